@@ -109,7 +109,8 @@ class Package:
         control = work / "shlibdeps" / "debian" / "control"
         control.parent.mkdir(parents=True, exist_ok=True)
         control.write_text("Source: crun-launcher\n\nPackage: crun-launcher\nArchitecture: any\n")
-        said = output("dpkg-shlibdeps", "-O", "--warnings=0", *[f"-e{p}" for p in self.programs()], cwd=control.parent.parent)
+        theirs = ["--ignore-missing-info"] if self.name in packages.OPTIONAL else []  # of libraries that are no package's here: NVIDIA's
+        said = output("dpkg-shlibdeps", "-O", "--warnings=0", *theirs, *[f"-e{p}" for p in self.programs()], cwd=control.parent.parent)
         return said.split("=", 1)[1]
 
     def opened(self):
@@ -122,13 +123,25 @@ class Package:
         ssl = {p for name, p in owners.items() if name.startswith(("libssl.", "libcrypto."))}
         return ", ".join(sorted(ssl)), ", ".join(sorted(set(owners.values()) - ssl))
 
+    def nvidias(self):
+        """NVIDIA's packages of what its files are linked with, by the names that its repositories give them."""
+        names = []
+        for path in self.programs() if self.name in packages.OPTIONAL else []:
+            said = output("readelf", "-dW", path)
+            linked = dict(re.findall(r"\(NEEDED\).*\[(lib\w+)\.so\.(\d+)\]", said))
+            header = pathlib.Path(re.search(r"\(RUNPATH\).*\[([^:\]]*)", said)[1]).parent / "include" / "cuda_runtime_api.h"
+            version = int(re.search(r"#define CUDART_VERSION +(\d+)", header.read_text())[1])
+            cuda = f"{version // 1000}-{version % 1000 // 10}"
+            names += [name.format(cuda=cuda, major=version // 1000, so=linked[library]) for library, name in packages.NVIDIA.items() if library in linked]
+        return ", ".join(names)
+
     def control(self, work):
         linked = self.linked(work) if self.programs() else ""
         ssl, opened = self.opened()
         fields = {"Package": self.name, "Source": "crun-launcher", "Version": self.version, "Architecture": self.architecture, "Maintainer": MAINTAINER,
                   "Installed-Size": str(sum(-(-p.lstat().st_size // 1024) for p in self.root.rglob("*") if p.is_file() or p.is_symlink())),
                   "Priority": "optional", "Multi-Arch": "same" if self.name == "libcrun0" else "foreign" if self.architecture == "all" else ""}
-        fields.update({k: v.format(v=self.version, linked=linked, ssl=ssl, opened=opened) for k, v in self.fields.items()})
+        fields.update({k: v.format(v=self.version, linked=linked, ssl=ssl, opened=opened, nvidia=self.nvidias()) for k, v in self.fields.items()})
         lines = []
         for name, value in fields.items():
             value = value if name == "Description" else ", ".join(part for part in re.split(r",\s*", value) if part)
@@ -186,6 +199,14 @@ def copyright_of(name):
     return text
 
 
+def is_to_be_made(name, stage):
+    """False, and said: the build has none of an optional package's files."""
+    if name not in packages.OPTIONAL or any(any(glob.iglob(str(stage / pattern))) for pattern in packages.FILES[name]):
+        return True
+    print(f"{name} is left out: {packages.OPTIONAL[name]}", file=sys.stderr)
+    return False
+
+
 def make(build, out):
     """-> paths of the packages"""
     upstream = json.loads((build / "meson-info" / "intro-projectinfo.json").read_text())["version"]
@@ -194,7 +215,7 @@ def make(build, out):
     with tempfile.TemporaryDirectory(prefix="crun-deb-") as folder:
         work, stage = pathlib.Path(folder), pathlib.Path(folder) / "stage"
         output("meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", stage)
-        made = [Package(name, version, upstream, work) for name in packages.FILES]
+        made = [Package(name, version, upstream, work) for name in packages.FILES if is_to_be_made(name, stage)]
         for package in made:
             package.move(stage)
         left = [str(p.relative_to(stage)) for p in stage.rglob("*") if p.is_file() or p.is_symlink()]

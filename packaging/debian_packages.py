@@ -24,8 +24,11 @@ FILES = {
     "libcrun0": {"usr/lib/*/libcrun.so.0*": None},
     "libcrun-dev": {"usr/lib/*/libcrun.so": None, "usr/lib/*/pkgconfig/crun.pc": None, "usr/include/crun.h": None},
     "crun-trainer": {"usr/bin/trainer": None, "usr/share/man/man1/trainer*.1": None},
+    "crun-trainer-cuda": {"usr/lib/*/crun/trainer-cuda.so": None},
     "python3-crun-launcher": {"usr/lib/python3/dist-packages/crun": None},
 }
+# Made only where the build has their files: where nvcc and cuDNN are.
+OPTIONAL = {"crun-trainer-cuda": "the build has no GPU module (its summary says what was not found: nvcc, cuDNN, cuBLASLt)"}
 
 LINKS = {
     "crun-launcher": {"usr/bin/crun-launcher": "../lib/crun-launcher/bin/crun", "usr/bin/crun-launch": "../lib/crun-launcher/bin/crun-launch"},
@@ -64,10 +67,19 @@ CONTROL = {
  crun.h, crun.pc and examples for those who write workers in C.""",
     },
     "crun-trainer": {
-        "Section": "science", "Depends": "{linked}", "Recommends": "crun-launcher, {opened}", "Suggests": "gnuplot-nox",
+        "Section": "science", "Depends": "{linked}", "Recommends": "crun-launcher, gnuplot-nox, {opened}", "Suggests": "crun-trainer-cuda",
         "Description": """training of image classifiers with data parallelism
  Trains ResNets on image folders, LMDB, LevelDB, MNIST or CIFAR-10, on CPUs.
- A job that is killed and resumed ends with the same weights, bit for bit.""",
+ A job that is killed and resumed ends with the same weights, bit for bit.
+ `trainer demo` shows it.""",
+    },
+    "crun-trainer-cuda": {
+        "Section": "science", "Depends": "{linked}, crun-trainer (= {v})", "Suggests": "{nvidia}, cuda-drivers | nvidia-driver",
+        "Description": """training of image classifiers on NVIDIA's GPUs
+ trainer's GPU module. It needs NVIDIA's driver and libraries, which Debian
+ does not have: the packages it suggests are NVIDIA's own, from its repository
+ for this release. Without them `trainer --device cuda` says what is missing,
+ and trainer goes on working on CPUs.""",
     },
     "python3-crun-launcher": {
         "Architecture": "all", "Section": "python", "Depends": "python3 (>= 3.8), libcrun0", "Recommends": "crun-launcher",
@@ -78,6 +90,9 @@ CONTROL = {
     },
 }
 
+# Which of NVIDIA's packages has a library that is linked. Any driver that is new enough will do, Debian's too (non-free).
+NVIDIA = {"libcudart": "cuda-cudart-{cuda}", "libcublasLt": "libcublas-{cuda}", "libcudnn": "libcudnn{so}-cuda-{major}", "libnccl": "libnccl{so}"}
+
 SHLIBS = {"libcrun0": "libcrun 0 libcrun0 (>= {upstream})\n"}
 TRIGGERS = {"libcrun0": "activate-noawait ldconfig\n"}
-EXAMPLES = {"libcrun-dev": ["docs/examples/worker.c", "docs/examples/messages.c"], "python3-crun-launcher": ["docs/examples/worker.py"]}
+EXAMPLES = {"libcrun-dev": ["docs/examples/worker.c", "docs/examples/messages.c"], "python3-crun-launcher": ["docs/examples/worker.py", "docs/examples/ddp.py"]}

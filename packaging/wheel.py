@@ -17,9 +17,9 @@ import elf
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAME = "crun_launcher"
-LICENSES = {  # of what is inside the programs
-    "libuv": "/usr/share/doc/libuv1-dev/copyright", "hiredis": "/usr/share/doc/libhiredis-dev/copyright",
-    "uthash": "/usr/share/doc/uthash-dev/copyright", "cJSON": next(iter(sorted(ROOT.glob("packaging/subprojects/cJSON-*/LICENSE"))), None)}
+LICENSES = {  # of what is inside the programs: in the sources that were built, and Debian's uthash
+    "libuv": "libuv1-*/LICENSE", "libuv-extra": "libuv1-*/LICENSE-extra", "hiredis": "hiredis-*/COPYING", "cJSON": "cJSON-*/LICENSE",
+    "uthash": "/usr/share/doc/uthash-dev/copyright"}
 # Its own first argument tells crun that it is to have the manners of torch.distributed.launch.
 CRUN_LAUNCH = b"""#!python
 import os
@@ -30,7 +30,7 @@ METADATA = """Metadata-Version: 2.4
 Name: crun-launcher
 Version: {version}
 Summary: Launcher for distributed training: crun, rendezvousd, and the module crun for workers
-License-Expression: Apache-2.0 AND MIT AND BSD-3-Clause AND BSD-1-Clause
+License-Expression: Apache-2.0 AND MIT AND BSD-3-Clause AND BSD-2-Clause AND BSD-1-Clause AND ISC
 License-File: LICENSE
 {license_files}Keywords: distributed,deep-learning,launcher,elastic,torchrun
 Classifier: Operating System :: POSIX :: Linux
@@ -71,7 +71,8 @@ def texts(build, version):
     files[f"{info}/licenses/LICENSE"] = (ROOT / "LICENSE").read_bytes()
     names = ""
     for name, path in sorted(LICENSES.items()):
-        files[f"{info}/licenses/LICENSE.{name}"] = pathlib.Path(path).read_bytes()
+        found, = (ROOT / "packaging" / "subprojects").glob(path) if path[0] != "/" else [pathlib.Path(path)]
+        files[f"{info}/licenses/LICENSE.{name}"] = found.read_bytes()
         names += f"License-File: LICENSE.{name}\n"
     readme = (ROOT / "packaging" / "wheel.md").read_text()
     files[f"{info}/METADATA"] = (METADATA.format(version=version, license_files=names) + readme).encode()

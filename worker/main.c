@@ -21,6 +21,7 @@
 #include "worker/config/exit_code.h"
 #include "worker/data/db/make_db.h"
 #include "worker/data/sets/shapes.h"
+#include "worker/demo/demo.h"
 #include "worker/meet/ranks.h"
 #include "worker/meet/spawn.h"
 #include "worker/personality/personality.h"
@@ -193,6 +194,7 @@ static const struct {
     {"gpu-doctor", gpu_doctor_main},
     {"comm-bench", comm_bench_main},
     {"comm-test", comm_test_main},
+    {"demo", demo_main},
 };
 
 static int check_stdout(size_t command, int code)

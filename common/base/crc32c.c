@@ -51,7 +51,7 @@ static uint32_t with_tables(uint32_t c, const unsigned char *p, size_t n)
 }
 
 #ifdef HAVE_SSE42_PATH
-__attribute__((target("sse4.2"))) static uint32_t with_instruction(uint32_t c, const unsigned char *p, size_t n)
+__attribute__((target("sse4.2,crc32"))) static uint32_t with_instruction(uint32_t c, const unsigned char *p, size_t n)
 {
     uint64_t wide = c;
     for (; n >= 8; n -= 8, p += 8) {

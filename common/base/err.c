@@ -67,8 +67,12 @@ const char *err_name(int code)
         ERR_CODES(X)
 #undef X
     default: {
+#if __GLIBC_PREREQ(2, 32)
         const char *name = code <= 0 ? strerrorname_np(-code) : NULL;
         return name ? name : "unknown error";
+#else
+        return code <= 0 ? strerror(-code) : "unknown error";
+#endif
     }
     }
 }

@@ -28,3 +28,11 @@ const void *shared_lib_open(struct shared_lib *l, struct err *e)
     pthread_mutex_unlock(&l->lock);
     return functions;
 }
+
+bool shared_lib_is_open(struct shared_lib *l)
+{
+    pthread_mutex_lock(&l->lock);
+    const bool loaded = l->loaded;
+    pthread_mutex_unlock(&l->lock);
+    return loaded;
+}

@@ -37,5 +37,6 @@ struct shared_lib {
 /* l->functions, filled; stays for the life of the process. NULL, with one sentence that names the library, where it is
  * not installed (-ENOENT): the next call tries again. The first call reads files (some milliseconds). Any thread. */
 const void *shared_lib_open(struct shared_lib *l, struct err *e);
+bool shared_lib_is_open(struct shared_lib *l);
 
 #endif

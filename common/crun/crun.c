@@ -50,12 +50,16 @@ static struct crun_page *map_page(int fd)
     struct crun_page *p = mmap(NULL, CRUN_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return NULL;
-    if (p->magic != CRUN_PAGE_MAGIC || p->version < CRUN_PAGE_VERSION) { /* later versions only append */
+    if (p->magic != CRUN_PAGE_MAGIC || p->version < CRUN_PAGE_OLDEST) { /* later versions only append */
         munmap(p, CRUN_PAGE_BYTES);
         return NULL;
     }
     close_on_exec(fd);
     close_on_exec(p->notify_fd);
+    if (p->version >= 2)
+        close_on_exec(p->wake_fd);
+    if (p->version >= 2)
+        close_on_exec(p->stdio_fd);
     return p;
 }
 
@@ -81,6 +85,7 @@ int crun_init(struct crun_info *ret)
     }
     self.rank = (int)c.rank;
     self.world = (int)c.world_size;
+    self.seq = 0;
     self.page = map_page(page_descriptor());
     if (self.page)
         atomic_store(&self.page->attached, 1);
@@ -203,7 +208,7 @@ enum crun_stop_reason crun_stop_reason(void)
 {
     struct crun_page *p = self.page;
     uint32_t r = p ? atomic_load_explicit(&p->stop_reason, memory_order_acquire) : CRUN_STOP_NONE;
-    return r <= CRUN_STOP_ABORT ? (enum crun_stop_reason)r : CRUN_STOP_ABORT; /* unknown to us: just go */
+    return r <= CRUN_STOP_HOLD ? (enum crun_stop_reason)r : CRUN_STOP_ABORT; /* unknown to us: just go */
 }
 
 const char *crun_stop_reason_name(enum crun_stop_reason r)

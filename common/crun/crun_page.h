@@ -9,7 +9,8 @@
 #include <string.h>
 
 #define CRUN_PAGE_MAGIC 0x6e757263u /* "crun" */
-#define CRUN_PAGE_VERSION 1u
+#define CRUN_PAGE_VERSION 2u        /* what this launcher writes; 2: it knows of rounds that a process outlives */
+#define CRUN_PAGE_OLDEST 1u         /* what libcrun takes */
 #define CRUN_PAGE_BYTES 4096
 
 /* How long steps took: 16 buckets for each doubling of the time, the first from 0, the last without an end. A worker
@@ -18,6 +19,14 @@
 #define CRUN_PAGE_OCTAVE 16     /* buckets of a doubling */
 #define CRUN_PAGE_LEAST_LOG2 17 /* bucket 0 ends where 2^17 ns = 131 us do; the last one begins after 36 minutes */
 #define CRUN_PAGE_PHASES 8      /* room for more than enum crun_phase has */
+
+/* A round as it is told to a process that was held: struct crun_info, all that changes. */
+struct crun_page_round {
+    int32_t rank, world_size, local_rank, local_world_size, group_rank, group_world_size, round, restart_count;
+    char store[256]; /* "resp://host:port" */
+};
+
+#define CRUN_PAGE_ROUND_WORDS (sizeof(struct crun_page_round) / sizeof(uint64_t))
 
 struct crun_page {
     uint32_t magic, version; /* launcher, before the spawn */
@@ -38,7 +47,48 @@ struct crun_page {
     _Atomic int64_t phase_ns;                     /* worker: CLOCK_MONOTONIC of the last change of phase, 0: none */
     _Atomic int64_t longest_ns[CRUN_PAGE_PHASES]; /* worker: longest stay in a phase that was left; [0]: longest step */
     _Atomic uint32_t steps[CRUN_PAGE_BUCKETS];    /* worker: its steps after the first, by the time they took */
+    /* --- version 2 */
+    int32_t wake_fd;        /* launcher, before the spawn: eventfd inherited by the worker, readable while a reason of a
+                              stop is there; -1: this launcher holds nobody */
+    _Atomic uint32_t wake;  /* launcher: futex; counts what the worker may wait for: reasons and rounds */
+    _Atomic uint32_t stays; /* worker: 1: it lets itself be held */
+    _Atomic uint32_t holds; /* launcher: how often it was; set before the reason */
+    _Atomic uint32_t held;  /* worker: the newest of them that it has acknowledged; then it writes notify_fd */
+    _Atomic uint32_t next_seq; /* launcher: seqlock of next: odd while it is written, then 2 x how many were told */
+    _Atomic uint64_t
+        next[CRUN_PAGE_ROUND_WORDS]; /* launcher: a struct crun_page_round; before the reason becomes none */
+    int32_t stdio_fd; /* launcher, before the spawn: of a warm spare, a socket that brings its stdout and stderr before it
+                         is told a round; else -1 */
+    uint32_t reserved4;
 };
+
+/* Launcher: tell the next round. */
+static inline void crun_page_tell_round(struct crun_page *p, const struct crun_page_round *r)
+{
+    uint64_t words[CRUN_PAGE_ROUND_WORDS];
+    const uint32_t seq = atomic_load_explicit(&p->next_seq, memory_order_relaxed);
+    memcpy(words, r, sizeof words);
+    atomic_store_explicit(&p->next_seq, seq + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    for (unsigned i = 0; i < CRUN_PAGE_ROUND_WORDS; i++)
+        atomic_store_explicit(&p->next[i], words[i], memory_order_relaxed);
+    atomic_store_explicit(&p->next_seq, seq + 2, memory_order_release);
+}
+
+/* Worker: the newest round, and its number in *ret_seq. 0: it is being written, or none was told. */
+static inline int crun_page_read_round(struct crun_page *p, struct crun_page_round *ret, uint32_t *ret_seq)
+{
+    uint64_t words[CRUN_PAGE_ROUND_WORDS];
+    const uint32_t seq = atomic_load_explicit(&p->next_seq, memory_order_acquire);
+    for (unsigned i = 0; i < CRUN_PAGE_ROUND_WORDS; i++)
+        words[i] = atomic_load_explicit(&p->next[i], memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    if (seq == 0 || seq % 2 == 1 || atomic_load_explicit(&p->next_seq, memory_order_relaxed) != seq)
+        return 0;
+    memcpy(ret, words, sizeof words);
+    *ret_seq = seq;
+    return 1;
+}
 
 /* Bucket of a duration, and where a bucket begins. */
 static inline unsigned crun_page_bucket(int64_t ns)
@@ -72,6 +122,7 @@ static inline void crun_page_set_real(_Atomic uint64_t *at, double v)
     atomic_store_explicit(at, bits, memory_order_relaxed);
 }
 
+_Static_assert(sizeof(struct crun_page_round) % sizeof(uint64_t) == 0, "whole words");
 _Static_assert(sizeof(struct crun_page) <= CRUN_PAGE_BYTES, "one page");
 
 #endif

@@ -2,15 +2,17 @@
  *
  * crun.c reads the environment that the launcher has set (common/job/env_contract.h) and maps the page that both share
  * (crun_page.h): steps and phases go up through it by plain stores, the reason of a stop comes down. crun_store.c asks
- * the store of the round over a connection of its own. crun_crash.c writes a failure record from inside a signal
+ * the store of the round over a connection of its own. crun_round.c is for a process that outlives its round. crun_crash.c
+ * writes a failure record from inside a signal
  * handler. The library depends on libc alone, so sources of other rooms that it needs are compiled into it and hidden
  * (libcrun.map).
  *
- * This header: its inside, shared by the three. */
+ * This header: its inside, shared by the four. */
 #ifndef CRUN_COMMON_SELF_H
 #define CRUN_COMMON_SELF_H
 
 #include <stdatomic.h>
+#include <stdint.h>
 
 struct crun_page;
 
@@ -19,6 +21,7 @@ struct libcrun {
     struct crun_page *page;            /* NULL: no launcher watches */
     char *run_id, *store, *error_file; /* NULL before crun_init() */
     int rank, world;
+    uint32_t seq;         /* of the newest round that crun_next_round() has returned; 0: it is still the first */
     atomic_flag recorded; /* the first error is the cause; later ones are consequences */
 };
 

@@ -3,6 +3,7 @@
  * - One connection is kept for the next call. A call takes it; one that finds it taken (another thread waits for a key)
  *   dials another, so that no thread waits for another one. Whoever finds the place empty when it is done leaves its
  *   connection there.
+ * - A wish of the launcher ends the calls of a process that has called crun_stay().
  * - Every call has a deadline. After an error the connection is closed: what it would say next is anybody's guess.
  * - A wait is STORE.WAIT, which the server answers when the key is there.
  */
@@ -68,7 +69,7 @@ static int dial_store(int64_t deadline, int *ret_fd)
         return -ENOTCONN;
     memcpy(host, from, n);
     host[n] = '\0';
-    return dial(host, colon + 1, deadline, -1, ret_fd, NULL);
+    return dial(host, colon + 1, deadline, crun_wake_fd(), ret_fd, NULL);
 }
 
 static int link_open(struct link *l, int64_t timeout_ms)
@@ -106,7 +107,7 @@ static int send_all(struct link *l, const void *data, size_t n, int more)
     for (const char *p = data; n > 0;) {
         ssize_t sent = send(l->fd, p, n, MSG_NOSIGNAL | MSG_DONTWAIT | more);
         if (sent < 0 && errno == EAGAIN) {
-            TRY(wait_fd(l->fd, POLLOUT, l->deadline, -1, NULL));
+            TRY(wait_fd(l->fd, POLLOUT, l->deadline, crun_wake_fd(), NULL));
         } else if (sent < 0 && errno != EINTR) {
             return -EIO;
         } else if (sent > 0) {
@@ -128,7 +129,7 @@ static int fill(struct link *l)
         }
         if (n == 0 || (errno != EAGAIN && errno != EINTR))
             return -EIO;
-        TRY(wait_fd(l->fd, POLLIN, l->deadline, -1, NULL));
+        TRY(wait_fd(l->fd, POLLIN, l->deadline, crun_wake_fd(), NULL));
     }
 }
 

@@ -19,7 +19,8 @@ extern "C" {
     X(CRUN_STOP_FAILURE, 1, "failure") /* a peer died: abort collectives, save nothing, exit within a second */        \
     X(CRUN_STOP_RESIZE, 2, "resize")   /* all ranks healthy: agree on a step, save, exit 75 */                         \
     X(CRUN_STOP_DRAIN, 3, "drain")     /* the same, and the job will not go on by itself */                            \
-    X(CRUN_STOP_ABORT, 4, "abort")     /* the user wants it gone: exit now */
+    X(CRUN_STOP_ABORT, 4, "abort")     /* the user wants it gone: exit now */                                          \
+    X(CRUN_STOP_HOLD, 5, "hold") /* only after crun_stay(), and without a signal: let go of the round, do not exit */
 
 enum crun_stop_reason {
 #define X(name, value, text) name = value,
@@ -44,11 +45,12 @@ enum crun_phase {
 };
 
 struct crun_info {
+    /* rank: -1 of a warm spare, which has no local_rank either */
     int rank, world_size, local_rank, local_world_size, group_rank, group_world_size;
     int round;          /* grows with every rendezvous; 0 without crun */
     int restart_count;  /* of the job */
     const char *run_id; /* "" without crun; valid until crun_finish() */
-    const char *store;  /* "resp://host:port", or "" */
+    const char *store;  /* "resp://host:port", or ""; valid until crun_finish() or the next crun_next_round() */
 };
 
 /* Read the environment and map the shared page. Call once, before other threads use the rest. */
@@ -71,6 +73,42 @@ void crun_metrics(double images_per_s, double loss);
 enum crun_stop_reason crun_stop_reason(void);
 const char *crun_stop_reason_name(enum crun_stop_reason r);
 
+/* --- a process that outlives its round
+ *
+ * When a worker of a round dies, crun ends the others and starts all of them again. A process that has called
+ * crun_stay() is held instead, where crun was not told otherwise (--recovery restart):
+ *
+ *   crun      the reason becomes CRUN_STOP_HOLD, crun_wake_fd() readable; no signal is sent
+ *   process   ends its calls to other ranks (closes its communicators, from another thread if this one is blocked in
+ *             one), writes nothing any more that another process may write after it, and calls crun_next_round()
+ *   crun      starts a process in place of each that is dead, and tells the next round
+ *   process   crun_next_round() returns: rank, world and store are new; opens communicators again and goes on
+ *
+ * It has --hold-timeout (2 s) to come to crun_next_round(): then it is killed and replaced, as one that is dead. Between
+ * the two nothing of the job may be touched: until the round is told, another process may have this one's rank.
+ * A wish that it should end may come at any time, also while it is held; then with a signal, as always.
+ *
+ * A warm spare (crun --warm-spares) is a process that is held from its start: its rank is -1. It opens what needs no
+ * rank, calls crun_stay() and crun_next_round(), and from then on is as any other; until then its stdout and stderr are
+ * those of the node's first worker. */
+
+/* From now on hold this process. 0; -ENOTSUP: whoever started it does not hold anybody, all is as without. */
+int crun_stay(void);
+
+/* Descriptor that is readable while crun_stop_reason() is not none; for poll(2) alone: not to be read or closed. -1:
+ * crun_stay() was not called, or said -ENOTSUP. */
+int crun_wake_fd(void);
+
+/* Wait until this process is to let go of its round: 0. After a call to another rank has failed: if the peer is dead,
+ * crun says so within a moment. -ETIMEDOUT; -ECANCELED: it is to end instead, crun_stop_reason() says why; -ENOTSUP as
+ * crun_stay(). Any thread, any number of them. */
+int crun_wait_hold(double timeout_s);
+
+/* It has let go of the round: say so, and wait for the next one. 0: *ret is of that; steps count from here as those of a
+ * process that has just begun (CRUN_PHASE_STARTING). -ETIMEDOUT: still held; -ECANCELED: it is to end; -EAGAIN: it is
+ * not held; -ENOTSUP as crun_stay(). No other thread uses the store, or calls crun_progress(), meanwhile. */
+int crun_next_round(struct crun_info *ret, double timeout_s);
+
 /* Leave a failure record (TORCHELASTIC_ERROR_FILE and the page) that the launcher puts into its report. Call before
  * exiting with an error; the first one counts. Not for signal handlers: crun_catch_crashes() has one. */
 void crun_record_error(int code, const char *message);
@@ -83,7 +121,7 @@ int crun_catch_crashes(void);
 
 /* The round's key-value store, shared by all ranks; the keys of an earlier round are gone. Without crun, or under a
  * launcher without such a store: -ENOTCONN. Each call blocks; any thread. timeout_s: at most so many seconds,
- * -ETIMEDOUT after them. -EIO: the connection broke (the round is over), -EPROTO: the store refused, -EINVAL: an empty
+ * -ETIMEDOUT after them. -ECANCELED: crun_stay() was called, and a reason to stop is there. -EIO: the connection broke (the round is over), -EPROTO: the store refused, -EINVAL: an empty
  * key, one above 4096 bytes, or not a time. */
 int crun_set(const char *key, const void *value, size_t bytes); /* waits 30 s at most, as do add and delete */
 /* Waits until the key exists. At most `capacity` bytes are copied; *ret_bytes is the length of the value: more than

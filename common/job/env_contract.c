@@ -158,8 +158,15 @@ static int check_rank(int64_t rank, const char *rank_name, int64_t world, const 
                    world_name, world, world_name);
 }
 
+static bool is_spare(const struct env_contract *c)
+{
+    return c->rank < 0;
+}
+
 static int check(const struct env_contract *c, struct err *e)
 {
+    if (is_spare(c)) /* who has no rank yet */
+        return 0;
     TRY(check_rank(c->rank, "RANK", c->world_size, "WORLD_SIZE", e));
     TRY(check_rank(c->local_rank, "LOCAL_RANK", c->local_world_size, "LOCAL_WORLD_SIZE", e));
     TRY(check_rank(c->group_rank, "GROUP_RANK", c->group_world_size, "GROUP_WORLD_SIZE", e));
@@ -175,10 +182,12 @@ int env_contract_read(struct env_contract *ret, struct err *e)
 {
     struct env_contract c = {.world_size = 1, .group_world_size = 1, .prev_rank = -1};
     c.local_world_size = c.role_rank = c.role_world_size = -1; /* unknown: see derive() */
+    const bool may_be_spare = lookup(ENV_SPARE);
     TRY(read_ranks(&c, e));
     for (size_t i = 0; i < COUNT(ints); i++) {
         int64_t *field = (int64_t *)((char *)&c + ints[i].at);
-        int64_t min = field == &c.prev_rank ? -1 : 0, max = field == &c.master_port ? 65535 : INT32_MAX;
+        const bool is_rank = field == &c.rank || field == &c.local_rank || field == &c.role_rank;
+        int64_t min = field == &c.prev_rank || (may_be_spare && is_rank) ? -1 : 0, max = field == &c.master_port ? 65535 : INT32_MAX;
         TRY(read_int(ints[i].name, min, field == &c.round ? INT64_MAX : max, field, e));
     }
     for (size_t i = 0; i < COUNT(strings); i++)

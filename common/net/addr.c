@@ -6,10 +6,41 @@
 
 static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
-void addr_from_v4(const struct in_addr *in, uint8_t ret[ADDR_BYTES])
+static void from_v4(const struct in_addr *in, uint8_t ret[ADDR_BYTES])
 {
     memcpy(ret, mapped, sizeof mapped);
     memcpy(ret + sizeof mapped, in, 4);
+}
+
+bool addr_of(const struct sockaddr *sa, uint8_t ret[ADDR_BYTES])
+{
+    memset(ret, 0, ADDR_BYTES);
+    if (sa->sa_family == AF_INET)
+        from_v4(&((const struct sockaddr_in *)(const void *)sa)->sin_addr, ret);
+    else if (sa->sa_family == AF_INET6)
+        memcpy(ret, &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr, ADDR_BYTES);
+    else
+        return false;
+    return true;
+}
+
+int addr_port_of(const struct sockaddr *sa)
+{
+    return sa->sa_family == AF_INET    ? ntohs(((const struct sockaddr_in *)(const void *)sa)->sin_port)
+           : sa->sa_family == AF_INET6 ? ntohs(((const struct sockaddr_in6 *)(const void *)sa)->sin6_port)
+                                       : 0;
+}
+
+bool addr_is_v4(const uint8_t ip[ADDR_BYTES])
+{
+    return memcmp(ip, mapped, sizeof mapped) == 0;
+}
+
+char *addr_text(const uint8_t ip[ADDR_BYTES], char *ret)
+{
+    const bool v4 = addr_is_v4(ip);
+    inet_ntop(v4 ? AF_INET : AF_INET6, ip + (v4 ? sizeof mapped : 0), ret, INET6_ADDRSTRLEN);
+    return ret;
 }
 
 bool addr_read(const char *text, uint8_t ret[ADDR_BYTES])
@@ -22,7 +53,7 @@ bool addr_read(const char *text, uint8_t ret[ADDR_BYTES])
     memcpy(bare, text, n);
     bare[n] = 0;
     if (inet_pton(AF_INET, bare, &in) == 1) {
-        addr_from_v4(&in, ret);
+        from_v4(&in, ret);
         return true;
     }
     return inet_pton(AF_INET6, bare, ret) == 1;
@@ -31,7 +62,7 @@ bool addr_read(const char *text, uint8_t ret[ADDR_BYTES])
 bool addr_is_loopback(const uint8_t ip[ADDR_BYTES])
 {
     static const uint8_t v6[ADDR_BYTES] = {[15] = 1};
-    return (memcmp(ip, mapped, sizeof mapped) == 0 && ip[12] == 127) || memcmp(ip, v6, sizeof v6) == 0;
+    return (addr_is_v4(ip) && ip[12] == 127) || memcmp(ip, v6, sizeof v6) == 0;
 }
 
 bool addr_host_is_loopback(const char *host)

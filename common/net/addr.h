@@ -18,7 +18,12 @@
 
 /* "10.0.0.7", "fe80::1%eth0" (the scope belongs to one host only and is left out). False: it is no address. */
 bool addr_read(const char *text, uint8_t ret[ADDR_BYTES]);
-void addr_from_v4(const struct in_addr *in, uint8_t ret[ADDR_BYTES]);
+/* Of a socket. False, and zeroes: it is of another family. */
+bool addr_of(const struct sockaddr *sa, uint8_t ret[ADDR_BYTES]);
+int addr_port_of(const struct sockaddr *sa); /* 0: it is of another family */
+/* "10.0.0.7", "fe80::1". ret has INET6_ADDRSTRLEN bytes; returned. */
+char *addr_text(const uint8_t ip[ADDR_BYTES], char *ret);
+bool addr_is_v4(const uint8_t ip[ADDR_BYTES]);
 
 bool addr_is_loopback(const uint8_t ip[ADDR_BYTES]); /* 127.0.0.0/8, ::1 */
 /* The same of an address or a host's name, of which "localhost" alone is one. */

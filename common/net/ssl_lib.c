@@ -14,26 +14,30 @@ static const struct lib_symbol ssl_symbols[] = {
 #undef X
 };
 
-/* The names that the headers we were built with belong to. */
-#if OPENSSL_VERSION_MAJOR >= 3
-#define SONAME_SUFFIX ".so.3"
-#else
+/* The headers are OpenSSL 3's; 1.1.1, which older distributions have, has the same functions, and is taken where there is
+ * no 3. */
+#if OPENSSL_VERSION_MAJOR < 3
 #error "OpenSSL 3 is needed (Debian: libssl-dev)"
 #endif
 
 #define PACKAGE " (Debian 12: libssl3; Debian 13, Ubuntu 24.04: libssl3t64)"
+#define LIB(name, suffix) SHARED_LIB("lib" #name suffix, PACKAGE, "OpenSSL 3", name##_symbols, &name##_functions)
+
+static struct crypto_lib crypto_functions;
+static struct ssl_lib ssl_functions;
+static struct shared_lib crypto = LIB(crypto, ".so.3"), older_crypto = LIB(crypto, ".so.1.1");
 
 const struct crypto_lib *crypto_lib(struct err *e)
 {
-    static struct crypto_lib functions;
-    static struct shared_lib lib =
-        SHARED_LIB("libcrypto" SONAME_SUFFIX, PACKAGE, "OpenSSL 3", crypto_symbols, &functions);
-    return shared_lib_open(&lib, e);
+    if (shared_lib_is_open(&older_crypto) || shared_lib_open(&crypto, e) || shared_lib_open(&older_crypto, NULL))
+        return &crypto_functions;
+    return NULL;
 }
 
 const struct ssl_lib *ssl_lib(struct err *e)
 {
-    static struct ssl_lib functions;
-    static struct shared_lib lib = SHARED_LIB("libssl" SONAME_SUFFIX, PACKAGE, "OpenSSL 3", ssl_symbols, &functions);
-    return crypto_lib(e) ? shared_lib_open(&lib, e) : NULL;
+    static struct shared_lib ssl = LIB(ssl, ".so.3"), older_ssl = LIB(ssl, ".so.1.1");
+    if (!crypto_lib(e))
+        return NULL;
+    return shared_lib_open(shared_lib_is_open(&older_crypto) ? &older_ssl : &ssl, e); /* both of one release */
 }

@@ -57,11 +57,17 @@ void agent_leave_for_good(struct agent *a, int code, struct agent_effects *fx)
     agent_add_effect(fx, AGENT_DO_EXIT)->code = code;
 }
 
+bool agent_runs(const struct agent *a)
+{
+    return a->state == AGENT_RUNNING || a->state == AGENT_HOLDING || (a->state == AGENT_JOINING && a->live > 0);
+}
+
 void agent_clear(struct agent *a, struct agent_effects *fx)
 {
-    if (!a->clearing)
+    if (!a->clearing || a->keeping)
         agent_add_effect(fx, AGENT_DO_CLEAR);
     a->clearing = true;
+    a->keeping = false;
 }
 
 /* signo 0: SIGTERM. */
@@ -69,6 +75,8 @@ void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct ag
 {
     struct agent_effect *f = agent_add_effect(fx, AGENT_DO_STOP);
     a->state = AGENT_STOPPING;
+    a->clearing = a->clearing && !a->keeping;
+    a->keeping = false;
     a->sent = signo ? signo : SIGTERM;
     f->reason = reason;
     f->signo = a->sent;
@@ -108,15 +116,19 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
         return;
     a->state = AGENT_RUNNING;
     a->live = a->slots;
-    a->clearing = false;
+    a->held = 0;
+    a->clearing = a->keeping = false;
     a->bad_code = 0;
     agent_add_effect(fx, AGENT_DO_SPAWN)->news = *news;
 }
 
-static void on_stop(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
+static void on_stop(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
+    const struct rdzv_news *news = &ev->news;
     const bool drains = news->why == RDZV_WHY_DRAIN;
-    if (a->state == AGENT_RUNNING)
+    if (a->state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE)
+        agent_break_round(a, ev, fx);
+    else if (a->state == AGENT_RUNNING)
         agent_stop_by(a, (int)news->why, drains ? stops_signal_of(news->cause.text) : 0, false, fx);
     else if (a->state == AGENT_FINISHING)
         join(a, fx);
@@ -125,6 +137,11 @@ static void on_stop(struct agent *a, const struct rdzv_news *news, struct agent_
 static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
 {
     a->released = true;
+    if (agent_runs(a)) {
+        agent_end_with(a, news->exit_code);
+        stop(a, news->exit_code == EXIT_REQUEUE ? CRUN_STOP_DRAIN : CRUN_STOP_FAILURE, fx);
+        return;
+    }
     switch (a->state) {
     case AGENT_JOINING:
     case AGENT_FINISHING:
@@ -132,10 +149,6 @@ static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_e
         break;
     case AGENT_PARTING: /* a node that leaves knows its code better, unless its part was complete */
         agent_leave_for_good(a, a->done ? news->exit_code : a->part_code, fx);
-        break;
-    case AGENT_RUNNING:
-        agent_end_with(a, news->exit_code);
-        stop(a, news->exit_code == EXIT_REQUEUE ? CRUN_STOP_DRAIN : CRUN_STOP_FAILURE, fx);
         break;
     case AGENT_STOPPING:
     case AGENT_CLEARING:
@@ -154,7 +167,7 @@ static void on_news(struct agent *a, const struct agent_event *ev, struct agent_
         on_round(a, &ev->news, fx);
         break;
     case RDZV_NEWS_STOP:
-        on_stop(a, &ev->news, fx);
+        on_stop(a, ev, fx);
         break;
     case RDZV_NEWS_END:
         on_end(a, &ev->news, fx);
@@ -165,13 +178,12 @@ static void on_news(struct agent *a, const struct agent_event *ev, struct agent_
 /* Another round may begin at any moment, or has: nobody gets a grace. */
 static void on_fenced(struct agent *a, struct agent_effects *fx)
 {
-    switch (a->state) {
-    case AGENT_RUNNING:
-    case AGENT_STOPPING:
-    case AGENT_CLEARING: /* what was complete no longer counts */
-        a->state = AGENT_STOPPING;
+    if (agent_runs(a) || a->state == AGENT_STOPPING || a->state == AGENT_CLEARING) {
+        a->state = AGENT_STOPPING; /* what was complete no longer counts */
         agent_clear(a, fx);
-        break;
+        return;
+    }
+    switch (a->state) {
     case AGENT_JOINING:
     case AGENT_FINISHING:
         join(a, fx);
@@ -179,8 +191,7 @@ static void on_fenced(struct agent *a, struct agent_effects *fx)
     case AGENT_PARTING:
         agent_leave_for_good(a, a->part_code, fx);
         break;
-    case AGENT_IDLE:
-    case AGENT_OVER:
+    default:
         break;
     }
 }
@@ -188,15 +199,14 @@ static void on_fenced(struct agent *a, struct agent_effects *fx)
 static void on_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
     a->released = true;
-    switch (a->state) {
-    case AGENT_RUNNING:
-    case AGENT_STOPPING:
-    case AGENT_CLEARING:
+    if (agent_runs(a) || a->state == AGENT_STOPPING || a->state == AGENT_CLEARING) {
         if (!a->ended)
             agent_end_with(a, ev->cause.exit_code);
         a->state = AGENT_STOPPING;
         agent_clear(a, fx);
-        break;
+        return;
+    }
+    switch (a->state) {
     case AGENT_PARTING:
         agent_leave_for_good(a, a->part_code, fx);
         break;
@@ -205,7 +215,7 @@ static void on_failed(struct agent *a, const struct agent_event *ev, struct agen
     case AGENT_FINISHING:
         agent_leave_for_good(a, ev->cause.exit_code, fx);
         break;
-    case AGENT_OVER:
+    default:
         break;
     }
 }
@@ -227,10 +237,14 @@ bool agent_obeyed(const struct agent *a, int code)
 static void on_worker_ended(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
     const int code = ev->cause.exit_code;
-    if ((a->state != AGENT_RUNNING && a->state != AGENT_STOPPING) || a->live == 0)
+    if ((!agent_runs(a) && a->state != AGENT_STOPPING) || a->live == 0)
         return;
     a->live--;
-    if (a->state == AGENT_STOPPING) {
+    a->held -= ev->was_held && a->held > 0;
+    if (a->state == AGENT_HOLDING) {
+        agent_check_held(a, fx);
+    } else if (a->state == AGENT_JOINING) { /* the next round starts another in its place */
+    } else if (a->state == AGENT_STOPPING) {
         a->unclean = a->unclean || (code != 0 && code != EXIT_REQUEUE);
         if (!a->bad_code && !agent_obeyed(a, code))
             a->bad_code = code;
@@ -246,7 +260,8 @@ static void on_worker_ended(struct agent *a, const struct agent_event *ev, struc
     } else if (code != 0) {
         a->unclean = true;
         agent_add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
-        stop(a, CRUN_STOP_FAILURE, fx);
+        agent_break_round(a, ev, fx);
+        agent_check_held(a, fx);
     } else if (a->live == 0) {
         a->state = AGENT_CLEARING;
         agent_add_effect(fx, AGENT_DO_DISMISS);
@@ -260,7 +275,7 @@ static void on_hung(struct agent *a, const struct agent_event *ev, struct agent_
         return;
     a->unclean = true;
     agent_add_effect(fx, AGENT_DO_FAIL)->cause = ev->cause;
-    stop(a, CRUN_STOP_FAILURE, fx);
+    agent_break_round(a, ev, fx);
 }
 
 static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
@@ -312,7 +327,10 @@ static void report_done(struct agent *a, struct agent_effects *fx)
 
 static void on_gone(struct agent *a, struct agent_effects *fx)
 {
-    if (a->state == AGENT_CLEARING && !a->ended) {
+    if (a->state == AGENT_HOLDING) {
+        a->unclean = false;
+        join(a, fx);
+    } else if (a->state == AGENT_CLEARING && !a->ended) {
         report_done(a, fx);
     } else if (a->state == AGENT_CLEARING || a->state == AGENT_STOPPING) {
         if (!a->released || !(a->signo || a->ended))
@@ -325,7 +343,7 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
 
 static void on_unkillable(struct agent *a, struct agent_effects *fx)
 {
-    if (a->state == AGENT_STOPPING || a->state == AGENT_CLEARING)
+    if (a->state == AGENT_HOLDING || a->state == AGENT_STOPPING || a->state == AGENT_CLEARING)
         agent_leave_for_good(a, EXIT_UNKILLABLE, fx);
 }
 
@@ -346,6 +364,9 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
     case AGENT_HUNG:
         on_hung(a, ev, fx);
         break;
+    case AGENT_HELD:
+        agent_on_held(a, fx);
+        break;
     case AGENT_SPAWN_FAILED:
         on_spawn_failed(a, ev, fx);
         break;
@@ -364,6 +385,8 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
     case AGENT_GRACE_OVER:
         if (a->state == AGENT_STOPPING)
             agent_clear(a, fx);
+        else if (a->state == AGENT_HOLDING)
+            agent_clear_rest(a, fx);
         else if (a->state == AGENT_PARTING)
             agent_leave_for_good(a, a->part_code, fx);
         break;

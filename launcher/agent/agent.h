@@ -12,6 +12,12 @@
  *   - stopping: reason into the shared pages, SIGTERM (in a drain that a signal began: that signal, on every node, and
  *     SIGTERM late in the grace), after the grace SIGKILL of the whole trees; when nobody is left: JOIN again, or EXIT
  *     where the job has ended (budget used up, drain);
+ *   - where a worker that is left outlives rounds (crun_stay() of libcrun; --recovery), a failure here or elsewhere HOLDs
+ *     them instead: such workers are told to let go of the round, and say when they have (HELD); the others are stopped,
+ *     those that hang killed. When each has let go or is dead, or --hold-timeout is over, CLEAR ends whoever is left but
+ *     those that let go; then JOIN, as ever: nobody of the round can do harm any more. SPAWN starts the others beside
+ *     them. While they wait for a round they are workers like any: a fence ends them at once, an end of the job stops
+ *     them;
  *   - fenced (the rendezvous is not heard, or knows this node no longer): SIGKILL at once, because the next round may
  *     begin elsewhere; when nobody is left: JOIN again;
  *   - the rendezvous refuses this node for good: SIGKILL, EXIT with the code that says why;
@@ -41,8 +47,9 @@
 
 #define AGENT_STATES(X)                                                                                                \
     X(AGENT_IDLE, "idle")           /* before START */                                                                 \
-    X(AGENT_JOINING, "joining")     /* waits for a round */                                                            \
+    X(AGENT_JOINING, "joining")     /* waits for a round, as do workers that are held */                               \
     X(AGENT_RUNNING, "running")     /* workers run */                                                                  \
+    X(AGENT_HOLDING, "holding")     /* workers let go of the round, or are being stopped */                            \
     X(AGENT_STOPPING, "stopping")   /* workers are being stopped */                                                    \
     X(AGENT_CLEARING, "clearing")   /* all workers exited 0; what they left behind goes */                             \
     X(AGENT_FINISHING, "finishing") /* DONE is said; other nodes still run */                                          \
@@ -54,11 +61,12 @@
     X(AGENT_NEWS, "news")              /* from the rendezvous */                                                       \
     X(AGENT_WORKER_ENDED, "ended")     /* a worker exited or was killed */                                             \
     X(AGENT_HUNG, "hung")              /* a worker makes no progress */                                                \
+    X(AGENT_HELD, "held")              /* a worker has let go of the round */                                          \
     X(AGENT_SPAWN_FAILED, "unspawned") /* the round's workers cannot be started */                                     \
-    X(AGENT_GONE, "gone")              /* no process of the round is left */                                           \
+    X(AGENT_GONE, "gone")              /* no process of the round is left but those that are held */                   \
     X(AGENT_UNKILLABLE, "unkillable")  /* some are, and the kernel does not end them */                                \
     X(AGENT_SIGNAL, "signal")          /* a stop signal for crun */                                                    \
-    X(AGENT_PREEMPTED, "preempted")    /* this node will be taken away: --preemption-signal */                         \
+    X(AGENT_PREEMPTED, "preempted")    /* this node will be taken away: a notice of notices.h */                       \
     X(AGENT_GRACE_OVER, "grace-over")  /* of STOP, or the wait of AWAIT */                                             \
     X(AGENT_FENCED, "fenced")          /* the workers must not run any longer: another round may begin */              \
     X(AGENT_FAILED, "failed")          /* the rendezvous will not have this node, or cannot be reached */
@@ -70,7 +78,8 @@
     X(AGENT_DO_LEAVE, "leave")                                                                                         \
     X(AGENT_DO_SPAWN, "spawn")     /* start the workers of `news` */                                                   \
     X(AGENT_DO_STOP, "stop")       /* `reason` into the pages, `signo`, start the grace */                             \
-    X(AGENT_DO_CLEAR, "clear")     /* SIGKILL whatever is left; then GONE */                                           \
+    X(AGENT_DO_HOLD, "hold")       /* tell who stays to let go, stop the others; GRACE_OVER after --hold-timeout */    \
+    X(AGENT_DO_CLEAR, "clear")     /* SIGKILL whatever is left, with `keep` but for those that are held; then GONE */  \
     X(AGENT_DO_DISMISS, "dismiss") /* the same, but SIGTERM first and a few seconds */                                 \
     X(AGENT_DO_AWAIT, "await")     /* GRACE_OVER in AGENT_PART_MS, if NEWS_END does not come before */                 \
     X(AGENT_DO_EXIT, "exit")       /* with `code` */
@@ -88,6 +97,8 @@ struct agent_event {
     struct rdzv_news news; /* NEWS */
     /* WORKER_ENDED (exit_code 0: well), HUNG, FAILED, SPAWN_FAILED (fatal: no job without this node) */
     struct rdzv_cause cause;
+    bool holds;     /* some worker that is left outlives rounds, and may */
+    bool was_held;  /* WORKER_ENDED */
     int signo;      /* SIGNAL; WORKER_ENDED: it shares the terminal and died of what was typed, else 0 */
     int64_t now_ms; /* SIGNAL: monotonic, above 0 */
     bool typed;     /* SIGNAL: on the terminal, not by kill(2) */
@@ -102,6 +113,7 @@ struct agent_effect {
     int signo;               /* STOP: what the workers get */
     bool typed;              /* STOP: those that share the terminal have it already */
     int code;                /* EXIT */
+    bool keep;               /* CLEAR */
 };
 
 /* A rendezvous that does not answer delays a farewell by no more than this. */
@@ -117,6 +129,7 @@ struct agent {
     enum agent_state state;
     int slots;  /* workers of this node */
     int live;   /* of them running */
+    int held;   /* of these: have let go of their round, HOLDING and JOINING */
     bool ended; /* for this node the job is over: exit with `code` once everybody is gone */
     int code;
     int part_code;     /* PARTING: exit with it */
@@ -130,6 +143,7 @@ struct agent {
     bool unclean;      /* draining: some worker ended with neither 0 nor 75 */
     int bad_code;  /* of the first worker that, being stopped, ended with neither 0 nor 75 nor by SIGTERM; 0: none */
     bool clearing; /* CLEAR was asked for in this round */
+    bool keeping;  /* with `keep` */
 };
 
 void agent_init(struct agent *a, int slots);

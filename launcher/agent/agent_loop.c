@@ -19,6 +19,7 @@
 #include "launcher/agent/failures.h"
 #include "launcher/agent/hangs.h"
 #include "launcher/agent/member.h"
+#include "launcher/agent/notices.h"
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
@@ -65,6 +66,11 @@ static bool name_scratch(struct run *r)
     return false;
 }
 
+static void on_noticed(void *arg)
+{
+    notices_file_found(arg);
+}
+
 static int open_output(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -78,7 +84,10 @@ static int open_output(struct run *r, struct err *e)
                                      .run_id = c->run_id,
                                      .max_workers = (int)c->nproc,
                                      .scratch = name_scratch(r) ? r->scratch : NULL,
-                                     .event_log = c->event_log};
+                                     .event_log = c->event_log,
+                                     .notice_file = c->stops.notice_file,
+                                     .noticed = on_noticed,
+                                     .arg = r};
     TRY(logmux_create(&r->mux, &r->loop, &o, e));
     log_redirect(log_to_console, r->mux);
     return 0;
@@ -130,6 +139,8 @@ static int open_group(struct run *r, struct err *e)
     const struct config *c = r->config;
     const struct group_options o = {
         .workers = (int)c->nproc,
+        .holds = c->recovery == CONFIG_RECOVERY_INPROCESS && c->max_restarts > 0,
+        .spares = (int)c->warm_spares,
         .terminal_group = isatty(STDIN_FILENO) ? getpgid(getppid()) : 0,
         .stdin_rank = (int)c->stdin_rank,
         .has_stdin = isatty(STDIN_FILENO) || c->stdin_rank >= 0,
@@ -158,6 +169,7 @@ static int open_parts(struct run *r, struct err *e)
 {
     TRY(effects_open(r, e));
     TRY(turns_open(r, e));
+    TRY(notices_open(r, e));
     TRY(signals_open(r, e));
     TRY(round_open(r, e));
     TRY(open_output(r, e));
@@ -193,6 +205,7 @@ static void close_parts(struct run *r)
     signals_unwatch(r);
     effects_close(r);
     turns_close(r);
+    notices_close(r);
     agent_http_close(r->http);
     events_close(r->events);
     r->events = NULL;
@@ -210,6 +223,7 @@ static void close_parts(struct run *r)
     uv_loop_close(&r->loop);
     effects_free(r);
     turns_free(r);
+    notices_free(r);
     member_free(r);
     round_close(r);
     signals_close(r);

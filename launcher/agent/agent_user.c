@@ -17,10 +17,11 @@ static void on_first_signal(struct agent *a, bool typed, struct agent_effects *f
         return;
     }
     agent_leave_by_signal(a, fx);
-    switch (a->state) {
-    case AGENT_RUNNING:
+    if (agent_runs(a)) {
         agent_stop_by(a, CRUN_STOP_DRAIN, a->signo, typed, fx);
-        break;
+        return;
+    }
+    switch (a->state) {
     case AGENT_STOPPING: /* because of a failure: it goes on, but no further round follows */
         break;
     case AGENT_FINISHING:
@@ -33,12 +34,13 @@ static void on_first_signal(struct agent *a, bool typed, struct agent_effects *f
 
 void agent_on_preempted(struct agent *a, struct agent_effects *fx)
 {
+    if (agent_runs(a)) {
+        agent_requeue(a, fx);
+        return;
+    }
     switch (a->state) {
     case AGENT_IDLE:
         agent_leave_for_good(a, EXIT_REQUEUE, fx);
-        break;
-    case AGENT_RUNNING:
-        agent_requeue(a, fx);
         break;
     case AGENT_STOPPING: /* it goes on, but no further round follows */
         if (a->ended || a->signo)
@@ -54,8 +56,7 @@ void agent_on_preempted(struct agent *a, struct agent_effects *fx)
         agent_add_effect(fx, AGENT_DO_LEAVE);
         agent_part(a, EXIT_REQUEUE, fx);
         break;
-    case AGENT_PARTING:
-    case AGENT_OVER:
+    default:
         break;
     }
 }

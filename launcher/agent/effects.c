@@ -14,9 +14,9 @@
 #include "common/job/exitcode.h"
 #include "launcher/agent/farewell.h"
 #include "launcher/agent/member.h"
+#include "launcher/agent/notices.h"
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
-#include "launcher/agent/signals.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/observe/events.h"
@@ -62,10 +62,10 @@ void effects_await_end(struct run *r, int64_t left_ms)
 static void finish(struct run *r, int code)
 {
     struct effects *fx = r->effects;
-    char text[FAREWELL_MAX];
+    char text[FAREWELL_MAX], notice[NOTICES_TEXT_MAX];
     const struct farewell f = {.code = code,
                                .signo = r->agent.signo,
-                               .preempt = signals_preempted(r) ? r->config->stops.preempt : 0,
+                               .notice = notices_text(r, notice),
                                .ended = r->agent.ended,
                                .end_code = r->agent.code,
                                .untold = r->agent.done && member_end(r)->seq == 0,
@@ -114,7 +114,10 @@ static void post_grace_over(struct run *r)
 static void on_grace_over(uv_timer_t *t)
 {
     const struct effects *fx = container_of(t, struct effects, grace);
-    if (fx->grace_ms > 0)
+    if (fx->r->agent.state == AGENT_HOLDING)
+        logmux_print(fx->r->mux, "some workers did not let go of the broken round within %g s; killing them",
+                     (double)fx->grace_ms / 1000);
+    else if (fx->grace_ms > 0)
         logmux_print(fx->r->mux, "some workers did not end within %g s of %s; killing them",
                      (double)fx->grace_ms / 1000, stops_signal_name(fx->signo));
     post_grace_over(fx->r);
@@ -149,6 +152,17 @@ static void stop_workers(struct run *r, const struct agent_effect *f)
     if (f->signo != SIGTERM)
         uv_timer_start(&fx->insist, on_insist, (uint64_t)stops_insist_ms(fx->grace_ms), 0);
     events_stop(r->events, f->reason, fx->grace_ms);
+}
+
+static void hold_workers(struct run *r)
+{
+    struct effects *fx = r->effects;
+    log_info("agent", "holding the workers that outlive the round");
+    fx->grace_ms = (int64_t)(r->config->stops.hold * 1000);
+    effects_await_end(r, fx->grace_ms);
+    group_hold(r->group);
+    uv_timer_start(&fx->grace, on_grace_over, (uint64_t)fx->grace_ms, 0);
+    events_stop(r->events, CRUN_STOP_HOLD, fx->grace_ms);
 }
 
 /* Requests are taken at once; only a rendezvous in this process can refuse one here, and then one of the two is
@@ -186,10 +200,13 @@ static void apply(struct run *r, const struct agent_effect *f)
     case AGENT_DO_STOP:
         stop_workers(r, f);
         break;
+    case AGENT_DO_HOLD:
+        hold_workers(r);
+        break;
     case AGENT_DO_CLEAR:
         effects_stop_grace(r);
         effects_await_end(r, (int64_t)(r->config->stops.kill * 1000));
-        group_clear(r->group);
+        group_clear(r->group, f->keep);
         break;
     case AGENT_DO_DISMISS:
         effects_await_end(r, GROUP_DISMISS_MS + (int64_t)(r->config->stops.kill * 1000));
@@ -236,6 +253,7 @@ void run_pump(struct run *r)
     fx->pumping = true;
     while (fx->first != fx->last && !fx->done) {
         struct agent_event ev = fx->queue[fx->first++ % QUEUE_MAX];
+        ev.holds = r->group && group_can_hold(r->group);
         step(r, &ev);
     }
     fx->pumping = false;

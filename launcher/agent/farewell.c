@@ -16,16 +16,16 @@ static enum farewell_kind to_go_on(const struct farewell *f, char *out)
     else if (f->signo)
         snprintf(out, FAREWELL_MAX, "stopped in good order after %s; start it again to go on (exit code %d)",
                  signal_text(f->signo, name, sizeof name), EXIT_REQUEUE);
-    else if (f->preempt)
-        snprintf(out, FAREWELL_MAX, "stopped after %s, a preemption notice; start it again to go on (exit code %d)",
-                 signal_text(f->preempt, name, sizeof name), EXIT_REQUEUE);
+    else if (f->notice)
+        snprintf(out, FAREWELL_MAX, "stopped after %s; start it again to go on (exit code %d)", f->notice,
+                 EXIT_REQUEUE);
     else if (f->bad) /* somebody else's drain */
         snprintf(out, FAREWELL_MAX, "stopped before the end; start it again to go on (exit code %d)", EXIT_REQUEUE);
     else
         snprintf(out, FAREWELL_MAX,
                  "the workers stopped in good order before the end; start it again to go on (exit code %d)",
                  EXIT_REQUEUE);
-    return !f->signo && !f->preempt && f->bad ? FAREWELL_STOPPED : FAREWELL_WHOLE;
+    return !f->signo && !f->notice && f->bad ? FAREWELL_STOPPED : FAREWELL_WHOLE;
 }
 
 enum farewell_kind farewell(const struct farewell *f, char out[FAREWELL_MAX])
@@ -36,8 +36,8 @@ enum farewell_kind farewell(const struct farewell *f, char out[FAREWELL_MAX])
         return to_go_on(f, out);
     if (f->signo && f->code != EXIT_OK)
         snprintf(out, FAREWELL_MAX, "stopped by %s", signal_text(f->signo, name, sizeof name));
-    else if (f->preempt && f->ended && f->code != EXIT_OK)
-        snprintf(out, FAREWELL_MAX, "stopped by %s, a preemption notice", signal_text(f->preempt, name, sizeof name));
+    else if (f->notice && f->ended && f->code != EXIT_OK)
+        snprintf(out, FAREWELL_MAX, "stopped by %s", f->notice);
     else if (f->ended && f->end_code == EXIT_REQUEUE)
         snprintf(out, FAREWELL_MAX, "stopped because a worker asked for it (exit code %d)", EXIT_REQUEUE);
     return out[0] ? FAREWELL_STOPPED : FAREWELL_NONE;

@@ -6,13 +6,13 @@
 #include <stddef.h>
 
 struct farewell {
-    int code;     /* of crun */
-    int signo;    /* the stop signal that came, 0: none */
-    int preempt;  /* the signal of the preemption notice that came, 0: none */
-    bool ended;   /* for this node the job was over before its workers were */
-    int end_code; /* and was to end with this */
-    bool untold;  /* the workers had finished, and nobody said how the job ended */
-    bool bad;     /* some worker, being stopped, ended with neither 0 nor 75 nor by SIGTERM */
+    int code;           /* of crun */
+    int signo;          /* the stop signal that came, 0: none */
+    const char *notice; /* that this node will be taken away: "SIGUSR1, a preemption notice"; NULL: none came */
+    bool ended;         /* for this node the job was over before its workers were */
+    int end_code;       /* and was to end with this */
+    bool untold;        /* the workers had finished, and nobody said how the job ended */
+    bool bad;           /* some worker, being stopped, ended with neither 0 nor 75 nor by SIGTERM */
 };
 
 enum farewell_kind {

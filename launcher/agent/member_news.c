@@ -107,7 +107,7 @@ static const char *fate_of_workers(const struct run *r)
 {
     if (r->agent.done)
         return "; this node's workers had finished, whether the job has is unknown";
-    return r->agent.state == AGENT_RUNNING || r->agent.state == AGENT_STOPPING ? "; the workers here are ended" : "";
+    return r->agent.live > 0 ? "; the workers here are ended" : "";
 }
 
 static void on_failed(void *arg, int exit_code, const char *why)

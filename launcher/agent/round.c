@@ -6,6 +6,7 @@
  *   - ended: one worker did, well or badly, which is an event of the agent (AGENT_WORKER_ENDED);
  *   - gone: nobody is left and all output is read. The table is gone up, and AGENT_GONE posted: the next round may
  *     come.
+ * Workers that are held outlive it, and with them their output and their cgroup: the next round goes on with these.
  * What fails on the way down ends the round for this node (AGENT_SPAWN_FAILED); workers that were started by then are
  * cleared away as in any round, so the way up is always gone. */
 #include "launcher/agent/round.h"
@@ -33,6 +34,7 @@
 
 struct round {
     struct rdzv_news news;  /* of the current one */
+    uint64_t output;        /* number of the round whose pipes and folders it uses */
     int previous_base;      /* rank of our first worker in the one before, -1: none */
     struct timeline times;  /* of the restart that it is */
     struct timeline broken; /* of the restart that follows, once a worker of it has failed */
@@ -43,6 +45,11 @@ struct round {
 const struct rdzv_news *round_news(const struct run *r)
 {
     return &r->round->news;
+}
+
+bool round_has_own_output(const struct run *r)
+{
+    return r->round->output == r->round->news.round;
 }
 
 int round_previous_base(const struct run *r)
@@ -116,6 +123,7 @@ static int begin_times(struct run *r, const struct rdzv_news *news, struct err *
     d->times = d->broken;
     d->times.restart = news->restart_count;
     d->times.round = clock_ns();
+    d->times.kept = group_held(r->group);
     d->times.pending = news->why == RDZV_WHY_FAILURE && d->times.woken; /* a newcomer broke nothing */
     d->broken = (struct timeline){0};
     return 0;
@@ -143,6 +151,11 @@ static int begin_failures(struct run *r, const struct rdzv_news *news, struct er
 
 static int begin_output(struct run *r, const struct rdzv_news *news, struct err *e)
 {
+    if (group_held(r->group) > 0) {
+        logmux_go_on(r->mux);
+        return 0;
+    }
+    r->round->output = news->round;
     const struct logmux_round round = {.round = news->round,
                                        .restarts = news->restart_count,
                                        .rank_base = news->rank_base,
@@ -154,7 +167,7 @@ static int begin_output(struct run *r, const struct rdzv_news *news, struct err 
 
 static int begin_cgroup(struct run *r, const struct rdzv_news *news, struct err *e)
 {
-    return worker_setup_begin_round(r, news->round, e);
+    return group_held(r->group) > 0 ? 0 : worker_setup_begin_round(r, news->round, e);
 }
 
 static int begin_workers(struct run *r, const struct rdzv_news *news, struct err *e)
@@ -304,7 +317,8 @@ static void on_ended(void *arg, int local, int64_t woken)
     struct run *r = arg;
     const struct failure_worker *w = &group_workers(r->group)[local];
     struct agent_event ev = {.kind = AGENT_WORKER_ENDED,
-                             .cause = {.exit_code = ending_code(w->ending), .rank = w->rank}};
+                             .cause = {.exit_code = ending_code(w->ending), .rank = w->rank},
+                             .was_held = group_is_held(r->group, local)};
     ev.signo = typed_end(r, w);
     ev.cause.fatal = stops_fatal(&r->config->stops, ev.cause.exit_code);
     char text[64];
@@ -318,6 +332,13 @@ static void on_ended(void *arg, int local, int64_t woken)
         ev.cause.exit_code != EXIT_REQUEUE)
         round_break(r, woken, ev.cause.text);
     run_post(r, &ev);
+    run_pump(r);
+}
+
+static void on_held(void *arg)
+{
+    struct run *r = arg;
+    run_post(r, &(struct agent_event){.kind = AGENT_HELD});
     run_pump(r);
 }
 
@@ -347,10 +368,12 @@ const struct group_events round_events = {
     .failed = on_failed,
     .ended = on_ended,
     .progressed = on_progressed,
+    .held = on_held,
     .gone = on_gone,
     .unkillable = on_unkillable,
     .make_env = worker_setup_env,
     .make_argv = worker_setup_argv,
+    .make_round = worker_setup_round,
 };
 
 /* --- the end */

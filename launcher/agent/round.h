@@ -20,6 +20,7 @@ extern const struct group_events round_events; /* their arg is the struct run */
 void round_begin(struct run *r, const struct rdzv_news *news);
 
 const struct rdzv_news *round_news(const struct run *r); /* of the newest round, zeroed before the first */
+bool round_has_own_output(const struct run *r);          /* its folders are named after it */
 int round_previous_base(const struct run *r);            /* rank of our first worker in the one before, -1: none */
 bool round_is_started(const struct run *r);              /* all workers execute their program (or did) */
 bool round_is_unstarted(const struct run *r);            /* they cannot be started, and that is said */

@@ -24,6 +24,7 @@ struct guardian_link;
 struct hang_watch;
 struct logmux;
 struct member;
+struct notices;
 struct program;
 struct round;
 struct signals;
@@ -43,6 +44,7 @@ struct run {
     struct agent agent;         /* only effects.c steps it */
     struct effects *effects;    /* the queue of its events, and what it asked for */
     struct turns *turns;        /* whether the loop turns */
+    struct notices *notices;    /* that this node will be taken away */
     struct signals *signals;    /* stop signals, the guardian, the crun that started this one */
     struct member *member;      /* this node in the job: rendezvous and bootstrap store */
     struct round *round;        /* the current round, and the times of the restart that led to it */

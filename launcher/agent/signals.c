@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
+#include "launcher/agent/notices.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/base/watch.h"
@@ -33,16 +34,10 @@
 struct signals {
     struct watch *signals, *guardian, *control; /* control NULL: nobody else starts this crun */
     int signal_fd;
-    bool preempted;
     bool hurry;
     bool
         drops_console; /* a stop signal came after the end, and it was not the worker's too, which may have died of it */
 };
-
-bool signals_preempted(const struct run *r)
-{
-    return r->signals->preempted;
-}
 
 const bool *signals_hurry(const struct run *r)
 {
@@ -89,12 +84,13 @@ static void handle_signal(struct run *r, const struct signalfd_siginfo *info)
         sig->hurry = true;
         sig->drops_console = sig->drops_console || !ev.shared;
     } else {
-        if (signo == s->preempt)
-            ev.kind = AGENT_PREEMPTED;
+        events_signal(r->events, signo, signo == s->preempt ? "preemption" : "stop");
+        if (signo == s->preempt) {
+            notices_came(r, NOTICE_SIGNAL);
+            return;
+        }
         if (!ev.shared || r->agent.state != AGENT_RUNNING)
             effects_wish(r);
-        sig->preempted = sig->preempted || signo == s->preempt;
-        events_signal(r->events, signo, signo == s->preempt ? "preemption" : "stop");
         run_post(r, &ev);
     }
 }

@@ -5,9 +5,9 @@
 #include "common/base/choice.h"
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
+#include "launcher/agent/notices.h"
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
-#include "launcher/agent/signals.h"
 #include "launcher/config/config.h"
 #include "launcher/observe/agent_view.h"
 #include "launcher/observe/events.h"
@@ -26,6 +26,10 @@ static void describe_wait(const struct run *r, char *out, size_t cap)
     case AGENT_RUNNING:
         text = "the workers are being started";
         break;
+    case AGENT_HOLDING:
+        snprintf(out, cap, "%d of %d workers have yet to let go of the broken round, or to end",
+                 r->agent.live - r->agent.held, r->agent.slots);
+        return;
     case AGENT_STOPPING:
         snprintf(out, cap, "%d of %d workers have yet to end", r->agent.live, r->agent.slots);
         return;
@@ -56,14 +60,15 @@ static void fill_round(const struct run *r, struct agent_view *v)
     const enum agent_state s = r->agent.state;
     const struct rdzv_news *n = round_news(r);
     v->round = n->round;
-    v->in_round = s == AGENT_RUNNING || s == AGENT_STOPPING || s == AGENT_CLEARING || s == AGENT_FINISHING;
+    v->in_round =
+        s == AGENT_RUNNING || s == AGENT_HOLDING || s == AGENT_STOPPING || s == AGENT_CLEARING || s == AGENT_FINISHING;
     v->world_size = n->world_size;
     v->nodes = n->group_world;
     v->group_rank = n->group_rank;
     v->restarts = round_restarts(r);
     v->max_restarts = r->config->max_restarts;
     v->waiting = n->round == 0 || s == AGENT_JOINING;
-    v->stopping = s == AGENT_STOPPING;
+    v->stopping = s == AGENT_STOPPING || s == AGENT_HOLDING;
     v->started = round_is_started(r);
 }
 
@@ -79,7 +84,7 @@ void view_fill(void *run, struct agent_view *v)
                              .n_states = sizeof state_names / sizeof *state_names,
                              .state = (int)r->agent.state,
                              .ready = r->agent.state == AGENT_RUNNING && round_is_started(r),
-                             .preempted = signals_preempted(r),
+                             .preempted = notices_has(r),
                              .rendezvous = home_kind_name(h->kind),
                              .endpoint = h->kind == HOME_REDIS ? "" : h->endpoint, /* a URL may hold a password */
                              .hosts = member_hosts(r),

@@ -3,10 +3,12 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/crun/crun_page.h"
 #include "common/include/crun.h"
 #include "common/job/env_contract.h"
 #include "launcher/agent/member.h"
@@ -34,13 +36,22 @@ struct worker_setup {
 
 /* --- environment and arguments */
 
+/* In the folder of an earlier round there may be a record of who was there before. */
+static void name_after_round(char *path, size_t cap, uint64_t round)
+{
+    const size_t n = strlen(path);
+    snprintf(path + n, cap - n, ".round-%llu", (unsigned long long)round);
+}
+
 const char *worker_setup_error_path(struct run *r, int rank)
 {
     const struct rdzv_news *n = round_news(r);
     char *path = r->setup->error_file;
-    if (r->logs.root[0])
+    if (r->logs.root[0]) {
         log_layout_path(&r->logs, rank - n->rank_base, rank, LOG_FILE_ERROR, path);
-    else if (r->scratch[0] && logmux_has_scratch(r->mux))
+        if (!round_has_own_output(r))
+            name_after_round(path, sizeof r->setup->error_file, n->round);
+    } else if (r->scratch[0] && logmux_has_scratch(r->mux))
         snprintf(path, sizeof r->setup->error_file, "%s/round-%llu-rank-%d.error.json", r->scratch,
                  (unsigned long long)n->round, rank);
     else
@@ -65,14 +76,15 @@ static struct env_contract contract(struct run *r, int local)
     const struct config *c = r->config;
     const struct rdzv_news *n = round_news(r);
     const struct member_leader leader = member_leader(r, n);
-    const int rank = n->rank_base + local, previous = round_previous_base(r);
+    const bool is_spare = local < 0;
+    const int rank = is_spare ? -1 : n->rank_base + local, previous = is_spare ? -1 : round_previous_base(r);
     return (struct env_contract){.rank = rank,
                                  .world_size = n->world_size,
-                                 .local_rank = c->virtual_local_rank ? 0 : local,
+                                 .local_rank = is_spare ? -1 : c->virtual_local_rank ? 0 : local,
                                  .local_world_size = c->nproc,
                                  .group_rank = n->group_rank,
                                  .group_world_size = n->group_world,
-                                 .role_rank = n->role_base + local,
+                                 .role_rank = is_spare ? -1 : n->role_base + local,
                                  .role_world_size = n->role_world,
                                  .master_port = leader.port,
                                  .restart_count = n->restart_count,
@@ -84,7 +96,7 @@ static struct env_contract contract(struct run *r, int local)
                                  .master_addr = leader.host,
                                  .run_id = c->run_id,
                                  .use_agent_store = "True",
-                                 .error_file = error_file(r, rank),
+                                 .error_file = is_spare ? "" : error_file(r, rank),
                                  .signals = c->stops.handled.names,
                                  .nccl_async = r->setup->nccl_async,
                                  .store_url = member_store_url(r),
@@ -99,22 +111,39 @@ int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err 
     const struct env_contract c = contract(r, local);
     const char *extra[8] = {s->page_variable};
     size_t n_extra = 1;
-    snprintf(s->omp_variable, sizeof s->omp_variable, "OMP_NUM_THREADS=%d", placement_threads(&s->placement, local));
+    const int placed = local < 0 ? 0 : local;
+    snprintf(s->omp_variable, sizeof s->omp_variable, "OMP_NUM_THREADS=%d", placement_threads(&s->placement, placed));
     snprintf(s->page_variable, sizeof s->page_variable, ENV_PAGE_FD "=%d", page_fd);
     if (s->sets_threads)
         extra[n_extra++] = s->omp_variable;
-    const struct near_adapters *near = placement_near(&s->placement, local);
+    if (local < 0)
+        extra[n_extra++] = ENV_SPARE "=1";
+    const struct near_adapters *near = placement_near(&s->placement, placed);
     if (near && near->hcas[0])
         extra[n_extra++] = near->hcas;
     if (near && near->nics[0])
         extra[n_extra++] = near->nics;
     struct virtual_rank device;
-    if (r->config->virtual_local_rank) {
+    if (r->config->virtual_local_rank && local >= 0) {
         TRY(virtual_rank_device(local, &device, e));
         extra[n_extra++] = device.cuda;
         extra[n_extra++] = device.hip[0] ? device.hip : NULL;
     }
     return spawn_env_build(environ, &c, extra, ret, e);
+}
+
+void worker_setup_round(void *arg, int local, struct crun_page_round *ret)
+{
+    const struct env_contract c = contract(arg, local);
+    *ret = (struct crun_page_round){.rank = (int32_t)c.rank,
+                                    .world_size = (int32_t)c.world_size,
+                                    .local_rank = (int32_t)c.local_rank,
+                                    .local_world_size = (int32_t)c.local_world_size,
+                                    .group_rank = (int32_t)c.group_rank,
+                                    .group_world_size = (int32_t)c.group_world_size,
+                                    .round = (int32_t)c.round,
+                                    .restart_count = (int32_t)c.restart_count};
+    snprintf(ret->store, sizeof ret->store, "%s", c.store_url);
 }
 
 int worker_setup_argv(void *arg, int local, char ***ret, struct err *e)
@@ -123,7 +152,7 @@ int worker_setup_argv(void *arg, int local, char ***ret, struct err *e)
     char rank[16];
     if (!r->program->macros)
         return 0;
-    snprintf(rank, sizeof rank, "%d", round_news(r)->rank_base + local);
+    snprintf(rank, sizeof rank, "%d", local < 0 ? -1 : round_news(r)->rank_base + local);
     return program_args(r->program, rank, local, ret, e);
 }
 

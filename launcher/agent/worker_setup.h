@@ -7,6 +7,7 @@
 
 struct binding;
 struct cgroup;
+struct crun_page_round;
 struct err;
 struct run;
 
@@ -21,9 +22,10 @@ struct cgroup *worker_setup_cgroup(const struct run *r);          /* NULL: none 
 /* The cgroup of the next round. Left out where it can be: the round goes on without. */
 int worker_setup_begin_round(struct run *r, uint64_t round, struct err *e);
 
-/* struct group_events.make_env and make_argv; arg: the struct run. */
+/* struct group_events.make_env, make_argv and make_round; arg: the struct run. */
 int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err *e);
 int worker_setup_argv(void *arg, int local, char ***ret, struct err *e);
+void worker_setup_round(void *arg, int local, struct crun_page_round *ret);
 
 /* Of the error record of this rank in the current round; valid until the next call. NULL: there is no place for one. */
 const char *worker_setup_error_path(struct run *r, int rank);

@@ -1,7 +1,17 @@
 #include "launcher/base/ending.h"
 
+#include <signal.h>
 #include <stdio.h>
-#include <string.h>
+
+/* Those of Linux; glibc has their names since 2.32 only. */
+#define NAMED(signo) [signo] = #signo
+static const char *const signal_names[] = {
+    NAMED(SIGHUP),  NAMED(SIGINT),    NAMED(SIGQUIT), NAMED(SIGILL),  NAMED(SIGTRAP),   NAMED(SIGABRT), NAMED(SIGBUS),
+    NAMED(SIGFPE),  NAMED(SIGKILL),   NAMED(SIGUSR1), NAMED(SIGSEGV), NAMED(SIGUSR2),   NAMED(SIGPIPE), NAMED(SIGALRM),
+    NAMED(SIGTERM), NAMED(SIGSTKFLT), NAMED(SIGCHLD), NAMED(SIGCONT), NAMED(SIGSTOP),   NAMED(SIGTSTP), NAMED(SIGTTIN),
+    NAMED(SIGTTOU), NAMED(SIGURG),    NAMED(SIGXCPU), NAMED(SIGXFSZ), NAMED(SIGVTALRM), NAMED(SIGPROF), NAMED(SIGWINCH),
+    NAMED(SIGPOLL), NAMED(SIGPWR),    NAMED(SIGSYS)};
+#undef NAMED
 
 struct ending ending_of(const siginfo_t *info)
 {
@@ -18,9 +28,10 @@ int ending_code(struct ending e)
 
 const char *signal_text(int signo, char *out, size_t cap)
 {
-    const char *name = sigabbrev_np(signo);
+    const int n = sizeof signal_names / sizeof *signal_names;
+    const char *name = signo > 0 && signo < n ? signal_names[signo] : NULL;
     if (name)
-        snprintf(out, cap, "SIG%s", name);
+        snprintf(out, cap, "%s", name);
     else
         snprintf(out, cap, "signal %d", signo);
     return out;

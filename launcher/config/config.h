@@ -29,6 +29,8 @@ struct config_nodes {
 
 enum config_cgroup { CONFIG_CGROUP_AUTO, CONFIG_CGROUP_ON, CONFIG_CGROUP_OFF };
 
+enum config_recovery { CONFIG_RECOVERY_INPROCESS, CONFIG_RECOVERY_RESTART };
+
 enum config_order { CONFIG_ORDER_AUTO, CONFIG_ORDER_HOST, CONFIG_ORDER_JOIN, CONFIG_ORDER_NODE_RANK };
 
 /* -x: each "NAME=VALUE", or a NAME that ends at a comma or the end. */
@@ -55,6 +57,8 @@ struct config {
     int rank_order;   /* enum config_order */
     int cgroup;       /* enum config_cgroup */
     int numa_binding; /* enum binding_mode */
+    int recovery;     /* enum config_recovery */
+    int64_t warm_spares;
     int64_t max_restarts;
     int64_t max_node_failures;              /* 0: none is too many */
     double restart_window, restart_backoff; /* seconds */

@@ -1,8 +1,10 @@
 /* From the command line, the environment and crun.conf to settings that fit together. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
 #include "common/base/err.h"
 #include "common/base/numbers.h"
@@ -62,7 +64,8 @@ static int check_texts(struct config *c, struct err *e)
                  {"--token-file", &c->token_file},
                  {"--rdzv-ca", &c->rdzv_ca},
                  {"--http-token-file", &c->http_token_file},
-                 {"--event-log", &c->event_log}};
+                 {"--event-log", &c->event_log},
+                 {"--preemption-file", &c->stops.notice_file}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (*texts[i].field && !**texts[i].field)
             *texts[i].field = NULL;
@@ -173,6 +176,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
         return err_set(e, ERR_USAGE, "--node-rank %d and rank=%d of --rdzv-conf contradict each other",
                        (int)c->node_rank, (int)c->conf.rank);
     stops_settle(&c->stops);
+    TRY(stops_settle_limit(&c->stops, getenv("SLURM_JOB_END_TIME"), (int64_t)time(NULL), e));
     TRY(check_http(c, e));
     if (config_starts_agents(c)) /* the agents look for it themselves */
         c->home = (struct home){.kind = HOME_LOCAL, .node_rank = -1, .from = "-H"};

@@ -102,6 +102,11 @@ static const char *without_rotation(const struct config *c)
                                                               : without_files(c);
 }
 
+static const char *without_holds(const struct config *c)
+{
+    return c->recovery == CONFIG_RECOVERY_RESTART ? "--recovery restart holds nobody" : without_restarts(c);
+}
+
 static const char *one_worker(const struct config *c)
 {
     return c->nproc == 1 ? "one worker shares its lines with nobody" : unseen(c);
@@ -139,6 +144,9 @@ static const char *without_hosts(const struct config *c)
     X("max-node-failures", false, without_spares)                                                                      \
     X("restart-window", false, without_restarts)                                                                       \
     X("restart-backoff", false, without_restarts)                                                                      \
+    X("recovery", false, without_restarts)                                                                             \
+    X("warm-spares", false, without_holds)                                                                             \
+    X("hold-timeout", false, without_holds)                                                                            \
     X("log-layout", false, without_files)                                                                              \
     X("log-rotate-size", false, without_files)                                                                         \
     X("log-rotate-keep", false, without_rotation)                                                                      \

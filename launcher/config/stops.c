@@ -1,7 +1,9 @@
 #include "launcher/config/stops.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/args/args.h"
@@ -27,6 +29,39 @@ int stops_parse_grace(const char *text, void *field, struct err *e)
         return err_set(e, ERR_USAGE, "expected a time such as 90 or 10m, up to 7d, or 'same'");
     else
         *s = seconds;
+    return 0;
+}
+
+int stops_parse_limit(const char *text, void *field, struct err *e)
+{
+    double *s = field, seconds;
+    struct err why;
+    if (strcmp(text, "auto") == 0)
+        *s = -1;
+    else if (strcmp(text, "off") == 0)
+        *s = 0;
+    else if (parse_seconds(text, "", &seconds, &why) < 0 || seconds < 1 || seconds > STOPS_LIMIT_MAX)
+        return err_set(e, ERR_USAGE, "expected a time such as 90m or 4h, from 1 s to 365d, 'auto' or 'off'");
+    else
+        *s = seconds;
+    return 0;
+}
+
+int stops_settle_limit(struct stops *s, const char *end_text, int64_t now_s, struct err *e)
+{
+    if (s->time_limit >= 0)
+        return 0;
+    s->time_limit = 0;
+    if (!end_text || !*end_text)
+        return 0;
+    char *end;
+    errno = 0;
+    const long long at = strtoll(end_text, &end, 10);
+    if (errno || *end || at <= 0)
+        return err_set(e, ERR_USAGE, "--time-limit auto: SLURM_JOB_END_TIME is '%.60s', expected seconds since 1970",
+                       end_text);
+    const double left = (double)(at - now_s) - s->drain - STOPS_INSIST_MS / 1000.0;
+    s->time_limit = left > 1 ? left : 1;
     return 0;
 }
 

@@ -27,18 +27,22 @@ struct err;
 #define STOPS_HANDLED "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 #define STOPS_FORWARDED "SIGUSR1,SIGUSR2"
 #define STOPS_INSIST_MS 5000
+#define STOPS_LIMIT_MAX (86400.0 * 365)
 #define STOPS_GRACE_MAX (86400.0 * 7) /* seconds */
 
 struct stops {
     double shutdown, resize,
         drain;   /* seconds between SIGTERM and SIGKILL: after a failure, for a resize, for a drain */
     double kill; /* seconds between SIGKILL and giving up */
+    double hold; /* seconds that a worker which outlives rounds has to let go of one */
     struct stops_signals {
         sigset_t set;
         char names[128]; /* "SIGTERM,SIGINT" */
     } handled;
     struct stops_signals forwarded; /* to the workers that catch or block them; handled ones are not */
     int preempt;                    /* 0: none */
+    const char *notice_file;        /* NULL: none */
+    double time_limit;              /* seconds, 0: none; below 0: what Slurm says, until stops_settle_limit() */
     struct stops_codes {
         uint32_t bits[8]; /* of 0..255 */
     } fatal;
@@ -50,8 +54,13 @@ int stops_parse_signals(const char *text, void *field, struct err *e);
 int stops_parse_forwarded(const char *text, void *field, struct err *e); /* or "none" */
 int stops_parse_signal(const char *text, void *field, struct err *e);    /* or "none" */
 int stops_parse_codes(const char *text, void *field, struct err *e);     /* "3,77,130-139" or "none" */
+int stops_parse_limit(const char *text, void *field, struct err *e);     /* "90m", "auto" or "off" */
 
 void stops_settle(struct stops *s);
+
+/* A limit of 'auto', after stops_settle(): end_text is SLURM_JOB_END_TIME (seconds since 1970) or NULL: no limit. What a
+ * drain may take, and STOPS_INSIST_MS, are left to it. now_s: the same clock as this host shows it. */
+int stops_settle_limit(struct stops *s, const char *end_text, int64_t now_s, struct err *e);
 
 /* "SIGINT" of a signal that can be handled, and back; "" and 0: none of them. */
 const char *stops_signal_name(int signo);

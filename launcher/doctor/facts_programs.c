@@ -78,7 +78,8 @@ int facts_run(char *const argv[], char *out, size_t cap, int timeout_ms)
 
 /* --- Python */
 
-/* One line of JSON. Our own module has _lib.py; nothing of a module is executed. */
+/* One line of JSON. Our own module has _lib.py and imports it, which one that another project's package has written over
+ * no longer does; nothing of a module is executed. */
 static const char query[] =
     "import sys, json, os\n"
     "found = {'version': '%d.%d.%d' % sys.version_info[:3]}\n"
@@ -86,7 +87,8 @@ static const char query[] =
     "    import importlib.util\n"
     "    spec = importlib.util.find_spec('crun')\n"
     "    where = spec and (spec.origin or next(iter(spec.submodule_search_locations or []), ''))\n"
-    "    if where and not os.path.exists(os.path.join(os.path.dirname(where), '_lib.py')): found['foreign'] = where\n"
+    "    ours = os.path.exists(os.path.join(os.path.dirname(where or ''), '_lib.py'))\n"
+    "    if where and not (ours and '._lib' in open(where, encoding='utf-8').read()): found['foreign'] = where\n"
     "    from importlib.metadata import version\n"
     "    found['torch'] = version('torch')\n"
     "except Exception: pass\n"

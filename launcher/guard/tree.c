@@ -85,6 +85,51 @@ int tree_kill(void)
     return tree_kill_below(getpid());
 }
 
+static bool is_among(pid_t pid, const pid_t *v, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (v[i] == pid)
+            return true;
+    return false;
+}
+
+/* Parents do not always come before their children: until nothing is found any more. */
+static void mark_kept(struct procs *ps, const pid_t *kept, int n)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t i = 0; i < ps->n; i++) {
+            struct proc *p = &ps->v[i];
+            bool below = is_among(p->pid, kept, n);
+            for (size_t k = 0; p->pid > 0 && !below && k < ps->n; k++)
+                below = ps->v[k].pid == -p->parent; /* marked ones have theirs negated */
+            if (p->pid > 0 && below) {
+                p->pid = -p->pid;
+                more = true;
+            }
+        }
+    }
+}
+
+int tree_others(const pid_t *kept, int n, bool end)
+{
+    struct procs ps;
+    int others = 0;
+    if (!procs_below(&ps, getpid()))
+        return -1;
+    mark_kept(&ps, kept, n);
+    for (size_t i = 0; i < ps.n; i++) {
+        const struct proc *p = &ps.v[i];
+        if (p->pid < 0 || !is_of_tree(p, getpid(), 0) || (p->state == '?' && kill(p->pid, 0) < 0))
+            continue;
+        others++;
+        if (end)
+            kill(p->pid, SIGKILL);
+    }
+    procs_free(&ps);
+    return others;
+}
+
 /* The mask behind such a name in /proc/PID/status. */
 static uint64_t mask_of(const char *status, const char *name)
 {

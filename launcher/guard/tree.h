@@ -23,6 +23,10 @@ int tree_kill(void);
 /* The same for every descendant of that process, but not the process itself. */
 int tree_kill_below(pid_t root);
 
+/* The same for every descendant of this process but those and what is below them: how many there are, dead ones that
+ * nobody has reaped left out. kill: SIGKILL to each. < 0: there is no /proc. */
+int tree_others(const pid_t *kept, int n, bool kill);
+
 /* This signal to a descendant, or to those of its process group, if they catch or block it (/proc tells); to others it
  * would mean death. */
 void tree_signal(pid_t pid, bool group, int signo);

@@ -152,6 +152,7 @@ void hang_watch_begin_round(struct hang_watch *w)
         return;
     const int64_t now = clock_ns();
     hang_begin_round(&w->hang, now);
+    hang_excuse(&w->hang, now); /* workers that were held have made no step meanwhile */
     hang_read_workers(w);
     plan(w, now);
 }

@@ -214,6 +214,7 @@ void events_restart(struct events *ev, const struct timeline *t)
         return;
     json_int(w, "restart", t->restart);
     json_text(w, "cause", t->cause);
+    json_int(w, "kept", t->kept);
 #define X(field, name, from, to)                                                                                       \
     if (t->to)                                                                                                         \
         json_number(w, name "_s", f->field##_s);
@@ -251,6 +252,15 @@ void events_signal(struct events *ev, int signo, const char *meaning)
         return;
     json_text(w, "signal", signal_text(signo, name, sizeof name));
     json_text(w, "meaning", meaning);
+    event_log_end(ev->log);
+}
+
+void events_notice(struct events *ev, const char *option)
+{
+    struct json_write *w = begin(ev, "notice");
+    if (!w)
+        return;
+    json_text(w, "by", option);
     event_log_end(ev->log);
 }
 

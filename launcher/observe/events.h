@@ -59,6 +59,7 @@ void events_restart(struct events *ev, const struct timeline *t);
 void events_hang(struct events *ev, int rank, const char *text);
 void events_fenced(struct events *ev, const char *why);
 void events_signal(struct events *ev, int signo, const char *meaning);
+void events_notice(struct events *ev, const char *option); /* this node will be taken away: what said so */
 void events_ended(struct events *ev, int code, int restarts, const char *cause); /* the job; cause "": none given */
 
 #endif

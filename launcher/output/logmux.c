@@ -105,7 +105,8 @@ static int send_setup(struct logmux *m)
                                        .host = m->o.host,
                                        .run_id = m->o.run_id,
                                        .scratch = m->o.scratch,
-                                       .event_log = m->o.event_log};
+                                       .event_log = m->o.event_log,
+                                       .notice_file = m->o.notice_file};
     struct buf body;
     buf_init(&body, OUTPUT_BODY_MAX);
     const int rc = output_setup_pack(&setup, &body);
@@ -175,6 +176,9 @@ static void on_message(struct logmux *m)
         m->events_are_open = true;
         if (a->head.number < 0)
             err_set(&m->events_error, (int)a->head.number, "%s", a->body);
+        break;
+    case OUTPUT_NOTICE:
+        m->o.noticed(m->o.arg);
         break;
     case OUTPUT_HEARD:
         m->is_heard = true;

@@ -26,8 +26,11 @@ struct logmux_options {       /* all of it is borrowed */
     struct log_layout *layout;
     const char *role, *host, *run_id;
     int max_workers;
-    const char *scratch;   /* temporary folder that is made, and removed at the end; NULL: none */
-    const char *event_log; /* file; NULL: none */
+    const char *scratch;        /* temporary folder that is made, and removed at the end; NULL: none */
+    const char *event_log;      /* file; NULL: none */
+    const char *notice_file;    /* is looked for; NULL: none */
+    void (*noticed)(void *arg); /* it is there; may come again where another output process takes over */
+    void *arg;
 };
 
 /* Where the root folder has a random name (log_layout.h) it is made now, and the event log is opened, in LOGMUX_OPEN_MS
@@ -39,6 +42,9 @@ int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_opti
 void logmux_greet(struct logmux *m);
 
 void logmux_begin_round(struct logmux *m, const struct logmux_round *round);
+
+/* Instead of a round's end and the next one's beginning: its pipes and files go on, in the names of that round. */
+void logmux_go_on(struct logmux *m);
 
 /* Make the pipes of the next worker; ret_fds (stdout, stderr) are the worker's ends: closed by the caller after the
  * spawn. */

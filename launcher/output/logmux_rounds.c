@@ -63,6 +63,11 @@ void logmux_begin_round(struct logmux *m, const struct logmux_round *round)
     send_round(m, r);
 }
 
+void logmux_go_on(struct logmux *m)
+{
+    logmux_forget_words(m);
+}
+
 static struct sent_round *current(const struct logmux *m)
 {
     return m->last && m->last->id == m->rounds && !m->last->is_ended ? m->last : NULL;

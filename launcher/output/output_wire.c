@@ -179,13 +179,13 @@ void output_drop_fds(struct output_message *m)
 
 /* --- the setup */
 
-#define STRINGS 9
+#define STRINGS 10
 
 static void setup_strings(struct output_setup *s, const char **ret[STRINGS])
 {
-    const char **const strings[STRINGS] = {&s->conf.dir,         &s->conf.template, &s->conf.out_filters,
-                                           &s->conf.err_filters, &s->role,          &s->host,
-                                           &s->run_id,           &s->scratch,       &s->event_log};
+    const char **const strings[STRINGS] = {&s->conf.dir,  &s->conf.template, &s->conf.out_filters, &s->conf.err_filters,
+                                           &s->role,      &s->host,          &s->run_id,           &s->scratch,
+                                           &s->event_log, &s->notice_file};
     memcpy(ret, strings, sizeof strings);
 }
 

@@ -40,6 +40,7 @@ struct watch;
     X(OUTPUT_WROTE)   /* to the agent: the file is there, or the sentence of an error */                                \
     X(OUTPUT_EVENT)   /* a line of the event log (number) */                                                            \
     X(OUTPUT_EVENTS)  /* to the agent (number: 0 or an error): the event log is open, or the sentence of an error */    \
+    X(OUTPUT_NOTICE)  /* to the agent: the preemption file is there */                                                  \
     X(OUTPUT_FLUSH)   /* nothing more will come: write everything out, then say so */                                   \
     X(OUTPUT_HEARD)   /* to the agent, at once: it was heard */                                                         \
     X(OUTPUT_DROP)    /* and wait for consoles no longer */                                                             \
@@ -68,8 +69,9 @@ struct output_setup {
     int max_workers;
     bool makes_root; /* a folder of that name must not be there */
     const char *role, *host, *run_id;
-    const char *scratch;   /* the temporary folder, NULL: none */
-    const char *event_log; /* NULL: none */
+    const char *scratch;     /* the temporary folder, NULL: none */
+    const char *event_log;   /* NULL: none */
+    const char *notice_file; /* NULL: none */
 };
 
 struct logmux_round {

@@ -10,16 +10,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/net/addr.h"
 #include "common/net/resolve.h"
-
-static bool to_text(const struct sockaddr *a, char *out, size_t cap)
-{
-    if (a && a->sa_family == AF_INET)
-        return inet_ntop(AF_INET, &((const struct sockaddr_in *)a)->sin_addr, out, (socklen_t)cap);
-    if (a && a->sa_family == AF_INET6)
-        return inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)a)->sin6_addr, out, (socklen_t)cap);
-    return false;
-}
 
 static bool link_local(const struct sockaddr *a)
 {
@@ -27,9 +19,11 @@ static bool link_local(const struct sockaddr *a)
 }
 
 /* An address that peers could dial, as text. */
-static bool usable(const struct ifaddrs *i, char *out, size_t cap)
+static bool usable(const struct ifaddrs *i, char out[INET6_ADDRSTRLEN])
 {
-    return i->ifa_addr && (i->ifa_flags & IFF_UP) && to_text(i->ifa_addr, out, cap) && !link_local(i->ifa_addr);
+    uint8_t ip[ADDR_BYTES];
+    return i->ifa_addr && (i->ifa_flags & IFF_UP) && addr_of(i->ifa_addr, ip) && !link_local(i->ifa_addr) &&
+           addr_text(ip, out);
 }
 
 static void append(char *list, size_t cap, const char *item)
@@ -48,7 +42,7 @@ int addresses_all(char *ret, size_t cap, struct err *e)
     ret[0] = 0;
     for (unsigned loopback = 0; loopback < 2; loopback++)
         for (const struct ifaddrs *i = all; i; i = i->ifa_next)
-            if (!(i->ifa_flags & IFF_LOOPBACK) == !loopback && usable(i, text, sizeof text))
+            if (!(i->ifa_flags & IFF_LOOPBACK) == !loopback && usable(i, text))
                 append(ret, cap, text);
     freeifaddrs(all);
     return 0;
@@ -58,7 +52,7 @@ static int no_interface(const struct ifaddrs *all, const char *name, struct err 
 {
     char names[256] = "", text[INET6_ADDRSTRLEN];
     for (const struct ifaddrs *i = all; i; i = i->ifa_next)
-        if (usable(i, text, sizeof text) && !strstr(names, i->ifa_name))
+        if (usable(i, text) && !strstr(names, i->ifa_name))
             append(names, sizeof names, i->ifa_name);
     return err_set(e, ERR_USAGE, "--iface '%s': no such interface with an address, there are %s", name, names);
 }
@@ -71,35 +65,26 @@ int addresses_of_interface(const char *name, char *ret, size_t cap, struct err *
         return err_errno(e, errno, "the addresses of this machine");
     for (int v6 = 0; v6 < 2 && !found; v6++)
         for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next)
-            found = strcmp(i->ifa_name, name) == 0 && usable(i, ret, cap) &&
-                    i->ifa_addr->sa_family == (v6 ? AF_INET6 : AF_INET);
+            found =
+                strcmp(i->ifa_name, name) == 0 && usable(i, ret) && i->ifa_addr->sa_family == (v6 ? AF_INET6 : AF_INET);
     int rc = found ? 0 : no_interface(all, name, e);
     freeifaddrs(all);
     return rc;
-}
-
-static bool same(const struct sockaddr *a, const struct sockaddr *b)
-{
-    char x[INET6_ADDRSTRLEN], y[INET6_ADDRSTRLEN];
-    return to_text(a, x, sizeof x) && to_text(b, y, sizeof y) && strcmp(x, y) == 0;
-}
-
-static bool loopback_v4(const struct sockaddr *a)
-{
-    return a->sa_family == AF_INET && ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
 }
 
 bool addresses_own(const char *host, int timeout_ms)
 {
     struct addrinfo *found = NULL;
     struct ifaddrs *all = NULL;
+    uint8_t asked[ADDR_BYTES], one[ADDR_BYTES];
     bool own = false;
     if (resolve(host, "1", clock_ms() + timeout_ms, -1, &found, NULL) < 0 || getifaddrs(&all) < 0)
         goto out;
     for (const struct addrinfo *f = found; f && !own; f = f->ai_next) {
-        own = loopback_v4(f->ai_addr); /* all of 127/8 is here, whether listed or not */
+        addr_of(f->ai_addr, asked);
+        own = addr_is_loopback(asked); /* all of 127/8 is here, whether listed or not */
         for (const struct ifaddrs *i = all; i && !own; i = i->ifa_next)
-            own = i->ifa_addr && same(i->ifa_addr, f->ai_addr);
+            own = i->ifa_addr && addr_of(i->ifa_addr, one) && memcmp(one, asked, ADDR_BYTES) == 0;
     }
 out:
     if (found)

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/net/addr.h"
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/server.h"
 
@@ -57,11 +58,7 @@ static int port_of(int fd)
 {
     struct sockaddr_storage sa;
     socklen_t n = sizeof sa;
-    if (getsockname(fd, (struct sockaddr *)&sa, &n) < 0)
-        return -1;
-    const struct sockaddr_in *v4 = (const void *)&sa;
-    const struct sockaddr_in6 *v6 = (const void *)&sa;
-    return ntohs(sa.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port);
+    return getsockname(fd, (struct sockaddr *)&sa, &n) < 0 ? -1 : addr_port_of((struct sockaddr *)&sa);
 }
 
 void bootstrap_share(struct bootstrap *b, struct server *server)

@@ -12,10 +12,7 @@
 
 long long log_client_pulse_number(const struct log_client *l, const char *key)
 {
-    char text[24] = "";
-    return rdzv_field_find(l->pulse.data ? l->pulse.data : "", l->pulse.len, key, text, sizeof text) == 1
-               ? strtoll(text, NULL, 10)
-               : 0;
+    return rdzv_field_number(l->pulse.data, l->pulse.len, key, 0);
 }
 
 static void *lead(void *arg)

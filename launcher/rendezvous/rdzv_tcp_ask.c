@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
+#include "common/net/addr.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/rendezvous/rdzv_tcp.h"
 
@@ -55,22 +56,16 @@ static void send_request(struct tcp *t, enum tcp_ask what, int argc, const char 
 }
 
 /* The address that others reach this node by, unless the user named one: where its connection comes from. */
-static void own_address(const struct tcp *t, char *out, size_t cap)
+static void own_address(const struct tcp *t, char ret[RDZV_ADDR_MAX + 1])
 {
     struct sockaddr_storage sa = {0};
     socklen_t n = sizeof sa;
-    const struct sockaddr_in6 *v6 = (const void *)&sa;
-    out[0] = '\0';
+    uint8_t ip[ADDR_BYTES];
+    ret[0] = '\0';
     if (t->o.addr && t->o.addr[0])
-        snprintf(out, cap, "%s", t->o.addr);
-    else if (getsockname(rdzv_conn_fd(t->conn), (struct sockaddr *)&sa, &n) < 0)
-        return;
-    else if (sa.ss_family == AF_INET)
-        uv_ip4_name((const struct sockaddr_in *)&sa, out, cap);
-    else if (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
-        uv_inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], out, cap);
-    else
-        uv_ip6_name(v6, out, cap);
+        snprintf(ret, RDZV_ADDR_MAX + 1, "%s", t->o.addr);
+    else if (getsockname(rdzv_conn_fd(t->conn), (struct sockaddr *)&sa, &n) == 0 && addr_of((struct sockaddr *)&sa, ip))
+        addr_text(ip, ret);
 }
 
 static int join_record(struct tcp *t, int port, struct buf *out)
@@ -78,7 +73,7 @@ static int join_record(struct tcp *t, int port, struct buf *out)
     struct rdzv_event ev = {
         .kind = RDZV_JOIN, .round = t->told_round, .slots = t->o.slots, .node_rank = t->o.node_rank, .port = port};
     snprintf(ev.node, sizeof ev.node, "%s", t->o.node);
-    own_address(t, ev.addr, sizeof ev.addr);
+    own_address(t, ev.addr);
     snprintf(ev.addrs, sizeof ev.addrs, "%s", t->o.addrs ? t->o.addrs : "");
     snprintf(ev.role, sizeof ev.role, "%s", t->o.role ? t->o.role : "");
     TRY(rdzv_event_encode(&ev, out));

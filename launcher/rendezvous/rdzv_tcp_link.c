@@ -9,6 +9,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
+#include "common/net/addr.h"
 #include "launcher/rendezvous/rdzv_tcp.h"
 
 #define PAUSE_FIRST_MS 50
@@ -169,11 +170,10 @@ static bool on_this_host(int fd)
 {
     struct sockaddr_storage a = {0}, b = {0};
     socklen_t na = sizeof a, nb = sizeof b;
-    if (getsockname(fd, (struct sockaddr *)&a, &na) < 0 || getpeername(fd, (struct sockaddr *)&b, &nb) < 0)
-        return false;
-    if (a.ss_family == AF_INET)
-        return ((struct sockaddr_in *)&a)->sin_addr.s_addr == ((struct sockaddr_in *)&b)->sin_addr.s_addr;
-    return memcmp(&((struct sockaddr_in6 *)&a)->sin6_addr, &((struct sockaddr_in6 *)&b)->sin6_addr, 16) == 0;
+    uint8_t own[ADDR_BYTES], peer[ADDR_BYTES];
+    return getsockname(fd, (struct sockaddr *)&a, &na) == 0 && getpeername(fd, (struct sockaddr *)&b, &nb) == 0 &&
+           addr_of((struct sockaddr *)&a, own) && addr_of((struct sockaddr *)&b, peer) &&
+           memcmp(own, peer, ADDR_BYTES) == 0;
 }
 
 static int64_t greeting_ms(const struct tcp *t)

@@ -113,9 +113,7 @@ static void lost_memory(struct tcp *t)
 /* Whoever hosts in place of a host that died goes on above the rounds it knew of. */
 static bool goes_on(const struct tcp *t, const redisReply *r)
 {
-    char first[24] = "";
-    rdzv_field_find(r->str, r->len, "first_round", first, sizeof first);
-    return strtoull(first, NULL, 10) > t->told_round;
+    return (uint64_t)rdzv_field_number(r->str, r->len, "first_round", 0) > t->told_round;
 }
 
 /* A hosting crun that another job has begun to use: a slip of --rdzv-id would look like waiting for nodes. */

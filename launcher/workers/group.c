@@ -32,6 +32,11 @@ static void kill_child(struct child *c)
         syscall(SYS_pidfd_send_signal, c->pidfd, SIGKILL, NULL, 0);
 }
 
+bool group_is_there(const struct failure_worker *w)
+{
+    return w->pid > 0 && !w->ended;
+}
+
 /* --- watching */
 
 int group_watch_child(struct group *g, struct child *c)
@@ -72,9 +77,12 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     uv_timer_init(loop, &g->rescan);
     uv_timer_init(loop, &g->open_late);
     g->open_handles = 2;
-    g->children = calloc((size_t)o->workers, sizeof *g->children);
-    g->workers = calloc((size_t)o->workers, sizeof *g->workers);
+    g->children = calloc((size_t)group_slots(g), sizeof *g->children);
+    g->workers = calloc((size_t)group_slots(g), sizeof *g->workers);
     g->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    for (int i = 0; i < group_slots(g) && g->children; i++)
+        g->children[i] = (struct child){
+            .local = i, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
     *ret = g;
     if (!g->children || !g->workers)
         return err_errno(e, ENOMEM, "%d workers", o->workers);
@@ -97,7 +105,7 @@ void group_reap_orphans(struct group *g)
         siginfo_t info = {0};
         if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0)
             return;
-        for (int i = 0; i < g->n; i++)
+        for (int i = 0; i < group_slots(g); i++)
             if (g->workers[i].pid == info.si_pid && !g->workers[i].ended) {
                 group_watch_child(g, &g->children[i]);
                 return;
@@ -130,7 +138,14 @@ static void on_death(struct group *g, struct child *c)
     }
     w->ending = ending_of(&info);
     drop_pidfd(g, c);
+    if (c->local >= g->o.workers) {
+        group_spare_ended(g, c);
+        return;
+    }
     g->o.events.ended(g->o.arg, c->local, woken);
+    c->held = false;
+    if (g->kept && group_held(g) == 0) /* the last of those that waited for a round */
+        group_end_output(g);
     group_reap_orphans(g);
     group_check_gone(g);
 }
@@ -169,15 +184,25 @@ static void on_rescan(uv_timer_t *t)
     group_check_gone(container_of(t, struct group, rescan));
 }
 
-static void finish_round(struct group *g, const char *left)
+void group_end_output(struct group *g)
 {
-    g->clearing = false;
+    g->kept = false;
+    group_close_notify(g);
+    for (int i = 0; i < g->o.workers; i++)
+        group_close_kept(&g->children[i]);
+    logmux_end_round(g->o.mux);
+}
+
+void group_finish_round(struct group *g, const char *left)
+{
+    g->clearing = g->keeping = g->holding = false;
     uv_timer_stop(&g->rescan);
     group_on_status(g); /* workers may be gone before the loop came to these */
     group_on_notify(g);
     group_close_status(g);
-    group_close_notify(g);
-    logmux_end_round(g->o.mux);
+    g->kept = group_held(g) > 0;
+    if (!g->kept)
+        group_end_output(g);
     if (left)
         g->o.events.unkillable(g->o.arg, left);
     else
@@ -209,8 +234,13 @@ static bool only_held_dead_are_left(const struct group *g)
 
 static void drop_pidfds(struct group *g)
 {
-    for (int i = 0; i < g->n; i++)
+    for (int i = 0; i < group_slots(g); i++)
         drop_pidfd(g, &g->children[i]);
+}
+
+void group_rescan_in(struct group *g, int64_t ms)
+{
+    uv_timer_start(&g->rescan, on_rescan, ms > TREE_RESCAN_MS ? (uint64_t)ms : TREE_RESCAN_MS, 0);
 }
 
 /* Somebody is left: killed as often as it takes, because a process may be born while we read /proc. */
@@ -218,60 +248,72 @@ void group_check_gone(struct group *g)
 {
     if (!g->clearing)
         return;
+    if (g->keeping) {
+        group_check_rest(g);
+        return;
+    }
     if (tree_empty() && !g->launch) {
-        finish_round(g, NULL);
+        group_finish_round(g, NULL);
         return;
     }
     if (only_held_dead_are_left(g)) {
         drop_pidfds(g);
-        finish_round(g, NULL);
+        group_finish_round(g, NULL);
         return;
     }
     if (clock_ms() < g->clear_deadline) {
         sweep(g);
         const int64_t left = g->dismissing ? g->sweep_ms - clock_ms() : 0; /* an end wakes us */
-        uv_timer_start(&g->rescan, on_rescan, left > TREE_RESCAN_MS ? (uint64_t)left : TREE_RESCAN_MS, 0);
+        group_rescan_in(g, left);
         return;
     }
     char text[512];
     tree_describe(text, sizeof text);
     drop_pidfds(g);
     g->launch = NULL; /* its memory is the thread's */
-    finish_round(g, text);
+    group_finish_round(g, text);
 }
 
 void group_kill_children(struct group *g)
 {
-    for (int i = 0; i < g->n; i++) {
-        if (g->workers[i].ended || group_is_dead(&g->workers[i]))
+    for (int i = 0; i < group_slots(g); i++) {
+        const bool stays = g->keeping && (i >= g->o.workers || g->children[i].held);
+        if (!group_is_there(&g->workers[i]) || stays || group_is_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
         kill_child(&g->children[i]);
     }
 }
 
-void group_clear(struct group *g)
+void group_clear(struct group *g, bool keep)
 {
     if (g->opening)
         group_give_up_opening(g);
     group_cancel_launch(g);
+    if (!keep || group_held(g) == 0)
+        group_keep_nobody(g);
+    else
+        g->keeping = true;
+    g->looks = 0;
     group_kill_children(g);
     g->clearing = true;
     g->dismissing = false;
     g->clear_deadline = clock_ms() + g->o.kill_ms;
     g->sweep_ms = g->clear_deadline - g->o.kill_ms;
     g->dead_ms = 0;
-    if (!tree_empty() && cgroup_kill(g->o.cgroup))
+    if (!g->keeping && !tree_empty() && cgroup_kill(g->o.cgroup))
         g->sweep_ms += TREE_RESCAN_MS; /* only who left the cgroup is left then */
     group_check_gone(g);
 }
 
 void group_dismiss(struct group *g)
 {
+    group_drop_spares(g);
     if (tree_empty() || !group_ask_to_go()) {
-        group_clear(g);
+        group_clear(g, false);
         return;
     }
+    g->keeping = false;
     g->clearing = g->dismissing = true;
     g->sweep_ms = clock_ms() + GROUP_DISMISS_MS;
     g->clear_deadline = g->sweep_ms + g->o.kill_ms;
@@ -288,7 +330,7 @@ const struct failure_worker *group_workers(const struct group *g)
 bool group_attached(const struct group *g)
 {
     for (int i = 0; i < g->n; i++)
-        if (atomic_load(&g->children[i].page->attached))
+        if (g->children[i].page && atomic_load(&g->children[i].page->attached))
             return true;
     return false;
 }
@@ -346,8 +388,10 @@ void group_destroy(struct group *g)
     watch_close(g->deaths_watch);
     if (g->deaths_fd >= 0)
         close(g->deaths_fd);
-    for (int i = 0; i < g->o.workers && g->children; i++)
+    for (int i = 0; i < group_slots(g) && g->children; i++) {
         group_drop_page(&g->children[i]);
+        group_close_kept(&g->children[i]);
+    }
     spawn_thread_close(g->spawner);
     for (int i = 0; i < 3; i++) {
         const int fd = i == 0 ? g->null_fd : i == 1 ? g->in_fd : g->out_fd;

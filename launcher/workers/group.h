@@ -13,6 +13,12 @@
  *     the order of deaths, so the first report is the first death;
  *   - group_stop: reason into the pages, then a signal to the process groups (and SIGCONT: a stopped process cannot
  *     obey);
+ *   - group_hold: workers that outlive rounds (crun_stay() of libcrun) are told by their pages to let go of this one,
+ *     the others are stopped. A cleared round that keeps who has let go leaves them, their pages, their pipes and its
+ *     cgroup; the next group_start() tells them of the new round and starts the others beside them;
+ *   - spares are started once the workers are, held from their start (crun_page.h). They sit behind the workers in the
+ *     arrays; the next group_start() moves one into the place of each worker that is dead, as if that had been held, and
+ *     gives it its pipes. One that ends before is not started again in that round;
  *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left, or only dead
  *     ones that a debugger holds. */
 #ifndef CRUN_LAUNCHER_GROUP_H
@@ -29,6 +35,7 @@
 struct binding;
 struct cgroup;
 struct crun_page;
+struct crun_page_round;
 struct err;
 struct group;
 struct log_conf;
@@ -42,16 +49,21 @@ struct group_events {
     void (*ended)(void *arg, int local, int64_t woken_ns);
     /* The first worker finished its first step; at most once a round. */
     void (*progressed)(void *arg, int64_t first_step_ns);
-    void (*gone)(void *arg);                        /* nobody is left, all output is read */
+    void (*held)(void *arg); /* one more has let go of the round */
+    void (*gone)(void *arg); /* nobody is left, all output is read; or nobody but those that are held */
     void (*unkillable)(void *arg, const char *who); /* instead of it: these are left, kill_ms after SIGKILL */
-    /* Environment of a worker; freed with free() by the group. */
+    /* Environment of a worker, local -1: of a spare; freed with free() by the group. */
     int (*make_env)(void *arg, int local, int page_fd, char ***ret, struct err *e);
-    /* Arguments of a worker that differ from group_options.argv, freed likewise; NULL in *ret: they do not. */
+    /* Arguments of a worker (-1: likewise) that differ from group_options.argv, freed likewise; NULL in *ret: they do not. */
     int (*make_argv)(void *arg, int local, char ***ret, struct err *e);
+    /* What a worker that was held is told of the round. */
+    void (*make_round)(void *arg, int local, struct crun_page_round *ret);
 };
 
 struct group_options {
     int workers;
+    bool holds;           /* workers that outlive rounds may */
+    int spares;           /* processes that start up beside the workers, and take the places of those that died */
     pid_t terminal_group; /* of the job that has the terminal; 0: nobody is to have crun's */
     bool terminal_out;    /* and standard output is that terminal, which a worker then writes to past the multiplexer */
     /* Rank that reads crun's standard input: from a terminal it joins terminal_group, or has a pty. -1: a worker that
@@ -76,7 +88,7 @@ struct group_options {
 
 int group_create(struct group **ret, uv_loop_t *loop, const struct group_options *o, struct err *e);
 
-/* Start all workers; ranks are rank_base + local. The round before must be gone. On failure what was started lives:
+/* Start all workers but those that are held; ranks are rank_base + local. The round before must be gone. On failure what was started lives:
  * group_clear(). What fails later comes as events.failed. */
 int group_start(struct group *g, int rank_base, struct err *e);
 
@@ -86,12 +98,17 @@ struct group_stop {
     bool typed; /* the terminal has sent it to those that share it */
 };
 void group_stop(struct group *g, const struct group_stop *s);
-void group_insist(struct group *g);             /* SIGTERM to those that were told and are still there */
-void group_forward(struct group *g, int signo); /* to those that are ready for it; the others would die of it */
+bool group_can_hold(const struct group *g);           /* some worker of the round is there that outlives it */
+void group_hold(struct group *g);                     /* events.held for each that lets go */
+int group_held(const struct group *g);                /* how many have, and live */
+bool group_is_held(const struct group *g, int local); /* also while events.ended says that it lives no more */
+void group_insist(struct group *g);                   /* SIGTERM to those that were told and are still there */
+void group_forward(struct group *g, int signo);       /* to those that are ready for it; the others would die of it */
 /* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct
  * failure_worker. */
 void group_hung(struct group *g, int local, const char *hung);
-void group_clear(struct group *g); /* then events.gone, once */
+/* Then events.gone, once. keep: those that are held stay. */
+void group_clear(struct group *g, bool keep);
 /* The same once all workers have ended; but what they left behind gets SIGTERM, and GROUP_DISMISS_MS. */
 void group_dismiss(struct group *g);
 #define GROUP_DISMISS_MS 5000

@@ -18,6 +18,10 @@ struct child {
     bool stopped;           /* and that is said */
     struct crun_page *page; /* mapped until the next round begins */
     int out[2];             /* the worker's ends of its pipes, until it is started; -1: none */
+    int keep[2];            /* the same, for who takes its place in a later round; -1: none */
+    int wake_fd;            /* eventfd that the worker waits for (crun_page.h); -1: none */
+    bool held;              /* has let go of the round */
+    int stdio_fd;           /* of a spare: a socket that brings it pipes; -1: none */
 };
 
 struct group {
@@ -27,9 +31,11 @@ struct group {
     int in_fd, out_fd; /* of the terminal, -1: not the worker's */
     int status_fd;     /* our end of the exec status pipe; -1: all execs are known */
     struct watch *status;
-    int notify_fd; /* eventfd shared by all workers; -1: none, or it has told */
+    int notify_fd; /* eventfd that all workers write; -1: none */
     struct watch *notify;
-    int deaths_fd; /* epoll of all pidfds, in the order of deaths */
+    bool progressed;  /* the first step of the round is told */
+    int64_t begun_ns; /* of the round */
+    int deaths_fd;    /* epoll of all pidfds, in the order of deaths */
     struct watch *deaths_watch;
     uv_timer_t rescan;
     uv_timer_t open_late; /* its log files are not open yet */
@@ -39,6 +45,11 @@ struct group {
     struct launch *launch;  /* the processes are being made; NULL: they are not */
     struct group_stop stop; /* once they are; reason -1: none */
     bool clearing;
+    bool keeping; /* those that are held stay */
+    bool kept;    /* some did: pipes and cgroup are of an earlier round */
+    int looks;    /* in a row that found nobody else */
+    bool warming; /* what is being launched is spares */
+    bool holding;
     bool dismissing; /* who is left was asked to go, and has not been killed yet */
     bool unshared;   /* and that is said */
     int64_t clear_deadline;
@@ -54,8 +65,28 @@ struct group {
 
 /* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as
  * file sizes are limited; *ret_fd is untouched. */
-int group_create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e);
+int group_create_page(struct child *c, int notify_fd, bool holds, int *ret_fd, struct err *e);
+/* The page says that it is held, and its socket's other end is *ret_fd, the caller's. */
+int group_make_spare(struct child *c, int *ret_fd, struct err *e);
 void group_drop_page(struct child *c);
+/* It is to look at its page; its descriptor becomes readable where a reason of a stop is there. */
+void group_wake(struct child *c, bool has_reason);
+
+/* --- group_spare.c */
+
+int group_slots(const struct group *g);        /* workers and spares */
+void group_warm_up(struct group *g);           /* start the spares that are missing */
+void group_use_spares(struct group *g);        /* in the places of dead workers */
+void group_spare_ended(struct group *g, struct child *c);
+void group_drop_spares(struct group *g);       /* they are dead, or about to be */
+
+/* --- group_hold.c */
+
+void group_take_acks(struct group *g);             /* of those that have let go */
+void group_tell_round(struct group *g);            /* to those that are held: then they are not any more */
+void group_keep_nobody(struct group *g);           /* those that are held end like the others */
+void group_check_rest(struct group *g);            /* group_check_gone(), where some are kept */
+int group_kept(const struct group *g, pid_t *ret); /* pids of those that are held, and of spares; room for group_slots() */
 
 /* --- group_start.c */
 
@@ -63,20 +94,33 @@ void group_on_status(void *arg); /* arg: the group; execs that failed, or that a
 void group_close_status(struct group *g);
 void group_on_notify(void *arg); /* likewise; a first step */
 void group_close_notify(struct group *g);
+void group_close_kept(struct child *c);
 void group_launch_now(struct group *g); /* if the workers wait for their log files: do not */
 void group_give_up_opening(struct group *g);
-void group_cancel_launch(struct group *g); /* those that are not made yet shall not be */
+void group_close_pipe_ends(struct group *g); /* the workers' */
+int group_copy_fds(const int from[2], int to[2], struct err *e);
+
+/* --- group_launch.c */
+
+int group_launch(struct group *g, struct err *e);        /* all that are not held; their pipes are made */
+int group_launch_spares(struct group *g, struct err *e); /* those that are not there; g->warming */
+void group_cancel_launch(struct group *g);        /* those that are not made yet shall not be */
 
 /* --- group_stop.c */
 
 /* Not reaped if it has not ended: then ret->si_pid is 0. options: WNOWAIT or 0. < 0: errno says why. */
 int group_wait_worker(const struct failure_worker *w, siginfo_t *ret, int options);
-bool group_is_dead(const struct failure_worker *w); /* and nobody here knows yet */
-void group_look_for_stops(struct group *g);         /* those that were stopped are named */
-bool group_ask_to_go(void);                         /* SIGTERM to all that there is; false: it cannot be told what */
+void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s); /* the reason first, then the signals */
+bool group_is_dead(const struct failure_worker *w);                            /* and nobody here knows yet */
+void group_look_for_stops(struct group *g);                                    /* those that were stopped are named */
+bool group_ask_to_go(void); /* SIGTERM to all that there is; false: it cannot be told what */
 
 /* --- group.c */
 
+bool group_is_there(const struct failure_worker *w); /* started, and not known to be dead */
+void group_finish_round(struct group *g, const char *left);
+void group_end_output(struct group *g); /* no worker that writes is left */
+void group_rescan_in(struct group *g, int64_t ms);
 int group_watch_child(struct group *g, struct child *c); /* 0 or -errno */
 void group_kill_children(struct group *g);
 void group_reap_orphans(struct group *g);

@@ -1,11 +1,18 @@
 /* The page that crun shares with a worker (common/crun/crun_page.h). */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stddef.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
 #include "common/crun/crun_page.h"
+#include "common/include/crun.h"
 #include "launcher/workers/group_internal.h"
 
 /* To the kernel the page is a file, which a limit on file sizes may forbid (RLIMIT_FSIZE). This one is our own
@@ -16,10 +23,11 @@ static int create_own_page(struct child *c)
     if (at == MAP_FAILED)
         return -errno;
     c->page = at;
+    c->page->wake_fd = c->wake_fd = -1;
     return 1;
 }
 
-int group_create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e)
+int group_create_page(struct child *c, int notify_fd, bool holds, int *ret_fd, struct err *e)
 {
     int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
@@ -38,6 +46,9 @@ int group_create_page(struct child *c, int notify_fd, int *ret_fd, struct err *e
     c->page = at;
     c->page->version = CRUN_PAGE_VERSION;
     c->page->notify_fd = notify_fd;
+    c->wake_fd = holds ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1; /* none left: it is not held */
+    c->page->wake_fd = c->wake_fd;
+    c->page->stdio_fd = -1;
     c->page->magic = CRUN_PAGE_MAGIC;
     *ret_fd = fd;
     return 0;
@@ -47,5 +58,38 @@ void group_drop_page(struct child *c)
 {
     if (c->page)
         munmap(c->page, CRUN_PAGE_BYTES);
+    if (c->page && c->wake_fd >= 0)
+        close(c->wake_fd);
+    if (c->stdio_fd >= 0)
+        close(c->stdio_fd);
+    c->stdio_fd = -1;
     c->page = NULL;
+    c->wake_fd = -1;
+}
+
+int group_make_spare(struct child *c, int *ret_fd, struct err *e)
+{
+    int fds[2];
+    if (c->wake_fd < 0)
+        return err_set(e, -ENOTSUP, "a spare needs a page that it shares");
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
+        return err_errno(e, errno, "a spare's socket");
+    c->stdio_fd = fds[0];
+    c->page->stdio_fd = *ret_fd = fds[1];
+    atomic_store(&c->page->holds, 1);
+    atomic_store(&c->page->stop_reason, CRUN_STOP_HOLD);
+    return 0;
+}
+
+void group_wake(struct child *c, bool has_reason)
+{
+    const uint64_t one = 1;
+    if (c->wake_fd < 0)
+        return;
+    atomic_fetch_add(&c->page->wake, 1);
+    syscall(SYS_futex, &c->page->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    if (!has_reason) /* whoever has taken the round by now must not find it readable again */
+        return;
+    ssize_t ignored = write(c->wake_fd, &one, sizeof one); /* full: it is readable, which is all it has to be */
+    (void)ignored;
 }

@@ -31,9 +31,10 @@ static void signal_child(const struct child *c, pid_t pid, int signo)
 }
 
 /* The reason first, then the signals. */
-static void stop_child(struct child *c, pid_t pid, const struct group_stop *s)
+void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s)
 {
     atomic_store(&c->page->stop_reason, (uint32_t)s->reason);
+    group_wake(c, true);
     if (!c->guest || !s->typed)
         signal_child(c, pid, s->signo);
     signal_child(c, pid, SIGCONT);
@@ -49,27 +50,29 @@ bool group_is_dead(const struct failure_worker *w)
 void group_stop(struct group *g, const struct group_stop *s)
 {
     group_launch_now(g); /* whoever waits for their end is to see it */
+    g->clearing = g->clearing && !g->keeping;
+    group_keep_nobody(g);
     if (g->launch)
         g->stop = *s;
-    for (int i = 0; i < g->n; i++) {
-        if (g->workers[i].ended || group_is_dead(&g->workers[i]))
+    for (int i = 0; i < group_slots(g); i++) {
+        if (!group_is_there(&g->workers[i]) || group_is_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
-        stop_child(&g->children[i], g->workers[i].pid, s);
+        group_stop_child(&g->children[i], g->workers[i].pid, s);
     }
 }
 
 void group_insist(struct group *g)
 {
-    for (int i = 0; i < g->n; i++)
-        if (g->workers[i].told_to_stop && !g->workers[i].ended)
+    for (int i = 0; i < group_slots(g); i++)
+        if (g->workers[i].told_to_stop && group_is_there(&g->workers[i]))
             signal_child(&g->children[i], g->workers[i].pid, SIGTERM);
 }
 
 void group_forward(struct group *g, int signo)
 {
     for (int i = 0; i < g->n; i++)
-        if (!g->workers[i].ended)
+        if (group_is_there(&g->workers[i]))
             tree_signal(g->workers[i].pid, !g->children[i].guest, signo);
 }
 

@@ -51,6 +51,8 @@ static _Noreturn void child(const struct spawn_request *r, pid_t parent)
     fail(r, errno);
 }
 
+#define CHILD_STACK_BYTES (32 << 10) /* of the caller's own */
+
 struct child_arg {
     const struct spawn_request *r;
     pid_t parent;
@@ -96,7 +98,7 @@ static long clone3_borrowed(const struct clone_args *args, const struct child_ar
  * run in it: its signals are blocked until the last moment. */
 static pid_t clone_borrowed(const struct clone_args *args, const struct spawn_request *r, pid_t self)
 {
-    static char stack[64 << 10] __attribute__((aligned(64)));
+    char stack[CHILD_STACK_BYTES] __attribute__((aligned(64)));
     struct clone_args a = *args;
     struct child_arg arg = {r, self};
     sigset_t all, before;

@@ -2,8 +2,8 @@
  *
  * Own code because neither uv_spawn nor posix_spawn can set what has to be set between fork and exec: session,
  * PDEATHSIG, which descriptors stay open. As with vfork(2) the child borrows our memory until it execs (where this is
- * not known to work, on other processors than x86-64 and without clone3, it gets a copy). One thread may call it, which
- * lives as long as the process (spawn_thread.h): PDEATHSIG fires when the spawning *thread* ends. */
+ * not known to work, on other processors than x86-64 and without clone3, it gets a copy). Threads that call it live as
+ * long as the process (spawn_thread.h): PDEATHSIG fires when the spawning *thread* ends. Any of them, at once. */
 #ifndef CRUN_LAUNCHER_SPAWN_H
 #define CRUN_LAUNCHER_SPAWN_H
 

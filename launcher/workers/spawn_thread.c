@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -10,21 +11,47 @@
 #define STACK_BYTES (128u << 10)
 
 struct spawn_thread {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* of all but the fixed fields of a batch */
     pthread_cond_t more;
-    struct spawn_batch *batch; /* to be done, NULL: none */
+    struct spawn_batch *batch; /* being done, NULL: none */
     struct spawn_batch *ended; /* to be told */
-    bool is_busy;              /* between the two */
     uv_async_t wake;
 };
 
-static void run_batch(struct spawn_batch *b)
+static bool is_over(const struct spawn_batch *b)
 {
-    while (b->n_spawned < b->n && b->rc == 0 && !atomic_load(&b->cancelled)) {
-        struct spawned *s = &b->spawned[b->n_spawned];
-        b->rc = spawn(&b->requests[b->n_spawned], &s->pid, &s->pidfd, &b->e);
-        b->n_spawned += b->rc == 0;
+    const bool wants_more = b->rc == 0 && !atomic_load(&b->cancelled);
+    return b->is_complete && b->n_begun == b->n_ended && (b->n_begun == b->n || !wants_more);
+}
+
+/* With the lock. The index of a request that was begun, -1: there is none to begin. */
+static int begin_next(struct spawn_batch *b)
+{
+    if (!b || b->n_begun == b->n || b->rc < 0 || atomic_load(&b->cancelled))
+        return -1;
+    return b->n_begun++;
+}
+
+/* With the lock. The first failure counts. */
+static void note_failure(struct spawn_batch *b, int rc, const struct err *e)
+{
+    if (b->rc == 0 && rc < 0) {
+        b->rc = rc;
+        b->e = *e;
     }
+}
+
+/* With the lock, which is free meanwhile: whoever is woken wants it at once. */
+static bool tell_if_over(struct spawn_thread *t)
+{
+    if (!t->batch || !is_over(t->batch))
+        return false;
+    t->ended = t->batch;
+    t->batch = NULL;
+    pthread_mutex_unlock(&t->lock);
+    uv_async_send(&t->wake);
+    pthread_mutex_lock(&t->lock);
+    return true;
 }
 
 static void *run_thread(void *arg)
@@ -32,19 +59,20 @@ static void *run_thread(void *arg)
     struct spawn_thread *t = arg;
     pthread_mutex_lock(&t->lock);
     for (;;) {
-        while (!t->batch)
-            pthread_cond_wait(&t->more, &t->lock);
         struct spawn_batch *b = t->batch;
-        t->batch = NULL;
-        t->is_busy = true;
+        struct err e = {0};
+        const int i = begin_next(b);
+        if (i < 0) {
+            if (!tell_if_over(t)) /* it may have been cancelled */
+                pthread_cond_wait(&t->more, &t->lock);
+            continue;
+        }
         pthread_mutex_unlock(&t->lock);
-        run_batch(b);
+        const int rc = spawn(&b->requests[i], &b->spawned[i].pid, &b->spawned[i].pidfd, &e);
         pthread_mutex_lock(&t->lock);
-        t->is_busy = false;
-        t->ended = b;
-        pthread_mutex_unlock(&t->lock); /* whoever is woken wants it at once */
-        uv_async_send(&t->wake);
-        pthread_mutex_lock(&t->lock);
+        b->n_ended++;
+        note_failure(b, rc, &e);
+        tell_if_over(t);
     }
     return NULL;
 }
@@ -60,29 +88,49 @@ static void on_wake(uv_async_t *wake)
         b->done(b);
 }
 
-int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, struct err *e)
+static int processors(void)
 {
-    struct spawn_thread *t = calloc(1, sizeof *t);
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static int start_threads(struct spawn_thread *t, int n)
+{
     pthread_attr_t attr;
     pthread_t id;
     sigset_t all, before;
+    int rc = 0;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (int i = 0; i < n && rc == 0; i++)
+        if ((rc = pthread_create(&id, &attr, run_thread, t)) && i > 0)
+            break; /* fewer do as well */
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return rc;
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, int workers, struct err *e)
+{
+    struct spawn_thread *t = calloc(1, sizeof *t);
     if (!t)
-        return err_errno(e, ENOMEM, "a thread that starts workers");
+        return err_errno(e, ENOMEM, "threads that start workers");
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->more, NULL);
     uv_async_init(loop, &t->wake, on_wake);
     t->wake.data = t;
     *ret = t;
     fd_room_make();
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int rc = pthread_create(&id, &attr, run_thread, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return rc == 0 ? 0 : err_errno(e, rc, "a thread that starts workers");
+    const int rc = start_threads(t, least(SPAWN_THREADS_MAX, least(processors(), workers)));
+    return rc == 0 ? 0 : err_errno(e, rc, "threads that start workers");
 }
 
 void spawn_thread_start(struct spawn_thread *t, struct spawn_batch *b)
@@ -90,7 +138,23 @@ void spawn_thread_start(struct spawn_thread *t, struct spawn_batch *b)
     pthread_mutex_lock(&t->lock);
     t->batch = b;
     pthread_mutex_unlock(&t->lock);
+}
+
+void spawn_thread_add(struct spawn_thread *t, struct spawn_batch *b)
+{
+    pthread_mutex_lock(&t->lock);
+    b->n++;
+    pthread_mutex_unlock(&t->lock);
     pthread_cond_signal(&t->more);
+}
+
+void spawn_thread_complete(struct spawn_thread *t, struct spawn_batch *b, int rc, const struct err *e)
+{
+    pthread_mutex_lock(&t->lock);
+    note_failure(b, rc, e);
+    b->is_complete = true;
+    tell_if_over(t);
+    pthread_mutex_unlock(&t->lock);
 }
 
 bool spawn_thread_is_idle(struct spawn_thread *t)
@@ -98,7 +162,7 @@ bool spawn_thread_is_idle(struct spawn_thread *t)
     if (!t)
         return true;
     pthread_mutex_lock(&t->lock);
-    const bool idle = !t->batch && !t->is_busy;
+    const bool idle = !t->batch || is_over(t->batch);
     pthread_mutex_unlock(&t->lock);
     return idle;
 }

@@ -20,6 +20,7 @@ class StopReason(enum.IntEnum):
     RESIZE = 2  #: all ranks are healthy: agree on a step, save, exit with REQUEUE; the job goes on by itself
     DRAIN = 3  #: the same, and the job does not go on by itself
     ABORT = 4  #: the user wants it gone: exit now
+    HOLD = 5  #: to processes that outlive a round (crun_stay() of libcrun) alone
 
 
 class Phase(enum.IntEnum):

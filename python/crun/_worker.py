@@ -84,8 +84,21 @@ def _enter(which: Phase) -> None:
 def _until_left(before: Phase) -> Iterator[None]:
     try:
         yield
+    except BaseException as e:
+        with contextlib.suppress(AttributeError):  # for record_error(): where it happened, though the block has ended
+            e.crun_phase = getattr(e, "crun_phase", _Told.phase)  # type: ignore[attr-defined]
+        raise
     finally:
         _enter(before)
+
+
+def _phase_of(error: Optional[BaseException]) -> Optional[Phase]:
+    """That in which it was raised, or what it was raised from, where that one has ended since."""
+    while error is not None:
+        if hasattr(error, "crun_phase"):
+            return error.crun_phase  # type: ignore[no-any-return]
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def phase(which: Union[Phase, str]) -> "contextlib.AbstractContextManager[None]":
@@ -142,6 +155,9 @@ def record_error(error: Union[BaseException, str], code: int = 1) -> None:
     The first one of a process counts. Call it before exiting with an error."""
     lib = _lib.library()
     if lib is not None:
+        ended = _phase_of(error) if isinstance(error, BaseException) else None
+        if ended is not None:
+            _enter(ended)  # the launcher's own line about it says the same
         text = (error if isinstance(error, str) else describe(error)) + where()
         lib.crun_record_error(code, text.encode(errors="replace").replace(b"\0", b"?"))
 

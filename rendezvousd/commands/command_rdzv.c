@@ -3,9 +3,9 @@
  * A NEXT blocks its connection; the answer is news, nil at its timeout, or nil because the client's next request is
  * here. */
 #include "common/base/err.h"
+#include "common/net/addr.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/commands/commands.h"
-#include "rendezvousd/gate/peer_addr.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server_impl.h"
@@ -146,8 +146,9 @@ static struct jobs_party *party_of(struct conn *c, struct err *e)
     r->c = c;
     if (c->principal)
         strncpy(r->principal, c->principal, sizeof r->principal - 1);
-    if (uv_tcp_getsockname(&c->tcp, (struct sockaddr *)&sa, &n) == 0)
-        sockaddr_host(&sa, r->local, sizeof r->local);
+    uint8_t ip[ADDR_BYTES];
+    if (uv_tcp_getsockname(&c->tcp, (struct sockaddr *)&sa, &n) == 0 && addr_of((struct sockaddr *)&sa, ip))
+        addr_text(ip, r->local);
     const struct jobs_party_options o = {
         .principal = r->principal, .addr = gate_peer_host(c), .local = r->local, .told = on_told, .arg = r};
     if (jobs_party_open(&r->party, c->s->jobs, &o, e) < 0) {

@@ -11,11 +11,11 @@
 #include "common/base/log.h"
 #include "common/http/http_auth.h"
 #include "common/job/exitcode.h"
+#include "common/rdzv/homes/rdzv_dir.h"
 #include "rendezvousd/daemon/config.h"
 #include "rendezvousd/daemon/http.h"
 #include "rendezvousd/daemon/sd_notify.h"
 #include "rendezvousd/jobs/jobs.h"
-#include "rendezvousd/jobs/persist.h"
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
@@ -39,7 +39,7 @@ struct daemon {
     size_t n_signals;
     struct gate *gate;
     struct server *server;
-    struct persist *persist; /* NULL: jobs live in memory only */
+    struct rdzv_dir *dir; /* NULL: jobs live in memory only */
     struct jobs *jobs;
     struct http *http;
     int port, http_port;
@@ -76,8 +76,8 @@ static void on_server_closed(void *arg)
     d->http = NULL;
     jobs_destroy(d->jobs);
     d->jobs = NULL;
-    persist_close(d->persist);
-    d->persist = NULL;
+    rdzv_dir_close(d->dir);
+    d->dir = NULL;
     gate_destroy(d->gate);
     d->gate = NULL;
 }
@@ -152,7 +152,7 @@ static size_t may_open(size_t want)
     return (size_t)l.rlim_cur;
 }
 
-/* Each client takes a descriptor. Logs of jobs are another process's (persist_writer.h). */
+/* Each client takes a descriptor. Logs of jobs are another process's (rdzv_dir_writer.h). */
 static void share_files(struct daemon *d)
 {
     const struct config *c = &d->config;
@@ -227,8 +227,8 @@ static int open_jobs(struct daemon *d, struct err *e)
                              .max_nodes = (size_t)c->max_nodes,
                              .max_job_bytes = (size_t)c->max_job_memory};
     if (c->state_dir)
-        TRY(persist_open(&d->persist, &d->loop, c->state_dir, &o.epoch, e));
-    o.persist = d->persist;
+        TRY(rdzv_dir_open(&d->dir, &d->loop, c->state_dir, &o.epoch, e));
+    o.dir = d->dir;
     TRY(jobs_create(&d->jobs, &o, e));
     jobs_on_forgotten(d->jobs, on_forgotten, d);
     TRY(jobs_load(d->jobs, e));

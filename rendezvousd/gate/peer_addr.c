@@ -5,18 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-void sockaddr_host(const struct sockaddr_storage *sa, char *out, size_t cap)
-{
-    const struct sockaddr_in6 *v6 = (const void *)sa;
-    out[0] = 0;
-    if (sa->ss_family == AF_INET)
-        uv_ip4_name((const void *)sa, out, cap);
-    else if (sa->ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr))
-        uv_inet_ntop(AF_INET, &v6->sin6_addr.s6_addr[12], out, cap);
-    else if (sa->ss_family == AF_INET6)
-        uv_ip6_name(v6, out, cap);
-}
-
 void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret)
 {
     struct sockaddr_storage sa;
@@ -24,30 +12,22 @@ void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret)
     memset(ret, 0, sizeof *ret);
     if (uv_tcp_getpeername(tcp, (struct sockaddr *)&sa, &n) < 0)
         return;
-    ret->v4 = sa.ss_family == AF_INET;
-    ret->known = ret->v4 || sa.ss_family == AF_INET6;
-    if (ret->v4) {
-        const struct sockaddr_in *in = (const void *)&sa;
-        addr_from_v4(&in->sin_addr, ret->ip);
-        ret->port = ntohs(in->sin_port);
-    } else if (ret->known) {
-        const struct sockaddr_in6 *in6 = (const void *)&sa;
-        memcpy(ret->ip, &in6->sin6_addr, 16);
-        ret->port = ntohs(in6->sin6_port);
-    }
+    ret->known = addr_of((const struct sockaddr *)&sa, ret->ip);
+    ret->mapped = sa.ss_family == AF_INET6 && addr_is_v4(ret->ip);
+    ret->port = (uint16_t)addr_port_of((const struct sockaddr *)&sa);
 }
 
 const char *peer_addr_text(struct peer_addr *a)
 {
-    char ip[INET6_ADDRSTRLEN] = "";
+    char ip[INET6_ADDRSTRLEN];
     if (a->text[0])
         return a->text;
-    if (a->v4)
-        uv_inet_ntop(AF_INET, a->ip + 12, ip, sizeof ip);
-    else if (a->known)
-        uv_inet_ntop(AF_INET6, a->ip, ip, sizeof ip);
     if (a->known)
-        snprintf(a->text, sizeof a->text, a->v4 ? "%s:%u" : "[%s]:%u", ip, (unsigned)a->port);
+        snprintf(a->text, sizeof a->text,
+                 a->mapped           ? "[::ffff:%s]:%u"
+                 : addr_is_v4(a->ip) ? "%s:%u"
+                                     : "[%s]:%u",
+                 addr_text(a->ip, ip), (unsigned)a->port);
     else
         strcpy(a->text, "?");
     return a->text;
@@ -55,10 +35,7 @@ const char *peer_addr_text(struct peer_addr *a)
 
 const char *peer_addr_host(struct peer_addr *a)
 {
-    const bool mapped = IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)a->ip);
-    if (!a->host[0] && a->known)
-        uv_inet_ntop(mapped ? AF_INET : AF_INET6, a->ip + (mapped ? 12 : 0), a->host, sizeof a->host);
-    return a->host;
+    return a->host[0] || !a->known ? a->host : addr_text(a->ip, a->host);
 }
 
 bool peer_addr_is_loopback(const struct peer_addr *a)

@@ -12,7 +12,7 @@
 struct peer_addr {
     uint8_t ip[16]; /* IPv4 as ::ffff:a.b.c.d */
     uint16_t port;
-    bool known, v4;           /* of a socket of IPv4, or of IPv6, which may be mapped */
+    bool known, mapped;       /* mapped: IPv4 by a socket of IPv6 */
     char text[PEER_TEXT_MAX]; /* of peer_addr_text(); "": not yet asked for */
     char host[INET6_ADDRSTRLEN];
 };
@@ -24,8 +24,6 @@ void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret);
 const char *peer_addr_text(struct peer_addr *a);
 /* "10.0.0.7", also where it came as ::ffff:10.0.0.7; "fe80::1"; "" if it is not known. The same. */
 const char *peer_addr_host(struct peer_addr *a);
-/* Of any address; "" of another family. */
-void sockaddr_host(const struct sockaddr_storage *sa, char *out, size_t cap);
 bool peer_addr_is_loopback(const struct peer_addr *a);
 /* list: addresses separated by commas, NULL: none. What is no address matches nothing. */
 bool peer_addr_in_list(const struct peer_addr *a, const char *list);

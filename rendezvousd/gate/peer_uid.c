@@ -2,6 +2,7 @@
  * a v6 listener (::ffff:a.b.c.d) is a v4 socket on the peer's side. */
 #include "rendezvousd/gate/peer_uid.h"
 #include "common/base/err.h"
+#include "common/net/addr.h"
 #include <errno.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
@@ -14,40 +15,26 @@
 #include <unistd.h>
 
 struct end {
-    int family;
-    uint8_t addr[16];
+    uint8_t ip[ADDR_BYTES];
     in_port_t port; /* network order */
 };
 
 static int read_end(const struct sockaddr_storage *sa, struct end *ret)
 {
-    memset(ret, 0, sizeof *ret);
-    if (sa->ss_family == AF_INET) {
-        const struct sockaddr_in *in = (const void *)sa;
-        ret->family = AF_INET;
-        memcpy(ret->addr, &in->sin_addr, 4);
-        ret->port = in->sin_port;
-        return 0;
-    }
-    if (sa->ss_family != AF_INET6)
-        return -EAFNOSUPPORT;
-    const struct sockaddr_in6 *in6 = (const void *)sa;
-    bool mapped = IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr);
-    ret->family = mapped ? AF_INET : AF_INET6;
-    memcpy(ret->addr, in6->sin6_addr.s6_addr + (mapped ? 12 : 0), mapped ? 4 : 16);
-    ret->port = in6->sin6_port;
-    return 0;
+    ret->port = htons((uint16_t)addr_port_of((const struct sockaddr *)sa));
+    return addr_of((const struct sockaddr *)sa, ret->ip) ? 0 : -EAFNOSUPPORT;
 }
 
 /* Both ends on this host: a loopback address, or one address talking to itself. */
 static bool is_local(const struct end *peer, const struct end *own)
 {
-    static const uint8_t v6_loopback[16] = {[15] = 1};
-    if (peer->family == AF_INET && peer->addr[0] == 127)
-        return true;
-    if (peer->family == AF_INET6 && memcmp(peer->addr, v6_loopback, 16) == 0)
-        return true;
-    return memcmp(peer->addr, own->addr, sizeof own->addr) == 0;
+    return addr_is_loopback(peer->ip) || memcmp(peer->ip, own->ip, ADDR_BYTES) == 0;
+}
+
+static void put_address(const struct end *end, __be32 out[4])
+{
+    const bool v4 = addr_is_v4(end->ip);
+    memcpy(out, end->ip + (v4 ? 12 : 0), v4 ? 4 : 16);
 }
 
 static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret)
@@ -61,12 +48,14 @@ static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret
               .nlmsg_type = SOCK_DIAG_BY_FAMILY,
               .nlmsg_flags = NLM_F_REQUEST,
               .nlmsg_seq = ++questions},
-        .r = {.sdiag_family = (uint8_t)peer->family, .sdiag_protocol = IPPROTO_TCP, .idiag_states = ~0u},
+        .r = {.sdiag_family = addr_is_v4(peer->ip) ? AF_INET : AF_INET6,
+              .sdiag_protocol = IPPROTO_TCP,
+              .idiag_states = ~0u},
     };
     q.r.id.idiag_sport = peer->port;
     q.r.id.idiag_dport = own->port;
-    memcpy(q.r.id.idiag_src, peer->addr, 16);
-    memcpy(q.r.id.idiag_dst, own->addr, 16);
+    put_address(peer, q.r.id.idiag_src);
+    put_address(own, q.r.id.idiag_dst);
     q.r.id.idiag_cookie[0] = q.r.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
     if (send(nl, &q, sizeof q, 0) < 0)
         return -errno;

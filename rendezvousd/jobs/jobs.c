@@ -4,7 +4,6 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "rendezvousd/jobs/jobs_impl.h"
-#include "rendezvousd/jobs/persist.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +57,7 @@ static void job_free(struct job *job)
         party_unbind_(p);
     DL_DELETE(job->jobs->all, job);
     job->jobs->count--;
-    leader_destroy(job->leader);
+    leader_destroy(job->reign.leader);
     free(job);
 }
 
@@ -67,8 +66,7 @@ void jobs_destroy(struct jobs *j)
     if (!j)
         return;
     while (j->all) {
-        job_log_age_(j->all);
-        persist_log_close(j->all->log);
+        job_close_home_(j->all, false);
         job_free(j->all);
     }
     if (j->timer)
@@ -88,7 +86,7 @@ struct job *job_find_(const struct jobs *j, const char *run)
 {
     struct job *job;
     DL_FOREACH (j->all, job)
-        if (strcmp(leader_run(job->leader), run) == 0)
+        if (strcmp(leader_run(job->reign.leader), run) == 0)
             return job;
     return NULL;
 }
@@ -98,7 +96,7 @@ int job_check_limits_(const struct jobs *j, const char *run, const char *princip
     size_t theirs = 0;
     const struct job *job;
     DL_FOREACH (j->all, job)
-        theirs += strcmp(leader_principal(job->leader), principal) == 0;
+        theirs += strcmp(leader_principal(job->reign.leader), principal) == 0;
     if (j->count >= j->o.max_jobs)
         return err_set(e, -EDQUOT, "run '%s' is one job too many: there are %zu, the most there can be", run, j->count);
     if (theirs >= j->o.max_jobs_per_principal)
@@ -124,8 +122,8 @@ static void on_transition(void *arg, enum rdzv_state from, enum rdzv_state to, u
     struct jobs_stats *st = &job->jobs->stats;
     st->rounds += to == RDZV_RUNNING;
     st->finished += to == RDZV_SUCCEEDED || to == RDZV_FAILED || to == RDZV_DRAINED;
-    log_debug(MODULE, "run=%s %s -> %s round=%llu", leader_run(job->leader), rdzv_state_name(from), rdzv_state_name(to),
-              (unsigned long long)round);
+    log_debug(MODULE, "run=%s %s -> %s round=%llu", leader_run(job->reign.leader), rdzv_state_name(from),
+              rdzv_state_name(to), (unsigned long long)round);
 }
 
 int job_create_(struct jobs *j, const char *run, const char *principal, struct job **ret, struct err *e)
@@ -135,12 +133,13 @@ int job_create_(struct jobs *j, const char *run, const char *principal, struct j
         return err_set(e, -ENOMEM, "no memory for run '%s'", run);
     const struct leader_options o = {
         .run = run, .principal = principal, .stepped = on_step, .traced = on_transition, .arg = job};
-    int rc = leader_create(&job->leader, &o, e);
+    int rc = leader_create(&job->reign.leader, &o, e);
     if (rc < 0) {
         free(job);
         return rc;
     }
     job->jobs = j;
+    job->reign.holder = "rendezvousd";
     DL_PREPEND(j->all, job);
     j->count++;
     *ret = job;
@@ -151,8 +150,8 @@ void job_forget_(struct job *job)
 {
     struct jobs *j = job->jobs;
     char run[JOBS_RUN_MAX + 1];
-    snprintf(run, sizeof run, "%s", leader_run(job->leader));
-    persist_log_remove(job->log);
+    snprintf(run, sizeof run, "%s", leader_run(job->reign.leader));
+    job_close_home_(job, true);
     job_free(job);
     if (j->forgotten)
         j->forgotten(j->forgotten_arg, run);
@@ -160,10 +159,10 @@ void job_forget_(struct job *job)
 
 void job_forget_if_empty_(struct job *job)
 {
-    if (job->parties || !leader_is_empty(job->leader))
+    if (job->parties || !leader_is_empty(job->reign.leader))
         return;
-    if (leader_machine(job->leader))
-        log_info(MODULE, "run=%s all nodes left before the first round", leader_run(job->leader));
+    if (leader_machine(job->reign.leader))
+        log_info(MODULE, "run=%s all nodes left before the first round", leader_run(job->reign.leader));
     job_forget_(job);
 }
 
@@ -171,7 +170,7 @@ void job_forget_if_empty_(struct job *job)
 
 static void report(struct job *job)
 {
-    const struct leader *l = job->leader;
+    const struct leader *l = job->reign.leader;
     struct rdzv *machine = leader_machine(l);
     if (!machine)
         return;
@@ -192,21 +191,21 @@ static void report(struct job *job)
 void job_after_(struct job *job)
 {
     struct leader_member *m;
-    const uint64_t record = leader_undecided(job->leader) ? job_log_(job) : 0;
+    if (leader_undecided(job->reign.leader))
+        job_decide_(job);
     report(job);
-    while ((m = leader_next_fresh(job->leader))) {
+    while ((m = leader_next_fresh(job->reign.leader))) {
         struct jobs_party *p = party_find_(job, m->node);
-        m->stamp = record;
+        m->stamp = job->reign.home ? rdzv_reign_newest(&job->reign) : 0;
         if (p)
             party_queue_(p);
     }
-    job_compact_(job);
     job_arm_(job);
 }
 
 int job_step_(struct job *job, const struct leader_event *ev, struct err *e)
 {
-    int rc = leader_step(job->leader, ev, job->jobs->o.now(), e);
+    int rc = leader_step(job->reign.leader, ev, job->jobs->o.now(), e);
     if (rc == 0)
         job_after_(job);
     return rc;
@@ -221,7 +220,7 @@ void jobs_notice_pause_(struct jobs *j)
     if (j->armed >= now - PAUSE_MS)
         return;
     DL_FOREACH (j->all, job)
-        leader_awake(job->leader, now);
+        leader_awake(job->reign.leader, now);
 }
 
 static void on_timer(uv_timer_t *t)
@@ -242,14 +241,14 @@ static void arm(struct jobs *j, int64_t deadline)
 
 void job_arm_(struct job *job)
 {
-    arm(job->jobs, leader_deadline(job->leader));
+    arm(job->jobs, leader_deadline(job->reign.leader));
 }
 
 /* The one job of a crun: its date moves with every sign of life, and wakes nobody as long as all is well. */
 void job_heard_(struct job *job)
 {
     struct jobs *j = job->jobs;
-    if (j->all == job && !job->next && leader_deadline(job->leader) > j->armed) {
+    if (j->all == job && !job->next && leader_deadline(job->reign.leader) > j->armed) {
         jobs_notice_pause_(j); /* which the date tells */
         j->armed = INT64_MAX;
     }
@@ -258,7 +257,7 @@ void job_heard_(struct job *job)
 
 static void job_tick(struct job *job, int64_t now)
 {
-    if (leader_is_over(job->leader) && leader_over_since(job->leader) + LEADER_LINGER_MS <= now) {
+    if (leader_is_over(job->reign.leader) && leader_over_since(job->reign.leader) + LEADER_LINGER_MS <= now) {
         job_forget_(job);
         return;
     }
@@ -273,7 +272,7 @@ void jobs_tick(struct jobs *j)
     jobs_notice_pause_(j);
     DL_FOREACH_SAFE(j->all, job, next)
     {
-        if (leader_deadline(job->leader) <= now)
+        if (leader_deadline(job->reign.leader) <= now)
             job_tick(job, now);
     }
     jobs_tell_(j);
@@ -293,8 +292,8 @@ void jobs_stats(const struct jobs *j, struct jobs_stats *ret)
     *ret = j->stats;
     ret->jobs = ret->nodes = ret->running = 0;
     DL_FOREACH (j->all, job) {
-        struct rdzv *machine = leader_machine(job->leader);
-        if (leader_is_over(job->leader) || !machine)
+        struct rdzv *machine = leader_machine(job->reign.leader);
+        if (leader_is_over(job->reign.leader) || !machine)
             continue;
         ret->jobs++;
         ret->nodes += (size_t)rdzv_nodes(machine);
@@ -306,7 +305,7 @@ bool jobs_all_told(const struct jobs *j)
 {
     const struct job *job;
     DL_FOREACH (j->all, job) {
-        if (!leader_is_over(job->leader))
+        if (!leader_is_over(job->reign.leader))
             return false;
         for (const struct jobs_party *p = job->parties; p; p = p->hh.next) {
             const struct leader_member *m = party_member_(p);
@@ -320,5 +319,5 @@ bool jobs_all_told(const struct jobs *j)
 const char *jobs_owner(const struct jobs *j, const char *run)
 {
     const struct job *job = job_find_(j, run);
-    return job ? leader_principal(job->leader) : NULL;
+    return job ? leader_principal(job->reign.leader) : NULL;
 }

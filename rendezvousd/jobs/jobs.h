@@ -14,8 +14,8 @@
  *     with no request for silence_ms: SILENT;
  *   - a node comes back on a new party: RESUME; the party before it is void: all it asks is refused;
  *   - nobody is left before the first round: the job is forgotten;
- *   - with a state directory (persist.h) nothing is told before the decision behind it is on disk; heartbeats never
- *     wait.
+ *   - with a state directory (common/rdzv/homes/rdzv_dir.h) nothing is told before the decision behind it is on disk;
+ *     heartbeats never wait.
  *
  * No file, no socket; time comes from jobs_options.now. One thread. Callbacks are called from inside any call below:
  * they may call any jobs_ function, news of theirs then come later. */
@@ -30,7 +30,7 @@ struct buf;
 struct err;
 struct jobs;
 struct jobs_party;
-struct persist;
+struct rdzv_dir;
 
 #define JOBS_RUN_MAX 255    /* bytes of a run id */
 #define JOBS_REPORT_MAX 255 /* bytes of a report */
@@ -49,7 +49,7 @@ struct jobs_options {
     size_t max_nodes;              /* of one job; 0: 20000 */
     size_t max_job_bytes;          /* of one job in memory; 0: 256 MiB */
     int max_joins;                 /* of one party within 10 s, a member's first after each round not counted; 0: 100 */
-    struct persist *persist;       /* borrowed; NULL: jobs live in memory only */
+    struct rdzv_dir *dir;          /* borrowed; NULL: jobs live in memory only */
 };
 
 int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);

@@ -3,8 +3,7 @@
 #ifndef CRUN_RENDEZVOUSD_JOBS_IMPL_H
 #define CRUN_RENDEZVOUSD_JOBS_IMPL_H
 
-#include "common/base/buf.h"
-#include "common/rdzv/leader/leader.h"
+#include "common/rdzv/leader/rdzv_reign.h"
 #include "rendezvousd/jobs/jobs.h"
 
 struct job;
@@ -28,13 +27,12 @@ struct jobs_party {
 
 struct job {
     struct jobs *jobs;
-    struct leader *leader;
+    struct rdzv_reign reign;    /* its home: NULL before the first decision */
+    struct rdzv_home memory;    /* its home, where there is no state directory or no log of it */
     struct jobs_party *parties; /* by node */
     uint64_t round;             /* the newest that is in our log of events */
     bool over;
-    struct persist_log *log;      /* NULL: in memory only */
     struct jobs_party *undurable; /* they ask, and their news wait for the disk */
-    bool unlogged;                /* no log is kept although there is a state directory */
     uint64_t restarts;            /* counted */
     struct job *prev, *next;      /* jobs->all, newest first */
 };
@@ -44,7 +42,7 @@ struct jobs {
     struct job *all;
     size_t count;
     struct jobs_party *tell; /* those whose news may go out */
-    bool telling, loading;
+    bool telling;
     uv_timer_t *timer; /* NULL: no loop */
     int64_t armed;     /* the earliest date known */
     struct jobs_stats stats;
@@ -77,13 +75,9 @@ void jobs_tell_(struct jobs *j);
 /* jobs_verbs.c: -EACCES; principal NULL may do everything */
 int job_check_owner_(const struct job *job, const char *principal, struct err *e);
 
-/* jobs_log.c: the decisions of a job on disk; nothing of it without a state directory. */
-uint64_t job_log_(struct job *job); /* number of the record that must be durable, 0: none */
-void job_compact_(struct job *job);
-void job_log_age_(struct job *job); /* before it is closed */
-bool job_durable_(const struct job *job, uint64_t record);
-/* A job from the bytes of its log, in memory only. *ret: NULL if there is none in it; on failure it may be there in
- * part. */
-int jobs_load_text_(struct jobs *j, const char *p, size_t n, struct job **ret, struct err *e);
+/* jobs_log.c: the decisions of a job in its home */
+void job_decide_(struct job *job);
+bool job_stands_(const struct job *job, uint64_t decision);
+void job_close_home_(struct job *job, bool forget);
 
 #endif

@@ -1,209 +1,152 @@
-/* The decision log of a job on disk, and a job from its log. A record is a decision (common/rdzv/leader/leader.h); a
- * rewrite is one that says everything. */
+/* The decisions of a job in its home (common/rdzv/leader/rdzv_reign.h): in memory, or one of the state directory. */
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/rdzv/homes/rdzv_dir.h"
 #include "rendezvousd/jobs/jobs_impl.h"
-#include "rendezvousd/jobs/persist.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/random.h>
 #include <utlist.h>
 
 #define MODULE "jobs"
-#define KEEP_BYTES (1u << 20) /* a file grows by this and four times its last whole text before it is rewritten */
 
-/* --- writing */
+/* --- deciding */
 
-static void on_durable(void *arg)
+bool job_stands_(const struct job *job, uint64_t decision)
 {
-    struct job *job = arg;
+    return rdzv_reign_stands(&job->reign, decision);
+}
+
+/* Those whose news waited, and stand now. */
+static void release(struct job *job)
+{
     struct jobs_party *p;
     while ((p = job->undurable)) {
         const struct leader_member *m = party_member_(p);
-        if (m && !job_durable_(job, m->stamp))
+        if (m && !job_stands_(job, m->stamp))
             break;
         DL_DELETE2(job->undurable, p, disk_prev, disk_next);
         p->waits_disk = false;
         party_queue_(p);
     }
+}
+
+static void on_landed(void *arg)
+{
+    struct job *job = arg;
+    release(job);
     jobs_tell_(job->jobs); /* the job may be gone afterwards */
 }
 
-/* Without its log the job lives on in memory. */
-static void give_up(struct job *job)
+static int lead(struct job *job, struct rdzv_home *home, struct err *e)
 {
-    log_error(MODULE, "run=%s no memory for its log: it will not outlive this daemon", leader_run(job->leader));
-    persist_log_remove(job->log);
-    job->log = NULL;
-    job->unlogged = true;
+    char seen[24];
+    uint64_t draw;
+    job->reign.home = home;
+    home->landed = on_landed;
+    home->arg = job;
+    snprintf(seen, sizeof seen, "%llu", (unsigned long long)job->jobs->o.epoch - 1);
+    if (getrandom(&draw, sizeof draw, 0) != sizeof draw)
+        return err_errno(e, errno, "cannot draw an epoch");
+    return rdzv_reign_claim(&job->reign, seen, draw, e);
 }
 
-static bool begin_log(struct job *job)
+static void live_in_memory(struct job *job)
+{
+    rdzv_memory_init(&job->memory);
+    lead(job, &job->memory, NULL);
+}
+
+/* Without its log the job lives on in memory. */
+static void give_up(struct job *job, const struct err *why)
+{
+    log_error(MODULE, "run=%s %s: it will not outlive this daemon", leader_run(job->reign.leader), why->text);
+    job_close_home_(job, true);
+    live_in_memory(job);
+    release(job);
+}
+
+static void open_home(struct job *job)
+{
+    struct rdzv_home *home;
+    struct err e;
+    if (!job->jobs->o.dir)
+        live_in_memory(job);
+    else if (rdzv_dir_home(job->jobs->o.dir, leader_instance(job->reign.leader), &home, &e) < 0 ||
+             lead(job, home, &e) < 0)
+        give_up(job, &e);
+}
+
+void job_decide_(struct job *job)
 {
     struct err e;
-    if (job->log)
-        return true;
-    if (persist_log_create(job->jobs->o.persist, leader_instance(job->leader), &job->log, &e) < 0) {
-        give_up(job);
-        return false;
-    }
-    persist_log_watch(job->log, on_durable, job);
-    return true;
+    if (!job->reign.home)
+        open_home(job);
+    if (rdzv_reign_decide(&job->reign, false, NULL, 0, job->jobs->o.now(), &e) < 0)
+        give_up(job, &e);
 }
 
-static int whole_text(const struct job *job, struct buf *out)
+void job_close_home_(struct job *job, bool forget)
 {
-    return leader_text(job->leader, job->jobs->o.now(), out, NULL);
-}
-
-void job_compact_(struct job *job)
-{
-    size_t appended, base;
-    struct buf b = {.max = PERSIST_RECORD_MAX};
-    if (!job->log)
+    struct rdzv_home *home = job->reign.home;
+    if (!home)
         return;
-    persist_sizes(job->log, &appended, &base);
-    if (appended < KEEP_BYTES + 4 * base)
-        return;
-    if (whole_text(job, &b) == 0)
-        persist_rewrite(job->log, b.data, b.len);
-    buf_free(&b);
-}
-
-uint64_t job_log_(struct job *job)
-{
-    struct buf b = {.max = PERSIST_RECORD_MAX};
-    const bool to_keep = job->jobs->o.persist && !job->unlogged && begin_log(job);
-    uint64_t number = 0;
-    if (leader_decide(job->leader, job->jobs->o.now(), false, &b, NULL) < 0) {
-        if (to_keep)
-            give_up(job);
-    } else if (to_keep) {
-        number = b.len ? persist_append(job->log, b.data, b.len) : persist_last(job->log);
-    }
-    buf_free(&b);
-    return number;
-}
-
-void job_log_age_(struct job *job)
-{
-    struct buf b = {.max = PERSIST_RECORD_MAX};
-    if (job->log && !job->unlogged && leader_age_line(job->leader, job->jobs->o.now(), &b) == 0)
-        persist_append(job->log, b.data, b.len);
-    buf_free(&b);
-}
-
-bool job_durable_(const struct job *job, uint64_t record)
-{
-    return !job->log || persist_durable(job->log, record);
+    if (forget)
+        home->ops->forget(home, NULL);
+    else
+        rdzv_reign_note_age(&job->reign, job->jobs->o.now());
+    home->ops->close(home);
+    job->reign.home = NULL;
 }
 
 /* --- loading */
 
-struct loading {
-    struct jobs *jobs;
-    struct persist_log *log;
-    struct job *job;
-};
-
-static int load_begin(void *arg, struct persist_log *l, void **ret_log_arg, struct err *e)
+/* The job as it is now, after all its decisions; the first of ours says them all. */
+static int take_over(struct job *job, struct rdzv_home *home, struct err *e)
 {
-    struct loading *ld = arg;
-    ld->log = l;
-    *ret_log_arg = ld;
-    return job_create_(ld->jobs, "", "", &ld->job, e);
-}
-
-static int load_record(void *log_arg, const char *text, size_t n, struct err *e)
-{
-    struct loading *ld = log_arg;
-    return leader_replay(ld->job->leader, text, n, ld->jobs->o.now(), e);
-}
-
-static void drop_job(struct loading *ld)
-{
-    void (*forgotten)(void *arg, const char *run) = ld->jobs->forgotten;
-    ld->jobs->forgotten = NULL; /* nobody has known it */
-    ld->job->log = NULL;        /* whose file stays */
-    job_forget_(ld->job);
-    ld->jobs->forgotten = forgotten;
-    ld->job = NULL;
-}
-
-/* The job as it is now, after all records. */
-static int restore(struct job *job, struct err *e)
-{
-    struct leader *l = job->leader;
-    TRY(leader_restore(l, job->jobs->o.now(), e));
+    struct leader *l = job->reign.leader;
+    const int64_t now = job->jobs->o.now();
+    TRY(lead(job, home, e));
+    TRY(rdzv_reign_take_over(&job->reign, now, e));
+    if (!leader_machine(l))
+        return 0;
     job->over = leader_is_over(l);
     job->round = rdzv_round(leader_machine(l));
     job->restarts = (uint64_t)rdzv_restarts(leader_machine(l));
     while (leader_next_fresh(l)) /* nobody asks yet */
         ;
-    return 0;
+    return rdzv_reign_decide(&job->reign, true, NULL, 0, now, e);
 }
 
-static int load_end(void *log_arg, struct err *e)
+static int load(void *arg, struct rdzv_home *home, struct err *e)
 {
-    struct loading *ld = log_arg;
-    struct job *job = ld->job;
-    struct buf b = {.max = PERSIST_RECORD_MAX};
-    if (!leader_machine(job->leader)) { /* it died before its first record was whole */
-        drop_job(ld);
-        persist_log_remove(ld->log);
-        ld->log = NULL;
-        return 0;
+    struct jobs *j = arg;
+    struct job *job;
+    TRY(job_create_(j, "", "", &job, e));
+    const int rc = take_over(job, home, e);
+    const struct leader *l = job->reign.leader;
+    if (rc < 0)
+        job->reign.home = NULL;         /* whose file stays */
+    if (rc < 0 || !leader_machine(l)) { /* else it died before its first record was whole */
+        job_forget_(job);
+        return rc < 0 ? rc : 0;
     }
-    int rc = restore(job, e);
-    if (rc == 0)
-        rc = leader_decide(job->leader, job->jobs->o.now(), true, &b, e);
-    job->log = ld->log;
-    ld->log = NULL;
-    job->unlogged = rc < 0;
-    if (rc == 0) {
-        struct rdzv *machine = leader_machine(job->leader);
-        persist_log_watch(job->log, on_durable, job);
-        persist_rewrite(job->log, b.data, b.len);
-        log_info(MODULE, "run=%s loaded: %s, round %llu, %d nodes", leader_run(job->leader),
-                 rdzv_state_name(rdzv_state(machine)), (unsigned long long)rdzv_round(machine), rdzv_nodes(machine));
-    }
-    buf_free(&b);
+    log_info(MODULE, "run=%s loaded: %s, round %llu, %d nodes", leader_run(l),
+             rdzv_state_name(rdzv_state(leader_machine(l))), (unsigned long long)rdzv_round(leader_machine(l)),
+             rdzv_nodes(leader_machine(l)));
     job_arm_(job);
-    return rc;
-}
-
-static void load_drop(void *log_arg)
-{
-    struct loading *ld = log_arg;
-    drop_job(ld);
-    ld->log = NULL;
-}
-
-int jobs_load_text_(struct jobs *j, const char *p, size_t n, struct job **ret, struct err *e)
-{
-    struct loading ld = {.jobs = j};
-    size_t good;
-    TRY(job_create_(j, "", "", &ld.job, e));
-    int rc = persist_parse(p, n, load_record, &ld, &good, e);
-    if (rc == 0 && leader_machine(ld.job->leader))
-        rc = restore(ld.job, e);
-    else
-        drop_job(&ld);
-    *ret = ld.job;
-    return rc;
+    return 0;
 }
 
 int jobs_load(struct jobs *j, struct err *e)
 {
-    struct loading ld = {.jobs = j};
-    const struct persist_reader r = {
-        .begin = load_begin, .record = load_record, .end = load_end, .drop = load_drop, .arg = &ld};
-    if (!j->o.persist)
+    void (*const forgotten)(void *arg, const char *run) = j->forgotten;
+    if (!j->o.dir)
         return 0;
-    int rc = persist_load(j->o.persist, &r, e);
-    j->stats.damaged = persist_damaged(j->o.persist);
-    if (rc < 0 && ld.log)
-        persist_log_close(ld.log);
+    j->forgotten = NULL; /* what cannot be loaded nobody has known */
+    const int rc = rdzv_dir_each(j->o.dir, load, j, e);
+    j->forgotten = forgotten;
+    j->stats.damaged = rdzv_dir_damaged(j->o.dir);
     return rc;
 }

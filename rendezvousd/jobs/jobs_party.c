@@ -19,7 +19,7 @@ struct jobs_party *party_find_(const struct job *job, const char *node)
 
 struct leader_member *party_member_(const struct jobs_party *p)
 {
-    return p->job ? leader_find(p->job->leader, p->node) : NULL;
+    return p->job ? leader_find(p->job->reign.leader, p->node) : NULL;
 }
 
 int jobs_party_open(struct jobs_party **ret, struct jobs *j, const struct jobs_party_options *o, struct err *e)
@@ -60,9 +60,9 @@ int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct 
     struct leader_member *before = party_member_(p);
     if (p->job == job && strcmp(p->node, node) == 0)
         return 0;
-    if (before && before->known && !leader_is_over(p->job->leader))
+    if (before && before->known && !leader_is_over(p->job->reign.leader))
         return err_set(e, ERR_REFUSED, "this connection stands for node '%s' of run '%s' and cannot be node '%s' too",
-                       p->node, leader_run(p->job->leader), node);
+                       p->node, leader_run(p->job->reign.leader), node);
     party_unbind_(p);
     struct jobs_party *older = party_find_(job, node);
     if (older)
@@ -73,7 +73,7 @@ int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct 
         return err_set(e, -ENOMEM, "no memory for node '%s'", node);
     p->job = job;
     if (older) {
-        log_info(MODULE, "run=%s node=%s comes by a new connection", leader_run(job->leader), node);
+        log_info(MODULE, "run=%s node=%s comes by a new connection", leader_run(job->reign.leader), node);
         make_void(older);
     }
     return 0;
@@ -110,7 +110,7 @@ void party_queue_(struct jobs_party *p)
     struct leader_member *m = can_tell(p);
     if (!m || p->to_tell)
         return;
-    if (job_durable_(p->job, m->stamp)) {
+    if (job_stands_(p->job, m->stamp)) {
         p->to_tell = true;
         DL_APPEND2(p->jobs->tell, p, tell_prev, tell_next);
         return;
@@ -127,8 +127,8 @@ static void tell(struct jobs_party *p, const struct leader_member *m)
     struct buf addrs = {0};
     const char *text = NULL;
     if (rdzv_news_is_for_leader(&news))
-        text = leader_addresses(p->job->leader, &addrs) == 0 && addrs.len ? addrs.data : "";
-    leader_step(p->job->leader, &(struct leader_event){.kind = LEADER_TOLD, .node = p->node}, 0, NULL);
+        text = leader_addresses(p->job->reign.leader, &addrs) == 0 && addrs.len ? addrs.data : "";
+    leader_step(p->job->reign.leader, &(struct leader_event){.kind = LEADER_TOLD, .node = p->node}, 0, NULL);
     p->asks = false;
     p->o.told(p->o.arg, &news, text); /* p may be gone afterwards */
     buf_free(&addrs);
@@ -144,7 +144,7 @@ void jobs_tell_(struct jobs *j)
         DL_DELETE2(j->tell, p, tell_prev, tell_next);
         p->to_tell = false;
         struct leader_member *m = can_tell(p);
-        if (m && job_durable_(p->job, m->stamp))
+        if (m && job_stands_(p->job, m->stamp))
             tell(p, m);
         else if (m)
             party_queue_(p); /* newer news have come in between */

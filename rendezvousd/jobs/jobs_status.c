@@ -78,7 +78,7 @@ static int add_node(void *arg, const struct rdzv_member *m)
     json_int(w, "group_rank", m->group_rank);
     json_int(w, "rank_base", m->rank_base);
     json_text(w, "state", condition(m));
-    if ((host = leader_find(l->job->leader, m->node)))
+    if ((host = leader_find(l->job->reign.leader, m->node)))
         add_host(w, l->job, host);
     json_end(w, '}');
     return w->rc;
@@ -131,7 +131,7 @@ static void add_events(struct status *s, const struct leader_history *h)
 static void add_waiting(struct json_write *w, const struct job *job, int64_t now)
 {
     struct presence p;
-    presence_look(leader_machine(job->leader), leader_config(job->leader), now, &p);
+    presence_look(leader_machine(job->reign.leader), leader_config(job->reign.leader), now, &p);
     if (p.waiting_ms < 0)
         return;
     json_int(w, "waiting_ms", p.waiting_ms);
@@ -145,7 +145,7 @@ static void add_job(struct status *s, const struct job *job)
 {
     struct json_write *w = &s->w;
     const int64_t now = job->jobs->o.now();
-    const struct leader *leader = job->leader;
+    const struct leader *leader = job->reign.leader;
     const struct rdzv_config *c = leader_config(leader);
     struct rdzv *machine = leader_machine(leader);
     struct node_list l = {job, s, 0};
@@ -218,7 +218,7 @@ int jobs_progress(const struct jobs *j, const char *principal, const char *run, 
 {
     struct job *job = NULL;
     TRY(find(j, principal, run, &job, e));
-    presence_look(leader_machine(job->leader), leader_config(job->leader), j->o.now(), ret);
+    presence_look(leader_machine(job->reign.leader), leader_config(job->reign.leader), j->o.now(), ret);
     return 0;
 }
 

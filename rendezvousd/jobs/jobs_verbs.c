@@ -31,9 +31,9 @@ static int check_names(const struct jobs *j, const char *run, const char *node, 
 
 int job_check_owner_(const struct job *job, const char *principal, struct err *e)
 {
-    if (!principal || job->jobs->o.embedded || strcmp(leader_principal(job->leader), principal) == 0)
+    if (!principal || job->jobs->o.embedded || strcmp(leader_principal(job->reign.leader), principal) == 0)
         return 0;
-    return err_set(e, -EACCES, "run '%s' belongs to another principal", leader_run(job->leader));
+    return err_set(e, -EACCES, "run '%s' belongs to another principal", leader_run(job->reign.leader));
 }
 
 static int check_party(const struct jobs_party *p, const char *run, const char *node, struct err *e)
@@ -57,7 +57,7 @@ static int look_up(struct jobs_party *p, const char *run, const char *node, stru
     if (!job)
         return no_job(run, e);
     TRY(job_check_owner_(job, p->o.principal, e));
-    if (!(*ret_member = leader_find(job->leader, node)))
+    if (!(*ret_member = leader_find(job->reign.leader, node)))
         return err_set(e, ERR_REFUSED, "node '%s' of run '%s' is unknown: it has not joined, or was given up", node,
                        run);
     *ret = job;
@@ -67,9 +67,10 @@ static int look_up(struct jobs_party *p, const char *run, const char *node, stru
 static int heard(struct jobs_party *p, struct err *e)
 {
     struct job *job = p->job;
-    int rc = leader_step(job->leader, &(struct leader_event){.kind = LEADER_HEARD, .node = p->node, .here = !p->o.addr},
+    int rc = leader_step(job->reign.leader,
+                         &(struct leader_event){.kind = LEADER_HEARD, .node = p->node, .here = !p->o.addr},
                          job->jobs->o.now(), e);
-    if (rc == 0 && leader_undecided(job->leader))
+    if (rc == 0 && leader_undecided(job->reign.leader))
         job_after_(job); /* it was silent */
     else
         job_heard_(job);
@@ -82,8 +83,8 @@ static int heard(struct jobs_party *p, struct err *e)
 static bool is_awaited(struct jobs_party *p, const char *run, const struct rdzv_event *join)
 {
     struct job *job = job_find_(p->jobs, run);
-    if (!job || p->job != job || !party_member_(p) || join->round <= p->round || !leader_machine(job->leader) ||
-        join->round != rdzv_round(leader_machine(job->leader)))
+    if (!job || p->job != job || !party_member_(p) || join->round <= p->round || !leader_machine(job->reign.leader) ||
+        join->round != rdzv_round(leader_machine(job->reign.leader)))
         return false;
     p->round = join->round;
     return true;
@@ -120,15 +121,15 @@ static int find_or_create(struct jobs_party *p, const char *run, struct job **re
 static int check_room(const struct job *job, const char *node, struct err *e)
 {
     const struct jobs_options *o = &job->jobs->o;
-    const size_t cost = sizeof(struct leader_member) + NODE_BYTES, n = leader_member_count(job->leader);
-    if (leader_find(job->leader, node))
+    const size_t cost = sizeof(struct leader_member) + NODE_BYTES, n = leader_member_count(job->reign.leader);
+    if (leader_find(job->reign.leader, node))
         return 0;
     if (n >= o->max_nodes)
         return err_set(e, -EDQUOT, "node '%s' is one too many for run '%s': it has %zu, the most it may have", node,
-                       leader_run(job->leader), o->max_nodes);
+                       leader_run(job->reign.leader), o->max_nodes);
     if (sizeof *job + (n + 1) * cost > o->max_job_bytes)
         return err_set(e, -EDQUOT, "node '%s' does not fit into run '%s': it takes %zu bytes of %zu", node,
-                       leader_run(job->leader), sizeof *job + n * cost, o->max_job_bytes);
+                       leader_run(job->reign.leader), sizeof *job + n * cost, o->max_job_bytes);
     return 0;
 }
 
@@ -137,8 +138,8 @@ static const char *beside(const struct job *job)
     const struct job *other;
     if (job->jobs->o.embedded)
         DL_FOREACH (job->jobs->all, other)
-            if (other != job && !leader_is_over(other->leader))
-                return leader_run(other->leader);
+            if (other != job && !leader_is_over(other->reign.leader))
+                return leader_run(other->reign.leader);
     return NULL;
 }
 
@@ -147,7 +148,7 @@ static void describe(const struct job *job, const struct leader_member *m, struc
     snprintf(ret->instance, sizeof ret->instance, "%s", m->instance);
     ret->epoch = job->jobs->o.epoch;
     ret->seq = m->joined_seq;
-    ret->first_round = leader_config(job->leader)->first_round;
+    ret->first_round = leader_config(job->reign.leader)->first_round;
     ret->beside = beside(job);
 }
 
@@ -216,11 +217,11 @@ int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t 
     TRY(look_up(p, run, node, &job, &m, e));
     TRY(party_bind_(p, job, node, e));
     TRY(heard(p, e));
-    leader_step(job->leader, &(struct leader_event){.kind = LEADER_SEEN, .node = p->node, .seq = seq}, 0, NULL);
+    leader_step(job->reign.leader, &(struct leader_event){.kind = LEADER_SEEN, .node = p->node, .seq = seq}, 0, NULL);
     m = party_member_(p);
-    if (!m || ((!m->known || leader_is_over(job->leader)) && !m->has_news))
+    if (!m || ((!m->known || leader_is_over(job->reign.leader)) && !m->has_news))
         return err_set(e, ERR_REFUSED, "node '%s' of run '%s' has no part in it any more (%s)", node, run,
-                       rdzv_state_name(rdzv_state(leader_machine(job->leader))));
+                       rdzv_state_name(rdzv_state(leader_machine(job->reign.leader))));
     p->asks = true;
     party_queue_(p);
     jobs_tell_(p->jobs);
@@ -238,7 +239,7 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
     struct job *job = NULL;
     TRY(check_party(p, run, ev->node, e));
     TRY(look_up(p, run, ev->node, &job, &m, e));
-    if (p->job == job && strcmp(p->node, ev->node) == 0 && !leader_is_over(job->leader))
+    if (p->job == job && strcmp(p->node, ev->node) == 0 && !leader_is_over(job->reign.leader))
         TRY(heard(p, e));
     int rc = job_step_(job, &(struct leader_event){.kind = LEADER_ASK, .ask = ev}, e);
     jobs_tell_(p->jobs);

@@ -6,6 +6,7 @@
  * REST_MS. */
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/net/addr.h"
 #include "rendezvousd/net/server_impl.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -224,11 +225,7 @@ static int bound_port(const uv_tcp_t *tcp)
 {
     struct sockaddr_storage sa;
     int n = sizeof sa;
-    if (uv_tcp_getsockname(tcp, (struct sockaddr *)&sa, &n) < 0)
-        return 0;
-    const struct sockaddr_in *v4 = (const void *)&sa;
-    const struct sockaddr_in6 *v6 = (const void *)&sa;
-    return ntohs(sa.ss_family == AF_INET6 ? v6->sin6_port : v4->sin_port);
+    return uv_tcp_getsockname(tcp, (struct sockaddr *)&sa, &n) < 0 ? 0 : addr_port_of((struct sockaddr *)&sa);
 }
 
 int server_listen(struct server *s, const char *host, int port, int *ret_port, struct err *e)

@@ -104,11 +104,6 @@ void reply_nil(struct reply *r)
     reply_raw(r, "$-1\r\n", 5);
 }
 
-void reply_nil_array(struct reply *r)
-{
-    reply_raw(r, "*-1\r\n", 5);
-}
-
 void reply_array(struct reply *r, size_t n)
 {
     add_number(r, '*', (int64_t)n);

@@ -18,7 +18,6 @@ void reply_int(struct reply *r, int64_t v);
 void reply_bulk(struct reply *r, const void *p, size_t n);
 void reply_text(struct reply *r, const char *s); /* a bulk string */
 void reply_nil(struct reply *r);
-void reply_nil_array(struct reply *r);
 void reply_array(struct reply *r, size_t n);              /* n replies follow */
 void reply_raw(struct reply *r, const void *p, size_t n); /* as it is: replies that were made elsewhere */
 

@@ -77,8 +77,15 @@ def step_seconds(trainer, classes, ranks, folder):
     return statistics.median(64 / r["images_per_sec"] for r in records if "lr" in r and r["step"] > 2)
 
 
+def ascending(text):
+    counts = [int(k) for k in text.split(",")]
+    if len(counts) < 2 or counts[0] < 1 or any(a >= b for a, b in zip(counts, counts[1:])):
+        raise argparse.ArgumentTypeError(f"'{text}' (expected two or more numbers of classes, each above the one before)")
+    return counts
+
+
 def sweep(options):
-    counts = [int(k) for k in options.sweep_classes.split(",")]
+    counts = options.sweep_classes
     with tempfile.TemporaryDirectory() as folder:
         few, many = (min(step_seconds(options.trainer, k, 1, folder) for _ in range(2)) for k in (counts[0], counts[-1]))
         a_class = (many - few) / (counts[-1] - counts[0])
@@ -95,7 +102,7 @@ def sweep(options):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("trainer")
-    parser.add_argument("--sweep-classes", default=CLASSES)
+    parser.add_argument("--sweep-classes", type=ascending, default=CLASSES)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()

@@ -1,5 +1,5 @@
-"""PyTorch's side of bench_parallel.py: one rank (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) over Gloo, one thread. Arguments: scheme (ddp, zero, head),
-batch of all ranks, image size, classes, steps. Prints its memory before there is a model, then the median step and the most memory it had to itself."""
+"""PyTorch's side of bench_parallel.py: one rank (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) over Gloo, one thread. Arguments: scheme (ddp, zero,
+head, fsdp: FSDP2, a unit a residual block), batch of all ranks, image size, classes, steps. Prints its memory before there is a model, then the median step and the most memory it had to itself."""
 import os
 import statistics
 import sys
@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import torchvision
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
@@ -53,7 +54,13 @@ if scheme == "head":
     mesh = init_device_mesh("cpu", (world,))
     head = parallelize_module(torch.nn.Sequential(model.fc), mesh, {"0": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)})
     model.fc = torch.nn.Identity()
-model = DistributedDataParallel(model)
+if scheme == "fsdp":
+    mesh = init_device_mesh("cpu", (world,))
+    for part in (m for m in model.modules() if isinstance(m, torchvision.models.resnet.BasicBlock)):
+        fully_shard(part, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+else:
+    model = DistributedDataParallel(model)
 parameters = [*model.parameters(), *(head.parameters() if head else [])]
 rates = {"lr": 1e-3, "momentum": 0.9, "weight_decay": 1e-4}
 if scheme == "zero":

@@ -1,17 +1,19 @@
-"""PyTorch's side of bench_train.py: arguments batch, NCHW or channels_last, f32 or bf16 (autocast), threads, image size. Runs two steps at the
-start and two on each line of standard input; prints the seconds of the fastest."""
+"""PyTorch's side of bench_train.py: arguments batch, NCHW or channels_last, eager or compiled (torch.compile), f32 or bf16 (autocast), threads,
+image size. Runs two steps at the start and two on each line of standard input; prints the seconds of the fastest."""
 import sys
 import time
 
 import torch
 import torchvision
 
-batch, layout, kind, threads, image = int(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+batch, layout, mode, kind, threads, image = int(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6])
 torch.set_num_threads(threads)
 model = torchvision.models.resnet50()
 x, y = torch.randn(batch, 3, image, image), torch.randint(0, 1000, (batch,))
 if layout == "channels_last":
     model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+if mode == "compiled":
+    model = torch.compile(model)
 optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9, weight_decay=1e-4)
 loss_of = torch.nn.CrossEntropyLoss()
 

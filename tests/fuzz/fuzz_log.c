@@ -1,4 +1,4 @@
-/* The decision log of rendezvousd against hostile bytes: a file is loaded or refused with a sentence; what was loaded
+/* The decision log of a state directory against hostile bytes: a file is loaded or refused with a sentence; what was loaded
  * keeps every rule of the machine, and what is written of it loads again as the same.
  *
  * The first byte says how: odd, the rest is a file; even, the rest is the text of records (cut at each byte 1), framed
@@ -6,8 +6,8 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "rendezvousd/jobs/jobs_impl.h"
-#include "rendezvousd/jobs/persist.h"
+#include "common/rdzv/homes/rdzv_dir.h"
+#include "common/rdzv/leader/leader.h"
 #include "tests/fuzz/driver.h"
 #include <stdio.h>
 #include <string.h>
@@ -19,79 +19,79 @@ static void die(const char *why, const struct err *e)
     fuzz_die(text);
 }
 
-static int64_t now_ms(void)
-{
-    return 1000000;
-}
-
-static struct jobs *make_jobs(void)
-{
-    struct jobs *j;
-    struct err e;
-    if (jobs_create(&j, &(struct jobs_options){.now = now_ms, .max_nodes = 64}, &e) < 0)
-        die("no jobs", &e);
-    return j;
-}
+#define NOW_MS 1000000
 
 static void frame_records(const uint8_t *p, size_t n, struct buf *out)
 {
     uint32_t number = 0;
-    if (persist_frame_header(out) < 0)
+    if (rdzv_dir_frame_header(out) < 0)
         die("no memory", NULL);
     for (size_t at = 0; at <= n;) {
         const uint8_t *end = at < n ? memchr(p + at, 1, n - at) : NULL;
         size_t len = end ? (size_t)(end - (p + at)) : n - at;
-        if (persist_frame(out, ++number, p + at, len) < 0)
+        if (rdzv_dir_frame(out, ++number, p + at, len) < 0)
             die("no memory", NULL);
         at += len + 1;
     }
 }
 
+/* *ret: a leader without a machine, if there is no job in it, or it is refused. */
+static int load(const struct buf *file, struct leader **ret, struct err *e)
+{
+    struct buf text = {0};
+    size_t good;
+    if (leader_create(ret, &(struct leader_options){.run = ""}, e) < 0)
+        die("no leader", e);
+    int rc = rdzv_dir_parse(file->data ? file->data : "", file->len, &text, &good, e);
+    if (rc == 0)
+        rc = leader_replay(*ret, text.data ? text.data : "", text.len, NOW_MS, e);
+    if (rc == 0)
+        rc = leader_restore(*ret, NOW_MS, e);
+    buf_free(&text);
+    return rc;
+}
+
 /* What a job was loaded as must be written, loaded and written again in the same words. */
-static void check_again(struct job *job, const struct buf *first)
+static void check_again(const struct buf *first)
 {
     struct buf file = {0}, second = {0};
-    struct jobs *j = make_jobs();
-    struct job *copy = NULL;
+    struct leader *copy;
     struct err e = {0};
-    (void)job;
-    if (persist_frame_header(&file) < 0 || persist_frame(&file, 1, first->data, first->len) < 0)
+    if (rdzv_dir_frame_header(&file) < 0 || rdzv_dir_frame(&file, 1, first->data, first->len) < 0)
         die("no memory", NULL);
-    if (jobs_load_text_(j, file.data, file.len, &copy, &e) < 0 || !copy)
+    if (load(&file, &copy, &e) < 0 || !leader_machine(copy))
         die("what was written does not load", &e);
-    if (leader_text(copy->leader, now_ms(), &second, NULL) < 0)
+    if (leader_text(copy, NOW_MS, &second, NULL) < 0)
         die("no memory", NULL);
     if (first->len != second.len || memcmp(first->data, second.data, first->len) != 0)
         die("it is written otherwise the second time", NULL);
     buf_free(&file);
     buf_free(&second);
-    jobs_destroy(j);
+    leader_destroy(copy);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct buf file = {0}, text = {0};
-    struct jobs *j;
-    struct job *job = NULL;
+    struct leader *l;
     struct err e = {0};
     if (n == 0)
         return 0;
     if (data[0] & 1 ? buf_add(&file, data + 1, n - 1) < 0 : (frame_records(data + 1, n - 1, &file), 0))
         die("no memory", NULL);
-    j = make_jobs();
-    int rc = jobs_load_text_(j, file.data ? file.data : "", file.len, &job, &e);
+    int rc = load(&file, &l, &e);
     if (rc < 0 && !e.text[0])
         die("refused without a sentence", NULL);
-    if (rc == 0 && job) {
-        if (rdzv_check(leader_machine(job->leader), &e) < 0)
+    if (rc == 0 && leader_machine(l)) {
+        if (rdzv_check(leader_machine(l), &e) < 0)
             die("a rule of the machine is broken", &e);
-        if (leader_text(job->leader, now_ms(), &text, NULL) < 0)
+        if (leader_text(l, NOW_MS, &text, NULL) < 0)
             die("no memory", NULL);
-        check_again(job, &text);
+        check_again(&text);
     }
     buf_free(&file);
     buf_free(&text);
-    jobs_destroy(j);
+    leader_destroy(l);
     return 0;
 }
 

@@ -33,18 +33,20 @@ MUTANTS = {
     "no_elders": {"leader_ask.c": [("if (m && n->member && !n->ready && !n->done && !m->gone)", "if (!m)")]},
     "elders_for_silence_alone": {"leader.c": [("int64_t bound = l->config.silence_ms + l->config.kill_ms;", "int64_t bound = l->config.silence_ms / 4;")]},
     "news_of_the_forgotten_kept": {"leader_member.c": [("        m->has_news = false;\n    if (!m->elder)", "        m->has_news = true;\n    if (!m->elder)")]},
+    # its reign
+    "told_before_it_stands": {"rdzv_reign.c": [("return number <= r->home->stands;", "return number <= r->home->stands || r;")]},
     # the leader over a home, and the seat
-    "claim_without_asking": {"rdzv_host.c": [("    rc = rc ? rc : h->home->ops->claim(h->home, seen, h->epoch, &record, e);", "    rc = 1 + 0 * (seen && e);")]},
+    "claim_without_asking": {"rdzv_reign.c": [("    rc = rc ? rc : r->home->ops->claim(r->home, seen, r->epoch, &record, e);", "    rc = 1 + 0 * (seen && e);")]},
     "rounds_told_by_others_ignored": {
         "leader.c": [("    if (!ours || (ev->round", "    if (ours || !ours || (ev->round")],
         "rdzv_host_beat.c": [("    const struct leader_event ev = {.kind = LEADER_ASK,", "    if (ret->kind == RDZV_JOIN && ret->round > log_round(h))\n        ret->round = log_round(h);\n    const struct leader_event ev = {.kind = LEADER_ASK,")]},
     "lost_home_not_waited_for": {
         "rdzv_host_beat.c": [("if (!past && (heeded || member))", "if (!past && (heeded || member) && !h)")],
-        "rdzv_host.c": [("if (rc == 0 && lost)", "if (rc == 0 && lost && !h)")]},
+        "rdzv_host.c": [("if (rdzv_reign_has_loss(&h->r, h->o->was_member))", "if (rdzv_reign_has_loss(&h->r, h->o->was_member) && !h)")]},
     "epoch_not_promised_first": {"rdzv_seat.c": [("        TRY(repeat_claims(s));\n        return 0;", "        TRY(repeat_claims(s));")]},
     "older_round_believed": {"rdzv_seat.c": [("(slot->q < s->join_q || !s->joining);", "(slot->q < s->join_q || !s->joining) && !s;")]},
     "lease_of_a_lost_round": {"rdzv_seat.c": [("bool held = !has_workers || holds_our_round(s, &slot);", "bool held = !has_workers || holds_our_round(s, &slot) || s;")]},
-    "lag_ignored": {"rdzv_host.c": [("h->home->ops->lag_ms ? h->home->ops->lag_ms(h->home) : 0;", "h->home->ops->lag_ms && !h ? h->home->ops->lag_ms(h->home) : 0;")]},
+    "lag_ignored": {"rdzv_host.c": [("h->r.home->ops->lag_ms ? h->r.home->ops->lag_ms(h->r.home) : 0;", "h->r.home->ops->lag_ms && !h ? h->r.home->ops->lag_ms(h->r.home) : 0;")]},
     "old_primary_heeded": {"rdzv_seat.c": [("if (!s->epoch[0] || is_elsewhere(s, v))", "if (!s->epoch[0] || (is_elsewhere(s, v) && !s))")]},
 }
 

@@ -31,8 +31,25 @@ static void ask(struct world *w, struct agent *a, enum request what)
     a->next_ask = clock_of(w, a) + (what == ASK_HEARTBEAT ? HEARTBEAT_MS : REPEAT_MS);
 }
 
+static void start_joining(struct world *w, struct agent *a)
+{
+    a->mode = AGENT_JOINING;
+    a->joining_since = clock_of(w, a);
+    a->next_ask = a->joining_since;
+}
+
+/* The first words on a new connection are what was claimed last: a daemon that was killed may not have kept it. */
+static void greet(struct world *w, struct agent *a)
+{
+    a->greets = a->done_told = false;
+    if (a->mode == AGENT_WAITING)
+        start_joining(w, a);
+}
+
 static void ask_again(struct world *w, struct agent *a)
 {
+    if (a->greets && w->up)
+        greet(w, a);
     if (a->leaving && a->mode != AGENT_JOINING)
         ask(w, a, ASK_LEAVE);
     else if (a->mode == AGENT_JOINING && !a->workers)
@@ -43,13 +60,6 @@ static void ask_again(struct world *w, struct agent *a)
         ask(w, a, ASK_DONE);
     else
         ask(w, a, ASK_HEARTBEAT);
-}
-
-static void start_joining(struct world *w, struct agent *a)
-{
-    a->mode = AGENT_JOINING;
-    a->joining_since = clock_of(w, a);
-    a->next_ask = a->joining_since;
 }
 
 void sim_agent_born(struct world *w, struct agent *a)

@@ -1,14 +1,16 @@
-/* The daemon around the leader (common/rdzv/leader/leader.h), as rendezvousd/jobs is one: messages become its events, a
- * member's news go out with every answer until it has seen them. In memory, or with a directory: then every decision is
- * written before it is told, and a daemon that was killed goes on from them. */
+/* The daemon around the leader's reign (common/rdzv/leader/rdzv_reign.h), as rendezvousd/jobs is one: messages become
+ * its events, a member's news go out with every answer until it has seen them. In memory, or with a directory: then
+ * every decision is written before it is told, and a daemon that was killed goes on from them. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "common/base/err.h"
 #include "tests/sim/sim_impl.h"
 
-enum { COMPACT_BYTES = 65536, LATE_MS = 500 };
+enum { KEEP_BYTES = 65536, LATE_MS = 500 };
 
 int64_t sim_host_clock(const struct world *w)
 {
@@ -17,7 +19,7 @@ int64_t sim_host_clock(const struct world *w)
 
 bool sim_is_over(const struct world *w)
 {
-    return w->leader && leader_is_over(w->leader);
+    return w->reign.leader && leader_is_over(w->reign.leader);
 }
 
 /* --- what a step of the machine did */
@@ -51,12 +53,12 @@ static void refresh_known(struct world *w)
 /* Another instance has an account of its own. */
 static void notice_instance(struct world *w)
 {
-    w->rdzv = leader_machine(w->leader);
-    if (strcmp(w->instance, leader_instance(w->leader)) == 0)
+    w->rdzv = leader_machine(w->reign.leader);
+    if (strcmp(w->instance, leader_instance(w->reign.leader)) == 0)
         return;
     if (w->trace)
-        fprintf(stderr, "%6lld instance %s begins\n", (long long)w->now, leader_instance(w->leader));
-    snprintf(w->instance, sizeof w->instance, "%s", leader_instance(w->leader));
+        fprintf(stderr, "%6lld instance %s begins\n", (long long)w->now, leader_instance(w->reign.leader));
+    snprintf(w->instance, sizeof w->instance, "%s", leader_instance(w->reign.leader));
     w->account = (struct account){.joins = w->account.joins, .core_logged_at = sim_host_clock(w)};
     w->known = 0;
     for (int i = 0; i < w->agent_count; i++)
@@ -108,68 +110,200 @@ static bool has_core(const char *text)
     return strncmp(text, "machine ", 8) == 0 || strstr(text, "\nmachine ");
 }
 
-static void decide(struct world *w)
+static int disk_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {
-    const size_t before = w->log.len;
-    struct buf nowhere = {0}, *log = w->durable ? &w->log : &nowhere;
+    (void)base, (void)e;
+    snprintf(ret, RDZV_IDENTITY_MAX + 1, "disk");
+    return 0;
+}
+
+static int disk_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record,
+                      struct err *e)
+{
+    (void)base, (void)seen, (void)epoch, (void)record, (void)e;
+    return 1;
+}
+
+static int disk_load(struct rdzv_home *base, struct buf *ret, struct err *e)
+{
+    const struct sim_disk *d = (struct sim_disk *)base;
+    (void)e;
+    return buf_add(ret, d->log.data, d->log.len);
+}
+
+static void keep_books(const struct world *w, struct books *ret)
+{
+    ret->account = w->account;
+    memcpy(ret->instance, w->instance, sizeof ret->instance);
+    for (int i = 0; i < w->agent_count; i++) {
+        ret->known[i] = w->agents[i].known;
+        ret->joined_as[i] = w->agents[i].joined_as;
+    }
+}
+
+static void go_back(struct world *w, const struct books *b)
+{
+    w->account = b->account;
+    memcpy(w->instance, b->instance, sizeof w->instance);
+    w->known = -1; /* to be looked at */
+    for (int i = 0; i < w->agent_count; i++) {
+        w->agents[i].known = b->known[i];
+        w->agents[i].joined_as = b->joined_as[i];
+    }
+}
+
+static int64_t landing_time(struct world *w)
+{
+    const struct landing *last = w->disk.landings ? w->disk.landings->prev : NULL;
+    const bool slow = sim_faulty(w) && sim_chance(w, 0.02);
+    const int64_t at = w->now + sim_between(w, 0, slow ? 3000 : 10);
+    return last && last->at > at ? last->at : at;
+}
+
+static int disk_append(struct rdzv_home *base, const struct rdzv_write *v, struct err *e)
+{
+    struct sim_disk *d = (struct sim_disk *)base;
+    struct landing *l = calloc(1, sizeof *l);
+    if (!l || buf_add(&l->text, v->decision->data, v->decision->len) < 0)
+        return err_set(e, -ENOMEM, "no memory");
+    l->at = landing_time(d->w);
+    l->whole = v->whole;
+    d->w->stats->compactions += v->whole;
+    if (v->whole)
+        sim_account_compacted(d->w);
+    else if (has_core(v->decision->data))
+        sim_account_logged(d->w);
+    keep_books(d->w, &l->books);
+    DL_APPEND(d->landings, l);
+    return RDZV_UNDER_WAY;
+}
+
+static void drop_landing(struct sim_disk *d, struct landing *l)
+{
+    DL_DELETE(d->landings, l);
+    buf_free(&l->text);
+    free(l);
+}
+
+static void land_due(struct world *w)
+{
+    struct sim_disk *d = &w->disk;
+    struct landing *l;
+    while ((l = d->landings) && l->at <= w->now) {
+        if (l->whole)
+            buf_clear(&d->log);
+        if (buf_add(&d->log, l->text.data, l->text.len) < 0)
+            sim_broken(w, "no memory");
+        d->books = l->books;
+        drop_landing(d, l);
+        d->home.stands++;
+        d->home.landed(d->home.arg);
+    }
+}
+
+static void lose_landings(struct sim_disk *d)
+{
+    while (d->landings)
+        drop_landing(d, d->landings);
+}
+
+static void disk_forget(struct rdzv_home *base, const char *node)
+{
+    struct sim_disk *d = (struct sim_disk *)base;
+    (void)node;
+    lose_landings(d);
+    buf_clear(&d->log);
+    d->books = (struct books){0};
+}
+
+static const struct rdzv_home_ops disk_ops = {
+    .name = "disk",
+    .identity = disk_identity,
+    .claim = disk_claim,
+    .load = disk_load,
+    .append = disk_append,
+    .forget = disk_forget,
+};
+
+static void decide(struct world *w, bool whole)
+{
     struct err e;
-    if (!leader_undecided(w->leader))
+    if (!whole && !leader_undecided(w->reign.leader))
         return;
-    if (leader_decide(w->leader, sim_host_clock(w), false, log, &e) < 0)
+    if (rdzv_reign_decide(&w->reign, whole, NULL, 0, sim_host_clock(w), &e) != 1)
         sim_broken(w, "%s", e.text);
-    else if (w->durable && log->len > before && has_core(log->data + before))
-        sim_account_logged(w);
-    buf_free(&nowhere);
 }
 
 static struct told told_of(struct world *w, const struct agent *a)
 {
-    const struct leader_member *m = leader_find(w->leader, a->id);
+    const struct leader_member *m = leader_find(w->reign.leader, a->id);
     struct told t = {0};
     if (!m)
         return t;
-    if (m->has_news) {
+    if (m->has_news && rdzv_reign_stands(&w->reign, m->stamp)) {
         t = (struct told){.seq = m->news.seq, .round = m->news.round, .kind = m->news.kind, .spare = m->news.spare};
-        leader_step(w->leader, &(struct leader_event){.kind = LEADER_TOLD, .node = a->id}, 0, NULL);
+        leader_step(w->reign.leader, &(struct leader_event){.kind = LEADER_TOLD, .node = a->id}, 0, NULL);
     }
     snprintf(t.instance, sizeof t.instance, "%s", m->instance);
     return t;
 }
 
 /* A blocked RDZV.NEXT is answered at once. */
+static void tell_one(struct world *w, struct agent *a, const struct leader_member *m)
+{
+    const bool same = strcmp(m->instance, a->told_instance) == 0;
+    if (m->has_news && same && m->news.seq > a->told_seq)
+        w->stats->told++;
+    else if (m->has_news && same && m->news.seq < a->told_seq)
+        sim_broken(w, "news %llu of %s follows news %llu", (unsigned long long)m->news.seq, a->id,
+                   (unsigned long long)a->told_seq);
+    a->told_seq = m->news.seq;
+    snprintf(a->told_instance, sizeof a->told_instance, "%s", m->instance);
+    if (a->connected && m->has_news)
+        sim_send(w, (struct message){.agent = (int)(a - w->agents),
+                                     .to_agent = true,
+                                     .ask = ASK_HEARTBEAT,
+                                     .news = told_of(w, a),
+                                     .acked_send = a->heard_sent});
+}
+
+/* News whose decision stands; the others when it does. */
 static void tell(struct world *w)
 {
-    const struct leader_member *m;
-    while ((m = leader_next_fresh(w->leader))) {
-        struct agent *a = sim_by_id(w, m->node);
-        if (m->has_news && m->news.seq > a->told_seq && strcmp(m->instance, a->told_instance) == 0)
-            w->stats->told++;
-        else if (m->has_news && m->news.seq < a->told_seq && strcmp(m->instance, a->told_instance) == 0)
-            sim_broken(w, "news %llu of %s follows news %llu", (unsigned long long)m->news.seq, a->id,
-                       (unsigned long long)a->told_seq);
-        a->told_seq = m->news.seq;
-        snprintf(a->told_instance, sizeof a->told_instance, "%s", m->instance);
-        if (a->connected && m->has_news)
-            sim_send(w, (struct message){.agent = (int)(a - w->agents),
-                                         .to_agent = true,
-                                         .ask = ASK_HEARTBEAT,
-                                         .news = told_of(w, a),
-                                         .acked_send = a->heard_sent});
+    struct leader_member *m;
+    while ((m = leader_next_fresh(w->reign.leader))) {
+        m->stamp = rdzv_reign_newest(&w->reign);
+        sim_by_id(w, m->node)->to_tell = true;
     }
+    for (struct agent *a = w->agents; a < w->agents + w->agent_count; a++) {
+        m = a->to_tell ? leader_find(w->reign.leader, a->id) : NULL;
+        if (m && !rdzv_reign_stands(&w->reign, m->stamp))
+            continue;
+        a->to_tell = false;
+        if (m)
+            tell_one(w, a, m);
+    }
+}
+
+static void on_landed(void *arg)
+{
+    struct world *w = arg;
+    if (w->reign.leader)
+        tell(w);
 }
 
 static void arm(struct world *w)
 {
-    w->armed = w->leader ? leader_deadline(w->leader) : NEVER;
+    w->armed = w->reign.leader ? leader_deadline(w->reign.leader) : NEVER;
 }
 
 /* The run id is free again. */
 static void forget(struct world *w)
 {
-    leader_destroy(w->leader);
-    w->leader = NULL;
+    leader_destroy(w->reign.leader);
+    w->reign.leader = NULL;
     w->rdzv = NULL;
-    buf_clear(&w->log);
+    w->disk.home.ops->forget(&w->disk.home, NULL);
     arm(w);
 }
 
@@ -178,23 +312,29 @@ static void forget_if_empty(struct world *w)
     for (int i = 0; i < w->agent_count; i++)
         if (w->agents[i].connected)
             return;
-    if (leader_is_empty(w->leader))
+    if (leader_is_empty(w->reign.leader))
         forget(w);
 }
 
-static int create(struct world *w, struct leader **ret, struct err *e)
+static int create(struct world *w, struct err *e)
 {
     const struct leader_options o = {.run = "sim", .stepped = on_step, .arg = w};
-    return leader_create(ret, &o, e);
+    rdzv_memory_init(&w->disk.home);
+    if (w->durable)
+        w->disk.home = (struct rdzv_home){.ops = &disk_ops, .landed = on_landed, .arg = w};
+    w->disk.w = w;
+    w->reign = (struct rdzv_reign){.home = &w->disk.home, .holder = "sim", .keep_bytes = KEEP_BYTES};
+    TRY(leader_create(&w->reign.leader, &o, e));
+    return rdzv_reign_claim(&w->reign, "", w->seed, e) == 1 ? 0 : -EIO;
 }
 
 static int step(struct world *w, const struct leader_event *ev)
 {
     struct err e;
-    int rc = leader_step(w->leader, ev, sim_host_clock(w), &e);
+    int rc = leader_step(w->reign.leader, ev, sim_host_clock(w), &e);
     if (rc < 0)
         return rc;
-    decide(w);
+    decide(w, false);
     tell(w);
     arm(w);
     return 0;
@@ -209,13 +349,13 @@ static int step_node(struct world *w, enum leader_event_kind kind, const struct 
 static void notice_pause(struct world *w)
 {
     if (w->armed < sim_host_clock(w) - LATE_MS)
-        leader_awake(w->leader, sim_host_clock(w));
+        leader_awake(w->reign.leader, sim_host_clock(w));
 }
 
 /* Its connection broke, and nothing is proved. */
 void sim_host_lost(struct world *w, struct agent *a)
 {
-    if (!w->up || !w->leader || !a->connected)
+    if (!w->up || !w->reign.leader || !a->connected)
         return;
     a->connected = false;
     notice_pause(w);
@@ -226,7 +366,7 @@ void sim_host_lost(struct world *w, struct agent *a)
 void sim_host_drain(struct world *w)
 {
     const struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause.rank = -1};
-    if (w->up && w->leader)
+    if (w->up && w->reign.leader)
         step(w, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain});
 }
 
@@ -237,6 +377,13 @@ void sim_host_open(struct world *w)
     w->host_skew = sim_between(w, 0, 1000000000);
     w->up = true;
     w->armed = NEVER;
+}
+
+void sim_host_close(struct world *w)
+{
+    leader_destroy(w->reign.leader);
+    lose_landings(&w->disk);
+    buf_free(&w->disk.log);
 }
 
 static int describe(void *arg, const struct rdzv_member *m)
@@ -260,7 +407,7 @@ static void check_log(struct world *w)
     struct err e = {0};
     look(w->rdzv, &before);
     if (leader_create(&successor, &(struct leader_options){.run = "sim"}, &e) < 0 ||
-        leader_replay(successor, w->log.data, w->log.len, 0, &e) < 0)
+        leader_replay(successor, w->disk.log.data, w->disk.log.len, 0, &e) < 0)
         sim_broken(w, "%s", e.text);
     else {
         look(leader_machine(successor), &after);
@@ -276,27 +423,20 @@ void sim_host_kill(struct world *w, int64_t down_ms)
 {
     if (w->trace)
         fprintf(stderr, "%6lld daemon killed\n", (long long)w->now);
-    if (w->rdzv)
+    if (w->rdzv && !w->disk.landings)
         check_log(w);
-    leader_destroy(w->leader);
-    w->leader = NULL;
+    lose_landings(&w->disk);
+    go_back(w, &w->disk.books);
+    leader_destroy(w->reign.leader);
+    w->reign.leader = NULL;
     w->rdzv = NULL;
     w->up = false;
     w->host_up_at = w->now + down_ms;
-    for (int i = 0; i < w->agent_count; i++)
-        w->agents[i].connected = false;
+    for (int i = 0; i < w->agent_count; i++) {
+        w->agents[i].connected = w->agents[i].to_tell = false;
+        w->agents[i].greets = true;
+    }
     w->stats->daemon_restarts++;
-}
-
-static void rewrite(struct world *w, bool decide_too)
-{
-    struct err e;
-    buf_clear(&w->log);
-    int rc = decide_too ? leader_decide(w->leader, sim_host_clock(w), true, &w->log, &e)
-                        : leader_text(w->leader, sim_host_clock(w), &w->log, &e);
-    if (rc < 0)
-        sim_broken(w, "%s", e.text);
-    sim_account_compacted(w);
 }
 
 /* Another process, perhaps after a boot: its clock begins anywhere. All nodes are silent until they are heard. */
@@ -307,27 +447,24 @@ static void restart(struct world *w)
     w->up = true;
     if (w->trace)
         fprintf(stderr, "%6lld daemon restarted\n", (long long)w->now);
-    if (w->log.len == 0)
+    if (w->disk.log.len == 0)
         return;
     sim_account_restarted(w);
-    if (create(w, &w->leader, &e) < 0 || leader_replay(w->leader, w->log.data, w->log.len, sim_host_clock(w), &e) < 0 ||
-        leader_restore(w->leader, sim_host_clock(w), &e) < 0) {
+    if (create(w, &e) < 0 || rdzv_reign_take_over(&w->reign, sim_host_clock(w), &e) < 0) {
         sim_broken(w, "%s", e.text);
         return;
     }
-    w->rdzv = leader_machine(w->leader);
-    rewrite(w, true);
-    while (leader_next_fresh(w->leader)) /* nobody asks yet */
+    w->rdzv = leader_machine(w->reign.leader);
+    decide(w, true);
+    while (leader_next_fresh(w->reign.leader)) /* nobody asks yet */
         ;
     arm(w);
 }
 
 void sim_host_compact(struct world *w)
 {
-    if (!w->up || !w->leader)
-        return;
-    rewrite(w, false);
-    w->stats->compactions++;
+    if (w->up && w->reign.leader)
+        decide(w, true);
 }
 
 /* --- messages and time */
@@ -352,13 +489,13 @@ static int take_join(struct world *w, struct agent *a, const struct message *m, 
 {
     const struct rdzv_event ev = event_of(w, a, m);
     struct err e;
-    if (!w->leader && create(w, &w->leader, &e) < 0)
+    if (!w->reign.leader && create(w, &e) < 0)
         return sim_broken(w, "%s", e.text), ERR_REFUSED;
-    if (!leader_find(w->leader, a->id))
+    if (!leader_find(w->reign.leader, a->id))
         a->told_seq = 0; /* a member like any new one: its JOIN says what its news begin with */
     int rc =
         step(w, &(struct leader_event){.kind = LEADER_ASK, .ask = &ev, .settings = &w->config, .draw = sim_random(w)});
-    const struct leader_member *member = leader_find(w->leader, a->id);
+    const struct leader_member *member = leader_find(w->reign.leader, a->id);
     *ret_seq = member ? member->joined_seq : 0;
     return rc;
 }
@@ -367,14 +504,14 @@ static int take_next(struct world *w, const struct agent *a, const struct messag
 {
     step_node(w, LEADER_HEARD, a, 0);
     step_node(w, LEADER_SEEN, a, m->seen_seq);
-    const struct leader_member *member = leader_find(w->leader, a->id);
-    return !member || ((!member->known || leader_is_over(w->leader)) && !member->has_news) ? ERR_REFUSED : 0;
+    const struct leader_member *member = leader_find(w->reign.leader, a->id);
+    return !member || ((!member->known || leader_is_over(w->reign.leader)) && !member->has_news) ? ERR_REFUSED : 0;
 }
 
 static int take_claim(struct world *w, const struct agent *a, const struct message *m)
 {
     const struct rdzv_event ev = event_of(w, a, m);
-    if (!leader_is_over(w->leader))
+    if (!leader_is_over(w->reign.leader))
         step_node(w, LEADER_HEARD, a, 0);
     return step(w, &(struct leader_event){.kind = LEADER_ASK, .ask = &ev});
 }
@@ -382,7 +519,8 @@ static int take_claim(struct world *w, const struct agent *a, const struct messa
 /* Asked in another instance, before what was read already: a connection is read in order, and not after the next. */
 static bool is_void(const struct world *w, const struct agent *a, const struct message *m)
 {
-    return w->leader && m->sent <= a->heard_sent && strcmp(m->news.instance, leader_instance(w->leader)) != 0;
+    return w->reign.leader && m->sent <= a->heard_sent &&
+           strcmp(m->news.instance, leader_instance(w->reign.leader)) != 0;
 }
 
 static int take(struct world *w, struct agent *a, const struct message *m, uint64_t *ret_seq)
@@ -391,7 +529,7 @@ static int take(struct world *w, struct agent *a, const struct message *m, uint6
         return ERR_FENCED;
     if (m->ask == ASK_JOIN)
         return take_join(w, a, m, ret_seq);
-    if (!w->leader || !leader_find(w->leader, a->id))
+    if (!w->reign.leader || !leader_find(w->reign.leader, a->id))
         return ERR_REFUSED;
     return m->ask == ASK_HEARTBEAT ? take_next(w, a, m) : take_claim(w, a, m);
 }
@@ -406,7 +544,7 @@ static void take_end(struct world *w, struct agent *a, const struct message *m)
     if (!a->connected) /* that connection ended before */
         return;
     a->connected = false;
-    if (!w->leader) /* its connection outlived the job, by a request that was refused */
+    if (!w->reign.leader) /* its connection outlived the job, by a request that was refused */
         return;
     step_node(w, LEADER_GONE, a, 0);
     forget_if_empty(w);
@@ -418,7 +556,7 @@ void sim_host_receive(struct world *w, const struct message *m)
     uint64_t seq = 0;
     if (a->gone)
         return;
-    if (w->leader)
+    if (w->reign.leader)
         notice_pause(w);
     if (m->ask >= TELL_GONE) {
         take_end(w, a, m);
@@ -436,16 +574,18 @@ void sim_host_receive(struct world *w, const struct message *m)
                                            : rc == ERR_FENCED ? ANSWER_FENCED
                                                               : ANSWER_REFUSED,
                                  .acked_send = m->sent,
-                                 .news = w->leader ? told_of(w, a) : (struct told){0}});
+                                 .news = w->reign.leader ? told_of(w, a) : (struct told){0}});
 }
 
 int64_t sim_host_wake(const struct world *w)
 {
     if (!w->up)
         return w->host_up_at;
-    int64_t at = w->leader ? leader_deadline(w->leader) : NEVER;
+    int64_t at = w->reign.leader ? leader_deadline(w->reign.leader) : NEVER;
     if (at != NEVER)
         at -= w->host_skew;
+    if (w->disk.landings && w->disk.landings->at < at)
+        at = w->disk.landings->at;
     return at < w->host_paused_until ? w->host_paused_until : at;
 }
 
@@ -453,22 +593,22 @@ static void tick(struct world *w)
 {
     const int64_t now = sim_host_clock(w);
     notice_pause(w);
-    if (leader_is_over(w->leader) && leader_over_since(w->leader) + LEADER_LINGER_MS <= now) {
+    if (leader_is_over(w->reign.leader) && leader_over_since(w->reign.leader) + LEADER_LINGER_MS <= now) {
         forget(w);
         return;
     }
     step(w, &(struct leader_event){.kind = LEADER_TICK});
     forget_if_empty(w);
-    if (w->leader && leader_deadline(w->leader) <= now)
+    if (w->reign.leader && leader_deadline(w->reign.leader) <= now)
         sim_broken(w, "a tick leaves its deadline behind");
 }
 
 void sim_host_tick(struct world *w)
 {
+    if (w->up)
+        land_due(w);
     if (!w->up)
         restart(w);
-    else if (w->leader && leader_deadline(w->leader) <= sim_host_clock(w))
+    else if (w->reign.leader && leader_deadline(w->reign.leader) <= sim_host_clock(w))
         tick(w);
-    if (w->durable && w->log.len > COMPACT_BYTES)
-        sim_host_compact(w);
 }

@@ -4,7 +4,7 @@
 #define CRUN_TESTS_SIM_IMPL_H
 
 #include "common/base/buf.h"
-#include "common/rdzv/leader/leader.h"
+#include "common/rdzv/leader/rdzv_reign.h"
 #include "tests/sim/sim.h"
 #include <stdbool.h>
 
@@ -68,6 +68,7 @@ struct agent {
     int64_t killed_at;                             /* being stopped: dead from then on */
     bool lapsed; /* killed because its lease is over; it stays so, whatever is heard later */
     bool failed, done, done_told, leaving;
+    bool greets;                    /* it has lost its connection to a daemon that was killed */
     int leaving_code;               /* of LEAVE; 0: in good order */
     int64_t deaf_until, mute_until; /* world time: no message to it, from it passes */
     int64_t paused_until;           /* world time: the whole node stands still */
@@ -76,6 +77,7 @@ struct agent {
     bool known, connected, gone;
     int64_t heard_sent; /* when its newest message was sent */
     unsigned joined_as; /* place in the order of first JOINs */
+    bool to_tell;       /* its news, when they stand */
     uint64_t told_seq;
     char told_instance[LEADER_INSTANCE_LEN + 1];
 };
@@ -95,6 +97,32 @@ struct account {
     unsigned joins;
 };
 
+/* What the rules know, as of a decision: a daemon that is killed goes back to the last one that landed. */
+struct books {
+    struct account account;
+    char instance[LEADER_INSTANCE_LEN + 1];
+    bool known[AGENTS_MAX];
+    unsigned joined_as[AGENTS_MAX];
+};
+
+/* A decision on its way to the disk. */
+struct landing {
+    int64_t at; /* world time */
+    bool whole;
+    struct buf text;
+    struct books books;
+    struct landing *prev, *next;
+};
+
+/* The daemon's home: its memory, or a directory. */
+struct sim_disk {
+    struct rdzv_home home;
+    struct world *w;
+    struct buf log; /* what has landed */
+    struct books books;
+    struct landing *landings; /* in this order */
+};
+
 struct world {
     uint64_t seed, rng;
     int64_t now, faults_end;
@@ -102,7 +130,8 @@ struct world {
     double loss, repeat, fault_rate, long_delay;
     int64_t next_fault;
     struct rdzv_config config;
-    struct leader *leader;         /* NULL: the daemon is down, or nobody has joined */
+    struct rdzv_reign reign;       /* its leader: NULL: the daemon is down, or nobody has joined */
+    struct sim_disk disk;          /* its home */
     struct rdzv *rdzv;             /* its machine */
     const struct rdzv_effects *fx; /* of the step at hand */
     char instance[LEADER_INSTANCE_LEN + 1];
@@ -110,7 +139,6 @@ struct world {
     int64_t host_skew, host_up_at, host_paused_until;
     int known;     /* nodes */
     int64_t armed; /* host's clock: the earliest date it knew */
-    struct buf log;
     struct agent agents[AGENTS_MAX];
     int64_t wakes[AGENTS_MAX];                /* when each has something to do, world time */
     int agent_count, agent_limit, most_alive; /* limit: alive at a time */
@@ -142,6 +170,7 @@ void sim_cease(struct world *w); /* faults that last end now */
 int64_t sim_host_clock(const struct world *w);
 bool sim_is_over(const struct world *w);
 void sim_host_open(struct world *w);
+void sim_host_close(struct world *w);
 void sim_host_kill(struct world *w, int64_t down_ms);
 void sim_host_compact(struct world *w);
 void sim_host_receive(struct world *w, const struct message *m);

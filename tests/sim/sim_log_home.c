@@ -245,12 +245,28 @@ static int write_slots(struct rdzv_home *base, const struct rdzv_write *v, bool 
     return 0;
 }
 
+static int write_again(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e)
+{
+    struct log_world *w = world(base);
+    TRY(travel(base, e));
+    TRY(check_writes(w, owner(base), e));
+    if (fenced(w, owner(base)))
+        return 0;
+    if (w->kind == SIM_FOLDER) /* there is time between the look and the write */
+        TRY(travel(base, e));
+    set_slot(w, owner(base), slot);
+    TRY(travel(base, e));
+    return 1;
+}
+
 /* A Redis does all of it at once; a directory links the decision, then writes one slot after the other. */
 static int sim_append(struct rdzv_home *base, const struct rdzv_write *v, struct err *e)
 {
     struct log_world *w = world(base);
     struct log_agent *a = owner(base);
     bool early = log_home_fault == LOG_HOME_SLOTS_FIRST, steps = w->kind == SIM_FOLDER || early;
+    if (!v->decision)
+        return write_again(base, v->slots, e);
     TRY(travel(base, e));
     if (early)
         TRY(write_slots(base, v, true, e));
@@ -268,20 +284,6 @@ static int sim_append(struct rdzv_home *base, const struct rdzv_write *v, struct
     log_trace(w, "node%d decides, %zu slots:\n%s", a->index, v->slot_count, v->decision->data);
     if (!early)
         TRY(write_slots(base, v, steps, e));
-    TRY(travel(base, e));
-    return 1;
-}
-
-static int sim_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e)
-{
-    struct log_world *w = world(base);
-    TRY(travel(base, e));
-    TRY(check_writes(w, owner(base), e));
-    if (fenced(w, owner(base)))
-        return 0;
-    if (w->kind == SIM_FOLDER) /* there is time between the look and the write */
-        TRY(travel(base, e));
-    set_slot(w, owner(base), slot);
     TRY(travel(base, e));
     return 1;
 }
@@ -349,7 +351,6 @@ static const struct rdzv_home_ops sim_ops = {
     .claim = sim_claim,
     .load = sim_load,
     .append = sim_append,
-    .rewrite = sim_rewrite,
     .pulse = sim_pulse,
     .beats = sim_beats,
     .wait_calls = sim_wait_calls,

@@ -285,8 +285,7 @@ int sim_run(enum sim_kind kind, uint64_t seed, int trace, struct sim_stats *tota
         rc = w->broken;
     }
     if (w) {
-        leader_destroy(w->leader);
-        buf_free(&w->log);
+        sim_host_close(w);
     }
     free(slots);
     free(heap);

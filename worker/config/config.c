@@ -61,6 +61,11 @@ int train_config_tensor(const struct train_config *c, int world)
     return c->model_parallel_size ? (int)c->model_parallel_size : c->model_parallel ? world : 1;
 }
 
+int train_config_zero(const struct train_config *c)
+{
+    return c->fsdp ? 3 : (int)c->zero;
+}
+
 enum allreduce train_config_allreduce(const struct train_config *c)
 {
     return c->fp16_allreduce ? ALLREDUCE_FP16 : (enum allreduce)c->allreduce;

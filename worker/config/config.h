@@ -155,7 +155,7 @@ struct train_config {
     bool model_parallel;
     int64_t bucket_mb, zero, check_replicas;
     int allreduce; /* enum allreduce */
-    bool fp16_allreduce;
+    bool fp16_allreduce, fsdp;
 };
 
 extern const struct arg_program train_program;
@@ -169,6 +169,9 @@ void train_config_gpu(const struct train_config *c, struct gpu_options *ret, cha
 
 /* Ranks of a tensor group in a world of so many: 1 where the last layer is whole. */
 int train_config_tensor(const struct train_config *c, int world);
+
+/* Level of ZeRO. */
+int train_config_zero(const struct train_config *c);
 
 enum resume train_config_resume(const struct train_config *c);
 

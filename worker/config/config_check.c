@@ -18,6 +18,8 @@ static int check_aliases(const struct train_config *c, struct err *e)
         return err_set(e, ERR_USAGE, "--channels-last and --memory-format nchw contradict each other");
     if (c->fp16_allreduce && c->allreduce == ALLREDUCE_BF16)
         return err_set(e, ERR_USAGE, "--fp16-allreduce and --allreduce-dtype bf16 contradict each other");
+    if (c->fsdp && c->zero != 0 && c->zero != 3)
+        return err_set(e, ERR_USAGE, "--fsdp is --zero 3, and --zero %d contradicts it", (int)c->zero);
     return 0;
 }
 

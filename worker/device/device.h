@@ -90,6 +90,21 @@ struct plan_group {
     int (*max)(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e);
 };
 
+/* Elements [first, end) of an arena. */
+struct plan_range {
+    size_t first, end;
+};
+
+/* For parameters that are not in memory all the time (ZeRO 3). Training thread. */
+struct plan_needs {
+    void *ctx;
+    /* While a plan is made, once: what a run of it reads of the parameters, read after read. Borrowed. */
+    int (*order)(void *ctx, const struct plan_range *reads, int n, struct err *e);
+    /* Before read k, each in its turn: waits until it is there. And after it. The ranks make the same calls. */
+    int (*need)(void *ctx, int k, struct err *e);
+    void (*release)(void *ctx, int k);
+};
+
 /* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times
  * as clock_ns(). label: what is done ("conv_bwd_data", "bn+relu"); kernel: what does it ("jit:avx512_core"), NULL: the
  * label says all; op: index in the program. */
@@ -128,6 +143,9 @@ struct plan_options {
     void *params, *stats, *reduce; /* arenas (program.h), device memory, bound for the life of the plan */
     /* of the program's group, borrowed for the life of the plan; NULL: it has none */
     const struct plan_group *group;
+    /* of params, borrowed for the life of the plan; NULL: they are always there. With it no copy of a weight is kept.
+     * -ENOTSUP on a device with streams. */
+    const struct plan_needs *needs;
 };
 
 struct run_args {

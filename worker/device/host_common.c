@@ -64,6 +64,18 @@ int host_plan_slice(const struct program *p, const struct plan_options *o, int *
     return 0;
 }
 
+bool host_reads(const struct program *p, const struct op *op, struct plan_range *ret)
+{
+    const bool first = op->kind == OP_CONV_BWD_DATA || op->kind == OP_LINEAR_BWD_DATA || op->kind == OP_BN_BWD;
+    const bool all = op->kind == OP_CONV || op->kind == OP_LINEAR || op->kind == OP_BN || op->kind == OP_BIAS;
+    if (!first && !all)
+        return false;
+    const struct param *from = &p->params[op->param[0]],
+                       *last = all && op->param[1] >= 0 ? &p->params[op->param[1]] : from; /* side by side */
+    *ret = (struct plan_range){from->offset, last->offset + last->count};
+    return true;
+}
+
 int host_check_batch(const struct program *p, int first_op, int end_op, const struct batch *b, int n, struct err *e)
 {
     bool images = false, labels = false;

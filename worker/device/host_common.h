@@ -13,6 +13,9 @@
  * Checks batch, slice and the arenas that the slice's ops need. -EINVAL names what is wrong. */
 int host_plan_slice(const struct program *p, const struct plan_options *o, int *ret_first, int *ret_end, struct err *e);
 
+/* What an op reads of the parameters; false: nothing. */
+bool host_reads(const struct program *p, const struct op *op, struct plan_range *ret);
+
 /* Weights are 0 or 1; labels of samples that count are classes (only if the slice reads labels); images are there if it
  * has OP_INPUT. */
 int host_check_batch(const struct program *p, int first_op, int end_op, const struct batch *b, int n, struct err *e);

@@ -61,6 +61,8 @@ int model_build(struct program **ret, const struct model_options *o, struct err 
     struct program *p = program_create(o->arch, o->channels, o->image_size, o->image_size, o->mean, o->std);
     if (!p)
         return err_set(e, -ENOMEM, "no memory for a model");
+    if (o->align)
+        program_align(p, o->align);
     if (shape)
         resnet_write(p, shape, o);
     else if (convnet)

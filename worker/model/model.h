@@ -9,6 +9,7 @@
 #define CRUN_WORKER_MODEL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "common/base/choice.h"
 #include "worker/program/split.h"
@@ -34,6 +35,7 @@ struct model_options {
     bool zero_init_residual; /* last gamma of every block starts at 0 */
     float mean[4], std[4];
     struct split split; /* of the last layer over a tensor group; all-zero: none */
+    size_t align;       /* program_align(); 0: as it is without */
 };
 
 /* Build and differentiate. *ret is freed with program_destroy(). -EINVAL: unknown arch (with the list) or impossible

@@ -59,6 +59,8 @@ int optimizer_slice(struct optimizer *o, const struct program *p, const struct o
 {
     const size_t most = (size_t)p->nparams + 1, cut = most + (size_t)own->nowned; /* a range cuts one slice more */
     struct update_slice *all = calloc(most, sizeof *all);
+    free(o->slices);
+    free(o->whole);
     o->slices = calloc(cut, sizeof *o->slices);
     o->whole = calloc(cut, sizeof *o->whole);
     o->nslices = 0;
@@ -98,9 +100,13 @@ static int round_range(struct state *s, void *arena, size_t first, size_t n, enu
 
 static int round_param(struct state *s, const struct param *q, enum dtype t, struct err *e)
 {
-    TRY(round_range(s, s->params, q->offset, q->count, t, e));
+    const bool cut = ownership_is_cut(s->own, OWNERSHIP_PARAMS);
+    if (!cut)
+        TRY(round_range(s, s->params, q->offset, q->count, t, e));
     for (int k = 0; k < s->own->nowned; k++) {
         const struct ownership_range r = ownership_clip(s->own, k, q->offset, q->offset + q->count);
+        if (cut && r.first < r.end)
+            TRY(round_range(s, s->params, r.first, r.end - r.first, t, e));
         if (r.first < r.end)
             TRY(round_range(s, s->momentum, ownership_place(s->own, OWNERSHIP_MOMENTS, r.first), r.end - r.first, t,
                             e));
@@ -183,12 +189,22 @@ static int update_by_rates(const struct optimizer *o, struct state *s, struct dd
     return rc;
 }
 
+static int blend_params(const struct optimizer *o, struct state *s, size_t first, size_t n, struct err *e)
+{
+    const size_t at = state_bytes(s, first);
+    return s->device->ops->blend(s->device, (char *)s->ema_params + at, (const char *)s->params + at, n, 1 - o->ema, e);
+}
+
 static int update_averages(const struct optimizer *o, struct state *s, struct err *e)
 {
     const struct device_ops *ops = s->device->ops;
+    const bool cut = ownership_is_cut(s->own, OWNERSHIP_AVERAGES);
     if (!s->ema_params)
         return 0;
-    TRY(ops->blend(s->device, s->ema_params, s->params, s->program->n_train, 1 - o->ema, e));
+    if (!cut)
+        TRY(blend_params(o, s, 0, s->program->n_train, e));
+    for (int k = 0; k < s->own->nowned && cut; k++)
+        TRY(blend_params(o, s, s->own->owned[k].first, s->own->owned[k].end - s->own->owned[k].first, e));
     return ops->blend(s->device, s->ema_stats, s->stats, s->program->n_stats, 1 - o->ema, e);
 }
 
@@ -207,13 +223,13 @@ int optimizer_update(const struct optimizer *o, struct state *s, struct ddp *d, 
                              .second = s->second,
                              .norm = o->clip_norm > 0 ? s->norm : NULL,
                              .max_norm = o->clip_norm};
-    const bool cut = ownership_is_cut(s->own, OWNERSHIP_MOMENTS);
+    const bool spread = ownership_is_cut(s->own, OWNERSHIP_MOMENTS) && !ownership_is_cut(s->own, OWNERSHIP_PARAMS);
     TRY(o->rule == UPDATE_LARS && ownership_is_spread(s->own) ? update_by_rates(o, s, d, &u, e)
                                                               : update_params(o, s, &u, NULL, e));
     TRY(s->device->ops->update_stats(s->device, s->stats, sums, program->n_stats, o->bn_momentum,
                                      state_metric(s, METRIC_COUNT), e));
     TRY(optimizer_round(s, p, e));
-    TRY(cut ? ddp_gather(d, s->params, e) : 0);
+    TRY(spread ? ddp_gather(d, s->params, e) : 0);
     TRY(update_averages(o, s, e));
     s->version++;
     return 0;

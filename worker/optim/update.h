@@ -4,7 +4,8 @@
  *   update        params, momentum, second (n_train) from reduce[0, n_train)
  *   update_stats  running statistics of batch norm (n_stats) from the reduce[n_train, n_train + n_stats) of the step
  *   round         where there are no master weights: what was written becomes halves again
- *   gather        where moments are cut, each rank has updated what it owns: all get all of it
+ *   gather        where moments are cut, each rank has updated what it owns: all get all of it, unless parameters are
+ *                 cut, too, and gathered while they are read (parallel/residency.h)
  *   blend         moving averages of params and stats
  *
  * all of it by loops over slices, on the device. */
@@ -44,7 +45,7 @@ static inline enum metric optimizer_divisor(const struct optimizer *o)
     return o->sum_losses ? METRIC_ONE : METRIC_COUNT;
 }
 
-/* Set slices, of what this rank updates: parameters that are updated alike and lie side by side share one; LARS has
+/* Set slices, anew where there are some, of what this rank updates: parameters that are updated alike and lie side by side share one; LARS has
  * one a tensor. */
 int optimizer_slice(struct optimizer *o, const struct program *p, const struct ownership *own, struct err *e);
 void optimizer_finish(struct optimizer *o);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/array.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
@@ -32,18 +33,19 @@ static void *communicate(void *arg)
         d->failed.code = attached;
     }
     while (!d->failed.code) {
-        /* No deadline: woken by ddp_wait() or ddp_destroy() of the training thread. */
-        while (d->done == d->complete && !d->leaving)
+        /* No deadline: woken by the training thread, when it asks for something or leaves. */
+        while (d->served == d->asked && !d->leaving)
             pthread_cond_wait(&d->change, &d->lock);
         if (d->leaving)
             break; /* what has not begun is not wanted */
-        int k = d->done;
+        const struct ddp_job job = d->jobs[d->njobs - (size_t)(d->asked - d->served)];
         pthread_mutex_unlock(&d->lock);
         struct err e = {0};
         int64_t start = clock_ns();
-        int rc = ddp_reduce_bucket(d, k, d->side, &e);
+        int rc =
+            job.arena ? ddp_gather_piece(d, job.piece, job.arena, &e) : ddp_reduce_bucket(d, job.piece, d->side, &e);
         int64_t took = clock_ns() - start;
-        tell_watch(d, k, true, start, took);
+        tell_watch(d, job.arena ? DDP_WATCH_GATHER : job.piece, true, start, took);
         pthread_mutex_lock(&d->lock);
         d->stats.comm_ns += took;
         if (rc < 0) {
@@ -52,7 +54,8 @@ static void *communicate(void *arg)
             pthread_cond_broadcast(&d->change);
             break;
         }
-        d->done++;
+        d->served++;
+        d->done += job.arena ? 0 : 1;
         pthread_cond_broadcast(&d->change);
     }
     pthread_cond_broadcast(&d->change);
@@ -68,6 +71,40 @@ int ddp_fork(struct ddp *d, struct err *e)
 int ddp_join(struct ddp *d, struct err *e)
 {
     return d->async ? d->async->order(d->device, d->side, d->async->compute(d->device), e) : 0;
+}
+
+/* With the lock. Jobs that are done make room when all are. */
+static int ask(struct ddp *d, struct ddp_job job, struct err *e)
+{
+    if (d->served == d->asked)
+        d->njobs = 0;
+    TRY(ARRAY_GROW(d->jobs, d->cap_jobs, d->njobs + 1, "collectives", e));
+    d->jobs[d->njobs++] = job;
+    d->asked++;
+    pthread_cond_broadcast(&d->change);
+    return 0;
+}
+
+int ddp_fetch(struct ddp *d, void *arena, int piece, uint64_t *ticket, struct err *e)
+{
+    pthread_mutex_lock(&d->lock);
+    int rc = ask(d, (struct ddp_job){piece, arena}, e);
+    *ticket = d->asked;
+    pthread_mutex_unlock(&d->lock);
+    return rc;
+}
+
+int ddp_fetched(struct ddp *d, uint64_t ticket, struct err *e)
+{
+    const int64_t start = clock_ns();
+    pthread_mutex_lock(&d->lock);
+    /* No deadline of its own: every collective has one. */
+    while (d->served < ticket && !d->failed.code)
+        pthread_cond_wait(&d->change, &d->lock);
+    int rc = d->failed.code ? err_set(e, d->failed.code, "%s", d->failed.text) : 0;
+    d->stats.exposed_ns += clock_ns() - start;
+    pthread_mutex_unlock(&d->lock);
+    return rc;
 }
 
 /* Buckets below k may go. */
@@ -87,10 +124,12 @@ static int release(struct ddp *d, int k, struct err *e)
         else
             d->failed.code = rc;
     }
-    if (k > d->complete) {
-        d->complete = k;
-        pthread_cond_broadcast(&d->change);
+    while (d->has_thread && d->complete < k && !d->failed.code) {
+        rc = ask(d, (struct ddp_job){d->complete, NULL}, &d->failed);
+        d->complete += rc == 0;
+        d->failed.code = rc;
     }
+    d->complete = k > d->complete ? k : d->complete;
     if (d->failed.code)
         rc = err_set(e, d->failed.code, "%s", d->failed.text);
     pthread_mutex_unlock(&d->lock);
@@ -164,10 +203,10 @@ static int on_all_sum(void *ctx, void *buf, size_t n, enum dtype t, void *stream
 {
     struct ddp *d = ctx;
     int64_t start = clock_ns();
-    struct comm *c = ddp_comm(d, LAYOUT_BATCH);
+    struct comm *c = ddp_group(d, LAYOUT_BATCH);
     int rc = c->ops->all_reduce(c, COMM_STATISTICS, buf, n, t, COMM_SUM, stream, e);
     int64_t took = clock_ns() - start;
-    tell_watch(d, -1, false, start, took);
+    tell_watch(d, DDP_WATCH_STATISTICS, false, start, took);
     pthread_mutex_lock(&d->lock);
     d->stats.statistics_ns += took;
     pthread_mutex_unlock(&d->lock);
@@ -179,8 +218,8 @@ static void tell_comms(struct ddp *d, void *buf, size_t bytes, bool lend)
 {
     static const enum layout_group groups[] = {LAYOUT_BATCH, LAYOUT_DATA};
     for (int i = 0; i < 2; i++) {
-        struct comm *c = ddp_comm(d, groups[i]);
-        if (!c || (i > 0 && c == ddp_comm(d, groups[0])))
+        struct comm *c = ddp_group(d, groups[i]);
+        if (!c || (i > 0 && c == ddp_group(d, groups[0])))
             continue;
         if (lend && c->ops->lend)
             c->ops->lend(c, COMM_GRADIENTS, buf, bytes);
@@ -201,14 +240,6 @@ static int alloc_half(struct ddp *d, size_t n, struct err *e)
     return 0;
 }
 
-static size_t largest_part(const struct ownership *own)
-{
-    size_t most = 0;
-    for (int k = 0; k < own->npieces; k++)
-        most = own->pieces[k].part > most ? own->pieces[k].part : most;
-    return most;
-}
-
 static int alloc_part(struct ddp *d, size_t n, struct err *e)
 {
     if (n == 0)
@@ -226,8 +257,8 @@ static int plan(struct ddp *d, struct err *e)
                        own->pieces[own->npieces - 1].part == 0;
     d->stats.buckets = d->buckets = own->npieces + (d->n_tail > 0 && !rides);
     d->sheds = ownership_is_cut(own, OWNERSHIP_GRADIENTS) && !d->async;
-    d->window = 2 * ownership_largest_piece(own);
-    TRY(alloc_part(d, largest_part(own), e));
+    d->window = ownership_window(own);
+    TRY(alloc_part(d, ownership_largest_part(own), e));
     return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, ownership_largest_piece(own), e) : 0;
 }
 
@@ -241,7 +272,7 @@ static int start_thread(struct ddp *d, struct err *e)
 /* With others. */
 static int open_groups(struct ddp *d, const struct ddp_options *o, struct err *e)
 {
-    const bool blocks = ddp_comm(d, LAYOUT_BATCH)->ops->host_buffers;
+    const bool blocks = ddp_group(d, LAYOUT_BATCH)->ops->host_buffers;
     d->hooks.ready = on_ready;
     d->hooks.all_sum = d->idle.all_sum = o->sync_bn ? on_all_sum : NULL;
     d->hooks.captured = on_captured;
@@ -289,7 +320,7 @@ int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->change, NULL);
     int rc = check_groups(d, e);
-    if (rc == 0 && ddp_comm(d, LAYOUT_BATCH))
+    if (rc == 0 && ddp_group(d, LAYOUT_BATCH))
         rc = open_groups(d, o, e);
     if (rc < 0) {
         ddp_destroy(d);
@@ -303,7 +334,7 @@ int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const
 static void reclaim(struct ddp *d)
 {
     void *const lent[] = {d->half, d->reduce};
-    const struct comm *c = ddp_comm(d, LAYOUT_BATCH);
+    const struct comm *c = ddp_group(d, LAYOUT_BATCH);
     if (!c || !c->ops->reclaim)
         return;
     if (d->side)
@@ -340,6 +371,7 @@ void ddp_destroy(struct ddp *d)
     release_memory(d, d->half);
     release_memory(d, d->part);
     free(d->kept);
+    free(d->jobs);
     free(d);
 }
 
@@ -360,7 +392,7 @@ const struct run_hooks *ddp_idle_hooks(struct ddp *d)
 
 void ddp_begin(struct ddp *d, bool reduce)
 {
-    d->active = reduce && ddp_comm(d, LAYOUT_BATCH);
+    d->active = reduce && ddp_group(d, LAYOUT_BATCH);
     d->ready_to = 0;
     pthread_mutex_lock(&d->lock);
     d->complete = d->done = 0; /* ddp_wait() saw all of them done, or the communication thread end with an error */

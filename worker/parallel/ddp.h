@@ -16,6 +16,9 @@
  * the arena is address space, and memory is what this rank owns and a few buckets. A step of several parts reduces each
  * of them, and ddp_keep() adds them up. A device with streams keeps the whole arena, and reduces the last part alone.
  *
+ * Where parameters are cut, too (ZeRO 3, residency.h), the same thread gathers them piece by piece, in the order in which
+ * all was asked for: gathers between buckets.
+ *
  * On a device with streams (device_ops.async) nobody waits where collectives are enqueued (nccl):
  *
  *   compute        backward ....... | ready: event          tail |------. join | update
@@ -38,7 +41,9 @@ struct comm;
 struct ddp;
 struct err;
 
-/* Who wants to know when reductions ran, times as clock_ns(). bucket -1: statistics. own_thread: not on the training
+enum { DDP_WATCH_STATISTICS = -1, DDP_WATCH_GATHER = -2 };
+
+/* Who wants to know when reductions ran, times as clock_ns(). bucket: or DDP_WATCH_*. own_thread: not on the training
  * thread. */
 struct ddp_watch {
     void *ctx;
@@ -89,6 +94,15 @@ int ddp_wait(struct ddp *d, struct err *e);
  * now on sees them. Training thread, between ddp_wait() and ddp_begin(). */
 int ddp_gather(struct ddp *d, void *arena, struct err *e);
 
+/* What others own of a piece comes into an arena, which is host memory, as above: on the communication thread, behind
+ * what has been asked for so far. *ticket: for ddp_fetched(), which waits until it has come; or for the error that any
+ * of it had. Training thread. */
+int ddp_fetch(struct ddp *d, void *arena, int piece, uint64_t *ticket, struct err *e);
+int ddp_fetched(struct ddp *d, uint64_t ticket, struct err *e);
+
+/* The communicator of a group that others are in; else NULL. Borrowed. */
+struct comm *ddp_group(const struct ddp *d, enum layout_group g);
+
 /* v[0..n) becomes its sum over the batch group. Training thread, between ddp_wait() and ddp_begin(). */
 int ddp_sum(struct ddp *d, double *v, size_t n, struct err *e);
 
@@ -97,8 +111,8 @@ int ddp_check(struct ddp *d, struct err *e);
 
 struct ddp_stats {
     int buckets;           /* of a step; 0 for a rank alone */
-    int64_t comm_ns;       /* time spent reducing buckets, sum over steps (host backends) */
-    int64_t exposed_ns;    /* time the training thread waited in ddp_wait() */
+    int64_t comm_ns;       /* time spent on buckets and pieces, sum over steps (host backends) */
+    int64_t exposed_ns;    /* time the training thread waited in ddp_wait(), ddp_fetched() */
     int64_t statistics_ns; /* time the training thread spent in all_sum */
 };
 void ddp_stats(const struct ddp *d, struct ddp_stats *ret);

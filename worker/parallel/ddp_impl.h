@@ -7,6 +7,12 @@
 #include "common/base/err.h"
 #include "worker/parallel/ddp.h"
 
+/* For the communication thread: reduce bucket `piece`; arena: gather that piece of it instead. */
+struct ddp_job {
+    int piece;
+    char *arena;
+};
+
 struct ddp {
     struct comm *groups[LAYOUT_GROUPS];
     const struct ownership *own;
@@ -33,8 +39,11 @@ struct ddp {
     bool has_thread;
     pthread_mutex_t lock; /* the rest */
     pthread_cond_t change;
-    int complete, done; /* buckets of this step */
-    int captured;       /* buckets that the last captured run took along */
+    struct ddp_job *jobs; /* of the communication thread; those asked - served of them that come last are to be done */
+    size_t njobs, cap_jobs;
+    uint64_t asked, served; /* jobs so far */
+    int complete, done;     /* buckets of this step */
+    int captured;           /* buckets that the last captured run took along */
     bool leaving;
     struct err failed; /* code 0: none */
     struct ddp_stats stats;
@@ -44,13 +53,12 @@ struct ddp {
 int ddp_fork(struct ddp *d, struct err *e);
 int ddp_join(struct ddp *d, struct err *e);
 
-/* The communicator of a group that others are in; else NULL. */
-struct comm *ddp_comm(const struct ddp *d, enum layout_group g);
-
 /* Bucket k; what comes after the pieces is the tail alone. */
 struct ownership_piece ddp_bucket(const struct ddp *d, int k);
 
 /* Sum it over its group, the tail with the last one. Blocks, or is enqueued on stream; any one thread. */
 int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e);
+/* What others own of piece k comes into an arena of parameters. */
+int ddp_gather_piece(struct ddp *d, int k, char *arena, struct err *e);
 
 #endif

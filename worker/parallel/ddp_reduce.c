@@ -3,13 +3,12 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "worker/comm/comm.h"
+#include "worker/parallel/pages.h"
 #include "worker/parallel/wire.h"
 
-struct comm *ddp_comm(const struct ddp *d, enum layout_group g)
+struct comm *ddp_group(const struct ddp *d, enum layout_group g)
 {
     return d->groups[g] && d->groups[g]->world > 1 ? d->groups[g] : NULL;
 }
@@ -64,13 +63,9 @@ static struct ownership_range own_part(const struct ddp *d, const struct ownersh
     return ownership_part(p, ownership_group(d->own, p->group).index);
 }
 
-/* The pages that hold nothing but elements [first, end) are gone; they are zero when they are next looked at. */
 static void shed(const struct ddp *d, size_t first, size_t end)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)element(d, first) + page - 1,
-                    to = (uintptr_t)element(d, end) / page * page;
-    if (from / page * page < to) /* where that fails, more memory is in use */
-        (void)madvise((void *)(from / page * page), to - from / page * page, MADV_DONTNEED);
+    pages_drop(d->reduce, first * dtype_size(d->real), end * dtype_size(d->real));
 }
 
 static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, void *stream, struct err *e)
@@ -99,7 +94,7 @@ struct ownership_piece ddp_bucket(const struct ddp *d, int k)
 int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
 {
     const struct ownership_piece p = ddp_bucket(d, k);
-    struct comm *c = ddp_comm(d, p.group);
+    struct comm *c = ddp_group(d, p.group);
     size_t first = p.first, end = p.end + (k == d->buckets - 1 ? d->n_tail : 0);
     if (!c)
         return 0;
@@ -112,9 +107,13 @@ int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
     return first < end ? all_reduce(c, element(d, first), end - first, d->real, stream, e) : 0;
 }
 
-static int gather_piece(struct ddp *d, struct comm *c, const struct ownership_piece *p, char *arena, struct err *e)
+int ddp_gather_piece(struct ddp *d, int k, char *arena, struct err *e)
 {
+    const struct ownership_piece *p = &d->own->pieces[k];
     const size_t elem = dtype_size(d->real);
+    struct comm *c = ddp_group(d, p->group);
+    if (p->part == 0 || !c)
+        return 0;
     TRY(copy(d, d->part, arena + own_part(d, p).first * elem, p->part, d->side, e));
     return c->ops->all_gather(c, COMM_GRADIENTS, d->part, arena + p->first * elem, p->part * elem, d->side, e);
 }
@@ -122,12 +121,8 @@ static int gather_piece(struct ddp *d, struct comm *c, const struct ownership_pi
 int ddp_gather(struct ddp *d, void *arena, struct err *e)
 {
     TRY(d->part ? ddp_fork(d, e) : 0);
-    for (int k = 0; k < d->own->npieces; k++) {
-        const struct ownership_piece *p = &d->own->pieces[k];
-        struct comm *c = ddp_comm(d, p->group);
-        if (p->part && c)
-            TRY(gather_piece(d, c, p, arena, e));
-    }
+    for (int k = 0; k < d->own->npieces; k++)
+        TRY(ddp_gather_piece(d, k, arena, e));
     return d->part ? ddp_join(d, e) : 0;
 }
 
@@ -163,6 +158,6 @@ int ddp_keep(struct ddp *d, bool first, bool last, struct err *e)
 
 int ddp_sum(struct ddp *d, double *v, size_t n, struct err *e)
 {
-    struct comm *c = ddp_comm(d, LAYOUT_BATCH);
+    struct comm *c = ddp_group(d, LAYOUT_BATCH);
     return c ? c->ops->all_reduce(c, COMM_CONTROL, v, n, DT_F64, COMM_SUM, NULL, e) : 0;
 }

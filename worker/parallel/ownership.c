@@ -45,6 +45,18 @@ struct run {
     enum layout_group group;
 };
 
+/* Where the place of the parameter that has element `at` ends; the end of the run behind the last one. */
+static size_t param_end(const struct program *p, const struct run *r, size_t at)
+{
+    size_t end = r->end;
+    for (int i = 0; i < p->nparams; i++) {
+        const size_t one = program_param_end(p, &p->params[i]);
+        if (p->params[i].role == PARAM_TRAIN && one > at && one < end)
+            end = one;
+    }
+    return end;
+}
+
 static enum layout_group group_of(const struct param *q)
 {
     return q->sharded ? LAYOUT_DATA : LAYOUT_BATCH;
@@ -83,8 +95,18 @@ static size_t piece_end(const struct sizes *z, const struct run *r, size_t at)
     return left == last ? r->end : at + min_size(z->most, left - last);
 }
 
+/* The same where parameters are gathered: with the parameter that makes it as much as a small one. r has whole units. */
+static size_t gathered_end(const struct program *p, const struct sizes *z, const struct run *r, size_t unit, size_t at)
+{
+    size_t end = at;
+    while (end < r->end && end - at < z->small)
+        end = r->first + (param_end(p, r, end) - r->first + unit - 1) / unit * unit;
+    return min_size(min_size(end, r->end), at + z->most);
+}
+
 /* Pieces of whole units, and the rest. */
-static int cut_run(struct ownership *own, const struct run *r, const struct sizes *z, int cap, struct err *e)
+static int cut_run(struct ownership *own, const struct program *p, const struct run *r, const struct sizes *z, int cap,
+                   struct err *e)
 {
     const size_t ranks = (size_t)ownership_group(own, r->group).count;
     const bool cut = own->layout.zero > 0 && ranks > 1;
@@ -93,7 +115,8 @@ static int cut_run(struct ownership *own, const struct run *r, const struct size
     const struct sizes by_unit = {.small = (z->small + unit - 1) / unit * unit,
                                   .most = (z->most + unit - 1) / unit * unit};
     for (size_t at = r->first, end; at < whole.end; at = end) {
-        end = piece_end(&by_unit, &whole, at);
+        end = cut && own->layout.zero == 3 ? gathered_end(p, &by_unit, &whole, unit, at)
+                                           : piece_end(&by_unit, &whole, at);
         TRY(add_piece(own, cap, (struct ownership_piece){at, end, r->group, cut ? (end - at) / ranks : 0}, e));
     }
     return add_piece(own, cap, (struct ownership_piece){whole.end, r->end, r->group, 0}, e);
@@ -104,13 +127,13 @@ static int list_pieces(struct ownership *own, const struct program *p, const str
     int runs = 0;
     for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end))
         runs++;
-    const int cap = (int)(own->n_train / z->most) + 4 * runs + 1;
+    const int cap = (int)(own->n_train / min_size(z->small, z->most)) + 4 * runs + 1;
     own->pieces = calloc((size_t)cap, sizeof *own->pieces);
     own->owned = calloc((size_t)cap, sizeof *own->owned);
     if (!own->pieces || !own->owned)
         return err_errno(e, ENOMEM, "%d pieces of an arena", cap);
     for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end))
-        TRY(cut_run(own, &r, z, cap, e));
+        TRY(cut_run(own, p, &r, z, cap, e));
     return 0;
 }
 
@@ -187,7 +210,7 @@ size_t ownership_elements(const struct ownership *own, enum ownership_arena a)
 size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i)
 {
     int k = 0;
-    if (!ownership_is_cut(own, a))
+    if (a != OWNERSHIP_MOMENTS || !ownership_is_cut(own, a))
         return i;
     while (k < own->nowned && i >= own->owned[k].end)
         k++;
@@ -246,4 +269,18 @@ size_t ownership_largest_piece(const struct ownership *own)
     for (int k = 0; k < own->npieces; k++)
         most = own->pieces[k].end - own->pieces[k].first > most ? own->pieces[k].end - own->pieces[k].first : most;
     return most;
+}
+
+size_t ownership_largest_part(const struct ownership *own)
+{
+    size_t most = 0;
+    for (int k = 0; k < own->npieces; k++)
+        most = own->pieces[k].part > most ? own->pieces[k].part : most;
+    return most;
+}
+
+/* Where parameters are gathered in the same order as gradients are reduced, more would only wait. */
+size_t ownership_window(const struct ownership *own)
+{
+    return (ownership_is_cut(own, OWNERSHIP_PARAMS) ? 1 : 2) * ownership_largest_piece(own);
 }

@@ -23,6 +23,11 @@
  *   averages       -              H          H       H       own
  *   statistics     batch group    H          H       H       H
  *
+ * With zero = 3 a piece is also what is gathered at once: some parameters side by side, at least a small bucket's worth,
+ * or a part of a large one. Where parameters are padded to a unit of all ranks (program_align()) a piece ends where a
+ * parameter does. Of moments only what is owned has a place, side by side. The other arenas are address space: their
+ * elements stay where they are, memory is there for what is owned, and for the rest while it is used.
+ *
  * Averages are held as the parameters are: a model is evaluated with them. All ranks of a group find the same pieces of
  * it, in the same order. Where in the arena they are differs, if parts of split parameters before them are uneven. */
 #ifndef CRUN_WORKER_OWNERSHIP_H
@@ -47,7 +52,7 @@ struct ownership_piece {
     size_t part;             /* elements of a rank's part; 0: not cut */
 };
 
-/* [first, end) of the arena. kept: where its first element is in an arena of which only what is owned is kept. */
+/* [first, end) of the arena. kept: where its first element is among the moments, of which only what is owned is kept. */
 struct ownership_range {
     size_t first, end, kept;
 };
@@ -77,7 +82,7 @@ void ownership_finish(struct ownership *own);
 
 struct layout_ranks ownership_group(const struct ownership *own, enum layout_group g); /* of this rank */
 
-/* Does this rank keep only what it owns of an arena, side by side? Else all of it. */
+/* Does this rank keep only what it owns of an arena? Else all of it. */
 bool ownership_is_cut(const struct ownership *own, enum ownership_arena a);
 size_t ownership_elements(const struct ownership *own, enum ownership_arena a); /* that this rank keeps */
 
@@ -89,8 +94,11 @@ bool ownership_is_spread(const struct ownership *own);
 struct ownership_range ownership_part(const struct ownership_piece *piece, int index);
 
 size_t ownership_largest_piece(const struct ownership *own); /* elements, at least 1: what a buffer for any takes */
+size_t ownership_largest_part(const struct ownership *own);  /* of a rank; 0: nothing is cut */
+/* Elements of gradients that wait to be reduced, at most, where they are cut: then backward waits. */
+size_t ownership_window(const struct ownership *own);
 
-/* Where element i, which this rank keeps, is in what it keeps of the arena. */
+/* Where element i, which this rank keeps, is in its memory of the arena. */
 size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i);
 
 /* Of a parameter, elements that lie side by side both in the whole parameter, row-major as checkpoints hold it, and in

@@ -231,13 +231,13 @@ static void lay_out(struct program *p)
         for (int k = 0; k < 2; k++)
             if (op->param[k] >= 0) {
                 p->params[op->param[k]].offset = p->n_train;
-                p->n_train += arena_padded(p->params[op->param[k]].count);
+                p->n_train = program_param_end(p, &p->params[op->param[k]]);
             }
     }
     for (int i = 0; i < p->nparams; i++)
         if (p->params[i].role == PARAM_STAT) {
             p->params[i].offset = p->n_stats;
-            p->n_stats += arena_padded(p->params[i].count);
+            p->n_stats = program_param_end(p, &p->params[i]);
         }
     p->n_reduce = p->n_train + p->n_stats + METRIC_N;
 }

@@ -20,11 +20,6 @@ static inline struct builder *builder_of(struct program *p)
     return (struct builder *)p;
 }
 
-static inline size_t arena_padded(size_t count)
-{
-    return (count + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-}
-
 /* Remember the first error only: later ones follow from it. Returns -1, an id that every building function takes
  * silently. */
 int builder_fail(struct builder *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

@@ -368,6 +368,18 @@ const struct param *program_param_from(const struct program *p, size_t at)
     return next;
 }
 
+void program_align(struct program *p, size_t elements)
+{
+    assert(elements > 0 && elements % ARENA_ALIGN == 0);
+    p->align = elements;
+}
+
+size_t program_param_end(const struct program *p, const struct param *q)
+{
+    const size_t align = q->role == PARAM_TRAIN && p->align ? p->align : ARENA_ALIGN;
+    return q->offset + (q->count + align - 1) / align * align;
+}
+
 int64_t param_whole_size(const struct param *p, int dim)
 {
     return p->sharded && dim == p->shard_dim ? p->shard_whole : p->shape[dim];

@@ -9,7 +9,7 @@
  *
  * Arenas, all of the device's `real` type (f64 on ref, f32 elsewhere), element offsets in struct param:
  *   params   trainable parameters in backward order: the gradient that is complete first comes first; each padded to 16
- *            elements
+ *            elements, or to what program_align() says
  *   stats    BN running means and variances
  *   reduce   [0, n_train) gradients at the offsets of params; [n_train, n_train + n_stats) this step's BN statistics at
  *            the offsets of stats; then METRIC_N metrics. Everything in it is a *sum over samples* (statistics times
@@ -162,6 +162,7 @@ struct program {
     int channels, height, width; /* of the images */
     float mean[4], std[4];       /* OP_INPUT, per channel, of values in [0,1] */
     char arch[32];
+    size_t align; /* elements, a multiple of 16: each parameter takes a multiple of it */
 };
 
 /* --- building (worker/model/, tests). Functions return the id of the new tensor; errors are remembered and reported by
@@ -182,6 +183,10 @@ int program_avgpool(struct program *p, const char *name, int x);
 int program_linear(struct program *p, const char *name, int x, int k);
 void program_xent(struct program *p, int logits);
 
+/* Pad each trainable parameter to a multiple of `elements`, itself one of 16: so that many ranks can own equal parts of
+ * it. Before program_differentiate(). */
+void program_align(struct program *p, size_t elements);
+
 /* Append the backward list, drop gradients nobody reads (of the images), lay out the arenas. Without a XENT op
  * gradients start at a tensor "d <last output>" that the caller fills (tests of single ops; there the gradient of every
  * free tensor is kept). Returns 0 or -EINVAL with the first building error. */
@@ -192,6 +197,7 @@ int program_find_param(const struct program *p, const char *name);  /* -1 if non
 /* The trained parameter that lies first in the arena from element `at` on; NULL: none does (one without
  * elements lies nowhere). The list has them in no particular order. */
 const struct param *program_param_from(const struct program *p, size_t at);
+size_t program_param_end(const struct program *p, const struct param *q); /* of its place in an arena, with padding */
 size_t program_trainable(const struct program *p); /* number of trainable parameters, padding excluded */
 
 /* Initial value of element i of a parameter: a function of (seed, name, element of the whole parameter), equal on every

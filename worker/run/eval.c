@@ -7,6 +7,7 @@
 #include "worker/comm/comm.h"
 #include "worker/data/loader/loader.h"
 #include "worker/device/device.h"
+#include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/state/divergence.h"
 #include "worker/state/state.h"
@@ -47,7 +48,7 @@ static void add_sums(struct eval_result *to, const struct eval_result *r)
 static int agree_to_stop(const struct state *s, struct comm *c, bool *stop, struct err *e)
 {
     int64_t any = *stop;
-    if (s->program->group == 1)
+    if (s->program->group == 1 && !ownership_is_cut(s->own, OWNERSHIP_PARAMS))
         return 0;
     TRY(c->ops->all_reduce(c, COMM_CONTROL, &any, 1, DT_I64, COMM_MAX, NULL, e));
     *stop = any > 0;
@@ -79,5 +80,5 @@ int evaluate(struct state *s, struct plan *plan, struct loader *l, int64_t steps
                                 .bad = sums[BAD],
                                 .seconds = all.seconds,
                                 .stopped = sums[STOP] > 0};
-    return isfinite(ret->loss) ? 0 : divergence_of_weights(s, ret->loss / ret->count, e);
+    return isfinite(ret->loss) ? 0 : divergence_of_weights(s, c, ret->loss / ret->count, e);
 }

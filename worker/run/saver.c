@@ -43,8 +43,15 @@ static int64_t patience_ms(const struct saver *v)
 
 void saver_close(struct saver *v, bool failed)
 {
+    if (!v->writer)
+        return;
     snapshot_writer_close(v->writer, failed ? LEAVE_MS : patience_ms(v));
     v->writer = NULL;
+}
+
+bool saver_is_idle(const struct saver *v)
+{
+    return !v->writer || !snapshot_writer_busy(v->writer);
 }
 
 /* What became of the last save goes into the journal. < 0: it failed. */

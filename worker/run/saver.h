@@ -26,8 +26,11 @@ struct saver {
 
 /* Takes the host memory of a copy of the state. */
 int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, struct err *e);
-/* failed: a write that takes long is not waited for. */
+/* failed: a write that takes long is not waited for. One that was never opened, too. */
 void saver_close(struct saver *v, bool failed);
+
+/* Nothing is being written. */
+bool saver_is_idle(const struct saver *v);
 
 /* Will saver_step() want to save at this position? For those who must see to it that the state is of that step. */
 bool saver_due(const struct saver *v, const struct position *at, bool over);

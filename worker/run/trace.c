@@ -47,7 +47,8 @@ static void on_op(void *ctx, const char *label, const char *kernel, int op, int6
 static void on_reduction(void *ctx, int bucket, bool own_thread, int64_t start_ns, int64_t end_ns)
 {
     const struct trace *t = ctx;
-    char name[48] = "all-reduce statistics";
+    char name[48];
+    snprintf(name, sizeof name, bucket == DDP_WATCH_GATHER ? "gather parameters" : "all-reduce statistics");
     if (bucket >= 0)
         snprintf(name, sizeof name, "all-reduce bucket %d", bucket);
     timeline_put(t->timeline, &(struct timeline_event){.track = own_thread ? TIMELINE_COLLECTIVES : TIMELINE_TRAINING,

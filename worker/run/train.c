@@ -7,7 +7,9 @@
  * place to the next (next_place()): the end of an epoch or of the run, a comparison of replicas, a checkpoint. There
  * the state is of `at`.
  * What goes wrong:
- *   - a peer dies: a collective fails; wait for the launcher's verdict, else end with the error
+ *   - a peer dies: a collective fails; wait for the launcher's verdict, else end with the error. Where crun holds this
+ *     process (hold.h) it lets go of the round, and with the next one goes on from the state that it has, or from that
+ *     of the rank which is furthest (settle.h)
  *   - a checkpoint cannot be written: training goes on, the last one must succeed */
 #include "worker/run/train.h"
 
@@ -15,6 +17,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -35,16 +38,19 @@
 #include "worker/run/mem_report.h"
 #include "worker/run/rate.h"
 #include "worker/run/saver.h"
+#include "worker/run/settle.h"
 #include "worker/run/spare.h"
 #include "worker/run/step.h"
 #include "worker/run/trace.h"
+#include "worker/session/hold.h"
 #include "worker/session/session.h"
 #include "worker/session/stop.h"
 #include "worker/snapshot/output_folder.h"
 #include "worker/snapshot/pretrained.h"
 #include "worker/state/replicas.h"
 
-#define VERDICT_MS 5000 /* longer than any launcher needs to notice a death */
+#define VERDICT_MS 5000  /* longer than any launcher needs to notice a death */
+#define ROUND_LOOK_S 0.2 /* a rank that is held looks so often whether its last save is on the disk */
 
 struct run {
     const struct train_config *cfg;
@@ -54,6 +60,7 @@ struct run {
     int64_t steps;   /* of this process, begun */
     int64_t stop_at; /* ranks agreed to stop: at the latest after so many updates; 0: no */
     struct position at;
+    bool has_state; /* what is in memory is of `at` */
     struct schedule schedule;
     struct step step;
     struct eval_result last; /* count 0: nothing evaluated yet */
@@ -209,13 +216,19 @@ static bool stop_now(const struct run *r)
     return r->stop_at && (r->at.updates >= r->stop_at || epoch_over(r));
 }
 
+static bool leave_evaluation(void)
+{
+    return stop_wanted() || hold_wanted();
+}
+
 static int evaluate_test_set(struct run *r, struct eval_result *v, struct err *e)
 {
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_EVALUATION);
     int64_t start = clock_ns();
     const struct eval_watch watch = journal_watch(&r->journal, &r->s);
-    TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, stop_wanted, &watch, v, e));
+    TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, leave_evaluation, &watch, v,
+                 e));
     trace_long_span(&r->trace, "evaluation", "evaluation", start);
     if (!v->stopped && v->count == 0)
         return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
@@ -249,6 +262,19 @@ static int check_loss(const struct run *r, struct err *e)
                    (long long)r->at.epoch + 1, loss, most);
 }
 
+static int nothing_counted(const struct run *r, struct err *e)
+{
+    const struct train_config *cfg = r->cfg;
+    const long long epoch = (long long)r->at.epoch + 1, ignored = (long long)cfg->ignore_index;
+    if (ignored >= 0 && ignored < r->s.program->classes)
+        return err_set(
+            e, ERR_DATA,
+            "not one image of %s counted in epoch %lld: each is of class %lld (--ignore-index %lld), or could "
+            "not be decoded",
+            cfg->train_data, epoch, ignored, ignored);
+    return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data, epoch);
+}
+
 /* *ret_stop: some rank wants to stop; the epoch's end is then still to be handled. */
 static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
 {
@@ -257,8 +283,7 @@ static int end_epoch(struct run *r, bool *ret_stop, struct err *e)
     bool last = training_over(r), due = last || (cfg->eval_every && (r->at.epoch + 1) % cfg->eval_every == 0);
     bool evaluated = due && r->s.test_set;
     if (r->at.step > 0 && r->at.epoch_count == 0 && !r->s.state.loss_scale.skipped)
-        return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data,
-                       (long long)r->at.epoch + 1);
+        return nothing_counted(r, e);
     TRY(check_loss(r, e));
     if (evaluated) {
         TRY(evaluate_test_set(r, &v, e));
@@ -337,6 +362,33 @@ static int resume(struct run *r, struct err *e)
     return resumed;
 }
 
+/* Can a rank of this run outlive a round? The same on all ranks. Not where ranks hold parts of the state; nor on a device
+ * that goes on by itself, whose graphs hold communicators, and which applies a step before anybody knows whether its sums
+ * are whole; nor where ranks meet before the first step for more than the state. */
+static bool outlives_rounds(const struct run *r)
+{
+    const struct session *s = &r->s;
+    return s->layout.tensor == 1 && s->layout.zero == 0 && !s->device->ops->async && !r->cfg->timeline &&
+           !r->cfg->mem_report && !r->cfg->evaluate;
+}
+
+/* Of a rank that has it, where this is a round after another one; else from a checkpoint. > 0: it was taken up. */
+static int take_up(struct run *r, const struct env_contract *env, bool *ret_settled, struct err *e)
+{
+    struct settled mine = {.at = r->at, .scale = r->s.state.loss_scale, .epoch_bad = r->epoch_bad};
+    const bool is_first = env->round <= 0 || env->restart_count == 0; /* without crun ranks may count differently */
+    *ret_settled = false;
+    if (is_first || !outlives_rounds(r))
+        return resume(r, e);
+    const int rc = settle(&r->s.state, r->s.comm, &r->has_state, &mine, e);
+    if (rc <= 0)
+        return rc < 0 ? rc : resume(r, e);
+    *ret_settled = true;
+    r->at = mine.at;
+    r->epoch_bad = mine.epoch_bad;
+    return 1;
+}
+
 /* Nothing is left that may be refused. late: the timeline lies where an older run's checkpoints may have been. */
 static int take_folders(struct run *r, const struct env_contract *env, bool late, struct err *e)
 {
@@ -378,7 +430,8 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
                                      train_config_allreduce(r->cfg) != ALLREDUCE_FP32};
     const bool late = trace_in_checkpoints(r->cfg);
     TRY(late ? 0 : trace_open(&r->trace, &r->s, env, true, e));
-    int resumed = resume(r, e);
+    bool settled;
+    int resumed = take_up(r, env, &settled, e);
     TRY(resumed);
     if (!resumed && r->cfg->pretrained)
         TRY(pretrained_load(&r->s.state, r->s.comm, r->cfg->pretrained, e));
@@ -389,24 +442,29 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
         r->at.rate_workers = r->s.batch.count;
         r->at.rate_batch = r->cfg->batch_size;
     }
+    r->has_state = true;
     if (replicas_check(&r->s.state, r->s.comm, e) < 0)
         return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
+    r->stop_at = 0;
     r->step.updates = r->at.updates - r->s.state.loss_scale.skipped - r->at.moments_from;
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     const double workers = rate_workers(r->cfg, r->at.rate_workers, r->at.rate_batch);
     r->schedule = rate_schedule(r->cfg, workers, r->s.steps_per_epoch, r->s.total_steps);
     TRY(schedule_check(&r->schedule, e));
-    TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
+    if (!r->saver.writer)
+        TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
     TRY(take_folders(r, env, late, e));
     TRY(journal_open(&r->journal, &r->s, &r->at, resumed, (int)env->restart_count, command_line, e));
     if (r->journal.active && !resumed)
         session_banner(&r->s);
     if (resumed)
-        journal_say(&r->journal, "resumed from step %lld (epoch %lld, step %lld of %lld)", (long long)r->at.updates,
-                    (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
+        journal_say(&r->journal, "%s step %lld (epoch %lld, step %lld of %lld)",
+                    settled ? "goes on from" : "resumed from", (long long)r->at.updates, (long long)r->at.epoch + 1,
+                    (long long)r->at.step, (long long)r->s.steps_per_epoch);
     if (r->journal.active && loses_model(r))
         log_warn("train", "the model will not be saved: that takes --checkpoint-dir DIR");
-    r->started_ns = clock_ns();
+    if (!r->started_ns)
+        r->started_ns = clock_ns();
     return 0;
 }
 
@@ -462,27 +520,132 @@ static int only_evaluate(struct run *r, bool *ret_stop, struct err *e)
     return 0;
 }
 
+static int run_round(struct run *r, const struct env_contract *env, const char *command_line, int *ret_exit,
+                     struct err *e)
+{
+    bool stopped = false;
+    TRY(session_open_round(&r->s, env, e));
+    TRY(begin_run(r, env, command_line, e));
+    TRY((r->cfg->evaluate ? only_evaluate : loop)(r, &stopped, e));
+    return finish_run(r, stopped, ret_exit, e);
+}
+
+/* --- from round to round */
+
+/* Somebody else's fault, as far as this rank can see. */
+static bool is_others(int rc)
+{
+    return rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE || rc == -ECANCELED || rc == -EIO ||
+           rc == -ECONNREFUSED;
+}
+
+/* The folder of checkpoints, for whoever writes in the next round. */
+static void release_folder(struct run *r, bool failed)
+{
+    saver_close(&r->saver, failed);
+    if (r->s.lock_fd >= 0)
+        close(r->s.lock_fd);
+    r->s.lock_fd = -1;
+}
+
+/* A save that is being written is not given up: while the folder is locked nobody else writes there. */
+static int await_round(struct run *r, struct crun_info *ret, struct err *e)
+{
+    int rc;
+    while ((rc = hold_next_round(ret, ROUND_LOOK_S)) == -ETIMEDOUT)
+        if (saver_is_idle(&r->saver))
+            release_folder(r, false);
+    if (rc == -ECANCELED)
+        return err_set(e, rc, "stopped (%s) while no round was there", crun_stop_reason_name(crun_stop_reason()));
+    if (rc < 0)
+        return err_errno(e, -rc, "wait for the next round");
+    if (ret->rank != r->s.rank)
+        release_folder(r, false);
+    return 0;
+}
+
+static void enter_round(const struct run *r, struct env_contract *env, const struct crun_info *i)
+{
+    char prefix[32];
+    env->rank = i->rank;
+    env->world_size = i->world_size;
+    env->local_rank = i->local_rank;
+    env->local_world_size = i->local_world_size;
+    env->group_rank = i->group_rank;
+    env->group_world_size = i->group_world_size;
+    env->round = i->round;
+    env->restart_count = i->restart_count;
+    env->store_url = i->store;
+    env->restart_reason = "failure";
+    snprintf(prefix, sizeof prefix, "rank=%d", i->rank);
+    log_init((enum log_level)r->cfg->log_level, prefix);
+}
+
+/* A spare: all is made that needs no rank. Then it is as one that has let go of a round. */
+static int warm_up(struct run *r, struct env_contract *env, struct err *e)
+{
+    struct crun_info info;
+    TRY(session_warm_up(&r->s, e));
+    TRY(await_round(r, &info, e));
+    enter_round(r, env, &info);
+    return 0;
+}
+
+/* Let go of the broken round. What is open of it is closed; the state stays. */
+static int next_round(struct run *r, struct env_contract *env, struct err *e)
+{
+    struct crun_info info;
+    r->s.failed = true;
+    journal_close(&r->journal);
+    session_close_round(&r->s);
+    TRY(await_round(r, &info, e));
+    enter_round(r, env, &info);
+    return 0;
+}
+
+/* All rounds of this process. */
+static int run_rounds(struct run *r, const struct env_contract *env, const char *command_line, int *ret_exit,
+                      struct err *e)
+{
+    struct env_contract now = *env;
+    const bool is_spare = env->rank < 0;
+    TRY(outlives_rounds(r) ? hold_begin(e) : 0);
+    if (is_spare && !hold_is_on())
+        return err_set(e, ERR_USAGE, "--warm-spares: ranks of this run do not take one another's places");
+    int rc = is_spare ? warm_up(r, &now, e) : 0;
+    if (rc == -ECANCELED) { /* nobody needed it */
+        *ret_exit = EXIT_REQUEUE;
+        return 0;
+    }
+    if (rc == 0)
+        rc = run_round(r, &now, command_line, ret_exit, e);
+    while (is_others(rc) && hold_await(VERDICT_MS)) {
+        rc = next_round(r, &now, e);
+        if (rc == -ECANCELED) { /* it is to end, and nobody is there to agree with: what was saved last counts */
+            *ret_exit = EXIT_REQUEUE;
+            return 0;
+        }
+        if (rc == 0)
+            rc = run_round(r, &now, command_line, ret_exit, e);
+    }
+    if (is_others(rc) && crun_stop_reason() == CRUN_STOP_NONE && !hold_is_on()) /* nobody has said whose fault it is */
+        stop_await_verdict(VERDICT_MS);
+    return rc;
+}
+
 int train_run(const struct train_config *cfg, const struct env_contract *env, const char *command_line, int *ret_exit,
               struct err *e)
 {
     struct run r = {.cfg = cfg};
-    bool stopped = false, spare;
-    TRY(spare_is(cfg, env, &spare, e));
+    bool spare;
+    struct env_contract host = *env;
+    if (env->rank < 0) /* a warm spare, made like the last rank */
+        host.rank = env->world_size - 1, host.local_rank = env->local_world_size - 1;
+    TRY(spare_is(cfg, &host, &spare, e));
     if (spare)
         return spare_wait(cfg, env, ret_exit, e);
-    int rc = session_open(&r.s, cfg, env, e);
-    bool opened = rc == 0;
-    if (rc == 0)
-        rc = begin_run(&r, env, command_line, e);
-    if (rc == 0)
-        rc = (cfg->evaluate ? only_evaluate : loop)(&r, &stopped, e);
-    if (rc == 0)
-        rc = finish_run(&r, stopped, ret_exit, e);
-    bool others = rc == -ECONNRESET || rc == -ETIMEDOUT || rc == -EPIPE || rc == -ECANCELED;
-    if (others && crun_stop_reason() == CRUN_STOP_NONE) /* somebody else's fault, and nobody has said whose */
-        stop_await_verdict(VERDICT_MS);
-    if (!opened)
-        return rc;
+    TRY(session_open_host(&r.s, cfg, &host, e));
+    const int rc = run_rounds(&r, env, command_line, ret_exit, e);
     r.s.failed = rc < 0;
     saver_close(&r.saver, rc < 0);
     journal_close(&r.journal);

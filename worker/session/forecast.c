@@ -35,22 +35,11 @@ static void begin(struct session *s, const struct opened *o, int rank)
 
 static void end(struct session *s)
 {
-    struct plan **const plans[] = {&s->train_plan, &s->test_plan};
-    for (int i = 0; i < 2; i++) {
-        if (*plans[i])
-            s->device->ops->plan_close(*plans[i]);
-        *plans[i] = NULL;
-    }
+    session_close_plan(s, true);
+    session_close_plan(s, false);
     s->train_set = s->test_set = NULL; /* the first one's */
     s->device = NULL;
     session_close(s);
-}
-
-static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
-{
-    struct plan_options o = session_plan(s, training);
-    o.forecast = true;
-    return s->device->ops->plan(s->device, s->program, &o, ret, e);
 }
 
 /* like: a rank with the same program and the same share of a batch, whose plans are known; NULL: none is. */
@@ -61,18 +50,20 @@ static int look_at(struct session *s, const struct forecast_rank *like, struct f
     TRY(state_forecast(&s->state, s->device, s->program, &s->own, &state, e));
     stand_in_for_group(s);
     if (!like && !s->cfg->evaluate)
-        TRY(open_plan(s, true, &s->train_plan, e));
+        TRY(session_open_plan(s, true, true, e));
     if (!like && s->test_set)
-        TRY(open_plan(s, false, &s->test_plan, e));
+        TRY(session_open_plan(s, false, true, e));
     ret->place = layout_place(&s->layout, s->rank);
     memory_report(s, &ret->memory);
     ret->memory.resident_peak = ret->memory.device_peak = 0;
+    traffic_of_step(s, &ret->traffic);
     if (like) {
+        ret->memory.gathered = like->memory.gathered;
+        ret->traffic.parameters = like->traffic.parameters;
         ret->memory.activations = like->memory.activations;
         ret->memory.weights = like->memory.weights;
         ret->memory.workspace = like->memory.workspace;
     }
-    traffic_of_step(s, &ret->traffic);
     return 0;
 }
 

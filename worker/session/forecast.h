@@ -28,7 +28,7 @@ struct forecast {
 };
 
 /* Of a run of `world` ranks, local_world of them on each host. Opens the data sets and the device as rank 0 would; a
- * GPU's plans take its memory while they are counted. Errors as session_open(). */
+ * GPU's plans take its memory while they are counted. Errors as session_open_host(). */
 int forecast_make(struct forecast *ret, const struct train_config *cfg, int world, int local_world, struct err *e);
 void forecast_free(struct forecast *f);
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "worker/config/config.h"
+#include "worker/parallel/residency.h"
 #include "worker/program/program.h"
 #include "worker/session/session_build.h"
 
@@ -19,13 +20,16 @@ static void add_plan(const struct plan *pl, struct memory_report *r)
     r->workspace += (int64_t)m.workspace;
 }
 
-/* Where they are cut: what is owned, the sums that travel along, two buckets that wait and one that fills (ddp.h). */
+/* Where they are cut: what is owned, the sums that travel along, and of buckets that wait and the one that fills
+ * (ddp.h) what others own. And what is received of a bucket that is cut, or sent of a piece. */
 static int64_t gradient_bytes(const struct session *s)
 {
     const struct state *st = &s->state;
-    const size_t all = s->program->n_reduce, tail = all - s->program->n_train;
-    const size_t some = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) + tail + 3 * ownership_largest_piece(&s->own);
-    return (int64_t)state_bytes(st, state_sheds(st) && some < all ? some : all);
+    const size_t all = s->program->n_reduce, tail = all - s->program->n_train, part = ownership_largest_part(&s->own),
+                 most = ownership_largest_piece(&s->own);
+    const size_t some = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) + tail +
+                        (ownership_window(&s->own) / most + 1) * (most - part);
+    return (int64_t)state_bytes(st, state_sheds(st) ? (some < all ? some : all) + part : all);
 }
 
 static int64_t batch_bytes(const struct session *s, bool training)
@@ -34,13 +38,22 @@ static int64_t batch_bytes(const struct session *s, bool training)
     return (int64_t)loader_bytes(&o);
 }
 
+/* Training and evaluation take turns. */
+static int64_t gathered_bytes(const struct session *s)
+{
+    const size_t train = s->train_needs ? residency_peak(s->train_needs) : 0,
+                 test = s->test_needs ? residency_peak(s->test_needs) : 0;
+    return (int64_t)state_bytes(&s->state, train > test ? train : test);
+}
+
 void memory_report(const struct session *s, struct memory_report *ret)
 {
     const struct state *st = &s->state;
-    const int64_t params = (int64_t)state_bytes(st, s->program->n_train);
+    const int64_t params = (int64_t)state_bytes(st, ownership_elements(&s->own, OWNERSHIP_PARAMS));
     const int64_t stats = (int64_t)state_bytes(st, s->program->n_stats);
     struct rusage u;
     *ret = (struct memory_report){.parameters = params + stats,
+                                  .gathered = gathered_bytes(s),
                                   .gradients = gradient_bytes(s),
                                   .optimizer = (int64_t)state_bytes(st, st->n_moments) * (st->second ? 2 : 1),
                                   .averages = st->ema_params ? params + stats : 0};

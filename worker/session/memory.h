@@ -9,6 +9,7 @@ struct session;
 
 #define MEMORY_PARTS(X)                                                                                                \
     X(parameters, "parameters")     /* and running statistics */                                                       \
+    X(gathered, "gathered")         /* parameters of others, at most (ZeRO 3) */                                       \
     X(gradients, "gradients")       /* with the sums that travel with them */                                          \
     X(optimizer, "optimizer")       /* momentum, second moments */                                                     \
     X(averages, "averages")         /* --ema */                                                                        \

@@ -18,6 +18,7 @@
 #include "worker/parallel/ddp.h"
 #include "worker/parallel/groups.h"
 #include "worker/program/program.h"
+#include "worker/session/hold.h"
 #include "worker/session/memory.h"
 #include "worker/session/session_build.h"
 #include "worker/session/session_layout.h"
@@ -36,7 +37,7 @@ static int check_output(struct session *s, const struct env_contract *env, struc
 {
     s->writes = s->cfg->checkpoint_dir && !s->cfg->evaluate &&
                 (s->rank == layout_writer(&s->layout) || (s->cfg->checkpoint_per_node && env->local_rank == 0));
-    if (s->writes)
+    if (s->writes && s->lock_fd < 0)
         TRY(output_folder_take(s->cfg, s->resume, env->run_id, &s->lock_fd, &s->aside, e));
     return s->leads && s->cfg->log_dir && !s->cfg->evaluate ? path_make_writable(s->cfg->log_dir, e) : 0;
 }
@@ -57,17 +58,22 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     return optimizer_round(&s->state, &s->precision, e);
 }
 
-static int open_plan(struct session *s, bool training, struct plan **ret, struct err *e)
+/* The one there is goes on where it is of the same size. */
+static int open_plan(struct session *s, bool training, struct err *e)
 {
-    const struct plan_options o = session_plan(s, training);
-    return s->device->ops->plan(s->device, s->program, &o, ret, e);
+    const int batch = session_plan(s, training).batch;
+    if ((training ? s->train_plan : s->test_plan) && s->plan_batch[training] == batch)
+        return 0;
+    session_close_plan(s, training);
+    s->plan_batch[training] = batch;
+    return session_open_plan(s, training, false, e);
 }
 
 static int open_plans(struct session *s, struct err *e)
 {
     if (!s->cfg->evaluate)
-        TRY(open_plan(s, true, &s->train_plan, e));
-    return s->test_set ? open_plan(s, false, &s->test_plan, e) : 0;
+        TRY(open_plan(s, true, e));
+    return s->test_set ? open_plan(s, false, e) : 0;
 }
 
 /* Rank 0 first where planning takes measurements: the others take up what it found. */
@@ -80,10 +86,14 @@ static int plan_in_turn(struct session *s, struct err *e)
     return s->comm->rank == 0 ? 0 : open_plans(s, e);
 }
 
-static int open_loader(struct session *s, bool training, struct loader **ret, struct err *e)
+static int open_loader(struct session *s, bool training, struct loader **loader, struct err *e)
 {
     const struct loader_options o = session_loader(s, training);
-    return loader_create(ret, training ? s->train_set : s->test_set, &o, e);
+    if (*loader && s->loader_batch.index == s->batch.index && s->loader_batch.count == s->batch.count)
+        return 0;
+    loader_destroy(*loader);
+    *loader = NULL;
+    return loader_create(loader, training ? s->train_set : s->test_set, &o, e);
 }
 
 static int open_pipeline(struct session *s, struct err *e)
@@ -92,19 +102,22 @@ static int open_pipeline(struct session *s, struct err *e)
     TRY(sampler_check(&order, e));
     s->part = (int)session_part(s, true);
     s->parts = sampler_parts(&order);
+    free(s->weights);
+    s->weights = NULL;
     if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
         return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
     TRY(plan_in_turn(s, e));
     if (!s->cfg->evaluate)
         TRY(open_loader(s, true, &s->train_loader, e));
     s->steps_per_epoch = sampler_steps(&order);
-    if (!s->test_set)
-        return 0;
-    TRY(open_loader(s, false, &s->test_loader, e));
-    order = session_order(s, false);
-    s->test_steps = sampler_steps(&order);
-    if (s->cfg->eval_steps && s->cfg->eval_steps < s->test_steps)
-        s->test_steps = s->cfg->eval_steps;
+    if (s->test_set) {
+        TRY(open_loader(s, false, &s->test_loader, e));
+        order = session_order(s, false);
+        s->test_steps = sampler_steps(&order);
+        if (s->cfg->eval_steps && s->cfg->eval_steps < s->test_steps)
+            s->test_steps = s->cfg->eval_steps;
+    }
+    s->loader_batch = s->batch;
     return 0;
 }
 
@@ -137,12 +150,20 @@ static bool goes_on(const struct env_contract *env)
     return env->restart_count > 0 || (env->restart_reason && strcmp(env->restart_reason, "start") != 0);
 }
 
-int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e)
+static void enter(struct session *s, const struct env_contract *env)
 {
-    session_begin(s, cfg, (int)env->rank, at_least_one(env->local_world_size), at_least_one(env->group_world_size));
+    s->rank = (int)env->rank;
+    s->local_world = at_least_one(env->local_world_size);
+    s->nodes = at_least_one(env->group_world_size);
     /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older
      * runs'. */
-    s->resume = cfg->checkpoint_dir && (train_config_resume(cfg) == RESUME_AUTO || goes_on(env));
+    s->resume = s->cfg->checkpoint_dir && (train_config_resume(s->cfg) == RESUME_AUTO || goes_on(env));
+    s->failed = false;
+}
+
+int session_open_host(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e)
+{
+    session_begin(s, cfg, (int)env->rank, at_least_one(env->local_world_size), at_least_one(env->group_world_size));
     int rc;
     memory_mark(s, MEM_BEGIN);
     TRY_GOTO(rc, session_open_layout(s, (int)env->world_size, e), fail);
@@ -150,37 +171,67 @@ int session_open(struct session *s, const struct train_config *cfg, const struct
     TRY_GOTO(rc, session_build_model(s, e), fail);
     TRY_GOTO(rc, open_device(s, env, e), fail);
     memory_mark(s, MEM_MODEL);
-    TRY_GOTO(rc, check_output(s, env, e), fail);
-    identify(s);
-    s->identity.run_id = env->run_id ? env->run_id : "";
-    TRY_GOTO(rc, session_open_comm(s, env, e), fail);
-    memory_mark(s, MEM_COMM);
-    if (s->resume)
-        TRY_GOTO(rc, choices_take_up(s->device, s->comm, s->aside ? "" : cfg->checkpoint_dir, e), fail);
-    TRY_GOTO(rc, open_pipeline(s, e), fail);
-    memory_mark(s, MEM_PLANS);
     return 0;
 fail:
-    s->failed = true;
     session_close(s);
     return rc;
+}
+
+int session_warm_up(struct session *s, struct err *e)
+{
+    s->rounds++; /* what follows from a rank is made anew */
+    return open_plans(s, e);
+}
+
+/* Another world: what follows from it, of the state that there is. */
+static int change_world(struct session *s, const struct env_contract *env, struct err *e)
+{
+    TRY(session_open_layout(s, (int)env->world_size, e));
+    ownership_finish(&s->own);
+    return session_build_ownership(s, e);
+}
+
+int session_open_round(struct session *s, const struct env_contract *env, struct err *e)
+{
+    enter(s, env);
+    if (s->rounds++ > 0)
+        TRY(change_world(s, env, e));
+    TRY(check_output(s, env, e));
+    identify(s);
+    s->identity.run_id = env->run_id ? env->run_id : "";
+    TRY(session_open_comm(s, env, e));
+    memory_mark(s, MEM_COMM);
+    if (s->resume)
+        TRY(choices_take_up(s->device, s->comm, s->aside ? "" : s->cfg->checkpoint_dir, e));
+    TRY(open_pipeline(s, e));
+    memory_mark(s, MEM_PLANS);
+    return 0;
+}
+
+void session_close_round(struct session *s)
+{
+    hold_watch(NULL, NULL);
+    if (s->comm && s->failed)
+        s->comm->ops->abort(s->comm); /* nobody may wait for us any more, nor we for them */
+    ddp_destroy(s->ddp);
+    groups_close(s->groups, s->comm);
+    if (s->comm)
+        s->comm->ops->close(s->comm);
+    s->ddp = NULL;
+    s->comm = NULL;
+    memset(s->groups, 0, sizeof s->groups);
+    meet_close(&s->meet, s->failed ? 0 : LEAVE_MS);
 }
 
 void session_close(struct session *s)
 {
     if (s->comm && s->failed)
-        s->comm->ops->abort(s->comm); /* nobody may wait for us any more, nor we for them */
+        s->comm->ops->abort(s->comm); /* before a loader is waited for */
     loader_destroy(s->train_loader);
     loader_destroy(s->test_loader);
-    if (s->train_plan)
-        s->device->ops->plan_close(s->train_plan);
-    if (s->test_plan)
-        s->device->ops->plan_close(s->test_plan);
-    ddp_destroy(s->ddp);
-    groups_close(s->groups, s->comm);
-    if (s->comm)
-        s->comm->ops->close(s->comm);
-    meet_close(&s->meet, s->failed ? 0 : LEAVE_MS);
+    session_close_plan(s, true);
+    session_close_plan(s, false);
+    session_close_round(s);
     state_finish(&s->state);
     ownership_finish(&s->own);
     if (s->device)

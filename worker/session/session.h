@@ -1,5 +1,8 @@
-/* Everything one rank of a run holds, opened in order and closed in reverse: data, model, device, state, communicator,
- * plans, loaders. train.c runs the loop over it. */
+/* Everything one rank of a run holds, opened in order and closed in reverse. train.c runs the loop over it.
+ *
+ * The host is what the process has and a round does not change: data, model, device, state, and, as long as its share of
+ * a batch is the same, plans and loaders. It is opened once. The round is who this process is among the others: rank,
+ * world, communicators. It is opened for each round: of a process that outlives rounds (hold.h) again and again. */
 #ifndef CRUN_WORKER_SESSION_H
 #define CRUN_WORKER_SESSION_H
 
@@ -23,10 +26,12 @@ struct env_contract;
 struct err;
 struct loader;
 struct program;
+struct residency;
 struct train_config;
 
 struct session {
     const struct train_config *cfg;
+    int rounds; /* opened so far */
     struct layout layout;
     int rank;                  /* of layout.world: what this process is called; it takes part */
     struct layout_ranks batch; /* the ranks that a batch is spread over, this one among them */
@@ -52,7 +57,10 @@ struct session {
     struct plan_group group;            /* what plans call over the tensor group, if there is one */
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
+    struct residency *train_needs, *test_needs; /* of their parameters, where these come and go; else NULL */
+    int plan_batch[2];                          /* of test_plan, train_plan: what they were made for */
     struct loader *train_loader, *test_loader;
+    struct layout_ranks loader_batch; /* whose shares they make */
     struct optimizer optimizer;
     float *weights;  /* --ignore-index: step.weights; NULL: no class is ignored */
     int parts, part; /* of a step; samples that go through the model at once in training */
@@ -60,14 +68,22 @@ struct session {
     int64_t total_steps; /* of the run, in steps of this batch; train.c sets it */
     bool resume;         /* take up the newest checkpoint: asked for, or this is a restart of the job */
     char device_text[160], precision_text[96];
-    bool failed; /* set before session_close() after an error: peers are not waited for */
+    bool failed; /* set before session_close_round() after an error: peers are not waited for */
     struct snapshot_identity identity;
     struct mem_marks mem; /* --mem-report */
 };
 
-/* All ranks. On failure everything is closed again. */
-int session_open(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e);
-void session_close(struct session *s);
+/* On failure everything is closed again. */
+int session_open_host(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e);
+
+/* Of a process that has no rank yet: make what needs none but takes long, the plans. */
+int session_warm_up(struct session *s, struct err *e);
+
+/* All ranks of the round. After a failure, too, it is closed by session_close_round(); `failed` is set then. */
+int session_open_round(struct session *s, const struct env_contract *env, struct err *e);
+void session_close_round(struct session *s);
+
+void session_close(struct session *s); /* the round, too */
 
 /* What a person wants to know before training starts; to stderr. The rank that leads calls it. */
 void session_banner(const struct session *s);

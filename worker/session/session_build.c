@@ -8,6 +8,7 @@
 #include "worker/config/cores.h"
 #include "worker/data/sets/dataset.h"
 #include "worker/model/model.h"
+#include "worker/parallel/residency.h"
 #include "worker/program/program.h"
 
 static struct input_options input_of(const struct session *s, bool training)
@@ -98,6 +99,8 @@ int session_build_model(struct session *s, struct err *e)
     if (s->layout.tensor > 1)
         o.split = (struct split){kinds[s->cfg->model_parallel_dim], s->layout.tensor,
                                  layout_place(&s->layout, s->rank).tensor};
+    if (s->layout.zero == 3)
+        o.align = OWNERSHIP_ALIGN * (size_t)s->batch.count;
     normalization(s->cfg, o.mean, o.std);
     return model_build(&s->program, &o, e);
 }
@@ -247,6 +250,35 @@ struct plan_options session_plan(const struct session *s, bool training)
                                  .stats = average ? st->ema_stats : st->stats,
                                  .reduce = st->reduce,
                                  .group = s->layout.tensor > 1 ? &s->group : NULL};
+}
+
+/* Do parameters come and go? */
+static bool needs_parameters(const struct session *s)
+{
+    return ownership_is_cut(&s->own, OWNERSHIP_PARAMS) && s->batch.count > 1;
+}
+
+int session_open_plan(struct session *s, bool training, bool forecast, struct err *e)
+{
+    struct plan_options o = session_plan(s, training);
+    struct residency **needs = training ? &s->train_needs : &s->test_needs;
+    o.forecast = forecast;
+    if (needs_parameters(s)) {
+        TRY(residency_create(needs, &s->own, s->ddp, o.params, state_bytes(&s->state, 1), e));
+        o.needs = residency_needs(*needs);
+    }
+    return s->device->ops->plan(s->device, s->program, &o, training ? &s->train_plan : &s->test_plan, e);
+}
+
+void session_close_plan(struct session *s, bool training)
+{
+    struct plan **plan = training ? &s->train_plan : &s->test_plan;
+    struct residency **needs = training ? &s->train_needs : &s->test_needs;
+    if (*plan)
+        s->device->ops->plan_close(*plan);
+    residency_destroy(*needs);
+    *plan = NULL;
+    *needs = NULL;
 }
 
 struct loader_options session_loader(const struct session *s, bool training)

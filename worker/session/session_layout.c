@@ -12,6 +12,7 @@
 #include "worker/parallel/group_calls.h"
 #include "worker/parallel/groups.h"
 #include "worker/program/program.h"
+#include "worker/session/hold.h"
 #include "worker/session/session.h"
 #include "worker/session/stop.h"
 
@@ -25,7 +26,7 @@ static void tell_useless(const struct session *s)
 
 int session_open_layout(struct session *s, int world, struct err *e)
 {
-    TRY(layout_plan(&s->layout, world, train_config_tensor(s->cfg, world), 1, (int)s->cfg->zero, e));
+    TRY(layout_plan(&s->layout, world, train_config_tensor(s->cfg, world), 1, train_config_zero(s->cfg), e));
     s->batch = layout_group(&s->layout, LAYOUT_BATCH, s->rank);
     s->leads = s->rank == layout_writer(&s->layout);
     tell_useless(s);
@@ -46,11 +47,13 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
                              .name = "world",
                              .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
     TRY(meet_open(&s->meet, env, o.timeout_ms, e));
+    hold_watch(s->meet.store, NULL);
     o.store = s->meet.store;
     o.device = s->device;
     if (s->device->ops->async)
         o.nccl = nccl_of();
     TRY(comm_open(&s->comm, s->cfg->comm, &o, e));
+    hold_watch(NULL, s->comm);
     stop_ranks_have_met();
     static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
     const enum allreduce by = train_config_allreduce(s->cfg);

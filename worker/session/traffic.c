@@ -3,6 +3,7 @@
 #include "worker/config/config.h"
 #include "worker/device/half.h"
 #include "worker/parallel/ownership.h"
+#include "worker/parallel/residency.h"
 #include "worker/program/program.h"
 #include "worker/session/session_build.h"
 
@@ -44,15 +45,23 @@ static void add_gradients(const struct session *s, int parts, struct traffic *re
     }
 }
 
-static void add_parameters(const struct session *s, struct traffic *ret)
+static void add_piece(const struct session *s, const struct ownership_piece *p, struct traffic *ret)
 {
     const double real = (double)dtype_size(s->device->ops->real);
-    for (int k = 0; k < s->own.npieces; k++) {
-        const struct ownership_piece *p = &s->own.pieces[k];
-        const int n = ownership_group(&s->own, p->group).count;
-        if (p->part && n > 1)
-            add(&ret->parameters, once(n, (double)(p->end - p->first) * real));
-    }
+    const int n = ownership_group(&s->own, p->group).count;
+    if (p->part && n > 1)
+        add(&ret->parameters, once(n, (double)(p->end - p->first) * real));
+}
+
+/* Once a step, what was updated; or wherever it is read. */
+static void add_parameters(const struct session *s, int parts, struct traffic *ret)
+{
+    int n = 0;
+    const int *gathers = s->train_needs ? residency_gathers(s->train_needs, &n) : NULL;
+    for (int k = 0; k < s->own.npieces && !ownership_is_cut(&s->own, OWNERSHIP_PARAMS); k++)
+        add_piece(s, &s->own.pieces[k], ret);
+    for (int k = 0; k < n * parts; k++)
+        add_piece(s, &s->own.pieces[gathers[k % n]], ret);
 }
 
 /* --- operations of the program */
@@ -106,7 +115,7 @@ void traffic_of_step(const struct session *s, struct traffic *ret)
     const int parts = sampler_parts(&order);
     *ret = (struct traffic){0};
     add_gradients(s, parts, ret);
-    add_parameters(s, ret);
+    add_parameters(s, parts, ret);
     for (int part = 0; part < parts; part++)
         add_operations(s, ret);
 }

@@ -11,7 +11,7 @@ struct session;
 
 #define TRAFFIC_KINDS(X)                                                                                               \
     X(gradients, "gradients") /* all-reduce, or reduce-scatter (ZeRO), with the statistics and metrics behind them */  \
-    X(parameters, "parameters") /* all-gather of what was updated (ZeRO) */                                            \
+    X(parameters, "parameters") /* all-gather of what was updated (ZeRO), or is read (ZeRO 3) */                       \
     X(layer, "split layer")     /* features, labels, maxima, sums: operations over the tensor group */                 \
     X(statistics, "batch norm") /* --sync-bn */
 

@@ -9,6 +9,7 @@
 #include "common/base/err.h"
 #include "worker/device/device.h"
 #include "worker/parallel/ownership.h"
+#include "worker/parallel/pages.h"
 #include "worker/program/program.h"
 
 size_t state_bytes(const struct state *s, size_t elements)
@@ -33,15 +34,30 @@ struct chunk {
     double value[CHUNK], real[CHUNK];
 };
 
-static int fill_param(struct state *s, void *arena, const struct param *p, uint64_t seed, struct chunk *c,
-                      struct err *e)
+/* Elements [first, end) of a parameter. */
+static int fill_range(struct state *s, void *arena, const struct param *p, size_t first, size_t end, uint64_t seed,
+                      struct chunk *c, struct err *e)
 {
-    for (size_t at = 0, n; at < p->count; at += n) {
-        n = p->count - at < CHUNK ? p->count - at : CHUNK;
+    for (size_t at = first, n; at < end; at += n) {
+        n = end - at < CHUNK ? end - at : CHUNK;
         param_initial_fill(p, seed, at, n, c->value);
         store_real(s->real, c->real, c->value, n);
         TRY(s->device->ops->upload(s->device, (char *)arena + state_bytes(s, p->offset + at), c->real,
                                    state_bytes(s, n), e));
+    }
+    return 0;
+}
+
+/* What this rank keeps of it. */
+static int fill_param(struct state *s, void *arena, const struct param *p, uint64_t seed, struct chunk *c,
+                      struct err *e)
+{
+    if (p->role == PARAM_STAT || !ownership_is_cut(s->own, OWNERSHIP_PARAMS))
+        return fill_range(s, arena, p, 0, p->count, seed, c, e);
+    for (int k = 0; k < s->own->nowned; k++) {
+        const struct ownership_range r = ownership_clip(s->own, k, p->offset, p->offset + p->count);
+        if (r.first < r.end)
+            TRY(fill_range(s, arena, p, r.first - p->offset, r.end - p->offset, seed, c, e));
     }
     return 0;
 }
@@ -58,15 +74,30 @@ static int fill_initial(struct state *s, void *arena, enum param_role role, uint
     return rc;
 }
 
+/* Of parameters, or averages of them: memory, or where they are cut address space, too. */
+static int alloc_params(struct state *s, void **ret, struct err *e)
+{
+    const size_t bytes = state_bytes(s, s->program->n_train);
+    return ownership_is_cut(s->own, OWNERSHIP_PARAMS) ? pages_open(ret, bytes, e)
+                                                      : s->device->ops->alloc(s->device, bytes, ret, e);
+}
+
+static void release_params(const struct state *s, void *arena)
+{
+    if (arena && ownership_is_cut(s->own, OWNERSHIP_PARAMS))
+        pages_close(arena, state_bytes(s, s->program->n_train));
+    else if (arena)
+        s->device->ops->release(s->device, arena);
+}
+
 static int alloc_optional(struct state *s, const struct state_options *o, struct err *e)
 {
     const struct device_ops *ops = s->device->ops;
-    const size_t params = state_bytes(s, s->program->n_train);
     if (o->second)
         TRY(ops->alloc(s->device, state_bytes(s, s->n_moments), &s->second, e));
     if (!o->ema)
         return 0;
-    TRY(ops->alloc(s->device, params, &s->ema_params, e));
+    TRY(alloc_params(s, &s->ema_params, e));
     TRY(ops->alloc(s->device, state_bytes(s, s->program->n_stats + 1), &s->ema_stats, e));
     TRY(fill_initial(s, s->ema_params, PARAM_TRAIN, o->seed, e));
     return fill_initial(s, s->ema_stats, PARAM_STAT, o->seed, e);
@@ -87,21 +118,16 @@ bool state_sheds(const struct state *s)
 static int alloc_reduce(struct state *s, struct err *e)
 {
     const size_t bytes = state_bytes(s, s->program->n_reduce);
-    if (!state_sheds(s))
-        return s->device->ops->alloc(s->device, bytes, &s->reduce, e);
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return err_errno(e, errno, "%zu bytes of address space for gradients", bytes);
-    s->reduce = p;
-    s->mapped = bytes;
-    return 0;
+    return state_sheds(s) ? pages_open(&s->reduce, bytes, e) : s->device->ops->alloc(s->device, bytes, &s->reduce, e);
 }
 
 static int measure(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                    struct err *e)
 {
-    if (ownership_is_cut(own, OWNERSHIP_PARAMS))
-        return err_set(e, -ENOTSUP, "level %d of ZeRO: plans on %s need whole parameters", own->layout.zero,
+    if (ownership_is_cut(own, OWNERSHIP_PARAMS) && d->ops->async)
+        return err_set(e, -ENOTSUP,
+                       "--zero 3 is not built for the %s device, whose plans need whole parameters: --zero 2 "
+                       "cuts what it can cut",
                        d->ops->name);
     *s = (struct state){.device = d,
                         .program = p,
@@ -134,7 +160,7 @@ int state_init(struct state *s, struct device *d, const struct program *p, const
     TRY(measure(s, d, p, own, e));
     const uint64_t seed = o->seed;
     int rc;
-    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_train), &s->params, e), fail);
+    TRY_GOTO(rc, alloc_params(s, &s->params, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, s->n_moments), &s->momentum, e), fail);
     TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_stats ? p->n_stats : 1), &s->stats, e), fail);
     TRY_GOTO(rc, alloc_reduce(s, e), fail);
@@ -157,11 +183,13 @@ void state_finish(struct state *s)
         *s = (struct state){0};
         return;
     }
-    if (s->mapped) {
-        munmap(s->reduce, s->mapped);
+    if (s->reduce && state_sheds(s)) {
+        pages_close(s->reduce, state_bytes(s, s->program->n_reduce));
         s->reduce = NULL;
     }
-    void *arenas[] = {s->params, s->momentum, s->stats, s->reduce, s->second, s->ema_params, s->ema_stats};
+    release_params(s, s->params);
+    release_params(s, s->ema_params);
+    void *arenas[] = {s->momentum, s->stats, s->reduce, s->second, s->ema_stats};
     for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++)
         if (arenas[i])
             s->device->ops->release(s->device, arenas[i]);

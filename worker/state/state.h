@@ -26,15 +26,14 @@ struct state {
     const struct program *program; /* borrowed */
     const struct ownership *own;   /* borrowed: what of the arenas this rank keeps and updates */
     enum dtype real;               /* of all arenas */
-    void *params;                  /* (n_train) */
+    void *params;                  /* (n_train); where parameters are cut, memory is there for what this rank owns */
     void *momentum;                /* (n_moments) */
     void *second;                  /* (n_moments), Adam's second moments, or NULL */
     size_t n_moments;              /* elements: ownership_elements() */
-    void *ema_params, *ema_stats;  /* (n_train), (n_stats): moving averages of params and stats, or NULL */
+    void *ema_params, *ema_stats;  /* (n_train), as params, (n_stats): moving averages of both, or NULL */
     void *norm;                    /* METRIC_NORM of reduce: goes where the metrics go */
     void *stats;                   /* (n_stats) */
     void *reduce;                  /* (n_reduce) */
-    size_t mapped;                 /* bytes of reduce where its pages come and go (gradients are cut); else 0 */
     size_t reserved;               /* bytes of address space that all arenas share (a forecast); else 0 */
     struct loss_scale loss_scale;  /* 1 from state_init() on; the run says what it wants, a checkpoint what it was */
     uint64_t version;              /* grows whenever params or stats change: run_args.params_version */
@@ -46,8 +45,8 @@ struct state_options {
 };
 
 /* Allocate what `own` says this rank keeps and fill it with the initial values of `seed`; moments are 0, averages equal
- * what they average. -ENOTSUP: parameters are cut, or gradients
- * are on a device of which memory is not the host's. On failure nothing stays allocated. */
+ * what they average. -ENOTSUP: parameters are cut on a device whose memory is not the host's. On failure nothing stays
+ * allocated. */
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e);
 /* The same sizes without memory: arenas are addresses for plans that are never run (plan_options.forecast). */

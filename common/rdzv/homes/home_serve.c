@@ -51,14 +51,6 @@ static int wait_slot(struct served *s, struct home_pieces *in, struct err *e)
     return s->home->ops->wait_slot(s->home, node, s->in.head.ms, e);
 }
 
-static int address(struct served *s, struct home_pieces *in, struct err *e)
-{
-    char text[64];
-    (void)in;
-    TRY(s->home->ops->address(s->home, text, sizeof text, e));
-    return home_put_text(&s->body, text);
-}
-
 static int forget(struct served *s, struct home_pieces *in, struct err *e)
 {
     const char *node;
@@ -108,19 +100,12 @@ static int append(struct served *s, struct home_pieces *in, struct err *e)
         TRY(ARRAY_RESERVE(s->slots, s->slot_cap, n + 1));
         TRY(home_take_slot(in, &s->slots[n++]));
     }
-    const struct rdzv_write w = {.decision = &decision,
+    const struct rdzv_write w = {.decision = decision.len ? &decision : NULL,
                                  .slots = s->slots,
                                  .slot_count = n,
                                  .whole = s->in.head.flags & HOME_FLAG_WHOLE,
                                  .over = s->in.head.flags & HOME_FLAG_OVER};
     return s->home->ops->append(s->home, &w, e);
-}
-
-static int rewrite(struct served *s, struct home_pieces *in, struct err *e)
-{
-    struct rdzv_slot_write slot;
-    TRY(home_take_slot(in, &slot));
-    return s->home->ops->rewrite(s->home, &slot, e);
 }
 
 static int pulse(struct served *s, struct home_pieces *in, struct err *e)
@@ -161,9 +146,10 @@ static int wait_calls(struct served *s, struct home_pieces *in, struct err *e)
 typedef int serve_call(struct served *s, struct home_pieces *in, struct err *e);
 
 static serve_call *const calls[] = {
-    [HOME_EXCHANGE] = exchange, [HOME_WAIT_SLOT] = wait_slot, [HOME_ADDRESS] = address, [HOME_FORGET] = forget,
-    [HOME_IDENTITY] = identity, [HOME_CLAIM] = claim,         [HOME_LOAD] = load,       [HOME_APPEND] = append,
-    [HOME_REWRITE] = rewrite,   [HOME_PULSE] = pulse,         [HOME_BEATS] = beats,     [HOME_WAIT_CALLS] = wait_calls,
+    [HOME_EXCHANGE] = exchange,     [HOME_WAIT_SLOT] = wait_slot, [HOME_FORGET] = forget,
+    [HOME_IDENTITY] = identity,     [HOME_CLAIM] = claim,         [HOME_LOAD] = load,
+    [HOME_APPEND] = append,         [HOME_PULSE] = pulse,         [HOME_BEATS] = beats,
+    [HOME_WAIT_CALLS] = wait_calls,
 };
 
 static void serve_one(struct served *s)

@@ -19,13 +19,11 @@ struct err;
 #define HOME_CALLS(X)                                                                                                  \
     X(HOME_EXCHANGE)   /* node, beat, flag CALL: epoch, identity, pulse, slot */                                       \
     X(HOME_WAIT_SLOT)  /* node, ms */                                                                                  \
-    X(HOME_ADDRESS)    /* : address */                                                                                 \
     X(HOME_FORGET)     /* node */                                                                                      \
     X(HOME_IDENTITY)   /* : identity, ms: the lag */                                                                   \
     X(HOME_CLAIM)      /* seen, epoch, record */                                                                       \
     X(HOME_LOAD)       /* : decisions */                                                                               \
     X(HOME_APPEND)     /* decision, then slots; flags WHOLE, OVER */                                                   \
-    X(HOME_REWRITE)    /* slot */                                                                                      \
     X(HOME_PULSE)      /* record */                                                                                    \
     X(HOME_BEATS)      /* flag ALL: node and beat of each */                                                           \
     X(HOME_WAIT_CALLS) /* ms */

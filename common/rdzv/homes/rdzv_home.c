@@ -31,6 +31,15 @@ void rdzv_home_mark(const char *identity, char ret[RDZV_MARK_LEN + 1])
     snprintf(ret, RDZV_MARK_LEN + 1, "%08" PRIx32, crc32c(0, identity, strcspn(identity, "-")));
 }
 
+int rdzv_home_append(struct rdzv_home *h, const struct rdzv_write *w, struct err *e)
+{
+    const uint64_t number = ++h->asked;
+    const int rc = h->ops->append(h, w, e);
+    if (rc == 1 && h->stands < number)
+        h->stands = number;
+    return rc;
+}
+
 /* --- what all homes share */
 
 int rdzv_home_init_(struct rdzv_home *h, const struct rdzv_home_ops *ops, int wake_fd, struct err *e)

@@ -1,19 +1,22 @@
-/* Where a rendezvous without a daemon lives: a Redis, a directory all nodes share, or (tests/sim) a simulated one of
- * either.
+/* Where a rendezvous lives: a daemon's memory or its directory, a Redis, a folder all nodes share, or (tests/sim) a
+ * simulated one of them.
  *
  * What a home keeps for one job:
- *   - the log of decisions: appended to by one agent at a time, the leader, and fenced: an older leader's append is
- *     refused;
+ *   - the log of decisions: appended to by one leader at a time, and fenced: an older leader's append is refused;
  *   - the epoch: the mark of the newest leader's reign, changed by claim() only, never used twice;
+ * and where agents elect their leader (Redis, shared folder), for those who have no connection to it:
  *   - the pulse: a short record that the leader renews. It proves nothing; one that stands still lets others claim;
  *   - for each node its beat (written by the node: that it lives, and what it asks) and its slot (written by the
  *     leader: what it is told).
+ * The memory and the directory of a daemon have one owner, and members come to it by connections: of the calls below
+ * they have the log's alone.
  *
  * A call is asked and waited for: the caller's thread sleeps until the answer, the call's deadline, or a cancel, and
  * never on a disk. A Redis is waited for on its sockets. A folder may hold whoever touches it in the kernel, deaf to
  * SIGKILL, for as long as its server is away; so it is touched by a process of its own (home_process.h), and waited for
- * on a socket as well. One thread per handle; rdzv_home_interrupt() and rdzv_home_cancel() alone may be called from any
- * thread.
+ * on a socket as well. A daemon's loop waits for nothing: what is appended to its directory, by a process of its own
+ * too (rdzv_dir.h), is told by landed(). One thread per handle; rdzv_home_interrupt() and rdzv_home_cancel() alone may
+ * be called from any thread.
  *
  * Calls return 0 (or what is said), or a negative code: the connection or the file system failed, and what was asked
  * may or may not have happened, or happens later still (a disk that comes back): that is what fence, epoch and the
@@ -52,7 +55,7 @@ struct rdzv_slot_write {
 /* One batch: all that a turn of the leader decided, and what it means for each node that is told of it. It stands as a
  * whole or not at all. */
 struct rdzv_write {
-    const struct buf *decision;
+    const struct buf *decision; /* NULL: slots alone, whose nodes do not seem to have seen them */
     const struct rdzv_slot_write *slots;
     size_t slot_count;
     bool whole; /* the decision says all that those before it said: they may be dropped */
@@ -61,9 +64,38 @@ struct rdzv_write {
 
 typedef void rdzv_beat_visit(void *arg, const char *node, const char *beat, size_t n);
 
+enum { RDZV_UNDER_WAY = 2 }; /* it will stand, and landed() says when */
+
 struct rdzv_home_ops {
     const char *name;
+
+    /* --- the leader: from identity() on over one connection; when that is lost, every call fails until the next
+     * identity() ---- */
+    /* Which incarnation of the home we are connected to. While it is the same, nothing written was ever lost. */
+    int (*identity)(struct rdzv_home *h, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
+    /* Become the leader if the epoch is still `seen` ("": none): it becomes `epoch`, and record is the first decision
+     * under it (not written where there is but one owner). 1, or 0 if somebody else was first. */
+    int (*claim)(struct rdzv_home *h, const char *seen, const char *epoch, const struct buf *record, struct err *e);
+    /* Append the decisions, from the newest whole one on, to *ret. Only after claim(). */
+    int (*load)(struct rdzv_home *h, struct buf *ret, struct err *e);
+    /* By rdzv_home_append(). 1: the decision stands and the slots are written; 0: another one leads, nothing happened;
+     * RDZV_UNDER_WAY. */
+    int (*append)(struct rdzv_home *h, const struct rdzv_write *w, struct err *e);
+    /* The node takes its leave: its traces may go, and if it is the last, the job's. NULL: the job is forgotten. */
+    void (*forget)(struct rdzv_home *h, const char *node);
+    void (*close)(struct rdzv_home *h); /* NULL allowed; waits for nobody */
+
+    /* --- from here on only where leaders are elected */
     int64_t (*now)(struct rdzv_home *h);
+    /* After identity(): for how long another server may have gone on acknowledging what this one does not know (a Redis
+     * primary behind a partition); NULL: never. */
+    int64_t (*lag_ms)(struct rdzv_home *h);
+    /* 1, or 0: another one leads. */
+    int (*pulse)(struct rdzv_home *h, const struct buf *record, struct err *e);
+    /* Beats of all nodes, or of those that called since the last time. */
+    int (*beats)(struct rdzv_home *h, bool all, rdzv_beat_visit *visit, void *arg, struct err *e);
+    /* Until a node calls, the time is over, or interrupt(). */
+    int (*wait_calls)(struct rdzv_home *h, int64_t timeout_ms, struct err *e);
 
     /* --- every node */
     /* Write our beat, then see: nothing is seen that was there before the beat was. call: the leader should look
@@ -74,39 +106,19 @@ struct rdzv_home_ops {
     int (*wait_slot)(struct rdzv_home *h, const char *node, int64_t timeout_ms, struct err *e);
     /* The address under which others reach this host, as far as the home can tell. */
     int (*address)(struct rdzv_home *h, char *ret, size_t cap, struct err *e);
-    /* The node takes its leave: its traces may go, and if it is the last, the job's. */
-    void (*forget)(struct rdzv_home *h, const char *node);
-
-    /* --- the leader: from identity() on over one connection; when that is lost, every call fails until the next
-     * identity() ---- */
-    /* Which incarnation of the home we are connected to. While it is the same, nothing written was ever lost. */
-    int (*identity)(struct rdzv_home *h, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
-    /* After identity(): for how long another server may have gone on acknowledging what this one does not know (a Redis
-     * primary behind a partition); NULL: never. */
-    int64_t (*lag_ms)(struct rdzv_home *h);
-    /* Become the leader if the epoch is still `seen` ("": none): it becomes `epoch`, and record is the first decision
-     * under it. 1, or 0 if somebody else was first. */
-    int (*claim)(struct rdzv_home *h, const char *seen, const char *epoch, const struct buf *record, struct err *e);
-    /* Append the decisions, from the newest whole one on, to *ret. Only after claim(). */
-    int (*load)(struct rdzv_home *h, struct buf *ret, struct err *e);
-    /* 1: the decision stands and the slots are written; 0: another one leads, nothing happened. */
-    int (*append)(struct rdzv_home *h, const struct rdzv_write *w, struct err *e);
-    /* Write a slot again whose node does not seem to have seen it. 1, or 0: another one leads. */
-    int (*rewrite)(struct rdzv_home *h, const struct rdzv_slot_write *slot, struct err *e);
-    /* 1, or 0: another one leads. */
-    int (*pulse)(struct rdzv_home *h, const struct buf *record, struct err *e);
-    /* Beats of all nodes, or of those that called since the last time. */
-    int (*beats)(struct rdzv_home *h, bool all, rdzv_beat_visit *visit, void *arg, struct err *e);
-    /* Until a node calls, the time is over, or interrupt(). */
-    int (*wait_calls)(struct rdzv_home *h, int64_t timeout_ms, struct err *e);
-
-    void (*close)(struct rdzv_home *h); /* NULL allowed; waits for nobody */
 };
 
 struct rdzv_home {
     const struct rdzv_home_ops *ops; /* first member of every home's struct */
     int wake_fd, cancel_fd;          /* eventfds, readable: interrupted; cancelled */
+    uint64_t asked, stands;          /* numbers of the decision appended last, and of the last that stands */
+    /* More of what was under way stands: NULL, or told by the owner's loop. It may append. */
+    void (*landed)(void *arg);
+    void *arg;
 };
+
+/* Append; it counts as `asked`. As rdzv_home_ops.append. */
+int rdzv_home_append(struct rdzv_home *h, const struct rdzv_write *w, struct err *e);
 
 /* The wait under way (wait_slot, wait_calls), or else the next one, returns at once. */
 void rdzv_home_interrupt(struct rdzv_home *h);
@@ -131,5 +143,8 @@ void rdzv_home_mark(const char *identity, char ret[RDZV_MARK_LEN + 1]);
 /* url: "redis://...", "rediss://...", "redis+sentinel://...", "rediss+sentinel://..." or "file:///dir". -EINVAL with a
  * sentence for a bad one; the home itself is first reached by the first call. */
 int rdzv_home_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e);
+
+/* The memory of this process: what is appended stands, and nobody reads it again. The struct is the caller's. */
+void rdzv_memory_init(struct rdzv_home *ret);
 
 #endif

@@ -18,6 +18,7 @@
 #include "common/base/err.h"
 #include "common/rdzv/homes/home_process.h"
 #include "common/rdzv/homes/home_wire.h"
+#include "common/rdzv/homes/rdzv_log_file_internal.h"
 #include "common/rdzv/homes/rdzv_log_home.h"
 
 struct far_home {
@@ -186,19 +187,6 @@ static int far_wait_slot(struct rdzv_home *base, const char *node, int64_t timeo
     return call(h, filled, (struct home_head){.what = HOME_WAIT_SLOT, .ms = timeout_ms}, NULL, e);
 }
 
-static int far_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e)
-{
-    struct far_home *h = (struct far_home *)base;
-    struct home_pieces in;
-    const char *text;
-    fresh(h);
-    TRY(call(h, 0, (struct home_head){.what = HOME_ADDRESS}, &in, e));
-    if (home_take_text(&in, &text) < 0)
-        return bad_answer(h, e);
-    snprintf(ret, cap, "%s", text);
-    return 0;
-}
-
 static void far_forget(struct rdzv_home *base, const char *node)
 {
     struct far_home *h = (struct far_home *)base;
@@ -255,17 +243,10 @@ static int far_append(struct rdzv_home *base, const struct rdzv_write *w, struct
 {
     struct far_home *h = (struct far_home *)base;
     const uint32_t flags = (w->whole ? HOME_FLAG_WHOLE : 0) | (w->over ? HOME_FLAG_OVER : 0);
-    int filled = home_put(fresh(h), w->decision->data, w->decision->len);
+    int filled = w->decision ? home_put(fresh(h), w->decision->data, w->decision->len) : home_put(fresh(h), "", 0);
     for (size_t i = 0; i < w->slot_count && filled == 0; i++)
         filled = home_put_slot(&h->body, &w->slots[i]);
     return call(h, filled, (struct home_head){.what = HOME_APPEND, .flags = flags}, NULL, e);
-}
-
-static int far_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e)
-{
-    struct far_home *h = (struct far_home *)base;
-    const int filled = home_put_slot(fresh(h), slot);
-    return call(h, filled, (struct home_head){.what = HOME_REWRITE}, NULL, e);
 }
 
 static int far_pulse(struct rdzv_home *base, const struct buf *record, struct err *e)
@@ -319,14 +300,13 @@ static const struct rdzv_home_ops far_ops = {
     .now = far_now,
     .exchange = far_exchange,
     .wait_slot = far_wait_slot,
-    .address = far_address,
+    .address = file_address,
     .forget = far_forget,
     .lag_ms = far_lag_ms,
     .identity = far_identity,
     .claim = far_claim,
     .load = far_load,
     .append = far_append,
-    .rewrite = far_rewrite,
     .pulse = far_pulse,
     .beats = far_beats,
     .wait_calls = far_wait_calls,

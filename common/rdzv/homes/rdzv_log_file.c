@@ -18,7 +18,6 @@
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +28,7 @@
 #include "common/base/clock.h"
 #include "common/base/crc32c.h"
 #include "common/base/err.h"
+#include "common/net/addr.h"
 #include "common/net/resolve.h"
 #include "common/rdzv/homes/framed_file.h"
 #include "common/rdzv/homes/rdzv_log_file_internal.h"
@@ -220,17 +220,18 @@ static int file_wait_slot(struct rdzv_home *base, const char *node, int64_t time
     return 0;
 }
 
-/* The first address of a network that is up; loopback if there is none. */
-static int file_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e)
+int file_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e)
 {
     struct ifaddrs *list = NULL;
+    uint8_t ip[ADDR_BYTES];
+    char text[INET6_ADDRSTRLEN];
     snprintf(ret, cap, "127.0.0.1");
     if (getifaddrs(&list) < 0)
         return 0;
     for (const struct ifaddrs *i = list; i; i = i->ifa_next)
-        if (i->ifa_addr && i->ifa_addr->sa_family == AF_INET && (i->ifa_flags & IFF_UP) &&
+        if (i->ifa_addr && addr_of(i->ifa_addr, ip) && addr_is_v4(ip) && (i->ifa_flags & IFF_UP) &&
             !(i->ifa_flags & IFF_LOOPBACK)) {
-            getnameinfo(i->ifa_addr, sizeof(struct sockaddr_in), ret, (socklen_t)cap, NULL, 0, NI_NUMERICHOST);
+            snprintf(ret, cap, "%s", addr_text(ip, text));
             break;
         }
     freeifaddrs(list);
@@ -306,7 +307,6 @@ static const struct rdzv_home_ops file_ops = {
     .claim = file_claim,
     .load = file_load,
     .append = file_append,
-    .rewrite = file_rewrite,
     .pulse = file_pulse,
     .beats = file_beats,
     .wait_calls = file_wait_calls,

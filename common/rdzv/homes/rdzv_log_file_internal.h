@@ -36,12 +36,14 @@ int file_inside(struct file_home *h, struct err *e);
 int64_t file_poll_ms(struct file_home *h);
 bool file_doze(struct file_home *h, int64_t ms); /* false: interrupted before that */
 
+/* rdzv_home_ops.address: the first address of a network that is up; loopback if there is none. Touches no disk. */
+int file_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e);
+
 /* rdzv_log_file_lead.c: the leader's calls (rdzv_home.h) */
 int file_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
 int file_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record, struct err *e);
 int file_load(struct rdzv_home *base, struct buf *ret, struct err *e);
 int file_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e);
-int file_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e);
 int file_pulse(struct rdzv_home *base, const struct buf *record, struct err *e);
 int file_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *arg, struct err *e);
 int file_wait_calls(struct rdzv_home *base, int64_t timeout_ms, struct err *e);

@@ -114,18 +114,6 @@ static int write_slot(struct file_home *h, const struct rdzv_slot_write *s, stru
     return file_write(h, path, 0, false, s->text, s->len, e);
 }
 
-int file_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e)
-{
-    struct file_home *h = (struct file_home *)base;
-    int rc = take_number(h, w->decision, e);
-    if (rc != 1)
-        return rc;
-    h->active = clock_ms();
-    for (size_t i = 0; i < w->slot_count; i++)
-        TRY(write_slot(h, &w->slots[i], e));
-    return 1;
-}
-
 /* 1 while nobody has taken the next number. */
 static int unchallenged(struct file_home *h)
 {
@@ -135,12 +123,15 @@ static int unchallenged(struct file_home *h)
     return fstatat(h->job_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0;
 }
 
-int file_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e)
+int file_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e)
 {
     struct file_home *h = (struct file_home *)base;
-    if (!unchallenged(h))
-        return 0;
-    TRY(write_slot(h, slot, e));
+    int rc = w->decision ? take_number(h, w->decision, e) : unchallenged(h);
+    if (rc != 1)
+        return rc;
+    h->active = w->decision ? clock_ms() : h->active;
+    for (size_t i = 0; i < w->slot_count; i++)
+        TRY(write_slot(h, &w->slots[i], e));
     return 1;
 }
 

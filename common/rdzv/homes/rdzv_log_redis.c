@@ -13,13 +13,13 @@
  * incarnation of the server. */
 #include <errno.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/net/addr.h"
 #include "common/rdzv/homes/rdzv_log_home.h"
 #include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
@@ -235,10 +235,12 @@ static int redis_address(struct rdzv_home *base, char *ret, size_t cap, struct e
     struct redis_home *h = (struct redis_home *)base;
     struct sockaddr_storage a;
     socklen_t len = sizeof a;
+    uint8_t ip[ADDR_BYTES];
+    char text[INET6_ADDRSTRLEN];
     TRY(redis_connected(h, e));
-    if (getsockname(h->conn.fd, (struct sockaddr *)&a, &len) < 0 ||
-        getnameinfo((struct sockaddr *)&a, len, ret, (socklen_t)cap, NULL, 0, NI_NUMERICHOST) != 0)
+    if (getsockname(h->conn.fd, (struct sockaddr *)&a, &len) < 0 || !addr_of((struct sockaddr *)&a, ip))
         return err_set(e, -EPROTO, "the connection's own address is unknown");
+    snprintf(ret, cap, "%s", addr_text(ip, text));
     return 0;
 }
 
@@ -288,7 +290,6 @@ static const struct rdzv_home_ops redis_ops = {
     .claim = redis_claim,
     .load = redis_load,
     .append = redis_append,
-    .rewrite = redis_rewrite,
     .pulse = redis_pulse,
     .beats = redis_beats,
     .wait_calls = redis_wait_calls,

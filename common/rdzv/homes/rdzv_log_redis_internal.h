@@ -97,7 +97,6 @@ int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], stru
 int redis_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record, struct err *e);
 int redis_load(struct rdzv_home *base, struct buf *ret, struct err *e);
 int redis_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e);
-int redis_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e);
 int redis_pulse(struct rdzv_home *base, const struct buf *record, struct err *e);
 int redis_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *arg, struct err *e);
 int redis_wait_calls(struct rdzv_home *base, int64_t timeout_ms, struct err *e);

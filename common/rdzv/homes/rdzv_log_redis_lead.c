@@ -151,34 +151,24 @@ int redis_append(struct rdzv_home *base, const struct rdzv_write *w, struct err 
 {
     struct redis_home *h = (struct redis_home *)base;
     char over[24];
-    h->over = w->over;
-    const char *keep = keep_of(h, over);
-    int rc = arm(h, h->epoch, e);
+    int requests = 0, rc = arm(h, h->epoch, e);
     if (rc != 1)
         return rc;
     TRY(QUEUE(&h->conn, e, W("MULTI")));
     if (w->whole)
         TRY(QUEUE(&h->conn, e, W("XTRIM"), redis_key(h, KEY_LOG), W("MAXLEN"), W("0")));
-    TRY(queue_decision(h, w->decision, e));
-    size_t requests = 0;
+    if (w->decision)
+        TRY(queue_decision(h, w->decision, e));
     for (size_t i = 0; i < w->slot_count; i++) {
         TRY(rc = queue_slot(h, &w->slots[i], e));
-        requests += (size_t)rc;
+        requests += rc;
     }
-    TRY(redis_queue_expiry(h, KEY_LOG, keep, e));
-    TRY(redis_queue_expiry(h, KEY_SLOTS, keep, e));
-    return execute(h, 3 + requests + w->whole, e);
-}
-
-int redis_rewrite(struct rdzv_home *base, const struct rdzv_slot_write *slot, struct err *e)
-{
-    struct redis_home *h = (struct redis_home *)base;
-    int rc = arm(h, h->epoch, e);
-    if (rc != 1)
-        return rc;
-    TRY(QUEUE(&h->conn, e, W("MULTI")));
-    TRY(rc = queue_slot(h, slot, e));
-    return execute(h, (size_t)rc, e);
+    if (!w->decision)
+        return execute(h, (size_t)requests, e);
+    h->over = w->over;
+    TRY(redis_queue_expiry(h, KEY_LOG, keep_of(h, over), e));
+    TRY(redis_queue_expiry(h, KEY_SLOTS, keep_of(h, over), e));
+    return execute(h, (size_t)requests + 3 + w->whole, e);
 }
 
 int redis_pulse(struct rdzv_home *base, const struct buf *record, struct err *e)

@@ -160,6 +160,8 @@ int64_t leader_held_until(const struct leader *l); /* 0: never was */
 struct leader_member *leader_next_fresh(struct leader *l);
 /* A numbered request was answered: it goes with the next decision. why: copied; NULL or "": nothing to say. */
 int leader_answer(struct leader *l, struct leader_member *m, uint64_t q, enum rdzv_answer a, const char *why);
+/* The head of its slot: to whom, and how its newest request was answered. */
+void leader_answered(const struct leader_member *m, struct rdzv_slot *ret);
 /* The member `node`, made if need be. NULL: no memory. */
 struct leader_member *leader_member_of(struct leader *l, const char *node);
 /* Another life of that node: what was answered or told to the one before is none of its business. */

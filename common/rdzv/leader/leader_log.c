@@ -34,12 +34,11 @@ int leader_age_line(const struct leader *l, int64_t now_ms, struct buf *out)
 
 static int answer_line(const struct leader_member *m, struct buf *out)
 {
+    struct rdzv_slot slot;
+    leader_answered(m, &slot);
     TRY(begin_line(out, "@answer"));
     TRY(rdzv_field_text(out, "host_node", m->node));
-    TRY(rdzv_field_text(out, "inc", m->inc));
-    TRY(rdzv_field_int(out, "q", (long long)m->q));
-    TRY(rdzv_field_text(out, "answer", rdzv_answer_name(m->answer)));
-    return m->why ? rdzv_field_text(out, "text", m->why) : 0;
+    return rdzv_slot_head_encode(&slot, out);
 }
 
 /* What a member is told, how it was answered, and what may be left of it. */

@@ -134,6 +134,13 @@ int leader_answer(struct leader *l, struct leader_member *m, uint64_t q, enum rd
     return 0;
 }
 
+void leader_answered(const struct leader_member *m, struct rdzv_slot *ret)
+{
+    *ret = (struct rdzv_slot){.q = m->q, .answer = m->answer};
+    memcpy(ret->inc, m->inc, sizeof ret->inc);
+    snprintf(ret->text, sizeof ret->text, "%s", m->why ? m->why : "");
+}
+
 void leader_new_life(struct leader *l, struct leader_member *m, const char *inc)
 {
     (void)l;

@@ -100,20 +100,13 @@ static int take_news(struct reading *r, const char *p, size_t n, struct err *e)
 static int take_answer(struct reading *r, const char *p, size_t n, struct err *e)
 {
     struct leader_member *m;
-    char word[16], text[400] = "", inc[sizeof m->inc];
-    long long q;
-    TRY(number_field(p, n, "q", &q, e));
-    TRY(text_field(p, n, "answer", word, sizeof word, e));
-    TRY(text_field(p, n, "inc", inc, sizeof inc, e));
+    struct rdzv_slot slot = {0};
+    TRY(rdzv_slot_head_decode(p, n, &slot, e));
     TRY(member_of(r, p, n, &m, e));
-    TRY(rdzv_answer_parse(word, &m->answer, e));
-    if (rdzv_field_find(p, n, "text", text, sizeof text) < 0)
-        return err_set(e, ERR_CORRUPT, "a line has no good field 'text'");
-    memcpy(m->inc, inc, sizeof m->inc);
-    m->has_news = false; /* they follow, if there are any */
-    m->q = (uint64_t)q;
-    free(m->why);
-    m->why = text[0] ? strdup(text) : NULL;
+    leader_new_life(r->l, m, slot.inc); /* its news follow, if there are any */
+    m->q = slot.q;
+    m->answer = slot.answer;
+    m->why = slot.text[0] ? strdup(slot.text) : NULL;
     return 0;
 }
 

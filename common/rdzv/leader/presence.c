@@ -92,22 +92,16 @@ int presence_record(const struct presence *p, struct buf *out)
     return rdzv_field_int(out, "left_ms", p->left_ms);
 }
 
-static long long number(const char *record, size_t n, const char *key, long long otherwise)
-{
-    char text[24];
-    return rdzv_field_find(record, n, key, text, sizeof text) == 1 ? strtoll(text, NULL, 10) : otherwise;
-}
-
 void presence_read(const char *record, size_t n, struct presence *ret)
 {
     char state[32] = "";
-    *ret = (struct presence){.joined = (int)number(record, n, "joined", 0),
-                             .min_nodes = (int)number(record, n, "min_nodes", 0),
-                             .max_nodes = (int)number(record, n, "max_nodes", 0),
-                             .restarts = (int)number(record, n, "restarts", 0),
-                             .round = (uint64_t)number(record, n, "round", 0),
-                             .waiting_ms = number(record, n, "waiting_ms", -1),
-                             .left_ms = number(record, n, "left_ms", -1)};
+    *ret = (struct presence){.joined = (int)rdzv_field_number(record, n, "joined", 0),
+                             .min_nodes = (int)rdzv_field_number(record, n, "min_nodes", 0),
+                             .max_nodes = (int)rdzv_field_number(record, n, "max_nodes", 0),
+                             .restarts = (int)rdzv_field_number(record, n, "restarts", 0),
+                             .round = (uint64_t)rdzv_field_number(record, n, "round", 0),
+                             .waiting_ms = rdzv_field_number(record, n, "waiting_ms", -1),
+                             .left_ms = rdzv_field_number(record, n, "left_ms", -1)};
     rdzv_field_find(record, n, "missing", ret->missing, sizeof ret->missing);
     rdzv_field_find(record, n, "silent", ret->silent, sizeof ret->silent);
     rdzv_field_find(record, n, "here", ret->here, sizeof ret->here);

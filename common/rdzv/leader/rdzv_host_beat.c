@@ -19,8 +19,7 @@ struct beat {
 
 static uint64_t number(const char *p, size_t n, const char *key)
 {
-    char text[24] = "";
-    return rdzv_field_find(p, n, key, text, sizeof text) == 1 ? strtoull(text, NULL, 10) : 0;
+    return (uint64_t)rdzv_field_number(p, n, key, 0);
 }
 
 static int decode(const char *p, size_t n, struct beat *ret)
@@ -42,14 +41,13 @@ static int decode(const char *p, size_t n, struct beat *ret)
 
 int host_slot_text(struct rdzv_host *h, const struct leader_member *m, struct buf *out)
 {
-    struct rdzv_slot slot = {.q = m->q, .answer = m->answer};
+    struct rdzv_slot slot;
     struct buf news = {0}, members = {0};
-    memcpy(slot.inc, m->inc, sizeof slot.inc);
-    snprintf(slot.instance, sizeof slot.instance, "%s", leader_instance(h->leader));
-    snprintf(slot.text, sizeof slot.text, "%s", m->why ? m->why : "");
+    leader_answered(m, &slot);
+    snprintf(slot.instance, sizeof slot.instance, "%s", leader_instance(h->r.leader));
     int rc = m->has_news ? rdzv_news_encode(&m->news, &news) : 0;
     if (rc == 0 && m->has_news && rdzv_news_is_for_leader(&m->news))
-        rc = leader_addresses(h->leader, &members);
+        rc = leader_addresses(h->r.leader, &members);
     slot.news = news.data;
     slot.news_len = news.len;
     slot.members = members.data;
@@ -64,7 +62,7 @@ int host_slot_text(struct rdzv_host *h, const struct leader_member *m, struct bu
 
 static void answer(struct rdzv_host *h, struct leader_member *m, uint64_t q, enum rdzv_answer a, const struct err *e)
 {
-    leader_answer(h->leader, m, q, a, a == ANSWER_OK || !e ? "" : e->text);
+    leader_answer(h->r.leader, m, q, a, a == ANSWER_OK || !e ? "" : e->text);
 }
 
 /* An address goes into lines of text and to other nodes' workers. */
@@ -80,7 +78,7 @@ static int check_addresses(const struct rdzv_event *ev, struct err *e)
 
 static uint64_t log_round(const struct rdzv_host *h)
 {
-    struct rdzv *machine = leader_machine(h->leader);
+    struct rdzv *machine = leader_machine(h->r.leader);
     return machine ? rdzv_round(machine) : 0;
 }
 
@@ -101,7 +99,7 @@ static int ask(struct rdzv_host *h, const struct leader_member *m, const struct 
                                     .settings = &settings,
                                     .instance = b->instance,
                                     .draw = h->o->random(h->o->random_arg)};
-    return leader_step(h->leader, &ev, host_now(h), e);
+    return leader_step(h->r.leader, &ev, host_now(h), e);
 }
 
 static void request(struct rdzv_host *h, struct leader_member *m, const struct beat *b, const char *line, size_t n)
@@ -125,7 +123,7 @@ static void request(struct rdzv_host *h, struct leader_member *m, const struct b
     else if (rc != ERR_REFUSED || (ev.kind == RDZV_JOIN && !m->known))
         answer(h, m, q, ANSWER_REFUSED, &e);
     else if (ev.kind == RDZV_LEAVE && !m->known) {
-        leader_remind_end(h->leader, m, ev.round);
+        leader_remind_end(h->r.leader, m, ev.round);
         answer(h, m, q, ANSWER_OK, NULL);
     } else
         answer(h, m, q, m->known ? ANSWER_OK : ANSWER_UNKNOWN, &e);
@@ -151,10 +149,10 @@ static void check_place(struct rdzv_host *h, struct leader_member *m, const stru
     bool refused = m->q >= b->q && m->answer != ANSWER_OK && m->answer != ANSWER_FENCED;
     if (m->known || ended || refused || b->q == 0)
         return;
-    bool its_job = b->instance[0] && strcmp(b->instance, leader_instance(h->leader)) == 0;
-    if (leader_is_over(h->leader) && its_job)
-        leader_remind_end(h->leader, m, b->told);
-    answer(h, m, b->q, leader_is_over(h->leader) && its_job ? ANSWER_OK : ANSWER_UNKNOWN, NULL);
+    bool its_job = b->instance[0] && strcmp(b->instance, leader_instance(h->r.leader)) == 0;
+    if (leader_is_over(h->r.leader) && its_job)
+        leader_remind_end(h->r.leader, m, b->told);
+    answer(h, m, b->q, leader_is_over(h->r.leader) && its_job ? ANSWER_OK : ANSWER_UNKNOWN, NULL);
 }
 
 static uint64_t oldest_request(const struct beat *b)
@@ -173,7 +171,7 @@ static void repair(struct rdzv_host *h, struct leader_member *m, const struct be
     m->written_ms = now;
     int rc = host_slot_text(h, m, &text);
     const struct rdzv_slot_write w = {m->node, text.data, text.len, false};
-    rc = rc ? rc : h->home->ops->rewrite(h->home, &w, h->e);
+    rc = rc ? rc : h->r.home->ops->append(h->r.home, &(struct rdzv_write){.slots = &w, .slot_count = 1}, h->e);
     buf_free(&text);
     if (rc <= 0 && !h->failed)
         h->failed = rc == 0 ? 1 : rc;
@@ -183,18 +181,18 @@ static void repair(struct rdzv_host *h, struct leader_member *m, const struct be
  * else it forgot may still be at work. */
 static void suspect_loss(struct rdzv_host *h, const struct beat *b, int64_t now)
 {
-    bool past = h->former_identity[0] || leader_held_until(h->leader) || log_round(h) > 0;
-    bool heeded = b->epoch[0] && strcmp(b->epoch, h->epoch) != 0;
-    bool member = b->told > 0 || (b->instance[0] && strcmp(b->instance, leader_instance(h->leader)) != 0);
+    bool past = h->r.former_identity[0] || leader_held_until(h->r.leader) || log_round(h) > 0;
+    bool heeded = b->epoch[0] && strcmp(b->epoch, h->r.epoch) != 0;
+    bool member = b->told > 0 || (b->instance[0] && strcmp(b->instance, leader_instance(h->r.leader)) != 0);
     if (!past && (heeded || member))
-        leader_hold(h->leader, now + host_hold_ms(h));
+        leader_hold(h->r.leader, now + host_hold_ms(h));
 }
 
 static void step(struct rdzv_host *h, enum leader_event_kind kind, const char *node, const struct beat *b)
 {
     const struct leader_event ev = {
         .kind = kind, .node = node, .instance = b->instance, .seq = b->seen, .round = b->told, .restarts = b->restarts};
-    leader_step(h->leader, &ev, host_now(h), NULL);
+    leader_step(h->r.leader, &ev, host_now(h), NULL);
 }
 
 void host_visit(void *arg, const char *node, const char *text, size_t n)
@@ -202,16 +200,16 @@ void host_visit(void *arg, const char *node, const char *text, size_t n)
     struct rdzv_host *h = arg;
     struct beat b;
     struct leader_member *m;
-    if (h->failed || decode(text, n, &b) < 0 || !(m = leader_member_of(h->leader, node)))
+    if (h->failed || decode(text, n, &b) < 0 || !(m = leader_member_of(h->r.leader, node)))
         return;
     if (strcmp(m->inc, b.inc) != 0) {
-        leader_new_life(h->leader, m, b.inc);
+        leader_new_life(h->r.leader, m, b.inc);
         m->beat = 0;
     }
     step(h, LEADER_SEEN, node, &b);
     if (h->all)
         m->looked = h->looks;
-    bool moved = b.n != m->beat, promised = strcmp(b.epoch, h->epoch) == 0;
+    bool moved = b.n != m->beat, promised = strcmp(b.epoch, h->r.epoch) == 0;
     int64_t now = host_now(h);
     m->beat = b.n;
     suspect_loss(h, &b, now);
@@ -219,7 +217,7 @@ void host_visit(void *arg, const char *node, const char *text, size_t n)
         return;
     step(h, LEADER_LEARN, node, &b);
     step(h, LEADER_HEARD, node, &b);
-    if (now < leader_held_until(h->leader))
+    if (now < leader_held_until(h->r.leader))
         return;
     requests(h, m, &b);
     if (b.bye)

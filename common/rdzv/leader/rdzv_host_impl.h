@@ -3,22 +3,17 @@
 #define CRUN_COMMON_RDZV_HOST_IMPL_H
 
 #include "common/base/buf.h"
-#include "common/rdzv/homes/rdzv_home.h"
-#include "common/rdzv/leader/leader.h"
 #include "common/rdzv/leader/rdzv_host.h"
+#include "common/rdzv/leader/rdzv_reign.h"
 
 struct rdzv_host {
-    struct rdzv_home *home;
+    struct rdzv_reign r;
     const struct rdzv_host_options *o;
-    struct leader *leader;
-    char epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1], former_identity[RDZV_IDENTITY_MAX + 1];
-    bool lost; /* a claim in another incarnation of the home has no decision behind it */
     int64_t next_pulse, next_look;
     int64_t looked_ms; /* when the newest look at all beats began */
     uint64_t pulses, looks;
     bool all;      /* this look is at all beats */
     bool deferred; /* a request of the beat at hand is not decided yet */
-    size_t logged; /* bytes since the newest whole decision */
     int failed;    /* the first error within a visit */
     struct err *e;
 };

@@ -241,6 +241,13 @@ int rdzv_record_number(const char *text, long long *ret)
     return 0;
 }
 
+long long rdzv_field_number(const char *p, size_t n, const char *key, long long otherwise)
+{
+    char text[24];
+    long long v;
+    return rdzv_field_find(p, n, key, text, sizeof text) == 1 && rdzv_record_number(text, &v) == 0 ? v : otherwise;
+}
+
 struct reading {
     const struct rdzv_field *fields;
     size_t count;

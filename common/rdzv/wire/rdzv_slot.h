@@ -20,9 +20,6 @@ struct err;
 
 enum rdzv_answer { RDZV_ANSWERS(CHOICE_ID) };
 
-const char *rdzv_answer_name(enum rdzv_answer a);
-int rdzv_answer_parse(const char *name, enum rdzv_answer *ret, struct err *e); /* -EPROTO */
-
 struct rdzv_slot {
     char inc[20], instance[20]; /* the life of the node it speaks to; the job */
     uint64_t q;                 /* newest request answered */
@@ -32,8 +29,11 @@ struct rdzv_slot {
     size_t news_len, members_len;
 };
 
+/* The head's fields alone. */
+int rdzv_slot_head_encode(const struct rdzv_slot *s, struct buf *out);
+int rdzv_slot_head_decode(const char *p, size_t n, struct rdzv_slot *ret, struct err *e);
 int rdzv_slot_encode(const struct rdzv_slot *s, struct buf *out);
-/* -EINVAL, -EPROTO. */
+/* -EINVAL. */
 int rdzv_slot_decode(const char *p, size_t n, struct rdzv_slot *ret, struct err *e);
 
 #endif

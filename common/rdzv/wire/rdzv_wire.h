@@ -43,5 +43,7 @@ int rdzv_field_int(struct buf *out, const char *key, long long value);
 /* The field of a record: 1 and the unescaped value (NUL-terminated) in ret[cap], 0 if it is not there, -EINVAL if
  * malformed or too long. */
 int rdzv_field_find(const char *p, size_t n, const char *key, char *ret, size_t cap);
+/* Likewise of a number; `otherwise` where there is none. */
+long long rdzv_field_number(const char *p, size_t n, const char *key, long long otherwise);
 
 #endif

@@ -16,6 +16,7 @@
 #include "launcher/output/output_wire.h"
 #include "launcher/output/process/chores.h"
 #include "launcher/output/process/event_file.h"
+#include "launcher/output/process/notice_file.h"
 #include "launcher/output/process/output_process_internal.h"
 #include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/streams.h"
@@ -61,6 +62,11 @@ static void print_text(void *arg, const char *text)
     streams_print(p->streams, "%s", text);
 }
 
+static void on_notice(void *arg)
+{
+    process_tell(arg, OUTPUT_NOTICE, 0, 0, 0, NULL, 0);
+}
+
 static int open_files(struct process *p, struct err *e)
 {
     const struct chores_options chores = {.page = p->page,
@@ -75,7 +81,11 @@ static int open_files(struct process *p, struct err *e)
                                               .print = print_text,
                                               .moved = on_moved,
                                               .arg = p};
+    const struct notice_file_options notice = {
+        .path = p->setup.notice_file, .found = on_notice, .print = print_text, .arg = p};
     TRY(chores_create(&p->chores, &p->loop, &chores, e));
+    if (p->setup.notice_file)
+        TRY(notice_file_watch(&p->loop, &notice, e));
     return p->setup.event_log ? event_file_create(&p->events, &p->loop, &events, e) : 0;
 }
 

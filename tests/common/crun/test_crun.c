@@ -9,6 +9,11 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,6 +22,8 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,6 +48,7 @@ static int make_page(void **state)
     page->magic = CRUN_PAGE_MAGIC;
     page->version = CRUN_PAGE_VERSION;
     page->notify_fd = notify_fd;
+    page->wake_fd = -1;
     snprintf(text, sizeof text, "%d", page_fd);
     setenv("CRUN_PAGE_FD", text, 1);
     return 0;
@@ -395,6 +403,166 @@ static void the_handler_that_was_there_comes_next(void **state)
     assert_int_equal(WEXITSTATUS(status), 41);
 }
 
+/* --- rounds that a process outlives */
+
+static int make_holding_page(void **state)
+{
+    const int rc = make_page(state);
+    page->wake_fd = eventfd(0, EFD_NONBLOCK);
+    return rc == 0 && page->wake_fd >= 0 && crun_init(&info) == 0 ? 0 : -1;
+}
+
+static int free_holding_page(void **state)
+{
+    close(page->wake_fd);
+    return free_page(state);
+}
+
+/* As the launcher does it. */
+static void wake_up(void)
+{
+    atomic_fetch_add(&page->wake, 1);
+    syscall(SYS_futex, &page->wake, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void say(enum crun_stop_reason why)
+{
+    if (why == CRUN_STOP_HOLD)
+        atomic_fetch_add(&page->holds, 1);
+    const uint64_t one = 1;
+    atomic_store(&page->stop_reason, why);
+    wake_up();
+    if (why != CRUN_STOP_NONE)
+        assert_int_equal(write(page->wake_fd, &one, sizeof one), sizeof one);
+}
+
+static void tell_round(int round, int rank)
+{
+    const struct crun_page_round r = {
+        .rank = rank, .world_size = 4, .round = round, .restart_count = 1, .store = "resp://[::1]:7"};
+    crun_page_tell_round(page, &r);
+    say(CRUN_STOP_NONE);
+}
+
+static bool is_awake(void)
+{
+    struct pollfd p = {.fd = crun_wake_fd(), .events = POLLIN};
+    return poll(&p, 1, 0) == 1;
+}
+
+static void without_a_launcher_that_holds_nobody_stays(void **state)
+{
+    assert_int_equal(crun_init(&info), 0); /* a page that says -1 */
+    assert_int_equal(crun_stay(), -ENOTSUP);
+    assert_int_equal(crun_wake_fd(), -1);
+    assert_int_equal(crun_wait_hold(0), -ENOTSUP);
+    assert_int_equal(crun_next_round(&info, 0), -ENOTSUP);
+    page->version = 1; /* an older one: what lies behind is not for us */
+    page->wake_fd = 0;
+    assert_int_equal(crun_init(&info), 0);
+    assert_int_equal(crun_stay(), -ENOTSUP);
+    page->wake_fd = -1;
+}
+
+static void a_process_that_is_held_says_so_and_gets_the_next_round(void **state)
+{
+    assert_int_equal(crun_stay(), 0);
+    assert_int_equal(page->stays, 1);
+    assert_int_equal(crun_next_round(&info, 0), -EAGAIN);
+    assert_int_equal(crun_wait_hold(0), -ETIMEDOUT);
+    crun_progress(7);
+    say(CRUN_STOP_HOLD);
+    assert_true(is_awake());
+    assert_int_equal(crun_wait_hold(0), 0);
+    assert_int_equal(page->held, 0);
+    assert_int_equal(crun_next_round(&info, 0), -ETIMEDOUT);
+    assert_int_equal(page->held, 1);
+    tell_round(2, 3);
+    assert_int_equal(crun_next_round(&info, 0), 0);
+    assert_int_equal(info.round, 2);
+    assert_int_equal(info.rank, 3);
+    assert_int_equal(info.world_size, 4);
+    assert_string_equal(info.store, "resp://[::1]:7");
+    assert_false(is_awake());
+    assert_int_equal(page->first_step_ns, 0); /* the first step of a round wakes the launcher, again */
+    assert_int_equal(page->phase, CRUN_PHASE_STARTING);
+    assert_int_equal(crun_next_round(&info, 0), -EAGAIN);
+}
+
+static void a_round_that_broke_before_it_was_taken_is_passed_over(void **state)
+{
+    crun_stay();
+    say(CRUN_STOP_HOLD);
+    assert_int_equal(crun_next_round(&info, 0), -ETIMEDOUT);
+    tell_round(2, 1);
+    say(CRUN_STOP_HOLD);
+    assert_int_equal(crun_next_round(&info, 0), -ETIMEDOUT);
+    assert_int_equal(page->held, 2);
+    tell_round(3, 1);
+    assert_int_equal(crun_next_round(&info, 0), 0);
+    assert_int_equal(info.round, 3);
+}
+
+static void who_is_to_end_is_not_held_any_more(void **state)
+{
+    crun_stay();
+    say(CRUN_STOP_HOLD);
+    say(CRUN_STOP_DRAIN);
+    assert_int_equal(crun_next_round(&info, 10), -ECANCELED);
+    assert_int_equal(crun_wait_hold(10), -ECANCELED);
+}
+
+enum { LAST_ROUND = 200 };
+
+/* Another thread waits for the hold and takes the round, again and again; one that breaks before it is taken is passed
+ * over. */
+static void *go_through_rounds(void *arg)
+{
+    struct crun_info i = {.round = 1};
+    while (i.round < LAST_ROUND && crun_wait_hold(60) == 0 && crun_next_round(&i, 60) == 0)
+        if (is_awake() && crun_stop_reason() == CRUN_STOP_NONE) /* calls to the store would end */
+            break;
+    *(int *)arg = i.round;
+    return arg;
+}
+
+static void no_wake_up_is_lost(void **state)
+{
+    pthread_t thread;
+    int last = 0;
+    crun_stay();
+    assert_int_equal(pthread_create(&thread, NULL, go_through_rounds, &last), 0);
+    for (int round = 2; round <= LAST_ROUND; round++) {
+        uint64_t n;
+        struct pollfd told = {.fd = notify_fd, .events = POLLIN};
+        say(CRUN_STOP_HOLD);
+        assert_int_equal(poll(&told, 1, 60000), 1); /* it has acknowledged */
+        assert_int_equal(read(notify_fd, &n, sizeof n), sizeof n);
+        tell_round(round, 0);
+    }
+    pthread_join(thread, NULL);
+    assert_int_equal(last, LAST_ROUND);
+}
+
+static void calls_to_the_store_end_when_there_is_a_reason_to_stop(void **state)
+{
+    char url[64];
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    const int mute = socket(AF_INET, SOCK_STREAM, 0); /* never answers */
+    assert_int_equal(bind(mute, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(mute, 1), 0);
+    assert_int_equal(getsockname(mute, (struct sockaddr *)&at, &len), 0);
+    snprintf(url, sizeof url, "resp://127.0.0.1:%d", ntohs(at.sin_port));
+    setenv("CRUN_STORE", url, 1);
+    assert_int_equal(crun_init(&info), 0);
+    unsetenv("CRUN_STORE");
+    assert_int_equal(crun_stay(), 0);
+    say(CRUN_STOP_HOLD);
+    assert_int_equal(crun_set("key", "", 0), -ECANCELED);
+    close(mute);
+}
+
 static void the_shared_library_exports_the_api_only(void **state)
 {
     const char *path = getenv("LIBCRUN");
@@ -404,9 +572,10 @@ static void the_shared_library_exports_the_api_only(void **state)
     if (!lib)
         fail_msg("%s", dlerror());
     static const char *const api[] = {
-        "crun_init",         "crun_finish",  "crun_progress", "crun_stop_reason", "crun_stop_reason_name",
-        "crun_record_error", "crun_metrics", "crun_phase",    "crun_phase_name",  "crun_catch_crashes",
-        "crun_set",          "crun_get",     "crun_add",      "crun_delete",      "crun_barrier"};
+        "crun_init",         "crun_finish",  "crun_progress",  "crun_stop_reason", "crun_stop_reason_name",
+        "crun_record_error", "crun_metrics", "crun_phase",     "crun_phase_name",  "crun_catch_crashes",
+        "crun_set",          "crun_get",     "crun_add",       "crun_delete",      "crun_barrier",
+        "crun_stay",         "crun_wake_fd", "crun_wait_hold", "crun_next_round"};
     for (size_t i = 0; i < sizeof api / sizeof *api; i++)
         assert_non_null(dlsym(lib, api[i]));
     assert_null(dlsym(lib, "env_contract_read"));
@@ -418,6 +587,7 @@ static void the_shared_library_exports_the_api_only(void **state)
 int main(void)
 {
 #define WITH_PAGE(f) cmocka_unit_test_setup_teardown(f, make_page, free_page)
+#define HELD(f) cmocka_unit_test_setup_teardown(f, make_holding_page, free_holding_page)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everything_works_without_crun),
         cmocka_unit_test(the_environment_is_handed_over),
@@ -434,6 +604,12 @@ int main(void)
         WITH_PAGE(a_crash_leaves_a_record_and_the_signal_kills),
         WITH_PAGE(the_call_stack_is_in_the_record),
         WITH_PAGE(the_handler_that_was_there_comes_next),
+        WITH_PAGE(without_a_launcher_that_holds_nobody_stays),
+        HELD(a_process_that_is_held_says_so_and_gets_the_next_round),
+        HELD(a_round_that_broke_before_it_was_taken_is_passed_over),
+        HELD(who_is_to_end_is_not_held_any_more),
+        HELD(no_wake_up_is_lost),
+        HELD(calls_to_the_store_end_when_there_is_a_reason_to_stop),
         cmocka_unit_test(the_shared_library_exports_the_api_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -102,3 +102,34 @@ def test_a_resized_job_trains_on(cluster, shapes, tmp_path):
     worst = np.max(np.abs(got - expected) / expected)
     print(f"resized twice: largest relative difference of {steps} losses {worst:.1e}")
     assert worst <= 1e-9
+
+
+def weights(folder):
+    return max(folder.glob("step-*")).joinpath("model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("noticed", [0, 1], ids=["the node of rank 0", "the other node"])
+def test_a_notice_of_five_seconds_leads_to_a_checkpoint_that_is_gone_on_from(cluster, shapes, tmp_path, noticed):
+    """Both nodes stop after the same step and exit with 75; started again, they end with the bytes of a run that nothing disturbed."""
+    data, endless = shapes(28, 148, 20), 1000000
+    size = ["--nnodes", 2, "--rdzv_endpoint", cluster.daemon(), "--drain-timeout", "5s"]
+
+    def start(out, run_id, steps, *more):
+        return [cluster.node(*size, "--rdzv_id", run_id, "--node-rank", r, *(["--preemption-file", tmp_path / f"notice-{r}"] if more else []),
+                             program=program(data, out, steps, "--resume", "auto", "--warmup-epochs", 0)) for r in (0, 1)]
+
+    def train(out, run_id, steps):
+        for n in (nodes := start(out, run_id, steps)):
+            assert n.wait(240) == 0, n.text()
+        return "".join(n.text() for n in nodes)
+
+    out = tmp_path / "preempted"
+    nodes = start(out, "first", endless, "noticed")
+    wait("5 steps", lambda: (out / "metrics.jsonl").exists() and len(column(out, "loss")) >= 5)
+    (tmp_path / f"notice-{noticed}").touch()
+    assert [n.wait(60) for n in nodes] == [75, 75], [n.text() for n in nodes]
+    assert "a preemption notice; start it again" in nodes[noticed].text()
+    step = int(max(out.glob("step-*")).name[5:])
+    assert f"resumed from step {step} " in train(out, "second", step + 4)
+    train(tmp_path / "whole", "whole", step + 4)
+    assert weights(out) == weights(tmp_path / "whole")

@@ -50,6 +50,8 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "fatal-codes": "launcher/test_signals.py::test_a_fatal_code_is_not_worth_another_try",
     "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "preemption-signal": "launcher/test_signals.py::test_a_preemption_notice_ends_with_75_and_the_workers_see_a_drain",
+    "preemption-file": "launcher/test_signals.py::test_a_preemption_file_ends_with_75_and_the_workers_see_a_drain",
+    "time-limit": "launcher/test_signals.py::test_the_time_limit_ends_with_75_and_the_workers_see_a_drain",
     "resize-timeout": "launcher/test_stops.py::test_the_grace_of_a_resize",
     "forward-signal": "launcher/test_signal_as_it_came.py::test_other_signals_are_forwarded_where_that_is_asked_for",
     "inherit-fds": "launcher/test_program.py::test_descriptors_of_the_caller_are_not_the_workers",

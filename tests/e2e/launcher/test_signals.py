@@ -124,6 +124,48 @@ def test_a_preemption_notice_ends_with_75_and_the_workers_see_a_drain(crun, work
     assert "stopped after SIGUSR1, a preemption notice" in err and "restart" not in err
 
 
+def test_the_time_limit_ends_with_75_and_the_workers_see_a_drain(crun, worker):
+    p = crun.start("--nproc_per_node", 2, "--max-restarts", 3, "--time-limit", "2s", worker, "drain")
+    rc, err = end(p, crun)
+    assert rc == 75 and "stopped after 2 s, the time limit; start it again" in err and "restart" not in err, err
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["comes later", "is there from the start"])
+def test_a_preemption_file_ends_with_75_and_the_workers_see_a_drain(crun, worker, there):
+    notice, log = crun.tmp / "notice", crun.tmp / "events.jsonl"
+    if there:
+        notice.touch()
+    p = crun.start("--nproc_per_node", 2, "--max-restarts", 3, "--preemption-file", notice, "--event-log", log, worker, "drain")
+    if not there:
+        for r in (0, 1):
+            crun.wait_file(f"ready-{r}")
+        notice.touch()
+    rc, err = end(p, crun)
+    assert rc == 75 and "stopped after the file of --preemption-file, a preemption notice; start it again" in err, err
+    if not there:
+        assert [crun.wait_file(f"reason-{r}") for r in (0, 1)] == ["3", "3"]
+    notices = [e for e in map(json.loads, log.read_text().splitlines()) if e["event"] == "notice"]
+    assert [e["by"] for e in notices] == ["preemption-file"]
+
+
+def test_slurms_limit_leaves_time_for_the_drain(crun, worker):
+    """auto: it drains --drain-timeout and 5 s before the end that Slurm names, at once where that has passed."""
+    p = crun.start("--time-limit", "auto", "--drain-timeout", "20s", worker, "drain", extra_env={"SLURM_JOB_END_TIME": str(int(time.time()) + 25)})
+    rc, err = end(p, crun)
+    assert rc == 75 and "stopped after 1 s, the time limit" in err, err
+
+
+@pytest.mark.parametrize("text, why", [("soon", "expected a time such as 90m or 4h"), ("0.5", "from 1 s to 365d"), ("400d", "from 1 s to 365d")])
+def test_a_time_limit_that_is_none_is_refused(crun, text, why):
+    rc, _, err = crun.run("--time-limit", text, "true")
+    assert rc == 2 and "time-limit" in err and why in err, err
+
+
+def test_an_end_of_slurm_that_is_no_time_is_refused(crun):
+    rc, _, err = crun.run("--time-limit", "auto", "true", extra_env={"SLURM_JOB_END_TIME": "tomorrow"})
+    assert rc == 2 and "SLURM_JOB_END_TIME is 'tomorrow', expected seconds since 1970" in err, err
+
+
 @pytest.mark.parametrize("name", ["USR2", "TERM"])
 def test_a_preempted_job_of_workers_that_know_nothing_is_to_be_started_again(crun, name):
     p = start(crun, "--preemption-signal", name)

@@ -3,6 +3,11 @@
 set -eux
 export DEBIAN_FRONTEND=noninteractive HOME=/root LC_ALL=C.UTF-8
 ours="crun-launcher rendezvousd libcrun0 libcrun-dev crun-trainer python3-crun-launcher"
+missing="is not installed: it is Debian's package crun-trainer-cuda"
+if ls /debs/crun-trainer-cuda_*.deb; then
+    ours="$ours crun-trainer-cuda"
+    missing="the GPU module needs libcudart.so.*, libcublasLt.so.*, libcudnn.so.9*not installed here"
+fi
 
 install() { apt-get install -y -qq "$@" >/dev/null; }
 purge() { apt-get purge -y -qq --autoremove -o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false "$@" >/dev/null; }
@@ -67,11 +72,17 @@ install --no-install-recommends gcc libc6-dev pkg-config
 cc -D_GNU_SOURCE -o /tmp/worker /usr/share/doc/libcrun-dev/examples/worker.c $(pkg-config --cflags --libs crun)
 crun-launcher --nproc-per-node 2 --no-log-prefix /tmp/worker 5 | grep -q 'rank 1 of 2: hello'
 
-# Training on two ranks.
-trainer make-data shapes --out /tmp/shapes --classes 3 --train-images 48 --test-images 12 --image-size 32
-crun-launcher --nproc-per-node 2 --max-restarts 1 trainer --train-data /tmp/shapes/train --test-data /tmp/shapes/val --arch resnet18 --image-size 32 \
-    --batch-size 16 --num-epochs 1 --checkpoint-dir /tmp/ck
-ls /tmp/ck
+# Training: data, two ranks, a kill, a resume, a picture.
+cd /tmp
+trainer demo
+grep -c '^' runs/demo/run-*/metrics.jsonl
+[ "$(head -c 4 runs/demo/run-*/plot.png | tail -c 3)" = PNG ]
+cd /
+
+# A GPU that is not there: one sentence, what is missing. The others work on.
+said=$(trainer --device cuda --train-data null --image-size 32 --num-labels 10 --epochs 1 2>&1) && exit 1
+[ "$(echo "$said" | wc -l)" = 1 ]
+case "$said" in *$missing*) ;; *) exit 1 ;; esac
 
 # The daemon as its user, with HTTP: libmicrohttpd is opened.
 [ "$(stat -c '%U:%G %a' /etc/rendezvousd)" = "root:rendezvousd 750" ]

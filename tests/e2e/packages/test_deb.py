@@ -2,6 +2,7 @@
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 
@@ -11,6 +12,7 @@ from support import ROOT, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 NAMES = {"crun-launcher", "rendezvousd", "libcrun0", "libcrun-dev", "crun-trainer", "python3-crun-launcher"}
+CUDA = "crun-trainer-cuda"  # where nvcc and cuDNN are; nvcc writes other bytes in another folder
 
 
 def copy_of_the_tree(folder):
@@ -22,9 +24,15 @@ def copy_of_the_tree(folder):
 
 
 def made(tree, out):
-    p = subprocess.run([tree / "dev", "deb", out], env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}, capture_output=True, text=True, timeout=3600, check=False)
+    p = subprocess.run([tree / "dev", "deb", out], env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000", "CRUN_GPU_ARCHS": "90"}, capture_output=True, text=True, timeout=3600, check=False)
     assert p.returncode == 0, p.stdout[-3000:] + p.stderr[-3000:]
-    return {path.name: path.read_bytes() for path in sorted(out.glob("*.deb"))}
+    has_module = (tree / "build-deb" / "worker" / "device" / "cuda" / "trainer-cuda.so").exists()
+    assert bool(list(out.glob(f"{CUDA}_*.deb"))) == has_module and (f"{CUDA} is left out: " in p.stderr) != has_module
+    return contents(out)
+
+
+def contents(out):
+    return {path.name: path.read_bytes() for path in out.glob("*.deb") if not path.name.startswith(CUDA)}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +46,7 @@ def debs(tmp_path_factory):
 
 def test_another_folder_makes_the_same_bytes(debs, tmp_path):
     again = made(copy_of_the_tree(tmp_path / "elsewhere"), tmp_path / "again")
-    assert {p.name: p.read_bytes() for p in debs.glob("*.deb")} == again
+    assert contents(debs) == again
 
 
 def test_fields_name_what_is_linked_and_what_is_opened(debs):
@@ -46,11 +54,15 @@ def test_fields_name_what_is_linked_and_what_is_opened(debs):
     for path in debs.glob("*.deb"):
         text = run("dpkg-deb", "--field", path).stdout
         fields[path.name.split("_")[0]] = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line and line[0] != " ")
-    assert set(fields) == NAMES
+    assert set(fields) - {CUDA} == NAMES
     for name in ("crun-launcher", "rendezvousd"):
         assert "libc6 (>= " in fields[name]["Depends"] and "libssl3" in fields[name]["Depends"] and "libmicrohttpd12" in fields[name]["Recommends"]
     assert "libhwloc15" in fields["crun-launcher"]["Recommends"] and "libdnnl" in fields["crun-trainer"]["Depends"]
     assert fields["libcrun-dev"]["Depends"] == f"libcrun0 (= {fields['libcrun0']['Version']})"
+    if CUDA in fields:
+        assert f"crun-trainer (= {fields[CUDA]['Version']})" in fields[CUDA]["Depends"] and "libc6 (>= " in fields[CUDA]["Depends"]
+        names = r"cuda-cudart-(\d+)-\d, libcublas-\1-\d, libcudnn9-cuda-\1(, libnccl2)?, cuda-drivers \| nvidia-driver"
+        assert re.fullmatch(names, ", ".join(sorted(fields[CUDA]["Suggests"].split(", "), key=lambda n: ("driver" in n, n)))), fields[CUDA]["Suggests"]
     owned = "".join(run("dpkg-deb", "--contents", path).stdout for path in debs.glob("*.deb"))
     for theirs in ("./usr/bin/crun\n", "man1/crun.1.gz", "libcrun.a", "./usr/share/doc/crun/"):
         assert theirs not in owned

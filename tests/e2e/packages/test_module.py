@@ -127,6 +127,15 @@ def test_the_store_waits_counts_and_meets(crun, script):
     assert rc == 0, err
 
 
+def test_an_exception_that_leaves_a_phase_is_reported_in_it(crun, script):
+    """Also one that was raised from it, after the phase has ended."""
+    job = script("import crun\n@crun.record\ndef main():\n  crun.report(7)\n  try:\n    with crun.phase('checkpoint'): open('/no/such')\n"
+                 "  except OSError as e:\n    raise ValueError('not saved') from e\nmain()\n")
+    rc, _, err = crun.run(job)
+    assert rc == 1 and "  message   ValueError: not saved (job.py:8 in main), after step 7, in phase checkpoint (error.json)\n" in err, err
+    assert "  progress  step 7, phase checkpoint\n" in err, err
+
+
 @pytest.mark.parametrize("phase, said", [("step", ""), ("checkpoint", ", in phase checkpoint")])
 def test_an_exception_is_in_the_report_with_its_place_step_and_phase(crun, script, phase, said):
     job = script("import crun\n@crun.record\ndef main():\n  for i in range(1, 8): crun.report(i)\n"

@@ -65,6 +65,12 @@ def test_batch_norm_in_halves_is_refused(data, tmp_path):
     train(data, tmp_path, "--opt-level", "O3", "--keep-batchnorm-fp32", "True", steps=1)
 
 
+def test_parameters_that_come_and_go_are_refused(data, tmp_path):
+    p = run(*command(data, tmp_path, "--fsdp"), env=env())
+    assert p.returncode == 69 and p.stderr.splitlines()[-1].endswith(
+        "--zero 3 is not built for the cuda device, whose plans need whole parameters: --zero 2 cuts what it can cut"), p.stderr
+
+
 def test_two_ranks_with_a_gpu_each_train_as_one(data, tmp_path):
     two = [CRUN, "--standalone", "--nproc_per_node", 2]
     p = train(data, tmp_path / "two", "--comm", "gloo", "--sync-bn", launch=two, gpus=2)

@@ -18,13 +18,14 @@ STEPS = EPOCHS * IMAGES // BATCH
 SMALL = ["--arch", "convnet", "--num-channels", 1]
 SHARED = [*SMALL, "--model-parallel-size", 2, "--model-parallel-dim", 1]  # four ranks are 2 x 2
 MODELS = {"small": (28, SMALL), "cut": (28, [*SMALL, "--zero", 1]), "resnet18": (32, ["--arch", "resnet18"]),
-          "2x2": (28, SHARED), "2x2-zero-1": (28, [*SHARED, "--zero", 1]), "2x2-zero-2": (28, [*SHARED, "--zero", 2])}
+          "2x2": (28, SHARED), "2x2-zero-1": (28, [*SHARED, "--zero", 1]), "2x2-zero-2": (28, [*SHARED, "--zero", 2]),
+          "zero-3": (32, ["--arch", "resnet18", "--zero", 3]), "2x2-zero-3": (28, [*SHARED, "--fsdp"])}
 
 
 def command(model, world, run_id, out, data):
     size, args = MODELS[model]
     return [str(a) for a in (
-        CRUN, "--standalone", "--nproc_per_node", world, "--max-restarts", 3, "--run-id", run_id, "trainer",
+        CRUN, "--standalone", "--nproc_per_node", world, "--max-restarts", 3, "--recovery", "restart", "--run-id", run_id, "trainer",
         "--train-data", data / "train", *args, "--image-size", size, "--batch-size", BATCH,
         "--num-epochs", EPOCHS, "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out,
         "--checkpoint-every", EVERY, "--resume", "auto", "--print-freq", 1, "--log-level", "info", "--seed", 7)]
@@ -133,7 +134,7 @@ def kill_at(job, run_id, rank, moment):
     return done
 
 
-LAYOUTS = [pytest.param(model, 4, 1, id=model) for model in ("2x2", "2x2-zero-1", "2x2-zero-2")]
+LAYOUTS = [pytest.param(model, 4, 1, id=model) for model in ("2x2", "2x2-zero-1", "2x2-zero-2", "2x2-zero-3")] + [pytest.param("zero-3", 3, 1, id="3-zero-3")]
 
 
 @pytest.mark.long
@@ -155,7 +156,7 @@ def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path, mod
         check(text, out, expected, f"rank {rank} {moment:.2f} steps into the run")
 
 
-CUT = [pytest.param("cut", 3, rank, id=f"cut-3-{rank}") for rank in (0, 2)]  # one that writes, one that sends what is written
+CUT = [pytest.param(model, 3, rank, id=f"{model}-3-{rank}") for model in ("cut", "zero-3") for rank in (0, 2)]  # one that writes, one that sends what is written
 
 
 @pytest.mark.parametrize("model, world, rank", kinds([(2, 0), (3, 0)], [(2, 0), (3, 0)]) + CUT)

@@ -65,3 +65,23 @@ def test_a_gpu_module_that_will_not_do_ends_training_in_one_sentence(tmp_path, m
             env=dict(os.environ, CRUN_CUDA_MODULE=str(path)))
     assert (p.returncode, p.stdout) == (69, ""), p.stderr
     assert str(path) in p.stderr and why in p.stderr and p.stderr.count("\n") == 1, p.stderr
+
+
+def test_all_libraries_that_the_module_wants_and_are_not_there_are_in_one_sentence(tmp_path):
+    """dlopen names the first alone. One that is in the module's own folders is there."""
+    cc = shlex.split(os.environ.get("CC", "cc"))
+    folders = {"one": tmp_path / "gone", "two": tmp_path / "gone", "three": tmp_path / "kept"}
+    for name, folder in folders.items():
+        folder.mkdir(exist_ok=True)
+        source = folder / f"{name}.c"
+        source.write_text(f"int {name}(void) {{ return 0; }}\n")
+        subprocess.run([*cc, "-shared", "-fPIC", "-o", folder / f"lib{name}.so.1", f"-Wl,-soname,lib{name}.so.1", source], check=True)
+    module = tmp_path / "module.c"
+    module.write_text("int one(void), two(void), three(void);\nint all(void) { return one() + two() + three(); }\n")
+    subprocess.run([*cc, "-shared", "-fPIC", "-o", tmp_path / "module.so", module, *(folder / f"lib{name}.so.1" for name, folder in folders.items()),
+                    f"-Wl,--enable-new-dtags,-rpath,/nowhere:{folders['three']}"], check=True)
+    for library in folders["one"].glob("*.so.1"):
+        library.unlink()
+    p = run(TRAINER, "gpu-info", env=dict(os.environ, CRUN_CUDA_MODULE=str(tmp_path / "module.so")))
+    assert p.returncode == 69 and p.stderr.count("\n") == 1
+    assert "the GPU module needs libone.so.1 and libtwo.so.1, which are not installed here" in p.stderr, p.stderr

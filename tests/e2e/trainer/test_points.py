@@ -11,7 +11,7 @@ from tensors import load, newest
 
 BATCH, STEPS, BOUND = 24, 20, 1e-9
 AXES = {
-    "world": [1, 2, 3, 4, 6, 8], "tensor": [1, 2, 3, 4], "dim": [0, 1], "zero": [0, 1, 2], "parts": [1, 2],
+    "world": [1, 2, 3, 4, 6, 8], "tensor": [1, 2, 3, 4], "dim": [0, 1], "zero": [0, 1, 2, 3], "parts": [1, 2],
     "half": [[], ["--opt-level", "O1", "--amp-dtype", "bf16"], ["--amp", "bf16"]], "sync": [True, False],
     "rule": [[], ["--nesterov"], ["--sgd-rule", "caffe2"], ["--optimizer", "lars", "--lars-eta", 0.02], ["--optimizer", "adam", "--adam-eps", 0.01, "--clip-grad-norm", 0.5],
              ["--optimizer", "adamw", "--adam-eps", 0.01, "--ema", 0.9]],

@@ -1,4 +1,5 @@
 """The last layer over a group of ranks: --model-parallel-size and --model-parallel-dim, as processes."""
+import shutil
 import signal
 import subprocess
 
@@ -113,6 +114,15 @@ def test_images_of_an_ignored_class_count_nowhere(data, tmp_path):
     train(1, data, "--max-steps", 1, "--log-dir", tmp_path / "all")
     one, two, everything = (loss_curve(tmp_path / n)[0] for n in ("one", "two", "all"))
     assert abs(one - two) <= 1e-10 and abs(one - everything) > 1e-6
+
+
+def test_a_run_of_ignored_images_alone_says_so(data, tmp_path):
+    ignored = tmp_path / "data" / "train" / "only"
+    ignored.parent.mkdir(parents=True)
+    shutil.copytree(next((data / "train").iterdir()), ignored)
+    split = ["--model-parallel-size", 2, "--model-parallel-dim", "1", "--zero", 2, "--accumulate", 2, "--clip-grad-norm", 1, "--ema", 0.9]
+    p = train(2, tmp_path / "data", "--num-labels", 11, "--ignore-index", 0, *split, code=65)
+    assert "counted in epoch 1: each is of class 0 (--ignore-index 0), or could not be decoded" in p.stdout + p.stderr
 
 
 MANY = ["--train-data", "null", "--num-labels", 20000, "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--sync-bn", "--label-smoothing", 0.1]

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from metrics_file import loss_curve
+from metrics_file import loss_curve, records
 from support import CRUN, TRAINER, faulty_disk, run
 from tensors import load, newest
 
@@ -44,7 +44,7 @@ def optimizer_mib(p):
     return float(re.search(r"memory a rank:.*optimizer ([0-9.]+) MiB", p.stderr + p.stdout)[1])
 
 
-@pytest.mark.parametrize("zero, name, more", [(1, "adam", []), (1, "lars", []), (2, "lars", []), (2, "adam", ["--accumulate", 2])])
+@pytest.mark.parametrize("zero, name, more", [(1, "adam", []), (1, "lars", []), (2, "lars", []), (2, "adam", ["--accumulate", 2]), (3, "adam", ["--accumulate", 2]), (3, "lars", [])])
 def test_ranks_with_cut_moments_are_one_rank(data, tmp_path, zero, name, more):
     whole = train(data, tmp_path / "1", *ROWS[name], *more)
     cut = train(data, tmp_path / "3", *ROWS[name], *more, "--zero", zero, world=3)
@@ -59,12 +59,12 @@ def test_checkpoints_go_from_layout_to_layout(data, tmp_path):
     train(data, tmp_path / "all", *args, steps=8)
     train(data, tmp_path / "a", *args, "--zero", 1, world=2, steps=4)
     before = "a"
-    for after, zero, world in (("b", 0, 1), ("c", 2, 3), ("d", 0, 2), ("e", 1, 1)):
+    for after, zero, world in (("b", 0, 1), ("c", 2, 3), ("d", 3, 2), ("e", 0, 2), ("f", 3, 3), ("g", 1, 1)):
         train(data, tmp_path / after, *args, "--zero", zero, "--resume", tmp_path / before, world=world, steps=4)
         for file in FILES:
             assert (newest(tmp_path / after) / file).read_bytes() == (newest(tmp_path / before) / file).read_bytes()
         before = after
-    train(data, tmp_path / "end", *args, "--zero", 1, "--resume", tmp_path / "e", world=3, steps=8)
+    train(data, tmp_path / "end", *args, "--zero", 1, "--resume", tmp_path / "g", world=3, steps=8)
     assert newest(tmp_path / "end").name == newest(tmp_path / "all").name
     assert distance(tmp_path / "end", tmp_path / "all") <= 1e-9
 
@@ -104,6 +104,38 @@ def test_saves_by_steps_and_by_time_take_all_ranks(data, tmp_path):
         assert json.loads((saved / "manifest.json").read_text())
 
 
-def test_levels_that_are_not_built_are_refused(data, tmp_path):
-    p = train(data, tmp_path / "out", "--zero", 3, refused=True)
-    assert p.returncode == 2 and "--zero" in p.stderr and not (tmp_path / "out").exists()
+def test_evaluation_gathers_parameters_and_averages(data, tmp_path):
+    """Of the same checkpoint, in training and by itself, with fewer steps than there are and with them all."""
+    found = {}
+    for zero, world in ((0, 1), (3, 3)):
+        out = tmp_path / str(zero)
+        args = [*ROWS["adam"], "--zero", zero, "--test-data", data / "val"]
+        train(data, out, *args, world=world, steps=20)
+        p = train(data, tmp_path / f"none-{zero}", *args, "--evaluate", "--resume", out, world=world, steps=20)
+        found[zero] = [r["test_loss"] for r in records(out) if "test_loss" in r] + [float(re.search(r"loss +([0-9.]+)", p.stdout + p.stderr)[1])]
+    assert len(found[0]) >= 2 and found[3] == pytest.approx(found[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("like, more", [(0, []), (2, ["--amp", "bf16", "--accumulate", 2]), (0, ["--amp", "bf16", "--model-parallel-size", 2, "--model-parallel-dim", 1])],
+                         ids=["fp32", "bf16, parts", "bf16, split over classes"])
+def test_on_the_processor_two_ranks_keep_every_bit(data, tmp_path, like, more):
+    """Of two numbers there is one sum, whoever takes it, and whatever else is summed with it."""
+    weights = set()
+    for zero in (like, 3):
+        train(data, tmp_path / str(zero), "--device", "cpu", "--zero", zero, *more, world=2)
+        weights.add((newest(tmp_path / str(zero)) / "model.safetensors").read_bytes())
+    assert len(weights) == 1
+
+
+def test_a_run_that_diverges_names_a_tensor(data, tmp_path):
+    said = [train(data, tmp_path / str(zero), "--lr", 1e200, "--zero", zero, world=2, refused=True) for zero in (0, 3)]
+    for p in said:
+        assert p.returncode != 0
+    named = [re.search(r"training diverged: the loss is [-a-z]+, (.*?);", p.stdout + p.stderr) for p in said]
+    assert all(named) and named[0][1] == named[1][1], [p.stderr for p in said]
+
+
+def test_levels_that_there_are_not_are_refused(data, tmp_path):
+    for more in (["--zero", 4], ["--fsdp", "--zero", 1]):
+        p = train(data, tmp_path / "out", *more, refused=True)
+        assert p.returncode == 2 and "--zero" in p.stderr and not (tmp_path / "out").exists()

@@ -35,6 +35,8 @@ static void describe(const struct agent_effects *fx)
                                   f->signo == SIGTERM ? "" : stops_signal_name(f->signo), f->typed ? " typed" : "");
         else if (f->kind == AGENT_DO_LEAVE && f->cause.text[0])
             n += (size_t)snprintf(trace + n, sizeof trace - n, "(%s)", f->cause.text);
+        else if (f->kind == AGENT_DO_CLEAR && f->keep)
+            n += (size_t)snprintf(trace + n, sizeof trace - n, "(keep)");
         else if (f->kind == AGENT_DO_EXIT)
             n += (size_t)snprintf(trace + n, sizeof trace - n, "(%d)", f->code);
     }
@@ -62,6 +64,11 @@ static const char *round_begins(struct agent *a)
 static const char *ends(struct agent *a, int code)
 {
     return step(a, (struct agent_event){.kind = AGENT_WORKER_ENDED, .cause = {.exit_code = code}});
+}
+
+static const char *ends_where_some_stay(struct agent *a, int code)
+{
+    return step(a, (struct agent_event){.kind = AGENT_WORKER_ENDED, .cause = {.exit_code = code}, .holds = true});
 }
 
 static const char *simple(struct agent *a, enum agent_event_kind kind)
@@ -536,10 +543,10 @@ static void a_node_whose_workers_are_complete_says_so_before_it_leaves(void **st
 }
 
 /* Every event in every state; the words are the effects, "-> state" where it changes. */
-#define CELLS 16
+#define CELLS 17
 static const char *const cell_names[CELLS] = {
-    "start", "round",      "spare",  "stop",       "end(9)",  "ended(0)",  "ended(3)",   "unspawned",
-    "gone",  "grace-over", "fenced", "failed(69)", "SIGTERM", "hung(124)", "unkillable", "preempted"};
+    "start",      "round",  "spare",      "stop",    "end(9)",    "ended(0)",   "ended(3)",  "unspawned", "gone",
+    "grace-over", "fenced", "failed(69)", "SIGTERM", "hung(124)", "unkillable", "preempted", "held"};
 
 static struct agent_event cell_event(int i)
 {
@@ -560,6 +567,7 @@ static struct agent_event cell_event(int i)
         {.kind = AGENT_HUNG, .cause = {.exit_code = EXIT_HUNG}},
         {.kind = AGENT_UNKILLABLE},
         {.kind = AGENT_PREEMPTED},
+        {.kind = AGENT_HELD},
     };
     return v[i];
 }
@@ -576,11 +584,13 @@ static struct agent in_state(enum agent_state s)
     if (s == AGENT_JOINING)
         return a;
     a = running();
+    if (s == AGENT_HOLDING)
+        ends_where_some_stay(&a, 137);
     if (s == AGENT_STOPPING)
         news(&a, RDZV_NEWS_STOP, RDZV_WHY_RESIZE, 0);
     else if (s == AGENT_PARTING)
         signals(&a, SIGTERM);
-    for (int i = 0; i < SLOTS && s != AGENT_RUNNING && s != AGENT_STOPPING; i++)
+    for (int i = 0; i < SLOTS && s != AGENT_RUNNING && s != AGENT_HOLDING && s != AGENT_STOPPING; i++)
         ends(&a, 0);
     if (s == AGENT_FINISHING || s == AGENT_PARTING || s == AGENT_OVER)
         simple(&a, AGENT_GONE);
@@ -598,28 +608,32 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
         [AGENT_IDLE]      = {"join -> joining", "",                  "",    "",                         "",
         /*                    ended(0)           ended(3)             unspawned */
                              "",                "",                  "",
-        /* gone, grace-over; fenced, failed(69), SIGTERM, hung(124), unkillable, preempted */
-                             "",                "",                  "",    "exit(69) -> over", "exit(143) -> over", "", "", "exit(75) -> over"},
+        /* gone, grace-over; fenced, failed(69), SIGTERM, hung(124), unkillable, preempted, held */
+                             "",                "",                  "",    "exit(69) -> over", "exit(143) -> over", "", "", "exit(75) -> over", ""},
         [AGENT_JOINING]   = {"",                "spawn -> running",  "",    "",                         "exit(9) -> over",
                              "",                "",                  "",
-                             "",                "",                  "join", "exit(69) -> over", "leave await -> parting", "", "", "leave await -> parting"},
+                             "",                "",                  "join", "exit(69) -> over", "leave await -> parting", "", "", "leave await -> parting", ""},
         [AGENT_RUNNING]   = {"",                "",                  "",    "stop(resize) -> stopping", "stop(failure) -> stopping",
                              "",                "fail(3) stop(failure) -> stopping", "leave(127) clear -> stopping",
                              "",                "",                  "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping",
-                             "fail(124) stop(failure) -> stopping", "", "leave stop(drain) -> stopping"},
+                             "fail(124) stop(failure) -> stopping", "", "leave stop(drain) -> stopping", ""},
+        [AGENT_HOLDING]   = {"",                "",                  "",    "",                         "stop(failure) -> stopping",
+                             "",                "",                  "",
+                             "join -> joining", "clear(keep)",       "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping",
+                             "", "exit(71) -> over", "leave stop(drain) -> stopping", ""},
         [AGENT_STOPPING]  = {"",                "",                  "",    "",                         "",
                              "",                "",                  "leave(127) clear",
-                             "join -> joining", "clear",             "clear", "clear", "leave", "", "exit(71) -> over", "leave"},
+                             "join -> joining", "clear",             "clear", "clear", "leave", "", "exit(71) -> over", "leave", ""},
         [AGENT_CLEARING]  = {"",                "",                  "",    "",                         "",
                              "",                "",                  "",
-                             "done -> finishing", "",                "clear -> stopping", "clear -> stopping", "", "", "exit(71) -> over", ""},
+                             "done -> finishing", "",                "clear -> stopping", "clear -> stopping", "", "", "exit(71) -> over", "", ""},
         [AGENT_FINISHING] = {"",                "",                  "",    "join -> joining",          "exit(9) -> over",
                              "",                "",                  "",
-                             "",                "",                  "join -> joining", "exit(69) -> over", "leave await -> parting", "", "", "leave await -> parting"},
+                             "",                "",                  "join -> joining", "exit(69) -> over", "leave await -> parting", "", "", "leave await -> parting", ""},
         [AGENT_PARTING]   = {"",                "",                  "",    "",                         "exit(75) -> over",
                              "",                "",                  "",
-                             "",                "exit(75) -> over",  "exit(75) -> over", "exit(75) -> over", "", "", "", ""},
-        [AGENT_OVER]      = {"", "", "", "", "", "", "", "", "", "", "", "", "", "", "", ""},
+                             "",                "exit(75) -> over",  "exit(75) -> over", "exit(75) -> over", "", "", "", "", ""},
+        [AGENT_OVER]      = {"", "", "", "", "", "", "", "", "", "", "", "", "", "", "", "", ""},
     };
     /* clang-format on */
     for (int s = AGENT_IDLE; s <= AGENT_OVER; s++)
@@ -647,6 +661,131 @@ static void after_the_end_nothing_matters(void **state)
     assert_string_equal(round_begins(&a), "");
     assert_string_equal(ends(&a, 1), "");
     assert_string_equal(simple(&a, AGENT_GONE), "");
+}
+
+/* --- workers that outlive the round */
+
+static const char *held_one_ends(struct agent *a)
+{
+    return step(a, (struct agent_event){.kind = AGENT_WORKER_ENDED, .cause = {.exit_code = 137}, .was_held = true});
+}
+
+/* One of three was killed, the other two have let go, and wait for a round. */
+static struct agent waiting(void)
+{
+    struct agent a = running();
+    assert_string_equal(ends_where_some_stay(&a, 137), "fail(137) hold");
+    assert_int_equal(a.state, AGENT_HOLDING);
+    assert_string_equal(simple(&a, AGENT_HELD), "");
+    assert_string_equal(simple(&a, AGENT_HELD), "clear(keep)");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_int_equal(a.state, AGENT_JOINING);
+    assert_int_equal(a.live, 2);
+    return a;
+}
+
+static void workers_that_outlive_the_round_go_on_in_the_next(void **state)
+{
+    struct agent a = waiting();
+    assert_string_equal(round_begins(&a), "spawn");
+    assert_int_equal(a.live, SLOTS);
+    assert_int_equal(a.held, 0);
+    assert_string_equal(ends(&a, 0), "");
+    assert_string_equal(ends(&a, 0), "");
+    assert_string_equal(ends(&a, 0), "dismiss");
+}
+
+static void a_failure_elsewhere_holds_them_too_but_a_resize_does_not(void **state)
+{
+    struct agent a = running(), b = running();
+    const struct agent_event stop = {
+        .kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_STOP, .why = RDZV_WHY_FAILURE}, .holds = true};
+    struct agent_event resize = stop;
+    resize.news.why = RDZV_WHY_RESIZE;
+    assert_string_equal(step(&a, stop), "hold");
+    assert_string_equal(step(&b, resize), "stop(resize)");
+}
+
+static void one_that_hangs_is_told_and_the_others_are_held(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(step(&a, (struct agent_event){.kind = AGENT_HUNG, .cause = {.exit_code = 99}, .holds = true}),
+                        "fail(99) hold");
+    assert_string_equal(ends(&a, 137), ""); /* it was killed */
+    simple(&a, AGENT_HELD);
+    assert_string_equal(simple(&a, AGENT_HELD), "clear(keep)");
+}
+
+static void who_does_not_let_go_in_time_is_killed_and_replaced(void **state)
+{
+    struct agent a = running();
+    ends_where_some_stay(&a, 137);
+    simple(&a, AGENT_HELD);
+    assert_string_equal(simple(&a, AGENT_GRACE_OVER), "clear(keep)");
+    assert_string_equal(simple(&a, AGENT_HELD), ""); /* too late: it was killed */
+    assert_string_equal(ends(&a, 137), "");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_int_equal(a.live, 1);
+}
+
+static void the_death_of_all_that_stay_leaves_an_ordinary_restart(void **state)
+{
+    struct agent a = waiting();
+    assert_string_equal(held_one_ends(&a), "");
+    assert_string_equal(held_one_ends(&a), "");
+    assert_int_equal(a.live, 0);
+    assert_string_equal(round_begins(&a), "spawn");
+    struct agent b = running();
+    ends_where_some_stay(&b, 137);
+    simple(&b, AGENT_HELD);
+    assert_string_equal(held_one_ends(&b), "");
+    assert_string_equal(ends(&b, 1), "clear(keep)"); /* nobody is left */
+}
+
+static void the_end_of_the_job_stops_those_that_wait(void **state)
+{
+    struct agent a = waiting(), b = running();
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_FAILURE, 9), "stop(failure)");
+    ends(&a, 75);
+    assert_string_equal(ends(&a, 75), "clear");
+    assert_string_equal(simple(&a, AGENT_GONE), "exit(9)");
+    ends_where_some_stay(&b, 9);
+    assert_string_equal(news(&b, RDZV_NEWS_END, RDZV_WHY_FAILURE, 9), "stop(failure)");
+}
+
+static void silence_ends_those_that_wait_at_once(void **state)
+{
+    struct agent a = waiting(), b = running();
+    assert_string_equal(fenced(&a), "clear");
+    ends(&a, 137);
+    ends(&a, 137);
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    ends_where_some_stay(&b, 137);
+    assert_string_equal(fenced(&b), "clear");
+    struct agent c = waiting();
+    assert_string_equal(failed(&c, 69), "clear");
+    assert_string_equal(simple(&c, AGENT_GONE), "exit(69)");
+}
+
+static void a_fence_while_the_rest_is_cleared_clears_all(void **state)
+{
+    struct agent a = running();
+    ends_where_some_stay(&a, 137);
+    simple(&a, AGENT_HELD);
+    assert_string_equal(simple(&a, AGENT_HELD), "clear(keep)");
+    assert_string_equal(fenced(&a), "clear");
+    assert_string_equal(fenced(&a), "");
+}
+
+static void a_stop_signal_drains_those_that_wait(void **state)
+{
+    struct agent a = waiting();
+    assert_string_equal(signals(&a, SIGTERM), "leave stop(drain)");
+    ends(&a, 75);
+    assert_string_equal(ends(&a, 75), "clear");
+    assert_string_equal(parts(&a), "exit(75)");
+    struct agent b = waiting();
+    assert_string_equal(simple(&b, AGENT_PREEMPTED), "leave stop(drain)");
 }
 
 int main(void)
@@ -693,6 +832,15 @@ int main(void)
         cmocka_unit_test(an_unkillable_process_ends_the_node_without_a_word),
         cmocka_unit_test(every_event_in_every_state_does_what_the_table_says),
         cmocka_unit_test(after_the_end_nothing_matters),
+        cmocka_unit_test(workers_that_outlive_the_round_go_on_in_the_next),
+        cmocka_unit_test(a_failure_elsewhere_holds_them_too_but_a_resize_does_not),
+        cmocka_unit_test(one_that_hangs_is_told_and_the_others_are_held),
+        cmocka_unit_test(who_does_not_let_go_in_time_is_killed_and_replaced),
+        cmocka_unit_test(the_death_of_all_that_stay_leaves_an_ordinary_restart),
+        cmocka_unit_test(the_end_of_the_job_stops_those_that_wait),
+        cmocka_unit_test(silence_ends_those_that_wait_at_once),
+        cmocka_unit_test(a_fence_while_the_rest_is_cleared_clears_all),
+        cmocka_unit_test(a_stop_signal_drains_those_that_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

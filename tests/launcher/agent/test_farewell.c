@@ -24,7 +24,9 @@ static const struct {
     {{.code = 1, .ended = true, .end_code = 1}, FAREWELL_NONE, ""},
     /* a signal */
     {{.code = 75, .signo = SIGTERM}, FAREWELL_WHOLE, "stopped in good order after SIGTERM" AGAIN},
-    {{.code = 75, .signo = SIGINT, .preempt = SIGUSR1}, FAREWELL_WHOLE, "stopped in good order after SIGINT" AGAIN},
+    {{.code = 75, .signo = SIGINT, .notice = "SIGUSR1, a preemption notice"},
+     FAREWELL_WHOLE,
+     "stopped in good order after SIGINT" AGAIN},
     {{.code = 75, .signo = SIGTERM, .untold = true},
      FAREWELL_WHOLE,
      "stopped by SIGTERM; this node's workers had finished, whether the job has is unknown (exit code 75)"},
@@ -32,12 +34,19 @@ static const struct {
     {{.code = 143, .signo = SIGTERM, .ended = true, .end_code = 75}, FAREWELL_STOPPED, "stopped by SIGTERM"},
     {{.code = 0, .signo = SIGTERM}, FAREWELL_NONE, ""}, /* the workers were done */
     /* a preemption notice */
-    {{.code = 75, .preempt = SIGUSR1}, FAREWELL_WHOLE, "stopped after SIGUSR1, a preemption notice" AGAIN},
-    {{.code = 75, .preempt = SIGUSR1, .bad = true}, FAREWELL_WHOLE, "stopped after SIGUSR1, a preemption notice" AGAIN},
-    {{.code = 5, .preempt = SIGUSR1, .ended = true, .end_code = 75},
+    {{.code = 75, .notice = "SIGUSR1, a preemption notice"},
+     FAREWELL_WHOLE,
+     "stopped after SIGUSR1, a preemption notice" AGAIN},
+    {{.code = 75, .notice = "SIGUSR1, a preemption notice", .bad = true},
+     FAREWELL_WHOLE,
+     "stopped after SIGUSR1, a preemption notice" AGAIN},
+    {{.code = 5, .notice = "SIGUSR1, a preemption notice", .ended = true, .end_code = 75},
      FAREWELL_STOPPED,
      "stopped by SIGUSR1, a preemption notice"},
-    {{.code = 1, .preempt = SIGUSR1}, FAREWELL_NONE, ""}, /* it failed before that came to anything */
+    {{.code = 75, .notice = "3600 s, the time limit"}, FAREWELL_WHOLE, "stopped after 3600 s, the time limit" AGAIN},
+    {{.code = 1, .notice = "SIGUSR1, a preemption notice"},
+     FAREWELL_NONE,
+     ""}, /* it failed before that came to anything */
     /* a worker's 75, or another node's drain */
     {{.code = 3, .ended = true, .end_code = 75, .bad = true},
      FAREWELL_STOPPED,

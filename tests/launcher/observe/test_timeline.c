@@ -31,10 +31,22 @@ static void the_time_line_shows_each_part_and_the_first_step_only_if_there_was_o
                            "restart 1 (rank 1 killed by SIGKILL): detect 0.0 ms, stop 0.0 ms, "));
 }
 
+static void workers_that_went_on_are_counted(void **state)
+{
+    char text[256];
+    struct timeline t = {.restart = 2, .max_restarts = 3, .cause = "rank 1 killed by SIGKILL", .kept = 3};
+    assert_ptr_equal(
+        strstr(timeline_text(&t, text, sizeof text), "restart 2/3 (rank 1 killed by SIGKILL), kept 3 workers: detect"),
+        text);
+    t.kept = 1;
+    assert_non_null(strstr(timeline_text(&t, text, sizeof text), ", kept 1 worker: detect"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_time_line_shows_each_part_and_the_first_step_only_if_there_was_one),
+        cmocka_unit_test(workers_that_went_on_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -84,7 +84,7 @@ static const char *const dialogue[][2] = {
     {"CLIENT NONE\r\n", "-ERR unknown subcommand 'NONE'. Try CLIENT HELP.\r\n"},
     {"HELLO 3\r\n", "-NOPROTO unsupported protocol version\r\n"},
     {"HELLO 2\r\n",
-     "*14\r\n$6\r\nserver\r\n$11\r\nrendezvousd\r\n$7\r\nversion\r\n$5\r\n0.1.0\r\n$5\r\nproto\r\n:2\r\n"
+     "*14\r\n$6\r\nserver\r\n$11\r\nrendezvousd\r\n$7\r\nversion\r\n$5\r\n" CRUN_VERSION "\r\n$5\r\nproto\r\n:2\r\n"
      "$2\r\nid\r\n:1\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n"},
     {"FLUSHDB maybe\r\n", "-ERR syntax error\r\n"},
     {"FLUSHDB\r\n", "+OK\r\n"},

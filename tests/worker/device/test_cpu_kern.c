@@ -389,14 +389,23 @@ static void row_is_that_of_doubles(const struct kern *k, int n, int label)
         most = fmaxf(most, z[j]);
     assert_true(top[TOP_MAX] == most);
     xent_sums(z, n, FIRST, top, want, gradient);
-    k->xent_sums(z, n, FIRST, top, sums);
+    k->xent_sums_of_part(z, n, FIRST, top, sums);
     assert_true(fabs((double)sums[SUMS_EXP] - want[SUMS_EXP]) <= 1e-6 * want[SUMS_EXP]);
     assert_true(fabs((double)sums[SUMS_LOGITS] - want[SUMS_LOGITS]) <= 60 * 1e-6 * n);
     assert_true((double)sums[SUMS_BETTER] == want[SUMS_BETTER]);
     float dz[CLASSES];
-    k->xent_gradient(z, n, top[TOP_MAX] + 1, 0.25f, 8, dz);
+    k->xent_gradient_of_part(z, n, top[TOP_MAX] + 1, 0.25f, 8, dz);
     for (int j = 0; j < n; j++)
         assert_true(fabs((double)dz[j] - (gradient[j] - 0.25) * 8) <= 8 * 1e-6 * (gradient[j] + 0.25));
+    double whole[SUMS_N], tops[TOP_N];
+    for (int j = 0; j < TOP_N; j++)
+        tops[j] = (double)top[j];
+    k->xent_sums(z, n, FIRST, tops, whole);
+    for (int j = 0; j < SUMS_N; j++)
+        assert_true(fabs(whole[j] - want[j]) <= 1e-9 * (j == SUMS_LOGITS ? 60.0 * n : want[j]));
+    k->xent_gradient(z, n, tops[TOP_MAX] + 1, 0.25, 8, dz);
+    for (int j = 0; j < n; j++) /* rounded once */
+        assert_true(fabs((double)dz[j] - (gradient[j] - 0.25) * 8) <= 8 * (0x1.01p-24 + 1e-9) * (gradient[j] + 0.25));
 }
 
 static void parts_of_a_loss_are_those_of_doubles(void **state)
@@ -418,9 +427,14 @@ static void a_logit_that_is_not_a_number_is_not_lost(void **state)
             const float top[TOP_N] = {[TOP_MAX] = 60, [TOP_TARGET] = 1, [TOP_CLASS] = 3, [TOP_WEIGHT] = 1};
             make_logits(z, 300, 1);
             z[at] = NAN;
-            kern_all()[t]->xent_sums(z, 300, 0, top, sums);
-            kern_all()[t]->xent_gradient(z, 300, 61, 0, 1, dz);
+            kern_all()[t]->xent_sums_of_part(z, 300, 0, top, sums);
+            kern_all()[t]->xent_gradient_of_part(z, 300, 61, 0, 1, dz);
             assert_true(isnan(sums[SUMS_EXP]) && isnan(dz[at]) && !isnan(dz[at ? 0 : 1]));
+            const double tops[TOP_N] = {[TOP_MAX] = 60, [TOP_TARGET] = 1, [TOP_CLASS] = 3, [TOP_WEIGHT] = 1};
+            double whole[SUMS_N];
+            kern_all()[t]->xent_sums(z, 300, 0, tops, whole);
+            kern_all()[t]->xent_gradient(z, 300, 61, 0, 1, dz);
+            assert_true(isnan(whole[SUMS_EXP]) && isnan(dz[at]) && !isnan(dz[at ? 0 : 1]));
         }
 }
 

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-static const int sizes[AXES] = {6, 4, 2, 2, 3, 4, 2, 6, 2, 2};
+static const int sizes[AXES] = {6, 4, 2, 4, 3, 4, 2, 6, 2, 2};
 static const int worlds[] = {1, 2, 3, 4, 6, 8}, tensors[] = {1, 2, 3, 4};
 enum { VALUES_MAX = 6, CANDIDATES = 400 };
 

@@ -9,6 +9,7 @@
 #include "worker/parallel/ddp.h"
 #include "worker/parallel/group_calls.h"
 #include "worker/parallel/groups.h"
+#include "worker/parallel/residency.h"
 
 static int open_data(struct step_rig *r, const struct comm *comm, const struct step_rig_options *o, struct err *e)
 {
@@ -42,7 +43,8 @@ static int open_plan(struct step_rig *r, const struct step_rig_options *o, struc
                                     .params = s->params,
                                     .stats = s->stats,
                                     .reduce = s->reduce,
-                                    .group = r->groups[LAYOUT_TENSOR] ? &r->group : NULL};
+                                    .group = r->groups[LAYOUT_TENSOR] ? &r->group : NULL,
+                                    .needs = r->needs ? residency_needs(r->needs) : NULL};
     if (r->groups[LAYOUT_TENSOR])
         group_calls(&r->group, r->groups[LAYOUT_TENSOR]);
     return s->device->ops->plan(s->device, r->program, &po, &r->plan, e);
@@ -77,9 +79,11 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     TRY(state_init(s, d, p, &r->own, &so, e));
     s->loss_scale = o->precision.scale;
     TRY(open_data(r, comm, o, e));
-    TRY(open_plan(r, o, e));
     TRY(ddp_create(&r->ddp, r->groups, &r->own, s->reduce, p->n_reduce - p->n_train, s->real,
                    &(struct ddp_options){.wire = s->real, .device = d, .sync_bn = o->sync_bn}, e));
+    if (o->zero == 3 && comm->world > 1)
+        TRY(residency_create(&r->needs, &r->own, r->ddp, s->params, state_bytes(s, 1), e));
+    TRY(open_plan(r, o, e));
     TRY(optimizer_slice(&r->optimizer, p, &r->own, e));
     r->step = (struct step){.state = s,
                             .loader = r->loader,
@@ -102,6 +106,7 @@ void step_rig_close(struct step_rig *r)
     if (!r->borrows_groups)
         groups_close(r->groups, r->comm);
     r->state.device->ops->plan_close(r->plan);
+    residency_destroy(r->needs);
     loader_destroy(r->loader);
     dataset_close(r->set);
     state_finish(&r->state);

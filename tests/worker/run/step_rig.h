@@ -41,6 +41,7 @@ struct step_rig {
     struct comm *comm, *groups[LAYOUT_GROUPS];
     bool borrows_groups;
     struct plan_group group; /* the tensor group */
+    struct residency *needs; /* of the plan, with --zero 3 */
 };
 
 /* d and comm are borrowed, p is taken over. A failure is the test's end: nothing is given back. */

@@ -24,6 +24,7 @@
 #include "worker/comm/comm.h"
 #include "worker/device/device.h"
 #include "worker/parallel/layout.h"
+#include "worker/parallel/residency.h"
 #include "worker/program/program.h"
 #include "worker/run/step.h"
 #include "worker/state/replicas.h"
@@ -36,7 +37,16 @@ static const double BOUND = 1e-9; /* of |difference| / max(1, |value|) */
 /* --- a run */
 
 /* What can be got wrong: each must be noticed. */
-enum mutant { RIGHT, MISSING_SHARE, WRONG_GROUP, SKIPPED_BIAS, OWN_NORM, SMOOTHING_TWICE };
+enum mutant {
+    RIGHT,
+    MISSING_SHARE,
+    WRONG_GROUP,
+    SKIPPED_BIAS,
+    OWN_NORM,
+    SMOOTHING_TWICE,
+    RELEASED_TOO_EARLY,
+    NOT_GATHERED
+};
 
 struct outcome {
     double loss[STEPS];
@@ -103,9 +113,18 @@ static int options_of(const struct run *r, struct step_rig_options *o, struct er
                                    .smoothing = r->p.at[SMOOTH] ? 0.1 : 0,
                                    .zero = r->zero,
                                    .tensor = r->tensor,
-                                   .bucket_bytes = 8000,
+                                   .bucket_bytes = r->zero == 3 ? 64000 : 8000, /* pieces of some pages */
                                    .emulate = r->p.at[HALF] != FULL};
     return precision_resolve(&levels[r->p.at[HALF]], false, &o->precision, e);
+}
+
+/* Is element k of a parameter here? */
+static bool is_kept(const struct ownership *own, const struct param *q, size_t k)
+{
+    bool kept = q->role == PARAM_STAT || !ownership_is_cut(own, OWNERSHIP_PARAMS);
+    for (int i = 0; i < own->nowned && !kept; i++)
+        kept = own->owned[i].first <= q->offset + k && q->offset + k < own->owned[i].end;
+    return kept;
 }
 
 /* What this rank has of the model goes where it belongs. */
@@ -120,6 +139,8 @@ static void keep(struct run *r, const struct step_rig *rig, const struct program
         const double *from = (const double *)(train ? rig->state.params : rig->state.stats) + q->offset,
                      *ema = train ? rig->state.ema_params : rig->state.ema_stats;
         for (size_t k = 0; k < q->count; k++) {
+            if (!is_kept(&rig->own, q, k))
+                continue;
             const size_t to = at + param_run_at(q, k).whole;
             r->out->params[to] = from[k];
             r->out->params[to + r->out->n / 2] = ema ? ema[q->offset + k] : 0;
@@ -177,8 +198,45 @@ static int sum_smoothing_again(void *ctx, void *buf, size_t n, enum dtype t, voi
     return 0;
 }
 
+static _Thread_local struct plan_needs given;
+
+/* What is read has been given back before it is read. */
+static int need_and_release(void *ctx, int k, struct err *e)
+{
+    TRY(given.need(ctx, k, e));
+    given.release(ctx, k);
+    return 0;
+}
+
+static void release_nothing(void *ctx, int k)
+{
+    (void)ctx;
+    (void)k;
+}
+
+static _Thread_local int needed;
+
+/* After the first step what is there is taken as it is. */
+static int need_first(void *ctx, int k, struct err *e)
+{
+    needed += k == 0;
+    return needed < 2 ? given.need(ctx, k, e) : 0;
+}
+
+static void mutate_needs(struct step_rig *rig, enum mutant m)
+{
+    struct plan_needs *n = (struct plan_needs *)residency_needs(rig->needs); /* the rig's own */
+    given = *n;
+    n->need = m == NOT_GATHERED ? need_first : need_and_release;
+    n->release = release_nothing;
+}
+
 static void mutate(struct step_rig *rig, struct plan_group *kept, enum mutant m)
 {
+    if (m >= RELEASED_TOO_EARLY) {
+        mutate_needs(rig, m);
+        return;
+    }
     *kept = rig->group;
     right = kept;
     if (m == MISSING_SHARE)
@@ -399,6 +457,28 @@ static void each_mutant_is_noticed(void **state)
     }
 }
 
+static void X7_parameters_are_there_when_they_are_read(void **state)
+{
+    (void)state;
+    expect_exact(POINT(1, 0, 0, 3, 0, FULL, 1, 0, 0, 0));
+    expect_exact(POINT(4, 0, 0, 3, 1, FULL, 1, 4, 0, 1));
+    expect_exact(POINT(3, 1, 0, 3, 1, FP16_O2, 0, 1, 0, 0));
+    expect_exact(POINT(5, 1, 1, 3, 0, FULL, 1, 3, 1, 1));
+}
+
+static void parameters_that_are_not_there_are_noticed(void **state)
+{
+    (void)state;
+    static const char *const names[] = {[RELEASED_TOO_EARLY] = "a range that is read after it was released",
+                                        [NOT_GATHERED] = "a range that is not gathered again"};
+    for (int m = RELEASED_TOO_EARLY; m <= NOT_GATHERED; m++) {
+        const double d = examine(POINT(1, 0, 0, 3, 0, FULL, 1, 0, 0, 0), (enum mutant)m);
+        print_message("# %s: %.1e\n", names[m], d);
+        if (!(d > 1e3 * BOUND))
+            fail_msg("%s goes unseen: %.2e", names[m], d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -406,7 +486,9 @@ int main(void)
         cmocka_unit_test(X2_zero_leaves_shards_to_their_owners),
         cmocka_unit_test(X3_a_sharded_layer_goes_with_zero_and_mixed_precision),
         cmocka_unit_test(X6_groups_may_be_smaller_than_the_world),
+        cmocka_unit_test(X7_parameters_are_there_when_they_are_read),
         cmocka_unit_test(each_mutant_is_noticed),
+        cmocka_unit_test(parameters_that_are_not_there_are_noticed),
         cmocka_unit_test(points_drawn_by_a_seed_are_one_process),
     };
     return cmocka_run_group_tests_name("exactness", tests, NULL, NULL);

@@ -28,7 +28,8 @@
 enum { SMALL = 300, LARGE = 1500000 };
 
 static const int layouts[][3] = {{1, 1, 0}, {1, 1, 1}, {2, 1, 0}, {2, 1, 1}, {3, 1, 1}, {5, 1, 1},
-                                 {1, 2, 0}, {1, 3, 1}, {2, 2, 0}, {2, 2, 1}, {4, 2, 2}};
+                                 {1, 2, 0}, {1, 3, 1}, {2, 2, 0}, {2, 2, 1}, {4, 2, 2}, {1, 1, 3},
+                                 {2, 1, 3}, {3, 1, 3}, {2, 2, 3}, {1, 3, 3}, {4, 2, 3}, {3, 1, 2}};
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 static void same_file(const char *a, const char *b, const char *name)

@@ -124,9 +124,10 @@ static int emit_forward(struct cpu_plan *pl, int i, struct err *e)
     int w = cpu_plan_weights(pl, k, op->param[0], i, e);
     TRY(w);
     TRY(dnn_step(pl, i, k, x, w, pl->values[op->out].buffer, op->out, linear ? "linear" : "conv", e));
-    if (op->param[1] >= 0)
-        TRY(dnn_bind(k, DNN_BIAS, pl->params + pl->p->params[op->param[1]].offset, e));
-    return 0;
+    if (op->param[1] < 0)
+        return 0;
+    TRY(cpu_plan_read_param(pl, op->param[1], e));
+    return dnn_bind(k, DNN_BIAS, pl->params + pl->p->params[op->param[1]].offset, e);
 }
 
 static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)

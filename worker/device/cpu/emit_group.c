@@ -4,6 +4,7 @@
  * make of the weights. */
 #include "worker/device/cpu/plan.h"
 #include "worker/device/half.h"
+#include "worker/device/host_common.h"
 
 static bool is_linear(enum op_kind k)
 {
@@ -81,12 +82,17 @@ static int widen(struct cpu_plan *pl, int i, int t, float **at, struct err *e)
     return cpu_plan_use(pl, b, at, e);
 }
 
-/* What halves make of a weight. */
-static int round_weight(struct cpu_plan *pl, int param, struct err *e)
+/* What halves make of a weight: kept, or made by the step that reads it. */
+static int round_weight(struct cpu_plan *pl, struct step *s, int param, struct err *e)
 {
     void *copy;
     if (pl->store == STORE_F32 || pl->rounded[param])
         return 0;
+    if (pl->o.needs) {
+        const int b = cpu_plan_buffer(pl, pl->p->params[param].count * sizeof(float), e);
+        TRY(b);
+        return cpu_plan_use(pl, b, &s->group.rounded, e);
+    }
     TRY(cpu_plan_run_block(pl, pl->p->params[param].count * sizeof(float), &copy, e));
     pl->rounded_bytes += pl->p->params[param].count * sizeof(float);
     pl->rounded[param] = copy;
@@ -107,6 +113,7 @@ static int make_scratch(struct cpu_plan *pl, int i, struct step *s, struct err *
 int cpu_plan_emit_group(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
+    struct plan_range reads;
     struct step *s;
     const int a = operand(pl, i, op->in[0], e);
     if (a < NO_BUFFER)
@@ -127,6 +134,8 @@ int cpu_plan_emit_group(struct cpu_plan *pl, int i, struct err *e)
     TRY(widen(pl, i, op->kind == OP_SCATTER ? op->out : op->in[0], &s->group.wide_a, e));
     TRY(widen(pl, i, op->in[1], &s->group.wide_b, e));
     if (op->kind == OP_LINEAR || op->kind == OP_LINEAR_BWD_DATA)
-        TRY(round_weight(pl, op->param[0], e));
+        TRY(round_weight(pl, s, op->param[0], e));
+    if (host_reads(pl->p, op, &reads))
+        TRY(cpu_plan_read(pl, reads.first, reads.end, e));
     return make_scratch(pl, i, s, e);
 }

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "worker/device/cpu/plan.h"
+#include "worker/device/host_common.h"
 
 /* Layout of tensor t; where it has none yet, that of a neighbour, or else the device's favourite. */
 static int block_for(struct cpu_plan *pl, int t, int like)
@@ -27,6 +28,13 @@ static int operand(struct cpu_plan *pl, int i, int t, int block, struct err *e)
 static int use(struct cpu_plan *pl, int buffer, const void *p, struct err *e)
 {
     return buffer == NO_BUFFER ? 0 : cpu_plan_use(pl, buffer, p, e);
+}
+
+/* The last step reads the parameters of op i. */
+static int read_op(struct cpu_plan *pl, int i, struct err *e)
+{
+    struct plan_range r;
+    return host_reads(pl->p, &pl->p->ops[i], &r) ? cpu_plan_read(pl, r.first, r.end, e) : 0;
 }
 
 #define OPERAND(name, i, t, block)                                                                                     \
@@ -98,6 +106,7 @@ static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, str
                       : relu           ? "bn+relu"
                                        : "bn",
                       bn, &s, e));
+    TRY(read_op(pl, bn, e));
     s->store = pl->values[y].store;
     struct layout l = cpu_plan_layout(pl, x, block);
     struct view v = layout_view(&l);
@@ -225,6 +234,7 @@ static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
         return err_set(e, -ENOTSUP, "the slice holds the backward of a bn, but not its forward operation");
     TRY(bn_bwd_operands(pl, i, &o, e));
     TRY(cpu_plan_step(pl, cpu_step_bn_bwd, o.label, i, &s, e));
+    TRY(read_op(pl, i, e));
     s->store = o.store;
     s->bn = &pl->bns[op->fwd];
     if (o.dx != NO_BUFFER && pl->values[op->out].store != o.store) { /* wide sums, but dx is a half */

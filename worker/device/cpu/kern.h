@@ -114,9 +114,11 @@ struct kern {
     void (*blend)(float *stats, const float *sums, size_t n, float keep, float mul, int threads);
     float (*largest)(const float *x, int n); /* n >= 1; any of them if one is not a number */
     /* Of one row of logits z[0..n), of classes from `first` on (device/xent_parts.h): sums from its top; and
-     * (e^(z - lse) - shift) * scale, without the label's share. */
-    void (*xent_sums)(const float *z, int n, int first, const float *top, float *sums);
-    void (*xent_gradient)(const float *z, int n, float lse, float shift, float scale, float *dz);
+     * (e^(z - lse) - shift) * scale, without the label's share. Of all classes in double, of a part in float. */
+    void (*xent_sums)(const float *z, int n, int first, const double *top, double *sums);
+    void (*xent_gradient)(const float *z, int n, double lse, double shift, double scale, float *dz);
+    void (*xent_sums_of_part)(const float *z, int n, int first, const float *top, float *sums);
+    void (*xent_gradient_of_part)(const float *z, int n, float lse, float shift, float scale, float *dz);
 };
 
 /* The best table for this processor, no better than what oneDNN is allowed to use. Width of vectors in floats: 16

@@ -13,6 +13,7 @@
 #define HARDWARE_BF16 0
 #endif
 
+#include "worker/device/cpu/kern_exp.h"
 #include "worker/precision/dtype.h"
 #include "worker/program/program.h"
 
@@ -298,27 +299,6 @@ static void blend(float *stats, const float *sums, size_t n, float keep, float m
         stats[i] = keep * stats[i] + mul * sums[i];
 }
 
-/* e^x for x up to 88, to two units in the last place; 0 below -87.3; of NaN, NaN. e^r on [-ln 2 / 2, ln 2 / 2] by a
- * polynomial (S. L. Moshier, Cephes, expf.c), times a power of two that is put together from its bits. */
-static inline float exp_of(float x)
-{
-    const float lowest = -87.33654f, magic = 12582912.0f; /* 1.5 * 2^23: its last bit is a unit */
-    const float c = x < lowest ? lowest : x, shifted = c * 1.44269504f + magic, n = shifted - magic;
-    const float r = c - n * 0.693359375f + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f, scale;
-    uint32_t bits;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits + 127u) << 23; /* the bits of magic above are shifted out */
-    memcpy(&scale, &bits, sizeof scale);
-    return x < lowest ? 0 : p * scale;
-}
-
 static float largest(const float *x, int n)
 {
     float most = x[0];
@@ -326,19 +306,6 @@ static float largest(const float *x, int n)
     for (int i = 1; i < n; i++)
         most = x[i] > most ? x[i] : most;
     return most;
-}
-
-/* At most RUN of them. */
-static double exps_of_run(const float *z, int n, float most, double *logits)
-{
-    float exps = 0, sum = 0;
-#pragma omp simd reduction(+ : exps, sum)
-    for (int j = 0; j < n; j++) {
-        exps += exp_of(z[j] - most);
-        sum += z[j];
-    }
-    *logits += (double)sum;
-    return (double)exps;
 }
 
 /* How many beat the label's, which is z[label] if it is there (xent_beats()). */
@@ -351,26 +318,15 @@ static int better_of_run(const float *z, int n, float target, int label)
     return better - (label >= 0 && label < n && !(z[label] <= target));
 }
 
-static void xent_sums_of_row(const float *z, int n, int first, const float *top, float *sums)
-{
-    const int label = (int)top[TOP_CLASS] - first;
-    double exps = 0, logits = 0, better = 0;
-    for (int at = 0; at < n; at += RUN) {
-        const int len = n - at < RUN ? n - at : RUN;
-        exps += exps_of_run(z + at, len, top[TOP_MAX], &logits);
-        better += better_of_run(z + at, len, top[TOP_TARGET], label - at);
-    }
-    sums[SUMS_EXP] = (float)exps;
-    sums[SUMS_LOGITS] = (float)logits;
-    sums[SUMS_BETTER] = (float)better;
-}
+#define X float
+#define EXP exp_of_float
+#define NAME(x) x##_in_floats
+#include "worker/device/cpu/kern_xent.h"
 
-static void xent_gradient_of_row(const float *z, int n, float lse, float shift, float scale, float *dz)
-{
-#pragma omp simd
-    for (int j = 0; j < n; j++)
-        dz[j] = (exp_of(z[j] - lse) - shift) * scale;
-}
+#define X double
+#define EXP exp_of_double
+#define NAME(x) x##_in_doubles
+#include "worker/device/cpu/kern_xent.h"
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
@@ -395,6 +351,8 @@ const struct kern KERN_TABLE = {
     .squares = squares,
     .blend = blend,
     .largest = largest,
-    .xent_sums = xent_sums_of_row,
-    .xent_gradient = xent_gradient_of_row,
+    .xent_sums = xent_sums_in_doubles,
+    .xent_gradient = xent_gradient_in_doubles,
+    .xent_sums_of_part = xent_sums_in_floats,
+    .xent_gradient_of_part = xent_gradient_in_floats,
 };

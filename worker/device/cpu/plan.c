@@ -99,6 +99,22 @@ int cpu_plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, e
     return patch(pl, buffer, NULL, k, s, e);
 }
 
+int cpu_plan_read(struct cpu_plan *pl, size_t first, size_t end, struct err *e)
+{
+    if (!pl->o.needs)
+        return 0;
+    TRY(ARRAY_GROW(pl->reads, pl->cap_reads, (size_t)pl->nreads + 1, "reads of parameters", e));
+    pl->reads[pl->nreads++] = (struct plan_range){first, end};
+    pl->steps[pl->nsteps - 1]->read = pl->nreads;
+    return 0;
+}
+
+int cpu_plan_read_param(struct cpu_plan *pl, int param, struct err *e)
+{
+    const struct param *q = &pl->p->params[param];
+    return cpu_plan_read(pl, q->offset, q->offset + q->count, e);
+}
+
 struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block)
 {
     const struct tensor *x = &pl->p->tensors[t];
@@ -184,6 +200,7 @@ static int emit_copy(struct cpu_plan *pl, struct dnn_kernel *k, int param, int o
     const int b = cpu_plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
     TRY(b);
     TRY(cpu_plan_step(pl, cpu_step_dnn, "weights", op, &s, e));
+    TRY(cpu_plan_read_param(pl, param, e));
     s->kernel = reorder;
     s->count = dnn_bytes(k, DNN_WEIGHTS) / sizeof(float);
     TRY(cpu_plan_use_kernel(pl, b, reorder, DNN_DST, e));
@@ -194,7 +211,7 @@ static int emit_copy(struct cpu_plan *pl, struct dnn_kernel *k, int param, int o
 
 int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, int op, struct err *e)
 {
-    if (pl->o.fresh_weights && !pl->o.keep_all)
+    if (pl->o.needs || (pl->o.fresh_weights && !pl->o.keep_all))
         return emit_copy(pl, k, param, op, e);
     for (int i = 0; i < pl->nweights; i++)
         if (pl->weights[i].param == param && dnn_same_weights(pl->weights[i].user, k))
@@ -278,6 +295,7 @@ static int build(struct cpu_plan *pl, struct err *e)
     }
     keep_results(pl);
     TRY(cpu_plan_place(pl, e));
+    TRY(pl->o.needs ? pl->o.needs->order(pl->o.needs->ctx, pl->reads, pl->nreads, e) : 0);
     return cpu_plan_shared_memory(pl, e);
 }
 
@@ -329,6 +347,7 @@ void cpu_plan_close(struct plan *plan)
     free(pl->buffers);
     free(pl->patches);
     free(pl->weights);
+    free(pl->reads);
     free(pl);
 }
 
@@ -354,6 +373,17 @@ static double seconds_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+static int run_step(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    const struct plan_needs *needs = s->read > 0 ? pl->o.needs : NULL;
+    if (needs)
+        TRY(needs->need(needs->ctx, s->read - 1, e));
+    TRY(s->run(pl, s, e));
+    if (needs)
+        needs->release(needs->ctx, s->read - 1);
+    return 0;
+}
+
 int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
 {
     struct cpu_plan *pl = (struct cpu_plan *)plan;
@@ -373,7 +403,7 @@ int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
         struct step *s = pl->steps[i];
         const int64_t begun = a->trace ? clock_ns() : 0;
         start = now;
-        TRY(s->run(pl, s, e));
+        TRY(run_step(pl, s, e));
         now = seconds_now();
         s->seconds += now - start;
         if (a->trace)
@@ -394,7 +424,7 @@ int cpu_plan_ready(struct cpu_plan *pl, int op, struct err *e)
         if (i < 0)
             continue;
         const struct param *q = &pl->p->params[i];
-        TRY(h->ready(h->ctx, q->offset, q->offset + (q->count + 15) / 16 * 16, NULL, e));
+        TRY(h->ready(h->ctx, q->offset, program_param_end(pl->p, q), NULL, e));
     }
     return 0;
 }

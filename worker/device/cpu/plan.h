@@ -73,6 +73,7 @@ struct step {
     step_fn run;
     const char *label;
     int op;
+    int read;       /* 1 + which of the plan's reads of parameters it does; 0: none */
     double seconds; /* spent so far */
     struct dnn_kernel *kernel;
     struct dnn_kernel *reorder, *reorder_add; /* parameter gradients: into the arena, or added to it */
@@ -105,6 +106,7 @@ struct step {
             const void *a, *b;
             void *y;
             float *wide_a, *wide_b; /* what bf16 is converted to, or from; scratch of gradients */
+            float *rounded;         /* where it makes halves of its weights itself; else NULL */
         } group;
     };
 };
@@ -135,15 +137,15 @@ struct cpu_plan {
     struct step **steps;
     struct dnn_kernel **kernels; /* all that must be destroyed */
     struct weight_copy *weights;
+    struct plan_range *reads;  /* of parameters, by steps; where plan_options.needs wants to know */
     struct plan_block *blocks; /* what lives as long as the plan */
-    int nbuffers, npatches, nsteps, nkernels, nweights, nblocks;
-    size_t cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_blocks;
+    int nbuffers, npatches, nsteps, nkernels, nweights, nreads, nblocks;
+    size_t cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_reads, cap_blocks;
     float **rounded; /* per parameter: its values as halves, kept wide, where plain products read them; else NULL */
     size_t rounded_bytes; /* of them */
     size_t scratch_bytes, partial_doubles, plane_floats;
     double *partial;
     float *plane;
-    double *logits;  /* threads * classes */
     double *metrics; /* batch * METRIC_N */
     char *memory;
     size_t memory_bytes;
@@ -166,6 +168,9 @@ int cpu_plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e); /
 /* The last step uses the buffer: through a pointer that it holds, or as a kernel's argument. */
 int cpu_plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e);
 int cpu_plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e);
+/* The last step reads elements [first, end) of the parameters: nothing else may. */
+int cpu_plan_read(struct cpu_plan *pl, size_t first, size_t end, struct err *e);
+int cpu_plan_read_param(struct cpu_plan *pl, int param, struct err *e);
 /* Weights of a kernel: an existing copy in that layout, or a new one; where none is kept, one that a step of `op` makes
  * for the next step. Returns its buffer. */
 int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, int op, struct err *e);
@@ -210,8 +215,13 @@ int cpu_step_maxpool(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_maxpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_avgpool(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_avgpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+
+/* steps_xent.c */
 int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+/* dlogits of one row z[0..k), of all classes or of a part of them. label: its class' place in z, if it is there. */
+void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, double lse,
+                      int64_t label, void *out);
 
 /* steps_group.c, steps_split.c */
 int cpu_step_gather(struct cpu_plan *pl, struct step *s, struct err *e);

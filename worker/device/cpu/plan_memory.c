@@ -36,27 +36,17 @@ void cpu_plan_memory(const struct plan *plan, struct plan_memory *ret)
     ret->activations = pl->memory_bytes - (ret->weights - pl->rounded_bytes);
 }
 
-static size_t row_of_logits(const struct cpu_plan *pl)
-{
-    for (int i = pl->first_op; i < pl->end_op; i++)
-        if (pl->p->ops[i].kind == OP_XENT || pl->p->ops[i].kind == OP_XENT_BWD)
-            return (size_t)pl->p->classes;
-    return 0;
-}
-
 /* Memory that steps share: they run one after another. */
 int cpu_plan_shared_memory(struct cpu_plan *pl, struct err *e)
 {
-    void *scratch, *partial, *plane, *metrics, *logits;
+    void *scratch, *partial, *plane, *metrics;
     TRY(cpu_plan_run_block(pl, pl->scratch_bytes, &scratch, e));
     TRY(cpu_plan_run_block(pl, pl->partial_doubles * sizeof(double), &partial, e));
     TRY(cpu_plan_run_block(pl, pl->plane_floats * sizeof(float), &plane, e));
     TRY(cpu_plan_run_block(pl, (size_t)pl->o.batch * METRIC_N * sizeof(double), &metrics, e));
-    TRY(cpu_plan_run_block(pl, (size_t)pl->cpu->threads * row_of_logits(pl) * sizeof(double), &logits, e));
     pl->partial = partial;
     pl->plane = plane;
     pl->metrics = metrics;
-    pl->logits = logits;
     for (int i = 0; i < pl->nkernels; i++)
         TRY(dnn_bind(pl->kernels[i], DNN_SCRATCH, scratch, e));
     return 0;

@@ -1,8 +1,5 @@
 /* The other steps: thin calls of kernels. */
-#include <omp.h>
-
 #include "worker/device/cpu/plan.h"
-#include "worker/device/host_common.h"
 
 int cpu_step_dnn(struct cpu_plan *pl, struct step *s, struct err *e)
 {
@@ -65,55 +62,3 @@ POOL_STEP(maxpool)
 POOL_STEP(maxpool_bwd)
 POOL_STEP(avgpool)
 POOL_STEP(avgpool_bwd)
-
-/* Each sample's metrics by themselves, then summed in order: the same for any number of threads. */
-int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
-{
-    (void)e;
-    const struct batch *b = &pl->args->batch;
-    int classes = pl->p->classes;
-#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
-    for (int n = 0; n < pl->o.batch; n++) {
-        double *z = pl->logits + (size_t)omp_get_thread_num() * (size_t)classes, /* (threads, classes) */
-            *m = pl->metrics + (size_t)n * METRIC_N;                             /* (N, METRIC_N) */
-        for (int i = 0; i < METRIC_N; i++)
-            m[i] = 0;
-        for (int i = 0; i < classes; i++)
-            z[i] = (double)s->xent.logits[(size_t)n * (size_t)classes + i];
-        if (b->weights[n] != 0)
-            host_xent(z, classes, b->labels[n], pl->args->smoothing, m);
-    }
-    static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
-    float *out = pl->reduce + pl->p->n_train + pl->p->n_stats; /* (METRIC_N) */
-    for (size_t k = 0; k < sizeof(written) / sizeof(written[0]); k++) {
-        double sum = 0;
-        for (int n = 0; n < pl->o.batch; n++)
-            sum += pl->metrics[(size_t)n * METRIC_N + written[k]];
-        out[written[k]] = (float)sum + (pl->args->accumulate ? out[written[k]] : 0);
-    }
-    return 0;
-}
-
-int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
-{
-    (void)e;
-    const struct batch *b = &pl->args->batch;
-    int classes = pl->p->classes;
-#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
-    for (int n = 0; n < pl->o.batch; n++) {
-        double *z = pl->logits + (size_t)omp_get_thread_num() * (size_t)classes;
-        size_t at = (size_t)n * (size_t)classes; /* logits, dlogits (N, classes) */
-        for (int i = 0; i < classes; i++)
-            z[i] = (double)s->xent.logits[at + i];
-        if (b->weights[n] != 0)
-            host_xent_backward(z, classes, b->labels[n], pl->args->smoothing, pl->args->grad_scale, z);
-        for (int i = 0; i < classes; i++) {
-            float f = b->weights[n] != 0 ? (float)z[i] : 0;
-            if (s->store == STORE_BF16)
-                ((uint16_t *)s->xent.dlogits)[at + i] = bf16_from_f32(f);
-            else
-                ((float *)s->xent.dlogits)[at + i] = store_value(s->store, f);
-        }
-    }
-    return 0;
-}

@@ -21,20 +21,26 @@ static float *param(const struct cpu_plan *pl, int i)
     return pl->params + pl->p->params[i].offset;
 }
 
-static const float *weights(const struct cpu_plan *pl, const struct op *op)
+static void round_weight(const struct cpu_plan *pl, int i, float *to)
 {
-    return pl->rounded[op->param[0]] ? pl->rounded[op->param[0]] : param(pl, op->param[0]);
+    const enum store s = pl->store == STORE_BF16 ? STORE_ROUNDED : pl->store;
+    memcpy(to, param(pl, i), pl->p->params[i].count * sizeof(float));
+    pl->cpu->kern->round(to, pl->p->params[i].count, s, pl->cpu->threads);
+}
+
+static const float *weights(const struct cpu_plan *pl, const struct step *s)
+{
+    const int i = pl->p->ops[s->op].param[0];
+    if (s->group.rounded)
+        round_weight(pl, i, s->group.rounded);
+    return s->group.rounded ? s->group.rounded : pl->rounded[i] ? pl->rounded[i] : param(pl, i);
 }
 
 void cpu_plan_round_weights(struct cpu_plan *pl)
 {
-    const enum store s = pl->store == STORE_BF16 ? STORE_ROUNDED : pl->store;
-    for (int i = 0; i < pl->p->nparams; i++) {
-        if (!pl->rounded[i])
-            continue;
-        memcpy(pl->rounded[i], param(pl, i), pl->p->params[i].count * sizeof(float));
-        pl->cpu->kern->round(pl->rounded[i], pl->p->params[i].count, s, pl->cpu->threads);
-    }
+    for (int i = 0; i < pl->p->nparams; i++)
+        if (pl->rounded[i])
+            round_weight(pl, i, pl->rounded[i]);
 }
 
 /* An operand as fp32. wide: NULL: it is. */
@@ -56,7 +62,7 @@ int cpu_step_linear(struct cpu_plan *pl, struct step *s, struct err *e)
     float *y = s->group.y;
     for (size_t i = 0; i < h.n && op->param[1] >= 0; i++)
         memcpy(y + i * h.k, param(pl, op->param[1]), h.k * sizeof *y);
-    return dnn_multiply(h.n, h.k, h.c, x, false, weights(pl, op), true, op->param[1] >= 0 ? 1.0f : 0.0f, y, e);
+    return dnn_multiply(h.n, h.k, h.c, x, false, weights(pl, s), true, op->param[1] >= 0 ? 1.0f : 0.0f, y, e);
 }
 
 int cpu_step_linear_bwd_data(struct cpu_plan *pl, struct step *s, struct err *e)
@@ -64,7 +70,7 @@ int cpu_step_linear_bwd_data(struct cpu_plan *pl, struct step *s, struct err *e)
     const struct op *op = &pl->p->ops[s->op];
     const struct shape h = shape_of(pl, op);
     const float *dy = floats(pl, s->group.a, s->group.wide_a, h.n * h.k);
-    return dnn_multiply(h.n, h.c, h.k, dy, false, weights(pl, op), false, 0, s->group.y, e);
+    return dnn_multiply(h.n, h.c, h.k, dy, false, weights(pl, s), false, 0, s->group.y, e);
 }
 
 /* Sums over rows of dy, (n,k); at: row 0 of those. */

@@ -46,8 +46,8 @@ int cpu_step_xent_sums(struct cpu_plan *pl, struct step *s, struct err *e)
     float *sums = s->group.y;
 #pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
     for (int i = 0; i < n; i++) /* a sample that does not count sums nothing */
-        pl->cpu->kern->xent_sums(z + (size_t)i * (size_t)k, top[i * TOP_N + TOP_WEIGHT] != 0 ? k : 0, op->first,
-                                 top + i * TOP_N, sums + i * SUMS_N);
+        pl->cpu->kern->xent_sums_of_part(z + (size_t)i * (size_t)k, top[i * TOP_N + TOP_WEIGHT] != 0 ? k : 0, op->first,
+                                         top + i * TOP_N, sums + i * SUMS_N);
     return 0;
 }
 
@@ -68,29 +68,6 @@ int cpu_step_xent_parts(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
-enum { RUN = 1024 }; /* logits whose gradients are in the cache when they are stored as halves */
-
-/* dlogits of one row. label: its class' place in z, if it is there. */
-static void row_gradient(const struct cpu_plan *pl, enum store store, const float *z, int k, const float *lse,
-                         int64_t label, void *out)
-{
-    const struct run_args *a = pl->args;
-    const float shift = (float)(a->smoothing / pl->p->classes), scale = (float)a->grad_scale;
-    float run[RUN];
-    for (int first = 0; first < k; first += RUN) {
-        const int n = k - first < RUN ? k - first : RUN;
-        float *to = store == STORE_F32 ? (float *)out + first : run;
-        pl->cpu->kern->xent_gradient(z + first, n, lse[LSE_LSE], shift, scale, to);
-        if (label >= first && label < first + n)
-            to[label - first] = (float)xent_parts_gradient((double)z[label], 0, 0, (double)lse[LSE_LSE], pl->p->classes,
-                                                           a->smoothing, a->grad_scale);
-        for (int j = 0; j < n && store == STORE_BF16; j++)
-            ((uint16_t *)out)[first + j] = bf16_from_f32(to[j]);
-        for (int j = 0; j < n && store != STORE_BF16 && store != STORE_F32; j++)
-            ((float *)out)[first + j] = store_value(store, to[j]);
-    }
-}
-
 int cpu_step_xent_parts_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
@@ -104,8 +81,8 @@ int cpu_step_xent_parts_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
         if (lse[LSE_WEIGHT] == 0)
             memset(out, 0, row);
         else
-            row_gradient(pl, s->store, (const float *)s->group.a + (size_t)i * (size_t)k, k, lse,
-                         (int64_t)lse[LSE_CLASS] - op->first, out);
+            cpu_row_gradient(pl, s->store, true, (const float *)s->group.a + (size_t)i * (size_t)k, k,
+                             (double)lse[LSE_LSE], (int64_t)lse[LSE_CLASS] - op->first, out);
     }
     return 0;
 }

@@ -180,7 +180,7 @@ int cuda_plan_gradients_ready(struct cuda_plan *pl, int op, struct err *e)
         if (i < 0)
             continue;
         const struct param *q = &pl->p->params[i];
-        const size_t end = q->offset + (q->count + 15) / 16 * 16;
+        const size_t end = program_param_end(pl->p, q);
         if (pl->npending == 0)
             pl->pending_first = q->offset;
         pl->pending[pl->npending++] = i;
@@ -348,6 +348,8 @@ int cuda_plan_create(struct device *d, const struct program *p, const struct pla
     struct cuda_plan *pl = NULL;
     struct seams s = {0};
     int rc = 0;
+    if (o->needs)
+        return err_set(e, -ENOTSUP, "parameters that are not there all the time: a plan of the cuda device needs them");
     while (rc == 0 && !pl)
         rc = plan_next((struct cuda *)d, p, o, &s, &pl, e);
     seams_finish(&s);

@@ -13,6 +13,7 @@
 
 #include "common/base/err.h"
 #include "worker/device/module/module.h"
+#include "worker/device/module/needed.h"
 
 #define FILE_NAME "trainer-cuda.so"
 enum { PATH_BYTES = 4096 };
@@ -50,18 +51,24 @@ static int find_module(char *out, size_t cap)
     if (access(out, F_OK) == 0)
         return 0;
     return err_set(&why, -ENODEV,
-                   "trainer's GPU module (" FILE_NAME ") is not installed: " CUDA_MODULE_REMEDY
-                   "; --device cpu or ref will do without");
+                   "trainer's GPU module (" FILE_NAME
+                   ") is not installed: it is Debian's package crun-trainer-cuda, or a "
+                   "build's where nvcc and cuDNN are; --device cpu or ref will do without");
 }
 
-/* dlopen's words: "libcudnn.so.9: cannot open shared object file: No such file or directory". */
+/* dlopen names the first library that is missing; whoever installs one would rather know them all. */
 static int load_failed(const char *path)
 {
-    const char *text = dlerror(), *colon = text ? strchr(text, ':') : NULL;
-    if (colon && strstr(colon, "cannot open shared object") && strncmp(text, path, strlen(path)) != 0)
-        return err_set(&why, -ENODEV, "the GPU module needs %.*s, which is not installed here (see LD_LIBRARY_PATH)",
-                       (int)(colon - text), text);
-    return err_set(&why, -ENODEV, "the GPU module cannot be loaded: %s", text ? text : path);
+    const char *text = dlerror();
+    char names[256], said[400];
+    snprintf(said, sizeof said, "%s", text ? text : path); /* the next dlopen overwrites it */
+    const int n = needed_missing(path, names, sizeof names);
+    if (n == 0)
+        return err_set(&why, -ENODEV, "the GPU module cannot be loaded: %s", said);
+    return err_set(&why, -ENODEV,
+                   "the GPU module needs %s, which %s not installed here (NVIDIA's packages, which docs/gpu.md names; "
+                   "or the folder in LD_LIBRARY_PATH)",
+                   names, n == 1 ? "is" : "are");
 }
 
 static void load_module(void)

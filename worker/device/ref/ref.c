@@ -177,6 +177,20 @@ static int take_memory(struct ref_plan *pl, struct err *e)
     return take_doubles(pl, all.scratch, &pl->scratch, e);
 }
 
+/* What ops read of the parameters, op after op. */
+static int tell_needs(const struct ref_plan *pl, struct err *e)
+{
+    struct plan_range *reads = calloc((size_t)pl->p->nops + 1, sizeof *reads);
+    int n = 0;
+    if (!reads)
+        return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
+    for (int i = pl->first; i < pl->end; i++)
+        n += host_reads(pl->p, &pl->p->ops[i], &reads[n]);
+    int rc = pl->needs->order(pl->needs->ctx, reads, n, e);
+    free(reads);
+    return rc;
+}
+
 static int ref_plan(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                     struct err *e)
 {
@@ -201,10 +215,13 @@ static int ref_plan(struct device *d, const struct program *p, const struct plan
                             .stats = o->stats,
                             .reduce = o->reduce,
                             .group = o->group,
+                            .needs = o->needs,
                             .forecast = o->forecast};
     int rc = take_memory(pl, e);
     if (rc == 0 && half_compute(o))
         rc = ref_rounding_create(pl, o, e);
+    if (rc == 0 && pl->needs)
+        rc = tell_needs(pl, e);
     if (rc < 0) {
         ref_plan_close(&pl->base);
         return rc;
@@ -230,20 +247,32 @@ static int tell_ready(const struct ref_plan *pl, const struct op *op, const stru
         return 0;
     const struct param *from = &pl->p->params[op->param[0]];
     const struct param *last = op->param[1] >= 0 ? &pl->p->params[op->param[1]] : from;
-    return hooks->ready(hooks->ctx, from->offset, last->offset + (last->count + 15) / 16 * 16, NULL, e);
+    return hooks->ready(hooks->ctx, from->offset, program_param_end(pl->p, last), NULL, e);
+}
+
+/* reads: of how many parameters a run has asked for. */
+static int run_op(struct ref_plan *pl, const struct op *op, const struct run_args *a, int *reads, struct err *e)
+{
+    ref_kernel *kernel = kernels[op->kind];
+    struct plan_range range;
+    const struct plan_needs *needs = pl->needs && host_reads(pl->p, op, &range) ? pl->needs : NULL;
+    if (needs)
+        TRY(needs->need(needs->ctx, *reads, e));
+    TRY(pl->rounding ? ref_rounded(pl, kernel, op, a, e) : kernel(pl, op, a, e));
+    if (needs)
+        needs->release(needs->ctx, (*reads)++);
+    return 0;
 }
 
 static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
 {
     struct ref_plan *pl = (struct ref_plan *)base;
     TRY(host_check_batch(pl->p, pl->first, pl->end, &a->batch, pl->n, e));
-    if (pl->rounding)
-        ref_rounding_begin(pl);
+    int reads = 0;
     for (int i = pl->first; i < pl->end; i++) {
         const struct op *op = &pl->p->ops[i];
-        ref_kernel *kernel = kernels[op->kind];
         const int64_t start = a->trace ? clock_ns() : 0;
-        TRY(pl->rounding ? ref_rounded(pl, kernel, op, a, e) : kernel(pl, op, a, e));
+        TRY(run_op(pl, op, a, &reads, e));
         if (a->trace)
             a->trace->op(a->trace->ctx, op_name(op->kind), NULL, i, start, clock_ns());
         if (a->hooks && a->hooks->ready)

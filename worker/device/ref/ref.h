@@ -46,6 +46,7 @@ struct ref_plan {
     size_t row_first, row_end;      /* samples that gradients of parameters are summed over; 0, 0: all */
     struct rounding *rounding;      /* NULL: nothing is rounded to halves */
     size_t workspace;               /* elements of col, scratch and exchange */
+    const struct plan_needs *needs; /* NULL: parameters are always there */
     bool forecast;                  /* memory is counted and not taken: `nothing` stands for it */
     double nothing;
 };
@@ -62,7 +63,6 @@ ref_kernel ref_product, ref_product_bwd_data, ref_product_bwd_param; /* convolut
 /* round.c: a plan that computes in halves, by rounding what they would hold (device/half.h). */
 int ref_rounding_create(struct ref_plan *pl, const struct plan_options *o, struct err *e);
 void ref_rounding_destroy(struct rounding *r);
-void ref_rounding_begin(struct ref_plan *pl); /* of a run: round the weights */
 int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, const struct run_args *a, struct err *e);
 
 /* Elements of col that the op would like: all it unfolds, within a limit. 0: it unfolds nothing. */

@@ -68,15 +68,17 @@ void ref_rounding_destroy(struct rounding *r)
     free(r);
 }
 
-void ref_rounding_begin(struct ref_plan *pl)
+/* The parameters that the op reads, as it sees them. */
+static void round_weights(struct ref_plan *pl, const struct op *op)
 {
     struct rounding *r = pl->rounding;
-    if (!pl->params)
+    struct plan_range range;
+    if (!host_reads(pl->p, op, &range))
         return;
-    memcpy(r->weights, pl->params, pl->p->n_train * sizeof(double));
-    for (int i = 0; i < pl->p->nparams; i++)
-        if (r->weight[i])
-            round_all(r->weights + pl->p->params[i].offset, pl->p->params[i].count, r->o.compute);
+    memcpy(r->weights + range.first, pl->params + range.first, (range.end - range.first) * sizeof(double));
+    for (int k = 0; k < 2; k++)
+        if (op->param[k] >= 0 && r->weight[op->param[k]])
+            round_all(r->weights + pl->p->params[op->param[k]].offset, pl->p->params[op->param[k]].count, r->o.compute);
 }
 
 /* What the op has put into r->part goes into the arena as halves do. */
@@ -117,6 +119,7 @@ int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, co
 {
     struct rounding *r = pl->rounding;
     double *params = pl->params, *own[2] = {NULL, NULL};
+    round_weights(pl, op);
     if (params)
         pl->params = r->weights;
     for (int k = 0; k < 2; k++) {

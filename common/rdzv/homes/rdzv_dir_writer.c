@@ -1,4 +1,4 @@
-#include "rendezvousd/jobs/persist_writer.h"
+#include "common/rdzv/homes/rdzv_dir_writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,13 +17,13 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/rdzv/homes/home_wire.h"
-#include "rendezvousd/jobs/persist_impl.h"
+#include "common/rdzv/homes/rdzv_dir_internal.h"
 
-int persist_writer_put(struct buf *batch, const char *id, enum persist_op op, const struct buf *text)
+int dir_writer_put(struct buf *batch, const char *id, enum dir_op op, const struct buf *text)
 {
     TRY(home_put_text(batch, id));
     TRY(home_put(batch, &op, sizeof op));
-    return home_put(batch, text->data, op == PERSIST_REMOVE ? 0 : text->len);
+    return home_put(batch, text->data, op == DIR_REMOVE ? 0 : text->len);
 }
 
 /* --- writing */
@@ -43,7 +43,7 @@ static int append(int dir, const char *name, const char *text, size_t n)
     return n == 0 ? 0 : fd < 0 ? -errno : write_and_close(fd, text, n);
 }
 
-static int renew(int dir, const char *name, const char *fresh, const char *text, size_t n)
+int dir_renew(int dir, const char *name, const char *fresh, const char *text, size_t n)
 {
     const int fd = openat(dir, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     int rc = fd < 0 ? -errno : write_and_close(fd, text, n);
@@ -56,15 +56,15 @@ static int renew(int dir, const char *name, const char *fresh, const char *text,
     return rc;
 }
 
-static int carry_out(int dir, const char *id, enum persist_op op, const char *text, size_t n)
+static int carry_out(int dir, const char *id, enum dir_op op, const char *text, size_t n)
 {
-    char name[PERSIST_ID_MAX + 8], fresh[PERSIST_ID_MAX + 8];
+    char name[DIR_ID_MAX + 8], fresh[DIR_ID_MAX + 8];
     snprintf(name, sizeof name, "%s.log", id);
     snprintf(fresh, sizeof fresh, "%s.new", id);
-    const int rc = op == PERSIST_APPEND  ? append(dir, name, text, n)
-                   : op == PERSIST_RENEW ? renew(dir, name, fresh, text, n)
-                                         : 0;
-    if (op == PERSIST_REMOVE || rc < 0)
+    const int rc = op == DIR_APPEND  ? append(dir, name, text, n)
+                   : op == DIR_RENEW ? dir_renew(dir, name, fresh, text, n)
+                                     : 0;
+    if (op == DIR_REMOVE || rc < 0)
         unlinkat(dir, name, 0);
     return rc;
 }
@@ -75,7 +75,7 @@ static int write_batch(int dir, struct home_pieces in, struct buf *out)
     size_t op_n, n;
     buf_clear(out);
     while (home_take_text(&in, &id) == 0 && home_take(&in, &op, &op_n) == 0 && home_take(&in, &text, &n) == 0) {
-        enum persist_op what;
+        enum dir_op what;
         memcpy(&what, op, sizeof what);
         const int32_t rc = carry_out(dir, id, what, text, n);
         TRY(buf_add(out, &rc, sizeof rc));
@@ -143,7 +143,7 @@ static void live(int jobs_fd, const sigset_t *mask)
     buf_free(&out);
 }
 
-int persist_writer_start(const char *dir, int jobs_fd, int lock_fd, pid_t *ret_pid)
+int dir_writer_start(const char *dir, int jobs_fd, int lock_fd, pid_t *ret_pid)
 {
     int ends[2];
     sigset_t all, mask;

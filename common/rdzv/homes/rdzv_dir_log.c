@@ -1,9 +1,9 @@
-/* The format of a log: see persist.h. Pure. */
-#include "common/base/buf.h"
+/* The format of a log: see rdzv_dir.h. Pure. */
 #include "common/base/crc32c.h"
 #include "common/base/err.h"
 #include "common/base/numbers.h"
-#include "rendezvousd/jobs/persist.h"
+#include "common/rdzv/homes/rdzv_dir.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,12 +13,12 @@
 #define FRAME_LEN 27  /* "LLLLLLLL NNNNNNNN CCCCCCCC\n" */
 #define SUMMED_LEN 17 /* "LLLLLLLL NNNNNNNN" */
 
-int persist_frame_header(struct buf *out)
+int rdzv_dir_frame_header(struct buf *out)
 {
     return buf_add(out, HEADER, HEADER_LEN);
 }
 
-int persist_frame(struct buf *out, uint32_t number, const void *text, size_t n)
+int rdzv_dir_frame(struct buf *out, uint32_t number, const void *text, size_t n)
 {
     char frame[FRAME_LEN + 1];
     TRY(buf_reserve(out, FRAME_LEN + n + 1));
@@ -51,7 +51,7 @@ static bool read_record(const char *p, size_t n, uint32_t *ret_number, size_t *r
         return false;
     if (!read_hex(p, &len) || !read_hex(p + 9, ret_number) || !read_hex(p + 18, &crc))
         return false;
-    if (len > PERSIST_RECORD_MAX || len > n - FRAME_LEN - 1 || p[FRAME_LEN + len] != '\n')
+    if (len > RDZV_DIR_RECORD_MAX || len > n - FRAME_LEN - 1 || p[FRAME_LEN + len] != '\n')
         return false;
     *ret_len = len;
     return crc32c(crc32c(0, p, SUMMED_LEN), p + FRAME_LEN, len) == crc;
@@ -76,8 +76,13 @@ static bool record_follows(const char *p, size_t n, uint32_t after)
     return false;
 }
 
-int persist_parse(const char *p, size_t n, int (*take)(void *arg, const char *text, size_t n, struct err *e), void *arg,
-                  size_t *ret_good, struct err *e)
+static int take(struct buf *out, const char *text, size_t n)
+{
+    TRY(buf_add(out, text, n));
+    return n && text[n - 1] != '\n' ? buf_add(out, "\n", 1) : 0;
+}
+
+int rdzv_dir_parse(const char *p, size_t n, struct buf *out, size_t *ret_good, struct err *e)
 {
     uint32_t expected = 1;
     size_t at = HEADER_LEN;
@@ -98,7 +103,8 @@ int persist_parse(const char *p, size_t n, int (*take)(void *arg, const char *te
         if (number != expected)
             return err_set(e, ERR_CORRUPT, "record %u at byte %zu stands where record %u is expected", number, at,
                            expected);
-        TRY(take(arg, p + at + FRAME_LEN, len, e));
+        if (take(out, p + at + FRAME_LEN, len) < 0)
+            return err_set(e, -ENOMEM, "no memory for its records");
         at += FRAME_LEN + len + 1;
         expected++;
     }

@@ -7,8 +7,7 @@
 #include <cmocka.h>
 
 #include "common/base/buf.h"
-#include "rendezvousd/jobs/persist.h"
-#include "rendezvousd/jobs/persist_impl.h"
+#include "common/rdzv/homes/rdzv_dir_internal.h"
 #include "tests/rendezvousd/jobs/jobs_rig.h"
 #include <dirent.h>
 #include <errno.h>
@@ -27,7 +26,7 @@
 struct daemon {
     char dir[64];
     uv_loop_t loop;
-    struct persist *p;
+    struct rdzv_dir *p;
     struct jobs *j;
     uint64_t epoch;
     struct err e;
@@ -36,23 +35,23 @@ struct daemon {
 static void make_dir(struct daemon *d)
 {
     memset(d, 0, sizeof *d); /* in memory where there is such a place: thousands of syncs */
-    snprintf(d->dir, sizeof d->dir, "%s/test-persist-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(d->dir, sizeof d->dir, "%s/test-state-XXXXXX", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
     assert_non_null(mkdtemp(d->dir));
 }
 
 static int start(struct daemon *d)
 {
     assert_int_equal(uv_loop_init(&d->loop), 0);
-    if (persist_open(&d->p, &d->loop, d->dir, &d->epoch, &d->e) < 0)
+    if (rdzv_dir_open(&d->p, &d->loop, d->dir, &d->epoch, &d->e) < 0)
         fail_msg("%s", d->e.text);
-    d->j = rig_jobs(&(struct jobs_options){.persist = d->p, .epoch = d->epoch});
+    d->j = rig_jobs(&(struct jobs_options){.dir = d->p, .epoch = d->epoch});
     return jobs_load(d->j, &d->e);
 }
 
 static void stop(struct daemon *d)
 {
     jobs_destroy(d->j);
-    persist_close(d->p);
+    rdzv_dir_close(d->p);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&d->loop), 0);
 }
@@ -109,22 +108,25 @@ static void write_log(const char *path, const char *p, size_t n)
 
 static const char *const texts[] = {"first", "", "a longer third record\nwith two lines", "4"};
 
-static int take_text(void *arg, const char *text, size_t n, struct err *e)
+/* The texts of the first n, as they are read. */
+static void check_texts(struct buf *read, int n)
 {
-    int *count = arg;
-    (void)e;
-    assert_true(*count < 4);
-    assert_int_equal(n, strlen(texts[*count]));
-    assert_memory_equal(text, texts[*count], n);
-    ++*count;
-    return 0;
+    struct buf expected = {0};
+    for (int i = 0; i < n; i++)
+        if (texts[i][0])
+            assert_int_equal(buf_printf(&expected, "%s\n", texts[i]), 0);
+    assert_int_equal(read->len, expected.len);
+    if (expected.len)
+        assert_memory_equal(read->data, expected.data, expected.len);
+    buf_free(&expected);
+    buf_free(read);
 }
 
 static void make_log(struct buf *b, size_t *ends)
 {
-    persist_frame_header(b);
+    rdzv_dir_frame_header(b);
     for (uint32_t i = 0; i < 4; i++) {
-        persist_frame(b, i + 1, texts[i], strlen(texts[i]));
+        rdzv_dir_frame(b, i + 1, texts[i], strlen(texts[i]));
         ends[i] = b->len;
     }
 }
@@ -137,12 +139,13 @@ static void a_torn_log_is_good_up_to_there(void **s)
     (void)s;
     make_log(&b, ends);
     for (size_t n = 0; n <= b.len; n++) {
-        int count = 0, whole = 0;
+        struct buf read = {0};
+        int whole = 0;
         while (whole < 4 && ends[whole] <= n)
             whole++;
-        if (persist_parse(b.data, n, take_text, &count, &good, &e) < 0)
+        if (rdzv_dir_parse(b.data, n, &read, &good, &e) < 0)
             fail_msg("at %zu: %s", n, e.text);
-        assert_int_equal(count, whole);
+        check_texts(&read, whole);
         assert_true(good <= n);
     }
     buf_free(&b);
@@ -152,12 +155,12 @@ static void a_tail_of_zeroes_or_rubbish_is_torn(void **s)
 {
     struct buf b = {0};
     size_t ends[4], good;
-    int count = 0;
+    struct buf read = {0};
     (void)s;
     make_log(&b, ends);
     memset(b.data + ends[2], 0, b.len - ends[2]);
-    assert_int_equal(persist_parse(b.data, b.len, take_text, &count, &good, NULL), 0);
-    assert_int_equal(count, 3);
+    assert_int_equal(rdzv_dir_parse(b.data, b.len, &read, &good, NULL), 0);
+    check_texts(&read, 3);
     assert_int_equal(good, ends[2]);
     buf_free(&b);
 }
@@ -170,9 +173,10 @@ static void damage_before_the_end_is_refused(void **s)
     (void)s;
     make_log(&b, ends);
     for (size_t i = 0; i < ends[2]; i++) {
-        int count = 0;
+        struct buf read = {0};
         b.data[i] ^= 0x01;
-        assert_int_equal(persist_parse(b.data, b.len, take_text, &count, &good, &e), ERR_CORRUPT);
+        assert_int_equal(rdzv_dir_parse(b.data, b.len, &read, &good, &e), ERR_CORRUPT);
+        buf_free(&read);
         b.data[i] ^= 0x01;
     }
     assert_non_null(strstr(e.text, "record 3 at byte"));
@@ -183,24 +187,25 @@ static void records_do_not_change_places(void **s)
 {
     struct buf b = {0};
     size_t good;
-    int count = 0;
+    struct buf read = {0};
     struct err e;
     (void)s;
-    persist_frame_header(&b);
-    persist_frame(&b, 1, texts[0], strlen(texts[0]));
-    persist_frame(&b, 3, texts[2], strlen(texts[2]));
-    assert_int_equal(persist_parse(b.data, b.len, take_text, &count, &good, &e), ERR_CORRUPT);
+    rdzv_dir_frame_header(&b);
+    rdzv_dir_frame(&b, 1, texts[0], strlen(texts[0]));
+    rdzv_dir_frame(&b, 3, texts[2], strlen(texts[2]));
+    assert_int_equal(rdzv_dir_parse(b.data, b.len, &read, &good, &e), ERR_CORRUPT);
     assert_non_null(strstr(e.text, "record 2"));
+    buf_free(&read);
     buf_free(&b);
 }
 
 static void another_version_is_refused(void **s)
 {
     size_t good;
-    int count = 0;
+    struct buf read = {0};
     (void)s;
-    assert_int_equal(persist_parse("rendezvousd-log 3\n", 18, take_text, &count, &good, NULL), ERR_CORRUPT);
-    assert_int_equal(persist_parse("rendezvousd-log 1\n", 18, take_text, &count, &good, NULL), 0); /* the older */
+    assert_int_equal(rdzv_dir_parse("rendezvousd-log 3\n", 18, &read, &good, NULL), ERR_CORRUPT);
+    assert_int_equal(rdzv_dir_parse("rendezvousd-log 1\n", 18, &read, &good, NULL), 0); /* the older */
 }
 
 /* --- the directory */
@@ -221,13 +226,13 @@ static void the_epoch_counts_openings(void **s)
 static void two_daemons_never_share_a_directory(void **s)
 {
     struct daemon d;
-    struct persist *other;
+    struct rdzv_dir *other;
     uint64_t epoch;
     struct err e;
     (void)s;
     make_dir(&d);
     start(&d);
-    assert_int_equal(persist_open(&other, &d.loop, d.dir, &epoch, &e), -EBUSY);
+    assert_int_equal(rdzv_dir_open(&other, &d.loop, d.dir, &epoch, &e), -EBUSY);
     assert_non_null(strstr(e.text, d.dir));
     stop(&d);
     remove_dir(&d);
@@ -235,37 +240,41 @@ static void two_daemons_never_share_a_directory(void **s)
 
 struct echo {
     struct daemon *d;
-    struct persist_log *from, *to;
+    struct rdzv_home *from, *to;
     int left, told, too_early;
 };
+
+static void append(struct rdzv_home *h, const char *text)
+{
+    struct buf decision = {0};
+    assert_int_equal(buf_addstr(&decision, text), 0);
+    assert_int_equal(rdzv_home_append(h, &(struct rdzv_write){.decision = &decision}, NULL), RDZV_UNDER_WAY);
+    buf_free(&decision);
+}
 
 static void write_again(void *arg)
 {
     struct echo *e = arg;
     if (e->left-- > 0)
-        persist_append(e->to, "more", 4);
-}
-
-static int count_record(void *arg, const char *text, size_t n, struct err *e)
-{
-    (void)text, (void)n, (void)e;
-    ++*(uint64_t *)arg;
-    return 0;
+        append(e->to, "more");
 }
 
 static void look_at_the_file(void *arg)
 {
     struct echo *e = arg;
-    struct buf b = {0};
+    struct buf b = {0}, read = {0};
     char path[96];
     uint64_t there = 0;
     size_t good;
     snprintf(path, sizeof path, "%s/jobs/to.log", e->d->dir);
     read_log(path, &b);
-    assert_int_equal(persist_parse(b.data, b.len, count_record, &there, &good, NULL), 0);
+    assert_int_equal(rdzv_dir_parse(b.data, b.len, &read, &good, NULL), 0);
+    for (size_t i = 0; i < read.len; i++)
+        there += read.data[i] == '\n';
     buf_free(&b);
+    buf_free(&read);
     e->told++;
-    e->too_early += persist_durable(e->to, there + 1);
+    e->too_early += e->to->stands > there;
 }
 
 /* Both logs are in flight together, and whoever hears of the first one's landing writes to the second. */
@@ -276,21 +285,24 @@ static void who_hears_of_the_disk_may_write_again(void **s)
     (void)s;
     make_dir(&d);
     start(&d);
-    assert_int_equal(persist_log_create(d.p, "from", &e.from, &d.e), 0);
-    assert_int_equal(persist_log_create(d.p, "to", &e.to, &d.e), 0);
-    persist_log_watch(e.from, write_again, &e);
-    persist_log_watch(e.to, look_at_the_file, &e);
+    assert_int_equal(rdzv_dir_home(d.p, "from", &e.from, &d.e), 0);
+    assert_int_equal(rdzv_dir_home(d.p, "to", &e.to, &d.e), 0);
+    e.from->landed = write_again;
+    e.to->landed = look_at_the_file;
+    e.from->arg = e.to->arg = &e;
     for (int i = 0; i < 20; i++) {
-        persist_append(e.from, "one", 3);
-        persist_append(e.to, "two", 3);
+        append(e.from, "one");
+        append(e.to, "two");
         uv_run(&d.loop, UV_RUN_ONCE);
     }
     settle(&d);
     assert_true(e.told > 0);
     assert_int_equal(e.too_early, 0);
-    assert_true(persist_durable(e.to, persist_last(e.to)));
-    persist_log_remove(e.from);
-    persist_log_remove(e.to);
+    assert_int_equal(e.to->stands, e.to->asked);
+    e.from->ops->forget(e.from, NULL);
+    e.from->ops->close(e.from);
+    e.to->ops->forget(e.to, NULL);
+    e.to->ops->close(e.to);
     stop(&d);
     remove_dir(&d);
 }
@@ -299,7 +311,7 @@ static void a_damaged_epoch_is_refused(void **s)
 {
     static const char *const bad[] = {"", "x\n", "12", "1 2\n", "-3\n", "99999999999999999999999\n"};
     struct daemon d;
-    struct persist *p;
+    struct rdzv_dir *p;
     uint64_t epoch;
     char path[80];
     (void)s;
@@ -308,7 +320,7 @@ static void a_damaged_epoch_is_refused(void **s)
     snprintf(path, sizeof path, "%s/epoch", d.dir);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_log(path, bad[i], strlen(bad[i]));
-        assert_int_equal(persist_open(&p, &d.loop, d.dir, &epoch, &d.e), ERR_CORRUPT);
+        assert_int_equal(rdzv_dir_open(&p, &d.loop, d.dir, &epoch, &d.e), ERR_CORRUPT);
     }
     uv_loop_close(&d.loop);
     remove_dir(&d);
@@ -608,7 +620,7 @@ static void a_damaged_log_is_set_aside(void **s)
     assert_true(log_path(&after, path, sizeof path));
     read_log(path, &log);
     log.data[log.len * 2 / 3] ^= 1; /* the job itself has been read by then */
-    persist_frame(&log, 99, "", 0);
+    rdzv_dir_frame(&log, 99, "", 0);
     write_log(path, log.data, log.len);
     assert_int_equal(start(&after), 0);
     jobs_stats(after.j, &stats);
@@ -731,7 +743,7 @@ static void a_disk_that_stands_still_holds_up_no_end(void **s)
     stop(&p.d);
     again = p.d;
     assert_int_equal(uv_loop_init(&again.loop), 0);
-    assert_int_equal(persist_open(&again.p, &again.loop, again.dir, &again.epoch, &again.e), -EBUSY);
+    assert_int_equal(rdzv_dir_open(&again.p, &again.loop, again.dir, &again.epoch, &again.e), -EBUSY);
     assert_int_equal(uv_loop_close(&again.loop), 0);
     kill(writer, SIGCONT);
     assert_int_equal(waitpid(writer, NULL, 0), writer);

@@ -1,0 +1,188 @@
+/* libcrun: a process that outlives its round (common/include/crun.h).
+ *
+ * Two words lead to the worker. The eventfd is readable from the moment a reason is there until the next round is taken:
+ * for loops that poll, and for any number of threads. Whoever waits for the round itself waits on the futex word, which
+ * needs no descriptor and loses nothing: it is read before the conditions are, and the launcher changes it after them.
+ */
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/crun/crun_page.h"
+#include "common/crun/crun_self.h"
+#include "common/include/crun.h"
+#include "common/net/dial.h"
+
+#define self libcrun_self
+
+/* The page of a launcher that holds workers; NULL: there is none. */
+static struct crun_page *holding_page(void)
+{
+    struct crun_page *p = self.page;
+    return p && p->version >= 2 && p->wake_fd >= 0 ? p : NULL;
+}
+
+int crun_stay(void)
+{
+    struct crun_page *p = holding_page();
+    if (!p)
+        return -ENOTSUP;
+    atomic_store(&p->stays, 1);
+    return 0;
+}
+
+int crun_wake_fd(void)
+{
+    struct crun_page *p = holding_page();
+    return p && atomic_load_explicit(&p->stays, memory_order_relaxed) ? p->wake_fd : -1;
+}
+
+static int64_t deadline_of(double timeout_s)
+{
+    return clock_deadline((int64_t)(timeout_s * 1000));
+}
+
+int crun_wait_hold(double timeout_s)
+{
+    struct crun_page *p = holding_page();
+    const int64_t deadline = deadline_of(timeout_s);
+    if (!p)
+        return -ENOTSUP;
+    for (;;) {
+        const uint32_t seen = atomic_load(&p->wake);
+        const enum crun_stop_reason why = crun_stop_reason();
+        if (why != CRUN_STOP_NONE)
+            return why == CRUN_STOP_HOLD ? 0 : -ECANCELED;
+        const int left = clock_left(deadline);
+        if (left == 0)
+            return -ETIMEDOUT;
+        const struct timespec ts = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000L};
+        syscall(SYS_futex, &p->wake, FUTEX_WAIT, seen, &ts, NULL, 0);
+    }
+}
+
+/* --- the next round */
+
+static void acknowledge(struct crun_page *p)
+{
+    const uint32_t holds = atomic_load(&p->holds);
+    const uint64_t one = 1;
+    if (atomic_exchange(&p->held, holds) == holds)
+        return;
+    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* one that is gone has nothing to be told */
+    (void)ignored;
+}
+
+/* What the wake-ups of the hold have left in the eventfd. A hold that came since is readable again. */
+static void quieten(struct crun_page *p)
+{
+    uint64_t n = 1;
+    struct pollfd readable = {.fd = p->wake_fd, .events = POLLIN};
+    ssize_t ignored = poll(&readable, 1, 0) == 1 ? read(p->wake_fd, &n, sizeof n) : 0;
+    n = 1;
+    if (crun_stop_reason() != CRUN_STOP_NONE)
+        ignored = write(p->wake_fd, &n, sizeof n);
+    (void)ignored;
+}
+
+/* Steps begin anew, the first one wakes the launcher again. */
+static void restart_page(struct crun_page *p)
+{
+    for (int i = 0; i < CRUN_PAGE_PHASES; i++)
+        atomic_store_explicit(&p->longest_ns[i], 0, memory_order_relaxed);
+    for (int i = 0; i < CRUN_PAGE_BUCKETS; i++)
+        atomic_store_explicit(&p->steps[i], 0, memory_order_relaxed);
+    atomic_store(&p->last_step_ns, 0);
+    atomic_store(&p->error_code, 0);
+    crun_phase(CRUN_PHASE_STARTING);
+    atomic_store(&p->first_step_ns, 0);
+    atomic_flag_clear(&self.recorded);
+}
+
+/* A spare writes from now on where its rank writes. */
+static void take_stdio(struct crun_page *p)
+{
+    char byte, room[CMSG_SPACE(2 * sizeof(int))];
+    struct iovec v = {&byte, 1};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    int fds[2];
+    if (p->stdio_fd < 0 || recvmsg(p->stdio_fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1)
+        return;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof fds))
+        return;
+    memcpy(fds, CMSG_DATA(c), sizeof fds);
+    for (int i = 0; i < 2; i++) {
+        dup2(fds[i], STDOUT_FILENO + i);
+        close(fds[i]);
+    }
+}
+
+static int enter(struct crun_page *p, const struct crun_page_round *r, struct crun_info *ret)
+{
+    char *store = strndup(r->store, sizeof r->store);
+    if (!store)
+        return -ENOMEM;
+    take_stdio(p);
+    libcrun_store_close();
+    free(self.store);
+    self.store = store;
+    self.rank = r->rank;
+    self.world = r->world_size;
+    restart_page(p);
+    quieten(p);
+    *ret = (struct crun_info){.rank = r->rank,
+                              .world_size = r->world_size,
+                              .local_rank = r->local_rank,
+                              .local_world_size = r->local_world_size,
+                              .group_rank = r->group_rank,
+                              .group_world_size = r->group_world_size,
+                              .round = r->round,
+                              .restart_count = r->restart_count,
+                              .run_id = self.run_id,
+                              .store = self.store};
+    return 0;
+}
+
+/* 1: taken. A round that was told and has been broken since is passed over. */
+static bool take(struct crun_page *p, struct crun_page_round *ret)
+{
+    uint32_t seq;
+    if (crun_stop_reason() != CRUN_STOP_NONE || !crun_page_read_round(p, ret, &seq) || seq == self.seq)
+        return false;
+    self.seq = seq;
+    return true;
+}
+
+int crun_next_round(struct crun_info *ret, double timeout_s)
+{
+    struct crun_page *p = holding_page();
+    struct crun_page_round r;
+    const int64_t deadline = deadline_of(timeout_s);
+    if (!p)
+        return -ENOTSUP;
+    for (;;) {
+        const uint32_t seen = atomic_load(&p->wake);
+        const enum crun_stop_reason why = crun_stop_reason();
+        if (why == CRUN_STOP_HOLD)
+            acknowledge(p);
+        else if (why != CRUN_STOP_NONE)
+            return -ECANCELED;
+        else if (take(p, &r))
+            return enter(p, &r, ret);
+        else if (atomic_load(&p->next_seq) == self.seq)
+            return -EAGAIN;
+        const int left = clock_left(deadline);
+        if (left == 0)
+            return -ETIMEDOUT;
+        const struct timespec ts = {.tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000L};
+        syscall(SYS_futex, &p->wake, FUTEX_WAIT, seen, &ts, NULL, 0);
+    }
+}

@@ -1,0 +1,264 @@
+/* The state directory: taking it over, reading every log of it once, and letting it go. See rdzv_dir.h. */
+#include <assert.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "common/base/array.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/log.h"
+#include "common/rdzv/homes/rdzv_dir_internal.h"
+#include "common/rdzv/homes/rdzv_dir_writer.h"
+
+#define MODULE "state"
+#define LOCK_MS 1000
+#define LOCK_PAUSE_MS 10
+#define LAST_MS 2000 /* for a disk that does not answer, at the end */
+
+/* --- opening */
+
+static int open_dirs(struct rdzv_dir *d, const char *path, struct err *e)
+{
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return err_errno(e, errno, "state directory '%s' cannot be made", path);
+    d->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (d->dir_fd < 0)
+        return err_errno(e, errno, "state directory '%s'", path);
+    if (mkdirat(d->dir_fd, "jobs", 0700) < 0 && errno != EEXIST)
+        return err_errno(e, errno, "'%s/jobs' cannot be made", path);
+    d->jobs_fd = openat(d->dir_fd, "jobs", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (d->jobs_fd < 0)
+        return err_errno(e, errno, "'%s/jobs'", path);
+    return 0;
+}
+
+/* The lock goes with the daemon and the process that writes for it, however they end; the latter takes a moment. */
+static int lock(struct rdzv_dir *d, const char *path, struct err *e)
+{
+    const int64_t deadline = clock_deadline(LOCK_MS);
+    d->lock_fd = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (d->lock_fd < 0)
+        return err_errno(e, errno, "'%s/lock'", path);
+    while (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK)
+            return err_errno(e, errno, "'%s/lock' cannot be locked", path);
+        if (clock_left(deadline) == 0)
+            return err_set(e, -EBUSY, "state directory '%s' is in use by another rendezvousd", path);
+        poll(NULL, 0, LOCK_PAUSE_MS);
+    }
+    return 0;
+}
+
+static int read_epoch(int dir_fd, uint64_t *ret)
+{
+    char text[32] = "", *end;
+    int fd = openat(dir_fd, "epoch", O_RDONLY | O_CLOEXEC);
+    *ret = 0;
+    if (fd < 0)
+        return errno == ENOENT ? 0 : -errno;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n < 0)
+        return -errno;
+    errno = 0;
+    unsigned long long v = strtoull(text, &end, 10);
+    if (errno || !isdigit((unsigned char)text[0]) || *end != '\n' || end[1])
+        return ERR_CORRUPT;
+    *ret = v;
+    return 0;
+}
+
+static int count_epoch(struct rdzv_dir *d, const char *path, uint64_t *ret, struct err *e)
+{
+    char text[32];
+    uint64_t before;
+    int rc = read_epoch(d->dir_fd, &before);
+    if (rc == ERR_CORRUPT)
+        return err_set(e, ERR_CORRUPT, "'%s/epoch' is damaged: expected one decimal number", path);
+    if (rc < 0)
+        return err_errno(e, -rc, "'%s/epoch'", path);
+    const int n = snprintf(text, sizeof text, "%" PRIu64 "\n", before + 1);
+    rc = dir_renew(d->dir_fd, "epoch", "epoch.new", text, (size_t)n);
+    if (rc < 0)
+        return err_errno(e, -rc, "'%s/epoch' cannot be written", path);
+    *ret = before + 1;
+    return 0;
+}
+
+static void close_fds(struct rdzv_dir *d)
+{
+    int *const fds[] = {&d->lock_fd, &d->jobs_fd, &d->dir_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
+}
+
+static void free_dir(struct rdzv_dir *d)
+{
+    close_fds(d);
+    free(d->path);
+    free(d);
+}
+
+int rdzv_dir_open(struct rdzv_dir **ret, uv_loop_t *loop, const char *path, uint64_t *ret_epoch, struct err *e)
+{
+    struct rdzv_dir *d = calloc(1, sizeof *d);
+    if (!d)
+        return err_set(e, -ENOMEM, "no memory for a state directory");
+    d->loop = loop;
+    d->dir_fd = d->jobs_fd = d->lock_fd = d->fd = -1;
+    int rc = open_dirs(d, path, e);
+    if (rc == 0 && !(d->path = realpath(path, NULL)))
+        rc = err_errno(e, errno, "state directory '%s'", path);
+    rc = rc ? rc : lock(d, path, e);
+    rc = rc ? rc : count_epoch(d, path, ret_epoch, e);
+    rc = rc ? rc : dir_writer_open(d, e);
+    if (rc < 0) {
+        free_dir(d);
+        return rc;
+    }
+    *ret = d;
+    return 0;
+}
+
+void rdzv_dir_close(struct rdzv_dir *d)
+{
+    if (!d)
+        return;
+    dir_drain(d, LAST_MS);
+    assert(!d->homes);
+    free_dir(d);
+}
+
+size_t rdzv_dir_damaged(const struct rdzv_dir *d)
+{
+    return d->damaged;
+}
+
+/* --- reading */
+
+int dir_read(struct dir_home *h, struct buf *ret, struct err *e)
+{
+    struct stat st;
+    char name[DIR_ID_MAX + 8];
+    snprintf(name, sizeof name, "%s.log", h->id);
+    int fd = openat(h->dir->jobs_fd, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        int rc = errno;
+        if (fd >= 0)
+            close(fd);
+        return err_errno(e, rc, "it cannot be opened");
+    }
+    int rc = 0;
+    if (st.st_size > (off_t)RDZV_DIR_FILE_MAX)
+        rc = err_set(e, -EFBIG, "it has %lld bytes, more than %zu", (long long)st.st_size, RDZV_DIR_FILE_MAX);
+    if (rc == 0 && (rc = file_read_all(fd, ret)) < 0)
+        rc = err_errno(e, -rc, "it cannot be read");
+    close(fd);
+    return rc;
+}
+
+/* What was read of it is forgotten; the file stays for whoever wants to look at it. */
+static int set_aside(struct rdzv_dir *d, const char *name, const struct err *why, struct err *e)
+{
+    char aside[DIR_ID_MAX + 16];
+    snprintf(aside, sizeof aside, "%s.damaged", name);
+    if (renameat(d->jobs_fd, name, d->jobs_fd, aside) < 0 || fsync(d->jobs_fd) < 0)
+        return err_errno(e, errno, "it is damaged, and cannot be renamed to '%s'", aside);
+    d->damaged++;
+    log_error(MODULE,
+              "job log 'jobs/%s' of the state directory is damaged: %s; it is set aside as '%s', its job is forgotten",
+              name, why->text, aside);
+    return 0;
+}
+
+static int hand_out(struct rdzv_dir *d, const char *id, int (*take)(void *arg, struct rdzv_home *h, struct err *e),
+                    void *arg, struct err *e)
+{
+    struct err why = {0};
+    struct rdzv_home *h;
+    char name[DIR_ID_MAX + 8];
+    snprintf(name, sizeof name, "%s.log", id);
+    int rc = rdzv_dir_home(d, id, &h, &why);
+    if (rc == 0) {
+        ((struct dir_home *)h)->listed = true;
+        rc = take(arg, h, &why);
+        if (rc < 0)
+            h->ops->close(h);
+    }
+    if (rc == ERR_CORRUPT)
+        rc = set_aside(d, name, &why, &why);
+    return rc < 0 ? err_set(e, rc, "job log 'jobs/%s' of the state directory: %s", name, why.text) : 0;
+}
+
+static bool is_good_id(const char *id)
+{
+    const size_t n = strlen(id);
+    return n > 0 && n <= DIR_ID_MAX &&
+           strspn(id, "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == n;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* ret: malloc'ed names without ".log", sorted. What a rewrite has left unfinished is removed. */
+static int list_logs(struct rdzv_dir *d, char ***ret, size_t *ret_n, struct err *e)
+{
+    int fd = dup(d->jobs_fd);
+    DIR *all = fd < 0 ? NULL : fdopendir(fd);
+    if (!all)
+        return err_errno(e, errno, "the state directory cannot be listed");
+    rewinddir(all);
+    char **v = NULL;
+    size_t n = 0, cap = 0;
+    int rc = 0;
+    for (struct dirent *f; rc == 0 && (f = readdir(all));) {
+        size_t len = strlen(f->d_name);
+        if (len > 4 && strcmp(f->d_name + len - 4, ".new") == 0)
+            unlinkat(d->jobs_fd, f->d_name, 0);
+        if (len <= 4 || strcmp(f->d_name + len - 4, ".log") != 0)
+            continue;
+        if (ARRAY_RESERVE(v, cap, n + 1) < 0 || !(v[n] = strndup(f->d_name, len - 4)))
+            rc = err_set(e, -ENOMEM, "no memory for the names of jobs");
+        else
+            n++;
+    }
+    closedir(all);
+    if (n)
+        qsort(v, n, sizeof *v, by_name);
+    *ret = v;
+    *ret_n = n;
+    return rc;
+}
+
+int rdzv_dir_each(struct rdzv_dir *d, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg,
+                  struct err *e)
+{
+    char **ids = NULL;
+    size_t n = 0;
+    int rc = list_logs(d, &ids, &n, e);
+    for (size_t i = 0; i < n; i++) {
+        if (rc == 0 && is_good_id(ids[i]))
+            rc = hand_out(d, ids[i], take, arg, e);
+        free(ids[i]);
+    }
+    free(ids);
+    close_fds(d); /* the writer has them */
+    return rc;
+}

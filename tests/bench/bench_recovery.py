@@ -1,0 +1,117 @@
+"""How soon training goes on after a rank died: usage bench_recovery.py CRUN TRAINER [--kills N] [--image-size S] [--batch B]
+
+ResNet-18 over four ranks (gloo). A random rank is killed (kill -9) at a random moment, 5 s after training went on at the earliest.
+Side by side: recovery in process with a warm spare, without one, and `--recovery restart` (resume from a checkpoint every 10 steps).
+Of each recovery the parts of crun's line: from the kernel's word of the death to the first step that some rank finished. Then: steps
+done again, processes that were not kept, and whether the weights are those of an undisturbed run, bit for bit.
+"""
+import argparse
+import os
+import pathlib
+import random
+import re
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+PARTS = ["detect", "stop", "rendezvous", "spawn", "first step"]
+LINE = re.compile(r"restart (\d+)/\d+ .*?: " + ", ".join(p + r" ([\d.]+) ms" for p in PARTS))
+STEP = re.compile(r"Epoch (\d+)/\d+ \[ *(\d+)/(\d+)\]")
+WORLD = 4
+
+
+HELD = 5  # stop_reason of the page (common/crun/crun_page.h) of one that waits for a round, as spares do
+
+
+def stop_reason(proc):
+    for fd in (proc / "fd").iterdir():
+        if "crun-page" in os.readlink(fd):
+            return struct.unpack_from("I", fd.open("rb").read(20), 16)[0]
+
+
+def ranks(run_id):
+    """pids of the processes that are in the round"""
+    found = set()
+    for p in pathlib.Path("/proc").iterdir():
+        try:
+            if p.name.isdigit() and f"TORCHELASTIC_RUN_ID={run_id}".encode() in (p / "environ").read_bytes().split(b"\0") and stop_reason(p) != HELD:
+                found.add(int(p.name))
+        except OSError:
+            pass
+    return found
+
+
+class Run:
+    def __init__(self, args, out, *options):
+        self.run_id = f"bench-{os.getpid()}-{random.randrange(1 << 30)}"
+        self.out, self.restarts, self.steps, self.again, self.lost = out, [], [], 0, 0
+        command = [args.crun, "--nproc_per_node", WORLD, "--max-restarts", 100000, "--restart-backoff", 0, "--run-id", self.run_id, *options, args.trainer,
+                   "--data-format", "null", "--null-images", 32 * args.batch, "--num-labels", 10, "--train-data", "null", "--arch", "resnet18",
+                   "--image-size", args.image_size, "--batch-size", args.batch, "--num-epochs", 100000, "--max-steps", args.steps, "--device", "cpu",
+                   "--amp", "off", "--base-learning-rate", 0.01, "--checkpoint-dir", out, "--checkpoint-every", 10, "--print-freq", 1, "--seed", 7]
+        self.p = subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def read(self, kills, seed):
+        """Kill `kills` times, and read to the end."""
+        rng, next_kill, killed, known, last, reached = random.Random(seed), 10 ** 9, 0, set(), None, 0
+        for line in self.p.stderr:
+            now, m, at = time.monotonic(), LINE.search(line), STEP.search(line)
+            if m:
+                self.restarts.append([float(v) for v in m.groups()[1:]])
+                self.lost += WORLD - 1 - len(ranks(self.run_id) & known)
+                last, next_kill = None, now + 5 + rng.random()
+            elif at:
+                step = (int(at[1]) - 1) * int(at[3]) + int(at[2])
+                self.again += step <= reached
+                reached = max(step, reached)
+                if last:
+                    self.steps.append(now - last)
+                last = now
+                next_kill = now + 2 if next_kill == 10 ** 9 else next_kill
+            if at and killed < kills and now >= next_kill and killed == len(self.restarts):
+                known = ranks(self.run_id)
+                time.sleep(rng.random() * (statistics.median(self.steps) if self.steps else 0.1))
+                os.kill(rng.choice(sorted(known)), 9)
+                killed += 1
+        if self.p.wait() != 0 or killed < kills:
+            sys.exit(f"bench_recovery: crun ended with {self.p.returncode} after {killed} kills")
+        step = max(p for p in pathlib.Path(self.out).iterdir() if re.fullmatch(r"step-\d+", p.name))
+        self.weights = (step / "model.safetensors").read_bytes()
+
+
+def tell(name, run, expected):
+    step = statistics.median(run.steps) * 1000
+    totals = sorted(sum(r) for r in run.restarts)
+    parts = ", ".join(f"{p} {statistics.median(column):.1f}" for p, column in zip(PARTS, zip(*run.restarts)))
+    print(f"{name:10} {len(totals)} kills: p50 {statistics.median(totals):.0f} ms, p99 {totals[int(0.99 * (len(totals) - 1))]:.0f} ms to the next step "
+          f"(a step: {step:.0f} ms) = {parts}; steps done again {run.again}, processes not kept {run.lost}, "
+          f"weights {'equal' if run.weights == expected else 'DIFFER'}", flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("crun")
+    p.add_argument("trainer")
+    p.add_argument("--kills", type=int, default=10)
+    p.add_argument("--steps", type=int, default=0, help="of the run; 0: enough for the kills")
+    p.add_argument("--image-size", type=int, default=32)
+    p.add_argument("--batch", type=int, default=32)
+    p.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    args = p.parse_args()
+    args.steps = args.steps or 40 + 60 * args.kills
+    print("seed", args.seed)
+    with tempfile.TemporaryDirectory() as tmp:
+        alone = Run(args, f"{tmp}/alone")
+        alone.read(0, 0)
+        ways = {"spare": ["--warm-spares", 1], "inprocess": [], "restart": ["--recovery", "restart"]}
+        for name, options in ways.items():
+            run = Run(args, f"{tmp}/{name}", *options)
+            run.read(args.kills, args.seed)
+            tell(name, run, alone.weights)
+
+
+if __name__ == "__main__":
+    main()

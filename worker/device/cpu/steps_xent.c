@@ -1,0 +1,90 @@
+/* The loss of whole rows of logits, in double. Tensors are plain rows of fp32, (n, c). */
+#include <string.h>
+
+#include "worker/device/cpu/plan.h"
+
+#define REAL double
+#include "worker/device/xent_parts.h"
+
+/* Of a sample that counts: its top and its sums over all classes. */
+static void sums_of(const struct cpu_plan *pl, const float *z, int label, double top[TOP_N], double sums[SUMS_N])
+{
+    top[TOP_MAX] = (double)pl->cpu->kern->largest(z, pl->p->classes);
+    top[TOP_TARGET] = (double)z[label];
+    top[TOP_CLASS] = label;
+    top[TOP_WEIGHT] = 1;
+    pl->cpu->kern->xent_sums(z, pl->p->classes, 0, top, sums);
+}
+
+/* Each sample's metrics by themselves, then summed in order: the same for any number of threads. */
+int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    (void)e;
+    const struct batch *b = &pl->args->batch;
+    const int classes = pl->p->classes;
+#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
+    for (int n = 0; n < pl->o.batch; n++) {
+        double *m = pl->metrics + (size_t)n * METRIC_N, top[TOP_N], sums[SUMS_N], lse[LSE_N]; /* (N, METRIC_N) */
+        memset(m, 0, METRIC_N * sizeof *m);
+        if (b->weights[n] == 0)
+            continue;
+        sums_of(pl, s->xent.logits + (size_t)n * (size_t)classes, b->labels[n], top, sums);
+        xent_parts(sums, top, classes, pl->args->smoothing, lse, m);
+    }
+    static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
+    float *out = pl->reduce + pl->p->n_train + pl->p->n_stats; /* (METRIC_N) */
+    for (size_t k = 0; k < sizeof written / sizeof *written; k++) {
+        double sum = 0;
+        for (int n = 0; n < pl->o.batch; n++)
+            sum += pl->metrics[(size_t)n * METRIC_N + written[k]];
+        out[written[k]] = (float)sum + (pl->args->accumulate ? out[written[k]] : 0);
+    }
+    return 0;
+}
+
+enum { RUN = 1024 }; /* logits whose gradients are in the cache when they are stored as halves */
+
+void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, double lse,
+                      int64_t label, void *out)
+{
+    const struct run_args *a = pl->args;
+    const struct kern *kern = pl->cpu->kern;
+    const double shift = a->smoothing / pl->p->classes, scale = a->grad_scale;
+    float run[RUN];
+    for (int first = 0; first < k; first += RUN) {
+        const int n = k - first < RUN ? k - first : RUN;
+        float *to = store == STORE_F32 ? (float *)out + first : run;
+        if (part)
+            kern->xent_gradient_of_part(z + first, n, (float)lse, (float)shift, (float)scale, to);
+        else
+            kern->xent_gradient(z + first, n, lse, shift, scale, to);
+        if (label >= first && label < first + n)
+            to[label - first] =
+                (float)xent_parts_gradient((double)z[label], 0, 0, lse, pl->p->classes, a->smoothing, scale);
+        for (int j = 0; j < n && store == STORE_BF16; j++)
+            ((uint16_t *)out)[first + j] = bf16_from_f32(to[j]);
+        for (int j = 0; j < n && store != STORE_BF16 && store != STORE_F32; j++)
+            ((float *)out)[first + j] = store_value(store, to[j]);
+    }
+}
+
+int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    (void)e;
+    const struct batch *b = &pl->args->batch;
+    const int classes = pl->p->classes;
+    const size_t row = (size_t)classes * store_size(s->store);
+#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
+    for (int n = 0; n < pl->o.batch; n++) {
+        const float *z = s->xent.logits + (size_t)n * (size_t)classes;
+        char *out = (char *)s->xent.dlogits + (size_t)n * row;
+        double top[TOP_N], sums[SUMS_N];
+        if (b->weights[n] == 0) {
+            memset(out, 0, row);
+            continue;
+        }
+        sums_of(pl, z, b->labels[n], top, sums);
+        cpu_row_gradient(pl, s->store, false, z, classes, top[TOP_MAX] + log(sums[SUMS_EXP]), b->labels[n], out);
+    }
+    return 0;
+}
