@@ -76,14 +76,19 @@ static int open_plans(struct session *s, struct err *e)
     return s->test_set ? open_plan(s, false, e) : 0;
 }
 
-/* Rank 0 first where planning takes measurements: the others take up what it found. */
+/* Rank 0 first where planning takes measurements: the others take up what it found, and plan with it; also what they
+ * planned before there was a rank 0 to listen to. */
 static int plan_in_turn(struct session *s, struct err *e)
 {
     if (s->comm->world == 1 || !s->device->ops->choices)
         return open_plans(s, e);
     const int rc = s->comm->rank == 0 ? open_plans(s, e) : 0;
     TRY(choices_share(s->device, s->comm, rc, e));
-    return s->comm->rank == 0 ? 0 : open_plans(s, e);
+    if (s->comm->rank == 0)
+        return 0;
+    session_close_plan(s, true);
+    session_close_plan(s, false);
+    return open_plans(s, e);
 }
 
 static int open_loader(struct session *s, bool training, struct loader **loader, struct err *e)
