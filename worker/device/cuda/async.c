@@ -5,7 +5,7 @@
 
 #include "common/base/err.h"
 #include "worker/device/cuda/cuda.h"
-#include "worker/device/cuda/watch.h"
+#include "worker/device/cuda/tell/watch.h"
 #include "worker/precision/loss_scale.h"
 
 static struct cuda *self(struct device *d)

@@ -9,7 +9,7 @@
 #include "common/base/log.h"
 #include "worker/device/cuda/dnn/dnn.h"
 #include "worker/device/cuda/plan.h"
-#include "worker/device/cuda/watch.h"
+#include "worker/device/cuda/tell/watch.h"
 
 static struct cuda *self(struct device *d)
 {
@@ -38,6 +38,11 @@ void cuda_give(struct cuda *c, void *p, size_t bytes)
         return;
     c->gpu->ops->release(c->gpu, p);
     c->bytes -= bytes;
+}
+
+struct watched cuda_watched(const struct cuda *c)
+{
+    return (struct watched){.gpu = c->gpu, .compute = c->compute, .copy = c->copy};
 }
 
 static int cuda_alloc(struct device *d, size_t bytes, void **ret, struct err *e)

@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include "worker/device/cuda/gpu/gpu.h"
+#include "worker/device/cuda/tell/watch.h"
 #include "worker/device/device.h"
 
 struct cudnn;
@@ -101,6 +102,8 @@ int cuda_round(struct device *d, void *x, size_t n, enum dtype t, struct err *e)
 int cuda_update_stats(struct device *d, void *stats, const void *sums, size_t n, double momentum, const void *count,
                       struct err *e);
 void cuda_update_close(struct cuda *c);
+
+struct watched cuda_watched(const struct cuda *c);
 
 /* Zeroed device memory; counts. -ENOMEM names the sizes. */
 int cuda_take(struct cuda *c, size_t bytes, void **ret, struct err *e);

@@ -14,7 +14,7 @@
 #include "common/base/log.h"
 #include "worker/device/cuda/check.h"
 #include "worker/device/cuda/plan.h"
-#include "worker/device/cuda/watch.h"
+#include "worker/device/cuda/tell/watch.h"
 #include "worker/device/host_common.h"
 
 static int all_sum(struct cuda_plan *pl, const struct step *s, const struct run_hooks *h, struct err *e)
@@ -302,11 +302,12 @@ static int set_scale(struct cuda_plan *pl, double scale, struct err *e)
 int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
 {
     struct cuda_plan *pl = (struct cuda_plan *)plan;
+    const struct watched watched = cuda_watched(pl->cuda);
     TRY(host_check_batch(pl->p, pl->first_op, pl->end_op, &a->batch, pl->o.batch, e));
     if (!pl->cuda->watch)
-        TRY(watch_open(&pl->cuda->watch, pl->cuda, pl->cuda->watch_ms ? pl->cuda->watch_ms : WATCH_PERIOD_MS, e));
+        TRY(watch_open(&pl->cuda->watch, &watched, pl->cuda->watch_ms ? pl->cuda->watch_ms : WATCH_PERIOD_MS, e));
     pl->cuda->runs++;
-    TRY(first_runs_begin(&pl->first, pl->cuda, pl->o.training, e));
+    TRY(first_runs_begin(&pl->first, &watched, pl->o.training, e));
     TRY(stage_send(pl, &a->batch, e));
     if (!pl->fresh || pl->version != a->params_version) {
         TRY(refresh(pl, e));
@@ -320,10 +321,10 @@ int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
                                   .sums = sums,
                                   .gather = hooks || sums || !stage_whole(pl, &a->batch),
                                   .smoothing = a->smoothing};
-    TRY(first_runs_mark(&pl->first, pl->cuda, FIRST_BEGIN, e));
+    TRY(first_runs_mark(&pl->first, &watched, FIRST_BEGIN, e));
     const int rc = a->trace ? traced_walk(pl, &k, a, e) : run_variant(pl, a->hooks, &k, e);
     TRY(rc);
-    TRY(first_runs_mark(&pl->first, pl->cuda, FIRST_END, e));
+    TRY(first_runs_mark(&pl->first, &watched, FIRST_END, e));
     first_runs_end(&pl->first);
     watch_note(pl->cuda->watch, pl->steps[pl->walked]->label, pl->steps[pl->walked]->op, pl->cuda->runs);
     return stage_let_go(pl, &a->batch, e);

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "worker/device/cuda/plan.h"
-#include "worker/device/cuda/watch.h"
+#include "worker/device/cuda/tell/watch.h"
 
 static size_t images_bytes(const struct cuda_plan *pl)
 {
@@ -39,15 +39,16 @@ int stage_send(struct cuda_plan *pl, const struct batch *b, struct err *e)
     struct cuda *c = pl->cuda;
     const struct gpu_ops *gpu = c->gpu->ops;
     struct stage *s = &pl->stage[pl->next_stage];
+    const struct watched watched = cuda_watched(c);
     pl->next_stage = (pl->next_stage + 1) % STAGES;
     watch_wait(c->watch, "the batch before the last");
     const int rc = s->used ? gpu->event_sync(c->gpu, s->emptied, e) : 0; /* seldom waits */
     watch_done(c->watch);
     TRY(rc);
     copy_batch(pl, b, s->host);
-    TRY(first_runs_mark(&pl->first, c, FIRST_COPY, e));
+    TRY(first_runs_mark(&pl->first, &watched, FIRST_COPY, e));
     TRY(send_batch(pl, b, s, e));
-    TRY(first_runs_mark(&pl->first, c, FIRST_COPIED, e));
+    TRY(first_runs_mark(&pl->first, &watched, FIRST_COPIED, e));
     TRY(gpu->event_record(c->gpu, s->filled, c->copy, e));
     TRY(gpu->event_wait(c->gpu, s->filled, c->compute, e));
     TRY(gpu->copy(c->gpu, c->compute, pl->fixed, s->device, pl->stage_bytes, e));

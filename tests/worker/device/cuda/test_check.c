@@ -20,7 +20,7 @@
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/tiny.h"
 #include "worker/device/cuda/plan.h"
-#include "worker/device/cuda/watch.h"
+#include "worker/device/cuda/tell/watch.h"
 
 enum { BATCH = 2, PATIENCE_S = 60 };
 

@@ -1,15 +1,15 @@
 /* The first runs of a training plan in detail, a line each (log level info): what the host took to enqueue it, what the
  * batch took to the card, and what the card took. Each of them is waited for before the next is enqueued, so that they
  * are a little slower than what follows. */
-#ifndef CRUN_WORKER_DEVICE_CUDA_FIRST_RUNS_H
-#define CRUN_WORKER_DEVICE_CUDA_FIRST_RUNS_H
+#ifndef CRUN_WORKER_DEVICE_CUDA_TELL_FIRST_RUNS_H
+#define CRUN_WORKER_DEVICE_CUDA_TELL_FIRST_RUNS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct cuda;
 struct err;
 struct gpu_event;
+struct watched;
 
 enum first_mark { FIRST_COPY, FIRST_COPIED, FIRST_BEGIN, FIRST_END, FIRST_MARKS };
 
@@ -21,9 +21,9 @@ struct first_runs {
 };
 
 /* Before anything of a run is enqueued; `wanted`: of a plan that trains. */
-int first_runs_begin(struct first_runs *f, struct cuda *c, bool wanted, struct err *e);
-int first_runs_mark(struct first_runs *f, struct cuda *c, enum first_mark m, struct err *e);
+int first_runs_begin(struct first_runs *f, const struct watched *c, bool wanted, struct err *e);
+int first_runs_mark(struct first_runs *f, const struct watched *c, enum first_mark m, struct err *e);
 void first_runs_end(struct first_runs *f); /* all of it is enqueued */
-void first_runs_close(struct first_runs *f, struct cuda *c);
+void first_runs_close(struct first_runs *f, const struct watched *c);
 
 #endif

@@ -1,13 +1,14 @@
-#include "worker/device/cuda/first_runs.h"
+#include "worker/device/cuda/tell/first_runs.h"
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/gpu/gpu.h"
+#include "worker/device/cuda/tell/watch.h"
 
 enum { TOLD = 5 };
 
-static int tell(struct first_runs *f, struct cuda *c, struct err *e)
+static int tell(struct first_runs *f, const struct watched *c, struct err *e)
 {
     const struct gpu_ops *g = c->gpu->ops;
     float copy, compute;
@@ -20,7 +21,7 @@ static int tell(struct first_runs *f, struct cuda *c, struct err *e)
     return 0;
 }
 
-int first_runs_begin(struct first_runs *f, struct cuda *c, bool wanted, struct err *e)
+int first_runs_begin(struct first_runs *f, const struct watched *c, bool wanted, struct err *e)
 {
     if (f->pending)
         TRY(tell(f, c, e));
@@ -33,7 +34,7 @@ int first_runs_begin(struct first_runs *f, struct cuda *c, bool wanted, struct e
     return 0;
 }
 
-int first_runs_mark(struct first_runs *f, struct cuda *c, enum first_mark m, struct err *e)
+int first_runs_mark(struct first_runs *f, const struct watched *c, enum first_mark m, struct err *e)
 {
     if (!f->on)
         return 0;
@@ -46,7 +47,7 @@ void first_runs_end(struct first_runs *f)
     f->pending = f->on;
 }
 
-void first_runs_close(struct first_runs *f, struct cuda *c)
+void first_runs_close(struct first_runs *f, const struct watched *c)
 {
     for (int i = 0; i < FIRST_MARKS; i++)
         if (f->at[i])

@@ -1,4 +1,4 @@
-#include "worker/device/cuda/watch.h"
+#include "worker/device/cuda/tell/watch.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -8,10 +8,10 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/gpu/gpu.h"
 
 struct watch {
-    struct cuda *c;
+    struct watched c;
     int64_t period_ms;
     pthread_t thread;
     pthread_mutex_t lock; /* of all that follows */
@@ -24,7 +24,7 @@ struct watch {
     uint64_t run;
 };
 
-static const char *state_of(struct cuda *c, struct gpu_stream *s, struct err *e)
+static const char *state_of(const struct watched *c, struct gpu_stream *s, struct err *e)
 {
     const int rc = c->gpu->ops->stream_query(c->gpu, s, e);
     return rc == 0 ? "idle" : rc == -EAGAIN ? "busy" : e->text;
@@ -33,7 +33,7 @@ static const char *state_of(struct cuda *c, struct gpu_stream *s, struct err *e)
 /* Lock held: close() waits for it. */
 static void tell(struct watch *w, int64_t now)
 {
-    struct cuda *c = w->c;
+    const struct watched *c = &w->c;
     struct err compute = {0}, copy = {0};
     w->told_ms = now;
     log_warn(
@@ -57,7 +57,7 @@ static void *watch(void *arg)
 {
     struct watch *w = arg;
     struct err e;
-    const bool attached = w->c->gpu->ops->attach(w->c->gpu, &e) == 0;
+    const bool attached = w->c.gpu->ops->attach(w->c.gpu, &e) == 0;
     pthread_mutex_lock(&w->lock);
     while (!w->leaving && attached) {
         const int64_t now = clock_ms();
@@ -69,13 +69,13 @@ static void *watch(void *arg)
     return NULL;
 }
 
-int watch_open(struct watch **ret, struct cuda *c, int64_t period_ms, struct err *e)
+int watch_open(struct watch **ret, const struct watched *c, int64_t period_ms, struct err *e)
 {
     pthread_condattr_t monotonic;
     struct watch *w = calloc(1, sizeof *w);
     if (!w)
         return err_set(e, -ENOMEM, "no memory for a watch");
-    w->c = c;
+    w->c = *c;
     w->period_ms = period_ms;
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&monotonic);
