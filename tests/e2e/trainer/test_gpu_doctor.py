@@ -16,7 +16,8 @@ def doctor(tmp_path, *args, **env):
 
 
 def rungs(p):
-    return {name.strip(): verdict for name, verdict in re.findall(r"^\d (.{22}) (ok|FAILED|left out)", p.stdout.replace("left out:", " left out"), re.M)}
+    """{name: verdict}, of the first time each"""
+    return {name.strip(): verdict for name, verdict in reversed(re.findall(r"^\d (.{22}) (ok|FAILED|left out)", p.stdout, re.M))}
 
 
 # gpu-info asks the fake card for properties, which it does not have; the ladder's first rung tells so.
@@ -53,10 +54,14 @@ def test_without_a_gpu_it_says_why(tmp_path):
 @pytest.mark.skipif(not (BUILD / "worker" / "device" / "cuda" / "trainer-cuda.so").exists(), reason="cuDNN is not built in")
 def test_ranks_take_up_what_the_first_of_them_chose(tmp_path, shapes):
     data = shapes(28, 24, 8, 3)
-    env = {**os.environ, "CRUN_CUDA_MODULE": str(MODULE), "FAKE_GPUS": "2", "FAKE_CARD": str(ROOT / "tests/worker/device/cuda/h200.json"), "FAKE_FAULT": "wrong",
+    env = {**os.environ, "CRUN_CUDA_MODULE": str(MODULE), "FAKE_GPUS": "2", "FAKE_CARD": str(ROOT / "tests/worker/device/cuda/h200.json"),
            "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    p = run(TRAINER, "--train-data", data / "train", "--arch", "convnet", "--image-size", 28, "--batch-size", 4, "--max-steps", 2, "--lr", 1e-4, "--device", "cuda",
-            "--gpus", "0,1", "--comm", "gloo", "--log-dir", tmp_path / "log", "--log-level", "info", env=env, timeout=300)
+    command = [TRAINER, "--train-data", data / "train", "--arch", "convnet", "--image-size", 28, "--batch-size", 4, "--max-steps", 2, "--lr", 1e-4, "--device", "cuda",
+               "--log-dir", tmp_path / "log", "--log-level", "info"]
+    p = run(*command, "--gpus", "0", "--plan-cache", "none", env={**env, "FAKE_FAULT": "wrong"}, timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    engine = re.search(r"cudnn: (\S+) is wrong and never taken again", p.stderr)[1]
+    p = run(*command, "--gpus", "0,1", "--comm", "gloo", env={**env, "FAKE_WRONG": engine}, timeout=300)
     assert p.returncode == 0, p.stdout + p.stderr
     tuned = re.findall(r"rank=(\d) cudnn: tuned", p.stderr)
     assert sorted(set(tuned)) == ["0", "1"], p.stderr

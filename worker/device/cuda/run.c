@@ -299,13 +299,10 @@ static int set_scale(struct cuda_plan *pl, double scale, struct err *e)
     return g->ops->kernel(g, pl->cuda->compute, KERNEL_STORE, &k, e);
 }
 
-int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
+/* All of a run; the batch may still be on its way. */
+static int enqueue(struct cuda_plan *pl, const struct run_args *a, struct err *e)
 {
-    struct cuda_plan *pl = (struct cuda_plan *)plan;
     const struct watched watched = cuda_watched(pl->cuda);
-    TRY(host_check_batch(pl->p, pl->first_op, pl->end_op, &a->batch, pl->o.batch, e));
-    if (!pl->cuda->watch)
-        TRY(watch_open(&pl->cuda->watch, &watched, pl->cuda->watch_ms ? pl->cuda->watch_ms : WATCH_PERIOD_MS, e));
     pl->cuda->runs++;
     TRY(first_runs_begin(&pl->first, &watched, pl->o.training, e));
     TRY(stage_send(pl, &a->batch, e));
@@ -327,5 +324,21 @@ int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
     TRY(first_runs_mark(&pl->first, &watched, FIRST_END, e));
     first_runs_end(&pl->first);
     watch_note(pl->cuda->watch, pl->steps[pl->walked]->label, pl->steps[pl->walked]->op, pl->cuda->runs);
-    return stage_let_go(pl, &a->batch, e);
+    return 0;
+}
+
+int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
+{
+    struct cuda_plan *pl = (struct cuda_plan *)plan;
+    const struct watched watched = cuda_watched(pl->cuda);
+    struct gpu *g = pl->cuda->gpu;
+    TRY(host_check_batch(pl->p, pl->first_op, pl->end_op, &a->batch, pl->o.batch, e));
+    if (!pl->cuda->watch)
+        TRY(watch_open(&pl->cuda->watch, &watched, pl->cuda->watch_ms ? pl->cuda->watch_ms : WATCH_PERIOD_MS, e));
+    const int rc = enqueue(pl, a, e);
+    if (rc == 0)
+        return stage_let_go(pl, &a->batch, e);
+    if (a->batch.locked) /* nobody reads it when this returns */
+        (void)g->ops->stream_sync(g, pl->cuda->copy, NULL);
+    return rc;
 }

@@ -4,7 +4,8 @@
  *   FAKE_CARD   properties of the card to plan for (h200.json): cuDNN chooses what runs, as on a GPU; unset: there is
  *               no cuDNN
  *   FAKE_PROPERTIES set: gpu-info finds some
- *   FAKE_FAULT  graphs: whatever is launched as a graph fails; wrong: an engine computes something else */
+ *   FAKE_FAULT  graphs: whatever is launched as a graph fails; wrong: an engine computes something else
+ *   FAKE_WRONG  that engine does */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,16 +22,17 @@
 
 static struct device_ops ops;
 
-/* The first engine that computes a gradient of weights errs. */
+/* The first engine that computes a gradient of weights errs; or that of this name. */
 static enum fake_wrong wrong(void *ctx, const struct gpu_dnn *d)
 {
-    static char first[1024];
+    static char first[256];
+    const char *name = getenv("FAKE_WRONG");
     (void)ctx;
     if (d->pattern != DNN_WGRAD || !d->plan)
         return FAKE_RIGHT;
     if (!first[0])
-        snprintf(first, sizeof first, "%s", cudnn_plan_choice(d->plan));
-    return strcmp(first, cudnn_plan_choice(d->plan)) == 0 ? FAKE_SCALED : FAKE_RIGHT;
+        snprintf(first, sizeof first, "%s", name ? name : cudnn_plan_name(d->plan));
+    return strcmp(first, cudnn_plan_name(d->plan)) == 0 ? FAKE_SCALED : FAKE_RIGHT;
 }
 
 static int count(struct err *e)
@@ -56,8 +58,9 @@ static int fake_open(struct device **ret, const struct device_options *o, struct
         TRY(rc);
     }
     const char *fault = getenv("FAKE_FAULT");
-    const int rc = fake_gpu_open(&g, &(struct fake_options){.no_graph_runs = fault && !strcmp(fault, "graphs"),
-                                                            .wrong = fault && !strcmp(fault, "wrong") ? wrong : NULL});
+    const int rc = fake_gpu_open(
+        &g, &(struct fake_options){.no_graph_runs = fault && !strcmp(fault, "graphs"),
+                                   .wrong = getenv("FAKE_WRONG") || (fault && !strcmp(fault, "wrong")) ? wrong : NULL});
     if (rc < 0) {
         cudnn_close(dnn);
         return err_errno(e, -rc, "a fake GPU");

@@ -122,8 +122,3 @@ const char *cudnn_pattern_name(enum cudnn_pattern p)
 {
     return names[p];
 }
-
-const char *cudnn_plan_choice(const struct cudnn_plan *p)
-{
-    return "";
-}
