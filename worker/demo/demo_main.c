@@ -102,6 +102,14 @@ static int make_run(const struct demo_config *c, char run[PATH_MAX], const char 
     return path_make_dirs(run, e);
 }
 
+/* folder/name */
+static int join(char out[PATH_MAX], const char *folder, const char *name, struct err *e)
+{
+    if (snprintf(out, PATH_MAX, "%s/%s", folder, name) >= PATH_MAX)
+        return err_set(e, ERR_USAGE, "--out: the path is too long");
+    return 0;
+}
+
 /* crun --standalone … trainer …: as a user would type it. */
 static int train(const struct demo_config *c, const char *crun, const char *data, const char *run, const char *id,
                  struct job_result *ret, struct err *e)
@@ -109,11 +117,11 @@ static int train(const struct demo_config *c, const char *crun, const char *data
     char self[PATH_MAX], seed[24];
     char train_data[PATH_MAX], test_data[PATH_MAX], logs[PATH_MAX], events[PATH_MAX], checkpoints[PATH_MAX];
     TRY(launcher_self(self, e));
-    snprintf(train_data, sizeof train_data, "%s/train", data);
-    snprintf(test_data, sizeof test_data, "%s/val", data);
-    snprintf(logs, sizeof logs, "%s/logs", run);
-    snprintf(events, sizeof events, "%s/events.jsonl", run);
-    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run);
+    TRY(join(train_data, data, "train", e));
+    TRY(join(test_data, data, "val", e));
+    TRY(join(logs, run, "logs", e));
+    TRY(join(events, run, "events.jsonl", e));
+    TRY(join(checkpoints, run, "checkpoints", e));
     snprintf(seed, sizeof seed, "%lld", (long long)c->seed);
     /* clang-format off */
     const char *const argv[] = {

@@ -61,7 +61,7 @@ static int load_failed(const char *path)
 {
     const char *text = dlerror();
     char names[256], said[400];
-    snprintf(said, sizeof said, "%s", text ? text : path); /* the next dlopen overwrites it */
+    snprintf(said, sizeof said, "%.399s", text ? text : path); /* the next dlopen overwrites it */
     const int n = needed_missing(path, names, sizeof names);
     if (n == 0)
         return err_set(&why, -ENODEV, "the GPU module cannot be loaded: %s", said);
