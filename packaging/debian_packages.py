@@ -67,7 +67,7 @@ CONTROL = {
  crun.h, crun.pc and examples for those who write workers in C.""",
     },
     "crun-trainer": {
-        "Section": "science", "Depends": "{linked}", "Recommends": "crun-launcher, gnuplot-nox, {opened}", "Suggests": "crun-trainer-cuda",
+        "Section": "science", "Depends": "{linked}", "Recommends": "crun-launcher, {opened}", "Suggests": "gnuplot-nox, crun-trainer-cuda",
         "Description": """training of image classifiers with data parallelism
  Trains ResNets on image folders, LMDB, LevelDB, MNIST or CIFAR-10, on CPUs.
  A job that is killed and resumed ends with the same weights, bit for bit.
@@ -95,4 +95,9 @@ NVIDIA = {"libcudart": "cuda-cudart-{cuda}", "libcublasLt": "libcublas-{cuda}", 
 
 SHLIBS = {"libcrun0": "libcrun 0 libcrun0 (>= {upstream})\n"}
 TRIGGERS = {"libcrun0": "activate-noawait ldconfig\n"}
-EXAMPLES = {"libcrun-dev": ["docs/examples/worker.c", "docs/examples/messages.c"], "python3-crun-launcher": ["docs/examples/worker.py", "docs/examples/ddp.py"]}
+MONITORING = "docs/examples/monitoring"
+EXAMPLES = {
+    "libcrun-dev": ["docs/examples/worker.c", "docs/examples/messages.c"],
+    "python3-crun-launcher": ["docs/examples/worker.py", "docs/examples/ddp.py"],
+    "rendezvousd": [f"{MONITORING}/prometheus.yml", f"{MONITORING}/rendezvousd.rules.yml", f"{MONITORING}/rendezvousd.dashboard.json"],
+}

@@ -49,6 +49,7 @@ static int lead(struct job *job, struct rdzv_home *home, struct err *e)
     snprintf(seen, sizeof seen, "%llu", (unsigned long long)job->jobs->o.epoch - 1);
     if (getrandom(&draw, sizeof draw, 0) != sizeof draw)
         return err_errno(e, errno, "cannot draw an epoch");
+    TRY(home->ops->identity(home, job->reign.identity, e));
     return rdzv_reign_claim(&job->reign, seen, draw, e);
 }
 
@@ -136,6 +137,7 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
              rdzv_state_name(rdzv_state(leader_machine(l))), (unsigned long long)rdzv_round(leader_machine(l)),
              rdzv_nodes(leader_machine(l)));
     job_arm_(job);
+    job_watch_(job);
     return 0;
 }
 

@@ -69,9 +69,33 @@ static int open_plan(struct session *s, bool training, struct err *e)
     return session_open_plan(s, training, false, e);
 }
 
+static int open_plans(struct session *s, struct err *e)
+{
+    if (!s->cfg->evaluate)
+        TRY(open_plan(s, true, e));
+    return s->test_set ? open_plan(s, false, e) : 0;
+}
+
+/* Rank 0 first where planning takes measurements: the others take up what it found, and plan with it; also what they
+ * planned before there was a rank 0 to listen to. */
+static int plan_in_turn(struct session *s, struct err *e)
+{
+    if (s->comm->world == 1 || !s->device->ops->choices)
+        return open_plans(s, e);
+    const int rc = s->comm->rank == 0 ? open_plans(s, e) : 0;
+    TRY(choices_share(s->device, s->comm, rc, e));
+    if (s->comm->rank == 0)
+        return 0;
+    session_close_plan(s, true);
+    session_close_plan(s, false);
+    return open_plans(s, e);
+}
+
 static int open_loader(struct session *s, bool training, struct loader **loader, struct err *e)
 {
     const struct loader_options o = session_loader(s, training);
+    if (!session_loads(s))
+        return 0;
     if (*loader && s->loader_batch.index == s->batch.index && s->loader_batch.count == s->batch.count)
         return 0;
     loader_destroy(*loader);
@@ -89,13 +113,11 @@ static int open_pipeline(struct session *s, struct err *e)
     s->weights = NULL;
     if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
         return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
-    if (!s->cfg->evaluate) {
-        TRY(open_plan(s, true, e));
+    TRY(plan_in_turn(s, e));
+    if (!s->cfg->evaluate)
         TRY(open_loader(s, true, &s->train_loader, e));
-    }
     s->steps_per_epoch = sampler_steps(&order);
     if (s->test_set) {
-        TRY(open_plan(s, false, e));
         TRY(open_loader(s, false, &s->test_loader, e));
         order = session_order(s, false);
         s->test_steps = sampler_steps(&order);
@@ -126,7 +148,7 @@ static void identify(struct session *s)
                                              .train_images = (int64_t)s->train_set->n,
                                              .order = session_order(s, true),
                                              .evaluate = s->cfg->evaluate,
-                                             .program = s->program};
+                                             .program = s->whole};
 }
 
 /* A round that follows another of the same job: after a failure, or because nodes came or went. */
@@ -165,9 +187,7 @@ fail:
 int session_warm_up(struct session *s, struct err *e)
 {
     s->rounds++; /* what follows from a rank is made anew */
-    if (!s->cfg->evaluate)
-        TRY(open_plan(s, true, e));
-    return s->test_set ? open_plan(s, false, e) : 0;
+    return open_plans(s, e);
 }
 
 /* Another world: what follows from it, of the state that there is. */
@@ -223,7 +243,10 @@ void session_close(struct session *s)
     ownership_finish(&s->own);
     if (s->device)
         s->device->ops->close(s->device);
-    program_destroy(s->program);
+    if (s->program != s->whole)
+        program_destroy(s->program);
+    program_destroy(s->whole);
+    free(s->cuts);
     dataset_close(s->test_set);
     dataset_close(s->train_set);
     optimizer_finish(&s->optimizer);
@@ -237,7 +260,7 @@ void session_banner(const struct session *s)
 {
     const struct train_config *cfg = s->cfg;
     int64_t batch = cfg->batch_size;
-    fprintf(stderr, "%s: %zu parameters, %d classes, %d x %d images\n", cfg->arch, program_trainable(s->program),
+    fprintf(stderr, "%s: %zu parameters, %d classes, %d x %d images\n", cfg->arch, program_trainable(s->whole),
             session_labels(s), (int)cfg->image_size, (int)cfg->image_size);
     fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, s->precision_text,
             s->threads, s->loader_threads);
