@@ -35,6 +35,7 @@ class Job:
                    "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out, "--print-freq", 1,
                    "--log-level", "info", "--seed", 7, *options]
         self.lines, self.pids, self.plan = [], [], collections.deque()
+        env = env or faulty_disk(fsync_ms=1000, only=f"step-{STEPS:08}.")  # who looks late still finds the job
         self.p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
@@ -217,7 +218,7 @@ def test_while_a_checkpoint_is_written(undisturbed, tmp_path, victim):
     data, expected = undisturbed()
     job = Job(data, tmp_path / "out", "--checkpoint-every", 10, env=faulty_disk(fsync_ms=100))
     job.at("saving step 20", job.kill(victim))
-    job.at_step(STEPS - 2, job.kill())
+    job.at_step(STEPS - 20, job.kill())
     text = job.finish()
     assert [a == b for a, b in zip(*job.pids)] == [r != victim for r in range(WORLD)]
     check_no_step_is_lost(text, 1)
