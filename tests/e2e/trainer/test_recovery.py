@@ -141,11 +141,12 @@ def test_random_ranks_at_random_moments(undisturbed, tmp_path, model):
     rng = random.Random(seed)
     print("seed", seed)
     job = Job(data, tmp_path / "out", model=model)
-    victims = [rng.randrange(WORLD) for _ in range(6)]
+    victims = [rng.randrange(WORLD) for _ in range(4)]
     for i, victim in enumerate(victims):
         kill, delay = job.kill(victim), rng.random() * 0.05
-        job.at_step(5 + 15 * i, lambda kill=kill, delay=delay: (time.sleep(delay), kill()))
-    job.at_step(STEPS - 2, job.kill())
+        job.at_step(5 + 10 * i, lambda kill=kill, delay=delay: (time.sleep(delay), kill()))
+        job.at("goes on from step", lambda: None)  # one after the other
+    job.at_step(50, job.kill())
     text = job.finish()
     for before, after, victim in zip(job.pids, job.pids[1:], victims):
         assert [a == b for a, b in zip(before, after)] == [r != victim for r in range(WORLD)]
