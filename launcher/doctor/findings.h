@@ -12,7 +12,8 @@
     X(FINDING_VERSION, "version", "install the same version on all hosts, or name it with --remote-crun")              \
     X(FINDING_FOREIGN_CRUN, "foreign-crun",                                                                            \
       "call it by its path or as crun-launcher, or put its folder first in PATH")                                      \
-    X(FINDING_FOREIGN_MODULE, "foreign-module", "pip uninstall crun, then pip install crun-launcher")                  \
+    X(FINDING_FOREIGN_MODULE, "foreign-module",                                                                        \
+      "pip uninstall crun, then pip install --force-reinstall crun-launcher")                                          \
     X(FINDING_PYTHON, "python", "PYTHON_EXEC=/path/to/python on every host, or crun installed into the environment")   \
     X(FINDING_TORCH, "torch", "install the same version of PyTorch into the Python of every host")                     \
     X(FINDING_TOKEN, "token",                                                                                          \
