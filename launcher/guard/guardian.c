@@ -227,6 +227,12 @@ static int sooner(int a_ms, int b_ms)
     return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
 }
 
+static void report_stops(const struct guard *g)
+{
+    stuck_report_stop(g->agent, "agent", "nobody watches the workers");
+    stuck_report_stop(g->output.beside.pid, "output process", "nobody reads what the workers write, and they may wait");
+}
+
 /* Until the agent has ended, or is given up: reap everybody, forward signals, keep what the agent hands over. */
 static struct ending watch(struct guard *g, struct guardian_link *l)
 {
@@ -257,7 +263,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         else if (reap(g->agent, &ending))
             break;
         else
-            stuck_report_stop(g->agent);
+            report_stops(g);
     }
     while (receive_word(g, l)) /* its last ones */
         ;
@@ -287,8 +293,8 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
-    const bool is_left = beside_end(&g->home.beside, 0, home, sizeof home);
-    const bool is_written = beside_end(&g->output.beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
+    const enum beside_ending of_home = beside_end(&g->home.beside, 0, home, sizeof home);
+    const enum beside_ending of_output = beside_end(&g->output.beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
     if (ending_code(e) != EXIT_OK)
         give_back_terminal(g);
     cgroup_remove_at(l->cgroup_dir);
@@ -298,11 +304,15 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (given_up)
         console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->stuck.given_up,
                     all ? ending_code(e) : EXIT_UNKILLABLE);
-    if (!is_written)
+    if (of_output == BESIDE_KILLED)
+        console_try(
+            "crun: its output process %s did not end within %d s and was killed; what the workers wrote last may be lost\n",
+            output, GUARDIAN_OUTPUT_MS / 1000);
+    if (of_output == BESIDE_LINGERS)
         console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for files "
                     "is lost\n",
                     output);
-    if (!is_left)
+    if (of_home == BESIDE_LINGERS)
         console_try("crun: its home process %s is held by the shared folder (--rdzv_endpoint file://...) and ends when "
                     "that answers\n",
                     home);
