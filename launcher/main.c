@@ -2,6 +2,7 @@
  * its child.
  *
  * Reading order: guardian.h, agent.h (what happens when), effects.c and round.c (how), group.h, logmux.h. */
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,10 +29,13 @@
 #include "launcher/doctor/doctor_agent.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/tree.h"
+#include "launcher/observe/gauges.h"
 #include "launcher/output/process/output_process.h"
 #include "launcher/remote/remote.h"
 #include "launcher/remote/remote_agent.h"
 #include "launcher/remote/remote_wire.h"
+
+static_assert(sizeof(struct gauges_page) <= GUARDIAN_GAUGES_PAGE, "it fits");
 
 #define FILES_LEAST 16 /* with fewer descriptors crun cannot even report what is wrong */
 
@@ -182,7 +186,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
 int main(int argc, char **argv)
 {
     static const struct guardian_programs programs = {
-        .agent = agent_main, .output = output_process_run, .home = home_process};
+        .agent = agent_main, .output = output_process_run, .home = home_process, .gauges = gauges_process};
     if (argc > 1 && strcmp(argv[1], "status") == 0) /* a program of that name is started as ./status */
         return status_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "explain") == 0) /* likewise */

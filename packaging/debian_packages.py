@@ -95,4 +95,9 @@ NVIDIA = {"libcudart": "cuda-cudart-{cuda}", "libcublasLt": "libcublas-{cuda}", 
 
 SHLIBS = {"libcrun0": "libcrun 0 libcrun0 (>= {upstream})\n"}
 TRIGGERS = {"libcrun0": "activate-noawait ldconfig\n"}
-EXAMPLES = {"libcrun-dev": ["docs/examples/worker.c", "docs/examples/messages.c"], "python3-crun-launcher": ["docs/examples/worker.py", "docs/examples/ddp.py"]}
+MONITORING = "docs/examples/monitoring"
+EXAMPLES = {
+    "libcrun-dev": ["docs/examples/worker.c", "docs/examples/messages.c"],
+    "python3-crun-launcher": ["docs/examples/worker.py", "docs/examples/ddp.py"],
+    "rendezvousd": [f"{MONITORING}/prometheus.yml", f"{MONITORING}/rendezvousd.rules.yml", f"{MONITORING}/rendezvousd.dashboard.json"],
+}

@@ -82,6 +82,7 @@ ROWS = [
     (r"could not import 'yaml'", lacks_module("yaml")),
     (r"could not import 'auditwheel'", lacks_module("auditwheel")),
     (r"no abidiff", lacks("abidiff")),
+    (r"no promtool", lacks("promtool")),
     (r"no cuobjdump or no nvdisasm", lambda: lacks("cuobjdump")() or lacks("nvdisasm")()),
     (r"no x86-64", lambda: os.uname().machine != "x86_64"),
     (r"no network|debootstrap reaches no mirror", anywhere),

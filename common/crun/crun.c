@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -202,6 +203,18 @@ void crun_metrics(double images_per_s, double loss)
     crun_page_set_real(&p->images_per_s, images_per_s);
     crun_page_set_real(&p->loss, loss);
     atomic_store_explicit(&p->has_metrics, 1, memory_order_release);
+}
+
+void crun_figure(enum crun_figure which, double value)
+{
+    struct crun_page *p = self.page;
+    if (!p || (unsigned)which >= CRUN_PAGE_FIGURES || !isfinite(value))
+        return;
+    if (which == CRUN_FIGURE_WAIT_S)
+        atomic_store_explicit(&p->wait_ns, relaxed(&p->wait_ns) + (int64_t)(value * 1e9), memory_order_relaxed);
+    crun_page_set_real(&p->figure[which], value);
+    const uint32_t told = atomic_load_explicit(&p->told, memory_order_relaxed);
+    atomic_store_explicit(&p->told, told | 1u << which, memory_order_release);
 }
 
 enum crun_stop_reason crun_stop_reason(void)

@@ -19,6 +19,7 @@
 #define CRUN_PAGE_OCTAVE 16     /* buckets of a doubling */
 #define CRUN_PAGE_LEAST_LOG2 17 /* bucket 0 ends where 2^17 ns = 131 us do; the last one begins after 36 minutes */
 #define CRUN_PAGE_PHASES 8      /* room for more than enum crun_phase has */
+#define CRUN_PAGE_FIGURES 16    /* likewise, enum crun_figure */
 
 /* A round as it is told to a process that was held: struct crun_info, all that changes. */
 struct crun_page_round {
@@ -57,9 +58,14 @@ struct crun_page {
     _Atomic uint32_t next_seq; /* launcher: seqlock of next: odd while it is written, then 2 x how many were told */
     _Atomic uint64_t
         next[CRUN_PAGE_ROUND_WORDS]; /* launcher: a struct crun_page_round; before the reason becomes none */
-    int32_t stdio_fd; /* launcher, before the spawn: of a warm spare, a socket that brings its stdout and stderr before it
+    int32_t
+        stdio_fd; /* launcher, before the spawn: of a warm spare, a socket that brings its stdout and stderr before it
                          is told a round; else -1 */
     uint32_t reserved4;
+    _Atomic uint32_t told; /* worker: bit N: figure[N] was told, set after it */
+    uint32_t reserved5;
+    _Atomic uint64_t figure[CRUN_PAGE_FIGURES]; /* worker: by enum crun_figure, bits of a double */
+    _Atomic int64_t wait_ns;                    /* worker: all CRUN_FIGURE_WAIT_S together */
 };
 
 /* Launcher: tell the next round. */

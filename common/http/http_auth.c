@@ -1,6 +1,5 @@
 /* See http_auth.h. */
 #include "common/http/http_auth.h"
-#include "common/auth/auth.h"
 #include "common/base/err.h"
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -37,18 +36,6 @@ static int base64(const char *text, char *ret, int cap)
     return text[strspn(text, "=")] ? -1 : n;
 }
 
-/* Every token is compared, so that the time tells nothing. name NULL: whoever's it is. */
-static bool match(const struct auth_tokens *tokens, const char *name, size_t name_len, const char *secret, size_t n)
-{
-    bool found = false;
-    for (size_t i = 0; i < tokens->n; i++) {
-        const struct auth_token *t = &tokens->v[i];
-        bool who = !name || auth_equal(t->principal, strlen(t->principal), name, name_len);
-        found = (auth_equal(t->secret, strlen(t->secret), secret, n) && who) || found;
-    }
-    return found;
-}
-
 static const char *after_scheme(const char *header, const char *scheme)
 {
     size_t n = strlen(scheme);
@@ -57,18 +44,50 @@ static const char *after_scheme(const char *header, const char *scheme)
     return header + n + strspn(header + n, " ");
 }
 
-bool http_auth_token(const struct auth_tokens *tokens, const char *header)
+/* "" where it does not fit: no token has that. */
+static void keep(char *out, size_t cap, const char *text, size_t n)
+{
+    const bool fits = n < cap && !memchr(text, 0, n);
+    memcpy(out, text, fits ? n : 0);
+    out[fits ? n : 0] = 0;
+}
+
+void http_auth_read(const char *header, struct http_credentials *ret)
 {
     char plain[CREDENTIALS_MAX];
+    memset(ret, 0, sizeof *ret);
+    ret->shown = header != NULL;
     const char *p = header ? after_scheme(header, "Bearer") : NULL;
     if (p)
-        return match(tokens, NULL, 0, p, strlen(p));
-    p = header ? after_scheme(header, "Basic") : NULL;
-    int n = p ? base64(p, plain, sizeof plain) : -1;
+        keep(ret->secret, sizeof ret->secret, p, strlen(p));
+    if (p || !header || !(p = after_scheme(header, "Basic")))
+        return;
+    const int n = base64(p, plain, sizeof plain);
     const char *colon = n > 0 ? memchr(plain, ':', (size_t)n) : NULL;
-    bool ok = colon && match(tokens, plain, (size_t)(colon - plain), colon + 1, (size_t)(plain + n - colon) - 1);
+    ret->named = true;
+    if (colon) {
+        keep(ret->principal, sizeof ret->principal, plain, (size_t)(colon - plain));
+        keep(ret->secret, sizeof ret->secret, colon + 1, (size_t)(plain + n - colon) - 1);
+    }
     explicit_bzero(plain, sizeof plain);
-    return ok;
+}
+
+bool http_auth_matches(const struct http_credentials *c, const struct auth_token *t)
+{
+    const bool who = !c->named || auth_equal(t->principal, strlen(t->principal), c->principal, strlen(c->principal));
+    return auth_equal(t->secret, strlen(t->secret), c->secret, strlen(c->secret)) && who;
+}
+
+/* Every token is compared, so that the time tells nothing. */
+bool http_auth_token(const struct auth_tokens *tokens, const char *header)
+{
+    struct http_credentials c;
+    bool found = false;
+    http_auth_read(header, &c);
+    for (size_t i = 0; i < tokens->n; i++)
+        found = http_auth_matches(&c, &tokens->v[i]) || found;
+    explicit_bzero(&c, sizeof c);
+    return found;
 }
 
 bool http_auth_host(const char *header)

@@ -5,11 +5,24 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct auth_tokens;
+#include "common/auth/auth.h"
+
 struct err;
 
-/* The value of an Authorization header (NULL: there was none): "Bearer SECRET", or Basic with a principal and its
- * secret. */
+/* What somebody shows: "Bearer SECRET", or Basic with a principal and its secret. */
+struct http_credentials {
+    bool shown, named;                      /* at all; with a principal */
+    char principal[AUTH_PRINCIPAL_MAX + 1]; /* "" unless named */
+    char secret[AUTH_SECRET_MAX + 1];
+};
+
+/* The value of an Authorization header, NULL: there was none. What cannot be read is shown and matches nothing. The
+ * caller wipes it. */
+void http_auth_read(const char *header, struct http_credentials *ret);
+/* Takes as long whatever differs. */
+bool http_auth_matches(const struct http_credentials *c, const struct auth_token *t);
+
+/* Both, for all tokens. */
 bool http_auth_token(const struct auth_tokens *tokens, const char *header);
 
 /* The value of a Host header: an IP address or localhost, with or without a port. */

@@ -40,6 +40,31 @@ const char *http_argument(const struct http_answer *a, const char *name)
     return a->request->h->lib->MHD_lookup_connection_value(a->request->c, MHD_GET_ARGUMENT_KIND, name);
 }
 
+static const char *authorization(const struct http_answer *a)
+{
+    return a->request->h->lib->MHD_lookup_connection_value(a->request->c, MHD_HEADER_KIND, "Authorization");
+}
+
+void http_credentials(const struct http_answer *a, struct http_credentials *ret)
+{
+    http_auth_read(authorization(a), ret);
+}
+
+bool http_shows_token(const struct http_answer *a)
+{
+    return http_auth_token(&a->request->h->tokens, authorization(a));
+}
+
+bool http_has_tokens(const struct http_answer *a)
+{
+    return a->request->h->tokens.n > 0;
+}
+
+int http_peer_fd(const struct http_answer *a)
+{
+    return a->request->h->lib->MHD_get_connection_info(a->request->c, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+}
+
 int http_refuse(struct http_answer *a, unsigned status, const char *why)
 {
     a->status = status;
@@ -83,7 +108,7 @@ static enum MHD_Result send_answer(struct http_server *h, struct MHD_Connection 
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
         h->lib->MHD_add_response_header(r, headers[i][0], headers[i][1]);
     h->lib->MHD_add_response_header(r, "Content-Type", a->type);
-    if (a->status == MHD_HTTP_UNAUTHORIZED)
+    if (a->status == MHD_HTTP_UNAUTHORIZED && !a->no_prompt)
         h->lib->MHD_add_response_header(r, "WWW-Authenticate", realm);
     if (a->status == MHD_HTTP_METHOD_NOT_ALLOWED)
         h->lib->MHD_add_response_header(r, "Allow", "GET, HEAD");
@@ -101,10 +126,10 @@ static int decide(struct http_server *h, const char *url, const char *method, st
         return http_refuse(a, MHD_HTTP_METHOD_NOT_ALLOWED, "this server is read-only: GET or HEAD");
     if (!p)
         return no_such_page(h, a);
-    if (p->open)
+    if (p->access == HTTP_FOR_PROBES)
         return p->answer(h->o.arg, a);
     if (h->tokens.n > 0) {
-        if (!http_auth_token(&h->tokens, h->lib->MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization")))
+        if (p->access == HTTP_FOR_TOKENS && !http_shows_token(a))
             return http_refuse(a, MHD_HTTP_UNAUTHORIZED,
                                "a token of this server's HTTP token file is needed: Bearer SECRET, or Basic "
                                "with a principal and its secret");

@@ -2,9 +2,9 @@
  * and in memory. libmicrohttpd parses and answers; its epoll descriptor is polled by the caller's loop, so that there
  * is no further thread. It is loaded when the first server opens, not before.
  *
- * With a token file all pages but those marked open ask for a token: "Authorization: Bearer SECRET", or Basic with a
- * principal and its secret, which browsers ask their user for. Without one a request must be addressed to an IP address
- * or localhost, so that no page of somebody else's can read ours through a name that it points here. */
+ * With a token file pages ask for a token, unless their access says otherwise: "Authorization: Bearer SECRET", or Basic
+ * with a principal and its secret, which browsers ask their user for. Without one a request must be addressed to an IP
+ * address or localhost, so that no page of somebody else's can read ours through a name that it points here. */
 #ifndef CRUN_COMMON_HTTP_SERVER_H
 #define CRUN_COMMON_HTTP_SERVER_H
 
@@ -22,15 +22,22 @@ struct http_answer {
     const struct http_request *request;
     unsigned status;  /* 200 */
     const char *type; /* text/plain */
+    bool no_prompt;   /* with 401: a browser is not to ask its user by itself */
     struct buf body;
 };
 
 #define HTTP_PROMETHEUS "text/plain; version=0.0.4; charset=utf-8"
 
+enum http_access {
+    HTTP_FOR_TOKENS, /* where there are any */
+    HTTP_FOR_PROBES, /* whoever asks, under whatever name: probes have no token */
+    HTTP_DECIDES,    /* the page looks itself who asks */
+};
+
 struct http_page {
     const char *url;
     int (*answer)(void *arg, struct http_answer *a); /* < 0: the connection is dropped. Loop thread */
-    bool open;                                       /* no token needed: probes have none */
+    enum http_access access;
 };
 
 struct http_server_options { /* strings and pages are borrowed */
@@ -54,6 +61,12 @@ void http_server_close(struct http_server *h);
 
 /* The value of ?name=, NULL: none; valid during the answer. */
 const char *http_argument(const struct http_answer *a, const char *name);
+/* What the request shows; the caller wipes it. */
+struct http_credentials;
+void http_credentials(const struct http_answer *a, struct http_credentials *ret);
+bool http_shows_token(const struct http_answer *a); /* one of the server's */
+bool http_has_tokens(const struct http_answer *a);  /* the server has some */
+int http_peer_fd(const struct http_answer *a);      /* our end of the connection */
 int http_refuse(struct http_answer *a, unsigned status, const char *why);
 
 #endif

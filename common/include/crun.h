@@ -69,6 +69,25 @@ const char *crun_phase_name(enum crun_phase phase);
 /* For status pages: throughput and loss of the whole job at a recent step. Rank 0 tells; two stores. */
 void crun_metrics(double images_per_s, double loss);
 
+/* What else they show; the first five are the whole job's, and rank 0 tells them. */
+#define CRUN_FIGURES(X)                                                                                                \
+    X(CRUN_FIGURE_LOSS, 0, "loss")                   /* of a recent step */                                            \
+    X(CRUN_FIGURE_IMAGES_PER_S, 1, "images_per_s")   /* samples a second, of all ranks together */                     \
+    X(CRUN_FIGURE_ACCURACY, 2, "accuracy")           /* of a recent step: 0 to 1 */                                    \
+    X(CRUN_FIGURE_EVAL_ACCURACY, 3, "eval_accuracy") /* of the latest evaluation: 0 to 1 */                            \
+    X(CRUN_FIGURE_TOTAL_STEPS, 4, "total_steps")     /* the step that will be the last one */                          \
+    X(CRUN_FIGURE_WAIT_S, 5, "wait_s")               /* of the step that is about to be told as finished: how long   \
+                                                          this rank waited for others. Every rank tells its own */
+
+enum crun_figure {
+#define X(name, value, text) name = value,
+    CRUN_FIGURES(X)
+#undef X
+};
+
+/* Some stores, no system call; what is no finite number is left out. Same thread as crun_progress(). */
+void crun_figure(enum crun_figure which, double value);
+
 /* What the launcher wants; reading it costs one load. Async-signal-safe. */
 enum crun_stop_reason crun_stop_reason(void);
 const char *crun_stop_reason_name(enum crun_stop_reason r);

@@ -187,7 +187,8 @@ int env_contract_read(struct env_contract *ret, struct err *e)
     for (size_t i = 0; i < COUNT(ints); i++) {
         int64_t *field = (int64_t *)((char *)&c + ints[i].at);
         const bool is_rank = field == &c.rank || field == &c.local_rank || field == &c.role_rank;
-        int64_t min = field == &c.prev_rank || (may_be_spare && is_rank) ? -1 : 0, max = field == &c.master_port ? 65535 : INT32_MAX;
+        int64_t min = field == &c.prev_rank || (may_be_spare && is_rank) ? -1 : 0,
+                max = field == &c.master_port ? 65535 : INT32_MAX;
         TRY(read_int(ints[i].name, min, field == &c.round ? INT64_MAX : max, field, e));
     }
     for (size_t i = 0; i < COUNT(strings); i++)

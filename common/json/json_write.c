@@ -76,6 +76,12 @@ void json_number(struct json_write *w, const char *key, double v)
     put_bytes(w, text, (size_t)snprintf(text, sizeof text, isfinite(v) ? "%.15g" : "null", v));
 }
 
+void json_raw(struct json_write *w, const char *key, const char *json)
+{
+    put_key(w, key);
+    put_bytes(w, json, strlen(json));
+}
+
 void json_bool(struct json_write *w, const char *key, bool v)
 {
     put_key(w, key);

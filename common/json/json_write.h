@@ -20,6 +20,8 @@ void json_end(struct json_write *w, char end);
 void json_text(struct json_write *w, const char *key, const char *text);
 void json_int(struct json_write *w, const char *key, long long v);
 void json_number(struct json_write *w, const char *key, double v); /* null where it is not finite */
+/* JSON that stands for itself: checked by the caller. */
+void json_raw(struct json_write *w, const char *key, const char *json);
 void json_bool(struct json_write *w, const char *key, bool v);
 
 #endif

@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     struct crun_info me;
     int rc = crun_init(&me);
     if (rc == 0) {
-        crun_stay(); /* where it is not supported all is as without */
+        crun_stay();     /* where it is not supported all is as without */
         if (me.rank < 0) /* a warm spare: the first round is the one in which it is needed */
             rc = crun_next_round(&me, 1e6);
         crun_phase(CRUN_PHASE_STARTING);

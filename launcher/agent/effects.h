@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "launcher/agent/agent.h"
+#include "launcher/agent/machine/agent.h"
 
 struct err;
 struct run;

@@ -46,6 +46,11 @@ static int serve(void *arg, const struct rdzv_news *news, struct err *e)
     return member_serve(arg, news, e);
 }
 
+static void publish(void *arg, const char *text)
+{
+    member_publish_failure(arg, text);
+}
+
 int failures_open(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -67,6 +72,7 @@ int failures_open(struct run *r, struct err *e)
                                              .hang_text = hang_text,
                                              .find_leader = find_leader,
                                              .serve = serve,
+                                             .publish = publish,
                                              .arg = r};
     return failure_report_open(&r->failures, &o, e);
 }

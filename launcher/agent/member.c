@@ -6,39 +6,80 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/buf.h"
+#include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/agent/effects.h"
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/observe/gauges.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/workers/group.h"
 
-/* --- what group rank 0 reports */
+/* --- what this node reports for people who look */
+
+static struct crun_page *page_of(const void *arg, int local)
+{
+    return group_page(((const struct run *)arg)->group, local);
+}
 
 static void on_report(uv_timer_t *t)
 {
-    const struct member *m = container_of(t, struct member, report);
+    struct member *m = container_of(t, struct member, report);
     const struct run *r = m->r;
-    struct group_progress p;
-    char text[160];
-    if (r->agent.state != AGENT_RUNNING || round_news(r)->group_rank != 0 || !group_progress(r->group, &p))
+    const struct rdzv_news *round = round_news(r);
+    const int64_t now_ms = clock_ms();
+    struct gauges_host host;
+    struct gauges_gpus gpus;
+    struct buf text = {.max = RDZV_REPORT_MAX};
+    struct node_report_view v = {.round = round->round,
+                                 .rank_base = round->rank_base,
+                                 .workers = r->agent.slots,
+                                 .leads = round->group_rank == 0,
+                                 .page = page_of,
+                                 .arg = r,
+                                 .logs = r->logs.root};
+    if (r->agent.state != AGENT_RUNNING)
         return;
-    size_t n = (size_t)snprintf(text, sizeof text, "step=%llu", (unsigned long long)p.step);
-    if (p.has_metrics)
-        snprintf(text + n, sizeof text - n, " images_per_s=%.6g loss=%.6g", p.images_per_s, p.loss);
-    rendezvous_report(m->rendezvous, text);
+    v.host = gauges_read_host(r->link->gauges_page, now_ms, &host) ? &host : NULL;
+    v.gpus = gauges_read_gpus(r->link->gauges_page, now_ms, &gpus) ? &gpus : NULL;
+    if (node_report_write(&m->told, &v, &text) == 0 && text.len)
+        rendezvous_report(m->rendezvous, text.data);
+    buf_free(&text);
+}
+
+static void start_reports(struct run *r, bool steps)
+{
+    struct member *m = r->member;
+    const uint64_t ms =
+        (uint64_t)node_report_pause_ms(round_news(r)->group_world, r->config->conf.keep_alive_interval_ms, steps);
+    uv_timer_start(&m->report, on_report, ms, ms);
 }
 
 void member_note_progress(struct run *r)
 {
-    const uint64_t ms = 2 * (uint64_t)r->config->conf.keep_alive_interval_ms;
-    struct member *m = r->member;
-    if (round_news(r)->group_rank == 0 && r->config->home.kind != HOME_LOCAL && rendezvous_takes_reports(m->rendezvous))
-        uv_timer_start(&m->report, on_report, ms, ms);
+    if (r->config->home.kind != HOME_LOCAL && rendezvous_takes_reports(r->member->rendezvous))
+        start_reports(r, true);
+}
+
+/* Whoever hosts has no page that shows hosts, and wakes for nobody. */
+static void begin_reports(struct run *r)
+{
+    uv_timer_stop(&r->member->report);
+    if (r->config->home.kind != HOME_TCP || !rendezvous_takes_reports(r->member->rendezvous) || member_hosts(r))
+        return;
+    guardian_start_gauges(r->link);
+    start_reports(r, false);
+}
+
+void member_publish_failure(struct run *r, const char *text)
+{
+    rendezvous_publish_failure(r->member->rendezvous, text, signals_hurry(r));
 }
 
 /* --- what this node tells */
@@ -94,7 +135,7 @@ int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *
         TRY(member_serve(r, news, e));
     strcpy(m->store_url, "resp://");
     home_join(leader.host, leader.port, m->store_url + 7, sizeof m->store_url - 7);
-    uv_timer_stop(&m->report);
+    begin_reports(r);
     return 0;
 }
 

@@ -34,9 +34,12 @@ struct member_leader {
 struct member_leader member_leader(const struct run *r, const struct rdzv_news *news);
 const char *member_store_url(const struct run *r); /* of the current round's store */
 
-/* A worker has made a step: group rank 0 reports steps from now on, every other heartbeat. Nobody wakes for workers
- * that make none. */
+/* A worker has made a step: this node reports steps from now on (observe/node_report.h), where the rendezvous takes
+ * reports. */
 void member_note_progress(struct run *r);
+
+/* For the status page: the failure report (failure.h). Runs the loop until it is taken, a second at most. */
+void member_publish_failure(struct run *r, const char *text);
 
 const struct rdzv_news *member_end(const struct run *r); /* of the job; zeroed until it is over */
 const char *member_waits_for(const struct run *r);       /* while this node joins, for people; "": not known */

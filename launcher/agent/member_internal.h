@@ -7,6 +7,7 @@
 #include <uv.h>
 
 #include "launcher/agent/member.h"
+#include "launcher/observe/node_report.h"
 #include "launcher/rendezvous/bootstrap.h"
 #include "launcher/rendezvous/rendezvous.h"
 
@@ -17,13 +18,14 @@ struct member {
     struct bootstrap store;
     char store_url[280];          /* where the workers of the round meet */
     char *addresses;              /* every address of every node, on group rank 0 */
-    uv_timer_t report, take_over; /* of steps, to the rendezvous; of the rendezvous */
-    uint64_t last_round;          /* that this node was told of, as a member or not */
-    struct rdzv_news end;         /* zeroed until the job is over */
-    bool announced;               /* to the crun that started this one, that it has joined */
-    bool has_seat;                /* in the newest round; where false, it waits as a spare, or was told of none */
-    bool refused;                 /* the rendezvous does not take this node, and that is said */
-    char waits_for[640];          /* while this node joins, for people */
+    uv_timer_t report, take_over; /* to the rendezvous, for people who look; of the rendezvous */
+    struct node_report told;
+    uint64_t last_round;  /* that this node was told of, as a member or not */
+    struct rdzv_news end; /* zeroed until the job is over */
+    bool announced;       /* to the crun that started this one, that it has joined */
+    bool has_seat;        /* in the newest round; where false, it waits as a spare, or was told of none */
+    bool refused;         /* the rendezvous does not take this node, and that is said */
+    char waits_for[640];  /* while this node joins, for people */
 };
 
 /* --- member_news.c */

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#include "launcher/agent/agent.h"
+#include "launcher/agent/machine/agent.h"
 #include "launcher/output/log_layout.h"
 
 struct agent_http;

@@ -80,7 +80,9 @@ static struct env_contract contract(struct run *r, int local)
     const int rank = is_spare ? -1 : n->rank_base + local, previous = is_spare ? -1 : round_previous_base(r);
     return (struct env_contract){.rank = rank,
                                  .world_size = n->world_size,
-                                 .local_rank = is_spare ? -1 : c->virtual_local_rank ? 0 : local,
+                                 .local_rank = is_spare                ? -1
+                                               : c->virtual_local_rank ? 0
+                                                                       : local,
                                  .local_world_size = c->nproc,
                                  .group_rank = n->group_rank,
                                  .group_world_size = n->group_world,

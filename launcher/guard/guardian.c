@@ -42,6 +42,7 @@ struct shared {
     struct board board;
     char cgroup_dir[GUARDIAN_PATH_MAX];
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
+    _Alignas(64) char gauges_page[GUARDIAN_GAUGES_PAGE];
 };
 
 /* A process beside the agent, and whoever takes its place. */
@@ -49,7 +50,8 @@ struct neighbour {
     struct beside beside;
     const char *name;
     int (*run)(int fd, void *guard); /* NULL: it is not wanted, or cannot be */
-    int agent_fd;                    /* its end of the socket to the agent */
+    int agent_fd;                    /* its end of the socket to the agent; -1: none yet, or it has none */
+    bool needs_agent;                /* it has one */
     int started;                     /* so far */
 };
 
@@ -65,7 +67,8 @@ struct guard {
     struct stuck stuck;
     const struct guardian_programs *programs;
     struct guardian_output for_output;
-    struct neighbour output, home;
+    struct neighbour output, home, gauges;
+    void *gauges_page;
 };
 
 static int agent_process(struct guardian_link *l, int agent_end, const struct guard *g,
@@ -94,16 +97,19 @@ static void hold(struct guard *g, int fd)
 /* --- the processes beside the agent */
 
 /* In one of them: leave what is not its own. */
-static void become_neighbour(struct guard *g, const struct neighbour *other)
+static void become_neighbour(struct guard *g, const struct neighbour *self)
 {
+    const struct neighbour *const all[] = {&g->output, &g->home, &g->gauges};
     static const int ignored[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT, SIGUSR1,
                                   SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ};
     close(g->link_fd);
     close(g->signal_fd);
-    if (other->agent_fd >= 0)
-        close(other->agent_fd);
-    if (other->beside.fd >= 0)
-        close(other->beside.fd);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i] != self && all[i]->agent_fd >= 0)
+            close(all[i]->agent_fd);
+        if (all[i] != self && all[i]->beside.fd >= 0)
+            close(all[i]->beside.fd);
+    }
     hold(g, -1);
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
         signal(ignored[i], SIG_IGN);
@@ -114,7 +120,7 @@ static void become_neighbour(struct guard *g, const struct neighbour *other)
 static int output_process(int fd, void *arg)
 {
     struct guard *g = arg;
-    become_neighbour(g, &g->home);
+    become_neighbour(g, &g->output);
     g->for_output.guardian_fd = fd;
     g->for_output.agent_fd = g->output.agent_fd;
     return g->programs->output(&g->for_output);
@@ -123,8 +129,15 @@ static int output_process(int fd, void *arg)
 static int home_process(int fd, void *arg)
 {
     struct guard *g = arg;
-    become_neighbour(g, &g->output);
+    become_neighbour(g, &g->home);
     return g->programs->home(g->home.agent_fd, fd);
+}
+
+static int gauges_process(int fd, void *arg)
+{
+    struct guard *g = arg;
+    become_neighbour(g, &g->gauges);
+    return g->programs->gauges(g->gauges_page, fd);
 }
 
 void guardian_output_is_done(const struct guardian_output *o)
@@ -135,13 +148,14 @@ void guardian_output_is_done(const struct guardian_output *o)
 /* Where it cannot be, the agent sees the end of its socket. */
 static void start_neighbour(struct guard *g, struct neighbour *n)
 {
-    if (!n->run || n->agent_fd < 0 || n->beside.fd >= 0)
+    if (!n->run || (n->needs_agent && n->agent_fd < 0) || n->beside.fd >= 0)
         return;
     const int rc = n->started++ < GUARDIAN_BESIDES ? beside_start(&n->beside, n->run, g) : -EAGAIN;
     if (rc == 0)
         return;
     console_try("crun: its %s process cannot be started (%d were): %s\n", n->name, n->started - 1, strerror(-rc));
-    close(n->agent_fd);
+    if (n->agent_fd >= 0)
+        close(n->agent_fd);
     n->agent_fd = -1;
     n->run = NULL;
 }
@@ -194,7 +208,8 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
     else if (word == WORD_HOME) {
         g->home.agent_fd = fd;
         start_neighbour(g, &g->home);
-    }
+    } else if (word == WORD_GAUGES)
+        start_neighbour(g, &g->gauges);
     return true;
 }
 
@@ -236,7 +251,7 @@ static void report_stops(const struct guard *g)
 /* Until the agent has ended, or is given up: reap everybody, forward signals, keep what the agent hands over. */
 static struct ending watch(struct guard *g, struct guardian_link *l)
 {
-    struct pollfd fds[4] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
+    struct pollfd fds[5] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
     struct ending ending;
     const int64_t started = clock_deadline(RESIDENT_AFTER_MS);
     for (bool is_resident = false;;) {
@@ -248,12 +263,15 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
             return (struct ending){.value = 128 + g->stuck.patience.signo};
         fds[2] = (struct pollfd){.fd = g->output.beside.fd, .events = POLLIN};
         fds[3] = (struct pollfd){.fd = g->home.beside.fd, .events = POLLIN};
-        poll(fds, 4, sooner(lease_keep(&g->lease, l), sooner(patient_ms, is_resident ? -1 : clock_left(started))));
+        fds[4] = (struct pollfd){.fd = g->gauges.beside.fd, .events = POLLIN};
+        poll(fds, 5, sooner(lease_keep(&g->lease, l), sooner(patient_ms, is_resident ? -1 : clock_left(started))));
         const bool agent_ends = fds[1].revents & POLLHUP || fds[1].fd < 0;
         if (fds[2].revents)
             look_at_neighbour(g, &g->output, agent_ends);
         if (fds[3].revents)
             look_at_neighbour(g, &g->home, agent_ends);
+        if (fds[4].revents)
+            look_at_neighbour(g, &g->gauges, agent_ends);
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */
         if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
@@ -283,7 +301,7 @@ static void give_back_terminal(const struct guard *g)
 /* First the deeds, then the words: nothing that a console does may keep workers alive. */
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
-    char text[256], output[128], home[128];
+    char text[256], output[128], home[128], gauges[128];
     const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
     atomic_store(&l->board->guardian_ends, true);
     tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
@@ -293,6 +311,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
+    beside_end(&g->gauges.beside, 0, gauges, sizeof gauges); /* a driver may hold it: nothing is lost then */
     const enum beside_ending of_home = beside_end(&g->home.beside, 0, home, sizeof home);
     const enum beside_ending of_output = beside_end(&g->output.beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
     if (ending_code(e) != EXIT_OK)
@@ -329,7 +348,8 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv)
 {
     static struct guardian_link l;
-    static struct guard g = {.held_fd = -1, .output = {.beside.fd = -1}, .home = {.beside.fd = -1}};
+    static struct guard g = {
+        .held_fd = -1, .output = {.beside.fd = -1}, .home = {.beside.fd = -1}, .gauges = {.beside.fd = -1}};
     sigset_t waited;
     int ends[2], output[2];
 
@@ -353,9 +373,14 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     g.output.name = "output";
     g.output.run = programs->output ? output_process : NULL;
     g.output.agent_fd = output[1];
+    g.output.needs_agent = g.home.needs_agent = true;
     g.home.name = "home";
     g.home.run = programs->home ? home_process : NULL;
     g.home.agent_fd = -1;
+    g.gauges.name = "gauges";
+    g.gauges.run = programs->gauges ? gauges_process : NULL;
+    g.gauges.agent_fd = -1;
+    g.gauges_page = l.gauges_page = s->gauges_page;
     g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];

@@ -16,7 +16,8 @@
  *
  * Beside the agent it starts the output process (output_process.h), once the agent asks for it, and another whenever
  * that dies; it is none of the tree (beside.h), and ends last. So it does with the home process
- * (common/rdzv/homes/home_process.h), which has no work once the agent is gone.
+ * (common/rdzv/homes/home_process.h) and the gauges process (launcher/observe/gauges.h), which have no work once the
+ * agent is gone.
  *
  * Signals are blocked before anything else is done: from main() on each of them waits until there is somebody to take
  * it.
@@ -46,6 +47,7 @@ struct guardian_link {
     int deputy_fd;             /* eventfd: the deputy is to look at the lease; -1: it does not */
     int output_fd;             /* to the output process: SOCK_SEQPACKET */
     void *output_page;         /* shared with it: GUARDIAN_OUTPUT_PAGE bytes, zeroed */
+    void *gauges_page;         /* shared with the gauges process: GUARDIAN_GAUGES_PAGE bytes, zeroed */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
     struct board *board;       /* shared; patience.h */
@@ -53,6 +55,7 @@ struct guardian_link {
 
 #define GUARDIAN_PATH_MAX 1024
 #define GUARDIAN_OUTPUT_PAGE 512
+#define GUARDIAN_GAUGES_PAGE 1024
 #define GUARDIAN_OUTPUT_MS 2000 /* the output process ends that long after all others */
 #define GUARDIAN_BESIDES 50     /* a process beside the agent is started so often; then something is wrong with it */
 
@@ -69,6 +72,8 @@ struct guardian_programs {
     int (*output)(const struct guardian_output *output); /* NULL: none */
     /* NULL: none. agent_fd: the other end of guardian_start_home()'s; guardian_fd: readable when it is to end. */
     int (*home)(int agent_fd, int guardian_fd);
+    /* NULL: none. page: guardian_link.gauges_page; guardian_fd: as above. */
+    int (*gauges)(void *page, int guardian_fd);
 };
 
 /* Forwarded to the agent from the first moment, before it has read the command line. */
@@ -90,6 +95,8 @@ void guardian_output_is_done(const struct guardian_output *o);
 void guardian_start_output(const struct guardian_link *l);
 /* In the agent: start the home process. Its socket (SOCK_SEQPACKET), the caller's, or -errno. */
 int guardian_start_home(const struct guardian_link *l);
+/* In the agent: start the gauges process; again: nothing. */
+void guardian_start_gauges(const struct guardian_link *l);
 
 /* In the agent. fd: the connection that stands for this node; the guardian keeps a duplicate in place of the one
  * before, if any. -1: it keeps none. From here on the connection ends with a reset, whoever closes it last, unless

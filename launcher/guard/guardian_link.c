@@ -75,6 +75,11 @@ int guardian_start_home(const struct guardian_link *l)
     return ends[0];
 }
 
+void guardian_start_gauges(const struct guardian_link *l)
+{
+    send_word(l, WORD_GAUGES, -1);
+}
+
 static uint64_t bits_of(const sigset_t *set)
 {
     uint64_t bits = 0;

@@ -10,7 +10,8 @@ enum {
     WORD_SIGNALS = 'S',
     WORD_BOARD = 'B' /* look at it again */,
     WORD_OUTPUT = 'O' /* start the output process */,
-    WORD_HOME = 'R' /* start the home process, with its end of the socket to the agent */
+    WORD_HOME = 'R' /* start the home process, with its end of the socket to the agent */,
+    WORD_GAUGES = 'G' /* start the gauges process */
 };
 
 #endif

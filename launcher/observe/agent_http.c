@@ -39,9 +39,9 @@ static int answer_metrics(void *arg, struct http_answer *a)
 }
 
 static const struct http_page pages[] = {
-    {"/healthz", answer_health, true},
-    {"/readyz", answer_readiness, true},
-    {"/metrics", answer_metrics, false},
+    {"/healthz", answer_health, HTTP_FOR_PROBES},
+    {"/readyz", answer_readiness, HTTP_FOR_PROBES},
+    {"/metrics", answer_metrics, HTTP_FOR_TOKENS},
 };
 
 static int open_server(struct agent_http *h, struct err *e)

@@ -17,6 +17,14 @@ struct nvml_pci {
 
 enum { NVML_SUCCESS = 0, NVML_LINKS = 18, NVML_TEXT = 96 };
 
+struct nvml_utilization {
+    unsigned gpu, memory; /* percent of the time in which a kernel ran, memory was read or written */
+};
+
+struct nvml_memory {
+    unsigned long long total, free, used; /* bytes */
+};
+
 /* Values of nvmlDeviceGetTopologyCommonAncestor. */
 enum nvml_level {
     NVML_INTERNAL = 0,
@@ -35,6 +43,8 @@ enum nvml_level {
     X(nvmlDeviceGetUUID, (nvml_device, char *, unsigned))                                                              \
     X(nvmlDeviceGetName, (nvml_device, char *, unsigned))                                                              \
     X(nvmlDeviceGetPciInfo_v3, (nvml_device, struct nvml_pci *))                                                       \
+    X(nvmlDeviceGetUtilizationRates, (nvml_device, struct nvml_utilization *))                                         \
+    X(nvmlDeviceGetMemoryInfo, (nvml_device, struct nvml_memory *))                                                    \
     X(nvmlDeviceGetTopologyCommonAncestor, (nvml_device, nvml_device, int *))                                          \
     X(nvmlDeviceGetNvLinkState, (nvml_device, unsigned, int *))                                                        \
     X(nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvml_device, unsigned, struct nvml_pci *))

@@ -9,6 +9,7 @@
 #ifndef CRUN_LAUNCHER_RDZV_CLIENT_H
 #define CRUN_LAUNCHER_RDZV_CLIENT_H
 
+#include <stdbool.h>
 #include <uv.h>
 
 #include "common/rdzv/leader/presence.h"
@@ -79,7 +80,10 @@ struct rdzv_client_ops {
     int (*leave)(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e);
     /* "step=12 images_per_s=310 loss=2.3", for status pages; may be lost. */
     int (*report)(struct rdzv_client *c, const char *fields, struct err *e);
-    void (*close)(struct rdzv_client *c); /* NULL allowed; no callback after it */
+    /* The failure report of the job that is over, for the same. NULL: nobody keeps it. */
+    int (*publish)(struct rdzv_client *c, const char *text, struct err *e);
+    bool (*is_answered)(const struct rdzv_client *c); /* that was; or it never will be. NULL with publish */
+    void (*close)(struct rdzv_client *c);             /* NULL allowed; no callback after it */
 };
 
 struct rdzv_client {

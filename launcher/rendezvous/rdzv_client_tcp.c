@@ -13,6 +13,7 @@
 #include "common/job/exitcode.h"
 #include "common/job/slurm.h"
 #include "common/net/tls_stream.h"
+#include "launcher/config/home.h"
 #include "launcher/rendezvous/rdzv_tcp.h"
 
 static const char *const mode_names[] = {TCP_MODES(CHOICE_NAME)};
@@ -197,6 +198,22 @@ static int tcp_report(struct rdzv_client *c, const char *fields, struct err *e)
     return 0;
 }
 
+/* On the connection that brought END: nobody dials for this. */
+static int tcp_publish(struct rdzv_client *c, const char *text, struct err *e)
+{
+    struct tcp *t = (struct tcp *)c;
+    if (!t->up || t->mode != TCP_OVER)
+        return err_set(e, -ENOTCONN, "the rendezvous cannot be reached");
+    tcp_say_failure(t, text);
+    return 0;
+}
+
+static bool tcp_is_answered(const struct rdzv_client *c)
+{
+    const struct tcp *t = (const struct tcp *)c;
+    return !t->up || t->asked_first == t->asked_last;
+}
+
 static void on_closed(uv_handle_t *h)
 {
     struct tcp *t = h->data;
@@ -228,7 +245,9 @@ static void tcp_close(struct rdzv_client *c)
 static int prepare(struct tcp *t, struct err *e)
 {
     enum auth_origin origin;
-    TRY(endpoint_parse(&t->to, t->o.endpoint, RDZV_PORT, e));
+    int port;
+    TRY(home_parse_endpoint(t->o.endpoint, RDZV_PORT, t->to.host, &port, e));
+    snprintf(t->to.port, sizeof t->to.port, "%d", port);
     if (t->o.tls)
         TRY(tls_context_client(&t->tls, t->o.tls_ca, NULL, NULL, e));
     if (t->o.insecure && !t->o.token_file)
@@ -268,5 +287,7 @@ const struct rdzv_client_ops rdzv_client_tcp_ops = {
     .done = tcp_done,
     .leave = tcp_leave,
     .report = tcp_report,
+    .publish = tcp_publish,
+    .is_answered = tcp_is_answered,
     .close = tcp_close,
 };

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
-#include "common/net/addr.h"
 #include "common/net/resolve.h"
 
 #define TRIES_MAX 16
@@ -37,21 +36,6 @@ struct dial {
     void (*done)(void *arg, int fd, const char *text);
     void *arg;
 };
-
-int endpoint_parse(struct endpoint *ret, const char *text, int otherwise_port, struct err *e)
-{
-    struct host_port to;
-    if (!addr_split(text, strlen(text), &to) || to.host_len > DIAL_HOST_MAX)
-        return err_set(e, ERR_USAGE, "endpoint '%s': expected HOST:PORT or [IPV6]:PORT", text);
-    if (to.bare_v6)
-        return err_set(e, ERR_USAGE, "endpoint '%s': an IPv6 address stands in brackets, as in [::1]:29400", text);
-    const int port = to.port ? addr_port(to.port, to.port_len) : otherwise_port;
-    if (port < 1 || port > 65535)
-        return err_set(e, ERR_USAGE, "endpoint '%s': expected a port from 1 to 65535", text);
-    snprintf(ret->host, sizeof ret->host, "%.*s", (int)to.host_len, to.host);
-    snprintf(ret->port, sizeof ret->port, "%d", port);
-    return 0;
-}
 
 /* --- the end */
 

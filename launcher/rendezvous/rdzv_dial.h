@@ -16,9 +16,6 @@ struct endpoint {
     char host[DIAL_HOST_MAX + 1], port[8];
 };
 
-/* "host:port", "10.0.0.5:29400", "[::1]:29400"; without a port it is otherwise_port. ERR_USAGE names what is wrong. */
-int endpoint_parse(struct endpoint *ret, const char *text, int otherwise_port, struct err *e);
-
 /* done comes once, never from inside: fd >= 0 is the caller's, connected and non-blocking; else -errno. -ECONNREFUSED
  * and -ECONNRESET are told only when every address that this host has a way to said so: then nobody listens there.
  * -ETIMEDOUT after timeout_ms. */

@@ -125,6 +125,7 @@ void tcp_still_out_of_reach(struct tcp *t);       /* tell them */
 void tcp_greet(struct tcp *t); /* the first words on a new connection, or of a new joining */
 void tcp_say(struct tcp *t, enum tcp_ask what);
 void tcp_say_report(struct tcp *t, const char *fields);
+void tcp_say_failure(struct tcp *t, const char *text);
 
 /* rdzv_tcp_talk.c */
 void tcp_on_reply(struct tcp *t, const redisReply *r);

@@ -130,6 +130,12 @@ void tcp_say_report(struct tcp *t, const char *fields)
     send_request(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, fields});
 }
 
+/* As a report: whoever does not know it refuses it, which is nobody's business. */
+void tcp_say_failure(struct tcp *t, const char *text)
+{
+    send_request(t, ASK_REPORT, 4, (const char *[]){"RDZV.POSTMORTEM", t->o.run_id, t->o.node, text});
+}
+
 void tcp_say(struct tcp *t, enum tcp_ask what)
 {
     char seq[24], hold[24], round[24];

@@ -250,6 +250,19 @@ static void on_late(uv_timer_t *t)
     z->is_late = true;
 }
 
+void rendezvous_publish_failure(struct rendezvous *z, const char *text, const bool *hurry)
+{
+    struct rdzv_client *c = z->client;
+    if (!c || !c->ops->publish || c->ops->publish(c, text, NULL) < 0)
+        return;
+    z->is_late = false;
+    uv_timer_start(&z->late, on_late, RENDEZVOUS_PUBLISH_MS, 0);
+    while (!c->ops->is_answered(c) && !z->is_late && !*hurry)
+        uv_run(z->loop, UV_RUN_ONCE);
+    uv_timer_stop(&z->late);
+    z->is_late = false;
+}
+
 static bool alone(const struct rendezvous *z)
 {
     struct server_stats st;

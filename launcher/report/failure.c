@@ -1,6 +1,7 @@
 #include "launcher/report/failure.h"
 
 #include <cjson/cJSON.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -315,19 +316,47 @@ int failure_render(const struct failure_job *j, const cJSON *all, struct buf *ou
     return culprit ? render_stderr(culprit, out) : 0;
 }
 
-char *failure_json(const struct failure_job *j, const cJSON *all)
+/* Of the first `keep` failures. */
+static cJSON *failure_tree(const struct failure_job *j, const cJSON *all, int keep)
 {
-    cJSON *o = cJSON_CreateObject(), *list = cJSON_Duplicate(all, true);
-    char *text = NULL;
+    cJSON *o = cJSON_CreateObject(), *list = cJSON_CreateArray();
+    int n = 0;
+    for (const cJSON *w = all->child; w && list && n < keep; w = w->next, n++)
+        cJSON_AddItemToArray(list, cJSON_Duplicate(w, true));
     if (o && list && add_text(o, "run_id", j->run_id) && add_text(o, "program", j->program) &&
         cJSON_AddNumberToObject(o, "round", (double)j->round) && cJSON_AddNumberToObject(o, "restarts", j->restarts) &&
         cJSON_AddNumberToObject(o, "max_restarts", j->max_restarts) &&
         cJSON_AddNumberToObject(o, "exit_code", j->exit_code) && add_text(o, "cause", j->cause) &&
-        cJSON_AddNumberToObject(o, "unheard_nodes", j->unheard) && cJSON_AddItemToObject(o, "failures", list)) {
-        list = NULL;
-        text = cJSON_Print(o);
-    }
+        cJSON_AddNumberToObject(o, "unheard_nodes", j->unheard) && cJSON_AddItemToObject(o, "failures", list))
+        return o;
     cJSON_Delete(list);
     cJSON_Delete(o);
+    return NULL;
+}
+
+char *failure_json(const struct failure_job *j, const cJSON *all)
+{
+    cJSON *o = failure_tree(j, all, INT_MAX);
+    char *text = o ? cJSON_Print(o) : NULL;
+    cJSON_Delete(o);
+    return text;
+}
+
+char *failure_json_short(const struct failure_job *j, const cJSON *all, size_t max)
+{
+    const int n = cJSON_GetArraySize(all);
+    char *text = NULL;
+    for (int keep = n; !text && (keep > 0 || n == 0); keep /= 2) {
+        cJSON *o = failure_tree(j, all, keep);
+        if (o && (keep == n || cJSON_AddNumberToObject(o, "more", n - keep)))
+            text = cJSON_PrintUnformatted(o);
+        cJSON_Delete(o);
+        if (!o || n == 0)
+            break;
+        if (text && strlen(text) > max) {
+            free(text);
+            text = NULL;
+        }
+    }
     return text;
 }

@@ -73,5 +73,8 @@ int failure_render(const struct failure_job *j, const struct cJSON *all, struct 
 
 /* The same as JSON, freed by free(). NULL: no memory. */
 char *failure_json(const struct failure_job *j, const struct cJSON *all);
+/* The same on one line of at most so many bytes: the last failures are left out where it is too long ("more": how
+ * many). NULL: no memory, or no room for even one. */
+char *failure_json_short(const struct failure_job *j, const struct cJSON *all, size_t max);
 
 #endif

@@ -17,6 +17,7 @@
 #include "common/job/exitcode.h"
 #include "common/job/failure_record.h"
 #include "common/rdzv/machine/rdzv.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/base/virtual_rank.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/output/logmux.h"
@@ -262,6 +263,14 @@ static void write_json(struct failure_report *f, const struct failure_job *job, 
                      FAILURE_WORDS_MS, path);
 }
 
+static void publish(const struct failure_report *f, const struct failure_job *job, const cJSON *all)
+{
+    char *text = all->child ? failure_json_short(job, all, RDZV_FAILURE_MAX) : NULL;
+    if (text)
+        f->o.publish(f->o.arg, text);
+    free(text);
+}
+
 /* One line, where this node has no failure to show; nothing where that is said already. */
 static void print_line(const struct failure_report *f, const struct failure_scene *now)
 {
@@ -317,8 +326,10 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
         job.unheard = failure_share_collect(f->share, all);
     failure_sort(all, job.culprit);
     print_all(f, now, &job, all);
-    if ((of_round || missed) && last->group_rank == 0)
+    if ((of_round || missed) && last->group_rank == 0) {
+        publish(f, &job, all);
         write_json(f, &job, all);
+    }
 }
 
 /* This node has left: if the round fails yet, it has nothing to tell. */

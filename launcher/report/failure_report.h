@@ -43,6 +43,8 @@ struct failure_report_options { /* all of it is borrowed */
     /* Where group rank 0 of the round of these news serves; and, on group rank 0, begin to. */
     void (*find_leader)(void *arg, const struct rdzv_news *news, struct endpoint *ret);
     int (*serve)(void *arg, const struct rdzv_news *news, struct err *e);
+    /* On group rank 0, once it is printed: failure_json_short() of RDZV_FAILURE_MAX bytes, for a status page. */
+    void (*publish)(void *arg, const char *text);
     void *arg;
 };
 

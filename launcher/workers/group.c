@@ -75,14 +75,14 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->out_fd = o->terminal_group && o->terminal_out ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
     uv_timer_init(loop, &g->rescan);
-    uv_timer_init(loop, &g->open_late);
+    uv_timer_init(loop, &g->late);
     g->open_handles = 2;
     g->children = calloc((size_t)group_slots(g), sizeof *g->children);
     g->workers = calloc((size_t)group_slots(g), sizeof *g->workers);
     g->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (int i = 0; i < group_slots(g) && g->children; i++)
-        g->children[i] = (struct child){
-            .local = i, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
+        g->children[i] =
+            (struct child){.local = i, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
     *ret = g;
     if (!g->children || !g->workers)
         return err_errno(e, ENOMEM, "%d workers", o->workers);
@@ -196,10 +196,12 @@ void group_end_output(struct group *g)
 void group_finish_round(struct group *g, const char *left)
 {
     g->clearing = g->keeping = g->holding = false;
+    g->kept = true; /* no spare is started any more */
     uv_timer_stop(&g->rescan);
     group_on_status(g); /* workers may be gone before the loop came to these */
     group_on_notify(g);
     group_close_status(g);
+    uv_timer_stop(&g->late);
     g->kept = group_held(g) > 0;
     if (!g->kept)
         group_end_output(g);
@@ -335,26 +337,6 @@ bool group_attached(const struct group *g)
     return false;
 }
 
-bool group_progress(const struct group *g, struct group_progress *ret)
-{
-    *ret = (struct group_progress){.step = 0};
-    bool any = false;
-    for (int i = 0; i < g->n; i++) {
-        struct crun_page *p = g->children[i].page;
-        if (!p || atomic_load(&p->first_step_ns) == 0)
-            continue;
-        const uint64_t step = atomic_load(&p->step);
-        if (!any || step > ret->step)
-            ret->step = step;
-        any = true;
-        if (!ret->has_metrics && (ret->has_metrics = atomic_load(&p->has_metrics))) {
-            ret->images_per_s = crun_page_real(&p->images_per_s);
-            ret->loss = crun_page_real(&p->loss);
-        }
-    }
-    return any;
-}
-
 struct crun_page *group_page(const struct group *g, int local)
 {
     return local < g->n ? g->children[local].page : NULL;
@@ -398,7 +380,7 @@ void group_destroy(struct group *g)
         if (fd >= 0)
             close(fd);
     }
-    g->rescan.data = g->open_late.data = g;
+    g->rescan.data = g->late.data = g;
     uv_close((uv_handle_t *)&g->rescan, on_closed);
-    uv_close((uv_handle_t *)&g->open_late, on_closed);
+    uv_close((uv_handle_t *)&g->late, on_closed);
 }

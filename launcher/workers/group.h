@@ -120,15 +120,6 @@ bool group_end_now(struct group *g, int64_t timeout_ms);
 const struct failure_worker *group_workers(const struct group *g);
 bool group_attached(const struct group *g); /* some worker of this round knows libcrun */
 
-/* How far the workers are: the latest step of any, and what the first one says of itself. False: none has made a
- * step. */
-struct group_progress {
-    uint64_t step;
-    bool has_metrics;
-    double images_per_s, loss;
-};
-bool group_progress(const struct group *g, struct group_progress *ret);
-
 struct crun_page *group_page(const struct group *g, int local); /* until the next round; NULL: it was never started */
 const char *group_error_text(const struct group *g, int local); /* left in its shared page; NULL if none */
 

@@ -38,9 +38,9 @@ struct group {
     int deaths_fd;    /* epoll of all pidfds, in the order of deaths */
     struct watch *deaths_watch;
     uv_timer_t rescan;
-    uv_timer_t open_late; /* its log files are not open yet */
-    bool opening;         /* and its workers wait for that */
-    int open_handles;     /* the timers */
+    uv_timer_t late;  /* its log files are not open yet; or, once its workers run, spares are not started yet */
+    bool opening;     /* and its workers wait for that */
+    int open_handles; /* the timers */
     struct spawn_thread *spawner;
     struct launch *launch;  /* the processes are being made; NULL: they are not */
     struct group_stop stop; /* once they are; reason -1: none */
@@ -74,19 +74,20 @@ void group_wake(struct child *c, bool has_reason);
 
 /* --- group_spare.c */
 
-int group_slots(const struct group *g);        /* workers and spares */
-void group_warm_up(struct group *g);           /* start the spares that are missing */
-void group_use_spares(struct group *g);        /* in the places of dead workers */
+int group_slots(const struct group *g); /* workers and spares */
+void group_warm_up(struct group *g);    /* start the spares that are missing */
+void group_use_spares(struct group *g); /* in the places of dead workers */
 void group_spare_ended(struct group *g, struct child *c);
-void group_drop_spares(struct group *g);       /* they are dead, or about to be */
+void group_drop_spares(struct group *g); /* they are dead, or about to be */
 
 /* --- group_hold.c */
 
-void group_take_acks(struct group *g);             /* of those that have let go */
-void group_tell_round(struct group *g);            /* to those that are held: then they are not any more */
-void group_keep_nobody(struct group *g);           /* those that are held end like the others */
-void group_check_rest(struct group *g);            /* group_check_gone(), where some are kept */
-int group_kept(const struct group *g, pid_t *ret); /* pids of those that are held, and of spares; room for group_slots() */
+void group_take_acks(struct group *g);   /* of those that have let go */
+void group_tell_round(struct group *g);  /* to those that are held: then they are not any more */
+void group_keep_nobody(struct group *g); /* those that are held end like the others */
+void group_check_rest(struct group *g);  /* group_check_gone(), where some are kept */
+int group_kept(const struct group *g,
+               pid_t *ret); /* pids of those that are held, and of spares; room for group_slots() */
 
 /* --- group_start.c */
 
@@ -104,7 +105,7 @@ int group_copy_fds(const int from[2], int to[2], struct err *e);
 
 int group_launch(struct group *g, struct err *e);        /* all that are not held; their pipes are made */
 int group_launch_spares(struct group *g, struct err *e); /* those that are not there; g->warming */
-void group_cancel_launch(struct group *g);        /* those that are not made yet shall not be */
+void group_cancel_launch(struct group *g);               /* those that are not made yet shall not be */
 
 /* --- group_stop.c */
 

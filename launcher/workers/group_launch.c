@@ -41,7 +41,7 @@ struct launch {
     int typist_fd; /* -1: none */
     char typist_number[16];
     struct prepared {
-        char **env, **argv; /* argv NULL: that of all */
+        char **env, **argv;    /* argv NULL: that of all */
         int page_fd, stdio_fd; /* -1: none */
     } * prepared;
     struct spawn_request *requests;
@@ -100,7 +100,9 @@ static int prepare_one(struct launch *l, int local, struct err *e)
                                 .group = c->guest ? g->o.terminal_group : 0,
                                 .terminal = c->pty,
                                 .keep = {p->page_fd, g->notify_fd, c->wake_fd, p->stdio_fd},
-                                .n_keep = c->wake_fd < 0 ? 2 : is_spare ? 4 : 3,
+                                .n_keep = c->wake_fd < 0 ? 2
+                                          : is_spare     ? 4
+                                                         : 3,
                                 .status_fd = l->status_fd,
                                 .tag = local,
                                 .mask = &g->o.mask,
@@ -220,7 +222,7 @@ static int launch(struct group *g, struct err *e)
 int group_launch(struct group *g, struct err *e)
 {
     g->opening = g->warming = false;
-    uv_timer_stop(&g->open_late);
+    uv_timer_stop(&g->late);
     logmux_note_launch(g->o.mux);
     return launch(g, e);
 }

@@ -21,7 +21,7 @@ void group_warm_up(struct group *g)
 {
     struct err e;
     bool missing = false;
-    if (g->launch || g->clearing || g->holding || g->stop.reason >= 0)
+    if (g->launch || g->clearing || g->holding || g->kept || g->stop.reason >= 0)
         return;
     for (int i = g->o.workers; i < group_slots(g); i++) {
         if (g->children[i].page)

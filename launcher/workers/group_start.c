@@ -17,6 +17,18 @@
 #include "launcher/output/logmux.h"
 #include "launcher/workers/spawn.h"
 
+#define WARM_UP_MS 3000 /* spares wait for the first step, which they would slow down, or so long */
+
+/* Log files are not open: the output process says that the disk hangs. Else spares are due. */
+static void on_late(uv_timer_t *t)
+{
+    struct group *g = container_of(t, struct group, late);
+    if (g->opening)
+        group_launch_now(g);
+    else
+        group_warm_up(g);
+}
+
 /* --- what the new processes tell */
 
 void group_close_status(struct group *g)
@@ -42,7 +54,7 @@ void group_on_status(void *arg)
             group_close_status(g);
             if (!g->warming) {
                 g->o.events.started(g->o.arg);
-                group_warm_up(g);
+                uv_timer_start(&g->late, on_late, WARM_UP_MS, 0);
             }
         } else {
             return;
@@ -82,6 +94,7 @@ void group_on_notify(void *arg)
     if (first > 0) {
         g->progressed = true;
         g->o.events.progressed(g->o.arg, first);
+        group_warm_up(g);
     }
     group_take_acks(g);
 }
@@ -97,8 +110,7 @@ static void close_pipe_ends(struct child *c)
 /* Who has the terminal, who a terminal of its own, who reads what was given to crun. */
 static struct child place_child(const struct group *g, int local, int rank)
 {
-    struct child c = {
-        .local = local, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
+    struct child c = {.local = local, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
     const bool named = g->o.stdin_rank >= 0;
     c.pty = log_conf_has_pty(g->o.log, rank);
     c.reads = g->o.has_stdin && (named ? rank == g->o.stdin_rank : g->o.workers == 1 || c.pty);
@@ -175,16 +187,10 @@ void group_launch_now(struct group *g)
         g->o.events.failed(g->o.arg, rc, e.text);
 }
 
-/* The output process says that the disk hangs. */
-static void on_open_late(uv_timer_t *t)
-{
-    group_launch_now(container_of(t, struct group, open_late));
-}
-
 void group_give_up_opening(struct group *g)
 {
     g->opening = false;
-    uv_timer_stop(&g->open_late);
+    uv_timer_stop(&g->late);
     group_close_pipe_ends(g);
 }
 
@@ -236,6 +242,6 @@ int group_start(struct group *g, int rank_base, struct err *e)
     if (!logmux_open_files(g->o.mux, on_opened, g))
         return group_launch(g, e);
     g->opening = true;
-    uv_timer_start(&g->open_late, on_open_late, LOGMUX_OPEN_MS, 0);
+    uv_timer_start(&g->late, on_late, LOGMUX_OPEN_MS, 0);
     return 0;
 }

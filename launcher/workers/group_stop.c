@@ -52,8 +52,7 @@ void group_stop(struct group *g, const struct group_stop *s)
     group_launch_now(g); /* whoever waits for their end is to see it */
     g->clearing = g->clearing && !g->keeping;
     group_keep_nobody(g);
-    if (g->launch)
-        g->stop = *s;
+    g->stop = *s;
     for (int i = 0; i < group_slots(g); i++) {
         if (!group_is_there(&g->workers[i]) || group_is_dead(&g->workers[i]))
             continue;

@@ -34,6 +34,17 @@ class Phase(enum.IntEnum):
     STARTING = 5  #: steps will be reported; ends by itself with the first one
 
 
+class Figure(enum.IntEnum):
+    """enum crun_figure."""
+
+    LOSS = 0
+    IMAGES_PER_S = 1
+    ACCURACY = 2
+    EVAL_ACCURACY = 3
+    TOTAL_STEPS = 4
+    WAIT_S = 5
+
+
 class CInfo(ctypes.Structure):
     """struct crun_info."""
 
@@ -46,7 +57,7 @@ SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "crun_init": (ctypes.c_int, [ctypes.POINTER(CInfo)]),
     "crun_progress": (None, [ctypes.c_uint64]),
     "crun_phase": (None, [ctypes.c_int]),
-    "crun_metrics": (None, [ctypes.c_double, ctypes.c_double]),
+    "crun_figure": (None, [ctypes.c_int, ctypes.c_double]),
     "crun_stop_reason": (ctypes.c_int, []),
     "crun_record_error": (None, [ctypes.c_int, ctypes.c_char_p]),
     "crun_catch_crashes": (ctypes.c_int, []),

@@ -47,30 +47,32 @@ class _Told:
 
     phase = Phase.STEP
     step: Optional[int] = None
-    images_per_s = loss = 0.0
 
 
-def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float] = None) -> None:
+def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float] = None, *, accuracy: Optional[float] = None,
+           eval_accuracy: Optional[float] = None, total_steps: Optional[int] = None, wait_s: Optional[float] = None) -> None:
     """Heartbeat: step `step` is done. Some stores to shared memory, no system call; --hang-timeout counts from here.
 
-    loss, images_per_s: of the whole job, for status pages; those of rank 0 count, and may come with any step. What has
-    not been told yet is shown as 0, what is no finite number is left out. A tensor will do for loss, but float() of one
-    waits for the GPU: give it now and then. From one thread at a time."""
+    For status pages, each with any step: loss, images_per_s, accuracy (0 to 1) of a recent step, eval_accuracy of the
+    latest evaluation, total_steps (the number of the last step), all of the whole job; those of rank 0 count. wait_s: how
+    long this rank waited for others in this step; every rank tells its own, and the page shows who is waited for. What is
+    no finite number is left out. A tensor will do for loss, but float() of one waits for the GPU: give it now and then.
+    From one thread at a time."""
     lib = _lib.library()
     if lib is None:
         return
+    if _lib.attached().info.rank == 0:
+        told = ((_lib.Figure.LOSS, loss), (_lib.Figure.IMAGES_PER_S, images_per_s), (_lib.Figure.ACCURACY, accuracy),
+                (_lib.Figure.EVAL_ACCURACY, eval_accuracy), (_lib.Figure.TOTAL_STEPS, total_steps))
+        for figure, value in told:
+            if value is not None and math.isfinite(value):
+                lib.crun_figure(int(figure), float(value))
+    if wait_s is not None and math.isfinite(wait_s):
+        lib.crun_figure(int(_lib.Figure.WAIT_S), float(wait_s))
     lib.crun_progress(step)
     _Told.step = step
     if _Told.phase == Phase.STARTING:
         _Told.phase = Phase.STEP
-    if loss is None and images_per_s is None:
-        return
-    if loss is not None and math.isfinite(loss):
-        _Told.loss = float(loss)
-    if images_per_s is not None and math.isfinite(images_per_s):
-        _Told.images_per_s = float(images_per_s)
-    if _lib.attached().info.rank == 0:
-        lib.crun_metrics(_Told.images_per_s, _Told.loss)
 
 
 def _enter(which: Phase) -> None:

@@ -413,6 +413,17 @@ void command_rdzv_report(struct conn *c, const struct request *rq)
     say_done(c, rc, &e);
 }
 
+void command_rdzv_postmortem(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    struct err e = {0};
+    if (!read_names(c, rq, run, node))
+        return;
+    struct jobs_party *p = party_of(c, &e);
+    const int rc = p ? jobs_postmortem(p, run, node, rq->argv[3].p, rq->argv[3].n, &e) : -ENOMEM;
+    say_done(c, rc, &e);
+}
+
 void command_rdzv_status(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1];

@@ -78,6 +78,7 @@ enum {
     X(rdzv_drain, "rdzv.drain", 2, COMMAND_FULL)                                                                       \
     X(rdzv_status, "rdzv.status", -1, COMMAND_FULL)                                                                    \
     X(rdzv_report, "rdzv.report", -4, COMMAND_FULL)                                                                    \
+    X(rdzv_postmortem, "rdzv.postmortem", 4, COMMAND_FULL)                                                             \
     X(rdzv_alive, "rdzv.alive", 4, 0)                                                                                  \
     X(rdzv_failure, "rdzv.failure", 5, 0)
 

@@ -2,13 +2,18 @@
 #include "rendezvousd/daemon/http.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/http/http_auth.h"
 #include "common/http/http_server.h"
+#include "common/json/json_write.h"
 #include "rendezvousd/daemon/metrics.h"
 #include "rendezvousd/daemon/status_page.h"
+#include "rendezvousd/history/history.h"
 #include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/net/gate.h"
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct http {
     struct http_options o;
@@ -29,36 +34,163 @@ static int readiness(void *arg, struct http_answer *a)
     return buf_addstr(&a->body, h->ready ? "ready\n" : "closing\n");
 }
 
+/* --- who asks */
+
+static bool shows(const void *credentials, const struct auth_token *t)
+{
+    return http_auth_matches(credentials, t);
+}
+
+/* The principal of a token of the rendezvous. Its secret comes as it is: from other hosts it is taken only where it is
+ * one of the HTTP tokens, too. */
+static const char *own_principal(const struct http *h, const struct http_answer *a, const struct http_credentials *c)
+{
+    if (!(gate_is_local_reader(http_peer_fd(a)) || http_shows_token(a)))
+        return NULL;
+    return gate_reader(h->o.gate, shows, c);
+}
+
+/* False: what they show is nobody's. */
+static bool look_who(const struct http *h, const struct http_answer *a, struct history_reader *ret)
+{
+    struct http_credentials c;
+    http_credentials(a, &c);
+    *ret = (struct history_reader){.queue = h->o.any_host};
+    if (c.shown) {
+        ret->principal = own_principal(h, a, &c);
+        ret->all = !ret->principal && http_shows_token(a);
+    } else {
+        ret->all = !http_has_tokens(a) && gate_trusts_reader(h->o.gate, http_peer_fd(a));
+    }
+    const bool good = !c.shown || ret->principal || ret->all;
+    if (!good)
+        gate_refuse_reader(h->o.gate, http_peer_fd(a), c.principal);
+    explicit_bzero(&c, sizeof c);
+    return good;
+}
+
+static bool sees_any(const struct history_reader *who)
+{
+    return who->all || who->queue || who->principal;
+}
+
+/* page=1: the status page asks, which has a form of its own for that. */
+static int ask_for_token(struct http_answer *a)
+{
+    a->no_prompt = http_argument(a, "page") != NULL;
+    return http_refuse(a, 401,
+                       "whose jobs? Show a token, as Bearer SECRET or Basic with a principal and its secret: one of "
+                       "--token-file for one's own jobs (on this host), one of --http-token-file for all");
+}
+
+/* 1: go on; else what the page returns. */
+static int let_in(const struct http *h, struct http_answer *a, struct history_reader *ret)
+{
+    return look_who(h, a, ret) && sees_any(ret) ? 1 : ask_for_token(a);
+}
+
+/* --- pages */
+
 static int metrics(void *arg, struct http_answer *a)
 {
     struct http *h = arg;
+    struct history_reader who;
+    if (!look_who(h, a, &who) || (http_has_tokens(a) && !who.all && !who.principal))
+        return ask_for_token(a);
     a->type = HTTP_PROMETHEUS;
-    return metrics_write(&a->body, h->o.server, h->o.gate, h->o.jobs);
+    return metrics_write(&a->body, h->o.server, h->o.gate, h->o.jobs, h->o.history, &who);
 }
 
-/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. */
+static void add_reader(const struct http *h, const struct history_reader *who, bool good, struct json_write *w)
+{
+    json_begin(w, "reader", '{');
+    if (who->principal)
+        json_text(w, "name", who->principal);
+    json_text(w, "sees", who->all ? "all" : who->queue ? "queue" : who->principal ? "own" : "none");
+    json_bool(w, "wrong", !good);
+    json_bool(w, "can_log_in", gate_has_tokens(h->o.gate) || h->o.token_file);
+    json_end(w, '}');
+}
+
+static int add_jobs(const struct http *h, const struct history_reader *who, const char *run, size_t first,
+                    struct json_write *w, struct err *e)
+{
+    struct buf list = {0};
+    const char *principal = who->all || who->queue ? NULL : who->principal;
+    if (!sees_any(who))
+        return 0;
+    int rc = jobs_status_from(h->o.jobs, principal, run, first, &list, e);
+    if (rc == 0) /* its members go on with ours */
+        rc = buf_add(w->out, ",", 1);
+    if (rc == 0)
+        rc = buf_add(w->out, list.data + 1, list.len - 2);
+    if (rc == 0 && !run)
+        history_add_figures(h->o.history, who, w);
+    buf_free(&list);
+    return rc;
+}
+
+/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. page=1: whoever may see nothing
+ * is told so in the answer. */
 static int jobs(void *arg, struct http_answer *a)
 {
     struct http *h = arg;
     const char *run = http_argument(a, "run"), *from = http_argument(a, "from");
-    struct buf list = {0};
+    struct history_reader who;
+    struct json_write w = {.out = &a->body};
     struct err e;
     char *end = NULL;
     unsigned long first = from && isdigit((unsigned char)*from) ? strtoul(from, &end, 10) : 0;
+    const bool good = look_who(h, a, &who);
+    if (!http_argument(a, "page") && (!good || !sees_any(&who)))
+        return ask_for_token(a);
     if (from && (!run || !end || *end))
         return http_refuse(a, 400, "from=: expected a number, and a run=");
-    if (run && !h->o.jobs)
-        return http_refuse(a, 404, "there are no jobs here");
+    json_begin(&w, NULL, '{');
+    json_text(&w, "version", CRUN_VERSION);
+    add_reader(h, &who, good, &w);
+    const int rc = add_jobs(h, &who, run, first, &w, &e);
+    if (rc == -ENOENT || rc == -EACCES) {
+        buf_clear(&a->body);
+        return http_refuse(a, 404, rc == -ENOENT ? e.text : "there is no such run of this principal");
+    }
+    json_end(&w, '}');
     a->type = "application/json";
-    int rc = h->o.jobs ? jobs_status_from(h->o.jobs, NULL, run, first, &list, &e) : buf_addstr(&list, "{\"jobs\":[]}");
-    if (rc == -ENOENT)
-        return http_refuse(a, 404, e.text);
-    if (rc == 0)
-        rc = buf_addstr(&a->body, "{\"version\":\"" CRUN_VERSION "\",");
-    if (rc == 0)
-        rc = buf_add(&a->body, list.data + 1, list.len - 1);
-    buf_free(&list);
-    return rc;
+    return rc < 0 ? rc : w.rc;
+}
+
+/* /api/history?after=N: finished jobs. */
+static int finished(void *arg, struct http_answer *a)
+{
+    struct http *h = arg;
+    struct history_reader who;
+    char *end = NULL;
+    const char *after = http_argument(a, "after");
+    const unsigned long long number = after && isdigit((unsigned char)*after) ? strtoull(after, &end, 10) : 0;
+    const int rc = let_in(h, a, &who);
+    if (rc != 1)
+        return rc;
+    if (after && (!end || *end))
+        return http_refuse(a, 400, "after=: expected a number");
+    a->type = "application/json";
+    return history_list(h->o.history, &who, number, &a->body);
+}
+
+/* /api/job?instance=ID: all of one. */
+static int one_job(void *arg, struct http_answer *a)
+{
+    struct http *h = arg;
+    struct history_reader who;
+    struct err e;
+    const char *instance = http_argument(a, "instance");
+    int rc = let_in(h, a, &who);
+    if (rc != 1)
+        return rc;
+    if (!instance)
+        return http_refuse(a, 400, "instance=: expected that of a job in /api/jobs or /api/history");
+    a->type = "application/json";
+    rc = history_job(h->o.history, &who, instance, &a->body, &e);
+    return rc == -ENOENT ? http_refuse(a, 404, e.text) : rc;
 }
 
 static int page(void *arg, struct http_answer *a)
@@ -69,8 +201,13 @@ static int page(void *arg, struct http_answer *a)
 }
 
 static const struct http_page pages[] = {
-    {"/", page, false},         {"/api/jobs", jobs, false},   {"/metrics", metrics, false},
-    {"/healthz", health, true}, {"/readyz", readiness, true},
+    {"/", page, HTTP_DECIDES},
+    {"/api/jobs", jobs, HTTP_DECIDES},
+    {"/api/history", finished, HTTP_DECIDES},
+    {"/api/job", one_job, HTTP_DECIDES},
+    {"/metrics", metrics, HTTP_DECIDES},
+    {"/healthz", health, HTTP_FOR_PROBES},
+    {"/readyz", readiness, HTTP_FOR_PROBES},
 };
 
 int http_open(struct http **ret, uv_loop_t *loop, const struct http_options *o, int *ret_port, struct err *e)

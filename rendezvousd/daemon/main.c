@@ -15,13 +15,16 @@
 #include "rendezvousd/daemon/config.h"
 #include "rendezvousd/daemon/http.h"
 #include "rendezvousd/daemon/sd_notify.h"
+#include "rendezvousd/history/history.h"
 #include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/jobs/jobs_watch.h"
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,15 +34,18 @@
 #define MODULE "main"
 #define SPARE_FILES 48 /* descriptors for everything but clients: listeners, loop, log, state, a few look-ups */
 #define HTTP_FILES 160
+#define TRIM_MS 5000 /* after a job was forgotten */
 
 struct daemon {
     struct config config;
     uv_loop_t loop;
     uv_signal_t signals[3];
     size_t n_signals;
+    uv_timer_t trim;
     struct gate *gate;
     struct server *server;
     struct rdzv_dir *dir; /* NULL: jobs live in memory only */
+    struct history *history;
     struct jobs *jobs;
     struct http *http;
     int port, http_port;
@@ -76,6 +82,8 @@ static void on_server_closed(void *arg)
     d->http = NULL;
     jobs_destroy(d->jobs);
     d->jobs = NULL;
+    history_close(d->history);
+    d->history = NULL;
     rdzv_dir_close(d->dir);
     d->dir = NULL;
     gate_destroy(d->gate);
@@ -88,6 +96,7 @@ static void shut_down(struct daemon *d, int signum)
     sd_notify_say("STOPPING=1", NULL);
     for (size_t i = 0; i < d->n_signals; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
+    uv_close((uv_handle_t *)&d->trim, NULL);
     if (d->http)
         http_not_ready(d->http);
     server_close(d->server, on_server_closed, d);
@@ -211,15 +220,26 @@ static int open_server(struct daemon *d, struct err *e)
     return server_create(&d->server, &d->loop, &o, e);
 }
 
+/* What a job took goes back to the system: else a day of many jobs is what the daemon takes for ever. */
+static void on_trim(uv_timer_t *t)
+{
+    (void)t;
+    malloc_trim(0);
+}
+
 static void on_forgotten(void *arg, const char *run)
 {
     struct daemon *d = arg;
+    if (!uv_is_active((uv_handle_t *)&d->trim))
+        uv_timer_start(&d->trim, on_trim, TRIM_MS, 0);
     server_forget_run(d->server, run);
+    history_forget_run(d->history, run);
 }
 
 static int open_jobs(struct daemon *d, struct err *e)
 {
     const struct config *c = &d->config;
+    struct jobs_watcher watcher;
     struct jobs_options o = {.loop = &d->loop,
                              .epoch = 1,
                              .max_jobs = (size_t)c->max_jobs,
@@ -229,9 +249,16 @@ static int open_jobs(struct daemon *d, struct err *e)
     if (c->state_dir)
         TRY(rdzv_dir_open(&d->dir, &d->loop, c->state_dir, &o.epoch, e));
     o.dir = d->dir;
+    TRY(history_open(
+        &d->history,
+        &(struct history_options){.loop = &d->loop, .max_jobs = (size_t)c->history, .state_dir = c->state_dir}, e));
     TRY(jobs_create(&d->jobs, &o, e));
+    uv_timer_init(&d->loop, &d->trim);
     jobs_on_forgotten(d->jobs, on_forgotten, d);
+    history_watcher(d->history, &watcher);
+    jobs_watch(d->jobs, &watcher);
     TRY(jobs_load(d->jobs, e));
+    history_settle(d->history);
     return server_set_jobs(d->server, d->jobs, e);
 }
 
@@ -257,7 +284,8 @@ static int open_http(struct daemon *d, struct err *e)
                              .any_host = c->http_insecure,
                              .server = d->server,
                              .gate = d->gate,
-                             .jobs = d->jobs};
+                             .jobs = d->jobs,
+                             .history = d->history};
     return http_open(&d->http, &d->loop, &o, &d->http_port, e);
 }
 

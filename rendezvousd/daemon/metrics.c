@@ -1,6 +1,8 @@
 /* See metrics.h. One table per source of figures: name, type, help, value. */
 #include "rendezvousd/daemon/metrics.h"
 #include "common/http/metrics_text.h"
+#include "rendezvousd/daemon/metrics_jobs.h"
+#include "rendezvousd/history/history.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
@@ -27,6 +29,7 @@
     X("jobs_running", METRICS_GAUGE, "Jobs whose workers run.", st.running)                                            \
     X("nodes", METRICS_GAUGE, "Nodes of jobs that are not over.", st.nodes)                                            \
     X("jobs_finished_total", METRICS_COUNTER, "Jobs that came to an end.", st.finished)                                \
+    X("jobs_failed_total", METRICS_COUNTER, "Of them, those that failed.", st.failed)                                  \
     X("joins_total", METRICS_COUNTER, "JOIN requests accepted.", st.joins)                                             \
     X("rounds_total", METRICS_COUNTER, "Rounds begun.", st.rounds)                                                     \
     X("restarts_total", METRICS_COUNTER, "Restarts used up.", st.restarts)                                             \
@@ -112,14 +115,16 @@ static int of_process(struct buf *out)
     return m.rc;
 }
 
-int metrics_write(struct buf *out, const struct server *s, const struct gate *g, const struct jobs *j)
+int metrics_write(struct buf *out, const struct server *s, const struct gate *g, const struct jobs *j,
+                  const struct history *h, const struct history_reader *who)
 {
     struct metrics_text m = {.out = out, .prefix = "rendezvousd_"};
     of_server(&m, s);
-    if (g)
-        of_gate(&m, g);
-    if (j)
-        of_jobs(&m, j);
+    of_gate(&m, g);
+    of_jobs(&m, j);
+    metrics_figure(&m, "history_jobs", METRICS_GAUGE, "Finished jobs that are remembered.",
+                   (double)history_finished(h));
+    metrics_of_each_job(&m, h, who);
     metrics_head(&m, "build_info", METRICS_GAUGE, "Version.");
     metrics_value(&m, "build_info", "{version=\"" CRUN_VERSION "\"}", 1);
     return m.rc < 0 ? m.rc : of_process(out);

@@ -4,10 +4,15 @@
 
 struct buf;
 struct gate;
+struct history;
+struct history_reader;
 struct jobs;
 struct server;
 
-/* gate and jobs may be NULL: their figures are left out. -ENOMEM. */
-int metrics_write(struct buf *out, const struct server *s, const struct gate *g, const struct jobs *j);
+#define METRICS_JOBS_MAX 200 /* with series of their own: the newest */
+
+/* Series of single jobs are those that the reader may see. -ENOMEM. */
+int metrics_write(struct buf *out, const struct server *s, const struct gate *g, const struct jobs *j,
+                  const struct history *h, const struct history_reader *who);
 
 #endif

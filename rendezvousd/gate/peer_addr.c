@@ -7,14 +7,19 @@
 
 void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret)
 {
-    struct sockaddr_storage sa;
+    struct sockaddr_storage sa = {0};
     int n = sizeof sa;
-    memset(ret, 0, sizeof *ret);
     if (uv_tcp_getpeername(tcp, (struct sockaddr *)&sa, &n) < 0)
-        return;
-    ret->known = addr_of((const struct sockaddr *)&sa, ret->ip);
-    ret->mapped = sa.ss_family == AF_INET6 && addr_is_v4(ret->ip);
-    ret->port = (uint16_t)addr_port_of((const struct sockaddr *)&sa);
+        sa.ss_family = AF_UNSPEC;
+    peer_addr_of(&sa, ret);
+}
+
+void peer_addr_of(const struct sockaddr_storage *sa, struct peer_addr *ret)
+{
+    memset(ret, 0, sizeof *ret);
+    ret->known = addr_of((const struct sockaddr *)sa, ret->ip);
+    ret->mapped = sa->ss_family == AF_INET6 && addr_is_v4(ret->ip);
+    ret->port = (uint16_t)addr_port_of((const struct sockaddr *)sa);
 }
 
 const char *peer_addr_text(struct peer_addr *a)

@@ -20,6 +20,8 @@ struct peer_addr {
 /* Asked of the kernel once, when it is accepted: after a reset it does not know it any more. Zeroes where the peer is
  * gone already. */
 void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret);
+/* The same of an address that is known; of another family: zeroes. */
+void peer_addr_of(const struct sockaddr_storage *sa, struct peer_addr *ret);
 /* "10.0.0.7:41234", "[fe80::1]:41234"; "?" if it is not known. Written when first asked for: few are. */
 const char *peer_addr_text(struct peer_addr *a);
 /* "10.0.0.7", also where it came as ::ffff:10.0.0.7; "fe80::1"; "" if it is not known. The same. */

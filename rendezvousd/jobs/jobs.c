@@ -122,6 +122,7 @@ static void on_transition(void *arg, enum rdzv_state from, enum rdzv_state to, u
     struct jobs_stats *st = &job->jobs->stats;
     st->rounds += to == RDZV_RUNNING;
     st->finished += to == RDZV_SUCCEEDED || to == RDZV_FAILED || to == RDZV_DRAINED;
+    st->failed += to == RDZV_FAILED;
     log_debug(MODULE, "run=%s %s -> %s round=%llu", leader_run(job->reign.leader), rdzv_state_name(from),
               rdzv_state_name(to), (unsigned long long)round);
 }
@@ -186,6 +187,7 @@ static void report(struct job *job)
     if (leader_is_over(l) && !job->over)
         log_info(MODULE, "run=%s is over: %s", leader_run(l), rdzv_state_name(rdzv_state(machine)));
     job->over = leader_is_over(l);
+    job_watch_(job);
 }
 
 void job_after_(struct job *job)

@@ -5,6 +5,8 @@
 
 #include "common/rdzv/leader/rdzv_reign.h"
 #include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/jobs/jobs_watch.h"
+#include <assert.h>
 
 struct job;
 
@@ -25,6 +27,14 @@ struct jobs_party {
     UT_hash_handle hh;                        /* job->parties, by node */
 };
 
+/* Of a job, as the watcher was told of it last; compared as bytes. */
+struct job_seen {
+    uint64_t round;
+    int state, nodes, restarts;
+    char instance[JOBS_INSTANCE_LEN + 4];
+};
+static_assert(sizeof(struct job_seen) == 8 + 3 * sizeof(int) + JOBS_INSTANCE_LEN + 4, "no gaps");
+
 struct job {
     struct jobs *jobs;
     struct rdzv_reign reign;    /* its home: NULL before the first decision */
@@ -34,7 +44,9 @@ struct job {
     bool over;
     struct jobs_party *undurable; /* they ask, and their news wait for the disk */
     uint64_t restarts;            /* counted */
-    struct job *prev, *next;      /* jobs->all, newest first */
+    struct job_seen seen;
+    int world_size;          /* of the newest round */
+    struct job *prev, *next; /* jobs->all, newest first */
 };
 
 struct jobs {
@@ -46,6 +58,7 @@ struct jobs {
     uv_timer_t *timer; /* NULL: no loop */
     int64_t armed;     /* the earliest date known */
     struct jobs_stats stats;
+    struct jobs_watcher watcher;
     void (*forgotten)(void *arg, const char *run);
     void *forgotten_arg;
 };
@@ -74,6 +87,8 @@ void jobs_tell_(struct jobs *j);
 
 /* jobs_verbs.c: -EACCES; principal NULL may do everything */
 int job_check_owner_(const struct job *job, const char *principal, struct err *e);
+
+void job_watch_(struct job *job); /* jobs_watch.c: what has changed is told */
 
 /* jobs_log.c: the decisions of a job in its home */
 void job_decide_(struct job *job);

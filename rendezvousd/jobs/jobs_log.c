@@ -136,6 +136,7 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
              rdzv_state_name(rdzv_state(leader_machine(l))), (unsigned long long)rdzv_round(leader_machine(l)),
              rdzv_nodes(leader_machine(l)));
     job_arm_(job);
+    job_watch_(job);
     return 0;
 }
 

@@ -286,14 +286,33 @@ int jobs_report(struct jobs_party *p, const char *run, const char *node, const c
     int rc = 0;
     TRY(check_party(p, run, node, e));
     TRY(look_up(p, run, node, &job, &m, e));
+    if (n > RDZV_REPORT_MAX)
+        return err_set(e, -EINVAL, "report of %zu bytes: expected at most %d", n, RDZV_REPORT_MAX);
     buf_init(&out, JOBS_REPORT_MAX);
     for (size_t i = 0; i < sizeof report_fields / sizeof *report_fields && rc == 0; i++)
         rc = keep_field(&out, report_fields[i], fields, n, e);
     if (rc == 0 && out.len) {
         free(m->report);
         m->report = out.data;
-        return p->job == job && strcmp(p->node, node) == 0 ? heard(p, e) : 0;
+    } else {
+        buf_free(&out);
     }
-    buf_free(&out);
-    return rc;
+    if (rc == 0 && p->jobs->watcher.reported)
+        p->jobs->watcher.reported(p->jobs->watcher.arg, leader_instance(job->reign.leader), node, fields, n);
+    return rc == 0 && p->job == job && strcmp(p->node, node) == 0 ? heard(p, e) : rc;
+}
+
+int jobs_postmortem(struct jobs_party *p, const char *run, const char *node, const char *text, size_t n, struct err *e)
+{
+    struct leader_member *m;
+    struct job *job = NULL;
+    TRY(check_party(p, run, node, e));
+    TRY(look_up(p, run, node, &job, &m, e));
+    if (n > RDZV_FAILURE_MAX)
+        return err_set(e, -EINVAL, "failure report of %zu bytes: expected at most %d", n, RDZV_FAILURE_MAX);
+    if (!leader_is_over(job->reign.leader))
+        return err_set(e, ERR_REFUSED, "run '%s' has not failed", run);
+    if (p->jobs->watcher.failed)
+        p->jobs->watcher.failed(p->jobs->watcher.arg, leader_instance(job->reign.leader), text, n);
+    return 0;
 }

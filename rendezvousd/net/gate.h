@@ -68,6 +68,18 @@ struct gate_stats {
 };
 void gate_stats(const struct gate *g, struct gate_stats *ret);
 
+/* --- readers over HTTP, of whom there is no struct conn; fd: our end of theirs */
+
+struct auth_token;
+/* The principal of the token that they show; NULL: of none. Borrowed until the tokens are read again. */
+const char *gate_reader(const struct gate *g, bool (*shows)(const void *arg, const struct auth_token *t),
+                        const void *arg);
+/* They would need no token here: there are none, and they are on this host, of our uid or root; or nobody needs one. */
+bool gate_trusts_reader(const struct gate *g, int fd);
+bool gate_is_local_reader(int fd); /* on loopback */
+/* They showed another secret than ours: counted, and told as refused peers are. principal: that they named, or "". */
+void gate_refuse_reader(struct gate *g, int fd, const char *principal);
+
 /* --- for the server itself */
 
 /* May this client come in? NULL, and c->trust and c->principal are set; else the error it is told. The server may have

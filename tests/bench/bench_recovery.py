@@ -1,9 +1,10 @@
-"""How soon training goes on after a rank died: usage bench_recovery.py CRUN TRAINER [--kills N] [--image-size S] [--batch B]
+"""How soon training goes on after a rank died: usage bench_recovery.py CRUN TRAINER [--kills N] [--gap SECONDS] [--image-size S] [--batch B] [--check]
 
-ResNet-18 over four ranks (gloo). A random rank is killed (kill -9) at a random moment, 5 s after training went on at the earliest.
+ResNet-18 over four ranks (gloo). A random rank is killed (kill -9) at a random moment, --gap (5 s) after training went on at the earliest.
 Side by side: recovery in process with a warm spare, without one, and `--recovery restart` (resume from a checkpoint every 10 steps).
 Of each recovery the parts of crun's line: from the kernel's word of the death to the first step that some rank finished. Then: steps
 done again, processes that were not kept, and whether the weights are those of an undisturbed run, bit for bit.
+--check: fails where anything is lost, or where the median less a step is above 0.3 s with a spare, 1.5 s without.
 """
 import argparse
 import os
@@ -45,12 +46,12 @@ def ranks(run_id):
 
 
 class Run:
-    def __init__(self, args, out, *options):
+    def __init__(self, args, out, steps, *options):
         self.run_id = f"bench-{os.getpid()}-{random.randrange(1 << 30)}"
-        self.out, self.restarts, self.steps, self.again, self.lost = out, [], [], 0, 0
+        self.gap, self.out, self.restarts, self.steps, self.again, self.lost = args.gap, out, [], [], 0, 0
         command = [args.crun, "--nproc_per_node", WORLD, "--max-restarts", 100000, "--restart-backoff", 0, "--run-id", self.run_id, *options, args.trainer,
                    "--data-format", "null", "--null-images", 32 * args.batch, "--num-labels", 10, "--train-data", "null", "--arch", "resnet18",
-                   "--image-size", args.image_size, "--batch-size", args.batch, "--num-epochs", 100000, "--max-steps", args.steps, "--device", "cpu",
+                   "--image-size", args.image_size, "--batch-size", args.batch, "--num-epochs", 100000, "--max-steps", steps, "--device", "cpu",
                    "--amp", "off", "--base-learning-rate", 0.01, "--checkpoint-dir", out, "--checkpoint-every", 10, "--print-freq", 1, "--seed", 7]
         self.p = subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -62,7 +63,7 @@ class Run:
             if m:
                 self.restarts.append([float(v) for v in m.groups()[1:]])
                 self.lost += WORLD - 1 - len(ranks(self.run_id) & known)
-                last, next_kill = None, now + 5 + rng.random()
+                last, next_kill = None, now + self.gap + rng.random()
             elif at:
                 step = (int(at[1]) - 1) * int(at[3]) + int(at[2])
                 self.again += step <= reached
@@ -70,7 +71,7 @@ class Run:
                 if last:
                     self.steps.append(now - last)
                 last = now
-                next_kill = now + 2 if next_kill == 10 ** 9 else next_kill
+                next_kill = now + min(2, self.gap) if next_kill == 10 ** 9 else next_kill
             if at and killed < kills and now >= next_kill and killed == len(self.restarts):
                 known = ranks(self.run_id)
                 time.sleep(rng.random() * (statistics.median(self.steps) if self.steps else 0.1))
@@ -83,12 +84,14 @@ class Run:
 
 
 def tell(name, run, expected):
+    """-> is it as it should be, but for the time; and the median less a step, ms"""
     step = statistics.median(run.steps) * 1000
     totals = sorted(sum(r) for r in run.restarts)
     parts = ", ".join(f"{p} {statistics.median(column):.1f}" for p, column in zip(PARTS, zip(*run.restarts)))
     print(f"{name:10} {len(totals)} kills: p50 {statistics.median(totals):.0f} ms, p99 {totals[int(0.99 * (len(totals) - 1))]:.0f} ms to the next step "
           f"(a step: {step:.0f} ms) = {parts}; steps done again {run.again}, processes not kept {run.lost}, "
           f"weights {'equal' if run.weights == expected else 'DIFFER'}", flush=True)
+    return run.again == 0 and run.lost == 0 and run.weights == expected, statistics.median(totals) - step
 
 
 def main():
@@ -96,21 +99,29 @@ def main():
     p.add_argument("crun")
     p.add_argument("trainer")
     p.add_argument("--kills", type=int, default=10)
-    p.add_argument("--steps", type=int, default=0, help="of the run; 0: enough for the kills")
+    p.add_argument("--gap", type=float, default=5)
+    p.add_argument("--check", action="store_true")
     p.add_argument("--image-size", type=int, default=32)
     p.add_argument("--batch", type=int, default=32)
     p.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     args = p.parse_args()
-    args.steps = args.steps or 40 + 60 * args.kills
     print("seed", args.seed)
     with tempfile.TemporaryDirectory() as tmp:
-        alone = Run(args, f"{tmp}/alone")
+        probe = Run(args, f"{tmp}/probe", 40)
+        probe.read(0, 0)
+        steps = 40 + int(args.kills * (args.gap + 1.5) / statistics.median(probe.steps))
+        alone = Run(args, f"{tmp}/alone", steps)
         alone.read(0, 0)
-        ways = {"spare": ["--warm-spares", 1], "inprocess": [], "restart": ["--recovery", "restart"]}
-        for name, options in ways.items():
-            run = Run(args, f"{tmp}/{name}", *options)
+        ways = {"spare": (300, "--warm-spares", 1), "inprocess": (1500,), "restart": (None, "--recovery", "restart")}
+        missed = []
+        for name, (bound, *options) in ways.items():
+            run = Run(args, f"{tmp}/{name}", steps, *options)
             run.read(args.kills, args.seed)
-            tell(name, run, alone.weights)
+            whole, median = tell(name, run, alone.weights)
+            if bound and not (whole and median <= bound):
+                missed.append(name)
+    if args.check and missed:
+        sys.exit(f"missed: {', '.join(missed)}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-/* The parts of a simulated job: world (clock, network), faults, host (what a daemon does around the leader), agents,
- * rules. */
+/* The parts of a simulated job: world (clock, network), faults, host (what a daemon does around the leader) and its
+ * disk, agents, rules. */
 #ifndef CRUN_TESTS_SIM_IMPL_H
 #define CRUN_TESTS_SIM_IMPL_H
 
@@ -165,6 +165,12 @@ struct agent *sim_add_agent(struct world *w); /* NULL: there are enough */
 /* sim_faults.c */
 void sim_fault(struct world *w);
 void sim_cease(struct world *w); /* faults that last end now */
+
+/* sim_disk.c */
+void sim_disk_open(struct world *w, void (*landed)(void *arg));
+void sim_disk_land(struct world *w);    /* what is due */
+void sim_disk_go_back(struct world *w); /* to what has landed: the daemon was killed */
+void sim_disk_close(struct world *w);
 
 /* sim_host.c */
 int64_t sim_host_clock(const struct world *w);

@@ -137,7 +137,8 @@ static void print_rank(const struct forecast *f, int r)
     print_row("in sum", traffic_bytes(&k->traffic), 0);
 }
 
-static const char *const group_names[] = {[LAYOUT_BATCH] = "batch", [LAYOUT_DATA] = "data", [LAYOUT_TENSOR] = "tensor"};
+static const char *const group_names[] = {
+    [LAYOUT_BATCH] = "batch", [LAYOUT_DATA] = "data", [LAYOUT_TENSOR] = "tensor", [LAYOUT_STAGES] = "stage"};
 
 /* The groups of one kind, those of one rank left out. */
 static void print_groups(const struct layout *l, enum layout_group g)
@@ -166,11 +167,12 @@ static void print_text(const struct forecast *f, const struct plan_config *c)
     printf("layout: %d rank%s = %d data x %d tensor x %d stages; ZeRO %d", members, members == 1 ? "" : "s", l->data,
            l->tensor, l->stages, l->zero);
     printf(l->world > members ? "; %d spare\n" : "\n", l->world - members);
-    for (int g = LAYOUT_BATCH; g <= LAYOUT_TENSOR; g++)
+    for (int g = LAYOUT_BATCH; g <= LAYOUT_STAGES; g++)
         if (g != LAYOUT_DATA || l->tensor > 1) /* else it is the batch group */
             print_groups(l, (enum layout_group)g);
     printf("batch: %lld global; up to %d samples a rank at once, in %d part%s; %lld steps an epoch\n",
            (long long)c->train.batch_size, f->part, f->parts, f->parts == 1 ? "" : "s", (long long)f->steps);
+    fputs(f->stages, stdout);
     for (int r = 0; r < members; r++)
         if (is_first(f, r))
             print_rank(f, r);
@@ -229,7 +231,7 @@ static cJSON *to_json(const struct forecast *f, const struct plan_config *c)
     cJSON_AddNumberToObject(layout, "zero", l->zero);
     cJSON_AddNumberToObject(layout, "spares", l->world - layout_members(l));
     groups = cJSON_AddObjectToObject(o, "groups");
-    for (int g = LAYOUT_BATCH; g <= LAYOUT_TENSOR; g++)
+    for (int g = LAYOUT_BATCH; g <= LAYOUT_STAGES; g++)
         add_groups(groups, l, (enum layout_group)g);
     cJSON_AddNumberToObject(o, "batch", (double)c->train.batch_size);
     cJSON_AddNumberToObject(o, "part", f->part);

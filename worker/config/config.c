@@ -56,7 +56,14 @@ int train_config_tensor(const struct train_config *c, int world)
 {
     if (c->model_parallel_dim == MODEL_PARALLEL_NONE)
         return 1;
-    return c->model_parallel_size ? (int)c->model_parallel_size : c->model_parallel ? world : 1;
+    const int each = world / (int)c->stages;
+    return c->model_parallel_size ? (int)c->model_parallel_size : c->model_parallel && each > 0 ? each : 1;
+}
+
+struct pipeline train_config_pipeline(const struct train_config *c)
+{
+    const int chunks = c->stage_chunks ? (int)c->stage_chunks : c->schedule == PIPELINE_INTERLEAVED ? 2 : 1;
+    return (struct pipeline){(enum pipeline_kind)c->schedule, (int)c->stages, (int)c->accumulate, chunks};
 }
 
 int train_config_zero(const struct train_config *c)

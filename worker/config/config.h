@@ -14,6 +14,7 @@
 
 #include "common/args/args.h"
 #include "common/base/choice.h"
+#include "worker/parallel/pipeline.h"
 #include "worker/precision/precision.h"
 
 struct err;
@@ -152,6 +153,10 @@ struct train_config {
     int64_t model_parallel_size; /* 0: not given */
     int model_parallel_dim;      /* enum model_parallel_dim */
     bool model_parallel;
+    int64_t stages, stage_chunks; /* chunks 0: not given */
+    const char *stage_cut;        /* NULL: by cost */
+    int schedule;                 /* enum pipeline_kind */
+    bool recompute;
     int64_t bucket_mb, zero, check_replicas;
     int allreduce; /* enum allreduce */
     bool fp16_allreduce, fsdp;
@@ -167,6 +172,8 @@ void train_config_gpu(const struct train_config *c, struct gpu_options *ret);
 /* Ranks of a tensor group in a world of so many: 1 where the last layer is whole. */
 int train_config_tensor(const struct train_config *c, int world);
 
+/* The pipeline that is asked for; one stage: there is none. */
+struct pipeline train_config_pipeline(const struct train_config *c);
 /* Level of ZeRO. */
 int train_config_zero(const struct train_config *c);
 

@@ -89,6 +89,18 @@ static int check_model_parallel(const struct train_config *c, struct err *e)
     return 0;
 }
 
+static int check_stages(const struct train_config *c, struct err *e)
+{
+    const struct pipeline p = train_config_pipeline(c);
+    const char *useless = c->stage_cut                    ? "--stage-cut"
+                          : c->recompute                  ? "--recompute"
+                          : c->schedule == PIPELINE_GPIPE ? "--schedule gpipe"
+                                                          : NULL;
+    if (c->stages == 1 && useless)
+        return err_set(e, ERR_USAGE, "%s: the model is in one piece; --stages N cuts it", useless);
+    return pipeline_check(&p, e);
+}
+
 int train_config_check(const struct train_config *c, struct err *e)
 {
     TRY(check_aliases(c, e));
@@ -96,6 +108,7 @@ int train_config_check(const struct train_config *c, struct err *e)
     TRY(check_folders(c, e));
     TRY(check_optimizer(c, e));
     TRY(check_model_parallel(c, e));
+    TRY(check_stages(c, e));
     if (c->evaluate && !c->test_data)
         return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
     if (c->start_epoch >= c->num_epochs)

@@ -25,6 +25,7 @@
 
 struct err;
 struct program;
+struct program_chunk;
 struct device;
 struct plan;
 
@@ -125,20 +126,34 @@ struct plan_options {
     enum dtype compute; /* DT_F64 (ref), DT_F32, or a half: DT_BF16, DT_F16 */
     bool emulate; /* halves by rounding what would be stored as one; arithmetic is the arena's (fp32, ref: fp64) */
     enum half_rule half;
-    bool half_bn;                  /* scale and shift of batch norm, too */
-    enum memory_format format;     /* -ENOTSUP where the device has only its own (ref) */
-    bool keep_all;                 /* no fusion across ops, every tensor readable: tests */
-    bool fresh_weights;            /* parameters change between any two runs: copies of weights need not be kept, and a
+    bool half_bn;              /* scale and shift of batch norm, too */
+    enum memory_format format; /* -ENOTSUP where the device has only its own (ref) */
+    bool keep_all;             /* no fusion across ops, every tensor readable: tests */
+    bool fresh_weights;        /* parameters change between any two runs: copies of weights need not be kept, and a
                                       host device makes each where it is used, in memory that others use, too */
-    bool forecast;                 /* for plan_memory() alone: host devices take address space instead of memory, and
+    bool forecast;             /* for plan_memory() alone: host devices take address space instead of memory, and
                                       must not run it */
-    int first_op, end_op;          /* slice of the program; 0, 0: all (of the forward part if !training) */
+    int first_op, end_op;      /* slice of the program; 0, 0: all (of the forward part if !training) */
+    /* One of the parts of a model that the program is, borrowed, instead of a slice; NULL: none. Its forward and
+     * backward passes are runs of their own. */
+    const struct program_chunk *chunk;
+    int sets; /* of activations, which live from a forward pass to the backward pass; 0: one. chunk alone */
     void *params, *stats, *reduce; /* arenas (program.h), device memory, bound for the life of the plan */
     /* of the program's group, borrowed for the life of the plan; NULL: it has none */
     const struct plan_group *group;
     /* of params, borrowed for the life of the plan; NULL: they are always there. With it no copy of a weight is kept.
-     * -ENOTSUP on a device with streams. */
+     * -ENOTSUP on a device with streams. Of a chunk: of its forward pass. */
     const struct plan_needs *needs;
+    const struct plan_needs *needs_back; /* of the backward pass of a chunk; there where needs is */
+};
+
+enum run_pass { RUN_BOTH, RUN_FORWARD, RUN_BACKWARD };
+
+/* What goes into a chunk and comes out of it (program_chunk): rows (N, c, h, w) of device_boundary_type(), the device's
+ * memory; NULL where the chunk has no such tensor. */
+struct run_boundary {
+    const void *in; /* forward: `in`; backward: `d_out` */
+    void *out;      /* forward: `out`; backward: `d_in` */
 };
 
 struct run_args {
@@ -146,6 +161,10 @@ struct run_args {
     double grad_scale;             /* multiplies dlogits; 1 if in doubt */
     double smoothing;              /* of labels, 0..1, in the loss and its gradient */
     bool accumulate;               /* add to gradients, statistics and metrics instead of replacing them */
+    enum run_pass pass;            /* of a chunk: one of them; else RUN_BOTH */
+    int set;                       /* of activations: a backward pass finds in it what the forward pass has left */
+    bool again;                    /* forward for the second time: statistics, metrics and the boundary have gone out */
+    struct run_boundary boundary;  /* of a chunk */
     uint64_t params_version;       /* changes whenever params or stats do: the plan refreshes its own copies */
     const struct run_hooks *hooks; /* NULL: none */
     const struct run_trace *trace; /* NULL: none */
@@ -294,6 +313,14 @@ struct plan {
 };
 
 extern const struct device_ops device_ref_ops, device_cpu_ops;
+
+/* What goes into and out of chunks of a plan with these options: halves where it stores them as such, else `real`, which
+ * arenas are of. */
+static inline enum dtype device_boundary_type(const struct plan_options *o, enum dtype real)
+{
+    const bool half = o->compute == DT_F16 || o->compute == DT_BF16;
+    return half && !o->emulate && o->half == HALF_STORED ? o->compute : real;
+}
 
 /* By name: "ref", "cpu", "cuda", or "auto" (cuda where a device is there, else cpu). -EINVAL with the list; -ENODEV in
  * one sentence. */

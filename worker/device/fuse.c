@@ -83,7 +83,7 @@ static void fuse_backward(const struct fusing *pl, int relu)
 void fuse_ops(const struct program *p, int first_op, int end_op, const int *readers, bool nothing, struct fused *out)
 {
     const struct fusing pl = {.p = p, .first_op = first_op, .end_op = end_op, .readers = readers, .fused = out};
-    for (int i = 0; i < p->nops; i++)
+    for (int i = first_op; i < end_op; i++)
         out[i] = (struct fused){.bn = -1, .add = -1, .other = -1, .relu = -1, .relu_bwd = -1, .add_bwd = -1};
     for (int i = first_op; i < end_op && !nothing; i++) {
         if (p->ops[i].kind == OP_BN)

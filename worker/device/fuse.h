@@ -19,8 +19,8 @@ struct fused {
     bool store_dz;         /* others read the result of relu_bwd */
 };
 
-/* readers: per tensor, of all ops that this kind of plan could run (fuse_readers()). out: per op of the program.
- * nothing: mark no op (tests want every tensor). */
+/* readers: per tensor, of all ops that this kind of plan could run (fuse_readers()). out: per op of the program;
+ * those of [first_op, end_op) are set. nothing: mark no op (tests want every tensor). */
 void fuse_ops(const struct program *p, int first_op, int end_op, const int *readers, bool nothing, struct fused *out);
 
 void fuse_readers(const struct program *p, bool training, int *readers);

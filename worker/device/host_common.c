@@ -38,16 +38,8 @@ static int check_group(const struct program *p, const struct plan_options *o, en
     return 0;
 }
 
-int host_plan_slice(const struct program *p, const struct plan_options *o, int *ret_first, int *ret_end, struct err *e)
+static int check_ops(const struct program *p, const struct plan_options *o, int first, int end, struct err *e)
 {
-    int limit = o->training ? p->nops : p->nfwd;
-    int first = o->first_op, end = o->end_op;
-    if (!first && !end)
-        end = limit;
-    if (first < 0 || end > limit || first >= end)
-        return err_set(e, -EINVAL, "operations %d to %d of a program of %d", first, end, limit);
-    if (o->batch < 1)
-        return err_set(e, -EINVAL, "a plan for a batch of %d (expected at least 1)", o->batch);
     for (int i = first; i < end; i++) {
         const struct op *op = &p->ops[i];
         TRY(check_group(p, o, op->kind, e));
@@ -59,8 +51,65 @@ int host_plan_slice(const struct program *p, const struct plan_options *o, int *
         if (op->kind == OP_BN && !o->training && !o->stats)
             return err_set(e, -EINVAL, "operation %d (bn) needs running statistics, but the plan has none", i);
     }
+    return 0;
+}
+
+int host_plan_slice(const struct program *p, const struct plan_options *o, int *ret_first, int *ret_end, struct err *e)
+{
+    int limit = o->training ? p->nops : p->nfwd;
+    int first = o->first_op, end = o->end_op;
+    if (!first && !end)
+        end = limit;
+    if (first < 0 || end > limit || first >= end)
+        return err_set(e, -EINVAL, "operations %d to %d of a program of %d", first, end, limit);
+    if (o->batch < 1)
+        return err_set(e, -EINVAL, "a plan for a batch of %d (expected at least 1)", o->batch);
+    TRY(check_ops(p, o, first, end, e));
     *ret_first = first;
     *ret_end = end;
+    return 0;
+}
+
+/* --- parts of a model */
+
+int host_plan_ops(const struct program *p, const struct plan_options *o, struct host_ops *ret, struct err *e)
+{
+    const struct program_chunk *c = o->chunk;
+    *ret = (struct host_ops){0};
+    if (!c)
+        return host_plan_slice(p, o, &ret->first, &ret->end, e);
+    if (o->batch < 1)
+        return err_set(e, -EINVAL, "a plan for a batch of %d (expected at least 1)", o->batch);
+    TRY(check_ops(p, o, c->first, c->end, e));
+    TRY(o->training ? check_ops(p, o, c->first_back, c->end_back, e) : 0);
+    *ret = (struct host_ops){c->first, c->end, c->first_back, o->training ? c->end_back : c->first_back};
+    return 0;
+}
+
+int host_boundary_in(const struct program_chunk *c, enum run_pass pass)
+{
+    return pass == RUN_BOTH ? -1 : pass == RUN_FORWARD ? c->in : c->d_out;
+}
+
+int host_boundary_out(const struct program_chunk *c, enum run_pass pass)
+{
+    return pass == RUN_BOTH ? -1 : pass == RUN_FORWARD ? c->out : c->d_in;
+}
+
+int host_run_ops(const struct host_ops *ops, const struct plan_options *o, const struct run_args *a, int *first,
+                 int *end, struct err *e)
+{
+    const int sets = o->sets > 1 ? o->sets : 1;
+    if ((o->chunk != NULL) != (a->pass != RUN_BOTH) || (a->pass == RUN_BACKWARD && !o->training))
+        return err_set(e, -EINVAL, "pass %d of a plan of %s", (int)a->pass, o->chunk ? "a chunk" : "a whole program");
+    if (a->set < 0 || a->set >= sets)
+        return err_set(e, -EINVAL, "set %d of activations of a plan that has %d", a->set, sets);
+    if (o->chunk && ((host_boundary_in(o->chunk, a->pass) >= 0 && !a->boundary.in) ||
+                     (host_boundary_out(o->chunk, a->pass) >= 0 && !a->boundary.out && !a->again)))
+        return err_set(e, -EINVAL, "a %s pass of a chunk without memory for its boundary",
+                       a->pass == RUN_FORWARD ? "forward" : "backward");
+    *first = a->pass == RUN_BACKWARD ? ops->first_back : ops->first;
+    *end = a->pass == RUN_BACKWARD ? ops->end_back : ops->end;
     return 0;
 }
 

@@ -13,6 +13,17 @@
  * Checks batch, slice and the arenas that the slice's ops need. -EINVAL names what is wrong. */
 int host_plan_slice(const struct program *p, const struct plan_options *o, int *ret_first, int *ret_end, struct err *e);
 
+/* The ops of a plan: of a slice, or the forward and backward ones of a chunk. */
+struct host_ops {
+    int first, end, first_back, end_back; /* back: empty where there is no chunk */
+};
+int host_plan_ops(const struct program *p, const struct plan_options *o, struct host_ops *ret, struct err *e);
+/* Of one run: [*first, *end). -EINVAL: a pass that the plan does not have, or a boundary that is missing. */
+int host_run_ops(const struct host_ops *ops, const struct plan_options *o, const struct run_args *a, int *first,
+                 int *end, struct err *e);
+/* The tensors that a run of a chunk begins and ends with; -1: none. */
+int host_boundary_in(const struct program_chunk *c, enum run_pass pass);
+int host_boundary_out(const struct program_chunk *c, enum run_pass pass);
 /* What an op reads of the parameters; false: nothing. */
 bool host_reads(const struct program *p, const struct op *op, struct plan_range *ret);
 

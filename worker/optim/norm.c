@@ -43,7 +43,7 @@ int optimizer_norm(const struct optimizer *o, struct state *s, struct ddp *d, do
                                          s->norm, e);
     TRY(state_get_metrics(s, m, e));
     TRY(norm_add_squares(s, s->reduce, 0, n, m[METRIC_COUNT], &sum, e));
-    TRY(ddp_sum(d, &sum, 1, e));
+    TRY(ddp_sum(d, LAYOUT_ALL, &sum, 1, e));
     return state_set_metric(
         s, METRIC_NORM, m[optimizer_divisor(o)] > 0 ? sqrt(sum) / fabs(grad_scale) / m[optimizer_divisor(o)] : 0, e);
 }

@@ -144,7 +144,7 @@ static int cut_rates(const struct optimizer *o, struct state *s, struct ddp *d, 
     if (rc == 0)
         rc = state_set_metric(s, METRIC_NORM, m[METRIC_NORM], e); /* norms of tensors took its place */
     if (rc == 0)
-        rc = ddp_sum(d, squares, (size_t)o->nwhole * 2, e);
+        rc = ddp_sum(d, LAYOUT_BATCH, squares, (size_t)o->nwhole * 2, e);
     if (u->norm && m[METRIC_NORM] > u->max_norm)
         clip = u->max_norm / (m[METRIC_NORM] + 1e-6);
     for (int i = 0; i < o->nslices && rc == 0; i++) {
@@ -224,8 +224,8 @@ int optimizer_update(const struct optimizer *o, struct state *s, struct ddp *d, 
                              .norm = o->clip_norm > 0 ? s->norm : NULL,
                              .max_norm = o->clip_norm};
     const bool spread = ownership_is_cut(s->own, OWNERSHIP_MOMENTS) && !ownership_is_cut(s->own, OWNERSHIP_PARAMS);
-    TRY(o->rule == UPDATE_LARS && ownership_is_spread(s->own) ? update_by_rates(o, s, d, &u, e)
-                                                              : update_params(o, s, &u, NULL, e));
+    TRY(o->rule == UPDATE_LARS && ownership_cuts_tensors(s->own) ? update_by_rates(o, s, d, &u, e)
+                                                                 : update_params(o, s, &u, NULL, e));
     TRY(s->device->ops->update_stats(s->device, s->stats, sums, program->n_stats, o->bn_momentum,
                                      state_metric(s, METRIC_COUNT), e));
     TRY(optimizer_round(s, p, e));

@@ -380,6 +380,12 @@ const struct run_hooks *ddp_idle_hooks(struct ddp *d)
     return &d->idle;
 }
 
+void ddp_hold_tail(struct ddp *d, bool hold)
+{
+    d->tail_apart = true;
+    d->tail_stays = hold;
+}
+
 void ddp_begin(struct ddp *d, bool reduce)
 {
     d->active = reduce && ddp_group(d, LAYOUT_BATCH);

@@ -77,6 +77,10 @@ const struct run_hooks *ddp_idle_hooks(struct ddp *d);
  * ends with ddp_wait(), or with ddp_destroy() if run() failed: then the ranks are out of step. */
 void ddp_begin(struct ddp *d, bool reduce);
 
+/* Before ddp_begin(): while later parts of the step still add to the tail it does not go with this part's gradients, and
+ * ddp_keep() leaves it alone. For steps that call it for each part they reduce. */
+void ddp_hold_tail(struct ddp *d, bool hold);
+
 /* Are gradients reduced in every part of a step (ddp_begin(d, true), run() without accumulate), as nobody has all of
  * them at once? Then, after ddp_wait(), each part is kept; with the last one sums of all parts take its place: of what
  * this rank owns, and of the tail. Training thread. -ENOMEM. */
@@ -103,8 +107,8 @@ int ddp_fetched(struct ddp *d, uint64_t ticket, struct err *e);
 /* The communicator of a group that others are in; else NULL. Borrowed. */
 struct comm *ddp_group(const struct ddp *d, enum layout_group g);
 
-/* v[0..n) becomes its sum over the batch group. Training thread, between ddp_wait() and ddp_begin(). */
-int ddp_sum(struct ddp *d, double *v, size_t n, struct err *e);
+/* v[0..n) becomes its sum over a group of this rank's. Training thread, between ddp_wait() and ddp_begin(). */
+int ddp_sum(struct ddp *d, enum layout_group g, double *v, size_t n, struct err *e);
 
 /* How anything that was enqueued has failed, or 0. Before a step, and before results are believed. */
 int ddp_check(struct ddp *d, struct err *e);

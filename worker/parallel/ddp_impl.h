@@ -31,6 +31,8 @@ struct ddp {
     const struct ddp_watch *watch; /* NULL: nobody */
     int buckets;                   /* pieces, and the tail if it goes by itself */
 
+    bool tail_apart; /* training thread: the tail goes once a step, whatever parts are reduced before */
+    bool tail_stays; /* not with this run's gradients */
     bool active;     /* training thread: this run's gradients are reduced */
     size_t ready_to; /* training thread: gradients below are final */
     void *stream;    /* training thread: of the last ready() */

@@ -95,7 +95,7 @@ int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
 {
     const struct ownership_piece p = ddp_bucket(d, k);
     struct comm *c = ddp_group(d, p.group);
-    size_t first = p.first, end = p.end + (k == d->buckets - 1 ? d->n_tail : 0);
+    size_t first = p.first, end = p.end + (k == d->buckets - 1 && !d->tail_stays ? d->n_tail : 0);
     if (!c)
         return 0;
     if (p.part)
@@ -152,12 +152,13 @@ int ddp_keep(struct ddp *d, bool first, bool last, struct err *e)
         const struct ownership_range *r = &d->own->owned[k];
         keep_range(d, r->kept, r->first, r->end - r->first, first, last);
     }
-    keep_range(d, owned, d->own->n_train, d->n_tail, first, last);
+    if (!d->tail_apart)
+        keep_range(d, owned, d->own->n_train, d->n_tail, first, last);
     return 0;
 }
 
-int ddp_sum(struct ddp *d, double *v, size_t n, struct err *e)
+int ddp_sum(struct ddp *d, enum layout_group g, double *v, size_t n, struct err *e)
 {
-    struct comm *c = ddp_group(d, LAYOUT_BATCH);
+    struct comm *c = ddp_group(d, g);
     return c ? c->ops->all_reduce(c, COMM_CONTROL, v, n, DT_F64, COMM_SUM, NULL, e) : 0;
 }

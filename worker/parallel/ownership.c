@@ -163,7 +163,7 @@ int ownership_init(struct ownership *own, const struct layout *l, int rank, cons
                    const struct ownership_options *o, struct err *e)
 {
     struct sizes z = {0};
-    *own = (struct ownership){.layout = *l, .rank = rank, .n_train = p->n_train};
+    *own = (struct ownership){.layout = *l, .rank = rank, .n_train = p->n_train, .whole_gradients = o->whole_gradients};
     TRY(sizes_of(o, &z, e));
     int rc = list_pieces(own, p, &z, e);
     if (rc < 0) {
@@ -191,12 +191,22 @@ bool ownership_is_cut(const struct ownership *own, enum ownership_arena a)
 {
     static const int from_level[] = {
         [OWNERSHIP_PARAMS] = 3, [OWNERSHIP_GRADIENTS] = 2, [OWNERSHIP_MOMENTS] = 1, [OWNERSHIP_AVERAGES] = 3};
-    return own->layout.zero >= from_level[a];
+    return own->layout.zero >= from_level[a] && !(a == OWNERSHIP_GRADIENTS && own->whole_gradients);
+}
+
+bool ownership_gathers(const struct ownership *own)
+{
+    return ownership_is_cut(own, OWNERSHIP_PARAMS) && ownership_group(own, LAYOUT_BATCH).count > 1;
+}
+
+bool ownership_cuts_tensors(const struct ownership *own)
+{
+    return own->layout.tensor > 1 || ownership_is_cut(own, OWNERSHIP_MOMENTS);
 }
 
 bool ownership_is_spread(const struct ownership *own)
 {
-    return own->layout.tensor > 1 || own->layout.stages > 1 || ownership_is_cut(own, OWNERSHIP_MOMENTS);
+    return own->layout.stages > 1 || ownership_cuts_tensors(own);
 }
 
 size_t ownership_elements(const struct ownership *own, enum ownership_arena a)

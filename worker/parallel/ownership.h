@@ -65,12 +65,14 @@ struct ownership {
     int npieces;
     struct ownership_range *owned; /* what this rank updates, ascending, neighbours in one */
     int nowned;
+    bool whole_gradients;
 };
 
 struct ownership_options {
     size_t elem_bytes;         /* of the arena */
     size_t bucket_bytes;       /* of gradients that are sent at once, 0: 25 MiB; rounded up to what can be cut */
     size_t first_bucket_bytes; /* of the first and of the last; 0: 1 MiB */
+    bool whole_gradients;      /* level 2 of ZeRO cuts moments alone */
 };
 
 /* Of `rank`, whose program p is: parameters with `sharded` are its part of those that the tensor group splits. */
@@ -89,6 +91,12 @@ size_t ownership_elements(const struct ownership *own, enum ownership_arena a); 
 /* Do other ranks have elements of the model, or sums of gradients, that this one does not have? Then norms and the like
  * take all of them (ownership_saved()). */
 bool ownership_is_spread(const struct ownership *own);
+
+/* Do parameters that others own come and go (residency.h)? */
+bool ownership_gathers(const struct ownership *own);
+
+/* Do other ranks have elements, or sums of gradients, of tensors that this one has a part of? */
+bool ownership_cuts_tensors(const struct ownership *own);
 
 /* [first, end) of a piece that rank `index` of its group updates. */
 struct ownership_range ownership_part(const struct ownership_piece *piece, int index);

@@ -117,7 +117,11 @@ static const struct arg_spec own[] = {
      .type = ARG_FLAG,
      .at = OWN(tensor_core),
      .help = "fp16 units of a GPU; no effect on a CPU, which is said"},
-    {.name = "model-parallel", .type = ARG_FLAG, .at = OWN(model_parallel), .help = "not supported"},
+    {.name = "model-parallel",
+     .type = ARG_FLAG,
+     .at = OWN(model_parallel),
+     .help = "--stages 2: the second half of the model on "
+             "as many devices more"},
     {.name = "model",
      .type = ARG_STRING,
      .at = OWN(model),
@@ -155,7 +159,6 @@ static const struct personality_default defaults[] = {
 static int check(const struct caffe2 *c, const struct personality_args *a, struct err *e)
 {
     const struct train_config *t = &c->train;
-    TRY(personality_refuse(c->model_parallel, "--model_parallel", "model parallelism", e));
     TRY(personality_refuse(c->transport != 0, "--distributed_transport ibverbs", "transport over InfiniBand verbs", e));
     TRY(personality_refuse(c->use_nccl && !cuda_likely(), "--use_nccl", "NCCL without GPUs", e));
     TRY(personality_refuse(strcmp(c->model, "resnet") != 0, "--model other than resnet", "that model", e));
@@ -171,11 +174,18 @@ static int check(const struct caffe2 *c, const struct personality_args *a, struc
     return 0;
 }
 
+/* Devices that hold the model between them. */
+static int devices_of_model(const struct caffe2 *c)
+{
+    return c->model_parallel ? 2 : 1;
+}
+
+/* --num_gpus are those of the first half of the model; a list names all. */
 static int devices_of(const struct caffe2 *c)
 {
     int n = 1;
     if (!c->train.gpus)
-        return (int)c->num_gpus;
+        return (int)c->num_gpus * devices_of_model(c);
     for (const char *p = c->train.gpus; *p; p++)
         n += *p == ',';
     return n;
@@ -210,7 +220,7 @@ static int choose_place(struct caffe2 *c, const struct personality_args *a, cons
         return 0;
     }
     if (!t->gpus)
-        t->procs = c->num_gpus > 1 ? c->num_gpus : 0;
+        t->procs = devices_of(c) > 1 ? devices_of(c) : 0;
     if (c->num_shards == 1)
         return 0;
     t->nodes = c->num_shards;
@@ -294,9 +304,14 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
     const int devices = devices_of(c);
     TRY(check(c, a, e));
     TRY(personality_world(&w, (int)c->num_shards, devices, e));
-    if (c->batch % w.procs != 0)
+    if (w.procs % devices_of_model(c) != 0)
+        return err_set(e, ERR_USAGE, "--model_parallel over %d devices: expected an even number, half for each half",
+                       w.procs);
+    if (c->batch % (w.procs / devices_of_model(c)) != 0)
         return err_set(e, ERR_USAGE, "--batch_size %d over %d devices: Number of GPUs must divide batch size",
-                       (int)c->batch, w.procs);
+                       (int)c->batch, w.procs / devices_of_model(c));
+    if (c->model_parallel)
+        c->train.stages = 2;
     TRY(choose_model(c, a, e));
     TRY(choose_place(c, a, &w, e));
     choose_collectives(c, a, &w);

@@ -155,6 +155,15 @@ static bool passes_gradient(const struct op *op)
     return op->kind != OP_XENT_TOP && op->kind != OP_XENT_SUMS;
 }
 
+/* Is tensor t what the program, or a part of a model that it has, is there to make? */
+static bool is_result(const struct program *p, int t, int last)
+{
+    bool is = (p->nchunks == 0 || p->logits >= 0) && t == last; /* what a loss over parts leaves */
+    for (int c = 0; c < p->nchunks; c++)
+        is |= p->chunks[c].out == t;
+    return is;
+}
+
 /* Who is wanted, how often each tensor is read, and whether every result is used. */
 static int survey(struct walk *w, int nfwd, int last)
 {
@@ -182,9 +191,30 @@ static int survey(struct walk *w, int nfwd, int last)
             w->readers[p->logits]++;
     }
     for (int t = 0; t < p->ntensors; t++)
-        if (!w->readers[t] && t != last)
+        if (!w->readers[t] && !is_result(p, t, last))
             builder_fail(w->b, "nobody reads tensor '%s'", p->tensors[t].name);
     return w->b->err.code;
+}
+
+/* Forward ops [first, end), the last one first. */
+static void reverse_ops(struct walk *w, int first, int end)
+{
+    for (int f = end - 1; f >= first && !w->b->err.code; f--)
+        reverse_op(w, f);
+}
+
+/* Parts of a model, the last one first: each begins at the gradient of what it makes, which the caller fills. */
+static void reverse_chunks(struct walk *w)
+{
+    struct program *p = &w->b->p;
+    for (int k = p->nchunks - 1; k >= 0; k--) {
+        struct program_chunk *c = &p->chunks[k];
+        c->d_out = c->out >= 0 ? w->grad[c->out] = gradient_tensor(w, c->out, 0) : -1;
+        c->first_back = p->nops;
+        reverse_ops(w, c->first, c->end);
+        c->end_back = p->nops;
+        c->d_in = c->in >= 0 ? w->grad[c->in] : -1;
+    }
 }
 
 static int walk_back(struct builder *b)
@@ -197,7 +227,7 @@ static int walk_back(struct builder *b)
                      .parts = calloc(n, sizeof(int)),
                      .wanted = calloc(n, sizeof(bool))};
     int nfwd = p->nops, last = p->ops[nfwd - 1].out;
-    int root = p->logits >= 0 ? -1 : last; /* a loss starts the gradients itself */
+    int root = p->logits >= 0 || p->nchunks ? -1 : last; /* a loss starts the gradients itself */
     int rc = -ENOMEM;
     if (!w.grad || !w.readers || !w.parts || !w.wanted) {
         err_set(&b->err, rc, "no memory to differentiate a program");
@@ -208,8 +238,10 @@ static int walk_back(struct builder *b)
     TRY_GOTO(rc, survey(&w, nfwd, last), out);
     if (root >= 0)
         w.grad[root] = gradient_tensor(&w, root, 0);
-    for (int f = nfwd - 1; f >= 0 && !b->err.code; f--)
-        reverse_op(&w, f);
+    if (p->nchunks)
+        reverse_chunks(&w);
+    else
+        reverse_ops(&w, 0, nfwd);
     p->nfwd = nfwd;
     rc = b->err.code;
 out:

@@ -33,6 +33,9 @@ struct op *builder_op(struct builder *b, enum op_kind kind);
 int builder_param(struct builder *b, const char *layer, const char *suffix, enum param_role role, int ndim,
                   const int64_t *shape, enum param_init init, double init_scale);
 
+/* A copy of q, which another program has; index or -1. */
+int builder_add_param(struct builder *b, const struct param *q);
+
 /* The shape of tensor x; false after an error or for an id that does not exist. A copy: the array moves as it grows. */
 bool builder_source(struct builder *b, const char *name, int x, struct tensor *ret);
 

@@ -78,27 +78,34 @@ struct op *builder_op(struct builder *b, enum op_kind kind)
     return op;
 }
 
-int builder_param(struct builder *b, const char *layer, const char *suffix, enum param_role role, int ndim,
-                  const int64_t *shape, enum param_init init, double init_scale)
+int builder_add_param(struct builder *b, const struct param *q)
 {
     struct program *p = &b->p;
     if (b->err.code)
         return -1;
+    if (program_find_param(p, q->name) >= 0)
+        return builder_fail(b, "two parameters are called '%s'", q->name);
     if (ARRAY_GROW(p->params, b->cap_params, (size_t)p->nparams + 1, "params of a program", &b->err) < 0)
+        return -1;
+    p->params[p->nparams] = *q;
+    return p->nparams++;
+}
+
+int builder_param(struct builder *b, const char *layer, const char *suffix, enum param_role role, int ndim,
+                  const int64_t *shape, enum param_init init, double init_scale)
+{
+    if (b->err.code)
         return -1;
     struct param q = {
         .role = role, .ndim = ndim, .count = 1, .init = init, .init_scale = init_scale, .decay = role == PARAM_TRAIN};
     if (snprintf(q.name, sizeof q.name, "%s.%s", layer, suffix) >= (int)sizeof q.name)
         return builder_fail(b, "parameter name '%s.%s' is longer than %zu bytes", layer, suffix, sizeof q.name - 1);
-    if (program_find_param(p, q.name) >= 0)
-        return builder_fail(b, "two parameters are called '%s'", q.name);
     for (int i = 0; i < ndim; i++) {
         q.shape[i] = shape[i];
         if (__builtin_mul_overflow(q.count, (size_t)shape[i], &q.count) || q.count > SIZE_MAX / 64)
             return builder_fail(b, "parameter '%s' is too large", q.name);
     }
-    p->params[p->nparams] = q;
-    return p->nparams++;
+    return builder_add_param(b, &q);
 }
 
 struct program *program_create(const char *arch, int channels, int height, int width, const float *mean,

@@ -147,9 +147,20 @@ enum metric {
  * STOP, SAVE: ranks that want to stop, to save; BAD: samples that could not be decoded; NORM: of the reduced gradients,
  * ONE: 1, no sums. */
 
+/* One of the parts of a model that a program is, where it is not the whole (stages.h): ops of its own, forward
+ * [first, end) and backward [first_back, end_back), and what goes in and out. */
+struct program_chunk {
+    int first, end, first_back, end_back;
+    int in, out;     /* tensors that it is given, and makes; -1: it reads images; it has the loss */
+    int d_in, d_out; /* gradients of them: it makes the one and is given the other; -1: none */
+};
+enum { PROGRAM_CHUNKS_MAX = 8 };
+
 struct program {
     struct op *ops;
     int nops, nfwd; /* ops[0..nfwd) forward, the rest backward */
+    struct program_chunk chunks[PROGRAM_CHUNKS_MAX];
+    int nchunks; /* 0: the program is a whole model */
     struct tensor *tensors;
     int ntensors;
     struct param *params;

@@ -27,13 +27,14 @@
 struct metrics {
     int fd; /* O_APPEND */
     char *path;
+    int64_t last_step; /* metrics_last_step() */
 };
 
 /* What stays of a file. */
 struct cut {
     int64_t at;      /* bytes at the front that stay; -1: all */
     struct buf tail; /* lines behind them that stay */
-    double seconds;
+    double seconds, last_step;
 };
 
 /* Our own lines are written with these exact keys; within JSON strings the quote before the colon would be escaped. */
@@ -69,6 +70,8 @@ static int find_cut(const char *path, int64_t first_step, struct cut *c, struct 
             continue;
         }
         find_number(l->text, "\"seconds\":", &c->seconds);
+        if (known && strstr(l->text, "\"lr\":"))
+            c->last_step = step;
         if (c->at >= 0 && buf_printf(&c->tail, "%s\n", l->text) < 0) {
             rc = err_set(e, -ENOMEM, "no memory to cut %s back", path);
             break;
@@ -119,7 +122,7 @@ static int rewrite(int *fd, const char *path, const struct cut *c, struct err *e
     return 0;
 }
 
-static int cut_back(int *fd, const char *path, int64_t first_step, double *seconds, struct err *e)
+static int cut_back(int *fd, const char *path, int64_t first_step, struct cut *ret, struct err *e)
 {
     struct cut c = {.at = -1};
     int rc = find_cut(path, first_step, &c, e);
@@ -128,20 +131,21 @@ static int cut_back(int *fd, const char *path, int64_t first_step, double *secon
     else if (rc == 0 && c.at >= 0 && ftruncate(*fd, c.at) < 0)
         rc = err_errno(e, errno, "cut %s back", path);
     buf_free(&c.tail);
-    *seconds = c.seconds;
+    ret->seconds = c.seconds;
+    ret->last_step = c.last_step;
     return rc;
 }
 
 int metrics_open(struct metrics **ret, const char *path, int64_t first_step, double *ret_seconds, struct err *e)
 {
-    double seconds = 0;
+    struct cut kept = {.at = -1};
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
     if (fd < 0)
         return err_errno(e, errno, "open %s", path);
     struct stat st;
     int rc = fstat(fd, &st) < 0     ? err_errno(e, errno, "look at %s", path)
              : !S_ISREG(st.st_mode) ? err_set(e, -EINVAL, "%s is not a regular file", path)
-                                    : cut_back(&fd, path, first_step, &seconds, e);
+                                    : cut_back(&fd, path, first_step, &kept, e);
     struct metrics *m = rc == 0 ? calloc(1, sizeof *m) : NULL;
     if (rc == 0 && (!m || !(m->path = strdup(path))))
         rc = err_set(e, -ENOMEM, "no memory to open %s", path);
@@ -151,9 +155,15 @@ int metrics_open(struct metrics **ret, const char *path, int64_t first_step, dou
         return rc;
     }
     m->fd = fd;
+    m->last_step = (int64_t)kept.last_step;
     *ret = m;
-    *ret_seconds = seconds;
+    *ret_seconds = kept.seconds;
     return 0;
+}
+
+int64_t metrics_last_step(const struct metrics *m)
+{
+    return m->last_step;
 }
 
 void metrics_close(struct metrics *m)

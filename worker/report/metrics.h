@@ -23,6 +23,8 @@ struct metrics;
  * at step 0) are kept. *ret_seconds: "seconds" of the last line kept
  * that has it, 0 if none. */
 int metrics_open(struct metrics **ret, const char *path, int64_t first_step, double *ret_seconds, struct err *e);
+/* The last step of which a line was kept; 0: none. */
+int64_t metrics_last_step(const struct metrics *m);
 void metrics_close(struct metrics *m); /* NULL allowed */
 
 struct metrics_step {

@@ -8,29 +8,42 @@
 #include "worker/data/loader/loader.h"
 #include "worker/device/device.h"
 #include "worker/parallel/ownership.h"
+#include "worker/parallel/stage.h"
 #include "worker/program/program.h"
 #include "worker/state/divergence.h"
 #include "worker/state/state.h"
 
 enum { LOSS, TOP1, TOP5, COUNT, BAD, STOP, SUMS };
 
-static int one_batch(struct state *s, struct plan *plan, struct loader *l, struct eval_result *ret, struct err *e)
+/* The next batch goes through the plan, or this stage of it; *ret: what is counted here. */
+static int run_batch(const struct eval_options *o, struct loader_batch *batch, struct eval_result *ret, struct err *e)
 {
-    struct loader_batch batch;
+    struct state *s = o->state;
     double m[METRIC_N];
-    int64_t start = clock_ns();
-    TRY(loader_next(l, &batch, e)); /* images (n, H, W, C) u8, labels (n), weights (n) */
-    struct run_args run = {.batch = batch.b, .grad_scale = 1, .params_version = s->version};
-    int rc = s->device->ops->run(plan, &run, e);
-    loader_done(l, &batch);
-    TRY(rc);
+    TRY(o->stage ? stage_share_batch(o->stage, &batch->b, o->rows, e) : 0);
+    struct run_args run = {.batch = batch->b, .grad_scale = 1, .params_version = s->version};
+    TRY(o->stage ? stage_evaluate(o->stage, &run, e) : s->device->ops->run(o->plan, &run, e));
     TRY(state_get_metrics(s, m, e));
+    if (o->stage && o->stages->rank < o->stages->world - 1) /* others count */
+        m[METRIC_LOSS] = m[METRIC_TOP1] = m[METRIC_TOP5] = m[METRIC_COUNT] = 0;
     *ret = (struct eval_result){.loss = m[METRIC_LOSS],
                                 .top1 = m[METRIC_TOP1],
                                 .top5 = m[METRIC_TOP5],
                                 .count = m[METRIC_COUNT],
-                                .bad = (double)batch.bad,
-                                .seconds = (double)(clock_ns() - start) / 1e9};
+                                .bad = (double)batch->bad};
+    return 0;
+}
+
+static int one_batch(const struct eval_options *o, struct eval_result *ret, struct err *e)
+{
+    struct loader_batch batch = {0};
+    const int64_t start = clock_ns();
+    TRY(o->loader ? loader_next(o->loader, &batch, e) : 0); /* images (n, H, W, C) u8, labels (n), weights (n) */
+    int rc = run_batch(o, &batch, ret, e);
+    if (o->loader)
+        loader_done(o->loader, &batch);
+    TRY(rc);
+    ret->seconds = (double)(clock_ns() - start) / 1e9;
     return 0;
 }
 
@@ -44,34 +57,70 @@ static void add_sums(struct eval_result *to, const struct eval_result *r)
     to->seconds += r->seconds;
 }
 
-/* Ranks whose plans call one another run the same batches: where one wants to stop, all do. */
-static int agree_to_stop(const struct state *s, struct comm *c, bool *stop, struct err *e)
+enum { MEET_EVERY = 8 }; /* batches: each meeting empties the pipeline */
+
+/* Do ranks that call one another meet before batch i? */
+static bool meet_before(const struct eval_options *o, int64_t i)
+{
+    const struct state *s = o->state;
+    return o->stages ? i % MEET_EVERY == 0 : s->program->group > 1 || ownership_is_cut(s->own, OWNERSHIP_PARAMS);
+}
+
+/* They run the same batches: where one wants to stop, all do. */
+static int agree_to_stop(const struct eval_options *o, bool *stop, struct err *e)
 {
     int64_t any = *stop;
-    if (s->program->group == 1 && !ownership_is_cut(s->own, OWNERSHIP_PARAMS))
-        return 0;
-    TRY(c->ops->all_reduce(c, COMM_CONTROL, &any, 1, DT_I64, COMM_MAX, NULL, e));
+    TRY(o->comm->ops->all_reduce(o->comm, COMM_CONTROL, &any, 1, DT_I64, COMM_MAX, NULL, e));
     *stop = any > 0;
     return 0;
 }
 
-int evaluate(struct state *s, struct plan *plan, struct loader *l, int64_t steps, struct comm *c, bool (*stop)(void),
-             const struct eval_watch *watch, struct eval_result *ret, struct err *e)
+/* What the stages of this pipeline have counted since they met. */
+static int sum_of_stages(const struct eval_options *o, struct eval_result *r, struct err *e)
 {
-    struct eval_result all = {0}, now;
-    TRY(loader_seek(l, 0, 0, 1, e));
-    for (int64_t i = 0; i < steps; i++) {
-        bool over = stop();
-        TRY(agree_to_stop(s, c, &over, e));
+    double v[] = {r->loss, r->top1, r->top5, r->count, r->bad};
+    if (!o->stages)
+        return 0;
+    TRY(o->stages->ops->all_reduce(o->stages, COMM_CONTROL, v, sizeof v / sizeof *v, DT_F64, COMM_SUM, NULL, e));
+    *r = (struct eval_result){
+        .loss = v[0], .top1 = v[1], .top5 = v[2], .count = v[3], .bad = v[4], .seconds = r->seconds};
+    return 0;
+}
+
+/* *ret: sums of this rank's share; the same on all stages of a pipeline. */
+static int all_batches(const struct eval_options *o, struct eval_result *ret, struct err *e)
+{
+    struct eval_result some = {0}, now;
+    for (int64_t i = 0; i < o->steps; i++) {
+        bool over = meet_before(o, i) || !o->stages ? o->stop() : false;
+        TRY(meet_before(o, i) ? agree_to_stop(o, &over, e) : 0);
         if (over)
             break;
-        TRY(one_batch(s, plan, l, &now, e));
-        add_sums(&all, &now);
-        if (watch)
-            watch->batch(watch->ctx, i + 1, steps, &now, &all);
+        TRY(one_batch(o, &now, e));
+        add_sums(&some, &now);
+        if (o->stages && i < o->steps - 1 && !meet_before(o, i + 1))
+            continue;
+        TRY(sum_of_stages(o, &some, e));
+        add_sums(ret, &some);
+        if (o->watch)
+            o->watch->batch(o->watch->ctx, i + 1, o->steps, &some, ret);
+        some = (struct eval_result){0};
     }
-    double sums[SUMS] = {
-        [LOSS] = all.loss, [TOP1] = all.top1, [TOP5] = all.top5, [COUNT] = all.count, [BAD] = all.bad, [STOP] = stop()};
+    return 0;
+}
+
+int evaluate(const struct eval_options *o, struct eval_result *ret, struct err *e)
+{
+    struct eval_result all = {0};
+    struct comm *c = o->comm;
+    TRY(o->loader ? loader_seek(o->loader, 0, 0, 1, e) : 0);
+    TRY(all_batches(o, &all, e));
+    const bool counts = !o->stages || o->stages->rank == 0; /* all stages of a pipeline have its sums */
+    double sums[SUMS] = {[STOP] = o->stop()};
+    if (counts) {
+        sums[LOSS] = all.loss, sums[TOP1] = all.top1, sums[TOP5] = all.top5;
+        sums[COUNT] = all.count, sums[BAD] = all.bad;
+    }
     TRY(c->ops->all_reduce(c, COMM_CONTROL, sums, SUMS, DT_F64, COMM_SUM, NULL, e));
     *ret = (struct eval_result){.loss = sums[LOSS],
                                 .top1 = sums[TOP1],
@@ -80,5 +129,5 @@ int evaluate(struct state *s, struct plan *plan, struct loader *l, int64_t steps
                                 .bad = sums[BAD],
                                 .seconds = all.seconds,
                                 .stopped = sums[STOP] > 0};
-    return isfinite(ret->loss) ? 0 : divergence_of_weights(s, c, ret->loss / ret->count, e);
+    return isfinite(ret->loss) ? 0 : divergence_of_weights(o->state, c, ret->loss / ret->count, e);
 }

@@ -3,12 +3,14 @@
 #define CRUN_WORKER_EVAL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct comm;
 struct err;
 struct loader;
 struct plan;
+struct stage;
 struct state;
 
 struct eval_result {
@@ -25,8 +27,21 @@ struct eval_watch {
                   const struct eval_result *so_far);
 };
 
-/* plan: not training, of the loader's share. steps: of this loader's epoch. watch: NULL for nobody. All ranks. */
-int evaluate(struct state *s, struct plan *plan, struct loader *l, int64_t steps, struct comm *c, bool (*stop)(void),
-             const struct eval_watch *watch, struct eval_result *ret, struct err *e);
+struct eval_options {
+    struct state *state;
+    struct plan *plan;     /* not training, of the loader's share */
+    struct stage *stage;   /* instead of a plan: of a pipeline */
+    struct loader *loader; /* NULL: another stage loads */
+    size_t rows;           /* of a batch */
+    int64_t steps;         /* of the loader's epoch */
+    struct comm *comm;     /* of all ranks */
+    struct comm *stages;   /* of the pipeline; NULL: there is none */
+    bool (*stop)(void);
+    const struct eval_watch *watch; /* NULL: nobody */
+};
+
+/* All ranks. The stages of a pipeline tell one another what they have counted, and whether to stop, every few batches:
+ * the watch is called then. */
+int evaluate(const struct eval_options *o, struct eval_result *ret, struct err *e);
 
 #endif

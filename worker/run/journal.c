@@ -134,6 +134,11 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
     return rc;
 }
 
+bool journal_lacks(const struct journal *j, int64_t step)
+{
+    return j->metrics && metrics_last_step(j->metrics) < step;
+}
+
 void journal_close(struct journal *j)
 {
     if (j->lines)

@@ -47,6 +47,8 @@ void journal_close(struct journal *j);
 /* A file that cannot be written ends there, which is told once; the others and the lines for people go on. */
 void journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
                   double lr, double comm_wait);
+/* Does a file of steps, opened just now, end before this step? */
+bool journal_lacks(const struct journal *j, int64_t step);
 /* After an epoch; v NULL: it was not evaluated. */
 void journal_epoch(struct journal *j, const struct session *s, const struct position *at, const struct eval_result *v,
                    double lr);

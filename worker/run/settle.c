@@ -102,8 +102,7 @@ static int level(struct state *s, struct comm *c, const struct standing *all, in
 int settle(struct state *state, struct comm *c, bool *has, struct settled *s, struct err *e)
 {
     struct standing *all = calloc((size_t)c->world, sizeof *all);
-    const struct standing mine = {.updates = *has ? s->at.updates : -1,
-                                  .epoch = *has ? s->at.epoch : -1};
+    const struct standing mine = {.updates = *has ? s->at.updates : -1, .epoch = *has ? s->at.epoch : -1};
     int rc = all ? 0 : err_errno(e, ENOMEM, "settle on a step");
     if (rc == 0)
         rc = c->ops->all_gather(c, COMM_CONTROL, &mine, all, sizeof mine, NULL, e);

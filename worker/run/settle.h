@@ -8,6 +8,7 @@
 #include <stdbool.h>
 
 #include "worker/precision/loss_scale.h"
+#include "worker/run/step.h"
 #include "worker/snapshot/snapshot.h"
 
 struct comm;
@@ -18,6 +19,7 @@ struct settled {
     struct position at;
     struct loss_scale scale;
     double epoch_bad;
+    struct step_result last; /* that led to `at` */
 };
 
 /* All ranks, each with what it has: *has, and *s then. 1: *s and the state are those of the furthest; 0: nobody has any.

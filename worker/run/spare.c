@@ -25,7 +25,7 @@ int spare_is(const struct train_config *cfg, const struct env_contract *env, boo
 {
     struct layout l;
     const int world = (int)env->world_size;
-    TRY(layout_plan(&l, world, train_config_tensor(cfg, world), 1, 0, e));
+    TRY(layout_plan(&l, world, train_config_tensor(cfg, world), (int)cfg->stages, 0, e));
     *ret = layout_is_spare(&l, (int)env->rank);
     return 0;
 }
@@ -55,7 +55,7 @@ int spare_wait(const struct train_config *cfg, const struct env_contract *env, i
     TRY(meet_open(&meet, env, (int64_t)(cfg->comm_timeout * 1000), e));
     stop_ranks_have_met();
     log_info("layout", "rank %d is a spare: groups of %d ranks leave no place for it", (int)env->rank,
-             train_config_tensor(cfg, (int)env->world_size));
+             train_config_tensor(cfg, (int)env->world_size) * (int)cfg->stages);
     crun_phase(CRUN_PHASE_PAUSED);
     int rc = await_end(meet.store, ret_exit, e);
     meet_close(&meet, 0);

@@ -18,6 +18,7 @@
 #include "worker/device/device.h"
 #include "worker/optim/update.h"
 #include "worker/parallel/ddp.h"
+#include "worker/parallel/stage.h"
 #include "worker/program/program.h"
 #include "worker/run/trace.h"
 #include "worker/state/divergence.h"
@@ -38,25 +39,21 @@ static const float *weigh(const struct step *t, const struct batch *b)
     return t->weights;
 }
 
-/* Forward and backward, part after part; buckets leave as they fill in the last one. */
-static int run_parts(struct step *t, const struct loader_batch *batch, double grad_scale, struct err *e)
+/* Forward and backward, part after part; buckets leave as they fill in the last one. all: of all parts. */
+static int run_parts(struct step *t, const struct run_args *all, struct err *e)
 {
     const struct program *p = t->state->program;
     const size_t image = (size_t)p->channels * (size_t)p->height * (size_t)p->width, part = (size_t)t->part;
-    const float *weights = weigh(t, &batch->b);
     const bool each = ddp_each_part(t->ddp);
     for (int i = 0; i < t->parts; i++) {
         const bool last = i == t->parts - 1, reduced = last || each;
         const size_t first = (size_t)i * part;
-        struct run_args run = {.batch = {.images = batch->b.images + first * image,
-                                         .labels = batch->b.labels + first,
-                                         .weights = weights + first},
-                               .grad_scale = grad_scale,
-                               .smoothing = t->smoothing,
-                               .accumulate = i > 0 && !each,
-                               .params_version = t->state->version,
-                               .hooks = reduced ? ddp_hooks(t->ddp) : ddp_idle_hooks(t->ddp),
-                               .trace = trace_ops(t->trace)};
+        struct run_args run = *all;
+        run.batch = (struct batch){.images = all->batch.images + first * image,
+                                   .labels = all->batch.labels + first,
+                                   .weights = all->batch.weights + first};
+        run.accumulate = i > 0 && !each;
+        run.hooks = reduced ? ddp_hooks(t->ddp) : ddp_idle_hooks(t->ddp);
         ddp_begin(t->ddp, reduced);
         TRY(t->state->device->ops->run(t->plan, &run, e));
         if (!last)
@@ -65,6 +62,35 @@ static int run_parts(struct step *t, const struct loader_batch *batch, double gr
             TRY(ddp_keep(t->ddp, i == 0, false, e));
     }
     return 0;
+}
+
+static int run_batch(struct step *t, const struct batch *b, double grad_scale, struct err *e)
+{
+    const struct run_args all = {.batch = {.images = b->images, .labels = b->labels, .weights = weigh(t, b)},
+                                 .grad_scale = grad_scale,
+                                 .smoothing = t->smoothing,
+                                 .params_version = t->state->version,
+                                 .trace = trace_ops(t->trace)};
+    return t->stage ? stage_train(t->stage, &all, e) : run_parts(t, &all, e);
+}
+
+/* The next batch, here or from the stage that loads it. */
+static int next_batch(struct step *t, struct loader_batch *ret, struct err *e)
+{
+    *ret = (struct loader_batch){0};
+    TRY(t->loader ? loader_next(t->loader, ret, e) : 0); /* images (n, H, W, C) u8, labels (n), weights (n) */
+    if (t->stage && stage_share_batch(t->stage, &ret->b, (size_t)t->parts * (size_t)t->part, e) < 0)
+        return err_wrap(e, "labels of a step");
+    return 0;
+}
+
+/* What is counted on the last stage is for all. */
+static int share_metrics(struct step *t, struct err *e)
+{
+    double m[METRIC_N];
+    TRY(state_get_metrics(t->state, m, e));
+    TRY(stage_share_metrics(t->stage, m, e));
+    return state_set_metrics(t->state, m, e);
 }
 
 static int set_metric(struct step *t, int metric, double value, struct err *e)
@@ -86,11 +112,12 @@ static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w
     struct state *s = t->state;
     struct loader_batch batch;
     at->began = clock_ns();
-    TRY(loader_next(t->loader, &batch, e)); /* images (n, H, W, C) u8, labels (n), weights (n) */
+    TRY(next_batch(t, &batch, e));
     at->loaded = clock_ns();
     trace_span(t->trace, "data", "wait for the loader", at->began);
-    int rc = run_parts(t, &batch, grad_scale, e);
-    loader_done(t->loader, &batch);
+    int rc = run_batch(t, &batch.b, grad_scale, e);
+    if (t->loader)
+        loader_done(t->loader, &batch);
     TRY(rc);
     TRY(set_metric(t, METRIC_STOP, w.stop, e));
     if (t->saves_together)
@@ -100,6 +127,7 @@ static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w
     TRY(ddp_wait(t->ddp, e));
     if (t->parts > 1 && ddp_each_part(t->ddp))
         TRY(ddp_keep(t->ddp, false, true, e));
+    TRY(t->stage ? share_metrics(t, e) : 0);
     trace_span(t->trace, "collective", "wait for reductions", computed);
     if (t->optimizer->sum_losses)
         TRY(set_metric(t, METRIC_ONE, 1, e));

@@ -12,13 +12,15 @@ struct err;
 struct loader;
 struct optimizer;
 struct plan;
+struct stage;
 struct state;
 struct trace;
 
 struct step {
-    struct state *state; /* all borrowed */
-    struct loader *loader;
+    struct state *state;   /* all borrowed */
+    struct loader *loader; /* NULL: a stage before this one loads */
     struct plan *plan;
+    struct stage *stage; /* instead of a plan: this rank's stage of a pipeline; NULL: there is none */
     struct ddp *ddp;
     const struct optimizer *optimizer;
     const struct trace *trace; /* NULL: none */

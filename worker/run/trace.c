@@ -58,6 +58,27 @@ static void on_reduction(void *ctx, int bucket, bool own_thread, int64_t start_n
                                                        .end_ns = end_ns});
 }
 
+static void put_pass(const struct trace *t, const char *name, int64_t start_ns, int64_t end_ns)
+{
+    timeline_put(
+        t->timeline,
+        &(struct timeline_event){
+            .track = TIMELINE_TRAINING, .category = "pipeline", .name = name, .start_ns = start_ns, .end_ns = end_ns});
+}
+
+static void on_pass(void *ctx, const struct pipeline_action *a, int64_t waited_ns, int64_t start_ns, int64_t end_ns)
+{
+    const struct trace *t = ctx;
+    char name[64], chunk[24] = "";
+    if (!timeline_recording(t->timeline))
+        return;
+    if (a->chunk > 0)
+        snprintf(chunk, sizeof chunk, " of chunk %d", a->chunk);
+    snprintf(name, sizeof name, "%s %d%s", a->backward ? "backward" : "forward", a->micro_batch, chunk);
+    put_pass(t, "wait for a stage", start_ns - waited_ns, start_ns);
+    put_pass(t, name, start_ns, end_ns);
+}
+
 static int file_of(const struct session *s, const struct env_contract *env, char *out, size_t cap, struct err *e)
 {
     const struct train_config *c = s->cfg;
@@ -108,7 +129,10 @@ int trace_open(struct trace *t, const struct session *s, const struct env_contra
     t->last = first;
     t->tells = s->leads;
     t->first = w.first;
+    t->passes = (struct stage_watch){.ctx = t, .did = on_pass};
     ddp_set_watch(s->ddp, &t->reductions);
+    if (s->train_stage)
+        stage_set_watch(s->train_stage, &t->passes);
     return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "worker/device/device.h"
 #include "worker/parallel/ddp.h"
+#include "worker/parallel/stage.h"
 #include "worker/report/timeline.h"
 
 struct env_contract;
@@ -18,6 +19,7 @@ struct trace { /* all-zero: not open */
     const struct program *program;
     struct run_trace ops;
     struct ddp_watch reductions;
+    struct stage_watch passes;
     bool last;            /* of this node: closes the array */
     bool tells;           /* rank 0 */
     int64_t first, steps; /* of the window; begun so far */

@@ -44,6 +44,7 @@
 #include "worker/run/trace.h"
 #include "worker/session/hold.h"
 #include "worker/session/session.h"
+#include "worker/session/session_build.h"
 #include "worker/session/stop.h"
 #include "worker/snapshot/output_folder.h"
 #include "worker/snapshot/pretrained.h"
@@ -61,6 +62,7 @@ struct run {
     int64_t stop_at; /* ranks agreed to stop: at the latest after so many updates; 0: no */
     struct position at;
     bool has_state; /* what is in memory is of `at` */
+    struct step_result last_step;
     struct schedule schedule;
     struct step step;
     struct eval_result last; /* count 0: nothing evaluated yet */
@@ -123,9 +125,23 @@ static bool replicas_due(const struct run *r, const struct position *at)
     return r->cfg->check_replicas && at->updates % r->cfg->check_replicas == 0;
 }
 
+/* For status pages, of the step that is about to be told as finished. */
+static void tell_figures(const struct run *r, const struct step_result *res, double comm_wait)
+{
+    const int64_t here = r->at.epoch * r->s.steps_per_epoch + r->at.step;
+    crun_figure(CRUN_FIGURE_TOTAL_STEPS, (double)(r->at.updates + r->s.total_steps - here));
+    crun_figure(CRUN_FIGURE_WAIT_S, comm_wait * (double)res->total_ns / 1e9);
+    if (res->count <= 0 || res->total_ns <= 0)
+        return;
+    crun_figure(CRUN_FIGURE_IMAGES_PER_S, res->count * 1e9 / (double)res->total_ns);
+    crun_figure(CRUN_FIGURE_LOSS, res->loss / res->count);
+    crun_figure(CRUN_FIGURE_ACCURACY, res->top1 / res->count);
+}
+
 /* Everything that is kept about a step. comm_wait: the share of it that was spent waiting for collectives. */
 static void account(struct run *r, const struct step_result *res, double comm_wait)
 {
+    r->last_step = *res;
     r->at.updates++;
     r->at.step++;
     r->at.lr = res->lr;
@@ -138,10 +154,9 @@ static void account(struct run *r, const struct step_result *res, double comm_wa
     r->epoch_bad += res->bad;
     r->at.epoch_seconds += (double)res->total_ns / 1e9;
     r->at.seconds += (double)res->total_ns / 1e9;
+    tell_figures(r, res, comm_wait);
     crun_progress((uint64_t)r->at.updates);
     crun_phase(CRUN_PHASE_STEP);
-    if (res->count > 0 && res->total_ns > 0)
-        crun_metrics(res->count * 1e9 / (double)res->total_ns, res->loss / res->count);
     journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait);
     r->save_asked = res->save > 0;
     if (res->stop > 0 && r->stop_at == 0)
@@ -227,11 +242,22 @@ static int evaluate_test_set(struct run *r, struct eval_result *v, struct err *e
     crun_phase(CRUN_PHASE_EVALUATION);
     int64_t start = clock_ns();
     const struct eval_watch watch = journal_watch(&r->journal, &r->s);
-    TRY(evaluate(&r->s.state, r->s.test_plan, r->s.test_loader, r->s.test_steps, r->s.comm, leave_evaluation, &watch, v,
-                 e));
+    const struct eval_options how = {.state = &r->s.state,
+                                     .plan = r->s.test_plan,
+                                     .stage = r->s.test_stage,
+                                     .loader = r->s.test_loader,
+                                     .rows = session_part(&r->s, false),
+                                     .steps = r->s.test_steps,
+                                     .comm = r->s.comm,
+                                     .stages = r->s.test_stage ? r->s.groups[LAYOUT_STAGES] : NULL,
+                                     .stop = leave_evaluation,
+                                     .watch = &watch};
+    TRY(evaluate(&how, v, e));
     trace_long_span(&r->trace, "evaluation", "evaluation", start);
     if (!v->stopped && v->count == 0)
         return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
+    if (!v->stopped)
+        crun_figure(CRUN_FIGURE_EVAL_ACCURACY, v->top1 / v->count);
     crun_phase(CRUN_PHASE_STEP);
     return 0;
 }
@@ -312,10 +338,9 @@ static void next_epoch(struct position *at)
 
 static int loop(struct run *r, bool *ret_stop, struct err *e)
 {
-    if (!epoch_over(r))
-        TRY(loader_seek(r->s.train_loader, r->at.epoch, r->at.step, r->cfg->num_epochs, e));
-    else
-        TRY(loader_seek(r->s.train_loader, r->at.epoch + 1, 0, r->cfg->num_epochs, e));
+    const bool over = epoch_over(r);
+    if (r->s.train_loader)
+        TRY(loader_seek(r->s.train_loader, r->at.epoch + over, over ? 0 : r->at.step, r->cfg->num_epochs, e));
     for (;;) {
         if (epoch_over(r)) {
             TRY(end_epoch(r, ret_stop, e));
@@ -368,14 +393,16 @@ static int resume(struct run *r, struct err *e)
 static bool outlives_rounds(const struct run *r)
 {
     const struct session *s = &r->s;
-    return s->layout.tensor == 1 && s->layout.zero == 0 && !s->device->ops->async && !r->cfg->timeline &&
-           !r->cfg->mem_report && !r->cfg->evaluate;
+    return s->layout.tensor == 1 && s->layout.stages == 1 && s->layout.zero == 0 && !s->device->ops->async &&
+           !r->cfg->timeline && !r->cfg->mem_report && !r->cfg->evaluate;
 }
 
 /* Of a rank that has it, where this is a round after another one; else from a checkpoint. > 0: it was taken up. */
 static int take_up(struct run *r, const struct env_contract *env, bool *ret_settled, struct err *e)
 {
-    struct settled mine = {.at = r->at, .scale = r->s.state.loss_scale, .epoch_bad = r->epoch_bad};
+    struct settled mine = {
+        .at = r->at, .scale = r->s.state.loss_scale, .epoch_bad = r->epoch_bad, .last = r->last_step};
+    const double seconds = r->at.seconds;
     const bool is_first = env->round <= 0 || env->restart_count == 0; /* without crun ranks may count differently */
     *ret_settled = false;
     if (is_first || !outlives_rounds(r))
@@ -385,7 +412,9 @@ static int take_up(struct run *r, const struct env_contract *env, bool *ret_sett
         return rc < 0 ? rc : resume(r, e);
     *ret_settled = true;
     r->at = mine.at;
+    r->at.seconds = fmax(seconds, r->at.seconds); /* each rank has a clock of its own, and none goes back */
     r->epoch_bad = mine.epoch_bad;
+    r->last_step = mine.last;
     return 1;
 }
 
@@ -415,6 +444,7 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
     r->step = (struct step){.state = &r->s.state,
                             .loader = r->s.train_loader,
                             .plan = r->s.train_plan,
+                            .stage = r->s.train_stage,
                             .ddp = r->s.ddp,
                             .optimizer = &r->s.optimizer,
                             .trace = &r->trace,
@@ -461,6 +491,8 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
         journal_say(&r->journal, "%s step %lld (epoch %lld, step %lld of %lld)",
                     settled ? "goes on from" : "resumed from", (long long)r->at.updates, (long long)r->at.epoch + 1,
                     (long long)r->at.step, (long long)r->s.steps_per_epoch);
+    if (settled && journal_lacks(&r->journal, r->at.updates)) /* rank 0 was behind, or died before it told */
+        journal_step(&r->journal, &r->s, &r->at, &r->last_step, r->last_step.lr, 0);
     if (r->journal.active && loses_model(r))
         log_warn("train", "the model will not be saved: that takes --checkpoint-dir DIR");
     if (!r->started_ns)

@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/base/buf.h"
 #include "common/base/err.h"
 #include "worker/config/config.h"
 #include "worker/data/sets/dataset.h"
+#include "worker/parallel/stage.h"
 #include "worker/program/program.h"
 #include "worker/session/session_build.h"
 #include "worker/session/session_layout.h"
@@ -60,6 +62,7 @@ static int look_at(struct session *s, const struct forecast_rank *like, struct f
     if (like) {
         ret->memory.gathered = like->memory.gathered;
         ret->traffic.parameters = like->traffic.parameters;
+        ret->traffic.stages = like->traffic.stages;
         ret->memory.activations = like->memory.activations;
         ret->memory.weights = like->memory.weights;
         ret->memory.workspace = like->memory.workspace;
@@ -67,12 +70,13 @@ static int look_at(struct session *s, const struct forecast_rank *like, struct f
     return 0;
 }
 
-/* Ranks of one place in the tensor group have the same program; shares of a batch are equal but for the sampler that
- * gives each host records of its own. */
+/* Ranks of one stage and one place in the tensor group have the same program; shares of a batch are equal but for the
+ * sampler that gives each host records of its own. */
 static const struct forecast_rank *find_like(const struct forecast *f, int rank, const size_t *parts)
 {
+    const struct layout_place at = layout_place(&f->layout, rank);
     for (int r = 0; r < rank; r++)
-        if (f->ranks[r].place.tensor == layout_place(&f->layout, rank).tensor && parts[r] == parts[rank])
+        if (f->ranks[r].place.tensor == at.tensor && f->ranks[r].place.stage == at.stage && parts[r] == parts[rank])
             return &f->ranks[r];
     return NULL;
 }
@@ -83,6 +87,7 @@ static int one_rank(struct forecast *f, const struct opened *o, int rank, size_t
     begin(&s, o, rank);
     s.layout = f->layout;
     s.batch = layout_group(&s.layout, LAYOUT_BATCH, rank);
+    s.pipeline = train_config_pipeline(o->cfg);
     int rc = session_build_model(&s, e);
     if (rc == 0)
         rc = session_resolve_precision(&s, e);
@@ -106,6 +111,17 @@ static int all_ranks(struct forecast *f, const struct opened *o, struct err *e)
         rc = one_rank(f, o, rank, parts, e);
     free(parts);
     return rc;
+}
+
+static int describe_stages(struct forecast *f, const struct session *s, struct err *e)
+{
+    char text[STAGE_TEXT_MAX];
+    struct buf all = {0};
+    int rc = buf_addstr(&all, "");
+    for (int i = 0; i < s->layout.stages && s->layout.stages > 1 && rc == 0; i++)
+        rc = buf_printf(&all, "stage %d: %s\n", i, session_stage_text(s, i, text, sizeof text));
+    f->stages = all.data;
+    return rc < 0 ? err_errno(e, ENOMEM, "names of stages") : 0;
 }
 
 static void describe(struct forecast *f, struct session *s)
@@ -159,8 +175,9 @@ int forecast_make(struct forecast *ret, const struct train_config *cfg, int worl
     }
     if (rc == 0) {
         describe(ret, &o.first);
-        ret->parameters = count_parameters(o.first.program);
-        rc = all_ranks(ret, &o, e);
+        ret->parameters = count_parameters(o.first.whole);
+        rc = describe_stages(ret, &o.first, e);
+        rc = rc == 0 ? all_ranks(ret, &o, e) : rc;
     }
     session_close(&o.first);
     if (rc < 0)
@@ -171,5 +188,6 @@ int forecast_make(struct forecast *ret, const struct train_config *cfg, int worl
 void forecast_free(struct forecast *f)
 {
     free(f->ranks);
+    free(f->stages);
     *f = (struct forecast){0};
 }

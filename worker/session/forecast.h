@@ -25,6 +25,7 @@ struct forecast {
     int64_t steps;   /* of an epoch */
     size_t images;   /* of the training set */
     char device[160], precision[96];
+    char *stages; /* lines, "stage 0: conv1 to layer2.1.relu"; empty where there are none */
 };
 
 /* Of a run of `world` ranks, local_world of them on each host. Opens the data sets and the device as rank 0 would; a

@@ -6,15 +6,17 @@
 
 #include "worker/config/config.h"
 #include "worker/parallel/residency.h"
+#include "worker/parallel/stage.h"
 #include "worker/program/program.h"
 #include "worker/session/session_build.h"
 
-static void add_plan(const struct plan *pl, struct memory_report *r)
+static void add_plan(const struct plan *pl, const struct stage *g, struct memory_report *r)
 {
     struct plan_memory m = {0};
-    if (!pl || !pl->ops->plan_memory)
-        return;
-    pl->ops->plan_memory(pl, &m);
+    if (g)
+        stage_memory(g, &m);
+    else if (pl && pl->ops->plan_memory)
+        pl->ops->plan_memory(pl, &m);
     r->activations += (int64_t)m.activations;
     r->weights += (int64_t)m.weights;
     r->workspace += (int64_t)m.workspace;
@@ -38,11 +40,15 @@ static int64_t batch_bytes(const struct session *s, bool training)
     return (int64_t)loader_bytes(&o);
 }
 
+static size_t gathered(const struct residency *r, const struct stage *g)
+{
+    return g ? stage_gathered(g) : r ? residency_peak(r) : 0;
+}
+
 /* Training and evaluation take turns. */
 static int64_t gathered_bytes(const struct session *s)
 {
-    const size_t train = s->train_needs ? residency_peak(s->train_needs) : 0,
-                 test = s->test_needs ? residency_peak(s->test_needs) : 0;
+    const size_t train = gathered(s->train_needs, s->train_stage), test = gathered(s->test_needs, s->test_stage);
     return (int64_t)state_bytes(&s->state, train > test ? train : test);
 }
 
@@ -57,9 +63,10 @@ void memory_report(const struct session *s, struct memory_report *ret)
                                   .gradients = gradient_bytes(s),
                                   .optimizer = (int64_t)state_bytes(st, st->n_moments) * (st->second ? 2 : 1),
                                   .averages = st->ema_params ? params + stats : 0};
-    add_plan(s->train_plan, ret);
-    add_plan(s->test_plan, ret);
-    ret->batches = (s->cfg->evaluate ? 0 : batch_bytes(s, true)) + (s->test_set ? batch_bytes(s, false) : 0);
+    add_plan(s->train_plan, s->train_stage, ret);
+    add_plan(s->test_plan, s->test_stage, ret);
+    if (session_loads(s))
+        ret->batches = (s->cfg->evaluate ? 0 : batch_bytes(s, true)) + (s->test_set ? batch_bytes(s, false) : 0);
     if (s->device->ops->memory) {
         size_t now, peak;
         s->device->ops->memory(s->device, &now, &peak);

@@ -72,6 +72,8 @@ static int open_plan(struct session *s, bool training, struct err *e)
 static int open_loader(struct session *s, bool training, struct loader **loader, struct err *e)
 {
     const struct loader_options o = session_loader(s, training);
+    if (!session_loads(s))
+        return 0;
     if (*loader && s->loader_batch.index == s->batch.index && s->loader_batch.count == s->batch.count)
         return 0;
     loader_destroy(*loader);
@@ -126,7 +128,7 @@ static void identify(struct session *s)
                                              .train_images = (int64_t)s->train_set->n,
                                              .order = session_order(s, true),
                                              .evaluate = s->cfg->evaluate,
-                                             .program = s->program};
+                                             .program = s->whole};
 }
 
 /* A round that follows another of the same job: after a failure, or because nodes came or went. */
@@ -223,7 +225,10 @@ void session_close(struct session *s)
     ownership_finish(&s->own);
     if (s->device)
         s->device->ops->close(s->device);
-    program_destroy(s->program);
+    if (s->program != s->whole)
+        program_destroy(s->program);
+    program_destroy(s->whole);
+    free(s->cuts);
     dataset_close(s->test_set);
     dataset_close(s->train_set);
     optimizer_finish(&s->optimizer);
@@ -237,7 +242,7 @@ void session_banner(const struct session *s)
 {
     const struct train_config *cfg = s->cfg;
     int64_t batch = cfg->batch_size;
-    fprintf(stderr, "%s: %zu parameters, %d classes, %d x %d images\n", cfg->arch, program_trainable(s->program),
+    fprintf(stderr, "%s: %zu parameters, %d classes, %d x %d images\n", cfg->arch, program_trainable(s->whole),
             session_labels(s), (int)cfg->image_size, (int)cfg->image_size);
     fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, s->precision_text,
             s->threads, s->loader_threads);

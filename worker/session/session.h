@@ -14,6 +14,7 @@
 #include "worker/optim/update.h"
 #include "worker/parallel/layout.h"
 #include "worker/parallel/ownership.h"
+#include "worker/parallel/pipeline.h"
 #include "worker/precision/precision.h"
 #include "worker/session/memory.h"
 #include "worker/snapshot/snapshot.h"
@@ -26,6 +27,7 @@ struct env_contract;
 struct err;
 struct loader;
 struct program;
+struct stage;
 struct residency;
 struct train_config;
 
@@ -44,7 +46,10 @@ struct session {
     bool aside;          /* the checkpoint folder holds another run's: to be renamed before anything is written */
     int lock_fd;         /* of a rank that writes: holds the checkpoint folder for this run; -1: none */
     struct dataset *train_set, *test_set; /* test_set NULL: nothing to evaluate */
-    struct program *program;
+    struct program *program;              /* of this rank's stage, where there are stages */
+    struct program *whole;                /* of the model; the same where there are none */
+    struct pipeline pipeline;
+    int *cuts; /* ops of the whole that its parts from the second one on begin with */
     struct device *device;
     struct precision precision;
     enum dtype compute;
@@ -57,10 +62,11 @@ struct session {
     struct plan_group group;            /* what plans call over the tensor group, if there is one */
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;
+    struct stage *train_stage, *test_stage;     /* instead of plans, where there are stages */
     struct residency *train_needs, *test_needs; /* of their parameters, where these come and go; else NULL */
     int plan_batch[2];                          /* of test_plan, train_plan: what they were made for */
-    struct loader *train_loader, *test_loader;
-    struct layout_ranks loader_batch; /* whose shares they make */
+    struct loader *train_loader, *test_loader;  /* of the first stage */
+    struct layout_ranks loader_batch;           /* whose shares they make */
     struct optimizer optimizer;
     float *weights;  /* --ignore-index: step.weights; NULL: no class is ignored */
     int parts, part; /* of a step; samples that go through the model at once in training */

@@ -1,6 +1,8 @@
 #include "worker/session/session_build.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -9,7 +11,9 @@
 #include "worker/data/sets/dataset.h"
 #include "worker/model/model.h"
 #include "worker/parallel/residency.h"
+#include "worker/parallel/stage.h"
 #include "worker/program/program.h"
+#include "worker/program/stages.h"
 
 static struct input_options input_of(const struct session *s, bool training)
 {
@@ -85,6 +89,22 @@ static void normalization(const struct train_config *cfg, float mean[4], float s
         std[i] = (float)cfg->std.v[i % cfg->std.n];
 }
 
+/* This rank's stage of the model. */
+static int cut_model(struct session *s, struct err *e)
+{
+    const int stages = s->pipeline.stages, parts = stages * s->pipeline.chunks,
+              stage = layout_place(&s->layout, s->rank).stage;
+    s->cuts = calloc((size_t)parts, sizeof *s->cuts);
+    if (!s->cuts)
+        return err_errno(e, ENOMEM, "a model of %d parts", parts);
+    int rc = s->cfg->stage_cut ? stages_cut_at(s->whole, s->cfg->stage_cut, parts, s->cuts, e)
+                               : stages_cut(s->whole, parts, s->cuts, e);
+    if (rc == -EINVAL) /* the command line's fault */
+        return ERR_USAGE;
+    TRY(rc);
+    return stages_program(&s->program, s->whole, s->cuts, parts, stages, stage, e);
+}
+
 int session_build_model(struct session *s, struct err *e)
 {
     struct model_options o = {.arch = s->cfg->arch,
@@ -102,7 +122,11 @@ int session_build_model(struct session *s, struct err *e)
     if (s->layout.zero == 3)
         o.align = OWNERSHIP_ALIGN * (size_t)s->batch.count;
     normalization(s->cfg, o.mean, o.std);
-    return model_build(&s->program, &o, e);
+    TRY(model_build(&s->whole, &o, e));
+    if (s->layout.stages > 1)
+        return cut_model(s, e);
+    s->program = s->whole;
+    return 0;
 }
 
 static struct optimizer choose_optimizer(const struct train_config *c)
@@ -184,7 +208,8 @@ void session_describe_precision(struct session *s)
 int session_build_ownership(struct session *s, struct err *e)
 {
     const struct ownership_options pieces = {.elem_bytes = dtype_size(s->device->ops->real),
-                                             .bucket_bytes = (size_t)s->cfg->bucket_mb << 20};
+                                             .bucket_bytes = (size_t)s->cfg->bucket_mb << 20,
+                                             .whole_gradients = s->pipeline.chunks > 1};
     TRY(ownership_init(&s->own, &s->layout, s->rank, s->program, &pieces, e));
     s->saves_together = ownership_is_spread(&s->own);
     return optimizer_slice(&s->optimizer, s->program, &s->own, e);
@@ -196,6 +221,7 @@ struct state_options session_state(const struct session *s)
         .seed = (uint64_t)s->cfg->seed,
         .second = s->optimizer.rule == UPDATE_ADAM || s->optimizer.rule == UPDATE_ADAMW,
         .ema = s->cfg->ema > 0,
+        .whole = s->whole,
     };
 }
 
@@ -251,18 +277,38 @@ struct plan_options session_plan(const struct session *s, bool training)
                                  .group = s->layout.tensor > 1 ? &s->group : NULL};
 }
 
-/* Do parameters come and go? */
-static bool needs_parameters(const struct session *s)
+static int open_stage(struct session *s, bool training, bool forecast, struct err *e)
 {
-    return ownership_is_cut(&s->own, OWNERSHIP_PARAMS) && s->batch.count > 1;
+    const struct sampler order = session_order(s, training);
+    struct stage_options o = {.order = s->pipeline,
+                              .index = layout_place(&s->layout, s->rank).stage,
+                              .comm = forecast ? NULL : s->groups[LAYOUT_STAGES],
+                              .device = s->device,
+                              .program = s->program,
+                              .own = &s->own,
+                              .ddp = s->ddp,
+                              .plan = session_plan(s, training),
+                              .recompute = s->cfg->recompute && training};
+    o.order.micro_batches = training ? sampler_parts(&order) : 1;
+    o.plan.forecast = forecast;
+    if (training)
+        TRY(pipeline_check(&o.order, e)); /* a small data set has fewer of them */
+    return stage_open(training ? &s->train_stage : &s->test_stage, &o, e);
+}
+
+bool session_loads(const struct session *s)
+{
+    return layout_place(&s->layout, s->rank).stage == 0;
 }
 
 int session_open_plan(struct session *s, bool training, bool forecast, struct err *e)
 {
     struct plan_options o = session_plan(s, training);
     struct residency **needs = training ? &s->train_needs : &s->test_needs;
+    if (s->layout.stages > 1)
+        return open_stage(s, training, forecast, e);
     o.forecast = forecast;
-    if (needs_parameters(s)) {
+    if (ownership_gathers(&s->own)) {
         TRY(residency_create(needs, &s->own, s->ddp, o.params, state_bytes(&s->state, 1), e));
         o.needs = residency_needs(*needs);
     }
@@ -273,11 +319,14 @@ void session_close_plan(struct session *s, bool training)
 {
     struct plan **plan = training ? &s->train_plan : &s->test_plan;
     struct residency **needs = training ? &s->train_needs : &s->test_needs;
+    struct stage **stage = training ? &s->train_stage : &s->test_stage;
+    stage_close(*stage);
     if (*plan)
         s->device->ops->plan_close(*plan);
     residency_destroy(*needs);
     *plan = NULL;
     *needs = NULL;
+    *stage = NULL;
 }
 
 struct loader_options session_loader(const struct session *s, bool training)

@@ -24,7 +24,8 @@ struct state_options session_state(const struct session *s);
 struct sampler session_order(const struct session *s, bool training);
 size_t session_part(const struct session *s, bool training); /* samples that go through the model at once */
 struct plan_options session_plan(const struct session *s, bool training); /* over the arenas of s->state */
-/* train_plan or test_plan. forecast: it is never run, and needs no ddp. */
+bool session_loads(const struct session *s);                              /* images: the first stage does */
+/* train_plan or test_plan, or the stage of plans. forecast: it is never run, and needs no ddp. */
 int session_open_plan(struct session *s, bool training, bool forecast, struct err *e);
 void session_close_plan(struct session *s, bool training); /* if it is open */
 struct loader_options session_loader(const struct session *s, bool training);

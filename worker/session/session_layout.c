@@ -26,8 +26,10 @@ static void tell_useless(const struct session *s)
 
 int session_open_layout(struct session *s, int world, struct err *e)
 {
-    TRY(layout_plan(&s->layout, world, train_config_tensor(s->cfg, world), 1, train_config_zero(s->cfg), e));
+    TRY(layout_plan(&s->layout, world, train_config_tensor(s->cfg, world), (int)s->cfg->stages,
+                    train_config_zero(s->cfg), e));
     s->batch = layout_group(&s->layout, LAYOUT_BATCH, s->rank);
+    s->pipeline = train_config_pipeline(s->cfg);
     s->leads = s->rank == layout_writer(&s->layout);
     tell_useless(s);
     return 0;
@@ -66,8 +68,44 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
     return ddp_create(&s->ddp, s->groups, &s->own, s->state.reduce, p->n_reduce - p->n_train, s->state.real, &d, e);
 }
 
+/* "conv1 to layer2.1.relu": the layers of a part of the model. */
+static int part_text(const struct session *s, int part, char *out, size_t cap)
+{
+    const struct program *p = s->whole;
+    const int parts = s->pipeline.stages * s->pipeline.chunks;
+    const int first = part ? s->cuts[part - 1] : 0;
+    int last = part < parts - 1 ? s->cuts[part] - 1 : p->nfwd - 1;
+    while (p->ops[last].out < 0 || (part == parts - 1 && p->ops[last].out != p->logits))
+        last--;
+    return snprintf(out, cap, "%s to %s", p->tensors[p->ops[first].out].name, p->tensors[p->ops[last].out].name);
+}
+
+char *session_stage_text(const struct session *s, int stage, char *out, size_t cap)
+{
+    size_t at = 0;
+    for (int k = 0; k < s->pipeline.chunks && at < cap; k++) {
+        at += (size_t)snprintf(out + at, cap - at, "%s", k ? "; " : "");
+        if (at < cap)
+            at += (size_t)part_text(s, pipeline_part(&s->pipeline, stage, k), out + at, cap - at);
+    }
+    return out;
+}
+
+static void print_stages(const struct session *s)
+{
+    static const char *const names[] = {PIPELINE_KINDS(CHOICE_NAME)};
+    const struct pipeline *p = &s->pipeline;
+    char text[STAGE_TEXT_MAX];
+    fprintf(stderr, "pipeline: %d stages of %d rank%s, %d micro-batches, %s%s\n", p->stages, s->batch.count,
+            s->batch.count == 1 ? "" : "s", s->parts, names[p->kind], s->cfg->recompute ? ", recomputing" : "");
+    for (int i = 0; i < p->stages; i++)
+        fprintf(stderr, "stage %d: %s\n", i, session_stage_text(s, i, text, sizeof text));
+}
+
 void session_layout_banner(const struct session *s)
 {
+    if (s->layout.stages > 1)
+        print_stages(s);
     if (s->layout.tensor > 1)
         fprintf(stderr, "layout: groups of %d ranks that share the last layer, split over %s: %d; spare ranks: %d\n",
                 s->layout.tensor, s->cfg->model_parallel_dim == MODEL_PARALLEL_FEATURES ? "features" : "classes",

@@ -4,6 +4,7 @@
 #include "worker/device/half.h"
 #include "worker/parallel/ownership.h"
 #include "worker/parallel/residency.h"
+#include "worker/parallel/stage.h"
 #include "worker/program/program.h"
 #include "worker/session/session_build.h"
 
@@ -53,6 +54,17 @@ static void add_piece(const struct session *s, const struct ownership_piece *p, 
         add(&ret->parameters, once(n, (double)(p->end - p->first) * real));
 }
 
+struct gathering {
+    const struct session *s;
+    struct traffic *to;
+};
+
+static void add_gather(void *ctx, int piece)
+{
+    const struct gathering *g = ctx;
+    add_piece(g->s, &g->s->own.pieces[piece], g->to);
+}
+
 /* Once a step, what was updated; or wherever it is read. */
 static void add_parameters(const struct session *s, int parts, struct traffic *ret)
 {
@@ -62,6 +74,8 @@ static void add_parameters(const struct session *s, int parts, struct traffic *r
         add_piece(s, &s->own.pieces[k], ret);
     for (int k = 0; k < n * parts; k++)
         add_piece(s, &s->own.pieces[gathers[k % n]], ret);
+    if (s->train_stage)
+        stage_each_gather(s->train_stage, add_gather, &(struct gathering){s, ret});
 }
 
 /* --- operations of the program */
@@ -118,6 +132,10 @@ void traffic_of_step(const struct session *s, struct traffic *ret)
     add_parameters(s, parts, ret);
     for (int part = 0; part < parts; part++)
         add_operations(s, ret);
+    if (s->train_stage) {
+        const struct stage_traffic t = stage_traffic(s->train_stage);
+        ret->stages = (struct traffic_part){.calls = t.messages, .bytes = t.bytes};
+    }
 }
 
 int64_t traffic_bytes(const struct traffic *t)

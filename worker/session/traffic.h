@@ -13,7 +13,8 @@ struct session;
     X(gradients, "gradients") /* all-reduce, or reduce-scatter (ZeRO), with the statistics and metrics behind them */  \
     X(parameters, "parameters") /* all-gather of what was updated (ZeRO), or is read (ZeRO 3) */                       \
     X(layer, "split layer")     /* features, labels, maxima, sums: operations over the tensor group */                 \
-    X(statistics, "batch norm") /* --sync-bn */
+    X(statistics, "batch norm") /* --sync-bn */                                                                        \
+    X(stages, "other stages")   /* activations, gradients of them, labels */
 
 struct traffic_part {
     int64_t calls, bytes;

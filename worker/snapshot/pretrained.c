@@ -46,7 +46,7 @@ static int take_one(struct weights *w, const struct state *s, const struct ckpt_
         return 0;
     ckpt_tensor_shape(have, a, sizeof a);
     ckpt_tensor_shape(want, b, sizeof b);
-    if (!other_classes || !is_last_layer(s->program, want->name) || !same_shape(have, want, 1))
+    if (!other_classes || !is_last_layer(s->whole, want->name) || !same_shape(have, want, 1))
         return err_set(e, ERR_MISMATCH, "its tensor '%s' is %s instead of %s", want->name, a, b);
     log_warn("pretrained", "'%s' is %s for another number of classes and stays at its initial value, %s", want->name, a,
              b);

@@ -48,7 +48,7 @@ static void list_parts(const struct state *s, struct part out[PARTS])
 struct listed { /* while the list is made */
     struct ckpt_tensor t;
     struct part part;
-    const struct param *param;
+    const struct param *param; /* of the whole model */
 };
 
 static struct listed whole_tensor(const struct state *s, const struct part *part, const struct param *q)
@@ -74,7 +74,7 @@ static bool add_counter(const struct param *q, struct listed *l)
 /* parts [first, end), sorted by name; how many. */
 static size_t list_file(const struct state *s, const struct part *parts, int first, int end, struct listed *v)
 {
-    const struct program *p = s->program;
+    const struct program *p = s->whole;
     size_t n = 0;
     for (int k = first; k < end; k++)
         for (int i = 0; i < p->nparams && parts[k].arena; i++) {
@@ -180,12 +180,17 @@ static int add_statistic(struct slices *s, struct room *room, int tensor, const 
 
 static int fill(struct slices *s, const struct listed *v, struct err *e)
 {
+    const struct program *p = s->state->program;
     struct room room = {0};
     for (size_t i = 0; i < s->n; i++) {
-        s->tensors[i] = v[i].t;
-        s->kinds[i] = v[i].part.kind;
-        TRY(v[i].part.role == PARAM_TRAIN ? add_trained(s, &room, (int)i, &v[i], e)
-                                          : add_statistic(s, &room, (int)i, &v[i], e));
+        const int mine = program_find_param(p, v[i].param->name);
+        struct listed l = v[i];
+        s->tensors[i] = l.t;
+        s->kinds[i] = l.part.kind;
+        if (mine < 0)
+            continue; /* of another stage */
+        l.param = &p->params[mine];
+        TRY(l.part.role == PARAM_TRAIN ? add_trained(s, &room, (int)i, &l, e) : add_statistic(s, &room, (int)i, &l, e));
     }
     return 0;
 }
@@ -193,7 +198,7 @@ static int fill(struct slices *s, const struct listed *v, struct err *e)
 int slices_init(struct slices *s, struct state *state, struct err *e)
 {
     struct part parts[PARTS];
-    struct listed *v = calloc((size_t)state->program->nparams * 5 + 1, sizeof *v);
+    struct listed *v = calloc((size_t)state->whole->nparams * 5 + 1, sizeof *v);
     *s = (struct slices){.state = state};
     if (!v)
         return err_errno(e, ENOMEM, "tensors of a checkpoint");

@@ -59,30 +59,31 @@ static int param_finite(struct state *s, const struct place *w, const struct par
     return 0;
 }
 
-/* The first parameter of a role that is not finite; NULL if there is none. Where ranks have parts of their own only, all
+/* The first parameter of a role, in the model's order, that is not finite; NULL if there is none. Where ranks have parts of their own only, all
  * of them look and tell one another, over c. */
 static int first_bad(struct state *s, struct comm *c, struct place w, const char **ret, struct err *e)
 {
-    const struct program *p = s->program;
-    double *bad = calloc((size_t)p->nparams + 1, sizeof *bad);
-    int rc = bad ? 0 : err_errno(e, ENOMEM, "%d parameters", p->nparams);
+    const struct program *p = s->program, *whole = s->whole;
+    double *bad = calloc((size_t)whole->nparams + 1, sizeof *bad);
+    int rc = bad ? 0 : err_errno(e, ENOMEM, "%d parameters", whole->nparams);
     for (int i = 0; i < p->nparams && rc == 0; i++) {
         bool finite = true;
         rc = p->params[i].role == w.role ? param_finite(s, &w, &p->params[i], &finite, e) : 0;
-        bad[i] = !finite;
+        if (!finite)
+            bad[program_find_param(whole, p->params[i].name)] = 1;
     }
     if (rc == 0 && c && ownership_is_spread(s->own))
-        rc = c->ops->all_reduce(c, COMM_CONTROL, bad, (size_t)p->nparams, DT_F64, COMM_SUM, NULL, e);
+        rc = c->ops->all_reduce(c, COMM_CONTROL, bad, (size_t)whole->nparams, DT_F64, COMM_SUM, NULL, e);
     *ret = NULL;
-    for (int i = p->nparams - 1; i >= 0 && rc == 0; i--)
-        *ret = bad[i] > 0 ? p->params[i].name : *ret;
+    for (int i = whole->nparams - 1; i >= 0 && rc == 0; i--)
+        *ret = bad[i] > 0 ? whole->params[i].name : *ret;
     free(bad);
     return rc;
 }
 
 int divergence_error(struct state *s, struct ddp *d, double loss, struct err *e)
 {
-    struct comm *c = ddp_group(d, LAYOUT_BATCH);
+    struct comm *c = ddp_group(d, LAYOUT_ALL);
     char where[160] = "no tensor that is kept tells where";
     const char *gradient, *weight, *stat;
     TRY(first_bad(s, c, (struct place){s->reduce, 0, PARAM_TRAIN, true}, &gradient, e));

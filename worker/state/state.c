@@ -122,7 +122,7 @@ static int alloc_reduce(struct state *s, struct err *e)
 }
 
 static int measure(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
-                   struct err *e)
+                   const struct state_options *o, struct err *e)
 {
     if (ownership_is_cut(own, OWNERSHIP_PARAMS) && d->ops->async)
         return err_set(e, -ENOTSUP,
@@ -131,6 +131,7 @@ static int measure(struct state *s, struct device *d, const struct program *p, c
                        d->ops->name);
     *s = (struct state){.device = d,
                         .program = p,
+                        .whole = o->whole ? o->whole : p,
                         .own = own,
                         .real = d->ops->real,
                         .n_moments = ownership_elements(own, OWNERSHIP_MOMENTS),
@@ -142,7 +143,7 @@ static int measure(struct state *s, struct device *d, const struct program *p, c
 int state_forecast(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                    const struct state_options *o, struct err *e)
 {
-    TRY(measure(s, d, p, own, e));
+    TRY(measure(s, d, p, own, o, e));
     const size_t bytes = state_bytes(s, p->n_reduce);
     void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
@@ -157,7 +158,7 @@ int state_forecast(struct state *s, struct device *d, const struct program *p, c
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e)
 {
-    TRY(measure(s, d, p, own, e));
+    TRY(measure(s, d, p, own, o, e));
     const uint64_t seed = o->seed;
     int rc;
     TRY_GOTO(rc, alloc_params(s, &s->params, e), fail);
@@ -216,4 +217,11 @@ int state_set_metric(struct state *s, int metric, double value, struct err *e)
     double v[1];
     store_real(s->real, v, &value, 1);
     return s->device->ops->upload(s->device, state_metric(s, metric), v, state_bytes(s, 1), e);
+}
+
+int state_set_metrics(struct state *s, const double *v, struct err *e)
+{
+    double real[METRIC_N];
+    store_real(s->real, real, v, METRIC_N);
+    return s->device->ops->upload(s->device, state_metric(s, 0), real, state_bytes(s, METRIC_N), e);
 }

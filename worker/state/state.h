@@ -23,25 +23,27 @@ struct program;
 
 struct state {
     struct device *device;         /* borrowed */
-    const struct program *program; /* borrowed */
-    const struct ownership *own;   /* borrowed: what of the arenas this rank keeps and updates */
-    enum dtype real;               /* of all arenas */
-    void *params;                  /* (n_train); where parameters are cut, memory is there for what this rank owns */
-    void *momentum;                /* (n_moments) */
-    void *second;                  /* (n_moments), Adam's second moments, or NULL */
-    size_t n_moments;              /* elements: ownership_elements() */
-    void *ema_params, *ema_stats;  /* (n_train), as params, (n_stats): moving averages of both, or NULL */
-    void *norm;                    /* METRIC_NORM of reduce: goes where the metrics go */
-    void *stats;                   /* (n_stats) */
-    void *reduce;                  /* (n_reduce) */
-    size_t reserved;               /* bytes of address space that all arenas share (a forecast); else 0 */
-    struct loss_scale loss_scale;  /* 1 from state_init() on; the run says what it wants, a checkpoint what it was */
-    uint64_t version;              /* grows whenever params or stats change: run_args.params_version */
+    const struct program *program; /* borrowed: of this rank's stage */
+    const struct program *whole;  /* borrowed: of the model that it is a stage of; the same where there are no stages */
+    const struct ownership *own;  /* borrowed: what of the arenas this rank keeps and updates */
+    enum dtype real;              /* of all arenas */
+    void *params;                 /* (n_train); where parameters are cut, memory is there for what this rank owns */
+    void *momentum;               /* (n_moments) */
+    void *second;                 /* (n_moments), Adam's second moments, or NULL */
+    size_t n_moments;             /* elements: ownership_elements() */
+    void *ema_params, *ema_stats; /* (n_train), as params, (n_stats): moving averages of both, or NULL */
+    void *norm;                   /* METRIC_NORM of reduce: goes where the metrics go */
+    void *stats;                  /* (n_stats) */
+    void *reduce;                 /* (n_reduce) */
+    size_t reserved;              /* bytes of address space that all arenas share (a forecast); else 0 */
+    struct loss_scale loss_scale; /* 1 from state_init() on; the run says what it wants, a checkpoint what it was */
+    uint64_t version;             /* grows whenever params or stats change: run_args.params_version */
 };
 
 struct state_options {
     uint64_t seed;
-    bool second, ema; /* which optional arenas there are */
+    bool second, ema;            /* which optional arenas there are */
+    const struct program *whole; /* NULL: the program is the whole model */
 };
 
 /* Allocate what `own` says this rank keeps and fill it with the initial values of `seed`; moments are 0, averages equal
@@ -65,5 +67,6 @@ void *state_metric(const struct state *s, int metric);
 /* Metrics of the reduce arena (METRIC_N doubles) to and from the host. */
 int state_get_metrics(struct state *s, double *out, struct err *e);
 int state_set_metric(struct state *s, int metric, double value, struct err *e);
+int state_set_metrics(struct state *s, const double *v, struct err *e);
 
 #endif

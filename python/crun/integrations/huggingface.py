@@ -45,7 +45,7 @@ class CrunCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.rate.add(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
-        crun.report(state.global_step)
+        crun.report(state.global_step, total_steps=state.max_steps if state.max_steps > 0 else None)
         if self.under_crun and state.global_step % self.agree_every == 0 and any_rank(crun.stopping(), args.device):
             self.stops = control.should_save = control.should_training_stop = True
         if control.should_save:
@@ -61,8 +61,10 @@ class CrunCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         crun.phase("evaluation")
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Optional[Dict[str, float]] = None, **kwargs: Any) -> None:
         crun.phase("step")
+        if metrics and state.global_step > 0:
+            crun.report(state.global_step, eval_accuracy=metrics.get("eval_accuracy"))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         crun.phase("closing")

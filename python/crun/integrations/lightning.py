@@ -8,6 +8,7 @@
 """
 from __future__ import annotations
 
+import math
 import os
 from typing import Any, Optional
 
@@ -43,6 +44,7 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
         self.checkpoint, self.agree_every = checkpoint, agree_every
         self.rate = Rate()
         self.under_crun = False
+        self.total_steps: Optional[int] = None
 
     def resume_from(self) -> Optional[str]:
         """For fit(ckpt_path=…): the checkpoint of a job that was stopped, if there is one."""
@@ -51,6 +53,8 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self.under_crun = crun.on_preemption()
         crun.phase("starting")
+        last = getattr(trainer, "estimated_stepping_batches", None)  # infinite where only time ends it
+        self.total_steps = int(last) if last is not None and math.isfinite(last) and last > 0 else None
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step > 0:
@@ -63,7 +67,7 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
             value = outputs.get("loss") if isinstance(outputs, dict) else outputs
             loss = None if value is None else float(value)
             rate = self.rate.take()
-        crun.report(trainer.global_step, loss=loss, images_per_s=rate)
+        crun.report(trainer.global_step, loss=loss, images_per_s=rate, total_steps=self.total_steps)
         if self.under_crun and (batch_idx + 1) % self.agree_every == 0 and trainer.strategy.reduce_boolean_decision(crun.stopping(), all=False):
             with crun.phase("checkpoint"):
                 trainer.save_checkpoint(self.checkpoint)

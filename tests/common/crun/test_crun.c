@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -126,6 +127,21 @@ static void metrics_are_told_as_they_are(void **state)
     crun_metrics(310.25, 2.5e-7);
     assert_int_equal(page->has_metrics, 1);
     assert_true(crun_page_real(&page->images_per_s) == 310.25 && crun_page_real(&page->loss) == 2.5e-7);
+    crun_finish();
+}
+
+static void figures_are_told_one_by_one_and_waits_add_up(void **state)
+{
+    assert_int_equal(crun_init(&info), 0);
+    crun_figure(CRUN_FIGURE_ACCURACY, 0.75);
+    crun_figure(CRUN_FIGURE_LOSS, NAN);
+    crun_figure((enum crun_figure)99, 1);
+    assert_int_equal(page->told, 1u << CRUN_FIGURE_ACCURACY);
+    assert_true(crun_page_real(&page->figure[CRUN_FIGURE_ACCURACY]) == 0.75);
+    crun_figure(CRUN_FIGURE_WAIT_S, 0.25);
+    crun_figure(CRUN_FIGURE_WAIT_S, 0.5);
+    assert_int_equal(page->wait_ns, 750000000);
+    assert_int_equal(page->has_metrics, 0);
     crun_finish();
 }
 
@@ -575,7 +591,7 @@ static void the_shared_library_exports_the_api_only(void **state)
         "crun_init",         "crun_finish",  "crun_progress",  "crun_stop_reason", "crun_stop_reason_name",
         "crun_record_error", "crun_metrics", "crun_phase",     "crun_phase_name",  "crun_catch_crashes",
         "crun_set",          "crun_get",     "crun_add",       "crun_delete",      "crun_barrier",
-        "crun_stay",         "crun_wake_fd", "crun_wait_hold", "crun_next_round"};
+        "crun_stay",         "crun_wake_fd", "crun_wait_hold", "crun_next_round",  "crun_figure"};
     for (size_t i = 0; i < sizeof api / sizeof *api; i++)
         assert_non_null(dlsym(lib, api[i]));
     assert_null(dlsym(lib, "env_contract_read"));
@@ -593,6 +609,7 @@ int main(void)
         cmocka_unit_test(the_environment_is_handed_over),
         WITH_PAGE(progress_is_seen_and_the_first_one_wakes_the_launcher),
         WITH_PAGE(metrics_are_told_as_they_are),
+        WITH_PAGE(figures_are_told_one_by_one_and_waits_add_up),
         WITH_PAGE(stop_reasons_arrive_and_have_names),
         WITH_PAGE(the_first_error_is_recorded_in_page_and_file),
         WITH_PAGE(descriptors_are_not_inherited_further),

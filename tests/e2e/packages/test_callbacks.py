@@ -76,7 +76,7 @@ from crun.integrations.huggingface import CrunCallback, any_rank
 assert any_rank(True, None) and not any_rank(False, None)
 callback = CrunCallback(agree_every=2)
 args = types.SimpleNamespace(train_batch_size=8, gradient_accumulation_steps=2, world_size=1, device=None)
-state, control = types.SimpleNamespace(global_step=0), types.SimpleNamespace(should_save=False, should_training_stop=False)
+state, control = types.SimpleNamespace(global_step=0, max_steps=int(sys.argv[1])), types.SimpleNamespace(should_save=False, should_training_stop=False)
 
 callback.on_train_begin(args, state, control)
 for i in range(int(sys.argv[1])):

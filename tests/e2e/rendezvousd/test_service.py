@@ -169,6 +169,7 @@ def samples(text):
 
 
 def test_http_tells_health_metrics_and_jobs(tokens):
+    alice = {"Authorization": "Bearer " + ALICE[1]}
     with Daemon("--http-port", "0", "--token-file", tokens) as d, Client(d.port) as c:
         assert get(d.http + "/healthz")[::2] == (200, "ok\n")
         assert get(d.http + "/readyz")[::2] == (200, "ready\n")
@@ -181,15 +182,15 @@ def test_http_tells_health_metrics_and_jobs(tokens):
         m = samples(get(d.http + "/metrics")[2])
         assert m["rendezvousd_authentications_total"] == 1 and m["rendezvousd_unauthenticated_connections"] == 0
         assert m["rendezvousd_jobs"] == 1 and m["rendezvousd_joins_total"] == 1 and m["process_resident_memory_bytes"] > 1e6
-        status, headers, text = get(d.http + "/api/jobs")
+        status, headers, text = get(d.http + "/api/jobs", alice)
         j = json.loads(text)
         assert status == 200 and headers["Content-Type"] == "application/json"
         assert j["now_ms"] > 0 and j["jobs"][0]["run"] == "j1" and j["jobs"][0]["principal"] == "alice"
-        one = json.loads(get(d.http + "/api/jobs?run=j1")[2])
+        one = json.loads(get(d.http + "/api/jobs?run=j1", alice)[2])
         assert one["run"] == "j1" and one["node_count"] == len(one["nodes"]) == 1
-        one = json.loads(get(d.http + "/api/jobs?run=j1&from=1")[2])
+        one = json.loads(get(d.http + "/api/jobs?run=j1&from=1", alice)[2])
         assert one["node_count"] == 1 and one["nodes"] == []
-        assert get(d.http + "/api/jobs?run=j2")[0] == 404 and get(d.http + "/api/jobs?from=1")[0] == get(d.http + "/api/jobs?run=j1&from=x")[0] == 400
+        assert get(d.http + "/api/jobs?run=j2", alice)[0] == 404 and get(d.http + "/api/jobs?from=1", alice)[0] == get(d.http + "/api/jobs?run=j1&from=x", alice)[0] == 400
         status, headers, text = get(d.http + "/")
         assert status == 200 and text.startswith("<!doctype html>") and "default-src 'none'" in headers["Content-Security-Policy"]
         assert not re.search(r"""(src|href)=["']?(https?:|//)""", text)  # nothing from elsewhere
@@ -308,9 +309,12 @@ def test_readiness_ends_before_the_daemon_does():
         assert seen == {200, 503}
 
 
-def test_the_page_on_operating_names_every_metric(tokens):
+def test_the_page_on_operating_names_every_metric():
     page = (ROOT / "docs" / "operating.md").read_text()
-    with Daemon("--http-port", "0", "--token-file", tokens) as d:
+    with Daemon("--http-port", "0") as d, Client(d.port) as c:
+        c("RDZV.JOIN", "j1", "n1", "slots=2", "v=1", "nnodes=1:1", "max_restarts=3", "silence=600000")
+        for step in (1, 2):
+            c("RDZV.REPORT", "j1", "n1", f"step={step}", "loss=1", "accuracy=1", "eval_accuracy=1", "images_per_s=1", "total_steps=9", "base=0", "steps=1,1", "step_ms=1,1")
         told = {name.split("{")[0] for name in samples(get(d.http + "/metrics")[2])}
     assert told == set(re.findall(r"`((?:rendezvousd|process)_[a-z_]+)`", page.split("| metric |")[1].split("\nWorth an alert")[0]))
 

@@ -19,7 +19,8 @@ SMALL = ["--arch", "convnet", "--num-channels", 1]
 SHARED = [*SMALL, "--model-parallel-size", 2, "--model-parallel-dim", 1]  # four ranks are 2 x 2
 MODELS = {"small": (28, SMALL), "cut": (28, [*SMALL, "--zero", 1]), "resnet18": (32, ["--arch", "resnet18"]),
           "2x2": (28, SHARED), "2x2-zero-1": (28, [*SHARED, "--zero", 1]), "2x2-zero-2": (28, [*SHARED, "--zero", 2]),
-          "zero-3": (32, ["--arch", "resnet18", "--zero", 3]), "2x2-zero-3": (28, [*SHARED, "--fsdp"])}
+          "zero-3": (32, ["--arch", "resnet18", "--zero", 3]), "2x2-zero-3": (28, [*SHARED, "--fsdp"]),
+          "2x2-stages": (28, [*SMALL, "--stages", 2, "--microbatches", 4])}
 
 
 def command(model, world, run_id, out, data):
@@ -134,7 +135,7 @@ def kill_at(job, run_id, rank, moment):
     return done
 
 
-LAYOUTS = [pytest.param(model, 4, 1, id=model) for model in ("2x2", "2x2-zero-1", "2x2-zero-2", "2x2-zero-3")] + [pytest.param("zero-3", 3, 1, id="3-zero-3")]
+LAYOUTS = [pytest.param(model, 4, 1, id=model) for model in ("2x2", "2x2-zero-1", "2x2-zero-2", "2x2-zero-3", "2x2-stages")] + [pytest.param("zero-3", 3, 1, id="3-zero-3")]
 
 
 @pytest.mark.long

@@ -31,8 +31,11 @@ def report(tmp_path, ranks, *args):
 # The held memory is above the plan by what no plan counts: stacks, compiled kernels, scratch of Gloo's ring.
 @pytest.mark.parametrize("ranks, args", [
     (2, []), (2, ["--zero", 1, "--optimizer", "adam", "--ema", 0.9]), (3, ["--zero", 2, "--accumulate", 2]), (2, ["--zero", 3, "--accumulate", 2]),
+    (2, ["--stages", 2, "--microbatches", 4]), (4, ["--stages", 2, "--microbatches", 4, "--schedule", "gpipe", "--recompute", "--zero", 1]),
+    (4, ["--stages", 2, "--microbatches", 4, "--zero", 3]),
     (4, [*SPLIT, 1, "--zero", 1, "--sync-bn"]), (2, [*SPLIT, 0, "--accumulate", 2]), (2, [*SPLIT, 1, "--amp", "bf16", "--allreduce-dtype", "bf16"])],
-    ids=["plain", "zero 1, adam, averages", "zero 2, parts", "zero 3, parts", "classes, zero 1, sync bn", "features, parts", "classes, halves"])
+    ids=["plain", "zero 1, adam, averages", "zero 2, parts", "zero 3, parts", "stages", "stages, recomputing", "stages, zero 3", "classes, zero 1, sync bn", "features, parts",
+         "classes, halves"])
 def test_a_run_is_as_planned(tmp_path, ranks, args):
     planned = plan(*args, "--world-size", ranks)["ranks"]
     for k, there in zip(planned, report(tmp_path, ranks, *args), strict=True):
@@ -97,7 +100,7 @@ def test_groups_are_named():
                  "tensor groups: 0 1; 2 3", "rank 0,2", "rank 1,3"):  # 501 classes, and 500
         assert line in p.stdout.splitlines(), p.stdout
     groups = plan(*SPLIT, 1, "--world-size", 4)["groups"]
-    assert groups == {"batch": [[0, 1, 2, 3]], "data": [[0, 2], [1, 3]], "tensor": [[0, 1], [2, 3]]}
+    assert groups == {"batch": [[0, 1, 2, 3]], "data": [[0, 2], [1, 3]], "tensor": [[0, 1], [2, 3]], "stage": [[0], [1], [2], [3]]}
 
 
 @pytest.mark.parametrize("args, says", [

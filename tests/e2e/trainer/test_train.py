@@ -139,7 +139,7 @@ def test_max_time_stops_in_good_order(data, tmp_path, launcher):
 
 def test_a_restart_goes_on_without_being_told_to_resume(data, tmp_path):
     run_id = f"restart-{os.getpid()}"
-    args = [CRUN, "--standalone", "--nproc_per_node", 2, "--max-restarts", 1, "--run-id", run_id,
+    args = [CRUN, "--standalone", "--nproc_per_node", 2, "--max-restarts", 1, "--recovery", "restart", "--run-id", run_id,
             *small(data, "--print-freq", 1, "--checkpoint-every", 2, "--checkpoint-sync", out=tmp_path, epochs=4)]
     slow_end = faulty_disk(fsync_ms=1000, only="step-00000020.")  # a late kill still finds the job
     p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=slow_end)

@@ -1,4 +1,4 @@
-"""A rank of the trainer that stands still: noticed by its learned time, stacks saved, the job goes on from its checkpoint."""
+"""A rank of the trainer that stands still: noticed by its learned time, stacks saved, the others go on, and lose no step."""
 import ctypes
 import os
 import re
@@ -86,7 +86,7 @@ def test_a_stopped_rank_is_noticed_and_the_job_goes_on(shapes, tmp_path):
         p.kill()
         reader.join(20)
     assert re.search(r"rank 2 has stood at step \d+ for [\d.]+ s, stopped by a signal", text()), text()
-    assert "restart 1/1 (rank 2 hung" in text() and "resumed from step" in text(), text()
+    assert "restart 1/1 (rank 2 hung" in text() and "goes on from step" in text(), text()
     assert at - begun < 1.5 * (3 * p99 + 1) + 1  # for a busy machine; the figure above is the measurement
     saved = list((tmp_path / "logs").glob("*/round-1/hang-rank-*.txt"))
     assert len(saved) == RANKS

@@ -11,7 +11,7 @@
 
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
-#include "launcher/agent/agent.h"
+#include "launcher/agent/machine/agent.h"
 #include "launcher/config/stops.h"
 
 #define SLOTS 3

@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "launcher/agent/farewell.h"
+#include "launcher/agent/machine/farewell.h"
 
 #define AGAIN "; start it again to go on (exit code 75)"
 

@@ -1,7 +1,9 @@
 /* Stands before NVIDIA's library in tests: three GPUs below one host bridge, the first two joined by two NVLinks. */
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "launcher/place/nvml_lib.h"
 
@@ -52,6 +54,22 @@ int nvmlDeviceGetPciInfo_v3(nvml_device d, struct nvml_pci *ret)
 {
     memset(ret, 0, sizeof *ret);
     snprintf(ret->bus_id, sizeof ret->bus_id, "0000FFFF:%02X:00.0", 0xfa + index_of(d));
+    return NVML_SUCCESS;
+}
+
+int nvmlDeviceGetUtilizationRates(nvml_device d, struct nvml_utilization *ret)
+{
+    *ret = (struct nvml_utilization){.gpu = 90 + (unsigned)index_of(d), .memory = 40};
+    return NVML_SUCCESS;
+}
+
+/* FAKE_NVML_HANGS: a driver that does not answer any more. */
+int nvmlDeviceGetMemoryInfo(nvml_device d, struct nvml_memory *ret)
+{
+    if (getenv("FAKE_NVML_HANGS"))
+        for (;;)
+            pause();
+    *ret = (struct nvml_memory){.total = 80ull << 30, .free = 60ull << 30, .used = 20ull << 30};
     return NVML_SUCCESS;
 }
 

@@ -760,29 +760,6 @@ static void group_rank_0_counts_for_itself(void **state)
 
 /* --- addresses */
 
-static void an_endpoint_is_read_or_refused(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text, *host, *port;
-    } good[] = {{"a:1", "a", "1"},
-                {"10.0.0.5:29400", "10.0.0.5", "29400"},
-                {"[::1]:7", "::1", "7"},
-                {"[fe80::1]", "fe80::1", "29400"},
-                {"head", "head", "29400"}};
-    static const char *const bad[] = {"", ":1", "a:", "a:0", "a:65536", "a:x", "::1", "[::1", "[::1]7", "[]:1"};
-    struct endpoint to;
-    struct err e;
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        assert_int_equal(endpoint_parse(&to, good[i].text, 29400, &e), 0);
-        assert_string_equal(to.host, good[i].host);
-        assert_string_equal(to.port, good[i].port);
-    }
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        if (endpoint_parse(&to, bad[i], 29400, &e) != ERR_USAGE)
-            fail_msg("'%s' is taken", bad[i]);
-}
-
 static void a_name_with_two_families_is_tried_in_both(void **state)
 {
     (void)state;
@@ -871,7 +848,6 @@ int main(int argc, char **argv)
         CASE(a_daemon_that_does_not_answer_is_not_proved_gone),
         CASE(the_grace_for_a_daemon_ends),
         CASE(group_rank_0_counts_for_itself),
-        CASE(an_endpoint_is_read_or_refused),
         CASE(a_name_with_two_families_is_tried_in_both),
         CASE(ipv6_works),
         CASE(a_name_that_nobody_knows_is_said),

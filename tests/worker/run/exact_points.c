@@ -2,8 +2,8 @@
 
 #include <stdio.h>
 
-static const int sizes[AXES] = {6, 4, 2, 4, 3, 4, 2, 6, 2, 2};
-static const int worlds[] = {1, 2, 3, 4, 6, 8}, tensors[] = {1, 2, 3, 4};
+static const int sizes[AXES] = {6, 4, 2, 4, 4, 4, 2, 6, 2, 2, 3, 3, 2};
+static const int worlds[] = {1, 2, 3, 4, 6, 8}, tensors[] = {1, 2, 3, 4}, stages[] = {1, 2, 4};
 enum { VALUES_MAX = 6, CANDIDATES = 400 };
 
 int point_world(const struct point *p)
@@ -21,6 +21,12 @@ int point_parts(const struct point *p)
     return p->at[PARTS] + 1;
 }
 
+struct pipeline point_pipeline(const struct point *p)
+{
+    const enum pipeline_kind kind = (enum pipeline_kind)p->at[SCHEDULE];
+    return (struct pipeline){kind, stages[p->at[STAGES]], point_parts(p), kind == PIPELINE_INTERLEAVED ? 2 : 1};
+}
+
 bool point_own_statistics(const struct point *p)
 {
     return !p->at[SYNC];
@@ -28,8 +34,13 @@ bool point_own_statistics(const struct point *p)
 
 static bool goes_together(const struct point *p)
 {
-    const int w = point_world(p), t = point_tensor(p);
-    return w % t == 0 && (t > 1 || p->at[SPLIT] == 0) && (p->at[HALF] == FULL || point_own_statistics(p)) &&
+    const struct pipeline line = point_pipeline(p);
+    const int w = point_world(p) / line.stages, t = point_tensor(p);
+    if (point_world(p) % line.stages || pipeline_check(&line, NULL) < 0)
+        return false;
+    if (line.stages == 1 && (p->at[SCHEDULE] || p->at[RECOMPUTE]))
+        return false;
+    return w > 0 && w % t == 0 && (t > 1 || p->at[SPLIT] == 0) && (p->at[HALF] == FULL || point_own_statistics(p)) &&
            (!point_own_statistics(p) || EXACT_BATCH % (w * point_parts(p)) == 0);
 }
 
@@ -38,10 +49,15 @@ void point_describe(const struct point *p, char *out, size_t cap)
     static const char *const halves[] = {"fp64", "bf16 O1", "bf16 O2", "fp16 O2"}, *const rules[] = {
                                                                                        "sgd",  "nesterov", "caffe2",
                                                                                        "lars", "adam",     "adamw"};
-    snprintf(out, cap, "%d ranks, tensor %d over %s, zero %d, %d parts, %s, %s statistics, %s, %s of losses%s",
+    static const char *const kinds[] = {PIPELINE_KINDS(CHOICE_NAME)};
+    char line[64] = "";
+    if (p->at[STAGES])
+        snprintf(line, sizeof line, ", %d stages, %s%s", point_pipeline(p).stages, kinds[p->at[SCHEDULE]],
+                 p->at[RECOMPUTE] ? ", recomputing" : "");
+    snprintf(out, cap, "%d ranks, tensor %d over %s, zero %d, %d parts, %s, %s statistics, %s, %s of losses%s%s",
              point_world(p), point_tensor(p), p->at[SPLIT] ? "features" : "classes", p->at[ZERO], point_parts(p),
              halves[p->at[HALF]], p->at[SYNC] ? "common" : "own", rules[p->at[RULE]], p->at[LOSS] ? "sum" : "mean",
-             p->at[SMOOTH] ? ", smoothed" : "");
+             p->at[SMOOTH] ? ", smoothed" : "", line);
 }
 
 static uint64_t draw(uint64_t *x)

@@ -1,5 +1,6 @@
 /* The points of test_exact.c: a world (ranks as threads), a tensor group and what it splits, ZeRO, micro-batches, mixed
- * precision, synchronised statistics, an optimizer, a reduction of losses, smoothing. They are drawn by a seed; until
+ * precision, synchronised statistics, an optimizer, a reduction of losses, smoothing, stages of a pipeline, their
+ * schedule, recomputed activations. They are drawn by a seed; until
  * all pairs of values that go together have been had, the one of some candidates is taken that has most new pairs. */
 #ifndef CRUN_TESTS_EXACT_POINTS_H
 #define CRUN_TESTS_EXACT_POINTS_H
@@ -8,9 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "worker/parallel/pipeline.h"
+
 enum { EXACT_BATCH = 24, EXACT_RANKS_MAX = 8 };
 
-enum axis { WORLD, TENSOR, SPLIT, ZERO, PARTS, HALF, SYNC, RULE, LOSS, SMOOTH, AXES };
+enum axis { WORLD, TENSOR, SPLIT, ZERO, PARTS, HALF, SYNC, RULE, LOSS, SMOOTH, STAGES, SCHEDULE, RECOMPUTE, AXES };
 enum half { FULL, BF16_O1, BF16_O2, FP16_O2 };
 
 struct point {
@@ -20,6 +23,7 @@ struct point {
 int point_world(const struct point *p);
 int point_tensor(const struct point *p);
 int point_parts(const struct point *p);
+struct pipeline point_pipeline(const struct point *p);
 /* Batch statistics of each rank's own samples are the reference's only if all ranks have equally many of them. */
 bool point_own_statistics(const struct point *p);
 void point_describe(const struct point *p, char *out, size_t cap);

@@ -5,6 +5,7 @@
 #include "worker/device/device.h"
 #include "worker/optim/update.h"
 #include "worker/parallel/ownership.h"
+#include "worker/parallel/pipeline.h"
 #include "worker/precision/precision.h"
 #include "worker/program/program.h"
 #include "worker/run/step.h"
@@ -19,9 +20,11 @@ struct step_rig_options {
     int short_by;               /* images that the last step lacks */
     int parts;                  /* of a step */
     bool sync_bn;
-    double smoothing;           /* of labels */
-    int zero;                   /* level of ZeRO */
-    int tensor;                 /* ranks of a tensor group, whose program p is; 0: 1 */
+    double smoothing;         /* of labels */
+    int zero;                 /* level of ZeRO */
+    int tensor;               /* ranks of a tensor group, whose program p is; 0: 1 */
+    struct pipeline pipeline; /* stages 0 or 1: none; its micro-batches are `parts` */
+    bool recompute;
     size_t bucket_bytes;        /* 0: as by default; the first and the last are of an eighth */
     bool emulate;               /* computes in halves, emulated; else in what the state is made of */
     struct comm *const *groups; /* (LAYOUT_GROUPS), borrowed; NULL: opened from the communicator */
@@ -32,10 +35,12 @@ struct step_rig {
     struct step step;
     struct ownership own;
     struct state state;
-    struct program *program;
+    struct program *program; /* of this rank's stage */
+    struct program *whole;   /* NULL: that is the whole model */
     struct dataset *set;
     struct loader *loader;
     struct plan *plan;
+    struct stage *stage;
     struct ddp *ddp;
     struct optimizer optimizer;
     struct comm *comm, *groups[LAYOUT_GROUPS];

@@ -53,7 +53,7 @@ static int emit_input(struct cpu_plan *pl, int i, struct err *e)
     const struct op *op = &pl->p->ops[i];
     struct step *s;
     int block = LAYOUT_PLAIN;
-    for (int k = pl->end_op - 1; k > i; k--)
+    for (int k = pl->ops.end - 1; k > i; k--)
         if (pl->p->ops[k].kind == OP_CONV && pl->p->ops[k].in[0] == op->out)
             block = cpu_plan_conv_source_block(pl, k, e);
     TRY(block);
@@ -71,6 +71,7 @@ static int make_bn_state(struct cpu_plan *pl, int bn, const struct view *v, stru
     void *floats, *doubles;
     TRY(cpu_plan_block(pl, 6 * n * sizeof(float), &floats, e));
     TRY(cpu_plan_block(pl, (4 * n + 1) * sizeof(double), &doubles, e));
+    b->channels = (int)n;
     b->mean = floats;
     b->invstd = b->mean + n;
     b->scale = b->mean + 2 * n;

@@ -235,7 +235,7 @@ int cpu_plan_weights(struct cpu_plan *pl, struct dnn_kernel *k, int param, int o
 static void keep_results(struct cpu_plan *pl)
 {
     for (int t = 0; t < pl->p->ntensors; t++)
-        if (pl->values[t].buffer != NO_BUFFER && fuse_outlives(pl->p, pl->first_op, pl->end_op, pl->readers, t))
+        if (pl->values[t].buffer != NO_BUFFER && fuse_outlives(pl->p, pl->ops.first, pl->ops.end, pl->readers, t))
             pl->buffers[pl->values[t].buffer].keep = true;
 }
 
@@ -280,12 +280,10 @@ static int allocate_tables(struct cpu_plan *pl, struct err *e)
     return 0;
 }
 
-static int build(struct cpu_plan *pl, struct err *e)
+static int emit(struct cpu_plan *pl, int first, int end, struct err *e)
 {
-    TRY(allocate_tables(pl, e));
-    fuse_readers(pl->p, pl->o.training, pl->readers);
-    fuse_ops(pl->p, pl->first_op, pl->end_op, pl->readers, pl->o.keep_all, pl->fused);
-    for (int i = pl->first_op; i < pl->end_op; i++) {
+    fuse_ops(pl->p, first, end, pl->readers, pl->o.keep_all, pl->fused);
+    for (int i = first; i < end; i++) {
         if (pl->fused[i].skip)
             continue;
         if (cpu_plan_of_group(pl, i))
@@ -293,9 +291,42 @@ static int build(struct cpu_plan *pl, struct err *e)
         else
             TRY(op_is_product(pl->p->ops[i].kind) ? cpu_plan_emit_dnn(pl, i, e) : cpu_plan_emit_own(pl, i, e));
     }
-    keep_results(pl);
+    return 0;
+}
+
+/* A part of a model: each pass begins with what comes in and ends with what goes out. */
+static int emit_chunk(struct cpu_plan *pl, struct err *e)
+{
+    TRY(cpu_plan_emit_boundary(pl, RUN_FORWARD, true, e));
+    TRY(emit(pl, pl->ops.first, pl->ops.end, e));
+    TRY(cpu_plan_emit_boundary(pl, RUN_FORWARD, false, e));
+    pl->forward_steps = pl->nsteps;
+    pl->forward_reads = pl->nreads;
+    if (!pl->o.training)
+        return 0;
+    TRY(cpu_plan_emit_boundary(pl, RUN_BACKWARD, true, e));
+    TRY(emit(pl, pl->ops.first_back, pl->ops.end_back, e));
+    TRY(cpu_plan_emit_boundary(pl, RUN_BACKWARD, false, e));
+    return cpu_plan_keep_bn(pl, e);
+}
+
+static int tell_needs(struct cpu_plan *pl, struct err *e)
+{
+    const struct plan_needs *needs = pl->o.needs, *back = pl->o.needs_back;
+    const int forward = pl->o.chunk ? pl->forward_reads : pl->nreads;
+    TRY(needs ? needs->order(needs->ctx, pl->reads, forward, e) : 0);
+    return back ? back->order(back->ctx, pl->reads + forward, pl->nreads - forward, e) : 0;
+}
+
+static int build(struct cpu_plan *pl, struct err *e)
+{
+    TRY(allocate_tables(pl, e));
+    fuse_readers(pl->p, pl->o.training, pl->readers);
+    TRY(pl->o.chunk ? emit_chunk(pl, e) : emit(pl, pl->ops.first, pl->ops.end, e));
+    if (!pl->o.chunk)
+        keep_results(pl);
     TRY(cpu_plan_place(pl, e));
-    TRY(pl->o.needs ? pl->o.needs->order(pl->o.needs->ctx, pl->reads, pl->nreads, e) : 0);
+    TRY(tell_needs(pl, e));
     return cpu_plan_shared_memory(pl, e);
 }
 
@@ -314,7 +345,7 @@ int cpu_plan_create(struct device *d, const struct program *p, const struct plan
     pl->stats = o->stats;
     pl->reduce = o->reduce;
     omp_set_num_threads(c->threads);
-    int rc = host_plan_slice(p, o, &pl->first_op, &pl->end_op, e);
+    int rc = host_plan_ops(p, o, &pl->ops, e);
     if (rc == 0)
         rc = check_type(c, o, &pl->store, e);
     if (rc == 0)
@@ -346,6 +377,8 @@ void cpu_plan_close(struct plan *plan)
     free(pl->blocks);
     free(pl->buffers);
     free(pl->patches);
+    free(pl->of_set);
+    free(pl->kept);
     free(pl->weights);
     free(pl->reads);
     free(pl);
@@ -375,19 +408,24 @@ static double seconds_now(void)
 
 static int run_step(struct cpu_plan *pl, struct step *s, struct err *e)
 {
-    const struct plan_needs *needs = s->read > 0 ? pl->o.needs : NULL;
+    const bool back = pl->args->pass == RUN_BACKWARD;
+    const struct plan_needs *needs = s->read == 0 ? NULL : back ? pl->o.needs_back : pl->o.needs;
+    const int read = s->read - 1 - (back ? pl->forward_reads : 0);
     if (needs)
-        TRY(needs->need(needs->ctx, s->read - 1, e));
+        TRY(needs->need(needs->ctx, read, e));
     TRY(s->run(pl, s, e));
     if (needs)
-        needs->release(needs->ctx, s->read - 1);
+        needs->release(needs->ctx, read);
     return 0;
 }
 
 int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
 {
     struct cpu_plan *pl = (struct cpu_plan *)plan;
-    TRY(host_check_batch(pl->p, pl->first_op, pl->end_op, &a->batch, pl->o.batch, e));
+    int first, end;
+    TRY(host_run_ops(&pl->ops, &pl->o, a, &first, &end, e));
+    TRY(host_check_batch(pl->p, first, end, &a->batch, pl->o.batch, e));
+    TRY(cpu_plan_use_set(pl, a, e));
     omp_set_num_threads(pl->cpu->threads); /* of this thread, whoever it is: oneDNN asks for it */
     double start = seconds_now();
     if (!pl->fresh || pl->version != a->params_version) {
@@ -399,7 +437,9 @@ int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
     pl->refresh_seconds += now - start;
     pl->args = a;
     pl->weight_sum = host_batch_count(&a->batch, pl->o.batch);
-    for (int i = 0; i < pl->nsteps; i++) {
+    first = a->pass == RUN_BACKWARD ? pl->forward_steps : 0;
+    end = a->pass == RUN_FORWARD ? pl->forward_steps : pl->nsteps;
+    for (int i = first; i < end; i++) {
         struct step *s = pl->steps[i];
         const int64_t begun = a->trace ? clock_ns() : 0;
         start = now;
@@ -410,6 +450,7 @@ int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
             a->trace->op(a->trace->ctx, s->label, s->kernel ? dnn_implementation(s->kernel) : pl->cpu->kern->name,
                          s->op, begun, clock_ns());
     }
+    cpu_plan_leave_set(pl, a);
     pl->runs++;
     return 0;
 }

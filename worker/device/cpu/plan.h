@@ -17,6 +17,7 @@
 #include "worker/device/cpu/layout.h"
 #include "worker/device/device.h"
 #include "worker/device/fuse.h"
+#include "worker/device/host_common.h"
 #include "worker/device/liveness.h"
 #include "worker/program/program.h"
 
@@ -54,10 +55,17 @@ struct value {
 
 /* Of a forward BN op, read again by its backward op. Arrays are padded to whole channel groups. */
 struct bn_state {
+    int channels; /* padded */
     float *mean, *invstd, *scale, *beta, *k1, *k2;
     double *sums; /* 2 * padded channels */
     double *wire; /* 2 * C + 1: what all_sum sees */
     double count; /* elements per channel behind the statistics, over all ranks */
+};
+
+/* mean, invstd, scale, beta and count of a bn_state. */
+struct bn_kept {
+    float *values;
+    double count;
 };
 
 /* A copy of a weight in a layout that a kernel wants. */
@@ -121,8 +129,9 @@ struct cpu_plan {
     struct cpu *cpu;
     const struct program *p;
     struct plan_options o;
-    int first_op, end_op;
-    enum store store; /* of activations */
+    struct host_ops ops;
+    int forward_steps, forward_reads; /* those before are of the forward pass; of a chunk */
+    enum store store;                 /* of activations */
     float *params, *stats, *reduce;
 
     struct fused *fused;         /* per op */
@@ -147,8 +156,11 @@ struct cpu_plan {
     double *partial;
     float *plane;
     double *metrics; /* batch * METRIC_N */
-    char *memory;
-    size_t memory_bytes;
+    char *memory;    /* shared_bytes, and set_bytes for each set of activations */
+    size_t memory_bytes, shared_bytes, set_bytes;
+    bool *of_set; /* per buffer: lives from the forward to the backward pass; NULL: there is one set, which is shared */
+    int set;      /* in use: the one that steps point to */
+    struct bn_kept *kept; /* (sets * nops): what forward passes of each set have left; NULL: there is one set */
 
     const struct run_args *args; /* while running */
     double weight_sum;           /* samples that count in this batch */
@@ -198,6 +210,17 @@ void cpu_plan_round_weights(struct cpu_plan *pl); /* refreshes pl->rounded */
 /* plan_memory.c: give every buffer its memory; then the scratch memory that steps share. */
 int cpu_plan_place(struct cpu_plan *pl, struct err *e);
 int cpu_plan_shared_memory(struct cpu_plan *pl, struct err *e);
+
+/* plan_access.c, plan_memory.c: parts of a model (program_chunk). */
+int cpu_plan_emit_boundary(struct cpu_plan *pl, enum run_pass pass, bool in, struct err *e);
+int cpu_plan_keep_bn(struct cpu_plan *pl, struct err *e);
+int cpu_plan_sets(const struct cpu_plan *pl);
+/* Steps point to this set from now on; after a forward pass: what it has left stays for the backward pass. */
+int cpu_plan_use_set(struct cpu_plan *pl, const struct run_args *a, struct err *e);
+void cpu_plan_leave_set(struct cpu_plan *pl, const struct run_args *a);
+
+char *cpu_plan_at(const struct cpu_plan *pl, int buffer); /* its memory, of the set in use */
+int cpu_plan_patch(struct cpu_plan *pl, const struct patch *p, struct err *e);
 
 /* Gradients of a parameter are final. */
 int cpu_plan_ready(struct cpu_plan *pl, int op, struct err *e);

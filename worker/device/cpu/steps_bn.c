@@ -48,6 +48,8 @@ static int statistics(struct cpu_plan *pl, const struct step *s, int c, int padd
         var = var < 0 ? 0 : var; /* rounding only: NaN stays */
         b->mean[i] = (float)mean;
         b->invstd[i] = b->count > 0 ? (float)(1 / sqrt(var + (double)op->eps)) : 0;
+        if (pl->args->again)
+            continue;
         mean_out[i] = (float)(mean * pl->weight_sum) + (add ? mean_out[i] : 0);
         var_out[i] = (float)(var * unbiased * pl->weight_sum) + (add ? var_out[i] : 0);
     }

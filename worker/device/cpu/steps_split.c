@@ -63,7 +63,7 @@ int cpu_step_xent_parts(struct cpu_plan *pl, struct step *s, struct err *e)
                    (float *)s->group.y + i * LSE_N, i >= mine && i < mine + pl->o.batch ? counted : NULL);
     static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
     float *out = pl->reduce + pl->p->n_train + pl->p->n_stats; /* (METRIC_N) */
-    for (size_t m = 0; m < sizeof written / sizeof *written; m++)
+    for (size_t m = 0; m < sizeof written / sizeof *written && !pl->args->again; m++)
         out[written[m]] = (float)counted[written[m]] + (pl->args->accumulate ? out[written[m]] : 0);
     return 0;
 }

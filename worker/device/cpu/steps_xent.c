@@ -33,7 +33,7 @@ int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
     }
     static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
     float *out = pl->reduce + pl->p->n_train + pl->p->n_stats; /* (METRIC_N) */
-    for (size_t k = 0; k < sizeof written / sizeof *written; k++) {
+    for (size_t k = 0; k < sizeof written / sizeof *written && !pl->args->again; k++) {
         double sum = 0;
         for (int n = 0; n < pl->o.batch; n++)
             sum += pl->metrics[(size_t)n * METRIC_N + written[k]];

@@ -311,6 +311,8 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     pl->type = half_compute(o) && o->half == HALF_OPERANDS ? DT_F32 : o->compute;
     pl->nhwc = o->format != MEMORY_NCHW;
     pl->padded_channels = channels_of_input(pl);
+    if (o->chunk)
+        return err_set(e, -ENOTSUP, "stages on the cuda device: expected cpu or ref");
     TRY(host_plan_slice(p, o, &pl->first_op, &pl->end_op, e));
     TRY(check_type(o, e));
     return build(pl, e);

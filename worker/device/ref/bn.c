@@ -107,7 +107,8 @@ int ref_bn(struct ref_plan *pl, const struct op *op, const struct run_args *a, s
     const double *gamma = ref_param(pl, op->param[0]), *beta = ref_param(pl, op->param[1]);
     if (pl->training) {
         TRY(batch_statistics(pl, op, f, a, e));
-        hand_over(pl, op, b, a);
+        if (!a->again)
+            hand_over(pl, op, b, a);
     } else {
         running_statistics(pl, op, f);
     }
@@ -146,7 +147,7 @@ int ref_bn_bwd(struct ref_plan *pl, const struct op *op, const struct run_args *
     const double *gamma = ref_param(pl, op->param[0]);
     double *sums = pl->scratch /* (2, c) */, *dgamma = ref_gradient(pl, op->param[0]),
            *dbeta = ref_gradient(pl, op->param[1]);
-    if (op->fwd < pl->first || op->fwd >= pl->end) /* a slice without the forward op */
+    if (op->fwd < pl->ops.first || op->fwd >= pl->ops.end) /* a slice without the forward op */
         TRY(batch_statistics(pl, op, op->fwd, a, e));
     gradient_sums(pl, x, dy, s, a->batch.weights, b, sums);
     for (size_t c = 0; c < s.c; c++) {

@@ -68,7 +68,7 @@ int ref_xent_parts(struct ref_plan *pl, const struct op *op, const struct run_ar
                    lse, s >= mine && s - mine < n ? counted : NULL);
         put_row(pl, op->out, s, lse);
     }
-    for (int m = 0; m < METRIC_N; m++)
+    for (int m = 0; m < METRIC_N && !a->again; m++)
         metrics[m] = counted[m] + (a->accumulate ? metrics[m] : 0);
     return 0;
 }

@@ -97,20 +97,30 @@ static void give_doubles(const struct ref_plan *pl, double *p)
         free(p);
 }
 
+/* Gradients are the first set's. */
+static void give_set(const struct ref_plan *pl, int k)
+{
+    const struct ref_set *s = &pl->sets[k];
+    for (int t = 0; s->value && t < pl->p->ntensors; t++)
+        if (k == 0 || !pl->p->tensors[t].gradient)
+            give_doubles(pl, s->value[t]);
+    for (int i = 0; s->saved && i < pl->p->nops; i++) {
+        give_doubles(pl, s->saved[i].mean);
+        give_doubles(pl, s->saved[i].inv_std);
+    }
+    free(s->value);
+    free(s->saved);
+}
+
 static void ref_plan_close(struct plan *base)
 {
     struct ref_plan *pl = (struct ref_plan *)base;
     if (!pl)
         return;
-    for (int t = 0; pl->value && t < pl->p->ntensors; t++)
-        give_doubles(pl, pl->value[t]);
-    for (int i = 0; pl->saved && i < pl->p->nops; i++) {
-        give_doubles(pl, pl->saved[i].mean);
-        give_doubles(pl, pl->saved[i].inv_std);
-    }
+    for (int k = 0; pl->sets && k < pl->nsets; k++)
+        give_set(pl, k);
     ref_rounding_destroy(pl->rounding);
-    free(pl->value);
-    free(pl->saved);
+    free(pl->sets);
     give_doubles(pl, pl->col);
     give_doubles(pl, pl->scratch);
     give_doubles(pl, pl->exchange);
@@ -145,9 +155,14 @@ static void widen(size_t *most, size_t n)
 static int take_op(struct ref_plan *pl, const struct op *op, struct shared *all, struct err *e)
 {
     int used[3] = {op->in[0], op->in[1], op->out};
-    for (int k = 0; k < 3; k++)
-        if (used[k] >= 0 && !pl->value[used[k]])
+    for (int k = 0; k < 3; k++) {
+        if (used[k] < 0 || pl->value[used[k]])
+            continue;
+        if (pl->p->tensors[used[k]].gradient && pl->value != pl->sets[0].value)
+            pl->value[used[k]] = pl->sets[0].value[used[k]];
+        else
             TRY(take_doubles(pl, ref_elements(pl, used[k]), &pl->value[used[k]], e));
+    }
     size_t channels = used[0] >= 0 ? (size_t)pl->p->tensors[used[0]].c : 0;
     widen(&all->col, ref_col_elements(pl, op));
     widen(&all->scratch, 2 * channels + 1);
@@ -161,15 +176,35 @@ static int take_op(struct ref_plan *pl, const struct op *op, struct shared *all,
     return take_doubles(pl, channels, &b->inv_std, e);
 }
 
+static void use_set(struct ref_plan *pl, int k)
+{
+    pl->value = pl->sets[k].value;
+    pl->saved = pl->sets[k].saved;
+}
+
+static int take_set(struct ref_plan *pl, int k, struct shared *all, struct err *e)
+{
+    struct ref_set *s = &pl->sets[k];
+    s->value = calloc((size_t)pl->p->ntensors + 1, sizeof *s->value);
+    s->saved = calloc((size_t)pl->p->nops, sizeof *s->saved);
+    if (!s->value || !s->saved)
+        return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
+    use_set(pl, k);
+    for (int i = pl->ops.first; i < pl->ops.end; i++)
+        TRY(take_op(pl, &pl->p->ops[i], all, e));
+    for (int i = pl->ops.first_back; i < pl->ops.end_back; i++)
+        TRY(take_op(pl, &pl->p->ops[i], all, e));
+    return 0;
+}
+
 static int take_memory(struct ref_plan *pl, struct err *e)
 {
     struct shared all = {0};
-    pl->value = calloc((size_t)pl->p->ntensors + 1, sizeof *pl->value);
-    pl->saved = calloc((size_t)pl->p->nops, sizeof *pl->saved);
-    if (!pl->value || !pl->saved)
+    pl->sets = calloc((size_t)pl->nsets, sizeof *pl->sets);
+    if (!pl->sets)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
-    for (int i = pl->first; i < pl->end; i++)
-        TRY(take_op(pl, &pl->p->ops[i], &all, e));
+    for (int k = 0; k < pl->nsets; k++)
+        TRY(take_set(pl, k, &all, e));
     pl->col_cap = all.col;
     pl->workspace = all.col + all.scratch + all.exchange;
     TRY(take_doubles(pl, all.col, &pl->col, e));
@@ -177,16 +212,16 @@ static int take_memory(struct ref_plan *pl, struct err *e)
     return take_doubles(pl, all.scratch, &pl->scratch, e);
 }
 
-/* What ops read of the parameters, op after op. */
-static int tell_needs(const struct ref_plan *pl, struct err *e)
+/* What ops [first, end) read of the parameters, op after op. */
+static int tell_needs(const struct ref_plan *pl, const struct plan_needs *needs, int first, int end, struct err *e)
 {
     struct plan_range *reads = calloc((size_t)pl->p->nops + 1, sizeof *reads);
     int n = 0;
     if (!reads)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
-    for (int i = pl->first; i < pl->end; i++)
+    for (int i = first; i < end; i++)
         n += host_reads(pl->p, &pl->p->ops[i], &reads[n]);
-    int rc = pl->needs->order(pl->needs->ctx, reads, n, e);
+    int rc = needs->order(needs->ctx, reads, n, e);
     free(reads);
     return rc;
 }
@@ -194,13 +229,13 @@ static int tell_needs(const struct ref_plan *pl, struct err *e)
 static int ref_plan(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                     struct err *e)
 {
-    int first, end;
+    struct host_ops ops;
     if (o->compute != DT_F64 && !(half_compute(o) && o->emulate))
         return err_set(e, -ENOTSUP, "the ref device computes in F64 only, not in %s%s", dtype_name(o->compute),
                        half_compute(o) ? "; it can be emulated" : "");
     if (o->format != MEMORY_AUTO)
         return err_set(e, -ENOTSUP, "the ref device has a memory format of its own");
-    TRY(host_plan_slice(p, o, &first, &end, e));
+    TRY(host_plan_ops(p, o, &ops, e));
     struct ref_plan *pl = calloc(1, sizeof *pl);
     if (!pl)
         return err_set(e, -ENOMEM, "no memory for a plan");
@@ -209,19 +244,21 @@ static int ref_plan(struct device *d, const struct program *p, const struct plan
                             .threads = ((struct ref_device *)d)->threads,
                             .n = o->batch,
                             .training = o->training,
-                            .first = first,
-                            .end = end,
+                            .ops = ops,
+                            .o = *o,
+                            .nsets = o->chunk && o->sets > 1 ? o->sets : 1,
                             .params = o->params,
                             .stats = o->stats,
                             .reduce = o->reduce,
                             .group = o->group,
-                            .needs = o->needs,
                             .forecast = o->forecast};
     int rc = take_memory(pl, e);
     if (rc == 0 && half_compute(o))
         rc = ref_rounding_create(pl, o, e);
-    if (rc == 0 && pl->needs)
-        rc = tell_needs(pl, e);
+    if (rc == 0 && o->needs)
+        rc = tell_needs(pl, o->needs, ops.first, ops.end, e);
+    if (rc == 0 && o->needs_back)
+        rc = tell_needs(pl, o->needs_back, ops.first_back, ops.end_back, e);
     if (rc < 0) {
         ref_plan_close(&pl->base);
         return rc;
@@ -236,7 +273,8 @@ static void ref_plan_memory(const struct plan *base, struct plan_memory *ret)
     *ret = (struct plan_memory){.workspace = pl->workspace * sizeof(double)};
     for (int i = 0; i < pl->p->ntensors; i++)
         if (pl->value[i])
-            ret->activations += ref_elements(pl, i) * sizeof(double);
+            ret->activations +=
+                ref_elements(pl, i) * sizeof(double) * (pl->p->tensors[i].gradient ? 1 : (size_t)pl->nsets);
 }
 
 /* Tell the caller that the gradients of op's parameters, padding included, are final. */
@@ -264,12 +302,31 @@ static int run_op(struct ref_plan *pl, const struct op *op, const struct run_arg
     return 0;
 }
 
+/* What a chunk is given comes in; what it makes goes out. */
+static void come_in(struct ref_plan *pl, const struct run_args *a)
+{
+    const int t = pl->o.chunk ? host_boundary_in(pl->o.chunk, a->pass) : -1;
+    if (t >= 0)
+        memcpy(pl->value[t], a->boundary.in, ref_elements(pl, t) * sizeof(double));
+}
+
+static void go_out(const struct ref_plan *pl, const struct run_args *a)
+{
+    const int t = pl->o.chunk ? host_boundary_out(pl->o.chunk, a->pass) : -1;
+    if (t >= 0 && !a->again)
+        memcpy(a->boundary.out, pl->value[t], ref_elements(pl, t) * sizeof(double));
+}
+
 static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
 {
     struct ref_plan *pl = (struct ref_plan *)base;
-    TRY(host_check_batch(pl->p, pl->first, pl->end, &a->batch, pl->n, e));
-    int reads = 0;
-    for (int i = pl->first; i < pl->end; i++) {
+    int first, end, reads = 0;
+    TRY(host_run_ops(&pl->ops, &pl->o, a, &first, &end, e));
+    TRY(host_check_batch(pl->p, first, end, &a->batch, pl->n, e));
+    use_set(pl, a->set);
+    pl->needs = a->pass == RUN_BACKWARD ? pl->o.needs_back : pl->o.needs;
+    come_in(pl, a);
+    for (int i = first; i < end; i++) {
         const struct op *op = &pl->p->ops[i];
         const int64_t start = a->trace ? clock_ns() : 0;
         TRY(run_op(pl, op, a, &reads, e));
@@ -278,6 +335,7 @@ static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
         if (a->hooks && a->hooks->ready)
             TRY(tell_ready(pl, op, a->hooks, e));
     }
+    go_out(pl, a);
     return 0;
 }
 

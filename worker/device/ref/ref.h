@@ -12,6 +12,7 @@
 #include <stddef.h>
 
 #include "worker/device/device.h"
+#include "worker/device/host_common.h"
 #include "worker/program/program.h"
 
 #define REF_PRAGMA(x) _Pragma(#x)
@@ -27,6 +28,12 @@ struct bn_saved {
     double elements;        /* per channel, over all ranks that share statistics */
 };
 
+/* What lives from a forward pass to its backward pass. Gradients of activations are shared by all sets. */
+struct ref_set {
+    double **value;
+    struct bn_saved *saved;
+};
+
 struct rounding;
 
 struct ref_plan {
@@ -34,10 +41,13 @@ struct ref_plan {
     const struct program *p;
     int threads, n; /* batch */
     bool training;
-    int first, end; /* slice */
+    struct host_ops ops;
+    struct plan_options o; /* for what has no field of its own here */
     double *params, *stats, *reduce;
-    double **value;         /* per tensor (c, N, h, w); NULL: not touched by the slice */
-    struct bn_saved *saved; /* per op; of BN ops only */
+    struct ref_set *sets; /* (nsets), of activations */
+    int nsets;
+    double **value;         /* per tensor (c, N, h, w), of the set in use; NULL: not touched by the plan */
+    struct bn_saved *saved; /* per op, of the set in use; of BN ops only */
     double *col;            /* unfolded windows of some samples, col_cap elements */
     size_t col_cap;
     double *scratch;                /* two sums a channel and a count; or the logits of a sample */
@@ -46,7 +56,7 @@ struct ref_plan {
     size_t row_first, row_end;      /* samples that gradients of parameters are summed over; 0, 0: all */
     struct rounding *rounding;      /* NULL: nothing is rounded to halves */
     size_t workspace;               /* elements of col, scratch and exchange */
-    const struct plan_needs *needs; /* NULL: parameters are always there */
+    const struct plan_needs *needs; /* of the pass that runs; NULL: parameters are always there */
     bool forecast;                  /* memory is counted and not taken: `nothing` stands for it */
     double nothing;
 };

@@ -131,7 +131,7 @@ int ref_xent(struct ref_plan *pl, const struct op *op, const struct run_args *a,
     for (int s = 0; s < pl->n; s++)
         if (a->batch.weights[s] != 0)
             host_xent(gather(pl, pl->value[op->in[0]], s), pl->p->classes, a->batch.labels[s], a->smoothing, sums);
-    for (int m = 0; m < METRIC_N; m++)
+    for (int m = 0; m < METRIC_N && !a->again; m++)
         metrics[m] = sums[m] + (a->accumulate ? metrics[m] : 0);
     return 0;
 }

@@ -2,7 +2,7 @@
 #ifndef CRUN_LAUNCHER_AGENT_INTERNAL_H
 #define CRUN_LAUNCHER_AGENT_INTERNAL_H
 
-#include "launcher/agent/agent.h"
+#include "launcher/agent/machine/agent.h"
 
 /* --- agent.c: steps that several events take */
 

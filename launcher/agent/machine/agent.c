@@ -1,4 +1,4 @@
-#include "launcher/agent/agent_internal.h"
+#include "launcher/agent/machine/agent_internal.h"
 
 #include <assert.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "launcher/agent/farewell.h"
+#include "launcher/agent/machine/farewell.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
 #include <signal.h>
 
 #include "common/include/crun.h"
-#include "launcher/agent/agent_internal.h"
+#include "launcher/agent/machine/agent_internal.h"
 
 void agent_clear_rest(struct agent *a, struct agent_effects *fx)
 {

@@ -1,5 +1,5 @@
 /* What the user wishes: signals, and the notice of a preemption (agent.h). */
-#include "launcher/agent/agent_internal.h"
+#include "launcher/agent/machine/agent_internal.h"
 
 #include <signal.h>
 #include <stdint.h>

@@ -1,0 +1,154 @@
+#include "launcher/observe/gauges.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/file.h"
+#include "launcher/place/gpus.h"
+
+#define FIRST_MS 500 /* a share of the processor needs two looks */
+#define READ_TRIES 16
+
+/* --- the page */
+
+static void write_half(_Atomic uint32_t *count, _Atomic int64_t *at_ms, void *to, const void *from, size_t n)
+{
+    const uint32_t before = atomic_load_explicit(count, memory_order_relaxed);
+    atomic_store_explicit(count, before + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    memcpy(to, from, n);
+    atomic_store_explicit(at_ms, clock_ms(), memory_order_relaxed);
+    atomic_store_explicit(count, before + 2, memory_order_release);
+}
+
+static bool read_half(const _Atomic uint32_t *count, const _Atomic int64_t *at_ms, int64_t now_ms, void *to,
+                      const void *from, size_t n)
+{
+    for (int i = 0; i < READ_TRIES; i++) {
+        const uint32_t before = atomic_load_explicit(count, memory_order_acquire);
+        const int64_t at = atomic_load_explicit(at_ms, memory_order_relaxed);
+        memcpy(to, from, n);
+        atomic_thread_fence(memory_order_acquire);
+        if (before % 2 == 0 && atomic_load_explicit(count, memory_order_relaxed) == before)
+            return at > 0 && now_ms - at <= GAUGES_OLD_MS;
+    }
+    return false;
+}
+
+bool gauges_read_host(const struct gauges_page *p, int64_t now_ms, struct gauges_host *ret)
+{
+    return read_half(&p->host_count, &p->host_at_ms, now_ms, ret, &p->host, sizeof *ret);
+}
+
+bool gauges_read_gpus(const struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret)
+{
+    return read_half(&p->gpus_count, &p->gpus_at_ms, now_ms, ret, &p->gpus, sizeof *ret) && ret->n <= GAUGES_GPUS;
+}
+
+/* --- the host */
+
+/* user nice system idle iowait irq softirq steal; guest time is part of user time. */
+bool gauges_parse_stat(const char *text, uint64_t *ret_busy, uint64_t *ret_all)
+{
+    uint64_t t[8] = {0};
+    if (strncmp(text, "cpu ", 4) != 0 ||
+        sscanf(text, "cpu %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
+               &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]) < 4)
+        return false;
+    *ret_all = 0;
+    for (int i = 0; i < 8; i++)
+        *ret_all += t[i];
+    *ret_busy = *ret_all - t[3] - t[4];
+    return true;
+}
+
+static bool find_kb(const char *text, const char *name, uint64_t *ret)
+{
+    const char *at = strstr(text, name);
+    if (!at)
+        return false;
+    *ret = strtoull(at + strlen(name), NULL, 10) << 10;
+    return true;
+}
+
+bool gauges_parse_meminfo(const char *text, uint64_t *ret_used, uint64_t *ret_total)
+{
+    uint64_t available;
+    if (!find_kb(text, "MemTotal:", ret_total) || !find_kb(text, "MemAvailable:", &available))
+        return false;
+    *ret_used = *ret_total > available ? *ret_total - available : 0;
+    return true;
+}
+
+struct ticks {
+    uint64_t busy, all;
+};
+
+static void measure_host(struct gauges_page *p, struct ticks *before)
+{
+    char text[4096];
+    struct gauges_host h = {0};
+    struct ticks now;
+    if (file_read_text(text, sizeof text, "/proc/stat") < 0 || !gauges_parse_stat(text, &now.busy, &now.all))
+        return;
+    const bool again = before->all > 0 && now.all > before->all && now.busy >= before->busy;
+    h.cpu = again ? (double)(now.busy - before->busy) / (double)(now.all - before->all) : 0;
+    *before = now;
+    if (!again || file_read_text(text, sizeof text, "/proc/meminfo") < 0 ||
+        !gauges_parse_meminfo(text, &h.memory_used, &h.memory_total))
+        return;
+    write_half(&p->host_count, &p->host_at_ms, &p->host, &h, sizeof h);
+}
+
+/* --- its GPUs */
+
+static void measure_gpus(struct gauges_page *p, const struct nvml_lib *l, const struct gpu *gpus, int n)
+{
+    struct gauges_gpus g = {0};
+    for (int i = 0; i < n && g.n < GAUGES_GPUS; i++) {
+        struct nvml_utilization busy = {0};
+        struct nvml_memory memory = {0};
+        if (!gpus[i].device || l->nvmlDeviceGetMemoryInfo(gpus[i].device, &memory) != NVML_SUCCESS)
+            continue;
+        l->nvmlDeviceGetUtilizationRates(gpus[i].device, &busy);
+        g.v[g.n++] = (struct gauges_gpu){busy.gpu, (uint32_t)(memory.used >> 20), (uint32_t)(memory.total >> 20)};
+    }
+    write_half(&p->gpus_count, &p->gpus_at_ms, &p->gpus, &g, sizeof g);
+}
+
+static void *gpu_thread(void *page)
+{
+    static struct gpu gpus[GPUS_MAX];
+    const struct nvml_lib *l = nvml_lib(NULL);
+    const int n = l ? gpus_usable(gpus) : 0;
+    while (n > 0) {
+        measure_gpus(page, l, gpus, n);
+        poll(NULL, 0, GAUGES_EVERY_MS);
+    }
+    return NULL;
+}
+
+/* --- the process */
+
+int gauges_process(void *page, int end_fd)
+{
+    struct pollfd end = {.fd = end_fd, .events = POLLIN};
+    struct ticks before = {0};
+    pthread_t thread;
+    pthread_attr_t small;
+    prctl(PR_SET_NAME, "crun-gauges");
+    pthread_attr_init(&small);
+    pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
+    pthread_create(&thread, &small, gpu_thread, page);
+    measure_host(page, &before);
+    for (int wait_ms = FIRST_MS; poll(&end, 1, wait_ms) == 0; wait_ms = GAUGES_EVERY_MS)
+        measure_host(page, &before);
+    return 0;
+}

@@ -1,0 +1,57 @@
+/* What a node has to do: processor, memory and GPUs, for status pages. Measured by a process of its own beside the agent
+ * (guardian.h), since NVIDIA's library may hang for good; it writes into a page that the agent reads and never waits
+ * for.
+ *
+ *     guardian ──starts──► gauges process ── /proc ───────► page ◄── reads ── agent
+ *                             └ thread ───── NVML ────────►
+ *
+ * A GPU driver that hangs holds the thread: what it wrote last grows old, the rest goes on. */
+#ifndef CRUN_LAUNCHER_GAUGES_H
+#define CRUN_LAUNCHER_GAUGES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define GAUGES_EVERY_MS 5000
+#define GAUGES_OLD_MS 30000 /* what was measured longer ago says nothing about now */
+#define GAUGES_GPUS 64
+
+struct gauges_host {
+    double cpu; /* share of all processors of the host that was busy since the measurement before: 0 to 1 */
+    uint64_t memory_used, memory_total; /* bytes, of the host */
+};
+
+struct gauges_gpu {
+    uint32_t percent;                   /* of the time, in which a kernel ran */
+    uint32_t memory_used, memory_total; /* MiB */
+};
+
+struct gauges_gpus {
+    uint32_t n;
+    struct gauges_gpu v[GAUGES_GPUS]; /* those that CUDA_VISIBLE_DEVICES leaves, in its order */
+};
+
+/* The page, zeroed before the first measurement. Each half has one writer; a count that is odd, or has changed, means
+ * that it was being written. */
+struct gauges_page {
+    _Atomic uint32_t host_count, gpus_count;
+    _Atomic int64_t host_at_ms, gpus_at_ms; /* clock_ms() of the newest measurement, 0: none */
+    struct gauges_host host;
+    struct gauges_gpus gpus;
+};
+
+/* The whole life of the process: until end_fd is readable. page: a struct gauges_page. Returns its exit code; the caller
+ * calls _exit(2), for the thread may be left in the kernel. */
+int gauges_process(void *page, int end_fd);
+
+/* The newest, by any process that shares the page. False: there is none, or it is older than GAUGES_OLD_MS. */
+bool gauges_read_host(const struct gauges_page *p, int64_t now_ms, struct gauges_host *ret);
+bool gauges_read_gpus(const struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret);
+
+/* Of the line "cpu ..." of /proc/stat: ticks that were busy, and all. False: it is none. Pure. */
+bool gauges_parse_stat(const char *text, uint64_t *ret_busy, uint64_t *ret_all);
+/* Of /proc/meminfo, bytes. Pure. */
+bool gauges_parse_meminfo(const char *text, uint64_t *ret_used, uint64_t *ret_total);
+
+#endif

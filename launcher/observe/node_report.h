@@ -1,0 +1,47 @@
+/* What a node tells the rendezvous for its status page (RDZV.REPORT, docs/protocol.md): how far its workers are, how
+ * long their steps take, what the host has to do. Group rank 0 adds what its first worker says of the whole job. Pure:
+ * it reads pages that others write. */
+#ifndef CRUN_LAUNCHER_NODE_REPORT_H
+#define CRUN_LAUNCHER_NODE_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct buf;
+struct crun_page;
+struct gauges_gpus;
+struct gauges_host;
+
+#define NODE_REPORT_RANKS 256 /* of a node; those above are not told of */
+
+/* Of a worker, as the report before had it. */
+struct node_report_seen {
+    uint64_t step;
+    int64_t at_ns, wait_ns;
+};
+
+/* All-zero is one that has told nothing yet. */
+struct node_report {
+    uint64_t round;
+    struct node_report_seen seen[NODE_REPORT_RANKS];
+};
+
+struct node_report_view {
+    uint64_t round;
+    int rank_base, workers, nodes;
+    bool leads;                                            /* group rank 0 */
+    struct crun_page *(*page)(const void *arg, int local); /* NULL: none */
+    const void *arg;
+    const struct gauges_host *host; /* NULL: not known */
+    const struct gauges_gpus *gpus; /* NULL: none, or not known */
+    const char *logs;               /* folder of the log files, "": none */
+};
+
+/* Append the fields; nothing if there is nothing to tell. -ENOMEM. */
+int node_report_write(struct node_report *r, const struct node_report_view *v, struct buf *out);
+
+/* How long to wait for the next one: all nodes of a job together tell some hundred a second at most. steps: its workers
+ * tell steps. */
+int64_t node_report_pause_ms(int nodes, int64_t heartbeat_ms, bool steps);
+
+#endif

@@ -1,0 +1,84 @@
+/* The inside of the history, for history*.c. */
+#ifndef CRUN_RENDEZVOUSD_HISTORY_IMPL_H
+#define CRUN_RENDEZVOUSD_HISTORY_IMPL_H
+
+#include "common/rdzv/leader/leader.h"
+#include "rendezvousd/history/curve.h"
+#include "rendezvousd/history/history.h"
+#include "rendezvousd/history/node_figures.h"
+
+struct rdzv_dir;
+struct rdzv_home;
+
+/* Where a curve breaks: a restart, or another number of nodes. */
+struct mark {
+    float t_s;
+    uint32_t step;       /* the last before it */
+    uint64_t round;      /* the one that broke */
+    int rank, exit_code; /* -1, 0: nobody failed */
+    char why[120];
+};
+
+/* What its first worker said last; NAN: not known. */
+struct job_figures {
+    double step, total_steps, v[CURVE_N];
+};
+
+/* A job: one instance of a run id. */
+struct record {
+    struct history *history;
+    char instance[LEADER_INSTANCE_LEN + 1];
+    char *run, *principal;
+    char state[16];
+    bool over;
+    uint64_t number;           /* of finished ones, in the order of their ends; 0: it is not over */
+    double started_s, ended_s; /* wall clock; ended_s 0: it is not over */
+    uint64_t round;
+    int nodes, min_nodes, max_nodes, world_size, restarts, max_restarts, exit_code, rank;
+    char cause[RDZV_TEXT_MAX + 1];
+    struct job_figures now;
+    double progress_s; /* wall clock: when it told a new step; 0: not since the daemon began */
+    struct curve curve;
+    struct mark *marks; /* a ring of HISTORY_MARKS; NULL: none yet */
+    uint32_t mark_count;
+    char *failure, *logs;       /* JSON, checked; path. NULL: none. For its principal's eyes */
+    struct node_figures *told;  /* by node; while it is not over */
+    struct rdzv_home *home;     /* of its file; NULL: none is open */
+    bool dirty;                 /* differs from what is on disk */
+    struct record *prev, *next; /* history->live, newest first; history->finished, oldest first */
+    UT_hash_handle hh;          /* by instance */
+};
+
+struct history {
+    struct history_options o;
+    struct record *all; /* by instance */
+    struct record *live, *finished;
+    size_t n_finished;
+    uint64_t last_number;
+    struct rdzv_dir *dir; /* NULL: in memory only */
+    uv_timer_t *timer;    /* to write what is dirty; NULL with dir */
+    bool is_armed;
+};
+
+/* history.c */
+double history_now_(const struct history *h);
+struct record *record_new_(struct history *h, const char *instance, const char *run, const char *principal);
+void record_free_(struct record *r);   /* takes it out of all lists; its file stays */
+void record_finish_(struct record *r); /* from live to finished, and to disk; the oldest may go, were it this one */
+void record_free_nodes_(struct record *r);
+void job_figures_clear_(struct job_figures *f);
+double record_eta_s_(const struct record *r, double now_s); /* NAN: not known */
+
+/* history_write.c */
+/* An object: all of it, for its principal and the disk; without what is private. Live figures where now_s > 0. */
+void record_write_(const struct record *r, bool with_private, double now_s, struct json_write *w);
+void record_write_summary_(const struct record *r, struct json_write *w); /* its members, into an object */
+
+/* history_store.c */
+int store_open_(struct history *h, struct err *e);
+void store_close_(struct history *h);
+void store_touch_(struct record *r);  /* it is to be written sometime */
+void store_write_(struct record *r);  /* now; one that is over has its file closed by that */
+void store_remove_(struct record *r); /* its file */
+
+#endif

@@ -1,0 +1,293 @@
+/* Records on disk: DIR/history is a state directory of its own (common/rdzv/homes/rdzv_dir.h), with one file for each, which holds one
+ * text: the record as JSON. */
+#include <errno.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/json/json.h"
+#include "common/json/json_write.h"
+#include "common/rdzv/homes/rdzv_dir.h"
+#include "rendezvousd/history/history_impl.h"
+
+/* --- writing */
+
+static bool begin_home(struct record *r)
+{
+    return r->home || rdzv_dir_home(r->history->dir, r->instance, &r->home, NULL) == 0;
+}
+
+static void close_home(struct record *r)
+{
+    if (r->home)
+        r->home->ops->close(r->home);
+    r->home = NULL;
+}
+
+void store_write_(struct record *r)
+{
+    struct buf b = {.max = RDZV_DIR_RECORD_MAX};
+    struct json_write w = {.out = &b};
+    if (!r->history->dir || !begin_home(r))
+        return;
+    record_write_(r, true, 0, &w);
+    if (w.rc == 0)
+        rdzv_home_append(r->home, &(struct rdzv_write){.decision = &b, .whole = true}, NULL);
+    buf_free(&b);
+    r->dirty = false;
+    if (r->over)
+        close_home(r);
+}
+
+void store_remove_(struct record *r)
+{
+    if (!r->history->dir || !begin_home(r))
+        return;
+    r->home->ops->forget(r->home, NULL);
+    close_home(r);
+}
+
+static void write_dirty(struct history *h)
+{
+    for (struct record *r = h->live; r; r = r->next)
+        if (r->dirty)
+            store_write_(r);
+}
+
+static void on_timer(uv_timer_t *t)
+{
+    struct history *h = t->data;
+    h->is_armed = false;
+    write_dirty(h);
+}
+
+void store_touch_(struct record *r)
+{
+    struct history *h = r->history;
+    if (!h->dir)
+        return;
+    r->dirty = true;
+    if (!h->is_armed)
+        uv_timer_start(h->timer, on_timer, HISTORY_WRITE_MS, 0);
+    h->is_armed = true;
+}
+
+/* --- reading */
+
+static double number_of(const cJSON *o, const char *name, double otherwise)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+    return cJSON_IsNumber(v) ? v->valuedouble : otherwise;
+}
+
+static int int_of(const cJSON *o, const char *name)
+{
+    const double v = number_of(o, name, 0);
+    return v > INT32_MIN && v < INT32_MAX ? (int)v : 0;
+}
+
+static const char *text_of(const cJSON *o, const char *name)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
+    return cJSON_IsString(v) ? v->valuestring : "";
+}
+
+static void load_figures(struct record *r, const cJSON *o)
+{
+    r->now.step = number_of(o, "step", NAN);
+    r->now.total_steps = number_of(o, "total_steps", NAN);
+    for (int i = 0; i < CURVE_N; i++)
+        r->now.v[i] = number_of(o, curve_names[i], NAN);
+    r->started_s = number_of(o, "started", 0);
+    r->ended_s = number_of(o, "ended", 0);
+    r->round = (uint64_t)number_of(o, "round", 0);
+    r->nodes = int_of(o, "nodes");
+    r->min_nodes = int_of(o, "min_nodes");
+    r->max_nodes = int_of(o, "max_nodes");
+    r->world_size = int_of(o, "world_size");
+    r->restarts = int_of(o, "restarts");
+    r->max_restarts = int_of(o, "max_restarts");
+    r->exit_code = int_of(o, "exit_code");
+    r->rank = int_of(o, "rank");
+    snprintf(r->state, sizeof r->state, "%s", text_of(o, "state"));
+    snprintf(r->cause, sizeof r->cause, "%s", text_of(o, "cause"));
+}
+
+/* Lists of the same length, one for each member of a point. */
+static int load_curve(struct curve *c, const cJSON *o)
+{
+    const cJSON *list[CURVE_N + 2];
+    const cJSON *at = list[0] = cJSON_GetObjectItemCaseSensitive(o, "t");
+    const int n = cJSON_GetArraySize(at);
+    list[1] = cJSON_GetObjectItemCaseSensitive(o, "at_step");
+    for (int i = 0; i < CURVE_N; i++)
+        list[i + 2] = cJSON_GetObjectItemCaseSensitive(o, curve_names[i]);
+    for (int i = 0; i < CURVE_N + 2; i++) {
+        if (!cJSON_IsArray(list[i]) || cJSON_GetArraySize(list[i]) != n || n > CURVE_MAX)
+            return ERR_CORRUPT;
+        list[i] = list[i]->child;
+    }
+    if (n > 0 && !(c->v = calloc((size_t)n, sizeof *c->v)))
+        return -ENOMEM;
+    c->n = c->cap = (uint32_t)n;
+    for (int k = 0; k < n; k++) {
+        c->v[k].t_s = (float)list[0]->valuedouble;
+        c->v[k].step = (uint32_t)list[1]->valuedouble;
+        for (int i = 0; i < CURVE_N + 2; i++) {
+            if (i >= 2)
+                c->v[k].v[i - 2] = cJSON_IsNumber(list[i]) ? (float)list[i]->valuedouble : NAN;
+            list[i] = list[i]->next;
+        }
+    }
+    return 0;
+}
+
+static int load_marks(struct record *r, const cJSON *list)
+{
+    const cJSON *o;
+    if (cJSON_GetArraySize(list) == 0)
+        return 0;
+    if (!(r->marks = calloc(HISTORY_MARKS, sizeof *r->marks)))
+        return -ENOMEM;
+    cJSON_ArrayForEach(o, list)
+    {
+        struct mark *m = &r->marks[r->mark_count++ % HISTORY_MARKS];
+        *m = (struct mark){.t_s = (float)number_of(o, "t", 0),
+                           .step = (uint32_t)number_of(o, "step", 0),
+                           .round = (uint64_t)number_of(o, "round", 0),
+                           .rank = int_of(o, "rank"),
+                           .exit_code = int_of(o, "exit_code")};
+        snprintf(m->why, sizeof m->why, "%s", text_of(o, "why"));
+    }
+    return 0;
+}
+
+static int load_private(struct record *r, const cJSON *o)
+{
+    const cJSON *failure = cJSON_GetObjectItemCaseSensitive(o, "failure");
+    const char *logs = text_of(o, "logs");
+    if (cJSON_IsObject(failure) && !(r->failure = cJSON_PrintUnformatted(failure)))
+        return -ENOMEM;
+    return !logs[0] || (r->logs = strdup(logs)) ? 0 : -ENOMEM;
+}
+
+static bool is_known(const struct history *h, const char *instance)
+{
+    const struct record *r;
+    HASH_FIND_STR(h->all, instance, r);
+    return r != NULL;
+}
+
+static int load_record(struct history *h, const cJSON *o, struct record **ret)
+{
+    const char *instance = text_of(o, "instance");
+    if (strlen(instance) != LEADER_INSTANCE_LEN || is_known(h, instance))
+        return ERR_CORRUPT;
+    struct record *r = *ret = record_new_(h, instance, text_of(o, "run"), text_of(o, "principal"));
+    if (!r)
+        return -ENOMEM;
+    load_figures(r, o);
+    const int rc = load_curve(&r->curve, cJSON_GetObjectItemCaseSensitive(o, "curve"));
+    r->curve.stride = (uint32_t)number_of(o, "stride", 1);
+    r->curve.in_last = (uint32_t)number_of(o, "in_last", 1);
+    if (rc < 0 || load_marks(r, cJSON_GetObjectItemCaseSensitive(o, "marks")) < 0)
+        return rc < 0 ? rc : -ENOMEM;
+    return load_private(r, o);
+}
+
+/* Finished ones keep their order. */
+static void load_finished(struct record *r, uint64_t number)
+{
+    struct history *h = r->history;
+    struct record *before = h->finished ? h->finished->prev : NULL; /* the last */
+    while (before && before->number > number)
+        before = before == h->finished ? NULL : before->prev;
+    DL_DELETE(h->live, r);
+    r->over = true;
+    r->number = number;
+    if (before)
+        DL_APPEND_ELEM(h->finished, before, r);
+    else
+        DL_PREPEND(h->finished, r);
+    h->n_finished++;
+    h->last_number = number > h->last_number ? number : h->last_number;
+}
+
+static int load_text(struct history *h, const struct buf *text, struct record **ret, struct err *e)
+{
+    cJSON *o = cJSON_ParseWithLength(text->len ? text->data : "", text->len);
+    const int rc = load_record(h, o, ret);
+    if (rc == 0 && number_of(o, "number", 0) >= 1)
+        load_finished(*ret, (uint64_t)number_of(o, "number", 0));
+    cJSON_Delete(o);
+    return rc < 0 ? err_set(e, rc, "it holds no record of a job") : 0;
+}
+
+/* A file that ends in the middle of its only record says nothing, and goes. */
+static int load(void *arg, struct rdzv_home *home, struct err *e)
+{
+    struct buf text = {.max = RDZV_DIR_RECORD_MAX};
+    struct record *r = NULL;
+    int rc = home->ops->load(home, &text, e);
+    if (rc == 0 && text.len > 0)
+        rc = load_text(arg, &text, &r, e);
+    buf_free(&text);
+    if (rc < 0) {
+        if (r)
+            record_free_(r);
+        return rc; /* the home is not ours then */
+    }
+    if (!r)
+        home->ops->forget(home, NULL);
+    if (!r || r->over) {
+        home->ops->close(home);
+    } else { /* until jobs_load() speaks of it: history_settle() */
+        r->home = home;
+        r->state[0] = 0;
+    }
+    return 0;
+}
+
+/* --- life */
+
+int store_open_(struct history *h, struct err *e)
+{
+    char dir[4096];
+    uint64_t epoch;
+    if (snprintf(dir, sizeof dir, "%s/history", h->o.state_dir) >= (int)sizeof dir)
+        return err_set(e, -ENAMETOOLONG, "state directory '%.200s...': the name is too long", h->o.state_dir);
+    if (!(h->timer = calloc(1, sizeof *h->timer)))
+        return err_set(e, -ENOMEM, "no memory for the history of jobs");
+    uv_timer_init(h->o.loop, h->timer);
+    h->timer->data = h;
+    TRY(rdzv_dir_open(&h->dir, h->o.loop, dir, &epoch, e));
+    TRY(rdzv_dir_each(h->dir, load, h, e));
+    while (h->n_finished > h->o.max_jobs) {
+        store_remove_(h->finished);
+        record_free_(h->finished);
+    }
+    return 0;
+}
+
+static void on_timer_closed(uv_handle_t *t)
+{
+    free(t);
+}
+
+void store_close_(struct history *h)
+{
+    if (h->dir) {
+        write_dirty(h);
+        for (struct record *r = h->live; r; r = r->next)
+            close_home(r);
+    }
+    if (h->timer)
+        uv_close((uv_handle_t *)h->timer, on_timer_closed);
+    rdzv_dir_close(h->dir);
+    h->dir = NULL;
+}

@@ -1,0 +1,160 @@
+/* What a node tells of its workers' pages and of its host; how a host is measured. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/crun/crun_page.h"
+#include "common/include/crun.h"
+#include "launcher/observe/gauges.h"
+#include "launcher/observe/node_report.h"
+
+#define MS INT64_C(1000000)
+
+static struct crun_page pages[3];
+static struct node_report told;
+static struct buf out;
+
+static struct crun_page *page_of(const void *arg, int local)
+{
+    return local < 2 ? &pages[local] : NULL;
+}
+
+static int begin(void **state)
+{
+    memset(pages, 0, sizeof pages);
+    told = (struct node_report){0};
+    buf_free(&out);
+    return 0;
+}
+
+static struct node_report_view view(bool leads)
+{
+    return (struct node_report_view){
+        .round = 1, .rank_base = 4, .workers = 3, .nodes = 2, .leads = leads, .page = page_of, .logs = ""};
+}
+
+static const char *write_it(const struct node_report_view *v)
+{
+    buf_clear(&out);
+    assert_int_equal(node_report_write(&told, v, &out), 0);
+    return out.len ? out.data : "";
+}
+
+static void step(int i, uint64_t n, int64_t at_ms, int64_t waited_ms)
+{
+    pages[i].step = n;
+    pages[i].last_step_ns = at_ms * MS;
+    pages[i].wait_ns = waited_ms * MS;
+}
+
+static void workers_that_tell_nothing_are_not_told_of(void **state)
+{
+    const struct node_report_view v = view(true);
+    assert_string_equal(write_it(&v), "");
+}
+
+static void step_times_are_means_since_the_report_before(void **state)
+{
+    struct node_report_view v = view(false);
+    step(0, 10, 1000, 0);
+    assert_string_equal(write_it(&v), "step=10 base=4 steps=10,,");
+    step(0, 14, 1200, 0);
+    step(1, 9, 1190, 0);
+    assert_string_equal(write_it(&v), "step=14 base=4 steps=14,9, step_ms=50,,");
+    pages[1].told = 1u << CRUN_FIGURE_WAIT_S;
+    step(0, 14, 1200, 0); /* stands */
+    step(1, 11, 1390, 30);
+    assert_string_equal(write_it(&v), "step=14 base=4 steps=14,11, step_ms=,100, wait_ms=,15,");
+    v.round = 2; /* others: nothing is known of their steps before */
+    step(0, 14, 1300, 0);
+    assert_string_equal(write_it(&v), "step=14 base=4 steps=14,11,");
+}
+
+static void the_first_worker_of_group_rank_0_speaks_for_the_job(void **state)
+{
+    struct node_report_view v = view(true);
+    v.logs = "/logs of/r";
+    step(0, 3, 1000, 0);
+    crun_page_set_real(&pages[0].images_per_s, 310.5);
+    crun_page_set_real(&pages[0].loss, 2.25);
+    pages[0].has_metrics = 1; /* crun_metrics() of an older libcrun */
+    assert_string_equal(write_it(&v), "step=3 base=4 steps=3,, loss=2.25 images_per_s=310.5 logs=/logs%20of/r");
+    crun_page_set_real(&pages[0].figure[CRUN_FIGURE_LOSS], 2);
+    crun_page_set_real(&pages[0].figure[CRUN_FIGURE_EVAL_ACCURACY], 0.5);
+    pages[0].told = 1u << CRUN_FIGURE_LOSS | 1u << CRUN_FIGURE_EVAL_ACCURACY;
+    assert_string_equal(write_it(&v),
+                        "step=3 base=4 steps=3,, loss=2 images_per_s=310.5 eval_accuracy=0.5 logs=/logs%20of/r");
+    v.leads = false;
+    assert_string_equal(write_it(&v), "step=3 base=4 steps=3,,");
+}
+
+static void the_host_is_told_of(void **state)
+{
+    struct node_report_view v = view(false);
+    const struct gauges_host host = {.cpu = 0.25, .memory_used = UINT64_C(3) << 30, .memory_total = UINT64_C(8) << 30};
+    const struct gauges_gpus gpus = {.n = 2, .v = {{97, 10, 20}, {0, 1, 20}}};
+    v.host = &host;
+    v.gpus = &gpus;
+    assert_string_equal(write_it(&v), "cpu=0.25 mem=3072 mem_total=8192 gpus=97:10:20,0:1:20");
+}
+
+static void a_job_tells_a_hundred_times_a_second_at_most(void **state)
+{
+    assert_int_equal(node_report_pause_ms(1, 1000, true), 2000);
+    assert_int_equal(node_report_pause_ms(200, 1000, true), 2000);
+    assert_int_equal(node_report_pause_ms(10000, 1000, true), 100000);
+    assert_int_equal(node_report_pause_ms(1, 1000, false), 10000);
+}
+
+static void the_kernels_figures_are_read(void **state)
+{
+    uint64_t a, b;
+    assert_true(gauges_parse_stat("cpu  100 10 40 800 50 0 0 0 7 0\ncpu0 1 2 3 4", &a, &b));
+    assert_int_equal(a, 150);
+    assert_int_equal(b, 1000);
+    assert_false(gauges_parse_stat("cpu0 1 2 3 4", &a, &b));
+    assert_false(gauges_parse_stat("cpu  1 2", &a, &b));
+    assert_true(gauges_parse_meminfo("MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:  400 kB\n", &a, &b));
+    assert_int_equal(a, 600 << 10);
+    assert_int_equal(b, 1000 << 10);
+    assert_false(gauges_parse_meminfo("MemTotal:  1000 kB\n", &a, &b));
+}
+
+static void old_measurements_and_half_written_ones_do_not_count(void **state)
+{
+    struct gauges_page p = {.host = {.cpu = 0.5}};
+    struct gauges_host host;
+    struct gauges_gpus gpus;
+    assert_false(gauges_read_host(&p, clock_ms(), &host));
+    p.host_count = 2;
+    p.host_at_ms = 1000;
+    assert_true(gauges_read_host(&p, 1000 + GAUGES_OLD_MS, &host) && host.cpu == 0.5);
+    assert_false(gauges_read_host(&p, 1001 + GAUGES_OLD_MS, &host));
+    p.host_count = 3;
+    assert_false(gauges_read_host(&p, 1000, &host));
+    p.gpus_count = 2;
+    p.gpus_at_ms = 1000;
+    p.gpus.n = GAUGES_GPUS + 1;
+    assert_false(gauges_read_gpus(&p, 1000, &gpus));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(workers_that_tell_nothing_are_not_told_of, begin),
+        cmocka_unit_test_setup(step_times_are_means_since_the_report_before, begin),
+        cmocka_unit_test_setup(the_first_worker_of_group_rank_0_speaks_for_the_job, begin),
+        cmocka_unit_test_setup(the_host_is_told_of, begin),
+        cmocka_unit_test(a_job_tells_a_hundred_times_a_second_at_most),
+        cmocka_unit_test(the_kernels_figures_are_read),
+        cmocka_unit_test(old_measurements_and_half_written_ones_do_not_count),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

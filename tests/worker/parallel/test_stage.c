@@ -1,0 +1,148 @@
+/* The three-device example: y0 = w0 x0 on the first, y1 = y0 + w1 x1 on the second, y = y1 + w2 x2 on the third, where the
+ * loss is. Each device has an input of its own; only y0 and y1 travel, and their gradients back. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "tests/must.h"
+#include "worker/comm/comm.h"
+#include "worker/device/device.h"
+#include "worker/parallel/ddp.h"
+#include "worker/parallel/stage.h"
+#include "worker/program/program.h"
+
+enum { DEVICES = 3, CLASSES = 2, MICRO = 2 };
+
+/* Of device i: x[m] is the input of micro-batch m; w[c] the weight of class c. */
+static const uint8_t x[DEVICES][MICRO] = {{51, 102}, {204, 255}, {153, 51}}; /* 0.2, 0.4; 0.8, 1; 0.6, 0.2 */
+static const double w[DEVICES][CLASSES] = {{1, -2}, {0.5, 3}, {-1.5, 0.25}};
+static const int32_t labels[MICRO] = {0, 1};
+
+struct one {
+    int index;
+    struct comm *comm;
+    double loss, gradient[CLASSES];
+    int rc;
+    struct err e;
+};
+
+/* y_i-1 (but on the first) + w_i x_i, and the loss on the last. */
+static int build(struct program **ret, int i, struct err *e)
+{
+    static const char *const layers[] = {"w0", "w1", "w2"}, *const sums[] = {"w0", "y1", "y"};
+    struct program *p = program_create("three", 1, 1, 1, NULL, NULL);
+    const int before = i > 0 ? program_tensor(p, sums[i - 1], CLASSES, 1, 1) : -1;
+    int y = program_linear(p, layers[i], program_input(p), CLASSES);
+    if (i > 0)
+        y = program_add(p, sums[i], before, y);
+    if (i == DEVICES - 1)
+        program_xent(p, y);
+    p->chunks[0] = (struct program_chunk){.end = p->nops, .in = before, .out = i < DEVICES - 1 ? y : -1};
+    p->nchunks = 1;
+    *ret = p;
+    return program_differentiate(p, e);
+}
+
+static int train(struct one *o, struct device *d, const struct program *p, double *params, double *reduce,
+                 struct err *e)
+{
+    struct ownership own;
+    struct ddp *ddp = NULL;
+    struct stage_options so = {
+        .order = {PIPELINE_1F1B, DEVICES, MICRO, 1},
+        .index = o->index,
+        .comm = o->comm,
+        .device = d,
+        .program = p,
+        .plan = {.batch = 1, .training = true, .compute = DT_F64, .params = params, .stats = params, .reduce = reduce}};
+    const float weights[MICRO] = {1, 1};
+    const struct run_args all = {
+        .batch = {.images = x[o->index], .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
+    struct comm *groups[LAYOUT_GROUPS] = {0};
+    struct stage *g;
+    TRY(ownership_init_alone(&own, p, e));
+    TRY(ddp_create(&ddp, groups, &own, reduce, METRIC_N, DT_F64, &(struct ddp_options){.wire = DT_F64}, e));
+    so.own = &own;
+    so.ddp = ddp;
+    TRY(stage_open(&g, &so, e));
+    TRY(stage_train(g, &all, e));
+    TRY(ddp_wait(ddp, e));
+    double *metrics = reduce + p->n_train;
+    TRY(stage_share_metrics(g, metrics, e));
+    o->loss = metrics[METRIC_LOSS];
+    memcpy(o->gradient, reduce + p->params[0].offset, sizeof o->gradient);
+    stage_close(g);
+    ddp_destroy(ddp);
+    ownership_finish(&own);
+    return 0;
+}
+
+static void *run_one(void *arg)
+{
+    struct one *o = arg;
+    struct device *d;
+    struct program *p = NULL;
+    double params[64] = {0}, reduce[64 + METRIC_N] = {0};
+    o->rc = device_open(&d, "ref", &(struct device_options){.threads = 1}, &o->e);
+    if (o->rc == 0)
+        o->rc = build(&p, o->index, &o->e);
+    if (o->rc < 0)
+        return NULL;
+    memcpy(params + p->params[0].offset, w[o->index], sizeof w[0]);
+    o->rc = train(o, d, p, params, reduce, &o->e);
+    program_destroy(p);
+    d->ops->close(d);
+    return NULL;
+}
+
+static void three_devices_compute_one_sum_and_its_gradients(void **state)
+{
+    (void)state;
+    struct comm *comms[DEVICES];
+    pthread_t threads[DEVICES];
+    struct one all[DEVICES];
+    struct err e;
+    double loss = 0, gradient[DEVICES][CLASSES] = {{0}};
+    for (int m = 0; m < MICRO; m++) {
+        double y[CLASSES] = {0};
+        for (int i = 0; i < DEVICES; i++)
+            for (int c = 0; c < CLASSES; c++)
+                y[c] += w[i][c] * x[i][m] / 255;
+        const double sum = exp(y[0]) + exp(y[1]);
+        loss += log(sum) - y[labels[m]];
+        for (int i = 0; i < DEVICES; i++)
+            for (int c = 0; c < CLASSES; c++)
+                gradient[i][c] += (exp(y[c]) / sum - (c == labels[m])) * x[i][m] / 255;
+    }
+    assert_int_equal(comm_local_open_threads(comms, DEVICES, 30000, &e), 0);
+    for (int i = 0; i < DEVICES; i++) {
+        all[i] = (struct one){.index = i, .comm = comms[i]};
+        assert_int_equal(pthread_create(&threads[i], NULL, run_one, &all[i]), 0);
+    }
+    for (int i = 0; i < DEVICES; i++) {
+        pthread_join(threads[i], NULL);
+        if (all[i].rc < 0)
+            fail_msg("device %d: %s", i, all[i].e.text);
+    }
+    for (int i = 0; i < DEVICES; i++) {
+        comms[i]->ops->close(comms[i]);
+        assert_true(fabs(all[i].loss - loss) < 1e-6);
+        for (int c = 0; c < CLASSES; c++)
+            assert_true(fabs(all[i].gradient[c] - gradient[i][c]) < 1e-6);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(three_devices_compute_one_sum_and_its_gradients),
+    };
+    return cmocka_run_group_tests_name("a stage", tests, NULL, NULL);
+}
