@@ -110,7 +110,7 @@ enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap)
     enum beside_ending ending = BESIDE_ENDED;
     if (b->fd >= 0) {
         const ssize_t told = send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        kill(b->pid, SIGCONT); /* stopped, it would take its words with it */
+        kill(b->pid, SIGCONT);                    /* stopped, it would take its words with it */
         if (told < 0 || !wait_gone(b, wait_ms)) { /* it ends already, or it does not */
             if (told >= 0)
                 ending = BESIDE_KILLED;

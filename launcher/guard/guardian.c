@@ -242,12 +242,6 @@ static int sooner(int a_ms, int b_ms)
     return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
 }
 
-static void report_stops(const struct guard *g)
-{
-    stuck_report_stop(g->agent, "agent", "nobody watches the workers");
-    stuck_report_stop(g->output.beside.pid, "output process", "nobody reads what the workers write, and they may wait");
-}
-
 /* Until the agent has ended, or is given up: reap everybody, forward signals, keep what the agent hands over. */
 static struct ending watch(struct guard *g, struct guardian_link *l)
 {
@@ -281,7 +275,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         else if (reap(g->agent, &ending))
             break;
         else
-            report_stops(g);
+            stuck_report_stops(g->agent, g->output.beside.pid);
     }
     while (receive_word(g, l)) /* its last ones */
         ;

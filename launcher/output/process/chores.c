@@ -1,6 +1,7 @@
 #include "launcher/output/process/chores.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,6 @@
 #include "common/base/err.h"
 #include "launcher/output/process/file_thread.h"
 #include "launcher/output/process/scratch.h"
-#include "launcher/output/process/whole_file.h"
 
 #define SWEEP_MS 1000 /* not while workers are being started, nor in short runs */
 
@@ -157,11 +157,29 @@ struct whole {
     char path[];
 };
 
+/* In place of any of that name: written beside it, then renamed. 0 or -errno. Blocks as the disk does. */
+static int replace_file(const char *path, const char *text, size_t n, struct err *e)
+{
+    char tmp[4200];
+    if ((size_t)snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= sizeof tmp)
+        return err_set(e, -ENAMETOOLONG, "cannot write '%.60s...': the path is too long", path);
+    FILE *file = fopen(tmp, "we");
+    if (!file)
+        return err_errno(e, errno, "cannot write '%s'", path);
+    const bool bad = fwrite(text, 1, n, file) != n;
+    if (fclose(file) != 0 || bad || rename(tmp, path) != 0) {
+        const int why = errno;
+        unlink(tmp);
+        return err_errno(e, why, "cannot write '%s'", path);
+    }
+    return 0;
+}
+
 static void write_whole(struct file_job *job)
 {
     struct whole *w = container_of(job, struct whole, job);
     file_thread_enter(w->c->thread, w->path);
-    whole_file_write(w->path, w->text.data, w->text.len, &w->e);
+    replace_file(w->path, w->text.data, w->text.len, &w->e);
 }
 
 static void on_whole(struct file_job *job)
