@@ -180,11 +180,21 @@ static const struct {
     const char *name;
     int (*main)(int argc, char **argv);
 } commands[] = {
-    {"train", train_main},         {"caffe2", caffe2_main},     {"imagenet", imagenet_main},
-    {"mnist", mnist_main},         {"make-data", shapes_main},  {"make-db", make_db_main},
-    {"plot", plot_main},           {"convert", convert_main},   {"predict", predict_main},
-    {"plan", plan_main},           {"gpu-info", gpu_info_main}, {"comm-bench", comm_bench_main},
-    {"comm-test", comm_test_main}, {"demo", demo_main},
+    {"train", train_main},
+    {"caffe2", caffe2_main},
+    {"imagenet", imagenet_main},
+    {"mnist", mnist_main},
+    {"make-data", shapes_main},
+    {"make-db", make_db_main},
+    {"plot", plot_main},
+    {"convert", convert_main},
+    {"predict", predict_main},
+    {"plan", plan_main},
+    {"gpu-info", gpu_info_main},
+    {"gpu-doctor", gpu_doctor_main},
+    {"comm-bench", comm_bench_main},
+    {"comm-test", comm_test_main},
+    {"demo", demo_main},
 };
 
 static int check_stdout(size_t command, int code)

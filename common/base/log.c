@@ -19,7 +19,12 @@ static const char *const level_names[] = {LOG_LEVELS(CHOICE_NAME)};
 void log_init(enum log_level max, const char *prefix)
 {
     max_level = (int)max;
-    snprintf(line_prefix, sizeof line_prefix, "%s%s", prefix, prefix[0] ? " " : "");
+    snprintf(line_prefix, sizeof line_prefix, "%s", prefix);
+}
+
+const char *log_prefix(void)
+{
+    return line_prefix;
 }
 
 enum log_level log_level(void)
@@ -38,8 +43,8 @@ void log_line(enum log_level level, const char *module, const char *fmt, ...)
     if ((int)level > max_level)
         return;
     char line[2048], when[CLOCK_ISO_LEN];
-    int n = snprintf(line, sizeof line, "%s %s %s%s: ", clock_iso(when, sizeof when), level_names[level], line_prefix,
-                     module);
+    int n = snprintf(line, sizeof line, "%s %s %s%s%s: ", clock_iso(when, sizeof when), level_names[level], line_prefix,
+                     line_prefix[0] ? " " : "", module);
     va_list ap;
     va_start(ap, fmt);
     int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);

@@ -53,9 +53,16 @@ struct lists {
     uint64_t latest;
 };
 
+/* When it told its newest step; 0: it has told none. */
+static int64_t told_at(struct crun_page *p)
+{
+    const int64_t last = atomic_load_explicit(&p->last_step_ns, memory_order_acquire);
+    return last ? last : atomic_load_explicit(&p->first_step_ns, memory_order_relaxed);
+}
+
 static int add_rank(struct lists *l, struct node_report_seen *seen, struct crun_page *p, const char *comma)
 {
-    const int64_t at = p ? atomic_load_explicit(&p->last_step_ns, memory_order_acquire) : 0;
+    const int64_t at = p ? told_at(p) : 0;
     const uint64_t step = p ? atomic_load_explicit(&p->step, memory_order_relaxed) : 0;
     TRY(buf_addstr(&l->step, comma));
     TRY(buf_addstr(&l->took, comma));

@@ -49,6 +49,7 @@ static int lead(struct job *job, struct rdzv_home *home, struct err *e)
     snprintf(seen, sizeof seen, "%llu", (unsigned long long)job->jobs->o.epoch - 1);
     if (getrandom(&draw, sizeof draw, 0) != sizeof draw)
         return err_errno(e, errno, "cannot draw an epoch");
+    TRY(home->ops->identity(home, job->reign.identity, e));
     return rdzv_reign_claim(&job->reign, seen, draw, e);
 }
 

@@ -44,10 +44,10 @@ def test_a_room_that_the_table_does_not_have_is_a_fault(copy):
 
 def test_an_arrow_that_nobody_needs_is_a_fault(copy):
     table = copy / "docs/architecture.md"
-    text, changes = re.subn(r"^(\| `launcher/observe/` .*)`common` \|$", r"\1`launcher/place`, `common` |", table.read_text(), flags=re.M)
+    text, changes = re.subn(r"^(\| `launcher/observe/` .*)`common` \|$", r"\1`launcher/hang`, `common` |", table.read_text(), flags=re.M)
     assert changes == 1
     table.write_text(text)
-    assert "the table allows launcher/observe to include launcher/place, and nothing there does" in rooms.check(copy)
+    assert "the table allows launcher/observe to include launcher/hang, and nothing there does" in rooms.check(copy)
 
 
 def test_a_room_with_too_many_files_is_a_fault(copy):

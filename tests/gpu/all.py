@@ -2,9 +2,10 @@
 
 usage: all.py --build DIR --out DIR [--budget SECONDS] [SUITE...]
 
-A SUITE is a part of a name ("ops", "GPU ops fp32", "ranks"). gpu-test.json in the out folder is written anew after each suite, so that what was found
-is there however the run ends; what no longer fits into the budget is named. The last line sums up; the exit status is 1 where something failed."""
+A SUITE is a part of a name ("ops", "GPU ops fp32", "ranks"). gpu-test.json and gpu-test.html, a page for readers, are written anew after each suite, so that what was
+found is there however the run ends; what no longer fits into the budget is named. The last line sums up; the exit status is 1 where something failed."""
 import argparse
+import html
 import json
 import os
 import pathlib
@@ -115,10 +116,30 @@ def show(r):
         print(f"    FAILED: {why}", flush=True)
 
 
+STYLE = "body{font:15px sans-serif;margin:2em auto;max-width:60em}td,th{text-align:left;padding:.2em 1em .2em 0}.failed{color:#b00020}pre{overflow:auto;background:#f4f4f4}"
+
+
+def page(results, build):
+    """All of it on one page, what failed first."""
+    text = lambda x: html.escape(str(x))
+    rows = "".join(f"<tr class={'failed' if r['failed'] else 'passed'}><td>{text(r['suite'])}<td>{len(r['passed'])}<td>{len(r['failed'])}<td>{len(r['skipped'])}<td>{r['seconds']}"
+                   for r in sorted(results["suites"], key=lambda r: not r["failed"]))
+    failed = "".join(f"<h3>{text(r['suite'])}</h3><ul>{''.join(f'<li>{text(f)}' for f in r['failed'])}</ul><pre>{text(r['output'][-6000:])}</pre>"
+                     for r in results["suites"] if r["failed"])
+    figures = "".join(f"<tr><td>{text(k)}<td>{text(json.dumps(v))[:400]}" for r in results["suites"] for k, v in r.get("figures", {}).items())
+    skipped = "".join(f"<li>{text(s)}" for s in sorted({s for r in results["suites"] for s in r["skipped"]}))
+    left = f"<p>left out for lack of time: {text(', '.join(results['left_out']))}" if results["left_out"] else ""
+    return (f"<!doctype html><meta charset=utf-8><title>gpu-test {results['date']}</title><style>{STYLE}</style><h1>gpu-test, {results['date']}</h1><p>{text(build)}{left}"
+            f"<table><tr><th>suite<th>passed<th>failed<th>skipped<th>s{rows}</table>"
+            + (f"<h2 class=failed>Failed</h2>{failed}" if failed else "") + (f"<h2>Figures</h2><table>{figures}</table>" if figures else "")
+            + (f"<h2>Skipped</h2><ul>{skipped}</ul>" if skipped else "") + "\n")
+
+
 def save(options, results):
-    part = options.out / "gpu-test.part"
-    part.write_text(json.dumps(results, indent=1) + "\n")
-    part.replace(options.out / "gpu-test.json")
+    for name, text in ("gpu-test.json", json.dumps(results, indent=1) + "\n"), ("gpu-test.html", page(results, options.build)):
+        part = options.out / "gpu-test.part"
+        part.write_text(text)
+        part.replace(options.out / name)
 
 
 def main():

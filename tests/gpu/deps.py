@@ -4,8 +4,8 @@ usage: deps.py pack FILE.tar.xz            on Debian with the packages: headers,
        deps.py unpack FILE.tar.xz DIR      there: prints the environment for a build, as lines for a shell
 
 glibc and libstdc++ are the machine's own, which must not be older than where the parcel was packed. Everything else that a library needs
-travels with it, and is found by an rpath: nothing is installed, and other programs notice nothing. CUDA is the machine's; cuDNN and NCCL may
-lie beside nvcc or be those of the python3 that unpacks."""
+travels with it, and is found by an rpath: nothing is installed, and other programs notice nothing. CUDA is the machine's; cuDNN, NCCL and
+cuBLASLt may lie beside nvcc or be those of the python3 that unpacks."""
 import os
 import pathlib
 import platform
@@ -134,26 +134,35 @@ def in_toolkit(header):
     return any((h / "include" / header).exists() for h in homes)
 
 
+# nvidia/PART, or all of CUDA 13's in one folder
+WHEELS = [(("cudnn",), "cudnn_graph.h"), (("nccl",), "nccl.h"), (("cublas", "cu13"), "cublasLt.h")]
+
+
 def wheels(to):
-    """cuDNN and NCCL of Python's site-packages, where the toolkit lacks them: headers and linker's names in one folder. Returns the libraries' own."""
+    """cuDNN, NCCL and cuBLASLt of Python's site-packages, where the toolkit lacks them: headers and linker's names in one folder. Returns the libraries' own."""
     found = []
     shutil.rmtree(to, ignore_errors=True)
-    for part, header in (("cudnn", "cudnn_graph.h"), ("nccl", "nccl.h")):
-        homes = [pathlib.Path(p) / "nvidia" / part for p in dict.fromkeys([sysconfig.get_path("purelib"), *site.getsitepackages()])]
+    sites = dict.fromkeys([sysconfig.get_path("purelib"), *site.getsitepackages()])
+    for parts, header in WHEELS:
+        homes = [pathlib.Path(p) / "nvidia" / part for p in sites for part in parts]
         home = next((h for h in homes if (h / "include" / header).exists()), None)
         if home is None or in_toolkit(header):
             continue
         (to / "include").mkdir(parents=True, exist_ok=True)
         (to / "lib").mkdir(exist_ok=True)
         for file in (home / "include").iterdir():
-            (to / "include" / file.name).symlink_to(file)
+            if not (to / "include" / file.name).exists():
+                (to / "include" / file.name).symlink_to(file)
         for file in (home / "lib").glob("lib*.so.*"):
-            (to / "lib" / re.sub(r"\.so.*", ".so", file.name)).symlink_to(file)
+            link = to / "lib" / re.sub(r"\.so.*", ".so", file.name)
+            if not link.exists():
+                link.symlink_to(file)
         found.append(home / "lib")
     return found
 
 
-commands = {"pack": (pack, 1), "unpack": (unpack, 2)}
-if len(sys.argv) < 2 or sys.argv[1] not in commands or len(sys.argv) - 2 != commands[sys.argv[1]][1]:
-    raise SystemExit(__doc__)
-commands[sys.argv[1]][0](*sys.argv[2:])
+if __name__ == "__main__":
+    commands = {"pack": (pack, 1), "unpack": (unpack, 2)}
+    if len(sys.argv) < 2 or sys.argv[1] not in commands or len(sys.argv) - 2 != commands[sys.argv[1]][1]:
+        raise SystemExit(__doc__)
+    commands[sys.argv[1]][0](*sys.argv[2:])

@@ -200,6 +200,7 @@ static int create(struct world *w, struct err *e)
     sim_disk_open(w, on_landed);
     w->reign = (struct rdzv_reign){.home = &w->disk.home, .holder = "sim", .keep_bytes = KEEP_BYTES};
     TRY(leader_create(&w->reign.leader, &o, e));
+    TRY(w->reign.home->ops->identity(w->reign.home, w->reign.identity, e));
     return rdzv_reign_claim(&w->reign, "", w->seed, e) == 1 ? 0 : -EIO;
 }
 

@@ -5,6 +5,7 @@
  *   predict    pictures, a checkpoint -> input.h -> a plan of the forward part -> classes, one line a picture
  *   convert    weights between checkpoints, safetensors and torch's .pth files (ckpt/weights.h)
  *   gpu-info   which GPUs this process may use, and what cuDNN knows of them
+ *   gpu-doctor what a run on a GPU climbs, rung by rung, and which is the first that fails
  *   comm-bench how fast collectives are on the ranks that a launcher started; comm-test: whether they are right
  *
  * make-data and make-db are in worker/data, plot in worker/report. */
@@ -15,6 +16,7 @@ int plan_main(int argc, char **argv);
 int predict_main(int argc, char **argv);
 int convert_main(int argc, char **argv);
 int gpu_info_main(int argc, char **argv);
+int gpu_doctor_main(int argc, char **argv); /* 1 if a rung fails */
 int comm_bench_main(int argc, char **argv);
 int comm_test_main(int argc, char **argv); /* 1 if an element is wrong */
 

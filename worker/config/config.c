@@ -1,6 +1,8 @@
 #include "worker/config/config.h"
 
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/log.h"
@@ -76,13 +78,39 @@ enum allreduce train_config_allreduce(const struct train_config *c)
     return c->fp16_allreduce ? ALLREDUCE_FP16 : (enum allreduce)c->allreduce;
 }
 
-void train_config_gpu(const struct train_config *c, struct gpu_options *ret)
+/* Where no home is known, nothing is kept. */
+static const char *plan_cache(const struct train_config *c, char *out, size_t cap)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (!c->plan_cache || strcmp(c->plan_cache, "none") == 0)
+        return NULL;
+    if (strcmp(c->plan_cache, "auto") != 0)
+        return c->plan_cache;
+    if (cache && *cache == '/')
+        snprintf(out, cap, "%s/crun/plans", cache);
+    else if (home && *home == '/')
+        snprintf(out, cap, "%s/.cache/crun/plans", home);
+    else
+        return NULL;
+    return out;
+}
+
+/* The other ranks wait for rank 0 meanwhile. */
+static double tune_seconds(const struct train_config *c)
+{
+    const double most = c->comm_timeout / 2;
+    return most > 0 && c->tune_seconds > most ? most : c->tune_seconds;
+}
+
+void train_config_gpu(const struct train_config *c, struct gpu_options *ret, char cache[CONFIG_CACHE_BYTES])
 {
     *ret = (struct gpu_options){.eager = !c->cuda_graphs,
                                 .tune = c->autotune,
+                                .tune_seconds = tune_seconds(c),
+                                .check = c->cuda_check,
                                 .tf32 = c->tf32,
                                 .fused = c->conv_fusion,
                                 .deterministic = c->deterministic,
                                 .workspace_limit = (size_t)c->workspace_mb << 20,
-                                .cache_dir = c->plan_cache};
+                                .cache_dir = plan_cache(c, cache, CONFIG_CACHE_BYTES)};
 }

@@ -143,9 +143,10 @@ struct train_config {
     const char *gpus, *dist_url, *run_id;
     bool data_parallel, oversubscribe;
 
-    bool tf32, cuda_graphs, autotune, conv_fusion, deterministic; /* of GPUs */
-    int64_t workspace_mb;                                         /* 0: no limit */
-    const char *plan_cache;                                       /* NULL: none */
+    bool tf32, cuda_graphs, autotune, conv_fusion, deterministic, cuda_check; /* of GPUs */
+    int64_t workspace_mb;                                                     /* 0: no limit */
+    const char *plan_cache;                                                   /* "auto", "none" or a folder */
+    double tune_seconds;                                                      /* 0: no limit */
 
     int64_t threads; /* 0: cores / local ranks */
     const char *comm;
@@ -167,7 +168,9 @@ extern const struct arg_program train_program;
 enum allreduce train_config_allreduce(const struct train_config *c);
 
 struct gpu_options;
-void train_config_gpu(const struct train_config *c, struct gpu_options *ret);
+enum { CONFIG_CACHE_BYTES = 1024 };
+/* cache: room for the name of the plan cache's folder, which *ret points at. */
+void train_config_gpu(const struct train_config *c, struct gpu_options *ret, char cache[CONFIG_CACHE_BYTES]);
 
 /* Ranks of a tensor group in a world of so many: 1 where the last layer is whole. */
 int train_config_tensor(const struct train_config *c, int world);

@@ -36,7 +36,9 @@ struct device_options {
     struct gpu_options {
         bool eager;             /* launch kernel by kernel, capture no graph */
         bool tune;              /* time cuDNN's candidates for every convolution */
+        double tune_seconds;    /* in all; 0: no limit */
         bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
+        bool check;             /* wait after each step of a plan, and look at what it wrote */
         bool fused;             /* cuDNN's fused patterns where it has them */
         bool deterministic;     /* equal runs give equal bits */
         size_t workspace_limit; /* bytes a convolution may take as scratch, 0: no limit */
@@ -49,6 +51,9 @@ struct batch {
     const uint8_t *images; /* (n, H, W, C) */
     const int32_t *labels; /* (n), 0..classes-1; anything where the weight is 0 */
     const float *weights;  /* (n), 0 or 1 */
+    /* images are memory of device_async.host_alloc(): the device reads them itself, and run() returns once it has. Else
+     * a device with streams makes a copy first. */
+    bool locked;
 };
 
 struct run_hooks {
@@ -67,6 +72,8 @@ struct run_hooks {
      * of that graph does again what they had enqueued, and is told by replayed(). NULL: nobody wants to know. */
     int (*captured)(void *ctx, void *stream, struct err *e);
     int (*replayed)(void *ctx, void *stream, struct err *e);
+    /* The capture came to nothing: what they had enqueued into it is gone, and the run begins once more. */
+    void (*dropped)(void *ctx);
 };
 
 /* What ops over a group of ranks call (program.h). The ranks of the group make the same calls with the same sizes, in

@@ -190,6 +190,15 @@ static int on_replayed(void *ctx, void *stream, struct err *e)
     return 0;
 }
 
+static void on_dropped(void *ctx)
+{
+    struct ddp *d = ctx;
+    pthread_mutex_lock(&d->lock);
+    d->complete = d->done = d->captured = 0;
+    d->ready_to = 0;
+    pthread_mutex_unlock(&d->lock);
+}
+
 static int on_all_sum(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e)
 {
     struct ddp *d = ctx;
@@ -268,6 +277,7 @@ static int open_groups(struct ddp *d, const struct ddp_options *o, struct err *e
     d->hooks.all_sum = d->idle.all_sum = o->sync_bn ? on_all_sum : NULL;
     d->hooks.captured = on_captured;
     d->hooks.replayed = on_replayed;
+    d->hooks.dropped = on_dropped;
     d->hooks.on_host = blocks;
     d->idle.on_host = blocks && o->sync_bn;
     if (d->async)

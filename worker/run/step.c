@@ -51,7 +51,8 @@ static int run_parts(struct step *t, const struct run_args *all, struct err *e)
         struct run_args run = *all;
         run.batch = (struct batch){.images = all->batch.images + first * image,
                                    .labels = all->batch.labels + first,
-                                   .weights = all->batch.weights + first};
+                                   .weights = all->batch.weights + first,
+                                   .locked = all->batch.locked};
         run.accumulate = i > 0 && !each;
         run.hooks = reduced ? ddp_hooks(t->ddp) : ddp_idle_hooks(t->ddp);
         ddp_begin(t->ddp, reduced);
@@ -66,11 +67,12 @@ static int run_parts(struct step *t, const struct run_args *all, struct err *e)
 
 static int run_batch(struct step *t, const struct batch *b, double grad_scale, struct err *e)
 {
-    const struct run_args all = {.batch = {.images = b->images, .labels = b->labels, .weights = weigh(t, b)},
-                                 .grad_scale = grad_scale,
-                                 .smoothing = t->smoothing,
-                                 .params_version = t->state->version,
-                                 .trace = trace_ops(t->trace)};
+    const struct run_args all = {
+        .batch = {.images = b->images, .labels = b->labels, .weights = weigh(t, b), .locked = b->locked},
+        .grad_scale = grad_scale,
+        .smoothing = t->smoothing,
+        .params_version = t->state->version,
+        .trace = trace_ops(t->trace)};
     return t->stage ? stage_train(t->stage, &all, e) : run_parts(t, &all, e);
 }
 

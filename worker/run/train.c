@@ -473,7 +473,8 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
         r->at.rate_batch = r->cfg->batch_size;
     }
     r->has_state = true;
-    if (replicas_check(&r->s.state, r->s.comm, e) < 0)
+    /* Ranks that settled have one rank's bytes; what they began with was compared when they began. */
+    if (!settled && replicas_check(&r->s.state, r->s.comm, e) < 0)
         return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
     r->stop_at = 0;
     r->step.updates = r->at.updates - r->s.state.loss_scale.skipped - r->at.moments_from;

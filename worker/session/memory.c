@@ -22,15 +22,25 @@ static void add_plan(const struct plan *pl, const struct stage *g, struct memory
     r->workspace += (int64_t)m.workspace;
 }
 
-/* Where they are cut: what is owned, the sums that travel along, and of buckets that wait and the one that fills
- * (ddp.h) what others own. And what is received of a bucket that is cut, or sent of a piece. */
+/* Elements of the largest parameter: its gradient is made in one go. */
+static size_t largest_parameter(const struct program *p)
+{
+    size_t most = 0;
+    for (int i = 0; i < p->nparams; i++)
+        most = p->params[i].role == PARAM_TRAIN && p->params[i].count > most ? p->params[i].count : most;
+    return most;
+}
+
+/* Where they are cut: what is owned, the sums that travel along, and what others own of buckets that wait and of what is
+ * being made (ddp.h). And what is received of a bucket that is cut, or sent of a piece. */
 static int64_t gradient_bytes(const struct session *s)
 {
     const struct state *st = &s->state;
     const size_t all = s->program->n_reduce, tail = all - s->program->n_train, part = ownership_largest_part(&s->own),
-                 most = ownership_largest_piece(&s->own);
+                 piece = ownership_largest_piece(&s->own), one = largest_parameter(s->program);
+    const size_t on_the_way = ownership_window(&s->own) + (one > piece ? one : piece);
     const size_t some = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) + tail +
-                        (ownership_window(&s->own) / most + 1) * (most - part);
+                        (size_t)((double)on_the_way * (double)(piece - part) / (double)piece);
     return (int64_t)state_bytes(st, state_sheds(st) ? (some < all ? some : all) + part : all);
 }
 

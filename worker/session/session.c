@@ -69,6 +69,28 @@ static int open_plan(struct session *s, bool training, struct err *e)
     return session_open_plan(s, training, false, e);
 }
 
+static int open_plans(struct session *s, struct err *e)
+{
+    if (!s->cfg->evaluate)
+        TRY(open_plan(s, true, e));
+    return s->test_set ? open_plan(s, false, e) : 0;
+}
+
+/* Rank 0 first where planning takes measurements: the others take up what it found, and plan with it; also what they
+ * planned before there was a rank 0 to listen to. */
+static int plan_in_turn(struct session *s, struct err *e)
+{
+    if (s->comm->world == 1 || !s->device->ops->choices)
+        return open_plans(s, e);
+    const int rc = s->comm->rank == 0 ? open_plans(s, e) : 0;
+    TRY(choices_share(s->device, s->comm, rc, e));
+    if (s->comm->rank == 0)
+        return 0;
+    session_close_plan(s, true);
+    session_close_plan(s, false);
+    return open_plans(s, e);
+}
+
 static int open_loader(struct session *s, bool training, struct loader **loader, struct err *e)
 {
     const struct loader_options o = session_loader(s, training);
@@ -91,13 +113,11 @@ static int open_pipeline(struct session *s, struct err *e)
     s->weights = NULL;
     if (s->cfg->ignore_index >= 0 && !(s->weights = calloc((size_t)s->parts * (size_t)s->part, sizeof *s->weights)))
         return err_errno(e, ENOMEM, "weights of %d samples", s->parts * s->part);
-    if (!s->cfg->evaluate) {
-        TRY(open_plan(s, true, e));
+    TRY(plan_in_turn(s, e));
+    if (!s->cfg->evaluate)
         TRY(open_loader(s, true, &s->train_loader, e));
-    }
     s->steps_per_epoch = sampler_steps(&order);
     if (s->test_set) {
-        TRY(open_plan(s, false, e));
         TRY(open_loader(s, false, &s->test_loader, e));
         order = session_order(s, false);
         s->test_steps = sampler_steps(&order);
@@ -167,9 +187,7 @@ fail:
 int session_warm_up(struct session *s, struct err *e)
 {
     s->rounds++; /* what follows from a rank is made anew */
-    if (!s->cfg->evaluate)
-        TRY(open_plan(s, true, e));
-    return s->test_set ? open_plan(s, false, e) : 0;
+    return open_plans(s, e);
 }
 
 /* Another world: what follows from it, of the state that there is. */

@@ -173,7 +173,8 @@ static enum half_rule half_rule(const struct precision *p)
 int session_open_device(struct session *s, const struct gpu_choice *c, struct err *e)
 {
     struct device_options o = {.threads = s->threads, .choice = *c};
-    train_config_gpu(s->cfg, &o.gpu);
+    char cache[CONFIG_CACHE_BYTES];
+    train_config_gpu(s->cfg, &o.gpu, cache);
     return device_open(&s->device, s->cfg->device, &o, e);
 }
 
@@ -334,6 +335,7 @@ struct loader_options session_loader(const struct session *s, bool training)
     return (struct loader_options){.sampler = session_order(s, training),
                                    .input = input_of(s, training),
                                    .threads = s->loader_threads,
+                                   .device = s->device,
                                    .strict = s->cfg->strict_data,
                                    .batch_log = training ? s->cfg->debug_batch_sha : NULL};
 }

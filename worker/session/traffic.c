@@ -42,7 +42,8 @@ static void add_gradients(const struct session *s, int parts, struct traffic *re
             if (n > 1)
                 add(&ret->gradients, p->part ? once(n, bytes) : 2 * once(n, bytes));
         }
-        ret->gradients.bytes += (int64_t)(2 * once(all, tail));
+        if (part == parts - 1 || s->layout.stages == 1) /* stages: once a step (ddp_hold_tail()) */
+            ret->gradients.bytes += (int64_t)(2 * once(all, tail));
     }
 }
 

@@ -39,6 +39,19 @@ static char *stored(const char *dir)
     return text ? text : strdup("");
 }
 
+int choices_share(struct device *d, struct comm *c, int rc, struct err *e)
+{
+    struct err why;
+    char *text = NULL;
+    if (c->rank == 0 && rc == 0)
+        rc = d->ops->choices(d, &text, e);
+    rc = comm_share(c, 0, rc, "plans", &text, e);
+    if (rc == 0 && c->rank > 0 && d->ops->choose(d, text, &why) < 0)
+        log_warn("device", "%s: this rank computes with another engine than rank 0", why.text);
+    free(text);
+    return rc;
+}
+
 int choices_take_up(struct device *d, struct comm *c, const char *dir, struct err *e)
 {
     struct err why;

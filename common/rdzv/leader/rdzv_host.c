@@ -209,6 +209,7 @@ int rdzv_host_lead(struct rdzv_home *home, const struct rdzv_host_options *o, co
 {
     struct rdzv_host h = {.r = {.home = home, .holder = o->node}, .o = o, .e = e};
     int rc = leader_create(&h.r.leader, &(struct leader_options){.looked_for = true}, e);
+    rc = rc ? rc : home->ops->identity(home, h.r.identity, e);
     rc = rc ? rc : rdzv_reign_claim(&h.r, seen, o->random(o->random_arg), e);
     if (rc == 1) {
         rc = take_over(&h, e);

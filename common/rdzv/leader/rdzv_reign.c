@@ -29,7 +29,6 @@ int rdzv_reign_claim(struct rdzv_reign *r, const char *seen, uint64_t draw, stru
 {
     struct buf record = {0};
     char mark[RDZV_MARK_LEN + 1];
-    TRY(r->home->ops->identity(r->home, r->identity, e));
     rdzv_home_mark(r->identity, mark);
     snprintf(r->epoch, sizeof r->epoch, "%llu-%016" PRIx64 "-%s", strtoull(seen, NULL, 10) + 1, draw, mark);
     int rc = reign_line(r, true, &record);

@@ -26,7 +26,8 @@ struct rdzv_reign {
     size_t logged, whole; /* bytes since the newest whole decision, and of that */
 };
 
-/* Become the leader, if the epoch is still `seen`; draw: a random number. 1, or 0 if somebody else was first. */
+/* Become the leader, if the epoch is still `seen`; draw: a random number. The home's identity() has told r->identity.
+ * 1, or 0 if somebody else was first. */
 int rdzv_reign_claim(struct rdzv_reign *r, const char *seen, uint64_t draw, struct err *e);
 /* Take over what was decided; the leader has a machine then, unless there was no job. ERR_CORRUPT for a text that makes
  * no sense. */

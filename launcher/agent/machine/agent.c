@@ -330,7 +330,10 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
     if (a->state == AGENT_HOLDING) {
         a->unclean = false;
         join(a, fx);
-    } else if (a->state == AGENT_CLEARING && !a->ended) {
+        return;
+    }
+    a->live = 0; /* some may never have been started */
+    if (a->state == AGENT_CLEARING && !a->ended) {
         report_done(a, fx);
     } else if (a->state == AGENT_CLEARING || a->state == AGENT_STOPPING) {
         if (!a->released || !(a->signo || a->ended))

@@ -1,7 +1,6 @@
 #include "launcher/output/process/chores.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -149,16 +148,8 @@ void chores_tell_record(struct chores *c, const struct output_message *m)
 
 /* --- files that are written whole */
 
-struct whole {
-    struct file_job job;
-    struct chores *c;
-    struct buf text;
-    struct err e;
-    char path[];
-};
-
-/* In place of any of that name: written beside it, then renamed. 0 or -errno. Blocks as the disk does. */
-static int replace_file(const char *path, const char *text, size_t n, struct err *e)
+/* In place of any of that name: written beside it, then renamed. */
+static int write_whole(const char *path, const char *text, size_t n, struct err *e)
 {
     char tmp[4200];
     if ((size_t)snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= sizeof tmp)
@@ -175,11 +166,19 @@ static int replace_file(const char *path, const char *text, size_t n, struct err
     return 0;
 }
 
+struct whole {
+    struct file_job job;
+    struct chores *c;
+    struct buf text;
+    struct err e;
+    char path[];
+};
+
 static void write_whole(struct file_job *job)
 {
     struct whole *w = container_of(job, struct whole, job);
     file_thread_enter(w->c->thread, w->path);
-    replace_file(w->path, w->text.data, w->text.len, &w->e);
+    write_whole(w->path, w->text.data, w->text.len, &w->e);
 }
 
 static void on_whole(struct file_job *job)

@@ -20,7 +20,7 @@
 #include "worker/model/model.h"
 
 static const double NODE_US = 1.5, SHARE = 0.9, RECORD_E = 0.33, RECORD = 7950;
-static const double AIM_E = 0.385, AIM_BYTES = 74e9;
+static const double AIM_E = 0.38, AIM_BYTES = 74e9;
 enum { AIM_NODES = 300 };
 
 struct card {

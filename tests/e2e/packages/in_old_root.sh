@@ -5,7 +5,7 @@ export DEBIAN_FRONTEND=noninteractive HOME=/root LC_ALL=C.UTF-8
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends python3-venv openssl >/dev/null
 python3 -m venv /env
-find /env | grep -v __pycache__ | sort >/tmp/before
+find /env ! -type d | grep -v __pycache__ | sort >/tmp/before
 /env/bin/pip install --no-index --no-deps /wheel/*.whl
 PATH=/env/bin:$PATH
 [ "$(command -v crun)" = /env/bin/crun ]
@@ -21,7 +21,7 @@ wait $!
 openssl req -x509 -newkey rsa:2048 -nodes -keyout /tmp/key -out /tmp/cert -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 2>/dev/null
 echo "tester $(head -c 24 /dev/urandom | base64)" >/tmp/tokens
 chmod 600 /tmp/tokens /tmp/key
-rendezvousd --host 127.0.0.1 --port 29412 --token-file /tmp/tokens --tls-cert /tmp/cert --tls-key /tmp/key --tls-only &
+rendezvousd --port 29412 --token-file /tmp/tokens --tls-cert /tmp/cert --tls-key /tmp/key --tls-only &
 daemon=$!
 for node in 0 1; do
     crun --nnodes 2 --rdzv-endpoint 127.0.0.1:29412 --rdzv-ca /tmp/cert --token-file /tmp/tokens --rdzv-id t --local-addr 127.0.0.1 sh -c 'echo tls rank $RANK' &
@@ -33,6 +33,6 @@ kill $daemon
 wait $daemon
 
 /env/bin/pip uninstall -y crun-launcher
-find /env | grep -v __pycache__ | sort >/tmp/after
+find /env ! -type d | grep -v __pycache__ | sort >/tmp/after
 diff /tmp/before /tmp/after
 echo well

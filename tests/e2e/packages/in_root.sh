@@ -73,6 +73,7 @@ cc -D_GNU_SOURCE -o /tmp/worker /usr/share/doc/libcrun-dev/examples/worker.c $(p
 crun-launcher --nproc-per-node 2 --no-log-prefix /tmp/worker 5 | grep -q 'rank 1 of 2: hello'
 
 # Training: data, two ranks, a kill, a resume, a picture.
+install --no-install-recommends gnuplot-nox
 cd /tmp
 trainer demo
 grep -c '^' runs/demo/run-*/metrics.jsonl
@@ -114,7 +115,7 @@ theirs_is_there
 ours_is_there
 purge crun
 ours_is_there
-purge $ours gcc libc6-dev pkg-config
+purge $ours gcc libc6-dev pkg-config gnuplot-nox
 files >/tmp/after
 diff /tmp/before /tmp/after
 echo well

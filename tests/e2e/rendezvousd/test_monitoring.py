@@ -33,7 +33,7 @@ def told():
     with Daemon("--http-port", "0") as d, Client(d.port) as c:
         begin(c, 'a "run" \\ of \n lines')
         c("RDZV.REPORT", 'a "run" \\ of \n lines', "n1", "step=5", "base=0", "steps=5,5", "step_ms=1,2", "loss=1", "accuracy=0.5", "eval_accuracy=0.5", "images_per_s=3", "total_steps=100")
-        c("RDZV.REPORT", 'a "run" \\ of \n lines', "n1", "step=6", "base=0", "steps=6,6")
+        c("RDZV.REPORT", 'a "run" \\ of \n lines', "n1", "step=6", "base=0", "steps=6,6", "step_ms=1,2")
         yield ask(d, "/metrics")[1]
 
 

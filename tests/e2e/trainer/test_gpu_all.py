@@ -69,7 +69,10 @@ def test_each_suite_is_told_of(suites, tmp_path):
     assert len(ranks["failed"]) == 1 and ranks["failed"][0].startswith("test_bad")
     assert len(ranks["skipped"]) == 1 and "no redis-server" in ranks["skipped"][0]
     assert out.splitlines()[-1] == "6 passed, 4 failed, 2 skipped"
-    assert [f.name for f in (tmp_path / "out").iterdir()] == ["gpu-test.json"]  # some machines give eight files back at most
+    assert sorted(f.name for f in (tmp_path / "out").iterdir()) == ["gpu-test.html", "gpu-test.json"]  # some machines give eight files back at most
+    page = (tmp_path / "out/gpu-test.html").read_text()
+    assert page.count("<tr class=failed>") == 4 and page.index("GPU ops bad") < page.index("GPU ops good")  # what failed comes first
+    assert "they differ" in page and "no redis-server" in page and "<td>seven<td>[7]" in page
 
 
 def test_the_budget_ends_a_suite_but_keeps_its_results(suites):

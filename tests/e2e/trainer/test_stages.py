@@ -50,7 +50,8 @@ def test_stages_alone_have_the_bits_of_one_process(data, tmp_path, stages, more)
 @pytest.mark.parametrize("world, more", [
     (4, ["--stages", 2]), (6, ["--stages", 3, "--zero", 2, "--optimizer", "adam", "--adam-eps", 0.01, "--clip-grad-norm", 0.5]),
     (7, ["--arch", "mlp", "--stages", 3, "--model-parallel-size", 2, "--model-parallel-dim", "1", "--zero", 1, "--optimizer", "lars", "--ema", 0.9]),
-    (4, ["--stages", 2, "--schedule", "interleaved", "--zero", 2, "--recompute"])], ids=["2 x 2", "zero 2", "tensor", "interleaved"])
+    (4, ["--stages", 2, "--schedule", "interleaved", "--zero", 2, "--recompute"]), (4, ["--stages", 2, "--zero", 3])],
+    ids=["2 x 2", "zero 2", "tensor", "interleaved", "zero 3"])
 def test_losses_are_those_of_one_rank(data, tmp_path, world, more):
     both = ["--microbatches", 4, "--test-data", data / "val"]
     both += [a for i, a in enumerate(more) if {"--arch", "--optimizer", "--adam-eps", "--clip-grad-norm", "--ema"} & {a, more[i - 1]}]
@@ -68,7 +69,7 @@ def test_losses_are_those_of_one_rank(data, tmp_path, world, more):
 TENSOR = ["--model-parallel-size", 2, "--model-parallel-dim", "1"]
 CHAIN = [(1, []), (2, ["--stages", 2]), (4, ["--stages", 2, "--zero", 1]), (3, ["--stages", 3, "--schedule", "gpipe"]), (4, ["--stages", 2, *TENSOR]), (2, ["--zero", 1]),
          (4, ["--stages", 4]), (6, ["--stages", 3, "--zero", 2]), (2, ["--stages", 2, "--schedule", "interleaved", "--recompute"]),
-         (5, ["--stages", 2, *TENSOR, "--zero", 1]), (2, TENSOR), (4, ["--stages", 2, "--zero", 2])]
+         (5, ["--stages", 2, *TENSOR, "--zero", 1]), (2, TENSOR), (4, ["--stages", 2, "--zero", 3])]
 
 
 def test_checkpoints_go_from_layout_to_layout(data, tmp_path):

@@ -347,6 +347,15 @@ static void a_node_that_the_job_needs_and_that_cannot_start_fails_it_for_good(vo
     assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_FAILURE, 127), "exit(127)");
 }
 
+/* As when its log folder cannot be made: no worker is there that could end. */
+static void a_node_whose_workers_were_never_started_waits_for_none(void **state)
+{
+    struct agent a = running();
+    assert_string_equal(step(&a, no_job_without_us), "fail(127) clear");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_string_equal(news(&a, RDZV_NEWS_END, RDZV_WHY_FAILURE, 127), "exit(127)");
+}
+
 static void a_node_that_cannot_start_ends_with_the_code_of_a_culprit_before_it(void **state)
 {
     struct agent a = running();
@@ -813,6 +822,7 @@ int main(void)
         cmocka_unit_test(a_worker_that_requeues_by_itself_drains_the_others),
         cmocka_unit_test(a_program_that_cannot_be_executed_is_not_tried_again),
         cmocka_unit_test(a_node_that_the_job_needs_and_that_cannot_start_fails_it_for_good),
+        cmocka_unit_test(a_node_whose_workers_were_never_started_waits_for_none),
         cmocka_unit_test(a_node_that_cannot_start_ends_with_the_code_of_a_culprit_before_it),
         cmocka_unit_test(a_node_that_cannot_start_in_a_round_that_is_broken_tells_of_it_in_the_next),
         cmocka_unit_test(a_fence_kills_at_once_and_joins_again),

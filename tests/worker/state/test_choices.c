@@ -58,30 +58,39 @@ static void save(const char *dir, struct device *d)
 struct rank {
     struct comm *comm;
     struct chooser c;
-    const char *dir;
-    int rc;
+    const char *dir; /* NULL: rank 0 tells what it chose, or that planning failed with `planned` */
+    int rc, planned;
 };
 
 static void *take_up(void *arg)
 {
     struct rank *r = arg;
-    r->rc = choices_take_up(&r->c.base, r->comm, r->dir, NULL);
+    r->rc = r->dir ? choices_take_up(&r->c.base, r->comm, r->dir, NULL)
+                   : choices_share(&r->c.base, r->comm, r->planned, NULL);
     return NULL;
 }
 
-static void two_ranks(struct rank r[2], const char *dir, int rc)
+static void two_ranks_of(struct rank r[2], const char *dir, int rc, int planned)
 {
     struct comm *comms[2];
     pthread_t t[2];
     assert_int_equal(0, comm_local_open_threads(comms, 2, 10000, NULL));
     for (int i = 0; i < 2; i++) {
-        r[i] = (struct rank){.comm = comms[i], .c = {.base = {.ops = &timing}, .rc = rc}, .dir = i ? "/nowhere" : dir};
+        r[i] = (struct rank){.comm = comms[i],
+                             .c = {.base = {.ops = &timing}, .rc = rc},
+                             .dir = i && dir ? "/nowhere" : dir,
+                             .planned = i ? 0 : planned};
         assert_int_equal(0, pthread_create(&t[i], NULL, take_up, &r[i]));
     }
     for (int i = 0; i < 2; i++)
         pthread_join(t[i], NULL);
     for (int i = 0; i < 2; i++)
         comms[i]->ops->close(comms[i]);
+}
+
+static void two_ranks(struct rank r[2], const char *dir, int rc)
+{
+    two_ranks_of(r, dir, rc, 0);
 }
 
 static const char *folder; /* scratch, of all cases */
@@ -126,6 +135,27 @@ static void a_choice_that_cannot_be_had_is_no_error(void **state)
     assert_int_equal(0, r[1].rc);
 }
 
+static void the_others_take_up_what_rank_0_chose(void **state)
+{
+    struct rank r[2];
+    (void)state;
+    two_ranks(r, NULL, 0);
+    assert_int_equal(0, r[0].rc);
+    assert_int_equal(0, r[1].rc);
+    assert_string_equal("", r[0].c.taken); /* it has it */
+    assert_string_equal("[{\"graph\":\"conv\",\"choice\":34}]", r[1].c.taken);
+}
+
+static void where_rank_0_cannot_plan_nobody_waits(void **state)
+{
+    struct rank r[2];
+    (void)state;
+    two_ranks_of(r, NULL, 0, -ENOMEM);
+    assert_int_equal(-ENOMEM, r[0].rc);
+    assert_int_equal(-ECANCELED, r[1].rc);
+    assert_string_equal("", r[1].c.taken);
+}
+
 static void devices_that_choose_by_rule_keep_nothing(void **state)
 {
     struct device d = {.ops = &ruled};
@@ -146,6 +176,8 @@ int main(void)
         cmocka_unit_test(nothing_stored_is_nothing_taken),
         cmocka_unit_test(every_rank_takes_up_what_rank_0_can_see),
         cmocka_unit_test(a_choice_that_cannot_be_had_is_no_error),
+        cmocka_unit_test(the_others_take_up_what_rank_0_chose),
+        cmocka_unit_test(where_rank_0_cannot_plan_nobody_waits),
         cmocka_unit_test(devices_that_choose_by_rule_keep_nothing),
     };
     return cmocka_run_group_tests_name("choices", tests, set_up, scratch_drop);

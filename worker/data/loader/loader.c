@@ -39,6 +39,7 @@ struct slot {
     size_t failed;              /* place of the sample that *error is about */
     struct err error;           /* code 0: none */
     uint8_t *images;
+    bool locked; /* images: the device's */
     int32_t *labels;
     float *weights;
     uint32_t *ids, *rows;
@@ -265,13 +266,34 @@ size_t loader_bytes(const struct loader_options *o)
     return (size_t)slots(o) * sampler_rows(&o->sampler) * image_bytes(o);
 }
 
+/* Zeros. Where page-locked memory is short, plain memory does. */
+static uint8_t *alloc_images(const struct loader *l, bool *ret_locked)
+{
+    const size_t bytes = l->share * l->image_bytes;
+    const struct device_async *a = l->o.device ? l->o.device->ops->async : NULL;
+    void *p = NULL;
+    *ret_locked = a && a->host_alloc(l->o.device, bytes, &p, NULL) == 0;
+    if (!*ret_locked)
+        return calloc(l->share, l->image_bytes);
+    memset(p, 0, bytes);
+    return p;
+}
+
+static void free_images(const struct loader *l, const struct slot *s)
+{
+    if (s->locked)
+        l->o.device->ops->async->host_release(l->o.device, s->images);
+    else
+        free(s->images);
+}
+
 static int alloc_slots(struct loader *l, struct err *e)
 {
     size_t n = l->share;
     l->slots = calloc((size_t)l->n_slots, sizeof *l->slots);
     for (int i = 0; l->slots && i < l->n_slots; i++) {
         struct slot *s = &l->slots[i];
-        s->images = calloc(n, l->image_bytes);
+        s->images = alloc_images(l, &s->locked);
         s->labels = calloc(n, sizeof *s->labels);
         s->weights = calloc(n, sizeof *s->weights);
         s->ids = calloc(n, sizeof *s->ids);
@@ -349,7 +371,7 @@ void loader_destroy(struct loader *l)
     for (int i = 0; i < l->n_threads; i++)
         pthread_join(l->threads[i], NULL);
     for (int i = 0; l->slots && i < l->n_slots; i++) {
-        free(l->slots[i].images);
+        free_images(l, &l->slots[i]);
         free(l->slots[i].labels);
         free(l->slots[i].weights);
         free(l->slots[i].ids);
@@ -450,7 +472,7 @@ int loader_next(struct loader *l, struct loader_batch *ret, struct err *e)
         s->state = SLOT_TAKEN;
         l->taken++;
         *ret = (struct loader_batch){
-            .b = {.images = s->images, .labels = s->labels, .weights = s->weights},
+            .b = {.images = s->images, .labels = s->labels, .weights = s->weights, .locked = s->locked},
             .slot = (int)(s - l->slots),
             .epoch = s->epoch,
             .step = s->step,

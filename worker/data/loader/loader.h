@@ -30,6 +30,9 @@ struct loader_options {
     bool strict;
     const char *batch_log; /* batch_log.h: where batches are told of as they are taken; NULL: nowhere */
     int64_t timeout_ms;    /* of loader_next(); 0: 600000 */
+    /* Pictures are decoded into page-locked memory of it, as far as there is some, so that a batch need not be copied
+     * (struct batch); borrowed until loader_destroy(). NULL, or one without streams: plain memory. */
+    struct device *device;
 };
 
 struct loader_batch {

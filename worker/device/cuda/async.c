@@ -5,6 +5,7 @@
 
 #include "common/base/err.h"
 #include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/tell/watch.h"
 #include "worker/precision/loss_scale.h"
 
 static struct cuda *self(struct device *d)
@@ -184,7 +185,10 @@ static int async_take(struct device *d, int slot, double *ret, int n, struct dev
 {
     struct cuda *c = self(d);
     const struct cuda_post *p = &c->posts[slot];
-    TRY(c->gpu->ops->event_sync(c->gpu, c->posted[slot], e));
+    watch_wait(c->watch, "the results of a step");
+    const int rc = c->gpu->ops->event_sync(c->gpu, c->posted[slot], e);
+    watch_done(c->watch);
+    TRY(rc);
     for (int i = 0; i < n; i++)
         ret[i] = p->values[i];
     *v = (struct device_verdict){.scale_after = {.scale = p->scaler.scale,

@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "worker/device/cuda/dnn/dnn.h"
 #include "worker/device/cuda/plan.h"
+#include "worker/device/cuda/tell/watch.h"
 
 static struct cuda *self(struct device *d)
 {
@@ -36,6 +38,11 @@ void cuda_give(struct cuda *c, void *p, size_t bytes)
         return;
     c->gpu->ops->release(c->gpu, p);
     c->bytes -= bytes;
+}
+
+struct watched cuda_watched(const struct cuda *c)
+{
+    return (struct watched){.gpu = c->gpu, .compute = c->compute, .copy = c->copy};
 }
 
 static int cuda_alloc(struct device *d, size_t bytes, void **ret, struct err *e)
@@ -74,8 +81,10 @@ static void cuda_close(struct device *d)
 {
     struct cuda *c = self(d);
     struct gpu *g = c->gpu;
+    watch_close(c->watch);
     cuda_async_close(c);
     cuda_update_close(c);
+    cuda_give(c, c->bad, 2 * KERNEL_BAD_BLOCKS * sizeof *c->bad);
     cuda_give(c, c->partial, KERNEL_NORM_PARTIAL * sizeof *c->partial);
     while (c->blocks)
         cuda_release(d, c->blocks->at);
@@ -87,11 +96,23 @@ static void cuda_close(struct device *d)
     free(c);
 }
 
+static void log_details(struct gpu *g)
+{
+    char text[2048], *rest = text;
+    if (log_level() < LOG_INFO)
+        return;
+    g->ops->details(g, text, sizeof text);
+    for (char *line; (line = strsep(&rest, "\n"));)
+        if (*line)
+            log_info("cuda", "%s", line);
+}
+
 static int open_parts(struct cuda *c, struct err *e)
 {
     struct gpu *g = c->gpu;
     void *partial;
     TRY(g->ops->info(g, &c->info, e));
+    log_details(g);
     TRY(g->ops->stream_open(g, false, &c->compute, e)); /* collectives go before what computes: others wait for them */
     TRY(g->ops->stream_open(g, false, &c->copy, e));
     TRY(g->ops->event_open(g, false, &c->moment, e));
@@ -124,10 +145,11 @@ void cuda_options_from(const struct device_options *o, struct cuda_options *ret,
 {
     *ret = (struct cuda_options){.graphs = !o->gpu.eager,
                                  .tune = o->gpu.tune && !o->gpu.deterministic, /* times are noise */
+                                 .tune_seconds = o->gpu.tune_seconds,
+                                 .check = o->gpu.check,
                                  .tf32 = o->gpu.tf32,
                                  .fused_patterns = o->gpu.fused,
-                                 .workspace_limit = o->gpu.workspace_limit,
-                                 .cache_dir = o->gpu.cache_dir};
+                                 .workspace_limit = o->gpu.workspace_limit};
     *ret_dnn = (struct cudnn_options){.index = o->index,
                                       .workspace_limit = o->gpu.workspace_limit,
                                       .cache_dir = o->gpu.cache_dir,
@@ -160,15 +182,23 @@ static int cuda_upload(struct device *d, void *dst, const void *src, size_t byte
 static int cuda_download(struct device *d, void *dst, const void *src, size_t bytes, struct err *e)
 {
     struct cuda *c = self(d);
-    TRY(c->gpu->ops->copy_out(c->gpu, c->compute, dst, src, bytes, e));
-    return c->gpu->ops->stream_sync(c->gpu, c->compute, e);
+    watch_wait(c->watch, "a copy to the host");
+    int rc = c->gpu->ops->copy_out(c->gpu, c->compute, dst, src, bytes, e);
+    if (rc == 0)
+        rc = c->gpu->ops->stream_sync(c->gpu, c->compute, e);
+    watch_done(c->watch);
+    return rc;
 }
 
 static int cuda_sync(struct device *d, struct err *e)
 {
     struct cuda *c = self(d);
-    TRY(c->gpu->ops->stream_sync(c->gpu, c->copy, e));
-    return c->gpu->ops->stream_sync(c->gpu, c->compute, e);
+    watch_wait(c->watch, "all that was enqueued");
+    int rc = c->gpu->ops->stream_sync(c->gpu, c->copy, e);
+    if (rc == 0)
+        rc = c->gpu->ops->stream_sync(c->gpu, c->compute, e);
+    watch_done(c->watch);
+    return rc;
 }
 
 static void cuda_memory(struct device *d, size_t *ret_now, size_t *ret_peak)

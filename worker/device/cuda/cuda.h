@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include "worker/device/cuda/gpu/gpu.h"
+#include "worker/device/cuda/tell/watch.h"
 #include "worker/device/device.h"
 
 struct cudnn;
@@ -30,12 +31,18 @@ struct cuda {
     struct cuda_options {
         bool graphs;            /* capture steps and launch them as a graph */
         bool tune;              /* time the candidates of every convolution; never where bits must repeat */
+        double tune_seconds;    /* in all; 0: no limit */
         bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
+        bool check;             /* walk, wait after each step and look at what it wrote */
         bool fused_patterns;    /* cuDNN's conv+stats and its kin, where there are plans */
         size_t workspace_limit; /* bytes, 0: none */
-        const char *cache_dir;  /* of tuned plans, NULL: none */
     } options;
-    double *partial;    /* device memory (KERNEL_NORM_PARTIAL) */
+    int64_t tuned_ns;    /* of tune_seconds */
+    double *partial;     /* device memory (KERNEL_NORM_PARTIAL) */
+    double *bad;         /* check.c: likewise, (KERNEL_BAD_BLOCKS, 2); NULL before the first */
+    struct watch *watch; /* NULL before the first run */
+    int64_t watch_ms;    /* its period, 0: WATCH_PERIOD_MS */
+    uint64_t runs;
     size_t bytes, peak; /* of device memory taken through this device */
     struct cuda_block { /* what device_ops.alloc() gave out: its sizes */
         void *at;
@@ -95,6 +102,8 @@ int cuda_round(struct device *d, void *x, size_t n, enum dtype t, struct err *e)
 int cuda_update_stats(struct device *d, void *stats, const void *sums, size_t n, double momentum, const void *count,
                       struct err *e);
 void cuda_update_close(struct cuda *c);
+
+struct watched cuda_watched(const struct cuda *c);
 
 /* Zeroed device memory; counts. -ENOMEM names the sizes. */
 int cuda_take(struct cuda *c, size_t bytes, void **ret, struct err *e);

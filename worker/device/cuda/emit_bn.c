@@ -121,14 +121,14 @@ static int mask_of(struct cuda_plan *pl, int last, const struct view4 *v, struct
     return pl->index_buffer[last] = cuda_plan_buffer(pl, kernel_mask(v), false, e);
 }
 
-static int emit_apply(struct cuda_plan *pl, int last, int bn, int other, bool relu, struct err *e)
+/* All but where the result goes. */
+static int fill_apply(struct cuda_plan *pl, int last, int bn, struct step *s, struct k_bn_apply *a, struct err *e)
 {
     const struct op *op = &pl->p->ops[bn];
     const int dual = pl->rungs[last].dual;
+    const bool relu = pl->fused[last].relu >= 0;
+    int other = pl->fused[last].other;
     struct bn_state *b = &pl->bns[bn];
-    struct step *s;
-    TRY(emit_kernel(pl, KERNEL_BN_APPLY, other >= 0 ? "bn+add+relu" : relu ? "bn+relu" : "bn", bn, &s, e));
-    struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
     *a = (struct k_bn_apply){.v = cuda_plan_view(pl, op->in[0]), .relu = relu};
     a->scale = b->scale;
     a->shift = b->shift;
@@ -148,7 +148,26 @@ static int emit_apply(struct cuda_plan *pl, int last, int bn, int other, bool re
         TRY(mask);
         TRY(cuda_plan_use(pl, mask, 0, &a->mask, e));
     }
-    return emit_use(pl, pl->p->ops[last].out, &a->y, e);
+    return 0;
+}
+
+static int emit_apply(struct cuda_plan *pl, int last, int bn, struct err *e)
+{
+    const struct fused *f = &pl->fused[last];
+    struct step *s;
+    TRY(emit_kernel(pl, KERNEL_BN_APPLY, f->other >= 0 ? "bn+add+relu" : f->relu >= 0 ? "bn+relu" : "bn", bn, &s, e));
+    TRY(fill_apply(pl, last, bn, s, &s->args.as_KERNEL_BN_APPLY, e));
+    return emit_use(pl, pl->p->ops[last].out, &s->args.as_KERNEL_BN_APPLY.y, e);
+}
+
+int emit_bn_mean(struct cuda_plan *pl, int pool, struct err *e)
+{
+    const int last = pl->rungs[pool].mean, bn = pl->fused[last].bn;
+    struct step *s;
+    TRY(emit_kernel(pl, KERNEL_BN_MEAN, pl->fused[last].other >= 0 ? "bn+add+relu+avgpool" : "bn+relu+avgpool", bn, &s,
+                    e));
+    TRY(fill_apply(pl, last, bn, s, &s->args.as_KERNEL_BN_MEAN.a, e));
+    return emit_use(pl, pl->p->ops[pool].out, &s->args.as_KERNEL_BN_MEAN.out, e);
 }
 
 int emit_bn(struct cuda_plan *pl, int last, struct err *e)
@@ -156,9 +175,9 @@ int emit_bn(struct cuda_plan *pl, int last, struct err *e)
     const struct fused *f = &pl->fused[last];
     const int bn = f->bn >= 0 ? f->bn : last;
     TRY(emit_statistics(pl, last, bn, e));
-    if (pl->rungs[last].unwritten || pl->rungs[last].pool >= 0)
+    if (pl->rungs[last].unwritten || pl->rungs[last].pool >= 0 || pl->rungs[last].mean >= 0)
         return 0;
-    return emit_apply(pl, last, bn, f->other, f->relu >= 0, e);
+    return emit_apply(pl, last, bn, e);
 }
 
 int emit_bn_pool(struct cuda_plan *pl, int pool, struct err *e)
@@ -189,6 +208,7 @@ struct incoming {
     int dy, dy2, y, dz;
     int mask, index;
     struct view4 pooled;
+    bool mean; /* dy is that of the planes' means */
 };
 
 static int producer(const struct cuda_plan *pl, int tensor)
@@ -235,6 +255,10 @@ static struct incoming incoming_of(const struct cuda_plan *pl, int i)
             in.y = -1;
         }
     }
+    if (pl->rungs[i].mean >= 0) {
+        in.dy = pl->p->ops[pl->rungs[i].mean].in[0];
+        in.mean = true;
+    }
     if (f->add_bwd >= 0) {
         in.dy = pl->p->ops[f->add_bwd].in[0];
         in.dy2 = pl->p->ops[f->add_bwd].in[1];
@@ -245,6 +269,7 @@ static struct incoming incoming_of(const struct cuda_plan *pl, int i)
 static int use_incoming(struct cuda_plan *pl, const struct incoming *in, struct k_bn_gradient *g, struct err *e)
 {
     g->pooled = in->pooled;
+    g->mean = in->mean;
     TRY(emit_use(pl, in->dy, &g->dy, e));
     TRY(emit_use(pl, in->dy2, &g->dy2, e));
     TRY(emit_use(pl, in->y, &g->y, e));
@@ -272,10 +297,11 @@ static int emit_bwd_gather(struct cuda_plan *pl, int i, struct err *e)
 static const char *sums_label(const struct incoming *in)
 {
     const bool relu = in->y >= 0 || in->mask != NO_BUFFER;
-    return in->index != NO_BUFFER ? "maxpool+relu+bn_bwd sums"
-           : in->dy2 >= 0         ? "add+relu+bn_bwd sums"
-           : relu                 ? "relu+bn_bwd sums"
-                                  : "bn_bwd sums";
+    return in->mean                 ? "avgpool+relu+bn_bwd sums"
+           : in->index != NO_BUFFER ? "maxpool+relu+bn_bwd sums"
+           : in->dy2 >= 0           ? "add+relu+bn_bwd sums"
+           : relu                   ? "relu+bn_bwd sums"
+                                    : "bn_bwd sums";
 }
 
 static int emit_bwd_sums(struct cuda_plan *pl, int i, const struct incoming *in, struct err *e)

@@ -110,6 +110,8 @@ int emit_own(struct cuda_plan *pl, int i, struct err *e)
         return emit_bn(pl, i, e);
     if (op->kind == OP_MAXPOOL && pl->rungs[i].pool >= 0)
         return emit_bn_pool(pl, i, e);
+    if (op->kind == OP_AVGPOOL && pl->rungs[i].mean >= 0)
+        return emit_bn_mean(pl, i, e);
     switch (op->kind) {
     case OP_INPUT:
         return emit_input(pl, i, e);

@@ -43,7 +43,8 @@ static bool find_plan(const struct cuda_plan *pl, int op, enum cudnn_pattern pat
 static void climb_statistics(struct cuda_plan *pl, int conv)
 {
     const int y = op_at(pl, conv)->out, bn = reader(pl, OP_BN, 0, y, conv, pl->p->nfwd);
-    if (bn < 0 || op_at(pl, conv)->param[1] >= 0 || bn >= pl->end_op || !find_plan(pl, conv, DNN_CONV_STATS))
+    if (pl->allowed == SEAMS_NONE || bn < 0 || op_at(pl, conv)->param[1] >= 0 || bn >= pl->end_op ||
+        !find_plan(pl, conv, DNN_CONV_STATS))
         return;
     pl->rungs[conv].stats = bn;
     pl->rungs[bn].stats = conv;
@@ -79,8 +80,9 @@ static bool find_seam(const struct cuda_plan *pl, int conv, struct seam *s)
 static void climb_prologue(struct cuda_plan *pl, int conv)
 {
     struct seam s;
-    if (pl->rungs[conv].stats < 0 || !find_seam(pl, conv, &s) || !find_plan(pl, conv, DNN_SBR_CONV_STATS) ||
-        !find_plan(pl, conv, DNN_SBR_WGRAD) || !find_plan(pl, conv, DNN_DGRAD_DRELU_BN))
+    if (pl->allowed != SEAMS_ALL || pl->rungs[conv].stats < 0 || !find_seam(pl, conv, &s) ||
+        !find_plan(pl, conv, DNN_SBR_CONV_STATS) || !find_plan(pl, conv, DNN_SBR_WGRAD) ||
+        !find_plan(pl, conv, DNN_DGRAD_DRELU_BN))
         return;
     pl->rungs[conv].prologue = s.bn;
     pl->rungs[s.param].prologue = s.bn;
@@ -173,6 +175,42 @@ static void climb_pool(struct cuda_plan *pl, int pool)
         pl->fused[add].skip = true; /* the pooling's backward takes both summands */
 }
 
+/* The BN_BWD that a RELU_BWD rides along with; -1: none. */
+static int fused_into(const struct cuda_plan *pl, int relu_bwd)
+{
+    for (int i = pl->p->nfwd; i < pl->end_op; i++)
+        if (op_at(pl, i)->kind == OP_BN_BWD && pl->fused[i].relu_bwd == relu_bwd)
+            return i;
+    return -1;
+}
+
+/* BN [-> ADD] -> ReLU and the average pooling that alone reads them, after masks and twins: backward, the gradient that
+ * reaches the ReLU is stored once its mask is applied, for the other summand. */
+static void climb_mean(struct cuda_plan *pl, int pool)
+{
+    const int x = op_at(pl, pool)->in[0], relu = producer(pl, x), nfwd = pl->p->nfwd;
+    if (relu < 0 || pl->type == DT_F32 || pl->fused[relu].relu != relu || pl->fused[relu].bn < 0 ||
+        pl->readers[x] != (pl->o.training ? 2 : 1))
+        return;
+    const struct view4 v = cuda_plan_view(pl, x);
+    if (!kernel_means(&v))
+        return;
+    int bwd = -1, bn_bwd = -1;
+    if (pl->o.training) {
+        const int relu_bwd = reader(pl, OP_RELU_BWD, 0, x, nfwd, pl->end_op);
+        bwd = relu_bwd < 0 ? -1 : producer(pl, op_at(pl, relu_bwd)->in[1]);
+        bn_bwd = relu_bwd < 0 ? -1 : fused_into(pl, relu_bwd);
+        if (bwd < 0 || bn_bwd < 0 || op_at(pl, bwd)->kind != OP_AVGPOOL_BWD || pl->readers[op_at(pl, bwd)->out] != 1 ||
+            pl->fused[bn_bwd].add_bwd >= 0 || !pl->fused[bn_bwd].store_dz || !pl->rungs[relu].mask ||
+            pl->rungs[bn_bwd].twin >= 0 || pl->rungs[bn_bwd].drelu >= 0)
+            return;
+        pl->rungs[bn_bwd].mean = bwd;
+        pl->fused[bwd].skip = true;
+    }
+    pl->rungs[relu].mean = pool;
+    pl->rungs[pool].mean = relu;
+}
+
 /* Rungs of own kernels. */
 static void climb_own(struct cuda_plan *pl)
 {
@@ -187,6 +225,9 @@ static void climb_own(struct cuda_plan *pl)
         climb_twins(pl, i);
         climb_mask(pl, i);
     }
+    for (int i = pl->first_op; i < pl->end_op; i++)
+        if (op_at(pl, i)->kind == OP_AVGPOOL)
+            climb_mean(pl, i);
 }
 
 int ladder_climb(struct cuda_plan *pl, struct err *e)
@@ -195,7 +236,8 @@ int ladder_climb(struct cuda_plan *pl, struct err *e)
     if (!pl->rungs)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
     for (int i = 0; i < pl->p->nops; i++)
-        pl->rungs[i] = (struct rung){.stats = -1, .prologue = -1, .drelu = -1, .dual = -1, .twin = -1, .pool = -1};
+        pl->rungs[i] =
+            (struct rung){.stats = -1, .prologue = -1, .drelu = -1, .dual = -1, .twin = -1, .pool = -1, .mean = -1};
     if (pl->o.keep_all || !pl->cuda->options.fused_patterns)
         return 0;
     if (pl->type == DT_F16 && pl->nhwc && pl->o.training) {

@@ -11,6 +11,8 @@
  *                again for it (own kernels, any type)
  *   pool         BN -> ReLU -> max pooling: what lies between is never written, nor its gradient (own kernels,
  *                halves, NHWC: in fp32 fusing changes no bit, and this sums in another order)
+ *   mean         BN [-> ADD] -> ReLU -> average pooling: the activation is never written, nor the gradient that the pooling
+ *                spreads (own kernels, halves, NHWC)
  *
  * The first two: fp16, NHWC, as cuDNN has them for nothing else. Pure. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_LADDER_H
@@ -28,6 +30,7 @@ struct rung {     /* of an op; -1: none */
     int dual;  /* the last op of BN+ADD[+ReLU]: the BN behind the other summand */
     int twin;  /* BN_BWD: the later one that takes the same gradient. `twinned`: that one */
     int pool;  /* the last op of BN+ReLU: the MAXPOOL that does its work; that one: this op; BN_BWD: the MAXPOOL_BWD */
+    int mean; /* the last op of BN[+ADD]+ReLU: the AVGPOOL that does its work; that one: this op; BN_BWD: the AVGPOOL_BWD */
     bool mask; /* the last op of BN[+ADD]+ReLU: keeps a mask */
     bool twinned;
     bool unwritten; /* BN, or the ReLU that ends BN+ReLU: its result is never stored */

@@ -2,6 +2,7 @@
 #include "worker/device/module/module.h"
 
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "worker/comm/comm.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/device/cuda/dnn/dnn.h"
@@ -28,4 +29,5 @@ const struct cuda_module trainer_cuda_module = {.abi = CUDA_MODULE_ABI,
                                                 .device = &device_cuda_ops,
                                                 .nccl = NCCL,
                                                 .count = gpu_count,
-                                                .properties = properties};
+                                                .properties = properties,
+                                                .log_init = log_init};

@@ -297,8 +297,9 @@ static int check_type(const struct plan_options *o, struct err *e)
 }
 
 static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program *p, const struct plan_options *o,
-                     struct err *e)
+                     enum seams_allowed allowed, struct err *e)
 {
+    pl->allowed = allowed;
     pl->base.ops = c->base.ops;
     pl->cuda = c;
     pl->p = p;
@@ -318,25 +319,45 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     return build(pl, e);
 }
 
+/* One plan as s->next says. *ret NULL: it is to be made once more. */
+static int plan_next(struct cuda *c, const struct program *p, const struct plan_options *o, struct seams *s,
+                     struct cuda_plan **ret, struct err *e)
+{
+    struct cuda_plan *pl = calloc(1, sizeof *pl);
+    bool again = false;
+    if (!pl)
+        return err_set(e, -ENOMEM, "no memory for a plan");
+    int rc = plan_once(pl, c, p, o, s->next, e);
+    if (rc == 0)
+        rc = seams_look(s, pl, &again, e);
+    else if (pl->fell) /* each time from another fused graph, so this ends */
+        again = true;
+    else if (rc == -ENOMEM && s->next != SEAMS_ALL) { /* less fused takes more */
+        seams_give_up(s);
+        again = true;
+    }
+    if (rc == 0 && !again) {
+        *ret = pl;
+        return 0;
+    }
+    cuda_plan_close(&pl->base);
+    return again ? 0 : rc;
+}
+
 int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                      struct err *e)
 {
+    struct cuda_plan *pl = NULL;
+    struct seams s = {0};
+    int rc = 0;
     if (o->needs)
         return err_set(e, -ENOTSUP, "parameters that are not there all the time: a plan of the cuda device needs them");
-    for (;;) {
-        struct cuda_plan *pl = calloc(1, sizeof *pl);
-        if (!pl)
-            return err_set(e, -ENOMEM, "no memory for a plan");
-        const int rc = plan_once(pl, (struct cuda *)d, p, o, e);
-        if (rc == 0) {
-            *ret = &pl->base;
-            return 0;
-        }
-        const bool fell = pl->fell; /* each time from another fused graph, so this ends */
-        cuda_plan_close(&pl->base);
-        if (!fell)
-            return rc;
-    }
+    while (rc == 0 && !pl)
+        rc = plan_next((struct cuda *)d, p, o, &s, &pl, e);
+    seams_finish(&s);
+    if (rc == 0)
+        *ret = &pl->base;
+    return rc;
 }
 
 void cuda_plan_close(struct plan *plan)

@@ -17,6 +17,8 @@
 #include "worker/device/cuda/dnn/dnn.h"
 #include "worker/device/cuda/gpu/gpu.h"
 #include "worker/device/cuda/ladder.h"
+#include "worker/device/cuda/seams.h"
+#include "worker/device/cuda/tell/first_runs.h"
 #include "worker/device/device.h"
 #include "worker/device/fuse.h"
 #include "worker/device/liveness.h"
@@ -164,10 +166,13 @@ struct cuda_plan {
     struct gpu_event **marks; /* (nsteps + 1) of a traced run, NULL before the first */
     struct variant variants[VARIANTS_MAX];
     int nvariants;
+    struct first_runs first;
+    int walked; /* the step that was enqueued last */
     uint64_t version;
     bool fresh;
-    bool fell;        /* tune.c */
-    double scale_now; /* what *grad_scale holds */
+    bool fell;                  /* tune.c */
+    enum seams_allowed allowed; /* rungs */
+    double scale_now;           /* what *grad_scale holds */
 };
 
 /* plan.c: building blocks. */
@@ -195,6 +200,7 @@ int emit_kernel(struct cuda_plan *pl, enum kernel k, const char *label, int op, 
 int emit_use(struct cuda_plan *pl, int tensor, const void *pointer_to_pointer, struct err *e);
 int emit_bn(struct cuda_plan *pl, int last, struct err *e); /* emit_bn.c: BN with what rides along; last of these ops */
 int emit_bn_pool(struct cuda_plan *pl, int pool, struct err *e);
+int emit_bn_mean(struct cuda_plan *pl, int pool, struct err *e);
 int emit_bn_bwd(struct cuda_plan *pl, int op, struct err *e);
 int emit_product(struct cuda_plan *pl, int op, struct err *e); /* emit_product.c: convolutions and linear layers */
 int emit_own(struct cuda_plan *pl, int op, struct err *e);     /* emit_own.c: everything else */
@@ -215,12 +221,20 @@ void cuda_plan_release(struct cuda_plan *pl);
 /* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
 void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
 
-/* tune.c: time candidates for every graph that has not been measured, and see that what is kept from before runs; after
- * cuda_plan_place() has filled in the buffers. Sets pl->fell where a fused graph has no engine that runs: then the plan
+/* tune.c: prove and time candidates for every graph that has not been measured, and prove what is kept from before;
+ * after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph has no engine that runs: then the plan
  * must be made anew, one rung down. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
 
+/* stage.c: enqueue the batch's way to the card. let_go: pictures that were sent from where they are may change from now
+ * on; waits for their copy, while the steps before are still computed. whole: every sample counts. */
+int stage_send(struct cuda_plan *pl, const struct batch *b, struct err *e);
+int stage_let_go(struct cuda_plan *pl, const struct batch *b, struct err *e);
+bool stage_whole(const struct cuda_plan *pl, const struct batch *b);
+
 /* run.c */
+int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,
+                       struct err *e);
 int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e);
 
 int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,

@@ -292,6 +292,8 @@ void cuda_plan_release(struct cuda_plan *pl)
     for (int i = 0; pl->marks && i <= pl->nsteps; i++)
         g->ops->event_close(g, pl->marks[i]);
     free(pl->marks);
+    const struct watched watched = cuda_watched(pl->cuda);
+    first_runs_close(&pl->first, &watched);
     for (int i = 0; i < STAGES; i++) {
         g->ops->host_release(g, pl->stage[i].host);
         cuda_give(pl->cuda, pl->stage[i].device, pl->stage_bytes);

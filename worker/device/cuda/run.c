@@ -11,8 +11,10 @@
 #include <string.h>
 
 #include "common/base/clock.h"
-
+#include "common/base/log.h"
+#include "worker/device/cuda/check.h"
 #include "worker/device/cuda/plan.h"
+#include "worker/device/cuda/tell/watch.h"
 #include "worker/device/host_common.h"
 
 static int all_sum(struct cuda_plan *pl, const struct step *s, const struct run_hooks *h, struct err *e)
@@ -77,6 +79,10 @@ static void settle(const struct cuda_plan *pl, struct step *s, const struct vari
         settle_finalise(pl, &s->args.as_KERNEL_BN_APPLY.own, v);
         settle_finalise(pl, &s->args.as_KERNEL_BN_APPLY.other, v);
         break;
+    case KERNEL_BN_MEAN:
+        settle_finalise(pl, &s->args.as_KERNEL_BN_MEAN.a.own, v);
+        settle_finalise(pl, &s->args.as_KERNEL_BN_MEAN.a.other, v);
+        break;
     case KERNEL_BN_POOL:
         settle_finalise(pl, &s->args.as_KERNEL_BN_POOL.own, v);
         break;
@@ -97,8 +103,8 @@ static void settle(const struct cuda_plan *pl, struct step *s, const struct vari
     }
 }
 
-static int run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,
-                    struct err *e)
+int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,
+                       struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
     struct gpu_stream *stream = pl->cuda->compute;
@@ -131,7 +137,8 @@ static int run_step(struct cuda_plan *pl, struct step *s, const struct variant_k
 static int walk(struct cuda_plan *pl, const struct variant_key *v, const struct run_hooks *h, struct err *e)
 {
     for (int i = 0; i < pl->nsteps; i++) {
-        int rc = run_step(pl, pl->steps[i], v, h, e);
+        pl->walked = i;
+        int rc = cuda_plan_run_step(pl, pl->steps[i], v, h, e);
         if (rc < 0)
             return err_wrap(e, "%s of op %d", pl->steps[i]->label, pl->steps[i]->op);
     }
@@ -176,7 +183,7 @@ static int traced_walk(struct cuda_plan *pl, const struct variant_key *v, const 
     const int64_t start = clock_ns();
     TRY(g->ops->event_record(g, pl->marks[0], s, e));
     for (int i = 0; i < pl->nsteps; i++) {
-        int rc = run_step(pl, pl->steps[i], v, a->hooks, e);
+        int rc = cuda_plan_run_step(pl, pl->steps[i], v, a->hooks, e);
         if (rc < 0)
             return err_wrap(e, "%s of op %d", pl->steps[i]->label, pl->steps[i]->op);
         TRY(g->ops->event_record(g, pl->marks[i + 1], s, e));
@@ -210,15 +217,29 @@ static struct variant *variant_of(struct cuda_plan *pl, const struct variant_key
     return v;
 }
 
-static int capture(struct cuda_plan *pl, struct variant *v, const struct run_hooks *h, struct err *e)
+/* Did the walk end in a call of the hooks or the group? Then others have failed, and CUDA has not. */
+static bool others_failed(const struct cuda_plan *pl)
+{
+    const enum step_kind k = pl->steps[pl->walked]->kind;
+    return k == STEP_READY || k == STEP_ALL_SUM || k == STEP_GROUP;
+}
+
+/* *ret_others: it failed for what others did. */
+static int capture(struct cuda_plan *pl, struct variant *v, const struct run_hooks *h, bool *ret_others, struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
     struct err second;
+    const int64_t began = clock_ns();
     TRY(g->ops->capture_begin(g, pl->cuda->compute, e));
     int rc = walk(pl, &v->key, h, e);
-    if (rc == 0 && h && h->captured)
+    *ret_others = rc < 0 && others_failed(pl);
+    if (rc == 0 && h && h->captured) {
         rc = h->captured(h->ctx, g->ops->stream_native(pl->cuda->compute), e);
+        *ret_others = rc < 0;
+    }
     int end = g->ops->capture_end(g, pl->cuda->compute, &v->graph, rc < 0 ? &second : e);
+    if (rc == 0 && end == 0)
+        log_info("cuda", "%d steps captured as a graph in %.1f ms", pl->nsteps, (double)(clock_ns() - began) / 1e6);
     if (rc == 0)
         return end;
     g->ops->graph_close(g, v->graph); /* what had been recorded until then */
@@ -226,52 +247,36 @@ static int capture(struct cuda_plan *pl, struct variant *v, const struct run_hoo
     return rc;
 }
 
+/* What cannot be captured is walked, from now on; a card that is lost fails that, too. */
+static int walk_instead(struct cuda_plan *pl, const struct run_hooks *h, const struct variant_key *k, const char *why,
+                        struct err *e)
+{
+    log_warn("cuda", "a step cannot be captured as a graph (%s): from now on it is launched kernel by kernel", why);
+    pl->cuda->options.graphs = false;
+    if (h && h->dropped)
+        h->dropped(h->ctx);
+    return walk(pl, k, h, e);
+}
+
 static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const struct variant_key *k, struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
     struct variant *v = variant_of(pl, k);
     const bool on_host = (h && h->on_host) || (pl->calls && pl->o.group && pl->o.group->on_host);
+    if (pl->cuda->options.check)
+        return check_walk(pl, k, h, e);
     if (!pl->cuda->options.graphs || on_host || v->runs++ == 0)
         return walk(pl, k, h, e);
     const bool fresh = !v->graph;
-    if (fresh)
-        TRY(capture(pl, v, h, e));
+    bool others = false;
+    struct err why = {0};
+    const int rc = fresh ? capture(pl, v, h, &others, &why) : 0;
+    if (rc < 0 && others)
+        return err_set(e, rc, "%s", why.text);
+    if (rc < 0)
+        return walk_instead(pl, h, k, why.text, e);
     TRY(g->ops->graph_launch(g, v->graph, pl->cuda->compute, e));
     return !fresh && h && h->replayed ? h->replayed(h->ctx, g->ops->stream_native(pl->cuda->compute), e) : 0;
-}
-
-/* --- the batch */
-
-static void copy_batch(const struct cuda_plan *pl, const struct batch *b, char *to)
-{
-    const struct program *p = pl->p;
-    const size_t n = (size_t)pl->o.batch;
-    if (b->images)
-        memcpy(to, b->images, n * (size_t)p->channels * (size_t)p->height * (size_t)p->width);
-    if (b->labels)
-        memcpy(to + pl->labels_at, b->labels, n * sizeof *b->labels);
-    memcpy(to + pl->weights_at, b->weights, n * sizeof *b->weights);
-    int32_t *labels = (int32_t *)(void *)(to + pl->labels_at);
-    const float *weights = (const float *)(const void *)(to + pl->weights_at);
-    for (size_t i = 0; i < n && b->labels; i++) /* anything may stand where the weight is 0 */
-        labels[i] = weights[i] > 0 ? labels[i] : 0;
-}
-
-static int stage_batch(struct cuda_plan *pl, const struct batch *b, struct err *e)
-{
-    struct cuda *c = pl->cuda;
-    const struct gpu_ops *gpu = c->gpu->ops;
-    struct stage *s = &pl->stage[pl->next_stage];
-    pl->next_stage = (pl->next_stage + 1) % STAGES;
-    if (s->used)
-        TRY(gpu->event_sync(c->gpu, s->emptied, e)); /* of the run before the last: seldom waits */
-    copy_batch(pl, b, s->host);
-    TRY(gpu->copy_in(c->gpu, c->copy, s->device, s->host, pl->stage_bytes, e));
-    TRY(gpu->event_record(c->gpu, s->filled, c->copy, e));
-    TRY(gpu->event_wait(c->gpu, s->filled, c->compute, e));
-    TRY(gpu->copy(c->gpu, c->compute, pl->fixed, s->device, pl->stage_bytes, e));
-    s->used = true;
-    return gpu->event_record(c->gpu, s->emptied, c->compute, e);
 }
 
 static int refresh(struct cuda_plan *pl, struct err *e)
@@ -294,20 +299,13 @@ static int set_scale(struct cuda_plan *pl, double scale, struct err *e)
     return g->ops->kernel(g, pl->cuda->compute, KERNEL_STORE, &k, e);
 }
 
-/* Does every sample of the batch count? */
-static bool whole(const struct cuda_plan *pl, const struct batch *b)
+/* All of a run; the batch may still be on its way. */
+static int enqueue(struct cuda_plan *pl, const struct run_args *a, struct err *e)
 {
-    for (int i = 0; i < pl->o.batch; i++)
-        if (!(b->weights[i] > 0))
-            return false;
-    return true;
-}
-
-int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
-{
-    struct cuda_plan *pl = (struct cuda_plan *)plan;
-    TRY(host_check_batch(pl->p, pl->first_op, pl->end_op, &a->batch, pl->o.batch, e));
-    TRY(stage_batch(pl, &a->batch, e));
+    const struct watched watched = cuda_watched(pl->cuda);
+    pl->cuda->runs++;
+    TRY(first_runs_begin(&pl->first, &watched, pl->o.training, e));
+    TRY(stage_send(pl, &a->batch, e));
     if (!pl->fresh || pl->version != a->params_version) {
         TRY(refresh(pl, e));
         pl->version = a->params_version;
@@ -318,7 +316,29 @@ int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
     const struct variant_key k = {.accumulate = a->accumulate,
                                   .hooks = hooks,
                                   .sums = sums,
-                                  .gather = hooks || sums || !whole(pl, &a->batch),
+                                  .gather = hooks || sums || !stage_whole(pl, &a->batch),
                                   .smoothing = a->smoothing};
-    return a->trace ? traced_walk(pl, &k, a, e) : run_variant(pl, a->hooks, &k, e);
+    TRY(first_runs_mark(&pl->first, &watched, FIRST_BEGIN, e));
+    const int rc = a->trace ? traced_walk(pl, &k, a, e) : run_variant(pl, a->hooks, &k, e);
+    TRY(rc);
+    TRY(first_runs_mark(&pl->first, &watched, FIRST_END, e));
+    first_runs_end(&pl->first);
+    watch_note(pl->cuda->watch, pl->steps[pl->walked]->label, pl->steps[pl->walked]->op, pl->cuda->runs);
+    return 0;
+}
+
+int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
+{
+    struct cuda_plan *pl = (struct cuda_plan *)plan;
+    const struct watched watched = cuda_watched(pl->cuda);
+    struct gpu *g = pl->cuda->gpu;
+    TRY(host_check_batch(pl->p, pl->first_op, pl->end_op, &a->batch, pl->o.batch, e));
+    if (!pl->cuda->watch)
+        TRY(watch_open(&pl->cuda->watch, &watched, pl->cuda->watch_ms ? pl->cuda->watch_ms : WATCH_PERIOD_MS, e));
+    const int rc = enqueue(pl, a, e);
+    if (rc == 0)
+        return stage_let_go(pl, &a->batch, e);
+    if (a->batch.locked) /* nobody reads it when this returns */
+        (void)g->ops->stream_sync(g, pl->cuda->copy, NULL);
+    return rc;
 }

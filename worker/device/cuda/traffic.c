@@ -54,6 +54,8 @@ static double one(const void *p, double bytes)
 static double gradient_bytes(const struct k_bn_gradient *g, const struct view4 *v)
 {
     struct view4 dy = g->index ? g->pooled : *v;
+    if (g->mean)
+        dy.h = dy.w = 1;
     return bytes_of(&dy) + one(g->dy2, bytes_of(&dy)) + one(g->index, count_of(&dy)) +
            (g->mask ? (double)kernel_mask(v) : one(g->y, bytes_of(v)));
 }
@@ -68,6 +70,11 @@ static void bn_traffic(const struct step *s, struct step_traffic *t)
         const struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
         t->read = bytes_of(&a->v) + one(a->add, bytes_of(&a->v));
         t->written = bytes_of(&a->v) + one(a->mask, (double)kernel_mask(&a->v));
+    } break;
+    case KERNEL_BN_MEAN: {
+        const struct k_bn_apply *a = &s->args.as_KERNEL_BN_MEAN.a;
+        t->read = bytes_of(&a->v) + one(a->add, bytes_of(&a->v));
+        t->written = bytes_of(&a->v) / (a->v.h * a->v.w) + one(a->mask, (double)kernel_mask(&a->v));
     } break;
     case KERNEL_BN_POOL: {
         const struct k_bn_pool *a = &s->args.as_KERNEL_BN_POOL;

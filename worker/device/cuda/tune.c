@@ -1,23 +1,51 @@
-/* Which of cuDNN's engines is fastest for a graph on this card: the heuristics' candidates are timed on the plan's own
- * buffers, once a shape. The cache on disk and a checkpoint keep what was chosen, so that the next run, and a resumed
- * one, need not ask again.
+/* Which of cuDNN's engines computes a graph, on this card: candidates are proven (prove.h), then timed, on the plan's
+ * own buffers, once a shape. The cache on disk, a checkpoint and rank 0's list keep what was chosen and what was
+ * barred, so that the next run, a resumed one and the other ranks need not ask again; they prove it once more.
  *
- * That a plan can be made does not mean that it runs. Each graph is run once before it is relied on, also where nothing
- * is timed: an engine that fails is passed over, and a fused graph none of whose engines runs is left out of the ladder
- * (cudnn_bar()). */
+ *   graph -> inputs of chance, what they ought to give
+ *   engine -> noted as tried -> runs once -> compared -> timed -> the fastest is chosen
+ *
+ * An engine that fails or computes something else is barred; a fused graph none of whose engines is left is left out of
+ * the ladder (cudnn_bar()); one that takes the process with it is barred by the next (cudnn_trial_begin()). Timing ends
+ * with its budget: the graphs that are left take the first engine that is proven. */
 #include <errno.h>
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "worker/device/cuda/plan.h"
+#include "worker/device/cuda/prove.h"
 
-enum { CANDIDATES = 8, REPEATS = 5 };
+enum { CANDIDATES = 8, REPEATS = 5, TELL_EVERY_MS = 5000 };
 
 struct tuner {
     struct cuda_plan *pl;
     struct gpu_event *from, *to;
     void *workspace;
     size_t workspace_bytes;
+    struct prover prover;
+    int64_t began_ns, told_ns;
+    int graphs, done, untimed, engines, barred;
 };
+
+/* --- time */
+
+static bool may_time(const struct tuner *t)
+{
+    const struct cuda *c = t->pl->cuda;
+    const int64_t spent = c->tuned_ns + clock_ns() - t->began_ns;
+    return c->options.tune && (c->options.tune_seconds <= 0 || (double)spent < c->options.tune_seconds * 1e9);
+}
+
+static void tell(struct tuner *t, bool end)
+{
+    const int64_t now = clock_ns();
+    if (t->engines == 0 || (!end && now - t->told_ns < TELL_EVERY_MS * (int64_t)1000000))
+        return;
+    t->told_ns = now;
+    log_info("cudnn", "%s %d of %d graphs in %.1f s: %d engines proven, %d barred, %d graphs not timed",
+             end ? "tuned" : "tuning", t->done, t->graphs, (double)(now - t->began_ns) / 1e9, t->engines - t->barred,
+             t->barred, t->untimed);
+}
 
 static int run_once(struct tuner *t, const struct gpu_dnn *d, struct err *e)
 {
@@ -26,16 +54,12 @@ static int run_once(struct tuner *t, const struct gpu_dnn *d, struct err *e)
     return g->ops->stream_sync(g, t->pl->cuda->compute, e);
 }
 
-static int time_candidate(struct tuner *t, const struct gpu_dnn *d, double *ret_us, struct err *e)
+/* Its kernels are loaded by now, and what it reads is no longer 0, on which kernels run faster. */
+static int time_engine(struct tuner *t, const struct gpu_dnn *d, double *ret_us, struct err *e)
 {
     struct gpu *g = t->pl->cuda->gpu;
     struct gpu_stream *s = t->pl->cuda->compute;
     float ms;
-    TRY(run_once(t, d, e)); /* the first call loads its kernels */
-    if (!t->pl->cuda->options.tune) {
-        *ret_us = 0;
-        return 0;
-    }
     TRY(g->ops->event_record(g, t->from, s, e));
     for (int i = 0; i < REPEATS; i++)
         TRY(g->ops->dnn(g, s, d, t->workspace, e));
@@ -46,13 +70,55 @@ static int time_candidate(struct tuner *t, const struct gpu_dnn *d, double *ret_
     return 0;
 }
 
-/* Finalised, but it does not run on this card: another one may. Not so where the card itself is lost, which then fails
+/* --- one engine */
+
+/* ret_us: NULL, or its time; 0 where there is none left for that. */
+static int prove_and_time(struct tuner *t, const struct gpu_dnn *d, double *ret_us, struct err *e)
+{
+    const char *engine = cudnn_plan_name(d->plan);
+    char graph[128];
+    double ratio = 0, us = 0;
+    cudnn_describe(d->pattern, &d->shape, graph, sizeof graph);
+    log_debug("cudnn", "try %s %s ws=%zu", graph, engine, cudnn_plan_workspace(d->plan));
+    TRY(prove_poison(&t->prover, d, e));
+    TRY(run_once(t, d, e));
+    TRY(prove_result(&t->prover, d, &ratio, e));
+    if (ret_us && may_time(t))
+        TRY(time_engine(t, d, &us, e));
+    if (ret_us)
+        *ret_us = us;
+    log_debug("cudnn", "ran %s %s %.1f us, off by %.2f of what is allowed", graph, engine, us, ratio);
+    return 0;
+}
+
+/* Finalised, but it does not do on this card: another one may. Not so where the card itself is lost, which then fails
  * in everything. */
 static bool card_still_works(const struct tuner *t, int rc)
 {
     struct gpu *g = t->pl->cuda->gpu;
-    return rc == -ENOTSUP || rc == -ENOMEM || (rc == -EIO && g->ops->stream_sync(g, t->pl->cuda->compute, NULL) == 0);
+    return rc == -ENOTSUP || rc == -ENOMEM || rc == ERR_MISMATCH ||
+           (rc == -EIO && g->ops->stream_sync(g, t->pl->cuda->compute, NULL) == 0);
 }
+
+/* 0; or why it does not do: barred then, but for want of memory, which may be there the next time. */
+static int try_engine(struct tuner *t, const struct gpu_dnn *d, double *ret_us, bool *ret_lost, struct err *why)
+{
+    struct cudnn *dnn = t->pl->cuda->dnn;
+    cudnn_trial_begin(dnn, d->plan);
+    const int rc = prove_and_time(t, d, ret_us, why);
+    t->engines++;
+    *ret_lost = rc < 0 && !card_still_works(t, rc);
+    if (rc < 0 && rc != -ENOMEM) {
+        t->barred++;
+        if (rc == ERR_MISMATCH)
+            log_warn("cudnn", "%s is wrong and never taken again: %s", cudnn_plan_name(d->plan), why->text);
+        cudnn_bar_engine(dnn, d->plan, why->text, true);
+    }
+    cudnn_trial_end(dnn);
+    return rc;
+}
+
+/* --- all of a graph's */
 
 static int need_workspace(struct tuner *t, struct cudnn_plan *const *all, int n, struct err *e)
 {
@@ -63,6 +129,7 @@ static int need_workspace(struct tuner *t, struct cudnn_plan *const *all, int n,
         return 0;
     cuda_give(t->pl->cuda, t->workspace, t->workspace_bytes);
     t->workspace_bytes = 0;
+    t->workspace = NULL;
     TRY(cuda_take(t->pl->cuda, most, &t->workspace, e));
     t->workspace_bytes = most;
     return 0;
@@ -81,7 +148,7 @@ static int fit_workspace(struct tuner *t, struct cudnn_plan **all, int *n, struc
     return rc;
 }
 
-/* None of n engines runs: one rung down from a fused graph, and no further from a plain one. Memory may suffice the
+/* None of n engines does: one rung down from a fused graph, and no further from a plain one. Memory may suffice the
  * next time. */
 static int go_one_rung_down(struct tuner *t, const struct gpu_dnn *d, int n, int rc, const char *why, struct err *e)
 {
@@ -92,103 +159,137 @@ static int go_one_rung_down(struct tuner *t, const struct gpu_dnn *d, int n, int
         return rc;
     log_warn("cudnn", "none of %d engines for %s runs on this GPU (%s); these layers go one rung down, with less fused",
              n, graph, why);
-    TRY(cudnn_bar(t->pl->cuda->dnn, d->pattern, &d->shape, why, rc != -ENOMEM, e));
+    TRY(cudnn_bar(t->pl->cuda->dnn, d->pattern, &d->shape, false, why, rc != -ENOMEM, e));
     t->pl->fell = true;
     return rc;
 }
 
-/* The fastest that runs, or the first where nothing is to be timed. */
-static int tune_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
+/* The fastest that does, or the first where nothing is to be timed. d's inputs are there. */
+static int choose_engine(struct tuner *t, struct gpu_dnn *d, struct cudnn_plan **all, int n, struct cudnn_plan **ret,
+                         struct err *e)
+{
+    struct err why = {0};
+    double best_us = 0, us = 0;
+    int failed = 0;
+    bool lost;
+    *ret = NULL;
+    for (int i = 0; i < n && (!*ret || may_time(t)); i++) {
+        d->plan = all[i];
+        const int rc = try_engine(t, d, &us, &lost, &why);
+        if (rc < 0 && lost)
+            return err_set(e, rc, "%s", why.text);
+        if (rc < 0) {
+            failed = rc;
+        } else if (!*ret || us < best_us) {
+            *ret = all[i];
+            best_us = us;
+        }
+    }
+    if (!*ret)
+        return go_one_rung_down(t, d, n, failed, why.text, e);
+    t->untimed += best_us <= 0;
+    cudnn_choose(t->pl->cuda->dnn, *ret, best_us);
+    cudnn_plan_set_ran(*ret);
+    return 0;
+}
+
+/* step: whose plan is wanted. */
+static int tune_graph(struct tuner *t, struct gpu_dnn *step, struct err *e)
 {
     struct cudnn_plan *all[CANDIDATES];
-    struct cudnn *dnn = t->pl->cuda->dnn;
+    struct gpu_dnn d = *step;
     struct err why = {0};
-    int n, best = -1, failed = 0;
-    double best_us = 0, us;
-    TRY(cudnn_candidates(dnn, d->pattern, &d->shape, all, CANDIDATES, &n, e));
-    const int fits = fit_workspace(t, all, &n, &why);
-    if (fits == -ENOMEM && cudnn_pattern_fused(d->pattern))
-        return go_one_rung_down(t, d, n, fits, why.text, e);
+    int n;
+    TRY(cudnn_candidates(t->pl->cuda->dnn, d.pattern, &d.shape, all, CANDIDATES, &n, e));
+    int fits = fit_workspace(t, all, &n, &why);
+    if (fits == 0)
+        fits = prove_begin(&t->prover, &d, &why);
+    if (fits == -ENOMEM && cudnn_pattern_fused(d.pattern))
+        return go_one_rung_down(t, &d, n, fits, why.text, e);
     if (fits == -ENOMEM) {
-        d->plan = all[0]; /* the least of them: take_workspace() says what the whole plan needs */
+        step->plan = all[0]; /* the least of them: take_workspace() says what the whole plan needs */
         return 0;
     }
     if (fits < 0)
         return err_set(e, fits, "%s", why.text);
-    for (int i = 0; i < n && (best < 0 || t->pl->cuda->options.tune); i++) {
-        d->plan = all[i];
-        const int rc = time_candidate(t, d, &us, &why);
-        if (rc < 0) {
-            if (!card_still_works(t, rc))
-                return err_set(e, rc, "%s", why.text);
-            failed = rc;
-        } else if (best < 0 || us < best_us) {
-            best = i;
-            best_us = us;
-        }
-    }
-    if (best < 0)
-        return go_one_rung_down(t, d, n, failed, why.text, e);
-    d->plan = all[best];
-    cudnn_choose(dnn, d->plan, best_us);
-    cudnn_plan_set_ran(d->plan);
-    return 0;
+    return choose_engine(t, &d, all, n, &step->plan, e);
 }
 
-/* What a cache or a checkpoint kept, or what is not to be timed, must run nevertheless. */
-static int try_graph(struct tuner *t, struct gpu_dnn *d, struct err *e)
+/* What a cache, a checkpoint or rank 0 chose, or what is not to be timed, must be proven nevertheless. */
+static int try_graph(struct tuner *t, struct gpu_dnn *step, struct err *e)
 {
+    struct gpu_dnn d = *step;
     struct err why = {0};
-    int rc = need_workspace(t, &d->plan, 1, e);
+    const bool kept = cudnn_plan_kept(d.plan);
+    bool lost;
+    int rc = need_workspace(t, &d.plan, 1, e);
+    if (rc == 0)
+        rc = prove_begin(&t->prover, &d, e);
     if (rc == -ENOMEM)
         return 0; /* the plan's own workspace will not fit either, and says more */
     TRY(rc);
-    rc = run_once(t, d, &why);
+    rc = try_engine(t, &d, NULL, &lost, &why);
     if (rc == 0) {
-        cudnn_plan_set_ran(d->plan);
+        cudnn_plan_set_ran(d.plan);
         return 0;
     }
-    if (!card_still_works(t, rc))
+    if (lost)
         return err_set(e, rc, "%s", why.text);
-    if (cudnn_plan_measured(d->plan))
+    if (kept)
         log_warn(
             "cudnn",
             "%s does not run on this GPU any more (%s); another plan is chosen, results may differ in the last bits",
-            cudnn_plan_name(d->plan), why.text);
-    return tune_graph(t, d, e);
+            cudnn_plan_name(d.plan), why.text);
+    rc = tune_graph(t, step, e);
+    if (rc == -ENOTSUP && !t->pl->fell) /* there was no other engine */
+        return go_one_rung_down(t, &d, 1, rc, why.text, e);
+    return rc;
+}
+
+/* --- all of a plan's */
+
+static int tune_step(struct tuner *t, struct gpu_dnn *d, struct err *e)
+{
+    TRY(cudnn_find(t->pl->cuda->dnn, d->pattern, &d->shape, &d->plan, e));
+    if (!cudnn_plan_kept(d->plan) && !cudnn_plan_ran(d->plan) && may_time(t))
+        TRY(tune_graph(t, d, e));
+    else if (!cudnn_plan_ran(d->plan))
+        TRY(try_graph(t, d, e));
+    t->done++;
+    tell(t, false);
+    return 0;
 }
 
 static int tune_all(struct tuner *t, struct err *e)
 {
     struct cuda_plan *pl = t->pl;
-    for (int i = 0; i < pl->nsteps; i++) {
-        struct gpu_dnn *d = &pl->steps[i]->dnn;
-        if (pl->steps[i]->kind != STEP_DNN)
-            continue;
-        TRY(cudnn_find(pl->cuda->dnn, d->pattern, &d->shape, &d->plan, e));
-        if (pl->cuda->options.tune && !cudnn_plan_measured(d->plan))
-            TRY(tune_graph(t, d, e));
-        else if (!cudnn_plan_ran(d->plan))
-            TRY(try_graph(t, d, e));
-    }
+    for (int i = 0; i < pl->nsteps; i++)
+        t->graphs += pl->steps[i]->kind == STEP_DNN;
+    for (int i = 0; i < pl->nsteps; i++)
+        if (pl->steps[i]->kind == STEP_DNN)
+            TRY(tune_step(t, &pl->steps[i]->dnn, e));
     return 0;
 }
 
 int tune_plan(struct cuda_plan *pl, struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
-    struct tuner t = {.pl = pl};
+    struct tuner t = {.pl = pl, .prover = {.pl = pl}, .began_ns = clock_ns()};
     if (!pl->cuda->dnn)
         return 0;
+    t.told_ns = t.began_ns;
     int rc = g->ops->event_open(g, true, &t.from, e);
     if (rc == 0)
         rc = g->ops->event_open(g, true, &t.to, e);
     if (rc == 0)
         rc = tune_all(&t, e);
+    tell(&t, true);
     if (t.from)
         g->ops->event_close(g, t.from);
     if (t.to)
         g->ops->event_close(g, t.to);
+    prove_finish(&t.prover);
     cuda_give(pl->cuda, t.workspace, t.workspace_bytes);
+    pl->cuda->tuned_ns += clock_ns() - t.began_ns;
     return rc;
 }

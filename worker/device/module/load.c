@@ -91,7 +91,9 @@ static void load_module(void)
                 m->version, m->abi, CUDA_MODULE_ABI);
     else
         module = m;
-    if (!module)
+    if (module)
+        module->log_init(log_level(), log_prefix());
+    else
         dlclose(so);
 }
 

@@ -11,11 +11,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "common/base/log.h"
+
 struct comm_ops;
 struct device_ops;
 struct err;
 
-#define CUDA_MODULE_ABI 2
+#define CUDA_MODULE_ABI 3
 #define CUDA_MODULE_SYMBOL "trainer_cuda_module"
 
 struct cuda_module {
@@ -26,6 +28,7 @@ struct cuda_module {
     int (*count)(struct err *e);     /* usable GPUs; 0: *e says why, in one sentence */
     /* JSON of the device's properties as cuDNN wants them, malloc'ed: for device-less planning elsewhere. */
     int (*properties)(int index, char **ret, struct err *e);
+    void (*log_init)(enum log_level max, const char *prefix); /* of its own copy: called once, when it is loaded */
 };
 
 /* The module, loaded once; NULL with *e set: the file or a library that it needs is missing, or it is of another

@@ -19,9 +19,11 @@ struct fake {
     struct fake_counts c;
     struct fake_queue *queue;
     struct fake_blocks *blocks, *locked; /* of the GPU; page-locked ones of the host */
-    bool failing, lost;
+    bool failing, failing_capture, lost;
     enum kernel fail_at;
     const struct cudnn_plan *last; /* that ran */
+    struct gpu_dnn ran;            /* by the queue, last; and nothing since, if it repeats */
+    bool repeats;
 };
 
 static struct fake *self(struct gpu *g)
@@ -41,6 +43,7 @@ static int begin(struct fake *f, const struct work *w, struct err *e)
     int rc;
     switch (w->kind) {
     case WORK_KERNEL:
+        f->last = NULL;
         f->c.kernels++;
         f->c.by_kernel[w->kernel]++;
         if (!f->failing || w->kernel != f->fail_at)
@@ -61,9 +64,20 @@ static int begin(struct fake *f, const struct work *w, struct err *e)
     }
 }
 
+/* The same graph on the same memory once more, nothing in between: it would make the same. Timing is full of it. */
+static bool again(struct fake *f, const struct work *w)
+{
+    const bool same = w->kind == WORK_DNN && f->repeats && !memcmp(&w->dnn, &f->ran, sizeof f->ran);
+    f->repeats = w->kind == WORK_DNN;
+    if (f->repeats)
+        f->ran = w->dnn;
+    return same;
+}
+
 static int run(void *ctx, const struct work *w, struct err *e)
 {
-    (void)ctx;
+    if (again(ctx, w))
+        return 0;
     switch (w->kind) {
     case WORK_JOIN:
         break;
@@ -71,6 +85,7 @@ static int run(void *ctx, const struct work *w, struct err *e)
         return kernel_launch(w->kernel, w->args, NULL) ? err_set(e, -EIO, "CUDA: kernel %d", w->kernel) : 0;
     case WORK_DNN:
         fake_dnn(&w->dnn);
+        fake_spoil(&w->dnn, w->wrong);
         break;
     case WORK_GEMM:
         fake_gemm(&w->gemm);
@@ -235,6 +250,18 @@ static int fake_stream_sync(struct gpu *g, struct gpu_stream *s, struct err *e)
     return fake_queue_sync(self(g)->queue, s, e);
 }
 
+static int fake_stream_query(struct gpu *g, struct gpu_stream *s, struct err *e)
+{
+    (void)s;
+    return self(g)->lost ? err_set(e, -EIO, "CUDA: the card is lost") : -EAGAIN;
+}
+
+static void fake_details(struct gpu *g, char *out, size_t cap)
+{
+    (void)g;
+    snprintf(out, cap, "no driver\n");
+}
+
 static int fake_event_open(struct gpu *g, bool timed, struct gpu_event **ret, struct err *e)
 {
     (void)timed;
@@ -295,6 +322,7 @@ static int fake_copy_in(struct gpu *g, struct gpu_stream *s, void *to, const voi
     struct fake *f = self(g);
     struct work w = {.kind = WORK_COPY_IN, .to = to, .from = from, .bytes = bytes};
     f->c.copies_in++;
+    f->c.copied_in = bytes > 128 ? from : f->c.copied_in;
     TRY(is_where(g, true, to, bytes, "copy in", e));
     TRY(is_where(g, false, from, bytes, "copy in", e));
     if (bytes == 0 || f->o.idle)
@@ -351,13 +379,23 @@ static int fake_capture_begin(struct gpu *g, struct gpu_stream *s, struct err *e
 
 static int fake_capture_end(struct gpu *g, struct gpu_stream *s, struct gpu_graph **ret, struct err *e)
 {
-    self(g)->c.graphs++;
-    return fake_queue_capture_end(self(g)->queue, s, ret, e);
+    struct fake *f = self(g);
+    f->c.graphs++;
+    TRY(fake_queue_capture_end(f->queue, s, ret, e));
+    if (!f->failing_capture)
+        return 0;
+    f->failing_capture = false;
+    fake_queue_graph_close(f->queue, *ret);
+    *ret = NULL;
+    f->c.graphs--;
+    return err_set(e, -EIO, "CUDA: the capture is refused");
 }
 
 static int fake_graph_launch(struct gpu *g, struct gpu_graph *x, struct gpu_stream *s, struct err *e)
 {
     self(g)->c.launches++;
+    if (self(g)->o.no_graph_runs)
+        return err_set(e, -EIO, "CUDA: launch a graph: as the test wants it");
     for (int i = 0; i < x->n; i++)
         TRY(begin(self(g), &x->all[i].w, e));
     if (!self(g)->o.idle)
@@ -395,11 +433,13 @@ static int fake_kernel(struct gpu *g, struct gpu_stream *s, enum kernel k, const
 static int fake_dnn_call(struct gpu *g, struct gpu_stream *s, const struct gpu_dnn *d, void *workspace, struct err *e)
 {
     (void)workspace;
-    const struct work w = {.kind = WORK_DNN, .dnn = *d};
+    struct fake *f = self(g);
+    const struct work w = {
+        .kind = WORK_DNN, .dnn = *d, .wrong = f->o.wrong ? (int)f->o.wrong(f->o.ctx, d) : FAKE_RIGHT};
     for (int i = 0; i < DNN_SLOTS_MAX; i++)
         if (d->slot[i])
             TRY(is_where(g, true, d->slot[i], 16, cudnn_pattern_name(d->pattern), e));
-    return issue(self(g), s, &w, e);
+    return issue(f, s, &w, e);
 }
 
 static int fake_gemm_call(struct gpu *g, struct gpu_stream *s, const struct gpu_gemm *m, void *workspace,
@@ -428,6 +468,8 @@ static const struct gpu_ops fake_ops = {
     .stream_close = fake_stream_close,
     .stream_native = fake_stream_native,
     .stream_sync = fake_stream_sync,
+    .stream_query = fake_stream_query,
+    .details = fake_details,
     .event_open = fake_event_open,
     .event_close = fake_event_close,
     .event_record = fake_event_record,
@@ -482,6 +524,11 @@ int fake_gpu_copy_ahead(struct gpu *g)
 const struct fake_counts *fake_gpu_counts(const struct gpu *g)
 {
     return &((const struct fake *)g)->c;
+}
+
+void fake_gpu_fail_capture(struct gpu *g)
+{
+    self(g)->failing_capture = true;
 }
 
 void fake_gpu_fail_next(struct gpu *g, enum kernel k)

@@ -1,5 +1,6 @@
 /* The convolutions and products of fake_gpu.c: definitions, written out, in double. */
 #include "tests/worker/device/cuda/fake_math.h"
+#include "tests/worker/device/cuda/fake_gpu.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -239,6 +240,88 @@ void fake_dnn(const struct gpu_dnn *d)
         dgrad_drelu_bn(s, p);
         break;
     case DNN_PATTERN_COUNT:
+        break;
+    }
+}
+
+/* The main result: slot, and its elements; those of a sample, or of an output channel of a filter, are neighbours. */
+struct outcome {
+    void *at;
+    size_t n, tail;
+    int channels;
+    int first, second; /* slots of sums, -1: none */
+};
+static struct outcome outcome_of(const struct gpu_dnn *d)
+{
+    const struct sizes z = sizes_of(&d->shape);
+    const size_t samples = (size_t)d->shape.n;
+    struct outcome forward = {NULL, z.y, z.y / samples, d->shape.k, -1, -1},
+                   data = {NULL, z.x, z.x / samples, d->shape.c, -1, -1},
+                   filter = {NULL, z.w, z.w / (size_t)d->shape.k, d->shape.c, -1, -1}, *r = &forward;
+    switch (d->pattern) {
+    case DNN_CONV:
+        r->at = d->slot[2];
+        break;
+    case DNN_CONV_STATS:
+        *r = (struct outcome){d->slot[2], r->n, r->tail, r->channels, 3, 4};
+        break;
+    case DNN_SBR_CONV_STATS:
+        *r = (struct outcome){d->slot[4], r->n, r->tail, r->channels, 5, 6};
+        break;
+    case DNN_DGRAD:
+        r = &data;
+        r->at = d->slot[2];
+        break;
+    case DNN_DGRAD_DRELU_BN:
+        *(r = &data) = (struct outcome){d->slot[7], data.n, data.tail, data.channels, 8, 9};
+        break;
+    default:
+        r = &filter;
+        r->at = d->slot[d->pattern == DNN_WGRAD ? 2 : 4];
+    }
+    return *r;
+}
+
+static void coarsen(const struct outcome *o, enum dtype t)
+{
+    for (size_t i = 0; i < o->n; i++) {
+        int exponent;
+        const double m = frexp(fake_get(o->at, t, i), &exponent), bits = t == DT_F32 ? 512 : t == DT_F16 ? 128 : 16;
+        fake_set(o->at, t, i, ldexp(rint(m * bits) / bits, exponent));
+    }
+}
+
+void fake_spoil(const struct gpu_dnn *d, int how)
+{
+    const struct outcome o = outcome_of(d);
+    const enum dtype t = d->shape.type;
+    const bool nhwc = d->shape.nhwc;
+    switch (how) {
+    case FAKE_NO_TAIL:
+        memset((char *)o.at + (o.n - o.tail) * dtype_size(t), 0xff, o.tail * dtype_size(t));
+        break;
+    case FAKE_CHANNEL:
+        for (size_t i = 0; nhwc && i < o.n; i++)
+            if (i % (size_t)o.channels == (size_t)o.channels - 1)
+                fake_set(o.at, t, i, fake_get(o.at, t, i - 1));
+        break;
+    case FAKE_COARSE:
+        coarsen(&o, t);
+        break;
+    case FAKE_SCALED:
+        for (size_t i = 0; i < o.n; i++)
+            fake_set(o.at, t, i, 1.01 * fake_get(o.at, t, i));
+        break;
+    case FAKE_INFINITE:
+        fake_set(o.at, t, o.n / 2, (double)INFINITY);
+        break;
+    case FAKE_SUM:
+        for (int k = 0; o.first >= 0 && k < o.channels; k++) {
+            ((float *)d->slot[o.first])[k] *= 0.5f;
+            ((float *)d->slot[o.second])[k] *= 0.5f;
+        }
+        break;
+    default:
         break;
     }
 }

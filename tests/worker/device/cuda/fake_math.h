@@ -7,6 +7,8 @@
 double fake_get(const void *p, enum dtype t, size_t i);
 void fake_set(void *p, enum dtype t, size_t i, double x);
 void fake_dnn(const struct gpu_dnn *d);
+/* What fake_dnn() made, as an engine that errs (enum fake_wrong) would have. */
+void fake_spoil(const struct gpu_dnn *d, int how);
 void fake_gemm(const struct gpu_gemm *g);
 
 #endif

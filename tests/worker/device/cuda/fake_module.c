@@ -2,12 +2,17 @@
  * over the fake one.
  *   FAKE_GPUS   how many there are, default 1
  *   FAKE_CARD   properties of the card to plan for (h200.json): cuDNN chooses what runs, as on a GPU; unset: there is
- *               no cuDNN */
+ *               no cuDNN
+ *   FAKE_PROPERTIES set: gpu-info finds some
+ *   FAKE_FAULT  graphs: whatever is launched as a graph fails; wrong: an engine computes something else
+ *   FAKE_WRONG  that engine does */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "tests/worker/device/cuda/properties.h"
 #include "worker/device/cuda/cuda.h"
@@ -16,6 +21,19 @@
 #include "worker/device/module/module.h"
 
 static struct device_ops ops;
+
+/* The first engine that computes a gradient of weights errs; or that of this name. */
+static enum fake_wrong wrong(void *ctx, const struct gpu_dnn *d)
+{
+    static char first[256];
+    const char *name = getenv("FAKE_WRONG");
+    (void)ctx;
+    if (d->pattern != DNN_WGRAD || !d->plan)
+        return FAKE_RIGHT;
+    if (!first[0])
+        snprintf(first, sizeof first, "%s", name ? name : cudnn_plan_name(d->plan));
+    return strcmp(first, cudnn_plan_name(d->plan)) == 0 ? FAKE_SCALED : FAKE_RIGHT;
+}
 
 static int count(struct err *e)
 {
@@ -39,7 +57,10 @@ static int fake_open(struct device **ret, const struct device_options *o, struct
         free(props);
         TRY(rc);
     }
-    const int rc = fake_gpu_open(&g, &(struct fake_options){0});
+    const char *fault = getenv("FAKE_FAULT");
+    const int rc = fake_gpu_open(
+        &g, &(struct fake_options){.no_graph_runs = fault && !strcmp(fault, "graphs"),
+                                   .wrong = getenv("FAKE_WRONG") || (fault && !strcmp(fault, "wrong")) ? wrong : NULL});
     if (rc < 0) {
         cudnn_close(dnn);
         return err_errno(e, -rc, "a fake GPU");
@@ -49,12 +70,17 @@ static int fake_open(struct device **ret, const struct device_options *o, struct
 
 static int properties(int index, char **ret, struct err *e)
 {
-    return err_set(e, -ENOTSUP, "a fake GPU has no properties");
+    *ret = getenv("FAKE_PROPERTIES") ? strdup("{}") : NULL;
+    return *ret ? 0 : err_set(e, -ENODEV, "a fake GPU has no properties");
 }
 
 __attribute__((visibility("default"))) extern struct cuda_module trainer_cuda_module;
-struct cuda_module trainer_cuda_module = {
-    .abi = CUDA_MODULE_ABI, .version = CRUN_VERSION, .device = &ops, .count = count, .properties = properties};
+struct cuda_module trainer_cuda_module = {.abi = CUDA_MODULE_ABI,
+                                          .version = CRUN_VERSION,
+                                          .device = &ops,
+                                          .count = count,
+                                          .properties = properties,
+                                          .log_init = log_init};
 
 __attribute__((constructor)) static void begin(void)
 {

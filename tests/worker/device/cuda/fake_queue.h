@@ -15,6 +15,7 @@ struct work {
     enum kernel kernel;
     char args[512];
     struct gpu_dnn dnn;
+    int wrong; /* enum fake_wrong */
     struct gpu_gemm gemm;
     void *to;
     const void *from; /* read when the work runs */

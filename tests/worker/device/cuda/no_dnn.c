@@ -61,10 +61,41 @@ void cudnn_plan_set_ran(struct cudnn_plan *p)
 {
 }
 
-int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *why, bool lasting,
-              struct err *e)
+int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, bool slower, const char *why,
+              bool lasting, struct err *e)
 {
     return err_set(e, -ENOTSUP, "cuDNN is not linked");
+}
+
+void cudnn_bar_engine(struct cudnn *d, struct cudnn_plan *p, const char *why, bool lasting)
+{
+}
+
+void cudnn_settle(struct cudnn *d, struct cudnn_plan *p)
+{
+}
+
+bool cudnn_plan_settled(const struct cudnn_plan *p)
+{
+    return true;
+}
+
+bool cudnn_same_shape(const struct cudnn_shape *x, const struct cudnn_shape *y)
+{
+    return false;
+}
+
+bool cudnn_plan_kept(const struct cudnn_plan *p)
+{
+    return true;
+}
+
+void cudnn_trial_begin(struct cudnn *d, const struct cudnn_plan *p)
+{
+}
+
+void cudnn_trial_end(struct cudnn *d)
+{
 }
 
 bool cudnn_pattern_fused(enum cudnn_pattern p)

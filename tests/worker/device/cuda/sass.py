@@ -13,7 +13,7 @@ import sys
 ARCHS = {"80", "90", "100"}
 REGISTERS = 128  # 65,536 of a multiprocessor, two blocks of 256 threads
 # Templates over <type, vector width, ...>: widths as mangled. What works on one element at a time is for odd shapes.
-VECTOR = re.compile(r"_Z\d+(eltwise|apply_nhwc|apply_nchw|bwd_apply_nhwc|bwd_apply_nchw|sums_nhwc|sums_nchw|bn_pool|bn_pool_sums|bn_pool_apply|input_nhwc)I"
+VECTOR = re.compile(r"_Z\d+(eltwise|apply_nhwc|apply_nchw|bwd_apply_nhwc|bwd_apply_nchw|sums_nhwc|sums_nchw|bn_mean|bn_pool|bn_pool_sums|bn_pool_apply|input_nhwc)I"
                     r"(f|6__half|13__nv_bfloat16)Li(4|8)E")
 WRITES = re.compile(r"_Z\d+(eltwise|apply|bwd_apply|bn_pool_apply|bn_poolI|input)")  # sums alone write a few values a channel
 DIVISION = re.compile(r"\bI2F\.[US]?\d*\.?RP\b")  # how an integer division begins

@@ -198,20 +198,20 @@ static void a_cached_plan_is_taken_as_measured(void **state)
 static void a_damaged_file_is_told_of_and_left_alone(void **state)
 {
 #define OF(shape, choice)                                                                                              \
-    "{\"graph\": \"g7\", \"pattern\": 0, \"measured\": true, \"shape\": " shape ", \"choice\": " choice "}"
+    "[{\"graph\": \"g7\", \"pattern\": 0, \"state\": \"timed\", \"shape\": " shape ", \"engine\": " choice "}]"
 #define GOOD_SHAPE "[4,16,14,14,32,3,3,1,1,1,1,1,1,0]"
     static const char *const damage[] = {
         "",
-        "{\"graph\": \"g7\", \"choice\": {\"engine\": 3, \"knobs\": [[2",
+        "{\"graph\": \"g7\", \"choice\": {\"index\": 3, \"knobs\": [[2",
         "{}",
-        "[]",
-        "{\"engine\": 0, \"knobs\": []}",
-        OF("[8,16,14,14,32,3,3,1,1,1,1,1,1,0]", "{\"engine\": 0}"), /* another graph's */
-        OF(GOOD_SHAPE, "{\"engine\": \"three\"}"),
-        OF(GOOD_SHAPE, "{\"engine\": 1000000}"),
-        OF(GOOD_SHAPE, "{\"engine\": -7, \"knobs\": []}"),
-        OF(GOOD_SHAPE, "{\"engine\": 0, \"knobs\": [[1], 2]}"),
-        OF(GOOD_SHAPE, "{\"engine\": 0, \"knobs\": [[2, 100000]]}")};
+        "[7]",
+        "{\"index\": 0, \"knobs\": []}",
+        OF("[8,16,14,14,32,3,3,1,1,1,1,1,1,0]", "{\"index\": 0}"), /* another graph's */
+        OF(GOOD_SHAPE, "{\"index\": \"three\"}"),
+        OF(GOOD_SHAPE, "{\"index\": 1000000}"),
+        OF(GOOD_SHAPE, "{\"index\": -7, \"knobs\": []}"),
+        OF(GOOD_SHAPE, "{\"index\": 0, \"knobs\": [[1], 2]}"),
+        OF(GOOD_SHAPE, "{\"index\": 0, \"knobs\": [[2, 100000]]}")};
     char cache[256], path[1024];
     subfolder(cache, sizeof cache, "damaged");
     char *choice = choose_last(cache);
@@ -334,24 +334,28 @@ static void the_list_of_a_checkpoint_gives_the_same_plans(void **state)
 
 static void a_damaged_list_is_an_error(void **state)
 {
-#define GRAPH(shape, choice) "[{\"graph\": \"g7\", \"pattern\": 0, \"shape\": " shape ", \"choice\": " choice "}]"
+#define GRAPH(shape, choice) OF(shape, choice)
     static const struct {
         const char *text, *want;
-    } damage[] = {{"", "JSON"},
-                  {"{}", "array"},
-                  {"[1]", "graph"},
-                  {"[{\"graph\": \"g7\"}]", "pattern"},
-                  {"[{\"graph\": \"g7\", \"pattern\": 7, \"shape\": " GOOD_SHAPE "}]", "pattern is 7"},
-                  {GRAPH("[4, 16]", "{}"), "2 numbers"},
-                  {GRAPH("7", "{}"), "0 numbers"},
-                  {GRAPH("[4,16,14,14,32,3,3,0,1,1,1,1,1,0]", "{\"engine\": 0}"), "no convolution"},  /* stride 0 */
-                  {GRAPH("[4,16,14,14,32,3,3,1,1,1,1,99,1,0]", "{\"engine\": 0}"), "no convolution"}, /* type 99 */
-                  {GRAPH("[4,16,14,14,32,30,3,1,1,1,1,1,1,0]", "{\"engine\": 0}"), "no convolution"},
-                  {GRAPH("[4,16,14,\"x\",32,3,3,1,1,1,1,1,1,0]", "{\"engine\": 0}"), "no convolution"},
-                  {GRAPH(GOOD_SHAPE, "7"), "engine"},
-                  {GRAPH(GOOD_SHAPE, "{\"engine\": 1000000, \"knobs\": []}"), "g7"},
-                  {GRAPH(GOOD_SHAPE, "{\"barred\": \"a rainy day\"}"), "nothing lies below"},
-                  {GRAPH(GOOD_SHAPE, "{\"engine\": 0, \"knobs\": [7]}"), "g7"}};
+    } damage[] = {
+        {"", "JSON"},
+        {"{}", "array"},
+        {"[1]", "graph"},
+        {"[{\"graph\": \"g7\"}]", "pattern"},
+        {"[{\"graph\": \"g7\", \"pattern\": 7, \"shape\": " GOOD_SHAPE "}]", "pattern is 7"},
+        {GRAPH("[4, 16]", "{}"), "2 numbers"},
+        {GRAPH("7", "{}"), "0 numbers"},
+        {GRAPH("[4,16,14,14,32,3,3,0,1,1,1,1,1,0]", "{\"index\": 0}"), "no convolution"},  /* stride 0 */
+        {GRAPH("[4,16,14,14,32,3,3,1,1,1,1,99,1,0]", "{\"index\": 0}"), "no convolution"}, /* type 99 */
+        {GRAPH("[4,16,14,14,32,30,3,1,1,1,1,1,1,0]", "{\"index\": 0}"), "no convolution"},
+        {GRAPH("[4,16,14,\"x\",32,3,3,1,1,1,1,1,1,0]", "{\"index\": 0}"), "no convolution"},
+        {GRAPH(GOOD_SHAPE, "7"), "index"},
+        {GRAPH(GOOD_SHAPE, "{\"index\": 1000000, \"knobs\": []}"), "g7"},
+        {"[{\"graph\": \"g7\", \"pattern\": 0, \"shape\": " GOOD_SHAPE ", \"state\": \"barred\"}]",
+         "nothing lies below"},
+        {"[{\"graph\": \"g7\", \"pattern\": 1, \"shape\": " GOOD_SHAPE ", \"state\": \"sulking\"}]", "'sulking'"},
+        {"[{\"graph\": \"g7\", \"pattern\": 0, \"shape\": " GOOD_SHAPE "}]", "state"},
+        {GRAPH(GOOD_SHAPE, "{\"index\": 0, \"knobs\": [7]}"), "g7"}};
     struct cudnn *d = open_with((struct cudnn_options){0});
     for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
         struct err e = {0};

@@ -202,6 +202,38 @@ static void hooks_are_called_while_a_run_is_captured_and_told_of_each_launch(voi
     close_rig(&r);
 }
 
+/* Loader threads decode into page-locked memory: nobody copies it on the host, and after run() they may decode the next
+ * batch there, whatever the card is at. */
+static void page_locked_pictures_go_from_where_they_are(void **state)
+{
+    struct rig plain, locked;
+    void *p;
+    open_rig(&plain, true);
+    open_rig(&locked, true);
+    arenas_fill(&plain.at, plain.p);
+    arenas_fill(&locked.at, locked.p);
+    MUST(locked.d->ops->async->host_alloc(locked.d, sizeof plain.images, &p, e));
+    locked.run.batch.images = p;
+    locked.run.batch.locked = true;
+    for (int i = 0; i < 4; i++) {
+        noise_fill(plain.images, sizeof plain.images);
+        plain.images[0] = (uint8_t)i;
+        memcpy(p, plain.images, sizeof plain.images);
+        step(&plain);
+        step(&locked);
+        assert_ptr_equal(p, now(&locked).copied_in);
+        assert_ptr_not_equal(plain.images, now(&plain).copied_in); /* of a copy */
+        memset(p, 0xee, sizeof plain.images);
+    }
+    fake_gpu_wait(plain.gpu, NULL);
+    fake_gpu_wait(locked.gpu, NULL);
+    assert_memory_equal(plain.at.reduce, locked.at.reduce, plain.p->n_reduce * sizeof(float));
+    locked.d->ops->async->host_release(locked.d, p);
+    close_rig(&plain);
+    close_rig(&locked);
+    (void)state;
+}
+
 static void eager_runs_capture_nothing(void **state)
 {
     struct rig r;
@@ -467,6 +499,7 @@ int main(void)
         cmocka_unit_test(a_run_is_walked_once_captured_once_and_then_launched),
         cmocka_unit_test(what_differs_is_captured_anew),
         cmocka_unit_test(hooks_are_called_while_a_run_is_captured_and_told_of_each_launch),
+        cmocka_unit_test(page_locked_pictures_go_from_where_they_are),
         cmocka_unit_test(eager_runs_capture_nothing),
         cmocka_unit_test(an_error_within_a_capture_leaves_the_device_as_it_was),
         cmocka_unit_test(eager_and_captured_runs_give_the_same_bits),

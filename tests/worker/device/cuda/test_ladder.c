@@ -31,12 +31,14 @@ struct rig {
     float weights[BATCH];
 };
 
+static int (*build)(struct program **ret, int width, struct err *e) = blocks_build;
+
 static void open_rig(struct rig *r, enum dtype type, bool fused)
 {
     const struct fake_options fake = {0};
     const struct cuda_options o = {.graphs = true, .fused_patterns = fused};
     memset(r, 0, sizeof *r);
-    MUST(blocks_build(&r->p, 8, e));
+    MUST(build(&r->p, 8, e));
     assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
     MUST(cuda_open_on(&r->d, r->gpu, NULL, &o, e));
     arenas_open(&r->at, r->d, r->p);
@@ -167,6 +169,27 @@ static void rungs_change_nothing_but_rounding(void **state)
     same_numbers(DT_BF16, 1e-1, false);
 }
 
+/* As ResNets end: the sum, its ReLU and the mean of its planes are one, and so is the way back. */
+static void a_plain_shortcut_before_the_average_is_never_written(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_F16, DT_BF16, DT_F32};
+    build = block_build;
+    for (int i = 0; i < 3; i++) {
+        struct rig r;
+        const int half = types[i] != DT_F32;
+        open_rig(&r, types[i], true);
+        assert_int_equal(half, count_kernel(&r, KERNEL_BN_MEAN));
+        assert_int_equal(!half, count_kernel(&r, KERNEL_AVGPOOL));
+        assert_int_equal(!half, count_kernel(&r, KERNEL_AVGPOOL_BWD));
+        close_rig(&r);
+    }
+    same_numbers(DT_F16, 2e-2, false);
+    same_numbers(DT_BF16, 1e-1, false);
+    same_numbers(DT_F16, 2e-2, true);
+    build = blocks_build;
+}
+
 static void a_sample_of_weight_0_counts_nowhere(void **state)
 {
     (void)state;
@@ -201,8 +224,11 @@ static void graphs_give_the_bits_of_a_walk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(halves_climb_every_rung),           cmocka_unit_test(other_types_climb_what_own_kernels_do),
-        cmocka_unit_test(rungs_change_nothing_but_rounding), cmocka_unit_test(a_sample_of_weight_0_counts_nowhere),
+        cmocka_unit_test(halves_climb_every_rung),
+        cmocka_unit_test(other_types_climb_what_own_kernels_do),
+        cmocka_unit_test(rungs_change_nothing_but_rounding),
+        cmocka_unit_test(a_sample_of_weight_0_counts_nowhere),
+        cmocka_unit_test(a_plain_shortcut_before_the_average_is_never_written),
         cmocka_unit_test(graphs_give_the_bits_of_a_walk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,9 +34,11 @@ static struct device_options options(const char *word)
     struct train_config c;
     struct arg_result r;
     struct device_options o = {.threads = 1};
+    char folder[CONFIG_CACHE_BYTES];
     memset(&c, 0, sizeof c);
     MUST(args_parse(&train_program, 4, argv, &c, &r, e));
-    train_config_gpu(&c, &o.gpu);
+    train_config_gpu(&c, &o.gpu, folder);
+    o.gpu.cache_dir = NULL;
     return o;
 }
 

@@ -66,9 +66,10 @@ static struct gpu_options parsed(const char *word, const char *cache)
     struct train_config c;
     struct arg_result r;
     struct gpu_options o;
+    char folder[CONFIG_CACHE_BYTES];
     memset(&c, 0, sizeof c);
     MUST(args_parse(&train_program, word ? 6 : 5, argv, &c, &r, e));
-    train_config_gpu(&c, &o);
+    train_config_gpu(&c, &o, folder);
     o.cache_dir = cache; /* that of c is gone with it */
     return o;
 }

@@ -18,6 +18,8 @@ int tiny_build(struct program **ret, struct err *e);
 /* 3 x 16 x 16 images, stem, a block with a plain shortcut (`width` channels), one with a projection (twice as many);
  * five classes. */
 int blocks_build(struct program **ret, int width, struct err *e);
+/* The same without its second block: it ends in a plain shortcut, as ResNets do. */
+int block_build(struct program **ret, int width, struct err *e);
 
 /* Device memory, which is plain memory here: look at it when the device has nothing more to do. What fails ends the
  * case. */

@@ -95,9 +95,11 @@ static int read_device_name(struct cudnn *d, const char *json, struct err *e)
 {
     const char *name;
     cJSON *o = cJSON_Parse(json);
+    const cJSON *driver = o ? cJSON_GetObjectItem(o, "driverVersion") : NULL;
     int rc = o ? json_str(o, "deviceName", &name, e) : err_set(e, ERR_CORRUPT, "device properties are not JSON");
     if (rc == 0)
-        snprintf(d->device, sizeof d->device, "%s", name);
+        snprintf(d->device, sizeof d->device, "%.100s CUDA %zu driver %d", name, cudnnGetCudartVersion(),
+                 cJSON_IsNumber(driver) ? driver->valueint : 0);
     cJSON_Delete(o);
     return rc;
 }
@@ -119,6 +121,7 @@ int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e)
     if (!d)
         return err_set(e, -ENOMEM, "no memory for cuDNN");
     d->o = *o;
+    d->trial = -1;
     d->cache_dir = o->cache_dir ? strdup(o->cache_dir) : NULL;
     hold_compiler();
     char *json = NULL;
@@ -133,17 +136,18 @@ int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e)
         cudnn_close(d);
         return rc;
     }
+    cudnn_trials_sweep(d);
     *ret = d;
     return 0;
 }
 
-static void plan_free(struct cudnn_plan *p)
+void cudnn_plan_free(struct cudnn_plan *p)
 {
     if (!p)
         return;
     cudnn_parts_close(&p->parts);
     free(p->choice);
-    free(p->barred);
+    free(p->why);
     free(p);
 }
 
@@ -154,8 +158,9 @@ void cudnn_close(struct cudnn *d)
     while (d->plans) {
         struct cudnn_plan *p = d->plans;
         d->plans = p->next;
-        plan_free(p);
+        cudnn_plan_free(p);
     }
+    cudnn_trials_close(d);
     cudnn_parts_close(&d->parts);
     free(d->cache_dir);
     free(d);
@@ -171,7 +176,7 @@ int cudnn_properties(struct cudnn *d, char **ret, struct err *e)
     return read_properties(d, ret, e);
 }
 
-static bool same_graph(const struct cudnn_plan *p, enum cudnn_pattern pattern, const struct cudnn_shape *s)
+bool cudnn_same_graph(const struct cudnn_plan *p, enum cudnn_pattern pattern, const struct cudnn_shape *s)
 {
     return p->pattern == pattern && cudnn_same_shape(&p->shape, s);
 }
@@ -205,7 +210,7 @@ static bool engine_will_do(const struct cudnn *d, const struct cudnn_shape *s, c
 }
 
 /* Finalise a plan of an engine configuration that p->parts holds. */
-static int plan_finish(struct cudnn_plan *p, struct err *e)
+int cudnn_plan_finish(struct cudnn_plan *p, struct err *e)
 {
     struct cudnn_parts *b = &p->parts;
     int64_t n = 0;
@@ -226,7 +231,7 @@ static int plan_finish(struct cudnn_plan *p, struct err *e)
     return cudnn_choice_read(p, e);
 }
 
-static struct cudnn_plan *plan_new(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
+struct cudnn_plan *cudnn_plan_new(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
 {
     struct cudnn_plan *p = calloc(1, sizeof *p);
     if (!p)
@@ -237,12 +242,6 @@ static struct cudnn_plan *plan_new(struct cudnn *d, enum cudnn_pattern pattern, 
     cudnn_describe(pattern, s, p->graph, sizeof p->graph);
     p->parts.what = p->graph;
     return p;
-}
-
-static void add_plan(struct cudnn *d, struct cudnn_plan *p)
-{
-    p->next = d->plans;
-    d->plans = p;
 }
 
 /* Engine configurations by one mode of the heuristics; they belong to the caller. */
@@ -275,19 +274,20 @@ static struct cudnn_plan *try_config(struct cudnn *d, enum cudnn_pattern pattern
                                      cudnnBackendDescriptor_t config)
 {
     int64_t n = 0;
-    struct cudnn_plan *p = plan_new(d, pattern, s);
+    struct cudnn_plan *p = cudnn_plan_new(d, pattern, s);
     cudnnBackendDescriptor_t engine = p ? cudnn_make(&p->parts, CUDNN_BACKEND_ENGINE_DESCRIPTOR) : NULL;
     if (!engine) {
         cudnnBackendDestroyDescriptor(config);
-        plan_free(p);
+        cudnn_plan_free(p);
         return NULL;
     }
     p->parts.all[p->parts.n++] = config;
     p->config = config;
     if (cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine) !=
             CUDNN_STATUS_SUCCESS ||
-        !engine_will_do(d, s, engine) || plan_finish(p, NULL) < 0) {
-        plan_free(p);
+        !engine_will_do(d, s, engine) || cudnn_plan_finish(p, NULL) < 0 ||
+        cudnn_choice_barred(d, pattern, s, p->choice)) {
+        cudnn_plan_free(p);
         return NULL;
     }
     return p;
@@ -326,7 +326,8 @@ int cudnn_candidates(struct cudnn *d, enum cudnn_pattern pattern, const struct c
             struct cudnn_plan *p = try_config(d, pattern, s, configs[i]);
             if (!p)
                 continue;
-            add_plan(d, p);
+            p->next = d->plans;
+            d->plans = p;
             ret[found++] = p;
         }
     }
@@ -338,7 +339,7 @@ int cudnn_candidates(struct cudnn *d, enum cudnn_pattern pattern, const struct c
 }
 
 /* What was chosen elsewhere may have been chosen under other rules. */
-static int check_engine(struct cudnn_plan *p, struct err *e)
+int cudnn_plan_check(struct cudnn_plan *p, struct err *e)
 {
     int64_t n = 0;
     struct cudnn_parts b = {.e = e, .what = p->graph};
@@ -350,93 +351,4 @@ static int check_engine(struct cudnn_plan *p, struct err *e)
                        p->graph);
     cudnn_parts_close(&b);
     return b.rc;
-}
-
-static void set_chosen(struct cudnn *d, struct cudnn_plan *p, enum cudnn_plan_state state)
-{
-    for (struct cudnn_plan *q = d->plans; q; q = q->next)
-        if (same_graph(q, p->pattern, &p->shape))
-            q->state = DNN_CANDIDATE;
-    p->state = state;
-}
-
-int cudnn_bar(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const char *why, bool lasting,
-              struct err *e)
-{
-    if (!half_only[pattern])
-        return err_set(e, ERR_CORRUPT, "%s cannot be left out: nothing lies below it", names[pattern]);
-    struct cudnn_plan *p = plan_new(d, pattern, s);
-    if (!p || !(p->barred = strdup(why))) {
-        plan_free(p);
-        return err_set(e, -ENOMEM, "no memory for a plan");
-    }
-    snprintf(p->name, sizeof p->name, "none");
-    add_plan(d, p);
-    set_chosen(d, p, DNN_BARRED);
-    if (lasting)
-        cudnn_cache_put(d, p);
-    return 0;
-}
-
-int cudnn_adopt(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const cJSON *choice,
-                bool measured, double us, struct err *e)
-{
-    struct cudnn_parts b = {.e = e};
-    cudnnBackendDescriptor_t graph;
-    struct cudnn_plan *p = plan_new(d, pattern, s);
-    if (!p)
-        return err_set(e, -ENOMEM, "no memory for a plan");
-    b.what = p->graph;
-    int rc = cudnn_graph_build(&b, pattern, s, &graph);
-    p->parts.e = e;
-    if (rc == 0)
-        rc = cudnn_choice_config(d, &p->parts, graph, choice, &p->config);
-    if (rc == 0)
-        rc = plan_finish(p, e);
-    if (rc == 0)
-        rc = check_engine(p, e);
-    cudnn_parts_close(&b);
-    if (rc < 0) {
-        plan_free(p);
-        return rc;
-    }
-    p->us = us;
-    add_plan(d, p);
-    set_chosen(d, p, measured ? DNN_TIMED : DNN_GUESSED);
-    return 0;
-}
-
-void cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us)
-{
-    p->us = us;
-    set_chosen(d, p, us > 0 ? DNN_TIMED : DNN_GUESSED);
-    if (us > 0)
-        cudnn_cache_put(d, p);
-}
-
-static struct cudnn_plan *chosen(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
-{
-    for (struct cudnn_plan *p = d->plans; p; p = p->next)
-        if (p->state != DNN_CANDIDATE && same_graph(p, pattern, s))
-            return p;
-    return NULL;
-}
-
-int cudnn_find(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, struct cudnn_plan **ret,
-               struct err *e)
-{
-    int n;
-    struct cudnn_plan *p = chosen(d, pattern, s);
-    if (!p) {
-        cudnn_cache_get(d, pattern, s);
-        p = chosen(d, pattern, s);
-    }
-    if (!p) {
-        TRY(cudnn_candidates(d, pattern, s, &p, 1, &n, e));
-        p->state = DNN_GUESSED;
-    }
-    if (p->state == DNN_BARRED)
-        return err_set(e, -ENOTSUP, "no engine for %s runs on this GPU: %s", p->graph, p->barred);
-    *ret = p;
-    return 0;
 }

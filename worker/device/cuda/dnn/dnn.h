@@ -59,8 +59,9 @@ struct cudnn_options {
     const char *props_json; /* the target device, borrowed during cudnn_open(); NULL: CUDA device `index` */
     int index;
     size_t workspace_limit; /* bytes a plan may ask for; 0: no limit */
-    const char *cache_dir;  /* NULL: none. Files are keyed by device name, cuDNN version, pattern and shape */
-    bool deterministic;     /* leave out engines that are noted as not deterministic */
+    /* NULL: none. A file a graph, in a folder for this device, CUDA and cuDNN */
+    const char *cache_dir;
+    bool deterministic; /* leave out engines that are noted as not deterministic */
 };
 
 int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e);
@@ -75,8 +76,8 @@ int cudnn_properties(struct cudnn *d, char **ret, struct err *e);
 int cudnn_find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
                struct err *e);
 
-/* Candidates in the heuristics' order, at most cap, for timing; each must be chosen with cudnn_choose() or is freed
- * with cudnn_close(). */
+/* Candidates in the heuristics' order, at most cap, without those that are barred; each must be chosen with
+ * cudnn_choose(), barred, or is freed with cudnn_close(). -ENOTSUP: there is none. */
 int cudnn_candidates(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
                      int cap, int *ret_n, struct err *e);
 /* This one from now on; into the cache, with the time that it took (microseconds, 0: not measured). */
@@ -85,20 +86,36 @@ void cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us);
 enum cudnn_pattern cudnn_plan_pattern(const struct cudnn_plan *p);
 bool cudnn_plan_measured(
     const struct cudnn_plan *p); /* chosen by time: here, when the cache was written, or before the checkpoint */
+bool cudnn_plan_kept(const struct cudnn_plan *p); /* measured, or chosen before the checkpoint without being timed */
+double cudnn_plan_us(const struct cudnn_plan *p); /* 0: not measured */
 size_t cudnn_plan_workspace(const struct cudnn_plan *p);
 const char *cudnn_plan_name(const struct cudnn_plan *p); /* engine and its knobs: "eng34{k2=13,...}" */
 bool cudnn_plan_ran(const struct cudnn_plan *p);         /* on this device, in this process: what was kept has yet to */
 void cudnn_plan_set_ran(struct cudnn_plan *p);           /* one that is chosen */
 
-/* No engine of this fused graph runs here, although plans can be made: cudnn_find() answers -ENOTSUP with this reason
- * from now on. It is kept as choices are: in the list of a checkpoint, and, if it is lasting, in the cache. */
-int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const char *why, bool lasting,
-              struct err *e);
+/* This engine is never a candidate for its graph again: it fails, or computes something else. Kept as choices are: in
+ * the list of a checkpoint, and, if it is lasting, in the cache. p stays valid. */
+void cudnn_bar_engine(struct cudnn *d, struct cudnn_plan *p, const char *why, bool lasting);
+
+/* A fused graph is left out, although plans can be made: cudnn_find() answers -ENOTSUP with this reason from now on.
+ * Kept likewise. slower: what lies below it takes less time; else no engine of it runs. */
+int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, bool slower, const char *why,
+              bool lasting, struct err *e);
+
+/* Of a chosen plan of a fused graph: it was measured that what lies below takes more time. Kept as choices are. */
+void cudnn_settle(struct cudnn *d, struct cudnn_plan *p);
+bool cudnn_plan_settled(const struct cudnn_plan *p);
+
+/* Around a trial of an engine: what is tried stands in the cache's folder in between, so that an engine that takes the
+ * process with it is barred by the next cudnn_open() there. Nothing where there is no cache. */
+void cudnn_trial_begin(struct cudnn *d, const struct cudnn_plan *p);
+void cudnn_trial_end(struct cudnn *d);
 
 const char *cudnn_plan_choice(const struct cudnn_plan *p); /* JSON of engine and knobs, valid until cudnn_close() */
 
-/* What a checkpoint keeps so that a resumed run takes the same plans: all that was chosen, as text (malloc'ed), and
- * back: what cannot be had on this device or with this cuDNN is an error that names the graph. */
+/* All that is known of graphs and engines, as text (malloc'ed): what a checkpoint keeps so that a resumed run takes the
+ * same plans, and what one rank tells the others. And back: what cannot be had on this device or with this cuDNN is an
+ * error that names the graph; all else is taken up. */
 int cudnn_export(const struct cudnn *d, char **ret, struct err *e);
 int cudnn_import(struct cudnn *d, const char *json, struct err *e);
 
@@ -111,6 +128,8 @@ int cudnn_failed(const struct cudnn_plan *p, int status, struct err *e);
 const char *cudnn_pattern_name(enum cudnn_pattern p);
 int cudnn_pattern_slots(enum cudnn_pattern p);
 bool cudnn_pattern_fused(enum cudnn_pattern p); /* more than a convolution: there is a rung below it */
+/* Do they make the same graph, for the same pattern? */
+bool cudnn_same_shape(const struct cudnn_shape *x, const struct cudnn_shape *y);
 /* "conv n32 c64 56x56 k64 3x3/1+1 F16 nhwc" */
 void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap);
 

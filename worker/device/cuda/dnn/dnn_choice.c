@@ -1,4 +1,4 @@
-/* Which engine with which knobs, as JSON: {"engine": 34, "knobs": [[2, 13], ...]}. */
+/* Which engine with which knobs, as JSON: {"index": 34, "knobs": [[2, 13], ...]}. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,7 +63,7 @@ int cudnn_choice_read(struct cudnn_plan *p, struct err *e)
                                                &index) != CUDNN_STATUS_SUCCESS))
         b.rc = err_set(e, -EIO, "cuDNN: %s: the engine cannot be read", p->graph);
     if (b.rc == 0) {
-        cJSON_AddNumberToObject(o, "engine", (double)index);
+        cJSON_AddNumberToObject(o, "index", (double)index);
         snprintf(p->name, sizeof p->name - 2, "eng%lld", (long long)index);
         b.rc = knobs(p, list, p->name, sizeof p->name - 2);
         if (strchr(p->name, '{'))
@@ -106,7 +106,7 @@ int cudnn_choice_config(struct cudnn *d, struct cudnn_parts *b, cudnnBackendDesc
     cudnnBackendDescriptor_t all[KNOBS_MAX];
     int64_t index;
     int n;
-    TRY(json_i64(choice, "engine", &index, b->e));
+    TRY(json_i64(choice, "index", &index, b->e));
     cudnnBackendDescriptor_t engine = cudnn_make(b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     cudnn_set(b, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
     cudnn_set(b, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);

@@ -10,7 +10,22 @@ enum cudnn_pattern cudnn_plan_pattern(const struct cudnn_plan *p)
 
 bool cudnn_plan_measured(const struct cudnn_plan *p)
 {
-    return p->state >= DNN_TIMED;
+    return p->state == DNN_TIMED || p->state == DNN_TIMED_RAN;
+}
+
+bool cudnn_plan_kept(const struct cudnn_plan *p)
+{
+    return p->kept || cudnn_plan_measured(p);
+}
+
+bool cudnn_plan_settled(const struct cudnn_plan *p)
+{
+    return p->settled;
+}
+
+double cudnn_plan_us(const struct cudnn_plan *p)
+{
+    return p->us;
 }
 
 bool cudnn_plan_ran(const struct cudnn_plan *p)

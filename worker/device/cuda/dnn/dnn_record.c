@@ -1,10 +1,13 @@
-/* What was chosen for a graph, as a record: a checkpoint has a list of them, so that a resumed run takes the same
- * engines and so gives the same bits (docs/decisions/0006); the cache on disk a file for each: DIR/<device> cuDNN
- * <version>[ deterministic] v<CACHE_VERSION>/<graph>.json, written whole and renamed.
+/* What is known of an engine for a graph, as a record: a checkpoint has a list of them, so that a resumed run takes the
+ * same engines and so gives the same bits (docs/decisions/0006); rank 0 tells the others the same list; the cache on
+ * disk has a file a graph, a list of its records: DIR/<device and versions> cuDNN <version>[ deterministic]
+ * v<CACHE_VERSION>/<graph>.json, written whole and renamed.
  *
- *     {"graph": "conv n256 c64 ...", "pattern": 0, "measured": true, "us": 41.5,
- *      "shape": [n, c, h, w, k, r, s, sh, sw, ph, pw, type, nhwc, tf32],
- *      "choice": {"engine": 34, "knobs": [[2, 13], ...]}}        or {"barred": why}: no engine runs */
+ *     {"graph": "conv n256 c64 ...", "pattern": 0, "shape": [n, c, h, w, k, r, s, sh, sw, ph, pw, type, nhwc, tf32],
+ *      "engine": {"index": 34, "knobs": [[2, 13], ...]}, "us": 41.5, "state": "timed"}
+ *
+ * state: guessed, timed: this engine is taken, and was timed; barred: it never is, "why"; barred or slower without an
+ * engine: the graph is left out. "settled": the fused graph was measured against what lies below it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +20,7 @@
 #include "common/json/json.h"
 #include "worker/device/cuda/dnn/dnn_impl.h"
 
-enum { CACHE_VERSION = 2, SHAPE_NUMBERS = 14, LARGEST = 1 << 24, PATH_BYTES = 1024 };
+enum { CACHE_VERSION = 3, SHAPE_NUMBERS = 14, LARGEST = 1 << 24, PATH_BYTES = 1024, FILE_BYTES = 1 << 18 };
 
 /* TF32 is a matter of F32 alone. */
 static void shape_numbers(const struct cudnn_shape *s, int out[SHAPE_NUMBERS])
@@ -72,7 +75,13 @@ static int shape_read(const cJSON *list, struct cudnn_shape *ret, struct err *e)
     return 0;
 }
 
-static cJSON *record_make(const struct cudnn_plan *p)
+static const char *const state_names[] = {
+#define X(id, name) name,
+    DNN_PLAN_STATES(X)
+#undef X
+};
+
+cJSON *cudnn_record_make(const struct cudnn_plan *p)
 {
     int shape[SHAPE_NUMBERS];
     cJSON *o = cJSON_CreateObject();
@@ -80,29 +89,32 @@ static cJSON *record_make(const struct cudnn_plan *p)
     cJSON_AddStringToObject(o, "graph", p->graph);
     cJSON_AddNumberToObject(o, "pattern", p->pattern);
     cJSON_AddItemToObject(o, "shape", cJSON_CreateIntArray(shape, SHAPE_NUMBERS));
-    cJSON_AddBoolToObject(o, "measured", cudnn_plan_measured(p));
+    if (p->choice)
+        cJSON_AddRawToObject(o, "engine", p->choice);
     cJSON_AddNumberToObject(o, "us", p->us);
-    if (p->state == DNN_BARRED)
-        cJSON_AddStringToObject(cJSON_AddObjectToObject(o, "choice"), "barred", p->barred);
-    else
-        cJSON_AddRawToObject(o, "choice", p->choice);
+    cJSON_AddStringToObject(o, "state", state_names[p->state] ? state_names[p->state] : "tried");
+    if (p->settled)
+        cJSON_AddBoolToObject(o, "settled", true);
+    if (p->why)
+        cJSON_AddStringToObject(o, "why", p->why);
     return o;
 }
 
 struct record {
-    const char *graph;
+    const char *graph, *state, *why;
     enum cudnn_pattern pattern;
     struct cudnn_shape shape;
-    const cJSON *choice;
-    bool measured;
+    const cJSON *engine; /* NULL: of the graph as a whole */
     double us;
+    bool settled;
 };
 
 static int record_read(const cJSON *o, struct record *r, struct err *e)
 {
     int64_t pattern;
-    *r = (struct record){.choice = cJSON_GetObjectItem(o, "choice"),
-                         .measured = cJSON_IsTrue(cJSON_GetObjectItem(o, "measured"))};
+    *r = (struct record){.engine = cJSON_GetObjectItem(o, "engine"),
+                         .why = "it was said elsewhere",
+                         .settled = cJSON_IsTrue(cJSON_GetObjectItem(o, "settled"))};
     TRY(json_str(o, "graph", &r->graph, e));
     TRY(json_i64(o, "pattern", &pattern, e));
     if (pattern < 0 || pattern >= DNN_PATTERN_COUNT)
@@ -110,24 +122,78 @@ static int record_read(const cJSON *o, struct record *r, struct err *e)
                        DNN_PATTERN_COUNT - 1);
     r->pattern = (enum cudnn_pattern)pattern;
     TRY(shape_read(cJSON_GetObjectItem(o, "shape"), &r->shape, e));
-    json_f64(o, "us", &r->us, NULL); /* older ones have none */
-    return r->choice ? 0 : err_set(e, ERR_CORRUPT, "the plan of %s has no choice", r->graph);
+    TRY(json_str(o, "state", &r->state, e));
+    json_f64(o, "us", &r->us, NULL);
+    json_str(o, "why", &r->why, NULL);
+    return 0;
+}
+
+static bool state_is(const struct record *r, enum cudnn_plan_state s)
+{
+    return strcmp(r->state, state_names[s]) == 0;
+}
+
+static int take_as_said(struct cudnn *d, const struct record *r, struct err *e)
+{
+    const bool barred = state_is(r, DNN_BARRED), slower = state_is(r, DNN_SLOWER), timed = state_is(r, DNN_TIMED);
+    if (r->engine && barred)
+        return cudnn_adopt_barred(d, r->pattern, &r->shape, r->engine, r->why, e);
+    if (!r->engine && (barred || slower))
+        return cudnn_bar(d, r->pattern, &r->shape, slower, r->why, false, e); /* the cache has it, or need not */
+    if (r->engine && (timed || state_is(r, DNN_GUESSED))) {
+        TRY(cudnn_adopt(d, r->pattern, &r->shape, r->engine, timed, r->us, e));
+        d->plans->settled = r->settled;
+        return 0;
+    }
+    return err_set(e, ERR_CORRUPT, "a record %s an engine says '%s'", r->engine ? "of" : "without", r->state);
 }
 
 static int record_take(struct cudnn *d, const struct record *r, struct err *e)
 {
-    const char *why;
-    int rc = json_str(r->choice, "barred", &why, NULL) == 0
-                 ? cudnn_bar(d, r->pattern, &r->shape, why, false, e)
-                 : cudnn_adopt(d, r->pattern, &r->shape, r->choice, r->measured, r->us, e);
-    return rc < 0 ? err_wrap(e, "%s", r->graph) : 0;
+    return take_as_said(d, r, e) < 0 ? err_wrap(e, "%s", r->graph) : 0;
 }
-int cudnn_export(const struct cudnn *d, char **ret, struct err *e)
+
+/* All of a list that can be taken up; the first error, if any. Barred engines come first: none of them is chosen. */
+static int take_list(struct cudnn *d, const cJSON *all, enum cudnn_pattern pattern, const struct cudnn_shape *only,
+                     struct err *e)
+{
+    int rc = cJSON_IsArray(all) ? 0 : err_set(e, ERR_CORRUPT, "a list of plans is not a JSON array");
+    for (int pass = 0; pass < 2; pass++) {
+        const cJSON *o;
+        cJSON_ArrayForEach(o, all)
+        {
+            struct record r;
+            struct err *to = rc == 0 ? e : NULL;
+            int one = record_read(o, &r, to);
+            if (one == 0 && only && (r.pattern != pattern || !cudnn_same_shape(&r.shape, only)))
+                one = err_set(to, ERR_MISMATCH, "it is of another graph, %s", r.graph);
+            if (one == 0 && (r.engine && state_is(&r, DNN_BARRED)) == (pass == 0))
+                one = record_take(d, &r, to);
+            rc = rc == 0 ? one : rc;
+        }
+    }
+    return rc;
+}
+
+/* For the cache: what will hold in the next run, too. What was not timed may be timed then. */
+static bool lasts(const struct cudnn_plan *p)
+{
+    return !p->fleeting && p->state != DNN_GUESSED && p->state != DNN_GUESSED_RAN;
+}
+
+/* What is known of all graphs, or of one for the cache; cJSON's. */
+static cJSON *list_make(const struct cudnn *d, const struct cudnn_plan *of)
 {
     cJSON *all = cJSON_CreateArray();
     for (const struct cudnn_plan *p = d->plans; p; p = p->next)
-        if (p->state != DNN_CANDIDATE)
-            cJSON_AddItemToArray(all, record_make(p));
+        if (p->state != DNN_CANDIDATE && (!of || (lasts(p) && cudnn_same_graph(p, of->pattern, &of->shape))))
+            cJSON_AddItemToArray(all, cudnn_record_make(p));
+    return all;
+}
+
+int cudnn_export(const struct cudnn *d, char **ret, struct err *e)
+{
+    cJSON *all = list_make(d, NULL);
     *ret = cJSON_PrintUnformatted(all);
     cJSON_Delete(all);
     return *ret ? 0 : err_set(e, -ENOMEM, "no memory for the list of plans");
@@ -136,27 +202,26 @@ int cudnn_export(const struct cudnn *d, char **ret, struct err *e)
 int cudnn_import(struct cudnn *d, const char *json, struct err *e)
 {
     cJSON *all = cJSON_Parse(json);
-    const cJSON *o;
-    struct record r;
-    int rc = cJSON_IsArray(all) ? 0 : err_set(e, ERR_CORRUPT, "a list of plans is not a JSON array");
-    cJSON_ArrayForEach(o, all)
-    {
-        if (rc == 0)
-            rc = record_read(o, &r, e);
-        if (rc == 0)
-            rc = record_take(d, &r, e);
-    }
+    const int rc = take_list(d, all, DNN_CONV, NULL, e);
     cJSON_Delete(all);
     return rc;
 }
 
 /* --- the cache */
 
+bool cudnn_cache_folder(const struct cudnn *d, char *out, size_t cap)
+{
+    if (!d->cache_dir)
+        return false;
+    snprintf(out, cap, "%s/%s cuDNN %zu%s v%d", d->cache_dir, d->device, cudnnGetVersion(),
+             d->o.deterministic ? " deterministic" : "", CACHE_VERSION);
+    return true;
+}
+
 /* The folder of this device, and a graph's file in it. */
 static void cache_path(const struct cudnn *d, const char *graph, char dir[PATH_BYTES], char file[PATH_BYTES + 160])
 {
-    snprintf(dir, PATH_BYTES, "%s/%s cuDNN %zu%s v%d", d->cache_dir, d->device, cudnnGetVersion(),
-             d->o.deterministic ? " deterministic" : "", CACHE_VERSION);
+    cudnn_cache_folder(d, dir, PATH_BYTES);
     const int used = snprintf(file, PATH_BYTES + 160, "%s/%s.json", dir, graph);
     for (char *c = file + strlen(dir) + 1; c < file + used && *c; c++)
         if (*c == '/')
@@ -166,18 +231,13 @@ static void cache_path(const struct cudnn *d, const char *graph, char dir[PATH_B
 static int read_file(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, struct err *e)
 {
     char graph[128], dir[PATH_BYTES], file[PATH_BYTES + 160];
-    struct record r;
-    cJSON *o;
+    cJSON *all;
     cudnn_describe(pattern, s, graph, sizeof graph);
     cache_path(d, graph, dir, file);
-    TRY(json_read_file(file, 1 << 16, &o, e));
-    int rc = record_read(o, &r, e);
-    if (rc == 0 && (r.pattern != pattern || !cudnn_same_shape(&r.shape, s)))
-        rc = err_set(e, ERR_MISMATCH, "%s is of another graph, %s", file, r.graph);
-    if (rc == 0)
-        rc = record_take(d, &r, e);
-    cJSON_Delete(o);
-    return rc;
+    TRY(json_read_file(file, FILE_BYTES, &all, e));
+    const int rc = take_list(d, all, pattern, s, e);
+    cJSON_Delete(all);
+    return rc < 0 ? err_wrap(e, "%s", file) : 0;
 }
 
 void cudnn_cache_get(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s)
@@ -188,15 +248,30 @@ void cudnn_cache_get(struct cudnn *d, enum cudnn_pattern pattern, const struct c
         log_warn("cudnn", "cached plan: %s; the plan is chosen anew", e.text);
 }
 
+int cudnn_record_bar(struct cudnn *d, const cJSON *record, const char *why, struct err *e)
+{
+    struct record r;
+    TRY(record_read(record, &r, e));
+    if (!r.engine)
+        return err_set(e, ERR_CORRUPT, "a trial of %s names no engine", r.graph);
+    cudnn_cache_get(d, r.pattern, &r.shape); /* what else is known stays so */
+    TRY(cudnn_adopt_barred(d, r.pattern, &r.shape, r.engine, why, e));
+    char *engine = cJSON_PrintUnformatted(r.engine);
+    log_warn("cudnn", "engine %s for %s is barred: %s", engine ? engine : "?", r.graph, why);
+    free(engine);
+    cudnn_cache_put(d, d->plans);
+    return 0;
+}
+
 static int write_file(const struct cudnn *d, const struct cudnn_plan *p, struct err *e)
 {
     char dir[PATH_BYTES], file[PATH_BYTES + 160], part[PATH_BYTES + 192];
     cache_path(d, p->graph, dir, file);
     TRY(path_make_dirs(dir, e));
     snprintf(part, sizeof part, "%s.%d", file, (int)getpid());
-    cJSON *o = record_make(p);
-    char *text = cJSON_PrintUnformatted(o);
-    cJSON_Delete(o);
+    cJSON *all = list_make(d, p);
+    char *text = cJSON_PrintUnformatted(all);
+    cJSON_Delete(all);
     FILE *f = text ? fopen(part, "we") : NULL;
     bool written = f && fprintf(f, "%s\n", text) > 0;
     if (f && fclose(f) != 0)

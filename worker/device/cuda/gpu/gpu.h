@@ -60,6 +60,8 @@ struct gpu_ops {
     int (*attach)(struct gpu *g,
                   struct err *e); /* once in every thread but the one that opened it, before its first call */
     int (*info)(struct gpu *g, struct gpu_info *ret, struct err *e);
+    /* One line a fact: versions built with and found, driver, UUID, clocks, power. What cannot be had is left out. */
+    void (*details)(struct gpu *g, char *out, size_t cap);
     int (*memory)(struct gpu *g, size_t *ret_free, size_t *ret_total, struct err *e);
 
     int (*alloc)(struct gpu *g, size_t bytes, void **ret, struct err *e); /* 256-byte aligned, not zeroed */
@@ -72,6 +74,8 @@ struct gpu_ops {
     void (*stream_close)(struct gpu *g, struct gpu_stream *s);
     void *(*stream_native)(struct gpu_stream *s); /* cudaStream_t, for NCCL */
     int (*stream_sync)(struct gpu *g, struct gpu_stream *s, struct err *e);
+    /* 0: all its work has happened; -EAGAIN: not yet. Any thread that has called attach(). */
+    int (*stream_query)(struct gpu *g, struct gpu_stream *s, struct err *e);
     int (*event_open)(struct gpu *g, bool timed, struct gpu_event **ret, struct err *e);
     void (*event_close)(struct gpu *g, struct gpu_event *v);
     int (*event_record)(struct gpu *g, struct gpu_event *v, struct gpu_stream *s, struct err *e);

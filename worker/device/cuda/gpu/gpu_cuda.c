@@ -11,6 +11,7 @@
 
 #include "common/base/err.h"
 #include "worker/device/cuda/dnn/dnn.h"
+#include "worker/device/cuda/gpu/gpu_details.h"
 
 struct gpu_stream {
     cudaStream_t s;
@@ -96,6 +97,11 @@ static int cuda_info(struct gpu *g, struct gpu_info *ret, struct err *e)
     return fail(e, cudaDriverGetVersion(&ret->driver), "version");
 }
 
+static void cuda_details(struct gpu *g, char *out, size_t cap)
+{
+    gpu_details(self(g)->index, out, cap);
+}
+
 static int cuda_memory(struct gpu *g, size_t *ret_free, size_t *ret_total, struct err *e)
 {
     return fail(e, cudaMemGetInfo(ret_free, ret_total), "memory");
@@ -166,12 +172,20 @@ static int cuda_stream_sync(struct gpu *g, struct gpu_stream *s, struct err *e)
     return fail(e, cudaStreamSynchronize(s->s), "wait for a stream");
 }
 
+static int cuda_stream_query(struct gpu *g, struct gpu_stream *s, struct err *e)
+{
+    const cudaError_t rc = cudaStreamQuery(s->s);
+    return rc == cudaErrorNotReady ? -EAGAIN : fail(e, rc, "ask a stream");
+}
+
 static int cuda_event_open(struct gpu *g, bool timed, struct gpu_event **ret, struct err *e)
 {
     struct gpu_event *v = calloc(1, sizeof *v);
     if (!v)
         return err_set(e, -ENOMEM, "no memory for an event");
-    int rc = fail(e, cudaEventCreateWithFlags(&v->v, timed ? cudaEventDefault : cudaEventDisableTiming), "event");
+    /* who waits sleeps: loader threads have the core meanwhile */
+    const unsigned flags = cudaEventBlockingSync | (timed ? cudaEventDefault : cudaEventDisableTiming);
+    int rc = fail(e, cudaEventCreateWithFlags(&v->v, flags), "event");
     if (rc < 0)
         free(v);
     else
@@ -403,6 +417,7 @@ static const struct gpu_ops cuda_ops = {
     .close = cuda_close,
     .attach = cuda_attach,
     .info = cuda_info,
+    .details = cuda_details,
     .memory = cuda_memory,
     .alloc = cuda_alloc,
     .release = cuda_release,
@@ -412,6 +427,7 @@ static const struct gpu_ops cuda_ops = {
     .stream_close = cuda_stream_close,
     .stream_native = cuda_stream_native,
     .stream_sync = cuda_stream_sync,
+    .stream_query = cuda_stream_query,
     .event_open = cuda_event_open,
     .event_close = cuda_event_close,
     .event_record = cuda_event_record,

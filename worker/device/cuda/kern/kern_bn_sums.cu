@@ -106,6 +106,40 @@ template <typename T, bool TWO> struct bwd_sums_of {
     }
 };
 
+/* bwd_sums_of where dy is that of the planes' means: a pixel's share, rounded as if it were stored. */
+template <typename T> struct mean_sums_of {
+    enum { N = 2, DEEP = 2 };
+    bwd_sums_of<T, false> of;
+    divider sample, row; /* of n * h * w * c elements; of c */
+    unsigned channels;
+    float share;
+    template <int V> using raw = typename bwd_sums_of<T, false>::template raw<V>;
+    template <int V> using held = typename bwd_sums_of<T, false>::template held<V>;
+    template <int V, bool NHWC> __device__ void begin(int c, held<V> &h) const
+    {
+        of.template begin<V, NHWC>(c, h);
+    }
+    template <int V> __device__ raw<V> get(size_t at) const
+    {
+        const unsigned i = (unsigned)at, c = i - divide(i, row) * channels;
+        raw<V> r = {};
+        r.x = fetch<T, V>(of.x + at);
+        r.in.dy = fetch<T, V>(static_cast<const T *>(of.g.dy) + divide(i, sample) * channels + c);
+        if (of.g.mask)
+            r.in.mask = of.g.mask[at / V];
+        return r;
+    }
+    template <int V>
+    __device__ void sum(size_t at, const held<V> &h, const raw<V> &r, bool counts, float (&s)[N][V]) const
+    {
+        raw<V> mine = r;
+        UNROLL
+        for (int i = 0; i < V; i++)
+            from_float(mine.in.dy.at[i], to_float(r.in.dy.at[i]) * share);
+        of.template sum<V>(at, h, mine, counts, s);
+    }
+};
+
 template <typename T, int V, typename F>
 __global__ void __launch_bounds__(BLOCK, 2) sums_nhwc(F f, sink to, int lanes, unsigned rows, divider hw)
 {
@@ -192,11 +226,30 @@ void launch_KERNEL_BN_STATS(const k_bn_stats *a, cudaStream_t s)
     });
 }
 
+/* For vectors of 16 bytes alone: kernel_means(). */
+static void mean_sums(const k_bn_bwd_sums *a, const sink &to, cudaStream_t s)
+{
+    const uint32_t hw = (uint32_t)(a->v.h * a->v.w), c = (uint32_t)a->v.c;
+    DISPATCH_TYPE(a->v.type, {
+        constexpr int V = 16 / (int)sizeof(T);
+        mean_sums_of<T> f{{a->g, static_cast<const T *>(a->x), nullptr, a->mean, nullptr, static_cast<T *>(a->dz)},
+                          divider_of(hw * c),
+                          divider_of(c),
+                          c,
+                          1.0f / hw};
+        sums<T, V, true>(a->v, f, to, s);
+    });
+}
+
 void launch_KERNEL_BN_BWD_SUMS(const k_bn_bwd_sums *a, cudaStream_t s)
 {
     const sink to = {a->partial, a->sums, a->sums2, a->weights, a->v.n, a->v.c, (double)a->v.h * a->v.w};
     if (a->g.index) {
         launch_bn_pool_sums(a, s);
+        return;
+    }
+    if (a->g.mean) {
+        mean_sums(a, to, s);
         return;
     }
     DISPATCH(a->v, {

@@ -113,12 +113,21 @@ struct k_bn_pool {
     uint8_t *index; /* NULL: nobody asks */
 };
 
+/* KERNEL_BN_APPLY, of whose result only the mean of each plane is kept, (n, c): NHWC, channels in whole vectors. The
+ * values are rounded as if they were stored. a.y: NULL. */
+struct k_bn_mean {
+    struct k_bn_apply a;
+    void *out;
+};
+
 /* The gradient that reaches a batch norm's output: dz = (dy [+ dy2]) where y > 0, as a mask or y itself says, or
- * everywhere; or, index given, that of k_bn_pool's result, whose view is `pooled`. */
+ * everywhere; or, index given, that of k_bn_pool's result, whose view is `pooled`; or, mean, dy is (n, c), of the
+ * planes' means (KERNEL_BN_BWD_SUMS alone). */
 struct k_bn_gradient {
     const void *dy, *dy2, *y;
     const uint8_t *mask, *index;
     struct view4 pooled;
+    bool mean;
 };
 
 /* sums[0..c) of dz, [c..2c) of dz * (x - mean), over samples of weight 1. dz stored if not NULL. x2: a second batch
@@ -326,6 +335,63 @@ struct k_blend { /* to = (1 - weight) * to + weight * from [/ *count]; nothing w
     float weight;
 };
 
+/* --- what proves an engine (prove.c), and what looks for the first value that is no number (check.c) */
+
+enum noise_kind {
+    NOISE_UNIT,    /* [-1, 1), all bits of the mantissa */
+    NOISE_GRID,    /* multiples of 1/32 in [-1, 1) */
+    NOISE_ODD,     /* odd multiples of 1/256 in (-1/2, 1/2) */
+    NOISE_POSITIVE /* 1/2 or 1 */
+};
+struct k_noise {
+    size_t n;
+    enum dtype type;
+    enum noise_kind kind;
+    uint32_t seed;
+    void *out;
+};
+
+enum product_direction { PRODUCT_FORWARD, PRODUCT_DATA, PRODUCT_WEIGHT };
+
+/* A convolution, its factors and what lies on either side of it, as a graph has them (dnn.h). */
+struct k_product {
+    enum product_direction direction;
+    int n, c, h, w, k, r, s, oh, ow;
+    int stride[2], pad[2]; /* of h, of w */
+    enum dtype type;
+    bool nhwc, tf32;
+    const void *x, *filter, *y; /* two of them */
+    const void *scale, *shift;  /* (c), of the type: x is read as relu(x * scale + shift); NULL: as it is */
+    const void *before;         /* DATA: the result is 0 where batch norm of this, in (n, c, h, w), */
+    const float *mean, *invstd, *gamma, *beta; /* is not above 0; NULL: it is kept */
+};
+
+/* `samples` elements of the result, chosen by the seed: exact, and as steps of their own would have stored it. */
+struct k_expect {
+    struct k_product product;
+    int samples;
+    uint32_t seed;
+    double *exact, *stored; /* (samples) */
+};
+
+/* Sums of squares over the same elements: of result - exact, stored - exact, exact. */
+struct k_distance {
+    struct k_product product;
+    int samples;
+    uint32_t seed;
+    const double *exact, *stored;
+    const void *result;
+    double *out; /* (3) */
+};
+
+struct k_count { /* elements that are NaN, infinite: a pair a block */
+    size_t n;
+    enum dtype type;
+    const void *x;
+    double *out; /* (kernel_bad_blocks(n), 2) */
+};
+#define KERNEL_BAD_BLOCKS 264 /* at most */
+
 #define KERNELS(X)                                                                                                     \
     X(KERNEL_INPUT, struct k_input)                                                                                    \
     X(KERNEL_BN_STATS, struct k_bn_stats)                                                                              \
@@ -334,6 +400,7 @@ struct k_blend { /* to = (1 - weight) * to + weight * from [/ *count]; nothing w
     X(KERNEL_BN_FIXED, struct k_bn_fixed)                                                                              \
     X(KERNEL_BN_APPLY, struct k_bn_apply)                                                                              \
     X(KERNEL_BN_POOL, struct k_bn_pool)                                                                                \
+    X(KERNEL_BN_MEAN, struct k_bn_mean)                                                                                \
     X(KERNEL_BN_BWD_SUMS, struct k_bn_bwd_sums)                                                                        \
     X(KERNEL_BN_BWD_APPLY, struct k_bn_bwd_apply)                                                                      \
     X(KERNEL_ADD, struct k_eltwise)                                                                                    \
@@ -359,7 +426,11 @@ struct k_blend { /* to = (1 - weight) * to + weight * from [/ *count]; nothing w
     X(KERNEL_UPDATE, struct k_update)                                                                                  \
     X(KERNEL_NORM, struct k_norm)                                                                                      \
     X(KERNEL_BLEND, struct k_blend)                                                                                    \
-    X(KERNEL_SCALER, struct k_scaler)
+    X(KERNEL_SCALER, struct k_scaler)                                                                                  \
+    X(KERNEL_NOISE, struct k_noise)                                                                                    \
+    X(KERNEL_EXPECT, struct k_expect)                                                                                  \
+    X(KERNEL_DISTANCE, struct k_distance)                                                                              \
+    X(KERNEL_COUNT_BAD, struct k_count)
 
 enum kernel {
 #define X(id, args) id,
@@ -373,10 +444,14 @@ enum kernel {
 size_t kernel_partial(const struct view4 *v);
 size_t kernel_counters(const struct view4 *v);
 #define KERNEL_NORM_PARTIAL 1024
+/* Blocks of KERNEL_COUNT_BAD over n elements. Host, pure. */
+int kernel_bad_blocks(size_t n);
 /* Bytes of a mask of this view: one for each vector that a thread loads at once. Host, pure. */
 size_t kernel_mask(const struct view4 *v);
 /* KERNEL_BN_POOL does this pooling of x. Host, pure. */
 bool kernel_pools(const struct view4 *x, int kernel, int stride, int pad);
+/* KERNEL_BN_MEAN takes this view, and KERNEL_BN_BWD_SUMS the gradient of its means. Host, pure. */
+bool kernel_means(const struct view4 *x);
 
 /* stream: cudaStream_t. Returns a cudaError_t as int: 0 or what the launch said. */
 int kernel_launch(enum kernel k, const void *args, void *stream);

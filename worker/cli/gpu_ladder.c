@@ -1,0 +1,214 @@
+#include "worker/cli/gpu_ladder.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/base/path.h"
+
+enum { ARGS_MAX = 64, RUNG_MS = 150000, LOG_BYTES = 1 << 20, LATE = 124 };
+#define APART 0.05 /* of losses after some twenty steps at a small rate, whatever rounds */
+
+static const struct rung {
+    const char *name, *args; /* beyond what all have; words */
+    bool trains;
+    int gpus;
+} rungs[] = {
+    {"device", "gpu-info --json", false, 1},
+    {"plain convolutions", "--no-cuda-graphs --no-conv-fusion --deterministic", true, 1},
+    {"halves", "--no-cuda-graphs --no-conv-fusion --deterministic --amp fp16", true, 1},
+    {"fused patterns", "--no-cuda-graphs --deterministic --amp fp16", true, 1},
+    {"graphs", "--deterministic --amp fp16", true, 1},
+    {"autotune", "--amp fp16 --tune-seconds 60", true, 1},
+    {"two ranks", "--amp fp16 --tune-seconds 60 --sync-bn --gpus 0,1", true, 2},
+    {"two ranks on one GPU", "--amp fp16 --deterministic --sync-bn --procs 2 --oversubscribe --comm gloo", true, 1},
+};
+enum { RUNGS = sizeof rungs / sizeof *rungs, PLAIN = 1 };
+
+struct climb {
+    const struct gpu_ladder *l;
+    char text[8192]; /* of the command line */
+    char *argv[ARGS_MAX];
+    char folder[1024], log[1100];
+    double plain, loss; /* last loss of the plain rung, of this one */
+};
+
+static void split(struct climb *c)
+{
+    int n = 0;
+    char *rest = c->text;
+    for (char *word; n < ARGS_MAX - 1 && (word = strsep(&rest, " "));)
+        if (*word)
+            c->argv[n++] = word;
+    c->argv[n] = NULL;
+}
+
+/* check: each kernel is waited for and looked at. */
+static void command_of(struct climb *c, const struct rung *r, bool check)
+{
+    const struct gpu_ladder *l = c->l;
+    if (!r->trains) {
+        snprintf(c->text, sizeof c->text, "%s %s", l->self, r->args);
+    } else {
+        snprintf(
+            c->text, sizeof c->text,
+            "%s --train-data null --null-images %d --num-labels 10 --arch %s --image-size %d --batch-size %d "
+            "--max-steps %d --num-epochs 1000 --lr 0.001 --lr-policy fixed --seed 1 --device cuda --log-level debug "
+            "--plan-cache %s/plans --log-dir %s %s%s",
+            l->self, l->batch * l->steps, l->arch, l->image_size, l->batch, l->steps, l->out, c->folder, r->args,
+            check ? " --cuda-check" : "");
+    }
+    split(c);
+}
+
+/* --- a process with a deadline */
+
+static int start(struct climb *c, pid_t *ret, struct err *e)
+{
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 1, c->log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    posix_spawn_file_actions_adddup2(&files, 1, 2);
+    const int rc = posix_spawn(ret, c->l->self, &files, NULL, c->argv, environ);
+    posix_spawn_file_actions_destroy(&files);
+    return rc ? err_errno(e, rc, "start %s", c->l->self) : 0;
+}
+
+/* Exit status as a shell has it; LATE: killed for want of time. */
+static int wait_for(pid_t pid, int64_t deadline_ms)
+{
+    const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    const int64_t left = deadline_ms - clock_ms();
+    const bool late = fd >= 0 && poll(&p, 1, left > 0 ? (int)left : 0) == 0;
+    int status;
+    if (late)
+        kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    if (fd >= 0)
+        close(fd);
+    return late ? LATE : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/* --- what came of it */
+
+/* The last line that a log has. */
+static void last_line(const char *path, char *out, size_t cap)
+{
+    struct buf b;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    out[0] = '\0';
+    if (fd < 0)
+        return;
+    buf_init(&b, LOG_BYTES);
+    if (file_read_all(fd, &b) == 0 && b.len > 0) {
+        size_t end = b.len;
+        while (end > 0 && b.data[end - 1] == '\n')
+            end--;
+        size_t begin = end;
+        while (begin > 0 && b.data[begin - 1] != '\n')
+            begin--;
+        snprintf(out, cap, "%.*s", (int)(end - begin), (const char *)b.data + begin);
+    }
+    buf_free(&b);
+    close(fd);
+}
+
+/* Of the last step in metrics.jsonl; NaN: there is none. */
+static double last_loss(const char *folder)
+{
+    char path[1100], line[16384];
+    double loss = NAN;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f)) {
+        cJSON *o = cJSON_Parse(line);
+        const cJSON *value = o && cJSON_GetObjectItem(o, "lr") ? cJSON_GetObjectItem(o, "loss") : NULL;
+        loss = cJSON_IsNumber(value) ? value->valuedouble : loss;
+        cJSON_Delete(o);
+    }
+    if (f)
+        fclose(f);
+    return loss;
+}
+
+/* 0: as it should be. */
+static int judge(struct climb *c, const struct rung *r, int status, struct err *why)
+{
+    char said[512];
+    last_line(c->log, said, sizeof said);
+    if (status == LATE)
+        return err_set(why, -ETIMEDOUT, "it did not end in time; the last it said: %s", said);
+    if (status)
+        return err_set(why, -EIO, "exit status %d: %s", status, said);
+    if (!r->trains)
+        return 0;
+    c->loss = last_loss(c->folder);
+    if (r == &rungs[PLAIN])
+        c->plain = c->loss;
+    if (!isfinite(c->loss))
+        return err_set(why, -EIO, "its last loss is no number");
+    if (fabs(c->loss - c->plain) > APART * fabs(c->plain))
+        return err_set(why, -EIO, "its last loss is %.4f, that of plain convolutions %.4f", c->loss, c->plain);
+    return 0;
+}
+
+static int run_rung(struct climb *c, int n, bool check, int *ret_verdict, struct err *why, struct err *e)
+{
+    const struct rung *r = &rungs[n];
+    const int64_t now = clock_ms(), rest = c->l->deadline_ms;
+    pid_t pid;
+    snprintf(c->folder, sizeof c->folder, "%s/rung-%d%s", c->l->out, n + 1, check ? "-checked" : "");
+    snprintf(c->log, sizeof c->log, "%s/log", c->folder);
+    command_of(c, r, check);
+    TRY(path_make_dirs(c->folder, e));
+    TRY(start(c, &pid, e));
+    const int status = wait_for(pid, now + RUNG_MS < rest ? now + RUNG_MS : rest);
+    *ret_verdict = judge(c, r, status, why);
+    printf("%d %-22s %-6s %6.1f s", n + 1, r->name, *ret_verdict == 0 ? "ok" : "FAILED",
+           (double)(clock_ms() - now) / 1e3);
+    if (r->trains && *ret_verdict == 0)
+        printf("  loss %.4f", c->loss);
+    printf("%s%s\n", *ret_verdict ? "  " : "", *ret_verdict ? why->text : "");
+    fflush(stdout);
+    return 0;
+}
+
+int gpu_ladder_climb(const struct gpu_ladder *l, const char **ret_failed, struct err *why, struct err *e)
+{
+    struct climb c = {.l = l};
+    int verdict = 0;
+    *ret_failed = NULL;
+    for (int n = 0; n < RUNGS; n++) {
+        struct err again;
+        if (rungs[n].gpus > l->gpus) {
+            printf("%d %-22s left out: %d GPU can be used here\n", n + 1, rungs[n].name, l->gpus);
+            continue;
+        }
+        TRY(run_rung(&c, n, false, &verdict, why, e));
+        if (verdict == 0)
+            continue;
+        *ret_failed = rungs[n].name;
+        if (rungs[n].trains && clock_ms() < l->deadline_ms) {
+            printf("  once more, kernel by kernel:\n");
+            TRY(run_rung(&c, n, true, &verdict, &again, e));
+        }
+        return 0;
+    }
+    return 0;
+}

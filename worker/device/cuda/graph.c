@@ -1,0 +1,120 @@
+#include "worker/device/cuda/graph.h"
+
+static const enum role roles[DNN_PATTERN_COUNT][DNN_SLOTS_MAX] = {
+    [DNN_CONV] = {ROLE_X, ROLE_FILTER, ROLE_Y},
+    [DNN_CONV_STATS] = {ROLE_X, ROLE_FILTER, ROLE_Y, ROLE_SUM, ROLE_SQUARES},
+    [DNN_SBR_CONV_STATS] = {ROLE_X, ROLE_SCALE, ROLE_SHIFT, ROLE_FILTER, ROLE_Y, ROLE_SUM, ROLE_SQUARES},
+    [DNN_DGRAD] = {ROLE_Y, ROLE_FILTER, ROLE_X},
+    [DNN_WGRAD] = {ROLE_X, ROLE_Y, ROLE_FILTER},
+    [DNN_SBR_WGRAD] = {ROLE_X, ROLE_SCALE, ROLE_SHIFT, ROLE_Y, ROLE_FILTER},
+    [DNN_DGRAD_DRELU_BN] = {ROLE_Y, ROLE_FILTER, ROLE_BEFORE, ROLE_MEAN, ROLE_INVSTD, ROLE_GAMMA, ROLE_BETA, ROLE_X,
+                            ROLE_DSCALE, ROLE_DBIAS, ROLE_UNREAD, ROLE_UNREAD, ROLE_UNREAD}};
+
+enum role graph_role(enum cudnn_pattern p, int slot)
+{
+    return slot < DNN_SLOTS_MAX ? roles[p][slot] : ROLE_NONE;
+}
+
+int graph_slot(enum cudnn_pattern p, enum role r)
+{
+    for (int i = 0; i < DNN_SLOTS_MAX && roles[p][i]; i++)
+        if (roles[p][i] == r)
+            return i;
+    return -1;
+}
+
+void *graph_at(const struct gpu_dnn *d, enum role r)
+{
+    const int i = graph_slot(d->pattern, r);
+    return i < 0 ? NULL : d->slot[i];
+}
+
+static enum product_direction direction_of(enum cudnn_pattern p)
+{
+    return p == DNN_DGRAD || p == DNN_DGRAD_DRELU_BN ? PRODUCT_DATA
+           : p == DNN_WGRAD || p == DNN_SBR_WGRAD    ? PRODUCT_WEIGHT
+                                                     : PRODUCT_FORWARD;
+}
+
+enum role graph_result(enum cudnn_pattern p)
+{
+    static const enum role of[] = {[PRODUCT_FORWARD] = ROLE_Y, [PRODUCT_DATA] = ROLE_X, [PRODUCT_WEIGHT] = ROLE_FILTER};
+    return of[direction_of(p)];
+}
+
+bool graph_is_result(enum cudnn_pattern p, enum role r)
+{
+    return r == graph_result(p) || r == ROLE_SUM || r == ROLE_SQUARES || r == ROLE_DSCALE || r == ROLE_DBIAS ||
+           r == ROLE_UNREAD;
+}
+
+struct k_product graph_product(const struct gpu_dnn *d)
+{
+    const struct cudnn_shape *s = &d->shape;
+    struct k_product p = {.direction = direction_of(d->pattern),
+                          .n = s->n,
+                          .c = s->c,
+                          .h = s->h,
+                          .w = s->w,
+                          .k = s->k,
+                          .r = s->r,
+                          .s = s->s,
+                          .oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
+                          .ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1,
+                          .stride = {s->stride[0], s->stride[1]},
+                          .pad = {s->pad[0], s->pad[1]},
+                          .type = s->type,
+                          .nhwc = s->nhwc,
+                          .tf32 = s->tf32 && s->type == DT_F32,
+                          .x = graph_at(d, ROLE_X),
+                          .filter = graph_at(d, ROLE_FILTER),
+                          .y = graph_at(d, ROLE_Y),
+                          .scale = graph_at(d, ROLE_SCALE),
+                          .shift = graph_at(d, ROLE_SHIFT),
+                          .before = graph_at(d, ROLE_BEFORE)};
+    p.mean = graph_at(d, ROLE_MEAN);
+    p.invstd = graph_at(d, ROLE_INVSTD);
+    p.gamma = graph_at(d, ROLE_GAMMA);
+    p.beta = graph_at(d, ROLE_BETA);
+    return p;
+}
+
+int64_t graph_terms(const struct k_product *p)
+{
+    return p->direction == PRODUCT_FORWARD ? (int64_t)p->c * p->r * p->s
+           : p->direction == PRODUCT_DATA  ? (int64_t)p->k * p->r * p->s
+                                           : (int64_t)p->n * p->oh * p->ow;
+}
+
+size_t graph_elements(const struct k_product *p, enum role r)
+{
+    switch (r) {
+    case ROLE_X:
+    case ROLE_BEFORE:
+        return (size_t)p->n * (size_t)p->c * (size_t)p->h * (size_t)p->w;
+    case ROLE_Y:
+        return (size_t)p->n * (size_t)p->k * (size_t)p->oh * (size_t)p->ow;
+    case ROLE_FILTER:
+        return (size_t)p->k * (size_t)p->c * (size_t)p->r * (size_t)p->s;
+    case ROLE_SUM:
+    case ROLE_SQUARES:
+        return (size_t)p->k;
+    default:
+        return (size_t)p->c;
+    }
+}
+
+enum dtype graph_type(const struct k_product *p, enum role r)
+{
+    return r == ROLE_X || r == ROLE_BEFORE || r == ROLE_Y || r == ROLE_FILTER || r == ROLE_SCALE || r == ROLE_SHIFT
+               ? p->type
+               : DT_F32;
+}
+
+const void *graph_main_result(const struct gpu_dnn *d, size_t *ret_n, enum dtype *ret_type)
+{
+    const struct k_product p = graph_product(d);
+    *ret_n = graph_elements(&p, graph_result(d->pattern));
+    *ret_type = p.type;
+    return graph_at(d, graph_result(d->pattern));
+}

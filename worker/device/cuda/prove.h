@@ -1,0 +1,40 @@
+/* Does an engine compute what its graph means? Inputs of chance, one run, and what came out is looked at: no element of
+ * the result may be left unwritten or be no number, and at some of them (kernels.h: half anywhere, half at the ends of
+ * samples, channels and planes) the distance from the convolution by definition, in double, may be
+ *
+ *     2 x that of a result which steps of their own would have stored, and sqrt(terms) 2^-24 for sums in fp32
+ *
+ * Sums that are made on the way are compared with own kernels' over the result itself.
+ *
+ * It writes over the plan's buffers and over batch norm's vectors; parameters are left alone. */
+#ifndef CRUN_WORKER_DEVICE_CUDA_PROVE_H
+#define CRUN_WORKER_DEVICE_CUDA_PROVE_H
+
+#include <stddef.h>
+
+#include "worker/device/cuda/gpu/gpu.h"
+
+struct cuda_plan;
+struct err;
+
+struct prover {
+    struct cuda_plan *pl;
+    void *memory; /* scratch, device memory */
+    size_t bytes;
+    struct k_product product; /* of the graph at hand */
+    int samples;
+    double *exact, *stored, *out, *bad, *sums, *partial;
+    unsigned *counters;
+    float *gamma, *beta;
+};
+
+/* Inputs for a graph, and what it ought to give. d->slot may be changed: parameters are replaced. Enqueued on the
+ * compute stream, as all that follows. -ENOMEM. */
+int prove_begin(struct prover *v, struct gpu_dnn *d, struct err *e);
+/* Before the engine runs: what it must write becomes NaN. */
+int prove_poison(struct prover *v, const struct gpu_dnn *d, struct err *e);
+/* After it. 0: *ret_ratio is its distance by what is allowed, 0..1. ERR_MISMATCH: *e says what is wrong. */
+int prove_result(struct prover *v, const struct gpu_dnn *d, double *ret_ratio, struct err *e);
+void prove_finish(struct prover *v);
+
+#endif

@@ -1,0 +1,77 @@
+/* A batch on its way to the card: host -> (page-locked stage ->) stage on the card, on the copy stream; then, in the
+ * compute order, to where the steps read it. */
+#include <string.h>
+
+#include "worker/device/cuda/plan.h"
+#include "worker/device/cuda/tell/watch.h"
+
+static size_t images_bytes(const struct cuda_plan *pl)
+{
+    const struct program *p = pl->p;
+    return (size_t)pl->o.batch * (size_t)p->channels * (size_t)p->height * (size_t)p->width;
+}
+
+static void copy_batch(const struct cuda_plan *pl, const struct batch *b, char *to)
+{
+    const size_t n = (size_t)pl->o.batch;
+    if (b->images && !b->locked)
+        memcpy(to, b->images, images_bytes(pl));
+    if (b->labels)
+        memcpy(to + pl->labels_at, b->labels, n * sizeof *b->labels);
+    memcpy(to + pl->weights_at, b->weights, n * sizeof *b->weights);
+    int32_t *labels = (int32_t *)(void *)(to + pl->labels_at);
+    const float *weights = (const float *)(const void *)(to + pl->weights_at);
+    for (size_t i = 0; i < n && b->labels; i++) /* anything may stand where the weight is 0 */
+        labels[i] = weights[i] > 0 ? labels[i] : 0;
+}
+
+/* Pictures that lie in page-locked memory go from where they are. */
+static int send_batch(struct cuda_plan *pl, const struct batch *b, const struct stage *s, struct err *e)
+{
+    struct gpu *g = pl->cuda->gpu;
+    const size_t at = b->locked && b->images ? pl->labels_at : 0;
+    TRY(g->ops->copy_in(g, pl->cuda->copy, (char *)s->device + at, s->host + at, pl->stage_bytes - at, e));
+    return at ? g->ops->copy_in(g, pl->cuda->copy, s->device, b->images, images_bytes(pl), e) : 0;
+}
+
+int stage_send(struct cuda_plan *pl, const struct batch *b, struct err *e)
+{
+    struct cuda *c = pl->cuda;
+    const struct gpu_ops *gpu = c->gpu->ops;
+    struct stage *s = &pl->stage[pl->next_stage];
+    const struct watched watched = cuda_watched(c);
+    pl->next_stage = (pl->next_stage + 1) % STAGES;
+    watch_wait(c->watch, "the batch before the last");
+    const int rc = s->used ? gpu->event_sync(c->gpu, s->emptied, e) : 0; /* seldom waits */
+    watch_done(c->watch);
+    TRY(rc);
+    copy_batch(pl, b, s->host);
+    TRY(first_runs_mark(&pl->first, &watched, FIRST_COPY, e));
+    TRY(send_batch(pl, b, s, e));
+    TRY(first_runs_mark(&pl->first, &watched, FIRST_COPIED, e));
+    TRY(gpu->event_record(c->gpu, s->filled, c->copy, e));
+    TRY(gpu->event_wait(c->gpu, s->filled, c->compute, e));
+    TRY(gpu->copy(c->gpu, c->compute, pl->fixed, s->device, pl->stage_bytes, e));
+    s->used = true;
+    return gpu->event_record(c->gpu, s->emptied, c->compute, e);
+}
+
+int stage_let_go(struct cuda_plan *pl, const struct batch *b, struct err *e)
+{
+    struct cuda *c = pl->cuda;
+    const struct stage *s = &pl->stage[(pl->next_stage + STAGES - 1) % STAGES];
+    if (!b->locked || !b->images)
+        return 0;
+    watch_wait(c->watch, "the copy of a batch");
+    const int rc = c->gpu->ops->event_sync(c->gpu, s->filled, e);
+    watch_done(c->watch);
+    return rc;
+}
+
+bool stage_whole(const struct cuda_plan *pl, const struct batch *b)
+{
+    for (int i = 0; i < pl->o.batch; i++)
+        if (!(b->weights[i] > 0))
+            return false;
+    return true;
+}
