@@ -149,7 +149,7 @@ void chores_tell_record(struct chores *c, const struct output_message *m)
 /* --- files that are written whole */
 
 /* In place of any of that name: written beside it, then renamed. */
-static int write_whole(const char *path, const char *text, size_t n, struct err *e)
+static int replace_file(const char *path, const char *text, size_t n, struct err *e)
 {
     char tmp[4200];
     if ((size_t)snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= sizeof tmp)
@@ -178,7 +178,7 @@ static void write_whole(struct file_job *job)
 {
     struct whole *w = container_of(job, struct whole, job);
     file_thread_enter(w->c->thread, w->path);
-    write_whole(w->path, w->text.data, w->text.len, &w->e);
+    replace_file(w->path, w->text.data, w->text.len, &w->e);
 }
 
 static void on_whole(struct file_job *job)
