@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
 
 #define REAP_MS 20 /* the rest of an end that no disk holds up */
@@ -36,10 +37,13 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg)
     return 0;
 }
 
+/* Or dead, and kept by a debugger. */
 static bool is_reaped(pid_t pid)
 {
     siginfo_t info = {0};
-    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | __WALL) < 0 || info.si_pid == pid;
+    struct proc p;
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | __WALL) < 0 || info.si_pid == pid ||
+           (proc_read(pid, &p) && proc_is_dead(&p));
 }
 
 static void reap_lingering(struct beside *b)
@@ -101,18 +105,23 @@ static bool wait_gone(struct beside *b, int ms)
     return n > 0;
 }
 
-bool beside_end(struct beside *b, int wait_ms, char *out, int cap)
+enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap)
 {
+    enum beside_ending ending = BESIDE_ENDED;
     if (b->fd >= 0) {
         const ssize_t told = send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (told < 0 || !wait_gone(b, wait_ms)) {
+        kill(b->pid, SIGCONT);                    /* stopped, it would take its words with it */
+        if (told < 0 || !wait_gone(b, wait_ms)) { /* it ends already, or it does not */
+            if (told >= 0)
+                ending = BESIDE_KILLED;
+            tree_describe_one(b->pid, out, (size_t)cap);
             kill(b->pid, SIGKILL);
             if (!wait_gone(b, BESIDE_KILL_MS))
                 forget(b);
         }
     }
     if (wait_reaped(b, BESIDE_KILL_MS))
-        return true;
+        return ending;
     tree_describe_one(b->lingering[0], out, (size_t)cap);
-    return false;
+    return BESIDE_LINGERS;
 }

@@ -27,9 +27,15 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg);
 /* fd is readable: true if it is gone, or lingers. */
 bool beside_is_gone(struct beside *b);
 
-/* Tell it by a byte that nobody else is left; wait so long, then kill it and wait BESIDE_KILL_MS. False: it is still
- * there, or one before it is, and described. */
-bool beside_end(struct beside *b, int wait_ms, char *out, int cap);
+enum beside_ending {
+    BESIDE_ENDED,   /* by itself, or there was none */
+    BESIDE_KILLED,  /* it did not end in time: described as it was then */
+    BESIDE_LINGERS, /* it is still there, or one before it is, and described */
+};
+
+/* Let it go on if it is stopped, and tell it by a byte that nobody else is left; wait so long, then kill it and wait
+ * BESIDE_KILL_MS. */
+enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap);
 
 #define BESIDE_KILL_MS 500
 

@@ -275,7 +275,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         else if (reap(g->agent, &ending))
             break;
         else
-            stuck_report_stop(g->agent);
+            stuck_report_stops(g->agent, g->output.beside.pid);
     }
     while (receive_word(g, l)) /* its last ones */
         ;
@@ -306,8 +306,8 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
         guardian_prove(g->held_fd);
     hold(g, -1);
     beside_end(&g->gauges.beside, 0, gauges, sizeof gauges); /* a driver may hold it: nothing is lost then */
-    const bool is_left = beside_end(&g->home.beside, 0, home, sizeof home);
-    const bool is_written = beside_end(&g->output.beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
+    const enum beside_ending of_home = beside_end(&g->home.beside, 0, home, sizeof home);
+    const enum beside_ending of_output = beside_end(&g->output.beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
     if (ending_code(e) != EXIT_OK)
         give_back_terminal(g);
     cgroup_remove_at(l->cgroup_dir);
@@ -317,11 +317,15 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (given_up)
         console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->stuck.given_up,
                     all ? ending_code(e) : EXIT_UNKILLABLE);
-    if (!is_written)
+    if (of_output == BESIDE_KILLED)
+        console_try(
+            "crun: its output process %s did not end within %d s and was killed; what the workers wrote last may be lost\n",
+            output, GUARDIAN_OUTPUT_MS / 1000);
+    if (of_output == BESIDE_LINGERS)
         console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for files "
                     "is lost\n",
                     output);
-    if (!is_left)
+    if (of_home == BESIDE_LINGERS)
         console_try("crun: its home process %s is held by the shared folder (--rdzv_endpoint file://...) and ends when "
                     "that answers\n",
                     home);

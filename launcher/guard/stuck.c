@@ -20,13 +20,20 @@ char *stuck_text(pid_t agent, char out[STUCK_TEXT_MAX])
     return out;
 }
 
-void stuck_report_stop(pid_t agent)
+static void report_stop(pid_t pid, const char *who, const char *meanwhile)
 {
     siginfo_t info = {0};
     char name[32];
-    if (waitid(P_PID, (id_t)agent, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid == agent)
-        console_try("crun: its agent (pid %d) was stopped by %s: until SIGCONT nobody watches the workers\n",
-                    (int)agent, signal_text(info.si_status, name, sizeof name));
+    if (waitid(P_PID, (id_t)pid, &info, WSTOPPED | WNOHANG | __WALL) == 0 && info.si_pid == pid)
+        console_try("crun: its %s (pid %d) was stopped by %s: until SIGCONT %s\n", who, (int)pid,
+                    signal_text(info.si_status, name, sizeof name), meanwhile);
+}
+
+void stuck_report_stops(pid_t agent, pid_t output)
+{
+    report_stop(agent, "agent", "nobody watches the workers");
+    if (output > 0)
+        report_stop(output, "output process", "nobody reads what the workers write, and they may wait");
 }
 
 static void explain(struct stuck *s, pid_t agent, enum patience_verdict why)

@@ -97,7 +97,8 @@ static void find_message(const struct failure_report *f, const struct failure_wo
     } else if ((words->message = f->o.error_text(f->o.arg, w->local_rank))) {
         words->message_from = "told through libcrun";
     } else if (said && !said->has_record) {
-        words->message = "its error record was not read within a second: the disk hangs";
+        words->message =
+            "its error record was not read within a second: a disk hangs, or crun's output process stands still";
         words->message_from = "seen by crun";
     }
 }

@@ -1,4 +1,4 @@
-"""A disk that hangs, and one path of the user's on it: program, script, working directory, TMPDIR, event log. The first three cost the start of
+"""A disk that hangs, and one path of the user's on it: program, script, working directory, TMPDIR, event log, file of a notice. The first three cost the start of
 whoever needs them, the others nothing; no heartbeat is late, and signals work."""
 
 import json
@@ -19,7 +19,7 @@ exec sleep 100
 """
 GRACE = 1
 STARTS = ["program", "script", "cwd"]  # what a start needs: a shell looks where it is
-OTHERS = ["TMPDIR", "event log"]
+OTHERS = ["TMPDIR", "event log", "preemption file"]
 
 
 def on_disk(crun, disk, kind):
@@ -35,6 +35,8 @@ def on_disk(crun, disk, kind):
         return [local], {"extra_env": env, "prefix": ["env", "-C", folder]}  # Popen would hold the lock that the disk's thread needs
     if kind == "TMPDIR":
         return [local], {"extra_env": {**env, "TMPDIR": str(folder)}}
+    if kind == "preemption file":
+        return ["--preemption-file", folder / "notice", local], {"extra_env": env}
     return ["--event-log", folder / "events", local], {"extra_env": env}
 
 

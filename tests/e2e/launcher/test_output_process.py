@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from held import stuck
 from processes import children, comm, state, wait
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -54,12 +55,37 @@ def test_a_stopped_one_holds_up_no_word_of_crun(crun):
     crun.wait_file("up")
     output = crun.output_of(p.pid)
     os.kill(output, signal.SIGSTOP)
-    crun.wait_state(output, "T")
+    assert b"was stopped by SIGSTOP" in p.stderr.readline()
     start = time.monotonic()
     p.terminate()
     assert p.stderr.readline() == b"crun: stopped by SIGTERM\n"
     assert p.wait(timeout=30) == 143 and time.monotonic() - start < 15
     assert crun.processes() == []
+
+
+def last_words(crun, how):
+    """What a job says while its output process stands still, and what crun says: its end comes all the same."""
+    with open(crun.tmp / "out", "wb") as out:
+        p = crun.start("--standalone", "sh", "-c", "touch $HERE/up; until [ -e $HERE/go ]; do sleep 0.01; done; echo last words",
+                       stdout=out, extra_env={"HERE": str(crun.tmp)})
+    crun.wait_file("up")
+    output = crun.output_of(p.pid)
+    with stuck(output, how):
+        (crun.tmp / "go").touch()
+        _, err = p.communicate(timeout=60)
+    assert p.returncode == 0 and crun.processes() == []
+    return (crun.tmp / "out").read_bytes(), err.decode(), output
+
+
+def test_a_stopped_one_is_named_and_loses_nothing(crun):
+    out, err, output = last_words(crun, "stopped")
+    assert out == b"last words\n"
+    assert f"crun: its output process (pid {output}) was stopped by SIGSTOP: until SIGCONT nobody reads" in err
+
+
+def test_one_that_a_debugger_holds_is_killed_and_named(crun):
+    out, err, output = last_words(crun, "traced")
+    assert out == b"" and re.search(rf"crun: its output process .*{output}.* did not end within 2 s and was killed", err), err
 
 
 def check_log(data, rank, width):
