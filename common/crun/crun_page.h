@@ -58,7 +58,8 @@ struct crun_page {
     _Atomic uint32_t next_seq; /* launcher: seqlock of next: odd while it is written, then 2 x how many were told */
     _Atomic uint64_t
         next[CRUN_PAGE_ROUND_WORDS]; /* launcher: a struct crun_page_round; set before the reason is none */
-    /* launcher, before the spawn: of a warm spare, a socket that brings its stdout and stderr before a round; else -1 */
+    /* launcher, before the spawn: of a warm spare, a socket that brings its stdout and stderr before a round; else
+     * -1 */
     int32_t stdio_fd;
     uint32_t reserved4;
     _Atomic uint32_t told; /* worker: bit N: figure[N] was told, set after it */

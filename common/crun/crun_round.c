@@ -1,8 +1,9 @@
 /* libcrun: a process that outlives its round (common/include/crun.h).
  *
- * Two words lead to the worker. The eventfd is readable from the moment a reason is there until the next round is taken:
- * for loops that poll, and for any number of threads. Whoever waits for the round itself waits on the futex word, which
- * needs no descriptor and loses nothing: it is read before the conditions are, and the launcher changes it after them.
+ * Two words lead to the worker. The eventfd is readable from the moment a reason is there until the next round is
+ * taken: for loops that poll, and for any number of threads. Whoever waits for the round itself waits on the futex
+ * word, which needs no descriptor and loses nothing: it is read before the conditions are, and the launcher changes
+ * it after them.
  */
 #include <errno.h>
 #include <linux/futex.h>

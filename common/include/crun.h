@@ -103,8 +103,8 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
  *   crun      starts a process in place of each that is dead, and tells the next round
  *   process   crun_next_round() returns: rank, world and store are new; opens communicators again and goes on
  *
- * It has --hold-timeout (2 s) to come to crun_next_round(): then it is killed and replaced, as one that is dead. Between
- * the two nothing of the job may be touched: until the round is told, another process may have this one's rank.
+ * It has --hold-timeout (2 s) to come to crun_next_round(): then it is killed and replaced, as one that is dead.
+ * Between the two nothing of the job may be touched: until the round is told, another process may have this one's rank.
  * A wish that it should end may come at any time, also while it is held; then with a signal, as always.
  *
  * A warm spare (crun --warm-spares) is a process that is held from its start: its rank is -1. It opens what needs no
@@ -123,9 +123,9 @@ int crun_wake_fd(void);
  * crun_stay(). Any thread, any number of them. */
 int crun_wait_hold(double timeout_s);
 
-/* It has let go of the round: say so, and wait for the next one. 0: *ret is of that; steps count from here as those of a
- * process that has just begun (CRUN_PHASE_STARTING). -ETIMEDOUT: still held; -ECANCELED: it is to end; -EAGAIN: it is
- * not held; -ENOTSUP as crun_stay(). No other thread uses the store, or calls crun_progress(), meanwhile. */
+/* It has let go of the round: say so, and wait for the next one. 0: *ret is of that; steps count from here as those
+ * of a process that has just begun (CRUN_PHASE_STARTING). -ETIMEDOUT: still held; -ECANCELED: it is to end; -EAGAIN:
+ * it is not held; -ENOTSUP as crun_stay(). No other thread uses the store, or calls crun_progress(), meanwhile. */
 int crun_next_round(struct crun_info *ret, double timeout_s);
 
 /* Leave a failure record (TORCHELASTIC_ERROR_FILE and the page) that the launcher puts into its report. Call before
@@ -140,8 +140,8 @@ int crun_catch_crashes(void);
 
 /* The round's key-value store, shared by all ranks; the keys of an earlier round are gone. Without crun, or under a
  * launcher without such a store: -ENOTCONN. Each call blocks; any thread. timeout_s: at most so many seconds,
- * -ETIMEDOUT after them. -ECANCELED: crun_stay() was called, and a reason to stop is there. -EIO: the connection broke (the round is over), -EPROTO: the store refused, -EINVAL: an empty
- * key, one above 4096 bytes, or not a time. */
+ * -ETIMEDOUT after them. -ECANCELED: crun_stay() was called, and a reason to stop is there. -EIO: the connection
+ * broke (the round is over), -EPROTO: the store refused, -EINVAL: an empty key, one above 4096 bytes, or not a time. */
 int crun_set(const char *key, const void *value, size_t bytes); /* waits 30 s at most, as do add and delete */
 /* Waits until the key exists. At most `capacity` bytes are copied; *ret_bytes is the length of the value: more than
  * capacity if cut. */

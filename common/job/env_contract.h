@@ -53,8 +53,8 @@ struct env_contract {
 
 /* Read from environ. Under crun: everything. Under torchrun: what it sets. Alone (no RANK, no WORLD_SIZE): rank 0 of a
  * world of 1, store_url NULL. Values are checked (0 <= rank < world_size, ...); -EINVAL names the variable and its
- * value. A warm spare's ranks are -1. Strings point into environ; missing ones are NULL. Other schedulers' ranks (mpirun, srun) are mapped here
- * too. */
+ * value. A warm spare's ranks are -1. Strings point into environ; missing ones are NULL. Other schedulers' ranks
+ * (mpirun, srun) are mapped here too. */
 int env_contract_read(struct env_contract *c, struct err *e);
 
 /* Call put(ctx, "NAME", "value") for every variable of *c; NULL strings are left out. The value is valid during the
@@ -62,7 +62,8 @@ int env_contract_read(struct env_contract *c, struct err *e);
 int env_contract_write(const struct env_contract *c, int (*put)(void *ctx, const char *name, const char *value),
                        void *ctx);
 
-/* "1": a warm spare (crun.h), whose RANK, LOCAL_RANK and ROLE_RANK are -1. Set by the spawner, not part of the struct. */
+/* "1": a warm spare (crun.h), whose RANK, LOCAL_RANK and ROLE_RANK are -1. Set by the spawner, not part of the
+ * struct. */
 #define ENV_SPARE "CRUN_SPARE"
 
 /* Number of the shared page's descriptor (crun_page.h): set by the spawner, not part of the struct. */

@@ -1,5 +1,6 @@
-/* A worker that outlives its rounds: when another one dies it is held, keeps what it has, and goes on with whoever takes
- * the other's place. The state is a sum, which all ranks have; a newcomer is given it by the one that is furthest.
+/* A worker that outlives its rounds: when another one dies it is held, keeps what it has, and goes on with whoever
+ * takes the other's place. The state is a sum, which all ranks have; a newcomer is given it by the one that is
+ * furthest.
  *
  *     cc -o rounds rounds.c $(pkg-config --cflags --libs crun)
  *     crun --nproc_per_node 4 --max-restarts 3 ./rounds 100

@@ -58,8 +58,8 @@ int stops_parse_limit(const char *text, void *field, struct err *e);     /* "90m
 
 void stops_settle(struct stops *s);
 
-/* A limit of 'auto', after stops_settle(): end_text is SLURM_JOB_END_TIME (seconds since 1970) or NULL: no limit. What a
- * drain may take, and STOPS_INSIST_MS, are left to it. now_s: the same clock as this host shows it. */
+/* A limit of 'auto', after stops_settle(): end_text is SLURM_JOB_END_TIME (seconds since 1970) or NULL: no limit.
+ * What a drain may take, and STOPS_INSIST_MS, are left to it. now_s: the same clock as this host shows it. */
 int stops_settle_limit(struct stops *s, const char *end_text, int64_t now_s, struct err *e);
 
 /* "SIGINT" of a signal that can be handled, and back; "" and 0: none of them. */

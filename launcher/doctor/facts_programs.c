@@ -78,8 +78,8 @@ int facts_run(char *const argv[], char *out, size_t cap, int timeout_ms)
 
 /* --- Python */
 
-/* One line of JSON. Our own module has _lib.py and imports it, which one that another project's package has written over
- * no longer does; nothing of a module is executed. */
+/* One line of JSON. Our own module has _lib.py and imports it, which one that another project's package has written
+ * over no longer does; nothing of a module is executed. */
 static const char query[] =
     "import sys, json, os\n"
     "found = {'version': '%d.%d.%d' % sys.version_info[:3]}\n"

@@ -1,8 +1,9 @@
-/* What a node has to do: processor, memory and GPUs, for status pages. Measured by a process of its own beside the agent
- * (guardian.h), since NVIDIA's library may hang for good; it writes into a page that the agent reads and never waits
- * for.
+/* What a node has to do: processor, memory and GPUs, for status pages. Measured by a process of its own beside the
+ * agent (guardian.h), since NVIDIA's library may hang for good; it writes into a page that the agent reads and never
+ * waits for.
  *
- *     guardian ──starts──► gauges process ── /proc ───────► page ◄── reads ── agent
+ *     guardian ──starts──► gauges process ── /proc ───────► page ◄── reads ──
+ *     agent
  *                             └ thread ───── NVML ────────►
  *
  * A GPU driver that hangs holds the thread: what it wrote last grows old, the rest goes on. */
@@ -41,8 +42,8 @@ struct gauges_page {
     struct gauges_gpus gpus;
 };
 
-/* The whole life of the process: until end_fd is readable. page: a struct gauges_page. Returns its exit code; the caller
- * calls _exit(2), for the thread may be left in the kernel. */
+/* The whole life of the process: until end_fd is readable. page: a struct gauges_page. Returns its exit code; the
+ * caller calls _exit(2), for the thread may be left in the kernel. */
 int gauges_process(void *page, int end_fd);
 
 /* The newest, by any process that shares the page. False: there is none, or it is older than GAUGES_OLD_MS. */

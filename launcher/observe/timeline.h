@@ -20,8 +20,8 @@ struct timeline {
     bool pending;              /* its line is not printed */
 };
 
-/* "restart 1/3 (rank 1 killed by SIGKILL), kept 3 workers: detect 0.2 ms, stop 3.1 ms, ..."; first step only where there
- * was one. Returns out. */
+/* "restart 1/3 (rank 1 killed by SIGKILL), kept 3 workers: detect 0.2 ms, stop 3.1 ms, ..."; first step only where
+ * there was one. Returns out. */
 char *timeline_text(const struct timeline *t, char *out, size_t cap);
 
 #endif

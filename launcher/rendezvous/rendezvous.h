@@ -48,8 +48,8 @@ int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct 
 /* Where the home takes no reports, nothing happens. */
 void rendezvous_report(struct rendezvous *z, const char *fields);
 bool rendezvous_takes_reports(const struct rendezvous *z);
-/* The job is over and has failed: its report, for status pages. Runs the loop until it is taken, RENDEZVOUS_PUBLISH_MS at
- * most or until *hurry. */
+/* The job is over and has failed: its report, for status pages. Runs the loop until it is taken,
+ * RENDEZVOUS_PUBLISH_MS at most or until *hurry. */
 void rendezvous_publish_failure(struct rendezvous *z, const char *text, const bool *hurry);
 #define RENDEZVOUS_PUBLISH_MS 1000
 

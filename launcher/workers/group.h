@@ -17,8 +17,8 @@
  *     the others are stopped. A cleared round that keeps who has let go leaves them, their pages, their pipes and its
  *     cgroup; the next group_start() tells them of the new round and starts the others beside them;
  *   - spares are started once the workers are, held from their start (crun_page.h). They sit behind the workers in the
- *     arrays; the next group_start() moves one into the place of each worker that is dead, as if that had been held, and
- *     gives it its pipes. One that ends before is not started again in that round;
+ *     arrays; the next group_start() moves one into the place of each worker that is dead, as if that had been held,
+ *     and gives it its pipes. One that ends before is not started again in that round;
  *   - group_clear: SIGKILL to the whole tree below this process, daemons included, until nobody is left, or only dead
  *     ones that a debugger holds. */
 #ifndef CRUN_LAUNCHER_GROUP_H
@@ -54,7 +54,8 @@ struct group_events {
     void (*unkillable)(void *arg, const char *who); /* instead of it: these are left, kill_ms after SIGKILL */
     /* Environment of a worker, local -1: of a spare; freed with free() by the group. */
     int (*make_env)(void *arg, int local, int page_fd, char ***ret, struct err *e);
-    /* Arguments of a worker (-1: likewise) that differ from group_options.argv, freed likewise; NULL in *ret: they do not. */
+    /* Arguments of a worker (-1: likewise) that differ from group_options.argv, freed likewise; NULL in *ret: they do
+     * not. */
     int (*make_argv)(void *arg, int local, char ***ret, struct err *e);
     /* What a worker that was held is told of the round. */
     void (*make_round)(void *arg, int local, struct crun_page_round *ret);
@@ -88,8 +89,8 @@ struct group_options {
 
 int group_create(struct group **ret, uv_loop_t *loop, const struct group_options *o, struct err *e);
 
-/* Start all workers but those that are held; ranks are rank_base + local. The round before must be gone. On failure what was started lives:
- * group_clear(). What fails later comes as events.failed. */
+/* Start all workers but those that are held; ranks are rank_base + local. The round before must be gone. On failure
+ * what was started lives: group_clear(). What fails later comes as events.failed. */
 int group_start(struct group *g, int rank_base, struct err *e);
 
 struct group_stop {

@@ -1,6 +1,7 @@
 /* The room rendezvousd/history: what is remembered of jobs for people who look, and shown by the daemon's status page.
  *
- *     jobs ──jobs_watch.h──► history.c: a record for each instance ──► history_write.c: JSON ──► daemon/http.c
+ *     jobs ──jobs_watch.h──► history.c: a record for each instance ──► history_write.c: JSON ──►
+ *     daemon/http.c
  *                              │ curve.h: points, bounded                 daemon/metrics.c
  *                              │ node_figures.h: what nodes told last
  *                              └──► history_store.c: a file for each in the state directory, and back

@@ -1,5 +1,5 @@
-/* Records on disk: DIR/history is a state directory of its own (common/rdzv/homes/rdzv_dir.h), with one file for each, which holds one
- * text: the record as JSON. */
+/* Records on disk: DIR/history is a state directory of its own (common/rdzv/homes/rdzv_dir.h), with one file for
+ * each, which holds one text: the record as JSON. */
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>

@@ -113,7 +113,8 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
 /* Stop the job in good order. principal NULL: asked by this process. signal: that the workers are to get, "": the usual
  * one. */
 int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e);
-/* fields: a record (rdzv_wire.h); step, images_per_s and loss are kept, all of it goes to the watcher (jobs_watch.h). */
+/* fields: a record (rdzv_wire.h); step, images_per_s and loss are kept, all of it goes to the watcher
+ * (jobs_watch.h). */
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e);
 /* The failure report of a job that has failed, from a node of it; for the watcher. */
 int jobs_postmortem(struct jobs_party *p, const char *run, const char *node, const char *text, size_t n, struct err *e);

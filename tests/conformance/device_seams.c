@@ -1,10 +1,11 @@
-/* Each of the 32 places where ResNet-50 goes from a batch norm through a ReLU into a convolution (1 x 1 and 3 x 3, with strides,
+/* Each of the 32 places where ResNet-50 goes from a batch norm through a ReLU into a convolution (1 x 1 and 3 x 3,
+ * with strides,
  * 64 to 512 channels into 64 to 2048): a network around it, small in everything but its channels, as the device under
  * test fuses and times it, against ref in fp64.
  *
- * Inputs of ReLUs are kept away from 0, as in device_fused.c, so that what remains is rounding. How much that is depends
- * on what cancels, which differs from seam to seam; so it is measured by the same network unfused, in halves: each
- * parameter's gradient, and each statistic, may be twice as far from fp64 as there, and a thousandth.
+ * Inputs of ReLUs are kept away from 0, as in device_fused.c, so that what remains is rounding. How much that is
+ * depends on what cancels, which differs from seam to seam; so it is measured by the same network unfused, in halves:
+ * each parameter's gradient, and each statistic, may be twice as far from fp64 as there, and a thousandth.
  *
  * usage: device_seams [FIRST [END]]: of those that are not alike, all by default */
 #include "tests/conformance/device_rig.h"

@@ -1,5 +1,5 @@
-/* The decision log of a state directory against hostile bytes: a file is loaded or refused with a sentence; what was loaded
- * keeps every rule of the machine, and what is written of it loads again as the same.
+/* The decision log of a state directory against hostile bytes: a file is loaded or refused with a sentence; what was
+ * loaded keeps every rule of the machine, and what is written of it loads again as the same.
  *
  * The first byte says how: odd, the rest is a file; even, the rest is the text of records (cut at each byte 1), framed
  * here, so that the fuzzer need not find checksums. */

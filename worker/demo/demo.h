@@ -1,7 +1,9 @@
 /* `trainer demo`: what crun and trainer do together, from an empty folder to a picture, for people to watch.
  *
- *   draw a data set (data/sets/shapes.h) ──► crun, two ranks of trainer ──► a third of the way: kill -9 of rank 1
- *     ──► crun restarts, trainer resumes ──► accuracy on pictures it never saw ──► plot.png (report/plot.h)
+ *   draw a data set (data/sets/shapes.h) ──► crun, two ranks of trainer ──► a third of the way: kill -9 of
+ *   rank 1
+ *     ──► crun restarts, trainer resumes ──► accuracy on pictures it never saw ──► plot.png
+ *     (report/plot.h)
  *
  * demo_main.c says what is done in which order, job.c runs crun and watches it, launcher.c finds it. */
 #ifndef CRUN_WORKER_DEMO_H

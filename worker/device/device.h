@@ -321,8 +321,8 @@ struct plan {
 
 extern const struct device_ops device_ref_ops, device_cpu_ops;
 
-/* What goes into and out of chunks of a plan with these options: halves where it stores them as such, else `real`, which
- * arenas are of. */
+/* What goes into and out of chunks of a plan with these options: halves where it stores them as such, else `real`,
+ * which arenas are of. */
 static inline enum dtype device_boundary_type(const struct plan_options *o, enum dtype real)
 {
     const bool half = o->compute == DT_F16 || o->compute == DT_BF16;

@@ -45,8 +45,8 @@ static inline enum metric optimizer_divisor(const struct optimizer *o)
     return o->sum_losses ? METRIC_ONE : METRIC_COUNT;
 }
 
-/* Set slices, anew where there are some, of what this rank updates: parameters that are updated alike and lie side by side share one; LARS has
- * one a tensor. */
+/* Set slices, anew where there are some, of what this rank updates: parameters that are updated alike and lie side by
+ * side share one; LARS has one a tensor. */
 int optimizer_slice(struct optimizer *o, const struct program *p, const struct ownership *own, struct err *e);
 void optimizer_finish(struct optimizer *o);
 

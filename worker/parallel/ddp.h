@@ -16,8 +16,8 @@
  * the arena is address space, and memory is what this rank owns and a few buckets. A step of several parts reduces each
  * of them, and ddp_keep() adds them up. A device with streams keeps the whole arena, and reduces the last part alone.
  *
- * Where parameters are cut, too (ZeRO 3, residency.h), the same thread gathers them piece by piece, in the order in which
- * all was asked for: gathers between buckets.
+ * Where parameters are cut, too (ZeRO 3, residency.h), the same thread gathers them piece by piece, in the order in
+ * which all was asked for: gathers between buckets.
  *
  * On a device with streams (device_ops.async) nobody waits where collectives are enqueued (nccl):
  *
@@ -77,8 +77,8 @@ const struct run_hooks *ddp_idle_hooks(struct ddp *d);
  * ends with ddp_wait(), or with ddp_destroy() if run() failed: then the ranks are out of step. */
 void ddp_begin(struct ddp *d, bool reduce);
 
-/* Before ddp_begin(): while later parts of the step still add to the tail it does not go with this part's gradients, and
- * ddp_keep() leaves it alone. For steps that call it for each part they reduce. */
+/* Before ddp_begin(): while later parts of the step still add to the tail it does not go with this part's gradients,
+ * and ddp_keep() leaves it alone. For steps that call it for each part they reduce. */
 void ddp_hold_tail(struct ddp *d, bool hold);
 
 /* Are gradients reduced in every part of a step (ddp_begin(d, true), run() without accumulate), as nobody has all of

@@ -95,7 +95,8 @@ static size_t piece_end(const struct sizes *z, const struct run *r, size_t at)
     return left == last ? r->end : at + min_size(z->most, left - last);
 }
 
-/* The same where parameters are gathered: with the parameter that makes it as much as a small one. r has whole units. */
+/* The same where parameters are gathered: with the parameter that makes it as much as a small one. r has whole
+ * units. */
 static size_t gathered_end(const struct program *p, const struct sizes *z, const struct run *r, size_t unit, size_t at)
 {
     size_t end = at;

@@ -23,10 +23,10 @@
  *   averages       -              H          H       H       own
  *   statistics     batch group    H          H       H       H
  *
- * With zero = 3 a piece is also what is gathered at once: some parameters side by side, at least a small bucket's worth,
- * or a part of a large one. Where parameters are padded to a unit of all ranks (program_align()) a piece ends where a
- * parameter does. Of moments only what is owned has a place, side by side. The other arenas are address space: their
- * elements stay where they are, memory is there for what is owned, and for the rest while it is used.
+ * With zero = 3 a piece is also what is gathered at once: some parameters side by side, at least a small bucket's
+ * worth, or a part of a large one. Where parameters are padded to a unit of all ranks (program_align()) a piece ends
+ * where a parameter does. Of moments only what is owned has a place, side by side. The other arenas are address
+ * space: their elements stay where they are, memory is there for what is owned, and for the rest while it is used.
  *
  * Averages are held as the parameters are: a model is evaluated with them. All ranks of a group find the same pieces of
  * it, in the same order. Where in the arena they are differs, if parts of split parameters before them are uneven. */
@@ -52,7 +52,8 @@ struct ownership_piece {
     size_t part;             /* elements of a rank's part; 0: not cut */
 };
 
-/* [first, end) of the arena. kept: where its first element is among the moments, of which only what is owned is kept. */
+/* [first, end) of the arena. kept: where its first element is among the moments, of which only what is owned is
+ * kept. */
 struct ownership_range {
     size_t first, end, kept;
 };

@@ -1,7 +1,7 @@
 /* What the stages of a pipeline do, in which order. Pure: no I/O, no clock, no memory.
  *
- * The model is cut into stages * chunks parts; part p is chunk p / stages of stage p % stages. A step's micro-batches go
- * forward through all parts and then backward; a stage does one thing at a time, action after action.
+ * The model is cut into stages * chunks parts; part p is chunk p / stages of stage p % stages. A step's micro-batches
+ * go forward through all parts and then backward; a stage does one thing at a time, action after action.
  *
  *   gpipe         all forward, then all backward                     3 stages, 4 micro-batches
  *   1f1b          as few forward as keep the others busy, then a     0  F0 F1 F2 F3 .  .  .. B0 B1 B2 B3     gpipe
@@ -10,9 +10,9 @@
  *   interleaved   1f1b with several chunks a stage, in groups of     2  .  .  F0 B0 F1 B1 F2 B2 F3 B3
  *                 `stages` micro-batches: idle time falls to 1 / chunks, messages are `chunks` times as many
  *
- * Backward passes of a part come in the order of its forward passes, so that gradients are added up in the same order as
- * on one rank. Messages between two stages are received in the order in which they are sent, activations and gradients
- * each by themselves.
+ * Backward passes of a part come in the order of its forward passes, so that gradients are added up in the same order
+ * as on one rank. Messages between two stages are received in the order in which they are sent, activations and
+ * gradients each by themselves.
  *
  * Y. Huang et al., "GPipe", arXiv 1811.06965; D. Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training"
  * (1F1B), arXiv 2006.09503, and "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM"

@@ -1,4 +1,5 @@
-/* One stage of a pipeline at work: its chunks of the model, the messages to and from its neighbours, sets of activations.
+/* One stage of a pipeline at work: its chunks of the model, the messages to and from its neighbours, sets of
+ * activations.
  *
  *   stage_share_batch()   labels and weights of a step, from the first stage on to the last
  *   stage_train()         action after action as pipeline.h says: what it needs is received ahead, in the order of the

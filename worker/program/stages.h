@@ -20,8 +20,8 @@ enum { STAGES_PARTS_MAX = 256 };
  * parameter or more before the first one, and the logits are behind the last one. */
 int stages_places(const struct program *whole, int *places);
 
-/* cuts[parts - 1]: the ops that the parts from the second one on begin with, so that the most expensive part is as cheap
- * as can be. Equal on all ranks of a tensor group. -EINVAL: there are not so many parts. */
+/* cuts[parts - 1]: the ops that the parts from the second one on begin with, so that the most expensive part is as
+ * cheap as can be. Equal on all ranks of a tensor group. -EINVAL: there are not so many parts. */
 int stages_cut(const struct program *whole, int parts, int *cuts, struct err *e);
 
 /* The same before the layers (tensors "name" or "name.…") that a list names, separated by commas. -EINVAL: no such

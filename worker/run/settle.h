@@ -22,9 +22,9 @@ struct settled {
     struct step_result last; /* that led to `at` */
 };
 
-/* All ranks, each with what it has: *has, and *s then. 1: *s and the state are those of the furthest; 0: nobody has any.
- * The state is whole on every rank (no layout that cuts it). *has is false while the state is being overwritten: if that
- * fails it is undefined. */
+/* All ranks, each with what it has: *has, and *s then. 1: *s and the state are those of the furthest; 0: nobody has
+ * any. The state is whole on every rank (no layout that cuts it). *has is false while the state is being overwritten:
+ * if that fails it is undefined. */
 int settle(struct state *state, struct comm *c, bool *has, struct settled *s, struct err *e);
 
 #endif

@@ -210,8 +210,8 @@ static bool place_ahead(const struct run *r)
 }
 
 /* Steps up to the next place where something has to happen: on a device that goes on by itself as many as lie between,
- * each enqueued before the last one's result is there; else one. Then none is outstanding, and the state is of r->at.
- * */
+ * each enqueued before the last one's result is there; else one. Then none is outstanding, and the state is of
+ * r->at. */
 static int next_place(struct run *r, struct err *e)
 {
     struct step_result res;
@@ -387,9 +387,9 @@ static int resume(struct run *r, struct err *e)
     return resumed;
 }
 
-/* Can a rank of this run outlive a round? The same on all ranks. Not where ranks hold parts of the state; nor on a device
- * that goes on by itself, whose graphs hold communicators, and which applies a step before anybody knows whether its sums
- * are whole; nor where ranks meet before the first step for more than the state. */
+/* Can a rank of this run outlive a round? The same on all ranks. Not where ranks hold parts of the state; nor on a
+ * device that goes on by itself, whose graphs hold communicators, and which applies a step before anybody knows
+ * whether its sums are whole; nor where ranks meet before the first step for more than the state. */
 static bool outlives_rounds(const struct run *r)
 {
     const struct session *s = &r->s;

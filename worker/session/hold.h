@@ -1,6 +1,6 @@
-/* How a rank outlives a round (common/include/crun.h): crun wants it to let go while its main thread waits for the others
- * in a collective. A thread hears of it and aborts what the main thread may wait in, which fails there, lets go of the
- * round, and takes the next one. */
+/* How a rank outlives a round (common/include/crun.h): crun wants it to let go while its main thread waits for the
+ * others in a collective. A thread hears of it and aborts what the main thread may wait in, which fails there, lets
+ * go of the round, and takes the next one. */
 #ifndef CRUN_WORKER_HOLD_H
 #define CRUN_WORKER_HOLD_H
 

@@ -31,8 +31,8 @@ static size_t largest_parameter(const struct program *p)
     return most;
 }
 
-/* Where they are cut: what is owned, the sums that travel along, and what others own of buckets that wait and of what is
- * being made (ddp.h). And what is received of a bucket that is cut, or sent of a piece. */
+/* Where they are cut: what is owned, the sums that travel along, and what others own of buckets that wait and of what
+ * is being made (ddp.h). And what is received of a bucket that is cut, or sent of a piece. */
 static int64_t gradient_bytes(const struct session *s)
 {
     const struct state *st = &s->state;

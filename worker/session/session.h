@@ -1,8 +1,9 @@
 /* Everything one rank of a run holds, opened in order and closed in reverse. train.c runs the loop over it.
  *
- * The host is what the process has and a round does not change: data, model, device, state, and, as long as its share of
- * a batch is the same, plans and loaders. It is opened once. The round is who this process is among the others: rank,
- * world, communicators. It is opened for each round: of a process that outlives rounds (hold.h) again and again. */
+ * The host is what the process has and a round does not change: data, model, device, state, and, as long as its share
+ * of a batch is the same, plans and loaders. It is opened once. The round is who this process is among the others:
+ * rank, world, communicators. It is opened for each round: of a process that outlives rounds (hold.h) again and
+ * again. */
 #ifndef CRUN_WORKER_SESSION_H
 #define CRUN_WORKER_SESSION_H
 

@@ -59,8 +59,8 @@ static int param_finite(struct state *s, const struct place *w, const struct par
     return 0;
 }
 
-/* The first parameter of a role, in the model's order, that is not finite; NULL if there is none. Where ranks have parts of their own only, all
- * of them look and tell one another, over c. */
+/* The first parameter of a role, in the model's order, that is not finite; NULL if there is none. Where ranks have
+ * parts of their own only, all of them look and tell one another, over c. */
 static int first_bad(struct state *s, struct comm *c, struct place w, const char **ret, struct err *e)
 {
     const struct program *p = s->program, *whole = s->whole;

@@ -12,8 +12,8 @@ struct state;
  * code if the device or, where gradients are cut, telling one another fails). */
 int divergence_error(struct state *s, struct ddp *d, double loss, struct err *e);
 
-/* A test loss that is no number: ERR_DIVERGED with the first weight that holds an infinity or a NaN; 0 if none does. All
- * ranks of c, which hold the model between them. */
+/* A test loss that is no number: ERR_DIVERGED with the first weight that holds an infinity or a NaN; 0 if none does.
+ * All ranks of c, which hold the model between them. */
 int divergence_of_weights(struct state *s, struct comm *c, double loss, struct err *e);
 
 #endif

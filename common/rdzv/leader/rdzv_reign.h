@@ -1,5 +1,5 @@
-/* A reign: one leader (leader.h) over one home (rdzv_home.h). It is what stands between a step of the leader and what is
- * told of it, whoever leads: rendezvousd over its memory or its directory and a crun that hosts (rendezvousd/jobs),
+/* A reign: one leader (leader.h) over one home (rdzv_home.h). It is what stands between a step of the leader and what
+ * is told of it, whoever leads: rendezvousd over its memory or its directory and a crun that hosts (rendezvousd/jobs),
  * agents that elect one of themselves over a Redis or a shared folder (rdzv_host.h), and tests/sim over simulated ones.
  *
  *   - claim the epoch: from then on the home takes nothing of an older leader;
@@ -35,8 +35,8 @@ int rdzv_reign_take_over(struct rdzv_reign *r, int64_t now_ms, struct err *e);
 /* The home has lost what it acknowledged, or may have. was_member: somebody led there once. */
 bool rdzv_reign_has_loss(const struct rdzv_reign *r, bool was_member);
 
-/* Append what is undecided, or all if `whole`, with these slots. 1: it stands, or will (rdzv_reign_newest()); 0: another
- * one leads. */
+/* Append what is undecided, or all if `whole`, with these slots. 1: it stands, or will (rdzv_reign_newest()); 0:
+ * another one leads. */
 int rdzv_reign_decide(struct rdzv_reign *r, bool whole, const struct rdzv_slot_write *slots, size_t n, int64_t now_ms,
                       struct err *e);
 /* Before the home is closed in good order: how old the job is now. */

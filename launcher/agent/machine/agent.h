@@ -12,12 +12,13 @@
  *   - stopping: reason into the shared pages, SIGTERM (in a drain that a signal began: that signal, on every node, and
  *     SIGTERM late in the grace), after the grace SIGKILL of the whole trees; when nobody is left: JOIN again, or EXIT
  *     where the job has ended (budget used up, drain);
- *   - where a worker that is left outlives rounds (crun_stay() of libcrun; --recovery), a failure here or elsewhere HOLDs
- *     them instead: such workers are told to let go of the round, and say when they have (HELD); the others are stopped,
- *     those that hang killed. When each has let go or is dead, or --hold-timeout is over, CLEAR ends whoever is left but
- *     those that let go; then JOIN, as ever: nobody of the round can do harm any more. SPAWN starts the others beside
- *     them. While they wait for a round they are workers like any: a fence ends them at once, an end of the job stops
- *     them;
+ *   - where a worker that is left outlives rounds (crun_stay() of libcrun; --recovery), a failure here or elsewhere
+ *   HOLDs
+ *     them instead: such workers are told to let go of the round, and say when they have (HELD); the others are
+ *     stopped, those that hang killed. When each has let go or is dead, or --hold-timeout is over, CLEAR ends whoever
+ *     is left but those that let go; then JOIN, as ever: nobody of the round can do harm any more. SPAWN starts the
+ *     others beside them. While they wait for a round they are workers like any: a fence ends them at once, an end of
+ *     the job stops them;
  *   - fenced (the rendezvous is not heard, or knows this node no longer): SIGKILL at once, because the next round may
  *     begin elsewhere; when nobody is left: JOIN again;
  *   - the rendezvous refuses this node for good: SIGKILL, EXIT with the code that says why;

@@ -111,7 +111,8 @@ static int check_read(const struct side *s, int read, int update, struct err *e)
     return now <= most ? 0 : err_set(e, -EIO, "read %d: %zu bytes are there, expected at most %zu", read, now, most);
 }
 
-/* Some runs, gradients in between: a run is forward and backward, of which a layer's gradient is ready once it is read. */
+/* Some runs, gradients in between: a run is forward and backward, of which a layer's gradient is ready once it is
+ * read. */
 static int run(struct side *s, int update, struct err *e)
 {
     const struct plan_needs *n = residency_needs(s->r);

@@ -1,5 +1,5 @@
-/* The three-device example: y0 = w0 x0 on the first, y1 = y0 + w1 x1 on the second, y = y1 + w2 x2 on the third, where the
- * loss is. Each device has an input of its own; only y0 and y1 travel, and their gradients back. */
+/* The three-device example: y0 = w0 x0 on the first, y1 = y0 + w1 x1 on the second, y = y1 + w2 x2 on the third,
+ * where the loss is. Each device has an input of its own; only y0 and y1 travel, and their gradients back. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

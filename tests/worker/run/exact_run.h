@@ -1,4 +1,5 @@
-/* A training run of test_exact.c's network over made-up images, ranks as threads: 20 losses and the final parameters. */
+/* A training run of test_exact.c's network over made-up images, ranks as threads: 20 losses and the final
+ * parameters. */
 #ifndef CRUN_TESTS_EXACT_RUN_H
 #define CRUN_TESTS_EXACT_RUN_H
 
@@ -33,7 +34,8 @@ struct exact_run {
 };
 
 struct exact_run exact_point(const struct point *p);
-/* One process with the point's micro-batches; where statistics are each rank's own, with as many as ranks make of them. */
+/* One process with the point's micro-batches; where statistics are each rank's own, with as many as ranks make of
+ * them. */
 struct exact_run exact_reference(const struct point *p);
 
 /* The outcome's params are malloc'ed. Fails the test where a rank fails. */

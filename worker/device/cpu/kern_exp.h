@@ -1,5 +1,5 @@
-/* e^x for loops of vectors: 0 below `lowest`; of NaN, NaN. e^r on [-ln 2 / 2, ln 2 / 2] by a polynomial, times a power of
- * two that is put together from its bits. */
+/* e^x for loops of vectors: 0 below `lowest`; of NaN, NaN. e^r on [-ln 2 / 2, ln 2 / 2] by a polynomial, times a
+ * power of two that is put together from its bits. */
 #ifndef CRUN_WORKER_KERN_EXP_H
 #define CRUN_WORKER_KERN_EXP_H
 

@@ -11,7 +11,8 @@
  *                again for it (own kernels, any type)
  *   pool         BN -> ReLU -> max pooling: what lies between is never written, nor its gradient (own kernels,
  *                halves, NHWC: in fp32 fusing changes no bit, and this sums in another order)
- *   mean         BN [-> ADD] -> ReLU -> average pooling: the activation is never written, nor the gradient that the pooling
+ *   mean         BN [-> ADD] -> ReLU -> average pooling: the activation is never written, nor the gradient that the
+ *   pooling
  *                spreads (own kernels, halves, NHWC)
  *
  * The first two: fp16, NHWC, as cuDNN has them for nothing else. Pure. */

@@ -222,8 +222,8 @@ void cuda_plan_release(struct cuda_plan *pl);
 void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
 
 /* tune.c: prove and time candidates for every graph that has not been measured, and prove what is kept from before;
- * after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph has no engine that runs: then the plan
- * must be made anew, one rung down. */
+ * after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph has no
+ * engine that runs: then the plan must be made anew, one rung down. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
 
 /* stage.c: enqueue the batch's way to the card. let_go: pictures that were sent from where they are may change from now

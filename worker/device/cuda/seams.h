@@ -1,7 +1,7 @@
 /* Is a fusion worth it? That cuDNN has an engine for it does not say that it is fast: a prologue's may miss the tensor
  * cores' best way. Where things are timed, a plan is made three times, with all rungs, without prologues, and without
- * statistics from convolutions either; what each rung's steps take together, own kernels included, is compared, shape by
- * shape, and a rung that loses is left out from then on (cudnn_bar()). What won is noted, and not asked again. */
+ * statistics from convolutions either; what each rung's steps take together, own kernels included, is compared, shape
+ * by shape, and a rung that loses is left out from then on (cudnn_bar()). What won is noted, and not asked again. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_SEAMS_H
 #define CRUN_WORKER_DEVICE_CUDA_SEAMS_H
 

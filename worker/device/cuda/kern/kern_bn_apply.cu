@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(BLOCK, 3) apply_nhwc(k_bn_apply a, int lanes, 
     }
 }
 
-/* A block takes one sample of its channels; each thread every so-many-th pixel. Reads B or 2 B, writes a mask and (n, c):
- * ResNet-50's last sum, fp16, batch 256: 0.11 GB, 28 us (as two kernels: 0.21 GB). */
+/* A block takes one sample of its channels; each thread every so-many-th pixel. Reads B or 2 B, writes a mask and (n,
+ * c): ResNet-50's last sum, fp16, batch 256: 0.11 GB, 28 us (as two kernels: 0.21 GB). */
 template <typename T, int V, bool ADD>
 __global__ void __launch_bounds__(BLOCK, 3) bn_mean(k_bn_mean m, int lanes, unsigned hw)
 {

@@ -185,7 +185,8 @@ template <typename T> __device__ bool lets_through(const k_product &s, const ele
     return (x - s.mean[e.b]) * s.invstd[e.b] * s.gamma[e.b] + s.beta[e.b] > 0;
 }
 
-/* What is stored in the end: sums of halves in fp32, as good as exact, then one rounding; floats in fp32, in some order. */
+/* What is stored in the end: sums of halves in fp32, as good as exact, then one rounding; floats in fp32, in some
+ * order. */
 template <typename T> __device__ double stored_as(double sum, float in_order)
 {
     T r;
