@@ -1,4 +1,5 @@
 /* The decisions of a job in its home (common/rdzv/leader/rdzv_reign.h): in memory, or one of the state directory. */
+#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/rdzv/homes/rdzv_dir.h"
@@ -103,13 +104,17 @@ void job_close_home_(struct job *job, bool forget)
 
 /* --- loading */
 
+static int64_t now_here(const struct rdzv_reign *r)
+{
+    return container_of(r, struct job, reign)->jobs->o.now();
+}
+
 /* The job as it is now, after all its decisions; the first of ours says them all. */
 static int take_over(struct job *job, struct rdzv_home *home, struct err *e)
 {
     struct leader *l = job->reign.leader;
-    const int64_t now = job->jobs->o.now();
     TRY(lead(job, home, e));
-    TRY(rdzv_reign_take_over(&job->reign, now, e));
+    TRY(rdzv_reign_take_over(&job->reign, now_here, e));
     if (!leader_machine(l))
         return 0;
     job->over = leader_is_over(l);
@@ -117,7 +122,7 @@ static int take_over(struct job *job, struct rdzv_home *home, struct err *e)
     job->restarts = (uint64_t)rdzv_restarts(leader_machine(l));
     while (leader_next_fresh(l)) /* nobody asks yet */
         ;
-    return rdzv_reign_decide(&job->reign, true, NULL, 0, now, e);
+    return rdzv_reign_decide(&job->reign, true, NULL, 0, now_here(&job->reign), e);
 }
 
 static int load(void *arg, struct rdzv_home *home, struct err *e)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "tests/sim/sim_impl.h"
 
@@ -313,6 +314,11 @@ void sim_host_kill(struct world *w, int64_t down_ms)
     w->stats->daemon_restarts++;
 }
 
+static int64_t reign_clock(const struct rdzv_reign *r)
+{
+    return sim_host_clock(container_of(r, struct world, reign));
+}
+
 /* Another process, perhaps after a boot: its clock begins anywhere. All nodes are silent until they are heard. */
 static void restart(struct world *w)
 {
@@ -324,7 +330,7 @@ static void restart(struct world *w)
     if (w->disk.log.len == 0)
         return;
     sim_account_restarted(w);
-    if (create(w, &e) < 0 || rdzv_reign_take_over(&w->reign, sim_host_clock(w), &e) < 0) {
+    if (create(w, &e) < 0 || rdzv_reign_take_over(&w->reign, reign_clock, &e) < 0) {
         sim_broken(w, "%s", e.text);
         return;
     }

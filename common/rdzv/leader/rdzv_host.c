@@ -15,9 +15,14 @@ enum {
     LINGER_MS = 2000,    /* after the end: for those who have not seen it */
 };
 
+static int64_t now_there(const struct rdzv_reign *r)
+{
+    return r->home->ops->now(r->home);
+}
+
 int64_t host_now(const struct rdzv_host *h)
 {
-    return h->r.home->ops->now(h->r.home);
+    return now_there(&h->r);
 }
 
 int64_t host_hold_ms(const struct rdzv_host *h)
@@ -32,7 +37,7 @@ int64_t host_hold_ms(const struct rdzv_host *h)
 
 static int take_over(struct rdzv_host *h, struct err *e)
 {
-    TRY(rdzv_reign_take_over(&h->r, host_now(h), e));
+    TRY(rdzv_reign_take_over(&h->r, now_there, e));
     if (rdzv_reign_has_loss(&h->r, h->o->was_member))
         leader_hold(h->r.leader, host_now(h) + host_hold_ms(h));
     return 0;
@@ -224,7 +229,7 @@ int rdzv_host_read(struct rdzv_home *home, struct leader **ret, struct err *e)
 {
     struct rdzv_reign r = {.home = home};
     int rc = leader_create(&r.leader, &(struct leader_options){.looked_for = true}, e);
-    rc = rc ? rc : rdzv_reign_take_over(&r, home->ops->now(home), e);
+    rc = rc ? rc : rdzv_reign_take_over(&r, now_there, e);
     if (rc == 0 && !leader_machine(r.leader))
         rc = err_set(e, -ENOENT, "no job of this run id is known there");
     if (rc == 0)

@@ -70,12 +70,12 @@ static int replay(struct rdzv_reign *r, const char *p, size_t n, int64_t now, st
     return rc == 0 || rc == -ENOMEM ? rc : ERR_CORRUPT;
 }
 
-int rdzv_reign_take_over(struct rdzv_reign *r, int64_t now_ms, struct err *e)
+int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_reign *r), struct err *e)
 {
     struct buf log = {0};
     buf_init(&log, (size_t)1 << 30);
-    int rc = r->home->ops->load(r->home, &log, e);
-    if (rc == 0 && (rc = replay(r, log.data ? log.data : "", log.len, now_ms, e)) < 0)
+    int rc = r->home->ops->load(r->home, &log, e); /* which may take its time: what follows is of the moment after it */
+    if (rc == 0 && (rc = replay(r, log.data ? log.data : "", log.len, now(r), e)) < 0)
         err_wrap(e, "decision log");
     buf_free(&log);
     return rc;

@@ -29,9 +29,9 @@ struct rdzv_reign {
 /* Become the leader, if the epoch is still `seen`; draw: a random number. The home's identity() has told r->identity.
  * 1, or 0 if somebody else was first. */
 int rdzv_reign_claim(struct rdzv_reign *r, const char *seen, uint64_t draw, struct err *e);
-/* Take over what was decided; the leader has a machine then, unless there was no job. ERR_CORRUPT for a text that makes
- * no sense. */
-int rdzv_reign_take_over(struct rdzv_reign *r, int64_t now_ms, struct err *e);
+/* Take over what was decided; the leader has a machine then, unless there was no job. now() is asked when all is read:
+ * members have their time from then on. ERR_CORRUPT for a text that makes no sense. */
+int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_reign *r), struct err *e);
 /* The home has lost what it acknowledged, or may have. was_member: somebody led there once. */
 bool rdzv_reign_has_loss(const struct rdzv_reign *r, bool was_member);
 
