@@ -105,6 +105,7 @@ ROWS = [
     (r"needs \d+ CPUs|one core with two threads", few_cpus),
     (r"no cores here", lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] == 0),
     (r"no cuDNN|no cuBLASLt|no CUDA", lambda: no_gpu() or not shutil.which("nvcc")),
+    (r"cuDNN is not built in", lambda: not shutil.which("nvcc")),
     (r"GPU|device cuda|libcuda|no driver|no NCCL", no_gpu),
     (r"no \S*bf16\S* units", lambda: not has("avx512_bf16")),
     (r"no \S*fp16\S* units", lambda: not has("avx512_fp16")),

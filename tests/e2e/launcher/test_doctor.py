@@ -173,7 +173,9 @@ def test_another_python(hosts):
     assert ("python", f"{TWO}: PYTHON_EXEC names no Python: program '/no/such/python' is not found") in hosts.look()
     script(hosts.crun.tmp / "old/python3", "echo Illegal instruction; exit 132")
     hosts.plant(variables=f"PYTHON_EXEC={hosts.crun.tmp}/old/python3")
-    assert hosts.look() == [("python", f"{TWO}: its Python {hosts.crun.tmp}/old/python3 (PYTHON_EXEC) does not run: Illegal instruction")]
+    first, *rest = hosts.look()
+    assert first == ("python", f"{TWO}: its Python {hosts.crun.tmp}/old/python3 (PYTHON_EXEC) does not run: Illegal instruction")
+    assert [n for n, _ in rest] in ([], ["torch"])
 
 
 def test_another_program_and_another_module_of_the_name(hosts):

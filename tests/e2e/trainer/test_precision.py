@@ -48,8 +48,9 @@ def test_the_levels_compute_in_what_they_say(data, tmp_path):
 
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_fp16_rounds_on_cpu_as_on_ref(data, tmp_path, level):
+    """At a rate at which a half that rounds the other way, once in a few thousand, does not grow within eight steps."""
     for device in ("cpu", "ref"):
-        p = train(data, tmp_path / device, "--opt-level", level, "--device", device)
+        p = train(data, tmp_path / device, "--opt-level", level, "--device", device, "--lr", 0.002)
         assert f"fp16 ({level}) (emulated" in p.stderr
     assert np.max(np.abs(loss_curve(tmp_path / "cpu") - loss_curve(tmp_path / "ref")) / loss_curve(tmp_path / "ref")) < 2e-3
 
