@@ -2,7 +2,7 @@
  *
  *   draw a data set (data/sets/shapes.h) ──► crun, two ranks of trainer ──► a third of the way: kill -9 of
  *   rank 1
- *     ──► crun restarts, trainer resumes ──► accuracy on pictures it never saw ──► plot.png
+ *     ──► crun replaces it, trainer goes on ──► accuracy on pictures it never saw ──► plot.png
  *     (report/plot.h)
  *
  * demo_main.c says what is done in which order, job.c runs crun and watches it, launcher.c finds it. */

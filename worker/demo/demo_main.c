@@ -56,7 +56,7 @@ static const struct arg_program program = {
     .usage = "[--out DIR] [--seed N]",
     .summary =
         "Draw a data set of ten shapes, train a ResNet-18 on it as two processes under crun, kill one of them a third "
-        "of the way, see crun restart it and training resume, and draw the curves. A minute or two on two cores.",
+        "of the way, see crun replace it and training go on, and draw the curves. A minute or two on two cores.",
     .specs = specs,
     .operands = ARG_NO_OPERANDS,
 };
@@ -145,11 +145,11 @@ static int tell(const char *run, const struct job_result *r)
 {
     char png[PATH_MAX];
     struct err e;
-    if (!r->restart[0] || !r->resumed[0]) {
+    if (!r->restart[0] || !r->goes_on[0]) {
         fputs("trainer demo: no worker was killed and restarted\n", stderr);
         return EXIT_FAIL;
     }
-    printf("\n== %s\n== %s\n== accuracy on %d held-out images: %.2f %%\n", r->restart, r->resumed, TEST_IMAGES,
+    printf("\n== %s\n== %s\n== accuracy on %d held-out images: %.2f %%\n", r->restart, r->goes_on, TEST_IMAGES,
            r->accuracy);
     snprintf(png, sizeof png, "%s/plot.png", run);
     if (plot_draw(&run, 1, 0.033, png, &e) < 0)

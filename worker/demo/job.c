@@ -48,11 +48,10 @@ static void keep_from(char *out, size_t cap, const char *line, const char *mark)
 
 static void note_line(struct job *j, const char *line)
 {
-    static const char resumed[] = "resumed from step ", accuracy[] = " * Acc@1 ";
-    const char *at = strstr(line, resumed);
+    static const char goes_on[] = "goes on from step ", accuracy[] = " * Acc@1 ";
+    const char *at;
     keep_from(j->result->restart, sizeof j->result->restart, line, "restart 1/");
-    if (at && at[sizeof resumed - 1] != '0')
-        keep_from(j->result->resumed, sizeof j->result->resumed, line, resumed);
+    keep_from(j->result->goes_on, sizeof j->result->goes_on, line, goes_on);
     if ((at = strstr(line, accuracy)))
         j->result->accuracy = strtod(at + sizeof accuracy - 1, NULL);
 }

@@ -15,8 +15,8 @@ struct job_options {
 
 struct job_result {
     int code;          /* what crun ended with; 128 + a signal */
-    char restart[256]; /* "restart 1/3 (…) …", "resumed from step 100 …" as they were printed; "": never */
-    char resumed[128];
+    char restart[256]; /* "restart 1/3 (…) …", "goes on from step 105 …" as they were printed; "": never */
+    char goes_on[128];
     double accuracy; /* percent; negative: none was printed */
 };
 
