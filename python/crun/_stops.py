@@ -6,7 +6,8 @@
   as well, for that descriptor is one for the whole process, and asyncio may take it.
 - DRAIN and RESIZE: the callback is called in that thread, and the process goes on until its loop ends it.
 - FAILURE and ABORT: the process ends at once, as by the signal.
-- A SIGTERM without a reason is somebody's kill: what was there before on_preemption() gets it.
+- A SIGTERM without a reason is somebody's kill: what was there before on_preemption() gets it. HOLD comes without a signal,
+  and is inprocess()'s matter: here it is no reason.
 """
 from __future__ import annotations
 
@@ -55,8 +56,13 @@ def _install() -> None:
     _installed = True
 
 
+def _reason() -> StopReason:
+    reason = stop_reason()
+    return StopReason.NONE if reason == StopReason.HOLD else reason
+
+
 def _on_term(signo: int, frame: Any) -> None:
-    if stop_reason() == StopReason.NONE:
+    if _reason() == StopReason.NONE:
         signal.signal(signal.SIGTERM, _previous if _previous is not None else signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -64,16 +70,16 @@ def _on_term(signo: int, frame: Any) -> None:
 def _watch(fd: int) -> None:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    reason = stop_reason()
+    reason = _reason()
     while reason == StopReason.NONE:
         if poll.poll(LOOK_S * 1000):
             os.read(fd, 4096)
-        reason = stop_reason()
+        reason = _reason()
     if reason in (StopReason.FAILURE, StopReason.ABORT):
         os._exit(128 + signal.SIGTERM)
     for callback in list(_callbacks):
         callback(reason)
-    while stop_reason() not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
+    while _reason() not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
         if poll.poll(LOOK_S * 1000):
             os.read(fd, 4096)
     os._exit(128 + signal.SIGTERM)
