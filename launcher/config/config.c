@@ -581,7 +581,7 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct config, torchrun_compat),
      .env = "CRUN_TORCHRUN_COMPAT",
      .help =
-         "torchrun's defaults and formats where crun's differ (docs/guide/launching.md lists them); implied where crun is "
+         "torchrun's defaults and formats where crun's differ (docs/reference/torchrun.md lists them); implied where crun is "
          "called as torchrun"},
     {.name = "virtual-local-rank",
      .type = ARG_FLAG,
