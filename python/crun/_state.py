@@ -86,29 +86,38 @@ _agreed: Tuple[int, List[int]] = (-1, [])  # round, and where each rank was when
 _restored = -1  # round
 
 
-def _spoil(*args: Any, **kwargs: Any) -> None:
+def _spoil() -> None:
     if _last is not None:
         _last.spoilt = bool(_last.borrowed)
 
 
-def _watch_steps(optimizer: Any) -> None:
-    """_spoil() before each of its steps. Schedulers wrap optimizer.step as well, and want a method to do so."""
+def watch_steps(optimizer: Any) -> None:
+    """_spoil() in each of its steps, before parameters change: after the closure, where it is given one, as Lightning does.
+    Schedulers wrap optimizer.step as well, and want a method to do so."""
     step = optimizer.step
     if getattr(step, "crun_watches", False):
         return
 
     @functools.wraps(step)
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _spoil()
-        return step(*args, **kwargs)
+    def watched(self: Any, closure: Any = None, **kwargs: Any) -> Any:
+        if closure is None:
+            _spoil()
+            return step(**kwargs)
+
+        def spoiling() -> Any:
+            loss = closure()
+            _spoil()
+            return loss
+        return step(closure=spoiling, **kwargs)
     watched.crun_watches = True  # type: ignore[attr-defined]
     optimizer.step = types.MethodType(watched, optimizer)
 
 
 def _lendable(parts: Iterable[Any]) -> Set[int]:
-    """Addresses of the tensors that only an optimizer changes."""
+    """Addresses of the tensors that only an optimizer changes. A part may name modules and optimizers that it is made of."""
     torch, found = _torch(), set()
     for part in parts if torch is not None else ():
+        found |= _lendable(part.crun_lends()) if hasattr(part, "crun_lends") else set()
         if isinstance(part, torch.nn.Module):
             found |= {p.data_ptr() for p in part.parameters()}
         elif isinstance(part, torch.optim.Optimizer):
@@ -239,7 +248,7 @@ class State:
         torch = _torch()
         for part in parts:
             if torch is not None and isinstance(part, torch.optim.Optimizer):
-                _watch_steps(part)
+                watch_steps(part)
 
     def commit(self, step: int) -> None:
         """The parts are as step `step` has left them: call it right after optimizer.step(), before anything that may fail. The
