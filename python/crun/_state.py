@@ -21,7 +21,7 @@ import types
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
 from . import _lib, _rounds
-from ._groups import RoundOver
+from ._groups import RoundOver, StateLost
 from ._store import store
 
 NOTHING, LOST = -1, -2  # instead of a step
@@ -296,7 +296,7 @@ class State:
             return begin() if callable(begin) else begin
         all_ = _agree()
         if max(all_) < 0 and LOST in all_:
-            raise RuntimeError("crun.State: no rank has its state any more: each had begun a step that was not committed")
+            raise StateLost("crun.State: no rank has its state any more: each had begun a step that was not committed")
         if max(all_) >= 0:
             commit = _hand_over(_last, all_)
             for part, state in zip(self.parts, commit.dicts()):
