@@ -23,6 +23,7 @@
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/stragglers.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
@@ -186,6 +187,16 @@ static void end_hangs(struct run *r, int64_t now_ns)
     hang_watch_end_round(r->hang);
 }
 
+static int begin_stragglers(struct run *r, const struct rdzv_news *news, struct err *e)
+{
+    return stragglers_begin_round(r, news, e);
+}
+
+static void end_stragglers(struct run *r, int64_t now_ns)
+{
+    stragglers_end_round(r);
+}
+
 static void end_grace(struct run *r, int64_t now_ns)
 {
     effects_stop_grace(r);
@@ -213,6 +224,7 @@ static const struct round_part parts[] = {
     {"cgroup", begin_cgroup, NULL, NULL},
     {"workers", begin_workers, NULL, NULL},
     {"hangs", begin_hangs, NULL, end_hangs},
+    {"stragglers", begin_stragglers, NULL, end_stragglers},
     {"grace", NULL, NULL, end_grace},
 };
 
@@ -272,6 +284,7 @@ static void on_progressed(void *arg, int64_t first_step_ns)
     struct run *r = arg;
     r->round->times.first_step = first_step_ns;
     hang_watch_progressed(r->hang);
+    stragglers_progressed(r);
     member_note_progress(r);
     if (r->round->times.spawned)
         round_print_times(r);

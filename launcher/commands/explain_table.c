@@ -168,6 +168,7 @@ const struct explain_code explain_codes[] = {
     {EXIT_UNKILLABLE, "take the node out of service"},
     {EXIT_CANT_CREATE, "make the folder, or room on the disk"},
     {EXIT_REQUEUE, "start it again; schedulers: requeue on 75 (docs/examples)"},
+    {EXIT_FAULTY, "crun replaces the process by itself; a node that does this again has bad memory or a bad processor"},
     {EXIT_MISMATCH, "give all nodes the same command line, and a checkpoint the model that it was made with"},
     {EXIT_HUNG, "read the call stacks in hang-rank-N.txt; --hang-timeout"},
     {EXIT_CANNOT_EXEC, "chmod +x, or look at the interpreter that the file names"},

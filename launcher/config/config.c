@@ -351,6 +351,15 @@ static const struct arg_spec specs[] = {
      .help =
          "end a round in which a worker that tells libcrun of its steps makes none for so long, as if it had failed; "
          "auto: learned from the steps so far"},
+    {.name = "straggler-action",
+     .type = ARG_CHOICE,
+     .at = offsetof(struct config, straggler_action),
+     .choices = CHOICES(STRAGGLER_ACTIONS),
+     .def = "report",
+     .env = "CRUN_STRAGGLER_ACTION",
+     .help = "a worker that the others wait for, as what it tells libcrun of its steps shows: report: name it and "
+             "why; exclude: end it as if it had failed, once in its place, while restarts are left: another process, "
+             "or a node that waits as a spare (--max-node-failures is 1 then, if not given), takes its part"},
     {.name = "cgroup",
      .type = ARG_CHOICE,
      .at = offsetof(struct config, cgroup),
