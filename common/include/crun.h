@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* Why the launcher wants this process to end; set before SIGTERM is sent (docs/architecture.md, "Stops have
+/* Why the launcher wants this process to end; set before SIGTERM is sent (docs/design/architecture.md, "Stops have
  * reasons"). */
 #define CRUN_STOP_REASONS(X)                                                                                           \
     X(CRUN_STOP_NONE, 0, "none")       /* go on */                                                                     \
@@ -28,7 +28,7 @@ enum crun_stop_reason {
 #undef X
 };
 
-/* What a worker is doing, for --hang-timeout. Each has a time of its own that it may take (docs/launching.md,
+/* What a worker is doing, for --hang-timeout. Each has a time of its own that it may take (docs/guide/launching.md,
  * "Hangs"). */
 #define CRUN_PHASES(X)                                                                                                 \
     X(CRUN_PHASE_STEP, 0, "step")             /* at work: crun_progress() is called after each step */                 \

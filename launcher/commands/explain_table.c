@@ -36,7 +36,8 @@ const struct explain_message explain_messages[] = {
      "the kernel ends this whole cgroup, crun too, when one process of it is killed for want of memory",
      "Kubernetes: singleProcessOOMKill: true for the kubelet; or a limit that is not reached"},
     {"*error record is empty*", "the worker opened its error record and could not write it", "look for a full TMPDIR"},
-    {"*error record cannot be read*", "what the worker left is no JSON in torch's format", "see docs/launching.md"},
+    {"*error record cannot be read*", "what the worker left is no JSON in torch's format",
+     "see docs/guide/launching.md"},
     {"no folder for the workers' error records*", "TMPDIR is missing, full or read-only: workers leave no records",
      "TMPDIR=/a/folder/to/write, or --log-dir"},
     {"OMP_NUM_THREADS is not set*", "so that workers do not compete for the cores, each is told its share",
@@ -146,7 +147,7 @@ const struct explain_message explain_messages[] = {
     {"stopped by *", "a signal ended the job, and not every worker said that it had saved", "start it again"},
     /* --- everything else that is refused */
     {"*expected *", "a value has not the form, or not the range, that the sentence names after 'expected'",
-     "write it so; crun --help NAME and docs/options.md have every option, crun --print-config says where a value "
+     "write it so; crun --help NAME and docs/reference/options.md have every option, crun --print-config says where a value "
      "comes from"},
     {"*option *", "the command line is not understood before PROGRAM",
      "crun --help; PROGRAM's own options stand after it"},

@@ -122,7 +122,7 @@ static const struct arg_spec specs[] = {
      .help =
          "join_timeout=600, last_call_timeout=30, close_timeout=30, keep_alive_interval=1, keep_alive_max_attempt=3, "
          "daemon_grace=60, timeout (static: join_timeout), is_host=0|1, rank, store_type=tcp|file, "
-         "allow_unsafe=0|1 (Redis: see rendezvous-homes.md), max_lag (likewise); times in seconds or with a unit"},
+         "allow_unsafe=0|1 (Redis: see docs/guide/redis-and-folders.md), max_lag (likewise); times in seconds or with a unit"},
     {.name = "node-rank",
      .type = ARG_INT,
      .at = offsetof(struct config, node_rank),
@@ -590,7 +590,7 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct config, torchrun_compat),
      .env = "CRUN_TORCHRUN_COMPAT",
      .help =
-         "torchrun's defaults and formats where crun's differ (docs/launching.md lists them); implied where crun is "
+         "torchrun's defaults and formats where crun's differ (docs/guide/launching.md lists them); implied where crun is "
          "called as torchrun"},
     {.name = "virtual-local-rank",
      .type = ARG_FLAG,

@@ -1,4 +1,4 @@
-"""docs/options.md: what the programs say about their own options. `options.py BUILD` prints it."""
+"""docs/reference/options.md: what the programs say about their own options. `options.py BUILD` prints it."""
 import subprocess
 import sys
 

@@ -129,6 +129,28 @@ def test_a_stop_is_agreed_upon_saved_and_resumed(crun, job, needs, text, tmp_pat
     assert rc == 0 and f"from later to {steps + 4}\n" in out, out + err
 
 
+# Rank 1 is at work when SIGTERM comes, rank 0 waits for its gradients: Lightning's own handler would broadcast, and wait for ever.
+AT_WORK = """
+        if self.global_step == 5 and self.global_rank == 1:
+            handler, came = signal.getsignal(signal.SIGTERM), []
+            signal.signal(signal.SIGTERM, lambda *a: came.append(handler(*a)))
+            print("up", flush=True)
+            while not came:
+                time.sleep(0.01)
+        x, y = batch
+"""
+
+
+def test_lightnings_own_handler_stays_out_of_a_stop(crun, job, tmp_path):
+    text = "import signal, time\n" + LIGHTNING.replace("self.global_rank == 0", "False").replace("        x, y = batch\n", AT_WORK.lstrip("\n"))
+    p = crun.start(*job("lightning", text, 10 ** 6, NEVER))
+    while p.stdout.readline() != b"up\n":
+        assert p.poll() is None
+    p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=200)
+    assert p.returncode == 75 and steps_saved(tmp_path / "out") == 6, err
+
+
 @BOTH
 def test_the_report_of_a_failure_says_step_and_phase(crun, job, needs, text):
     rc, _, err = crun.run(*job(needs, text, 50, 7), timeout=300)

@@ -56,6 +56,12 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
         last = getattr(trainer, "estimated_stepping_batches", None)  # infinite where only time ends it
         self.total_steps = int(last) if last is not None and math.isfinite(last) and last > 0 else None
 
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        crun.on_preemption()  # since on_fit_start Lightning has put a handler of its own in that one's place
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        crun.on_preemption()
+
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step > 0:
             crun.phase("step")  # a checkpoint may just have been written

@@ -56,4 +56,4 @@ def test_what_is_unknown_is_said():
 
 
 def test_the_page_is_up_to_date():
-    assert pathlib.Path(REPO, "docs/messages.md").read_text() == explain("--messages-markdown")[1], "run ./dev docs"
+    assert pathlib.Path(REPO, "docs/reference/messages.md").read_text() == explain("--messages-markdown")[1], "run ./dev docs"

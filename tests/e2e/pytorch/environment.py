@@ -54,6 +54,6 @@ def table(torchrun, crun):
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":  # CRUN FOLDER: prints the table for docs/launching.md
+if __name__ == "__main__":  # CRUN FOLDER: prints the table for docs/guide/launching.md
     import sys
     print(table(recorded(), ask([sys.argv[1]], pathlib.Path(sys.argv[2]))), end="")

@@ -310,7 +310,7 @@ def test_readiness_ends_before_the_daemon_does():
 
 
 def test_the_page_on_operating_names_every_metric():
-    page = (ROOT / "docs" / "operating.md").read_text()
+    page = (ROOT / "docs/guide/operating.md").read_text()
     with Daemon("--http-port", "0") as d, Client(d.port) as c:
         c("RDZV.JOIN", "j1", "n1", "slots=2", "v=1", "nnodes=1:1", "max_restarts=3", "silence=600000")
         for step in (1, 2):
