@@ -87,6 +87,7 @@ int crun_init(struct crun_info *ret)
     self.rank = (int)c.rank;
     self.world = (int)c.world_size;
     self.seq = 0;
+    memset(self.spent_us, 0, sizeof self.spent_us);
     self.page = map_page(page_descriptor());
     if (self.page)
         atomic_store(&self.page->attached, 1);

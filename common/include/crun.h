@@ -88,7 +88,7 @@ enum crun_figure {
 /* Some stores, no system call; what is no finite number is left out. Same thread as crun_progress(). */
 void crun_figure(enum crun_figure which, double value);
 
-/* What a step is made of, for the launcher, which looks for the rank that the others wait for (docs/launching.md,
+/* What a step is made of, for the launcher, which looks for the rank that the others wait for (docs/guide/launching.md,
  * "Stragglers"). */
 #define CRUN_PARTS(X)                                                                                                  \
     X(CRUN_PART_DATA, 0, "data") /* this rank waits for its next batch */                                              \

@@ -4,13 +4,16 @@
  *   FAULT_SLOW_PATH=TEXT      opening a file whose path holds TEXT takes FAULT_SLOW_MS milliseconds longer,
  *   FAULT_SLOW_WHEN=FILE      while FILE exists
  *   FAULT_SLOW_PROXY=PORT     connect(2) over TCP goes to the proxy at 127.0.0.1:PORT, which is told in a first line
- *                             "RANK HOST PORT" who wants to go where; but for those to the round's store
+ *                             "RANK HOST PORT" who wants to go where, and answers with the port that it goes on from, in
+ *                             a line; but for those to the round's store. getsockname(2) and getpeername(2) know nothing
+ *                             of a proxy: both ends see the same addresses
  *   FAULT_SLOW_PORTS=FILE     listen(2) appends a line "RANK PORT" to FILE */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -104,21 +107,115 @@ static bool describe(int fd, const struct sockaddr *to, char *out, size_t cap)
     return !colon || strcmp(colon + 1, port) != 0;
 }
 
-static int open_way(int fd, int family, int port)
+/* Connections by way of the proxy. */
+static struct way {
+    int port;                   /* of this end: to the proxy */
+    int seen;                   /* what the other end sees instead */
+    struct sockaddr_storage to; /* the other end */
+    socklen_t n;
+} ways[256];
+static int n_ways;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool port_of(struct sockaddr *a, in_port_t **ret)
 {
-    int (*real)(int, const struct sockaddr *, socklen_t);
-    *(void **)&real = dlsym(RTLD_NEXT, "connect");
-    if (family == AF_INET) {
-        const struct sockaddr_in v4 = {
-            .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-        return real(fd, (const struct sockaddr *)&v4, sizeof v4);
-    }
-    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
-    inet_pton(AF_INET6, "::ffff:127.0.0.1", &v6.sin6_addr);
-    return real(fd, (const struct sockaddr *)&v6, sizeof v6);
+    if (a->sa_family != AF_INET && a->sa_family != AF_INET6)
+        return false;
+    *ret = a->sa_family == AF_INET ? &((struct sockaddr_in *)a)->sin_port : &((struct sockaddr_in6 *)a)->sin6_port;
+    return true;
 }
 
-int connect(int fd, const struct sockaddr *to, socklen_t n)
+static int real_name(const char *name, int fd, struct sockaddr *a, socklen_t *n)
+{
+    int (*real)(int, struct sockaddr *, socklen_t *);
+    *(void **)&real = dlsym(RTLD_NEXT, name);
+    return real(fd, a, n);
+}
+
+/* The way that this descriptor is an end of. */
+static bool find_way(int fd, struct way *ret)
+{
+    struct sockaddr_storage own = {0};
+    socklen_t n = sizeof own;
+    in_port_t *port;
+    bool found = false;
+    if (real_name("getsockname", fd, (struct sockaddr *)&own, &n) < 0 || !port_of((struct sockaddr *)&own, &port))
+        return false;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < n_ways && i < 256 && !found; i++) {
+        found = ways[i].port == ntohs(*port);
+        *ret = ways[i];
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+int plain_getsockname(int fd, struct sockaddr *a, socklen_t *n) __asm__("getsockname");
+int plain_getsockname(int fd, struct sockaddr *a, socklen_t *n)
+{
+    struct way w;
+    in_port_t *port;
+    const int rc = real_name("getsockname", fd, a, n);
+    if (rc == 0 && find_way(fd, &w) && port_of(a, &port))
+        *port = htons((uint16_t)w.seen);
+    return rc;
+}
+
+int plain_getpeername(int fd, struct sockaddr *a, socklen_t *n) __asm__("getpeername");
+int plain_getpeername(int fd, struct sockaddr *a, socklen_t *n)
+{
+    struct way w;
+    const int rc = real_name("getpeername", fd, a, n);
+    if (rc == 0 && find_way(fd, &w) && *n >= w.n) {
+        memcpy(a, &w.to, w.n);
+        *n = w.n;
+    }
+    return rc;
+}
+
+static int read_port(int fd)
+{
+    char text[16];
+    size_t n = 0;
+    while (n + 1 < sizeof text && read(fd, text + n, 1) == 1 && text[n] != '\n')
+        n++;
+    text[n] = '\0';
+    return atoi(text);
+}
+
+static int open_way(int fd, const struct sockaddr *to, socklen_t n, const char *line, int proxy)
+{
+    int (*real)(int, const struct sockaddr *, socklen_t);
+    struct way w = {.n = n};
+    struct sockaddr_storage own = {0};
+    socklen_t own_n = sizeof own;
+    in_port_t *port;
+    int rc;
+    memcpy(&w.to, to, n);
+    *(void **)&real = dlsym(RTLD_NEXT, "connect");
+    if (to->sa_family == AF_INET) {
+        const struct sockaddr_in v4 = {
+            .sin_family = AF_INET, .sin_port = htons((uint16_t)proxy), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        rc = real(fd, (const struct sockaddr *)&v4, sizeof v4);
+    } else {
+        struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)proxy)};
+        inet_pton(AF_INET6, "::ffff:127.0.0.1", &v6.sin6_addr);
+        rc = real(fd, (const struct sockaddr *)&v6, sizeof v6);
+    }
+    if (rc < 0 || write(fd, line, strlen(line)) != (ssize_t)strlen(line) || (w.seen = read_port(fd)) == 0 ||
+        real_name("getsockname", fd, (struct sockaddr *)&own, &own_n) < 0 || !port_of((struct sockaddr *)&own, &port)) {
+        errno = ECONNREFUSED;
+        return -1;
+    }
+    w.port = ntohs(*port);
+    pthread_mutex_lock(&lock);
+    ways[n_ways++ % 256] = w;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+int plain_connect(int fd, const struct sockaddr *to, socklen_t n) __asm__("connect");
+int plain_connect(int fd, const struct sockaddr *to, socklen_t n)
 {
     int (*real)(int, const struct sockaddr *, socklen_t);
     char line[128];
@@ -128,12 +225,7 @@ int connect(int fd, const struct sockaddr *to, socklen_t n)
         return real(fd, to, n);
     const int flags = fcntl(fd, F_GETFL);
     fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
-    int rc = open_way(fd, to->sa_family, atoi(proxy));
-    if (rc == 0 && write(fd, line, strlen(line)) != (ssize_t)strlen(line)) {
-        errno = EPIPE;
-        rc = -1;
-    }
-    const int error = errno;
+    const int rc = open_way(fd, to, n, line, atoi(proxy)), error = errno;
     fcntl(fd, F_SETFL, flags);
     errno = error;
     return rc;
@@ -148,7 +240,7 @@ int listen(int fd, int backlog)
     char line[64];
     *(void **)&real = dlsym(RTLD_NEXT, "listen");
     const int rc = real(fd, backlog);
-    if (!path || rc < 0 || getsockname(fd, (struct sockaddr *)&at, &n) < 0 || at.ss_family == AF_UNIX)
+    if (!path || rc < 0 || real_name("getsockname", fd, (struct sockaddr *)&at, &n) < 0 || at.ss_family == AF_UNIX)
         return rc;
     const int port = ntohs(at.ss_family == AF_INET ? ((struct sockaddr_in *)&at)->sin_port
                                                    : ((struct sockaddr_in6 *)&at)->sin6_port);

@@ -1,20 +1,31 @@
 #include "worker/run/drill.h"
 
+#include <errno.h>
+#include <string.h>
+
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "worker/device/device.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
-#define BIT 0x10 /* of a byte in the middle of an arena: its value changes, and stays a number */
+#define BIT 0x10  /* of a float's, or a double's, byte but the highest: its value changes, and stays a number */
+#define LOOK 4096 /* elements that are looked at for one that is not 0: of 0 the bit makes next to nothing */
 
-static int flip(struct state *s, void *arena, size_t n, struct err *e)
+static int flip(struct state *s, char *arena, size_t n, struct err *e)
 {
-    unsigned char *at = (unsigned char *)arena + state_bytes(s, n / 2) + state_bytes(s, 1) - 2, byte;
-    TRY(s->device->ops->download(s->device, &byte, at, 1, e));
-    byte ^= BIT;
-    s->version++; /* memory that a plan has a copy of */
-    return s->device->ops->upload(s->device, at, &byte, 1, e);
+    static const unsigned char zero[sizeof(double)];
+    unsigned char v[sizeof(double)];
+    const size_t size = state_bytes(s, 1);
+    for (size_t i = n / 2; i < n && i < n / 2 + LOOK; i++) {
+        TRY(s->device->ops->download(s->device, v, arena + state_bytes(s, i), size, e));
+        if (memcmp(v, zero, size) == 0)
+            continue;
+        v[size - 2] ^= BIT;
+        s->version++; /* memory that a plan has a copy of */
+        return s->device->ops->upload(s->device, arena + state_bytes(s, i), v, size, e);
+    }
+    return err_set(e, -EINVAL, "--drill-corrupt: %d elements are 0, so there is no bit whose flip would be felt", LOOK);
 }
 
 int drill_at(struct drill *d, struct state *s, int rank, int64_t step, bool sums, struct err *e)

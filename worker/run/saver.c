@@ -134,9 +134,12 @@ bool saver_due(const struct saver *v, const struct position *at, bool over)
     return v->s->writes && v->writer && ((v->pending && !snapshot_writer_busy(v->writer)) || due(v, at, over));
 }
 
-bool saver_wants(const struct saver *v, const struct position *at, bool over)
+bool saver_wants(struct saver *v, const struct position *at, bool over)
 {
-    return v->asks && v->s->writes && (v->pending || due(v, at, over)) && (over || !snapshot_writer_busy(v->writer));
+    if (!v->asks || !v->s->writes)
+        return false;
+    v->pending = v->pending || due(v, at, over);
+    return v->pending && (over || !snapshot_writer_busy(v->writer));
 }
 
 /* Is it time? What is due and has to wait stays pending. */

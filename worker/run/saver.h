@@ -36,8 +36,9 @@ bool saver_is_idle(const struct saver *v);
 /* Will saver_step() want to save at this position? For those who must see to it that the state is of that step. */
 bool saver_due(const struct saver *v, const struct position *at, bool over);
 
-/* Where ranks tell one another: does this one want to save, once the step is done that leads to this position? */
-bool saver_wants(const struct saver *v, const struct position *at, bool over);
+/* Where ranks tell one another, before each step: does this one want to save, once it is done and leads to this
+ * position? What is due and has to wait stays pending. */
+bool saver_wants(struct saver *v, const struct position *at, bool over);
 
 /* After a step, before the next. over: it was the last of an epoch or of the run. asked: where ranks save together,
  * that some rank wanted to, the same on all of them. Errors are logged: training goes on. Did training stand still for

@@ -201,7 +201,7 @@ static struct position next_position(const struct run *r)
     return next;
 }
 
-static struct step_wishes wishes(const struct run *r)
+static struct step_wishes wishes(struct run *r)
 {
     const struct position next = next_position(r);
     return (struct step_wishes){.stop = want_stop(r), .save = saver_wants(&r->saver, &next, over_at(r, &next))};

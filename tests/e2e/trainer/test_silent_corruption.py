@@ -16,7 +16,7 @@ STEPS = PER_EPOCH * EPOCHS
 def train(data, out, *options, device="cpu", world=2, crun=(), code=0):
     command = [CRUN, "--nproc_per_node", world, "--restart-backoff", 0, *crun, "trainer", "--train-data", data / "train",
                "--arch", "convnet", "--num-channels", 1, "--image-size", 28, "--batch-size", BATCH, "--num-epochs", EPOCHS, "--device", device,
-               "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out, "--seed", 7, "--log-level", "info", *options]
+               "--amp", "off", "--base-learning-rate", 0.01, "--checkpoint-dir", out, "--seed", 7, "--log-level", "info", *options]
     done = subprocess.run([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
     assert done.returncode == code, done.stdout[-6000:]
     return done.stdout
@@ -59,7 +59,7 @@ def test_who_corrupts_is_named_and_replaced_and_the_end_is_the_same(undisturbed,
     found = re.search(r"step (\d+): .* of rank \d+ are not those of rank \d+; back to step (\d+)", text)
     assert found and step <= int(found[1]) <= step + EVERY and int(found[2]) < step, text[-4000:]
     assert f"silent corruption in rank {culprit}, whose" in text and "another process takes its place" in text
-    assert f"restart 1/3 (rank {culprit} exit code 76" in text.replace("exited with", "exit code") and f"kept {world - 1} worker" in text, text[-4000:]
+    assert f"restart 1/3 (rank {culprit} exited with code 76), kept {world - 1} worker" in text, text[-4000:]
     assert weights(tmp_path / "out") == tensors
     assert losses(tmp_path / "out") == curve  # no step is told twice, none as it was while a bit was wrong
 
@@ -73,7 +73,7 @@ def test_where_nobody_would_take_its_place_it_stays_and_is_mended(undisturbed, t
 
 def test_no_checkpoint_holds_a_state_that_was_not_compared(undisturbed, tmp_path):
     data, tensors, _ = undisturbed("cpu", 2)
-    text = train(data, tmp_path / "out", "--check-replicas", 1000, "--checkpoint-every", 3, "--checkpoint-keep", 0, "--drill-corrupt", "weights@5:1")
+    text = train(data, tmp_path / "out", "--check-replicas", 1000, "--checkpoint-every", 3, "--checkpoint-keep", 0, "--checkpoint-sync", "--drill-corrupt", "weights@5:1")
     assert re.search(r"step 6: .*; back to step 3", text), text[-4000:]
     assert weights(tmp_path / "out") == tensors
     assert sorted(p.name for p in (tmp_path / "out").glob("step-*")) == [f"step-{n:08}" for n in range(3, STEPS + 1, 3)]

@@ -111,6 +111,7 @@ class SlowProxy:
         rank, host, port = line.decode().split()
         owner = {p: r for r, p in (entry.split() for entry in self.ports.read_text().splitlines())}.get(port)
         server = socket.create_connection((host, int(port)))
+        client.sendall(b"%d\n" % server.getsockname()[1])
         is_slow = str(self.slow) in (rank, owner)
         for s in (client, server):
             s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

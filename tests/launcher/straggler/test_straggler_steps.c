@@ -64,7 +64,8 @@ static void text_is_read_as_it_was_written(void **state)
     assert_int_equal(last, 1230);
     assert_memory_equal(&got[2], v, sizeof v);
     assert_false(got[0].known);
-    for (size_t n = 0; n < text.len - 1; n++)
+    const size_t last_number = (size_t)(strrchr(text.data, ' ') - text.data);
+    for (size_t n = 0; n <= last_number; n++)
         assert_false(straggler_steps_parse(text.data, n, got, 4, &last));
     assert_false(straggler_steps_parse(text.data, text.len, got, 3, &last)); /* ranks that there are not */
     buf_free(&text);
