@@ -85,11 +85,12 @@ enum crun_figure {
 #undef X
 };
 
-/* Some stores, no system call; what is no finite number is left out. Same thread as crun_progress(). */
+/* Some stores, no system call; what is no finite number, and a wait that is no time, is left out. Same thread as
+ * crun_progress(). */
 void crun_figure(enum crun_figure which, double value);
 
-/* What a step is made of, for the launcher, which looks for the rank that the others wait for (docs/guide/launching.md,
- * "Stragglers"). */
+/* What a step is made of, for the launcher, which looks for the rank that the others wait for (docs/guide/stragglers.md).
+ */
 #define CRUN_PARTS(X)                                                                                                  \
     X(CRUN_PART_DATA, 0, "data") /* this rank waits for its next batch */                                              \
     X(CRUN_PART_FORWARD, 1, "forward")                                                                                 \
@@ -145,12 +146,12 @@ int crun_wake_fd(void);
 
 /* Wait until this process is to let go of its round: 0. After a call to another rank has failed: if the peer is dead,
  * crun says so within a moment. -ETIMEDOUT; -ECANCELED: it is to end instead, crun_stop_reason() says why; -ENOTSUP as
- * crun_stay(). Any thread, any number of them. */
+ * crun_stay(); -EINVAL: not a time of up to 30 days. Any thread, any number of them. */
 int crun_wait_hold(double timeout_s);
 
 /* It has let go of the round: say so, and wait for the next one. 0: *ret is of that; steps count from here as those
  * of a process that has just begun (CRUN_PHASE_STARTING). -ETIMEDOUT: still held; -ECANCELED: it is to end; -EAGAIN:
- * it is not held; -ENOTSUP as crun_stay(). No other thread uses the store, or calls crun_progress(), meanwhile. */
+ * it is not held; -ENOTSUP as crun_stay(); -EINVAL: not a time of up to 30 days. No other thread uses the store, or calls crun_progress(), meanwhile. */
 int crun_next_round(struct crun_info *ret, double timeout_s);
 
 /* Leave a failure record (TORCHELASTIC_ERROR_FILE and the page) that the launcher puts into its report. Call before

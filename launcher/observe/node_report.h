@@ -28,7 +28,7 @@ struct node_report {
 
 struct node_report_view {
     uint64_t round;
-    int rank_base, workers, nodes;
+    int rank_base, workers;
     bool leads;                                            /* group rank 0 */
     struct crun_page *(*page)(const void *arg, int local); /* NULL: none */
     const void *arg;

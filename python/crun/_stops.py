@@ -8,6 +8,7 @@
 - FAILURE and ABORT: the process ends at once, as by the signal.
 - A SIGTERM without a reason is somebody's kill: what was there before on_preemption() gets it. One with a reason is never
   theirs: Lightning's handler, for one, calls a collective from wherever it was interrupted.
+- HOLD comes without a signal, and is inprocess()'s matter: here it is no reason.
 """
 from __future__ import annotations
 
@@ -28,6 +29,11 @@ _callbacks: List[Callback] = []
 _watched = False
 
 
+def _reason() -> StopReason:
+    reason = stop_reason()
+    return StopReason.NONE if reason == StopReason.HOLD else reason
+
+
 class _Handler:
     """Of SIGTERM: one with a reason is for _watch(), one without for who was there before."""
 
@@ -35,7 +41,7 @@ class _Handler:
         self.before = before
 
     def __call__(self, signo: int, frame: Any) -> None:
-        if stop_reason() != StopReason.NONE:
+        if _reason() != StopReason.NONE:
             return
         if callable(self.before):
             self.before(signo, frame)
@@ -52,7 +58,7 @@ def on_preemption(callback: Optional[Callback] = None) -> bool:
     -> whether crun is there; if not, nothing is changed. Main thread only (ValueError)."""
     if _lib.library() is None or "CRUN_PAGE_FD" not in os.environ:
         return False
-    if callback is not None:
+    if callback is not None and callback not in _callbacks:  # a function of inprocess() asks in each round
         _callbacks.append(callback)
     before = signal.getsignal(signal.SIGTERM)
     if not isinstance(before, _Handler):
@@ -77,16 +83,16 @@ def _start_watching() -> None:
 def _watch(fd: int) -> None:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    reason = stop_reason()
+    reason = _reason()
     while reason == StopReason.NONE:
         if poll.poll(LOOK_S * 1000):
             os.read(fd, 4096)
-        reason = stop_reason()
+        reason = _reason()
     if reason in (StopReason.FAILURE, StopReason.ABORT):
         os._exit(128 + signal.SIGTERM)
     for callback in list(_callbacks):
         callback(reason)
-    while stop_reason() not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
+    while _reason() not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
         if poll.poll(LOOK_S * 1000):
             os.read(fd, 4096)
     os._exit(128 + signal.SIGTERM)

@@ -238,7 +238,7 @@ class Place:
         return None
 
     def allowed(self):
-        """Exit codes that docs/guide/launching.md has for what this crun has felt; for what befalls the job: always."""
+        """Exit codes that docs/reference/exit-codes.md has for what this crun has felt; for what befalls the job: always."""
         felt = [what.rsplit(" at ", 1)[0] for what in self.felt]
         codes = {69, 75}  # nobody could reach the home for long; too few nodes were left
         codes |= {137} if "kill agent" in felt else set()

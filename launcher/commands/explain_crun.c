@@ -4,7 +4,7 @@
 
 #include "common/job/exitcode.h"
 
-const struct explain_message explain_messages[] = {
+const struct explain_message explain_crun[] = {
     /* --- the program */
     {"program '*' cannot be executed: it, or the interpreter it names, is not found",
      "the file is there, but not what its first line names, or its loader",
@@ -37,7 +37,7 @@ const struct explain_message explain_messages[] = {
      "Kubernetes: singleProcessOOMKill: true for the kubelet; or a limit that is not reached"},
     {"*error record is empty*", "the worker opened its error record and could not write it", "look for a full TMPDIR"},
     {"*error record cannot be read*", "what the worker left is no JSON in torch's format",
-     "see docs/guide/launching.md"},
+     "docs/guide/failures.md has the format"},
     {"no folder for the workers' error records*", "TMPDIR is missing, full or read-only: workers leave no records",
      "TMPDIR=/a/folder/to/write, or --log-dir"},
     {"OMP_NUM_THREADS is not set*", "so that workers do not compete for the cores, each is told its share",
@@ -94,6 +94,66 @@ const struct explain_message explain_messages[] = {
     {"*names no host*", "the file of hosts is empty", "a line for each: HOST slots=N"},
     {"*only * host* named*", "--nnodes asks for more nodes than there are hosts", "name more, or lower --nnodes"},
     {"*built without *", "this crun lacks a library that the option needs", "build it with that library"},
+    /* --- several hosts */
+    {"host * cannot be reached", "ssh to this host failed; what ssh wrote is above",
+     "ssh HOST true must work without a password"},
+    {"has no crun at", "crun is not installed there, or elsewhere", "install it there, or --remote-crun PATH"},
+    {"crun did not begin there\nbefore it joined the job\nis lost:\nnothing was heard of the end of its workers",
+     "the crun on another host ended, or its connection did", "read its lines above; crun doctor -H HOST"},
+    {"what crun was told\nthe crun that started this one\nis what crun -H starts\nthe order for host",
+     "crun -H and the crun on the other host do not understand each other", "the same version on all hosts"},
+    {"the hosts of a job are its own", "crun doctor takes the hosts of a job from the job",
+     "leave -H and --hostfile out"},
+    /* --- while it runs */
+    {"joining: ", "the job waits for nodes; the line says how many are there, who is missing, and when it gives up",
+     "start the missing nodes; --rdzv-conf join_timeout=30m"},
+    {"the workers here stop as well\nthe workers here were ended",
+     "another node failed or left, so this one stops, too",
+     "read what that node said; the report of group rank 0 has the cause"},
+    {"did not let go of the broken round", "held workers did not reach the end of their step in time",
+     "--hold-timeout"},
+    {"main thread:\nwhat all threads of\nwhat the threads of\nthe stacks of all threads\nprints more than * bytes\n"
+     "did not end within * ms",
+     "a worker hung; its call stacks were saved, or could not be", "read hang-rank-N.txt; install py-spy or elfutils"},
+    {"the job ended with exit code", "the job is over; another node has its report",
+     "look at the node of group rank 0"},
+    {"how rank * ended is not known", "the kernel did not report how a worker ended", "look at what it wrote last"},
+    {"leaves no page to share\na spare needs a page", "a limit on file sizes keeps workers from reporting to crun",
+     "ulimit -f unlimited"},
+    {"warm spare", "a spare process ended before it was needed, or could not be started",
+     "does the program know spares? else leave --warm-spares out"},
+    {"the failure report is not written after", "the disk of the report hangs",
+     "look at it; the report is on the console"},
+    {"health and metrics on\nthe workers' output goes to", "where to look", "nothing"},
+    {"(--cgroup on)\nno cgroup for the job", "crun cannot make a cgroup here",
+     "leave --cgroup on out: nothing else changes"},
+    {"there is one in this folder", "programs of the current folder need a path", "./NAME"},
+    /* --- what crun needs */
+    {"hwloc *", "the library that reads the machine's topology failed", "leave --numa-binding out; lstopo shows more"},
+    {"the NVIDIA driver does not answer", "the driver hangs or is broken", "nvidia-smi; a number for --nproc-per-node"},
+    {"--http-port *: another process", "the port is taken", "--http-port 0 takes a free one"},
+    {"cannot write the event log\nit is a FIFO that nobody reads", "a log cannot be opened",
+     "another path; a reader for a FIFO"},
+    {"--iface '*'", "this host has no such interface with an address", "one of those that are named"},
+    {"bootstrap store", "no port could be opened for the store of the workers", "ulimit -n; is --master-port free?"},
+    /* --- talking to the rendezvous */
+    {"no longer knows job", "the rendezvous was restarted and forgot the job",
+     "start the job again; --state-dir keeps jobs"},
+    {"do not trust each other\ndoes not prove who it is\nno place for a secret that",
+     "the nodes have different secrets, or none", "the same token file on all: docs/guide/tokens-and-tls.md"},
+    {"settings differ from those of job", "this node was started with other settings than the first one",
+     "the same --nnodes, --max-restarts and --rdzv-conf on all nodes"},
+    {"does not admit this node\nrefused this node", "the rendezvous refused it; the message says why",
+     "correct what it names"},
+    {"but is no rendezvous\nas a rendezvous does\nmakes no sense\nspeaks before it is asked\nwhat nobody asked\n"
+     "addresses are malformed\nthe answer to RDZV.STATUS",
+     "something else listens at that address, or another version",
+     "is the port that of a rendezvous? not its HTTP port"},
+    {"does not answer\nit answers nothing\ncannot send", "the rendezvous is there but does not answer",
+     "is it stopped, or its disk? crun dials again"},
+    {"dialling whoever has it", "another crun hosts at this address", "nothing"},
+    {"has no list of jobs: name the RUN", "only a rendezvousd has a list of jobs",
+     "crun status --rdzv-endpoint WHERE RUN"},
     /* --- secrets */
     {"*may be used by others (mode *", "a secret that others can read is none",
      "chmod 600 FILE; a Secret of Kubernetes: defaultMode 0440 and fsGroup"},
@@ -145,17 +205,6 @@ const struct explain_message explain_messages[] = {
      "look at what the other nodes said; start it again if any of them did not end well"},
     {"stopped in good order*", "everything is saved that the workers save", "start it again to go on"},
     {"stopped by *", "a signal ended the job, and not every worker said that it had saved", "start it again"},
-    /* --- everything else that is refused */
-    {"*expected *", "a value has not the form, or not the range, that the sentence names after 'expected'",
-     "write it so; crun --help NAME and docs/reference/options.md have every option, crun --print-config says where a value "
-     "comes from"},
-    {"*option *", "the command line is not understood before PROGRAM",
-     "crun --help; PROGRAM's own options stand after it"},
-    {"*is not one of *", "a value is none of those that there are", "one of those that the sentence names"},
-    {"*is none of *", "a value is none of those that there are", "one of those that the sentence names"},
-    {"*is neither *", "the value is no yes or no", "on or off"},
-    {"*is not a *number*", "the value is no number", "digits; a time may have a unit: 30, 10m"},
-    {"*: '*': *", "the value of this option is not understood", "the sentence says what is wrong with it; crun --help"},
     {NULL, NULL, NULL},
 };
 
