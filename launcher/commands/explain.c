@@ -15,8 +15,8 @@ static const struct arg_spec specs[] = {ARG_END};
 
 const struct arg_program explain_program = {
     .name = "crun explain",
-    .usage = "CODE|TEXT... | --messages-markdown",
-    .summary = "Says what an exit code or a message of crun means, and what to do about it.",
+    .usage = "CODE|TEXT... | --messages-markdown codes|TABLE",
+    .summary = "Explains an exit code or a message of crun, rendezvousd or trainer, and what to do about it.",
     .specs = specs,
     .operands = ARG_OPERANDS,
 };
@@ -56,51 +56,139 @@ static int explain_code(int code)
     return EXIT_OK;
 }
 
+static const struct {
+    const char *name, *title;
+    const struct explain_message *rows;
+} tables[] = {
+    {"crun", "crun", explain_crun},
+    {"rendezvousd", "rendezvousd and stores", explain_rendezvousd},
+    {"trainer", "trainer", explain_trainer},
+    {"general", "all programs", explain_general},
+};
+#define TABLES (sizeof tables / sizeof *tables)
+
+/* The next of the patterns at *p, or false. *p is moved behind it. */
+static bool next_pattern(const char **p, char *pattern, size_t size)
+{
+    if (!**p)
+        return false;
+    const size_t n = strcspn(*p, "\n");
+    snprintf(pattern, size, "%.*s", (int)n, *p);
+    *p += n + ((*p)[n] == '\n');
+    return true;
+}
+
+static bool matches(const struct explain_message *m, const char *text)
+{
+    char pattern[256], anywhere[260];
+    for (const char *p = m->patterns; next_pattern(&p, pattern, sizeof pattern);) {
+        snprintf(anywhere, sizeof anywhere, "*%s*", pattern);
+        if (fnmatch(anywhere, text, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int explain_text(const char *text)
 {
-    char pattern[512];
-    for (const struct explain_message *m = explain_messages; m->pattern; m++) {
-        snprintf(pattern, sizeof pattern, "*%s*", m->pattern);
-        if (fnmatch(pattern, text, 0) == 0) {
-            printf("%s\nremedy: %s\n", m->means, m->remedy);
-            return EXIT_OK;
-        }
-    }
-    printf("crun explain: nothing is known of '%s': expected an exit code from 0 to 255 or a message of crun\n", text);
+    for (size_t i = 0; i < TABLES; i++)
+        for (const struct explain_message *m = tables[i].rows; m->patterns; m++)
+            if (matches(m, text)) {
+                printf("%s\nremedy: %s\n", m->means, m->remedy);
+                return EXIT_OK;
+            }
+    printf("crun explain: '%s' is not known: expected an exit code from 0 to 255 or a message of crun, rendezvousd or "
+           "trainer\n",
+           text);
     return EXIT_FAIL;
 }
 
-/* '|' ends a cell. */
-static void print_cell(const char *text)
+/* A word, in the next line where it does not fit before column 120; returns the column behind it. */
+static int print_word(const char *word, size_t n, int column)
 {
-    for (; *text; text++) {
-        if (*text == '|')
-            putchar('\\');
-        putchar(*text == '\n' ? ' ' : *text);
-    }
+    const bool next = column + 1 + (int)n > 118;
+    printf(next ? "\n  %.*s" : " %.*s", (int)n, word);
+    return next ? 2 + (int)n : column + 1 + (int)n;
 }
 
-static int print_markdown(void)
+static int print_words(const char *text, int column)
+{
+    while (*text) {
+        const size_t n = strcspn(text, " ");
+        column = print_word(text, n, column);
+        text += n + (text[n] == ' ');
+    }
+    return column;
+}
+
+/* One item: patterns, what they mean, and the remedy. */
+static void print_row(const struct explain_message *m)
+{
+    char pattern[256], word[260];
+    int column = 1;
+    putchar('-');
+    for (const char *p = m->patterns; next_pattern(&p, pattern, sizeof pattern);) {
+        snprintf(word, sizeof word, "`%s`%s", pattern, *p ? "," : ":");
+        column = print_word(word, strlen(word), column);
+    }
+    column = print_words(m->means, column);
+    fputs(".", stdout);
+    column = print_words("*Remedy:*", column + 1);
+    print_words(m->remedy, column);
+    puts(".");
+}
+
+static void print_code(const struct explain_code *c)
+{
+    printf("- **%d**:", c->code);
+    int column = print_words(meaning_of(c->code), 10);
+    fputs(".", stdout);
+    column = print_words("*Remedy:*", column + 1);
+    print_words(c->remedy, column);
+    puts(".");
+}
+
+static void print_codes(void)
 {
     puts("# Messages and exit codes\n\n"
-         "Made by `crun explain --messages-markdown`; `crun explain CODE` and `crun explain 'TEXT OF THE MESSAGE'` say "
-         "the same. `*` stands for anything.\n\n"
-         "| exit code | means | remedy |\n|---|---|---|");
+         "Written by `./dev docs` from the tables of `crun explain`. `crun explain CODE` and\n"
+         "`crun explain 'TEXT OF THE MESSAGE'` print the same. The messages are on pages of their own:\n");
+    for (size_t i = 0; i < TABLES; i++)
+        printf("- [%s](messages-%s.md)\n", tables[i].title, tables[i].name);
+    puts("\n## Exit codes\n");
     for (const struct explain_code *c = explain_codes; c->code >= 0; c++)
-        printf("| %d | %s | %s |\n", c->code, meaning_of(c->code), c->remedy);
-    puts("| 128 + N | a worker died of signal N, or crun was stopped by it | the failure report says which |\n"
-         "| any other | a worker's own code, that of the first one that failed | read what the worker says |\n\n"
-         "| message | means | remedy |\n|---|---|---|");
-    for (const struct explain_message *m = explain_messages; m->pattern; m++) {
-        fputs("| `", stdout);
-        print_cell(m->pattern);
-        fputs("` | ", stdout);
-        print_cell(m->means);
-        fputs(" | ", stdout);
-        print_cell(m->remedy);
-        puts(" |");
+        print_code(c);
+    puts(
+        "- **128 + N**: a worker died of signal N, or crun was stopped by it. *Remedy:* the failure report says which.\n"
+        "- **any other**: a worker's own code, that of the first one that failed. *Remedy:* read what the worker says.\n"
+        "\n[exit-codes.md](exit-codes.md) says which ending gives which code.");
+}
+
+static void print_table(size_t i)
+{
+    printf(
+        "# Messages: %s\n\nWritten by `./dev docs` from the tables of `crun explain`. A text in `code` may stand anywhere "
+        "in a\nmessage; `*` stands for anything. The first row that matches counts.\n\n",
+        tables[i].title);
+    for (const struct explain_message *m = tables[i].rows; m->patterns; m++)
+        print_row(m);
+}
+
+/* which: codes, or the name of a table. */
+static int print_markdown(const char *which)
+{
+    if (strcmp(which, "codes") == 0) {
+        print_codes();
+        return EXIT_OK;
     }
-    return EXIT_OK;
+    for (size_t i = 0; i < TABLES; i++)
+        if (strcmp(which, tables[i].name) == 0) {
+            print_table(i);
+            return EXIT_OK;
+        }
+    fprintf(stderr, "crun explain: --messages-markdown '%s': expected codes, crun, rendezvousd, trainer or general\n",
+            which);
+    return EXIT_USAGE_ERROR;
 }
 
 int explain_main(int argc, char **argv)
@@ -109,8 +197,8 @@ int explain_main(int argc, char **argv)
     struct err e;
     char text[4096] = "";
     int64_t code;
-    if (argc == 2 && strcmp(argv[1], "--messages-markdown") == 0)
-        return print_markdown();
+    if (argc == 3 && strcmp(argv[1], "--messages-markdown") == 0)
+        return print_markdown(argv[2]);
     const bool is_message = argc > 1 && strncmp(argv[1], "--", 2) == 0 && strchr(argv[1], ' '); /* of an option */
     char none;
     if (!is_message && args_parse(&explain_program, argc, argv, &none, &args, &e) < 0) {

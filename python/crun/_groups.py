@@ -27,6 +27,10 @@ class RoundOver(Exception):
     """crun wants this process to let go of its round: another rank is gone. For inprocess() to catch."""
 
 
+class StateLost(RuntimeError):
+    """There is nothing that another round could go on from: this process is to end, whatever crun wants."""
+
+
 def sockets() -> Dict[int, str]:
     """{descriptor: "socket:[inode]"} of this process."""
     found = {}

@@ -74,7 +74,7 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> "tuple[bool, 
         value = function(*args, **kwargs)
         return not _rounds.is_held(), value
     except Exception as e:
-        if _rounds.wait_hold(VERDICT_S) != 0:
+        if isinstance(e, _groups.StateLost) or _rounds.wait_hold(VERDICT_S) != 0:
             record_error(e)
             raise
         _forget(e, set())

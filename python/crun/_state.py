@@ -21,7 +21,7 @@ import types
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
 from . import _lib, _rounds
-from ._groups import RoundOver
+from ._groups import RoundOver, StateLost
 from ._store import store
 
 NOTHING, LOST = -1, -2  # instead of a step
@@ -86,29 +86,38 @@ _agreed: Tuple[int, List[int]] = (-1, [])  # round, and where each rank was when
 _restored = -1  # round
 
 
-def _spoil(*args: Any, **kwargs: Any) -> None:
+def _spoil() -> None:
     if _last is not None:
         _last.spoilt = bool(_last.borrowed)
 
 
-def _watch_steps(optimizer: Any) -> None:
-    """_spoil() before each of its steps. Schedulers wrap optimizer.step as well, and want a method to do so."""
+def watch_steps(optimizer: Any) -> None:
+    """_spoil() in each of its steps, before parameters change: after the closure, where it is given one, as Lightning does.
+    Schedulers wrap optimizer.step as well, and want a method to do so."""
     step = optimizer.step
     if getattr(step, "crun_watches", False):
         return
 
     @functools.wraps(step)
-    def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _spoil()
-        return step(*args, **kwargs)
+    def watched(self: Any, closure: Any = None, **kwargs: Any) -> Any:
+        if closure is None:
+            _spoil()
+            return step(**kwargs)
+
+        def spoiling() -> Any:
+            loss = closure()
+            _spoil()
+            return loss
+        return step(closure=spoiling, **kwargs)
     watched.crun_watches = True  # type: ignore[attr-defined]
     optimizer.step = types.MethodType(watched, optimizer)
 
 
 def _lendable(parts: Iterable[Any]) -> Set[int]:
-    """Addresses of the tensors that only an optimizer changes."""
+    """Addresses of the tensors that only an optimizer changes. A part may name modules and optimizers that it is made of."""
     torch, found = _torch(), set()
     for part in parts if torch is not None else ():
+        found |= _lendable(part.crun_lends()) if hasattr(part, "crun_lends") else set()
         if isinstance(part, torch.nn.Module):
             found |= {p.data_ptr() for p in part.parameters()}
         elif isinstance(part, torch.optim.Optimizer):
@@ -239,7 +248,7 @@ class State:
         torch = _torch()
         for part in parts:
             if torch is not None and isinstance(part, torch.optim.Optimizer):
-                _watch_steps(part)
+                watch_steps(part)
 
     def commit(self, step: int) -> None:
         """The parts are as step `step` has left them: call it right after optimizer.step(), before anything that may fail. The
@@ -287,7 +296,7 @@ class State:
             return begin() if callable(begin) else begin
         all_ = _agree()
         if max(all_) < 0 and LOST in all_:
-            raise RuntimeError("crun.State: no rank has its state any more: each had begun a step that was not committed")
+            raise StateLost("crun.State: no rank has its state any more: each had begun a step that was not committed")
         if max(all_) >= 0:
             commit = _hand_over(_last, all_)
             for part, state in zip(self.parts, commit.dicts()):
