@@ -28,8 +28,7 @@ enum crun_stop_reason {
 #undef X
 };
 
-/* What a worker is doing, for --hang-timeout. Each has a time of its own that it may take (docs/guide/launching.md,
- * "Hangs"). */
+/* What a worker is doing, for --hang-timeout. Each has a time of its own that it may take (docs/guide/hangs.md). */
 #define CRUN_PHASES(X)                                                                                                 \
     X(CRUN_PHASE_STEP, 0, "step")             /* at work: crun_progress() is called after each step */                 \
     X(CRUN_PHASE_CHECKPOINT, 1, "checkpoint") /* writes or reads one, or waits for the rank that does */               \
