@@ -3,7 +3,7 @@ import subprocess
 import sys
 
 TRAINER = ["train", "caffe2", "imagenet", "mnist", "make-data", "make-db", "predict", "plan", "plot", "comm-bench", "comm-test", "gpu-info", "gpu-doctor", "demo"]
-PROGRAMS = [("crun", ["launcher/crun"]), ("crun status", ["launcher/crun", "status"]), ("crun doctor", ["launcher/crun", "doctor"]),
+PROGRAMS = [("crun", ["launcher/crun"]), ("crun status", ["launcher/crun", "status"]), ("crun doctor", ["launcher/crun", "doctor"]), ("crun chaos", ["launcher/crun", "chaos"]),
             *[(f"trainer {c}".removesuffix(" train"), ["worker/trainer", c]) for c in TRAINER], ("rendezvousd", ["rendezvousd/rendezvousd"])]
 
 
