@@ -80,14 +80,15 @@ static int check(const struct chaos_plan *p, const struct chaos_targets *t, cons
             if (candidates(t, a, nodes) == 0)
                 return err_set(e, ERR_USAGE, "%s line %d: no TARGET there has what '%s%s%s' needs (%s)", name,
                                p->lines[i].number, chaos_deed_word(a->deed), a->word[0] ? " " : "", a->word,
-                               a->deed == CHAOS_CUT                               ? "link="
+                               a->deed == CHAOS_CUT                                ? "link="
                                : a->deed == CHAOS_FILL || a->deed == CHAOS_CORRUPT ? "folder="
                                : a->deed == CHAOS_CLOCK                            ? "clock="
                                : a->role == CHAOS_OTHER                            ? "that word="
                                                                                    : "a crun's pid");
         }
     return p->every_ms > 0 && p->for_ms / p->every_ms > CHAOS_FAULTS_MAX / 4
-               ? err_set(e, ERR_USAGE, "%s: expected %d faults at most: 'every' is too short", name, CHAOS_FAULTS_MAX / 4)
+               ? err_set(e, ERR_USAGE, "%s: expected %d faults at most: 'every' is too short", name,
+                         CHAOS_FAULTS_MAX / 4)
                : 0;
 }
 
@@ -108,7 +109,7 @@ static int by_time(const void *a, const void *b)
 {
     const struct chaos_fault *x = a, *y = b;
     return x->at_ms != y->at_ms ? (x->at_ms > y->at_ms) - (x->at_ms < y->at_ms)
-                                  : (x->drawn > y->drawn) - (x->drawn < y->drawn);
+                                : (x->drawn > y->drawn) - (x->drawn < y->drawn);
 }
 
 static int draw_all(struct chaos_sequence *s, const struct chaos_plan *p, uint64_t seed, const struct chaos_targets *t,

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,10 @@
 #define ENVIRON_MAX (1 << 20)
 #define PATH_BYTES 4096
 
-static const char *const beside[] = {
-    [CHAOS_DEPUTY] = "crun-deputy", [CHAOS_OUTPUT] = "crun-output", [CHAOS_HOME] = "crun-home", [CHAOS_GAUGES] = "crun-gauges"};
+static const char *const beside[] = {[CHAOS_DEPUTY] = "crun-deputy",
+                                     [CHAOS_OUTPUT] = "crun-output",
+                                     [CHAOS_HOME] = "crun-home",
+                                     [CHAOS_GAUGES] = "crun-gauges"};
 
 /* --- what a worker is */
 
@@ -89,18 +92,22 @@ static bool rank_of(pid_t pid, int *ret)
 
 /* --- a node */
 
-static int check_crun(pid_t pid, const char *what, struct err *e)
+/* *ret: whether it runs this very program; false: it is dead, and nobody's. */
+static int check_crun(pid_t pid, const char *what, bool *ret, struct err *e)
 {
     char path[64], program[PATH_BYTES];
     struct stat theirs, ours;
+    *ret = false;
     snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
     if (stat(path, &theirs) < 0)
-        return errno == ENOENT ? 0 : err_errno(e, errno, "%s (pid %d)", what, (int)pid);
-    if (stat("/proc/self/exe", &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino)
+        return errno == ENOENT || errno == ESRCH ? 0 : err_errno(e, errno, "%s (pid %d)", what, (int)pid);
+    *ret = stat("/proc/self/exe", &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+    if (*ret)
         return 0;
     const ssize_t n = readlink(path, program, sizeof program - 1);
     program[n < 0 ? 0 : n] = '\0';
-    return err_set(e, -EPERM, "%s: process %d runs %s: expected this crun, which alone is touched", what, (int)pid, program);
+    return err_set(e, -EPERM, "%s: process %d runs %s: expected this crun, which alone is touched", what, (int)pid,
+                   program);
 }
 
 static void add(struct chaos_found *f, pid_t pid)
@@ -163,9 +170,12 @@ static int find_on(const struct chaos_target *t, const struct chaos_part *part, 
     pid_t guardian;
     uint64_t started;
     struct procs below;
+    bool is_crun;
     if (!chaos_source_read(&t->crun, &guardian, &started))
         return 0;
-    TRY(check_crun(guardian, t->crun.file ? t->crun.file : "TARGET", e));
+    TRY(check_crun(guardian, t->crun.file ? t->crun.file : "TARGET", &is_crun, e));
+    if (!is_crun)
+        return 0;
     procs_below(&below, guardian);
     const pid_t agent = agent_of(&below, guardian);
     const enum chaos_role role = part->act->role;

@@ -18,9 +18,9 @@ struct chaos_process {
 };
 
 struct chaos_found {
-    int n;     /* 0: nobody is there */
-    int node;  /* where */
-    int rank;  /* of a worker, in its present round; -1: of no one */
+    int n;                                   /* 0: nobody is there */
+    int node;                                /* where */
+    int rank;                                /* of a worker, in its present round; -1: of no one */
     struct chaos_process v[CHAOS_FOUND_MAX]; /* of role node: its halves first */
 };
 

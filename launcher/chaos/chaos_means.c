@@ -57,7 +57,8 @@ static int check_link(const struct chaos_target *t, int fd, struct err *e)
     if (ioctl(fd, SIOCGIFADDR, &r) == 0)
         return err_set(e, ERR_USAGE,
                        "link: '%s' has an address, and its routes would be lost: expected the other end of it, "
-                       "as the port of a bridge", t->link);
+                       "as the port of a bridge",
+                       t->link);
     return 0;
 }
 

@@ -14,7 +14,7 @@ struct err;
 
 struct chaos_means {
     const struct chaos_targets *targets;
-    int link_fd[CHAOS_NODES_MAX];             /* a socket where the node's link is; -1: it has none */
+    int link_fd[CHAOS_NODES_MAX];               /* a socket where the node's link is; -1: it has none */
     _Atomic int64_t *clock_ns[CHAOS_NODES_MAX]; /* NULL: none; else how far the workers' clock is ahead */
 };
 

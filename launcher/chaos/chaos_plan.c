@@ -179,8 +179,7 @@ static int read_detail(struct words *w, struct chaos_act *a, bool *ret_by, struc
 {
     const char *value;
     if (take(w, "node"))
-        return next(w, "node", &value, e) < 0 ? ERR_USAGE
-                                              : read_index(value, "node", CHAOS_NODES_MAX - 1, &a->node, e);
+        return next(w, "node", &value, e) < 0 ? ERR_USAGE : read_index(value, "node", CHAOS_NODES_MAX - 1, &a->node, e);
     if (take(w, "rank")) {
         if (a->role != CHAOS_WORKER)
             return err_set(e, ERR_USAGE, "'rank' is for workers");
@@ -259,7 +258,8 @@ static int read_line(struct words *w, struct chaos_plan *p, int number, struct e
     TRY(read_ms(value, w->v[0], to, e));
     if (*to == 0)
         return err_set(e, ERR_USAGE, "%s: '%s': expected a time of a millisecond or more", w->v[0], value);
-    return w->at == w->n ? 0 : err_set(e, ERR_USAGE, "'%s' behind '%s %s' is one word too many", peek(w), w->v[0], value);
+    return w->at == w->n ? 0
+                         : err_set(e, ERR_USAGE, "'%s' behind '%s %s' is one word too many", peek(w), w->v[0], value);
 }
 
 static int check(const struct chaos_plan *p, const char *name, struct err *e)
@@ -268,7 +268,8 @@ static int check(const struct chaos_plan *p, const char *name, struct err *e)
     for (int i = 0; i < p->n; i++)
         drawn = drawn || p->lines[i].weight > 0;
     if (p->n == 0)
-        return err_set(e, ERR_USAGE, "%s: no fault is in it: expected lines 'draw WEIGHT FAULT' or 'at TIME FAULT'", name);
+        return err_set(e, ERR_USAGE, "%s: no fault is in it: expected lines 'draw WEIGHT FAULT' or 'at TIME FAULT'",
+                       name);
     if (drawn && (p->for_ms == 0 || p->every_ms == 0))
         return err_set(e, ERR_USAGE, "%s: faults are drawn, and the line '%s' is missing", name,
                        p->for_ms == 0 ? "for TIME" : "every TIME");

@@ -110,10 +110,9 @@ int chaos_table_begin(struct chaos_table *t, const struct chaos_means *m, int de
     const int rc = begin(t, m, o);
     if (rc == -ESRCH || rc == -ENODEV)
         atomic_store(&o->deed, 0);
-    return rc < 0 && rc != -ESRCH && rc != -ENODEV
-               ? err_errno(e, -rc, "%s %s", chaos_deed_word((enum chaos_deed)deed),
-                           deed == CHAOS_CUT ? m->targets->v[o->node].link : "")
-               : rc;
+    return rc < 0 && rc != -ESRCH && rc != -ENODEV ? err_errno(e, -rc, "%s %s", chaos_deed_word((enum chaos_deed)deed),
+                                                               deed == CHAOS_CUT ? m->targets->v[o->node].link : "")
+                                                   : rc;
 }
 
 /* --- all of them */

@@ -48,7 +48,7 @@ class ChaosTool:
         for line in self.lines():
             for what, met in zip(line["what"].split(" and "), line["met"].split("; ")):
                 node = re.search(r" node (\d+)", what)
-                found.append(Deed(float(line["at"]), re.split(r" (?:node|rank|by|for) ", what)[0], int(node[1]) if node else -1, met))
+                found.append(Deed(float(line["at"]), re.match(r"cut|fill|clock|\w+ \S+", what)[0], int(node[1]) if node else -1, met))
         return found
 
     def wait_deeds(self, n):

@@ -1,5 +1,4 @@
 """`crun chaos`: each fault meets whom it names, and nothing of it is left when the tool ends, however it ends."""
-import ctypes
 import os
 import pathlib
 import re
@@ -14,13 +13,12 @@ import pytest
 from chaos_tool import ChaosTool, clock_env
 from crun_run import CRUN
 from processes import children, comm, state, wait
-from support import ROOT
+from support import ROOT, tmpfs
 from test_libcrun import LIBCRUN, build
 
 sys.path.insert(0, str(ROOT / "tests" / "fault"))
 import netns  # noqa: E402
 
-libc = ctypes.CDLL(None, use_errno=True)
 SLEEPS = ["sleep", "1000"]
 
 
@@ -216,12 +214,8 @@ def test_a_link_whose_routes_would_be_lost_is_refused(tool, port):
 @pytest.fixture
 def small_disk(tmp_path):
     """A folder whose disk has one MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=1m") != 0:
-        pytest.skip("only root may mount")
-    yield folder
-    libc.umount2(bytes(folder), 2)
+    with tmpfs(tmp_path / "disk", 1) as folder:
+        yield folder
 
 
 def room(folder):

@@ -90,8 +90,10 @@ static void what_is_wrong_is_said_with_its_line(void **state)
         {"at 1s cut for 8d", "plan line 1: for: '8d' is too long, expected a week (7d) at most"},
         {"at 1s slow worker for 1s", "plan line 1: slow: by how much is missing ('by 4')"},
         {"at 1s slow worker by 1 for 1s", "plan line 1: by: '1': expected more than 1 (2: half as fast)"},
-        {"at 1s clock by 0 for 1s", "plan line 1: by: '0': expected a time above 0 and of a year at most, '-' in front: back"},
-        {"at 1s kill agent and", "plan line 1: '': expected a fault (kill, terminate, stop, slow, cut, fill, corrupt or clock)"},
+        {"at 1s clock by 0 for 1s",
+         "plan line 1: by: '0': expected a time above 0 and of a year at most, '-' in front: back"},
+        {"at 1s kill agent and",
+         "plan line 1: '': expected a fault (kill, terminate, stop, slow, cut, fill, corrupt or clock)"},
         {"draw 0 kill agent", "plan line 1: draw: 0 is out of range, expected 1 to 1000000"},
         {"draw 1 kill agent\nevery 1s", "plan: faults are drawn, and the line 'for TIME' is missing"},
         {"draw 1 kill agent\nfor 1s", "plan: faults are drawn, and the line 'every TIME' is missing"},
@@ -143,8 +145,8 @@ static void draw(uint64_t seed, char *out, size_t cap)
     size_t n = 0;
     assert_int_equal(chaos_sequence_draw(&s, &plan, seed, &targets, "plan", &e), 0);
     for (size_t i = 0; i < s.n; i++)
-        n += (size_t)snprintf(out + n, cap - n, "%lld %s %llu\n", (long long)s.v[i].at_ms, chaos_fault_text(&s.v[i], text),
-                              (unsigned long long)s.v[i].parts[0].pick);
+        n += (size_t)snprintf(out + n, cap - n, "%lld %s %llu\n", (long long)s.v[i].at_ms,
+                              chaos_fault_text(&s.v[i], text), (unsigned long long)s.v[i].parts[0].pick);
     chaos_sequence_free(&s);
 }
 
@@ -170,7 +172,7 @@ static void a_seed_is_a_sequence(void **state)
         cuts += strstr(line, "cut node 2 for 1.") || strstr(line, "cut node 2 for 2.000"); /* who has a link */
         assert_true(!strstr(line, "cut") || strstr(line, "cut node 2"));
     }
-    assert_in_range(n, 3300, 3900);        /* five sigma of 3,600 pauses, uniform in 0..2 s: 173 */
+    assert_in_range(n, 3300, 3900);                  /* five sigma of 3,600 pauses, uniform in 0..2 s: 173 */
     assert_in_range(cuts, n / 4 - 130, n / 4 + 130); /* five sigma of a quarter */
 }
 
@@ -214,9 +216,9 @@ static void what_no_target_has_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_plan_has_every_part),         cmocka_unit_test(what_is_wrong_is_said_with_its_line),
-        cmocka_unit_test(targets_are_checked),           cmocka_unit_test(a_seed_is_a_sequence),
-        cmocka_unit_test(a_sequence_that_is_known),      cmocka_unit_test(what_no_target_has_is_refused),
+        cmocka_unit_test(a_plan_has_every_part),    cmocka_unit_test(what_is_wrong_is_said_with_its_line),
+        cmocka_unit_test(targets_are_checked),      cmocka_unit_test(a_seed_is_a_sequence),
+        cmocka_unit_test(a_sequence_that_is_known), cmocka_unit_test(what_no_target_has_is_refused),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
