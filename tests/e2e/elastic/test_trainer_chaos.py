@@ -14,7 +14,7 @@ from chaos import HOMES
 from support import tmpfs
 
 pytestmark = [pytest.mark.serial, pytest.mark.slow]
-DISK_MIB = 256
+DISK_MIB = 64
 
 
 @pytest.mark.timeout(7200)
