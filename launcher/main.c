@@ -38,7 +38,7 @@
 
 static_assert(sizeof(struct gauges_page) <= GUARDIAN_GAUGES_PAGE, "it fits");
 
-#define FILES_LEAST 16 /* with fewer descriptors crun cannot even report what is wrong */
+enum { FILES_ONE_WORKER = 32, FILES_A_WORKER = 6 }; /* descriptors that a job on one node needs */
 
 /* Their options are completed behind their names. */
 static const struct arg_program *const commands[] = {&chaos_program,  &doctor_program, &explain_program,
@@ -67,11 +67,11 @@ static int check_printed(void)
 static int check_open_files(struct err *e)
 {
     struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < FILES_LEAST)
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < FILES_ONE_WORKER)
         return err_set(
             e, -EMFILE,
-            "at most %d files may be open here (ulimit -n): expected some tens, and some more for each worker",
-            (int)r.rlim_cur);
+            "at most %d files may be open here (ulimit -n): expected %d for one worker, and %d for each more",
+            (int)r.rlim_cur, FILES_ONE_WORKER, FILES_A_WORKER);
     return 0;
 }
 

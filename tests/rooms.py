@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The rooms of the tree: which folder may include which.
 
-docs/architecture.md has the table of rooms ("| room | is for | may include |"). `python3 tests/rooms.py` checks the
+docs/design/rooms.md has the list of rooms ("- `room/`: purpose. *May include:* rooms"). `python3 tests/rooms.py` checks the
 tree against it and prints what is wrong; `--table` prints files, lines and lengths of functions for each room.
 
 What is checked: each folder with C files is a room of the table with a meson.build of its own; no #include goes from
@@ -17,7 +17,7 @@ PROGRAMS = ("common", "launcher", "rendezvousd", "worker")
 SOURCE = {".c", ".h", ".cc", ".hh", ".cu", ".cuh", ".def"}
 MOST = 30
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
-ROW = re.compile(r"^\| `([\w/]+)/` \| ([^|]*) \| ([^|]*) \|$", re.M)
+ROW = re.compile(r"^- `([\w/]+)/`: (.*?)\n  \*May include:\* (.*?)(?=\n- |\n\n)", re.M | re.S)
 
 
 def sources(root):
@@ -30,7 +30,7 @@ def sources(root):
 
 def read_table(root):
     """{room: rooms that it may include}. A program (`common`) stands for all of its rooms."""
-    text = (root / "docs/architecture.md").read_text()
+    text = (root / "docs/design/rooms.md").read_text()
     return {room: set(re.findall(r"`([\w/]+)`", arrows)) for room, _, arrows in ROW.findall(text)}
 
 
@@ -88,12 +88,12 @@ def check(root):
     for room in sorted(rooms):
         files = [p for p in (root / room).iterdir() if p.is_file()]
         if room not in table:
-            faults.append(f"{room}/ is not in the table of docs/architecture.md")
+            faults.append(f"{room}/ is not in the list of docs/design/rooms.md")
         if len(files) > MOST:
             faults.append(f"{room}/ has {len(files)} files (expected at most {MOST})")
         if not (root / room / "meson.build").is_file() and room != "common/include":
             faults.append(f"{room}/ has no meson.build")
-    faults += [f"{room}/ stands in the table of docs/architecture.md, but has no files" for room in table if room not in rooms]
+    faults += [f"{room}/ stands in the list of docs/design/rooms.md, but has no files" for room in table if room not in rooms]
     for (here, there), files in sorted(arrows.items()):
         if not is_allowed(table, here, there):
             faults += [f"{path} includes {included}: the table has no arrow from {here} to {there}" for path, included in files]

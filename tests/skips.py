@@ -88,7 +88,7 @@ ROWS = [
     (r"no network|debootstrap reaches no mirror", anywhere),
     (r"no venv module", lacks_module("ensurepip")),
     (r"needs root, debootstrap, buildah and bubblewrap", lambda: not all(map(shutil.which, ("debootstrap", "buildah", "bwrap"))) or not_root()),
-    (r"no dpkg-dev|needs root, debootstrap and Debian", lambda: lacks("dpkg-buildflags")() or lacks("debootstrap")() or not_root()),
+    (r"needs root and debootstrap", lambda: lacks("debootstrap")() or not_root()),
     (r"could not import 'lmdb'", lacks_module("lmdb")),
     (r"the safetensors package", lacks_module("safetensors")),
     (r"no torch in", no_torch),

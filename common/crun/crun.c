@@ -210,6 +210,8 @@ void crun_figure(enum crun_figure which, double value)
     struct crun_page *p = self.page;
     if (!p || (unsigned)which >= CRUN_PAGE_FIGURES || !isfinite(value))
         return;
+    if (which == CRUN_FIGURE_WAIT_S && !libcrun_is_time(value))
+        return;
     if (which == CRUN_FIGURE_WAIT_S)
         atomic_store_explicit(&p->wait_ns, relaxed(&p->wait_ns) + (int64_t)(value * 1e9), memory_order_relaxed);
     crun_page_set_real(&p->figure[which], value);

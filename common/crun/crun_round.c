@@ -53,9 +53,11 @@ static int64_t deadline_of(double timeout_s)
 int crun_wait_hold(double timeout_s)
 {
     struct crun_page *p = holding_page();
-    const int64_t deadline = deadline_of(timeout_s);
+    if (!libcrun_is_time(timeout_s))
+        return -EINVAL;
     if (!p)
         return -ENOTSUP;
+    const int64_t deadline = deadline_of(timeout_s);
     for (;;) {
         const uint32_t seen = atomic_load(&p->wake);
         const enum crun_stop_reason why = crun_stop_reason();
@@ -166,9 +168,11 @@ int crun_next_round(struct crun_info *ret, double timeout_s)
 {
     struct crun_page *p = holding_page();
     struct crun_page_round r;
-    const int64_t deadline = deadline_of(timeout_s);
+    if (!libcrun_is_time(timeout_s))
+        return -EINVAL;
     if (!p)
         return -ENOTSUP;
+    const int64_t deadline = deadline_of(timeout_s);
     for (;;) {
         const uint32_t seen = atomic_load(&p->wake);
         const enum crun_stop_reason why = crun_stop_reason();

@@ -12,6 +12,7 @@
 #define CRUN_COMMON_SELF_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct crun_page;
@@ -26,6 +27,12 @@ struct libcrun {
 };
 
 extern struct libcrun libcrun_self;
+
+#define LIBCRUN_WAIT_MAX_S (30.0 * 86400) /* the store's limit */
+static inline bool libcrun_is_time(double seconds)
+{
+    return seconds >= 0 && seconds <= LIBCRUN_WAIT_MAX_S; /* not NaN either */
+}
 
 void libcrun_store_close(void); /* no thread uses the store */
 

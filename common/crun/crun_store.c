@@ -28,8 +28,7 @@
 #define KEY_MAX_BYTES 4096
 #define VALUE_MAX_BYTES (32 << 20)
 #define CALL_MS 30000
-#define ANSWER_MS 5000            /* beyond its own time, for the answer to a wait */
-#define WAIT_MAX_S (30.0 * 86400) /* the server's limit */
+#define ANSWER_MS 5000 /* beyond its own time, for the answer to a wait */
 
 static atomic_int idle = -1; /* descriptor of the kept connection */
 
@@ -256,17 +255,12 @@ static int64_t wait_ms(double timeout_s)
     return (int64_t)(timeout_s * 1000) + ANSWER_MS;
 }
 
-static bool is_time(double seconds)
-{
-    return seconds >= 0 && seconds <= WAIT_MAX_S; /* not NaN either */
-}
-
 int crun_get(const char *key, void *out, size_t capacity, size_t *ret_bytes, double timeout_s)
 {
     struct link l;
     int64_t n = -1;
     const size_t length = strlen(key);
-    if (length == 0 || length > KEY_MAX_BYTES || !is_time(timeout_s))
+    if (length == 0 || length > KEY_MAX_BYTES || !libcrun_is_time(timeout_s))
         return -EINVAL;
     int rc = link_open(&l, wait_ms(timeout_s));
     if (rc == 0)
@@ -290,7 +284,7 @@ int crun_barrier(const char *name, double timeout_s)
     struct link l;
     int64_t come, ignored;
     const int world = libcrun_self.world;
-    if (!*name || strlen(name) > KEY_MAX_BYTES - 64 || !is_time(timeout_s))
+    if (!*name || strlen(name) > KEY_MAX_BYTES - 64 || !libcrun_is_time(timeout_s))
         return -EINVAL;
     if (world <= 1)
         return 0;

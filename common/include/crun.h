@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-/* Why the launcher wants this process to end; set before SIGTERM is sent (docs/architecture.md, "Stops have
+/* Why the launcher wants this process to end; set before SIGTERM is sent (docs/design/architecture.md, "Stops have
  * reasons"). */
 #define CRUN_STOP_REASONS(X)                                                                                           \
     X(CRUN_STOP_NONE, 0, "none")       /* go on */                                                                     \
@@ -28,7 +28,7 @@ enum crun_stop_reason {
 #undef X
 };
 
-/* What a worker is doing, for --hang-timeout. Each has a time of its own that it may take (docs/launching.md,
+/* What a worker is doing, for --hang-timeout. Each has a time of its own that it may take (docs/guide/launching.md,
  * "Hangs"). */
 #define CRUN_PHASES(X)                                                                                                 \
     X(CRUN_PHASE_STEP, 0, "step")             /* at work: crun_progress() is called after each step */                 \
@@ -85,7 +85,8 @@ enum crun_figure {
 #undef X
 };
 
-/* Some stores, no system call; what is no finite number is left out. Same thread as crun_progress(). */
+/* Some stores, no system call; what is no finite number, and a wait that is no time, is left out. Same thread as
+ * crun_progress(). */
 void crun_figure(enum crun_figure which, double value);
 
 /* What the launcher wants; reading it costs one load. Async-signal-safe. */
@@ -120,12 +121,12 @@ int crun_wake_fd(void);
 
 /* Wait until this process is to let go of its round: 0. After a call to another rank has failed: if the peer is dead,
  * crun says so within a moment. -ETIMEDOUT; -ECANCELED: it is to end instead, crun_stop_reason() says why; -ENOTSUP as
- * crun_stay(). Any thread, any number of them. */
+ * crun_stay(); -EINVAL: not a time of up to 30 days. Any thread, any number of them. */
 int crun_wait_hold(double timeout_s);
 
 /* It has let go of the round: say so, and wait for the next one. 0: *ret is of that; steps count from here as those
  * of a process that has just begun (CRUN_PHASE_STARTING). -ETIMEDOUT: still held; -ECANCELED: it is to end; -EAGAIN:
- * it is not held; -ENOTSUP as crun_stay(). No other thread uses the store, or calls crun_progress(), meanwhile. */
+ * it is not held; -ENOTSUP as crun_stay(); -EINVAL: not a time of up to 30 days. No other thread uses the store, or calls crun_progress(), meanwhile. */
 int crun_next_round(struct crun_info *ret, double timeout_s);
 
 /* Leave a failure record (TORCHELASTIC_ERROR_FILE and the page) that the launcher puts into its report. Call before

@@ -40,7 +40,7 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct chaos_config, plan),
      .metavar = "FILE",
      .required = true,
-     .help = "what is to happen, as docs/chaos.md describes it; '-': standard input"},
+     .help = "what is to happen, as docs/guide/chaos.md describes it; '-': standard input"},
     {.name = "seed",
      .type = ARG_INT,
      .at = offsetof(struct chaos_config, seed),
@@ -58,13 +58,13 @@ static const struct arg_spec specs[] = {
 const struct arg_program chaos_program = {
     .name = "crun chaos",
     .usage = "--plan FILE [options] TARGET...",
-    .summary =
-        "Does to a running job on this machine what a plan says: kills, stops and slows its processes, cuts links, fills a "
-        "disk, damages files, and makes clocks wrong; prints what it did, and undoes at its end what can be undone.",
-    .epilog =
-        "A TARGET is a node: [PID|FILE][,link=[NETNS:]NAME][,folder=DIR][,clock=FILE][,WORD=PID|FILE]...: the pid of its "
-        "crun, or a file that holds it; the link it hangs on; a folder whose disk may be filled and whose files may be "
-        "damaged; the file behind its workers' clock; and other processes, by words that the plan uses.",
+    .summary = "Does to a running job on this machine what a plan says: kills, stops and slows its processes, cuts "
+               "links, fills a disk, damages files, and makes clocks wrong; prints what it did, and undoes at its end "
+               "what can be undone.",
+    .epilog = "A TARGET is a node: [PID|FILE][,link=[NETNS:]NAME][,folder=DIR][,clock=FILE][,WORD=PID|FILE]...: the "
+              "pid of its crun, or a file that holds it; the link it hangs on; a folder whose disk may be filled and "
+              "whose files may be damaged; the file behind its workers' clock; and other processes, by words that the "
+              "plan uses.",
     .specs = specs,
     .operands = ARG_OPERANDS,
 };

@@ -2,8 +2,8 @@
  *
  * How data flows: a plan is text (chaos_plan.c); with a seed and the targets of the command line (chaos_target.c) it
  * becomes a sequence of faults, drawn before anything is done (chaos_draw.c). When the time of one has come
- * chaos_find.c looks who is there, chaos_inflict.c does it, and a line of the trace says what, and whom it met. What has
- * to be undone stands in a table (chaos_table.c), which a second process works off should this one be killed
+ * chaos_find.c looks who is there, chaos_inflict.c does it, and a line of the trace says what, and whom it met. What
+ * has to be undone stands in a table (chaos_table.c), which a second process works off should this one be killed
  * (chaos_watcher.c).
  *
  *   - nothing is touched but processes of the given cruns, and what was named for them;

@@ -1,4 +1,4 @@
-/* What is to happen to a job: a plan, as text (docs/chaos.md describes it for people).
+/* What is to happen to a job: a plan, as text (docs/guide/chaos.md describes it for people).
  *
  *     for 10m                            how long faults are drawn
  *     every 1.2s                         mean pause between two of them

@@ -20,8 +20,8 @@ extern const struct arg_program status_program;
  * interrupted. */
 int status_main(int argc, char **argv);
 
-/* Print the answer of RDZV.STATUS (docs/protocol.md). details: nodes, restarts and events of each job, too. Whatever
- * jobs call themselves is printed without control characters. ERR_CORRUPT: it is no such answer. */
+/* Print the answer of RDZV.STATUS (reference/protocol.md). details: nodes, restarts and events of each job, too.
+ * Names of jobs are printed without control characters. ERR_CORRUPT: it is no such answer. */
 int status_print(const char *json, bool details, FILE *out, struct err *e);
 
 #endif

@@ -32,9 +32,11 @@ static int refuse_control(const char *what, const char *text, struct err *e)
 static int check_run_id(const char *id, struct err *e)
 {
     TRY(refuse_control("--rdzv-id", id, e));
-    if (!*id || strchr(id, '/') || id[0] == '.' || strlen(id) > 128)
-        return err_set(e, ERR_USAGE, "--rdzv-id '%s': expected 1 to 128 characters without '/', not beginning with '.'",
-                       id);
+    const int shown = strlen(id) > HOME_ID_MAX ? 60 : HOME_ID_MAX;
+    if (!*id || strchr(id, '/') || id[0] == '.' || strlen(id) > HOME_ID_MAX)
+        return err_set(e, ERR_USAGE,
+                       "--rdzv-id '%.*s%s': expected 1 to %d characters without '/', not beginning with '.'", shown, id,
+                       strlen(id) > HOME_ID_MAX ? "..." : "", HOME_ID_MAX);
     return 0;
 }
 
@@ -75,7 +77,7 @@ static int check_texts(struct config *c, struct err *e)
     c->rdzv_tls = c->rdzv_tls || c->rdzv_ca;
     if (c->insecure && c->token_file)
         return err_set(e, ERR_USAGE, "--insecure and --token-file contradict each other");
-    return 0;
+    return c->run_id ? check_run_id(c->run_id, e) : 0;
 }
 
 /* What crun.conf says of the rendezvous is for jobs of several nodes that nothing else leads to one. */

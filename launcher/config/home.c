@@ -1,5 +1,6 @@
 #include "launcher/config/home.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,10 +85,16 @@ static enum home_kind kind_of_url(const char *endpoint)
     return HOME_TCP;
 }
 
+static int too_long(const char *endpoint, int max, struct err *e)
+{
+    return err_set(e, ERR_USAGE, "--rdzv-endpoint '%.60s...': expected at most %d characters, got %zu", endpoint, max,
+                   strlen(endpoint));
+}
+
 static int take_url(struct choice *c, enum home_kind kind, const char *url, struct err *e)
 {
     if (strlen(url) > HOME_ENDPOINT_MAX)
-        return err_set(e, ERR_USAGE, "--rdzv-endpoint: expected at most %d characters", HOME_ENDPOINT_MAX);
+        return too_long(url, HOME_ENDPOINT_MAX, e);
     c->home->kind = kind;
     snprintf(c->home->endpoint, sizeof c->home->endpoint, "%s", url);
     return 0;
@@ -102,7 +109,7 @@ static int take_path(struct choice *c, const char *path, struct err *e)
                        "--rdzv-endpoint '%s': a directory home takes file:///DIR, an absolute path that all nodes see",
                        path);
     if (snprintf(url, sizeof url, "file://%s", path) >= (int)sizeof url)
-        return err_set(e, ERR_USAGE, "--rdzv-endpoint: expected at most %d characters", HOME_ENDPOINT_MAX);
+        return too_long(path, HOME_ENDPOINT_MAX - (int)strlen("file://"), e);
     return take_url(c, HOME_FILE, url, e);
 }
 
@@ -303,8 +310,7 @@ static int choose_run_id(struct choice *c, const struct scheduler *s, struct err
                        "a rendezvous that other jobs share needs the name of this one: expected --rdzv-id");
     if (!*id && h->kind != HOME_LOCAL)
         id = HOME_RUN_ID;
-    if (strlen(id) > HOME_ID_MAX)
-        return err_set(e, ERR_USAGE, "--rdzv-id: expected at most %d characters", HOME_ID_MAX);
+    assert(strlen(id) <= HOME_ID_MAX);
     snprintf(h->run_id, sizeof h->run_id, "%s", id);
     return 0;
 }

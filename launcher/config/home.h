@@ -43,7 +43,7 @@ enum home_hosting {
 
 /* What the user typed; NULL or -1: nothing. */
 struct home_typed {
-    const char *backend, *endpoint, *run_id;
+    const char *backend, *endpoint, *run_id; /* run_id: of at most HOME_ID_MAX characters */
     const char *master_addr;
     int master_port, node_rank; /* -1 */
     int is_host;                /* rdzv_conf: -1 not said, 0, 1 */

@@ -18,14 +18,15 @@
 
 /* --- the page */
 
+/* The count is odd already where the writer before this one was killed in the middle. */
 static void write_half(_Atomic uint32_t *count, _Atomic int64_t *at_ms, void *to, const void *from, size_t n)
 {
-    const uint32_t before = atomic_load_explicit(count, memory_order_relaxed);
-    atomic_store_explicit(count, before + 1, memory_order_relaxed);
+    const uint32_t writing = atomic_load_explicit(count, memory_order_relaxed) | 1;
+    atomic_store_explicit(count, writing, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     memcpy(to, from, n);
     atomic_store_explicit(at_ms, clock_ms(), memory_order_relaxed);
-    atomic_store_explicit(count, before + 2, memory_order_release);
+    atomic_store_explicit(count, writing + 1, memory_order_release);
 }
 
 static bool read_half(const _Atomic uint32_t *count, const _Atomic int64_t *at_ms, int64_t now_ms, void *to,

@@ -1,6 +1,6 @@
-/* What a node tells the rendezvous for its status page (RDZV.REPORT, docs/protocol.md): how far its workers are, how
- * long their steps take, what the host has to do. Group rank 0 adds what its first worker says of the whole job. Pure:
- * it reads pages that others write. */
+/* What a node reports to the rendezvous for its status page (RDZV.REPORT, reference/protocol.md): the progress of its
+ * workers, how long their steps take, the load of the host. Group rank 0 adds what its first worker reports for the
+ * whole job. Pure: it reads pages that others write. */
 #ifndef CRUN_LAUNCHER_NODE_REPORT_H
 #define CRUN_LAUNCHER_NODE_REPORT_H
 
@@ -28,7 +28,7 @@ struct node_report {
 
 struct node_report_view {
     uint64_t round;
-    int rank_base, workers, nodes;
+    int rank_base, workers;
     bool leads;                                            /* group rank 0 */
     struct crun_page *(*page)(const void *arg, int local); /* NULL: none */
     const void *arg;

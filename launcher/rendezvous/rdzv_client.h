@@ -1,4 +1,4 @@
-/* The agent's side of a rendezvous, wherever it lives (docs/architecture.md): in this process (rdzv_client_local.c,
+/* The agent's side of a rendezvous, wherever it lives (design/architecture.md): in this process (rdzv_client_local.c,
  * also where this crun hosts the others), behind a connection to rendezvousd or to a hosting crun (rdzv_client_tcp.c),
  * in the decision log of a Redis or of a directory (rdzv_client_log.c).
  *
@@ -30,7 +30,7 @@ struct rdzv_client_options {
     struct rdzv_config job;
     int64_t heartbeat_ms; /* keep_alive_interval: the longest this client lets pass between two requests; 1000 */
     int64_t connect_ms; /* how long the rendezvous may be unreachable before the first JOIN is answered: join_timeout */
-    int64_t daemon_grace_ms; /* workers may run on without a daemon proved gone (docs/decisions/0004); 60000 */
+    int64_t daemon_grace_ms; /* workers may run on without a daemon proved gone (decision 0004); 60000 */
     bool allow_unsafe;       /* Redis: struct rdzv_home_options */
     int64_t max_lag_ms;      /* likewise */
     int home_fd;             /* to a home process (common/rdzv/homes/home_process.h); 0: none */

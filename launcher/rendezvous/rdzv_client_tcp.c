@@ -192,9 +192,8 @@ static int tcp_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct
 static int tcp_report(struct rdzv_client *c, const char *fields, struct err *e)
 {
     struct tcp *t = (struct tcp *)c;
-    (void)e;
-    if (t->up && t->mode == TCP_RUNNING)
-        tcp_say_report(t, fields);
+    if (t->mode == TCP_RUNNING && tcp_keep_report(t, fields) < 0)
+        return err_set(e, -ENOMEM, "no memory for a report");
     return 0;
 }
 
@@ -221,6 +220,7 @@ static void on_closed(uv_handle_t *h)
         return;
     auth_tokens_free(&t->tokens);
     tls_context_free(t->tls);
+    buf_free(&t->report);
     free(t);
 }
 

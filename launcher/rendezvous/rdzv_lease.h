@@ -1,4 +1,4 @@
-/* Until when the workers of this node may run: the silence rule and its one exception (docs/decisions/0004). Pure:
+/* Until when the workers of this node may run: the silence rule and its one exception (decision 0004). Pure:
  * times are clock_ms() values that the caller brings, and each is the moment of asking, not that of the answer.
  *
  *   - the newest request that the rendezvous acknowledged, plus silence_ms: until then it cannot have given this node

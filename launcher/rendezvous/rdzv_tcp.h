@@ -23,6 +23,7 @@
 #include <stdbool.h>
 
 #include "common/auth/auth.h"
+#include "common/base/buf.h"
 #include "common/base/choice.h"
 #include "launcher/rendezvous/rdzv_client.h"
 #include "launcher/rendezvous/rdzv_conn.h"
@@ -88,6 +89,7 @@ struct tcp {
     struct tcp_asked asked[TCP_ASKED_MAX];
     unsigned asked_first, asked_last;
     bool next_open; /* a NEXT has no answer yet */
+    struct buf report; /* goes with the next NEXT; empty: none waits */
 
     /* what was told and claimed */
     enum tcp_mode mode;
@@ -124,7 +126,7 @@ void tcp_still_out_of_reach(struct tcp *t);       /* tell them */
 /* rdzv_tcp_ask.c */
 void tcp_greet(struct tcp *t); /* the first words on a new connection, or of a new joining */
 void tcp_say(struct tcp *t, enum tcp_ask what);
-void tcp_say_report(struct tcp *t, const char *fields);
+int tcp_keep_report(struct tcp *t, const char *fields); /* for the next NEXT, in place of one that still waits */
 void tcp_say_failure(struct tcp *t, const char *text);
 
 /* rdzv_tcp_talk.c */

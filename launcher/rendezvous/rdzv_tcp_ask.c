@@ -125,9 +125,18 @@ static void send_leave(struct tcp *t)
     buf_free(&b);
 }
 
-void tcp_say_report(struct tcp *t, const char *fields)
+int tcp_keep_report(struct tcp *t, const char *fields)
 {
-    send_request(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, fields});
+    buf_clear(&t->report);
+    return buf_addstr(&t->report, fields);
+}
+
+/* Together with a request that the host wakes for anyhow. */
+static void send_report(struct tcp *t)
+{
+    if (t->report.len > 0 && t->mode == TCP_RUNNING)
+        send_request(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, t->report.data});
+    buf_clear(&t->report);
 }
 
 /* As a report: whoever does not know it refuses it, which is nobody's business. */
@@ -149,7 +158,10 @@ void tcp_say(struct tcp *t, enum tcp_ask what)
         send_join(t);
         break;
     case ASK_NEXT:
-        if (!t->next_open)
+        if (t->next_open)
+            break;
+        send_report(t);
+        if (t->up && !t->closing)
             send_request(t, what, 5, (const char *[]){"RDZV.NEXT", t->o.run_id, t->o.node, seq, hold});
         break;
     case ASK_FAIL:

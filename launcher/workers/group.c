@@ -144,8 +144,10 @@ static void on_death(struct group *g, struct child *c)
     }
     g->o.events.ended(g->o.arg, c->local, woken);
     c->held = false;
-    if (g->kept && group_held(g) == 0) /* the last of those that waited for a round */
+    if (g->kept && group_held(g) == 0) { /* the last of those that waited for a round */
+        group_drop_spares(g);            /* they would hold the pipes open */
         group_end_output(g);
+    }
     group_reap_orphans(g);
     group_check_gone(g);
 }

@@ -112,9 +112,10 @@ void group_cancel_launch(struct group *g);               /* those that are not m
 /* Not reaped if it has not ended: then ret->si_pid is 0. options: WNOWAIT or 0. < 0: errno says why. */
 int group_wait_worker(const struct failure_worker *w, siginfo_t *ret, int options);
 void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s); /* the reason first, then the signals */
-bool group_is_dead(const struct failure_worker *w);                            /* and nobody here knows yet */
-void group_look_for_stops(struct group *g);                                    /* those that were stopped are named */
-bool group_ask_to_go(void); /* SIGTERM to all that there is; false: it cannot be told what */
+void group_stop_late(struct group *g);              /* those that were made since group_stop() */
+bool group_is_dead(const struct failure_worker *w); /* and nobody here knows yet */
+void group_look_for_stops(struct group *g);         /* those that were stopped are named */
+bool group_ask_to_go(void);                         /* SIGTERM to all that there is; false: it cannot be told what */
 
 /* --- group.c */
 

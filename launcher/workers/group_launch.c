@@ -298,7 +298,7 @@ static void on_spawned(struct spawn_batch *b)
     else if (g->holding)
         group_hold(g);
     else if (g->stop.reason >= 0)
-        group_stop(g, &g->stop);
+        group_stop_late(g);
     group_look_for_stops(g); /* SIGCHLD may have come before we knew their ids */
     group_reap_orphans(g);
 }

@@ -23,6 +23,8 @@ void group_warm_up(struct group *g)
     bool missing = false;
     if (g->launch || g->clearing || g->holding || g->kept || g->stop.reason >= 0)
         return;
+    if (g->status_fd >= 0) /* the workers' own start is to be told first; then this is called again */
+        return;
     for (int i = g->o.workers; i < group_slots(g); i++) {
         if (g->children[i].page)
             continue;
@@ -33,7 +35,8 @@ void group_warm_up(struct group *g)
         logmux_print(g->o.mux, "no warm spares: %s", e.text);
 }
 
-/* It keeps its page, so that no other one is started in this round: it would end the same way. */
+/* One that ended by itself keeps its page, so that no other one is started in this round: it would end the same
+ * way. */
 void group_spare_ended(struct group *g, struct child *c)
 {
     char text[64];
@@ -41,6 +44,8 @@ void group_spare_ended(struct group *g, struct child *c)
     if (!w->told_to_stop)
         logmux_print(g->o.mux, "a warm spare (pid %d) %s before it was needed; this round goes without", (int)w->pid,
                      ending_text(w->ending, text, sizeof text));
+    else
+        group_drop_page(c);
     group_reap_orphans(g);
     group_check_gone(g);
 }
@@ -98,14 +103,12 @@ static void move(struct group *g, int slot, int local)
 void group_use_spares(struct group *g)
 {
     int slot = g->o.workers;
-    for (int i = 0; i < g->o.workers; i++) {
+    for (int i = 0; i < g->o.workers && slot < group_slots(g); i++) {
         if (g->children[i].held || g->children[i].pty || g->children[i].reads)
             continue;
         while (slot < group_slots(g) && !is_ready(g, slot))
             slot++;
-        if (slot == group_slots(g))
-            return;
-        if (gives_pipes(&g->children[slot], g->children[i].keep))
+        if (slot < group_slots(g) && gives_pipes(&g->children[slot], g->children[i].keep))
             move(g, slot, i);
         slot++;
     }

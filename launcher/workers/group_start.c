@@ -215,8 +215,12 @@ static int resume(struct group *g, int rank_base, struct err *e)
     tree_others(kept, group_kept(g, kept), true);
     free(kept);
     group_use_spares(g);
-    TRY(take_over(g, rank_base, e));
-    const int rc = group_launch(g, e);
+    int rc = take_over(g, rank_base, e);
+    if (rc < 0) {
+        group_close_pipe_ends(g);
+        return rc;
+    }
+    rc = group_launch(g, e);
     group_tell_round(g);
     return rc;
 }
@@ -232,7 +236,8 @@ int group_start(struct group *g, int rank_base, struct err *e)
     if (goes_on)
         return resume(g, rank_base, e);
     for (int i = 0; i < group_slots(g); i++)
-        group_drop_page(&g->children[i]);
+        if (!group_is_there(&g->workers[i])) /* a spare that was dropped may have to die yet */
+            group_drop_page(&g->children[i]);
     g->n = 0;
     const int rc = make_pipes(g, rank_base, e);
     if (rc < 0) {

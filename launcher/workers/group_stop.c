@@ -61,6 +61,18 @@ void group_stop(struct group *g, const struct group_stop *s)
     }
 }
 
+/* The others have had their signal: two of it may mean something else to them. */
+void group_stop_late(struct group *g)
+{
+    for (int i = 0; i < group_slots(g); i++) {
+        struct failure_worker *w = &g->workers[i];
+        if (!group_is_there(w) || w->told_to_stop || group_is_dead(w))
+            continue;
+        w->told_to_stop = true;
+        group_stop_child(&g->children[i], w->pid, &g->stop);
+    }
+}
+
 void group_insist(struct group *g)
 {
     for (int i = 0; i < group_slots(g); i++)

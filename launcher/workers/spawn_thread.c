@@ -94,23 +94,28 @@ static int processors(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+/* As many as can be had, one at least; else an errno. */
 static int start_threads(struct spawn_thread *t, int n)
 {
     pthread_attr_t attr;
     pthread_t id;
     sigset_t all, before;
-    int rc = 0;
+    int rc = 0, started = 0;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 0; i < n && rc == 0; i++)
-        if ((rc = pthread_create(&id, &attr, run_thread, t)) && i > 0)
-            break; /* fewer do as well */
+    while (started < n && (rc = pthread_create(&id, &attr, run_thread, t)) == 0)
+        started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
-    return rc;
+    return started > 0 ? 0 : rc;
+}
+
+static void on_unused_closed(uv_handle_t *wake)
+{
+    free(wake->data);
 }
 
 static int least(int a, int b)
@@ -127,10 +132,14 @@ int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, int workers,
     pthread_cond_init(&t->more, NULL);
     uv_async_init(loop, &t->wake, on_wake);
     t->wake.data = t;
-    *ret = t;
     fd_room_make();
     const int rc = start_threads(t, least(SPAWN_THREADS_MAX, least(processors(), workers)));
-    return rc == 0 ? 0 : err_errno(e, rc, "threads that start workers");
+    if (rc != 0) {
+        uv_close((uv_handle_t *)&t->wake, on_unused_closed);
+        return err_errno(e, rc, "threads that start workers");
+    }
+    *ret = t;
+    return 0;
 }
 
 void spawn_thread_start(struct spawn_thread *t, struct spawn_batch *b)

@@ -17,11 +17,15 @@ fork()s (a DataLoader's workers) is without crun in the child.
 
 Functions that cannot do what was asked raise OSError; one that waited in vain raises TimeoutError.
 
-crun.integrations.lightning and crun.integrations.huggingface have callbacks for those trainers; crun.launch() runs a
+crun.inprocess is for a function that goes on in its process when another rank dies, and crun.State for what it has in common
+with the others. crun.integrations.lightning and crun.integrations.huggingface have callbacks for those trainers; crun.launch() runs a
 function in several processes.
 """
+from ._groups import RoundOver
+from ._inprocess import inprocess
 from ._launch import Failure, LaunchError, find_program, launch
 from ._lib import StopReason, Phase
+from ._state import State
 from ._stops import on_preemption
 from ._store import Store, barrier, store
 from ._worker import (REQUEUE, Info, catch_crashes, info, phase, record, record_error, report, requeue, stop_reason,
@@ -29,7 +33,7 @@ from ._worker import (REQUEUE, Info, catch_crashes, info, phase, record, record_
 
 __version__ = "0.1.0"
 __all__ = [
-    "REQUEUE", "Failure", "Info", "LaunchError", "Phase", "StopReason", "Store", "barrier", "catch_crashes",
-    "find_program", "info", "launch", "on_preemption", "phase", "record", "record_error", "report", "requeue",
+    "REQUEUE", "Failure", "Info", "LaunchError", "Phase", "RoundOver", "State", "StopReason", "Store", "barrier", "catch_crashes",
+    "find_program", "info", "inprocess", "launch", "on_preemption", "phase", "record", "record_error", "report", "requeue",
     "stop_reason", "stopping", "store",
 ]

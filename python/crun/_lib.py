@@ -20,7 +20,7 @@ class StopReason(enum.IntEnum):
     RESIZE = 2  #: all ranks are healthy: agree on a step, save, exit with REQUEUE; the job goes on by itself
     DRAIN = 3  #: the same, and the job does not go on by itself
     ABORT = 4  #: the user wants it gone: exit now
-    HOLD = 5  #: to processes that outlive a round (crun_stay() of libcrun) alone
+    HOLD = 5  #: to processes that outlive a round (inprocess()) alone: let go of it, do not end
 
 
 class Phase(enum.IntEnum):
@@ -52,6 +52,10 @@ class CInfo(ctypes.Structure):
                                                   "group_world_size", "round", "restart_count")]
     _fields_ += [("run_id", ctypes.c_char_p), ("store", ctypes.c_char_p)]
 
+    def own(self) -> CInfo:
+        """A copy whose strings are not the library's: those change with the round."""
+        return CInfo(*(getattr(self, name) for name, _ in self._fields_))
+
 
 SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "crun_init": (ctypes.c_int, [ctypes.POINTER(CInfo)]),
@@ -67,6 +71,9 @@ SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "crun_add": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64)]),
     "crun_delete": (ctypes.c_int, [ctypes.c_char_p]),
     "crun_barrier": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_double]),
+    "crun_stay": (ctypes.c_int, []),
+    "crun_wait_hold": (ctypes.c_int, [ctypes.c_double]),
+    "crun_next_round": (ctypes.c_int, [ctypes.POINTER(CInfo), ctypes.c_double]),
 }
 
 
@@ -124,6 +131,7 @@ class Attached:
             self.info = info_of_environment()
             return
         rc = self.lib.crun_init(ctypes.byref(self.info))
+        self.info = self.info.own()
         if rc < 0:
             raise OSError(-rc, f"crun: the environment contradicts itself (RANK, WORLD_SIZE and their like): {os.strerror(-rc)}")
 

@@ -6,7 +6,9 @@
   as well, for that descriptor is one for the whole process, and asyncio may take it.
 - DRAIN and RESIZE: the callback is called in that thread, and the process goes on until its loop ends it.
 - FAILURE and ABORT: the process ends at once, as by the signal.
-- A SIGTERM without a reason is somebody's kill: what was there before on_preemption() gets it.
+- A SIGTERM without a reason is somebody's kill: what was there before on_preemption() gets it. One with a reason is never
+  theirs: Lightning's handler, for one, calls a collective from wherever it was interrupted.
+- HOLD comes without a signal, and is inprocess()'s matter: here it is no reason.
 """
 from __future__ import annotations
 
@@ -24,27 +26,50 @@ LOOK_S = 0.1
 Callback = Callable[[StopReason], Any]
 
 _callbacks: List[Callback] = []
-_installed = False
-_previous: Any = signal.SIG_DFL
+_watched = False
+
+
+def _reason() -> StopReason:
+    reason = stop_reason()
+    return StopReason.NONE if reason == StopReason.HOLD else reason
+
+
+class _Handler:
+    """Of SIGTERM: one with a reason is for _watch(), one without for who was there before."""
+
+    def __init__(self, before: Any) -> None:
+        self.before = before
+
+    def __call__(self, signo: int, frame: Any) -> None:
+        if _reason() != StopReason.NONE:
+            return
+        if callable(self.before):
+            self.before(signo, frame)
+            return
+        signal.signal(signo, self.before if self.before is not None else signal.SIG_DFL)
+        os.kill(os.getpid(), signo)
 
 
 def on_preemption(callback: Optional[Callback] = None) -> bool:
     """Call callback(reason) once when the launcher asks for a stop in good order, in a thread of its own; the training
-    loop asks stopping() after each step. Without a callback SIGTERM is only kept from ending the process.
+    loop asks stopping() after each step. Without a callback SIGTERM is only kept from ending the process. Called again, it
+    takes SIGTERM back from a handler that was put in its place, as trainers do: that one gets those without a reason.
 
     -> whether crun is there; if not, nothing is changed. Main thread only (ValueError)."""
     if _lib.library() is None or "CRUN_PAGE_FD" not in os.environ:
         return False
-    if callback is not None:
+    if callback is not None and callback not in _callbacks:  # a function of inprocess() asks in each round
         _callbacks.append(callback)
-    if not _installed:
-        _install()
+    before = signal.getsignal(signal.SIGTERM)
+    if not isinstance(before, _Handler):
+        signal.signal(signal.SIGTERM, _Handler(before))
+    if not _watched:
+        _start_watching()
     return True
 
 
-def _install() -> None:
-    global _installed, _previous
-    _previous = signal.signal(signal.SIGTERM, _on_term)
+def _start_watching() -> None:
+    global _watched
     ours, theirs = os.pipe()
     for fd in (ours, theirs):
         os.set_blocking(fd, False)
@@ -52,28 +77,22 @@ def _install() -> None:
     if before >= 0:  # somebody was first
         signal.set_wakeup_fd(before)
     threading.Thread(target=_watch, args=(ours,), name="crun-stops", daemon=True).start()
-    _installed = True
-
-
-def _on_term(signo: int, frame: Any) -> None:
-    if stop_reason() == StopReason.NONE:
-        signal.signal(signal.SIGTERM, _previous if _previous is not None else signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTERM)
+    _watched = True
 
 
 def _watch(fd: int) -> None:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    reason = stop_reason()
+    reason = _reason()
     while reason == StopReason.NONE:
         if poll.poll(LOOK_S * 1000):
             os.read(fd, 4096)
-        reason = stop_reason()
+        reason = _reason()
     if reason in (StopReason.FAILURE, StopReason.ABORT):
         os._exit(128 + signal.SIGTERM)
     for callback in list(_callbacks):
         callback(reason)
-    while stop_reason() not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
+    while _reason() not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
         if poll.poll(LOOK_S * 1000):
             os.read(fd, 4096)
     os._exit(128 + signal.SIGTERM)

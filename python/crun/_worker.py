@@ -20,7 +20,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Info:
     """Place of this worker in its job."""
 
-    rank: int
+    rank: int  #: -1 of a warm spare that waits for a round
     world_size: int
     local_rank: int
     local_world_size: int
@@ -33,7 +33,7 @@ class Info:
 
 
 def info() -> Info:
-    """The same for the life of the process. OSError: the environment contradicts itself (RANK=3, WORLD_SIZE=2)."""
+    """The same until the process ends, or its round does (inprocess()). OSError: the environment contradicts itself (RANK=3, WORLD_SIZE=2)."""
     c = _lib.attached().info
     return Info(c.rank, c.world_size, c.local_rank, c.local_world_size, c.group_rank, c.group_world_size, c.round,
                 c.restart_count, c.run_id.decode(errors="replace"), c.store.decode())

@@ -1,4 +1,4 @@
-/* RDZV.*: connections as parties of jobs. docs/protocol.md says what each verb takes and answers.
+/* RDZV.*: connections as parties of jobs. reference/protocol.md says what each verb takes and answers.
  *
  * A NEXT blocks its connection; the answer is news, nil at its timeout, or nil because the client's next request is
  * here. */

@@ -72,7 +72,7 @@ static void command_count(struct conn *c, const struct request *rq)
     reply_int(&c->reply, (int64_t)count_commands());
 }
 
-/* docs/protocol.md has them. */
+/* reference/protocol.md has them. */
 static void command_docs(struct conn *c, const struct request *rq)
 {
     (void)rq;

@@ -59,8 +59,8 @@ struct history_reader {
 bool history_shows(const struct history_reader *who, const char *principal);
 bool history_shows_all_of(const struct history_reader *who, const char *principal);
 
-/* Of the jobs that are not over, an array "figures" (docs/protocol.md, "Status"); then "history": the newest number of
- * a finished job, and how many there are. */
+/* Of the jobs that are not over, an array "figures" (reference/protocol.md, "Status"); then "history": the newest
+ * number of a finished job, and how many there are. */
 void history_add_figures(const struct history *h, const struct history_reader *who, struct json_write *w);
 /* Finished jobs that came after number `after`, the oldest first, HISTORY_LIST_MAX at most. -ENOMEM. */
 int history_list(const struct history *h, const struct history_reader *who, uint64_t after, struct buf *out);

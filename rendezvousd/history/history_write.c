@@ -1,4 +1,4 @@
-/* Records as JSON, for those who look and for the disk. The format is docs/protocol.md's, section "Status". */
+/* Records as JSON, for those who look and for the disk. The format is reference/protocol.md's, section "Status". */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

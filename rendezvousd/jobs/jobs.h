@@ -123,9 +123,9 @@ int jobs_postmortem(struct jobs_party *p, const char *run, const char *node, con
 
 /* The principal a run id belongs to, NULL: there is no such job. Borrowed until the next call that changes jobs. */
 const char *jobs_owner(const struct jobs *j, const char *run);
-/* JSON of docs/protocol.md, section "Status". principal NULL: of everybody; run NULL: of all jobs ({"jobs":[...]}). One
- * text holds at most 2,000 nodes, and as many events and restarts: of a run the nodes that come after the first
- * `first`. -ENOENT, -EACCES, -ENOMEM. */
+/* JSON of reference/protocol.md, section "Status". principal NULL: of everybody; run NULL: of all jobs
+ * ({"jobs":[...]}). One text holds at most 2,000 nodes, and as many events and restarts: of a run the nodes that come
+ * after the first `first`. -ENOENT, -EACCES, -ENOMEM. */
 int jobs_status_from(const struct jobs *j, const char *principal, const char *run, size_t first, struct buf *out,
                      struct err *e);
 /* While nodes gather (common/rdzv/leader/presence.h). */

@@ -1,4 +1,4 @@
-/* Jobs as JSON and as one record. The format is docs/protocol.md's, section "Status". */
+/* Jobs as JSON and as one record. The format is reference/protocol.md's, section "Status". */
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/json/json_write.h"

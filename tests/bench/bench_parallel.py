@@ -1,4 +1,4 @@
-"""Data parallelism, ZeRO 1 and 3 and a split last layer: this trainer with itself, and beside PyTorch over Gloo.
+"""Data parallelism, ZeRO 1 and 3, a split last layer and stages: this trainer with itself, and beside PyTorch over Gloo.
 
 usage: bench_parallel.py TRAINER [--peer PYTHON] [--rounds N] [--ranks N] [--batch N] [--image N] [--classes N] [--schemes ddp,fsdp] [--check]
 
@@ -18,8 +18,9 @@ import threading
 import time
 
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_parallel.py")
-SCHEMES = {"ddp": ("plain", []), "zero": ("ZeRO 1", ["--zero", "1"]), "head": ("split over classes", ["--model-parallel-dim", "1"]), "fsdp": ("ZeRO 3", ["--zero", "3"])}
-PEERS = {"ddp": "DistributedDataParallel", "zero": "ZeroRedundancyOptimizer", "head": "ColwiseParallel, loss_parallel", "fsdp": "fully_shard (FSDP2)"}
+SCHEMES = {"ddp": ("plain", []), "zero": ("ZeRO 1", ["--zero", "1"]), "head": ("split over classes", ["--model-parallel-dim", "1"]), "fsdp": ("ZeRO 3", ["--zero", "3"]),
+           "pipe": ("stages, 1F1B", ["--schedule", "1f1b"])}
+PEERS = {"ddp": "DistributedDataParallel", "zero": "ZeroRedundancyOptimizer", "head": "ColwiseParallel, loss_parallel", "fsdp": "fully_shard (FSDP2)", "pipe": "pipelining, Schedule1F1B"}
 STEPS = 10
 
 
@@ -61,7 +62,7 @@ class Sampler(threading.Thread):
 
 def ours(options, scheme, folder):
     log = pathlib.Path(folder) / f"{scheme}-{time.monotonic_ns()}"
-    more = list(SCHEMES[scheme][1]) + (["--model-parallel-size", str(options.ranks)] if scheme == "head" else [])
+    more = SCHEMES[scheme][1] + {"head": ["--model-parallel-size", options.ranks], "pipe": ["--stages", options.ranks, "--microbatches", options.ranks]}.get(scheme, [])
     p = subprocess.Popen([str(a) for a in [
         options.trainer, "--train-data", "null", "--null-images", options.batch * 64, "--num-labels", options.classes, "--arch", "resnet18", "--image-size", options.image,
         "--batch-size", options.batch, "--device", "cpu", "--amp", "off", "--threads", 1, "--loader-threads", 1, "--max-steps", STEPS, "--num-epochs", 100, "--procs", options.ranks,

@@ -1,5 +1,5 @@
 """PyTorch's side of bench_parallel.py: one rank (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) over Gloo, one thread. Arguments: scheme (ddp, zero,
-head, fsdp: FSDP2, a unit a residual block), batch of all ranks, image size, classes, steps. Prints its memory before there is a model, then the median step and the most memory it had to itself."""
+head, fsdp: FSDP2, a unit a residual block; pipe: 1F1B, a stage a rank, as many micro-batches), batch of all ranks, image size, classes, steps. Prints its memory before there is a model, then the median step and the most memory it had to itself."""
 import os
 import statistics
 import sys
@@ -11,6 +11,7 @@ import torchvision
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -49,7 +50,14 @@ model = torchvision.models.resnet18(num_classes=classes)
 share = batch // world
 x, y = torch.randn(share, 3, image, image), torch.randint(0, classes, (share,))
 loss_of = torch.nn.CrossEntropyLoss()
-head = None
+head = pipe = None
+if scheme == "pipe":  # two or four stages, which cost about the same; the whole batch enters and leaves in its pieces
+    m = model
+    parts = [[m.conv1, m.bn1, m.relu, m.maxpool, m.layer1], [m.layer2], [m.layer3], [m.layer4, m.avgpool, torch.nn.Flatten(), m.fc]]
+    each = len(parts) // world
+    model = torch.nn.Sequential(*(layer for part in parts[rank * each:(rank + 1) * each] for layer in part))
+    pipe = Schedule1F1B(PipelineStage(model, rank, world, torch.device("cpu")), world, loss_of)
+    x, y = torch.randn(batch, 3, image, image), torch.randint(0, classes, (batch,))
 if scheme == "head":
     mesh = init_device_mesh("cpu", (world,))
     head = parallelize_module(torch.nn.Sequential(model.fc), mesh, {"0": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)})
@@ -59,7 +67,7 @@ if scheme == "fsdp":
     for part in (m for m in model.modules() if isinstance(m, torchvision.models.resnet.BasicBlock)):
         fully_shard(part, mesh=mesh)
     fully_shard(model, mesh=mesh)
-else:
+elif not pipe:
     model = DistributedDataParallel(model)
 parameters = [*model.parameters(), *(head.parameters() if head else [])]
 rates = {"lr": 1e-3, "momentum": 0.9, "weight_decay": 1e-4}
@@ -70,6 +78,9 @@ else:
 
 
 def forward():
+    if pipe:
+        pipe.step(*([x] if rank == 0 else []), **({"target": y, "losses": []} if rank == world - 1 else {}))
+        return
     if not head:
         loss = loss_of(model(x), y)
         loss.backward()

@@ -1,6 +1,11 @@
 """Several hosts on one machine: network namespaces on one bridge. Needs the right to make them (root, or CAP_NET_ADMIN and CAP_SYS_ADMIN)."""
-import os
+import secrets
 import subprocess
+
+
+def new_name():
+    """Of a namespace or a link: nobody else's, whatever process ids they see."""
+    return f"crun-{secrets.token_hex(4)}"
 
 
 def ip(*args, ns=None, check=True):
@@ -10,7 +15,7 @@ def ip(*args, ns=None, check=True):
 
 def available():
     """Why not, or None."""
-    name = f"crun-try-{os.getpid()}"
+    name = new_name()
     try:
         made = ip("netns", "add", name, check=False)
         if made.returncode:
@@ -56,7 +61,7 @@ class Host:
 
 class Net:
     def __init__(self, hosts):
-        self.name = f"crun-{os.getpid()}"
+        self.name = new_name()
         self.switch = f"{self.name}-sw"
         self.hosts = []
         ip("netns", "add", self.switch)

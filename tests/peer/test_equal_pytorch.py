@@ -7,7 +7,7 @@ parameter by ||a - b|| / ||b||.
 Three runs: from torchvision's default weights, as it is; from the same with gradients clipped to norm 1; with the last scale of each block at
 0 (torchvision's zero_init_residual). Each gives logits and gradients of its first step and ten losses; but of a ResNet-50 from the default
 weights that is not clipped two are compared: its first gradients have norms of 1,000 and more, and a change of 1e-14 in the weights moves
-PyTorch's own losses by 1e-13, 1e-10, 1e-9, 1e-6, 1e-5, 1e-2, 1e-1 ... (docs/measurements.md). In fp32 PyTorch's losses from default weights
+PyTorch's own losses by 1e-13, 1e-10, 1e-9, 1e-6, 1e-5, 1e-2, 1e-1 ... (docs/design/measurements.md). In fp32 PyTorch's losses from default weights
 differ by 0.2 among themselves (ResNet-18; ResNet-50 also when clipped), so cpu's are compared in the last run.
 
 ref computes in double precision: everything within 1e-9 of PyTorch in float64.

@@ -1,4 +1,4 @@
-"""A running rendezvousd, and a small RESP client that can authenticate as docs/security.md describes it."""
+"""A running rendezvousd, and a small RESP client that can authenticate as docs/design/security.md describes it."""
 import contextlib
 import ctypes
 import hashlib

@@ -7,7 +7,6 @@ import pathlib
 import random
 import socket
 import subprocess
-import tempfile
 
 import pytest
 
@@ -19,7 +18,6 @@ CRUN = BUILD / "launcher" / "crun"
 TRAINER = BUILD / "worker" / "trainer"
 RENDEZVOUSD = BUILD / "rendezvousd" / "rendezvousd"
 LIBCRUN = BUILD / "common" / "crun" / "libcrun.so.0"
-LEASES = pathlib.Path(tempfile.gettempdir()) / f"crun-test-leases-{os.getuid()}"
 leases = {}
 
 
@@ -39,17 +37,17 @@ def locked(path):
 
 
 def lease(name):
-    """Whether this name is ours now: no other process of this machine that asks here is given it until this one ends."""
+    """Whether this name is ours now: no other process of this machine that asks here is given it until this one ends. It is an abstract socket's, for those
+    belong to a network, as ports and subnets do, whatever the user, the folder for temporary files and the process ids that are seen."""
     if name in leases:
         return False
-    LEASES.mkdir(exist_ok=True)
-    f = open(LEASES / name, "wb")
+    s = socket.socket(socket.AF_UNIX)
     try:
-        fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        f.close()
+        s.bind(f"\0crun-test-{name}")
+    except OSError:
+        s.close()
         return False
-    leases[name] = f
+    leases[name] = s
     return True
 
 

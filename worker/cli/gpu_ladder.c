@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,38 +42,65 @@ enum { RUNGS = sizeof rungs / sizeof *rungs, PLAIN = 1 };
 
 struct climb {
     const struct gpu_ladder *l;
-    char text[8192]; /* of the command line */
+    char text[8192]; /* of the command line: its words, each with its NUL */
+    size_t text_n;
     char *argv[ARGS_MAX];
+    int argc;
     char folder[1024], log[1100];
     double plain, loss; /* last loss of the plain rung, of this one */
 };
 
-static void split(struct climb *c)
+/* One word more, which may hold spaces; one that is too much is left out. */
+__attribute__((format(printf, 2, 3))) static void add_word(struct climb *c, const char *format, ...)
 {
-    int n = 0;
-    char *rest = c->text;
-    for (char *word; n < ARGS_MAX - 1 && (word = strsep(&rest, " "));)
-        if (*word)
-            c->argv[n++] = word;
-    c->argv[n] = NULL;
+    const size_t room = sizeof c->text - c->text_n;
+    char *to = c->text + c->text_n;
+    va_list ap;
+    va_start(ap, format);
+    const int n = vsnprintf(to, room, format, ap);
+    va_end(ap);
+    if (n < 0 || (size_t)n >= room || c->argc == ARGS_MAX - 1)
+        return;
+    c->text_n += (size_t)n + 1;
+    c->argv[c->argc++] = to;
+    c->argv[c->argc] = NULL;
+}
+
+static void add_words(struct climb *c, const char *words)
+{
+    for (size_t n; *words; words += n + strspn(words + n, " ")) {
+        n = strcspn(words, " ");
+        add_word(c, "%.*s", (int)n, words);
+    }
+}
+
+static void add_option(struct climb *c, const char *name, int value)
+{
+    add_word(c, "--%s", name);
+    add_word(c, "%d", value);
 }
 
 /* check: each kernel is waited for and looked at. */
 static void command_of(struct climb *c, const struct rung *r, bool check)
 {
     const struct gpu_ladder *l = c->l;
-    if (!r->trains) {
-        snprintf(c->text, sizeof c->text, "%s %s", l->self, r->args);
-    } else {
-        snprintf(
-            c->text, sizeof c->text,
-            "%s --train-data null --null-images %d --num-labels 10 --arch %s --image-size %d --batch-size %d "
-            "--max-steps %d --num-epochs 1000 --lr 0.001 --lr-policy fixed --seed 1 --device cuda --log-level debug "
-            "--plan-cache %s/plans --log-dir %s %s%s",
-            l->self, l->batch * l->steps, l->arch, l->image_size, l->batch, l->steps, l->out, c->folder, r->args,
-            check ? " --cuda-check" : "");
+    c->text_n = 0;
+    c->argc = 0;
+    add_word(c, "%s", l->self);
+    if (r->trains) {
+        add_words(c, "--train-data null --num-labels 10 --num-epochs 1000 --lr 0.001 --lr-policy fixed --seed 1 "
+                     "--device cuda --log-level debug");
+        add_option(c, "null-images", l->batch * l->steps);
+        add_option(c, "image-size", l->image_size);
+        add_option(c, "batch-size", l->batch);
+        add_option(c, "max-steps", l->steps);
+        add_word(c, "--arch=%s", l->arch);
+        add_word(c, "--plan-cache=%s/plans", l->out);
+        add_word(c, "--log-dir=%s", c->folder);
     }
-    split(c);
+    add_words(c, r->args);
+    if (check)
+        add_word(c, "--cuda-check");
 }
 
 /* --- a process with a deadline */
@@ -94,12 +122,14 @@ static int wait_for(pid_t pid, int64_t deadline_ms)
 {
     const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    const int64_t left = deadline_ms - clock_ms();
-    const bool late = fd >= 0 && poll(&p, 1, left > 0 ? (int)left : 0) == 0;
-    int status;
+    int status = 0, ready = 1;
+    while (fd >= 0 && (ready = poll(&p, 1, clock_left(deadline_ms))) < 0 && errno == EINTR)
+        continue;
+    const bool late = ready == 0;
     if (late)
         kill(pid, SIGKILL);
-    waitpid(pid, &status, 0);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        continue;
     if (fd >= 0)
         close(fd);
     return late ? LATE : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

@@ -244,7 +244,7 @@ const struct personality personality_imagenet = {
     .summary = "Train on DIR/train and DIR/val (default: imagenet) with the options of PyTorch's ImageNet example and "
                "of those made from it "
                "(TorchShard, Apex, Horovod).",
-    .epilog = "What differs from the originals stands in docs/personalities.md.",
+    .epilog = "What differs from the originals stands in docs/reference/personalities.md.",
     .own = own,
     .defaults = defaults,
     .config_size = sizeof(struct imagenet),

@@ -1,4 +1,4 @@
-/* Initial values (docs/decisions/0005): functions of (seed, name, element), so that a slice needs no whole and every
+/* Initial values (decision 0005): functions of (seed, name, element), so that a slice needs no whole and every
  * machine gets the same bits.
  *
  * Philox4x32-10 (Random123) makes 128 random bits from the key `seed` and the counter (element / 2, hash of the name):

@@ -212,7 +212,7 @@ size_t program_param_end(const struct program *p, const struct param *q); /* of 
 size_t program_trainable(const struct program *p); /* number of trainable parameters, padding excluded */
 
 /* Initial value of element i of a parameter: a function of (seed, name, element of the whole parameter), equal on every
- * machine and for every part (docs/decisions/0005). */
+ * machine and for every part (decision 0005). */
 double param_initial(const struct param *p, uint64_t seed, size_t i);
 void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out);
 

@@ -1,4 +1,4 @@
-/* How a worker learns that it should end (docs/decisions/0009).
+/* How a worker learns that it should end (decision 0009).
  *
  *   failure, abort   the process ends at once from the signal thread: a peer is dead, nothing that it could save is
  *                    agreed upon

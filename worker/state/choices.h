@@ -1,5 +1,5 @@
 /* What a device chose by timing (cuDNN's engines) is kept in the checkpoint and taken up again before a resumed run
- * plans, so that it gives the same bits (docs/decisions/0006). Devices that choose by rule have nothing to keep. */
+ * plans, so that it gives the same bits (decision 0006). Devices that choose by rule have nothing to keep. */
 #ifndef CRUN_WORKER_CHOICES_H
 #define CRUN_WORKER_CHOICES_H
 

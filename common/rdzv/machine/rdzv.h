@@ -221,7 +221,7 @@ struct rdzv_member {
  * that. */
 int rdzv_members(struct rdzv *r, int (*visit)(void *arg, const struct rdzv_member *m), void *arg);
 
-/* --- decisions: what a successor of this machine needs (docs/decisions/0003) -----------------------------------------
+/* --- decisions: what a successor of this machine needs (decision 0003) -----------------------------------------
  * A log is lines "machine ...", "node ...", "gone ...", "restart ..." of fields as in rdzv_wire.h; settings are not
  * among them. */
 

@@ -1,5 +1,5 @@
 /* Events, news and job settings of the rendezvous as text, the same on every wire and in every log: RDZV.* arguments
- * and answers (docs/protocol.md), requests and news in Redis and in a directory, the decision log.
+ * and answers (reference/protocol.md), requests and news in Redis and in a directory, the decision log.
  *
  * A record is one line of fields "key=value" with single spaces between, in any order, no newline. Within a value,
  * space, '%', '=' and every byte outside 0x21..0x7e are %XX (upper-case hex); an empty value is "key=". Unknown keys

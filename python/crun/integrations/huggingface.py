@@ -4,16 +4,21 @@
 
     trainer = Trainer(…, callbacks=[CrunCallback()])
     trainer.train(resume_from_checkpoint=get_last_checkpoint(output_dir))
+
+Recovery in process: `class MyTrainer(InProcess, Trainer)`, made and run in a function under @crun.inprocess.
 """
 from __future__ import annotations
 
+import os
+import tempfile
 from typing import Any, Dict, Optional
 
 import torch
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
 import crun
 
+from .._state import agreed_step
 from ._rate import Rate
 
 
@@ -70,3 +75,53 @@ class CrunCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         crun.phase("closing")
         if self.stops:
             crun.requeue()
+
+
+class _Commits(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """After each step, before anything that asks the other ranks."""
+
+    def __init__(self, scaler: Any):
+        self.scaler = [scaler] if scaler is not None else []
+        self.common: Optional[crun.State] = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.common = crun.State(kwargs["model"], kwargs["optimizer"], kwargs["lr_scheduler"], *self.scaler)
+        self.common.restore(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        assert self.common is not None
+        self.common.commit(state.global_step)
+
+
+class InProcess:
+    """Mix-in for Trainer (`class MyTrainer(InProcess, Trainer)`): under crun.inprocess, train() goes on where the other ranks
+    are, from their memory; the checkpoint that it is given counts where nobody has anything. Model, TrainingArguments and
+    Trainer are made in the function that is called again. Not for FSDP and DeepSpeed, which cut the state."""
+
+    crun_folder: Optional[str] = None  # stands for a checkpoint, and has a step only
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        trainer: Any = super()
+        me: Any = self
+        step = agreed_step()
+        me.callback_handler.callbacks.insert(0, _Commits(getattr(me.accelerator, "scaler", None)))
+        if step is None:
+            return trainer.train(resume_from_checkpoint, *args, **kwargs)
+        with tempfile.TemporaryDirectory(prefix="crun-hf-") as folder:
+            TrainerState(global_step=step, train_batch_size=me._train_batch_size).save_to_json(os.path.join(folder, "trainer_state.json"))
+            self.crun_folder = folder
+            return trainer.train(folder, *args, **kwargs)
+
+
+def _unless_ours(name: str) -> Any:
+    """The Trainer's method that reads something from a checkpoint; not from the folder that has nothing but a step."""
+    def load(self: Any, checkpoint: Any, *args: Any, **kwargs: Any) -> Any:
+        if checkpoint is not None and checkpoint == self.crun_folder:
+            return None
+        return getattr(super(InProcess, self), name)(checkpoint, *args, **kwargs)
+    load.__name__ = name
+    return load
+
+
+for _name in ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler", "_load_rng_state"):
+    setattr(InProcess, _name, _unless_ours(_name))

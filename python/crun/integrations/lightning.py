@@ -5,12 +5,14 @@
     crun_callback = CrunCallback("resume.ckpt")
     trainer = Trainer(callbacks=[crun_callback], …)
     trainer.fit(model, data, ckpt_path=crun_callback.resume_from())
+
+Recovery in process: InProcess, in a function under @crun.inprocess.
 """
 from __future__ import annotations
 
 import math
 import os
-from typing import Any, Optional
+from typing import Any, Dict, List, Optional
 
 try:
     from lightning.pytorch.callbacks import Callback
@@ -19,7 +21,10 @@ except ImportError:  # its older name
 
 import crun
 
+from .._state import agreed_step, watch_steps
 from ._rate import Rate
+
+FROM_MEMORY = "crun-commit"  # stands for the path of a checkpoint
 
 
 def samples_in(batch: Any) -> int:
@@ -56,6 +61,12 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
         last = getattr(trainer, "estimated_stepping_batches", None)  # infinite where only time ends it
         self.total_steps = int(last) if last is not None and math.isfinite(last) and last > 0 else None
 
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        crun.on_preemption()  # since on_fit_start Lightning has put a handler of its own in that one's place
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        crun.on_preemption()
+
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step > 0:
             crun.phase("step")  # a checkpoint may just have been written
@@ -88,3 +99,67 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if isinstance(exception, Exception):
             crun.record_error(exception)
+
+
+class _Checkpoint:
+    """What the ranks have in common: a checkpoint of Lightning's, which is never written."""
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.loaded: Optional[Dict[str, Any]] = None  # until the trainer has it
+
+    def state_dict(self) -> Dict[str, Any]:
+        if self.loaded is not None:
+            return self.loaded
+        with crun.phase("step"):  # whatever callbacks say that are asked for their part
+            return dict(self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.loaded = state
+
+    def crun_lends(self) -> List[Any]:
+        return [] if self.loaded is not None else [self.trainer.lightning_module, *self.trainer.optimizers]
+
+
+class InProcess(Callback):  # type: ignore[misc, unused-ignore]
+    """The state is committed after each step, and fit() goes on where the other ranks are, from their memory:
+
+        @crun.inprocess
+        def main():
+            recovery = InProcess()
+            trainer = Trainer(strategy="ddp", callbacks=[recovery, …], …)
+            trainer.fit(Model(), data(recovery.step), ckpt_path=recovery.resume_from())
+
+    First among the callbacks: nothing may ask the other ranks between a step and its commit. The data begins anew with each
+    call: let it begin at batch `step`. Not for FSDP and DeepSpeed, which cut the state."""
+
+    def __init__(self) -> None:
+        self.agreed = agreed_step()
+        self.step = self.agreed or 0  #: steps that are done
+
+    def resume_from(self, checkpoint: Optional[str] = None) -> Optional[str]:
+        """For fit(ckpt_path=…). checkpoint: where nobody has anything."""
+        return checkpoint if self.agreed is None else FROM_MEMORY
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self.checkpoint = _Checkpoint(trainer)
+        self.common = crun.State(self.checkpoint)
+        files = trainer.strategy.checkpoint_io
+        read = files.load_checkpoint
+
+        def load_checkpoint(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if str(path) != FROM_MEMORY:
+                return read(path, *args, **kwargs)
+            self.common.restore()
+            return self.checkpoint.loaded
+        files.load_checkpoint = load_checkpoint
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        for optimizer in trainer.optimizers:
+            watch_steps(optimizer)
+        if self.agreed is None:
+            self.common.restore(trainer.global_step)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.checkpoint.loaded = None
+        self.common.commit(trainer.global_step)

@@ -140,6 +140,8 @@ static void figures_are_told_one_by_one_and_waits_add_up(void **state)
     assert_true(crun_page_real(&page->figure[CRUN_FIGURE_ACCURACY]) == 0.75);
     crun_figure(CRUN_FIGURE_WAIT_S, 0.25);
     crun_figure(CRUN_FIGURE_WAIT_S, 0.5);
+    crun_figure(CRUN_FIGURE_WAIT_S, 1e300);
+    crun_figure(CRUN_FIGURE_WAIT_S, -1);
     assert_int_equal(page->wait_ns, 750000000);
     assert_int_equal(page->has_metrics, 0);
     crun_finish();
@@ -486,6 +488,9 @@ static void a_process_that_is_held_says_so_and_gets_the_next_round(void **state)
     assert_int_equal(page->stays, 1);
     assert_int_equal(crun_next_round(&info, 0), -EAGAIN);
     assert_int_equal(crun_wait_hold(0), -ETIMEDOUT);
+    assert_int_equal(crun_wait_hold(-1), -EINVAL);
+    assert_int_equal(crun_wait_hold(NAN), -EINVAL);
+    assert_int_equal(crun_next_round(&info, INFINITY), -EINVAL);
     crun_progress(7);
     say(CRUN_STOP_HOLD);
     assert_true(is_awake());

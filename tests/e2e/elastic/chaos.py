@@ -1,4 +1,4 @@
-"""Chaos from a seed: nodes on hosts of their own, and `crun chaos` (docs/chaos.md) on them. test_chaos.py says what must hold meanwhile. Whoever dies is
+"""Chaos from a seed: nodes on hosts of their own, and `crun chaos` (docs/guide/chaos.md) on them. test_chaos.py says what must hold meanwhile. Whoever dies is
 started again, as a scheduler would."""
 
 import contextlib
@@ -208,7 +208,7 @@ class Place:
         return [d for d in self.campaign.deeds()[self.since:] if d.node == self.number]
 
     def allowed(self):
-        """Exit codes that docs/launching.md has for what this crun has felt; for what befalls the job: always."""
+        """Exit codes that docs/reference/exit-codes.md has for what this crun has felt; for what befalls the job: always."""
         felt = {d.what for d in self.felt() if d.met != "nobody"}
         codes = {69, 75}  # nobody could reach the home for long; too few nodes were left
         codes |= {137} if "kill agent" in felt else set()

@@ -1,5 +1,5 @@
 """Chaos: kill -9 and SIGSTOP of workers and of crun's own processes, of two at once, partitions, log disks that hang, homes that stop or are restarted. What must
-hold: two rounds of one job never run at once, no worker outlives its crun, exit codes are those of docs/launching.md, and the job goes on.
+hold: two rounds of one job never run at once, no worker outlives its crun, exit codes are those of docs/reference/exit-codes.md, and the job goes on.
 
 CRUN_CHAOS_SECONDS: how long faults are inflicted on each home; CRUN_CHAOS_SEED: the plan."""
 import os

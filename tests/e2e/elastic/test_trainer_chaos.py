@@ -1,7 +1,7 @@
 """Chaos over each home while `trainer` trains on two nodes with two ranks each: workers and crun's own processes are killed, stopped and slowed, nodes lost
 and cut off, the home killed and stopped, the disk of the checkpoints filled and its files damaged, clocks wrong. What must hold: each job ends at its last
 step, having done each step once, with the bytes of an undisturbed run; no process, file, descriptor or shared memory is left; exit codes are those of
-docs/launching.md.
+docs/reference/exit-codes.md.
 
 CRUN_CHAOS_SECONDS: how long faults are inflicted on each home; CRUN_CHAOS_SEED: the plan."""
 import os

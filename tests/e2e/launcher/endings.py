@@ -1,4 +1,4 @@
-"""How crun can end: the table of docs/launching.md, "Exit codes". test_endings.py plays each row."""
+"""How crun can end: the table of docs/reference/exit-codes.md. test_endings.py plays each row."""
 
 # Row of the document -> (crun's code, arguments of crun with the program). Workers are sh scripts; SIGNALS: sent once rank 0 is up.
 UP = "touch $HERE/up-$RANK; "

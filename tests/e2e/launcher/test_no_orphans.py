@@ -138,7 +138,7 @@ def campaign(crun, victim, cgroup, moments, memory):
           f"survivors at 100 ms: {sum(t > 100 for t in took)}; zombies: {sum(d[3] for d in done)}; children left by the kill of both: "
           f"{sum(d[2] for d in done)} in {sum(d[2] > 0 for d in done)} moments")
     assert sum(d[3] for d in done) == 0
-    assert took[0] < 130, "ms; 13 is usual (docs/measurements.md): the quickest, for the machine may stand still"
+    assert took[0] < 130, "ms; 13 is usual (docs/design/measurements.md): the quickest, for the machine may stand still"
     if victim != "both":
         assert sum(d[2] for d in done) == 0
 

@@ -196,7 +196,7 @@ def test_every_metric_is_in_the_document(crun):
     served = set(re.findall(r"^# TYPE (\w+ \w+)$", agent.get("/metrics")[1], re.M)) | {"crun_rendezvous_connected gauge"}
     (crun.tmp / "end").touch()
     p.communicate(timeout=60)
-    written = re.findall(r"^\| `(crun_\w+)` \| (\w+) \|", (HERE.parents[2] / "docs" / "observing.md").read_text(), re.M)
+    written = re.findall(r"^- `(crun_\w+)` \((\w+)\):", (HERE.parents[2] / "docs/reference/metrics.md").read_text(), re.M)
     assert {" ".join(row) for row in written} == served
 
 

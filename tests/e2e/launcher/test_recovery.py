@@ -123,16 +123,23 @@ def test_a_warm_spare_takes_the_place_and_writes_where_its_rank_writes(crun, tmp
         assert any(f"rank {r} of 4: 400 steps" in t and f"rank {r} (pid {pids[r]}): round" in t and f"rank {r % 3 + 1} of" not in t for t in texts), texts
 
 
+def of_proc(pid, name):
+    """b"": it is gone"""
+    try:
+        return open(f"/proc/{pid}/{name}", "rb").read()
+    except OSError:
+        return b""
+
+
+def spares_of(crun):
+    """And workers that were."""
+    return [pid for pid in crun.processes() if b"CRUN_SPARE=1" in of_proc(pid, "environ")]
+
+
 def wait_for_spare(crun):
     """-> pid of one that waits for a round"""
     def waits():
-        for pid in crun.processes():
-            try:
-                if b"CRUN_SPARE=1" in open(f"/proc/{pid}/environ", "rb").read() and "futex" in open(f"/proc/{pid}/wchan").read() and pid not in taken:
-                    return pid
-            except OSError:
-                pass
-        return None
+        return next((pid for pid in spares_of(crun) if b"futex" in of_proc(pid, "wchan") and pid not in taken), None)
 
     wait("a warm spare", lambda: waits() is not None)
     pid = waits()
@@ -147,6 +154,41 @@ def test_a_spare_of_a_program_that_knows_of_none_harms_nobody(crun):
     rc, out, err = crun.run("--nproc_per_node", 2, "--max-restarts", 3, "--warm-spares", 2, "--log-prefix=off", "sh", "-c",
                             'test "$RANK" -ge 0 || exit 3; echo rank $RANK; sleep 0.5')
     assert rc == 0 and sorted(out.split()) == ["0", "1", "rank", "rank"], err
+
+
+def test_a_spare_that_ended_is_started_again_with_the_next_round(crun, tmp_path, rounds):
+    script = tmp_path / "ends_once.sh"
+    script.write_text(f'#!/bin/sh\n[ "$CRUN_SPARE" = 1 ] && mkdir {tmp_path}/ended 2>/dev/null && exit 3\nexec "$@"\n')
+    script.chmod(0o755)
+    job = Job(crun, "--max-restarts", 9, "--warm-spares", 1, script, *rounds, 100000)
+    before = job.in_round(1)
+    wait("the end of the spare", (tmp_path / "ended").exists)
+    wait("its burial", lambda: not spares_of(crun))
+    os.kill(before[1], signal.SIGKILL)
+    job.in_round(2)
+    wait_for_spare(crun)
+    job.p.send_signal(signal.SIGTERM)
+    rc, out, err = job.end()
+    assert "exited with code 3 before it was needed; this round goes without" in err, err
+
+
+def test_spares_end_with_the_last_worker_that_was_held(crun, rounds):
+    """Nobody is left whose places and pipes they could take: the round that follows has spares of its own."""
+    job = Job(crun, "--max-restarts", 9, "--restart-backoff", 4, "--warm-spares", 1, *rounds, 100000)
+    first = job.in_round(1)
+    os.kill(first[1], signal.SIGKILL)  # the first restart does not wait
+    second = job.in_round(2)
+    spare = wait_for_spare(crun)
+    os.kill(second[0], signal.SIGKILL)
+    wait("the others to be held", lambda: len(crun.processes()) == 4 + 3 + 1)
+    for pid in (second[r] for r in (1, 2, 3)):
+        os.kill(pid, signal.SIGKILL)
+    wait("the end of the spare", lambda: spare not in crun.processes())
+    job.in_round(3)
+    assert wait_for_spare(crun) != spare and len(spares_of(crun)) == 1
+    job.p.send_signal(signal.SIGTERM)
+    job.end()
+    assert crun.processes() == []
 
 
 def test_with_recovery_restart_nobody_is_held(crun, rounds):

@@ -106,6 +106,9 @@ def test_a_worker_that_is_done_early_does_not_end_the_others(crun):
     (["--nnodes", "2", "true"], 2, ["nnodes", "--rdzv-endpoint", "crun.conf"]),
     (["--max-restarts", "-1", "true"], 2, ["max-restarts"]),
     (["--run-id", "a/b", "true"], 2, ["rdzv-id", "a/b"]),
+    (["--rdzv-id", "i" * 129, "true"], 2, [f"--rdzv-id '{'i' * 60}...': expected 1 to 128 characters"]),
+    (["--nnodes", "2", "--rdzv-id", "i" * 600, "--rdzv-endpoint", "h", "true"], 2, [f"--rdzv-id '{'i' * 60}...': expected 1 to 128 characters"]),
+    (["--nnodes", "2", "--rdzv-id", "i", "--rdzv-endpoint", f"file:///{'d' * 2000}", "true"], 2, [f"'file:///{'d' * 52}...': expected at most 1023 characters, got 2008"]),
     (["--nproc_per_nod3", "1", "true"], 2, ["nproc"]),
     (["--rdzv_backend=etcd", "--rdzv_endpoint", "x:1", "true"], 2, ["rdzv-backend", "not supported"]),
     (["-m", "--no-python", "package.module"], 2, ["--module", "--no-python"]),
@@ -189,10 +192,17 @@ def test_a_port_that_another_program_holds_is_named_with_the_reason(crun):
             assert rc == 69 and said in err and "Connection refused" in err
 
 
-@pytest.mark.parametrize("files", [8, 11, 15])
+@pytest.mark.parametrize("files", [8, 11, 15, 16, 24, 31])
 def test_too_few_open_files_are_a_sentence_and_no_abort(crun, files):
     rc, _, err = crun.run("true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
-    assert rc == 69 and f"at most {files} files may be open here (ulimit -n)" in err and len(err.splitlines()) == 1
+    assert (rc, err) == (69, f"crun: at most {files} files may be open here (ulimit -n): expected 32 for one worker, and 6 for each more\n")
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_as_many_open_files_as_that_sentence_asks_for_are_enough(crun, workers):
+    files = 32 + 6 * (workers - 1)
+    rc, _, err = crun.run("--nproc-per-node", workers, "true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
+    assert rc == 0, err
 
 
 def test_a_program_without_a_name_is_a_wrong_command_line(crun):

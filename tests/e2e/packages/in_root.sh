@@ -34,7 +34,7 @@ ours_is_there() {
 }
 
 apt-get update -qq
-install adduser # Debian's tool, which Debian 13 has no more by itself
+install --no-install-recommends adduser gcc libc6-dev pkg-config gnuplot-nox # what is used here, and may leave things of its own
 files >/tmp/before
 
 # Ours after theirs.
@@ -68,12 +68,10 @@ P
 python3 -B /tmp/job.py
 
 # The library, by pkg-config.
-install --no-install-recommends gcc libc6-dev pkg-config
 cc -D_GNU_SOURCE -o /tmp/worker /usr/share/doc/libcrun-dev/examples/worker.c $(pkg-config --cflags --libs crun)
 crun-launcher --nproc-per-node 2 --no-log-prefix /tmp/worker 5 | grep -q 'rank 1 of 2: hello'
 
 # Training: data, two ranks, a kill, a resume, a picture.
-install --no-install-recommends gnuplot-nox
 cd /tmp
 trainer demo
 grep -c '^' runs/demo/run-*/metrics.jsonl
@@ -115,7 +113,7 @@ theirs_is_there
 ours_is_there
 purge crun
 ours_is_there
-purge $ours gcc libc6-dev pkg-config gnuplot-nox
+purge $ours
 files >/tmp/after
 diff /tmp/before /tmp/after
 echo well

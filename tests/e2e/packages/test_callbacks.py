@@ -16,7 +16,9 @@ def package(name, **members):
     sys.modules[name] = module
 
 class Base:
-    pass
+    def on_sanity_check_start(self, *args):
+        pass
+    on_train_start = on_sanity_check_start
 
 package("torch")
 package("transformers", TrainerCallback=Base)
@@ -27,7 +29,7 @@ sys.modules["torch"].distributed = types.SimpleNamespace(is_available=lambda: Fa
 """
 
 LIGHTNING = STUBS + """
-import os, time
+import os, signal, time
 import crun
 from crun.integrations.lightning import CrunCallback, samples_in
 
@@ -48,11 +50,22 @@ class Trainer:
     def save_checkpoint(path):
         open(path, "w").write(str(Trainer.global_step))
 
+def take_sigterm():  # as Lightning does between on_fit_start and on_train_start, and what it does then
+    before = signal.getsignal(signal.SIGTERM)
+    def theirs(signo, frame):
+        print("a broadcast in the midst of whatever it was", flush=True)
+        if callable(before):
+            before(signo, frame)
+    signal.signal(signal.SIGTERM, theirs)
+
 def fit(steps):
     callback.on_fit_start(Trainer, None)
+    take_sigterm()
+    callback.on_sanity_check_start(Trainer, None)
     callback.on_validation_start(Trainer, None)
     callback.on_validation_end(Trainer, None)
     Trainer.sanity_checking = False
+    callback.on_train_start(Trainer, None)
     for i in range(steps):
         callback.on_train_batch_start(Trainer, None, None, i)
         time.sleep(0.01)

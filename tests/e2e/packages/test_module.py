@@ -217,6 +217,15 @@ def test_a_signal_handler_that_was_there_keeps_its_turn(crun, script):
     assert rc == 9, err
 
 
+def test_a_handler_that_took_its_place_gets_what_has_no_reason(crun, script):
+    """As Lightning's, which calls the one that was there before it, too."""
+    job = script("import crun, os, signal\ncrun.on_preemption()\nours = signal.getsignal(signal.SIGTERM)\n"
+                 "signal.signal(signal.SIGTERM, lambda *a: (print('theirs', flush=True), ours(*a)))\ncrun.on_preemption()\ncrun.on_preemption()\n"
+                 "os.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()\n")
+    rc, out, err = crun.run("--no-log-prefix", job)
+    assert (rc, out) == (128 + signal.SIGTERM, "theirs\n"), err
+
+
 def test_contradictions_in_the_environment_are_said(alone):
     p = run(sys.executable, "-c", "import crun; crun.info()", env={**alone, "LIBCRUN": str(LIBCRUN), "RANK": "3", "WORLD_SIZE": "2"})
     assert p.returncode == 1 and "the environment contradicts itself" in p.stderr

@@ -9,12 +9,6 @@ RECORDED = pathlib.Path(__file__).with_name("torchrun_environment.json")
 DUMP = "import json, os; os.environ['RANK'] == '1' and json.dump(dict(os.environ), open(os.environ['OUT'], 'w'))\n"
 OPTIONS = ["--nproc_per_node", "2", "--max-restarts", "3"]
 OWN = {"PATH", "HOME", "OUT", "PWD", "SHLVL", "_", "LC_CTYPE", "OMP_NUM_THREADS"}  # the last one: torchrun 1, crun the cores' share
-WHY = {
-    "MASTER_ADDR": "the same place, as a number: no look-up",
-    "TORCHELASTIC_RUN_ID": "random for one node in both, in forms of their own",
-    "TORCHELASTIC_ERROR_FILE": "the name tells round and rank; `--log-layout torchrun` has torchrun's",
-    "OMP_NUM_THREADS": "see [Placement](#placement); `--torchrun-compat`: 1",
-}
 
 
 def ask(launcher, folder):
@@ -45,15 +39,14 @@ def recorded():
 
 
 def table(torchrun, crun):
-    lines = ["| variable | torchrun | crun | |", "|---|---|---|---|",
-             f"| `OMP_NUM_THREADS` | 1 | the worker's share of the cores | {WHY['OMP_NUM_THREADS']} |"]
+    lines = ["| variable | torchrun | crun |", "|---|---|---|", "| `OMP_NUM_THREADS` | 1 | the worker's share of the cores |"]
     cell = lambda env, name: f"`{env[name]}`" if name in env else "–"
     for name in sorted(torchrun.keys() | crun.keys()):
         if torchrun.get(name) != crun.get(name):
-            lines.append(f"| `{name}` | {cell(torchrun, name)} | {cell(crun, name)} | {WHY.get(name, 'crun alone, see above')} |")
+            lines.append(f"| `{name}` | {cell(torchrun, name)} | {cell(crun, name)} |")
     return "\n".join(lines) + "\n"
 
 
-if __name__ == "__main__":  # CRUN FOLDER: prints the table for docs/launching.md
+if __name__ == "__main__":  # CRUN FOLDER: prints the table for docs/reference/environment.md
     import sys
     print(table(recorded(), ask([sys.argv[1]], pathlib.Path(sys.argv[2]))), end="")

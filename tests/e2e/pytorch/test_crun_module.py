@@ -3,6 +3,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import sys
 
 import pytest
@@ -90,3 +91,187 @@ def test_the_example_runs_without_crun(crun, tmp_path):
     p = run(PYTHON, DDP, tmp_path / "checkpoint.pt", 20, env=env, timeout=300)
     assert p.returncode == 0 and losses(p.stdout), p.stderr
     assert os.path.exists(tmp_path / "checkpoint.pt")
+
+
+# --- recovery in process
+
+INPROCESS = ROOT / "docs" / "examples" / "ddp_inprocess.py"
+BEGINS = re.compile(r"^rank (\d) \(pid (\d+)\): round (\d+) begins after step (\d+)$", re.M)
+
+
+class Rounds:
+    """A crun that runs the example; who said what is read from a file as it comes."""
+
+    def __init__(self, crun, *args):
+        self.crun, self.out = crun, open(crun.tmp / "out", "wb")
+        self.p = crun.start("--nproc-per-node", 4, "--no-log-prefix", "--hold-timeout", 120, "--max-restarts", 9, "--restart-backoff", 0, *args, stdout=self.out)
+
+    def said(self):
+        return (self.crun.tmp / "out").read_text()
+
+    def in_round(self, n):
+        """-> {rank: pid}, and the step after which it begins"""
+        def complete():
+            found = {int(rank): (int(pid), int(step)) for rank, pid, round_, step in BEGINS.findall(self.said()) if int(round_) == n}
+            return found if len(found) == 4 else None
+        found = wait(f"round {n}", complete, 240)
+        assert len({step for _, step in found.values()}) == 1, "all begin after the same step"
+        return {rank: pid for rank, (pid, _) in found.items()}, found[0][1]
+
+    def after_step(self, pid, n):
+        wait(f"step {n}", lambda: steps_of(pid) >= n, 240)
+
+    def end(self):
+        """-> what the ranks have at the end"""
+        _, err = self.p.communicate(timeout=300)
+        self.out.close()
+        assert self.p.returncode == 0, self.said() + err.decode()
+        found = re.findall(r"^rank (\d) of 4: (\d+) steps, weights (\w+)$", self.said(), re.M)
+        assert sorted(rank for rank, _, _ in found) == ["0", "1", "2", "3"], self.said()
+        return {(steps, weights) for _, steps, weights in found}, err.decode()
+
+
+def steps_of(pid):
+    """What its shared page says (common/crun/crun_page.h)."""
+    for fd in os.scandir(f"/proc/{pid}/fd"):
+        if "crun-page" in os.readlink(fd.path):
+            return struct.unpack_from("Q", open(fd.path, "rb").read(32), 24)[0]
+
+
+def test_the_others_keep_their_processes_and_the_weights_are_those_of_an_undisturbed_run(crun):
+    """One after another: rank 0, a spare's rank, and one that is stopped."""
+    steps = 400
+    undisturbed, _ = Rounds(crun, INPROCESS, steps).end()
+    job = Rounds(crun, "--warm-spares", 1, INPROCESS, steps)
+    pids, _ = job.in_round(1)
+    for n, (victim, signo, text) in enumerate([(0, signal.SIGKILL, "killed by SIGKILL"), (2, signal.SIGKILL, "killed by SIGKILL"), (1, signal.SIGSTOP, "hung at step")]):
+        job.after_step(pids[3], 40 + 100 * n)
+        os.kill(pids[victim], signo)
+        after, step = job.in_round(n + 2)
+        assert step >= 40 + 100 * n, "no step is lost"
+        assert {r for r in range(4) if pids[r] != after[r]} == {victim}
+        pids = after
+    weights, err = job.end()
+    assert len(undisturbed) == 1 and weights == undisturbed
+    for n, (victim, text) in enumerate([(0, "killed by SIGKILL"), (2, "killed by SIGKILL"), (1, "hung at step")]):
+        assert re.search(rf"restart {n + 1}/9 \(rank {victim} {text}.*\), kept 3 workers", err), err
+
+
+STATES = """
+import os, torch
+import torch.distributed as dist
+from crun import _state
+import crun
+
+def step(model, optimizer, n):
+    optimizer.zero_grad()
+    model(torch.full((4, 3), float(n))).sum().backward()
+    optimizer.step()
+
+def everything(model, optimizer, schedule):
+    return [t.clone() for t in model.state_dict().values()] + [v["momentum_buffer"].clone() for v in optimizer.state.values()] + [torch.tensor(schedule.get_last_lr())]
+
+def made():
+    torch.manual_seed(crun.info().rank)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+def again():
+    # as in the next round, but for the round
+    _state._agreed = (-1, [])
+    return crun.State
+
+@crun.inprocess
+def main():
+    dist.init_process_group("gloo")
+    for copy in False, True:
+        _state._last = None
+        parts = made()
+        state = again()(*parts, copy=copy)
+        assert state.restore(lambda: 7) == 7
+        step(*parts[:2], 1)
+        parts[2].step()
+        state.commit(8)
+        expected = everything(*parts)
+
+        parts[0](torch.ones(4, 3))  # changes the running statistics, as a step that is not finished does
+        new = made()
+        assert again()(*new, copy=copy).restore() == 8
+        assert all(map(torch.equal, everything(*new), expected)), "a new set of parts goes on from the commit"
+        assert again()(*new, copy=copy).restore() == 8
+        assert all(map(torch.equal, everything(*new), expected)), "and the same parts do"
+
+        step(*new[:2], 2)  # not committed
+        newer, state = made(), again()
+        if copy:
+            assert state(*newer, copy=True).restore() == 8
+            assert all(map(torch.equal, everything(*newer), expected))
+        else:
+            try:
+                state(*newer).restore()
+                raise AssertionError("the borrowed tensors have changed")
+            except RuntimeError as e:
+                assert "no rank has its state any more" in str(e), e
+    dist.destroy_process_group()
+
+main()
+"""
+
+
+def test_the_state_is_that_of_the_last_commit(crun, tmp_path):
+    job = tmp_path / "job.py"
+    job.write_text(STATES)
+    rc, _, err = crun.run("--max-restarts", 1, job, timeout=200)
+    assert rc == 0, err
+
+
+GIVEN = """
+import torch
+import torch.distributed as dist
+import crun
+from crun import _state
+
+_state.PIECE = 1000  # several messages, tensors cut in two
+
+class Odd:
+    def __init__(self, fill):
+        self.values = {"half": torch.full((7,), fill).half(), "flags": torch.tensor([True, False]) ^ (fill > 0), "none": torch.zeros(0, 3), "one": torch.tensor(fill),
+                       "wide": torch.arange(2000, dtype=torch.float64).reshape(50, 40).t() + fill, "text": str(fill)}
+    def state_dict(self):
+        return self.values
+    def load_state_dict(self, values):
+        self.values = values
+
+@crun.inprocess
+def main():
+    dist.init_process_group("gloo")
+    me = crun.info()
+    part = Odd(float(me.rank))
+    state = crun.State(part)
+    if me.rank % 2:  # as if it had been in the round before: 1 and 3 are the furthest, 0 and 2 are newcomers
+        _state._agreed, _state._last = (-1, []), None
+        state._take(5)
+    assert state.restore() == 5
+    expected = Odd(1.0 if me.rank == 0 else 3.0 if me.rank == 2 else float(me.rank)).values
+    for name, value in expected.items():
+        got = part.values[name]
+        assert torch.equal(got, value) and got.dtype == value.dtype if torch.is_tensor(value) else got == value, (name, got, value)
+    dist.barrier()
+    dist.destroy_process_group()
+
+main()
+"""
+
+
+def test_the_state_goes_from_those_that_have_it_to_the_others(crun, tmp_path):
+    job = tmp_path / "job.py"
+    job.write_text(GIVEN)
+    rc, _, err = crun.run("--nproc-per-node", 4, "--max-restarts", 1, job, timeout=200)
+    assert rc == 0, err
+
+
+def test_the_example_of_recovery_runs_without_crun(crun):
+    env = {**crun.env, "LIBCRUN": "/nowhere/libcrun.so.0", "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    p = run(PYTHON, INPROCESS, 20, env=env, timeout=300)
+    assert p.returncode == 0 and "rank 0 of 1: 20 steps, weights " in p.stdout, p.stderr

@@ -1,4 +1,4 @@
-"""Every difference between a worker's environment under crun and under torchrun stands in one table of docs/launching.md."""
+"""Every difference between a worker's environment under crun and under torchrun stands in one table of docs/reference/environment.md."""
 
 import pathlib
 
@@ -9,7 +9,7 @@ from support import CRUN, ROOT
 def test_the_table_of_differences_is_complete(tmp_path):
     crun = environment.ask([CRUN], tmp_path)
     table = environment.table(environment.recorded(), crun)
-    assert table in pathlib.Path(ROOT, "docs/launching.md").read_text(), table
+    assert table in pathlib.Path(ROOT, "docs/reference/environment.md").read_text(), table
 
 
 def test_nothing_that_torchrun_sets_is_missing(tmp_path):

@@ -1,6 +1,8 @@
 """Fixtures: a token file, certificates, a network namespace with an address of its own."""
 import os
+import secrets
 import shutil
+import socket
 import ssl
 import subprocess
 
@@ -34,14 +36,26 @@ def tls(certificates):
     return context
 
 
+def free_subnet():
+    """n of 10.213.n.0/24 that no other test has, and no link, be it one that a killed test left."""
+    for n in range(256):
+        with socket.socket() as s:
+            try:
+                s.bind((f"10.213.{n}.1", 0))
+            except OSError:
+                if lease(f"subnet-10.213.{n}"):
+                    return n
+    raise OSError("all of 10.213.0.0/16 is taken")
+
+
 @pytest.fixture(scope="session")
 def namespace():
     """(name, address of its side, address of ours): another host, as far as the network goes."""
     if os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need root and ip(8)")
-    name, n = f"rdzvd{os.getpid()}", next(n for n in range(256) if lease(f"subnet-10.213.{n}"))
+    n, unique = free_subnet(), secrets.token_hex(4)
     ours, theirs = f"10.213.{n}.1", f"10.213.{n}.2"
-    here, there = f"rda{os.getpid()}", f"rdb{os.getpid()}"
+    name, here, there = f"rdzvd{unique}", f"rda{unique}", f"rdb{unique}"
     made = [f"ip netns add {name}", f"ip link add {here} type veth peer name {there} netns {name}", f"ip addr add {ours}/24 dev {here}",
             f"ip link set {here} up", f"ip -n {name} addr add {theirs}/24 dev {there}", f"ip -n {name} link set {there} up"]
     try:

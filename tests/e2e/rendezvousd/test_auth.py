@@ -51,7 +51,7 @@ def transport(request):
 
 def test_the_auth_matrix(tokens, dial, transport):
     options, tls = transport
-    with Daemon("--bind", "0.0.0.0", "--token-file", tokens, "--auth-timeout", "2s", *options) as d:
+    with Daemon("--bind", "0.0.0.0", "--token-file", tokens, "--auth-timeout", "60s", *options) as d:
         with dial(d, tls) as c:  # no token
             assert c.error("GET", "a") == "NOAUTH Authentication required."
             assert c.error("PING") == "NOAUTH Authentication required."
@@ -80,26 +80,49 @@ def test_the_auth_matrix(tokens, dial, transport):
         with dial(d, tls) as c:  # reflected
             nonce = secrets.token_hex(32)
             assert c.error("STORE.PROVE", c("STORE.AUTH", ALICE[0], nonce)[1]) == WRONG
-        with dial(d, tls) as friend:  # once is enough
-            proof = friend.challenge(*ALICE)
-            assert friend("STORE.PROVE", proof) == "OK"
-            assert friend.error("STORE.PROVE", proof) == "ERR STORE.PROVE without STORE.AUTH before it"
-            with dial(d, tls) as c:  # expired: a proof that comes too late
-                proof = c.challenge(*ALICE)
-                with pytest.raises((RespError, EOFError, ConnectionError)) as e:
-                    c.receive()
-                assert "TIMEOUT not authenticated within 2000 ms" in str(e.value)
-                with pytest.raises((OSError, EOFError)):
-                    for _ in range(1000):
-                        c("STORE.PROVE", proof)
-            assert friend("PING") == "PONG"  # the deadline is for strangers only
+        with dial(d, tls) as c:  # once is enough
+            proof = c.challenge(*ALICE)
+            assert c("STORE.PROVE", proof) == "OK"
+            assert c.error("STORE.PROVE", proof) == "ERR STORE.PROVE without STORE.AUTH before it"
         assert d.stop() == 0
-    for reason in ("asked for 'get' before it has authenticated", "wrong proof for principal 'alice'", "wrong proof for principal 'mallory'",
-                   "not authenticated within 2000 ms"):
+    for reason in ("asked for 'get' before it has authenticated", "wrong proof for principal 'alice'", "wrong proof for principal 'mallory'"):
         assert f"reason={reason}" in d.err
     for _, secret in (ALICE, BOB):
         assert secret not in d.err
-    assert d.err.count("audit: refused peer=") == 8  # one line each
+    assert d.err.count("audit: refused peer=") == 7  # one line each
+
+
+def in_time(ask):
+    """What is asked of a daemon of short patience, on a machine that may be busy."""
+    def once():
+        try:
+            return [ask()]
+        except (RespError, EOFError, OSError):
+            return None
+    return until(once, "an answer in time")[0]
+
+
+def test_a_proof_that_comes_too_late(tokens, dial, transport):
+    options, tls = transport
+
+    def asked():
+        c = dial(d, tls)
+        return c, c.challenge(*ALICE)
+
+    with Daemon("--bind", "0.0.0.0", "--token-file", tokens, "--auth-timeout", "1s", *options) as d:
+        friend = in_time(lambda: dial(d, tls).authenticate(*ALICE))
+        c, proof = in_time(asked)
+        with pytest.raises((RespError, EOFError, ConnectionError)) as e:
+            c.receive()
+        assert "TIMEOUT not authenticated within 1000 ms" in str(e.value)
+        with pytest.raises((OSError, EOFError)):
+            for _ in range(1000):
+                c("STORE.PROVE", proof)
+        assert friend("PING") == "PONG"  # the deadline is for strangers only
+        for client in friend, c:
+            client.close()
+        assert d.stop() == 0
+    assert "reason=not authenticated within 1000 ms" in d.err and ALICE[1] not in d.err
 
 
 def test_a_crun_whose_proof_the_network_keeps_tries_again(tokens, tmp_path):

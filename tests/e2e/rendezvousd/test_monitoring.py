@@ -45,7 +45,7 @@ def test_promtool_takes_the_metrics(told):
 def test_rules_and_panels_speak_of_metrics_that_there_are(told):
     there = set(re.findall(r"^# TYPE (\S+)", told, re.M))
     there |= {f"{name}_bucket" for name in there} | {f"{name}_sum" for name in there} | {"up"}
-    there |= set(re.findall(r"`(crun_[a-z_]+)`", (ROOT / "docs" / "observing.md").read_text()))
+    there |= set(re.findall(r"`(crun_[a-z_]+)`", (ROOT / "docs/reference/metrics.md").read_text()))
     asked = re.findall(r"expr: (.*)", (FOLDER / "rendezvousd.rules.yml").read_text())
     board = json.loads((FOLDER / "rendezvousd.dashboard.json").read_text())
     asked += [t["expr"] for p in board["panels"] for t in p["targets"]]

@@ -310,13 +310,13 @@ def test_readiness_ends_before_the_daemon_does():
 
 
 def test_the_page_on_operating_names_every_metric():
-    page = (ROOT / "docs" / "operating.md").read_text()
+    page = (ROOT / "docs/reference/metrics.md").read_text()
     with Daemon("--http-port", "0") as d, Client(d.port) as c:
         c("RDZV.JOIN", "j1", "n1", "slots=2", "v=1", "nnodes=1:1", "max_restarts=3", "silence=600000")
         for step in (1, 2):
             c("RDZV.REPORT", "j1", "n1", f"step={step}", "loss=1", "accuracy=1", "eval_accuracy=1", "images_per_s=1", "total_steps=9", "base=0", "steps=1,1", "step_ms=1,1")
         told = {name.split("{")[0] for name in samples(get(d.http + "/metrics")[2])}
-    assert told == set(re.findall(r"`((?:rendezvousd|process)_[a-z_]+)`", page.split("| metric |")[1].split("\nWorth an alert")[0]))
+    assert told == set(re.findall(r"`((?:rendezvousd|process)_[a-z_]+)`", page.split("## rendezvousd")[1]))
 
 
 def test_a_descriptor_that_is_none_is_told_and_harmless():

@@ -93,7 +93,7 @@ def test_python_lock_excludes(library):
 
 def test_every_command_is_documented(daemon):
     w = Wire(daemon.port)
-    told = {word for page in (ROOT / "docs").glob("*.md") for word in re.findall(r"[A-Z][A-Z.]+", page.read_text())}
+    told = {word for page in (ROOT / "docs").rglob("*.md") for word in re.findall(r"[A-Z][A-Z.]+", page.read_text())}
     names = [n.decode().upper() for n in elements(w.ask("COMMAND", "LIST"))]
     missing = [n for n in names if n not in told]
     assert not missing, missing

@@ -53,7 +53,7 @@ def test_cpu_gradients_of_the_first_step_agree_over_world_sizes(shapes, tmp_path
     for world in (2, 3):
         d = np.linalg.norm(grad[world] - grad[1]) / np.linalg.norm(grad[1])
         print(f"world {world}: relative difference of the gradient {d:.2e}")
-        assert d <= 2e-5  # 2.0e-6 was measured (docs/measurements.md)
+        assert d <= 2e-5  # 2.0e-6 was measured (docs/design/measurements.md)
 
 
 def test_ranks_that_go_leave_a_rate_that_follows_them_as_it_was(shapes, tmp_path):

@@ -70,7 +70,7 @@ static void a_host_by_itself_is_judged(void **state)
         {"{\"shm\":67108864}", "shm", "only 64 MiB"},
         {"{\"tmp_error\":\"/tmp: No space left on device\"}", "tmp", "No space left"},
         {"{\"oom_group\":\"/g\"}", "oom-group", "set in /g"},
-        {"{\"python_error\":\"it says nothing within 10 s\"}", "python", "/usr/bin/python3 (PATH) does not run"},
+        {"{\"python_error\":\"it says nothing within 25 s\"}", "python", "/usr/bin/python3 (PATH) does not run"},
         {"{\"python\":\"\",\"python_version\":\"\",\"python_error\":\"not found\"}", "", NULL}, /* C needs none */
         {"{\"python\":\"\",\"python_from\":\"PYTHON_EXEC\",\"python_error\":\"not found\"}", "python", "PYTHON_EXEC"},
         {"{\"foreign_crun\":\"/usr/bin/crun\",\"foreign_says\":\"crun version 1.8.1\"}", "foreign-crun",

@@ -6,7 +6,10 @@
 
 #include <cmocka.h>
 
+#include <poll.h>
+#include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
@@ -37,7 +40,7 @@ static int begin(void **state)
 static struct node_report_view view(bool leads)
 {
     return (struct node_report_view){
-        .round = 1, .rank_base = 4, .workers = 3, .nodes = 2, .leads = leads, .page = page_of, .logs = ""};
+        .round = 1, .rank_base = 4, .workers = 3, .leads = leads, .page = page_of, .logs = ""};
 }
 
 static const char *write_it(const struct node_report_view *v)
@@ -145,6 +148,33 @@ static void old_measurements_and_half_written_ones_do_not_count(void **state)
     assert_false(gauges_read_gpus(&p, 1000, &gpus));
 }
 
+static struct gauges_page shared;
+
+static void *run_gauges(void *end_fd)
+{
+    gauges_process(&shared, *(const int *)end_fd);
+    return NULL;
+}
+
+/* Its count is odd: another one takes its place. */
+static void a_writer_that_was_killed_in_the_middle_is_followed_by_another(void **state)
+{
+    int end[2];
+    pthread_t thread;
+    struct gauges_host host;
+    const int64_t deadline = clock_deadline(60000);
+    shared.host_count = 1;
+    assert_int_equal(pipe(end), 0);
+    assert_int_equal(pthread_create(&thread, NULL, run_gauges, &end[0]), 0);
+    while (!gauges_read_host(&shared, clock_ms(), &host) && clock_left(deadline) > 0)
+        poll(NULL, 0, 5);
+    assert_true(gauges_read_host(&shared, clock_ms(), &host));
+    assert_true(host.memory_total > 0);
+    close(end[1]);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    close(end[0]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -155,6 +185,7 @@ int main(void)
         cmocka_unit_test(a_job_tells_a_hundred_times_a_second_at_most),
         cmocka_unit_test(the_kernels_figures_are_read),
         cmocka_unit_test(old_measurements_and_half_written_ones_do_not_count),
+        cmocka_unit_test(a_writer_that_was_killed_in_the_middle_is_followed_by_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,10 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -24,6 +26,16 @@ static sigset_t no_signals;
 static const struct sigaction by_default = {.sa_handler = SIG_DFL};
 static const struct rlimit nofile = {64, 64};
 static int null_fd;
+
+/* The system has room for so many threads more. */
+static int threads_left = 1000;
+
+int pthread_create(pthread_t *ret, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+{
+    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+    return threads_left-- > 0 ? real(ret, attr, run, arg) : EAGAIN;
+}
 
 struct batch {
     struct spawn_batch b;
@@ -154,6 +166,34 @@ static void a_cancelled_batch_ends(void **state)
     assert_int_equal(end_spawned(&s), 0);
 }
 
+static void fewer_threads_than_were_wanted_do(void **state)
+{
+    struct err e = {0};
+    struct spawn_thread *others = threads;
+    struct batch s;
+    threads_left = 1;
+    assert_int_equal(spawn_thread_create(&threads, &loop, N, &e), 0);
+    threads_left = 1000;
+    open_batch(&s);
+    add(&s, N);
+    spawn_thread_complete(threads, &s.b, 0, NULL);
+    TURN_UNTIL(&loop, PATIENCE_MS, s.is_done);
+    assert_true(s.is_done);
+    assert_int_equal(end_spawned(&s), N);
+    spawn_thread_close(threads);
+    threads = others;
+}
+
+static void without_any_thread_there_is_no_spawner(void **state)
+{
+    struct err e = {0};
+    struct spawn_thread *none = NULL;
+    threads_left = 0;
+    assert_int_equal(spawn_thread_create(&none, &loop, N, &e), -EAGAIN);
+    threads_left = 1000;
+    assert_null(none); /* a batch given to it would never end */
+}
+
 static int open_threads(void **state)
 {
     struct err e = {0};
@@ -179,6 +219,8 @@ int main(void)
         cmocka_unit_test(one_that_cannot_be_made_fails_the_batch),
         cmocka_unit_test(one_that_cannot_be_prepared_fails_the_batch),
         cmocka_unit_test(a_cancelled_batch_ends),
+        cmocka_unit_test(fewer_threads_than_were_wanted_do),
+        cmocka_unit_test(without_any_thread_there_is_no_spawner),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, open_threads, close_threads);

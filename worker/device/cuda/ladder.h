@@ -1,4 +1,4 @@
-/* How far convolutions and batch norms are pulled together (docs/decisions/0007). Rungs, each only where its graphs
+/* How far convolutions and batch norms are pulled together (decision 0007). Rungs, each only where its graphs
  * have plans:
  *
  *   statistics   conv -> BN: the convolution sums y and y * y on the way out (conv+stats)

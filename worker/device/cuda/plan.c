@@ -224,7 +224,7 @@ static void keep_results(struct cuda_plan *pl)
             pl->buffers[pl->value[t]].keep = true;
 }
 
-/* Convolutions want channels in groups (padded with zeros): 4 halves, 8 bfloats (docs/decisions/0007). */
+/* Convolutions want channels in groups (padded with zeros): 4 halves, 8 bfloats (decision 0007). */
 static int channels_of_input(const struct cuda_plan *pl)
 {
     const int c = pl->p->channels, group = !pl->nhwc ? 1 : pl->product == DT_BF16 ? 8 : 4;

@@ -65,10 +65,11 @@ static int load_failed(const char *path)
     const int n = needed_missing(path, names, sizeof names);
     if (n == 0)
         return err_set(&why, -ENODEV, "the GPU module cannot be loaded: %s", said);
-    return err_set(&why, -ENODEV,
-                   "the GPU module needs %s, which %s not installed here (NVIDIA's packages, which docs/gpu.md names; "
-                   "or the folder in LD_LIBRARY_PATH)",
-                   names, n == 1 ? "is" : "are");
+    return err_set(
+        &why, -ENODEV,
+        "the GPU module needs %s, which %s not installed here (NVIDIA's packages, which docs/guide/gpu.md names; "
+        "or the folder in LD_LIBRARY_PATH)",
+        names, n == 1 ? "is" : "are");
 }
 
 static void load_module(void)

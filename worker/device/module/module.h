@@ -1,5 +1,5 @@
 /* The GPU module: trainer-cuda.so, beside the program or in its libdir, loaded when a GPU is asked for or may be there
- * (docs/decisions/0008). Nothing else of trainer links CUDA.
+ * (decision 0008). Nothing else of trainer links CUDA.
  *
  *   device_open("cuda") -> cuda_module() -> dlopen, once a process -> a table: the device's ops, NCCL's collectives,
  *   what gpu-info asks

@@ -1,7 +1,7 @@
 /* Convolutions by cuDNN's backend (graph) API: one graph a shape and pattern, a plan chosen by heuristics, by
  * measurement, or taken from a cache.
  *
- * Works with no GPU (docs/decisions/0007): given the properties of a device as JSON, heuristics run and plans are
+ * Works with no GPU (decision 0007): given the properties of a device as JSON, heuristics run and plans are
  * finalised; only execution and timing need the card.
  *
  * Patterns, and their tensor slots in the order of `pointers`:

@@ -1,5 +1,5 @@
 /* What is known of an engine for a graph, as a record: a checkpoint has a list of them, so that a resumed run takes the
- * same engines and so gives the same bits (docs/decisions/0006); rank 0 tells the others the same list; the cache on
+ * same engines and so gives the same bits (decision 0006); rank 0 tells the others the same list; the cache on
  * disk has a file a graph, a list of its records: DIR/<device and versions> cuDNN <version>[ deterministic]
  * v<CACHE_VERSION>/<graph>.json, written whole and renamed.
  *

@@ -1,0 +1,146 @@
+"""What torch.distributed has open, and how to end it from another thread.
+
+- Gloo: a collective that waits for a rank that is gone returns as soon as its own sockets are shut down; PyTorch's abort
+  functions leave it waiting. So the sockets that a process group opens are noted as it is made. Listening ones are left
+  alone: Gloo ends the process when accept() fails.
+- NCCL: _abort_process_group() ends what the GPU waits in.
+- The two functions that every way to make a group goes through are wrapped: PyTorch 1.13 to 2.15 have both.
+Without torch there is nothing to do.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import sys
+import threading
+import warnings
+from typing import Any, Callable, Dict, Iterator, Set
+
+from . import _rounds
+
+HOOKED = ("rendezvous", "_new_process_group_helper")
+
+
+class RoundOver(Exception):
+    """crun wants this process to let go of its round: another rank is gone. For inprocess() to catch."""
+
+
+class StateLost(RuntimeError):
+    """There is nothing that another round could go on from: this process is to end, whatever crun wants."""
+
+
+def sockets() -> Dict[int, str]:
+    """{descriptor: "socket:[inode]"} of this process."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            link = os.readlink(f"/proc/self/fd/{name}")
+            if link.startswith("socket:"):
+                found[int(name)] = link
+    return found
+
+
+def shut(fd: int, name: str) -> None:
+    """If it is still the one of this name, and connected."""
+    with contextlib.suppress(OSError):
+        with socket.socket(fileno=os.dup(fd)) as s:
+            if os.readlink(f"/proc/self/fd/{s.fileno()}") == name and s.family in (socket.AF_INET, socket.AF_INET6):
+                s.getpeername()
+                s.shutdown(socket.SHUT_RDWR)
+
+
+class Groups:
+    """Any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.opened: Set[str] = set()
+        self.before: Set[str] = set()
+        self.making = 0
+        self.aborted = False
+
+    def are_there(self) -> bool:
+        return bool(self.making or self.opened)
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """What is opened in this block is torch's."""
+        with self.lock:
+            if self.making == 0:
+                self.before = set(sockets().values())
+            self.making += 1
+        try:
+            if _rounds.is_held():  # after it was counted: the watcher sees one or the other
+                raise RoundOver("another rank is gone")
+            yield
+        finally:
+            with self.lock:
+                self.opened |= set(sockets().values()) - self.before
+                self.making -= 1
+
+    def interrupt(self) -> None:
+        """End what the others are waited for in. To be called again until the thread that waits has let go: it may be making
+        a group, whose connections come one after another."""
+        if not self.aborted and self.abort_nccl():
+            self.aborted = True
+        now = sockets()
+        with self.lock:
+            ours = self.opened | (set(now.values()) - self.before if self.making else set())
+        for fd, name in now.items():
+            if name in ours:
+                shut(fd, name)
+
+    def abort_nccl(self) -> bool:
+        c10d = distributed()
+        if c10d is None or not c10d.is_initialized() or "nccl" not in getattr(c10d, "get_backend_config", str)():
+            return False
+        try:
+            c10d._abort_process_group()
+        except Exception as e:  # PyTorch's own trouble with a broken group; crun ends this process if it does not let go
+            warnings.warn(f"crun.inprocess: NCCL could not be aborted: {e}", RuntimeWarning, stacklevel=2)
+        return True
+
+    def leave(self) -> None:
+        """Nothing of the round is open any more. Of the thread that used it."""
+        self.interrupt()
+        c10d = distributed()
+        if c10d is not None and c10d.is_initialized():
+            c10d.destroy_process_group()
+        with self.lock:
+            self.opened.clear()
+        self.aborted = False
+
+
+def distributed() -> Any:
+    """The module, if the program has imported it."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    return c10d if c10d is not None and hasattr(c10d, HOOKED[1]) else None
+
+
+def _noting(groups: Groups, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        with groups.noted():
+            return function(*args, **kwargs)
+    return noting
+
+
+def _noting_first(groups: Groups, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a generator: the store is opened when the first value is asked for."""
+    @functools.wraps(function)
+    def noting(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        with groups.noted():
+            values = function(*args, **kwargs)
+            first = next(values)
+        yield first
+        yield from values
+    return noting
+
+
+def hook(groups: Groups) -> None:
+    c10d = distributed()
+    if c10d is not None:
+        c10d.rendezvous = _noting_first(groups, c10d.rendezvous)
+        c10d._new_process_group_helper = _noting(groups, c10d._new_process_group_helper)

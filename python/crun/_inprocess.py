@@ -1,0 +1,136 @@
+"""inprocess(): a function that is called again, in the same process, when another rank is gone.
+
+- The process says that it stays (crun_stay()). A warm spare waits for its first round, then all is the same.
+- The function is called. A thread waits for crun's wish that the round ends, and then frees the main thread from whatever
+  torch.distributed waits in, again and again, until that one has left the function.
+- An exception leaves the function. If crun holds the process within VERDICT_S, another rank was the cause: the process
+  groups are destroyed, the next round is waited for, and the function is called again with its places in os.environ.
+- Else it is an exception of this rank: it is recorded, and goes on.
+"""
+from __future__ import annotations
+
+import errno
+import functools
+import gc
+import os
+import threading
+import traceback
+from typing import Any, Callable, Optional, Set, TypeVar
+
+from . import _groups, _rounds
+from ._lib import attached
+from ._worker import record, record_error
+
+VERDICT_S = 2.0  # for crun to say that a rank is gone, after a call to one has failed
+SWEEP_S = 0.02
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class _Watcher:
+    """The thread, and what it shares with the main one."""
+
+    def __init__(self, groups: _groups.Groups):
+        self.groups = groups
+        self.changed = threading.Condition()
+        self.wanted = False
+        threading.Thread(target=self._watch, name="crun-rounds", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            rc = _rounds.wait_hold(3600.0)
+            if rc == -errno.ETIMEDOUT:
+                continue
+            if rc < 0:  # the process is to end: _stops.py, or SIGTERM
+                return
+            with self.changed:
+                self.wanted = _rounds.is_held()  # else the main thread was faster, and has let go already
+                while self.wanted:
+                    if self.groups.are_there():
+                        self.groups.interrupt()
+                    self.changed.wait(SWEEP_S if self.groups.are_there() else None)
+
+    def next_round(self) -> None:
+        with self.changed:
+            self.groups.leave()
+        _rounds.next_round()
+        with self.changed:
+            self.wanted = False
+            self.changed.notify()
+
+
+def _forget(error: Optional[BaseException], seen: Set[int]) -> None:
+    """The frames that it came through hold models, gradients and communicators."""
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        _forget(error.__cause__, seen)
+        error = error.__context__
+
+
+def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> "tuple[bool, Any]":
+    """-> is it done, and what it returned. False: crun wants the round to end."""
+    try:
+        value = function(*args, **kwargs)
+        return not _rounds.is_held(), value
+    except Exception as e:
+        if isinstance(e, _groups.StateLost) or _rounds.wait_hold(VERDICT_S) != 0:
+            record_error(e)
+            raise
+        _forget(e, set())
+    return False, None
+
+
+def _run(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    groups = _groups.Groups()
+    _groups.hook(groups)
+    # crun and the watcher end what hangs: NCCL's own watchdog would end the process
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
+    watcher = _Watcher(groups)
+    if attached().info.rank < 0:
+        watcher.next_round()
+    done, value = _call(function, args, kwargs)
+    while not done:
+        value = None
+        watcher.next_round()
+        gc.collect()
+        done, value = _call(function, args, kwargs)
+    return value
+
+
+_called = False
+
+
+def inprocess(function: Function) -> Function:
+    """Decorator for a worker's main function: when another rank dies or hangs, the function is called again in this process
+    instead of the process being started anew.
+
+        @crun.inprocess
+        def main():
+            torch.distributed.init_process_group("gloo")
+            model, optimizer = …
+            state = crun.State(model, optimizer)
+            start = state.restore()
+            model = DistributedDataParallel(model)
+            for step in range(start, steps):
+                …
+                optimizer.step()
+                state.commit(step + 1)
+
+    Each call has the RANK, WORLD_SIZE, MASTER_ADDR and the like of its round in os.environ, and makes its process groups and
+    wrappers anew; State carries weights and optimizer over. Import torch before the call. Between two calls to other ranks
+    less than --hold-timeout may pass, or crun starts the process anew.
+
+    Only for whole copies of the state: programs that cut it (FSDP) lose a part with each rank, and are to be restarted. One
+    function of a process, called once (RuntimeError). Under torchrun, without crun, and with `crun --recovery restart` it is
+    called as it is. A warm spare calls it when it has got a place. An exception that counts is recorded as record() does."""
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        global _called
+        if _called:
+            raise RuntimeError("crun.inprocess: a process has one such function, and calls it once: a rank that joins later has to "
+                               "come to the same place")
+        _called = True
+        attached()
+        return _run(function, args, kwargs) if _rounds.stay() else record(function)(*args, **kwargs)
+    return called  # type: ignore[return-value]

@@ -1,0 +1,309 @@
+"""State: what a rank has after a step, and how those that have less are given it.
+
+A commit is a pickle of the parts' state_dict()s in which each tensor is a number, and the tensors:
+
+- *borrowed*, where only optimizer.step() changes it (parameters, what optimizers keep) and it lies in CPU memory. A step that
+  has begun and was not committed makes these unfit: the rank then has no state, and is given one.
+- *copied*, where a forward pass may change it (buffers) or nobody knows who does; and on accelerators, where a broken
+  reduction may have been applied before the host hears of it.
+
+After a round that broke all ranks tell where they are, through the round's store. Those at the furthest commit give, each to
+some of the others: the pickle through the store, the tensors as messages of torch.distributed. Without tensors (no torch)
+the store alone will do.
+"""
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+import sys
+import types
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Set, Tuple, Union
+
+from . import _lib, _rounds
+from ._groups import RoundOver, StateLost
+from ._store import store
+
+NOTHING, LOST = -1, -2  # instead of a step
+WAIT_S = 600.0  # for ranks that start up
+PIECE = 16 << 20  # bytes of a message
+
+
+def _torch() -> Any:
+    """None: nobody has imported it, so there are no tensors."""
+    return sys.modules.get("torch")
+
+
+# --- a commit
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: Any):
+        super().__init__(file, protocol=4)
+        self.tensors: List[Any] = []
+        self.tensor = getattr(_torch(), "Tensor", ())
+
+    def persistent_id(self, value: Any) -> Optional[int]:
+        if not isinstance(value, self.tensor):
+            return None
+        self.tensors.append(value.detach())
+        return len(self.tensors) - 1
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, text: bytes, tensors: List[Any]):
+        super().__init__(io.BytesIO(text))
+        self.tensors = tensors
+
+    def persistent_load(self, pid: int) -> Any:
+        return self.tensors[pid]
+
+
+def _copied(t: Any, room: Any) -> Any:
+    """In that room, where it fits."""
+    if room is None or room.shape != t.shape or room.dtype != t.dtype or room.device != t.device:
+        return t.clone()
+    return room.copy_(t)
+
+
+class _Commit:
+    def __init__(self, step: int, text: bytes, tensors: List[Any], borrowed: Set[int]):
+        self.step, self.text, self.tensors, self.borrowed = step, text, tensors, borrowed
+        self.spoilt = False  # what is borrowed has changed since
+
+    def dicts(self) -> Any:
+        """Of the parts. An optimizer may take tensors as they are, so a copy stays here."""
+        own = [t if i in self.borrowed else t.clone() for i, t in enumerate(self.tensors)]
+        return _Unpickler(self.text, own).load()
+
+    def copy_of(self, i: int) -> Any:
+        """Memory for another copy; None: there is none."""
+        return self.tensors[i] if i < len(self.tensors) and i not in self.borrowed else None
+
+
+_last: Optional[_Commit] = None  # of this process, whatever State made it
+_agreed: Tuple[int, List[int]] = (-1, [])  # round, and where each rank was when it began
+_restored = -1  # round
+
+
+def _spoil() -> None:
+    if _last is not None:
+        _last.spoilt = bool(_last.borrowed)
+
+
+def watch_steps(optimizer: Any) -> None:
+    """_spoil() in each of its steps, before parameters change: after the closure, where it is given one, as Lightning does.
+    Schedulers wrap optimizer.step as well, and want a method to do so."""
+    step = optimizer.step
+    if getattr(step, "crun_watches", False):
+        return
+
+    @functools.wraps(step)
+    def watched(self: Any, closure: Any = None, **kwargs: Any) -> Any:
+        if closure is None:
+            _spoil()
+            return step(**kwargs)
+
+        def spoiling() -> Any:
+            loss = closure()
+            _spoil()
+            return loss
+        return step(closure=spoiling, **kwargs)
+    watched.crun_watches = True  # type: ignore[attr-defined]
+    optimizer.step = types.MethodType(watched, optimizer)
+
+
+def _lendable(parts: Iterable[Any]) -> Set[int]:
+    """Addresses of the tensors that only an optimizer changes. A part may name modules and optimizers that it is made of."""
+    torch, found = _torch(), set()
+    for part in parts if torch is not None else ():
+        found |= _lendable(part.crun_lends()) if hasattr(part, "crun_lends") else set()
+        if isinstance(part, torch.nn.Module):
+            found |= {p.data_ptr() for p in part.parameters()}
+        elif isinstance(part, torch.optim.Optimizer):
+            found |= {v.data_ptr() for values in part.state.values() for v in values.values() if isinstance(v, torch.Tensor)}
+    return found
+
+
+# --- who has what
+
+
+def _agree() -> List[int]:
+    """By rank: the step of its commit, NOTHING or LOST. The same on all ranks; once a round."""
+    global _agreed
+    me = _lib.attached().info
+    if _agreed[0] != me.round:
+        mine = NOTHING if _last is None else LOST if _last.spoilt else _last.step
+        _agreed = (me.round, _gathered(mine, me.rank, me.world_size))
+    return _agreed[1]
+
+
+def _gathered(mine: int, rank: int, world: int) -> List[int]:
+    """Rank 0 reads what each has told, and tells all."""
+    if world == 1:
+        return [mine]
+    if rank > 0:
+        store.set(f"crun.state/at/{rank}", str(mine))
+        return [int(n) for n in store.get("crun.state/all", WAIT_S).split()]
+    told = [mine] + [int(store.get(f"crun.state/at/{r}", WAIT_S)) for r in range(1, world)]
+    store.set("crun.state/all", " ".join(map(str, told)))
+    return told
+
+
+def agreed_step() -> Optional[int]:
+    """Where restore() of this round will lead; None: nobody has a commit. All ranks call it, or restore(), after the round
+    has begun."""
+    if not _rounds.stays():
+        return None
+    furthest = max(_agree())
+    return furthest if furthest >= 0 else None
+
+
+# --- tensors on their way
+
+
+def _device() -> Any:
+    """Where messages lie: in CPU memory, but for a group of NCCL alone."""
+    torch = _torch()
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        raise RuntimeError("crun.State.restore: it has tensors to pass on: expected a call after init_process_group()")
+    return torch.device("cuda", torch.cuda.current_device()) if torch.distributed.get_backend() == "nccl" else torch.device("cpu")
+
+
+def _runs(tensors: List[Any]) -> Iterator[List[Tuple[Any, int]]]:
+    """Of the tensors, as bytes one after another: pieces, each a list of (bytes of one tensor, place in the piece)."""
+    run: List[Tuple[Any, int]] = []
+    n = 0
+    for t in tensors:
+        flat = t.reshape(-1).view(_torch().uint8)
+        at = 0
+        while at < flat.numel():
+            length = min(flat.numel() - at, PIECE - n)
+            run.append((flat[at:at + length], n))
+            at, n = at + length, n + length
+            if n == PIECE:
+                yield run
+                run, n = [], 0
+    if run:
+        yield run
+
+
+def _give(tensors: List[Any], device: Any, to: int) -> None:
+    torch = _torch()
+    for run in _runs([t.contiguous() for t in tensors]):
+        piece = torch.empty(run[-1][1] + run[-1][0].numel(), dtype=torch.uint8, device=device)
+        for part, at in run:
+            piece[at:at + part.numel()].copy_(part)
+        torch.distributed.send(piece, to)
+
+
+def _take(tensors: List[Any], device: Any, source: int) -> None:
+    torch = _torch()
+    for run in _runs(tensors):
+        piece = torch.empty(run[-1][1] + run[-1][0].numel(), dtype=torch.uint8, device=device)
+        torch.distributed.recv(piece, source)
+        for part, at in run:
+            part.copy_(piece[at:at + part.numel()])
+
+
+def _hand_over(last: Optional[_Commit], all_: List[int]) -> _Commit:
+    """-> the furthest commit; this rank's own, or as it was given."""
+    rank, furthest = _lib.attached().info.rank, max(all_)
+    have = [r for r, step in enumerate(all_) if step == furthest]
+    need = [r for r, step in enumerate(all_) if step != furthest]
+    giver = {r: have[i % len(have)] for i, r in enumerate(need)}
+    if rank in giver:
+        text, shapes = pickle.loads(store.get(f"crun.state/text/{giver[rank]}", WAIT_S))
+        tensors = [_torch().empty(shape, dtype=dtype) for shape, dtype in shapes]
+        if tensors:
+            _take(tensors, _device(), giver[rank])
+        return _Commit(furthest, text, tensors, set(range(len(tensors))))
+    assert last is not None
+    mine = [r for r in need if giver[r] == rank]
+    if mine:
+        shapes = [(tuple(t.shape), t.dtype) for t in last.tensors]
+        store.set(f"crun.state/text/{rank}", pickle.dumps((last.text, shapes)))
+    for r in mine if last.tensors else []:
+        _give(last.tensors, _device(), r)
+    return last
+
+
+class State:
+    """What the ranks of a job have in common: models, optimizers, schedulers, and whatever else has state_dict() and
+    load_state_dict(). The newest commit of a process outlives the State: one that is made anew, of new parts, goes on from
+    there.
+
+    copy: keep a second copy of everything, not only of buffers and of what lies on an accelerator (which always is). Then
+    anything may change the parameters between two commits, not only optimizers.
+
+    Only for state that each rank has whole. Random generators are not in it: seed them by step and rank, and a step that is
+    done again is the same."""
+
+    def __init__(self, *parts: Any, copy: bool = False):
+        for part in parts:
+            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise TypeError(f"crun.State: {type(part).__name__} has no state_dict() and load_state_dict(): expected a model, an "
+                                "optimizer, or the like")
+        self.parts, self.copy = parts, copy
+        torch = _torch()
+        for part in parts:
+            if torch is not None and isinstance(part, torch.optim.Optimizer):
+                watch_steps(part)
+
+    def commit(self, step: int) -> None:
+        """The parts are as step `step` has left them: call it right after optimizer.step(), before anything that may fail. The
+        round's collectives are over by then. Takes about as long as the state_dict()s do. Without inprocess(): nothing.
+
+        RoundOver: another rank is gone, and inprocess() goes on from here. RuntimeError: restore() was not called yet."""
+        if not _rounds.stays():
+            return
+        if _restored != _lib.attached().info.round:
+            raise RuntimeError("crun.State.commit: expected a call of restore() before, in each call of the function")
+        self._take(step)
+        if _rounds.is_held():
+            raise RoundOver("another rank is gone")
+
+    def _take(self, step: int) -> None:
+        global _last
+        file = io.BytesIO()
+        pickler = _Pickler(file)
+        pickler.dump([part.state_dict() for part in self.parts])
+        self._await_accelerators(pickler.tensors)
+        lendable = set() if self.copy else _lendable(self.parts)
+        borrowed = {i for i, t in enumerate(pickler.tensors) if t.device.type == "cpu" and t.data_ptr() in lendable}
+        kept = [t if i in borrowed else _copied(t, _last.copy_of(i) if _last else None) for i, t in enumerate(pickler.tensors)]
+        _last = _Commit(step, file.getvalue(), kept, borrowed)
+
+    @staticmethod
+    def _await_accelerators(tensors: List[Any]) -> None:
+        """Whether the step was whole is known when it is over; ended from outside it may look as if."""
+        devices = {t.device for t in tensors if t.device.type != "cpu"}
+        for device in devices:
+            getattr(_torch(), device.type).synchronize(device)
+        if devices and _rounds.is_held():
+            raise RoundOver("another rank is gone")
+
+    def restore(self, begin: Union[int, Callable[[], int]] = 0) -> int:
+        """Bring this rank to the furthest commit that any has; all of them call it, once in each call of the function, after
+        init_process_group(). -> steps that are done.
+
+        begin: where nobody has a commit yet: the step to begin at, or a function that loads a checkpoint into the parts and
+        returns it. RuntimeError: there were commits, and each is lost with its rank, or spoilt by a step that was not
+        committed."""
+        global _restored
+        me = _lib.attached().info
+        if not _rounds.stays():
+            return begin() if callable(begin) else begin
+        all_ = _agree()
+        if max(all_) < 0 and LOST in all_:
+            raise StateLost("crun.State: no rank has its state any more: each had begun a step that was not committed")
+        if max(all_) >= 0:
+            commit = _hand_over(_last, all_)
+            for part, state in zip(self.parts, commit.dicts()):
+                part.load_state_dict(state)
+            step = commit.step
+        else:
+            step = begin() if callable(begin) else begin
+        _restored = me.round
+        self._take(step)
+        return step

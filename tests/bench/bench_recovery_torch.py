@@ -1,0 +1,78 @@
+"""The part of bench_recovery.py for PyTorch: DDP with crun.inprocess and a warm spare, beside DDP with snapshots under torchrun."""
+import os
+import pathlib
+import random
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+STEP = re.compile(r"rank (\d+) pid (\d+) attempt (\d+) step (\d+) at ([\d.]+)")
+WORLD = 4
+
+
+class Run:
+    def __init__(self, args, folder, way, steps, command):
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir()
+        self.times, self.steps, self.again, self.lost, self.gap = [], [], 0, 0, args.gap
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": args.torch, "PYTHONPATH": str(HERE.parents[1] / "python"),
+               "LIBCRUN": str(pathlib.Path(args.crun).resolve().parents[1] / "common" / "crun" / "libcrun.so.0")}
+        self.p = subprocess.Popen([*map(str, command), HERE / "pytorch_recovery.py", way, str(steps), folder, str(args.image_size), str(args.batch)], env=env,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def read(self, kills, seed):
+        """Kill a random rank `kills` times, --gap seconds after training went on at the earliest, and read to the end."""
+        rng, pids, killed_at, attempt, reached, last, next_kill = random.Random(seed), {}, None, 0, 0, None, None
+        left = kills
+        for m in filter(None, map(STEP.search, self.p.stdout)):
+            rank, pid, n, step, at = int(m[1]), int(m[2]), int(m[3]), int(m[4]), float(m[5])
+            if n > attempt:  # the first step of the new round
+                attempt, before, pids = n, pids, {}
+                self.times.append(at - killed_at)
+                self.again += reached + 1 - step
+                killed_at = last = next_kill = None
+            pids[rank] = pid
+            if len(pids) == WORLD and next_kill is None:
+                next_kill = at + self.gap + rng.random()
+                self.lost += (WORLD - 1 - len(set(before.values()) & set(pids.values()))) if attempt else 0
+            if rank == 3:
+                if last:
+                    self.steps.append(at - last)
+                last = at
+            reached = max(reached, step)
+            if left and killed_at is None and next_kill and at >= next_kill:
+                killed_at = time.monotonic()
+                os.kill(rng.choice(sorted(pids.values())), 9)
+                left -= 1
+        if self.p.wait() != 0 or left:
+            sys.exit(f"bench_recovery: {self.p.args[0]} ended with {self.p.returncode}, {left} kills left")
+        self.weights = self.folder / "weights.pt"
+
+
+def equal(python, a, b):
+    text = "import sys, torch; a, b = map(torch.load, sys.argv[1:]); sys.exit(not all(map(torch.equal, a, b)))"
+    return subprocess.run([python, "-c", text, a, b], check=False).returncode == 0
+
+
+def bench(args, tmp):
+    """-> what was missed"""
+    crun = [args.crun, "--nproc_per_node", WORLD, "--no-log-prefix", "--max-restarts", 1000, "--restart-backoff", 0]
+    torchrun = [args.torch, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", WORLD, "--max-restarts", 1000]
+    alone = Run(args, f"{tmp}/torch-alone", "inprocess", args.torch_steps, crun)
+    alone.read(0, 0)
+    medians = {}
+    whole = True
+    for name, way, command in ("inprocess", "inprocess", [*crun, "--warm-spares", 1]), ("torchrun", "snapshots", torchrun):
+        run = Run(args, f"{tmp}/torch-{name}", way, args.torch_steps, command)
+        run.read(args.kills, args.seed)
+        medians[name] = statistics.median(run.times)
+        same = equal(args.torch, run.weights, alone.weights)
+        print(f"PyTorch, {name:9} {len(run.times)} kills: p50 {medians[name]:.2f} s, max {max(run.times):.2f} s from the kill to the next step "
+              f"(a step: {statistics.median(run.steps):.2f} s); steps done again {run.again}, processes not kept {run.lost}, weights {'equal' if same else 'DIFFER'}", flush=True)
+        whole = whole and (name == "torchrun" or (run.again == 0 and run.lost == 0 and same))
+    factor = medians["torchrun"] / medians["inprocess"]
+    print(f"PyTorch: in process {factor:.1f} times as fast as torchrun")
+    return [] if whole and factor >= 5 else ["PyTorch"]

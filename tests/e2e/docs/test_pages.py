@@ -1,0 +1,75 @@
+"""The commands of every page do what the page shows; README and docs/ keep their form: lines, links, sizes."""
+import re
+
+import pytest
+
+from pages import ROOT, blocks, pages, run_page
+
+RUN = [p for p in pages() if any(b.run for b in blocks(p.read_text()))]
+NAMES = [str(p.relative_to(ROOT)) for p in RUN]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", RUN, ids=NAMES)
+def test_the_commands_of_a_page_do_what_it_shows(page, tmp_path):
+    fault = run_page(page.read_text(), tmp_path)
+    assert fault is None, fault
+
+
+@pytest.mark.parametrize("commands, fault", [
+    ("$ echo a; echo b1\nb…\na\n$ false\n$ echo $?\n1", None), ("$ echo a b\na c", "not in the output: a c"), ("$ false", "exit code 1"),
+    ("$ echo x; echo y\ny", "not on the page: x"), ("$ echo x; echo y\ny\n...", None), ("$ echo \\\n  x\nx", None)])
+def test_a_page_that_is_wrong_is_seen(commands, fault, tmp_path):
+    found = run_page(f"```console run\n{commands}\n```\n", tmp_path)
+    assert (found and found.split(": ", 1)[1].split("\n")[0]) == fault
+
+
+def test_every_block_of_commands_is_run_or_says_what_it_needs():
+    for page in pages():
+        for block in blocks(page.read_text()):
+            if block.language == "console":
+                assert block.run != bool(block.needs), f"{page}: {block.text}"
+
+
+def test_lines_and_pages_have_an_end():
+    """A page has at most 400 lines, a line 120 columns; README.md has fewer than 120 lines."""
+    for page in pages():
+        lines = page.read_text().splitlines()
+        assert len(lines) <= 400, f"{page}: {len(lines)} lines"
+        long = [f"{page}:{n}" for n, line in enumerate(lines, 1) if len(line) > 120]
+        assert not long, long
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+
+
+def anchors(text):
+    """Of headings, as GitHub names them."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    heads = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", h) for h in re.findall(r"^#+ (.*)$", text, re.M)]
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in heads}
+
+
+def test_no_link_is_dead():
+    dead = []
+    for page in [*pages(), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            path, _, anchor = link.partition("#")
+            if "://" in link:
+                continue
+            target = (page.parent / path).resolve() if path else page
+            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text())):
+                dead.append(f"{page.relative_to(ROOT)}: {link}")
+    assert not dead, dead
+
+
+def test_every_page_is_reached_from_the_readme():
+    seen, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        seen.add(page)
+        for link in re.findall(r"\]\(([^)\s#]+\.md)", page.read_text()):
+            target = (page.parent / link).resolve()
+            if target.exists() and target not in seen and ROOT in target.parents:
+                todo.append(target)
+    decisions = {p for p in pages() if p.parent.name == "decisions"}
+    assert not set(pages()) - seen - decisions

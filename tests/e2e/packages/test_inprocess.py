@@ -1,0 +1,313 @@
+"""crun.inprocess and crun.State without PyTorch: a function that is called again in its process when another rank dies."""
+import collections
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import types
+
+import pytest
+
+from processes import wait
+from support import LIBCRUN, ROOT, run
+
+sys.path.insert(0, str(ROOT / "python"))
+from crun import _groups, _rounds  # noqa: E402
+from crun._lib import CInfo  # noqa: E402
+
+BEGINS = re.compile(r"rank (\d) \(pid (\d+)\): round (\d+) begins after step (\d+)")
+
+# each step adds up what all ranks bring along
+JOB = """
+import os, sys, time
+import crun
+
+class Sum:
+    total = 0
+    def state_dict(self):
+        return {"total": self.total}
+    def load_state_dict(self, state):
+        self.total = state["total"]
+
+@crun.inprocess
+def main(steps):
+    me, sum_ = crun.info(), Sum()
+    state = crun.State(sum_)
+    start = state.restore(lambda: 0)
+    variables = [os.environ[n] for n in ("RANK", "WORLD_SIZE", "CRUN_ROUND", "ROLE_RANK", "CRUN_STORE")]
+    assert variables == [str(me.rank), str(me.world_size), str(me.round), str(me.rank), me.store], variables
+    assert me.store == f"resp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}" and "CRUN_SPARE" not in os.environ
+    assert int(os.environ["TORCHELASTIC_RESTART_COUNT"]) == me.restart_count == me.round - 1
+    print(f"rank {me.rank} (pid {os.getpid()}): round {me.round} begins after step {start}", flush=True)
+    for step in range(start, steps):
+        time.sleep(0.005)
+        crun.store.add(f"sum/{step}", me.rank + 1)
+        crun.barrier("step")
+        sum_.total += crun.store.add(f"sum/{step}", 0)
+        state.commit(step + 1)
+        crun.report(step + 1)
+    crun.barrier("end")
+    return sum_.total
+
+if __name__ == "__main__":
+    total = main(int(sys.argv[1]))
+    print(f"rank {crun.info().rank} of {crun.info().world_size}: sum {total}", flush=True)
+"""
+
+
+class Job:
+    """A crun that runs JOB or the like; who said what is read from a file as it comes."""
+
+    def __init__(self, crun, *args, ranks=4):
+        self.crun, self.out, self.ranks = crun, open(crun.tmp / "out", "wb"), ranks
+        self.p = crun.start("--nproc-per-node", ranks, "--no-log-prefix", "--hold-timeout", 60, "--restart-backoff", 0, *args, stdout=self.out)
+
+    def in_round(self, n):
+        """-> {rank: pid}, when all have said that it begins"""
+        def said():
+            found = collections.defaultdict(dict)
+            for rank, pid, round_, _ in BEGINS.findall((self.crun.tmp / "out").read_text()):
+                found[int(round_)][int(rank)] = int(pid)
+            return found[n] if len(found[n]) == self.ranks else None
+        return wait(f"round {n}", said)
+
+    def end(self):
+        _, err = self.p.communicate(timeout=120)
+        self.out.close()
+        return self.p.returncode, (self.crun.tmp / "out").read_text(), err.decode()
+
+
+def sums(out, steps, ranks=4):
+    return sorted(re.findall(r"^rank \d of .*", out, re.M)) == [f"rank {r} of {ranks}: sum {steps * ranks * (ranks + 1) // 2}" for r in range(ranks)]
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_the_others_are_called_again_in_their_processes_and_lose_no_step(crun, script, victim):
+    job = Job(crun, "--max-restarts", 3, script(JOB), 300)
+    before = job.in_round(1)
+    os.kill(before[victim], signal.SIGKILL)
+    after = job.in_round(2)
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 300), out + err
+    assert {r for r in range(4) if before[r] != after[r]} == {victim}
+    assert f"restart 1/3 (rank {victim} killed by SIGKILL), kept 3 workers: detect" in err
+
+
+def test_many_deaths_one_after_another(crun, script):
+    job = Job(crun, "--max-restarts", 50, script(JOB), 600)
+    pids = job.in_round(1)
+    for n in range(8):
+        os.kill(pids[n % 4], signal.SIGKILL)
+        after = job.in_round(n + 2)
+        assert {r for r in range(4) if pids[r] != after[r]} == {n % 4}
+        pids = after
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 600), out + err
+
+
+def test_a_warm_spare_comes_to_the_call_and_waits_there(crun, script):
+    text = JOB.replace("    total = main(", '    print("spare" if crun.info().rank < 0 else "rank", os.getpid(), flush=True)\n    total = main(')
+    job = Job(crun, "--max-restarts", 3, "--warm-spares", 1, script(text), 400)
+    before = job.in_round(1)
+    spare = int(wait("a spare", lambda: re.search(r"^spare (\d+)$", (crun.tmp / "out").read_text(), re.M))[1])
+    wait("that it waits", lambda: "futex" in open(f"/proc/{spare}/wchan").read())
+    os.kill(before[1], signal.SIGKILL)
+    after = job.in_round(2)
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 400), out + err
+    assert after == {**before, 1: spare}, "no process was started for it"
+
+
+def test_with_recovery_restart_all_are_started_again(crun, script):
+    job = Job(crun, "--max-restarts", 3, "--recovery", "restart", script(JOB), 200)
+    before = job.in_round(1)
+    os.kill(before[1], signal.SIGKILL)
+    after = job.in_round(2)
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 200), out + err
+    assert not set(before.values()) & set(after.values()) and "kept" not in err
+
+
+def test_an_exception_of_its_own_counts_and_the_others_go_on(crun, script):
+    text = JOB.replace("        time.sleep(0.005)", "        if step == 20 and me.rank == 1 and me.restart_count == 0: raise ValueError('no such batch')")
+    job = Job(crun, "--max-restarts", 1, script(text), 40)
+    before, after = job.in_round(1), job.in_round(2)
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 40), out + err
+    assert {r for r in range(4) if before[r] != after[r]} == {1}
+    assert "ValueError: no such batch" in err and "restart 1/1 (rank 1 exited with code 1), kept 3 workers" in err
+    rc, out, err = crun.run("--nproc-per-node", 2, script(text.replace("me.rank == 1", "me.rank >= 0")), 40)
+    assert rc == 1 and re.search(r"^  message   ValueError: no such batch \(job\.py:\d+ in main\), after step 20 ", err, re.M), err
+
+
+DRAINED = """
+import os, time
+import crun
+
+def stop(reason):
+    print("callback", reason.name, crun.info().round, flush=True)
+    os._exit(75)
+
+@crun.inprocess
+def main():
+    assert crun.on_preemption(stop)
+    print(f"rank {crun.info().rank} (pid {os.getpid()}): round {crun.info().round} begins after step 0", flush=True)
+    while crun.stop_reason() is not crun.StopReason.HOLD: time.sleep(0.01)
+
+main()
+"""
+
+
+def test_a_hold_is_no_preemption_and_a_drain_after_it_is(crun, script):
+    job = Job(crun, "--max-restarts", 1, "--drain-timeout", 300, script(DRAINED), ranks=2)
+    os.kill(job.in_round(1)[0], signal.SIGKILL)
+    job.in_round(2)
+    job.p.send_signal(signal.SIGTERM)
+    rc, out, err = job.end()
+    assert rc == 75 and re.findall("callback.*", out) == ["callback DRAIN 2"] * 2, out + err
+
+
+def test_a_function_that_returns_while_the_round_ends_is_called_again(crun, script):
+    """Else its rank would be gone as well, and what it has with it."""
+    text = DRAINED.replace("    while crun", "    while crun.info().round == 1 and crun")
+    job = Job(crun, "--max-restarts", 1, script(text), ranks=2)
+    before = job.in_round(1)
+    os.kill(before[1], signal.SIGKILL)
+    after = job.in_round(2)
+    rc, _, err = job.end()
+    assert rc == 0 and after[0] == before[0] and after[1] != before[1], err
+
+
+WRONG = """
+import crun
+
+class Part:
+    def state_dict(self): return {}
+    def load_state_dict(self, state): pass
+
+def said(call):
+    try:
+        call()
+    except (RuntimeError, TypeError) as e:
+        return print(e)
+    raise AssertionError("no error")
+
+@crun.inprocess
+def main():
+    said(lambda: crun.State(3))
+    said(lambda: crun.State(Part()).commit(1))
+    return 7
+
+assert main() == 7
+said(main)
+"""
+
+
+def test_wrong_use_is_said(crun, script):
+    rc, out, err = crun.run("--no-log-prefix", "--max-restarts", 1, script(WRONG))
+    assert rc == 0, err
+    assert [line.split(":")[0] for line in out.splitlines()] == ["crun.State", "crun.State.commit", "crun.inprocess"], out
+    assert "int has no state_dict() and load_state_dict()" in out and "expected a call of restore()" in out and "calls it once" in out
+
+
+@pytest.mark.parametrize("library", ["/nowhere/libcrun.so.0", str(LIBCRUN)])
+def test_without_crun_the_function_is_called_as_it_is(alone, library):
+    text = WRONG.replace("    said(lambda: crun.State(Part()).commit(1))\n", "    s = crun.State(Part())\n    assert s.restore() == 0 and s.restore(lambda: 5) == 5\n    s.commit(6)\n")
+    p = run(sys.executable, "-c", text, env={**alone, "LIBCRUN": library})
+    assert p.returncode == 0 and p.stderr == "" and len(p.stdout.splitlines()) == 2, p.stdout + p.stderr
+
+
+# --- what torch has open, with a module that looks like its
+
+
+@pytest.fixture
+def c10d(monkeypatch):
+    module = types.ModuleType("torch.distributed.distributed_c10d")
+    module.is_initialized = lambda: False
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
+def pair():
+    """-> listening, and two that are connected"""
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    return listener, client, listener.accept()[0]
+
+
+def test_sockets_of_process_groups_are_shut_down_and_no_others(c10d):
+    groups, theirs = _groups.Groups(), pair()
+    c10d.rendezvous = lambda: iter(pair())
+    c10d._new_process_group_helper = pair
+    _groups.hook(groups)
+    stores = list(c10d.rendezvous())
+    listener, client, peer = c10d._new_process_group_helper()
+    waits = threading.Thread(target=lambda: client.recv(1))
+    waits.start()
+    assert groups.are_there()
+    groups.interrupt()
+    waits.join(60)
+    assert not waits.is_alive()
+    for s in stores[1], stores[2], client, peer:
+        assert s.recv(1) == b"", "shut down"
+    for s in listener, stores[0]:
+        with socket.create_connection(s.getsockname()):
+            s.accept()[0].close()
+    theirs[1].sendall(b"x")
+    assert theirs[2].recv(1) == b"x"
+    groups.leave()
+    assert not groups.are_there()
+
+
+def test_a_group_that_is_being_made_is_ended_too(c10d):
+    groups, made = _groups.Groups(), threading.Event()
+    c10d.rendezvous = iter
+
+    def make():
+        sockets = pair()
+        made.set()
+        return sockets[1].recv(1)
+    c10d._new_process_group_helper = make
+    _groups.hook(groups)
+    said = []
+    waits = threading.Thread(target=lambda: said.append(c10d._new_process_group_helper()))
+    waits.start()
+    assert made.wait(60) and groups.are_there()
+    groups.interrupt()
+    waits.join(60)
+    assert said == [b""]
+
+
+def test_a_descriptor_that_is_another_socket_now_is_left_alone():
+    listener, client, peer = pair()
+    _groups.shut(client.fileno(), "socket:[1]")
+    client.sendall(b"x")
+    assert peer.recv(1) == b"x"
+    listener.close()
+
+
+@pytest.mark.parametrize("backend, aborts", [("cpu:gloo,cuda:nccl", 1), ("nccl", 1), ("gloo", 0)])
+def test_nccl_is_aborted_once(c10d, backend, aborts):
+    calls = []
+    c10d.rendezvous = c10d._new_process_group_helper = iter
+    c10d.is_initialized = lambda: True
+    c10d.get_backend_config = lambda: backend
+    c10d._abort_process_group = lambda: calls.append("abort")
+    c10d.destroy_process_group = lambda: calls.append("destroy")
+    groups = _groups.Groups()
+    groups.interrupt()
+    groups.interrupt()
+    assert calls == ["abort"] * aborts
+    groups.leave()
+    assert calls == ["abort"] * aborts + ["destroy"]
+
+
+def test_a_round_is_told_as_a_worker_is_started(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("ROLE_WORLD_SIZE", "4")
+    told = _rounds.environment(CInfo(rank=1), CInfo(2, 8, 0, 4, 1, 2, 5, 3, b"j", b"resp://[fe80::1]:29500"))
+    assert told == {"RANK": "2", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",
+                    "TORCHELASTIC_RESTART_COUNT": "3", "CRUN_GLOBAL_RESTARTS": "3", "CRUN_ROUND": "5", "CRUN_PREV_RANK": "1", "CRUN_RESTART_REASON": "failure",
+                    "CRUN_STORE": "resp://[fe80::1]:29500", "MASTER_ADDR": "fe80::1", "MASTER_PORT": "29500", "ROLE_RANK": "2", "ROLE_WORLD_SIZE": "8"}
