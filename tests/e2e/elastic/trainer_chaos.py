@@ -56,12 +56,25 @@ def files(out):
     return {re.sub(r"\d{8}_\d{6}|\d{8}", "N", str(p.relative_to(out))) for p in out.rglob("*")}
 
 
+def left_over(tmp):
+    """Folders of cruns that were killed as a whole."""
+    return [p for p in tmp.iterdir() if re.fullmatch(r"crun-[0-9a-f]{16}", p.name)]
+
+
 def swept(tmp):
-    """What is left of cruns that were killed as a whole when another one has run: theirs is removed by it, as soon as it is old."""
-    for left in tmp.glob("crun-*[!d]"):
-        os.utime(left, (1, 1))
-    subprocess.run([CRUN, "sleep", "1"], env={**os.environ, "TMPDIR": str(tmp)}, check=True, timeout=120)
-    return [p.name for p in tmp.glob("crun-*[!d]")]
+    """Whether they are gone once another crun has run: it removes what is old and nobody's."""
+    old = left_over(tmp)
+    for folder in old:
+        os.utime(folder, (1, 1))
+    p = subprocess.Popen([CRUN, "sleep", "1000"], env={**os.environ, "TMPDIR": str(tmp)})
+    try:
+        wait("the sweep", lambda: not any(folder.exists() for folder in old))
+    except AssertionError:
+        return False
+    finally:
+        p.terminate()
+        p.wait()
+    return not left_over(tmp)
 
 
 def descriptors(pids):
@@ -223,6 +236,6 @@ class TrainerChaos(Campaign):
                 self.wrong.append("\n".join(f"{pid} {comm(pid)}: {process_text(pid)}" for pid in self.left_by(place)))
             return
         self.end_job()
-        if left := swept(self.cluster.tmp):
-            self.wrong.append(f"left in TMPDIR: {left}")
+        if not swept(self.cluster.tmp):
+            self.wrong.append(f"left in TMPDIR: {left_over(self.cluster.tmp)}")
         print(f"the last job ended {time.monotonic() - begun:.1f} s after the last fault")
