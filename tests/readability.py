@@ -10,7 +10,7 @@ import sys
 
 import textstat
 
-GENERATED = ("Written by `./dev docs`", "Made by `crun explain")
+GENERATED = ("Written by `./dev docs`", "Written by `./dev docs`")
 
 
 def prose(text):

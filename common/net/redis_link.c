@@ -192,7 +192,7 @@ int redis_link_refused(struct redis_link *l, const char *reply, struct err *e)
         {"ERR Client sent AUTH", ERR_REFUSED, "this Redis has no password: give none"},
         {"ERR AUTH <password> called without", ERR_REFUSED, "this Redis has no password: give none"},
         {"NOPERM", ERR_REFUSED,
-         "this user may not do that: it needs the keys crun:* and the commands of docs/guide/redis-and-folders.md"},
+         "this user may not do that: it needs the keys crun:* and the commands that docs/guide/redis-and-folders.md names"},
         {"DENIED", ERR_REFUSED, "protected mode: the server serves its own host only until it has a password"},
         {"ERR DB index is out of range", ERR_REFUSED, "the URL names a database this server does not have"},
         {"ERR SELECT is not allowed in cluster mode", ERR_REFUSED, "a Redis Cluster has database 0 only"},

@@ -23,6 +23,7 @@
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/stragglers.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
@@ -117,6 +118,7 @@ static void on_progressed(void *arg, int64_t first_step_ns)
     struct run *r = arg;
     r->round->times.first_step = first_step_ns;
     hang_watch_progressed(r->hang);
+    stragglers_progressed(r);
     member_note_progress(r);
     if (r->round->times.spawned)
         round_print_times(r);

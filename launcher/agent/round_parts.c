@@ -6,6 +6,7 @@
 #include "launcher/agent/member.h"
 #include "launcher/agent/round_internal.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/stragglers.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/config/config.h"
 #include "launcher/hang/hang_watch.h"
@@ -127,6 +128,16 @@ static void end_hangs(struct run *r, int64_t now_ns)
     hang_watch_end_round(r->hang);
 }
 
+static int begin_stragglers(struct run *r, const struct rdzv_news *news, struct err *e)
+{
+    return stragglers_begin_round(r, news, e);
+}
+
+static void end_stragglers(struct run *r, int64_t now_ns)
+{
+    stragglers_end_round(r);
+}
+
 static void end_grace(struct run *r, int64_t now_ns)
 {
     effects_stop_grace(r);
@@ -147,6 +158,7 @@ const struct round_part round_parts[] = {
     {"cgroup", begin_cgroup, NULL, NULL},
     {"workers", begin_workers, NULL, NULL},
     {"hangs", begin_hangs, NULL, end_hangs},
+    {"stragglers", begin_stragglers, NULL, end_stragglers},
     {"grace", NULL, NULL, end_grace},
 };
 

@@ -15,7 +15,7 @@ static const struct arg_spec specs[] = {ARG_END};
 
 const struct arg_program explain_program = {
     .name = "crun explain",
-    .usage = "CODE|TEXT... | --messages-markdown",
+    .usage = "CODE|TEXT... | --messages-markdown codes|TABLE",
     .summary = "Explains an exit code or a message of crun, rendezvousd or trainer, and what to do about it.",
     .specs = specs,
     .operands = ARG_OPERANDS,
@@ -57,13 +57,13 @@ static int explain_code(int code)
 }
 
 static const struct {
-    const char *title;
+    const char *name, *title;
     const struct explain_message *rows;
 } tables[] = {
-    {"crun", explain_crun},
-    {"rendezvousd and stores", explain_rendezvousd},
-    {"trainer", explain_trainer},
-    {"All programs", explain_general},
+    {"crun", "crun", explain_crun},
+    {"rendezvousd", "rendezvousd and stores", explain_rendezvousd},
+    {"trainer", "trainer", explain_trainer},
+    {"general", "all programs", explain_general},
 };
 #define TABLES (sizeof tables / sizeof *tables)
 
@@ -103,64 +103,92 @@ static int explain_text(const char *text)
     return EXIT_FAIL;
 }
 
-/* Words of text, after column, wrapped before column 120; returns the column. */
+/* A word, in the next line where it does not fit before column 120; returns the column behind it. */
+static int print_word(const char *word, size_t n, int column)
+{
+    const bool next = column + 1 + (int)n > 118;
+    printf(next ? "\n  %.*s" : " %.*s", (int)n, word);
+    return next ? 2 + (int)n : column + 1 + (int)n;
+}
+
 static int print_words(const char *text, int column)
 {
     while (*text) {
         const size_t n = strcspn(text, " ");
-        if (column + 1 + (int)n > 118) {
-            printf("\n  %.*s", (int)n, text);
-            column = 2 + (int)n;
-        } else {
-            printf(" %.*s", (int)n, text);
-            column += 1 + (int)n;
-        }
+        column = print_word(text, n, column);
         text += n + (text[n] == ' ');
     }
     return column;
 }
 
-/* One item: the patterns, a line each, then what they mean, then the remedy. */
+/* One item: patterns, what they mean, and the remedy. */
 static void print_row(const struct explain_message *m)
 {
-    char pattern[256];
-    const char *begin = "-";
-    for (const char *p = m->patterns; next_pattern(&p, pattern, sizeof pattern); begin = " ")
-        printf("%s `%s`%s\n", begin, pattern, *p ? "\\" : "");
-    fputs("  means:", stdout);
-    print_words(m->means, 8);
-    fputs("\n  remedy:", stdout);
-    print_words(m->remedy, 9);
-    puts("");
+    char pattern[256], word[260];
+    int column = 1;
+    putchar('-');
+    for (const char *p = m->patterns; next_pattern(&p, pattern, sizeof pattern);) {
+        snprintf(word, sizeof word, "`%s`%s", pattern, *p ? "," : ":");
+        column = print_word(word, strlen(word), column);
+    }
+    column = print_words(m->means, column);
+    fputs(".", stdout);
+    column = print_words("*Remedy:*", column + 1);
+    print_words(m->remedy, column);
+    puts(".");
 }
 
 static void print_code(const struct explain_code *c)
 {
     printf("- **%d**:", c->code);
-    print_words(meaning_of(c->code), 10);
-    fputs("\n  remedy:", stdout);
-    print_words(c->remedy, 9);
-    puts("");
+    int column = print_words(meaning_of(c->code), 10);
+    fputs(".", stdout);
+    column = print_words("*Remedy:*", column + 1);
+    print_words(c->remedy, column);
+    puts(".");
 }
 
-static int print_markdown(void)
+static void print_codes(void)
 {
-    puts(
-        "# Messages and exit codes\n\n"
-        "Made by `crun explain --messages-markdown`; `crun explain CODE` and `crun explain 'TEXT OF THE MESSAGE'` print\n"
-        "the same. A pattern may stand anywhere in a message; `*` stands for anything. The first pattern that matches\n"
-        "counts, from the top of this page.\n\n"
-        "## Exit codes\n");
+    puts("# Messages and exit codes\n\n"
+         "Written by `./dev docs` from the tables of `crun explain`. `crun explain CODE` and\n"
+         "`crun explain 'TEXT OF THE MESSAGE'` print the same. The messages are on pages of their own:\n");
+    for (size_t i = 0; i < TABLES; i++)
+        printf("- [%s](messages-%s.md)\n", tables[i].title, tables[i].name);
+    puts("\n## Exit codes\n");
     for (const struct explain_code *c = explain_codes; c->code >= 0; c++)
         print_code(c);
-    puts("- **128 + N**: a worker died of signal N, or crun was stopped by it; the failure report says which\n"
-         "- **any other**: a worker's own code, that of the first one that failed; read what the worker says");
-    for (size_t i = 0; i < TABLES; i++) {
-        printf("\n## %s\n\n", tables[i].title);
-        for (const struct explain_message *m = tables[i].rows; m->patterns; m++)
-            print_row(m);
+    puts(
+        "- **128 + N**: a worker died of signal N, or crun was stopped by it. *Remedy:* the failure report says which.\n"
+        "- **any other**: a worker's own code, that of the first one that failed. *Remedy:* read what the worker says.\n"
+        "\n[exit-codes.md](exit-codes.md) says which ending gives which code.");
+}
+
+static void print_table(size_t i)
+{
+    printf(
+        "# Messages: %s\n\nWritten by `./dev docs` from the tables of `crun explain`. A text in `code` may stand anywhere "
+        "in a\nmessage; `*` stands for anything. The first row that matches counts.\n\n",
+        tables[i].title);
+    for (const struct explain_message *m = tables[i].rows; m->patterns; m++)
+        print_row(m);
+}
+
+/* which: codes, or the name of a table. */
+static int print_markdown(const char *which)
+{
+    if (strcmp(which, "codes") == 0) {
+        print_codes();
+        return EXIT_OK;
     }
-    return EXIT_OK;
+    for (size_t i = 0; i < TABLES; i++)
+        if (strcmp(which, tables[i].name) == 0) {
+            print_table(i);
+            return EXIT_OK;
+        }
+    fprintf(stderr, "crun explain: --messages-markdown '%s': expected codes, crun, rendezvousd, trainer or general\n",
+            which);
+    return EXIT_USAGE_ERROR;
 }
 
 int explain_main(int argc, char **argv)
@@ -169,8 +197,8 @@ int explain_main(int argc, char **argv)
     struct err e;
     char text[4096] = "";
     int64_t code;
-    if (argc == 2 && strcmp(argv[1], "--messages-markdown") == 0)
-        return print_markdown();
+    if (argc == 3 && strcmp(argv[1], "--messages-markdown") == 0)
+        return print_markdown(argv[2]);
     const bool is_message = argc > 1 && strncmp(argv[1], "--", 2) == 0 && strchr(argv[1], ' '); /* of an option */
     char none;
     if (!is_message && args_parse(&explain_program, argc, argv, &none, &args, &e) < 0) {

@@ -1,5 +1,5 @@
 /* What the three programs say, what it means, and what to do: the one table of it, which `crun explain` looks in and
- * docs/reference/messages.md is made of. */
+ * docs/reference/messages*.md are made of. */
 #ifndef CRUN_LAUNCHER_EXPLAIN_TABLE_H
 #define CRUN_LAUNCHER_EXPLAIN_TABLE_H
 

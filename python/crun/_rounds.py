@@ -62,7 +62,7 @@ def _enter(now: CInfo) -> None:
 
 
 def environment(before: CInfo, now: CInfo) -> "dict[str, str]":
-    """What of a worker's environment changes with a round (docs/launching.md)."""
+    """What of a worker's environment changes with a round (docs/reference/environment.md)."""
     variables = {
         "RANK": now.rank, "WORLD_SIZE": now.world_size, "LOCAL_RANK": now.local_rank, "LOCAL_WORLD_SIZE": now.local_world_size,
         "GROUP_RANK": now.group_rank, "GROUP_WORLD_SIZE": now.group_world_size, "TORCHELASTIC_RESTART_COUNT": now.restart_count,

@@ -76,7 +76,7 @@ static void delay_births(struct log_world *w)
 
 /* Another server takes over, without the last writes that the old one acknowledged; the old one is dead, or lives on
  * for some of the nodes. One that is emptied says nothing to a node that is new there: no node is born before what
- * works is dead (docs/guide/redis-and-folders.md). */
+ * works is dead (docs/design/log-of-decisions.md). */
 void log_failover(struct log_world *w)
 {
     int lost = (int)log_between(w, 0, w->history_count);

@@ -1,4 +1,4 @@
-/* Options of `trainer` (training): one table gives parsing, --help, --print-config and docs/reference/options.md.
+/* Options of `trainer` (training): one table gives parsing, --help, --print-config and docs/reference/options-trainer.md.
  *
  *   argv, environment -> args_parse() over train_program (config_model.def, config_training.def, config_run.def; what
  *   is no plain number or word: config_parse.c) -> struct train_config -> train_config_check(): what single options
@@ -25,6 +25,18 @@ struct range {
 
 struct window {
     int64_t first, count; /* steps, from 1 */
+};
+
+#define DRILLS(X)                                                                                                      \
+    X(DRILL_NONE, "none")                                                                                              \
+    X(DRILL_WEIGHTS, "weights")                                                                                        \
+    X(DRILL_MOMENTS, "moments")                                                                                        \
+    X(DRILL_SUMS, "sums")
+enum drill_what { DRILLS(CHOICE_ID) };
+
+struct drill { /* a bit flips */
+    enum drill_what what;
+    int64_t step, rank; /* step: from 1 */
 };
 
 #define MILESTONES_MAX 16
@@ -159,6 +171,8 @@ struct train_config {
     int schedule;                 /* enum pipeline_kind */
     bool recompute;
     int64_t bucket_mb, zero, check_replicas;
+    double loss_spike; /* 0: any loss is believed */
+    struct drill drill;
     int allreduce; /* enum allreduce */
     bool fp16_allreduce, fsdp;
 };

@@ -1,6 +1,6 @@
 /* The Caffe2 trainer's CSV log: <arch>_gpu%d_b%d_L%d_lr%.2f_v2_YYYYMMDD_HHMMSS.log: a "# parameters" line, a header, a
  * row per epoch (columns and their order: caffe2/python/experiment_util.py; values as documented in
- * docs/guide/training.md). */
+ * docs/reference/files.md). */
 #ifndef CRUN_WORKER_CAFFE2_LOG_H
 #define CRUN_WORKER_CAFFE2_LOG_H
 

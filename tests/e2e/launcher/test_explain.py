@@ -25,10 +25,14 @@ def test_every_exit_code_has_a_row():
     assert "SIGKILL" in explain("137")[1] and "SIGTERM" in explain("143")[1] and "worker's own" in explain("41")[1]
 
 
+TABLES = ("crun", "rendezvousd", "trainer", "general")
+
+
 def rows():
-    """The patterns of the page, as `crun explain` uses them."""
-    patterns = re.findall(r"^[- ] `(.*)`\\?$", explain("--messages-markdown")[1], re.M)
-    return [re.compile(fnmatch.translate(f"*{p}*")) for p in patterns]
+    """The patterns of the pages, as `crun explain` uses them: what stands in code before a row's first words."""
+    text = "".join(explain("--messages-markdown", t)[1].split("\n\n", 2)[2] for t in TABLES)
+    items = re.findall(r"^- ((?:`[^`]+`[,:]\s+)+)", text, re.M)
+    return [re.compile(fnmatch.translate(f"*{p}*")) for item in items for p in re.findall(r"`([^`]+)`", item)]
 
 
 def test_every_message_of_the_programs_has_a_row():
@@ -56,5 +60,7 @@ def test_what_is_unknown_is_said():
     assert explain()[0] == 2 and explain("--help")[0] == 0
 
 
-def test_the_page_is_up_to_date():
-    assert pathlib.Path(REPO, "docs/reference/messages.md").read_text() == explain("--messages-markdown")[1], "run ./dev docs"
+@pytest.mark.parametrize("table", ["codes", *TABLES])
+def test_the_pages_are_up_to_date(table):
+    page = pathlib.Path(REPO, "docs/reference", "messages.md" if table == "codes" else f"messages-{table}.md")
+    assert page.read_text() == explain("--messages-markdown", table)[1], "run ./dev docs"

@@ -1,4 +1,4 @@
-/* Where the rendezvous lives: the table of docs/design/architecture.md, row by row. */
+/* Where the rendezvous lives: the list of docs/guide/rendezvous.md, row by row. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
