@@ -20,7 +20,8 @@
     X(ERR_DATA, -10005, "a data set cannot be used as it is")                                                          \
     X(ERR_DIVERGED, -10006, "training diverged: a loss is not a number")                                               \
     X(ERR_REFUSED, -10007, "the peer understood the request and refused it")                                           \
-    X(ERR_OUTPUT, -10008, "an output file or folder cannot be written")
+    X(ERR_OUTPUT, -10008, "an output file or folder cannot be written")                                                \
+    X(ERR_FAULTY, -10009, "this process has spoilt what it holds, without an error")
 
 enum err_code {
 #define X(name, value, text) name = value,

@@ -87,6 +87,7 @@ int crun_init(struct crun_info *ret)
     self.rank = (int)c.rank;
     self.world = (int)c.world_size;
     self.seq = 0;
+    memset(self.spent_us, 0, sizeof self.spent_us);
     self.page = map_page(page_descriptor());
     if (self.page)
         atomic_store(&self.page->attached, 1);
@@ -182,6 +183,65 @@ const char *crun_phase_name(enum crun_phase phase)
     return "unknown";
 }
 
+/* --- what a step is made of */
+
+const char *crun_part_name(enum crun_part part)
+{
+    switch (part) {
+#define X(name, value, text)                                                                                           \
+    case name:                                                                                                         \
+        return text;
+        CRUN_PARTS(X)
+#undef X
+    }
+    return "unknown";
+}
+
+static void add_part(struct crun_page *p, enum crun_part part, double seconds)
+{
+    const uint32_t told = atomic_load_explicit(&p->parts, memory_order_relaxed);
+    self.spent_us[part] += seconds * 1e6;
+    if (!(told >> part & 1))
+        atomic_store_explicit(&p->parts, told | 1u << part, memory_order_relaxed);
+}
+
+static uint32_t micros(double us)
+{
+    return us < UINT32_MAX ? (uint32_t)us : UINT32_MAX;
+}
+
+static void tell_parts(struct crun_page *p, uint64_t step)
+{
+    uint32_t us[CRUN_PAGE_PARTS];
+    if (atomic_load_explicit(&p->parts, memory_order_relaxed) == 0)
+        return;
+    for (int i = 0; i < CRUN_PAGE_PARTS; i++) {
+        us[i] = micros(self.spent_us[i]);
+        self.spent_us[i] = 0;
+    }
+    crun_page_write_row(p, step, us);
+}
+
+void crun_spent(enum crun_part part, double seconds)
+{
+    struct crun_page *p = self.page;
+    if (!p || (unsigned)part >= CRUN_PAGE_PARTS || !isfinite(seconds) || seconds < 0)
+        return;
+    if (part == CRUN_PART_WAIT)
+        crun_figure(CRUN_FIGURE_WAIT_S, seconds);
+    else
+        add_part(p, part, seconds);
+}
+
+void crun_links(double best_s, double worst_s)
+{
+    struct crun_page *p = self.page;
+    if (!p || !isfinite(best_s) || !isfinite(worst_s) || best_s < 0 || worst_s < 0)
+        return;
+    atomic_store_explicit(&p->link_us[0], micros(best_s * 1e6 + 1), memory_order_relaxed);
+    atomic_store_explicit(&p->link_us[1], micros(worst_s * 1e6 + 1), memory_order_relaxed);
+}
+
 void crun_progress(uint64_t step)
 {
     struct crun_page *p = self.page;
@@ -189,6 +249,7 @@ void crun_progress(uint64_t step)
         return;
     int64_t now = clock_ns();
     count_step(p, now);
+    tell_parts(p, step);
     atomic_store_explicit(&p->step, step, memory_order_relaxed);
     atomic_store_explicit(&p->last_step_ns, now, memory_order_release);
     if (atomic_load_explicit(&p->first_step_ns, memory_order_relaxed) == 0)
@@ -214,6 +275,8 @@ void crun_figure(enum crun_figure which, double value)
         return;
     if (which == CRUN_FIGURE_WAIT_S)
         atomic_store_explicit(&p->wait_ns, relaxed(&p->wait_ns) + (int64_t)(value * 1e9), memory_order_relaxed);
+    if (which == CRUN_FIGURE_WAIT_S && value >= 0)
+        add_part(p, CRUN_PART_WAIT, value);
     crun_page_set_real(&p->figure[which], value);
     const uint32_t told = atomic_load_explicit(&p->told, memory_order_relaxed);
     atomic_store_explicit(&p->told, told | 1u << which, memory_order_release);

@@ -21,6 +21,15 @@
 #define CRUN_PAGE_PHASES 8      /* room for more than enum crun_phase has */
 #define CRUN_PAGE_FIGURES 16    /* likewise, enum crun_figure */
 
+#define CRUN_PAGE_PARTS 6 /* likewise, enum crun_part */
+#define CRUN_PAGE_ROWS 32 /* newest steps whose parts are there */
+
+/* What a step was made of, of step N in row N % CRUN_PAGE_ROWS. */
+struct crun_page_row {
+    _Atomic uint32_t step;                /* worker: N + 1, its low bits, set after us; 0: it is being written */
+    _Atomic uint32_t us[CRUN_PAGE_PARTS]; /* worker: by enum crun_part */
+};
+
 /* A round as it is told to a process that was held: struct crun_info, all that changes. */
 struct crun_page_round {
     int32_t rank, world_size, local_rank, local_world_size, group_rank, group_world_size, round, restart_count;
@@ -66,7 +75,34 @@ struct crun_page {
     uint32_t reserved5;
     _Atomic uint64_t figure[CRUN_PAGE_FIGURES]; /* worker: by enum crun_figure, bits of a double */
     _Atomic int64_t wait_ns;                    /* worker: all CRUN_FIGURE_WAIT_S together */
+    _Atomic uint32_t parts;                     /* worker: bit N: enum crun_part N was told in this round */
+    _Atomic uint32_t link_us[2];                /* worker: crun_links(), + 1; 0: not told */
+    struct crun_page_row rows[CRUN_PAGE_ROWS];
 };
+
+/* Launcher: the parts of a step. 0: they are not there. */
+static inline int crun_page_read_row(struct crun_page *p, uint64_t step, uint32_t us[CRUN_PAGE_PARTS])
+{
+    struct crun_page_row *row = &p->rows[step % CRUN_PAGE_ROWS];
+    const uint32_t is = (uint32_t)step + 1;
+    if (atomic_load_explicit(&row->step, memory_order_acquire) != is)
+        return 0;
+    for (int i = 0; i < CRUN_PAGE_PARTS; i++)
+        us[i] = atomic_load_explicit(&row->us[i], memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&row->step, memory_order_relaxed) == is;
+}
+
+/* Worker: the same from the other side. */
+static inline void crun_page_write_row(struct crun_page *p, uint64_t step, const uint32_t us[CRUN_PAGE_PARTS])
+{
+    struct crun_page_row *row = &p->rows[step % CRUN_PAGE_ROWS];
+    atomic_store_explicit(&row->step, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    for (int i = 0; i < CRUN_PAGE_PARTS; i++)
+        atomic_store_explicit(&row->us[i], us[i], memory_order_relaxed);
+    atomic_store_explicit(&row->step, (uint32_t)step + 1, memory_order_release);
+}
 
 /* Launcher: tell the next round. */
 static inline void crun_page_tell_round(struct crun_page *p, const struct crun_page_round *r)

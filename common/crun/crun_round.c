@@ -102,6 +102,13 @@ static void restart_page(struct crun_page *p)
         atomic_store_explicit(&p->longest_ns[i], 0, memory_order_relaxed);
     for (int i = 0; i < CRUN_PAGE_BUCKETS; i++)
         atomic_store_explicit(&p->steps[i], 0, memory_order_relaxed);
+    for (int i = 0; i < CRUN_PAGE_ROWS; i++)
+        atomic_store(&p->rows[i].step, 0);
+    atomic_store(&p->parts, 0);
+    for (int i = 0; i < 2; i++)
+        atomic_store(&p->link_us[i], 0);
+    for (size_t i = 0; i < sizeof self.spent_us / sizeof *self.spent_us; i++)
+        self.spent_us[i] = 0;
     atomic_store(&p->last_step_ns, 0);
     atomic_store(&p->error_code, 0);
     crun_phase(CRUN_PHASE_STARTING);

@@ -22,6 +22,7 @@ struct libcrun {
     struct crun_page *page;            /* NULL: no launcher watches */
     char *run_id, *store, *error_file; /* NULL before crun_init() */
     int rank, world;
+    double spent_us[8];   /* of the step that is being done, by enum crun_part */
     uint32_t seq;         /* of the newest round that crun_next_round() has returned; 0: it is still the first */
     atomic_flag recorded; /* the first error is the cause; later ones are consequences */
 };

@@ -89,6 +89,31 @@ enum crun_figure {
  * crun_progress(). */
 void crun_figure(enum crun_figure which, double value);
 
+/* What a step is made of, for the launcher, which looks for the rank that the others wait for (docs/guide/stragglers.md).
+ */
+#define CRUN_PARTS(X)                                                                                                  \
+    X(CRUN_PART_DATA, 0, "data") /* this rank waits for its next batch */                                              \
+    X(CRUN_PART_FORWARD, 1, "forward")                                                                                 \
+    X(CRUN_PART_BACKWARD, 2, "backward")                                                                               \
+    X(CRUN_PART_WAIT, 3, "wait") /* this rank waits for others, in collectives; CRUN_FIGURE_WAIT_S tells the same */   \
+    X(CRUN_PART_UPDATE, 4, "update")
+
+enum crun_part {
+#define X(name, value, text) name = value,
+    CRUN_PARTS(X)
+#undef X
+};
+const char *crun_part_name(enum crun_part part);
+
+/* Time spent on a part of the step that is about to be told as finished; several times in a step add up. A few stores,
+ * no system call. Every rank tells its own; those that tell one part tell the others, too. What is no finite number, or
+ * below 0, is left out. Same thread as crun_progress(). */
+void crun_spent(enum crun_part part, double seconds);
+
+/* How long a small message to another rank and back took lately: over the quickest of the links that were tried, and
+ * over the slowest. Same thread as crun_progress(). */
+void crun_links(double best_s, double worst_s);
+
 /* What the launcher wants; reading it costs one load. Async-signal-safe. */
 enum crun_stop_reason crun_stop_reason(void);
 const char *crun_stop_reason_name(enum crun_stop_reason r);

@@ -14,6 +14,7 @@
       "the kernel did not end a process of the job in time (--kill-timeout); pid and wait channel named")              \
     X(EXIT_CANT_CREATE, 73, "an output file or folder cannot be written")                                              \
     X(EXIT_REQUEUE, 75, "stopped in good order before the end (drain, resize): start it again to go on")               \
+    X(EXIT_FAULTY, 76, "a rank whose state was silently corrupted, and is mended, makes room for another process")     \
     X(EXIT_MISMATCH, 78, "a checkpoint or a peer does not fit this job: architecture, labels, seed")                   \
     X(EXIT_HUNG, 124, "a worker made no progress (--hang-timeout) and no restart was left; timeout(1) uses it too")    \
     X(EXIT_CANNOT_EXEC, 126, "the program was found but cannot be executed")                                           \

@@ -23,6 +23,7 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
+#include "launcher/agent/stragglers.h"
 #include "launcher/agent/turns.h"
 #include "launcher/agent/view.h"
 #include "launcher/agent/worker_setup.h"
@@ -182,6 +183,7 @@ static int open_parts(struct run *r, struct err *e)
         logmux_print(r->mux, "the workers' output goes to %s", r->logs.root);
     TRY(open_group(r, e));
     TRY(hangs_open(r, e));
+    TRY(stragglers_open(r, e));
     TRY(member_open(r, e));
     return signals_watch(r, e);
 }
@@ -211,6 +213,7 @@ static void close_parts(struct run *r)
     r->events = NULL;
     hang_watch_close(r->hang);
     r->hang = NULL;
+    stragglers_close(r);
     failure_report_close(r->failures);
     member_close(r);
     if (r->mux)
@@ -225,6 +228,7 @@ static void close_parts(struct run *r)
     turns_free(r);
     notices_free(r);
     member_free(r);
+    stragglers_free(r);
     round_close(r);
     signals_close(r);
 }

@@ -15,6 +15,7 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
+#include "launcher/agent/stragglers.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/observe/gauges.h"
@@ -173,6 +174,12 @@ int member_socket(const struct run *r)
 
 /* --- life */
 
+/* To group rank 0, this one. */
+static int on_failure(void *arg, const char *node, const char *text, size_t n)
+{
+    return failure_report_receive(((struct run *)arg)->failures, node, text, n);
+}
+
 static int open_rendezvous(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -223,8 +230,9 @@ int member_open(struct run *r, struct err *e)
         .shared = c->home.kind == HOME_STATIC ? rendezvous_server(m->rendezvous) : NULL,
         .shared_port = c->home.port,
         .run_id = c->run_id,
-        .failure = failure_report_receive,
-        .arg = r->failures,
+        .failure = on_failure,
+        .steps = stragglers_hear,
+        .arg = r,
     };
     bootstrap_init(&m->store, &r->loop, &store);
     return 0;

@@ -9,7 +9,7 @@
  * Workers that are held outlive it, and with them their output and their cgroup: the next round goes on with these.
  * What fails on the way down ends the round for this node (AGENT_SPAWN_FAILED); workers that were started by then are
  * cleared away as in any round, so the way up is always gone. */
-#include "launcher/agent/round.h"
+#include "launcher/agent/round_internal.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,6 +23,7 @@
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/stragglers.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
@@ -31,16 +32,6 @@
 #include "launcher/observe/timeline.h"
 #include "launcher/output/logmux.h"
 #include "launcher/report/failure_report.h"
-
-struct round {
-    struct rdzv_news news;  /* of the current one */
-    uint64_t output;        /* number of the round whose pipes and folders it uses */
-    int previous_base;      /* rank of our first worker in the one before, -1: none */
-    struct timeline times;  /* of the restart that it is */
-    struct timeline broken; /* of the restart that follows, once a worker of it has failed */
-    bool wait_first_step; /* the workers of the broken round knew libcrun: the line of times waits for the first step */
-    bool unstarted;       /* its workers cannot be started, and that is said */
-};
 
 const struct rdzv_news *round_news(const struct run *r)
 {
@@ -73,151 +64,6 @@ int round_restarts(const struct run *r)
     return end->kind == RDZV_NEWS_END ? end->restart_count : r->round->news.restart_count;
 }
 
-/* --- the times of a restart */
-
-void round_break(struct run *r, int64_t woken_ns, const char *cause)
-{
-    struct timeline *t = &r->round->broken;
-    const bool window = r->config->restart_window > 0;
-    *t = (struct timeline){.woken = woken_ns, .max_restarts = window ? -1 : (int)r->config->max_restarts};
-    snprintf(t->cause, sizeof t->cause, "%.*s", (int)sizeof t->cause - 1, cause);
-}
-
-void round_note_told(struct run *r)
-{
-    r->round->broken.told = clock_ns();
-}
-
-void round_print_times(struct run *r)
-{
-    struct timeline *t = &r->round->times;
-    char text[512];
-    if (t->pending && t->spawned) {
-        logmux_print(r->mux, "%s", timeline_text(t, text, sizeof text));
-        events_restart(r->events, t);
-    }
-    t->pending = false;
-}
-
-/* --- the parts of a round */
-
-static int begin_events(struct run *r, const struct rdzv_news *news, struct err *e)
-{
-    events_round(r->events, news);
-    return 0;
-}
-
-static void start_events(struct run *r, int64_t now_ns)
-{
-    events_started(r->events, group_workers(r->group), r->agent.slots);
-}
-
-static void end_events(struct run *r, int64_t now_ns)
-{
-    events_gone(r->events);
-}
-
-static int begin_times(struct run *r, const struct rdzv_news *news, struct err *e)
-{
-    struct round *d = r->round;
-    d->times = d->broken;
-    d->times.restart = news->restart_count;
-    d->times.round = clock_ns();
-    d->times.kept = group_held(r->group);
-    d->times.pending = news->why == RDZV_WHY_FAILURE && d->times.woken; /* a newcomer broke nothing */
-    d->broken = (struct timeline){0};
-    return 0;
-}
-
-static void start_times(struct run *r, int64_t now_ns)
-{
-    r->round->times.spawned = now_ns;
-    if (!r->round->wait_first_step || r->round->times.first_step)
-        round_print_times(r);
-}
-
-static void end_times(struct run *r, int64_t now_ns)
-{
-    round_print_times(r); /* its first step never came */
-    r->round->wait_first_step = group_attached(r->group);
-    r->round->broken.gone = now_ns;
-}
-
-static int begin_failures(struct run *r, const struct rdzv_news *news, struct err *e)
-{
-    failure_report_begin_round(r->failures, news->group_world);
-    return 0;
-}
-
-static int begin_output(struct run *r, const struct rdzv_news *news, struct err *e)
-{
-    if (group_held(r->group) > 0) {
-        logmux_go_on(r->mux);
-        return 0;
-    }
-    r->round->output = news->round;
-    const struct logmux_round round = {.round = news->round,
-                                       .restarts = news->restart_count,
-                                       .rank_base = news->rank_base,
-                                       .role_base = news->role_base,
-                                       .group_rank = news->group_rank};
-    logmux_begin_round(r->mux, &round);
-    return 0;
-}
-
-static int begin_cgroup(struct run *r, const struct rdzv_news *news, struct err *e)
-{
-    return group_held(r->group) > 0 ? 0 : worker_setup_begin_round(r, news->round, e);
-}
-
-static int begin_workers(struct run *r, const struct rdzv_news *news, struct err *e)
-{
-    return group_start(r->group, news->rank_base, e);
-}
-
-static int begin_hangs(struct run *r, const struct rdzv_news *news, struct err *e)
-{
-    hang_watch_begin_round(r->hang);
-    return 0;
-}
-
-static void end_hangs(struct run *r, int64_t now_ns)
-{
-    hang_watch_end_round(r->hang);
-}
-
-static void end_grace(struct run *r, int64_t now_ns)
-{
-    effects_stop_grace(r);
-}
-
-struct round_part {
-    const char *name;
-    int (*begin)(struct run *r, const struct rdzv_news *news, struct err *e); /* < 0: the round cannot begin */
-    void (*started)(struct run *r, int64_t now_ns);                           /* all workers execute their program */
-    void (*gone)(struct run *r, int64_t now_ns);                              /* nobody of it is left */
-};
-
-/* begin and started go down, gone goes up. What only notes that a round is there comes first, so that it knows of a
- * round that cannot begin. Then what workers need when they start: the store that they meet at, the pipes and folders
- * of their output, the cgroup they are born in; then they; then who watches them. `gone` of the hangs reads the
- * workers' pages, as do the times, so both come before the next round drops them; the log of events ends the round
- * last, after the line of a restart that it was. The group ends the output by itself: it knows when the pipes are
- * read. */
-static const struct round_part parts[] = {
-    {"events", begin_events, start_events, end_events},
-    {"times", begin_times, start_times, end_times},
-    {"failures", begin_failures, NULL, NULL},
-    {"member", member_begin_round, NULL, NULL},
-    {"output", begin_output, NULL, NULL},
-    {"cgroup", begin_cgroup, NULL, NULL},
-    {"workers", begin_workers, NULL, NULL},
-    {"hangs", begin_hangs, NULL, end_hangs},
-    {"grace", NULL, NULL, end_grace},
-};
-
-enum { PARTS = sizeof parts / sizeof *parts };
-
 /* --- starting */
 
 /* They may go on without this node. A node that hosts takes the job along when it goes. */
@@ -246,7 +92,7 @@ void round_begin(struct run *r, const struct rdzv_news *news)
     d->previous_base = d->news.round ? d->news.rank_base : -1;
     d->news = *news;
     d->unstarted = false;
-    for (const struct round_part *p = parts; p < parts + PARTS && rc == 0; p++) {
+    for (const struct round_part *p = round_parts; p < round_parts + round_parts_n && rc == 0; p++) {
         if (p->begin && (rc = p->begin(r, news, &e)) < 0)
             log_debug("agent", "round %llu cannot begin: %s", (unsigned long long)news->round, p->name);
     }
@@ -262,7 +108,7 @@ static void on_started(void *arg)
     const int64_t now_ns = clock_ns();
     if (r->round->unstarted)
         return;
-    for (const struct round_part *p = parts; p < parts + PARTS; p++)
+    for (const struct round_part *p = round_parts; p < round_parts + round_parts_n; p++)
         if (p->started)
             p->started(r, now_ns);
 }
@@ -272,6 +118,7 @@ static void on_progressed(void *arg, int64_t first_step_ns)
     struct run *r = arg;
     r->round->times.first_step = first_step_ns;
     hang_watch_progressed(r->hang);
+    stragglers_progressed(r);
     member_note_progress(r);
     if (r->round->times.spawned)
         round_print_times(r);
@@ -346,9 +193,9 @@ static void on_gone(void *arg)
 {
     struct run *r = arg;
     const int64_t now_ns = clock_ns();
-    for (int i = PARTS; i-- > 0;)
-        if (parts[i].gone)
-            parts[i].gone(r, now_ns);
+    for (int i = round_parts_n; i-- > 0;)
+        if (round_parts[i].gone)
+            round_parts[i].gone(r, now_ns);
     run_post(r, &(struct agent_event){.kind = AGENT_GONE});
     run_pump(r);
 }

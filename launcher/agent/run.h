@@ -28,6 +28,7 @@ struct notices;
 struct program;
 struct round;
 struct signals;
+struct stragglers;
 struct turns;
 struct worker_setup;
 
@@ -53,6 +54,7 @@ struct run {
 
     struct logmux *mux;              /* output/logmux.h */
     struct hang_watch *hang;         /* hang/hang_watch.h; NULL: not watched */
+    struct stragglers *stragglers;   /* the watch of straggler/straggler_watch.h, and what comes of it */
     struct failure_report *failures; /* report/failure_report.h */
     struct events *events;           /* observe/events.h */
     struct agent_http *http;         /* observe/agent_http.h; NULL: none */

@@ -16,7 +16,7 @@ static const struct arg_spec specs[] = {ARG_END};
 const struct arg_program explain_program = {
     .name = "crun explain",
     .usage = "CODE|TEXT... | --messages-markdown",
-    .summary = "Says what an exit code or a message of crun means, and what to do about it.",
+    .summary = "Explains an exit code or a message of crun, rendezvousd or trainer, and what to do about it.",
     .specs = specs,
     .operands = ARG_OPERANDS,
 };
@@ -56,49 +56,109 @@ static int explain_code(int code)
     return EXIT_OK;
 }
 
+static const struct {
+    const char *title;
+    const struct explain_message *rows;
+} tables[] = {
+    {"crun", explain_crun},
+    {"rendezvousd and stores", explain_rendezvousd},
+    {"trainer", explain_trainer},
+    {"All programs", explain_general},
+};
+#define TABLES (sizeof tables / sizeof *tables)
+
+/* The next of the patterns at *p, or false. *p is moved behind it. */
+static bool next_pattern(const char **p, char *pattern, size_t size)
+{
+    if (!**p)
+        return false;
+    const size_t n = strcspn(*p, "\n");
+    snprintf(pattern, size, "%.*s", (int)n, *p);
+    *p += n + ((*p)[n] == '\n');
+    return true;
+}
+
+static bool matches(const struct explain_message *m, const char *text)
+{
+    char pattern[256], anywhere[260];
+    for (const char *p = m->patterns; next_pattern(&p, pattern, sizeof pattern);) {
+        snprintf(anywhere, sizeof anywhere, "*%s*", pattern);
+        if (fnmatch(anywhere, text, 0) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int explain_text(const char *text)
 {
-    char pattern[512];
-    for (const struct explain_message *m = explain_messages; m->pattern; m++) {
-        snprintf(pattern, sizeof pattern, "*%s*", m->pattern);
-        if (fnmatch(pattern, text, 0) == 0) {
-            printf("%s\nremedy: %s\n", m->means, m->remedy);
-            return EXIT_OK;
-        }
-    }
-    printf("crun explain: nothing is known of '%s': expected an exit code from 0 to 255 or a message of crun\n", text);
+    for (size_t i = 0; i < TABLES; i++)
+        for (const struct explain_message *m = tables[i].rows; m->patterns; m++)
+            if (matches(m, text)) {
+                printf("%s\nremedy: %s\n", m->means, m->remedy);
+                return EXIT_OK;
+            }
+    printf("crun explain: '%s' is not known: expected an exit code from 0 to 255 or a message of crun, rendezvousd or "
+           "trainer\n",
+           text);
     return EXIT_FAIL;
 }
 
-/* '|' ends a cell. */
-static void print_cell(const char *text)
+/* Words of text, after column, wrapped before column 120; returns the column. */
+static int print_words(const char *text, int column)
 {
-    for (; *text; text++) {
-        if (*text == '|')
-            putchar('\\');
-        putchar(*text == '\n' ? ' ' : *text);
+    while (*text) {
+        const size_t n = strcspn(text, " ");
+        if (column + 1 + (int)n > 118) {
+            printf("\n  %.*s", (int)n, text);
+            column = 2 + (int)n;
+        } else {
+            printf(" %.*s", (int)n, text);
+            column += 1 + (int)n;
+        }
+        text += n + (text[n] == ' ');
     }
+    return column;
+}
+
+/* One item: the patterns, a line each, then what they mean, then the remedy. */
+static void print_row(const struct explain_message *m)
+{
+    char pattern[256];
+    const char *begin = "-";
+    for (const char *p = m->patterns; next_pattern(&p, pattern, sizeof pattern); begin = " ")
+        printf("%s `%s`%s\n", begin, pattern, *p ? "\\" : "");
+    fputs("  means:", stdout);
+    print_words(m->means, 8);
+    fputs("\n  remedy:", stdout);
+    print_words(m->remedy, 9);
+    puts("");
+}
+
+static void print_code(const struct explain_code *c)
+{
+    printf("- **%d**:", c->code);
+    print_words(meaning_of(c->code), 10);
+    fputs("\n  remedy:", stdout);
+    print_words(c->remedy, 9);
+    puts("");
 }
 
 static int print_markdown(void)
 {
-    puts("# Messages and exit codes\n\n"
-         "Made by `crun explain --messages-markdown`; `crun explain CODE` and `crun explain 'TEXT OF THE MESSAGE'` say "
-         "the same. `*` stands for anything.\n\n"
-         "| exit code | means | remedy |\n|---|---|---|");
+    puts(
+        "# Messages and exit codes\n\n"
+        "Made by `crun explain --messages-markdown`; `crun explain CODE` and `crun explain 'TEXT OF THE MESSAGE'` print\n"
+        "the same. A pattern may stand anywhere in a message; `*` stands for anything. The first pattern that matches\n"
+        "counts, from the top of this page.\n\n"
+        "## Exit codes\n");
     for (const struct explain_code *c = explain_codes; c->code >= 0; c++)
-        printf("| %d | %s | %s |\n", c->code, meaning_of(c->code), c->remedy);
-    puts("| 128 + N | a worker died of signal N, or crun was stopped by it | the failure report says which |\n"
-         "| any other | a worker's own code, that of the first one that failed | read what the worker says |\n\n"
-         "| message | means | remedy |\n|---|---|---|");
-    for (const struct explain_message *m = explain_messages; m->pattern; m++) {
-        fputs("| `", stdout);
-        print_cell(m->pattern);
-        fputs("` | ", stdout);
-        print_cell(m->means);
-        fputs(" | ", stdout);
-        print_cell(m->remedy);
-        puts(" |");
+        print_code(c);
+    puts("- **128 + N**: a worker died of signal N, or crun was stopped by it; the failure report says which\n"
+         "- **any other**: a worker's own code, that of the first one that failed; read what the worker says");
+    for (size_t i = 0; i < TABLES; i++) {
+        printf("\n## %s\n\n", tables[i].title);
+        for (const struct explain_message *m = tables[i].rows; m->patterns; m++)
+            print_row(m);
     }
     return EXIT_OK;
 }

@@ -1,10 +1,10 @@
-/* What crun says, what it means, and what to do: the one table of it, which `crun explain` looks in and
+/* What the three programs say, what it means, and what to do: the one table of it, which `crun explain` looks in and
  * docs/reference/messages.md is made of. */
 #ifndef CRUN_LAUNCHER_EXPLAIN_TABLE_H
 #define CRUN_LAUNCHER_EXPLAIN_TABLE_H
 
 struct explain_message {
-    const char *pattern; /* as fnmatch(3) takes it, without "crun: "; it may stand anywhere in a line */
+    const char *patterns; /* as fnmatch(3) takes them, a line each; each may stand anywhere in a message */
     const char *means, *remedy;
 };
 
@@ -13,8 +13,8 @@ struct explain_code {
     const char *remedy; /* what it means is in exitcode.h */
 };
 
-/* Ends with a NULL pattern. The first that matches counts; those at the end are for refusals of any option. */
-extern const struct explain_message explain_messages[];
+/* Each ends with NULL patterns. The first that matches counts, looked for in this order. */
+extern const struct explain_message explain_crun[], explain_rendezvousd[], explain_trainer[], explain_general[];
 /* Every code of exitcode.h; ends with code -1. */
 extern const struct explain_code explain_codes[];
 

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "common/args/args.h"
+#include "common/base/choice.h"
 #include "common/rdzv/machine/rdzv.h"
 #include "launcher/base/program.h"
 #include "launcher/config/home.h"
@@ -30,6 +31,11 @@ struct config_nodes {
 enum config_cgroup { CONFIG_CGROUP_AUTO, CONFIG_CGROUP_ON, CONFIG_CGROUP_OFF };
 
 enum config_recovery { CONFIG_RECOVERY_INPROCESS, CONFIG_RECOVERY_RESTART };
+
+#define STRAGGLER_ACTIONS(X)                                                                                           \
+    X(STRAGGLER_REPORT, "report")                                                                                      \
+    X(STRAGGLER_EXCLUDE, "exclude")
+enum straggler_action { STRAGGLER_ACTIONS(CHOICE_ID) };
 
 enum config_order { CONFIG_ORDER_AUTO, CONFIG_ORDER_HOST, CONFIG_ORDER_JOIN, CONFIG_ORDER_NODE_RANK };
 
@@ -73,6 +79,7 @@ struct config {
     bool http_insecure;
     struct stops stops;
     struct hang_options hang; /* several_nodes is not set */
+    int straggler_action;     /* enum straggler_action */
     struct program_how how;   /* the user's program is started */
     int64_t stdin_rank;       /* -1: none was named */
     bool virtual_local_rank, inherit_fds, dry_run;

@@ -177,6 +177,9 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     if (c->conf.rank >= 0 && c->node_rank >= 0 && c->conf.rank != c->node_rank)
         return err_set(e, ERR_USAGE, "--node-rank %d and rank=%d of --rdzv-conf contradict each other",
                        (int)c->node_rank, (int)c->conf.rank);
+    if (c->straggler_action == STRAGGLER_EXCLUDE && c->nnodes.max > 1 &&
+        args_source(&config_program, r, "max-node-failures") == ARG_FROM_DEFAULT)
+        c->max_node_failures = 1; /* the node of a straggler makes room for one that waits */
     stops_settle(&c->stops);
     TRY(stops_settle_limit(&c->stops, getenv("SLURM_JOB_END_TIME"), (int64_t)time(NULL), e));
     TRY(check_http(c, e));

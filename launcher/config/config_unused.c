@@ -107,6 +107,11 @@ static const char *without_holds(const struct config *c)
     return c->recovery == CONFIG_RECOVERY_RESTART ? "--recovery restart holds nobody" : without_restarts(c);
 }
 
+static const char *without_exclusion(const struct config *c)
+{
+    return c->straggler_action == STRAGGLER_EXCLUDE ? without_restarts(c) : NULL;
+}
+
 static const char *one_worker(const struct config *c)
 {
     return c->nproc == 1 ? "one worker shares its lines with nobody" : unseen(c);
@@ -147,6 +152,7 @@ static const char *without_hosts(const struct config *c)
     X("recovery", false, without_restarts)                                                                             \
     X("warm-spares", false, without_holds)                                                                             \
     X("hold-timeout", false, without_holds)                                                                            \
+    X("straggler-action", false, without_exclusion)                                                                    \
     X("log-layout", false, without_files)                                                                              \
     X("log-rotate-size", false, without_files)                                                                         \
     X("log-rotate-keep", false, without_rotation)                                                                      \

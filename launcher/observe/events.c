@@ -234,6 +234,20 @@ void events_hang(struct events *ev, int rank, const char *text)
     event_log_end(ev->log);
 }
 
+void events_straggler(struct events *ev, int rank, int peer, const char *why, uint64_t step, const char *text)
+{
+    struct json_write *w = begin(ev, "straggler");
+    if (!w)
+        return;
+    json_int(w, "rank", rank);
+    if (peer >= 0)
+        json_int(w, "peer", peer);
+    json_text(w, "class", why);
+    json_int(w, "step", (int64_t)step);
+    json_text(w, "text", text);
+    event_log_end(ev->log);
+}
+
 void events_fenced(struct events *ev, const char *why)
 {
     ev->figures.fenced++;

@@ -57,6 +57,8 @@ void events_stop(struct events *ev, int reason, int64_t grace_ms); /* enum crun_
 void events_gone(struct events *ev);                               /* nobody of the round is left */
 void events_restart(struct events *ev, const struct timeline *t);
 void events_hang(struct events *ev, int rank, const char *text);
+/* why: "data"; peer -1: no link's. */
+void events_straggler(struct events *ev, int rank, int peer, const char *why, uint64_t step, const char *text);
 void events_fenced(struct events *ev, const char *why);
 void events_signal(struct events *ev, int signo, const char *meaning);
 void events_notice(struct events *ev, const char *option); /* this node will be taken away: what said so */

@@ -26,9 +26,6 @@
 
 #define FLUSH_MS 600000
 #define LOST_KILL_MS 30000
-#define LATE_MS 30000 /* an agent that was told to stop has this on top of what its workers may take */
-#define UNBEGUN_MS 5000
-#define EXIT_SSH 255
 
 void remote_print_line(struct remote *m, const char *fmt, ...)
 {
@@ -36,174 +33,6 @@ void remote_print_line(struct remote *m, const char *fmt, ...)
     va_start(ap, fmt);
     log_console_vprint(m->console, fmt, ap);
     va_end(ap);
-}
-
-/* --- signals to the agents */
-
-static void send_to_all(struct remote *m, unsigned char byte)
-{
-    for (int i = 0; i < m->n; i++)
-        remote_control_send(&m->far[i], byte);
-}
-
-/* Its connection ends: an agent that just begins there stops at once. */
-void remote_end_far(struct far *f)
-{
-    kill(-f->pid, SIGKILL);
-    kill(f->pid, SIGKILL);
-}
-
-/* Those that have not begun are waited for no longer; why: what to say of each, NULL: nothing. */
-static void give_up_unbegun(struct remote *m, const char *why)
-{
-    for (int i = 0; i < m->n; i++) {
-        struct far *f = &m->far[i];
-        if (!f->pid || f->ready || f->ended || f->given_up)
-            continue;
-        if (why)
-            remote_print_line(m, "host %s: %s", f->host->name, why);
-        f->given_up = true;
-        remote_end_far(f);
-    }
-}
-
-static void on_begin_late(uv_timer_t *t);
-
-static void on_late(uv_timer_t *t)
-{
-    struct remote *m = t->data;
-    for (int i = 0; i < m->n; i++)
-        if (m->far[i].pid && !m->far[i].ended) {
-            remote_print_line(m, "host %s: nothing was heard of the end of its workers; crun goes without",
-                              m->far[i].host->name);
-            remote_end_far(&m->far[i]);
-        }
-}
-
-static void stop_all(struct remote *m, int signo, bool typed)
-{
-    send_to_all(m, (unsigned char)(signo | (typed ? REMOTE_TYPED : 0)));
-    if (m->stopping)
-        return;
-    m->stopping = true;
-    if (!m->failed)
-        give_up_unbegun(m, NULL);
-    else /* what is wrong there is worth a moment */
-        uv_timer_start(&m->begin, on_begin_late, UNBEGUN_MS, 0);
-    uv_timer_start(&m->late, on_late,
-                   (uint64_t)(stops_longest_ms(&m->c->stops) + (int64_t)(m->c->stops.kill * 1000) + LATE_MS), 0);
-}
-
-/* --- ends */
-
-static int count_running(const struct remote *m, bool begun)
-{
-    int n = 0;
-    for (int i = 0; i < m->n; i++)
-        n += m->far[i].pid && !m->far[i].ended && (m->far[i].ready || (!begun && !m->far[i].given_up));
-    return n;
-}
-
-/* A host is out of the job before it was in it, with this code: how the others fare is decided here. */
-static void stop_if_too_few(struct remote *m, int code)
-{
-    const int others = count_running(m, false);
-    if (others >= (m->c->nnodes_typed ? m->c->nnodes.min : m->n))
-        return;
-    if (!m->failed)
-        m->fail_code = code;
-    m->failed = true;
-    if (others > 0)
-        stop_all(m, SIGTERM, false);
-}
-
-/* A connection may hang before anything begins: ssh that waits, a shell there that does. */
-static void on_begin_late(uv_timer_t *t)
-{
-    struct remote *m = t->data;
-    char why[96];
-    if (count_running(m, false) == count_running(m, true))
-        return;
-    if (m->stopping) {
-        give_up_unbegun(m, "crun has not begun there either");
-        return;
-    }
-    snprintf(why, sizeof why, "crun did not begin there within %g s (join_timeout)",
-             (double)config_join_timeout_ms(m->c) / 1000);
-    give_up_unbegun(m, why);
-    stop_if_too_few(m, EXIT_UNAVAILABLE);
-}
-
-static void judge_unbegun(struct far *f)
-{
-    struct remote *m = f->m;
-    const char *name = f->host->name, *rsh = m->plan.shell.rsh[0];
-    const bool local = m->plan.local[f->host - m->plan.hosts.v];
-    char text[64];
-    if (f->given_up || (m->stopping && f->ending.signaled)) /* by on_late() */
-        return;
-    if (!local && !f->ending.signaled && f->ending.value == EXIT_SSH)
-        remote_print_line(m, "host %s cannot be reached: %s ended with exit code 255", name, rsh);
-    else if (!local && !f->ending.signaled && f->ending.value == EXIT_NOT_FOUND)
-        remote_print_line(m,
-                          "host %s has no crun at %s (exit code 127): install it there, or name it with --remote-crun",
-                          name, m->plan.shell.crun);
-    else
-        remote_print_line(m, "host %s: crun did not begin there: %s %s", name, local ? "it" : rsh,
-                          ending_text(f->ending, text, sizeof text));
-    stop_if_too_few(m, EXIT_UNAVAILABLE);
-}
-
-/* Once a host was told of a round or of the end, the job needs none that was not. */
-static bool has_begun(const struct remote *m)
-{
-    for (int i = 0; i < m->n; i++)
-        if (m->far[i].joined)
-            return true;
-    return false;
-}
-
-/* It began, and ended before the rendezvous had told it of anything: the others would wait for it. */
-static void judge_unjoined(struct far *f)
-{
-    struct remote *m = f->m;
-    char text[64];
-    const int code = f->over ? ending_code(f->ending) : EXIT_UNAVAILABLE;
-    if (m->stopping || has_begun(m))
-        return;
-    if (f->over)
-        remote_print_line(m, "host %s: crun there %s before it joined the job", f->host->name,
-                          ending_text(f->ending, text, sizeof text));
-    stop_if_too_few(m, code ? code : EXIT_UNAVAILABLE);
-}
-
-/* Hosts that end with different codes: 0 says that the whole job is complete, and 75 that nothing went wrong, which
- * another host knows better. */
-static void merge_code(struct remote *m, int code)
-{
-    if (m->code == EXIT_OK || (code == EXIT_REQUEUE && m->code >= 0))
-        return;
-    m->code = code;
-}
-
-static void judge(struct far *f)
-{
-    struct remote *m = f->m;
-    char text[64];
-    m->left--;
-    if (!f->ready)
-        judge_unbegun(f);
-    else if (!f->over && !f->lost)
-        remote_print_line(m, "host %s is lost: %s %s", f->host->name,
-                          m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.shell.rsh[0],
-                          ending_text(f->ending, text, sizeof text));
-    if (f->joined && f->over && !f->lost)
-        merge_code(m, ending_code(f->ending));
-    else if (f->ready && !f->joined)
-        judge_unjoined(f);
-    if (f->over && has_begun(m) && count_running(m, true) == 0)
-        give_up_unbegun(m, "crun has not begun there, and the job is over");
-    remote_control_close(f);
 }
 
 static void reap(struct remote *m)
@@ -220,7 +49,7 @@ static void reap(struct remote *m)
             f->ending = ending_of(&child);
             remote_stream_finish(&f->out);
             remote_stream_finish(&f->err);
-            judge(f);
+            remote_judge(f);
         }
     }
 }
@@ -239,9 +68,9 @@ static void on_signal(void *arg)
         if (signo == s->preempt || sigismember(&s->handled.set, signo)) {
             guardian_stopping(m->link, 0); /* the other hosts say how long it takes them */
             m->stop_code = signo == s->preempt ? EXIT_REQUEUE : 128 + signo;
-            stop_all(m, signo, typed);
+            remote_stop_all(m, signo, typed);
         } else
-            send_to_all(m, (unsigned char)signo);
+            remote_send_to_all(m, (unsigned char)signo);
     }
     board_heard(m->link->board, forwarded);
     reap(m);
@@ -406,11 +235,11 @@ int remote_run(const struct config *c, const struct guardian_link *link, int arg
     }
     for (int i = 0; i < m->n && rc == 0; i++)
         rc = start_one(m, i, e);
-    uv_timer_start(&m->begin, on_begin_late, (uint64_t)config_join_timeout_ms(c), 0);
+    uv_timer_start(&m->begin, remote_on_begin_late, (uint64_t)config_join_timeout_ms(c), 0);
     const uint64_t silence = (uint64_t)(c->conf.keep_alive_interval_ms * c->conf.keep_alive_max_attempt);
     uv_timer_start(&m->alive, remote_on_alive, silence, silence);
     if (rc < 0) /* those that were started see the end of their orders */
-        stop_all(m, SIGTERM, false);
+        remote_stop_all(m, SIGTERM, false);
     while (m->left > 0)
         uv_run(&m->loop, UV_RUN_ONCE);
     *ret_code = m->failed ? m->fail_code : m->code < 0 ? m->stop_code : m->code;

@@ -1,4 +1,4 @@
-/* remote.c, remote_control.c and remote_stream.c: the agents of crun -H and what they say. */
+/* remote.c, remote_ends.c, remote_control.c and remote_stream.c: the agents of crun -H and what they say. */
 #ifndef CRUN_LAUNCHER_REMOTE_INTERNAL_H
 #define CRUN_LAUNCHER_REMOTE_INTERNAL_H
 
@@ -75,8 +75,17 @@ struct remote {
 
 /* One line, "crun: " in front and the newline behind. */
 void remote_print_line(struct remote *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Kill its ssh and what that started. */
+
+/* --- remote_ends.c */
+
+void remote_send_to_all(struct remote *m, unsigned char byte);
+/* The agents get the signal; their ends are waited for, for a time that their options give. */
+void remote_stop_all(struct remote *m, int signo, bool typed);
+/* Kill its ssh and what that started: its connection ends, and an agent that just begins there stops at once. */
 void remote_end_far(struct far *f);
+void remote_judge(struct far *f); /* it has ended: what that means for the job */
+/* A connection may hang before anything begins: ssh that waits, a shell there that does. t->data: struct remote. */
+void remote_on_begin_late(uv_timer_t *t);
 
 /* ret_fd: the agent's standard input, with its order, the caller's to close. On failure remote_control_close() still
  * has to be called. */

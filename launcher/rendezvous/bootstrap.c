@@ -150,12 +150,14 @@ static int on_alive(void *arg, const char *run, const char *node, uint64_t round
     return clock_ms() - b->alone_ms <= b->silence_ms / 2 && 2 * (count_alive(b) + 1) > b->members;
 }
 
-static int on_failure(void *arg, const char *run, const char *node, uint64_t round, const char *text, size_t n)
+static int on_tell(void *arg, const struct server_tell *t, char answer[SERVER_ANSWER_MAX])
 {
     struct bootstrap *b = arg;
-    if (round != b->round || strcmp(run, b->o.run_id) != 0)
+    if (t->round != b->round || strcmp(t->run, b->o.run_id) != 0)
         return ERR_FENCED;
-    return b->o.failure ? b->o.failure(b->o.arg, node, text, n) : ERR_REFUSED;
+    if (t->what == SERVER_TELL_STEPS)
+        return b->o.steps ? b->o.steps(b->o.arg, t->text, t->n, answer, SERVER_ANSWER_MAX) : ERR_REFUSED;
+    return b->o.failure ? b->o.failure(b->o.arg, t->node, t->text, t->n) : ERR_REFUSED;
 }
 
 /* --- a round */
@@ -173,8 +175,8 @@ static int serve_own(struct bootstrap *b, const char *addrs, struct server **ret
         .binary = &front_tcpstore,
         .alive = on_alive,
         .alive_arg = b,
-        .failure = on_failure,
-        .failure_arg = b,
+        .tell = on_tell,
+        .tell_arg = b,
     };
     TRY(server_create(ret, b->loop, &o, e));
     int rc = admit(*ret, b->o.loopback_only ? "" : addrs, e);
@@ -190,7 +192,7 @@ static int serve_own(struct bootstrap *b, const char *addrs, struct server **ret
 static int serve_shared(struct bootstrap *b, const char *addrs, struct err *e)
 {
     server_set_alive(b->o.shared, on_alive, b);
-    server_set_failure(b->o.shared, on_failure, b);
+    server_set_tell(b->o.shared, on_tell, b);
     TRY(admit(b->o.shared, addrs, e));
     return server_renew_space(b->o.shared, e);
 }
@@ -243,6 +245,6 @@ void bootstrap_close(struct bootstrap *b)
     bootstrap_drop(b);
     if (b->o.shared) {
         server_set_alive(b->o.shared, NULL, NULL);
-        server_set_failure(b->o.shared, NULL, NULL);
+        server_set_tell(b->o.shared, NULL, NULL);
     }
 }

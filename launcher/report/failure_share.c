@@ -10,106 +10,42 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/rdzv/machine/rdzv.h"
-#include "launcher/rendezvous/rdzv_conn.h"
-#include "launcher/rendezvous/rdzv_dial.h"
+#include "launcher/rendezvous/leader_link.h"
 #include "launcher/report/failure.h"
 
 struct failure_share {
     uv_loop_t *loop;
-    const char *run_id, *node;
     const bool *hurry;
     /* on group rank 0 */
     int others;                  /* nodes of the round but this */
     struct failure_heard *heard; /* what each node sent, the newest only */
-    /* elsewhere: the way to group rank 0 */
-    struct dial *dial;
-    struct rdzv_conn *conn;
-    bool ready;     /* the connection takes requests */
-    char *pending;  /* to be sent when it does */
-    uint64_t round; /* that it is about */
-    int unanswered; /* requests on their way */
-    bool refused;   /* by group rank 0, or it cannot be reached */
+    struct leader_link *link;    /* elsewhere */
+    bool refused;                /* by group rank 0, or it cannot be reached */
     uv_timer_t late;
     bool is_late;
 };
 
 /* --- sending */
 
-static void hang_up(struct failure_share *s)
-{
-    dial_cancel(s->dial);
-    rdzv_conn_close(s->conn);
-    s->dial = NULL;
-    s->conn = NULL;
-    s->ready = false;
-    s->unanswered = 0;
-}
-
-static void send_pending(struct failure_share *s)
-{
-    char round[24];
-    if (!s->ready || !s->pending)
-        return;
-    snprintf(round, sizeof round, "%llu", (unsigned long long)s->round);
-    const char *const request[] = {"RDZV.FAILURE", s->run_id, s->node, round, s->pending};
-    if (rdzv_conn_send(s->conn, 5, request, NULL) == 0)
-        s->unanswered++;
-    else
-        s->refused = true;
-    free(s->pending);
-    s->pending = NULL;
-}
-
-static void on_ready(void *arg)
+static void on_answer(void *arg, const char *status)
 {
     struct failure_share *s = arg;
-    s->ready = true;
-    send_pending(s);
+    s->refused = s->refused || !status;
+    if (!status)
+        log_debug("agent", "group rank 0 does not take our failures");
 }
 
-static void on_reply(void *arg, const redisReply *reply)
+static void on_lost(void *arg, const char *why)
 {
     struct failure_share *s = arg;
-    s->unanswered--;
-    if (reply->type != REDIS_REPLY_STATUS) {
-        s->refused = true;
-        log_debug("agent", "group rank 0 does not take our failures: %s", reply->str ? reply->str : "");
-    }
-}
-
-static void on_lost(void *arg, enum rdzv_lost how, const char *why)
-{
-    struct failure_share *s = arg;
-    (void)how;
-    log_debug("agent", "cannot tell group rank 0 of our failures: %s", why ? why : "");
     s->refused = true;
-    hang_up(s);
-}
-
-static void on_dialled(void *arg, int fd, const char *text)
-{
-    struct failure_share *s = arg;
-    const struct rdzv_conn_options o = {.ready = on_ready, .reply = on_reply, .lost = on_lost, .arg = s};
-    s->dial = NULL;
-    if (fd < 0 || rdzv_conn_open(&s->conn, s->loop, fd, &o, NULL) < 0) {
-        log_debug("agent", "cannot tell group rank 0 of our failures: %s", text ? text : "");
-        s->refused = true;
-    }
+    log_debug("agent", "cannot tell group rank 0 of our failures: %s", why);
 }
 
 void failure_share_send(struct failure_share *s, uint64_t round, const struct endpoint *group_rank_0,
                         const struct cJSON *own, bool final)
 {
-    free(s->pending);
-    s->refused = false;
-    s->round = round;
-    s->pending = failure_encode(own, final);
-    if (!s->pending)
-        s->refused = true;
-    else if (s->conn)
-        send_pending(s);
-    else if (!s->dial)
-        s->refused = dial_start(&s->dial, s->loop, group_rank_0, FAILURE_SHARE_MS, on_dialled, s, NULL) < 0;
+    s->refused = leader_link_tell(s->link, round, group_rank_0, failure_encode(own, final)) < 0;
 }
 
 /* --- waiting */
@@ -129,10 +65,10 @@ static void start_wait(struct failure_share *s)
 bool failure_share_wait_sent(struct failure_share *s)
 {
     start_wait(s);
-    while (!s->refused && (s->pending || s->unanswered > 0) && !s->is_late && !*s->hurry)
+    while (!s->refused && leader_link_unanswered(s->link) > 0 && !s->is_late && !*s->hurry)
         uv_run(s->loop, UV_RUN_ONCE);
     uv_timer_stop(&s->late);
-    return !s->refused && !s->pending && s->unanswered == 0;
+    return !s->refused && leader_link_unanswered(s->link) == 0;
 }
 
 /* --- collecting */
@@ -216,9 +152,18 @@ int failure_share_open(struct failure_share **ret, uv_loop_t *loop, const char *
     if (!s)
         return err_errno(e, ENOMEM, "failure report");
     s->loop = loop;
-    s->run_id = run_id;
-    s->node = node;
     s->hurry = hurry;
+    const struct leader_link_options link = {.loop = loop,
+                                             .command = "RDZV.FAILURE",
+                                             .run_id = run_id,
+                                             .node = node,
+                                             .answer = on_answer,
+                                             .lost = on_lost,
+                                             .arg = s};
+    if (leader_link_open(&s->link, &link) < 0) {
+        free(s);
+        return err_errno(e, ENOMEM, "failure report");
+    }
     uv_timer_init(loop, &s->late);
     s->late.data = s;
     *ret = s;
@@ -229,9 +174,7 @@ void failure_share_begin_round(struct failure_share *s, int nodes)
 {
     s->others = nodes - 1;
     forget(s);
-    hang_up(s);
-    free(s->pending);
-    s->pending = NULL;
+    leader_link_hang_up(s->link);
 }
 
 static void on_closed(uv_handle_t *h)
@@ -244,5 +187,6 @@ void failure_share_close(struct failure_share *s)
     if (!s)
         return;
     failure_share_begin_round(s, 1);
+    leader_link_close(s->link);
     uv_close((uv_handle_t *)&s->late, on_closed);
 }

@@ -24,16 +24,16 @@ function in several processes.
 from ._groups import RoundOver
 from ._inprocess import inprocess
 from ._launch import Failure, LaunchError, find_program, launch
-from ._lib import StopReason, Phase
+from ._lib import Part, Phase, StopReason
 from ._state import State
 from ._stops import on_preemption
 from ._store import Store, barrier, store
-from ._worker import (REQUEUE, Info, catch_crashes, info, phase, record, record_error, report, requeue, stop_reason,
-                      stopping)
+from ._worker import (REQUEUE, Info, catch_crashes, info, links, part, phase, record, record_error, report, requeue, spent,
+                      stop_reason, stopping)
 
 __version__ = "0.1.0"
 __all__ = [
-    "REQUEUE", "Failure", "Info", "LaunchError", "Phase", "RoundOver", "State", "StopReason", "Store", "barrier", "catch_crashes",
-    "find_program", "info", "inprocess", "launch", "on_preemption", "phase", "record", "record_error", "report", "requeue",
-    "stop_reason", "stopping", "store",
+    "REQUEUE", "Failure", "Info", "LaunchError", "Part", "Phase", "RoundOver", "State", "StopReason", "Store", "barrier", "catch_crashes",
+    "find_program", "info", "inprocess", "launch", "links", "on_preemption", "part", "phase", "record", "record_error", "report", "requeue",
+    "spent", "stop_reason", "stopping", "store",
 ]

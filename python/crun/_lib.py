@@ -45,6 +45,16 @@ class Figure(enum.IntEnum):
     WAIT_S = 5
 
 
+class Part(enum.IntEnum):
+    """What a step is made of (enum crun_part)."""
+
+    DATA = 0  #: this rank waits for its next batch
+    FORWARD = 1
+    BACKWARD = 2
+    WAIT = 3  #: this rank waits for others, in collectives
+    UPDATE = 4
+
+
 class CInfo(ctypes.Structure):
     """struct crun_info."""
 
@@ -62,6 +72,8 @@ SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "crun_progress": (None, [ctypes.c_uint64]),
     "crun_phase": (None, [ctypes.c_int]),
     "crun_figure": (None, [ctypes.c_int, ctypes.c_double]),
+    "crun_spent": (None, [ctypes.c_int, ctypes.c_double]),
+    "crun_links": (None, [ctypes.c_double, ctypes.c_double]),
     "crun_stop_reason": (ctypes.c_int, []),
     "crun_record_error": (None, [ctypes.c_int, ctypes.c_char_p]),
     "crun_catch_crashes": (ctypes.c_int, []),

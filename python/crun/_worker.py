@@ -4,12 +4,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import time
 import traceback
 from dataclasses import dataclass
 from typing import Any, Callable, Iterator, NoReturn, Optional, TypeVar, Union
 
 from . import _lib
-from ._lib import Phase, StopReason
+from ._lib import Part, Phase, StopReason
 
 REQUEUE = 75  #: exit code: stopped in good order before the end; start it again to go on
 
@@ -73,6 +74,38 @@ def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float
     _Told.step = step
     if _Told.phase == Phase.STARTING:
         _Told.phase = Phase.STEP
+
+
+def spent(*, data: float = 0.0, forward: float = 0.0, backward: float = 0.0, wait: float = 0.0, update: float = 0.0) -> None:
+    """What the step that report() will tell of was made of, in seconds; several calls add up. Each rank tells its own, and
+    crun names the one that the others wait for (--straggler-action). data: waiting for the next batch; wait: waiting for
+    other ranks (report(wait_s=…) tells the same: one of the two). Where forward and backward cannot be told apart, either will
+    do: crun adds them up. On a GPU measure with events, or not at all: what a call took that only enqueues says nothing. Same
+    thread as report()."""
+    lib = _lib.library()
+    if lib is None:
+        return
+    for part_, seconds in ((Part.DATA, data), (Part.FORWARD, forward), (Part.BACKWARD, backward), (Part.WAIT, wait), (Part.UPDATE, update)):
+        lib.crun_spent(int(part_), float(seconds))
+
+
+@contextlib.contextmanager
+def part(which: Union[Part, str]) -> Iterator[None]:
+    """`with crun.part("data"):` the time that the block takes goes to that part of the step: spent()."""
+    part_ = Part[which.upper()] if isinstance(which, str) else Part(which)
+    began = time.monotonic()
+    yield
+    lib = _lib.library()
+    if lib is not None:
+        lib.crun_spent(int(part_), time.monotonic() - began)
+
+
+def links(best_s: float, worst_s: float) -> None:
+    """How long a small message to another rank and back took lately, in seconds: to the rank that answered first, and to the
+    last one. With it crun names the rank whose network is slow, where all of them wait. Same thread as report()."""
+    lib = _lib.library()
+    if lib is not None:
+        lib.crun_links(float(best_s), float(worst_s))
 
 
 def _enter(which: Phase) -> None:

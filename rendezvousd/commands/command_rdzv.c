@@ -478,18 +478,32 @@ void command_rdzv_alive(struct conn *c, const struct request *rq)
     say_round(c, rc, run, node, round, rc > 0 ? "MAJORITY" : "ALIVE");
 }
 
-/* A node of the round tells group rank 0 which of its workers failed. */
-void command_rdzv_failure(struct conn *c, const struct request *rq)
+/* A node of the round tells group rank 0 something. */
+static void tell(struct conn *c, const struct request *rq, int what)
 {
-    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1], answer[SERVER_ANSWER_MAX] = "OK";
     int64_t round;
-    if (!c->s->o.failure) {
+    if (!c->s->o.tell) {
         reply_error(&c->reply, "ERR this server is no bootstrap store");
         return;
     }
     if (!copy_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "round", INT64_MAX, &round))
         return;
     const struct request_arg *text = &rq->argv[4];
-    int rc = c->s->o.failure(c->s->o.failure_arg, run, node, (uint64_t)round, text->p, text->n);
-    say_round(c, rc, run, node, round, "OK");
+    const struct server_tell t = {
+        .what = what, .run = run, .node = node, .round = (uint64_t)round, .text = text->p, .n = text->n};
+    const int rc = c->s->o.tell(c->s->o.tell_arg, &t, answer);
+    say_round(c, rc, run, node, round, answer);
+}
+
+/* Which of its workers failed. */
+void command_rdzv_failure(struct conn *c, const struct request *rq)
+{
+    tell(c, rq, SERVER_TELL_FAILURE);
+}
+
+/* What its workers' steps are made of. */
+void command_rdzv_steps(struct conn *c, const struct request *rq)
+{
+    tell(c, rq, SERVER_TELL_STEPS);
 }

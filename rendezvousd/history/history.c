@@ -266,16 +266,14 @@ static void on_reported(void *arg, const char *instance, const char *node, const
         take_job(r, fields, n);
 }
 
-/* What it sent is JSON, or is not kept. */
+/* What it sent is JSON, and the first, or is not kept. */
 static void on_failed(void *arg, const char *instance, const char *text, size_t n)
 {
     struct record *r = find(arg, instance);
     cJSON *tree = r && r->over && !r->failure ? cJSON_ParseWithLength(text, n) : NULL;
-    if (cJSON_IsObject(tree) && json_clean(tree, NULL) == 0)
-        r->failure = cJSON_PrintUnformatted(tree);
-    cJSON_Delete(tree);
-    if (r && r->failure)
+    if (cJSON_IsObject(tree) && json_clean(tree, NULL) == 0 && (r->failure = cJSON_PrintUnformatted(tree)))
         store_write_(r);
+    cJSON_Delete(tree);
 }
 
 void history_watcher(struct history *h, struct jobs_watcher *ret)

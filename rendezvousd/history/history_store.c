@@ -9,11 +9,14 @@
 #include <utlist.h>
 
 #include "common/base/buf.h"
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/json/json.h"
 #include "common/json/json_write.h"
 #include "common/rdzv/homes/rdzv_dir.h"
 #include "rendezvousd/history/history_impl.h"
+
+#define TURN_MS 5 /* of writing at once: curves of many jobs take longer than a heartbeat may wait */
 
 /* --- writing */
 
@@ -52,29 +55,44 @@ void store_remove_(struct record *r)
     close_home(r);
 }
 
-static void write_dirty(struct history *h)
+/* As many as so long allows, but one; true: that is all. */
+static bool write_dirty(struct history *h, int64_t most_ms)
 {
-    for (struct record *r = h->live; r; r = r->next)
-        if (r->dirty)
-            store_write_(r);
+    const int64_t deadline = clock_deadline(most_ms);
+    for (struct record *r = h->live; r; r = r->next) {
+        if (!r->dirty)
+            continue;
+        store_write_(r);
+        if (clock_left(deadline) == 0)
+            return false;
+    }
+    return true;
 }
 
+static void arm(struct history *h, uint64_t ms);
+
+/* The rest in the loop's next turns: what else it has to do comes in between. */
 static void on_timer(uv_timer_t *t)
 {
     struct history *h = t->data;
     h->is_armed = false;
-    write_dirty(h);
+    if (!write_dirty(h, TURN_MS))
+        arm(h, 1);
+}
+
+static void arm(struct history *h, uint64_t ms)
+{
+    if (!h->is_armed)
+        uv_timer_start(h->timer, on_timer, ms, 0);
+    h->is_armed = true;
 }
 
 void store_touch_(struct record *r)
 {
-    struct history *h = r->history;
-    if (!h->dir)
+    if (!r->history->dir)
         return;
     r->dirty = true;
-    if (!h->is_armed)
-        uv_timer_start(h->timer, on_timer, HISTORY_WRITE_MS, 0);
-    h->is_armed = true;
+    arm(r->history, HISTORY_WRITE_MS);
 }
 
 /* --- reading */
@@ -282,7 +300,7 @@ static void on_timer_closed(uv_handle_t *t)
 void store_close_(struct history *h)
 {
     if (h->dir) {
-        write_dirty(h);
+        write_dirty(h, INT32_MAX);
         for (struct record *r = h->live; r; r = r->next)
             close_home(r);
     }

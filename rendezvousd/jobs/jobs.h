@@ -6,7 +6,7 @@
  *   - members are parties: a connection (command_rdzv.c) or a crun in this process
  *     (launcher/rendezvous/rdzv_client_local.c). A party stands for one node of one job from its JOIN, or its NEXT,
  *     on; what the machine tells that node is kept until a NEXT with its seq acknowledges it;
- *   - it is over when the machine is; for JOBS_LINGER_MS more its members still get their END, then it is forgotten. A
+ *   - it is over when the machine is; for LEADER_LINGER_MS more its members still get their END, then it is forgotten. A
  *     JOIN of another node makes a new instance under the same run id at once, whose first round waits for the workers
  *     of the one before.
  * What goes wrong, and what is done:
@@ -34,9 +34,6 @@ struct rdzv_dir;
 
 #define JOBS_RUN_MAX 255    /* bytes of a run id */
 #define JOBS_REPORT_MAX 255 /* bytes of a report */
-#define JOBS_LINGER_MS LEADER_LINGER_MS
-#define JOBS_EVENTS LEADER_EVENTS /* kept for status pages, per job */
-#define JOBS_INSTANCE_LEN LEADER_INSTANCE_LEN
 
 struct jobs_options {
     int64_t (*now)(void); /* monotonic, ms; NULL: clock_ms */
@@ -86,7 +83,7 @@ int jobs_party_open(struct jobs_party **ret, struct jobs *j, const struct jobs_p
 void jobs_party_close(struct jobs_party *p, enum jobs_end how); /* NULL allowed; no callback after it */
 
 struct jobs_joined {
-    char instance[JOBS_INSTANCE_LEN + 1];
+    char instance[LEADER_INSTANCE_LEN + 1];
     uint64_t epoch, seq;  /* seq: news up to this one were told, or void; NEXT asks for newer ones */
     uint64_t first_round; /* all rounds of this instance are at least that */
     const char *beside; /* in a hosting crun: the oldest other job there is, else NULL. Borrowed as from jobs_owner() */

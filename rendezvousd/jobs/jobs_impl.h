@@ -31,9 +31,9 @@ struct jobs_party {
 struct job_seen {
     uint64_t round;
     int state, nodes, restarts;
-    char instance[JOBS_INSTANCE_LEN + 4];
+    char instance[LEADER_INSTANCE_LEN + 4];
 };
-static_assert(sizeof(struct job_seen) == 8 + 3 * sizeof(int) + JOBS_INSTANCE_LEN + 4, "no gaps");
+static_assert(sizeof(struct job_seen) == 8 + 3 * sizeof(int) + LEADER_INSTANCE_LEN + 4, "no gaps");
 
 struct job {
     struct jobs *jobs;
@@ -92,7 +92,6 @@ void job_watch_(struct job *job); /* jobs_watch.c: what has changed is told */
 
 /* jobs_log.c: the decisions of a job in its home */
 void job_decide_(struct job *job);
-bool job_stands_(const struct job *job, uint64_t decision);
 void job_close_home_(struct job *job, bool forget);
 
 #endif

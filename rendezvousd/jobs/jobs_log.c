@@ -14,18 +14,13 @@
 
 /* --- deciding */
 
-bool job_stands_(const struct job *job, uint64_t decision)
-{
-    return rdzv_reign_stands(&job->reign, decision);
-}
-
 /* Those whose news waited, and stand now. */
 static void release(struct job *job)
 {
     struct jobs_party *p;
     while ((p = job->undurable)) {
         const struct leader_member *m = party_member_(p);
-        if (m && !job_stands_(job, m->stamp))
+        if (m && !rdzv_reign_stands(&job->reign, m->stamp))
             break;
         DL_DELETE2(job->undurable, p, disk_prev, disk_next);
         p->waits_disk = false;

@@ -110,7 +110,7 @@ void party_queue_(struct jobs_party *p)
     struct leader_member *m = can_tell(p);
     if (!m || p->to_tell)
         return;
-    if (job_stands_(p->job, m->stamp)) {
+    if (rdzv_reign_stands(&p->job->reign, m->stamp)) {
         p->to_tell = true;
         DL_APPEND2(p->jobs->tell, p, tell_prev, tell_next);
         return;
@@ -144,7 +144,7 @@ void jobs_tell_(struct jobs *j)
         DL_DELETE2(j->tell, p, tell_prev, tell_next);
         p->to_tell = false;
         struct leader_member *m = can_tell(p);
-        if (m && job_stands_(p->job, m->stamp))
+        if (m && rdzv_reign_stands(&p->job->reign, m->stamp))
             tell(p, m);
         else if (m)
             party_queue_(p); /* newer news have come in between */

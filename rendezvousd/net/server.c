@@ -151,13 +151,11 @@ void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run,
     s->o.alive_arg = arg;
 }
 
-void server_set_failure(struct server *s,
-                        int (*failure)(void *arg, const char *run, const char *node, uint64_t round, const char *text,
-                                       size_t n),
-                        void *arg)
+void server_set_tell(struct server *s,
+                     int (*tell)(void *arg, const struct server_tell *t, char answer[SERVER_ANSWER_MAX]), void *arg)
 {
-    s->o.failure = failure;
-    s->o.failure_arg = arg;
+    s->o.tell = tell;
+    s->o.tell_arg = arg;
 }
 
 void server_stats(const struct server *s, struct server_stats *ret)

@@ -29,6 +29,16 @@ struct gate;
 struct jobs;
 struct server;
 
+/* What a node tells group rank 0 of the round that it is in. */
+struct server_tell {
+    enum { SERVER_TELL_FAILURE, SERVER_TELL_STEPS } what;
+    const char *run, *node;
+    uint64_t round;
+    const char *text; /* n bytes, any */
+    size_t n;
+};
+#define SERVER_ANSWER_MAX 64
+
 struct server_options {
     size_t max_clients;       /* 0: 10000; beyond it a connection gets -ERR max number of clients reached */
     size_t max_request_bytes; /* 0: 64 MiB, one request with all its arguments */
@@ -44,9 +54,10 @@ struct server_options {
     /* RDZV.ALIVE: 1: +MAJORITY; 0: +ALIVE; ERR_FENCED, ERR_REFUSED. NULL: there is no round here to ask for. */
     int (*alive)(void *arg, const char *run, const char *node, uint64_t round);
     void *alive_arg;
-    /* RDZV.FAILURE: 0: +OK; ERR_FENCED, ERR_REFUSED. text: any bytes. NULL: nobody asks for it. */
-    int (*failure)(void *arg, const char *run, const char *node, uint64_t round, const char *text, size_t n);
-    void *failure_arg;
+    /* RDZV.FAILURE, RDZV.STEPS: 0: +OK, or +ANSWER where one was put there; ERR_FENCED, ERR_REFUSED. NULL: nobody asks
+     * for it. */
+    int (*tell)(void *arg, const struct server_tell *t, char answer[SERVER_ANSWER_MAX]);
+    void *tell_arg;
     struct gate *gate;  /* who may come in (gate.h), borrowed; NULL: as same_uid_only and members say */
     bool same_uid_only; /* loopback peers of another uid are refused (NETLINK_SOCK_DIAG) */
 };
@@ -65,10 +76,8 @@ int server_renew_space(struct server *s, struct err *e);
 
 void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run, const char *node, uint64_t round),
                       void *arg);
-void server_set_failure(struct server *s,
-                        int (*failure)(void *arg, const char *run, const char *node, uint64_t round, const char *text,
-                                       size_t n),
-                        void *arg);
+void server_set_tell(struct server *s,
+                     int (*tell)(void *arg, const struct server_tell *t, char answer[SERVER_ANSWER_MAX]), void *arg);
 
 /* From now on connections from other hosts are taken from these addresses only, for the keys alone: text separated by
  * commas, copied. NULL: members have no rights of their own. Connections that are there stay. -ENOMEM. */

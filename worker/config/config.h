@@ -27,6 +27,18 @@ struct window {
     int64_t first, count; /* steps, from 1 */
 };
 
+#define DRILLS(X)                                                                                                      \
+    X(DRILL_NONE, "none")                                                                                              \
+    X(DRILL_WEIGHTS, "weights")                                                                                        \
+    X(DRILL_MOMENTS, "moments")                                                                                        \
+    X(DRILL_SUMS, "sums")
+enum drill_what { DRILLS(CHOICE_ID) };
+
+struct drill { /* a bit flips */
+    enum drill_what what;
+    int64_t step, rank; /* step: from 1 */
+};
+
 #define MILESTONES_MAX 16
 struct milestones {
     double epoch[MILESTONES_MAX]; /* rising */
@@ -159,6 +171,8 @@ struct train_config {
     int schedule;                 /* enum pipeline_kind */
     bool recompute;
     int64_t bucket_mb, zero, check_replicas;
+    double loss_spike; /* 0: any loss is believed */
+    struct drill drill;
     int allreduce; /* enum allreduce */
     bool fp16_allreduce, fsdp;
 };

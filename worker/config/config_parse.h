@@ -5,6 +5,7 @@
 struct err;
 
 int config_parse_range(const char *text, void *field, struct err *e);      /* MIN,MAX: struct range */
+int config_parse_drill(const char *text, void *field, struct err *e);      /* WHAT@STEP:RANK: struct drill */
 int config_parse_window(const char *text, void *field, struct err *e);     /* FIRST,COUNT: struct window */
 int config_parse_milestones(const char *text, void *field, struct err *e); /* A,B,...: struct milestones */
 int config_parse_mean(const char *text, void *field, struct err *e);       /* M[,M,M]: struct channels */

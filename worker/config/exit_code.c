@@ -17,6 +17,8 @@ int exit_code_of(int rc)
         return EXIT_DATA;
     case ERR_MISMATCH:
         return EXIT_MISMATCH;
+    case ERR_FAULTY:
+        return EXIT_FAULTY;
     case -ENODEV:
     case -ENOTSUP:
         return EXIT_UNAVAILABLE;

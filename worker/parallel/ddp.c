@@ -154,6 +154,8 @@ static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct er
     if (first < d->ready_to)
         return err_set(e, -EINVAL, "gradients [%zu, %zu) became ready after those up to %zu: expected ascending order",
                        first, end, d->ready_to);
+    if (d->ready_to == 0 && !d->async)
+        d->stats.first_ns = clock_ns(); /* this thread alone reads it */
     d->ready_to = end;
     d->stream = stream;
     int k = d->complete; /* only this thread writes it */

@@ -118,6 +118,7 @@ struct ddp_stats {
     int64_t comm_ns;       /* time spent on buckets and pieces, sum over steps (host backends) */
     int64_t exposed_ns;    /* time the training thread waited in ddp_wait(), ddp_fetched() */
     int64_t statistics_ns; /* time the training thread spent in all_sum */
+    int64_t first_ns;      /* when the first gradients of the last run were final; clock_ns() */
 };
 void ddp_stats(const struct ddp *d, struct ddp_stats *ret);
 

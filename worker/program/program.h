@@ -140,6 +140,7 @@ enum metric {
     METRIC_NORM,
     METRIC_SAVE,
     METRIC_ONE,
+    METRIC_WAITED,
     METRIC_N = 16
 };
 /* LOSS: sum of -log p(label); TOP1, TOP5: samples whose label is among the 1 (5, or all classes if fewer) largest

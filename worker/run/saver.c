@@ -32,6 +32,7 @@ int saver_open(struct saver *v, struct session *s, struct journal *j, const stru
                                               .timeout_ms = (int64_t)(cfg->comm_timeout * 1000)};
     *v = (struct saver){
         .s = s, .journal = j, .trace = t, .together = together, .saved_ns = clock_ns(), .saved_updates = -1};
+    v->asks = together || (cfg->check_replicas > 0 && !s->device->ops->async);
     return s->writes || together ? snapshot_writer_open(&v->writer, &s->state, &s->identity, &o, e) : 0;
 }
 
@@ -133,10 +134,12 @@ bool saver_due(const struct saver *v, const struct position *at, bool over)
     return v->s->writes && v->writer && ((v->pending && !snapshot_writer_busy(v->writer)) || due(v, at, over));
 }
 
-bool saver_wants(const struct saver *v, const struct position *at, bool over)
+bool saver_wants(struct saver *v, const struct position *at, bool over)
 {
-    return v->together && v->s->writes && (v->pending || due(v, at, over)) &&
-           (over || !snapshot_writer_busy(v->writer));
+    if (!v->asks || !v->s->writes)
+        return false;
+    v->pending = v->pending || due(v, at, over);
+    return v->pending && (over || !snapshot_writer_busy(v->writer));
 }
 
 /* Is it time? What is due and has to wait stays pending. */

@@ -19,6 +19,7 @@ struct saver {
     const struct trace *trace;
     struct snapshot_writer *writer; /* NULL: this rank has nothing to do with what is saved */
     bool together;                  /* what is saved takes all ranks */
+    bool asks;                      /* a wish to save is told to all ranks first */
     bool pending;                   /* a save is due and the one before is not on the disk yet */
     int64_t saved_ns;
     int64_t saved_updates; /* of the newest save of this process that has not failed, -1: none */
@@ -35,8 +36,9 @@ bool saver_is_idle(const struct saver *v);
 /* Will saver_step() want to save at this position? For those who must see to it that the state is of that step. */
 bool saver_due(const struct saver *v, const struct position *at, bool over);
 
-/* Where ranks save together: does this one want to, once the step is done that leads to this position? */
-bool saver_wants(const struct saver *v, const struct position *at, bool over);
+/* Where ranks tell one another, before each step: does this one want to save, once it is done and leads to this
+ * position? What is due and has to wait stays pending. */
+bool saver_wants(struct saver *v, const struct position *at, bool over);
 
 /* After a step, before the next. over: it was the last of an epoch or of the run. asked: where ranks save together,
  * that some rank wanted to, the same on all of them. Errors are logged: training goes on. Did training stand still for

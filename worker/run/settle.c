@@ -32,24 +32,6 @@ static int furthest(const struct standing *all, int world)
 
 /* --- the state, from one rank to another */
 
-struct arena {
-    void *at; /* NULL: there is none */
-    size_t n;
-};
-
-enum { ARENAS = 6 };
-
-static void list_arenas(const struct state *s, struct arena ret[ARENAS])
-{
-    const size_t n_train = s->program->n_train, n_stats = s->program->n_stats;
-    ret[0] = (struct arena){s->params, n_train};
-    ret[1] = (struct arena){s->momentum, s->n_moments};
-    ret[2] = (struct arena){s->second, s->n_moments};
-    ret[3] = (struct arena){s->stats, n_stats};
-    ret[4] = (struct arena){s->ema_params, n_train};
-    ret[5] = (struct arena){s->ema_stats, n_stats};
-}
-
 static int send_piece(struct state *s, struct comm *c, char *at, size_t bytes, int peer, void *room, struct err *e)
 {
     struct comm_request *sent;
@@ -67,9 +49,9 @@ static int take_piece(struct state *s, struct comm *c, char *at, size_t bytes, i
 /* One end of the way from `from` to `to`. */
 static int hand_over(struct state *s, struct comm *c, int from, int to, void *room, struct err *e)
 {
-    struct arena arenas[ARENAS];
-    list_arenas(s, arenas);
-    for (int i = 0; i < ARENAS; i++) {
+    struct state_arena arenas[STATE_ARENAS];
+    state_arenas(s, arenas);
+    for (int i = 0; i < STATE_ARENAS; i++) {
         const size_t bytes = arenas[i].at ? state_bytes(s, arenas[i].n) : 0;
         for (size_t at = 0, n; at < bytes; at += n) {
             char *p = (char *)arenas[i].at + at;

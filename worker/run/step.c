@@ -24,8 +24,9 @@
 #include "worker/state/divergence.h"
 #include "worker/state/state.h"
 
-struct times {
-    int64_t began, loaded; /* ns */
+struct times { /* ns */
+    int64_t began, loaded, first, computed, summed;
+    int64_t waited; /* for other ranks, until `computed` */
 };
 
 /* Samples of the class that is ignored become such as do not count. */
@@ -107,6 +108,38 @@ static bool wants_norm(const struct step *t)
     return t->check || t->optimizer->clip_norm > 0;
 }
 
+/* So far, for other ranks. */
+static int64_t waited(const struct step *t)
+{
+    struct ddp_stats s;
+    ddp_stats(t->ddp, &s);
+    return s.exposed_ns + s.statistics_ns;
+}
+
+static void note_run(const struct step *t, int64_t waited_before, struct times *at)
+{
+    struct ddp_stats s;
+    ddp_stats(t->ddp, &s);
+    at->computed = clock_ns();
+    at->waited = s.exposed_ns + s.statistics_ns - waited_before;
+    at->first = s.first_ns > at->loaded ? s.first_ns : at->computed;
+}
+
+/* What the step was made of. Waits in the middle of it are taken as backward's. */
+static void tell_parts(const struct times *at, int64_t judged, int64_t end, struct step_result *ret)
+{
+    ret->wait_ns = at->loaded - at->began;
+    ret->forward_ns = at->first - at->loaded;
+    ret->backward_ns = at->computed - at->first - at->waited;
+    if (ret->backward_ns < 0) { /* they were forward's */
+        ret->forward_ns += ret->backward_ns;
+        ret->backward_ns = 0;
+    }
+    ret->others_ns = at->waited + at->summed - at->computed;
+    ret->update_ns = end - judged;
+    ret->total_ns = end - at->began;
+}
+
 /* The next batch becomes sums over all ranks in the reduce arena: gradients (n_train), statistics (n_stats) and metrics
  * (METRIC_N), METRIC_NORM among them if somebody wants it. */
 static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w, struct times *at, struct err *e)
@@ -117,20 +150,24 @@ static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w
     TRY(next_batch(t, &batch, e));
     at->loaded = clock_ns();
     trace_span(t->trace, "data", "wait for the loader", at->began);
+    const int64_t before = waited(t);
     int rc = run_batch(t, &batch.b, grad_scale, e);
     if (t->loader)
         loader_done(t->loader, &batch);
     TRY(rc);
+    note_run(t, before, at);
     TRY(set_metric(t, METRIC_STOP, w.stop, e));
     if (t->saves_together)
         TRY(set_metric(t, METRIC_SAVE, w.save, e));
+    if (t->tells_waits)
+        TRY(set_metric(t, METRIC_WAITED, t->waits, e));
     TRY(set_metric(t, METRIC_BAD, (double)batch.bad, e));
-    const int64_t computed = clock_ns();
     TRY(ddp_wait(t->ddp, e));
     if (t->parts > 1 && ddp_each_part(t->ddp))
         TRY(ddp_keep(t->ddp, false, true, e));
     TRY(t->stage ? share_metrics(t, e) : 0);
-    trace_span(t->trace, "collective", "wait for reductions", computed);
+    trace_span(t->trace, "collective", "wait for reductions", at->computed);
+    at->summed = clock_ns();
     if (t->optimizer->sum_losses)
         TRY(set_metric(t, METRIC_ONE, 1, e));
     return wants_norm(t) ? optimizer_norm(t->optimizer, s, t->ddp, grad_scale, e) : 0;
@@ -156,6 +193,7 @@ static struct step_result result_of(const double m[METRIC_N], double lr, bool sk
                                 .stop = m[METRIC_STOP],
                                 .save = m[METRIC_SAVE],
                                 .bad = m[METRIC_BAD],
+                                .waited = m[METRIC_WAITED],
                                 .skipped = skipped,
                                 .grad_norm = m[METRIC_NORM]};
 }
@@ -179,13 +217,13 @@ static int step_now(struct step *t, double lr, struct step_wishes w, struct step
     TRY(sum_gradients(t, grad_scale, w, &at, e));
     TRY(state_get_metrics(t->state, m, e));
     TRY(judge(t, m, &skipped, e));
+    TRY(t->before_update ? t->before_update(t->arg, e) : 0);
     const int64_t judged = clock_ns();
     if (!skipped)
         TRY(update(t, lr, grad_scale, e));
     trace_span(t->trace, "optimizer", "update", judged);
     *ret = result_of(m, lr, skipped);
-    ret->wait_ns = at.loaded - at.began;
-    ret->total_ns = clock_ns() - at.began;
+    tell_parts(&at, judged, clock_ns(), ret);
     return 0;
 }
 

@@ -32,8 +32,13 @@ struct step {
     struct precision precision;
     double grad_batch;   /* samples of a step: what precision_grad_scale() divides by */
     bool saves_together; /* a checkpoint is a matter of all ranks: they tell one another who wants one */
+    bool tells_waits;    /* ranks tell one another that they wait for the network */
+    bool waits;          /* this one does */
     bool check;          /* see that gradients are finite before they are used, in every step */
-    int64_t updates;     /* done so far, since the moments were zero: Adam's count */
+    /* Between the sums of a step and its update, on devices that the host waits for; NULL: nobody wants it. */
+    int (*before_update)(void *arg, struct err *e);
+    void *arg;
+    int64_t updates; /* done so far, since the moments were zero: Adam's count */
 
     struct step_ahead {   /* devices that go on by themselves (device_ops.async); all-zero at first */
         bool guarded;     /* the device has the loss scale */
@@ -48,13 +53,17 @@ struct step_result { /* sums over the global batch, equal on all ranks */
     bool done;       /* false: nothing yet, all else is 0 */
     double lr;       /* of that step */
     double loss, top1, top5, count;
-    double stop; /* ranks that want to stop */
-    double save; /* ranks that want to save; 0 without saves_together */
-    double bad;  /* samples that could not be decoded */
+    double stop;   /* ranks that want to stop */
+    double save;   /* ranks that want to save; 0 without saves_together */
+    double waited; /* ranks that wait for the network; 0 without tells_waits */
+    double bad;    /* samples that could not be decoded */
     /* a gradient overflowed: nothing changed, but the loss scale. Sums are 0 if the loss overflowed, too */
     bool skipped;
     double grad_norm;          /* of the gradient, before it is clipped; 0: nobody looked */
-    int64_t wait_ns, total_ns; /* of this rank */
+    int64_t wait_ns, total_ns; /* of this rank: for data; in all */
+    /* Likewise, on devices that the host waits for: until the first gradient is there, until the last one is, both
+     * without waits for other ranks; these; the update. */
+    int64_t forward_ns, backward_ns, others_ns, update_ns;
 };
 
 struct step_wishes { /* of this rank, for after the step */

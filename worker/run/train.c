@@ -10,7 +10,9 @@
  *   - a peer dies: a collective fails; wait for the launcher's verdict, else end with the error. Where crun holds this
  *     process (hold.h) it lets go of the round, and with the next one goes on from the state that it has, or from that
  *     of the rank which is furthest (settle.h)
- *   - a checkpoint cannot be written: training goes on, the last one must succeed */
+ *   - a checkpoint cannot be written: training goes on, the last one must succeed
+ *   - replicas differ, or a loss is not believed (guard.h): all go back to the step that was compared last. A rank that
+ *     the replay accuses ends, where crun will put another process in its place */
 #include "worker/run/train.h"
 
 #include <errno.h>
@@ -33,8 +35,11 @@
 #include "worker/model/model.h"
 #include "worker/optim/schedule.h"
 #include "worker/parallel/ddp.h"
+#include "worker/run/drill.h"
 #include "worker/run/eval.h"
+#include "worker/run/guard.h"
 #include "worker/run/journal.h"
+#include "worker/run/links.h"
 #include "worker/run/mem_report.h"
 #include "worker/run/rate.h"
 #include "worker/run/saver.h"
@@ -55,6 +60,8 @@
 
 struct run {
     const struct train_config *cfg;
+    const struct env_contract *env; /* of this round */
+    const char *command_line;
     struct session s;
     struct journal journal;
     struct trace trace;
@@ -70,6 +77,10 @@ struct run {
     double epoch_bad;        /* samples of this epoch that could not be decoded, since it began or was resumed */
     int64_t started_ns;
     struct saver saver;
+    struct guard guard;
+    struct drill drill;
+    struct links links;
+    bool all_wait; /* for the network, in the last step */
 };
 
 /* Steps of the whole run, counted in batches of today's size: where the run stands, and what --max-steps leaves. */
@@ -120,17 +131,33 @@ static bool want_stop(const struct run *r)
     return stop_wanted() || (r->cfg->max_time > 0 && elapsed >= r->cfg->max_time);
 }
 
-static bool replicas_due(const struct run *r, const struct position *at)
+/* Ranks that do the whole of a step each, and know what it was made of. In a pipeline, or a tensor group, they also wait
+ * for others in the middle of their work; a device that goes on by itself tells nobody when it does what. */
+static bool tells_parts(const struct run *r)
 {
-    return r->cfg->check_replicas && at->updates % r->cfg->check_replicas == 0;
+    return r->s.layout.stages == 1 && r->s.layout.tensor == 1 && !r->s.device->ops->async;
+}
+
+static void tell_parts(struct run *r, const struct step_result *res)
+{
+    crun_spent(CRUN_PART_DATA, (double)res->wait_ns / 1e9);
+    crun_spent(CRUN_PART_FORWARD, (double)res->forward_ns / 1e9);
+    crun_spent(CRUN_PART_BACKWARD, (double)res->backward_ns / 1e9);
+    crun_spent(CRUN_PART_WAIT, (double)res->others_ns / 1e9);
+    crun_spent(CRUN_PART_UPDATE, (double)res->update_ns / 1e9);
+    r->step.waits = links_wait(&r->links, res->others_ns, res->total_ns);
+    r->all_wait = res->waited >= r->s.comm->world;
 }
 
 /* For status pages, of the step that is about to be told as finished. */
-static void tell_figures(const struct run *r, const struct step_result *res, double comm_wait)
+static void tell_figures(struct run *r, const struct step_result *res, double comm_wait)
 {
     const int64_t here = r->at.epoch * r->s.steps_per_epoch + r->at.step;
     crun_figure(CRUN_FIGURE_TOTAL_STEPS, (double)(r->at.updates + r->s.total_steps - here));
-    crun_figure(CRUN_FIGURE_WAIT_S, comm_wait * (double)res->total_ns / 1e9);
+    if (tells_parts(r))
+        tell_parts(r, res);
+    else
+        crun_figure(CRUN_FIGURE_WAIT_S, comm_wait * (double)res->total_ns / 1e9);
     if (res->count <= 0 || res->total_ns <= 0)
         return;
     crun_figure(CRUN_FIGURE_IMAGES_PER_S, res->count * 1e9 / (double)res->total_ns);
@@ -159,6 +186,8 @@ static void account(struct run *r, const struct step_result *res, double comm_wa
     crun_phase(CRUN_PHASE_STEP);
     journal_step(&r->journal, &r->s, &r->at, res, res->lr, comm_wait);
     r->save_asked = res->save > 0;
+    if (res->count > 0 && !res->skipped)
+        guard_loss(&r->guard, r->at.updates, res->loss / res->count);
     if (res->stop > 0 && r->stop_at == 0)
         r->stop_at = r->at.updates + train_lag(&r->step);
 }
@@ -172,7 +201,7 @@ static struct position next_position(const struct run *r)
     return next;
 }
 
-static struct step_wishes wishes(const struct run *r)
+static struct step_wishes wishes(struct run *r)
 {
     const struct position next = next_position(r);
     return (struct step_wishes){.stop = want_stop(r), .save = saver_wants(&r->saver, &next, over_at(r, &next))};
@@ -184,6 +213,7 @@ static int one_step(struct run *r, struct err *e)
     struct ddp_stats before, after;
     ddp_stats(r->s.ddp, &before);
     trace_step(&r->trace, ++r->steps);
+    TRY(drill_at(&r->drill, &r->s.state, r->s.rank, r->at.updates + r->step.ahead.outstanding + 1, false, e));
     int64_t start = clock_ns(), sent = r->cfg->mem_report ? mem_report_sent(&r->s) : 0;
     TRY(train_step(&r->step, rate(r, r->step.ahead.outstanding), wishes(r), &res, e));
     if (r->cfg->mem_report)
@@ -205,7 +235,7 @@ static bool place_ahead(const struct run *r)
 {
     const struct position next = next_position(r);
     const bool over = over_at(r, &next);
-    return over || replicas_due(r, &next) || (r->stop_at && next.updates >= r->stop_at) ||
+    return over || guard_due(&r->guard, &next, false, over) || (r->stop_at && next.updates >= r->stop_at) ||
            saver_due(&r->saver, &next, over);
 }
 
@@ -336,23 +366,146 @@ static void next_epoch(struct position *at)
     at->epoch_loss = at->epoch_top1 = at->epoch_count = at->epoch_seconds = 0;
 }
 
-static int loop(struct run *r, bool *ret_stop, struct err *e)
+/* --- replicas are compared, and what comes of it */
+
+static struct settled standing(const struct run *r)
+{
+    return (struct settled){
+        .at = r->at, .scale = r->s.state.loss_scale, .epoch_bad = r->epoch_bad, .last = r->last_step};
+}
+
+/* Between the sums of a step and its update. */
+static int before_update(void *arg, struct err *e)
+{
+    struct run *r = arg;
+    TRY(drill_at(&r->drill, &r->s.state, r->s.rank, r->at.updates + 1, true, e));
+    return r->guard.verify ? verify_step(r->guard.verify, e) : 0;
+}
+
+/* The optimizer's count and the device's loss scale follow from where the run stands. */
+static void follow_position(struct run *r)
+{
+    r->step.updates = r->at.updates - r->s.state.loss_scale.skipped - r->at.moments_from;
+    r->step.ahead.guarded = false;
+}
+
+static int seek(struct run *r, struct err *e)
 {
     const bool over = epoch_over(r);
-    if (r->s.train_loader)
-        TRY(loader_seek(r->s.train_loader, r->at.epoch + over, over ? 0 : r->at.step, r->cfg->num_epochs, e));
+    return r->s.train_loader
+               ? loader_seek(r->s.train_loader, r->at.epoch + over, over ? 0 : r->at.step, r->cfg->num_epochs, e)
+               : 0;
+}
+
+static int go_back(struct run *r, const struct settled *to, const char *why, struct err *e)
+{
+    const double seconds = r->at.seconds;
+    const long long from = (long long)r->at.updates;
+    r->at = to->at;
+    r->at.seconds = seconds;
+    r->epoch_bad = to->epoch_bad;
+    r->last_step = to->last;
+    r->save_asked = r->guard.spiked = false;
+    r->guard.compared = r->at.updates;
+    follow_position(r);
+    TRY(seek(r, e));
+    journal_close(&r->journal);
+    TRY(journal_open(&r->journal, &r->s, &r->at, true, (int)r->env->restart_count, r->command_line, e));
+    if (r->s.leads)
+        log_warn("replicas", "step %lld: %s; back to step %lld, and on from there", from, why,
+                 (long long)r->at.updates);
+    return 0;
+}
+
+/* crun will start another process in this one's place, and the others stay. */
+static bool can_be_replaced(const struct run *r)
+{
+    return hold_is_on() && r->env->restart_count < r->env->max_restarts;
+}
+
+/* Whoever was told of in the finding ends, once all ranks have it. */
+static int tell_finding(struct run *r, const struct verify_finding *f, int64_t from, struct err *e)
+{
+    char text[400];
+    guard_text(f, from, r->at.updates, text, sizeof text);
+    if (r->s.leads)
+        log_warn("replicas", "%s%s", text,
+                 f->culprits == 0     ? ""
+                 : can_be_replaced(r) ? "; another process takes its place"
+                                      : "; it stays, as nobody would take its place");
+    TRY(r->s.comm->ops->barrier(r->s.comm, COMM_CONTROL, e));
+    return f->is_mine && can_be_replaced(r) ? err_set(e, ERR_FAULTY, "%s", text) : 0;
+}
+
+static const char *reason(enum verify_why why, const struct verify_finding *f)
+{
+    return why == VERIFY_DIVERGED                  ? "the next loss is no number"
+           : why == VERIFY_SPIKE && !f->differs[0] ? "the loss is far above those before it"
+                                                   : f->differs;
+}
+
+/* All ranks. 1: they went back; 0: all is well. */
+static int look(struct run *r, enum verify_why why, struct err *e)
+{
+    struct verify_finding f;
+    enum verify_outcome what;
+    for (int went = 0;; went = 1, why = VERIFY_DUE) {
+        struct settled at = standing(r);
+        const int64_t from = r->guard.compared;
+        TRY(verify_check(r->guard.verify, r->s.comm, &at, why, &what, &f, e));
+        if (what == VERIFY_BACK) {
+            TRY(go_back(r, &at, reason(why, &f), e));
+            if (r->at.updates < verify_until(r->guard.verify))
+                return 1;
+            continue;
+        }
+        r->guard.compared = r->at.updates;
+        r->guard.spiked = false;
+        TRY(what == VERIFY_MENDED ? tell_finding(r, &f, from, e) : 0);
+        return went;
+    }
+}
+
+/* All ranks, at a place. > 0: they went back. */
+static int look_where_due(struct run *r, struct err *e)
+{
+    if (!guard_due(&r->guard, &r->at, r->save_asked, epoch_over(r) || stop_now(r)))
+        return 0;
+    if (r->guard.verify)
+        return look(r, r->guard.spiked ? VERIFY_SPIKE : VERIFY_DUE, e);
+    r->guard.compared = r->at.updates;
+    return replicas_check(&r->s.state, r->s.comm, true, e);
+}
+
+/* next_place(). 1: it came to no number, and all ranks went back. */
+static int next_place_or_back(struct run *r, struct err *e)
+{
+    const int rc = next_place(r, e);
+    return rc == ERR_DIVERGED && guard_doubts(&r->guard, &r->at) ? look(r, VERIFY_DIVERGED, e) : rc;
+}
+
+static int loop(struct run *r, bool *ret_stop, struct err *e)
+{
+    int went;
+    TRY(seek(r, e));
     for (;;) {
         if (epoch_over(r)) {
             TRY(end_epoch(r, ret_stop, e));
             if (*ret_stop || training_over(r))
                 return 0;
             next_epoch(&r->at);
+            if (r->guard.verify)
+                verify_moved(r->guard.verify, &r->at);
         }
-        TRY(next_place(r, e));
-        if (replicas_due(r, &r->at))
-            TRY(replicas_check(&r->s.state, r->s.comm, e));
+        went = next_place_or_back(r, e);
+        if (went == 0 && r->step.tells_waits && r->all_wait && (r->at.updates + 1) % LINKS_EVERY == 0)
+            TRY(links_try(r->s.comm, e));
+        went = went == 0 ? look_where_due(r, e) : went;
+        TRY(went);
+        if (went || (r->guard.verify && verify_until(r->guard.verify) >= 0))
+            continue;
         int64_t start = clock_ns();
-        if (saver_step(&r->saver, &r->at, epoch_over(r), r->save_asked))
+        if (guard_allows(&r->guard, &r->at) && saver_step(&r->saver, &r->at, epoch_over(r), r->save_asked))
             trace_long_span(&r->trace, "checkpoint", "checkpoint", start);
         if (stop_now(r) && !training_over(r)) {
             *ret_stop = true;
@@ -400,8 +553,7 @@ static bool outlives_rounds(const struct run *r)
 /* Of a rank that has it, where this is a round after another one; else from a checkpoint. > 0: it was taken up. */
 static int take_up(struct run *r, const struct env_contract *env, bool *ret_settled, struct err *e)
 {
-    struct settled mine = {
-        .at = r->at, .scale = r->s.state.loss_scale, .epoch_bad = r->epoch_bad, .last = r->last_step};
+    struct settled mine = standing(r);
     const double seconds = r->at.seconds;
     const bool is_first = env->round <= 0 || env->restart_count == 0; /* without crun ranks may count differently */
     *ret_settled = false;
@@ -441,6 +593,7 @@ static bool loses_model(const struct run *r)
 
 static int begin_run(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
 {
+    TRY(guard_open(&r->guard, r->cfg, &r->s.state, r->s.comm->world, r->s.leads, e));
     r->step = (struct step){.state = &r->s.state,
                             .loader = r->s.train_loader,
                             .plan = r->s.train_plan,
@@ -455,10 +608,15 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
                             .part = r->s.part,
                             .precision = r->s.precision,
                             .grad_batch = (double)r->cfg->batch_size,
-                            .saves_together = r->s.saves_together,
+                            .saves_together = r->s.saves_together || r->guard.asks,
+                            .tells_waits = tells_parts(r) && r->s.comm->world > 2,
+                            .before_update = before_update,
+                            .arg = r,
                             .check = r->s.precision.half == DT_F16 || r->s.state.loss_scale.dynamic ||
                                      train_config_allreduce(r->cfg) != ALLREDUCE_FP32};
     const bool late = trace_in_checkpoints(r->cfg);
+    r->env = env;
+    r->command_line = command_line;
     TRY(late ? 0 : trace_open(&r->trace, &r->s, env, true, e));
     bool settled;
     int resumed = take_up(r, env, &settled, e);
@@ -473,11 +631,16 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
         r->at.rate_batch = r->cfg->batch_size;
     }
     r->has_state = true;
-    /* Ranks that settled have one rank's bytes; what they began with was compared when they began. */
-    if (!settled && replicas_check(&r->s.state, r->s.comm, e) < 0)
-        return err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
+    /* Ranks that settled have one rank's bytes; what they began with was compared when they began. A survivor's may be
+     * spoilt since they were compared last: then all begin again from a checkpoint. */
+    if ((!settled || r->guard.every) && replicas_check(&r->s.state, r->s.comm, false, e) < 0)
+        return settled ? err_wrap(e, "after a rank was lost")
+                       : err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
     r->stop_at = 0;
-    r->step.updates = r->at.updates - r->s.state.loss_scale.skipped - r->at.moments_from;
+    follow_position(r);
+    r->guard.compared = r->at.updates;
+    const struct settled now = standing(r);
+    TRY(r->guard.verify ? verify_keep(r->guard.verify, &now, e) : 0);
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     const double workers = rate_workers(r->cfg, r->at.rate_workers, r->at.rate_batch);
     r->schedule = rate_schedule(r->cfg, workers, r->s.steps_per_epoch, r->s.total_steps);
@@ -669,9 +832,11 @@ static int run_rounds(struct run *r, const struct env_contract *env, const char 
 int train_run(const struct train_config *cfg, const struct env_contract *env, const char *command_line, int *ret_exit,
               struct err *e)
 {
-    struct run r = {.cfg = cfg};
+    struct run r = {.cfg = cfg, .drill = cfg->drill};
     bool spare;
     struct env_contract host = *env;
+    if (env->restart_count > 0)
+        r.drill.what = DRILL_NONE;
     if (env->rank < 0) /* a warm spare, made like the last rank */
         host.rank = env->world_size - 1, host.local_rank = env->local_world_size - 1;
     TRY(spare_is(cfg, &host, &spare, e));
@@ -682,6 +847,7 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
     r.s.failed = rc < 0;
     saver_close(&r.saver, rc < 0);
     journal_close(&r.journal);
+    guard_close(&r.guard);
     session_close(&r.s); /* its communication thread tells the trace of itself */
     trace_close(&r.trace, rc == 0);
     return rc;

@@ -197,6 +197,17 @@ void state_finish(struct state *s)
     *s = (struct state){0};
 }
 
+void state_arenas(const struct state *s, struct state_arena ret[STATE_ARENAS])
+{
+    const size_t n_train = s->program->n_train, n_stats = s->program->n_stats;
+    ret[0] = (struct state_arena){s->params, n_train};
+    ret[1] = (struct state_arena){s->momentum, s->n_moments};
+    ret[2] = (struct state_arena){s->second, s->n_moments};
+    ret[3] = (struct state_arena){s->stats, n_stats};
+    ret[4] = (struct state_arena){s->ema_params, n_train};
+    ret[5] = (struct state_arena){s->ema_stats, n_stats};
+}
+
 int state_get_metrics(struct state *s, double *out, struct err *e)
 {
     char raw[METRIC_N * sizeof(double)];

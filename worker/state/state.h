@@ -56,6 +56,16 @@ int state_forecast(struct state *s, struct device *d, const struct program *p, c
                    const struct state_options *o, struct err *e);
 void state_finish(struct state *s);
 
+/* What training goes on from: all but the sums of a step. */
+struct state_arena {
+    void *at; /* device memory; NULL: there is none */
+    size_t n; /* elements */
+};
+enum { STATE_ARENAS = 6 };
+/* Parameters, momentum, second moments, running statistics, averages of parameters and of statistics: whole, or what
+ * this rank keeps of the moments; not for a state whose parameters are cut. */
+void state_arenas(const struct state *s, struct state_arena ret[STATE_ARENAS]);
+
 /* Do pages of the reduce arena come and go, as nobody keeps all gradients? Then its memory is less than its size. */
 bool state_sheds(const struct state *s);
 

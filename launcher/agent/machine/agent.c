@@ -44,7 +44,7 @@ struct agent_effect *agent_add_effect(struct agent_effects *fx, enum agent_effec
     return f;
 }
 
-static void join(struct agent *a, struct agent_effects *fx)
+void agent_join(struct agent *a, struct agent_effects *fx)
 {
     a->state = AGENT_JOINING;
     a->done = false;
@@ -85,7 +85,7 @@ void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct ag
         agent_clear(a, fx);
 }
 
-static void stop(struct agent *a, int reason, struct agent_effects *fx)
+void agent_stop(struct agent *a, int reason, struct agent_effects *fx)
 {
     agent_stop_by(a, reason, 0, false, fx);
 }
@@ -105,128 +105,13 @@ void agent_end_with(struct agent *a, int code)
     a->code = code;
 }
 
-/* --- the rendezvous says */
-
-static void on_round(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
-{
-    if (a->state != AGENT_JOINING)
-        return;
-    a->told = true;
-    if (news->spare)
-        return;
-    a->state = AGENT_RUNNING;
-    a->live = a->slots;
-    a->held = 0;
-    a->clearing = a->keeping = false;
-    a->bad_code = 0;
-    agent_add_effect(fx, AGENT_DO_SPAWN)->news = *news;
-}
-
-static void on_stop(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
-{
-    const struct rdzv_news *news = &ev->news;
-    const bool drains = news->why == RDZV_WHY_DRAIN;
-    if (a->state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE)
-        agent_break_round(a, ev, fx);
-    else if (a->state == AGENT_RUNNING)
-        agent_stop_by(a, (int)news->why, drains ? stops_signal_of(news->cause.text) : 0, false, fx);
-    else if (a->state == AGENT_FINISHING)
-        join(a, fx);
-}
-
-static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
-{
-    a->released = true;
-    if (agent_runs(a)) {
-        agent_end_with(a, news->exit_code);
-        stop(a, news->exit_code == EXIT_REQUEUE ? CRUN_STOP_DRAIN : CRUN_STOP_FAILURE, fx);
-        return;
-    }
-    switch (a->state) {
-    case AGENT_JOINING:
-    case AGENT_FINISHING:
-        agent_leave_for_good(a, news->exit_code, fx);
-        break;
-    case AGENT_PARTING: /* a node that leaves knows its code better, unless its part was complete */
-        agent_leave_for_good(a, a->done ? news->exit_code : a->part_code, fx);
-        break;
-    case AGENT_STOPPING:
-    case AGENT_CLEARING:
-        if (!a->ended && !a->signo)
-            agent_end_with(a, news->exit_code);
-        break;
-    default:
-        break;
-    }
-}
-
-static void on_news(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
-{
-    switch (ev->news.kind) {
-    case RDZV_NEWS_ROUND:
-        on_round(a, &ev->news, fx);
-        break;
-    case RDZV_NEWS_STOP:
-        on_stop(a, ev, fx);
-        break;
-    case RDZV_NEWS_END:
-        on_end(a, &ev->news, fx);
-        break;
-    }
-}
-
-/* Another round may begin at any moment, or has: nobody gets a grace. */
-static void on_fenced(struct agent *a, struct agent_effects *fx)
-{
-    if (agent_runs(a) || a->state == AGENT_STOPPING || a->state == AGENT_CLEARING) {
-        a->state = AGENT_STOPPING; /* what was complete no longer counts */
-        agent_clear(a, fx);
-        return;
-    }
-    switch (a->state) {
-    case AGENT_JOINING:
-    case AGENT_FINISHING:
-        join(a, fx);
-        break;
-    case AGENT_PARTING:
-        agent_leave_for_good(a, a->part_code, fx);
-        break;
-    default:
-        break;
-    }
-}
-
-static void on_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
-{
-    a->released = true;
-    if (agent_runs(a) || a->state == AGENT_STOPPING || a->state == AGENT_CLEARING) {
-        if (!a->ended)
-            agent_end_with(a, ev->cause.exit_code);
-        a->state = AGENT_STOPPING;
-        agent_clear(a, fx);
-        return;
-    }
-    switch (a->state) {
-    case AGENT_PARTING:
-        agent_leave_for_good(a, a->part_code, fx);
-        break;
-    case AGENT_IDLE:
-    case AGENT_JOINING:
-    case AGENT_FINISHING:
-        agent_leave_for_good(a, ev->cause.exit_code, fx);
-        break;
-    default:
-        break;
-    }
-}
-
 /* --- the workers */
 
 void agent_requeue(struct agent *a, struct agent_effects *fx)
 {
     agent_end_with(a, EXIT_REQUEUE);
     agent_add_effect(fx, AGENT_DO_LEAVE);
-    stop(a, CRUN_STOP_DRAIN, fx);
+    agent_stop(a, CRUN_STOP_DRAIN, fx);
 }
 
 bool agent_obeyed(const struct agent *a, int code)
@@ -329,7 +214,7 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
 {
     if (a->state == AGENT_HOLDING) {
         a->unclean = false;
-        join(a, fx);
+        agent_join(a, fx);
         return;
     }
     a->live = 0; /* some may never have been started */
@@ -337,7 +222,7 @@ static void on_gone(struct agent *a, struct agent_effects *fx)
         report_done(a, fx);
     } else if (a->state == AGENT_CLEARING || a->state == AGENT_STOPPING) {
         if (!a->released || !(a->signo || a->ended))
-            join(a, fx);
+            agent_join(a, fx);
         if (a->signo || a->ended)
             agent_part(a, code_of_end(a), fx);
         a->unclean = false;
@@ -356,10 +241,10 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
     switch (ev->kind) {
     case AGENT_START:
         if (a->state == AGENT_IDLE)
-            join(a, fx);
+            agent_join(a, fx);
         break;
     case AGENT_NEWS:
-        on_news(a, ev, fx);
+        agent_on_news(a, ev, fx);
         break;
     case AGENT_WORKER_ENDED:
         on_worker_ended(a, ev, fx);
@@ -394,10 +279,10 @@ void agent_step(struct agent *a, const struct agent_event *ev, struct agent_effe
             agent_leave_for_good(a, a->part_code, fx);
         break;
     case AGENT_FENCED:
-        on_fenced(a, fx);
+        agent_on_fenced(a, fx);
         break;
     case AGENT_FAILED:
-        on_failed(a, ev, fx);
+        agent_on_failed(a, ev, fx);
         break;
     }
 }

@@ -1,4 +1,4 @@
-/* What agent.c, agent_hold.c and agent_user.c share; for them alone. */
+/* What agent.c, agent_hold.c, agent_news.c and agent_user.c share; for them alone. */
 #ifndef CRUN_LAUNCHER_AGENT_INTERNAL_H
 #define CRUN_LAUNCHER_AGENT_INTERNAL_H
 
@@ -11,6 +11,8 @@ bool agent_runs(const struct agent *a); /* a round, or workers that have let go 
 void agent_clear(struct agent *a, struct agent_effects *fx);
 /* signo 0: SIGTERM. */
 void agent_stop_by(struct agent *a, int reason, int signo, bool typed, struct agent_effects *fx);
+void agent_stop(struct agent *a, int reason, struct agent_effects *fx); /* by SIGTERM */
+void agent_join(struct agent *a, struct agent_effects *fx);
 void agent_end_with(struct agent *a, int code); /* once the workers are gone */
 void agent_requeue(struct agent *a, struct agent_effects *fx);
 void agent_leave_by_signal(struct agent *a, struct agent_effects *fx);
@@ -25,6 +27,12 @@ void agent_break_round(struct agent *a, const struct agent_event *ev, struct age
 void agent_on_held(struct agent *a, struct agent_effects *fx);
 void agent_check_held(struct agent *a, struct agent_effects *fx); /* has everybody let go, or died? */
 void agent_clear_rest(struct agent *a, struct agent_effects *fx); /* all but those that are held */
+
+/* --- agent_news.c */
+
+void agent_on_news(struct agent *a, const struct agent_event *ev, struct agent_effects *fx);
+void agent_on_fenced(struct agent *a, struct agent_effects *fx);
+void agent_on_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx);
 
 /* --- agent_user.c */
 

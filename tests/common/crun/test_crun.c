@@ -147,6 +147,41 @@ static void figures_are_told_one_by_one_and_waits_add_up(void **state)
     crun_finish();
 }
 
+static void what_a_step_was_made_of_is_told_with_it(void **state)
+{
+    uint32_t us[CRUN_PAGE_PARTS];
+    assert_int_equal(crun_init(&info), 0);
+    crun_progress(1);
+    assert_int_equal(crun_page_read_row(page, 1, us), 0); /* nothing was told */
+    crun_spent(CRUN_PART_DATA, 0.001);
+    crun_spent(CRUN_PART_DATA, 0.002);
+    crun_spent(CRUN_PART_UPDATE, NAN);
+    crun_spent(CRUN_PART_UPDATE, -1);
+    crun_spent(CRUN_PART_FORWARD, 1e9);
+    crun_figure(CRUN_FIGURE_WAIT_S, 0.25);
+    crun_spent((enum crun_part)99, 1);
+    assert_int_equal(crun_page_read_row(page, 2, us), 0);
+    crun_progress(2);
+    assert_int_equal(crun_page_read_row(page, 2, us), 1);
+    assert_in_range(us[CRUN_PART_DATA], 2999, 3000);
+    assert_int_equal(us[CRUN_PART_WAIT], 250000);
+    assert_int_equal(us[CRUN_PART_UPDATE], 0);
+    assert_true(us[CRUN_PART_FORWARD] == UINT32_MAX);
+    crun_progress(3); /* parts are of one step */
+    assert_int_equal(crun_page_read_row(page, 3, us), 1);
+    assert_int_equal(us[CRUN_PART_DATA], 0);
+    crun_progress(2 + CRUN_PAGE_ROWS);
+    assert_int_equal(crun_page_read_row(page, 2, us), 0);
+    assert_int_equal(atomic_load(&page->link_us[0]), 0);
+    crun_links(0.0001, 0.02);
+    crun_links(-1, NAN);
+    assert_in_range(atomic_load(&page->link_us[0]), 100, 101);
+    assert_in_range(atomic_load(&page->link_us[1]), 20000, 20001);
+    assert_string_equal(crun_part_name(CRUN_PART_BACKWARD), "backward");
+    assert_string_equal(crun_part_name((enum crun_part)99), "unknown");
+    crun_finish();
+}
+
 static void stop_reasons_arrive_and_have_names(void **state)
 {
     assert_int_equal(crun_init(&info), 0);
@@ -596,7 +631,8 @@ static void the_shared_library_exports_the_api_only(void **state)
         "crun_init",         "crun_finish",  "crun_progress",  "crun_stop_reason", "crun_stop_reason_name",
         "crun_record_error", "crun_metrics", "crun_phase",     "crun_phase_name",  "crun_catch_crashes",
         "crun_set",          "crun_get",     "crun_add",       "crun_delete",      "crun_barrier",
-        "crun_stay",         "crun_wake_fd", "crun_wait_hold", "crun_next_round",  "crun_figure"};
+        "crun_stay",         "crun_wake_fd", "crun_wait_hold", "crun_next_round",  "crun_figure",
+        "crun_spent",        "crun_links",   "crun_part_name"};
     for (size_t i = 0; i < sizeof api / sizeof *api; i++)
         assert_non_null(dlsym(lib, api[i]));
     assert_null(dlsym(lib, "env_contract_read"));
@@ -615,6 +651,7 @@ int main(void)
         WITH_PAGE(progress_is_seen_and_the_first_one_wakes_the_launcher),
         WITH_PAGE(metrics_are_told_as_they_are),
         WITH_PAGE(figures_are_told_one_by_one_and_waits_add_up),
+        WITH_PAGE(what_a_step_was_made_of_is_told_with_it),
         WITH_PAGE(stop_reasons_arrive_and_have_names),
         WITH_PAGE(the_first_error_is_recorded_in_page_and_file),
         WITH_PAGE(descriptors_are_not_inherited_further),

@@ -1,5 +1,6 @@
-"""`crun explain`: every exit code and every refusal has a row, and the page is made of them."""
+"""`crun explain`: every exit code and every message of the three programs has a row, and the page is made of them."""
 
+import fnmatch
 import pathlib
 import re
 import subprocess
@@ -7,22 +8,12 @@ import subprocess
 import pytest
 
 from crun_run import CRUN, REPO
-
-ROOMS = ["launcher/base", "launcher/config", "launcher/place", "launcher/output", "launcher/remote", "launcher/hang", "common/auth", "common/args"]
-REFUSAL = re.compile(r'err_set\(\s*\w+,\s*(?:ERR_USAGE|ERR_OUTPUT|-ENOENT|-EACCES),\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+from messages import messages
 
 
 def explain(*words):
     p = subprocess.run([CRUN, "explain", *words], capture_output=True, text=True, timeout=30)
     return p.returncode, p.stdout + p.stderr
-
-
-def refusals():
-    for room in ROOMS:
-        for path in sorted(pathlib.Path(REPO, room).rglob("*.c")):
-            for m in REFUSAL.finditer(path.read_text()):
-                text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', m[1])).replace('\\"', '"')
-                yield f"{path.name}: {text}", re.sub(r"%%|%[-0-9.*]*(?:l|ll|z)?[a-zA-Z]", "7", text)
 
 
 def test_every_exit_code_has_a_row():
@@ -34,10 +25,20 @@ def test_every_exit_code_has_a_row():
     assert "SIGKILL" in explain("137")[1] and "SIGTERM" in explain("143")[1] and "worker's own" in explain("41")[1]
 
 
-def test_every_refusal_has_a_row():
-    found = dict(refusals())
-    assert len(found) > 60
-    assert not (missing := [name for name, text in found.items() if explain("crun: " + text)[0] != 0]), missing
+def rows():
+    """The patterns of the page, as `crun explain` uses them."""
+    patterns = re.findall(r"^[- ] `(.*)`\\?$", explain("--messages-markdown")[1], re.M)
+    return [re.compile(fnmatch.translate(f"*{p}*")) for p in patterns]
+
+
+def test_every_message_of_the_programs_has_a_row():
+    found, known = messages(), rows()
+    assert len(found) > 1200 and len(known) > 600
+    assert not (missing := [where for text, where in found.items() if not any(r.match(text) for r in known)]), missing
+
+
+def test_a_message_without_a_row_would_be_seen():
+    assert not any(r.match("the moon is full, expectedly") for r in rows())
 
 
 @pytest.mark.parametrize("args, words", [
@@ -51,7 +52,7 @@ def test_what_crun_says_can_be_pasted(crun, args, words):
 
 def test_what_is_unknown_is_said():
     rc, out = explain("the moon is full")
-    assert rc == 1 and "nothing is known of" in out
+    assert rc == 1 and "is not known" in out
     assert explain()[0] == 2 and explain("--help")[0] == 0
 
 

@@ -51,6 +51,7 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "preemption-signal": "launcher/test_signals.py::test_a_preemption_notice_ends_with_75_and_the_workers_see_a_drain",
     "preemption-file": "launcher/test_signals.py::test_a_preemption_file_ends_with_75_and_the_workers_see_a_drain",
+    "straggler-action": "launcher/test_straggler_action.py::test_a_straggler_is_excluded_once_in_its_place",
     "time-limit": "launcher/test_signals.py::test_the_time_limit_ends_with_75_and_the_workers_see_a_drain",
     "recovery": "launcher/test_recovery.py::test_with_recovery_restart_nobody_is_held",
     "hold-timeout": "launcher/test_recovery.py::test_who_does_not_let_go_is_killed_and_replaced",

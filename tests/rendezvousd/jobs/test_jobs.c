@@ -354,7 +354,7 @@ static void a_finished_id_is_a_new_instance(void **s)
     assert_int_equal(rig_next(&late), 0);
     assert_int_equal(late.news.kind, RDZV_NEWS_END);
     rig_close(&late, JOBS_GONE);
-    rig_pass(p.j, JOBS_LINGER_MS);
+    rig_pass(p.j, LEADER_LINGER_MS);
     rig_open(p.j, &late, "r", "node2", "10.0.0.3");
     assert_int_equal(rig_next(&late), ERR_REFUSED); /* of the new instance it is no member */
     rig_close(&late, JOBS_GONE);
@@ -425,7 +425,7 @@ static void a_job_that_is_over_is_forgotten(void **s)
     rig_next(&p.a);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_END);
     assert_int_equal(p.a.news.exit_code, 75);
-    rig_pass(p.j, JOBS_LINGER_MS - 1);
+    rig_pass(p.j, LEADER_LINGER_MS - 1);
     assert_null(forgotten_run);
     rig_pass(p.j, 1);
     assert_non_null(forgotten_run);
@@ -673,9 +673,9 @@ static void events_are_a_ring(void **s)
     }
     assert_int_equal(jobs_status_from(p.j, NULL, "r", 0, &out, NULL), 0);
     cJSON *o = cJSON_Parse(out.data), *events = cJSON_GetObjectItem(o, "events");
-    assert_int_equal(cJSON_GetArraySize(events), JOBS_EVENTS);
+    assert_int_equal(cJSON_GetArraySize(events), LEADER_EVENTS);
     const char *text;
-    json_str(cJSON_GetArrayItem(events, JOBS_EVENTS - 1), "text", &text, NULL);
+    json_str(cJSON_GetArrayItem(events, LEADER_EVENTS - 1), "text", &text, NULL);
     assert_string_equal(text, "node node2 is back");
     cJSON_Delete(o);
     buf_free(&out);

@@ -389,7 +389,7 @@ static void a_restart_is_not_noticed(void **s)
 {
     struct pair p;
     struct daemon after;
-    char instance[JOBS_INSTANCE_LEN + 1];
+    char instance[LEADER_INSTANCE_LEN + 1];
     (void)s;
     begin_pair(&p);
     settle(&p.d);
@@ -651,7 +651,7 @@ static void finished_and_forgotten_jobs_leave_nothing(void **s)
     assert_true(log_path(&p.d, path, sizeof path));
     rig_say(&p.a, RDZV_DONE, 1, 0);
     rig_say(&p.b, RDZV_DONE, 1, 0);
-    rig_pass(p.d.j, JOBS_LINGER_MS);
+    rig_pass(p.d.j, LEADER_LINGER_MS);
     settle(&p.d);
     assert_false(log_path(&p.d, path, sizeof path));
     close_pair(&p);

@@ -18,15 +18,16 @@
 #define PATIENCE_MS 60000
 
 /* Losses are 1.5, but with one option. */
-static const char stand_in[] = "#!/bin/sh\n"
-                               "loss=1.5\n"
-                               "for a in \"$@\"; do\n"
-                               "  case \"$a\" in\n"
-                               "  --log-dir=*) dir=\"${a#--log-dir=}\" ;;\n"
-                               "  --sync-bn) loss=3.5; echo the stand-in says so ;;\n"
-                               "  esac\n"
-                               "done\n"
-                               "[ -z \"$dir\" ] || echo \"{\\\"step\\\":1,\\\"loss\\\":$loss,\\\"lr\\\":0.1}\" >\"$dir/metrics.jsonl\"\n";
+static const char stand_in[] =
+    "#!/bin/sh\n"
+    "loss=1.5\n"
+    "for a in \"$@\"; do\n"
+    "  case \"$a\" in\n"
+    "  --log-dir=*) dir=\"${a#--log-dir=}\" ;;\n"
+    "  --sync-bn) loss=3.5; echo the stand-in says so ;;\n"
+    "  esac\n"
+    "done\n"
+    "[ -z \"$dir\" ] || echo \"{\\\"step\\\":1,\\\"loss\\\":$loss,\\\"lr\\\":0.1}\" >\"$dir/metrics.jsonl\"\n";
 
 static struct gpu_ladder ladder(void **state, int gpus)
 {

@@ -136,7 +136,7 @@ static int steps(struct rank *rank, struct step_rig *rig, const struct program *
             rank->shared->out->loss[i] = res.count > 0 ? res.loss / res.count : 0;
     }
     if (!r->mutate)
-        TRY(replicas_check(&rig->state, rank->comm, e));
+        TRY(replicas_check(&rig->state, rank->comm, true, e));
     keep(rank->shared, rig, whole);
     return 0;
 }

@@ -81,7 +81,7 @@ static int one_rank(struct rank *r)
     int rc = settle(&s, r->comm, &r->has, &r->s, &r->e);
     r->value = ((double *)s.params)[0];
     r->equal = all_are(&s, r->value) && (rc != 1 || s.loss_scale.scale == r->s.scale.scale);
-    if (rc == 1 && replicas_check(&s, r->comm, &r->e) < 0)
+    if (rc == 1 && replicas_check(&s, r->comm, false, &r->e) < 0)
         r->equal = false;
     state_finish(&s);
     ownership_finish(&own);

@@ -67,7 +67,7 @@ static int steps(struct rank *r, struct step_rig *rig, struct err *e)
             r->out->norm[i] = res.grad_norm;
         }
     }
-    TRY(replicas_check(&rig->state, r->comm, e));
+    TRY(replicas_check(&rig->state, r->comm, true, e));
     TRY(check_memory(&rig->state, r->comm->world, r->zero, e));
     return whole_collect(r->out ? &r->out->saved : NULL, &rig->state, r->comm, e);
 }

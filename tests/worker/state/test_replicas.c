@@ -43,7 +43,7 @@ static int one_rank(struct rank *r)
     void *const arenas[] = {NULL, s.params, s.momentum, s.stats};
     if (r->flip)
         *(unsigned char *)arenas[r->flip] ^= 1; /* ref's memory is the host's */
-    int rc = replicas_check(&s, r->comm, &r->e);
+    int rc = replicas_check(&s, r->comm, false, &r->e);
     state_finish(&s);
     ownership_finish(&own);
     program_destroy(p);

@@ -211,7 +211,7 @@ static int train(struct rank *r, struct step_rig *rig, struct err *e)
     if (done != STEPS)
         return err_set(e, -EIO, "%d steps of %d have results", done, STEPS);
     if (!r->run->p->mutant)
-        TRY(replicas_check(&rig->state, r->comm, e));
+        TRY(replicas_check(&rig->state, r->comm, true, e));
     TRY(keep(r->run, rig, rig->state.params, o->after, e));
     return rig->state.ema_params ? keep(r->run, rig, rig->state.ema_params, o->after + o->n / 2, e) : 0;
 }

@@ -81,7 +81,7 @@ static int account(struct rank *r, const struct step_result *res, struct err *e)
     if (!res->done)
         return 0;
     r->updates++;
-    return r->p->old && replicas_due(r, r->updates) ? replicas_check(r->rig->step.state, r->all, e) : 0;
+    return r->p->old && replicas_due(r, r->updates) ? replicas_check(r->rig->step.state, r->all, true, e) : 0;
 }
 
 static bool place_ahead(const struct rank *r)
@@ -110,7 +110,7 @@ static int train(struct rank *r, struct step *t, struct err *e)
         TRY(train_catch_up(t, &res, e));
         TRY(account(r, &res, e));
         if (!r->p->old && replicas_due(r, r->updates))
-            TRY(replicas_check(t->state, r->all, e));
+            TRY(replicas_check(t->state, r->all, true, e));
         if (saves(r, r->updates))
             TRY(save(r, e));
     }

@@ -1,0 +1,26 @@
+/* What straggler_watch.h asks the agent, the way of ten steps to group rank 0, and what a straggler means: a line, an
+ * event, and with --straggler-action exclude the end of that worker, as if it had failed (AGENT_HUNG).
+ *
+ * Group rank 0 finds it. A worker of another node is that node's to end, which learns of it with the answer to its next
+ * steps. Excluding has bounds: a worker's place once in the life of this crun, and only while restarts are left. */
+#ifndef CRUN_LAUNCHER_STRAGGLERS_H
+#define CRUN_LAUNCHER_STRAGGLERS_H
+
+#include <stddef.h>
+
+struct err;
+struct rdzv_news;
+struct run;
+
+int stragglers_open(struct run *r, struct err *e); /* sets r->stragglers */
+int stragglers_begin_round(struct run *r, const struct rdzv_news *news, struct err *e);
+void stragglers_progressed(struct run *r); /* a worker made its first step */
+void stragglers_end_round(struct run *r);
+
+/* On group rank 0: another node tells its steps (bootstrap_options.steps). 0; ERR_REFUSED. */
+int stragglers_hear(void *run, const char *text, size_t n, char *answer, size_t cap);
+
+void stragglers_close(struct run *r); /* before the loop's last turns */
+void stragglers_free(struct run *r);  /* after them */
+
+#endif

@@ -1,0 +1,63 @@
+#include "launcher/commands/explain_table.h"
+
+#include <stddef.h>
+
+/* Messages of all programs: what the system refuses, and values of options. The last that are looked at. */
+const struct explain_message explain_general[] = {
+    {"no memory\nout of memory\ndoes not fit in memory\ndoes not fit into memory\nno place in memory\n"
+     "no room for\nCannot allocate memory",
+     "this machine, this container or this limit (ulimit -v) has no memory left",
+     "fewer or smaller workers and batches; a larger limit"},
+    {"No space left on device\nDisk quota exceeded", "the disk or the quota of this folder is full", "make room"},
+    {"Permission denied\nOperation not permitted\nRead-only file system", "this user may not do that there",
+     "look at owner and mode of the path, or name another one"},
+    {"Too many open files", "this process may not open more files", "ulimit -n 4096"},
+    {"No such file or directory\nNot a directory", "a file or a folder is not there", "look at the path, on each node"},
+    {"Input/output error\nStale file handle", "a disk or a file server failed",
+     "look at it (dmesg); another try may succeed"},
+    {"Connection refused\nConnection reset\nConnection timed out\nNo route to host\nNetwork is unreachable",
+     "nobody listens there, or the network does not lead there", "is it up, the address right, the port open?"},
+    {"is not JSON\nare no JSON\nit contains a zero byte\nit is empty\nmember '*' is not\nis larger than * bytes\nno regular file",
+     "a file does not hold what is expected", "look at its path; write it anew"},
+    {"is not a folder\ncannot make folder\ncannot write into folder\ncannot create\ncannot make the folder\ndoes not exist",
+     "a path does not lead where it should", "look at the path, its owner and mode"},
+    {"is not installed or cannot be loaded", "a library is missing that is opened when it is first needed",
+     "install the package that the message names"},
+    {"it has no default\nis above --scale", "an option has no usable value", "give a value"},
+    {"can be read only once\ndid not end within * s", "a descriptor (fd:N) gives its secret once",
+     "a file instead of fd:N"},
+    {"event * is unknown\na node id has\na cause has at most\nrank order * is unknown\n"
+     "has no derivative\nnobody reads tensor\nthe program is differentiated\nthe program has no\ntensor '*' would be\n"
+     "two tensors are\ntwo parameters are\nparameter '*' is too\nafter the end of the program\nreads tensor *\n"
+     "reads the rows of a group\nwindow does not fit\noutput channels\nadds * x\nhas * outputs\ntakes channels\n"
+     "a group of * ranks\nhas no place in this plan\nof a plan that\nis not kept by this plan\nstreams beside\n"
+     "adds a bias\ndevice has no operation\nparameters that are not there\nthe slice holds\nbut the plan\n"
+     "operations * to * of a program\npass * of a plan\nwithout memory for its boundary\nthe batch has no\n"
+     "is not part of this plan\npieces of an arena\nis the root in a world\nis opened by rank\nis opened from a\n"
+     "both must be positive\na message with rank\nhas one of * bytes\ncannot be reduced\ntoo large to be staged\n"
+     "cannot resize the box\ncannot take * pixels\ncrops of scale\na loader needs\nsamples cannot be loaded\n"
+     "an epoch has * steps\nis being closed\nloader_seek\nthe last epoch is over\nbatches are borrowed\n"
+     "an order of * samples\nbatches of 0 samples\nof a world of\nfor gradients that\nSHA-256 failed\n"
+     "a line was cut short\nposition is negative\nis left out",
+     "a call that the program made itself was wrong, or its size impossible",
+     "if the message does not name an option of yours: please report it, with the command line"},
+    {"processor's engine\ninner product\ndescribe *\nchoose a device\nPCI bus id\nallocate memory\nwait for a stream\n"
+     "ask a stream\nrecord an event\nwait for an event\ntime between events\nfill memory\nend of capture\n"
+     "instantiate a graph\nlaunch a graph\nlibjpeg: ",
+     "a library failed; its own words follow", "for a GPU: trainer gpu-doctor; else please report it"},
+    {"is not given: the last layer", "--model-parallel-size without --model-parallel-dim shares nothing",
+     "--model-parallel-dim 1"},
+    {"Resource temporarily unavailable", "no process or thread could be started", "ulimit -u; the limit of the cgroup"},
+    /* --- everything else that is refused */
+    {"*expected *", "a value has not the form, or not the range, that the sentence names after 'expected'",
+     "write it so; PROGRAM --help and docs/reference/options.md have every option, --print-config says where a value "
+     "comes from"},
+    {"*option *", "the command line is not understood before PROGRAM",
+     "crun --help; PROGRAM's own options stand after it"},
+    {"*is not one of *", "a value is none of those that there are", "one of those that the sentence names"},
+    {"*is none of *", "a value is none of those that there are", "one of those that the sentence names"},
+    {"*is neither *", "the value is no yes or no", "on or off"},
+    {"*is not a *number*", "the value is no number", "digits; a time may have a unit: 30, 10m"},
+    {"*: '*': *", "the value of this option is not understood", "the sentence says what is wrong with it; crun --help"},
+    {NULL, NULL, NULL},
+};

@@ -1,0 +1,202 @@
+#include "launcher/commands/explain_table.h"
+
+#include <stddef.h>
+
+/* Messages of trainer, by what they are about. */
+const struct explain_message explain_trainer[] = {
+    /* --- the command line */
+    {"is not a command; *\nis not supported", "trainer has no such command, or refuses this option of another trainer",
+     "trainer --help lists the commands; docs/reference/personalities.md the options that are refused"},
+    {"--num-channels *: must be 1 or 3\n--scale *: --input plain\nonly --input torch crops\n--mean and --std take\n"
+     "--num-labels 1:\nis not MIN,MAX\nis above MAX\nis not FIRST,COUNT\nhas more than * epochs\ndoes not rise:\n"
+     "has more than 3 channels\n--min-bytes * is above\nranks: results are known for up to\nlearning-rate policy\n"
+     "a run of * steps is shorter\nwarm-up of *\nstep size * of the step policy\ngamma * policy\npower * policy",
+     "the value of an option is outside of what makes sense", "the message says what is expected"},
+    {"--resume auto needs --checkpoint-dir\nneed --checkpoint-dir\n--evaluate needs --test-data\n--nesterov \n"
+     "adam needs both\nscales the rate itself\n: over which ranks?\n: over which devices?\n--stages N cuts it\n"
+     "--start-epoch *: the run has\n--ema *: an average\na folder is needed\na file name in --checkpoint-dir\n"
+     "--checkpoint-name: *\n--comm-timeout 0\n--amp-dtype * needs\n--loss-scale is of use\n--timeline-steps \n"
+     "the timeline has no steps\n--save_dir needs\n--image_size * images are first scaled\n--batch_size * over\n"
+     "--epoch_size * is less\nwhich one?\n--procs * goes with\n--data-parallel is for\nwhich pictures?\n"
+     "exactly IN and OUT\na run is needed:\n--out needs the path\n--local-world-size *\nonly --schedule interleaved",
+     "two options do not fit together, or one of them needs another", "the message names the option to add or to drop"},
+    {"--sampler sharded: *\n--drop-last: *", "the samples cannot be divided among the ranks in this way",
+     "another number of ranks or another batch size; --sampler global has no such limit"},
+    {"--stage-cut*\ncannot hold a model over * stage\ncannot be split over * ranks\nno layer '*' (possible:",
+     "the model cannot be cut, or the ranks cannot be arranged, as the options ask",
+     "one of the layers that the message lists; fewer stages or smaller groups; trainer plan shows the layout"},
+    {"is of use: the checkpoint\n--arch * is of no use*\n--image-size * is of no use*\n--num-channels * is of no use*\n"
+     "has * names, the model * classes\nit is taken as *",
+     "a checkpoint knows its model, image size and classes; options for a bare file of weights contradict it",
+     "leave the option out, or name a file of weights"},
+    /* --- data sets and images */
+    {"holds no class folders\nholds no image\nholds no picture\nholds no record\nnames no class\nis no LMDB\n"
+     "is no LevelDB\nis no IDX file\na * set without pictures\nholds one class",
+     "the folder is not a data set of the kind that is expected", "docs/guide/data.md says what each kind looks like"},
+    {"that the training data lacks\nclasses, the training data\nlabel * of a set of\ndoes not tell its number of classes\n"
+     "): give --num-labels\n--num-labels allows\ntoo many class*\nhas too many classes",
+     "training and test data, or the data and --num-labels, disagree about the classes",
+     "the same class folders in both; classes.txt or --num-labels for data bases"},
+    {"could be decoded\ncould not be read or decoded\n* counted in epoch *: each is of class",
+     "no image of a set counts: all are damaged, or of the class that --ignore-index leaves out",
+     "look at the files that are named; --strict-data ends the run at the first one"},
+    {"neither a JPEG nor a PNG\nnot a whole JPEG\nnot a whole PNG\na PNG image*\na damaged P* header\n"
+     "a P* image cut short\nthe file is empty\nan image of * pixels\nimages have 1 or 3 channels\nis left out:\n"
+     "trainer predict: '*' cannot be used\na file of more than\nimages of * pixels",
+     "one image is damaged, of an unknown format, or too large", "it counts with weight 0; convert or remove it"},
+    {"is cut short\nclaims * entries\nholds pictures of\nlabels for * pictures\na record of *\na record whose first tensor\n"
+     "a Datum without\nbytes reach beyond the end\nthe record has gone\n(or .gz) does not exist",
+     "a file of the data set is damaged or incomplete",
+     "make the data set again: trainer make-db, or copy it once more"},
+    {"is open in process * which holds the lock", "another program uses the LevelDB and may change it",
+     "end that program, or train from a copy"},
+    {"LevelDB '\nLMDB '\nwrite the LevelDB\nwrite the LMDB\nthe disk is full\nexists already\nwas left by a make-db",
+     "a data base cannot be read or written", "look at the path, the rights and the free space"},
+    {"this build has no LMDB\nthis build has no LevelDB\nreads and writes no .pth\nwhich this build cannot read",
+     "trainer was built without the library for this format",
+     "install the -dev package that is named, and build again"},
+    {"does not describe a shapes\nholds a data set made with\nwas not made by make-data\nchoose another --out\n"
+     "classes of * pixels: 2 to\ntraining and * test images",
+     "trainer make-data does not overwrite what it did not make, or cannot draw so much",
+     "another --out, or smaller numbers"},
+    {"lies more than * folders deep\nmore than * images\nthe path of *\nis too long\nare too long\npath is too long",
+     "a name or a folder tree is larger than trainer takes", "shorter paths; remove loops of links"},
+    {"loader thread is stuck\nno batch was ready", "the disk or file server of the data set does not answer",
+     "look at it; --loader-threads if it is only slow"},
+    /* --- checkpoints and weights */
+    {"another run that is still alive", "two runs write to one folder", "end the other one, or choose another folder"},
+    {"holds a checkpoint of step\nholds a newer checkpoint",
+     "the folder belongs to a run, which a new run does not overwrite",
+     "--resume auto goes on; --if-checkpoint aside or another --checkpoint-dir begins anew"},
+    {"no checkpoint found at\nno weights found at\nnames no checkpoint\na checkpoint has no file",
+     "the path holds no complete checkpoint", "name the checkpoint folder, or a step-N folder in it"},
+    {"holds no sound checkpoint\nis passed over:\nis damaged: its CRC32C\nis not a sound safetensors\nits CRC32C is\n"
+     "its manifest says\nits format is '*' instead\nits version is\nit is of step * instead\nthe manifest *\n"
+     "member 'meta'\nits crc32c is *\nends at byte *, before its data\nhas no tensor '\nhas no entry '\nhas no shape\n"
+     "has no dtype\nhas no data_offsets\nhas more than * dimensions\nthe shape of tensor\na tensor's name has\n"
+     "needs * bytes, its offsets\nbegins at byte * of the data\nits header describes\nhas two tensors named\n"
+     "overflows\na header of * bytes\nis not a regular file\nis * instead of *\nhas no possible size\nreads at most\n"
+     "at most * can be read again\nmust be a JSON object\nis no sound zip\nentry '*' is\nstorage '*\nmore than * times as large\n"
+     "none of torch.save()\non a big-endian machine\nreaches beyond its storage\nhas * dimensions",
+     "a file of a checkpoint or of weights is damaged, incomplete, or of another format",
+     "an older checkpoint (--resume auto passes damaged ones over), or copy the file again"},
+    {"which only Python could make\na class has no name\na persistent id\na tensor's arguments\nit calls what is no\n"
+     "it sets attributes\nit holds too many values\nit ends early\nits stack is empty\na mark is missing\n"
+     "an integer has more\nit remembers too much\nit recalls what\na key has no value\nsomething is added to\n"
+     "it uses pickle's\na tensor is named by\nthe storage of '\nnot a tensor\na shape that is not made\nit holds * instead of a dict\n"
+     "it holds no tensors\nbefore 1.6:\ninstead of floating-point numbers",
+     "a .pth file holds more than tensors, or is damaged; trainer executes nothing in it",
+     "in Python: torch.save(model.state_dict(), FILE)"},
+    {"the checkpoint is of arch\nthe checkpoint is of --net-style\nthe checkpoint has * this run\n"
+     "the checkpoint was trained\nin the checkpoint and '*' in the training set\nthe checkpoint is in the middle\n"
+     "the checkpoint keeps an average\nits tensor '*' is",
+     "the checkpoint was made with a model, classes or an order of samples that do not fit this run",
+     "the same options as that run; docs/guide/checkpoints.md says what may differ"},
+    {"was * and is now *\nit begins without momentum\nthe loss scale begins anew\nplanned anew, results may\n"
+     "computes with another engine\nsays * epochs in its name",
+     "the run goes on with other settings than before; results may differ from an undisturbed run",
+     "nothing, if that is what you want"},
+    {"stays at its initial value\nis no part of this model",
+     "the weights were made for another last layer, or hold more", "nothing, if you train the last layer anew"},
+    {"it has no tensor '", "the weights lack a part of this model", "weights of the same --arch"},
+    {"the model will not be saved\nthe model was not saved", "there is no --checkpoint-dir", "--checkpoint-dir DIR"},
+    {"is still being written\nis saved, but\nis the best so far, but\nolder checkpoints are not removed\n"
+     "no checkpoint is saved:\nno checkpoint is written:\nsend the checkpoint\nwhat other ranks save\n"
+     "; training goes on\ntraining goes on",
+     "a checkpoint or a log was not written as planned; training goes on", "look at the disk of that folder"},
+    {"cannot use its checkpoint folder\ncould not load\nannounces * bytes\nan impossible piece",
+     "one rank cannot read what the others read", "the same folder on all nodes, with the same rights"},
+    {"the checkpoints of an older run in", "--if-checkpoint aside renamed the folder of an older run", "nothing"},
+    {"ends neither in .safetensors\ntensor '*' cannot be stored\na tensor cannot be named\ntensor '*' has an impossible\n"
+     "tensor '*' has no data\nthe tensors exceed\ntwo tensors are named\nthe header of * tensors\nsteps count from 0",
+     "these weights cannot be written in the format that is asked for", "OUT ends in .safetensors, .pth or .pt"},
+    /* --- training */
+    {"training diverged*\ndiverged: *\nthe test loss of epoch * is",
+     "the loss is not a number, or above --max-loss: the rate is too high, or data are broken",
+     "a lower --base-learning-rate; --warmup-epochs; with fp16 --loss-scale dynamic"},
+    {"gradients overflowed", "fp16 could not hold the gradients; the step is skipped and the loss scale halved",
+     "nothing, unless it happens at every step: then --amp bf16"},
+    {"replicas differ", "ranks hold different weights, which must not happen",
+     "look for broken memory or different builds; please report it"},
+    {"step *: *; back to step *, and on from there\nsilent corruption in rank",
+     "bits of a rank were wrong, or a loss is not believed: all ranks do the steps since the last comparison again",
+     "docs/guide/corruption.md"},
+    {"; another process takes its place\n; it stays, as nobody would take its place",
+     "what becomes of the rank whose bits were wrong", "a node that does this again has bad memory or a bad processor"},
+    {"*, at the end of * replays as well: this is no bit that flips now and then",
+     "replicas differ after each replay: it is no accident",
+     "test the memory of that rank's node; look for different builds"},
+    {"ranks hold parts of the model: what there are copies of is compared*\n"
+     "--zero *: moments* have one owner each, so a bit that flips in them is not seen",
+     "what --check-replicas cannot see or mend in this layout", "docs/guide/corruption.md"},
+    {"a bit of this rank's * flips in step *\n--drill-corrupt: * elements are 0*\n'*' is not WHAT@STEP:RANK*",
+     "a drill of --drill-corrupt", "docs/guide/corruption.md"},
+    {"stopped at step\nending: not all ranks\nstopped (*) while no round", "the run was stopped before its end",
+     "start it again with --resume auto"},
+    {"settle on a step\nhand over the state\nwait for the next round\nthe ranks that had the state",
+     "a rank died while the others agreed how to go on", "crun restarts all from the newest checkpoint"},
+    {"ranks of this run do not take one another's places", "with these options ranks hold parts: spares are of no use",
+     "leave --warm-spares out"},
+    /* --- ranks and collectives */
+    {"ranks did not come within\ndid not come to\nnot all of the other * ranks came",
+     "some ranks did not start, or cannot reach the place where ranks meet",
+     "look at the ranks that are named; all need the same address, --run-id and number of ranks"},
+    {"went away\nno answer within\nno answer from rank\nhas failed on rank\nthe communicator has failed\n"
+     "the communicator was aborted\nno connection with it was made\nthe connection with it from\nno mesh on",
+     "a rank died, hangs or cannot be reached: collectives end on all others",
+     "read what that rank said; --comm-timeout if it was only slow"},
+    {"was started for a world of\nbelongs to another user: choose\nis not what rank 0 writes\nanother user has taken",
+     "ranks of different runs met", "another --run-id for each run"},
+    {"no route to rank\nis not an address of this machine\nthe local address '\nis meant by it",
+     "the network interface that was chosen does not reach the other ranks", "name another one; ip addr lists them"},
+    {"nothing tells where rank 0 is\na multicast address\nare not both set\nneed a place to meet\nmay serve several runs\n"
+     "needs --run_id: a name\nset MASTER_ADDR\nset both or neither\nPMI_SIZE is *\n--shard_id *\nmachines are counted\n"
+     "machines of -n\n--rank * needs\n--world-size * needs\n--local-rank *, but",
+     "without crun, ranks on several machines need an address and their numbers",
+     "start them with crun, or set what the message names"},
+    {"a launcher has started\nis named twice\n--gpus: more than", "ranks are counted by the launcher and by an option",
+     "leave out the option that the message names"},
+    {"trainer: rank * was killed\ntrainer: rank * ended with\ntrainer: rank * has not ended",
+     "a process that trainer had started failed, so the others were ended", "read what that rank said before"},
+    {"there are no collectives named\nthis build has no gloo\nthis build of the cuda module has no NCCL\nnccl moves\n"
+     "the local collectives are",
+     "this build or this device cannot use that kind of collectives",
+     "--comm auto, or the kind that the message names"},
+    {"NCCL: *\nall ranks need the same libnccl\nwhich NCCL refuses",
+     "NCCL cannot connect the GPUs, or one of them hangs",
+     "the message says what differs; NCCL_DEBUG=INFO shows more; --comm gloo to compare"},
+    /* --- devices */
+    {"no NVIDIA driver is installed\nthe GPU module *\ntrainer's GPU module*\n) is not installed: it is Debian's\n"
+     "no GPU can be used\nis no GPU module\nis of trainer * (ABI\ncannot use GPU\nno GPU is usable",
+     "there is no GPU, no driver, or a library of NVIDIA is missing", "docs/start/gpu.md; --device cpu"},
+    {"can be used here\nstart fewer, see CUDA_VISIBLE_DEVICES", "more or other GPUs were asked for than there are",
+     "--nproc-per-node gpu; CUDA_VISIBLE_DEVICES; --oversubscribe to share"},
+    {"MiB of GPU memory\npage-locked memory\nwants * bytes of workspace",
+     "the GPU or the host has too little free memory",
+     "a smaller --batch-size, --accumulate N, --amp bf16; ulimit -l for page-locked memory"},
+    {"is wrong and never taken again\nis barred for\nis barred:\nruns on this GPU*\ndoes not run on this GPU\n"
+     "has no engine for\ncannot be left out\nis not deterministic or not precise\ncached plan: *\n--plan-cache: *",
+     "one of cuDNN's ways to compute a layer failed its check; another one is taken", "nothing; a report is welcome"},
+    {"cuDNN: *\ncuBLASLt: *\ndevice properties\na plan's *\na record * an engine\na list of plans\nit is of another graph\n"
+     "a trial of *\nare unwritten or no numbers\nis allowed\nfirst of this step that are no numbers\n"
+     "cannot be captured as a graph",
+     "a library of the GPU failed, or a result is wrong", "trainer gpu-doctor, and send its gpu-doctor.txt"},
+    {"the host has waited", "the GPU has not finished for long", "nvidia-smi; the message names the operation"},
+    {"device computes in\nkeeps batch norm in fp32\nhas a memory format of its own\nhas a format of its own\n"
+     "is not built for the * device\nis there\nconvolutions in *\nthere may be a GPU here",
+     "this device does not support what was asked for", "the message names what it supports; --device"},
+    {"oneDNN*", "oneDNN failed on this processor", "ONEDNN_VERBOSE=1 shows why; --device ref to compare"},
+    {"it did not end in time\nexit status *\nits last loss is*", "a rung of gpu-doctor failed",
+     "gpu-doctor/gpu-doctor.txt has everything to send"},
+    /* --- logs, plots, the demo */
+    {"gnuplot*", "trainer plot needs the program gnuplot", "apt-get install gnuplot-nox"},
+    {"can be told apart\nholds no training step\nis not a JSON object\nthis log is incomplete\n; it ends here\n"
+     "the rest is left out\ncut * back\nnames of the next minute\ncannot be part of a file name\nan event has * bytes\n"
+     "--debug-batch-sha",
+     "a log cannot be written to its end, or is no log of trainer", "look at its disk; name a log folder of a run"},
+    {"trainer demo*\ncannot be run as crun\ncrun was found neither\ninstall it (Debian's package crun-launcher)",
+     "the demo did not find crun, or its job failed", "OUT/output has what the job said"},
+    {"the result cannot be written to standard output\nstandard output cannot be written",
+     "standard output is closed or full", "look at where the output goes; everything else is done"},
+    {NULL, NULL, NULL},
+};

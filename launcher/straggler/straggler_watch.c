@@ -1,0 +1,208 @@
+#include "launcher/straggler/straggler_watch.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "common/base/buf.h"
+#include "common/base/container_of.h"
+#include "common/base/err.h"
+#include "common/crun/crun_page.h"
+#include "launcher/straggler/straggler_steps.h"
+
+#define LEAST_MS 100 /* between two looks */
+#define LONGEST_MS 5000
+#define LEAST_WINDOW_NS INT64_C(100000000)
+
+struct straggler_watch {
+    struct straggler_watch_options o;
+    uv_timer_t timer;
+    int base, world;
+    bool leads;
+    struct straggler_rank *v; /* (world) on group rank 0, elsewhere (workers): of the window that ends with `last` */
+    uint64_t last;            /* 0: none yet */
+    uint64_t told;            /* newest window of this node */
+    struct straggler_memory memory;
+};
+
+/* --- the steps of this node */
+
+struct pace {
+    uint64_t step;   /* that all workers have done */
+    int64_t step_ns; /* what one takes; 0: not known */
+    bool told;       /* some worker tells what its steps are made of */
+};
+
+static void look_at_pace(struct straggler_watch *w, struct pace *ret)
+{
+    *ret = (struct pace){.step = UINT64_MAX};
+    for (int i = 0; i < w->o.workers; i++) {
+        struct crun_page *p = w->o.page(w->o.arg, i);
+        const uint64_t step = p ? atomic_load_explicit(&p->step, memory_order_relaxed) : 0;
+        uint32_t us[CRUN_PAGE_PARTS];
+        int64_t took = 0;
+        ret->step = step < ret->step ? step : ret->step;
+        ret->told = ret->told || (p && atomic_load_explicit(&p->parts, memory_order_relaxed) != 0);
+        if (!p || !crun_page_read_row(p, step, us))
+            continue;
+        for (int k = 0; k < CRUN_PAGE_PARTS; k++)
+            took += (int64_t)us[k] * 1000;
+        ret->step_ns = took > ret->step_ns ? took : ret->step_ns;
+    }
+}
+
+/* Steps from one window to the next. */
+static uint64_t stride(const struct pace *p)
+{
+    uint64_t n = STRAGGLER_STEPS;
+    while (n < 1000 && (int64_t)n * p->step_ns < LEAST_WINDOW_NS)
+        n *= 10;
+    return n;
+}
+
+static void plan(struct straggler_watch *w, const struct pace *p);
+
+/* --- judging */
+
+static void judge(struct straggler_watch *w)
+{
+    struct straggler_verdict v;
+    const uint64_t step = w->last;
+    for (int r = 0; r < w->world; r++)
+        if (!w->v[r].known)
+            return;
+    const bool found = straggler_judge(w->v, w->world, &v);
+    for (int r = 0; r < w->world; r++)
+        w->v[r].known = false;
+    if (straggler_is_news(&w->memory, found ? &v : NULL))
+        w->o.found(w->o.arg, &v, step);
+}
+
+/* What is there of another window is of no use any more. */
+static void enter_window(struct straggler_watch *w, uint64_t last)
+{
+    for (int r = 0; r < w->world && w->last != last; r++)
+        w->v[r].known = false;
+    w->last = last;
+}
+
+static void tell(struct straggler_watch *w, uint64_t last)
+{
+    struct buf text = {0};
+    if (straggler_steps_write(&text, last, w->base, w->v, w->o.workers) == 0)
+        w->o.tell(w->o.arg, text.data, text.len);
+    buf_free(&text);
+}
+
+static void read_window(struct straggler_watch *w, uint64_t last)
+{
+    bool all = true;
+    if (w->leads)
+        enter_window(w, last);
+    for (int i = 0; i < w->o.workers; i++) {
+        struct crun_page *p = w->o.page(w->o.arg, i);
+        all = p && straggler_steps_read(p, last, &w->v[w->leads ? w->base + i : i]) && all;
+    }
+    if (w->leads)
+        judge(w);
+    else if (all)
+        tell(w, last);
+}
+
+static void on_look(uv_timer_t *t)
+{
+    struct straggler_watch *w = container_of(t, struct straggler_watch, timer);
+    struct pace p;
+    if (!w->o.is_running(w->o.arg) || !w->v)
+        return;
+    look_at_pace(w, &p);
+    const uint64_t n = stride(&p), last = p.step / n * n;
+    if (last > w->told) {
+        w->told = last;
+        read_window(w, last);
+    }
+    plan(w, &p);
+}
+
+/* When the last of the next ten steps will have been done. */
+static void plan(struct straggler_watch *w, const struct pace *p)
+{
+    const uint64_t n = stride(p), left = n - p->step % n;
+    int64_t ms = (int64_t)left * p->step_ns / 1000000;
+    ms = ms < LEAST_MS ? LEAST_MS : ms;
+    ms = ms > LONGEST_MS || !p->told ? LONGEST_MS : ms;
+    uv_update_time(w->o.loop);
+    uv_timer_start(&w->timer, on_look, (uint64_t)ms, 0);
+}
+
+/* --- what others tell */
+
+bool straggler_watch_hear(struct straggler_watch *w, const char *text, size_t n)
+{
+    struct straggler_rank *v = w && w->leads && w->v ? calloc((size_t)w->world, sizeof *v) : NULL;
+    uint64_t last = 0;
+    const bool good = v && straggler_steps_parse(text, n, v, w->world, &last);
+    if (good && last >= w->last) {
+        enter_window(w, last);
+        for (int r = 0; r < w->world; r++)
+            if (v[r].known)
+                w->v[r] = v[r];
+        judge(w);
+    }
+    free(v);
+    return good;
+}
+
+/* --- life */
+
+int straggler_watch_open(struct straggler_watch **ret, const struct straggler_watch_options *o, struct err *e)
+{
+    struct straggler_watch *w = calloc(1, sizeof *w);
+    if (!w)
+        return err_errno(e, ENOMEM, "looking for stragglers");
+    w->o = *o;
+    uv_timer_init(o->loop, &w->timer);
+    *ret = w;
+    return 0;
+}
+
+int straggler_watch_begin_round(struct straggler_watch *w, int base, int world, bool leads, struct err *e)
+{
+    if (!w)
+        return 0;
+    free(w->v);
+    w->base = base;
+    w->world = world;
+    w->leads = leads;
+    w->last = w->told = 0;
+    w->memory = (struct straggler_memory){0};
+    w->v = calloc((size_t)(leads ? world : w->o.workers), sizeof *w->v);
+    return w->v ? 0 : err_errno(e, ENOMEM, "looking for stragglers");
+}
+
+void straggler_watch_progressed(struct straggler_watch *w)
+{
+    if (w && w->world > 1 && w->v)
+        uv_timer_start(&w->timer, on_look, LEAST_MS, 0);
+}
+
+void straggler_watch_end_round(struct straggler_watch *w)
+{
+    if (!w)
+        return;
+    uv_timer_stop(&w->timer);
+    free(w->v);
+    w->v = NULL;
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    struct straggler_watch *w = container_of(h, struct straggler_watch, timer);
+    free(w->v);
+    free(w);
+}
+
+void straggler_watch_close(struct straggler_watch *w)
+{
+    if (w)
+        uv_close((uv_handle_t *)&w->timer, on_closed);
+}

@@ -1,0 +1,59 @@
+"""What the three programs may say when something is wrong: the format strings of their sources, as messages."""
+import pathlib
+import re
+
+from crun_run import REPO
+
+ROOMS = ("common", "launcher", "rendezvousd", "worker")
+# What makes or prints a message. Not here: progress and results, and the findings of crun doctor, which has a remedy beside each.
+MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fail|machine_bad|tcp_give_up|tcp_fail|gate_refused|complain|say|warn|tell|"
+          "lose|remote_print_line|fail|die")
+CALL = re.compile(rf"\b({MAKERS})\(")
+STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+LITERALS = re.compile(r'(?:"(?:[^"\\]|\\.)*"\s*)+')
+FIELD = re.compile(r"%%|%[-+0-9.*]*(?:l|ll|z|h|t|j)*[a-zA-Z]")
+
+
+def arguments(text, at):
+    """Of the call whose '(' ends before `at`."""
+    depth, begin = 1, at
+    while depth:
+        if m := STRING.match(text, at) or re.compile(r"'(?:\\.|[^'])'").match(text, at):
+            at = m.end()
+            continue
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        at += 1
+    return text[begin:at - 1]
+
+
+def sources():
+    for room in ROOMS:
+        for path in sorted(pathlib.Path(REPO, room).rglob("*.c*")):
+            if path.suffix in (".c", ".cc"):
+                yield path
+
+
+def formats():
+    """(file, function, format string)"""
+    for path in sources():
+        text = re.sub(r"PRI(\w+)", r'"\1"', path.read_text())
+        for call in CALL.finditer(text):
+            args = arguments(text, call.end())
+            if call[1] == "fprintf" and (not args.startswith("stderr") or path.parent.name == "session"):
+                continue  # to files; the banner of a run
+            strings = ["".join(STRING.findall(s)).replace('\\"', '"').replace("\\n", "") for s in LITERALS.findall(args)]
+            found = [s for s in strings if " " in s.strip() and re.search("[a-z]{3}", s)]
+            if found and not found[0].startswith(("\\r", " ", "Try ")) and not (call[1] == "fprintf" and re.match(r"%\w+ of %", found[0])):
+                yield path, call[1], found[0]
+
+
+def messages():
+    """{as a program may print it: where it is made}. What ends with the words of another message, or of the system, gets the system's."""
+    found = {}
+    for path, maker, text in formats():
+        message = FIELD.sub("7", re.sub(r": %s$", ": Input/output error", text))
+        if maker == "err_errno":
+            message += ": Input/output error"
+        if re.search("[a-z]{3}", re.sub(r"^(crun|trainer|rendezvousd)( [a-z-]+)?: ", "", message)):
+            found.setdefault(message, f"{path.relative_to(REPO)}: {text}")
+    return found

@@ -1,0 +1,210 @@
+"""A rank that is slow is named within 20 steps, and why: its processor (stopped half of the time), its data (files that open slowly), its network
+(a proxy that holds back what comes from it and goes to it)."""
+import collections
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+from processes import wait
+from support import CRUN, preload, worker_pid
+
+WORLD, SLOW = 3, 1
+
+
+class Job:
+    """A job of three ranks; what it prints is read as it comes."""
+
+    def __init__(self, data, *options, batch, crun=(), env=None):
+        self.run_id = f"slow-{os.getpid()}-{time.monotonic_ns()}"
+        command = [CRUN, "--nproc_per_node", WORLD, "--run-id", self.run_id, *crun, "trainer", "--train-data", data / "train", "--arch", "convnet",
+                   "--num-channels", 1, "--image-size", 28, "--batch-size", batch, "--num-epochs", 100000, "--device", "cpu", "--amp", "off",
+                   "--threads", 1, "--print-freq", 1, "--log-level", "info", "--seed", 7, *options]
+        self.lines, self.step = [], 0
+        self.p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.p.stdout:
+            m = re.search(r"Epoch (\d+)/\d+ \[ *(\d+)/(\d+)\]", line)
+            if m:
+                self.step = (int(m[1]) - 1) * int(m[3]) + int(m[2])
+            else:
+                self.lines.append(line)
+
+    def text(self):
+        return "".join(self.lines)
+
+    def pid(self, rank):
+        wait(f"rank {rank}", lambda: worker_pid(self.run_id, rank))
+        return worker_pid(self.run_id, rank)
+
+    def at_step(self, step):
+        wait(f"step {step}", lambda: self.step >= step or self.p.poll() is not None, 200)
+        assert self.p.poll() is None, self.text()[-4000:]
+
+    def named(self, after):
+        """The first straggler after what was printed so far: rank, class, last of the ten steps that showed it."""
+        def found():
+            return re.search(r"straggler: rank (\d+) \((\w+)\): .*steps \d+ to (\d+)", "".join(self.lines[after:]))
+        wait("a straggler", lambda: found() or self.p.poll() is not None, 200)
+        assert found(), self.text()[-4000:]
+        return int(found()[1]), found()[2], int(found()[3])
+
+    def end(self):
+        self.p.send_signal(signal.SIGTERM)
+        self.p.wait(timeout=100)
+        self.reader.join(timeout=10)
+        return self.text()
+
+
+class DutyCycle(threading.Thread):
+    """A process that runs at half its speed, or less: it is stopped half of the time. Where processes wait for a core anyway, one that is stopped
+    so loses less than half, for it waits less when it runs: there it is stopped longer."""
+
+    def __init__(self, pid, seconds=0.01):
+        super().__init__(daemon=True)
+        self.pid, self.seconds, self.over = pid, seconds, threading.Event()
+        self.stopped = seconds if os.getloadavg()[0] < 2 * WORLD else 4 * seconds
+
+    def run(self):
+        try:
+            while not self.over.is_set():
+                os.kill(self.pid, signal.SIGSTOP)
+                time.sleep(self.stopped)
+                os.kill(self.pid, signal.SIGCONT)
+                time.sleep(self.seconds)
+        except ProcessLookupError:
+            pass
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.over.set()
+        self.join()
+
+
+class SlowProxy:
+    """Where all ranks connect to one another. While `when` exists, what rank `slow` sends and gets is held back."""
+
+    def __init__(self, when, ports, slow, seconds):
+        self.when, self.ports, self.slow, self.seconds = when, ports, slow, seconds
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            threading.Thread(target=self.carry, args=(client,), daemon=True).start()
+
+    def carry(self, client):
+        line = b""
+        while not line.endswith(b"\n"):
+            line += client.recv(1)
+        rank, host, port = line.decode().split()
+        owner = {p: r for r, p in (entry.split() for entry in self.ports.read_text().splitlines())}.get(port)
+        server = socket.create_connection((host, int(port)))
+        client.sendall(b"%d\n" % server.getsockname()[1])
+        is_slow = str(self.slow) in (rank, owner)
+        for s in (client, server):
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.one_way(client, server, is_slow)
+        self.one_way(server, client, is_slow)
+
+    def one_way(self, a, b, is_slow):
+        queue, there = collections.deque(), threading.Semaphore(0)
+
+        def read():
+            data = b"x"
+            while data:
+                try:
+                    data = a.recv(1 << 16)
+                except OSError:
+                    data = b""
+                queue.append((time.monotonic() + (self.seconds if is_slow and self.when.exists() else 0), data))
+                there.release()
+
+        def write():
+            data = b"x"
+            while data:
+                there.acquire()
+                due, data = queue.popleft()
+                time.sleep(max(0, due - time.monotonic()))
+                try:
+                    b.sendall(data)
+                    if not data:
+                        b.shutdown(socket.SHUT_WR)
+                except OSError:
+                    return
+
+        for f in (read, write):
+            threading.Thread(target=f, daemon=True).start()
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return shapes(28, 640, 20)
+
+
+def test_a_rank_that_is_stopped_half_of_the_time_is_named_for_its_compute(data):
+    job = Job(data, batch=480)
+    job.at_step(30)
+    before, onset = len(job.lines), job.step + 1
+    with DutyCycle(job.pid(SLOW)):
+        rank, why, step = job.named(before)
+    job.end()
+    assert (rank, why) == (SLOW, "compute"), job.text()[-4000:]
+    assert onset < step <= onset + 20
+
+
+def test_a_rank_whose_files_are_slow_is_named_for_its_data(data, tmp_path):
+    when = tmp_path / "slow"
+    env = {**os.environ, **preload("fault_slow"), "FAULT_SLOW_RANK": str(SLOW), "FAULT_SLOW_PATH": "/train/", "FAULT_SLOW_MS": "10",
+           "FAULT_SLOW_WHEN": str(when)}
+    job = Job(data, "--loader-threads", 1, batch=96, env=env)
+    job.at_step(30)
+    before, onset = len(job.lines), job.step + 1
+    when.touch()
+    rank, why, step = job.named(before)
+    job.end()
+    assert (rank, why) == (SLOW, "data"), job.text()[-4000:]
+    assert onset < step <= onset + 20
+
+
+def test_a_rank_behind_a_slow_proxy_is_named_for_its_network(data, tmp_path):
+    when, ports = tmp_path / "slow", tmp_path / "ports"
+    ports.touch()
+    proxy = SlowProxy(when, ports, SLOW, 0.02)
+    env = {**os.environ, **preload("fault_slow"), "FAULT_SLOW_PROXY": str(proxy.port), "FAULT_SLOW_PORTS": str(ports)}
+    job = Job(data, batch=96, env=env)
+    job.at_step(30)
+    before, onset = len(job.lines), job.step + 1
+    when.touch()
+    rank, why, step = job.named(before)
+    when.unlink()
+    job.end()
+    assert (rank, why) == (SLOW, "network"), job.text()[-4000:]
+    assert onset < step <= onset + 20
+
+
+def test_a_straggler_that_is_excluded_is_replaced_and_the_others_stay(data):
+    job = Job(data, batch=480, crun=("--max-restarts", 3, "--straggler-action", "exclude", "--restart-backoff", 0, "--hold-timeout", 60))
+    job.at_step(20)
+    before = [job.pid(r) for r in range(WORLD)]
+    with DutyCycle(before[SLOW]):
+        wait("a restart", lambda: "restart 1/3" in job.text(), 200)
+    reached = job.step
+    job.at_step(reached + 20)
+    after = [job.pid(r) for r in range(WORLD)]
+    text = job.end()
+    assert [a == b for a, b in zip(before, after)] == [r != SLOW for r in range(WORLD)], text[-4000:]
+    assert f"restart 1/3 (rank {SLOW} excluded as a straggler (compute)), kept {WORLD - 1} workers" in text, text[-4000:]

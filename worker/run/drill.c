@@ -1,0 +1,42 @@
+#include "worker/run/drill.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "worker/device/device.h"
+#include "worker/program/program.h"
+#include "worker/state/state.h"
+
+#define BIT 0x10  /* of a float's, or a double's, byte but the highest: its value changes, and stays a number */
+#define LOOK 4096 /* elements that are looked at for one that is not 0: of 0 the bit makes next to nothing */
+
+static int flip(struct state *s, char *arena, size_t n, struct err *e)
+{
+    static const unsigned char zero[sizeof(double)];
+    unsigned char v[sizeof(double)];
+    const size_t size = state_bytes(s, 1);
+    for (size_t i = n / 2; i < n && i < n / 2 + LOOK; i++) {
+        TRY(s->device->ops->download(s->device, v, arena + state_bytes(s, i), size, e));
+        if (memcmp(v, zero, size) == 0)
+            continue;
+        v[size - 2] ^= BIT;
+        s->version++; /* memory that a plan has a copy of */
+        return s->device->ops->upload(s->device, arena + state_bytes(s, i), v, size, e);
+    }
+    return err_set(e, -EINVAL, "--drill-corrupt: %d elements are 0, so there is no bit whose flip would be felt", LOOK);
+}
+
+int drill_at(struct drill *d, struct state *s, int rank, int64_t step, bool sums, struct err *e)
+{
+    static const char *const names[] = {DRILLS(CHOICE_NAME)};
+    const enum drill_what what = d->what;
+    if (what == DRILL_NONE || d->rank != rank || d->step != step || sums != (what == DRILL_SUMS))
+        return 0;
+    log_warn("drill", "a bit of this rank's %s flips in step %lld", names[what], (long long)step);
+    d->what = DRILL_NONE;
+    if (what == DRILL_WEIGHTS)
+        return flip(s, s->params, s->program->n_train, e);
+    return what == DRILL_MOMENTS ? flip(s, s->momentum, s->n_moments, e) : flip(s, s->reduce, s->program->n_train, e);
+}
