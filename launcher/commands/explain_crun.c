@@ -106,6 +106,18 @@ const struct explain_message explain_crun[] = {
      "the crun on another host ended, or its connection did", "read its lines above; crun doctor -H HOST"},
     {"what the starting crun sent\nthe crun that started this one\nis what crun -H starts\nthe order for host",
      "crun -H and the crun on the other host do not understand each other", "the same version on all hosts"},
+    /* --- crun chaos */
+    {"no TARGET there has what '*' needs *", "a fault of the plan needs what no node of the command line has",
+     "name it behind a TARGET: link=, folder=, clock=, or a word of your own; crun chaos --help"},
+    {"folder: * is no folder", "folder= of a TARGET names something else", "name the folder"},
+    {"'*' needs a value behind it", "a line of the plan of crun chaos ends too early",
+     "docs/guide/chaos.md has the form of each line"},
+    {"'*=' needs a value", "a word of a TARGET of crun chaos has nothing behind its '='", "crun chaos --help"},
+    {"'rank' is for workers", "only workers have ranks", "leave rank N out, or name a worker"},
+    {"'*' behind '*' is one word too many", "a line of the plan of crun chaos goes on where it should end",
+     "docs/guide/chaos.md has the form of each line"},
+    {"*'every' is for faults that are drawn*", "the plan has no line 'draw', so nothing is drawn",
+     "leave 'every' out, or add 'draw' and 'for'"},
     {"the hosts of a job are its own", "crun doctor takes the hosts of a job from the job",
      "leave -H and --hostfile out"},
     /* --- while it runs */

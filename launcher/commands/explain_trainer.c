@@ -5,6 +5,10 @@
 /* Messages of trainer, by what they are about. */
 const struct explain_message explain_trainer[] = {
     /* --- the command line */
+    {"*metrics.jsonl can be written again; *", "its disk was full, or failed, for a while",
+     "nothing is to be done; curves have a gap there"},
+    {"*; lines are missing in this log until it can be written*", "the disk of the logs is full, or fails",
+     "make room; metrics.jsonl goes on when it can be written"},
     {"is not a command; *\nis not supported", "trainer has no such command, or refuses this option of another trainer",
      "trainer --help lists the commands; docs/reference/personalities.md the options that are refused"},
     {"--num-channels *: must be 1 or 3\n--scale *: --input plain\nonly --input torch crops\n--mean and --std take\n"
