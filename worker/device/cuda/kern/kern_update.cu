@@ -251,10 +251,10 @@ __global__ void update(k_update a)
         shared = factors_of(a, chunk.slice);
     __syncthreads();
     const factors f = shared;
-    const size_t skipped = a.slices[chunk.slice].skipped;
+    const size_t skipped = a.slices[chunk.slice].skipped, hidden = a.slices[chunk.slice].params_skipped;
     const float mu = (float)u.momentum, beta2 = (float)u.beta2, lr = f.lr, wd = f.wd;
     for (size_t i = chunk.first + threadIdx.x; i < chunk.first + chunk.n; i += BLOCK) {
-        float w = a.params[i], m = a.momentum[i - skipped], g = a.grads[i] * f.mul;
+        float w = a.params[i - hidden], m = a.momentum[i - skipped], g = a.grads[i] * f.mul;
         switch (u.rule) {
         case UPDATE_SGD:
             m = mu * m + (g + wd * w);
@@ -286,7 +286,7 @@ __global__ void update(k_update a)
             w -= f.first * m / (sqrtf(v) * f.second + (float)u.eps);
         } break;
         }
-        a.params[i] = w;
+        a.params[i - hidden] = w;
         a.momentum[i - skipped] = m;
     }
 }
