@@ -20,6 +20,7 @@
 #include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
 #include "launcher/base/pty.h"
+#include "launcher/chaos/chaos.h"
 #include "launcher/commands/explain.h"
 #include "launcher/commands/status.h"
 #include "launcher/commands/topo.h"
@@ -40,8 +41,8 @@ static_assert(sizeof(struct gauges_page) <= GUARDIAN_GAUGES_PAGE, "it fits");
 enum { FILES_ONE_WORKER = 32, FILES_A_WORKER = 6 }; /* descriptors that a job on one node needs */
 
 /* Their options are completed behind their names. */
-static const struct arg_program *const commands[] = {&doctor_program, &explain_program, &status_program, &topo_program,
-                                                     NULL};
+static const struct arg_program *const commands[] = {&chaos_program,  &doctor_program, &explain_program,
+                                                     &status_program, &topo_program,   NULL};
 
 static int complain(int code, const struct err *e)
 {
@@ -193,6 +194,8 @@ int main(int argc, char **argv)
         return explain_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
         return topo_main(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "chaos") == 0) /* likewise */
+        return chaos_main(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "doctor") == 0) /* likewise */
         return doctor_main(argc - 1, argv + 1);
     if (argc == 2 && strcmp(argv[1], DOCTOR_COMMAND) == 0) /* likewise; by crun doctor */

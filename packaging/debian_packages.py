@@ -9,6 +9,8 @@ FILES = {
         "usr/bin/crun-launch": f"{PRIVATE}/crun-launch",
         "usr/share/man/man1/crun.1": "usr/share/man/man1/crun-launcher.1",
         "usr/share/man/man1/crun-launch.1": "usr/share/man/man1/crun-launch.1",
+        "usr/lib/*/crun/chaos-clock.so": None,
+        "usr/share/man/man1/crun-chaos.1": None,
         "usr/share/man/man1/crun-doctor.1": None,
         "usr/share/man/man1/crun-status.1": None,
         "usr/share/man/man1/crun-topo.1": None,

@@ -29,6 +29,11 @@ def demo(out):
     return [str(ROOT / "dev"), "demo", "--out", str(out / "demo-run")]
 
 
+def chaos(out):
+    test = ROOT / "tests" / "e2e" / "elastic" / "test_trainer_chaos.py"
+    return ["env", "CRUN_CHAOS_SECONDS=3600", "/usr/bin/python3", "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", str(test)]
+
+
 def debian_13(out):
     """A fresh Debian 13 in a folder, and in it a copy of what git has here: it is built, tested and demonstrated there."""
     return ["bash", "-euxc", r"""
@@ -50,14 +55,16 @@ def debian_13(out):
 
 
 STEPS = {  # name: (what it is, command, hours at most)
-    "test": ("all tests, the slow ones too", dev("test", "--slow"), 4),
+    "test": ("all tests, the slow ones too", dev("test", "--slow"), 5),
     "asan": ("the same under AddressSanitizer and UndefinedBehaviorSanitizer", dev("test", "--slow", "--asan"), 10),
     "tsan": ("launcher, rendezvousd and common under ThreadSanitizer", dev("test", "--tsan"), 4),
     "peer": ("beside PyPI's PyTorch", dev("peer"), 3),
+    "chaos": ("an hour of chaos over each home, while trainer trains", chaos, 6),
     "demo": ("two processes, one killed", demo, 1),
     "bench": ("benchmarks with their aims", dev("bench"), 2),
     "debian-13": ("build, demo and test in a fresh Debian 13", debian_13, 4),
 }
+FIGURES = {"bench": r"(?!\[|ninja|▶|Full log)", "chaos": r".* faults, "}  # step: lines that are worth a look also where all is well
 
 
 def end(p):
@@ -103,8 +110,8 @@ class Step:
 
     def details(self):
         """What a reader wants to see of it: figures, failures, unsteady tests; of a step that failed without any, its last words."""
-        keep = [line for i, line in enumerate(self.lines)
-                if re.match(r"(failed|unsteady|FAILED|ERROR|SKIPPED)\b|  tests/", line) or (self.name == "bench" and not re.match(r"\[|ninja|▶|Full log", line))]
+        keep = [line for line in self.lines
+                if re.match(r"(failed|unsteady|FAILED|ERROR|SKIPPED)\b|  tests/", line) or re.match(FIGURES.get(self.name, "$."), line)]
         return keep or (self.lines[-40:] if self.code else [])
 
 

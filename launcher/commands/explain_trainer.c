@@ -5,6 +5,10 @@
 /* Messages of trainer, by what they are about. */
 const struct explain_message explain_trainer[] = {
     /* --- the command line */
+    {"*metrics.jsonl can be written again; *", "its disk was full, or failed, for a while",
+     "nothing is to be done; curves have a gap there"},
+    {"*; lines are missing in this log until it can be written*", "the disk of the logs is full, or fails",
+     "make room; metrics.jsonl goes on when it can be written"},
     {"is not a command; *\nis not supported", "trainer has no such command, or refuses this option of another trainer",
      "trainer --help lists the commands; docs/reference/personalities.md the options that are refused"},
     {"--num-channels *: must be 1 or 3\n--scale *: --input plain\nonly --input torch crops\n--mean and --std take\n"
@@ -190,7 +194,7 @@ const struct explain_message explain_trainer[] = {
      "gpu-doctor/gpu-doctor.txt has everything to send"},
     /* --- logs, plots, the demo */
     {"gnuplot*", "trainer plot needs the program gnuplot", "apt-get install gnuplot-nox"},
-    {"can be told apart\nholds no training step\nis not a JSON object\nthis log is incomplete\n; it ends here\n"
+    {"can be distinguished\nholds no training step\nis not a JSON object\nthis log is incomplete\n; it ends here\n"
      "the rest is left out\ncut * back\nnames of the next minute\ncannot be part of a file name\nan event has * bytes\n"
      "--debug-batch-sha",
      "a log cannot be written to its end, or is no log of trainer", "look at its disk; name a log folder of a run"},

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -92,7 +93,8 @@ static _Noreturn void run(const struct deputy *d, const struct guardian_link *l)
                             {.fd = l->deputy_fd, .events = POLLIN}};
     setpgid(0, 0);
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
-    close(STDIN_FILENO);      /* whoever reads what crun prints waits for guardian and agent only */
+    prctl(PR_SET_NAME, "crun-deputy");
+    close(STDIN_FILENO); /* whoever reads what crun prints waits for guardian and agent only */
     close(STDOUT_FILENO);
     for (uint64_t n; !fds[0].revents && !fds[1].revents;) {
         if (poll(fds, 3, lease_keep(&lease, l)) > 0 && fds[2].revents && read(l->deputy_fd, &n, sizeof n) < 0)

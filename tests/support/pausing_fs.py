@@ -1,10 +1,13 @@
 """A file system in memory that can stop to answer, and go on later: Linux's FUSE device by hand, root only. What it holds is read from `files`, past
-the mount, so that a test never waits for it. Requests that come while it is paused are answered when it is resumed."""
+the mount, so that a test never waits for it. Requests that come while it is paused are answered when it is resumed.
+
+`pausing_fs.py FOLDER` is one as a process of its own, which `crun chaos` may stop: it prints a line when it is there, and ends with its mount."""
 
 import ctypes
 import errno
 import os
 import struct
+import sys
 import threading
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -128,3 +131,9 @@ class PausingFs:
 
     def entry(self, number):
         return struct.pack("=QQQQII", number, 0, 0, 0, 0, 0) + self.attributes(number)
+
+
+if __name__ == "__main__":
+    fs = PausingFs(sys.argv[1])
+    print("ready", flush=True)
+    fs.thread.join()

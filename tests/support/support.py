@@ -1,5 +1,6 @@
 """What all end-to-end tests share: the build under test, running commands with a deadline, ports and locks, made faults."""
 import contextlib
+import ctypes
 import fcntl
 import os
 import pathlib
@@ -68,6 +69,19 @@ def free_port(host="127.0.0.1"):
 def worker_pid(run_id, rank):
     """Process id of a rank of a running job, None if there is none."""
     return min(marked(f"TORCHELASTIC_RUN_ID={run_id}", f"RANK={rank}"), default=None)
+
+
+@contextlib.contextmanager
+def tmpfs(folder, mib):
+    """A disk of its own, in memory, of so many MiB, at that folder. Root only: else the test is skipped."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    folder.mkdir(exist_ok=True)
+    if libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=%dm" % mib) != 0:
+        pytest.skip("no right to mount")
+    try:
+        yield folder
+    finally:
+        libc.umount2(bytes(folder), 2)  # MNT_DETACH
 
 
 def needs_tables_of_threads():

@@ -14,6 +14,7 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/net/own_address.h"
 #include "common/store/store.h"
 
 enum { KEY_LEN = 160, LAST_LOOK_MS = 1000 };
@@ -178,7 +179,7 @@ static int route_to(const char *to, char ret[PEERS_ADDRESS_LEN])
 /* 192.0.2.0/24 and 2001:db8::/32 belong to nobody. */
 void peers_default_address(char ret[PEERS_ADDRESS_LEN])
 {
-    if (route_to("192.0.2.1", ret) < 0 && route_to("2001:db8::1", ret) < 0)
+    if (route_to("192.0.2.1", ret) < 0 && route_to("2001:db8::1", ret) < 0 && !own_address(ret))
         snprintf(ret, PEERS_ADDRESS_LEN, "127.0.0.1");
 }
 

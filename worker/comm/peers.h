@@ -26,7 +26,8 @@ void peers_free(char **records, int world);
  * disagree on the size of the world. */
 int peers_address(const struct comm_options *o, int64_t deadline, char ret[PEERS_ADDRESS_LEN], struct err *e);
 
-/* An address by which other hosts may reach this one: that of the default route, loopback if there is none. */
+/* An address by which other hosts may reach this one: that of the default route; where there is none, in a cluster that
+ * nothing leads out of, the first that this host has; loopback if it has none. */
 void peers_default_address(char ret[PEERS_ADDRESS_LEN]);
 
 /* Equal for two processes exactly if loopback connects them. A word of less than cap bytes. */

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -246,13 +247,18 @@ static void told(struct journal *j, int rc, const struct err *e)
     }
 }
 
+/* What it could not take is missing; each line is tried, for a disk is seldom full for good. */
 static void metrics_wrote(struct journal *j, int rc, const struct err *e)
 {
-    told(j, rc, e);
-    if (rc < 0) {
-        metrics_close(j->metrics);
-        j->metrics = NULL;
+    if (rc < 0 && j->metrics_missing++ == 0) {
+        progress_end_line(&j->progress);
+        log_error("train", "%s; lines are missing in this log until it can be written, training goes on", e->text);
     }
+    if (rc < 0 || j->metrics_missing == 0)
+        return;
+    progress_end_line(&j->progress);
+    log_warn("train", "metrics.jsonl can be written again; %" PRId64 " of its lines are missing", j->metrics_missing);
+    j->metrics_missing = 0;
 }
 
 static void tensorboard_wrote(struct journal *j, int rc, const struct err *e)

@@ -24,6 +24,7 @@ struct tensorboard;
 struct journal {
     bool active;             /* rank 0 */
     struct metrics *metrics; /* NULL: no files */
+    int64_t metrics_missing; /* lines that it could not take, since the last that it could */
     struct caffe2_log *csv;
     int lock_fd;                     /* holds the log folder for this run; 0: none of its own */
     struct tensorboard *tensorboard; /* NULL: not asked for */
@@ -44,7 +45,8 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
                  const char *command_line, struct err *e);
 void journal_close(struct journal *j);
 
-/* A file that cannot be written ends there, which is told once; the others and the lines for people go on. */
+/* A file that cannot be written ends there, which is told once, but for metrics.jsonl, which goes on when it can; the
+ * others and the lines for people go on. */
 void journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
                   double lr, double comm_wait);
 /* Does a file of steps, opened just now, end before this step? */

@@ -16,8 +16,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +26,7 @@
 #include "common/base/clock.h"
 #include "common/base/crc32c.h"
 #include "common/base/err.h"
-#include "common/net/addr.h"
+#include "common/net/own_address.h"
 #include "common/net/resolve.h"
 #include "common/rdzv/homes/framed_file.h"
 #include "common/rdzv/homes/rdzv_log_file_internal.h"
@@ -222,19 +220,9 @@ static int file_wait_slot(struct rdzv_home *base, const char *node, int64_t time
 
 int file_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e)
 {
-    struct ifaddrs *list = NULL;
-    uint8_t ip[ADDR_BYTES];
-    char text[INET6_ADDRSTRLEN];
-    snprintf(ret, cap, "127.0.0.1");
-    if (getifaddrs(&list) < 0)
-        return 0;
-    for (const struct ifaddrs *i = list; i; i = i->ifa_next)
-        if (i->ifa_addr && addr_of(i->ifa_addr, ip) && addr_is_v4(ip) && (i->ifa_flags & IFF_UP) &&
-            !(i->ifa_flags & IFF_LOOPBACK)) {
-            snprintf(ret, cap, "%s", addr_text(ip, text));
-            break;
-        }
-    freeifaddrs(list);
+    char text[INET6_ADDRSTRLEN] = "127.0.0.1";
+    own_address(text);
+    snprintf(ret, cap, "%s", text);
     return 0;
 }
 

@@ -45,6 +45,14 @@ def test_losses_are_the_same_to_the_byte_over_every_home(clusters, shapes):  # n
     assert all(c == expected for c in columns.values()), columns
 
 
+def test_ranks_meet_where_no_route_leads_out(cluster, net):
+    """Hosts of a network of their own, as many clusters are: there is no default route to tell a host's address by."""
+    where = ["--nnodes", 2, "--rdzv_backend", "c10d", "--rdzv_endpoint", f"{net.hosts[0].addr}:29400", "--rdzv_id", "job"]
+    nodes = [cluster.node(*where, "--local-addr", host.addr, program=[TRAINER, "comm-test", "--call", "all_reduce", "-e", 64], prefix=host.prefix()) for host in net.hosts[:2]]
+    for n in nodes:
+        assert n.wait(120) == 0, n.text()
+
+
 alone = {}
 
 

@@ -5,15 +5,16 @@ import pathlib
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 
 import pytest
 
+from chaos_tool import clock_env
 from crun_run import CRUN
 from daemon import ALICE, BOB, Daemon, write_tokens
 from processes import wait
-from support import preload
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "fault"))
@@ -124,7 +125,9 @@ def test_a_way_that_is_closed(hosts):
 
 
 def test_a_clock_that_is_wrong(hosts):
-    hosts.plant(variables=" ".join(f"{k}={v}" for k, v in preload("fault_clock").items()) + " FAULT_CLOCK_MS=-7500")
+    clock = hosts.crun.tmp / "clock"
+    clock.write_bytes(struct.pack("q", -7_500_000_000))
+    hosts.plant(variables=" ".join(f"{k}={v}" for k, v in clock_env(clock).items()))
     assert hosts.look() == [("clock", f"{TWO}: its clock is 7.5 s behind that of {ONE}")]
 
 

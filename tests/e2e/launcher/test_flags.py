@@ -393,10 +393,10 @@ def completion(crun):
         return p.stdout.split()
 
     assert set(complete("crun", "--")) >= {f"--{o}" for o in options()}
-    assert {"doctor", "explain", "status", "topo"} <= {c for letter in "dest" for c in complete("crun", letter)}
-    behind = {c: set(complete("crun", c, "--")) for c in ("doctor", "explain", "status", "topo")}
+    assert {"chaos", "doctor", "explain", "status", "topo"} <= {c for letter in "cdest" for c in complete("crun", letter)}
+    behind = {c: set(complete("crun", c, "--")) for c in ("chaos", "doctor", "explain", "status", "topo")}
     assert {"--watch", "--json", "--rdzv-endpoint"} <= behind["status"] and not behind["status"] & {"--nnodes", "--shared-dir"}
-    assert {"--shared-dir", "--hostfile"} <= behind["doctor"] and "--help" in behind["topo"] and "--nnodes" not in behind["topo"] | behind["explain"]
+    assert {"--plan", "--seed"} <= behind["chaos"] and {"--shared-dir", "--hostfile"} <= behind["doctor"] and "--help" in behind["topo"] and "--nnodes" not in behind["topo"] | behind["explain"]
     assert complete("crun", "status", "--rdzv-endpoint", "h", "run", "--wa") == ["--watch"] and complete("crun", "--nnodes", "status", "--log-di") == ["--log-dir"]
     assert complete("crun", "--nproc") == ["--nproc-per-node"]
     assert complete("crun", "--nproc_per_node", "2", "--rank-order", "=", "ho") == ["host"]

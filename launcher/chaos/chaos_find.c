@@ -1,0 +1,218 @@
+/* See chaos_find.h. A guardian's children are told apart by the names that the kernel has for them; its agent is the
+ * first that has its own. Workers are the agent's children with a shared page: it says which rank they have by
+ * now, for processes outlive rounds. */
+#include "launcher/chaos/chaos_find.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "common/crun/crun_page.h"
+#include "common/job/env_contract.h"
+#include "launcher/chaos/chaos_draw.h"
+#include "launcher/chaos/chaos_plan.h"
+#include "launcher/chaos/chaos_target.h"
+#include "launcher/guard/procs.h"
+
+#define ENVIRON_MAX (1 << 20)
+#define PATH_BYTES 4096
+
+static const char *const beside[] = {[CHAOS_DEPUTY] = "crun-deputy",
+                                     [CHAOS_OUTPUT] = "crun-output",
+                                     [CHAOS_HOME] = "crun-home",
+                                     [CHAOS_GAUGES] = "crun-gauges"};
+
+/* --- what a worker is */
+
+/* The value of NAME= in what a process was started with; false: it has none. */
+static bool find_variable(const struct buf *environment, const char *name, int *ret)
+{
+    const size_t len = strlen(name);
+    const char *end = environment->data + environment->len;
+    for (const char *at = environment->data; at < end; at += strnlen(at, (size_t)(end - at)) + 1)
+        if ((size_t)(end - at) > len && memcmp(at, name, len) == 0 && at[len] == '=') {
+            *ret = atoi(at + len + 1);
+            return true;
+        }
+    return false;
+}
+
+static bool read_environment(pid_t pid, struct buf *ret)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const bool is_read = fd >= 0 && file_read_all(fd, ret) == 0;
+    if (fd >= 0)
+        close(fd);
+    return is_read;
+}
+
+/* The rank that the newest round gave it; -1: none since it was started. */
+static int told_rank(pid_t pid, int page_fd)
+{
+    char path[64];
+    struct crun_page_round round;
+    uint32_t seq;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, page_fd);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct crun_page *p = fd < 0 ? MAP_FAILED : mmap(NULL, CRUN_PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    if (p == MAP_FAILED)
+        return -1;
+    const bool told = p->magic == CRUN_PAGE_MAGIC && p->version >= 2 && crun_page_read_round(p, &round, &seq);
+    munmap(p, CRUN_PAGE_BYTES);
+    return told ? round.rank : -1;
+}
+
+/* False: it is no worker. *ret: its rank; -1: a spare. */
+static bool rank_of(pid_t pid, int *ret)
+{
+    struct buf environment = {.max = ENVIRON_MAX};
+    int page_fd, rank = -1;
+    const bool is_worker = read_environment(pid, &environment) && find_variable(&environment, ENV_PAGE_FD, &page_fd) &&
+                           find_variable(&environment, "RANK", &rank);
+    buf_free(&environment);
+    if (!is_worker)
+        return false;
+    const int told = told_rank(pid, page_fd);
+    *ret = told >= 0 ? told : rank;
+    return true;
+}
+
+/* --- a node */
+
+/* *ret: whether it runs this very program; false: it is dead, and nobody's. */
+static int check_crun(pid_t pid, const char *what, bool *ret, struct err *e)
+{
+    char path[64], program[PATH_BYTES];
+    struct stat theirs, ours;
+    *ret = false;
+    snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
+    if (stat(path, &theirs) < 0)
+        return errno == ENOENT || errno == ESRCH ? 0 : err_errno(e, errno, "%s (pid %d)", what, (int)pid);
+    *ret = stat("/proc/self/exe", &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+    if (*ret)
+        return 0;
+    const ssize_t n = readlink(path, program, sizeof program - 1);
+    program[n < 0 ? 0 : n] = '\0';
+    return err_set(e, -EPERM, "%s: process %d runs %s: expected this crun, which alone is touched", what, (int)pid,
+                   program);
+}
+
+static void add(struct chaos_found *f, pid_t pid)
+{
+    const uint64_t started = chaos_started(pid);
+    if (started > 0 && f->n < CHAOS_FOUND_MAX)
+        f->v[f->n++] = (struct chaos_process){pid, started};
+}
+
+static pid_t agent_of(const struct procs *below, pid_t guardian)
+{
+    struct proc self;
+    proc_read(guardian, &self);
+    for (size_t i = 0; i < below->n; i++)
+        if (below->v[i].parent == guardian && strcmp(below->v[i].name, self.name) == 0 && !proc_is_dead(&below->v[i]))
+            return below->v[i].pid;
+    return 0;
+}
+
+struct choice {
+    pid_t pid;
+    int rank;
+};
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct choice *x = a, *y = b;
+    return x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank) : x->pid - y->pid;
+}
+
+static void find_worker(const struct procs *below, pid_t agent, const struct chaos_part *part, struct chaos_found *f)
+{
+    struct choice v[CHAOS_FOUND_MAX];
+    int n = 0, rank;
+    for (size_t i = 0; i < below->n && n < CHAOS_FOUND_MAX; i++) {
+        const struct proc *p = &below->v[i];
+        if (p->parent != agent || proc_is_dead(p) || !rank_of(p->pid, &rank))
+            continue;
+        const bool fits = part->act->role == CHAOS_SPARE ? rank < 0 : rank >= 0;
+        if (fits && (part->act->rank < 0 || part->act->rank == rank))
+            v[n++] = (struct choice){p->pid, rank};
+    }
+    if (n == 0)
+        return;
+    qsort(v, (size_t)n, sizeof *v, by_rank);
+    const struct choice *chosen = &v[part->pick % (uint64_t)n];
+    add(f, chosen->pid);
+    f->rank = chosen->rank;
+}
+
+static void find_beside(const struct procs *below, pid_t guardian, const char *name, struct chaos_found *f)
+{
+    for (size_t i = 0; i < below->n && f->n == 0; i++)
+        if (below->v[i].parent == guardian && strcmp(below->v[i].name, name) == 0 && !proc_is_dead(&below->v[i]))
+            add(f, below->v[i].pid);
+}
+
+static int find_on(const struct chaos_target *t, const struct chaos_part *part, struct chaos_found *f, struct err *e)
+{
+    pid_t guardian;
+    uint64_t started;
+    struct procs below;
+    bool is_crun;
+    if (!chaos_source_read(&t->crun, &guardian, &started))
+        return 0;
+    TRY(check_crun(guardian, t->crun.file ? t->crun.file : "TARGET", &is_crun, e));
+    if (!is_crun)
+        return 0;
+    procs_below(&below, guardian);
+    const pid_t agent = agent_of(&below, guardian);
+    const enum chaos_role role = part->act->role;
+    if (role == CHAOS_GUARDIAN || role == CHAOS_NODE)
+        add(f, guardian);
+    if (role == CHAOS_AGENT && agent > 0)
+        add(f, agent);
+    if ((role == CHAOS_WORKER || role == CHAOS_SPARE) && agent > 0)
+        find_worker(&below, agent, part, f);
+    if (role < CHAOS_WORKER && beside[role])
+        find_beside(&below, guardian, beside[role], f);
+    for (size_t i = 0; role == CHAOS_NODE && i < below.n; i++)
+        if (!proc_is_dead(&below.v[i]))
+            add(f, below.v[i].pid);
+    procs_free(&below);
+    return 0;
+}
+
+static void find_other(const struct chaos_target *t, const char *word, struct chaos_found *f)
+{
+    pid_t pid;
+    uint64_t started;
+    for (int i = 0; i < t->n; i++)
+        if (strcmp(t->processes[i].word, word) == 0 && chaos_source_read(&t->processes[i].source, &pid, &started))
+            add(f, pid);
+}
+
+int chaos_find(const struct chaos_targets *t, const struct chaos_part *part, struct chaos_found *ret, struct err *e)
+{
+    const int first = part->node < 0 ? 0 : part->node, last = part->node < 0 ? t->n - 1 : part->node;
+    *ret = (struct chaos_found){.node = part->node, .rank = -1};
+    for (int i = first; i <= last && ret->n == 0; i++) {
+        ret->node = i;
+        if (part->act->role == CHAOS_OTHER)
+            find_other(&t->v[i], part->act->word, ret);
+        else
+            TRY(find_on(&t->v[i], part, ret, e));
+    }
+    return 0;
+}

@@ -1,0 +1,30 @@
+/* Which processes a fault finds just now, from /proc. */
+#ifndef CRUN_LAUNCHER_CHAOS_FIND_H
+#define CRUN_LAUNCHER_CHAOS_FIND_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+struct chaos_part;
+struct chaos_targets;
+struct err;
+
+#define CHAOS_FOUND_MAX 512
+
+/* A process; `started` tells it from a later one of the same number (chaos_started()). */
+struct chaos_process {
+    pid_t pid;
+    uint64_t started;
+};
+
+struct chaos_found {
+    int n;                                   /* 0: nobody is there */
+    int node;                                /* where */
+    int rank;                                /* of a worker, in its present round; -1: of no one */
+    struct chaos_process v[CHAOS_FOUND_MAX]; /* of role node: its halves first */
+};
+
+/* The process that is meant, or of role node all of them. -EPERM: a target is no crun (another program). */
+int chaos_find(const struct chaos_targets *t, const struct chaos_part *part, struct chaos_found *ret, struct err *e);
+
+#endif

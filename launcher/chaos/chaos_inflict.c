@@ -1,0 +1,149 @@
+#include "launcher/chaos/chaos_inflict.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "launcher/chaos/chaos_disk.h"
+#include "launcher/chaos/chaos_draw.h"
+#include "launcher/chaos/chaos_find.h"
+#include "launcher/chaos/chaos_means.h"
+#include "launcher/chaos/chaos_table.h"
+#include "launcher/chaos/chaos_target.h"
+
+#define FREEZE_TURNS 100 /* until nobody is born any more */
+
+struct scene {
+    const struct chaos_part *part;
+    const struct chaos_means *means;
+    struct chaos_table *table;
+    char *said;
+    size_t cap;
+};
+
+static struct chaos_open open_fault(const struct scene *s)
+{
+    return (struct chaos_open){
+        .until_ms = clock_deadline(s->part->lasts_ms), .node = s->part->node, .fd = -1, .by = s->part->act->by};
+}
+
+/* --- processes */
+
+static int one_signal(const struct scene *s, const struct chaos_process *p, struct err *e)
+{
+    const enum chaos_deed deed = s->part->act->deed;
+    if (deed == CHAOS_STOP || deed == CHAOS_SLOW) {
+        struct chaos_open o = open_fault(s);
+        o.process = *p;
+        return chaos_table_begin(s->table, s->means, (int)deed, o, e);
+    }
+    const int rc = chaos_signal(p, deed == CHAOS_KILL ? SIGKILL : SIGTERM);
+    return rc < 0 && rc != -ESRCH ? err_errno(e, -rc, "process %d", (int)p->pid) : rc;
+}
+
+/* How many of them are still there. */
+static int all_signals(const struct scene *s, const struct chaos_found *f, struct err *e)
+{
+    int met = 0;
+    for (int i = 0; i < f->n; i++) {
+        const int rc = one_signal(s, &f->v[i], e);
+        if (rc < 0 && rc != -ESRCH)
+            return rc;
+        met += rc == 0;
+    }
+    return met;
+}
+
+/* A whole node at once: halt everybody, so that nobody acts on the end of another or is born meanwhile, then strike. */
+static int freeze(const struct scene *s, struct chaos_found *f, struct err *e)
+{
+    for (int n = -1, turn = 0; n != f->n && turn < FREEZE_TURNS; turn++) {
+        n = f->n;
+        for (int i = 0; i < f->n; i++)
+            chaos_signal(&f->v[i], SIGSTOP);
+        TRY(chaos_find(s->means->targets, s->part, f, e));
+    }
+    return 0;
+}
+
+static int inflict_on_process(const struct scene *s, struct err *e)
+{
+    static struct chaos_found f; /* some kilobytes */
+    const struct chaos_act *a = s->part->act;
+    TRY(chaos_find(s->means->targets, s->part, &f, e));
+    if (a->role == CHAOS_NODE && (a->deed == CHAOS_KILL || a->deed == CHAOS_STOP) && f.n > 0)
+        TRY(freeze(s, &f, e));
+    const int met = all_signals(s, &f, e);
+    if (met <= 0)
+        return met;
+    if (a->role == CHAOS_NODE)
+        snprintf(s->said, s->cap, "%d processes of %d", met, (int)f.v[0].pid);
+    else if (f.rank >= 0)
+        snprintf(s->said, s->cap, "%d (rank %d of node %d)", (int)f.v[0].pid, f.rank, f.node);
+    else
+        snprintf(s->said, s->cap, "%d", (int)f.v[0].pid);
+    return 1;
+}
+
+/* --- what is no process */
+
+static int inflict_on_link(const struct scene *s, struct err *e)
+{
+    const int rc = chaos_table_begin(s->table, s->means, CHAOS_CUT, open_fault(s), e);
+    snprintf(s->said, s->cap, "link %s", s->means->targets->v[s->part->node].link);
+    return rc == -ENODEV ? 0 : rc < 0 ? rc : 1;
+}
+
+static int inflict_on_clock(const struct scene *s, struct err *e)
+{
+    snprintf(s->said, s->cap, "clock %s", s->means->targets->v[s->part->node].clock);
+    TRY(chaos_table_begin(s->table, s->means, CHAOS_CLOCK, open_fault(s), e));
+    return 1;
+}
+
+static int inflict_on_disk(const struct scene *s, struct err *e)
+{
+    const char *folder = s->means->targets->v[s->part->node].folder;
+    struct chaos_open o = open_fault(s);
+    int64_t bytes;
+    if (s->part->act->deed == CHAOS_CORRUPT) {
+        const int rc = chaos_disk_corrupt(folder, s->part->act->word, s->part->pick, s->said, s->cap, e);
+        return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
+    }
+    TRY(chaos_disk_fill(folder, &o.fd, &bytes, e));
+    const int rc = chaos_table_begin(s->table, s->means, CHAOS_FILL, o, e);
+    if (rc < 0) {
+        close(o.fd);
+        return rc;
+    }
+    snprintf(s->said, s->cap, "%lld bytes of %s", (long long)bytes, folder);
+    return 1;
+}
+
+int chaos_inflict(const struct chaos_part *part, const struct chaos_means *m, struct chaos_table *t, char *said,
+                  size_t cap, struct err *e)
+{
+    const struct scene s = {part, m, t, said, cap};
+    int rc;
+    switch (part->act->deed) {
+    case CHAOS_CUT:
+        rc = inflict_on_link(&s, e);
+        break;
+    case CHAOS_CLOCK:
+        rc = inflict_on_clock(&s, e);
+        break;
+    case CHAOS_FILL:
+    case CHAOS_CORRUPT:
+        rc = inflict_on_disk(&s, e);
+        break;
+    default:
+        rc = inflict_on_process(&s, e);
+        break;
+    }
+    if (rc == 0)
+        snprintf(said, cap, "nobody");
+    return rc;
+}
