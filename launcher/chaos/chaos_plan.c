@@ -177,7 +177,7 @@ static int read_deed(struct words *w, struct chaos_act *a, struct err *e)
 
 static int read_detail(struct words *w, struct chaos_act *a, bool *ret_by, struct err *e)
 {
-    const char *value;
+    const char *value = "";
     if (take(w, "node"))
         return next(w, "node", &value, e) < 0 ? ERR_USAGE : read_index(value, "node", CHAOS_NODES_MAX - 1, &a->node, e);
     if (take(w, "rank")) {
@@ -226,7 +226,7 @@ static int read_acts(struct words *w, struct chaos_line *l, struct err *e)
 
 static int read_fault_line(struct words *w, struct chaos_plan *p, bool drawn, int number, struct err *e)
 {
-    const char *value;
+    const char *value = "";
     if (p->n == CHAOS_LINES_MAX)
         return err_set(e, ERR_USAGE, "expected at most %d lines of faults", CHAOS_LINES_MAX);
     struct chaos_line *l = &p->lines[p->n++];
@@ -243,7 +243,7 @@ static int read_fault_line(struct words *w, struct chaos_plan *p, bool drawn, in
 
 static int read_line(struct words *w, struct chaos_plan *p, int number, struct err *e)
 {
-    const char *value;
+    const char *value = "";
     if (w->n == 0)
         return 0;
     if (take(w, "draw"))
