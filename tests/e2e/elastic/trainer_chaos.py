@@ -160,8 +160,9 @@ class TrainerChaos(Campaign):
             wrong.append("latest is " + (out / "latest").read_text())
         if more := files(out) - names:
             wrong.append(f"files that the undisturbed run has not: {sorted(more)}")
-        if memory() != self.memory:
-            wrong.append(f"shared memory: {memory()} instead of {self.memory}")
+        (names_now, segments), (names_before, segments_before) = memory(), self.memory
+        if more := names_now - names_before or segments > segments_before:
+            wrong.append(f"shared memory: {more}, {segments} segments instead of {segments_before}")
         shutil.rmtree(out)
         self.wrong += [f"job {self.job}: {w}\n" + "\n---\n".join(p.node.text()[-6000:] for p in self.places) for w in wrong]
 
