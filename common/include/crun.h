@@ -88,8 +88,8 @@ enum crun_figure {
  * crun_progress(). */
 void crun_figure(enum crun_figure which, double value);
 
-/* What a step is made of, for the launcher, which looks for the rank that the others wait for (docs/guide/stragglers.md).
- */
+/* What a step is made of, for the launcher, which looks for the rank that the others wait for
+ * (docs/guide/stragglers.md). */
 #define CRUN_PARTS(X)                                                                                                  \
     X(CRUN_PART_DATA, 0, "data") /* this rank waits for its next batch */                                              \
     X(CRUN_PART_FORWARD, 1, "forward")                                                                                 \

@@ -67,7 +67,8 @@ static void on_hung(void *arg, const struct hang_verdict *v)
     struct run *r = arg;
     struct agent_event ev = {.kind = AGENT_HUNG, .cause = {.exit_code = EXIT_HUNG, .rank = v->rank}};
     const bool alone = r->config->home.kind == HOME_LOCAL;
-    snprintf(ev.cause.text, sizeof ev.cause.text, "%s%s%s", v->cause, alone ? "" : ", told by ", alone ? "" : r->host);
+    snprintf(ev.cause.text, sizeof ev.cause.text, "%s%s%s", v->cause, alone ? "" : ", reported by ",
+             alone ? "" : r->host);
     blame(r, v);
     run_post(r, &ev);
     run_pump(r);

@@ -1,5 +1,5 @@
 /* This node as a member of the job: what the rendezvous tells the agent, and what the agent tells it. Owns the way to
- * the rendezvous and the bootstrap store, and knows how the job stands as far as this node was told. */
+ * the rendezvous and the bootstrap store, and knows how the job stands as far as this node knows. */
 #ifndef CRUN_LAUNCHER_MEMBER_H
 #define CRUN_LAUNCHER_MEMBER_H
 

@@ -77,7 +77,7 @@ static void post_spawn_failed(struct run *r, int code, const char *text)
     struct agent_event ev = {.kind = AGENT_SPAWN_FAILED,
                              .cause = {.exit_code = code, .rank = -1, .fatal = !are_enough_others(r)}};
     const bool alone = r->config->home.kind == HOME_LOCAL;
-    snprintf(ev.cause.text, sizeof ev.cause.text, "%.180s%s%.60s", text, alone ? "" : ", told by ",
+    snprintf(ev.cause.text, sizeof ev.cause.text, "%.180s%s%.60s", text, alone ? "" : ", reported by ",
              alone ? "" : r->host);
     logmux_print(r->mux, "%s", text);
     r->round->unstarted = true;
@@ -203,7 +203,7 @@ static void on_gone(void *arg)
 static void on_unkillable(void *arg, const char *who)
 {
     struct run *r = arg;
-    logmux_print(r->mux, "still there %g s after SIGKILL: %s; the kernel does not end them, and crun goes without",
+    logmux_print(r->mux, "still there %g s after SIGKILL: %s; the kernel does not end them, and crun exits",
                  r->config->stops.kill, who);
     run_post(r, &(struct agent_event){.kind = AGENT_UNKILLABLE});
     run_pump(r);

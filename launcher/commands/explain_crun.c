@@ -104,7 +104,7 @@ const struct explain_message explain_crun[] = {
     {"has no crun at", "crun is not installed there, or elsewhere", "install it there, or --remote-crun PATH"},
     {"crun did not begin there\nbefore it joined the job\nis lost:\nnothing was heard of the end of its workers",
      "the crun on another host ended, or its connection did", "read its lines above; crun doctor -H HOST"},
-    {"what crun was told\nthe crun that started this one\nis what crun -H starts\nthe order for host",
+    {"what the starting crun sent\nthe crun that started this one\nis what crun -H starts\nthe order for host",
      "crun -H and the crun on the other host do not understand each other", "the same version on all hosts"},
     /* --- crun chaos */
     {"no TARGET there has what '*' needs *", "a fault of the plan needs what no node of the command line has",

@@ -194,7 +194,7 @@ const struct explain_message explain_trainer[] = {
      "gpu-doctor/gpu-doctor.txt has everything to send"},
     /* --- logs, plots, the demo */
     {"gnuplot*", "trainer plot needs the program gnuplot", "apt-get install gnuplot-nox"},
-    {"can be told apart\nholds no training step\nis not a JSON object\nthis log is incomplete\n; it ends here\n"
+    {"can be distinguished\nholds no training step\nis not a JSON object\nthis log is incomplete\n; it ends here\n"
      "the rest is left out\ncut * back\nnames of the next minute\ncannot be part of a file name\nan event has * bytes\n"
      "--debug-batch-sha",
      "a log cannot be written to its end, or is no log of trainer", "look at its disk; name a log folder of a run"},

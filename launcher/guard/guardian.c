@@ -332,7 +332,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (!all && !known) {
         tree_describe(text, sizeof text);
         console_try(
-            "crun: still there %.2g s after SIGKILL: %s; the kernel does not end them, and crun goes without (exit "
+            "crun: still there %.2g s after SIGKILL: %s; the kernel does not end them, and crun exits all the same (exit "
             "code %d)\n",
             (double)(clock_ms() - begun) / 1000, text, EXIT_UNKILLABLE);
     }

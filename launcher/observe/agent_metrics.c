@@ -28,8 +28,7 @@ static double seconds_since(int64_t ns)
     X("nodes", METRICS_GAUGE, "Nodes of the job, 0 where no round runs.", v->in_round ? v->nodes : 0)                  \
     X("group_rank", METRICS_GAUGE, "Number of this node among them, -1 where no round runs.",                          \
       v->in_round ? v->group_rank : -1)                                                                                \
-    X("restarts_used", METRICS_GAUGE, "Restarts of the job that are used up, as far as this node was told.",           \
-      v->restarts)                                                                                                     \
+    X("restarts_used", METRICS_GAUGE, "Restarts of the job that are used up, as far as this node knows.", v->restarts) \
     X("max_restarts", METRICS_GAUGE, "Restarts the job may use.", v->max_restarts)                                     \
     X("worker_failures_total", METRICS_COUNTER, "Workers of this node that failed by themselves.", v->figures->failed) \
     X("hangs_total", METRICS_COUNTER, "Rounds ended because a worker made no progress.", v->figures->hangs)            \

@@ -52,7 +52,7 @@ static int set_variable(char *text, struct err *e)
 {
     char *equals = strchr(text, '=');
     if (!equals)
-        return err_set(e, ERR_CORRUPT, "what crun was told is not well formed");
+        return err_set(e, ERR_CORRUPT, "what the starting crun sent is not well formed");
     *equals = 0;
     const int rc = setenv(text, equals + 1, 1) == 0 ? 0 : err_errno(e, errno, "environment");
     *equals = '='; /* the next word begins after this one's end */

@@ -45,7 +45,7 @@ static void on_late(uv_timer_t *t)
     struct remote *m = t->data;
     for (int i = 0; i < m->n; i++)
         if (m->far[i].pid && !m->far[i].ended) {
-            remote_print_line(m, "host %s: nothing was heard of the end of its workers; crun goes without",
+            remote_print_line(m, "host %s: nothing was heard of the end of its workers; crun ends without it",
                               m->far[i].host->name);
             remote_end_far(&m->far[i]);
         }

@@ -31,7 +31,7 @@ static int read_exactly(int fd, char *out, size_t n, int64_t deadline, struct er
         if (got == 0)
             return err_set(e, ERR_CORRUPT, "the crun that started this one has gone");
         if (got < 0 && errno != EINTR && errno != EAGAIN)
-            return err_errno(e, errno, "what crun was told cannot be read");
+            return err_errno(e, errno, "what the starting crun sent cannot be read");
         out += got > 0 ? got : 0;
         n -= got > 0 ? (size_t)got : 0;
     }
@@ -56,9 +56,9 @@ int remote_read(int fd, struct buf *ret, int64_t timeout_ms, struct err *e)
         return err_set(e, ERR_CORRUPT,
                        "crun " REMOTE_COMMAND " is what crun -H starts on other hosts, of the same version");
     if (buf_reserve(ret, (size_t)bytes + 1) < 0)
-        return err_errno(e, ENOMEM, "what crun was told");
+        return err_errno(e, ENOMEM, "what the starting crun sent");
     TRY(read_exactly(fd, ret->data, (size_t)bytes, deadline, e));
     ret->len = (size_t)bytes;
     ret->data[bytes] = 0;
-    return ret->data[bytes - 1] == 0 ? 0 : err_set(e, ERR_CORRUPT, "what crun was told is not well formed");
+    return ret->data[bytes - 1] == 0 ? 0 : err_set(e, ERR_CORRUPT, "what the starting crun sent is not well formed");
 }

@@ -312,7 +312,7 @@ int failure_render(const struct failure_job *j, const cJSON *all, struct buf *ou
     if (others > OTHERS_MAX)
         TRY(buf_printf(out, "  then      %d more\n", others - OTHERS_MAX));
     if (j->unheard > 0)
-        TRY(buf_printf(out, "  unheard   %d node%s told nothing\n", j->unheard, j->unheard > 1 ? "s" : ""));
+        TRY(buf_printf(out, "  unheard   %d node%s reported nothing\n", j->unheard, j->unheard > 1 ? "s" : ""));
     return culprit ? render_stderr(culprit, out) : 0;
 }
 

@@ -95,7 +95,7 @@ static void find_message(const struct failure_report *f, const struct failure_wo
         words->message = said->record.message;
         words->message_from = f->o.logs->root[0] ? path : "error.json"; /* else its folder is gone in a moment */
     } else if ((words->message = f->o.error_text(f->o.arg, w->local_rank))) {
-        words->message_from = "told through libcrun";
+        words->message_from = "reported through libcrun";
     } else if (said && !said->has_record) {
         words->message =
             "its error record was not read within a second: a disk hangs, or crun's output process stands still";

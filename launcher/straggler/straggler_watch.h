@@ -3,9 +3,9 @@
  *   pages of this node's workers --- ten steps ---> on group rank 0: with those of the other nodes -> straggler_judge()
  *                                                   elsewhere: straggler_steps_write() -> tell -> group rank 0
  *
- * Steps are numbered alike on all ranks, so all nodes look at the same ten: those up to a multiple of 10; of 100 or 1000
- * where ten steps take less than 100 ms. A worker's page has the newest 32 steps, so this looks when ten are expected to
- * be there, and what it comes too late for is left out. It wakes nobody before the first step of a worker that tells
+ * Steps are numbered alike on all ranks, so all nodes look at the same ten: those up to a multiple of 10; of 100 or
+ * 1000 where ten steps take less than 100 ms. A worker's page has the newest 32 steps, so this looks when ten are due,
+ * and what it comes too late for is left out. It wakes nobody before the first step of a worker that tells
  * what its steps are made of, and no more than ten times a second. Loop thread only. A NULL watch takes every call. */
 #ifndef CRUN_LAUNCHER_STRAGGLER_WATCH_H
 #define CRUN_LAUNCHER_STRAGGLER_WATCH_H

@@ -42,8 +42,8 @@ void group_spare_ended(struct group *g, struct child *c)
     char text[64];
     const struct failure_worker *w = &g->workers[c->local];
     if (!w->told_to_stop)
-        logmux_print(g->o.mux, "a warm spare (pid %d) %s before it was needed; this round goes without", (int)w->pid,
-                     ending_text(w->ending, text, sizeof text));
+        logmux_print(g->o.mux, "a warm spare (pid %d) %s before it was needed; this round has one spare less",
+                     (int)w->pid, ending_text(w->ending, text, sizeof text));
     else
         group_drop_page(c);
     group_reap_orphans(g);

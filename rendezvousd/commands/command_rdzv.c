@@ -1,74 +1,15 @@
-/* RDZV.*: connections as parties of jobs. reference/protocol.md says what each verb takes and answers.
- *
- * A NEXT blocks its connection; the answer is news, nil at its timeout, or nil because the client's next request is
- * here. */
+/* RDZV.*: reference/protocol.md says what each verb takes and answers. command_rdzv_party.c: who asks. */
+#include "rendezvousd/commands/command_rdzv.h"
 #include "common/base/err.h"
-#include "common/net/addr.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/commands/commands.h"
 #include "rendezvousd/jobs/jobs.h"
-#include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server_impl.h"
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #define TIMEOUT_MAX_MS 3600000
-
-/* What a server with jobs has beside: connections that are woken outside of any request go on by this handle. */
-struct rdzv_door {
-    struct server *s;
-    uv_idle_t idle;
-};
-
-/* What a connection that has asked for a rendezvous has beside. */
-struct rdzv_conn {
-    struct conn *c;
-    struct jobs_party *party;
-    char principal[256], local[RDZV_ADDR_MAX + 1];
-};
-
-/* --- the server's side */
-
-static void on_idle(uv_idle_t *h)
-{
-    struct rdzv_door *d = h->data;
-    uv_idle_stop(h);
-    conn_drain_ready(d->s);
-}
-
-static void on_door_closed(uv_handle_t *h)
-{
-    struct rdzv_door *d = h->data;
-    struct server *s = d->s;
-    free(d);
-    server_handle_closed(s);
-}
-
-int server_set_jobs(struct server *s, struct jobs *j, struct err *e)
-{
-    s->jobs = j;
-    if (s->door)
-        return 0;
-    s->door = calloc(1, sizeof *s->door);
-    if (!s->door)
-        return err_set(e, -ENOMEM, "no memory for a rendezvous");
-    s->door->s = s;
-    uv_idle_init(s->loop, &s->door->idle);
-    s->door->idle.data = s->door;
-    s->open_handles++;
-    return 0;
-}
-
-void server_close_door(struct server *s)
-{
-    if (s->door)
-        uv_close((uv_handle_t *)&s->door->idle, on_door_closed);
-    s->door = NULL;
-}
 
 /* --- replies */
 
@@ -92,101 +33,6 @@ static void say_done(struct conn *c, int rc, const struct err *e)
         say_error(c, rc, e);
     else
         reply_status(&c->reply, "OK");
-}
-
-/* A record that was built; the buffer goes. */
-static void say_record(struct conn *c, int rc, struct buf *b)
-{
-    if (rc < 0)
-        reply_error(&c->reply, "OOM no memory for the answer");
-    else
-        reply_bulk(&c->reply, b->len ? b->data : "", b->len);
-    buf_free(b);
-}
-
-static void say_news(struct conn *c, const struct rdzv_news *news, const char *member_addrs)
-{
-    struct buf b = {0};
-    if (!news) {
-        reply_error(&c->reply, "FENCED a newer connection stands for this node");
-        return;
-    }
-    int rc = rdzv_news_encode(news, &b);
-    if (rc == 0 && member_addrs)
-        rc = rdzv_field_text(&b, "member_addrs", member_addrs);
-    say_record(c, rc, &b);
-}
-
-/* --- the party */
-
-static const struct blocked_ops next_ops;
-
-static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs)
-{
-    struct conn *c = ((struct rdzv_conn *)arg)->c;
-    say_news(c, news, member_addrs);
-    if (c->blocked != &next_ops)
-        return; /* told at once: NEXT has not blocked yet */
-    conn_wake(c);
-    if (c->s->door)
-        uv_idle_start(&c->s->door->idle, on_idle);
-}
-
-static struct jobs_party *party_of(struct conn *c, struct err *e)
-{
-    struct sockaddr_storage sa;
-    int n = sizeof sa;
-    if (c->rdzv)
-        return c->rdzv->party;
-    struct rdzv_conn *r = calloc(1, sizeof *r);
-    if (!r) {
-        err_set(e, -ENOMEM, "no memory for a member");
-        return NULL;
-    }
-    r->c = c;
-    if (c->principal)
-        strncpy(r->principal, c->principal, sizeof r->principal - 1);
-    uint8_t ip[ADDR_BYTES];
-    if (uv_tcp_getsockname(&c->tcp, (struct sockaddr *)&sa, &n) == 0 && addr_of((struct sockaddr *)&sa, ip))
-        addr_text(ip, r->local);
-    const struct jobs_party_options o = {
-        .principal = r->principal, .addr = gate_peer_host(c), .local = r->local, .told = on_told, .arg = r};
-    if (jobs_party_open(&r->party, c->s->jobs, &o, e) < 0) {
-        free(r);
-        return NULL;
-    }
-    c->rdzv = r;
-    return r->party;
-}
-
-/* Has the peer closed its end in good order? What a read or a write says is not enough: libuv takes bytes and a reset
- * that come together for an end of file, and a failed write takes the error of a reset with it. The socket's own state
- * does not lie: CLOSE_WAIT, or an EPIPE that is left where a reset came after the end. */
-static bool peer_ended(struct conn *c)
-{
-    struct tcp_info info = {0};
-    socklen_t n = sizeof info;
-    int fd, error = 0;
-    char byte;
-    if (c->end == END_RESET || uv_fileno((uv_handle_t *)&c->tcp, &fd) < 0 ||
-        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) < 0)
-        return false;
-    if (info.tcpi_state == TCP_CLOSE_WAIT)
-        return c->end == END_OF_FILE || recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-    n = sizeof error;
-    return c->end == END_OF_FILE && info.tcpi_state == TCP_CLOSE &&
-           getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error == EPIPE;
-}
-
-void rdzv_conn_gone(struct conn *c)
-{
-    struct rdzv_conn *r = c->rdzv;
-    if (!r)
-        return;
-    bool proved = peer_ended(c);
-    c->rdzv = NULL;
-    jobs_party_close(r->party, proved ? JOBS_GONE : JOBS_SILENT);
-    free(r);
 }
 
 /* --- arguments */
@@ -279,7 +125,7 @@ static int join(struct conn *c, const char *run, const char *node, const struct 
 {
     struct rdzv_event ev;
     struct rdzv_config settings;
-    struct jobs_party *p = party_of(c, e);
+    struct jobs_party *p = rdzv_party_of_(c, e);
     if (!p)
         return -ENOMEM;
     rdzv_config_defaults(&settings); /* agents send everything, people what matters to them */
@@ -313,23 +159,8 @@ void command_rdzv_join(struct conn *c, const struct request *rq)
     if (rc < 0)
         say_error(c, rc, &e);
     else
-        say_record(c, joined_record(&joined, &answer), &answer);
+        rdzv_say_record_(c, joined_record(&joined, &answer), &answer);
 }
-
-static void next_ended(struct conn *c, void *arg)
-{
-    (void)arg;
-    jobs_next_cancel(c->rdzv->party);
-    reply_nil(&c->reply);
-}
-
-static void next_forgotten(struct conn *c, void *arg)
-{
-    (void)arg;
-    jobs_next_cancel(c->rdzv->party);
-}
-
-static const struct blocked_ops next_ops = {.timeout = next_ended, .forget = next_forgotten, .interrupt = next_ended};
 
 void command_rdzv_next(struct conn *c, const struct request *rq)
 {
@@ -340,7 +171,7 @@ void command_rdzv_next(struct conn *c, const struct request *rq)
     if (!read_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "sequence number", INT64_MAX, &seq) ||
         !read_number(c, &rq->argv[4], "timeout", TIMEOUT_MAX_MS, &timeout_ms))
         return;
-    if (!(p = party_of(c, &e))) {
+    if (!(p = rdzv_party_of_(c, &e))) {
         say_error(c, -ENOMEM, &e);
         return;
     }
@@ -349,7 +180,7 @@ void command_rdzv_next(struct conn *c, const struct request *rq)
     if (rc < 0)
         say_error(c, rc, &e);
     else if (c->reply.out.len == before && !c->reply.failed)
-        conn_block(c, &next_ops, NULL, timeout_ms);
+        conn_block(c, &rdzv_next_ops_, NULL, timeout_ms);
 }
 
 static void claim(struct conn *c, const struct request *rq, enum rdzv_event_kind kind)
@@ -362,7 +193,7 @@ static void claim(struct conn *c, const struct request *rq, enum rdzv_event_kind
     if (!read_names(c, rq, run, node) ||
         (kind != RDZV_LEAVE && !read_number(c, &rq->argv[3], "round", INT64_MAX, &round)))
         return;
-    struct jobs_party *p = party_of(c, &e);
+    struct jobs_party *p = rdzv_party_of_(c, &e);
     int rc = p ? 0 : -ENOMEM;
     if (rc == 0 && kind != RDZV_DONE)
         rc = join_fields(rq, kind == RDZV_FAIL ? 4 : 3, &fields);
@@ -405,7 +236,7 @@ void command_rdzv_report(struct conn *c, const struct request *rq)
     struct err e = {0};
     if (!read_names(c, rq, run, node))
         return;
-    struct jobs_party *p = party_of(c, &e);
+    struct jobs_party *p = rdzv_party_of_(c, &e);
     int rc = p ? join_fields(rq, 3, &fields) : -ENOMEM;
     if (rc == 0)
         rc = jobs_report(p, run, node, fields.data, fields.len, &e);
@@ -419,7 +250,7 @@ void command_rdzv_postmortem(struct conn *c, const struct request *rq)
     struct err e = {0};
     if (!read_names(c, rq, run, node))
         return;
-    struct jobs_party *p = party_of(c, &e);
+    struct jobs_party *p = rdzv_party_of_(c, &e);
     const int rc = p ? jobs_postmortem(p, run, node, rq->argv[3].p, rq->argv[3].n, &e) : -ENOMEM;
     say_done(c, rc, &e);
 }
@@ -448,7 +279,7 @@ void command_rdzv_status(struct conn *c, const struct request *rq)
         buf_free(&out);
         say_error(c, rc, &e);
     } else {
-        say_record(c, 0, &out);
+        rdzv_say_record_(c, 0, &out);
     }
 }
 

@@ -61,8 +61,9 @@ static const struct arg_spec specs[] = {
      .max = 1048576,
      .metavar = "N",
      .env = "RENDEZVOUSD_READY_FD",
-     .help = "write a newline to this inherited descriptor once the server listens, and close it. systemd is told by "
-             "NOTIFY_SOCKET"},
+     .help =
+         "write a newline to this inherited descriptor once the server listens, and close it. systemd is notified by "
+         "NOTIFY_SOCKET"},
     {.name = "insecure",
      .type = ARG_FLAG,
      AT(insecure),

@@ -14,7 +14,7 @@
     X("job_running", "1 while its workers run.", strcmp(f->state, "running") == 0)                                     \
     X("job_ranks", "Ranks of its newest round.", f->world_size)                                                        \
     X("job_restarts", "Restarts it has used up.", f->restarts)                                                         \
-    X("job_step", "Step that its first worker has told.", f->step)                                                     \
+    X("job_step", "Step that its first worker reported.", f->step)                                                     \
     X("job_total_steps", "Step that will be the last one.", f->total_steps)                                            \
     X("job_loss", "Loss of a recent step.", f->loss)                                                                   \
     X("job_accuracy", "Accuracy of a recent step, 0 to 1.", f->accuracy)                                               \
@@ -22,7 +22,7 @@
     X("job_images_per_second", "Samples a second, of all ranks.", f->images_per_s)                                     \
     X("job_step_seconds", "How long a step of the slowest rank takes.", f->step_s)                                     \
     X("job_eta_seconds", "Until its last step, at the speed it has.", f->eta_s)                                        \
-    X("job_progress_age_seconds", "How long ago it told a new step.", f->progress_age_s)
+    X("job_progress_age_seconds", "How long ago it reported a new step.", f->progress_age_s)
 
 struct chosen {
     const struct history_reader *who;

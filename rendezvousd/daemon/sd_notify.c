@@ -23,10 +23,10 @@ int sd_notify_say(const char *text, struct err *e)
         sa.sun_path[0] = 0; /* the abstract name-space */
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
-        return err_errno(e, errno, "NOTIFY_SOCKET '%s' cannot be told '%s'", name, text);
+        return err_errno(e, errno, "NOTIFY_SOCKET '%s' does not take '%s'", name, text);
     socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
     ssize_t sent = sendto(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT, (struct sockaddr *)&sa, len);
-    int rc = sent < 0 ? err_errno(e, errno, "NOTIFY_SOCKET '%s' cannot be told '%s'", name, text) : 0;
+    int rc = sent < 0 ? err_errno(e, errno, "NOTIFY_SOCKET '%s' does not take '%s'", name, text) : 0;
     close(fd);
     return rc;
 }

@@ -3,7 +3,7 @@
  * The life of a job:
  *   - the first JOIN of a run id makes it: an instance (a random id), the settings of that JOIN, the principal it
  *     belongs to;
- *   - members are parties: a connection (command_rdzv.c) or a crun in this process
+ *   - members are parties: a connection (command_rdzv_party.c) or a crun in this process
  *     (launcher/rendezvous/rdzv_client_local.c). A party stands for one node of one job from its JOIN, or its NEXT,
  *     on; what the machine tells that node is kept until a NEXT with its seq acknowledges it;
  *   - it is over when the machine is; for LEADER_LINGER_MS more its members still get their END, then it is forgotten. A

@@ -306,7 +306,7 @@ static const char *admit_remote(struct conn *c)
         gate_refused(c, "the address belongs to no member of the job");
         return "NOPERM this server takes connections of the members of its job only";
     }
-    gate_refused(c, "no token file, so peers on other hosts cannot be told apart");
+    gate_refused(c, "no token file, so peers on other hosts cannot be distinguished");
     return "NOPERM this server has no token file, so it takes connections of its own host only";
 }
 

@@ -82,7 +82,7 @@ struct conn {
     struct tls_stream *tls;                 /* NULL: plain */
     bool (*work)(struct conn *c);           /* NULL, or what its last request has left to do: called until it is true */
     const struct blocked_ops *blocked;      /* NULL: not blocked */
-    struct rdzv_conn *rdzv;                 /* NULL, or what it has as a party of a job (command_rdzv.c) */
+    struct rdzv_conn *rdzv;                 /* NULL, or what it has as a party of a job (command_rdzv_party.c) */
     struct conn *unsent_prev, *unsent_next; /* in s->unsent */
     size_t charged;                         /* bytes of its buffers in s->buffer_bytes */
     int64_t active_ms;                      /* the loop's time of its last command */
@@ -156,7 +156,7 @@ void space_expect_expiry(struct space *sp,
                          struct server *s); /* have the timer look for what may expire sooner now: after each read */
 void space_expire(struct server *s);        /* the timer's work: delete what is due, look again when the next is */
 
-/* command_rdzv.c */
+/* command_rdzv_party.c */
 void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party */
 void server_close_door(struct server *s);
 

@@ -4,9 +4,9 @@
  *   FAULT_SLOW_PATH=TEXT      opening a file whose path holds TEXT takes FAULT_SLOW_MS milliseconds longer,
  *   FAULT_SLOW_WHEN=FILE      while FILE exists
  *   FAULT_SLOW_PROXY=PORT     connect(2) over TCP goes to the proxy at 127.0.0.1:PORT, which is told in a first line
- *                             "RANK HOST PORT" who wants to go where, and answers with the port that it goes on from, in
- *                             a line; but for those to the round's store. getsockname(2) and getpeername(2) know nothing
- *                             of a proxy: both ends see the same addresses
+ *                             "RANK HOST PORT" who wants to go where, and answers with the port that it goes on
+ *                             from, in a line; but for those to the round's store. getsockname(2) and getpeername(2)
+ *                             know nothing of a proxy: both ends see the same addresses
  *   FAULT_SLOW_PORTS=FILE     listen(2) appends a line "RANK PORT" to FILE */
 #include <arpa/inet.h>
 #include <dlfcn.h>

@@ -163,6 +163,49 @@ def test_two_nccl_ranks_on_one_gpu_that_pass_for_two_hosts(nccl, shapes, tmp_pat
     expect_same_gradient(tmp_path / "out", one_rank)
 
 
+@pytest.fixture(scope="module")
+def two_parts(shapes, tmp_path_factory):
+    out = tmp_path_factory.mktemp("parts")
+    p = run(TRAINER, "--train-data", shapes(64, 640, 40) / "train", *MODEL, "--weight-decay", 0, "--max-steps", 1, "--accumulate", 2, "--checkpoint-dir", out,
+            timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return out
+
+
+PARTS = [["--stages", 2, "--microbatches", 2], ["--stages", 2, "--microbatches", 2, "--schedule", "interleaved"],
+         ["--stages", 2, "--microbatches", 2, "--schedule", "gpipe", "--recompute"]]
+
+
+def test_parameters_that_come_and_go_through_host_memory(gpu, shapes, tmp_path, one_rank):
+    p = two_ranks(shapes, tmp_path, "--comm", "gloo", *ONE_GPU, "--zero", 3)
+    assert p.returncode == 0, p.stdout + p.stderr
+    expect_same_gradient(tmp_path, one_rank)
+
+
+@pytest.mark.parametrize("options", PARTS)
+def test_stages_through_host_memory_have_one_ranks_gradient(gpu, shapes, tmp_path, two_parts, options):
+    p = two_ranks(shapes, tmp_path, "--comm", "gloo", *ONE_GPU, *options)
+    assert p.returncode == 0, p.stdout + p.stderr
+    expect_same_gradient(tmp_path, two_parts)
+
+
+def test_parameters_that_nccl_gathers(nccl, shapes, tmp_path, one_rank, two_hosts):
+    p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts, "--zero", 3)
+    assert p.returncode == 0, p.stdout + p.stderr
+    expect_same_gradient(tmp_path / "out", one_rank)
+    p = two_nccl_ranks(shapes, tmp_path / "graphs", two_hosts, "--zero", 3, "--max-steps", 6)  # captured, and launched again
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
+@pytest.mark.parametrize("options", PARTS)
+def test_stages_whose_messages_nccl_sends_have_one_ranks_gradient(nccl, shapes, tmp_path, two_parts, two_hosts, options):
+    p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts, *options)
+    assert p.returncode == 0, p.stdout + p.stderr
+    expect_same_gradient(tmp_path / "out", two_parts)
+    p = two_nccl_ranks(shapes, tmp_path / "graphs", two_hosts, *options, "--max-steps", 6)
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
 def test_collectives_in_a_graph_that_is_launched_again(nccl, shapes, tmp_path, two_hosts):
     p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts, "--max-steps", 6)
     assert p.returncode == 0, p.stdout + p.stderr

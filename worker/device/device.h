@@ -101,9 +101,13 @@ struct plan_needs {
     void *ctx;
     /* While a plan is made, once: what a run of it reads of the parameters, read after read. Borrowed. */
     int (*order)(void *ctx, const struct plan_range *reads, int n, struct err *e);
-    /* Before read k, each in its turn: waits until it is there. And after it. The ranks make the same calls. */
+    /* Before read k, each in its turn: waits until it is there. And after it. The ranks make the same calls. On a device
+     * with streams what it computes from then on waits, not the host. */
     int (*need)(void *ctx, int k, struct err *e);
     void (*release)(void *ctx, int k);
+    /* Where element reads[k].first is then, from order() on. NULL: where it always is, in the arena. */
+    const void *(*at)(void *ctx, int k);
+    bool on_host; /* as struct run_hooks' */
 };
 
 /* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times
@@ -149,7 +153,7 @@ struct plan_options {
     /* of the program's group, borrowed for the life of the plan; NULL: it has none */
     const struct plan_group *group;
     /* of params, borrowed for the life of the plan; NULL: they are always there. With it no copy of a weight is kept.
-     * -ENOTSUP on a device with streams. Of a chunk: of its forward pass. */
+     * Of a chunk: of its forward pass. */
     const struct plan_needs *needs;
     const struct plan_needs *needs_back; /* of the backward pass of a chunk; there where needs is */
 };
@@ -193,8 +197,9 @@ const char *update_rule_name(enum update_rule r);
 
 struct update {
     enum update_rule rule;
-    size_t first, n; /* LARS: one tensor */
-    size_t skipped;  /* moments of element i are at i - skipped of their arenas: 0 where these are whole */
+    size_t first, n;       /* LARS: one tensor */
+    size_t skipped;        /* moments of element i are at i - skipped of their arenas: 0 where these are whole */
+    size_t params_skipped; /* and the parameter likewise */
     double lr, momentum, weight_decay;
     double grad_mul;   /* 1 / grad_scale */
     double trust;      /* LARS: eta; 0: r = 1 (biases, batch norm) */
@@ -210,7 +215,7 @@ struct update {
 struct update_slice {
     size_t first, n;
     double weight_decay, trust;
-    size_t skipped;
+    size_t skipped, params_skipped;
 };
 
 struct plan_memory {                        /* bytes */
@@ -232,6 +237,12 @@ struct device_async {
     /* What is enqueued on `after` from now on happens after what was enqueued on `before` up to now. Captured with
      * them. */
     int (*order)(struct device *d, void *before, void *after, struct err *e);
+    /* The same in two calls: what is enqueued on a stream after follow() happens after what was enqueued on another one
+     * before the last mark(); without one nothing is waited for. */
+    int (*event_open)(struct device *d, void **ret, struct err *e);
+    void (*event_close)(struct device *d, void *event); /* NULL allowed */
+    int (*mark)(struct device *d, void *event, void *stream, struct err *e);
+    int (*follow)(struct device *d, void *event, void *stream, struct err *e);
     /* out = in * mul, n elements, enqueued. Halves to and from the type of arenas. */
     int (*convert)(struct device *d, void *stream, void *out, enum dtype to, const void *in, enum dtype from, size_t n,
                    double mul, struct err *e);

@@ -116,6 +116,6 @@ static void rule_update(const struct update *u, void *params, const void *grads,
         [UPDATE_LARS] = rule_lars, [UPDATE_ADAM] = rule_adam,         [UPDATE_ADAMW] = rule_adam,
     };
     const REAL scale = (REAL)(u->grad_mul * rule_clip(u) / count);
-    rules[u->rule]((REAL *)params + u->first, (REAL *)momentum + (u->first - u->skipped),
+    rules[u->rule]((REAL *)params + (u->first - u->params_skipped), (REAL *)momentum + (u->first - u->skipped),
                    (const REAL *)grads + u->first, u->n, u, scale, threads);
 }

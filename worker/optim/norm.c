@@ -22,14 +22,15 @@ static int add_range(struct state *s, const void *arena, size_t first, size_t en
     return 0;
 }
 
-int norm_add_squares(struct state *s, const void *arena, size_t first, size_t end, double count, double *sum,
-                     struct err *e)
+int norm_add_squares(struct state *s, const void *arena, enum ownership_arena a, size_t first, size_t end, double count,
+                     double *sum, struct err *e)
 {
     for (int k = 0; k < s->own->npieces; k++) {
         const struct ownership_range r = ownership_saved(s->own, &s->own->pieces[k]);
         const size_t from = r.first > first ? r.first : first, to = r.end < end ? r.end : end;
+        const size_t at = from < to ? ownership_place(s->own, a, from) : 0;
         if (from < to)
-            TRY(add_range(s, arena, from, to, count, sum, e));
+            TRY(add_range(s, arena, at, at + (to - from), count, sum, e));
     }
     return 0;
 }
@@ -42,7 +43,7 @@ int optimizer_norm(const struct optimizer *o, struct state *s, struct ddp *d, do
         return s->device->ops->grad_norm(s->device, s->reduce, n, 1 / grad_scale, state_metric(s, optimizer_divisor(o)),
                                          s->norm, e);
     TRY(state_get_metrics(s, m, e));
-    TRY(norm_add_squares(s, s->reduce, 0, n, m[METRIC_COUNT], &sum, e));
+    TRY(norm_add_squares(s, s->reduce, OWNERSHIP_GRADIENTS, 0, n, m[METRIC_COUNT], &sum, e));
     TRY(ddp_sum(d, LAYOUT_ALL, &sum, 1, e));
     return state_set_metric(
         s, METRIC_NORM, m[optimizer_divisor(o)] > 0 ? sqrt(sum) / fabs(grad_scale) / m[optimizer_divisor(o)] : 0, e);

@@ -4,12 +4,14 @@
 
 #include <stddef.h>
 
+#include "worker/parallel/ownership.h"
+
 struct err;
 struct state;
 
 /* *sum += squares of those of an arena's elements [first, end) that this rank saves: over all ranks each element counts
- * once (ownership_saved()). arena: (n_train), of parameters or gradients. count: METRIC_COUNT; 0: adds nothing. */
-int norm_add_squares(struct state *s, const void *arena, size_t first, size_t end, double count, double *sum,
-                     struct err *e);
+ * once (ownership_saved()). arena: of parameters or gradients, which a says. count: METRIC_COUNT; 0: adds nothing. */
+int norm_add_squares(struct state *s, const void *arena, enum ownership_arena a, size_t first, size_t end, double count,
+                     double *sum, struct err *e);
 
 #endif

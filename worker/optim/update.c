@@ -51,6 +51,7 @@ static void add_owned(struct optimizer *o, const struct ownership *own, int k, i
     one.first = r.first;
     one.n = r.end - r.first;
     one.skipped = r.first - ownership_place(own, OWNERSHIP_MOMENTS, r.first);
+    one.params_skipped = r.first - ownership_place(own, OWNERSHIP_PARAMS, r.first);
     o->whole[o->nslices] = j;
     o->slices[o->nslices++] = one;
 }
@@ -106,7 +107,7 @@ static int round_param(struct state *s, const struct param *q, enum dtype t, str
     for (int k = 0; k < s->own->nowned; k++) {
         const struct ownership_range r = ownership_clip(s->own, k, q->offset, q->offset + q->count);
         if (cut && r.first < r.end)
-            TRY(round_range(s, s->params, r.first, r.end - r.first, t, e));
+            TRY(round_range(s, s->params, ownership_place(s->own, OWNERSHIP_PARAMS, r.first), r.end - r.first, t, e));
         if (r.first < r.end)
             TRY(round_range(s, s->momentum, ownership_place(s->own, OWNERSHIP_MOMENTS, r.first), r.end - r.first, t,
                             e));
@@ -137,9 +138,11 @@ static int cut_rates(const struct optimizer *o, struct state *s, struct ddp *d, 
     for (int i = 0; i < o->nslices && rc == 0; i++) {
         const size_t first = o->slices[i].first, end = first + o->slices[i].n;
         if (o->slices[i].trust > 0)
-            rc = norm_add_squares(s, s->params, first, end, m[METRIC_COUNT], &squares[2 * o->whole[i]], e);
+            rc = norm_add_squares(s, s->params, OWNERSHIP_PARAMS, first, end, m[METRIC_COUNT],
+                                  &squares[2 * o->whole[i]], e);
         if (o->slices[i].trust > 0 && rc == 0)
-            rc = norm_add_squares(s, s->reduce, first, end, m[METRIC_COUNT], &squares[2 * o->whole[i] + 1], e);
+            rc = norm_add_squares(s, s->reduce, OWNERSHIP_GRADIENTS, first, end, m[METRIC_COUNT],
+                                  &squares[2 * o->whole[i] + 1], e);
     }
     if (rc == 0)
         rc = state_set_metric(s, METRIC_NORM, m[METRIC_NORM], e); /* norms of tensors took its place */
@@ -169,6 +172,7 @@ static int update_params(const struct optimizer *o, struct state *s, const struc
         u.first = o->slices[i].first;
         u.n = o->slices[i].n;
         u.skipped = o->slices[i].skipped;
+        u.params_skipped = o->slices[i].params_skipped;
         u.weight_decay = o->slices[i].weight_decay;
         u.trust = rates ? 0 : o->slices[i].trust;
         u.lr = rates ? all->lr * rates[i] : all->lr;
@@ -203,8 +207,10 @@ static int update_averages(const struct optimizer *o, struct state *s, struct er
         return 0;
     if (!cut)
         TRY(blend_params(o, s, 0, s->program->n_train, e));
-    for (int k = 0; k < s->own->nowned && cut; k++)
-        TRY(blend_params(o, s, s->own->owned[k].first, s->own->owned[k].end - s->own->owned[k].first, e));
+    for (int k = 0; k < s->own->nowned && cut; k++) {
+        const struct ownership_range *r = &s->own->owned[k];
+        TRY(blend_params(o, s, ownership_place(s->own, OWNERSHIP_AVERAGES, r->first), r->end - r->first, e));
+    }
     return ops->blend(s->device, s->ema_stats, s->stats, s->program->n_stats, 1 - o->ema, e);
 }
 

@@ -42,10 +42,10 @@ static void *communicate(void *arg)
         pthread_mutex_unlock(&d->lock);
         struct err e = {0};
         int64_t start = clock_ns();
-        int rc =
-            job.arena ? ddp_gather_piece(d, job.piece, job.arena, &e) : ddp_reduce_bucket(d, job.piece, d->side, &e);
+        int rc = job.to ? ddp_gather_piece(d, job.piece, job.mine, job.to, &e)
+                        : ddp_reduce_bucket(d, job.piece, d->side, &e);
         int64_t took = clock_ns() - start;
-        tell_watch(d, job.arena ? DDP_WATCH_GATHER : job.piece, true, start, took);
+        tell_watch(d, job.to ? DDP_WATCH_GATHER : job.piece, true, start, took);
         pthread_mutex_lock(&d->lock);
         d->stats.comm_ns += took;
         if (rc < 0) {
@@ -55,7 +55,7 @@ static void *communicate(void *arg)
             break;
         }
         d->served++;
-        d->done += job.arena ? 0 : 1;
+        d->done += job.to ? 0 : 1;
         pthread_cond_broadcast(&d->change);
     }
     pthread_cond_broadcast(&d->change);
@@ -85,10 +85,27 @@ static int ask(struct ddp *d, struct ddp_job job, struct err *e)
     return 0;
 }
 
-int ddp_fetch(struct ddp *d, void *arena, int piece, uint64_t *ticket, struct err *e)
+bool ddp_blocks(const struct ddp *d)
 {
+    return d->has_thread;
+}
+
+/* Where collectives are enqueued: behind the buckets that were enqueued so far. */
+static int fetch_now(struct ddp *d, const struct ddp_fetch *f, struct err *e)
+{
+    TRY(ddp_gather_piece(d, f->piece, f->mine, f->to, e));
+    return d->async->mark(d->device, f->event, d->side, e);
+}
+
+int ddp_fetch(struct ddp *d, const struct ddp_fetch *f, uint64_t *ticket, struct err *e)
+{
+    TRY(ddp_fork(d, e));
+    if (!d->has_thread) {
+        *ticket = 1;
+        return fetch_now(d, f, e);
+    }
     pthread_mutex_lock(&d->lock);
-    int rc = ask(d, (struct ddp_job){piece, arena}, e);
+    int rc = ask(d, (struct ddp_job){f->piece, f->mine, f->to}, e);
     *ticket = d->asked;
     pthread_mutex_unlock(&d->lock);
     return rc;
@@ -99,7 +116,7 @@ int ddp_fetched(struct ddp *d, uint64_t ticket, struct err *e)
     const int64_t start = clock_ns();
     pthread_mutex_lock(&d->lock);
     /* No deadline of its own: every collective has one. */
-    while (d->served < ticket && !d->failed.code)
+    while (d->has_thread && d->served < ticket && !d->failed.code)
         pthread_cond_wait(&d->change, &d->lock);
     int rc = d->failed.code ? err_set(e, d->failed.code, "%s", d->failed.text) : 0;
     d->stats.exposed_ns += clock_ns() - start;
@@ -125,7 +142,7 @@ static int release(struct ddp *d, int k, struct err *e)
             d->failed.code = rc;
     }
     while (d->has_thread && d->complete < k && !d->failed.code) {
-        rc = ask(d, (struct ddp_job){d->complete, NULL}, &d->failed);
+        rc = ask(d, (struct ddp_job){.piece = d->complete}, &d->failed);
         d->complete += rc == 0;
         d->failed.code = rc;
     }

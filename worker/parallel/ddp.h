@@ -98,11 +98,19 @@ int ddp_wait(struct ddp *d, struct err *e);
  * now on sees them. Training thread, between ddp_wait() and ddp_begin(). */
 int ddp_gather(struct ddp *d, void *arena, struct err *e);
 
-/* What others own of a piece comes into an arena, which is host memory, as above: on the communication thread, behind
- * what has been asked for so far. *ticket: for ddp_fetched(), which waits until it has come; or for the error that any
- * of it had. Training thread. */
-int ddp_fetch(struct ddp *d, void *arena, int piece, uint64_t *ticket, struct err *e);
+/* A piece comes to `to`, all of it; mine: this rank's part, which may be its place in `to`. On the communication thread,
+ * behind what has been asked for so far. *ticket: for ddp_fetched(), which waits until it has come; or for the error
+ * that any of it had. On a device with streams `to` is written once what is computed so far has been; where collectives
+ * are enqueued nobody waits: `event` (device_async) is marked behind it. Training thread. */
+struct ddp_fetch {
+    int piece;
+    const void *mine;
+    void *to;
+    void *event; /* NULL: a device without streams */
+};
+int ddp_fetch(struct ddp *d, const struct ddp_fetch *f, uint64_t *ticket, struct err *e);
 int ddp_fetched(struct ddp *d, uint64_t ticket, struct err *e);
+bool ddp_blocks(const struct ddp *d); /* collectives act on the host, when they are called */
 
 /* The communicator of a group that others are in; else NULL. Borrowed. */
 struct comm *ddp_group(const struct ddp *d, enum layout_group g);

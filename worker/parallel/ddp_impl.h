@@ -7,10 +7,11 @@
 #include "common/base/err.h"
 #include "worker/parallel/ddp.h"
 
-/* For the communication thread: reduce bucket `piece`; arena: gather that piece of it instead. */
+/* For the communication thread: reduce bucket `piece`; or gather it (`to` is not NULL). */
 struct ddp_job {
     int piece;
-    char *arena;
+    const char *mine;
+    char *to;
 };
 
 struct ddp {
@@ -60,7 +61,7 @@ struct ownership_piece ddp_bucket(const struct ddp *d, int k);
 
 /* Sum it over its group, the tail with the last one. Blocks, or is enqueued on stream; any one thread. */
 int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e);
-/* What others own of piece k comes into an arena of parameters. */
-int ddp_gather_piece(struct ddp *d, int k, char *arena, struct err *e);
+/* Piece k comes to `to`; mine: this rank's part of it, wherever that is. */
+int ddp_gather_piece(struct ddp *d, int k, const char *mine, char *to, struct err *e);
 
 #endif

@@ -107,22 +107,29 @@ int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
     return first < end ? all_reduce(c, element(d, first), end - first, d->real, stream, e) : 0;
 }
 
-int ddp_gather_piece(struct ddp *d, int k, char *arena, struct err *e)
+int ddp_gather_piece(struct ddp *d, int k, const char *mine, char *to, struct err *e)
 {
     const struct ownership_piece *p = &d->own->pieces[k];
     const size_t elem = dtype_size(d->real);
     struct comm *c = ddp_group(d, p->group);
     if (p->part == 0 || !c)
         return 0;
-    TRY(copy(d, d->part, arena + own_part(d, p).first * elem, p->part, d->side, e));
-    return c->ops->all_gather(c, COMM_GRADIENTS, d->part, arena + p->first * elem, p->part * elem, d->side, e);
+    if (mine >= to && mine < to + (p->end - p->first) * elem) {
+        TRY(copy(d, d->part, mine, p->part, d->side, e));
+        mine = d->part;
+    }
+    return c->ops->all_gather(c, COMM_GRADIENTS, mine, to, p->part * elem, d->side, e);
 }
 
 int ddp_gather(struct ddp *d, void *arena, struct err *e)
 {
+    const size_t elem = dtype_size(d->real);
+    char *at = arena;
     TRY(d->part ? ddp_fork(d, e) : 0);
-    for (int k = 0; k < d->own->npieces; k++)
-        TRY(ddp_gather_piece(d, k, arena, e));
+    for (int k = 0; k < d->own->npieces; k++) {
+        const struct ownership_piece *p = &d->own->pieces[k];
+        TRY(ddp_gather_piece(d, k, at + own_part(d, p).first * elem, at + p->first * elem, e));
+    }
     return d->part ? ddp_join(d, e) : 0;
 }
 

@@ -52,3 +52,35 @@ void groups_close(struct comm *groups[LAYOUT_GROUPS], const struct comm *all)
         groups[g] = NULL;
     }
 }
+
+/* Edge k is of stages k and k + 1; they are opened in ascending order, so no two ranks wait for each other. */
+static int open_edge(struct comm *edges[2], struct comm *stages, int k, const struct comm_options *o, struct err *e)
+{
+    const int next = (k + 1) % stages->world, ranks[] = {k < next ? k : next, k < next ? next : k};
+    struct comm_options named = *o;
+    struct comm **ret = stages->rank == k ? &edges[1] : &edges[0];
+    named.name = "neighbours";
+    return stages->rank == k || stages->rank == next ? comm_group(ret, stages, &named, ranks, 2, e) : 0;
+}
+
+int groups_open_edges(struct comm *ret[2], struct comm *stages, bool ring, const struct comm_options *o, struct err *e)
+{
+    int rc = 0;
+    ret[0] = ret[1] = NULL;
+    if (!stages || stages->ops->host_buffers)
+        return 0;
+    for (int k = 0; k < stages->world - !ring && rc == 0; k++)
+        rc = open_edge(ret, stages, k, o, e);
+    if (rc < 0)
+        groups_close_edges(ret);
+    return rc;
+}
+
+void groups_close_edges(struct comm *edges[2])
+{
+    for (int i = 0; i < 2; i++) {
+        if (edges[i])
+            edges[i]->ops->close(edges[i]);
+        edges[i] = NULL;
+    }
+}

@@ -2,6 +2,8 @@
 #ifndef CRUN_WORKER_GROUPS_H
 #define CRUN_WORKER_GROUPS_H
 
+#include <stdbool.h>
+
 #include "worker/parallel/layout.h"
 
 struct comm;
@@ -13,6 +15,12 @@ struct err;
  * failure nothing stays open. */
 int groups_open(struct comm *ret[LAYOUT_GROUPS], struct comm *all, const struct layout *l, const struct comm_options *o,
                 struct err *e);
+/* Of a stage and the one before it (ret[0]), and behind it (ret[1]), where `stages` enqueues messages; else NULL. ring:
+ * the first one is behind the last. Rank 0 of each is the one that activations come from, but for the last and the
+ * first of a ring: there ranks are in order. All of `stages` call this. On failure nothing stays open. */
+int groups_open_edges(struct comm *ret[2], struct comm *stages, bool ring, const struct comm_options *o, struct err *e);
+void groups_close_edges(struct comm *edges[2]);
+
 /* But not `all`. */
 void groups_close(struct comm *groups[LAYOUT_GROUPS], const struct comm *all);
 

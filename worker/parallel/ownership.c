@@ -164,7 +164,11 @@ int ownership_init(struct ownership *own, const struct layout *l, int rank, cons
                    const struct ownership_options *o, struct err *e)
 {
     struct sizes z = {0};
-    *own = (struct ownership){.layout = *l, .rank = rank, .n_train = p->n_train, .whole_gradients = o->whole_gradients};
+    *own = (struct ownership){.layout = *l,
+                              .rank = rank,
+                              .n_train = p->n_train,
+                              .whole_gradients = o->whole_gradients,
+                              .compact = o->compact};
     TRY(sizes_of(o, &z, e));
     int rc = list_pieces(own, p, &z, e);
     if (rc < 0) {
@@ -221,7 +225,8 @@ size_t ownership_elements(const struct ownership *own, enum ownership_arena a)
 size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i)
 {
     int k = 0;
-    if (a != OWNERSHIP_MOMENTS || !ownership_is_cut(own, a))
+    const bool side_by_side = a == OWNERSHIP_MOMENTS || (own->compact && a != OWNERSHIP_GRADIENTS);
+    if (!side_by_side || !ownership_is_cut(own, a))
         return i;
     while (k < own->nowned && i >= own->owned[k].end)
         k++;

@@ -26,7 +26,8 @@
  * With zero = 3 a piece is also what is gathered at once: some parameters side by side, at least a small bucket's
  * worth, or a part of a large one. Where parameters are padded to a unit of all ranks (program_align()) a piece ends
  * where a parameter does. Of moments only what is owned has a place, side by side. The other arenas are address
- * space: their elements stay where they are, memory is there for what is owned, and for the rest while it is used.
+ * space: their elements stay where they are, memory is there for what is owned, and for the rest while it is used. But
+ * where memory is not the host's (`compact`) parameters and averages lie as moments do.
  *
  * Averages are held as the parameters are: a model is evaluated with them. All ranks of a group find the same pieces of
  * it, in the same order. Where in the arena they are differs, if parts of split parameters before them are uneven. */
@@ -52,8 +53,7 @@ struct ownership_piece {
     size_t part;             /* elements of a rank's part; 0: not cut */
 };
 
-/* [first, end) of the arena. kept: where its first element is among the moments, of which only what is owned is
- * kept. */
+/* [first, end) of the arena. kept: where its first element is in arenas of which only what is owned has a place. */
 struct ownership_range {
     size_t first, end, kept;
 };
@@ -66,7 +66,7 @@ struct ownership {
     int npieces;
     struct ownership_range *owned; /* what this rank updates, ascending, neighbours in one */
     int nowned;
-    bool whole_gradients;
+    bool whole_gradients, compact;
 };
 
 struct ownership_options {
@@ -74,6 +74,7 @@ struct ownership_options {
     size_t bucket_bytes;       /* of gradients that are sent at once, 0: 25 MiB; rounded up to what can be cut */
     size_t first_bucket_bytes; /* of the first and of the last; 0: 1 MiB */
     bool whole_gradients;      /* level 2 of ZeRO cuts moments alone */
+    bool compact;              /* parameters and averages that are cut take the place of what is owned, and no more */
 };
 
 /* Of `rank`, whose program p is: parameters with `sharded` are its part of those that the tensor group splits. */

@@ -6,6 +6,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
+#include "worker/device/liveness.h"
 #include "worker/parallel/ddp.h"
 #include "worker/parallel/ownership.h"
 #include "worker/parallel/pages.h"
@@ -14,6 +15,8 @@
 struct read {
     int first, end;
     int gathers, drops; /* where its pieces begin in the lists below; they end where the next one's begin */
+    size_t offset;      /* of its first element in its first piece */
+    size_t at;          /* windows: where that element is, bytes; SIZE_MAX: in the arena */
 };
 
 struct list { /* of pieces */
@@ -25,9 +28,15 @@ struct residency {
     struct plan_needs needs;
     const struct ownership *own;
     struct ddp *d;
+    struct device *device;
     char *arena;
-    size_t size;
-    struct read *reads; /* (n + 1) */
+    size_t size;   /* of an element, bytes */
+    char *windows; /* memory of the device's, of window_bytes; NULL: pieces come to their places in the arena */
+    size_t window_bytes;
+    size_t *gathered_to; /* per entry of gathers: where in the windows */
+    size_t *now_at;      /* per piece: where it is now, while reads are gone through */
+    void **events;       /* (npieces): it has come */
+    struct read *reads;  /* (n + 1) */
     int n;
     struct list gathers, drops;
     size_t peak;
@@ -35,6 +44,11 @@ struct residency {
 };
 
 /* --- what is settled when the plan is made */
+
+static bool has_windows(const struct residency *r)
+{
+    return r->own->compact;
+}
 
 static bool is_cut(const struct residency *r, int piece)
 {
@@ -48,6 +62,20 @@ static size_t foreign(const struct residency *r, int piece)
     return p->end - p->first - p->part;
 }
 
+static int mixed(const struct ownership_piece *p, struct err *e)
+{
+    return err_set(e, -ENOTSUP, "parameters [%zu, %zu) are read together with some that are not cut", p->first, p->end);
+}
+
+/* With windows a read is of pieces that are cut, or of such as are not. */
+static int check_read(const struct residency *r, const struct read *v, struct err *e)
+{
+    for (int k = v->first; k < v->end && has_windows(r); k++)
+        if (is_cut(r, k) != is_cut(r, v->first))
+            return mixed(&r->own->pieces[k], e);
+    return 0;
+}
+
 static struct read find_pieces(const struct residency *r, const struct plan_range *range)
 {
     const struct ownership_piece *p = r->own->pieces;
@@ -56,6 +84,8 @@ static struct read find_pieces(const struct residency *r, const struct plan_rang
         v.first++;
     for (v.end = v.first; v.end < r->own->npieces && p[v.end].first < range->end;)
         v.end++;
+    v.offset = v.first < r->own->npieces ? range->first - p[v.first].first : 0;
+    v.at = SIZE_MAX;
     return v;
 }
 
@@ -121,26 +151,202 @@ static int settle_read(struct residency *r, int i, bool *here, int *far, struct 
     return 0;
 }
 
+/* --- windows */
+
+/* Pieces side by side that reads hold together, from the first one's gather to the last one's drop. */
+struct group {
+    int first, end; /* pieces */
+};
+
+static bool held_together(const struct residency *r, int k)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->reads[i].first <= k && k + 1 < r->reads[i].end)
+            return true;
+    return false;
+}
+
+static struct group group_of(const struct residency *r, int k)
+{
+    struct group g = {k, k + 1};
+    while (g.first > 0 && held_together(r, g.first - 1))
+        g.first--;
+    while (g.end < r->own->npieces && held_together(r, g.end - 1))
+        g.end++;
+    return g;
+}
+
+/* While windows are placed: what is here of each group, and since when. */
+struct placing {
+    struct live_buffer *buffers; /* one each time that a group comes */
+    int n;
+    int *of;          /* per piece: the buffer it is in; -1: it is not here */
+    int *gathered_in; /* per gather: its buffer */
+};
+
+static size_t bytes_before(const struct residency *r, int piece)
+{
+    return (r->own->pieces[piece].first - r->own->pieces[group_of(r, piece).first].first) * r->size;
+}
+
+static void come(struct residency *r, struct placing *p, int piece, int read, int gather)
+{
+    const struct group g = group_of(r, piece);
+    int at = -1;
+    for (int k = g.first; k < g.end; k++)
+        at = p->of[k] >= 0 ? p->of[k] : at;
+    if (at < 0) {
+        const size_t bytes = (r->own->pieces[g.end - 1].end - r->own->pieces[g.first].first) * r->size;
+        at = p->n;
+        p->buffers[p->n++] = (struct live_buffer){.bytes = bytes, .first = read, .last = read};
+    }
+    p->of[piece] = at;
+    p->gathered_in[gather] = at;
+}
+
+static void go_through_reads(struct residency *r, struct placing *p)
+{
+    for (int i = 0; i < r->n; i++) {
+        const struct read *v = &r->reads[i];
+        for (int g = v->gathers; g < v[1].gathers; g++)
+            come(r, p, r->gathers.at[g], i, g);
+        for (int k = 0; k < r->own->npieces; k++)
+            if (p->of[k] >= 0)
+                p->buffers[p->of[k]].last = i;
+        for (int d = v->drops; d < v[1].drops; d++)
+            p->of[r->drops.at[d]] = -1;
+    }
+}
+
+/* Where each gather goes to, and where each read finds its first element. */
+static void fill_in(struct residency *r, const struct placing *p)
+{
+    for (int i = 0; i < r->n; i++) {
+        struct read *v = &r->reads[i];
+        for (int g = v->gathers; g < v[1].gathers; g++) {
+            const int piece = r->gathers.at[g];
+            r->gathered_to[g] = r->now_at[piece] = p->buffers[p->gathered_in[g]].offset + bytes_before(r, piece);
+        }
+        if (v->first < v->end && is_cut(r, v->first))
+            v->at = r->now_at[v->first] + v->offset * r->size;
+    }
+}
+
+static int take_windows(struct residency *r, struct err *e)
+{
+    const struct device_async *a = r->device->ops->async;
+    void *p = NULL;
+    r->peak = r->window_bytes / r->size;
+    if (r->window_bytes)
+        TRY(r->device->ops->alloc(r->device, r->window_bytes, &p, e));
+    r->windows = p;
+    for (int k = 0; k < r->own->npieces; k++)
+        if (!r->events[k])
+            TRY(a->event_open(r->device, &r->events[k], e));
+    return 0;
+}
+
+static int place_windows(struct residency *r, struct err *e)
+{
+    enum { WINDOW_ALIGN = 256 };
+    const size_t gathers = (size_t)r->gathers.n + 1, pieces = (size_t)r->own->npieces + 1;
+    struct placing p = {.buffers = calloc(gathers, sizeof *p.buffers),
+                        .of = malloc(pieces * sizeof *p.of),
+                        .gathered_in = calloc(gathers, sizeof *p.gathered_in)};
+    r->gathered_to = calloc(gathers, sizeof *r->gathered_to);
+    r->now_at = calloc(pieces, sizeof *r->now_at);
+    int rc = p.buffers && p.of && p.gathered_in && r->gathered_to && r->now_at
+                 ? 0
+                 : err_errno(e, ENOMEM, "windows of %d pieces", r->own->npieces);
+    for (size_t k = 0; k < pieces && p.of; k++)
+        p.of[k] = -1;
+    if (rc == 0) {
+        go_through_reads(r, &p);
+        rc = liveness_place(p.buffers, p.n, WINDOW_ALIGN, &r->window_bytes, e);
+    }
+    if (rc == 0) {
+        fill_in(r, &p);
+        rc = take_windows(r, e);
+    }
+    free(p.buffers);
+    free(p.of);
+    free(p.gathered_in);
+    return rc;
+}
+
+/* A plan that is made once more says it once more. */
+static void forget(struct residency *r)
+{
+    if (r->windows)
+        r->device->ops->release(r->device, r->windows);
+    free(r->reads);
+    free(r->gathered_to);
+    free(r->now_at);
+    r->windows = NULL;
+    r->reads = NULL;
+    r->gathered_to = r->now_at = NULL;
+    r->gathers.n = r->drops.n = 0;
+    r->peak = r->window_bytes = 0;
+}
+
 static int settle(void *ctx, const struct plan_range *reads, int n, struct err *e)
 {
     struct residency *r = ctx;
     bool *here = calloc((size_t)r->own->npieces + 1, sizeof *here);
     int rc = 0, far = 0;
+    forget(r);
     r->reads = calloc((size_t)n + 1, sizeof *r->reads);
     r->n = n;
     if (!here || !r->reads)
         rc = err_errno(e, ENOMEM, "%d reads of parameters", n);
-    for (int i = 0; i < n && rc == 0; i++)
+    for (int i = 0; i < n && rc == 0; i++) {
         r->reads[i] = find_pieces(r, &reads[i]);
+        rc = check_read(r, &r->reads[i], e);
+    }
     for (int i = 0; i < n && rc == 0; i++)
         rc = settle_read(r, i, here, &far, e);
     if (rc == 0)
         r->reads[n] = (struct read){.gathers = r->gathers.n, .drops = r->drops.n};
     free(here);
-    return rc;
+    return rc == 0 && has_windows(r) ? place_windows(r, e) : rc;
+}
+
+static const void *at(void *ctx, int i)
+{
+    const struct residency *r = ctx;
+    const struct read *v = &r->reads[i];
+    if (v->at != SIZE_MAX)
+        return r->windows + v->at;
+    const size_t first = r->own->pieces[v->first].first + v->offset;
+    return r->arena + ownership_place(r->own, OWNERSHIP_PARAMS, first) * r->size;
 }
 
 /* --- while it runs */
+
+static struct ownership_range own_part(const struct residency *r, int piece)
+{
+    const struct ownership_piece *p = &r->own->pieces[piece];
+    return ownership_part(p, ownership_group(r->own, p->group).index);
+}
+
+static int fetch(struct residency *r, int g, struct err *e)
+{
+    const int k = r->gathers.at[g];
+    const size_t mine = ownership_place(r->own, OWNERSHIP_PARAMS, own_part(r, k).first);
+    const struct ddp_fetch f = {.piece = k,
+                                .mine = r->arena + mine * r->size,
+                                .to = r->windows ? r->windows + r->gathered_to[g]
+                                                 : r->arena + r->own->pieces[k].first * r->size,
+                                .event = r->events[k]};
+    return ddp_fetch(r->d, &f, &r->tickets[k], e);
+}
+
+/* What the device computes from now on sees piece k. */
+static int join(const struct residency *r, int k, struct err *e)
+{
+    const struct device_async *a = r->device->ops->async;
+    return a && r->tickets[k] && !ddp_blocks(r->d) ? a->follow(r->device, r->events[k], a->compute(r->device), e) : 0;
+}
 
 static int need(void *ctx, int i, struct err *e)
 {
@@ -148,10 +354,13 @@ static int need(void *ctx, int i, struct err *e)
     const struct read *v = &r->reads[i];
     uint64_t last = 0;
     for (int g = v->gathers; g < v[1].gathers; g++)
-        TRY(ddp_fetch(r->d, r->arena, r->gathers.at[g], &r->tickets[r->gathers.at[g]], e));
+        TRY(fetch(r, g, e));
     for (int k = v->first; k < v->end; k++)
         last = r->tickets[k] > last ? r->tickets[k] : last;
-    return last > 0 ? ddp_fetched(r->d, last, e) : 0;
+    TRY(last > 0 ? ddp_fetched(r->d, last, e) : 0);
+    for (int k = v->first; k < v->end; k++)
+        TRY(join(r, k, e));
+    return 0;
 }
 
 static void release(void *ctx, int i)
@@ -160,29 +369,37 @@ static void release(void *ctx, int i)
     const struct read *v = &r->reads[i];
     for (int k = v->drops; k < v[1].drops; k++) {
         const struct ownership_piece *p = &r->own->pieces[r->drops.at[k]];
-        const struct ownership_range mine = ownership_part(p, ownership_group(r->own, p->group).index);
-        pages_drop(r->arena, p->first * r->size, mine.first * r->size);
-        pages_drop(r->arena, mine.end * r->size, p->end * r->size);
+        const struct ownership_range mine = own_part(r, r->drops.at[k]);
+        if (!has_windows(r)) {
+            pages_drop(r->arena, p->first * r->size, mine.first * r->size);
+            pages_drop(r->arena, mine.end * r->size, p->end * r->size);
+        }
         r->tickets[r->drops.at[k]] = 0;
     }
 }
 
-int residency_create(struct residency **ret, const struct ownership *own, struct ddp *d, void *arena, size_t size,
-                     struct err *e)
+int residency_create(struct residency **ret, const struct ownership *own, struct ddp *d, struct device *device,
+                     void *arena, struct err *e)
 {
     struct residency *r = calloc(1, sizeof *r);
     uint64_t *tickets = calloc((size_t)own->npieces + 1, sizeof *tickets);
-    if (!r || !tickets) {
+    void **events = calloc((size_t)own->npieces + 1, sizeof *events);
+    if (!r || !tickets || !events) {
         free(r);
         free(tickets);
+        free(events);
         return err_errno(e, ENOMEM, "parameters that come and go");
     }
     *r = (struct residency){.needs = {.ctx = r, .order = settle, .need = need, .release = release},
                             .own = own,
                             .d = d,
+                            .device = device,
                             .arena = arena,
-                            .size = size,
+                            .size = dtype_size(device->ops->real),
+                            .events = events,
                             .tickets = tickets};
+    r->needs.at = has_windows(r) ? at : NULL;
+    r->needs.on_host = d && ddp_blocks(d);
     *ret = r;
     return 0;
 }
@@ -191,7 +408,11 @@ void residency_destroy(struct residency *r)
 {
     if (!r)
         return;
-    free(r->reads);
+    forget(r);
+    for (int k = 0; k < r->own->npieces; k++)
+        if (r->events[k])
+            r->device->ops->async->event_close(r->device, r->events[k]);
+    free(r->events);
     free(r->gathers.at);
     free(r->drops.at);
     free(r->tickets);

@@ -7,7 +7,18 @@
  *   release(k)   pieces that no read up to that one is in, nor the one behind it, are given back.
  *
  * All of it is settled when the plan is made, so what is held at most is known without running. What this rank owns is
- * always there. Ranks with the same program ask for the same pieces in the same order, and between the same buckets of
+ * always there.
+ *
+ * On host devices a piece comes to its place in the arena (pages.h). On a device with streams, where an arena has what
+ * this rank owns and nothing else (ownership.h), it comes into a window, memory of its own for as long as it is here;
+ * windows that are not there at the same time share memory, and pieces that one read is in lie side by side. Where that
+ * is does not change from run to run, so a captured run finds it again:
+ *
+ *   compute         read 0 ....  | read 1 ....        | read 2         (|: waits for an event)
+ *   communication   '-> piece 1 -'  '-> piece 2 ------'
+ *
+ * A piece is written once all that was enqueued before its gather has been computed, the last read of the window's
+ * piece before it among that. Ranks with the same program ask for the same pieces in the same order, and between the same buckets of
  * gradients (ddp.h): one queue serves both. */
 #ifndef CRUN_WORKER_RESIDENCY_H
 #define CRUN_WORKER_RESIDENCY_H
@@ -22,17 +33,16 @@ struct err;
 struct ownership;
 struct residency;
 
-/* Of one plan over the arena, whose memory is that of pages.h and of elements of `size` bytes. d: who gathers; NULL:
- * the plan is never run. All borrowed. */
-int residency_create(struct residency **ret, const struct ownership *own, struct ddp *d, void *arena, size_t size,
-                     struct err *e);
+/* Of one plan of this device over the arena. d: who gathers; NULL: the plan is never run. All borrowed. */
+int residency_create(struct residency **ret, const struct ownership *own, struct ddp *d, struct device *device,
+                     void *arena, struct err *e);
 void residency_destroy(struct residency *r);
 
 /* For plan_options.needs; until residency_destroy(). */
 const struct plan_needs *residency_needs(const struct residency *r);
 
-/* Of a plan that has said what it reads: elements of others that are here at once, at most; and pieces that a run
- * gathers, one after another, as often as it does (*ret_n of them). */
+/* Of a plan that has said what it reads: elements of others that are here at once, at most (windows: of all that is in
+ * them); and pieces that a run gathers, one after another, as often as it does (*ret_n of them). */
 size_t residency_peak(const struct residency *r);
 const int *residency_gathers(const struct residency *r, int *ret_n);
 

@@ -8,6 +8,7 @@
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/parallel/ddp.h"
+#include "worker/parallel/mail.h"
 #include "worker/parallel/ownership.h"
 #include "worker/parallel/residency.h"
 #include "worker/program/program.h"
@@ -16,12 +17,6 @@ enum { FORWARD, BACKWARD, WAYS };
 enum { AHEAD = 2 }; /* messages of a way that have memory of their own */
 
 static const enum comm_channel channels[WAYS] = {[FORWARD] = COMM_STATISTICS, [BACKWARD] = COMM_GRADIENTS};
-
-/* Memory of a message, and the message if it is on its way. */
-struct mail {
-    void *memory;
-    struct comm_request *request;
-};
 
 /* What comes in for a chunk, either way: micro-batch m at m % n. */
 struct inbox {
@@ -44,6 +39,7 @@ struct stage {
     struct stage_options o;
     const struct stage_watch *watch; /* NULL: nobody */
     struct chunk *chunks;            /* (o.order.chunks) */
+    struct lane from[WAYS], to[WAYS];
     struct mail out[WAYS][AHEAD];
     size_t out_most[WAYS]; /* bytes of each */
     int turn[WAYS];
@@ -67,11 +63,9 @@ static bool forecast(const struct stage *g)
     return !g->o.comm;
 }
 
-static int take(const struct stage *g, size_t bytes, void **ret, struct err *e)
+static int take(const struct stage *g, size_t bytes, struct mail *m, struct err *e)
 {
-    if (bytes == 0 || forecast(g))
-        return 0;
-    return g->o.device->ops->alloc(g->o.device, bytes, ret, e);
+    return mail_open(m, g->o.device, forecast(g) ? 0 : bytes, e);
 }
 
 static int open_inbox(const struct stage *g, struct inbox *b, int n, size_t bytes, struct err *e)
@@ -82,21 +76,34 @@ static int open_inbox(const struct stage *g, struct inbox *b, int n, size_t byte
     if (!b->mail)
         return err_errno(e, ENOMEM, "messages of a stage");
     for (int i = 0; i < n; i++)
-        TRY(take(g, bytes, &b->mail[i].memory, e));
+        TRY(take(g, bytes, &b->mail[i], e));
     return 0;
+}
+
+/* Activations come from the stage before and go to the one behind, gradients of them the other way. */
+static int open_lane(struct stage *g, int way, bool in, struct err *e)
+{
+    const struct stage_options *o = &g->o;
+    const int stages = o->order.stages, back = in == (way == FORWARD);
+    const int peer = (o->index + (back ? stages - 1 : 1)) % stages;
+    const bool ring = o->order.chunks > 1, none = !ring && (back ? o->index == 0 : o->index == stages - 1);
+    struct comm *edge = back ? o->before : o->behind;
+    if (forecast(g) || none || (way == BACKWARD && !o->plan.training))
+        return 0;
+    return lane_open(in ? &g->from[way] : &g->to[way], edge ? edge : o->comm, channels[way],
+                     edge ? 1 - edge->rank : peer, o->device, e);
 }
 
 static int open_needs(const struct stage *g, struct chunk *c, struct plan_options *p, struct err *e)
 {
     const struct stage_options *o = &g->o;
-    const size_t size = dtype_size(o->device->ops->real);
     if (!ownership_gathers(o->own))
         return 0;
-    TRY(residency_create(&c->needs[FORWARD], o->own, o->ddp, p->params, size, e));
+    TRY(residency_create(&c->needs[FORWARD], o->own, o->ddp, o->device, p->params, e));
     p->needs = residency_needs(c->needs[FORWARD]);
     if (!p->training)
         return 0;
-    TRY(residency_create(&c->needs[BACKWARD], o->own, o->ddp, p->params, size, e));
+    TRY(residency_create(&c->needs[BACKWARD], o->own, o->ddp, o->device, p->params, e));
     p->needs_back = residency_needs(c->needs[BACKWARD]);
     return 0;
 }
@@ -126,15 +133,17 @@ static int open_chunk(struct stage *g, int k, struct err *e)
 static int open_all(struct stage *g, struct err *e)
 {
     const struct stage_options *o = &g->o;
-    if (o->device->ops->async)
-        return err_set(e, -ENOTSUP, "stages on the %s device: expected cpu or ref", o->device->ops->name);
     if (!g->chunks)
         return err_errno(e, ENOMEM, "a stage of %d chunks", o->order.chunks);
+    for (int w = 0; w < WAYS; w++) {
+        TRY(open_lane(g, w, true, e));
+        TRY(open_lane(g, w, false, e));
+    }
     for (int k = 0; k < o->order.chunks; k++)
         TRY(open_chunk(g, k, e));
     for (int w = 0; w < WAYS; w++)
         for (int i = 0; i < AHEAD; i++)
-            TRY(take(g, g->out_most[w], &g->out[w][i].memory, e));
+            TRY(take(g, g->out_most[w], &g->out[w][i], e));
     return 0;
 }
 
@@ -154,20 +163,11 @@ int stage_open(struct stage **ret, const struct stage_options *o, struct err *e)
     return 0;
 }
 
-static void drop(const struct stage *g, struct mail *m)
-{
-    struct err ignored;
-    (void)comm_wait(m->request, &ignored); /* the memory is ours again, however it went */
-    if (m->memory)
-        g->o.device->ops->release(g->o.device, m->memory);
-    *m = (struct mail){0};
-}
-
 static void close_chunk(const struct stage *g, struct chunk *c)
 {
     for (int w = 0; w < WAYS; w++) {
         for (int i = 0; c->in[w].mail && i < c->in[w].n; i++)
-            drop(g, &c->in[w].mail[i]);
+            mail_close(&c->in[w].mail[i], g->o.device);
         free(c->in[w].mail);
     }
     if (c->plan)
@@ -176,13 +176,30 @@ static void close_chunk(const struct stage *g, struct chunk *c)
         residency_destroy(c->needs[w]);
 }
 
+/* Nothing is on its way, and nothing that is enqueued reads or writes a message any more. */
+static void settle_all(struct stage *g)
+{
+    for (int w = 0; w < WAYS; w++) {
+        for (int i = 0; i < AHEAD; i++)
+            mail_settle(&g->out[w][i]);
+        for (int k = 0; g->chunks && k < g->o.order.chunks; k++)
+            for (int i = 0; g->chunks[k].in[w].mail && i < g->chunks[k].in[w].n; i++)
+                mail_settle(&g->chunks[k].in[w].mail[i]);
+        lane_close(&g->from[w]);
+        lane_close(&g->to[w]);
+    }
+    if (g->o.device->ops->async)
+        (void)g->o.device->ops->sync(g->o.device, NULL);
+}
+
 void stage_close(struct stage *g)
 {
     if (!g)
         return;
+    settle_all(g);
     for (int w = 0; w < WAYS; w++)
         for (int i = 0; i < AHEAD; i++)
-            drop(g, &g->out[w][i]);
+            mail_close(&g->out[w][i], g->o.device);
     for (int k = 0; g->chunks && k < g->o.order.chunks; k++)
         close_chunk(g, &g->chunks[k]);
     free(g->chunks);
@@ -198,10 +215,16 @@ void stage_set_watch(struct stage *g, const struct stage_watch *w)
 
 /* --- labels and weights */
 
+/* Of the host's memory, which other channels do not carry where there is a device's. */
+static enum comm_channel channel_of_labels(const struct stage *g)
+{
+    return g->o.device->ops->async ? COMM_CONTROL : COMM_STATISTICS;
+}
+
 static int hand_on(const struct stage *g, const void *data, size_t bytes, struct err *e)
 {
     struct comm *c = g->o.comm;
-    return c->ops->send(c, COMM_STATISTICS, data, bytes, g->o.index + 1, NULL, e);
+    return c->ops->send(c, channel_of_labels(g), data, bytes, g->o.index + 1, NULL, e);
 }
 
 static int take_rows(struct stage *g, size_t n, struct err *e)
@@ -216,8 +239,9 @@ static int take_rows(struct stage *g, size_t n, struct err *e)
     }
     if (g->rows < n)
         return err_errno(e, ENOMEM, "labels of %zu samples", n);
-    TRY(comm_recv(c, COMM_STATISTICS, g->labels, n * sizeof *g->labels, g->o.index - 1, NULL, e));
-    return comm_recv(c, COMM_STATISTICS, g->weights, n * sizeof *g->weights, g->o.index - 1, NULL, e);
+    const enum comm_channel ch = channel_of_labels(g);
+    TRY(comm_recv(c, ch, g->labels, n * sizeof *g->labels, g->o.index - 1, NULL, e));
+    return comm_recv(c, ch, g->weights, n * sizeof *g->weights, g->o.index - 1, NULL, e);
 }
 
 int stage_share_batch(struct stage *g, struct batch *b, size_t n, struct err *e)
@@ -247,10 +271,7 @@ static struct mail *mail_of(const struct stage *g, const struct pipeline_action 
 
 static int ask_for(struct stage *g, const struct pipeline_action *a, struct err *e)
 {
-    struct comm *c = g->o.comm;
-    struct mail *m = mail_of(g, a);
-    return c->ops->irecv(c, channels[way_of(a)], m->memory, g->chunks[a->chunk].in[way_of(a)].bytes, a->from, NULL,
-                         &m->request, e);
+    return mail_ask(&g->from[way_of(a)], mail_of(g, a), g->chunks[a->chunk].in[way_of(a)].bytes, e);
 }
 
 /* Begin to receive what the next actions need, as far as there is memory, in the order in which it is sent. */
@@ -268,13 +289,6 @@ static int ask_ahead(struct stage *g, int way, struct err *e)
     return 0;
 }
 
-static int await(struct mail *m, struct err *e)
-{
-    struct comm_request *r = m->request;
-    m->request = NULL;
-    return comm_wait(r, e);
-}
-
 /* Memory for a result; what was sent from it before has gone. NULL: the result stays here. */
 static int take_out(struct stage *g, const struct pipeline_action *a, struct mail **ret, struct err *e)
 {
@@ -284,18 +298,15 @@ static int take_out(struct stage *g, const struct pipeline_action *a, struct mai
     const int way = way_of(a);
     struct mail *m = &g->out[way][g->turn[way]];
     g->turn[way] = (g->turn[way] + 1) % AHEAD;
-    TRY(await(m, e));
+    TRY(mail_room(&g->to[way], m, e));
     *ret = m;
     return 0;
 }
 
 static int send_out(struct stage *g, const struct pipeline_action *a, struct mail *m, struct err *e)
 {
-    struct comm *c = g->o.comm;
     const int way = way_of(a);
-    return m ? c->ops->isend(c, channels[way], m->memory, g->chunks[a->chunk].out_bytes[way], a->to, NULL, &m->request,
-                             e)
-             : 0;
+    return m ? mail_send(&g->to[way], m, g->chunks[a->chunk].out_bytes[way], e) : 0;
 }
 
 /* --- actions */
@@ -308,7 +319,8 @@ static struct batch rows_of(const struct stage *g, const struct batch *all, int 
                  image = (size_t)p->channels * (size_t)p->height * (size_t)p->width;
     return (struct batch){.images = all->images ? all->images + first * image : NULL,
                           .labels = all->labels + first,
-                          .weights = all->weights + first};
+                          .weights = all->weights + first,
+                          .locked = all->locked};
 }
 
 struct doing {
@@ -375,6 +387,12 @@ static int go_backward(struct stage *g, const struct doing *d, struct err *e)
         r.accumulate = false;
     if (each || last)
         r.hooks = ddp_hooks(g->o.ddp);
+    struct run_hooks walked;
+    if (r.hooks && g->o.order.chunks > 1) { /* several runs reduce buckets of one step: a graph takes those of one */
+        walked = *r.hooks;
+        walked.on_host = true;
+        r.hooks = &walked;
+    }
     TRY(run(g, &r, d->a.chunk, e));
     if (!each || last)
         return 0;
@@ -382,14 +400,20 @@ static int go_backward(struct stage *g, const struct doing *d, struct err *e)
     return ddp_keep(g->o.ddp, d->a.micro_batch == 0, false, e);
 }
 
-/* What was received is not needed any more: that of a forward pass lives on where it will be run again. */
-static void give_back(struct stage *g, const struct pipeline_action *a)
+/* What came in for a micro-batch that way is not needed any more. */
+static int free_mail(struct stage *g, const struct pipeline_action *a, int way, struct err *e)
 {
-    struct inbox *in = g->chunks[a->chunk].in;
+    struct inbox *in = &g->chunks[a->chunk].in[way];
+    in->open = a->micro_batch + 1;
+    return in->bytes && g->from[way].comm ? mail_used(&g->from[way], &in->mail[a->micro_batch % in->n], e) : 0;
+}
+
+/* That of a forward pass lives on where it will be run again. */
+static int give_back(struct stage *g, const struct pipeline_action *a, struct err *e)
+{
     if (a->backward)
-        in[BACKWARD].open = a->micro_batch + 1;
-    if (a->backward == g->o.recompute)
-        in[FORWARD].open = a->micro_batch + 1;
+        TRY(free_mail(g, a, BACKWARD, e));
+    return a->backward == g->o.recompute ? free_mail(g, a, FORWARD, e) : 0;
 }
 
 static int act(struct stage *g, struct doing *d, struct err *e)
@@ -400,7 +424,7 @@ static int act(struct stage *g, struct doing *d, struct err *e)
         TRY(ask_ahead(g, w, e));
     if (d->a.from >= 0) {
         struct mail *in = mail_of(g, &d->a);
-        TRY(await(in, e));
+        TRY(mail_await(&g->from[way_of(&d->a)], in, e));
         d->in = in->memory;
     }
     TRY(take_out(g, &d->a, &out, e));
@@ -409,7 +433,7 @@ static int act(struct stage *g, struct doing *d, struct err *e)
     TRY((d->a.backward ? go_backward : go_forward)(g, d, e));
     if (g->watch)
         g->watch->did(g->watch->ctx, &d->a, start - began, start, clock_ns());
-    give_back(g, &d->a);
+    TRY(give_back(g, &d->a, e));
     return send_out(g, &d->a, out, e);
 }
 
@@ -448,18 +472,30 @@ int stage_evaluate(struct stage *g, const struct run_args *batch, struct err *e)
                                 .to = part < p.stages * p.chunks - 1 ? (part + 1) % p.stages : -1}};
         if (d.a.from >= 0) {
             TRY(ask_for(g, &d.a, e));
-            TRY(await(mail_of(g, &d.a), e));
+            TRY(mail_await(&g->from[FORWARD], mail_of(g, &d.a), e));
             d.in = mail_of(g, &d.a)->memory;
         }
         TRY(take_out(g, &d.a, &out, e));
         d.out = out ? out->memory : NULL;
         TRY(go_forward(g, &d, e));
+        TRY(give_back(g, &d.a, e));
         TRY(send_out(g, &d.a, out, e));
     }
     return 0;
 }
 
 /* --- numbers */
+
+int stage_sum_metrics(struct stage *g, float *metrics, struct err *e)
+{
+    static const enum metric counted[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
+    struct device *d = g->o.device;
+    const struct device_async *a = d->ops->async;
+    struct comm *c = g->o.comm;
+    for (size_t i = 0; i < sizeof counted / sizeof *counted && g->o.index < g->o.order.stages - 1; i++)
+        TRY(a->store(d, metrics + counted[i], 0, e));
+    return c->ops->all_reduce(c, COMM_STATISTICS, metrics, METRIC_N, DT_F32, COMM_SUM, a->compute(d), e);
+}
 
 int stage_share_metrics(struct stage *g, double *m, struct err *e)
 {

@@ -10,7 +10,8 @@
  *   stage_share_metrics() loss, hits and counts of the last stage reach all
  *
  * Activations travel on COMM_STATISTICS and gradients of them on COMM_GRADIENTS of the stages' communicator, which
- * carries nothing else there. With recompute a chunk keeps what it was given instead of what it made of it: one set of
+ * carries little else there; where messages are enqueued on streams (nccl), of communicators of two neighbours each: the
+ * calls of one communicator happen one after another, and what a stage waits for must not hold up what it sends. With recompute a chunk keeps what it was given instead of what it made of it: one set of
  * activations, which the forward pass fills again before a backward pass if another micro-batch has been there since.
  *
  * Memory of a chunk is what a message takes times the buffers: 2 to receive activations (recompute: one for each
@@ -38,10 +39,13 @@ struct stage_watch {
 };
 
 struct stage_options {
-    struct pipeline order;         /* checked */
-    int index;                     /* of this stage */
-    struct comm *comm;             /* of the stages: rank = stage. NULL: a forecast, which must not run */
-    struct device *device;         /* of the host's memory */
+    struct pipeline order; /* checked */
+    int index;             /* of this stage */
+    struct comm *comm;     /* of the stages: rank = stage. NULL: a forecast, which must not run */
+    /* of this stage and the one before it, and behind it (groups.h), where messages are enqueued on streams; NULL: comm
+     * is used for all */
+    struct comm *before, *behind;
+    struct device *device;
     const struct program *program; /* of the stage: order.chunks chunks */
     const struct ownership *own;   /* of this rank */
     struct ddp *ddp;               /* NULL: a forecast */
@@ -49,7 +53,7 @@ struct stage_options {
     bool recompute;
 };
 
-/* All is borrowed. -ENOTSUP: a device with memory of its own. */
+/* All is borrowed. */
 int stage_open(struct stage **ret, const struct stage_options *o, struct err *e);
 /* Waits for what was sent, which an abort of the communicator ends; NULL allowed. */
 void stage_close(struct stage *g);
@@ -71,6 +75,8 @@ int stage_evaluate(struct stage *g, const struct run_args *batch, struct err *e)
 
 /* m[METRIC_N] of this stage become those of the model: what the last stage counts, and sums of wishes. */
 int stage_share_metrics(struct stage *g, double *m, struct err *e);
+/* The same where they are on a device with streams: what it computes from now on sees them. */
+int stage_sum_metrics(struct stage *g, float *metrics, struct err *e);
 
 void stage_memory(const struct stage *g, struct plan_memory *ret); /* of plans, and messages among the activations */
 

@@ -349,7 +349,7 @@ static int draw(const struct picture *p, const char *png, struct err *e)
 int plot_draw(const char *const *runs, size_t n, double smoothing, const char *png, struct err *e)
 {
     if (n == 0 || n > PLOT_RUNS_MAX)
-        return err_set(e, ERR_USAGE, "%zu runs in one picture: 1 to %d can be told apart", n, PLOT_RUNS_MAX);
+        return err_set(e, ERR_USAGE, "%zu runs in one picture: 1 to %d can be distinguished", n, PLOT_RUNS_MAX);
     struct run *r = calloc(n, sizeof *r);
     int rc = r ? 0 : err_set(e, -ENOMEM, "no memory for %zu runs", n);
     for (size_t i = 0; i < n && rc == 0; i++)

@@ -6,6 +6,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "worker/device/device.h"
+#include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
@@ -37,6 +38,7 @@ int drill_at(struct drill *d, struct state *s, int rank, int64_t step, bool sums
     log_warn("drill", "a bit of this rank's %s flips in step %lld", names[what], (long long)step);
     d->what = DRILL_NONE;
     if (what == DRILL_WEIGHTS)
-        return flip(s, s->params, s->program->n_train, e);
+        return flip(s, s->params, s->own->compact ? ownership_elements(s->own, OWNERSHIP_PARAMS) : s->program->n_train,
+                    e);
     return what == DRILL_MOMENTS ? flip(s, s->momentum, s->n_moments, e) : flip(s, s->reduce, s->program->n_train, e);
 }

@@ -2,8 +2,9 @@
  *
  * Compared every --check-replicas steps, at the end of an epoch, before a stop and before a checkpoint: none holds a
  * state that was not compared. A loss is doubted that is no number, or lies far above those before it: the steps are
- * done again, and if they come to the same bits, it is believed. Where ranks hold only parts of the model that others do
- * not have in memory (stages, tensor groups, --zero 3) replicas are compared, and a difference ends the run. */
+ * done again, and if they come to the same bits, it is believed. Where ranks hold only parts of the model that
+ * others do not have in memory (stages, tensor groups, --zero 3) replicas are compared, and a difference ends the
+ * run. */
 #ifndef CRUN_WORKER_GUARD_H
 #define CRUN_WORKER_GUARD_H
 

@@ -20,8 +20,8 @@ bool links_wait(struct links *l, int64_t wait_ns, int64_t total_ns)
     return wait > SHARE * (double)total_ns && (!known || wait > MORE * usual);
 }
 
-/* The circle method of round-robin tournaments: the ranks of an odd world turn, and one rests; with an even one the last
- * stays where it is, and plays against who would rest. */
+/* The circle method of round-robin tournaments: the ranks of an odd world turn, and one rests; with an even one the
+ * last stays where it is, and plays against who would rest. */
 int links_peer(int rank, int world, int turn)
 {
     const int n = world % 2 ? world : world - 1;

@@ -1,5 +1,5 @@
-/* How long a small message to another rank and back takes: tried where all ranks wait for the network, for whoever looks
- * for the one whose link is slow (crun_links() of libcrun). */
+/* How long a small message to another rank and back takes: tried where all ranks wait for the network, for whoever
+ * looks for the one whose link is slow (crun_links() of libcrun). */
 #ifndef CRUN_WORKER_LINKS_H
 #define CRUN_WORKER_LINKS_H
 

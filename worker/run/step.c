@@ -91,6 +91,8 @@ static int next_batch(struct step *t, struct loader_batch *ret, struct err *e)
 static int share_metrics(struct step *t, struct err *e)
 {
     double m[METRIC_N];
+    if (t->state->device->ops->async)
+        return stage_sum_metrics(t->stage, state_metric(t->state, 0), e);
     TRY(state_get_metrics(t->state, m, e));
     TRY(stage_share_metrics(t->stage, m, e));
     return state_set_metrics(t->state, m, e);

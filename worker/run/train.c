@@ -131,8 +131,8 @@ static bool want_stop(const struct run *r)
     return stop_wanted() || (r->cfg->max_time > 0 && elapsed >= r->cfg->max_time);
 }
 
-/* Ranks that do the whole of a step each, and know what it was made of. In a pipeline, or a tensor group, they also wait
- * for others in the middle of their work; a device that goes on by itself tells nobody when it does what. */
+/* Ranks that do the whole of a step each, and know what it was made of. In a pipeline, or a tensor group, they also
+ * wait for others in the middle of their work; a device that goes on by itself tells nobody when it does what. */
 static bool tells_parts(const struct run *r)
 {
     return r->s.layout.stages == 1 && r->s.layout.tensor == 1 && !r->s.device->ops->async;

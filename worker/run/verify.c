@@ -217,7 +217,8 @@ static int name(struct verify *v, struct comm *c, const struct replicas_hashes *
 static void describe(const struct err *e, struct verify_finding *f)
 {
     const char *text = strstr(e->text, "differ: ");
-    snprintf(f->differs, sizeof f->differs, "%s", text ? text + strlen("differ: ") : e->text);
+    snprintf(f->differs, sizeof f->differs, "%.*s", (int)sizeof f->differs - 1,
+             text ? text + strlen("differ: ") : e->text);
 }
 
 /* *ret: ERR_MISMATCH, or 0. */

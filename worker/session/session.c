@@ -221,6 +221,7 @@ void session_close_round(struct session *s)
     if (s->comm && s->failed)
         s->comm->ops->abort(s->comm); /* nobody may wait for us any more, nor we for them */
     ddp_destroy(s->ddp);
+    groups_close_edges(s->edges);
     groups_close(s->groups, s->comm);
     if (s->comm)
         s->comm->ops->close(s->comm);

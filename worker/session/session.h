@@ -60,6 +60,7 @@ struct session {
     struct meet meet;
     struct comm *comm;                  /* of all ranks that take part */
     struct comm *groups[LAYOUT_GROUPS]; /* groups_open() */
+    struct comm *edges[2];              /* groups_open_edges() */
     struct plan_group group;            /* what plans call over the tensor group, if there is one */
     struct ddp *ddp;
     struct plan *train_plan, *test_plan;

@@ -210,7 +210,8 @@ int session_build_ownership(struct session *s, struct err *e)
 {
     const struct ownership_options pieces = {.elem_bytes = dtype_size(s->device->ops->real),
                                              .bucket_bytes = (size_t)s->cfg->bucket_mb << 20,
-                                             .whole_gradients = s->pipeline.chunks > 1};
+                                             .whole_gradients = s->pipeline.chunks > 1,
+                                             .compact = s->device->ops->async != NULL};
     TRY(ownership_init(&s->own, &s->layout, s->rank, s->program, &pieces, e));
     s->saves_together = ownership_is_spread(&s->own);
     return optimizer_slice(&s->optimizer, s->program, &s->own, e);
@@ -284,6 +285,8 @@ static int open_stage(struct session *s, bool training, bool forecast, struct er
     struct stage_options o = {.order = s->pipeline,
                               .index = layout_place(&s->layout, s->rank).stage,
                               .comm = forecast ? NULL : s->groups[LAYOUT_STAGES],
+                              .before = s->edges[0],
+                              .behind = s->edges[1],
                               .device = s->device,
                               .program = s->program,
                               .own = &s->own,
@@ -310,7 +313,7 @@ int session_open_plan(struct session *s, bool training, bool forecast, struct er
         return open_stage(s, training, forecast, e);
     o.forecast = forecast;
     if (ownership_gathers(&s->own)) {
-        TRY(residency_create(needs, &s->own, s->ddp, o.params, state_bytes(&s->state, 1), e));
+        TRY(residency_create(needs, &s->own, s->ddp, s->device, o.params, e));
         o.needs = residency_needs(*needs);
     }
     return s->device->ops->plan(s->device, s->program, &o, training ? &s->train_plan : &s->test_plan, e);

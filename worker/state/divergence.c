@@ -20,11 +20,12 @@ struct place {
     size_t first;      /* the arena's element at offset 0 */
     enum param_role role;
     bool owned; /* there is nothing sensible but what this rank owns */
+    enum ownership_arena as;
 };
 
 static struct place weights_of(const struct state *s)
 {
-    return (struct place){s->params, 0, PARAM_TRAIN, ownership_is_cut(s->own, OWNERSHIP_PARAMS)};
+    return (struct place){s->params, 0, PARAM_TRAIN, ownership_is_cut(s->own, OWNERSHIP_PARAMS), OWNERSHIP_PARAMS};
 }
 
 static bool all_finite(enum dtype t, const void *v, size_t n)
@@ -54,7 +55,8 @@ static int param_finite(struct state *s, const struct place *w, const struct par
         return range_finite(s, w, q->offset, q->offset + q->count, ret, e);
     for (int k = 0; k < s->own->nowned; k++) {
         const struct ownership_range r = ownership_clip(s->own, k, q->offset, q->offset + q->count);
-        TRY(range_finite(s, w, r.first, r.end, ret, e));
+        const size_t at = r.first < r.end ? ownership_place(s->own, w->as, r.first) : 0;
+        TRY(range_finite(s, w, at, at + (r.end - r.first), ret, e));
     }
     return 0;
 }
@@ -86,9 +88,10 @@ int divergence_error(struct state *s, struct ddp *d, double loss, struct err *e)
     struct comm *c = ddp_group(d, LAYOUT_ALL);
     char where[160] = "no tensor that is kept tells where";
     const char *gradient, *weight, *stat;
-    TRY(first_bad(s, c, (struct place){s->reduce, 0, PARAM_TRAIN, true}, &gradient, e));
+    TRY(first_bad(s, c, (struct place){s->reduce, 0, PARAM_TRAIN, true, OWNERSHIP_GRADIENTS}, &gradient, e));
     TRY(first_bad(s, c, weights_of(s), &weight, e));
-    TRY(first_bad(s, c, (struct place){s->reduce, s->program->n_train, PARAM_STAT, false}, &stat, e));
+    TRY(first_bad(s, c, (struct place){s->reduce, s->program->n_train, PARAM_STAT, false, OWNERSHIP_GRADIENTS}, &stat,
+                  e));
     if (weight)
         snprintf(where, sizeof where, "%s is not finite", weight);
     else if (stat)

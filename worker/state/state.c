@@ -39,11 +39,12 @@ static int fill_range(struct state *s, void *arena, const struct param *p, size_
                       struct chunk *c, struct err *e)
 {
     for (size_t at = first, n; at < end; at += n) {
+        const size_t place =
+            p->role == PARAM_STAT ? p->offset + at : ownership_place(s->own, OWNERSHIP_PARAMS, p->offset + at);
         n = end - at < CHUNK ? end - at : CHUNK;
         param_initial_fill(p, seed, at, n, c->value);
         store_real(s->real, c->real, c->value, n);
-        TRY(s->device->ops->upload(s->device, (char *)arena + state_bytes(s, p->offset + at), c->real,
-                                   state_bytes(s, n), e));
+        TRY(s->device->ops->upload(s->device, (char *)arena + state_bytes(s, place), c->real, state_bytes(s, n), e));
     }
     return 0;
 }
@@ -74,17 +75,23 @@ static int fill_initial(struct state *s, void *arena, enum param_role role, uint
     return rc;
 }
 
-/* Of parameters, or averages of them: memory, or where they are cut address space, too. */
+/* Are parameters address space, as they are cut and stay where they are? */
+static bool come_and_go(const struct state *s)
+{
+    return ownership_is_cut(s->own, OWNERSHIP_PARAMS) && !s->own->compact;
+}
+
+/* Of parameters, or averages of them. */
 static int alloc_params(struct state *s, void **ret, struct err *e)
 {
-    const size_t bytes = state_bytes(s, s->program->n_train);
-    return ownership_is_cut(s->own, OWNERSHIP_PARAMS) ? pages_open(ret, bytes, e)
-                                                      : s->device->ops->alloc(s->device, bytes, ret, e);
+    return come_and_go(s)
+               ? pages_open(ret, state_bytes(s, s->program->n_train), e)
+               : s->device->ops->alloc(s->device, state_bytes(s, ownership_elements(s->own, OWNERSHIP_PARAMS)), ret, e);
 }
 
 static void release_params(const struct state *s, void *arena)
 {
-    if (arena && ownership_is_cut(s->own, OWNERSHIP_PARAMS))
+    if (arena && come_and_go(s))
         pages_close(arena, state_bytes(s, s->program->n_train));
     else if (arena)
         s->device->ops->release(s->device, arena);
@@ -121,14 +128,9 @@ static int alloc_reduce(struct state *s, struct err *e)
     return state_sheds(s) ? pages_open(&s->reduce, bytes, e) : s->device->ops->alloc(s->device, bytes, &s->reduce, e);
 }
 
-static int measure(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
-                   const struct state_options *o, struct err *e)
+static void measure(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
+                    const struct state_options *o)
 {
-    if (ownership_is_cut(own, OWNERSHIP_PARAMS) && d->ops->async)
-        return err_set(e, -ENOTSUP,
-                       "--zero 3 is not built for the %s device, whose plans need whole parameters: --zero 2 "
-                       "cuts what it can cut",
-                       d->ops->name);
     *s = (struct state){.device = d,
                         .program = p,
                         .whole = o->whole ? o->whole : p,
@@ -137,13 +139,12 @@ static int measure(struct state *s, struct device *d, const struct program *p, c
                         .n_moments = ownership_elements(own, OWNERSHIP_MOMENTS),
                         .version = 1,
                         .loss_scale = loss_scale_fixed(1)};
-    return 0;
 }
 
 int state_forecast(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                    const struct state_options *o, struct err *e)
 {
-    TRY(measure(s, d, p, own, o, e));
+    measure(s, d, p, own, o);
     const size_t bytes = state_bytes(s, p->n_reduce);
     void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
@@ -158,7 +159,7 @@ int state_forecast(struct state *s, struct device *d, const struct program *p, c
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e)
 {
-    TRY(measure(s, d, p, own, o, e));
+    measure(s, d, p, own, o);
     const uint64_t seed = o->seed;
     int rc;
     TRY_GOTO(rc, alloc_params(s, &s->params, e), fail);

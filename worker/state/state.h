@@ -27,7 +27,7 @@ struct state {
     const struct program *whole;  /* borrowed: of the model that it is a stage of; the same where there are no stages */
     const struct ownership *own;  /* borrowed: what of the arenas this rank keeps and updates */
     enum dtype real;              /* of all arenas */
-    void *params;                 /* (n_train); where parameters are cut, memory is there for what this rank owns */
+    void *params;                 /* (n_train); where parameters are cut, what this rank owns (ownership_place()) */
     void *momentum;               /* (n_moments) */
     void *second;                 /* (n_moments), Adam's second moments, or NULL */
     size_t n_moments;             /* elements: ownership_elements() */
@@ -47,8 +47,7 @@ struct state_options {
 };
 
 /* Allocate what `own` says this rank keeps and fill it with the initial values of `seed`; moments are 0, averages equal
- * what they average. -ENOTSUP: parameters are cut on a device whose memory is not the host's. On failure nothing stays
- * allocated. */
+ * what they average. On failure nothing stays allocated. */
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e);
 /* The same sizes without memory: arenas are addresses for plans that are never run (plan_options.forecast). */

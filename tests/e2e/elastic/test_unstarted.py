@@ -32,7 +32,7 @@ def pair(cluster, bad, bad_args=(), hosts="good", args=()):
 def test_a_program_that_cannot_be_executed_on_one_node_ends_the_job_with_its_code(cluster, kind, code, why, hosts):
     (good, text), (bad, bad_text) = pair(cluster, program(cluster, kind), hosts=hosts, args=["--max-restarts", 3])
     assert (good, bad) == (code, code), text + bad_text
-    assert re.search(rf"the job failed: program '.*' cannot be executed: {why}, told by \S+ \(exit code {code}\)", text), text
+    assert re.search(rf"the job failed: program '.*' cannot be executed: {why}, reported by \S+ \(exit code {code}\)", text), text
     assert bad_text.count("cannot be executed") == 1 and "start it again" not in text + bad_text
     assert "restart 1/3" not in text
 
@@ -53,7 +53,7 @@ def test_several_nodes_that_cannot_start_end_a_job_that_needs_one_of_them(cluste
     good = cluster.node(*common, program=["sh", "-c", "exec sleep 60"])
     bad = [cluster.node(*common, program=[program(cluster, "garbage")]) for _ in range(2)]
     assert [n.wait() for n in (good, *bad)] == [126, 126, 126], "\n".join(n.text() for n in (good, *bad))
-    assert "cannot be executed: Exec format error, told by" in good.text() and "start it again" not in good.text()
+    assert "cannot be executed: Exec format error, reported by" in good.text() and "start it again" not in good.text()
 
 
 @pytest.mark.parametrize("host", [True, False])

@@ -169,7 +169,7 @@ def test_a_spare_that_ended_is_started_again_with_the_next_round(crun, tmp_path,
     wait_for_spare(crun)
     job.p.send_signal(signal.SIGTERM)
     rc, out, err = job.end()
-    assert "exited with code 3 before it was needed; this round goes without" in err, err
+    assert "exited with code 3 before it was needed; this round has one spare less" in err, err
 
 
 def test_spares_end_with_the_last_worker_that_was_held(crun, rounds):

@@ -14,7 +14,7 @@ from processes import wait
 from support import LIBCRUN, ROOT, run
 
 sys.path.insert(0, str(ROOT / "python"))
-from crun import _groups, _rounds  # noqa: E402
+from crun import _groups, _rounds, _state  # noqa: E402
 from crun._lib import CInfo  # noqa: E402
 
 BEGINS = re.compile(r"rank (\d) \(pid (\d+)\): round (\d+) begins after step (\d+)")
@@ -311,3 +311,25 @@ def test_a_round_is_told_as_a_worker_is_started(monkeypatch):
     assert told == {"RANK": "2", "WORLD_SIZE": "8", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2",
                     "TORCHELASTIC_RESTART_COUNT": "3", "CRUN_GLOBAL_RESTARTS": "3", "CRUN_ROUND": "5", "CRUN_PREV_RANK": "1", "CRUN_RESTART_REASON": "failure",
                     "CRUN_STORE": "resp://[fe80::1]:29500", "MASTER_ADDR": "fe80::1", "MASTER_PORT": "29500", "ROLE_RANK": "2", "ROLE_WORLD_SIZE": "8"}
+
+
+class Optimizer:
+    def step(self, closure=None):
+        self.seen = [_state._last.spoilt]
+        if closure:
+            closure()
+        self.seen.append(_state._last.spoilt)
+
+
+@pytest.mark.parametrize("closure, seen", [(None, [True, True]), (lambda: 0, [False, True])])
+def test_a_step_spoils_what_a_commit_has_borrowed_once_gradients_are_there(monkeypatch, closure, seen):
+    """A closure asks the other ranks: where it fails, nothing has changed yet."""
+    monkeypatch.setattr(_state, "_last", _state._Commit(1, b"", [], {0}))
+    optimizer = Optimizer()
+    _state.watch_steps(optimizer)
+    _state.watch_steps(optimizer)
+    optimizer.step(closure) if closure else optimizer.step()
+    assert optimizer.seen == seen
+    monkeypatch.setattr(_state, "_last", _state._Commit(1, b"", [], set()))
+    optimizer.step()
+    assert not any(optimizer.seen), "all is copied"

@@ -1,4 +1,5 @@
 """`import crun` beside a torch: docs/examples/ddp.py under crun and without. The torch is that of CRUN_TORCH_PYTHON, Debian's by default; tests/peer runs the same with PyPI's."""
+import contextlib
 import os
 import pathlib
 import re
@@ -11,7 +12,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # tests/peer has these tests too
 from crun_run import Crun  # noqa: E402
-from processes import wait  # noqa: E402
+from processes import marked, wait  # noqa: E402
 from support import LIBCRUN, ROOT, free_port, run  # noqa: E402
 from test_pytorch import PYTHON, torch  # noqa: E402, F401
 
@@ -118,8 +119,12 @@ class Rounds:
         assert len({step for _, step in found.values()}) == 1, "all begin after the same step"
         return {rank: pid for rank, (pid, _) in found.items()}, found[0][1]
 
-    def after_step(self, pid, n):
-        wait(f"step {n}", lambda: steps_of(pid) >= n, 240)
+    def spare(self, pids):
+        """-> the warm spare, once it waits: torch is imported"""
+        def found():
+            with contextlib.suppress(OSError):
+                return next((p for p in marked(self.crun.mark, "CRUN_SPARE=1") if p not in pids.values() and waits(p)), None)
+        return wait("a warm spare", found, 240)
 
     def end(self):
         """-> what the ranks have at the end"""
@@ -131,29 +136,65 @@ class Rounds:
         return {(steps, weights) for _, steps, weights in found}, err.decode()
 
 
-def steps_of(pid):
-    """What its shared page says (common/crun/crun_page.h)."""
+def page_of(pid):
+    """Its shared page (common/crun/crun_page.h)."""
     for fd in os.scandir(f"/proc/{pid}/fd"):
         if "crun-page" in os.readlink(fd.path):
-            return struct.unpack_from("Q", open(fd.path, "rb").read(32), 24)[0]
+            return open(fd.path, "rb").read()
+    return bytes(4096)
 
 
-def test_the_others_keep_their_processes_and_the_weights_are_those_of_an_undisturbed_run(crun):
-    """One after another: rank 0, a spare's rank, and one that is stopped."""
-    steps = 400
-    undisturbed, _ = Rounds(crun, INPROCESS, steps).end()
-    job = Rounds(crun, "--warm-spares", 1, INPROCESS, steps)
+def steps_of(pid):
+    return struct.unpack_from("Q", page_of(pid), 24)[0]
+
+
+def waits(pid):
+    """It has let go of the newest hold, and is told no round yet."""
+    page = page_of(pid)
+    holds, held = struct.unpack_from("II", page, 2220)
+    return struct.unpack_from("I", page, 16)[0] == 5 and holds == held
+
+
+PAUSES = """
+import os, sys, time
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import ddp_inprocess
+import crun
+
+batch = ddp_inprocess.batch
+
+def pausing_batch(step, rank):
+    if step in (40, 140, 240):  # until the test says go
+        with crun.phase("paused"):
+            while not os.path.exists(os.path.join(sys.argv[2], f"go-{step}")):
+                time.sleep(0.01)
+    return batch(step, rank)
+
+ddp_inprocess.batch = pausing_batch
+ddp_inprocess.main(400)
+"""
+
+
+def test_the_others_keep_their_processes_and_the_weights_are_those_of_an_undisturbed_run(crun, tmp_path):
+    """One after another, and a warm spare takes its place: rank 0, the one that came for it, one that is stopped."""
+    undisturbed, _ = Rounds(crun, INPROCESS, 400).end()
+    script = tmp_path / "job.py"
+    script.write_text(PAUSES)
+    job = Rounds(crun, "--warm-spares", 1, script, INPROCESS, tmp_path)
     pids, _ = job.in_round(1)
-    for n, (victim, signo, text) in enumerate([(0, signal.SIGKILL, "killed by SIGKILL"), (2, signal.SIGKILL, "killed by SIGKILL"), (1, signal.SIGSTOP, "hung at step")]):
-        job.after_step(pids[3], 40 + 100 * n)
+    for n, (victim, signo) in enumerate([(0, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)]):
+        spare = job.spare(pids)
+        (tmp_path / f"go-{40 + 100 * n}").touch()
+        wait("the steps after", lambda: steps_of(pids[3]) > 50 + 100 * n)
         os.kill(pids[victim], signo)
         after, step = job.in_round(n + 2)
-        assert step >= 40 + 100 * n, "no step is lost"
+        assert after[victim] == spare
+        assert step > 50 + 100 * n, "no step is lost"
         assert {r for r in range(4) if pids[r] != after[r]} == {victim}
         pids = after
     weights, err = job.end()
     assert len(undisturbed) == 1 and weights == undisturbed
-    for n, (victim, text) in enumerate([(0, "killed by SIGKILL"), (2, "killed by SIGKILL"), (1, "hung at step")]):
+    for n, (victim, text) in enumerate([(0, "killed by SIGKILL"), (0, "killed by SIGKILL"), (1, "hung at step")]):
         assert re.search(rf"restart {n + 1}/9 \(rank {victim} {text}.*\), kept 3 workers", err), err
 
 

@@ -65,12 +65,6 @@ def test_batch_norm_in_halves_is_refused(data, tmp_path):
     train(data, tmp_path, "--opt-level", "O3", "--keep-batchnorm-fp32", "True", steps=1)
 
 
-def test_parameters_that_come_and_go_are_refused(data, tmp_path):
-    p = run(*command(data, tmp_path, "--fsdp"), env=env())
-    assert p.returncode == 69 and p.stderr.splitlines()[-1].endswith(
-        "--zero 3 is not built for the cuda device, whose plans need whole parameters: --zero 2 cuts what it can cut"), p.stderr
-
-
 def test_two_ranks_with_a_gpu_each_train_as_one(data, tmp_path):
     two = [CRUN, "--standalone", "--nproc_per_node", 2]
     p = train(data, tmp_path / "two", "--comm", "gloo", "--sync-bn", launch=two, gpus=2)
@@ -79,7 +73,7 @@ def test_two_ranks_with_a_gpu_each_train_as_one(data, tmp_path):
     assert apart(tmp_path / "two", tmp_path / "one") < 1e-5
 
 
-@pytest.mark.parametrize("options", [["--zero", 1], ["--zero", 2, "--accumulate", 2], ["--enable-model-parallel", "--model-parallel-dim", 1],
+@pytest.mark.parametrize("options", [["--zero", 1], ["--zero", 2, "--accumulate", 2], ["--zero", 3, "--accumulate", 2], ["--enable-model-parallel", "--model-parallel-dim", 1],
                                      ["--enable-model-parallel", "--model-parallel-dim", 0, "--zero", 1]])
 def test_ranks_that_share_state_or_a_layer_train_as_one(data, tmp_path, options):
     options = [*options, "--arch", "mlp"]  # whose last layer reads features, not maps
@@ -87,6 +81,16 @@ def test_ranks_that_share_state_or_a_layer_train_as_one(data, tmp_path, options)
     train(data, tmp_path / "two", "--comm", "gloo", "--sync-bn", "--ema", 0.9, "--clip-grad-norm", 0.5, *options, launch=two, gpus=2)
     train(data, tmp_path / "one", "--sync-bn", "--ema", 0.9, "--clip-grad-norm", 0.5, *(options[2:] if "--accumulate" in options else options[-2:]))
     assert apart(tmp_path / "two", tmp_path / "one") < 1e-5
+
+
+@pytest.mark.parametrize("options", [["--schedule", "gpipe", "--recompute"], ["--schedule", "interleaved", "--amp", "fp16", "--loss-scale", 128]])
+def test_stages_train_as_one(data, tmp_path, options):
+    two = [CRUN, "--standalone", "--nproc_per_node", 2]
+    half = options[2:] if "--amp" in options else []
+    p = train(data, tmp_path / "two", "--comm", "gloo", "--stages", 2, "--microbatches", 2, *options, launch=two, gpus=2)
+    assert "pipeline: 2 stages of 1 rank, 2 micro-batches" in p.stderr, p.stderr
+    train(data, tmp_path / "one", "--accumulate", 2, *half)
+    assert apart(tmp_path / "two", tmp_path / "one") < (1e-3 if half else 1e-5)
 
 
 def test_replicas_are_compared_where_only_rank_0_saves(data, tmp_path):

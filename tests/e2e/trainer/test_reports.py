@@ -397,7 +397,7 @@ def test_several_runs_are_drawn_in_one_picture(data, tmp_path):
     (["nowhere"], 65, "open nowhere: No such file"),
     (["text"], 65, "text is neither metrics.jsonl nor a CSV log of Caffe2's trainer: it has no column cumulative_batch_count"),
     (["text", "--smooth", "1.5"], 2, "--smooth: '1.5': expected a number of steps (1: none) or a share of them below 1"),
-    (["text"] * 8, 2, "8 runs in one picture: 1 to 7 can be told apart"),
+    (["text"] * 8, 2, "8 runs in one picture: 1 to 7 can be distinguished"),
     ([], 2, "a run is needed"),
 ])
 def test_what_cannot_be_drawn_is_said_in_one_sentence(tmp_path, args, code, words):

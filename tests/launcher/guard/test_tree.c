@@ -81,11 +81,11 @@ static void a_process_that_nobody_has_reaped_is_dead(void **state)
 
 static void *fork_one(void *arg)
 {
-    pid_t *ret = arg;
-    *ret = fork();
-    if (*ret == 0)
+    const pid_t pid = fork();
+    if (pid == 0)
         sleep_on(NULL);
-    while (*ret > 0)
+    *(_Atomic pid_t *)arg = pid;
+    while (pid > 0)
         pause();
     return NULL;
 }
@@ -94,9 +94,9 @@ static void the_children_of_every_thread_are_found(void **state)
 {
     struct proc p;
     pthread_t t;
-    volatile pid_t pid = 0;
+    _Atomic pid_t pid = 0;
     (void)state;
-    pthread_create(&t, NULL, fork_one, (void *)&pid);
+    pthread_create(&t, NULL, fork_one, &pid);
     while (pid == 0)
         usleep(1000);
     assert_true(find(pid, &p));

@@ -120,7 +120,7 @@ static void the_report_names_culprit_followers_message_and_last_lines(void **sta
             "  message   it broke (error.json)\n"
             "  then      rank 5 (pid 105 on g) exited with code 3, 250.0 ms earlier by its node's clock\n"
             "  then      rank 2 (pid 102) exited with code 1, 1.0 ms later\n"
-            "  unheard   1 node told nothing\n"
+            "  unheard   1 node reported nothing\n"
             "  stderr    last lines:\n"
             "    | bad\n"
             "    | worse?[0m\n");

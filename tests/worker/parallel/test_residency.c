@@ -37,6 +37,9 @@ static size_t bytes_of(const struct side *s)
     return s->own.n_train * sizeof(float);
 }
 
+static const struct device_ops host_ops = {.real = DT_F32};
+static struct device host = {&host_ops};
+
 static int open_side(struct side *s, struct comm *c, bool aligned, struct err *e)
 {
     struct comm *const groups[LAYOUT_GROUPS] = {[LAYOUT_BATCH] = c};
@@ -55,7 +58,7 @@ static int open_side(struct side *s, struct comm *c, bool aligned, struct err *e
     TRY(pages_open((void **)&s->arena, bytes_of(s), e));
     TRY(pages_open((void **)&s->reduce, bytes_of(s) + TAIL * sizeof(float), e));
     TRY(ddp_create(&s->d, groups, &s->own, s->reduce, TAIL, DT_F32, &(struct ddp_options){.wire = DT_F32}, e));
-    return residency_create(&s->r, &s->own, s->d, s->arena, sizeof(float), e);
+    return residency_create(&s->r, &s->own, s->d, &host, s->arena, e);
 }
 
 static void close_side(struct side *s)

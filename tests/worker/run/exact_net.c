@@ -22,12 +22,19 @@ static int block(struct program *p, const char *name, int x, int width, int stri
 
 int exact_net(struct program **ret, const struct split *s, struct err *e)
 {
+    return exact_net_aligned(ret, s, 0, e);
+}
+
+int exact_net_aligned(struct program **ret, const struct split *s, size_t elements, struct err *e)
+{
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
     struct program *p = program_create("exact", 3, SIDE, SIDE, mean, std);
     int x = program_conv(p, "stem", program_input(p), WIDTH, 3, 2, 1, true);
     x = block(p, "one", program_relu(p, "stem.relu", x), WIDTH, 1);
     x = program_avgpool(p, "pool", block(p, "two", x, 2 * WIDTH, 2));
     program_classifier(p, "fc", x, CLASSES, s);
+    if (elements)
+        program_align(p, elements);
     *ret = p;
     return program_differentiate(p, e);
 }

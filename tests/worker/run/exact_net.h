@@ -2,10 +2,14 @@
 #ifndef CRUN_TESTS_EXACT_NET_H
 #define CRUN_TESTS_EXACT_NET_H
 
+#include <stddef.h>
+
 #include "worker/program/split.h"
 
 struct err;
 
 int exact_net(struct program **ret, const struct split *s, struct err *e);
+/* Parameters padded to a multiple of so many elements (program_align()). */
+int exact_net_aligned(struct program **ret, const struct split *s, size_t elements, struct err *e);
 
 #endif

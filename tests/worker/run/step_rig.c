@@ -40,6 +40,7 @@ static struct plan_options plan_of(struct step_rig *r, const struct step_rig_opt
 {
     const struct state *s = &r->state;
     const enum dtype half = o->precision.half == DT_BF16 ? DT_BF16 : DT_F16;
+    const struct plan_needs *needs = r->needs ? residency_needs(r->needs) : NULL;
     if (r->groups[LAYOUT_TENSOR])
         group_calls(&r->group, r->groups[LAYOUT_TENSOR]);
     return (struct plan_options){.batch = r->step.part,
@@ -51,7 +52,7 @@ static struct plan_options plan_of(struct step_rig *r, const struct step_rig_opt
                                  .stats = s->stats,
                                  .reduce = s->reduce,
                                  .group = r->groups[LAYOUT_TENSOR] ? &r->group : NULL,
-                                 .needs = r->needs ? residency_needs(r->needs) : NULL};
+                                 .needs = needs && o->wrap ? o->wrap(needs) : needs};
 }
 
 static int open_plan(struct step_rig *r, const struct step_rig_options *o, struct err *e)
@@ -61,6 +62,8 @@ static int open_plan(struct step_rig *r, const struct step_rig_options *o, struc
     struct stage_options g = {.order = o->pipeline,
                               .index = layout_place(&r->own.layout, r->comm->rank).stage,
                               .comm = r->groups[LAYOUT_STAGES],
+                              .before = r->edges[0],
+                              .behind = r->edges[1],
                               .device = s->device,
                               .program = r->program,
                               .own = &r->own,
@@ -94,7 +97,8 @@ static int open_ownership(struct step_rig *r, const struct device *d, const stru
     const struct ownership_options pieces = {.elem_bytes = dtype_size(d->ops->real),
                                              .bucket_bytes = o->bucket_bytes,
                                              .first_bucket_bytes = o->bucket_bytes / 8,
-                                             .whole_gradients = o->pipeline.chunks > 1};
+                                             .whole_gradients = o->pipeline.chunks > 1,
+                                             .compact = d->ops->async != NULL};
     return ownership_init(&r->own, l, comm->rank, r->program, &pieces, e);
 }
 
@@ -118,13 +122,17 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
         memcpy(r->groups, o->groups, sizeof r->groups);
     else
         TRY(groups_open(r->groups, comm, &r->own.layout, &co, e));
+    if (o->edges)
+        memcpy(r->edges, o->edges, sizeof r->edges);
+    else if (!o->groups)
+        TRY(groups_open_edges(r->edges, r->groups[LAYOUT_STAGES], o->pipeline.chunks > 1, &co, e));
     TRY(state_init(s, d, p, &r->own, &so, e));
     s->loss_scale = o->precision.scale;
     TRY(open_data(r, o, e));
     TRY(ddp_create(&r->ddp, r->groups, &r->own, s->reduce, p->n_reduce - p->n_train, s->real,
                    &(struct ddp_options){.wire = s->real, .device = d, .sync_bn = o->sync_bn}, e));
     if (l.stages == 1 && ownership_gathers(&r->own))
-        TRY(residency_create(&r->needs, &r->own, r->ddp, s->params, state_bytes(s, 1), e));
+        TRY(residency_create(&r->needs, &r->own, r->ddp, d, s->params, e));
     TRY(open_plan(r, o, e));
     TRY(optimizer_slice(&r->optimizer, p, &r->own, e));
     r->step = (struct step){.state = s,
@@ -147,8 +155,10 @@ void step_rig_close(struct step_rig *r)
     optimizer_finish(&r->optimizer);
     stage_close(r->stage);
     ddp_destroy(r->ddp);
-    if (!r->borrows_groups)
+    if (!r->borrows_groups) {
+        groups_close_edges(r->edges);
         groups_close(r->groups, r->comm);
+    }
     if (r->plan)
         r->state.device->ops->plan_close(r->plan);
     residency_destroy(r->needs);

@@ -28,7 +28,10 @@ struct step_rig_options {
     size_t bucket_bytes;        /* 0: as by default; the first and the last are of an eighth */
     bool emulate;               /* computes in halves, emulated; else in what the state is made of */
     struct comm *const *groups; /* (LAYOUT_GROUPS), borrowed; NULL: opened from the communicator */
+    struct comm *const *edges;  /* (2), groups_open_edges(), borrowed with groups */
     bool native;                /* computes in halves, as the device has them */
+    /* What the plan is given in place of these; NULL: these */
+    const struct plan_needs *(*wrap)(const struct plan_needs *needs);
 };
 
 struct step_rig {
@@ -43,7 +46,7 @@ struct step_rig {
     struct stage *stage;
     struct ddp *ddp;
     struct optimizer optimizer;
-    struct comm *comm, *groups[LAYOUT_GROUPS];
+    struct comm *comm, *groups[LAYOUT_GROUPS], *edges[2];
     bool borrows_groups;
     struct plan_group group; /* the tensor group */
     struct residency *needs; /* of the plan, with --zero 3 */

@@ -1,5 +1,5 @@
-/* A bit flips in what one rank holds: found, the rank named, all mended, and the end is that of the undisturbed run. Ranks
- * are threads, of ref and of the cpu device. */
+/* A bit flips in what one rank holds: found, the rank named, all mended, and the end is that of the undisturbed run.
+ * Ranks are threads, of ref and of the cpu device. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

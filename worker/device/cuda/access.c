@@ -42,7 +42,7 @@ static int reach(struct cuda_plan *pl, int t, struct view4 *v, size_t *bytes, vo
         return err_set(e, -EINVAL, "tensor %d is not kept by this plan", t);
     *v = cuda_plan_view(pl, t);
     *bytes = (size_t)v->n * (size_t)v->c * (size_t)v->h * (size_t)v->w * dtype_size(v->type);
-    *at = (char *)pl->memory + pl->buffers[pl->value[t]].offset;
+    *at = cuda_plan_at(pl, pl->value[t]);
     *raw = calloc(1, *bytes);
     return *raw ? 0 : err_set(e, -ENOMEM, "no memory for %zu bytes of a tensor", *bytes);
 }

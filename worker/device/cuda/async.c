@@ -88,6 +88,34 @@ static int async_order(struct device *d, void *before, void *after, struct err *
     return c->gpu->ops->event_wait(c->gpu, c->moment, stream_of(c, after), e);
 }
 
+static int async_event_open(struct device *d, void **ret, struct err *e)
+{
+    struct cuda *c = self(d);
+    struct gpu_event *v;
+    TRY(c->gpu->ops->event_open(c->gpu, false, &v, e));
+    *ret = v;
+    return 0;
+}
+
+static void async_event_close(struct device *d, void *event)
+{
+    struct cuda *c = self(d);
+    if (event)
+        c->gpu->ops->event_close(c->gpu, event);
+}
+
+static int async_mark(struct device *d, void *event, void *stream, struct err *e)
+{
+    struct cuda *c = self(d);
+    return c->gpu->ops->event_record(c->gpu, event, stream_of(c, stream), e);
+}
+
+static int async_follow(struct device *d, void *event, void *stream, struct err *e)
+{
+    struct cuda *c = self(d);
+    return c->gpu->ops->event_wait(c->gpu, event, stream_of(c, stream), e);
+}
+
 static int async_convert(struct device *d, void *stream, void *out, enum dtype to, const void *in, enum dtype from,
                          size_t n, double mul, struct err *e)
 {
@@ -204,6 +232,10 @@ const struct device_async cuda_async = {.open = async_open,
                                         .close = async_close,
                                         .compute = async_compute,
                                         .order = async_order,
+                                        .event_open = async_event_open,
+                                        .event_close = async_event_close,
+                                        .mark = async_mark,
+                                        .follow = async_follow,
                                         .convert = async_convert,
                                         .attach = async_attach,
                                         .host_alloc = async_host_alloc,

@@ -45,7 +45,7 @@ static struct written of_tensor(const struct cuda_plan *pl, int t)
     if (t < 0 || pl->value[t] == NO_BUFFER)
         return (struct written){0};
     const struct view4 v = cuda_plan_view(pl, t);
-    return of_view(&v, (const char *)pl->memory + pl->buffers[pl->value[t]].offset);
+    return of_view(&v, cuda_plan_at(pl, pl->value[t]));
 }
 
 static struct written of_kernel(const struct cuda_plan *pl, const struct step *s)
@@ -61,6 +61,9 @@ static struct written of_kernel(const struct cuda_plan *pl, const struct step *s
         return of_view(&s->args.as_KERNEL_BN_POOL.y, s->args.as_KERNEL_BN_POOL.out);
     case KERNEL_BN_BWD_APPLY:
         return of_view(&s->args.as_KERNEL_BN_BWD_APPLY.v, s->args.as_KERNEL_BN_BWD_APPLY.own.dx);
+    case KERNEL_ROWS:
+        return s->args.as_KERNEL_ROWS.back ? (struct written){0}
+                                           : of_view(&s->args.as_KERNEL_ROWS.v, s->args.as_KERNEL_ROWS.out);
     case KERNEL_INPUT:
     case KERNEL_ADD:
     case KERNEL_RELU_BWD:
@@ -110,7 +113,7 @@ static int check_step(struct cuda_plan *pl, struct step *s, const struct variant
 {
     struct gpu *g = pl->cuda->gpu;
     double bad[2] = {0};
-    TRY(cuda_plan_run_step(pl, s, v, h, e));
+    TRY(reads_run_step(pl, s, v, h, e));
     TRY(g->ops->stream_sync(g, pl->cuda->compute, e));
     const struct written w = result_of(pl, s);
     if (!w.at || *ret_bad)
@@ -127,8 +130,9 @@ static int check_step(struct cuda_plan *pl, struct step *s, const struct variant
 
 int check_walk(struct cuda_plan *pl, const struct variant_key *v, const struct run_hooks *h, struct err *e)
 {
+    const struct span *span = &pl->spans[v->pass];
     bool bad = false;
-    for (int i = 0; i < pl->nsteps; i++) {
+    for (int i = span->first; i < span->end; i++) {
         char name[512];
         const int rc = check_step(pl, pl->steps[i], v, h, &bad, e);
         if (rc < 0)

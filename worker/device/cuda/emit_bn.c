@@ -9,10 +9,22 @@ static float *arena(float *at, const struct cuda_plan *pl, int param)
     return at ? at + pl->p->params[param].offset : NULL;
 }
 
-/* The step settles at each run where these sums come from. */
-static void source(struct step *s, struct k_bn_from *from, const double *sums, const double *local)
+/* The step settles at each run where these sums come from; local: BN_PARTS where all ranks' are wanted. */
+static int source(struct cuda_plan *pl, int bn, struct step *s, struct k_bn_from *from, enum bn_part sums,
+                  enum bn_part local, struct err *e)
 {
-    s->source[s->nsources++] = (struct bn_source){.from = from, .sums = sums, .local = local};
+    struct bn_source *b = &s->source[s->nsources++];
+    b->from = from;
+    TRY(cuda_plan_use_bn(pl, bn, sums, &b->sums, e));
+    return local == BN_PARTS ? 0 : cuda_plan_use_bn(pl, bn, local, &b->local, e);
+}
+
+/* A step gets the scale and shift of batch norm `bn` from here. */
+static int use_factors(struct cuda_plan *pl, int bn, const float *const *scale, const float *const *shift,
+                       struct err *e)
+{
+    TRY(cuda_plan_use_bn(pl, bn, BN_SCALE, scale, e));
+    return cuda_plan_use_bn(pl, bn, BN_SHIFT, shift, e);
 }
 
 /* --- forward */
@@ -21,34 +33,33 @@ static void source(struct step *s, struct k_bn_from *from, const double *sums, c
 static int emit_sums(struct cuda_plan *pl, int bn, struct err *e)
 {
     const struct op *op = &pl->p->ops[bn];
-    struct bn_state *b = &pl->bns[bn];
     struct step *s;
     if (pl->rungs[bn].stats >= 0) {
         TRY(emit_kernel(pl, KERNEL_BN_GATHER, "bn statistics of conv", bn, &s, e));
         struct k_bn_gather *g = &s->args.as_KERNEL_BN_GATHER;
-        *g = (struct k_bn_gather){.v = cuda_plan_view(pl, op->in[0]),
-                                  .first = b->first,
-                                  .second = b->second,
-                                  .weights = pl->sample_weights,
-                                  .sums = b->sums};
+        *g = (struct k_bn_gather){.v = cuda_plan_view(pl, op->in[0]), .weights = pl->sample_weights};
         s->gathers = true;
+        TRY(cuda_plan_use_bn(pl, bn, BN_SUM, &g->first, e));
+        TRY(cuda_plan_use_bn(pl, bn, BN_SQUARES, &g->second, e));
+        TRY(cuda_plan_use_bn(pl, bn, BN_SUMS, &g->sums, e));
         return emit_use(pl, op->in[0], &g->x, e);
     }
     TRY(emit_kernel(pl, KERNEL_BN_STATS, "bn statistics", bn, &s, e));
     struct k_bn_stats *j = &s->args.as_KERNEL_BN_STATS;
-    *j = (struct k_bn_stats){.v = cuda_plan_view(pl, op->in[0]), .weights = pl->sample_weights, .sums = b->sums};
+    *j = (struct k_bn_stats){.v = cuda_plan_view(pl, op->in[0]), .weights = pl->sample_weights};
     cuda_plan_need_partial(pl, &j->v);
+    TRY(cuda_plan_use_bn(pl, bn, BN_SUMS, &j->sums, e));
     return emit_use(pl, op->in[0], &j->x, e);
 }
 
-static int emit_all_sum(struct cuda_plan *pl, int op, struct bn_state *b, double *keep, struct err *e)
+/* keep: where this rank's go first, or BN_PARTS. */
+static int emit_all_sum(struct cuda_plan *pl, int op, int bn, enum bn_part sums, enum bn_part keep, struct err *e)
 {
     struct step *s;
     TRY(cuda_plan_step(pl, STEP_ALL_SUM, "sum over ranks", op, &s, e));
-    s->n = 2 * (size_t)b->c + 1;
-    s->at = b->sums;
-    s->keep = keep;
-    return 0;
+    s->n = 2 * (size_t)pl->bns[bn].c + 1;
+    TRY(cuda_plan_use_bn(pl, bn, sums, &s->at, e));
+    return keep == BN_PARTS ? 0 : cuda_plan_use_bn(pl, bn, keep, &s->keep, e);
 }
 
 static double elements_a_channel(const struct cuda_plan *pl, int tensor)
@@ -58,47 +69,46 @@ static double elements_a_channel(const struct cuda_plan *pl, int tensor)
 }
 
 /* What step s does on the way. */
-static void finalise(struct cuda_plan *pl, int bn, struct step *s, struct k_bn_finalise *f)
+static int finalise(struct cuda_plan *pl, int bn, struct step *s, struct k_bn_finalise *f, struct err *e)
 {
     const struct op *op = &pl->p->ops[bn];
-    struct bn_state *b = &pl->bns[bn];
     float *tail = pl->reduce ? pl->reduce + pl->p->n_train : NULL;
-    *f = (struct k_bn_finalise){.c = b->c,
-                                .gamma = arena(pl->params, pl, op->param[0]),
-                                .beta = arena(pl->params, pl, op->param[1]),
-                                .half_scale = b->half_scale,
-                                .half_shift = b->half_shift,
+    *f = (struct k_bn_finalise){.c = pl->bns[bn].c,
                                 .stat_mean = arena(tail, pl, op->param[2]),
                                 .stat_var = arena(tail, pl, op->param[3]),
                                 .weights = pl->sample_weights,
                                 .n = pl->o.batch,
                                 .eps = op->eps};
-    f->mean = b->mean;
-    f->invstd = b->invstd;
-    f->scale = b->scale;
-    f->shift = b->shift;
-    if (pl->rungs[bn].stats >= 0)
-        f->from =
-            (struct k_bn_from){.first = b->first, .second = b->second, .count = elements_a_channel(pl, op->in[0])};
-    source(s, &f->from, b->sums, NULL);
+    TRY(cuda_plan_use_factor(pl, bn, 0, &f->gamma, e));
+    TRY(cuda_plan_use_factor(pl, bn, 1, &f->beta, e));
+    TRY(cuda_plan_use_bn(pl, bn, BN_MEAN, &f->mean, e));
+    TRY(cuda_plan_use_bn(pl, bn, BN_INVSTD, &f->invstd, e));
+    TRY(cuda_plan_use_bn(pl, bn, BN_HALF_SCALE, &f->half_scale, e));
+    TRY(cuda_plan_use_bn(pl, bn, BN_HALF_SHIFT, &f->half_shift, e));
+    TRY(cuda_plan_use_bn(pl, bn, BN_SCALE, &f->scale, e));
+    TRY(cuda_plan_use_bn(pl, bn, BN_SHIFT, &f->shift, e));
+    if (pl->rungs[bn].stats >= 0) {
+        f->from.count = elements_a_channel(pl, op->in[0]);
+        TRY(cuda_plan_use_bn(pl, bn, BN_SUM, &f->from.first, e));
+        TRY(cuda_plan_use_bn(pl, bn, BN_SQUARES, &f->from.second, e));
+    }
+    return source(pl, bn, s, &f->from, BN_SUMS, BN_PARTS, e);
 }
 
 static int emit_fixed(struct cuda_plan *pl, int bn, struct err *e)
 {
     const struct op *op = &pl->p->ops[bn];
-    struct bn_state *b = &pl->bns[bn];
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_BN_FIXED, "bn of running statistics", bn, &s, e));
     struct k_bn_fixed *f = &s->args.as_KERNEL_BN_FIXED;
-    *f = (struct k_bn_fixed){.c = b->c,
-                             .gamma = arena(pl->params, pl, op->param[0]),
-                             .beta = arena(pl->params, pl, op->param[1]),
+    *f = (struct k_bn_fixed){.c = pl->bns[bn].c,
                              .mean = arena(pl->stats, pl, op->param[2]),
                              .var = arena(pl->stats, pl, op->param[3]),
                              .eps = op->eps};
-    f->scale = b->scale;
-    f->shift = b->shift;
-    return 0;
+    TRY(cuda_plan_use_factor(pl, bn, 0, &f->gamma, e));
+    TRY(cuda_plan_use_factor(pl, bn, 1, &f->beta, e));
+    TRY(cuda_plan_use_bn(pl, bn, BN_SCALE, &f->scale, e));
+    return cuda_plan_use_bn(pl, bn, BN_SHIFT, &f->shift, e);
 }
 
 /* Statistics; and coefficients, where a convolution reads them: other steps make their own. */
@@ -108,12 +118,11 @@ static int emit_statistics(struct cuda_plan *pl, int last, int bn, struct err *e
     if (!pl->o.training)
         return emit_fixed(pl, bn, e);
     TRY(emit_sums(pl, bn, e));
-    TRY(emit_all_sum(pl, bn, &pl->bns[bn], NULL, e));
+    TRY(emit_all_sum(pl, bn, bn, BN_SUMS, BN_PARTS, e));
     if (!pl->rungs[last].unwritten || last == bn) /* a BN alone that is not written is part of a sum */
         return 0;
     TRY(emit_kernel(pl, KERNEL_BN_FINALISE, "bn finalise", bn, &s, e));
-    finalise(pl, bn, s, &s->args.as_KERNEL_BN_FINALISE);
-    return 0;
+    return finalise(pl, bn, s, &s->args.as_KERNEL_BN_FINALISE, e);
 }
 
 static int mask_of(struct cuda_plan *pl, int last, const struct view4 *v, struct err *e)
@@ -128,18 +137,15 @@ static int fill_apply(struct cuda_plan *pl, int last, int bn, struct step *s, st
     const int dual = pl->rungs[last].dual;
     const bool relu = pl->fused[last].relu >= 0;
     int other = pl->fused[last].other;
-    struct bn_state *b = &pl->bns[bn];
     *a = (struct k_bn_apply){.v = cuda_plan_view(pl, op->in[0]), .relu = relu};
-    a->scale = b->scale;
-    a->shift = b->shift;
+    TRY(use_factors(pl, bn, &a->scale, &a->shift, e));
     if (pl->o.training)
-        finalise(pl, bn, s, &a->own);
+        TRY(finalise(pl, bn, s, &a->own, e));
     TRY(emit_use(pl, op->in[0], &a->x, e));
     if (dual >= 0) {
-        a->add_scale = pl->bns[dual].scale;
-        a->add_shift = pl->bns[dual].shift;
+        TRY(use_factors(pl, dual, &a->add_scale, &a->add_shift, e));
         if (pl->o.training)
-            finalise(pl, dual, s, &a->other);
+            TRY(finalise(pl, dual, s, &a->other, e));
         other = pl->p->ops[dual].in[0];
     }
     TRY(emit_use(pl, other, &a->add, e));
@@ -174,6 +180,7 @@ int emit_bn(struct cuda_plan *pl, int last, struct err *e)
 {
     const struct fused *f = &pl->fused[last];
     const int bn = f->bn >= 0 ? f->bn : last;
+    TRY(reads_copy_bn(pl, bn, e));
     TRY(emit_statistics(pl, last, bn, e));
     if (pl->rungs[last].unwritten || pl->rungs[last].pool >= 0 || pl->rungs[last].mean >= 0)
         return 0;
@@ -187,10 +194,9 @@ int emit_bn_pool(struct cuda_plan *pl, int pool, struct err *e)
     TRY(emit_kernel(pl, KERNEL_BN_POOL, "bn+relu+maxpool", bn, &s, e));
     struct k_bn_pool *a = &s->args.as_KERNEL_BN_POOL;
     *a = (struct k_bn_pool){.x = cuda_plan_view(pl, x), .y = cuda_plan_view(pl, pl->p->ops[pool].out)};
-    a->scale = pl->bns[bn].scale;
-    a->shift = pl->bns[bn].shift;
+    TRY(use_factors(pl, bn, &a->scale, &a->shift, e));
     if (pl->o.training) {
-        finalise(pl, bn, s, &a->own);
+        TRY(finalise(pl, bn, s, &a->own, e));
         const struct view4 *y = &a->y;
         const int index = cuda_plan_buffer(pl, (size_t)y->n * (size_t)y->c * (size_t)y->h * (size_t)y->w, false, e);
         TRY(index);
@@ -280,17 +286,15 @@ static int use_incoming(struct cuda_plan *pl, const struct incoming *in, struct 
 static int emit_bwd_gather(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    struct bn_state *b = &pl->bns[op->fwd];
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_BN_GATHER, "bn_bwd sums of dgrad", i, &s, e));
     struct k_bn_gather *g = &s->args.as_KERNEL_BN_GATHER;
-    *g = (struct k_bn_gather){.v = cuda_plan_view(pl, op->in[0]),
-                              .first = b->first,
-                              .second = b->second,
-                              .invstd = b->invstd,
-                              .weights = pl->sample_weights,
-                              .sums = b->sums};
+    *g = (struct k_bn_gather){.v = cuda_plan_view(pl, op->in[0]), .weights = pl->sample_weights};
     s->gathers = true;
+    TRY(cuda_plan_use_bn(pl, op->fwd, BN_DBIAS, &g->first, e));
+    TRY(cuda_plan_use_bn(pl, op->fwd, BN_DSCALE, &g->second, e));
+    TRY(cuda_plan_use_bn(pl, op->fwd, BN_INVSTD, &g->invstd, e));
+    TRY(cuda_plan_use_bn(pl, op->fwd, BN_BWD_SUMS, &g->sums, e));
     return emit_use(pl, op->in[0], &g->x, e);
 }
 
@@ -308,37 +312,47 @@ static int emit_bwd_sums(struct cuda_plan *pl, int i, const struct incoming *in,
 {
     const struct op *op = &pl->p->ops[i];
     const int twin = pl->rungs[i].twin;
-    struct bn_state *b = &pl->bns[op->fwd];
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_BN_BWD_SUMS, sums_label(in), i, &s, e));
     struct k_bn_bwd_sums *a = &s->args.as_KERNEL_BN_BWD_SUMS;
-    *a = (struct k_bn_bwd_sums){
-        .v = cuda_plan_view(pl, op->in[0]), .mean = b->mean, .weights = pl->sample_weights, .sums = b->sums};
+    *a = (struct k_bn_bwd_sums){.v = cuda_plan_view(pl, op->in[0]), .weights = pl->sample_weights};
     cuda_plan_need_partial(pl, &a->v);
+    TRY(cuda_plan_use_bn(pl, op->fwd, BN_MEAN, &a->mean, e));
+    TRY(cuda_plan_use_bn(pl, op->fwd, BN_BWD_SUMS, &a->sums, e));
     TRY(emit_use(pl, op->in[0], &a->x, e));
     TRY(use_incoming(pl, in, &a->g, e));
     if (twin >= 0) {
         const struct op *other = &pl->p->ops[twin];
-        a->mean2 = pl->bns[other->fwd].mean;
-        a->sums2 = pl->bns[other->fwd].sums;
+        TRY(cuda_plan_use_bn(pl, other->fwd, BN_MEAN, &a->mean2, e));
+        TRY(cuda_plan_use_bn(pl, other->fwd, BN_BWD_SUMS, &a->sums2, e));
         TRY(emit_use(pl, other->in[0], &a->x2, e));
     }
     return emit_use(pl, in->dz, &a->dz, e);
+}
+
+/* Sums that a convolution made on its way back. */
+static int use_made(struct cuda_plan *pl, int bn, struct k_bn_from *from, double count, struct err *e)
+{
+    from->count = count;
+    TRY(cuda_plan_use_bn(pl, bn, BN_DBIAS, &from->first, e));
+    TRY(cuda_plan_use_bn(pl, bn, BN_DSCALE, &from->second, e));
+    return cuda_plan_use_bn(pl, bn, BN_INVSTD, &from->invstd, e);
 }
 
 /* One batch norm's part of the backward pass. */
 static int use_bwd(struct cuda_plan *pl, int i, struct step *s, struct k_bn_bwd *w, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    struct bn_state *b = &pl->bns[op->fwd];
-    *w = (struct k_bn_bwd){.gamma = arena(pl->params, pl, op->param[0])};
-    w->mean = b->mean;
-    w->invstd = b->invstd;
-    if (pl->rungs[i].drelu >= 0)
-        w->local = w->from = (struct k_bn_from){
-            .first = b->first, .second = b->second, .invstd = b->invstd, .count = elements_a_channel(pl, op->in[0])};
-    source(s, &w->from, b->sums, NULL);
-    source(s, &w->local, b->sums, b->local);
+    *w = (struct k_bn_bwd){0};
+    TRY(cuda_plan_use_factor(pl, op->fwd, 0, &w->gamma, e));
+    TRY(cuda_plan_use_bn(pl, op->fwd, BN_MEAN, &w->mean, e));
+    TRY(cuda_plan_use_bn(pl, op->fwd, BN_INVSTD, &w->invstd, e));
+    if (pl->rungs[i].drelu >= 0) {
+        TRY(use_made(pl, op->fwd, &w->from, elements_a_channel(pl, op->in[0]), e));
+        TRY(use_made(pl, op->fwd, &w->local, elements_a_channel(pl, op->in[0]), e));
+    }
+    TRY(source(pl, op->fwd, s, &w->from, BN_BWD_SUMS, BN_PARTS, e));
+    TRY(source(pl, op->fwd, s, &w->local, BN_BWD_SUMS, BN_LOCAL, e));
     const int dgamma = cuda_plan_weight_gradient(pl, i, op->param[0], DT_F32, e),
               dbeta = cuda_plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
     TRY(dgamma);
@@ -375,9 +389,9 @@ int emit_bn_bwd(struct cuda_plan *pl, int i, struct err *e)
     if (pl->rungs[i].twinned)
         return cuda_plan_gradients_ready(pl, i, e); /* its twin did it all */
     TRY(pl->rungs[i].drelu >= 0 ? emit_bwd_gather(pl, i, e) : emit_bwd_sums(pl, i, &in, e));
-    TRY(emit_all_sum(pl, i, &pl->bns[op->fwd], pl->bns[op->fwd].local, e));
+    TRY(emit_all_sum(pl, i, op->fwd, BN_BWD_SUMS, BN_LOCAL, e));
     if (twin >= 0)
-        TRY(emit_all_sum(pl, twin, &pl->bns[pl->p->ops[twin].fwd], pl->bns[pl->p->ops[twin].fwd].local, e));
+        TRY(emit_all_sum(pl, twin, pl->p->ops[twin].fwd, BN_BWD_SUMS, BN_LOCAL, e));
     TRY(emit_bwd_apply(pl, i, &in, e));
     return cuda_plan_gradients_ready(pl, i, e);
 }

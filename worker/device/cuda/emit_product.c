@@ -85,14 +85,18 @@ static int emit_result(struct cuda_plan *pl, int i, int t, int written, struct e
 int emit_vector(struct cuda_plan *pl, int i, int param, int x, int y, enum dtype type, struct err *e)
 {
     struct step *s;
+    int copy = NO_BUFFER;
     if (param < 0)
         return 0;
+    if (pl->o.needs)
+        TRY(copy = cuda_plan_weight_copy(pl, i, param, e));
     TRY(cuda_plan_step(pl, STEP_KERNEL, "bias", i, &s, e));
     s->kernel = KERNEL_BN_APPLY;
     struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
     struct view4 v = cuda_plan_view(pl, pl->p->ops[i].out);
     v.type = type;
     *a = (struct k_bn_apply){.v = v, .shift = pl->params + pl->p->params[param].offset};
+    TRY(cuda_plan_use(pl, copy, 0, &a->shift, e));
     TRY(cuda_plan_use(pl, x, 0, &a->x, e));
     return cuda_plan_use(pl, y, 0, &a->y, e);
 }
@@ -158,14 +162,14 @@ static int emit_conv(struct cuda_plan *pl, int i, struct err *e)
     TRY(cudnn_step(pl, i, pattern, &s, e)); /* x (N, h, w, C), w (K, r, s, C) -> y (N, oh, ow, K); or planes */
     TRY(cuda_plan_use(pl, x, 0, &s->dnn.slot[k++], e));
     if (r->prologue >= 0) {
-        s->dnn.slot[k++] = pl->bns[r->prologue].half_scale;
-        s->dnn.slot[k++] = pl->bns[r->prologue].half_shift;
+        TRY(cuda_plan_use_bn(pl, r->prologue, BN_HALF_SCALE, &s->dnn.slot[k++], e));
+        TRY(cuda_plan_use_bn(pl, r->prologue, BN_HALF_SHIFT, &s->dnn.slot[k++], e));
     }
     TRY(cuda_plan_use(pl, w, 0, &s->dnn.slot[k++], e));
     TRY(cuda_plan_use(pl, y, 0, &s->dnn.slot[k++], e));
     if (r->stats >= 0) {
-        s->dnn.slot[k++] = pl->bns[r->stats].first;
-        s->dnn.slot[k++] = pl->bns[r->stats].second;
+        TRY(cuda_plan_use_bn(pl, r->stats, BN_SUM, &s->dnn.slot[k++], e));
+        TRY(cuda_plan_use_bn(pl, r->stats, BN_SQUARES, &s->dnn.slot[k++], e));
     }
     TRY(emit_bias(pl, i, y, pl->product, e));
     return emit_result(pl, i, op->out, y, e);
@@ -175,7 +179,6 @@ static int emit_conv(struct cuda_plan *pl, int i, struct err *e)
 static int emit_dgrad_drelu_bn(struct cuda_plan *pl, int i, int bn, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    const struct bn_state *b = &pl->bns[bn];
     const struct op *norm = &pl->p->ops[bn];
     struct step *s;
     const int dy = cuda_plan_value(pl, op->in[0], e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
@@ -189,18 +192,14 @@ static int emit_dgrad_drelu_bn(struct cuda_plan *pl, int i, int bn, struct err *
     TRY(cuda_plan_use(pl, w, 0, &s->dnn.slot[1], e));
     TRY(cuda_plan_use(pl, x, 0, &s->dnn.slot[2], e));
     TRY(cuda_plan_use(pl, dz, 0, &s->dnn.slot[7], e));
-    void *const rest[DNN_SLOTS_MAX] = {[3] = b->mean,
-                                       [4] = b->invstd,
-                                       [5] = pl->params + pl->p->params[norm->param[0]].offset,
-                                       [6] = pl->params + pl->p->params[norm->param[1]].offset,
-                                       [8] = b->second,
-                                       [9] = b->first,
-                                       [10] = b->a,
-                                       [11] = b->b,
-                                       [12] = b->k};
+    static const enum bn_part rest[DNN_SLOTS_MAX] = {
+        [3] = BN_MEAN,      [4] = BN_INVSTD,    [8] = BN_DSCALE,   [9] = BN_DBIAS,
+        [10] = BN_UNREAD_A, [11] = BN_UNREAD_B, [12] = BN_UNREAD_K};
+    TRY(cuda_plan_use_factor(pl, bn, 0, &s->dnn.slot[5], e));
+    TRY(cuda_plan_use_factor(pl, bn, 1, &s->dnn.slot[6], e));
     for (int k = 0; k < DNN_SLOTS_MAX; k++)
-        if (rest[k])
-            s->dnn.slot[k] = rest[k];
+        if (k == 3 || k == 4 || k >= 8)
+            TRY(cuda_plan_use_bn(pl, bn, rest[k], &s->dnn.slot[k], e));
     return 0;
 }
 
@@ -236,8 +235,8 @@ static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     TRY(cudnn_step(pl, i, bn >= 0 ? DNN_SBR_WGRAD : DNN_WGRAD, &s, e)); /* x, dy -> dw (K, r, s, C) */
     TRY(cuda_plan_use(pl, x, 0, &s->dnn.slot[k++], e));
     if (bn >= 0) {
-        s->dnn.slot[k++] = pl->bns[bn].half_scale;
-        s->dnn.slot[k++] = pl->bns[bn].half_shift;
+        TRY(cuda_plan_use_bn(pl, bn, BN_HALF_SCALE, &s->dnn.slot[k++], e));
+        TRY(cuda_plan_use_bn(pl, bn, BN_HALF_SHIFT, &s->dnn.slot[k++], e));
     }
     TRY(cuda_plan_use(pl, dy, 0, &s->dnn.slot[k++], e));
     TRY(cuda_plan_use(pl, dw, 0, &s->dnn.slot[k++], e));
@@ -277,6 +276,10 @@ static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int 
     s->in_arena = m->c != NULL;
     TRY(cuda_plan_use(pl, a, 0, &s->gemm.a, e));
     TRY(m->b ? 0 : cuda_plan_use(pl, b, 0, &s->gemm.b, e));
+    if (m->b && pl->o.needs) { /* where it is then: cuda_plan_place() */
+        const struct param *q = &pl->p->params[pl->p->ops[i].param[0]];
+        TRY(reads_add(pl, q->offset, q->offset + q->count, e));
+    }
     return m->c ? 0 : cuda_plan_use(pl, c, 0, &s->gemm.c, e);
 }
 

@@ -241,10 +241,10 @@ int ladder_climb(struct cuda_plan *pl, struct err *e)
     if (pl->o.keep_all || !pl->cuda->options.fused_patterns)
         return 0;
     if (pl->type == DT_F16 && pl->nhwc && pl->o.training) {
-        for (int i = pl->first_op; i < pl->end_op && i < pl->p->nfwd; i++)
+        for (int i = pl->ops.first; i < pl->ops.end && i < pl->p->nfwd; i++)
             if (op_at(pl, i)->kind == OP_CONV)
                 climb_statistics(pl, i);
-        for (int i = pl->first_op; i < pl->end_op && i < pl->p->nfwd; i++)
+        for (int i = pl->ops.first; i < pl->ops.end && i < pl->p->nfwd; i++)
             if (op_at(pl, i)->kind == OP_CONV)
                 climb_prologue(pl, i);
     }

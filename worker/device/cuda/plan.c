@@ -62,6 +62,43 @@ int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *p
     return patch(pl, buffer, offset, pointer_to_pointer, e);
 }
 
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Which of its buffers a part lies in, and behind how many vectors there, and how many sums. */
+struct bn_place {
+    int *buffer;
+    int vectors, sums;
+};
+
+static struct bn_place bn_place_of(struct bn_state *b, enum bn_part part)
+{
+    if (part < BN_SCALE)
+        return (struct bn_place){&b->kept, (int)part, 0};
+    if (part <= BN_SUMS)
+        return (struct bn_place){&b->forward, (int)part - BN_SCALE, 0};
+    const int behind = (int)part - BN_UNREAD_A, vectors = BN_BWD_SUMS - BN_UNREAD_A;
+    return (struct bn_place){&b->backward, behind < vectors ? behind : vectors,
+                             behind < vectors ? 0 : behind - vectors};
+}
+
+int cuda_plan_use_bn(struct cuda_plan *pl, int bn, enum bn_part part, const void *pointer_to_pointer, struct err *e)
+{
+    struct bn_state *b = &pl->bns[bn];
+    const size_t vector = aligned((size_t)b->c * sizeof(float)),
+                 sums = aligned((2 * (size_t)b->c + 1) * sizeof(double));
+    const struct bn_place at = bn_place_of(b, part);
+    if (*at.buffer == NO_BUFFER) {
+        const size_t bytes = at.buffer == &b->kept      ? BN_SCALE * vector
+                             : at.buffer == &b->forward ? (BN_SUMS - BN_SCALE) * vector + sums
+                                                        : (BN_BWD_SUMS - BN_UNREAD_A) * vector + 2 * sums;
+        TRY(*at.buffer = cuda_plan_buffer(pl, bytes, false, e));
+    }
+    return cuda_plan_use(pl, *at.buffer, (size_t)at.vectors * vector + (size_t)at.sums * sums, pointer_to_pointer, e);
+}
+
 /* Sums over ranks and what the loss is made of stay wide (half.h). */
 static enum dtype value_type(const struct cuda_plan *pl, int t)
 {
@@ -121,7 +158,10 @@ int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e
     struct weight *w = &pl->weights[param];
     if (w->copy != NO_BUFFER)
         return w->copy;
-    w->form = form_of(pl, &pl->p->ops[op], param);
+    const struct k_tensor form = form_of(pl, &pl->p->ops[op], param);
+    if (pl->o.needs)
+        return reads_copy(pl, op, param, &form, e);
+    w->form = form;
     const int b = cuda_plan_buffer(pl, cuda_plan_form_elements(&w->form) * dtype_size(w->form.type), true, e);
     TRY(b);
     return w->copy = b;
@@ -203,15 +243,22 @@ static int allocate_tables(struct cuda_plan *pl, struct err *e)
     pl->index_buffer = calloc(nops + 1, sizeof *pl->index_buffer);
     pl->weights = calloc(np + 1, sizeof *pl->weights);
     pl->pending = calloc(np + 1, sizeof *pl->pending);
+    pl->variants = calloc((size_t)cuda_plan_variants(pl), sizeof *pl->variants);
     if (!pl->fused || !pl->readers || !pl->value || !pl->operand || !pl->types || !pl->bns || !pl->index_buffer ||
-        !pl->weights || !pl->pending)
+        !pl->weights || !pl->pending || !pl->variants)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
     for (size_t t = 0; t < nt; t++)
         pl->value[t] = pl->operand[t] = NO_BUFFER;
     for (size_t t = 0; t < nt; t++)
         pl->types[t] = value_type(pl, (int)t);
-    for (size_t i = 0; i < nops; i++)
+    for (size_t i = 0; i < nops; i++) {
         pl->index_buffer[i] = NO_BUFFER;
+        pl->bns[i] =
+            (struct bn_state){.params = NO_BUFFER, .kept = NO_BUFFER, .forward = NO_BUFFER, .backward = NO_BUFFER};
+    }
+    for (int i = pl->first_op; i < pl->end_op; i++)
+        if (pl->p->ops[i].kind == OP_BN)
+            pl->bns[i].c = pl->p->tensors[pl->p->ops[i].in[0]].c;
     for (size_t i = 0; i < np; i++)
         pl->weights[i].copy = pl->weights[i].gradient = NO_BUFFER;
     return 0;
@@ -232,7 +279,7 @@ static int channels_of_input(const struct cuda_plan *pl)
 }
 
 /* Metrics are sums of what follows; what the step sets later starts at 0. */
-static int emit_clear(struct cuda_plan *pl, struct err *e)
+int cuda_plan_emit_clear(struct cuda_plan *pl, struct err *e)
 {
     struct step *s;
     if (!pl->reduce)
@@ -265,23 +312,51 @@ static int emit(struct cuda_plan *pl, int i, struct err *e)
     return emit_round(pl, i, e);
 }
 
+int cuda_plan_emit(struct cuda_plan *pl, int first, int end, struct err *e)
+{
+    for (int i = first; i < end; i++)
+        if (!pl->fused[i].skip)
+            TRY(emit(pl, i, e));
+    TRY(cuda_plan_flush(pl, end - 1, e));
+    return 0;
+}
+
+/* Which ops ride along with others: of a chunk in each pass by itself, and ops of other chunks are nobody's. */
+static void fuse_all(struct cuda_plan *pl)
+{
+    const struct host_ops *ops = &pl->ops;
+    fuse_readers(pl->p, pl->o.training, pl->readers);
+    fuse_ops(pl->p, pl->first_op, pl->end_op, pl->readers, pl->o.keep_all, pl->fused);
+    if (!pl->o.chunk)
+        return;
+    fuse_ops(pl->p, pl->first_op, pl->end_op, pl->readers, true, pl->fused);
+    for (int i = ops->end; i < ops->first_back; i++)
+        pl->fused[i].skip = true;
+    fuse_ops(pl->p, ops->first, ops->end, pl->readers, pl->o.keep_all, pl->fused);
+    fuse_ops(pl->p, ops->first_back, ops->end_back, pl->readers, pl->o.keep_all, pl->fused);
+}
+
+static int emit_all(struct cuda_plan *pl, struct err *e)
+{
+    if (pl->o.chunk)
+        return chunk_emit(pl, e);
+    TRY(cuda_plan_emit_clear(pl, e));
+    TRY(cuda_plan_emit(pl, pl->first_op, pl->end_op, e));
+    pl->spans[RUN_BOTH].end = pl->nsteps;
+    keep_results(pl);
+    return 0;
+}
+
 static int build(struct cuda_plan *pl, struct err *e)
 {
     TRY(allocate_tables(pl, e));
-    fuse_readers(pl->p, pl->o.training, pl->readers);
-    fuse_ops(pl->p, pl->first_op, pl->end_op, pl->readers, pl->o.keep_all, pl->fused);
+    fuse_all(pl);
     TRY(ladder_climb(pl, e));
     TRY(cuda_plan_fixed(pl, e));
-    TRY(emit_clear(pl, e));
-    for (int i = pl->first_op; i < pl->end_op; i++) {
-        if (!pl->fused[i].skip)
-            TRY(emit(pl, i, e));
-    }
-    TRY(cuda_plan_flush(pl, pl->end_op - 1, e));
+    TRY(emit_all(pl, e));
     for (int i = 0; i < pl->p->nparams; i++) /* a rank that is alone unpacks them with the last group */
         if (pl->weights[i].gradient != NO_BUFFER)
             pl->buffers[pl->weights[i].gradient].last = pl->unpacks;
-    keep_results(pl);
     return cuda_plan_place(pl, e);
 }
 
@@ -312,9 +387,9 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     pl->type = half_compute(o) && o->half == HALF_OPERANDS ? DT_F32 : o->compute;
     pl->nhwc = o->format != MEMORY_NCHW;
     pl->padded_channels = channels_of_input(pl);
-    if (o->chunk)
-        return err_set(e, -ENOTSUP, "stages on the cuda device: expected cpu or ref");
-    TRY(host_plan_slice(p, o, &pl->first_op, &pl->end_op, e));
+    TRY(host_plan_ops(p, o, &pl->ops, e));
+    pl->first_op = pl->ops.first;
+    pl->end_op = o->chunk && o->training ? pl->ops.end_back : pl->ops.end;
     TRY(check_type(o, e));
     return build(pl, e);
 }
@@ -350,8 +425,6 @@ int cuda_plan_create(struct device *d, const struct program *p, const struct pla
     struct cuda_plan *pl = NULL;
     struct seams s = {0};
     int rc = 0;
-    if (o->needs)
-        return err_set(e, -ENOTSUP, "parameters that are not there all the time: a plan of the cuda device needs them");
     while (rc == 0 && !pl)
         rc = plan_next((struct cuda *)d, p, o, &s, &pl, e);
     seams_finish(&s);
@@ -382,5 +455,9 @@ void cuda_plan_close(struct plan *plan)
     free(pl->index_buffer);
     free(pl->weights);
     free(pl->pending);
+    free(pl->of_set);
+    free(pl->reads);
+    free(pl->copies);
+    free(pl->variants);
     free(pl);
 }

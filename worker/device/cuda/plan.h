@@ -7,7 +7,8 @@
  * is made.
  *
  * Weights live as fp32 in the arena and as a copy of the products' type and layout, made by one KERNEL_PACK whenever
- * parameters changed; weight gradients come out in the copy's form and go into the reduce arena by KERNEL_UNPACK, a
+ * parameters changed; where parameters come and go (reads.c) by one before each use, and everything that a step reads of
+ * parameters is such a copy, which lives no longer than it is used; weight gradients come out in the copy's form and go into the reduce arena by KERNEL_UNPACK, a
  * group of neighbours at a time, before ready() is called for them. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_PLAN_H
 #define CRUN_WORKER_DEVICE_CUDA_PLAN_H
@@ -17,14 +18,14 @@
 #include "worker/device/cuda/dnn/dnn.h"
 #include "worker/device/cuda/gpu/gpu.h"
 #include "worker/device/cuda/ladder.h"
-#include "worker/device/cuda/seams.h"
 #include "worker/device/cuda/tell/first_runs.h"
 #include "worker/device/device.h"
 #include "worker/device/fuse.h"
+#include "worker/device/host_common.h"
 #include "worker/device/liveness.h"
 #include "worker/program/program.h"
 
-enum { NO_BUFFER = -1, STAGES = 2, VARIANTS_MAX = 8, ALIGN = 256 };
+enum { NO_BUFFER = -1, STAGES = 2, VARIANTS_OF_SET = 8, ALIGN = 256 };
 #define PLAN_GEMM_WORKSPACE ((size_t)32 << 20) /* what cuBLASLt is offered, as recommended for Hopper */
 
 enum step_kind { STEP_KERNEL, STEP_DNN, STEP_GEMM, STEP_FILL, STEP_ALL_SUM, STEP_READY, STEP_GROUP };
@@ -64,6 +65,7 @@ struct step {
     size_t n;              /* FILL: bytes; ALL_SUM: doubles */
     size_t first, end;     /* READY: of the reduce arena */
     int table_at, entries; /* KERNEL_UNPACK: of the plan's table */
+    int read;              /* it reads parameters that come and go: which of the plan's reads, from 1 on; 0: none */
     struct bn_source source[SOURCES_MAX];
     int nsources;
     bool gathers; /* done only where sums are gathered: see struct variant_key */
@@ -82,14 +84,31 @@ struct weight {
     struct k_tensor form, gradient_form; /* shapes there; arena and copy are filled in later */
 };
 
-/* Of a forward BN op, read again by its backward op: device memory that lives as long as the plan. */
-struct bn_state {
-    int c;                                /* 0: this slice has no such op */
-    float *mean, *invstd, *scale, *shift; /* (c) */
-    float *a, *b, *k;                     /* (c): dgrad+drelu+bn writes them, and nobody reads them */
-    float *first, *second;                /* (c): sums that a convolution made */
-    void *half_scale, *half_shift;        /* (c) fp16 */
-    double *sums, *local;                 /* (2c + 1) */
+/* What steps of a batch norm leave for others: vectors of its channels, in three buffers: from the forward pass to the
+ * backward pass, within the one, within the other. */
+enum bn_part {
+    BN_MEAN,
+    BN_INVSTD,     /* (c) fp32 */
+    BN_HALF_SCALE, /* (c) fp16, what prologues read */
+    BN_HALF_SHIFT,
+    BN_SCALE, /* forward: (c) fp32 */
+    BN_SHIFT,
+    BN_SUM, /* (c), that a convolution made */
+    BN_SQUARES,
+    BN_SUMS,     /* (2c + 1) doubles */
+    BN_UNREAD_A, /* backward: (c), dgrad+drelu+bn writes them, and nobody reads them */
+    BN_UNREAD_B,
+    BN_UNREAD_K,
+    BN_DBIAS, /* (c), that a convolution made */
+    BN_DSCALE,
+    BN_BWD_SUMS, /* (2c + 1) doubles */
+    BN_LOCAL,    /* the same of this rank, where the others are sums over ranks */
+    BN_PARTS
+};
+struct bn_state {                /* of a forward BN op */
+    int c;                       /* 0: this plan has no such op */
+    int params;                  /* buffer of scale and shift, where parameters come and go */
+    int kept, forward, backward; /* buffers; NO_BUFFER: nobody has asked for one */
 };
 
 /* One way in which a plan can be run; a captured graph belongs to one. Where a convolution made a batch norm's sums,
@@ -97,6 +116,9 @@ struct bn_state {
  * what samples of weight 0 put in. Ranks that belong together run alike: with hooks sums are always gathered. */
 struct variant_key {
     bool accumulate, hooks, sums, gather; /* sums: hooks sum statistics over ranks */
+    bool again;                           /* as run_args */
+    enum run_pass pass;
+    int set;
     double smoothing;
 };
 struct variant {
@@ -105,13 +127,21 @@ struct variant {
     int runs; /* the first is walked: lazy set-up inside libraries must not be captured */
 };
 
+/* Steps [first, end) of a plan that a pass walks, and may capture; what comes in before them, and goes out behind them,
+ * is where the caller says each time. NULL: nothing does. */
+struct span {
+    int first, end;
+    struct step *in, *out;
+};
+
 struct cuda_plan {
     struct plan base;
     struct cuda *cuda;
     const struct program *p;
     struct plan_options o;
-    int first_op, end_op;
-    enum dtype type; /* of activations; O1: fp32, also where their values are halves' (half_tensor()) */
+    struct host_ops ops;  /* those of a chunk; else first_op to end_op */
+    int first_op, end_op; /* those between, of other chunks, are skipped */
+    enum dtype type;      /* of activations; O1: fp32, also where their values are halves' (half_tensor()) */
     /* of what convolutions and linear layers read and write, and of weights' copies; O1: halves, else type */
     enum dtype product;
     enum dtype *types; /* per tensor: what it is stored as */
@@ -132,12 +162,27 @@ struct cuda_plan {
     struct step **steps;
     int nbuffers, npatches, nsteps;
     size_t cap_buffers, cap_patches, cap_steps;
-    size_t pending_first, pending_end; /* gradients written since the last group, while emitting */
+    /* reads.c: what steps read of parameters that come and go, of the forward pass of a chunk first; and what they copy
+     * of it */
+    struct plan_range *reads;
+    int nreads, forward_reads;
+    struct read_copy {
+        struct k_tensor form; /* copy: a buffer's number until cuda_plan_place() */
+        int read;
+        size_t first; /* element of the arena */
+    } * copies;
+    int ncopies;
+    size_t cap_reads, cap_copies;
+    struct span spans[RUN_BACKWARD + 1]; /* of each pass that the plan has */
+    size_t pending_first, pending_end;   /* gradients written since the last group, while emitting */
     int *pending;
     int npending;
     int unpacks; /* the last step that unpacks gradients, -1: none */
 
-    void *memory; /* all buffers */
+    void *memory; /* all buffers; with sets: those that they share, then each set */
+    bool *of_set; /* per buffer: it lives from the forward to the backward pass; NULL: there is one set */
+    size_t shared_bytes, set_bytes;
+    int set; /* whose addresses the steps have */
     size_t memory_bytes, workspace_bytes, partial_doubles, counters, fixed_bytes;
     void *workspace;
     double *partial; /* of sums: (partial_doubles), and behind them their counters */
@@ -145,7 +190,8 @@ struct cuda_plan {
     float *zeros;    /* as many as the widest tensor has channels */
     struct k_tensor *host_table,
         *table; /* groups of KERNEL_UNPACK, then the weights of KERNEL_PACK; table: device memory */
-    int ntable, npack;
+    int ntable, npack, pack_at,
+        copies_at; /* npack weights from pack_at on; from copies_at on what reads copy, set by set */
     size_t cap_table;
     size_t pack_elements;
     float *grad_scale; /* device */
@@ -164,7 +210,7 @@ struct cuda_plan {
     size_t stage_bytes, labels_at, weights_at;
 
     struct gpu_event **marks; /* (nsteps + 1) of a traced run, NULL before the first */
-    struct variant variants[VARIANTS_MAX];
+    struct variant *variants; /* at most cuda_plan_variants() */
     int nvariants;
     struct first_runs first;
     int walked; /* the step that was enqueued last */
@@ -181,6 +227,7 @@ int cuda_plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label,
                    struct err *e);
 /* The last step reaches `buffer` through this pointer that it holds. NO_BUFFER: nothing to do. */
 int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e);
+int cuda_plan_use_bn(struct cuda_plan *pl, int bn, enum bn_part part, const void *pointer_to_pointer, struct err *e);
 int cuda_plan_value(struct cuda_plan *pl, int tensor, struct err *e);     /* its buffer, made where it has none */
 void cuda_plan_need_partial(struct cuda_plan *pl, const struct view4 *v); /* for the sums of such a view */
 struct view4 cuda_plan_view(const struct cuda_plan *pl, int tensor);
@@ -213,6 +260,35 @@ int emit_vector(struct cuda_plan *pl, int op, int param, int x, int y, enum dtyp
  * the memory; halves take one of what they make of the weights. */
 bool cuda_plan_in_arena(const struct cuda_plan *pl, int op);
 
+/* chunk.c: parts of a model (program_chunk). The steps of a pass, between what comes in and what goes out. */
+int chunk_emit(struct cuda_plan *pl, struct err *e);
+int cuda_plan_sets(const struct cuda_plan *pl);
+int cuda_plan_variants(const struct cuda_plan *pl);   /* that are kept: of each pass and set */
+int chunk_place(struct cuda_plan *pl, struct err *e); /* buffers of several sets */
+char *cuda_plan_at(const struct cuda_plan *pl, int buffer);
+void chunk_use_set(struct cuda_plan *pl, int set); /* steps have its addresses from now on */
+/* What comes in, or goes out, is at `rows`; enqueued. */
+int chunk_cross(struct cuda_plan *pl, struct step *s, const void *rows, struct err *e);
+
+/* reads.c: parameters that come and go (plan_options.needs). The last step reads parameters [first, end) of the arena
+ * where *pointer_to_pointer will be, NULL: by way of its copies. */
+int reads_add(struct cuda_plan *pl, size_t first, size_t end, struct err *e);
+/* A step that copies `param` into a form; its buffer. */
+int reads_copy(struct cuda_plan *pl, int op, int param, const struct k_tensor *form, struct err *e);
+/* Before a step of this batch norm: its scale and shift into pl->bns[bn].params. Once a pass; else nothing. */
+int reads_copy_bn(struct cuda_plan *pl, int bn, struct err *e);
+int reads_tell(struct cuda_plan *pl, struct err *e);                         /* all of them are known */
+const float *reads_at(const struct cuda_plan *pl, int read, size_t element); /* where it will be */
+/* A step between need() and release(), where it reads parameters that come and go. */
+int reads_run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,
+                   struct err *e);
+/* Scale (which 0) or shift (1) of a batch norm, wherever it is: the last step reads it. */
+int cuda_plan_use_factor(struct cuda_plan *pl, int bn, int which, const void *pointer_to_pointer, struct err *e);
+
+/* plan.c: steps of ops [first, end). */
+int cuda_plan_emit(struct cuda_plan *pl, int first, int end, struct err *e);
+int cuda_plan_emit_clear(struct cuda_plan *pl, struct err *e);
+
 /* plan_memory.c. Fixed: what does not depend on the steps (the batch, flags), so that steps can point at it. */
 int cuda_plan_fixed(struct cuda_plan *pl, struct err *e);
 int cuda_plan_place(struct cuda_plan *pl, struct err *e);
@@ -228,9 +304,10 @@ int tune_plan(struct cuda_plan *pl, struct err *e);
 
 /* stage.c: enqueue the batch's way to the card. let_go: pictures that were sent from where they are may change from now
  * on; waits for their copy, while the steps before are still computed. whole: every sample counts. */
-int stage_send(struct cuda_plan *pl, const struct batch *b, struct err *e);
-int stage_let_go(struct cuda_plan *pl, const struct batch *b, struct err *e);
+int stage_send(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e);
+int stage_let_go(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e);
 bool stage_whole(const struct cuda_plan *pl, const struct batch *b);
+size_t stage_images_bytes(const struct cuda_plan *pl); /* of a batch; 0 where no step of the plan reads them */
 
 /* run.c */
 int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,

@@ -20,31 +20,12 @@ static void *cut(struct cutter *c, size_t bytes)
     return p;
 }
 
-static void cut_bn(struct cutter *c, struct bn_state *b, int channels)
-{
-    const size_t floats = (size_t)channels * sizeof(float), sums = (2 * (size_t)channels + 1) * sizeof(double);
-    b->c = channels;
-    b->mean = cut(c, floats);
-    b->invstd = cut(c, floats);
-    b->scale = cut(c, floats);
-    b->shift = cut(c, floats);
-    b->a = cut(c, floats);
-    b->b = cut(c, floats);
-    b->k = cut(c, floats);
-    b->first = cut(c, floats);
-    b->second = cut(c, floats);
-    b->half_scale = cut(c, floats);
-    b->half_shift = cut(c, floats);
-    b->sums = cut(c, sums);
-    b->local = cut(c, sums);
-}
-
 static void cut_fixed(struct cuda_plan *pl, struct cutter *c)
 {
     const struct program *p = pl->p;
     const size_t n = (size_t)pl->o.batch;
     int widest = 1;
-    pl->images = cut(c, n * (size_t)p->channels * (size_t)p->height * (size_t)p->width);
+    pl->images = cut(c, stage_images_bytes(pl));
     pl->labels = cut(c, n * sizeof(int32_t));
     pl->sample_weights = cut(c, n * sizeof(float));
     pl->samples = cut(c, n * 4 * sizeof(float));
@@ -52,9 +33,6 @@ static void cut_fixed(struct cuda_plan *pl, struct cutter *c)
     for (int t = 0; t < p->ntensors; t++)
         widest = p->tensors[t].c > widest ? p->tensors[t].c : widest;
     pl->zeros = cut(c, (size_t)widest * sizeof(float));
-    for (int i = pl->first_op; i < pl->end_op; i++)
-        if (p->ops[i].kind == OP_BN)
-            cut_bn(c, &pl->bns[i], p->tensors[p->ops[i].in[0]].c);
 }
 
 static int make_stage(struct cuda_plan *pl, struct stage *s, struct err *e)
@@ -193,7 +171,8 @@ static int need(struct cuda_plan *pl, size_t bytes, void **ret, struct err *e)
 static int take_buffers(struct cuda_plan *pl, struct err *e)
 {
     void *p;
-    TRY(liveness_place(pl->buffers, pl->nbuffers, ALIGN, &pl->memory_bytes, e));
+    TRY(cuda_plan_sets(pl) > 1 ? chunk_place(pl, e)
+                               : liveness_place(pl->buffers, pl->nbuffers, ALIGN, &pl->memory_bytes, e));
     TRY(need(pl, pl->memory_bytes, &pl->memory, e));
     TRY(need(pl, partial_bytes(pl), &p, e));
     pl->partial = p;
@@ -206,10 +185,12 @@ static void fill_in(struct cuda_plan *pl)
                                       .counters = (unsigned *)(void *)(pl->partial + pl->partial_doubles)};
     for (int i = 0; i < pl->npatches; i++) {
         const struct patch *x = &pl->patches[i];
-        *x->pointer = (char *)pl->memory + pl->buffers[x->buffer].offset + x->offset;
+        *x->pointer = cuda_plan_at(pl, x->buffer) + x->offset;
     }
     for (int i = 0; i < pl->nsteps; i++) {
         struct step *s = pl->steps[i];
+        if (s->kind == STEP_GEMM && s->read)
+            s->gemm.b = reads_at(pl, s->read, pl->reads[s->read - 1].first);
         if (s->kind == STEP_KERNEL && s->kernel == KERNEL_BN_STATS)
             s->args.as_KERNEL_BN_STATS.partial = partial;
         if (s->kind == STEP_KERNEL && s->kernel == KERNEL_BN_BWD_SUMS)
@@ -221,10 +202,10 @@ static void fill_in(struct cuda_plan *pl)
 
 static int weights_entries(struct cuda_plan *pl, struct err *e)
 {
-    const int at = pl->ntable;
+    const int at = pl->pack_at = pl->ntable;
     TRY(ARRAY_GROW(pl->host_table, pl->cap_table, (size_t)at + (size_t)pl->p->nparams + 1, "weights of a plan", e));
     for (int k = 0; k < at; k++) /* buffers' numbers until now */
-        pl->host_table[k].copy = (char *)pl->memory + pl->buffers[(intptr_t)pl->host_table[k].copy].offset;
+        pl->host_table[k].copy = cuda_plan_at(pl, (int)(intptr_t)pl->host_table[k].copy);
     for (int i = 0; i < pl->p->nparams; i++) {
         const struct weight *w = &pl->weights[i];
         if (w->copy == NO_BUFFER)
@@ -232,10 +213,29 @@ static int weights_entries(struct cuda_plan *pl, struct err *e)
         struct k_tensor *t = &pl->host_table[pl->ntable++];
         *t = w->form;
         t->arena = pl->params + pl->p->params[i].offset;
-        t->copy = (char *)pl->memory + pl->buffers[w->copy].offset;
+        t->copy = cuda_plan_at(pl, w->copy);
         pl->pack_elements += (size_t)t->k * (size_t)t->padded_c * (size_t)t->rs;
     }
     pl->npack = pl->ntable - at;
+    return 0;
+}
+
+/* What steps copy of parameters that come and go, behind all of that: to the buffers of each set. */
+static int copies_entries(struct cuda_plan *pl, struct err *e)
+{
+    const int sets = cuda_plan_sets(pl), was = pl->set;
+    pl->copies_at = pl->ntable;
+    TRY(ARRAY_GROW(pl->host_table, pl->cap_table, (size_t)pl->ntable + (size_t)sets * (size_t)pl->ncopies + 1,
+                   "copies of a plan", e));
+    for (pl->set = 0; pl->set < sets; pl->set++)
+        for (int i = 0; i < pl->ncopies; i++) {
+            const struct read_copy *c = &pl->copies[i];
+            struct k_tensor *t = &pl->host_table[pl->ntable++];
+            *t = c->form;
+            t->arena = (float *)(uintptr_t)reads_at(pl, c->read, c->first);
+            t->copy = cuda_plan_at(pl, (int)(intptr_t)c->form.copy);
+        }
+    pl->set = was;
     return 0;
 }
 
@@ -244,6 +244,7 @@ static int make_table(struct cuda_plan *pl, struct err *e)
     void *p;
     struct cuda *c = pl->cuda;
     TRY(weights_entries(pl, e));
+    TRY(copies_entries(pl, e));
     const size_t bytes = (size_t)pl->ntable * sizeof *pl->table;
     TRY(need(pl, bytes, &p, e));
     pl->table = p;
@@ -262,6 +263,7 @@ static int take_workspace(struct cuda_plan *pl, struct err *e)
 int cuda_plan_place(struct cuda_plan *pl, struct err *e)
 {
     TRY(take_buffers(pl, e));
+    TRY(reads_tell(pl, e));
     fill_in(pl);
     TRY(make_table(pl, e));
     TRY(tune_plan(pl, e));

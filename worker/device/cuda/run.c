@@ -50,6 +50,7 @@ static int over_group(struct cuda_plan *pl, const struct step *s, struct err *e)
 static void settle_finalise(const struct cuda_plan *pl, struct k_bn_finalise *f, const struct variant_key *v)
 {
     f->accumulate = v->accumulate;
+    f->again = v->again;
     f->weights = v->gather ? pl->sample_weights : NULL;
 }
 
@@ -62,6 +63,23 @@ static void settle_unpack(const struct cuda_plan *pl, struct step *s, const stru
     a->n = s->table_at + s->entries - first;
     for (int i = first; i < first + a->n; i++)
         a->elements += cuda_plan_form_elements(&pl->host_table[i]);
+}
+
+/* Of this set. */
+static void settle_copies(const struct cuda_plan *pl, struct step *s)
+{
+    struct k_pack *a = &s->args.as_KERNEL_PACK;
+    const int first = pl->copies_at + pl->set * pl->ncopies + s->table_at;
+    *a = (struct k_pack){.table = pl->table + first, .n = s->entries};
+    for (int i = first; i < first + a->n; i++)
+        a->elements += cuda_plan_form_elements(&pl->host_table[i]);
+}
+
+/* A pass that is run again has been counted. */
+static float *metrics_of(const struct cuda_plan *pl, const struct step *s, const struct variant_key *v)
+{
+    const enum op_kind kind = pl->p->ops[s->op].kind;
+    return v->again || (kind != OP_XENT && kind != OP_XENT_PARTS) ? NULL : pl->reduce + pl->p->n_train + pl->p->n_stats;
 }
 
 /* What depends on the run and not on the plan alone. */
@@ -86,16 +104,21 @@ static void settle(const struct cuda_plan *pl, struct step *s, const struct vari
     case KERNEL_BN_POOL:
         settle_finalise(pl, &s->args.as_KERNEL_BN_POOL.own, v);
         break;
+    case KERNEL_PACK:
+        settle_copies(pl, s);
+        break;
     case KERNEL_UNPACK:
         settle_unpack(pl, s, v);
         break;
     case KERNEL_XENT:
         s->args.as_KERNEL_XENT.accumulate = v->accumulate;
+        s->args.as_KERNEL_XENT.metrics = metrics_of(pl, s, v);
         s->args.as_KERNEL_XENT.smoothing = (float)v->smoothing;
         break;
     case KERNEL_XENT_PARTS:
     case KERNEL_XENT_PARTS_BWD: /* a union: the members are the same */
         s->args.as_KERNEL_XENT_PARTS.accumulate = v->accumulate;
+        s->args.as_KERNEL_XENT_PARTS.metrics = metrics_of(pl, s, v);
         s->args.as_KERNEL_XENT_PARTS.smoothing = (float)v->smoothing;
         break;
     default:
@@ -123,7 +146,7 @@ int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct varian
         /* cuBLASLt's choice for a shape serves every plan: it may count on what each of them has, and no more */
         return g->ops->gemm(g, stream, &s->gemm, pl->workspace, PLAN_GEMM_WORKSPACE, e);
     case STEP_FILL:
-        return v->accumulate ? 0 : g->ops->fill(g, stream, s->at, 0, s->n, e);
+        return v->accumulate || v->again ? 0 : g->ops->fill(g, stream, s->at, 0, s->n, e);
     case STEP_ALL_SUM:
         return all_sum(pl, s, h, e);
     case STEP_GROUP:
@@ -136,9 +159,10 @@ int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct varian
 
 static int walk(struct cuda_plan *pl, const struct variant_key *v, const struct run_hooks *h, struct err *e)
 {
-    for (int i = 0; i < pl->nsteps; i++) {
+    const struct span *span = &pl->spans[v->pass];
+    for (int i = span->first; i < span->end; i++) {
         pl->walked = i;
-        int rc = cuda_plan_run_step(pl, pl->steps[i], v, h, e);
+        int rc = reads_run_step(pl, pl->steps[i], v, h, e);
         if (rc < 0)
             return err_wrap(e, "%s of op %d", pl->steps[i]->label, pl->steps[i]->op);
     }
@@ -160,13 +184,14 @@ static int make_marks(struct cuda_plan *pl, struct err *e)
 }
 
 /* Times of the GPU, set to begin when the host saw it idle. */
-static int tell_times(struct cuda_plan *pl, const struct run_trace *t, int64_t start_ns, struct err *e)
+static int tell_times(struct cuda_plan *pl, const struct span *span, const struct run_trace *t, int64_t start_ns,
+                      struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
     float from = 0, to;
-    TRY(g->ops->event_sync(g, pl->marks[pl->nsteps], e));
-    for (int i = 0; i < pl->nsteps; i++, from = to) {
-        TRY(g->ops->event_ms(g, pl->marks[0], pl->marks[i + 1], &to, e));
+    TRY(g->ops->event_sync(g, pl->marks[span->end], e));
+    for (int i = span->first; i < span->end; i++, from = to) {
+        TRY(g->ops->event_ms(g, pl->marks[span->first], pl->marks[i + 1], &to, e));
         t->op(t->ctx, pl->steps[i]->label, NULL, pl->steps[i]->op, start_ns + (int64_t)((double)from * 1e6),
               start_ns + (int64_t)((double)to * 1e6));
     }
@@ -178,23 +203,24 @@ static int traced_walk(struct cuda_plan *pl, const struct variant_key *v, const 
 {
     struct gpu *g = pl->cuda->gpu;
     struct gpu_stream *s = pl->cuda->compute;
+    const struct span *span = &pl->spans[v->pass];
     TRY(make_marks(pl, e));
     TRY(g->ops->stream_sync(g, s, e));
     const int64_t start = clock_ns();
-    TRY(g->ops->event_record(g, pl->marks[0], s, e));
-    for (int i = 0; i < pl->nsteps; i++) {
-        int rc = cuda_plan_run_step(pl, pl->steps[i], v, a->hooks, e);
+    TRY(g->ops->event_record(g, pl->marks[span->first], s, e));
+    for (int i = span->first; i < span->end; i++) {
+        int rc = reads_run_step(pl, pl->steps[i], v, a->hooks, e);
         if (rc < 0)
             return err_wrap(e, "%s of op %d", pl->steps[i]->label, pl->steps[i]->op);
         TRY(g->ops->event_record(g, pl->marks[i + 1], s, e));
     }
-    return tell_times(pl, a->trace, start, e);
+    return tell_times(pl, span, a->trace, start, e);
 }
 
 static bool same_variant(const struct variant_key *a, const struct variant_key *b)
 {
     return a->accumulate == b->accumulate && a->hooks == b->hooks && a->sums == b->sums && a->gather == b->gather &&
-           a->smoothing == b->smoothing;
+           a->again == b->again && a->pass == b->pass && a->set == b->set && a->smoothing == b->smoothing;
 }
 
 /* The variant's place; the least used one makes room. */
@@ -205,7 +231,7 @@ static struct variant *variant_of(struct cuda_plan *pl, const struct variant_key
     for (int i = 0; i < pl->nvariants; i++)
         if (same_variant(&pl->variants[i].key, k))
             return &pl->variants[i];
-    if (pl->nvariants < VARIANTS_MAX) {
+    if (pl->nvariants < cuda_plan_variants(pl)) {
         v = &pl->variants[pl->nvariants++];
     } else {
         v = &pl->variants[0];
@@ -220,8 +246,8 @@ static struct variant *variant_of(struct cuda_plan *pl, const struct variant_key
 /* Did the walk end in a call of the hooks or the group? Then others have failed, and CUDA has not. */
 static bool others_failed(const struct cuda_plan *pl)
 {
-    const enum step_kind k = pl->steps[pl->walked]->kind;
-    return k == STEP_READY || k == STEP_ALL_SUM || k == STEP_GROUP;
+    const struct step *s = pl->steps[pl->walked];
+    return s->kind == STEP_READY || s->kind == STEP_ALL_SUM || s->kind == STEP_GROUP || s->read;
 }
 
 /* *ret_others: it failed for what others did. */
@@ -262,7 +288,8 @@ static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const st
 {
     struct gpu *g = pl->cuda->gpu;
     struct variant *v = variant_of(pl, k);
-    const bool on_host = (h && h->on_host) || (pl->calls && pl->o.group && pl->o.group->on_host);
+    const bool on_host = (h && h->on_host) || (pl->calls && pl->o.group && pl->o.group->on_host) ||
+                         (pl->o.needs && pl->o.needs->on_host);
     if (pl->cuda->options.check)
         return check_walk(pl, k, h, e);
     if (!pl->cuda->options.graphs || on_host || v->runs++ == 0)
@@ -282,9 +309,8 @@ static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const st
 static int refresh(struct cuda_plan *pl, struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
-    const struct k_pack pack = {
-        .table = pl->table + (pl->ntable - pl->npack), .n = pl->npack, .elements = pl->pack_elements};
-    return g->ops->kernel(g, pl->cuda->compute, KERNEL_PACK, &pack, e);
+    const struct k_pack pack = {.table = pl->table + pl->pack_at, .n = pl->npack, .elements = pl->pack_elements};
+    return pl->npack == 0 ? 0 : g->ops->kernel(g, pl->cuda->compute, KERNEL_PACK, &pack, e);
 }
 
 /* Under a guard only the device knows it. */
@@ -305,7 +331,8 @@ static int enqueue(struct cuda_plan *pl, const struct run_args *a, struct err *e
     const struct watched watched = cuda_watched(pl->cuda);
     pl->cuda->runs++;
     TRY(first_runs_begin(&pl->first, &watched, pl->o.training, e));
-    TRY(stage_send(pl, &a->batch, e));
+    TRY(stage_send(pl, &a->batch, a->pass, e));
+    chunk_use_set(pl, a->set);
     if (!pl->fresh || pl->version != a->params_version) {
         TRY(refresh(pl, e));
         pl->version = a->params_version;
@@ -317,10 +344,14 @@ static int enqueue(struct cuda_plan *pl, const struct run_args *a, struct err *e
                                   .hooks = hooks,
                                   .sums = sums,
                                   .gather = hooks || sums || !stage_whole(pl, &a->batch),
+                                  .again = a->again,
+                                  .pass = a->pass,
+                                  .set = a->set,
                                   .smoothing = a->smoothing};
     TRY(first_runs_mark(&pl->first, &watched, FIRST_BEGIN, e));
-    const int rc = a->trace ? traced_walk(pl, &k, a, e) : run_variant(pl, a->hooks, &k, e);
-    TRY(rc);
+    TRY(chunk_cross(pl, pl->spans[a->pass].in, a->boundary.in, e));
+    TRY(a->trace ? traced_walk(pl, &k, a, e) : run_variant(pl, a->hooks, &k, e));
+    TRY(a->again ? 0 : chunk_cross(pl, pl->spans[a->pass].out, a->boundary.out, e));
     TRY(first_runs_mark(&pl->first, &watched, FIRST_END, e));
     first_runs_end(&pl->first);
     watch_note(pl->cuda->watch, pl->steps[pl->walked]->label, pl->steps[pl->walked]->op, pl->cuda->runs);
@@ -332,12 +363,14 @@ int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
     struct cuda_plan *pl = (struct cuda_plan *)plan;
     const struct watched watched = cuda_watched(pl->cuda);
     struct gpu *g = pl->cuda->gpu;
-    TRY(host_check_batch(pl->p, pl->first_op, pl->end_op, &a->batch, pl->o.batch, e));
+    int first, end;
+    TRY(host_run_ops(&pl->ops, &pl->o, a, &first, &end, e));
+    TRY(host_check_batch(pl->p, first, end, &a->batch, pl->o.batch, e));
     if (!pl->cuda->watch)
         TRY(watch_open(&pl->cuda->watch, &watched, pl->cuda->watch_ms ? pl->cuda->watch_ms : WATCH_PERIOD_MS, e));
     const int rc = enqueue(pl, a, e);
     if (rc == 0)
-        return stage_let_go(pl, &a->batch, e);
+        return stage_let_go(pl, &a->batch, a->pass, e);
     if (a->batch.locked) /* nobody reads it when this returns */
         (void)g->ops->stream_sync(g, pl->cuda->copy, NULL);
     return rc;

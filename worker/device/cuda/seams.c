@@ -1,4 +1,4 @@
-#include "worker/device/cuda/seams.h"
+#include "worker/device/cuda/ladder.h"
 
 #include <errno.h>
 #include <stdio.h>

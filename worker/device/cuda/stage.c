@@ -5,17 +5,25 @@
 #include "worker/device/cuda/plan.h"
 #include "worker/device/cuda/tell/watch.h"
 
-static size_t images_bytes(const struct cuda_plan *pl)
+size_t stage_images_bytes(const struct cuda_plan *pl)
 {
     const struct program *p = pl->p;
-    return (size_t)pl->o.batch * (size_t)p->channels * (size_t)p->height * (size_t)p->width;
+    bool input = !pl->o.chunk;
+    for (int i = pl->ops.first; i < pl->ops.end; i++)
+        input = input || p->ops[i].kind == OP_INPUT;
+    return !input ? 0 : (size_t)pl->o.batch * (size_t)p->channels * (size_t)p->height * (size_t)p->width;
 }
 
+/* A backward pass reads what its forward pass has made of the images. */
+static const uint8_t *images_of(const struct cuda_plan *pl, const struct batch *b, enum run_pass pass)
+{
+    return pass != RUN_BACKWARD && stage_images_bytes(pl) ? b->images : NULL;
+}
+
+/* What follows the images in a stage: labels and weights. */
 static void copy_batch(const struct cuda_plan *pl, const struct batch *b, char *to)
 {
     const size_t n = (size_t)pl->o.batch;
-    if (b->images && !b->locked)
-        memcpy(to, b->images, images_bytes(pl));
     if (b->labels)
         memcpy(to + pl->labels_at, b->labels, n * sizeof *b->labels);
     memcpy(to + pl->weights_at, b->weights, n * sizeof *b->weights);
@@ -26,41 +34,45 @@ static void copy_batch(const struct cuda_plan *pl, const struct batch *b, char *
 }
 
 /* Pictures that lie in page-locked memory go from where they are. */
-static int send_batch(struct cuda_plan *pl, const struct batch *b, const struct stage *s, struct err *e)
+static int send_batch(struct cuda_plan *pl, const struct stage *s, const uint8_t *images, bool locked, struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
-    const size_t at = b->locked && b->images ? pl->labels_at : 0;
+    const size_t at = locked || !images ? pl->labels_at : 0;
     TRY(g->ops->copy_in(g, pl->cuda->copy, (char *)s->device + at, s->host + at, pl->stage_bytes - at, e));
-    return at ? g->ops->copy_in(g, pl->cuda->copy, s->device, b->images, images_bytes(pl), e) : 0;
+    return at && images ? g->ops->copy_in(g, pl->cuda->copy, s->device, images, stage_images_bytes(pl), e) : 0;
 }
 
-int stage_send(struct cuda_plan *pl, const struct batch *b, struct err *e)
+int stage_send(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e)
 {
     struct cuda *c = pl->cuda;
     const struct gpu_ops *gpu = c->gpu->ops;
     struct stage *s = &pl->stage[pl->next_stage];
     const struct watched watched = cuda_watched(c);
+    const uint8_t *images = images_of(pl, b, pass);
+    const size_t at = images ? 0 : pl->labels_at;
     pl->next_stage = (pl->next_stage + 1) % STAGES;
     watch_wait(c->watch, "the batch before the last");
     const int rc = s->used ? gpu->event_sync(c->gpu, s->emptied, e) : 0; /* seldom waits */
     watch_done(c->watch);
     TRY(rc);
+    if (images && !b->locked)
+        memcpy(s->host, images, stage_images_bytes(pl));
     copy_batch(pl, b, s->host);
     TRY(first_runs_mark(&pl->first, &watched, FIRST_COPY, e));
-    TRY(send_batch(pl, b, s, e));
+    TRY(send_batch(pl, s, images, b->locked, e));
     TRY(first_runs_mark(&pl->first, &watched, FIRST_COPIED, e));
     TRY(gpu->event_record(c->gpu, s->filled, c->copy, e));
     TRY(gpu->event_wait(c->gpu, s->filled, c->compute, e));
-    TRY(gpu->copy(c->gpu, c->compute, pl->fixed, s->device, pl->stage_bytes, e));
+    TRY(gpu->copy(c->gpu, c->compute, pl->fixed + at, (char *)s->device + at, pl->stage_bytes - at, e));
     s->used = true;
     return gpu->event_record(c->gpu, s->emptied, c->compute, e);
 }
 
-int stage_let_go(struct cuda_plan *pl, const struct batch *b, struct err *e)
+int stage_let_go(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e)
 {
     struct cuda *c = pl->cuda;
     const struct stage *s = &pl->stage[(pl->next_stage + STAGES - 1) % STAGES];
-    if (!b->locked || !b->images)
+    if (!b->locked || !images_of(pl, b, pass))
         return 0;
     watch_wait(c->watch, "the copy of a batch");
     const int rc = c->gpu->ops->event_sync(c->gpu, s->filled, e);

@@ -160,6 +160,13 @@ static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, str
     case KERNEL_AVGPOOL_BWD:
         pool_traffic(s, t);
         break;
+    case KERNEL_PACK:
+        for (int i = s->table_at; i < s->table_at + s->entries; i++) {
+            const double n = (double)cuda_plan_form_elements(&pl->copies[i].form);
+            t->read += n * sizeof(float);
+            t->written += n * (double)dtype_size(pl->copies[i].form.type);
+        }
+        break;
     case KERNEL_UNPACK:
         t->nodes = 0;
         unpack_traffic(pl, s, t);
@@ -173,6 +180,12 @@ static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, str
     case KERNEL_PAD:
         columns_traffic(s, t);
         break;
+    case KERNEL_ROWS: {
+        const struct k_rows *a = &s->args.as_KERNEL_ROWS;
+        const double rows = count_of(&a->v) * (double)dtype_size(a->rows);
+        t->read = a->back ? bytes_of(&a->v) : rows;
+        t->written = a->back ? rows : bytes_of(&a->v);
+    } break;
     case KERNEL_XENT_TOP:
     case KERNEL_XENT_SUMS:
     case KERNEL_XENT_PARTS_BWD:

@@ -37,6 +37,7 @@ static void fill_table(const struct update_table *t, struct k_slice *slices, str
         slices[i] = (struct k_slice){.first = s->first,
                                      .n = s->n,
                                      .skipped = s->skipped,
+                                     .params_skipped = s->params_skipped,
                                      .weight_decay = s->weight_decay,
                                      .trust = s->trust,
                                      .chunk = k,
@@ -130,8 +131,12 @@ int cuda_update_all(struct device *d, const struct update *u, const struct updat
 int cuda_update(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                 const void *count, struct err *e)
 {
-    const struct update_slice one = {
-        .first = u->first, .n = u->n, .weight_decay = u->weight_decay, .trust = u->trust, .skipped = u->skipped};
+    const struct update_slice one = {.first = u->first,
+                                     .n = u->n,
+                                     .weight_decay = u->weight_decay,
+                                     .trust = u->trust,
+                                     .skipped = u->skipped,
+                                     .params_skipped = u->params_skipped};
     return cuda_update_all(d, u, &one, 1, params, grads, momentum, count, e);
 }
 

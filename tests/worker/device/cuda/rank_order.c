@@ -9,13 +9,16 @@
 #include "tests/worker/device/cuda/fake_gpu.h"
 #include "worker/device/device.h"
 
-enum kind { CALL, MEET, MARK, WAIT, HOST_STREAM, HOST_MARK };
+enum kind { CALL, MEET, MARK, WAIT, HOST_STREAM, HOST_MARK, POST, TAKE };
 
 struct note {
     enum kind kind;
-    int stream; /* CALL, MARK, WAIT, HOST_STREAM */
-    int mark;   /* WAIT, HOST_MARK: index of the note that is waited for; -1: none */
-    unsigned members;
+    int stream;       /* CALL, MARK, WAIT, HOST_STREAM */
+    int mark;         /* WAIT, HOST_MARK: index of the note that is waited for; -1: none */
+    unsigned members; /* who must be there */
+    unsigned of;      /* the communicator's ranks */
+    int id;           /* and which of theirs it is */
+    int from, to;     /* of a message, ranks of the world; else -1 */
     enum comm_channel channel;
     const char *what;
     size_t n;
@@ -189,6 +192,9 @@ static void call(struct comm *base, enum comm_channel ch, const char *what, size
     add(c->record, (struct note){.kind = ch == COMM_CONTROL ? MEET : CALL,
                                  .stream = ch == COMM_CONTROL ? 0 : stream_of(c->record, stream),
                                  .members = c->members,
+                                 .of = c->members,
+                                 .id = c->id,
+                                 .from = -1,
                                  .channel = ch,
                                  .what = what,
                                  .n = n});
@@ -238,16 +244,106 @@ static void close_comm(struct comm *c)
     (void)c;
 }
 
+/* --- messages */
+
+struct order_request {
+    struct comm_request base;
+    struct note note;
+    struct order_comm *comm;
+};
+
+/* The rank of the world that is rank i of the communicator. */
+static int rank_of(const struct order_comm *c, int i)
+{
+    int rank = 0;
+    for (int seen = 0; rank < ORDER_RANKS_MAX; rank++)
+        if (c->members & 1u << rank && seen++ == i)
+            break;
+    return rank;
+}
+
+int order_comm_rank(const struct order_comm *c)
+{
+    return rank_of(c, c->base.rank);
+}
+
+static struct note message(struct order_comm *c, enum comm_channel ch, size_t bytes, int peer, bool sent, void *stream)
+{
+    const int me = rank_of(c, c->base.rank), other = rank_of(c, peer);
+    const bool control = ch == COMM_CONTROL;
+    return (struct note){.kind = !control ? CALL
+                                 : sent   ? POST
+                                          : TAKE,
+                         .stream = control ? 0 : stream_of(c->record, stream),
+                         .members = 1u << me | 1u << other,
+                         .of = c->members,
+                         .id = c->id,
+                         .from = sent ? me : other,
+                         .to = sent ? other : me,
+                         .channel = ch,
+                         .what = "a message",
+                         .n = bytes};
+}
+
+static int begin(struct comm *base, enum comm_channel ch, size_t bytes, int peer, bool sent, void *stream,
+                 struct comm_request **ret)
+{
+    struct order_comm *c = (struct order_comm *)base;
+    struct order_request *r = calloc(1, sizeof *r);
+    if (!r)
+        abort();
+    *r = (struct order_request){{base}, message(c, ch, bytes, peer, sent, stream), c};
+    *ret = &r->base;
+    return 0;
+}
+
+static int isend(struct comm *c, enum comm_channel ch, const void *buf, size_t bytes, int peer, void *stream,
+                 struct comm_request **ret, struct err *e)
+{
+    return begin(c, ch, bytes, peer, true, stream, ret);
+}
+
+static int irecv(struct comm *base, enum comm_channel ch, void *buf, size_t bytes, int peer, void *stream,
+                 struct comm_request **ret, struct err *e)
+{
+    const struct order_comm *c = (const struct order_comm *)base;
+    if (ch == COMM_CONTROL)
+        memset(buf, 0, bytes);
+    else
+        TRY(c->device->ops->async->copy(c->device, stream, buf, buf, bytes, e));
+    return begin(base, ch, bytes, peer, false, stream, ret);
+}
+
+static int wait_request(struct comm_request *base, struct err *e)
+{
+    struct order_request *r = (struct order_request *)base;
+    add(r->comm->record, r->note);
+    free(r);
+    return 0;
+}
+
+static int send_now(struct comm *c, enum comm_channel ch, const void *buf, size_t bytes, int peer, void *stream,
+                    struct err *e)
+{
+    struct order_comm *o = (struct order_comm *)c;
+    add(o->record, message(o, ch, bytes, peer, true, stream));
+    return 0;
+}
+
 static const struct comm_ops order_ops = {.name = "order",
                                           .close = close_comm,
                                           .all_reduce = all_reduce,
                                           .all_gather = all_gather,
                                           .reduce_scatter = reduce_scatter,
-                                          .barrier = barrier};
+                                          .barrier = barrier,
+                                          .isend = isend,
+                                          .irecv = irecv,
+                                          .wait = wait_request,
+                                          .send = send_now};
 
-void order_comm_init(struct order_comm *c, struct order_record *r, struct device *d, unsigned members, int rank)
+void order_comm_init(struct order_comm *c, struct order_record *r, struct device *d, unsigned members, int rank, int id)
 {
-    *c = (struct order_comm){.base = {.ops = &order_ops}, .record = r, .device = d, .members = members};
+    *c = (struct order_comm){.base = {.ops = &order_ops}, .record = r, .device = d, .members = members, .id = id};
     for (int i = 0; i < ORDER_RANKS_MAX; i++)
         if (members & 1u << i) {
             c->base.rank = i == rank ? c->base.world : c->base.rank;
@@ -280,19 +376,32 @@ struct player {
     int *call;  /* per CALL and MEET: how many of its communicator and channel went before */
 };
 
+static bool calls(const struct note *a)
+{
+    return a->kind == CALL || a->kind == MEET || a->kind == POST || a->kind == TAKE;
+}
+
+/* Are these of one communicator's channel? */
+static bool same_place(const struct note *a, const struct note *b)
+{
+    return a->of == b->of && a->id == b->id && a->channel == b->channel;
+}
+
+/* Are these of one order, which all who take part have alike? Messages between two ranks have one, each way. */
+static bool same_order(const struct note *a, const struct note *b)
+{
+    return calls(a) && calls(b) && same_place(a, b) && a->from == b->from && (a->from < 0 || a->to == b->to);
+}
+
 /* Numbers calls of a communicator's channel. */
 static void count_calls(struct player *p)
 {
-    for (int i = 0; i < p->notes->n; i++) {
-        const struct note *a = &p->notes->at[i];
-        for (int k = i - 1; k >= 0 && (a->kind == CALL || a->kind == MEET); k--) {
-            const struct note *b = &p->notes->at[k];
-            if ((b->kind == CALL || b->kind == MEET) && b->members == a->members && b->channel == a->channel) {
+    for (int i = 0; i < p->notes->n; i++)
+        for (int k = i - 1; k >= 0; k--)
+            if (same_order(&p->notes->at[i], &p->notes->at[k])) {
                 p->call[i] = p->call[k] + 1;
                 break;
             }
-        }
-    }
 }
 
 static const struct note *of(const struct player *p, int i)
@@ -304,10 +413,18 @@ static const struct note *of(const struct player *p, int i)
 static int same_call(const struct player *p, const struct note *a, int number)
 {
     for (int i = 0; i < p->notes->n && i <= p->host; i++)
-        if ((of(p, i)->kind == CALL || of(p, i)->kind == MEET) && of(p, i)->members == a->members &&
-            of(p, i)->channel == a->channel && p->call[i] == number)
+        if (same_order(of(p, i), a) && p->call[i] == number)
             return i;
     return -1;
+}
+
+/* Has the call before this one of the same communicator's channel happened, on whatever stream it is? */
+static bool in_turn(const struct player *p, int i)
+{
+    for (int k = i - 1; k >= 0; k--)
+        if (of(p, k)->kind == CALL && same_place(of(p, k), of(p, i)))
+            return p->done[k];
+    return true;
 }
 
 /* Is every rank of the group at this call of rank `me`? */
@@ -343,7 +460,7 @@ static int play_stream(struct player *players, int ranks, int me, bool *ret_move
     for (int i = 0; i < p->host; i++) {
         const struct note *a = of(p, i);
         bool may = true;
-        if (a->kind == MEET || a->kind > WAIT || p->done[i] || !at_head(p, i))
+        if (a->kind == MEET || a->kind > WAIT || p->done[i] || !at_head(p, i) || (a->kind == CALL && !in_turn(p, i)))
             continue;
         if (a->kind == WAIT)
             may = a->mark < 0 || p->done[a->mark];
@@ -353,6 +470,14 @@ static int play_stream(struct player *players, int ranks, int me, bool *ret_move
         *ret_moved |= may;
     }
     return 0;
+}
+
+/* Has its sender's host been there? */
+static bool sent(const struct player *players, const struct note *a, int number)
+{
+    const struct player *from = &players[a->from];
+    const int i = same_call(from, a, number);
+    return i >= 0 && i < from->host;
 }
 
 static int play_host(struct player *players, int ranks, int me, bool *ret_moved, struct err *e)
@@ -368,6 +493,8 @@ static int play_host(struct player *players, int ranks, int me, bool *ret_moved,
             may = at_head(p, i);
         if (a->kind == MEET)
             TRY(all_here(players, ranks, me, i, &may, e));
+        if (a->kind == TAKE)
+            may = sent(players, a, p->call[i]);
         if (!may)
             return 0;
         p->host++;

@@ -2,9 +2,10 @@
  * recorded, one rank after the other, over a GPU that is not there and collectives that only take notes. Then all
  * records are played against each other, with nothing but what CUDA, NCCL and gloo promise:
  *   host     goes through its record; waits for a stream or an event; a control collective holds it until all of the
- *            group's hosts are there
+ *            group's hosts are there, a control message until its sender's host has been there
  *   stream   in order; an event that it waits for has been recorded; a collective holds it until the same call of the
- *            communicator is at the head of a stream on every rank of the group. Kernels take no time
+ *            communicator is at the head of a stream on every rank of the group; a message is such a call of its
+ *            sender and its receiver, each with all they have to do with one another on a channel. Kernels take no time
  *   graph    what was captured beside the launching stream runs on streams of its own
  * Whether records depend on what collectives give is not seen: hosts of this engine decide by counts of steps. */
 #ifndef CRUN_TESTS_RANK_ORDER_H
@@ -30,14 +31,18 @@ void order_record_destroy(struct order_record *r);
 void order_watch_gpu(struct order_record *r, struct gpu *g);
 
 /* A communicator of the ranks whose bits are set in `members`, as rank `rank` of the world: its results are as if all
- * others had what this one has. */
+ * others had what this one has; what it receives is zeros. id: tells it from others of the same ranks. Each device call
+ * of a communicator waits for the one before it, on whatever stream that is, as NCCL's do. */
 struct order_comm {
     struct comm base;
     struct order_record *record;
     struct device *device;
     unsigned members;
+    int id;
 };
-void order_comm_init(struct order_comm *c, struct order_record *r, struct device *d, unsigned members, int rank);
+void order_comm_init(struct order_comm *c, struct order_record *r, struct device *d, unsigned members, int rank,
+                     int id);
+int order_comm_rank(const struct order_comm *c); /* of the world */
 
 /* 0, or -EDEADLK with where each rank that goes no further stands, or -EPROTO: ranks of a group call different things.
  */

@@ -15,6 +15,8 @@ REGISTERS = 128  # 65,536 of a multiprocessor, two blocks of 256 threads
 # Templates over <type, vector width, ...>: widths as mangled. What works on one element at a time is for odd shapes.
 VECTOR = re.compile(r"_Z\d+(eltwise|apply_nhwc|apply_nchw|bwd_apply_nhwc|bwd_apply_nchw|sums_nhwc|sums_nchw|bn_mean|bn_pool|bn_pool_sums|bn_pool_apply|input_nhwc)I"
                     r"(f|6__half|13__nv_bfloat16)Li(4|8)E")
+# Those that work on vectors of four floats where they can, and on rest and odd places one by one.
+ARENAS = re.compile(r"_Z\d+(updateIL11update_rule\dEE|pack_all|unpack_all)")
 WRITES = re.compile(r"_Z\d+(eltwise|apply|bwd_apply|bn_pool_apply|bn_poolI|input)")  # sums alone write a few values a channel
 DIVISION = re.compile(r"\bI2F\.[US]?\d*\.?RP\b")  # how an integer division begins
 
@@ -66,14 +68,14 @@ def loops(lines):
 
 def faults(kernel, registers, local, lines):
     text = "\n".join(lines)
-    width = "(128|256)" if "Li8E" in kernel or "IfLi4E" in kernel else "64"
+    width = "(128|256)" if "Li8E" in kernel or "IfLi4E" in kernel or ARENAS.match(kernel) else "64"
     if local or re.search(r"\b(LDL|STL)\b", text):
         yield f"{local} bytes of local memory"
     if registers > REGISTERS:
         yield f"{registers} registers, expected at most {REGISTERS}"
     if "input" not in kernel and not re.search(r"\bLDG\.E\.(\w+\.)*128\b", text):
         yield "no load of 128 bits"
-    if WRITES.match(kernel) and not re.search(rf"\bSTG\.E\.([\w]+\.)*{width}\b", text):
+    if (WRITES.match(kernel) or ARENAS.match(kernel)) and not re.search(rf"\bSTG\.E\.([\w]+\.)*{width}\b", text):
         yield f"no store of {width.strip('()')} bits"
     if any(DIVISION.search(x) and re.search(r"\bLDG\.E\.(\w+\.)*128\b", x) for x in loops(lines)):
         yield "an integer is divided in a loop"
@@ -87,7 +89,7 @@ def main(objects):
     for obj in objects:
         sass = code(obj)
         for (arch, kernel), (registers, local) in resources(obj).items():
-            if arch not in ARCHS or not VECTOR.match(kernel):
+            if arch not in ARCHS or not (VECTOR.match(kernel) or ARENAS.match(kernel)):
                 continue
             seen[arch] = seen.get(arch, 0) + 1
             bad += [f"sm_{arch} {kernel}: {what}" for what in faults(kernel, registers, local, sass[arch, kernel])]

@@ -17,82 +17,18 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "tests/must.h"
-#include "tests/worker/device/cuda/fake_gpu.h"
-#include "tests/worker/device/cuda/tiny.h"
+#include "tests/worker/device/cuda/card.h"
 #include "worker/device/cuda/plan.h"
 #include "worker/device/cuda/tell/watch.h"
 
 enum { BATCH = 2, PATIENCE_S = 60 };
 
-struct rig {
+static void open_rig(struct card *r, const struct cuda_options *o)
+{
     struct program *p;
-    struct gpu *gpu;
-    struct device *d;
-    struct plan *plan;
-    struct arenas at;
-    struct fake_counts at_close;
-    uint8_t images[BATCH * TINY_SIZE * TINY_SIZE];
-    int32_t labels[BATCH];
-    float weights[BATCH];
-    struct run_args run;
-    char said[16384];
-};
-
-static void hear(void *arg, const char *line, size_t n)
-{
-    struct rig *r = arg;
-    const size_t used = strlen(r->said);
-    snprintf(r->said + used, sizeof r->said - used, "%.*s", (int)n, line);
-}
-
-static int count_words(const char *text, const char *word)
-{
-    int n = 0;
-    for (; (text = strstr(text, word)); text += strlen(word))
-        n++;
-    return n;
-}
-
-static void open_rig(struct rig *r, const struct cuda_options *o)
-{
-    *r = (struct rig){0};
-    MUST(tiny_build(&r->p, e));
-    fake_gpu_open(&r->gpu, &(struct fake_options){.at_close = &r->at_close});
-    MUST(cuda_open_on(&r->d, r->gpu, NULL, o, e));
-    arenas_open(&r->at, r->d, r->p);
-    MUST(r->d->ops->sync(r->d, e));
-    arenas_fill(&r->at, r->p);
-    const struct plan_options plan = {.batch = BATCH,
-                                      .training = true,
-                                      .compute = DT_F32,
-                                      .params = r->at.params,
-                                      .stats = r->at.stats,
-                                      .reduce = r->at.reduce};
-    MUST(r->d->ops->plan(r->d, r->p, &plan, &r->plan, e));
-    noise_fill(r->images, sizeof r->images);
-    for (int i = 0; i < BATCH; i++)
-        r->weights[i] = 1;
-    r->run = (struct run_args){.batch = {.images = r->images, .labels = r->labels, .weights = r->weights},
-                               .grad_scale = 1,
-                               .params_version = 1};
-}
-
-static void close_rig(struct rig *r)
-{
-    r->d->ops->plan_close(r->plan);
-    arenas_close(&r->at, r->d);
-    r->d->ops->close(r->d);
-    program_destroy(r->p);
-    assert_given_back(&r->at_close);
-}
-
-static int run(struct rig *r, struct err *e)
-{
-    r->run.params_version++;
-    log_redirect(hear, r);
-    const int rc = r->d->ops->run(r->plan, &r->run, e);
-    log_redirect(NULL, NULL);
-    return rc;
+    MUST(tiny_build(&p, e));
+    card_open(r, p, &(struct fake_options){0}, o, NULL);
+    MUST(card_plan(r, BATCH, DT_F32, MEMORY_AUTO, e));
 }
 
 static const struct cuda_options checking = {.graphs = true, .check = true}, graphs = {.graphs = true};
@@ -102,16 +38,16 @@ static const struct cuda_options checking = {.graphs = true, .check = true}, gra
 static void a_step_that_fails_is_named(void **state)
 {
     (void)state;
-    struct rig r;
+    struct card r;
     struct err why = {0};
     open_rig(&r, &checking);
-    MUST(run(&r, e));
+    MUST(card_run(&r, e));
     assert_string_equal("", r.said);
     fake_gpu_fail_next(r.gpu, KERNEL_BN_BWD_APPLY);
-    assert_int_equal(-EIO, run(&r, &why));
+    assert_int_equal(-EIO, card_run(&r, &why));
     if (!strstr(why.text, "bn_bwd of op ") || !strstr(why.text, " of ") || !strstr(why.text, "illegal memory access"))
         fail_msg("%s", why.text);
-    close_rig(&r);
+    card_close(&r);
 }
 
 /* A weight that is no number: the convolution is the first whose result is none, and only it is told of. */
@@ -121,33 +57,33 @@ static void the_first_result_that_is_no_number_is_named(void **state)
     static const float bad[] = {NAN, INFINITY};
     static const char *const says[] = {"128 NaN and 0 infinite of 512", "infinite of 512 values"};
     for (int k = 0; k < 2; k++) {
-        struct rig r;
+        struct card r;
         open_rig(&r, &checking);
         MUST(r.d->ops->upload(r.d, r.at.params + r.p->params[0].offset + 4, &bad[k], sizeof bad[k], e));
-        MUST(run(&r, e));
+        MUST(card_run(&r, e));
         if (count_words(r.said, "no numbers") != 1 || !strstr(r.said, "conv of op ") || !strstr(r.said, " conv") ||
             !strstr(r.said, says[k]))
             fail_msg("%s", r.said);
-        close_rig(&r);
+        card_close(&r);
     }
 }
 
 static void checked_steps_compute_the_same(void **state)
 {
     (void)state;
-    struct rig a, b;
+    struct card a, b;
     open_rig(&a, &checking);
     open_rig(&b, &graphs);
     for (int i = 0; i < 3; i++) {
-        MUST(run(&a, e));
-        MUST(run(&b, e));
+        MUST(card_run(&a, e));
+        MUST(card_run(&b, e));
     }
     assert_int_equal(0, fake_gpu_counts(a.gpu)->captures);
     fake_gpu_wait(a.gpu, NULL);
     fake_gpu_wait(b.gpu, NULL);
     assert_memory_equal(a.at.reduce, b.at.reduce, a.p->n_reduce * sizeof(float));
-    close_rig(&a);
-    close_rig(&b);
+    card_close(&a);
+    card_close(&b);
 }
 
 /* --- captures */
@@ -170,17 +106,17 @@ static void on_dropped(void *ctx)
 static void a_capture_that_fails_is_walked_instead(void **state)
 {
     (void)state;
-    struct rig r, whole;
+    struct card r, whole;
     struct hook h = {0};
     const struct run_hooks hooks = {.ctx = &h, .ready = on_ready, .dropped = on_dropped};
     open_rig(&r, &graphs);
     open_rig(&whole, &graphs);
     r.run.hooks = &hooks;
-    MUST(run(&r, e));
+    MUST(card_run(&r, e));
     const long ready = h.ready;
     fake_gpu_fail_capture(r.gpu);
     for (int i = 0; i < 3; i++)
-        MUST(run(&r, e));
+        MUST(card_run(&r, e));
     assert_int_equal(1, count_words(r.said, "cannot be captured as a graph (CUDA: the capture is refused)"));
     assert_int_equal(1, h.dropped);
     assert_int_equal(ready * 5, h.ready); /* walked, captured for nothing, walked three times */
@@ -188,12 +124,12 @@ static void a_capture_that_fails_is_walked_instead(void **state)
     assert_int_equal(0, fake_gpu_counts(r.gpu)->launches);
     whole.run.hooks = &hooks;
     for (int i = 0; i < 4; i++)
-        MUST(run(&whole, e));
+        MUST(card_run(&whole, e));
     fake_gpu_wait(r.gpu, NULL);
     fake_gpu_wait(whole.gpu, NULL);
     assert_memory_equal(r.at.reduce, whole.at.reduce, r.p->n_reduce * sizeof(float));
-    close_rig(&r);
-    close_rig(&whole);
+    card_close(&r);
+    card_close(&whole);
 }
 
 /* --- waits */
@@ -228,16 +164,16 @@ static void wait_for_a_line(struct ear *ear)
 static void a_host_that_waits_for_long_says_for_what(void **state)
 {
     (void)state;
-    struct rig r;
+    struct card r;
     struct ear ear = {.lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER};
     open_rig(&r, &graphs);
     ((struct cuda *)r.d)->watch_ms = 20;
-    MUST(run(&r, e));
+    MUST(card_run(&r, e));
     log_redirect(listen, &ear);
     watch_wait(((struct cuda *)r.d)->watch, "the end of days");
     wait_for_a_line(&ear);
     watch_done(((struct cuda *)r.d)->watch);
-    close_rig(&r);
+    card_close(&r);
     log_redirect(NULL, NULL);
     if (!strstr(ear.line, "s for the end of days") || !strstr(ear.line, "in run 1;") ||
         !strstr(ear.line, "compute stream: busy"))
@@ -247,15 +183,15 @@ static void a_host_that_waits_for_long_says_for_what(void **state)
 static void the_first_runs_are_told_of(void **state)
 {
     (void)state;
-    struct rig r;
+    struct card r;
     log_init(LOG_INFO, "");
     open_rig(&r, &graphs);
     for (int i = 0; i < 8; i++)
-        MUST(run(&r, e));
+        MUST(card_run(&r, e));
     log_init(LOG_WARN, "");
     assert_int_equal(5, count_words(r.said, "batch copied in 1.00 ms, computed in 1.00 ms"));
     assert_int_equal(1, count_words(r.said, "captured as a graph in"));
-    close_rig(&r);
+    card_close(&r);
 }
 
 int main(void)

@@ -15,21 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/base/log.h"
 #include "tests/must.h"
-#include "tests/worker/device/cuda/fake_gpu.h"
-#include "tests/worker/device/cuda/properties.h"
-#include "tests/worker/device/cuda/tiny.h"
-#include "tests/worker/scratch/scratch.h"
+#include "tests/worker/device/cuda/card.h"
 #include "worker/device/cuda/plan.h"
 
 enum { BATCH = 4, WIDTH = 16 };
 
 static const enum cudnn_pattern fused[] = {DNN_CONV_STATS, DNN_SBR_CONV_STATS, DNN_SBR_WGRAD, DNN_DGRAD_DRELU_BN};
 enum { FUSED = sizeof fused / sizeof *fused };
-
-static char *props;
-static const char *dir; /* scratch, of all cases */
 
 /* What fails. */
 struct script {
@@ -60,107 +53,51 @@ static float milliseconds(void *ctx, const struct cudnn_plan *last)
 struct rig {
     struct script script;
     bool tune, idle, plain, fatal; /* plain: no fused patterns at all */
-    struct fake_counts counts;     /* at the end */
-    struct program *p;
-    struct gpu *gpu;
-    struct device *d;
-    struct plan *plan;
-    struct arenas at;
-    char said[16384];
+    struct card c;
 };
-
-static void hear(void *arg, const char *line, size_t n)
-{
-    struct rig *r = arg;
-    const size_t used = strlen(r->said);
-    snprintf(r->said + used, sizeof r->said - used, "%.*s", (int)n, line);
-}
-
-static int count_words(const char *text, const char *word)
-{
-    int n = 0;
-    for (; (text = strstr(text, word)); text += strlen(word))
-        n++;
-    return n;
-}
 
 static void open_rig(struct rig *r, const char *cache)
 {
-    struct cudnn *dnn;
-    const struct fake_options fake = {.idle = r->idle,
-                                      .fatal = r->fatal,
-                                      .at_close = &r->counts,
-                                      .dnn = answer,
-                                      .cudnn_ms = milliseconds,
-                                      .ctx = &r->script};
+    struct program *p;
+    const struct fake_options fake = {
+        .idle = r->idle, .fatal = r->fatal, .dnn = answer, .cudnn_ms = milliseconds, .ctx = &r->script};
     const struct cuda_options o = {.graphs = true, .tune = r->tune, .fused_patterns = !r->plain};
-    MUST(blocks_build(&r->p, WIDTH, e));
-    assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
-    MUST(cudnn_open(&dnn, &(struct cudnn_options){.props_json = props, .cache_dir = cache}, e));
-    MUST(cuda_open_on(&r->d, r->gpu, dnn, &o, e));
-    arenas_open(&r->at, r->d, r->p);
-    fake_gpu_wait(r->gpu, NULL);
-    if (!r->idle)
-        arenas_fill(&r->at, r->p);
+    MUST(blocks_build(&p, WIDTH, e));
+    card_open(&r->c, p, &fake, &o, &(struct cudnn_options){.props_json = card_props, .cache_dir = cache});
 }
 
 static int make(struct rig *r, struct err *e)
 {
-    const struct plan_options o = {.batch = BATCH,
-                                   .training = true,
-                                   .compute = DT_F16,
-                                   .params = r->at.params,
-                                   .stats = r->at.stats,
-                                   .reduce = r->at.reduce};
-    log_redirect(hear, r);
-    const int rc = r->d->ops->plan(r->d, r->p, &o, &r->plan, e);
-    log_redirect(NULL, NULL);
-    return rc;
+    return card_plan(&r->c, BATCH, DT_F16, MEMORY_AUTO, e);
 }
 
-/* Nothing is left behind. */
 static void close_rig(struct rig *r)
 {
-    if (r->plan)
-        r->d->ops->plan_close(r->plan);
-    arenas_close(&r->at, r->d);
-    r->d->ops->close(r->d);
-    program_destroy(r->p);
-    assert_given_back(&r->counts);
+    card_close(&r->c);
 }
 
 static int count(const struct rig *r, enum cudnn_pattern pattern)
 {
-    const struct cuda_plan *pl = (const struct cuda_plan *)r->plan;
-    int n = 0;
-    for (int i = 0; i < pl->nsteps; i++)
-        n += pl->steps[i]->kind == STEP_DNN && pl->steps[i]->dnn.pattern == pattern;
-    return n;
+    return card_graphs(&r->c, pattern);
 }
 
 static void run_rig(struct rig *r)
 {
-    static uint8_t images[BATCH * BLOCKS_SIZE * BLOCKS_SIZE * 3];
-    static const int32_t labels[BATCH] = {0, 3, 1, 4};
-    static const float weights[BATCH] = {1, 1, 1, 1};
-    noise_fill(images, sizeof images);
-    const struct run_args a = {
-        .batch = {.images = images, .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
-    MUST(r->d->ops->run(r->plan, &a, e));
-    fake_gpu_wait(r->gpu, NULL);
+    MUST(card_run(&r->c, e));
+    fake_gpu_wait(r->c.gpu, NULL);
 }
 
 /* Of gradients, statistics and metrics, relative. */
 static double distance(const struct rig *a, const struct rig *b)
 {
     double d = 0, s = 0;
-    for (int i = 0; i < a->p->nparams; i++) {
-        const struct param *q = &a->p->params[i];
-        const size_t at = q->offset + (q->role == PARAM_TRAIN ? 0 : a->p->n_train);
+    for (int i = 0; i < a->c.p->nparams; i++) {
+        const struct param *q = &a->c.p->params[i];
+        const size_t at = q->offset + (q->role == PARAM_TRAIN ? 0 : a->c.p->n_train);
         for (size_t k = at; k < at + q->count; k++) {
-            d += ((double)a->at.reduce[k] - (double)b->at.reduce[k]) *
-                 ((double)a->at.reduce[k] - (double)b->at.reduce[k]);
-            s += (double)b->at.reduce[k] * (double)b->at.reduce[k];
+            d += ((double)a->c.at.reduce[k] - (double)b->c.at.reduce[k]) *
+                 ((double)a->c.at.reduce[k] - (double)b->c.at.reduce[k]);
+            s += (double)b->c.at.reduce[k] * (double)b->c.at.reduce[k];
         }
     }
     return sqrt(d / s);
@@ -189,7 +126,7 @@ static void every_fused_graph_runs_where_nothing_fails(void **state)
     MUST(make(&r, e));
     for (int i = 0; i < FUSED; i++)
         assert_true(count(&r, fused[i]) > 0);
-    assert_string_equal("", r.said);
+    assert_string_equal("", r.c.said);
     close_rig(&r);
 }
 
@@ -198,10 +135,10 @@ static void check_said(const struct rig *r, enum cudnn_pattern p)
 {
     char shape[160];
     snprintf(shape, sizeof shape, "%s n%d c", cudnn_pattern_name(p), BATCH);
-    const int times = count_words(r->said, "one rung down");
-    if (times == 0 || times > 6 || !strstr(r->said, shape) || !strstr(r->said, "as the test wants it"))
-        fail_msg("%s: '%s'", cudnn_pattern_name(p), r->said);
-    assert_int_equal(times, count_words(r->said, "\n"));
+    const int times = count_words(r->c.said, "one rung down");
+    if (times == 0 || times > 6 || !strstr(r->c.said, shape) || !strstr(r->c.said, "as the test wants it"))
+        fail_msg("%s: '%s'", cudnn_pattern_name(p), r->c.said);
+    assert_int_equal(times, count_words(r->c.said, "\n"));
 }
 
 static void a_pattern_that_fails_goes_one_rung_down_with_the_same_numbers(void **state)
@@ -233,7 +170,7 @@ static void expect_known(struct rig *r, enum cudnn_pattern failed)
     check_rungs(r, failed);
     assert_int_equal(0, r->script.ran[failed]);
     assert_int_equal(0, r->script.timed);
-    assert_string_equal("", r->said);
+    assert_string_equal("", r->c.said);
     close_rig(r);
 }
 
@@ -245,17 +182,17 @@ static void what_failed_is_remembered(void **state)
         char cache[256], *text;
         const struct script fails = {.code = -EIO, .patterns = 1u << fused[k]};
         struct rig first = {.idle = true, .tune = true, .script = fails}, next = first, resumed = first;
-        snprintf(cache, sizeof cache, "%s/remembered %d", dir, k);
+        snprintf(cache, sizeof cache, "%s/remembered %d", card_dir, k);
         open_rig(&first, cache);
         MUST(make(&first, e));
         check_rungs(&first, fused[k]);
-        MUST(first.d->ops->choices(first.d, &text, e));
+        MUST(first.c.d->ops->choices(first.c.d, &text, e));
         close_rig(&first);
 
         open_rig(&next, cache);
         expect_known(&next, fused[k]);
         open_rig(&resumed, NULL);
-        MUST(resumed.d->ops->choose(resumed.d, text, e));
+        MUST(resumed.c.d->ops->choose(resumed.c.d, text, e));
         expect_known(&resumed, fused[k]);
         free(text);
     }
@@ -270,10 +207,10 @@ static void a_cached_choice_that_fails_is_replaced(void **state)
         char cache[256], chosen[1024] = "";
         struct rig good = {.idle = true, .tune = true}, other = {.idle = true, .tune = true},
                    none = {.idle = true, .tune = true, .script = {.code = -EIO, .patterns = 1u << fused[k]}};
-        snprintf(cache, sizeof cache, "%s/better days %d", dir, k);
+        snprintf(cache, sizeof cache, "%s/better days %d", card_dir, k);
         open_rig(&good, cache);
         MUST(make(&good, e));
-        const struct cuda_plan *pl = (const struct cuda_plan *)good.plan;
+        const struct cuda_plan *pl = (const struct cuda_plan *)good.c.plan;
         for (int i = 0; i < pl->nsteps; i++)
             if (pl->steps[i]->kind == STEP_DNN && pl->steps[i]->dnn.pattern == fused[k])
                 snprintf(chosen, sizeof chosen, "%s", cudnn_plan_choice(pl->steps[i]->dnn.plan));
@@ -284,13 +221,13 @@ static void a_cached_choice_that_fails_is_replaced(void **state)
         open_rig(&other, cache);
         MUST(make(&other, e));
         assert_true(count(&other, fused[k]) > 0);
-        assert_non_null(strstr(other.said, "does not run on this GPU any more"));
+        assert_non_null(strstr(other.c.said, "does not run on this GPU any more"));
         close_rig(&other);
 
         open_rig(&none, cache);
         MUST(make(&none, e));
         check_rungs(&none, fused[k]);
-        assert_non_null(strstr(none.said, "one rung down"));
+        assert_non_null(strstr(none.c.said, "one rung down"));
         close_rig(&none);
     }
 }
@@ -302,7 +239,7 @@ static void want_of_memory_is_not_kept_on_disk(void **state)
     char cache[256];
     struct rig r = {.idle = true, .tune = true, .script = {.code = -ENOMEM, .patterns = 1u << DNN_SBR_WGRAD}},
                next = {.idle = true, .tune = true};
-    snprintf(cache, sizeof cache, "%s/memory", dir);
+    snprintf(cache, sizeof cache, "%s/memory", card_dir);
     open_rig(&r, cache);
     MUST(make(&r, e));
     check_rungs(&r, DNN_SBR_WGRAD);
@@ -343,15 +280,8 @@ static void a_lost_card_is_the_end(void **state)
     assert_int_equal(-EIO, make(&r, &e));
     assert_int_equal(1, r.script.ran[DNN_CONV_STATS] + r.script.ran[DNN_SBR_CONV_STATS]);
     assert_non_null(strstr(e.text, "as the test wants it"));
-    assert_string_equal("", r.said);
+    assert_string_equal("", r.c.said);
     close_rig(&r);
-}
-
-static int set_up(void **state)
-{
-    int rc = scratch_make(state);
-    dir = *state;
-    return rc;
 }
 
 int main(int argc, char **argv)
@@ -365,12 +295,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(below_the_last_rung_is_the_end),
         cmocka_unit_test(a_lost_card_is_the_end),
     };
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_fall PROPERTIES.json\n");
-        return 2;
-    }
-    props = properties_read(argv[1]);
-    const int rc = cmocka_run_group_tests_name("falling", tests, set_up, scratch_drop);
-    free(props);
-    return rc;
+    return card_main(argc, argv, "falling", tests, sizeof tests / sizeof *tests);
 }

@@ -1,5 +1,5 @@
-/* Training over ranks that share a layer, or cut the optimizer's state, on cuda over GPUs that are not there: losses
- * and parameters of one process. Ranks are threads, each with a GPU of its own that runs its streams' work late and out
+/* Training over ranks that share a layer, cut the state, or are stages of a pipeline, on cuda over GPUs that are not
+ * there: losses and parameters of one process. Ranks are threads, each with a GPU of its own that runs its streams' work late and out
  * of order; collectives go through page-locked memory.
  *
  * In fp32 the reference is one process on ref, in double precision; in halves one process on such a GPU, which rounds
@@ -40,6 +40,8 @@ struct point {
     int world, tensor;
     enum split_kind kind;
     int zero, parts;
+    struct pipeline line; /* stages 0: none; micro-batches are the parts */
+    bool recompute;
     bool sync;
     enum dtype half; /* DT_F32: none */
     bool operands;   /* O1 */
@@ -98,6 +100,11 @@ static int stage(struct rank *r, struct device *d, struct err *e)
     return comm_kin_begin(r->comm, e);
 }
 
+static int stages_of(const struct point *p)
+{
+    return p->line.stages > 1 ? p->line.stages : 1;
+}
+
 static struct step_rig_options options_of(const struct run *r)
 {
     const struct point *p = r->p;
@@ -111,11 +118,13 @@ static struct step_rig_options options_of(const struct run *r)
                       .scale = p->half == DT_F16 ? loss_scale_dynamic() : loss_scale_fixed(1)},
         .batch = BATCH,
         .steps = STEPS + 1,
-        .parts = p->parts * (r->alone && !p->sync ? p->world : 1),
+        .parts = p->parts * (r->alone && !p->sync ? p->world / stages_of(p) : 1),
         .sync_bn = p->sync && !r->alone,
         .smoothing = p->smoothing,
         .zero = r->alone ? 0 : p->zero,
         .tensor = r->alone ? 1 : p->tensor,
+        .pipeline = r->alone ? (struct pipeline){0} : p->line,
+        .recompute = p->recompute,
         .bucket_bytes = 8000,
         .native = half};
 }
@@ -133,22 +142,38 @@ static int read_arena(const struct step_rig *rig, const void *arena, double *out
     return rc;
 }
 
+/* What this rank has of parameter q, in an arena that was read into `own`. */
+static void keep_param(const struct step_rig *rig, const struct param *q, const double *own, double *to)
+{
+    const bool cut = ownership_is_cut(&rig->own, OWNERSHIP_PARAMS);
+    const int ranges = cut ? rig->own.nowned : 1;
+    for (int k = 0; k < ranges; k++) {
+        const struct ownership_range r = cut ? ownership_clip(&rig->own, k, q->offset, q->offset + q->count)
+                                             : (struct ownership_range){q->offset, q->offset + q->count, 0};
+        for (size_t i = r.first; i < r.end; i++)
+            to[param_run_at(q, i - q->offset).whole] = own[ownership_place(&rig->own, OWNERSHIP_PARAMS, i)];
+    }
+}
+
 /* What this rank has of an arena of parameters goes where it belongs in the whole model. */
 static int keep(struct run *r, const struct step_rig *rig, const void *arena, double *to, struct err *e)
 {
-    const struct program *p = rig->program;
-    double *own = malloc(p->n_train * sizeof *own);
+    const struct program *p = rig->program, *model = rig->whole ? rig->whole : p;
+    const size_t n = ownership_elements(&rig->own, OWNERSHIP_PARAMS);
+    double *own = malloc(n * sizeof *own);
     size_t at = 0;
-    TRY(read_arena(rig, arena, own, p->n_train, e));
+    TRY(read_arena(rig, arena, own, n, e));
     pthread_mutex_lock(&r->lock);
-    for (int i = 0; i < p->nparams; i++) {
-        const struct param *q = &p->params[i];
+    for (int i = 0; i < model->nparams; i++) {
+        const int mine = program_find_param(p, model->params[i].name);
         size_t whole = 1;
-        for (int k = 0; k < q->ndim; k++)
-            whole *= (size_t)param_whole_size(q, k);
-        for (size_t k = 0; k < q->count && q->role == PARAM_TRAIN; k++)
-            to[at + param_run_at(q, k).whole] = own[q->offset + k];
-        at += q->role == PARAM_TRAIN ? whole : 0;
+        if (model->params[i].role != PARAM_TRAIN)
+            continue;
+        for (int k = 0; k < model->params[i].ndim; k++)
+            whole *= (size_t)param_whole_size(&model->params[i], k);
+        if (mine >= 0)
+            keep_param(rig, &p->params[mine], own, to + at);
+        at += whole;
     }
     pthread_mutex_unlock(&r->lock);
     free(own);
@@ -226,9 +251,10 @@ static int one_rank(struct rank *r, struct err *e)
     struct step_rig rig;
     TRY(open_device(r, &d, e));
     TRY(stage(r, d, e));
-    TRY(exact_net(
+    TRY(exact_net_aligned(
         &program,
-        &(struct split){split ? p->kind : SPLIT_NONE, split ? p->tensor : 1, split ? r->index % p->tensor : 0}, e));
+        &(struct split){split ? p->kind : SPLIT_NONE, split ? p->tensor : 1, split ? r->index % p->tensor : 0},
+        !r->run->alone && p->zero == 3 ? OWNERSHIP_ALIGN * (size_t)(p->world / stages_of(p)) : 0, e));
     TRY(step_rig_open(&rig, d, program, r->comm, &o, e));
     its_device = d;
     mutate(&rig, r->run->alone ? RIGHT : p->mutant);
@@ -393,6 +419,46 @@ static void mixed_precision_goes_with_both(void **state)
         {"bf16, classes, level 1", 4, 2, SPLIT_CLASSES, .zero = 1, .parts = 1, .half = DT_BF16, .optimizer = &sgd});
 }
 
+static void parameters_that_come_and_go_are_as_good_as_whole_ones(void **state)
+{
+    (void)state;
+    EXPECT_EQUAL(
+        {"level 3, two ranks, Adam", 2, 1, .zero = 3, .parts = 1, .sync = true, .half = DT_F32, .optimizer = &adam},
+        {"level 3, three ranks, two parts, LARS", 3, 1, .zero = 3, .parts = 2, .half = DT_F32, .optimizer = &lars},
+        {"level 3, two ranks, clipped", 2, 1, .zero = 3, .parts = 1, .half = DT_F32, .optimizer = &clipped},
+        {"level 3, classes", 4, 2, SPLIT_CLASSES, .zero = 3, .parts = 1, .half = DT_F32, .optimizer = &adam},
+        {"level 3, features, two parts, fp16", 4, 2, SPLIT_FEATURES, .zero = 3, .parts = 2, .half = DT_F16,
+         .optimizer = &sgd});
+}
+
+static void stages_are_one_process(void **state)
+{
+    (void)state;
+    EXPECT_EQUAL({"two stages, gpipe", 2, 1, .parts = 3, .line = {PIPELINE_GPIPE, 2, 3, 1}, .sync = true,
+                  .half = DT_F32, .optimizer = &sgd},
+                 {"three stages, 1f1b, Adam", 3, 1, .parts = 4, .line = {PIPELINE_1F1B, 3, 4, 1}, .sync = true,
+                  .half = DT_F32, .optimizer = &adam},
+                 {"two stages, interleaved, clipped", 2, 1, .parts = 4, .line = {PIPELINE_INTERLEAVED, 2, 4, 2},
+                  .sync = true, .half = DT_F32, .optimizer = &clipped},
+                 {"two stages, gpipe, recomputing", 2, 1, .parts = 3, .line = {PIPELINE_GPIPE, 2, 3, 1},
+                  .recompute = true, .sync = true, .half = DT_F32, .optimizer = &sgd},
+                 {"three stages, 1f1b, fp16, recomputing", 3, 1, .parts = 4, .line = {PIPELINE_1F1B, 3, 4, 1},
+                  .recompute = true, .sync = true, .half = DT_F16, .optimizer = &sgd});
+}
+
+static void stages_go_with_everything_else(void **state)
+{
+    (void)state;
+    EXPECT_EQUAL({"two stages of two, 1f1b, level 1", 4, 1, .zero = 1, .parts = 2, .line = {PIPELINE_1F1B, 2, 2, 1},
+                  .half = DT_F32, .optimizer = &adam},
+                 {"two stages of two, gpipe, level 3", 4, 1, .zero = 3, .parts = 3, .line = {PIPELINE_GPIPE, 2, 3, 1},
+                  .half = DT_F32, .optimizer = &sgd},
+                 {"two stages of two, interleaved, level 3, fp16, recomputing", 4, 1, .zero = 3, .parts = 2,
+                  .line = {PIPELINE_INTERLEAVED, 2, 2, 2}, .recompute = true, .half = DT_F16, .optimizer = &sgd},
+                 {"two stages of two, classes", 4, 2, SPLIT_CLASSES, .parts = 2, .line = {PIPELINE_1F1B, 2, 2, 1},
+                  .sync = true, .half = DT_F32, .optimizer = &clipped});
+}
+
 static void each_mutant_is_noticed(void **state)
 {
     (void)state;
@@ -417,6 +483,9 @@ int main(void)
         cmocka_unit_test(state_that_is_cut_is_updated_as_whole_state),
         cmocka_unit_test(a_split_layer_goes_with_state_that_is_cut),
         cmocka_unit_test(mixed_precision_goes_with_both),
+        cmocka_unit_test(parameters_that_come_and_go_are_as_good_as_whole_ones),
+        cmocka_unit_test(stages_are_one_process),
+        cmocka_unit_test(stages_go_with_everything_else),
         cmocka_unit_test(each_mutant_is_noticed),
     };
     return cmocka_run_group_tests_name("layouts on cuda", tests, NULL, NULL);

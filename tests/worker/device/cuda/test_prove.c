@@ -15,18 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/base/log.h"
 #include "tests/must.h"
-#include "tests/worker/device/cuda/fake_gpu.h"
-#include "tests/worker/device/cuda/properties.h"
-#include "tests/worker/device/cuda/tiny.h"
-#include "tests/worker/scratch/scratch.h"
+#include "tests/worker/device/cuda/card.h"
 #include "worker/device/cuda/plan.h"
 
 enum { BATCH = 3, WIDTH = 16, ENGINE_BYTES = 1024 };
-
-static char *props;
-static const char *dir; /* scratch, of all cases */
 
 struct script {
     /* Engines that err, a pattern each, "": the first that is asked; of these patterns (bits). */
@@ -73,76 +66,38 @@ struct rig {
     enum dtype type;
     enum memory_format format;
     bool tf32;
-    struct fake_counts counts; /* at the end */
-    struct program *p;
-    struct gpu *gpu;
-    struct device *d;
-    struct plan *plan;
-    struct arenas at;
-    char said[16384];
+    struct card c;
 };
-
-static void hear(void *arg, const char *line, size_t n)
-{
-    struct rig *r = arg;
-    const size_t used = strlen(r->said);
-    snprintf(r->said + used, sizeof r->said - used, "%.*s", (int)n, line);
-}
 
 static void open_rig(struct rig *r, const char *cache)
 {
-    struct cudnn *dnn;
+    struct program *p;
     const struct fake_options fake = {
-        .idle = r->idle, .at_close = &r->counts, .wrong = err_as_told, .cudnn_ms = milliseconds, .ctx = &r->script};
+        .idle = r->idle, .wrong = err_as_told, .cudnn_ms = milliseconds, .ctx = &r->script};
     const struct cuda_options o = {
         .graphs = true, .tune = !r->untimed, .tune_seconds = r->tune_seconds, .tf32 = r->tf32, .fused_patterns = true};
-    MUST(blocks_build(&r->p, WIDTH, e));
-    assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
-    MUST(cudnn_open(&dnn, &(struct cudnn_options){.props_json = props, .cache_dir = cache}, e));
-    MUST(cuda_open_on(&r->d, r->gpu, dnn, &o, e));
-    arenas_open(&r->at, r->d, r->p);
-    fake_gpu_wait(r->gpu, NULL);
-    if (!r->idle)
-        arenas_fill(&r->at, r->p);
+    MUST(blocks_build(&p, WIDTH, e));
+    card_open(&r->c, p, &fake, &o, &(struct cudnn_options){.props_json = card_props, .cache_dir = cache});
 }
 
 static int make(struct rig *r, struct err *e)
 {
-    const struct plan_options o = {.batch = BATCH,
-                                   .training = true,
-                                   .compute = r->type ? r->type : DT_F16,
-                                   .format = r->format,
-                                   .params = r->at.params,
-                                   .stats = r->at.stats,
-                                   .reduce = r->at.reduce};
-    log_redirect(hear, r);
-    const int rc = r->d->ops->plan(r->d, r->p, &o, &r->plan, e);
-    log_redirect(NULL, NULL);
-    return rc;
+    return card_plan(&r->c, BATCH, r->type ? r->type : DT_F16, r->format, e);
 }
 
 static void close_rig(struct rig *r)
 {
-    if (r->plan)
-        r->d->ops->plan_close(r->plan);
-    arenas_close(&r->at, r->d);
-    r->d->ops->close(r->d);
-    program_destroy(r->p);
-    assert_given_back(&r->counts);
+    card_close(&r->c);
 }
 
 static int count(const struct rig *r, enum cudnn_pattern pattern)
 {
-    const struct cuda_plan *pl = (const struct cuda_plan *)r->plan;
-    int n = 0;
-    for (int i = 0; i < pl->nsteps; i++)
-        n += pl->steps[i]->kind == STEP_DNN && pl->steps[i]->dnn.pattern == pattern;
-    return n;
+    return card_graphs(&r->c, pattern);
 }
 
 static bool takes(const struct rig *r, enum cudnn_pattern pattern, const char *choice)
 {
-    const struct cuda_plan *pl = (const struct cuda_plan *)r->plan;
+    const struct cuda_plan *pl = (const struct cuda_plan *)r->c.plan;
     for (int i = 0; i < pl->nsteps; i++) {
         const struct gpu_dnn *d = &pl->steps[i]->dnn;
         if (pl->steps[i]->kind == STEP_DNN && d->pattern == pattern && !strcmp(cudnn_plan_choice(d->plan), choice))
@@ -166,8 +121,8 @@ static void engines_that_are_right_are_taken_in_each_type_and_layout(void **stat
         struct rig r = {.untimed = true, .type = cases[i].type, .format = cases[i].format, .tf32 = cases[i].tf32};
         open_rig(&r, NULL);
         MUST(make(&r, e));
-        if (r.said[0])
-            fail_msg("case %zu: %s", i, r.said);
+        if (r.c.said[0])
+            fail_msg("case %zu: %s", i, r.c.said);
         assert_int_equal(cases[i].type == DT_F16 && cases[i].format == MEMORY_NHWC, count(&r, DNN_SBR_WGRAD) > 0);
         close_rig(&r);
     }
@@ -186,8 +141,8 @@ static void an_engine_that_errs_is_found_and_barred(void **state)
             char says[64];
             snprintf(says, sizeof says, "never taken again: %s: ", cudnn_pattern_name(p));
             if ((how != FAKE_SUM || makes_sums) && r.script.wrong[p][0] &&
-                (takes(&r, p, r.script.wrong[p]) || !strstr(r.said, says)))
-                fail_msg("%s, error %d: said '%s'", cudnn_pattern_name(p), how, r.said);
+                (takes(&r, p, r.script.wrong[p]) || !strstr(r.c.said, says)))
+                fail_msg("%s, error %d: said '%s'", cudnn_pattern_name(p), how, r.c.said);
         }
         assert_true(r.script.wrong[DNN_CONV_STATS][0] && r.script.wrong[DNN_SBR_CONV_STATS][0] &&
                     r.script.wrong[DNN_SBR_WGRAD][0] && r.script.wrong[DNN_DGRAD_DRELU_BN][0] &&
@@ -205,7 +160,7 @@ static void where_every_engine_errs_it_goes_one_rung_down(void **state)
         open_rig(&r, NULL);
         MUST(make(&r, e));
         assert_int_equal(0, count(&r, fused[k]));
-        assert_non_null(strstr(r.said, "one rung down"));
+        assert_non_null(strstr(r.c.said, "one rung down"));
         close_rig(&r);
     }
     struct rig r = {.untimed = true, .script = {.patterns = 1u << DNN_DGRAD, .how = FAKE_SCALED, .every = true}};
@@ -222,17 +177,17 @@ static void a_barred_engine_is_never_tried_again(void **state)
 {
     (void)state;
     char cache[256], *text;
-    snprintf(cache, sizeof cache, "%s/barred", dir);
+    snprintf(cache, sizeof cache, "%s/barred", card_dir);
     struct rig first = {.script = {.patterns = 1u << DNN_WGRAD, .how = FAKE_NO_TAIL}};
     open_rig(&first, cache);
     MUST(make(&first, e));
-    MUST(first.d->ops->choices(first.d, &text, e));
+    MUST(first.c.d->ops->choices(first.c.d, &text, e));
     for (int k = 0; k < 2; k++) {
         struct rig next = {.script = first.script};
         next.script.of_wrong = 0;
         open_rig(&next, k == 0 ? cache : NULL);
         if (k == 1)
-            MUST(next.d->ops->choose(next.d, text, e));
+            MUST(next.c.d->ops->choose(next.c.d, text, e));
         MUST(make(&next, e));
         assert_int_equal(0, next.script.of_wrong);
         assert_int_equal(0, next.script.timed - first.script.timed); /* nor is anything timed */
@@ -248,14 +203,14 @@ static void what_was_kept_is_proven_again(void **state)
 {
     (void)state;
     char cache[256];
-    snprintf(cache, sizeof cache, "%s/kept", dir);
+    snprintf(cache, sizeof cache, "%s/kept", card_dir);
     struct rig good = {.untimed = false}, bad = {.script = {.patterns = 1u << DNN_SBR_WGRAD, .how = FAKE_COARSE}};
     open_rig(&good, cache);
     MUST(make(&good, e));
     close_rig(&good);
     open_rig(&bad, cache);
     MUST(make(&bad, e));
-    assert_non_null(strstr(bad.said, "does not run on this GPU any more"));
+    assert_non_null(strstr(bad.c.said, "does not run on this GPU any more"));
     assert_false(takes(&bad, DNN_SBR_WGRAD, bad.script.wrong[DNN_SBR_WGRAD]));
     close_rig(&bad);
 }
@@ -274,7 +229,7 @@ static void an_engine_that_ends_the_process_is_barred_by_the_next(void **state)
     (void)state;
     char cache[256];
     int status;
-    snprintf(cache, sizeof cache, "%s/ended", dir);
+    snprintf(cache, sizeof cache, "%s/ended", card_dir);
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
@@ -286,11 +241,9 @@ static void an_engine_that_ends_the_process_is_barred_by_the_next(void **state)
         .idle = true,
         .script = {.fused_ms = 1, .kernels_ms = 100, .patterns = 1u << DNN_SBR_CONV_STATS, .channels = WIDTH}};
     char *barred = r.script.wrong[DNN_SBR_CONV_STATS];
-    log_redirect(hear, &r);
     open_rig(&r, cache);
-    log_redirect(NULL, NULL);
-    assert_non_null(strstr(r.said, "is barred: the process that tried it ended meanwhile"));
-    const char *at = strstr(r.said, "engine {");
+    assert_non_null(strstr(r.c.said, "is barred: the process that tried it ended meanwhile"));
+    const char *at = strstr(r.c.said, "engine {");
     assert_non_null(at);
     snprintf(barred, ENGINE_BYTES, "%.*s", (int)(strstr(at, " for ") - at - 7), at + 7);
     MUST(make(&r, e));
@@ -303,7 +256,7 @@ static void an_engine_that_ends_the_process_is_barred_by_the_next(void **state)
     open_rig(&third, cache);
     MUST(make(&third, e));
     assert_int_equal(0, third.script.of_wrong); /* the cache has it by now */
-    assert_string_equal("", third.said);
+    assert_string_equal("", third.c.said);
     close_rig(&third);
 }
 
@@ -313,19 +266,19 @@ static void without_time_left_the_first_that_is_proven_is_taken(void **state)
 {
     (void)state;
     char cache[256], *text;
-    snprintf(cache, sizeof cache, "%s/no time", dir);
+    snprintf(cache, sizeof cache, "%s/no time", card_dir);
     struct rig r = {.tune_seconds = 1e-9, .idle = true}, next = {.idle = true}, resumed = {.idle = true};
     open_rig(&r, cache);
     MUST(make(&r, e));
     assert_int_equal(0, r.script.timed);
-    MUST(r.d->ops->choices(r.d, &text, e));
+    MUST(r.c.d->ops->choices(r.c.d, &text, e));
     close_rig(&r);
     open_rig(&next, cache);
     MUST(make(&next, e));
     assert_true(next.script.timed > 0);
     close_rig(&next);
     open_rig(&resumed, NULL);
-    MUST(resumed.d->ops->choose(resumed.d, text, e));
+    MUST(resumed.c.d->ops->choose(resumed.c.d, text, e));
     MUST(make(&resumed, e));
     assert_int_equal(0, resumed.script.timed);
     close_rig(&resumed);
@@ -338,7 +291,7 @@ static void a_fusion_that_takes_longer_than_its_parts_is_left_out(void **state)
 {
     (void)state;
     char cache[256];
-    snprintf(cache, sizeof cache, "%s/seams", dir);
+    snprintf(cache, sizeof cache, "%s/seams", card_dir);
     struct rig slow = {.idle = true, .script = {.fused_ms = 20, .kernels_ms = 1}}, next = slow;
     open_rig(&slow, cache);
     MUST(make(&slow, e));
@@ -358,7 +311,7 @@ static void a_fusion_that_saves_time_stays_and_is_measured_once(void **state)
 {
     (void)state;
     char cache[256];
-    snprintf(cache, sizeof cache, "%s/worth it", dir);
+    snprintf(cache, sizeof cache, "%s/worth it", card_dir);
     struct rig fast = {.idle = true, .script = {.fused_ms = 1, .kernels_ms = 1}}, next = fast;
     open_rig(&fast, cache);
     MUST(make(&fast, e));
@@ -384,13 +337,6 @@ static void each_rung_is_judged_by_itself(void **state)
     close_rig(&r);
 }
 
-static int set_up(void **state)
-{
-    int rc = scratch_make(state);
-    dir = *state;
-    return rc;
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -405,12 +351,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_fusion_that_saves_time_stays_and_is_measured_once),
         cmocka_unit_test(each_rung_is_judged_by_itself),
     };
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_prove PROPERTIES.json\n");
-        return 2;
-    }
-    props = properties_read(argv[1]);
-    const int rc = cmocka_run_group_tests_name("proven engines", tests, set_up, scratch_drop);
-    free(props);
-    return rc;
+    return card_main(argc, argv, "proven engines", tests, sizeof tests / sizeof *tests);
 }

@@ -31,13 +31,35 @@ static const struct optimizer optimizers[] = {{.rule = UPDATE_SGD, .momentum = 0
 
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers };
 
+/* Pipelines: none, then all there are. */
+static const struct order_line {
+    struct pipeline order;
+    bool recompute;
+} lines[] = {{{0}, false},
+             {{PIPELINE_GPIPE, 2, 3, 1}, false},
+             {{PIPELINE_GPIPE, 3, 4, 1}, true},
+             {{PIPELINE_1F1B, 2, 4, 1}, false},
+             {{PIPELINE_1F1B, 2, 2, 1}, true},
+             {{PIPELINE_1F1B, 4, 4, 1}, false},
+             {{PIPELINE_INTERLEAVED, 2, 4, 2}, false},
+             {{PIPELINE_INTERLEAVED, 2, 2, 2}, true}};
+
 /* What changes the order of work; which value of each. */
-enum axis { WORLD, TENSOR, SPLIT, ZERO, PARTS, SYNC, HALF, RULE, GRAPHS, REPLICAS, SAVES, AXES };
-static const int values[AXES] = {4, 2, 2, 3, 2, 2, 2, OPTIMIZERS, 2, 2, 3};
+enum axis { WORLD, TENSOR, SPLIT, ZERO, PARTS, SYNC, HALF, RULE, GRAPHS, REPLICAS, SAVES, LINE, AXES };
+
+/* Faults that are sown, of the last rank. */
+enum mutant {
+    RIGHT,
+    OLD,         /* of all ranks: replicas are compared when a step's result is taken, and only savers take it early */
+    ONE_PLACE,   /* of all ranks: messages of all stages go over one communicator */
+    ON_COMPUTE,  /* of all ranks: receives are enqueued where passes are computed */
+    OTHER_READS, /* parameters are gathered in another order */
+    GATHERED_TWICE, /* a piece is gathered once more */
+};
 
 struct point {
     int at[AXES];
-    bool old; /* replicas were compared when a step's result was taken, and only savers took it early */
+    enum mutant mutant;
 };
 
 static int world_of(const struct point *p)
@@ -48,6 +70,16 @@ static int world_of(const struct point *p)
 static int tensor_of(const struct point *p)
 {
     return p->at[TENSOR] + 1;
+}
+
+static const struct order_line *line_of(const struct point *p)
+{
+    return &lines[p->at[LINE]];
+}
+
+static int stages_of(const struct point *p)
+{
+    return line_of(p)->order.stages > 1 ? line_of(p)->order.stages : 1;
 }
 
 /* --- a rank */
@@ -81,13 +113,13 @@ static int account(struct rank *r, const struct step_result *res, struct err *e)
     if (!res->done)
         return 0;
     r->updates++;
-    return r->p->old && replicas_due(r, r->updates) ? replicas_check(r->rig->step.state, r->all, true, e) : 0;
+    return r->p->mutant == OLD && replicas_due(r, r->updates) ? replicas_check(r->rig->step.state, r->all, true, e) : 0;
 }
 
 static bool place_ahead(const struct rank *r)
 {
     const int64_t next = r->updates + 1;
-    return next == STEPS || saves(r, next) || (!r->p->old && replicas_due(r, next));
+    return next == STEPS || saves(r, next) || (r->p->mutant != OLD && replicas_due(r, next));
 }
 
 /* What is saved is copied from the device; ranks that have parts send them. */
@@ -109,7 +141,7 @@ static int train(struct rank *r, struct step *t, struct err *e)
         } while (t->ahead.outstanding && !place_ahead(r));
         TRY(train_catch_up(t, &res, e));
         TRY(account(r, &res, e));
-        if (!r->p->old && replicas_due(r, r->updates))
+        if (r->p->mutant != OLD && replicas_due(r, r->updates))
             TRY(replicas_check(t->state, r->all, true, e));
         if (saves(r, r->updates))
             TRY(save(r, e));
@@ -126,11 +158,97 @@ static unsigned members_of(const struct layout *l, enum layout_group g, int rank
     return members;
 }
 
+/* Stages of a pipeline and the next one, as groups_open_edges() has them. */
+static void open_edges(struct order_comm edges[2], struct comm *ret[2], const struct order_comm *stages, bool ring)
+{
+    const int n = stages->base.world, me = stages->base.rank;
+    ret[0] = ret[1] = NULL;
+    for (int k = 0; k < n - !ring; k++) {
+        const int next = (k + 1) % n, side = me == k;
+        unsigned members = 0;
+        for (int i = 0, at = 0; i < ORDER_RANKS_MAX; i++)
+            if (stages->members & 1u << i) {
+                members |= at == k || at == next ? 1u << i : 0;
+                at++;
+            }
+        if (me != k && me != next)
+            continue;
+        order_comm_init(&edges[side], stages->record, stages->device, members, order_comm_rank(stages), 1 + k);
+        ret[side] = &edges[side].base;
+    }
+}
+
+/* --- what is sown */
+
+static const struct device_async *real_async;
+static struct device_async wrong_async;
+static struct device_ops wrong_ops;
+
+static int no_stream(struct device *d, void **ret_stream, struct err *e)
+{
+    *ret_stream = real_async->compute(d);
+    return 0;
+}
+
+static void no_close(struct device *d, void *stream)
+{
+}
+
+/* From here on streams that are opened are the computing one. */
+static void receive_on_compute(struct device *d)
+{
+    wrong_ops = *d->ops;
+    real_async = d->ops->async;
+    wrong_async = *real_async;
+    wrong_async.open = no_stream;
+    wrong_async.close = no_close;
+    wrong_ops.async = &wrong_async;
+    d->ops = &wrong_ops;
+}
+
+static const struct plan_needs *real_needs;
+static struct plan_needs wrong_needs;
+
+/* Every second read changes places with the one behind it. */
+static int other_reads(void *ctx, const struct plan_range *reads, int n, struct err *e)
+{
+    struct plan_range *other = calloc((size_t)n + 1, sizeof *other);
+    for (int i = 0; i < n; i++)
+        other[i] = reads[(i ^ 1) < n ? i ^ 1 : i];
+    const int rc = real_needs->order(ctx, other, n, e);
+    free(other);
+    return rc;
+}
+
+static int need_twice(void *ctx, int k, struct err *e)
+{
+    if (k == 1)
+        TRY(real_needs->need(ctx, 0, e));
+    return real_needs->need(ctx, k, e);
+}
+
+static const struct plan_needs *with_other_reads(const struct plan_needs *needs)
+{
+    real_needs = needs;
+    wrong_needs = *needs;
+    wrong_needs.order = other_reads;
+    return &wrong_needs;
+}
+
+static const struct plan_needs *with_one_more(const struct plan_needs *needs)
+{
+    real_needs = needs;
+    wrong_needs = *needs;
+    wrong_needs.need = need_twice;
+    return &wrong_needs;
+}
+
 static struct order_record *record(const struct point *p, int rank)
 {
     struct order_record *r = order_record_create();
-    struct order_comm comms[LAYOUT_GROUPS], all;
-    struct comm *groups[LAYOUT_GROUPS] = {0};
+    const struct order_line *line = line_of(p);
+    struct order_comm comms[LAYOUT_GROUPS], edge_comms[2], all;
+    struct comm *groups[LAYOUT_GROUPS] = {0}, *edges[2] = {0};
     struct gpu *g;
     struct device *d;
     struct program *program;
@@ -141,19 +259,31 @@ static struct order_record *record(const struct point *p, int rank)
     fake_gpu_open(&g, &(struct fake_options){.idle = true});
     order_watch_gpu(r, g);
     MUST(cuda_open_on(&d, g, NULL, &(struct cuda_options){.graphs = p->at[GRAPHS]}, e));
-    MUST(exact_net(&program, &(struct split){kind, tensor, rank % tensor}, e));
-    MUST(layout_plan(&l, world_of(p), tensor, 1, p->at[ZERO], e));
-    order_comm_init(&all, r, d, (1u << world_of(p)) - 1, rank);
+    MUST(layout_plan(&l, world_of(p), tensor, stages_of(p), p->at[ZERO], e));
+    MUST(exact_net_aligned(&program, &(struct split){kind, tensor, rank % tensor},
+                           p->at[ZERO] == 3 ? OWNERSHIP_ALIGN * (size_t)(world_of(p) / stages_of(p)) : 0, e));
+    order_comm_init(&all, r, d, (1u << world_of(p)) - 1, rank, 0);
     for (int i = 0; i < LAYOUT_GROUPS; i++) {
-        order_comm_init(&comms[i], r, d, members_of(&l, (enum layout_group)i, rank), rank);
+        order_comm_init(&comms[i], r, d, members_of(&l, (enum layout_group)i, rank), rank, 0);
         groups[i] = comms[i].base.world > 1 ? &comms[i].base : NULL;
     }
+    if (stages_of(p) > 1 && p->mutant != ONE_PLACE)
+        open_edges(edge_comms, edges, &comms[LAYOUT_STAGES], line->order.chunks > 1);
+    if (p->mutant == ON_COMPUTE)
+        receive_on_compute(d);
     const struct step_rig_options o = {
         .optimizer = optimizers[p->at[RULE]],
         .precision = {.level = p->at[HALF] ? LEVEL_O2 : LEVEL_O0, .half = DT_F16, .scale = loss_scale_dynamic()},
         .batch = BATCH,
         .steps = STEPS + 2,
-        .parts = p->at[PARTS] + 1,
+        .parts = stages_of(p) > 1 ? line->order.micro_batches : p->at[PARTS] + 1,
+        .pipeline = line->order,
+        .recompute = line->recompute,
+        .edges = edges,
+        .wrap = rank < world_of(p) - 1        ? NULL
+                : p->mutant == OTHER_READS    ? with_other_reads
+                : p->mutant == GATHERED_TWICE ? with_one_more
+                                              : NULL,
         .sync_bn = p->at[SYNC],
         .zero = p->at[ZERO],
         .tensor = tensor,
@@ -181,19 +311,28 @@ static int play(const struct point *p, struct err *e)
 
 static bool goes_together(const struct point *p)
 {
-    return world_of(p) % tensor_of(p) == 0 && (tensor_of(p) > 1 || !p->at[SPLIT]) && (world_of(p) > 1 || !p->at[ZERO]);
+    const int members = world_of(p) / stages_of(p);
+    return world_of(p) % stages_of(p) == 0 && members % tensor_of(p) == 0 && (tensor_of(p) > 1 || !p->at[SPLIT]) &&
+           (members > 1 || !p->at[ZERO]) && (stages_of(p) == 1 || !p->at[PARTS]);
 }
 
 static void describe(const struct point *p, char *out, size_t cap)
 {
-    snprintf(
-        out, cap, "%d ranks, groups of %d over %s, zero %d, %d parts, %s statistics, %s, rule %d, %s, replicas %s, %s",
-        world_of(p), tensor_of(p), p->at[SPLIT] ? "features" : "classes", p->at[ZERO], p->at[PARTS] + 1,
-        p->at[SYNC] ? "common" : "own", p->at[HALF] ? "fp16" : "fp32", p->at[RULE], p->at[GRAPHS] ? "graphs" : "walks",
-        p->at[REPLICAS] ? "compared" : "not compared", p->at[SAVES] ? "saved" : "not saved");
+    static const char *const kinds[] = {PIPELINE_KINDS(CHOICE_NAME)};
+    const struct pipeline *line = &line_of(p)->order;
+    char pipeline[64] = "no stages";
+    if (line->stages > 1)
+        snprintf(pipeline, sizeof pipeline, "%d stages, %s%s", line->stages, kinds[line->kind],
+                 line_of(p)->recompute ? ", recomputing" : "");
+    snprintf(out, cap,
+             "%d ranks, groups of %d over %s, %s, zero %d, %d parts, %s statistics, %s, rule %d, %s, replicas %s, %s",
+             world_of(p), tensor_of(p), p->at[SPLIT] ? "features" : "classes", pipeline, p->at[ZERO], p->at[PARTS] + 1,
+             p->at[SYNC] ? "common" : "own", p->at[HALF] ? "fp16" : "fp32", p->at[RULE],
+             p->at[GRAPHS] ? "graphs" : "walks", p->at[REPLICAS] ? "compared" : "not compared",
+             p->at[SAVES] ? "saved" : "not saved");
 }
 
-static bool next_point(struct point *p)
+static bool next_point(struct point *p, const int *values)
 {
     int axis = 0;
     while (axis < AXES && ++p->at[axis] == values[axis])
@@ -201,10 +340,9 @@ static bool next_point(struct point *p)
     return axis < AXES;
 }
 
-static void no_options_make_ranks_wait_for_each_other(void **state)
+/* All that go together, from `p` on. */
+static int play_all(struct point p, const int *values)
 {
-    (void)state;
-    struct point p = {0};
     int points = 0;
     do {
         struct err e;
@@ -215,12 +353,26 @@ static void no_options_make_ranks_wait_for_each_other(void **state)
         describe(&p, text, sizeof text);
         if (play(&p, &e) < 0)
             fail_msg("%s: %s", text, e.text);
-    } while (next_point(&p));
+    } while (next_point(&p, values));
     print_message("# %d combinations of options\n", points);
-    assert_true(points >= 500);
+    return points;
 }
 
-static const struct point recorded = {.at = {[WORLD] = 1, [GRAPHS] = 1, [REPLICAS] = 1, [SAVES] = 1}, .old = true};
+static void no_options_make_ranks_wait_for_each_other(void **state)
+{
+    (void)state;
+    static const int values[AXES] = {4, 2, 2, 4, 2, 2, 2, OPTIMIZERS, 2, 2, 3, 1};
+    assert_true(play_all((struct point){0}, values) >= 500);
+}
+
+static void no_pipeline_makes_stages_wait_for_each_other(void **state)
+{
+    (void)state;
+    static const int values[AXES] = {4, 2, 2, 4, 1, 2, 1, 2, 2, 2, 1, sizeof lines / sizeof *lines};
+    assert_true(play_all((struct point){.at = {[LINE] = 1}}, values) >= 500);
+}
+
+static const struct point recorded = {.at = {[WORLD] = 1, [GRAPHS] = 1, [REPLICAS] = 1, [SAVES] = 1}, .mutant = OLD};
 
 /* Rank 0 takes a step's result to save, and compares replicas; the others wait for its next step. */
 static void the_circle_that_was_there_is_found(void **state)
@@ -247,8 +399,34 @@ static void it_takes_a_saver_that_the_others_are_not(void **state)
     p.at[SAVES] = 0;
     assert_int_equal(play(&p, &e), 0);
     p = recorded;
-    p.old = false;
+    p.mutant = RIGHT;
     assert_int_equal(play(&p, &e), 0);
+}
+
+/* What is sown into a pipeline that interleaves, or into parameters that come and go, and where it must end. */
+static void each_wrong_order_is_found(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        struct point p;
+    } sown[] = {
+        {"messages of all stages over one communicator",
+         {.at = {[WORLD] = 1, [LINE] = 6, [GRAPHS] = 1}, .mutant = ONE_PLACE}},
+        {"receives among the passes", {.at = {[WORLD] = 1, [LINE] = 3}, .mutant = ON_COMPUTE}},
+        {"a rank that gathers in another order", {.at = {[WORLD] = 1, [ZERO] = 3}, .mutant = OTHER_READS}},
+        {"a rank that gathers a piece twice",
+         {.at = {[WORLD] = 1, [ZERO] = 3, [GRAPHS] = 1}, .mutant = GATHERED_TWICE}},
+    };
+    for (size_t i = 0; i < sizeof sown / sizeof *sown; i++) {
+        struct point p = sown[i].p;
+        struct err e = {0};
+        const int rc = play(&p, &e);
+        print_message("# %s: %s\n", sown[i].name, rc < 0 ? e.text : "unseen");
+        assert_true(rc == -EDEADLK || rc == -EPROTO);
+        p.mutant = RIGHT;
+        assert_int_equal(play(&p, &e), 0);
+    }
 }
 
 int main(void)
@@ -256,7 +434,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_circle_that_was_there_is_found),
         cmocka_unit_test(it_takes_a_saver_that_the_others_are_not),
+        cmocka_unit_test(each_wrong_order_is_found),
         cmocka_unit_test(no_options_make_ranks_wait_for_each_other),
+        cmocka_unit_test(no_pipeline_makes_stages_wait_for_each_other),
     };
     return cmocka_run_group_tests_name("order of ranks", tests, NULL, NULL);
 }

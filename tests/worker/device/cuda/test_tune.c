@@ -16,16 +16,10 @@
 
 #include "common/base/err.h"
 #include "tests/must.h"
-#include "tests/worker/device/cuda/fake_gpu.h"
-#include "tests/worker/device/cuda/properties.h"
-#include "tests/worker/device/cuda/tiny.h"
-#include "tests/worker/scratch/scratch.h"
+#include "tests/worker/device/cuda/card.h"
 #include "worker/device/cuda/plan.h"
 
 enum { BATCH = 4, SIZE = 16, CLASSES = 5, SEEN = 256 };
-
-static char *props;
-static const char *dir; /* scratch, of all cases */
 
 /* What the GPU was asked to time. The later a candidate comes, the faster it is, so that the heuristics' first never
  * wins. */
@@ -64,11 +58,7 @@ static float milliseconds(void *ctx, const struct cudnn_plan *last)
 
 struct rig {
     struct script script;
-    struct fake_counts counts; /* at the end */
-    struct program *p;
-    struct gpu *gpu;
-    struct device *d;
-    struct arenas at;
+    struct card c;
     bool deterministic;
     enum memory_format format;
 };
@@ -87,50 +77,34 @@ static struct program *small(void)
 
 static void open_rig(struct rig *r, const char *cache, size_t memory)
 {
-    struct cudnn *dnn;
-    const struct fake_options fake = {.memory = memory,
-                                      .idle = true,
-                                      .at_close = &r->counts,
-                                      .dnn = answer,
-                                      .cudnn_ms = milliseconds,
-                                      .ctx = &r->script};
+    const struct fake_options fake = {
+        .memory = memory, .idle = true, .dnn = answer, .cudnn_ms = milliseconds, .ctx = &r->script};
     const struct device_options all = {.gpu = {.tune = true, .deterministic = r->deterministic, .cache_dir = cache}};
     struct cuda_options o;
     struct cudnn_options of_dnn;
     cuda_options_from(&all, &o, &of_dnn);
-    of_dnn.props_json = props;
-    r->p = small();
-    assert_int_equal(0, fake_gpu_open(&r->gpu, &fake));
-    MUST(cudnn_open(&dnn, &of_dnn, e));
-    MUST(cuda_open_on(&r->d, r->gpu, dnn, &o, e));
-    arenas_open(&r->at, r->d, r->p);
+    of_dnn.props_json = card_props;
+    card_open(&r->c, small(), &fake, &o, &of_dnn);
 }
 
+/* The caller's, who closes it. */
 static int make(struct rig *r, struct plan **ret, struct err *e)
 {
-    const struct plan_options o = {.batch = BATCH,
-                                   .training = true,
-                                   .compute = DT_F16,
-                                   .format = r->format,
-                                   .params = r->at.params,
-                                   .stats = r->at.stats,
-                                   .reduce = r->at.reduce};
-    return r->d->ops->plan(r->d, r->p, &o, ret, e);
+    const int rc = card_plan(&r->c, BATCH, DT_F16, r->format, e);
+    *ret = r->c.plan;
+    r->c.plan = NULL;
+    return rc;
 }
 
-/* Nothing is left behind. */
 static void close_rig(struct rig *r)
 {
-    arenas_close(&r->at, r->d);
-    r->d->ops->close(r->d);
-    program_destroy(r->p);
-    assert_given_back(&r->counts);
+    card_close(&r->c);
 }
 
 static bool same_graph(const struct gpu_dnn *a, const struct cudnn_plan *p, struct rig *r)
 {
     struct cudnn_plan *found;
-    struct cudnn *dnn = ((struct cuda *)r->d)->dnn;
+    struct cudnn *dnn = ((struct cuda *)r->c.d)->dnn;
     MUST(cudnn_find(dnn, a->pattern, &a->shape, &found, e));
     return found == p;
 }
@@ -174,8 +148,8 @@ static void the_fastest_candidate_is_chosen_and_kept(void **state)
     assert_int_equal(a->nsteps, b->nsteps);
     for (int i = 0; i < a->nsteps; i++)
         assert_ptr_equal(a->steps[i]->dnn.plan, b->steps[i]->dnn.plan);
-    r.d->ops->plan_close(first);
-    r.d->ops->plan_close(second);
+    r.c.d->ops->plan_close(first);
+    r.c.d->ops->plan_close(second);
     close_rig(&r);
     (void)state;
 }
@@ -198,28 +172,28 @@ static void what_was_chosen_comes_back(void **state)
     struct rig r = {0}, cached = {0}, resumed = {0};
     struct plan *plan;
     char *text;
-    open_rig(&r, dir, 0);
+    open_rig(&r, card_dir, 0);
     MUST(make(&r, &plan, e));
     winner_of(plan, before, sizeof before);
-    MUST(r.d->ops->choices(r.d, &text, e));
-    r.d->ops->plan_close(plan);
+    MUST(r.c.d->ops->choices(r.c.d, &text, e));
+    r.c.d->ops->plan_close(plan);
     close_rig(&r);
 
-    open_rig(&cached, dir, 0);
+    open_rig(&cached, card_dir, 0);
     MUST(make(&cached, &plan, e));
     winner_of(plan, after, sizeof after);
     assert_string_equal(before, after);
     assert_int_equal(0, cached.script.timed);
-    cached.d->ops->plan_close(plan);
+    cached.c.d->ops->plan_close(plan);
     close_rig(&cached);
 
     open_rig(&resumed, NULL, 0);
-    MUST(resumed.d->ops->choose(resumed.d, text, e));
+    MUST(resumed.c.d->ops->choose(resumed.c.d, text, e));
     MUST(make(&resumed, &plan, e));
     winner_of(plan, after, sizeof after);
     assert_string_equal(before, after);
     assert_int_equal(0, resumed.script.timed);
-    resumed.d->ops->plan_close(plan);
+    resumed.c.d->ops->plan_close(plan);
     close_rig(&resumed);
     free(text);
     (void)state;
@@ -236,7 +210,7 @@ static void deterministic_runs_time_nothing(void **state)
         MUST(make(&r, &plan, e));
         winner_of(plan, winners[i], sizeof winners[i]);
         assert_int_equal(0, r.script.timed);
-        r.d->ops->plan_close(plan);
+        r.c.d->ops->plan_close(plan);
         close_rig(&r);
     }
     assert_string_equal(winners[0], winners[1]);
@@ -252,7 +226,7 @@ static void candidates_that_do_not_run_are_passed_over(void **state)
         open_rig(&r, NULL, 0);
         MUST(make(&r, &plan, e));
         check_fastest(&r, plan);
-        r.d->ops->plan_close(plan);
+        r.c.d->ops->plan_close(plan);
         close_rig(&r);
     }
     (void)state;
@@ -284,13 +258,13 @@ static void workspace_that_does_not_fit_is_passed_over(void **state)
     struct rig r = {0};
     struct plan *plan;
     open_rig(&r, NULL, 0);
-    const size_t before = fake_gpu_counts(r.gpu)->bytes;
+    const size_t before = fake_gpu_counts(r.c.gpu)->bytes;
     MUST(make(&r, &plan, e));
     const struct cuda_plan *pl = (const struct cuda_plan *)plan;
-    const size_t whole = fake_gpu_counts(r.gpu)->bytes, bare = whole - pl->workspace_bytes;
+    const size_t whole = fake_gpu_counts(r.c.gpu)->bytes, bare = whole - pl->workspace_bytes;
     const int all = r.script.timed;
-    r.d->ops->plan_close(plan);
-    assert_int_equal(before, fake_gpu_counts(r.gpu)->bytes);
+    r.c.d->ops->plan_close(plan);
+    assert_int_equal(before, fake_gpu_counts(r.c.gpu)->bytes);
     close_rig(&r);
 
     size_t most = 0;
@@ -303,7 +277,7 @@ static void workspace_that_does_not_fit_is_passed_over(void **state)
         greedy += n > PLAN_GEMM_WORKSPACE;
         most = n > most ? n : most;
     }
-    wide.d->ops->plan_close(plan);
+    wide.c.d->ops->plan_close(plan);
     close_rig(&wide);
     print_message("# %d candidates timed, largest workspace %zu KiB, %d above that of products\n", all, most >> 10,
                   greedy);
@@ -320,7 +294,7 @@ static void workspace_that_does_not_fit_is_passed_over(void **state)
     for (int i = 0; i < tight.script.nseen; i++)
         assert_true(cudnn_plan_workspace(tight.script.seen[i]) < most);
     if (rc == 0)
-        tight.d->ops->plan_close(plan);
+        tight.c.d->ops->plan_close(plan);
     close_rig(&tight);
     (void)state;
 }
@@ -334,8 +308,8 @@ static void a_workspace_that_never_fits_is_said_of_the_whole_plan(void **state)
     struct err why = {0};
     open_rig(&r, NULL, 0);
     MUST(make(&r, &plan, e));
-    const size_t bare = fake_gpu_counts(r.gpu)->bytes - ((const struct cuda_plan *)plan)->workspace_bytes;
-    r.d->ops->plan_close(plan);
+    const size_t bare = fake_gpu_counts(r.c.gpu)->bytes - ((const struct cuda_plan *)plan)->workspace_bytes;
+    r.c.d->ops->plan_close(plan);
     close_rig(&r);
 
     open_rig(&tight, NULL, bare);
@@ -344,13 +318,6 @@ static void a_workspace_that_never_fits_is_said_of_the_whole_plan(void **state)
         fail_msg("%s", why.text);
     close_rig(&tight);
     (void)state;
-}
-
-static int set_up(void **state)
-{
-    int rc = scratch_make(state);
-    dir = *state;
-    return rc;
 }
 
 int main(int argc, char **argv)
@@ -364,12 +331,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(workspace_that_does_not_fit_is_passed_over),
         cmocka_unit_test(a_workspace_that_never_fits_is_said_of_the_whole_plan),
     };
-    if (argc != 2) {
-        fprintf(stderr, "usage: test_tune PROPERTIES.json\n");
-        return 2;
-    }
-    props = properties_read(argv[1]);
-    const int rc = cmocka_run_group_tests_name("tuning", tests, set_up, scratch_drop);
-    free(props);
-    return rc;
+    return card_main(argc, argv, "tuning", tests, sizeof tests / sizeof *tests);
 }

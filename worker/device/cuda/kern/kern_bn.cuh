@@ -88,6 +88,8 @@ __device__ inline affine finalise_at(const k_bn_finalise &a, int c, double sampl
         from_float(static_cast<__half *>(a.half_shift)[c], shift);
     }
     const float m = (float)(mean * samples), u = (float)((count > 1 ? var * count / (count - 1) : var) * samples);
+    if (a.again)
+        return {scale, shift};
     a.stat_mean[c] = a.accumulate ? a.stat_mean[c] + m : m;
     a.stat_var[c] = a.accumulate ? a.stat_var[c] + u : u;
     return {scale, shift};

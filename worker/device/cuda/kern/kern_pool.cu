@@ -271,3 +271,46 @@ void launch_KERNEL_AVGPOOL_BWD(const k_pool *a, cudaStream_t s)
     const size_t n = elements(a->x);
     DISPATCH_TYPE(a->x.type, { LAUNCH((avgpool_bwd<T>), blocks_for(n), BLOCK, s, *a, n); });
 }
+
+/* --- rows that go from one part of a model to another */
+
+enum { TILE = 32, TILE_ROWS = BLOCK / TILE };
+
+/* Matrices (rows, cols), of which there are gridDim.y, are transposed, a tile a block; both sides are touched in runs of
+ * TILE elements. */
+template <typename F, typename T> __global__ void transpose(const F *in, T *out, int rows, int cols)
+{
+    __shared__ float tile[TILE][TILE + 1];
+    const unsigned across = (unsigned)(cols + TILE - 1) / TILE;
+    const size_t matrix = (size_t)rows * cols * blockIdx.y;
+    const int x = (int)(threadIdx.x % TILE), y = (int)(threadIdx.x / TILE);
+    const int row = (int)(blockIdx.x / across) * TILE, col = (int)(blockIdx.x % across) * TILE;
+    UNROLL
+    for (int k = 0; k < TILE; k += TILE_ROWS)
+        if (row + y + k < rows && col + x < cols)
+            tile[y + k][x] = to_float(in[matrix + (size_t)(row + y + k) * cols + col + x]);
+    __syncthreads();
+    UNROLL
+    for (int k = 0; k < TILE; k += TILE_ROWS)
+        if (col + y + k < cols && row + x < rows)
+            from_float(out[matrix + (size_t)(col + y + k) * rows + row + x], tile[x][y + k]);
+}
+
+void launch_KERNEL_ROWS(const k_rows *a, cudaStream_t s)
+{
+    const view4 &v = a->v;
+    const int pixels = v.h * v.w, rows = a->back ? pixels : v.c, cols = a->back ? v.c : pixels;
+    const dim3 grid((unsigned)((rows + TILE - 1) / TILE) * (unsigned)((cols + TILE - 1) / TILE), (unsigned)v.n);
+    if (!v.nhwc || pixels == 1 || v.c == 1) { /* both sides alike */
+        const k_convert flat = {elements(v), a->back ? v.type : a->rows, a->back ? a->rows : v.type, a->in, a->out, 0};
+        launch_KERNEL_CONVERT(&flat, s);
+        return;
+    }
+    DISPATCH_TYPE(a->back ? v.type : a->rows, {
+        using F = T;
+        DISPATCH_TYPE(a->back ? a->rows : v.type, {
+            LAUNCH((transpose<F, T>), grid, BLOCK, s, static_cast<const F *>(a->in), static_cast<T *>(a->out), rows,
+                   cols);
+        });
+    });
+}

@@ -2,18 +2,26 @@
  * loss scale. */
 #include "worker/device/cuda/kern/kern.cuh"
 
-/* PACK and UNPACK are one launch for a table of tensors: blockIdx.y is the tensor. Both are walked in the order of the
- * copy, which is written or read in runs; on the arena's side neighbours lie rs elements apart, which the cache makes
- * up for. */
+/* PACK and UNPACK are one launch for a table of tensors: blockIdx.y is the tensor. Matrices, and what lies alike on both
+ * sides, go in vectors; filters (K, C, rs) and (K, rs, C) row by row through shared memory, so that both sides are
+ * touched in runs; the rest, whose rows are longer than that, element by element. Bytes: 4 an element of the arena
+ * (UNPACK with accumulate: 8) and the copy's own; nothing is read twice, so memory bounds both. */
+enum { ROW_MAX = 6144 }; /* floats of a row that a block has room for: 512 channels of 3 x 3, and more */
+
+__device__ __forceinline__ bool alike(const k_tensor &t)
+{
+    return (t.rs == 1 || !t.krsc) && t.c == t.padded_c;
+}
+
+__device__ __forceinline__ bool by_rows(const k_tensor &t)
+{
+    return t.krsc && t.c * t.rs <= ROW_MAX;
+}
 
 /* Where element i of the copy is in the arena; false: it is padding. A tensor has less than 2^31 elements. */
 __device__ __forceinline__ bool arena_index(const k_tensor &t, unsigned i, unsigned *ret)
 {
     unsigned k, c, rs;
-    if (t.rs == 1 && t.c == t.padded_c) { /* a matrix: both sides alike */
-        *ret = i;
-        return true;
-    }
     if (t.krsc) {
         const unsigned pixel = i / t.padded_c;
         c = i - pixel * t.padded_c;
@@ -29,36 +37,156 @@ __device__ __forceinline__ bool arena_index(const k_tensor &t, unsigned i, unsig
     return c < (unsigned)t.c;
 }
 
-__global__ void pack_all(const k_tensor *table)
+__device__ __forceinline__ unsigned count_of(const k_tensor &t)
 {
-    const k_tensor t = table[blockIdx.y];
-    const unsigned n = (unsigned)((size_t)t.k * t.padded_c * t.rs);
-    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x; i < n; i += gridDim.x * BLOCK) {
+    return (unsigned)((size_t)t.k * t.padded_c * t.rs);
+}
+
+/* --- the same order on both sides */
+
+template <typename T, int V> __device__ void pack_run(const k_tensor &t, unsigned from, unsigned to)
+{
+    for (unsigned i = from + (blockIdx.x * BLOCK + threadIdx.x) * V; i < to; i += gridDim.x * BLOCK * V) {
+        float v[V];
+        load<float, V>(t.arena + i, v);
+        store<T, V>(static_cast<T *>(t.copy) + i, v);
+    }
+}
+
+template <typename T, int V> __device__ void unpack_run(const k_tensor &t, bool add, unsigned from, unsigned to)
+{
+    for (unsigned i = from + (blockIdx.x * BLOCK + threadIdx.x) * V; i < to; i += gridDim.x * BLOCK * V) {
+        float v[V], was[V];
+        load<T, V>(static_cast<const T *>(t.copy) + i, v);
+        if (add) {
+            load<float, V>(t.arena + i, was);
+            UNROLL
+            for (int k = 0; k < V; k++)
+                v[k] += was[k];
+        }
+        store<float, V>(t.arena + i, v);
+    }
+}
+
+__device__ __forceinline__ unsigned whole_vectors(const k_tensor &t)
+{
+    const bool aligned = ((uintptr_t)t.arena | (uintptr_t)t.copy) % 16 == 0;
+    return aligned ? count_of(t) / 4 * 4 : 0;
+}
+
+/* --- rows */
+
+/* The next element of a row of the copy that is this thread's: `channels` in a pixel, without a division. */
+__device__ __forceinline__ void next_of_row(int &c, int &pixel, int channels)
+{
+    for (c += BLOCK; c >= channels; c -= channels)
+        pixel++;
+}
+
+__device__ __forceinline__ void first_of_row(int &c, int &pixel, int channels)
+{
+    pixel = 0;
+    for (c = (int)threadIdx.x; c >= channels; c -= channels)
+        pixel++;
+}
+
+template <typename T> __device__ void pack_rows(const k_tensor &t, float *row)
+{
+    const int n = t.c * t.rs;
+    T *to = static_cast<T *>(t.copy);
+    for (int k = (int)blockIdx.x; k < t.k; k += (int)gridDim.x) {
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < n; i += BLOCK)
+            row[i] = t.arena[(size_t)k * n + i];
+        __syncthreads();
+        int c, pixel;
+        for (first_of_row(c, pixel, t.padded_c); pixel < t.rs; next_of_row(c, pixel, t.padded_c))
+            from_float(to[((size_t)k * t.rs + pixel) * t.padded_c + c], c < t.c ? row[c * t.rs + pixel] : 0);
+    }
+}
+
+template <typename T> __device__ void unpack_rows(const k_tensor &t, bool add, float *row)
+{
+    const int n = t.c * t.rs;
+    const T *from = static_cast<const T *>(t.copy);
+    for (int k = (int)blockIdx.x; k < t.k; k += (int)gridDim.x) {
+        int c, pixel;
+        __syncthreads();
+        for (first_of_row(c, pixel, t.padded_c); pixel < t.rs; next_of_row(c, pixel, t.padded_c))
+            if (c < t.c)
+                row[c * t.rs + pixel] = to_float(from[((size_t)k * t.rs + pixel) * t.padded_c + c]);
+        __syncthreads();
+        for (int i = (int)threadIdx.x; i < n; i += BLOCK) {
+            float *to = t.arena + (size_t)k * n + i;
+            *to = add ? *to + row[i] : row[i];
+        }
+    }
+}
+
+/* --- all of a table */
+
+template <typename T> __device__ void pack_one(const k_tensor &t, float *row)
+{
+    if (alike(t)) {
+        const unsigned whole = whole_vectors(t);
+        pack_run<T, 4>(t, 0, whole);
+        pack_run<T, 1>(t, whole, count_of(t));
+        return;
+    }
+    if (by_rows(t)) {
+        pack_rows<T>(t, row);
+        return;
+    }
+    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x; i < count_of(t); i += gridDim.x * BLOCK) {
         unsigned at;
         const bool in = arena_index(t, i, &at);
-        const float v = in ? t.arena[at] : 0;
-        if (t.type == DT_F16)
-            from_float(static_cast<__half *>(t.copy)[i], v);
-        else if (t.type == DT_BF16)
-            from_float(static_cast<__nv_bfloat16 *>(t.copy)[i], v);
-        else
-            static_cast<float *>(t.copy)[i] = v;
+        from_float(static_cast<T *>(t.copy)[i], in ? t.arena[at] : 0);
     }
+}
+
+template <typename T> __device__ void unpack_one(const k_tensor &t, bool add, float *row)
+{
+    if (alike(t)) {
+        const unsigned whole = whole_vectors(t);
+        unpack_run<T, 4>(t, add, 0, whole);
+        unpack_run<T, 1>(t, add, whole, count_of(t));
+        return;
+    }
+    if (by_rows(t)) {
+        unpack_rows<T>(t, add, row);
+        return;
+    }
+    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x; i < count_of(t); i += gridDim.x * BLOCK) {
+        unsigned at;
+        if (!arena_index(t, i, &at))
+            continue;
+        const float v = to_float(static_cast<const T *>(t.copy)[i]);
+        t.arena[at] = add ? t.arena[at] + v : v;
+    }
+}
+
+__global__ void pack_all(const k_tensor *table)
+{
+    __shared__ float row[ROW_MAX];
+    const k_tensor t = table[blockIdx.y];
+    if (t.type == DT_F16)
+        pack_one<__half>(t, row);
+    else if (t.type == DT_BF16)
+        pack_one<__nv_bfloat16>(t, row);
+    else
+        pack_one<float>(t, row);
 }
 
 __global__ void unpack_all(k_pack a)
 {
+    __shared__ float row[ROW_MAX];
     const k_tensor t = a.table[blockIdx.y];
-    const unsigned n = (unsigned)((size_t)t.k * t.padded_c * t.rs);
-    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x; i < n; i += gridDim.x * BLOCK) {
-        unsigned at;
-        if (!arena_index(t, i, &at))
-            continue;
-        const float v = t.type == DT_F16    ? to_float(static_cast<const __half *>(t.copy)[i])
-                        : t.type == DT_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(t.copy)[i])
-                                            : static_cast<const float *>(t.copy)[i];
-        t.arena[at] = a.accumulate ? t.arena[at] + v : v;
-    }
+    if (t.type == DT_F16)
+        unpack_one<__half>(t, a.accumulate, row);
+    else if (t.type == DT_BF16)
+        unpack_one<__nv_bfloat16>(t, a.accumulate, row);
+    else
+        unpack_one<float>(t, a.accumulate, row);
 }
 
 static dim3 table_grid(const k_pack *a)
@@ -239,11 +367,77 @@ __device__ static factors factors_of(const k_update &a, int slice)
     return f;
 }
 
-/* A block a chunk. */
-__global__ void update(k_update a)
+/* Of one slice: what its elements are apart from in each arena, so that element i of all of them is side by side. */
+struct update_arenas {
+    float *w, *m, *v; /* v: of Adam */
+    const float *g;
+};
+
+/* One element by rule R; w, m and v change. */
+template <update_rule R>
+__device__ __forceinline__ void apply_rule(const k_update &a, const factors &f, float g, float &w, float &m, float &v)
+{
+    const float mu = (float)a.u.momentum, beta2 = (float)a.u.beta2;
+    g *= f.mul;
+    switch (R) {
+    case UPDATE_SGD:
+        m = mu * m + (g + f.wd * w);
+        w -= f.lr * m;
+        break;
+    case UPDATE_NESTEROV:
+        g += f.wd * w;
+        m = mu * m + g;
+        w -= f.lr * (g + mu * m);
+        break;
+    case UPDATE_CAFFE2: {
+        const float old = m;
+        m = mu * old + f.lr * (g + f.wd * w);
+        w -= (1 + mu) * m - mu * old;
+    } break;
+    case UPDATE_LARS:
+        m = mu * m + f.lr * (g + f.wd * w);
+        w -= m;
+        break;
+    case UPDATE_ADAM:
+    case UPDATE_ADAMW:
+        if (R == UPDATE_ADAM)
+            g += f.wd * w;
+        else
+            w *= 1 - f.lr * f.wd;
+        m = mu * m + (1 - mu) * g;
+        v = beta2 * v + (1 - beta2) * g * g;
+        w -= f.first * m / (sqrtf(v) * f.second + (float)a.u.eps);
+        break;
+    }
+}
+
+template <update_rule R, int V>
+__device__ __forceinline__ void update_run(const k_update &a, const factors &f, const update_arenas &p, int from,
+                                           int to)
+{
+    constexpr bool ADAM = R == UPDATE_ADAM || R == UPDATE_ADAMW;
+    for (int i = from + (int)threadIdx.x * V; i < to; i += BLOCK * V) {
+        float w[V], m[V], g[V], v[V] = {};
+        load<float, V>(p.w + i, w);
+        load<float, V>(p.m + i, m);
+        load<float, V>(p.g + i, g);
+        if (ADAM)
+            load<float, V>(p.v + i, v);
+        UNROLL
+        for (int k = 0; k < V; k++)
+            apply_rule<R>(a, f, g[k], w[k], m[k], v[k]);
+        store<float, V>(p.w + i, w);
+        store<float, V>(p.m + i, m);
+        if (ADAM)
+            store<float, V>(p.v + i, v);
+    }
+}
+
+/* A block a chunk, 128 bits of each arena at a time where all of them allow it: 12 bytes read and 8 written an element
+ * (Adam: 16 and 12), each once. */
+template <update_rule R> __global__ void update(k_update a)
 {
     __shared__ factors shared;
-    const struct update &u = a.u;
     const k_chunk chunk = a.chunks[blockIdx.x];
     if (*a.count == 0 || (a.scaler && a.scaler->skip))
         return;
@@ -251,50 +445,28 @@ __global__ void update(k_update a)
         shared = factors_of(a, chunk.slice);
     __syncthreads();
     const factors f = shared;
-    const size_t skipped = a.slices[chunk.slice].skipped;
-    const float mu = (float)u.momentum, beta2 = (float)u.beta2, lr = f.lr, wd = f.wd;
-    for (size_t i = chunk.first + threadIdx.x; i < chunk.first + chunk.n; i += BLOCK) {
-        float w = a.params[i], m = a.momentum[i - skipped], g = a.grads[i] * f.mul;
-        switch (u.rule) {
-        case UPDATE_SGD:
-            m = mu * m + (g + wd * w);
-            w -= lr * m;
-            break;
-        case UPDATE_NESTEROV:
-            g += wd * w;
-            m = mu * m + g;
-            w -= lr * (g + mu * m);
-            break;
-        case UPDATE_CAFFE2: {
-            const float old = m;
-            m = mu * old + lr * (g + wd * w);
-            w -= (1 + mu) * m - mu * old;
-        } break;
-        case UPDATE_LARS:
-            m = mu * m + lr * (g + wd * w);
-            w -= m;
-            break;
-        case UPDATE_ADAM:
-        case UPDATE_ADAMW: {
-            if (u.rule == UPDATE_ADAM)
-                g += wd * w;
-            else
-                w *= 1 - lr * wd;
-            m = mu * m + (1 - mu) * g;
-            const float v = beta2 * a.second[i - skipped] + (1 - beta2) * g * g;
-            a.second[i - skipped] = v;
-            w -= f.first * m / (sqrtf(v) * f.second + (float)u.eps);
-        } break;
-        }
-        a.params[i] = w;
-        a.momentum[i - skipped] = m;
-    }
+    const size_t moments = chunk.first - a.slices[chunk.slice].skipped,
+                 params = chunk.first - a.slices[chunk.slice].params_skipped;
+    const update_arenas p = {a.params + params, a.momentum + moments, a.second ? a.second + moments : NULL,
+                             a.grads + chunk.first};
+    const bool aligned = ((uintptr_t)p.w | (uintptr_t)p.m | (uintptr_t)p.v | (uintptr_t)p.g) % 16 == 0;
+    const int whole = aligned ? chunk.n / 4 * 4 : 0;
+    update_run<R, 4>(a, f, p, 0, whole);
+    update_run<R, 1>(a, f, p, whole, chunk.n);
 }
 
 void launch_KERNEL_UPDATE(const k_update *a, cudaStream_t s)
 {
-    if (a->nchunks > 0)
-        LAUNCH((update), a->nchunks, BLOCK, s, *a);
+    if (a->nchunks == 0)
+        return;
+    switch (a->u.rule) {
+#define X(rule, name)                                                                                                  \
+    case rule:                                                                                                         \
+        LAUNCH((update<rule>), a->nchunks, BLOCK, s, *a);                                                              \
+        break;
+        UPDATE_RULES(X)
+#undef X
+    }
 }
 
 __global__ void blend(k_blend a)

@@ -80,6 +80,7 @@ struct k_bn_finalise {
     int n;
     float eps;
     bool accumulate; /* add to stat_* */
+    bool again;      /* leave stat_* alone, which have it already */
 };
 
 /* Evaluation: scale and shift from running statistics. */
@@ -199,6 +200,15 @@ struct k_columns {
     void *out;
 };
 
+/* An activation as plain rows (n, c, h, w), which go from one part of a model to another; back: to them, of `rows`. */
+struct k_rows {
+    struct view4 v;
+    enum dtype rows;
+    bool back;
+    const void *in;
+    void *out;
+};
+
 struct k_labels { /* labels and weights of a batch -> (n, LABEL_N) */
     int n;
     const int32_t *labels;
@@ -282,7 +292,7 @@ struct k_scaler {
 /* What an update goes through: slices of the arenas, cut into chunks, a block's work each. Device memory. A slice's
  * chunks are neighbours. */
 struct k_slice {
-    size_t first, n, skipped; /* skipped: as struct update's */
+    size_t first, n, skipped, params_skipped; /* the last two: as struct update's */
     double weight_decay, trust;
     int32_t chunk, nchunks;
 };
@@ -413,6 +423,7 @@ struct k_count { /* elements that are NaN, infinite: a pair a block */
     X(KERNEL_SLICE, struct k_columns)                                                                                  \
     X(KERNEL_PAD, struct k_columns)                                                                                    \
     X(KERNEL_LABELS, struct k_labels)                                                                                  \
+    X(KERNEL_ROWS, struct k_rows)                                                                                      \
     X(KERNEL_XENT_TOP, struct k_xent_part)                                                                             \
     X(KERNEL_XENT_SUMS, struct k_xent_part)                                                                            \
     X(KERNEL_XENT_PARTS, struct k_xent_part)                                                                           \

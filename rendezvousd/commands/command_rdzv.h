@@ -1,0 +1,18 @@
+/* What the verbs of RDZV.* need of connections as parties (command_rdzv_party.c). */
+#ifndef CRUN_RENDEZVOUSD_COMMAND_RDZV_H
+#define CRUN_RENDEZVOUSD_COMMAND_RDZV_H
+
+#include "rendezvousd/net/server_impl.h"
+
+struct buf;
+struct err;
+struct jobs_party;
+
+struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e); /* opened where it has none yet; NULL: no memory */
+
+/* A record that was built; the buffer goes. */
+void rdzv_say_record_(struct conn *c, int rc, struct buf *b);
+
+extern const struct blocked_ops rdzv_next_ops_; /* a NEXT that waits */
+
+#endif

@@ -1,0 +1,175 @@
+/* Connections as parties of jobs.
+ *
+ * A NEXT blocks its connection; the answer is news, nil at its timeout, or nil because the client's next request is
+ * here. */
+#include "common/base/err.h"
+#include "common/net/addr.h"
+#include "common/rdzv/wire/rdzv_wire.h"
+#include "rendezvousd/commands/command_rdzv.h"
+#include "rendezvousd/jobs/jobs.h"
+#include "rendezvousd/net/gate.h"
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* What a server with jobs has beside: connections that are woken outside of any request go on by this handle. */
+struct rdzv_door {
+    struct server *s;
+    uv_idle_t idle;
+};
+
+/* What a connection that has asked for a rendezvous has beside. */
+struct rdzv_conn {
+    struct conn *c;
+    struct jobs_party *party;
+    char principal[256], local[RDZV_ADDR_MAX + 1];
+};
+
+/* --- the server's side */
+
+static void on_idle(uv_idle_t *h)
+{
+    struct rdzv_door *d = h->data;
+    uv_idle_stop(h);
+    conn_drain_ready(d->s);
+}
+
+static void on_door_closed(uv_handle_t *h)
+{
+    struct rdzv_door *d = h->data;
+    struct server *s = d->s;
+    free(d);
+    server_handle_closed(s);
+}
+
+int server_set_jobs(struct server *s, struct jobs *j, struct err *e)
+{
+    s->jobs = j;
+    if (s->door)
+        return 0;
+    s->door = calloc(1, sizeof *s->door);
+    if (!s->door)
+        return err_set(e, -ENOMEM, "no memory for a rendezvous");
+    s->door->s = s;
+    uv_idle_init(s->loop, &s->door->idle);
+    s->door->idle.data = s->door;
+    s->open_handles++;
+    return 0;
+}
+
+void server_close_door(struct server *s)
+{
+    if (s->door)
+        uv_close((uv_handle_t *)&s->door->idle, on_door_closed);
+    s->door = NULL;
+}
+
+/* --- news */
+
+void rdzv_say_record_(struct conn *c, int rc, struct buf *b)
+{
+    if (rc < 0)
+        reply_error(&c->reply, "OOM no memory for the answer");
+    else
+        reply_bulk(&c->reply, b->len ? b->data : "", b->len);
+    buf_free(b);
+}
+
+static void say_news(struct conn *c, const struct rdzv_news *news, const char *member_addrs)
+{
+    struct buf b = {0};
+    if (!news) {
+        reply_error(&c->reply, "FENCED a newer connection stands for this node");
+        return;
+    }
+    int rc = rdzv_news_encode(news, &b);
+    if (rc == 0 && member_addrs)
+        rc = rdzv_field_text(&b, "member_addrs", member_addrs);
+    rdzv_say_record_(c, rc, &b);
+}
+
+static void next_ended(struct conn *c, void *arg)
+{
+    (void)arg;
+    jobs_next_cancel(c->rdzv->party);
+    reply_nil(&c->reply);
+}
+
+static void next_forgotten(struct conn *c, void *arg)
+{
+    (void)arg;
+    jobs_next_cancel(c->rdzv->party);
+}
+
+const struct blocked_ops rdzv_next_ops_ = {.timeout = next_ended, .forget = next_forgotten, .interrupt = next_ended};
+
+static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs)
+{
+    struct conn *c = ((struct rdzv_conn *)arg)->c;
+    say_news(c, news, member_addrs);
+    if (c->blocked != &rdzv_next_ops_)
+        return; /* told at once: NEXT has not blocked yet */
+    conn_wake(c);
+    if (c->s->door)
+        uv_idle_start(&c->s->door->idle, on_idle);
+}
+
+struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e)
+{
+    struct sockaddr_storage sa;
+    int n = sizeof sa;
+    if (c->rdzv)
+        return c->rdzv->party;
+    struct rdzv_conn *r = calloc(1, sizeof *r);
+    if (!r) {
+        err_set(e, -ENOMEM, "no memory for a member");
+        return NULL;
+    }
+    r->c = c;
+    if (c->principal)
+        strncpy(r->principal, c->principal, sizeof r->principal - 1);
+    uint8_t ip[ADDR_BYTES];
+    if (uv_tcp_getsockname(&c->tcp, (struct sockaddr *)&sa, &n) == 0 && addr_of((struct sockaddr *)&sa, ip))
+        addr_text(ip, r->local);
+    const struct jobs_party_options o = {
+        .principal = r->principal, .addr = gate_peer_host(c), .local = r->local, .told = on_told, .arg = r};
+    if (jobs_party_open(&r->party, c->s->jobs, &o, e) < 0) {
+        free(r);
+        return NULL;
+    }
+    c->rdzv = r;
+    return r->party;
+}
+
+/* Has the peer closed its end in good order? What a read or a write says is not enough: libuv takes bytes and a reset
+ * that come together for an end of file, and a failed write takes the error of a reset with it. The socket's own state
+ * does not lie: CLOSE_WAIT, or an EPIPE that is left where a reset came after the end. */
+static bool peer_ended(struct conn *c)
+{
+    struct tcp_info info = {0};
+    socklen_t n = sizeof info;
+    int fd, error = 0;
+    char byte;
+    if (c->end == END_RESET || uv_fileno((uv_handle_t *)&c->tcp, &fd) < 0 ||
+        getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) < 0)
+        return false;
+    if (info.tcpi_state == TCP_CLOSE_WAIT)
+        return c->end == END_OF_FILE || recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    n = sizeof error;
+    return c->end == END_OF_FILE && info.tcpi_state == TCP_CLOSE &&
+           getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error == EPIPE;
+}
+
+void rdzv_conn_gone(struct conn *c)
+{
+    struct rdzv_conn *r = c->rdzv;
+    if (!r)
+        return;
+    bool proved = peer_ended(c);
+    c->rdzv = NULL;
+    jobs_party_close(r->party, proved ? JOBS_GONE : JOBS_SILENT);
+    free(r);
+}
