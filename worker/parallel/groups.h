@@ -9,10 +9,11 @@ struct comm_options;
 struct err;
 
 /* ret[g] for each group g of the layout that others are in, and NULL for the rest; `all`, of the ranks that take
- * part, stands for every group that has all of them. o: as `all` was opened. Ranks that take part call it together. On
- * failure nothing stays open. */
+ * part, stands for every group that has all of them. o: as `all` was opened. by_node: sums of gradients go node by node
+ * (comm_hierarchy()), and this is the rank's; -1: straight. Ranks that take part call it together. On failure nothing
+ * stays open. */
 int groups_open(struct comm *ret[LAYOUT_GROUPS], struct comm *all, const struct layout *l, const struct comm_options *o,
-                struct err *e);
+                int by_node, struct err *e);
 /* But not `all`. */
 void groups_close(struct comm *groups[LAYOUT_GROUPS], const struct comm *all);
 

@@ -117,7 +117,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     if (o->groups)
         memcpy(r->groups, o->groups, sizeof r->groups);
     else
-        TRY(groups_open(r->groups, comm, &r->own.layout, &co, e));
+        TRY(groups_open(r->groups, comm, &r->own.layout, &co, -1, e));
     TRY(state_init(s, d, p, &r->own, &so, e));
     s->loss_scale = o->precision.scale;
     TRY(open_data(r, o, e));
