@@ -88,7 +88,7 @@ struct tcp {
     int64_t progress_at; /* of the last one */
     struct tcp_asked asked[TCP_ASKED_MAX];
     unsigned asked_first, asked_last;
-    bool next_open; /* a NEXT has no answer yet */
+    bool next_open;    /* a NEXT has no answer yet */
     struct buf report; /* goes with the next NEXT; empty: none waits */
 
     /* what was told and claimed */
