@@ -46,4 +46,12 @@ const struct plan_needs *residency_needs(const struct residency *r);
 size_t residency_peak(const struct residency *r);
 const int *residency_gathers(const struct residency *r, int *ret_n);
 
+/* Of such a plan, read k < residency_reads(): the pieces [first, end) that it is in, and those of residency_gathers()
+ * that are asked for before it, [asks, asks_end). */
+struct residency_read {
+    int first, end, asks, asks_end;
+};
+int residency_reads(const struct residency *r);
+struct residency_read residency_read(const struct residency *r, int k);
+
 #endif

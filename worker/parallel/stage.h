@@ -30,6 +30,7 @@ struct ddp;
 struct err;
 struct ownership;
 struct program;
+struct residency;
 struct stage;
 
 /* Who wants to know what was done when, times as clock_ns(): waited until start, ran until end. */
@@ -83,6 +84,7 @@ void stage_memory(const struct stage *g, struct plan_memory *ret); /* of plans, 
 /* Where parameters come and go (residency.h): elements of others that are here at once, at most; and each piece that a
  * step gathers, as often as it does. */
 size_t stage_gathered(const struct stage *g);
+const struct residency *stage_needs(const struct stage *g, int chunk, bool backward); /* NULL: they do not */
 void stage_each_gather(const struct stage *g, void (*gather)(void *ctx, int piece), void *ctx);
 
 /* Bytes that a step sends to other stages, and in how many messages. */
@@ -91,5 +93,7 @@ struct stage_traffic {
     int messages;
 };
 struct stage_traffic stage_traffic(const struct stage *g);
+size_t stage_message(const struct stage *g, int chunk, bool backward); /* bytes that a pass sends; 0: none */
+enum { STAGE_MESSAGES_OUT = 2 }; /* of a way, on their way: a pass waits for the one before them */
 
 #endif
