@@ -1,4 +1,5 @@
-/* Options of `trainer` (training): one table gives parsing, --help, --print-config and docs/reference/options-trainer.md.
+/* Options of `trainer` (training): one table gives parsing, --help, --print-config and
+ * docs/reference/options-trainer.md.
  *
  *   argv, environment -> args_parse() over train_program (config_model.def, config_training.def, config_run.def; what
  *   is no plain number or word: config_parse.c) -> struct train_config -> train_config_check(): what single options

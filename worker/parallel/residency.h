@@ -18,8 +18,8 @@
  *   communication   '-> piece 1 -'  '-> piece 2 ------'
  *
  * A piece is written once all that was enqueued before its gather has been computed, the last read of the window's
- * piece before it among that. Ranks with the same program ask for the same pieces in the same order, and between the same buckets of
- * gradients (ddp.h): one queue serves both. */
+ * piece before it among that. Ranks with the same program ask for the same pieces in the same order, and between the
+ * same buckets of gradients (ddp.h): one queue serves both. */
 #ifndef CRUN_WORKER_RESIDENCY_H
 #define CRUN_WORKER_RESIDENCY_H
 

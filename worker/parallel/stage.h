@@ -10,9 +10,10 @@
  *   stage_share_metrics() loss, hits and counts of the last stage reach all
  *
  * Activations travel on COMM_STATISTICS and gradients of them on COMM_GRADIENTS of the stages' communicator, which
- * carries little else there; where messages are enqueued on streams (nccl), of communicators of two neighbours each: the
- * calls of one communicator happen one after another, and what a stage waits for must not hold up what it sends. With recompute a chunk keeps what it was given instead of what it made of it: one set of
- * activations, which the forward pass fills again before a backward pass if another micro-batch has been there since.
+ * carries little else there; where messages are enqueued on streams (nccl), of communicators of two neighbours each:
+ * the calls of one communicator happen one after another, and what a stage waits for must not hold up what it sends.
+ * With recompute a chunk keeps what it was given instead of what it made of it: one set of activations, which the
+ * forward pass fills again before a backward pass if another micro-batch has been there since.
  *
  * Memory of a chunk is what a message takes times the buffers: 2 to receive activations (recompute: one for each
  * micro-batch that is live and one more), 2 to receive gradients, 2 to send each. */

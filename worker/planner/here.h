@@ -18,8 +18,8 @@ struct here {
     struct planner *planner;
 };
 
-/* env: of this process among those that are here; world, local_world: of the run that is planned. Errors of meet_open(),
- * comm_open(), planner_open(); on failure everything is closed. */
+/* env: of this process among those that are here; world, local_world: of the run that is planned. Errors of
+ * meet_open(), comm_open(), planner_open(); on failure everything is closed. */
 int here_open(struct here *h, const struct train_config *cfg, const struct env_contract *env, int world,
               int local_world, struct err *e);
 /* failed: nobody is waited for, nor may wait for us. keep: the meeting goes on there; NULL: it ends. */

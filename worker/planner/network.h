@@ -2,10 +2,10 @@
  *
  *   seconds = trips * alpha + bytes that a rank sends * beta
  *
- * by the algorithms of the communicators (comm/gloo/gloo.cc): an all-reduce of B bytes over n ranks is a ring, 2 (n - 1)
- * trips and 2 (n - 1) / n B sent, or for little an exchange in one trip; a reduce-scatter one trip, an all-gather n - 1,
- * (n - 1) / n B each; a message is one trip. A group that lies on several nodes goes at the pace of the links between
- * them, which the groups that cross them side by side share (flows).
+ * by the algorithms of the communicators (comm/gloo/gloo.cc): an all-reduce of B bytes over n ranks is a ring, 2 (n -
+ * 1) trips and 2 (n - 1) / n B sent, or for little an exchange in one trip; a reduce-scatter one trip, an all-gather
+ * n - 1, (n - 1) / n B each; a message is one trip. A group that lies on several nodes goes at the pace of the links
+ * between them, which the groups that cross them side by side share (flows).
  *
  * Calls keep processors busy meanwhile: `cores` of each rank. How that slows what else runs, and is slowed by it:
  * simulate.h. */

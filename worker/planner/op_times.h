@@ -31,9 +31,9 @@ struct op_load {
 bool op_times_know(const struct op_times *t, const struct op_load *l);
 
 /* Make plans of it, of one chunk after the other where it has chunks, and run each `rounds` times after a first one;
- * what is kept of an operation is the median. Memory: the program's parameters and gradients, and a plan with one set of
- * activations. pause: called before each plan runs, so that ranks run side by side; may fail. -ENOTSUP: a device whose
- * operations are not timed (one with streams). */
+ * what is kept of an operation is the median. Memory: the program's parameters and gradients, and a plan with one set
+ * of activations. pause: called before each plan runs, so that ranks run side by side; may fail. -ENOTSUP: a device
+ * whose operations are not timed (one with streams). */
 struct op_pause {
     void *ctx;
     int (*pause)(void *ctx, struct err *e);

@@ -4,8 +4,8 @@
  *   -> rank_step.h: what each stage does -> simulate.h: seconds -> the fastest
  *
  * All ranks that are here call these together: operations are measured by as many of them side by side as have
- * processors of their own, transfers by pairs of them. Results are rank 0's. Blocks for as long as measuring takes, some
- * seconds; each wait for others has the communicator's deadline. Training thread. */
+ * processors of their own, transfers by pairs of them. Results are rank 0's. Blocks for as long as measuring takes,
+ * some seconds; each wait for others has the communicator's deadline. Training thread. */
 #ifndef CRUN_WORKER_PLANNER_H
 #define CRUN_WORKER_PLANNER_H
 

@@ -38,7 +38,8 @@ int plans_list(struct parallel_plan **ret, int *n, const struct plan_limits *l, 
 /* The options of a run that goes by it. */
 void plans_apply(const struct parallel_plan *p, const struct train_config *cfg, struct train_config *ret);
 
-/* "2 data x 1 tensor x 2 stages, 1f1b, 8 parts, ZeRO 1, recompute" as columns of a table, and as options. Returns out. */
+/* "2 data x 1 tensor x 2 stages, 1f1b, 8 parts, ZeRO 1, recompute" as columns of a table, and as options. Returns
+ * out. */
 char *plans_text(const struct parallel_plan *p, char *out, size_t cap);
 char *plans_options(const struct parallel_plan *p, const struct train_config *cfg, char *out, size_t cap);
 

@@ -1,5 +1,5 @@
-/* What a rank does in a step, as actions of simulate.h: from a forecast's session (session/forecast.h), the times of its
- * operations, and the network. It follows run/step.c, parallel/stage.c and parallel/ddp.h: what these do in which
+/* What a rank does in a step, as actions of simulate.h: from a forecast's session (session/forecast.h), the times of
+ * its operations, and the network. It follows run/step.c, parallel/stage.c and parallel/ddp.h: what these do in which
  * order, this says what it takes. */
 #ifndef CRUN_WORKER_RANK_STEP_H
 #define CRUN_WORKER_RANK_STEP_H
