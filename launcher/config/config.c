@@ -1,5 +1,5 @@
-/* The option table of crun; most of it is in fragments, by subject: config_*.def. What its values must fit: config_read.c;
- * what they mean for the job: config_job.c. */
+/* The option table of crun; most of it is in fragments, by subject: config_*.def. What its values must fit:
+ * config_read.c; what they mean for the job: config_job.c. */
 #include "launcher/config/config.h"
 
 #include <math.h>

@@ -6,9 +6,9 @@
  *   - members are parties: a connection (command_rdzv_party.c) or a crun in this process
  *     (launcher/rendezvous/rdzv_client_local.c). A party stands for one node of one job from its JOIN, or its NEXT,
  *     on; what the machine tells that node is kept until a NEXT with its seq acknowledges it;
- *   - it is over when the machine is; for LEADER_LINGER_MS more its members still get their END, then it is forgotten. A
- *     JOIN of another node makes a new instance under the same run id at once, whose first round waits for the workers
- *     of the one before.
+ *   - it is over when the machine is; for LEADER_LINGER_MS more its members still get their END, then it is
+ *     forgotten. A JOIN of another node makes a new instance under the same run id at once, whose first round waits
+ *     for the workers of the one before.
  * What goes wrong, and what is done:
  *   - a party ends with proof (JOBS_GONE: every process of the node has closed its socket): GONE. Without proof, or
  *     with no request for silence_ms: SILENT;

@@ -9,7 +9,7 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-STEP = re.compile(r"rank (\d+) pid (\d+) attempt (\d+) step (\d+) at ([\d.]+)")
+STEP = re.compile(r"rank (\d+) pid (\d+) attempt (\d+) step (\d+) at (\d+\.\d{4})")
 WORLD = 4
 
 
@@ -27,7 +27,7 @@ class Run:
         """Kill a random rank `kills` times, --gap seconds after training went on at the earliest, and read to the end."""
         rng, pids, killed_at, attempt, reached, last, next_kill = random.Random(seed), {}, None, 0, 0, None, None
         left = kills
-        for m in filter(None, map(STEP.search, self.p.stdout)):
+        for m in (m for line in self.p.stdout for m in STEP.finditer(line)):  # lines of two ranks may run into each other
             rank, pid, n, step, at = int(m[1]), int(m[2]), int(m[3]), int(m[4]), float(m[5])
             if n > attempt:  # the first step of the new round
                 attempt, before, pids = n, pids, {}

@@ -2,15 +2,16 @@
  * with strides, 64 to 512 channels into 64 to 2048): a network around it, small in everything but its channels, as the
  * device under test fuses and times it, against ref in fp64.
  *
- * What is compared must be rounding, and nothing else: a ReLU whose input is near 0 is on for one and off for the other.
- * One of n numbers is at most (n - 1) / sqrt(n) deviations from their mean (Samuelson's inequality), 6.78 for the 48 of
- * a channel here; so shifts of 7 keep each input of a ReLU a fifth away from 0.
+ * What is compared must be rounding, and nothing else: a ReLU whose input is near 0 is on for one and off for the
+ * other. One of n numbers is at most (n - 1) / sqrt(n) deviations from their mean (Samuelson's inequality), 6.78 for
+ * the 48 of a channel here; so shifts of 7 keep each input of a ReLU a fifth away from 0.
  *
  * How much rounding there is depends on what cancels, which differs from seam to seam; so it is measured by the same
  * network unfused, in halves: each parameter's gradient, and each statistic, may be twice as far from fp64 as there.
  * That says something if many elements are off by chance, each by itself: so the convolution before the seam is one of
- * 3 x 3. (One of 1 x 1 has three weights a channel. Some channels then deviate far less than others, their gradients are
- * most of the norm, and two of them decide how far it is off.) Where only sums in fp32 are off, both are off by their length's chance: sqrt(terms) 2^-24.
+ * 3 x 3. (One of 1 x 1 has three weights a channel. Some channels then deviate far less than others, their gradients
+ * are most of the norm, and two of them decide how far it is off.) Where only sums in fp32 are off, both are off by
+ * their length's chance: sqrt(terms) 2^-24.
  *
  * usage: device_seams [FIRST [END]]: of those that are not alike, all by default */
 #include "tests/conformance/device_rig.h"

@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "worker/cli/cli.h"
+#include "worker/cli/plan_ranks.h"
 #include "worker/config/exit_code.h"
 #include "worker/personality/personality.h"
 #include "worker/session/forecast.h"
@@ -17,7 +18,7 @@
 struct plan_config {
     struct train_config train;
     int64_t world, local_world;
-    bool json;
+    bool json, step_time;
 };
 
 #define OWN(field) offsetof(struct plan_config, field)
@@ -39,11 +40,22 @@ static const struct arg_spec own[] = {
      .min = 0,
      .max = 65536,
      .help = "ranks of each host, which share its cores; 0: all of them"},
+    {.name = "step-time",
+     .type = ARG_FLAG,
+     .at = OWN(step_time),
+     .help = "predict the time of a step: operations and transfers are measured here for some seconds, by processes of "
+             "their own; --network says what links between nodes are (cpu, ref)"},
     {.name = "json", .type = ARG_FLAG, .at = OWN(json), .help = "print one JSON object, a rank each"},
     ARG_END,
 };
 
 static const struct personality_default defaults[] = {{NULL, NULL, 0, NULL}};
+
+/* --auto-parallel predicts all plans. */
+static bool wants_time(const struct plan_config *c)
+{
+    return c->step_time || c->train.auto_parallel;
+}
 
 static int apply(void *config, const struct personality_args *a, struct err *e)
 {
@@ -64,8 +76,10 @@ static const struct personality plan_options = {
         "Print what a run with these options would come to, without running it: who is in which group, the bytes that "
         "each rank holds, and the bytes that it sends in a step. --train-data null --num-labels N stands for a data "
         "set that is not here.",
-    .epilog = "Memory is counted from the plans that the run would make: on cpu and ref without taking it, on a GPU "
-              "with it. docs/guide/parallelism.md says what the schemes are for.",
+    .epilog =
+        "With --auto-parallel: which way to spread the run is the fastest that fits, and why; what follows is of "
+        "that one. Memory is counted from the plans that the run would make: on cpu and ref without taking it, on a GPU "
+        "with it. docs/guide/parallelism.md says what the schemes are for.",
     .own = own,
     .defaults = defaults,
     .config_size = sizeof(struct plan_config),
@@ -157,7 +171,27 @@ static void print_groups(const struct layout *l, enum layout_group g)
         putchar('\n');
 }
 
-static void print_text(const struct forecast *f, const struct plan_config *c)
+static void print_step(const struct plan_ranks *r)
+{
+    const struct prediction *s = &r->step;
+    printf("step: %.1f ms predicted, %.1f images a second; the busiest rank computes for %.1f ms, and reduces for "
+           "%.1f ms beside that\n",
+           1e3 * s->seconds, (double)r->cfg->batch_size / s->seconds, 1e3 * s->computes, 1e3 * s->reduces);
+}
+
+static int print_choice(const struct plan_ranks *r, struct err *e)
+{
+    char *table, options[200];
+    if (!r->cfg->auto_parallel)
+        return 0;
+    TRY(planner_table(&r->choice, r->cfg->memory_limit, &table, e));
+    const char *text = plans_options(&r->choice.rows[r->choice.chosen].plan, r->cfg, options, sizeof options);
+    printf("%s  as options: %s\n", table, *text ? text : "none");
+    free(table);
+    return 0;
+}
+
+static void print_text(const struct forecast *f, const struct plan_config *c, const struct plan_ranks *measured)
 {
     const struct layout *l = &f->layout;
     const int members = layout_members(l);
@@ -173,6 +207,8 @@ static void print_text(const struct forecast *f, const struct plan_config *c)
     printf("batch: %lld global; up to %d samples a rank at once, in %d part%s; %lld steps an epoch\n",
            (long long)c->train.batch_size, f->part, f->parts, f->parts == 1 ? "" : "s", (long long)f->steps);
     fputs(f->stages, stdout);
+    if (measured)
+        print_step(measured);
     for (int r = 0; r < members; r++)
         if (is_first(f, r))
             print_rank(f, r);
@@ -214,7 +250,50 @@ static cJSON *rank_json(const struct forecast *f, int r)
     return o;
 }
 
-static cJSON *to_json(const struct forecast *f, const struct plan_config *c)
+static void add_row(cJSON *to, const struct plan_ranks *r, int i)
+{
+    const struct planner_row *row = &r->choice.rows[i];
+    char options[200];
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "options", plans_options(&row->plan, r->cfg, options, sizeof options));
+    cJSON_AddNumberToObject(o, "need", (double)row->as.need);
+    cJSON_AddBoolToObject(o, "fits", row->fits);
+    if (row->timed)
+        cJSON_AddNumberToObject(o, "seconds", row->as.seconds);
+    cJSON_AddBoolToObject(o, "chosen", i == r->choice.chosen);
+    cJSON_AddItemToArray(to, o);
+}
+
+static void add_links(cJSON *to, const char *name, const struct network_link links[NETWORK_CALLS])
+{
+    static const char *const calls[NETWORK_CALLS] = {"all_reduce", "reduce_scatter", "all_gather", "message"};
+    cJSON *all = cJSON_AddObjectToObject(to, name);
+    for (int i = 0; i < NETWORK_CALLS; i++) {
+        cJSON *o = cJSON_AddObjectToObject(all, calls[i]);
+        cJSON_AddNumberToObject(o, "alpha", links[i].alpha);
+        cJSON_AddNumberToObject(o, "beta", links[i].beta);
+        cJSON_AddNumberToObject(o, "cores", links[i].cores);
+    }
+}
+
+static void add_measured(cJSON *to, const struct plan_ranks *r)
+{
+    cJSON *step = cJSON_AddObjectToObject(to, "step"), *rows;
+    cJSON_AddNumberToObject(step, "seconds", r->step.seconds);
+    cJSON_AddNumberToObject(step, "computes", r->step.computes);
+    cJSON_AddNumberToObject(step, "reduces", r->step.reduces);
+    if (r->network.known[0])
+        add_links(to, "inside", r->network.inside);
+    if (r->network.known[1])
+        add_links(to, "between", r->network.between);
+    if (!r->cfg->auto_parallel)
+        return;
+    rows = cJSON_AddArrayToObject(to, "plans");
+    for (int i = 0; i < r->choice.n; i++)
+        add_row(rows, r, i);
+}
+
+static cJSON *to_json(const struct forecast *f, const struct plan_config *c, const struct plan_ranks *measured)
 {
     const struct layout *l = &f->layout;
     cJSON *o = cJSON_CreateObject(), *layout, *groups, *ranks;
@@ -237,15 +316,18 @@ static cJSON *to_json(const struct forecast *f, const struct plan_config *c)
     cJSON_AddNumberToObject(o, "part", f->part);
     cJSON_AddNumberToObject(o, "parts", f->parts);
     cJSON_AddNumberToObject(o, "steps_per_epoch", (double)f->steps);
+    if (measured)
+        add_measured(o, measured);
     ranks = cJSON_AddArrayToObject(o, "ranks");
     for (int r = 0; r < layout_members(l); r++)
         cJSON_AddItemToArray(ranks, rank_json(f, r));
     return o;
 }
 
-static int print_json(const struct forecast *f, const struct plan_config *c, struct err *e)
+static int print_json(const struct forecast *f, const struct plan_config *c, const struct plan_ranks *measured,
+                      struct err *e)
 {
-    cJSON *o = to_json(f, c);
+    cJSON *o = to_json(f, c, measured);
     char *text = cJSON_PrintUnformatted(o);
     cJSON_Delete(o);
     if (!text)
@@ -255,28 +337,60 @@ static int print_json(const struct forecast *f, const struct plan_config *c, str
     return 0;
 }
 
+/* measured: NULL: nothing was. */
+static int print_plan(const struct plan_config *c, const struct plan_ranks *measured, struct err *e)
+{
+    struct forecast f;
+    TRY(forecast_make(&f, measured ? &measured->chosen : &c->train, (int)c->world, (int)c->local_world, e));
+    int rc = c->json ? print_json(&f, c, measured, e) : measured ? print_choice(measured, e) : 0;
+    if (rc == 0 && !c->json)
+        print_text(&f, c, measured);
+    forecast_free(&f);
+    return rc;
+}
+
+static int fail(int rc, const struct err *e)
+{
+    fprintf(stderr, "trainer plan: %s\n", e->text);
+    return exit_code_of(rc);
+}
+
+/* Faults that all ranks find are rank 0's to tell. */
+static bool is_of_all(int rc)
+{
+    return rc == ERR_USAGE || rc == ERR_DATA || rc == -ENOTSUP || rc == -EINVAL || rc == -ENOENT;
+}
+
+/* The exit code. */
+static int plan_measured(const struct plan_config *c)
+{
+    struct plan_ranks r = {.cfg = &c->train, .world = (int)c->world, .local_world = (int)c->local_world};
+    struct err e;
+    int code = EXIT_OK, rc = plan_ranks_start(&r, &code, &e);
+    if (rc < 0 || r.rank < 0)
+        return rc < 0 ? fail(rc, &e) : code;
+    rc = plan_ranks_measure(&r, &e);
+    if (rc == 0 && r.rank == 0)
+        rc = print_plan(c, &r, &e);
+    plan_ranks_finish(&r);
+    return rc == 0 || (r.rank > 0 && is_of_all(rc)) ? EXIT_OK : fail(rc, &e);
+}
+
 int plan_main(int argc, char **argv)
 {
     struct train_config *train;
-    struct forecast f;
     struct err e;
     log_init(LOG_WARN, "");
-    int rc = personality_parse(&plan_options, argc, argv, "trainer " CRUN_VERSION, &train, &e);
+    int rc = personality_parse(&plan_options, argc, argv, "trainer " CRUN_VERSION, &train, &e), code;
     if (rc > 0)
         return EXIT_OK;
-    const struct plan_config *c = rc == 0 ? (const struct plan_config *)train : NULL;
-    if (rc == 0) {
-        rc = forecast_make(&f, train, (int)c->world, (int)c->local_world, &e);
-        if (rc == 0 && c->json)
-            rc = print_json(&f, c, &e);
-        else if (rc == 0)
-            print_text(&f, c);
-        if (rc == 0)
-            forecast_free(&f);
-        free(train);
-    }
-    if (rc == 0)
-        return EXIT_OK;
-    fprintf(stderr, "trainer plan: %s\n", e.text);
-    return exit_code_of(rc);
+    if (rc < 0)
+        return fail(rc, &e);
+    const struct plan_config *c = (const struct plan_config *)train;
+    if (wants_time(c))
+        code = plan_measured(c);
+    else
+        code = (rc = print_plan(c, NULL, &e)) == 0 ? EXIT_OK : fail(rc, &e);
+    free(train);
+    return code;
 }

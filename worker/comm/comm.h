@@ -187,6 +187,15 @@ int comm_beside(struct comm **ret, struct comm *control, struct comm *device, st
  * copied back, all of it waited for. COMM_CONTROL is host's. Takes host over, also on failure. */
 int comm_staged(struct comm **ret, struct comm *host, struct device *d, struct err *e);
 
+/* All-reduces of GRADIENTS and STATISTICS go node by node from COMM_HIERARCHY_BYTES on: sums inside of each node, of
+ * these between the nodes, each rank with a part of them, and inside again; the rest goes over `all` as it is. node: of
+ * this rank, any number. *ret: `all` itself where it lies on one node, or has no two ranks on one. o: as `all` was
+ * opened. All ranks call it together. owned: `all` is closed with it; on failure it stays open. -ENOTSUP: memory of a
+ * device with streams. */
+enum { COMM_HIERARCHY_BYTES = 64 << 10 };
+int comm_hierarchy(struct comm **ret, struct comm *all, const struct comm_options *o, int node, bool owned,
+                   struct err *e);
+
 /* Ranks as threads of one process (tests): opens `world` communicators that meet each other. ret: array of world.
  * Each is closed by itself. */
 int comm_local_open_threads(struct comm **ret, int world, int64_t timeout_ms, struct err *e);

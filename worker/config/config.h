@@ -1,4 +1,5 @@
-/* Options of `trainer` (training): one table gives parsing, --help, --print-config and docs/reference/options-trainer.md.
+/* Options of `trainer` (training): one table gives parsing, --help, --print-config and
+ * docs/reference/options-trainer.md.
  *
  *   argv, environment -> args_parse() over train_program (config_model.def, config_training.def, config_run.def; what
  *   is no plain number or word: config_parse.c) -> struct train_config -> train_config_check(): what single options
@@ -73,6 +74,9 @@ struct channels {
     X(ALLREDUCE_FP32, "fp32")                                                                                          \
     X(ALLREDUCE_FP16, "fp16")                                                                                          \
     X(ALLREDUCE_BF16, "bf16")
+#define REDUCES(X)                                                                                                     \
+    X(REDUCE_FLAT, "flat")                                                                                             \
+    X(REDUCE_HIERARCHICAL, "hierarchical")
 #define MODEL_PARALLEL_DIMS(X)                                                                                         \
     X(MODEL_PARALLEL_NONE, "none")                                                                                     \
     X(MODEL_PARALLEL_FEATURES, "0")                                                                                    \
@@ -90,6 +94,7 @@ enum lr_scale { LR_SCALES(CHOICE_ID) };
 enum shuffle { SHUFFLES(CHOICE_ID) };
 enum if_checkpoint { IF_CHECKPOINTS(CHOICE_ID) };
 enum allreduce { ALLREDUCES(CHOICE_ID) };
+enum reduce_way { REDUCES(CHOICE_ID) };
 enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
 
 struct train_config {
@@ -174,7 +179,11 @@ struct train_config {
     double loss_spike; /* 0: any loss is believed */
     struct drill drill;
     int allreduce; /* enum allreduce */
+    int by_node;   /* enum reduce_way */
     bool fp16_allreduce, fsdp;
+    bool auto_parallel;
+    int64_t memory_limit; /* bytes of a rank; 0: none */
+    const char *network;  /* between nodes, "50us,10"; NULL: as it is measured */
 };
 
 extern const struct arg_program train_program;

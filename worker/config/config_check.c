@@ -81,7 +81,8 @@ static int check_optimizer(const struct train_config *c, struct err *e)
 static int check_model_parallel(const struct train_config *c, struct err *e)
 {
     static const char *const dims[] = {MODEL_PARALLEL_DIMS(CHOICE_NAME)};
-    if (c->model_parallel_dim != MODEL_PARALLEL_NONE && !c->model_parallel && !c->model_parallel_size)
+    if (c->model_parallel_dim != MODEL_PARALLEL_NONE && !c->model_parallel && !c->model_parallel_size &&
+        !c->auto_parallel)
         return err_set(e, ERR_USAGE,
                        "--model-parallel-dim %s: over which ranks? --enable-model-parallel takes all, "
                        "--model-parallel-size N groups of N",
@@ -98,7 +99,27 @@ static int check_stages(const struct train_config *c, struct err *e)
                                                           : NULL;
     if (c->stages == 1 && useless)
         return err_set(e, ERR_USAGE, "%s: the model is in one piece; --stages N cuts it", useless);
-    return pipeline_check(&p, e);
+    return c->auto_parallel ? 0 : pipeline_check(&p, e);
+}
+
+/* What --auto-parallel chooses cannot be said as well; micro-batches can. */
+static int check_auto(const struct train_config *c, struct err *e)
+{
+    const char *chosen = c->stages != 1                 ? "--stages"
+                         : c->schedule != PIPELINE_1F1B ? "--schedule"
+                         : c->recompute                 ? "--recompute"
+                         : c->stage_cut                 ? "--stage-cut"
+                         : c->fsdp                      ? "--fsdp"
+                         : c->zero                      ? "--zero"
+                         : c->by_node != REDUCE_FLAT    ? "--allreduce"
+                         : c->model_parallel_size       ? "--model-parallel-size"
+                         : c->model_parallel            ? "--enable-model-parallel"
+                                                        : NULL;
+    if (c->auto_parallel && chosen)
+        return err_set(e, ERR_USAGE, "%s: --auto-parallel chooses that itself; leave one of them out", chosen);
+    if (c->memory_limit && !c->auto_parallel)
+        return err_set(e, ERR_USAGE, "--memory-limit is what --auto-parallel may choose within; give that, too");
+    return 0;
 }
 
 int train_config_check(const struct train_config *c, struct err *e)
@@ -108,6 +129,7 @@ int train_config_check(const struct train_config *c, struct err *e)
     TRY(check_folders(c, e));
     TRY(check_optimizer(c, e));
     TRY(check_model_parallel(c, e));
+    TRY(check_auto(c, e));
     TRY(check_stages(c, e));
     if (c->evaluate && !c->test_data)
         return err_set(e, ERR_USAGE, "--evaluate needs --test-data");

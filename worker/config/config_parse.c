@@ -78,6 +78,24 @@ int config_parse_threads(const char *text, void *field, struct err *e)
     return parse_i64(first, "threads", 0, THREADS_MAX, field, e);
 }
 
+int config_parse_size(const char *text, void *field, struct err *e)
+{
+    static const char units[] = "KMGT";
+    char number[32];
+    const size_t n = strlen(text);
+    const char *unit = n > 1 ? strchr(units, text[n - 1]) : NULL;
+    double scale = 1, value;
+    for (const char *u = units; unit && u <= unit; u++)
+        scale *= 1024;
+    if (n >= sizeof number)
+        return err_set(e, ERR_USAGE, "'%.40s' is no size (such as 1.5G)", text);
+    snprintf(number, sizeof number, "%.*s", (int)(n - (unit ? 1 : 0)), text);
+    if (parse_f64(number, "size", 0, 1e15, &value, NULL) < 0 || value * scale > 1e18)
+        return err_set(e, ERR_USAGE, "'%s' is no size (such as 1.5G: 1024-fold K, M, G, T, or bytes)", text);
+    *(int64_t *)field = (int64_t)(value * scale);
+    return 0;
+}
+
 static int parse_channels(const char *text, double min, void *field, struct err *e)
 {
     struct channels *c = field;

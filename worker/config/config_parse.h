@@ -10,6 +10,7 @@ int config_parse_window(const char *text, void *field, struct err *e);     /* FI
 int config_parse_milestones(const char *text, void *field, struct err *e); /* A,B,...: struct milestones */
 int config_parse_mean(const char *text, void *field, struct err *e);       /* M[,M,M]: struct channels */
 int config_parse_threads(const char *text, void *field, struct err *e);    /* N, or OpenMP's N,N,...: int64_t */
+int config_parse_size(const char *text, void *field, struct err *e);       /* 1.5G, 800M, 64K, N: int64_t bytes */
 int config_parse_std(const char *text, void *field, struct err *e);
 
 #endif

@@ -101,8 +101,8 @@ struct plan_needs {
     void *ctx;
     /* While a plan is made, once: what a run of it reads of the parameters, read after read. Borrowed. */
     int (*order)(void *ctx, const struct plan_range *reads, int n, struct err *e);
-    /* Before read k, each in its turn: waits until it is there. And after it. The ranks make the same calls. On a device
-     * with streams what it computes from then on waits, not the host. */
+    /* Before read k, each in its turn: waits until it is there. And after it. The ranks make the same calls. On a
+     * device with streams what it computes from then on waits, not the host. */
     int (*need)(void *ctx, int k, struct err *e);
     void (*release)(void *ctx, int k);
     /* Where element reads[k].first is then, from order() on. NULL: where it always is, in the arena. */

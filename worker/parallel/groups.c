@@ -31,14 +31,29 @@ static int open_one(struct comm **ret, struct comm *all, const struct layout *l,
     return rc;
 }
 
+/* The groups that gradients are summed over: of whole parameters, and of split ones. */
+static int arrange(struct comm *groups[LAYOUT_GROUPS], const struct comm *all, const struct layout *l,
+                   const struct comm_options *o, int by_node, struct err *e)
+{
+    static const enum layout_group of[] = {LAYOUT_BATCH, LAYOUT_DATA};
+    for (int i = 0; i < (l->tensor > 1 ? 2 : 1); i++) {
+        struct comm *c = groups[of[i]];
+        if (c)
+            TRY(comm_hierarchy(&groups[of[i]], c, o, by_node, c != all, e));
+    }
+    return 0;
+}
+
 int groups_open(struct comm *ret[LAYOUT_GROUPS], struct comm *all, const struct layout *l, const struct comm_options *o,
-                struct err *e)
+                int by_node, struct err *e)
 {
     int rc = 0;
     for (int g = 0; g < LAYOUT_GROUPS; g++)
         ret[g] = NULL;
     for (int g = 0; g < LAYOUT_GROUPS && rc == 0; g++)
         rc = open_one(&ret[g], all, l, (enum layout_group)g, o, e);
+    if (rc == 0 && by_node >= 0)
+        rc = arrange(ret, all, l, o, by_node, e);
     if (rc < 0)
         groups_close(ret, all);
     return rc;

@@ -434,3 +434,14 @@ const int *residency_gathers(const struct residency *r, int *ret_n)
     *ret_n = r->gathers.n;
     return r->gathers.at;
 }
+
+int residency_reads(const struct residency *r)
+{
+    return r->n;
+}
+
+struct residency_read residency_read(const struct residency *r, int k)
+{
+    const struct read *v = &r->reads[k];
+    return (struct residency_read){v->first, v->end, v->gathers, v[1].gathers};
+}

@@ -18,8 +18,8 @@
  *   communication   '-> piece 1 -'  '-> piece 2 ------'
  *
  * A piece is written once all that was enqueued before its gather has been computed, the last read of the window's
- * piece before it among that. Ranks with the same program ask for the same pieces in the same order, and between the same buckets of
- * gradients (ddp.h): one queue serves both. */
+ * piece before it among that. Ranks with the same program ask for the same pieces in the same order, and between the
+ * same buckets of gradients (ddp.h): one queue serves both. */
 #ifndef CRUN_WORKER_RESIDENCY_H
 #define CRUN_WORKER_RESIDENCY_H
 
@@ -45,5 +45,13 @@ const struct plan_needs *residency_needs(const struct residency *r);
  * them); and pieces that a run gathers, one after another, as often as it does (*ret_n of them). */
 size_t residency_peak(const struct residency *r);
 const int *residency_gathers(const struct residency *r, int *ret_n);
+
+/* Of such a plan, read k < residency_reads(): the pieces [first, end) that it is in, and those of residency_gathers()
+ * that are asked for before it, [asks, asks_end). */
+struct residency_read {
+    int first, end, asks, asks_end;
+};
+int residency_reads(const struct residency *r);
+struct residency_read residency_read(const struct residency *r, int k);
 
 #endif

@@ -14,7 +14,7 @@
 #include "worker/program/program.h"
 
 enum { FORWARD, BACKWARD, WAYS };
-enum { AHEAD = 2 }; /* messages of a way that have memory of their own */
+enum { AHEAD = STAGE_MESSAGES_OUT }; /* messages of a way that have memory of their own */
 
 static const enum comm_channel channels[WAYS] = {[FORWARD] = COMM_STATISTICS, [BACKWARD] = COMM_GRADIENTS};
 
@@ -537,6 +537,16 @@ size_t stage_gathered(const struct stage *g)
             most = r && residency_peak(r) > most ? residency_peak(r) : most;
         }
     return most;
+}
+
+const struct residency *stage_needs(const struct stage *g, int chunk, bool backward)
+{
+    return g->chunks[chunk].needs[backward ? BACKWARD : FORWARD];
+}
+
+size_t stage_message(const struct stage *g, int chunk, bool backward)
+{
+    return g->chunks[chunk].out_bytes[backward ? BACKWARD : FORWARD];
 }
 
 static void each_gather(const struct residency *r, void (*gather)(void *ctx, int piece), void *ctx)

@@ -10,9 +10,10 @@
  *   stage_share_metrics() loss, hits and counts of the last stage reach all
  *
  * Activations travel on COMM_STATISTICS and gradients of them on COMM_GRADIENTS of the stages' communicator, which
- * carries little else there; where messages are enqueued on streams (nccl), of communicators of two neighbours each: the
- * calls of one communicator happen one after another, and what a stage waits for must not hold up what it sends. With recompute a chunk keeps what it was given instead of what it made of it: one set of
- * activations, which the forward pass fills again before a backward pass if another micro-batch has been there since.
+ * carries little else there; where messages are enqueued on streams (nccl), of communicators of two neighbours each:
+ * the calls of one communicator happen one after another, and what a stage waits for must not hold up what it sends.
+ * With recompute a chunk keeps what it was given instead of what it made of it: one set of activations, which the
+ * forward pass fills again before a backward pass if another micro-batch has been there since.
  *
  * Memory of a chunk is what a message takes times the buffers: 2 to receive activations (recompute: one for each
  * micro-batch that is live and one more), 2 to receive gradients, 2 to send each. */
@@ -30,6 +31,7 @@ struct ddp;
 struct err;
 struct ownership;
 struct program;
+struct residency;
 struct stage;
 
 /* Who wants to know what was done when, times as clock_ns(): waited until start, ran until end. */
@@ -83,6 +85,7 @@ void stage_memory(const struct stage *g, struct plan_memory *ret); /* of plans, 
 /* Where parameters come and go (residency.h): elements of others that are here at once, at most; and each piece that a
  * step gathers, as often as it does. */
 size_t stage_gathered(const struct stage *g);
+const struct residency *stage_needs(const struct stage *g, int chunk, bool backward); /* NULL: they do not */
 void stage_each_gather(const struct stage *g, void (*gather)(void *ctx, int piece), void *ctx);
 
 /* Bytes that a step sends to other stages, and in how many messages. */
@@ -91,5 +94,7 @@ struct stage_traffic {
     int messages;
 };
 struct stage_traffic stage_traffic(const struct stage *g);
+size_t stage_message(const struct stage *g, int chunk, bool backward); /* bytes that a pass sends; 0: none */
+enum { STAGE_MESSAGES_OUT = 2 }; /* of a way, on their way: a pass waits for the one before them */
 
 #endif

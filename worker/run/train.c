@@ -35,6 +35,7 @@
 #include "worker/model/model.h"
 #include "worker/optim/schedule.h"
 #include "worker/parallel/ddp.h"
+#include "worker/planner/here.h"
 #include "worker/run/drill.h"
 #include "worker/run/eval.h"
 #include "worker/run/guard.h"
@@ -547,7 +548,7 @@ static bool outlives_rounds(const struct run *r)
 {
     const struct session *s = &r->s;
     return s->layout.tensor == 1 && s->layout.stages == 1 && s->layout.zero == 0 && !s->device->ops->async &&
-           !r->cfg->timeline && !r->cfg->mem_report && !r->cfg->evaluate;
+           !r->cfg->timeline && !r->cfg->mem_report && !r->cfg->evaluate && !r->cfg->auto_parallel;
 }
 
 /* Of a rank that has it, where this is a round after another one; else from a checkpoint. > 0: it was taken up. */
@@ -829,8 +830,8 @@ static int run_rounds(struct run *r, const struct env_contract *env, const char 
     return rc;
 }
 
-int train_run(const struct train_config *cfg, const struct env_contract *env, const char *command_line, int *ret_exit,
-              struct err *e)
+static int run_planned(const struct train_config *cfg, const struct env_contract *env, struct meet *meet,
+                       const char *command_line, int *ret_exit, struct err *e)
 {
     struct run r = {.cfg = cfg, .drill = cfg->drill};
     bool spare;
@@ -843,6 +844,8 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
     if (spare)
         return spare_wait(cfg, env, ret_exit, e);
     TRY(session_open_host(&r.s, cfg, &host, e));
+    r.s.meet = *meet;
+    *meet = (struct meet){0};
     const int rc = run_rounds(&r, env, command_line, ret_exit, e);
     r.s.failed = rc < 0;
     saver_close(&r.saver, rc < 0);
@@ -850,5 +853,17 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
     guard_close(&r.guard);
     session_close(&r.s); /* its communication thread tells the trace of itself */
     trace_close(&r.trace, rc == 0);
+    return rc;
+}
+
+int train_run(const struct train_config *cfg, const struct env_contract *env, const char *command_line, int *ret_exit,
+              struct err *e)
+{
+    struct train_config chosen;
+    struct meet meet = {0};
+    if (cfg->auto_parallel)
+        TRY(here_choose(cfg, env, &chosen, &meet, e));
+    const int rc = run_planned(cfg->auto_parallel ? &chosen : cfg, env, &meet, command_line, ret_exit, e);
+    meet_close(&meet, 0); /* where the run did not take it over */
     return rc;
 }

@@ -13,11 +13,16 @@
 #include "worker/session/session_build.h"
 #include "worker/session/session_layout.h"
 
-/* What ranks share. */
-struct opened {
-    const struct train_config *cfg;
+struct forecast_base {
     int world, local_world;
     struct session first; /* has data sets and device for all */
+};
+
+/* One of its forecasts. */
+struct opened {
+    const struct train_config *cfg;
+    struct forecast_base *base;
+    const struct forecast_visit *visit;
 };
 
 /* Nothing is called over it. */
@@ -29,10 +34,11 @@ static void stand_in_for_group(struct session *s)
 
 static void begin(struct session *s, const struct opened *o, int rank)
 {
-    session_begin(s, o->cfg, rank, o->local_world, (o->world + o->local_world - 1) / o->local_world);
-    s->train_set = o->first.train_set;
-    s->test_set = o->first.test_set;
-    s->device = o->first.device;
+    struct forecast_base *b = o->base;
+    session_begin(s, o->cfg, rank, b->local_world, (b->world + b->local_world - 1) / b->local_world);
+    s->train_set = b->first.train_set;
+    s->test_set = b->first.test_set;
+    s->device = b->first.device;
 }
 
 static void end(struct session *s)
@@ -45,7 +51,8 @@ static void end(struct session *s)
 }
 
 /* like: a rank with the same program and the same share of a batch, whose plans are known; NULL: none is. */
-static int look_at(struct session *s, const struct forecast_rank *like, struct forecast_rank *ret, struct err *e)
+static int look_at(struct session *s, const struct opened *o, const struct forecast_rank *like,
+                   struct forecast_rank *ret, struct err *e)
 {
     const struct state_options state = session_state(s);
     TRY(session_build_ownership(s, e));
@@ -67,7 +74,7 @@ static int look_at(struct session *s, const struct forecast_rank *like, struct f
         ret->memory.weights = like->memory.weights;
         ret->memory.workspace = like->memory.workspace;
     }
-    return 0;
+    return !like && o->visit ? o->visit->rank(o->visit->ctx, s, e) : 0;
 }
 
 /* Ranks of one stage and one place in the tensor group have the same program; shares of a batch are equal but for the
@@ -93,7 +100,7 @@ static int one_rank(struct forecast *f, const struct opened *o, int rank, size_t
         rc = session_resolve_precision(&s, e);
     if (rc == 0) {
         parts[rank] = session_part(&s, true);
-        rc = look_at(&s, find_like(f, rank, parts), &f->ranks[rank], e);
+        rc = look_at(&s, o, find_like(f, rank, parts), &f->ranks[rank], e);
     }
     end(&s);
     return rc;
@@ -152,36 +159,86 @@ static size_t count_parameters(const struct program *p)
     return n;
 }
 
-static int open_first(struct opened *o, struct err *e)
+static int open_first(struct forecast_base *b, const struct train_config *cfg, struct err *e)
 {
-    struct session *s = &o->first;
-    struct gpu_choice choice = {.local_world = 1, .list = o->cfg->gpus, .oversubscribe = true};
-    session_begin(s, o->cfg, 0, o->local_world, (o->world + o->local_world - 1) / o->local_world);
-    TRY(session_open_layout(s, o->world, e));
+    struct session *s = &b->first;
+    struct gpu_choice choice = {.local_world = 1, .list = cfg->gpus, .oversubscribe = true};
+    session_begin(s, cfg, 0, b->local_world, (b->world + b->local_world - 1) / b->local_world);
+    s->leads = true; /* it says what is odd about the data */
     TRY(session_open_data(s, e));
-    TRY(session_build_model(s, e));
+    s->leads = false;
     TRY(session_open_device(s, &choice, e));
     return session_resolve_precision(s, e);
 }
 
-int forecast_make(struct forecast *ret, const struct train_config *cfg, int world, int local_world, struct err *e)
+int forecast_open(struct forecast_base **ret, const struct train_config *cfg, int world, int local_world, struct err *e)
 {
-    struct opened o = {.cfg = cfg, .world = world, .local_world = local_world};
-    *ret = (struct forecast){0};
-    int rc = open_first(&o, e);
+    struct forecast_base *b = calloc(1, sizeof *b);
+    if (!b)
+        return err_errno(e, ENOMEM, "a forecast");
+    b->world = world;
+    b->local_world = local_world;
+    int rc = open_first(b, cfg, e);
+    if (rc < 0)
+        forecast_close(b);
+    else
+        *ret = b;
+    return rc;
+}
+
+void forecast_close(struct forecast_base *b)
+{
+    if (!b)
+        return;
+    session_close(&b->first);
+    free(b);
+}
+
+const struct session *forecast_session(const struct forecast_base *b)
+{
+    return &b->first;
+}
+
+/* What is so for all ranks. */
+static int overview(struct forecast *f, const struct opened *o, struct err *e)
+{
+    struct session s;
+    begin(&s, o, 0);
+    int rc = session_open_layout(&s, o->base->world, e);
+    s.leads &= !o->visit; /* who looks at many says it himself */
+    rc = rc == 0 ? session_build_model(&s, e) : rc;
+    rc = rc == 0 ? session_resolve_precision(&s, e) : rc;
     if (rc == 0) {
-        struct sampler order = session_order(&o.first, true);
+        struct sampler order = session_order(&s, true);
         rc = sampler_check(&order, e);
     }
     if (rc == 0) {
-        describe(ret, &o.first);
-        ret->parameters = count_parameters(o.first.whole);
-        rc = describe_stages(ret, &o.first, e);
-        rc = rc == 0 ? all_ranks(ret, &o, e) : rc;
+        describe(f, &s);
+        f->parameters = count_parameters(s.whole);
+        rc = describe_stages(f, &s, e);
     }
-    session_close(&o.first);
+    end(&s);
+    return rc;
+}
+
+int forecast_on(struct forecast *ret, struct forecast_base *b, const struct train_config *cfg,
+                const struct forecast_visit *visit, struct err *e)
+{
+    const struct opened o = {cfg, b, visit};
+    *ret = (struct forecast){0};
+    int rc = overview(ret, &o, e);
+    rc = rc == 0 ? all_ranks(ret, &o, e) : rc;
     if (rc < 0)
         forecast_free(ret);
+    return rc;
+}
+
+int forecast_make(struct forecast *ret, const struct train_config *cfg, int world, int local_world, struct err *e)
+{
+    struct forecast_base *b;
+    TRY(forecast_open(&b, cfg, world, local_world, e));
+    int rc = forecast_on(ret, b, cfg, NULL, e);
+    forecast_close(b);
     return rc;
 }
 

@@ -28,8 +28,27 @@ struct forecast {
     char *stages; /* lines, "stage 0: conv1 to layer2.1.relu"; empty where there are none */
 };
 
-/* Of a run of `world` ranks, local_world of them on each host. Opens the data sets and the device as rank 0 would; a
+/* What all forecasts of a machine share: the data sets and the device, as rank 0 of a run with cfg's would open them. A
  * GPU's plans take its memory while they are counted. Errors as session_open_host(). */
+struct forecast_base;
+int forecast_open(struct forecast_base **ret, const struct train_config *cfg, int world, int local_world,
+                  struct err *e);
+void forecast_close(struct forecast_base *b);
+struct session;
+const struct session *forecast_session(const struct forecast_base *b); /* with data sets, device and precision */
+
+/* Who looks at the session of one rank of each program and share of a batch, while it is there: plans are counted, not
+ * run. */
+struct forecast_visit {
+    void *ctx;
+    int (*rank)(void *ctx, struct session *s, struct err *e);
+};
+
+/* Of a run of `world` ranks, local_world of them on each host. cfg: data and device are those of the base. visit: NULL:
+ * nobody. */
+int forecast_on(struct forecast *ret, struct forecast_base *b, const struct train_config *cfg,
+                const struct forecast_visit *visit, struct err *e);
+/* All of it, once. */
 int forecast_make(struct forecast *ret, const struct train_config *cfg, int world, int local_world, struct err *e);
 void forecast_free(struct forecast *f);
 

@@ -48,7 +48,8 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
                              .world = layout_members(&s->layout),
                              .name = "world",
                              .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
-    TRY(meet_open(&s->meet, env, o.timeout_ms, e));
+    if (!s->meet.store) /* else they have met, to plan */
+        TRY(meet_open(&s->meet, env, o.timeout_ms, e));
     hold_watch(s->meet.store, NULL);
     o.store = s->meet.store;
     o.device = s->device;
@@ -59,7 +60,8 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
     stop_ranks_have_met();
     static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
     const enum allreduce by = train_config_allreduce(s->cfg);
-    TRY(groups_open(s->groups, s->comm, &s->layout, &o, e));
+    const int node = env->group_rank < 0 ? 0 : (int)env->group_rank;
+    TRY(groups_open(s->groups, s->comm, &s->layout, &o, s->cfg->by_node == REDUCE_HIERARCHICAL ? node : -1, e));
     TRY(groups_open_edges(s->edges, s->groups[LAYOUT_STAGES], s->pipeline.chunks > 1, &o, e));
     if (s->layout.tensor > 1)
         group_calls(&s->group, s->groups[LAYOUT_TENSOR]);

@@ -1,5 +1,6 @@
 #include "worker/session/traffic.h"
 
+#include "worker/comm/comm.h"
 #include "worker/config/config.h"
 #include "worker/device/half.h"
 #include "worker/parallel/ownership.h"
@@ -22,6 +23,41 @@ static double once(int n, double bytes)
 
 /* --- gradients */
 
+/* Ranks of a group on this rank's node, and on the node that has fewest; and how many nodes. All nodes of the run are
+ * taken to have as many ranks as this one. */
+struct nodes {
+    int here, least, n, place; /* place: this rank's in its node */
+};
+
+static struct nodes nodes_of(const struct session *s, const struct layout_ranks *g)
+{
+    struct nodes v = {.least = g->count};
+    for (int i = 0, size; i < g->count; i += size) { /* ranks of a node lie side by side */
+        const int node = layout_group_rank(g, i) / s->local_world;
+        for (size = 1; i + size < g->count && layout_group_rank(g, i + size) / s->local_world == node;)
+            size++;
+        v.n++;
+        v.least = size < v.least ? size : v.least;
+        if (g->index >= i && g->index < i + size) {
+            v.here = size;
+            v.place = g->index - i;
+        }
+    }
+    return v;
+}
+
+/* An all-reduce of so many elements: straight, or node by node (comm/hierarchy.c). */
+static double all_reduce(const struct session *s, enum layout_group g, double elements, double size)
+{
+    const struct layout_ranks r = layout_group(&s->layout, g, s->rank);
+    const struct nodes v = nodes_of(s, &r);
+    const double bytes = elements * size;
+    if (s->cfg->by_node != REDUCE_HIERARCHICAL || v.n == 1 || v.n == r.count || bytes < COMM_HIERARCHY_BYTES)
+        return 2 * once(r.count, bytes);
+    const double mine = v.place < v.least ? (double)layout_part((size_t)elements, v.least, v.place).n * size : 0;
+    return bytes - mine + 2 * once(v.n, mine) + mine * (v.here - 1);
+}
+
 /* Are gradients reduced in every part of a step (ddp_each_part())? */
 static bool in_each_part(const struct session *s)
 {
@@ -38,9 +74,9 @@ static void add_gradients(const struct session *s, int parts, struct traffic *re
         for (int k = 0; k < s->own.npieces; k++) {
             const struct ownership_piece *p = &s->own.pieces[k];
             const int n = ownership_group(&s->own, p->group).count;
-            const double bytes = (double)(p->end - p->first) * wire;
+            const double elements = (double)(p->end - p->first);
             if (n > 1)
-                add(&ret->gradients, p->part ? once(n, bytes) : 2 * once(n, bytes));
+                add(&ret->gradients, p->part ? once(n, elements * wire) : all_reduce(s, p->group, elements, wire));
         }
         if (part == parts - 1 || s->layout.stages == 1) /* stages: once a step (ddp_hold_tail()) */
             ret->gradients.bytes += (int64_t)(2 * once(all, tail));

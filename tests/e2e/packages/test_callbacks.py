@@ -21,7 +21,7 @@ class Base:
     on_train_start = on_sanity_check_start
 
 package("torch")
-package("transformers", TrainerCallback=Base)
+package("transformers", TrainerCallback=Base, TrainerState=Base)
 package("lightning")
 package("lightning.pytorch")
 package("lightning.pytorch.callbacks", Callback=Base)

@@ -105,6 +105,15 @@ struct point point_next(uint64_t *x)
     return best;
 }
 
+struct point point_staged(uint64_t *x, int zero)
+{
+    struct point p;
+    do
+        p = draw_point(x);
+    while (p.at[STAGES] == 0 || p.at[ZERO] != zero || point_world(&p) == point_pipeline(&p).stages);
+    return p;
+}
+
 /* Does a point of all there are have this pair of values? */
 static bool may_be_had(int a, int i, int b, int k)
 {

@@ -30,6 +30,8 @@ void point_describe(const struct point *p, char *out, size_t cap);
 
 /* seed: the generator's state, which moves on. */
 struct point point_next(uint64_t *seed);
+/* Any point of several stages with this level of ZeRO, whatever pairs it has. */
+struct point point_staged(uint64_t *seed, int zero);
 int point_pairs_left(void); /* pairs of values that no point has had yet */
 
 #endif

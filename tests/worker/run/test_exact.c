@@ -3,7 +3,7 @@
  * The reference is one process with --accumulate = micro-batches. Where batch statistics are each rank's own (always
  * with halves, whose gradients of weights are rounded for each part) it is --accumulate = ranks * micro-batches.
  *
- * EXACT_POINTS=n: how many points; EXACT_SEED=s. */
+ * EXACT_POINTS=n: how many points, EXACT_STAGED=n: of stages with ZeRO 3; EXACT_SEED=s. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,9 +20,10 @@
 #include "tests/worker/run/step_rig.h"
 #include "worker/device/device.h"
 #include "worker/parallel/residency.h"
+#include "worker/parallel/stage.h"
 #include "worker/program/program.h"
 
-enum { POINTS = 48 };
+enum { POINTS = 48, STAGED = 32 };
 
 static const double BOUND = 1e-9; /* of |difference| / max(1, |value|) */
 
@@ -98,7 +99,9 @@ static int need_first(void *ctx, int k, struct err *e)
 
 static void mutate_needs(struct step_rig *rig, int m)
 {
-    struct plan_needs *n = (struct plan_needs *)residency_needs(rig->needs); /* the rig's own */
+    /* The rig's own; of a stage, of its backward pass. */
+    const struct residency *of = rig->stage ? stage_needs(rig->stage, 0, true) : rig->needs;
+    struct plan_needs *n = (struct plan_needs *)residency_needs(of);
     given = *n;
     n->need = m == NOT_GATHERED ? need_first : need_and_release;
     n->release = release_nothing;
@@ -243,6 +246,31 @@ static void parameters_that_are_not_there_are_noticed(void **state)
     }
 }
 
+/* Several ranks a stage, each with parameters of the others in turn: forward, backward, and forward again. */
+static void stages_whose_parameters_come_and_go_are_one_process(void **state)
+{
+    (void)state;
+    const char *n = getenv("EXACT_STAGED"), *seed = getenv("EXACT_SEED");
+    uint64_t x = seed ? strtoull(seed, NULL, 10) : 7;
+    for (int i = 0; i < (n ? atoi(n) : STAGED); i++) {
+        const struct point p = point_staged(&x, 3);
+        expect_exact(&p);
+    }
+}
+
+static void what_a_backward_pass_of_a_stage_lacks_is_noticed(void **state)
+{
+    (void)state;
+    for (int m = RELEASED_TOO_EARLY; m <= NOT_GATHERED; m++)
+        for (int again = 0; again < 2; again++) { /* four ranks in two stages, two parts */
+            const double d = examine(POINT(3, 0, 0, 3, 1, FULL, 1, 0, 0, 0, 1, PIPELINE_1F1B, again), (enum mutant)m);
+            print_message("# backward%s, %s: %.1e\n", again ? " of a stage that computes again" : "",
+                          m == NOT_GATHERED ? "not gathered" : "released too early", d);
+            if (!(d > 1e3 * BOUND))
+                fail_msg("a backward pass that reads what is not there goes unseen: %.2e", d);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +281,8 @@ int main(void)
         cmocka_unit_test(X7_parameters_are_there_when_they_are_read),
         cmocka_unit_test(each_mutant_is_noticed),
         cmocka_unit_test(parameters_that_are_not_there_are_noticed),
+        cmocka_unit_test(stages_whose_parameters_come_and_go_are_one_process),
+        cmocka_unit_test(what_a_backward_pass_of_a_stage_lacks_is_noticed),
         cmocka_unit_test(points_drawn_by_a_seed_are_one_process),
     };
     return cmocka_run_group_tests_name("exactness", tests, NULL, NULL);

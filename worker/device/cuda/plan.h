@@ -7,9 +7,9 @@
  * is made.
  *
  * Weights live as fp32 in the arena and as a copy of the products' type and layout, made by one KERNEL_PACK whenever
- * parameters changed; where parameters come and go (reads.c) by one before each use, and everything that a step reads of
- * parameters is such a copy, which lives no longer than it is used; weight gradients come out in the copy's form and go into the reduce arena by KERNEL_UNPACK, a
- * group of neighbours at a time, before ready() is called for them. */
+ * parameters changed; where parameters come and go (reads.c) by one before each use, and everything that a step reads
+ * of parameters is such a copy, which lives no longer than it is used; weight gradients come out in the copy's form
+ * and go into the reduce arena by KERNEL_UNPACK, a group of neighbours at a time, before ready() is called for them. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_PLAN_H
 #define CRUN_WORKER_DEVICE_CUDA_PLAN_H
 

@@ -2,7 +2,8 @@
  *
  *   need(k) -> KERNEL_PACK: from where read k is to a copy -> release(k) -> steps on the copy, which lives by liveness
  *
- * So nothing but such a step, and a product that reads a layer of its own where it lies, depends on when what is there. */
+ * So nothing but such a step, and a product that reads a layer of its own where it lies, depends on when what is
+ * there. */
 #include <errno.h>
 #include <stdlib.h>
 

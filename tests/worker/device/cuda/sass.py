@@ -15,7 +15,7 @@ REGISTERS = 128  # 65,536 of a multiprocessor, two blocks of 256 threads
 # Templates over <type, vector width, ...>: widths as mangled. What works on one element at a time is for odd shapes.
 VECTOR = re.compile(r"_Z\d+(eltwise|apply_nhwc|apply_nchw|bwd_apply_nhwc|bwd_apply_nchw|sums_nhwc|sums_nchw|bn_mean|bn_pool|bn_pool_sums|bn_pool_apply|input_nhwc)I"
                     r"(f|6__half|13__nv_bfloat16)Li(4|8)E")
-# Those that work on vectors of four floats where they can, and on rest and odd places one by one.
+# Those that work on vectors of four floats where they can, and on rest and odd places one by one; their pointers may come from a table, and loads are generic then.
 ARENAS = re.compile(r"_Z\d+(updateIL11update_rule\dEE|pack_all|unpack_all)")
 WRITES = re.compile(r"_Z\d+(eltwise|apply|bwd_apply|bn_pool_apply|bn_poolI|input)")  # sums alone write a few values a channel
 DIVISION = re.compile(r"\bI2F\.[US]?\d*\.?RP\b")  # how an integer division begins
@@ -73,11 +73,11 @@ def faults(kernel, registers, local, lines):
         yield f"{local} bytes of local memory"
     if registers > REGISTERS:
         yield f"{registers} registers, expected at most {REGISTERS}"
-    if "input" not in kernel and not re.search(r"\bLDG\.E\.(\w+\.)*128\b", text):
+    if "input" not in kernel and not re.search(r"\bLDG?\.E\.(\w+\.)*128\b", text):
         yield "no load of 128 bits"
-    if (WRITES.match(kernel) or ARENAS.match(kernel)) and not re.search(rf"\bSTG\.E\.([\w]+\.)*{width}\b", text):
+    if (WRITES.match(kernel) or ARENAS.match(kernel)) and not re.search(rf"\bSTG?\.E\.([\w]+\.)*{width}\b", text):
         yield f"no store of {width.strip('()')} bits"
-    if any(DIVISION.search(x) and re.search(r"\bLDG\.E\.(\w+\.)*128\b", x) for x in loops(lines)):
+    if any(DIVISION.search(x) and re.search(r"\bLDG?\.E\.(\w+\.)*128\b", x) for x in loops(lines)):
         yield "an integer is divided in a loop"
 
 

@@ -1,6 +1,6 @@
 /* Training over ranks that share a layer, cut the state, or are stages of a pipeline, on cuda over GPUs that are not
- * there: losses and parameters of one process. Ranks are threads, each with a GPU of its own that runs its streams' work late and out
- * of order; collectives go through page-locked memory.
+ * there: losses and parameters of one process. Ranks are threads, each with a GPU of its own that runs its streams'
+ * work late and out of order; collectives go through page-locked memory.
  *
  * In fp32 the reference is one process on ref, in double precision; in halves one process on such a GPU, which rounds
  * the same values. Where ranks have batch statistics of their own it takes as many parts as there are ranks. What is

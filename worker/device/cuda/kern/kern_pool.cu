@@ -276,8 +276,8 @@ void launch_KERNEL_AVGPOOL_BWD(const k_pool *a, cudaStream_t s)
 
 enum { TILE = 32, TILE_ROWS = BLOCK / TILE };
 
-/* Matrices (rows, cols), of which there are gridDim.y, are transposed, a tile a block; both sides are touched in runs of
- * TILE elements. */
+/* Matrices (rows, cols), of which there are gridDim.y, are transposed, a tile a block; both sides are touched in runs
+ * of TILE elements. */
 template <typename F, typename T> __global__ void transpose(const F *in, T *out, int rows, int cols)
 {
     __shared__ float tile[TILE][TILE + 1];

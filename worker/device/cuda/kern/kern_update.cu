@@ -2,8 +2,8 @@
  * loss scale. */
 #include "worker/device/cuda/kern/kern.cuh"
 
-/* PACK and UNPACK are one launch for a table of tensors: blockIdx.y is the tensor. Matrices, and what lies alike on both
- * sides, go in vectors; filters (K, C, rs) and (K, rs, C) row by row through shared memory, so that both sides are
+/* PACK and UNPACK are one launch for a table of tensors: blockIdx.y is the tensor. Matrices, and what lies alike on
+ * both sides, go in vectors; filters (K, C, rs) and (K, rs, C) row by row through shared memory, so that both sides are
  * touched in runs; the rest, whose rows are longer than that, element by element. Bytes: 4 an element of the arena
  * (UNPACK with accumulate: 8) and the copy's own; nothing is read twice, so memory bounds both. */
 enum { ROW_MAX = 6144 }; /* floats of a row that a block has room for: 512 channels of 3 x 3, and more */

@@ -1,0 +1,56 @@
+#include "worker/cli/plan_ranks.h"
+
+#include "common/base/err.h"
+#include "common/job/env_contract.h"
+#include "worker/config/cores.h"
+#include "worker/meet/ranks.h"
+#include "worker/meet/spawn.h"
+#include "worker/planner/here.h"
+
+static int ranks_here(const struct plan_ranks *r)
+{
+    const int with_cores = cores_of_process() / threads_of_rank(r->cfg->threads, r->local_world);
+    if (r->local_world < 2)
+        return 1;
+    return with_cores < 2 ? 2 : with_cores < r->local_world ? with_cores : r->local_world;
+}
+
+int plan_ranks_start(struct plan_ranks *r, int *ret_code, struct err *e)
+{
+    const struct ranks here = {.asked = true, .procs = ranks_here(r), .nodes = 1};
+    r->rank = 0;
+    if (here.procs > 1)
+        TRY(spawn_ranks(here.procs, &r->rank, ret_code, e));
+    if (r->rank >= 0)
+        ranks_enter(&here, r->rank);
+    return 0;
+}
+
+static int plan_all(struct plan_ranks *r, struct here *h, struct err *e)
+{
+    r->chosen = *r->cfg;
+    r->network = *planner_network(h->planner);
+    if (!r->cfg->auto_parallel)
+        return planner_predict(h->planner, r->cfg, &r->step, e);
+    TRY(planner_choose(h->planner, r->cfg->memory_limit, &r->choice, e));
+    const struct planner_row *row = &r->choice.rows[r->choice.chosen];
+    plans_apply(&row->plan, r->cfg, &r->chosen);
+    r->step = row->as;
+    return 0;
+}
+
+int plan_ranks_measure(struct plan_ranks *r, struct err *e)
+{
+    struct env_contract env = {0};
+    struct here h;
+    TRY(env_contract_read(&env, e));
+    TRY(here_open(&h, r->cfg, &env, r->world, r->local_world, e));
+    int rc = plan_all(r, &h, e);
+    here_close(&h, rc < 0, NULL);
+    return rc;
+}
+
+void plan_ranks_finish(struct plan_ranks *r)
+{
+    planner_choice_free(&r->choice);
+}

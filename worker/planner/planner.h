@@ -1,0 +1,71 @@
+/* How long a step of a run would take, and which of all ways to spread a run over its ranks is the fastest that fits.
+ *
+ *   plans.h: every way -> session/forecast.h: who holds how much -> of those that fit: op_times.h, measured once each
+ *   -> rank_step.h: what each stage does -> simulate.h: seconds -> the fastest
+ *
+ * All ranks that are here call these together: operations are measured by as many of them side by side as have
+ * processors of their own, transfers by pairs of them. Results are rank 0's. Blocks for as long as measuring takes,
+ * some seconds; each wait for others has the communicator's deadline. Training thread. */
+#ifndef CRUN_WORKER_PLANNER_H
+#define CRUN_WORKER_PLANNER_H
+
+#include <stdbool.h>
+
+#include "worker/config/config.h"
+#include "worker/planner/network.h"
+#include "worker/planner/plans.h"
+
+struct comm;
+struct comm_options;
+struct err;
+struct forecast_base;
+struct op_times;
+
+struct planner_options {
+    const struct train_config *cfg;
+    int world, local_world;            /* of the run that is planned */
+    int rank, local_rank, node;        /* of this process */
+    struct comm *comm;                 /* of those that are here; NULL: one rank alone */
+    const struct comm_options *opened; /* as comm was */
+    bool tells;                        /* a line on stderr meanwhile; rank 0 alone does */
+};
+
+struct planner;
+/* Opens the data and the device, and measures what does not depend on a plan. ERR_USAGE: links between nodes are wanted
+ * that are not here and that no option gives; -ENOTSUP: a device whose operations are not timed. */
+int planner_open(struct planner **ret, const struct planner_options *o, struct err *e);
+void planner_close(struct planner *p);
+
+struct prediction {
+    double seconds;           /* of a step */
+    double computes, reduces; /* of the rank that computes most: on its training thread, calls included; what its
+                                    communication thread does meanwhile */
+    int64_t need;             /* bytes of the rank that holds most */
+};
+
+/* Of a run with these options, which differ from planner_open()'s in how they spread it alone. */
+int planner_predict(struct planner *p, const struct train_config *cfg, struct prediction *ret, struct err *e);
+
+const struct network *planner_network(const struct planner *p);
+
+/* One way of all. */
+struct planner_row {
+    struct parallel_plan plan;
+    struct prediction as;
+    bool fits, timed;
+};
+
+struct planner_choice {
+    struct planner_row *rows; /* those that are possible; rank 0's are whole */
+    int n, chosen, next;      /* rows; next: the next best, -1: none */
+};
+
+/* limit: bytes of a rank; 0: none. ERR_USAGE: nothing fits; it names the smallest need. Freed with
+ * planner_choice_free(). */
+int planner_choose(struct planner *p, int64_t limit, struct planner_choice *ret, struct err *e);
+void planner_choice_free(struct planner_choice *c);
+
+/* The table: chosen, next best, what does not fit and by how much. malloc'ed. */
+int planner_table(const struct planner_choice *c, int64_t limit, char **ret, struct err *e);
+
+#endif
