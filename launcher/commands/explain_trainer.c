@@ -33,7 +33,7 @@ const struct explain_message explain_trainer[] = {
      "has * names, the model * classes\nit is taken as *",
      "a checkpoint knows its model, image size and classes; options for a bare file of weights contradict it",
      "leave the option out, or name a file of weights"},
-    {"--memory-limit is what\nis no size (such as\nis not TIME,GIGABIT\nis no line of them\nare not here to be measured\nare not here, so that their link\nplanning: measuring",
+    {"--memory-limit is what\nis no size (such as\nis not TIME,GIGABIT\nis no line of them\nare not here to be measured\nare not here, so that their link\nplanning: measuring\n--memory-limit: nothing fits\nno plan for * ranks is possible",
      "the planner (--auto-parallel) lacks a value, or cannot read it",
      "the message has an example; docs/guide/parallelism.md"},
     /* --- data sets and images */
