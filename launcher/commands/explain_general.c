@@ -31,7 +31,7 @@ const struct explain_message explain_general[] = {
      "two tensors are\ntwo parameters are\nparameter '*' is too\nafter the end of the program\nreads tensor *\n"
      "reads the rows of a group\nwindow does not fit\noutput channels\nadds * x\nhas * outputs\ntakes channels\n"
      "a group of * ranks\nhas no place in this plan\nof a plan that\nis not kept by this plan\nstreams beside\n"
-     "adds a bias\ndevice has no operation\nparameters that are not there\nare read together with some\nthe slice holds\nbut the plan\n"
+     "adds a bias\ndevice has no operation\nparameters that are not there\nare read together with some\nfor what never comes\nthe slice holds\nbut the plan\n"
      "operations * to * of a program\npass * of a plan\nwithout memory for its boundary\nthe batch has no\n"
      "is not part of this plan\npieces of an arena\nis the root in a world\nis opened by rank\nis opened from a\n"
      "both must be positive\na message with rank\nhas one of * bytes\ncannot be reduced\ntoo large to be staged\n"
