@@ -15,7 +15,8 @@ atexit.register(lambda: open(f"{here}/atexit-{rank}", "w").close())
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     open(f"{here}/up-{rank}", "w").close()
-    time.sleep(1000)
+    while True:
+        time.sleep(0.05)
 finally:
     open(f"{here}/finally-{rank}", "w").close()
 """
@@ -122,7 +123,7 @@ import os, signal, time
 signal.signal(signal.SIGINT, lambda *a: os._exit(130))
 open(os.environ["HERE"] + "/up-0", "w").close()
 while True:
-    time.sleep(1000)
+    time.sleep(0.05)
 """
     shell.run(f"$CRUN --max-restarts 3 {script(crun, exits)}")
     crun.wait_file("up-0")
