@@ -116,7 +116,7 @@ static void restart_page(struct crun_page *p)
     atomic_flag_clear(&self.recorded);
 }
 
-/* A spare writes from now on where its rank writes. */
+/* A spare writes from now on where its rank writes, which it hears once. */
 static void take_stdio(struct crun_page *p)
 {
     char byte, room[CMSG_SPACE(2 * sizeof(int))];
@@ -125,6 +125,8 @@ static void take_stdio(struct crun_page *p)
     int fds[2];
     if (p->stdio_fd < 0 || recvmsg(p->stdio_fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1)
         return;
+    close(p->stdio_fd);
+    p->stdio_fd = -1;
     const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof fds))
         return;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/base/err.h"
 #include "common/crun/crun_page.h"
@@ -89,13 +90,13 @@ static void move(struct group *g, int slot, int local)
     group_drop_page(to);
     to->page = from->page;
     to->wake_fd = from->wake_fd;
-    to->stdio_fd = from->stdio_fd;
     to->pidfd = from->pidfd;
     to->held = true;
     to->stopped = from->stopped;
     epoll_ctl(g->deaths_fd, EPOLL_CTL_MOD, to->pidfd, &ev);
     g->workers[local] = g->workers[slot];
     from->page = NULL;
+    close(from->stdio_fd); /* what was sent is there to be taken */
     from->wake_fd = from->stdio_fd = from->pidfd = -1;
     g->workers[slot] = (struct failure_worker){.rank = -1};
 }

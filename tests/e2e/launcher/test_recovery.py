@@ -103,6 +103,10 @@ def test_all_at_once_is_an_ordinary_restart(crun, rounds):
     assert "kept" not in err
 
 
+def sockets(pid):
+    return sum(os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:") for fd in os.listdir(f"/proc/{pid}/fd"))
+
+
 def test_a_warm_spare_takes_the_place_and_writes_where_its_rank_writes(crun, tmp_path, rounds):
     job = Job(crun, "--max-restarts", 9, "--restart-backoff", 0, "--warm-spares", 1, "--log-dir", tmp_path / "logs", *rounds, 400)
     known = set()
@@ -113,6 +117,7 @@ def test_a_warm_spare_takes_the_place_and_writes_where_its_rank_writes(crun, tmp
         after = job.in_round(n + 2)
         assert {r for r in range(4) if pids[r] != after[r]} == {n + 1}
         assert after[n + 1] == spare, "no process was started for it"
+        wait("as many sockets as others have", lambda: sockets(spare) == sockets(after[0]))
         known |= set(after.values())
         pids = after
     rc, out, err = job.end()
