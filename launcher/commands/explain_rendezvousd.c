@@ -62,7 +62,7 @@ const struct explain_message explain_rendezvousd[] = {
     /* --- a Redis */
     {"may lose what it acknowledged\nno replica of this Redis\ndoes not say which incarnation",
      "this Redis may forget writes after a failover; a job over it could run twice",
-     "min-replicas-to-write 1 on all; --rdzv-conf allow_unsafe=1 takes the risk"},
+     "min-replicas-to-write of half the replicas on all; --rdzv-conf allow_unsafe=1 takes the risk"},
     {"sentinel*\nnames *:*, which is no primary\nlives on another node of the cluster",
      "the Redis is a replica, a cluster or behind a sentinel, and the URL does not say so",
      "redis+sentinel://HOST/NAME, or the address of the primary"},

@@ -8,9 +8,15 @@
 
 #include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
-#define REMEDY                                                                                                          \
-    "on it and on its replicas say CONFIG SET min-replicas-to-write 1 and CONFIG SET min-replicas-max-lag 10, or take " \
-    "the risk with --rdzv-conf allow_unsafe=1"
+#define REMEDY                                                                                                         \
+    "on it and on its replicas say CONFIG SET min-replicas-to-write %d and CONFIG SET min-replicas-max-lag 10, or "    \
+    "take the risk with --rdzv-conf allow_unsafe=1"
+
+/* How many replicas a primary must have, so that of two sides of a cut one at most takes writes. */
+static int least_replicas(int of)
+{
+    return of < 2 ? 1 : (of + 1) / 2;
+}
 
 int redis_judge(const struct redis_facts *f, bool allow_unsafe, int64_t given_lag_ms, int64_t *ret_lag_ms,
                 struct err *e)
@@ -18,6 +24,8 @@ int redis_judge(const struct redis_facts *f, bool allow_unsafe, int64_t given_la
     const char *why = f->sentinel ? "it is behind Sentinel" : f->cluster ? "it is a Redis Cluster" : "it has replicas";
     bool replaced = f->sentinel || f->cluster || f->replicas > 0;
     int64_t lag = f->max_lag_s > 0 ? f->max_lag_s * 1000 : 0;
+    char remedy[sizeof REMEDY + 12];
+    snprintf(remedy, sizeof remedy, REMEDY, least_replicas(f->replicas));
     *ret_lag_ms = f->min_replicas >= 1 && lag > 0 ? lag : replaced || f->min_replicas >= 1 ? given_lag_ms : 0;
     if (allow_unsafe)
         return 0;
@@ -33,9 +41,15 @@ int redis_judge(const struct redis_facts *f, bool allow_unsafe, int64_t given_la
                                 : err_set(e, ERR_REFUSED,
                                           "this Redis may lose what it acknowledged (%s) and does not let CONFIG GET "
                                           "min-replicas-* through: %s; then name the lag with --rdzv-conf max_lag=10",
-                                          why, REMEDY);
+                                          why, remedy);
     if (f->min_replicas < 1 || lag == 0)
-        return err_set(e, ERR_REFUSED, "this Redis may lose what it acknowledged (%s): %s", why, REMEDY);
+        return err_set(e, ERR_REFUSED, "this Redis may lose what it acknowledged (%s): %s", why, remedy);
+    if (f->replicas > 2 * f->min_replicas)
+        return err_set(
+            e, ERR_REFUSED,
+            "this Redis may lose what it acknowledged (of its %d replicas a cut may leave %lld on each side, "
+            "and both sides would take writes): %s",
+            f->replicas, f->min_replicas, remedy);
     return 0;
 }
 

@@ -448,6 +448,23 @@ static void a_redis_that_may_lose_writes_is_refused_with_the_remedy(void **state
     assert_int_equal(lag, 10000);
 }
 
+static void a_redis_of_which_both_sides_of_a_cut_would_take_writes_is_refused(void **state)
+{
+    struct err e;
+    int64_t lag;
+    (void)state;
+    assert_int_equal(judge((struct redis_facts){.replicas = 3, .min_replicas = 1, .max_lag_s = 10}, false, 0, &lag, &e),
+                     ERR_REFUSED);
+    assert_non_null(strstr(e.text, "CONFIG SET min-replicas-to-write 2"));
+    assert_int_equal(judge((struct redis_facts){.replicas = 3, .min_replicas = 1, .max_lag_s = 10}, true, 0, &lag, &e),
+                     0);
+    assert_int_equal(judge((struct redis_facts){.replicas = 3, .min_replicas = 2, .max_lag_s = 10}, false, 0, &lag, &e),
+                     0);
+    assert_int_equal(judge((struct redis_facts){.replicas = 5, .min_replicas = 2, .max_lag_s = 10}, false, 0, &lag, &e),
+                     ERR_REFUSED);
+    assert_non_null(strstr(e.text, "CONFIG SET min-replicas-to-write 3"));
+}
+
 static void a_redis_that_does_not_say_its_lag_is_told_it(void **state)
 {
     const struct redis_facts mute = {.sentinel = true, .min_replicas = -1, .max_lag_s = -1};
@@ -482,6 +499,7 @@ int main(void)
         IN_A_FOLDER(a_node_goes_on_with_another_process_but_a_leader_begins_anew, _and_process),
         IN_A_FOLDER(a_large_batch_goes_through_in_one_piece, _and_process),
         cmocka_unit_test(a_redis_that_may_lose_writes_is_refused_with_the_remedy),
+        cmocka_unit_test(a_redis_of_which_both_sides_of_a_cut_would_take_writes_is_refused),
         cmocka_unit_test(a_redis_that_does_not_say_its_lag_is_told_it),
         IN_A_FOLDER(a_node_makes_its_slot_before_it_looks_for_it, ),
         IN_A_FOLDER(a_node_makes_its_slot_before_it_looks_for_it, _and_process),
