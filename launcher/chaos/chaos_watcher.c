@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -63,7 +64,10 @@ int chaos_watcher_start(struct chaos_watcher *w, struct chaos_table *t, const st
 
 void chaos_watcher_end(struct chaos_watcher *w)
 {
+    struct pollfd ended = {.fd = w->pid_fd, .events = POLLIN};
     close(w->life_fd);
+    if (w->pid_fd >= 0 && poll(&ended, 1, CHAOS_WATCHER_MS) == 0)
+        kill(w->pid, SIGKILL); /* somebody has stopped it; nothing is open any more */
     if (w->pid_fd >= 0)
         close(w->pid_fd);
     while (waitpid(w->pid, NULL, 0) < 0 && errno == EINTR)

@@ -8,6 +8,8 @@ struct chaos_means;
 struct chaos_table;
 struct err;
 
+#define CHAOS_WATCHER_MS 5000 /* for its end, where it has nothing to do */
+
 struct chaos_watcher {
     int pid;
     int pid_fd;  /* readable: it is gone, and another one is needed */
@@ -17,7 +19,7 @@ struct chaos_watcher {
 /* Signals must be blocked. -errno. */
 int chaos_watcher_start(struct chaos_watcher *w, struct chaos_table *t, const struct chaos_means *m, struct err *e);
 
-/* The table is empty: let it go. Also one that is gone. */
+/* The table is empty: let it go. Also one that is gone. Waits CHAOS_WATCHER_MS at most for one that somebody stopped. */
 void chaos_watcher_end(struct chaos_watcher *w);
 
 #endif

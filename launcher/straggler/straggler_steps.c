@@ -51,7 +51,7 @@ static uint64_t next_number(struct numbers *t, uint64_t most)
     const char *from;
     if (t->at < t->end && *t->at == ' ')
         t->at++;
-    for (from = t->at; t->at < t->end && isdigit((unsigned char)*t->at) && v <= most; t->at++)
+    for (from = t->at; t->at < t->end && isdigit((unsigned char)*t->at) && v <= most / 10; t->at++)
         v = 10 * v + (uint64_t)(*t->at - '0');
     t->bad = t->bad || t->at == from || v > most;
     return v;

@@ -282,6 +282,16 @@ def test_another_watcher_takes_the_place_of_one_that_is_killed(job, tool):
     wait("the end of the watcher", lambda: state(watcher) in (None, "Z"))
 
 
+def test_a_watcher_that_is_stopped_holds_up_no_end(job, tool):
+    t = tool("at 0 stop agent for 1s", job)
+    t.wait_deeds(1)
+    watcher = t.watcher()
+    wait("its name", lambda: comm(watcher) == "crun-chaos-undo")
+    os.kill(watcher, signal.SIGSTOP)
+    assert t.wait() == 0, t.text()
+    assert state(watcher) is None and state(children(job)[0]) != "T"
+
+
 def test_the_trace_is_the_sequence_that_a_dry_run_prints(job, tool):
     plan = "for 2s\nevery 50ms\ndraw 3 kill worker\ndraw 2 stop worker for 1ms..30ms\ndraw 1 slow worker by 3 for 50ms\ndraw 1 stop agent for 20ms and kill worker"
     dry = tool(plan, job, seed=5, options=["--dry-run"])

@@ -76,8 +76,11 @@ static void nonsense_is_refused(void **state)
     (void)state;
     struct straggler_rank got[2];
     uint64_t last;
-    static const char *const texts[] = {
-        "", "10", "10 0", "x 0 1", "10 0 1", "10 0 0 1", "10 -1 0", "10 0 99999999999999999999", "10  0 0"};
+    static const char *const texts[] = {"",        "10",
+                                        "10 0",    "x 0 1",
+                                        "10 0 1",  "10 0 0 1",
+                                        "10 -1 0", "10 0 99999999999999999999",
+                                        "10  0 0", "18446744073709551626 0 0"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         assert_false(straggler_steps_parse(texts[i], strlen(texts[i]), got, 2, &last));
     assert_true(straggler_steps_parse("10 0 0", 6, got, 2, &last));
