@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from processes import wait
+from processes import state, wait
 from test_libcrun import LIBCRUN, build
 
 pytestmark = pytest.mark.skipif(not os.path.exists(LIBCRUN), reason="libcrun.so is not built")
@@ -149,7 +149,14 @@ def wait_for_spare(crun):
     wait("a warm spare", lambda: waits() is not None)
     pid = waits()
     taken.add(pid)
+    parent = int(of_proc(pid, "stat").rsplit(b")", 1)[1].split()[1])
+    wait("its agent to know it", lambda: rests(parent))
     return pid
+
+
+def rests(pid):
+    """All of its threads wait, the first one behind the others: what they have told it is done."""
+    return all(state(tid) == "S" for tid in sorted(map(int, os.listdir(f"/proc/{pid}/task")), reverse=True))
 
 
 taken = set()
