@@ -19,7 +19,7 @@ struct chaos_watcher {
 /* Signals must be blocked. -errno. */
 int chaos_watcher_start(struct chaos_watcher *w, struct chaos_table *t, const struct chaos_means *m, struct err *e);
 
-/* The table is empty: let it go. Also one that is gone. Waits CHAOS_WATCHER_MS at most for one that somebody stopped. */
+/* The table is empty: let it go. Also one that is gone. It waits CHAOS_WATCHER_MS at most for a stopped one. */
 void chaos_watcher_end(struct chaos_watcher *w);
 
 #endif
