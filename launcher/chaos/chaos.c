@@ -98,7 +98,10 @@ static int read_plan(struct chaos *c, struct err *e)
     int rc = fd < 0 ? -errno : file_read_all(fd, &text);
     if (fd > STDIN_FILENO)
         close(fd);
-    if (rc < 0)
+    if (rc == -E2BIG)
+        err_set(e, ERR_USAGE, "%s has more than %d bytes: expected a plan, which is shorter", plan_name(c),
+                PLAN_BYTES_MAX);
+    else if (rc < 0)
         err_errno(e, -rc, "%s", plan_name(c));
     else if (text.len == 0 || memchr(text.data, '\0', text.len))
         err_set(e, ERR_USAGE, "%s is %s: expected lines of text", plan_name(c), text.len == 0 ? "empty" : "binary");

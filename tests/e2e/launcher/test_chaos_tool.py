@@ -345,6 +345,11 @@ def test_a_wrong_command_line_is_one_sentence(args, says):
     assert p.returncode == 2 and p.stdout == "" and says in p.stderr and p.stderr.count("\n") == 1 and p.stderr.startswith("crun chaos: "), p
 
 
+def test_a_plan_that_is_no_plan_but_a_large_file_is_said(tool):
+    t = tool("x" * ((1 << 20) + 1), 1)
+    assert t.wait() == 2 and f"{t.plan} has more than 1048576 bytes: expected a plan, which is shorter" in t.text()
+
+
 @pytest.mark.parametrize("target, says", [("folder=/nowhere", "TARGET 0: folder: /nowhere: No such file"), ("folder=/etc/passwd", "is no folder"),
                                           ("link=none0", "TARGET 0: link: 'none0': No such device"), ("clock=/etc/passwd", "expected a new file, or one")])
 def test_what_a_target_names_has_to_be_there(tool, target, says):
