@@ -30,7 +30,6 @@
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
-#include "launcher/hang/hang_watch.h"
 #include "launcher/observe/agent_http.h"
 #include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
@@ -217,8 +216,7 @@ static void close_parts(struct run *r)
     agent_http_close(r->http);
     events_close(r->events);
     r->events = NULL;
-    hang_watch_close(r->hang);
-    r->hang = NULL;
+    hangs_close(r);
     stragglers_close(r);
     failure_report_close(r->failures);
     member_close(r);
