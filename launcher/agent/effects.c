@@ -253,7 +253,8 @@ void run_pump(struct run *r)
     fx->pumping = true;
     while (fx->first != fx->last && !fx->done) {
         struct agent_event ev = fx->queue[fx->first++ % QUEUE_MAX];
-        ev.holds = r->group && group_can_hold(r->group);
+        ev.holds = r->group && r->config->max_restarts > 0 && group_can_hold(r->group);
+        ev.grows = r->group && group_can_grow(r->group);
         step(r, &ev);
     }
     fx->pumping = false;

@@ -35,6 +35,12 @@ bool outlive_can(const struct session *s, const char **why)
     return !*why && !s->device->ops->async && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
 }
 
+bool outlive_can_grow(const struct session *s)
+{
+    const struct train_config *c = s->cfg;
+    return train_config_zero(c) == 0 && c->stages == 1 && !c->model_parallel && c->model_parallel_size <= 1;
+}
+
 static bool is_same_place(const struct layout *a, int rank, const struct layout *b, int other)
 {
     const struct layout_place x = layout_place(a, rank), y = layout_place(b, other);

@@ -164,8 +164,7 @@ static void identify(struct session *s)
                                              .program = s->whole};
 }
 
-/* A round that follows another of the same job: after a failure, or because nodes came or went. */
-static bool goes_on(const struct env_contract *env)
+bool session_goes_on(const struct env_contract *env)
 {
     return env->restart_count > 0 || (env->restart_reason && strcmp(env->restart_reason, "start") != 0);
 }
@@ -177,7 +176,7 @@ static void enter(struct session *s, const struct env_contract *env)
     s->nodes = at_least_one(env->group_world_size);
     /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older
      * runs'. */
-    s->resume = s->cfg->checkpoint_dir && (train_config_resume(s->cfg) == RESUME_AUTO || goes_on(env));
+    s->resume = s->cfg->checkpoint_dir && (train_config_resume(s->cfg) == RESUME_AUTO || session_goes_on(env));
     s->failed = false;
 }
 

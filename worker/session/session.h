@@ -91,6 +91,9 @@ int session_warm_up(struct session *s, struct err *e);
 int session_open_round(struct session *s, const struct env_contract *env, struct err *e);
 void session_close_round(struct session *s);
 
+/* Of a round that follows another one of the same job: after a failure, or because nodes came or went. */
+bool session_goes_on(const struct env_contract *env);
+
 void session_close(struct session *s); /* the round, too */
 
 /* The state becomes what it was when the host was opened: initial values. */
