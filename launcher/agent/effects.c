@@ -49,6 +49,11 @@ void effects_wish(struct run *r)
     guardian_stopping(r->link, r->effects->stage_ms);
 }
 
+bool effects_has_wish(const struct run *r)
+{
+    return r->effects && r->effects->wished;
+}
+
 void effects_await_end(struct run *r, int64_t left_ms)
 {
     struct effects *fx = r->effects;

@@ -32,7 +32,8 @@ struct window {
     X(DRILL_NONE, "none")                                                                                              \
     X(DRILL_WEIGHTS, "weights")                                                                                        \
     X(DRILL_MOMENTS, "moments")                                                                                        \
-    X(DRILL_SUMS, "sums")
+    X(DRILL_SUMS, "sums")                                                                                              \
+    X(DRILL_NAN, "nan")
 enum drill_what { DRILLS(CHOICE_ID) };
 
 struct drill { /* a bit flips */

@@ -476,7 +476,12 @@ static int look_where_due(struct run *r, struct err *e)
 static int next_place_or_back(struct run *r, struct err *e)
 {
     const int rc = next_place(r, e);
-    return rc == ERR_DIVERGED && guard_doubts(&r->guard, &r->at) ? look(r, VERIFY_DIVERGED, e) : rc;
+    if (rc != ERR_DIVERGED || !guard_doubts(&r->guard, &r->at))
+        return rc;
+    if (r->s.leads)
+        log_warn("replicas", "step %lld: %s; believed only if a replay comes to the same", (long long)r->at.updates + 1,
+                 e->text);
+    return look(r, VERIFY_DIVERGED, e);
 }
 
 static int loop(struct run *r, bool *ret_stop, struct err *e)

@@ -627,7 +627,7 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
                              "",                "",                  "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping",
                              "fail(124) stop(failure) -> stopping", "", "leave stop(drain) -> stopping", ""},
         [AGENT_HOLDING]   = {"",                "",                  "",    "",                         "stop(failure) -> stopping",
-                             "",                "",                  "",
+                             "",                "",                  "leave(127) clear -> stopping",
                              "join -> joining", "clear(keep)",       "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping",
                              "", "exit(71) -> over", "leave stop(drain) -> stopping", ""},
         [AGENT_STOPPING]  = {"",                "",                  "",    "",                         "",
@@ -744,6 +744,24 @@ static void one_that_hangs_is_told_and_the_others_are_held(void **state)
     assert_string_equal(ends(&a, 137), ""); /* it was killed */
     simple(&a, AGENT_HELD);
     assert_string_equal(simple(&a, AGENT_HELD), "clear(keep)");
+}
+
+/* Another node failed while this one's workers were being started beside those that it kept. */
+static void what_cannot_be_started_while_others_let_go_is_not_waited_for(void **state)
+{
+    const struct agent_event stop = {
+        .kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_STOP, .why = RDZV_WHY_FAILURE}, .holds = true};
+    struct agent a = running(), b = running();
+    assert_string_equal(step(&a, stop), "hold");
+    assert_string_equal(step(&a, no_job_without_us), "clear"); /* nobody is kept */
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_string_equal(round_begins(&a), "spawn");
+    assert_string_equal(step(&a, no_job_without_us), "fail(127) clear");
+    assert_string_equal(step(&b, stop), "hold");
+    assert_string_equal(
+        step(&b, (struct agent_event){.kind = AGENT_SPAWN_FAILED, .cause = {.exit_code = EXIT_NOT_FOUND}}),
+        "leave(127) clear");
+    assert_string_equal(parts(&b), "exit(127)");
 }
 
 static void who_does_not_let_go_in_time_is_killed_and_replaced(void **state)
@@ -867,6 +885,7 @@ int main(void)
         cmocka_unit_test(a_failure_elsewhere_holds_them_too_but_a_resize_does_not),
         cmocka_unit_test(a_node_that_comes_holds_those_that_can_go_on_in_a_larger_world),
         cmocka_unit_test(one_that_hangs_is_told_and_the_others_are_held),
+        cmocka_unit_test(what_cannot_be_started_while_others_let_go_is_not_waited_for),
         cmocka_unit_test(who_does_not_let_go_in_time_is_killed_and_replaced),
         cmocka_unit_test(the_death_of_all_that_stay_leaves_an_ordinary_restart),
         cmocka_unit_test(the_end_of_the_job_stops_those_that_wait),
