@@ -171,6 +171,17 @@ def held_spares(run_id):
     return found
 
 
+@pytest.mark.parametrize("victim", [0, 2])
+def test_decoded_pictures_outlive_a_rank_that_is_killed(undisturbed, tmp_path, victim):
+    data, expected = undisturbed()
+    job = Job(data, tmp_path / "out", "--cache-decoded", "64M")
+    job.at_step(PER_EPOCH + 2, job.kill(victim))
+    text = job.finish()
+    assert f"{IMAGES} of {IMAGES} decoded pictures are there already" in text, text[-6000:]
+    check_no_step_is_lost(text, 1)
+    assert job.weights() == expected
+
+
 HOLD, WAKE_FD = 5, 2208
 
 
