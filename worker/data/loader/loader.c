@@ -256,7 +256,7 @@ static void *loader_thread(void *arg)
             memset(j.slot->images + j.place * l->image_bytes, 0, l->image_bytes);
         pthread_mutex_lock(&l->lock);
         take_in(l, &j, rc, &e);
-        if (--l->busy == 0)
+        if (--l->busy == 0 && !l->sought) /* a seek waits for it */
             pthread_cond_broadcast(&l->ready);
     }
     pthread_mutex_unlock(&l->lock);
