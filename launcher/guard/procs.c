@@ -56,26 +56,32 @@ bool proc_read(pid_t pid, struct proc *ret)
     return true;
 }
 
-/* A debugger holds each thread that it watches, though it is dead. */
-static bool all_threads_are_dead(pid_t pid)
+/* Its first thread that lives; false: there is none. */
+static bool find_living_thread(pid_t pid, struct proc *ret)
 {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
     DIR *d = opendir(path);
-    bool dead = d;
-    for (struct dirent *e; dead && (e = readdir(d));)
-        if (e->d_name[0] != '.') { /* /proc has threads, too, though it does not list them */
-            const char state = proc_state((pid_t)atoi(e->d_name));
-            dead = state == 'Z' || state == 'X' || state == '?';
-        }
+    bool found = !d;
+    for (struct dirent *e; !found && d && (e = readdir(d));)
+        if (e->d_name[0] != '.') /* /proc has threads, too, though it does not list them */
+            found = proc_read((pid_t)atoi(e->d_name), ret) && ret->state != 'Z' && ret->state != 'X';
     if (d)
         closedir(d);
-    return dead;
+    return found;
 }
 
+/* A debugger holds each thread that it watches, though it is dead. */
 bool proc_is_dead(const struct proc *p)
 {
-    return p->state == 'Z' && (p->threads <= 1 || all_threads_are_dead(p->pid));
+    struct proc thread;
+    return p->state == 'Z' && (p->threads <= 1 || !find_living_thread(p->pid, &thread));
+}
+
+struct proc proc_living(const struct proc *p)
+{
+    struct proc thread = *p;
+    return p->state == 'Z' && find_living_thread(p->pid, &thread) ? thread : *p;
 }
 
 /* NULL: no memory. */

@@ -34,6 +34,9 @@ void procs_free(struct procs *ps);
 /* Dead and not reaped; a signal means nothing to it. */
 bool proc_is_dead(const struct proc *p);
 
+/* What is left of it: itself, or where its first thread has ended, one that has not. */
+struct proc proc_living(const struct proc *p);
+
 /* A process, or a thread by its id. False if it is gone. */
 bool proc_read(pid_t pid, struct proc *ret);
 

@@ -1,6 +1,5 @@
 #include "launcher/guard/tree.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -154,6 +153,13 @@ void tree_signal(pid_t pid, bool group, int signo)
     procs_free(&ps);
 }
 
+/* Killed it sleeps: a disk holds it, be it on its way out, where it closes what it has open (S). */
+static bool is_in_kernel(const struct proc *p)
+{
+    const char state = proc_living(p).state;
+    return state == 'D' || state == 'S';
+}
+
 /* Who is alive below root, but for `spared`. */
 struct left {
     bool is_known; /* there is a /proc */
@@ -169,7 +175,7 @@ static struct left look_below(pid_t root, pid_t spared)
         if (!is_of_tree(p, root, spared) || (p->state == '?' && kill(p->pid, 0) < 0))
             continue;
         l.alive++;
-        l.in_kernel += p->state == 'D';
+        l.in_kernel += is_in_kernel(p);
     }
     procs_free(&ps);
     return l;
@@ -250,25 +256,20 @@ void tree_describe(char *out, size_t cap)
         find_all_children(name_child, &(struct text){out, 0, cap});
     for (size_t i = 0; i < ps.n && len < cap; i++) {
         const struct proc *p = &ps.v[i];
-        char where[PROC_WAIT_MAX];
+        char one[TREE_ONE_MAX];
         if (!is_of_tree(p, getpid(), 0) || (p->state == '?' && kill(p->pid, 0) < 0 && errno == ESRCH))
             continue;
-        len += (size_t)snprintf(out + len, cap - len, "%s%d (%s, state %c%s)", len ? ", " : "", (int)p->pid, p->name,
-                                p->state, proc_wait_text(p->pid, where));
+        tree_describe_one(p->pid, one, sizeof one);
+        len += (size_t)snprintf(out + len, cap - len, "%s%s", len ? ", " : "", one);
     }
     procs_free(&ps);
 }
 
 void tree_describe_one(pid_t pid, char *out, size_t cap)
 {
-    char threads[32], where[PROC_WAIT_MAX];
-    struct proc p = {.state = '?', .name = "?"};
-    snprintf(threads, sizeof threads, "/proc/%d/task", (int)pid);
-    DIR *d = opendir(threads);
-    for (struct dirent *e; (p.state == '?' || p.state == 'Z') && d && (e = readdir(d));)
-        if (e->d_name[0] != '.')
-            proc_read((pid_t)atoi(e->d_name), &p); /* /proc has threads, too, though it does not list them */
-    if (d)
-        closedir(d);
+    char where[PROC_WAIT_MAX];
+    struct proc p;
+    proc_read(pid, &p);
+    p = proc_living(&p);
     snprintf(out, cap, "%d (%s, state %c%s)", (int)pid, p.name, p.state, proc_wait_text(p.pid, where));
 }

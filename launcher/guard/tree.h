@@ -43,7 +43,7 @@ bool tree_is_dead(void);
  * or only dead ones that belong to a debugger first. */
 bool tree_kill_all(int64_t timeout_ms);
 
-/* The same, but not longer than stuck_ms while all that are left wait in the kernel (state D). */
+/* The same, but not longer than stuck_ms while all that are left wait in the kernel. */
 bool tree_kill_or_leave(int64_t timeout_ms, int64_t stuck_ms);
 
 /* For whoever is not above them all: kill the descendants of root, but not `spared`, until none is alive or timeout_ms
@@ -55,6 +55,7 @@ bool tree_end_below(pid_t root, pid_t spared, int64_t timeout_ms);
 void tree_describe(char *out, size_t cap);
 
 /* The same of one process; where its first thread has ended, of one that has not. */
+#define TREE_ONE_MAX 144
 void tree_describe_one(pid_t pid, char *out, size_t cap);
 
 /* Between two looks at /proc while something is still dying: a death wakes us at once, a birth does not. */

@@ -23,26 +23,14 @@
 
 /* --- descriptors of its own */
 
-static void close_from_to(unsigned first, unsigned last)
-{
-#ifdef SYS_close_range
-    if (first > last || syscall(SYS_close_range, first, last, 0) == 0)
-        return;
-#endif
-    struct rlimit most; /* before Linux 5.9 */
-    getrlimit(RLIMIT_NOFILE, &most);
-    for (unsigned fd = first; fd <= last && fd < most.rlim_cur; fd++)
-        close((int)fd);
-}
-
 /* Files of ours are not to get the numbers of those that people read. Where the kernel refuses a table of our own, all
  * stays shared. */
 static void leave_descriptors(int keep_fd)
 {
     if (HAS_THREAD_SANITIZER || unshare(CLONE_FILES) < 0)
         return;
-    close_from_to(0, (unsigned)keep_fd - 1);
-    close_from_to((unsigned)keep_fd + 1, ~0u);
+    fd_room_clear(0, (unsigned)keep_fd - 1);
+    fd_room_clear((unsigned)keep_fd + 1, ~0u);
     while (open("/dev/null", O_RDWR | O_CLOEXEC) < STDERR_FILENO)
         ;
 }

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from processes import children, comm, wait
+from processes import children, comm, state, wait
 
 SCRIPT = b"""#!/bin/sh
 touch $HERE/up-$CRUN_ROUND-$RANK
@@ -36,6 +36,8 @@ def on_disk(crun, disk, kind):
         return [local], {"extra_env": env, "prefix": ["env", "-C", folder]}  # Popen would hold the lock that the disk's thread needs
     if kind == "TMPDIR":
         return [local], {"extra_env": {**env, "TMPDIR": str(folder)}}
+    if kind == "stderr":
+        return [local], {"extra_env": env, "prefix": ["sh", "-c", f'exec "$@" 2>>{folder}/err', "sh"]}
     if kind == "preemption file":
         return ["--preemption-file", folder / "notice", local], {"extra_env": env}
     return ["--event-log", folder / "events", local], {"extra_env": env}
@@ -48,7 +50,7 @@ def end_worker(crun, agent):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", STARTS + OTHERS)
+@pytest.mark.parametrize("kind", STARTS + OTHERS + ["stderr"])
 def test_the_other_nodes_notice_nothing(crun, disk, kind):
     port = crun.port()
     args, how = on_disk(crun, disk, kind)
@@ -63,7 +65,7 @@ def test_the_other_nodes_notice_nothing(crun, disk, kind):
     wait("the shell to leave its script", lambda: comm(worker) == "sleep")
     disk.pause()
     os.kill(worker, signal.SIGKILL)
-    if kind in STARTS:
+    if kind in STARTS + ["stderr"]:  # which a worker closes as it starts
         wait("the other worker", lambda: list(crun.tmp.glob("up-2-*")))
         assert disk.asked.wait(30)
     else:
@@ -73,7 +75,7 @@ def test_the_other_nodes_notice_nothing(crun, disk, kind):
     assert kind not in STARTS or nodes[1].poll() is None
     disk.resume()
     for p in nodes:
-        _, err = p.communicate(timeout=60)
+        err = p.communicate(timeout=60)[1] + disk.files.get("err", b"")
         assert p.returncode == 0 and b"nothing was heard" not in err and b"restart 2" not in err, err
     for rank in (0, 1):
         crun.wait_file(f"up-2-{rank}")
@@ -119,6 +121,23 @@ def test_an_agent_that_a_disk_holds_before_it_begins_is_left(crun, disk):
     assert re.search(rf"still there [0-9.]+ s after SIGKILL: {agent} \(crun, state D", err) and "output process" not in err, err
     disk.resume()
     p.communicate(timeout=60)
+
+
+def test_a_file_for_what_crun_says_keeps_no_worker(crun, disk):
+    """`crun ... >file 2>&1`: what the guardian has to say of a stopped agent is left to the disk."""
+    p = crun.start("sleep", 1000, prefix=["sh", "-c", f'exec "$@" >>{crun.tmp}/disk/out 2>&1', "sh"])
+    wait("the worker", lambda: "sleep" in [comm(pid) for pid in crun.processes()])
+    agent = crun.agent_of(p.pid)
+    worker, = children(agent)
+    disk.pause()
+    with crun.stopped(agent):
+        assert disk.asked.wait(30), "the word of it"
+        p.terminate()
+        wait("the worker's end", lambda: state(worker) in (None, "Z"), 30)
+        disk.resume()
+    assert p.wait(60) == 143
+    said = disk.files["out"].decode()
+    assert "was stopped by SIGSTOP" in said and f"its agent (pid {agent}, state " in said, said
 
 
 @pytest.mark.long
