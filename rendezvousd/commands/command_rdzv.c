@@ -338,3 +338,9 @@ void command_rdzv_steps(struct conn *c, const struct request *rq)
 {
     tell(c, rq, SERVER_TELL_STEPS);
 }
+
+/* That its workers have given no sign of life for long. */
+void command_rdzv_quiet(struct conn *c, const struct request *rq)
+{
+    tell(c, rq, SERVER_TELL_QUIET);
+}

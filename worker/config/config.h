@@ -32,7 +32,8 @@ struct window {
     X(DRILL_NONE, "none")                                                                                              \
     X(DRILL_WEIGHTS, "weights")                                                                                        \
     X(DRILL_MOMENTS, "moments")                                                                                        \
-    X(DRILL_SUMS, "sums")
+    X(DRILL_SUMS, "sums")                                                                                              \
+    X(DRILL_NAN, "nan")
 enum drill_what { DRILLS(CHOICE_ID) };
 
 struct drill { /* a bit flips */
@@ -112,6 +113,7 @@ struct train_config {
     bool strict_data;
     const char *debug_batch_sha; /* NULL: none */
     int64_t loader_threads;      /* 0: cores / local ranks */
+    int64_t cache_decoded;       /* bytes a node; 0: none */
 
     const char *arch, *device;
     struct precision_options precision;
@@ -176,7 +178,9 @@ struct train_config {
     int schedule;                 /* enum pipeline_kind */
     bool recompute;
     int64_t bucket_mb, zero, check_replicas;
-    double loss_spike; /* 0: any loss is believed */
+    bool by_world;           /* not an option: the batch was given for a rank or a node (personalities) */
+    int64_t replicate_state; /* 1: what --zero cuts has a second owner; 0: it has not */
+    double loss_spike;       /* 0: any loss is believed */
     struct drill drill;
     int allreduce; /* enum allreduce */
     int by_node;   /* enum reduce_way */

@@ -208,6 +208,11 @@ void session_describe_precision(struct session *s)
 
 int session_build_ownership(struct session *s, struct err *e)
 {
+    if (s->layout.seconds && s->device->ops->async)
+        return err_set(e, ERR_USAGE,
+                       "--replicate-state %d: on a GPU ranks start again when one dies, and nobody would "
+                       "take up what is replicated",
+                       (int)s->cfg->replicate_state);
     const struct ownership_options pieces = {.elem_bytes = dtype_size(s->device->ops->real),
                                              .bucket_bytes = (size_t)s->cfg->bucket_mb << 20,
                                              .whole_gradients = s->pipeline.chunks > 1,
@@ -339,6 +344,7 @@ struct loader_options session_loader(const struct session *s, bool training)
                                    .input = input_of(s, training),
                                    .threads = s->loader_threads,
                                    .device = s->device,
+                                   .cache = training ? s->pictures : NULL,
                                    .strict = s->cfg->strict_data,
                                    .batch_log = training ? s->cfg->debug_batch_sha : NULL};
 }

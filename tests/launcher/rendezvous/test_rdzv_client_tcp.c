@@ -593,7 +593,7 @@ static void a_job_whose_nodes_are_not_heard_of_is_waited_out_on_one_connection(v
     open_client();
     join();
     AWAIT(rig->f.joins == 3);
-    assert_string_equal(rig->progress.text, "waiting: nothing is heard of the 2 nodes of the job before");
+    AWAIT(strcmp(rig->progress.text, "waiting: nothing is heard of the 2 nodes of the job before") == 0);
     rig->f.join_error = NULL;
     AWAIT(rig->f.nexts > 0);
     assert_int_equal(rig->f.connections, 1);
@@ -864,6 +864,8 @@ int main(int argc, char **argv)
         CASE(a_daemon_restarted_while_nodes_gather_is_joined),
         CASE(refusals_of_a_join_have_their_exit_codes),
         CASE(a_limit_is_waited_out),
+        CASE(a_job_whose_nodes_are_not_heard_of_is_waited_out_on_one_connection),
+        CASE(it_is_not_waited_out_beyond_the_join_timeout),
         CASE(a_round_never_heard_of_is_named_once_it_is_stopped),
         CASE(who_never_joined_may_go_at_once),
         CASE(a_member_that_leaves_joins_once_its_workers_are_gone),

@@ -2,6 +2,12 @@
  * thread. */
 #include "worker/device/cuda/kern/kern.cuh"
 
+/* v[c] without an address: an array of the arguments that is indexed is copied into local memory. */
+__device__ __forceinline__ float of_channel(const float (&v)[4], int c)
+{
+    return c == 0 ? v[0] : c == 1 ? v[1] : c == 2 ? v[2] : v[3];
+}
+
 template <typename T> __global__ void input(k_input a, size_t n)
 {
     T *y = static_cast<T *>(a.out);
@@ -11,7 +17,7 @@ template <typename T> __global__ void input(k_input a, size_t n)
         const size_t image = i / ((size_t)c_all * hw), at = a.y.nhwc ? i / c_all % hw : i % hw;
         float v = 0;
         if (c < a.channels)
-            v = (a.images[(image * hw + at) * a.channels + c] / 255.0f - a.mean[c]) / a.std[c];
+            v = (a.images[(image * hw + at) * a.channels + c] / 255.0f - of_channel(a.mean, c)) / of_channel(a.std, c);
         from_float(y[i], v);
     }
 }
