@@ -52,7 +52,6 @@ MUTANTS = {
     "no_replica_need_write": {"rdzv_log_redis_safe.c": [("    if (f->min_replicas < 1 || lag == 0)", "    if (lag == 0)"),
                                                         ("    if (f->replicas > 2 * f->min_replicas)", "    if (f->min_replicas && f->replicas > 2 * f->min_replicas)")]},
     "promoted_server_trusted": {"rdzv_reign.c": [("strcmp(r->former_identity, r->identity) != 0 : was_member || took_over;", "strcmp(r->former_identity, r->identity) != 0 : was_member || (took_over && !r);")]},
-    "old_primary_heeded": {"rdzv_seat.c": [("if (!s->epoch[0] || is_elsewhere(s, v))", "if (!s->epoch[0] || (is_elsewhere(s, v) && !s))")]},
 }
 
 

@@ -18,7 +18,12 @@ enum { LOG_AGENTS_MAX = 12, LOG_EVENTS_MAX = 512, LOG_DECISIONS_MAX = 8192, LOG_
 enum sim_home_kind { SIM_REDIS, SIM_FOLDER };
 
 /* A home that does not keep its word, to show that the simulator sees it. */
-extern enum log_home_fault { LOG_HOME_GOOD, LOG_HOME_UNFENCED, LOG_HOME_SLOTS_FIRST } log_home_fault;
+extern enum log_home_fault {
+    LOG_HOME_GOOD,
+    LOG_HOME_UNFENCED,
+    LOG_HOME_SLOTS_FIRST,
+    LOG_HOME_UNREPLICATED
+} log_home_fault;
 
 struct log_stats {
     uint64_t steps, rounds, reigns, failovers, partitions, lost_writes, fences, appends, refused_appends, ended_well,
@@ -112,7 +117,7 @@ struct log_world {
      * long as enough of them are there, and for max_lag_ms more. */
     struct home_state old;
     struct decision old_log[LOG_DECISIONS_MAX];
-    int old_generation;
+    int old_generation, old_replicas;
     int64_t old_replicas_until, old_writes_until, old_until; /* until 0: it does not live */
     struct log_agent agents[LOG_AGENTS_MAX];
     struct sim_home homes[LOG_AGENTS_MAX];
@@ -170,7 +175,7 @@ void log_deploy(struct log_world *w);
 void log_heal(struct log_world *w);    /* the old primary is gone: all reach the new one */
 void log_mutated(struct log_world *w); /* before each change, so that a failover can go back */
 void log_failover(struct log_world *w);
-bool log_has_replica(const struct log_world *w, const struct log_agent *a); /* that hears of what is written */
+bool log_has_replicas(const struct log_world *w, const struct log_agent *a); /* as many as a write needs */
 
 /* sim_log_home.c */
 void log_home_open(struct log_world *w, int agent);

@@ -67,6 +67,7 @@ static void part(struct log_world *w)
     memcpy(w->decided_at[1], w->decided_at[0], sizeof w->decided_at[0]);
     w->old_generation = w->generation;
     w->old_promoted = w->promoted;
+    w->old_replicas = stay;
     w->old_replicas_until = stay ? w->now + log_between(w, 0, 10000) : w->now;
     w->old_until = w->old_replicas_until + log_between(w, 1000, 15000);
     w->old_writes_until =
@@ -82,9 +83,11 @@ static void part(struct log_world *w)
               w->replicas, (long long)w->old_writes_until, (long long)w->writes_from);
 }
 
-bool log_has_replica(const struct log_world *w, const struct log_agent *a)
+bool log_has_replicas(const struct log_world *w, const struct log_agent *a)
 {
-    return w->replicas == 0 || !a->on_old || w->now < w->old_replicas_until;
+    if (!a->on_old)
+        return w->now >= w->writes_from;
+    return w->old_replicas >= w->min_replicas && w->now < w->old_replicas_until;
 }
 
 /* The home knows nothing of the job any more. */
@@ -96,18 +99,6 @@ static void delay_births(struct log_world *w)
             w->agents[i].next_beat = w->no_births_until;
 }
 
-/* How many of the last writes a new primary lacks. One of the replicas has every claim that counts: where all are on
- * the new side, Sentinel promotes it, for it has the most. */
-static int lost_writes(struct log_world *w)
-{
-    const char *epoch = w->state.epoch;
-    int lost = (int)log_between(w, 0, w->history_count);
-    while (w->old_until && w->old_replicas_until == w->now && lost > 0 &&
-           w->history[w->history_count - lost].epoch != epoch)
-        lost--;
-    return lost;
-}
-
 static void promote(struct log_world *w)
 {
     w->writes_from = w->now;
@@ -116,7 +107,7 @@ static void promote(struct log_world *w)
     else if (w->replicas > 0 && w->replicas - 1 < w->min_replicas) /* the old one must come back first */
         w->writes_from = w->now + log_between(w, 0, 5000);
     w->promoted = w->replicas > 0;
-    const int lost = lost_writes(w);
+    const int lost = (int)log_between(w, 0, w->history_count);
     if (lost == 0)
         return;
     w->state = w->history[w->history_count - lost];

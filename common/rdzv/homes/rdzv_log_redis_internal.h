@@ -38,6 +38,7 @@ struct redis_home {
     int64_t lag_ms;       /* rdzv_home_ops.lag_ms */
     bool took_over;       /* rdzv_home_ops.took_over; our first decision takes it away */
     bool cluster;
+    long long min_replicas; /* of its configuration, at least 1 */
     char identity[RDZV_IDENTITY_MAX + 1];
     char run_id[44]; /* of the server on conn, "": not asked yet; "-": it does not say */
     char epoch[RDZV_EPOCH_MAX + 1];
@@ -98,8 +99,9 @@ bool redis_took_over(struct rdzv_home *base);
  * let us are as if nobody had. */
 int redis_learn_waited(struct redis_home *h, struct err *e);
 int redis_note_waited(struct redis_home *h, struct err *e);
-/* Is what was written on a replica as well? -EAGAIN: it is not. */
-int redis_await_replica(struct redis_home *h, struct err *e);
+/* Are as many replicas there as a write needs? Then no other server can have acknowledged any until now: too few are
+ * left for it. -EAGAIN: they are not. */
+int redis_await_replicas(struct redis_home *h, struct err *e);
 
 /* rdzv_log_redis_lead.c: the leader's calls (rdzv_home.h) */
 int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);

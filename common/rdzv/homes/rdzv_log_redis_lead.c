@@ -22,6 +22,7 @@ int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], stru
     snprintf(h->identity, sizeof h->identity, "%s-%s", facts.run_id, facts.replid);
     memcpy(ret, h->identity, sizeof h->identity);
     h->cluster = facts.cluster;
+    h->min_replicas = facts.min_replicas > 1 ? facts.min_replicas : 1;
     h->took_over = facts.promoted && h->lag_ms > 0;
     TRY(redis_learn_waited(h, e));
     h->leads = true;
@@ -88,8 +89,7 @@ int redis_claim(struct rdzv_home *base, const char *seen, const char *epoch, con
     TRY(QUEUE(c, e, W("SET"), redis_key(h, KEY_PULSE), W(pulse), W("PX"), W(h->keep)));
     TRY(queue_decision(h, record, e));
     TRY(redis_queue_expiry(h, KEY_LOG, h->keep, e));
-    TRY(rc = execute(h, seen[0] ? 5 : 6, e));
-    return rc == 1 && redis_await_replica(h, e) < 0 ? -EAGAIN : rc;
+    return execute(h, seen[0] ? 5 : 6, e);
 }
 
 /* One page of the log after *last, which moves on. Returns how many decisions, or an error. */
@@ -155,7 +155,8 @@ int redis_append(struct rdzv_home *base, const struct rdzv_write *w, struct err 
 {
     struct redis_home *h = (struct redis_home *)base;
     char over[24];
-    int requests = 0, rc = arm(h, h->epoch, e);
+    int requests = 0, rc = w->decision ? redis_await_replicas(h, e) : 0;
+    rc = rc ? rc : arm(h, h->epoch, e);
     if (rc != 1)
         return rc;
     TRY(QUEUE(&h->conn, e, W("MULTI")));

@@ -155,16 +155,20 @@ int redis_note_waited(struct redis_home *h, struct err *e)
     return 0;
 }
 
-int redis_await_replica(struct redis_home *h, struct err *e)
+int redis_await_replicas(struct redis_home *h, struct err *e)
 {
-    redisReply *r;
-    char ms[24];
+    redisReply *r[2];
+    char ms[24], replicas[24];
     if (h->lag_ms == 0 || h->allow_unsafe)
         return 0;
     snprintf(ms, sizeof ms, "%lld", (long long)h->io_ms / 2 + 1);
-    TRY(QUEUE(&h->conn, e, W("WAIT"), W("1"), W(ms)));
-    TRY(redis_converse(h, &h->conn, 1, &r, e));
-    long long n = r->type == REDIS_REPLY_INTEGER ? r->integer : 0;
-    freeReplyObject(r);
-    return n >= 1 ? 0 : err_set(e, -EAGAIN, "no replica of this Redis has heard of the new leader: it may be cut off");
+    snprintf(replicas, sizeof replicas, "%lld", h->min_replicas);
+    TRY(redis_queue_expiry(h, KEY_EPOCH, h->keep, e)); /* a write, for what is there already says nothing of now */
+    TRY(QUEUE(&h->conn, e, W("WAIT"), W(replicas), W(ms)));
+    TRY(redis_converse(h, &h->conn, 2, r, e));
+    const long long n = r[1]->type == REDIS_REPLY_INTEGER ? r[1]->integer : 0;
+    redis_free_replies(r, 2);
+    return n >= h->min_replicas ? 0
+                                : err_set(e, -EAGAIN, "%lld replicas of this Redis answer, not %lld: it may be cut off",
+                                          n, h->min_replicas);
 }
