@@ -13,6 +13,7 @@ groups get a timeout of 15 s (shorter ones end attempts that are only starting).
 PyTorch: in process not 5 times as fast.
 """
 import argparse
+import math
 import os
 import pathlib
 import random
@@ -111,7 +112,7 @@ def tell(name, run, expected):
     step = statistics.median(run.steps) * 1000
     totals = sorted(1000 * t for t in run.times)
     parts = ", ".join(f"{p} {statistics.median(column):.1f}" for p, column in zip(PARTS, zip(*run.restarts)))
-    print(f"{name:10} {len(totals)} kills: p50 {statistics.median(totals):.0f} ms, p99 {totals[int(0.99 * (len(totals) - 1))]:.0f} ms to the next step "
+    print(f"{name:10} {len(totals)} kills: p50 {statistics.median(totals):.0f} ms, p99 {totals[math.ceil(0.99 * len(totals)) - 1]:.0f} ms to the next step "
           f"(a step: {step:.0f} ms); split {parts}; steps done again {run.again}, processes not kept {run.lost}, "
           f"weights {'equal' if run.weights == expected else 'DIFFER'}", flush=True)
     return run.again == 0 and run.lost == 0 and run.weights == expected, statistics.median(totals) - step

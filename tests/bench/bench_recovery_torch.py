@@ -1,4 +1,5 @@
 """The part of bench_recovery.py for PyTorch: DDP with crun.inprocess and a warm spare, beside DDP with snapshots under torchrun."""
+import math
 import os
 import pathlib
 import random
@@ -94,7 +95,7 @@ def bench(args, tmp, fault):
         run.read(kills, args.seed)
         medians[name] = statistics.median(run.times)
         same = equal(args.torch, run.weights, alone.weights)
-        print(f"PyTorch, {name:9} {len(run.times)} kills: p50 {medians[name]:.2f} s, p99 {sorted(run.times)[int(0.99 * (len(run.times) - 1))]:.2f} s from the kill to the next step "
+        print(f"PyTorch, {name:9} {len(run.times)} kills: p50 {medians[name]:.2f} s, p99 {sorted(run.times)[math.ceil(0.99 * len(run.times)) - 1]:.2f} s from the kill to the next step "
               f"(a step: {statistics.median(run.steps):.2f} s); steps done again {run.again}, processes not kept {run.lost}, weights {'equal' if same else 'DIFFER'}", flush=True)
         whole = whole and (name == "torchrun" or (run.again == 0 and run.lost == 0 and same))
     factor = medians["torchrun"] / medians["inprocess"]
