@@ -81,6 +81,8 @@ const struct explain_message explain_crun[] = {
     {"the job was started by another version*", "crun is not of the same version on all nodes",
      "install the same on all nodes"},
     {"protocol version *", "crun and rendezvousd are of versions that do not fit", "install the same everywhere"},
+    {"a node has come; the workers here stay", "workers that can go on in a larger job are held for a node that comes",
+     "nothing: no restart is used up"},
     {"*the nodes of the job change*", "a node comes or leaves: the workers save, and start again with other ranks",
      "nothing: no restart is used up"},
     {"--rdzv-id*", "jobs that share a rendezvous are told apart by their id", "--rdzv-id NAME, different for each job"},

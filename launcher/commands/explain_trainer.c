@@ -140,8 +140,16 @@ const struct explain_message explain_trainer[] = {
      "a drill of --drill-corrupt", "docs/guide/corruption.md"},
     {"stopped at step\nending: not all ranks\nstopped (*) while no round", "the run was stopped before its end",
      "start it again with --resume auto"},
-    {"settle on a step\nhand over the state\nwait for the next round\nthe ranks that had the state",
+    {"settle on a step\nhand over the state\nwait for the next round",
      "a rank died while the others agreed how to go on", "crun restarts all from the newest checkpoint"},
+    {"rank * is lost, and no other rank has\nrank * and rank *, which had its part of the state as well\n"
+     "*: all ranks go back to the newest checkpoint",
+     "ranks died that were the only ones with a part of the state: all go back to the newest checkpoint",
+     "save more often (--checkpoint-every), or spread ranks over more nodes"},
+    {"recovery: when a rank dies all start again", "no other rank has what a rank of this layout has",
+     "what the line names, if restarts cost too much"},
+    {"--replicate-state *: without --zero\n--replicate-state *: on a GPU",
+     "there is nothing that a second owner would be of use for", "leave --replicate-state out"},
     {"ranks of this run do not take one another's places", "with these options ranks hold parts: spares are of no use",
      "leave --warm-spares out"},
     /* --- ranks and collectives */

@@ -113,6 +113,7 @@ struct train_config {
     bool strict_data;
     const char *debug_batch_sha; /* NULL: none */
     int64_t loader_threads;      /* 0: cores / local ranks */
+    int64_t cache_decoded;       /* bytes a node; 0: none */
 
     const char *arch, *device;
     struct precision_options precision;
@@ -177,6 +178,7 @@ struct train_config {
     int schedule;                 /* enum pipeline_kind */
     bool recompute;
     int64_t bucket_mb, zero, check_replicas;
+    bool by_world;           /* not an option: the batch was given for a rank or a node (personalities) */
     int64_t replicate_state; /* 1: what --zero cuts has a second owner; 0: it has not */
     double loss_spike;       /* 0: any loss is believed */
     struct drill drill;

@@ -568,7 +568,7 @@ static int take_up(struct run *r, const struct env_contract *env, bool *ret_sett
 {
     struct settled mine = standing(r);
     const double seconds = r->at.seconds;
-    const bool is_first = env->round <= 0 || env->restart_count == 0; /* without crun ranks may count differently */
+    const bool is_first = env->round <= 0 || !session_goes_on(env); /* without crun ranks may count differently */
     *ret_settled = false;
     if (is_first || !outlives_rounds(r))
         return resume_anew(r, e);
@@ -854,7 +854,7 @@ static int run_if_it_fits(struct run *r, const struct env_contract *now, const c
 static int run_rounds(struct run *r, struct env_contract *now, const char *command_line, int *ret_exit, struct err *e)
 {
     const bool is_spare = now->rank < 0;
-    TRY(outlives_rounds(r) && !hold_is_on() ? hold_begin(e) : 0);
+    TRY(outlives_rounds(r) && !hold_is_on() ? hold_begin(outlive_can_grow(&r->s), e) : 0);
     if (is_spare && !hold_is_on())
         return err_set(e, ERR_USAGE, "--warm-spares: ranks of this run do not take one another's places");
     int rc = is_spare ? warm_up(r, now, e) : 0;

@@ -14,6 +14,9 @@ struct session;
  * the first step for more than the state. */
 bool outlive_can(const struct session *s, const char **why);
 
+/* And go on in a larger world with what they have, options included? */
+bool outlive_can_grow(const struct session *s);
+
 /* Does every rank have the whole state? Pure. */
 bool outlive_is_whole(const struct layout *l);
 

@@ -20,6 +20,7 @@
 #include "worker/program/program.h"
 #include "worker/session/hold.h"
 #include "worker/session/memory.h"
+#include "worker/session/pictures.h"
 #include "worker/session/session_build.h"
 #include "worker/session/session_layout.h"
 #include "worker/snapshot/output_folder.h"
@@ -164,8 +165,7 @@ static void identify(struct session *s)
                                              .program = s->whole};
 }
 
-/* A round that follows another of the same job: after a failure, or because nodes came or went. */
-static bool goes_on(const struct env_contract *env)
+bool session_goes_on(const struct env_contract *env)
 {
     return env->restart_count > 0 || (env->restart_reason && strcmp(env->restart_reason, "start") != 0);
 }
@@ -177,7 +177,7 @@ static void enter(struct session *s, const struct env_contract *env)
     s->nodes = at_least_one(env->group_world_size);
     /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older
      * runs'. */
-    s->resume = s->cfg->checkpoint_dir && (train_config_resume(s->cfg) == RESUME_AUTO || goes_on(env));
+    s->resume = s->cfg->checkpoint_dir && (train_config_resume(s->cfg) == RESUME_AUTO || session_goes_on(env));
     s->failed = false;
 }
 
@@ -226,6 +226,7 @@ int session_open_round(struct session *s, const struct env_contract *env, struct
     memory_mark(s, MEM_COMM);
     if (s->resume)
         TRY(choices_take_up(s->device, s->comm, s->aside ? "" : s->cfg->checkpoint_dir, e));
+    TRY(pictures_open(s, env, e));
     TRY(open_pipeline(s, e));
     memory_mark(s, MEM_PLANS);
     return 0;
@@ -262,6 +263,7 @@ void session_close(struct session *s)
         s->comm->ops->abort(s->comm); /* before a loader is waited for */
     loader_destroy(s->train_loader);
     loader_destroy(s->test_loader);
+    pictures_close(s);
     session_close_plan(s, true);
     session_close_plan(s, false);
     session_close_round(s);

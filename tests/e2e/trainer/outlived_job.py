@@ -5,10 +5,11 @@ import random
 import re
 import signal
 import socket
+import struct
 import subprocess
 import threading
 
-from processes import wait
+from processes import marked, wait
 from support import CRUN, faulty_disk, worker_pid
 from tensors import newest
 
@@ -16,18 +17,19 @@ WORLD, IMAGES, BATCH, EPOCHS = 4, 640, 32, 5
 PER_EPOCH = IMAGES // BATCH
 STEPS = PER_EPOCH * EPOCHS
 SIZES = {"small": 28, "resnet18": 32}
+HOLD, WAKE_FD = 5, 2208
 MODELS = {"small": ["--arch", "convnet", "--num-channels", 1], "resnet18": ["--arch", "resnet18"]}
 
 
 class Job:
     """A running job whose output is read as it comes; who is killed after which step is said beforehand."""
 
-    def __init__(self, data, out, *options, model="small", crun=(), env=None, world=WORLD, run_id=None):
+    def __init__(self, data, out, *options, model="small", crun=(), env=None, world=WORLD, run_id=None, device="cpu"):
         self.run_id, self.out = run_id or f"recovery-{os.getpid()}-{random.SystemRandom().randrange(1 << 30)}", out
         command = [CRUN, "--nproc_per_node", world, "--max-restarts", 50, "--restart-backoff", 0, "--hold-timeout", 60, "--run-id", self.run_id,
                    *crun, "trainer",
                    "--train-data", data / "train", *MODELS[model], "--image-size", SIZES[model], "--batch-size", BATCH, "--num-epochs", EPOCHS,
-                   "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out, "--print-freq", 1,
+                   "--device", device, "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out, "--print-freq", 1,
                    "--log-level", "info", "--seed", 7, *options]
         self.lines, self.pids, self.plan = [], [], collections.deque()
         env = env or faulty_disk(fsync_ms=1000, only=f"step-{STEPS:08}.")  # who looks late still finds the job
@@ -98,3 +100,19 @@ def check_no_step_is_lost(text, recoveries):
     assert found == recoveries, text[-6000:]
     assert len(seen) == len(set(seen)), "a step was done twice"
     assert "resumed from" not in text
+
+
+def held_spares(run_id):
+    """pids of spares that wait for a round: their pages say hold (common/crun/crun_page.h)."""
+    found = []
+    for pid in marked(f"TORCHELASTIC_RUN_ID={run_id}", "CRUN_SPARE=1"):
+        try:
+            for fd in os.scandir(f"/proc/{pid}/fd"):
+                if "crun-page" in os.readlink(fd.path):
+                    page = open(fd.path, "rb").read(4096)
+                    holds, held = struct.unpack_from("II", page, WAKE_FD + 12)
+                    if struct.unpack_from("I", page, 16)[0] == HOLD and held == holds:
+                        found.append(pid)
+        except OSError:
+            pass
+    return found

@@ -4,13 +4,14 @@ import os
 import random
 import re
 import signal
-import struct
 import time
 
+import numpy as np
 import pytest
 
-from outlived_job import IMAGES, PER_EPOCH, SIZES, STEPS, WORLD, Job, check_no_step_is_lost, listens
-from processes import children, marked, wait
+from metrics_file import loss_curve
+from outlived_job import IMAGES, PER_EPOCH, SIZES, STEPS, WORLD, Job, check_no_step_is_lost, held_spares, listens
+from processes import children, wait
 from support import faulty_disk, free_port
 from tensors import newest
 
@@ -64,23 +65,15 @@ def test_random_ranks_at_random_moments(undisturbed, tmp_path, model):
     assert job.weights() == expected
 
 
-def held_spares(run_id):
-    """pids of spares that wait for a round: their pages say hold (common/crun/crun_page.h)."""
-    found = []
-    for pid in marked(f"TORCHELASTIC_RUN_ID={run_id}", "CRUN_SPARE=1"):
-        try:
-            for fd in os.scandir(f"/proc/{pid}/fd"):
-                if "crun-page" in os.readlink(fd.path):
-                    page = open(fd.path, "rb").read(4096)
-                    holds, held = struct.unpack_from("II", page, WAKE_FD + 12)
-                    if struct.unpack_from("I", page, 16)[0] == HOLD and held == holds:
-                        found.append(pid)
-        except OSError:
-            pass
-    return found
-
-
-HOLD, WAKE_FD = 5, 2208
+@pytest.mark.parametrize("victim", [0, 2])
+def test_decoded_pictures_outlive_a_rank_that_is_killed(undisturbed, tmp_path, victim):
+    data, expected = undisturbed()
+    job = Job(data, tmp_path / "out", "--cache-decoded", "64M")
+    job.at_step(PER_EPOCH + 2, job.kill(victim))
+    text = job.finish()
+    assert f"{IMAGES} of {IMAGES} decoded pictures are there already" in text, text[-6000:]
+    check_no_step_is_lost(text, 1)
+    assert job.weights() == expected
 
 
 @pytest.mark.parametrize("victim", [0, 2])
@@ -201,6 +194,50 @@ def test_ranks_of_a_node_that_is_left_go_on_in_a_smaller_world(undisturbed, tmp_
     assert json.loads((newest(out) / "manifest.json").read_text())["meta"]["updates"] == STEPS
 
 
+def test_a_node_that_comes_back_is_taken_in_between_two_steps(shapes, tmp_path):
+    """Four ranks, then two, then four again: those that stay keep their processes, and losses are those of a run that nothing disturbs."""
+    data, out, port = shapes(28, IMAGES, 20), tmp_path / "out", free_port()
+    fixed = ["--sync-bn", "--max-steps", 40, "--log-dir"]
+    nodes = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
+    alone = Job(data, tmp_path / "one", *fixed, tmp_path / "one.log", world=1, device="ref")
+    alone.finish()
+    first = Job(data, out, *fixed, tmp_path / "logs", crun=nodes, world=2, device="ref")
+    others, pids = [], []
+
+    def join():
+        others.append(Job(data, out, *fixed, tmp_path / "logs", crun=nodes, world=2, device="ref", run_id=first.run_id))
+
+    def end_the_other():
+        os.kill(children(others[0].p.pid)[0], signal.SIGKILL)
+
+    def note():
+        pids.append([first.pid(r) for r in range(2)])
+
+    try:
+        wait("the host", lambda: listens(port))
+        first.plan.append((lambda line: "4 ranks, 2 nodes" in line, lambda: None))
+        first.at_step(5, lambda: (note(), end_the_other()))
+        first.at("goes on from step", note)
+        first.at_step(15, join)
+        first.at("a node has come; the workers here stay, and go on with it", lambda: None)
+        first.at("goes on from step", note)
+        join()
+        text = first.finish()
+        assert others[1].p.wait(timeout=60) == 0, others[1].text()
+    finally:
+        for job in others:
+            job.p.wait(timeout=60)
+            job.reader.join(timeout=10)
+    assert pids[0] == pids[1] == pids[2], "ranks 0 and 1 stayed"
+    check_no_step_is_lost(text, 2)
+    assert "restart 1/50" in text and "restart 2/" not in text, "no restart is used up by a node that comes"
+    one, many = loss_curve(tmp_path / "one.log"), loss_curve(tmp_path / "logs")
+    assert len(one) == len(many) == 40
+    worst = np.max(np.abs(one - many) / np.abs(one))
+    print(f"4, 2, 4 ranks: largest relative difference of 40 losses {worst:.1e}")
+    assert worst <= 1e-9
+
+
 def test_layouts_that_share_the_state_start_again(undisturbed, tmp_path):
     """A state that ranks hold in parts is taken from the checkpoint, as before."""
     data, _ = undisturbed()
@@ -209,3 +246,4 @@ def test_layouts_that_share_the_state_start_again(undisturbed, tmp_path):
     job.at_step(12, job.kill(1))
     text = job.finish()
     assert "kept" not in text and "resumed from step" in text
+    assert "recovery: when a rank dies all start again from the newest checkpoint: with --zero a part of the state has one owner" in text
