@@ -1,8 +1,10 @@
 """The part of bench_recovery.py for PyTorch: DDP with crun.inprocess and a warm spare, beside DDP with snapshots under torchrun."""
+import math
 import os
 import pathlib
 import random
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -14,23 +16,33 @@ WORLD = 4
 
 
 class Run:
-    def __init__(self, args, folder, way, steps, command):
-        self.folder = pathlib.Path(folder)
+    def __init__(self, args, folder, way, steps, command, fault=(0, 0, 0), **env):
+        self.folder, self.fault = pathlib.Path(folder), fault
         self.folder.mkdir()
         self.times, self.steps, self.again, self.lost, self.gap = [], [], 0, 0, args.gap
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": args.torch, "PYTHONPATH": str(HERE.parents[1] / "python"),
+        env = {**os.environ, **env, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": args.torch, "PYTHONPATH": str(HERE.parents[1] / "python"),
                "LIBCRUN": str(pathlib.Path(args.crun).resolve().parents[1] / "common" / "crun" / "libcrun.so.0")}
-        self.p = subprocess.Popen([*map(str, command), HERE / "pytorch_recovery.py", way, str(steps), folder, str(args.image_size), str(args.batch)], env=env,
-                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        with open(self.folder / "stderr", "wb") as err:
+            self.p = subprocess.Popen([*map(str, command), HERE / "pytorch_recovery.py", way, str(steps), folder, str(args.image_size), str(args.batch)], env=env,
+                                      stdout=subprocess.PIPE, stderr=err, text=True)
 
     def read(self, kills, seed):
+        try:
+            self.follow(kills, seed)
+        finally:  # also where something is wrong
+            self.p.terminate()
+            self.p.wait()
+
+    def follow(self, kills, seed):
         """Kill a random rank `kills` times, --gap seconds after training went on at the earliest, and read to the end."""
         rng, pids, killed_at, attempt, reached, last, next_kill = random.Random(seed), {}, None, 0, 0, None, None
-        left = kills
+        left, since, (signo, least, fresh) = kills, 0, self.fault
         for m in (m for line in self.p.stdout for m in STEP.finditer(line)):  # lines of two ranks may run into each other
             rank, pid, n, step, at = int(m[1]), int(m[2]), int(m[3]), int(m[4]), float(m[5])
             if n > attempt:  # the first step of the new round
-                attempt, before, pids = n, pids, {}
+                if killed_at is None:
+                    self.fail(f"restarted though nobody was killed, {left} kills left")
+                attempt, before, pids, since = n, pids, {}, step
                 self.times.append(at - killed_at)
                 self.again += reached + 1 - step
                 killed_at = last = next_kill = None
@@ -43,13 +55,16 @@ class Run:
                     self.steps.append(at - last)
                 last = at
             reached = max(reached, step)
-            if left and killed_at is None and next_kill and at >= next_kill:
+            if left and killed_at is None and next_kill and at >= next_kill and step >= max(least, since + fresh):
                 killed_at = time.monotonic()
-                os.kill(rng.choice(sorted(pids.values())), 9)
+                os.kill(rng.choice(sorted(pids.values())), signo)
                 left -= 1
         if self.p.wait() != 0 or left:
-            sys.exit(f"bench_recovery: {self.p.args[0]} ended with {self.p.returncode}, {left} kills left")
+            self.fail(f"ended with {self.p.returncode}, {left} kills left")
         self.weights = self.folder / "weights.pt"
+
+    def fail(self, why):
+        sys.exit((self.folder / "stderr").read_text(errors="replace")[-3000:] + f"bench_recovery: {self.p.args[0]} {why}")
 
 
 def equal(python, a, b):
@@ -57,20 +72,30 @@ def equal(python, a, b):
     return subprocess.run([python, "-c", text, a, b], check=False).returncode == 0
 
 
-def bench(args, tmp):
+# torchrun since 2.5 has one store for all attempts, in which ranks find where those of the one before listened: "Connection refused", attempt
+# after attempt (pytorch issue 135712). With this each attempt has a store of its own.
+TORCHRUN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def bench(args, tmp, fault):
     """-> what was missed"""
     crun = [args.crun, "--nproc_per_node", WORLD, "--no-log-prefix", "--max-restarts", 1000, "--restart-backoff", 0]
     torchrun = [args.torch, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", WORLD, "--max-restarts", 1000]
-    alone = Run(args, f"{tmp}/torch-alone", "inprocess", args.torch_steps, crun)
+    probe = Run(args, f"{tmp}/torch-probe", "inprocess", 30, crun)
+    probe.read(0, 0)
+    steps = 30 + fault[1] + int(args.kills * max(fault[2] + 5, (args.gap + 2) / statistics.median(probe.steps)))
+    alone = Run(args, f"{tmp}/torch-alone", "inprocess", steps, crun)
     alone.read(0, 0)
     medians = {}
     whole = True
-    for name, way, command in ("inprocess", "inprocess", [*crun, "--warm-spares", 1]), ("torchrun", "snapshots", torchrun):
-        run = Run(args, f"{tmp}/torch-{name}", way, args.torch_steps, command)
-        run.read(args.kills, args.seed)
+    timeout = {"GROUP_TIMEOUT_S": "15"} if fault[0] == signal.SIGSTOP else {}
+    for name, way, command, kills, env in (("inprocess", "inprocess", [*crun, "--warm-spares", 1], args.kills, {}),
+                                           ("torchrun", "snapshots", torchrun, min(args.kills, args.torchrun_kills), {**TORCHRUN, **timeout})):
+        run = Run(args, f"{tmp}/torch-{name}", way, steps, command, fault, **env)
+        run.read(kills, args.seed)
         medians[name] = statistics.median(run.times)
         same = equal(args.torch, run.weights, alone.weights)
-        print(f"PyTorch, {name:9} {len(run.times)} kills: p50 {medians[name]:.2f} s, max {max(run.times):.2f} s from the kill to the next step "
+        print(f"PyTorch, {name:9} {len(run.times)} kills: p50 {medians[name]:.2f} s, p99 {sorted(run.times)[math.ceil(0.99 * len(run.times)) - 1]:.2f} s from the kill to the next step "
               f"(a step: {statistics.median(run.steps):.2f} s); steps done again {run.again}, processes not kept {run.lost}, weights {'equal' if same else 'DIFFER'}", flush=True)
         whole = whole and (name == "torchrun" or (run.again == 0 and run.lost == 0 and same))
     factor = medians["torchrun"] / medians["inprocess"]

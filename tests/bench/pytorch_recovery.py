@@ -1,8 +1,9 @@
 """What bench_recovery.py runs with PyTorch: usage pytorch_recovery.py inprocess|snapshots STEPS FOLDER [IMAGE_SIZE BATCH]
 
 ResNet-18 over all ranks (gloo), random images by step and rank. `inprocess`: crun.inprocess and crun.State; `snapshots`: rank 0
-saves each 10 steps, and whoever is started resumes from there. Each rank says each step it has finished, and when.
+saves each 10 steps, and whoever is started resumes from there. GROUP_TIMEOUT_S: of the process group. Each rank says each step it has finished, and when.
 """
+import datetime
 import os
 import pathlib
 import sys
@@ -23,13 +24,13 @@ def batch(step, rank, size, n):
     return torch.randn(n, 3, size, size, generator=generator), torch.randint(10, (n,), generator=generator)
 
 
-def save(path, step, model, optimizer):
+def save(path, step):
     if dist.get_rank() == 0:
         torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{path}.new")
         os.replace(f"{path}.new", path)
 
 
-def resume(path, model, optimizer):
+def resume(path):
     if not path.exists():
         return 0
     state = torch.load(path)
@@ -38,14 +39,17 @@ def resume(path, model, optimizer):
     return state["step"]
 
 
+# Once for each process: they outlive its rounds, and a spare has them ready.
+torch.manual_seed(0)
+model = torchvision.models.resnet18(num_classes=10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
 def main(way, steps, folder, size=32, n=32):
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=int(os.environ.get("GROUP_TIMEOUT_S", 1800))))
     rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
-    torch.manual_seed(0)
-    model = torchvision.models.resnet18(num_classes=10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     state, path = crun.State(model, optimizer), pathlib.Path(folder) / "snapshot.pt"
-    start = state.restore() if way == "inprocess" else resume(path, model, optimizer)
+    start = state.restore() if way == "inprocess" else resume(path)
     ddp = DistributedDataParallel(model, find_unused_parameters=True)  # its sums are laid out once and for all
     crun.phase("starting")
     for step in range(start, steps):
@@ -58,7 +62,7 @@ def main(way, steps, folder, size=32, n=32):
         crun.report(step + 1)
         print(f"rank {rank} pid {os.getpid()} attempt {attempt} step {step + 1} at {time.monotonic():.4f}", flush=True)
         if way == "snapshots" and (step + 1) % EVERY == 0:
-            save(path, step + 1, model, optimizer)
+            save(path, step + 1)
     dist.barrier()
     if rank == 0:
         torch.save([p.detach() for p in model.parameters()], pathlib.Path(folder) / "weights.pt")
