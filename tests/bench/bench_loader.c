@@ -1,7 +1,7 @@
 /* The loader beside bare libjpeg-turbo on the same files: images/s over all cores.
  *
- *   bench_loader make DIR N             N pictures of 500 x 375, quality 90, chroma 2 x 2, some 85 KB each, in two
- *                                       classes
+ *   bench_loader make DIR N QUALITY     N pictures of 500 x 375, chroma 2 x 2, in two classes; quality 90: some 85 KB
+ *                                       each, 94: 110 KB, as ImageNet's are on average
  *   bench_loader bare DIR SECONDS       every thread decodes whole files into RGB with libjpeg
  *   bench_loader loader DIR SECONDS     the trainer's loader: decode, random resized crop to 224, flip
  * Threads: THREADS in the environment, else the cores we may use. Prints images a second, and images a second of
@@ -75,7 +75,7 @@ static void draw(uint64_t id, uint8_t *px)
         }
 }
 
-static void write_jpeg(const char *path, const uint8_t *px)
+static void write_jpeg(const char *path, const uint8_t *px, int quality)
 {
     struct jpeg_compress_struct ci;
     struct jpeg_error_mgr errors;
@@ -90,7 +90,7 @@ static void write_jpeg(const char *path, const uint8_t *px)
     ci.input_components = 3;
     ci.in_color_space = JCS_RGB;
     jpeg_set_defaults(&ci); /* chroma 2 x 2 */
-    jpeg_set_quality(&ci, 90, TRUE);
+    jpeg_set_quality(&ci, quality, TRUE);
     jpeg_start_compress(&ci, TRUE);
     while (ci.next_scanline < HEIGHT) {
         JSAMPROW row = (JSAMPROW)(uintptr_t)(px + (size_t)ci.next_scanline * WIDTH * 3);
@@ -101,7 +101,7 @@ static void write_jpeg(const char *path, const uint8_t *px)
     fclose(f);
 }
 
-static void make(const char *dir, int n)
+static void make(const char *dir, int n, int quality)
 {
     char path[4096];
     uint8_t *px = malloc((size_t)WIDTH * HEIGHT * 3);
@@ -111,7 +111,7 @@ static void make(const char *dir, int n)
         mkdir(path, 0777);
         snprintf(path, sizeof path, "%s/%c/%05d.jpg", dir, "ab"[i % 2], i);
         draw((uint64_t)i, px);
-        write_jpeg(path, px);
+        write_jpeg(path, px, quality);
     }
     free(px);
 }
@@ -215,10 +215,11 @@ int main(int argc, char **argv)
 {
     struct dataset *d;
     struct err e;
-    if (argc != 4)
-        return die("usage: bench_loader make DIR N | bare DIR SECONDS | loader DIR SECONDS");
-    if (strcmp(argv[1], "make") == 0) {
-        make(argv[2], atoi(argv[3]));
+    const bool makes = argc == 5 && strcmp(argv[1], "make") == 0;
+    if (!makes && argc != 4)
+        return die("usage: bench_loader make DIR N QUALITY | bare DIR SECONDS | loader DIR SECONDS");
+    if (makes) {
+        make(argv[2], atoi(argv[3]), atoi(argv[4]));
         return 0;
     }
     if (dataset_open_folder(&d, argv[2], NULL, 0, &e) < 0)

@@ -309,9 +309,11 @@ static int run_model(struct predictor *p, const char *path, struct err *e)
     const int32_t label = 0;
     const float weight = 1;
     struct buf file = {.max = FILE_MAX};
-    int rc = read_file(path, &file, e);
+    struct input_scratch *scratch = input_scratch_create();
+    int rc = scratch ? read_file(path, &file, e) : err_errno(e, ENOMEM, "memory for a picture");
     if (rc == 0)
-        rc = input_load(&p->input, file.data, file.len, 0, 0, p->pixels, e);
+        rc = input_load(&p->input, scratch, file.data, file.len, 0, 0, p->pixels, e);
+    input_scratch_destroy(scratch);
     buf_free(&file);
     TRY(rc);
     const struct run_args run = {.batch = {.images = p->pixels, .labels = &label, .weights = &weight},

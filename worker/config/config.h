@@ -113,6 +113,7 @@ struct train_config {
     bool strict_data;
     const char *debug_batch_sha; /* NULL: none */
     int64_t loader_threads;      /* 0: cores / local ranks */
+    int64_t cache_decoded;       /* bytes a node; 0: none */
 
     const char *arch, *device;
     struct precision_options precision;

@@ -20,6 +20,7 @@
 #include "worker/program/program.h"
 #include "worker/session/hold.h"
 #include "worker/session/memory.h"
+#include "worker/session/pictures.h"
 #include "worker/session/session_build.h"
 #include "worker/session/session_layout.h"
 #include "worker/snapshot/output_folder.h"
@@ -225,6 +226,7 @@ int session_open_round(struct session *s, const struct env_contract *env, struct
     memory_mark(s, MEM_COMM);
     if (s->resume)
         TRY(choices_take_up(s->device, s->comm, s->aside ? "" : s->cfg->checkpoint_dir, e));
+    TRY(pictures_open(s, env, e));
     TRY(open_pipeline(s, e));
     memory_mark(s, MEM_PLANS);
     return 0;
@@ -261,6 +263,7 @@ void session_close(struct session *s)
         s->comm->ops->abort(s->comm); /* before a loader is waited for */
     loader_destroy(s->train_loader);
     loader_destroy(s->test_loader);
+    pictures_close(s);
     session_close_plan(s, true);
     session_close_plan(s, false);
     session_close_round(s);

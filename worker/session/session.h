@@ -23,6 +23,7 @@
 
 struct comm;
 struct dataset;
+struct decoded_cache;
 struct ddp;
 struct env_contract;
 struct err;
@@ -67,6 +68,7 @@ struct session {
     struct stage *train_stage, *test_stage;     /* instead of plans, where there are stages */
     struct residency *train_needs, *test_needs; /* of their parameters, where these come and go; else NULL */
     int plan_batch[2];                          /* of test_plan, train_plan: what they were made for */
+    struct decoded_cache *pictures;             /* of the training set, with the other ranks of this node; or NULL */
     struct loader *train_loader, *test_loader;  /* of the first stage */
     struct layout_ranks loader_batch;           /* whose shares they make */
     struct optimizer optimizer;

@@ -344,6 +344,7 @@ struct loader_options session_loader(const struct session *s, bool training)
                                    .input = input_of(s, training),
                                    .threads = s->loader_threads,
                                    .device = s->device,
+                                   .cache = training ? s->pictures : NULL,
                                    .strict = s->cfg->strict_data,
                                    .batch_log = training ? s->cfg->debug_batch_sha : NULL};
 }

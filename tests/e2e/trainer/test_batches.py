@@ -1,6 +1,7 @@
 """Who trains on what, proved from --debug-batch-sha through the real programs."""
 import json
 import pathlib
+import re
 
 import pytest
 
@@ -51,6 +52,24 @@ def test_batches_do_not_depend_on_the_number_of_loader_threads(folder, tmp_path)
     train(folder, tmp_path / "other", "--num-epochs", 2, "--seed", 4)
     ours, others = lines(tmp_path / "1"), lines(tmp_path / "other")
     assert all(a["sha256"] != b["sha256"] for a, b in zip(ours, others))
+
+
+@pytest.mark.parametrize("size,kept", [("64M", IMAGES), ("32K", None)])
+def test_ranks_of_a_node_keep_decoded_pictures_together(folder, tmp_path, size, kept):
+    by_rank = {}
+    for name, args in (("plain", []), ("kept", ["--cache-decoded", size, "--log-level", "info"])):
+        p = train(folder, tmp_path / name, "--num-epochs", 3, *args, world=2)
+        by_rank[name] = sorted(lines(tmp_path / name), key=lambda m: (m["epoch"], m["step"], m["rank"]))
+    assert by_rank["plain"] == by_rank["kept"]
+    found = int(re.search(r"(\d+) of 50 decoded pictures were kept", p.stderr)[1])
+    assert found == kept if kept else 0 < found < IMAGES
+
+
+def test_a_cache_that_cannot_be_is_refused_with_both_numbers(folder, tmp_path):
+    p = train(folder, tmp_path / "log", "--cache-decoded", 100, code=2)
+    assert re.search(r"--cache-decoded 100: the table of 50 pictures alone takes \d+ bytes", p.stderr), p.stderr
+    p = train(folder, tmp_path / "log", "--cache-decoded", "1000000G", code=2)
+    assert re.search(r"--cache-decoded \d+: this machine has \d+ bytes of memory", p.stderr), p.stderr
 
 
 def test_batches_go_to_standard_output_for_a_dash(folder):

@@ -66,6 +66,17 @@ def test_random_ranks_at_random_moments(undisturbed, tmp_path, model):
 
 
 @pytest.mark.parametrize("victim", [0, 2])
+def test_decoded_pictures_outlive_a_rank_that_is_killed(undisturbed, tmp_path, victim):
+    data, expected = undisturbed()
+    job = Job(data, tmp_path / "out", "--cache-decoded", "64M")
+    job.at_step(PER_EPOCH + 2, job.kill(victim))
+    text = job.finish()
+    assert f"{IMAGES} of {IMAGES} decoded pictures are there already" in text, text[-6000:]
+    check_no_step_is_lost(text, 1)
+    assert job.weights() == expected
+
+
+@pytest.mark.parametrize("victim", [0, 2])
 def test_a_warm_spare_takes_the_place(undisturbed, tmp_path, victim):
     data, expected = undisturbed()
     job = Job(data, tmp_path / "out", crun=["--warm-spares", 1])

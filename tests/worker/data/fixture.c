@@ -79,9 +79,11 @@ void fixture_jpeg(struct buf *out, const struct fixture *f)
 static int resampled(const struct image *src, const struct resample *r, uint8_t *dst)
 {
     const struct region whole = {.im = *src};
+    struct resample_rows rows = {0};
     struct resampler s;
     TRY(resampler_init(&s, r, NULL));
-    int rc = resampler_run(&s, &whole, dst, NULL);
+    int rc = resampler_run(&s, &whole, &rows, dst, NULL);
+    free(rows.at);
     resampler_free(&s);
     return rc;
 }

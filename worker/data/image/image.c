@@ -39,57 +39,80 @@ int image_alloc(struct image *im, uint64_t w, uint64_t h, int c, struct err *e)
     return 0;
 }
 
+int region_alloc(struct region *part, uint64_t w, uint64_t h, int c, struct err *e)
+{
+    TRY(image_check_size(w, h, e));
+    const size_t bytes = (size_t)w * (size_t)h * (size_t)c;
+    if (bytes > part->room) {
+        image_free(&part->im);
+        part->room = 0;
+        TRY(image_alloc(&part->im, w, h, c, e));
+        part->room = bytes;
+    }
+    part->im.w = (int)w;
+    part->im.h = (int)h;
+    part->im.c = c;
+    return 0;
+}
+
 void image_luma(const uint8_t *rgb, uint8_t *grey, size_t n)
 {
     for (size_t i = 0; i < n; i++, rgb += 3)
         grey[i] = (uint8_t)((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16);
 }
 
-int image_decode_part(const void *data, size_t n, int channels, const struct want *want, struct region *ret,
-                      struct err *e)
+/* Pictures that are decoded as a whole. */
+static int decode_other(const void *data, size_t n, int channels, struct image *ret, struct err *e)
 {
     const unsigned char *head = data;
-    struct region part = {0};
-    if (channels != 1 && channels != 3)
-        return err_set(e, -EINVAL, "images have 1 or 3 channels, not %d", channels);
-    if (n >= 3 && memcmp(head, "\xff\xd8\xff", 3) == 0)
-        return image_decode_jpeg(data, n, channels, want, ret, e);
     if (n >= 8 && memcmp(head, "\x89PNG\r\n\x1a\n", 8) == 0) {
 #ifdef HAVE_PNG
-        TRY(image_decode_png(data, n, channels, &part.im, e));
+        return image_decode_png(data, n, channels, ret, e);
 #else
         return err_set(e, ERR_DATA, "a PNG image, which this build cannot read (it was made without libpng)");
 #endif
-    } else if (n >= 2 && head[0] == 'P' && (head[1] == '5' || head[1] == '6')) {
-        TRY(image_decode_pnm(data, n, channels, &part.im, e));
-    } else if (n == 0) {
-        return err_set(e, ERR_DATA, "the file is empty");
-    } else {
-        return err_set(e, ERR_DATA, "neither a JPEG nor a PNG nor a PPM or PGM image (%zu bytes)", n);
     }
+    if (n >= 2 && head[0] == 'P' && (head[1] == '5' || head[1] == '6'))
+        return image_decode_pnm(data, n, channels, ret, e);
+    if (n == 0)
+        return err_set(e, ERR_DATA, "the file is empty");
+    return err_set(e, ERR_DATA, "neither a JPEG nor a PNG nor a PPM or PGM image (%zu bytes)", n);
+}
+
+int image_decode_part(const void *data, size_t n, int channels, const struct want *want, struct region *ret,
+                      struct err *e)
+{
     struct rect wanted;
-    int rc = want ? want->choose(want->arg, part.im.w, part.im.h, &wanted, e) : 0;
-    if (rc < 0)
-        image_free(&part.im);
-    else
-        *ret = part;
-    return rc;
+    struct image whole;
+    if (channels != 1 && channels != 3)
+        return err_set(e, -EINVAL, "images have 1 or 3 channels, not %d", channels);
+    if (n >= 3 && memcmp(data, "\xff\xd8\xff", 3) == 0)
+        return image_decode_jpeg(data, n, channels, want, ret, e);
+    TRY(decode_other(data, n, channels, &whole, e));
+    image_free(&ret->im);
+    *ret = (struct region){.im = whole};
+    return want ? want->choose(want->arg, whole.w, whole.h, &wanted, e) : 0;
 }
 
 int image_decode(const void *data, size_t n, int channels, struct image *ret, struct err *e)
 {
-    struct region all;
-    TRY(image_decode_part(data, n, channels, NULL, &all, e));
-    *ret = all.im;
-    return 0;
+    struct region all = {0};
+    const int rc = image_decode_part(data, n, channels, NULL, &all, e);
+    if (rc < 0)
+        image_free(&all.im);
+    else
+        *ret = all.im;
+    return rc;
 }
 
 static int resample_whole(const struct image *src, const struct resample *r, uint8_t *dst, struct err *e)
 {
     const struct region whole = {.im = *src};
+    struct resample_rows rows = {0};
     struct resampler s;
     TRY(resampler_init(&s, r, e));
-    int rc = resampler_run(&s, &whole, dst, e);
+    int rc = resampler_run(&s, &whole, &rows, dst, e);
+    free(rows.at);
     resampler_free(&s);
     return rc;
 }

@@ -103,7 +103,7 @@ static int begin_part(struct reader *rd, struct rect *r)
     }
     rd->part.x = r->x;
     rd->part.y = r->y;
-    TRY(image_alloc(&rd->part.im, (uint64_t)r->w, (uint64_t)r->h, rd->channels, rd->e));
+    TRY(region_alloc(&rd->part, (uint64_t)r->w, (uint64_t)r->h, rd->channels, rd->e));
     if (ci->output_components == rd->channels)
         return 0;
     rd->row = malloc((size_t)r->w * 4);
@@ -154,14 +154,12 @@ static int decode(struct reader *rd, const void *data, size_t n)
 int image_decode_jpeg(const void *data, size_t n, int channels, const struct want *want, struct region *ret,
                       struct err *e)
 {
-    struct reader rd = {.channels = channels, .want = want, .e = e, .progress.progress_monitor = watch_scans};
+    struct reader rd = {
+        .part = *ret, .channels = channels, .want = want, .e = e, .progress.progress_monitor = watch_scans};
     rd.cinfo.err = jpeg_errors_init(&rd.errors);
     int rc = decode(&rd, data, n);
     jpeg_destroy_decompress(&rd.cinfo);
     free(rd.row);
-    if (rc < 0)
-        image_free(&rd.part.im);
-    else
-        *ret = rd.part;
+    *ret = rd.part;
     return rc;
 }

@@ -281,18 +281,27 @@ static void area(const struct resampler *s, const struct region *part, const str
         }
 }
 
-int resampler_run(const struct resampler *s, const struct region *part, uint8_t *dst, struct err *e)
+static bool rows_reserve(struct resample_rows *rows, size_t bytes)
+{
+    if (bytes > rows->bytes) {
+        free(rows->at);
+        rows->at = malloc(bytes);
+        rows->bytes = rows->at ? bytes : 0;
+    }
+    return bytes <= rows->bytes;
+}
+
+int resampler_run(const struct resampler *s, const struct region *part, struct resample_rows *rows, uint8_t *dst,
+                  struct err *e)
 {
     const struct rect needs = resampler_needs(s);
     const size_t each = s->r.filter == FILTER_AREA ? sizeof(uint32_t) : 1;
-    void *rows = malloc((size_t)s->r.window.w * (size_t)part->im.c * (size_t)needs.h * each);
-    if (!rows)
+    if (!rows_reserve(rows, (size_t)s->r.window.w * (size_t)part->im.c * (size_t)needs.h * each))
         return err_set(e, -ENOMEM, "no memory to resize %d x %d to %d x %d", s->r.source.w, s->r.source.h, s->r.w,
                        s->r.h);
     if (s->r.filter == FILTER_AREA)
-        area(s, part, &needs, rows, dst);
+        area(s, part, &needs, rows->at, dst);
     else
-        bilinear(s, part, &needs, rows, dst);
-    free(rows);
+        bilinear(s, part, &needs, rows->at, dst);
     return 0;
 }

@@ -62,8 +62,14 @@ void resampler_free(struct resampler *s); /* zeroed allowed */
 /* The pixels of the picture that the window depends on. */
 struct rect resampler_needs(const struct resampler *s);
 
+struct resample_rows { /* between the passes: kept from one picture to the next. Zeros at first; free(at) */
+    void *at;
+    size_t bytes;
+};
+
 /* part: at least those pixels. dst: (window.h, window.w, c). -ENOMEM. */
-int resampler_run(const struct resampler *s, const struct region *part, uint8_t *dst, struct err *e);
+int resampler_run(const struct resampler *s, const struct region *part, struct resample_rows *rows, uint8_t *dst,
+                  struct err *e);
 
 /* The inner loops of the bilinear filter; all give the same bits. */
 struct resample_kernels {

@@ -45,22 +45,40 @@ static inline __m256i add_halves(__m256i a, __m256i b)
     return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
 }
 
-static inline void put_rgb(uint8_t *out, uint32_t rgb)
+/* How a pixel is stored: by itself; or with a byte more on the side of the pixel that comes next, which writes over it:
+ * behind it, or where the row is filled from right to left before it. */
+enum side { SIDE_NONE, SIDE_BEHIND, SIDE_BEFORE };
+
+static inline void put_rgb(uint8_t *out, uint32_t rgb, enum side side)
 {
     const uint16_t two = (uint16_t)rgb;
-    memcpy(out, &two, sizeof two);
-    out[2] = (uint8_t)(rgb >> 16);
+    if (side == SIDE_BEHIND) {
+        memcpy(out, &rgb, sizeof rgb);
+    } else if (side == SIDE_BEFORE) {
+        rgb <<= 8;
+        memcpy(out - 1, &rgb, sizeof rgb);
+    } else {
+        memcpy(out, &two, sizeof two);
+        out[2] = (uint8_t)(rgb >> 16);
+    }
 }
 
 /* Output pixel i of four rows, `stride` apart, whose first tap p is. out: `bytes` apart. */
 static inline void pixel_of_rows(const struct axis *a, int i, const uint8_t *p, size_t stride, uint8_t *out,
-                                 size_t bytes)
+                                 size_t bytes, enum side side)
 {
     const int16_t *low = a->low + (size_t)i * (size_t)a->taps, *high = a->high + (size_t)i * (size_t)a->taps;
+    const __m256i wl0 = pairs_of_weights(low), wh0 = pairs_of_weights(high);
     __m256i l[ROWS], h[ROWS];
-    UNROLL for (int y = 0; y < ROWS; y++) l[y] = h[y] = _mm256_setzero_si256();
-    for (int k = 0; k < a->count[i]; k += 4, p += 12) {
+    UNROLL for (int y = 0; y < ROWS; y++)
+    {
+        const __m256i v = pairs_of_taps(p + (size_t)y * stride);
+        l[y] = _mm256_madd_epi16(v, wl0);
+        h[y] = _mm256_madd_epi16(v, wh0);
+    }
+    for (int k = 4; k < a->count[i]; k += 4) {
         const __m256i wl = pairs_of_weights(low + k), wh = pairs_of_weights(high + k);
+        p += 12;
         UNROLL for (int y = 0; y < ROWS; y++)
         {
             const __m256i v = pairs_of_taps(p + (size_t)y * stride);
@@ -72,28 +90,51 @@ static inline void pixel_of_rows(const struct axis *a, int i, const uint8_t *p, 
     const __m256i odd = rounded(add_halves(joined(l[1], h[1]), joined(l[3], h[3])));
     const __m256i words = _mm256_packus_epi32(even, odd), rgb = _mm256_packus_epi16(words, words);
     const uint64_t first = (uint64_t)_mm256_extract_epi64(rgb, 0), last = (uint64_t)_mm256_extract_epi64(rgb, 2);
-    put_rgb(out, (uint32_t)first);
-    put_rgb(out + bytes, (uint32_t)(first >> 32));
-    put_rgb(out + 2 * bytes, (uint32_t)last);
-    put_rgb(out + 3 * bytes, (uint32_t)(last >> 32));
+    put_rgb(out, (uint32_t)first, side);
+    put_rgb(out + bytes, (uint32_t)(first >> 32), side);
+    put_rgb(out + 2 * bytes, (uint32_t)last, side);
+    put_rgb(out + 3 * bytes, (uint32_t)(last >> 32), side);
+}
+
+/* Four rows with some of the last loads beyond the end of the picture. */
+static void last_rows(const struct axis *a, const uint8_t *src, size_t stride, const uint8_t *end, uint8_t *dst,
+                      bool flip)
+{
+    const size_t bytes = (size_t)a->n * 3;
+    for (int i = 0; i < a->n; i++) {
+        const uint8_t *p = src + (size_t)a->first[i] * 3;
+        uint8_t *out = dst + (size_t)(flip ? a->n - 1 - i : i) * 3;
+        const size_t reach = (ROWS - 1) * stride + 12 * (size_t)((a->count[i] + 3) / 4) + 4;
+        if ((size_t)(end - p) >= reach)
+            pixel_of_rows(a, i, p, stride, out, bytes, SIDE_NONE);
+        else
+            for (int k = 0; k < ROWS; k++)
+                resample_pixel_rgb(a, i, src + (size_t)k * stride, out + (size_t)k * bytes);
+    }
 }
 
 static void rows_rgb(const struct axis *a, const uint8_t *src, size_t stride, int n, const uint8_t *end, uint8_t *dst,
                      bool flip)
 {
+    const int last = a->n - 1;
     const size_t bytes = (size_t)a->n * 3;
+    const size_t reach = (ROWS - 1) * stride + (size_t)a->first[last] * 3 + 12 * (size_t)(a->taps / 4) + 4;
     int y = 0;
-    for (; y + ROWS <= n; y += ROWS, src += ROWS * stride, dst += ROWS * bytes)
-        for (int i = 0; i < a->n; i++) {
-            const uint8_t *p = src + (size_t)a->first[i] * 3;
-            uint8_t *out = dst + (size_t)(flip ? a->n - 1 - i : i) * 3;
-            const size_t reach = (ROWS - 1) * stride + 12 * (size_t)((a->count[i] + 3) / 4) + 4; /* of the last load */
-            if ((size_t)(end - p) >= reach)
-                pixel_of_rows(a, i, p, stride, out, bytes);
-            else
-                for (int k = 0; k < ROWS; k++)
-                    resample_pixel_rgb(a, i, src + (size_t)k * stride, out + (size_t)k * bytes);
+    for (; y + ROWS <= n; y += ROWS, src += ROWS * stride, dst += ROWS * bytes) {
+        if ((size_t)(end - src) < reach) {
+            last_rows(a, src, stride, end, dst, flip);
+            continue;
         }
+        if (flip)
+            for (int i = 0; i < last; i++)
+                pixel_of_rows(a, i, src + (size_t)a->first[i] * 3, stride, dst + (size_t)(last - i) * 3, bytes,
+                              SIDE_BEFORE);
+        else
+            for (int i = 0; i < last; i++)
+                pixel_of_rows(a, i, src + (size_t)a->first[i] * 3, stride, dst + (size_t)i * 3, bytes, SIDE_BEHIND);
+        pixel_of_rows(a, last, src + (size_t)a->first[last] * 3, stride, dst + (size_t)(flip ? 0 : last) * 3, bytes,
+                      SIDE_NONE);
+    }
     resample_plain.rows_rgb(a, src, stride, n - y, end, dst, flip);
 }
 

@@ -141,20 +141,66 @@ static void swap_red_and_blue(uint8_t *px, size_t n)
     }
 }
 
-int input_load(const struct input_options *o, const void *data, size_t n, uint64_t pass, uint64_t id, uint8_t *dst,
-               struct err *e)
+struct input_scratch {
+    struct region part;
+    struct resample_rows rows;
+};
+
+struct input_scratch *input_scratch_create(void)
+{
+    return calloc(1, sizeof(struct input_scratch));
+}
+
+void input_scratch_destroy(struct input_scratch *s)
+{
+    if (!s)
+        return;
+    image_free(&s->part.im);
+    free(s->rows.at);
+    free(s);
+}
+
+/* What was decoded of a picture, as the plan of the job wants it. */
+static int finish(struct job *j, struct input_scratch *s, const struct region *part, uint8_t *dst, struct err *e)
+{
+    const struct input_options *o = j->o;
+    int rc = resampler_run(&j->s, part, &s->rows, dst, e);
+    if (rc == 0 && o->kind == INPUT_CIFAR && o->training)
+        rc = shift_and_flip(j, dst, e);
+    if (rc == 0 && o->kind == INPUT_CAFFE2 && o->channels == 3)
+        swap_red_and_blue(dst, (size_t)o->size * (size_t)o->size);
+    return rc;
+}
+
+int input_load(const struct input_options *o, struct input_scratch *s, const void *data, size_t n, uint64_t pass,
+               uint64_t id, uint8_t *dst, struct err *e)
 {
     struct job j = {.o = o, .pass = pass, .id = id};
     const struct want want = {.choose = choose, .arg = &j};
-    struct region part = {0};
-    int rc = image_decode_part(data, n, o->channels, &want, &part, e);
+    int rc = image_decode_part(data, n, o->channels, &want, &s->part, e);
     if (rc == 0)
-        rc = resampler_run(&j.s, &part, dst, e);
-    if (rc == 0 && o->kind == INPUT_CIFAR && o->training)
-        rc = shift_and_flip(&j, dst, e);
-    if (rc == 0 && o->kind == INPUT_CAFFE2 && o->channels == 3)
-        swap_red_and_blue(dst, (size_t)o->size * (size_t)o->size);
+        rc = finish(&j, s, &s->part, dst, e);
     resampler_free(&j.s);
-    image_free(&part.im);
+    return rc;
+}
+
+int input_decode(const struct input_options *o, struct input_scratch *s, const void *data, size_t n, struct image *ret,
+                 struct err *e)
+{
+    TRY(image_decode_part(data, n, o->channels, NULL, &s->part, e));
+    *ret = s->part.im;
+    return 0;
+}
+
+int input_transform(const struct input_options *o, struct input_scratch *s, const struct image *whole, uint64_t pass,
+                    uint64_t id, uint8_t *dst, struct err *e)
+{
+    struct job j = {.o = o, .pass = pass, .id = id};
+    const struct region all = {.im = *whole};
+    struct rect unused;
+    int rc = choose(&j, whole->w, whole->h, &unused, e);
+    if (rc == 0)
+        rc = finish(&j, s, &all, dst, e);
+    resampler_free(&j.s);
     return rc;
 }

@@ -25,6 +25,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "worker/data/loader/batch_log.h"
+#include "worker/data/loader/decoded_cache.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/data/sets/dataset.h"
 
@@ -81,12 +82,37 @@ struct job {
     uint32_t id;
 };
 
-static int load_sample(const struct loader *l, const struct job *j, struct buf *file, struct err *e)
+struct tools { /* of a thread */
+    struct buf file;
+    struct input_scratch *scratch;
+};
+
+/* By way of the cache: the whole picture, from there, or decoded for there. */
+static int load_whole(const struct loader *l, const struct job *j, struct tools *t, uint8_t *dst, int *label,
+                      struct err *e)
 {
+    struct image whole;
+    if (!decoded_cache_find(l->o.cache, j->id, &whole, label)) {
+        TRY(l->data->ops->read(l->data, j->id, &t->file, label, e));
+        TRY(input_decode(&l->o.input, t->scratch, t->file.data, t->file.len, &whole, e));
+        decoded_cache_add(l->o.cache, j->id, &whole, *label);
+    }
+    return input_transform(&l->o.input, t->scratch, &whole, j->pass, j->id, dst, e);
+}
+
+/* The same pixels either way. */
+static int load_sample(const struct loader *l, const struct job *j, struct tools *t, struct err *e)
+{
+    uint8_t *dst = j->slot->images + j->place * l->image_bytes;
+    struct image whole;
     int label = 0;
-    buf_clear(file);
-    TRY(l->data->ops->read(l->data, j->id, file, &label, e));
-    TRY(input_load(&l->o.input, file->data, file->len, j->pass, j->id, j->slot->images + j->place * l->image_bytes, e));
+    buf_clear(&t->file);
+    if (l->o.cache && (decoded_cache_has_room(l->o.cache) || decoded_cache_find(l->o.cache, j->id, &whole, &label))) {
+        TRY(load_whole(l, j, t, dst, &label, e));
+    } else {
+        TRY(l->data->ops->read(l->data, j->id, &t->file, &label, e));
+        TRY(input_load(&l->o.input, t->scratch, t->file.data, t->file.len, j->pass, j->id, dst, e));
+    }
     j->slot->labels[j->place] = label;
     return 0;
 }
@@ -213,8 +239,8 @@ static void take_in(struct loader *l, const struct job *j, int rc, struct err *e
 static void *loader_thread(void *arg)
 {
     struct loader *l = arg;
-    struct buf file;
-    buf_init(&file, 0);
+    struct tools tools = {.scratch = input_scratch_create()};
+    buf_init(&tools.file, 0);
     pthread_mutex_lock(&l->lock);
     while (!l->stopping) {
         struct job j;
@@ -225,16 +251,17 @@ static void *loader_thread(void *arg)
         l->busy++;
         pthread_mutex_unlock(&l->lock);
         struct err e = {0};
-        int rc = load_sample(l, &j, &file, &e);
+        int rc = tools.scratch ? load_sample(l, &j, &tools, &e) : err_errno(&e, ENOMEM, "memory for a picture");
         if (rc < 0)
             memset(j.slot->images + j.place * l->image_bytes, 0, l->image_bytes);
         pthread_mutex_lock(&l->lock);
         take_in(l, &j, rc, &e);
-        if (--l->busy == 0)
+        if (--l->busy == 0 && !l->sought) /* a seek waits for it */
             pthread_cond_broadcast(&l->ready);
     }
     pthread_mutex_unlock(&l->lock);
-    buf_free(&file);
+    input_scratch_destroy(tools.scratch);
+    buf_free(&tools.file);
     return NULL;
 }
 

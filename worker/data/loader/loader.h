@@ -19,6 +19,7 @@
 #include "worker/device/device.h"
 
 struct dataset;
+struct decoded_cache;
 struct err;
 struct loader;
 
@@ -33,6 +34,7 @@ struct loader_options {
     /* Pictures are decoded into page-locked memory of it, as far as there is some, so that a batch need not be copied
      * (struct batch); borrowed until loader_destroy(). NULL, or one without streams: plain memory. */
     struct device *device;
+    struct decoded_cache *cache; /* of this set's pictures, borrowed until loader_destroy(); NULL: none */
 };
 
 struct loader_batch {

@@ -37,8 +37,9 @@ int main(int argc, char **argv)
     const uint64_t id = strtoull(argv[5], NULL, 10);
     const size_t n = (size_t)o.size * (size_t)o.size * 3;
     uint8_t *px = malloc(n);
+    struct input_scratch *scratch = input_scratch_create();
     if (input_check(&o, &e) < 0 || image_decode(file.data, file.len, 3, &im, &e) < 0 ||
-        input_load(&o, file.data, file.len, 0, id, px, &e) < 0) {
+        input_load(&o, scratch, file.data, file.len, 0, id, px, &e) < 0) {
         fprintf(stderr, "%s\n", e.text);
         return 1;
     }

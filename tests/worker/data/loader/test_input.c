@@ -24,6 +24,22 @@ static struct rng dice(uint64_t test)
     return rng_stream(99, RNG_AUGMENT, test, 0);
 }
 
+static struct input_scratch *scratch; /* of all pictures here, as a thread of the loader has one */
+
+static int open_scratch(void **state)
+{
+    (void)state;
+    scratch = input_scratch_create();
+    return scratch ? 0 : -1;
+}
+
+static int close_scratch(void **state)
+{
+    (void)state;
+    input_scratch_destroy(scratch);
+    return 0;
+}
+
 static int roll(struct rng *r, int lo, int hi)
 {
     return lo + (int)rng_below(r, (uint64_t)(hi - lo + 1));
@@ -55,7 +71,7 @@ static int choose_rect(void *arg, int w, int h, struct rect *ret, struct err *e)
 
 static void check_part(const struct buf *file, const struct image *whole, struct rect want, const char *what)
 {
-    struct region part;
+    struct region part = {0};
     struct err e = {0};
     const struct want w = {.choose = choose_rect, .arg = &want};
     if (image_decode_part(file->data, file->len, whole->c, &w, &part, &e) < 0)
@@ -128,7 +144,7 @@ static void damage_outside_of_the_part_is_damage(void **state)
         struct region part = {0};
         struct err e = {0};
         assert_int_equal(image_decode_part(file.data, file.len - cut, 3, &want, &part, &e), ERR_DATA);
-        assert_null(part.im.px);
+        image_free(&part.im);
     }
     buf_free(&file);
 }
@@ -137,6 +153,7 @@ static void damage_outside_of_the_part_is_damage(void **state)
 
 static void avx2_gives_the_bits_of_plain_c(void **state)
 {
+    struct resample_rows rows = {0};
     struct rng r = dice(3);
     if (resample_best() == &resample_plain) {
         print_message("# SKIP no AVX2\n");
@@ -157,7 +174,7 @@ static void avx2_gives_the_bits_of_plain_c(void **state)
         assert_int_equal(resampler_init(&s, &how, NULL), 0);
         for (int k = 0; k < 2; k++) {
             s.kernels = k ? &resample_plain : resample_best();
-            assert_int_equal(resampler_run(&s, &whole, out[k], NULL), 0);
+            assert_int_equal(resampler_run(&s, &whole, &rows, out[k], NULL), 0);
         }
         if (memcmp(out[0], out[1], n) != 0)
             fail_msg("%d x %d of %d x %d to %d x %d differs", c.w, c.h, im.w, im.h, w, h);
@@ -166,6 +183,7 @@ static void avx2_gives_the_bits_of_plain_c(void **state)
         resampler_free(&s);
         image_free(&im);
     }
+    free(rows.at);
 }
 
 /* What the filter may read at most. */
@@ -215,7 +233,7 @@ static void caffe2_scales_by_area_and_takes_the_centre_in_bgr(void **state)
         uint8_t got[12 * 12 * 3];
         as_pnm(&im, &file);
         assert_int_equal(input_check(&o, NULL), 0);
-        assert_int_equal(input_load(&o, file.data, file.len, 0, 0, got, NULL), 0);
+        assert_int_equal(input_load(&o, scratch, file.data, file.len, 0, 0, got, NULL), 0);
         const int w = im.w < im.h ? 16 : 16 * im.w / im.h, h = im.w < im.h ? 16 * im.h / im.w : 16;
         check_caffe2(&o, &im, got, (w - 12) / 2, (h - 12) / 2, w, h, false);
         buf_free(&file);
@@ -237,7 +255,7 @@ static void caffe2_crops_and_flips_at_random_in_training(void **state)
     for (uint64_t id = 0; id < 4200; id++) {
         uint8_t got[14 * 14 * 3];
         int k = 0;
-        assert_int_equal(input_load(&o, file.data, file.len, 1, id, got, NULL), 0);
+        assert_int_equal(input_load(&o, scratch, file.data, file.len, 1, id, got, NULL), 0);
         while (k < n && memcmp(crops[k], got, sizeof got) != 0)
             k++;
         if (k == n) {
@@ -273,7 +291,7 @@ static void plain_changes_nothing_of_a_picture_of_its_size(void **state)
             uint8_t got[28 * 28 * 3];
             as_pnm(&im, &file);
             assert_int_equal(input_check(&o, NULL), 0);
-            assert_int_equal(input_load(&o, file.data, file.len, 5, 6, got, NULL), 0);
+            assert_int_equal(input_load(&o, scratch, file.data, file.len, 5, 6, got, NULL), 0);
             assert_memory_equal(got, im.px, 28 * 28 * (size_t)c);
             buf_free(&file);
             image_free(&im);
@@ -292,7 +310,7 @@ static void cifar_pads_by_4_and_crops_at_random_in_training(void **state)
     for (uint64_t id = 0; id < 3240; id++) {
         uint8_t got[32][32][3];
         int found = 0;
-        assert_int_equal(input_load(&o, file.data, file.len, 0, id, &got[0][0][0], NULL), 0);
+        assert_int_equal(input_load(&o, scratch, file.data, file.len, 0, id, &got[0][0][0], NULL), 0);
         for (int at = 0; at < 9 * 9 * 2 && !found; at++) {
             const int dy = at / 18 - 4, dx = at / 2 % 9 - 4, flip = at % 2;
             bool same = true;
@@ -311,7 +329,7 @@ static void cifar_pads_by_4_and_crops_at_random_in_training(void **state)
         assert_in_range((&times[0][0][0])[i], 3, 50); /* 20 expected, deviation 4.5 */
     o.training = false;
     uint8_t got[32 * 32 * 3];
-    assert_int_equal(input_load(&o, file.data, file.len, 0, 0, got, NULL), 0);
+    assert_int_equal(input_load(&o, scratch, file.data, file.len, 0, 0, got, NULL), 0);
     assert_memory_equal(got, im.px, sizeof got);
     buf_free(&file);
     image_free(&im);
@@ -338,7 +356,7 @@ static void torch_input_equals_decode_then_crop_then_resize(void **state)
         assert_int_equal(o.training ? fixture_crop_resize(&im, &c, o.size, o.size, want)
                                     : fixture_eval(&im, o.scale, o.size, want),
                          0);
-        assert_int_equal(input_load(&o, file.data, file.len, 2, (uint64_t)i, got, NULL), 0);
+        assert_int_equal(input_load(&o, scratch, file.data, file.len, 2, (uint64_t)i, got, NULL), 0);
         assert_memory_equal(got, want, n);
         free(want);
         free(got);
@@ -360,7 +378,7 @@ static void every_size_of_input_comes_out(void **state)
                 const int n = sizes[i] * sizes[i] * channels;
                 memset(got, 0, (size_t)n);
                 assert_int_equal(input_check(&o, NULL), 0);
-                assert_int_equal(input_load(&o, file.data, file.len, 0, 0, got, NULL), 0);
+                assert_int_equal(input_load(&o, scratch, file.data, file.len, 0, 0, got, NULL), 0);
                 const int first = channels == 1 ? 124 : kind == INPUT_CAFFE2 ? 50 : 200;
                 assert_in_range(got[0], first - 4, first + 4);
                 assert_memory_equal(got, got + n - channels, (size_t)channels);
@@ -407,5 +425,5 @@ int main(void)
         cmocka_unit_test(a_crop_above_the_scaled_picture_is_refused_with_both_numbers),
         cmocka_unit_test(caffe2_numbers_are_x_less_128_over_128),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_scratch, close_scratch);
 }

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,10 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "tests/must.h"
 #include "tests/worker/data/fixture.h"
 #include "tests/worker/scratch/scratch.h"
+#include "worker/data/loader/decoded_cache.h"
 #include "worker/data/loader/loader.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/data/sets/dataset.h"
@@ -146,6 +149,72 @@ static void a_run_begun_by_seek_goes_on_like_the_straight_one(void **state)
     loader_destroy(l);
     buf_free(&straight);
     buf_free(&resumed);
+}
+
+/* Two ranks over a set, three epochs; with a cache that they share, or NULL. */
+static void drain_ranks(struct dataset *d, struct decoded_cache *cache, struct buf *out)
+{
+    for (int64_t epoch = 0; epoch < 3; epoch++)
+        for (int rank = 0; rank < 2; rank++) {
+            struct loader_options o = options();
+            o.sampler.world = 2;
+            o.sampler.rank = rank;
+            o.cache = cache;
+            struct loader *l = open_loader(d, &o);
+            seek(l, epoch, 0, epoch + 1);
+            drain(l, 3, out);
+            loader_destroy(l);
+        }
+}
+
+struct counted { /* a data set that counts what is read */
+    struct dataset base;
+    struct dataset *under;
+    atomic_int reads;
+};
+
+static int counted_read(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)
+{
+    struct counted *c = (struct counted *)d;
+    atomic_fetch_add(&c->reads, 1);
+    return c->under->ops->read(c->under, i, data, label, e);
+}
+
+static const char *counted_name(struct dataset *d, size_t i)
+{
+    struct counted *c = (struct counted *)d;
+    return c->under->ops->sample_name(c->under, i);
+}
+
+static void break_file(struct fix *f, size_t i);
+
+/* With room for all pictures, for some, and for none. */
+static void a_cache_changes_no_bit_and_saves_reads(void **state)
+{
+    struct fix *f = *state;
+    static const struct dataset_ops ops = {.name = "counted", .read = counted_read, .sample_name = counted_name};
+    static const size_t rooms[] = {1 << 20, 32768, 512};
+    struct buf plain = {0};
+    break_file(f, 6); /* one that cannot be decoded is read each time */
+    drain_ranks(f->data, NULL, &plain);
+    for (int i = 0; i < 3; i++) {
+        struct counted c = {.base = *f->data, .under = f->data};
+        struct decoded_cache *cache;
+        struct decoded_stats kept;
+        struct buf got = {0};
+        c.base.ops = &ops;
+        MUST(decoded_cache_create(&cache, rooms[i], N, 3, e));
+        drain_ranks(&c.base, cache, &got);
+        decoded_cache_stats(cache, &kept);
+        assert_int_equal(plain.len, got.len);
+        assert_memory_equal(plain.data, got.data, got.len);
+        assert_in_range(kept.pictures, i == 1, i == 0 ? N - 1 : i == 1 ? N - 2 : 0);
+        assert_int_equal(3 * N - 2 * (int)kept.pictures,
+                         atomic_load(&c.reads)); /* in the first epoch, and never again */
+        buf_free(&got);
+        decoded_cache_close(cache);
+    }
+    buf_free(&plain);
 }
 
 struct watched { /* a data set that tells of every sample read */
@@ -504,6 +573,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         CASE(batches_are_the_same_bits_with_1_and_8_threads),
         CASE(a_run_begun_by_seek_goes_on_like_the_straight_one),
+        CASE(a_cache_changes_no_bit_and_saves_reads),
         CASE(the_next_batches_are_made_while_the_caller_works_on_one),
         CASE(a_seek_drops_what_was_prefetched),
         CASE(each_world_sees_every_sample_once_and_alike),
