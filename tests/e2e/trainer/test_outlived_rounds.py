@@ -249,7 +249,7 @@ def test_layouts_that_share_the_state_start_again(undisturbed, tmp_path):
     assert "recovery: when a rank dies all start again from the newest checkpoint: with --zero a part of the state has one owner" in text
 
 
-@pytest.mark.parametrize("delay", [0, 0.05, 0.1, 0.2])
+@pytest.mark.parametrize("delay", [0, 0.1, pytest.param(0.05, marks=pytest.mark.slow), pytest.param(0.2, marks=pytest.mark.slow)])
 def test_the_process_in_the_place_dies_while_it_joins(undisturbed, tmp_path, delay):
     """The others wait for it, and are to notice."""
     data, expected = undisturbed()
