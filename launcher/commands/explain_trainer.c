@@ -140,7 +140,7 @@ const struct explain_message explain_trainer[] = {
      "a drill of --drill-corrupt", "docs/guide/corruption.md"},
     {"stopped at step\nending: not all ranks\nstopped (*) while no round", "the run was stopped before its end",
      "start it again with --resume auto"},
-    {"settle on a step\nhand over the state\nwait for the next round",
+    {"settle on a step\nhand over the state\nwait for the next round\nwait for holds\nconnections of * ranks were given up",
      "a rank died while the others agreed how to go on", "crun restarts all from the newest checkpoint"},
     {"rank * is lost, and no other rank has\nrank * and rank *, which had its part of the state as well\n"
      "*: all ranks go back to the newest checkpoint",

@@ -96,7 +96,7 @@ int comm_open(struct comm **ret, const char *name, const struct comm_options *o,
                        (long long)o->timeout_ms);
     struct comm *c;
     TRY(open_named(&c, name, o, e));
-    if (comm_kin_begin(c, e) < 0) {
+    if (comm_kin_begin(c, o->cancel_fd, e) < 0) {
         c->ops->close(c);
         return -ENOMEM;
     }
@@ -140,6 +140,7 @@ int comm_group(struct comm **ret, struct comm *parent, const struct comm_options
     mine.store = NULL;
     mine.through = parent;
     mine.ranks = ranks;
+    mine.cancel_fd = comm_kin_cancel_fd(parent);
     mine.name = called(o);
     int rc = comm_open(&c, n == 1 ? "local" : parent->ops->name, &mine, e);
     if (rc < 0)

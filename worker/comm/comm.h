@@ -46,6 +46,9 @@ struct comm_options {
     const int *ranks;
     const char *name;   /* distinguishes communicators of one store, "world" */
     int64_t timeout_ms; /* of open and of every call; > 0 */
+    /* Readable: open is given up (-ECANCELED) where it waits for connections, also those of groups of this one; for
+     * poll(2) alone, borrowed until it is closed. 0: nobody does. */
+    int cancel_fd;
     /* local address to bind and advertise; NULL: loopback if all ranks are local, else by route */
     const char *bind_addr;
     struct device *device; /* its memory is what GRADIENTS and STATISTICS carry (device_ops.async); NULL: host memory */

@@ -15,9 +15,10 @@ struct comm_kin {
     struct comm_kin *parent;
     struct comm_kin *first, *next; /* first: groups; next: of the same parent, under its lock */
     struct comm *self;
+    int cancel_fd;
 };
 
-int comm_kin_begin(struct comm *c, struct err *e)
+int comm_kin_begin(struct comm *c, int cancel_fd, struct err *e)
 {
     c->kin = calloc(1, sizeof *c->kin);
     if (!c->kin)
@@ -25,7 +26,13 @@ int comm_kin_begin(struct comm *c, struct err *e)
     pthread_mutex_init(&c->kin->lock, NULL);
     c->kin->holders = 1;
     c->kin->self = c;
+    c->kin->cancel_fd = cancel_fd;
     return 0;
+}
+
+int comm_kin_cancel_fd(const struct comm *c)
+{
+    return c->kin->cancel_fd;
 }
 
 void comm_kin_add(struct comm *parent, struct comm *child)

@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* Fills c->kin. -ENOMEM. */
-int comm_kin_begin(struct comm *c, struct err *e);
+/* Fills c->kin. cancel_fd: what it was opened with, for its groups. -ENOMEM. */
+int comm_kin_begin(struct comm *c, int cancel_fd, struct err *e);
+int comm_kin_cancel_fd(const struct comm *c);
 /* What becomes of parent happens to child from now on. */
 void comm_kin_add(struct comm *parent, struct comm *child);
 /* For abort(): that of all groups, and of theirs. */

@@ -229,7 +229,7 @@ int comm_local_open_threads(struct comm **ret, int world, int64_t timeout_ms, st
         else
             rc = open_one(&ret[r], g, r, timeout_ms, e);
         if (rc == 0)
-            rc = comm_kin_begin(ret[r], e);
+            rc = comm_kin_begin(ret[r], 0, e);
     }
     for (int r = 0; rc < 0 && r < world; r++)
         local_close(ret[r]);

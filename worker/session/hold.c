@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/eventfd.h>
 
 #include "common/base/err.h"
 #include "common/include/crun.h"
@@ -19,6 +20,7 @@ static struct {
     struct store *store;
     struct comm *comm;
     atomic_bool on, wanted;
+    int fd; /* readable while wanted; 0: not on */
 } hold = {.lock = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
 
 /* The lock is held. */
@@ -41,6 +43,7 @@ static void *wait_for_holds(void *arg)
         pthread_mutex_lock(&hold.lock);
         if (crun_stop_reason() == CRUN_STOP_HOLD) { /* else the main thread was faster, and has let go already */
             atomic_store(&hold.wanted, true);
+            (void)eventfd_write(hold.fd, 1);
             abort_waits();
         }
         while (atomic_load(&hold.wanted))
@@ -54,6 +57,8 @@ int hold_begin(bool grows, struct err *e)
     pthread_t thread;
     if ((grows ? crun_stay_growing() : crun_stay()) < 0)
         return 0;
+    if ((hold.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+        return err_errno(e, errno, "wait for holds");
     const int rc = pthread_create(&thread, NULL, wait_for_holds, NULL);
     if (rc != 0)
         return err_errno(e, rc, "start the thread that waits for holds");
@@ -82,6 +87,11 @@ bool hold_wanted(void)
     return atomic_load_explicit(&hold.wanted, memory_order_relaxed);
 }
 
+int hold_fd(void)
+{
+    return hold.fd;
+}
+
 bool hold_await(int64_t timeout_ms)
 {
     return hold_is_on() && crun_wait_hold((double)timeout_ms / 1000) == 0;
@@ -93,7 +103,9 @@ int hold_next_round(struct crun_info *ret, double timeout_s)
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&hold.lock);
+    eventfd_t ignored;
     atomic_store(&hold.wanted, false);
+    (void)eventfd_read(hold.fd, &ignored);
     pthread_cond_signal(&hold.over);
     pthread_mutex_unlock(&hold.lock);
     return 0;

@@ -22,6 +22,8 @@ void hold_watch(struct store *s, struct comm *c);
 
 /* crun wants this process to let go of its round. */
 bool hold_wanted(void);
+/* Readable as long as it does, for poll(2) alone; 0: nobody is held. */
+int hold_fd(void);
 
 /* After a collective failed: will crun say so within timeout_ms? */
 bool hold_await(int64_t timeout_ms);

@@ -54,7 +54,8 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
     struct comm_options o = {.rank = s->rank,
                              .world = layout_members(&s->layout),
                              .name = "world",
-                             .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000)};
+                             .timeout_ms = (int64_t)(s->cfg->comm_timeout * 1000),
+                             .cancel_fd = hold_fd()};
     if (!s->meet.store) /* else they have met, to plan */
         TRY(meet_open(&s->meet, env, o.timeout_ms, e));
     hold_watch(s->meet.store, NULL);

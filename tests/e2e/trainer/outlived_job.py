@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 
 from processes import marked, wait
 from support import CRUN, faulty_disk, worker_pid
@@ -59,6 +60,17 @@ class Job:
             self.pids.append([self.pid(r) for r in range(WORLD)])
             for r in ranks:
                 os.kill(self.pids[-1][r], signo)
+        return do
+
+    def kill_newcomer_too(self, rank, delay):
+        """-> kills the rank, and `delay` seconds after it is there the process in its place, which is joining the others then."""
+        def do():
+            self.kill(rank)()
+            dead = self.pids[-1][rank]
+            wait("a process in its place", lambda: worker_pid(self.run_id, rank) not in (None, dead))
+            newcomer = self.pid(rank)
+            time.sleep(delay)
+            os.kill(newcomer, signal.SIGKILL)
         return do
 
     def finish(self):

@@ -83,6 +83,17 @@ def test_random_ranks_at_random_moments(undisturbed, tmp_path, layout):
     assert job.weights() == expected
 
 
+@pytest.mark.parametrize("layout, delay", [("stages", 0.1), ("zero 1", 0.15)])
+def test_the_process_in_the_place_dies_while_it_joins(undisturbed, tmp_path, layout, delay):
+    data, expected = undisturbed(layout)
+    job = Job(data, tmp_path / "out", *LAYOUTS[layout])
+    job.at_step(9, job.kill_newcomer_too(1, delay))
+    job.at_step(STEPS - 5, job.kill())
+    text = job.finish()
+    assert [a == b for a, b in zip(*job.pids)] == [True, False, True, True]
+    assert "resumed from" not in text and job.weights() == expected
+
+
 def test_two_at_once_of_which_none_was_the_others_second_owner(undisturbed, tmp_path):
     data, expected = undisturbed("zero 1")
     job = Job(data, tmp_path / "out", *LAYOUTS["zero 1"])

@@ -247,3 +247,16 @@ def test_layouts_that_share_the_state_start_again(undisturbed, tmp_path):
     text = job.finish()
     assert "kept" not in text and "resumed from step" in text
     assert "recovery: when a rank dies all start again from the newest checkpoint: with --zero a part of the state has one owner" in text
+
+
+@pytest.mark.parametrize("delay", [0, 0.1, pytest.param(0.05, marks=pytest.mark.slow), pytest.param(0.2, marks=pytest.mark.slow)])
+def test_the_process_in_the_place_dies_while_it_joins(undisturbed, tmp_path, delay):
+    """The others wait for it, and are to notice."""
+    data, expected = undisturbed()
+    job = Job(data, tmp_path / "out")
+    job.at_step(9, job.kill_newcomer_too(1, delay))
+    job.at_step(STEPS - 5, job.kill())
+    text = job.finish()
+    assert [a == b for a, b in zip(*job.pids)] == [True, False, True, True]
+    assert "restart 2/50 (rank 1 killed by SIGKILL), kept 3 workers: detect" in text and "resumed from" not in text
+    assert job.weights() == expected

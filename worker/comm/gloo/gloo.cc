@@ -358,8 +358,10 @@ int open_mesh(GlooComm *g, const comm_options *o, err *e)
                            &all, e));
         std::vector<std::string> records(all, all + o->world);
         peers_free(all, o->world);
-        g->net.connect(records, until);
+        g->net.connect(records, until, o->cancel_fd);
         return 0;
+    } catch (const mesh::Stopped &) {
+        return err_set(e, -ECANCELED, "connections of %d ranks were given up", o->world);
     } catch (const mesh::Late &l) {
         return err_set(e, -ETIMEDOUT, "rank %d has come, but no connection with it was made from %s within %lld ms",
                        l.rank, address, static_cast<long long>(o->timeout_ms));

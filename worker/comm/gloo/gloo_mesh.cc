@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
+#include <climits>
 #include <cstring>
 #include <functional>
 #include <sstream>
@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
@@ -198,27 +199,28 @@ static std::pair<std::string, std::vector<std::string>> parse_record(const std::
 }
 
 /* Gloo's connect() takes no deadline: it waits five times the pair's timeout, and only closing the pair wakes it.
- * This thread does so when the time is up. */
+ * This thread does so when the time is up, or the descriptor is readable (0: there is none). */
 class Alarm final
 {
   public:
-    Alarm(Clock::time_point at, std::function<void()> ring) : ring_(std::move(ring)), thread_([this, at] { wait(at); })
+    Alarm(Clock::time_point at, int cancel_fd, std::function<void()> ring)
+        : ring_(std::move(ring)), cancel_fd_(cancel_fd), stop_fd_(eventfd(0, EFD_CLOEXEC))
     {
+        if (stop_fd_ < 0)
+            GLOO_THROW("eventfd: ", strerror(errno));
+        thread_ = std::thread([this, at] { wait(at); });
     }
 
     ~Alarm()
     {
         stop();
+        close(stop_fd_);
     }
 
     /* Has it rung? It will not any more. */
     bool stop()
     {
-        {
-            std::lock_guard<std::mutex> guard(lock_);
-            done_ = true;
-        }
-        change_.notify_all();
+        (void)eventfd_write(stop_fd_, 1);
         if (thread_.joinable())
             thread_.join();
         return rung_;
@@ -229,23 +231,31 @@ class Alarm final
         return rung_;
     }
 
+    /* What it rang for is no deadline. */
+    bool cancelled() const
+    {
+        return cancelled_;
+    }
+
   private:
     void wait(Clock::time_point at)
     {
-        std::unique_lock<std::mutex> guard(lock_);
-        if (change_.wait_until(guard, at, [this] { return done_; }))
-            return;
+        pollfd fds[] = {{stop_fd_, POLLIN, 0}, {cancel_fd_ > 0 ? cancel_fd_ : -1, POLLIN, 0}};
+        for (auto left = at - Clock::now(); left.count() > 0 && !fds[1].revents; left = at - Clock::now()) {
+            const auto ms = std::chrono::ceil<milliseconds>(left).count();
+            (void)poll(fds, 2, static_cast<int>(std::min<int64_t>(ms, INT_MAX)));
+            if (fds[0].revents)
+                return;
+        }
+        cancelled_ = fds[1].revents != 0;
         rung_ = true;
-        guard.unlock();
         ring_();
     }
 
     const std::function<void()> ring_;
-    std::mutex lock_;
-    std::condition_variable change_;
-    bool done_ = false;
-    std::atomic<bool> rung_{false};
-    std::thread thread_; /* last: it uses the others */
+    const int cancel_fd_, stop_fd_;
+    std::atomic<bool> rung_{false}, cancelled_{false};
+    std::thread thread_;
 };
 
 void Mesh::close_pairs()
@@ -277,18 +287,20 @@ Mesh::Connection Mesh::connect_pair(int c, int r, const gloo::transport::tcp::Ad
         if (!alarm.rung())
             throw Unconnected{r, reason_of(x, remote.getSockaddr())};
     }
+    if (alarm.cancelled())
+        throw Stopped{};
     if (alarm.rung())
         throw Late{r};
     auto own = text(address_of(*pair));
     return {c, r, own, own == listening ? "" : text(remote.getSockaddr())};
 }
 
-void Mesh::connect(const std::vector<std::string> &records, Clock::time_point deadline)
+void Mesh::connect(const std::vector<std::string> &records, Clock::time_point deadline, int cancel_fd)
 {
     Ticker fast(device_);
     std::vector<Connection> connections;
     begun_ = true;
-    Alarm alarm(deadline, [this] { close_pairs(); });
+    Alarm alarm(deadline, cancel_fd, [this] { close_pairs(); });
     for (int r = 0; r < world_; r++) {
         if (r == rank_)
             continue;
@@ -302,7 +314,9 @@ void Mesh::connect(const std::vector<std::string> &records, Clock::time_point de
             connections.push_back(connect_pair(c, r, parse_place(host, place), alarm));
         }
     }
-    if (alarm.stop())
+    if (alarm.stop() && alarm.cancelled())
+        throw Stopped{};
+    if (alarm.rung())
         throw Late{connections.back().rank};
     if (one_listener_)
         learn_remotes(connections, deadline);

@@ -107,7 +107,7 @@ class Mesh
     /* Two steps, with an exchange of strings between: listen, and tell where; connect to all, by the deadline. Throw
      * gloo::Exception; Unconnected, Lost and Late name the rank with which there is no connection. */
     std::string listen(const std::string &address, std::chrono::milliseconds timeout);
-    void connect(const std::vector<std::string> &records, Clock::time_point deadline);
+    void connect(const std::vector<std::string> &records, Clock::time_point deadline, int cancel_fd);
 
     std::shared_ptr<Channel> &channel(int i)
     {

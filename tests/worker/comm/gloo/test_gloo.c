@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -276,6 +277,32 @@ static void a_rank_that_does_not_dial_is_named_at_the_deadline(void **state)
     shm_store_close(p.s);
 }
 
+/* Whoever waits for a rank that has come and does not dial is told from elsewhere that it is of no use. */
+static void a_wait_for_connections_is_given_up_when_told(void **state)
+{
+    enum { LONG_MS = 300000 };
+    struct place p = {.s = shm_store_open(), .address = "127.0.0.2", .port = 9};
+    const int fd = eventfd(0, EFD_CLOEXEC);
+    pthread_t thread;
+    struct comm *c = NULL;
+    struct err e;
+    const struct comm_options o = {.rank = 0,
+                                   .world = 2,
+                                   .store = p.s,
+                                   .name = "far",
+                                   .timeout_ms = LONG_MS,
+                                   .bind_addr = "127.0.0.1",
+                                   .cancel_fd = fd};
+    assert_int_equal(eventfd_write(fd, 1), 0);
+    assert_int_equal(pthread_create(&thread, NULL, pretend_to_be_rank_1, &p), 0);
+    assert_int_equal(comm_open(&c, "gloo", &o, &e), -ECANCELED);
+    assert_string_equal(e.text, "connections of 2 ranks were given up");
+    assert_null(c);
+    pthread_join(thread, NULL);
+    close(fd);
+    shm_store_close(p.s);
+}
+
 static void a_rank_that_refuses_the_connection_is_named_at_once(void **state)
 {
     struct place p = {.s = shm_store_open(), .address = "127.0.0.1"};
@@ -300,6 +327,7 @@ int main(void)
         cmocka_unit_test(an_address_of_another_machine_is_refused),
         cmocka_unit_test(a_rank_that_does_not_answer_is_named_at_the_deadline),
         cmocka_unit_test(a_rank_that_does_not_dial_is_named_at_the_deadline),
+        cmocka_unit_test(a_wait_for_connections_is_given_up_when_told),
         cmocka_unit_test(a_rank_that_refuses_the_connection_is_named_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

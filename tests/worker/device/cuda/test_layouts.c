@@ -97,7 +97,7 @@ static int stage(struct rank *r, struct device *d, struct err *e)
     if (r->run->on_ref)
         return 0;
     TRY(comm_staged(&r->comm, r->comm, d, e));
-    return comm_kin_begin(r->comm, e);
+    return comm_kin_begin(r->comm, 0, e);
 }
 
 static int stages_of(const struct point *p)
