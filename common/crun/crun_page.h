@@ -61,7 +61,7 @@ struct crun_page {
     int32_t wake_fd;        /* launcher, before the spawn: eventfd inherited by the worker, readable while a reason of a
                               stop is there; -1: this launcher holds nobody */
     _Atomic uint32_t wake;  /* launcher: futex; counts what the worker may wait for: reasons and rounds */
-    _Atomic uint32_t stays; /* worker: 1: it lets itself be held */
+    _Atomic uint32_t stays; /* worker: 1: it lets itself be held; 2: when nodes come, too */
     _Atomic uint32_t holds; /* launcher: how often it was; set before the reason */
     _Atomic uint32_t held;  /* worker: the newest of them that it has acknowledged; then it writes notify_fd */
     _Atomic uint32_t next_seq; /* launcher: seqlock of next: odd while it is written, then 2 x how many were told */

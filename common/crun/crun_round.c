@@ -30,13 +30,23 @@ static struct crun_page *holding_page(void)
     return p && p->version >= 2 && p->wake_fd >= 0 ? p : NULL;
 }
 
-int crun_stay(void)
+static int stay(uint32_t how)
 {
     struct crun_page *p = holding_page();
     if (!p)
         return -ENOTSUP;
-    atomic_store(&p->stays, 1);
+    atomic_store(&p->stays, how);
     return 0;
+}
+
+int crun_stay(void)
+{
+    return stay(1);
+}
+
+int crun_stay_growing(void)
+{
+    return stay(2);
 }
 
 int crun_wake_fd(void)

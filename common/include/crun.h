@@ -139,6 +139,10 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
 /* From now on hold this process. 0; -ENOTSUP: whoever started it does not hold anybody, all is as without. */
 int crun_stay(void);
 
+/* crun_stay(); and when nodes come this process is held, too, instead of being told CRUN_STOP_RESIZE, where all workers
+ * of its node have called this. For one that can go on in a larger world with what it has, unsaved. */
+int crun_stay_growing(void);
+
 /* Descriptor that is readable while crun_stop_reason() is not none; for poll(2) alone: not to be read or closed. -1:
  * crun_stay() was not called, or said -ENOTSUP. */
 int crun_wake_fd(void);

@@ -30,7 +30,6 @@
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
-#include "launcher/hang/hang_watch.h"
 #include "launcher/observe/agent_http.h"
 #include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
@@ -135,12 +134,18 @@ static bool shows_everything(const struct log_conf *l)
     return !l->dir && l->local_ranks.n == 0 && l->ranks.n == 0 && l->show == LOG_SHOW_ALL;
 }
 
+/* There are rounds to outlive: after failures, or as nodes come. */
+static bool has_more_rounds(const struct config *c)
+{
+    return c->max_restarts > 0 || c->nnodes.max > c->nnodes.min;
+}
+
 static int open_group(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
     const struct group_options o = {
         .workers = (int)c->nproc,
-        .holds = c->recovery == CONFIG_RECOVERY_INPROCESS && c->max_restarts > 0,
+        .holds = c->recovery == CONFIG_RECOVERY_INPROCESS && has_more_rounds(c),
         .spares = (int)c->warm_spares,
         .terminal_group = isatty(STDIN_FILENO) ? getpgid(getppid()) : 0,
         .stdin_rank = (int)c->stdin_rank,
@@ -211,8 +216,7 @@ static void close_parts(struct run *r)
     agent_http_close(r->http);
     events_close(r->events);
     r->events = NULL;
-    hang_watch_close(r->hang);
-    r->hang = NULL;
+    hangs_close(r);
     stragglers_close(r);
     failure_report_close(r->failures);
     member_close(r);

@@ -49,6 +49,11 @@ void effects_wish(struct run *r)
     guardian_stopping(r->link, r->effects->stage_ms);
 }
 
+bool effects_has_wish(const struct run *r)
+{
+    return r->effects && r->effects->wished;
+}
+
 void effects_await_end(struct run *r, int64_t left_ms)
 {
     struct effects *fx = r->effects;
@@ -253,7 +258,8 @@ void run_pump(struct run *r)
     fx->pumping = true;
     while (fx->first != fx->last && !fx->done) {
         struct agent_event ev = fx->queue[fx->first++ % QUEUE_MAX];
-        ev.holds = r->group && group_can_hold(r->group);
+        ev.holds = r->group && r->config->max_restarts > 0 && group_can_hold(r->group);
+        ev.grows = r->group && group_can_grow(r->group);
         step(r, &ev);
     }
     fx->pumping = false;

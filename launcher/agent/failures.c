@@ -36,9 +36,7 @@ static const char *hang_text(void *arg)
 
 static void find_leader(void *arg, const struct rdzv_news *news, struct endpoint *ret)
 {
-    const struct member_leader at = member_leader(arg, news);
-    snprintf(ret->host, sizeof ret->host, "%s", at.host);
-    snprintf(ret->port, sizeof ret->port, "%d", at.port);
+    member_leader_endpoint(arg, news, ret);
 }
 
 static int serve(void *arg, const struct rdzv_news *news, struct err *e)

@@ -12,6 +12,7 @@
 #include "common/base/err.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/agent/effects.h"
+#include "launcher/agent/hangs.h"
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
@@ -19,6 +20,7 @@
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/observe/gauges.h"
+#include "launcher/rendezvous/rdzv_dial.h"
 #include "launcher/report/failure_report.h"
 #include "launcher/workers/group.h"
 
@@ -115,6 +117,13 @@ struct member_leader member_leader(const struct run *r, const struct rdzv_news *
     return (struct member_leader){news->leader_addr, news->leader_port};
 }
 
+void member_leader_endpoint(const struct run *r, const struct rdzv_news *news, struct endpoint *ret)
+{
+    const struct member_leader at = member_leader(r, news);
+    snprintf(ret->host, sizeof ret->host, "%s", at.host);
+    snprintf(ret->port, sizeof ret->port, "%d", at.port);
+}
+
 int member_serve(struct run *r, const struct rdzv_news *news, struct err *e)
 {
     struct member *m = r->member;
@@ -141,6 +150,11 @@ int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *
 }
 
 /* --- what others ask */
+
+uint64_t member_store_changes(const struct run *r)
+{
+    return bootstrap_changes(&r->member->store);
+}
 
 const char *member_store_url(const struct run *r)
 {
@@ -232,6 +246,8 @@ int member_open(struct run *r, struct err *e)
         .run_id = c->run_id,
         .failure = on_failure,
         .steps = stragglers_hear,
+        .quiet = hangs_hear,
+        .met = round_note_met,
         .arg = r,
     };
     bootstrap_init(&m->store, &r->loop, &store);

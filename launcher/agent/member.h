@@ -4,7 +4,9 @@
 #define CRUN_LAUNCHER_MEMBER_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
+struct endpoint;
 struct err;
 struct rdzv_cause;
 struct rdzv_news;
@@ -32,7 +34,9 @@ struct member_leader {
     int port;
 };
 struct member_leader member_leader(const struct run *r, const struct rdzv_news *news);
-const char *member_store_url(const struct run *r); /* of the current round's store */
+void member_leader_endpoint(const struct run *r, const struct rdzv_news *news, struct endpoint *ret); /* the same */
+uint64_t member_store_changes(const struct run *r); /* bootstrap_changes() */
+const char *member_store_url(const struct run *r);  /* of the current round's store */
 
 /* A worker has made a step: this node reports steps from now on (observe/node_report.h), where the rendezvous takes
  * reports. */

@@ -54,7 +54,9 @@ static void note_news(struct run *r, const struct rdzv_news *news)
     if (news->kind == RDZV_NEWS_ROUND)
         note_round(r, news);
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_RESIZE)
-        logmux_print(r->mux, "the nodes of the job change; the workers stop in good order and start again");
+        logmux_print(r->mux, rdzv_news_grows(news) && group_can_grow(r->group)
+                                 ? "a node has come; the workers here stay, and go on with it"
+                                 : "the nodes of the job change; the workers stop in good order and start again");
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {
         round_break(r, clock_ns(), news->cause.text);
         round_note_told(r);

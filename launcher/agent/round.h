@@ -3,6 +3,7 @@
 #define CRUN_LAUNCHER_ROUND_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "launcher/workers/group.h"
@@ -31,6 +32,11 @@ int round_restarts(const struct run *r);                 /* of the job, as far a
 void round_break(struct run *r, int64_t woken_ns, const char *cause);
 void round_note_told(struct run *r);
 void round_print_times(struct run *r);
+
+/* On group rank 0, for programs that tell nothing of their steps: so many of PyTorch's clients have read a key of the
+ * round's store. When all ranks but one have, what they meet for has come: each but the one that wrote it waits for a
+ * key of another. */
+void round_note_met(void *run, size_t readers);
 
 void round_print_stopped(struct run *r, const char *why); /* and which workers ended neither well nor by our SIGTERM */
 

@@ -3,13 +3,13 @@
 
 #include "common/base/clock.h"
 #include "launcher/agent/effects.h"
+#include "launcher/agent/hangs.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/round_internal.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/stragglers.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/config/config.h"
-#include "launcher/hang/hang_watch.h"
 #include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
 #include "launcher/report/failure_report.h"
@@ -71,10 +71,29 @@ static int begin_times(struct run *r, const struct rdzv_news *news, struct err *
     return 0;
 }
 
+/* Something of the line of times is to come. */
+static bool is_awaited(const struct round *d)
+{
+    if (d->wait_first_step)
+        return !d->times.first_step;
+    return d->wait_met && d->news.group_rank == 0 && !d->times.met;
+}
+
 static void start_times(struct run *r, int64_t now_ns)
 {
     r->round->times.spawned = now_ns;
-    if (!r->round->wait_first_step || r->round->times.first_step)
+    if (!is_awaited(r->round))
+        round_print_times(r);
+}
+
+void round_note_met(void *run, size_t readers)
+{
+    struct run *r = run;
+    struct round *d = r->round;
+    if (d->times.met || d->news.group_rank != 0 || readers + 1 < (size_t)d->news.world_size)
+        return;
+    d->times.met = clock_ns();
+    if (d->times.spawned && !is_awaited(d))
         round_print_times(r);
 }
 
@@ -82,6 +101,7 @@ static void end_times(struct run *r, int64_t now_ns)
 {
     round_print_times(r); /* its first step never came */
     r->round->wait_first_step = group_attached(r->group);
+    r->round->wait_met = r->round->times.met;
     r->round->broken.gone = now_ns;
 }
 
@@ -119,13 +139,12 @@ static int begin_workers(struct run *r, const struct rdzv_news *news, struct err
 
 static int begin_hangs(struct run *r, const struct rdzv_news *news, struct err *e)
 {
-    hang_watch_begin_round(r->hang);
-    return 0;
+    return hangs_begin_round(r, news, e);
 }
 
 static void end_hangs(struct run *r, int64_t now_ns)
 {
-    hang_watch_end_round(r->hang);
+    hangs_end_round(r);
 }
 
 static int begin_stragglers(struct run *r, const struct rdzv_news *news, struct err *e)

@@ -22,6 +22,7 @@ struct failure_report;
 struct group;
 struct guardian_link;
 struct hang_watch;
+struct hangs;
 struct logmux;
 struct member;
 struct notices;
@@ -54,6 +55,7 @@ struct run {
 
     struct logmux *mux;              /* output/logmux.h */
     struct hang_watch *hang;         /* hang/hang_watch.h; NULL: not watched */
+    struct hangs *hangs;             /* and the way to group rank 0 */
     struct stragglers *stragglers;   /* the watch of straggler/straggler_watch.h, and what comes of it */
     struct failure_report *failures; /* report/failure_report.h */
     struct events *events;           /* observe/events.h */

@@ -26,8 +26,10 @@
 #include "launcher/remote/remote_wire.h"
 #include "launcher/workers/group.h"
 
-/* At the end, a console that reads nothing (a pager) is waited for this long, or until a stop signal. */
+/* At the end, a console that reads nothing (a pager) is waited for this long, or until a stop signal; if the job was
+ * stopped, that long. */
 #define FLUSH_MS 600000
+#define FLUSH_STOPPED_MS 4000
 /* After the guardian's death nobody waits for us any more; this bounds the farewell. */
 #define LOST_KILL_MS 30000
 
@@ -236,7 +238,8 @@ void signals_flush_output(struct run *r)
     while (read(s->signal_fd, &info, sizeof info) == sizeof info) /* of children that ended: old news */
         s->drops_console = s->drops_console || (is_stop(r, (int)info.ssi_signo) && !is_shared(r, &info));
     board_heard(r->link->board, forwarded);
-    logmux_flush(r->mux, s->drops_console ? 0 : FLUSH_MS, (const int[2]){s->signal_fd, r->link->guardian_fd});
+    const int64_t patient_ms = effects_has_wish(r) ? FLUSH_STOPPED_MS : FLUSH_MS;
+    logmux_flush(r->mux, s->drops_console ? 0 : patient_ms, (const int[2]){s->signal_fd, r->link->guardian_fd});
 }
 
 void signals_close(struct run *r)

@@ -15,7 +15,7 @@ void signals_unwatch(struct run *r);
 const bool *signals_hurry(const struct run *r); /* true once a stop signal came after the end: wait for no other node */
 
 /* The end: print what is left of the workers' output; a console that does not read (a pager) is waited for, but not
- * after a stop signal. After signals_unwatch(). */
+ * after a stop signal, and not for long if one ended the job. After signals_unwatch(). */
 void signals_flush_output(struct run *r);
 void signals_close(struct run *r);
 

@@ -177,9 +177,7 @@ int stragglers_open(struct run *r, struct err *e)
 int stragglers_begin_round(struct run *r, const struct rdzv_news *news, struct err *e)
 {
     struct stragglers *s = r->stragglers;
-    const struct member_leader at = member_leader(r, news);
-    snprintf(s->leader.host, sizeof s->leader.host, "%s", at.host);
-    snprintf(s->leader.port, sizeof s->leader.port, "%d", at.port);
+    member_leader_endpoint(r, news, &s->leader);
     leader_link_hang_up(s->link);
     s->exclude.any = false;
     return straggler_watch_begin_round(s->watch, news->rank_base, news->world_size, news->group_rank == 0, e);

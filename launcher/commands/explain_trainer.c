@@ -125,7 +125,7 @@ const struct explain_message explain_trainer[] = {
      "nothing, unless it happens at every step: then --amp bf16"},
     {"replicas differ", "ranks hold different weights, which must not happen",
      "look for broken memory or different builds; please report it"},
-    {"step *: *; back to step *, and on from there\nsilent corruption in rank",
+    {"step *: *; back to step *, and on from there\nstep *: *; believed only if a replay comes to the same\nsilent corruption in rank",
      "bits of a rank were wrong, or a loss is not believed: all ranks do the steps since the last comparison again",
      "docs/guide/corruption.md"},
     {"; another process takes its place\n; it stays, as nobody would take its place",
@@ -136,7 +136,7 @@ const struct explain_message explain_trainer[] = {
     {"ranks hold parts of the model: what there are copies of is compared*\n"
      "--zero *: moments* have one owner each, so a bit that flips in them is not seen",
      "what --check-replicas cannot see or mend in this layout", "docs/guide/corruption.md"},
-    {"a bit of this rank's * flips in step *\n--drill-corrupt: * elements are 0*\n'*' is not WHAT@STEP:RANK*",
+    {"a bit of this rank's * flips in step *\none of this rank's sums becomes no number in step *\n--drill-corrupt: * elements are 0*\n'*' is not WHAT@STEP:RANK*",
      "a drill of --drill-corrupt", "docs/guide/corruption.md"},
     {"stopped at step\nending: not all ranks\nstopped (*) while no round", "the run was stopped before its end",
      "start it again with --resume auto"},

@@ -39,6 +39,11 @@ static const char *without_restarts(const struct config *c)
     return c->max_restarts == 0 ? "--max-restarts is 0" : NULL;
 }
 
+static const char *without_more_rounds(const struct config *c)
+{
+    return c->nnodes.max > c->nnodes.min ? NULL : without_restarts(c);
+}
+
 static const char *without_spares(const struct config *c)
 {
     return c->home.kind == HOME_LOCAL ? "a job of one node has no spares" : without_restarts(c);
@@ -107,6 +112,11 @@ static const char *without_holds(const struct config *c)
     return c->recovery == CONFIG_RECOVERY_RESTART ? "--recovery restart holds nobody" : without_restarts(c);
 }
 
+static const char *without_any_holds(const struct config *c)
+{
+    return c->recovery == CONFIG_RECOVERY_RESTART ? without_holds(c) : without_more_rounds(c);
+}
+
 static const char *without_exclusion(const struct config *c)
 {
     return c->straggler_action == STRAGGLER_EXCLUDE ? without_restarts(c) : NULL;
@@ -149,9 +159,9 @@ static const char *without_hosts(const struct config *c)
     X("max-node-failures", false, without_spares)                                                                      \
     X("restart-window", false, without_restarts)                                                                       \
     X("restart-backoff", false, without_restarts)                                                                      \
-    X("recovery", false, without_restarts)                                                                             \
+    X("recovery", false, without_more_rounds)                                                                          \
     X("warm-spares", false, without_holds)                                                                             \
-    X("hold-timeout", false, without_holds)                                                                            \
+    X("hold-timeout", false, without_any_holds)                                                                        \
     X("straggler-action", false, without_exclusion)                                                                    \
     X("log-layout", false, without_files)                                                                              \
     X("log-rotate-size", false, without_files)                                                                         \

@@ -21,8 +21,18 @@ static const char *skip_fields(const char *at, int n)
     return at;
 }
 
+/* utime stime cutime cstime */
+static int64_t cpu_time(const char *times)
+{
+    long long v[4] = {0};
+    if (sscanf(times, "%lld %lld %lld %lld", &v[0], &v[1], &v[2], &v[3]) != 4)
+        return 0;
+    return (v[0] + v[1] + v[2] + v[3]) * (INT64_C(1000000000) / sysconf(_SC_CLK_TCK));
+}
+
 /* /proc/PID/stat: "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. From
- * the state on, the number of threads is the 18th field, the signal of its end the 36th. */
+ * the state on, its times begin at the 12th field, the number of threads is the 18th, the signal of its end the
+ * 36th. */
 bool proc_read(pid_t pid, struct proc *ret)
 {
     char line[768];
@@ -36,8 +46,10 @@ bool proc_read(pid_t pid, struct proc *ret)
     int parent = 0;
     if (sscanf(state, "%c %d", &ret->state, &parent) != 2)
         return false;
-    const char *threads = skip_fields(state, 17), *end_signal = skip_fields(threads, 18);
+    const char *times = skip_fields(state, 11), *threads = skip_fields(times, 6),
+               *end_signal = skip_fields(threads, 18);
     ret->parent = (pid_t)parent;
+    ret->cpu_ns = cpu_time(times);
     ret->threads = atoi(threads);
     ret->is_silent = *end_signal == '0';
     snprintf(ret->name, sizeof ret->name, "%.*s", (int)(shut - open - 1), open + 1);

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 struct proc {
@@ -16,6 +17,7 @@ struct proc {
     char state;     /* as in /proc/PID/stat; '?': it cannot be read */
     int threads;    /* a process whose first thread has ended is a 'Z' with others */
     bool is_silent; /* its end sends no signal to its parent; to one that inherits it, it does */
+    int64_t cpu_ns; /* that it has used, with its dead children that were waited for; in ticks of the clock */
     char name[20];  /* "?": it cannot be read */
 };
 

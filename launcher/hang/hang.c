@@ -8,6 +8,7 @@
 #include "common/base/err.h"
 #include "common/base/numbers.h"
 #include "common/include/crun.h"
+#include "launcher/hang/quiet.h"
 
 #define SECOND_NS INT64_C(1000000000)
 #define LOOK_NS SECOND_NS        /* between two looks while something is not settled */
@@ -49,12 +50,19 @@ static uint32_t phase_of(const struct hang_worker *w)
     return phase < CRUN_PAGE_PHASES ? phase : CRUN_PHASE_PAUSED; /* of a later library: not to be judged */
 }
 
-/* It tells what it does. Started with a fixed time, that it knows libcrun is enough. */
-static bool tells(const struct hang *h, const struct hang_worker *w)
+static bool tells(const struct hang_worker *w)
 {
     if (w->gone || !w->page || !atomic_load(&w->page->attached))
         return false;
-    return hang_progressed(w) || phase_of(w) != CRUN_PHASE_STEP || h->o.fixed_ns > 0;
+    return hang_progressed(w) || phase_of(w) != CRUN_PHASE_STEP;
+}
+
+bool hang_tells(const struct hang_worker *w, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (tells(&w[i]))
+            return true;
+    return false;
 }
 
 /* --- who waits since when */
@@ -81,7 +89,7 @@ static struct scene survey(const struct hang *h, const struct hang_worker *w, in
     struct scene s = {.telling = 0};
     for (int i = 0; i < n; i++) {
         s.frozen = s.frozen || (!w[i].gone && w[i].traced);
-        if (!tells(h, &w[i]))
+        if (!tells(&w[i]))
             continue;
         const uint32_t phase = judged_phase(&w[i]);
         s.telling++;
@@ -100,7 +108,7 @@ static struct scene survey(const struct hang *h, const struct hang_worker *w, in
 /* Since when it has been where it is. Negative: not judged now. */
 static int64_t since(const struct hang *h, const struct scene *s, const struct hang_worker *w)
 {
-    if (s->frozen || !tells(h, w))
+    if (s->frozen || !tells(w))
         return -1;
     const int64_t entered = hang_later(h->excused_ns, atomic_load(&w->page->phase_ns));
     switch (judged_phase(w)) {
@@ -137,10 +145,10 @@ int64_t hang_next(const struct hang *h, int64_t now, const struct hang_worker *w
     const struct scene s = survey(h, w, n);
     int64_t next = now + IDLE_NS;
     if (s.telling == 0 && h->o.fixed_ns)
-        next = hang_sooner(next, hang_later(h->round_ns + h->o.fixed_ns, now + LOOK_NS));
+        next = hang_sooner(next, now + quiet_look_ns(h->o.fixed_ns));
     for (int i = 0; i < n; i++) {
         const int64_t from = since(h, &s, &w[i]);
-        if (!tells(h, &w[i]))
+        if (!tells(&w[i]))
             continue;
         const struct hang_budget *b = &s.of[judged_phase(&w[i])];
         if (from < 0 ||
@@ -197,14 +205,13 @@ static int blame_before(const struct hang_worker *a, bool a_over, const struct h
 }
 
 struct rest {
-    const struct hang *h;
     const struct hang_worker *blamed;
     const struct place *where; /* NULL: anywhere */
 };
 
 static bool in_rest(const struct hang_worker *w, const struct rest *r)
 {
-    return w != r->blamed && tells(r->h, w) && (!r->where || same_place(w, r->where));
+    return w != r->blamed && tells(w) && (!r->where || same_place(w, r->where));
 }
 
 static bool all_in_one_place(const struct rest *r, const struct hang_worker *w, int n, struct place *ret)
@@ -233,7 +240,7 @@ static size_t describe_others(const struct rest *r, const struct hang_worker *w,
     size_t len = 0;
     for (int i = 0; i < n && len < cap; i++) { /* each place once, by its first rank */
         const struct place here = w[i].page ? place_of(&w[i]) : (struct place){0};
-        struct rest at = {r->h, r->blamed, &here};
+        struct rest at = {r->blamed, &here};
         bool told = !in_rest(&w[i], &at);
         for (int k = 0; k < i && !told; k++)
             told = in_rest(&w[k], &at);
@@ -255,7 +262,7 @@ static void explain(const struct hang *h, const struct scene *s, int64_t now, co
                     const struct hang_worker *blamed, struct hang_verdict *ret)
 {
     const struct place p = place_of(blamed);
-    const struct rest rest = {h, blamed, NULL};
+    const struct rest rest = {blamed, NULL};
     struct place others;
     const int64_t from = since(h, s, blamed);
     const double seconds = (double)(now - (from < 0 ? h->excused_ns : from)) / 1e9;
@@ -284,7 +291,7 @@ bool hang_judge(const struct hang *h, int64_t now, const struct hang_worker *w, 
     for (int i = 0; i < n; i++) {
         const bool is_over = over(h, &s, &w[i], now, w[i].stopped);
         any = any || is_over;
-        if (!tells(h, &w[i]))
+        if (!tells(&w[i]))
             continue;
         if (!blamed || blame_before(&w[i], is_over, blamed, blamed_over)) {
             blamed = &w[i];

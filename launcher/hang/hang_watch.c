@@ -12,6 +12,7 @@
 #include "launcher/output/logmux.h"
 
 #define LATE_NS INT64_C(1000000000) /* a look that comes so late says that we were stopped, or the whole machine was */
+#define FOREIGN_MS 10000            /* for another node to save its stacks and end the round */
 
 static void on_look(uv_timer_t *t);
 
@@ -45,14 +46,36 @@ static void excuse_own_stops(struct hang_watch *w, int64_t now)
 
 /* --- looking */
 
-void hang_tell(struct hang_watch *w)
+/* The node of the rank that is to blame should have ended the round by now. */
+static void on_foreign_late(uv_timer_t *t)
 {
-    uv_timer_stop(&w->timer);
+    struct hang_watch *w = container_of(t, struct hang_watch, timer);
+    w->verdict.rank = w->quiet.base;
+    w->verdict.all = true;
+    w->o.found(w->o.arg, clock_ns(), &w->verdict);
     w->o.hung(w->o.arg, &w->verdict);
 }
 
+void hang_tell(struct hang_watch *w)
+{
+    uv_timer_stop(&w->timer);
+    if (w->quiet.foreign) {
+        w->quiet.foreign = false;
+        if (w->quiet.leads)
+            uv_timer_start(&w->timer, on_foreign_late, FOREIGN_MS, 0);
+        return;
+    }
+    w->o.hung(w->o.arg, &w->verdict);
+}
+
+void hang_save_and_tell(struct hang_watch *w)
+{
+    if (!hang_save_stacks(w))
+        hang_tell(w);
+}
+
 /* Those that waited for one in a debugger have a fresh time from the moment it is seen without. */
-static void read_processes(struct hang_watch *w, int64_t now)
+void hang_read_processes(struct hang_watch *w, int64_t now)
 {
     bool traced = false;
     for (int i = 0; i < w->n; i++) {
@@ -78,29 +101,7 @@ static void end_hang(struct hang_watch *w, int64_t now)
 {
     logmux_print(w->o.mux, "%s", w->verdict.text);
     w->o.found(w->o.arg, now, &w->verdict);
-    if (!hang_save_stacks(w))
-        hang_tell(w);
-}
-
-static bool any_attached(const struct hang_watch *w)
-{
-    for (int i = 0; i < w->n; i++)
-        if (w->workers[i].page && atomic_load(&w->workers[i].page->attached))
-            return true;
-    return false;
-}
-
-static void warn_if_unattached(struct hang_watch *w, int64_t now)
-{
-    const int64_t fixed = w->hang.o.fixed_ns;
-    if (!fixed || w->said_mute || now - w->hang.round_ns < fixed || any_attached(w))
-        return;
-    w->said_mute = true;
-    logmux_print(
-        w->o.mux,
-        "--hang-timeout %g has no effect: no worker has called crun_init() of libcrun, so nobody knows whether "
-        "they go on",
-        (double)fixed / 1e9);
+    hang_save_and_tell(w);
 }
 
 static void on_look(uv_timer_t *t)
@@ -111,9 +112,10 @@ static void on_look(uv_timer_t *t)
         return;
     hang_read_workers(w);
     excuse_own_stops(w, now);
-    warn_if_unattached(w, now);
+    if (w->hang.o.fixed_ns && !hang_tells(w->workers, w->n) && hang_quiet_look(w, now))
+        return;
     if (hang_due(&w->hang, now, w->workers, w->n)) {
-        read_processes(w, now);
+        hang_read_processes(w, now);
         if (hang_judge(&w->hang, now, w->workers, w->n, &w->verdict)) {
             end_hang(w, now);
             return;
@@ -146,15 +148,17 @@ int hang_watch_open(struct hang_watch **ret, const struct hang_watch_options *o,
     return 0;
 }
 
-void hang_watch_begin_round(struct hang_watch *w)
+int hang_watch_begin_round(struct hang_watch *w, int base, int world, bool leads)
 {
     if (!w)
-        return;
+        return 0;
     const int64_t now = clock_ns();
+    TRY(hang_quiet_begin(w, now, base, world, leads));
     hang_begin_round(&w->hang, now);
     hang_excuse(&w->hang, now); /* workers that were held have made no step meanwhile */
     hang_read_workers(w);
     plan(w, now);
+    return 0;
 }
 
 const char *hang_watch_text(const struct hang_watch *w)
@@ -177,6 +181,7 @@ void hang_watch_end_round(struct hang_watch *w)
     hang_abandon_save(w);
     uv_timer_stop(&w->timer);
     w->planned_ns = 0;
+    hang_quiet_end(w);
     hang_read_workers(w);
     hang_end_round(&w->hang, w->workers, w->n);
 }
@@ -186,6 +191,7 @@ static void on_closed(uv_handle_t *h)
     struct hang_watch *w = h->data;
     if (--w->open_handles > 0)
         return;
+    hang_quiet_end(w);
     free(w->workers);
     free(w);
 }

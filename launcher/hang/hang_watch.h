@@ -9,6 +9,9 @@
  *   - somebody hangs: said, `found` is called, stacks of all local workers saved on a thread (SAVE_MS at most), then
  *     `hung` is called, which is to end the round;
  *   - crun itself was stopped (Ctrl-Z, SIGSTOP) or did not run for a second: all workers get a fresh time.
+ * Where no worker tells anything and a time was given, the watch looks at /proc for signs of life instead (quiet.h),
+ * ten times in that time. The other nodes tell group rank 0 that theirs give none; it answers when nobody gives any.
+ * The node of the rank to blame ends the round; group rank 0, if nobody stands out. All save their stacks.
  * Loop thread only. A NULL watch (switched off) takes every call. */
 #ifndef CRUN_LAUNCHER_HANG_WATCH_H
 #define CRUN_LAUNCHER_HANG_WATCH_H
@@ -35,11 +38,20 @@ struct hang_watch_options { /* pointers are borrowed */
     /* What the watch tells. */
     void (*found)(void *arg, int64_t now_ns, const struct hang_verdict *v); /* the stacks come next */
     void (*hung)(void *arg, const struct hang_verdict *v);                  /* nothing more comes of this round */
+    /* Signs of life: on group rank 0, how often keys of the round's store were changed; elsewhere a text for group
+     * rank 0, whose answer comes by hang_watch_answer(). */
+    uint64_t (*store_changes)(void *arg);
+    void (*tell_quiet)(void *arg, const char *text, size_t n);
     void *arg;
 };
 
 int hang_watch_open(struct hang_watch **ret, const struct hang_watch_options *o, struct err *e); /* NULL if off */
-void hang_watch_begin_round(struct hang_watch *w);       /* the workers are started */
+/* The workers are started: ranks base .. base + workers - 1 of world. leads: this node is group rank 0. -ENOMEM. */
+int hang_watch_begin_round(struct hang_watch *w, int base, int world, bool leads);
+/* On group rank 0: another node tells that its workers are quiet. Into answer[cap], if nobody lives. false: the text
+ * makes no sense. Elsewhere: what came of it. */
+bool hang_watch_hear(struct hang_watch *w, const char *text, size_t n, char *answer, size_t cap);
+void hang_watch_answer(struct hang_watch *w, const char *answer);
 void hang_watch_progressed(struct hang_watch *w);        /* the first one made a step */
 void hang_watch_end_round(struct hang_watch *w);         /* nobody is left; the pages are still there */
 const char *hang_watch_text(const struct hang_watch *w); /* of the hang that was seen last, for people; "": none */

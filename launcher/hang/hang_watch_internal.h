@@ -7,8 +7,21 @@
 #include <uv.h>
 
 #include "launcher/hang/hang_watch.h"
+#include "launcher/hang/quiet.h"
 
 struct save;
+
+/* Signs of life of workers that tell nothing. */
+struct hang_quiet {
+    int base, world;
+    bool leads;
+    struct quiet_mark *marks; /* of this node's workers */
+    struct quiet_rank *ranks; /* (world) on group rank 0, else this node's */
+    int64_t sign_ns;          /* the last sign of any of this node's, or of the store */
+    uint64_t changes;         /* of the store, at the last look */
+    int64_t found_ns;         /* on group rank 0: nobody gives one, 0: somebody does */
+    bool foreign;             /* the verdict is about a rank of another node, which ends the round */
+};
 
 struct hang_watch {
     struct hang_watch_options o;
@@ -19,7 +32,8 @@ struct hang_watch {
     uv_async_t saved; /* a save is done */
     int open_handles;
     int64_t planned_ns; /* of the next look, 0: none */
-    bool said_mute, was_traced;
+    bool was_traced;
+    struct hang_quiet quiet;
     struct save *save; /* under way */
     struct hang_verdict verdict;
 };
@@ -27,7 +41,16 @@ struct hang_watch {
 /* --- hang_watch.c */
 
 void hang_read_workers(struct hang_watch *w);
+void hang_read_processes(struct hang_watch *w, int64_t now_ns);
 void hang_tell(struct hang_watch *w); /* the round is to end */
+void hang_save_and_tell(struct hang_watch *w);
+
+/* --- hang_quiet.c */
+
+int hang_quiet_begin(struct hang_watch *w, int64_t now_ns, int base, int world, bool leads); /* -ENOMEM */
+void hang_quiet_end(struct hang_watch *w);
+/* Look for signs of life. True: nobody gives one, and what follows from it is under way. */
+bool hang_quiet_look(struct hang_watch *w, int64_t now_ns);
 
 /* --- hang_save.c */
 

@@ -22,6 +22,7 @@ struct timeline;
     X(stop, "stop", told, gone)                                                                                        \
     X(rendezvous, "rendezvous", gone, round)                                                                           \
     X(spawn, "spawn", round, spawned)                                                                                  \
+    X(met, "met", spawned, met)                                                                                        \
     X(first_step, "first_step", spawned, first_step)
 
 /* Since this agent began. */

@@ -17,6 +17,8 @@ char *timeline_text(const struct timeline *t, char *out, size_t cap)
     int n = snprintf(out, cap, "restart %d%s (%s)%s: detect %.1f ms, stop %.1f ms, rendezvous %.1f ms, spawn %.1f ms",
                      t->restart, budget, t->cause, kept, ms(t->woken, t->told), ms(t->told, t->gone),
                      ms(t->gone, t->round), ms(t->round, t->spawned));
+    if (t->met && n >= 0 && (size_t)n < cap)
+        n += snprintf(out + n, cap - (size_t)n, ", ranks met %.0f ms", ms(t->spawned, t->met));
     if (t->first_step && n >= 0 && (size_t)n < cap)
         snprintf(out + n, cap - (size_t)n, ", first step %.0f ms", ms(t->spawned, t->first_step));
     return out;

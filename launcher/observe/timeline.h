@@ -13,6 +13,7 @@ struct timeline {
     int64_t gone;              /* no process of the old round is left: stop = gone - told */
     int64_t round;             /* the next round is agreed: rendezvous = round - gone */
     int64_t spawned;           /* every worker executes its program: spawn = spawned - round */
+    int64_t met;               /* PyTorch's ranks have met at the store (round_note_met()): ranks met = met - spawned */
     int64_t first_step;        /* the first worker finished a step: first step = first_step - spawned */
     int kept;                  /* workers of this node that went on in the same process */
     int restart, max_restarts; /* max_restarts -1: only those within a window count, so "3/2" would mislead */
@@ -20,8 +21,8 @@ struct timeline {
     bool pending;              /* its line is not printed */
 };
 
-/* "restart 1/3 (rank 1 killed by SIGKILL), kept 3 workers: detect 0.2 ms, stop 3.1 ms, ..."; first step only where
- * there was one. Returns out. */
+/* "restart 1/3 (rank 1 killed by SIGKILL), kept 3 workers: detect 0.2 ms, stop 3.1 ms, ..."; ranks met and
+ * first step only where they are known. Returns out. */
 char *timeline_text(const struct timeline *t, char *out, size_t cap);
 
 #endif

@@ -155,9 +155,18 @@ static int on_tell(void *arg, const struct server_tell *t, char answer[SERVER_AN
     struct bootstrap *b = arg;
     if (t->round != b->round || strcmp(t->run, b->o.run_id) != 0)
         return ERR_FENCED;
+    if (t->what == SERVER_TELL_QUIET)
+        return b->o.quiet ? b->o.quiet(b->o.arg, t->text, t->n, answer, SERVER_ANSWER_MAX) : ERR_REFUSED;
     if (t->what == SERVER_TELL_STEPS)
         return b->o.steps ? b->o.steps(b->o.arg, t->text, t->n, answer, SERVER_ANSWER_MAX) : ERR_REFUSED;
     return b->o.failure ? b->o.failure(b->o.arg, t->node, t->text, t->n) : ERR_REFUSED;
+}
+
+static void on_met(void *arg, size_t readers)
+{
+    struct bootstrap *b = arg;
+    if (b->round && b->o.met)
+        b->o.met(b->o.arg, readers);
 }
 
 /* --- a round */
@@ -177,6 +186,8 @@ static int serve_own(struct bootstrap *b, const char *addrs, struct server **ret
         .alive_arg = b,
         .tell = on_tell,
         .tell_arg = b,
+        .met = on_met,
+        .met_arg = b,
     };
     TRY(server_create(ret, b->loop, &o, e));
     int rc = admit(*ret, b->o.loopback_only ? "" : addrs, e);
@@ -193,6 +204,7 @@ static int serve_shared(struct bootstrap *b, const char *addrs, struct err *e)
 {
     server_set_alive(b->o.shared, on_alive, b);
     server_set_tell(b->o.shared, on_tell, b);
+    server_set_met(b->o.shared, on_met, b);
     TRY(admit(b->o.shared, addrs, e));
     return server_renew_space(b->o.shared, e);
 }
@@ -238,6 +250,12 @@ void bootstrap_drop(struct bootstrap *b)
     b->round = 0;
 }
 
+uint64_t bootstrap_changes(const struct bootstrap *b)
+{
+    const struct server *s = b->round ? b->server ? b->server : b->o.shared : NULL;
+    return s ? server_changes(s) : 0;
+}
+
 void bootstrap_close(struct bootstrap *b)
 {
     if (!b->loop)
@@ -246,5 +264,6 @@ void bootstrap_close(struct bootstrap *b)
     if (b->o.shared) {
         server_set_alive(b->o.shared, NULL, NULL);
         server_set_tell(b->o.shared, NULL, NULL);
+        server_set_met(b->o.shared, NULL, NULL);
     }
 }

@@ -33,6 +33,8 @@ struct bootstrap_options {
      * answer[cap] is told in return); NULL: nobody listens. 0; ERR_REFUSED. */
     int (*failure)(void *arg, const char *node, const char *text, size_t n);
     int (*steps)(void *arg, const char *text, size_t n, char *answer, size_t cap);
+    int (*quiet)(void *arg, const char *text, size_t n, char *answer, size_t cap); /* likewise, RDZV.QUIET */
+    void (*met)(void *arg, size_t readers); /* so many clients of TCPStore were given a key; NULL: nobody listens */
     void *arg;
 };
 
@@ -71,6 +73,8 @@ void bootstrap_drop(struct bootstrap *b);
 /* Members, we not among them, whose RDZV.ALIVE came within the last silence_ms. To be asked again and again while we do
  * not hear the rendezvous: only then, and silence_ms / 2 after, are others told of a majority. */
 int bootstrap_alive(struct bootstrap *b);
+
+uint64_t bootstrap_changes(const struct bootstrap *b); /* requests of this round that changed keys; 0: none is served */
 
 void bootstrap_close(struct bootstrap *b); /* the loop must turn once more */
 

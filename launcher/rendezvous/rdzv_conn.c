@@ -24,7 +24,8 @@ struct rdzv_conn {
     enum greeting greeting;
     struct auth_client auth;
     struct tls_stream *tls;
-    struct buf plain, cipher; /* with TLS: received, to be sent */
+    struct buf plain;  /* with TLS: received */
+    struct buf unsent; /* with TLS: encrypted */
     redisReader *reader;
     struct resp_bound bound;
     uv_timer_t soon; /* what must not be told from inside open() */
@@ -50,7 +51,7 @@ static void on_closed(uv_handle_t *h)
     tls_stream_free(c->tls);
     auth_client_end(&c->auth);
     buf_free(&c->plain);
-    buf_free(&c->cipher);
+    buf_free(&c->unsent);
     if (c->reader)
         redisReaderFree(c->reader);
     free(c);
@@ -98,14 +99,16 @@ static void on_written(uv_write_t *req, int status)
         lose(c, RDZV_LOST, uv_strerror(status));
 }
 
-static int write_bytes(struct rdzv_conn *c, const void *data, size_t n)
+static int write_unsent(struct rdzv_conn *c)
 {
+    const size_t n = c->unsent.len;
     if (n == 0)
         return 0;
     struct out *out = malloc(sizeof *out + n);
     if (!out)
         return -ENOMEM;
-    memcpy(out->data, data, n);
+    memcpy(out->data, c->unsent.data, n);
+    buf_clear(&c->unsent);
     out->c = c;
     uv_buf_t b = uv_buf_init(out->data, (unsigned)n);
     int rc = uv_write(&out->req, (uv_stream_t *)&c->tcp, &b, 1, on_written);
@@ -114,14 +117,7 @@ static int write_bytes(struct rdzv_conn *c, const void *data, size_t n)
     return rc;
 }
 
-static int write_cipher(struct rdzv_conn *c)
-{
-    int rc = write_bytes(c, c->cipher.data, c->cipher.len);
-    buf_clear(&c->cipher);
-    return rc;
-}
-
-int rdzv_conn_send(struct rdzv_conn *c, int argc, const char *const *argv, const size_t *lens)
+int rdzv_conn_queue(struct rdzv_conn *c, int argc, const char *const *argv, const size_t *lens)
 {
     char *text = NULL;
     if (c->closing || c->lost)
@@ -129,15 +125,16 @@ int rdzv_conn_send(struct rdzv_conn *c, int argc, const char *const *argv, const
     long long n = redisFormatCommandArgv(&text, argc, (const char **)argv, lens);
     if (n < 0)
         return -ENOMEM;
-    int rc = 0;
-    if (c->tls) {
-        rc = tls_stream_write(c->tls, text, (size_t)n, &c->cipher, NULL);
-        rc = rc < 0 ? rc : write_cipher(c);
-    } else {
-        rc = write_bytes(c, text, (size_t)n);
-    }
+    int rc =
+        c->tls ? tls_stream_write(c->tls, text, (size_t)n, &c->unsent, NULL) : buf_add(&c->unsent, text, (size_t)n);
     redisFreeCommand(text);
     return rc;
+}
+
+int rdzv_conn_send(struct rdzv_conn *c, int argc, const char *const *argv, const size_t *lens)
+{
+    int rc = rdzv_conn_queue(c, argc, argv, lens);
+    return rc < 0 ? rc : write_unsent(c);
 }
 
 /* --- who we are, and who they are */
@@ -268,8 +265,8 @@ static void decode(struct rdzv_conn *c, const char *data, size_t n)
 static void decrypt(struct rdzv_conn *c, const char *data, size_t n)
 {
     struct err e = {0};
-    int rc = tls_stream_feed(c->tls, data, n, &c->plain, &c->cipher, &e);
-    if (write_cipher(c) < 0 && rc == 0)
+    int rc = tls_stream_feed(c->tls, data, n, &c->plain, &c->unsent, &e);
+    if (write_unsent(c) < 0 && rc == 0)
         rc = err_set(&e, -EPIPE, "cannot send");
     if (rc < 0) {
         lose(c, c->greeting == GREET_TLS ? RDZV_DENIED : RDZV_LOST, e.text);

@@ -37,6 +37,9 @@ int rdzv_conn_open(struct rdzv_conn **ret, uv_loop_t *loop, int fd, const struct
 /* Only after ready(). -ENOMEM, or the error of a connection that is about to be lost. */
 int rdzv_conn_send(struct rdzv_conn *c, int argc, const char *const *argv, const size_t *lens);
 
+/* As rdzv_conn_send(), but it leaves together with the next request, so that the other side wakes once for both. */
+int rdzv_conn_queue(struct rdzv_conn *c, int argc, const char *const *argv, const size_t *lens);
+
 int rdzv_conn_fd(const struct rdzv_conn *c);
 void rdzv_conn_close(struct rdzv_conn *c); /* NULL allowed; no callback after it */
 

@@ -24,7 +24,7 @@ static int64_t patience_ms(const struct tcp *t)
  * per heartbeat, but not so fast that an idle agent wakes twice. */
 static int64_t hold_ms(const struct tcp *t)
 {
-    const int64_t hold = t->o.heartbeat_ms * 15 / 16;
+    const int64_t hold = t->o.heartbeat_ms * 31 / 32;
     if (t->mode == TCP_OVER || (t->parting && t->mode == TCP_JOINING && !t->joined))
         return 0;
     return t->mode == TCP_JOINING && hold > TCP_PROGRESS_MS ? TCP_PROGRESS_MS : hold;
@@ -39,7 +39,8 @@ static void note_request(struct tcp *t, enum tcp_ask what, int64_t at)
     t->next_open = t->next_open || what == ASK_NEXT;
 }
 
-static void send_request(struct tcp *t, enum tcp_ask what, int argc, const char *const *argv)
+static void give_request(struct tcp *t, enum tcp_ask what, int argc, const char *const *argv,
+                         int (*send)(struct rdzv_conn *, int, const char *const *, const size_t *))
 {
     int64_t at = clock_ms(); /* before it is sent: the lease counts from here */
     if (t->asked_last - t->asked_first == TCP_ASKED_MAX) {
@@ -47,12 +48,17 @@ static void send_request(struct tcp *t, enum tcp_ask what, int argc, const char 
             tcp_give_up(t, "it answers nothing");
         return;
     }
-    int rc = rdzv_conn_send(t->conn, argc, argv, NULL);
+    int rc = send(t->conn, argc, argv, NULL);
     if (rc < 0)
         tcp_give_up(t, strerror(-rc));
     else
         note_request(t, what, at);
     tcp_arm(t);
+}
+
+static void send_request(struct tcp *t, enum tcp_ask what, int argc, const char *const *argv)
+{
+    give_request(t, what, argc, argv, rdzv_conn_send);
 }
 
 /* The address that others reach this node by, unless the user named one: where its connection comes from. */
@@ -131,11 +137,12 @@ int tcp_keep_report(struct tcp *t, const char *fields)
     return buf_addstr(&t->report, fields);
 }
 
-/* Together with a request that the host wakes for anyhow. */
-static void send_report(struct tcp *t)
+/* It leaves with the request that must follow, which the host wakes for anyhow. */
+static void queue_report(struct tcp *t)
 {
     if (t->report.len > 0 && t->mode == TCP_RUNNING)
-        send_request(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, t->report.data});
+        give_request(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, t->report.data},
+                     rdzv_conn_queue);
     buf_clear(&t->report);
 }
 
@@ -160,7 +167,7 @@ void tcp_say(struct tcp *t, enum tcp_ask what)
     case ASK_NEXT:
         if (t->next_open)
             break;
-        send_report(t);
+        queue_report(t);
         if (t->up && !t->closing)
             send_request(t, what, 5, (const char *[]){"RDZV.NEXT", t->o.run_id, t->o.node, seq, hold});
         break;

@@ -195,7 +195,7 @@ static void on_status(struct tcp *t, const redisReply *r)
 
 /* --- refusals */
 
-enum verdict { FENCED, REFUSED, DIFFERS, DENIED, NOJOB, AGAIN, NONSENSE };
+enum verdict { FENCED, REFUSED, DIFFERS, DENIED, NOJOB, AGAIN, NOT_YET, NONSENSE };
 
 static enum verdict verdict_of(const redisReply *r)
 {
@@ -204,11 +204,27 @@ static enum verdict verdict_of(const redisReply *r)
         enum verdict v;
     } words[] = {{"FENCED ", FENCED},    {"REFUSED ", REFUSED}, {"DIFFERS ", DIFFERS}, {"NOAUTH ", DENIED},
                  {"WRONGPASS ", DENIED}, {"NOPERM ", DENIED},   {"NOJOB ", NOJOB},     {"LIMIT ", AGAIN},
-                 {"OOM ", AGAIN},        {"BUSY ", AGAIN},      {"LOADING ", AGAIN},   {"ERR max number", AGAIN}};
+                 {"OOM ", AGAIN},        {"BUSY ", NOT_YET},    {"LOADING ", AGAIN},   {"ERR max number", AGAIN}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strncmp(r->str, words[i].word, strlen(words[i].word)) == 0)
             return words[i].v;
     return NONSENSE;
+}
+
+/* It cannot say yet whether this node begins a job or takes part in one: ask again on the same connection. */
+static void wait_for_verdict(struct tcp *t, const char *why)
+{
+    struct rdzv_progress p = {0};
+    const int64_t now = clock_ms();
+    t->away = t->away ? t->away : now;
+    if (now - t->away >= t->o.connect_ms) {
+        tcp_fail(t, EXIT_UNAVAILABLE, "the rendezvous at %s does not take this node within %lld s: %s", t->o.endpoint,
+                 (long long)(t->o.connect_ms / 1000), why);
+        return;
+    }
+    snprintf(p.text, sizeof p.text, "waiting: %.*s", (int)sizeof p.text - 10, why);
+    tcp_progress(t, &p);
+    tcp_again(t);
 }
 
 static void on_join_refused(struct tcp *t, const redisReply *r)
@@ -220,6 +236,9 @@ static void on_join_refused(struct tcp *t, const redisReply *r)
     case AGAIN:
     case NOJOB:
         tcp_give_up(t, r->str);
+        break;
+    case NOT_YET:
+        wait_for_verdict(t, r->str + strlen("BUSY "));
         break;
     case DIFFERS:
         tcp_fail(t, EXIT_MISMATCH, "this node's settings differ from those of job '%s' at %s: %s", t->o.run_id,

@@ -100,6 +100,7 @@ struct group_stop {
 };
 void group_stop(struct group *g, const struct group_stop *s);
 bool group_can_hold(const struct group *g);           /* some worker of the round is there that outlives it */
+bool group_can_grow(const struct group *g);           /* all workers of the round outlive it when nodes come */
 void group_hold(struct group *g);                     /* events.held for each that lets go */
 int group_held(const struct group *g);                /* how many have, and live */
 bool group_is_held(const struct group *g, int local); /* also while events.ended says that it lives no more */

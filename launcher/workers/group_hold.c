@@ -22,6 +22,15 @@ bool group_can_hold(const struct group *g)
     return false;
 }
 
+bool group_can_grow(const struct group *g)
+{
+    for (int i = 0; i < g->n; i++)
+        if (!group_is_there(&g->workers[i]) || g->workers[i].hung[0] || g->children[i].wake_fd < 0 ||
+            atomic_load(&g->children[i].page->stays) < 2)
+            return false;
+    return g->o.holds && g->n > 0;
+}
+
 /* The reason is none again only when the next round is told, so whoever has it was told already. */
 static void hold(struct child *c)
 {

@@ -22,6 +22,7 @@ def main(folder: pathlib.Path) -> None:
         preparation = pickle.load(f)
         sys.path[:] = preparation["sys_path"]  # not the folder of this file
         import crun
+        leave(folder, "began", None)
         try:
             multiprocessing.spawn.prepare(preparation)
             function, args, kwargs = pickle.load(f)

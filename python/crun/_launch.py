@@ -1,7 +1,7 @@
 """launch(): a function in several processes, under crun.
 
 The call is pickled into a folder of its own; crun runs _child.py in each worker, which leaves what the function returned, or
-raised, beside it, by round and rank. Those of the last round count."""
+raised, beside it, by round and rank, and that it has begun. Those of the last round count."""
 from __future__ import annotations
 
 import multiprocessing.spawn
@@ -113,14 +113,11 @@ def _prepare(folder: pathlib.Path, call: bytes) -> None:
 
 
 def _of_last_round(folder: pathlib.Path, kind: str) -> Dict[int, Any]:
-    """What was left by each rank."""
-    found: Dict[int, Tuple[int, pathlib.Path]] = {}
-    for path in folder.glob(f"{kind}-*-*"):
-        _, round_, rank = path.name.split("-")
-        if int(rank) not in found or int(round_) > found[int(rank)][0]:
-            found[int(rank)] = (int(round_), path)
-    last = max((r for r, _ in found.values()), default=0)
-    return {rank: pickle.loads(path.read_bytes()) for rank, (round_, path) in sorted(found.items()) if round_ == last}
+    """What was left by each rank; -1: by a warm spare."""
+    names = [re.fullmatch(r"(began|result|error)-(\d+)-(-?\d+)", path.name) for path in folder.iterdir()]
+    left = [(int(m[2]), m[1], int(m[3]), m[0]) for m in names if m]
+    last = max((round_ for round_, *_ in left), default=0)
+    return {rank: pickle.loads((folder / name).read_bytes()) for round_, what, rank, name in sorted(left) if (round_, what) == (last, kind)}
 
 
 def _run(command: List[str], env: Mapping[str, str]) -> int:
@@ -157,7 +154,9 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optio
     log_prefix=False. With several nodes each of them calls launch(). env: variables for the workers, on top of ours.
     program: the launcher, else find_program()."""
     call = _pickled((function, tuple(args), dict(kwargs or {})))
-    found = program or find_program()
+    found = shutil.which(program) if program else find_program()
+    if found is None:
+        raise FileNotFoundError(f"crun.launch: program '{program}': expected an executable file")
     child = str(pathlib.Path(__file__).resolve().parent / "_child.py")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="crun-launch-"))
     try:

@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import threading
+import traceback
 from typing import Any, Callable, List, Optional
 
 from . import _lib
@@ -51,9 +52,10 @@ class _Handler:
 
 
 def on_preemption(callback: Optional[Callback] = None) -> bool:
-    """Call callback(reason) once when the launcher asks for a stop in good order, in a thread of its own; the training
-    loop asks stopping() after each step. Without a callback SIGTERM is only kept from ending the process. Called again, it
-    takes SIGTERM back from a handler that was put in its place, as trainers do: that one gets those without a reason.
+    """Call callback(reason) once when the launcher asks for a stop in good order, or has asked already, in a thread of its
+    own; the training loop asks stopping() after each step. What a callback raises is printed, and ends nothing else. Without
+    a callback SIGTERM is only kept from ending the process. Called again, it takes SIGTERM back from a handler that was put
+    in its place, as trainers do: that one gets those without a reason.
 
     -> whether crun is there; if not, nothing is changed. Main thread only (ValueError)."""
     if _lib.library() is None or "CRUN_PAGE_FD" not in os.environ:
@@ -83,16 +85,21 @@ def _start_watching() -> None:
 def _watch(fd: int) -> None:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
+    called = 0
     reason = _reason()
-    while reason == StopReason.NONE:
-        if poll.poll(LOOK_S * 1000):
+    while reason not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
+        if reason != StopReason.NONE and called < len(_callbacks):
+            called += 1
+            _call(_callbacks[called - 1], reason)
+        elif poll.poll(LOOK_S * 1000):
             os.read(fd, 4096)
         reason = _reason()
-    if reason in (StopReason.FAILURE, StopReason.ABORT):
-        os._exit(128 + signal.SIGTERM)
-    for callback in list(_callbacks):
-        callback(reason)
-    while _reason() not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
-        if poll.poll(LOOK_S * 1000):
-            os.read(fd, 4096)
     os._exit(128 + signal.SIGTERM)
+
+
+def _call(callback: Callback, reason: StopReason) -> None:
+    """This thread has to go on: it is who ends the process where a peer dies later."""
+    try:
+        callback(reason)
+    except BaseException:  # a SystemExit ends no process from here
+        traceback.print_exc()

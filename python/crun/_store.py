@@ -12,6 +12,13 @@ SLICE_S = 1.0  # a wait is cut into such, so that Ctrl-C is heard
 FIRST_CAPACITY = 1 << 16
 
 
+def _text(name: str) -> bytes:
+    """For C, which would take what is before a NUL for the whole of it."""
+    if "\0" in name:
+        raise ValueError(f"crun.store: {name!r}: expected a name without NUL")
+    return name.encode()
+
+
 class Store:
     """Keys of an earlier round are gone. Any thread; each call has a deadline. OSError: there is no store (without crun,
     or under torchrun), or its connection broke because the round is over."""
@@ -26,8 +33,8 @@ class Store:
 
     def set(self, key: str, value: Union[bytes, str]) -> None:
         """At most 32 MiB."""
-        data = value.encode() if isinstance(value, str) else bytes(value)
-        _lib.check(self._library().crun_set(key.encode(), data, len(data)), f"crun.store.set('{key}')")
+        data = value.encode() if isinstance(value, str) else bytes(memoryview(value))  # bytes(7) would be seven of them
+        _lib.check(self._library().crun_set(_text(key), data, len(data)), f"crun.store.set('{key}')")
 
     def get(self, key: str, timeout: float = 30.0) -> bytes:
         """Waits up to `timeout` seconds until the key is there, then TimeoutError."""
@@ -36,7 +43,7 @@ class Store:
         while True:
             out, n = ctypes.create_string_buffer(capacity), ctypes.c_size_t()
             left = max(0.0, end - time.monotonic())
-            rc = lib.crun_get(key.encode(), out, capacity, ctypes.byref(n), min(left, SLICE_S))
+            rc = lib.crun_get(_text(key), out, capacity, ctypes.byref(n), min(left, SLICE_S))
             if rc == -errno.ETIMEDOUT and left > SLICE_S:
                 continue
             _lib.check(rc, f"crun.store.get('{key}')")
@@ -45,14 +52,16 @@ class Store:
             capacity = n.value  # cut: once more, whole
 
     def add(self, key: str, delta: int = 1) -> int:
-        """-> the sum; a key that is not there counts as 0."""
+        """-> the sum; a key that is not there counts as 0. OverflowError: delta takes more than 64 bits."""
         total = ctypes.c_int64()
-        _lib.check(self._library().crun_add(key.encode(), delta, ctypes.byref(total)), f"crun.store.add('{key}')")
+        if not -1 << 63 <= delta < 1 << 63:  # ctypes would cut it
+            raise OverflowError(f"crun.store.add('{key}'): {delta}: expected -2**63 to 2**63 - 1")
+        _lib.check(self._library().crun_add(_text(key), delta, ctypes.byref(total)), f"crun.store.add('{key}')")
         return total.value
 
     def delete(self, key: str) -> bool:
         """-> whether it was there"""
-        return _lib.check(self._library().crun_delete(key.encode()), f"crun.store.delete('{key}')") > 0
+        return _lib.check(self._library().crun_delete(_text(key)), f"crun.store.delete('{key}')") > 0
 
 
 store = Store()
@@ -62,4 +71,4 @@ def barrier(name: str = "barrier", timeout: float = 60.0) -> None:
     """Wait until all ranks have called it with this name as often as this one. Alone: at once. After a TimeoutError end
     the program: this rank counts as come."""
     if _lib.attached().info.world_size > 1:
-        _lib.check(store._library().crun_barrier(name.encode(), timeout), f"crun.barrier('{name}')")
+        _lib.check(store._library().crun_barrier(_text(name), timeout), f"crun.barrier('{name}')")

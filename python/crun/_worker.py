@@ -129,10 +129,12 @@ def _until_left(before: Phase) -> Iterator[None]:
 
 def _phase_of(error: Optional[BaseException]) -> Optional[Phase]:
     """That in which it was raised, or what it was raised from, where that one has ended since."""
-    while error is not None:
+    seen = set()
+    while error is not None and id(error) not in seen:  # `raise e from e` is a circle
         if hasattr(error, "crun_phase"):
             return error.crun_phase  # type: ignore[no-any-return]
-        error = error.__cause__ or error.__context__
+        seen.add(id(error))
+        error = error.__context__ if error.__cause__ is None else error.__cause__
     return None
 
 

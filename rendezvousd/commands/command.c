@@ -85,6 +85,7 @@ void command_execute(struct conn *c, const struct request *rq)
         unknown(c, rq);
     } else if (!refused(c, cmd, rq)) {
         c->last_command = cmd->name;
+        c->space->changes += (cmd->flags & (COMMAND_GROWS | COMMAND_WRITES)) != 0;
         cmd->run(c, rq);
     }
 }

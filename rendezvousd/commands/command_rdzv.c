@@ -19,7 +19,7 @@ static void say_error(struct conn *c, int rc, const struct err *e)
         int rc;
         const char *word;
     } words[] = {{ERR_FENCED, "FENCED"}, {ERR_REFUSED, "REFUSED"}, {ERR_MISMATCH, "DIFFERS"}, {-ENOENT, "NOJOB"},
-                 {-EACCES, "NOPERM"},    {-EDQUOT, "LIMIT"},       {-ENOMEM, "OOM"}};
+                 {-EACCES, "NOPERM"},    {-EDQUOT, "LIMIT"},       {-ENOMEM, "OOM"},          {-EAGAIN, "BUSY"}};
     const char *word = "ERR";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].rc == rc)
@@ -337,4 +337,10 @@ void command_rdzv_failure(struct conn *c, const struct request *rq)
 void command_rdzv_steps(struct conn *c, const struct request *rq)
 {
     tell(c, rq, SERVER_TELL_STEPS);
+}
+
+/* That its workers have given no sign of life for long. */
+void command_rdzv_quiet(struct conn *c, const struct request *rq)
+{
+    tell(c, rq, SERVER_TELL_QUIET);
 }

@@ -81,7 +81,8 @@ enum {
     X(rdzv_postmortem, "rdzv.postmortem", 4, COMMAND_FULL)                                                             \
     X(rdzv_alive, "rdzv.alive", 4, 0)                                                                                  \
     X(rdzv_failure, "rdzv.failure", 5, 0)                                                                              \
-    X(rdzv_steps, "rdzv.steps", 5, 0)
+    X(rdzv_steps, "rdzv.steps", 5, 0)                                                                                  \
+    X(rdzv_quiet, "rdzv.quiet", 5, 0)
 
 struct command {
     void (*run)(struct conn *c, const struct request *rq);

@@ -14,6 +14,8 @@
  *     with no request for silence_ms: SILENT;
  *   - a node comes back on a new party: RESUME; the party before it is void: all it asks is refused;
  *   - nobody is left before the first round: the job is forgotten;
+ *   - no member is heard of: a node that the job does not know is to ask again until they are back, or known to be
+ *     dead;
  *   - with a state directory (common/rdzv/homes/rdzv_dir.h) nothing is told before the decision behind it is on disk;
  *     heartbeats never wait.
  *
@@ -96,6 +98,7 @@ struct jobs_joined {
  *   -ENOENT       no such job;
  *   -EACCES       the job belongs to another principal;
  *   -EDQUOT       a limit;
+ *   -EAGAIN       JOIN: ask again, nothing is heard of the job's nodes;
  *   -EINVAL, -ENOMEM. */
 
 /* ev: a JOIN event with addr "" where the party's own is meant. */

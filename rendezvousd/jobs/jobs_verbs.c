@@ -310,7 +310,8 @@ int jobs_postmortem(struct jobs_party *p, const char *run, const char *node, con
     TRY(look_up(p, run, node, &job, &m, e));
     if (n > RDZV_FAILURE_MAX)
         return err_set(e, -EINVAL, "failure report of %zu bytes: expected at most %d", n, RDZV_FAILURE_MAX);
-    if (!leader_is_over(job->reign.leader))
+    const struct rdzv *machine = leader_machine(job->reign.leader);
+    if (!leader_is_over(job->reign.leader) || (machine && rdzv_state(machine) == RDZV_SUCCEEDED))
         return err_set(e, ERR_REFUSED, "run '%s' has not failed", run);
     if (p->jobs->watcher.failed)
         p->jobs->watcher.failed(p->jobs->watcher.arg, leader_instance(job->reign.leader), text, n);

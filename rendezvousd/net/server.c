@@ -158,6 +158,17 @@ void server_set_tell(struct server *s,
     s->o.tell_arg = arg;
 }
 
+void server_set_met(struct server *s, void (*met)(void *arg, size_t readers), void *arg)
+{
+    s->o.met = met;
+    s->o.met_arg = arg;
+}
+
+uint64_t server_changes(const struct server *s)
+{
+    return s->space->changes;
+}
+
 void server_stats(const struct server *s, struct server_stats *ret)
 {
     *ret = (struct server_stats){

@@ -31,7 +31,7 @@ struct server;
 
 /* What a node tells group rank 0 of the round that it is in. */
 struct server_tell {
-    enum { SERVER_TELL_FAILURE, SERVER_TELL_STEPS } what;
+    enum { SERVER_TELL_FAILURE, SERVER_TELL_STEPS, SERVER_TELL_QUIET } what;
     const char *run, *node;
     uint64_t round;
     const char *text; /* n bytes, any */
@@ -54,10 +54,14 @@ struct server_options {
     /* RDZV.ALIVE: 1: +MAJORITY; 0: +ALIVE; ERR_FENCED, ERR_REFUSED. NULL: there is no round here to ask for. */
     int (*alive)(void *arg, const char *run, const char *node, uint64_t round);
     void *alive_arg;
-    /* RDZV.FAILURE, RDZV.STEPS: 0: +OK, or +ANSWER where one was put there; ERR_FENCED, ERR_REFUSED. NULL: nobody asks
-     * for it. */
+    /* RDZV.FAILURE, RDZV.STEPS, RDZV.QUIET: 0: +OK, or +ANSWER where one was put there; ERR_FENCED, ERR_REFUSED. NULL:
+     * nobody asks for it. */
     int (*tell)(void *arg, const struct server_tell *t, char answer[SERVER_ANSWER_MAX]);
     void *tell_arg;
+    /* A client of the TCPStore protocol was given a key of the default key-space for the first time; so many were.
+     * NULL: nobody asks for it. */
+    void (*met)(void *arg, size_t readers);
+    void *met_arg;
     struct gate *gate;  /* who may come in (gate.h), borrowed; NULL: as same_uid_only and members say */
     bool same_uid_only; /* loopback peers of another uid are refused (NETLINK_SOCK_DIAG) */
 };
@@ -78,6 +82,10 @@ void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run,
                       void *arg);
 void server_set_tell(struct server *s,
                      int (*tell)(void *arg, const struct server_tell *t, char answer[SERVER_ANSWER_MAX]), void *arg);
+
+void server_set_met(struct server *s, void (*met)(void *arg, size_t readers), void *arg);
+uint64_t
+server_changes(const struct server *s); /* requests that changed keys of the default key-space, since it began */
 
 /* From now on connections from other hosts are taken from these addresses only, for the keys alone: text separated by
  * commas, copied. NULL: members have no rights of their own. Connections that are there stay. -ENOMEM. */

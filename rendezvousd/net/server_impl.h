@@ -27,6 +27,8 @@ struct space {
     struct server *expiring; /* the server in whose list of such spaces it stands */
     struct space *prev, *next;
     struct barrier *barriers; /* who waits in TCPStore's BARRIER (tcpstore_barrier.c) */
+    uint64_t changes;         /* requests that changed keys */
+    size_t readers;           /* connections of TCPStore that were given one */
     size_t refs;
 };
 

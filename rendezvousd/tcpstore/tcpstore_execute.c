@@ -7,6 +7,10 @@
 #include <string.h>
 
 #define WALK_BUCKETS 512 /* at once: some 100 microseconds */
+#define OP(name) (UINT32_C(1) << TCPSTORE_##name)
+#define CHANGING                                                                                                       \
+    (OP(SET) | OP(COMPARE_SET) | OP(ADD) | OP(APPEND) | OP(DELETE_KEY) | OP(MULTI_SET) | OP(QUEUE_PUSH) |              \
+     OP(QUEUE_POP) | OP(BARRIER))
 
 /* --- replies */
 
@@ -87,9 +91,22 @@ static int do_compare_set(struct conn *c, const struct tcpstore_request *rq, str
     return 0;
 }
 
+/* PyTorch's ranks read what the others wrote when a process group connects, and each has one connection. */
+static void note_reader(struct conn *c)
+{
+    struct tcpstore_state *t = c->front_state;
+    if (t->has_read)
+        return;
+    t->has_read = true;
+    c->space->readers++;
+    if (c->s->o.met && c->space == c->s->space)
+        c->s->o.met(c->s->o.met_arg, c->space->readers);
+}
+
 static void reply_value(struct conn *c, const struct request_arg *key)
 {
     size_t n = 0;
+    note_reader(c);
     const char *v = look_up(c, key, &n);
     reply_bytes(c, v, v ? n : 0);
 }
@@ -352,5 +369,6 @@ int tcpstore_execute(struct conn *c, const struct tcpstore_request *rq, struct e
         [TCPSTORE_LIST_KEYS] = do_list_keys,
         [TCPSTORE_BARRIER] = do_barrier,
     };
+    c->space->changes += ((CHANGING >> rq->op) & 1) != 0;
     return handlers[rq->op](c, rq, e);
 }

@@ -30,6 +30,7 @@ struct tcpstore_state {
     int broken; /* the parser's error, told by the next step */
     struct err e;
     bool validated;              /* newer generation: the handshake is done */
+    bool has_read;               /* it was given a key */
     struct barrier_link barrier; /* blocked in BARRIER */
     struct tcpstore_walk walk;
 };

@@ -62,16 +62,21 @@ def choose(options, trainer, case):
     more = ["--memory-limit", f"{limit}M"] if limit else []
     rows = json.loads(call([trainer, "plan", *args, "--world-size", "2", "--auto-parallel", *more, "--json"]))["plans"]
     fit = [r for r in rows if r["fits"]]
+
+    def measure(r):  # a step of milliseconds is measured over many
+        steps = min(max(options.steps, round(0.5 / r["seconds"])), 200)
+        return run(trainer, [*args, *r["options"].split()], batch, 2, steps)
+
     for _ in range(1 if len(fit) > 1 else 0):
         for r in fit:
-            r["took"] = run(trainer, [*args, *r["options"].split()], batch, 2, options.steps)
+            r["took"] = measure(r)
     (chosen,) = [r for r in fit if r["chosen"]]
     # those near the best, and the chosen one, again: the least of some runs is the truest
     for _ in range(2):
         best = min(r["took"] for r in fit)
         for r in fit:
             if r is chosen or r["took"] < 1.15 * best:
-                r["took"] = min(r["took"], run(trainer, [*args, *r["options"].split()], batch, 2, options.steps))
+                r["took"] = min(r["took"], measure(r))
     best = min(fit, key=lambda r: r["took"])
     ratio = chosen["took"] / best["took"]
     print(f"case {case}: {net}{f', limit {limit} MiB' if limit else ''}: {len(fit)} of {len(rows)} plans fit and were run")

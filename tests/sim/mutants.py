@@ -31,6 +31,7 @@ MUTANTS = {
     "silence_without_its_date": {"leader.c": [("m->node, heard);", "m->node, heard - l->config.kill_ms);"),
                                               ("leader_last_heard_(l, m) + l->config.silence_ms <= seen", "leader_last_heard_(l, m) + l->config.silence_ms / 4 <= seen")]},
     "no_elders": {"leader_ask.c": [("if (m && n->member && !n->ready && !n->done && !m->gone)", "if (!m)")]},
+    "the_silent_are_joined": {"leader_ask.c": [("!is_anybody_heard(l) && is_stranger(l, ev);", "!is_anybody_heard(l) && !ev;")]},
     "elders_for_silence_alone": {"leader.c": [("int64_t bound = l->config.silence_ms + l->config.kill_ms;", "int64_t bound = l->config.silence_ms / 4;")]},
     "news_of_the_forgotten_kept": {"leader_member.c": [("        m->has_news = false;\n    if (!m->elder)", "        m->has_news = true;\n    if (!m->elder)")]},
     # its reign

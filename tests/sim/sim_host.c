@@ -365,6 +365,23 @@ static struct rdzv_event event_of(const struct world *w, const struct agent *a, 
     return ev;
 }
 
+/* A job that runs, but nobody is heard of: its nodes may all be dead, and their restarts are none of a new node's. */
+static bool is_deserted(const struct world *w)
+{
+    if (!w->rdzv || rdzv_round(w->rdzv) == 0 || sim_is_over(w))
+        return false;
+    for (int i = 0; i < w->agent_count; i++)
+        if (w->agents[i].known && w->agents[i].connected)
+            return false;
+    return true;
+}
+
+static void check_company(struct world *w, const struct agent *a, const struct message *m, const char *before)
+{
+    if (m->round == 0 && strcmp(before, w->instance) == 0 && rdzv_knows(w->rdzv, a->id))
+        sim_broken(w, "%s is taken into a job that nobody is heard of", a->id);
+}
+
 static int take_join(struct world *w, struct agent *a, const struct message *m, uint64_t *ret_seq)
 {
     const struct rdzv_event ev = event_of(w, a, m);
@@ -373,8 +390,13 @@ static int take_join(struct world *w, struct agent *a, const struct message *m, 
         return sim_broken(w, "%s", e.text), ERR_REFUSED;
     if (!leader_find(w->reign.leader, a->id))
         a->told_seq = 0; /* a member like any new one: its JOIN says what its news begin with */
+    const bool deserted = !a->known && is_deserted(w);
+    char before[sizeof w->instance];
+    memcpy(before, w->instance, sizeof before);
     int rc =
         step(w, &(struct leader_event){.kind = LEADER_ASK, .ask = &ev, .settings = &w->config, .draw = sim_random(w)});
+    if (rc == 0 && deserted)
+        check_company(w, a, m, before);
     const struct leader_member *member = leader_find(w->reign.leader, a->id);
     *ret_seq = member ? member->joined_seq : 0;
     return rc;

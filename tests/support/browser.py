@@ -112,3 +112,21 @@ class Browser:
 
     def __exit__(self, *exc):
         self.close()
+
+
+# --- the status page
+
+
+def log_in(b, user):
+    b.wait("!document.getElementById('log').hidden", "the button to log in is there")
+    b.js("document.getElementById('login').hidden && document.getElementById('log').click()")
+    b.js(f"document.getElementById('name').value = {user[0]!r}; document.getElementById('secret').value = {user[1]!r}; document.querySelector('#login form').requestSubmit()")
+    b.wait(f"document.getElementById('who').textContent === {user[0]!r} || last.reader.sees === 'all'", "logged in")
+
+
+def open_job(b, run):
+    b.js(f"[...document.querySelectorAll('.job h2 button')].find(e => e.textContent === {run!r}).click()")
+
+
+def card(run):
+    return f"[...document.querySelectorAll('article')].find(a => a.querySelector('h2').textContent === {run!r})"

@@ -20,8 +20,8 @@ OWN = 4  # processes of crun itself: guardian, agent, deputy, output process
 class Crun:
     """Runs crun with a mark in the environment by which all processes of the test can be found."""
 
-    def __init__(self, tmp_path):
-        self.tmp = tmp_path
+    def __init__(self, tmp_path, program=CRUN):
+        self.tmp, self.program = tmp_path, str(program)
         self.mark = f"CRUN_TEST_MARK={os.getpid()}-{tmp_path.name}"
         self.env = dict(os.environ, TMPDIR=str(tmp_path))
         self.env.pop("OMP_NUM_THREADS", None)
@@ -35,7 +35,7 @@ class Crun:
         kw.setdefault("stdout", subprocess.PIPE)
         kw.setdefault("stderr", subprocess.PIPE)
         env = dict(self.env, **kw.pop("extra_env", {}))
-        p = subprocess.Popen([*map(str, prefix), CRUN, *map(str, args)], env=env, **kw)
+        p = subprocess.Popen([*map(str, prefix), self.program, *map(str, args)], env=env, **kw)
         self.started.append(p)
         return p
 

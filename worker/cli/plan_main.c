@@ -198,8 +198,8 @@ static void print_text(const struct forecast *f, const struct plan_config *c, co
     printf("%s: %zu parameters, %d classes, %d x %d images\n", c->train.arch, f->parameters, f->classes,
            (int)c->train.image_size, (int)c->train.image_size);
     printf("device: %s; %s\n", f->device, f->precision);
-    printf("layout: %d rank%s = %d data x %d tensor x %d stages; ZeRO %d", members, members == 1 ? "" : "s", l->data,
-           l->tensor, l->stages, l->zero);
+    printf("layout: %d rank%s = %d data x %d tensor x %d stages; ZeRO %d%s", members, members == 1 ? "" : "s", l->data,
+           l->tensor, l->stages, l->zero, l->seconds ? ", each part on two ranks" : "");
     printf(l->world > members ? "; %d spare\n" : "\n", l->world - members);
     for (int g = LAYOUT_BATCH; g <= LAYOUT_STAGES; g++)
         if (g != LAYOUT_DATA || l->tensor > 1) /* else it is the batch group */
@@ -308,6 +308,7 @@ static cJSON *to_json(const struct forecast *f, const struct plan_config *c, con
     cJSON_AddNumberToObject(layout, "tensor", l->tensor);
     cJSON_AddNumberToObject(layout, "stages", l->stages);
     cJSON_AddNumberToObject(layout, "zero", l->zero);
+    cJSON_AddNumberToObject(layout, "owners", l->seconds ? 2 : 1);
     cJSON_AddNumberToObject(layout, "spares", l->world - layout_members(l));
     groups = cJSON_AddObjectToObject(o, "groups");
     for (int g = LAYOUT_BATCH; g <= LAYOUT_STAGES; g++)

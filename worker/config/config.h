@@ -32,7 +32,8 @@ struct window {
     X(DRILL_NONE, "none")                                                                                              \
     X(DRILL_WEIGHTS, "weights")                                                                                        \
     X(DRILL_MOMENTS, "moments")                                                                                        \
-    X(DRILL_SUMS, "sums")
+    X(DRILL_SUMS, "sums")                                                                                              \
+    X(DRILL_NAN, "nan")
 enum drill_what { DRILLS(CHOICE_ID) };
 
 struct drill { /* a bit flips */
@@ -177,7 +178,8 @@ struct train_config {
     int schedule;                 /* enum pipeline_kind */
     bool recompute;
     int64_t bucket_mb, zero, check_replicas;
-    double loss_spike; /* 0: any loss is believed */
+    int64_t replicate_state; /* 1: what --zero cuts has a second owner; 0: it has not */
+    double loss_spike;       /* 0: any loss is believed */
     struct drill drill;
     int allreduce; /* enum allreduce */
     int by_node;   /* enum reduce_way */

@@ -102,6 +102,14 @@ static int check_stages(const struct train_config *c, struct err *e)
     return c->auto_parallel ? 0 : pipeline_check(&p, e);
 }
 
+static int check_seconds(const struct train_config *c, struct err *e)
+{
+    if (c->replicate_state && train_config_zero(c) == 0)
+        return err_set(e, ERR_USAGE, "--replicate-state %d: without --zero every rank has the whole state already",
+                       (int)c->replicate_state);
+    return 0;
+}
+
 /* What --auto-parallel chooses cannot be said as well; micro-batches can. */
 static int check_auto(const struct train_config *c, struct err *e)
 {
@@ -131,6 +139,7 @@ int train_config_check(const struct train_config *c, struct err *e)
     TRY(check_model_parallel(c, e));
     TRY(check_auto(c, e));
     TRY(check_stages(c, e));
+    TRY(check_seconds(c, e));
     if (c->evaluate && !c->test_data)
         return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
     if (c->start_epoch >= c->num_epochs)

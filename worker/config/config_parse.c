@@ -41,11 +41,11 @@ int config_parse_drill(const char *text, void *field, struct err *e)
     struct drill *d = field;
     char step[32];
     const char *at = strchr(text, '@'), *colon = at ? strchr(at, ':') : NULL;
-    for (int i = DRILL_WEIGHTS; at && i <= DRILL_SUMS; i++)
+    for (int i = DRILL_WEIGHTS; at && i <= DRILL_NAN; i++)
         if (strlen(names[i]) == (size_t)(at - text) && strncmp(names[i], text, (size_t)(at - text)) == 0)
             d->what = (enum drill_what)i;
     if (!colon || d->what == DRILL_NONE || (size_t)(colon - at) > sizeof step)
-        return err_set(e, ERR_USAGE, "'%s' is not WHAT@STEP:RANK, WHAT one of weights, moments and sums", text);
+        return err_set(e, ERR_USAGE, "'%s' is not WHAT@STEP:RANK, WHAT one of weights, moments, sums and nan", text);
     snprintf(step, sizeof step, "%.*s", (int)(colon - at - 1), at + 1);
     TRY(parse_i64(step, "STEP", 1, INT64_MAX / 2, &d->step, e));
     return parse_i64(colon + 1, "RANK", 0, INT32_MAX, &d->rank, e);

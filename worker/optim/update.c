@@ -62,10 +62,12 @@ int optimizer_slice(struct optimizer *o, const struct program *p, const struct o
     struct update_slice *all = calloc(most, sizeof *all);
     free(o->slices);
     free(o->whole);
+    free(o->rates);
     o->slices = calloc(cut, sizeof *o->slices);
     o->whole = calloc(cut, sizeof *o->whole);
+    o->rates = calloc(cut, sizeof *o->rates);
     o->nslices = 0;
-    if (!all || !o->slices || !o->whole) {
+    if (!all || !o->slices || !o->whole || !o->rates) {
         free(all);
         return err_errno(e, ENOMEM, "parameter slices");
     }
@@ -84,6 +86,7 @@ void optimizer_finish(struct optimizer *o)
 {
     free(o->slices);
     free(o->whole);
+    free(o->rates);
     *o = (struct optimizer){0};
 }
 
@@ -126,11 +129,16 @@ int optimizer_round(struct state *s, const struct precision *p, struct err *e)
     return p->half_bn ? s->device->ops->round(s->device, s->stats, program->n_stats, p->half, e) : 0;
 }
 
-/* rates[i]: what LARS multiplies the rate of slice i by (device/rules.h), whose tensor is cut: by norms over all
- * ranks. */
-static int cut_rates(const struct optimizer *o, struct state *s, struct ddp *d, const struct update *u, double *rates,
-                     struct err *e)
+/* Is it LARS of tensors that ranks hold parts of? Then its rates are those of norms over all ranks. */
+static bool has_cut_rates(const struct optimizer *o, const struct state *s)
 {
+    return o->rule == UPDATE_LARS && ownership_cuts_tensors(s->own);
+}
+
+int optimizer_agree(const struct optimizer *o, struct state *s, struct ddp *d, double grad_scale, struct err *e)
+{
+    if (!has_cut_rates(o, s))
+        return 0;
     double m[METRIC_N], clip = 1, *squares = calloc((size_t)o->nwhole * 2 + 1, sizeof *squares);
     if (!squares)
         return err_errno(e, ENOMEM, "norms of %d tensors", o->nwhole);
@@ -148,13 +156,14 @@ static int cut_rates(const struct optimizer *o, struct state *s, struct ddp *d, 
         rc = state_set_metric(s, METRIC_NORM, m[METRIC_NORM], e); /* norms of tensors took its place */
     if (rc == 0)
         rc = ddp_sum(d, LAYOUT_BATCH, squares, (size_t)o->nwhole * 2, e);
-    if (u->norm && m[METRIC_NORM] > u->max_norm)
-        clip = u->max_norm / (m[METRIC_NORM] + 1e-6);
+    if (o->clip_norm > 0 && m[METRIC_NORM] > o->clip_norm)
+        clip = o->clip_norm / (m[METRIC_NORM] + 1e-6);
     for (int i = 0; i < o->nslices && rc == 0; i++) {
         const double weight = sqrt(squares[2 * o->whole[i]]), decay = o->slices[i].weight_decay;
-        const double gradient = sqrt(squares[2 * o->whole[i] + 1]) * fabs(u->grad_mul * clip / m[optimizer_divisor(o)]);
+        const double gradient =
+            sqrt(squares[2 * o->whole[i] + 1]) * fabs(1 / grad_scale * clip / m[optimizer_divisor(o)]);
         const bool known = o->slices[i].trust > 0 && weight > 0 && gradient > 0;
-        rates[i] = known ? o->slices[i].trust * weight / (gradient + decay * weight) : 1;
+        o->rates[i] = known ? o->slices[i].trust * weight / (gradient + decay * weight) : 1;
     }
     free(squares);
     return rc;
@@ -181,18 +190,6 @@ static int update_params(const struct optimizer *o, struct state *s, const struc
     return 0;
 }
 
-/* LARS of tensors that are cut over ranks. */
-static int update_by_rates(const struct optimizer *o, struct state *s, struct ddp *d, const struct update *u,
-                           struct err *e)
-{
-    double *rates = calloc((size_t)o->nslices + 1, sizeof *rates);
-    int rc = rates ? cut_rates(o, s, d, u, rates, e) : err_errno(e, ENOMEM, "rates of %d tensors", o->nslices);
-    if (rc == 0)
-        rc = update_params(o, s, u, rates, e);
-    free(rates);
-    return rc;
-}
-
 static int blend_params(const struct optimizer *o, struct state *s, size_t first, size_t n, struct err *e)
 {
     const size_t at = state_bytes(s, first);
@@ -214,7 +211,7 @@ static int update_averages(const struct optimizer *o, struct state *s, struct er
     return ops->blend(s->device, s->ema_stats, s->stats, s->program->n_stats, 1 - o->ema, e);
 }
 
-int optimizer_update(const struct optimizer *o, struct state *s, struct ddp *d, const struct precision *p, double lr,
+int optimizer_update(const struct optimizer *o, struct state *s, const struct precision *p, double lr,
                      double grad_scale, int64_t count, struct err *e)
 {
     const struct program *program = s->program;
@@ -229,13 +226,15 @@ int optimizer_update(const struct optimizer *o, struct state *s, struct ddp *d, 
                              .second = s->second,
                              .norm = o->clip_norm > 0 ? s->norm : NULL,
                              .max_norm = o->clip_norm};
-    const bool spread = ownership_is_cut(s->own, OWNERSHIP_MOMENTS) && !ownership_is_cut(s->own, OWNERSHIP_PARAMS);
-    TRY(o->rule == UPDATE_LARS && ownership_cuts_tensors(s->own) ? update_by_rates(o, s, d, &u, e)
-                                                                 : update_params(o, s, &u, NULL, e));
+    TRY(update_params(o, s, &u, has_cut_rates(o, s) ? o->rates : NULL, e));
     TRY(s->device->ops->update_stats(s->device, s->stats, sums, program->n_stats, o->bn_momentum,
                                      state_metric(s, METRIC_COUNT), e));
-    TRY(optimizer_round(s, p, e));
-    TRY(spread ? ddp_gather(d, s->params, e) : 0);
+    return optimizer_round(s, p, e);
+}
+
+int optimizer_spread(const struct optimizer *o, struct state *s, struct ddp *d, struct err *e)
+{
+    TRY(ownership_is_handed_out(s->own) ? ddp_gather(d, s->params, e) : 0);
     TRY(update_averages(o, s, e));
     s->version++;
     return 0;

@@ -1,6 +1,7 @@
 /* The optimizer: what happens to the state once gradients are sums over all ranks. A parameter's weight decay and trust
  * come from its slice of the arenas; a step is then
  *
+ *   agree         LARS of tensors that ranks hold parts of: their norms
  *   update        params, momentum, second (n_train) from reduce[0, n_train)
  *   update_stats  running statistics of batch norm (n_stats) from the reduce[n_train, n_train + n_stats) of the step
  *   round         where there are no master weights: what was written becomes halves again
@@ -37,6 +38,7 @@ struct optimizer {
     struct update_slice *slices;
     int *whole; /* (nslices): of which slice of the whole arena it is a part, counted alike on all ranks */
     int nslices, nwhole;
+    double *rates; /* (nslices): what the next update multiplies their rates by, where optimizer_agree() says so */
 };
 
 /* The metric that sums of gradients are divided by. */
@@ -56,9 +58,16 @@ int optimizer_round(struct state *s, const struct precision *p, struct err *e);
 /* s->norm = L2 norm of the gradient: of sums that the loss's grad_scale multiplied. All ranks. */
 int optimizer_norm(const struct optimizer *o, struct state *s, struct ddp *d, double grad_scale, struct err *e);
 
-/* One update of everything, from the same sums; count: which one of Adam's this is, from 1. With clipping, s->norm has
- * their norm. All ranks. */
-int optimizer_update(const struct optimizer *o, struct state *s, struct ddp *d, const struct precision *p, double lr,
+/* Before an update: what it needs to know of other ranks' sums and parameters. With clipping, s->norm has the norm. All
+ * ranks. */
+int optimizer_agree(const struct optimizer *o, struct state *s, struct ddp *d, double grad_scale, struct err *e);
+
+/* One update of all that this rank updates; count: which one of Adam's this is, from 1. With clipping, s->norm has the
+ * norm of the sums. Takes no other rank. */
+int optimizer_update(const struct optimizer *o, struct state *s, const struct precision *p, double lr,
                      double grad_scale, int64_t count, struct err *e);
+
+/* After it: what others have updated comes, and averages follow. All ranks. */
+int optimizer_spread(const struct optimizer *o, struct state *s, struct ddp *d, struct err *e);
 
 #endif

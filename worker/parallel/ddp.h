@@ -3,8 +3,8 @@
  * A bucket is a piece of the arena (ownership.h), which says over which group it is summed. Gradients lie in backward
  * order, so bucket k is complete before bucket k+1. A bucket whose last element is ready goes to one communication
  * thread (host backends) or to the communication stream (nccl), in order. A piece that is cut is reduce-scattered:
- * this rank's part of it becomes the sum, the rest is left as anything. The tail (statistics, metrics) is summed over
- * the batch group, with the last bucket where that is, too.
+ * this rank's part of it becomes the sum, the rest is left as anything; where parts have second owners, their sums go
+ * on to these. The tail (statistics, metrics) is summed over the batch group, with the last bucket where that is, too.
  *
  *   ddp_begin(d, last_micro_batch);      backward calls ready() on the training thread
  *   run(plan, {.hooks = ddp_hooks(d)})   -> bucket k complete -> communication thread reduces it
@@ -114,6 +114,10 @@ bool ddp_blocks(const struct ddp *d); /* collectives act on the host, when they 
 
 /* The communicator of a group that others are in; else NULL. Borrowed. */
 struct comm *ddp_group(const struct ddp *d, enum layout_group g);
+
+/* All ranks have got here: when it returns 0, the sums that each has waited for are there on every rank, whether or not
+ * it returns 0 there. Training thread, between ddp_wait() and ddp_begin(). */
+int ddp_confirm(struct ddp *d, struct err *e);
 
 /* v[0..n) becomes its sum over a group of this rank's. Training thread, between ddp_wait() and ddp_begin(). */
 int ddp_sum(struct ddp *d, enum layout_group g, double *v, size_t n, struct err *e);

@@ -63,9 +63,30 @@ static struct ownership_range own_part(const struct ddp *d, const struct ownersh
     return ownership_part(p, ownership_group(d->own, p->group).index);
 }
 
-static void shed(const struct ddp *d, size_t first, size_t end)
+static void shed(const struct ddp *d, const struct ownership_piece *p)
 {
-    pages_drop(d->reduce, first * dtype_size(d->real), end * dtype_size(d->real));
+    struct ownership_range gaps[OWNERSHIP_GAPS];
+    int n;
+    ownership_gaps(d->own, p, gaps, &n);
+    for (int i = 0; i < n; i++)
+        pages_drop(d->reduce, gaps[i].first * dtype_size(d->real), gaps[i].end * dtype_size(d->real));
+}
+
+/* The sums of this rank's part go to its second owner, and those that it is the second owner of come. */
+static int share_with_second(struct ddp *d, struct comm *c, const struct ownership_piece *p, struct err *e)
+{
+    const struct ownership_range mine = own_part(d, p), second = ownership_second(d->own, p);
+    const size_t bytes = p->part * dtype_size(d->real);
+    const int distance = d->own->second_distance[p->group];
+    struct comm_request *all[2] = {NULL, NULL};
+    if (distance == 0)
+        return 0;
+    int rc = c->ops->irecv(c, COMM_GRADIENTS, element(d, second.first), bytes,
+                           (c->rank + c->world - distance) % c->world, NULL, &all[0], e);
+    if (rc == 0)
+        rc = c->ops->isend(c, COMM_GRADIENTS, element(d, mine.first), bytes, (c->rank + distance) % c->world, NULL,
+                           &all[1], e);
+    return comm_wait_all(all, 2, rc, e);
 }
 
 static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, void *stream, struct err *e)
@@ -78,10 +99,9 @@ static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_
                                d->half ? d->wire : d->real, COMM_SUM, stream, e));
     TRY(d->half ? unpack(d, mine.first, d->part, p->part, ranks, stream, e)
                 : copy(d, element(d, mine.first), d->part, p->part, stream, e));
-    if (d->sheds) {
-        shed(d, p->first, mine.first);
-        shed(d, mine.end, p->end);
-    }
+    TRY(share_with_second(d, c, p, e));
+    if (d->sheds)
+        shed(d, p);
     return 0;
 }
 
@@ -162,6 +182,12 @@ int ddp_keep(struct ddp *d, bool first, bool last, struct err *e)
     if (!d->tail_apart)
         keep_range(d, owned, d->own->n_train, d->n_tail, first, last);
     return 0;
+}
+
+int ddp_confirm(struct ddp *d, struct err *e)
+{
+    struct comm *c = ddp_group(d, LAYOUT_ALL);
+    return c ? c->ops->barrier(c, COMM_CONTROL, e) : 0;
 }
 
 int ddp_sum(struct ddp *d, enum layout_group g, double *v, size_t n, struct err *e)

@@ -20,9 +20,15 @@ int layout_plan(struct layout *ret, int world, int tensor, int stages, int zero,
                        "%d rank%s cannot hold a model over %d stage%s of tensor groups of %d: that takes at "
                        "least %lld",
                        world, world == 1 ? "" : "s", stages, stages == 1 ? "" : "s", tensor, (long long)replica);
-    *ret =
-        (struct layout){.world = world, .data = world / (int)replica, .tensor = tensor, .stages = stages, .zero = zero};
+    *ret = (struct layout){
+        .world = world, .data = world / (int)replica, .tensor = tensor, .stages = stages, .zero = zero, .nodes = 1};
     return 0;
+}
+
+bool layout_equal(const struct layout *a, const struct layout *b)
+{
+    return a->world == b->world && a->data == b->data && a->tensor == b->tensor && a->stages == b->stages &&
+           a->zero == b->zero && a->seconds == b->seconds && a->nodes == b->nodes;
 }
 
 int layout_members(const struct layout *l)
@@ -70,6 +76,35 @@ struct layout_ranks layout_group(const struct layout *l, enum layout_group g, in
 int layout_group_rank(const struct layout_ranks *g, int index)
 {
     return g->first + index * g->stride;
+}
+
+static int node_of(const struct layout *l, int rank)
+{
+    return rank / ((l->world + l->nodes - 1) / l->nodes);
+}
+
+/* Parts whose owners would both lie on one node. */
+static int shared_nodes(const struct layout *l, const struct layout_ranks *g, int distance)
+{
+    int n = 0;
+    for (int i = 0; i < g->count; i++) {
+        const int second = layout_group_rank(g, (i + distance) % g->count);
+        n += node_of(l, layout_group_rank(g, i)) == node_of(l, second);
+    }
+    return n;
+}
+
+int layout_second_distance(const struct layout *l, const struct layout_ranks *g)
+{
+    int best = l->seconds && g->count > 1, least = best ? shared_nodes(l, g, best) : 0;
+    for (int d = 2; best && least > 0 && d < g->count; d++) {
+        const int n = shared_nodes(l, g, d);
+        if (n < least) {
+            best = d;
+            least = n;
+        }
+    }
+    return best;
 }
 
 int layout_neighbour(const struct layout *l, int rank, int by)

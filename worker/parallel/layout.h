@@ -23,13 +23,17 @@ struct err;
 struct layout {
     int world;                /* ranks there are, spares included */
     int data, tensor, stages; /* >= 1 */
-    int zero;                 /* what is cut over the ranks that hold copies: 0 nothing, 1 moments, 2 gradients, too,
-                                 3 parameters, too */
+    /* what is cut over the ranks that hold copies: 0 nothing, 1 moments, 2 gradients, too, 3 parameters, too */
+    int zero;
+    bool seconds; /* each part of what is cut has a second owner */
+    int nodes;    /* >= 1: that the ranks lie on, one after another, as many on each */
 };
 
-/* data = world / (tensor * stages), rounded down. ERR_USAGE: a size below 1, zero outside 0..3, or a world that holds
- * no replica. */
+/* data = world / (tensor * stages), rounded down; no second owners, one node. ERR_USAGE: a size below 1, zero outside
+ * 0..3, or a world that holds no replica. */
 int layout_plan(struct layout *ret, int world, int tensor, int stages, int zero, struct err *e);
+
+bool layout_equal(const struct layout *a, const struct layout *b);
 
 int layout_members(const struct layout *l); /* ranks that take part: [0, members) */
 bool layout_is_spare(const struct layout *l, int rank);
@@ -55,6 +59,11 @@ struct layout_ranks {
 };
 struct layout_ranks layout_group(const struct layout *l, enum layout_group g, int rank); /* that `rank` is in */
 int layout_group_rank(const struct layout_ranks *g, int index);
+
+/* Of what is cut over a group its member i is the owner of part i, and member (i + distance) % count the second one,
+ * which repeats the owner's update of it: another rank, of another node for as many parts as ranks allow. 0: there are
+ * no second owners, or nobody else is in the group. */
+int layout_second_distance(const struct layout *l, const struct layout_ranks *g);
 
 /* The same place in the next stage (by = 1) or the one before (by = -1); -1: there is none. */
 int layout_neighbour(const struct layout *l, int rank, int by);

@@ -130,7 +130,7 @@ static int list_pieces(struct ownership *own, const struct program *p, const str
         runs++;
     const int cap = (int)(own->n_train / min_size(z->small, z->most)) + 4 * runs + 1;
     own->pieces = calloc((size_t)cap, sizeof *own->pieces);
-    own->owned = calloc((size_t)cap, sizeof *own->owned);
+    own->owned = calloc(2 * (size_t)cap, sizeof *own->owned);
     if (!own->pieces || !own->owned)
         return err_errno(e, ENOMEM, "%d pieces of an arena", cap);
     for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end))
@@ -145,18 +145,62 @@ struct ownership_range ownership_part(const struct ownership_piece *piece, int i
                        : (struct ownership_range){.first = piece->first, .end = piece->end};
 }
 
+struct ownership_range ownership_second(const struct ownership *own, const struct ownership_piece *piece)
+{
+    const struct layout_ranks g = ownership_group(own, piece->group);
+    const int distance = own->second_distance[piece->group];
+    const struct ownership_range r = ownership_part(piece, (g.index + g.count - distance) % g.count);
+    return distance && piece->part ? r : (struct ownership_range){.first = piece->end, .end = piece->end};
+}
+
+/* What this rank updates of a piece, in ascending order; the second one may be empty. */
+static void updated(const struct ownership *own, const struct ownership_piece *piece, struct ownership_range ret[2])
+{
+    const struct ownership_range mine = ownership_part(piece, ownership_group(own, piece->group).index),
+                                 second = ownership_second(own, piece);
+    const bool in_order = mine.first < second.first;
+    ret[0] = in_order ? mine : second;
+    ret[1] = in_order ? second : mine;
+}
+
+void ownership_gaps(const struct ownership *own, const struct ownership_piece *piece,
+                    struct ownership_range ret[OWNERSHIP_GAPS], int *n)
+{
+    struct ownership_range has[2];
+    updated(own, piece, has);
+    const size_t ends[] = {piece->first, has[0].first, has[0].end, has[1].first, has[1].end, piece->end};
+    *n = 0;
+    for (int i = 0; i < OWNERSHIP_GAPS; i++)
+        if (ends[2 * i] < ends[2 * i + 1])
+            ret[(*n)++] = (struct ownership_range){.first = ends[2 * i], .end = ends[2 * i + 1]};
+}
+
+size_t ownership_foreign(const struct ownership *own, const struct ownership_piece *piece)
+{
+    const struct ownership_range second = ownership_second(own, piece);
+    return piece->part ? piece->end - piece->first - piece->part - (second.end - second.first) : 0;
+}
+
+static void add_owned(struct ownership *own, struct ownership_range r, size_t *kept)
+{
+    struct ownership_range *last = own->nowned ? &own->owned[own->nowned - 1] : NULL;
+    if (r.first == r.end)
+        return;
+    if (last && last->end == r.first)
+        last->end = r.end;
+    else
+        own->owned[own->nowned++] = (struct ownership_range){r.first, r.end, *kept};
+    *kept += r.end - r.first;
+}
+
 static void list_owned(struct ownership *own)
 {
     size_t kept = 0;
     for (int i = 0; i < own->npieces; i++) {
-        const struct ownership_piece *piece = &own->pieces[i];
-        const struct ownership_range r = ownership_part(piece, ownership_group(own, piece->group).index);
-        struct ownership_range *last = own->nowned ? &own->owned[own->nowned - 1] : NULL;
-        if (last && last->end == r.first)
-            last->end = r.end;
-        else
-            own->owned[own->nowned++] = (struct ownership_range){r.first, r.end, kept};
-        kept += r.end - r.first;
+        struct ownership_range r[2];
+        updated(own, &own->pieces[i], r);
+        add_owned(own, r[0], &kept);
+        add_owned(own, r[1], &kept);
     }
 }
 
@@ -169,6 +213,10 @@ int ownership_init(struct ownership *own, const struct layout *l, int rank, cons
                               .n_train = p->n_train,
                               .whole_gradients = o->whole_gradients,
                               .compact = o->compact};
+    for (int g = 0; g < LAYOUT_GROUPS; g++) {
+        const struct layout_ranks r = ownership_group(own, (enum layout_group)g);
+        own->second_distance[g] = layout_second_distance(l, &r);
+    }
     TRY(sizes_of(o, &z, e));
     int rc = list_pieces(own, p, &z, e);
     if (rc < 0) {
@@ -202,6 +250,11 @@ bool ownership_is_cut(const struct ownership *own, enum ownership_arena a)
 bool ownership_gathers(const struct ownership *own)
 {
     return ownership_is_cut(own, OWNERSHIP_PARAMS) && ownership_group(own, LAYOUT_BATCH).count > 1;
+}
+
+bool ownership_is_handed_out(const struct ownership *own)
+{
+    return ownership_is_cut(own, OWNERSHIP_MOMENTS) && !ownership_is_cut(own, OWNERSHIP_PARAMS);
 }
 
 bool ownership_cuts_tensors(const struct ownership *own)

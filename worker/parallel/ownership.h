@@ -23,6 +23,9 @@
  *   averages       -              H          H       H       own
  *   statistics     batch group    H          H       H       H
  *
+ * With second owners (layout.h) `own` is two parts of each piece that is cut: the rank's, and the one of which it is
+ * the second owner. It gets the sums of both and makes the same update of both, bit for bit.
+ *
  * With zero = 3 a piece is also what is gathered at once: some parameters side by side, at least a small bucket's
  * worth, or a part of a large one. Where parameters are padded to a unit of all ranks (program_align()) a piece ends
  * where a parameter does. Of moments only what is owned has a place, side by side. The other arenas are address
@@ -67,6 +70,7 @@ struct ownership {
     struct ownership_range *owned; /* what this rank updates, ascending, neighbours in one */
     int nowned;
     bool whole_gradients, compact;
+    int second_distance[LAYOUT_GROUPS]; /* of this rank's groups (layout_second_distance()) */
 };
 
 struct ownership_options {
@@ -97,11 +101,24 @@ bool ownership_is_spread(const struct ownership *own);
 /* Do parameters that others own come and go (residency.h)? */
 bool ownership_gathers(const struct ownership *own);
 
+/* Does each rank update a part of the parameters, which all then get (ZeRO 1 and 2)? */
+bool ownership_is_handed_out(const struct ownership *own);
+
 /* Do other ranks have elements, or sums of gradients, of tensors that this one has a part of? */
 bool ownership_cuts_tensors(const struct ownership *own);
 
 /* [first, end) of a piece that rank `index` of its group updates. */
 struct ownership_range ownership_part(const struct ownership_piece *piece, int index);
+
+/* What this rank has of a piece that is cut as second owner; empty: nothing. */
+struct ownership_range ownership_second(const struct ownership *own, const struct ownership_piece *piece);
+
+/* What this rank updates nothing of, of a piece that is cut: *n ranges between what it does. */
+enum { OWNERSHIP_GAPS = 3 };
+void ownership_gaps(const struct ownership *own, const struct ownership_piece *piece,
+                    struct ownership_range ret[OWNERSHIP_GAPS], int *n);
+/* Elements of a piece that this rank does not update; 0: it is not cut. */
+size_t ownership_foreign(const struct ownership *own, const struct ownership_piece *piece);
 
 size_t ownership_largest_piece(const struct ownership *own); /* elements, at least 1: what a buffer for any takes */
 size_t ownership_largest_part(const struct ownership *own);  /* of a rank; 0: nothing is cut */

@@ -58,8 +58,7 @@ static bool is_cut(const struct residency *r, int piece)
 /* Elements of a piece that others own. */
 static size_t foreign(const struct residency *r, int piece)
 {
-    const struct ownership_piece *p = &r->own->pieces[piece];
-    return p->end - p->first - p->part;
+    return ownership_foreign(r->own, &r->own->pieces[piece]);
 }
 
 static int mixed(const struct ownership_piece *p, struct err *e)
@@ -368,12 +367,11 @@ static void release(void *ctx, int i)
     struct residency *r = ctx;
     const struct read *v = &r->reads[i];
     for (int k = v->drops; k < v[1].drops; k++) {
-        const struct ownership_piece *p = &r->own->pieces[r->drops.at[k]];
-        const struct ownership_range mine = own_part(r, r->drops.at[k]);
-        if (!has_windows(r)) {
-            pages_drop(r->arena, p->first * r->size, mine.first * r->size);
-            pages_drop(r->arena, mine.end * r->size, p->end * r->size);
-        }
+        struct ownership_range gaps[OWNERSHIP_GAPS];
+        int n;
+        ownership_gaps(r->own, &r->own->pieces[r->drops.at[k]], gaps, &n);
+        for (int j = 0; j < n && !has_windows(r); j++)
+            pages_drop(r->arena, gaps[j].first * r->size, gaps[j].end * r->size);
         r->tickets[r->drops.at[k]] = 0;
     }
 }

@@ -13,7 +13,16 @@
 #define BIT 0x10  /* of a float's, or a double's, byte but the highest: its value changes, and stays a number */
 #define LOOK 4096 /* elements that are looked at for one that is not 0: of 0 the bit makes next to nothing */
 
-static int flip(struct state *s, char *arena, size_t n, struct err *e)
+/* The bit; or all bits of a NaN. */
+static void spoil(unsigned char *v, size_t size, bool to_nan)
+{
+    if (to_nan)
+        memset(v, 0xff, size);
+    else
+        v[size - 2] ^= BIT;
+}
+
+static int flip(struct state *s, char *arena, size_t n, bool to_nan, struct err *e)
 {
     static const unsigned char zero[sizeof(double)];
     unsigned char v[sizeof(double)];
@@ -22,7 +31,7 @@ static int flip(struct state *s, char *arena, size_t n, struct err *e)
         TRY(s->device->ops->download(s->device, v, arena + state_bytes(s, i), size, e));
         if (memcmp(v, zero, size) == 0)
             continue;
-        v[size - 2] ^= BIT;
+        spoil(v, size, to_nan);
         s->version++; /* memory that a plan has a copy of */
         return s->device->ops->upload(s->device, arena + state_bytes(s, i), v, size, e);
     }
@@ -33,12 +42,17 @@ int drill_at(struct drill *d, struct state *s, int rank, int64_t step, bool sums
 {
     static const char *const names[] = {DRILLS(CHOICE_NAME)};
     const enum drill_what what = d->what;
-    if (what == DRILL_NONE || d->rank != rank || d->step != step || sums != (what == DRILL_SUMS))
+    if (what == DRILL_NONE || d->rank != rank || d->step != step || sums != (what >= DRILL_SUMS))
         return 0;
-    log_warn("drill", "a bit of this rank's %s flips in step %lld", names[what], (long long)step);
+    if (what == DRILL_NAN)
+        log_warn("drill", "one of this rank's sums becomes no number in step %lld", (long long)step);
+    else
+        log_warn("drill", "a bit of this rank's %s flips in step %lld", names[what], (long long)step);
     d->what = DRILL_NONE;
     if (what == DRILL_WEIGHTS)
         return flip(s, s->params, s->own->compact ? ownership_elements(s->own, OWNERSHIP_PARAMS) : s->program->n_train,
-                    e);
-    return what == DRILL_MOMENTS ? flip(s, s->momentum, s->n_moments, e) : flip(s, s->reduce, s->program->n_train, e);
+                    false, e);
+    if (what == DRILL_MOMENTS)
+        return flip(s, s->momentum, s->n_moments, false, e);
+    return flip(s, s->reduce, s->program->n_train, what == DRILL_NAN, e);
 }

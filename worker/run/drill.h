@@ -1,4 +1,4 @@
-/* --drill-corrupt: a bit flips in what one rank holds, as it would in bad memory. */
+/* --drill-corrupt: a bit flips in what one rank holds, as it would in bad memory; or a number becomes none. */
 #ifndef CRUN_WORKER_DRILL_H
 #define CRUN_WORKER_DRILL_H
 

@@ -5,16 +5,30 @@
 #include <stdlib.h>
 
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "worker/comm/comm.h"
-#include "worker/device/device.h"
-#include "worker/program/program.h"
+#include "worker/parallel/ddp.h"
+#include "worker/parallel/ownership.h"
+#include "worker/state/hand_over.h"
+#include "worker/state/holders.h"
 #include "worker/state/state.h"
-
-#define PIECE ((size_t)4 << 20) /* bytes on their way at once */
 
 struct standing {
     int64_t updates, epoch; /* -1: it has no state */
+    int64_t summed;         /* it has whole sums of the step behind that, and can do the rest of it */
 };
+
+void settled_advance(struct position *at, const struct step_result *res)
+{
+    at->updates++;
+    at->step++;
+    at->lr = res->lr;
+    at->epoch_loss += res->loss;
+    at->epoch_top1 += res->top1;
+    at->epoch_count += res->count;
+    at->epoch_seconds += (double)res->total_ns / 1e9;
+    at->seconds += (double)res->total_ns / 1e9;
+}
 
 static bool is_before(const struct standing *a, const struct standing *b)
 {
@@ -30,74 +44,96 @@ static int furthest(const struct standing *all, int world)
     return best;
 }
 
-/* --- the state, from one rank to another */
-
-static int send_piece(struct state *s, struct comm *c, char *at, size_t bytes, int peer, void *room, struct err *e)
+static struct standing standing_of(const struct step *t, bool has, const struct settled *s)
 {
-    struct comm_request *sent;
-    TRY(s->device->ops->download(s->device, room, at, bytes, e));
-    TRY(c->ops->isend(c, COMM_CONTROL, room, bytes, peer, NULL, &sent, e));
-    return comm_wait(sent, e);
+    return (struct standing){.updates = has ? s->at.updates + (t->rest.reached == STEP_REACHED_UPDATE) : -1,
+                             .epoch = has ? s->at.epoch : -1,
+                             .summed = has && t->rest.reached == STEP_REACHED_SUMS};
 }
 
-static int take_piece(struct state *s, struct comm *c, char *at, size_t bytes, int peer, void *room, struct err *e)
+/* Can the rank be where the furthest is without being given anything? */
+static bool is_here(const struct standing *r, const struct standing *best)
 {
-    TRY(comm_recv(c, COMM_CONTROL, room, bytes, peer, NULL, e));
-    return s->device->ops->upload(s->device, at, room, bytes, e);
+    return r->updates == best->updates || (r->updates >= 0 && r->summed && r->updates + 1 == best->updates);
 }
 
-/* One end of the way from `from` to `to`. */
-static int hand_over(struct state *s, struct comm *c, int from, int to, void *room, struct err *e)
+/* Parameters that others update come; and what is left of the step is done. */
+static int finish(struct step *t, bool here, struct settled *s, struct err *e)
 {
-    struct state_arena arenas[STATE_ARENAS];
-    state_arenas(s, arenas);
-    for (int i = 0; i < STATE_ARENAS; i++) {
-        const size_t bytes = arenas[i].at ? state_bytes(s, arenas[i].n) : 0;
-        for (size_t at = 0, n; at < bytes; at += n) {
-            char *p = (char *)arenas[i].at + at;
-            n = bytes - at < PIECE ? bytes - at : PIECE;
-            TRY(c->rank == from ? send_piece(s, c, p, n, to, room, e) : take_piece(s, c, p, n, from, room, e));
-        }
-    }
+    if (!here || t->rest.reached != STEP_REACHED_UPDATE)
+        return ownership_is_handed_out(t->state->own) ? ddp_gather(t->ddp, t->state->params, e) : 0;
+    TRY(train_finish_rest(t, e));
+    settled_advance(&s->at, &t->rest.result);
+    s->epoch_bad += t->rest.result.bad;
+    s->last = t->rest.result;
+    s->scale = t->rest.scale;
     return 0;
 }
 
-/* Who is behind is given the state, one after another. */
-static int level(struct state *s, struct comm *c, const struct standing *all, int from, bool *has, struct err *e)
+/* here[]: who has the furthest's state, or the sums to make it of. */
+static int level(struct step *t, struct comm *c, const bool *here, bool *has, struct settled *s, struct err *e)
 {
-    void *room = malloc(PIECE);
-    int rc = room ? 0 : err_errno(e, ENOMEM, "hand over the state");
-    for (int r = 0; r < c->world && rc == 0; r++) {
-        if (!is_before(&all[r], &all[from]) || (c->rank != from && c->rank != r))
-            continue;
-        if (c->rank == r) {
-            *has = false;
-            s->version++;
-        }
-        rc = hand_over(s, c, from, r, room, e);
-        *has = *has || rc == 0;
+    const bool mine = here[c->rank];
+    if (!mine) {
+        *has = false;
+        t->rest.reached = STEP_REACHED_NOTHING;
+        t->state->version++;
     }
-    free(room);
-    return rc;
+    TRY(hand_over(t->state, c, here, HAND_OVER_UPDATED, e));
+    TRY(finish(t, mine, s, e));
+    return hand_over(t->state, c, here, HAND_OVER_FOLLOWED, e);
 }
 
-int settle(struct state *state, struct comm *c, bool *has, struct settled *s, struct err *e)
+/* The furthest's position is everybody's. */
+static int share_position(struct step *t, struct comm *c, int best, bool *has, struct settled *s, struct err *e)
+{
+    struct settled its = *s;
+    TRY(c->ops->broadcast(c, COMM_CONTROL, &its, sizeof its, best, NULL, e));
+    *s = its;
+    *has = true;
+    t->state->loss_scale = s->scale;
+    return 0;
+}
+
+/* *best: the rank that is furthest; *any: it has a state, and all of it is there. */
+static void compare(const struct step *t, const struct standing *all, int world, bool tells, bool *here, int *best,
+                    bool *any)
+{
+    struct err lost;
+    *best = furthest(all, world);
+    *any = all[*best].updates >= 0;
+    for (int r = 0; r < world; r++)
+        here[r] = is_here(&all[r], &all[*best]);
+    if (*any && holders_check(&t->state->own->layout, here, &lost) < 0) {
+        *any = false;
+        if (tells)
+            log_warn("recovery", "%s: all ranks go back to the newest checkpoint", lost.text);
+    }
+}
+
+static int gather_standings(struct step *t, struct comm *c, bool has, const struct settled *s, struct standing *all,
+                            struct err *e)
+{
+    const struct standing mine = standing_of(t, has, s);
+    return c->ops->all_gather(c, COMM_CONTROL, &mine, all, sizeof mine, NULL, e);
+}
+
+int settle(struct step *t, struct comm *c, bool tells, bool *has, struct settled *s, struct err *e)
 {
     struct standing *all = calloc((size_t)c->world, sizeof *all);
-    const struct standing mine = {.updates = *has ? s->at.updates : -1, .epoch = *has ? s->at.epoch : -1};
-    int rc = all ? 0 : err_errno(e, ENOMEM, "settle on a step");
+    bool *here = calloc((size_t)c->world, sizeof *here), any = false;
+    int best = 0, rc = all && here ? 0 : err_errno(e, ENOMEM, "settle on a step");
     if (rc == 0)
-        rc = c->ops->all_gather(c, COMM_CONTROL, &mine, all, sizeof mine, NULL, e);
-    const int from = rc == 0 ? furthest(all, c->world) : 0;
-    const bool any = rc == 0 && all[from].updates >= 0;
-    if (any)
-        rc = c->ops->broadcast(c, COMM_CONTROL, s, sizeof *s, from, NULL, e);
-    if (any && rc == 0) {
-        rc = level(state, c, all, from, has, e);
-        state->loss_scale = s->scale;
-    }
+        rc = gather_standings(t, c, *has, s, all, e);
+    if (rc == 0)
+        compare(t, all, c->world, tells, here, &best, &any);
+    if (any && rc == 0 && here[c->rank] && all[c->rank].updates < all[best].updates)
+        rc = train_update_rest(t, e);
+    if (any && rc == 0)
+        rc = level(t, c, here, has, s, e);
+    if (any && rc == 0)
+        rc = share_position(t, c, best, has, s, e);
     free(all);
-    if (rc == 0 && !any && state->version > 1) /* its initial values are gone, too: a process that begins has them */
-        return err_set(e, -ESTALE, "the ranks that had the state are gone, and this one was being given it");
+    free(here);
     return rc < 0 ? rc : any;
 }

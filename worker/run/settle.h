@@ -1,7 +1,13 @@
 /* After a round that broke: the ranks that are left are after step k or k + 1, newcomers have nothing. All become what
  * the furthest is. A step that one rank has applied was complete: its sums held every rank's part.
  *
- * The state goes from a rank that has it to each that does not, a piece at a time, as messages; no file is touched. */
+ *   everybody tells where it stands; the furthest counts
+ *   sums whole, not applied      does the rest of the step from them
+ *   new, or behind               is given the state by ranks that have it, as messages (state/hand_over.h)
+ *   ZeRO 1 and 2                 parameters are handed out once more: a rank may have had some of them
+ *
+ * Where each rank applies to its own part only what all ranks have sums of (step.confirms), nobody is behind the
+ * furthest without its sums; where each has the whole state, whoever is behind is given it. */
 #ifndef CRUN_WORKER_SETTLE_H
 #define CRUN_WORKER_SETTLE_H
 
@@ -13,7 +19,6 @@
 
 struct comm;
 struct err;
-struct state;
 
 struct settled {
     struct position at;
@@ -22,9 +27,13 @@ struct settled {
     struct step_result last; /* that led to `at` */
 };
 
-/* All ranks, each with what it has: *has, and *s then. 1: *s and the state are those of the furthest; 0: nobody has
- * any. The state is whole on every rank (no layout that cuts it). *has is false while the state is being overwritten:
- * if that fails it is undefined. */
-int settle(struct state *state, struct comm *c, bool *has, struct settled *s, struct err *e);
+/* A step is done: `at` is behind it, and has its sums. */
+void settled_advance(struct position *at, const struct step_result *res);
+
+/* All ranks of c, each with what it has: *has, and *s then; t: its state, optimizer, ddp, and what is left of a step.
+ * 1: *s and the state are those of the furthest; 0: nobody has any, or a part of it is lost, as a line says where
+ * `tells`. *has is false while the state is being overwritten: if that fails it is undefined. Where *has, *s is the
+ * state's, also after a failure. */
+int settle(struct step *t, struct comm *c, bool tells, bool *has, struct settled *s, struct err *e);
 
 #endif

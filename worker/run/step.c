@@ -175,10 +175,22 @@ static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w
     return wants_norm(t) ? optimizer_norm(t->optimizer, s, t->ddp, grad_scale, e) : 0;
 }
 
-static int update(struct step *t, double lr, double grad_scale, struct err *e)
+int train_update_rest(struct step *t, struct err *e)
 {
-    TRY(optimizer_update(t->optimizer, t->state, t->ddp, &t->precision, lr, grad_scale, t->updates + 1, e));
-    t->updates++;
+    struct step_rest *r = &t->rest;
+    if (!r->result.skipped)
+        TRY(optimizer_update(t->optimizer, t->state, &t->precision, r->lr, r->grad_scale, r->updates, e));
+    t->state->loss_scale = r->scale;
+    r->reached = STEP_REACHED_UPDATE;
+    return 0;
+}
+
+int train_finish_rest(struct step *t, struct err *e)
+{
+    if (!t->rest.result.skipped)
+        TRY(optimizer_spread(t->optimizer, t->state, t->ddp, e));
+    t->updates = t->rest.updates;
+    t->rest.reached = STEP_REACHED_NOTHING;
     return 0;
 }
 
@@ -210,21 +222,42 @@ static int judge(struct step *t, const double m[METRIC_N], bool *ret_skipped, st
     return v == LOSS_SCALE_HOPELESS ? divergence_error(t->state, t->ddp, m[METRIC_LOSS], e) : 0;
 }
 
-static int step_now(struct step *t, double lr, struct step_wishes w, struct step_result *ret, struct err *e)
+/* All of a step that changes nothing yet but the loss scale; t->rest is what is left of it. */
+static int sum_and_judge(struct step *t, double lr, struct step_wishes w, struct times *at, struct err *e)
 {
     const double grad_scale = precision_grad_scale(&t->precision, &t->state->loss_scale, t->grad_batch);
-    struct times at;
     double m[METRIC_N];
     bool skipped;
-    TRY(sum_gradients(t, grad_scale, w, &at, e));
+    TRY(sum_gradients(t, grad_scale, w, at, e));
     TRY(state_get_metrics(t->state, m, e));
     TRY(judge(t, m, &skipped, e));
-    TRY(t->before_update ? t->before_update(t->arg, e) : 0);
-    const int64_t judged = clock_ns();
     if (!skipped)
-        TRY(update(t, lr, grad_scale, e));
+        TRY(optimizer_agree(t->optimizer, t->state, t->ddp, grad_scale, e));
+    TRY(t->before_update ? t->before_update(t->arg, e) : 0);
+    t->rest = (struct step_rest){.reached = STEP_REACHED_SUMS,
+                                 .lr = lr,
+                                 .grad_scale = grad_scale,
+                                 .updates = t->updates + !skipped,
+                                 .scale = t->state->loss_scale,
+                                 .result = result_of(m, lr, skipped)};
+    return t->confirms ? ddp_confirm(t->ddp, e) : 0;
+}
+
+static int step_now(struct step *t, double lr, struct step_wishes w, struct step_result *ret, struct err *e)
+{
+    const struct loss_scale before = t->state->loss_scale;
+    struct times at;
+    t->rest.reached = STEP_REACHED_NOTHING;
+    const int rc = sum_and_judge(t, lr, w, &at, e);
+    if (rc < 0) {
+        t->state->loss_scale = before;
+        return rc;
+    }
+    const int64_t judged = clock_ns();
+    TRY(train_update_rest(t, e));
+    TRY(train_finish_rest(t, e));
     trace_span(t->trace, "optimizer", "update", judged);
-    *ret = result_of(m, lr, skipped);
+    *ret = t->rest.result;
     tell_parts(&at, judged, clock_ns(), ret);
     return 0;
 }
@@ -254,7 +287,9 @@ static int enqueue(struct step *t, double lr, struct step_wishes w, int slot, st
     TRY(hand_over_scale(t, e));
     TRY(sum_gradients(t, grad_scale, w, at, e));
     TRY(a->judge(s->device, state_metric(s, METRIC_LOSS), wants_norm(t) ? s->norm : NULL, e));
-    TRY(update(t, lr, grad_scale, e));
+    TRY(optimizer_agree(t->optimizer, s, t->ddp, grad_scale, e));
+    TRY(optimizer_update(t->optimizer, s, &t->precision, lr, grad_scale, ++t->updates, e));
+    TRY(optimizer_spread(t->optimizer, s, t->ddp, e));
     TRY(a->post(s->device, slot, state_metric(s, 0), METRIC_N, e));
     trace_span(t->trace, "step", "enqueue", at->loaded);
     return 0;

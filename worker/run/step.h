@@ -16,6 +16,37 @@ struct stage;
 struct state;
 struct trace;
 
+struct step_result { /* sums over the global batch, equal on all ranks */
+    bool done;       /* false: nothing yet, all else is 0 */
+    double lr;       /* of that step */
+    double loss, top1, top5, count;
+    double stop;   /* ranks that want to stop */
+    double save;   /* ranks that want to save; 0 without saves_together */
+    double waited; /* ranks that wait for the network; 0 without tells_waits */
+    double bad;    /* samples that could not be decoded */
+    /* a gradient overflowed: nothing changed, but the loss scale. Sums are 0 if the loss overflowed, too */
+    bool skipped;
+    double grad_norm;          /* of the gradient, before it is clipped; 0: nobody looked */
+    int64_t wait_ns, total_ns; /* of this rank: for data; in all */
+    /* Likewise, on devices that the host waits for: until the first gradient is there, until the last one is, both
+     * without waits for other ranks; these; the update. */
+    int64_t forward_ns, backward_ns, others_ns, update_ns;
+};
+
+/* A step that has been summed, on devices that the host waits for: what it takes to do the rest of it, in this round or
+ * in the next. The sums themselves are in the state's reduce arena until the next step begins. */
+struct step_rest {
+    enum step_reached {
+        STEP_REACHED_NOTHING, /* or all: there is no such step */
+        STEP_REACHED_SUMS,    /* they are whole, and nothing has been changed */
+        STEP_REACHED_UPDATE   /* what this rank updates is that after the step; what others update need not be */
+    } reached;
+    double lr, grad_scale;
+    int64_t updates;         /* with it */
+    struct loss_scale scale; /* after it */
+    struct step_result result;
+};
+
 struct step {
     struct state *state;   /* all borrowed */
     struct loader *loader; /* NULL: a stage before this one loads */
@@ -34,11 +65,13 @@ struct step {
     bool saves_together; /* a checkpoint is a matter of all ranks: they tell one another who wants one */
     bool tells_waits;    /* ranks tell one another that they wait for the network */
     bool waits;          /* this one does */
+    bool confirms;       /* no rank changes anything before all have their sums: what one has done all can do */
     bool check;          /* see that gradients are finite before they are used, in every step */
     /* Between the sums of a step and its update, on devices that the host waits for; NULL: nobody wants it. */
     int (*before_update)(void *arg, struct err *e);
     void *arg;
     int64_t updates; /* done so far, since the moments were zero: Adam's count */
+    struct step_rest rest;
 
     struct step_ahead {   /* devices that go on by themselves (device_ops.async); all-zero at first */
         bool guarded;     /* the device has the loss scale */
@@ -47,23 +80,6 @@ struct step {
         double lr;
         int64_t wait_ns, began_ns, taken_ns; /* taken_ns: when the last result came */
     } ahead;
-};
-
-struct step_result { /* sums over the global batch, equal on all ranks */
-    bool done;       /* false: nothing yet, all else is 0 */
-    double lr;       /* of that step */
-    double loss, top1, top5, count;
-    double stop;   /* ranks that want to stop */
-    double save;   /* ranks that want to save; 0 without saves_together */
-    double waited; /* ranks that wait for the network; 0 without tells_waits */
-    double bad;    /* samples that could not be decoded */
-    /* a gradient overflowed: nothing changed, but the loss scale. Sums are 0 if the loss overflowed, too */
-    bool skipped;
-    double grad_norm;          /* of the gradient, before it is clipped; 0: nobody looked */
-    int64_t wait_ns, total_ns; /* of this rank: for data; in all */
-    /* Likewise, on devices that the host waits for: until the first gradient is there, until the last one is, both
-     * without waits for other ranks; these; the update. */
-    int64_t forward_ns, backward_ns, others_ns, update_ns;
 };
 
 struct step_wishes { /* of this rank, for after the step */
@@ -80,6 +96,11 @@ struct step_wishes { /* of this rank, for after the step */
  * Returns 0; ERR_DIVERGED naming a tensor if the loss, or with fp16 a gradient, is not a number and the loss scale is
  * not why (nothing is updated then); the errors of loader, device and collectives. */
 int train_step(struct step *t, double lr, struct step_wishes w, struct step_result *ret, struct err *e);
+
+/* The rest of a step whose sums are whole, in two parts: first what takes nobody else, then with all ranks (those that
+ * have nothing left of it call ddp_gather()). */
+int train_update_rest(struct step *t, struct err *e);
+int train_finish_rest(struct step *t, struct err *e);
 
 /* The result of the step that is outstanding, if one is. */
 int train_catch_up(struct step *t, struct step_result *ret, struct err *e);

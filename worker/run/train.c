@@ -49,6 +49,7 @@
 #include "worker/run/step.h"
 #include "worker/run/trace.h"
 #include "worker/session/hold.h"
+#include "worker/session/outlive.h"
 #include "worker/session/session.h"
 #include "worker/session/session_build.h"
 #include "worker/session/stop.h"
@@ -170,18 +171,11 @@ static void tell_figures(struct run *r, const struct step_result *res, double co
 static void account(struct run *r, const struct step_result *res, double comm_wait)
 {
     r->last_step = *res;
-    r->at.updates++;
-    r->at.step++;
-    r->at.lr = res->lr;
+    settled_advance(&r->at, res);
     if (res->skipped)
         journal_say(&r->journal, "step %lld: gradients overflowed and nothing was changed; the loss scale is now %g",
                     (long long)r->at.updates, r->s.state.loss_scale.scale);
-    r->at.epoch_loss += res->loss;
-    r->at.epoch_top1 += res->top1;
-    r->at.epoch_count += res->count;
     r->epoch_bad += res->bad;
-    r->at.epoch_seconds += (double)res->total_ns / 1e9;
-    r->at.seconds += (double)res->total_ns / 1e9;
     tell_figures(r, res, comm_wait);
     crun_progress((uint64_t)r->at.updates);
     crun_phase(CRUN_PHASE_STEP);
@@ -482,7 +476,12 @@ static int look_where_due(struct run *r, struct err *e)
 static int next_place_or_back(struct run *r, struct err *e)
 {
     const int rc = next_place(r, e);
-    return rc == ERR_DIVERGED && guard_doubts(&r->guard, &r->at) ? look(r, VERIFY_DIVERGED, e) : rc;
+    if (rc != ERR_DIVERGED || !guard_doubts(&r->guard, &r->at))
+        return rc;
+    if (r->s.leads)
+        log_warn("replicas", "step %lld: %s; believed only if a replay comes to the same", (long long)r->at.updates + 1,
+                 e->text);
+    return look(r, VERIFY_DIVERGED, e);
 }
 
 static int loop(struct run *r, bool *ret_stop, struct err *e)
@@ -541,34 +540,70 @@ static int resume(struct run *r, struct err *e)
     return resumed;
 }
 
-/* Can a rank of this run outlive a round? The same on all ranks. Not where ranks hold parts of the state; nor on a
- * device that goes on by itself, whose graphs hold communicators, and which applies a step before anybody knows
- * whether its sums are whole; nor where ranks meet before the first step for more than the state. */
 static bool outlives_rounds(const struct run *r)
 {
-    const struct session *s = &r->s;
-    return s->layout.tensor == 1 && s->layout.stages == 1 && s->layout.zero == 0 && !s->device->ops->async &&
-           !r->cfg->timeline && !r->cfg->mem_report && !r->cfg->evaluate && !r->cfg->auto_parallel;
+    const char *why;
+    return outlive_can(&r->s, &why);
 }
 
-/* Of a rank that has it, where this is a round after another one; else from a checkpoint. > 0: it was taken up. */
+/* What this rank has is of no use: as a process that begins. */
+static int forget(struct run *r, struct err *e)
+{
+    r->at = (struct position){0};
+    r->last_step = (struct step_result){0};
+    r->step.rest.reached = STEP_REACHED_NOTHING;
+    r->epoch_bad = 0;
+    r->has_state = false;
+    return r->s.state.version > 1 ? session_reset_state(&r->s, e) : 0;
+}
+
+static int resume_anew(struct run *r, struct err *e)
+{
+    TRY(forget(r, e));
+    return resume(r, e);
+}
+
+/* Of ranks that have it, where this is a round after another one; else from a checkpoint. > 0: it was taken up. */
 static int take_up(struct run *r, const struct env_contract *env, bool *ret_settled, struct err *e)
 {
     struct settled mine = standing(r);
     const double seconds = r->at.seconds;
-    const bool is_first = env->round <= 0 || env->restart_count == 0; /* without crun ranks may count differently */
+    const bool is_first = env->round <= 0 || !session_goes_on(env); /* without crun ranks may count differently */
     *ret_settled = false;
     if (is_first || !outlives_rounds(r))
-        return resume(r, e);
-    const int rc = settle(&r->s.state, r->s.comm, &r->has_state, &mine, e);
-    if (rc <= 0)
-        return rc < 0 ? rc : resume(r, e);
-    *ret_settled = true;
-    r->at = mine.at;
-    r->at.seconds = fmax(seconds, r->at.seconds); /* each rank has a clock of its own, and none goes back */
-    r->epoch_bad = mine.epoch_bad;
-    r->last_step = mine.last;
-    return 1;
+        return resume_anew(r, e);
+    const int rc = settle(&r->step, r->s.comm, r->s.leads, &r->has_state, &mine, e);
+    if (rc == 0)
+        return resume_anew(r, e);
+    if (r->has_state) { /* also after a failure: some of the rest of a step may have been done */
+        r->at = mine.at;
+        r->at.seconds = fmax(seconds, r->at.seconds); /* each rank has a clock of its own, and none goes back */
+        r->epoch_bad = mine.epoch_bad;
+        r->last_step = mine.last;
+    }
+    *ret_settled = rc > 0;
+    return rc;
+}
+
+/* Where ranks do different parts of a step, and outlive rounds: all of them, or none, wait for one another before any
+ * of them changes something. */
+static int agree_to_confirm(struct run *r, struct err *e)
+{
+    int64_t holds = hold_is_on();
+    if (outlive_is_whole(&r->s.layout) || !outlives_rounds(r))
+        return 0;
+    TRY(r->s.comm->ops->all_reduce(r->s.comm, COMM_CONTROL, &holds, 1, DT_I64, COMM_MIN, NULL, e));
+    r->step.confirms = holds > 0;
+    return 0;
+}
+
+/* Under crun, of a layout that a dead rank takes a part of the state away from. */
+static void tell_what_is_lost(struct run *r)
+{
+    const char *why;
+    outlive_can(&r->s, &why);
+    if (why && r->env->max_restarts > 0)
+        journal_say(&r->journal, "recovery: when a rank dies all start again from the newest checkpoint: %s", why);
 }
 
 /* Nothing is left that may be refused. late: the timeline lies where an older run's checkpoints may have been. */
@@ -613,6 +648,7 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
                             .tells_waits = tells_parts(r) && r->s.comm->world > 2,
                             .before_update = before_update,
                             .arg = r,
+                            .rest = r->step.rest,
                             .check = r->s.precision.half == DT_F16 || r->s.state.loss_scale.dynamic ||
                                      train_config_allreduce(r->cfg) != ALLREDUCE_FP32};
     const bool late = trace_in_checkpoints(r->cfg);
@@ -632,6 +668,7 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
         r->at.rate_batch = r->cfg->batch_size;
     }
     r->has_state = true;
+    TRY(agree_to_confirm(r, e));
     /* Ranks that settled have one rank's bytes; what they began with was compared when they began. A survivor's may be
      * spoilt since they were compared last: then all begin again from a checkpoint. */
     if ((!settled || r->guard.every) && replicas_check(&r->s.state, r->s.comm, false, e) < 0)
@@ -652,6 +689,8 @@ static int begin_run(struct run *r, const struct env_contract *env, const char *
     TRY(journal_open(&r->journal, &r->s, &r->at, resumed, (int)env->restart_count, command_line, e));
     if (r->journal.active && !resumed)
         session_banner(&r->s);
+    if (!settled)
+        tell_what_is_lost(r);
     if (resumed)
         journal_say(&r->journal, "%s step %lld (epoch %lld, step %lld of %lld)",
                     settled ? "goes on from" : "resumed from", (long long)r->at.updates, (long long)r->at.epoch + 1,
@@ -797,62 +836,82 @@ static int next_round(struct run *r, struct env_contract *env, struct err *e)
     session_close_round(&r->s);
     TRY(await_round(r, &info, e));
     enter_round(r, env, &info);
+    if (r->saver.together) /* its writer is one of the round's ranks */
+        saver_close(&r->saver, false);
     return 0;
 }
 
-/* All rounds of this process. */
-static int run_rounds(struct run *r, const struct env_contract *env, const char *command_line, int *ret_exit,
-                      struct err *e)
+/* What run_rounds() returns where this process has a place in the round that what it has made is not of. */
+enum { BEGIN_ANEW = 1 };
+
+static int run_if_it_fits(struct run *r, const struct env_contract *now, const char *command_line, int *ret_exit,
+                          struct err *e)
 {
-    struct env_contract now = *env;
-    const bool is_spare = env->rank < 0;
-    TRY(outlives_rounds(r) ? hold_begin(e) : 0);
+    return outlive_fits(&r->s, now, r->has_state) ? run_round(r, now, command_line, ret_exit, e) : BEGIN_ANEW;
+}
+
+/* All rounds of this process; *now: of the last one. */
+static int run_rounds(struct run *r, struct env_contract *now, const char *command_line, int *ret_exit, struct err *e)
+{
+    const bool is_spare = now->rank < 0;
+    TRY(outlives_rounds(r) && !hold_is_on() ? hold_begin(outlive_can_grow(&r->s), e) : 0);
     if (is_spare && !hold_is_on())
         return err_set(e, ERR_USAGE, "--warm-spares: ranks of this run do not take one another's places");
-    int rc = is_spare ? warm_up(r, &now, e) : 0;
+    int rc = is_spare ? warm_up(r, now, e) : 0;
     if (rc == -ECANCELED) { /* nobody needed it */
         *ret_exit = EXIT_REQUEUE;
         return 0;
     }
     if (rc == 0)
-        rc = run_round(r, &now, command_line, ret_exit, e);
+        rc = run_if_it_fits(r, now, command_line, ret_exit, e);
     while (is_others(rc) && hold_await(VERDICT_MS)) {
-        rc = next_round(r, &now, e);
+        rc = next_round(r, now, e);
         if (rc == -ECANCELED) { /* it is to end, and nobody is there to agree with: what was saved last counts */
             *ret_exit = EXIT_REQUEUE;
             return 0;
         }
         if (rc == 0)
-            rc = run_round(r, &now, command_line, ret_exit, e);
+            rc = run_if_it_fits(r, now, command_line, ret_exit, e);
     }
     if (is_others(rc) && crun_stop_reason() == CRUN_STOP_NONE && !hold_is_on()) /* nobody has said whose fault it is */
         stop_await_verdict(VERDICT_MS);
     return rc;
 }
 
-static int run_planned(const struct train_config *cfg, const struct env_contract *env, struct meet *meet,
-                       const char *command_line, int *ret_exit, struct err *e)
+/* *now: who this process is; afterwards: in its last round. */
+static int run_once(const struct train_config *cfg, struct env_contract *now, struct meet *meet,
+                    const char *command_line, int *ret_exit, struct err *e)
 {
     struct run r = {.cfg = cfg, .drill = cfg->drill};
     bool spare;
-    struct env_contract host = *env;
-    if (env->restart_count > 0)
+    struct env_contract host = *now;
+    if (now->restart_count > 0)
         r.drill.what = DRILL_NONE;
-    if (env->rank < 0) /* a warm spare, made like the last rank */
-        host.rank = env->world_size - 1, host.local_rank = env->local_world_size - 1;
+    if (now->rank < 0) /* a warm spare, made like the last rank */
+        host.rank = now->world_size - 1, host.local_rank = now->local_world_size - 1;
     TRY(spare_is(cfg, &host, &spare, e));
     if (spare)
-        return spare_wait(cfg, env, ret_exit, e);
+        return spare_wait(cfg, now, ret_exit, e);
     TRY(session_open_host(&r.s, cfg, &host, e));
     r.s.meet = *meet;
     *meet = (struct meet){0};
-    const int rc = run_rounds(&r, env, command_line, ret_exit, e);
+    const int rc = run_rounds(&r, now, command_line, ret_exit, e);
     r.s.failed = rc < 0;
     saver_close(&r.saver, rc < 0);
     journal_close(&r.journal);
     guard_close(&r.guard);
     session_close(&r.s); /* its communication thread tells the trace of itself */
     trace_close(&r.trace, rc == 0);
+    return rc;
+}
+
+static int run_planned(const struct train_config *cfg, const struct env_contract *env, struct meet *meet,
+                       const char *command_line, int *ret_exit, struct err *e)
+{
+    struct env_contract now = *env;
+    int rc;
+    while ((rc = run_once(cfg, &now, meet, command_line, ret_exit, e)) == BEGIN_ANEW)
+        ;
     return rc;
 }
 

@@ -49,10 +49,10 @@ static void *wait_for_holds(void *arg)
     }
 }
 
-int hold_begin(struct err *e)
+int hold_begin(bool grows, struct err *e)
 {
     pthread_t thread;
-    if (crun_stay() < 0)
+    if ((grows ? crun_stay_growing() : crun_stay()) < 0)
         return 0;
     const int rc = pthread_create(&thread, NULL, wait_for_holds, NULL);
     if (rc != 0)

@@ -12,9 +12,9 @@ struct crun_info;
 struct err;
 struct store;
 
-/* Let crun hold this process from now on, and start the thread; where crun does not hold anybody: nothing. After
- * stop_init(), once. */
-int hold_begin(struct err *e);
+/* Let crun hold this process from now on, grows: also when nodes come, and start the thread; where crun does not hold
+ * anybody: nothing. After stop_init(), once. */
+int hold_begin(bool grows, struct err *e);
 bool hold_is_on(void);
 
 /* What is to be aborted (borrowed), both NULL: nothing any more; at once if crun wants it already. */

@@ -37,10 +37,11 @@ static int64_t gradient_bytes(const struct session *s)
 {
     const struct state *st = &s->state;
     const size_t all = s->program->n_reduce, tail = all - s->program->n_train, part = ownership_largest_part(&s->own),
-                 piece = ownership_largest_piece(&s->own), one = largest_parameter(s->program);
+                 piece = ownership_largest_piece(&s->own), one = largest_parameter(s->program),
+                 kept = part * (s->layout.seconds ? 2 : 1);
     const size_t on_the_way = ownership_window(&s->own) + (one > piece ? one : piece);
     const size_t some = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) + tail +
-                        (size_t)((double)on_the_way * (double)(piece - part) / (double)piece);
+                        (size_t)((double)on_the_way * (double)(piece - kept) / (double)piece);
     return (int64_t)state_bytes(st, state_sheds(st) ? (some < all ? some : all) + part : all);
 }
 

@@ -43,6 +43,13 @@ static int check_output(struct session *s, const struct env_contract *env, struc
     return s->leads && s->cfg->log_dir && !s->cfg->evaluate ? path_make_writable(s->cfg->log_dir, e) : 0;
 }
 
+/* Of initial values. */
+static int take_precision(struct session *s, struct err *e)
+{
+    s->state.loss_scale = s->precision.scale;
+    return optimizer_round(&s->state, &s->precision, e);
+}
+
 static int open_device(struct session *s, const struct env_contract *env, struct err *e)
 {
     const struct gpu_choice choice = {.local_rank = (int)env->local_rank,
@@ -55,15 +62,21 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     s->device->ops->describe(s->device, s->device_text, sizeof s->device_text);
     TRY(session_build_ownership(s, e));
     TRY(state_init(&s->state, s->device, s->program, &s->own, &state, e));
-    s->state.loss_scale = s->precision.scale;
-    return optimizer_round(&s->state, &s->precision, e);
+    return take_precision(s, e);
+}
+
+int session_reset_state(struct session *s, struct err *e)
+{
+    TRY(state_reset(&s->state, (uint64_t)s->cfg->seed, e));
+    return take_precision(s, e);
 }
 
 /* The one there is goes on where it is of the same size. */
 static int open_plan(struct session *s, bool training, struct err *e)
 {
     const int batch = session_plan(s, training).batch;
-    if ((training ? s->train_plan : s->test_plan) && s->plan_batch[training] == batch)
+    const bool is_open = training ? s->train_plan || s->train_stage : s->test_plan || s->test_stage;
+    if (is_open && s->plan_batch[training] == batch)
         return 0;
     session_close_plan(s, training);
     s->plan_batch[training] = batch;
@@ -152,8 +165,7 @@ static void identify(struct session *s)
                                              .program = s->whole};
 }
 
-/* A round that follows another of the same job: after a failure, or because nodes came or went. */
-static bool goes_on(const struct env_contract *env)
+bool session_goes_on(const struct env_contract *env)
 {
     return env->restart_count > 0 || (env->restart_reason && strcmp(env->restart_reason, "start") != 0);
 }
@@ -165,7 +177,7 @@ static void enter(struct session *s, const struct env_contract *env)
     s->nodes = at_least_one(env->group_world_size);
     /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older
      * runs'. */
-    s->resume = s->cfg->checkpoint_dir && (train_config_resume(s->cfg) == RESUME_AUTO || goes_on(env));
+    s->resume = s->cfg->checkpoint_dir && (train_config_resume(s->cfg) == RESUME_AUTO || session_goes_on(env));
     s->failed = false;
 }
 
@@ -187,14 +199,17 @@ fail:
 
 int session_warm_up(struct session *s, struct err *e)
 {
+    const bool needs_rank = s->layout.stages > 1 || s->layout.tensor > 1 || ownership_gathers(&s->own);
     s->rounds++; /* what follows from a rank is made anew */
-    return open_plans(s, e);
+    return needs_rank ? 0 : open_plans(s, e);
 }
 
-/* Another world: what follows from it, of the state that there is. */
+/* Another world, or another rank in it: what follows from it, of the state that there is. */
 static int change_world(struct session *s, const struct env_contract *env, struct err *e)
 {
     TRY(session_open_layout(s, (int)env->world_size, e));
+    if (layout_equal(&s->layout, &s->own.layout) && s->rank == s->own.rank)
+        return 0; /* rates of a step that is not done yet stay */
     ownership_finish(&s->own);
     return session_build_ownership(s, e);
 }
@@ -217,11 +232,20 @@ int session_open_round(struct session *s, const struct env_contract *env, struct
     return 0;
 }
 
+/* Plans that send and gather by themselves are the round's. */
+static void close_plans_of_round(struct session *s)
+{
+    for (int training = 0; training < 2; training++)
+        if (s->train_stage || s->test_stage || s->train_needs || s->test_needs)
+            session_close_plan(s, training);
+}
+
 void session_close_round(struct session *s)
 {
     hold_watch(NULL, NULL);
     if (s->comm && s->failed)
         s->comm->ops->abort(s->comm); /* nobody may wait for us any more, nor we for them */
+    close_plans_of_round(s);
     ddp_destroy(s->ddp);
     groups_close_edges(s->edges);
     groups_close(s->groups, s->comm);

@@ -86,14 +86,20 @@ struct session {
 /* On failure everything is closed again. */
 int session_open_host(struct session *s, const struct train_config *cfg, const struct env_contract *env, struct err *e);
 
-/* Of a process that has no rank yet: make what needs none but takes long, the plans. */
+/* Of a process that has no rank yet: make what needs none but takes long, the plans where they are all ranks'. */
 int session_warm_up(struct session *s, struct err *e);
 
 /* All ranks of the round. After a failure, too, it is closed by session_close_round(); `failed` is set then. */
 int session_open_round(struct session *s, const struct env_contract *env, struct err *e);
 void session_close_round(struct session *s);
 
+/* Of a round that follows another one of the same job: after a failure, or because nodes came or went. */
+bool session_goes_on(const struct env_contract *env);
+
 void session_close(struct session *s); /* the round, too */
+
+/* The state becomes what it was when the host was opened: initial values. */
+int session_reset_state(struct session *s, struct err *e);
 
 /* What a person wants to know before training starts; to stderr. The rank that leads calls it. */
 void session_banner(const struct session *s);

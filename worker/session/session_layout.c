@@ -24,10 +24,17 @@ static void tell_useless(const struct session *s)
         log_warn("layout", "--model-parallel-dim is not given: the last layer is whole on every rank");
 }
 
+int session_plan_layout(const struct train_config *cfg, int world, int nodes, struct layout *ret, struct err *e)
+{
+    TRY(layout_plan(ret, world, train_config_tensor(cfg, world), (int)cfg->stages, train_config_zero(cfg), e));
+    ret->seconds = cfg->replicate_state > 0;
+    ret->nodes = nodes < 1 ? 1 : nodes;
+    return 0;
+}
+
 int session_open_layout(struct session *s, int world, struct err *e)
 {
-    TRY(layout_plan(&s->layout, world, train_config_tensor(s->cfg, world), (int)s->cfg->stages,
-                    train_config_zero(s->cfg), e));
+    TRY(session_plan_layout(s->cfg, world, s->nodes, &s->layout, e));
     s->batch = layout_group(&s->layout, LAYOUT_BATCH, s->rank);
     s->pipeline = train_config_pipeline(s->cfg);
     s->leads = s->rank == layout_writer(&s->layout);

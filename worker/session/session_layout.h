@@ -6,7 +6,12 @@
 
 struct env_contract;
 struct err;
+struct layout;
 struct session;
+struct train_config;
+
+/* As the options say it for a world of so many ranks on so many nodes. Errors as below. */
+int session_plan_layout(const struct train_config *cfg, int world, int nodes, struct layout *ret, struct err *e);
 
 /* Plan anew for a world of so many: layout, batch, leads. ERR_USAGE: too few ranks, or what a split layer cannot do. */
 int session_open_layout(struct session *s, int world, struct err *e);

@@ -77,6 +77,8 @@ static void add_gradients(const struct session *s, int parts, struct traffic *re
             const double elements = (double)(p->end - p->first);
             if (n > 1)
                 add(&ret->gradients, p->part ? once(n, elements * wire) : all_reduce(s, p->group, elements, wire));
+            if (p->part && s->own.second_distance[p->group])
+                add(&ret->gradients, (double)p->part * real);
         }
         if (part == parts - 1 || s->layout.stages == 1) /* stages: once a step (ddp_hold_tail()) */
             ret->gradients.bytes += (int64_t)(2 * once(all, tail));

@@ -123,28 +123,37 @@ static char *element(const struct state *s, char *arena, size_t i)
     return arena ? arena + state_bytes(s, i) : NULL;
 }
 
-/* What one piece of the arena (ownership.h) has of a parameter. */
-static int add_owned(struct slices *s, struct room *room, int tensor, const struct listed *l,
-                     const struct ownership_piece *p, struct err *e)
+/* What [r.first, r.end) of the arena has of a parameter. */
+static int add_range(struct slices *s, struct room *room, int tensor, const struct listed *l, struct ownership_range r,
+                     bool saved, struct err *e)
 {
     const struct ownership *own = s->state->own;
     const struct param *q = l->param;
-    const int index = ownership_group(own, p->group).index;
-    const bool cut = p->part > 0 && ownership_is_cut(own, l->part.owned_as);
-    const struct ownership_range r = cut ? ownership_part(p, index) : (struct ownership_range){p->first, p->end, 0};
     const size_t first = r.first > q->offset ? r.first : q->offset,
                  end = r.end < q->offset + q->count ? r.end : q->offset + q->count;
     if (first >= end)
         return 0;
     struct slice v = {.piece = block_of(q)};
     v.piece.tensor = tensor;
-    v.piece.saved = cut || index == 0;
+    v.piece.saved = saved;
     v.piece.first = (int64_t)(first - q->offset);
     v.piece.end = (int64_t)(end - q->offset);
     const size_t at = ownership_place(own, l->part.owned_as, first);
     v.memory = element(s->state, l->part.arena, at);
     v.average = element(s->state, l->part.average, at); /* held as the parameters are */
     return add_slice(s, room, v, e);
+}
+
+/* Of one piece of the arena (ownership.h). */
+static int add_owned(struct slices *s, struct room *room, int tensor, const struct listed *l,
+                     const struct ownership_piece *p, struct err *e)
+{
+    const struct ownership *own = s->state->own;
+    const int index = ownership_group(own, p->group).index;
+    const bool cut = p->part > 0 && ownership_is_cut(own, l->part.owned_as);
+    const struct ownership_range all = {.first = p->first, .end = p->end};
+    TRY(add_range(s, room, tensor, l, cut ? ownership_part(p, index) : all, cut || index == 0, e));
+    return cut ? add_range(s, room, tensor, l, ownership_second(own, p), false, e) : 0;
 }
 
 static int add_trained(struct slices *s, struct room *room, int tensor, const struct listed *l, struct err *e)

@@ -176,6 +176,32 @@ fail:
     return rc;
 }
 
+static int fill_zero(struct state *s, void *arena, struct err *e)
+{
+    const size_t piece = state_bytes(s, CHUNK);
+    char *zero = calloc(1, piece);
+    int rc = zero ? 0 : err_errno(e, ENOMEM, "initial values");
+    for (size_t at = 0, left = arena ? state_bytes(s, s->n_moments) : 0, n; left > 0 && rc == 0; at += n, left -= n) {
+        n = left < piece ? left : piece;
+        rc = s->device->ops->upload(s->device, (char *)arena + at, zero, n, e);
+    }
+    free(zero);
+    return rc;
+}
+
+int state_reset(struct state *s, uint64_t seed, struct err *e)
+{
+    s->version++;
+    TRY(fill_zero(s, s->momentum, e));
+    TRY(fill_zero(s, s->second, e));
+    TRY(fill_initial(s, s->params, PARAM_TRAIN, seed, e));
+    TRY(fill_initial(s, s->stats, PARAM_STAT, seed, e));
+    if (!s->ema_params)
+        return 0;
+    TRY(fill_initial(s, s->ema_params, PARAM_TRAIN, seed, e));
+    return fill_initial(s, s->ema_stats, PARAM_STAT, seed, e);
+}
+
 void state_finish(struct state *s)
 {
     if (!s->device)

@@ -55,6 +55,9 @@ int state_forecast(struct state *s, struct device *d, const struct program *p, c
                    const struct state_options *o, struct err *e);
 void state_finish(struct state *s);
 
+/* After state_init(), whatever has become of it: initial values of `seed` again, moments 0, another version. */
+int state_reset(struct state *s, uint64_t seed, struct err *e);
+
 /* What training goes on from: all but the sums of a step. */
 struct state_arena {
     void *at; /* device memory; NULL: there is none */

@@ -147,7 +147,6 @@ void leader_heard_(struct leader *l, struct leader_member *m, bool here, int64_t
         leader_hold_for_elders_(l, now);
     if (!m->known)
         return;
-    l->heard_any = true;
     m->heard_ms = now;
     leader_list_(l, m, here ? LEADER_LIST_NONE : LEADER_LIST_HEARD);
     if (was_silent)

@@ -12,8 +12,9 @@
  *   - a JOIN after the end, of a node that knows of it or has no part in it: a new instance. Nodes that may still have
  *     workers of the instance before are its elders: no round of the new one begins before each of them is gone, or
  *     has been silent for silence_ms + kill_ms;
- *   - a job that nobody is left of: the same, for a node that was never told of it. Restarts and rounds of an instance
- *     are never carried into the next;
+ *   - a job that nobody is left of: the same, for a node that was never told of it. While its nodes are merely not
+ *     heard of, that node is to ask again (-EAGAIN): they may be back, or all be dead in silence_ms + kill_ms. Restarts
+ *     and rounds of an instance are never carried into the next;
  *   - who leads has changed (leader_restore()): every member has a full silence_ms + kill_ms from then on;
  *   - what was decided may be lost (leader_hold()): nothing is decided until all that it may concern is dead;
  *   - the machine forgets a node: its news are void, but an END.
@@ -143,7 +144,7 @@ struct leader_event {
 };
 
 /* Apply one. Errors, of ASK alone: ERR_FENCED (older round), ERR_REFUSED (by the machine), ERR_MISMATCH (settings; both
- * are named), -EAGAIN (looked for: ask again, it is not decided yet), -ENOMEM; nothing has changed then. */
+ * are named), -EAGAIN (ask again: it is not decided yet), -ENOMEM; nothing has changed then. */
 int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms, struct err *e);
 
 /* When the next LEADER_TICK is due; INT64_MAX: never. Looked for: silence has no date. */

@@ -66,7 +66,7 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
     end_instance(l, now);
     l->machine = machine;
     l->config = *c;
-    l->over = l->ended = l->heard_any = false;
+    l->over = l->ended = false;
     l->begun = l->changed = true;
     l->known = 0;
     l->history = (struct leader_history){.started_ms = now};
@@ -84,21 +84,32 @@ static bool is_told_of(const struct leader *l, const char *instance)
     return instance && instance[0] && strcmp(instance, l->instance) == 0;
 }
 
-/* Agents that nobody is left to disagree with, or of a job that nobody is left of. */
-static bool is_abandoned(const struct leader *l, const struct leader_event *ev)
+/* One that wants a job of its own: it has no part in this one, or settings that this one has not. */
+static bool is_stranger(const struct leader *l, const struct leader_event *ev)
 {
-    if (rdzv_nodes(l->machine) > 0 || l->over)
-        return false;
-    bool stranger = ev->ask->round == 0 && !is_told_of(l, ev->instance);
-    return rdzv_round(l->machine) == 0 ? rdzv_config_differs(&l->config, ev->settings, NULL) < 0 : stranger;
+    if (rdzv_round(l->machine) == 0)
+        return rdzv_config_differs(&l->config, ev->settings, NULL) < 0;
+    return ev->ask->round == 0 && !is_told_of(l, ev->instance) && !rdzv_knows(l->machine, ev->ask->node);
 }
 
-/* A job whose nodes may all be dead, and one that was never told of it: time will tell which. */
+static bool is_anybody_heard(const struct leader *l)
+{
+    for (const struct leader_member *m = l->members; m; m = m->hh.next)
+        if (m->known && m->connected && m->list != LEADER_LIST_SILENT)
+            return true;
+    return false;
+}
+
+/* A job that nobody is left of, and a stranger: the next one is its own. */
+static bool is_abandoned(const struct leader *l, const struct leader_event *ev)
+{
+    return !l->over && rdzv_nodes(l->machine) == 0 && is_stranger(l, ev);
+}
+
+/* A job whose nodes may all be dead, and a stranger: time will tell whose job this is. */
 static bool is_too_early(const struct leader *l, const struct leader_event *ev)
 {
-    return l->o.looked_for && l->machine && l->restored && !l->over && !l->heard_any && rdzv_nodes(l->machine) > 0 &&
-           rdzv_round(l->machine) > 0 && ev->ask->round == 0 && !is_told_of(l, ev->instance) &&
-           !rdzv_knows(l->machine, ev->ask->node);
+    return l->machine && !l->over && rdzv_nodes(l->machine) > 0 && !is_anybody_heard(l) && is_stranger(l, ev);
 }
 
 /* A JOIN of a member that must still hear of an end: of this instance, or of the one before. */
@@ -160,7 +171,9 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
         return m ? 0 : err_set(e, -ENOMEM, "no memory for node '%s'", ev->ask->node);
     }
     if (is_too_early(l, ev))
-        return err_set(e, -EAGAIN, "the nodes of the job before may still be alive");
+        return err_set(e, -EAGAIN,
+                       "nothing is heard of the %d nodes of the job before: it begins anew once they are dead",
+                       rdzv_nodes(l->machine));
     if (!l->machine || l->over || is_abandoned(l, ev)) {
         snprintf(instance, sizeof instance, "%016" PRIx64, ev->draw);
         TRY(leader_begin_(l, ev->settings, instance, now, e));

@@ -26,10 +26,8 @@ struct leader {
     bool held;            /* at the last tick */
     uint64_t raised_round;
     int raised_restarts; /* what nodes of this instance were told by others than us */
-    bool heard_any;      /* a node that the machine knows was heard since leader_restore() */
-    bool restored;
-    bool begun;   /* the instance is not in a decision yet */
-    bool changed; /* something else is not */
+    bool begun;          /* the instance is not in a decision yet */
+    bool changed;        /* something else is not */
     uint64_t restarts_said;
     struct leader_history history;
 };

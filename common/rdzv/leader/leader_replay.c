@@ -249,7 +249,6 @@ int leader_restore(struct leader *l, int64_t now_ms, struct err *e)
     struct leader_member *m, *next;
     l->begun = l->changed = false;
     l->restarts_said = l->history.restart_count;
-    l->restored = true;
     if (l->machine && rdzv_members(l->machine, see_node, &r) < 0)
         return err_set(e, -ENOMEM, "no memory for its members");
     l->over = leader_is_final_(l);

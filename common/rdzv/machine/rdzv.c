@@ -105,9 +105,10 @@ static void settle(struct step *s)
 /* A node that could take part appears while a round runs. No resize once a member is done: the job is about to end. */
 static void offer_while_running(struct step *s)
 {
+    const struct rdzv_cause grows = {.rank = -1, .text = RDZV_GROWS};
     struct tally t = rdzv_tally_(s->r);
     if (t.members < s->r->config.max_nodes && s->r->m.done_count == 0)
-        rdzv_stop_round_(s, RDZV_WHY_RESIZE, NULL);
+        rdzv_stop_round_(s, RDZV_WHY_RESIZE, &grows);
     else
         rdzv_tell_round_(s, s->n);
 }

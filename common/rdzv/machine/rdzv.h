@@ -81,6 +81,8 @@ const char *rdzv_event_name(enum rdzv_event_kind k);
 /* Why a round was stopped or began. The numbers are those of enum crun_stop_reason. */
 enum rdzv_reason { RDZV_WHY_START = 0, RDZV_WHY_FAILURE = 1, RDZV_WHY_RESIZE = 2, RDZV_WHY_DRAIN = 3 };
 const char *rdzv_reason_name(enum rdzv_reason why); /* "failure" */
+/* cause.text of a STOP(resize) that no node leaves by: all go on in a larger round. */
+#define RDZV_GROWS "a node has come"
 
 #define RDZV_ID_MAX 95   /* bytes of a node id: a host name (64), process id and 64 random bits */
 #define RDZV_ADDR_MAX 63 /* bytes of an address */
@@ -157,8 +159,12 @@ struct rdzv_news {
     int leader_port;                     /* likewise: of its bootstrap store */
     bool spare;                          /* ROUND: this node has no part in it and waits */
     int exit_code;                       /* END */
-    struct rdzv_cause cause; /* STOP(failure), END: the first culprit; STOP(drain): that of LEAVE or DRAIN */
+    struct rdzv_cause cause;             /* STOP(failure), END: the first culprit; STOP(drain): that of LEAVE or DRAIN;
+                                    STOP(resize): RDZV_GROWS, or none */
 };
+
+/* A STOP by which no node leaves: the next round is larger. */
+bool rdzv_news_grows(const struct rdzv_news *news);
 
 /* To group rank 0 of the round, which serves its members: such news go with every address of every member. */
 bool rdzv_news_is_for_leader(const struct rdzv_news *news);

@@ -111,6 +111,11 @@ bool rdzv_news_is_for_leader(const struct rdzv_news *news)
     return news->kind != RDZV_NEWS_STOP && news->group_rank == 0 && news->group_world > 0 && !news->spare;
 }
 
+bool rdzv_news_grows(const struct rdzv_news *news)
+{
+    return news->kind == RDZV_NEWS_STOP && news->why == RDZV_WHY_RESIZE && strcmp(news->cause.text, RDZV_GROWS) == 0;
+}
+
 void rdzv_name_leader_(const struct rdzv *r, struct rdzv_news *news)
 {
     if (!r->leader)

@@ -165,7 +165,7 @@ static void on_hung(struct agent *a, const struct agent_event *ev, struct agent_
 
 static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
-    if (a->state != AGENT_RUNNING && a->state != AGENT_STOPPING)
+    if (a->state != AGENT_RUNNING && a->state != AGENT_STOPPING && a->state != AGENT_HOLDING)
         return;
     if (ev->cause.fatal && !a->ended && !a->signo) {
         if (a->state == AGENT_RUNNING) /* else the round is over already, and the next one, if there is one, tells */

@@ -12,6 +12,8 @@
  *   - stopping: reason into the shared pages, SIGTERM (in a drain that a signal began: that signal, on every node, and
  *     SIGTERM late in the grace), after the grace SIGKILL of the whole trees; when nobody is left: JOIN again, or EXIT
  *     where the job has ended (budget used up, drain);
+ *   - the round ends because a node has come, and all workers outlive that (crun_stay_growing()): they are held as
+ *     below, and nothing is saved;
  *   - where a worker that is left outlives rounds (crun_stay() of libcrun; --recovery), a failure here or elsewhere
  *   HOLDs
  *     them instead: such workers are told to let go of the round, and say when they have (HELD); the others are
@@ -98,7 +100,8 @@ struct agent_event {
     struct rdzv_news news; /* NEWS */
     /* WORKER_ENDED (exit_code 0: well), HUNG, FAILED, SPAWN_FAILED (fatal: no job without this node) */
     struct rdzv_cause cause;
-    bool holds;     /* some worker that is left outlives rounds, and may */
+    bool holds;     /* some worker that is left outlives rounds that break, and may */
+    bool grows;     /* all workers outlive rounds that end because nodes come */
     bool was_held;  /* WORKER_ENDED */
     int signo;      /* SIGNAL; WORKER_ENDED: it shares the terminal and died of what was typed, else 0 */
     int64_t now_ms; /* SIGNAL: monotonic, above 0 */

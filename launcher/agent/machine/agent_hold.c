@@ -11,16 +11,20 @@ void agent_clear_rest(struct agent *a, struct agent_effects *fx)
     a->clearing = a->keeping = true;
 }
 
-void agent_break_round(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+void agent_hold(struct agent *a, struct agent_effects *fx)
 {
-    if (!ev->holds) {
-        agent_stop_by(a, CRUN_STOP_FAILURE, 0, false, fx);
-        return;
-    }
     a->state = AGENT_HOLDING;
     a->held = 0;
     a->sent = SIGTERM;
     agent_add_effect(fx, AGENT_DO_HOLD);
+}
+
+void agent_break_round(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
+{
+    if (ev->holds)
+        agent_hold(a, fx);
+    else
+        agent_stop_by(a, CRUN_STOP_FAILURE, 0, false, fx);
 }
 
 void agent_check_held(struct agent *a, struct agent_effects *fx)

@@ -22,6 +22,8 @@ void agent_leave_for_good(struct agent *a, int code, struct agent_effects *fx); 
 
 /* --- agent_hold.c */
 
+/* Those that outlive the round are to let go of it. */
+void agent_hold(struct agent *a, struct agent_effects *fx);
 /* A failure broke the round: hold those that outlive it, or stop all. */
 void agent_break_round(struct agent *a, const struct agent_event *ev, struct agent_effects *fx);
 void agent_on_held(struct agent *a, struct agent_effects *fx);

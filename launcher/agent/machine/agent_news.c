@@ -25,6 +25,8 @@ static void on_stop(struct agent *a, const struct agent_event *ev, struct agent_
     const bool drains = news->why == RDZV_WHY_DRAIN;
     if (a->state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE)
         agent_break_round(a, ev, fx);
+    else if (a->state == AGENT_RUNNING && ev->grows && rdzv_news_grows(news))
+        agent_hold(a, fx);
     else if (a->state == AGENT_RUNNING)
         agent_stop_by(a, (int)news->why, drains ? stops_signal_of(news->cause.text) : 0, false, fx);
     else if (a->state == AGENT_FINISHING)

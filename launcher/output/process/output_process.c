@@ -216,16 +216,8 @@ static bool halves_are_gone(const struct process *p)
     return !p->agent && !p->guardian;
 }
 
-static void on_agent(void *arg)
+static void leave_agent(struct process *p)
 {
-    struct process *p = arg;
-    int rc;
-    while ((rc = output_receive(p->g->agent_fd, &p->message)) > 0) {
-        obey(p);
-        output_drop_fds(&p->message);
-    }
-    if (rc == 0)
-        return;
     watch_close(p->agent);
     p->agent = NULL;
     if (p->phase == CONSOLES)
@@ -234,8 +226,20 @@ static void on_agent(void *arg)
     process_go_on(p);
 }
 
-/* A byte of it says that nobody of the tree is left, its end that it is gone: the agent ends the tree then, and
- * goes. */
+static void on_agent(void *arg)
+{
+    struct process *p = arg;
+    int rc;
+    while ((rc = output_receive(p->g->agent_fd, &p->message)) > 0) {
+        obey(p);
+        output_drop_fds(&p->message);
+    }
+    if (rc < 0)
+        leave_agent(p);
+}
+
+/* A byte of it says that nobody of the tree is left, or waited for: an agent that a disk holds in the kernel keeps its
+ * end of our socket. Its own end says that it is gone: the agent ends the tree then, and goes. */
 static void on_guardian(void *arg)
 {
     struct process *p = arg;
@@ -247,6 +251,8 @@ static void on_guardian(void *arg)
     }
     if (p->agent && !is_gone) /* what it said last */
         on_agent(p);
+    if (p->agent && !is_gone)
+        leave_agent(p);
     if (!p->agent || !is_gone) {
         process_begin_end(p, is_gone ? OUTPUT_ALONE_MS : 1);
         process_go_on(p);

@@ -43,9 +43,11 @@ class CrunCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self.rate = Rate()
         self.loss: Optional[float] = None
         self.under_crun = self.stops = False
+        self.between = "step"  # two evaluations, or after one
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.under_crun = crun.on_preemption()
+        self.between = "step"
         crun.phase("starting")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -67,11 +69,15 @@ class CrunCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         crun.phase("evaluation")
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Optional[Dict[str, float]] = None, **kwargs: Any) -> None:
-        crun.phase("step")
+        crun.phase(self.between)
         if metrics and state.global_step > 0:
             crun.report(state.global_step, eval_accuracy=metrics.get("eval_accuracy"))
 
+    def on_predict(self, args: Any, state: Any, control: Any, metrics: Optional[Dict[str, float]] = None, **kwargs: Any) -> None:
+        crun.phase(self.between)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.between = "closing"
         crun.phase("closing")
         if self.stops:
             crun.requeue()

@@ -49,6 +49,7 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
         self.checkpoint, self.agree_every = checkpoint, agree_every
         self.rate = Rate()
         self.under_crun = False
+        self.between = "step"  # two validations, or after one
         self.total_steps: Optional[int] = None
 
     def resume_from(self) -> Optional[str]:
@@ -57,6 +58,7 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         self.under_crun = crun.on_preemption()
+        self.between = "step"
         crun.phase("starting")
         last = getattr(trainer, "estimated_stepping_batches", None)  # infinite where only time ends it
         self.total_steps = int(last) if last is not None and math.isfinite(last) and last > 0 else None
@@ -91,9 +93,10 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
         crun.phase("evaluation")
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        crun.phase("starting" if trainer.sanity_checking else "step")
+        crun.phase("starting" if trainer.sanity_checking else self.between)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self.between = "closing"
         crun.phase("closing")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

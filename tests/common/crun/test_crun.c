@@ -507,6 +507,7 @@ static void without_a_launcher_that_holds_nobody_stays(void **state)
 {
     assert_int_equal(crun_init(&info), 0); /* a page that says -1 */
     assert_int_equal(crun_stay(), -ENOTSUP);
+    assert_int_equal(crun_stay_growing(), -ENOTSUP);
     assert_int_equal(crun_wake_fd(), -1);
     assert_int_equal(crun_wait_hold(0), -ENOTSUP);
     assert_int_equal(crun_next_round(&info, 0), -ENOTSUP);
@@ -521,6 +522,8 @@ static void a_process_that_is_held_says_so_and_gets_the_next_round(void **state)
 {
     assert_int_equal(crun_stay(), 0);
     assert_int_equal(page->stays, 1);
+    assert_int_equal(crun_stay_growing(), 0);
+    assert_int_equal(page->stays, 2);
     assert_int_equal(crun_next_round(&info, 0), -EAGAIN);
     assert_int_equal(crun_wait_hold(0), -ETIMEDOUT);
     assert_int_equal(crun_wait_hold(-1), -EINVAL);
@@ -632,7 +635,7 @@ static void the_shared_library_exports_the_api_only(void **state)
         "crun_record_error", "crun_metrics", "crun_phase",     "crun_phase_name",  "crun_catch_crashes",
         "crun_set",          "crun_get",     "crun_add",       "crun_delete",      "crun_barrier",
         "crun_stay",         "crun_wake_fd", "crun_wait_hold", "crun_next_round",  "crun_figure",
-        "crun_spent",        "crun_links",   "crun_part_name"};
+        "crun_spent",        "crun_links",   "crun_part_name", "crun_stay_growing"};
     for (size_t i = 0; i < sizeof api / sizeof *api; i++)
         assert_non_null(dlsym(lib, api[i]));
     assert_null(dlsym(lib, "env_contract_read"));

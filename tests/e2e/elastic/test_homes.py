@@ -139,3 +139,19 @@ def test_an_id_whose_first_leader_was_killed_is_used_twice(cluster, home):
         nodes = [cluster.node(*args, program=["sh", "-c", f"touch $OUT/ran-{turn}"]) for _ in range(2)]
         assert [n.wait() for n in nodes] == [0, 0], "\n".join(n.text() for n in nodes)
         assert (cluster.out / f"ran-{turn}").exists(), "\n".join(n.text() for n in nodes)
+
+
+@pytest.mark.parametrize("again", [3, 0])
+@pytest.mark.parametrize("home", ["rendezvousd", "c10d", "redis", "file"])
+def test_a_killed_job_that_is_run_again_at_once_is_a_new_one(cluster, home, again):
+    args = [*where(cluster, home), "--nnodes", 2, "--local-addr", "127.0.0.1", "--max-restarts"]
+    old = [cluster.node(*args, 3) for _ in range(2)]
+    cluster.wait_round(2)
+    pids = [pid for n in old for pid in (n.pid, n.agent())]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for n in old:
+        n.wait()
+    new = [cluster.node(*args, again, program=["sh", "-c", "echo restarts=$TORCHELASTIC_RESTART_COUNT"]) for _ in range(2)]
+    assert [n.wait() for n in new] == [0, 0], "\n".join(n.text() for n in new)
+    assert all("restarts=0" in n.text() for n in new), "\n".join(n.text() for n in new)

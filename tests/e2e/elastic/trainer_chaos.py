@@ -223,10 +223,13 @@ class TrainerChaos(Campaign):
                 self.wrong.append(f"descriptors of {who}: {more}")
 
     def finish(self):
-        begun = time.monotonic()
+        begun, left, went_on = time.monotonic(), STEPS - last_step(self.out()), None
 
         def look():
+            nonlocal went_on
             self.keep_nodes()
+            if went_on is None and (self.over or STEPS - last_step(self.out()) != left):
+                went_on = time.monotonic() - begun
             return self.over
 
         try:
@@ -239,4 +242,4 @@ class TrainerChaos(Campaign):
         self.end_job()
         if not swept(self.cluster.tmp):
             self.wrong.append(f"left in TMPDIR: {left_over(self.cluster.tmp)}")
-        print(f"the last job ended {time.monotonic() - begun:.1f} s after the last fault")
+        print(f"the last job ended {time.monotonic() - begun:.1f} s after the last fault: {left} steps were left, the first of them came after {went_on:.1f} s")

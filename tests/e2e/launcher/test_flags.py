@@ -34,7 +34,6 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "duplicate-stdout-filters": "launcher/test_logs.py::test_lines_with_a_word_are_written_to_one_more_file",
     "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "local-ranks-filter": "launcher/test_logs.py::test_ranks_of_two_digits_have_redirects_and_filters",
-    "drain-timeout": "launcher/test_stops.py::test_the_grace_of_a_drain",
     "event-log": "launcher/test_observe.py::test_the_event_log_tells_of_a_restart_from_beginning_to_end",
     "event-log-handler": "launcher/test_observe.py::test_torchruns_event_handler_console_writes_the_lines_to_stderr",
     "export": "launcher/test_remote.py::test_agents_start_elsewhere_and_their_output_comes_back",
@@ -48,7 +47,6 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "http-token-file": "launcher/test_observe.py::test_who_may_read_is_said_beyond_loopback",
     "failure-file": "elastic/test_report.py::test_a_culprit_of_another_node_is_reported_by_group_rank_0",
     "fatal-codes": "launcher/test_signals.py::test_a_fatal_code_is_not_worth_another_try",
-    "kill-timeout": "launcher/test_stops.py::test_a_worker_the_kernel_does_not_end_is_named_and_left",
     "preemption-signal": "launcher/test_signals.py::test_a_preemption_notice_ends_with_75_and_the_workers_see_a_drain",
     "preemption-file": "launcher/test_signals.py::test_a_preemption_file_ends_with_75_and_the_workers_see_a_drain",
     "straggler-action": "launcher/test_straggler_action.py::test_a_straggler_is_excluded_once_in_its_place",
@@ -76,7 +74,6 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "ranks-filter": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
     "rdzv-ca": "rendezvousd/test_hosting.py::test_a_job_meets_over_tls",
     "redirects": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
-    "resize-timeout": "launcher/test_stops.py::test_the_grace_of_a_resize",
     "restart-backoff": "elastic/test_elastic.py::test_the_first_restart_is_at_once_and_the_next_ones_wait",
     "restart-window": "elastic/test_elastic.py::test_restarts_outside_the_window_do_not_count",
     "show": "launcher/test_logs.py::test_only_the_first_failure_is_shown",
@@ -362,6 +359,8 @@ def print_config(crun):
                  f"rdzv-endpoint = host:1  # file {conf}", "nproc-per-node = 3  # environment CRUN_NPROC_PER_NODE", "nnodes = 1:1  # default"):
         assert line + "\n" in out, out
     assert said(crun, "echo $TORCHELASTIC_MAX_RESTARTS", extra_env={"HOME": str(crun.tmp)})[0] == ["7"] * 4
+    for name in ("CRUN_RUN_ID", "CRUN_RDZV_ID", "PET_RDZV_ID"):
+        assert f"run-id = j  # environment {name}\n" in crun.run("--print-config", "true", extra_env={name: "j"})[1]
     conf.write_text("\nmax_restart = 7\n")
     rc, _, err = crun.run("true", extra_env=env)
     assert rc == 2 and f"crun: {conf}: line 2: no setting 'max_restart'" in err

@@ -216,11 +216,81 @@ def test_a_worker_with_a_debugger_is_no_hang(crun, start):
     assert c.end() == 124
 
 
-def test_a_time_that_nobody_keeps_is_said_to_have_no_effect(crun):
-    rc, _, err = crun.run("--hang-timeout", "500ms", "sleep", "3")
-    assert rc == 0
-    assert err.count("--hang-timeout 0.5 has no effect: no worker has called crun_init() of libcrun") == 1, err
-    assert "hang" not in crun.run("sleep", "1")[2]
+# --- workers that tell nothing
+
+QUIET = """[ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || exit 0
+[ "$RANK" = "$WHO" ] || { read line < "$TMPDIR/pipe"; exit 0; }
+"""
+
+
+@pytest.fixture
+def quiet(crun):
+    """Ranks that wait for rank `who`, which does something else first; after a restart all end well."""
+    os.mkfifo(crun.tmp / "pipe")
+
+    def start(who, does, *args):
+        return Console(crun.start(*args, "sh", "-c", QUIET + does, extra_env={"WHO": str(who)}))
+    return start
+
+
+def test_ranks_that_tell_nothing_and_give_no_sign_of_life_are_restarted(crun, quiet):
+    logs = crun.tmp / "logs"
+    c = quiet(1, "exec sleep 600", "--nproc_per_node", 3, "--hang-timeout", "2", "--max-restarts", 1, "--log-dir", logs, "--run-id", "h")
+    assert c.end() == 0, c.text()
+    said = re.search(r"no worker has given a sign of life for (\d+\.\d) s: ranks 0,2 wait in \S+; rank 1 waits in (\S+)\n", c.text())
+    assert said and float(said[1]) >= 2, c.text()
+    assert f"restart 1/1 (rank 1 hung in {said[2]}): detect" in c.text(), c.text()
+    texts = [(logs / "h" / "round-1" / f"hang-rank-{r}.txt").read_text() for r in range(3)]
+    assert all(text.startswith(f"rank {r}: no worker has given a sign of life") for r, text in enumerate(texts))
+    assert "(sleep): state S" in texts[1] and "(sh): state S" in texts[0]
+
+
+def test_a_stopped_rank_among_those_that_tell_nothing_is_blamed(crun, quiet):
+    c = quiet(0, "kill -STOP $$", "--nproc_per_node", 2, "--hang-timeout", "2", "--failure-file", crun.tmp / "why.json")
+    assert c.end() == 124, c.text()
+    assert "rank 0 stopped by a signal; rank 1 waits in " in c.text(), c.text()
+    culprit, = json.loads((crun.tmp / "why.json").read_text())["failures"]
+    assert (culprit["rank"], culprit["ending"], culprit["exit_code"]) == (0, "hung while stopped by a signal", 124)
+    assert crun.processes() == [] and crun.leftovers() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("does", ["timeout 5 sh -c 'while :; do :; done'", "for i in 1 2 3 4 5 6 7 8 9; do echo $i; sleep 0.5; done", "exec 3<>/dev/tcp"],
+                         ids=["computes", "prints", "store"])
+def test_ranks_wait_as_long_as_one_gives_signs_of_life(crun, quiet, does):
+    if does.startswith("exec 3"):  # by send(2), which no counter of the kernel shows
+        path = crun.tmp / "sets.py"
+        path.write_text("import os, socket, time\ns = socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT'])))\n"
+                        "for i in range(15):\n    s.sendall(b'SET k %d\\r\\n' % i), s.recv(99), time.sleep(0.3)\n")
+        does = f"{sys.executable} {path}"
+    c = quiet(1, does + '\necho go > "$TMPDIR/pipe"', "--nproc_per_node", 2, "--hang-timeout", "1.5")
+    assert c.end() == 0, c.text()
+    assert "sign of life" not in c.text()
+
+
+def several(crun, quiet, does):
+    where = f"127.0.0.1:{crun.port()}"
+    return [quiet(3, does, "--nnodes", 2, "--node-rank", i, "--rdzv-endpoint", where, "--rdzv-id", "q", "--nproc_per_node", 2, "--hang-timeout", "2") for i in range(2)]
+
+
+def test_a_rank_of_another_node_that_gives_no_sign_of_life_is_found(crun, quiet):
+    nodes = several(crun, quiet, "kill -STOP $$")
+    assert [c.end() for c in nodes] == [124, 124], nodes[0].text() + nodes[1].text()
+    assert re.search(r"no worker has given a sign of life for \d+\.\d s: ranks 0-2 wait in \S+; rank 3 stopped by a signal", nodes[0].text()), nodes[0].text()
+    assert re.search(r"no worker of the job has given a sign of life for \d+\.\d s; rank 3 hung while stopped by a signal", nodes[1].text()), nodes[1].text()
+    assert re.search(r"  culprit   rank 3 \(local rank 1\)", nodes[0].text()), nodes[0].text()
+
+
+@pytest.mark.long
+def test_a_node_waits_for_one_that_computes(crun, quiet):
+    nodes = several(crun, quiet, "timeout 7 sh -c 'while :; do :; done'\necho go > $TMPDIR/pipe")
+    assert [c.end() for c in nodes] == [0, 0], nodes[0].text() + nodes[1].text()
+    assert "sign of life" not in nodes[0].text() + nodes[1].text()
+
+
+def test_without_a_time_who_tells_nothing_may_take_as_long_as_it_likes(crun):
+    rc, _, err = crun.run("sleep", "1")
+    assert rc == 0 and "hang" not in err and "sign of life" not in err
 
 
 @pytest.mark.parametrize("value", ["", "-1", "0", "soon", "8d"])

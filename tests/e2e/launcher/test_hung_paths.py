@@ -4,6 +4,7 @@ whoever needs them, the others nothing; no heartbeat is late, and signals work."
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import time
@@ -101,6 +102,21 @@ def test_a_signal_ends_crun(crun, disk, kind):
         assert p.returncode == 71 and "still there 1 s after SIGKILL" in err and "state D" in err, err
     else:
         assert p.returncode == 143, err
+    disk.resume()
+    p.communicate(timeout=60)
+
+
+def test_an_agent_that_a_disk_holds_before_it_begins_is_left(crun, disk):
+    disk.write("program", SCRIPT)
+    (crun.tmp / "disk" / "program").stat()  # it answers
+    disk.pause()
+    p = crun.start(crun.tmp / "disk" / "program")
+    assert disk.asked.wait(30)
+    agent = crun.agent_of(p.pid)
+    p.terminate()
+    assert p.wait(60) == 71
+    err = os.read(p.stderr.fileno(), 65536).decode()
+    assert re.search(rf"still there [0-9.]+ s after SIGKILL: {agent} \(crun, state D", err) and "output process" not in err, err
     disk.resume()
     p.communicate(timeout=60)
 

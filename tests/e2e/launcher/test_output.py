@@ -3,12 +3,14 @@
 import collections
 import os
 import re
+import select
 import signal
 import subprocess
 import time
 
 import pytest
 
+from processes import wait
 from support import preload
 
 
@@ -70,6 +72,17 @@ def test_a_console_that_reads_slowly_loses_nothing(crun, worker):
         time.sleep(0.4)
     out, _ = p.communicate(timeout=180)
     assert p.returncode == 0 and out.count(b"\n") == 120000
+
+
+def test_a_console_that_reads_nothing_keeps_no_stopped_job(crun):
+    r, w = os.pipe()
+    p = crun.start("--nproc_per_node", 2, "yes", stdout=w)
+    wait("a full pipe", lambda: not select.select([], [w], [], 0)[1])
+    p.terminate()
+    assert p.wait(30) == 143
+    assert re.search(rb"crun: \d+ bytes for stdout were lost", p.stderr.read())
+    os.close(r)
+    os.close(w)
 
 
 def test_the_callers_stdout_keeps_its_flags(crun):

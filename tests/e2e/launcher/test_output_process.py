@@ -167,7 +167,7 @@ def test_with_it_hung_no_worker_outlives_a_half(crun, hung, victims):
         assert time.monotonic() < start + 5
         time.sleep(0.002)
     took = time.monotonic() - start
-    assert took < 2, "200 ms on an idle machine"
+    assert took < 0.2 or os.getloadavg()[0] > os.cpu_count(), took
     print(f"\n{victims}: {took * 1000:.0f} ms")
 
 

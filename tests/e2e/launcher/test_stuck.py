@@ -242,13 +242,18 @@ def test_a_small_limit_of_locked_memory_fails_no_run(crun, limit):
     assert rc == 0 and out.count("end") == 2, err
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("stuck_node", [0, 1])
-def test_of_two_nodes_a_signal_ends_both_though_one_agent_is_stuck(crun, stuck_node, how):
+def two_nodes(crun):
     where = ["--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{crun.port()}", "--rdzv-id", "stuck", "--insecure", "--local-addr", "127.0.0.1", "--nproc_per_node", 1]
     nodes = [crun.start(*where, "--node-rank", n, "sh", "-c", WORKER, extra_env={"HERE": str(crun.tmp)}) for n in (0, 1)]
     for r in (0, 1):
         crun.wait_file(f"up-{r}")
+    return nodes
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("stuck_node", [0, 1])
+def test_of_two_nodes_a_signal_ends_both_though_one_agent_is_stuck(crun, stuck_node, how):
+    nodes = two_nodes(crun)
     with stuck(crun.agent_of(nodes[stuck_node].pid), how):
         begun = time.monotonic()
         for p in nodes:
@@ -257,3 +262,20 @@ def test_of_two_nodes_a_signal_ends_both_though_one_agent_is_stuck(crun, stuck_n
         took = time.monotonic() - begun
     assert took < 6 or os.getloadavg()[0] > os.cpu_count(), took
     assert all(p.returncode in (75, 143) for p in nodes) and crun.processes() == [], ([p.returncode for p in nodes], told)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("stuck_node", [0, 1])
+def test_of_two_nodes_the_third_sigint_ends_both_at_once(crun, stuck_node, how):
+    nodes = two_nodes(crun)
+    with stuck(crun.agent_of(nodes[stuck_node].pid), how):
+        for n in range(3):
+            begun = time.monotonic()
+            for p in nodes:
+                p.send_signal(signal.SIGINT)
+            time.sleep(1.05 * (n < 2))  # sooner it is the same wish told twice
+        told = [said(p) for p in nodes]
+        took = time.monotonic() - begun
+    assert took < 1 or os.getloadavg()[0] > os.cpu_count(), took
+    assert nodes[stuck_node].returncode == 130 and "a third SIGINT" in told[stuck_node], told
+    assert nodes[1 - stuck_node].returncode in (75, 130) and crun.processes() == [], told

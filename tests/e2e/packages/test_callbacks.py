@@ -116,6 +116,18 @@ def test_a_run_to_its_end(crun, script, text):
     assert (rc, out) == (0, "up\nend\n"), err
 
 
+AFTER = {
+    "lightning": (LIGHTNING, "callback.on_validation_start(Trainer, None)\ncallback.on_validation_end(Trainer, None)\n"),
+    "hugging-face": (HUGGING_FACE, "callback.on_prediction_step(args, state, control)\ncallback.on_evaluate(args, state, control)\n"
+                                   "callback.on_prediction_step(args, state, control)\ncallback.on_predict(args, state, control, metrics={})\n")}
+
+
+@pytest.mark.parametrize("text, evaluation", AFTER.values(), ids=AFTER)
+def test_after_an_evaluation_at_the_end_no_step_is_waited_for(crun, script, text, evaluation):
+    rc, _, err = crun.run("--no-log-prefix", script(text + evaluation + "import os\nos.abort()\n"), 12)
+    assert rc == 134 and "  progress  step 12, phase closing\n" in err, err
+
+
 @pytest.mark.parametrize("text", [LIGHTNING, HUGGING_FACE], ids=["lightning", "hugging-face"])
 def test_without_crun(alone, script, text):
     p = run(sys.executable, script(text), 12, env=alone)

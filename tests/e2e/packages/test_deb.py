@@ -1,6 +1,7 @@
 """Debian's packages, for each release that they are for: made twice in a fresh root of it, installed into another one, beside the container runtime crun, used and purged."""
 import pathlib
 import re
+import shutil
 
 import pytest
 
@@ -14,9 +15,9 @@ NVCC = pathlib.Path("/usr/local/cuda/bin/nvcc")
 CUDA = "crun-trainer-cuda"  # made where nvcc and cuDNN are
 
 
-def made(root, folder, cuda):
-    """-> {name: bytes} of the packages that one command makes in this root from a tree in this folder. cuda: with this machine's CUDA, where it has one."""
-    copy_of_the_tree(root.folder / folder)
+def made(root, tree, folder, cuda):
+    """-> {name: bytes} of the packages that one command makes in this root from this tree in this folder. cuda: with this machine's CUDA, where it has one."""
+    shutil.copytree(tree, root.folder / folder, symlinks=True)
     bound = str(NVCC.resolve().parents[1]) if cuda and NVCC.exists() else ""
     p = root.run("sh", "-exc", f"""
         export SOURCE_DATE_EPOCH=1700000000 CRUN_GPU_ARCHS=90 PATH=$PATH:{bound}/bin
@@ -36,10 +37,16 @@ def release(request):
 
 
 @pytest.fixture(scope="module")
-def builds(release, debian):
+def tree(tmp_path_factory):
+    """One copy: who works on the tree meanwhile changes nothing here."""
+    return copy_of_the_tree(tmp_path_factory.mktemp("tree") / "tree")
+
+
+@pytest.fixture(scope="module")
+def builds(release, debian, tree):
     """([packages, the same from another folder], their folder)"""
     root = debian(release)
-    twice = [made(root, "src", True), made(root, "elsewhere", False)]
+    twice = [made(root, tree, "src", True), made(root, tree, "elsewhere", False)]
     return twice, root.folder / "src.debs"
 
 

@@ -10,7 +10,7 @@ from processes import wait
 from support import CRUN, ROOT
 
 HEAD = """
-import os, sys, time
+import glob, os, sys, time
 import crun
 
 def ranks(factor, plus=0):
@@ -25,6 +25,18 @@ def fails_once():
     if crun.info().restart_count == 0:
         raise ValueError("at first")
     return crun.info().round
+
+def fails_then_dies():
+    if crun.info().restart_count == 0:
+        raise ValueError("at first")
+    os.kill(os.getpid(), 9)
+
+def needs_a_place():
+    if crun.info().rank < 0:
+        raise ValueError("no place")
+    while not glob.glob(os.environ["TMPDIR"] + "/crun-launch-*/error-*"):
+        time.sleep(0.01)
+    sys.exit(3)
 
 def leaves(code):
     sys.exit(code)
@@ -79,6 +91,21 @@ except crun.LaunchError as e:
 def test_values_are_those_of_the_last_round(launch):
     rc, out, err = launch("print(crun.launch(fails_once, nproc=2, max_restarts=1, program=PROGRAM))")
     assert (rc, out) == (0, "{0: 2, 1: 2}\n"), err
+
+
+def test_exceptions_are_those_of_the_last_round(launch):
+    rc, out, err = launch("try: crun.launch(fails_then_dies, max_restarts=1, program=PROGRAM)\nexcept crun.LaunchError as e: print(e, e.failures)")
+    assert (rc, out) == (0, "the job failed (exit code 137) ()\n"), err
+
+
+def test_a_warm_spare_that_raises_is_no_riddle(launch):
+    rc, out, err = launch("try: crun.launch(needs_a_place, warm_spares=1, max_restarts=1, program=PROGRAM)\nexcept crun.LaunchError as e: print(e)")
+    assert rc == 0 and out == "the job failed (exit code 3)\n", err
+
+
+def test_a_launcher_that_is_not_there_is_named(launch):
+    rc, out, err = launch("try: crun.launch(ranks, (1,), program='/no/such')\nexcept FileNotFoundError as e: print(e)")
+    assert (rc, out) == (0, "crun.launch: program '/no/such': expected an executable file\n"), err
 
 
 @pytest.mark.parametrize("call, said", [

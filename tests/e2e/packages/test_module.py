@@ -136,6 +136,12 @@ def test_an_exception_that_leaves_a_phase_is_reported_in_it(crun, script):
     assert "  progress  step 7, phase checkpoint\n" in err, err
 
 
+def test_an_exception_that_is_its_own_cause_is_reported(crun, script):
+    job = script("import crun\n@crun.record\ndef main():\n  try: open('/no/such')\n  except OSError as e: raise e from e\nmain()\n")
+    rc, _, err = crun.run(job)
+    assert rc == 1 and "  message   FileNotFoundError: " in err, err
+
+
 @pytest.mark.parametrize("phase, said", [("step", ""), ("checkpoint", ", in phase checkpoint")])
 def test_an_exception_is_in_the_report_with_its_place_step_and_phase(crun, script, phase, said):
     job = script("import crun\n@crun.record\ndef main():\n  for i in range(1, 8): crun.report(i)\n"
@@ -180,6 +186,50 @@ def test_a_drain_reaches_the_callback_though_the_main_thread_is_in_c(crun, scrip
     p.send_signal(signal.SIGTERM)
     out, err = p.communicate(timeout=60)
     assert (p.returncode, out) == (75, b"callback DRAIN\n"), err
+
+
+CALLBACKS = """
+import crun, os, time
+def fails(reason):
+    raise SystemExit(f"nothing to save for {reason.name}")
+def late(reason):
+    print("late", reason.name, flush=True)
+    os._exit(75)
+crun.on_preemption(fails)
+print("up", flush=True)
+while not crun.stopping():
+    time.sleep(0.01)
+crun.on_preemption(late)
+time.sleep(600)
+"""
+
+
+def test_a_callback_that_raises_holds_up_no_other_nor_is_one_too_late(crun, script):
+    p = crun.start("--no-log-prefix", "--drain-timeout", 300, script(CALLBACKS))
+    assert p.stdout.readline() == b"up\n"
+    p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=60)
+    assert (p.returncode, out) == (75, b"late DRAIN\n") and b"SystemExit: nothing to save for DRAIN" in err, err
+
+
+def test_the_store_takes_nothing_for_something_else(crun, script):
+    job = script("""
+import crun
+for use, error in (lambda: crun.store.set("k", 7), TypeError), (lambda: crun.store.add("k", 1 << 64), OverflowError), (
+        lambda: crun.store.set("k\\0l", "v"), ValueError), (lambda: crun.store.get("k\\0l"), ValueError), (lambda: crun.store.delete("k\\0l"), ValueError):
+    try:
+        use()
+    except error as e:
+        print(e)
+    else:
+        raise AssertionError(error)
+assert not crun.store.delete("k") and crun.store.add("n", -(1 << 63)) == -(1 << 63)
+crun.store.set("k", bytearray(b"\\0v"))
+assert crun.store.get("k") == b"\\0v"
+""")
+    rc, out, err = crun.run("--no-log-prefix", job)
+    assert rc == 0, err
+    assert "crun.store.add('k'): 18446744073709551616: expected -2**63 to 2**63 - 1" in out and r"'k\x00l': expected a name without NUL" in out
 
 
 def test_sigterm_from_somebody_else_ends_the_worker_as_ever(crun, script):

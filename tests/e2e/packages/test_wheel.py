@@ -49,12 +49,6 @@ def test_its_programs_need_glibc_alone_and_its_tag_says_which(wheel, tmp_path):
     assert wheel.name.endswith(f"-py3-none-manylinux_{glibc[0]}_{glibc[1]}_{elf.machine(programs[0])}.whl")
 
 
-def test_auditwheel_grants_its_tag(wheel):
-    pytest.importorskip("auditwheel")
-    said = run(sys.executable, "-m", "auditwheel", "show", wheel).stdout
-    assert wheel.name.split("-none-")[1].removesuffix(".whl") in said, said
-
-
 @pytest.fixture
 def environment(wheel, tmp_path):
     venv = tmp_path / "venv"
@@ -63,6 +57,15 @@ def environment(wheel, tmp_path):
     p = run(venv / "bin/python", "-m", "pip", "install", "--no-index", "--no-deps", wheel)
     assert p.returncode == 0, p.stderr
     return venv
+
+
+def test_auditwheel_grants_its_tag(environment, wheel):
+    p = run(environment / "bin/python", "-m", "pip", "install", "--quiet", "auditwheel", timeout=600)
+    if "No matching distribution found" in p.stderr:
+        pytest.skip("no network: auditwheel cannot be downloaded")
+    assert p.returncode == 0, p.stderr
+    said = run(environment / "bin/auditwheel", "show", wheel)
+    assert wheel.name.split("-none-")[1].removesuffix(".whl") in said.stdout, said.stdout + said.stderr
 
 
 JOB = """

@@ -2,6 +2,7 @@
 import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -67,6 +68,18 @@ def test_a_ddp_script_runs_under_one_crun(tmp_path, kill):
     p = run(CRUN, "--nproc_per_node", 2, "--max_restarts", 1, *DDP, env=env, timeout=400)
     assert p.returncode == 0, p.stdout + p.stderr
     told(p.stdout, 1 if kill else 0, 2)
+
+
+@pytest.mark.parametrize("does", ["sleeps", "stops", "computes"])
+def test_a_ddp_script_that_hangs_is_restarted_and_one_that_computes_is_not(tmp_path, does):
+    p = run(CRUN, "--nproc_per_node", 3, "--max_restarts", 1, "--hang-timeout", 5, PYTHON, HERE / "hanging.py", does, 1, env=environment(tmp_path), timeout=400)
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert p.stdout.count(f"restart {int(does != 'computes')} went on") == 3, p.stdout
+    said = {"sleeps": r"rank 1 waits in \S*nanosleep\b", "stops": "rank 1 stopped by a signal"}.get(does)
+    assert bool(said) == ("no worker has given a sign of life for 5." in p.stderr), p.stderr
+    if said:
+        assert re.search(f"life for .* s: ranks 0,2 wait in .*; {said}", p.stderr), p.stderr
+        assert re.search(r"restart 1/1 \(rank 1 hung .*\): detect .*, ranks met \d+ ms", p.stderr), p.stderr
 
 
 def test_a_ddp_script_runs_under_two_cruns_and_survives_the_death_of_a_worker(tmp_path, processes):

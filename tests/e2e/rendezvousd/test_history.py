@@ -334,6 +334,15 @@ def test_what_is_no_report_is_not_kept(text, says):
         assert c.error("RDZV.POSTMORTEM", "other", "n1", SAID).startswith("NOJOB ")
 
 
+def test_a_job_that_succeeded_takes_no_report_of_a_failure():
+    with Daemon("--http-port", "0") as d, Client(d.port) as c:
+        instance = begin(c, "r")
+        assert c("RDZV.DONE", "r", "n1", "1") == "OK"
+        assert "kind=end" in c("RDZV.NEXT", "r", "n1", "1", "20000")
+        assert c.error("RDZV.POSTMORTEM", "r", "n1", SAID) == "REFUSED run 'r' has not failed"
+        assert "failure" not in api(d, f"/api/job?instance={instance}")
+
+
 def test_malformed_figures_are_not_known(tmp_path):
     with Daemon("--http-port", "0") as d, Client(d.port) as c:
         instance = begin(c, "r")

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from browser import Browser
+from browser import Browser, card, log_in, open_job
 from daemon import ALICE, BOB, Client, Daemon, write_tokens
 from support import ROOT
 from test_history import ADMIN, JOIN, api, basic, log_of
@@ -167,21 +167,6 @@ def day(tmp_path_factory):
         for job in vars(jobs).values():
             for c in getattr(job, "c", []):
                 c.close()
-
-
-def log_in(b, user):
-    b.wait("!document.getElementById('log').hidden", "the button to log in is there")
-    b.js("document.getElementById('login').hidden && document.getElementById('log').click()")
-    b.js(f"document.getElementById('name').value = {user[0]!r}; document.getElementById('secret').value = {user[1]!r}; document.querySelector('#login form').requestSubmit()")
-    b.wait(f"document.getElementById('who').textContent === {user[0]!r} || last.reader.sees === 'all'", "logged in")
-
-
-def open_job(b, run):
-    b.js(f"[...document.querySelectorAll('.job h2 button')].find(e => e.textContent === {run!r}).click()")
-
-
-def card(run):
-    return f"[...document.querySelectorAll('article')].find(a => a.querySelector('h2').textContent === {run!r})"
 
 
 def keep(b, name):

@@ -1,109 +1,19 @@
 """Recovery in process: when a rank dies the others keep their processes and their step, and the end is that of the undisturbed run."""
-import collections
 import json
 import os
 import random
 import re
 import signal
-import socket
-import struct
-import subprocess
-import threading
 import time
 
+import numpy as np
 import pytest
 
-from processes import children, marked, wait
-from support import CRUN, faulty_disk, free_port, worker_pid
+from metrics_file import loss_curve
+from outlived_job import IMAGES, PER_EPOCH, SIZES, STEPS, WORLD, Job, check_no_step_is_lost, held_spares, listens
+from processes import children, wait
+from support import faulty_disk, free_port
 from tensors import newest
-
-WORLD, IMAGES, BATCH, EPOCHS = 4, 640, 32, 5
-PER_EPOCH = IMAGES // BATCH
-STEPS = PER_EPOCH * EPOCHS
-SIZES = {"small": 28, "resnet18": 32}
-MODELS = {"small": ["--arch", "convnet", "--num-channels", 1], "resnet18": ["--arch", "resnet18"]}
-
-
-class Job:
-    """A running job whose output is read as it comes; who is killed after which step is said beforehand."""
-
-    def __init__(self, data, out, *options, model="small", crun=(), env=None, world=WORLD, run_id=None):
-        self.run_id, self.out = run_id or f"recovery-{os.getpid()}-{random.SystemRandom().randrange(1 << 30)}", out
-        command = [CRUN, "--nproc_per_node", world, "--max-restarts", 50, "--restart-backoff", 0, "--hold-timeout", 60, "--run-id", self.run_id,
-                   *crun, "trainer",
-                   "--train-data", data / "train", *MODELS[model], "--image-size", SIZES[model], "--batch-size", BATCH, "--num-epochs", EPOCHS,
-                   "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out, "--print-freq", 1,
-                   "--log-level", "info", "--seed", 7, *options]
-        self.lines, self.pids, self.plan = [], [], collections.deque()
-        env = env or faulty_disk(fsync_ms=1000, only=f"step-{STEPS:08}.")  # who looks late still finds the job
-        self.p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-
-    def read(self):
-        for line in self.p.stdout:
-            self.lines.append(line)
-            if self.plan and self.plan[0][0](line):
-                self.plan.popleft()[1]()
-
-    def pid(self, rank):
-        wait(f"rank {rank}", lambda: worker_pid(self.run_id, rank))
-        return worker_pid(self.run_id, rank)
-
-    def at_step(self, step, do):
-        self.plan.append((lambda line: (position(line) or 0) >= step, do))
-
-    def at(self, word, do):
-        self.plan.append((lambda line: word in line, do))
-
-    def kill(self, *ranks, signo=signal.SIGKILL):
-        """-> what kills them, and notes who was there."""
-        def do():
-            self.pids.append([self.pid(r) for r in range(WORLD)])
-            for r in ranks:
-                os.kill(self.pids[-1][r], signo)
-        return do
-
-    def finish(self):
-        code = self.p.wait(timeout=300)
-        self.reader.join(timeout=10)
-        assert code == 0 and not self.plan, self.text()[-6000:]
-        return self.text()
-
-    def text(self):
-        return "".join(self.lines)
-
-    def weights(self):
-        return (newest(self.out) / "model.safetensors").read_bytes()
-
-
-def listens(port):
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0
-
-
-def position(line):
-    """Steps done according to a progress line, None for another line."""
-    m = re.search(r"Epoch (\d+)/\d+ \[ *(\d+)/(\d+)\]", line)
-    return (int(m[1]) - 1) * int(m[3]) + int(m[2]) if m else None
-
-
-def check_no_step_is_lost(text, recoveries):
-    """Lines of rank 0 tell of each step once; a recovery goes on from where at least it was, but for a step that it alone had done when it died."""
-    reached, seen, found = 0, [], 0
-    for line in text.splitlines():
-        at, on = position(line), re.search(r"goes on from step (\d+)", line)
-        if on:
-            found += 1
-            assert reached - 1 <= int(on[1]) <= reached + 1, f"lost: {reached} -> {on[1]}\n{text[-6000:]}"
-            seen = [step for step in seen if step <= int(on[1])]
-        if at is not None:
-            reached = at
-            seen.append(at)
-    assert found == recoveries, text[-6000:]
-    assert len(seen) == len(set(seen)), "a step was done twice"
-    assert "resumed from" not in text
-
 
 @pytest.fixture(scope="module")
 def undisturbed(shapes, tmp_path_factory):
@@ -155,22 +65,6 @@ def test_random_ranks_at_random_moments(undisturbed, tmp_path, model):
     assert job.weights() == expected
 
 
-def held_spares(run_id):
-    """pids of spares that wait for a round: their pages say hold (common/crun/crun_page.h)."""
-    found = []
-    for pid in marked(f"TORCHELASTIC_RUN_ID={run_id}", "CRUN_SPARE=1"):
-        try:
-            for fd in os.scandir(f"/proc/{pid}/fd"):
-                if "crun-page" in os.readlink(fd.path):
-                    page = open(fd.path, "rb").read(4096)
-                    holds, held = struct.unpack_from("II", page, WAKE_FD + 12)
-                    if struct.unpack_from("I", page, 16)[0] == HOLD and held == holds:
-                        found.append(pid)
-        except OSError:
-            pass
-    return found
-
-
 @pytest.mark.parametrize("victim", [0, 2])
 def test_decoded_pictures_outlive_a_rank_that_is_killed(undisturbed, tmp_path, victim):
     data, expected = undisturbed()
@@ -180,9 +74,6 @@ def test_decoded_pictures_outlive_a_rank_that_is_killed(undisturbed, tmp_path, v
     assert f"{IMAGES} of {IMAGES} decoded pictures are there already" in text, text[-6000:]
     check_no_step_is_lost(text, 1)
     assert job.weights() == expected
-
-
-HOLD, WAKE_FD = 5, 2208
 
 
 @pytest.mark.parametrize("victim", [0, 2])
@@ -303,6 +194,50 @@ def test_ranks_of_a_node_that_is_left_go_on_in_a_smaller_world(undisturbed, tmp_
     assert json.loads((newest(out) / "manifest.json").read_text())["meta"]["updates"] == STEPS
 
 
+def test_a_node_that_comes_back_is_taken_in_between_two_steps(shapes, tmp_path):
+    """Four ranks, then two, then four again: those that stay keep their processes, and losses are those of a run that nothing disturbs."""
+    data, out, port = shapes(28, IMAGES, 20), tmp_path / "out", free_port()
+    fixed = ["--sync-bn", "--max-steps", 40, "--log-dir"]
+    nodes = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
+    alone = Job(data, tmp_path / "one", *fixed, tmp_path / "one.log", world=1, device="ref")
+    alone.finish()
+    first = Job(data, out, *fixed, tmp_path / "logs", crun=nodes, world=2, device="ref")
+    others, pids = [], []
+
+    def join():
+        others.append(Job(data, out, *fixed, tmp_path / "logs", crun=nodes, world=2, device="ref", run_id=first.run_id))
+
+    def end_the_other():
+        os.kill(children(others[0].p.pid)[0], signal.SIGKILL)
+
+    def note():
+        pids.append([first.pid(r) for r in range(2)])
+
+    try:
+        wait("the host", lambda: listens(port))
+        first.plan.append((lambda line: "4 ranks, 2 nodes" in line, lambda: None))
+        first.at_step(5, lambda: (note(), end_the_other()))
+        first.at("goes on from step", note)
+        first.at_step(15, join)
+        first.at("a node has come; the workers here stay, and go on with it", lambda: None)
+        first.at("goes on from step", note)
+        join()
+        text = first.finish()
+        assert others[1].p.wait(timeout=60) == 0, others[1].text()
+    finally:
+        for job in others:
+            job.p.wait(timeout=60)
+            job.reader.join(timeout=10)
+    assert pids[0] == pids[1] == pids[2], "ranks 0 and 1 stayed"
+    check_no_step_is_lost(text, 2)
+    assert "restart 1/50" in text and "restart 2/" not in text, "no restart is used up by a node that comes"
+    one, many = loss_curve(tmp_path / "one.log"), loss_curve(tmp_path / "logs")
+    assert len(one) == len(many) == 40
+    worst = np.max(np.abs(one - many) / np.abs(one))
+    print(f"4, 2, 4 ranks: largest relative difference of 40 losses {worst:.1e}")
+    assert worst <= 1e-9
+
+
 def test_layouts_that_share_the_state_start_again(undisturbed, tmp_path):
     """A state that ranks hold in parts is taken from the checkpoint, as before."""
     data, _ = undisturbed()
@@ -311,3 +246,4 @@ def test_layouts_that_share_the_state_start_again(undisturbed, tmp_path):
     job.at_step(12, job.kill(1))
     text = job.finish()
     assert "kept" not in text and "resumed from step" in text
+    assert "recovery: when a rank dies all start again from the newest checkpoint: with --zero a part of the state has one owner" in text

@@ -31,10 +31,11 @@ def report(tmp_path, ranks, *args):
 # The held memory is above the plan by what no plan counts: stacks, compiled kernels, scratch of Gloo's ring.
 @pytest.mark.parametrize("ranks, args", [
     (2, []), (2, ["--zero", 1, "--optimizer", "adam", "--ema", 0.9]), (3, ["--zero", 2, "--accumulate", 2]), (2, ["--zero", 3, "--accumulate", 2]),
+    (3, ["--zero", 1, "--replicate-state", 1, "--optimizer", "adam"]), (3, ["--zero", 3, "--replicate-state", 1, "--ema", 0.9]),
     (2, ["--stages", 2, "--microbatches", 4]), (4, ["--stages", 2, "--microbatches", 4, "--schedule", "gpipe", "--recompute", "--zero", 1]),
     (4, ["--stages", 2, "--microbatches", 4, "--zero", 3]),
     (4, [*SPLIT, 1, "--zero", 1, "--sync-bn"]), (2, [*SPLIT, 0, "--accumulate", 2]), (2, [*SPLIT, 1, "--amp", "bf16", "--allreduce-dtype", "bf16"])],
-    ids=["plain", "zero 1, adam, averages", "zero 2, parts", "zero 3, parts", "stages", "stages, recomputing", "stages, zero 3", "classes, zero 1, sync bn", "features, parts",
+    ids=["plain", "zero 1, adam, averages", "zero 2, parts", "zero 3, parts", "zero 1, second owners", "zero 3, second owners", "stages", "stages, recomputing", "stages, zero 3", "classes, zero 1, sync bn", "features, parts",
          "classes, halves"])
 def test_a_run_is_as_planned(tmp_path, ranks, args):
     planned = plan(*args, "--world-size", ranks)["ranks"]
@@ -55,6 +56,17 @@ def test_what_zero_saves_is_what_the_plan_says(tmp_path):
     saved = plain["memory"]["sum"] - cut["memory"]["sum"]
     assert saved == pytest.approx(plain["memory"]["optimizer"] / 2, rel=0.02)
     assert held(plain) - held(cut) == pytest.approx(saved, rel=0.05)
+
+
+@pytest.mark.parametrize("zero, twice", [(1, ["optimizer"]), (2, ["optimizer"]), (3, ["parameters", "optimizer"])])
+def test_a_second_owner_of_each_part_takes_as_much_again(zero, twice):
+    one, two = (plan("--optimizer", "adam", "--zero", zero, "--world-size", 8, "--local-world-size", 4, "--replicate-state", n)["ranks"][0] for n in (0, 1))
+    for what in twice:
+        assert two["memory"][what] == pytest.approx(2 * one["memory"][what], rel=0.02), what
+    p = run(TRAINER, "plan", *NET, "--zero", zero, "--world-size", 8, "--replicate-state", 1, timeout=60)
+    assert f"layout: 8 ranks = 8 data x 1 tensor x 1 stages; ZeRO {zero}, each part on two ranks" in p.stdout
+    part = one["memory"]["optimizer"] / 2  # of each: Adam has two moments
+    assert two["sends"]["gradients"] - one["sends"]["gradients"] == pytest.approx(part, rel=0.02)
 
 
 def test_zero_3_holds_what_the_plan_says(tmp_path):
@@ -106,6 +118,8 @@ def test_groups_are_named():
 @pytest.mark.parametrize("args, says", [
     (["--world-size", 1, *SPLIT, 0], "1 rank cannot hold a model over 1 stage of tensor groups of 2: that takes at least 2"),
     (["--world-size", 2, "--local-world-size", 3], "--local-world-size 3: the run has 2 ranks in all"),
+    (["--replicate-state", 1], "--replicate-state 1: without --zero every rank has the whole state already"),
+    (["--zero", 1, "--replicate-state", 2], "--replicate-state: 2 is out of range, expected 0 to 1"),
     (["--world-size", 0], "--world-size: 0 is out of range"), (["--world-size", 4, "--num-labels", 3, "--model-parallel-size", 4, "--model-parallel-dim", 1], "3 classes cannot be split over 4 ranks")])
 def test_what_cannot_be_planned(args, says):
     p = run(TRAINER, "plan", *NET, *args, timeout=60)

@@ -3,10 +3,11 @@ import json
 import re
 import subprocess
 
+import numpy as np
 import pytest
 
 from support import CRUN, TRAINER
-from tensors import newest
+from tensors import load, newest
 
 IMAGES, BATCH, EPOCHS, EVERY = 256, 32, 3, 5
 PER_EPOCH = IMAGES // BATCH
@@ -62,6 +63,28 @@ def test_who_corrupts_is_named_and_replaced_and_the_end_is_the_same(undisturbed,
     assert f"restart 1/3 (rank {culprit} exited with code 76), kept {world - 1} worker" in text, text[-4000:]
     assert weights(tmp_path / "out") == tensors
     assert losses(tmp_path / "out") == curve  # no step is told twice, none as it was while a bit was wrong
+
+
+@pytest.mark.parametrize("device", ["cpu", "ref"])
+def test_a_sum_that_becomes_no_number_is_doubted_and_its_rank_named_and_replaced(undisturbed, tmp_path, device):
+    """It spoils that rank's weights; the next loss, which all ranks sum, is no number on any of them."""
+    data, tensors, curve = undisturbed(device, 2)
+    text = train(data, tmp_path / "out", "--check-replicas", EVERY, "--drill-corrupt", "nan@12:1", device=device, crun=("--max-restarts", 3))
+    assert "one of this rank's sums becomes no number in step 12" in text
+    assert re.search(r"step 13: training diverged: the loss is nan, .* is not finite; .*; believed only if a replay comes to the same", text), text[-4000:]
+    assert "step 12: the next loss is no number; back to step 10" in text, text[-4000:]
+    assert "silent corruption in rank 1, whose" in text and "restart 1/3 (rank 1 exited with code 76), kept 1 worker" in text, text[-4000:]
+    assert (weights(tmp_path / "out"), losses(tmp_path / "out")) == (tensors, curve)
+
+
+def test_a_run_that_really_diverges_ends_and_says_which_tensor_did(shapes, tmp_path):
+    """The replay comes to the same: then a loss that is no number is what it is. Checkpoints hold numbers only."""
+    out = tmp_path / "out"
+    text = train(shapes(28, IMAGES, 20), out, "--base-learning-rate", 1e6, "--warmup-epochs", 0, "--checkpoint-every", 1, "--checkpoint-keep", 0, "--check-replicas", EVERY, code=1)
+    assert "the next loss is no number; back to step" in text, text[-4000:]
+    assert re.search(r"training diverged: the loss is (nan|inf), .* (is|are) not finite; lower --base-learning-rate", text), text[-4000:]
+    for path in out.glob("step-*/model.safetensors"):
+        assert all(np.isfinite(v).all() for v in load(path).values()), path
 
 
 def test_where_nobody_would_take_its_place_it_stays_and_is_mended(undisturbed, tmp_path):

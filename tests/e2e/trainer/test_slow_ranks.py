@@ -1,7 +1,8 @@
-"""A rank that is slow is named within 20 steps, and why: its processor (stopped half of the time), its data (files that open slowly), its network
+"""A rank that is slow is named within 20 steps, and why: its processor (stopped for as long as it works), its data (files that open slowly), its network
 (a proxy that holds back what comes from it and goes to it)."""
 import collections
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -45,6 +46,9 @@ class Job:
         wait(f"rank {rank}", lambda: worker_pid(self.run_id, rank))
         return worker_pid(self.run_id, rank)
 
+    def half_speed(self, rank):
+        return HalfSpeed(self.pid(rank), [self.pid(r) for r in range(WORLD) if r != rank])
+
     def at_step(self, step):
         wait(f"step {step}", lambda: self.step >= step or self.p.poll() is not None, 200)
         assert self.p.poll() is None, self.text()[-4000:]
@@ -64,23 +68,34 @@ class Job:
         return self.text()
 
 
-class DutyCycle(threading.Thread):
-    """A process that runs at half its speed, or less: it is stopped half of the time. Where processes wait for a core anyway, one that is stopped
-    so loses less than half, for it waits less when it runs: there it is stopped longer."""
+def on_processor(pid):
+    """-> seconds that the main thread ran, and that it was ready to run and waited for a core"""
+    run, ready = map(int, pathlib.Path(f"/proc/{pid}/schedstat").read_text().split()[:2])
+    return run / 1e9, ready / 1e9
 
-    def __init__(self, pid, seconds=0.01):
+
+class HalfSpeed(threading.Thread):
+    """A process that does its work in twice the time, however busy the machine is: after each bit of work it is stopped for as long as the same work takes
+    the others, less what it gained on them. For a process that was stopped is given a core sooner, where all have to wait for one: from what the kernel
+    says of the others' waits follows how long it would have waited."""
+
+    def __init__(self, pid, others):
         super().__init__(daemon=True)
-        self.pid, self.seconds, self.over = pid, seconds, threading.Event()
-        self.stopped = seconds if os.getloadavg()[0] < 2 * WORLD else 4 * seconds
+        self.pid, self.others, self.over = pid, others, threading.Event()
 
     def run(self):
         try:
-            while not self.over.is_set():
+            first = [on_processor(pid) for pid in self.others]
+            run, ready = on_processor(self.pid)
+            while not self.over.wait(0.01):
                 os.kill(self.pid, signal.SIGSTOP)
-                time.sleep(self.stopped)
+                now_run, now_ready = on_processor(self.pid)
+                ran, waited = (sum(on_processor(pid)[i] for pid in self.others) - sum(f[i] for f in first) for i in (0, 1))
+                alone = (now_run - run) * (1 + waited / ran if ran > 0 else 1)  # what its work takes one that nobody stops
+                time.sleep(max(0, 2 * alone - (now_run - run) - (now_ready - ready)))
                 os.kill(self.pid, signal.SIGCONT)
-                time.sleep(self.seconds)
-        except ProcessLookupError:
+                run, ready = now_run, now_ready
+        except (ProcessLookupError, FileNotFoundError):
             pass
 
     def __enter__(self):
@@ -155,11 +170,11 @@ def data(shapes):
     return shapes(28, 640, 20)
 
 
-def test_a_rank_that_is_stopped_half_of_the_time_is_named_for_its_compute(data):
+def test_a_rank_at_half_its_speed_is_named_for_its_compute(data):
     job = Job(data, batch=480)
     job.at_step(30)
     before, onset = len(job.lines), job.step + 1
-    with DutyCycle(job.pid(SLOW)):
+    with job.half_speed(SLOW):
         rank, why, step = job.named(before)
     job.end()
     assert (rank, why) == (SLOW, "compute"), job.text()[-4000:]
@@ -200,7 +215,7 @@ def test_a_straggler_that_is_excluded_is_replaced_and_the_others_stay(data):
     job = Job(data, batch=480, crun=("--max-restarts", 3, "--straggler-action", "exclude", "--restart-backoff", 0, "--hold-timeout", 60))
     job.at_step(20)
     before = [job.pid(r) for r in range(WORLD)]
-    with DutyCycle(before[SLOW]):
+    with job.half_speed(SLOW):
         wait("a restart", lambda: "restart 1/3" in job.text(), 200)
     reached = job.step
     job.at_step(reached + 20)

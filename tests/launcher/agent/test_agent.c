@@ -627,7 +627,7 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
                              "",                "",                  "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping",
                              "fail(124) stop(failure) -> stopping", "", "leave stop(drain) -> stopping", ""},
         [AGENT_HOLDING]   = {"",                "",                  "",    "",                         "stop(failure) -> stopping",
-                             "",                "",                  "",
+                             "",                "",                  "leave(127) clear -> stopping",
                              "join -> joining", "clear(keep)",       "clear -> stopping", "clear -> stopping", "leave stop(drain) -> stopping",
                              "", "exit(71) -> over", "leave stop(drain) -> stopping", ""},
         [AGENT_STOPPING]  = {"",                "",                  "",    "",                         "",
@@ -715,6 +715,27 @@ static void a_failure_elsewhere_holds_them_too_but_a_resize_does_not(void **stat
     assert_string_equal(step(&b, resize), "stop(resize)");
 }
 
+static void a_node_that_comes_holds_those_that_can_go_on_in_a_larger_world(void **state)
+{
+    struct agent a = running(), b = running(), c = running();
+    struct agent_event comes = {.kind = AGENT_NEWS,
+                                .news = {.kind = RDZV_NEWS_STOP, .why = RDZV_WHY_RESIZE, .cause = {.text = RDZV_GROWS}},
+                                .grows = true};
+    struct agent_event leaves = comes;
+    assert_string_equal(step(&a, comes), "hold");
+    for (int i = 0; i < SLOTS - 1; i++)
+        assert_string_equal(simple(&a, AGENT_HELD), "");
+    assert_string_equal(simple(&a, AGENT_HELD), "clear(keep)");
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_string_equal(news(&a, RDZV_NEWS_ROUND, RDZV_WHY_RESIZE, 0), "spawn");
+    assert_int_equal(a.live, SLOTS);
+    comes.grows = false;
+    comes.holds = true; /* some would outlive a failure */
+    assert_string_equal(step(&b, comes), "stop(resize)");
+    leaves.news.cause.text[0] = '\0';
+    assert_string_equal(step(&c, leaves), "stop(resize)");
+}
+
 static void one_that_hangs_is_told_and_the_others_are_held(void **state)
 {
     struct agent a = running();
@@ -723,6 +744,24 @@ static void one_that_hangs_is_told_and_the_others_are_held(void **state)
     assert_string_equal(ends(&a, 137), ""); /* it was killed */
     simple(&a, AGENT_HELD);
     assert_string_equal(simple(&a, AGENT_HELD), "clear(keep)");
+}
+
+/* Another node failed while this one's workers were being started beside those that it kept. */
+static void what_cannot_be_started_while_others_let_go_is_not_waited_for(void **state)
+{
+    const struct agent_event stop = {
+        .kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_STOP, .why = RDZV_WHY_FAILURE}, .holds = true};
+    struct agent a = running(), b = running();
+    assert_string_equal(step(&a, stop), "hold");
+    assert_string_equal(step(&a, no_job_without_us), "clear"); /* nobody is kept */
+    assert_string_equal(simple(&a, AGENT_GONE), "join");
+    assert_string_equal(round_begins(&a), "spawn");
+    assert_string_equal(step(&a, no_job_without_us), "fail(127) clear");
+    assert_string_equal(step(&b, stop), "hold");
+    assert_string_equal(
+        step(&b, (struct agent_event){.kind = AGENT_SPAWN_FAILED, .cause = {.exit_code = EXIT_NOT_FOUND}}),
+        "leave(127) clear");
+    assert_string_equal(parts(&b), "exit(127)");
 }
 
 static void who_does_not_let_go_in_time_is_killed_and_replaced(void **state)
@@ -844,7 +883,9 @@ int main(void)
         cmocka_unit_test(after_the_end_nothing_matters),
         cmocka_unit_test(workers_that_outlive_the_round_go_on_in_the_next),
         cmocka_unit_test(a_failure_elsewhere_holds_them_too_but_a_resize_does_not),
+        cmocka_unit_test(a_node_that_comes_holds_those_that_can_go_on_in_a_larger_world),
         cmocka_unit_test(one_that_hangs_is_told_and_the_others_are_held),
+        cmocka_unit_test(what_cannot_be_started_while_others_let_go_is_not_waited_for),
         cmocka_unit_test(who_does_not_let_go_in_time_is_killed_and_replaced),
         cmocka_unit_test(the_death_of_all_that_stay_leaves_an_ordinary_restart),
         cmocka_unit_test(the_end_of_the_job_stops_those_that_wait),

@@ -25,6 +25,8 @@ static void the_time_line_shows_each_part_and_the_first_step_only_if_there_was_o
         "restart 1/3 (rank 1 killed by SIGKILL): detect 0.2 ms, stop 3.1 ms, rendezvous 0.1 ms, spawn 0.9 ms");
     t.first_step = 817300000;
     assert_non_null(strstr(timeline_text(&t, text, sizeof text), "spawn 0.9 ms, first step 812 ms"));
+    t.met = 405300000;
+    assert_non_null(strstr(timeline_text(&t, text, sizeof text), "spawn 0.9 ms, ranks met 400 ms, first step 812 ms"));
     t.max_restarts = -1; /* within a window */
     t.told = 0;          /* a part that did not happen takes no time */
     assert_non_null(strstr(timeline_text(&t, text, sizeof text),

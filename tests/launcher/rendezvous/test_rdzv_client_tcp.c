@@ -585,6 +585,33 @@ static void a_limit_is_waited_out(void **state)
     assert_int_equal(rig->failures, 0);
 }
 
+static void a_job_whose_nodes_are_not_heard_of_is_waited_out_on_one_connection(void **state)
+{
+    (void)state;
+    be_patient();
+    rig->f.join_error = "-BUSY nothing is heard of the 2 nodes of the job before";
+    open_client();
+    join();
+    AWAIT(rig->f.joins == 3);
+    AWAIT(strcmp(rig->progress.text, "waiting: nothing is heard of the 2 nodes of the job before") == 0);
+    rig->f.join_error = NULL;
+    AWAIT(rig->f.nexts > 0);
+    assert_int_equal(rig->f.connections, 1);
+    assert_int_equal(rig->failures, 0);
+}
+
+static void it_is_not_waited_out_beyond_the_join_timeout(void **state)
+{
+    (void)state;
+    rig->o.connect_ms = 300;
+    rig->f.join_error = "-BUSY nothing is heard of the 2 nodes of the job before";
+    open_client();
+    join();
+    AWAIT(rig->failures == 1);
+    assert_int_equal(rig->last_code, EXIT_UNAVAILABLE);
+    assert_true(rig->f.joins > 1);
+}
+
 /* A round closed with us, but its news was lost with the connection; now it is stopped. */
 static void a_round_never_heard_of_is_named_once_it_is_stopped(void **state)
 {
@@ -837,6 +864,8 @@ int main(int argc, char **argv)
         CASE(a_daemon_restarted_while_nodes_gather_is_joined),
         CASE(refusals_of_a_join_have_their_exit_codes),
         CASE(a_limit_is_waited_out),
+        CASE(a_job_whose_nodes_are_not_heard_of_is_waited_out_on_one_connection),
+        CASE(it_is_not_waited_out_beyond_the_join_timeout),
         CASE(a_round_never_heard_of_is_named_once_it_is_stopped),
         CASE(who_never_joined_may_go_at_once),
         CASE(a_member_that_leaves_joins_once_its_workers_are_gone),

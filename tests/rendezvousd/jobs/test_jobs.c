@@ -363,6 +363,47 @@ static void a_finished_id_is_a_new_instance(void **s)
     pair_end(&p);
 }
 
+/* Both nodes were killed, which proves nothing, and the job is run again with other settings. */
+static void a_job_whose_nodes_are_not_heard_of_is_not_joined(void **s)
+{
+    struct pair p;
+    struct agent again;
+    struct rdzv_config other = rig_config(1, 2);
+    (void)s;
+    pair_start(&p, NULL);
+    rig_close(&p.a, JOBS_SILENT);
+    rig_close(&p.b, JOBS_SILENT);
+    rig_open(p.j, &again, "r", "node1-again", "10.0.0.2");
+    assert_int_equal(rig_join(&again, &other, 0), -EAGAIN);
+    rig_pass(p.j, 3900);
+    assert_int_equal(rig_join(&again, &other, 0), -EAGAIN);
+    rig_pass(p.j, 200);
+    assert_int_equal(rig_join(&again, &other, 0), 0);
+    assert_string_not_equal(again.joined.instance, p.a.joined.instance);
+    rig_close(&again, JOBS_GONE);
+    jobs_destroy(p.j);
+}
+
+static void one_that_is_heard_again_goes_on_with_who_waited(void **s)
+{
+    struct pair p;
+    struct agent back, more;
+    (void)s;
+    pair_start(&p, NULL);
+    rig_close(&p.a, JOBS_SILENT);
+    rig_close(&p.b, JOBS_SILENT);
+    rig_open(p.j, &more, "r", "node3", "10.0.0.4");
+    assert_int_equal(rig_join(&more, &p.c, 0), -EAGAIN);
+    rig_open(p.j, &back, "r", "node1", "10.0.0.2");
+    back.news.seq = p.a.news.seq;
+    assert_int_equal(rig_next(&back), 0);
+    assert_int_equal(rig_join(&more, &p.c, 0), 0);
+    assert_string_equal(more.joined.instance, p.a.joined.instance);
+    rig_close(&more, JOBS_GONE);
+    rig_close(&back, JOBS_GONE);
+    jobs_destroy(p.j);
+}
+
 /* A job has failed; one of its nodes has workers that take their time to stop. */
 static void a_new_instance_waits_for_workers_in_their_grace(void **s)
 {
@@ -768,6 +809,8 @@ int main(void)
         cmocka_unit_test(agents_that_disagree_are_refused),
         cmocka_unit_test(nobody_is_left_to_disagree_with),
         cmocka_unit_test(a_finished_id_is_a_new_instance),
+        cmocka_unit_test(a_job_whose_nodes_are_not_heard_of_is_not_joined),
+        cmocka_unit_test(one_that_is_heard_again_goes_on_with_who_waited),
         cmocka_unit_test(a_new_instance_waits_for_workers_in_their_grace),
         cmocka_unit_test(a_job_that_is_over_is_forgotten),
         cmocka_unit_test(limits_are_kept),

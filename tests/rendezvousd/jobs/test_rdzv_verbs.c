@@ -199,6 +199,7 @@ static void every_refusal_has_its_word(void **state)
         {"RDZV.ALIVE j lonely 3\r\n", "+ALIVE"},
         {"RDZV.FAILURE j node1 3 text\r\n", "-ERR this server is no bootstrap store"},
         {"RDZV.STEPS j node1 3 text\r\n", "-ERR this server is no bootstrap store"},
+        {"RDZV.QUIET j node1 3 text\r\n", "-ERR this server is no bootstrap store"},
     };
     int a = dial(state), b = dial(state), c = dial(state);
     begin_round(a, b);

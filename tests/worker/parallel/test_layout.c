@@ -150,6 +150,58 @@ static void the_picture_of_the_header_is_right(void **state)
     }
 }
 
+/* --- second owners */
+
+static int node_of(const struct layout *l, int rank)
+{
+    return rank / ((l->world + l->nodes - 1) / l->nodes);
+}
+
+/* Parts of the group whose two owners lie on one node. */
+static int close_ones(const struct layout *l, const struct layout_ranks *g, int distance)
+{
+    int n = 0;
+    for (int i = 0; i < g->count; i++)
+        n += node_of(l, layout_group_rank(g, i)) == node_of(l, layout_group_rank(g, (i + distance) % g->count));
+    return n;
+}
+
+static void check_seconds(const struct layout *l)
+{
+    static const enum layout_group groups[] = {LAYOUT_BATCH, LAYOUT_DATA};
+    struct layout with = *l;
+    with.seconds = true;
+    for (with.nodes = 1; with.nodes <= 5; with.nodes++)
+        for (int rank = 0; rank < layout_members(l); rank++)
+            for (int k = 0; k < 2; k++) {
+                const struct layout_ranks g = layout_group(&with, groups[k], rank);
+                const int distance = layout_second_distance(&with, &g);
+                assert_int_equal(layout_second_distance(l, &g), 0);
+                assert_in_range(distance, g.count > 1,
+                                g.count > 1 ? g.count - 1 : 0); /* another rank, if there is one */
+                for (int other = 1; other < g.count; other++)
+                    assert_true(close_ones(&with, &g, distance) <= close_ones(&with, &g, other));
+            }
+}
+
+static void a_second_owner_is_another_rank_on_another_node_where_there_is_one(void **state)
+{
+    (void)state;
+    each_layout(check_seconds);
+    struct layout l;
+    assert_int_equal(layout_plan(&l, 8, 1, 1, 1, NULL), 0);
+    l.seconds = true;
+    l.nodes = 2;
+    const struct layout_ranks batch = layout_group(&l, LAYOUT_BATCH, 3);
+    assert_int_equal(layout_second_distance(&l, &batch), 4);
+    assert_int_equal(close_ones(&l, &batch, 4), 0);
+    assert_int_equal(layout_plan(&l, 8, 2, 1, 1, NULL), 0);
+    l.seconds = true;
+    l.nodes = 2;
+    const struct layout_ranks data = layout_group(&l, LAYOUT_DATA, 3);
+    assert_int_equal(layout_second_distance(&l, &data), 2);
+}
+
 static void a_world_without_a_replica_is_refused_in_a_sentence(void **state)
 {
     (void)state;
@@ -187,6 +239,7 @@ static void parts_cover_and_differ_by_one_at_most(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_second_owner_is_another_rank_on_another_node_where_there_is_one),
         cmocka_unit_test(every_rank_has_a_place_of_its_own),
         cmocka_unit_test(groups_partition_the_ranks_and_all_members_agree),
         cmocka_unit_test(neighbours_are_the_same_place_one_stage_on),

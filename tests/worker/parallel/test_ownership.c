@@ -69,12 +69,15 @@ static void each_world(void (*check)(const struct world *, const struct arena_mo
     static const int shapes[][3] = {{1, 1, 1}, {2, 1, 1}, {3, 1, 1}, {5, 1, 1}, {8, 1, 1}, {2, 2, 1},
                                     {4, 2, 1}, {7, 3, 1}, {9, 3, 1}, {8, 2, 2}, {4, 1, 2}, {12, 3, 2}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int zero = 0; zero <= 3; zero++)
+        for (int kind = 0; kind <= 6; kind++) /* levels of ZeRO; from 4 on with second owners */
             for (size_t m = 0; m < sizeof models / sizeof *models; m++)
                 for (size_t b = 0; b < sizeof buckets / sizeof *buckets; b++) {
                     struct layout l;
                     struct world w;
+                    const int zero = kind > 3 ? kind - 3 : kind;
                     assert_int_equal(layout_plan(&l, shapes[s][0], shapes[s][1], shapes[s][2], zero, NULL), 0);
+                    l.seconds = kind > 3;
+                    l.nodes = 1 + (int)m % 3;
                     open_world(&w, &l, &models[m], buckets[b][0], buckets[b][1]);
                     check(&w, &models[m]);
                     close_world(&w);
@@ -189,14 +192,14 @@ static void check_owners(const struct world *w, const struct arena_model *m)
     }
     for (int64_t x = 0; x < n * stages; x++) {
         assert_int_equal(saved[x], 1);
-        assert_true(updated[x] == held[x] || (w->l.zero > 0 && updated[x] == 1));
+        assert_true(updated[x] == held[x] || (w->l.zero > 0 && updated[x] == (w->l.seconds ? 2 : 1)));
     }
     free(saved);
     free(updated);
     free(held);
 }
 
-static void each_element_is_saved_once_and_updated_by_its_owner_or_by_all(void **state)
+static void each_element_is_saved_once_and_updated_by_its_owners_or_by_all(void **state)
 {
     (void)state;
     each_world(check_owners);
@@ -214,8 +217,11 @@ static void check_kept(const struct world *w, const struct arena_model *m)
             assert_true(k == 0 || own->owned[k].first > own->owned[k - 1].end); /* neighbours are one */
             kept += own->owned[k].end - own->owned[k].first;
         }
-        for (int k = 0; k < own->npieces; k++)
-            most += own->pieces[k].part ? own->pieces[k].part : own->pieces[k].end - own->pieces[k].first;
+        for (int k = 0; k < own->npieces; k++) {
+            const size_t n = own->pieces[k].end - own->pieces[k].first;
+            const bool two = own->second_distance[own->pieces[k].group] > 0;
+            most += own->pieces[k].part ? own->pieces[k].part * (two ? 2 : 1) : n;
+        }
         assert_int_equal(kept, most);
         const enum ownership_arena arenas[] = {OWNERSHIP_MOMENTS, OWNERSHIP_GRADIENTS, OWNERSHIP_PARAMS,
                                                OWNERSHIP_AVERAGES};
@@ -231,6 +237,37 @@ static void what_is_kept_has_no_holes(void **state)
 {
     (void)state;
     each_world(check_kept);
+}
+
+/* What is updated of a piece and the gaps are all of it, and nothing twice. */
+static void check_gaps(const struct world *w, const struct arena_model *m)
+{
+    (void)m;
+    for (int i = 0; i < layout_members(&w->l); i++) {
+        const struct ownership *own = &w->ranks[i].own;
+        for (int k = 0; k < own->npieces; k++) {
+            struct ownership_range gaps[OWNERSHIP_GAPS];
+            size_t foreign = 0;
+            int n;
+            ownership_gaps(own, &own->pieces[k], gaps, &n);
+            for (size_t x = own->pieces[k].first; x < own->pieces[k].end; x++) {
+                int times = 0;
+                for (int j = 0; j < n; j++)
+                    times += x >= gaps[j].first && x < gaps[j].end;
+                foreign += (size_t)times;
+                for (int j = 0; j < own->nowned; j++)
+                    times += x >= own->owned[j].first && x < own->owned[j].end;
+                assert_int_equal(times, 1);
+            }
+            assert_int_equal(foreign, ownership_foreign(own, &own->pieces[k]));
+        }
+    }
+}
+
+static void gaps_are_what_is_not_updated(void **state)
+{
+    (void)state;
+    each_world(check_gaps);
 }
 
 static void check_clips(const struct world *w, const struct arena_model *m)
@@ -358,8 +395,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_follow_one_another_and_cover_the_arena),
         cmocka_unit_test(a_piece_is_summed_over_the_ranks_that_hold_it),
-        cmocka_unit_test(each_element_is_saved_once_and_updated_by_its_owner_or_by_all),
+        cmocka_unit_test(each_element_is_saved_once_and_updated_by_its_owners_or_by_all),
         cmocka_unit_test(what_is_kept_has_no_holes),
+        cmocka_unit_test(gaps_are_what_is_not_updated),
         cmocka_unit_test(a_parameter_is_clipped_to_what_is_owned),
         cmocka_unit_test(runs_say_where_each_element_of_a_whole_parameter_is),
         cmocka_unit_test(buckets_begin_and_end_small),

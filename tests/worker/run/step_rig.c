@@ -113,6 +113,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     r->optimizer.bn_momentum = 0.1;
     TRY(layout_plan(&l, comm->world, o->tensor ? o->tensor : 1, o->pipeline.stages > 1 ? o->pipeline.stages : 1,
                     o->zero, e));
+    l.seconds = o->seconds;
     TRY(open_program(r, p, &l, o, e));
     p = r->program;
     so.whole = r->whole;

@@ -22,6 +22,7 @@ struct step_rig_options {
     bool sync_bn;
     double smoothing;         /* of labels */
     int zero;                 /* level of ZeRO */
+    bool seconds;             /* its parts have second owners */
     int tensor;               /* ranks of a tensor group, whose program p is; 0: 1 */
     struct pipeline pipeline; /* stages 0 or 1: none; its micro-batches are `parts` */
     bool recompute;

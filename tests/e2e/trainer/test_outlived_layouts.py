@@ -1,0 +1,160 @@
+"""Recovery in process where ranks hold parts of the model: stages, a shared last layer, ZeRO with second owners."""
+import json
+import os
+import random
+import re
+import signal
+import time
+
+import pytest
+
+from outlived_job import IMAGES, STEPS, WORLD, Job, check_no_step_is_lost, held_spares, listens
+from processes import children, wait
+from support import free_port
+from tensors import newest
+
+ADAM = ["--optimizer", "adam", "--base-learning-rate", 0.001]
+LARS = ["--optimizer", "lars", "--lars-eta", 0.05]
+STAGES = ["--stages", 2, "--microbatches", 2]
+TENSOR = ["--model-parallel-size", 2, "--model-parallel-dim", 1]
+SECOND = ["--replicate-state", 1]
+LAYOUTS = {
+    "stages": [*STAGES, *ADAM, "--ema", 0.9, "--clip-grad-norm", 0.5],
+    "tensor": [*TENSOR, *LARS],
+    "zero 1": ["--zero", 1, *SECOND, *ADAM, "--ema", 0.9],
+    "zero 2": ["--zero", 2, *SECOND, *LARS, "--accumulate", 2],
+    "zero 3": ["--zero", 3, *SECOND, *ADAM, "--ema", 0.9, "--clip-grad-norm", 0.5],
+    "stages, zero 2": [*STAGES, "--zero", 2, *SECOND, *ADAM],
+    "tensor, zero 3": [*TENSOR, "--zero", 3, *SECOND, *ADAM],
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shapes, tmp_path_factory):
+    """-> data, and the weights at the end, by layout"""
+    known, data = {}, shapes(28, IMAGES, 20)
+
+    def of(layout):
+        if layout not in known:
+            job = Job(data, tmp_path_factory.mktemp("undisturbed") / "out", *LAYOUTS[layout])
+            job.finish()
+            known[layout] = job.weights()
+        return data, known[layout]
+
+    return of
+
+
+QUICK = {("stages", 0), ("stages", 3), ("tensor", 0), ("zero 1", 0), ("zero 1", 2), ("zero 2", 1), ("zero 3", 0), ("stages, zero 2", 2), ("tensor, zero 3", 3)}
+VICTIMS = [pytest.param(layout, victim, marks=() if (layout, victim) in QUICK else pytest.mark.slow) for layout in LAYOUTS for victim in range(WORLD)]
+
+
+@pytest.mark.parametrize("layout, victim", VICTIMS)
+def test_a_rank_that_is_killed_costs_no_step_and_no_bit(undisturbed, tmp_path, layout, victim):
+    data, expected = undisturbed(layout)
+    job = Job(data, tmp_path / "out", *LAYOUTS[layout])
+    job.at_step(7, job.kill(victim))
+    job.at_step(STEPS - 5, job.kill())  # who is there now
+    text = job.finish()
+    assert [a == b for a, b in zip(*job.pids)] == [r != victim for r in range(WORLD)]
+    assert f"restart 1/50 (rank {victim} killed by SIGKILL), kept 3 workers: detect" in text
+    check_no_step_is_lost(text, 1)
+    assert job.weights() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_random_ranks_at_random_moments(undisturbed, tmp_path, layout):
+    """Also in the middle of an update, of a gather, of a recovery."""
+    data, expected = undisturbed(layout)
+    seed = random.SystemRandom().randrange(1 << 30)
+    rng = random.Random(seed)
+    print("seed", seed)
+    job = Job(data, tmp_path / "out", *LAYOUTS[layout])
+    victims = [rng.randrange(WORLD) for _ in range(8)]
+    for i, victim in enumerate(victims):
+        kill, delay = job.kill(victim), rng.random() * 0.05
+        job.at_step(5 + 10 * i, lambda kill=kill, delay=delay: (time.sleep(delay), kill()))
+        job.at("goes on from step", lambda: None)  # one after the other
+    job.at_step(STEPS - 5, job.kill())
+    text = job.finish()
+    for before, after, victim in zip(job.pids, job.pids[1:], victims):
+        assert [a == b for a, b in zip(before, after)] == [r != victim for r in range(WORLD)]
+    check_no_step_is_lost(text, len(victims))
+    assert job.weights() == expected
+
+
+def test_two_at_once_of_which_none_was_the_others_second_owner(undisturbed, tmp_path):
+    data, expected = undisturbed("zero 1")
+    job = Job(data, tmp_path / "out", *LAYOUTS["zero 1"])
+    job.at_step(9, job.kill(1, 3))
+    job.at_step(STEPS - 5, job.kill())
+    text = job.finish()
+    assert [a == b for a, b in zip(*job.pids)] == [True, False, True, False]
+    check_no_step_is_lost(text, 1)
+    assert job.weights() == expected
+
+
+@pytest.mark.parametrize("layout, lost", [("zero 1", "rank 1 and rank 2, which had its part of the state as well, are lost together"),
+                                          ("stages", "rank 0 is lost, and no other rank has its part of the state")])
+def test_a_part_that_is_lost_with_both_owners_comes_from_the_checkpoint(undisturbed, tmp_path, layout, lost):
+    """In the same processes: those that are left go back to it, too."""
+    data, expected = undisturbed(layout)
+    victims = (1, 2) if layout == "zero 1" else (0, 1)
+    job = Job(data, tmp_path / "out", *LAYOUTS[layout], "--checkpoint-every", 5)
+    job.at("saved step 5\n", lambda: None)
+    job.at_step(12, job.kill(*victims))
+    job.at_step(STEPS - 5, job.kill())
+    text = job.finish()
+    assert [a == b for a, b in zip(*job.pids)] == [r not in victims for r in range(WORLD)]
+    assert f"{lost}: all ranks go back to the newest checkpoint" in text
+    assert len(re.findall(r"resumed from step", text)) == 1 and "goes on from step" not in text
+    assert job.weights() == expected
+
+
+@pytest.mark.parametrize("layout, victim", [("zero 2", 0), ("stages", 1)])
+def test_a_warm_spare_takes_the_place(undisturbed, tmp_path, layout, victim):
+    data, expected = undisturbed(layout)
+    job = Job(data, tmp_path / "out", *LAYOUTS[layout], crun=["--warm-spares", 1])
+    spares = []
+
+    def do():
+        wait("a spare that is ready", lambda: held_spares(job.run_id))
+        spares.extend(held_spares(job.run_id))
+        job.kill(victim)()
+
+    job.at_step(9, do)
+    job.at_step(STEPS - 5, lambda: spares.append(os.path.exists(f"/proc/{spares[0]}")))
+    text = job.finish()
+    assert spares[1], "the spare is a rank now"
+    assert "kept 3 workers" in text
+    check_no_step_is_lost(text, 1)
+    assert job.weights() == expected
+
+
+def test_another_number_of_ranks_begins_from_the_checkpoint_in_the_same_processes(shapes, tmp_path):
+    """What is cut is cut otherwise then."""
+    data, port, out = shapes(28, IMAGES, 20), free_port(), tmp_path / "out"
+    nodes = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
+    options = [*LAYOUTS["zero 1"], "--checkpoint-every", 5]
+    first = Job(data, out, *options, crun=nodes, world=2)
+    second, pids = None, []
+    try:
+        wait("the host", lambda: listens(port))
+        second = Job(data, out, *options, crun=nodes, world=2, run_id=first.run_id)
+
+        def end_the_other():
+            pids.append([first.pid(r) for r in range(2)])
+            os.kill(children(second.p.pid)[0], signal.SIGKILL)
+
+        first.plan.append((lambda line: "4 ranks, 2 nodes" in line, lambda: None))
+        first.at("saved step 5\n", lambda: None)
+        first.at_step(12, end_the_other)
+        first.at_step(STEPS - 5, lambda: pids.append([first.pid(r) for r in range(2)]))
+        text = first.finish()
+    finally:
+        if second:
+            second.p.wait(timeout=60)
+            second.reader.join(timeout=10)
+    assert pids[0] == pids[1], "ranks 0 and 1 stayed"
+    assert text.count("resumed from step") == 1 and "goes on from step" not in text
+    assert json.loads((newest(out) / "manifest.json").read_text())["meta"]["updates"] == STEPS

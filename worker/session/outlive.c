@@ -1,0 +1,70 @@
+#include "worker/session/outlive.h"
+
+#include <stddef.h>
+
+#include "common/base/err.h"
+#include "common/job/env_contract.h"
+#include "worker/config/config.h"
+#include "worker/session/session.h"
+#include "worker/session/session_layout.h"
+
+bool outlive_is_whole(const struct layout *l)
+{
+    return l->tensor == 1 && l->stages == 1 && (l->zero == 0 || l->data == 1);
+}
+
+/* NULL: no rank has what no other has. */
+static const char *what_one_rank_has(const struct layout *l)
+{
+    if (outlive_is_whole(l))
+        return NULL;
+    if (l->zero > 0 && !l->seconds)
+        return "with --zero a part of the state has one owner (--replicate-state 1 gives it a second one)";
+    if (l->tensor > 1 && l->data == 1)
+        return "no two ranks have the same part of the last layer (fewer ranks than twice a tensor group's, times the "
+               "stages)";
+    if (l->stages > 1 && l->data * l->tensor == 1)
+        return "no two ranks have the same stage (fewer ranks than twice the stages)";
+    return NULL;
+}
+
+bool outlive_can(const struct session *s, const char **why)
+{
+    const struct train_config *c = s->cfg;
+    *why = what_one_rank_has(&s->layout);
+    return !*why && !s->device->ops->async && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
+}
+
+bool outlive_can_grow(const struct session *s)
+{
+    const struct train_config *c = s->cfg;
+    return train_config_zero(c) == 0 && c->stages == 1 && !c->model_parallel && c->model_parallel_size <= 1;
+}
+
+static bool is_same_place(const struct layout *a, int rank, const struct layout *b, int other)
+{
+    const struct layout_place x = layout_place(a, rank), y = layout_place(b, other);
+    return a->tensor == b->tensor && a->stages == b->stages && a->zero == b->zero && x.stage == y.stage &&
+           x.tensor == y.tensor;
+}
+
+/* What is cut is cut for so many ranks, and differently for each; but for parameters all parts are of one size. */
+static bool is_same_part(const struct layout *a, int rank, const struct layout *b, int other, bool has_state)
+{
+    const bool any = !has_state && a->zero < 3 && a->tensor == 1 && a->stages == 1;
+    return a->data == b->data && a->nodes == b->nodes && (rank == other || any);
+}
+
+bool outlive_fits(const struct session *s, const struct env_contract *env, bool has_state)
+{
+    const struct layout *was = &s->layout;
+    const int rank = (int)env->rank;
+    struct layout now;
+    struct err e;
+    if (session_plan_layout(s->cfg, (int)env->world_size, (int)env->group_world_size, &now, &e) < 0 ||
+        layout_is_spare(&now, rank))
+        return false;
+    if (!is_same_place(was, s->rank, &now, rank))
+        return false;
+    return now.zero == 0 || is_same_part(was, s->rank, &now, rank, has_state);
+}

@@ -1,0 +1,27 @@
+/* Processes that outlive a round (hold.h): which layouts allow it, and what of a process is of use in the next one. */
+#ifndef CRUN_WORKER_OUTLIVE_H
+#define CRUN_WORKER_OUTLIVE_H
+
+#include <stdbool.h>
+
+struct env_contract;
+struct layout;
+struct session;
+
+/* Can ranks of this run outlive a round? The same on all ranks. *why: why their layout does not let them, in words;
+ * NULL: it does. Not where a rank has what no other has; nor on a device that goes on by itself, whose graphs hold
+ * communicators, and which applies a step before anybody knows whether its sums are whole; nor where ranks meet before
+ * the first step for more than the state. */
+bool outlive_can(const struct session *s, const char **why);
+
+/* And go on in a larger world with what they have? */
+bool outlive_can_grow(const struct session *s);
+
+/* Does every rank have the whole state? Pure. */
+bool outlive_is_whole(const struct layout *l);
+
+/* Are program and state, as this session has them, those of env's rank in env's world? has_state: the state is one that
+ * training goes on from, not just memory for it. */
+bool outlive_fits(const struct session *s, const struct env_contract *env, bool has_state);
+
+#endif
