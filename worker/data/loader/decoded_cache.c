@@ -21,6 +21,7 @@
 #include "common/base/log.h"
 
 enum { ALIGN = 64, MAGIC = 0x63727564 };
+#define NAME "crun-decoded"
 
 struct head {
     uint64_t magic, bytes, n, channels;
@@ -82,7 +83,7 @@ static int map(struct decoded_cache **ret, int fd, size_t bytes, size_t n, struc
 int decoded_cache_create(struct decoded_cache **ret, size_t bytes, size_t n, int channels, struct err *e)
 {
     TRY(check_size(bytes, n, e));
-    const int fd = memfd_create("crun-decoded", MFD_CLOEXEC);
+    const int fd = memfd_create(NAME, MFD_CLOEXEC);
     if (fd < 0)
         return err_errno(e, errno, "cannot make memory for decoded pictures");
     if (ftruncate(fd, (off_t)bytes) < 0 || fallocate(fd, 0, 0, (off_t)table_bytes(n)) < 0) {
@@ -119,12 +120,16 @@ static int check_file(int fd, size_t bytes, size_t n, int channels, struct err *
 int decoded_cache_join(struct decoded_cache **ret, const char *record, size_t bytes, size_t n, int channels,
                        struct err *e)
 {
-    char path[64];
+    char path[64], target[64];
     long pid;
     int theirs;
     if (sscanf(record, "%ld %d", &pid, &theirs) != 2)
         return err_set(e, -EPROTO, "'%s' tells of no cache", record);
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", pid, theirs);
+    const ssize_t len = readlink(path, target, sizeof target - 1);
+    target[len > 0 ? len : 0] = '\0';
+    if (len > 0 && strncmp(target, "/memfd:" NAME, strlen("/memfd:" NAME)) != 0) /* of another name-space's process */
+        return err_set(e, -EPROTO, "process %ld has no decoded pictures", pid);
     const int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return err_errno(e, errno, "cannot open the decoded pictures of process %ld", pid);

@@ -176,6 +176,10 @@ static void another_size_or_set_is_refused(void **state)
     assert_int_equal(-EPROTO, decoded_cache_join(&other, record, ROOM, N, 1, &e));
     assert_int_equal(-EPROTO, decoded_cache_join(&other, "", ROOM, N, 3, &e));
     assert_int_equal(-ENOENT, decoded_cache_join(&other, "999999999 3", ROOM, N, 3, &e));
+    FILE *some = tmpfile();
+    snprintf(record, sizeof record, "%ld %d", (long)getpid(), fileno(some));
+    assert_int_equal(-EPROTO, decoded_cache_join(&other, record, ROOM, N, 3, &e));
+    fclose(some);
     assert_int_equal(ERR_USAGE, decoded_cache_create(&other, 100, N, 3, &e));
     assert_non_null(strstr(e.text, "--cache-decoded 100: "));
     assert_int_equal(ERR_USAGE, decoded_cache_create(&other, (size_t)1 << 60, N, 3, &e));
