@@ -26,6 +26,7 @@
 #include "launcher/chaos/chaos_watcher.h"
 
 #define PLAN_BYTES_MAX (1 << 20)
+#define LOOK_MS 1000 /* between two looks whether anybody is there */
 
 struct chaos_config {
     const char *plan;
@@ -97,7 +98,10 @@ static int read_plan(struct chaos *c, struct err *e)
     int rc = fd < 0 ? -errno : file_read_all(fd, &text);
     if (fd > STDIN_FILENO)
         close(fd);
-    if (rc < 0)
+    if (rc == -E2BIG)
+        err_set(e, ERR_USAGE, "%s has more than %d bytes: expected a plan, which is shorter", plan_name(c),
+                PLAN_BYTES_MAX);
+    else if (rc < 0)
         err_errno(e, -rc, "%s", plan_name(c));
     else if (text.len == 0 || memchr(text.data, '\0', text.len))
         err_set(e, ERR_USAGE, "%s is %s: expected lines of text", plan_name(c), text.len == 0 ? "empty" : "binary");
@@ -182,23 +186,19 @@ static int inflict(struct chaos *c, const struct chaos_fault *f, struct err *e)
 static int inflict_due(struct chaos *c, int64_t now_ms, int64_t *ret_ms, struct err *e)
 {
     const struct chaos_sequence *s = &c->sequence;
-    while (c->next < s->n && c->begun_ms + s->v[c->next].at_ms <= now_ms) {
-        if (chaos_targets_are_gone(&c->targets)) {
-            c->next = s->n;
-            break;
-        }
+    while (c->next < s->n && c->begun_ms + s->v[c->next].at_ms <= now_ms && !chaos_targets_are_gone(&c->targets))
         TRY(inflict(c, &s->v[c->next++], e));
-    }
     *ret_ms = c->next < s->n ? c->begun_ms + s->v[c->next].at_ms : INT64_MAX;
     return 0;
 }
 
-/* Until something is due, a signal came, or the watcher is gone. */
+/* Until something is due, a signal came, or the watcher is gone; no longer than LOOK_MS. */
 static int wait_until(struct chaos *c, int64_t until_ms, struct err *e)
 {
     struct signalfd_siginfo info;
     struct pollfd fds[2] = {{.fd = c->signal_fd, .events = POLLIN}, {.fd = c->watcher.pid_fd, .events = POLLIN}};
-    poll(fds, 2, clock_left(until_ms));
+    const int left_ms = clock_left(until_ms);
+    poll(fds, 2, left_ms < LOOK_MS ? left_ms : LOOK_MS);
     if (fds[0].revents && read(c->signal_fd, &info, sizeof info) == sizeof info)
         c->signo = (int)info.ssi_signo;
     if (!fds[1].revents)
@@ -212,7 +212,7 @@ static int campaign(struct chaos *c, struct err *e)
 {
     c->begun_ms = clock_ms();
     const int64_t over_ms = c->plan.for_ms > 0 ? c->begun_ms + c->plan.for_ms : 0;
-    while (!c->signo) {
+    while (!c->signo && !chaos_targets_are_gone(&c->targets)) {
         const int64_t now_ms = clock_ms();
         int64_t next_ms, ends_ms = chaos_table_keep(c->table, &c->means, now_ms);
         TRY(inflict_due(c, now_ms, &next_ms, e));

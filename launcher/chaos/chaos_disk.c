@@ -69,15 +69,17 @@ static int by_name(const void *a, const void *b)
 static int list_files(const char *folder, const char *pattern, struct files *ret, struct err *e)
 {
     char *roots[] = {(char *)folder, NULL};
-    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR | FTS_XDEV, NULL);
+    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR | FTS_XDEV, NULL);
     if (!tree)
         return err_errno(e, errno, "folder %s", folder);
-    const size_t skip = strlen(folder) + 1;
     int rc = 0;
-    for (FTSENT *f; rc == 0 && (f = fts_read(tree));)
-        if (f->fts_info == FTS_F && f->fts_statp->st_size > 0 && f->fts_pathlen > skip && ret->n < FILES_MAX &&
-            (fnmatch(pattern, f->fts_path + skip, 0) == 0 || fnmatch(pattern, f->fts_name, 0) == 0))
+    for (FTSENT *f; rc == 0 && (f = fts_read(tree));) {
+        const char *below = f->fts_path + strlen(folder);
+        below += strspn(below, "/");
+        if (f->fts_info == FTS_F && f->fts_statp->st_size > 0 && ret->n < FILES_MAX &&
+            (fnmatch(pattern, below, 0) == 0 || fnmatch(pattern, f->fts_name, 0) == 0))
             rc = add_file(ret, f->fts_path);
+    }
     fts_close(tree);
     qsort(ret->v, ret->n, sizeof *ret->v, by_name);
     return rc < 0 ? err_set(e, rc, "no memory for the files of %s", folder) : 0;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -32,14 +33,19 @@ static struct chaos_open open_fault(const struct scene *s)
 
 /* --- processes */
 
+/* deed: stop or slow. */
+static int halt(const struct scene *s, enum chaos_deed deed, const struct chaos_process *p, struct err *e)
+{
+    struct chaos_open o = open_fault(s);
+    o.process = *p;
+    return chaos_table_begin(s->table, s->means, (int)deed, o, e);
+}
+
 static int one_signal(const struct scene *s, const struct chaos_process *p, struct err *e)
 {
     const enum chaos_deed deed = s->part->act->deed;
-    if (deed == CHAOS_STOP || deed == CHAOS_SLOW) {
-        struct chaos_open o = open_fault(s);
-        o.process = *p;
-        return chaos_table_begin(s->table, s->means, (int)deed, o, e);
-    }
+    if (deed == CHAOS_STOP || deed == CHAOS_SLOW)
+        return halt(s, deed, p, e);
     const int rc = chaos_signal(p, deed == CHAOS_KILL ? SIGKILL : SIGTERM);
     return rc < 0 && rc != -ESRCH ? err_errno(e, -rc, "process %d", (int)p->pid) : rc;
 }
@@ -57,16 +63,34 @@ static int all_signals(const struct scene *s, const struct chaos_found *f, struc
     return met;
 }
 
-/* A whole node at once: halt everybody, so that nobody acts on the end of another or is born meanwhile, then strike. */
+static bool is_among(const struct chaos_process *v, int n, const struct chaos_process *p)
+{
+    for (int i = 0; i < n; i++)
+        if (v[i].pid == p->pid && v[i].started == p->started)
+            return true;
+    return false;
+}
+
+/* A whole node at once: halt everybody, so that nobody acts on the end of another or is born meanwhile, then strike.
+ * Each stands in the table by then: should this process be killed, the watcher lets it go on. How many are halted. */
 static int freeze(const struct scene *s, struct chaos_found *f, struct err *e)
 {
+    static struct chaos_process halted[CHAOS_FOUND_MAX];
+    int known = 0, met = 0;
     for (int n = -1, turn = 0; n != f->n && turn < FREEZE_TURNS; turn++) {
         n = f->n;
-        for (int i = 0; i < f->n; i++)
-            chaos_signal(&f->v[i], SIGSTOP);
+        for (int i = 0; i < f->n && known < CHAOS_FOUND_MAX; i++) {
+            if (is_among(halted, known, &f->v[i]))
+                continue;
+            const int rc = halt(s, CHAOS_STOP, &f->v[i], e);
+            if (rc < 0 && rc != -ESRCH)
+                return rc;
+            halted[known++] = f->v[i];
+            met += rc == 0;
+        }
         TRY(chaos_find(s->means->targets, s->part, f, e));
     }
-    return 0;
+    return met;
 }
 
 static int inflict_on_process(const struct scene *s, struct err *e)
@@ -74,9 +98,10 @@ static int inflict_on_process(const struct scene *s, struct err *e)
     static struct chaos_found f; /* some kilobytes */
     const struct chaos_act *a = s->part->act;
     TRY(chaos_find(s->means->targets, s->part, &f, e));
-    if (a->role == CHAOS_NODE && (a->deed == CHAOS_KILL || a->deed == CHAOS_STOP) && f.n > 0)
-        TRY(freeze(s, &f, e));
-    const int met = all_signals(s, &f, e);
+    const bool at_once = a->role == CHAOS_NODE && (a->deed == CHAOS_KILL || a->deed == CHAOS_STOP) && f.n > 0;
+    const int halted = at_once ? freeze(s, &f, e) : 0;
+    TRY(halted);
+    const int met = at_once && a->deed == CHAOS_STOP ? halted : all_signals(s, &f, e);
     if (met <= 0)
         return met;
     if (a->role == CHAOS_NODE)

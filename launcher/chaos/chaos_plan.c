@@ -85,6 +85,11 @@ static bool take(struct words *w, const char *word)
     return is;
 }
 
+static int once(bool is_again, const char *what, struct err *e)
+{
+    return is_again ? err_set(e, ERR_USAGE, "'%s' stands there twice: expected it once", what) : 0;
+}
+
 /* The one behind `what`. */
 static int next(struct words *w, const char *what, const char **ret, struct err *e)
 {
@@ -178,19 +183,25 @@ static int read_deed(struct words *w, struct chaos_act *a, struct err *e)
 static int read_detail(struct words *w, struct chaos_act *a, bool *ret_by, struct err *e)
 {
     const char *value = "";
-    if (take(w, "node"))
+    if (take(w, "node")) {
+        TRY(once(a->node >= 0, "node", e));
         return next(w, "node", &value, e) < 0 ? ERR_USAGE : read_index(value, "node", CHAOS_NODES_MAX - 1, &a->node, e);
+    }
     if (take(w, "rank")) {
+        TRY(once(a->rank >= 0, "rank", e));
         if (a->role != CHAOS_WORKER)
             return err_set(e, ERR_USAGE, "'rank' is for workers");
         return next(w, "rank", &value, e) < 0 ? ERR_USAGE : read_index(value, "rank", INT32_MAX, &a->rank, e);
     }
     if (deeds[a->deed].by && take(w, "by")) {
+        TRY(once(*ret_by, "by", e));
         *ret_by = true;
         return next(w, "by", &value, e) < 0 ? ERR_USAGE : read_by(a, value, &a->by, e);
     }
-    if (deeds[a->deed].lasts && take(w, "for"))
+    if (deeds[a->deed].lasts && take(w, "for")) {
+        TRY(once(a->lasts.most_ms > 0, "for", e));
         return next(w, "for", &value, e) < 0 ? ERR_USAGE : read_span(w->v[w->at - 1], &a->lasts, e);
+    }
     return err_set(e, ERR_USAGE, "'%s' behind %s: expected node N%s%s%s, or 'and' and another fault", peek(w),
                    deeds[a->deed].word, a->role == CHAOS_WORKER ? ", rank N" : "",
                    deeds[a->deed].by ? a->deed == CHAOS_CLOCK ? ", by TIME" : ", by FACTOR" : "",
@@ -254,6 +265,7 @@ static int read_line(struct words *w, struct chaos_plan *p, int number, struct e
     if (!lasts && !take(w, "every"))
         return err_set(e, ERR_USAGE, "'%s': expected for, every, draw or at", peek(w));
     int64_t *to = lasts ? &p->for_ms : &p->every_ms;
+    TRY(once(*to > 0, w->v[0], e));
     TRY(next(w, w->v[0], &value, e));
     TRY(read_ms(value, w->v[0], to, e));
     if (*to == 0)

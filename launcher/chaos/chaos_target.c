@@ -60,6 +60,8 @@ static int read_pair(struct chaos_target *t, char *item, struct err *e)
         return read_process(t, item, value, e);
     if (!*value)
         return err_set(e, ERR_USAGE, "'%s=' needs a value", item);
+    if (*to)
+        return err_set(e, ERR_USAGE, "'%s=' stands there twice: expected it once", item);
     char *colon = to == &t->link ? strrchr(value, ':') : NULL;
     if (colon) {
         *colon = '\0';

@@ -8,6 +8,13 @@
 #include "common/crun/crun_page.h"
 #include "common/include/crun.h"
 
+/* The longest time there is where they make more: steps may be hours long. */
+static uint32_t computed(const uint32_t us[CRUN_PAGE_PARTS])
+{
+    const uint64_t all = (uint64_t)us[CRUN_PART_FORWARD] + us[CRUN_PART_BACKWARD] + us[CRUN_PART_UPDATE];
+    return all < UINT32_MAX ? (uint32_t)all : UINT32_MAX;
+}
+
 bool straggler_steps_read(struct crun_page *p, uint64_t last, struct straggler_rank *ret)
 {
     uint32_t us[CRUN_PAGE_PARTS];
@@ -18,7 +25,7 @@ bool straggler_steps_read(struct crun_page *p, uint64_t last, struct straggler_r
         if (!crun_page_read_row(p, last - STRAGGLER_STEPS + 1 + (uint64_t)k, us))
             return false;
         ret->data_us[k] = us[CRUN_PART_DATA];
-        ret->compute_us[k] = us[CRUN_PART_FORWARD] + us[CRUN_PART_BACKWARD] + us[CRUN_PART_UPDATE];
+        ret->compute_us[k] = computed(us);
         ret->wait_us[k] = us[CRUN_PART_WAIT];
     }
     ret->best_us = atomic_load_explicit(&p->link_us[0], memory_order_relaxed);
@@ -53,7 +60,7 @@ static uint64_t next_number(struct numbers *t, uint64_t most)
         t->at++;
     for (from = t->at; t->at < t->end && isdigit((unsigned char)*t->at) && v <= most / 10; t->at++)
         v = 10 * v + (uint64_t)(*t->at - '0');
-    t->bad = t->bad || t->at == from || v > most;
+    t->bad = t->bad || t->at == from || v > most || (t->at < t->end && *t->at != ' ');
     return v;
 }
 

@@ -69,7 +69,7 @@ def _copied(t: Any, room: Any) -> Any:
 class _Commit:
     def __init__(self, step: int, text: bytes, tensors: List[Any], borrowed: Set[int]):
         self.step, self.text, self.tensors, self.borrowed = step, text, tensors, borrowed
-        self.spoilt = False  # what is borrowed has changed since
+        self.spoilt = False  # what is borrowed has changed since, or memory of the copies was written to
 
     def dicts(self) -> Any:
         """Of the parts. An optimizer may take tensors as they are, so a copy stays here."""
@@ -88,7 +88,7 @@ _restored = -1  # round
 
 def _spoil() -> None:
     if _last is not None:
-        _last.spoilt = bool(_last.borrowed)
+        _last.spoilt = _last.spoilt or bool(_last.borrowed)
 
 
 def watch_steps(optimizer: Any) -> None:
@@ -271,6 +271,8 @@ class State:
         self._await_accelerators(pickler.tensors)
         lendable = set() if self.copy else _lendable(self.parts)
         borrowed = {i for i, t in enumerate(pickler.tensors) if t.device.type == "cpu" and t.data_ptr() in lendable}
+        if _last is not None:
+            _last.spoilt = True  # its memory is written to from here on: what ends this halfway leaves a mixture
         kept = [t if i in borrowed else _copied(t, _last.copy_of(i) if _last else None) for i, t in enumerate(pickler.tensors)]
         _last = _Commit(step, file.getvalue(), kept, borrowed)
 

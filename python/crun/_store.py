@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import operator
 import time
 from typing import Union
 
@@ -54,6 +55,7 @@ class Store:
     def add(self, key: str, delta: int = 1) -> int:
         """-> the sum; a key that is not there counts as 0. OverflowError: delta takes more than 64 bits."""
         total = ctypes.c_int64()
+        delta = operator.index(delta)
         if not -1 << 63 <= delta < 1 << 63:  # ctypes would cut it
             raise OverflowError(f"crun.store.add('{key}'): {delta}: expected -2**63 to 2**63 - 1")
         _lib.check(self._library().crun_add(_text(key), delta, ctypes.byref(total)), f"crun.store.add('{key}')")

@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import math
+import operator
 import time
 import traceback
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, NoReturn, Optional, TypeVar, Union
+from typing import Any, Callable, Iterator, NoReturn, Optional, Type, TypeVar, Union
 
 from . import _lib
 from ._lib import Part, Phase, StopReason
@@ -15,6 +17,14 @@ from ._lib import Part, Phase, StopReason
 REQUEUE = 75  #: exit code: stopped in good order before the end; start it again to go on
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Named = TypeVar("Named", bound=enum.IntEnum)
+
+
+def _one_of(kind: Type[Named], which: Union[Named, str]) -> Named:
+    names = [m.name.lower() for m in kind]
+    if isinstance(which, str) and which.lower() not in names:
+        raise ValueError(f"crun.{kind.__name__.lower()}: '{which}': expected one of {', '.join(names)}")
+    return kind[which.upper()] if isinstance(which, str) else kind(which)
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,9 @@ def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float
     long this rank waited for others in this step; every rank tells its own, and the page shows who is waited for. What is
     no finite number is left out. A tensor will do for loss, but float() of one waits for the GPU: give it now and then.
     From one thread at a time."""
+    step = operator.index(step)  # ctypes takes int alone, and -1 for 2**64 - 1
+    if not 0 <= step < 1 << 64:
+        raise ValueError(f"crun.report: step {step}: expected 0 or more, in 64 bits")
     lib = _lib.library()
     if lib is None:
         return
@@ -92,7 +105,7 @@ def spent(*, data: float = 0.0, forward: float = 0.0, backward: float = 0.0, wai
 @contextlib.contextmanager
 def part(which: Union[Part, str]) -> Iterator[None]:
     """`with crun.part("data"):` the time that the block takes goes to that part of the step: spent()."""
-    part_ = Part[which.upper()] if isinstance(which, str) else Part(which)
+    part_ = _one_of(Part, which)
     began = time.monotonic()
     yield
     lib = _lib.library()
@@ -141,7 +154,7 @@ def _phase_of(error: Optional[BaseException]) -> Optional[Phase]:
 def phase(which: Union[Phase, str]) -> "contextlib.AbstractContextManager[None]":
     """Enter a phase: `crun.phase("starting")`. As `with crun.phase("checkpoint"):` it ends with the block, and the one
     before goes on. Every rank that waits for another one's checkpoint should say so too. Same thread as report()."""
-    phase_ = Phase[which.upper()] if isinstance(which, str) else Phase(which)
+    phase_ = _one_of(Phase, which)
     before = _Told.phase
     _enter(phase_)
     return _until_left(before)

@@ -30,6 +30,7 @@ struct home_state {
     const char *epoch, *pulse;
     const char *beats[LOG_AGENTS_MAX], *slots[LOG_AGENTS_MAX];
     int first, count; /* decisions */
+    int waited;       /* the newest server on which somebody has decided */
 };
 
 struct decision {
@@ -55,7 +56,9 @@ struct log_agent {
     struct sim_home *home;
     int index;
     bool alive, ended, leaving, knew_reign, lapsed;
-    bool on_old; /* it reaches the old primary, and not the new one */
+    bool on_old;                          /* it reaches the old primary, and not the new one */
+    char shown_epoch[RDZV_EPOCH_MAX + 1]; /* of its newest beat that a leader has seen, */
+    int64_t shown_at;                     /* since when */
     int64_t offset, paused_until, cut_until;
     struct rdzv_seat seat;
     uint64_t exchange; /* newest; 0: none under way */
@@ -101,11 +104,16 @@ struct log_world {
     struct home_state history[LOG_HISTORY];
     int history_count;
     int generation; /* of the server: grows with each failover */
-    /* The old primary, which lives on behind a partition: it acknowledges writes for max_lag_ms more. */
+    /* A Redis' replicas, of which min_replicas must have acknowledged within max_lag_ms (0: a lone Redis). */
+    int replicas, min_replicas;
+    int64_t max_lag_ms, writes_from; /* before, it takes no writes */
+    bool promoted, old_promoted;     /* it was a replica once */
+    /* The old primary, which lives on behind a partition, perhaps with some of the replicas: it acknowledges writes as
+     * long as enough of them are there, and for max_lag_ms more. */
     struct home_state old;
     struct decision old_log[LOG_DECISIONS_MAX];
     int old_generation;
-    int64_t max_lag_ms, old_writes_until, old_until; /* until 0: it does not live */
+    int64_t old_replicas_until, old_writes_until, old_until; /* until 0: it does not live */
     struct log_agent agents[LOG_AGENTS_MAX];
     struct sim_home homes[LOG_AGENTS_MAX];
     int agent_count;
@@ -121,7 +129,8 @@ struct log_world {
     int round_slots[64];
     char round_leader[64][RDZV_ADDR_MAX + 1];
     uint64_t round_number[64];
-    uint64_t round_taken[64]; /* bits: group ranks */
+    int64_t decided_at[2][64]; /* of the new primary's leaders, of the old one's */
+    uint64_t round_taken[64];  /* bits: group ranks */
     struct log_stats *stats;
     struct err *e;
     int broken;
@@ -153,14 +162,18 @@ static inline int log_generation(const struct log_world *w, const struct log_age
 }
 static inline bool log_takes_writes(const struct log_world *w, const struct log_agent *a)
 {
-    return !a->on_old || w->now < w->old_writes_until;
+    return a->on_old ? w->now < w->old_writes_until : w->now >= w->writes_from;
 }
 
-/* sim_log_home.c */
-void log_heal(struct log_world *w); /* the old primary is gone: all reach the new one */
-void log_home_open(struct log_world *w, int agent);
+/* sim_log_failover.c */
+void log_deploy(struct log_world *w);
+void log_heal(struct log_world *w);    /* the old primary is gone: all reach the new one */
 void log_mutated(struct log_world *w); /* before each change, so that a failover can go back */
 void log_failover(struct log_world *w);
+bool log_has_replica(const struct log_world *w, const struct log_agent *a); /* that hears of what is written */
+
+/* sim_log_home.c */
+void log_home_open(struct log_world *w, int agent);
 void log_lead(struct log_world *w, struct log_agent *a);
 void log_resume(struct log_world *w, struct log_agent *a); /* its coroutine */
 

@@ -54,18 +54,19 @@ static void kill_workers(struct log_world *w, struct log_agent *a, int64_t withi
     a->finish_at = INT64_MAX;
 }
 
-/* A node the leader has heard of, or one that works: others may have been out of reach when a loss was waited out. */
-static bool counts(const struct log_world *w, const struct log_agent *b, const char *epoch)
+/* A node the leader had heard of when it decided, or one that works: others may have been out of reach when a loss was
+ * waited out. */
+static bool counts(const struct log_world *w, const struct log_agent *b, const char *epoch, int64_t decided)
 {
-    bool heard = strcmp(b->seat.epoch, epoch) == 0 && b->seat.lease > own_clock(w, b) && b->paused_until <= w->now &&
-                 b->cut_until <= w->now;
+    bool heard = strcmp(b->shown_epoch, epoch) == 0 && b->shown_at < decided && b->seat.lease > own_clock(w, b) &&
+                 b->paused_until <= w->now && b->cut_until <= w->now;
     return b->alive && !b->ended && (heard || b->work != WORK_NONE);
 }
 
-static bool anybody_knows(const struct log_world *w, unsigned nodes, const char *epoch)
+static bool anybody_knows(const struct log_world *w, unsigned nodes, const char *epoch, int64_t decided)
 {
     for (int i = 0; i < w->agent_count; i++)
-        if ((nodes >> i & 1) && counts(w, &w->agents[i], epoch))
+        if ((nodes >> i & 1) && counts(w, &w->agents[i], epoch, decided))
             return true;
     return false;
 }
@@ -77,7 +78,7 @@ static void check_round(struct log_world *w, struct log_agent *a, const struct r
     unsigned k = (unsigned)(n->round % 64);
     uint64_t bit = (uint64_t)1 << (n->group_rank & 63);
     if (w->round_number[k] != n->round || strcmp(w->round_instance[k], a->seat.instance) != 0 ||
-        !anybody_knows(w, w->round_nodes[k], a->seat.epoch)) {
+        !anybody_knows(w, w->round_nodes[k], a->seat.epoch, w->decided_at[a->on_old][k])) {
         memcpy(w->round_instance[k], a->seat.instance, sizeof w->round_instance[k]);
         w->round_number[k] = n->round;
         w->round_nodes[k] = 0;
@@ -114,6 +115,7 @@ static void start_workers(struct log_world *w, struct log_agent *a, const struct
     log_trace(w, "node%d starts round %llu as %d of %d", a->index, (unsigned long long)n->round, n->group_rank,
               n->group_world);
     a->work = WORK_RUNS;
+    a->lapsed = false;
     a->work_round = n->round;
     memcpy(a->work_instance, a->seat.instance, sizeof a->work_instance);
     a->dead_at = INT64_MAX;
@@ -258,7 +260,7 @@ static int64_t earlier(int64_t a, int64_t b)
 static int64_t workers_wake(const struct log_agent *a)
 {
     int64_t at = earlier(a->dead_at, a->finish_at), lease = a->seat.lease - a->offset;
-    bool leased = a->work == WORK_RUNS || (a->work == WORK_STOPS && a->ended && !a->lapsed);
+    bool leased = a->work == WORK_RUNS || (a->work == WORK_STOPS && !a->lapsed);
     return leased ? earlier(at, lease) : at;
 }
 
@@ -292,7 +294,7 @@ static void tick_workers(struct log_world *w, struct log_agent *a)
 {
     if (a->work == WORK_RUNS && a->seat.lease <= own_clock(w, a))
         fence(w, a, "the lease is over");
-    if (a->work == WORK_STOPS && a->ended && !a->lapsed && a->seat.lease <= own_clock(w, a)) {
+    if (a->work == WORK_STOPS && !a->lapsed && a->seat.lease <= own_clock(w, a)) { /* a grace ends there */
         a->lapsed = true;
         kill_workers(w, a, w->config.kill_ms);
     }

@@ -22,94 +22,6 @@ static struct log_world *world(struct rdzv_home *base)
     return ((struct sim_home *)base)->w;
 }
 
-/* --- what may go wrong */
-
-void log_mutated(struct log_world *w)
-{
-    if (w->history_count == LOG_HISTORY) {
-        memmove(w->history, w->history + 1, (LOG_HISTORY - 1) * sizeof *w->history);
-        w->history_count--;
-    }
-    w->history[w->history_count++] = w->state;
-}
-
-static void hang_up(struct log_world *w, struct log_agent *a)
-{
-    a->generation = -1;
-    if (a->exchange)
-        a->gives_up = w->now;
-}
-
-void log_heal(struct log_world *w)
-{
-    w->old_until = 0;
-    for (int i = 0; i < w->agent_count; i++)
-        if (w->agents[i].on_old) {
-            w->agents[i].on_old = false;
-            hang_up(w, &w->agents[i]);
-        }
-    log_trace(w, "the old primary is gone");
-}
-
-/* Some nodes go on with the old primary. */
-static void part(struct log_world *w)
-{
-    w->old = w->state;
-    memcpy(w->old_log, w->log, sizeof w->log[0] * (size_t)w->state.count);
-    w->old_generation = w->generation;
-    w->old_writes_until = w->now + w->max_lag_ms;
-    w->old_until = w->now + log_between(w, 1000, 15000);
-    w->stats->partitions++;
-    for (int i = 0; i < w->agent_count; i++)
-        w->agents[i].on_old = log_chance(w, 0.5);
-    log_trace(w, "the old primary lives on");
-}
-
-/* The home knows nothing of the job any more. */
-static void delay_births(struct log_world *w)
-{
-    w->no_births_until = w->now + w->config.silence_ms + w->config.kill_ms;
-    for (int i = 0; i < w->agent_count; i++)
-        if (!w->agents[i].knew_reign && w->agents[i].next_beat < w->no_births_until)
-            w->agents[i].next_beat = w->no_births_until;
-}
-
-/* Another server takes over, without the last writes that the old one acknowledged; the old one is dead, or lives on
- * for some of the nodes. One that is emptied says nothing to a node that is new there: no node is born before what
- * works is dead (docs/design/log-of-decisions.md). */
-void log_failover(struct log_world *w)
-{
-    int lost = (int)log_between(w, 0, w->history_count);
-    if (w->old_until)
-        log_heal(w);
-    bool emptied = log_chance(w, 0.05);
-    if (!emptied && log_chance(w, 0.4))
-        part(w);
-    const bool knew = w->state.epoch != NULL;
-    if (emptied) {
-        memset(&w->state, 0, sizeof w->state);
-        log_trace(w, "the Redis is emptied");
-    } else if (lost > 0) {
-        /* where there are replicas, a claim is on one of them before it counts */
-        const char *epoch = w->state.epoch;
-        while (w->old_until && lost > 0 && w->history[w->history_count - lost].epoch != epoch)
-            lost--;
-    }
-    if (!emptied && lost > 0) {
-        w->state = w->history[w->history_count - lost];
-        w->stats->lost_writes += (uint64_t)lost;
-        log_trace(w, "failover: %d writes are lost", lost);
-    }
-    if (knew && !w->state.epoch)
-        delay_births(w);
-    w->history_count = 0;
-    w->generation++;
-    w->stats->failovers++;
-    for (int i = 0; i < w->agent_count; i++)
-        if (!w->agents[i].on_old)
-            hang_up(w, &w->agents[i]);
-}
-
 /* Let time pass; -ECONNRESET if the node died or lost its connection meanwhile. */
 static int yield(struct rdzv_home *base, int64_t ms)
 {
@@ -180,6 +92,14 @@ static int64_t sim_lag_ms(struct rdzv_home *base)
     return world(base)->kind == SIM_REDIS ? world(base)->max_lag_ms : 0;
 }
 
+static bool sim_took_over(struct rdzv_home *base)
+{
+    struct log_world *w = world(base);
+    const struct log_agent *a = owner(base);
+    const bool promoted = a->on_old ? w->old_promoted : w->promoted;
+    return w->kind == SIM_REDIS && promoted && log_state(w, a)->waited != a->generation;
+}
+
 static int sim_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record,
                      struct err *e)
 {
@@ -201,7 +121,7 @@ static int sim_claim(struct rdzv_home *base, const char *seen, const char *epoch
     log_trace(w, "node%d claims %s after '%s'", a->index, epoch, seen);
     snprintf(a->own_epoch, sizeof a->own_epoch, "%s", epoch);
     TRY(travel(base, e));
-    if (a->on_old) { /* WAIT: no replica hears of it any more */
+    if (!log_has_replica(w, a)) { /* WAIT: none hears of it */
         a->generation = -1;
         return err_set(e, -ECONNRESET, "no simulated replica has heard of the claim");
     }
@@ -259,6 +179,14 @@ static int write_again(struct rdzv_home *base, const struct rdzv_slot_write *slo
     return 1;
 }
 
+/* The round that it tells of, if any, is decided now. */
+static void note_round(struct log_world *w, const struct log_agent *a, const char *text)
+{
+    const char *news = strstr(text, " kind=round ");
+    if (news)
+        w->decided_at[a->on_old][rdzv_field_number(news + 1, strcspn(news + 1, "\n"), "round", 0) % 64] = w->now;
+}
+
 /* A Redis does all of it at once; a directory links the decision, then writes one slot after the other. */
 static int sim_append(struct rdzv_home *base, const struct rdzv_write *v, struct err *e)
 {
@@ -280,6 +208,8 @@ static int sim_append(struct rdzv_home *base, const struct rdzv_write *v, struct
     if (v->whole && w->kind == SIM_REDIS)
         log_state(w, a)->first = log_state(w, a)->count;
     push(w, a, a->own_epoch, v->decision);
+    log_state(w, a)->waited = a->generation;
+    note_round(w, a, v->decision->data);
     w->stats->appends++;
     log_trace(w, "node%d decides, %zu slots:\n%s", a->index, v->slot_count, v->decision->data);
     if (!early)
@@ -303,6 +233,19 @@ static int sim_pulse(struct rdzv_home *base, const struct buf *record, struct er
     return 1;
 }
 
+/* What the leader knows of a node: the epoch that it has promised, and with it the rounds that it was told of. */
+static void visit_beat(struct log_world *w, int i, const char *beat, rdzv_beat_visit *visit, void *arg)
+{
+    char node[16], epoch[RDZV_EPOCH_MAX + 1] = "";
+    struct log_agent *a = &w->agents[i];
+    snprintf(node, sizeof node, "node%d", i);
+    visit(arg, node, beat, strlen(beat));
+    rdzv_field_find(beat, strcspn(beat, "\n"), "epoch", epoch, sizeof epoch);
+    if (!is(epoch, a->shown_epoch))
+        a->shown_at = w->now;
+    memcpy(a->shown_epoch, epoch, sizeof epoch);
+}
+
 static int sim_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *arg, struct err *e)
 {
     struct log_world *w = world(base);
@@ -312,7 +255,6 @@ static int sim_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, v
     if (w->kind == SIM_REDIS)
         TRY(travel(base, e));
     for (int i = 0; i < w->agent_count; i++) {
-        char node[16];
         if (!all && !a->called[i] && w->kind == SIM_REDIS)
             continue;
         a->called[i] = false;
@@ -320,9 +262,8 @@ static int sim_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, v
             TRY(yield(base, log_between(w, 0, 2)));
             now = *log_state(w, a);
         }
-        snprintf(node, sizeof node, "node%d", i);
         if (now.beats[i])
-            visit(arg, node, now.beats[i], strlen(now.beats[i]));
+            visit_beat(w, i, now.beats[i], visit, arg);
     }
     return 0;
 }
@@ -347,6 +288,7 @@ static const struct rdzv_home_ops sim_ops = {
     .name = "simulated",
     .now = sim_now,
     .lag_ms = sim_lag_ms,
+    .took_over = sim_took_over,
     .identity = sim_identity,
     .claim = sim_claim,
     .load = sim_load,

@@ -241,7 +241,8 @@ static void set_up(struct log_world *w)
     w->config.join_timeout_ms = 30000;
     w->config.last_call_ms = log_between(w, 0, 3000);
     w->config.silence_ms = 3000;
-    w->max_lag_ms = log_between(w, 1000, 8000);
+    if (w->kind == SIM_REDIS)
+        log_deploy(w);
     w->config.kill_ms = 1000;
     w->next_fault = log_between(w, 0, 3000);
 }

@@ -23,11 +23,11 @@ static void say(const char *home, uint64_t runs, double s, const struct log_stat
 {
     print_message(
         "# %s: %llu schedules in %.1f s: %llu steps, %llu rounds, %llu reigns, %llu decisions (%llu refused), "
-        "%llu failovers lost %llu writes, %llu fenced, %llu ended well, %llu badly\n",
+        "%llu failovers (%llu with an old primary alive) lost %llu writes, %llu fenced, %llu ended well, %llu badly\n",
         home, (unsigned long long)runs, s, (unsigned long long)st->steps, (unsigned long long)st->rounds,
         (unsigned long long)st->reigns, (unsigned long long)st->appends, (unsigned long long)st->refused_appends,
-        (unsigned long long)st->failovers, (unsigned long long)st->lost_writes, (unsigned long long)st->fences,
-        (unsigned long long)st->ended_well, (unsigned long long)st->ended_badly);
+        (unsigned long long)st->failovers, (unsigned long long)st->partitions, (unsigned long long)st->lost_writes,
+        (unsigned long long)st->fences, (unsigned long long)st->ended_well, (unsigned long long)st->ended_badly);
 }
 
 static void many(enum sim_home_kind kind, const char *home)

@@ -317,6 +317,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
     choose_collectives(c, a, &w);
     TRY(choose_checkpoints(c, a, e));
     c->train.batch_size = c->batch * w.nodes;
+    c->train.by_world = true;
     if (c->train.epoch_size && c->train.epoch_size < c->train.batch_size)
         return err_set(e, ERR_USAGE, "--epoch_size %d is less than one batch of %d images", (int)c->train.epoch_size,
                        (int)c->train.batch_size);

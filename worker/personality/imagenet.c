@@ -203,6 +203,7 @@ static void choose_batch(struct imagenet *c, const struct personality_world *w)
     struct train_config *t = &c->train;
     t->zero = c->zero ? 1 : t->zero;
     t->batch_size = c->batch_per_process ? c->batch_per_process * w->world : c->batch * w->nodes;
+    t->by_world = true;
     t->loader_threads = (c->workers + w->procs - 1) / w->procs;
     if (t->loader_threads < 1)
         t->loader_threads = 1;

@@ -114,6 +114,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
     TRY(choose_ranks(c, a, &w, e));
     choose_folder(c);
     c->train.batch_size = c->batch * w.world;
+    c->train.by_world = true;
     personality_say_slow(a);
     return 0;
 }

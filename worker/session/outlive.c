@@ -5,6 +5,7 @@
 #include "common/base/err.h"
 #include "common/job/env_contract.h"
 #include "worker/config/config.h"
+#include "worker/data/loader/sampler.h"
 #include "worker/session/session.h"
 #include "worker/session/session_layout.h"
 
@@ -38,7 +39,9 @@ bool outlive_can(const struct session *s, const char **why)
 bool outlive_can_grow(const struct session *s)
 {
     const struct train_config *c = s->cfg;
-    return train_config_zero(c) == 0 && c->stages == 1 && !c->model_parallel && c->model_parallel_size <= 1;
+    const bool is_whole =
+        train_config_zero(c) == 0 && c->stages == 1 && !c->model_parallel && c->model_parallel_size <= 1;
+    return is_whole && !c->by_world && (enum sampler_kind)c->sampler == SAMPLER_GLOBAL;
 }
 
 static bool is_same_place(const struct layout *a, int rank, const struct layout *b, int other)

@@ -14,7 +14,7 @@ struct session;
  * the first step for more than the state. */
 bool outlive_can(const struct session *s, const char **why);
 
-/* And go on in a larger world with what they have? */
+/* And go on in a larger world with what they have, options included? */
 bool outlive_can_grow(const struct session *s);
 
 /* Does every rank have the whole state? Pure. */

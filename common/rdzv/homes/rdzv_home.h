@@ -90,6 +90,9 @@ struct rdzv_home_ops {
     /* After identity(): for how long another server may have gone on acknowledging what this one does not know (a Redis
      * primary behind a partition); NULL: never. */
     int64_t (*lag_ms)(struct rdzv_home *h);
+    /* After identity(): this server took over from one that lag_ms() is about, and no decision of any job shows that
+     * somebody has waited since. NULL: never. */
+    bool (*took_over)(struct rdzv_home *h);
     /* 1, or 0: another one leads. */
     int (*pulse)(struct rdzv_home *h, const struct buf *record, struct err *e);
     /* Beats of all nodes, or of those that called since the last time. */

@@ -286,6 +286,7 @@ static const struct rdzv_home_ops redis_ops = {
     .address = redis_address,
     .forget = redis_forget,
     .lag_ms = redis_lag_ms,
+    .took_over = redis_took_over,
     .identity = redis_identity,
     .claim = redis_claim,
     .load = redis_load,

@@ -36,7 +36,10 @@ struct redis_home {
     bool allow_unsafe;
     int64_t given_lag_ms; /* by the user; 0: none */
     int64_t lag_ms;       /* rdzv_home_ops.lag_ms */
-    char run_id[44];      /* of the server on conn, "": not asked yet; "-": it does not say */
+    bool took_over;       /* rdzv_home_ops.took_over; our first decision takes it away */
+    bool cluster;
+    char identity[RDZV_IDENTITY_MAX + 1];
+    char run_id[44]; /* of the server on conn, "": not asked yet; "-": it does not say */
     char epoch[RDZV_EPOCH_MAX + 1];
     uint64_t seq;
     char calls_last[48]; /* id of the last call read */
@@ -78,6 +81,7 @@ void redis_forget_calls(struct redis_home *h);
 /* rdzv_log_redis_safe.c: what a server says of itself, and whether a leader may trust it. */
 struct redis_facts {
     char run_id[44], replid[44]; /* which incarnation; "": it does not say */
+    bool promoted;               /* it was a replica once */
     bool cluster, sentinel;
     int replicas;                      /* connected now */
     long long min_replicas, max_lag_s; /* of its configuration; -1: it does not say */
@@ -89,6 +93,11 @@ int redis_judge(const struct redis_facts *f, bool allow_unsafe, int64_t given_la
 int redis_learn_facts(struct redis_home *h, struct redis_facts *ret, struct err *e);
 int redis_learn_server(struct redis_home *h, struct err *e); /* h->run_id */
 int64_t redis_lag_ms(struct rdzv_home *base);
+bool redis_took_over(struct rdzv_home *base);
+/* Whether somebody has decided on this server, and that we have: a key of all jobs, crun:server. Servers that do not
+ * let us are as if nobody had. */
+int redis_learn_waited(struct redis_home *h, struct err *e);
+int redis_note_waited(struct redis_home *h, struct err *e);
 /* Is what was written on a replica as well? -EAGAIN: it is not. */
 int redis_await_replica(struct redis_home *h, struct err *e);
 

@@ -19,8 +19,12 @@ int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], stru
     TRY(redis_connected(h, e));
     TRY(redis_learn_facts(h, &facts, e));
     TRY(redis_judge(&facts, h->allow_unsafe, h->given_lag_ms, &h->lag_ms, e));
+    snprintf(h->identity, sizeof h->identity, "%s-%s", facts.run_id, facts.replid);
+    memcpy(ret, h->identity, sizeof h->identity);
+    h->cluster = facts.cluster;
+    h->took_over = facts.promoted && h->lag_ms > 0;
+    TRY(redis_learn_waited(h, e));
     h->leads = true;
-    snprintf(ret, RDZV_IDENTITY_MAX + 1, "%s-%s", facts.run_id, facts.replid);
     return 0;
 }
 
@@ -168,7 +172,10 @@ int redis_append(struct rdzv_home *base, const struct rdzv_write *w, struct err 
     h->over = w->over;
     TRY(redis_queue_expiry(h, KEY_LOG, keep_of(h, over), e));
     TRY(redis_queue_expiry(h, KEY_SLOTS, keep_of(h, over), e));
-    return execute(h, (size_t)requests + 3 + w->whole, e);
+    rc = execute(h, (size_t)requests + 3 + w->whole, e);
+    if (rc == 1)
+        TRY(redis_note_waited(h, e));
+    return rc;
 }
 
 int redis_pulse(struct rdzv_home *base, const struct buf *record, struct err *e)

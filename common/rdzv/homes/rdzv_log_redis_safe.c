@@ -67,13 +67,19 @@ static void info_field(const char *info, const char *name, char *out, size_t cap
     snprintf(out, cap, "%.*s", (int)strcspn(p, "\r\n"), p);
 }
 
-/* A number of the configuration; -1: the server does not say. An error is an answer here. */
+/* The answer to what is queued, be it an error. */
+static int ask_frankly(struct redis_home *h, redisReply **ret, struct err *e)
+{
+    return resp_exchange(&h->conn, 1, ret, clock_deadline(h->io_ms), e);
+}
+
+/* A number of the configuration; -1: the server does not say. */
 static int config_number(struct redis_home *h, const char *name, long long *ret, struct err *e)
 {
     redisReply *r;
     *ret = -1;
     TRY(QUEUE(&h->conn, e, W("CONFIG"), W("GET"), W(name)));
-    TRY(resp_exchange(&h->conn, 1, &r, clock_deadline(h->io_ms), e));
+    TRY(ask_frankly(h, &r, e));
     if (r->type == REDIS_REPLY_ARRAY && r->elements == 2 && r->element[1]->type == REDIS_REPLY_STRING)
         *ret = strtoll(r->element[1]->str, NULL, 10);
     freeReplyObject(r);
@@ -94,6 +100,8 @@ int redis_learn_facts(struct redis_home *h, struct redis_facts *ret, struct err 
     info_field(text_of(r[1]), "master_replid:", ret->replid, sizeof ret->replid);
     info_field(text_of(r[1]), "connected_slaves:", word, sizeof word);
     ret->replicas = atoi(word);
+    info_field(text_of(r[1]), "master_replid2:", word, sizeof word); /* of zeros: its data were always its own */
+    ret->promoted = word[strspn(word, "0")] != 0;
     redis_free_replies(r, 2);
     TRY(config_number(h, "min-replicas-to-write", &ret->min_replicas, e));
     return config_number(h, "min-replicas-max-lag", &ret->max_lag_s, e);
@@ -114,6 +122,37 @@ int redis_learn_server(struct redis_home *h, struct err *e)
 int64_t redis_lag_ms(struct rdzv_home *base)
 {
     return ((struct redis_home *)base)->lag_ms;
+}
+
+bool redis_took_over(struct rdzv_home *base)
+{
+    return ((struct redis_home *)base)->took_over;
+}
+
+static const char waited_key[] = "crun:server";
+
+int redis_learn_waited(struct redis_home *h, struct err *e)
+{
+    redisReply *r;
+    if (!h->took_over || h->cluster) /* where the key may be on another server */
+        return 0;
+    TRY(QUEUE(&h->conn, e, W("GET"), W(waited_key)));
+    TRY(ask_frankly(h, &r, e));
+    h->took_over = strcmp(text_of(r), h->identity) != 0;
+    freeReplyObject(r);
+    return 0;
+}
+
+int redis_note_waited(struct redis_home *h, struct err *e)
+{
+    redisReply *r;
+    if (!h->took_over || h->cluster)
+        return 0;
+    h->took_over = false;
+    TRY(QUEUE(&h->conn, e, W("SET"), W(waited_key), W(h->identity)));
+    TRY(ask_frankly(h, &r, e));
+    freeReplyObject(r);
+    return 0;
 }
 
 int redis_await_replica(struct redis_home *h, struct err *e)

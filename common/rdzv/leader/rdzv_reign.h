@@ -32,7 +32,8 @@ int rdzv_reign_claim(struct rdzv_reign *r, const char *seen, uint64_t draw, stru
 /* Take over what was decided; the leader has a machine then, unless there was no job. now() is asked when all is read:
  * members have their time from then on. ERR_CORRUPT for a text that makes no sense. */
 int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_reign *r), struct err *e);
-/* The home has lost what it acknowledged, or may have. was_member: somebody led there once. */
+/* The home has lost what it acknowledged, or may have. was_member: somebody led there once. Where nothing was decided,
+ * one that took over (rdzv_home_ops.took_over) may know nothing of what its predecessor still acknowledges. */
 bool rdzv_reign_has_loss(const struct rdzv_reign *r, bool was_member);
 
 /* Append what is undecided, or all if `whole`, with these slots. 1: it stands, or will (rdzv_reign_newest()); 0:

@@ -94,6 +94,33 @@ def test_a_primary_that_may_lose_writes_is_refused(cluster):
     cluster.finish()
 
 
+@pytest.mark.long
+def test_a_promoted_redis_is_waited_out_once(cluster):
+    """Its predecessor may still acknowledge what it knows nothing of; but not for ever."""
+    old = cluster.redis()
+    new = cluster.redis(f"replicaof 127.0.0.1 {old.port}")
+    wait("the replica", lambda: "master_link_status:up" in new.cli("info", "replication"))
+    for r in old, new:
+        r.cli("config", "set", "min-replicas-to-write", 1)
+        r.cli("config", "set", "min-replicas-max-lag", 1)
+    new.cli("replicaof", "no", "one")
+    old.cli("replicaof", "127.0.0.1", new.port)
+    wait("the old primary as a replica", lambda: "state=online" in new.cli("info", "replication"))
+    assert "lag=" in new.cli("info", "replication")
+
+    def run(name, *conf):
+        nodes = [cluster.node("--nnodes", 2, "--rdzv_endpoint", new.url, "--rdzv_id", name, *conf, program=["true"]) for _ in range(2)]
+        assert [n.wait() for n in nodes] == [0, 0], "\n".join(n.text() for n in nodes)
+
+    assert new.cli("get", "crun:server") == ""
+    run("first")
+    words = dict(line.split(":", 1) for line in (new.cli("info", "server") + "\n" + new.cli("info", "replication")).split() if ":" in line)
+    assert new.cli("get", "crun:server") == f"{words['run_id']}-{words['master_replid']}"
+    start = time.monotonic()
+    run("second", "--rdzv_conf", "keep_alive_interval=20")  # a silence of a minute: whoever waits for it shows it
+    assert time.monotonic() - start < 45
+
+
 def test_a_password_at_the_start_is_asked_for_by_name(cluster):
     redis = cluster.redis("requirepass secret")
     two_nodes(cluster, redis.url)

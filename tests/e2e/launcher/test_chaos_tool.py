@@ -120,6 +120,18 @@ def test_a_node_stands_still_and_goes_on(job, tool):
     wait("their going on", lambda: all(state(pid) == "S" for pid in everybody))
 
 
+def test_a_node_goes_on_where_the_tool_is_killed_as_it_strikes(crun, tool):
+    p = crun.start("--nproc_per_node", 40, *SLEEPS, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait("its workers", lambda: len(workers(p.pid)) == 40)
+    everybody = all_below(p.pid)
+    for _ in range(5):
+        t = tool("at 0 stop node for 100s", p.pid)
+        while state(p.pid) != "T" and t.p.poll() is None:  # at once: most of them are still to come
+            pass
+        t.kill()
+        wait("their going on", lambda: all(state(pid) == "S" for pid in everybody))
+
+
 def test_a_slow_process_runs_and_halts_by_turns(job, tool):
     t = tool("at 0 slow worker rank 0 by 2 for 100s", job)
     (deed,) = t.wait_deeds(1)
@@ -173,6 +185,14 @@ def test_it_ends_with_the_last_of_those_that_were_given_by_their_pids(crun, tool
     t = tool("at 0 kill node\nat 200ms kill agent\nat 6d kill agent", p.pid)
     p.wait()
     assert t.wait() == 0 and len(t.lines()) == 1
+
+
+@pytest.mark.parametrize("plan", ["for 6d\nevery 1d\ndraw 1 kill agent\nat 0 kill node", "at 0 kill node\nat 6d kill agent"])
+def test_it_does_not_wait_for_the_end_of_its_plan_then(crun, tool, plan):
+    p = crun.start("sleep", "1000", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    t = tool(plan, p.pid)
+    p.wait()
+    assert t.wait() == 0 and len(t.lines()) >= 1
 
 
 # --- what is no process ---
@@ -242,6 +262,14 @@ def test_one_bit_of_one_file_is_wrong(tool, tmp_path):
     assert pathlib.Path(path).read_bytes() == bytes(int(at)) + bytes([1 << int(bit)]) + bytes(999 - int(at))
     assert sum(any(f.read_bytes()) for f in (tmp_path / "f" / "step-1").iterdir()) == 1
     assert run_plan(tool, "at 0 corrupt *.txt", f"folder={tmp_path / 'f'}")[0].met == "nobody"
+
+
+@pytest.mark.parametrize("folder", ["f/", "link", "link//"])
+def test_a_folder_goes_by_any_of_its_names(tool, tmp_path, folder):
+    (tmp_path / "f" / "step-1").mkdir(parents=True)
+    (tmp_path / "f" / "step-1" / "a.bin").write_bytes(bytes(1000))
+    (tmp_path / "link").symlink_to("f")
+    assert "a.bin byte" in run_plan(tool, "at 0 corrupt step-*/*.bin", f"folder={tmp_path}/{folder}")[0].met
 
 
 def read_clock(file):
@@ -315,6 +343,11 @@ def test_the_trace_is_the_sequence_that_a_dry_run_prints(job, tool):
 def test_a_wrong_command_line_is_one_sentence(args, says):
     p = subprocess.run([CRUN, "chaos", *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
     assert p.returncode == 2 and p.stdout == "" and says in p.stderr and p.stderr.count("\n") == 1 and p.stderr.startswith("crun chaos: "), p
+
+
+def test_a_plan_that_is_no_plan_but_a_large_file_is_said(tool):
+    t = tool("x" * ((1 << 20) + 1), 1)
+    assert t.wait() == 2 and f"{t.plan} has more than 1048576 bytes: expected a plan, which is shorter" in t.text()
 
 
 @pytest.mark.parametrize("target, says", [("folder=/nowhere", "TARGET 0: folder: /nowhere: No such file"), ("folder=/etc/passwd", "is no folder"),

@@ -333,3 +333,55 @@ def test_a_step_spoils_what_a_commit_has_borrowed_once_gradients_are_there(monke
     monkeypatch.setattr(_state, "_last", _state._Commit(1, b"", [], set()))
     optimizer.step()
     assert not any(optimizer.seen), "all is copied"
+
+
+class Tensor:
+    """What a commit asks of one."""
+
+    shape, dtype, device = (1,), "f", types.SimpleNamespace(type="cpu")
+
+    def __init__(self, value, room=True):
+        self.value, self.room = value, room
+
+    def detach(self):
+        return self
+
+    def data_ptr(self):
+        return id(self)
+
+    def clone(self):
+        return Tensor(self.value)
+
+    def copy_(self, other):
+        if not other.room:
+            raise MemoryError
+        self.value = other.value
+        return self
+
+
+class Part:
+    def state_dict(self):
+        return self.tensors
+
+    def load_state_dict(self, tensors):
+        self.tensors = tensors
+
+
+def test_a_commit_that_fails_halfway_leaves_no_mixture(monkeypatch):
+    """The memory of the one before is used again."""
+    none = types.SimpleNamespace(Module=(), Optimizer=())
+    monkeypatch.setattr(_state, "_torch", lambda: types.SimpleNamespace(Tensor=Tensor, nn=none, optim=none))
+    monkeypatch.setattr(_state, "_last", None)
+    part = Part()
+    state = _state.State(part)
+    part.tensors = [Tensor(1), Tensor(1)]
+    state._take(1)
+    assert not _state._last.spoilt
+    part.tensors = [Tensor(2), Tensor(2, room=False)]
+    with pytest.raises(MemoryError):
+        state._take(2)
+    _state._spoil()
+    assert _state._last.spoilt and [t.value for t in _state._last.tensors] == [2, 1]
+    part.tensors = [Tensor(3), Tensor(3)]
+    state._take(3)
+    assert not _state._last.spoilt and _state._last.step == 3

@@ -232,6 +232,26 @@ assert crun.store.get("k") == b"\\0v"
     assert "crun.store.add('k'): 18446744073709551616: expected -2**63 to 2**63 - 1" in out and r"'k\x00l': expected a name without NUL" in out
 
 
+def test_wrong_words_and_numbers_are_said(alone):
+    job = """
+import crun
+class Whole:
+    def __index__(self):
+        return 7
+crun.report(Whole())
+for use, error in (lambda: crun.phase("chekpoint"), ValueError), (lambda: crun.part("wait a bit").__enter__(), ValueError), (lambda: crun.report(-1), ValueError), (
+        lambda: crun.report(1.5), TypeError):
+    try:
+        use()
+    except error as e:
+        print(e)
+"""
+    p = run(sys.executable, "-c", job, env={**alone, "LIBCRUN": str(LIBCRUN)})
+    assert (p.returncode, p.stdout.splitlines()[:3]) == (0, [
+        "crun.phase: 'chekpoint': expected one of step, checkpoint, evaluation, closing, paused, starting",
+        "crun.part: 'wait a bit': expected one of data, forward, backward, wait, update", "crun.report: step -1: expected 0 or more, in 64 bits"]), p.stderr
+
+
 def test_sigterm_from_somebody_else_ends_the_worker_as_ever(crun, script):
     job = script("import crun, os, signal, time\ncrun.on_preemption()\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(600)\n")
     rc, _, err = crun.run(job)

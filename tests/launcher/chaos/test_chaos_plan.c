@@ -99,6 +99,12 @@ static void what_is_wrong_is_said_with_its_line(void **state)
         {"draw 1 kill agent\nfor 1s", "plan: faults are drawn, and the line 'every TIME' is missing"},
         {"at 1s kill agent\nevery 1s", "plan: 'every' is for faults that are drawn, and there is no line 'draw'"},
         {"for 1s 2s", "plan line 1: '2s' behind 'for 1s' is one word too many"},
+        {"for 1s\nfor 2s", "plan line 2: 'for' stands there twice: expected it once"},
+        {"every 1s\nevery 2s", "plan line 2: 'every' stands there twice: expected it once"},
+        {"at 0 kill worker node 0 node 1", "plan line 1: 'node' stands there twice: expected it once"},
+        {"at 0 kill worker rank 0 rank 0", "plan line 1: 'rank' stands there twice: expected it once"},
+        {"at 0 slow agent by 2 by 3 for 1s", "plan line 1: 'by' stands there twice: expected it once"},
+        {"at 0 stop agent for 1s for 2s", "plan line 1: 'for' stands there twice: expected it once"},
         {"every 0", "plan line 1: every: '0': expected a time of a millisecond or more"},
     };
     (void)state;
@@ -116,6 +122,8 @@ static void targets_are_checked(void **state)
         {"", "an empty TARGET: expected a pid of crun, or a file that holds one"},
         {"1,disk", "'disk': expected link=, folder=, clock= or WORD="},
         {"1,link=", "'link=' needs a value"},
+        {"1,link=a,link=b", "'link=' stands there twice: expected it once"},
+        {"1,folder=a,clock=b,folder=c", "'folder=' stands there twice: expected it once"},
         {"1,agent=2", "'agent=': that word stands for a process of crun: expected another one"},
         {"1,a-b=2", "'a-b': expected link, folder, clock or, for another process, a word of small letters"},
         {"1,server=", "expected a pid, or a file that holds one"},

@@ -47,6 +47,19 @@ static void the_newest_steps_are_read_and_no_others(void **state)
     assert_false(straggler_steps_read(&p, 40, &r));
 }
 
+static void hours_of_compute_are_no_moment(void **state)
+{
+    (void)state;
+    static struct crun_page p;
+    struct straggler_rank r;
+    const uint32_t us[CRUN_PAGE_PARTS] = {[CRUN_PART_FORWARD] = 3000000000, [CRUN_PART_BACKWARD] = 3000000000};
+    p.parts = 1u << CRUN_PART_FORWARD;
+    for (uint64_t s = 1; s <= STRAGGLER_STEPS; s++)
+        crun_page_write_row(&p, s, us);
+    assert_true(straggler_steps_read(&p, STRAGGLER_STEPS, &r));
+    assert_int_equal(r.compute_us[0], UINT32_MAX);
+}
+
 static void text_is_read_as_it_was_written(void **state)
 {
     (void)state;
@@ -84,12 +97,17 @@ static void nonsense_is_refused(void **state)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         assert_false(straggler_steps_parse(texts[i], strlen(texts[i]), got, 2, &last));
     assert_true(straggler_steps_parse("10 0 0", 6, got, 2, &last));
+    char two_in_one[256] = "10 0 1 4294967300"; /* its first nine digits are a number, and so is the rest */
+    for (int i = 0; i < 3 * STRAGGLER_STEPS; i++)
+        strcat(two_in_one, " 1");
+    assert_false(straggler_steps_parse(two_in_one, strlen(two_in_one), got, 2, &last));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_newest_steps_are_read_and_no_others),
+        cmocka_unit_test(hours_of_compute_are_no_moment),
         cmocka_unit_test(text_is_read_as_it_was_written),
         cmocka_unit_test(nonsense_is_refused),
     };
