@@ -155,7 +155,7 @@ const struct explain_message explain_trainer[] = {
     {"--cache-decoded *: the table of\n--cache-decoded *: this machine has",
      "the cache of decoded pictures has no use or no room",
      "another size, or leave --cache-decoded out (docs/guide/data.md)"},
-    {"*: this rank keeps decoded pictures by itself\n'*' tells of no cache",
+    {"*: this rank keeps decoded pictures by itself\n'*' tells of no cache\nprocess * has no decoded pictures",
      "this rank could not share the node's cache: it keeps its part of the pictures by itself",
      "nothing, if memory is enough; else look at the cause, which the line names"},
     {"decoded pictures are there already\nare there already\nwere kept", "how much of --cache-decoded is used",
