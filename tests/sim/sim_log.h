@@ -102,6 +102,7 @@ struct log_world {
     enum sim_home_kind kind;
     int64_t now, faults_end, next_fault, no_births_until;
     bool trace;
+    bool sound; /* but for failovers that leave an old primary, the network and the nodes are */
     double loss, slow, breaks, fault_rate;
     struct rdzv_config config;
     struct home_state state;

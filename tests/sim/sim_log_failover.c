@@ -14,9 +14,9 @@ void log_deploy(struct log_world *w)
     struct redis_facts f = {.run_id = "sim"};
     struct err e;
     do {
-        f.replicas = (int)log_between(w, 0, 4);
+        f.replicas = (int)log_between(w, w->sound, 4);
         f.min_replicas = log_between(w, 0, f.replicas);
-        f.max_lag_s = log_between(w, 1, 8);
+        f.max_lag_s = log_between(w, w->sound ? 5 : 1, 8);
     } while (redis_judge(&f, false, 0, &w->max_lag_ms, &e) < 0);
     w->replicas = f.replicas;
     w->min_replicas = (int)f.min_replicas;
@@ -102,7 +102,7 @@ static void delay_births(struct log_world *w)
 static void promote(struct log_world *w)
 {
     w->writes_from = w->now;
-    if (w->replicas > 0 && log_chance(w, 0.4))
+    if (w->replicas > 0 && (w->sound || log_chance(w, 0.4)))
         part(w);
     else if (w->replicas > 0 && w->replicas - 1 < w->min_replicas) /* the old one must come back first */
         w->writes_from = w->now + log_between(w, 0, 5000);
@@ -123,7 +123,7 @@ void log_failover(struct log_world *w)
     const bool knew = w->state.epoch != NULL;
     if (w->old_until)
         log_heal(w);
-    if (log_chance(w, 0.05)) {
+    if (!w->sound && log_chance(w, 0.05)) {
         memset(&w->state, 0, sizeof w->state);
         log_trace(w, "the Redis is emptied");
     } else {
