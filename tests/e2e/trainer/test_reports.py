@@ -351,7 +351,7 @@ def test_a_timelines_options_that_are_of_no_use_are_told(data, tmp_path, args, w
 
 
 CUSTOM = {"mean", "std", "crop-scale", "opt-level", "amp-dtype", "amp", "enable-amp-mode", "keep-batchnorm-fp32", "loss-scale",
-          "lr-milestones", "timeline-steps", "threads", "memory-limit", "drill-corrupt"}  # of forms of their own: the command line tells them
+          "lr-milestones", "timeline-steps", "threads", "memory-limit", "cache-decoded", "drill-corrupt"}  # of forms of their own: the command line tells them
 
 
 def test_metrics_begin_with_the_whole_configuration_and_end_with_memory(data, tmp_path):
