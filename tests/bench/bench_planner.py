@@ -67,17 +67,15 @@ def choose(options, trainer, case):
         steps = min(max(options.steps, round(0.5 / r["seconds"])), 200)
         return run(trainer, [*args, *r["options"].split()], batch, 2, steps)
 
-    for _ in range(1 if len(fit) > 1 else 0):
-        for r in fit:
-            r["took"] = measure(r)
+    for r in fit if len(fit) > 1 else ():
+        r["took"] = measure(r)
     (chosen,) = [r for r in fit if r["chosen"]]
-    # those near the best, and the chosen one, again: the least of some runs is the truest
-    for _ in range(2):
-        best = min(r["took"] for r in fit)
-        for r in fit:
-            if r is chosen or r["took"] < 1.15 * best:
-                r["took"] = min(r["took"], measure(r))
-    best = min(fit, key=lambda r: r["took"])
+    # The least of many measured once is partly luck: the fastest ones and the chosen one run again, in turns.
+    finalists = sorted(fit, key=lambda r: (r is not chosen, r["took"]))[:4] if len(fit) > 1 else fit
+    again = [[measure(r) for r in finalists] for _ in range(options.rounds)]
+    for r, took in zip(finalists, zip(*again)):
+        r["took"] = statistics.median(took)
+    best = min(finalists, key=lambda r: r["took"])
     ratio = chosen["took"] / best["took"]
     print(f"case {case}: {net}{f', limit {limit} MiB' if limit else ''}: {len(fit)} of {len(rows)} plans fit and were run")
     for what, r in (("chosen", chosen), ("best", best), ("worst", max(fit, key=lambda r: r["took"]))):
