@@ -69,7 +69,7 @@ CONTROL = {
  crun.h, crun.pc and examples for those who write workers in C.""",
     },
     "crun-trainer": {
-        "Section": "science", "Depends": "{linked}", "Recommends": "crun-launcher, {opened}", "Suggests": "gnuplot-nox, crun-trainer-cuda",
+        "Section": "science", "Depends": "{linked}", "Recommends": "crun-launcher, {ssl}, {opened}", "Suggests": "gnuplot-nox, crun-trainer-cuda",
         "Description": """training of image classifiers with data parallelism
  Trains ResNets on image folders, LMDB, LevelDB, MNIST or CIFAR-10, on CPUs.
  A job that is killed and resumed ends with the same weights, bit for bit.

@@ -130,6 +130,9 @@ def test_the_kubernetes_example(clean):
     assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     command = [a.replace("/opt/crun/train.py", "train.py") for a in check_pod(job["spec"], "/opt/crun/bin/crun")]
     check_plan(clean, command, "train", "train-1", "train-0")
+    elastic = ["--nnodes=1:8" if a == "--nnodes=2" else a for a in command]
+    first, _ = plan(clean, elastic, {"JOB_COMPLETION_INDEX": "5", "HOSTNAME": "train-5", "KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+    assert "1 to 8 nodes" in first
 
 
 def test_the_jobset_example(clean):

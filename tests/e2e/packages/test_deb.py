@@ -70,6 +70,7 @@ def test_fields_name_what_is_linked_and_what_is_opened(debs):
     for name in ("crun-launcher", "rendezvousd"):
         assert "libc6 (>= " in fields[name]["Depends"] and "libssl3" in fields[name]["Depends"] and "libmicrohttpd12" in fields[name]["Recommends"]
     assert "libhwloc15" in fields["crun-launcher"]["Recommends"] and "libdnnl" in fields["crun-trainer"]["Depends"]
+    assert "libssl3" in fields["crun-trainer"]["Recommends"], "--debug-batch-sha opens libcrypto"
     assert fields["libcrun-dev"]["Depends"] == f"libcrun0 (= {fields['libcrun0']['Version']})"
     if CUDA in fields:
         assert f"crun-trainer (= {fields[CUDA]['Version']})" in fields[CUDA]["Depends"] and "libc6 (>= " in fields[CUDA]["Depends"]
