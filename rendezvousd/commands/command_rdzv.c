@@ -38,7 +38,7 @@ static void say_done(struct conn *c, int rc, const struct err *e)
 
 /* --- arguments */
 
-/* Run id and, unless NULL, node id; false: the error is said. */
+/* Run id and, unless NULL, node id; false: the error is in the reply. */
 static bool copy_names(struct conn *c, const struct request *rq, char *run, char *node)
 {
     const struct request_arg *r = &rq->argv[1], *n = node ? &rq->argv[2] : NULL;
