@@ -55,8 +55,8 @@ struct planner_row {
     bool fits, timed;
 };
 
-/* Predictions of one run's plans err by 5.5 % of a step (standard deviation; docs/design/measurements.md), and so what
- * two of them differ by errs by sqrt(2) times as much: less of a lead says nothing. */
+/* Predictions of plans of 1 and 2 ranks err by 5.3 % of a step (standard deviation; docs/design/measurements.md), and
+ * what two of them differ by errs by sqrt(2) times as much, 7.4 %: a lead of less says nothing. */
 #define PLANNER_TELLS 0.08
 
 struct planner_choice {
