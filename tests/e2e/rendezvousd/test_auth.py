@@ -153,7 +153,7 @@ def test_principals_have_keys_of_their_own(tokens):
 def test_who_has_authenticated_may_send_long_requests(tokens):
     with Daemon("--token-file", tokens) as d, Client(d.port) as c:
         c.authenticate(*ALICE)
-        for n in (60_000, 70_000, 1_000_000, 30_000_000):
+        for n in (60_000, 70_000, 1_000_000, 8_000_000):
             assert c("SET", "k", b"x" * n) == "OK" and c("STRLEN", "k") == n
         c.s.sendall(b"APPEND a " + b"y" * 3000 + b"\r\n" + b"".join(b"*3\r\n$6\r\nAPPEND\r\n$1\r\na\r\n$3000\r\n" + b"y" * 3000 + b"\r\n" for _ in range(500)))
         assert [c.receive() for _ in range(501)] == [3000 * (i + 1) for i in range(501)]

@@ -327,7 +327,7 @@ static void a_job_without_a_name_is_not_that_of_who_joins(void **state)
 {
     struct rdzv_config c = settings(1, 1, 0);
     struct leader *l = make(true);
-    const char *text = "@job run= principal= instance= v=1 nnodes=1:1\n"
+    const char *text = "@job format=2 run= principal= instance= v=1 nnodes=1:1\n"
                        "machine state=succeeded begun=1 group_world=1 world_size=1 done=1 round=1\n";
     struct err e = {0};
     (void)state;
