@@ -68,10 +68,10 @@ static void count_steps(const struct cuda_plan *pl, struct counts *c)
     for (int i = 0; i < pl->nsteps; i++) {
         const struct step *s = pl->steps[i];
         const enum cudnn_pattern p = s->dnn.pattern;
-        const bool dnn = s->kind == STEP_DNN;
+        const bool dnn = s->kind == STEP_DNN, adds = s->kind == STEP_GEMM && s->adds;
         c->forward += dnn && (p == DNN_CONV || p == DNN_CONV_STATS || p == DNN_SBR_CONV_STATS);
         c->filter += dnn && (p == DNN_WGRAD || p == DNN_SBR_WGRAD);
-        c->data += dnn && (p == DNN_DGRAD || p == DNN_DGRAD_DRELU_BN);
+        c->data += adds || (dnn && (p == DNN_DGRAD || p == DNN_DGRAD_DRELU_BN));
     }
     c->reads += pl->nreads;
 }
