@@ -189,7 +189,12 @@ int console_file_run(const struct console_file *f, const char *name, int out, in
     return 0;
 }
 
-/* --- the guardian's view of it */
+/* --- what becomes of it */
+
+uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES])
+{
+    return atomic_load(&f[0].page->lost) + atomic_load(&f[1].page->lost);
+}
 
 uint64_t console_file_waiting(const struct console_file *f, int out)
 {

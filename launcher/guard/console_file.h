@@ -10,10 +10,10 @@
  *   - a descriptor in the queue of a socket is let go of without a flush. The process that writes takes a duplicate
  *     (MSG_PEEK), and so does the one after it;
  *   - to all others it is as `crun ... | cat >log`. A disk that hangs is a console that does not read;
- *   - what the file does not take (a full disk) is counted, and people go on;
+ *   - what the file does not take (a full disk) is counted, and the job goes on;
  *   - in the end a disk that moves is waited for, else what is left is lost, and said to be.
- * Up to the job (console_files_enter()) the agent has the file itself: `crun --help >/full/disk` fails as any program.
- * Where a file cannot be put aside, for want of descriptors, it stays where it is. */
+ * Until the job begins (console_files_enter()) the agent has the file itself: `crun --help >/full/disk` fails as any
+ * program does. Where a file cannot be put aside, for want of descriptors, it stays where it is. */
 #ifndef CRUN_LAUNCHER_CONSOLE_FILE_H
 #define CRUN_LAUNCHER_CONSOLE_FILE_H
 
@@ -49,6 +49,8 @@ void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_
  * byte (guardian_fd). out: the pipe. Its exit code. */
 int console_file_run(const struct console_file *f, const char *name, int out, int guardian_fd);
 
+/* Bytes that files did not take, of both. */
+uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES]);
 /* Bytes that are on their way to the file; out: the pipe, -1: it is closed. */
 uint64_t console_file_waiting(const struct console_file *f, int out);
 /* How long to wait, since told_ms (clock_ms()), for a process that was told to end; 0: no longer. */

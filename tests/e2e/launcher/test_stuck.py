@@ -144,6 +144,18 @@ def test_the_deputy_leaves_the_output_process_the_last_words(crun):
     assert p.returncode == 137 and crun.processes() == [] and crun.leftovers() == []
 
 
+@pytest.mark.parametrize("victims", ["guardian", "agent", "guardian agent"])
+def test_a_stopped_deputy_outlives_nobody(crun, victims):
+    p, agent, _ = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
+    deputy = next(pid for pid in children(p.pid) if comm(pid) == "crun-deputy")
+    os.kill(deputy, signal.SIGSTOP)
+    crun.wait_state(deputy, "T")
+    for v in victims.split():
+        os.kill(p.pid if v == "guardian" else agent, signal.SIGKILL)
+    crun.wait_processes_gone(10)
+    p.communicate(timeout=60)
+
+
 @pytest.mark.parametrize("how", ["traced", "gdb"])
 def test_a_dead_worker_that_a_debugger_holds_is_dead(crun, how):
     p, _, workers = start(crun, "--shutdown-timeout", 0.5, "--kill-timeout", 30)
