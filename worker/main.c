@@ -26,8 +26,8 @@
 #include "worker/meet/spawn.h"
 #include "worker/personality/personality.h"
 #include "worker/report/plot_main.h"
-#include "worker/run/train.h"
 #include "worker/session/stop.h"
+#include "worker/train/train.h"
 
 /* Is there a core for each compute thread of this node's processes, as far as the environment tells? */
 static bool a_core_for_each(void)

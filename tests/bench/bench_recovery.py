@@ -13,7 +13,6 @@ groups get a timeout of 15 s (shorter ones end attempts that are only starting).
 PyTorch: in process not 5 times as fast.
 """
 import argparse
-import math
 import os
 import pathlib
 import random
@@ -27,12 +26,13 @@ import tempfile
 import time
 
 import bench_recovery_torch
+import recovery_run
+from recovery_run import WORLD
 
 PARTS = ["detect", "stop", "rendezvous", "spawn", "first step"]
 LINE = re.compile(r"restart (\d+)/\d+ .*?: " + ", ".join(p + r" ([\d.]+) ms" for p in PARTS))
 FAULTS = {"kill": (signal.SIGKILL, 0, 0), "stop": (signal.SIGSTOP, 40, 12)}  # steps that there must be before it: of all, and of a round
 STEP = re.compile(r"Epoch (\d+)/\d+ \[ *(\d+)/(\d+)\]")
-WORLD = 4
 
 
 HELD = 5  # stop_reason of the page (common/crun/crun_page.h) of one that waits for a round, as spares do
@@ -56,23 +56,16 @@ def ranks(run_id):
     return found
 
 
-class Run:
+class Run(recovery_run.Run):
     def __init__(self, args, out, steps, *options):
         self.run_id = f"bench-{os.getpid()}-{random.randrange(1 << 30)}"
-        self.gap, self.out, self.restarts, self.times, self.steps, self.again, self.lost = args.gap, out, [], [], [], 0, 0
-        self.fault = FAULTS[args.fault]
+        self.out, self.restarts = out, []
+        super().__init__(args.gap, FAULTS[args.fault])
         command = [args.crun, "--nproc_per_node", WORLD, "--max-restarts", 100000, "--restart-backoff", 0, "--run-id", self.run_id, *options, args.trainer,
                    "--data-format", "null", "--null-images", 32 * args.batch, "--num-labels", 10, "--train-data", "null", "--arch", "resnet18",
                    "--image-size", args.image_size, "--batch-size", args.batch, "--num-epochs", 100000, "--max-steps", steps, "--device", "cpu",
                    "--amp", "off", "--base-learning-rate", 0.01, "--checkpoint-dir", out, "--checkpoint-every", 10, "--print-freq", 1, "--seed", 7]
         self.p = subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-    def read(self, kills, seed):
-        try:
-            self.follow(kills, seed)
-        finally:  # also where something is wrong
-            self.p.terminate()
-            self.p.wait()
 
     def follow(self, kills, seed):
         """Kill `kills` times, and read to the end."""
@@ -109,13 +102,11 @@ class Run:
 
 def tell(name, run, expected):
     """-> is it as it should be, but for the time; and the median less a step, ms"""
-    step = statistics.median(run.steps) * 1000
-    totals = sorted(1000 * t for t in run.times)
+    step, median = run.step() * 1000, statistics.median(run.times) * 1000
     parts = ", ".join(f"{p} {statistics.median(column):.1f}" for p, column in zip(PARTS, zip(*run.restarts)))
-    print(f"{name:10} {len(totals)} kills: p50 {statistics.median(totals):.0f} ms, p99 {totals[math.ceil(0.99 * len(totals)) - 1]:.0f} ms to the next step "
-          f"(a step: {step:.0f} ms); split {parts}; steps done again {run.again}, processes not kept {run.lost}, "
-          f"weights {'equal' if run.weights == expected else 'DIFFER'}", flush=True)
-    return run.again == 0 and run.lost == 0 and run.weights == expected, statistics.median(totals) - step
+    print(f"{name:10} {len(run.times)} kills: p50 {median:.0f} ms, p99 {1000 * run.p99():.0f} ms to the next step (a step: {step:.0f} ms); split {parts}; "
+          f"{run.tell_rest(run.weights == expected)}", flush=True)
+    return run.again == 0 and run.lost == 0 and run.weights == expected, median - step
 
 
 def bench_trainer(args, tmp):
@@ -123,7 +114,7 @@ def bench_trainer(args, tmp):
     probe = Run(args, f"{tmp}/probe", 40)
     probe.read(0, 0)
     _, least, fresh = FAULTS[args.fault]
-    steps = 40 + least + int(args.kills * max(fresh + 5, (args.gap + 1.5) / statistics.median(probe.steps)))
+    steps = 40 + least + int(args.kills * max(fresh + 5, (args.gap + 1.5) / probe.step()))
     alone = Run(args, f"{tmp}/alone", steps)
     alone.read(0, 0)
     ways = {"spare": (300, "--warm-spares", 1), "inprocess": (1500,), "restart": (None, "--recovery", "restart")}

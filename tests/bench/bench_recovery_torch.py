@@ -1,5 +1,4 @@
 """The part of bench_recovery.py for PyTorch: DDP with crun.inprocess and a warm spare, beside DDP with snapshots under torchrun."""
-import math
 import os
 import pathlib
 import random
@@ -10,28 +9,23 @@ import subprocess
 import sys
 import time
 
+import recovery_run
+from recovery_run import WORLD
+
 HERE = pathlib.Path(__file__).resolve().parent
 STEP = re.compile(r"rank (\d+) pid (\d+) attempt (\d+) step (\d+) at (\d+\.\d{4})")
-WORLD = 4
 
 
-class Run:
+class Run(recovery_run.Run):
     def __init__(self, args, folder, way, steps, command, fault=(0, 0, 0), **env):
-        self.folder, self.fault = pathlib.Path(folder), fault
+        super().__init__(args.gap, fault)
+        self.folder = pathlib.Path(folder)
         self.folder.mkdir()
-        self.times, self.steps, self.again, self.lost, self.gap = [], [], 0, 0, args.gap
         env = {**os.environ, **env, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": args.torch, "PYTHONPATH": str(HERE.parents[1] / "python"),
                "LIBCRUN": str(pathlib.Path(args.crun).resolve().parents[1] / "common" / "crun" / "libcrun.so.0")}
         with open(self.folder / "stderr", "wb") as err:
             self.p = subprocess.Popen([*map(str, command), HERE / "pytorch_recovery.py", way, str(steps), folder, str(args.image_size), str(args.batch)], env=env,
                                       stdout=subprocess.PIPE, stderr=err, text=True)
-
-    def read(self, kills, seed):
-        try:
-            self.follow(kills, seed)
-        finally:  # also where something is wrong
-            self.p.terminate()
-            self.p.wait()
 
     def follow(self, kills, seed):
         """Kill a random rank `kills` times, --gap seconds after training went on at the earliest, and read to the end."""
@@ -83,7 +77,7 @@ def bench(args, tmp, fault):
     torchrun = [args.torch, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", WORLD, "--max-restarts", 1000]
     probe = Run(args, f"{tmp}/torch-probe", "inprocess", 30, crun)
     probe.read(0, 0)
-    steps = 30 + fault[1] + int(args.kills * max(fault[2] + 5, (args.gap + 2) / statistics.median(probe.steps)))
+    steps = 30 + fault[1] + int(args.kills * max(fault[2] + 5, (args.gap + 2) / probe.step()))
     alone = Run(args, f"{tmp}/torch-alone", "inprocess", steps, crun)
     alone.read(0, 0)
     medians = {}
@@ -95,8 +89,8 @@ def bench(args, tmp, fault):
         run.read(kills, args.seed)
         medians[name] = statistics.median(run.times)
         same = equal(args.torch, run.weights, alone.weights)
-        print(f"PyTorch, {name:9} {len(run.times)} kills: p50 {medians[name]:.2f} s, p99 {sorted(run.times)[math.ceil(0.99 * len(run.times)) - 1]:.2f} s from the kill to the next step "
-              f"(a step: {statistics.median(run.steps):.2f} s); steps done again {run.again}, processes not kept {run.lost}, weights {'equal' if same else 'DIFFER'}", flush=True)
+        print(f"PyTorch, {name:9} {len(run.times)} kills: p50 {medians[name]:.2f} s, p99 {run.p99():.2f} s from the kill to the next step "
+              f"(a step: {run.step():.2f} s); {run.tell_rest(same)}", flush=True)
         whole = whole and (name == "torchrun" or (run.again == 0 and run.lost == 0 and same))
     factor = medians["torchrun"] / medians["inprocess"]
     print(f"PyTorch: in process {factor:.1f} times as fast as torchrun")

@@ -1,4 +1,4 @@
-/* Everything one rank of a run holds, opened in order and closed in reverse. train.c runs the loop over it.
+/* Everything one rank of a run holds, opened in order and closed in reverse. train/ runs the loop over it.
  *
  * The host is what the process has and a round does not change: data, model, device, state, and, as long as its share
  * of a batch is the same, plans and loaders. It is opened once. The round is who this process is among the others:
@@ -75,7 +75,7 @@ struct session {
     float *weights;  /* --ignore-index: step.weights; NULL: no class is ignored */
     int parts, part; /* of a step; samples that go through the model at once in training */
     int64_t steps_per_epoch, test_steps;
-    int64_t total_steps; /* of the run, in steps of this batch; train.c sets it */
+    int64_t total_steps; /* of the run, in steps of this batch; train/begin.c sets it */
     bool resume;         /* take up the newest checkpoint: asked for, or this is a restart of the job */
     char device_text[160], precision_text[96];
     bool failed; /* set before session_close_round() after an error: peers are not waited for */

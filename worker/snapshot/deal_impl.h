@@ -32,7 +32,7 @@ struct deal {
     /* of a save */
     struct ckpt_source source; /* first asked for by the writer of files */
     bool *writers;             /* [world] */
-    bool refused;              /* nothing is dealt: a parameter is not finite */
+    bool refused;              /* nothing is dealt: something is not finite */
     struct chunk given, taken; /* the next ones */
     int turn;                  /* of the slots */
     struct slot give[2], take[2];

@@ -224,21 +224,24 @@ void deal_set_source(struct deal *d)
 
 /* --- beginning and end */
 
-/* After a blow-up the loss is still a number for one step while the parameters are not. */
+/* After a blow-up the loss is still a number for one step while the state is not: parameters, or a running variance,
+ * which overflows a step earlier. */
 static int check_finite(struct deal *d, struct err *e)
 {
-    bool finite;
+    size_t found;
     TRY(deal_room(&d->room, e));
-    int rc = slices_finite(d->slices, d->room, CKPT_PIECE, &finite, e);
+    int rc = slices_find_infinite(d->slices, d->room, CKPT_PIECE, &found, e);
     if (rc < 0)
         return fail(d, rc);
-    int64_t bad = !finite;
+    int64_t first = (int64_t)found;
     if (d->comm)
-        rc = d->comm->ops->all_reduce(d->comm, COMM_CONTROL, &bad, 1, DT_I64, COMM_MAX, NULL, e);
+        rc = d->comm->ops->all_reduce(d->comm, COMM_CONTROL, &first, 1, DT_I64, COMM_MIN, NULL, e);
     if (rc < 0)
         return fail(d, rc);
-    d->refused = bad > 0;
-    return bad ? err_set(e, ERR_DIVERGED, "no checkpoint is written: a parameter is not finite") : 0;
+    d->refused = (size_t)first < d->slices->n;
+    return d->refused
+               ? err_set(e, ERR_DIVERGED, "no checkpoint is written: %s is not finite", d->slices->tensors[first].name)
+               : 0;
 }
 
 int deal_save_begin(struct deal *d, const bool *writers, struct err *e)

@@ -344,19 +344,32 @@ static bool finite_values(enum dtype t, const void *p, size_t n)
     return true;
 }
 
-int slices_finite(const struct slices *s, void *room, size_t bytes, bool *ret, struct err *e)
+static int slice_finite(const struct slices *s, const struct slice *v, void *room, size_t bytes, bool *ret,
+                        struct err *e)
 {
+    const int64_t most = (int64_t)(bytes / slices_size(s, (size_t)v->piece.tensor));
     *ret = true;
-    for (size_t i = 0; i < s->n_held && *ret; i++) {
+    for (int64_t at = v->piece.first; at < v->piece.end && *ret; at += most) {
+        const int64_t n = v->piece.end - at < most ? v->piece.end - at : most;
+        const void *values;
+        TRY(slices_get(s, v, at, n, room, &values, e));
+        *ret = finite_values(s->state->real, values, (size_t)n);
+    }
+    return 0;
+}
+
+int slices_find_infinite(const struct slices *s, void *room, size_t bytes, size_t *ret, struct err *e)
+{
+    *ret = s->n;
+    for (size_t i = 0; i < s->n_held; i++) { /* by tensor */
         const struct slice *v = &s->held[i];
-        if (s->kinds[v->piece.tensor] != SLICES_PARAMS || (s->copy && v->copied == SIZE_MAX))
+        bool finite;
+        if (!v->memory || (s->copy && v->copied == SIZE_MAX))
             continue;
-        const int64_t most = (int64_t)(bytes / slices_size(s, (size_t)v->piece.tensor));
-        for (int64_t at = v->piece.first; at < v->piece.end && *ret; at += most) {
-            const int64_t n = v->piece.end - at < most ? v->piece.end - at : most;
-            const void *values;
-            TRY(slices_get(s, v, at, n, room, &values, e));
-            *ret = finite_values(s->state->real, values, (size_t)n);
+        TRY(slice_finite(s, v, room, bytes, &finite, e));
+        if (!finite) {
+            *ret = (size_t)v->piece.tensor;
+            return 0;
         }
     }
     return 0;

@@ -63,7 +63,8 @@ int slices_get(const struct slices *s, const struct slice *v, int64_t first, int
 int slices_put(struct slices *s, const struct slice *v, int64_t first, int64_t n, const void *from, bool averages,
                struct err *e);
 
-/* Are the parameters finite that are in the copy (without one: that this rank holds)? room: `bytes` of host memory. */
-int slices_finite(const struct slices *s, void *room, size_t bytes, bool *ret, struct err *e);
+/* *ret: the first tensor of which something is not finite in the copy (without one: in what this rank holds); n: none.
+ * room: `bytes` of host memory. */
+int slices_find_infinite(const struct slices *s, void *room, size_t bytes, size_t *ret, struct err *e);
 
 #endif

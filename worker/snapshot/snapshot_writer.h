@@ -58,7 +58,7 @@ int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, i
 void snapshot_writer_best(struct snapshot_writer *w, int64_t step, double top1);
 
 /* What became of the last save: 1 it is on the disk, 0 nothing new (or given), < 0 it failed (ret->step says which).
- * Once for each. ERR_DIVERGED: a parameter is not finite; nothing was written then, so that rotation keeps the last
+ * Once for each. ERR_DIVERGED: a tensor is not finite; nothing was written then, so that rotation keeps the last
  * good one. */
 int snapshot_writer_result(struct snapshot_writer *w, struct snapshot_saved *ret, struct err *e);
 

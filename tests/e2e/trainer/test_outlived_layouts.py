@@ -27,6 +27,7 @@ LAYOUTS = {
     "stages, zero 2": [*STAGES, "--zero", 2, *SECOND, *ADAM],
     "tensor, zero 3": [*TENSOR, "--zero", 3, *SECOND, *ADAM],
 }
+WHOLE = {"data parallel": []}  # test_outlived_rounds.py, but for what is the same for all
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def undisturbed(shapes, tmp_path_factory):
 
     def of(layout):
         if layout not in known:
-            job = Job(data, tmp_path_factory.mktemp("undisturbed") / "out", *LAYOUTS[layout])
+            job = Job(data, tmp_path_factory.mktemp("undisturbed") / "out", *{**LAYOUTS, **WHOLE}[layout])
             job.finish()
             known[layout] = job.weights()
         return data, known[layout]
@@ -122,10 +123,10 @@ def test_a_part_that_is_lost_with_both_owners_comes_from_the_checkpoint(undistur
     assert job.weights() == expected
 
 
-@pytest.mark.parametrize("layout, victim", [("zero 2", 0), ("stages", 1)])
+@pytest.mark.parametrize("layout, victim", [("data parallel", 0), ("data parallel", 2), ("zero 2", 0), ("stages", 1)])
 def test_a_warm_spare_takes_the_place(undisturbed, tmp_path, layout, victim):
     data, expected = undisturbed(layout)
-    job = Job(data, tmp_path / "out", *LAYOUTS[layout], crun=["--warm-spares", 1])
+    job = Job(data, tmp_path / "out", *{**LAYOUTS, **WHOLE}[layout], crun=["--warm-spares", 1])
     spares = []
 
     def do():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from metrics_file import loss_curve
-from outlived_job import IMAGES, PER_EPOCH, SIZES, STEPS, WORLD, Job, check_no_step_is_lost, held_spares, listens
+from outlived_job import IMAGES, PER_EPOCH, SIZES, STEPS, WORLD, Job, check_no_step_is_lost, listens
 from processes import children, wait
 from support import faulty_disk, free_port
 from tensors import newest
@@ -72,26 +72,6 @@ def test_decoded_pictures_outlive_a_rank_that_is_killed(undisturbed, tmp_path, v
     job.at_step(PER_EPOCH + 2, job.kill(victim))
     text = job.finish()
     assert f"{IMAGES} of {IMAGES} decoded pictures are there already" in text, text[-6000:]
-    check_no_step_is_lost(text, 1)
-    assert job.weights() == expected
-
-
-@pytest.mark.parametrize("victim", [0, 2])
-def test_a_warm_spare_takes_the_place(undisturbed, tmp_path, victim):
-    data, expected = undisturbed()
-    job = Job(data, tmp_path / "out", crun=["--warm-spares", 1])
-    spares = []
-
-    def do():
-        wait("a spare that is ready", lambda: held_spares(job.run_id))
-        spares.extend(held_spares(job.run_id))
-        job.kill(victim)()
-
-    job.at_step(9, do)
-    job.at_step(STEPS - 5, lambda: spares.append(os.path.exists(f"/proc/{spares[0]}")))
-    text = job.finish()
-    assert spares[1], "the spare is a rank now"
-    assert "kept 3 workers" in text
     check_no_step_is_lost(text, 1)
     assert job.weights() == expected
 

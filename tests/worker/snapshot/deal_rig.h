@@ -19,6 +19,7 @@ struct job {
     const char *load, *save; /* folders; NULL: no */
     bool copied;             /* from a copy, as a save in the background does */
     bool all_write;          /* every rank to a folder of its own, <save>.<rank> */
+    const char *infinite;    /* a tensor that gets an infinity before it is saved; NULL: none */
     pthread_barrier_t *barrier;
 };
 

@@ -135,6 +135,28 @@ static void a_file_that_fails_half_way_leaves_the_one_before(void **state)
     free(dir);
 }
 
+/* A running variance overflows before the parameters do; a run that was resumed with it would never be rid of it. */
+static void nothing_is_written_of_a_state_that_is_not_finite(void **state)
+{
+    static const char *const names[] = {"trunk.weight",     "bn.running_var",   "momentum.fc.weight",
+                                        "second.up.weight", "ema.trunk.weight", "ema.bn.running_mean"};
+    for (int i = 0; i < 2 * (int)(sizeof names / sizeof *names); i++) {
+        const char *name = names[i / 2];
+        char *dir = strdup(scratch(state, "infinite-%d", i)), expected[200];
+        struct rank ranks[RANKS_MAX];
+        job_do(
+            &(struct job){.layout = layout_of(2, 2, 1), .trunk = SMALL, .save = dir, .copied = i % 2, .infinite = name},
+            ranks);
+        snprintf(expected, sizeof expected, "no checkpoint is written: %s is not finite", name);
+        for (int r = 0; r < 4; r++) {
+            assert_int_equal(ranks[r].rc, ERR_DIVERGED);
+            assert_string_equal(ranks[r].e.text, expected);
+        }
+        assert_int_equal(access(dir, F_OK), -1);
+        free(dir);
+    }
+}
+
 /* --- memory */
 
 static long status_kib(const char *what)
@@ -220,6 +242,7 @@ int main(void)
         CASE(every_rank_may_write),
         CASE(damage_is_known_on_all_ranks),
         CASE(a_file_that_fails_half_way_leaves_the_one_before),
+        CASE(nothing_is_written_of_a_state_that_is_not_finite),
         CASE(a_rank_takes_its_slices_and_a_few_buffers),
     };
     return cmocka_run_group_tests_name("deal", tests, NULL, NULL);

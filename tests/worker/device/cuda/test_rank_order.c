@@ -1,6 +1,6 @@
 /* No options make ranks that train together wait for each other in a circle: the engine's own steps over a GPU that is
  * not there are recorded for each rank and played against each other (rank_order.h), for all options that change what
- * is enqueued. What happens between steps is written out below as worker/run/train.c does it; as it once did, the
+ * is enqueued. What happens between steps is written out below as worker/train/ does it; as it once did, the
  * circle that this led to is found. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Training from a configuration. The room puts the others together:
  *
  *   config -> session.h: opens data, model, device, state, communicator, plans, loaders
- *   train.c: resume -> epochs of steps (step.h: the page that everything else serves) -> eval.h at their ends
+ *   round.c: resume -> epochs of steps (run/step.h: the page that everything else serves) -> run/eval.h at their ends
  *   results of a step -> journal.h: metrics, progress lines, logs (worker/report)
  *   places where something is due -> saver.h -> snapshot_writer.h: a copy of the state, written beside training
  *   launcher's wish to stop -> stop.h -> the next all-reduce: all ranks stop after the same step

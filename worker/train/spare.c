@@ -1,4 +1,4 @@
-#include "worker/run/spare.h"
+#include "worker/train/spare.h"
 
 #include <errno.h>
 #include <stdint.h>

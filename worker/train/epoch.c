@@ -1,0 +1,118 @@
+#include "worker/train/run.h"
+
+#include <math.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/include/crun.h"
+#include "worker/config/config.h"
+#include "worker/parallel/layout.h"
+#include "worker/program/program.h"
+#include "worker/session/hold.h"
+#include "worker/session/session_build.h"
+#include "worker/session/stop.h"
+
+static bool leave_evaluation(void)
+{
+    return stop_wanted() || hold_wanted();
+}
+
+int epoch_evaluate(struct run *r, struct eval_result *v, struct err *e)
+{
+    progress_end_line(&r->journal.progress);
+    crun_phase(CRUN_PHASE_EVALUATION);
+    int64_t start = clock_ns();
+    const struct eval_watch watch = journal_watch(&r->journal, &r->s);
+    const struct eval_options how = {.state = &r->s.state,
+                                     .plan = r->s.test_plan,
+                                     .stage = r->s.test_stage,
+                                     .loader = r->s.test_loader,
+                                     .rows = session_part(&r->s, false),
+                                     .steps = r->s.test_steps,
+                                     .comm = r->s.comm,
+                                     .stages = r->s.test_stage ? r->s.groups[LAYOUT_STAGES] : NULL,
+                                     .stop = leave_evaluation,
+                                     .watch = &watch};
+    TRY(evaluate(&how, v, e));
+    trace_long_span(&r->trace, "evaluation", "evaluation", start);
+    if (!v->stopped && v->count == 0)
+        return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
+    if (!v->stopped)
+        crun_figure(CRUN_FIGURE_EVAL_ACCURACY, v->top1 / v->count);
+    crun_phase(CRUN_PHASE_STEP);
+    return 0;
+}
+
+/* No weight need be at fault: activations of huge weights overflow. With loss scaling a run may yet find back. */
+int epoch_check_test_loss(const struct run *r, const struct eval_result *v, bool last, struct err *e)
+{
+    if (v->stopped || isfinite(v->loss))
+        return 0;
+    const char *loss = isnan(v->loss) ? "nan" : "inf";
+    if (last || !r->step.check)
+        return err_set(e, ERR_DIVERGED,
+                       "diverged: the test loss is %s, as activations overflow though every weight is finite; lower "
+                       "--base-learning-rate",
+                       loss);
+    if (r->s.leads)
+        log_warn("train", "the test loss of epoch %lld is %s", (long long)r->at.epoch + 1, loss);
+    return 0;
+}
+
+/* Caffe2's guard against explosions. */
+static int check_loss(const struct run *r, struct err *e)
+{
+    const double most = r->cfg->max_loss, loss = r->at.epoch_count > 0 ? r->at.epoch_loss / r->at.epoch_count : 0;
+    if (most == 0 || loss < most)
+        return 0;
+    return err_set(e, ERR_DIVERGED, "training diverged: the mean loss of epoch %lld is %g, --max-loss is %g",
+                   (long long)r->at.epoch + 1, loss, most);
+}
+
+static int nothing_counted(const struct run *r, struct err *e)
+{
+    const struct train_config *cfg = r->cfg;
+    const long long epoch = (long long)r->at.epoch + 1, ignored = (long long)cfg->ignore_index;
+    if (ignored >= 0 && ignored < r->s.program->classes)
+        return err_set(
+            e, ERR_DATA,
+            "not one image of %s counted in epoch %lld: each is of class %lld (--ignore-index %lld), or could "
+            "not be decoded",
+            cfg->train_data, epoch, ignored, ignored);
+    return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data, epoch);
+}
+
+int epoch_end(struct run *r, bool *ret_stop, struct err *e)
+{
+    const struct train_config *cfg = r->cfg;
+    struct eval_result v = {0};
+    bool last = run_training_over(r), due = last || (cfg->eval_every && (r->at.epoch + 1) % cfg->eval_every == 0);
+    bool evaluated = due && r->s.test_set;
+    if (r->at.step > 0 && r->at.epoch_count == 0 && !r->s.state.loss_scale.skipped)
+        return nothing_counted(r, e);
+    TRY(check_loss(r, e));
+    if (evaluated) {
+        TRY(epoch_evaluate(r, &v, e));
+        if (v.stopped) { /* sums of a part: a later run evaluates again */
+            *ret_stop = true;
+            return 0;
+        }
+        TRY(epoch_check_test_loss(r, &v, last, e));
+        r->last = v;
+        saver_evaluated(&r->saver, &r->at, &v, run_epoch_over(r));
+    }
+    if (r->epoch_bad > 0)
+        journal_say(&r->journal, "%lld training images could not be read or decoded and weighed nothing",
+                    (long long)r->epoch_bad);
+    r->epoch_bad = 0;
+    journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, r->at.lr >= 0 ? r->at.lr : run_rate(r, -1));
+    return 0;
+}
+
+void epoch_next(struct position *at)
+{
+    at->epoch++;
+    at->step = 0;
+    at->epoch_loss = at->epoch_top1 = at->epoch_count = at->epoch_seconds = 0;
+}

@@ -1,0 +1,75 @@
+#include "worker/train/run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/job/env_contract.h"
+#include "worker/config/config.h"
+#include "worker/session/session_build.h"
+
+/* Files of Caffe2's name, <name>_<epochs>.mdl: the checkpoint itself knows better how many epochs it is of. */
+static void compare_name(const struct run *r, const char *path)
+{
+    const char *number = strrchr(path, '_');
+    char suffix[8] = "";
+    long long named, inside = (long long)r->at.epoch + (r->at.step >= r->s.steps_per_epoch);
+    if (r->s.leads && number && sscanf(number, "_%lld%7s", &named, suffix) == 2 && strcmp(suffix, ".mdl") == 0 &&
+        named != inside)
+        log_warn("resume", "%s says %lld epochs in its name and %lld inside: the latter counts", path, named, inside);
+}
+
+/* What this job has saved goes before what it was told to begin with. */
+static int resume(struct run *r, struct err *e)
+{
+    const char *job = train_config_resume(r->cfg) == RESUME_AUTO ? NULL : r->s.identity.run_id;
+    const struct snapshot_source own = {.path = r->cfg->checkpoint_dir, .run_id = job},
+                                 named = {.path = r->cfg->resume, .exact = true};
+    int resumed = r->s.resume ? snapshot_resume(&r->s.state, r->s.comm, &own, &r->s.identity, &r->at, e) : 0;
+    if (resumed != 0 || train_config_resume(r->cfg) != RESUME_PATH)
+        return resumed;
+    resumed = snapshot_resume(&r->s.state, r->s.comm, &named, &r->s.identity, &r->at, e);
+    if (resumed == 1)
+        compare_name(r, r->cfg->resume);
+    return resumed;
+}
+
+/* What this rank has is of no use: as a process that begins. */
+static int forget(struct run *r, struct err *e)
+{
+    r->at = (struct position){0};
+    r->last_step = (struct step_result){0};
+    r->step.rest.reached = STEP_REACHED_NOTHING;
+    r->epoch_bad = 0;
+    r->has_state = false;
+    return r->s.state.version > 1 ? session_reset_state(&r->s, e) : 0;
+}
+
+static int resume_anew(struct run *r, struct err *e)
+{
+    TRY(forget(r, e));
+    return resume(r, e);
+}
+
+int take_up(struct run *r, const struct env_contract *env, bool *ret_settled, struct err *e)
+{
+    struct settled mine = run_standing(r);
+    const double seconds = r->at.seconds;
+    const bool is_first = env->round <= 0 || !session_goes_on(env); /* without crun ranks may count differently */
+    *ret_settled = false;
+    if (is_first || !run_outlives_rounds(r))
+        return resume_anew(r, e);
+    const int rc = settle(&r->step, r->s.comm, r->s.leads, &r->has_state, &mine, e);
+    if (rc == 0)
+        return resume_anew(r, e);
+    if (r->has_state) { /* also after a failure: some of the rest of a step may have been done */
+        r->at = mine.at;
+        r->at.seconds = fmax(seconds, r->at.seconds); /* each rank has a clock of its own, and none goes back */
+        r->epoch_bad = mine.epoch_bad;
+        r->last_step = mine.last;
+    }
+    *ret_settled = rc > 0;
+    return rc;
+}
