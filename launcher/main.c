@@ -156,6 +156,8 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     log_init((enum log_level)config.log_level, "crun");
     if (check_open_files(&e) < 0 || check_kernel(&e) < 0)
         return complain(EXIT_UNAVAILABLE, &e);
+    if (!config.dry_run)
+        guardian_start_console(link, config.stdin_rank >= 0);
     if (config_starts_agents(&config))
         return run_elsewhere(&config, &args, link, argc, argv);
     if (!config.dry_run)

@@ -9,6 +9,7 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/config/config.h"
+#include "launcher/guard/guardian.h"
 #include "launcher/observe/agent_view.h"
 #include "launcher/observe/events.h"
 
@@ -98,4 +99,5 @@ void view_fill(void *run, struct agent_view *v)
     describe_wait(r, v->waits_for, sizeof v->waits_for);
     fill_round(r, v);
     logmux_figures(r->mux, &v->logs);
+    v->logs.dropped += console_files_lost(r->link->console);
 }

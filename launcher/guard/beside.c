@@ -94,29 +94,39 @@ bool beside_is_gone(struct beside *b)
     return true;
 }
 
-static bool wait_gone(struct beside *b, int ms)
+bool beside_wait(struct beside *b, int ms)
 {
     const int64_t deadline = clock_deadline(ms);
     struct pollfd p = {.fd = b->fd, .events = POLLIN};
-    int n;
-    do
+    int n = 1;
+    while (b->fd >= 0 && n != 0) {
         n = poll(&p, 1, clock_left(deadline));
-    while ((n < 0 && errno == EINTR) || (n > 0 && !beside_is_gone(b)));
-    return n > 0;
+        if (n > 0)
+            beside_is_gone(b);
+    }
+    return b->fd < 0;
+}
+
+bool beside_tell(struct beside *b)
+{
+    if (b->fd < 0)
+        return false;
+    const bool told = send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+    kill(b->pid, SIGCONT); /* stopped, it would take its words with it */
+    return told;
 }
 
 enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap)
 {
     enum beside_ending ending = BESIDE_ENDED;
     if (b->fd >= 0) {
-        const ssize_t told = send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-        kill(b->pid, SIGCONT);                    /* stopped, it would take its words with it */
-        if (told < 0 || !wait_gone(b, wait_ms)) { /* it ends already, or it does not */
-            if (told >= 0)
+        const bool told = beside_tell(b);
+        if (!told || !beside_wait(b, wait_ms)) { /* it ends already, or it does not */
+            if (told)
                 ending = BESIDE_KILLED;
             tree_describe_one(b->pid, out, (size_t)cap);
             kill(b->pid, SIGKILL);
-            if (!wait_gone(b, BESIDE_KILL_MS))
+            if (!beside_wait(b, BESIDE_KILL_MS))
                 forget(b);
         }
     }

@@ -1,5 +1,5 @@
-/* A process beside the tree: a child of the guardian whose end proves nothing, as it runs nothing of the user's. For
- * workers' output (output_process.h).
+/* A process beside the tree: a child of the guardian whose end proves nothing, as it runs nothing of the user's. Which
+ * there are: neighbours.h.
  *
  * It is cloned with no signal for its end, which waitid(2) leaves out unless asked: ECHILD speaks of the tree alone,
  * and tree.h spares it by that sign. A socket tells of its end as soon as the thread that holds it is gone; others of
@@ -27,14 +27,18 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg);
 /* fd is readable: true if it is gone, or lingers. */
 bool beside_is_gone(struct beside *b);
 
+/* Nobody else is left: it goes on if it was stopped, and is told by a byte. False: it ends already, or is gone. */
+bool beside_tell(struct beside *b);
+/* True: it is gone, or lingers. */
+bool beside_wait(struct beside *b, int ms);
+
 enum beside_ending {
     BESIDE_ENDED,   /* by itself, or there was none */
     BESIDE_KILLED,  /* it did not end in time: described as it was then */
     BESIDE_LINGERS, /* it is still there, or one before it is, and described */
 };
 
-/* Let it go on if it is stopped, and tell it by a byte that nobody else is left; wait so long, then kill it and wait
- * BESIDE_KILL_MS. */
+/* Tell it; wait so long, then kill it and wait BESIDE_KILL_MS. */
 enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap);
 
 #define BESIDE_KILL_MS 500

@@ -91,6 +91,7 @@ static _Noreturn void run(const struct deputy *d, const struct guardian_link *l)
     struct pollfd fds[3] = {{.fd = d->guardian_fd, .events = POLLIN},
                             {.fd = d->agent_fd, .events = POLLIN},
                             {.fd = l->deputy_fd, .events = POLLIN}};
+    prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it would do nothing when it is needed, and stay for ever */
     setpgid(0, 0);
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
     prctl(PR_SET_NAME, "crun-deputy");

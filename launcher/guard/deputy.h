@@ -11,7 +11,8 @@
  *     that workers made live on where there is no cgroup.
  *
  * As long as one half lives it is above all workers and their daemons (a subreaper), however little it does itself: so
- * the walk down from it finds them all. The deputy is a child of the guardian, which ends it with the rest. */
+ * the walk down from it finds them all. The deputy is a child of the guardian, which ends it with the rest; stopped, it
+ * goes on when the guardian dies (PDEATHSIG). */
 #ifndef CRUN_LAUNCHER_DEPUTY_H
 #define CRUN_LAUNCHER_DEPUTY_H
 

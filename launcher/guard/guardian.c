@@ -17,13 +17,14 @@
 #include "common/base/clock.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/ending.h"
-#include "launcher/guard/beside.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
+#include "launcher/guard/console_file.h"
 #include "launcher/guard/deputy.h"
 #include "launcher/guard/inherited.h"
 #include "launcher/guard/lease.h"
 #include "launcher/guard/link_words.h"
+#include "launcher/guard/neighbours.h"
 #include "launcher/guard/patience.h"
 #include "launcher/guard/resident.h"
 #include "launcher/guard/stuck.h"
@@ -43,16 +44,7 @@ struct shared {
     char cgroup_dir[GUARDIAN_PATH_MAX];
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
     _Alignas(64) char gauges_page[GUARDIAN_GAUGES_PAGE];
-};
-
-/* A process beside the agent, and whoever takes its place. */
-struct neighbour {
-    struct beside beside;
-    const char *name;
-    int (*run)(int fd, void *guard); /* NULL: it is not wanted, or cannot be */
-    int agent_fd;                    /* its end of the socket to the agent; -1: none yet, or it has none */
-    bool needs_agent;                /* it has one */
-    int started;                     /* so far */
+    _Alignas(64) struct console_file_page console[CONSOLE_FILES];
 };
 
 /* The guardian's own side. */
@@ -66,17 +58,16 @@ struct guard {
     struct lease lease;
     struct stuck stuck;
     const struct guardian_programs *programs;
-    struct guardian_output for_output;
-    struct neighbour output, home, gauges;
-    void *gauges_page;
+    const struct guardian_link *link;
+    struct neighbours beside;
 };
 
-static int agent_process(struct guardian_link *l, int agent_end, const struct guard *g,
+static int agent_process(struct guardian_link *l, int agent_end, struct guard *g,
                          int (*agent)(const struct guardian_link *, int, char **), int argc, char **argv)
 {
     close(g->link_fd);
     close(g->signal_fd);
-    close(g->output.agent_fd);
+    neighbours_leave(&g->beside, NULL);
     l->guardian_fd = agent_end;
     setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
@@ -96,75 +87,63 @@ static void hold(struct guard *g, int fd)
 
 /* --- the processes beside the agent */
 
-/* In one of them: leave what is not its own. */
-static void become_neighbour(struct guard *g, const struct neighbour *self)
+static void leave(void *arg)
 {
-    const struct neighbour *const all[] = {&g->output, &g->home, &g->gauges};
-    static const int ignored[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT, SIGUSR1,
-                                  SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ};
+    struct guard *g = arg;
     close(g->link_fd);
     close(g->signal_fd);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (all[i] != self && all[i]->agent_fd >= 0)
-            close(all[i]->agent_fd);
-        if (all[i] != self && all[i]->beside.fd >= 0)
-            close(all[i]->beside.fd);
-    }
     hold(g, -1);
-    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
-        signal(ignored[i], SIG_IGN);
-    setpgid(0, 0);
-    inherited_raise_files(&(struct guardian_link){0});
 }
 
-static int output_process(int fd, void *arg)
+static int run_output(const struct neighbour *self, int fd)
 {
-    struct guard *g = arg;
-    become_neighbour(g, &g->output);
-    g->for_output.guardian_fd = fd;
-    g->for_output.agent_fd = g->output.agent_fd;
-    return g->programs->output(&g->for_output);
+    const struct guard *g = self->arg;
+    const struct guardian_output o = {.agent_fd = self->fd, .guardian_fd = fd, .page = g->link->output_page};
+    return g->programs->output(&o);
 }
 
-static int home_process(int fd, void *arg)
+static int run_home(const struct neighbour *self, int fd)
 {
-    struct guard *g = arg;
-    become_neighbour(g, &g->home);
-    return g->programs->home(g->home.agent_fd, fd);
+    return ((const struct guard *)self->arg)->programs->home(self->fd, fd);
 }
 
-static int gauges_process(int fd, void *arg)
+static int run_gauges(const struct neighbour *self, int fd)
 {
-    struct guard *g = arg;
-    become_neighbour(g, &g->gauges);
-    return g->programs->gauges(g->gauges_page, fd);
+    const struct guard *g = self->arg;
+    return g->programs->gauges(g->link->gauges_page, fd);
+}
+
+static int run_stdout(const struct neighbour *self, int fd)
+{
+    return console_file_run(self->arg, "crun-stdout", self->fd, fd);
+}
+
+static int run_stderr(const struct neighbour *self, int fd)
+{
+    return console_file_run(self->arg, "crun-stderr", self->fd, fd);
+}
+
+static void name_neighbours(struct guard *g, int output_fd)
+{
+    const struct guardian_programs *p = g->programs;
+    const struct console_file *c = g->link->console;
+    g->beside = (struct neighbours){
+        .v = {[NEIGHBOUR_OUTPUT] = {.name = "output", .run = p->output ? run_output : NULL, .arg = g, .fd = output_fd},
+              [NEIGHBOUR_HOME] = {.name = "home", .run = p->home ? run_home : NULL, .arg = g, .fd = -1},
+              [NEIGHBOUR_GAUGES] = {.name = "gauges", .run = p->gauges ? run_gauges : NULL, .arg = g, .fd = -1},
+              [NEIGHBOUR_STDOUT] = {.name = "stdout", .run = run_stdout, .arg = &c[0], .fd = c[0].out},
+              [NEIGHBOUR_STDERR] = {.name = "stderr", .run = run_stderr, .arg = &c[1], .fd = c[1].out}},
+        .leave = leave,
+        .arg = g};
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        g->beside.v[i].beside.fd = -1;
+        g->beside.v[i].needs_fd = i != NEIGHBOUR_GAUGES;
+    }
 }
 
 void guardian_output_is_done(const struct guardian_output *o)
 {
     send(o->guardian_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-/* Where it cannot be, the agent sees the end of its socket. */
-static void start_neighbour(struct guard *g, struct neighbour *n)
-{
-    if (!n->run || (n->needs_agent && n->agent_fd < 0) || n->beside.fd >= 0)
-        return;
-    const int rc = n->started++ < GUARDIAN_BESIDES ? beside_start(&n->beside, n->run, g) : -EAGAIN;
-    if (rc == 0)
-        return;
-    console_try("crun: its %s process cannot be started (%d were): %s\n", n->name, n->started - 1, strerror(-rc));
-    if (n->agent_fd >= 0)
-        close(n->agent_fd);
-    n->agent_fd = -1;
-    n->run = NULL;
-}
-
-/* Its socket is readable. */
-static void look_at_neighbour(struct guard *g, struct neighbour *n, bool agent_ends)
-{
-    if (beside_is_gone(&n->beside) && !n->beside.is_done && !agent_ends)
-        start_neighbour(g, n);
 }
 
 /* --- words */
@@ -203,13 +182,16 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         hold(g, fd);
     else if (word == WORD_SIGNALS)
         wait_for(g, l);
-    else if (word == WORD_OUTPUT)
-        start_neighbour(g, &g->output);
+    else if (word == WORD_CONSOLE) {
+        neighbours_start(&g->beside, NEIGHBOUR_STDOUT);
+        neighbours_start(&g->beside, NEIGHBOUR_STDERR);
+    } else if (word == WORD_OUTPUT)
+        neighbours_start(&g->beside, NEIGHBOUR_OUTPUT);
     else if (word == WORD_HOME) {
-        g->home.agent_fd = fd;
-        start_neighbour(g, &g->home);
+        g->beside.v[NEIGHBOUR_HOME].fd = fd;
+        neighbours_start(&g->beside, NEIGHBOUR_HOME);
     } else if (word == WORD_GAUGES)
-        start_neighbour(g, &g->gauges);
+        neighbours_start(&g->beside, NEIGHBOUR_GAUGES);
     return true;
 }
 
@@ -245,7 +227,7 @@ static int sooner(int a_ms, int b_ms)
 /* Until the agent has ended, or is given up: reap everybody, forward signals, keep what the agent hands over. */
 static struct ending watch(struct guard *g, struct guardian_link *l)
 {
-    struct pollfd fds[5] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
+    struct pollfd fds[2 + NEIGHBOURS] = {{.fd = g->signal_fd, .events = POLLIN}, {.fd = g->link_fd, .events = POLLIN}};
     struct ending ending;
     const int64_t started = clock_deadline(RESIDENT_AFTER_MS);
     for (bool is_resident = false;;) {
@@ -255,17 +237,10 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         const int patient_ms = stuck_wait_ms(&g->stuck, g->agent, l);
         if (g->stuck.given_up[0])
             return (struct ending){.value = 128 + g->stuck.patience.signo};
-        fds[2] = (struct pollfd){.fd = g->output.beside.fd, .events = POLLIN};
-        fds[3] = (struct pollfd){.fd = g->home.beside.fd, .events = POLLIN};
-        fds[4] = (struct pollfd){.fd = g->gauges.beside.fd, .events = POLLIN};
-        poll(fds, 5, sooner(lease_keep(&g->lease, l), sooner(patient_ms, is_resident ? -1 : clock_left(started))));
-        const bool agent_ends = fds[1].revents & POLLHUP || fds[1].fd < 0;
-        if (fds[2].revents)
-            look_at_neighbour(g, &g->output, agent_ends);
-        if (fds[3].revents)
-            look_at_neighbour(g, &g->home, agent_ends);
-        if (fds[4].revents)
-            look_at_neighbour(g, &g->gauges, agent_ends);
+        neighbours_poll(&g->beside, fds + 2);
+        poll(fds, 2 + NEIGHBOURS,
+             sooner(lease_keep(&g->lease, l), sooner(patient_ms, is_resident ? -1 : clock_left(started))));
+        neighbours_look(&g->beside, fds + 2, fds[1].revents & POLLHUP || fds[1].fd < 0);
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */
         if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
@@ -275,7 +250,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         else if (reap(g->agent, &ending))
             break;
         else
-            stuck_report_stops(g->agent, g->output.beside.pid);
+            stuck_report_stops(g->agent, &g->beside);
     }
     while (receive_word(g, l)) /* its last ones */
         ;
@@ -292,6 +267,26 @@ static void give_back_terminal(const struct guard *g)
         tcsetattr(STDIN_FILENO, TCSADRAIN, &g->terminal);
 }
 
+/* What a file of ours has not taken by now is lost, unless its disk moves. */
+static void end_console(struct guard *g, enum neighbour_id which)
+{
+    struct neighbour *n = &g->beside.v[which];
+    const struct console_file *f = n->arg;
+    const int64_t told = clock_ms();
+    char text[128];
+    if (console_file_waiting(f, n->fd) > 0) /* before there was a job */
+        neighbours_start(&g->beside, which);
+    beside_tell(&n->beside);
+    for (int ms; (ms = console_file_patience_ms(f, told)) > 0 && !beside_wait(&n->beside, ms);)
+        ;
+    const unsigned long long waiting = console_file_waiting(f, n->fd), lost = atomic_load(&f->page->lost);
+    if (beside_end(&n->beside, 0, text, sizeof text) != BESIDE_ENDED)
+        console_try("crun: its %s process %s did not end and was killed: %llu bytes for %s are lost\n", n->name, text,
+                    waiting, n->name);
+    if (atomic_load(&f->page->error))
+        console_try("crun: %llu bytes for %s were lost: %s\n", lost, n->name, strerror(atomic_load(&f->page->error)));
+}
+
 /* First the deeds, then the words: nothing that a console does may keep workers alive. */
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
@@ -305,9 +300,11 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
-    beside_end(&g->gauges.beside, 0, gauges, sizeof gauges); /* a driver may hold it: nothing is lost then */
-    const enum beside_ending of_home = beside_end(&g->home.beside, 0, home, sizeof home);
-    const enum beside_ending of_output = beside_end(&g->output.beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
+    beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, gauges,
+               sizeof gauges); /* a driver may hold it: nothing is lost then */
+    const enum beside_ending of_home = beside_end(&g->beside.v[NEIGHBOUR_HOME].beside, 0, home, sizeof home);
+    const enum beside_ending of_output =
+        beside_end(&g->beside.v[NEIGHBOUR_OUTPUT].beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
     if (ending_code(e) != EXIT_OK)
         give_back_terminal(g);
     cgroup_remove_at(l->cgroup_dir);
@@ -336,14 +333,15 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
             "code %d)\n",
             (double)(clock_ms() - begun) / 1000, text, EXIT_UNKILLABLE);
     }
+    end_console(g, NEIGHBOUR_STDOUT);
+    end_console(g, NEIGHBOUR_STDERR);
     return all ? ending_code(e) : EXIT_UNKILLABLE;
 }
 
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv)
 {
     static struct guardian_link l;
-    static struct guard g = {
-        .held_fd = -1, .output = {.beside.fd = -1}, .home = {.beside.fd = -1}, .gauges = {.beside.fd = -1}};
+    static struct guard g = {.held_fd = -1, .link = &l};
     sigset_t waited;
     int ends[2], output[2];
 
@@ -352,7 +350,6 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     if (inherited_fill_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0)
         return EXIT_UNAVAILABLE;
-    console_look();
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
         return EXIT_UNAVAILABLE;
@@ -363,19 +360,10 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     board_init(&s->board);
     l.output_fd = output[0];
     l.output_page = s->output_page;
+    l.gauges_page = s->gauges_page;
+    console_files_open(l.console, s->console);
     g.programs = programs;
-    g.for_output.page = s->output_page;
-    g.output.name = "output";
-    g.output.run = programs->output ? output_process : NULL;
-    g.output.agent_fd = output[1];
-    g.output.needs_agent = g.home.needs_agent = true;
-    g.home.name = "home";
-    g.home.run = programs->home ? home_process : NULL;
-    g.home.agent_fd = -1;
-    g.gauges.name = "gauges";
-    g.gauges.run = programs->gauges ? gauges_process : NULL;
-    g.gauges.agent_fd = -1;
-    g.gauges_page = l.gauges_page = s->gauges_page;
+    name_neighbours(&g, output[1]);
     g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
@@ -389,7 +377,9 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     if (g.agent == 0)
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
     g.lease = (struct lease){.agent = g.agent, .late_ms = GUARDIAN_LATE_MS};
-    const int not_the_deputys[] = {ends[0], g.link_fd, g.signal_fd, output[0], output[1]}; /* ends tell of ends */
+    console_files_enter(l.console, false);
+    const int not_the_deputys[] = {ends[0],   g.link_fd, g.signal_fd, /* ends tell of ends */
+                                   output[0], output[1], l.console[0].out, l.console[1].out};
     deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);
     close(output[0]);

@@ -17,7 +17,7 @@
  * Beside the agent it starts the output process (output_process.h), once the agent asks for it, and another whenever
  * that dies; it is none of the tree (beside.h), and ends last. So it does with the home process
  * (common/rdzv/homes/home_process.h) and the gauges process (launcher/observe/gauges.h), which have no work once the
- * agent is gone.
+ * agent is gone. Where stdout or stderr is a file, processes that write it are the very last (console_file.h).
  *
  * Signals are blocked before anything else is done: from main() on each of them waits until there is somebody to take
  * it.
@@ -33,6 +33,8 @@
 #include <stdint.h>
 #include <sys/resource.h>
 
+#include "launcher/guard/console_file.h"
+
 struct board;
 
 /* What the agent inherits. */
@@ -43,6 +45,7 @@ struct guardian_link {
     struct sigaction worker_pipe; /* dispositions crun was started with, for the same reason */
     struct sigaction worker_ttou;
     struct rlimit worker_nofile;
+    struct console_file console[CONSOLE_FILES]; /* stdout and stderr, where they are files */
     char *cgroup_dir;          /* shared: GUARDIAN_PATH_MAX bytes for the job's cgroup, or "" (cgroup.h) */
     int deputy_fd;             /* eventfd: the deputy is to look at the lease; -1: it does not */
     int output_fd;             /* to the output process: SOCK_SEQPACKET */
@@ -91,6 +94,8 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
 /* In the output process: its agent is gone and all is written; no other is to take its place. */
 void guardian_output_is_done(const struct guardian_output *o);
 
+/* In the agent, before it starts anybody: what it prints from now on waits for no disk (console_file.h). */
+void guardian_start_console(const struct guardian_link *l, bool keeps_stdin);
 /* In the agent: start the output process. */
 void guardian_start_output(const struct guardian_link *l);
 /* In the agent: start the home process. Its socket (SOCK_SEQPACKET), the caller's, or -errno. */

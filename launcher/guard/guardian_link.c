@@ -60,6 +60,12 @@ void guardian_lease(const struct guardian_link *l, int64_t until_ms)
     (void)ignored;
 }
 
+void guardian_start_console(const struct guardian_link *l, bool keeps_stdin)
+{
+    console_files_enter(l->console, keeps_stdin);
+    send_word(l, WORD_CONSOLE, -1);
+}
+
 void guardian_start_output(const struct guardian_link *l)
 {
     send_word(l, WORD_OUTPUT, -1);

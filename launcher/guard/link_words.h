@@ -9,6 +9,7 @@ enum {
     WORD_LEASE = 'L' /* look at it again */,
     WORD_SIGNALS = 'S',
     WORD_BOARD = 'B' /* look at it again */,
+    WORD_CONSOLE = 'C' /* start the processes that write stdout and stderr, where these are files */,
     WORD_OUTPUT = 'O' /* start the output process */,
     WORD_HOME = 'R' /* start the home process, with its end of the socket to the agent */,
     WORD_GAUGES = 'G' /* start the gauges process */

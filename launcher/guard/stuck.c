@@ -9,6 +9,7 @@
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/guard/neighbours.h"
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
 
@@ -29,11 +30,17 @@ static void report_stop(pid_t pid, const char *who, const char *meanwhile)
                     signal_text(info.si_status, name, sizeof name), meanwhile);
 }
 
-void stuck_report_stops(pid_t agent, pid_t output)
+void stuck_report_stops(pid_t agent, const struct neighbours *beside)
 {
+    static const enum neighbour_id readers[] = {NEIGHBOUR_OUTPUT, NEIGHBOUR_STDOUT, NEIGHBOUR_STDERR};
+    char who[32];
     report_stop(agent, "agent", "nobody watches the workers");
-    if (output > 0)
-        report_stop(output, "output process", "nobody reads what the workers write, and they may wait");
+    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
+        const struct neighbour *n = &beside->v[readers[i]];
+        snprintf(who, sizeof who, "%s process", n->name);
+        if (n->beside.pid > 0)
+            report_stop(n->beside.pid, who, "nobody reads what the workers write, and they may wait");
+    }
 }
 
 static void explain(struct stuck *s, pid_t agent, enum patience_verdict why)

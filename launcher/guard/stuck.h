@@ -8,6 +8,7 @@
 #include "launcher/guard/patience.h"
 
 struct guardian_link;
+struct neighbours;
 
 struct stuck {
     struct patience patience;
@@ -18,9 +19,9 @@ struct stuck {
 #define STUCK_TEXT_MAX 160
 char *stuck_text(pid_t agent, char out[STUCK_TEXT_MAX]);
 
-/* Alone nobody is harmed by an agent that was stopped, but its user may wonder; so it is with the output process (0:
- * there is none). Said once for each stop, on SIGCHLD. */
-void stuck_report_stops(pid_t agent, pid_t output);
+/* Alone nobody is harmed by an agent that was stopped, but its user may wonder; so it is with those who read what
+ * workers write. Said once for each stop, on SIGCHLD. */
+void stuck_report_stops(pid_t agent, const struct neighbours *beside);
 
 /* Milliseconds until the agent must be looked at again, -1: it needs no look. An agent that is given up has had its
  * SIGKILL, after all below it: 0, and given_up says why. */

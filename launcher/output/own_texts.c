@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -27,7 +26,6 @@ struct own_texts {
     struct text *first, *last;
     uint64_t numbered;
     bool is_alone; /* there is no process */
-    bool is_file;  /* stderr is: a disk that hangs would hold us, even as we ask what it is */
     uv_timer_t overdue;
 };
 
@@ -46,15 +44,15 @@ static void drop_taken(struct own_texts *t)
         drop_first(t);
 }
 
-static bool may_write(const struct own_texts *t)
+static bool may_write(void)
 {
     struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
-    return !t->is_file && poll(&p, 1, 0) == 1 && (p.revents & POLLOUT);
+    return poll(&p, 1, 0) == 1 && (p.revents & POLLOUT);
 }
 
-static void write_round(const struct own_texts *t, const struct text *x)
+static void write_round(const struct text *x)
 {
-    for (size_t at = 0; at < x->n && may_write(t);) {
+    for (size_t at = 0; at < x->n && may_write();) {
         const ssize_t n = write(STDERR_FILENO, x->bytes + at, x->n - at < ROUND_BYTES ? x->n - at : ROUND_BYTES);
         if (n <= 0)
             return;
@@ -65,9 +63,9 @@ static void write_round(const struct own_texts *t, const struct text *x)
 static void write_overdue(struct own_texts *t, int64_t now_ms)
 {
     drop_taken(t);
-    while (t->first && t->first->due_ms <= now_ms && may_write(t)) {
+    while (t->first && t->first->due_ms <= now_ms && may_write()) {
         if (output_claim(t->page, t->first->number))
-            write_round(t, t->first);
+            write_round(t->first);
         drop_taken(t);
     }
 }
@@ -84,10 +82,8 @@ struct own_texts *own_texts_create(uv_loop_t *loop, struct output_page *page,
                                    void (*send)(void *arg, uint64_t number, const char *bytes, size_t n), void *arg)
 {
     struct own_texts *t = calloc(1, sizeof *t);
-    struct stat st;
     if (!t)
         return NULL;
-    t->is_file = fstat(STDERR_FILENO, &st) < 0 || S_ISREG(st.st_mode);
     t->page = page;
     t->send = send;
     t->arg = arg;

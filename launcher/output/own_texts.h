@@ -1,7 +1,6 @@
 /* crun's own texts on their way to the output process, which writes them in order with the workers' lines. What it has
  * not taken within OWN_TEXTS_MS (it is stopped, or dead) goes round it, onto stderr, as soon as that can be written
- * without waiting; output_claim() settles who writes a text. A stderr that is a file is left to the process: it may
- * lie on the disk that holds that one up. */
+ * without waiting; output_claim() settles who writes a text. */
 #ifndef CRUN_LAUNCHER_OWN_TEXTS_H
 #define CRUN_LAUNCHER_OWN_TEXTS_H
 

@@ -2,7 +2,9 @@
 
 heartbeat   2 nodes of 8 workers that write 1 MB/s each; the disk of all log files hangs for N seconds (60). How late a node's request to the
             rendezvous came at worst, before and meanwhile: the time between two requests beyond the usual one, taken by a relay between node and daemon.
-kills       with the disk hung, kill -9 of guardian, agent, and pairs with one of them: until no worker is alive; median and worst of N each (10)
+kills       with the disk hung, of the log files, or of crun's stdout and stderr: kill -9 of guardian, agent, and pairs with one of them, until no
+            worker is alive; median and worst of N each (10)
+ends        with the disk of crun's stdout and stderr hung, SIGTERM: until crun is gone, beyond its grace; worst of N
 """
 import argparse
 import contextlib
@@ -25,13 +27,15 @@ sys.path.insert(0, str(HERE.parent / "support"))
 from crun_run import Crun  # noqa: E402
 from daemon import Daemon  # noqa: E402
 from pausing_fs import PausingFs  # noqa: E402
-from processes import children, wait  # noqa: E402
+from processes import children, comm, wait  # noqa: E402
 
 WRITER = HERE.parent / "e2e" / "launcher" / "log_worker.py"
 WORKERS, RATE, WIDTH = 8, 1000000, 1000
 SETTLE_S = 10  # of undisturbed heartbeats
-HEARTBEAT_MS, KILL_MS = 100, 200  # aims
+HEARTBEAT_MS, KILL_MS, END_MS = 100, 200, 6000  # aims
+GRACE_S = 1
 VICTIMS = ["guardian", "agent", "guardian agent", "guardian output", "agent output"]
+WRITER_VICTIMS = VICTIMS + ["guardian writer", "agent writer"]
 
 # --- the relay, a process of its own: nothing here takes its turn ---
 
@@ -130,24 +134,45 @@ def end_of(fds):
     return now_ms()
 
 
-def one_kill(crun, disk, number, victims):
-    p = crun.start("--nproc-per-node", 2, "--log-dir", crun.tmp / "disk", "--run-id", f"kill-{number}", "sh", "-c",
+def hang(crun, disk, number, on_console):
+    """-> (Popen, names of its processes, pidfds of its workers): the disk of its log files, or that of its stdout and stderr, hangs"""
+    at, log = crun.tmp / "disk", f"console-{number}" if on_console else f"kill-{number}/round-1/rank-0.out"
+    how = {"prefix": ["sh", "-c", f'exec "$@" >>{at / log} 2>&1', "sh"]} if on_console else {}
+    p = crun.start("--nproc-per-node", 2, "--shutdown-timeout", GRACE_S, *([] if on_console else ["--log-dir", at, "--run-id", f"kill-{number}"]), "sh", "-c",
                    f"trap '' TERM; while :; do echo line; touch {crun.tmp}/up-{number}-$RANK; sleep 0.01; done", stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
+                   stderr=subprocess.DEVNULL, **how)
     for rank in (0, 1):
         crun.wait_file(f"up-{number}-{rank}")
-    wait("lines", lambda: all(disk.files.get(f"kill-{number}/round-1/rank-{rank}.out") for rank in (0, 1)))
+    wait("lines", lambda: disk.files.get(log))
     disk.pause()
     assert disk.asked.wait(30)
     agent = crun.agent_of(p.pid)
-    pids = {"guardian": p.pid, "agent": agent, "output": crun.output_of(p.pid)}
-    workers = [os.pidfd_open(pid) for pid in children(agent)]
+    writer = next((pid for pid in children(p.pid) if comm(pid) == "crun-stdout"), None)
+    pids = {"guardian": p.pid, "agent": agent, "output": crun.output_of(p.pid), "writer": writer}
+    return p, pids, [os.pidfd_open(pid) for pid in children(agent)]
+
+
+def one_kill(crun, disk, number, on_console, victims):
+    p, pids, workers = hang(crun, disk, number, on_console)
     begun = now_ms()
     for victim in victims.split():
         os.kill(pids[victim], signal.SIGKILL)
     took = end_of(workers) - begun
     disk.resume()
     p.wait(timeout=60)
+    crun.wait_processes_gone(30)
+    return took
+
+
+def one_end(crun, disk, number):
+    p, _, workers = hang(crun, disk, number, True)
+    begun = now_ms()
+    p.terminate()
+    code = p.wait(timeout=60)
+    took = now_ms() - begun - 1000 * GRACE_S
+    assert code == 143, code
+    end_of(workers)
+    disk.resume()
     crun.wait_processes_gone(30)
     return took
 
@@ -170,11 +195,16 @@ def main():
             missed += meanwhile > HEARTBEAT_MS
             print(f"requests of 2 nodes, every {usual:.0f} ms: latest {before:.1f} ms late in {SETTLE_S} s before, {meanwhile:.1f} ms late while the disk hung for "
                   f"{o.seconds} s (aim {HEARTBEAT_MS} ms); load {os.getloadavg()[0]:.1f}", flush=True)
-            for i, victims in enumerate(VICTIMS):
-                took = sorted(one_kill(crun, disk, 1000 * i + k, victims) for k in range(o.kills))
-                missed += statistics.median(took) > KILL_MS
-                print(f"kill -9 of {victims}, until no worker is alive: median {statistics.median(took):.0f} ms, worst {took[-1]:.0f} ms of {o.kills} "
-                      f"(aim {KILL_MS} ms)", flush=True)
+            cases = [(False, v) for v in VICTIMS] + [(True, v) for v in WRITER_VICTIMS]
+            for i, (on_console, victims) in enumerate(cases):
+                took = sorted(one_kill(crun, disk, 1000 * i + k, on_console, victims) for k in range(o.kills))
+                missed += took[-1] > KILL_MS
+                print(f"{'stdout and stderr' if on_console else 'log files'} hung, kill -9 of {victims}, until no worker is alive: "
+                      f"median {statistics.median(took):.0f} ms, worst {took[-1]:.0f} ms of {o.kills} (aim {KILL_MS} ms)", flush=True)
+            took = sorted(one_end(crun, disk, 1000 * len(cases) + k) for k in range(o.kills))
+            missed += took[-1] > END_MS
+            print(f"stdout and stderr hung, SIGTERM, until crun is gone, beyond its grace: median {statistics.median(took):.0f} ms, worst {took[-1]:.0f} ms "
+                  f"of {o.kills} (aim {END_MS} ms)", flush=True)
         finally:
             disk.resume()
             crun.close()

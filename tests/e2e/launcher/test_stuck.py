@@ -136,12 +136,24 @@ def test_the_deputy_leaves_the_output_process_the_last_words(crun):
         (crun.tmp / "go").touch()
         crun.wait_file("said")
         os.kill(agent, signal.SIGKILL)
-        wait("the end of the daemon", lambda: len(crun.processes()) <= 3)
+        wait("the end of the daemon", lambda: len(crun.processes()) <= 4)  # guardian, deputy, output process, and who writes the file
         assert state(output) == "T"
         os.kill(output, signal.SIGCONT)
         wait("the last words", lambda: b"last words" in (crun.tmp / "out").read_bytes())
     said(p)
     assert p.returncode == 137 and crun.processes() == [] and crun.leftovers() == []
+
+
+@pytest.mark.parametrize("victims", ["guardian", "agent", "guardian agent"])
+def test_a_stopped_deputy_outlives_nobody(crun, victims):
+    p, agent, _ = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
+    deputy = next(pid for pid in children(p.pid) if comm(pid) == "crun-deputy")
+    os.kill(deputy, signal.SIGSTOP)
+    crun.wait_state(deputy, "T")
+    for v in victims.split():
+        os.kill(p.pid if v == "guardian" else agent, signal.SIGKILL)
+    crun.wait_processes_gone(10)
+    p.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("how", ["traced", "gdb"])

@@ -1,0 +1,212 @@
+#include "launcher/guard/console_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/clock.h"
+
+#define BYTES (64u << 10) /* of one write: what a pipe holds */
+
+/* --- put aside */
+
+/* From what the kernel knows already: to ask the disk may mean to wait for it, as fstat(2), isatty(3) and even poll(2)
+ * do. */
+static bool look(int fd, struct statx *ret)
+{
+    *ret = (struct statx){0};
+    return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, ret) == 0 &&
+           S_ISREG(ret->stx_mode);
+}
+
+union control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int))];
+};
+
+static int put_aside(int fd, int *ret_kept)
+{
+    union control control = {0};
+    struct iovec iov = {"", 1};
+    struct msghdr m = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) < 0)
+        return -errno;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    const int rc = sendmsg(ends[0], &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
+    close(ends[0]);
+    if (rc < 0)
+        close(ends[1]);
+    else
+        *ret_kept = ends[1];
+    return rc;
+}
+
+/* A duplicate of the file; -1. */
+static int take(const struct console_file *f)
+{
+    union control control;
+    char byte;
+    struct iovec iov = {&byte, 1};
+    struct msghdr m = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
+    int fd = -1;
+    if (recvmsg(f->kept, &m, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
+        return -1;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    if (c && c->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    return fd;
+}
+
+static void open_one(struct console_file *f, int fd)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return;
+    if (fcntl(ends[0], F_SETFL, O_NONBLOCK) < 0 || put_aside(fd, &f->kept) < 0) {
+        close(ends[0]);
+        close(ends[1]);
+        return;
+    }
+    f->out = ends[0];
+    f->in = ends[1];
+}
+
+void console_files_open(struct console_file f[CONSOLE_FILES], struct console_file_page pages[CONSOLE_FILES])
+{
+    struct statx out, err;
+    const bool is_out = look(STDOUT_FILENO, &out), is_err = look(STDERR_FILENO, &err);
+    for (int i = 0; i < CONSOLE_FILES; i++)
+        f[i] = (struct console_file){.kept = -1, .in = -1, .out = -1, .page = &pages[i]};
+    if (is_out)
+        open_one(&f[0], STDOUT_FILENO);
+    if (is_err && is_out && out.stx_ino == err.stx_ino && out.stx_dev_major == err.stx_dev_major &&
+        out.stx_dev_minor == err.stx_dev_minor)
+        f[1].in = f[0].in; /* one pipe: lines must not cut into each other */
+    else if (is_err)
+        open_one(&f[1], STDERR_FILENO);
+}
+
+static void be_null(int fd, int flags)
+{
+    const int null = open("/dev/null", flags | O_CLOEXEC);
+    if (null < 0)
+        return;
+    dup2(null, fd);
+    close(null);
+}
+
+void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_stdin)
+{
+    struct statx in;
+    if (!keeps_stdin && look(STDIN_FILENO, &in))
+        be_null(STDIN_FILENO, O_RDONLY);
+    for (int i = 0; i < CONSOLE_FILES; i++)
+        if (f[i].in >= 0)
+            dup2(f[i].in, STDOUT_FILENO + i);
+    for (int i = 0; i < CONSOLE_FILES; i++)
+        if (f[i].in >= 0 && (i == 0 || f[i].in != f[0].in))
+            close(f[i].in);
+}
+
+/* --- the process that writes */
+
+static void write_all(struct console_file_page *p, int file, const char *data, size_t n)
+{
+    atomic_store(&p->held, n);
+    while (n > 0 && !atomic_load(&p->error)) {
+        atomic_store(&p->since_ms, clock_ms());
+        const ssize_t written = write(file, data, n);
+        if (written < 0 && errno != EINTR)
+            atomic_store(&p->error, errno);
+        if (written <= 0)
+            continue;
+        data += written;
+        n -= (size_t)written;
+        atomic_store(&p->held, n);
+    }
+    atomic_fetch_add(&p->lost, n);
+    atomic_store(&p->held, 0);
+    atomic_store(&p->since_ms, 0);
+}
+
+/* The one before this was killed. */
+static void note_gap(struct console_file_page *p, int file)
+{
+    char text[128];
+    const unsigned long long held = atomic_load(&p->held);
+    const int n = snprintf(text, sizeof text,
+                           "crun: up to %llu bytes are missing here: the process that wrote them was killed\n", held);
+    if (held > 0)
+        write_all(p, file, text, (size_t)n);
+}
+
+static void close_file(struct console_file_page *p, int file)
+{
+    atomic_store(&p->since_ms, clock_ms());
+    if (close(file) < 0 && !atomic_load(&p->error))
+        atomic_store(&p->error, errno);
+    atomic_store(&p->since_ms, 0);
+}
+
+int console_file_run(const struct console_file *f, const char *name, int out, int guardian_fd)
+{
+    static char bytes[BYTES];
+    const int file = take(f);
+    prctl(PR_SET_NAME, name);
+    be_null(STDOUT_FILENO, O_WRONLY); /* else the pipe would have no end */
+    be_null(STDERR_FILENO, O_WRONLY);
+    if (file < 0)
+        return 1;
+    note_gap(f->page, file);
+    for (bool ends = false;;) {
+        struct pollfd p[2] = {{.fd = out, .events = POLLIN}, {.fd = guardian_fd, .events = POLLIN}};
+        poll(p, 2, ends ? 0 : -1);
+        if (p[1].revents && !ends) {
+            ends = read(guardian_fd, bytes, 1) > 0;
+            guardian_fd = -1; /* gone: the pipe ends once all others are */
+        }
+        const ssize_t n = read(out, bytes, sizeof bytes);
+        if (n > 0)
+            write_all(f->page, file, bytes, (size_t)n);
+        else if (n == 0 || (errno == EAGAIN && ends))
+            break;
+    }
+    close_file(f->page, file);
+    return 0;
+}
+
+/* --- what becomes of it */
+
+uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES])
+{
+    return atomic_load(&f[0].page->lost) + atomic_load(&f[1].page->lost);
+}
+
+uint64_t console_file_waiting(const struct console_file *f, int out)
+{
+    int waiting = 0;
+    if (out >= 0)
+        ioctl(out, FIONREAD, &waiting);
+    return atomic_load(&f->page->held) + (uint64_t)waiting;
+}
+
+int console_file_patience_ms(const struct console_file *f, int64_t told_ms)
+{
+    const int64_t since = atomic_load(&f->page->since_ms),
+                  left = CONSOLE_FILE_MS - (clock_ms() - (since ? since : told_ms));
+    return left > 0 ? (int)left : 0;
+}

@@ -1,0 +1,59 @@
+/* Standard output or standard error where it is a regular file: `crun ... >log 2>&1`.
+ *
+ * A process that ends closes what it has open, and a disk that hangs makes it wait there (close(2) flushes), before
+ * anybody hears of its end. So nobody whose end is waited for has such a file open:
+ *
+ *     guardian, deputy, agent, output process ──pipe──► crun-stdout ──► the file
+ *                                                            │
+ *                         a socket in whose queue it lies ───┘
+ *
+ *   - a descriptor in the queue of a socket is let go of without a flush. The process that writes takes a duplicate
+ *     (MSG_PEEK), and so does the one after it;
+ *   - to all others it is as `crun ... | cat >log`. A disk that hangs is a console that does not read;
+ *   - what the file does not take (a full disk) is counted, and the job goes on;
+ *   - in the end a disk that moves is waited for, else what is left is lost, and said to be.
+ * Until the job begins (console_files_enter()) the agent has the file itself: `crun --help >/full/disk` fails as any
+ * program does. Where a file cannot be put aside, for want of descriptors, it stays where it is. */
+#ifndef CRUN_LAUNCHER_CONSOLE_FILE_H
+#define CRUN_LAUNCHER_CONSOLE_FILE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CONSOLE_FILES 2      /* stdout and stderr; where both are one file, the first has them both */
+#define CONSOLE_FILE_MS 2000 /* in the end, for a disk that does not move */
+
+/* Shared with the process that writes; zeroed. */
+struct console_file_page {
+    _Atomic int64_t since_ms; /* when it began with what it is at now; 0: with nothing */
+    _Atomic uint64_t held;    /* bytes that it is at */
+    _Atomic uint64_t lost;    /* bytes that the file did not take */
+    _Atomic int error;        /* errno: it takes no more, or what it took last may be lost */
+};
+
+struct console_file {
+    int kept;    /* the socket; -1: this is no file, or the other one has it */
+    int in, out; /* the pipe; -1: descriptor 1 or 2 is as crun was started with it */
+    struct console_file_page *page;
+};
+
+/* In the guardian, before it forks: look what descriptors 1 and 2 are, which waits for no disk, and put files aside. */
+void console_files_open(struct console_file f[CONSOLE_FILES], struct console_file_page pages[CONSOLE_FILES]);
+
+/* From now on descriptors 1 and 2 of this process are the pipes, where they were files. keeps_stdin: a standard input
+ * that is a file stays; else it is /dev/null. */
+void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_stdin);
+
+/* The whole life of a process that writes: until the pipe is at its end, or empty and the guardian has said so by a
+ * byte (guardian_fd). out: the pipe. Its exit code. */
+int console_file_run(const struct console_file *f, const char *name, int out, int guardian_fd);
+
+/* Bytes that files did not take, of both. */
+uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES]);
+/* Bytes that are on their way to the file; out: the pipe, -1: it is closed. */
+uint64_t console_file_waiting(const struct console_file *f, int out);
+/* How long to wait, since told_ms (clock_ms()), for a process that was told to end; 0: no longer. */
+int console_file_patience_ms(const struct console_file *f, int64_t told_ms);
+
+#endif

@@ -1,0 +1,48 @@
+/* The processes beside the agent (beside.h): which there are, and that another takes the place of one that dies. */
+#ifndef CRUN_LAUNCHER_NEIGHBOURS_H
+#define CRUN_LAUNCHER_NEIGHBOURS_H
+
+#include <poll.h>
+#include <stdbool.h>
+
+#include "launcher/guard/beside.h"
+
+enum neighbour_id {
+    NEIGHBOUR_OUTPUT, /* launcher/output/process/output_process.h */
+    NEIGHBOUR_HOME,   /* common/rdzv/homes/home_process.h */
+    NEIGHBOUR_GAUGES, /* launcher/observe/gauges.h */
+    NEIGHBOUR_STDOUT, /* console_file.h */
+    NEIGHBOUR_STDERR,
+    NEIGHBOURS
+};
+
+struct neighbour {
+    struct beside beside;
+    const char *name; /* for people */
+    /* The whole life of the process: its exit code. NULL: it is not wanted, or cannot be. */
+    int (*run)(const struct neighbour *self, int guardian_fd);
+    const void *arg; /* run()'s */
+    /* What others see the end of where there can be no such process: its end of the socket to the agent, or of the pipe
+     * that it reads. The guardian keeps it for the next one. -1: there is none, or none yet. */
+    int fd;
+    bool needs_fd; /* without one there is nothing to do */
+    int started;   /* so far */
+};
+
+struct neighbours {
+    struct neighbour v[NEIGHBOURS]; /* beside.fd: -1 */
+    void (*leave)(void *arg);       /* in one of them: gives up what is the guardian's own */
+    void *arg;
+};
+
+/* Where it cannot be started, fd is closed, and it is not tried again. One that is there already: nothing. */
+void neighbours_start(struct neighbours *all, enum neighbour_id which);
+
+void neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS]);
+/* After poll(2): another in place of each that is gone, unless its work was done, or the agent ends. */
+void neighbours_look(struct neighbours *all, const struct pollfd fds[NEIGHBOURS], bool agent_ends);
+
+/* In a process that is none of them, or but this one: closes what is theirs. NULL: none. */
+void neighbours_leave(struct neighbours *all, const struct neighbour *self);
+
+#endif
