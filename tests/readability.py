@@ -1,5 +1,5 @@
 """How readable the documentation is: Flesch reading ease of each page, and the median. Not part of ./dev test, for it needs
-`pip install textstat`. `readability.py [ROOT]`: README.md and docs/ below ROOT.
+`pip install textstat==0.7.4` (newer ones need a download of their own). `readability.py [ROOT]`: README.md and docs/ below ROOT.
 
 Prose alone counts: paragraphs and list items. Code blocks, tables and headings are left out, `code` and links' targets are
 read as one short word. Pages that programs write, and pages of fewer than 100 words, are left out of the median."""

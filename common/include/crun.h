@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libcrun: what a worker started by crun can ask and tell. Plain C, no dependencies, usable through ctypes.
  *
  * Every call works without crun too: rank 0 of 1, no store, never a stop. Thread-safe unless stated.

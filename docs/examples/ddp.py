@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data parallel training with PyTorch (1.13 or newer) that crun sees into: heartbeat, phases, a stop in good order, errors in its report.
 
     crun --nproc_per_node 2 --max-restarts 3 --hang-timeout 5m ddp.py checkpoint.pt 200

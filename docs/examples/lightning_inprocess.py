@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lightning that goes on in its processes when a rank dies, with no step lost.
 
     crun --nproc_per_node 4 --max-restarts 100 --warm-spares 1 lightning_inprocess.py 500

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Message passing between the ranks of a job over libcrun's store: send and receive, and what is made of them:
  * broadcast, scatter, gather, all-gather, reduce and all-reduce (sum, product, maximum, minimum), in the whole world or
  * in a group. The store is for small values: coordination, a few numbers a step. Tensors go over Gloo or NCCL

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Two nodes with eight workers each. PBS starts this script on the first node; crun reaches the others by ssh, as PBS' list has them.
 #PBS -N train
 #PBS -l select=2:ncpus=64:mpiprocs=8:ngpus=8

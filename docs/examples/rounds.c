@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker that outlives its rounds: when another one dies it is held, keeps what it has, and goes on with whoever
  * takes the other's place. The state is a sum, which all ranks have; a newcomer is given it by the one that is
  * furthest.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker that uses libcrun: every rank adds to a sum, step after step, and meets the others after each.
  *
  *     cc -o worker worker.c $(pkg-config --cflags --libs crun)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker that uses libcrun through the Python module: the same as worker.c.
 
     crun --nproc_per_node 4 --max-restarts 3 worker.py 100

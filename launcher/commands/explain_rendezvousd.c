@@ -79,7 +79,7 @@ const struct explain_message explain_rendezvousd[] = {
      "sysctl net.core.somaxconn=4096"},
     {"SIGHUP: *", "tokens and certificates were read again, or could not be", "correct the file and send SIGHUP again"},
     {"port file *\n--ready-fd *\nNOTIFY_SOCKET *\nsignal * cannot be watched\nno event loop",
-     "whoever started the daemon cannot be told that it is ready", "look at the path or descriptor that is named"},
+     "the daemon cannot report that it is ready to whoever started it", "look at the path or descriptor that is named"},
     {"is no name that a certificate\ncertificate is refused\nTLS:", "the other side's certificate is not trusted",
      "docs/guide/tokens-and-tls.md has a recipe; --rdzv-ca FILE"},
     {"beyond loopback readers must show a token\nfor HTTP\nHTTP (libmicrohttpd\nlibmicrohttpd does not start",

@@ -35,7 +35,7 @@ const struct explain_message explain_trainer[] = {
      "leave the option out, or name a file of weights"},
     {"--memory-limit is what\nis no size (such as\nis not TIME,GIGABIT\nis no line of them\nare not here to be measured\nare not here, so that their link\nplanning: measuring\n--memory-limit: nothing fits\nno plan for * ranks is possible",
      "the planner (--auto-parallel) lacks a value, or cannot read it",
-     "the message has an example; docs/guide/parallelism.md"},
+     "the message has an example; docs/guide/planning.md"},
     /* --- data sets and images */
     {"holds no class folders\nholds no image\nholds no picture\nholds no record\nnames no class\nis no LMDB\n"
      "is no LevelDB\nis no IDX file\na * set without pictures\nholds one class",

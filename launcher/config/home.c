@@ -263,7 +263,8 @@ static int check_backend(const struct choice *c, struct err *e)
                        "--rdzv-backend '%s' does not go with --rdzv-endpoint %s://: leave the backend out", b,
                        kind == HOME_REDIS ? "redis" : "file");
     if (has_scheme(c->t->endpoint, "etcd"))
-        return err_set(e, ERR_USAGE, "--rdzv-endpoint: etcd is not supported");
+        return err_set(e, ERR_USAGE,
+                       "--rdzv-endpoint: etcd is not supported: expected HOST:PORT, redis://HOST or file:///DIR");
     return 0;
 }
 

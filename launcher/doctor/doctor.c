@@ -92,7 +92,7 @@ static const struct arg_spec specs[] = {
      .def = "60s",
      .min = 1,
      .max = 3600,
-     .help = "the longest to wait for what a host says of itself"},
+     .help = "the longest to wait for a host's answer"},
     {.name = "json", .type = ARG_FLAG, AT(json), .help = "print what was seen and found as JSON"},
     ARG_END,
 };

@@ -36,7 +36,8 @@ struct err;
     X(oom_group) /* cgroup with memory.oom.group */                                                                    \
     X(gpu)       /* "NVIDIA H100 80GB HBM3", of the first one */                                                       \
     X(gpu_error) /* why the driver's library cannot be used */                                                         \
-    X(own_name)  /* why this machine's own name is not known to it */
+    X(own_name)  /* why this machine's own name is not known to it */                                                  \
+    X(own_addr)  /* the loopback address that its own name stands for, where Gloo would listen there */
 
 /* Numbers; -1: not known, or no limit. */
 #define FACTS_NUMBERS(X)                                                                                               \

@@ -1,3 +1,4 @@
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "common/net/addr.h"
 #include "common/net/resolve.h"
 #include "launcher/doctor/facts.h"
 #include "launcher/place/cores.h"
@@ -66,14 +68,26 @@ static void read_token(const struct facts_ask *ask, struct facts *f)
 
 /* --- names, folders, GPUs */
 
+/* PyTorch's Gloo listens at the first address of the own name, unless it is told an interface. */
+static void read_own_address(const struct addrinfo *first, struct facts *f)
+{
+    uint8_t ip[ADDR_BYTES];
+    char text[INET6_ADDRSTRLEN];
+    const char *told = getenv("GLOO_SOCKET_IFNAME");
+    if (!(told && *told) && addr_of(first->ai_addr, ip) && addr_is_loopback(ip))
+        snprintf(f->own_addr, sizeof f->own_addr, "%s", addr_text(ip, text));
+}
+
 static void read_own_name(struct facts *f)
 {
     struct addrinfo *found = NULL;
     struct err e = {0};
     if (resolve(f->name, "1", clock_deadline(RESOLVE_MS), -1, &found, &e) < 0)
         snprintf(f->own_name, sizeof f->own_name, "%.*s", (int)sizeof f->own_name - 1, e.text);
-    if (found)
-        freeaddrinfo(found);
+    if (!found)
+        return;
+    read_own_address(found, f);
+    freeaddrinfo(found);
 }
 
 /* As the launcher makes files there: error records, sockets. */

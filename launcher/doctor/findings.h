@@ -34,6 +34,8 @@
     X(FINDING_GPU, "gpu", "nvidia-smi says more; the driver and its library must be of one version")                   \
     X(FINDING_NIC, "nic", "ip link set NAME up, or mend the cable or switch; --iface names another one")               \
     X(FINDING_NAME, "name", "a line in /etc/hosts of that host, or in DNS; or give addresses instead of names")        \
+    X(FINDING_OWN_ADDRESS, "own-address",                                                                              \
+      "its own address for that name in its /etc/hosts; or GLOO_SOCKET_IFNAME=eth0 or the like on every host")         \
     X(FINDING_CLOSED, "closed",                                                                                        \
       "open the ports between the hosts of a job: crun and workers use ports the kernel picks")                        \
     X(FINDING_MTU, "mtu", "one MTU on all interfaces and switches between them: ip link set NAME mtu N")               \

@@ -194,6 +194,9 @@ void judge_hosts(const struct judged *v, int n, struct findings *out)
         const struct judged *h = &v[i];
         if (n > 1 && h->facts->own_name[0])
             ADD(FINDING_NAME, "its own name is not known to it: %s", h->facts->own_name);
+        if (n > 1 && h->facts->torch[0] && h->facts->own_addr[0])
+            ADD(FINDING_OWN_ADDRESS, "its own name %s stands for %s, where PyTorch's Gloo would wait for other hosts",
+                h->facts->name, h->facts->own_addr);
         compare_nics(h, v, n, out);
         if (i == 0)
             continue;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker of crun.launch(): calls the function that the folder sys.argv[1] holds, and leaves there what came of it."""
 import multiprocessing.spawn
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What torch.distributed has open, and how to end it from another thread.
 
 - Gloo: a collective that waits for a rank that is gone returns as soon as its own sockets are shut down; PyTorch's abort

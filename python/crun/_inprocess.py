@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """inprocess(): a function that is called again, in the same process, when another rank is gone.
 
 - The process says that it stays (crun_stay()). A warm spare waits for its first round, then all is the same.

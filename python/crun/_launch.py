@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """launch(): a function in several processes, under crun.
 
 The call is pickled into a folder of its own; crun runs _child.py in each worker, which leaves what the function returned, or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libcrun by ctypes: where it is found, and what its functions take (common/include/crun.h)."""
 from __future__ import annotations
 

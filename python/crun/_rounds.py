@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that outlives its rounds: crun_stay(), crun_wait_hold() and crun_next_round() of libcrun."""
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State: what a rank has after a step, and how those that have less are given it.
 
 A commit is a pickle of the parts' state_dict()s in which each tensor is a number, and the tensors:

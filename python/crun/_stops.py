@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SIGTERM with a reason.
 
 - The launcher writes a reason into this worker's page, then sends SIGTERM, and SIGKILL when the grace is over.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The round's key-value store, shared by all ranks of all nodes."""
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who this worker is, what it does, and how it says that something went wrong."""
 from __future__ import annotations
 

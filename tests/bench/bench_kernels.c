@@ -2,9 +2,12 @@
  * weights, each by itself, in the layouts that oneDNN likes best, data in cache or not as it comes. Equal shapes are
  * run once and counted.
  *   bench_kernels [arch=resnet50] [image=224] [batch=16] [threads=2] [type=f32|bf16] [repeat=5] [table=1] [serve=0]
+ *                 [compare=0]
  * Prints a row per shape and direction (best of `repeat`) and their sum. serve=1: at the start and on each line of
  * standard input all are run, and seconds are printed: of the fastest pass over all kernels in this turn, and of the
- * sum of each kernel's fastest of all turns: for taking turns with others. */
+ * sum of each kernel's fastest of all turns: for taking turns with others. compare=1: beside each convolution those in
+ * other layouts, and what a choice by time would gain, copies between layouts left aside: no more than that. */
+#include <errno.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +27,7 @@ struct timed {
     struct dnn_shape shape;
     enum dnn_dir dir;
     struct dnn_kernel *kernel;
-    int count;
+    int count;   /* 0: another layout's, of the shape before it */
     double best; /* seconds; 0: not run yet */
 };
 
@@ -33,6 +36,7 @@ struct bench {
     struct timed kernels[MAX_KERNELS];
     int n;
     int batch, repeat;
+    bool compare;
     enum dtype type;
 };
 
@@ -63,37 +67,69 @@ static struct dnn_shape shape_of(const struct bench *b, const struct program *p,
     return s;
 }
 
-static int bind_all(struct dnn_kernel *k, struct err *e)
+/* Memory lives as long as the process: of each kernel by itself, or, with many to compare, of all together. */
+static int bind_slot(struct bench *b, enum dnn_slot slot, struct err *e)
 {
-    for (int s = 0; s < DNN_SLOTS; s++) {
-        void *memory;
-        if (!dnn_bytes(k, (enum dnn_slot)s))
+    size_t most = 0;
+    void *memory = NULL;
+    for (int i = 0; i < b->n; i++)
+        most = dnn_bytes(b->kernels[i].kernel, slot) > most ? dnn_bytes(b->kernels[i].kernel, slot) : most;
+    for (int i = 0; i < b->n; i++) {
+        struct dnn_kernel *k = b->kernels[i].kernel;
+        const size_t bytes = b->compare ? most : dnn_bytes(k, slot);
+        if (!dnn_bytes(k, slot))
             continue;
-        TRY(host_alloc(dnn_bytes(k, (enum dnn_slot)s), &memory, e)); /* lives as long as the process */
-        memset(memory, 0x3d, dnn_bytes(k, (enum dnn_slot)s));        /* numbers of ordinary size in both types */
-        TRY(dnn_bind(k, (enum dnn_slot)s, memory, e));
+        if (!memory || !b->compare) {
+            TRY(host_alloc(bytes, &memory, e));
+            memset(memory, 0x3d, bytes); /* numbers of ordinary size in both types */
+        }
+        TRY(dnn_bind(k, slot, memory, e));
+    }
+    return 0;
+}
+
+static int add_one(struct bench *b, const struct dnn_shape *s, enum dnn_dir dir, const int layouts[2], int count,
+                   struct err *e)
+{
+    struct dnn_kernel *forward = NULL;
+    struct timed *t = &b->kernels[b->n];
+    if (b->n == MAX_KERNELS)
+        return err_set(e, -E2BIG, "more than %d kernels", MAX_KERNELS);
+    *t = (struct timed){.shape = *s, .dir = dir, .count = count};
+    if (dir != DNN_FORWARD)
+        TRY(dnn_kernel_create(b->dnn, s, DNN_FORWARD, layouts[0], layouts[1], NULL, &forward, e));
+    const int rc = dnn_kernel_create(b->dnn, s, dir, layouts[0], layouts[1], forward, &t->kernel, e);
+    dnn_kernel_destroy(forward);
+    TRY(rc);
+    b->n++;
+    return 0;
+}
+
+/* In blocks, channels last, planes; those that oneDNN has nothing fast for are left out. */
+static int add_others(struct bench *b, const struct dnn_shape *s, enum dnn_dir dir, struct err *e)
+{
+    const int lanes = dnn_lanes(),
+              layouts[][2] = {{lanes, lanes}, {LAYOUT_PLAIN, lanes}, {s->c, s->k}, {LAYOUT_PLAIN, LAYOUT_PLAIN}};
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        const int rc = add_one(b, s, dir, layouts[i], 0, e);
+        if (rc < 0 && rc != -ENOTSUP)
+            return rc;
+        if (rc == 0 && dnn_reference(b->kernels[b->n - 1].kernel))
+            dnn_kernel_destroy(b->kernels[--b->n].kernel);
     }
     return 0;
 }
 
 static int add(struct bench *b, const struct dnn_shape *s, enum dnn_dir dir, struct err *e)
 {
+    static const int any[2] = {LAYOUT_ANY, LAYOUT_ANY};
     for (int i = 0; i < b->n; i++)
-        if (b->kernels[i].dir == dir && memcmp(&b->kernels[i].shape, s, sizeof *s) == 0) {
+        if (b->kernels[i].count && b->kernels[i].dir == dir && memcmp(&b->kernels[i].shape, s, sizeof *s) == 0) {
             b->kernels[i].count++;
             return 0;
         }
-    if (b->n == MAX_KERNELS)
-        return err_set(e, -1, "more than %d shapes", MAX_KERNELS);
-    struct dnn_kernel *forward = NULL;
-    struct timed *t = &b->kernels[b->n];
-    *t = (struct timed){.shape = *s, .dir = dir, .count = 1};
-    if (dir != DNN_FORWARD)
-        TRY(dnn_kernel_create(b->dnn, s, DNN_FORWARD, LAYOUT_ANY, LAYOUT_ANY, NULL, &forward, e));
-    TRY(dnn_kernel_create(b->dnn, s, dir, LAYOUT_ANY, LAYOUT_ANY, forward, &t->kernel, e));
-    dnn_kernel_destroy(forward);
-    b->n++;
-    return bind_all(t->kernel, e);
+    TRY(add_one(b, s, dir, any, 1, e));
+    return b->compare && !s->linear ? add_others(b, s, dir, e) : 0;
 }
 
 static int collect(struct bench *b, const struct program *p, struct err *e)
@@ -149,6 +185,20 @@ static int run_all(struct bench *b, double *ret_pass, double *ret_sum, struct er
     return 0;
 }
 
+/* What the fastest of all layouts would take. */
+static void print_gain(const struct bench *b, double sum)
+{
+    double fastest = 0;
+    for (int i = 0; i < b->n;) {
+        double best = b->kernels[i].best;
+        const int count = b->kernels[i].count;
+        for (i++; i < b->n && !b->kernels[i].count; i++)
+            best = b->kernels[i].best < best ? b->kernels[i].best : best;
+        fastest += best * count;
+    }
+    printf("each in its fastest layout: %.3f ms, %.1f %% less\n", 1e3 * fastest, 100 * (1 - fastest / sum));
+}
+
 static void print_table(const struct bench *b)
 {
     static const char *const names[] = {"forward", "by data", "by weights"};
@@ -169,6 +219,8 @@ static int run(struct bench *b, const struct model_options *m, bool table, bool 
     TRY(model_build(&p, m, e));
     TRY(dnn_open(&b->dnn, e));
     TRY(collect(b, p, e));
+    for (int slot = 0; slot < DNN_SLOTS; slot++)
+        TRY(bind_slot(b, (enum dnn_slot)slot, e));
     for (int c = '\n'; c != EOF; c = serve ? getchar() : EOF) {
         if (c != '\n')
             continue;
@@ -180,6 +232,8 @@ static int run(struct bench *b, const struct model_options *m, bool table, bool 
     if (table)
         print_table(b);
     printf("bare kernels: %.3f ms a step of %d, %.2f images/s\n", 1e3 * sum, b->batch, b->batch / sum);
+    if (b->compare)
+        print_gain(b, sum);
     for (int i = 0; i < b->n; i++)
         dnn_kernel_destroy(b->kernels[i].kernel);
     dnn_close(b->dnn);
@@ -199,6 +253,7 @@ int main(int argc, char **argv)
                               .std = {0.25f, 0.25f, 0.25f}};
     b.batch = number(argc, argv, "batch", "16");
     b.repeat = number(argc, argv, "repeat", "5");
+    b.compare = number(argc, argv, "compare", "0");
     b.type = strcmp(option(argc, argv, "type", "f32"), "bf16") == 0 ? DT_BF16 : DT_F32;
     omp_set_num_threads(number(argc, argv, "threads", "2"));
     if (b.batch < 1 || b.repeat < 1 || b.repeat > MAX_REPEAT) {

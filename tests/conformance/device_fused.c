@@ -43,6 +43,33 @@ static struct program *blocks(void)
     return p;
 }
 
+/* shortcut: the projection's stride; 0: there is none. */
+static int bottleneck(struct program *p, const char *name, int x, int k, int shortcut)
+{
+    enum { CONV1, CONV2, CONV3, SHORT, RELU1, RELU2, ADD, OUT, PARTS };
+    static const char *const parts[] = {"1", "2", "3", "short", "relu1", "relu2", "add", "out"};
+    char at[PARTS][16];
+    for (int i = 0; i < PARTS; i++)
+        snprintf(at[i], sizeof at[i], "%s.%s", name, parts[i]);
+    int y = program_relu(p, at[RELU1], conv_bn(p, at[CONV1], x, k, 1, 1));
+    y = program_relu(p, at[RELU2], conv_bn(p, at[CONV2], y, k, 3, shortcut ? shortcut : 1));
+    y = conv_bn(p, at[CONV3], y, 2 * k, 1, 1);
+    x = shortcut ? conv_bn(p, at[SHORT], x, 2 * k, 1, shortcut) : x;
+    return program_relu(p, at[OUT], program_add(p, at[ADD], y, x));
+}
+
+/* A stem and two blocks of three convolutions, whose first are 1x1: a projection with a stride, a plain shortcut. */
+static struct program *bottlenecks(void)
+{
+    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
+    struct program *p = program_create("bottlenecks", 3, SIZE, SIZE, mean, std);
+    int x = program_relu(p, "relu", conv_bn(p, "stem", program_input(p), 24, 3, 2));
+    x = bottleneck(p, "b", bottleneck(p, "a", x, 24, 2), 24, 0);
+    program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), CLASSES));
+    MUST(program_differentiate(p, e));
+    return p;
+}
+
 static void shift_away_from_zero(const struct side *s)
 {
     for (int i = 0; i < s->p->nfwd; i++) {
@@ -113,10 +140,9 @@ static void compare(const struct program *p, const double *got, const double *wa
         fail_msg("%s: %s is %g apart, bound %g", what, where, worst, BOUND);
 }
 
-static void expect_rounding_alone(const struct mode *fused, bool masked)
+static void expect_rounding_alone(struct program *p, const struct mode *fused, bool masked)
 {
     const struct mode plain = {.name = "fp16 unfused", .compute = DT_F16, .unfused = true};
-    struct program *p = blocks();
     double *exact = step("ref", p, &mode_f64, masked), *unfused = step(rig_device, p, &plain, masked),
            *got = step(rig_device, p, fused, masked);
     compare(p, unfused, exact, "unfused against ref");
@@ -131,26 +157,35 @@ static void expect_rounding_alone(const struct mode *fused, bool masked)
 static void fused_patterns_change_nothing_but_rounding(void **state)
 {
     (void)state;
-    expect_rounding_alone(&mode_fp16, false);
+    expect_rounding_alone(blocks(), &mode_fp16, false);
+}
+
+static void sums_of_gradients_change_nothing_but_rounding(void **state)
+{
+    (void)state;
+    expect_rounding_alone(bottlenecks(), &mode_fp16, false);
+    expect_rounding_alone(bottlenecks(), &mode_fp16, true);
 }
 
 static void a_sample_of_weight_0_counts_in_no_fused_pattern(void **state)
 {
     (void)state;
-    expect_rounding_alone(&mode_fp16, true);
+    expect_rounding_alone(blocks(), &mode_fp16, true);
 }
 
 static void engines_that_won_by_time_compute_the_same(void **state)
 {
     (void)state;
     const struct mode timed = {.name = "fp16 timed", .compute = DT_F16, .timed = true};
-    expect_rounding_alone(&timed, false);
+    expect_rounding_alone(blocks(), &timed, false);
+    expect_rounding_alone(bottlenecks(), &timed, false);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fused_patterns_change_nothing_but_rounding),
+        cmocka_unit_test(sums_of_gradients_change_nothing_but_rounding),
         cmocka_unit_test(a_sample_of_weight_0_counts_in_no_fused_pattern),
         cmocka_unit_test(engines_that_won_by_time_compute_the_same),
     };

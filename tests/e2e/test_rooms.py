@@ -16,6 +16,12 @@ def test_every_arrow_between_rooms_is_in_the_table():
     assert rooms.check(ROOT) == []
 
 
+def test_no_two_files_of_tests_have_one_name():
+    """pytest imports them by it: of two, one is refused where both are seen."""
+    names = [p.name for p in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 @pytest.fixture
 def copy(tmp_path):
     for program in rooms.PROGRAMS:

@@ -418,11 +418,13 @@ static int take_claim(struct world *w, const struct agent *a, const struct messa
     return step(w, &(struct leader_event){.kind = LEADER_ASK, .ask = &ev});
 }
 
-/* Asked in another instance, before what was read already: a connection is read in order, and not after the next. */
+/* Asked before what was read already, and in another instance, or to begin another: a connection is read in order, and
+ * not after the next (jobs_party.is_void). Within an instance such requests are taken, to be hard on the machine. */
 static bool is_void(const struct world *w, const struct agent *a, const struct message *m)
 {
-    return w->reign.leader && m->sent <= a->heard_sent &&
-           strcmp(m->news.instance, leader_instance(w->reign.leader)) != 0;
+    const struct leader *l = w->reign.leader;
+    return l && m->sent <= a->heard_sent &&
+           (strcmp(m->news.instance, leader_instance(l)) != 0 || (m->ask == ASK_JOIN && leader_is_over(l)));
 }
 
 static int take(struct world *w, struct agent *a, const struct message *m, uint64_t *ret_seq)

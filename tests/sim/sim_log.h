@@ -34,8 +34,10 @@ struct log_stats {
 struct home_state {
     const char *epoch, *pulse;
     const char *beats[LOG_AGENTS_MAX], *slots[LOG_AGENTS_MAX];
-    int first, count; /* decisions */
-    int waited;       /* the newest server on which somebody has decided */
+    int first, count;     /* decisions */
+    const char *instance; /* of which they are, */
+    uint64_t round;       /* and the newest round that they begin */
+    int waited;           /* the newest server on which somebody has decided */
 };
 
 struct decision {
@@ -62,8 +64,7 @@ struct log_agent {
     int index;
     bool alive, ended, leaving, knew_reign, lapsed;
     bool on_old;                          /* it reaches the old primary, and not the new one */
-    char shown_epoch[RDZV_EPOCH_MAX + 1]; /* of its newest beat that a leader has seen, */
-    int64_t shown_at;                     /* since when */
+    char shown_epoch[RDZV_EPOCH_MAX + 1]; /* of its newest beat that a leader has seen */
     int64_t offset, paused_until, cut_until;
     struct rdzv_seat seat;
     uint64_t exchange; /* newest; 0: none under way */
@@ -135,8 +136,9 @@ struct log_world {
     int round_slots[64];
     char round_leader[64][RDZV_ADDR_MAX + 1];
     uint64_t round_number[64];
-    int64_t decided_at[2][64]; /* of the new primary's leaders, of the old one's */
-    uint64_t round_taken[64];  /* bits: group ranks */
+    unsigned round_heard[2][64]; /* bits: nodes whose promise the leader had seen when it decided the round, on the new
+                                    primary and on the old one */
+    uint64_t round_taken[64];    /* bits: group ranks */
     struct log_stats *stats;
     struct err *e;
     int broken;

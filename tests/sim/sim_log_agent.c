@@ -54,20 +54,15 @@ static void kill_workers(struct log_world *w, struct log_agent *a, int64_t withi
     a->finish_at = INT64_MAX;
 }
 
-/* A node the leader had heard of when it decided, or one that works: others may have been out of reach when a loss was
- * waited out. */
-static bool counts(const struct log_world *w, const struct log_agent *b, const char *epoch, int64_t decided)
+/* Nodes that the leader had heard of when it decided the round, or that work: others may have been out of reach when a
+ * loss was waited out. */
+static bool anybody_knows(const struct log_world *w, unsigned nodes, unsigned heard)
 {
-    bool heard = strcmp(b->shown_epoch, epoch) == 0 && b->shown_at < decided && b->seat.lease > own_clock(w, b) &&
-                 b->paused_until <= w->now && b->cut_until <= w->now;
-    return b->alive && !b->ended && (heard || b->work != WORK_NONE);
-}
-
-static bool anybody_knows(const struct log_world *w, unsigned nodes, const char *epoch, int64_t decided)
-{
-    for (int i = 0; i < w->agent_count; i++)
-        if ((nodes >> i & 1) && counts(w, &w->agents[i], epoch, decided))
+    for (int i = 0; i < w->agent_count; i++) {
+        const struct log_agent *b = &w->agents[i];
+        if ((nodes >> i & 1) && b->alive && !b->ended && ((heard >> i & 1) || b->work != WORK_NONE))
             return true;
+    }
     return false;
 }
 
@@ -78,7 +73,7 @@ static void check_round(struct log_world *w, struct log_agent *a, const struct r
     unsigned k = (unsigned)(n->round % 64);
     uint64_t bit = (uint64_t)1 << (n->group_rank & 63);
     if (w->round_number[k] != n->round || strcmp(w->round_instance[k], a->seat.instance) != 0 ||
-        !anybody_knows(w, w->round_nodes[k], a->seat.epoch, w->decided_at[a->on_old][k])) {
+        !anybody_knows(w, w->round_nodes[k], w->round_heard[a->on_old][k])) {
         memcpy(w->round_instance[k], a->seat.instance, sizeof w->round_instance[k]);
         w->round_number[k] = n->round;
         w->round_nodes[k] = 0;

@@ -64,7 +64,7 @@ static void part(struct log_world *w)
     const int stay = (int)log_between(w, 0, w->replicas - 1), come = w->replicas - stay - 1;
     w->old = w->state;
     memcpy(w->old_log, w->log, sizeof w->log[0] * (size_t)w->state.count);
-    memcpy(w->decided_at[1], w->decided_at[0], sizeof w->decided_at[0]);
+    memcpy(w->round_heard[1], w->round_heard[0], sizeof w->round_heard[0]);
     w->old_generation = w->generation;
     w->old_promoted = w->promoted;
     w->old_replicas = stay;

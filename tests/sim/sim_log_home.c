@@ -175,12 +175,36 @@ static int write_again(struct rdzv_home *base, const struct rdzv_slot_write *slo
     return 1;
 }
 
-/* The round that it tells of, if any, is decided now. */
-static void note_round(struct log_world *w, const struct log_agent *a, const char *text)
+/* The rest of the first line of a decision that begins with `word`. */
+static const char *line_of(const char *text, const char *word, size_t *n)
 {
-    const char *news = strstr(text, " kind=round ");
-    if (news)
-        w->decided_at[a->on_old][rdzv_field_number(news + 1, strcspn(news + 1, "\n"), "round", 0) % 64] = w->now;
+    const char *at = strstr(text, word);
+    at = at ? at + strlen(word) : "";
+    *n = strcspn(at, "\n");
+    return at;
+}
+
+/* A round that begins with this decision: who could have told the leader that its number is taken? Later decisions,
+ * and other reigns, tell of the same round again. */
+static void note_round(struct log_world *w, const struct log_agent *leader, const char *text)
+{
+    struct home_state *s = log_state(w, leader);
+    char instance[20] = "";
+    size_t n;
+    const char *job = line_of(text, "\n@job ", &n);
+    if (rdzv_field_find(job, n, "instance", instance, sizeof instance) == 1 && !is(s->instance, instance)) {
+        s->instance = log_keep(w, instance, strlen(instance));
+        s->round = 0;
+    }
+    const char *machine = line_of(text, "\nmachine ", &n);
+    const uint64_t round = (uint64_t)rdzv_field_number(machine, n, "round", 0);
+    if (round <= s->round)
+        return;
+    unsigned heard = 0;
+    for (int i = 0; i < w->agent_count; i++)
+        heard |= (unsigned)is(w->agents[i].shown_epoch, leader->own_epoch) << i;
+    w->round_heard[leader->on_old][round % 64] = heard;
+    s->round = round;
 }
 
 /* WAIT: as many replicas must be there as a write needs, and then time passes. */
@@ -252,8 +276,6 @@ static void visit_beat(struct log_world *w, int i, const char *beat, rdzv_beat_v
     snprintf(node, sizeof node, "node%d", i);
     visit(arg, node, beat, strlen(beat));
     rdzv_field_find(beat, strcspn(beat, "\n"), "epoch", epoch, sizeof epoch);
-    if (!is(epoch, a->shown_epoch))
-        a->shown_at = w->now;
     memcpy(a->shown_epoch, epoch, sizeof epoch);
 }
 

@@ -35,7 +35,7 @@ static const struct arg_spec specs[] = {
      .at = AT(out),
      .def = "gpu-doctor",
      .metavar = "DIR",
-     .help = "folder for what each rung says, and gpu-doctor.txt, which has all of it"},
+     .help = "folder for the output of each rung, and gpu-doctor.txt, which has all of it"},
     {.name = "budget", .type = ARG_SECONDS, .at = AT(budget), .def = "480", .help = "seconds for all rungs"},
     {.name = "arch", .type = ARG_STRING, .at = AT(arch), .def = "resnet18", .help = "network of the runs"},
     {.name = "image-size",

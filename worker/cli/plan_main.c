@@ -79,7 +79,7 @@ static const struct personality plan_options = {
     .epilog =
         "With --auto-parallel: which way to spread the run is the fastest that fits, and why; what follows is of "
         "that one. Memory is counted from the plans that the run would make: on cpu and ref without taking it, on a GPU "
-        "with it. docs/guide/parallelism.md says what the schemes are for.",
+        "with it. docs/guide/parallelism.md explains the schemes, docs/guide/planning.md this command.",
     .own = own,
     .defaults = defaults,
     .config_size = sizeof(struct plan_config),

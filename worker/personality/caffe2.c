@@ -87,7 +87,7 @@ static const struct arg_spec own[] = {
      .at = OWN(load_path),
      .metavar = "PATH",
      .help = "go on from this checkpoint (..._<epochs>.mdl)"},
-    {.name = "use-cpu", .type = ARG_FLAG, .at = OWN(use_cpu), .help = "compute on the CPU, and say no more of it"},
+    {.name = "use-cpu", .type = ARG_FLAG, .at = OWN(use_cpu), .help = "compute on the CPU, without a notice"},
     {.name = "use-ideep",
      .type = ARG_FLAG,
      .at = OWN(use_ideep),

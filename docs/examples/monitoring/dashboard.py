@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes rendezvousd.dashboard.json, a dashboard for Grafana (9 and newer), from the list of panels below."""
 import json
 import pathlib

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Callbacks for other people's trainers: crun.integrations.lightning, crun.integrations.huggingface."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples a second, between reports."""
 from __future__ import annotations
 

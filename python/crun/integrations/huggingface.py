@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hugging Face: `Trainer(callbacks=[CrunCallback()])`.
 
     from crun.integrations.huggingface import CrunCallback

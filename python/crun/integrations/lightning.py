@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lightning: `Trainer(callbacks=[CrunCallback("resume.ckpt")])`.
 
     from crun.integrations.lightning import CrunCallback

@@ -1,9 +1,10 @@
 /* The budget of a training step in fp16 on a GPU that is not there, from its plan alone: what each node of the captured
  * graph moves and computes, how long that takes on an H200 and an H100, and what it adds up to.
  *   gpu_budget [arch=resnet50] [batch=256] [nodes=0|1] [fused=1|0] [check=0|1]
- * nodes=0: sums alone. fused=0: without cuDNN's fused patterns. check=1: fails where ResNet-50's aims are missed (batch
- * 256). What follows the graph of a step on a GPU that is alone, and reads and writes all parameters, is told apart:
- * the norm of the gradients (4 bytes a parameter), their update (SGD: 20) and the copies that convolutions read (6).
+ * nodes=0: sums alone. fused=0: without fused patterns. check=1: fails where ResNet-50's aims are missed (batch 256) by
+ * all that a step of a GPU that is alone enqueues on its compute stream (run/step.c): the graph, and around it what
+ * `around` below has. cuDNN is not asked for plans; what it was seen to fuse for an H200 (test_planning) is what is
+ * planned here.
  *
  * The model of a node: it moves its bytes at 90 % of what was measured for large copies, and computes at some part E of
  * what was measured for large products, whichever takes longer, and the next node begins NODE_US later. Measured on an
@@ -64,11 +65,47 @@ static double images(const struct cuda_plan *pl, const struct card *c, double e)
     return 1e6 * pl->o.batch / step_us(pl, c, e);
 }
 
-/* What follows the graph. */
-static struct step_traffic tail_of(const struct cuda_plan *pl)
+/* What a step enqueues around its graph; SGD, with a loss scale. */
+struct around {
+    const char *label;
+    struct step_traffic t;
+};
+enum { AROUND_MAX = 9 };
+
+static int around(const struct cuda_plan *pl, struct around out[AROUND_MAX])
 {
-    const double n = (double)pl->p->n_train;
-    return (struct step_traffic){.read = (4 + 12 + 4) * n, .written = (8 + 2) * n, .nodes = 4};
+    const double n = (double)pl->p->n_train, stats = (double)pl->p->n_stats, batch = (double)pl->stage_bytes;
+    double copies = 0;
+    for (int i = pl->pack_at; i < pl->pack_at + pl->npack; i++)
+        copies += (double)(cuda_plan_form_elements(&pl->host_table[i]) * dtype_size(pl->host_table[i].type));
+    const struct around all[] = {
+        {"batch to where it is read", {.read = batch, .written = batch, .nodes = 1}},
+        {"weights' copies", {.read = 4 * (double)pl->pack_elements, .written = copies, .nodes = 1}},
+        {"scale of the loss", {.nodes = 1}},
+        {"wishes among metrics", {.nodes = 2}},
+        {"norm of gradients", {.read = 4 * n, .nodes = 2}},
+        {"verdict", {.nodes = 1}},
+        {"update", {.read = 12 * n, .written = 8 * n, .nodes = 1}},
+        {"running statistics", {.read = 8 * stats, .written = 4 * stats, .nodes = 1}},
+        {"results to the host", {.nodes = 2}},
+    };
+    memcpy(out, all, sizeof all);
+    return sizeof all / sizeof *all;
+}
+
+/* All of it together, and its microseconds. */
+static struct step_traffic sum_around(const struct cuda_plan *pl, double *ret_us)
+{
+    struct around a[AROUND_MAX];
+    struct step_traffic sum = {0};
+    *ret_us = 0;
+    for (int i = 0, n = around(pl, a); i < n; i++) {
+        sum.read += a[i].t.read;
+        sum.written += a[i].t.written;
+        sum.nodes += a[i].t.nodes;
+        *ret_us += node_us(&h200, &a[i].t, RECORD_E);
+    }
+    return sum;
 }
 
 /* The part of the products' speed at which so many images a second are reached, with us more a step; above 1: at
@@ -112,7 +149,7 @@ static void print_nodes(const struct cuda_plan *pl)
 /* A line a kind of step: their number, bytes, share. */
 static void print_kinds(const struct cuda_plan *pl)
 {
-    printf("%-24s %6s %9s %9s %9s\n", "what", "nodes", "GB", "TFLOP", "H200 us");
+    printf("%-26s %6s %9s %9s %9s\n", "what", "nodes", "GB", "TFLOP", "H200 us");
     for (int i = 0; i < pl->nsteps; i++) {
         struct step_traffic t;
         struct totals sum = {0};
@@ -129,9 +166,18 @@ static void print_kinds(const struct cuda_plan *pl)
             us += node_us(&h200, &t, RECORD_E);
         }
         if (!told && sum.nodes)
-            printf("%-24s %6d %9.2f %9.2f %9.0f\n", pl->steps[i]->label, sum.nodes, sum.read / 1e9, sum.flop / 1e12,
+            printf("%-26s %6d %9.2f %9.2f %9.0f\n", pl->steps[i]->label, sum.nodes, sum.read / 1e9, sum.flop / 1e12,
                    us);
     }
+}
+
+static void print_around(const struct cuda_plan *pl)
+{
+    struct around a[AROUND_MAX];
+    printf("around the graph:\n");
+    for (int i = 0, n = around(pl, a); i < n; i++)
+        printf("%-26s %6d %9.2f %9s %9.0f\n", a[i].label, a[i].t.nodes, (a[i].t.read + a[i].t.written) / 1e9, "",
+               node_us(&h200, &a[i].t, RECORD_E));
 }
 
 static int report(const struct cuda_plan *pl, const struct options *o)
@@ -145,25 +191,27 @@ static int report(const struct cuda_plan *pl, const struct options *o)
         sum.written += t.written;
         sum.flop += t.flop;
     }
-    const double bytes = sum.read + sum.written, e = needed(pl, &h200, RECORD, 0);
-    const struct step_traffic tail = tail_of(pl);
-    const double tail_us = node_us(&h200, &tail, RECORD_E);
+    double around_us;
+    const struct step_traffic more = sum_around(pl, &around_us);
+    const double bytes = sum.read + sum.written, all = bytes + more.read + more.written,
+                 e = needed(pl, &h200, RECORD, around_us);
     if (o->nodes)
         print_nodes(pl);
     print_kinds(pl);
-    printf("%s fp16 batch %d: %d nodes, %.1f GB (%.1f read, %.1f written), %.2f TFLOP a step\n", o->arch, o->batch,
+    print_around(pl);
+    printf("%s fp16 batch %d, the graph: %d nodes, %.1f GB (%.1f read, %.1f written), %.2f TFLOP\n", o->arch, o->batch,
            sum.nodes, bytes / 1e9, sum.read / 1e9, sum.written / 1e9, sum.flop / 1e12);
-    printf("with products at %.0f %% (the record's): H200 %.1f ms, %.0f images/s; H100 %.1f ms, %.0f images/s\n",
+    printf("with all around it: %d nodes, %.1f GB a step\n", sum.nodes + more.nodes, all / 1e9);
+    printf("with products at %.0f %% (the record's), the graph: H200 %.1f ms, %.0f images/s; H100 %.1f ms, %.0f "
+           "images/s\n",
            100 * RECORD_E, step_us(pl, &h200, RECORD_E) / 1e3, images(pl, &h200, RECORD_E),
            step_us(pl, &h100, RECORD_E) / 1e3, images(pl, &h100, RECORD_E));
-    printf("%.0f images/s on an H200 need products at %.2f %% of 790 TFLOP/s (the record fits %.0f %%)\n", RECORD,
-           100 * e, 100 * RECORD_E);
-    printf("with norm, update and copies of the weights behind it: %d nodes, %.1f GB, %.0f us more: %.2f %%\n",
-           sum.nodes + tail.nodes, (bytes + tail.read + tail.written) / 1e9, tail_us,
-           100 * needed(pl, &h200, RECORD, tail_us));
-    if (o->check && (e > AIM_E || bytes > AIM_BYTES || sum.nodes > AIM_NODES)) {
-        fprintf(stderr, "gpu_budget: %.1f %%, %.1f GB and %d nodes; expected at most %.1f %%, %.0f GB and %d\n",
-                100 * e, bytes / 1e9, sum.nodes, 100 * AIM_E, AIM_BYTES / 1e9, AIM_NODES);
+    printf("%.0f images/s on an H200 need products at %.2f %% of 790 TFLOP/s (the record fits %.0f %%); the graph "
+           "alone, at %.2f %%\n",
+           RECORD, 100 * e, 100 * RECORD_E, 100 * needed(pl, &h200, RECORD, 0));
+    if (o->check && (e > AIM_E || all > AIM_BYTES || sum.nodes + more.nodes > AIM_NODES)) {
+        fprintf(stderr, "gpu_budget: %.2f %%, %.2f GB and %d nodes a step; expected at most %.0f %%, %.0f GB and %d\n",
+                100 * e, all / 1e9, sum.nodes + more.nodes, 100 * AIM_E, AIM_BYTES / 1e9, AIM_NODES);
         return 1;
     }
     return 0;

@@ -1,4 +1,5 @@
 """The commands of every page do what the page shows; README and docs/ keep their form: lines, links, sizes."""
+import os
 import re
 
 import pytest
@@ -60,6 +61,19 @@ def test_no_link_is_dead():
             if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text())):
                 dead.append(f"{page.relative_to(ROOT)}: {link}")
     assert not dead, dead
+
+
+def test_what_is_typed_with_a_path_can_be_executed():
+    """`./NAME` of a page, where the tree has that file: at its top, or beside the page."""
+    seen, barred = set(), set()
+    for page in [*pages(), ROOT / "CONTRIBUTING.md"]:
+        for name in re.findall(r"(?<![\w/.])\./(\w[\w./-]*)", page.read_text()):
+            for file in (ROOT / name, page.parent / name):
+                if file.is_file():
+                    seen.add(file)
+                    if not os.access(file, os.X_OK):
+                        barred.add(str(file.relative_to(ROOT)))
+    assert ROOT / "dev" in seen and not barred, barred
 
 
 def test_every_page_is_reached_from_the_readme():

@@ -27,7 +27,7 @@ case $host in down@*) echo "ssh: connect to host $host port 22: Connection refus
 [ -e {tmp}/$host.env ] && . {tmp}/$host.env
 [ -e {tmp}/$host.prefix ] && . {tmp}/$host.prefix
 echo "welcome to $host"; echo "a banner of $host" >&2
-exec env -i PATH={tmp}/bin:/usr/bin:/bin HOME={tmp}/home-$host TMPDIR={tmp} {mark} $variables $namespace $prefix sh -c "$*"
+exec env -i PATH={tmp}/bin:/usr/bin:/bin HOME={tmp}/home-$host TMPDIR={tmp} GLOO_SOCKET_IFNAME=eth0 {mark} $variables $namespace $prefix sh -c "$*"
 """
 ONE, TWO = "one@10.99.0.1", "two@10.99.0.2"
 
@@ -205,6 +205,19 @@ def test_a_name_that_is_not_known(hosts):
     hosts.names[1] = "two@no-such-host.invalid"
     (name, text), = hosts.look()
     assert name == "name" and text.startswith(f"{ONE}: it does not know the name of two@no-such-host.invalid: host 'no-such-host.invalid': ")
+
+
+def test_a_name_of_its_own_that_only_it_can_reach(hosts):
+    """As Debian's installer writes it."""
+    tmp = hosts.crun.tmp
+    (tmp / "etc-hosts").write_text("127.0.0.1 localhost\n127.0.1.1 node2\n")
+    named = script(tmp / "named", f'hostname node2 && mount --bind {tmp}/etc-hosts /etc/hosts && exec "$@"')
+    torch = script(tmp / "torch/python3", """echo '{"version": "3.13.5", "torch": "2.15.0"}'""")
+    for told, names in (("GLOO_SOCKET_IFNAME=", ["own-address"]), ("GLOO_SOCKET_IFNAME=eth0", [])):
+        hosts.plant(prefix=f"unshare -m -u {named}", variables=f"PYTHON_EXEC={torch} {told}")
+        found = [f for f in hosts.look() if f[0] not in ("python", "torch")]  # another one than the first host's
+        assert [name for name, _ in found] == names, found
+        assert not found or found[0][1] == f"{TWO}: its own name node2 stands for 127.0.1.1, where PyTorch's Gloo would wait for other hosts"
 
 
 def fake_machine(root):

@@ -1,4 +1,4 @@
-"""meson install: what an example needs to compile and to run; manual pages."""
+"""./dev can be started; meson install: what an example needs to compile and to run; manual pages."""
 import os
 import re
 import shutil
@@ -16,6 +16,11 @@ def prefix(tmp_path_factory):
     p = run("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", top, "--quiet", timeout=300)
     assert p.returncode == 0, p.stdout + p.stderr
     return next(top.rglob("bin/crun")).parent.parent
+
+
+@pytest.mark.parametrize("name", ["dev", "packaging/zig.sh", "packaging/image/image.sh"])
+def test_what_is_started_by_its_name_may_be(name):
+    assert (ROOT / name).stat().st_mode & 0o111 == 0o111
 
 
 def test_an_example_compiles_by_pkg_config_and_runs(prefix, crun, tmp_path):

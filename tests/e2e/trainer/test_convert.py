@@ -1,4 +1,4 @@
-"""trainer convert without torch: there and back, and files that mean harm. (Against torch itself: tests/peer/test_convert.py.)"""
+"""trainer convert without torch: there and back, and files that mean harm. (Against torch itself: tests/peer/test_weights_of_torch.py.)"""
 import os
 import pickle
 import zipfile

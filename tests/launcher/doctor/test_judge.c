@@ -126,6 +126,9 @@ static void hosts_are_compared_with_the_first(void **state)
         {"{\"gpus\":8}", "{\"gpus\":4}", "gpu", "its driver names 4 GPUs, that of a 8"},
         {"{\"gpus\":8,\"gpu\":\"H200\"}", "{\"gpus\":8,\"gpu\":\"H100\"}", "gpu", "its GPUs are H100, those of a H200"},
         {"{}", "{\"own_name\":\"host 'n': Name or service not known\"}", "name", "its own name is not known to it"},
+        {"{\"torch\":\"2.15.0\"}", "{\"torch\":\"2.15.0\",\"name\":\"n2\",\"own_addr\":\"127.0.1.1\"}", "own-address",
+         "b: its own name n2 stands for 127.0.1.1, where PyTorch's Gloo would wait for other hosts"},
+        {"{}", "{\"own_addr\":\"127.0.1.1\"}", "", NULL}, /* no PyTorch */
         {"{\"nics\":[{\"name\":\"eth1\",\"up\":true,\"compare\":true}]}",
          "{\"nics\":[{\"name\":\"eth1\",\"up\":false,\"compare\":true}]}", "nic",
          "b: its network interface eth1 is down, that of a is up"},

@@ -233,6 +233,8 @@ static int scratch_attr(dnnl_primitive_attr_t *ret, bool add, struct err *e)
     dnnl_primitive_attr_t attr;
     DNN_TRY(dnnl_primitive_attr_create(&attr), "attributes");
     dnnl_status_t s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (s == dnnl_success) /* fp32 is fp32, whatever the environment or a later version prefers */
+        s = dnnl_primitive_attr_set_fpmath_mode(attr, dnnl_fpmath_mode_strict);
     if (s == dnnl_success && add) {
         dnnl_post_ops_t ops;
         s = dnnl_post_ops_create(&ops);

@@ -225,6 +225,14 @@ static int producer(const struct cuda_plan *pl, int tensor)
     return -1;
 }
 
+/* The summands of a sum of gradients, or what holds the sum. */
+static void incoming_sum(const struct cuda_plan *pl, int add, struct incoming *in)
+{
+    const int sum = pl->rungs[add].onto;
+    in->dy = sum >= 0 ? sum : pl->p->ops[add].in[0];
+    in->dy2 = sum >= 0 ? -1 : pl->p->ops[add].in[1];
+}
+
 static void incoming_pool(const struct cuda_plan *pl, int pool_bwd, struct incoming *in)
 {
     const struct op *op = &pl->p->ops[pool_bwd];
@@ -232,10 +240,8 @@ static void incoming_pool(const struct cuda_plan *pl, int pool_bwd, struct incom
     in->dy = op->in[1];
     in->index = pl->index_buffer[op->fwd];
     in->pooled = cuda_plan_view(pl, pl->p->ops[op->fwd].out);
-    if (add >= 0 && pl->fused[add].skip) {
-        in->dy = pl->p->ops[add].in[0];
-        in->dy2 = pl->p->ops[add].in[1];
-    }
+    if (add >= 0 && pl->fused[add].skip)
+        incoming_sum(pl, add, in);
 }
 
 static struct incoming incoming_of(const struct cuda_plan *pl, int i)
@@ -265,10 +271,8 @@ static struct incoming incoming_of(const struct cuda_plan *pl, int i)
         in.dy = pl->p->ops[pl->rungs[i].mean].in[0];
         in.mean = true;
     }
-    if (f->add_bwd >= 0) {
-        in.dy = pl->p->ops[f->add_bwd].in[0];
-        in.dy2 = pl->p->ops[f->add_bwd].in[1];
-    }
+    if (f->add_bwd >= 0)
+        incoming_sum(pl, f->add_bwd, &in);
     return in;
 }
 

@@ -1,5 +1,5 @@
-/* Convolutions (cuDNN) and linear layers (cuBLASLt), forward and backward. A bias is added, and its gradient summed, by
- * the batch-norm kernels. */
+/* Convolutions (cuDNN; a data gradient that is added to something, cuBLASLt) and linear layers (cuBLASLt), forward and
+ * backward. A bias is added, and its gradient summed, by the batch-norm kernels. */
 #include <errno.h>
 
 #include "worker/device/cuda/plan.h"
@@ -203,12 +203,53 @@ static int emit_dgrad_drelu_bn(struct cuda_plan *pl, int i, int bn, struct err *
     return 0;
 }
 
+/* What m has an address of already lies in an arena. */
+static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int a, int b, int c, struct err *e)
+{
+    struct step *s;
+    TRY(a);
+    TRY(m->b ? 0 : b);
+    TRY(m->c ? 0 : c);
+    TRY(cuda_plan_step(pl, STEP_GEMM, op_name(pl->p->ops[i].kind), i, &s, e));
+    s->gemm = *m;
+    s->in_arena = m->c != NULL;
+    s->adds = m->add;
+    TRY(cuda_plan_use(pl, a, 0, &s->gemm.a, e));
+    TRY(m->b ? 0 : cuda_plan_use(pl, b, 0, &s->gemm.b, e));
+    if (m->b && pl->o.needs) { /* where it is then: cuda_plan_place() */
+        const struct param *q = &pl->p->params[pl->p->ops[i].param[0]];
+        TRY(reads_add(pl, q->offset, q->offset + q->count, e));
+    }
+    return m->c ? 0 : cuda_plan_use(pl, c, 0, &s->gemm.c, e);
+}
+
+/* To what is there: rows of pixels, dx (N h w, C) += dy (N h w, K) . w (K, C). */
+static int emit_dgrad_onto(struct cuda_plan *pl, int i, int sum, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const struct view4 dy = cuda_plan_view(pl, op->in[0]), dx = cuda_plan_view(pl, sum);
+    const struct gpu_gemm m = {.in = pl->product,
+                               .out = pl->product,
+                               .tf32 = pl->cuda->options.tf32,
+                               .m = (int64_t)dx.n * dx.h * dx.w,
+                               .n = dx.c,
+                               .k = dy.c,
+                               .alpha = 1,
+                               .add = true};
+    TRY(gemm_step(pl, i, &m, cuda_plan_value(pl, op->in[0], e), cuda_plan_weight_copy(pl, i, op->param[0], e),
+                  cuda_plan_value(pl, sum, e), e));
+    pl->steps[pl->nsteps - 1]->label = "dgrad+add";
+    return 0;
+}
+
 static int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct step *s;
     if (pl->rungs[i].drelu >= 0)
         return emit_dgrad_drelu_bn(pl, i, pl->rungs[i].drelu, e);
+    if (pl->rungs[i].onto >= 0)
+        return emit_dgrad_onto(pl, i, pl->rungs[i].onto, e);
     const int dy = operand(pl, i, op->in[0], e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
               dx = result(pl, op->out, e);
     TRY(dy);
@@ -257,37 +298,20 @@ static struct gpu_gemm linear(const struct cuda_plan *pl, const struct op *f, en
                              .alpha = 1};
 }
 
-bool cuda_plan_in_arena(const struct cuda_plan *pl, int i)
+/* Does a weight of this linear layer lie in the arenas as its products have it? */
+static bool lies_alike(const struct cuda_plan *pl, int i)
 {
     const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
     const struct view4 x = cuda_plan_view(pl, f->in[0]);
-    return pl->p->params[op->param[0]].sharded && (x.h * x.w == 1 || !pl->nhwc);
+    return x.h * x.w == 1 || !pl->nhwc;
 }
 
-/* What m has an address of already lies in an arena. */
-static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int a, int b, int c, struct err *e)
-{
-    struct step *s;
-    TRY(a);
-    TRY(m->b ? 0 : b);
-    TRY(m->c ? 0 : c);
-    TRY(cuda_plan_step(pl, STEP_GEMM, op_name(pl->p->ops[i].kind), i, &s, e));
-    s->gemm = *m;
-    s->in_arena = m->c != NULL;
-    TRY(cuda_plan_use(pl, a, 0, &s->gemm.a, e));
-    TRY(m->b ? 0 : cuda_plan_use(pl, b, 0, &s->gemm.b, e));
-    if (m->b && pl->o.needs) { /* where it is then: cuda_plan_place() */
-        const struct param *q = &pl->p->params[pl->p->ops[i].param[0]];
-        TRY(reads_add(pl, q->offset, q->offset + q->count, e));
-    }
-    return m->c ? 0 : cuda_plan_use(pl, c, 0, &s->gemm.c, e);
-}
-
-/* The weight of a linear layer as its products read it: m->b, or a buffer. */
+/* The weight of a linear layer as its products read it: m->b, or a buffer. At millions of classes a copy would be most
+ * of the memory; halves take one of what they make of the weights. */
 static int linear_weight(struct cuda_plan *pl, int i, struct gpu_gemm *m, struct err *e)
 {
     const int param = pl->p->ops[i].param[0];
-    if (pl->product != DT_F32 || !cuda_plan_in_arena(pl, i))
+    if (pl->product != DT_F32 || !pl->p->params[param].sharded || !lies_alike(pl, i))
         return cuda_plan_weight_copy(pl, i, param, e);
     m->b = pl->params + pl->p->params[param].offset;
     return 0;
@@ -337,7 +361,7 @@ static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     m.m = classes;
     m.n = features;
     m.k = batch;
-    if (cuda_plan_in_arena(pl, i))
+    if (lies_alike(pl, i))
         m.c = pl->reduce + pl->p->params[op->param[0]].offset;
     else
         TRY(dw = cuda_plan_weight_gradient(pl, i, op->param[0], DT_F32, e));

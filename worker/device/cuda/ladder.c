@@ -36,7 +36,9 @@ static bool find_plan(const struct cuda_plan *pl, int op, enum cudnn_pattern pat
 {
     struct cudnn_plan *p;
     const struct cudnn_shape s = cuda_plan_shape(pl, op);
-    return !pl->cuda->dnn || cudnn_find(pl->cuda->dnn, pattern, &s, &p, NULL) == 0;
+    if (!pl->cuda->dnn) /* nobody to ask: cuDNN has them for channels in eights (test_planning.c), not for a stem */
+        return s.c % 8 == 0 && s.k % 8 == 0;
+    return cudnn_find(pl->cuda->dnn, pattern, &s, &p, NULL) == 0;
 }
 
 /* conv -> BN, and nobody else in the forward part reads the convolution. */
@@ -211,6 +213,47 @@ static void climb_mean(struct cuda_plan *pl, int pool)
     pl->rungs[pool].mean = relu;
 }
 
+/* A convolution's data gradient that is a matrix product of what lies in memory: dx (N h w, C) = dy (N h w, K) . w. */
+static bool is_product(const struct cuda_plan *pl, int i)
+{
+    const struct op *op = op_at(pl, i);
+    return op->kind == OP_CONV_BWD_DATA && op->kh == 1 && op->kw == 1 && op->sh == 1 && op->sw == 1 && op->ph == 0 &&
+           op->pw == 0 && pl->rungs[i].drelu < 0 && pl->readers[op->out] == 1;
+}
+
+/* Has tensor t been written, and read by all but `last`, when op `now` is enqueued? */
+static bool is_done_with(const struct cuda_plan *pl, int t, int last, int now)
+{
+    const int made = producer(pl, t), host = made >= 0 && pl->fused[made].skip ? fused_into(pl, made) : made;
+    if (host < 0 || host >= now || fuse_outlives(pl->p, pl->first_op, pl->end_op, pl->readers, t))
+        return false;
+    for (int i = pl->first_op; i < pl->end_op; i++)
+        if (i != last && (op_at(pl, i)->in[0] == t || op_at(pl, i)->in[1] == t) && (i >= now || pl->fused[i].skip))
+            return false;
+    return true;
+}
+
+/* The sum of gradients that a BN_BWD, or the pooling behind it, takes along; -1: none. */
+static int sum_into(const struct cuda_plan *pl, int bn_bwd)
+{
+    if (pl->rungs[bn_bwd].pool < 0)
+        return pl->fused[bn_bwd].add_bwd;
+    const int add = producer(pl, op_at(pl, pl->rungs[bn_bwd].pool)->in[1]);
+    return add >= 0 && pl->fused[add].skip ? add : -1;
+}
+
+static void climb_onto(struct cuda_plan *pl, int add)
+{
+    for (int k = 0; k < 2 && add >= 0; k++) {
+        const int mine = op_at(pl, add)->in[k], other = op_at(pl, add)->in[1 - k], data = producer(pl, mine);
+        if (data < 0 || other == mine || pl->types[mine] != pl->product || pl->types[other] != pl->product ||
+            !is_product(pl, data) || !is_done_with(pl, other, add, data))
+            continue;
+        pl->rungs[data].onto = pl->rungs[add].onto = other;
+        return;
+    }
+}
+
 /* Rungs of own kernels. */
 static void climb_own(struct cuda_plan *pl)
 {
@@ -228,6 +271,9 @@ static void climb_own(struct cuda_plan *pl)
     for (int i = pl->first_op; i < pl->end_op; i++)
         if (op_at(pl, i)->kind == OP_AVGPOOL)
             climb_mean(pl, i);
+    for (int i = pl->p->nfwd; i < pl->end_op && pl->nhwc && pl->type != DT_F32; i++)
+        if (op_at(pl, i)->kind == OP_BN_BWD)
+            climb_onto(pl, sum_into(pl, i));
 }
 
 int ladder_climb(struct cuda_plan *pl, struct err *e)
@@ -236,8 +282,8 @@ int ladder_climb(struct cuda_plan *pl, struct err *e)
     if (!pl->rungs)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
     for (int i = 0; i < pl->p->nops; i++)
-        pl->rungs[i] =
-            (struct rung){.stats = -1, .prologue = -1, .drelu = -1, .dual = -1, .twin = -1, .pool = -1, .mean = -1};
+        pl->rungs[i] = (struct rung){
+            .stats = -1, .prologue = -1, .drelu = -1, .dual = -1, .twin = -1, .pool = -1, .mean = -1, .onto = -1};
     if (pl->o.keep_all || !pl->cuda->options.fused_patterns)
         return 0;
     if (pl->type == DT_F16 && pl->nhwc && pl->o.training) {

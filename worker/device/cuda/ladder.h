@@ -12,8 +12,10 @@
  *   pool         BN -> ReLU -> max pooling: what lies between is never written, nor its gradient (own kernels,
  *                halves, NHWC: in fp32 fusing changes no bit, and this sums in another order)
  *   mean         BN [-> ADD] -> ReLU -> average pooling: the activation is never written, nor the gradient that the
- *   pooling
- *                spreads (own kernels, halves, NHWC)
+ *                pooling spreads (own kernels, halves, NHWC)
+ *   onto         the data gradient of a 1x1 convolution, which is a matrix product, is added to the other summand of
+ *                its ADD where that lies: what takes the sum along reads one tensor instead of two (cuBLASLt, halves,
+ *                NHWC). The product reads the summand instead, behind its arithmetic, and the sum is rounded once
  *
  * The first two: fp16, NHWC, as cuDNN has them for nothing else. Pure. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_LADDER_H
@@ -32,6 +34,7 @@ struct rung {     /* of an op; -1: none */
     int twin;  /* BN_BWD: the later one that takes the same gradient. `twinned`: that one */
     int pool;  /* the last op of BN+ReLU: the MAXPOOL that does its work; that one: this op; BN_BWD: the MAXPOOL_BWD */
     int mean; /* the last op of BN[+ADD]+ReLU: the AVGPOOL that does its work; that one: this op; BN_BWD: the AVGPOOL_BWD */
+    int onto; /* CONV_BWD_DATA: the tensor that it adds to, in place. ADD of gradients: the one that holds the sum then */
     bool mask; /* the last op of BN[+ADD]+ReLU: keeps a mask */
     bool twinned;
     bool unwritten; /* BN, or the ReLU that ends BN+ReLU: its result is never stored */

@@ -53,6 +53,7 @@ struct step {
     struct gpu_dnn dnn;     /* STEP_DNN */
     struct gpu_gemm gemm;   /* STEP_GEMM */
     bool in_arena;          /* STEP_GEMM: its result is a gradient where it belongs: added to, if the run accumulates */
+    bool adds;              /* STEP_GEMM: it adds to what is there in every run */
     struct {                /* STEP_GROUP: an op of that kind over the plan's group; n elements of each rank's rows */
         enum op_kind kind;
         const void *in;
@@ -256,9 +257,6 @@ int emit_group(struct cuda_plan *pl, int op, struct err *e);   /* emit_group.c: 
  * type, and may be one buffer. */
 int emit_vector_gradient(struct cuda_plan *pl, int op, int param, int dy, struct err *e);
 int emit_vector(struct cuda_plan *pl, int op, int param, int x, int y, enum dtype type, struct err *e);
-/* Does this op read and write its weight where it lies in the arenas? At millions of classes a copy would be most of
- * the memory; halves take one of what they make of the weights. */
-bool cuda_plan_in_arena(const struct cuda_plan *pl, int op);
 
 /* chunk.c: parts of a model (program_chunk). The steps of a pass, between what comes in and what goes out. */
 int chunk_emit(struct cuda_plan *pl, struct err *e);

@@ -142,7 +142,7 @@ int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct varian
     case STEP_DNN:
         return g->ops->dnn(g, stream, &s->dnn, pl->workspace, e);
     case STEP_GEMM:
-        s->gemm.add = s->in_arena && v->accumulate;
+        s->gemm.add = s->adds || (s->in_arena && v->accumulate);
         /* cuBLASLt's choice for a shape serves every plan: it may count on what each of them has, and no more */
         return g->ops->gemm(g, stream, &s->gemm, pl->workspace, PLAN_GEMM_WORKSPACE, e);
     case STEP_FILL:

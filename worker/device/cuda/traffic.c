@@ -12,13 +12,21 @@ static double bytes_of(const struct view4 *v)
     return count_of(v) * (double)dtype_size(v->type);
 }
 
+/* Rows or columns of an input that a filter touches: one that is narrower than its stride leaves some out. */
+static double touched(int size, int filter, int stride, double out)
+{
+    return filter < stride && out * filter < size ? out * filter : size;
+}
+
 static double product_traffic(const struct gpu_dnn *d, struct step_traffic *t)
 {
     const struct cudnn_shape *s = &d->shape;
     const double size = (double)dtype_size(s->type), oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
                  ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
     const double x = size * s->n * s->c * s->h * s->w, y = size * s->n * s->k * oh * ow,
-                 w = size * s->k * s->c * s->r * s->s;
+                 w = size * s->k * s->c * s->r * s->s,
+                 seen =
+                     size * s->n * s->c * touched(s->h, s->r, s->stride[0], oh) * touched(s->w, s->s, s->stride[1], ow);
     switch (d->pattern) {
     case DNN_DGRAD:
         *t = (struct step_traffic){.read = y + w, .written = x};
@@ -28,10 +36,10 @@ static double product_traffic(const struct gpu_dnn *d, struct step_traffic *t)
         break;
     case DNN_WGRAD:
     case DNN_SBR_WGRAD:
-        *t = (struct step_traffic){.read = x + y, .written = w};
+        *t = (struct step_traffic){.read = seen + y, .written = w};
         break;
     default:
-        *t = (struct step_traffic){.read = x + w, .written = y};
+        *t = (struct step_traffic){.read = seen + w, .written = y};
         break;
     }
     return 2.0 * s->n * s->k * oh * ow * s->c * s->r * s->s;
@@ -41,7 +49,7 @@ static void gemm_traffic(const struct gpu_gemm *m, struct step_traffic *t)
 {
     const double in = (double)dtype_size(m->in), out = (double)dtype_size(m->out), rows = (double)m->m,
                  columns = (double)m->n, depth = (double)m->k;
-    t->read = in * depth * (rows + columns);
+    t->read = in * depth * (rows + columns) + (m->add ? out * rows * columns : 0);
     t->written = out * rows * columns;
     t->flop = 2 * rows * columns * depth;
 }

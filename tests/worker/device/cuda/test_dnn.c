@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
@@ -112,6 +113,14 @@ static void log_to_buffer(void *arg, const char *line, size_t n)
     snprintf(logged, sizeof logged, "%.*s", (int)n, line);
 }
 
+static int warnings;
+
+static void count_lines(void *arg, const char *line, size_t n)
+{
+    warnings++;
+    log_to_buffer(arg, line, n);
+}
+
 /* The last candidate, so that it differs from the heuristics' first, is chosen as the fastest; into the cache. Its
  * text, malloc'ed. */
 static char *choose_last(const char *cache)
@@ -195,6 +204,53 @@ static void a_cached_plan_is_taken_as_measured(void **state)
     (void)state;
 }
 
+/* Two of one process try an engine each, a third begins and ends beside them; then the process is gone. */
+static void try_and_die(const char *cache)
+{
+    struct cudnn *d[3];
+    struct cudnn_plan *all[MANY];
+    for (int i = 0; i < 3; i++)
+        d[i] = open_with((struct cudnn_options){.cache_dir = cache});
+    for (int i = 0; i < 3; i++) {
+        assert_true(candidates(d[i], DNN_CONV, &halves, all) > 2);
+        cudnn_trial_begin(d[i], all[i]);
+    }
+    cudnn_trial_end(d[2]);
+    cudnn_close(d[2]);
+    _exit(0);
+}
+
+static void each_of_two_that_try_at_once_is_barred_when_both_are_gone(void **state)
+{
+    (void)state;
+    char cache[256], file[1024];
+    int status;
+    struct cudnn_plan *all[MANY];
+    struct cudnn *known = open_with((struct cudnn_options){0});
+    subfolder(cache, sizeof cache, "tried");
+    (void)candidates(known, DNN_CONV, &halves, all);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        try_and_die(cache);
+    assert_int_equal(child, waitpid(child, &status, 0));
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    for (int run = 0; run < 2; run++) { /* the next process, and one that has it from the cache */
+        log_redirect(count_lines, NULL);
+        warnings = 0;
+        struct cudnn *d = open_with((struct cudnn_options){.cache_dir = cache});
+        log_redirect(NULL, NULL);
+        assert_int_equal(run == 0 ? 2 : 0, warnings);
+        (void)find(d, DNN_CONV, &halves);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(i < 2, cudnn_choice_barred(d, DNN_CONV, &halves, cudnn_plan_choice(all[i])));
+        cudnn_close(d);
+    }
+    cache_file(file, sizeof file, cache); /* all that is left */
+    assert_non_null(strstr(file, ".json"));
+    cudnn_close(known);
+}
+
 static void a_damaged_file_is_told_of_and_left_alone(void **state)
 {
 #define OF(shape, choice)                                                                                              \
@@ -231,14 +287,6 @@ static void a_damaged_file_is_told_of_and_left_alone(void **state)
     }
     free(choice);
     (void)state;
-}
-
-static int warnings;
-
-static void count_lines(void *arg, const char *line, size_t n)
-{
-    warnings++;
-    log_to_buffer(arg, line, n);
 }
 
 static void a_cache_that_cannot_be_written_is_told_of_once(void **state)
@@ -493,6 +541,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_plan_is_executed_more_than_once),
         cmocka_unit_test(a_cached_plan_is_taken_as_measured),
         cmocka_unit_test(a_cache_that_cannot_be_written_is_told_of_once),
+        cmocka_unit_test(each_of_two_that_try_at_once_is_barred_when_both_are_gone),
         cmocka_unit_test(a_damaged_file_is_told_of_and_left_alone),
         cmocka_unit_test(another_card_cudnn_or_rule_has_another_folder),
         cmocka_unit_test(the_list_of_a_checkpoint_gives_the_same_plans),

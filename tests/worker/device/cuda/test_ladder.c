@@ -40,14 +40,14 @@ static void halves_climb_every_rung(void **state)
     (void)state;
     struct card r;
     open_rig(&r, DT_F16, true);
-    assert_int_equal(4, card_graphs(&r, DNN_CONV_STATS));
+    assert_int_equal(3, card_graphs(&r, DNN_CONV_STATS));
     assert_int_equal(2, card_graphs(&r, DNN_SBR_CONV_STATS));
     assert_int_equal(2, card_graphs(&r, DNN_SBR_WGRAD));
     assert_int_equal(4, card_graphs(&r, DNN_WGRAD));
     assert_int_equal(2, card_graphs(&r, DNN_DGRAD_DRELU_BN));
     assert_int_equal(3, card_graphs(&r, DNN_DGRAD)); /* the stem needs none */
-    assert_int_equal(0, card_graphs(&r, DNN_CONV));
-    assert_int_equal(0, card_kernels(&r, KERNEL_BN_STATS));
+    assert_int_equal(1, card_graphs(&r, DNN_CONV));  /* the stem */
+    assert_int_equal(1, card_kernels(&r, KERNEL_BN_STATS));
     assert_int_equal(1, card_kernels(&r, KERNEL_BN_POOL));     /* the stem */
     assert_int_equal(3, card_kernels(&r, KERNEL_BN_APPLY));    /* the ends of both blocks, the bias */
     assert_int_equal(4, card_kernels(&r, KERNEL_BN_BWD_SUMS)); /* stem, both ends with the projection, the bias */
@@ -121,6 +121,37 @@ static void a_plain_shortcut_before_the_average_is_never_written(void **state)
     build = blocks_build;
 }
 
+/* Products that add to what is there. */
+static int additions(const struct card *r)
+{
+    const struct cuda_plan *pl = (const struct cuda_plan *)r->plan;
+    int n = 0;
+    for (int i = 0; i < pl->nsteps; i++)
+        n += pl->steps[i]->kind == STEP_GEMM && pl->steps[i]->adds;
+    return n;
+}
+
+/* No kernel reads a second summand: not behind the pooling, nor where a block begins or goes by a plain shortcut.
+ * (tests/conformance/device_fused.c: where no ReLU is near 0, and with samples that do not count.) */
+static void gradients_of_1x1_convolutions_are_added_where_the_others_lie(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_F16, DT_BF16, DT_F32};
+    build = bottlenecks_build;
+    for (int i = 0; i < 3; i++) {
+        struct card r;
+        open_rig(&r, types[i], true);
+        const struct cuda_plan *pl = (const struct cuda_plan *)r.plan;
+        assert_int_equal(types[i] == DT_F32 ? 0 : 3, additions(&r));
+        for (int k = 0; k < pl->nsteps && types[i] != DT_F32; k++)
+            if (pl->steps[k]->kind == STEP_KERNEL && pl->steps[k]->kernel == KERNEL_BN_BWD_SUMS)
+                assert_null(pl->steps[k]->args.as_KERNEL_BN_BWD_SUMS.g.dy2);
+        card_close(&r);
+    }
+    same_numbers(DT_F16, 2e-2, false);
+    build = blocks_build;
+}
+
 static void a_sample_of_weight_0_counts_nowhere(void **state)
 {
     (void)state;
@@ -160,6 +191,7 @@ int main(void)
         cmocka_unit_test(rungs_change_nothing_but_rounding),
         cmocka_unit_test(a_sample_of_weight_0_counts_nowhere),
         cmocka_unit_test(a_plain_shortcut_before_the_average_is_never_written),
+        cmocka_unit_test(gradients_of_1x1_convolutions_are_added_where_the_others_lie),
         cmocka_unit_test(graphs_give_the_bits_of_a_walk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

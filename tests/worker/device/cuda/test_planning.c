@@ -37,16 +37,25 @@ static char *props;
 
 /* What a training step in fp16 NHWC must fuse: statistics go with every convolution but the stem, which no engine has.
  * Where a convolution alone reads a batch norm with ReLU (a seam), it takes that along as well, forward and
- * backward. */
+ * backward. In halves, the gradient that reaches a block's first convolution, 1x1, is added to the shortcut's by its
+ * product, no graph. */
 static const struct fusion {
     const char *arch;
-    int stats, seams; /* convolutions with statistics alone; those with all of it */
-} fusions[] = {
-    {"resnet18", 11, 8}, {"resnet34", 19, 16}, {"resnet50", 20, 32}, {"resnet101", 37, 66}, {"resnet152", 54, 100}};
+    int stats, seams, sums; /* convolutions with statistics alone; those with all of it; blocks with such a sum */
+} fusions[] = {{"resnet18", 11, 8, 0},
+               {"resnet34", 19, 16, 0},
+               {"resnet50", 20, 32, 16},
+               {"resnet101", 37, 66, 33},
+               {"resnet152", 54, 100, 50}};
 
 static bool may_fuse(const struct kind *k)
 {
     return k->type == DT_F16 && k->format == MEMORY_NHWC;
+}
+
+static bool may_add(const struct kind *k)
+{
+    return k->type != DT_F32 && k->format == MEMORY_NHWC;
 }
 
 struct tally {
@@ -123,11 +132,12 @@ static const struct fusion *fusion_of(const char *arch)
 static void expect(const struct program *p, const char *arch, const struct kind *k, enum use use, int *ret)
 {
     const bool fuses = use == TRAINING && may_fuse(k);
-    const int seams = fuses ? fusion_of(arch)->seams : 0, stats = fuses ? fusion_of(arch)->stats : 0;
+    const int seams = fuses ? fusion_of(arch)->seams : 0, stats = fuses ? fusion_of(arch)->stats : 0,
+              sums = use == TRAINING && may_add(k) ? fusion_of(arch)->sums : 0;
     ret[DNN_CONV] = ops_of(p, OP_CONV) - stats - seams;
     ret[DNN_CONV_STATS] = stats;
     ret[DNN_SBR_CONV_STATS] = ret[DNN_SBR_WGRAD] = ret[DNN_DGRAD_DRELU_BN] = seams;
-    ret[DNN_DGRAD] = use == EVALUATION ? 0 : ops_of(p, OP_CONV_BWD_DATA) - seams;
+    ret[DNN_DGRAD] = use == EVALUATION ? 0 : ops_of(p, OP_CONV_BWD_DATA) - seams - sums;
     ret[DNN_WGRAD] = use == EVALUATION ? 0 : ops_of(p, OP_CONV_BWD_PARAM) - seams;
 }
 

@@ -64,6 +64,33 @@ int blocks_build(struct program **ret, int width, struct err *e)
     return program_differentiate(p, e);
 }
 
+/* shortcut: of the projection, whose stride the block has; 0: there is none. */
+static int bottleneck(struct program *p, char name, int x, int width, int shortcut)
+{
+    enum { CONV1, CONV2, CONV3, SHORT, RELU1, RELU2, ADD, OUT, PARTS };
+    static const char *const parts[] = {"1", "2", "3", "short", "relu1", "relu2", "add", "out"};
+    char at[PARTS][16];
+    for (int i = 0; i < PARTS; i++)
+        snprintf(at[i], sizeof at[i], "%c.%s", name, parts[i]);
+    int y = program_relu(p, at[RELU1], conv_bn(p, at[CONV1], x, width, 1, 1));
+    y = program_relu(p, at[RELU2], conv_bn(p, at[CONV2], y, width, 3, shortcut ? shortcut : 1));
+    y = conv_bn(p, at[CONV3], y, 4 * width, 1, 1);
+    x = shortcut ? conv_bn(p, at[SHORT], x, 4 * width, 1, shortcut) : x;
+    return program_relu(p, at[OUT], program_add(p, at[ADD], y, x));
+}
+
+int bottlenecks_build(struct program **ret, int width, struct err *e)
+{
+    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
+    struct program *p = program_create("bottlenecks", 3, BLOCKS_SIZE, BLOCKS_SIZE, mean, std);
+    int x = program_relu(p, "relu", conv_bn(p, "stem", program_input(p), width, 3, 2));
+    x = bottleneck(p, 'a', program_maxpool(p, "pool", x, 3, 2, 1), width, 1);
+    x = bottleneck(p, 'c', bottleneck(p, 'b', x, width, 0), width, 2);
+    program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), BLOCKS_CLASSES));
+    *ret = p;
+    return program_differentiate(p, e);
+}
+
 void arenas_open(struct arenas *a, struct device *d, const struct program *p)
 {
     const size_t n[] = {p->n_train, p->n_stats, p->n_reduce};

@@ -18,7 +18,10 @@ int tiny_build(struct program **ret, struct err *e);
 /* 3 x 16 x 16 images, stem, a block with a plain shortcut (`width` channels), one with a projection (twice as many);
  * five classes. */
 int blocks_build(struct program **ret, int width, struct err *e);
-/* The same without its second block: it ends in a plain shortcut, as ResNets do. */
+/* The same images and classes; stem, then blocks that begin and end with 1x1 convolutions, of `width` channels between
+ * and four times as many at their ends: with a projection, a plain shortcut, a projection with a stride of 2. */
+int bottlenecks_build(struct program **ret, int width, struct err *e);
+/* blocks_build() without its second block: it ends in a plain shortcut, as ResNets do. */
 int block_build(struct program **ret, int width, struct err *e);
 
 /* Device memory, which is plain memory here: look at it when the device has nothing more to do. What fails ends the

@@ -80,6 +80,10 @@ void cudnn_cache_get(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_s
 /* All that is known of this plan's graph. Nothing where there is no cache. One that cannot be written is told of once
  * and left alone. */
 void cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p);
+/* Part of a file's name that nobody else gives a file in the cache, in this process or another, on this host or
+ * another. */
+enum { CUDNN_MARK = 64 };
+void cudnn_mark(char out[CUDNN_MARK]);
 /* The folder of this device; false: there is no cache. */
 bool cudnn_cache_folder(const struct cudnn *d, char *out, size_t cap);
 

@@ -9,11 +9,14 @@
  * state: guessed, timed: this engine is taken, and was timed; barred: it never is, "why"; barred or slower without an
  * engine: the graph is left out. "settled": the fused graph was measured against what lies below it. */
 #include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/base/path.h"
@@ -209,6 +212,13 @@ int cudnn_import(struct cudnn *d, const char *json, struct err *e)
 
 /* --- the cache */
 
+/* Containers that share a folder may share numbers of processes. */
+void cudnn_mark(char out[CUDNN_MARK])
+{
+    static atomic_uint made;
+    snprintf(out, CUDNN_MARK, "%d-%u-%" PRIx64, (int)getpid(), atomic_fetch_add(&made, 1), (uint64_t)clock_ns());
+}
+
 bool cudnn_cache_folder(const struct cudnn *d, char *out, size_t cap)
 {
     if (!d->cache_dir)
@@ -265,14 +275,15 @@ int cudnn_record_bar(struct cudnn *d, const cJSON *record, const char *why, stru
 
 static int write_file(const struct cudnn *d, const struct cudnn_plan *p, struct err *e)
 {
-    char dir[PATH_BYTES], file[PATH_BYTES + 160], part[PATH_BYTES + 192];
+    char dir[PATH_BYTES], file[PATH_BYTES + 160], mark[CUDNN_MARK], part[PATH_BYTES + 160 + CUDNN_MARK];
     cache_path(d, p->graph, dir, file);
     TRY(path_make_dirs(dir, e));
-    snprintf(part, sizeof part, "%s.%d", file, (int)getpid());
+    cudnn_mark(mark);
+    snprintf(part, sizeof part, "%s.%s", file, mark);
     cJSON *all = list_make(d, p);
     char *text = cJSON_PrintUnformatted(all);
     cJSON_Delete(all);
-    FILE *f = text ? fopen(part, "we") : NULL;
+    FILE *f = text ? fopen(part, "wxe") : NULL;
     bool written = f && fprintf(f, "%s\n", text) > 0;
     if (f && fclose(f) != 0)
         written = false;

@@ -1,5 +1,7 @@
-/* What is being tried: a file in the cache's folder, locked by the process that tries. A file that holds a record and
- * that nobody locks was left by a process that a trial took with it: its engine is barred.
+/* What is being tried: a file in the cache's folder, locked by who tries: each opened cuDNN has its own, also where
+ * several share a process, or processes of several hosts (containers) share the folder and a number. A file that holds
+ * a record and that nobody locks was left by a process that a trial took with it: its engine is barred. A file gets the
+ * name that is swept only once it is locked, so nobody takes a new one for one that was left.
  *
  * flock(2): the kernel lets go of it however the process ends. A process that somebody else killed in just that
  * millisecond bars an engine for nothing; the file of its graph says why, and may be removed. */
@@ -23,13 +25,20 @@ enum { RECORD_BYTES = 8192, PATH_BYTES = 1200 };
 /* Where this fails, the process goes on without: nothing else depends on it. */
 static void open_trial(struct cudnn *d)
 {
-    char dir[1024], path[PATH_BYTES];
-    if (d->trial != -1 || d->unwritable || !cudnn_cache_folder(d, dir, sizeof dir))
+    char dir[1024], mark[CUDNN_MARK], fresh[PATH_BYTES], path[PATH_BYTES];
+    if (d->trial != -1 || d->unwritable || !cudnn_cache_folder(d, dir, sizeof dir) || path_make_dirs(dir, NULL) < 0)
         return;
-    snprintf(path, sizeof path, "%s/" PREFIX "%d", dir, (int)getpid());
-    const int fd = path_make_dirs(dir, NULL) < 0 ? -1 : open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    d->trial_path = fd >= 0 ? strdup(path) : NULL;
-    if (fd >= 0 && (flock(fd, LOCK_EX | LOCK_NB) < 0 || !d->trial_path)) {
+    cudnn_mark(mark);
+    snprintf(fresh, sizeof fresh, "%s/new-%s", dir, mark);
+    snprintf(path, sizeof path, "%s/" PREFIX "%s", dir, mark);
+    const int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return;
+    d->trial_path = strdup(path);
+    if (!d->trial_path || flock(fd, LOCK_EX | LOCK_NB) < 0 || rename(fresh, path) < 0) {
+        free(d->trial_path);
+        d->trial_path = NULL;
+        unlink(fresh);
         close(fd);
         return;
     }

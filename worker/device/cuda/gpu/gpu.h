@@ -34,7 +34,7 @@ struct gpu_info {
     int runtime, driver, dnn; /* versions as the libraries number them: 13000, 91900 */
 };
 
-/* One product for a fully connected layer: row-major C (m, n) = alpha * op(A) * op(B) [+ C]. */
+/* One product, of a fully connected layer or a 1x1 convolution: row-major C (m, n) = alpha * op(A) * op(B) [+ C]. */
 struct gpu_gemm {
     enum dtype in, out; /* of A and B; of C. Sums in fp32; DT_F32 in TF32 where allowed */
     bool tf32;
