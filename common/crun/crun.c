@@ -61,6 +61,7 @@ static struct crun_page *map_page(int fd)
         close_on_exec(p->wake_fd);
     if (p->version >= 2)
         close_on_exec(p->stdio_fd);
+    close_on_exec(p->memory_fd - 1);
     return p;
 }
 

@@ -78,6 +78,8 @@ struct crun_page {
     _Atomic uint32_t parts;                     /* worker: bit N: enum crun_part N was told in this round */
     _Atomic uint32_t link_us[2];                /* worker: crun_links(), + 1; 0: not told */
     struct crun_page_row rows[CRUN_PAGE_ROWS];
+    int32_t memory_fd; /* launcher, before the spawn: memory of the node (crun_node_memory()), + 1; 0: none */
+    uint32_t reserved6;
 };
 
 /* Launcher: the parts of a step. 0: they are not there. */

@@ -55,6 +55,11 @@ int crun_wake_fd(void)
     return p && atomic_load_explicit(&p->stays, memory_order_relaxed) ? p->wake_fd : -1;
 }
 
+int crun_node_memory(void)
+{
+    return self.page ? self.page->memory_fd - 1 : -1;
+}
+
 static int64_t deadline_of(double timeout_s)
 {
     return clock_deadline((int64_t)(timeout_s * 1000));

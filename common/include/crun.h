@@ -148,6 +148,12 @@ int crun_stay_growing(void);
  * crun_stay() was not called, or said -ENOTSUP. */
 int crun_wake_fd(void);
 
+/* A file in memory that the workers of this node share, empty when crun starts. It stays, with what is in it, until
+ * crun ends: what the workers of a round wrote, those of the next one find, whether or not they are the same processes.
+ * For mmap(2) and fallocate(2); not to be closed, and not to be made shorter, as others may have it mapped. -1: no
+ * crun has started this process, or an older one. */
+int crun_node_memory(void);
+
 /* Wait until this process is to let go of its round: 0. After a call to another rank has failed: if the peer is dead,
  * crun says so within a moment. -ETIMEDOUT; -ECANCELED: it is to end instead, crun_stop_reason() says why; -ENOTSUP as
  * crun_stay(); -EINVAL: not a time of up to 30 days. Any thread, any number of them. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -71,6 +72,7 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->loop = loop;
     g->o = *o;
     g->status_fd = g->notify_fd = -1;
+    g->memory_fd = memfd_create("crun-memory", MFD_CLOEXEC); /* without it workers find that there is none */
     g->in_fd = o->has_stdin ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->out_fd = o->terminal_group && o->terminal_out ? fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3) : -1;
     g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -377,11 +379,10 @@ void group_destroy(struct group *g)
         group_close_kept(&g->children[i]);
     }
     spawn_thread_close(g->spawner);
-    for (int i = 0; i < 3; i++) {
-        const int fd = i == 0 ? g->null_fd : i == 1 ? g->in_fd : g->out_fd;
-        if (fd >= 0)
-            close(fd);
-    }
+    const int fds[] = {g->null_fd, g->in_fd, g->out_fd, g->memory_fd};
+    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
     g->rescan.data = g->late.data = g;
     uv_close((uv_handle_t *)&g->rescan, on_closed);
     uv_close((uv_handle_t *)&g->late, on_closed);

@@ -32,6 +32,7 @@ struct group {
     int status_fd;     /* our end of the exec status pipe; -1: all execs are known */
     struct watch *status;
     int notify_fd; /* eventfd that all workers write; -1: none */
+    int memory_fd; /* crun_node_memory() of all workers, of all rounds; -1: none */
     struct watch *notify;
     bool progressed;  /* the first step of the round is told */
     int64_t begun_ns; /* of the round */
@@ -65,7 +66,7 @@ struct group {
 
 /* A fresh page, shared with the worker; *ret_fd is close-on-exec and the caller's. 1: one that cannot be shared, as
  * file sizes are limited; *ret_fd is untouched. */
-int group_create_page(struct child *c, int notify_fd, bool holds, int *ret_fd, struct err *e);
+int group_create_page(struct group *g, struct child *c, int *ret_fd, struct err *e);
 /* The page says that it is held, and its socket's other end is *ret_fd, the caller's. */
 int group_make_spare(struct child *c, int *ret_fd, struct err *e);
 void group_drop_page(struct child *c);

@@ -80,7 +80,7 @@ static int prepare_one(struct launch *l, int local, struct err *e)
     const int named = is_spare ? -1 : local;
     p->page_fd = p->stdio_fd = -1;
     l->locals[l->n++] = local;
-    const int rc = group_create_page(c, g->notify_fd, g->o.holds, &p->page_fd, e);
+    const int rc = group_create_page(g, c, &p->page_fd, e);
     if (rc == 1)
         warn_unshared(g);
     TRY(rc);
@@ -99,10 +99,10 @@ static int prepare_one(struct launch *l, int local, struct err *e)
                                           c->guest && g->out_fd >= 0 ? g->out_fd : c->out[0], c->out[1]},
                                 .group = c->guest ? g->o.terminal_group : 0,
                                 .terminal = c->pty,
-                                .keep = {p->page_fd, g->notify_fd, c->wake_fd, p->stdio_fd},
-                                .n_keep = c->wake_fd < 0 ? 2
-                                          : is_spare     ? 4
-                                                         : 3,
+                                .keep = {p->page_fd, g->notify_fd, g->memory_fd, c->wake_fd, p->stdio_fd},
+                                .n_keep = c->wake_fd < 0 ? 3
+                                          : is_spare     ? 5
+                                                         : 4,
                                 .status_fd = l->status_fd,
                                 .tag = local,
                                 .mask = &g->o.mask,

@@ -27,7 +27,7 @@ static int create_own_page(struct child *c)
     return 1;
 }
 
-int group_create_page(struct child *c, int notify_fd, bool holds, int *ret_fd, struct err *e)
+int group_create_page(struct group *g, struct child *c, int *ret_fd, struct err *e)
 {
     int fd = memfd_create("crun-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
@@ -45,8 +45,9 @@ int group_create_page(struct child *c, int notify_fd, bool holds, int *ret_fd, s
     }
     c->page = at;
     c->page->version = CRUN_PAGE_VERSION;
-    c->page->notify_fd = notify_fd;
-    c->wake_fd = holds ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1; /* none left: it is not held */
+    c->page->notify_fd = g->notify_fd;
+    c->page->memory_fd = g->memory_fd + 1;
+    c->wake_fd = g->o.holds ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -1; /* none left: it is not held */
     c->page->wake_fd = c->wake_fd;
     c->page->stdio_fd = -1;
     c->page->magic = CRUN_PAGE_MAGIC;

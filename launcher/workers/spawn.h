@@ -15,7 +15,7 @@
 struct binding;
 struct err;
 
-#define SPAWN_KEEP_MAX 4
+#define SPAWN_KEEP_MAX 5
 
 struct spawn_request {
     const char *path;

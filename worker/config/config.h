@@ -178,9 +178,10 @@ struct train_config {
     int schedule;                 /* enum pipeline_kind */
     bool recompute;
     int64_t bucket_mb, zero, check_replicas;
-    bool by_world;           /* not an option: the batch was given for a rank or a node (personalities) */
-    int64_t replicate_state; /* 1: what --zero cuts has a second owner; 0: it has not */
-    double loss_spike;       /* 0: any loss is believed */
+    bool by_world;             /* not an option: the batch was given for a rank or a node (personalities) */
+    double memory_checkpoints; /* percent of the time that copying into memory may take; 0: none */
+    int64_t replicate_state;   /* 1: what --zero cuts has a second owner; 0: it has not */
+    double loss_spike;         /* 0: any loss is believed */
     struct drill drill;
     int allreduce; /* enum allreduce */
     int by_node;   /* enum reduce_way */

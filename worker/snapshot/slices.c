@@ -283,7 +283,7 @@ static void extend(struct slices *s, struct slice *v)
     s->copy_bytes = last->at + last->bytes;
 }
 
-int slices_reserve(struct slices *s, const bool *wanted, struct err *e)
+int slices_plan_copy(struct slices *s, const bool *wanted, struct err *e)
 {
     struct slice **v = calloc(s->n_held + 1, sizeof(struct slice *));
     size_t n = 0;
@@ -299,6 +299,12 @@ int slices_reserve(struct slices *s, const bool *wanted, struct err *e)
     for (size_t i = 0; i < n; i++)
         extend(s, v[i]);
     free(v);
+    return 0;
+}
+
+int slices_reserve(struct slices *s, const bool *wanted, struct err *e)
+{
+    TRY(slices_plan_copy(s, wanted, e));
     s->copy = malloc(s->copy_bytes + 1);
     if (!s->copy)
         return err_errno(e, ENOMEM, "host copy of %zu bytes of the training state", s->copy_bytes);
@@ -311,6 +317,18 @@ int slices_copy(struct slices *s, struct err *e)
     struct device *d = s->state->device;
     for (size_t i = 0; i < s->n_spans; i++)
         TRY(d->ops->download(d, s->copy + s->spans[i].at, s->spans[i].device, s->spans[i].bytes, e));
+    return 0;
+}
+
+int slices_copy_back(struct slices *s, struct err *e)
+{
+    struct device *d = s->state->device;
+    s->state->version++;
+    for (size_t i = 0; i < s->n_held; i++) { /* not whole spans: between two slices lies what is not the state's */
+        const struct slice *v = &s->held[i];
+        if (v->copied != SIZE_MAX)
+            TRY(d->ops->upload(d, v->memory, s->copy + v->copied, bytes_of(s, v), e));
+    }
     return 0;
 }
 

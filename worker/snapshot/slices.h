@@ -51,10 +51,15 @@ int64_t slices_count(const struct slices *s, size_t tensor); /* elements */
 size_t slices_size(const struct slices *s, size_t tensor);   /* bytes of one */
 int64_t slices_bytes(const struct slices *s);                /* of all tensors */
 
-/* Take host memory for a copy of the slices for which wanted[n_held] says so, once; its pages are there afterwards. */
+/* A copy of the slices for which wanted[n_held] says so takes copy_bytes; `copy` is the caller's to set, and to make
+ * NULL before slices_finish(). Once. */
+int slices_plan_copy(struct slices *s, const bool *wanted, struct err *e);
+/* slices_plan_copy(), and host memory for it; its pages are there afterwards. */
 int slices_reserve(struct slices *s, const bool *wanted, struct err *e);
-/* The copy becomes what the state is now. Nothing where none is reserved. */
+/* The copy becomes what the state is now. Nothing where none is planned. */
 int slices_copy(struct slices *s, struct err *e);
+/* The state becomes what the copy is, and its version grows. */
+int slices_copy_back(struct slices *s, struct err *e);
 
 /* n elements of a slice from element `first` of its block on: in the copy, else in room (host memory for them). */
 int slices_get(const struct slices *s, const struct slice *v, int64_t first, int64_t n, void *room, const void **ret,

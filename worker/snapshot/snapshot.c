@@ -274,3 +274,15 @@ int snapshot_resume(struct state *s, struct comm *c, const struct snapshot_sourc
     slices_finish(&r.slices);
     return rc;
 }
+
+int snapshot_newest(struct comm *c, const struct snapshot_source *from, int64_t *ret_step, struct err *e)
+{
+    struct found f;
+    struct offer best;
+    int reader;
+    locate(from, &f);
+    look_for_checkpoint(from, &f);
+    TRY(find_source(c, &f, &reader, &best, e));
+    *ret_step = best.step;
+    return 0;
+}

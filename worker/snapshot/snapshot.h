@@ -63,4 +63,7 @@ struct snapshot_source {
 int snapshot_resume(struct state *s, struct comm *c, const struct snapshot_source *from,
                     const struct snapshot_identity *id, struct position *at, struct err *e);
 
+/* All ranks: the step of the newest checkpoint that any rank can see, -1: there is none. */
+int snapshot_newest(struct comm *c, const struct snapshot_source *from, int64_t *ret_step, struct err *e);
+
 #endif

@@ -124,17 +124,20 @@ static int follow_state(struct run *r, struct err *e)
     return schedule_check(&r->schedule, e);
 }
 
-static void tell_beginning(struct run *r, bool resumed, bool settled)
+static void tell_beginning(struct run *r, enum taken taken)
 {
-    if (r->journal.active && !resumed)
+    static const char *const from[] = {[TAKEN_FILES] = "resumed from step",
+                                       [TAKEN_MEMORY] = "resumed from memory, step",
+                                       [TAKEN_RANKS] = "goes on from step"};
+    if (r->journal.active && !taken)
         session_banner(&r->s);
-    if (!settled)
+    if (taken != TAKEN_RANKS)
         tell_what_is_lost(r);
-    if (resumed)
-        journal_say(&r->journal, "%s step %lld (epoch %lld, step %lld of %lld)",
-                    settled ? "goes on from" : "resumed from", (long long)r->at.updates, (long long)r->at.epoch + 1,
-                    (long long)r->at.step, (long long)r->s.steps_per_epoch);
-    if (settled && journal_lacks(&r->journal, r->at.updates)) /* rank 0 was behind, or died before it told */
+    if (taken)
+        journal_say(&r->journal, "%s %lld (epoch %lld, step %lld of %lld)", from[taken], (long long)r->at.updates,
+                    (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
+    /* rank 0 was behind, or died before it told */
+    if (taken == TAKEN_RANKS && journal_lacks(&r->journal, r->at.updates))
         journal_step(&r->journal, &r->s, &r->at, &r->last_step, r->last_step.lr, 0);
     if (r->journal.active && run_loses_model(r))
         log_warn("train", "the model will not be saved: that takes --checkpoint-dir DIR");
@@ -143,24 +146,25 @@ static void tell_beginning(struct run *r, bool resumed, bool settled)
 int begin_run(struct run *r, const struct env_contract *env, const char *command_line, struct err *e)
 {
     const bool late = trace_in_checkpoints(r->cfg);
-    bool settled;
+    enum taken taken;
     TRY(guard_open(&r->guard, r->cfg, &r->s.state, r->s.comm->world, r->s.leads, e));
     r->step = step_of(r);
     r->env = env;
     r->command_line = command_line;
     TRY(late ? 0 : trace_open(&r->trace, &r->s, env, true, e));
-    const int resumed = take_up(r, env, &settled, e);
-    TRY(resumed);
-    TRY(resumed ? 0 : begin_at_first(r, e));
+    TRY(keep_open(&r->keep, &r->s, (int)env->local_rank, env->round, e));
+    TRY(take_up(r, env, &taken, e));
+    TRY(taken ? 0 : begin_at_first(r, e));
     r->has_state = true;
     TRY(agree_to_confirm(r, e));
-    TRY(check_state(r, settled, e));
+    TRY(check_state(r, taken == TAKEN_RANKS, e));
     TRY(follow_state(r, e));
     if (!r->saver.writer)
         TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
     TRY(take_folders(r, env, late, e));
-    TRY(journal_open(&r->journal, &r->s, &r->at, resumed, (int)env->restart_count, command_line, e));
-    tell_beginning(r, resumed, settled);
+    TRY(journal_open(&r->journal, &r->s, &r->at, taken != TAKEN_NOTHING, (int)env->restart_count, command_line, e));
+    tell_beginning(r, taken);
+    keep_begin(&r->keep, &r->at);
     if (!r->started_ns)
         r->started_ns = clock_ns();
     return 0;

@@ -18,6 +18,12 @@
 #include "worker/run/mem_report.h"
 #include "worker/train/spare.h"
 
+static int keep_where_due(struct run *r, struct err *e)
+{
+    const struct settled now = run_standing(r);
+    return keep_due(&r->keep, &r->at) && guard_allows(&r->guard, &r->at) ? keep_step(&r->keep, r->s.comm, &now, e) : 0;
+}
+
 static int loop(struct run *r, bool *ret_stop, struct err *e)
 {
     int went;
@@ -38,6 +44,7 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
         TRY(went);
         if (went || (r->guard.verify && verify_until(r->guard.verify) >= 0))
             continue;
+        TRY(keep_where_due(r, e));
         int64_t start = clock_ns();
         if (guard_allows(&r->guard, &r->at) && saver_step(&r->saver, &r->at, run_epoch_over(r), r->save_asked))
             trace_long_span(&r->trace, "checkpoint", "checkpoint", start);

@@ -23,6 +23,7 @@
 #include "worker/run/eval.h"
 #include "worker/run/guard.h"
 #include "worker/run/journal.h"
+#include "worker/run/keep.h"
 #include "worker/run/links.h"
 #include "worker/run/saver.h"
 #include "worker/run/settle.h"
@@ -53,6 +54,7 @@ struct run {
     double epoch_bad;        /* samples of this epoch that could not be decoded, since it began or was resumed */
     int64_t started_ns;
     struct saver saver;
+    struct keep keep;
     struct guard guard;
     struct drill drill;
     struct links links;
@@ -93,9 +95,10 @@ int run_seek(struct run *r, struct err *e);
 /* Everything between session_open_round() and the first step. */
 int begin_run(struct run *r, const struct env_contract *env, const char *command_line, struct err *e);
 
-/* r->at and the state become those of ranks that have them, where this is a round after another one; else of a
- * checkpoint. > 0: they were taken up, from ranks if *ret_settled; 0: there was nothing. */
-int take_up(struct run *r, const struct env_contract *env, bool *ret_settled, struct err *e);
+/* r->at and the state become those of ranks that have them, or of copies in memory, where this is a round after another
+ * one; else of a checkpoint. */
+enum taken { TAKEN_NOTHING, TAKEN_FILES, TAKEN_MEMORY, TAKEN_RANKS };
+int take_up(struct run *r, const struct env_contract *env, enum taken *ret, struct err *e);
 
 /* --- steps.c */
 

@@ -99,8 +99,8 @@ static bool place_ahead(const struct run *r)
 {
     const struct position next = next_position(r);
     const bool over = run_over_at(r, &next);
-    return over || guard_due(&r->guard, &next, false, over) || (r->stop_at && next.updates >= r->stop_at) ||
-           saver_due(&r->saver, &next, over);
+    return over || keep_due(&r->keep, &next) || guard_due(&r->guard, &next, false, over) ||
+           (r->stop_at && next.updates >= r->stop_at) || saver_due(&r->saver, &next, over);
 }
 
 int steps_to_next_place(struct run *r, struct err *e)

@@ -21,12 +21,16 @@ static void compare_name(const struct run *r, const char *path)
         log_warn("resume", "%s says %lld epochs in its name and %lld inside: the latter counts", path, named, inside);
 }
 
+static struct snapshot_source own_checkpoints(const struct run *r)
+{
+    const char *job = train_config_resume(r->cfg) == RESUME_AUTO ? NULL : r->s.identity.run_id;
+    return (struct snapshot_source){.path = r->cfg->checkpoint_dir, .run_id = job};
+}
+
 /* What this job has saved goes before what it was told to begin with. */
 static int resume(struct run *r, struct err *e)
 {
-    const char *job = train_config_resume(r->cfg) == RESUME_AUTO ? NULL : r->s.identity.run_id;
-    const struct snapshot_source own = {.path = r->cfg->checkpoint_dir, .run_id = job},
-                                 named = {.path = r->cfg->resume, .exact = true};
+    const struct snapshot_source own = own_checkpoints(r), named = {.path = r->cfg->resume, .exact = true};
     int resumed = r->s.resume ? snapshot_resume(&r->s.state, r->s.comm, &own, &r->s.identity, &r->at, e) : 0;
     if (resumed != 0 || train_config_resume(r->cfg) != RESUME_PATH)
         return resumed;
@@ -47,29 +51,41 @@ static int forget(struct run *r, struct err *e)
     return r->s.state.version > 1 ? session_reset_state(&r->s, e) : 0;
 }
 
-static int resume_anew(struct run *r, struct err *e)
+/* > 0: the state is that of copies in memory. */
+static int take_copies(struct run *r, struct settled *mine, struct err *e)
 {
-    TRY(forget(r, e));
-    return resume(r, e);
+    const struct snapshot_source own = own_checkpoints(r);
+    int64_t newest = -1;
+    if (r->keep.share == 0)
+        return 0;
+    TRY(r->s.resume ? snapshot_newest(r->s.comm, &own, &newest, e) : 0);
+    return keep_take_up(&r->keep, &r->step, r->s.comm, newest, &r->has_state, mine, e);
 }
 
-int take_up(struct run *r, const struct env_contract *env, bool *ret_settled, struct err *e)
+int take_up(struct run *r, const struct env_contract *env, enum taken *ret, struct err *e)
 {
     struct settled mine = run_standing(r);
     const double seconds = r->at.seconds;
     const bool is_first = env->round <= 0 || !session_goes_on(env); /* without crun ranks may count differently */
-    *ret_settled = false;
-    if (is_first || !run_outlives_rounds(r))
-        return resume_anew(r, e);
-    const int rc = settle(&r->step, r->s.comm, r->s.leads, &r->has_state, &mine, e);
-    if (rc == 0)
-        return resume_anew(r, e);
+    int rc = 0;
+    *ret = TAKEN_RANKS;
+    if (!is_first && run_outlives_rounds(r))
+        rc = settle(&r->step, r->s.comm, r->s.leads, &r->has_state, &mine, e);
+    TRY(rc == 0 ? forget(r, e) : 0);
+    if (rc == 0 && !is_first) {
+        *ret = TAKEN_MEMORY;
+        rc = take_copies(r, &mine, e);
+    }
+    if (rc == 0) {
+        rc = resume(r, e);
+        *ret = rc > 0 ? TAKEN_FILES : TAKEN_NOTHING;
+        return rc < 0 ? rc : 0;
+    }
     if (r->has_state) { /* also after a failure: some of the rest of a step may have been done */
         r->at = mine.at;
         r->at.seconds = fmax(seconds, r->at.seconds); /* each rank has a clock of its own, and none goes back */
         r->epoch_bad = mine.epoch_bad;
         r->last_step = mine.last;
     }
-    *ret_settled = rc > 0;
-    return rc;
+    return rc < 0 ? rc : 0;
 }

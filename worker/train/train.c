@@ -158,6 +158,7 @@ static int run_once(const struct train_config *cfg, struct env_contract *now, st
     saver_close(&r.saver, rc < 0);
     journal_close(&r.journal);
     guard_close(&r.guard);
+    keep_close(&r.keep);
     session_close(&r.s); /* its communication thread tells the trace of itself */
     trace_close(&r.trace, rc == 0);
     return rc;

@@ -503,6 +503,20 @@ static bool is_awake(void)
     return poll(&p, 1, 0) == 1;
 }
 
+static void the_memory_of_the_node_is_found_where_a_launcher_has_some(void **state)
+{
+    assert_int_equal(crun_init(&info), 0); /* a page of a launcher that knows of none */
+    assert_int_equal(crun_node_memory(), -1);
+    const int fd = memfd_create("memory", 0);
+    page->memory_fd = fd + 1;
+    assert_int_equal(crun_init(&info), 0);
+    assert_int_equal(crun_node_memory(), fd);
+    assert_int_equal(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC); /* this process's children have no use for it */
+    crun_finish();
+    assert_int_equal(crun_node_memory(), -1);
+    close(fd);
+}
+
 static void without_a_launcher_that_holds_nobody_stays(void **state)
 {
     assert_int_equal(crun_init(&info), 0); /* a page that says -1 */
@@ -631,11 +645,11 @@ static void the_shared_library_exports_the_api_only(void **state)
     if (!lib)
         fail_msg("%s", dlerror());
     static const char *const api[] = {
-        "crun_init",         "crun_finish",  "crun_progress",  "crun_stop_reason", "crun_stop_reason_name",
-        "crun_record_error", "crun_metrics", "crun_phase",     "crun_phase_name",  "crun_catch_crashes",
-        "crun_set",          "crun_get",     "crun_add",       "crun_delete",      "crun_barrier",
-        "crun_stay",         "crun_wake_fd", "crun_wait_hold", "crun_next_round",  "crun_figure",
-        "crun_spent",        "crun_links",   "crun_part_name", "crun_stay_growing"};
+        "crun_init",         "crun_finish",  "crun_progress",  "crun_stop_reason",  "crun_stop_reason_name",
+        "crun_record_error", "crun_metrics", "crun_phase",     "crun_phase_name",   "crun_catch_crashes",
+        "crun_set",          "crun_get",     "crun_add",       "crun_delete",       "crun_barrier",
+        "crun_stay",         "crun_wake_fd", "crun_wait_hold", "crun_next_round",   "crun_figure",
+        "crun_spent",        "crun_links",   "crun_part_name", "crun_stay_growing", "crun_node_memory"};
     for (size_t i = 0; i < sizeof api / sizeof *api; i++)
         assert_non_null(dlsym(lib, api[i]));
     assert_null(dlsym(lib, "env_contract_read"));
@@ -653,6 +667,7 @@ int main(void)
         cmocka_unit_test(the_environment_is_handed_over),
         WITH_PAGE(progress_is_seen_and_the_first_one_wakes_the_launcher),
         WITH_PAGE(metrics_are_told_as_they_are),
+        WITH_PAGE(the_memory_of_the_node_is_found_where_a_launcher_has_some),
         WITH_PAGE(figures_are_told_one_by_one_and_waits_add_up),
         WITH_PAGE(what_a_step_was_made_of_is_told_with_it),
         WITH_PAGE(stop_reasons_arrive_and_have_names),

@@ -41,8 +41,8 @@ def test_four_workers_get_torchruns_variables(crun, worker):
         ports.add(env["MASTER_PORT"])
         error_files.add(env["TORCHELASTIC_ERROR_FILE"])
         page = int(env["CRUN_PAGE_FD"])
-        # 0-2, the page, two eventfds, and the folder that the listing itself has open: nothing of crun or of other workers
-        assert len(got["fds"]) == 7 and page in got["fds"], got["fds"]
+        # 0-2, the page, two eventfds, the node's memory, and the folder that the listing itself has open: nothing of crun or of other workers
+        assert len(got["fds"]) == 8 and page in got["fds"], got["fds"]
     assert len(ports) == 1 and len(error_files) == 4
 
 

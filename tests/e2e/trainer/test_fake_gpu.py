@@ -2,12 +2,15 @@
 host code and the real kernels, run by the processor."""
 import os
 import re
+import signal
+import subprocess
 
 import numpy as np
 import pytest
 
 from metrics_file import loss_curve, steps_of
-from support import BUILD, CRUN, TRAINER, run
+from support import BUILD, CRUN, TRAINER, run, worker_pid
+from tensors import newest
 
 MODULE = BUILD / "tests" / "worker" / "device" / "cuda" / "fake_cuda.so"
 
@@ -129,3 +132,26 @@ def test_every_call_on_gpus_is_staged_through_host_memory(groups):
             env=env(4))
     assert p.returncode == 0 and "# Out of bounds values : 0 OK" in p.stdout, p.stdout + p.stderr
     assert len(set(re.findall(r"^\[default0\]: (\w+) +\d", p.stdout, re.M))) == 12, p.stdout
+
+
+def test_a_process_that_starts_again_goes_on_from_memory(data, tmp_path):
+    """Also where the host runs ahead of the device: a step is kept once it is done."""
+    more = ["--print-freq", 1, "--memory-checkpoints", 50]
+    train(data, tmp_path / "one", steps=12)
+    lines, killed = [], False
+    job = [str(a) for a in [CRUN, "--max-restarts", 1, "--run-id", f"fake-{os.getpid()}", *command(data, tmp_path / "two", *more, steps=12)]]
+    with subprocess.Popen(job, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env()) as p:
+        for line in p.stdout:
+            lines.append(line)
+            if not killed and re.search(r"\[ *6/6\]", line):
+                os.kill(worker_pid(f"fake-{os.getpid()}", 0), signal.SIGKILL)
+                killed = True
+    text = "".join(lines)
+    assert p.returncode == 0 and re.search(r"resumed from memory, step \d", text) and "resumed from step" not in text, text[-4000:]
+    one, two = ((newest(tmp_path / d) / "model.safetensors").read_bytes() for d in ("one", "two"))
+    assert one == two
+
+
+def test_parts_of_a_state_are_not_kept_in_memory(data, tmp_path):
+    p = run(CRUN, "--nproc_per_node", 2, *command(data, tmp_path, "--comm", "gloo", "--zero", 1, "--memory-checkpoints", 2), env=env(2))
+    assert p.returncode == 2 and "--memory-checkpoints 2: on a GPU only where every rank has the whole state" in p.stdout + p.stderr

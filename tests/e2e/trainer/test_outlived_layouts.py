@@ -4,13 +4,14 @@ import os
 import random
 import re
 import signal
+import subprocess
 import time
 
 import pytest
 
-from outlived_job import IMAGES, STEPS, WORLD, Job, check_no_step_is_lost, held_spares, listens
+from outlived_job import IMAGES, MODELS, STEPS, WORLD, Job, check_no_step_is_lost, held_spares, listens
 from processes import children, wait
-from support import free_port
+from support import TRAINER, free_port
 from tensors import newest
 
 ADAM = ["--optimizer", "adam", "--base-learning-rate", 0.001]
@@ -27,6 +28,7 @@ LAYOUTS = {
     "stages, zero 2": [*STAGES, "--zero", 2, *SECOND, *ADAM],
     "tensor, zero 3": [*TENSOR, "--zero", 3, *SECOND, *ADAM],
 }
+IN_MEMORY = ["--memory-checkpoints", 50]
 WHOLE = {"data parallel": []}  # test_outlived_rounds.py, but for what is the same for all
 
 
@@ -121,6 +123,49 @@ def test_a_part_that_is_lost_with_both_owners_comes_from_the_checkpoint(undistur
     assert f"{lost}: all ranks go back to the newest checkpoint" in text
     assert len(re.findall(r"resumed from step", text)) == 1 and "goes on from step" not in text
     assert job.weights() == expected
+
+
+@pytest.mark.parametrize("layout, victims", [("zero 1", (1, 2)), ("stages", (0, 1)), ("tensor, zero 3", (0, 1, 2, 3)), ("data parallel", (0, 1, 2, 3))])
+def test_a_part_that_is_lost_with_both_owners_comes_from_memory(undisturbed, tmp_path, layout, victims):
+    """No checkpoint was saved; those that are left go back a few steps, whoever died finds its part where the one before it kept it."""
+    data, expected = undisturbed(layout)
+    job = Job(data, tmp_path / "out", *{**LAYOUTS, **WHOLE}[layout], *IN_MEMORY)
+    job.at_step(12, job.kill(*victims))
+    job.at_step(STEPS - 5, job.kill())
+    text = job.finish()
+    assert [a == b for a, b in zip(*job.pids)] == [r not in victims for r in range(WORLD)]
+    resumed = re.findall(r"resumed from memory, step (\d+)", text)
+    assert len(resumed) == 1 and 2 <= int(resumed[0]) < STEPS / 2 and "resumed from step" not in text and "goes on from step" not in text, text[-6000:]
+    assert job.weights() == expected
+
+
+@pytest.mark.parametrize("options, crun", [(["--zero", 1, *ADAM, "--ema", 0.9], []), (LAYOUTS["zero 1"], ["--recovery", "restart"])])
+def test_processes_that_start_again_go_on_from_memory(undisturbed, tmp_path, options, crun):
+    data, expected = undisturbed("zero 1")
+    job = Job(data, tmp_path / "out", *options, *IN_MEMORY, crun=crun)
+    job.at_step(12, job.kill(3))
+    job.at_step(STEPS - 5, job.kill())
+    text = job.finish()
+    assert not any(a == b for a, b in zip(*job.pids)) and "resumed from memory, step" in text and "resumed from step" not in text, text[-6000:]
+    assert job.weights() == expected
+
+
+def test_a_newer_checkpoint_goes_before_what_is_in_memory(undisturbed, tmp_path):
+    data, expected = undisturbed("zero 1")
+    job = Job(data, tmp_path / "out", *LAYOUTS["zero 1"], "--checkpoint-every", 5, "--memory-checkpoints", 1e-9)  # after step 2, and then not soon again
+    job.at("saved step 10\n", lambda: None)
+    job.at_step(12, job.kill(0, 1, 2, 3))
+    text = job.finish()
+    assert re.search(r"resumed from step (10|15)", text) and "from memory" not in text, text[-6000:]
+    assert job.weights() == expected
+
+
+def test_without_crun_it_is_said_that_nothing_is_kept(shapes, tmp_path):
+    data = shapes(28, IMAGES, 20)
+    done = subprocess.run([str(a) for a in [TRAINER, "--train-data", data / "train", *MODELS["small"], "--image-size", 28, "--batch-size", 32, "--max-steps", 3,
+                                            "--device", "cpu", "--amp", "off", *IN_MEMORY]], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--memory-checkpoints: no crun is there that keeps memory from round to round: nothing is kept" in done.stderr
 
 
 @pytest.mark.parametrize("layout, victim", [("data parallel", 0), ("data parallel", 2), ("zero 2", 0), ("stages", 1)])
