@@ -8,9 +8,9 @@
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "launcher/agent/run.h"
+#include "launcher/base/resident.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/patience.h"
-#include "launcher/guard/resident.h"
 
 #define FORGET_MS 60000 /* a longer one is kept beside newer ones for so long */
 

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/ending.h"
+#include "launcher/base/resident.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/console_file.h"
@@ -26,7 +27,6 @@
 #include "launcher/guard/link_words.h"
 #include "launcher/guard/neighbours.h"
 #include "launcher/guard/patience.h"
-#include "launcher/guard/resident.h"
 #include "launcher/guard/stuck.h"
 #include "launcher/guard/tree.h"
 

@@ -1,4 +1,4 @@
-#include "launcher/guard/resident.h"
+#include "launcher/base/resident.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>
