@@ -192,16 +192,22 @@ static int broadcast_from_each(struct comm *c, int rank, void *arg, struct err *
     return rc;
 }
 
+/* From memory of its own, and from its place in what comes. */
 static int gather(struct comm *c, int rank, void *arg, struct err *e)
 {
     size_t n = *(size_t *)arg, world = (size_t)c->world;
-    char *in = malloc(n + 1), *out = calloc(world, n + 1);
-    memset(in, rank + 1, n);
-    int rc = c->ops->all_gather(c, COMM_CONTROL, in, out, n, NULL, e);
-    for (size_t i = 0; i < world * n && rc == 0; i++)
-        if (out[i] != (char)(i / n + 1))
-            rc = err_set(e, -EIO, "byte %zu of %zu is %d", i, n, out[i]);
-    free(in);
+    char *apart = malloc(n + 1), *out = calloc(world, n + 1), *const place = out + (size_t)rank * n;
+    int rc = 0;
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        char *in = i == 0 ? apart : place;
+        memset(out, 0, world * n);
+        memset(in, rank + 1, n);
+        rc = c->ops->all_gather(c, COMM_CONTROL, in, out, n, NULL, e);
+        for (size_t k = 0; k < world * n && rc == 0; k++)
+            if (out[k] != (char)(k / n + 1))
+                rc = err_set(e, -EIO, "byte %zu of %zu is %d%s", k, n, out[k], in == place ? ", in place" : "");
+    }
+    free(apart);
     free(out);
     return rc;
 }
@@ -231,11 +237,16 @@ static void all_gather_is_in_rank_order(void **state)
     each_size(state, gather);
 }
 
+/* Into memory of its own, and into its slice of what goes. */
 static int scatter(struct comm *c, int rank, void *arg, struct err *e)
 {
     struct job *j = arg;
-    void *in = inputs(rank, 0, j->n * (size_t)c->world, j->t);
+    const size_t bytes = j->n * dtype_size(j->t);
+    char *in = inputs(rank, 0, j->n * (size_t)c->world, j->t), *const place = in + (size_t)rank * bytes;
     int rc = c->ops->reduce_scatter(c, COMM_GRADIENTS, in, j->buf[rank], j->n, j->t, COMM_SUM, NULL, e);
+    rc = rc < 0 ? rc : c->ops->reduce_scatter(c, COMM_GRADIENTS, in, place, j->n, j->t, COMM_SUM, NULL, e);
+    if (rc == 0 && bytes > 0 && memcmp(place, j->buf[rank], bytes) != 0)
+        rc = err_set(e, -EIO, "%zu elements are other sums in place", j->n);
     free(in);
     return rc;
 }

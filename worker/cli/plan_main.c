@@ -279,6 +279,7 @@ static void add_links(cJSON *to, const char *name, const struct network_link lin
 static void add_measured(cJSON *to, const struct plan_ranks *r)
 {
     cJSON *step = cJSON_AddObjectToObject(to, "step"), *rows;
+    char why[120];
     cJSON_AddNumberToObject(step, "seconds", r->step.seconds);
     cJSON_AddNumberToObject(step, "computes", r->step.computes);
     cJSON_AddNumberToObject(step, "reduces", r->step.reduces);
@@ -288,6 +289,7 @@ static void add_measured(cJSON *to, const struct plan_ranks *r)
         add_links(to, "between", r->network.between);
     if (!r->cfg->auto_parallel)
         return;
+    cJSON_AddStringToObject(to, "why", planner_why(&r->choice, why, sizeof why));
     rows = cJSON_AddArrayToObject(to, "plans");
     for (int i = 0; i < r->choice.n; i++)
         add_row(rows, r, i);

@@ -76,14 +76,14 @@ struct comm_ops {
                   enum comm_op op, int root, void *stream, struct err *e);
     int (*broadcast)(struct comm *c, enum comm_channel ch, void *buf, size_t bytes, int root, void *stream,
                      struct err *e);
-    /* out: world * bytes, in rank order. */
+    /* out: world * bytes, in rank order. in may be its place in out. */
     int (*all_gather)(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t bytes, void *stream,
                       struct err *e);
     /* bytes[world]: of each rank, 0 too. in: bytes[rank]; out: everybody's, in rank order without gaps. in may be its
      * place in out. */
     int (*all_gather_v)(struct comm *c, enum comm_channel ch, const void *in, void *out, const size_t *bytes,
                         void *stream, struct err *e);
-    /* in: world * n elements; out: n elements, everybody's slice `rank` combined; the two do not overlap. */
+    /* in: world * n elements; out: n elements, everybody's slice `rank` combined. out may be that slice of in. */
     int (*reduce_scatter)(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t n, enum dtype t,
                           enum comm_op op, void *stream, struct err *e);
     /* counts[world]: elements of each slice, 0 too. in: all slices, in rank order without gaps; out: counts[rank]. */

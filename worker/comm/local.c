@@ -113,8 +113,8 @@ static int local_all_gather_v(struct comm *c, enum comm_channel which, const voi
     TRY(group_arrive(l, which, in, out, e));
     const struct slot *slots = l->group->channels[which].slots;
     for (int r = 0; r < c->world; to += bytes[r++])
-        if (bytes[r] > 0)
-            memmove(to, slots[r].in, bytes[r]);
+        if (bytes[r] > 0 && to != slots[r].in) /* others read it */
+            memcpy(to, slots[r].in, bytes[r]);
     group_depart(l, which);
     return 0;
 }

@@ -259,16 +259,6 @@ static int alloc_half(struct ddp *d, size_t n, struct err *e)
     return 0;
 }
 
-static int alloc_part(struct ddp *d, size_t n, struct err *e)
-{
-    if (n == 0)
-        return 0;
-    if (d->async)
-        return d->device->ops->alloc(d->device, n * dtype_size(d->real), &d->part, e);
-    d->part = malloc(n * dtype_size(d->real));
-    return d->part ? 0 : err_set(e, -ENOMEM, "no memory for a part of %zu gradients", n);
-}
-
 static int plan(struct ddp *d, struct err *e)
 {
     const struct ownership *own = d->own;
@@ -277,7 +267,6 @@ static int plan(struct ddp *d, struct err *e)
     d->stats.buckets = d->buckets = own->npieces + (d->n_tail > 0 && !rides);
     d->sheds = ownership_is_cut(own, OWNERSHIP_GRADIENTS) && !d->async;
     d->window = ownership_window(own);
-    TRY(alloc_part(d, ownership_largest_part(own), e));
     return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, ownership_largest_piece(own), e) : 0;
 }
 
@@ -388,7 +377,6 @@ void ddp_destroy(struct ddp *d)
     if (d->side)
         d->async->close(d->device, d->side);
     release_memory(d, d->half);
-    release_memory(d, d->part);
     free(d->kept);
     free(d->jobs);
     free(d);

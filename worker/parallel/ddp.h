@@ -98,7 +98,7 @@ int ddp_wait(struct ddp *d, struct err *e);
  * now on sees them. Training thread, between ddp_wait() and ddp_begin(). */
 int ddp_gather(struct ddp *d, void *arena, struct err *e);
 
-/* A piece comes to `to`, all of it; mine: this rank's part, which may be its place in `to`. On the communication
+/* A piece comes to `to`, all of it; mine: this rank's part, in its place in `to` or apart from it. On the communication
  * thread, behind what has been asked for so far. *ticket: for ddp_fetched(), which waits until it has come; or for
  * the error that any of it had. On a device with streams `to` is written once what is computed so far has been; where
  * collectives are enqueued nobody waits: `event` (device_async) is marked behind it. Training thread. */

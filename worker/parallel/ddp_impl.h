@@ -21,12 +21,11 @@ struct ddp {
     size_t n_tail;
     enum dtype real, wire;
     uint16_t *half; /* a bucket's gradients on their way, where the arena is; NULL where wire is real */
-    void *part;     /* of a piece that is cut: what this rank receives, or sends; NULL where none is */
     bool sheds;     /* pages of gradients that others own are given back */
     size_t window;  /* elements that may wait for it; then backward waits */
     char *kept;     /* sums of the parts so far: what this rank owns, and the tail; NULL: not yet */
     struct run_hooks hooks, idle;
-    struct device *device; /* NULL: the arena is host memory, and so are half and part */
+    struct device *device; /* NULL: the arena is host memory, and so is half */
     const struct device_async *async;
     void *side;                    /* communication stream */
     const struct ddp_watch *watch; /* NULL: nobody */
@@ -61,7 +60,7 @@ struct ownership_piece ddp_bucket(const struct ddp *d, int k);
 
 /* Sum it over its group, the tail with the last one. Blocks, or is enqueued on stream; any one thread. */
 int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e);
-/* Piece k comes to `to`; mine: this rank's part of it, wherever that is. */
+/* Piece k comes to `to`; mine: this rank's part of it, in its place in `to` or apart from it. */
 int ddp_gather_piece(struct ddp *d, int k, const char *mine, char *to, struct err *e);
 
 #endif

@@ -23,15 +23,6 @@ static int all_reduce(struct comm *c, void *buf, size_t n, enum dtype t, void *s
     return c->ops->all_reduce(c, COMM_GRADIENTS, buf, n, t, COMM_SUM, stream, e);
 }
 
-static int copy(const struct ddp *d, void *to, const void *from, size_t n, void *stream, struct err *e)
-{
-    const size_t bytes = n * dtype_size(d->real);
-    if (d->async)
-        return d->async->copy(d->device, stream, to, from, bytes, e);
-    memcpy(to, from, bytes);
-    return 0;
-}
-
 /* Gradients [first, first + n) become halves that a sum fits in; and halves at `from` such gradients. */
 static int pack(struct ddp *d, size_t first, size_t n, float ranks, void *stream, struct err *e)
 {
@@ -89,16 +80,19 @@ static int share_with_second(struct ddp *d, struct comm *c, const struct ownersh
     return comm_wait_all(all, 2, rc, e);
 }
 
+/* A rank's part becomes the sum where it lies. */
 static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, void *stream, struct err *e)
 {
     const struct ownership_range mine = own_part(d, p);
     const float ranks = (float)c->world;
-    if (d->half)
+    uint16_t *half = d->half ? d->half + (mine.first - p->first) : NULL;
+    if (half)
         TRY(pack(d, p->first, p->end - p->first, ranks, stream, e));
-    TRY(c->ops->reduce_scatter(c, COMM_GRADIENTS, d->half ? (void *)d->half : element(d, p->first), d->part, p->part,
-                               d->half ? d->wire : d->real, COMM_SUM, stream, e));
-    TRY(d->half ? unpack(d, mine.first, d->part, p->part, ranks, stream, e)
-                : copy(d, element(d, mine.first), d->part, p->part, stream, e));
+    TRY(c->ops->reduce_scatter(c, COMM_GRADIENTS, half ? (void *)d->half : element(d, p->first),
+                               half ? (void *)half : element(d, mine.first), p->part, half ? d->wire : d->real,
+                               COMM_SUM, stream, e));
+    if (half)
+        TRY(unpack(d, mine.first, half, p->part, ranks, stream, e));
     TRY(share_with_second(d, c, p, e));
     if (d->sheds)
         shed(d, p);
@@ -134,10 +128,6 @@ int ddp_gather_piece(struct ddp *d, int k, const char *mine, char *to, struct er
     struct comm *c = ddp_group(d, p->group);
     if (p->part == 0 || !c)
         return 0;
-    if (mine >= to && mine < to + (p->end - p->first) * elem) {
-        TRY(copy(d, d->part, mine, p->part, d->side, e));
-        mine = d->part;
-    }
     return c->ops->all_gather(c, COMM_GRADIENTS, mine, to, p->part * elem, d->side, e);
 }
 
@@ -145,12 +135,13 @@ int ddp_gather(struct ddp *d, void *arena, struct err *e)
 {
     const size_t elem = dtype_size(d->real);
     char *at = arena;
-    TRY(d->part ? ddp_fork(d, e) : 0);
+    const bool cut = ownership_largest_part(d->own) > 0;
+    TRY(cut ? ddp_fork(d, e) : 0);
     for (int k = 0; k < d->own->npieces; k++) {
         const struct ownership_piece *p = &d->own->pieces[k];
         TRY(ddp_gather_piece(d, k, at + own_part(d, p).first * elem, at + p->first * elem, e));
     }
-    return d->part ? ddp_join(d, e) : 0;
+    return cut ? ddp_join(d, e) : 0;
 }
 
 bool ddp_each_part(const struct ddp *d)

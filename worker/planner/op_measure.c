@@ -201,7 +201,7 @@ static int keep(struct bench *b, const struct program_chunk *c, bool back, const
 {
     const struct program *p = b->load.program;
     const size_t steps = n->n / (size_t)b->rounds;
-    double *of = calloc((size_t)p->nops, sizeof *of), v[16];
+    double *of = calloc((size_t)p->nops, sizeof *of), v[OP_ROUNDS_MAX];
     if (!of || n->failed || n->n % (size_t)b->rounds) {
         free(of);
         return err_errno(e, ENOMEM, "times of %d operations", p->nops);
@@ -228,7 +228,7 @@ static int keep(struct bench *b, const struct program_chunk *c, bool back, const
 static int time_passes(struct bench *b, struct plan *pl, const struct program_chunk *c, struct err *e)
 {
     struct noted forward = {0}, backward = {0};
-    double refresh[16];
+    double refresh[OP_ROUNDS_MAX];
     int rc = b->pause ? b->pause->pause(b->pause->ctx, e) : 0;
     if (rc == 0)
         rc = run(b, pl, c ? RUN_FORWARD : RUN_BOTH, NULL, e);
@@ -266,11 +266,16 @@ static int time_plan(struct bench *b, const struct program_chunk *c, struct err 
     return rc;
 }
 
+static int at_most(int n, int most)
+{
+    return n < most ? n : most;
+}
+
 int op_times_measure(struct op_times *t, struct device *d, const struct op_load *l, int rounds,
                      const struct op_pause *p, struct err *e)
 {
     struct bench b = {
-        .times = t, .d = d, .load = *l, .plan = *l->plan, .rounds = rounds < 16 ? rounds : 16, .pause = p};
+        .times = t, .d = d, .load = *l, .plan = *l->plan, .rounds = at_most(rounds, OP_ROUNDS_MAX), .pause = p};
     if (d->ops->async)
         return err_set(e, -ENOTSUP, "operations of the %s device are not timed: expected cpu or ref", d->ops->name);
     b.plan.fresh_weights = l->plan->fresh_weights || l->plan->needs;

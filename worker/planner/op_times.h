@@ -34,6 +34,7 @@ bool op_times_know(const struct op_times *t, const struct op_load *l);
  * what is kept of an operation is the median. Memory: the program's parameters and gradients, and a plan with one set
  * of activations. pause: called before each plan runs, so that ranks run side by side; may fail. -ENOTSUP: a device
  * whose operations are not timed (one with streams). */
+enum { OP_ROUNDS_MAX = 25 }; /* more are not run */
 struct op_pause {
     void *ctx;
     int (*pause)(void *ctx, struct err *e);

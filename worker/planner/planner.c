@@ -19,8 +19,6 @@
 #include "worker/session/session.h"
 #include "worker/session/session_build.h"
 
-#define SAME 0.01 /* of two plans so close the first one counts: the one with less machinery */
-
 /* --- a line on the terminal */
 
 static void say(const struct planner *p, const char *what, int done, int of)
@@ -292,16 +290,6 @@ static int look_at_all(struct planner *p, int64_t limit, struct planner_choice *
     return 0;
 }
 
-/* The fastest that fits but `but`; -1: none. */
-static int fastest(const struct planner_choice *c, int but)
-{
-    int best = -1;
-    for (int i = 0; i < c->n; i++)
-        if (i != but && c->rows[i].timed && (best < 0 || c->rows[i].as.seconds < c->rows[best].as.seconds * (1 - SAME)))
-            best = i;
-    return best;
-}
-
 static int nothing_fits(const struct planner *p, const struct planner_choice *c, int64_t limit, struct err *e)
 {
     const struct planner_row *least = &c->rows[0];
@@ -316,12 +304,13 @@ static int nothing_fits(const struct planner *p, const struct planner_choice *c,
 /* Rank 0's, for all. */
 static int agree(const struct planner *p, struct planner_choice *c, struct err *e)
 {
-    int chosen[2] = {c->chosen, c->next};
+    int picked[] = {c->chosen, c->next, c->alike};
     if (!p->o.comm)
         return 0;
-    TRY(p->o.comm->ops->broadcast(p->o.comm, COMM_CONTROL, chosen, sizeof chosen, 0, NULL, e));
-    c->chosen = chosen[0];
-    c->next = chosen[1];
+    TRY(p->o.comm->ops->broadcast(p->o.comm, COMM_CONTROL, picked, sizeof picked, 0, NULL, e));
+    c->chosen = picked[0];
+    c->next = picked[1];
+    c->alike = picked[2];
     return 0;
 }
 
@@ -338,8 +327,7 @@ static int choose(struct planner *p, int64_t limit, struct planner_choice *c, st
     TRY(rc);
     if (c->n == 0)
         return err_set(e, ERR_USAGE, "no plan for %d ranks is possible with a batch of %d", p->o.world, limits.batch);
-    c->chosen = fastest(c, -1);
-    c->next = fastest(c, c->chosen);
+    planner_pick(c);
     if (c->chosen < 0) /* memory is counted alike on all ranks */
         return nothing_fits(p, c, limit, e);
     return agree(p, c, e);

@@ -1,7 +1,7 @@
 /* How long a step of a run would take, and which of all ways to spread a run over its ranks is the fastest that fits.
  *
  *   plans.h: every way -> session/forecast.h: who holds how much -> of those that fit: op_times.h, measured once each
- *   -> rank_step.h: what each stage does -> simulate.h: seconds -> the fastest
+ *   -> rank_step.h: what each stage does -> simulate.h: seconds -> planner_pick()
  *
  * All ranks that are here call these together: operations are measured by as many of them side by side as have
  * processors of their own, transfers by pairs of them. Results are rank 0's. Blocks for as long as measuring takes,
@@ -55,17 +55,29 @@ struct planner_row {
     bool fits, timed;
 };
 
+/* Predictions of plans of 1 and 2 ranks err by 5.3 % of a step (standard deviation; docs/design/measurements.md), and
+ * what two of them differ by errs by sqrt(2) times as much, 7.4 %: a lead of less says nothing. */
+#define PLANNER_TELLS 0.08
+
 struct planner_choice {
     struct planner_row *rows; /* those that are possible; rank 0's are whole */
-    int n, chosen, next;      /* rows; next: the next best, -1: none */
+    int n, chosen, next;      /* rows; -1: none; next: the fastest of the others */
+    int alike;                /* rows within PLANNER_TELLS of the fastest one, it too */
 };
+
+/* Fill in chosen, next and alike: of the rows that are timed and within PLANNER_TELLS of the fastest one the simplest
+ * (plans_simpler()). Pure. */
+void planner_pick(struct planner_choice *c);
 
 /* limit: bytes of a rank; 0: none. ERR_USAGE: nothing fits; it names the smallest need. Freed with
  * planner_choice_free(). */
 int planner_choose(struct planner *p, int64_t limit, struct planner_choice *ret, struct err *e);
 void planner_choice_free(struct planner_choice *c);
 
-/* The table: chosen, next best, what does not fit and by how much. malloc'ed. */
+/* Why the chosen one: a sentence without an end. Returns out. */
+char *planner_why(const struct planner_choice *c, char *out, size_t cap);
+
+/* The table: chosen and why, the fastest of the others, what does not fit and by how much. malloc'ed. */
 int planner_table(const struct planner_choice *c, int64_t limit, char **ret, struct err *e);
 
 #endif

@@ -95,6 +95,35 @@ int plans_list(struct parallel_plan **ret, int *n, const struct plan_limits *l, 
     return 0;
 }
 
+static int mechanisms(const struct parallel_plan *p)
+{
+    return (p->stages > 1) + (p->tensor > 1) + (p->parts > 1) + (p->zero > 0) + p->recompute + (p->chunks > 1) +
+           p->hierarchical;
+}
+
+static int order_of(int schedule)
+{
+    return schedule == PIPELINE_1F1B ? 0 : schedule == PIPELINE_GPIPE ? 1 : 2;
+}
+
+bool plans_simpler(const struct parallel_plan *a, const struct parallel_plan *b)
+{
+    const int pairs[][2] = {
+        {mechanisms(a), mechanisms(b)},
+        {a->stages, b->stages},
+        {a->tensor, b->tensor},
+        {a->parts, b->parts},
+        {a->zero, b->zero},
+        {a->recompute, b->recompute},
+        {order_of(a->schedule), order_of(b->schedule)},
+        {a->hierarchical, b->hierarchical},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        if (pairs[i][0] != pairs[i][1])
+            return pairs[i][0] < pairs[i][1];
+    return false;
+}
+
 static int dim_of(const struct train_config *cfg)
 {
     return cfg->model_parallel_dim == MODEL_PARALLEL_NONE ? MODEL_PARALLEL_CLASSES : cfg->model_parallel_dim;

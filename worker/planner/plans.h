@@ -35,6 +35,11 @@ struct plan_limits {
 /* All of them in a list, malloc'ed; how many in *n. */
 int plans_list(struct parallel_plan **ret, int *n, const struct plan_limits *l, struct err *e);
 
+/* Is a simpler than b? Fewer mechanisms are: stages, a tensor group, parts, ZeRO, recomputation, chunks of stages, sums
+ * by node count one each. Of as many: fewer stages, smaller tensor groups, fewer parts, less ZeRO, no recomputation,
+ * 1f1b before gpipe before interleaved, sums that go straight. A total order: of two different plans one is. */
+bool plans_simpler(const struct parallel_plan *a, const struct parallel_plan *b);
+
 /* The options of a run that goes by it. */
 void plans_apply(const struct parallel_plan *p, const struct train_config *cfg, struct train_config *ret);
 

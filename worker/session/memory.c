@@ -32,7 +32,7 @@ static size_t largest_parameter(const struct program *p)
 }
 
 /* Where they are cut: what is owned, the sums that travel along, and what others own of buckets that wait and of what
- * is being made (ddp.h). And what is received of a bucket that is cut, or sent of a piece. */
+ * is being made (ddp.h). */
 static int64_t gradient_bytes(const struct session *s)
 {
     const struct state *st = &s->state;
@@ -42,7 +42,7 @@ static int64_t gradient_bytes(const struct session *s)
     const size_t on_the_way = ownership_window(&s->own) + (one > piece ? one : piece);
     const size_t some = ownership_elements(&s->own, OWNERSHIP_GRADIENTS) + tail +
                         (size_t)((double)on_the_way * (double)(piece - kept) / (double)piece);
-    return (int64_t)state_bytes(st, state_sheds(st) ? (some < all ? some : all) + part : all);
+    return (int64_t)state_bytes(st, state_sheds(st) && some < all ? some : all);
 }
 
 static int64_t batch_bytes(const struct session *s, bool training)

@@ -1,4 +1,4 @@
-/* All ways to spread a run: each possible, none twice, none left out. */
+/* All ways to spread a run: each possible, none twice, none left out; and which of them it is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,7 @@
 
 #include "common/base/err.h"
 #include "worker/parallel/pipeline.h"
+#include "worker/planner/planner.h"
 #include "worker/planner/plans.h"
 
 static const struct plan_limits four = {
@@ -94,11 +95,98 @@ static void a_plan_is_its_options(void **state)
     assert_string_equal(plans_options(&plain, &cfg, text, sizeof text), "--allreduce hierarchical");
 }
 
+static void of_two_plans_one_is_simpler(void **state)
+{
+    (void)state;
+    struct plan_limits l = four;
+    struct parallel_plan *all;
+    struct err e;
+    int n;
+    l.nodes = true;
+    l.local_world = 2;
+    assert_int_equal(plans_list(&all, &n, &l, &e), 0);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            assert_int_equal(plans_simpler(&all[i], &all[j]) + plans_simpler(&all[j], &all[i]), i != j);
+    free(all);
+}
+
+/* From the simplest on. */
+static void fewer_mechanisms_are_simpler_than_smaller_ones(void **state)
+{
+    (void)state;
+    const struct parallel_plan in_order[] = {
+        {4, 1, 1, PIPELINE_1F1B, 1, 1, 0, false, false}, /* none */
+        {4, 1, 1, PIPELINE_1F1B, 1, 1, 1, false, false}, /* one: ZeRO, parts, a tensor group */
+        {4, 1, 1, PIPELINE_1F1B, 1, 1, 3, false, false},
+        {4, 1, 1, PIPELINE_1F1B, 1, 2, 0, false, false},
+        {2, 2, 1, PIPELINE_1F1B, 1, 1, 0, false, false},
+        {4, 1, 1, PIPELINE_1F1B, 1, 2, 1, false, false}, /* two */
+        {2, 1, 2, PIPELINE_1F1B, 1, 4, 0, false, false},
+        {2, 1, 2, PIPELINE_GPIPE, 1, 4, 0, false, false},
+        {2, 1, 2, PIPELINE_INTERLEAVED, 2, 4, 0, false, false}, /* three */
+        {2, 1, 2, PIPELINE_1F1B, 1, 4, 0, true, false},
+    };
+    for (size_t i = 1; i < sizeof in_order / sizeof *in_order; i++)
+        assert_true(plans_simpler(&in_order[i - 1], &in_order[i]));
+}
+
+static struct planner_row row(int parts, int zero, double seconds)
+{
+    return (struct planner_row){.plan = {2, 1, 1, PIPELINE_1F1B, 1, parts, zero, false, false},
+                                .as = {.seconds = seconds},
+                                .fits = seconds > 0,
+                                .timed = seconds > 0};
+}
+
+/* rows: 0, 1: with 1 and 2 parts; 2: ZeRO 1. Seconds 0: it does not fit. */
+static struct planner_choice pick(struct planner_row rows[3], double plain, double parts, double zero, const char *why)
+{
+    struct planner_choice c = {.rows = rows, .n = 3};
+    char text[200];
+    rows[0] = row(1, 0, plain);
+    rows[1] = row(2, 0, parts);
+    rows[2] = row(1, 1, zero);
+    planner_pick(&c);
+    if (c.chosen >= 0)
+        assert_string_equal(planner_why(&c, text, sizeof text), why);
+    return c;
+}
+
+static void what_predictions_do_not_tell_apart_goes_to_the_simplest(void **state)
+{
+    (void)state;
+    struct planner_row rows[3];
+    struct planner_choice c = pick(rows, 0.0889, 0.1, 0.0847,
+                                   "the simplest of 2 within 8 % of the fastest: predictions do not tell these apart");
+    assert_int_equal(c.chosen, 0);
+    assert_int_equal(c.next, 2);
+    c = pick(rows, 0.0847, 0.1, 0.0889,
+             "the fastest, and the simplest of 2 within 8 % of it: predictions do not tell these "
+             "apart");
+    assert_int_equal(c.chosen, 0);
+    c = pick(rows, 0.0947, 0.1, 0.0847, "it is the fastest, by more than 8 %");
+    assert_int_equal(c.chosen, 2);
+    assert_int_equal(c.next, 0);
+    /* only what fits counts: neither the fastest nor the simplest else */
+    c = pick(rows, 0, 0.1, 0.101, "the simplest of 2 within 8 % of the fastest: predictions do not tell these apart");
+    assert_int_equal(c.chosen, 2);
+    c = pick(rows, 0, 0.1, 0, "no other plan fits");
+    assert_int_equal(c.chosen, 1);
+    assert_int_equal(c.next, -1);
+    c = pick(rows, 0, 0, 0, "");
+    assert_int_equal(c.chosen, -1);
+    assert_int_equal(c.alike, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_possible_way_is_listed_once),
         cmocka_unit_test(a_plan_is_its_options),
+        cmocka_unit_test(of_two_plans_one_is_simpler),
+        cmocka_unit_test(fewer_mechanisms_are_simpler_than_smaller_ones),
+        cmocka_unit_test(what_predictions_do_not_tell_apart_goes_to_the_simplest),
     };
     return cmocka_run_group_tests_name("ways to spread a run", tests, NULL, NULL);
 }

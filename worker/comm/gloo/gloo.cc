@@ -218,8 +218,9 @@ int gloo_all_gather_v(comm *c, comm_channel ch, const void *in, void *out, const
         const size_t mine = bytes[ctx->rank];
         if (at.back() == 0)
             return;
-        if (mine > 0)
-            memmove(static_cast<char *>(out) + at[static_cast<size_t>(ctx->rank)], in, mine);
+        char *place = static_cast<char *>(out) + at[static_cast<size_t>(ctx->rank)];
+        if (mine > 0 && place != in)
+            memcpy(place, in, mine);
         if (std::any_of(bytes, bytes + ctx->size, [&](size_t b) { return b != mine; }))
             return gather_parts(ctx, out, bytes);
         gloo::AllgatherOptions o(ctx);
