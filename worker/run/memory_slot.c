@@ -142,8 +142,7 @@ int memory_slot_keep(struct memory_slot *m, struct memory_copy as, const void *n
 {
     struct head *h = m->halves[older_half(m)];
     size_t infinite;
-    if (n > sizeof h->note)
-        return err_set(e, -EINVAL, "%zu bytes beside a copy of the state", n);
+    assert(n <= sizeof h->note);
     atomic_store(&h->whole, 0);
     m->slices.copy = (char *)h + HEAD_BYTES;
     TRY(slices_copy(&m->slices, e));

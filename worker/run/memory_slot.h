@@ -35,7 +35,8 @@ size_t memory_slot_bytes(const struct memory_slot *m); /* of both copies */
 /* Whole copies that are this rank's state. */
 void memory_slot_find(const struct memory_slot *m, struct memory_copy ret[MEMORY_SLOT_HALVES]);
 
-/* Copy the state, with n bytes beside it, over the older copy. What is not finite is not kept: 0, and no copy. */
+/* Copy the state, and beside it a note of n bytes, over the older copy. What is not finite is not kept: 0, and no
+ * copy. */
 int memory_slot_keep(struct memory_slot *m, struct memory_copy as, const void *note, size_t n, struct err *e);
 
 /* A copy that was found becomes the state, whose version grows, and *note. */
