@@ -72,6 +72,7 @@ static void count_steps(const struct cuda_plan *pl, struct counts *c)
         c->forward += dnn && (p == DNN_CONV || p == DNN_CONV_STATS || p == DNN_SBR_CONV_STATS);
         c->filter += dnn && (p == DNN_WGRAD || p == DNN_SBR_WGRAD);
         c->data += dnn && (p == DNN_DGRAD || p == DNN_DGRAD_DRELU_BN);
+        c->data += s->kind == STEP_GEMM && s->adds; /* of a 1x1 convolution, added to the shortcut's */
     }
     c->reads += pl->nreads;
 }
