@@ -130,7 +130,7 @@ void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ *
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
                        FILE *out); /* name = value  # source */
 
-/* Every value into the object out, by the option's name: what the program came to, wherever it was said. ARG_CUSTOM is
+/* Every value into the object out, by the option's name: what the program came to, from wherever. ARG_CUSTOM is
  * left out. */
 struct cJSON;
 void args_json(const struct arg_program *p, const void *config, struct cJSON *out);

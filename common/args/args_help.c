@@ -214,7 +214,7 @@ static void print_value(const struct arg_spec *s, const void *config, const char
     case ARG_SECONDS:
         print_real(*(const double *)field, out);
         break;
-    case ARG_STRING: /* as it was said, also if the program put it elsewhere */
+    case ARG_STRING: /* as it was given, also if the program put it elsewhere */
         if (text || *(const char *const *)field)
             fputs(text ? text : *(const char *const *)field, out);
         break;

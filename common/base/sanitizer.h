@@ -1,5 +1,5 @@
 /* What this is built with. Sanitizers know one stack a thread and one table of descriptors a process; where a program
- * has others, it goes without in such a build. 0 or 1. */
+ * has others, it has none in such a build. 0 or 1. */
 #ifndef COMMON_BASE_SANITIZER_H
 #define COMMON_BASE_SANITIZER_H
 

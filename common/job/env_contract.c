@@ -95,7 +95,7 @@ static int64_t tasks_on_node(const char *list, int64_t node)
     return 0;
 }
 
-/* Slurm knows the nodes as well. What is said of the step is nearer than what is said of the job. */
+/* Slurm knows the nodes as well. Variables of the step are nearer than those of the job. */
 static int read_slurm_nodes(struct env_contract *c, struct err *e)
 {
     TRY(read_int("SLURM_STEP_NUM_TASKS", 1, INT32_MAX, &c->world_size, e));

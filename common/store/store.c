@@ -1,4 +1,4 @@
-/* Backends by URL scheme, and what can be said in terms of their operations. */
+/* Backends by URL scheme, and what their operations can express. */
 #include "common/store/store.h"
 
 #include <errno.h>

@@ -52,7 +52,7 @@ static uint64_t random_bits(void)
 }
 
 /* A place for the workers' error records where no log folder was asked for; the output process makes it, for it may lie
- * on a disk that hangs. False: they go without. */
+ * on a disk that hangs. False: they have none. */
 static bool name_scratch(struct run *r)
 {
     const char *base = getenv("TMPDIR");
@@ -169,7 +169,7 @@ static int open_group(struct run *r, struct err *e)
     return group_create(&r->group, &r->loop, &o, e);
 }
 
-/* Output first: whatever goes wrong later on is said through it. Signals last: until then the defaults of the guardian
+/* Output first: what goes wrong later on is reported through it. Signals last: until then the defaults of the guardian
  * hold, and nothing has to be stopped in good order. */
 static int open_parts(struct run *r, struct err *e)
 {

@@ -27,7 +27,7 @@ int run_exit_code(const struct run *r);   /* once it is done */
 /* A stop signal has counted: from here on the guardian is told by when each stage of the end is over (guardian.h). */
 void effects_wish(struct run *r);
 bool effects_has_wish(const struct run *r);
-void effects_await_end(struct run *r, int64_t left_ms); /* a stage begins, of so long; < 0: it cannot be said */
+void effects_await_end(struct run *r, int64_t left_ms); /* a stage begins, of so long; < 0: it is unknown */
 
 void effects_stop_grace(struct run *r); /* nobody is left whose end could be waited for */
 

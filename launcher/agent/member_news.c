@@ -104,7 +104,7 @@ static void on_fence(void *arg, const char *why)
         logmux_print(r->mux, "%s; the workers here were ended", why); /* first the deed */
 }
 
-/* What became of the workers of a node that goes without the rendezvous. */
+/* What became of the workers of a node that ends without a word of the rendezvous. */
 static const char *fate_of_workers(const struct run *r)
 {
     if (r->agent.done)

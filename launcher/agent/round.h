@@ -24,7 +24,7 @@ const struct rdzv_news *round_news(const struct run *r); /* of the newest round,
 bool round_has_own_output(const struct run *r);          /* its folders are named after it */
 int round_previous_base(const struct run *r);            /* rank of our first worker in the one before, -1: none */
 bool round_is_started(const struct run *r);              /* all workers execute their program (or did) */
-bool round_is_unstarted(const struct run *r);            /* they cannot be started, and that is said */
+bool round_is_unstarted(const struct run *r);            /* they cannot be started, and that is reported */
 int round_restarts(const struct run *r);                 /* of the job, as far as this node was told */
 
 /* The times of a restart (observe/timeline.h): a worker failed, or the rendezvous said so; the cause is known and the

@@ -17,7 +17,7 @@ struct round {
     struct timeline broken; /* of the restart that follows, once a worker of it has failed */
     bool wait_first_step; /* the workers of the broken round knew libcrun: the line of times waits for the first step */
     bool wait_met;        /* they met at the store: it waits for that, if not for the first step */
-    bool unstarted;       /* its workers cannot be started, and that is said */
+    bool unstarted;       /* its workers cannot be started, and that is reported */
 };
 
 struct round_part {

@@ -93,7 +93,7 @@ static void set_aside_configured(struct config *c, const struct arg_result *r)
     }
 }
 
-/* Two options say the same thing: the one that was said nearer to the command line counts. */
+/* Two options say the same thing: the one that is nearer to the command line counts. */
 static int choose_address(struct config *c, const struct arg_result *r, struct err *e)
 {
     const enum arg_source addr = args_source(&config_program, r, "local-addr");

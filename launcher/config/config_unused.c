@@ -1,4 +1,4 @@
-/* Options that were typed and do nothing here: each is said, in one line. */
+/* Options that were typed and do nothing here: each is reported, in one line. */
 #include <string.h>
 
 #include "launcher/base/ending.h"

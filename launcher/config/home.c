@@ -123,7 +123,7 @@ static int take_address(struct choice *c, const char *host, int port)
     return 0;
 }
 
-/* An address that others look after: what the administrator wrote into crun.conf, or what was said to be a
+/* An address that others look after: what the administrator wrote into crun.conf, or what is declared to be a
  * rendezvousd's. A crun that took its port while it restarts would keep it out. */
 static bool is_of_a_daemon(const struct choice *c)
 {

@@ -62,7 +62,7 @@ static int ask_of_run(struct doctor *d, struct rdzv_ask *ask, struct err *e)
     return rc;
 }
 
-/* The hosts that were named look at it themselves (examine.c); what is said here is about the secret then. */
+/* The hosts that were named look at it themselves (examine.c); the report here is about the secret then. */
 static int look_at_server(struct doctor *d, struct rdzv_ask *ask, struct err *e)
 {
     struct err why = {0};

@@ -11,7 +11,7 @@ struct guardian_link;
 struct lease {
     pid_t agent;
     int late_ms; /* after its end somebody else acts than the agent */
-    bool lapsed; /* and that is said */
+    bool lapsed; /* and that is reported */
 };
 
 /* Kills what runs without a lease. Milliseconds until it must be looked at again, -1: it needs no look. */

@@ -1,4 +1,4 @@
-/* An agent that does not do what it should: what is said of it, and how it is given up. The guardian's (patience.h says
+/* An agent that does not do what it should: the report of it, and how it is given up. The guardian's (patience.h says
  * when). */
 #ifndef CRUN_LAUNCHER_STUCK_H
 #define CRUN_LAUNCHER_STUCK_H

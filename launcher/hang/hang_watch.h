@@ -30,7 +30,7 @@ struct hang_watch_options { /* pointers are borrowed */
     struct logmux *mux; /* for people */
     struct hang_options hang;
     int workers;
-    bool keeps_stacks; /* else they go when crun ends, and that is said */
+    bool keeps_stacks; /* else they go when crun ends, and that is reported */
     /* What the watch asks. */
     bool (*is_running)(void *arg);                                      /* the workers run, and are not being stopped */
     void (*read_worker)(void *arg, int local, struct hang_worker *ret); /* all but stopped and traced */

@@ -106,7 +106,7 @@ void log_voice_close(struct log_voice *v)
 const struct buf *log_console_prefix(struct log_console *c, struct log_voice *v)
 {
     if (c->timed)
-        render(c, v); /* out of memory: the line goes without */
+        render(c, v); /* out of memory: the line has no prefix */
     return &v->prefix;
 }
 

@@ -46,7 +46,7 @@ void log_console_line(struct log_console *c, struct log_voice *v, const char *li
 /* Without colours; valid until the next call. */
 const struct buf *log_console_prefix(struct log_console *c, struct log_voice *v);
 void log_console_print(struct log_console *c, const char *text, size_t n); /* crun's own, on stderr */
-/* A line of crun's own: "crun: ", what is to be said, newline; at most 1 KiB. */
+/* A line of crun's own: "crun: ", the text, newline; at most 1 KiB. */
 void log_console_vprint(struct log_console *c, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 void log_console_end_round(struct log_console *c); /* whatever waits is shown; the voices are still open */
 void log_console_kick(struct log_console *c);

@@ -1,4 +1,4 @@
-/* The rounds that the output process is told of. */
+/* The rounds that the output process knows. */
 #include "launcher/output/logmux_internal.h"
 
 #include <assert.h>

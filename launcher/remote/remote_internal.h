@@ -43,7 +43,7 @@ struct far {
     struct far_stream out, err;
     bool ready, over, ended; /* it began; it said that it ended; its ssh has */
     bool joined;             /* the rendezvous told it of a round, or of the end */
-    bool lost;               /* that is said; its exit code says nothing */
+    bool lost;               /* that is reported; its exit code says nothing */
     bool given_up;           /* it never began, and nobody waits for it any more */
     struct ending ending;
 };

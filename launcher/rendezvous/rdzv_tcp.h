@@ -11,7 +11,7 @@
  *   - the connection is lost, or an answer does not come: it is given up with a reset, and dialled again with growing
  *     pauses. The new one begins with what was claimed last (JOIN, FAIL, DONE, LEAVE), else with NEXT and the newest
  *     sequence number;
- *   - nothing heard until the lease (rdzv_lease.h) is over, or refused as unknown: on_fence, then nothing is said until
+ *   - nothing heard until the lease (rdzv_lease.h) is over, or refused as unknown: on_fence, then nothing is sent until
  *     join();
  *   - the process was stopped: every callback looks at the clock before anything else;
  *   - the daemon has lost its memory of the job: on_fence, on_failed;
@@ -39,7 +39,7 @@
     X(TCP_JOINING, "joining") /* no workers; wants a round, or waits as a spare */                                     \
     X(TCP_RUNNING, "running") /* has a round; workers may be there */                                                  \
     X(TCP_DONE, "done")       /* all workers exited 0 */                                                               \
-    X(TCP_FENCED, "fenced")   /* workers are being killed; nothing is said until join() */                             \
+    X(TCP_FENCED, "fenced")   /* workers are being killed; nothing is sent until join() */                             \
     X(TCP_OVER, "over")       /* END or on_failed was told */
 
 enum tcp_mode { TCP_MODES(CHOICE_ID) };
@@ -96,10 +96,10 @@ struct tcp {
     bool join_sent;        /* ever */
     bool joined;           /* the JOIN of this joining is acknowledged */
     uint64_t joined_round; /* that it named */
-    bool failing;          /* FAIL is to be said again on a new connection */
+    bool failing;          /* FAIL is to be sent again on a new connection */
     struct rdzv_cause cause;
     struct rdzv_cause why_leaving;
-    bool leaving, parting; /* LEAVE is said; while workers ran, so that JOIN must follow */
+    bool leaving, parting; /* LEAVE is sent; while workers ran, so that JOIN must follow */
     uint64_t seq, told_round, round;
     int group_rank, group_world;
     struct endpoint leader;
@@ -118,7 +118,7 @@ void tcp_fail(struct tcp *t, int code, const char *fmt, ...) __attribute__((form
 /* rdzv_tcp_link.c */
 void tcp_dial(struct tcp *t);
 void tcp_give_up(struct tcp *t, const char *why); /* the connection; dials again */
-void tcp_again(struct tcp *t);                    /* dial, or say what must be said, after a pause */
+void tcp_again(struct tcp *t);                    /* dial, or send what must be sent, after a pause */
 void tcp_reached(struct tcp *t);                  /* it answered */
 bool tcp_waits_to_reach(const struct tcp *t);     /* and people want to know */
 void tcp_still_out_of_reach(struct tcp *t);       /* tell them */

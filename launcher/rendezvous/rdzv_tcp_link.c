@@ -90,7 +90,7 @@ void tcp_reached(struct tcp *t)
     tcp_alive_stop(t);
 }
 
-/* Nothing that was said on it counts. It ends with a reset, which proves nothing of this node. */
+/* Nothing that was sent on it counts. It ends with a reset, which proves nothing of this node. */
 static void drop(struct tcp *t)
 {
     const struct linger reset = {.l_onoff = 1};

@@ -26,7 +26,7 @@
 #include "launcher/report/failure.h"
 #include "launcher/report/failure_share.h"
 
-/* Workers of one node that are told of. */
+/* Workers of one node that are in the report. */
 #define OWN_MAX 32
 
 struct failure_report {
@@ -271,7 +271,7 @@ static void publish(const struct failure_report *f, const struct failure_job *jo
     free(text);
 }
 
-/* One line, where this node has no failure to show; nothing where that is said already. */
+/* One line, where this node has no failure to show; nothing where that is reported already. */
 static void print_line(const struct failure_report *f, const struct failure_scene *now)
 {
     const struct rdzv_cause *c = &now->end->cause;
@@ -343,7 +343,7 @@ static void send_nothing(struct failure_report *f, const struct failure_scene *n
 void failure_report_finish(struct failure_report *f, const struct failure_scene *now)
 {
     cJSON *all = cJSON_CreateArray();
-    if (now->unstarted && !is_shared(now) && !has_missed_it(now)) /* that is said, and concerns nobody else */
+    if (now->unstarted && !is_shared(now) && !has_missed_it(now)) /* that is reported, and concerns nobody else */
         send_nothing(f, now, all);
     else if (all)
         report(f, now, all);

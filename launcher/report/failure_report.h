@@ -54,8 +54,8 @@ struct failure_scene {
     const struct rdzv_news *end;   /* of the job, zeroed: it is not over */
     const struct failure_worker *workers;
     int n, live;         /* workers; those that still run */
-    bool unstarted;      /* they could not be started, and that is said */
-    const bool *refused; /* the rendezvous does not take this node, and that is said; looked at last */
+    bool unstarted;      /* they could not be started, and that is reported */
+    const bool *refused; /* the rendezvous does not take this node, and that is reported; looked at last */
     int exit_code;
 };
 

@@ -209,7 +209,7 @@ bool straggler_judge(const struct straggler_rank *v, int n, struct straggler_ver
     return found;
 }
 
-/* --- what is said, and how often */
+/* --- what is reported, and how often */
 
 const char *straggler_text(const struct straggler_verdict *s, uint64_t step, const char *host, char *out, size_t cap)
 {

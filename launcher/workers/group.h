@@ -57,7 +57,7 @@ struct group_events {
     /* Arguments of a worker (-1: likewise) that differ from group_options.argv, freed likewise; NULL in *ret: they do
      * not. */
     int (*make_argv)(void *arg, int local, char ***ret, struct err *e);
-    /* What a worker that was held is told of the round. */
+    /* What a worker that was held learns of the round. */
     void (*make_round)(void *arg, int local, struct crun_page_round *ret);
 };
 

@@ -15,7 +15,7 @@ struct child {
     bool guest;             /* in a process group that is not its own */
     bool reads;             /* crun's standard input */
     bool pty;               /* has a terminal of its own */
-    bool stopped;           /* and that is said */
+    bool stopped;           /* and that is reported */
     struct crun_page *page; /* mapped until the next round begins */
     int out[2];             /* the worker's ends of its pipes, until it is started; -1: none */
     int keep[2];            /* the same, for who takes its place in a later round; -1: none */
@@ -51,7 +51,7 @@ struct group {
     bool warming; /* what is being launched is spares */
     bool holding;
     bool dismissing; /* who is left was asked to go, and has not been killed yet */
-    bool unshared;   /* and that is said */
+    bool unshared;   /* and that is reported */
     int64_t clear_deadline;
     int64_t sweep_ms; /* no look at /proc before this */
     int64_t dead_ms;  /* since then nobody was seen alive, 0: somebody was */

@@ -78,14 +78,17 @@ static bool refused(struct conn *c, const struct command *cmd, const struct requ
     return true;
 }
 
-void command_execute(struct conn *c, const struct request *rq)
+bool command_execute(struct conn *c, const struct request *rq)
 {
     const struct command *cmd = look_up(&rq->argv[0]);
     if (!cmd) {
         unknown(c, rq);
     } else if (!refused(c, cmd, rq)) {
+        if ((cmd->flags & (COMMAND_KEYS_MASK | COMMAND_ANY_KEY)) && many_waits(c))
+            return false;
         c->last_command = cmd->name;
         c->space->changes += (cmd->flags & (COMMAND_GROWS | COMMAND_WRITES)) != 0;
         cmd->run(c, rq);
     }
+    return true;
 }

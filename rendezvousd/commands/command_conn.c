@@ -40,7 +40,7 @@ void command_quit(struct conn *c, const struct request *rq)
     c->last_words = true;
 }
 
-/* Set the client's name. False: the error is said. */
+/* Set the client's name. False: the error is in the reply. */
 static bool set_name(struct conn *c, const struct request_arg *name)
 {
     for (size_t i = 0; i < name->n; i++) {

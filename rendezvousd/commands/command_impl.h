@@ -9,7 +9,6 @@
 #define NOT_AN_INTEGER "ERR value is not an integer or out of range"
 #define WRONG_TYPE "WRONGTYPE Operation against a key holding the wrong kind of value"
 #define NO_MEMORY "OOM command not allowed when used memory > 'maxmemory'."
-#define STRING_MAX ((int64_t)512 * 1024 * 1024)
 
 /* The error for what a key-space returned. */
 void say_failure(struct conn *c, int rc);

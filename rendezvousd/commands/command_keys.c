@@ -5,20 +5,37 @@
 #include <stdio.h>
 #include <string.h>
 
+static void reply_found(struct conn *c, int rc)
+{
+    (void)rc;
+    reply_int(&c->reply, c->many.found);
+}
+
+static int64_t delete_one(struct conn *c, const struct request_arg *a)
+{
+    const size_t before = keyspace_bytes(c->space->keys);
+    c->many.found += keyspace_delete(c->space->keys, a->p, a->n);
+    return (int64_t)(before - keyspace_bytes(c->space->keys));
+}
+
 void command_del(struct conn *c, const struct request *rq)
 {
-    int64_t deleted = 0;
-    for (size_t i = 1; i < rq->argc; i++)
-        deleted += keyspace_delete(c->space->keys, rq->argv[i].p, rq->argv[i].n);
-    reply_int(&c->reply, deleted);
+    static const struct many_ops ops = {.one = delete_one, .end = reply_found, .changes = true};
+    c->many.found = 0;
+    many_begin(c, &ops, &rq->argv[1], rq->argc - 1, 1);
+}
+
+static int64_t count_one(struct conn *c, const struct request_arg *a)
+{
+    c->many.found += many_exists_one(c, a) == 0;
+    return 0;
 }
 
 void command_exists(struct conn *c, const struct request *rq)
 {
-    int64_t found = 0;
-    for (size_t i = 1; i < rq->argc; i++)
-        found += keyspace_type(c->space->keys, rq->argv[i].p, rq->argv[i].n) != KEY_NONE;
-    reply_int(&c->reply, found);
+    static const struct many_ops ops = {.one = count_one, .end = reply_found};
+    c->many.found = 0;
+    many_begin(c, &ops, &rq->argv[1], rq->argc - 1, 1);
 }
 
 void command_type(struct conn *c, const struct request *rq)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define TIMEOUT_MAX_MS 3600000
+#define FIELDS_MAX 65536 /* bytes of a record: it is searched for each field that it may have */
 
 /* --- replies */
 
@@ -37,7 +38,7 @@ static void say_done(struct conn *c, int rc, const struct err *e)
 
 /* --- arguments */
 
-/* Run id and, unless NULL, node id; false: the error is said. */
+/* Run id and, unless NULL, node id; false: the error is in the reply. */
 static bool copy_names(struct conn *c, const struct request *rq, char *run, char *node)
 {
     const struct request_arg *r = &rq->argv[1], *n = node ? &rq->argv[2] : NULL;
@@ -85,12 +86,16 @@ static bool read_number(struct conn *c, const struct request_arg *a, const char 
 }
 
 /* The arguments from `first` on, joined by single spaces. */
-static int join_fields(const struct request *rq, size_t first, struct buf *out)
+static int join_fields(const struct request *rq, size_t first, struct buf *out, struct err *e)
 {
+    out->max = FIELDS_MAX;
     for (size_t i = first; i < rq->argc; i++) {
-        if (i > first)
-            TRY(buf_addstr(out, " "));
-        TRY(buf_add(out, rq->argv[i].p, rq->argv[i].n));
+        int rc = i > first ? buf_addstr(out, " ") : 0;
+        rc = rc < 0 ? rc : buf_add(out, rq->argv[i].p, rq->argv[i].n);
+        if (rc == -E2BIG)
+            return err_set(e, -EINVAL, "a record of more than %d bytes", FIELDS_MAX);
+        if (rc < 0)
+            return err_set(e, rc, "no memory for a record");
     }
     return 0;
 }
@@ -152,7 +157,7 @@ void command_rdzv_join(struct conn *c, const struct request *rq)
     struct err e = {0};
     if (!read_names(c, rq, run, node))
         return;
-    int rc = join_fields(rq, 3, &fields);
+    int rc = join_fields(rq, 3, &fields, &e);
     if (rc == 0)
         rc = join(c, run, node, &fields, &joined, &e);
     buf_free(&fields);
@@ -196,7 +201,7 @@ static void claim(struct conn *c, const struct request *rq, enum rdzv_event_kind
     struct jobs_party *p = rdzv_party_of_(c, &e);
     int rc = p ? 0 : -ENOMEM;
     if (rc == 0 && kind != RDZV_DONE)
-        rc = join_fields(rq, kind == RDZV_FAIL ? 4 : 3, &fields);
+        rc = join_fields(rq, kind == RDZV_FAIL ? 4 : 3, &fields, &e);
     if (rc == 0)
         rc = decode_event(fields.data, fields.len, kind, node, &ev, &e);
     ev.round = (uint64_t)round;
@@ -237,7 +242,7 @@ void command_rdzv_report(struct conn *c, const struct request *rq)
     if (!read_names(c, rq, run, node))
         return;
     struct jobs_party *p = rdzv_party_of_(c, &e);
-    int rc = p ? join_fields(rq, 3, &fields) : -ENOMEM;
+    int rc = p ? join_fields(rq, 3, &fields, &e) : -ENOMEM;
     if (rc == 0)
         rc = jobs_report(p, run, node, fields.data, fields.len, &e);
     buf_free(&fields);

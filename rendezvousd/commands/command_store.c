@@ -10,12 +10,35 @@ void command_store_ping(struct conn *c, const struct request *rq)
     reply_status(&c->reply, "STORE");
 }
 
+static void say_there(struct conn *c)
+{
+    reply_int(&c->reply, 1);
+}
+
+static void forget(struct conn *c, void *arg)
+{
+    waiters_remove(c->space->waiters, arg);
+}
+
+static void time_over(struct conn *c, void *arg)
+{
+    forget(c, arg);
+    reply_int(&c->reply, 0);
+}
+
+static void looked(struct conn *c, int rc)
+{
+    reply_int(&c->reply, rc == 0);
+}
+
 /* STORE.WAIT key [key ...] timeout_ms: 1 in the moment when all exist, 0 at the timeout. */
 void command_store_wait(struct conn *c, const struct request *rq)
 {
     const struct request_arg *t = &rq->argv[rq->argc - 1];
+    static const struct blocked_ops blocked = {.timeout = time_over, .forget = forget};
+    static const struct many_wait_ops wait = {.there = say_there, .failed = say_failure, .blocked = &blocked};
+    static const struct many_ops look = {.one = many_exists_one, .end = looked};
     int64_t timeout_ms;
-    size_t n = rq->argc - 2, found = 0;
     if (!request_i64(t->p, t->n, &timeout_ms) || timeout_ms > WAIT_MAX_MS) {
         reply_error(&c->reply, "ERR timeout is not an integer or out of range");
         return;
@@ -24,15 +47,10 @@ void command_store_wait(struct conn *c, const struct request *rq)
         reply_error(&c->reply, "ERR timeout is negative");
         return;
     }
-    for (size_t i = 1; i <= n; i++)
-        found += keyspace_type(c->space->keys, rq->argv[i].p, rq->argv[i].n) != KEY_NONE;
-    if (found == n || timeout_ms == 0) {
-        reply_int(&c->reply, found == n);
-        return;
-    }
-    int rc = conn_wait(c, &rq->argv[1], n, timeout_ms);
-    if (rc < 0)
-        say_failure(c, rc);
+    if (timeout_ms == 0)
+        many_begin(c, &look, &rq->argv[1], rq->argc - 2, 1);
+    else
+        many_wait(c, &rq->argv[1], rq->argc - 2, timeout_ms, &wait);
 }
 
 /* STORE.CAS key must_exist expected desired: [1 or 0, what the key holds afterwards]. With must_exist 0 the key is made

@@ -5,7 +5,7 @@
  * The commands: one list for look-up, arity and what memory they may need; handlers in command_*.c. It has what a job's
  * processes need, and what makes redis-cli and Redis' client libraries work; who needs Redis runs Redis. A handler
  * takes milliseconds at most, whatever it is asked: what would take longer is bounded, or goes on in later turns
- * (server_impl.h). */
+ * (many.h). */
 #ifndef CRUN_RENDEZVOUSD_COMMANDS_H
 #define CRUN_RENDEZVOUSD_COMMANDS_H
 
@@ -19,7 +19,8 @@ enum {
     COMMAND_OPEN = 2,  /* for clients that have not authenticated, too */
     COMMAND_WRITES = 4,
     COMMAND_BLOCKS = 8,
-    COMMAND_FULL = 16, /* not for those who may use keys only */
+    COMMAND_FULL = 16,    /* not for those who may use keys only */
+    COMMAND_ANY_KEY = 32, /* looks at keys, or changes them, that it does not name */
 };
 
 /* Which arguments are keys. */
@@ -55,9 +56,9 @@ enum {
     X(expire, "expire", 3, COMMAND_WRITES | KEYS_ONE)                                                                  \
     X(ttl, "ttl", 2, KEYS_ONE)                                                                                         \
     X(persist, "persist", 2, COMMAND_WRITES | KEYS_ONE)                                                                \
-    X(scan, "scan", -2, 0)                                                                                             \
-    X(dbsize, "dbsize", 1, 0)                                                                                          \
-    X(flushdb, "flushdb", -1, COMMAND_WRITES)                                                                          \
+    X(scan, "scan", -2, COMMAND_ANY_KEY)                                                                               \
+    X(dbsize, "dbsize", 1, COMMAND_ANY_KEY)                                                                            \
+    X(flushdb, "flushdb", -1, COMMAND_WRITES | COMMAND_ANY_KEY)                                                        \
     X(store_cas, "store.cas", 5, COMMAND_GROWS | KEYS_ONE)                                                             \
     X(store_ping, "store.ping", 1, 0)                                                                                  \
     X(store_use, "store.use", -1, COMMAND_FULL)                                                                        \

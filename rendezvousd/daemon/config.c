@@ -198,9 +198,10 @@ static const struct arg_spec specs[] = {
     {.name = "max-request",
      BYTES,
      AT(max_request),
-     .def = "64M",
+     .def = "9M",
      .env = "RENDEZVOUSD_MAX_REQUEST",
-     .help = "one request with all its arguments; at most 1G"},
+     .help = "one request with all its arguments; at most 1G. The default has room for a value of 8 MiB, PyTorch's own "
+             "limit. Heartbeats wait for some milliseconds for each MiB of a value"},
     {.name = "max-output",
      BYTES,
      AT(max_output),

@@ -23,9 +23,8 @@
 
 /* --- end of a connection */
 
-static void on_closed(uv_handle_t *h)
+static void release(struct conn *c)
 {
-    struct conn *c = h->data;
     if (--c->open_handles > 0)
         return;
     struct server *s = c->s;
@@ -37,6 +36,24 @@ static void on_closed(uv_handle_t *h)
     tls_stream_free(c->tls);
     free(c);
     server_handle_closed(s);
+}
+
+static void on_closed(uv_handle_t *h)
+{
+    release(h->data);
+}
+
+static void leave_space(struct conn *c)
+{
+    space_expect_expiry(c->space, c->s);
+    space_release(c->space);
+    c->space = NULL;
+}
+
+void conn_finished(struct conn *c)
+{
+    leave_space(c);
+    release(c);
 }
 
 void conn_close(struct conn *c)
@@ -66,9 +83,12 @@ void conn_close(struct conn *c)
     c->s->buffer_bytes -= c->charged;
     DL_DELETE(c->s->conns, c);
     c->s->clients--;
-    space_expect_expiry(c->space, c->s);
-    space_release(c->space);
-    c->space = NULL;
+    if (many_leave(c)) {
+        c->open_handles++;
+        conn_finish_changes(c);
+    } else {
+        leave_space(c);
+    }
     uv_close((uv_handle_t *)&c->tcp, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
     gate_leave(c);
@@ -317,34 +337,6 @@ void conn_use_space(struct conn *c, struct space *sp)
     space_release(c->space);
     c->space = sp;
     keyspace_tick(sp->keys, (int64_t)uv_now(c->s->loop));
-}
-
-static void on_all_there(void *arg)
-{
-    struct conn *c = arg;
-    reply_int(&c->reply, 1);
-    conn_wake(c);
-}
-
-static void wait_forget(struct conn *c, void *arg)
-{
-    waiters_remove(c->space->waiters, arg);
-}
-
-static void wait_timeout(struct conn *c, void *arg)
-{
-    wait_forget(c, arg);
-    reply_int(&c->reply, 0);
-}
-
-int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t timeout_ms)
-{
-    static const struct blocked_ops ops = {.timeout = wait_timeout, .forget = wait_forget};
-    struct waiter *w;
-    int rc = waiters_add(c->space->waiters, keys, n, on_all_there, c, &w);
-    if (rc == 0)
-        conn_block(c, &ops, w, timeout_ms);
-    return rc;
 }
 
 /* --- beginning */

@@ -12,9 +12,11 @@ void conn_set_timer(struct conn *c, enum conn_timer kind, int64_t ms); /* TIMER_
 void conn_choose_reading(struct conn *c);
 bool conn_may_step(struct conn *c); /* its next request may be executed: it does not block, or gives way to that one */
 void conn_charge(struct conn *c);   /* count its buffers; it is closed if they are too many */
+void conn_finished(struct conn *c); /* c has closed and had changes to finish: they are */
 
 /* turn.c */
-void conn_process(struct conn *c); /* execute what is there, for a turn, as long as nothing blocks */
+void conn_process(struct conn *c);        /* execute what is there, for a turn, as long as nothing blocks */
+void conn_finish_changes(struct conn *c); /* c has closed; what its last request has left to do goes on */
 
 /* conn_write.c */
 void conn_flush(struct conn *c);          /* write what there is; may close */

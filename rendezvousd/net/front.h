@@ -15,7 +15,7 @@ struct front {
     void (*close)(struct conn *c); /* frees front_state */
     int (*feed)(struct conn *c, const void *data, size_t n); /* take bytes; < 0: close */
     /* Execute the next complete request into c->reply (or block c: conn_block()). 1: done; 0: more bytes are needed; <
-     * 0: what is in c->reply is said, then the connection is closed. */
+     * 0: what is in c->reply is sent, then the connection is closed. */
     int (*step)(struct conn *c);
     bool (*ready)(struct conn *c);      /* a complete request is there */
     bool (*unfinished)(struct conn *c); /* part of a request is there: it must be complete within request_timeout_ms */

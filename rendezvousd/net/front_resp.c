@@ -81,6 +81,13 @@ static int refuse_request(struct conn *c, int code, const struct err *e)
     return code;
 }
 
+/* conn.work: the request whose keys were another client's */
+static bool again(struct conn *c)
+{
+    struct resp_state *r = c->front_state;
+    return command_execute(c, &r->next) && c->work == again;
+}
+
 static int resp_step(struct conn *c)
 {
     struct resp_state *r = c->front_state;
@@ -89,7 +96,8 @@ static int resp_step(struct conn *c)
     if (r->broken < 0)
         return refuse_request(c, r->broken, &r->e);
     r->has_next = false;
-    command_execute(c, &r->next);
+    if (!command_execute(c, &r->next))
+        c->work = again;
     return 1;
 }
 

@@ -13,7 +13,7 @@ static void fill_defaults(struct server_options *o)
 {
     const size_t mib = (size_t)1 << 20;
     o->max_clients = o->max_clients ? o->max_clients : 10000;
-    o->max_request_bytes = o->max_request_bytes ? o->max_request_bytes : 64 * mib;
+    o->max_request_bytes = o->max_request_bytes ? o->max_request_bytes : 9 * mib;
     o->max_args = o->max_args ? o->max_args : 65536;
     o->max_output_bytes = o->max_output_bytes ? o->max_output_bytes : 64 * mib;
     o->max_memory_bytes = o->max_memory_bytes ? o->max_memory_bytes : 1024 * mib;
@@ -30,6 +30,7 @@ static void destroy(struct server *s)
     }
     spaces_drop_all(s);
     space_release(s->space);
+    waiters_sweep(&s->remains, SIZE_MAX);
     keyspace_sweep(&s->memory, SIZE_MAX);
     peer_uid_close(&s->uid_asker);
     free(s->members);
@@ -56,12 +57,11 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
         destroy(s);
         return rc;
     }
-    if (space_create(&s->space, s->o.max_memory_bytes) < 0) {
+    s->memory.max_bytes = s->o.max_memory_bytes;
+    if (space_create(&s->space, s, s->o.max_memory_bytes) < 0) {
         destroy(s);
         return err_set(e, -ENOMEM, "no memory for a server");
     }
-    s->memory.max_bytes = s->o.max_memory_bytes;
-    keyspace_share(s->space->keys, &s->memory);
     uv_timer_init(loop, &s->expiry_timer);
     uv_timer_init(loop, &s->accept_timer);
     s->expiry_timer.data = s->accept_timer.data = s;
@@ -132,9 +132,8 @@ void server_close(struct server *s, void (*done)(void *arg), void *arg)
 int server_renew_space(struct server *s, struct err *e)
 {
     struct space *fresh, *old = s->space;
-    if (space_create(&fresh, s->o.max_memory_bytes) < 0)
+    if (space_create(&fresh, s, s->o.max_memory_bytes) < 0)
         return err_set(e, -ENOMEM, "no memory for a key-space");
-    keyspace_share(fresh->keys, &s->memory);
     s->space = fresh;
     struct conn *c, *next;
     DL_FOREACH_SAFE(s->conns, c, next)

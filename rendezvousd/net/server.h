@@ -41,7 +41,8 @@ struct server_tell {
 
 struct server_options {
     size_t max_clients;       /* 0: 10000; beyond it a connection gets -ERR max number of clients reached */
-    size_t max_request_bytes; /* 0: 64 MiB, one request with all its arguments */
+    size_t max_request_bytes; /* 0: 9 MiB, one request with all its arguments; a value takes a millisecond or two of the
+                                 loop for each MiB, and PyTorch's own limit for one is 8 */
     size_t max_args;          /* 0: 65536 */
     size_t max_output_bytes;  /* 0: 64 MiB queued replies of one client, then it is closed */
     size_t max_memory_bytes;  /* 0: 1 GiB of keys, values and waiters: beyond it writes get -OOM ...; and as

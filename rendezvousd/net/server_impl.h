@@ -5,6 +5,7 @@
 
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/gate.h"
+#include "rendezvousd/net/many.h"
 #include "rendezvousd/net/server.h"
 #include "rendezvousd/net/turn.h"
 #include "rendezvousd/resp/reply.h"
@@ -22,6 +23,7 @@ struct listener; /* listen.c */
 struct space {
     struct keyspace *keys;
     struct waiters *waiters;
+    struct conn *holder;     /* NULL, or whose request has them to itself (many.h) */
     bool wake_one;           /* a key that comes wakes nobody by itself: whoever makes it calls waiters_created_one() */
     int64_t expiry_ms;       /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
     struct server *expiring; /* the server in whose list of such spaces it stands */
@@ -81,6 +83,7 @@ struct conn {
     bool ready;                             /* in s->ready */
     bool busy;                              /* in s->turns.busy */
     bool unsent;                            /* in s->unsent */
+    bool yields;                            /* others go first now (many.h) */
     struct tls_stream *tls;                 /* NULL: plain */
     bool (*work)(struct conn *c);           /* NULL, or what its last request has left to do: called until it is true */
     const struct blocked_ops *blocked;      /* NULL: not blocked */
@@ -104,6 +107,7 @@ struct conn {
     int64_t since_ms;                 /* the loop's time: accepted */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];
+    struct many many;
     struct conn *prev, *next;                 /* in s->conns */
     struct conn *ready_prev, *ready_next;     /* in s->ready */
     struct conn *busy_prev, *busy_next;       /* in s->turns.busy */
@@ -119,6 +123,7 @@ struct server {
     char *members;                /* see server_set_members() */
     struct named_space *spaces;   /* of principals and jobs (spaces.h) */
     struct keyspace_total memory; /* of all key-spaces */
+    struct waiter *remains;       /* of waiters in any of them (waiters_sweep()) */
     struct listener *listeners;
     uv_timer_t accept_timer; /* runs while listeners rest */
     struct conn *conns;
@@ -151,7 +156,7 @@ void server_accept_waiting(struct server *s); /* those who may not come in yet m
 void listeners_close(struct server *s);
 
 /* space.c */
-int space_create(struct space **ret, size_t max_bytes); /* with one reference; -ENOMEM */
+int space_create(struct space **ret, struct server *s, size_t max_bytes); /* with one reference; -ENOMEM */
 struct space *space_hold(struct space *sp);
 void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
 void space_expect_expiry(struct space *sp,
@@ -177,11 +182,9 @@ void conn_block(struct conn *c, const struct blocked_ops *ops, void *arg, int64_
 void conn_wake(struct conn *c);
 /* turn.c: let all woken connections go on, until the turn is over. After whatever woke them, outside of any request. */
 void conn_drain_ready(struct server *s);
-/* Block until all keys exist (:1) or timeout_ms has passed (:0). -ENOSPC, -ENOMEM. */
-int conn_wait(struct conn *c, const struct request_arg *keys, size_t n, int64_t timeout_ms);
 
 /* command.c */
-/* Answer one request into c->reply (or block c). */
-void command_execute(struct conn *c, const struct request *rq);
+/* Answer one request into c->reply (or block c). False: its keys are another client's for now (many_waits()). */
+bool command_execute(struct conn *c, const struct request *rq);
 
 #endif

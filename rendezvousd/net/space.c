@@ -17,17 +17,18 @@ static void on_change(void *arg, enum key_change what, const char *key, size_t k
         waiters_created(sp->waiters, key, key_len);
 }
 
-int space_create(struct space **ret, size_t max_bytes)
+int space_create(struct space **ret, struct server *s, size_t max_bytes)
 {
     struct space *sp = calloc(1, sizeof *sp);
     if (!sp)
         return -ENOMEM;
     sp->refs = 1;
     sp->expiry_ms = INT64_MAX;
-    if (keyspace_create(&sp->keys, max_bytes) < 0 || waiters_create(&sp->waiters, sp->keys) < 0) {
+    if (keyspace_create(&sp->keys, max_bytes) < 0 || waiters_create(&sp->waiters, sp->keys, &s->remains) < 0) {
         space_release(sp);
         return -ENOMEM;
     }
+    keyspace_share(sp->keys, &s->memory);
     keyspace_observe(sp->keys, on_change, sp);
     *ret = sp;
     return 0;

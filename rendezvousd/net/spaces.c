@@ -30,11 +30,10 @@ static struct named_space *make(struct server *s, enum space_kind kind, const ch
 {
     size_t len = strlen(name), max = kind == SPACE_OF_JOB ? s->o.max_job_bytes : s->o.max_memory_bytes;
     struct named_space *n = calloc(1, sizeof *n + len + 2);
-    if (!n || space_create(&n->space, max) < 0) {
+    if (!n || space_create(&n->space, s, max) < 0) {
         free(n);
         return NULL;
     }
-    keyspace_share(n->space->keys, &s->memory);
     n->name[0] = kind == SPACE_OF_JOB ? 'j' : 'p';
     memcpy(n->name + 1, name, len);
     HASH_ADD_KEYPTR(hh, s->spaces, n->name, len + 1, n);

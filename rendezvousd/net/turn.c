@@ -6,7 +6,7 @@
 #include <utlist.h>
 
 #define MODULE "server"
-#define SWEPT_AT_ONCE 2000 /* keys: a fraction of a millisecond */
+#define SWEPT_AT_ONCE 2000 /* keys, and names that were waited for: a fraction of a millisecond */
 
 /* Good to a few milliseconds, and read in a few nanoseconds: after each request. */
 static int64_t coarse_ms(void)
@@ -45,6 +45,8 @@ static bool execute_one(struct conn *c)
     if (c->work) {
         if (c->work(c))
             c->work = NULL;
+        if (c->last_words)
+            conn_say_last_words(c);
         return true;
     }
     if (!conn_may_step(c))
@@ -66,10 +68,11 @@ static bool execute_one(struct conn *c)
 static bool execute_timed(struct conn *c)
 {
     struct turns *t = &c->s->turns;
-    const uint64_t began = t->requests % TURN_SAMPLE == 0 ? uv_hrtime() : 0;
+    const bool goes_on = c->work != NULL;
+    const uint64_t began = !goes_on && t->requests % TURN_SAMPLE == 0 ? uv_hrtime() : 0;
     if (!execute_one(c))
         return false;
-    t->requests++;
+    t->requests += !goes_on;
     if (began > 0)
         times_add(&t->request_times, (double)(uv_hrtime() - began) / 1e9);
     return true;
@@ -77,16 +80,24 @@ static bool execute_timed(struct conn *c)
 
 static void execute(struct conn *c)
 {
-    for (int left = TURN_REQUESTS; execute_timed(c); left--) {
+    c->yields = false;
+    for (int left = TURN_REQUESTS; execute_timed(c);) {
         if (c->reply.failed) {
             log_info(MODULE, "client %llu closed: more than %zu bytes of replies wait for it",
                      (unsigned long long)c->id, c->s->o.max_output_bytes);
             conn_close(c);
             return;
         }
-        if (left == 0 || c->reply.out.len >= TURN_BYTES || turn_over(c->s))
+        left -= c->work ? TURN_PIECE : 1;
+        if (left <= 0 || c->yields || c->reply.out.len >= TURN_BYTES || turn_over(c->s))
             return;
     }
+}
+
+static void stay_busy(struct conn *c)
+{
+    c->busy = true;
+    DL_APPEND2(c->s->turns.busy, c, busy_prev, busy_next);
 }
 
 void turn_leave(struct conn *c)
@@ -105,8 +116,11 @@ static bool has_more(struct conn *c)
 
 void conn_process(struct conn *c)
 {
-    if (c->closing)
+    if (c->closing) {
+        if (c->busy)
+            conn_finish_changes(c);
         return;
+    }
     turn_leave(c);
     c->active_ms = (int64_t)uv_now(c->s->loop);
     keyspace_tick(c->space->keys, c->active_ms);
@@ -118,12 +132,29 @@ void conn_process(struct conn *c)
     if (c->closing)
         return;
     if (has_more(c)) {
-        c->busy = true;
-        DL_APPEND2(c->s->turns.busy, c, busy_prev, busy_next);
+        stay_busy(c);
     } else if (c->timer_kind == TIMER_NONE && !c->blocked && c->front && c->front->unfinished(c)) {
         conn_set_timer(c, TIMER_REQUEST, c->s->o.request_timeout_ms);
     }
     conn_choose_reading(c);
+}
+
+static void finish_changes(struct conn *c, bool at_once)
+{
+    turn_leave(c);
+    while (!c->work(c)) {
+        if (at_once || !turn_over(c->s))
+            continue;
+        stay_busy(c);
+        return;
+    }
+    c->work = NULL;
+    conn_finished(c);
+}
+
+void conn_finish_changes(struct conn *c)
+{
+    finish_changes(c, c->s->closing);
 }
 
 /* --- all of them */
@@ -155,6 +186,7 @@ void turn_run(struct server *s)
 {
     begin(s);
     keyspace_sweep(&s->memory, SWEPT_AT_ONCE);
+    waiters_sweep(&s->remains, SWEPT_AT_ONCE);
     if (s->turns.accept) {
         s->turns.accept = false;
         server_accept_waiting(s);
@@ -189,7 +221,7 @@ static void on_prepare(uv_prepare_t *h)
     t->over_ms = 0;
     if (t->polled_ms > 0)
         times_add(&t->turn_times, ((double)uv_hrtime() / 1e6 - (double)t->polled_ms) / 1e3);
-    if (s->unsent || s->ready || t->busy || t->accept || s->memory.remains)
+    if (s->unsent || s->ready || t->busy || t->accept || s->memory.remains || s->remains)
         uv_idle_start(&t->more, on_idle);
     else
         uv_idle_stop(&t->more);
@@ -225,6 +257,10 @@ void turn_open(struct server *s)
 
 void turn_close(struct server *s)
 {
+    struct conn *c, *next;
+    DL_FOREACH_SAFE2(s->turns.busy, c, next, busy_next)
+    if (c->closing)
+        finish_changes(c, true);
     uv_close((uv_handle_t *)&s->turns.before_sleep, on_handle_closed);
     uv_close((uv_handle_t *)&s->turns.after_poll, on_handle_closed);
     uv_close((uv_handle_t *)&s->turns.more, on_handle_closed);

@@ -9,8 +9,8 @@
  *   - a connection executes requests as long as there are any, but TURN_REQUESTS or TURN_BYTES of replies at most. Then
  *     it is *busy*: it is not read from, and goes on in its place in a queue;
  *   - members of a job are read, executed and answered in the turn in which they are heard, one request at least;
- *   - what takes long by itself is cut: a walk over keys is resumed (conn.work), keys that were cleared are swept up a
- *     few at a time. No single command takes longer than a few milliseconds for what it has got;
+ *   - what takes long by itself is cut: a walk over keys and a request of many names (many.h) are resumed (conn.work),
+ *     what was cleared or waited for is swept up a few at a time. What is left is bounded by the bytes of one request;
  *   - an idle handle turns the loop as long as something is left. */
 #ifndef CRUN_RENDEZVOUSD_TURN_H
 #define CRUN_RENDEZVOUSD_TURN_H
@@ -27,6 +27,7 @@ struct server;
 #define TURN_MS 5
 #define TURN_READ_MS 25
 #define TURN_REQUESTS 512
+#define TURN_PIECE 16 /* as many requests count for a piece of one that is cut */
 #define TURN_BYTES (256 * 1024)
 
 #define TURN_SAMPLE 128 /* one request in so many is timed */
@@ -48,6 +49,6 @@ void turn_close(struct server *s);
 bool turn_over(struct server *s);      /* TURN_MS have passed */
 bool turn_read_over(struct server *s); /* TURN_READ_MS */
 void turn_run(struct server *s);       /* those who are left go on, for a turn */
-void turn_leave(struct conn *c);       /* it goes: it is no longer busy */
+void turn_leave(struct conn *c);       /* it is no longer busy */
 
 #endif

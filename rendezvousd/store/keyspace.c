@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define FREED_AT_ONCE 64 /* items of a queue; a longer one is swept up later */
+#define FREED_BYTES 8192 /* of a large value take as long as a small key */
 
 int keyspace_create(struct keyspace **ret, size_t max_bytes)
 {
@@ -43,6 +44,11 @@ bool keyspace_fits(const struct keyspace *k, size_t more)
 void keyspace_share(struct keyspace *k, struct keyspace_total *t)
 {
     k->total = t;
+}
+
+struct keyspace_total *keyspace_shared(const struct keyspace *k)
+{
+    return k->total;
 }
 
 void keyspace_charge(struct keyspace *k, ptrdiff_t delta)
@@ -97,6 +103,12 @@ static void shorten(struct key *en, size_t items)
     }
 }
 
+/* How many small keys it takes as long as to free this one. */
+static size_t weight(const struct key *en)
+{
+    return 1 + en->charged / FREED_BYTES;
+}
+
 static void free_first(struct keyspace_total *t)
 {
     struct key *en = t->remains, *next = en->hh.next, *other_chain = en->hh.prev;
@@ -109,13 +121,15 @@ static void free_first(struct keyspace_total *t)
 
 bool keyspace_sweep(struct keyspace_total *t, size_t at_most)
 {
-    for (; at_most > 0 && t->remains; at_most--) {
+    while (at_most > 0 && t->remains) {
         struct key *en = t->remains;
+        const size_t took = weight(en);
         if (en->type == KEY_QUEUE && en->queue.n > at_most) {
             shorten(en, at_most);
             return false;
         }
         free_first(t);
+        at_most -= took < at_most ? took : at_most;
     }
     return !t->remains;
 }
@@ -297,9 +311,12 @@ int64_t keyspace_next_expiry(const struct keyspace *k)
 
 size_t keyspace_expire_due(struct keyspace *k, size_t at_most)
 {
-    size_t n = 0;
-    for (struct deadline *d; n < at_most && (d = expiry_first(&k->expiry)) && k->now_ms > d->at; n++)
-        key_drop(k, container_of(d, struct key, expiry));
+    size_t n = 0, took = 0;
+    for (struct deadline *d; took < at_most && (d = expiry_first(&k->expiry)) && k->now_ms > d->at; n++) {
+        struct key *en = container_of(d, struct key, expiry);
+        took += weight(en);
+        key_drop(k, en);
+    }
     return n;
 }
 

@@ -35,8 +35,9 @@ void keyspace_tick(struct keyspace *k, int64_t now_ms);
 int64_t keyspace_now(const struct keyspace *k);
 int64_t keyspace_expiry(struct keyspace *k, const char *key, size_t key_len); /* KEYSPACE_NEVER; -1: no such key */
 int keyspace_expire(struct keyspace *k, const char *key, size_t key_len, int64_t at_ms); /* -ENOENT, -ENOMEM */
-int64_t keyspace_next_expiry(const struct keyspace *k);         /* the soonest; INT64_MAX: none */
-size_t keyspace_expire_due(struct keyspace *k, size_t at_most); /* deletes; returns how many */
+int64_t keyspace_next_expiry(const struct keyspace *k); /* the soonest; INT64_MAX: none */
+/* Delete at_most that are due, fewer if they are large. Returns how many. */
+size_t keyspace_expire_due(struct keyspace *k, size_t at_most);
 
 /* --- strings: -EPROTOTYPE where the key holds something else; nothing changes on failure */
 
@@ -92,7 +93,8 @@ struct keyspace_total {
     struct key *remains; /* what was cleared, or held much, and is yet to be freed; counted in `bytes` until then */
 };
 void keyspace_share(struct keyspace *k, struct keyspace_total *t);
-/* Free what remains of at_most keys and items of queues. True: nothing is left. */
+struct keyspace_total *keyspace_shared(const struct keyspace *k); /* NULL: with nobody */
+/* Free what remains of at_most keys and items of queues, fewer if they are large. True: nothing is left. */
 bool keyspace_sweep(struct keyspace_total *t, size_t at_most);
 
 #endif

@@ -1,5 +1,6 @@
 /* See waiters.h. Each awaited key has a list of links, one per waiter that names it; a waiter counts its missing keys
- * up and down, so that a key deleted again before the last one came is missed once more. */
+ * up and down, so that a key deleted again before the last one came is missed once more. When all keys are cleared a
+ * new age begins, and links of an older one are of keys that are missing: nobody goes through them. */
 #include "rendezvousd/store/waiters.h"
 #include "rendezvousd/resp/request.h"
 #include "rendezvousd/store/keyspace.h"
@@ -11,6 +12,12 @@
 #include "common/base/seeded_hash.h"
 #include <utlist.h>
 
+#define UNLINKED_AT_ONCE 64 /* names of a waiter; one with more is swept up later */
+
+/* As in keyspace_impl.h: many small tables, each of which grows alone. */
+#define PART_BITS 5
+#define PARTS (1 << PART_BITS)
+
 struct awaited {
     UT_hash_handle hh;
     struct link *links;
@@ -21,56 +28,96 @@ struct awaited {
 struct link {
     struct waiter *owner;
     struct awaited *key;
-    bool missing;             /* counted in owner->missing */
+    uint64_t there;           /* the age in which the key is there; any other: it is missing */
     struct link *prev, *next; /* in key->links */
 };
 
 struct waiter {
-    void (*done)(void *arg);
+    struct waiters *of;
+    void (*done)(void *arg); /* NULL: it was removed */
     void *arg;
-    struct waiter *next_done;
+    struct waiter *next; /* of those that are done, or to be swept up */
+    uint64_t age;        /* of `missing`: in a later one all are */
     size_t missing, n;
+    bool whole;               /* all its names are linked */
+    size_t names, name_bytes; /* in all, and of those not linked yet: charged already */
     struct link links[];
 };
 
 struct waiters {
-    struct keyspace *keys;
-    struct awaited *table;
-    size_t count;
+    struct keyspace *keys;        /* NULL: it went */
+    struct keyspace_total *total; /* then: where memory is charged; NULL: nowhere */
+    struct waiter **remains;
+    struct awaited *parts[PARTS]; /* by the hash's highest bits: uthash takes the lowest */
+    uint64_t age;
+    size_t count, left; /* those that wait, and all that have not been freed */
 };
 
-int waiters_create(struct waiters **ret, struct keyspace *k)
+int waiters_create(struct waiters **ret, struct keyspace *k, struct waiter **remains)
 {
     struct waiters *w = calloc(1, sizeof *w);
     if (!w)
         return -ENOMEM;
     w->keys = k;
+    w->remains = remains;
+    w->age = 1;
     *ret = w;
     return 0;
 }
 
-static size_t waiter_bytes(size_t n)
+/* --- memory */
+
+static void charge(struct waiters *w, ptrdiff_t delta)
 {
-    return sizeof(struct waiter) + n * sizeof(struct link);
+    if (w->keys)
+        keyspace_charge(w->keys, delta);
+    else if (w->total)
+        w->total->bytes += (size_t)delta;
+}
+
+static size_t waiter_bytes(size_t names)
+{
+    return sizeof(struct waiter) + names * sizeof(struct link);
+}
+
+static size_t awaited_bytes(size_t key_len)
+{
+    return sizeof(struct awaited) + key_len;
+}
+
+/* --- the table */
+
+static struct awaited **part_of(struct waiters *w, unsigned hash)
+{
+    return &w->parts[hash >> (32 - PART_BITS)];
+}
+
+static struct awaited *find_awaited(struct waiters *w, const char *key, size_t key_len, unsigned hash)
+{
+    struct awaited *part = *part_of(w, hash), *a = NULL;
+    if (part)
+        HASH_FIND_BYHASHVALUE(hh, part, key, key_len, hash, a);
+    return a;
 }
 
 static struct awaited *await(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a;
-    HASH_FIND(hh, w->table, key, key_len, a);
+    const unsigned hash = seeded_hash(key, key_len);
+    struct awaited *a = find_awaited(w, key, key_len, hash), **part = part_of(w, hash);
     if (a)
         return a;
-    a = calloc(1, sizeof *a + key_len);
+    a = calloc(1, awaited_bytes(key_len));
     if (!a)
         return NULL;
-    memcpy(a->key, key, key_len);
+    if (key_len)
+        memcpy(a->key, key, key_len);
     a->key_len = key_len;
-    HASH_ADD_KEYPTR(hh, w->table, a->key, key_len, a);
+    HASH_ADD_KEYPTR_BYHASHVALUE(hh, *part, a->key, key_len, hash, a);
     if (!a->hh.tbl) {
         free(a);
         return NULL;
     }
-    keyspace_charge(w->keys, (ptrdiff_t)(sizeof *a + key_len));
+    charge(w, (ptrdiff_t)awaited_bytes(key_len));
     return a;
 }
 
@@ -80,62 +127,132 @@ static void unlink_key(struct waiters *w, struct link *l)
     DL_DELETE(a->links, l);
     if (a->links)
         return;
-    keyspace_charge(w->keys, -(ptrdiff_t)(sizeof *a + a->key_len));
-    HASH_DEL(w->table, a);
+    charge(w, -(ptrdiff_t)awaited_bytes(a->key_len));
+    HASH_DEL(*part_of(w, a->hh.hashv), a);
     free(a);
 }
 
-static void detach(struct waiters *w, struct waiter *one)
+/* --- a waiter goes */
+
+static void release(struct waiter *one)
 {
-    for (size_t i = 0; i < one->n; i++)
-        unlink_key(w, &one->links[i]);
-    one->n = 0;
+    struct waiters *w = one->of;
+    charge(w, -(ptrdiff_t)(waiter_bytes(one->names) + one->name_bytes));
+    free(one);
+    if (--w->left == 0 && !w->keys)
+        free(w);
 }
 
-static void release(struct waiters *w, struct waiter *one, size_t n)
+/* How many were unlinked, of at_most. */
+static size_t unlink_some(struct waiter *one, size_t at_most)
 {
-    keyspace_charge(w->keys, -(ptrdiff_t)waiter_bytes(n));
-    w->count--;
-    free(one);
+    size_t n = one->n < at_most ? one->n : at_most;
+    for (size_t i = 0; i < n; i++)
+        unlink_key(one->of, &one->links[--one->n]);
+    return n;
 }
 
 void waiters_remove(struct waiters *w, struct waiter *one)
 {
-    size_t n = one->n;
-    detach(w, one);
-    release(w, one, n);
+    w->count--;
+    one->done = NULL;
+    if (w->remains && one->n > UNLINKED_AT_ONCE) {
+        one->next = *w->remains;
+        *w->remains = one;
+        return;
+    }
+    unlink_some(one, SIZE_MAX);
+    release(one);
 }
 
-int waiters_add(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
-                struct waiter **ret)
+bool waiters_sweep(struct waiter **remains, size_t at_most)
 {
-    size_t need = waiter_bytes(n);
+    while (*remains && at_most > 0) {
+        struct waiter *one = *remains;
+        at_most -= unlink_some(one, at_most);
+        if (one->n > 0)
+            break;
+        *remains = one->next;
+        release(one);
+    }
+    return !*remains;
+}
+
+static struct waiter *any(struct waiters *w)
+{
+    for (int i = 0; i < PARTS; i++)
+        for (struct awaited *a = w->parts[i]; a; a = a->hh.next)
+            for (struct link *l = a->links; l; l = l->next)
+                if (l->owner->done)
+                    return l->owner;
+    return NULL;
+}
+
+void waiters_destroy(struct waiters *w)
+{
+    if (!w)
+        return;
+    for (struct waiter *one; w->count > 0 && (one = any(w));)
+        waiters_remove(w, one);
+    w->total = keyspace_shared(w->keys);
+    w->keys = NULL;
+    if (w->left == 0)
+        free(w);
+}
+
+/* --- a waiter comes */
+
+int waiters_begin(struct waiters *w, const struct request_arg *keys, size_t n, void (*done)(void *arg), void *arg,
+                  struct waiter **ret)
+{
+    size_t name_bytes = 0;
     for (size_t i = 0; i < n; i++)
-        need += sizeof(struct awaited) + keys[i].n;
-    if (!keyspace_fits(w->keys, need))
+        name_bytes += awaited_bytes(keys[i].n);
+    if (!keyspace_fits(w->keys, waiter_bytes(n) + name_bytes))
         return -ENOSPC;
     struct waiter *one = calloc(1, waiter_bytes(n));
     if (!one)
         return -ENOMEM;
-    keyspace_charge(w->keys, (ptrdiff_t)waiter_bytes(n));
+    *one = (struct waiter){.of = w, .done = done, .arg = arg, .age = w->age, .names = n, .name_bytes = name_bytes};
+    charge(w, (ptrdiff_t)(waiter_bytes(n) + name_bytes));
     w->count++;
-    one->done = done;
-    one->arg = arg;
-    for (; one->n < n; one->n++) {
-        const struct request_arg *key = &keys[one->n];
-        struct link *l = &one->links[one->n];
-        if (!(l->key = await(w, key->p, key->n))) {
-            detach(w, one);
-            release(w, one, n);
-            return -ENOMEM;
-        }
-        l->owner = one;
-        DL_APPEND(l->key->links, l);
-        l->missing = keyspace_type(w->keys, key->p, key->n) == KEY_NONE;
-        one->missing += l->missing;
-    }
+    w->left++;
     *ret = one;
     return 0;
+}
+
+static size_t *missing_of(struct waiter *one)
+{
+    if (one->age != one->of->age) {
+        one->age = one->of->age;
+        one->missing = one->n;
+    }
+    return &one->missing;
+}
+
+int waiters_name(struct waiter *one, const struct request_arg *key)
+{
+    struct waiters *w = one->of;
+    const bool there = keyspace_type(w->keys, key->p, key->n) != KEY_NONE;
+    charge(w, -(ptrdiff_t)awaited_bytes(key->n));
+    one->name_bytes -= awaited_bytes(key->n);
+    struct awaited *a = await(w, key->p, key->n);
+    if (!a)
+        return -ENOMEM;
+    if (a->links && a->links->prev->owner == one) /* named before */
+        return 0;
+    struct link *l = &one->links[one->n];
+    *l = (struct link){.owner = one, .key = a, .there = there ? w->age : 0};
+    DL_APPEND(a->links, l);
+    *missing_of(one) += !there;
+    one->n++;
+    return 0;
+}
+
+bool waiters_settle(struct waiter *one)
+{
+    one->whole = true;
+    return *missing_of(one) == 0;
 }
 
 size_t waiters_count(const struct waiters *w)
@@ -143,13 +260,7 @@ size_t waiters_count(const struct waiters *w)
     return w->count;
 }
 
-static struct awaited *find_awaited(struct waiters *w, const char *key, size_t key_len)
-{
-    struct awaited *a = NULL;
-    if (w->table)
-        HASH_FIND(hh, w->table, key, key_len, a);
-    return a;
-}
+/* --- keys come and go */
 
 static void tell_all(struct waiters *w, struct waiter *first)
 {
@@ -157,7 +268,7 @@ static void tell_all(struct waiters *w, struct waiter *first)
         struct waiter *one = first;
         void (*done)(void *) = one->done;
         void *arg = one->arg;
-        first = one->next_done;
+        first = one->next;
         waiters_remove(w, one);
         done(arg);
     }
@@ -169,58 +280,54 @@ static void created(struct waiters *w, struct awaited *a, size_t at_most)
 {
     struct waiter *first = NULL, **last = &first;
     for (struct link *l = a->links; l && at_most > 0; l = l->next) {
-        if (!l->missing)
+        struct waiter *one = l->owner;
+        if (!one->done || l->there == w->age)
             continue;
-        l->missing = false;
+        size_t *missing = missing_of(one);
+        l->there = w->age;
         at_most--;
-        if (--l->owner->missing == 0) {
-            *last = l->owner;
-            last = &l->owner->next_done;
+        if (--*missing == 0 && one->whole) {
+            *last = one;
+            last = &one->next;
         }
     }
+    *last = NULL;
     tell_all(w, first);
+}
+
+static void tell_created(struct waiters *w, const char *key, size_t key_len, size_t at_most)
+{
+    if (w->count == 0)
+        return;
+    struct awaited *a = find_awaited(w, key, key_len, seeded_hash(key, key_len));
+    if (a)
+        created(w, a, at_most);
 }
 
 void waiters_created(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a = find_awaited(w, key, key_len);
-    if (a)
-        created(w, a, SIZE_MAX);
+    tell_created(w, key, key_len, SIZE_MAX);
 }
 
 void waiters_created_one(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a = find_awaited(w, key, key_len);
-    if (a)
-        created(w, a, 1);
-}
-
-static void missed(struct awaited *a)
-{
-    for (struct link *l = a->links; l; l = l->next) {
-        l->owner->missing += !l->missing;
-        l->missing = true;
-    }
+    tell_created(w, key, key_len, 1);
 }
 
 void waiters_deleted(struct waiters *w, const char *key, size_t key_len)
 {
-    struct awaited *a = find_awaited(w, key, key_len);
-    if (a)
-        missed(a);
+    if (w->count == 0)
+        return;
+    const struct awaited *a = find_awaited(w, key, key_len, seeded_hash(key, key_len));
+    for (struct link *l = a ? a->links : NULL; l; l = l->next) {
+        if (!l->owner->done || l->there != w->age)
+            continue;
+        ++*missing_of(l->owner);
+        l->there = 0;
+    }
 }
 
 void waiters_cleared(struct waiters *w)
 {
-    for (struct awaited *a = w->table; a; a = a->hh.next)
-        missed(a);
-}
-
-void waiters_destroy(struct waiters *w)
-{
-    if (!w)
-        return;
-    while (w->table)
-        waiters_remove(w, w->table->links->owner);
-    free(w);
+    w->age++;
 }

@@ -8,6 +8,7 @@
 
 #define WALK_BUCKETS 512 /* at once: some 100 microseconds */
 #define OP(name) (UINT32_C(1) << TCPSTORE_##name)
+#define KEYLESS (OP(VALIDATE) | OP(CANCEL_WAIT) | OP(PING))
 #define CHANGING                                                                                                       \
     (OP(SET) | OP(COMPARE_SET) | OP(ADD) | OP(APPEND) | OP(DELETE_KEY) | OP(MULTI_SET) | OP(QUEUE_PUSH) |              \
      OP(QUEUE_POP) | OP(BARRIER))
@@ -151,24 +152,49 @@ static int do_delete_key(struct conn *c, const struct tcpstore_request *rq, stru
     return 0;
 }
 
+static int64_t get_one(struct conn *c, const struct request_arg *a)
+{
+    const size_t before = c->reply.out.len;
+    reply_value(c, a);
+    return c->reply.failed ? -E2BIG : (int64_t)(c->reply.out.len - before);
+}
+
+static void all_got(struct conn *c, int rc)
+{
+    (void)c, (void)rc; /* what does not fit closes the connection */
+}
+
 static int do_multi_get(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
+    static const struct many_ops ops = {.one = get_one, .end = all_got};
     (void)e;
-    for (size_t i = 0; i < rq->argc && !c->reply.failed; i++)
-        reply_value(c, &rq->argv[i]);
+    many_begin(c, &ops, rq->argv, rq->argc, 1);
     return 0;
 }
 
-/* All or nothing: room for all as if all were new is asked for first. */
+/* What was asked for in pieces cannot be done. */
+static void fail(struct conn *c, int rc)
+{
+    const struct tcpstore_state *t = c->front_state;
+    struct err e;
+    err_set(&e, rc, "no memory for %zu names", t->next.argc);
+    tcpstore_refuse(c, &e);
+}
+
+static void all_set(struct conn *c, int rc)
+{
+    many_release(c);
+    if (rc < 0)
+        fail(c, rc);
+}
+
 static int do_multi_set(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
-    size_t need = 0;
-    for (size_t i = 0; i < rq->argc; i += 2)
-        need += keyspace_entry_bytes(rq->argv[i].n, rq->argv[i + 1].n);
-    if (!keyspace_fits(c->space->keys, need))
-        return err_set(e, -ENOSPC, "no memory for %zu keys", rq->argc / 2);
-    for (size_t i = 0; i < rq->argc; i += 2)
-        TRY(store(c, &rq->argv[i], &rq->argv[i + 1], e));
+    static const struct many_ops ops = {.one = many_set_one, .end = all_set, .changes = true};
+    const int rc = many_reserve(c, rq->argv, rq->argc);
+    if (rc < 0)
+        return err_set(e, rc, "no memory for %zu keys", rq->argc / 2);
+    many_begin(c, &ops, rq->argv, rq->argc, 2);
     return 0;
 }
 
@@ -268,26 +294,22 @@ static int do_queue_len(struct conn *c, const struct tcpstore_request *rq, struc
 
 /* --- waiting */
 
-static bool all_exist(struct conn *c, const struct tcpstore_request *rq)
+static void looked(struct conn *c, int rc)
 {
-    for (size_t i = 0; i < rq->argc; i++)
-        if (!exists(c, &rq->argv[i]))
-            return false;
-    return true;
+    tcpstore_reply_byte(c, rc == 0 ? TCPSTORE_READY : TCPSTORE_NOT_READY);
 }
 
 static int do_check(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
+    static const struct many_ops ops = {.one = many_exists_one, .end = looked};
     (void)e;
-    tcpstore_reply_byte(c, all_exist(c, rq) ? TCPSTORE_READY : TCPSTORE_NOT_READY);
+    many_begin(c, &ops, rq->argv, rq->argc, 1);
     return 0;
 }
 
-static void on_all_there(void *arg)
+static void say_there(struct conn *c)
 {
-    struct conn *c = arg;
     tcpstore_reply_byte(c, TCPSTORE_STOP_WAITING);
-    conn_wake(c);
 }
 
 static void stop_waiting(struct conn *c, void *arg)
@@ -297,14 +319,11 @@ static void stop_waiting(struct conn *c, void *arg)
 
 static int do_wait(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
-    static const struct blocked_ops ops = {.timeout = stop_waiting, .forget = stop_waiting, .interrupt = stop_waiting};
-    struct waiter *w;
-    if (all_exist(c, rq)) {
-        tcpstore_reply_byte(c, TCPSTORE_STOP_WAITING);
-        return 0;
-    }
-    TRY(told(waiters_add(c->space->waiters, rq->argv, rq->argc, on_all_there, c, &w), &rq->argv[0], e));
-    conn_block(c, &ops, w, -1);
+    static const struct blocked_ops blocked = {
+        .timeout = stop_waiting, .forget = stop_waiting, .interrupt = stop_waiting};
+    static const struct many_wait_ops ops = {.there = say_there, .failed = fail, .blocked = &blocked};
+    (void)e;
+    many_wait(c, rq->argv, rq->argc, -1, &ops);
     return 0;
 }
 
@@ -369,6 +388,9 @@ int tcpstore_execute(struct conn *c, const struct tcpstore_request *rq, struct e
         [TCPSTORE_LIST_KEYS] = do_list_keys,
         [TCPSTORE_BARRIER] = do_barrier,
     };
+    if (!((KEYLESS >> rq->op) & 1) && many_waits(c))
+        return 0;
     c->space->changes += ((CHANGING >> rq->op) & 1) != 0;
-    return handlers[rq->op](c, rq, e);
+    const int rc = handlers[rq->op](c, rq, e);
+    return rc < 0 ? rc : 1;
 }

@@ -59,7 +59,8 @@ static bool look_ahead(struct tcpstore_state *t)
 static bool tcpstore_ready(struct conn *c)
 {
     struct tcpstore_state *t = c->front_state;
-    if (c->blocked && t->in.generation == TCPSTORE_NEWER && tcpstore_peek(&t->in) != TCPSTORE_CANCEL_WAIT)
+    if (!t->has_next && c->blocked && t->in.generation == TCPSTORE_NEWER &&
+        tcpstore_peek(&t->in) != TCPSTORE_CANCEL_WAIT)
         return false;
     return look_ahead(t);
 }
@@ -70,6 +71,30 @@ static int refuse_operation(struct conn *c, int code, const char *op, const stru
     return code;
 }
 
+void tcpstore_refuse(struct conn *c, const struct err *e)
+{
+    const struct tcpstore_state *t = c->front_state;
+    refuse_operation(c, e->code, tcpstore_op_name(t->next.op), e);
+    c->last_words = true;
+}
+
+static int execute(struct conn *c)
+{
+    struct tcpstore_state *t = c->front_state;
+    keyspace_tick(c->space->keys, (int64_t)uv_now(c->s->loop));
+    return tcpstore_execute(c, &t->next, &t->e);
+}
+
+/* conn.work: the request whose keys were another client's */
+static bool again(struct conn *c)
+{
+    struct tcpstore_state *t = c->front_state;
+    const int rc = execute(c);
+    if (rc < 0)
+        tcpstore_refuse(c, &t->e);
+    return rc != 0 && c->work == again;
+}
+
 static int tcpstore_step(struct conn *c)
 {
     struct tcpstore_state *t = c->front_state;
@@ -78,8 +103,9 @@ static int tcpstore_step(struct conn *c)
     if (t->broken < 0)
         return refuse_operation(c, t->broken, "", &t->e);
     t->has_next = false;
-    keyspace_tick(c->space->keys, (int64_t)uv_now(c->s->loop));
-    int rc = tcpstore_execute(c, &t->next, &t->e);
+    const int rc = execute(c);
+    if (rc == 0)
+        c->work = again;
     return rc < 0 ? refuse_operation(c, rc, tcpstore_op_name(t->next.op), &t->e) : 1;
 }
 

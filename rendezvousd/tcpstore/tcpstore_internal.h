@@ -37,11 +37,12 @@ struct tcpstore_state {
 
 enum { TCPSTORE_READY = 0, TCPSTORE_NOT_READY = 1, TCPSTORE_STOP_WAITING = 0, TCPSTORE_WAIT_CANCELED = 1 };
 
-/* tcpstore_execute.c: answer one request into c->reply, or block c. < 0: the protocol has no words for what went wrong
- * (e says it); close. */
+/* tcpstore_execute.c: answer one request into c->reply, or block c: 1. 0: its keys are another client's for now
+ * (many_waits()). < 0: the protocol has no words for what went wrong (e says it); close. */
 int tcpstore_execute(struct conn *c, const struct tcpstore_request *rq, struct err *e);
 void tcpstore_reply_byte(struct conn *c, unsigned char byte);
-void tcpstore_walk_end(struct tcpstore_walk *w); /* its memory goes; idempotent */
+void tcpstore_refuse(struct conn *c, const struct err *e); /* its request; say so, then close */
+void tcpstore_walk_end(struct tcpstore_walk *w);           /* its memory goes; idempotent */
 
 /* tcpstore_barrier.c: block c until `world` callers have come to this key. -ENOMEM, -ENOSPC. */
 int tcpstore_barrier_wait(struct conn *c, const struct request_arg *key, int64_t world);

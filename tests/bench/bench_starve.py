@@ -1,9 +1,9 @@
 """What clients of the keys can do to a job: usage bench_starve.py CRUN RENDEZVOUSD [--keys N] [--check]
 
-A job of 16 workers runs on a rendezvousd. One client walks over all its keys (a million), over and over; another sends 64 KiB of each command that the server has, one
-after the other and for half a second at least, and waits for all answers. Beside them heartbeats of a member of another job are timed, one each 10 ms. Printed for each command: the time until all was
-answered, and the longest and the 99th percentile of the heartbeats meanwhile, in milliseconds; then what the server says of its own loop. --check: exit 1 where a
-worker died, or a heartbeat took more than 50 ms.
+A job of 16 workers runs on a rendezvousd. One client walks over all its keys (a million), over and over; another sends 64 KiB of each command that the server has, then the
+largest requests that it takes, one after the other and for half a second at least, and waits for all answers. Beside them heartbeats of a member of another job are timed,
+one each 10 ms. Printed for each command: the time until all was answered, and the longest and the 99th percentile of the heartbeats meanwhile, in milliseconds; then what
+the server says of its own loop. --check: exit 1 where a worker died, a heartbeat took more than 50 ms, or the loop was away from the network for longer than that.
 
 The clients are Python and share the processors with the server: what a busy machine does to them counts too.
 """
@@ -59,7 +59,7 @@ def row(name, heart, attack):
         attack()
     time.sleep(2 * flood.BEAT_S)
     beats = heart.beats()
-    print(f"  {name:16s} {took:8.2f} s   {max(beats, default=0):8.1f} {percentile(beats, 0.99):8.1f}   {len(beats):6d} heartbeats", flush=True)
+    print(f"  {name:24s} {took:8.2f} s   {max(beats, default=0):8.1f} {percentile(beats, 0.99):8.1f}   {len(beats):6d} heartbeats", flush=True)
     return max(beats, default=0)
 
 
@@ -67,6 +67,8 @@ def attacks(port):
     yield "nothing", lambda: time.sleep(2) or 2.0
     for name in flood.TCPSTORE:
         yield name, lambda name=name: flood.flood_tcpstore(port, name, seconds=5)
+    for name, text in flood.largest().items():
+        yield name, lambda text=text: flood.send(port, text)
     for name in flood.commands(port):
         yield name, lambda name=name: flood.flood(port, name)
 
@@ -86,7 +88,7 @@ def measure(port, url, keys):
         worst = max(row(name, heart, attack) for name, attack in attacks(port))
     longest, beyond, total = loop_of(url)
     print(f"the loop was away from the network {total:,.0f} times: {beyond[0.01]:,.0f} beyond 10 ms, {beyond[0.02]:,.0f} beyond 20, {beyond[0.05]:,.0f} beyond 50, the longest {longest:.1f} ms")
-    return worst
+    return worst, longest
 
 
 def main():
@@ -101,7 +103,7 @@ def main():
         agents = []
         try:
             agents = start_job(o.crun, port, pathlib.Path(tmp))
-            worst = measure(port, url, o.keys)
+            worst, longest = measure(port, url, o.keys)
             with Client(port) as c:
                 well = '"state":"running"' in c("RDZV.STATUS", "job") and '"round":1,' in c("RDZV.STATUS", "job")
         finally:
@@ -112,7 +114,7 @@ def main():
             daemon.terminate()
             daemon.wait(60)
     print(f"the job of {NODES * WORKERS} workers {'goes on in its first round' if well else 'was broken'}; the longest heartbeat took {worst:.1f} ms (bound {BOUND_MS})")
-    if o.check and (not well or worst > BOUND_MS):
+    if o.check and (not well or max(worst, longest) > BOUND_MS):
         sys.exit(1)
 
 

@@ -35,7 +35,7 @@ void clients_stop(void)
 struct space *clients_begin(size_t max_bytes)
 {
     struct space *sp;
-    if (space_create(&sp, max_bytes) < 0)
+    if (space_create(&sp, server, max_bytes) < 0)
         fuzz_die("no key-space");
     return sp;
 }
@@ -81,6 +81,8 @@ void clients_end(struct conn *const *c, size_t n, struct space *sp)
     if (waiters_count(sp->waiters) != 0 || sp->barriers)
         fuzz_die("somebody waits who is gone");
     keyspace_clear(sp->keys);
+    while (!waiters_sweep(&server->remains, SIZE_MAX) || !keyspace_sweep(&server->memory, SIZE_MAX))
+        ;
     if (keyspace_bytes(sp->keys) != 0)
         fuzz_die("memory is charged to an empty key-space");
     space_release(sp);

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -78,6 +79,26 @@ bool rig_receive(struct rig *r, int fd, struct buf *in)
         assert_int_equal(buf_add(in, bytes, (size_t)n), 0);
         rig_turn(r);
     }
+}
+
+static void add_word(struct buf *b, const char *s)
+{
+    buf_printf(b, "$%zu\r\n%s\r\n", strlen(s), s);
+}
+
+void rig_names(struct buf *b, const char *command, int first, int n, const char *value, const char *last)
+{
+    char name[16];
+    buf_printf(b, "*%d\r\n", 1 + n * (value ? 2 : 1) + (last != NULL));
+    add_word(b, command);
+    for (int i = first; i < first + n; i++) {
+        snprintf(name, sizeof name, "k%07d", i);
+        add_word(b, name);
+        if (value)
+            add_word(b, value);
+    }
+    if (last)
+        add_word(b, last);
 }
 
 void rig_dialogue(const struct server_options *o, const void *p, size_t n, const size_t *cuts, size_t ncuts,

@@ -24,6 +24,10 @@ void rig_close(struct rig *r, int fd);
 void rig_send(struct rig *r, int fd, const void *p, size_t n); /* and let the server read it */
 bool rig_receive(struct rig *r, int fd, struct buf *in);       /* append what has come; false: the server has closed */
 
+/* Append one request: the command, then the names k0000000 + first and so on, each followed by a value unless NULL,
+ * then last, unless NULL. */
+void rig_names(struct buf *b, const char *command, int first, int n, const char *value, const char *last);
+
 /* All replies to the bytes, sent in pieces that end at cuts[0] < cuts[1] < ..., over a connection of their own to a
  * server of their own; then "closed" if the server closed it by itself. */
 void rig_dialogue(const struct server_options *o, const void *p, size_t n, const size_t *cuts, size_t ncuts,

@@ -51,6 +51,7 @@ MUTANTS = {
     "too_few_replicas_are_taken": {"rdzv_log_redis_safe.c": [("    if (f->replicas > 2 * f->min_replicas)", "    if (f->replicas > 3 * f->min_replicas)")]},
     "no_replica_need_write": {"rdzv_log_redis_safe.c": [("    if (f->min_replicas < 1 || lag == 0)", "    if (lag == 0)"),
                                                         ("    if (f->replicas > 2 * f->min_replicas)", "    if (f->min_replicas && f->replicas > 2 * f->min_replicas)")]},
+    "old_primary_heeded": {"rdzv_seat.c": [("if (!s->epoch[0] || is_elsewhere(s, v))", "if (!s->epoch[0] || (is_elsewhere(s, v) && !s))")]},
     "promoted_server_trusted": {"rdzv_reign.c": [("strcmp(r->former_identity, r->identity) != 0 : was_member || took_over;", "strcmp(r->former_identity, r->identity) != 0 : was_member || (took_over && !r);")]},
 }
 

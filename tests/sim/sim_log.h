@@ -15,7 +15,14 @@
 
 enum { LOG_AGENTS_MAX = 12, LOG_EVENTS_MAX = 512, LOG_DECISIONS_MAX = 8192, LOG_HISTORY = 12 };
 
-enum sim_home_kind { SIM_REDIS, SIM_FOLDER };
+enum sim_home_kind {
+    SIM_REDIS,
+    SIM_FOLDER,
+    /* A Redis without min-replicas, which crun takes with allow_unsafe=1 alone, and one cut, as long as it lasts. Both
+     * sides take writes, and nobody claims on the one where nobody led: what happens then is the risk that was
+     * taken. */
+    SIM_CUT,
+};
 
 /* A home that does not keep its word, to show that the simulator sees it. */
 extern enum log_home_fault {
@@ -101,8 +108,9 @@ struct sim_home {
 struct log_world {
     uint64_t seed, rng;
     enum sim_home_kind kind;
-    int64_t now, faults_end, next_fault, no_births_until;
+    int64_t now, faults_end, next_fault, no_births_until, horizon;
     bool trace;
+    bool cut;   /* SIM_CUT, a kind of SIM_REDIS */
     bool sound; /* but for failovers that leave an old primary, the network and the nodes are */
     double loss, slow, breaks, fault_rate;
     struct rdzv_config config;
@@ -172,6 +180,9 @@ static inline bool log_takes_writes(const struct log_world *w, const struct log_
 {
     return a->on_old ? w->now < w->old_writes_until : w->now >= w->writes_from;
 }
+
+/* sim_log_world.c */
+struct log_agent *log_leader(struct log_world *w); /* NULL: none */
 
 /* sim_log_failover.c */
 void log_deploy(struct log_world *w);

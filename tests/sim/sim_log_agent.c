@@ -200,8 +200,8 @@ static void watch_leader(struct log_world *w, struct log_agent *a, const struct 
     a->knew_reign |= f->epoch != NULL;
     a->view_pulse = f->pulse;
     rdzv_field_find(pulse, strlen(pulse), "free", is_free, sizeof is_free);
-    bool none = !f->epoch || is_free[0] == '1';
-    if (a->leads || a->ended || (!none && now - a->pulse_moved < w->config.silence_ms + a->index * 37)) {
+    bool none = !f->epoch || is_free[0] == '1', kept = w->cut && w->old_until && !a->on_old;
+    if (a->leads || a->ended || kept || (!none && now - a->pulse_moved < w->config.silence_ms + a->index * 37)) {
         a->claim_at = 0;
         return;
     }

@@ -15,9 +15,9 @@ void log_deploy(struct log_world *w)
     struct err e;
     do {
         f.replicas = (int)log_between(w, w->sound, 4);
-        f.min_replicas = log_between(w, 0, f.replicas);
+        f.min_replicas = w->cut ? 0 : log_between(w, 0, f.replicas);
         f.max_lag_s = log_between(w, w->sound ? 5 : 1, 8);
-    } while (redis_judge(&f, false, 0, &w->max_lag_ms, &e) < 0);
+    } while (redis_judge(&f, w->cut, 0, &w->max_lag_ms, &e) < 0);
     w->replicas = f.replicas;
     w->min_replicas = (int)f.min_replicas;
     log_trace(w, "%d replicas, at least %d to write, lag %lld ms", w->replicas, w->min_replicas,
@@ -57,6 +57,15 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Who leads stays with the old primary, and somebody does not. */
+static void choose_sides(struct log_world *w)
+{
+    struct log_agent *leader = log_leader(w);
+    w->agents[log_between(w, 0, w->agent_count - 1)].on_old = false;
+    if (leader)
+        leader->on_old = true;
+}
+
 /* Some nodes go on with the old primary, and some of the replicas. Those are taken from it later: from then on it knows
  * that they lag, and the new one has them. */
 static void part(struct log_world *w)
@@ -79,6 +88,8 @@ static void part(struct log_world *w)
     w->stats->partitions++;
     for (int i = 0; i < w->agent_count; i++)
         w->agents[i].on_old = log_chance(w, 0.5);
+    if (w->cut)
+        choose_sides(w);
     log_trace(w, "the old primary lives on with %d of %d replicas, writes until %lld; the new one from %lld", stay,
               w->replicas, (long long)w->old_writes_until, (long long)w->writes_from);
 }

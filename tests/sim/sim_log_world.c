@@ -8,7 +8,7 @@
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "tests/sim/sim_log.h"
 
-enum { FAULTS_MS = 30000, HORIZON_MS = 400000 };
+enum { FAULTS_MS = 30000, HORIZON_MS = 400000, CUT_MS = 8000 };
 
 uint64_t log_random(struct log_world *w) /* splitmix64 */
 {
@@ -76,7 +76,7 @@ static void add_agent(struct log_world *w)
 
 /* --- faults */
 
-static struct log_agent *the_leader(struct log_world *w)
+struct log_agent *log_leader(struct log_world *w)
 {
     for (int i = 0; i < w->agent_count; i++)
         if (w->agents[i].leads && w->agents[i].alive)
@@ -86,7 +86,7 @@ static struct log_agent *the_leader(struct log_world *w)
 
 static void fault(struct log_world *w)
 {
-    struct log_agent *a = &w->agents[log_between(w, 0, w->agent_count - 1)], *l = the_leader(w);
+    struct log_agent *a = &w->agents[log_between(w, 0, w->agent_count - 1)], *l = log_leader(w);
     if (l && log_chance(w, 0.4))
         a = l;
     bool alive = a->alive && !a->ended;
@@ -122,6 +122,13 @@ static void fault(struct log_world *w)
         if (w->kind == SIM_REDIS && log_chance(w, 0.5))
             log_failover(w);
     }
+}
+
+/* The one fault that there is. */
+static void cut(struct log_world *w)
+{
+    log_failover(w);
+    w->old_until = w->old_writes_until = w->horizon = w->now + CUT_MS;
 }
 
 static void cease(struct log_world *w)
@@ -209,7 +216,10 @@ static void turn(struct log_world *w)
         log_agent_tick(w, first);
     else if (now == flight)
         land(w, f);
-    else {
+    else if (w->cut) {
+        cut(w);
+        w->next_fault = INT64_MAX;
+    } else {
         fault(w);
         w->next_fault = w->now + log_between(w, 1, (int64_t)(3000 / w->fault_rate));
         if (w->next_fault >= w->faults_end)
@@ -230,7 +240,8 @@ static void set_up(struct log_world *w)
     static const double some[] = {0, 0.02, 0.1, 0.25};
     w->rng = w->seed * 2 + (w->kind == SIM_FOLDER);
     w->faults_end = FAULTS_MS;
-    w->sound = w->kind == SIM_REDIS && w->seed % 8 == 7; /* two sides that both go on are rare elsewhere */
+    w->horizon = HORIZON_MS;
+    w->sound = w->cut || (w->kind == SIM_REDIS && w->seed % 8 == 7); /* two sides that both go on are rare elsewhere */
     w->loss = some[log_between(w, 0, 3)];
     w->slow = some[log_between(w, 0, 3)];
     w->breaks = some[log_between(w, 0, 2)];
@@ -251,7 +262,7 @@ static void set_up(struct log_world *w)
     if (w->kind == SIM_REDIS)
         log_deploy(w);
     w->config.kill_ms = 1000;
-    w->next_fault = log_between(w, 0, 3000);
+    w->next_fault = w->cut ? log_between(w, 4000, 15000) : log_between(w, 0, 3000);
 }
 
 static void tear_down(struct log_world *w)
@@ -275,7 +286,8 @@ int log_run(enum sim_home_kind kind, uint64_t seed, bool trace, struct log_stats
     struct log_world *w = calloc(1, sizeof *w);
     if (!w)
         return err_set(e, -12, "no memory");
-    w->kind = kind;
+    w->cut = kind == SIM_CUT;
+    w->kind = w->cut ? SIM_REDIS : kind;
     w->seed = seed;
     w->trace = trace;
     w->stats = total;
@@ -283,12 +295,12 @@ int log_run(enum sim_home_kind kind, uint64_t seed, bool trace, struct log_stats
     set_up(w);
     for (int64_t i = log_between(w, 1, w->config.max_nodes + 1); i > 0; i--)
         add_agent(w);
-    while (!w->broken && w->now < HORIZON_MS && !all_answered(w)) {
+    while (!w->broken && w->now < w->horizon && !all_answered(w)) {
         if (!log_faulty(w))
             cease(w);
         turn(w);
     }
-    for (int i = 0; i < w->agent_count && !w->broken; i++)
+    for (int i = 0; i < w->agent_count && !w->broken && !w->cut; i++)
         if (w->agents[i].alive && !w->agents[i].ended)
             log_broken(w, "node%d never had its answer", i);
     int rc = w->broken;

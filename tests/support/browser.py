@@ -40,6 +40,7 @@ class Browser:
         for domain in ("Page", "Runtime", "Log"):
             self(domain + ".enable")
         self("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone)
+        self("Emulation.setTouchEmulationEnabled", enabled=phone)
         self("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
     def _message(self):

@@ -62,6 +62,20 @@ def flood_of(name):
     return out, n
 
 
+MANY, LARGE = 60_000, 8 << 20
+
+
+def largest():
+    """{name: one request, as large as the server takes them}"""
+    keys = [key_bytes(100_000 + i) for i in range(MANY)]
+    pairs = [w for k in keys[:MANY // 2] for w in (k, b"w")]
+    value = b"v" * LARGE
+    return {"exists, 60,000 names": encode(["exists", *keys]), "mget, 60,000 names": encode(["mget", *keys]), "mset, 30,000 pairs": encode(["mset", *pairs]),
+            "store.wait, 60,000 names": encode(["store.wait", *keys, "0"]), "store.wait, 60,000 new": encode(["store.wait", *(b"new" + k for k in keys), "1"]),
+            "del, 60,000 names": encode(["del", *keys]), "set, 8 MiB": encode(["set", "large", value]), "get, 8 MiB": encode(["get", "large"]),
+            "append, 8 MiB": encode(["append", "long", value]), "store.cas, 8 MiB": encode(["store.cas", "large", "1", value, b"x"])}
+
+
 def commands(port):
     """Of the server, the one that deletes all keys last."""
     with Client(port) as c:
@@ -70,7 +84,11 @@ def commands(port):
 
 def flood(port, name, seconds=60):
     """Send it, and read until all is answered or the server has had enough; seconds it took."""
-    text, left = flood_of(name)
+    return send(port, *flood_of(name), seconds)
+
+
+def send(port, text, left=1, seconds=60):
+    """The same with this text, of so many requests."""
     began = time.monotonic()
     with Client(port) as c:
         c.s.settimeout(seconds)

@@ -110,7 +110,7 @@ static int check_seconds(const struct train_config *c, struct err *e)
     return 0;
 }
 
-/* What --auto-parallel chooses cannot be said as well; micro-batches can. */
+/* What --auto-parallel chooses cannot be given as well; micro-batches can. */
 static int check_auto(const struct train_config *c, struct err *e)
 {
     const char *chosen = c->stages != 1                 ? "--stages"

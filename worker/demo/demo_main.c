@@ -181,7 +181,7 @@ static int demo(const struct demo_config *c)
         return exit_code(rc);
     }
     if (result.code != EXIT_OK) {
-        fprintf(stderr, "trainer demo: crun ended with %d; %s/output has what it said\n", result.code, run);
+        fprintf(stderr, "trainer demo: crun ended with %d; %s/output has its output\n", result.code, run);
         return result.code;
     }
     return tell(run, &result);

@@ -48,10 +48,11 @@ static void keep_from(char *out, size_t cap, const char *line, const char *mark)
 
 static void note_line(struct job *j, const char *line)
 {
-    static const char goes_on[] = "goes on from step ", accuracy[] = " * Acc@1 ";
+    static const char accuracy[] = " * Acc@1 ";
     const char *at;
     keep_from(j->result->restart, sizeof j->result->restart, line, "restart 1/");
-    keep_from(j->result->goes_on, sizeof j->result->goes_on, line, goes_on);
+    keep_from(j->result->goes_on, sizeof j->result->goes_on, line, "goes on from step ");
+    keep_from(j->result->goes_on, sizeof j->result->goes_on, line, "resumed from step "); /* no rank was held in time */
     if ((at = strstr(line, accuracy)))
         j->result->accuracy = strtod(at + sizeof accuracy - 1, NULL);
 }

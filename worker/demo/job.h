@@ -15,8 +15,8 @@ struct job_options {
 
 struct job_result {
     int code;          /* what crun ended with; 128 + a signal */
-    char restart[256]; /* "restart 1/3 (…) …", "goes on from step 105 …" as they were printed; "": never */
-    char goes_on[128];
+    char restart[256]; /* "restart 1/3 (…) …" as it was printed; "": never */
+    char goes_on[128]; /* "goes on from step 105 …", or, where steps are too slow for that, "resumed from step 100 …" */
     double accuracy; /* percent; negative: none was printed */
 };
 

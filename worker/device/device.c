@@ -32,7 +32,7 @@ static int open_cuda(struct device **ret, const struct device_options *o, struct
     return m->device->open(ret, &own, e);
 }
 
-/* Is a GPU there that this program can use? A GPU that it cannot use is told of: nobody wants to train on the CPU
+/* Is a GPU there that this program can use? A GPU that it cannot use is reported: nobody wants to train on the CPU
  * beside it. */
 static bool have_cuda(void)
 {

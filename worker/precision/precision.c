@@ -76,7 +76,7 @@ static int contradiction(struct err *e, const char *a, const char *a_value, cons
                    *b_value ? " " : "", b_value);
 }
 
-/* Whatever was said about the level; LEVEL_UNSET if nothing. */
+/* Whatever was given about the level; LEVEL_UNSET if nothing. */
 static int said_level(const struct precision_options *o, enum opt_level *ret, struct err *e)
 {
     const enum opt_level level = (enum opt_level)o->level;

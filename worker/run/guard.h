@@ -1,4 +1,4 @@
-/* When replicas are compared and losses doubted, and what is said of it: the policy around verify.h.
+/* When replicas are compared and losses doubted, and what is reported of it: the policy around verify.h.
  *
  * Compared every --check-replicas steps, at the end of an epoch, before a stop and before a checkpoint: none holds a
  * state that was not compared. A loss is doubted that is no number, or lies far above those before it: the steps are

@@ -59,7 +59,7 @@ static int set_aside(const char *path, struct err *e)
     return rename(path, old) < 0 ? err_errno(e, errno, "rename %s", path) : 0;
 }
 
-/* What the run came to, wherever it was said. */
+/* What the run came to, wherever that came from. */
 static cJSON *describe(const struct session *s, const char *command_line)
 {
     cJSON *o = cJSON_CreateObject();

@@ -90,7 +90,7 @@ struct step_wishes { /* of this rank, for after the step */
  *
  * A device that goes on by itself is only given the step, and *ret is of the one before (none: done is false): so it
  * always has one to do, and the host never waits for the last. Whether a step counts is then decided on the device by
- * the same rule, and state.loss_scale follows results. What is said below comes one step late; state and positions
+ * the same rule, and state.loss_scale follows results. The results below come one step late; state and positions
  * agree after train_catch_up().
  *
  * Returns 0; ERR_DIVERGED naming a tensor if the loss, or with fp16 a gradient, is not a number and the loss scale is

@@ -12,7 +12,7 @@
  *
  * Appending only copies; a process of its own (rdzv_dir_writer.h) writes everything that has gathered and syncs it
  * (group commit: one fdatasync per log and turn), so that no disk ever delays a heartbeat, or the end of the daemon. A
- * log that cannot be written any more (disk full, I/O error) is said once, removed, and all of it counts as standing:
+ * log that cannot be written any more (disk full, I/O error) is reported once, removed, and all of it counts as kept:
  * its job goes on in memory only, and a restarted daemon does not know it rather than knowing it wrongly. Loop thread
  * only. */
 #ifndef CRUN_COMMON_RDZV_DIR_H

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #define HEADER "rendezvousd-log 2\n"
-#define OLDER "rendezvousd-log 1\n" /* the same but for lines that it has not: read, not written */
 #define HEADER_LEN (sizeof HEADER - 1)
 #define FRAME_LEN 27  /* "LLLLLLLL NNNNNNNN CCCCCCCC\n" */
 #define SUMMED_LEN 17 /* "LLLLLLLL NNNNNNNN" */
@@ -86,11 +85,11 @@ int rdzv_dir_parse(const char *p, size_t n, struct buf *out, size_t *ret_good, s
 {
     uint32_t expected = 1;
     size_t at = HEADER_LEN;
-    if (n < HEADER_LEN && (memcmp(p, HEADER, n) == 0 || memcmp(p, OLDER, n) == 0)) {
+    if (n < HEADER_LEN && memcmp(p, HEADER, n) == 0) {
         *ret_good = 0;
         return 0;
     }
-    if (n < HEADER_LEN || (memcmp(p, HEADER, HEADER_LEN) != 0 && memcmp(p, OLDER, HEADER_LEN) != 0))
+    if (n < HEADER_LEN || memcmp(p, HEADER, HEADER_LEN) != 0)
         return err_set(e, ERR_CORRUPT, "its first line is not '%.*s'", (int)HEADER_LEN - 1, HEADER);
     while (at < n) {
         uint32_t number = 0;

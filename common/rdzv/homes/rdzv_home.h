@@ -18,10 +18,10 @@
  * too (rdzv_dir.h), is told by landed(). One thread per handle; rdzv_home_interrupt() and rdzv_home_cancel() alone may
  * be called from any thread.
  *
- * Calls return 0 (or what is said), or a negative code: the connection or the file system failed, and what was asked
- * may or may not have happened, or happens later still (a disk that comes back): that is what fence, epoch and the
- * numbers in beats and slots are for. -ETIMEDOUT: no answer within the deadline; -ECANCELED. Times are milliseconds of
- * now(). */
+ * Calls return 0 (or a documented value), or a negative code: the connection or the file system failed, and what was
+ * asked may or may not have happened, or happens later still (a disk that comes back): that is what fence, epoch and
+ * the numbers in beats and slots are for. -ETIMEDOUT: no answer within the deadline; -ECANCELED. Times are milliseconds
+ * of now(). */
 #ifndef CRUN_COMMON_RDZV_HOME_H
 #define CRUN_COMMON_RDZV_HOME_H
 
@@ -52,7 +52,7 @@ struct rdzv_slot_write {
     bool quiet; /* no news: the node need not be woken for it */
 };
 
-/* One batch: all that a turn of the leader decided, and what it means for each node that is told of it. It stands as a
+/* One batch: all that a turn of the leader decided, and what it means for each node that gets news. It stands as a
  * whole or not at all. */
 struct rdzv_write {
     const struct buf *decision; /* NULL: slots alone, whose nodes do not seem to have seen them */

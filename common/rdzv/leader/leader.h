@@ -43,7 +43,7 @@ struct buf;
 struct err;
 struct leader;
 
-#define LEADER_FORMAT 2 /* of decisions; that of format 1 which rendezvousd wrote is read as well */
+#define LEADER_FORMAT 2 /* of decisions; no other is read */
 #define LEADER_LINGER_MS 60000
 #define LEADER_EVENTS 64
 #define LEADER_RESTARTS 16

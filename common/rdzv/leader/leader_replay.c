@@ -32,12 +32,11 @@ static int number_field(const char *p, size_t n, const char *key, long long *ret
 
 static int check_format(const char *p, size_t n, struct err *e)
 {
-    char text[32];
-    if (rdzv_field_find(p, n, "format", text, sizeof text) != 1)
-        return 0; /* rendezvousd's of version 1, whose lines are the same */
-    if (strcmp(text, "2") == 0)
+    long long format;
+    TRY(number_field(p, n, "format", &format, e));
+    if (format == LEADER_FORMAT)
         return 0;
-    return err_set(e, ERR_CORRUPT, "its format is %s, but this program reads format %d", text, LEADER_FORMAT);
+    return err_set(e, ERR_CORRUPT, "its format is %lld, but this program reads format %d", format, LEADER_FORMAT);
 }
 
 static int name(char **ret, const char *p, size_t n, const char *key, struct err *e)
@@ -89,8 +88,7 @@ static int take_news(struct reading *r, const char *p, size_t n, struct err *e)
     struct leader_member *m;
     TRY(rdzv_news_decode(p, n, &news, e));
     TRY(member_of(r, p, n, &m, e));
-    if (rdzv_field_find(p, n, "instance", m->instance, sizeof m->instance) != 1)
-        memcpy(m->instance, r->l->instance, sizeof m->instance);
+    TRY(text_field(p, n, "instance", m->instance, sizeof m->instance, e));
     m->news = news;
     m->has_news = true;
     m->seq = news.seq > m->seq ? news.seq : m->seq;

@@ -54,11 +54,6 @@ static int replay(struct rdzv_reign *r, const char *p, size_t n, int64_t now, st
 {
     static const char reign[] = "@reign ";
     const char *end = p + n;
-    if (n > 2 && (p[0] == 'T' || p[0] == 'D') && p[1] == ' ')
-        return err_set(e, ERR_CORRUPT,
-                       "the decisions there were written by an older crun (format 1), and this one reads format %d: "
-                       "choose another --rdzv-id, or wait until they are gone",
-                       LEADER_FORMAT);
     for (const char *at = p, *nl; at < end; at = nl ? nl + 1 : end) {
         nl = memchr(at, '\n', (size_t)(end - at));
         size_t len = (size_t)((nl ? nl : end) - at);

@@ -107,7 +107,7 @@ int rdzv_seat_beat(struct rdzv_seat *s, struct buf *out)
     return 0;
 }
 
-/* What must be said anew: to a leader that may not know of it, or after a lapse. Said twice it does no harm. */
+/* What must be repeated: to a leader that may not know of it, or after a lapse. A repeat does no harm. */
 static int repeat_claims(struct rdzv_seat *s)
 {
     if (s->leaving)

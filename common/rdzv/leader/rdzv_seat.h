@@ -45,7 +45,7 @@ struct rdzv_seat {
     bool joining;                                   /* JOIN is asked and no round came yet */
     bool works;                                     /* a round was believed, and neither DONE nor JOIN said since */
     bool stops;                                     /* the end was believed while it worked: workers may be left */
-    bool done, leaving;                             /* said, and to be said again to a new leader */
+    bool done, leaving;                             /* claimed; repeated to a new leader */
     bool bye;                                       /* said by close: all processes of this node are gone */
     int64_t lease;                                  /* runs until then */
     struct rdzv_event join;                         /* to repeat after a lapse */

@@ -113,7 +113,7 @@ static void offer_while_running(struct step *s)
         rdzv_tell_round_(s, s->n);
 }
 
-/* A machine without a round of its own is told of one: a predecessor's, which others may still run. */
+/* A machine without a round of its own learns of one: a predecessor's, which others may still run. */
 static void hold_for_predecessor(struct step *s)
 {
     const struct rdzv_config *c = &s->r->config;

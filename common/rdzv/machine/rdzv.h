@@ -191,7 +191,7 @@ void rdzv_destroy(struct rdzv *r);
  * bad slots): nothing changed then. A repeated JOIN, DONE or FAIL is harmless. -ENOMEM: nothing changed. */
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struct rdzv_effects *fx, struct err *e);
 
-/* Before the first round: none begins before until_ms, later or earlier than was said before. Without effects; the next
+/* Before the first round: none begins before until_ms, later or earlier than was set before. Without effects; the next
  * RDZV_TICK heeds it. */
 void rdzv_hold(struct rdzv *r, int64_t until_ms);
 

@@ -1,5 +1,5 @@
 /* One line of fields "key=value", written and read by a table: the text form of events, news, settings and of the
- * machine's own log. What a value may hold, and how it is escaped, is said in rdzv_wire.h. */
+ * machine's own log. What a value may hold, and how it is escaped, is in rdzv_wire.h. */
 #ifndef CRUN_COMMON_RDZV_RECORD_H
 #define CRUN_COMMON_RDZV_RECORD_H
 

@@ -90,7 +90,7 @@ void agent_stop(struct agent *a, int reason, struct agent_effects *fx)
     agent_stop_by(a, reason, 0, false, fx);
 }
 
-/* The other nodes are told of a signal that is not the usual one, for their workers. */
+/* The other nodes learn of a signal that is not the usual one, for their workers. */
 void agent_leave_by_signal(struct agent *a, struct agent_effects *fx)
 {
     struct agent_effect *f = agent_add_effect(fx, AGENT_DO_LEAVE);

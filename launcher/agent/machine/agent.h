@@ -55,7 +55,7 @@
     X(AGENT_HOLDING, "holding")     /* workers let go of the round, or are being stopped */                            \
     X(AGENT_STOPPING, "stopping")   /* workers are being stopped */                                                    \
     X(AGENT_CLEARING, "clearing")   /* all workers exited 0; what they left behind goes */                             \
-    X(AGENT_FINISHING, "finishing") /* DONE is said; other nodes still run */                                          \
+    X(AGENT_FINISHING, "finishing") /* DONE is sent; other nodes still run */                                          \
     X(AGENT_PARTING, "parting")     /* no worker is left; this node waits to be let go */                              \
     X(AGENT_OVER, "over")           /* EXIT was the last effect */
 
@@ -139,11 +139,11 @@ struct agent {
     int part_code;     /* PARTING: exit with it */
     bool released;     /* the rendezvous said END or FAILED: it expects nothing more of this node */
     bool told;         /* of a round, as a member or as a spare */
-    bool done;         /* DONE was said in this round */
+    bool done;         /* DONE was sent in this round */
     int signo;         /* the stop signal that began a drain, 0: none */
     int sent;          /* to the workers that are being stopped: to die of it is to obey */
     int64_t sigint_ms; /* of the first SIGINT, 0: none */
-    bool preempted;    /* CLEARING: leave when DONE is said */
+    bool preempted;    /* CLEARING: leave when DONE is sent */
     bool unclean;      /* draining: some worker ended with neither 0 nor 75 */
     int bad_code;  /* of the first worker that, being stopped, ended with neither 0 nor 75 nor by SIGTERM; 0: none */
     bool clearing; /* CLEAR was asked for in this round */

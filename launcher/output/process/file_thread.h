@@ -1,7 +1,7 @@
 /* Work on files, done by a thread of its own: a disk that hangs holds up the thread, and nobody else.
  *
  *   - jobs are done one after the other, in the order in which they were added;
- *   - a disk that has not answered for FILE_PATIENCE_MS is told of, and so is its return;
+ *   - a disk that has not answered for FILE_PATIENCE_MS is reported, and so is its return;
  *   - the thread has a table of descriptors to itself, with none of the process's in it: what others wait for (sockets,
  *     pipes, consoles) ends with the process, although the thread may be left in the kernel.
  * Everything here is for the loop's thread, but for file_job.work and file_thread_enter(). The thread begins with the

@@ -7,7 +7,7 @@
  * Who holds what. The agent makes the pipes of a round, hands their read ends over, and keeps duplicates of them until
  * it is told that the round is read to its end. So a process that is killed costs what it had in its memory, but no
  * worker gets EPIPE, and lines go on through the next process, which the guardian starts at once: it says hello, and
- * the agent tells it all it has to know. What was lost is said: the page they share counts what is on its way.
+ * the agent tells it all it has to know. What was lost is reported: the page they share counts what is on its way.
  *
  * What is dropped. Lines on consoles never, as long as somebody may read them: workers wait. For files see
  * file_thread.h. crun's own texts go through here, to be in order with the workers' lines; what has not been taken

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 
-from support import BUILD, ROOT
+from support import BUILD, LIBCRUN, ROOT
 
 WAIT = float(os.environ.get("CRUN_TEST_WAIT", 60))
 BLOCK = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^ *```$", re.M | re.S)
@@ -85,7 +85,7 @@ class Shell:
         (folder / "docs").symlink_to(ROOT / "docs")
         keep = {k: v for k, v in os.environ.items() if k in ("LANG", "TMPDIR") or k.startswith(("STARTED_BY", "ASAN", "UBSAN"))}
         env = {**keep, "PATH": f"{bin_dir}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder / ".home"), "PYTHONPATH": str(ROOT / "python"),
-               "LIBCRUN": str(BUILD / "common/libcrun.so.0")}
+               "LIBCRUN": str(LIBCRUN)}
         (folder / ".home").mkdir()
         self.process = subprocess.Popen(["bash", "--norc", "-s"], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.STDOUT, start_new_session=True)

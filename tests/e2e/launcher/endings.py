@@ -14,7 +14,7 @@ ENDINGS = {
     "a worker fails in every round": (12, ["--max-restarts", "1", "--restart-backoff", "0", "sh", "-c", "exit $((10 + CRUN_ROUND))"]),
     "a worker fails with one of --fatal-codes": (3, ["--max-restarts", "5", "--fatal-codes", "3", "sh", "-c", "[ $CRUN_ROUND = 1 ] && exit 3"]),
     "a worker exits 75": (75, ["--max-restarts", "5", "sh", "-c", "exit 75"]),
-    "a worker exits 75, another one 3 when told to stop": (3, [*BOTH, "sh", "-c", "if [ $RANK = 0 ]; then while [ ! -e $HERE/up-1 ]; do sleep 0.01; done; "
+    "a worker exits 75, another one 3 when it is stopped": (3, [*BOTH, "sh", "-c", "if [ $RANK = 0 ]; then while [ ! -e $HERE/up-1 ]; do sleep 0.01; done; "
                                                           "exit 75; fi; trap 'exit 3' TERM; " + UP + "while :; do sleep 0.01; done"]),
     "SIGTERM, all workers obey (0 or 75)": (75, ["sh", "-c", "trap 'exit 75' TERM; " + UP + "while :; do sleep 0.01; done"]),
     "SIGTERM, a worker dies of it": (143, WAITS),

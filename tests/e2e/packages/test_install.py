@@ -2,11 +2,14 @@
 import os
 import re
 import shutil
-import subprocess
+import sys
 
 import pytest
 
 from support import BUILD, CRUN, RENDEZVOUSD, ROOT, TRAINER, run
+
+sys.path.insert(0, str(ROOT / "tests" / "e2e" / "docs"))
+from pages import blocks  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -23,16 +26,20 @@ def test_what_is_started_by_its_name_may_be(name):
     assert (ROOT / name).stat().st_mode & 0o111 == 0o111
 
 
-def test_an_example_compiles_by_pkg_config_and_runs(prefix, crun, tmp_path):
+def test_an_example_compiles_and_runs_as_the_page_shows(prefix, crun, tmp_path):
+    """In the tree, typed as it stands there."""
     if not shutil.which("cc") or not shutil.which("pkg-config"):
         pytest.skip("no C compiler")
-    pc = next(prefix.rglob("crun.pc"))
-    env = {**os.environ, "PKG_CONFIG_PATH": str(pc.parent)}
-    flags = run("pkg-config", f"--define-variable=prefix={prefix}", "--cflags", "--libs", "crun", env=env).stdout.split()
-    subprocess.run(["cc", "-D_GNU_SOURCE", "-o", tmp_path / "worker", ROOT / "docs/examples/worker.c", *flags], check=True)
-    crun.env["LD_LIBRARY_PATH"] = str(pc.parent.parent)
-    rc, out, err = crun.run("--nproc-per-node", 2, "--no-log-prefix", tmp_path / "worker", 5)
-    assert rc == 0 and "rank 1 of 2: hello" in out, err
+    block, = [b for b in blocks((ROOT / "docs/start/installing.md").read_text()) if b.needs == "install"]
+    configured = re.search(r"^prefix=(.*)$", next(prefix.rglob("crun.pc")).read_text(), re.M)[1]
+    for folder in ("home", "tree"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "home/.local").symlink_to(prefix)
+    for path in ROOT.iterdir():
+        (tmp_path / "tree" / path.name).symlink_to(path)
+    env = crun.env | {"HOME": str(tmp_path / "home"), "PATH": f"{prefix}/bin:/usr/bin:/bin", "PKG_CONFIG_SYSROOT_DIR": str(prefix).removesuffix(configured)}
+    p = run("bash", "-ec", "\n".join(command for command, _ in block.commands()), env=env, cwd=tmp_path / "tree")
+    assert p.returncode == 0 and "rank 1 of 2: hello" in p.stdout, p.stdout + p.stderr
 
 
 def test_the_python_module_finds_the_library_of_its_prefix(prefix, crun):

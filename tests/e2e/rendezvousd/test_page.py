@@ -25,6 +25,10 @@ REPORT = {"run_id": "lr-0.8", "program": "train.py", "exit_code": 1, "failures":
      "phase": "step", "step": 2119, "gpu": "1", "stderr": STDERR},
     {"rank": 0, "local_rank": 0, "pid": 4710, "host": "gpu1", "ending": "killed by SIGTERM"}]}
 SECRET = "a-line-of-bob-that-nobody-else-may-see"
+# A report that no crun writes, for a reader who is an administrator: its values are no text, and their conversions no functions.
+ODD = {"toString": 1, "valueOf": 1, "toLocaleString": 1}
+MISSHAPEN = {"program": ODD, "more": ODD, "failures": [
+    {"rank": ODD, "local_rank": ODD, "pid": ODD, "host": ODD, "step": ODD, "phase": "step", "message": ODD, "stderr": [None, ODD, "a line as it should be"]}, None, 5, {"rank": ODD}]}
 HOURS = 6.5
 
 
@@ -132,6 +136,7 @@ class Day:
         self.failed.fail(1, 3, "rank%203%20on%20gpu2%20exited%20with%20code%201:%20" + EVIL.replace(" ", "%20").replace("=", "%3D"), fatal=True)
         assert self.failed.c[0]("RDZV.POSTMORTEM", "lr-0.8", "gpu1", json.dumps(REPORT)) == "OK"
         self.broke.fail(137, 0, "rank%200%20on%20gpu7%20killed%20by%20SIGKILL", fatal=True)
+        assert self.broke.c[0]("RDZV.POSTMORTEM", "oom-batch-4096", "gpu7-1", json.dumps(MISSHAPEN)) == "OK"
         self.bob_failed.fail(3, 0, SECRET, fatal=True)
         self.bob_failed.c[0]("RDZV.POSTMORTEM", "bobs-failure", "bobs-host-1", json.dumps({"program": SECRET, "failures": [{"rank": 0, "stderr": [SECRET]}]}))
 
@@ -275,6 +280,36 @@ def test_search_filter_and_curves_answer_to_people(day, tmp_path):
         b.js(f"{one}.querySelector('.more .bar button').click()")
         b.wait(f"{one}.querySelector('figure svg .raw').getAttribute('d').length >= {len(plain)}", "the whole range again")
         assert b.errors == []
+
+
+def test_a_report_of_any_shape_breaks_nothing(day, tmp_path):
+    d, jobs = day
+    with Browser(tmp_path / "profile") as b:
+        b.open(d.http + "/")
+        log_in(b, ADMIN)
+        b.wait("document.querySelectorAll('article').length === 8", "all jobs")
+        for report in (MISSHAPEN, {"failures": 5}, {"failures": [[]]}, {"failures": {"0": 1}}, {"failures": []}):
+            text = b.js(f"failureBox({{private: true, failure: {json.dumps(report)}}}).map(e => e.textContent).join('|')")
+            assert text.startswith("Failure report|")
+        open_job(b, "oom-batch-4096")
+        b.wait(card("oom-batch-4096") + ".querySelector('pre')", "its report")
+        assert "a line as it should be" in b.js(card("oom-batch-4096") + ".innerText") and "valueOf" in b.text()
+        assert b.js("document.getElementById('live').textContent") == "live" and b.errors == []
+
+
+def test_a_table_scrolled_aside_stays_there(day, tmp_path):
+    d, jobs = day
+    with Browser(tmp_path / "profile", 420, 900, phone=True) as b:
+        b.open(d.http + "/")
+        log_in(b, ALICE)
+        b.wait("document.querySelectorAll('article').length === 6", "her six jobs")
+        open_job(b, "resnet50-imagenet")
+        one = "[..." + card("resnet50-imagenet") + ".querySelectorAll('.wide')].at(-2)"
+        b.wait(f"{one}.scrollWidth > {one}.clientWidth + 30", "nodes, wider than the phone")
+        b.js(f"window.old = {one}; old.scrollLeft = 25")
+        b.wait(f"!document.contains(old) && {one}.scrollWidth > 0", "it is drawn anew")
+        assert b.js(one + ".scrollLeft") == 25
+        assert b.js("getComputedStyle(document.querySelector('.mouse')).display") == "none", "no word of dragging where there is no mouse"
 
 
 def test_nobody_sees_what_is_not_theirs(day, tmp_path):

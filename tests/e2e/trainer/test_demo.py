@@ -25,6 +25,27 @@ def test_a_launcher_that_is_another_program_is_named(tmp_path):
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("restart, goes_on, code", [
+    (True, "goes on from step 105 (epoch 2, step 42 of 63)", 0),
+    (True, "resumed from step 100 (epoch 2, step 37 of 63)", 0),  # steps so slow that the other rank was not held in time
+    (False, "", 1)])
+def test_what_came_of_the_kill_is_read_from_crun(restart, goes_on, code, out):
+    crun = out / "crun"
+    crun.write_text(f"""#!/bin/sh
+[ "$1" != --version ] || exec {CRUN} --version
+{"echo 'crun: restart 1/3 (rank 1 killed by SIGKILL): detect 0.2 ms'" if restart else ""}
+echo '[default0]: {goes_on}'
+echo '[default0]:  * Acc@1 99.700 Acc@5 100.000'
+""")
+    crun.chmod(0o755)
+    p = run(TRAINER, "demo", "--out", out, "--crun", crun, "--seed", "2")
+    assert p.returncode == code, p.stdout[-2000:] + p.stderr
+    if code == 0:
+        assert f"\n== {goes_on}\n== accuracy on 1000 held-out images: 99.70 %\n" in p.stdout
+    else:
+        assert p.stderr == "trainer demo: no worker was killed and restarted\n"
+
+
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
     return tmp_path_factory.mktemp("demo")

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "common/base/buf.h"
 #include "common/base/err.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "tests/rendezvousd/harness.h"
@@ -210,6 +211,30 @@ static void every_refusal_has_its_word(void **state)
     close(c);
 }
 
+/* Each field of a record is searched for in all of it. */
+static void a_record_has_a_limit(void **state)
+{
+    enum { FIELDS = 64 * 1024 };
+    static const char *const heads[] = {"*4\r\n$9\r\nRDZV.JOIN\r\n$1\r\nj\r\n$5\r\nnode3\r\n",
+                                        "*4\r\n$11\r\nRDZV.REPORT\r\n$1\r\nj\r\n$5\r\nnode1\r\n",
+                                        "*5\r\n$9\r\nRDZV.FAIL\r\n$1\r\nj\r\n$5\r\nnode1\r\n$1\r\n1\r\n"};
+    int a = dial(state), b = dial(state);
+    struct buf fields = {0};
+    begin_round(a, b);
+    while (fields.len <= FIELDS)
+        buf_addstr(&fields, "a=b ");
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        struct buf rq = {0};
+        buf_printf(&rq, "%s$%zu\r\n%s\r\n", heads[i], fields.len, fields.data);
+        client_send(a, rq.data, rq.len);
+        client_expect(a, "-ERR a record of more than 65536 bytes\r\n");
+        buf_free(&rq);
+    }
+    buf_free(&fields);
+    close(a);
+    close(b);
+}
+
 static void a_failure_carries_its_cause(void **state)
 {
     int a = dial(state), b = dial(state);
@@ -320,6 +345,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(next_answers_nil_at_its_timeout, start, stop),
         cmocka_unit_test_setup_teardown(group_rank_0_is_told_all_addresses, start, stop),
         cmocka_unit_test_setup_teardown(every_refusal_has_its_word, start, stop),
+        cmocka_unit_test_setup_teardown(a_record_has_a_limit, start, stop),
         cmocka_unit_test_setup_teardown(a_failure_carries_its_cause, start, stop),
         cmocka_unit_test_setup_teardown(an_operator_drains_a_job, start, stop),
         cmocka_unit_test_setup_teardown(end_of_file_proves_a_death, start, stop),

@@ -139,9 +139,7 @@ static void make_keys(struct rig *r, int fd, int n)
     struct buf in = {0};
     for (int i = 0; i < n; i += AT_ONCE) {
         struct buf mset = {0};
-        buf_printf(&mset, "*%d\r\n$4\r\nMSET\r\n", 1 + 2 * AT_ONCE);
-        for (int k = i; k < i + AT_ONCE; k++)
-            buf_printf(&mset, "$8\r\nk%07d\r\n$1\r\nv\r\n", k);
+        rig_names(&mset, "MSET", i, AT_ONCE, "v", NULL);
         rig_send(r, fd, mset.data, mset.len);
         while (count(&in, '+') < (size_t)(i / AT_ONCE) + 1) {
             turn_once(r);

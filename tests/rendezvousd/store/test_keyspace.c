@@ -92,8 +92,20 @@ static struct fixture set_up(void)
 {
     struct fixture f;
     assert_int_equal(keyspace_create(&f.k, 1 << 20), 0);
-    assert_int_equal(waiters_create(&f.w, f.k), 0);
+    assert_int_equal(waiters_create(&f.w, f.k, NULL), 0);
     return f;
+}
+
+/* Wait for n keys, one of which is missing. */
+static int add_waiter(struct waiters *w, const struct request_arg *keys, size_t n, int *done, struct waiter **ret)
+{
+    const int rc = waiters_begin(w, keys, n, count, done, ret);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(waiters_name(*ret, &keys[i]), 0);
+    assert_false(waiters_settle(*ret));
+    return 0;
 }
 
 static void create(struct fixture *f, const char *key)
@@ -117,7 +129,7 @@ static void a_waiter_is_done_once_when_all_its_keys_exist_together(void **state)
     struct waiter *one;
     int done = 0;
     (void)state;
-    assert_int_equal(waiters_add(f.w, keys, 3, count, &done, &one), 0);
+    assert_int_equal(add_waiter(f.w, keys, 3, &done, &one), 0);
     create(&f, "a");
     assert_int_equal(done, 0);
     remove_key(&f, "a");
@@ -143,8 +155,8 @@ static void one_key_wakes_all_its_waiters_and_no_other(void **state)
     int done = 0, other_done = 0;
     (void)state;
     for (int i = 0; i < 100; i++)
-        assert_int_equal(waiters_add(f.w, &a, 1, count, &done, &w[i]), 0);
-    assert_int_equal(waiters_add(f.w, &b, 1, count, &other_done, &other), 0);
+        assert_int_equal(add_waiter(f.w, &a, 1, &done, &w[i]), 0);
+    assert_int_equal(add_waiter(f.w, &b, 1, &other_done, &other), 0);
     waiters_remove(f.w, w[50]);
     create(&f, "a");
     assert_int_equal(done, 99);
@@ -165,9 +177,9 @@ static void waiters_count_against_the_memory_limit(void **state)
     for (int i = 0; i < 100; i++)
         keys[i] = (struct request_arg){.p = &"abcdefgh"[i % 8], .n = 1};
     assert_int_equal(keyspace_create(&k, 6000), 0);
-    assert_int_equal(waiters_create(&w, k), 0);
-    assert_int_equal(waiters_add(w, keys, 100, count, &done, &one), -ENOSPC);
-    assert_int_equal(waiters_add(w, keys, 8, count, &done, &one), 0);
+    assert_int_equal(waiters_create(&w, k, NULL), 0);
+    assert_int_equal(add_waiter(w, keys, 100, &done, &one), -ENOSPC);
+    assert_int_equal(add_waiter(w, keys, 8, &done, &one), 0);
     waiters_remove(w, one);
     assert_int_equal(keyspace_bytes(k), 0);
     waiters_destroy(w);
@@ -181,7 +193,7 @@ static void a_clear_is_missed_by_those_who_wait_for_more(void **state)
     struct waiter *one;
     int done = 0;
     (void)state;
-    assert_int_equal(waiters_add(f.w, keys, 2, count, &done, &one), 0);
+    assert_int_equal(add_waiter(f.w, keys, 2, &done, &one), 0);
     create(&f, "a");
     keyspace_clear(f.k);
     waiters_cleared(f.w);
@@ -191,6 +203,50 @@ static void a_clear_is_missed_by_those_who_wait_for_more(void **state)
     assert_int_equal(done, 1);
     waiters_destroy(f.w);
     keyspace_destroy(f.k);
+}
+
+static void a_waiter_of_many_names_comes_and_goes_piece_by_piece(void **state)
+{
+    enum { NAMES = 1000, AT_ONCE = 100 };
+    struct keyspace_total total = {.max_bytes = 1 << 20};
+    struct waiter *remains = NULL, *one, *other;
+    struct fixture f;
+    char names[NAMES][8];
+    int done = 0, pieces = 1;
+    (void)state;
+    assert_int_equal(keyspace_create(&f.k, 1 << 20), 0);
+    keyspace_share(f.k, &total);
+    assert_int_equal(waiters_create(&f.w, f.k, &remains), 0);
+    struct request_arg keys[2 * NAMES];
+    for (int i = 0; i < 2 * NAMES; i++) /* each twice */
+        keys[i] =
+            (struct request_arg){.p = names[i / 2], .n = (size_t)snprintf(names[i / 2], sizeof names[0], "%d", i / 2)};
+    assert_int_equal(waiters_begin(f.w, keys, 2 * NAMES, count, &done, &one), 0);
+    const size_t taken = total.bytes;
+    for (int i = 0; i < 2 * NAMES; i++) {
+        assert_int_equal(waiters_name(one, &keys[i]), 0);
+        if (i % 2)
+            create(&f, names[i / 2]); /* what comes before the last is named */
+    }
+    remove_key(&f, "500");
+    assert_false(waiters_settle(one)); /* only that one is missing */
+    assert_int_equal(done, 0);
+    create(&f, "500");
+    assert_int_equal(done, 1);
+    assert_int_equal(waiters_count(f.w), 0);
+    assert_int_equal(add_waiter(f.w, &(struct request_arg){.p = "x", .n = 1}, 1, &done, &other), 0);
+    create(&f, "x"); /* another one, while the first is swept up */
+    assert_int_equal(done, 2);
+    keyspace_clear(f.k);
+    waiters_cleared(f.w);
+    waiters_destroy(f.w);
+    keyspace_destroy(f.k);
+    assert_true(total.bytes > 0 && total.bytes < taken + 100000);
+    while (!waiters_sweep(&remains, AT_ONCE))
+        pieces++;
+    keyspace_sweep(&total, SIZE_MAX);
+    assert_in_range(pieces, NAMES / AT_ONCE, NAMES / AT_ONCE + 1); /* a name that came twice is waited for once */
+    assert_int_equal(total.bytes, 0);
 }
 
 /* --- queues */
@@ -402,6 +458,7 @@ int main(void)
         cmocka_unit_test(a_waiter_is_done_once_when_all_its_keys_exist_together),
         cmocka_unit_test(one_key_wakes_all_its_waiters_and_no_other),
         cmocka_unit_test(waiters_count_against_the_memory_limit),
+        cmocka_unit_test(a_waiter_of_many_names_comes_and_goes_piece_by_piece),
         cmocka_unit_test(a_clear_is_missed_by_those_who_wait_for_more),
         cmocka_unit_test(a_queue_gives_first_what_came_first_and_is_gone_when_empty),
         cmocka_unit_test(a_key_holds_a_queue_or_a_string),

@@ -161,7 +161,7 @@ static int out_of_memory(const struct cuda_plan *pl, struct err *e)
         largest, batch_that_fits(pl, left));
 }
 
-/* What the plan cannot do without: where it does not fit, that is said of the whole plan. */
+/* What the plan cannot do without: where it does not fit, that is reported of the whole plan. */
 static int need(struct cuda_plan *pl, size_t bytes, void **ret, struct err *e)
 {
     const int rc = cuda_take(pl->cuda, bytes, ret, e);

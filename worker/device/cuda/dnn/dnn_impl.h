@@ -77,7 +77,7 @@ bool cudnn_choice_barred(const struct cudnn *d, enum cudnn_pattern pattern, cons
 
 /* Take up what the cache has for a graph; what cannot be had is told. Nothing where there is no cache. */
 void cudnn_cache_get(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s);
-/* All that is known of this plan's graph. Nothing where there is no cache. One that cannot be written is told of once
+/* All that is known of this plan's graph. Nothing where there is no cache. One that cannot be written is reported once
  * and left alone. */
 void cudnn_cache_put(struct cudnn *d, const struct cudnn_plan *p);
 /* Part of a file's name that nobody else gives a file in the cache, in this process or another, on this host or
