@@ -5,6 +5,7 @@
  * - Such a request has the key-space to itself until it is done: whoever asks anything of the same keys waits for it
  *   (many_waits()). So a command is atomic, as Redis' are, however many names it has. Requests that touch no key go on,
  *   those of the rendezvous among them.
+ * - Time stands still for these keys meanwhile: of those that expire together it finds all or none.
  * - Then it is the others' turn, before its client's next request.
  * - If its client goes meanwhile, what only reads is given up; what changes keys is finished all the same. */
 #ifndef CRUN_RENDEZVOUSD_MANY_H
