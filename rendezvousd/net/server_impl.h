@@ -24,6 +24,7 @@ struct space {
     struct keyspace *keys;
     struct waiters *waiters;
     struct conn *holder;     /* NULL, or whose request has them to itself (many.h) */
+    struct conn *line;       /* who waits for it, in the order they came */
     bool wake_one;           /* a key that comes wakes nobody by itself: whoever makes it calls waiters_created_one() */
     int64_t expiry_ms;       /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
     struct server *expiring; /* the server in whose list of such spaces it stands */

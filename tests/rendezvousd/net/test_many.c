@@ -168,6 +168,52 @@ static void others_go_before_the_next_one(void **state)
     buf_free(&got);
 }
 
+/* Here b's turn comes before that of a, whose request is over when all have been looked at: the next one to be heard is
+ * one of those who come later, of whom one comes each time. */
+static void who_comes_later_goes_later(void **state)
+{
+    enum { PINGS = 2 * TURN_REQUESTS, PONG = 7, LATER = 8 };
+    struct rig r;
+    struct buf ask = {0}, pipeline = {0}, got = {0};
+    int later[LATER], come = 0;
+    (void)state;
+    rig_start(&r, NULL);
+    const int a = rig_open(&r), b = rig_open(&r);
+    rig_names(&ask, "EXISTS", 0, NAMES, NULL, NULL);
+    ask.len--;
+    send_all(&r, a, &ask);
+    for (int i = 0; i < LATER; i++) {
+        later[i] = rig_open(&r);
+        send_all(&r, later[i], &ask);
+    }
+    for (int i = 0; i < PINGS; i++)
+        buf_addstr(&pipeline, "PING\r\n");
+    buf_addstr(&pipeline, "SET k0000000 v\r\n");
+    say(b, pipeline.data);
+    turn_once(&r);
+    say(a, "\n");
+    for (int turns = 0; !has_answered(later[0]) && (come == 0 || !has_answered(later[come - 1])); turns++) {
+        if (come < LATER && turns > 1 && !has_answered(a))
+            say(later[come++], "\n");
+        turn_once(&r);
+        assert_in_range(turns, 0, TURNS_MAX);
+    }
+    look(b, &got);
+    assert_int_equal(got.len, PINGS * PONG + 5);
+    while (come < LATER)
+        say(later[come++], "\n");
+    for (int i = 0; i < LATER; i++) {
+        expect(&r, later[i], ":1\r\n");
+        rig_close(&r, later[i]);
+    }
+    rig_close(&r, a);
+    rig_close(&r, b);
+    rig_stop(&r);
+    buf_free(&ask);
+    buf_free(&pipeline);
+    buf_free(&got);
+}
+
 static size_t clients(struct rig *r)
 {
     struct server_stats st;
@@ -377,6 +423,7 @@ int main(void)
         cmocka_unit_test(nobody_sees_half_of_an_mset),
         cmocka_unit_test(what_touches_no_key_does_not_wait),
         cmocka_unit_test(others_go_before_the_next_one),
+        cmocka_unit_test(who_comes_later_goes_later),
         cmocka_unit_test(what_a_client_that_goes_has_begun_to_change_is_finished),
         cmocka_unit_test(a_server_that_ends_does_not_wait_for_it),
         cmocka_unit_test(an_mset_without_room_for_all_changes_nothing),
