@@ -65,9 +65,12 @@ static bool tcpstore_ready(struct conn *c)
     return look_ahead(t);
 }
 
+/* Its user hears of a lost connection and no more, so what is wrong is said here. But older clients ask for keys that
+ * are not there. */
 static int refuse_operation(struct conn *c, int code, const char *op, const struct err *e)
 {
-    log_info(MODULE, "client %llu closed: %s%s%s", (unsigned long long)c->id, op, *op ? ": " : "", e->text);
+    const enum log_level level = code == -ENOENT ? LOG_INFO : LOG_WARN;
+    log_line(level, MODULE, "client %llu closed: %s%s%s", (unsigned long long)c->id, op, *op ? ": " : "", e->text);
     return code;
 }
 

@@ -2,6 +2,7 @@
 import os
 import socket
 import subprocess
+import sys
 
 import pytest
 
@@ -141,3 +142,18 @@ def test_a_job_meets_over_tls(tmp_path, tokens, certificates):
         assert p.returncode == 1 and "this server speaks TLS only" in p.stderr
         p = run(CRUN, "status", *where, "--rdzv-ca", certificates / "client.pem", timeout=30)
         assert p.returncode == 69 and "certificate is refused" in p.stderr
+
+
+TOO_LARGE = """
+import os, socket, struct
+s = socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), timeout=30)
+s.sendall(b"\\x00" + struct.pack("<I", 0x3C85F7CE) + b"\\x01" + struct.pack("<Q", 1) + b"k" + struct.pack("<Q", 10 << 20))
+assert s.recv(1) == b""
+"""
+
+
+def test_a_value_of_torchs_that_is_too_large_is_told():
+    """Its own client says that the connection is lost, and no more."""
+    p = run(CRUN, "--standalone", sys.executable, "-S", "-c", TOO_LARGE)
+    assert p.returncode == 0, p.stderr
+    assert "a length of 10485760, expected up to" in p.stderr
