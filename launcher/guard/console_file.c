@@ -122,6 +122,13 @@ void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_
             close(f[i].in);
 }
 
+void console_files_leave(const struct console_file f[CONSOLE_FILES])
+{
+    for (int i = 0; i < CONSOLE_FILES; i++)
+        if (f[i].kept >= 0)
+            close(f[i].kept);
+}
+
 /* --- the process that writes */
 
 struct writer {

@@ -43,6 +43,9 @@ struct console_file {
 /* In the guardian, before it forks: look what descriptors 1 and 2 are, which waits for no disk, and put files aside. */
 void console_files_open(struct console_file f[CONSOLE_FILES], struct console_file_page pages[CONSOLE_FILES]);
 
+/* In a process that neither writes nor starts one that does: gives up what is kept for these. */
+void console_files_leave(const struct console_file f[CONSOLE_FILES]);
+
 /* From now on descriptors 1 and 2 of this process are the pipes, where they were files. keeps_stdin: a standard input
  * that is a file stays; else it is /dev/null. */
 void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_stdin);

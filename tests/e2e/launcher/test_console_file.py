@@ -212,6 +212,13 @@ def test_a_full_disk_that_has_room_again_goes_on_with_whole_lines(crun, small_di
     assert f"crun: {missing} bytes for stdout were lost: No space left on device\n" in err.decode(), err
 
 
+@pytest.mark.parametrize("redirect", ['>"$0" 2>&1', '>"$0" 2>"$0.err"'])
+def test_files_cost_the_agent_no_descriptor(crun, redirect):
+    """The number that crun says it needs is enough (test_run.py)."""
+    p = crun.start("sh", "-c", "echo said", prefix=into(crun.tmp / "out", redirect), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)))
+    assert p.wait(timeout=60) == 0 and (crun.tmp / "out").read_text() == "said\n", (crun.tmp / "out").read_text()
+
+
 @pytest.mark.parametrize("args, code, said", [(["--nosuch"], 2, "unknown option"), (["--help"], 0, "usage"), (["--dry-run", "true"], 0, "worker"),
                                               (["no-such-program"], 127, "is not found on PATH")])
 def test_what_is_said_before_a_job_is_in_the_file_when_crun_has_ended(crun, args, code, said):
