@@ -62,20 +62,30 @@ static bool has_arity(const struct command *cmd, const struct request *rq)
 /* What speaks against running it, said to the client; false: nothing. */
 static bool refused(struct conn *c, const struct command *cmd, const struct request *rq)
 {
-    if (!has_arity(cmd, rq))
+    if (!has_arity(cmd, rq)) {
         reply_error(&c->reply, "ERR wrong number of arguments for '%s' command", cmd->name);
-    else if (c->trust == TRUST_NONE && !(cmd->flags & COMMAND_OPEN)) {
+    } else if (c->trust == TRUST_NONE && !(cmd->flags & COMMAND_OPEN)) {
         gate_refused(c, "asked for '%s' before it has authenticated", cmd->name);
         reply_error(&c->reply, "NOAUTH Authentication required.");
     } else if (c->trust < TRUST_FULL && (cmd->flags & COMMAND_FULL)) {
         gate_refused(c, "asked for '%s', but may use keys only", cmd->name);
         reply_error(&c->reply, "NOPERM this connection has not authenticated: it may use keys, but not '%s'",
                     cmd->name);
-    } else if (!has_room(c, cmd, rq))
-        reply_error(&c->reply, NO_MEMORY);
-    else
+    } else {
         return false;
+    }
     return true;
+}
+
+static void run(struct conn *c, const struct command *cmd, const struct request *rq)
+{
+    if (!has_room(c, cmd, rq)) {
+        reply_error(&c->reply, NO_MEMORY);
+        return;
+    }
+    c->last_command = cmd->name;
+    c->space->changes += (cmd->flags & (COMMAND_GROWS | COMMAND_WRITES)) != 0;
+    cmd->run(c, rq);
 }
 
 bool command_execute(struct conn *c, const struct request *rq)
@@ -86,9 +96,7 @@ bool command_execute(struct conn *c, const struct request *rq)
     } else if (!refused(c, cmd, rq)) {
         if ((cmd->flags & (COMMAND_KEYS_MASK | COMMAND_ANY_KEY)) && many_waits(c))
             return false;
-        c->last_command = cmd->name;
-        c->space->changes += (cmd->flags & (COMMAND_GROWS | COMMAND_WRITES)) != 0;
-        cmd->run(c, rq);
+        run(c, cmd, rq);
     }
     return true;
 }

@@ -336,7 +336,7 @@ void conn_use_space(struct conn *c, struct space *sp)
     space_expect_expiry(c->space, c->s);
     space_release(c->space);
     c->space = sp;
-    keyspace_tick(sp->keys, (int64_t)uv_now(c->s->loop));
+    space_tick(sp, c->s);
 }
 
 /* --- beginning */

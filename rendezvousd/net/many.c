@@ -2,6 +2,7 @@
 #include "rendezvousd/net/many.h"
 #include "rendezvousd/net/server_impl.h"
 #include <errno.h>
+#include <utlist.h>
 
 static bool is_over(const struct many *m)
 {
@@ -61,15 +62,33 @@ void many_begin(struct conn *c, const struct many_ops *ops, const struct request
     c->work = go_on;
 }
 
+static void leave_line(struct conn *c)
+{
+    if (c->many.in_line)
+        DL_DELETE2(c->space->line, c, many.prev, many.next);
+    c->many.in_line = false;
+}
+
+/* Only a request that has the keys to itself makes a line. While that is served, each in it once, those who come wait
+ * beside it: so it ends, and nobody who goes on asking is kept in one for ever. */
 bool many_waits(struct conn *c)
 {
-    c->yields = c->space->holder && c->space->holder != c;
+    struct space *sp = c->space;
+    const bool held = sp->holder && sp->holder != c;
+    if (held && !c->many.in_line) {
+        DL_APPEND2(sp->line, c, many.prev, many.next);
+        c->many.in_line = true;
+    }
+    c->yields = held || (sp->line && sp->line != c);
+    if (!c->yields)
+        leave_line(c);
     return c->yields;
 }
 
 bool many_leave(struct conn *c)
 {
     const struct many_ops *ops = c->many.ops;
+    leave_line(c);
     if (!ops)
         return false;
     if (ops->changes)

@@ -5,7 +5,9 @@
  * - Such a request has the key-space to itself until it is done: whoever asks anything of the same keys waits for it
  *   (many_waits()). So a command is atomic, as Redis' are, however many names it has. Requests that touch no key go on,
  *   those of the rendezvous among them.
- * - Then it is the others' turn, before its client's next request.
+ * - Time stands still for these keys meanwhile: of those that expire together it finds all or none.
+ * - Then it is the turn of those who wait, in the order they came, before whoever comes later and before its client's
+ *   next request.
  * - If its client goes meanwhile, what only reads is given up; what changes keys is finished all the same. */
 #ifndef CRUN_RENDEZVOUSD_MANY_H
 #define CRUN_RENDEZVOUSD_MANY_H
@@ -48,12 +50,15 @@ struct many {
     const struct many_wait_ops *wait;
     struct waiter *waiter;
     int64_t timeout_ms;
+    bool in_line; /* of its space, for its turn */
+    struct conn *prev, *next;
 };
 
 /* Begin with the n words at a. The request is answered, now or later. */
 void many_begin(struct conn *c, const struct many_ops *ops, const struct request_arg *a, size_t n, size_t stride);
 
-/* Another client has c's key-space to itself: c's request has to be asked again, by conn.work. */
+/* Another client has c's key-space to itself, or it is the turn of one who waited for that: c's request has to be asked
+ * again, by conn.work. */
 bool many_waits(struct conn *c);
 
 /* c goes. True: it has changes to finish, by conn.work. */

@@ -24,6 +24,7 @@ struct space {
     struct keyspace *keys;
     struct waiters *waiters;
     struct conn *holder;     /* NULL, or whose request has them to itself (many.h) */
+    struct conn *line;       /* who waits for it, in the order they came */
     bool wake_one;           /* a key that comes wakes nobody by itself: whoever makes it calls waiters_created_one() */
     int64_t expiry_ms;       /* when the server's timer looks for keys to expire; INT64_MAX: not at all */
     struct server *expiring; /* the server in whose list of such spaces it stands */
@@ -159,6 +160,8 @@ void listeners_close(struct server *s);
 int space_create(struct space **ret, struct server *s, size_t max_bytes); /* with one reference; -ENOMEM */
 struct space *space_hold(struct space *sp);
 void space_release(struct space *sp); /* the last one destroys it; NULL allowed */
+/* Tell its keys the loop's time, before they are looked at. It stands still while a request has them to itself. */
+void space_tick(struct space *sp, const struct server *s);
 void space_expect_expiry(struct space *sp,
                          struct server *s); /* have the timer look for what may expire sooner now: after each read */
 void space_expire(struct server *s);        /* the timer's work: delete what is due, look again when the next is */

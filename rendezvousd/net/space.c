@@ -53,6 +53,12 @@ void space_release(struct space *sp)
 
 /* --- keys that expire */
 
+void space_tick(struct space *sp, const struct server *s)
+{
+    if (!sp->holder)
+        keyspace_tick(sp->keys, (int64_t)uv_now(s->loop));
+}
+
 static void on_timer(uv_timer_t *t)
 {
     struct server *s = t->data;
@@ -73,7 +79,7 @@ void space_expire(struct server *s)
     struct space *sp, *following;
     DL_FOREACH_SAFE(s->expiring, sp, following)
     {
-        keyspace_tick(sp->keys, (int64_t)uv_now(s->loop));
+        space_tick(sp, s);
         keyspace_expire_due(sp->keys, EXPIRE_AT_ONCE);
         sp->expiry_ms = keyspace_next_expiry(sp->keys);
         if (sp->expiry_ms == INT64_MAX) {

@@ -123,7 +123,7 @@ void conn_process(struct conn *c)
     }
     turn_leave(c);
     c->active_ms = (int64_t)uv_now(c->s->loop);
-    keyspace_tick(c->space->keys, c->active_ms);
+    space_tick(c->space, c->s);
     execute(c);
     if (c->closing)
         return;

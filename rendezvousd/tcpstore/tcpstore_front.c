@@ -81,7 +81,7 @@ void tcpstore_refuse(struct conn *c, const struct err *e)
 static int execute(struct conn *c)
 {
     struct tcpstore_state *t = c->front_state;
-    keyspace_tick(c->space->keys, (int64_t)uv_now(c->s->loop));
+    space_tick(c->space, c->s);
     return tcpstore_execute(c, &t->next, &t->e);
 }
 

@@ -6,15 +6,18 @@
 
 #include <cmocka.h>
 
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/many.h"
 #include "rendezvousd/net/turn.h"
+#include "rendezvousd/store/keyspace.h"
 #include "tests/rendezvousd/rig.h"
 #include <assert.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -165,6 +168,52 @@ static void others_go_before_the_next_one(void **state)
     buf_free(&got);
 }
 
+/* Here b's turn comes before that of a, whose request is over when all have been looked at: the next one to be heard is
+ * one of those who come later, of whom one comes each time. */
+static void who_comes_later_goes_later(void **state)
+{
+    enum { PINGS = 2 * TURN_REQUESTS, PONG = 7, LATER = 8 };
+    struct rig r;
+    struct buf ask = {0}, pipeline = {0}, got = {0};
+    int later[LATER], come = 0;
+    (void)state;
+    rig_start(&r, NULL);
+    const int a = rig_open(&r), b = rig_open(&r);
+    rig_names(&ask, "EXISTS", 0, NAMES, NULL, NULL);
+    ask.len--;
+    send_all(&r, a, &ask);
+    for (int i = 0; i < LATER; i++) {
+        later[i] = rig_open(&r);
+        send_all(&r, later[i], &ask);
+    }
+    for (int i = 0; i < PINGS; i++)
+        buf_addstr(&pipeline, "PING\r\n");
+    buf_addstr(&pipeline, "SET k0000000 v\r\n");
+    say(b, pipeline.data);
+    turn_once(&r);
+    say(a, "\n");
+    for (int turns = 0; !has_answered(later[0]) && (come == 0 || !has_answered(later[come - 1])); turns++) {
+        if (come < LATER && turns > 1 && !has_answered(a))
+            say(later[come++], "\n");
+        turn_once(&r);
+        assert_in_range(turns, 0, TURNS_MAX);
+    }
+    look(b, &got);
+    assert_int_equal(got.len, PINGS * PONG + 5);
+    while (come < LATER)
+        say(later[come++], "\n");
+    for (int i = 0; i < LATER; i++) {
+        expect(&r, later[i], ":1\r\n");
+        rig_close(&r, later[i]);
+    }
+    rig_close(&r, a);
+    rig_close(&r, b);
+    rig_stop(&r);
+    buf_free(&ask);
+    buf_free(&pipeline);
+    buf_free(&got);
+}
+
 static size_t clients(struct rig *r)
 {
     struct server_stats st;
@@ -238,6 +287,60 @@ static void an_mset_without_room_for_all_changes_nothing(void **state)
     rig_close(&r, other);
     rig_stop(&r);
     buf_free(&b);
+}
+
+/* What a request of many names has asked room for is no reason to refuse what comes after it. */
+static void who_waits_for_an_mset_is_judged_after_it(void **state)
+{
+    const size_t all = NAMES * keyspace_entry_bytes(8, 1), n = all * 3 / 4;
+    struct rig r;
+    struct buf fill = {0}, set = {0};
+    (void)state;
+    rig_start(&r, &(struct server_options){.max_memory_bytes = 2 * all + 4096});
+    const int a = rig_open(&r), b = rig_open(&r);
+    rig_names(&fill, "MSET", 0, NAMES, "v", NULL);
+    send_all(&r, a, &fill);
+    expect(&r, a, "+OK\r\n");
+    buf_printf(&set, "*3\r\n$3\r\nSET\r\n$1\r\nx\r\n$%zu\r\n", n);
+    char *value = calloc(1, n);
+    assert_non_null(value);
+    buf_add(&set, value, n);
+    send_all(&r, b, &set);
+    begin(&r, a, "MSET", "w");
+    assert_false(has_answered(a));
+    say(b, "\r\n");
+    expect(&r, b, "+OK\r\n");
+    expect(&r, a, "+OK\r\n");
+    rig_close(&r, a);
+    rig_close(&r, b);
+    rig_stop(&r);
+    free(value);
+    buf_free(&fill);
+    buf_free(&set);
+}
+
+/* It is one moment: of keys that end together it finds all or none. */
+static void keys_that_expire_do_so_before_it_or_after_it(void **state)
+{
+    enum { LIFE_MS = 1000 };
+    struct rig r;
+    struct buf in = {0};
+    (void)state;
+    rig_start(&r, NULL);
+    const int a = rig_open(&r), b = rig_open(&r);
+    say(b, "SET k0000000 v PX 1000\r\nSET k0029999 v PX 1000\r\n");
+    expect(&r, b, "+OK\r\n+OK\r\n");
+    begin(&r, a, "EXISTS", NULL);
+    for (int64_t end = clock_ms() + LIFE_MS + 10; clock_ms() < end;)
+        usleep(1000);
+    expect_bytes(&r, a, &in, 4);
+    assert_true(strcmp(in.data, ":2\r\n") == 0 || strcmp(in.data, ":0\r\n") == 0); /* 0: it took a second to begin */
+    say(b, "EXISTS k0000000 k0029999\r\n");
+    expect(&r, b, ":0\r\n");
+    rig_close(&r, a);
+    rig_close(&r, b);
+    rig_stop(&r);
+    buf_free(&in);
 }
 
 /* --- waits */
@@ -320,9 +423,12 @@ int main(void)
         cmocka_unit_test(nobody_sees_half_of_an_mset),
         cmocka_unit_test(what_touches_no_key_does_not_wait),
         cmocka_unit_test(others_go_before_the_next_one),
+        cmocka_unit_test(who_comes_later_goes_later),
         cmocka_unit_test(what_a_client_that_goes_has_begun_to_change_is_finished),
         cmocka_unit_test(a_server_that_ends_does_not_wait_for_it),
         cmocka_unit_test(an_mset_without_room_for_all_changes_nothing),
+        cmocka_unit_test(who_waits_for_an_mset_is_judged_after_it),
+        cmocka_unit_test(keys_that_expire_do_so_before_it_or_after_it),
         cmocka_unit_test(a_wait_for_many_keys_ends_with_the_last_one_and_leaves_nothing),
         cmocka_unit_test(a_cancelled_wait_of_torch_is_answered_however_it_was_cut),
     };
