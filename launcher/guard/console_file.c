@@ -122,36 +122,94 @@ void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_
             close(f[i].in);
 }
 
+void console_files_leave(const struct console_file f[CONSOLE_FILES])
+{
+    for (int i = 0; i < CONSOLE_FILES; i++)
+        if (f[i].kept >= 0)
+            close(f[i].kept);
+}
+
 /* --- the process that writes */
 
-static void write_all(struct console_file_page *p, int file, const char *data, size_t n)
+struct writer {
+    struct console_file_page *page;
+    int file;
+    char last;    /* byte of the file that was written here; at first as at the end of a line */
+    bool is_torn; /* the begin of a line was lost, its end has not come */
+};
+
+/* As write(2); why it fails stays in the page. */
+static ssize_t put(struct writer *w, const char *data, size_t n)
 {
-    atomic_store(&p->held, n);
-    while (n > 0 && !atomic_load(&p->error)) {
-        atomic_store(&p->since_ms, clock_ms());
-        const ssize_t written = write(file, data, n);
-        if (written < 0 && errno != EINTR)
-            atomic_store(&p->error, errno);
-        if (written <= 0)
-            continue;
-        data += written;
-        n -= (size_t)written;
-        atomic_store(&p->held, n);
-    }
-    atomic_fetch_add(&p->lost, n);
-    atomic_store(&p->held, 0);
-    atomic_store(&p->since_ms, 0);
+    ssize_t written;
+    atomic_store(&w->page->since_ms, clock_ms());
+    do
+        written = write(w->file, data, n);
+    while (written < 0 && errno == EINTR);
+    if (written < 0)
+        atomic_store(&w->page->error, errno);
+    if (written > 0)
+        w->last = data[written - 1];
+    atomic_store(&w->page->since_ms, 0);
+    return written;
+}
+
+static void lose(struct writer *w, const char *data, size_t n)
+{
+    if (n > 0)
+        w->is_torn = data[n - 1] != '\n';
+    atomic_fetch_add(&w->page->lost, n);
+}
+
+/* The file says what it did not take, once it takes something again. */
+static bool tell_lost(struct writer *w)
+{
+    char text[256];
+    const unsigned long long lost = atomic_load(&w->page->lost), told = atomic_load(&w->page->told);
+    if (lost == told)
+        return true;
+    const int n = snprintf(text, sizeof text, "%scrun: %llu bytes are missing here (%s)\n", w->last == '\n' ? "" : "\n",
+                           lost - told, strerror(atomic_load(&w->page->error)));
+    if (put(w, text, (size_t)n) < n)
+        return false;
+    atomic_store(&w->page->told, lost);
+    return true;
+}
+
+/* The rest of a line whose begin was lost. */
+static size_t torn_bytes(const struct writer *w, const char *data, size_t n)
+{
+    const char *end = w->is_torn ? memchr(data, '\n', n) : NULL;
+    return end ? (size_t)(end + 1 - data) : w->is_torn ? n : 0;
+}
+
+static void write_all(struct writer *w, const char *data, size_t n)
+{
+    const size_t torn = torn_bytes(w, data, n);
+    ssize_t written;
+    atomic_store(&w->page->held, n);
+    lose(w, data, torn);
+    data += torn;
+    n -= torn;
+    if (n > 0 && tell_lost(w))
+        while (n > 0 && (written = put(w, data, n)) > 0) {
+            data += written;
+            n -= (size_t)written;
+            atomic_store(&w->page->held, n);
+        }
+    lose(w, data, n);
+    atomic_store(&w->page->held, 0);
 }
 
 /* The one before this was killed. */
-static void note_gap(struct console_file_page *p, int file)
+static void note_gap(struct writer *w)
 {
     char text[128];
-    const unsigned long long held = atomic_load(&p->held);
+    const unsigned long long held = atomic_load(&w->page->held);
     const int n = snprintf(text, sizeof text,
                            "crun: up to %llu bytes are missing here: the process that wrote them was killed\n", held);
     if (held > 0)
-        write_all(p, file, text, (size_t)n);
+        put(w, text, (size_t)n);
 }
 
 static void close_file(struct console_file_page *p, int file)
@@ -165,13 +223,13 @@ static void close_file(struct console_file_page *p, int file)
 int console_file_run(const struct console_file *f, const char *name, int out, int guardian_fd)
 {
     static char bytes[BYTES];
-    const int file = take(f);
+    struct writer w = {.page = f->page, .file = take(f), .last = '\n'};
     prctl(PR_SET_NAME, name);
     be_null(STDOUT_FILENO, O_WRONLY); /* else the pipe would have no end */
     be_null(STDERR_FILENO, O_WRONLY);
-    if (file < 0)
+    if (w.file < 0)
         return 1;
-    note_gap(f->page, file);
+    note_gap(&w);
     for (bool ends = false;;) {
         struct pollfd p[2] = {{.fd = out, .events = POLLIN}, {.fd = guardian_fd, .events = POLLIN}};
         poll(p, 2, ends ? 0 : -1);
@@ -181,11 +239,11 @@ int console_file_run(const struct console_file *f, const char *name, int out, in
         }
         const ssize_t n = read(out, bytes, sizeof bytes);
         if (n > 0)
-            write_all(f->page, file, bytes, (size_t)n);
+            write_all(&w, bytes, (size_t)n);
         else if (n == 0 || (errno == EAGAIN && ends))
             break;
     }
-    close_file(f->page, file);
+    close_file(f->page, w.file);
     return 0;
 }
 

@@ -10,7 +10,8 @@
  *   - a descriptor in the queue of a socket is let go of without a flush. The process that writes takes a duplicate
  *     (MSG_PEEK), and so does the one after it;
  *   - to all others it is as `crun ... | cat >log`. A disk that hangs is a console that does not read;
- *   - what the file does not take (a full disk) is counted, and the job goes on;
+ *   - what the file does not take (a full disk) is counted, and the job goes on; when there is room again the file says
+ *     how much is missing, and goes on with a whole line;
  *   - in the end a disk that moves is waited for, else what is left is lost, and said to be.
  * Until the job begins (console_files_enter()) the agent has the file itself: `crun --help >/full/disk` fails as any
  * program does. Where a file cannot be put aside, for want of descriptors, it stays where it is. */
@@ -29,7 +30,8 @@ struct console_file_page {
     _Atomic int64_t since_ms; /* when it began with what it is at now; 0: with nothing */
     _Atomic uint64_t held;    /* bytes that it is at */
     _Atomic uint64_t lost;    /* bytes that the file did not take */
-    _Atomic int error;        /* errno: it takes no more, or what it took last may be lost */
+    _Atomic uint64_t told;    /* of these, so many the file itself says */
+    _Atomic int error;        /* errno: why, or why what it took last may be lost; the newest */
 };
 
 struct console_file {
@@ -40,6 +42,9 @@ struct console_file {
 
 /* In the guardian, before it forks: look what descriptors 1 and 2 are, which waits for no disk, and put files aside. */
 void console_files_open(struct console_file f[CONSOLE_FILES], struct console_file_page pages[CONSOLE_FILES]);
+
+/* In a process that neither writes nor starts one that does: gives up what is kept for these. */
+void console_files_leave(const struct console_file f[CONSOLE_FILES]);
 
 /* From now on descriptors 1 and 2 of this process are the pipes, where they were files. keeps_stdin: a standard input
  * that is a file stays; else it is /dev/null. */

@@ -68,6 +68,7 @@ static int agent_process(struct guardian_link *l, int agent_end, struct guard *g
     close(g->link_fd);
     close(g->signal_fd);
     neighbours_leave(&g->beside, NULL);
+    console_files_leave(l->console);
     l->guardian_fd = agent_end;
     setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
     signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
@@ -98,6 +99,7 @@ static void leave(void *arg)
 static int run_output(const struct neighbour *self, int fd)
 {
     const struct guard *g = self->arg;
+    console_files_leave(g->link->console);
     const struct guardian_output o = {.agent_fd = self->fd, .guardian_fd = fd, .page = g->link->output_page};
     return g->programs->output(&o);
 }

@@ -24,7 +24,8 @@
 #define COPY_BYTES (16 << 20)
 #define UPDATE_MAX (4 << 20) /* elements: more than caches hold */
 #define LOAD_IMAGES 256
-#define ALL_ROUNDS 1e10 /* operations of all rounds of a program, if that is ROUNDS_LEAST to OP_ROUNDS_MAX of them */
+#define SMALL 1e9  /* operations: rounds of a small program have as many together, OP_ROUNDS_MAX of them at most */
+#define LARGE 1e10 /* a program of as many is run ROUNDS_LEAST times */
 
 enum { ROUNDS = 5, ROUNDS_LEAST = 3 };
 
@@ -211,8 +212,9 @@ static int rounds_of(const struct op_load *l)
     double cost = 0;
     for (int i = 0; i < l->program->nfwd; i++)
         cost += stages_cost(l->program, i) * l->plan->batch;
-    const double rounds = cost > 0 ? ALL_ROUNDS / cost : OP_ROUNDS_MAX;
-    return rounds > OP_ROUNDS_MAX ? OP_ROUNDS_MAX : rounds < ROUNDS_LEAST ? ROUNDS_LEAST : (int)rounds;
+    if (cost > LARGE)
+        return ROUNDS_LEAST;
+    return cost * OP_ROUNDS_MAX < SMALL ? OP_ROUNDS_MAX : cost * ROUNDS < SMALL ? (int)(SMALL / cost) : ROUNDS;
 }
 
 int measure_session(struct measure *m, const struct session *s, struct err *e)

@@ -184,6 +184,41 @@ def test_a_file_that_takes_no_more_costs_output_but_not_the_job(crun):
     assert f"crun: {1000000 - 4096} bytes for stdout were lost: File too large\n" in err.decode(), err
 
 
+@pytest.fixture
+def small_disk(crun):
+    """A tmpfs that is full but for 100 kB; its path, and the file that fills it."""
+    path = crun.tmp / "disk"
+    path.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", path], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("no right to mount a tmpfs")
+    (path / "filler").write_bytes(bytes((16 << 20) - 100000))
+    yield path, path / "filler"
+    subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_a_full_disk_that_has_room_again_goes_on_with_whole_lines(crun, small_disk):
+    disk, filler = small_disk
+    p = crun.start("sh", "-c", "seq 100000 500000; touch $HERE/wrote; seq 500001 900000; until [ -e $HERE/go ]; do sleep 0.01; done; echo after",
+                   prefix=into(disk / "out", '>"$0"'), extra_env={"HERE": str(crun.tmp)})
+    crun.wait_file("wrote")  # more than all queues hold
+    filler.unlink()
+    (crun.tmp / "go").touch()
+    _, err = p.communicate(timeout=60)
+    whole = "".join(f"{n}\n" for n in range(100000, 900001)) + "after\n"
+    before, missing, rest = re.fullmatch(r"(.*\n)crun: (\d+) bytes are missing here \(No space left on device\)\n(.*)", (disk / "out").read_text(), re.S).groups()
+    kept = before if whole.startswith(before) else before[:-1]
+    assert p.returncode == 0 and whole.startswith(kept) and whole.endswith("\n" + rest) and rest.endswith("after\n")
+    assert len(kept) + int(missing) + len(rest) == len(whole)
+    assert f"crun: {missing} bytes for stdout were lost: No space left on device\n" in err.decode(), err
+
+
+@pytest.mark.parametrize("redirect", ['>"$0" 2>&1', '>"$0" 2>"$0.err"'])
+def test_files_cost_the_agent_no_descriptor(crun, redirect):
+    """The number that crun says it needs is enough (test_run.py)."""
+    p = crun.start("sh", "-c", "echo said", prefix=into(crun.tmp / "out", redirect), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)))
+    assert p.wait(timeout=60) == 0 and (crun.tmp / "out").read_text() == "said\n", (crun.tmp / "out").read_text()
+
+
 @pytest.mark.parametrize("args, code, said", [(["--nosuch"], 2, "unknown option"), (["--help"], 0, "usage"), (["--dry-run", "true"], 0, "worker"),
                                               (["no-such-program"], 127, "is not found on PATH")])
 def test_what_is_said_before_a_job_is_in_the_file_when_crun_has_ended(crun, args, code, said):

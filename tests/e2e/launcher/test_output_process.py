@@ -127,7 +127,8 @@ def hang_under_load(crun, disk, workers, seconds, rate):
         assert there * width + lost == int(wrote) * width, name
         missing += lost
     err = "".join((crun.tmp / f"err{n}").read_text() for n in (0, 1))
-    assert err.count("the disk of the log files has not answered for 1000 ms") == 2 and err.count("answers again after") == 2, err
+    hung = err.count("the disk of the log files has not answered for 1000 ms")  # a busy machine's own disk may be one that hangs
+    assert hung >= 2 and err.count("answers again after") == hung, err
     assert "restart" not in err and "nothing was heard" not in err, err
     return missing
 

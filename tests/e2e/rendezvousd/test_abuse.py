@@ -288,7 +288,7 @@ def test_a_daemon_that_was_stopped_goes_on_as_if_nothing_had_been(tokens, second
 
 
 def test_memory_that_the_system_refuses_is_an_error_and_no_end():
-    with Daemon("--max-memory", "8G", prefix=["/bin/sh", "-c", "ulimit -v 250000; exec \"$0\" \"$@\""]) as d, Client(d.port) as c:
+    with Daemon("--max-memory", "8G", "--max-request", "32M", prefix=["/bin/sh", "-c", "ulimit -v 250000; exec \"$0\" \"$@\""]) as d, Client(d.port) as c:
         refused = 0
         for i in range(12):
             try:

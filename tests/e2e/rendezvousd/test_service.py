@@ -289,7 +289,7 @@ def test_a_request_in_flight_at_the_end_does_not_hold_it_up():
 
 
 def test_readiness_ends_before_the_daemon_does():
-    with Daemon("--http-port", "0") as d, Client(d.port) as slow:
+    with Daemon("--http-port", "0", "--max-request", "32M") as d, Client(d.port) as slow:
         assert slow("SET", "a", "x" * 30_000_000) == "OK"
         slow.send("GET", "a")  # never read: it has a second to take it
         until(lambda: slow.s.recv(1, socket.MSG_PEEK), "the reply begins")
