@@ -120,17 +120,12 @@ static int64_t get_one(struct conn *c, const struct request_arg *a)
 {
     const size_t before = c->reply.out.len;
     reply_value(c, a);
-    return c->reply.failed ? -E2BIG : (int64_t)(c->reply.out.len - before);
-}
-
-static void all_got(struct conn *c, int rc)
-{
-    (void)c, (void)rc; /* what does not fit closes the connection */
+    return many_replied(c, before);
 }
 
 void command_mget(struct conn *c, const struct request *rq)
 {
-    static const struct many_ops ops = {.one = get_one, .end = all_got};
+    static const struct many_ops ops = {.one = get_one};
     reply_array(&c->reply, rq->argc - 1);
     many_begin(c, &ops, &rq->argv[1], rq->argc - 1, 1);
 }

@@ -39,7 +39,8 @@ static bool go_on(struct conn *c)
         return false;
     const struct many_ops *ops = m->ops;
     m->ops = NULL;
-    ops->end(c, rc);
+    if (ops->end)
+        ops->end(c, rc);
     if (m->ops) /* it has begun another */
         return false;
     let_go(c);
@@ -94,7 +95,8 @@ bool many_leave(struct conn *c)
     if (ops->changes)
         return true;
     c->many.ops = NULL;
-    ops->end(c, -ECANCELED);
+    if (ops->end)
+        ops->end(c, -ECANCELED);
     let_go(c);
     return false;
 }
@@ -104,6 +106,11 @@ bool many_leave(struct conn *c)
 int64_t many_exists_one(struct conn *c, const struct request_arg *a)
 {
     return keyspace_type(c->space->keys, a->p, a->n) == KEY_NONE ? -ENOENT : 0;
+}
+
+int64_t many_replied(const struct conn *c, size_t before)
+{
+    return c->reply.failed ? -E2BIG : (int64_t)(c->reply.out.len - before); /* what does not fit closes c */
 }
 
 int many_reserve(struct conn *c, const struct request_arg *a, size_t n)

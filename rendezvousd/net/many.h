@@ -27,7 +27,8 @@ struct waiter;
 struct many_ops {
     /* Do it for one name, the words at a. Bytes that were moved for it; < 0: it ends here. */
     int64_t (*one)(struct conn *c, const struct request_arg *a);
-    /* Answer. rc: 0, or what one() has returned; -ECANCELED: the client is gone. It may begin another one. */
+    /* Answer. rc: 0, or what one() has returned; -ECANCELED: the client is gone. It may begin another one. NULL: one()
+     * has answered. */
     void (*end)(struct conn *c, int rc);
     bool changes; /* keys */
 };
@@ -67,6 +68,8 @@ bool many_leave(struct conn *c);
 /* --- of what they are made */
 
 int64_t many_exists_one(struct conn *c, const struct request_arg *a); /* -ENOENT: it does not */
+/* What one() returns that has put its answer behind the first `before` bytes of c->reply. */
+int64_t many_replied(const struct conn *c, size_t before);
 
 /* All or nothing: room for all n words (a name, a value, ...), as if all were new, is asked for first. -ENOSPC. */
 int many_reserve(struct conn *c, const struct request_arg *a, size_t n);

@@ -156,17 +156,12 @@ static int64_t get_one(struct conn *c, const struct request_arg *a)
 {
     const size_t before = c->reply.out.len;
     reply_value(c, a);
-    return c->reply.failed ? -E2BIG : (int64_t)(c->reply.out.len - before);
-}
-
-static void all_got(struct conn *c, int rc)
-{
-    (void)c, (void)rc; /* what does not fit closes the connection */
+    return many_replied(c, before);
 }
 
 static int do_multi_get(struct conn *c, const struct tcpstore_request *rq, struct err *e)
 {
-    static const struct many_ops ops = {.one = get_one, .end = all_got};
+    static const struct many_ops ops = {.one = get_one};
     (void)e;
     many_begin(c, &ops, rq->argv, rq->argc, 1);
     return 0;

@@ -145,28 +145,27 @@ def test_what_the_one_that_was_killed_had_in_hand_is_told(crun, disk, hung):
     assert p.wait(timeout=60) == 143
 
 
-def test_one_that_is_stopped_is_named_and_loses_nothing(crun):
+def last_words_to_one_that_is(crun, how):
+    """Its file, its pid, crun that has ended, and what that said, where the writer is stuck like this before the last words."""
     out = crun.tmp / "out"
     p = crun.start("sh", "-c", "touch $HERE/up; until [ -e $HERE/go ]; do sleep 0.01; done; echo last words", extra_env={"HERE": str(crun.tmp)},
                    prefix=into(out, '>"$0"'))
     crun.wait_file("up")
     writer = writer_of(p.pid)
-    with stuck(writer, "stopped"):
+    with stuck(writer, how):
         (crun.tmp / "go").touch()
         _, err = p.communicate(timeout=60)
+    return out, writer, p, err
+
+
+def test_one_that_is_stopped_is_named_and_loses_nothing(crun):
+    out, writer, p, err = last_words_to_one_that_is(crun, "stopped")
     assert p.returncode == 0 and out.read_text() == "last words\n"
     assert f"crun: its stdout process (pid {writer}) was stopped by SIGSTOP: until SIGCONT nobody reads" in err.decode(), err
 
 
 def test_one_that_a_debugger_holds_is_killed_and_named(crun):
-    out = crun.tmp / "out"
-    p = crun.start("sh", "-c", "touch $HERE/up; until [ -e $HERE/go ]; do sleep 0.01; done; echo last words", extra_env={"HERE": str(crun.tmp)},
-                   prefix=into(out, '>"$0"'))
-    crun.wait_file("up")
-    writer = writer_of(p.pid)
-    with stuck(writer, "traced"):
-        (crun.tmp / "go").touch()
-        _, err = p.communicate(timeout=60)
+    out, writer, p, err = last_words_to_one_that_is(crun, "traced")
     assert p.returncode == 0 and out.read_text() == ""
     assert re.search(rf"crun: its stdout process {writer} \(.*\) did not end and was killed: 11 bytes for stdout are lost", err.decode()), err
 
