@@ -1,10 +1,11 @@
 """Every suite that needs a GPU, each in a process of its own with a deadline.
 
-usage: all.py --build DIR --out DIR [--budget SECONDS] [SUITE...]
+usage: all.py --build DIR --out DIR [--budget SECONDS] [--jobs N] [SUITE...]
 
 A SUITE is a part of a name ("ops", "GPU ops fp32", "ranks"). gpu-test.json and gpu-test.html, a page for readers, are written anew after each suite, so that what was
 found is there however the run ends; what no longer fits into the budget is named. The last line sums up; the exit status is 1 where something failed."""
 import argparse
+import concurrent.futures
 import html
 import json
 import os
@@ -27,11 +28,14 @@ def arguments():
     p.add_argument("--build", type=pathlib.Path, required=True)
     p.add_argument("--out", type=pathlib.Path, required=True)
     p.add_argument("--budget", type=float, default=3600, help="seconds for all (3600)")
+    p.add_argument("--jobs", type=int, default=1, help="suites side by side (1): they share the card, so figures that they print are of a busy one")
     p.add_argument("--python", type=pathlib.Path, default=HERE, help="folder of the pytest files (for tests)")
     p.add_argument("suites", nargs="*", metavar="SUITE")
     options = p.parse_args()
     if options.budget <= 0:
         p.error(f"--budget {options.budget:g} (expected seconds above 0)")
+    if options.jobs < 1:
+        p.error(f"--jobs {options.jobs} (expected at least 1)")
     return options
 
 
@@ -142,17 +146,28 @@ def save(options, results):
         part.replace(options.out / name)
 
 
+def in_time(pool, options):
+    """(name, result), as suites end; None: there was no time left to begin it."""
+    def attempt(suite):
+        return one(options, *suite) if options.budget - (time.monotonic() - START) >= 5 else None
+
+    suites = {pool.submit(attempt, suite): suite[0] for suite in wanted(options)}
+    for ended in concurrent.futures.as_completed(suites):
+        yield suites[ended], ended.result()
+
+
 def main():
     options = arguments()
     options.out.mkdir(parents=True, exist_ok=True)
     results = {"date": time.strftime("%Y-%m-%d"), "suites": [], "left_out": []}
-    for suite in wanted(options):
-        if options.budget - (time.monotonic() - START) < 5:
-            results["left_out"].append(suite[0])
-        else:
-            results["suites"].append(one(options, *suite))
-            show(results["suites"][-1])
-        save(options, results)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        for suite, found in in_time(pool, options):
+            if found:
+                results["suites"].append(found)
+                show(found)
+            else:
+                results["left_out"].append(suite)
+            save(options, results)
     totals = [sum(len(r[k]) for r in results["suites"]) for k in ("passed", "failed", "skipped")]
     if results["left_out"]:
         print(f"left out for lack of time: {', '.join(results['left_out'])}")

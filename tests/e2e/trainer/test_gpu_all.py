@@ -84,6 +84,14 @@ def test_the_budget_ends_a_suite_but_keeps_its_results(suites):
     assert "left out for lack of time: ranks" in out
 
 
+def test_suites_run_side_by_side(suites):
+    rc, out, found, _ = suites("--jobs", 3, "good", "bad", "none")
+    assert rc == 1 and sorted(s["suite"] for s in found["suites"]) == ["GPU ops bad", "GPU ops good", "GPU ops none"]
+    assert out.splitlines()[-1] == "3 passed, 1 failed, 1 skipped"
+    rc, out, _, _ = suites("--jobs", 0)
+    assert rc == 2 and "--jobs 0 (expected at least 1)" in out
+
+
 def test_a_suite_that_is_none_is_refused(suites):
     rc, out, found, _ = suites("opps")
     assert rc == 1 and "'opps' is part of no suite's name: GPU ops good" in out and found is None
