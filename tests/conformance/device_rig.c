@@ -63,28 +63,28 @@ void side_close(struct side *s)
 
 void arena_put(const struct side *s, void *arena, size_t first, const double *in, size_t n)
 {
-    bool f64 = s->d->ops->real == DT_F64;
-    for (size_t i = 0; i < n; i++) {
-        float f = (float)in[i];
-        if (f64)
-            MUST(s->d->ops->upload(s->d, (double *)arena + first + i, &in[i], sizeof(double), e));
-        else
-            MUST(s->d->ops->upload(s->d, (float *)arena + first + i, &f, sizeof(float), e));
+    if (s->d->ops->real == DT_F64) {
+        MUST(s->d->ops->upload(s->d, (double *)arena + first, in, n * sizeof(double), e));
+        return;
     }
+    float *f = malloc(n * sizeof(*f) + 1);
+    for (size_t i = 0; i < n; i++)
+        f[i] = (float)in[i];
+    MUST(s->d->ops->upload(s->d, (float *)arena + first, f, n * sizeof(*f), e));
+    free(f);
 }
 
 void arena_get(const struct side *s, const void *arena, size_t first, double *out, size_t n)
 {
-    bool f64 = s->d->ops->real == DT_F64;
-    for (size_t i = 0; i < n; i++) {
-        float f = 0;
-        if (f64) {
-            MUST(s->d->ops->download(s->d, &out[i], (const double *)arena + first + i, sizeof(double), e));
-        } else {
-            MUST(s->d->ops->download(s->d, &f, (const float *)arena + first + i, sizeof(float), e));
-            out[i] = f;
-        }
+    if (s->d->ops->real == DT_F64) {
+        MUST(s->d->ops->download(s->d, out, (const double *)arena + first, n * sizeof(double), e));
+        return;
     }
+    float *f = malloc(n * sizeof(*f) + 1);
+    MUST(s->d->ops->download(s->d, f, (const float *)arena + first, n * sizeof(*f), e));
+    for (size_t i = 0; i < n; i++)
+        out[i] = f[i];
+    free(f);
 }
 
 void side_initialise(const struct side *s, uint64_t seed)

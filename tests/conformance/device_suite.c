@@ -355,6 +355,13 @@ static void judge(struct verdict *v, const char *what, const struct shape *s, si
     }
 }
 
+static double *reduce_get(const struct side *s, const struct param *q)
+{
+    double *out = malloc(sizeof(*out) * q->count);
+    arena_get(s, s->reduce, q->offset, out, q->count);
+    return out;
+}
+
 /* What op i of the program made, on both sides and (size) on ref with absolute values. */
 static void compare_op(const struct side *got, const struct side *ref, const struct side *size, int i,
                        const struct shape *s, enum dtype t, struct verdict *v)
@@ -392,18 +399,18 @@ static void compare_op(const struct side *got, const struct side *ref, const str
         if (op->param[q] < 0)
             continue;
         const struct param *pr = &ref->p->params[op->param[q]];
+        double *g = reduce_get(got, pr), *w = reduce_get(ref, pr),
+               *z = op->kind != OP_BN_BWD ? reduce_get(size, pr) : NULL;
         for (size_t k = 0; k < pr->count; k++) {
-            double g, w, z = 0;
-            arena_get(got, got->reduce, pr->offset + k, &g, 1);
-            arena_get(ref, ref->reduce, pr->offset + k, &w, 1);
-            if (op->kind != OP_BN_BWD)
-                arena_get(size, size->reduce, pr->offset + k, &z, 1);
             double bound =
-                op->kind == OP_BN_BWD ? EPS * (q ? bn.dbeta[k] : bn.dgamma[k]) : (factor + (q ? 0 : lost)) * z;
+                op->kind == OP_BN_BWD ? EPS * (q ? bn.dbeta[k] : bn.dgamma[k]) : (factor + (q ? 0 : lost)) * z[k];
             if (op->kind != OP_BN_BWD && (t == DT_F16 || strcmp(rig_device, "cuda") == 0))
-                bound += u * fabs(w) + tiny;
-            judge(v, q ? "gradient of bias" : "gradient of weight", s, k, g, w, bound);
+                bound += u * fabs(w[k]) + tiny;
+            judge(v, q ? "gradient of bias" : "gradient of weight", s, k, g[k], w[k], bound);
         }
+        free(g);
+        free(w);
+        free(z);
     }
     for (int k = 0; k < METRIC_N && op->kind == OP_XENT; k++) {
         double g, w;

@@ -95,7 +95,7 @@ static int read_device_name(struct cudnn *d, const char *json, struct err *e)
 {
     const char *name;
     cJSON *o = cJSON_Parse(json);
-    const cJSON *driver = o ? cJSON_GetObjectItem(o, "driverVersion") : NULL;
+    const cJSON *driver = o ? cJSON_GetObjectItem(o, "driverVer") : NULL;
     int rc = o ? json_str(o, "deviceName", &name, e) : err_set(e, ERR_CORRUPT, "device properties are not JSON");
     if (rc == 0)
         snprintf(d->device, sizeof d->device, "%.100s CUDA %zu driver %d", name, cudnnGetCudartVersion(),

@@ -170,17 +170,18 @@ static const struct {
                          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
 };
 
+/* The factors are of the type that is computed in: a double would be taken, and its first half read as a float, 0. */
 static void op_conv(struct build *g, enum direction way, cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t w,
                     cudnnBackendDescriptor_t y)
 {
-    const double one = 1, zero = 0;
+    const float one = 1, zero = 0;
     cudnnBackendDescriptor_t conv = convolution(g), d = cudnn_make(g->b, directions[way].op);
     set_desc(g->b, d, directions[way].conv, conv);
     set_desc(g->b, d, directions[way].x, x);
     set_desc(g->b, d, directions[way].w, w);
     set_desc(g->b, d, directions[way].y, y);
-    cudnn_set(g->b, d, directions[way].alpha, CUDNN_TYPE_DOUBLE, 1, &one);
-    cudnn_set(g->b, d, directions[way].beta, CUDNN_TYPE_DOUBLE, 1, &zero);
+    cudnn_set(g->b, d, directions[way].alpha, CUDNN_TYPE_FLOAT, 1, &one);
+    cudnn_set(g->b, d, directions[way].beta, CUDNN_TYPE_FLOAT, 1, &zero);
     add_op(g, d);
 }
 
