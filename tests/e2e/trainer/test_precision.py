@@ -1,5 +1,7 @@
 """Number formats in whole runs: levels, loss scaling, halves between ranks, memory formats, and the end of runs that diverge."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -96,6 +98,17 @@ def test_gradients_travel_as_halves(data, tmp_path, wire):
     wide, half = loss_curve(tmp_path / "wide"), loss_curve(tmp_path / "half")
     assert half[0] == wide[0] and not np.array_equal(half, wide)  # the loss itself stays wide
     assert np.max(np.abs(half - wide) / wide) < (1e-3 if wire == "fp16" else 1e-2)
+
+
+def test_fp32_is_asked_for_as_fp32(data):
+    """Whatever the environment or a later oneDNN prefers. Its trace names the arithmetic of each primitive whose is not strict."""
+    p = run(*command(data, "--device", "cpu", "--amp", "off", steps=1),
+            env={**os.environ, "ONEDNN_VERBOSE": "1", "ONEDNN_DEFAULT_FPMATH_MODE": "ANY"})
+    assert p.returncode == 0, p.stderr
+    ran = [line for line in p.stdout.splitlines() if line.startswith("onednn_verbose,") and ",exec,cpu," in line]
+    for kind in ("convolution", "inner_product", "reorder", "forward_training", "backward_data", "backward_weights"):
+        assert any(f",{kind}," in line for line in ran), kind
+    assert not [line for line in ran if "fpmath" in line]
 
 
 def test_memory_formats_give_the_same_losses(data, tmp_path):
