@@ -6,7 +6,9 @@
  * Prints a row per shape and direction (best of `repeat`) and their sum. serve=1: at the start and on each line of
  * standard input all are run, and seconds are printed: of the fastest pass over all kernels in this turn, and of the
  * sum of each kernel's fastest of all turns: for taking turns with others. compare=1: beside each convolution those in
- * other layouts, and what a choice by time would gain, copies between layouts left aside: no more than that. */
+ * other layouts, with the copies of its activations that these would need, and what a choice by time would gain: every
+ * other run chooses, the runs between them judge (repeat is at least 2), and the first kernel beside itself in the same
+ * halves says how much of that is noise. */
 #include <errno.h>
 #include <omp.h>
 #include <stdio.h>
@@ -27,8 +29,9 @@ struct timed {
     struct dnn_shape shape;
     enum dnn_dir dir;
     struct dnn_kernel *kernel;
-    int count;   /* 0: another layout's, of the shape before it */
-    double best; /* seconds; 0: not run yet */
+    struct dnn_kernel *copies[2]; /* of x and y into this kernel's layouts; NULL: they are the first kernel's */
+    int count;                    /* 0: another layout's, of the shape before it */
+    double best[2];               /* seconds, of the even runs and of the odd ones; 0: not run yet */
 };
 
 struct bench {
@@ -38,7 +41,13 @@ struct bench {
     int batch, repeat;
     bool compare;
     enum dtype type;
+    void *memory[DNN_SLOTS], *spare; /* compare: of all kernels together, and of what copies write */
 };
+
+static double best_of(const struct timed *t)
+{
+    return t->best[1] > 0 && t->best[1] < t->best[0] ? t->best[1] : t->best[0];
+}
 
 static struct dnn_shape shape_of(const struct bench *b, const struct program *p, const struct op *op)
 {
@@ -85,6 +94,54 @@ static int bind_slot(struct bench *b, enum dnn_slot slot, struct err *e)
         }
         TRY(dnn_bind(k, slot, memory, e));
     }
+    b->memory[slot] = memory;
+    return 0;
+}
+
+/* Of a tensor of the first kernel into the layout of another one; a gradient that is written is copied the other way,
+ * which takes as long. */
+static int add_copy(const struct bench *b, const struct timed *first, struct timed *t, enum dnn_slot slot,
+                    struct err *e)
+{
+    const bool x = slot == DNN_SRC;
+    const struct dnn_shape *s = &t->shape;
+    const enum dtype type = x ? s->src_type : s->dst_type;
+    const struct layout from = {s->n, x ? s->c : s->k, x ? s->h : s->oh, x ? s->w : s->ow,
+                                dnn_block(first->kernel, slot)};
+    struct layout to = from;
+    to.b = dnn_block(t->kernel, slot);
+    if (layout_same(&from, &to))
+        return 0;
+    struct dnn_kernel **copy = &t->copies[!x];
+    TRY(dnn_reorder_create(b->dnn, &from, type, &to, type, copy, e));
+    TRY(dnn_bind(*copy, DNN_SRC, b->memory[slot], e));
+    TRY(dnn_bind(*copy, DNN_DST, b->spare, e));
+    return dnn_bind(*copy, DNN_SCRATCH, b->memory[DNN_SCRATCH], e);
+}
+
+/* The kernels at `from` up to the one returned are of one shape, the first one foremost. */
+static int group_end(const struct bench *b, int from)
+{
+    int end = from + 1;
+    while (end < b->n && !b->kernels[end].count)
+        end++;
+    return end;
+}
+
+static int add_copies(struct bench *b, struct err *e)
+{
+    size_t most = 1;
+    for (int i = 0; i < b->n; i++)
+        for (int slot = DNN_SRC; slot <= DNN_DST; slot++) {
+            const size_t bytes = dnn_bytes(b->kernels[i].kernel, (enum dnn_slot)slot);
+            most = bytes > most ? bytes : most;
+        }
+    TRY(host_alloc(most, &b->spare, e));
+    for (int first = 0; first < b->n; first = group_end(b, first))
+        for (int i = first + 1; i < group_end(b, first); i++) {
+            TRY(add_copy(b, &b->kernels[first], &b->kernels[i], DNN_SRC, e));
+            TRY(add_copy(b, &b->kernels[first], &b->kernels[i], DNN_DST, e));
+        }
     return 0;
 }
 
@@ -159,6 +216,34 @@ static int collect(struct bench *b, const struct program *p, struct err *e)
     return 0;
 }
 
+static int run_one(struct timed *t, double *ret_seconds, struct err *e)
+{
+    const int64_t start = clock_ns();
+    for (int i = 0; i < 2; i++)
+        if (t->copies[i])
+            TRY(dnn_run(t->copies[i], e));
+    TRY(dnn_run(t->kernel, e));
+    *ret_seconds = (double)(clock_ns() - start) * 1e-9;
+    return 0;
+}
+
+/* Kernels of one shape take turns. */
+static int run_group(struct bench *b, int from, int end, double passes[MAX_REPEAT], struct err *e)
+{
+    for (int r = -1; r < b->repeat; r++) /* the first run wakes the threads, warms the caches */
+        for (int i = from; i < end; i++) {
+            struct timed *t = &b->kernels[i];
+            double took, *best = &t->best[r & 1];
+            TRY(run_one(t, &took, e));
+            if (r < 0)
+                continue;
+            if (*best <= 0 || took < *best)
+                *best = took;
+            passes[r] += took * t->count;
+        }
+    return 0;
+}
+
 /* *ret_pass: seconds of all kernels, as often as the model has them, at the pace of the fastest of this call's
  * repetitions as a whole; *ret_sum: with each kernel at the pace of its own fastest run, in this call or an earlier
  * one. */
@@ -166,37 +251,30 @@ static int run_all(struct bench *b, double *ret_pass, double *ret_sum, struct er
 {
     double passes[MAX_REPEAT] = {0};
     *ret_sum = 0;
-    for (int i = 0; i < b->n; i++) {
-        struct timed *t = &b->kernels[i];
-        TRY(dnn_run(t->kernel, e)); /* wakes the threads, warms the caches */
-        for (int r = 0; r < b->repeat; r++) {
-            int64_t start = clock_ns();
-            TRY(dnn_run(t->kernel, e));
-            double took = (double)(clock_ns() - start) * 1e-9;
-            if (t->best <= 0 || took < t->best)
-                t->best = took;
-            passes[r] += took * t->count;
-        }
-        *ret_sum += t->best * t->count;
-    }
+    for (int i = 0; i < b->n; i = group_end(b, i))
+        TRY(run_group(b, i, group_end(b, i), passes, e));
+    for (int i = 0; i < b->n; i++)
+        *ret_sum += best_of(&b->kernels[i]) * b->kernels[i].count;
     *ret_pass = passes[0];
     for (int r = 1; r < b->repeat; r++)
         *ret_pass = passes[r] < *ret_pass ? passes[r] : *ret_pass;
     return 0;
 }
 
-/* What the fastest of all layouts would take. */
-static void print_gain(const struct bench *b, double sum)
+static void print_gain(const struct bench *b)
 {
-    double fastest = 0;
-    for (int i = 0; i < b->n;) {
-        double best = b->kernels[i].best;
-        const int count = b->kernels[i].count;
-        for (i++; i < b->n && !b->kernels[i].count; i++)
-            best = b->kernels[i].best < best ? b->kernels[i].best : best;
-        fastest += best * count;
+    double again = 0, first = 0, chosen = 0;
+    for (int i = 0; i < b->n; i = group_end(b, i)) {
+        const struct timed *f = &b->kernels[i], *c = f;
+        for (int k = i + 1; k < group_end(b, i); k++)
+            c = b->kernels[k].best[0] < c->best[0] ? &b->kernels[k] : c;
+        again += f->count * f->best[0];
+        first += f->count * f->best[1];
+        chosen += f->count * c->best[1];
     }
-    printf("each in its fastest layout: %.3f ms, %.1f %% less\n", 1e3 * fastest, 100 * (1 - fastest / sum));
+    printf(
+        "chosen by time: %.3f ms, copies counted; the first kernels take %.3f x as long (beside themselves %.3f x)\n",
+        1e3 * chosen, first / chosen, again / first);
 }
 
 static void print_table(const struct bench *b)
@@ -206,9 +284,9 @@ static void print_table(const struct bench *b)
         const struct timed *t = &b->kernels[i];
         const struct dnn_shape *s = &t->shape;
         double flop = 2.0 * s->n * s->k * s->c * (s->linear ? 1 : (double)s->oh * s->ow * s->kh * s->kw);
-        printf("  %9.3f ms x %d  %6.0f GF/s  %-10s %4d x %3dx%-3d -> %4d x %3dx%-3d by %dx%d/%d  %s\n", 1e3 * t->best,
-               t->count, flop / t->best * 1e-9, names[t->dir], s->c, s->h, s->w, s->k, s->oh, s->ow, s->kh, s->kw,
-               s->sh, dnn_implementation(t->kernel));
+        printf("  %9.3f ms x %d  %6.0f GF/s  %-10s %4d x %3dx%-3d -> %4d x %3dx%-3d by %dx%d/%d  %s\n",
+               1e3 * best_of(t), t->count, flop / best_of(t) * 1e-9, names[t->dir], s->c, s->h, s->w, s->k, s->oh,
+               s->ow, s->kh, s->kw, s->sh, dnn_implementation(t->kernel));
     }
 }
 
@@ -221,6 +299,8 @@ static int run(struct bench *b, const struct model_options *m, bool table, bool 
     TRY(collect(b, p, e));
     for (int slot = 0; slot < DNN_SLOTS; slot++)
         TRY(bind_slot(b, (enum dnn_slot)slot, e));
+    if (b->compare)
+        TRY(add_copies(b, e));
     for (int c = '\n'; c != EOF; c = serve ? getchar() : EOF) {
         if (c != '\n')
             continue;
@@ -233,9 +313,12 @@ static int run(struct bench *b, const struct model_options *m, bool table, bool 
         print_table(b);
     printf("bare kernels: %.3f ms a step of %d, %.2f images/s\n", 1e3 * sum, b->batch, b->batch / sum);
     if (b->compare)
-        print_gain(b, sum);
-    for (int i = 0; i < b->n; i++)
+        print_gain(b);
+    for (int i = 0; i < b->n; i++) {
+        dnn_kernel_destroy(b->kernels[i].copies[0]);
+        dnn_kernel_destroy(b->kernels[i].copies[1]);
         dnn_kernel_destroy(b->kernels[i].kernel);
+    }
     dnn_close(b->dnn);
     program_destroy(p);
     return 0;
@@ -256,8 +339,8 @@ int main(int argc, char **argv)
     b.compare = number(argc, argv, "compare", "0");
     b.type = strcmp(option(argc, argv, "type", "f32"), "bf16") == 0 ? DT_BF16 : DT_F32;
     omp_set_num_threads(number(argc, argv, "threads", "2"));
-    if (b.batch < 1 || b.repeat < 1 || b.repeat > MAX_REPEAT) {
-        fprintf(stderr, "batch is at least 1, repeat 1 to %d\n", MAX_REPEAT);
+    if (b.batch < 1 || b.repeat < 1 + b.compare || b.repeat > MAX_REPEAT) {
+        fprintf(stderr, "batch is at least 1, repeat %d to %d\n", 1 + b.compare, MAX_REPEAT);
         return 2;
     }
     if (run(&b, &m, number(argc, argv, "table", "1"), number(argc, argv, "serve", "0"), &e) < 0) {
