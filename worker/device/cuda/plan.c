@@ -412,6 +412,7 @@ static int plan_next(struct cuda *c, const struct program *p, const struct plan_
         again = true;
     }
     if (rc == 0 && !again) {
+        tune_tell(pl);
         *ret = pl;
         return 0;
     }

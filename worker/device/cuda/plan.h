@@ -299,6 +299,9 @@ void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
  * after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph has no
  * engine that runs: then the plan must be made anew, one rung down. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
+/* Of a plan that is made: its graphs and their engines, and 64 bits of all of them, so that two runs can be compared.
+ * The log alone. */
+void tune_tell(const struct cuda_plan *pl);
 
 /* stage.c: enqueue the batch's way to the card. let_go: pictures that were sent from where they are may change from now
  * on; waits for their copy, while the steps before are still computed. whole: every sample counts. */

@@ -21,7 +21,8 @@ ARENAS = re.compile(r"_Z\d+(updateIL11update_rule\dEE|pack_all|unpack_all)")
 # The others, each with why it is not on vectors.
 A_FEW = {"fixed", "finalise", "gather", "scaler", "norm", "store", "lars_norms", "metrics", "labels", "xent", "xent_top", "xent_sums", "xent_parts",
          "xent_parts_bwd"}  # a few values a channel, a class or a step
-IN_RUNS = {"squares", "lars_squares", "blend", "round_all", "convert", "columns", "transpose", "avgpool_nchw", "avgpool_nhwc", "count_bad", "noise"}
+IN_RUNS = {"squares", "lars_squares", "blend", "round_all", "convert", "columns", "transpose", "avgpool_nchw", "avgpool_nhwc", "count_bad", "noise",
+           "checksum"}
 ODD = {"eltwise", "apply_nhwc", "apply_nchw", "bwd_apply_nhwc", "bwd_apply_nchw", "sums_nhwc", "sums_nchw"}  # one element at a time: odd shapes
 DIVIDE = {"maxpool", "maxpool_bwd", "avgpool_bwd",  # a training step in halves has pooling within the batch norm before it
           "input",  # of other channels or layouts than input_nhwc's

@@ -380,6 +380,47 @@ static void images_are_normalised_into_padded_channels(void **state)
     }
 }
 
+static uint64_t checksum_of(const void *x, size_t n, enum dtype type)
+{
+    uint64_t parts[KERNEL_BAD_BLOCKS], sum = 0;
+    const struct k_checksum k = {.n = n, .type = type, .x = x, .out = parts};
+    assert_int_equal(0, kernel_launch(KERNEL_CHECKSUM, &k, NULL));
+    for (int i = 0; i < kernel_bad_blocks(n); i++)
+        sum += parts[i];
+    return sum;
+}
+
+/* The same each time; another with any bit, with two words in each other's place, with a word more of 0. */
+static void a_checksum_sees_every_bit_and_where_it_is(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {1, 3, 256, 1025, 300001};
+    for (size_t y = 0; y < 3; y++) {
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            const size_t n = sizes[k], size = dtype_size(types[y]);
+            uint8_t *x = calloc(n + 1, size), word[4];
+            for (size_t i = 0; i < n * size; i++)
+                x[i] = (uint8_t)(i * 37 + i / 256);
+            const uint64_t first = checksum_of(x, n, types[y]);
+            assert_true(first == checksum_of(x, n, types[y]));
+            assert_true(first != checksum_of(x, n + 1, types[y]));
+            for (size_t bit = 0; bit < 8 * size; bit++) {
+                const size_t at = (bit % 3 ? n - 1 : n / 2) * size + bit / 8;
+                x[at] ^= (uint8_t)(1u << bit % 8);
+                assert_true(first != checksum_of(x, n, types[y]));
+                x[at] ^= (uint8_t)(1u << bit % 8);
+            }
+            if (n > 1) {
+                memcpy(word, x, size);
+                memcpy(x, x + (n - 1) * size, size);
+                memcpy(x + (n - 1) * size, word, size);
+                assert_true(first != checksum_of(x, n, types[y]));
+            }
+            free(x);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +431,7 @@ int main(void)
         cmocka_unit_test(the_stem_is_pooled_at_once),
         cmocka_unit_test(a_convolutions_sums_lose_what_does_not_count),
         cmocka_unit_test(images_are_normalised_into_padded_channels),
+        cmocka_unit_test(a_checksum_sees_every_bit_and_where_it_is),
     };
     return cmocka_run_group_tests_name("kernels of the cuda device", tests, NULL, NULL);
 }

@@ -402,6 +402,15 @@ struct k_count { /* elements that are NaN, infinite: a pair a block */
 };
 #define KERNEL_BAD_BLOCKS 264 /* at most */
 
+/* 64 bits of n words: a sum, over all of them, of a number made from the word and from which one it is, so that the
+ * order in which they are looked at is no matter. out: one a block, to be added up. */
+struct k_checksum {
+    size_t n;
+    enum dtype type; /* whose size a word has */
+    const void *x;
+    uint64_t *out; /* (kernel_bad_blocks(n)) */
+};
+
 #define KERNELS(X)                                                                                                     \
     X(KERNEL_INPUT, struct k_input)                                                                                    \
     X(KERNEL_BN_STATS, struct k_bn_stats)                                                                              \
@@ -441,7 +450,8 @@ struct k_count { /* elements that are NaN, infinite: a pair a block */
     X(KERNEL_NOISE, struct k_noise)                                                                                    \
     X(KERNEL_EXPECT, struct k_expect)                                                                                  \
     X(KERNEL_DISTANCE, struct k_distance)                                                                              \
-    X(KERNEL_COUNT_BAD, struct k_count)
+    X(KERNEL_COUNT_BAD, struct k_count)                                                                                \
+    X(KERNEL_CHECKSUM, struct k_checksum)
 
 enum kernel {
 #define X(id, args) id,
@@ -455,7 +465,7 @@ enum kernel {
 size_t kernel_partial(const struct view4 *v);
 size_t kernel_counters(const struct view4 *v);
 #define KERNEL_NORM_PARTIAL 1024
-/* Blocks of KERNEL_COUNT_BAD over n elements. Host, pure. */
+/* Blocks of KERNEL_COUNT_BAD and KERNEL_CHECKSUM over n elements. Host, pure. */
 int kernel_bad_blocks(size_t n);
 /* Bytes of a mask of this view: one for each vector that a thread loads at once. Host, pure. */
 size_t kernel_mask(const struct view4 *v);
