@@ -48,11 +48,16 @@ template <typename T, int V> __global__ void input_folded(k_input a, divider row
         const bool inside = (unsigned)h < (unsigned)a.fold.h && (unsigned)w < (unsigned)a.fold.w;
         const size_t first = inside ? ((size_t)image * a.fold.h + h) * a.fold.w + w : 0;
         const uint8_t *from = a.images + first * a.channels;
+        uint8_t bytes[V]; /* all of them on their way before the first is used */
         float v[V];
         UNROLL
+        for (int k = 0; k < V; k++)
+            bytes[k] =
+                inside && k % FOLD_CHANNELS < a.channels ? from[k / FOLD_CHANNELS * a.channels + k % FOLD_CHANNELS] : 0;
+        UNROLL
         for (int k = 0; k < V; k++) {
-            const int c = k % FOLD_CHANNELS, at = k / FOLD_CHANNELS * a.channels + c;
-            v[k] = inside && c < a.channels ? (from[at] / 255.0f - a.mean[c]) / a.std[c] : 0;
+            const int c = k % FOLD_CHANNELS;
+            v[k] = inside && c < a.channels ? (bytes[k] / 255.0f - a.mean[c]) / a.std[c] : 0;
         }
         store<T, V>(y + (size_t)i * V, v);
     }
