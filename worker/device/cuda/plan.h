@@ -20,6 +20,7 @@
 #include "worker/device/cuda/ladder.h"
 #include "worker/device/cuda/tell/first_runs.h"
 #include "worker/device/device.h"
+#include "worker/device/fold.h"
 #include "worker/device/fuse.h"
 #include "worker/device/host_common.h"
 #include "worker/device/liveness.h"
@@ -148,7 +149,8 @@ struct cuda_plan {
     enum dtype *types; /* per tensor: what it is stored as */
     bool calls;        /* a step calls the plan's group */
     bool nhwc;
-    int padded_channels; /* of the input */
+    struct fold fold;   /* its convolution is computed as fold.h says, and images lie so */
+    int image_channels; /* of an image as it lies, zeros among them */
     float *params, *stats, *reduce;
 
     struct fused *fused;

@@ -152,7 +152,7 @@ static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, str
     switch (s->kernel) {
     case KERNEL_INPUT: {
         const struct k_input *a = &s->args.as_KERNEL_INPUT;
-        t->read = (double)a->y.n * a->channels * a->y.h * a->y.w;
+        t->read = (double)a->y.n * a->channels * (a->fold.h ? (double)a->fold.h * a->fold.w : (double)a->y.h * a->y.w);
         t->written = bytes_of(&a->y);
     } break;
     case KERNEL_ADD:

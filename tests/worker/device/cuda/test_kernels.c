@@ -350,36 +350,6 @@ static void a_convolutions_sums_lose_what_does_not_count(void **state)
     }
 }
 
-/* Padding channels are zeros, whatever was there before. */
-static void images_are_normalised_into_padded_channels(void **state)
-{
-    enum { N = 2, H = 3, W = 5 };
-    static const int padded[] = {3, 4, 8};
-    uint8_t images[N * H * W * 3];
-    (void)state;
-    for (size_t i = 0; i < sizeof images; i++)
-        images[i] = (uint8_t)(i * 37);
-    for (size_t k = 0; k < 3; k++) {
-        for (size_t y = 0; y < 3; y++) {
-            const struct view4 v = {.n = N, .c = padded[k], .h = H, .w = W, .nhwc = true, .type = types[y]};
-            const struct k_input a = {.y = v,
-                                      .channels = 3,
-                                      .images = images,
-                                      .out = tensor_of(&v, (size_t)(N * H * W * padded[k]), 1),
-                                      .mean = {0.5f, 0.25f, 0.125f},
-                                      .std = {0.25f, 0.5f, 1}};
-            assert_int_equal(0, kernel_launch(KERNEL_INPUT, &a, NULL));
-            for (int i = 0; i < N * H * W * padded[k]; i++) {
-                const int c = i % padded[k];
-                const float x = c < 3 ? ((float)images[i / padded[k] * 3 + c] / 255.0f - a.mean[c]) / a.std[c] : 0;
-                const double want = types[y] == DT_F32 ? (double)x : dtype_rounded(types[y], (double)x);
-                assert_true(fake_get(a.out, types[y], (size_t)i) == want);
-            }
-            free(a.out);
-        }
-    }
-}
-
 static uint64_t checksum_of(const void *x, size_t n, enum dtype type)
 {
     uint64_t parts[KERNEL_BAD_BLOCKS], sum = 0;
@@ -430,7 +400,6 @@ int main(void)
         cmocka_unit_test(a_mask_stands_for_what_a_relu_wrote),
         cmocka_unit_test(the_stem_is_pooled_at_once),
         cmocka_unit_test(a_convolutions_sums_lose_what_does_not_count),
-        cmocka_unit_test(images_are_normalised_into_padded_channels),
         cmocka_unit_test(a_checksum_sees_every_bit_and_where_it_is),
     };
     return cmocka_run_group_tests_name("kernels of the cuda device", tests, NULL, NULL);

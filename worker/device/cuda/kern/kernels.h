@@ -25,10 +25,15 @@ struct view4 { /* an activation */
     enum dtype type;
 };
 
-/* images u8 (n, h, w, channels) -> y = (x / 255 - mean) / std, channels padded with zeros up to y.c */
+/* images u8 (n, h, w, channels) -> y = (x / 255 - mean) / std, channels padded with zeros up to y.c. fold.h not 0: y
+ * has pixels put together, and zeros around them (device/fold.h): the images' height and width, pixels before them. */
+struct k_input_fold {
+    int h, w, top, left;
+};
 struct k_input {
     struct view4 y;
     int channels;
+    struct k_input_fold fold;
     const uint8_t *images;
     void *out;
     float mean[4], std[4];
@@ -234,14 +239,22 @@ struct k_xent_part {
     bool accumulate;      /* PARTS */
 };
 
+/* A filter whose copy is that of a convolution over pixels put together (device/fold.h). */
+struct k_fold {
+    int r, s;           /* of the filter in the arena; 0: it is as the copy */
+    int columns;        /* of the copy's */
+    int skip_r, skip_s; /* places of the copy before the filter begins */
+};
+
 /* One tensor of a table: fp32 in an arena, (K, C, R, S) or flat, and its copy for the convolutions. */
 struct k_tensor {
     float *arena;
     void *copy;
-    int k, c, rs;    /* flat: k elements, c = rs = 1 */
+    int k, c, rs;    /* flat: k elements, c = rs = 1; rs: of the copy */
     int padded_c;    /* of the copy: zeros beyond c */
     bool krsc;       /* the copy is (K, R, S, C) */
     enum dtype type; /* of the copy */
+    struct k_fold fold;
 };
 
 /* KERNEL_PACK: copy = arena. KERNEL_UNPACK: arena (+)= copy. One launch for all. */
