@@ -94,7 +94,7 @@ def engines(text):
 
 def forty_steps(data, out, *args, steps=40):
     p = run(TRAINER, "--train-data", data / "train", "--arch", "resnet18", "--image-size", 64, "--batch-size", 64, "--lr", 0.02, "--lr-policy", "fixed",
-            "--max-steps", steps, "--num-epochs", 100, "--seed", 7, "--device", "cuda", "--amp", "fp16", "--deterministic", "--checkpoint-dir", out,
+            "--warmup-epochs", 0, "--max-steps", steps, "--num-epochs", 100, "--seed", 7, "--device", "cuda", "--amp", "fp16", "--deterministic", "--checkpoint-dir", out,
             "--resume", "auto", "--log-level", "info", *args, timeout=300)
     assert p.returncode == 0, p.stdout + p.stderr
     return out, engines(p.stderr)
