@@ -206,7 +206,7 @@ const struct explain_message explain_trainer[] = {
      "has no engine for\ncannot be left out\nis not deterministic or not precise\ncached plan: *\n--plan-cache: *",
      "one of cuDNN's ways to compute a layer failed its check; another one is taken", "nothing; a report is welcome"},
     {"cuDNN: *\ncuBLASLt: *\ndevice properties\na plan's *\na record * an engine\na list of plans\nit is of another graph\n"
-     "a trial of *\nare unwritten or no numbers\nis allowed\nfirst of this step that are no numbers\n"
+     "a trial of *\nare unwritten or no numbers\nis allowed\nhas other bits when it runs again\nfirst of this step that are no numbers\n"
      "cannot be captured as a graph",
      "a library of the GPU failed, or a result is wrong", "trainer gpu-doctor, and send its gpu-doctor.txt"},
     {"the host has waited", "the GPU has not finished for long", "nvidia-smi; the message names the operation"},

@@ -47,11 +47,10 @@ static void keep_lower(double *best, double v)
         *best = v;
 }
 
-static void on_op(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
+static void on_op(void *ctx, const struct run_span *s)
 {
     struct bench *b = ctx;
-    const double took = (double)(end_ns - start_ns) * 1e-9;
-    (void)label, (void)kernel, (void)op;
+    const double took = (double)(s->end_ns - s->start_ns) * 1e-9;
     b->inside += took;
     if (b->at < MAX_STEPS)
         keep_lower(&b->fastest[b->at++], took);

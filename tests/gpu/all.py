@@ -28,7 +28,8 @@ def arguments():
     p.add_argument("--build", type=pathlib.Path, required=True)
     p.add_argument("--out", type=pathlib.Path, required=True)
     p.add_argument("--budget", type=float, default=3600, help="seconds for all (3600)")
-    p.add_argument("--jobs", type=int, default=1, help="suites side by side (1): they share the card, so figures that they print are of a busy one")
+    p.add_argument("--jobs", type=int, default=max(1, min(8, len(os.sched_getaffinity(0)) // 2)),
+                   help="suites side by side (half the cores, 8 at most): they share the card, so figures that they print are of a busy one")
     p.add_argument("--python", type=pathlib.Path, default=HERE, help="folder of the pytest files (for tests)")
     p.add_argument("suites", nargs="*", metavar="SUITE")
     options = p.parse_args()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from support import CRUN, TRAINER, run, worker_pid
-from tensors import newest
+from tensors import load, newest
 
 STEPS = 20
 HALVES = {"fp16": ["--amp", "fp16"], "bf16": ["--amp", "bf16"]}
@@ -85,6 +85,54 @@ def test_a_graph_computes_what_single_launches_do(shapes, tmp_path):
     assert (one == two).all(), "the same kernels in the same order, yet other losses"
 
 
+# --- equal bits in halves, one thing at a time: what the killed worker below has all of
+
+def engines(text):
+    """Of each plan that was made: how many graphs, and 64 bits of their engines (log level info)."""
+    return re.findall(r"the plan runs (\d+) graphs, by engines (\w+)", text)
+
+
+def forty_steps(data, out, *args, steps=40):
+    p = run(TRAINER, "--train-data", data / "train", "--arch", "resnet18", "--image-size", 64, "--batch-size", 64, "--lr", 0.02, "--lr-policy", "fixed",
+            "--warmup-epochs", 0, "--max-steps", steps, "--num-epochs", 100, "--seed", 7, "--device", "cuda", "--amp", "fp16", "--deterministic", "--checkpoint-dir", out,
+            "--resume", "auto", "--log-level", "info", *args, timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    return out, engines(p.stderr)
+
+
+def expect_equal_bits(one, two):
+    """Folders of checkpoints, each with the engines that its run took."""
+    a, b = (load(newest(folder) / "model.safetensors") for folder, _ in (one, two))
+    assert a.keys() == b.keys()
+    others = {k: float(np.max(np.abs(a[k].astype(np.float64) - b[k].astype(np.float64)))) for k in a if a[k].tobytes() != b[k].tobytes()}
+    print(f"\nengines of one: {one[1]}, of the other: {two[1]}; tensors with other bits, and by how much: {others}")
+    assert not others, "the weights differ in their bits"
+
+
+@pytest.fixture(scope="module")
+def forty(shapes, tmp_path_factory):
+    return forty_steps(shapes(64, 640, 40), tmp_path_factory.mktemp("forty"))
+
+
+def test_halves_give_equal_bits_when_run_again(shapes, tmp_path, forty):
+    expect_equal_bits(forty, forty_steps(shapes(64, 640, 40), tmp_path))
+
+
+def test_halves_without_fusions_give_equal_bits_when_run_again(shapes, tmp_path):
+    expect_equal_bits(*(forty_steps(shapes(64, 640, 40), tmp_path / name, "--no-conv-fusion") for name in ("one", "two")))
+
+
+def test_halves_give_equal_bits_when_stopped_and_resumed(shapes, tmp_path, forty):
+    half = forty_steps(shapes(64, 640, 40), tmp_path, steps=20)
+    whole = forty_steps(shapes(64, 640, 40), tmp_path)
+    assert half[1] == whole[1], "the resumed run takes other engines"
+    expect_equal_bits(forty, whole)
+
+
+def test_halves_give_equal_bits_without_graphs(shapes, tmp_path, forty):
+    expect_equal_bits(forty, forty_steps(shapes(64, 640, 40), tmp_path, "--no-cuda-graphs"))
+
+
 # --- kill
 
 class Job:
@@ -132,5 +180,4 @@ def test_a_killed_worker_comes_back_and_ends_with_the_same_weights(shapes, tmp_p
         if at >= killed and re.search(r"restart 1/3|resumed from|device: |first step", line):
             print(f"  {1e3 * (at - killed):8.0f}  {line}")
     assert any("resumed from step" in line for _, line in job.lines)
-    one, two = ((newest(tmp_path / name) / "model.safetensors").read_bytes() for name in ("calm", "killed"))
-    assert one == two, "the weights differ from the undisturbed run's"
+    expect_equal_bits(*((tmp_path / name, engines("\n".join(line for _, line in of.lines))) for name, of in (("calm", calm), ("killed", job))))

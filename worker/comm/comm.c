@@ -128,6 +128,14 @@ static int check_ranks(const struct comm *parent, const struct comm_options *o, 
     return 0;
 }
 
+/* What carries the memory that o speaks of between ranks that parent's backend brought together. */
+static const char *backend_of(const struct comm *parent, const struct comm_options *o, int n)
+{
+    if (n == 1)
+        return "local";
+    return parent->ops->host_buffers || on_device(o) ? parent->ops->name : "auto";
+}
+
 int comm_group(struct comm **ret, struct comm *parent, const struct comm_options *o, const int *ranks, int n,
                struct err *e)
 {
@@ -142,7 +150,7 @@ int comm_group(struct comm **ret, struct comm *parent, const struct comm_options
     mine.ranks = ranks;
     mine.cancel_fd = comm_kin_cancel_fd(parent);
     mine.name = called(o);
-    int rc = comm_open(&c, n == 1 ? "local" : parent->ops->name, &mine, e);
+    int rc = comm_open(&c, backend_of(parent, o, n), &mine, e);
     if (rc < 0)
         return err_wrap(e, "group '%s' of %d ranks", mine.name, n);
     comm_kin_add(parent, c);

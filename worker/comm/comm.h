@@ -137,8 +137,9 @@ extern const struct comm_ops comm_nccl_ops; /* in the cuda module */
 int comm_open(struct comm **ret, const char *name, const struct comm_options *o, struct err *e);
 
 /* A communicator over n ranks of `parent`, this one among them: `ranks` in parent's numbering, ascending; ranks[i] is
- * rank i of the group. Its backend, device and deadline are those that o says parent was opened with; o->name is what
- * errors call it; the rest of o is not looked at. A group of one is free. All of its ranks call this, in the same order
+ * rank i of the group. o->device, o->nccl: as parent was opened; or device NULL, where all channels are to carry host
+ * memory: over parent's backend, or gloo where that is nccl. o->timeout_ms is the group's; o->name is what errors call
+ * it; the rest of o is not looked at. A group of one is free. All of its ranks call this, in the same order
  * where they open several; nobody else need to. They meet over parent's COMM_CONTROL: a rank that does not come fails
  * parent, too. Abort of parent aborts the group as well, not the other way round; each is closed by itself, in any
  * order. -EINVAL: a list that is not ascending, not of parent or without this rank; a parent that neither comm_open(),

@@ -110,12 +110,20 @@ struct plan_needs {
     bool on_host; /* as struct run_hooks' */
 };
 
-/* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, times
- * as clock_ns(). label: what is done ("conv_bwd_data", "bn+relu"); kernel: what does it ("jit:avx512_core"), NULL: the
- * label says all; op: index in the program. */
+/* A step of a plan that has been run. */
+struct run_span {
+    const char *label;        /* what is done: "conv_bwd_data", "bn+relu" */
+    const char *kernel;       /* what does it: "jit:avx512_core", an engine of cuDNN; NULL: the label says all */
+    int op;                   /* index in the program */
+    int64_t start_ns, end_ns; /* as clock_ns() */
+    double bytes, flop; /* that it cannot do without: memory traffic, arithmetic of products; 0: not known, or none */
+};
+
+/* For those who draw what a plan spends its time on. Called on the training thread after each step of the plan, or
+ * after all of them. */
 struct run_trace {
     void *ctx;
-    void (*op)(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns);
+    void (*op)(void *ctx, const struct run_span *s);
 };
 
 /* Where halves are used when plan_options.compute is DT_F16 or DT_BF16; device/half.h says it value by value. */

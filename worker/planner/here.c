@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/err.h"
 #include "common/job/env_contract.h"
@@ -23,7 +24,8 @@ static int meet_others(struct here *h, const struct train_config *cfg, const str
         return 0;
     TRY(meet_open(&h->meet, env, h->opened.timeout_ms, e));
     h->opened.store = h->meet.store;
-    return comm_open(&h->comm, cfg->comm, &h->opened, e);
+    /* what is measured lies in host memory, also of a run that wants nccl: whether it can be planned is said later */
+    return comm_open(&h->comm, strcmp(cfg->comm, "nccl") == 0 ? "auto" : cfg->comm, &h->opened, e);
 }
 
 int here_open(struct here *h, const struct train_config *cfg, const struct env_contract *env, int world,

@@ -145,25 +145,24 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void note(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
+static void note(void *ctx, const struct run_span *s)
 {
     struct noted *n = ctx;
     struct err e;
-    (void)kernel;
     if (ARRAY_GROW(n->all, n->cap, n->n + 1, "steps", &e) < 0) {
         n->failed = true;
         return;
     }
-    const double now = processor_seconds(), used = now - n->used, passed = (double)(end_ns - n->at_ns) * 1e-9,
-                 step = (double)(end_ns - start_ns) * 1e-9, seconds = passed > 0 ? used * step / passed : 0;
+    const double now = processor_seconds(), used = now - n->used, passed = (double)(s->end_ns - n->at_ns) * 1e-9,
+                 step = (double)(s->end_ns - s->start_ns) * 1e-9, seconds = passed > 0 ? used * step / passed : 0;
     if (n->before < 0)
         n->before = used - seconds;
     n->used = now;
     n->at_ns = clock_ns();
-    n->all[n->n++] = (struct note){op,
-                                   label[0] == 'c' && strcmp(label, "come in") == 0  ? 'i'
-                                   : label[0] == 'g' && strcmp(label, "go out") == 0 ? 'o'
-                                                                                     : 'x',
+    n->all[n->n++] = (struct note){s->op,
+                                   s->label[0] == 'c' && strcmp(s->label, "come in") == 0  ? 'i'
+                                   : s->label[0] == 'g' && strcmp(s->label, "go out") == 0 ? 'o'
+                                                                                           : 'x',
                                    seconds};
 }
 

@@ -27,21 +27,21 @@ static void shape_of(const struct program *p, const struct op *fwd, char *out, s
 
 /* "layer1.0.conv1 conv_bwd_data": layers are named by what their forward operations make, which is the name of their
  * parameters. */
-static void on_op(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
+static void on_op(void *ctx, const struct run_span *s)
 {
     const struct trace *t = ctx;
-    const struct op *o = &t->program->ops[op], *fwd = o->fwd >= 0 ? &t->program->ops[o->fwd] : o;
+    const struct op *o = &t->program->ops[s->op], *fwd = o->fwd >= 0 ? &t->program->ops[o->fwd] : o;
     const char *layer = fwd->out >= 0 ? t->program->tensors[fwd->out].name : "";
     char name[160], shape[96];
-    snprintf(name, sizeof name, "%s%s%s", layer, *layer ? " " : "", label);
+    snprintf(name, sizeof name, "%s%s%s", layer, *layer ? " " : "", s->label);
     shape_of(t->program, fwd, shape, sizeof shape);
     timeline_put(t->timeline, &(struct timeline_event){.track = TIMELINE_TRAINING,
                                                        .category = "compute",
                                                        .name = name,
-                                                       .kernel = kernel,
+                                                       .kernel = s->kernel,
                                                        .shape = *shape ? shape : NULL,
-                                                       .start_ns = start_ns,
-                                                       .end_ns = end_ns});
+                                                       .start_ns = s->start_ns,
+                                                       .end_ns = s->end_ns});
 }
 
 static void on_reduction(void *ctx, int bucket, bool own_thread, int64_t start_ns, int64_t end_ns)

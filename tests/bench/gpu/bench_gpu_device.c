@@ -4,7 +4,7 @@
  *   [tune=0|1] [cache=DIR] [profile=0|1]
  * Prints a line of JSON (device, memory of the plan) when the graph is captured, then for each number N on standard
  * input the seconds of N steps, between two synchronisations. profile=1: then steps launched one by one, and a line of
- * JSON with the milliseconds of each step of the plan. */
+ * JSON with the milliseconds of each step of the plan, its engine, and what it moves and computes at the least. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -119,45 +119,45 @@ static int timed(struct bench *b, int steps, double *ret, struct err *e)
 /* --- profile */
 
 struct spans {
-    const struct bench *b;
-    int n;
+    int n, at;
     struct span {
-        const char *label;
+        const char *label, *kernel;
         int op;
-        double ms;
+        double bytes, flop, ms;
     } spans[SPANS_MAX];
 };
 
-static void on_op(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
+/* Steps come in the same order each time. */
+static void on_op(void *ctx, const struct run_span *r)
 {
     struct spans *s = ctx;
-    int i = 0;
-    (void)kernel;
-    while (i < s->n && !(s->spans[i].op == op && strcmp(s->spans[i].label, label) == 0))
-        i++;
-    if (i == SPANS_MAX)
+    if (s->at == SPANS_MAX)
         return;
-    if (i == s->n)
-        s->spans[s->n++] = (struct span){label, op, 0};
-    s->spans[i].ms += (double)(end_ns - start_ns) * 1e-6 / PROFILED;
+    struct span *x = &s->spans[s->at++];
+    s->n = s->at > s->n ? s->at : s->n;
+    *x = (struct span){r->label, r->kernel, r->op,
+                       r->bytes, r->flop,   x->ms + (double)(r->end_ns - r->start_ns) * 1e-6 / PROFILED};
 }
 
 static int profile(struct bench *b, struct err *e)
 {
     static struct spans s;
     const struct run_trace trace = {.ctx = &s, .op = on_op};
-    s.b = b;
-    for (int i = 0; i < PROFILED; i++)
+    for (int i = 0; i < PROFILED; i++) {
+        s.at = 0;
         TRY(step(b, &trace, e));
+    }
     printf("[");
     for (int i = 0; i < s.n; i++) {
         const struct op *op = &b->p->ops[s.spans[i].op];
-        printf("%s{\"step\": \"%s\", \"op\": \"%s\", \"of\": \"%s\", \"ms\": %.4f}", i ? ", " : "", s.spans[i].label,
-               op_name(op->kind),
-               op->out >= 0        ? b->p->tensors[op->out].name
-               : op->param[0] >= 0 ? b->p->params[op->param[0]].name
-                                   : "",
-               s.spans[i].ms);
+        printf(
+            "%s{\"step\": \"%s\", \"op\": \"%s\", \"of\": \"%s\", \"engine\": \"%s\", \"mb\": %.3f, \"gflop\": %.3f, "
+            "\"ms\": %.4f}",
+            i ? ", " : "", s.spans[i].label, op_name(op->kind),
+            op->out >= 0        ? b->p->tensors[op->out].name
+            : op->param[0] >= 0 ? b->p->params[op->param[0]].name
+                                : "",
+            s.spans[i].kernel ? s.spans[i].kernel : "", s.spans[i].bytes / 1e6, s.spans[i].flop / 1e9, s.spans[i].ms);
     }
     printf("]\n");
     return 0;

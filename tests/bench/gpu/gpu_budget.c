@@ -23,8 +23,8 @@
 #include "worker/model/model.h"
 
 static const double NODE_US = 1.5, SHARE = 0.9, RECORD_E = 0.33, RECORD = 7950;
-static const double AIM_E = 0.38, AIM_BYTES = 74e9;
-enum { AIM_NODES = 300 };
+static const double AIM_E = 0.376, AIM_BYTES = 73e9;
+enum { AIM_NODES = 296 };
 
 struct card {
     const char *name;
@@ -210,7 +210,7 @@ static int report(const struct cuda_plan *pl, const struct options *o)
            "alone, at %.2f %%\n",
            RECORD, 100 * e, 100 * RECORD_E, 100 * needed(pl, &h200, RECORD, 0));
     if (o->check && (e > AIM_E || all > AIM_BYTES || sum.nodes + more.nodes > AIM_NODES)) {
-        fprintf(stderr, "gpu_budget: %.2f %%, %.2f GB and %d nodes a step; expected at most %.0f %%, %.0f GB and %d\n",
+        fprintf(stderr, "gpu_budget: %.2f %%, %.2f GB and %d nodes a step; expected at most %.1f %%, %.0f GB and %d\n",
                 100 * e, all / 1e9, sum.nodes + more.nodes, 100 * AIM_E, AIM_BYTES / 1e9, AIM_NODES);
         return 1;
     }

@@ -68,6 +68,12 @@ def test_batch_norm_in_halves_is_refused(data, tmp_path):
     train(data, tmp_path, "--opt-level", "O3", "--keep-batchnorm-fp32", "True", steps=1)
 
 
+@pytest.mark.parametrize("comm", ["gloo", "nccl"])
+def test_a_plan_for_gpus_is_refused_whatever_carries_gradients(data, tmp_path, comm):
+    p = run(*command(data, tmp_path, "--procs", 2, "--auto-parallel", "--comm", comm), env=env(2))
+    assert p.returncode == 69 and "is not predicted for the cuda device" in p.stderr and "it needs --device cuda" not in p.stderr, p.stderr
+
+
 def test_two_ranks_with_a_gpu_each_train_as_one(data, tmp_path):
     two = [CRUN, "--standalone", "--nproc_per_node", 2]
     p = train(data, tmp_path / "two", "--comm", "gloo", "--sync-bn", launch=two, gpus=2)

@@ -45,7 +45,7 @@ def suites(tmp_path):
 
     def go(*args):
         start = time.monotonic()
-        p = subprocess.run([sys.executable, ROOT / "tests/gpu/all.py", "--build", build, "--out", tmp_path / "out", "--python", python, *map(str, args)],
+        p = subprocess.run([sys.executable, ROOT / "tests/gpu/all.py", "--build", build, "--out", tmp_path / "out", "--python", python, "--jobs", "1", *map(str, args)],
                            capture_output=True, text=True, timeout=120, env=dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}", CRUN_BUILD=str(build)))
         found = pathlib.Path(tmp_path / "out/gpu-test.json")
         return p.returncode, p.stdout + p.stderr, json.loads(found.read_text()) if found.exists() else None, time.monotonic() - start

@@ -40,7 +40,8 @@ print(json.dumps({"device": "stand-in", "activations": 1, "weights": 1, "workspa
 for line in sys.stdin:
     print(0.01 * int(line), flush=True)
 if o["profile"] == "1":
-    print(json.dumps([{"step": "conv", "op": "CONV", "of": "conv1", "ms": 1.5}, {"step": "update", "op": "XENT", "of": "", "ms": 0.5}]))
+    print(json.dumps([{"step": "conv", "op": "CONV", "of": "conv1", "engine": "eng1", "mb": 360, "gflop": 30.4, "ms": 1.5},
+                      {"step": "update", "op": "XENT", "of": "", "engine": "", "mb": 0, "gflop": 0, "ms": 0.5}]))
 """
 PEER = """
 import json, os, sys
@@ -88,6 +89,7 @@ def test_the_whole_table_profile_and_trainer(bench):
     assert first["images_s"] == 25600 and first["tflop_s"] == pytest.approx(622, abs=1) and first["of_flops"] == pytest.approx(0.778, abs=0.001)
     assert sum(r["peer_mode"] == "compile" for r in rows) == 9
     assert found["profile"]["step_ms"] == pytest.approx(10) and len(found["profile"]["steps"]) == 2
+    assert [round(s["budget_ms"], 4) for s in found["profile"]["steps"]] == [0.1015, 0]  # 360 MB at 90 % of a copy, 30.4 GFLOP at 38 % of a product
     assert set(found["trainer"]) == {"resnet50 synthetic", "resnet18 synthetic", "resnet50 JPEG", "resnet18 JPEG"}
     assert "resnet152  tf32     64" in out and "left out for lack of time: nothing" in out
 

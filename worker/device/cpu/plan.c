@@ -447,8 +447,12 @@ int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
         now = seconds_now();
         s->seconds += now - start;
         if (a->trace)
-            a->trace->op(a->trace->ctx, s->label, s->kernel ? dnn_implementation(s->kernel) : pl->cpu->kern->name,
-                         s->op, begun, clock_ns());
+            a->trace->op(a->trace->ctx,
+                         &(struct run_span){.label = s->label,
+                                            .kernel = s->kernel ? dnn_implementation(s->kernel) : pl->cpu->kern->name,
+                                            .op = s->op,
+                                            .start_ns = begun,
+                                            .end_ns = clock_ns()});
     }
     cpu_plan_leave_set(pl, a);
     pl->runs++;

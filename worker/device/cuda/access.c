@@ -16,6 +16,14 @@ static size_t stored_index(const struct view4 *v, int n, int c, int h, int w)
     return (((size_t)n * (size_t)v->h + (size_t)h) * (size_t)v->w + (size_t)w) * (size_t)v->c + (size_t)c;
 }
 
+/* Where the plan has an element of tensor t; v: its view. */
+static size_t index_of(const struct cuda_plan *pl, int t, const struct view4 *v, int n, int c, int h, int w)
+{
+    if (pl->fold.conv >= 0 && t == pl->p->ops[0].out)
+        fold_place(&pl->fold, &c, &h, &w);
+    return stored_index(v, n, c, h, w);
+}
+
 static double element(const void *raw, enum dtype t, size_t i)
 {
     if (t == DT_F16)
@@ -47,12 +55,12 @@ static int reach(struct cuda_plan *pl, int t, struct view4 *v, size_t *bytes, vo
     return *raw ? 0 : err_set(e, -ENOMEM, "no memory for %zu bytes of a tensor", *bytes);
 }
 
-/* Walk over the logical elements: those of padding channels are not among them. */
-#define EACH(v, channels)                                                                                              \
-    for (int n = 0; n < (v).n; n++)                                                                                    \
-        for (int c = 0; c < (channels); c++)                                                                           \
-            for (int h = 0; h < (v).h; h++)                                                                            \
-                for (int w = 0; w < (v).w; w++)
+/* Walk over the logical elements of `rows` samples: those of padding are not among them. */
+#define EACH(rows, x)                                                                                                  \
+    for (int n = 0; n < (rows); n++)                                                                                   \
+        for (int c = 0; c < (x).c; c++)                                                                                \
+            for (int h = 0; h < (x).h; h++)                                                                            \
+                for (int w = 0; w < (x).w; w++)
 
 int cuda_plan_get(struct plan *plan, int t, double *out, struct err *e)
 {
@@ -64,8 +72,8 @@ int cuda_plan_get(struct plan *plan, int t, double *out, struct err *e)
     TRY(reach(pl, t, &v, &bytes, &at, &raw, e));
     int rc = d->ops->download(d, raw, at, bytes, e);
     if (rc == 0)
-        EACH(v, pl->p->tensors[t].c)
-    out[i++] = element(raw, v.type, stored_index(&v, n, c, h, w));
+        EACH(v.n, pl->p->tensors[t])
+    out[i++] = element(raw, v.type, index_of(pl, t, &v, n, c, h, w));
     free(raw);
     return rc;
 }
@@ -78,8 +86,8 @@ int cuda_plan_put(struct plan *plan, int t, const double *in, struct err *e)
     size_t bytes, i = 0;
     void *at, *raw;
     TRY(reach(pl, t, &v, &bytes, &at, &raw, e));
-    EACH(v, pl->p->tensors[t].c)
-    set_element(raw, v.type, stored_index(&v, n, c, h, w), in[i++]);
+    EACH(v.n, pl->p->tensors[t])
+    set_element(raw, v.type, index_of(pl, t, &v, n, c, h, w), in[i++]);
     int rc = d->ops->upload(d, at, raw, bytes, e);
     free(raw);
     return rc;

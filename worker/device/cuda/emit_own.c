@@ -30,6 +30,9 @@ static int emit_input(struct cuda_plan *pl, int i, struct err *e)
         a->mean[c] = pl->p->mean[c];
         a->std[c] = pl->p->std[c];
     }
+    if (pl->fold.conv >= 0)
+        a->fold = (struct k_input_fold){
+            .h = pl->p->height, .w = pl->p->width, .top = pl->fold.before[0], .left = pl->fold.before[1]};
     return emit_use(pl, op->out, &a->out, e);
 }
 

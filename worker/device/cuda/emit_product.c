@@ -9,15 +9,16 @@ struct cudnn_shape cuda_plan_shape(const struct cuda_plan *pl, int op)
 {
     const struct op *o = &pl->p->ops[op], *f = o->fwd >= 0 ? &pl->p->ops[o->fwd] : o;
     const struct view4 x = cuda_plan_view(pl, f->in[0]), y = cuda_plan_view(pl, f->out);
+    const struct fold_window w = fold_window(&pl->fold, pl->p, op);
     return (struct cudnn_shape){.n = x.n,
                                 .c = x.c,
                                 .h = x.h,
                                 .w = x.w,
                                 .k = y.c,
-                                .r = o->kh,
-                                .s = o->kw,
-                                .stride = {o->sh, o->sw},
-                                .pad = {o->ph, o->pw},
+                                .r = w.filter[0],
+                                .s = w.filter[1],
+                                .stride = {w.stride[0], w.stride[1]},
+                                .pad = {w.pad[0], w.pad[1]},
                                 .type = pl->product,
                                 .nhwc = pl->nhwc,
                                 .tf32 = pl->cuda->options.tf32};

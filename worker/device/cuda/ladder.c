@@ -36,7 +36,7 @@ static bool find_plan(const struct cuda_plan *pl, int op, enum cudnn_pattern pat
 {
     struct cudnn_plan *p;
     const struct cudnn_shape s = cuda_plan_shape(pl, op);
-    if (!pl->cuda->dnn) /* nobody to ask: cuDNN has them for channels in eights (test_planning.c), not for a stem */
+    if (!pl->cuda->dnn) /* nobody to ask: cuDNN has them for channels in eights (test_planning.c) */
         return s.c % 8 == 0 && s.k % 8 == 0;
     return cudnn_find(pl->cuda->dnn, pattern, &s, &p, NULL) == 0;
 }

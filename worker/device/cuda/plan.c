@@ -109,10 +109,11 @@ struct view4 cuda_plan_view(const struct cuda_plan *pl, int t)
 {
     const struct tensor *x = &pl->p->tensors[t];
     const bool image = pl->p->ops[0].kind == OP_INPUT && pl->p->ops[0].out == t;
+    const bool folded = image && pl->fold.conv >= 0;
     return (struct view4){.n = pl->o.batch * x->ranks,
-                          .c = image ? pl->padded_channels : x->c,
-                          .h = x->h,
-                          .w = x->w,
+                          .c = image ? pl->image_channels : x->c,
+                          .h = folded ? pl->fold.size[0] : x->h,
+                          .w = folded ? pl->fold.size[1] : x->w,
                           .nhwc = pl->nhwc,
                           .type = pl->types[t]};
 }
@@ -143,9 +144,16 @@ static struct k_tensor form_of(const struct cuda_plan *pl, const struct op *op, 
     const struct op *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
     const struct view4 x = cuda_plan_view(pl, f->in[0]);
     const int k = (int)q->shape[0];
-    int rs = q->ndim == 4 ? (int)(q->shape[2] * q->shape[3]) : x.h * x.w;
+    const int rs = q->ndim == 4 ? (int)(q->shape[2] * q->shape[3]) : x.h * x.w;
     const int c = (int)(q->count / (size_t)k) / rs;
-    return (struct k_tensor){.k = k, .c = c, .rs = rs, .padded_c = x.c, .krsc = pl->nhwc, .type = pl->product};
+    struct k_tensor t = {.k = k, .c = c, .rs = rs, .padded_c = x.c, .krsc = pl->nhwc, .type = pl->product};
+    if (pl->fold.conv >= 0 && f == &pl->p->ops[pl->fold.conv]) {
+        const struct fold *d = &pl->fold;
+        t.rs = d->filter[0] * d->filter[1];
+        t.fold = (struct k_fold){
+            .r = d->whole[0], .s = d->whole[1], .columns = d->filter[1], .skip_r = d->skip[0], .skip_s = d->skip[1]};
+    }
+    return t;
 }
 
 size_t cuda_plan_form_elements(const struct k_tensor *t)
@@ -275,7 +283,17 @@ static void keep_results(struct cuda_plan *pl)
 static int channels_of_input(const struct cuda_plan *pl)
 {
     const int c = pl->p->channels, group = !pl->nhwc ? 1 : pl->product == DT_BF16 ? 8 : 4;
-    return (c + group - 1) / group * group;
+    return pl->fold.conv >= 0 ? FOLD_PIXEL : (c + group - 1) / group * group;
+}
+
+/* For tensor cores' halves, where one plan has the images and their convolution; KERNEL_INPUT counts in 32 bits. */
+static struct fold find_fold(const struct cuda_plan *pl)
+{
+    const struct fold none = {.conv = -1}, f = fold_find(pl->p);
+    const struct program_chunk *c = pl->o.chunk;
+    if (f.conv < 0 || pl->product == DT_F32 || !pl->nhwc || (c && (c->first > 0 || c->end <= f.conv)))
+        return none;
+    return 2.0 * pl->o.batch * f.size[0] * f.size[1] < INT32_MAX ? f : none;
 }
 
 /* Metrics are sums of what follows; what the step sets later starts at 0. */
@@ -386,7 +404,8 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     pl->product = o->compute;
     pl->type = half_compute(o) && o->half == HALF_OPERANDS ? DT_F32 : o->compute;
     pl->nhwc = o->format != MEMORY_NCHW;
-    pl->padded_channels = channels_of_input(pl);
+    pl->fold = find_fold(pl);
+    pl->image_channels = channels_of_input(pl);
     TRY(host_plan_ops(p, o, &pl->ops, e));
     pl->first_op = pl->ops.first;
     pl->end_op = o->chunk && o->training ? pl->ops.end_back : pl->ops.end;
@@ -412,6 +431,7 @@ static int plan_next(struct cuda *c, const struct program *p, const struct plan_
         again = true;
     }
     if (rc == 0 && !again) {
+        tune_tell(pl);
         *ret = pl;
         return 0;
     }

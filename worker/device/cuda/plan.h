@@ -20,6 +20,7 @@
 #include "worker/device/cuda/ladder.h"
 #include "worker/device/cuda/tell/first_runs.h"
 #include "worker/device/device.h"
+#include "worker/device/fold.h"
 #include "worker/device/fuse.h"
 #include "worker/device/host_common.h"
 #include "worker/device/liveness.h"
@@ -148,7 +149,8 @@ struct cuda_plan {
     enum dtype *types; /* per tensor: what it is stored as */
     bool calls;        /* a step calls the plan's group */
     bool nhwc;
-    int padded_channels; /* of the input */
+    struct fold fold;   /* its convolution is computed as fold.h says, and images lie so */
+    int image_channels; /* of an image as it lies, zeros among them */
     float *params, *stats, *reduce;
 
     struct fused *fused;
@@ -299,6 +301,9 @@ void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
  * after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph has no
  * engine that runs: then the plan must be made anew, one rung down. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
+/* Of a plan that is made: its graphs and their engines, and 64 bits of all of them, so that two runs can be compared.
+ * The log alone. */
+void tune_tell(const struct cuda_plan *pl);
 
 /* stage.c: enqueue the batch's way to the card. let_go: pictures that were sent from where they are may change from now
  * on; waits for their copy, while the steps before are still computed. whole: every sample counts. */

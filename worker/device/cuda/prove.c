@@ -48,6 +48,7 @@ static void cut_all(struct prover *v, struct cutter *c)
     v->beta = cut(c, (size_t)v->product.c, sizeof(float));
     v->partial = cut(c, kernel_partial(&view), sizeof(double));
     v->counters = cut(c, kernel_counters(&view), sizeof(unsigned));
+    v->parts = cut(c, KERNEL_BAD_BLOCKS, sizeof(uint64_t));
 }
 
 static int take_scratch(struct prover *v, struct err *e)
@@ -273,4 +274,64 @@ int prove_result(struct prover *v, const struct gpu_dnn *d, double *ret_ratio, s
     TRY(find_unwritten(v, d, e));
     TRY(look_at_samples(v, d, ret_ratio, e));
     return look_at_sums(v, d, e);
+}
+
+/* --- once more */
+
+static int checksum(struct prover *v, const struct gpu_dnn *d, enum role r, uint64_t *ret, struct err *e)
+{
+    uint64_t parts[KERNEL_BAD_BLOCKS] = {0}, sum = 0;
+    const struct k_checksum k = {
+        .n = graph_elements(&v->product, r), .type = graph_type(&v->product, r), .x = graph_at(d, r), .out = v->parts};
+    const int blocks = kernel_bad_blocks(k.n);
+    TRY(launch(v, KERNEL_CHECKSUM, &k, e));
+    TRY(download(v, parts, v->parts, (size_t)blocks * sizeof *parts, e));
+    for (int i = 0; i < blocks; i++)
+        sum += parts[i];
+    *ret = sum;
+    return 0;
+}
+
+static int read_bits(struct prover *v, const struct gpu_dnn *d, uint64_t bits[DNN_SLOTS_MAX], struct err *e)
+{
+    for (int i = 0; graph_role(d->pattern, i); i++) {
+        const enum role r = graph_role(d->pattern, i);
+        if (graph_is_result(d->pattern, r) && r != ROLE_UNREAD)
+            TRY(checksum(v, d, r, &bits[i], e));
+    }
+    return 0;
+}
+
+static const char *name_of(enum role r)
+{
+    switch (r) {
+    case ROLE_SUM:
+        return "the sum";
+    case ROLE_SQUARES:
+        return "the sum of squares";
+    case ROLE_DSCALE:
+        return "the gradient of the scale";
+    case ROLE_DBIAS:
+        return "the gradient of the shift";
+    default:
+        return "its result";
+    }
+}
+
+int prove_remember(struct prover *v, const struct gpu_dnn *d, struct err *e)
+{
+    return read_bits(v, d, v->bits, e);
+}
+
+int prove_same(struct prover *v, const struct gpu_dnn *d, struct err *e)
+{
+    uint64_t bits[DNN_SLOTS_MAX];
+    TRY(read_bits(v, d, bits, e));
+    for (int i = 0; graph_role(d->pattern, i); i++) {
+        const enum role r = graph_role(d->pattern, i);
+        if (graph_is_result(d->pattern, r) && r != ROLE_UNREAD && bits[i] != v->bits[i])
+            return err_set(e, ERR_MISMATCH, "%s: %s has other bits when it runs again on the same inputs",
+                           cudnn_pattern_name(d->pattern), name_of(r));
+    }
+    return 0;
 }

@@ -6,11 +6,15 @@
  *
  * Sums that are made on the way are compared with own kernels' over the result itself.
  *
+ * Where equal bits are asked for it runs again: of all that it wrote and somebody reads, 64 bits a tensor are compared
+ * with those of its first run (KERNEL_CHECKSUM).
+ *
  * It writes over the plan's buffers and over batch norm's vectors; parameters are left alone. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_PROVE_H
 #define CRUN_WORKER_DEVICE_CUDA_PROVE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "worker/device/cuda/gpu/gpu.h"
 
@@ -26,6 +30,8 @@ struct prover {
     double *exact, *stored, *out, *bad, *sums, *partial;
     unsigned *counters;
     float *gamma, *beta;
+    uint64_t *parts;              /* of a checksum */
+    uint64_t bits[DNN_SLOTS_MAX]; /* prove_remember() */
 };
 
 /* Inputs for a graph, and what it ought to give. d->slot may be changed: parameters are replaced. Enqueued on the
@@ -35,6 +41,11 @@ int prove_begin(struct prover *v, struct gpu_dnn *d, struct err *e);
 int prove_poison(struct prover *v, const struct gpu_dnn *d, struct err *e);
 /* After it. 0: *ret_ratio is its distance by what is allowed, 0..1. ERR_MISMATCH: *e says what is wrong. */
 int prove_result(struct prover *v, const struct gpu_dnn *d, double *ret_ratio, struct err *e);
+/* After it: which bits it wrote. */
+int prove_remember(struct prover *v, const struct gpu_dnn *d, struct err *e);
+/* After it ran once more, on the same inputs. ERR_MISMATCH: *e says which tensor has other bits than what is
+ * remembered. */
+int prove_same(struct prover *v, const struct gpu_dnn *d, struct err *e);
 void prove_finish(struct prover *v);
 
 #endif

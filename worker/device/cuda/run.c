@@ -15,6 +15,7 @@
 #include "worker/device/cuda/check.h"
 #include "worker/device/cuda/plan.h"
 #include "worker/device/cuda/tell/watch.h"
+#include "worker/device/cuda/traffic.h"
 #include "worker/device/host_common.h"
 
 static int all_sum(struct cuda_plan *pl, const struct step *s, const struct run_hooks *h, struct err *e)
@@ -192,8 +193,17 @@ static int tell_times(struct cuda_plan *pl, const struct span *span, const struc
     TRY(g->ops->event_sync(g, pl->marks[span->end], e));
     for (int i = span->first; i < span->end; i++, from = to) {
         TRY(g->ops->event_ms(g, pl->marks[span->first], pl->marks[i + 1], &to, e));
-        t->op(t->ctx, pl->steps[i]->label, NULL, pl->steps[i]->op, start_ns + (int64_t)((double)from * 1e6),
-              start_ns + (int64_t)((double)to * 1e6));
+        const struct step *s = pl->steps[i];
+        struct step_traffic moved;
+        cuda_step_traffic(pl, s, &moved);
+        t->op(t->ctx,
+              &(struct run_span){.label = s->label,
+                                 .kernel = s->kind == STEP_DNN && s->dnn.plan ? cudnn_plan_name(s->dnn.plan) : NULL,
+                                 .op = s->op,
+                                 .start_ns = start_ns + (int64_t)((double)from * 1e6),
+                                 .end_ns = start_ns + (int64_t)((double)to * 1e6),
+                                 .bytes = moved.read + moved.written,
+                                 .flop = moved.flop});
     }
     return 0;
 }

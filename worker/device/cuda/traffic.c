@@ -152,7 +152,7 @@ static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, str
     switch (s->kernel) {
     case KERNEL_INPUT: {
         const struct k_input *a = &s->args.as_KERNEL_INPUT;
-        t->read = (double)a->y.n * a->channels * a->y.h * a->y.w;
+        t->read = (double)a->y.n * a->channels * (a->fold.h ? (double)a->fold.h * a->fold.w : (double)a->y.h * a->y.w);
         t->written = bytes_of(&a->y);
     } break;
     case KERNEL_ADD:
@@ -208,6 +208,17 @@ static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, str
     }
 }
 
+/* Of the terms that are computed, those that are the model's: the images' channels are padded, their convolution may be
+ * folded (device/fold.h). */
+static double share_of_model(const struct cuda_plan *pl, const struct step *s)
+{
+    const struct op *op = &pl->p->ops[s->op], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
+    if (pl->p->ops[0].kind != OP_INPUT || f->in[0] != pl->p->ops[0].out)
+        return 1;
+    const struct fold_window w = fold_window(&pl->fold, pl->p, s->op);
+    return (double)pl->p->channels * f->kh * f->kw / ((double)pl->image_channels * w.filter[0] * w.filter[1]);
+}
+
 void cuda_step_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *ret)
 {
     *ret = (struct step_traffic){0};
@@ -217,7 +228,7 @@ void cuda_step_traffic(const struct cuda_plan *pl, const struct step *s, struct 
         break;
     case STEP_DNN: {
         const double flop = product_traffic(&s->dnn, ret);
-        ret->flop = flop;
+        ret->flop = flop * share_of_model(pl, s);
         ret->nodes = 1;
     } break;
     case STEP_GEMM:

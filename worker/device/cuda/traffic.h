@@ -8,7 +8,8 @@ struct step;
 
 struct step_traffic {
     double read, written; /* bytes of device memory */
-    double flop; /* of convolutions and matrix products; else 0: what own kernels compute hides behind memory */
+    double flop; /* of the model's convolutions and products, without zeros of padding and folding (device/fold.h) that
+                  * are computed, too; else 0: what own kernels compute hides behind memory */
     int nodes;   /* of the captured graph of a rank that is alone; engines count as one */
 };
 

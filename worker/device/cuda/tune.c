@@ -4,18 +4,22 @@
  *
  *   graph -> inputs of chance, what they ought to give
  *   engine -> noted as tried -> runs once -> compared -> timed -> the fastest is chosen
+ *                                (--deterministic: runs again, to the same bits)
  *
  * An engine that fails or computes something else is barred; a fused graph none of whose engines is left is left out of
  * the ladder (cudnn_bar()); one that takes the process with it is barred by the next (cudnn_trial_begin()). Timing ends
  * with its budget: the graphs that are left take the first engine that is proven. */
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "worker/device/cuda/plan.h"
 #include "worker/device/cuda/prove.h"
 
-enum { CANDIDATES = 8, REPEATS = 5, TELL_EVERY_MS = 5000 };
+enum { CANDIDATES = 8, REPEATS = 5, MORE_RUNS = 4 /* that must give the same bits */, TELL_EVERY_MS = 5000 };
 
 struct tuner {
     struct cuda_plan *pl;
@@ -72,6 +76,23 @@ static int time_engine(struct tuner *t, const struct gpu_dnn *d, double *ret_us,
 
 /* --- one engine */
 
+/* Sums whose order is left to chance mostly differ by the second run, in graphs of few blocks perhaps later. Nothing of
+ * a run before is left where it writes. */
+static int run_again(struct tuner *t, const struct gpu_dnn *d, struct err *e)
+{
+    struct gpu *g = t->pl->cuda->gpu;
+    const size_t bytes = cudnn_plan_workspace(d->plan);
+    TRY(prove_remember(&t->prover, d, e));
+    for (int i = 0; i < MORE_RUNS; i++) {
+        TRY(prove_poison(&t->prover, d, e));
+        if (bytes > 0)
+            TRY(g->ops->fill(g, t->pl->cuda->compute, t->workspace, 0xff, bytes, e));
+        TRY(run_once(t, d, e));
+        TRY(prove_same(&t->prover, d, e));
+    }
+    return 0;
+}
+
 /* ret_us: NULL, or its time; 0 where there is none left for that. */
 static int prove_and_time(struct tuner *t, const struct gpu_dnn *d, double *ret_us, struct err *e)
 {
@@ -83,6 +104,8 @@ static int prove_and_time(struct tuner *t, const struct gpu_dnn *d, double *ret_
     TRY(prove_poison(&t->prover, d, e));
     TRY(run_once(t, d, e));
     TRY(prove_result(&t->prover, d, &ratio, e));
+    if (cudnn_deterministic(t->pl->cuda->dnn))
+        TRY(run_again(t, d, e));
     if (ret_us && may_time(t))
         TRY(time_engine(t, d, &us, e));
     if (ret_us)
@@ -194,7 +217,7 @@ static int choose_engine(struct tuner *t, struct gpu_dnn *d, struct cudnn_plan *
 }
 
 /* step: whose plan is wanted. */
-static int tune_graph(struct tuner *t, struct gpu_dnn *step, struct err *e)
+static int tune_candidates(struct tuner *t, struct gpu_dnn *step, struct err *e)
 {
     struct cudnn_plan *all[CANDIDATES];
     struct gpu_dnn d = *step;
@@ -213,6 +236,20 @@ static int tune_graph(struct tuner *t, struct gpu_dnn *step, struct err *e)
     if (fits < 0)
         return err_set(e, fits, "%s", why.text);
     return choose_engine(t, &d, all, n, &step->plan, e);
+}
+
+/* Below a plain convolution there is no rung: where all candidates err there may be more of them. */
+static int tune_graph(struct tuner *t, struct gpu_dnn *step, struct err *e)
+{
+    struct err more;
+    int rc = tune_candidates(t, step, e);
+    while (rc == ERR_MISMATCH && !cudnn_pattern_fused(step->pattern)) {
+        const int next = tune_candidates(t, step, &more);
+        if (next == -ENOTSUP) /* all are barred */
+            return rc;
+        rc = next < 0 ? err_set(e, next, "%s", more.text) : 0;
+    }
+    return rc;
 }
 
 /* What a cache, a checkpoint or rank 0 chose, or what is not to be timed, must be proven nevertheless. */
@@ -247,6 +284,28 @@ static int try_graph(struct tuner *t, struct gpu_dnn *step, struct err *e)
 }
 
 /* --- all of a plan's */
+
+void tune_tell(const struct cuda_plan *pl)
+{
+    uint64_t all = 0xcbf29ce484222325; /* FNV-1a */
+    int n = 0;
+    for (int i = 0; i < pl->nsteps; i++) {
+        const struct gpu_dnn *d = &pl->steps[i]->dnn;
+        char text[320];
+        if (pl->steps[i]->kind != STEP_DNN || !d->plan)
+            continue;
+        const int used = snprintf(text, 160, "op %d: ", pl->steps[i]->op);
+        cudnn_describe(d->pattern, &d->shape, text + used, 160);
+        const size_t length = strlen(text);
+        snprintf(text + length, sizeof text - length, " by %s", cudnn_plan_name(d->plan));
+        log_debug("cudnn", "%s", text);
+        for (const char *c = text; *c; c++)
+            all = (all ^ (uint8_t)*c) * 0x100000001b3;
+        n++;
+    }
+    if (n > 0)
+        log_info("cudnn", "the plan runs %d graphs, by engines %016" PRIx64, n, all);
+}
 
 static int tune_step(struct tuner *t, struct gpu_dnn *d, struct err *e)
 {

@@ -331,7 +331,9 @@ static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
         const int64_t start = a->trace ? clock_ns() : 0;
         TRY(run_op(pl, op, a, &reads, e));
         if (a->trace)
-            a->trace->op(a->trace->ctx, op_name(op->kind), NULL, i, start, clock_ns());
+            a->trace->op(
+                a->trace->ctx,
+                &(struct run_span){.label = op_name(op->kind), .op = i, .start_ns = start, .end_ns = clock_ns()});
         if (a->hooks && a->hooks->ready)
             TRY(tell_ready(pl, op, a->hooks, e));
     }

@@ -202,6 +202,40 @@ static void groups_have_communicators_of_their_own(void **state)
     ranks_close(&w);
 }
 
+/* As those that write checkpoints open theirs: what they carry lies in host memory. */
+static int for_host_memory(struct comm *c, int rank, void *arg, struct err *e)
+{
+    static const int all[] = {0, 1, 2};
+    const struct comm_options o = {.name = "checkpoints", .timeout_ms = TIMEOUT_MS};
+    struct comm *group = NULL;
+    const struct ranks_call *j = arg;
+    (void)rank;
+    int rc = comm_group(&group, c, &o, all, 3, e);
+    for (int ch = 0; ch < COMM_CHANNELS && rc == 0; ch++) {
+        struct ranks_call mine = *j;
+        mine.ch = (enum comm_channel)ch;
+        rc = ranks_known(group, group->rank, &mine, e);
+    }
+    if (rc == 0 && !group->ops->host_buffers)
+        rc = err_set(e, -EIO, "the group is over %s, which takes a GPU's memory", group->ops->name);
+    if (group)
+        group->ops->close(group);
+    return rc;
+}
+
+static void a_group_without_a_device_carries_host_memory(void **state)
+{
+    (void)state;
+    struct ranks w;
+    open_world(&w, 3);
+    struct ranks_call j = {.k = {.call = KNOWN_ALL_GATHER, .type = DT_F32, .n = 300}};
+    const int gathers = fake_nccl_calls("ncclAllGather");
+    ranks_run(&w, for_host_memory, &j);
+    expect_all(&w, 0);
+    assert_int_equal(fake_nccl_calls("ncclAllGather"), gathers);
+    ranks_close(&w);
+}
+
 static int rank_1_closes(struct comm *c, int rank, void *arg, struct err *e)
 {
     struct ranks *w = arg;
@@ -239,6 +273,7 @@ int main(void)
         cmocka_unit_test(equal_parts_are_one_call_and_uneven_ones_a_group),
         cmocka_unit_test(ranks_that_both_begin_with_a_send_go_on),
         cmocka_unit_test(groups_have_communicators_of_their_own),
+        cmocka_unit_test(a_group_without_a_device_carries_host_memory),
         cmocka_unit_test(what_fails_ends_the_communicator),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

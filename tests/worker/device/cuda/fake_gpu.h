@@ -30,7 +30,9 @@ struct fake_counts {
     X(FAKE_COARSE)   /* stored with four bits less */                                                                  \
     X(FAKE_SCALED)   /* all of it is 1 % too large */                                                                  \
     X(FAKE_INFINITE) /* one element is */                                                                              \
-    X(FAKE_SUM)      /* sums are those of half of it */
+    X(FAKE_SUM)      /* sums are those of half of it */                                                                \
+    X(FAKE_BIT)      /* the last bit of one element is the other */                                                    \
+    X(FAKE_SUM_BIT)  /* that of one sum of squares, or gradient of a shift, is */
 enum fake_wrong {
 #define X(id) id,
     FAKE_WRONGS(X)

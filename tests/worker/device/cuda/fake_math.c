@@ -321,6 +321,13 @@ void fake_spoil(const struct gpu_dnn *d, int how)
             ((float *)d->slot[o.second])[k] *= 0.5f;
         }
         break;
+    case FAKE_BIT:
+        *((char *)o.at + (o.n - 1) * dtype_size(t)) ^= 1;
+        break;
+    case FAKE_SUM_BIT:
+        if (o.second >= 0)
+            *((char *)d->slot[o.second] + (size_t)(o.channels - 1) * sizeof(float)) ^= 1;
+        break;
     default:
         break;
     }

@@ -47,6 +47,11 @@ int cudnn_import(struct cudnn *d, const char *json, struct err *e)
     return err_set(e, -ENOTSUP, "cuDNN is not linked");
 }
 
+bool cudnn_deterministic(const struct cudnn *d)
+{
+    return false;
+}
+
 bool cudnn_plan_measured(const struct cudnn_plan *p)
 {
     return true;

@@ -14,14 +14,15 @@ import sys
 ARCHS = {"80", "90", "100"}
 REGISTERS = 128  # 65,536 of a multiprocessor, two blocks of 256 threads
 # Templates over <type, vector width, ...>: widths as mangled. What works on one element at a time is for odd shapes.
-VECTOR = re.compile(r"_Z\d+(eltwise|apply_nhwc|apply_nchw|bwd_apply_nhwc|bwd_apply_nchw|sums_nhwc|sums_nchw|bn_mean|bn_pool|bn_pool_sums|bn_pool_apply|input_nhwc)I"
+VECTOR = re.compile(r"_Z\d+(eltwise|apply_nhwc|apply_nchw|bwd_apply_nhwc|bwd_apply_nchw|sums_nhwc|sums_nchw|bn_mean|bn_pool|bn_pool_sums|bn_pool_apply|input_nhwc|input_folded)I"
                     r"(f|6__half|13__nv_bfloat16)Li(4|8)E")
 # Those that work on vectors of four floats where they can, and on rest and odd places one by one; their pointers may come from a table, and loads are generic then.
 ARENAS = re.compile(r"_Z\d+(updateIL11update_rule\dEE|pack_all|unpack_all)")
 # The others, each with why it is not on vectors.
 A_FEW = {"fixed", "finalise", "gather", "scaler", "norm", "store", "lars_norms", "metrics", "labels", "xent", "xent_top", "xent_sums", "xent_parts",
          "xent_parts_bwd"}  # a few values a channel, a class or a step
-IN_RUNS = {"squares", "lars_squares", "blend", "round_all", "convert", "columns", "transpose", "avgpool_nchw", "avgpool_nhwc", "count_bad", "noise"}
+IN_RUNS = {"squares", "lars_squares", "blend", "round_all", "convert", "columns", "transpose", "avgpool_nchw", "avgpool_nhwc", "count_bad", "noise",
+           "checksum"}
 ODD = {"eltwise", "apply_nhwc", "apply_nchw", "bwd_apply_nhwc", "bwd_apply_nchw", "sums_nhwc", "sums_nchw"}  # one element at a time: odd shapes
 DIVIDE = {"maxpool", "maxpool_bwd", "avgpool_bwd",  # a training step in halves has pooling within the batch norm before it
           "input",  # of other channels or layouts than input_nhwc's
@@ -90,7 +91,7 @@ def faults_of_vectors(kernel, lines):
         yield "no load of 128 bits"
     if (WRITES.match(kernel) or ARENAS.match(kernel)) and not re.search(rf"\bSTG?\.E\.([\w]+\.)*{width}\b", text):
         yield f"no store of {width.strip('()')} bits"
-    if any(DIVISION.search(x) and re.search(r"\bLDG?\.E\.(\w+\.)*128\b", x) for x in loops(lines)):
+    if any(DIVISION.search(x) and ("input" in kernel or re.search(r"\bLDG?\.E\.(\w+\.)*128\b", x)) for x in loops(lines)):
         yield "an integer is divided in a loop"
 
 

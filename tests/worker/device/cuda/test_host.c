@@ -393,16 +393,19 @@ static void an_error_of_a_kernel_names_it_and_its_operation(void **state)
 struct told {
     int n;
     int64_t last;
+    double bytes, flop;
 };
 
-static void hear(void *ctx, const char *label, const char *kernel, int op, int64_t start_ns, int64_t end_ns)
+static void hear(void *ctx, const struct run_span *s)
 {
     struct told *t = ctx;
-    (void)kernel;
-    assert_non_null(label);
-    assert_true(op >= 0);
-    assert_true(start_ns >= t->last && end_ns >= start_ns);
-    t->last = start_ns;
+    assert_non_null(s->label);
+    assert_true(s->op >= 0);
+    assert_true(s->start_ns >= t->last && s->end_ns >= s->start_ns);
+    assert_true(s->flop == 0 || s->bytes > 0);
+    t->bytes += s->bytes;
+    t->flop += s->flop;
+    t->last = s->start_ns;
     t->n++;
 }
 
@@ -421,7 +424,7 @@ static void a_traced_run_is_walked_and_tells_of_every_step(void **state)
     memcpy(before, r.at.reduce, bytes);
     r.run.trace = &trace;
     step(&r);
-    assert_true(told.n > 10);
+    assert_true(told.n > 10 && told.bytes > 0 && told.flop > 0);
     assert_int_equal(1, now(&r).launches);
     assert_memory_equal(before, r.at.reduce, bytes);
     free(before);

@@ -350,32 +350,43 @@ static void a_convolutions_sums_lose_what_does_not_count(void **state)
     }
 }
 
-/* Padding channels are zeros, whatever was there before. */
-static void images_are_normalised_into_padded_channels(void **state)
+static uint64_t checksum_of(const void *x, size_t n, enum dtype type)
 {
-    enum { N = 2, H = 3, W = 5 };
-    static const int padded[] = {3, 4, 8};
-    uint8_t images[N * H * W * 3];
+    uint64_t parts[KERNEL_BAD_BLOCKS], sum = 0;
+    const struct k_checksum k = {.n = n, .type = type, .x = x, .out = parts};
+    assert_int_equal(0, kernel_launch(KERNEL_CHECKSUM, &k, NULL));
+    for (int i = 0; i < kernel_bad_blocks(n); i++)
+        sum += parts[i];
+    return sum;
+}
+
+/* The same each time; another with any bit, with two words in each other's place, with a word more of 0. */
+static void a_checksum_sees_every_bit_and_where_it_is(void **state)
+{
     (void)state;
-    for (size_t i = 0; i < sizeof images; i++)
-        images[i] = (uint8_t)(i * 37);
-    for (size_t k = 0; k < 3; k++) {
-        for (size_t y = 0; y < 3; y++) {
-            const struct view4 v = {.n = N, .c = padded[k], .h = H, .w = W, .nhwc = true, .type = types[y]};
-            const struct k_input a = {.y = v,
-                                      .channels = 3,
-                                      .images = images,
-                                      .out = tensor_of(&v, (size_t)(N * H * W * padded[k]), 1),
-                                      .mean = {0.5f, 0.25f, 0.125f},
-                                      .std = {0.25f, 0.5f, 1}};
-            assert_int_equal(0, kernel_launch(KERNEL_INPUT, &a, NULL));
-            for (int i = 0; i < N * H * W * padded[k]; i++) {
-                const int c = i % padded[k];
-                const float x = c < 3 ? ((float)images[i / padded[k] * 3 + c] / 255.0f - a.mean[c]) / a.std[c] : 0;
-                const double want = types[y] == DT_F32 ? (double)x : dtype_rounded(types[y], (double)x);
-                assert_true(fake_get(a.out, types[y], (size_t)i) == want);
+    static const size_t sizes[] = {1, 3, 256, 1025, 300001};
+    for (size_t y = 0; y < 3; y++) {
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            const size_t n = sizes[k], size = dtype_size(types[y]);
+            uint8_t *x = calloc(n + 1, size), word[4];
+            for (size_t i = 0; i < n * size; i++)
+                x[i] = (uint8_t)(i * 37 + i / 256);
+            const uint64_t first = checksum_of(x, n, types[y]);
+            assert_true(first == checksum_of(x, n, types[y]));
+            assert_true(first != checksum_of(x, n + 1, types[y]));
+            for (size_t bit = 0; bit < 8 * size; bit++) {
+                const size_t at = (bit % 3 ? n - 1 : n / 2) * size + bit / 8;
+                x[at] ^= (uint8_t)(1u << bit % 8);
+                assert_true(first != checksum_of(x, n, types[y]));
+                x[at] ^= (uint8_t)(1u << bit % 8);
             }
-            free(a.out);
+            if (n > 1) {
+                memcpy(word, x, size);
+                memcpy(x, x + (n - 1) * size, size);
+                memcpy(x + (n - 1) * size, word, size);
+                assert_true(first != checksum_of(x, n, types[y]));
+            }
+            free(x);
         }
     }
 }
@@ -389,7 +400,7 @@ int main(void)
         cmocka_unit_test(a_mask_stands_for_what_a_relu_wrote),
         cmocka_unit_test(the_stem_is_pooled_at_once),
         cmocka_unit_test(a_convolutions_sums_lose_what_does_not_count),
-        cmocka_unit_test(images_are_normalised_into_padded_channels),
+        cmocka_unit_test(a_checksum_sees_every_bit_and_where_it_is),
     };
     return cmocka_run_group_tests_name("kernels of the cuda device", tests, NULL, NULL);
 }

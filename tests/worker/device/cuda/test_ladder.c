@@ -20,12 +20,17 @@ enum { BATCH = 3 };
 
 static int (*build)(struct program **ret, int width, struct err *e) = blocks_build;
 
-static void open_rig(struct card *r, enum dtype type, bool fused)
+static void open_rig_in(struct card *r, enum dtype type, enum memory_format format, bool fused)
 {
     struct program *p;
     MUST(build(&p, 8, e));
     card_open(r, p, &(struct fake_options){0}, &(struct cuda_options){.graphs = true, .fused_patterns = fused}, NULL);
-    MUST(card_plan(r, BATCH, type, MEMORY_AUTO, e));
+    MUST(card_plan(r, BATCH, type, format, e));
+}
+
+static void open_rig(struct card *r, enum dtype type, bool fused)
+{
+    open_rig_in(r, type, MEMORY_AUTO, fused);
 }
 
 static void run_rig(struct card *r)
@@ -34,25 +39,44 @@ static void run_rig(struct card *r)
     MUST(r->d->ops->sync(r->d, e));
 }
 
-/* Six convolutions, two of which follow BN and ReLU that nobody else reads. */
+/* Six convolutions, two of which follow BN and ReLU that nobody else reads; the stem is folded (device/fold.h). */
 static void halves_climb_every_rung(void **state)
 {
     (void)state;
     struct card r;
     open_rig(&r, DT_F16, true);
-    assert_int_equal(3, card_graphs(&r, DNN_CONV_STATS));
+    assert_int_equal(4, card_graphs(&r, DNN_CONV_STATS));
     assert_int_equal(2, card_graphs(&r, DNN_SBR_CONV_STATS));
     assert_int_equal(2, card_graphs(&r, DNN_SBR_WGRAD));
     assert_int_equal(4, card_graphs(&r, DNN_WGRAD));
     assert_int_equal(2, card_graphs(&r, DNN_DGRAD_DRELU_BN));
     assert_int_equal(3, card_graphs(&r, DNN_DGRAD)); /* the stem needs none */
-    assert_int_equal(1, card_graphs(&r, DNN_CONV));  /* the stem */
-    assert_int_equal(1, card_kernels(&r, KERNEL_BN_STATS));
+    assert_int_equal(0, card_graphs(&r, DNN_CONV) + card_kernels(&r, KERNEL_BN_STATS));
     assert_int_equal(1, card_kernels(&r, KERNEL_BN_POOL));     /* the stem */
     assert_int_equal(3, card_kernels(&r, KERNEL_BN_APPLY));    /* the ends of both blocks, the bias */
     assert_int_equal(4, card_kernels(&r, KERNEL_BN_BWD_SUMS)); /* stem, both ends with the projection, the bias */
     assert_int_equal(0, card_kernels(&r, KERNEL_MAXPOOL) + card_kernels(&r, KERNEL_MAXPOOL_BWD));
     card_close(&r);
+}
+
+/* 3x3 of stride 2 over 16 x 16 pixels of 3 channels: 2x2 over 9 x 9 of 16, in halves and NHWC, forward and back. */
+static void a_stem_is_folded_for_tensor_cores(void **state)
+{
+    (void)state;
+    static const enum dtype types[] = {DT_F16, DT_BF16, DT_F32, DT_F16};
+    for (int i = 0; i < 4; i++) {
+        struct card r;
+        int folded = 0;
+        open_rig_in(&r, types[i], i == 3 ? MEMORY_NCHW : MEMORY_AUTO, true);
+        const struct cuda_plan *pl = (const struct cuda_plan *)r.plan;
+        for (int k = 0; k < pl->nsteps; k++) {
+            const struct cudnn_shape *s = &pl->steps[k]->dnn.shape;
+            folded += pl->steps[k]->kind == STEP_DNN && s->c == 16 && s->h == 9 && s->w == 9 && s->r == 2 &&
+                      s->s == 2 && s->stride[0] == 1 && s->pad[0] == 0 && s->k == 8;
+        }
+        assert_int_equal(i < 2 ? 2 : 0, folded);
+        card_close(&r);
+    }
 }
 
 static void other_types_climb_what_own_kernels_do(void **state)
@@ -187,6 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(halves_climb_every_rung),
+        cmocka_unit_test(a_stem_is_folded_for_tensor_cores),
         cmocka_unit_test(other_types_climb_what_own_kernels_do),
         cmocka_unit_test(rungs_change_nothing_but_rounding),
         cmocka_unit_test(a_sample_of_weight_0_counts_nowhere),

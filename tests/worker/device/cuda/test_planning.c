@@ -35,18 +35,18 @@ enum use { TRAINING, UNFUSED, EVALUATION, USES };
 static const char *const uses[USES] = {"training", "unfused", "evaluation"};
 static char *props;
 
-/* What a training step in fp16 NHWC must fuse: statistics go with every convolution but the stem, which no engine has.
- * Where a convolution alone reads a batch norm with ReLU (a seam), it takes that along as well, forward and
+/* What a training step in fp16 NHWC must fuse: statistics go with every convolution, the folded stem (device/fold.h)
+ * among them. Where a convolution alone reads a batch norm with ReLU (a seam), it takes that along as well, forward and
  * backward. In halves, the gradient that reaches a block's first convolution, 1x1, is added to the shortcut's by its
  * product, no graph. */
 static const struct fusion {
     const char *arch;
     int stats, seams, sums; /* convolutions with statistics alone; those with all of it; blocks with such a sum */
-} fusions[] = {{"resnet18", 11, 8, 0},
-               {"resnet34", 19, 16, 0},
-               {"resnet50", 20, 32, 16},
-               {"resnet101", 37, 66, 33},
-               {"resnet152", 54, 100, 50}};
+} fusions[] = {{"resnet18", 12, 8, 0},
+               {"resnet34", 20, 16, 0},
+               {"resnet50", 21, 32, 16},
+               {"resnet101", 38, 66, 33},
+               {"resnet152", 55, 100, 50}};
 
 static bool may_fuse(const struct kind *k)
 {

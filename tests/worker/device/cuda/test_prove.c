@@ -28,6 +28,7 @@ struct script {
     int channels; /* of graphs with so many into the convolution alone; 0: any */
     enum fake_wrong how;
     bool every, kill; /* every engine of these; the engine ends the process instead */
+    bool restless;    /* in every third run alone: none is the same as that before the one before */
     float kernels_ms; /* what own kernels take */
     float fused_ms;   /* what fused graphs take; 0: 1 */
     long ran[DNN_PATTERN_COUNT], timed, of_wrong;
@@ -45,6 +46,8 @@ static enum fake_wrong err_as_told(void *ctx, const struct gpu_dnn *d)
     if (!s->every && strcmp(wrong, cudnn_plan_choice(d->plan)) != 0)
         return FAKE_RIGHT;
     s->of_wrong++;
+    if (s->restless && s->of_wrong % 3)
+        return FAKE_RIGHT;
     if (s->kill)
         raise(SIGKILL);
     return s->how;
@@ -61,7 +64,7 @@ static float milliseconds(void *ctx, const struct cudnn_plan *last)
 
 struct rig {
     struct script script;
-    bool untimed, idle;
+    bool untimed, idle, deterministic;
     double tune_seconds;
     enum dtype type;
     enum memory_format format;
@@ -77,7 +80,8 @@ static void open_rig(struct rig *r, const char *cache)
     const struct cuda_options o = {
         .graphs = true, .tune = !r->untimed, .tune_seconds = r->tune_seconds, .tf32 = r->tf32, .fused_patterns = true};
     MUST(blocks_build(&p, WIDTH, e));
-    card_open(&r->c, p, &fake, &o, &(struct cudnn_options){.props_json = card_props, .cache_dir = cache});
+    card_open(&r->c, p, &fake, &o,
+              &(struct cudnn_options){.props_json = card_props, .cache_dir = cache, .deterministic = r->deterministic});
 }
 
 static int make(struct rig *r, struct err *e)
@@ -128,25 +132,59 @@ static void engines_that_are_right_are_taken_in_each_type_and_layout(void **stat
     }
 }
 
+static bool makes_sums(enum cudnn_pattern p)
+{
+    return p == DNN_CONV_STATS || p == DNN_SBR_CONV_STATS || p == DNN_DGRAD_DRELU_BN;
+}
+
 /* The heuristics' first engine of every pattern errs, in every way there is. Sums: of those that make some. */
 static void an_engine_that_errs_is_found_and_barred(void **state)
 {
     (void)state;
-    for (int how = FAKE_RIGHT + 1; how < FAKE_WRONG_COUNT; how++) {
+    for (int how = FAKE_RIGHT + 1; how <= FAKE_SUM; how++) {
         struct rig r = {.untimed = true, .script = {.patterns = ~0u, .how = how}};
         open_rig(&r, NULL);
         MUST(make(&r, e));
         for (int p = 0; p < DNN_PATTERN_COUNT; p++) {
-            const bool makes_sums = p == DNN_CONV_STATS || p == DNN_SBR_CONV_STATS || p == DNN_DGRAD_DRELU_BN;
             char says[64];
             snprintf(says, sizeof says, "never taken again: %s: ", cudnn_pattern_name(p));
-            if ((how != FAKE_SUM || makes_sums) && r.script.wrong[p][0] &&
+            if ((how != FAKE_SUM || makes_sums(p)) && r.script.wrong[p][0] &&
                 (takes(&r, p, r.script.wrong[p]) || !strstr(r.c.said, says)))
                 fail_msg("%s, error %d: said '%s'", cudnn_pattern_name(p), how, r.c.said);
         }
         assert_true(r.script.wrong[DNN_CONV_STATS][0] && r.script.wrong[DNN_SBR_CONV_STATS][0] &&
                     r.script.wrong[DNN_SBR_WGRAD][0] && r.script.wrong[DNN_DGRAD_DRELU_BN][0] &&
                     r.script.wrong[DNN_DGRAD][0] && r.script.wrong[DNN_WGRAD][0]);
+        close_rig(&r);
+    }
+}
+
+/* One bit, now and then: right as far as it goes, and barred where every run is to be the same; what else is told of it
+ * lasts. */
+static void an_engine_that_gives_other_bits_is_barred_where_all_runs_are_to_be_equal(void **state)
+{
+    (void)state;
+    static const enum fake_wrong ways[] = {FAKE_BIT, FAKE_SUM_BIT};
+    for (int i = 0; i < 4; i++) {
+        const bool equal = i % 2;
+        struct rig r = {
+            .untimed = true, .deterministic = equal, .script = {.patterns = ~0u, .how = ways[i / 2], .restless = true}};
+        open_rig(&r, NULL);
+        MUST(make(&r, e));
+        for (int p = 0; p < DNN_PATTERN_COUNT; p++) {
+            char says[128];
+            snprintf(says, sizeof says, "never taken again: %s: %s has other bits when it runs again",
+                     cudnn_pattern_name(p),
+                     i < 2                     ? "its result"
+                     : p == DNN_DGRAD_DRELU_BN ? "the gradient of the shift"
+                                               : "the sum of squares");
+            const bool barred = equal && r.script.wrong[p][0] && (i < 2 || makes_sums(p));
+            if (barred != (strstr(r.c.said, says) != NULL) ||
+                (r.script.wrong[p][0] && takes(&r, p, r.script.wrong[p]) == barred))
+                fail_msg("%s, case %d: said '%s'", cudnn_pattern_name(p), i, r.c.said);
+        }
+        assert_true(r.script.wrong[DNN_CONV_STATS][0] && r.script.wrong[DNN_DGRAD_DRELU_BN][0] &&
+                    r.script.wrong[DNN_WGRAD][0]);
         close_rig(&r);
     }
 }
@@ -342,6 +380,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(engines_that_are_right_are_taken_in_each_type_and_layout),
         cmocka_unit_test(an_engine_that_errs_is_found_and_barred),
+        cmocka_unit_test(an_engine_that_gives_other_bits_is_barred_where_all_runs_are_to_be_equal),
         cmocka_unit_test(where_every_engine_errs_it_goes_one_rung_down),
         cmocka_unit_test(a_barred_engine_is_never_tried_again),
         cmocka_unit_test(what_was_kept_is_proven_again),

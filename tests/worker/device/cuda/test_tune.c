@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "tests/must.h"
 #include "tests/worker/device/cuda/card.h"
 #include "worker/device/cuda/plan.h"
@@ -217,6 +218,35 @@ static void deterministic_runs_time_nothing(void **state)
     (void)state;
 }
 
+/* What the log says of a plan's engines. */
+static void engines_of(struct rig *r, char out[64])
+{
+    static const char says[] = "the plan runs 8 graphs, by engines ";
+    struct plan *plan;
+    log_init(LOG_INFO, "");
+    open_rig(r, NULL, 0);
+    MUST(make(r, &plan, e));
+    log_init(LOG_WARN, "");
+    const char *at = strstr(r->c.said, says);
+    if (!at)
+        fail_msg("%s", r->c.said);
+    snprintf(out, 64, "%.16s", at + strlen(says));
+    assert_int_equal(16, strspn(out, "0123456789abcdef"));
+    r->c.d->ops->plan_close(plan);
+    close_rig(r);
+}
+
+static void the_log_tells_plans_of_other_engines_apart(void **state)
+{
+    (void)state;
+    char first[64], same[64], fastest[64];
+    engines_of(&(struct rig){.deterministic = true}, first);
+    engines_of(&(struct rig){.deterministic = true, .script = {.reverse = true}}, same);
+    engines_of(&(struct rig){.deterministic = false}, fastest);
+    assert_string_equal(first, same);
+    assert_string_not_equal(first, fastest);
+}
+
 static void candidates_that_do_not_run_are_passed_over(void **state)
 {
     static const int errors[] = {-ENOTSUP, -ENOMEM};
@@ -326,6 +356,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_fastest_candidate_is_chosen_and_kept),
         cmocka_unit_test(what_was_chosen_comes_back),
         cmocka_unit_test(deterministic_runs_time_nothing),
+        cmocka_unit_test(the_log_tells_plans_of_other_engines_apart),
         cmocka_unit_test(candidates_that_do_not_run_are_passed_over),
         cmocka_unit_test(errors_of_the_card_end_the_search),
         cmocka_unit_test(workspace_that_does_not_fit_is_passed_over),

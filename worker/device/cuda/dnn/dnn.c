@@ -166,6 +166,11 @@ void cudnn_close(struct cudnn *d)
     free(d);
 }
 
+bool cudnn_deterministic(const struct cudnn *d)
+{
+    return d->o.deterministic;
+}
+
 int cudnn_version(void)
 {
     return (int)cudnnGetVersion();

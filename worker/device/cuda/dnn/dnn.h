@@ -61,12 +61,13 @@ struct cudnn_options {
     size_t workspace_limit; /* bytes a plan may ask for; 0: no limit */
     /* NULL: none. A file a graph, in a folder for this device, CUDA and cuDNN */
     const char *cache_dir;
-    bool deterministic; /* leave out engines that are noted as not deterministic */
+    bool deterministic; /* leave out engines that are noted as not deterministic; who proves one looks for more */
 };
 
 int cudnn_open(struct cudnn **ret, const struct cudnn_options *o, struct err *e);
 void cudnn_close(struct cudnn *d);
-int cudnn_version(void); /* 91900 */
+bool cudnn_deterministic(const struct cudnn *d); /* as it was opened */
+int cudnn_version(void);                         /* 91900 */
 /* Properties of the device as cuDNN writes them, malloc'ed: props_json of another machine. */
 int cudnn_properties(struct cudnn *d, char **ret, struct err *e);
 

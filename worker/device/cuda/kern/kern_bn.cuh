@@ -121,35 +121,46 @@ template <int V, bool NHWC> __device__ __forceinline__ void spread(const float *
 }
 
 /* What dz of V elements is formed of, while it is on its way. The vector that begins at element `at` has byte at / V of
- * the mask. */
-template <typename T, int V> struct incoming {
+ * the mask. MORE: dy2 or y, which the others do not hold registers for. */
+template <typename T, int V, bool MORE> struct incoming {
     pack<T, V> dy, dy2, y;
     uint8_t mask;
 };
-template <typename T, int V> __device__ __forceinline__ incoming<T, V> fetch_gradient(const k_bn_gradient &g, size_t at)
+template <typename T, int V> struct incoming<T, V, false> {
+    pack<T, V> dy;
+    uint8_t mask;
+};
+static inline bool needs_more(const k_bn_gradient &g)
 {
-    incoming<T, V> in = {};
+    return g.dy2 || (g.y && !g.mask);
+}
+template <typename T, int V, bool MORE>
+__device__ __forceinline__ incoming<T, V, MORE> fetch_gradient(const k_bn_gradient &g, size_t at)
+{
+    incoming<T, V, MORE> in = {};
     in.dy = fetch<T, V>(static_cast<const T *>(g.dy) + at);
-    if (g.dy2)
-        in.dy2 = fetch<T, V>(static_cast<const T *>(g.dy2) + at);
     if (g.mask)
         in.mask = g.mask[at / V];
-    else if (g.y)
-        in.y = fetch<T, V>(static_cast<const T *>(g.y) + at);
+    if constexpr (MORE) {
+        if (g.dy2)
+            in.dy2 = fetch<T, V>(static_cast<const T *>(g.dy2) + at);
+        if (g.y && !g.mask)
+            in.y = fetch<T, V>(static_cast<const T *>(g.y) + at);
+    }
     return in;
 }
-template <typename T, int V>
-__device__ __forceinline__ void form_gradient(const k_bn_gradient &g, const incoming<T, V> &in, float (&dz)[V])
+template <typename T, int V, bool MORE>
+__device__ __forceinline__ void form_gradient(const k_bn_gradient &g, const incoming<T, V, MORE> &in, float (&dz)[V])
 {
     UNROLL
     for (int i = 0; i < V; i++) {
         float d = to_float(in.dy.at[i]);
-        if (g.dy2)
-            d += to_float(in.dy2.at[i]);
+        if constexpr (MORE)
+            d += g.dy2 ? to_float(in.dy2.at[i]) : 0;
         if (g.mask)
             d = in.mask >> i & 1 ? d : 0;
-        else if (g.y)
-            d = to_float(in.y.at[i]) > 0 ? d : 0;
+        if constexpr (MORE)
+            d = g.mask || !g.y || to_float(in.y.at[i]) > 0 ? d : 0;
         dz[i] = d;
     }
 }

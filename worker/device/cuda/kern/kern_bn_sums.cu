@@ -3,10 +3,10 @@
  * Of a view of B bytes (H200, 4.3 TB/s measured):
  *   bn_stats       reads B                               stem of ResNet-50 fp16, batch 256: 0.41 GB, 106 us
  *   bn_bwd_sums    reads 2 B to 3 B + a mask, writes 0 or B (dz)     a block end of its layer1: 1.67 GB, 0.43 ms
- * Grid: columns of LANES * V channels x at most 264 blocks of 256 threads, two a multiprocessor (132), which are all
- * resident. What keeps memory busy is bytes on their way: 4.3 TB/s times some 0.8 us are 26 KB a multiprocessor; 512
- * threads with 2 rows of 2 to 4 loads of 16 bytes have 32 to 65 KB (stats alone: 4 rows, 32 KB). No index is divided:
- * a row's sample is a multiplication away.
+ * Grid: columns of LANES * V channels x blocks of 256 threads, two or three a multiprocessor (132), which are all
+ * resident. What keeps memory busy is bytes on their way: 48 KB a multiprocessor (kern_bn_apply.cu). 768 threads with 2
+ * rows of 2 loads of 16 bytes have those, 512 with 2 rows of 3 to 4 loads 48 to 65 KB (stats alone: 768 with 4 rows).
+ * No index is divided: a row's sample is a multiplication away.
  */
 #include "worker/device/cuda/kern/kern_sums.cuh"
 
@@ -14,12 +14,12 @@ enum { COLUMNS = 8, SHARES = BLOCK / COLUMNS };
 
 extern "C" size_t kernel_partial(const view4 *v)
 {
-    return (size_t)(shares(*v) + groups_of(shares(*v))) * SUMS_MAX * v->c;
+    return (size_t)(most_shares(*v) + groups_of(most_shares(*v))) * SUMS_MAX * v->c;
 }
 
 extern "C" size_t kernel_counters(const view4 *v)
 {
-    return (size_t)columns_of(*v, channels_of(*v)) * (groups_of(shares(*v)) + 1);
+    return (size_t)columns_of(*v, channels_of(*v)) * (groups_of(most_shares(*v)) + 1);
 }
 
 extern "C" size_t kernel_mask(const view4 *v)
@@ -27,9 +27,9 @@ extern "C" size_t kernel_mask(const view4 *v)
     return elements(*v) / width_of(*v);
 }
 
-/* What is summed for an element: N values. */
+/* What is summed for an element: N values. BLOCKS: of a multiprocessor. */
 template <typename T> struct stats_of {
-    enum { N = 2, DEEP = 4 };
+    enum { N = 2, DEEP = 4, BLOCKS = 3 };
     const T *x;
     template <int V> struct raw {
         pack<T, V> x;
@@ -54,15 +54,16 @@ template <typename T> struct stats_of {
     }
 };
 
-template <typename T, bool TWO> struct bwd_sums_of {
-    enum { N = TWO ? 3 : 2, DEEP = 2 };
+template <typename T, bool TWO, bool MORE> struct bwd_sums_of {
+    enum { N = TWO ? 3 : 2, DEEP = 2, BLOCKS = TWO || MORE ? 2 : 3 };
     k_bn_gradient g;
     const T *x, *x2;
     const float *mean, *mean2;
     T *dz;
     template <int V> struct raw {
-        pack<T, V> x, x2;
-        incoming<T, V> in;
+        pack<T, V> x;
+        pack<T, TWO ? V : 1> x2;
+        incoming<T, V, MORE> in;
     };
     template <int V> struct held {
         float mean[V], mean2[TWO ? V : 1];
@@ -79,14 +80,14 @@ template <typename T, bool TWO> struct bwd_sums_of {
         r.x = fetch<T, V>(x + at);
         if constexpr (TWO)
             r.x2 = fetch<T, V>(x2 + at);
-        r.in = fetch_gradient<T, V>(g, at);
+        r.in = fetch_gradient<T, V, MORE>(g, at);
         return r;
     }
     template <int V>
     __device__ void sum(size_t at, const held<V> &h, const raw<V> &r, bool counts, float (&s)[N][V]) const
     {
         float d[V];
-        form_gradient<T, V>(g, r.in, d);
+        form_gradient<T, V, MORE>(g, r.in, d);
         if (dz) { /* also where it counts nothing; what others will read is what is summed */
             pack<T, V> out;
             UNROLL
@@ -108,13 +109,13 @@ template <typename T, bool TWO> struct bwd_sums_of {
 
 /* bwd_sums_of where dy is that of the planes' means: a pixel's share, rounded as if it were stored. */
 template <typename T> struct mean_sums_of {
-    enum { N = 2, DEEP = 2 };
-    bwd_sums_of<T, false> of;
+    enum { N = 2, DEEP = 2, BLOCKS = 2 };
+    bwd_sums_of<T, false, false> of;
     divider sample, row; /* of n * h * w * c elements; of c */
     unsigned channels;
     float share;
-    template <int V> using raw = typename bwd_sums_of<T, false>::template raw<V>;
-    template <int V> using held = typename bwd_sums_of<T, false>::template held<V>;
+    template <int V> using raw = typename bwd_sums_of<T, false, false>::template raw<V>;
+    template <int V> using held = typename bwd_sums_of<T, false, false>::template held<V>;
     template <int V, bool NHWC> __device__ void begin(int c, held<V> &h) const
     {
         of.template begin<V, NHWC>(c, h);
@@ -141,7 +142,7 @@ template <typename T> struct mean_sums_of {
 };
 
 template <typename T, int V, typename F>
-__global__ void __launch_bounds__(BLOCK, 2) sums_nhwc(F f, sink to, int lanes, unsigned rows, divider hw)
+__global__ void __launch_bounds__(BLOCK, F::BLOCKS) sums_nhwc(F f, sink to, int lanes, unsigned rows, divider hw)
 {
     constexpr int N = F::N, DEEP = F::DEEP;
     __shared__ float part[BLOCK * N * V];
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(BLOCK) sums_nchw(F f, sink to, unsigned plane)
 template <typename T, int V, bool NHWC, typename F>
 static void sums(const view4 &v, F f, const sink &to, cudaStream_t s)
 {
-    const unsigned y = shares(v);
+    const unsigned y = shares(v, F::BLOCKS * SUM_UNITS);
     if constexpr (!NHWC) {
         LAUNCH((sums_nchw<T, V>), dim3(v.c, y), BLOCK, s, f, to, (unsigned)(v.h * v.w));
     } else {
@@ -255,11 +256,18 @@ void launch_KERNEL_BN_BWD_SUMS(const k_bn_bwd_sums *a, cudaStream_t s)
     DISPATCH(a->v, {
         const T *x = static_cast<const T *>(a->x), *x2 = static_cast<const T *>(a->x2);
         T *dz = static_cast<T *>(a->dz);
-        if (x2) {
-            bwd_sums_of<T, true> f{a->g, x, x2, a->mean, a->mean2, dz};
+        constexpr bool ONE_FORM = V == 1 || !NHWC; /* of odd shapes */
+        if (x2 && (ONE_FORM || needs_more(a->g))) {
+            bwd_sums_of<T, true, true> f{a->g, x, x2, a->mean, a->mean2, dz};
+            sums<T, V, NHWC>(a->v, f, to, s);
+        } else if (x2) {
+            bwd_sums_of<T, true, ONE_FORM> f{a->g, x, x2, a->mean, a->mean2, dz};
+            sums<T, V, NHWC>(a->v, f, to, s);
+        } else if (ONE_FORM || needs_more(a->g)) {
+            bwd_sums_of<T, false, true> f{a->g, x, nullptr, a->mean, nullptr, dz};
             sums<T, V, NHWC>(a->v, f, to, s);
         } else {
-            bwd_sums_of<T, false> f{a->g, x, nullptr, a->mean, nullptr, dz};
+            bwd_sums_of<T, false, ONE_FORM> f{a->g, x, nullptr, a->mean, nullptr, dz};
             sums<T, V, NHWC>(a->v, f, to, s);
         }
     });

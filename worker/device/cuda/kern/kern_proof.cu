@@ -1,9 +1,11 @@
 /* What proves an engine (prove.c): inputs of chance, a convolution computed by its definition at some elements of its
- * result, the distance of a result from that, and what of a tensor is no number. They run once a graph, not in a step.
+ * result, the distance of a result from that, what of a tensor is no number, and which bits it has. They run a few
+ * times a graph, not in a step.
  *
  *   expect    a warp an element, double precision; `terms` loads of each factor an element, not side by side: 2^27 of
  *             them at most, some 4 GB of sectors, 1 to 3 ms on an H200
- *   noise, count_bad   write, read the tensor once: at the speed of memory */
+ *   noise, count_bad, checksum   write, read the tensor once, an element a thread at a time: at the speed of memory, in
+ *             halves at half of it; 264 blocks read at most, two on each multiprocessor */
 #include "worker/device/cuda/kern/kern.cuh"
 
 enum { WARPS = BLOCK / WARP };
@@ -277,4 +279,33 @@ extern "C" int kernel_bad_blocks(size_t n)
 void launch_KERNEL_COUNT_BAD(const k_count *a, cudaStream_t s)
 {
     DISPATCH_TYPE(a->type, LAUNCH((count_bad<T>), kernel_bad_blocks(a->n), BLOCK, s, *a););
+}
+
+/* --- bits */
+
+/* Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators: number `i` of the generator, moved by x. */
+__device__ __forceinline__ uint64_t mix_word(uint64_t i, uint32_t x)
+{
+    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u + x;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+template <typename W> __global__ void checksum(k_checksum a)
+{
+    uint64_t sum = 0;
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < a.n; i += (size_t)gridDim.x * BLOCK)
+        sum += mix_word(i, static_cast<const W *>(a.x)[i]);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        a.out[blockIdx.x] = sum;
+}
+
+void launch_KERNEL_CHECKSUM(const k_checksum *a, cudaStream_t s)
+{
+    if (a->type == DT_F32)
+        LAUNCH((checksum<uint32_t>), kernel_bad_blocks(a->n), BLOCK, s, *a);
+    else
+        LAUNCH((checksum<uint16_t>), kernel_bad_blocks(a->n), BLOCK, s, *a);
 }

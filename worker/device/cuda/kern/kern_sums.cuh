@@ -6,7 +6,7 @@
 
 #include "worker/device/cuda/kern/kern_bn.cuh"
 
-enum { SUM_BLOCKS = 264, SUMS_MAX = 3, GROUP = 16, ROWS_LEAST = 64 };
+enum { SUM_UNITS = 132, SUM_BLOCKS_MOST = 3, SUMS_MAX = 3, GROUP = 16, ROWS_LEAST = 64 }; /* units: an H200's multiprocessors */
 
 /* Where sums end. */
 struct sink {
@@ -119,10 +119,16 @@ static inline int channels_of(const view4 &v)
     return v.nhwc ? lanes_of(v) * width_of(v) : 1;
 }
 
-static inline unsigned shares(const view4 &v)
+/* Of the rows, or samples: at most `blocks` in all. */
+static inline unsigned shares(const view4 &v, unsigned blocks)
 {
     const size_t units = v.nhwc ? rows_of(v) : (size_t)v.n;
-    return shares_of(units, v.nhwc ? ROWS_LEAST : 1, columns_of(v, channels_of(v)), SUM_BLOCKS);
+    return shares_of(units, v.nhwc ? ROWS_LEAST : 1, columns_of(v, channels_of(v)), blocks);
+}
+
+static inline unsigned most_shares(const view4 &v)
+{
+    return shares(v, SUM_BLOCKS_MOST * SUM_UNITS);
 }
 
 static inline unsigned groups_of(unsigned blocks)

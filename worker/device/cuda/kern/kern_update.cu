@@ -1,21 +1,33 @@
 /* Arenas: copies for the convolutions and back, norms, update rules (device/rules.h has them for the host), averages,
  * loss scale. */
 #include "worker/device/cuda/kern/kern.cuh"
+#include "worker/device/fold.h"
 
 /* PACK and UNPACK are one launch for a table of tensors: blockIdx.y is the tensor. Matrices, and what lies alike on
  * both sides, go in vectors; filters (K, C, rs) and (K, rs, C) row by row through shared memory, so that both sides are
- * touched in runs; the rest, whose rows are longer than that, element by element. Bytes: 4 an element of the arena
- * (UNPACK with accumulate: 8) and the copy's own; nothing is read twice, so memory bounds both. */
+ * touched in runs; the rest, whose rows are longer than that, and a folded one (device/fold.h), element by
+ * element. Bytes: 4 an element of the arena (UNPACK with accumulate: 8) and the copy's own; nothing is read twice, so
+ * memory bounds both. */
 enum { ROW_MAX = 6144 }; /* floats of a row that a block has room for: 512 channels of 3 x 3, and more */
 
 __device__ __forceinline__ bool alike(const k_tensor &t)
 {
-    return (t.rs == 1 || !t.krsc) && t.c == t.padded_c;
+    return (t.rs == 1 || !t.krsc) && t.c == t.padded_c && !t.fold.r;
 }
 
 __device__ __forceinline__ bool by_rows(const k_tensor &t)
 {
-    return t.krsc && t.c * t.rs <= ROW_MAX;
+    return t.krsc && !t.fold.r && t.c * t.rs <= ROW_MAX;
+}
+
+/* The same of a copy whose pixels are put together: its pixel rs, channel c. */
+__device__ __forceinline__ bool folded_index(const k_tensor &t, unsigned k, unsigned c, unsigned rs, unsigned *ret)
+{
+    const unsigned row = rs / t.fold.columns, column = rs - row * t.fold.columns, part = c / FOLD_CHANNELS;
+    const int r = (int)(2 * row + part / 2) - t.fold.skip_r, s = (int)(2 * column + part % 2) - t.fold.skip_s;
+    c %= FOLD_CHANNELS;
+    *ret = ((k * t.c + c) * t.fold.r + r) * t.fold.s + s;
+    return c < (unsigned)t.c && (unsigned)r < (unsigned)t.fold.r && (unsigned)s < (unsigned)t.fold.s;
 }
 
 /* Where element i of the copy is in the arena; false: it is padding. A tensor has less than 2^31 elements. */
@@ -33,6 +45,8 @@ __device__ __forceinline__ bool arena_index(const k_tensor &t, unsigned i, unsig
         k = plane / t.padded_c;
         c = plane - k * t.padded_c;
     }
+    if (t.fold.r)
+        return folded_index(t, k, c, rs, ret);
     *ret = (k * t.c + c) * t.rs + rs;
     return c < (unsigned)t.c;
 }

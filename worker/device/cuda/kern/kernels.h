@@ -25,10 +25,15 @@ struct view4 { /* an activation */
     enum dtype type;
 };
 
-/* images u8 (n, h, w, channels) -> y = (x / 255 - mean) / std, channels padded with zeros up to y.c */
+/* images u8 (n, h, w, channels) -> y = (x / 255 - mean) / std, channels padded with zeros up to y.c. fold.h not 0: y
+ * has pixels put together, and zeros around them (device/fold.h): the images' height and width, pixels before them. */
+struct k_input_fold {
+    int h, w, top, left;
+};
 struct k_input {
     struct view4 y;
     int channels;
+    struct k_input_fold fold;
     const uint8_t *images;
     void *out;
     float mean[4], std[4];
@@ -234,14 +239,22 @@ struct k_xent_part {
     bool accumulate;      /* PARTS */
 };
 
+/* A filter whose copy is that of a convolution over pixels put together (device/fold.h). */
+struct k_fold {
+    int r, s;           /* of the filter in the arena; 0: it is as the copy */
+    int columns;        /* of the copy's */
+    int skip_r, skip_s; /* places of the copy before the filter begins */
+};
+
 /* One tensor of a table: fp32 in an arena, (K, C, R, S) or flat, and its copy for the convolutions. */
 struct k_tensor {
     float *arena;
     void *copy;
-    int k, c, rs;    /* flat: k elements, c = rs = 1 */
+    int k, c, rs;    /* flat: k elements, c = rs = 1; rs: of the copy */
     int padded_c;    /* of the copy: zeros beyond c */
     bool krsc;       /* the copy is (K, R, S, C) */
     enum dtype type; /* of the copy */
+    struct k_fold fold;
 };
 
 /* KERNEL_PACK: copy = arena. KERNEL_UNPACK: arena (+)= copy. One launch for all. */
@@ -402,6 +415,15 @@ struct k_count { /* elements that are NaN, infinite: a pair a block */
 };
 #define KERNEL_BAD_BLOCKS 264 /* at most */
 
+/* 64 bits of n words: a sum, over all of them, of a number made from the word and from which one it is, so that the
+ * order in which they are looked at is no matter. out: one a block, to be added up. */
+struct k_checksum {
+    size_t n;
+    enum dtype type; /* whose size a word has */
+    const void *x;
+    uint64_t *out; /* (kernel_bad_blocks(n)) */
+};
+
 #define KERNELS(X)                                                                                                     \
     X(KERNEL_INPUT, struct k_input)                                                                                    \
     X(KERNEL_BN_STATS, struct k_bn_stats)                                                                              \
@@ -441,7 +463,8 @@ struct k_count { /* elements that are NaN, infinite: a pair a block */
     X(KERNEL_NOISE, struct k_noise)                                                                                    \
     X(KERNEL_EXPECT, struct k_expect)                                                                                  \
     X(KERNEL_DISTANCE, struct k_distance)                                                                              \
-    X(KERNEL_COUNT_BAD, struct k_count)
+    X(KERNEL_COUNT_BAD, struct k_count)                                                                                \
+    X(KERNEL_CHECKSUM, struct k_checksum)
 
 enum kernel {
 #define X(id, args) id,
@@ -455,7 +478,7 @@ enum kernel {
 size_t kernel_partial(const struct view4 *v);
 size_t kernel_counters(const struct view4 *v);
 #define KERNEL_NORM_PARTIAL 1024
-/* Blocks of KERNEL_COUNT_BAD over n elements. Host, pure. */
+/* Blocks of KERNEL_COUNT_BAD and KERNEL_CHECKSUM over n elements. Host, pure. */
 int kernel_bad_blocks(size_t n);
 /* Bytes of a mask of this view: one for each vector that a thread loads at once. Host, pure. */
 size_t kernel_mask(const struct view4 *v);
