@@ -29,6 +29,7 @@ struct tuner {
     struct prover prover;
     int64_t began_ns, told_ns;
     int graphs, done, untimed, engines, barred;
+    bool restless; /* the engine tried last gave other bits when it ran again */
 };
 
 /* --- time */
@@ -88,7 +89,9 @@ static int run_again(struct tuner *t, const struct gpu_dnn *d, struct err *e)
         if (bytes > 0)
             TRY(g->ops->fill(g, t->pl->cuda->compute, t->workspace, 0xff, bytes, e));
         TRY(run_once(t, d, e));
-        TRY(prove_same(&t->prover, d, e));
+        const int rc = prove_same(&t->prover, d, e);
+        t->restless = rc == ERR_MISMATCH;
+        TRY(rc);
     }
     return 0;
 }
@@ -128,12 +131,15 @@ static int try_engine(struct tuner *t, const struct gpu_dnn *d, double *ret_us, 
 {
     struct cudnn *dnn = t->pl->cuda->dnn;
     cudnn_trial_begin(dnn, d->plan);
+    t->restless = false;
     const int rc = prove_and_time(t, d, ret_us, why);
     t->engines++;
     *ret_lost = rc < 0 && !card_still_works(t, rc);
     if (rc < 0 && rc != -ENOMEM) {
         t->barred++;
-        if (rc == ERR_MISMATCH)
+        if (t->restless) /* right, and no matter elsewhere */
+            log_info("cudnn", "%s is barred for --deterministic: %s", cudnn_plan_name(d->plan), why->text);
+        else if (rc == ERR_MISMATCH)
             log_warn("cudnn", "%s is wrong and never taken again: %s", cudnn_plan_name(d->plan), why->text);
         cudnn_bar_engine(dnn, d->plan, why->text, true);
     }
@@ -180,8 +186,9 @@ static int go_one_rung_down(struct tuner *t, const struct gpu_dnn *d, int n, int
     err_set(e, rc, "none of %d engines for %s runs on this GPU: %s", n, graph, why);
     if (!cudnn_pattern_fused(d->pattern))
         return rc;
-    log_warn("cudnn", "none of %d engines for %s runs on this GPU (%s); these layers go one rung down, with less fused",
-             n, graph, why);
+    log_line(t->restless ? LOG_INFO : LOG_WARN, "cudnn",
+             "none of %d engines for %s runs on this GPU (%s); these layers go one rung down, with less fused", n,
+             graph, why);
     TRY(cudnn_bar(t->pl->cuda->dnn, d->pattern, &d->shape, false, why, rc != -ENOMEM, e));
     t->pl->fell = true;
     return rc;
