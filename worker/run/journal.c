@@ -279,17 +279,11 @@ static void csv_wrote(struct journal *j, int rc, const struct err *e)
     }
 }
 
-void journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
-                  double lr, double comm_wait)
+/* Into the files of metrics. */
+static void keep_step(struct journal *j, const struct session *s, const struct position *at,
+                      const struct step_result *r, double lr, double comm_wait)
 {
     struct err e;
-    if (!j->lines)
-        return;
-    const struct meters_step now = sample(at, r);
-    meters_add(&j->meters, &now);
-    show_progress(j, s, at);
-    if (!j->metrics && !j->tensorboard)
-        return;
     struct metrics_step m = {.step = at->updates,
                              .epoch = epochs_done(s, at),
                              .loss = r->count > 0 ? r->loss / r->count : NAN, /* nothing counted: not a loss of 0 */
@@ -297,7 +291,7 @@ void journal_step(struct journal *j, const struct session *s, const struct posit
                              .acc5 = r->count > 0 ? percent(r->top5, r->count) : NAN,
                              .grad_norm = r->grad_norm,
                              .lr = lr,
-                             .images_per_sec = mean(r->count, now.seconds),
+                             .images_per_sec = mean(r->count, sample(at, r).seconds),
                              .data_wait = mean((double)r->wait_ns, (double)r->total_ns),
                              .comm_wait = comm_wait,
                              .seconds = at->seconds,
@@ -310,6 +304,20 @@ void journal_step(struct journal *j, const struct session *s, const struct posit
         tensorboard_wrote(j, scalars_step(j->tensorboard, &m, &e), &e);
     if (j->metrics)
         metrics_wrote(j, metrics_step(j->metrics, &m, &e), &e);
+}
+
+/* The files first: a process that dies once its line was read has its step in them, and nobody tells of it again
+ * (journal_lacks()). */
+void journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
+                  double lr, double comm_wait)
+{
+    if (!j->lines)
+        return;
+    const struct meters_step now = sample(at, r);
+    meters_add(&j->meters, &now);
+    if (j->metrics || j->tensorboard)
+        keep_step(j, s, at, r, lr, comm_wait);
+    show_progress(j, s, at);
 }
 
 static void on_test_batch(void *ctx, int64_t done, int64_t steps, const struct eval_result *now,

@@ -165,6 +165,16 @@ def test_a_full_disk_costs_metrics_the_lines_of_that_time_and_no_more(data, tmp_
     assert len(missing) == 1 and len(got) == n - int(missing[0]) and got[-1] == n and got == sorted(set(got)), (missing, got)
 
 
+def test_a_step_is_in_the_metrics_before_it_is_told_of(data, tmp_path):
+    """Whoever kills the process upon its line finds the step there, and the process in its place does not tell of it again."""
+    full = tmp_path / "full"
+    full.touch()
+    p = run(*command(data, tmp_path / "out", "--max-steps", 3, "--print-freq", 1), stderr=subprocess.STDOUT, env=faulty_disk(full=full, only="metrics.jsonl", room=1))
+    lines = p.stdout.splitlines()
+    at = {word: next(i for i, line in enumerate(lines) if word in line) for word in ("lines are missing in this log", "Epoch 1/")}
+    assert p.returncode == 0 and at["lines are missing in this log"] < at["Epoch 1/"], p.stdout
+
+
 def test_the_last_checkpoint_must_succeed(data, tmp_path):
     full = tmp_path / "full"
     full.touch()
