@@ -203,7 +203,8 @@ const struct explain_message explain_trainer[] = {
      "the GPU or the host has too little free memory",
      "a smaller --batch-size, --accumulate N, --amp bf16; ulimit -l for page-locked memory"},
     {"is wrong and never taken again\nis barred for\nis barred:\nruns on this GPU*\ndoes not run on this GPU\n"
-     "has no engine for\ncannot be left out\nhas other bits when it runs again\nis not deterministic or not precise\ncached plan: *\n--plan-cache: *",
+     "has no engine for\ncannot be left out\nhas other bits when it runs again\n"
+     "is not deterministic or not precise\ncached plan: *\n--plan-cache: *",
      "one of cuDNN's ways to compute a layer failed its check; another one is taken", "nothing; a report is welcome"},
     {"cuDNN: *\ncuBLASLt: *\ndevice properties\na plan's *\na record * an engine\na list of plans\nit is of another graph\n"
      "a trial of *\nare unwritten or no numbers\nis allowed\nfirst of this step that are no numbers\n"

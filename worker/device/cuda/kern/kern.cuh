@@ -10,8 +10,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 #define UNROLL _Pragma("unroll")
-/* Where a vector's elements are used, and no earlier: ptxas would rather widen a bfloat right after its load, as a shift
- * is all it takes, and would hold whole rows in twice the registers, some of them in local memory. */
+/* Where a vector's elements are used, and no earlier: ptxas would rather widen a bfloat right after its load, as a
+ * shift is all it takes, and would hold whole rows in twice the registers, some of them in local memory. */
 static __device__ __forceinline__ float widened(__nv_bfloat16 x)
 {
     uint32_t bits;

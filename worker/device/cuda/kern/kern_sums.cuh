@@ -6,7 +6,8 @@
 
 #include "worker/device/cuda/kern/kern_bn.cuh"
 
-enum { SUM_UNITS = 132, SUM_BLOCKS_MOST = 3, SUMS_MAX = 3, GROUP = 16, ROWS_LEAST = 64 }; /* units: an H200's multiprocessors */
+/* SUM_UNITS: multiprocessors of an H200, each with SUM_BLOCKS_MOST blocks at most. */
+enum { SUM_UNITS = 132, SUM_BLOCKS_MOST = 3, SUMS_MAX = 3, GROUP = 16, ROWS_LEAST = 64 };
 
 /* Where sums end. */
 struct sink {
