@@ -534,9 +534,49 @@ static int set_up(void **state)
     return rc;
 }
 
+/* A convolution's factors, read back as what they are computed with. Given in another type they are taken all the same,
+ * and are others: doubles computed zeros on a card. */
+static int expect_factors(const struct cudnn_parts *b, cudnnBackendAttributeName_t alpha,
+                          cudnnBackendAttributeName_t beta)
+{
+    int convolutions = 0;
+    for (int i = 0; i < b->n; i++) {
+        float x = -1, y = -1;
+        int64_t n = 0;
+        if (cudnnBackendGetAttribute(b->all[i], alpha, CUDNN_TYPE_FLOAT, 1, &n, &x) != CUDNN_STATUS_SUCCESS || n != 1)
+            continue;
+        assert_int_equal(CUDNN_STATUS_SUCCESS, cudnnBackendGetAttribute(b->all[i], beta, CUDNN_TYPE_FLOAT, 1, &n, &y));
+        assert_true(x == 1 && y == 0);
+        convolutions++;
+    }
+    return convolutions;
+}
+
+static void a_convolution_is_scaled_by_1_and_added_to_nothing(void **state)
+{
+    static const struct {
+        cudnnBackendAttributeName_t alpha, beta;
+    } ways[] = {{CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
+                {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
+                {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA}};
+    (void)state;
+    for (int p = 0; p < DNN_PATTERN_COUNT; p++) {
+        struct err e;
+        struct cudnn_parts b = {.what = cudnn_pattern_name(p), .e = &e};
+        cudnnBackendDescriptor_t graph;
+        int convolutions = 0;
+        assert_int_equal(0, cudnn_graph_build(&b, p, &halves, &graph));
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+            convolutions += expect_factors(&b, ways[i].alpha, ways[i].beta);
+        assert_int_equal(1, convolutions);
+        cudnn_parts_close(&b);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_convolution_is_scaled_by_1_and_added_to_nothing),
         cmocka_unit_test(every_candidate_is_adopted_from_its_text),
         cmocka_unit_test(a_plan_is_executed_more_than_once),
         cmocka_unit_test(a_cached_plan_is_taken_as_measured),
