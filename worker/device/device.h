@@ -298,6 +298,9 @@ struct device_ops {
     void (*plan_close)(struct plan *pl);
     void (*plan_memory)(const struct plan *pl, struct plan_memory *ret); /* NULL: not known */
     int (*run)(struct plan *pl, const struct run_args *a, struct err *e);
+    /* What the next run with these parameters (run_args.params_version) begins with: copies of weights. For a caller
+     * that has nothing else to do meanwhile; a run makes those that are not made. NULL: none are. */
+    int (*prepare)(struct plan *pl, uint64_t params_version, struct err *e);
 
     /* Tests and `predict`: a tensor's values as logical NCHW doubles, n = ranks*N*c*h*w. get needs keep_all, except for
      * program.logits. */

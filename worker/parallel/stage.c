@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -24,39 +25,34 @@ static enum comm_channel channel_of_labels(const struct stage *g)
     return g->o.device->ops->async ? COMM_CONTROL : COMM_STATISTICS;
 }
 
-static int hand_on(const struct stage *g, const void *data, size_t bytes, struct err *e)
-{
-    struct comm *c = g->o.comm;
-    return c->ops->send(c, channel_of_labels(g), data, bytes, g->o.index + 1, NULL, e);
-}
+enum { ROW_BYTES = sizeof(int32_t) + sizeof(float) };
 
-static int take_rows(struct stage *g, size_t n, struct err *e)
+static int make_room(struct stage *g, size_t n, struct err *e)
 {
-    struct comm *c = g->o.comm;
-    if (g->rows < n) {
-        free(g->labels);
-        free(g->weights);
-        g->labels = malloc(n * sizeof *g->labels);
-        g->weights = malloc(n * sizeof *g->weights);
-        g->rows = g->labels && g->weights ? n : 0;
+    if (g->room < n) {
+        free(g->rows);
+        g->rows = malloc(n * ROW_BYTES);
+        g->room = g->rows ? n : 0;
     }
-    if (g->rows < n)
-        return err_errno(e, ENOMEM, "labels of %zu samples", n);
-    const enum comm_channel ch = channel_of_labels(g);
-    TRY(comm_recv(c, ch, g->labels, n * sizeof *g->labels, g->o.index - 1, NULL, e));
-    return comm_recv(c, ch, g->weights, n * sizeof *g->weights, g->o.index - 1, NULL, e);
+    return g->room < n ? err_errno(e, ENOMEM, "labels of %zu samples", n) : 0;
 }
 
 int stage_share_batch(struct stage *g, struct batch *b, size_t n, struct err *e)
 {
-    if (g->o.index > 0) {
-        TRY(take_rows(g, n, e));
-        *b = (struct batch){.labels = g->labels, .weights = g->weights};
+    struct comm *c = g->o.comm;
+    const enum comm_channel ch = channel_of_labels(g);
+    const int index = g->o.index;
+    TRY(make_room(g, n, e));
+    int32_t *const labels = g->rows; /* then n weights: one message for both */
+    float *const weights = (float *)g->rows + n;
+    if (index > 0) {
+        TRY(comm_recv(c, ch, g->rows, n * ROW_BYTES, index - 1, NULL, e));
+        *b = (struct batch){.labels = labels, .weights = weights};
+    } else {
+        memcpy(labels, b->labels, n * sizeof *labels);
+        memcpy(weights, b->weights, n * sizeof *weights);
     }
-    if (g->o.index == g->o.order.stages - 1)
-        return 0;
-    TRY(hand_on(g, b->labels, n * sizeof *b->labels, e));
-    return hand_on(g, b->weights, n * sizeof *b->weights, e);
+    return index < g->o.order.stages - 1 ? c->ops->send(c, ch, g->rows, n * ROW_BYTES, index + 1, NULL, e) : 0;
 }
 
 /* --- messages */
@@ -214,12 +210,21 @@ static int give_back(struct stage *g, const struct pipeline_action *a, struct er
     return a->backward == g->o.recompute ? free_mail(g, a, FORWARD, e) : 0;
 }
 
+/* While the stage before is at work there is time for what a pass begins with. */
+static int prepare(const struct stage *g, const struct doing *d, struct err *e)
+{
+    const struct device_ops *ops = g->o.device->ops;
+    return ops->prepare ? ops->prepare(g->chunks[d->a.chunk].plan, d->all->params_version, e) : 0;
+}
+
 static int act(struct stage *g, struct doing *d, struct err *e)
 {
     struct mail *out;
-    const int64_t began = clock_ns();
     for (int w = 0; w < WAYS; w++)
         TRY(ask_ahead(g, w, e));
+    if (d->a.from >= 0)
+        TRY(prepare(g, d, e));
+    const int64_t began = clock_ns();
     if (d->a.from >= 0) {
         struct mail *in = mail_of(g, &d->a);
         TRY(mail_await(&g->from[way_of(&d->a)], in, e));

@@ -38,9 +38,8 @@ struct stage {
     size_t out_most[WAYS]; /* bytes of each */
     int turn[WAYS];
     int posted[WAYS]; /* actions below: what they receive has been asked for */
-    int32_t *labels;  /* of the step, where they come from another stage */
-    float *weights;
-    size_t rows;
+    void *rows;       /* labels, then weights of a step's samples, as they travel */
+    size_t room;      /* of as many samples */
 };
 
 static inline int way_of(const struct pipeline_action *a)

@@ -82,7 +82,7 @@ struct stage_traffic stage_traffic(const struct stage *g)
         t.bytes += a.to >= 0 ? (int64_t)g->chunks[a.chunk].out_bytes[way_of(&a)] : 0;
     }
     if (g->o.index < p->stages - 1) { /* labels and weights */
-        t.messages += 2;
+        t.messages++;
         t.bytes += (int64_t)p->micro_batches * g->o.plan.batch * (int64_t)(sizeof(int32_t) + sizeof(float));
     }
     return t;

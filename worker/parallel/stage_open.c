@@ -163,7 +163,6 @@ void stage_close(struct stage *g)
     for (int k = 0; g->chunks && k < g->o.order.chunks; k++)
         close_chunk(g, &g->chunks[k]);
     free(g->chunks);
-    free(g->labels);
-    free(g->weights);
+    free(g->rows);
     free(g);
 }

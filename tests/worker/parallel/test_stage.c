@@ -6,9 +6,12 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/base/err.h"
 #include "tests/must.h"
@@ -27,11 +30,14 @@ static const int32_t labels[MICRO] = {0, 1};
 
 struct one {
     int index;
+    const struct device_ops *ops; /* NULL: ref's */
     struct comm *comm;
     double loss, gradient[CLASSES];
     int rc;
     struct err e;
 };
+
+static _Thread_local int self; /* index */
 
 /* y_i-1 (but on the first) + w_i x_i, and the loss on the last. */
 static int build(struct program **ret, int i, struct err *e)
@@ -95,6 +101,8 @@ static void *run_one(void *arg)
         o->rc = build(&p, o->index, &o->e);
     if (o->rc < 0)
         return NULL;
+    d->ops = o->ops ? o->ops : d->ops;
+    self = o->index;
     memcpy(params + p->params[0].offset, w[o->index], sizeof w[0]);
     o->rc = train(o, d, p, params, reduce, &o->e);
     program_destroy(p);
@@ -102,13 +110,29 @@ static void *run_one(void *arg)
     return NULL;
 }
 
+static void run_all(struct one all[DEVICES], const struct device_ops *ops)
+{
+    struct comm *comms[DEVICES];
+    pthread_t threads[DEVICES];
+    struct err e;
+    assert_int_equal(comm_local_open_threads(comms, DEVICES, 30000, &e), 0);
+    for (int i = 0; i < DEVICES; i++) {
+        all[i] = (struct one){.index = i, .ops = ops, .comm = comms[i]};
+        assert_int_equal(pthread_create(&threads[i], NULL, run_one, &all[i]), 0);
+    }
+    for (int i = 0; i < DEVICES; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < DEVICES; i++) {
+        comms[i]->ops->close(comms[i]);
+        if (all[i].rc < 0)
+            fail_msg("device %d: %s", i, all[i].e.text);
+    }
+}
+
 static void three_devices_compute_one_sum_and_its_gradients(void **state)
 {
     (void)state;
-    struct comm *comms[DEVICES];
-    pthread_t threads[DEVICES];
     struct one all[DEVICES];
-    struct err e;
     double loss = 0, gradient[DEVICES][CLASSES] = {{0}};
     for (int m = 0; m < MICRO; m++) {
         double y[CLASSES] = {0};
@@ -121,28 +145,59 @@ static void three_devices_compute_one_sum_and_its_gradients(void **state)
             for (int c = 0; c < CLASSES; c++)
                 gradient[i][c] += (exp(y[c]) / sum - (c == labels[m])) * x[i][m] / 255;
     }
-    assert_int_equal(comm_local_open_threads(comms, DEVICES, 30000, &e), 0);
+    run_all(all, NULL);
     for (int i = 0; i < DEVICES; i++) {
-        all[i] = (struct one){.index = i, .comm = comms[i]};
-        assert_int_equal(pthread_create(&threads[i], NULL, run_one, &all[i]), 0);
-    }
-    for (int i = 0; i < DEVICES; i++) {
-        pthread_join(threads[i], NULL);
-        if (all[i].rc < 0)
-            fail_msg("device %d: %s", i, all[i].e.text);
-    }
-    for (int i = 0; i < DEVICES; i++) {
-        comms[i]->ops->close(comms[i]);
         assert_true(fabs(all[i].loss - loss) < 1e-6);
         for (int c = 0; c < CLASSES; c++)
             assert_true(fabs(all[i].gradient[c] - gradient[i][c]) < 1e-6);
     }
 }
 
+/* --- while nothing has come in */
+
+static struct {
+    sem_t prepared;
+    int met; /* stages that the first one has seen prepare */
+} eager;
+
+static int prepare(struct plan *pl, uint64_t version, struct err *e)
+{
+    (void)pl, (void)e;
+    if (version == 1 && self > 0)
+        sem_post(&eager.prepared);
+    return 0;
+}
+
+/* The first stage lets nothing go on before the others have prepared. */
+static int run_late(struct plan *pl, const struct run_args *a, struct err *e)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 20;
+    for (; self == 0 && eager.met < DEVICES - 1; eager.met++)
+        if (sem_timedwait(&eager.prepared, &until) < 0)
+            return err_set(e, -ETIMEDOUT, "%d stages of %d prepared while they waited", eager.met, DEVICES - 1);
+    return device_ref_ops.run(pl, a, e);
+}
+
+static void a_stage_prepares_while_it_waits_for_the_one_before(void **state)
+{
+    struct device_ops ops = device_ref_ops;
+    struct one all[DEVICES];
+    (void)state;
+    ops.prepare = prepare;
+    ops.run = run_late;
+    sem_init(&eager.prepared, 0, 0);
+    run_all(all, &ops);
+    assert_int_equal(eager.met, DEVICES - 1);
+    sem_destroy(&eager.prepared);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_devices_compute_one_sum_and_its_gradients),
+        cmocka_unit_test(a_stage_prepares_while_it_waits_for_the_one_before),
     };
     return cmocka_run_group_tests_name("a stage", tests, NULL, NULL);
 }

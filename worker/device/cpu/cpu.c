@@ -151,6 +151,7 @@ const struct device_ops device_cpu_ops = {
     .plan_close = cpu_plan_close,
     .plan_memory = cpu_plan_memory,
     .run = cpu_plan_run,
+    .prepare = cpu_plan_prepare,
     .get = cpu_plan_get,
     .put = cpu_plan_put,
     .update = cpu_update,

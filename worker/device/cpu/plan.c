@@ -419,6 +419,20 @@ static int run_step(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
+int cpu_plan_prepare(struct plan *plan, uint64_t params_version, struct err *e)
+{
+    struct cpu_plan *pl = (struct cpu_plan *)plan;
+    omp_set_num_threads(pl->cpu->threads); /* of this thread, whoever it is: oneDNN asks for it */
+    if (pl->fresh && pl->version == params_version)
+        return 0;
+    const double start = seconds_now();
+    TRY(refresh_weights(pl, e));
+    pl->refresh_seconds += seconds_now() - start;
+    pl->version = params_version;
+    pl->fresh = true;
+    return 0;
+}
+
 int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
 {
     struct cpu_plan *pl = (struct cpu_plan *)plan;
@@ -426,15 +440,8 @@ int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e)
     TRY(host_run_ops(&pl->ops, &pl->o, a, &first, &end, e));
     TRY(host_check_batch(pl->p, first, end, &a->batch, pl->o.batch, e));
     TRY(cpu_plan_use_set(pl, a, e));
-    omp_set_num_threads(pl->cpu->threads); /* of this thread, whoever it is: oneDNN asks for it */
-    double start = seconds_now();
-    if (!pl->fresh || pl->version != a->params_version) {
-        TRY(refresh_weights(pl, e));
-        pl->version = a->params_version;
-        pl->fresh = true;
-    }
-    double now = seconds_now();
-    pl->refresh_seconds += now - start;
+    TRY(cpu_plan_prepare(plan, a->params_version, e));
+    double start, now = seconds_now();
     pl->args = a;
     pl->weight_sum = host_batch_count(&a->batch, pl->o.batch);
     first = a->pass == RUN_BACKWARD ? pl->forward_steps : 0;

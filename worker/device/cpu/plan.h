@@ -269,6 +269,7 @@ int cpu_plan_create(struct device *d, const struct program *p, const struct plan
                     struct err *e);
 void cpu_plan_close(struct plan *plan);
 void cpu_plan_memory(const struct plan *plan, struct plan_memory *ret);
+int cpu_plan_prepare(struct plan *plan, uint64_t params_version, struct err *e);
 int cpu_plan_run(struct plan *plan, const struct run_args *a, struct err *e);
 int cpu_plan_get(struct plan *plan, int tensor, double *out, struct err *e);
 int cpu_plan_put(struct plan *plan, int tensor, const double *in, struct err *e);
