@@ -266,7 +266,7 @@ static void add_row(cJSON *to, const struct plan_ranks *r, int i)
 
 static void add_links(cJSON *to, const char *name, const struct network_link links[NETWORK_CALLS])
 {
-    static const char *const calls[NETWORK_CALLS] = {"all_reduce", "reduce_scatter", "all_gather", "message"};
+    static const char *const calls[] = {NETWORK_EACH_CALL(CHOICE_NAME)};
     cJSON *all = cJSON_AddObjectToObject(to, name);
     for (int i = 0; i < NETWORK_CALLS; i++) {
         cJSON *o = cJSON_AddObjectToObject(all, calls[i]);

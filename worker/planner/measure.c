@@ -1,4 +1,4 @@
-#include "worker/planner/measure.h"
+#include "worker/planner/measure_impl.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/config/config.h"
@@ -34,22 +33,20 @@ bool measure_computes(const struct measure *m)
     return m->local_rank < m->computing;
 }
 
-static int meet(void *ctx, struct err *e)
+int measure_meet(void *ctx, struct err *e)
 {
     const struct measure *m = ctx;
     return m->comm ? m->comm->ops->barrier(m->comm, COMM_CONTROL, e) : 0;
 }
 
-/* Of this thread: a busy machine does not blur it. */
-static double own_seconds(void)
+double measure_own_seconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Of all threads. */
-static double processor_seconds(void)
+double measure_process_seconds(void)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
@@ -62,7 +59,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double middle(double *v, int n)
+double measure_middle(double *v, int n)
 {
     qsort(v, (size_t)n, sizeof *v, compare);
     return v[n / 2];
@@ -77,18 +74,18 @@ static int copies(struct measure *m, struct err *e)
     if (a && b)
         memset(a, 1, COPY_BYTES);
     for (int i = -1; i < ROUNDS && a && b; i++) { /* the first one finds the memory */
-        const double start = own_seconds();
+        const double start = measure_own_seconds();
         memcpy(b, a, COPY_BYTES);
         *(volatile char *)b = 0;
         if (i >= 0)
-            seconds[i] = own_seconds() - start;
+            seconds[i] = measure_own_seconds() - start;
     }
     const bool made = a && b;
     free(a);
     free(b);
     if (!made)
         return err_errno(e, ENOMEM, "two buffers of %d MiB", COPY_BYTES >> 20);
-    op_times_set(m->times, RANK_STEP_COPY, middle(seconds, ROUNDS) / COPY_BYTES);
+    op_times_set(m->times, RANK_STEP_COPY, measure_middle(seconds, ROUNDS) / COPY_BYTES);
     return 0;
 }
 
@@ -99,14 +96,14 @@ static int pages(struct measure *m, struct err *e)
     double seconds[ROUNDS];
     TRY(pages_open(&p, COPY_BYTES, e));
     for (int i = 0; i < ROUNDS; i++) {
-        const double start = own_seconds();
+        const double start = measure_own_seconds();
         for (size_t at = 0; at < COPY_BYTES; at += 4096)
             ((volatile char *)p)[at] = 1;
         pages_drop(p, 0, COPY_BYTES);
-        seconds[i] = own_seconds() - start;
+        seconds[i] = measure_own_seconds() - start;
     }
     pages_close(p, COPY_BYTES);
-    op_times_set(m->times, RANK_STEP_PAGE, middle(seconds, ROUNDS) / COPY_BYTES);
+    op_times_set(m->times, RANK_STEP_PAGE, measure_middle(seconds, ROUNDS) / COPY_BYTES);
     return 0;
 }
 
@@ -127,13 +124,13 @@ static int time_updates(struct measure *m, void *const arenas[ARENAS], size_t n,
                              .second = arenas[SECOND]};
     double seconds[ROUNDS];
     for (int i = -1; i < ROUNDS; i++) {
-        const double start = own_seconds();
+        const double start = measure_own_seconds();
         TRY(s->device->ops->update(s->device, &u, arenas[PARAMS], arenas[GRADIENTS], arenas[MOMENTS], arenas[COUNT],
                                    e));
         if (i >= 0)
-            seconds[i] = own_seconds() - start;
+            seconds[i] = measure_own_seconds() - start;
     }
-    op_times_set(m->times, RANK_STEP_UPDATE, middle(seconds, ROUNDS) / (double)n);
+    op_times_set(m->times, RANK_STEP_UPDATE, measure_middle(seconds, ROUNDS) / (double)n);
     return 0;
 }
 
@@ -162,14 +159,14 @@ static int take_batches(struct loader *l, double *ret, struct err *e)
 {
     struct loader_stats stats;
     struct loader_batch batch;
-    const double start = processor_seconds();
+    const double start = measure_process_seconds();
     TRY(loader_seek(l, 0, 0, 1, e));
     do {
         TRY(loader_next(l, &batch, e));
         loader_done(l, &batch);
         loader_stats(l, &stats);
     } while (stats.images < LOAD_IMAGES && batch.count > 0);
-    *ret = stats.images > 0 ? (processor_seconds() - start) / (double)stats.images : 0;
+    *ret = stats.images > 0 ? (measure_process_seconds() - start) / (double)stats.images : 0;
     return 0;
 }
 
@@ -195,7 +192,7 @@ static int loads(struct measure *m, struct err *e)
 
 int measure_numbers(struct measure *m, struct err *e)
 {
-    TRY(meet(m, e));
+    TRY(measure_meet(m, e));
     if (!measure_computes(m))
         return 0;
     TRY(copies(m, e));
@@ -224,112 +221,12 @@ int measure_session(struct measure *m, const struct session *s, struct err *e)
     struct device *d = forecast_session(m->base)->device;
     if (op_times_know(m->times, &load))
         return 0;
-    const struct op_pause pause = {m, meet};
+    const struct op_pause pause = {m, measure_meet};
     if (measure_computes(m))
         return op_times_measure(m->times, d, &load, rounds_of(&load), &pause, e);
     for (int i = 0; i < load.program->nchunks + (load.program->nchunks == 0); i++) /* as often as they meet */
-        TRY(meet(m, e));
+        TRY(measure_meet(m, e));
     op_times_claim(m->times, &load);
-    return 0;
-}
-
-/* --- the network */
-
-static const double sizes[] = {4096, 65536, 1 << 20, 4 << 20, 16 << 20};
-static const int turns[] = {25, 25, 15, 9,
-                            5}; /* what takes little is measured often: it is the more easily disturbed */
-enum { SIZES = sizeof sizes / sizeof *sizes, TURNS_MAX = 25, BUFFER = 16 << 20 };
-
-/* As a run does it: scattered and gathered in place (parallel/ddp_reduce.c). */
-static int transfer(struct comm *c, enum network_call call, char *a, char *b, size_t bytes, struct err *e)
-{
-    const size_t n = bytes / sizeof(float), half = bytes / 2, own = (size_t)c->rank * half;
-    struct comm_request *r = NULL;
-    switch (call) {
-    case NETWORK_ALL_REDUCE:
-        return c->ops->all_reduce(c, COMM_GRADIENTS, a, n, DT_F32, COMM_SUM, NULL, e);
-    case NETWORK_SCATTER:
-        return c->ops->reduce_scatter(c, COMM_GRADIENTS, a, a + own, n / 2, DT_F32, COMM_SUM, NULL, e);
-    case NETWORK_GATHER:
-        return c->ops->all_gather(c, COMM_GRADIENTS, a + own, a, half, NULL, e);
-    default: /* there and back, which is two */
-        if (c->rank == 1)
-            TRY(comm_recv(c, COMM_GRADIENTS, b, bytes, 0, NULL, e));
-        TRY(c->ops->isend(c, COMM_GRADIENTS, a, bytes, 1 - c->rank, NULL, &r, e));
-        TRY(comm_wait(r, e));
-        return c->rank == 0 ? comm_recv(c, COMM_GRADIENTS, b, bytes, 1, NULL, e) : 0;
-    }
-}
-
-/* The second fastest of some turns: others on the machine make a call slower, nobody makes it faster. */
-static int time_calls(struct comm *c, enum network_call call, char *a, char *b, struct network_link *ret, struct err *e)
-{
-    const double each = call == NETWORK_MESSAGE ? 0.5 : 1;
-    double seconds[SIZES], cores = 0;
-    for (int i = 0; i < SIZES; i++) {
-        double v[TURNS_MAX], least = 0;
-        TRY(c->ops->barrier(c, COMM_CONTROL, e));
-        for (int k = -1; k < turns[i]; k++) {
-            const double used = processor_seconds();
-            const int64_t start = clock_ns();
-            TRY(transfer(c, call, a, b, (size_t)sizes[i], e));
-            const double took = (double)(clock_ns() - start) * 1e-9;
-            if (k < 0)
-                continue;
-            v[k] = took * each;
-            cores = least == 0 || took < least ? (processor_seconds() - used) / took : cores;
-            least = least == 0 || took < least ? took : least;
-        }
-        qsort(v, (size_t)turns[i], sizeof *v, compare);
-        seconds[i] = v[1];
-    }
-    *ret = network_fit(call, sizes, seconds, SIZES, cores);
-    return 0;
-}
-
-static int time_link(struct comm *c, struct network_link links[NETWORK_CALLS], struct err *e)
-{
-    char *a = calloc(1, BUFFER), *b = calloc(1, BUFFER);
-    int rc = a && b ? 0 : err_errno(e, ENOMEM, "two buffers of %d MiB", BUFFER >> 20);
-    for (int call = 0; call < NETWORK_CALLS && rc == 0; call++)
-        rc = time_calls(c, (enum network_call)call, a, b, &links[call], e);
-    free(a);
-    free(b);
-    return rc;
-}
-
-/* Ranks 0 and `other` measure their link; the others wait. */
-static int measure_pair(struct measure *m, const struct comm_options *o, int other, const char *name,
-                        struct network_link links[NETWORK_CALLS], struct err *e)
-{
-    const int ranks[] = {0, other};
-    struct comm_options mine = *o;
-    struct comm *c;
-    int rc = 0;
-    mine.name = name;
-    if (m->comm->rank == 0 || m->comm->rank == other) {
-        TRY(comm_group(&c, m->comm, &mine, ranks, 2, e));
-        rc = time_link(c, links, e);
-        c->ops->close(c);
-    }
-    return rc < 0 ? rc : meet(m, e);
-}
-
-int measure_network(struct measure *m, const struct comm_options *o, struct network *n, struct err *e)
-{
-    int near = -1, far = -1;
-    for (int r = 1; m->comm && r < m->comm->world; r++) {
-        near = near < 0 && m->nodes[r] == m->nodes[0] ? r : near;
-        far = far < 0 && m->nodes[r] != m->nodes[0] ? r : far;
-    }
-    if (near > 0) {
-        TRY(measure_pair(m, o, near, "plan inside", n->inside, e));
-        n->known[0] = true;
-    }
-    if (far > 0 && !n->known[1]) {
-        TRY(measure_pair(m, o, far, "plan between", n->between, e));
-        n->known[1] = true;
-    }
     return 0;
 }
 

@@ -9,7 +9,8 @@
 #include "worker/comm/comm.h"
 #include "worker/parallel/layout.h"
 
-#define EXCHANGE_BYTES (256 * 1024) /* all-reduces of as much are one trip: comm/gloo/gloo.cc */
+#define EXCHANGE_BYTES (256 * 1024)    /* all-reduces of as much are one trip: comm/gloo/gloo.cc */
+#define SOCKET_BYTES (2 * 1024 * 1024) /* what a socket takes at once; who waits for sockets sends the rest */
 
 struct network_span network_span(const struct network *n, const struct layout_ranks *g)
 {
@@ -42,6 +43,8 @@ static struct route route_of(enum network_call c, int n, double bytes)
         return (struct route){1, once};
     case NETWORK_GATHER:
         return (struct route){n - 1, once};
+    case NETWORK_HAND_OVER:
+        return (struct route){1, bytes < SOCKET_BYTES ? bytes : SOCKET_BYTES};
     default:
         return (struct route){1, bytes};
     }
@@ -73,7 +76,7 @@ static struct network_cost by_nodes(const struct network *n, struct network_span
 
 struct network_cost network_cost(const struct network *n, enum network_call c, struct network_span s, double bytes)
 {
-    if (c != NETWORK_MESSAGE && s.ranks < 2)
+    if (s.ranks < 2)
         return (struct network_cost){0, 0};
     if (c == NETWORK_ALL_REDUCE && network_is_hierarchical(n, s, bytes))
         return by_nodes(n, s, bytes);
@@ -131,6 +134,8 @@ int network_parse(const char *text, struct network_link ret[NETWORK_CALLS], stru
     if (last == end || *last || !isfinite(time) || time < 0 || !isfinite(gigabit) || gigabit <= 0)
         return wrong(text, e);
     for (int c = 0; c < NETWORK_CALLS; c++)
-        ret[c] = (struct network_link){.alpha = time * scale, .beta = 8 / (gigabit * 1e9)};
+        ret[c] = c == NETWORK_HAND_OVER || c == NETWORK_ASK
+                     ? (struct network_link){0}
+                     : (struct network_link){.alpha = time * scale, .beta = 8 / (gigabit * 1e9)};
     return 0;
 }

@@ -7,6 +7,9 @@
  * n - 1, (n - 1) / n B each; a message is one trip. A group that lies on several nodes goes at the pace of the links
  * between them, which the groups that cross them side by side share (flows).
  *
+ * A message goes beside the threads that compute. It takes time of theirs to ask for it and, when it begins, to hand it
+ * over (the system copies it, as much as a socket takes).
+ *
  * Calls keep processors busy meanwhile: `cores` of each rank. How that slows what else runs, and is slowed by it:
  * simulate.h. */
 #ifndef CRUN_WORKER_NETWORK_H
@@ -15,10 +18,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "common/base/choice.h"
+
 struct err;
 struct layout_ranks;
 
-enum network_call { NETWORK_ALL_REDUCE, NETWORK_SCATTER, NETWORK_GATHER, NETWORK_MESSAGE, NETWORK_CALLS };
+#define NETWORK_EACH_CALL(X)                                                                                           \
+    X(NETWORK_ALL_REDUCE, "all_reduce")                                                                                \
+    X(NETWORK_SCATTER, "reduce_scatter")                                                                               \
+    X(NETWORK_GATHER, "all_gather")                                                                                    \
+    X(NETWORK_MESSAGE, "message")     /* from the call that sends it until it is there */                              \
+    X(NETWORK_HAND_OVER, "hand_over") /* of a message, by the thread that sends it */                                  \
+    X(NETWORK_ASK, "ask")             /* for a message, by the thread that will wait for it */
+enum network_call { NETWORK_EACH_CALL(CHOICE_ID) NETWORK_CALLS };
 
 struct network_link {
     double alpha; /* seconds a trip */
@@ -53,7 +65,8 @@ bool network_is_hierarchical(const struct network *n, struct network_span s, dou
  * given. */
 struct network_link network_fit(enum network_call c, const double *bytes, const double *seconds, int n, double cores);
 
-/* "50us,10" (time of a trip, gigabit a second) for all calls of a link. ERR_USAGE. */
+/* "50us,10" (time of a trip, gigabit a second) for all calls of a link; handing over and asking take nothing.
+ * ERR_USAGE. */
 int network_parse(const char *text, struct network_link ret[NETWORK_CALLS], struct err *e);
 
 #endif

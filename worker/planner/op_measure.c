@@ -242,8 +242,8 @@ static int time_passes(struct bench *b, struct plan *pl, const struct program_ch
     }
     rc = rc == 0 ? keep(b, c, false, &forward, e) : rc;
     rc = rc == 0 && c ? keep(b, c, true, &backward, e) : rc;
-    if (rc == 0 && !b->plan.fresh_weights && !c)
-        op_times_put_refresh(b->times, &b->load, median(refresh, b->rounds));
+    if (rc == 0 && !b->plan.fresh_weights)
+        op_times_put_refresh(b->times, &b->load, c, median(refresh, b->rounds));
     free(forward.all);
     free(backward.all);
     return rc;

@@ -153,24 +153,26 @@ void op_times_put_boundary(struct op_times *t, const struct op_load *l, int tens
     put(t, named_key(l, in ? "come in" : "go out", tensor), seconds);
 }
 
-/* By the bytes of all weights: what a program refreshes is in proportion to them. */
-static double weights_of(const struct program *p)
+/* By the number of weights: what a pass refreshes is in proportion to them. */
+static double weights_of(const struct program *p, const struct program_chunk *c)
 {
     double n = 0;
-    for (int i = 0; i < p->nparams; i++)
-        n += p->params[i].role == PARAM_TRAIN && p->params[i].ndim > 1 ? (double)p->params[i].count : 0;
+    for (int i = c ? c->first : 0; i < (c ? c->end : p->nfwd); i++) {
+        const struct param *w = p->ops[i].param[0] >= 0 ? &p->params[p->ops[i].param[0]] : NULL;
+        n += w && w->role == PARAM_TRAIN && w->ndim > 1 ? (double)w->count : 0;
+    }
     return n;
 }
 
-double op_times_refresh(const struct op_times *t, const struct op_load *l)
+double op_times_refresh(const struct op_times *t, const struct op_load *l, const struct program_chunk *c)
 {
     double a_weight = 0;
-    return op_times_get(t, "refresh", &a_weight) ? a_weight * weights_of(l->program) : 0;
+    return op_times_get(t, "refresh", &a_weight) ? a_weight * weights_of(l->program, c) : 0;
 }
 
-void op_times_put_refresh(struct op_times *t, const struct op_load *l, double seconds)
+void op_times_put_refresh(struct op_times *t, const struct op_load *l, const struct program_chunk *c, double seconds)
 {
-    const double n = weights_of(l->program);
+    const double n = weights_of(l->program, c);
     double known = 0;
     if (n > 0 && (!op_times_get(t, "refresh of", &known) || n >= known)) { /* that of the most weights is the truest */
         op_times_set(t, "refresh", seconds / n);

@@ -50,8 +50,8 @@ double op_times_of(const struct op_times *t, const struct op_load *l, int op);
 /* What a chunk takes beside its operations: its boundaries, forward and backward. */
 double op_times_boundary(const struct op_times *t, const struct op_load *l, const struct program_chunk *c,
                          bool backward);
-/* Copies of weights that are made anew after an update, where they are kept. */
-double op_times_refresh(const struct op_times *t, const struct op_load *l);
+/* Copies of weights that are made anew after an update, where they are kept; of a chunk, or of all (NULL). */
+double op_times_refresh(const struct op_times *t, const struct op_load *l, const struct program_chunk *c);
 
 /* Numbers with names. */
 void op_times_set(struct op_times *t, const char *name, double value);

@@ -241,7 +241,7 @@ static int all_parts(struct walk *w)
 {
     const struct residency *r = w->s->train_needs;
     if (w->parts > 1 && !w->plan.fresh_weights)
-        TRY(run(w, op_times_refresh(w->times, &w->load)));
+        TRY(run(w, op_times_refresh(w->times, &w->load, NULL)));
     for (int i = 0; i < w->parts; i++) {
         const bool last = i == w->parts - 1;
         int k = 0;
@@ -262,29 +262,45 @@ struct neighbour {
     double bytes;
 };
 
-static int send(struct walk *w, struct neighbour to)
+static struct network_span span_to(const struct walk *w, int actor)
 {
     const struct layout_ranks g = layout_group(&w->s->layout, LAYOUT_STAGES, w->s->rank);
-    const int here = w->s->rank / w->net->local, there = layout_group_rank(&g, to.actor) / w->net->local;
+    const int here = w->s->rank / w->net->local, there = layout_group_rank(&g, actor) / w->net->local;
     const int beside = w->s->batch.count < w->net->local ? w->s->batch.count : w->net->local;
-    const struct network_span span = {2, here == there ? 1 : 2, here == there ? 1 : beside};
-    const struct network_cost c = network_cost(w->net, NETWORK_MESSAGE, span, to.bytes);
-    return add(w, (struct action){.act = ACT_SEND,
-                                  .seconds = c.seconds,
-                                  .cores = 2 * c.cores, /* one to send, one to receive */
-                                  .peer = to.actor,
-                                  .way = to.way});
+    return (struct network_span){2, here == there ? 1 : 2, here == there ? 1 : beside};
 }
 
+/* On the training thread. */
+static int spend(struct walk *w, struct network_cost c)
+{
+    return add(w, (struct action){.act = ACT_RUN, .seconds = c.seconds, .cores = 1});
+}
+
+static int send(struct walk *w, struct neighbour to)
+{
+    const struct network_span span = span_to(w, to.actor);
+    const struct network_cost c = network_cost(w->net, NETWORK_MESSAGE, span, to.bytes);
+    TRY(add(w, (struct action){.act = ACT_SEND,
+                               .seconds = c.seconds,
+                               .cores = 2 * c.cores, /* one to send, one to receive */
+                               .peer = to.actor,
+                               .way = to.way}));
+    return spend(w, network_cost(w->net, NETWORK_HAND_OVER, span, to.bytes));
+}
+
+static int receive(struct walk *w, int actor, int way)
+{
+    TRY(spend(w, network_cost(w->net, NETWORK_ASK, span_to(w, actor), 0)));
+    return add(w, (struct action){.act = ACT_RECEIVE, .peer = actor, .way = way});
+}
+
+/* Labels and weights. */
 static int share_batch(struct walk *w)
 {
     const int self = layout_place(&w->s->layout, w->s->rank).stage, last = w->s->layout.stages - 1;
-    const double bytes = (double)w->parts * w->plan.batch * 4;
-    for (int i = 0; i < 2 && self > 0; i++)
-        TRY(add(w, (struct action){.act = ACT_RECEIVE, .peer = self - 1}));
-    for (int i = 0; i < 2 && self < last; i++)
-        TRY(send(w, (struct neighbour){self + 1, 0, bytes}));
-    return 0;
+    const double bytes = (double)w->parts * w->plan.batch * (sizeof(int32_t) + sizeof(float));
+    TRY(self > 0 ? receive(w, self - 1, 0) : 0);
+    return self < last ? send(w, (struct neighbour){self + 1, 0, bytes}) : 0;
 }
 
 static int pass(struct walk *w, const struct program_chunk *c, int chunk, bool backward)
@@ -315,8 +331,9 @@ static int back(struct walk *w, const struct pipeline_action *a, const struct pi
 static int act(struct walk *w, const struct pipeline_action *a, const struct pipeline *p, int *holds)
 {
     const struct program_chunk *c = &w->s->program->chunks[a->chunk];
-    if (a->from >= 0)
-        TRY(add(w, (struct action){.act = ACT_RECEIVE, .peer = a->from, .way = a->backward}));
+    if (a->micro_batch == 0 && !a->backward && !w->plan.fresh_weights)
+        TRY(run(w, op_times_refresh(w->times, &w->load, c)));
+    TRY(a->from >= 0 ? receive(w, a->from, a->backward) : 0);
     if (a->to >= 0)
         TRY(add(w, (struct action){.act = ACT_SENT, .way = a->backward, .number = STAGE_MESSAGES_OUT - 1}));
     if (a->backward && w->s->cfg->recompute && holds[a->chunk] != a->micro_batch)
@@ -338,8 +355,6 @@ static int all_actions(struct walk *w)
     for (int i = 0; i < PROGRAM_CHUNKS_MAX; i++)
         holds[i] = -1;
     TRY(share_batch(w));
-    if (!w->plan.fresh_weights)
-        TRY(run(w, op_times_refresh(w->times, &w->load)));
     for (int i = 0; i < pipeline_actions(&p); i++) {
         const struct pipeline_action a = pipeline_action(&p, self, i);
         TRY(act(w, &a, &p, holds));

@@ -34,8 +34,8 @@ def test_the_time_of_a_step_is_predicted(world, args):
     assert (step["reduces"] > 0) == (world > 1 and "--stages" not in args)
     links = timed.pop("inside", None)
     assert (links is not None) == (world > 1)
-    for link in (links or {}).values():
-        assert link["beta"] > 0 and link["alpha"] >= 0
+    for call, link in (links or {}).items():
+        assert link["alpha"] >= 0 and (link["beta"] > 0 or call in ("hand_over", "ask"))
     assert timed == counted
 
 

@@ -35,12 +35,15 @@ static void calls_cost_what_their_algorithm_sends(void **state)
 {
     (void)state;
     const struct network n = two_kinds(4);
-    const struct network_span four = {4, 1, 1};
+    const struct network_span two = {2, 1, 1}, four = {4, 1, 1};
     near(network_cost(&n, NETWORK_ALL_REDUCE, four, MB).seconds, 6 * 10e-6 + 1.5 * MB * 1e-9);
     near(network_cost(&n, NETWORK_ALL_REDUCE, four, 100).seconds, 10e-6 + 300 * 1e-9); /* an exchange */
     near(network_cost(&n, NETWORK_SCATTER, four, MB).seconds, 10e-6 + 0.75 * MB * 1e-9);
     near(network_cost(&n, NETWORK_GATHER, four, MB).seconds, 30e-6 + 0.75 * MB * 1e-9);
     near(network_cost(&n, NETWORK_MESSAGE, four, MB).seconds, 10e-6 + MB * 1e-9);
+    near(network_cost(&n, NETWORK_HAND_OVER, two, MB).seconds, 10e-6 + MB * 1e-9);
+    near(network_cost(&n, NETWORK_HAND_OVER, two, 100 * MB).seconds,
+         10e-6 + (2 << 20) * 1e-9); /* what a socket takes */
     near(network_cost(&n, NETWORK_ALL_REDUCE, (struct network_span){1, 1, 1}, MB).seconds, 0);
     near(network_cost(&n, NETWORK_ALL_REDUCE, four, MB).cores, 0.5);
 }
@@ -106,6 +109,10 @@ static void a_link_is_a_time_and_a_rate(void **state)
     assert_int_equal(network_parse("50us,10", l, &e), 0);
     near(l[NETWORK_GATHER].alpha, 50e-6);
     near(l[NETWORK_GATHER].beta, 0.8e-9);
+    for (int c = NETWORK_HAND_OVER; c <= NETWORK_ASK; c++) { /* not of the link: of the processor */
+        near(l[c].alpha, 0);
+        near(l[c].beta, 0);
+    }
     assert_int_equal(network_parse("0.5ms,0.1", l, &e), 0);
     near(l[NETWORK_MESSAGE].alpha, 5e-4);
     static const char *const wrong[] = {"",        "50us",     "50,10", "50us,",  "50us,0",

@@ -83,6 +83,34 @@ static void what_a_stage_does_is_known_from_the_whole_model(void **state)
     program_destroy(whole);
 }
 
+static void weights_are_copied_part_by_part(void **state)
+{
+    (void)state;
+    struct program *whole = net(), *stage;
+    struct op_times *t;
+    struct err e;
+    int cut[4];
+    const struct plan_options four = {.batch = 4, .training = true, .compute = DT_F64};
+    const struct op_load load = {whole, &four};
+    assert_int_equal(op_times_create(&t, &e), 0);
+    assert_true(op_times_refresh(t, &load, NULL) == 0);
+    op_times_set(t, "refresh", 1);
+    const double all = op_times_refresh(t, &load, NULL);
+    assert_true(all == 8 * 9 + 8 * 8 * 9 + 5 * 8 * 12 * 12); /* no biases */
+    double parts = 0;
+    assert_int_equal(stages_cut(whole, 4, cut, &e), 0);
+    for (int s = 0; s < 2; s++) {
+        assert_int_equal(stages_program(&stage, whole, cut, 4, 2, s, &e), 0);
+        assert_int_equal(stage->nchunks, 2);
+        for (int k = 0; k < 2; k++)
+            parts += op_times_refresh(t, &(struct op_load){stage, &four}, &stage->chunks[k]);
+        program_destroy(stage);
+    }
+    assert_true(parts == all);
+    op_times_destroy(t);
+    program_destroy(whole);
+}
+
 static void all_of_it_goes_through_text(void **state)
 {
     (void)state;
@@ -112,6 +140,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_stage_does_is_known_from_the_whole_model),
+        cmocka_unit_test(weights_are_copied_part_by_part),
         cmocka_unit_test(all_of_it_goes_through_text),
     };
     return cmocka_run_group_tests_name("times of operations", tests, NULL, NULL);
