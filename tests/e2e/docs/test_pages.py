@@ -32,6 +32,18 @@ def test_every_block_of_commands_is_run_or_says_what_it_needs():
                 assert block.run != bool(block.needs), f"{page}: {block.text}"
 
 
+def crooked(text):
+    """The first line of each block that is not indented as a whole, which a reader would not see as a block."""
+    found = re.finditer(r"^( *)(```\w*[^\n]*)\n(.*?)^( *)```$", text, re.M | re.S)
+    return [m[2] for m in found if m[4] != m[1] or any(line and not line.startswith(m[1]) for line in m[3].split("\n"))]
+
+
+def test_blocks_are_indented_as_a_whole():
+    assert crooked("   ```sh\n   a\n\n   b\n   ```\n```c\n  a\n```\n") == []
+    assert crooked("    ```sh\na\n```\n") == crooked("  ```sh\na\n  ```\n") == ["```sh"]
+    assert not (wrong := {str(page): lines for page in pages() if (lines := crooked(page.read_text()))}), wrong
+
+
 def test_lines_and_pages_have_an_end():
     """A page has at most 400 lines, a line 120 columns; README.md has fewer than 120 lines."""
     for page in pages():
