@@ -19,7 +19,8 @@ def test_the_commands_of_a_page_do_what_it_shows(page, tmp_path):
 
 @pytest.mark.parametrize("commands, fault", [
     ("$ echo a; echo b1\nb…\na\n$ false\n$ echo $?\n1", None), ("$ echo a b\na c", "not in the output: a c"), ("$ false", "exit code 1"),
-    ("$ echo x; echo y\ny", "not on the page: x"), ("$ echo x; echo y\ny\n...", None), ("$ echo \\\n  x\nx", None)])
+    ("$ echo x; echo y\ny", "not on the page: x"), ("$ echo x; echo y\ny\n...", None),
+    ("$ echo ab; echo ax\na…\nab", None), ("$ echo ab; echo ab\na…\nac", "not in the output: ac"), ("$ echo \\\n  x\nx", None)])
 def test_a_page_that_is_wrong_is_seen(commands, fault, tmp_path):
     found = run_page(f"```console run\n{commands}\n```\n", tmp_path)
     assert (found and found.split(": ", 1)[1].split("\n")[0]) == fault
