@@ -76,6 +76,14 @@ def test_no_link_is_dead():
     assert not dead, dead
 
 
+def test_files_that_pages_name_exist():
+    """NAME in capitals stands for several."""
+    named, rooms = set(), "common|launcher|rendezvousd|worker|tests|python|packaging"
+    for page in [*pages(), ROOT / "CONTRIBUTING.md"]:
+        named |= {n for n in re.findall(rf"(?<![\w/.$~{{}}<>-])((?:{rooms})/[\w./-]*\w)", page.read_text()) if not re.search("[A-Z]{4}", n)}
+    assert len(named) > 50 and not (missing := {n for n in named if not any(ROOT.glob(f"{n}*"))}), missing
+
+
 def test_what_is_typed_with_a_path_can_be_executed():
     """`./NAME` of a page, where the tree has that file: at its top, or beside the page."""
     seen, barred = set(), set()
