@@ -267,8 +267,8 @@ static int run_job(struct run *r, int *ret_code, struct err *e)
     return 0;
 }
 
-int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link, int *ret_code,
-              struct err *e)
+int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link,
+              const struct cgroup_tables *cgroups, int *ret_code, struct err *e)
 {
     struct run *r = calloc(1, sizeof *r);
     if (!r)
@@ -276,6 +276,7 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     r->config = c;
     r->program = p;
     r->link = link;
+    r->cgroups = cgroups;
     r->shares_terminal = c->nproc == 1 && c->log.ptys.n == 0 && isatty(STDIN_FILENO);
     name_node(r);
     uv_loop_init(&r->loop);

@@ -104,11 +104,11 @@ static int open_job(struct cgroup *c, const struct cgroup_path *at, struct err *
     return 0;
 }
 
-int cgroup_create(struct cgroup **ret, const char *proc, char *shared, struct err *e)
+int cgroup_create(struct cgroup **ret, const struct cgroup_tables *t, char *shared, struct err *e)
 {
     struct cgroup_path at;
     shared[0] = '\0';
-    int rc = cgroup_path_find(proc, NULL, &at);
+    int rc = cgroup_tables_find(t, NULL, &at);
     if (rc < 0)
         return err_set(e, rc, "no cgroup for the job: no cgroup2 file system is mounted");
     struct cgroup *c = calloc(1, sizeof *c);

@@ -17,11 +17,12 @@
 #include <stdint.h>
 
 struct cgroup;
+struct cgroup_tables; /* cgroup_path.h */
 struct err;
 
-/* proc: "/proc/self". shared: GUARDIAN_PATH_MAX bytes for the folder's path, told to the guardian; empty on failure.
+/* t: of this process. shared: GUARDIAN_PATH_MAX bytes for the folder's path, told to the guardian; empty on failure.
  * -errno with a sentence. Some 50 us. */
-int cgroup_create(struct cgroup **ret, const char *proc, char *shared, struct err *e);
+int cgroup_create(struct cgroup **ret, const struct cgroup_tables *t, char *shared, struct err *e);
 
 /* The cgroup of the next round; the one before is removed if it is empty. -errno. */
 int cgroup_begin_round(struct cgroup *c, uint64_t round, struct err *e);
