@@ -122,9 +122,10 @@ enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap)
     if (b->fd >= 0) {
         const bool told = beside_tell(b);
         if (!told || !beside_wait(b, wait_ms)) { /* it ends already, or it does not */
-            if (told)
+            if (told) {
                 ending = BESIDE_KILLED;
-            tree_describe_one(b->pid, out, (size_t)cap);
+                tree_describe_one(b->pid, out, (size_t)cap);
+            }
             kill(b->pid, SIGKILL);
             if (!beside_wait(b, BESIDE_KILL_MS))
                 forget(b);
