@@ -182,6 +182,7 @@ static int open_parts(struct run *r, struct err *e)
     TRY(failures_open(r, e));
     TRY(open_events(r, e));
     TRY(open_http(r, e));
+    logmux_greet(r->mux); /* it makes its folder while this process makes the cgroup */
     TRY(worker_setup_open(r, e));
     logmux_greet(r->mux);
     if (r->logs.root[0] && (r->config->log.dir_chosen || r->logs.torchrun)) /* else the path is known beforehand */
@@ -222,10 +223,10 @@ static void close_parts(struct run *r)
     member_close(r);
     if (r->mux)
         flush(r);
-    group_destroy(r->group);
-    worker_setup_close(r);
     log_redirect(NULL, NULL);
     logmux_destroy(r->mux);
+    group_destroy(r->group);
+    worker_setup_close(r);
     uv_run(&r->loop, UV_RUN_DEFAULT); /* only handles that close are left */
     uv_loop_close(&r->loop);
     effects_free(r);

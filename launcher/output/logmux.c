@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -300,6 +301,7 @@ void logmux_destroy(struct logmux *m)
 {
     if (!m)
         return;
+    shutdown(m->o.fd, SHUT_WR); /* the output process ends while we still do */
     logmux_drop_rounds(m);
     event_lines_destroy(m->lines);
     own_texts_destroy(m->texts);
