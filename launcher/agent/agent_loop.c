@@ -191,6 +191,7 @@ static int open_parts(struct run *r, struct err *e)
     TRY(hangs_open(r, e));
     TRY(stragglers_open(r, e));
     TRY(member_open(r, e));
+    logmux_greet(r->mux);
     return signals_watch(r, e);
 }
 

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -263,7 +264,9 @@ static int open_events(struct logmux *m, struct err *e)
 
 int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e)
 {
-    struct logmux *m = calloc(1, sizeof *m);
+    struct logmux *m = malloc(sizeof *m);
+    if (m)
+        memset(m, 0, offsetof(struct logmux, message) + offsetof(struct output_message, body)); /* which is big */
     if (!m || !(m->asked = calloc((size_t)o->max_workers, sizeof *m->asked)) ||
         !(m->texts = own_texts_create(loop, o->page, send_text, m))) {
         free(m ? m->asked : NULL);
