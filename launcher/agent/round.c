@@ -6,7 +6,7 @@
  *   - ended: one worker did, well or badly, which is an event of the agent (AGENT_WORKER_ENDED);
  *   - gone: nobody is left and all output is read. The table is gone up, and AGENT_GONE posted: the next round may
  *     come.
- * Workers that are held outlive it, and with them their output: the next round goes on with these.
+ * Workers that are held outlive it, and with them their output and their cgroup: the next round goes on with these.
  * What fails on the way down ends the round for this node (AGENT_SPAWN_FAILED); workers that were started by then are
  * cleared away as in any round, so the way up is always gone. */
 #include "launcher/agent/round_internal.h"

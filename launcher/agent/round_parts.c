@@ -127,6 +127,11 @@ static int begin_output(struct run *r, const struct rdzv_news *news, struct err 
     return 0;
 }
 
+static int begin_cgroup(struct run *r, const struct rdzv_news *news, struct err *e)
+{
+    return group_held(r->group) > 0 ? 0 : worker_setup_begin_round(r, news->round, e);
+}
+
 static int begin_workers(struct run *r, const struct rdzv_news *news, struct err *e)
 {
     return group_start(r->group, news->rank_base, e);
@@ -159,7 +164,7 @@ static void end_grace(struct run *r, int64_t now_ns)
 
 /* begin and started go down, gone goes up. What only notes that a round is there comes first, so that it knows of a
  * round that cannot begin. Then what workers need when they start: the store that they meet at, the pipes and folders
- * of their output; then they; then who watches them. `gone` of the hangs reads the
+ * of their output, the cgroup they are born in; then they; then who watches them. `gone` of the hangs reads the
  * workers' pages, as do the times, so both come before the next round drops them; the log of events ends the round
  * last, after the line of a restart that it was. The group ends the output by itself: it knows when the pipes are
  * read. */
@@ -169,6 +174,7 @@ const struct round_part round_parts[] = {
     {"failures", begin_failures, NULL, NULL},
     {"member", member_begin_round, NULL, NULL},
     {"output", begin_output, NULL, NULL},
+    {"cgroup", begin_cgroup, NULL, NULL},
     {"workers", begin_workers, NULL, NULL},
     {"hangs", begin_hangs, NULL, end_hangs},
     {"stragglers", begin_stragglers, NULL, end_stragglers},

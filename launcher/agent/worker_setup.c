@@ -182,6 +182,17 @@ static int make_cgroup(struct run *r, struct err *e)
     return 0;
 }
 
+int worker_setup_begin_round(struct run *r, uint64_t round, struct err *e)
+{
+    struct err why;
+    if (!r->setup->cgroup || cgroup_begin_round(r->setup->cgroup, round, &why) == 0)
+        return 0;
+    if (r->config->cgroup == CONFIG_CGROUP_ON)
+        return err_set(e, why.code, "%s (--cgroup on)", why.text);
+    log_debug("agent", "%s", why.text);
+    return 0;
+}
+
 void worker_setup_choose_threads(struct run *r)
 {
     const struct placement *p = &r->setup->placement;

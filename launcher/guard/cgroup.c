@@ -22,7 +22,9 @@
 #define LEAVE_MS 1000 /* a reaped process may leave its cgroup a moment later */
 
 struct cgroup {
-    int fd;
+    int dir_fd;   /* of the job */
+    int round_fd; /* -1: none */
+    char round[32];
     char *shared;
 };
 
@@ -92,11 +94,11 @@ static int open_job(struct cgroup *c, const struct cgroup_path *at, struct err *
         c->shared[0] = '\0';
         return err_errno(e, error, "no cgroup for the job below %.200s", at->own);
     }
-    c->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (c->fd < 0)
+    c->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (c->dir_fd < 0)
         return err_errno(e, errno, "%.200s", path);
-    flock(c->fd, LOCK_SH | LOCK_NB); /* see sweep() */
-    if (faccessat(c->fd, "cgroup.kill", W_OK, 0) < 0)
+    flock(c->dir_fd, LOCK_SH | LOCK_NB); /* see sweep() */
+    if (faccessat(c->dir_fd, "cgroup.kill", W_OK, 0) < 0)
         return err_set(e, -ENOTSUP,
                        "no cgroup for the job: this kernel has no cgroup.kill (expected Linux 5.14 or newer)");
     return 0;
@@ -112,7 +114,7 @@ int cgroup_create(struct cgroup **ret, const struct cgroup_tables *t, char *shar
     struct cgroup *c = calloc(1, sizeof *c);
     if (!c)
         return err_errno(e, ENOMEM, "cgroup");
-    *c = (struct cgroup){.fd = -1, .shared = shared};
+    *c = (struct cgroup){.dir_fd = -1, .round_fd = -1, .shared = shared};
     rc = open_job(c, &at, e);
     if (rc < 0) {
         cgroup_destroy(c);
@@ -123,22 +125,42 @@ int cgroup_create(struct cgroup **ret, const struct cgroup_tables *t, char *shar
     return 0;
 }
 
+static void end_round(struct cgroup *c)
+{
+    if (c->round_fd < 0)
+        return;
+    close(c->round_fd);
+    c->round_fd = -1;
+    remove_tree(c->dir_fd, c->round);
+}
+
+int cgroup_begin_round(struct cgroup *c, uint64_t round, struct err *e)
+{
+    end_round(c);
+    snprintf(c->round, sizeof c->round, "round-%llu", (unsigned long long)round);
+    if (mkdirat(c->dir_fd, c->round, 0755) < 0 && errno != EEXIST)
+        return err_errno(e, errno, "cgroup %s", c->round);
+    c->round_fd = openat(c->dir_fd, c->round, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return c->round_fd < 0 ? err_errno(e, errno, "cgroup %s", c->round) : 0;
+}
+
 int cgroup_fd(const struct cgroup *c)
 {
-    return c ? c->fd : -1;
+    return c ? c->round_fd : -1;
 }
 
 bool cgroup_kill(struct cgroup *c)
 {
-    return c && write_kill(c->fd, "cgroup.kill");
+    return c && c->round_fd >= 0 && write_kill(c->round_fd, "cgroup.kill");
 }
 
 void cgroup_destroy(struct cgroup *c)
 {
     if (!c)
         return;
-    if (c->fd >= 0)
-        close(c->fd);
+    end_round(c);
+    if (c->dir_fd >= 0)
+        close(c->dir_fd);
     if (c->shared[0] && remove_tree(AT_FDCWD, c->shared) == 0)
         c->shared[0] = '\0';
     free(c);

@@ -1,6 +1,5 @@
-/* A cgroup of the job's workers, below crun's own: killing all of them, whatever they forked, is one write. A round
- * begins when nobody of the one before is left (tree.h), so one cgroup serves all rounds: to make one, and to remove
- * another, would take as long as to start a worker.
+/* A cgroup of the job, below crun's own, and in it one for each round: killing all of a round, whatever it forked, is
+ * one write.
  *
  * Only the v2 tree, found through mountinfo (hybrid systems mount it at /sys/fs/cgroup/unified). No controller is used,
  * so none has to be enabled. Where none can be made (a read-only tree, as in most containers; no permission; a kernel
@@ -25,10 +24,13 @@ struct err;
  * -errno with a sentence. Some 50 us. */
 int cgroup_create(struct cgroup **ret, const struct cgroup_tables *t, char *shared, struct err *e);
 
-/* For CLONE_INTO_CGROUP; -1: c is NULL. The cgroup's own. */
+/* The cgroup of the next round; the one before is removed if it is empty. -errno. */
+int cgroup_begin_round(struct cgroup *c, uint64_t round, struct err *e);
+
+/* For CLONE_INTO_CGROUP; -1: c is NULL or no round has begun. The cgroup's own. */
 int cgroup_fd(const struct cgroup *c);
 
-/* SIGKILL to everybody in it and below it. False if that was not possible (or c is NULL). */
+/* SIGKILL to everybody in the round's cgroup and below it. False if that was not possible (or c is NULL). */
 bool cgroup_kill(struct cgroup *c);
 
 /* Nobody may be left. What cannot be removed now is the guardian's to remove. NULL is fine. */

@@ -46,12 +46,13 @@ def mode(request):
 
 
 @needs_tree
-def test_the_job_has_one_for_all_rounds_and_the_end_removes_it(crun):
-    script = "echo $CRUN_ROUND $(grep ^0:: /proc/self/cgroup); [ $CRUN_ROUND = 2 ]"
-    rc, out, err = crun.run("--cgroup", "on", "--max-restarts", 1, "--log-prefix=off", "--nproc_per_node", 2, "sh", "-c", script)
+def test_each_round_has_its_own_and_the_end_removes_them(crun):
+    script = "grep ^0:: /proc/self/cgroup; [ $CRUN_ROUND = 2 ]"
+    rc, out, err = crun.run("--cgroup", "on", "--max-restarts", 1, "--nproc_per_node", 2, "sh", "-c", script)
     assert rc == 0, err
-    assert {line.split()[0] for line in out.splitlines()} == {"1", "2"}
-    job, = {line.rsplit("/", 1)[1] for line in out.splitlines()}
+    paths = {line.split("::")[1] for line in out.splitlines()}
+    assert {p.rsplit("/", 1)[1] for p in paths} == {"round-1", "round-2"}
+    job, = {p.rsplit("/", 1)[0].rsplit("/", 1)[1] for p in paths}
     assert job.startswith("crun-") and not os.path.exists(f"{TREE}/{job}")
 
 
@@ -135,7 +136,7 @@ def test_a_tree_that_cannot_be_written_is_no_matter_unless_it_must(crun):
 def test_the_next_crun_removes_what_a_killed_one_left_and_nothing_else(crun):
     old, young = (f"{TREE}/crun-{os.getpid()}-{name}" for name in ("00old", "young"))
     for path in (old, young):
-        os.makedirs(f"{path}/inner")
+        os.makedirs(f"{path}/round-1")
     os.utime(old, (0, 0))
     p = crun.start("--cgroup", "on", "sh", "-c", "touch up; exec sleep 100", cwd=crun.tmp)
     crun.wait_file("up")
@@ -145,7 +146,7 @@ def test_the_next_crun_removes_what_a_killed_one_left_and_nothing_else(crun):
         assert subprocess.run([CRUN, "--cgroup", "on", "true"], env=crun.env, timeout=60).returncode == 0
         assert not os.path.exists(old) and os.path.exists(young) and os.path.exists(f"{TREE}/{living}")
     finally:
-        os.rmdir(f"{young}/inner")
+        os.rmdir(f"{young}/round-1")
         os.rmdir(young)
     p.terminate()
     p.communicate(timeout=60)
