@@ -193,6 +193,11 @@ int worker_setup_begin_round(struct run *r, uint64_t round, struct err *e)
     return 0;
 }
 
+void worker_setup_started(const struct run *r)
+{
+    cgroup_tidy(r->setup->cgroup);
+}
+
 void worker_setup_choose_threads(struct run *r)
 {
     const struct placement *p = &r->setup->placement;
