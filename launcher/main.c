@@ -16,6 +16,7 @@
 #include "common/job/exitcode.h"
 #include "common/rdzv/homes/home_process.h"
 #include "launcher/agent/agent_loop.h"
+#include "launcher/base/cgroup_path.h"
 #include "launcher/base/oom_group.h"
 #include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
@@ -108,10 +109,10 @@ static int check_failure_file(const struct config *c, struct err *e)
 }
 
 /* Container runtimes set it: what was the end of one worker is then that of all, unreported. */
-static void warn_oom_group(void)
+static void warn_oom_group(const struct cgroup_tables *t)
 {
     char folder[1024];
-    if (oom_group_is_set("/proc/self", folder, sizeof folder))
+    if (oom_group_is_set(t, folder, sizeof folder))
         fprintf(stderr,
                 "crun: memory.oom.group is set in %s: a worker that is killed for want of memory takes crun along, "
                 "without a report and without a restart\n",
@@ -140,6 +141,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     struct config config;
     struct arg_result args;
     struct program program;
+    struct cgroup_tables cgroups;
     struct err e = {0};
     int code = EXIT_INTERNAL;
 
@@ -170,18 +172,20 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         fputs("crun: there is no /proc: what workers leave behind is found slowly, and SIGUSR1 and SIGUSR2 do not "
               "reach workers\n",
               stderr);
-    warn_oom_group();
+    cgroup_tables_read(&cgroups, "/proc/self");
+    warn_oom_group(&cgroups);
     if (!config.inherit_fds)
         own_fds_keep();
     if (config.dry_run) {
-        rc = dryrun_print(&config, &program, stdout, &e);
+        rc = dryrun_print(&config, &program, &cgroups, stdout, &e);
         code = rc == 0 ? check_printed() : EXIT_INTERNAL;
     } else {
         rc = check_failure_file(&config, &e);
-        rc = rc < 0 ? rc : agent_run(&config, &program, link, &code, &e);
+        rc = rc < 0 ? rc : agent_run(&config, &program, link, &cgroups, &code, &e);
     }
     if (rc < 0)
         code = complain(failure_code(rc), &e);
+    cgroup_tables_free(&cgroups);
     program_free(&program);
     return code;
 }

@@ -182,6 +182,7 @@ static int open_parts(struct run *r, struct err *e)
     TRY(failures_open(r, e));
     TRY(open_events(r, e));
     TRY(open_http(r, e));
+    logmux_greet(r->mux); /* it makes its folder while this process makes the cgroup */
     TRY(worker_setup_open(r, e));
     logmux_greet(r->mux);
     if (r->logs.root[0] && (r->config->log.dir_chosen || r->logs.torchrun)) /* else the path is known beforehand */
@@ -190,6 +191,7 @@ static int open_parts(struct run *r, struct err *e)
     TRY(hangs_open(r, e));
     TRY(stragglers_open(r, e));
     TRY(member_open(r, e));
+    logmux_greet(r->mux);
     return signals_watch(r, e);
 }
 
@@ -222,10 +224,10 @@ static void close_parts(struct run *r)
     member_close(r);
     if (r->mux)
         flush(r);
-    group_destroy(r->group);
-    worker_setup_close(r);
     log_redirect(NULL, NULL);
     logmux_destroy(r->mux);
+    group_destroy(r->group);
+    worker_setup_close(r);
     uv_run(&r->loop, UV_RUN_DEFAULT); /* only handles that close are left */
     uv_loop_close(&r->loop);
     effects_free(r);
@@ -267,8 +269,8 @@ static int run_job(struct run *r, int *ret_code, struct err *e)
     return 0;
 }
 
-int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link, int *ret_code,
-              struct err *e)
+int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link,
+              const struct cgroup_tables *cgroups, int *ret_code, struct err *e)
 {
     struct run *r = calloc(1, sizeof *r);
     if (!r)
@@ -276,6 +278,7 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     r->config = c;
     r->program = p;
     r->link = link;
+    r->cgroups = cgroups;
     r->shares_terminal = c->nproc == 1 && c->log.ptys.n == 0 && isatty(STDIN_FILENO);
     name_node(r);
     uv_loop_init(&r->loop);

@@ -2,13 +2,15 @@
 #ifndef CRUN_LAUNCHER_AGENT_LOOP_H
 #define CRUN_LAUNCHER_AGENT_LOOP_H
 
+struct cgroup_tables;
 struct config;
 struct err;
 struct guardian_link;
 struct program;
 
-/* Run the job to its end. Returns 0 with crun's exit code in *ret_code, or a negative code if it could not be begun. */
-int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link, int *ret_code,
-              struct err *e);
+/* Run the job to its end. cgroups: of this process. Returns 0 with crun's exit code in *ret_code, or a negative code if
+ * it could not be begun. */
+int agent_run(const struct config *c, const struct program *p, const struct guardian_link *link,
+              const struct cgroup_tables *cgroups, int *ret_code, struct err *e);
 
 #endif

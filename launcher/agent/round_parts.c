@@ -132,6 +132,11 @@ static int begin_cgroup(struct run *r, const struct rdzv_news *news, struct err 
     return group_held(r->group) > 0 ? 0 : worker_setup_begin_round(r, news->round, e);
 }
 
+static void start_cgroup(struct run *r, int64_t now_ns)
+{
+    worker_setup_started(r);
+}
+
 static int begin_workers(struct run *r, const struct rdzv_news *news, struct err *e)
 {
     return group_start(r->group, news->rank_base, e);
@@ -174,7 +179,7 @@ const struct round_part round_parts[] = {
     {"failures", begin_failures, NULL, NULL},
     {"member", member_begin_round, NULL, NULL},
     {"output", begin_output, NULL, NULL},
-    {"cgroup", begin_cgroup, NULL, NULL},
+    {"cgroup", begin_cgroup, start_cgroup, NULL},
     {"workers", begin_workers, NULL, NULL},
     {"hangs", begin_hangs, NULL, end_hangs},
     {"stragglers", begin_stragglers, NULL, end_stragglers},

@@ -37,6 +37,7 @@ struct run {
     const struct config *config;
     const struct program *program;
     const struct guardian_link *link;
+    const struct cgroup_tables *cgroups;  /* of this process */
     char node[RDZV_ID_MAX + 1], host[65]; /* HOST_NAME_MAX */
     bool shares_terminal;                 /* with its one worker */
     uv_loop_t loop;

@@ -174,7 +174,7 @@ static int make_cgroup(struct run *r, struct err *e)
 {
     struct err why;
     if (r->config->cgroup == CONFIG_CGROUP_OFF ||
-        cgroup_create(&r->setup->cgroup, "/proc/self", r->link->cgroup_dir, &why) == 0)
+        cgroup_create(&r->setup->cgroup, r->cgroups, r->link->cgroup_dir, &why) == 0)
         return 0;
     if (r->config->cgroup == CONFIG_CGROUP_ON)
         return err_set(e, why.code, "%s (--cgroup on)", why.text);
@@ -191,6 +191,11 @@ int worker_setup_begin_round(struct run *r, uint64_t round, struct err *e)
         return err_set(e, why.code, "%s (--cgroup on)", why.text);
     log_debug("agent", "%s", why.text);
     return 0;
+}
+
+void worker_setup_started(const struct run *r)
+{
+    cgroup_tidy(r->setup->cgroup);
 }
 
 void worker_setup_choose_threads(struct run *r)
@@ -223,7 +228,8 @@ int worker_setup_open(struct run *r, struct err *e)
     if (!s->nccl_async)
         s->nccl_async = "1";
     r->setup = s;
-    TRY(placement_plan(&s->placement, (enum binding_mode)r->config->numa_binding, (int)r->config->nproc, e));
+    TRY(placement_plan(&s->placement, (enum binding_mode)r->config->numa_binding, (int)r->config->nproc, r->cgroups,
+                       e));
     s->placement.one_thread = r->config->torchrun_compat;
     return make_cgroup(r, e);
 }

@@ -21,6 +21,7 @@ const struct binding *worker_setup_bindings(const struct run *r); /* one for eac
 struct cgroup *worker_setup_cgroup(const struct run *r);          /* NULL: none */
 /* The cgroup of the next round. Left out where it can be: the round goes on without. */
 int worker_setup_begin_round(struct run *r, uint64_t round, struct err *e);
+void worker_setup_started(const struct run *r); /* its workers run */
 
 /* struct group_events.make_env, make_argv and make_round; arg: the struct run. */
 int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err *e);

@@ -124,12 +124,3 @@ int cgroup_tables_find(const struct cgroup_tables *t, const char *controller, st
     free(mounts);
     return rc;
 }
-
-int cgroup_path_find(const char *proc, const char *controller, struct cgroup_path *ret)
-{
-    struct cgroup_tables t;
-    cgroup_tables_read(&t, proc);
-    const int rc = cgroup_tables_find(&t, controller, ret);
-    cgroup_tables_free(&t);
-    return rc;
-}

@@ -14,14 +14,11 @@ struct cgroup_tables {
     char *groups, *mounts; /* NULL: cannot be read */
 };
 
-/* proc: "/proc/self". */
+/* proc: "/proc/self". Some 50 us. */
 void cgroup_tables_read(struct cgroup_tables *ret, const char *proc);
 void cgroup_tables_free(struct cgroup_tables *t);
 
-/* As cgroup_path_find(). */
+/* controller: of cgroup v1 ("cpu"), NULL: the v2 tree. -ENOENT: no such tree; -ENAMETOOLONG. */
 int cgroup_tables_find(const struct cgroup_tables *t, const char *controller, struct cgroup_path *ret);
-
-/* proc: "/proc/self". controller: of cgroup v1 ("cpu"), NULL: the v2 tree. -ENOENT: no such tree; -ENAMETOOLONG. */
-int cgroup_path_find(const char *proc, const char *controller, struct cgroup_path *ret);
 
 #endif

@@ -19,10 +19,10 @@ static bool is_set(const char *folder)
     return is_read && first == '1';
 }
 
-bool oom_group_is_set(const char *proc, char *out, size_t cap)
+bool oom_group_is_set(const struct cgroup_tables *t, char *out, size_t cap)
 {
     struct cgroup_path at;
-    if (cgroup_path_find(proc, NULL, &at) < 0)
+    if (cgroup_tables_find(t, NULL, &at) < 0)
         return false;
     const size_t top = strlen(at.mount);
     for (char *end = at.own + strlen(at.own); strlen(at.own) >= top; end = strrchr(at.own, '/')) {

@@ -128,6 +128,10 @@ const struct explain_message explain_trainer[] = {
     {"step *: *; back to step *, and on from there\nstep *: *; believed only if a replay comes to the same\nsilent corruption in rank",
      "bits of a rank were wrong, or a loss is not believed: all ranks do the steps since the last comparison again",
      "docs/guide/corruption.md"},
+    {"the replay of steps * to * came to something else on all ranks at once*\n"
+     "the replay of steps * to * came to the same bit for bit*",
+     "what a replay of the last steps showed: sums were wrong and are mended, or the loss was right",
+     "nothing; if it happens often, test memory and processors of the nodes"},
     {"; another process takes its place\n; it stays, as nobody would take its place",
      "what becomes of the rank whose bits were wrong", "a node that does this again has bad memory or a bad processor"},
     {"*, at the end of * replays as well: this is no bit that flips now and then",

@@ -5,6 +5,7 @@
 
 #include "common/base/err.h"
 #include "common/rdzv/machine/rdzv.h"
+#include "launcher/base/cgroup_path.h"
 #include "launcher/config/config.h"
 #include "launcher/place/cores.h"
 #include "launcher/place/gpus.h"
@@ -57,8 +58,12 @@ int config_count_workers(struct config *c, struct err *e)
             e, ERR_USAGE,
             "--nproc-per-node 'gpu': no GPU is usable here (CUDA_VISIBLE_DEVICES counts): expected a number, cpu or "
             "auto");
-    if (c->nproc <= 0)
-        c->nproc = cores_usable();
+    if (c->nproc <= 0) {
+        struct cgroup_tables t;
+        cgroup_tables_read(&t, "/proc/self");
+        c->nproc = cores_usable(&t);
+        cgroup_tables_free(&t);
+    }
     return 0;
 }
 

@@ -169,7 +169,8 @@ static int print_worker(struct dryrun *d, int local, struct err *e)
     return print_output(d, local, rank, e);
 }
 
-int dryrun_print(const struct config *c, const struct program *p, FILE *out, struct err *e)
+int dryrun_print(const struct config *c, const struct program *p, const struct cgroup_tables *t, FILE *out,
+                 struct err *e)
 {
     struct dryrun d = {.c = c, .p = p, .group_rank = known_group_rank(c), .out = out};
     fprintf(out, "job %s: %d workers on this node, ", c->run_id, (int)c->nproc);
@@ -179,7 +180,7 @@ int dryrun_print(const struct config *c, const struct program *p, FILE *out, str
         fprintf(out, "%d to %d nodes", c->nnodes.min, c->nnodes.max);
     fprintf(out, ", rendezvous %s%s%s (%s)\n", home_kind_name(c->home.kind), c->home.endpoint[0] ? " at " : "",
             c->home.endpoint, c->home.from);
-    TRY(placement_plan(&d.placement, (enum binding_mode)c->numa_binding, (int)c->nproc, e));
+    TRY(placement_plan(&d.placement, (enum binding_mode)c->numa_binding, (int)c->nproc, t, e));
     d.placement.one_thread = c->torchrun_compat;
     if (p->python_from)
         fprintf(out, "python: %s (%s)\n", p->path, p->python_from);

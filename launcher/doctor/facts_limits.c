@@ -10,6 +10,7 @@
 #include "launcher/base/cgroup_path.h"
 #include "launcher/base/oom_group.h"
 #include "launcher/doctor/facts.h"
+#include "launcher/place/cores.h"
 #include "launcher/place/gpus.h"
 
 #define UNLIMITED_V1 ((int64_t)1 << 60) /* what cgroup v1 says is 2^63 less a page */
@@ -21,13 +22,12 @@ static int64_t limit(__rlimit_resource_t which)
 }
 
 /* The smallest number of files `name` in this group and those above it, -1: none has one ("max"). */
-static int64_t tightest(const char *controller, const char *name, char group[FACTS_TEXT])
+static int64_t tightest(const struct cgroup_tables *t, const char *controller, const char *name, char group[FACTS_TEXT])
 {
     struct cgroup_path at;
-    char proc[512], text[32];
+    char text[32];
     int64_t least = -1;
-    snprintf(proc, sizeof proc, "%s/proc/self", machine_root());
-    if (cgroup_path_find(proc, controller, &at) < 0)
+    if (cgroup_tables_find(t, controller, &at) < 0)
         return -1;
     const size_t top = strlen(at.mount);
     for (char *end = at.own + strlen(at.own); end && (size_t)(end - at.own) >= top; end = strrchr(at.own, '/')) {
@@ -44,10 +44,11 @@ static int64_t tightest(const char *controller, const char *name, char group[FAC
     return least;
 }
 
-static int64_t either(const char *v2, const char *v1, const char *controller, char group[FACTS_TEXT])
+static int64_t either(const struct cgroup_tables *t, const char *v2, const char *v1, const char *controller,
+                      char group[FACTS_TEXT])
 {
     char other[FACTS_TEXT] = "";
-    const int64_t a = tightest(NULL, v2, group), b = tightest(controller, v1, other);
+    const int64_t a = tightest(t, NULL, v2, group), b = tightest(t, controller, v1, other);
     if (a >= 0 && (b < 0 || a <= b))
         return a;
     snprintf(group, FACTS_TEXT, "%s", other);
@@ -56,13 +57,21 @@ static int64_t either(const char *v2, const char *v1, const char *controller, ch
 
 void facts_read_limits(struct facts *f)
 {
+    struct cgroup_tables here, machine;
     struct statvfs shm;
+    char proc[512];
+    snprintf(proc, sizeof proc, "%s/proc/self", machine_root());
+    cgroup_tables_read(&machine, proc);
+    cgroup_tables_read(&here, "/proc/self");
     f->files = limit(RLIMIT_NOFILE);
     f->processes = geteuid() == 0 ? -1 : limit(RLIMIT_NPROC);
     f->locked = limit(RLIMIT_MEMLOCK);
     f->address_space = limit(RLIMIT_AS);
-    f->memory = either("memory.max", "memory.limit_in_bytes", "memory", f->memory_group);
-    f->tasks = either("pids.max", "pids.max", "pids", f->tasks_group);
-    oom_group_is_set("/proc/self", f->oom_group, sizeof f->oom_group);
+    f->memory = either(&machine, "memory.max", "memory.limit_in_bytes", "memory", f->memory_group);
+    f->tasks = either(&machine, "pids.max", "pids.max", "pids", f->tasks_group);
+    oom_group_is_set(&here, f->oom_group, sizeof f->oom_group);
+    f->cores = cores_usable(&here);
+    cgroup_tables_free(&here);
+    cgroup_tables_free(&machine);
     f->shm = statvfs("/dev/shm", &shm) == 0 ? (int64_t)shm.f_blocks * (int64_t)shm.f_frsize : -1;
 }

@@ -18,7 +18,6 @@
 #include "common/net/addr.h"
 #include "common/net/resolve.h"
 #include "launcher/doctor/facts.h"
-#include "launcher/place/cores.h"
 #include "launcher/place/gpus.h"
 
 #define RESOLVE_MS 5000
@@ -147,7 +146,6 @@ void facts_read(const struct facts_ask *ask, struct facts *ret)
     read_own_name(ret);
     read_tmp(ret);
     read_gpus(ret);
-    ret->cores = cores_usable();
     facts_read_limits(ret);
     facts_read_programs(ret);
     facts_read_net(ret);

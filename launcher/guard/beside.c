@@ -37,20 +37,20 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg)
     return 0;
 }
 
-/* Or dead, and kept by a debugger. */
-static bool is_reaped(pid_t pid)
+/* looks: or dead, and kept by a debugger. */
+static bool is_reaped(pid_t pid, bool looks)
 {
     siginfo_t info = {0};
     struct proc p;
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | __WALL) < 0 || info.si_pid == pid ||
-           (proc_read(pid, &p) && proc_is_dead(&p));
+           (looks && proc_read(pid, &p) && proc_is_dead(&p));
 }
 
-static void reap_lingering(struct beside *b)
+static void reap_lingering(struct beside *b, bool looks)
 {
     int kept = 0;
     for (int i = 0; i < b->n_lingering; i++)
-        if (!is_reaped(b->lingering[i]))
+        if (!is_reaped(b->lingering[i], looks))
             b->lingering[kept++] = b->lingering[i];
     b->n_lingering = kept;
 }
@@ -59,7 +59,7 @@ static void reap_lingering(struct beside *b)
 static bool wait_reaped(struct beside *b, int ms)
 {
     const int64_t deadline = clock_deadline(ms);
-    for (reap_lingering(b); b->n_lingering > 0 && clock_left(deadline) > 0; reap_lingering(b)) {
+    for (reap_lingering(b, false); b->n_lingering > 0 && clock_left(deadline) > 0; reap_lingering(b, true)) {
         struct pollfd p = {.fd = (int)syscall(SYS_pidfd_open, b->lingering[0], 0), .events = POLLIN};
         if (p.fd < 0)
             break;
@@ -75,7 +75,7 @@ static void forget(struct beside *b)
     close(b->fd);
     b->fd = -1;
     kill(b->pid, SIGKILL);
-    reap_lingering(b);
+    reap_lingering(b, true);
     if (b->n_lingering < BESIDE_LINGER_MAX)
         b->lingering[b->n_lingering++] = b->pid;
     b->pid = 0;
@@ -122,9 +122,10 @@ enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap)
     if (b->fd >= 0) {
         const bool told = beside_tell(b);
         if (!told || !beside_wait(b, wait_ms)) { /* it ends already, or it does not */
-            if (told)
+            if (told) {
                 ending = BESIDE_KILLED;
-            tree_describe_one(b->pid, out, (size_t)cap);
+                tree_describe_one(b->pid, out, (size_t)cap);
+            }
             kill(b->pid, SIGKILL);
             if (!beside_wait(b, BESIDE_KILL_MS))
                 forget(b);

@@ -22,9 +22,9 @@
 #define LEAVE_MS 1000 /* a reaped process may leave its cgroup a moment later */
 
 struct cgroup {
-    int dir_fd;   /* of the job */
-    int round_fd; /* -1: none */
-    char round[32];
+    int dir_fd;               /* of the job */
+    int round_fd;             /* -1: none */
+    char round[32], last[32]; /* last: of the round before, "": it is removed */
     char *shared;
 };
 
@@ -104,11 +104,11 @@ static int open_job(struct cgroup *c, const struct cgroup_path *at, struct err *
     return 0;
 }
 
-int cgroup_create(struct cgroup **ret, const char *proc, char *shared, struct err *e)
+int cgroup_create(struct cgroup **ret, const struct cgroup_tables *t, char *shared, struct err *e)
 {
     struct cgroup_path at;
     shared[0] = '\0';
-    int rc = cgroup_path_find(proc, NULL, &at);
+    int rc = cgroup_tables_find(t, NULL, &at);
     if (rc < 0)
         return err_set(e, rc, "no cgroup for the job: no cgroup2 file system is mounted");
     struct cgroup *c = calloc(1, sizeof *c);
@@ -125,13 +125,23 @@ int cgroup_create(struct cgroup **ret, const char *proc, char *shared, struct er
     return 0;
 }
 
+void cgroup_tidy(struct cgroup *c)
+{
+    if (c && c->last[0] && strcmp(c->last, c->round) != 0)
+        remove_tree(c->dir_fd, c->last);
+    if (c)
+        c->last[0] = '\0';
+}
+
 static void end_round(struct cgroup *c)
 {
+    cgroup_tidy(c);
     if (c->round_fd < 0)
         return;
     close(c->round_fd);
     c->round_fd = -1;
-    remove_tree(c->dir_fd, c->round);
+    strcpy(c->last, c->round);
+    c->round[0] = '\0';
 }
 
 int cgroup_begin_round(struct cgroup *c, uint64_t round, struct err *e)
@@ -159,6 +169,7 @@ void cgroup_destroy(struct cgroup *c)
     if (!c)
         return;
     end_round(c);
+    cgroup_tidy(c);
     if (c->dir_fd >= 0)
         close(c->dir_fd);
     if (c->shared[0] && remove_tree(AT_FDCWD, c->shared) == 0)

@@ -1,5 +1,6 @@
 /* A cgroup of the job, below crun's own, and in it one for each round: killing all of a round, whatever it forked, is
- * one write.
+ * one write. Whoever is cloned into a cgroup that was once killed is killed, too (seen with Linux 6.18, which compares
+ * how often its parent's own was), so no round can have that of another one.
  *
  * Only the v2 tree, found through mountinfo (hybrid systems mount it at /sys/fs/cgroup/unified). No controller is used,
  * so none has to be enabled. Where none can be made (a read-only tree, as in most containers; no permission; a kernel
@@ -17,14 +18,19 @@
 #include <stdint.h>
 
 struct cgroup;
+struct cgroup_tables; /* cgroup_path.h */
 struct err;
 
-/* proc: "/proc/self". shared: GUARDIAN_PATH_MAX bytes for the folder's path, told to the guardian; empty on failure.
+/* t: of this process. shared: GUARDIAN_PATH_MAX bytes for the folder's path, told to the guardian; empty on failure.
  * -errno with a sentence. Some 50 us. */
-int cgroup_create(struct cgroup **ret, const char *proc, char *shared, struct err *e);
+int cgroup_create(struct cgroup **ret, const struct cgroup_tables *t, char *shared, struct err *e);
 
-/* The cgroup of the next round; the one before is removed if it is empty. -errno. */
+/* The cgroup of the next round. -errno. */
 int cgroup_begin_round(struct cgroup *c, uint64_t round, struct err *e);
+
+/* Removes that of the round before, if it is empty: once the workers of this one run, for it takes half as long as to
+ * make one. NULL is fine. */
+void cgroup_tidy(struct cgroup *c);
 
 /* For CLONE_INTO_CGROUP; -1: c is NULL or no round has begun. The cgroup's own. */
 int cgroup_fd(const struct cgroup *c);

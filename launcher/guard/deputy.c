@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -23,6 +24,7 @@
 #define FAREWELL_MS 1000 /* of an agent whose tree is dead */
 #define LOOK_MS 5
 #define KILL_BOUND_MS 30000
+#define REAP_MS 20 /* its own end: nothing holds it up but a debugger */
 
 struct deputy {
     pid_t guardian, agent;
@@ -108,12 +110,15 @@ static _Noreturn void run(const struct deputy *d, const struct guardian_link *l)
     _exit(0);
 }
 
-void deputy_start(const struct guardian_link *l, pid_t agent, const int *close_fds, int n)
+pid_t deputy_start(const struct guardian_link *l, pid_t agent, const int *close_fds, int n)
 {
     struct deputy d = {.guardian = getpid(), .agent = agent};
+    pid_t pid = -1;
     d.guardian_fd = (int)syscall(SYS_pidfd_open, d.guardian, 0);
     d.agent_fd = (int)syscall(SYS_pidfd_open, d.agent, 0);
-    if (d.guardian_fd >= 0 && d.agent_fd >= 0 && fork() == 0) {
+    if (d.guardian_fd >= 0 && d.agent_fd >= 0)
+        pid = (pid_t)syscall(SYS_clone, 0, 0, 0, 0, 0);
+    if (pid == 0) {
         for (int i = 0; i < n; i++)
             close(close_fds[i]);
         run(&d, l);
@@ -122,4 +127,22 @@ void deputy_start(const struct guardian_link *l, pid_t agent, const int *close_f
         close(d.guardian_fd);
     if (d.agent_fd >= 0)
         close(d.agent_fd);
+    return pid > 0 ? pid : 0;
+}
+
+void deputy_kill(pid_t deputy)
+{
+    if (deputy)
+        kill(deputy, SIGKILL);
+}
+
+void deputy_reap(pid_t deputy)
+{
+    siginfo_t info;
+    const int fd = deputy ? (int)syscall(SYS_pidfd_open, deputy, 0) : -1;
+    if (fd < 0)
+        return;
+    has_ended(fd, REAP_MS);
+    close(fd);
+    waitid(P_PID, (id_t)deputy, &info, WEXITED | WNOHANG | __WALL);
 }

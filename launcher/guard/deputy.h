@@ -11,8 +11,9 @@
  *     that workers made live on where there is no cgroup.
  *
  * As long as one half lives it is above all workers and their daemons (a subreaper), however little it does itself: so
- * the walk down from it finds them all. The deputy is a child of the guardian, which ends it with the rest; stopped, it
- * goes on when the guardian dies (PDEATHSIG). */
+ * the walk down from it finds them all. The deputy is a child of the guardian, beside the tree as those of beside.h:
+ * ECHILD tells the guardian that the tree is dead with the deputy still there, which is ended last, without a walk
+ * through /proc. Stopped, it goes on when the guardian dies (PDEATHSIG). */
 #ifndef CRUN_LAUNCHER_DEPUTY_H
 #define CRUN_LAUNCHER_DEPUTY_H
 
@@ -23,8 +24,13 @@
 struct guardian_link;
 
 /* In the guardian, after the agent, which so is its first child. Signals must be blocked. close_fds: n descriptors of
- * the guardian, not to be held by the deputy: sockets whose end tells others that the guardian is gone. Where there can
- * be no deputy all holds but for two accidents at once. */
-void deputy_start(const struct guardian_link *l, pid_t agent, const int *close_fds, int n);
+ * the guardian, not to be held by the deputy: sockets whose end tells others that the guardian is gone. Returns its
+ * pid; 0: there can be none, and all holds but for two accidents at once. */
+pid_t deputy_start(const struct guardian_link *l, pid_t agent, const int *close_fds, int n);
+
+/* The guardian's, once nobody of the tree is left: end it, and later on take its exit, which is waited for 20 ms. 0 is
+ * fine. */
+void deputy_kill(pid_t deputy);
+void deputy_reap(pid_t deputy);
 
 #endif

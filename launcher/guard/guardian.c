@@ -51,10 +51,10 @@ struct shared {
 struct guard {
     bool has_terminal; /* as standard input, and it was left as */
     struct termios terminal;
-    pid_t agent;
-    int link_fd;   /* words of the agent */
-    int signal_fd; /* what we wait for */
-    int held_fd;   /* the connection that stands for this node, -1: none */
+    pid_t agent, deputy; /* deputy 0: none */
+    int link_fd;         /* words of the agent */
+    int signal_fd;       /* what we wait for */
+    int held_fd;         /* the connection that stands for this node, -1: none */
     struct lease lease;
     struct stuck stuck;
     const struct guardian_programs *programs;
@@ -295,13 +295,15 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     char text[256], output[128], home[128], gauges[128];
     const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
     atomic_store(&l->board->guardian_ends, true);
-    tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
+    if (!tree_empty())
+        tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
     cgroup_kill_at(l->cgroup_dir);
     const int64_t begun = clock_ms();
     const bool all = tree_kill_or_leave(known ? KILL_AGAIN_MS : KILL_BOUND_MS, given_up ? STUCK_MS : KILL_BOUND_MS);
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
+    deputy_kill(g->deputy);
     beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, gauges,
                sizeof gauges); /* a driver may hold it: nothing is lost then */
     const enum beside_ending of_home = beside_end(&g->beside.v[NEIGHBOUR_HOME].beside, 0, home, sizeof home);
@@ -337,6 +339,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     }
     end_console(g, NEIGHBOUR_STDOUT);
     end_console(g, NEIGHBOUR_STDERR);
+    deputy_reap(g->deputy);
     return all ? ending_code(e) : EXIT_UNKILLABLE;
 }
 
@@ -382,7 +385,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     console_files_enter(l.console, false);
     const int not_the_deputys[] = {ends[0],   g.link_fd, g.signal_fd, /* ends tell of ends */
                                    output[0], output[1], l.console[0].out, l.console[1].out};
-    deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
+    g.deputy = deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);
     close(output[0]);
     if (l.deputy_fd >= 0)

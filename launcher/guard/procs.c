@@ -11,49 +11,78 @@
 
 #include "common/base/file.h"
 
-/* From one field to the n-th after it; "" where there are not so many. */
-static const char *skip_fields(const char *at, int n)
+/* Of one line of /proc/PID/stat, from the state on: which field is what. */
+enum {
+    STAT_STATE,
+    STAT_PARENT,
+    STAT_TIMES = 11, /* utime stime cutime cstime */
+    STAT_THREADS = 17,
+    STAT_END_SIGNAL = 35,
+    STAT_FIELDS
+};
+
+/* All that are numbers, by hand: whoever looks at every process of a big host does nothing else. False: there are not
+ * so many. */
+static bool read_fields(const char *at, int64_t v[STAT_FIELDS])
 {
-    for (; n > 0 && *at; n--) {
-        at += strcspn(at, " ");
+    for (int i = STAT_PARENT; i < STAT_FIELDS; i++) {
+        while (*at && *at != ' ')
+            at++;
         at += *at == ' ';
+        const bool is_negative = *at == '-';
+        at += is_negative;
+        if (*at < '0' || *at > '9')
+            return false;
+        uint64_t n = 0; /* some are addresses, and fill it */
+        while (*at >= '0' && *at <= '9')
+            n = 10 * n + (uint64_t)(*at++ - '0');
+        v[i] = is_negative ? -(int64_t)n : (int64_t)n;
     }
-    return at;
+    return true;
 }
 
-/* utime stime cutime cstime */
-static int64_t cpu_time(const char *times)
+static int64_t cpu_time(const int64_t times[4])
 {
-    long long v[4] = {0};
-    if (sscanf(times, "%lld %lld %lld %lld", &v[0], &v[1], &v[2], &v[3]) != 4)
-        return 0;
-    return (v[0] + v[1] + v[2] + v[3]) * (INT64_C(1000000000) / sysconf(_SC_CLK_TCK));
+    return (times[0] + times[1] + times[2] + times[3]) * (INT64_C(1000000000) / sysconf(_SC_CLK_TCK));
 }
 
-/* /proc/PID/stat: "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. From
- * the state on, its times begin at the 12th field, the number of threads is the 18th, the signal of its end the
- * 36th. */
-bool proc_read(pid_t pid, struct proc *ret)
+/* "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. */
+static bool parse_stat(const char *line, size_t n, struct proc *ret)
+{
+    const char *open = memchr(line, '(', n), *shut = memrchr(line, ')', n);
+    int64_t v[STAT_FIELDS];
+    if (!open || !shut || shut[1] != ' ' || !read_fields(shut + 2, v))
+        return false;
+    const size_t named = (size_t)(shut - open - 1), kept = sizeof ret->name - 1;
+    ret->state = shut[2];
+    ret->parent = (pid_t)v[STAT_PARENT];
+    ret->cpu_ns = cpu_time(v + STAT_TIMES);
+    ret->threads = (int)v[STAT_THREADS];
+    ret->is_silent = v[STAT_END_SIGNAL] == 0;
+    memcpy(ret->name, open + 1, named < kept ? named : kept);
+    ret->name[named < kept ? named : kept] = '\0';
+    return true;
+}
+
+/* path: of such a file, from that folder. */
+static bool read_stat(int folder, const char *path, pid_t pid, struct proc *ret)
 {
     char line[768];
     *ret = (struct proc){.pid = pid, .state = '?', .name = "?"};
-    if (file_read_text(line, sizeof line, "/proc/%d/stat", (int)pid) < 0)
+    const int fd = openat(folder, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
         return false;
-    const char *open = strchr(line, '('), *shut = strrchr(line, ')');
-    if (!open || !shut)
-        return false;
-    const char *state = shut + 1 + (shut[1] == ' ');
-    int parent = 0;
-    if (sscanf(state, "%c %d", &ret->state, &parent) != 2)
-        return false;
-    const char *times = skip_fields(state, 11), *threads = skip_fields(times, 6),
-               *end_signal = skip_fields(threads, 18);
-    ret->parent = (pid_t)parent;
-    ret->cpu_ns = cpu_time(times);
-    ret->threads = atoi(threads);
-    ret->is_silent = *end_signal == '0';
-    snprintf(ret->name, sizeof ret->name, "%.*s", (int)(shut - open - 1), open + 1);
-    return true;
+    const ssize_t n = read(fd, line, sizeof line - 1);
+    close(fd);
+    line[n > 0 ? n : 0] = '\0';
+    return n > 0 && parse_stat(line, (size_t)n, ret);
+}
+
+bool proc_read(pid_t pid, struct proc *ret)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    return read_stat(AT_FDCWD, path, pid, ret);
 }
 
 /* Its first thread that lives; false: there is none. */
@@ -125,6 +154,15 @@ static void add_pids(struct procs *ps, int fd)
         }
 }
 
+static void add_children_at(struct procs *ps, int folder, const char *path)
+{
+    const int fd = openat(folder, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    add_pids(ps, fd);
+    close(fd);
+}
+
 /* The children of all threads of a process. */
 static void add_children(struct procs *ps, pid_t of)
 {
@@ -135,14 +173,18 @@ static void add_children(struct procs *ps, pid_t of)
         if (e->d_name[0] == '.')
             continue;
         snprintf(name, sizeof name, "%s/children", e->d_name);
-        const int fd = openat(dirfd(d), name, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            continue;
-        add_pids(ps, fd);
-        close(fd);
+        add_children_at(ps, dirfd(d), name);
     }
     if (d)
         closedir(d);
+}
+
+/* Those of a process with one thread. */
+static void add_only_children(struct procs *ps, pid_t of)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)of, (int)of);
+    add_children_at(ps, AT_FDCWD, path);
 }
 
 /* Level by level. */
@@ -151,8 +193,10 @@ static void walk(struct procs *ps, pid_t root)
     add_children(ps, root);
     for (size_t i = 0; i < ps->n; i++) {
         const pid_t pid = ps->v[i].pid;
-        proc_read(pid, &ps->v[i]);
-        add_children(ps, pid);
+        if (proc_read(pid, &ps->v[i]) && ps->v[i].threads == 1)
+            add_only_children(ps, pid);
+        else
+            add_children(ps, pid);
     }
 }
 
@@ -166,9 +210,13 @@ static int by_pid(const void *a, const void *b)
 static void read_all(struct procs *ps, DIR *d)
 {
     bool sorted = true; /* as the kernel lists them */
+    char path[32];
     for (struct dirent *e; (e = readdir(d));) {
         struct proc p, *to;
-        if (!isdigit((unsigned char)e->d_name[0]) || !proc_read((pid_t)atoi(e->d_name), &p))
+        if (!isdigit((unsigned char)e->d_name[0]))
+            continue;
+        snprintf(path, sizeof path, "%.16s/stat", e->d_name);
+        if (!read_stat(dirfd(d), path, (pid_t)atoi(e->d_name), &p))
             continue;
         sorted = sorted && (ps->n == 0 || ps->v[ps->n - 1].pid < p.pid);
         if (!(to = add(ps)))
@@ -210,9 +258,13 @@ static void keep_below(struct procs *ps, pid_t root)
 {
     enum kin *kin = calloc(ps->n, sizeof *kin);
     size_t kept = 0;
-    for (size_t i = 0; kin && i < ps->n; i++)
-        if (kin[i] == UNKNOWN)
+    for (size_t i = 0; kin && i < ps->n; i++) {
+        const bool is_sibling = i > 0 && ps->v[i].parent == ps->v[i - 1].parent && ps->v[i - 1].pid != root;
+        if (kin[i] == UNKNOWN && is_sibling && ps->v[i].pid != root)
+            kin[i] = kin[i - 1];
+        else if (kin[i] == UNKNOWN)
             trace(ps, kin, i, root);
+    }
     for (size_t i = 0; kin && i < ps->n; i++)
         if (kin[i] == BELOW)
             ps->v[kept++] = ps->v[i];

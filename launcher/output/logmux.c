@@ -4,9 +4,11 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -262,7 +264,9 @@ static int open_events(struct logmux *m, struct err *e)
 
 int logmux_create(struct logmux **ret, uv_loop_t *loop, const struct logmux_options *o, struct err *e)
 {
-    struct logmux *m = calloc(1, sizeof *m);
+    struct logmux *m = malloc(sizeof *m);
+    if (m)
+        memset(m, 0, offsetof(struct logmux, message) + offsetof(struct output_message, body)); /* which is big */
     if (!m || !(m->asked = calloc((size_t)o->max_workers, sizeof *m->asked)) ||
         !(m->texts = own_texts_create(loop, o->page, send_text, m))) {
         free(m ? m->asked : NULL);
@@ -300,6 +304,7 @@ void logmux_destroy(struct logmux *m)
 {
     if (!m)
         return;
+    shutdown(m->o.fd, SHUT_WR); /* the output process ends while we still do */
     logmux_drop_rounds(m);
     event_lines_destroy(m->lines);
     own_texts_destroy(m->texts);

@@ -17,14 +17,18 @@ static void send_round(struct logmux *m, const struct sent_round *r)
     logmux_say(m, OUTPUT_ROUND, r->id, 0, &r->what, sizeof r->what);
 }
 
+/* Where no file is to be opened, the answer comes first: workers wait for it. */
 static void send_streams(struct logmux *m, const struct sent_round *r)
 {
+    const bool has_files = r->what.layout.root[0];
+    if (m->opened && !has_files)
+        logmux_say(m, OUTPUT_OPEN, r->id, 0, NULL, 0);
     for (int i = 0; i < r->n && m->pid; i += WORKERS_IN_A_MESSAGE) {
         const int n = r->n - i < WORKERS_IN_A_MESSAGE ? r->n - i : WORKERS_IN_A_MESSAGE;
         const struct output_head head = {.word = OUTPUT_STREAMS, .n = n, .number = i, .round = r->id};
         logmux_send(m, &head, NULL, 0, &r->fds[(ptrdiff_t)2 * i], 2 * n);
     }
-    if (m->opened || r->what.layout.root[0])
+    if (has_files)
         logmux_say(m, OUTPUT_OPEN, r->id, 0, NULL, 0);
 }
 

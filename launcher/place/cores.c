@@ -43,24 +43,21 @@ static double tightest(struct cgroup_path *at, double (*quota)(const char *), do
     }
 }
 
-int cores_quota(const char *proc)
+int cores_quota(const struct cgroup_tables *t)
 {
-    struct cgroup_tables tables;
     struct cgroup_path at;
     double least = 0;
-    cgroup_tables_read(&tables, proc);
-    if (cgroup_tables_find(&tables, NULL, &at) == 0)
+    if (cgroup_tables_find(t, NULL, &at) == 0)
         least = tightest(&at, quota_v2, least);
-    if (cgroup_tables_find(&tables, "cpu", &at) == 0)
+    if (cgroup_tables_find(t, "cpu", &at) == 0)
         least = tightest(&at, quota_v1, least);
-    cgroup_tables_free(&tables);
     return least <= 0 ? 0 : least < 1 ? 1 : least < CPUS_MAX ? (int)least : CPUS_MAX;
 }
 
-int cores_usable(void)
+int cores_usable(const struct cgroup_tables *t)
 {
     struct cpus allowed;
     const int mask = cpus_allowed(&allowed) == 0 ? cpus_count(&allowed) : 1;
-    const int quota = cores_quota("/proc/self");
+    const int quota = cores_quota(t);
     return quota > 0 && quota < mask ? quota : mask;
 }

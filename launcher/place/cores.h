@@ -3,11 +3,13 @@
 #ifndef CRUN_LAUNCHER_CORES_H
 #define CRUN_LAUNCHER_CORES_H
 
-/* At least 1; a quota of 2.5 CPUs counts as 2. Reads some files of /proc and of the cgroup trees (some 100 us). */
-int cores_usable(void);
+struct cgroup_tables; /* cgroup_path.h; of this process */
+
+/* At least 1; a quota of 2.5 CPUs counts as 2. Reads some files of the cgroup trees (some 20 us). */
+int cores_usable(const struct cgroup_tables *t);
 
 /* Whole CPUs of the tightest quota (cpu.max, cpu.cfs_quota_us) of this process' cgroups and of all above them; at least
- * 1. 0: none is set. proc: "/proc/self". */
-int cores_quota(const char *proc);
+ * 1. 0: none is set. */
+int cores_quota(const struct cgroup_tables *t);
 
 #endif

@@ -50,13 +50,14 @@ const struct near_adapters *placement_near(const struct placement *p, int worker
     return p->gpus ? &p->near[worker % p->gpus] : NULL;
 }
 
-int placement_plan(struct placement *ret, enum binding_mode mode, int workers, struct err *e)
+int placement_plan(struct placement *ret, enum binding_mode mode, int workers, const struct cgroup_tables *t,
+                   struct err *e)
 {
     struct cpus allowed = {0};
     int rc = cpus_allowed(&allowed);
     if (rc < 0)
         return err_errno(e, -rc, "the CPUs that crun may run on");
-    *ret = (struct placement){.workers = workers, .cores = cores_usable()};
+    *ret = (struct placement){.workers = workers, .cores = cores_usable(t)};
     ret->limited = ret->cores < cpus_count(&allowed);
     rc = find_near(ret, e);
     if (rc == 0 && mode != BINDING_OFF)

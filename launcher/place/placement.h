@@ -16,6 +16,7 @@
 #include "launcher/place/binding.h"
 #include "launcher/place/near.h"
 
+struct cgroup_tables; /* cgroup_path.h */
 struct err;
 
 struct placement {
@@ -28,9 +29,10 @@ struct placement {
     bool one_thread; /* a worker is told so, whatever its share is; the caller's to set */
 };
 
-/* Worker i is taken to use the i-th visible GPU (of n: i modulo n), as torchrun assumes. ERR_USAGE, -ENOENT (no hwloc),
- * -errno. */
-int placement_plan(struct placement *ret, enum binding_mode mode, int workers, struct err *e);
+/* Worker i is taken to use the i-th visible GPU (of n: i modulo n), as torchrun assumes. t: of this process. ERR_USAGE,
+ * -ENOENT (no hwloc), -errno. */
+int placement_plan(struct placement *ret, enum binding_mode mode, int workers, const struct cgroup_tables *t,
+                   struct err *e);
 void placement_free(struct placement *p);
 
 /* Cores of the worker's mask divided by the workers that have the same, within its share of crun's cores; at least

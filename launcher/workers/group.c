@@ -81,12 +81,13 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->open_handles = 2;
     g->children = calloc((size_t)group_slots(g), sizeof *g->children);
     g->workers = calloc((size_t)group_slots(g), sizeof *g->workers);
+    g->retired = calloc((size_t)group_slots(g), sizeof(struct crun_page *));
     g->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     for (int i = 0; i < group_slots(g) && g->children; i++)
         g->children[i] =
             (struct child){.local = i, .pidfd = -1, .out = {-1, -1}, .keep = {-1, -1}, .wake_fd = -1, .stdio_fd = -1};
     *ret = g;
-    if (!g->children || !g->workers)
+    if (!g->children || !g->workers || !g->retired)
         return err_errno(e, ENOMEM, "%d workers", o->workers);
     if (g->null_fd < 0)
         return err_errno(e, errno, "/dev/null");
@@ -362,6 +363,7 @@ static void on_closed(uv_handle_t *h)
         return;
     free(g->children);
     free(g->workers);
+    free(g->retired);
     free(g);
 }
 
@@ -374,10 +376,8 @@ void group_destroy(struct group *g)
     watch_close(g->deaths_watch);
     if (g->deaths_fd >= 0)
         close(g->deaths_fd);
-    for (int i = 0; i < group_slots(g) && g->children; i++) {
-        group_drop_page(&g->children[i]);
+    for (int i = 0; i < group_slots(g) && g->children; i++)
         group_close_kept(&g->children[i]);
-    }
     spawn_thread_close(g->spawner);
     const int fds[] = {g->null_fd, g->in_fd, g->out_fd, g->memory_fd};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)

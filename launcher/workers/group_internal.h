@@ -16,7 +16,7 @@ struct child {
     bool reads;             /* crun's standard input */
     bool pty;               /* has a terminal of its own */
     bool stopped;           /* and that is reported */
-    struct crun_page *page; /* mapped until the next round begins */
+    struct crun_page *page; /* mapped until the next round begins, or the agent is gone */
     int out[2];             /* the worker's ends of its pipes, until it is started; -1: none */
     int keep[2];            /* the same, for who takes its place in a later round; -1: none */
     int wake_fd;            /* eventfd that the worker waits for (crun_page.h); -1: none */
@@ -47,7 +47,7 @@ struct group {
     struct group_stop stop; /* once they are; reason -1: none */
     bool clearing;
     bool keeping; /* those that are held stay */
-    bool kept;    /* some did: pipes and cgroup are of an earlier round */
+    bool kept;    /* some did: pipes are of an earlier round */
     int looks;    /* in a row that found nobody else */
     bool warming; /* what is being launched is spares */
     bool holding;
@@ -60,6 +60,8 @@ struct group {
     int n; /* workers started in this round */
     struct child *children;
     struct failure_worker *workers;
+    struct crun_page **retired; /* of the round before */
+    int n_retired;
 };
 
 /* --- group_page.c */
@@ -70,6 +72,9 @@ int group_create_page(struct group *g, struct child *c, int *ret_fd, struct err 
 /* The page says that it is held, and its socket's other end is *ret_fd, the caller's. */
 int group_make_spare(struct child *c, int *ret_fd, struct err *e);
 void group_drop_page(struct child *c);
+/* The same, but the memory goes once the next workers are made: that takes longer than to make one. */
+void group_retire_page(struct group *g, struct child *c);
+void group_drop_retired(struct group *g);
 /* It is to look at its page; its descriptor becomes readable where a reason of a stop is there. */
 void group_wake(struct child *c, bool has_reason);
 

@@ -59,6 +59,7 @@ static void free_launch(struct launch *l)
             close(l->prepared[i].stdio_fd);
     }
     group_close_pipe_ends(l->g);
+    group_drop_retired(l->g);
     if (l->status_fd >= 0)
         close(l->status_fd);
     if (l->typist_fd >= 0)

@@ -59,13 +59,27 @@ void group_drop_page(struct child *c)
 {
     if (c->page)
         munmap(c->page, CRUN_PAGE_BYTES);
-    if (c->page && c->wake_fd >= 0)
+    if (c->wake_fd >= 0)
         close(c->wake_fd);
     if (c->stdio_fd >= 0)
         close(c->stdio_fd);
     c->stdio_fd = -1;
     c->page = NULL;
     c->wake_fd = -1;
+}
+
+void group_retire_page(struct group *g, struct child *c)
+{
+    if (c->page)
+        g->retired[g->n_retired++] = c->page;
+    c->page = NULL;
+    group_drop_page(c);
+}
+
+void group_drop_retired(struct group *g)
+{
+    while (g->n_retired > 0)
+        munmap(g->retired[--g->n_retired], CRUN_PAGE_BYTES);
 }
 
 int group_make_spare(struct child *c, int *ret_fd, struct err *e)

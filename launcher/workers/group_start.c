@@ -235,9 +235,10 @@ int group_start(struct group *g, int rank_base, struct err *e)
     g->stop.reason = -1;
     if (goes_on)
         return resume(g, rank_base, e);
+    group_drop_retired(g); /* nobody was made since */
     for (int i = 0; i < group_slots(g); i++)
         if (!group_is_there(&g->workers[i])) /* a spare that was dropped may have to die yet */
-            group_drop_page(&g->children[i]);
+            group_retire_page(g, &g->children[i]);
     g->n = 0;
     const int rc = make_pipes(g, rank_base, e);
     if (rc < 0) {

@@ -29,17 +29,15 @@ static int add_variable(void *ctx, const char *name, const char *value)
     return 0;
 }
 
-static bool same_name(const char *a, const char *b)
-{
-    size_t n = strcspn(a, "=");
-    return n == strcspn(b, "=") && memcmp(a, b, n) == 0;
-}
-
+/* Of every variable that is inherited, for every worker: mostly the first letters say no. */
 static bool replaced(const struct additions *a, const char *variable)
 {
-    for (size_t i = 0; i < a->n; i++)
-        if (same_name(a->text.data + a->at[i], variable))
+    const size_t n = strcspn(variable, "=");
+    for (size_t i = 0; i < a->n; i++) {
+        const char *name = a->text.data + a->at[i];
+        if (strncmp(name, variable, n) == 0 && (name[n] == '=' || !name[n]))
             return true;
+    }
     return false;
 }
 

@@ -133,7 +133,7 @@ int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, int workers,
     uv_async_init(loop, &t->wake, on_wake);
     t->wake.data = t;
     fd_room_make();
-    const int rc = start_threads(t, least(SPAWN_THREADS_MAX, least(processors(), workers)));
+    const int rc = start_threads(t, least(SPAWN_THREADS_MAX, least(processors() + 1, workers)));
     if (rc != 0) {
         uv_close((uv_handle_t *)&t->wake, on_unused_closed);
         return err_errno(e, rc, "threads that start workers");

@@ -32,8 +32,9 @@ struct spawn_batch {
     void (*done)(struct spawn_batch *b); /* on the loop's thread */
 };
 
-/* As many threads as there are processors for crun, SPAWN_THREADS_MAX and workers at most; fewer, but one, where the
- * system gives no more. On failure *ret is as it was, and the loop must turn once more. */
+/* One thread more than there are processors for crun, as each waits until its child has exec'ed, and then for a
+ * processor that the new worker has; SPAWN_THREADS_MAX and workers at most; fewer, but one, where the system gives no
+ * more. On failure *ret is as it was, and the loop must turn once more. */
 #define SPAWN_THREADS_MAX 4
 int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, int workers, struct err *e);
 /* One batch at a time. It starts what is ready, while the caller prepares the rest: spawn_thread_complete() must

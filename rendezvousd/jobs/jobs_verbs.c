@@ -179,7 +179,7 @@ static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev
     struct leader_event ask = {
         .kind = LEADER_ASK, .ask = ev, .settings = settings, .reached = reached_at(p), .here = !p->o.addr};
     TRY(check_room(job, ev->node, e));
-    if (getrandom(&ask.draw, sizeof ask.draw, 0) != sizeof ask.draw)
+    if (leader_may_begin(job->reign.leader) && getrandom(&ask.draw, sizeof ask.draw, 0) != sizeof ask.draw)
         return err_errno(e, errno, "cannot draw an instance id");
     fill_addresses(ev, p);
     TRY(party_bind_(p, job, ev->node, e));

@@ -256,8 +256,12 @@ static int take(struct conn *c, const char *p, size_t n)
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
 {
     struct conn *c = conn_of(stream, tcp);
-    if (c->closing || n == 0 || n == UV_ENOBUFS) /* the last: on_alloc() has said "later" */
+    if (c->closing || n == 0)
         return;
+    if (n == UV_ENOBUFS) { /* on_alloc() has said "later" */
+        turn_put_off(c);
+        return;
+    }
     if (n < 0) {
         c->end = n == UV_EOF ? END_OF_FILE : END_RESET;
         conn_close(c);

@@ -77,7 +77,7 @@ static void on_connection(uv_stream_t *stream, int status)
         rest(l, status);
         return;
     }
-    s->turns.accept |= turn_read_over(s);
+    s->turns.accept |= ++s->turns.accepted > TURN_ACCEPTS || turn_read_over(s);
     l->waiting = s->turns.accept || !gate_has_room(s); /* libuv takes no more from the kernel's queue until this one is
                                                           accepted */
     if (!l->waiting)

@@ -100,6 +100,13 @@ static void stay_busy(struct conn *c)
     DL_APPEND2(c->s->turns.busy, c, busy_prev, busy_next);
 }
 
+void turn_put_off(struct conn *c)
+{
+    if (!c->busy)
+        stay_busy(c);
+    conn_choose_reading(c);
+}
+
 void turn_leave(struct conn *c)
 {
     if (c->busy)
@@ -219,6 +226,7 @@ static void on_prepare(uv_prepare_t *h)
     begin(s);
     flush_all(s);
     t->over_ms = 0;
+    t->accepted = 0;
     if (t->polled_ms > 0)
         times_add(&t->turn_times, ((double)uv_hrtime() / 1e6 - (double)t->polled_ms) / 1e3);
     if (s->unsent || s->ready || t->busy || t->accept || s->memory.remains || s->remains)

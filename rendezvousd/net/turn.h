@@ -4,8 +4,10 @@
  *
  *   - a turn is what is done between two looks at the network. It is over after TURN_MS: what is left then goes on in
  *     the next one, after the network was looked at. After TURN_READ_MS nobody is read from any more but those who
- *     stand for members of a job, and nobody new is accepted: the kernel keeps what they send. (It is longer, for each
- *     look tells of all those again who were left.)
+ *     stand for members of a job, and nobody new is accepted: the kernel keeps what they send. Whoever has sent
+ *     something by then is put off: the network is not asked about it again in this turn;
+ *   - a turn accepts TURN_ACCEPTS clients at most, so that those who are in are served before more come in: else a
+ *     storm's connections fill the turn, and all who have sent something are looked at again and again, and left;
  *   - a connection executes requests as long as there are any, but TURN_REQUESTS or TURN_BYTES of replies at most. Then
  *     it is *busy*: it is not read from, and goes on in its place in a queue;
  *   - members of a job are read, executed and answered in the turn in which they are heard, one request at least;
@@ -26,6 +28,7 @@ struct server;
 
 #define TURN_MS 5
 #define TURN_READ_MS 25
+#define TURN_ACCEPTS 64
 #define TURN_REQUESTS 512
 #define TURN_PIECE 16 /* as many requests count for a piece of one that is cut */
 #define TURN_BYTES (256 * 1024)
@@ -40,6 +43,7 @@ struct turns {
     uint64_t polled_ms;                     /* the loop's time of the last look at the network */
     struct conn *busy;                      /* those with more requests than a turn takes, in the order they go on */
     bool accept;                            /* a client was left in a listener's queue */
+    int accepted;                           /* clients, since the loop slept or looked last */
     uint64_t requests;                      /* executed */
     struct times turn_times, request_times; /* between two looks at the network; of one request in TURN_SAMPLE */
 };
@@ -49,6 +53,7 @@ void turn_close(struct server *s);
 bool turn_over(struct server *s);      /* TURN_MS have passed */
 bool turn_read_over(struct server *s); /* TURN_READ_MS */
 void turn_run(struct server *s);       /* those who are left go on, for a turn */
+void turn_put_off(struct conn *c);     /* nobody reads from it before the next turn */
 void turn_leave(struct conn *c);       /* it is no longer busy */
 
 #endif

@@ -1,12 +1,14 @@
-/* Many agents join one job in rendezvousd.
+/* Many agents join one job in rendezvousd, beside a bare libuv server.
  *
- *     bench_join RENDEZVOUSD [check]
+ *     bench_join RENDEZVOUSD [AGENTS | check]
  *
  * One process plays all agents: each opens its own connection (sources spread over 127.0.0.0/24), proves who it is
  * (HMAC both ways), JOINs and asks for news, the last three in one write. The time runs from the first connect() to the
- * last agent that knows its rank, daemon and agents sharing the machine. Printed: the median of 5 and all five, and the
- * bytes on the wire per agent. Once more for 10,000 agents that all connect at once. With `check` the exit code is 1
- * where 10,000 take longer than a second (median). */
+ * last agent that knows its rank, daemon and agents sharing the machine. After each run the floor: the same connections
+ * and writes of the same sizes, to a server that reads nothing into them, from clients that do not either. Printed: the
+ * median of 5 and all five, the floor's median and the ratio to it within a turn (median), the bytes on the wire per
+ * agent, and what a run took of the processors. Once more for 10,000 agents that all connect at once. AGENTS:
+ * that many alone. With `check` the exit code is 1 where 10,000 take longer than a second (median). */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +30,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/rdzv/wire/rdzv_wire.h"
+#include "tests/bench/floor.h"
 
 #ifndef IP_BIND_ADDRESS_NO_PORT
 #define IP_BIND_ADDRESS_NO_PORT 24
@@ -69,11 +72,10 @@ static void write_token(struct daemon *d)
     close(fd);
 }
 
-/* Its first line is "rendezvousd ready on ADDRESS:PORT". */
-static void start_daemon(struct daemon *d, const char *path)
+/* Its first line ends in ADDRESS:PORT, the floor's is the port alone. path NULL: the floor, with these sizes. */
+static void start_server(struct daemon *d, const char *path, const struct floor *sizes)
 {
     int p[2];
-    write_token(d);
     if (pipe2(p, O_CLOEXEC) < 0)
         die("pipe");
     d->pid = fork();
@@ -82,6 +84,8 @@ static void start_daemon(struct daemon *d, const char *path)
     if (d->pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(p[1], 1);
+        if (!path)
+            _exit(floor_serve(sizes));
         execl(path, path, "--port", "0", "--token-file", d->token, "--max-clients", "12000", "--max-unauthenticated",
               "12000", "--max-clients-per-address", "0", "--log-level", "warn", (char *)NULL);
         _exit(127);
@@ -89,12 +93,13 @@ static void start_daemon(struct daemon *d, const char *path)
     close(p[1]);
     FILE *f = fdopen(p[0], "r");
     char line[256] = "";
-    if (!f || !fgets(line, sizeof line, f) || !strrchr(line, ':'))
-        die_of(path, "it is not ready");
-    d->port = atoi(strrchr(line, ':') + 1);
+    if (!f || !fgets(line, sizeof line, f))
+        die_of("the server", "it is not ready");
+    const char *colon = strrchr(line, ':');
+    d->port = atoi(colon ? colon + 1 : line);
     fclose(f);
     if (d->port <= 0)
-        die_of(path, line);
+        die_of("the server", line);
 }
 
 static double cpu_ms(const struct rusage *u)
@@ -104,12 +109,11 @@ static double cpu_ms(const struct rusage *u)
 }
 
 /* Returns the processor time it took, ms. */
-static double stop_daemon(struct daemon *d)
+static double stop_server(const struct daemon *d)
 {
     struct rusage u = {0};
     kill(d->pid, SIGKILL);
     wait4(d->pid, NULL, 0, &u);
-    unlink(d->token);
     return cpu_ms(&u);
 }
 
@@ -122,6 +126,12 @@ struct agent {
     enum stage stage;
     struct auth_client auth;
     struct buf in;
+    size_t heard; /* bytes of its stage's answer; floor only */
+};
+
+/* Bytes of what one agent said and heard, in order; the floor's do the same. */
+struct sizes {
+    size_t ask, challenge, prove, joined, news;
 };
 
 struct bench {
@@ -134,6 +144,8 @@ struct bench {
     struct rdzv_config job;
     struct buf out;
     bool *ranks;
+    struct sizes seen;         /* the newest agent's */
+    const struct sizes *floor; /* NULL: agents of a rendezvous */
 };
 
 static void put(struct bench *b, int argc, const char *const *argv)
@@ -151,6 +163,13 @@ static void say(struct bench *b, struct agent *a)
     buf_clear(&b->out);
 }
 
+static void say_bytes(struct bench *b, struct agent *a, size_t n)
+{
+    static const char zeroes[FLOOR_BYTES];
+    buf_add(&b->out, zeroes, n);
+    say(b, a);
+}
+
 static const char *name_of(const struct bench *b, const struct agent *a, char *out)
 {
     sprintf(out, "node%d-%d", (int)(a - b->agents), 4711);
@@ -160,10 +179,16 @@ static const char *name_of(const struct bench *b, const struct agent *a, char *o
 static void say_auth(struct bench *b, struct agent *a)
 {
     struct err e;
+    if (b->floor) {
+        a->stage = AUTH;
+        say_bytes(b, a, b->floor->ask);
+        return;
+    }
     if (auth_client_begin(&a->auth, &b->token, &e) < 0)
         die_of("auth", e.text);
     a->stage = AUTH;
     put(b, 3, (const char *const[]){"STORE.AUTH", a->auth.token.principal, a->auth.nonce});
+    b->seen.ask = b->out.len;
     say(b, a);
 }
 
@@ -240,21 +265,24 @@ static bool on_challenge(struct bench *b, struct agent *a)
     if (auth_client_answer(&a->auth, part[0], n[0], part[1], n[1], part[2], n[2], proof, &e) < 0)
         die_of("the daemon's proof", e.text);
     a->stage = PROVE;
+    b->seen.challenge = a->in.len;
     put(b, 2, (const char *const[]){"STORE.PROVE", proof});
     put_join(b, a);
     put_next(b, a);
+    b->seen.prove = b->out.len;
     say(b, a);
     return true;
 }
 
 /* +OK and what JOIN answers. */
-static bool on_joined(struct agent *a)
+static bool on_joined(struct bench *b, struct agent *a)
 {
     const char *p = a->in.data + 5, *end = a->in.data + a->in.len;
     size_t n;
     if (a->in.len < 6 || memcmp(a->in.data, "+OK\r\n", 5) != 0 || !take_bulk(&p, end, &n))
         return false;
     a->stage = NEXT;
+    b->seen.joined = (size_t)(p - a->in.data);
     buf_consume(&a->in, (size_t)(p - a->in.data));
     return true;
 }
@@ -279,6 +307,7 @@ static bool on_news(struct bench *b, struct agent *a)
     if (!(text = take_bulk(&p, a->in.data + a->in.len, &n)))
         return false;
     if (n > 0) {
+        b->seen.news = (size_t)(p - a->in.data);
         take_rank(b, a, text, n);
     } else {
         put_next(b, a); /* a heartbeat's end */
@@ -301,13 +330,27 @@ static bool answered(struct bench *b, struct agent *a)
         buf_clear(&a->in);
         return true;
     case PROVE:
-        return on_joined(a);
+        return on_joined(b, a);
     case NEXT:
         return on_news(b, a);
     default:
         die_of("the daemon", "says more than it was asked");
     }
     return false;
+}
+
+static void floor_heard(struct bench *b, struct agent *a, size_t n)
+{
+    a->heard += n;
+    if (a->stage == AUTH && a->heard >= b->floor->challenge) {
+        a->heard -= b->floor->challenge;
+        a->stage = PROVE;
+        say_bytes(b, a, b->floor->prove);
+    }
+    if (a->stage == PROVE && a->heard >= b->floor->joined + b->floor->news) {
+        a->stage = TOLD;
+        b->told++;
+    }
 }
 
 static void on_ready(struct bench *b, struct agent *a)
@@ -331,6 +374,10 @@ static void on_ready(struct bench *b, struct agent *a)
     if (n <= 0)
         die("the daemon closed a connection");
     b->received += n;
+    if (b->floor) {
+        floor_heard(b, a, (size_t)n);
+        return;
+    }
     if (buf_add(&a->in, part, (size_t)n) < 0)
         die("memory");
     while (answered(b, a))
@@ -355,39 +402,67 @@ static double run(struct bench *b)
     return (double)(clock_ns() - begun) / 1e6;
 }
 
-struct cost {
+struct cost { /* a run's, on average */
     double bytes, daemon_cpu_ms, agents_cpu_ms;
 };
 
-static double join_once(const char *path, int n, int limit, struct cost *ret)
+static void open_agents(struct bench *b)
+{
+    sscanf(TOKEN, "%63s %255s", b->token.principal, b->token.secret);
+    rdzv_config_defaults(&b->job);
+    b->job.min_nodes = b->job.max_nodes = b->n;
+    b->agents = calloc((size_t)b->n, sizeof *b->agents);
+    b->ranks = calloc((size_t)b->n, sizeof *b->ranks);
+    b->ep = epoll_create1(EPOLL_CLOEXEC);
+    if (!b->agents || !b->ranks || b->ep < 0)
+        die("memory");
+}
+
+static void close_agents(struct bench *b)
+{
+    for (int i = 0; i < b->n; i++) {
+        close(b->agents[i].fd);
+        buf_free(&b->agents[i].in);
+    }
+    close(b->ep);
+    free(b->agents);
+    free(b->ranks);
+    buf_free(&b->out);
+}
+
+static double run_once(struct bench *b, struct cost *ret)
+{
+    struct rusage before, after;
+    open_agents(b);
+    getrusage(RUSAGE_SELF, &before);
+    double ms = run(b);
+    getrusage(RUSAGE_SELF, &after);
+    ret->agents_cpu_ms += (cpu_ms(&after) - cpu_ms(&before)) / RUNS;
+    ret->daemon_cpu_ms += stop_server(b->d) / RUNS;
+    ret->bytes += (double)(b->sent + b->received) / b->n / RUNS;
+    close_agents(b);
+    return ms;
+}
+
+static double join_once(const char *path, int n, int limit, struct cost *ret, struct sizes *ret_sizes)
 {
     struct daemon d;
     struct bench b = {.d = &d, .n = n, .limit = limit};
-    start_daemon(&d, path);
-    sscanf(TOKEN, "%63s %255s", b.token.principal, b.token.secret);
-    rdzv_config_defaults(&b.job);
-    b.job.min_nodes = b.job.max_nodes = n;
-    b.agents = calloc((size_t)n, sizeof *b.agents);
-    b.ranks = calloc((size_t)n, sizeof *b.ranks);
-    b.ep = epoll_create1(EPOLL_CLOEXEC);
-    if (!b.agents || !b.ranks || b.ep < 0)
-        die("memory");
-    struct rusage before, after;
-    getrusage(RUSAGE_SELF, &before);
-    double ms = run(&b);
-    getrusage(RUSAGE_SELF, &after);
-    ret->agents_cpu_ms = cpu_ms(&after) - cpu_ms(&before);
-    ret->daemon_cpu_ms = stop_daemon(&d);
-    for (int i = 0; i < n; i++) {
-        close(b.agents[i].fd);
-        buf_free(&b.agents[i].in);
-    }
-    close(b.ep);
-    free(b.agents);
-    free(b.ranks);
-    buf_free(&b.out);
-    ret->bytes = (double)(b.sent + b.received) / n;
+    write_token(&d);
+    start_server(&d, path, NULL);
+    double ms = run_once(&b, ret);
+    unlink(d.token);
+    *ret_sizes = b.seen;
     return ms;
+}
+
+static double floor_once(const struct sizes *s, int n, int limit, struct cost *ret)
+{
+    const struct floor f = {.answers = {s->challenge, s->joined}, .clients = (size_t)n, .news = s->news};
+    struct daemon d;
+    struct bench b = {.d = &d, .n = n, .limit = limit, .floor = s};
+    start_server(&d, NULL, &f);
+    return run_once(&b, ret);
 }
 
 static int by_size(const void *pa, const void *pb)
@@ -396,33 +471,53 @@ static int by_size(const void *pa, const void *pb)
     return (a > b) - (a < b);
 }
 
+static double median(double v[RUNS])
+{
+    qsort(v, RUNS, sizeof *v, by_size);
+    return v[RUNS / 2];
+}
+
 static double report(const char *path, int n, int limit, const char *what)
 {
-    double ms[RUNS];
-    struct cost c = {0};
-    for (int i = 0; i < RUNS; i++)
-        ms[i] = join_once(path, n, limit, &c);
-    qsort(ms, RUNS, sizeof *ms, by_size);
+    double ms[RUNS], floor_ms[RUNS], ratio[RUNS];
+    struct cost c = {0}, f = {0};
+    for (int i = 0; i < RUNS; i++) {
+        struct sizes s;
+        ms[i] = join_once(path, n, limit, &c, &s);
+        floor_ms[i] = floor_once(&s, n, limit, &f);
+        ratio[i] = ms[i] / floor_ms[i];
+    }
+    const double mid = median(ms), floor_mid = median(floor_ms);
     printf("%6d agents%s: %7.1f ms (of %d: %.1f %.1f %.1f %.1f %.1f), %.0f bytes each, processor time %.0f ms daemon, "
-           "%.0f ms agents\n",
-           n, what, ms[RUNS / 2], RUNS, ms[0], ms[1], ms[2], ms[3], ms[4], c.bytes, c.daemon_cpu_ms, c.agents_cpu_ms);
+           "%.0f ms agents; bare libuv %.1f ms (%.0f and %.0f), ratio %.2f\n",
+           n, what, mid, RUNS, ms[0], ms[1], ms[2], ms[3], ms[4], c.bytes, c.daemon_cpu_ms, c.agents_cpu_ms, floor_mid,
+           f.daemon_cpu_ms, f.agents_cpu_ms, median(ratio));
     fflush(stdout);
-    return ms[RUNS / 2];
+    return mid;
+}
+
+static void raise_files(void)
+{
+    struct rlimit l;
+    getrlimit(RLIMIT_NOFILE, &l);
+    l.rlim_cur = l.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &l);
+    if (l.rlim_max >= 10100)
+        return;
+    printf("SKIP: ulimit -n is %llu, 10,100 files are needed\n", (unsigned long long)l.rlim_max);
+    exit(77);
 }
 
 int main(int argc, char **argv)
 {
     static const int sizes[] = {1000, 2000, 5000, 10000};
-    struct rlimit l;
     double last = 0;
     if (argc < 2)
-        die_of("usage", "bench_join RENDEZVOUSD [check]");
-    getrlimit(RLIMIT_NOFILE, &l);
-    l.rlim_cur = l.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &l);
-    if (l.rlim_max < 10100) {
-        printf("SKIP: ulimit -n is %llu, 10,100 files are needed\n", (unsigned long long)l.rlim_max);
-        return 77;
+        die_of("usage", "bench_join RENDEZVOUSD [AGENTS | check]");
+    raise_files();
+    if (argc > 2 && atoi(argv[2]) > 0) {
+        report(argv[1], atoi(argv[2]), IN_FLIGHT, "");
+        return 0;
     }
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         last = report(argv[1], sizes[i], IN_FLIGHT, "");

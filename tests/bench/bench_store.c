@@ -26,9 +26,9 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <uv.h>
 
 #include "common/base/clock.h"
+#include "tests/bench/floor.h"
 
 #define REQUEST_MAX 96
 #define PIPELINE_MAX 256
@@ -499,55 +499,6 @@ static int storm(const struct protocol *pr, int port, int n)
     return 0;
 }
 
-/* --- the floor */
-
-static char floor_bytes[65536];
-
-static void on_alloc(uv_handle_t *h, size_t n, uv_buf_t *b)
-{
-    (void)h;
-    (void)n;
-    *b = uv_buf_init(floor_bytes, sizeof floor_bytes);
-}
-
-static void on_closed(uv_handle_t *h)
-{
-    free(h);
-}
-
-static void on_read(uv_stream_t *t, ssize_t n, const uv_buf_t *b)
-{
-    uv_buf_t out = uv_buf_init(b->base, n > 0 ? (unsigned)n : 0);
-    if (n < 0 || (n > 0 && uv_try_write(t, &out, 1) != n))
-        uv_close((uv_handle_t *)t, on_closed);
-}
-
-static void on_connection(uv_stream_t *listener, int status)
-{
-    uv_tcp_t *t = malloc(sizeof *t);
-    if (status < 0 || !t || uv_tcp_init(listener->loop, t) < 0 || uv_accept(listener, (uv_stream_t *)t) < 0)
-        die("accept");
-    uv_tcp_nodelay(t, 1);
-    uv_read_start((uv_stream_t *)t, on_alloc, on_read);
-}
-
-static int echo(void)
-{
-    uv_loop_t *loop = uv_default_loop();
-    uv_tcp_t listener;
-    struct sockaddr_in sa;
-    int n = sizeof sa;
-    uv_ip4_addr("127.0.0.1", 0, &sa);
-    uv_tcp_init(loop, &listener);
-    if (uv_tcp_bind(&listener, (struct sockaddr *)&sa, 0) < 0 ||
-        uv_listen((uv_stream_t *)&listener, 4096, on_connection) < 0 ||
-        uv_tcp_getsockname(&listener, (struct sockaddr *)&sa, &n) < 0)
-        die("listen");
-    printf("%d\n", ntohs(sa.sin_port));
-    fflush(stdout);
-    return uv_run(loop, UV_RUN_DEFAULT);
-}
-
 /* --- main */
 
 int main(int argc, char **argv)
@@ -558,7 +509,7 @@ int main(int argc, char **argv)
     setrlimit(RLIMIT_NOFILE, &files);
     if (argc == 3 && strcmp(argv[1], "echo") == 0) {
         pin(argv[2]);
-        return echo();
+        return floor_serve(&(struct floor){0});
     }
     if (argc == 8 && strcmp(argv[1], "ops") == 0) {
         int pipeline = atoi(argv[5]);

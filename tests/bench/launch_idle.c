@@ -1,7 +1,7 @@
-/* What an idle job costs: how often guardian and agent wake, and their memory, with 64 workers that wait. Alone, and as
- * two agents of a job, where each gives the rendezvous a sign of life a second and the first hosts it. Hosting costs
- * nothing by itself: a guest asks once a heartbeat, or a little more often, each time a wake-up to take the request and
- * one to answer it. */
+/* What an idle job costs: how often guardian and agent wake, and the memory of crun's processes, with 64 workers that
+ * wait, and with 8. Alone, and as two agents of a job, where each gives the rendezvous a sign of life a second and the
+ * first hosts it. Hosting costs nothing by itself: a guest asks once a heartbeat, or a little more often, each time a
+ * wake-up to take the request and one to answer it. */
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -33,44 +33,52 @@ static double print_wakes(const char *name, const struct halves *was, double sec
     return guardian + agent;
 }
 
-/* Of all processes that crun is: the guardian and those that it started. MB. */
-static double pss_of_all(pid_t guardian)
-{
-    pid_t others[16];
-    const int n = launch_children_of(guardian, others, 16);
-    long kb = launch_pss_kb(guardian);
-    for (int i = 0; i < n; i++)
-        kb += launch_pss_kb(others[i]);
-    printf("  PSS of crun's %d processes: %.2f MB\n", n + 1, (double)kb / 1024);
-    return (double)kb / 1024;
-}
+struct memory { /* MB */
+    double halves_rss, rss, pss;
+};
 
-static double print_memory(const struct halves *h)
+/* Of the guardian and the processes that it started, the agent first: all that crun is. Prints them. */
+static struct memory print_memory(pid_t guardian)
 {
-    const long rss = launch_status(h->guardian, "VmRSS:") + launch_status(h->agent, "VmRSS:");
-    printf("  RSS: guardian %ld kB, agent %ld kB, both %.2f MB; at most %.2f MB; PSS of both %.2f MB\n",
-           launch_status(h->guardian, "VmRSS:"), launch_status(h->agent, "VmRSS:"), (double)rss / 1024,
-           (double)(launch_status(h->guardian, "VmHWM:") + launch_status(h->agent, "VmHWM:")) / 1024,
-           (double)(launch_pss_kb(h->guardian) + launch_pss_kb(h->agent)) / 1024);
-    return (double)rss / 1024;
+    pid_t own[16] = {guardian};
+    const int n = 1 + launch_children_of(guardian, own + 1, 15);
+    long rss = 0, pss = 0;
+    for (int i = 0; i < n; i++) {
+        rss += launch_status(own[i], "VmRSS:");
+        pss += launch_pss_kb(own[i]);
+    }
+    const long halves = launch_status(own[0], "VmRSS:") + launch_status(own[1], "VmRSS:");
+    const struct memory m = {(double)halves / 1024, (double)rss / 1024, (double)pss / 1024};
+    printf("  memory of crun's %d processes:  %.2f MB (RSS), %.2f MB (PSS); guardian and agent %.2f MB (RSS)\n", n,
+           m.rss, m.pss, m.halves_rss);
+    return m;
 }
 
 struct idle {
-    double wakes, rss_mb, pss_mb;
+    double wakes;
+    struct memory memory;
 };
+
+/* A job of so many workers that wait, settled. */
+static pid_t start_alone(const struct launch_options *o, const char *crun, int workers)
+{
+    static struct launch_stamp stamps[WORKERS];
+    char n[16];
+    snprintf(n, sizeof n, "%d", workers);
+    const char *const argv[] = {crun, "--standalone", "--nproc_per_node", n, o->worker, "stay", NULL};
+    const pid_t pid = launch_start(argv);
+    launch_read(stamps, workers);
+    sleep(SETTLE_S);
+    return pid;
+}
 
 static struct idle alone(const struct launch_options *o, const char *name, const char *crun, int seconds)
 {
-    static struct launch_stamp stamps[WORKERS];
-    const char *const argv[] = {crun, "--standalone", "--nproc_per_node", "64", o->worker, "stay", NULL};
-    const pid_t pid = launch_start(argv);
-    launch_read(stamps, WORKERS);
-    sleep(SETTLE_S);
+    const pid_t pid = start_alone(o, crun, WORKERS);
     const struct halves was = halves_of(pid);
     sleep((unsigned)seconds);
     struct idle i = {.wakes = print_wakes(name, &was, seconds)};
-    i.rss_mb = print_memory(&was);
-    i.pss_mb = pss_of_all(pid);
+    i.memory = print_memory(pid);
     launch_stop(pid);
     return i;
 }
@@ -81,8 +89,19 @@ static void alone_and_before(const struct launch_options *o, int seconds)
         alone(o, "alone, crun before", o->before, seconds);
     const struct idle i = alone(o, "alone", o->crun, seconds);
     launch_expect("idle, 64 workers alone: wake-ups of both halves a second", i.wakes, 2);
-    launch_expect("idle, 64 workers alone: RSS of both halves, MB", i.rss_mb, 8);
-    launch_expect("idle, 64 workers alone: PSS of all of crun, MB", i.pss_mb, 4);
+    launch_expect("idle, 64 workers alone: RSS of both halves, MB", i.memory.halves_rss, 8);
+    launch_expect("idle, 64 workers alone: RSS of all of crun, MB", i.memory.rss, 10);
+    launch_expect("idle, 64 workers alone: PSS of all of crun, MB", i.memory.pss, 4);
+}
+
+static void eight_workers(const struct launch_options *o)
+{
+    const pid_t pid = start_alone(o, o->crun, 8);
+    printf("  with 8 workers instead of %d:\n", WORKERS);
+    const struct memory m = print_memory(pid);
+    launch_expect("idle, 8 workers alone: RSS of all of crun, MB", m.rss, 10);
+    launch_expect("idle, 8 workers alone: PSS of all of crun, MB", m.pss, 4);
+    launch_stop(pid);
 }
 
 static void two_agents(const struct launch_options *o, int seconds)
@@ -107,7 +126,7 @@ static void two_agents(const struct launch_options *o, int seconds)
         woke[i] = print_wakes("one of two agents", &was[i], seconds);
     launch_expect("idle, one of two agents: wake-ups a heartbeat (guest)", woke[0] < woke[1] ? woke[0] : woke[1], 2);
     launch_expect("idle, one of two agents: wake-ups a heartbeat (host)", woke[0] < woke[1] ? woke[1] : woke[0], 2);
-    print_memory(&was[0]);
+    print_memory(pids[0]);
     for (int i = 0; i < 2; i++)
         kill(pids[i], SIGTERM);
     for (int i = 0; i < 2; i++)
@@ -119,6 +138,7 @@ void launch_bench_idle(const struct launch_options *o)
     const int seconds = launch_runs(o, 20);
     printf("idle for %d s, a heartbeat a second where there is one:\n", seconds);
     alone_and_before(o, seconds);
+    eight_workers(o);
     two_agents(o, seconds);
     fflush(stdout);
 }

@@ -147,6 +147,9 @@ struct leader_event {
  * are named), -EAGAIN (ask again: it is not decided yet), -ENOMEM; nothing has changed then. */
 int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms, struct err *e);
 
+/* May a JOIN begin an instance? Else it needs no draw. */
+bool leader_may_begin(const struct leader *l);
+
 /* When the next LEADER_TICK is due; INT64_MAX: never. Looked for: silence has no date. */
 int64_t leader_deadline(const struct leader *l);
 

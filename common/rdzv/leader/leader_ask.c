@@ -106,6 +106,11 @@ static bool is_abandoned(const struct leader *l, const struct leader_event *ev)
     return !l->over && rdzv_nodes(l->machine) == 0 && is_stranger(l, ev);
 }
 
+bool leader_may_begin(const struct leader *l)
+{
+    return !l->machine || l->over || rdzv_nodes(l->machine) == 0;
+}
+
 /* A job whose nodes may all be dead, and a stranger: time will tell whose job this is. */
 static bool is_too_early(const struct leader *l, const struct leader_event *ev)
 {

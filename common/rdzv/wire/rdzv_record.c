@@ -270,7 +270,8 @@ static int take_field(void *arg, const char *key, const char *value, struct err 
 {
     struct reading *r = arg;
     const struct rdzv_field *f = r->fields, *end = r->fields + r->count;
-    while (f < end && strcmp(f->key, key) != 0)
+    const size_t len = strlen(key);
+    while (f < end && (f->key_len != len || memcmp(f->key, key, len) != 0))
         f++;
     if (f == end)
         return 0;

@@ -14,6 +14,7 @@ enum rdzv_field_type { RDZV_FIELD_TEXT, RDZV_FIELD_NUMBER, RDZV_FIELD_NAME };
 
 struct rdzv_field {
     const char *key;
+    size_t key_len;
     enum rdzv_field_type type;
     unsigned only; /* bits of the record kinds that carry it; the reader takes it in any */
     size_t offset, size;
@@ -26,18 +27,20 @@ struct rdzv_field {
 #define RDZV_SIZEOF(type, member) sizeof(((type *)0)->member)
 #define RDZV_TEXT(kinds, owner, key_, member)                                                                          \
     {                                                                                                                  \
-        .key = (key_), .type = RDZV_FIELD_TEXT, .only = (kinds), .offset = offsetof(owner, member),                    \
-        .size = RDZV_SIZEOF(owner, member)                                                                             \
+        .key = (key_), .key_len = sizeof(key_) - 1, .type = RDZV_FIELD_TEXT, .only = (kinds),                          \
+        .offset = offsetof(owner, member), .size = RDZV_SIZEOF(owner, member)                                          \
     }
 #define RDZV_NUMBER(kinds, owner, key_, member, lo, hi, none)                                                          \
     {                                                                                                                  \
-        .key = (key_), .type = RDZV_FIELD_NUMBER, .only = (kinds), .offset = offsetof(owner, member),                  \
-        .size = RDZV_SIZEOF(owner, member), .min = (lo), .max = (hi), .otherwise = (none)                              \
+        .key = (key_), .key_len = sizeof(key_) - 1, .type = RDZV_FIELD_NUMBER, .only = (kinds),                        \
+        .offset = offsetof(owner, member), .size = RDZV_SIZEOF(owner, member), .min = (lo), .max = (hi),               \
+        .otherwise = (none)                                                                                            \
     }
 #define RDZV_NAME(kinds, owner, key_, member, lo, hi, none, names)                                                     \
     {                                                                                                                  \
-        .key = (key_), .type = RDZV_FIELD_NAME, .only = (kinds), .offset = offsetof(owner, member),                    \
-        .size = RDZV_SIZEOF(owner, member), .min = (lo), .max = (hi), .otherwise = (none), .name = (names)             \
+        .key = (key_), .key_len = sizeof(key_) - 1, .type = RDZV_FIELD_NAME, .only = (kinds),                          \
+        .offset = offsetof(owner, member), .size = RDZV_SIZEOF(owner, member), .min = (lo), .max = (hi),               \
+        .otherwise = (none), .name = (names)                                                                           \
     }
 
 /* Append the fields that a record of this kind (one bit) carries and that differ from `otherwise`. -ENOMEM, -E2BIG. */

@@ -218,20 +218,24 @@ static int differ(struct err *e, const char *option, const char *ours, const cha
 static int differ_number(struct err *e, const char *option, long long ours, long long theirs)
 {
     char a[32], b[32];
+    if (ours == theirs)
+        return 0;
     snprintf(a, sizeof a, "%lld", ours);
     snprintf(b, sizeof b, "%lld", theirs);
-    return ours == theirs ? 0 : differ(e, option, a, b);
+    return differ(e, option, a, b);
 }
 
 static bool seconds_differ(int64_t ours, int64_t theirs, char a[32], char b[32])
 {
+    if (ours == theirs)
+        return false;
     snprintf(a, 32, "%g", (double)ours / 1000);
     snprintf(b, 32, "%g", (double)theirs / 1000);
-    if (ours != theirs && strcmp(a, b) == 0) { /* %g rounds */
+    if (strcmp(a, b) == 0) { /* %g rounds */
         snprintf(a, 32, "%.3f", (double)ours / 1000);
         snprintf(b, 32, "%.3f", (double)theirs / 1000);
     }
-    return ours != theirs;
+    return true;
 }
 
 static int differ_seconds(struct err *e, const char *option, int64_t ours, int64_t theirs)
@@ -250,13 +254,19 @@ static int differ_fixed(struct err *e, const char *what, int64_t ours, int64_t t
                    b);
 }
 
-int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config *theirs, struct err *e)
+static int differ_nnodes(struct err *e, const struct rdzv_config *ours, const struct rdzv_config *theirs)
 {
     char a[32], b[32];
+    if (ours->min_nodes == theirs->min_nodes && ours->max_nodes == theirs->max_nodes)
+        return 0;
     snprintf(a, sizeof a, "%d:%d", ours->min_nodes, ours->max_nodes);
     snprintf(b, sizeof b, "%d:%d", theirs->min_nodes, theirs->max_nodes);
-    if (strcmp(a, b) != 0)
-        return differ(e, "--nnodes", a, b);
+    return differ(e, "--nnodes", a, b);
+}
+
+int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config *theirs, struct err *e)
+{
+    TRY(differ_nnodes(e, ours, theirs));
     TRY(differ_number(e, "--max-restarts", ours->max_restarts, theirs->max_restarts));
     TRY(differ_number(e, "--max-node-failures", ours->max_node_failures, theirs->max_node_failures));
     if (ours->order != theirs->order)

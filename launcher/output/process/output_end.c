@@ -41,6 +41,8 @@ void process_begin_end(struct process *p, int64_t ms)
 /* A disk may move while it is slow: then it is waited for. */
 static bool has_files_to_wait_for(struct process *p)
 {
+    if (!p->streams)
+        return false;
     struct file_thread *threads[] = {streams_files(p->streams), chores_thread(p->chores),
                                      p->events ? event_file_thread(p->events) : NULL};
     int64_t longest = 0;
@@ -109,8 +111,6 @@ void process_begin_flush(struct process *p, int64_t still_ms)
         return;
     if (p->streams && streams_round(p->streams))
         streams_end_round(p->streams);
-    if (p->streams)
-        chores_end(p->chores);
     p->still_ms = still_ms;
     p->phase = FILES;
 }
@@ -126,6 +126,7 @@ static void end_files(struct process *p)
     if (has_files_to_wait_for(p))
         return;
     uv_timer_stop(&p->deadline);
+    chores_end(p->chores); /* beside what comes now: the agent need not wait for it */
     print_lost(p);
     p->phase = CONSOLES;
     if (!p->agent)
@@ -157,7 +158,7 @@ void process_go_on(struct process *p)
         end_files(p);
     if (p->phase == CONSOLES)
         end_consoles(p);
-    p->ends = p->phase == FLUSHED && !p->agent;
+    p->ends = p->phase == FLUSHED && !p->agent && !has_files_to_wait_for(p);
     p->goes_on = false;
 }
 

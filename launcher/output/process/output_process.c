@@ -222,6 +222,8 @@ static void leave_agent(struct process *p)
     p->agent = NULL;
     if (p->phase == CONSOLES)
         process_wait_at_most(p, OUTPUT_LAST_MS);
+    if (p->phase == FLUSHED)
+        p->still_ms = OUTPUT_LAST_MS;
     process_begin_end(p, halves_are_gone(p) ? OUTPUT_ALONE_MS : GUARDIAN_OUTPUT_MS);
     process_go_on(p);
 }

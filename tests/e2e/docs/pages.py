@@ -64,7 +64,7 @@ def differences(expected, output):
     more = "..." in expected
     wanted = [line for line in expected if line not in ("...", "")]
     left = [line for line in lines if line]
-    for line in wanted:
+    for line in sorted(wanted, key=lambda line: ("…" in line, -len(line))):  # what fits fewest lines chooses first
         hit = next((got for got in left if pattern(line).fullmatch(got)), None)
         if hit is None:
             return f"not in the output: {line}"

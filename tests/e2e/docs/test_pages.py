@@ -19,7 +19,8 @@ def test_the_commands_of_a_page_do_what_it_shows(page, tmp_path):
 
 @pytest.mark.parametrize("commands, fault", [
     ("$ echo a; echo b1\nb…\na\n$ false\n$ echo $?\n1", None), ("$ echo a b\na c", "not in the output: a c"), ("$ false", "exit code 1"),
-    ("$ echo x; echo y\ny", "not on the page: x"), ("$ echo x; echo y\ny\n...", None), ("$ echo \\\n  x\nx", None)])
+    ("$ echo x; echo y\ny", "not on the page: x"), ("$ echo x; echo y\ny\n...", None),
+    ("$ echo ab; echo ax\na…\nab", None), ("$ echo ab; echo ab\na…\nac", "not in the output: ac"), ("$ echo \\\n  x\nx", None)])
 def test_a_page_that_is_wrong_is_seen(commands, fault, tmp_path):
     found = run_page(f"```console run\n{commands}\n```\n", tmp_path)
     assert (found and found.split(": ", 1)[1].split("\n")[0]) == fault
@@ -30,6 +31,18 @@ def test_every_block_of_commands_is_run_or_says_what_it_needs():
         for block in blocks(page.read_text()):
             if block.language == "console":
                 assert block.run != bool(block.needs), f"{page}: {block.text}"
+
+
+def crooked(text):
+    """The first line of each block that is not indented as a whole, which a reader would not see as a block."""
+    found = re.finditer(r"^( *)(```\w*[^\n]*)\n(.*?)^( *)```$", text, re.M | re.S)
+    return [m[2] for m in found if m[4] != m[1] or any(line and not line.startswith(m[1]) for line in m[3].split("\n"))]
+
+
+def test_blocks_are_indented_as_a_whole():
+    assert crooked("   ```sh\n   a\n\n   b\n   ```\n```c\n  a\n```\n") == []
+    assert crooked("    ```sh\na\n```\n") == crooked("  ```sh\na\n  ```\n") == ["```sh"]
+    assert not (wrong := {str(page): lines for page in pages() if (lines := crooked(page.read_text()))}), wrong
 
 
 def test_lines_and_pages_have_an_end():
@@ -61,6 +74,14 @@ def test_no_link_is_dead():
             if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target.read_text())):
                 dead.append(f"{page.relative_to(ROOT)}: {link}")
     assert not dead, dead
+
+
+def test_files_that_pages_name_exist():
+    """NAME in capitals stands for several."""
+    named, rooms = set(), "common|launcher|rendezvousd|worker|tests|python|packaging"
+    for page in [*pages(), ROOT / "CONTRIBUTING.md"]:
+        named |= {n for n in re.findall(rf"(?<![\w/.$~{{}}<>-])((?:{rooms})/[\w./-]*\w)", page.read_text()) if not re.search("[A-Z]{4}", n)}
+    assert len(named) > 50 and not (missing := {n for n in named if not any(ROOT.glob(f"{n}*"))}), missing
 
 
 def test_what_is_typed_with_a_path_can_be_executed():

@@ -7,8 +7,15 @@ from crun_run import REPO
 ROOMS = ("common", "launcher", "rendezvousd", "worker")
 # What makes or prints a message. Not here: progress and results, and the findings of crun doctor, which has a remedy beside each.
 MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fail|machine_bad|tcp_give_up|tcp_fail|gate_refused|complain|say|warn|tell|"
-          "lose|remote_print_line|fail|die")
-CALL = re.compile(rf"\b({MAKERS})\(")
+          "lose|remote_print_line|fail|die|console_try")
+# Where snprintf() makes a sentence that is printed elsewhere: as the cause of an end, or of a wait. What begins with a comma or the like,
+# is one word, or is in PARTS goes into such a sentence.
+SENTENCES = {"common/rdzv/leader/leader.c", "common/rdzv/machine/rdzv.c", "launcher/agent/machine/farewell.c", "launcher/agent/member_news.c",
+             "launcher/guard/stuck.c", "launcher/hang/hang.c", "launcher/hang/hang_quiet.c", "launcher/output/process/event_file.c",
+             "launcher/output/process/file_thread.c", "launcher/straggler/straggler.c", "worker/run/guard.c"}
+PARTS = {"before its first step", "at step %u64", "in %s after step %u64", "agent (pid %d, state %c%s)",
+         "weights were others before the update of step %lld", "%s were others after step %lld"}
+CALL = re.compile(rf"\b({MAKERS}|snprintf)\(")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 LITERALS = re.compile(r'(?:"(?:[^"\\]|\\.)*"\s*)+')
 FIELD = re.compile(r"%%|%[-+0-9.*]*(?:l|ll|z|h|t|j)*[a-zA-Z]")
@@ -24,6 +31,10 @@ def arguments(text, at):
         depth += {"(": 1, ")": -1}.get(text[at], 0)
         at += 1
     return text[begin:at - 1]
+
+
+def whole(text):
+    return text not in PARTS and text[0] not in ",;(" and len(re.findall("[a-z]{2,}", FIELD.sub("7", text))) > 1
 
 
 def sources():
@@ -43,6 +54,8 @@ def formats():
                 continue  # to files; the banner of a run
             strings = ["".join(STRING.findall(s)).replace('\\"', '"').replace("\\n", "") for s in LITERALS.findall(args)]
             found = [s for s in strings if " " in s.strip() and re.search("[a-z]{3}", s)]
+            if call[1] == "snprintf" and (str(path.relative_to(REPO)) not in SENTENCES or found and not whole(found[0])):
+                continue
             if found and not found[0].startswith(("\\r", " ", "Try ")) and not (call[1] == "fprintf" and re.match(r"%\w+ of %", found[0])):
                 yield path, call[1], found[0]
 

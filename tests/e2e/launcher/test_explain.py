@@ -54,6 +54,16 @@ def test_what_crun_says_can_be_pasted(crun, args, words):
     assert rc == 0 and words in out, (err, out)
 
 
+@pytest.mark.parametrize("message, words", [
+    ("its agent (pid 7) was stopped by SIGSTOP: until SIGCONT nobody watches the workers", "-CONT"),
+    ("its agent (pid 7) was killed by SIGKILL; the workers were ended", "for want of memory"), ("stopped by SIGTERM", "not every worker"),
+    ("rank 2 has stood at step 112 for 1.1 s, stopped by a signal; all others wait at step 112", "hang-rank-N.txt"),
+    ("its agent (pid 7, state T) did not take SIGTERM within 5 s: it and the workers were ended (exit code 143)", "stood still")])
+def test_the_row_is_the_right_one(message, words):
+    rc, out = explain(f"crun: {message}")
+    assert rc == 0 and words in out, out
+
+
 def test_what_is_unknown_is_said():
     rc, out = explain("the moon is full")
     assert rc == 1 and "is not known" in out

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "launcher/base/cgroup_path.h"
 #include "launcher/base/oom_group.h"
 
 static char root[64];
@@ -53,9 +54,13 @@ static int remove_root(void **state)
 
 static bool look(char *out)
 {
+    struct cgroup_tables t;
     char proc[96];
     snprintf(proc, sizeof proc, "%s/proc", root);
-    return oom_group_is_set(proc, out, 256);
+    cgroup_tables_read(&t, proc);
+    const bool is_set = oom_group_is_set(&t, out, 256);
+    cgroup_tables_free(&t);
+    return is_set;
 }
 
 static void a_group_set_here_or_above_is_found(void **state)

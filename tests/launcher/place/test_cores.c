@@ -46,11 +46,20 @@ static int remove_root(void **state)
     return system(command);
 }
 
+static int quota_of(const char *proc)
+{
+    struct cgroup_tables t;
+    cgroup_tables_read(&t, proc);
+    const int n = cores_quota(&t);
+    cgroup_tables_free(&t);
+    return n;
+}
+
 static int quota(void)
 {
     char proc[96];
     snprintf(proc, sizeof proc, "%s/proc", root);
-    return cores_quota(proc);
+    return quota_of(proc);
 }
 
 /* v2 at ROOT/two, v1 cpu at ROOT/one with a blank in its name. */
@@ -101,7 +110,7 @@ static void without_any_tree_there_is_no_quota(void **state)
     put("proc/mountinfo", "22 1 0:20 / / rw - ext4 /dev/sda rw\nnonsense\n - \n");
     put("proc/cgroup", "nonsense\n0:\n0::/\n");
     assert_int_equal(quota(), 0);
-    assert_int_equal(cores_quota("/nowhere"), 0);
+    assert_int_equal(quota_of("/nowhere"), 0);
 }
 
 static void sets_are_written_as_the_kernel_writes_them(void **state)
@@ -127,7 +136,7 @@ static void affinity_bounds_the_cores(void **state)
     CPU_ZERO(&one);
     CPU_SET(first, &one);
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
-    assert_int_equal(cores_usable(), 1);
+    assert_int_equal(cores_usable(&(struct cgroup_tables){0}), 1);
     assert_int_equal(sched_setaffinity(0, sizeof before.part, before.part), 0);
 }
 

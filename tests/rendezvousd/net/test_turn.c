@@ -7,12 +7,15 @@
 #include <cmocka.h>
 
 #include "rendezvousd/net/front.h"
+#include "rendezvousd/net/server_impl.h"
 #include "rendezvousd/net/turn.h"
+#include "tests/rendezvousd/harness.h"
 #include "tests/rendezvousd/rig.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 enum { TURNS_MAX = 10000 };
 
@@ -132,6 +135,88 @@ static void a_busy_client_that_goes_is_forgotten(void **state)
     buf_free(&pings);
 }
 
+static void a_turn_accepts_its_share_and_all_come_in(void **state)
+{
+    enum { CLIENTS = 3 * TURN_ACCEPTS };
+    struct rig r;
+    struct server_stats st;
+    struct buf answer = {0};
+    int fd[CLIENTS];
+    (void)state;
+    rig_start(&r, NULL);
+    for (int i = 0; i < CLIENTS; i++)
+        fd[i] = client_open(r.port);
+    turn_once(&r);
+    server_stats(r.server, &st);
+    assert_in_range(st.clients, 1, TURN_ACCEPTS + 1); /* and the one that was left in the turn before */
+    for (int turns = 0; st.clients < CLIENTS && turns < TURNS_MAX; turns++) {
+        const size_t before = st.clients;
+        turn_once(&r);
+        server_stats(r.server, &st);
+        assert_in_range(st.clients, before, before + TURN_ACCEPTS + 1);
+    }
+    assert_int_equal(st.clients, CLIENTS);
+    for (int i = 0; i < CLIENTS; i++)
+        assert_int_equal(send(fd[i], "PING\r\n", 6, MSG_NOSIGNAL), 6);
+    for (int i = 0; i < CLIENTS; i++) {
+        buf_clear(&answer);
+        for (int turns = 0; answer.len == 0 && turns < TURNS_MAX; turns++) {
+            turn_once(&r);
+            look(fd[i], &answer);
+        }
+        assert_int_equal(answer.len, 7);
+        rig_close(&r, fd[i]);
+    }
+    rig_stop(&r);
+    buf_free(&answer);
+}
+
+static void end_turn(uv_poll_t *h, int status, int events)
+{
+    struct rig *r = h->data;
+    (void)status;
+    (void)events;
+    r->server->turns.over_ms = 1; /* long ago */
+    uv_poll_stop(h);
+}
+
+static void who_is_left_by_a_turn_is_put_off_and_heard_in_the_next(void **state)
+{
+    struct rig r;
+    struct buf answer = {0};
+    uv_poll_t first;
+    int ends[2];
+    (void)state;
+    rig_start(&r, NULL);
+    const int a = rig_open(&r);
+    const struct conn *c = r.server->conns;
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(uv_poll_init(&r.loop, &first, ends[0]), 0);
+    first.data = &r;
+    assert_int_equal(uv_poll_start(&first, UV_READABLE, end_turn), 0);
+    turn_once(&r);                               /* the kernel is asked about it from now on */
+    assert_int_equal(write(ends[1], "x", 1), 1); /* is told of first */
+    assert_int_equal(send(a, "PING\r\n", 6, MSG_NOSIGNAL), 6);
+    turn_once(&r);
+    look(a, &answer);
+    assert_int_equal(answer.len, 0);
+    assert_true(c->busy);
+    assert_false(c->reading);
+    for (int turns = 0; answer.len == 0 && turns < TURNS_MAX; turns++) {
+        turn_once(&r);
+        look(a, &answer);
+    }
+    assert_string_equal(answer.data, "+PONG\r\n");
+    assert_false(c->busy);
+    assert_true(c->reading);
+    uv_close((uv_handle_t *)&first, NULL);
+    rig_close(&r, a);
+    rig_stop(&r);
+    close(ends[0]);
+    close(ends[1]);
+    buf_free(&answer);
+}
+
 /* n keys k0000000, k0000001, ... */
 static void make_keys(struct rig *r, int fd, int n)
 {
@@ -249,6 +334,8 @@ int main(void)
         cmocka_unit_test(a_pipeline_goes_on_after_others_were_heard),
         cmocka_unit_test(many_pipelines_are_answered_in_order_and_in_full),
         cmocka_unit_test(a_busy_client_that_goes_is_forgotten),
+        cmocka_unit_test(who_is_left_by_a_turn_is_put_off_and_heard_in_the_next),
+        cmocka_unit_test(a_turn_accepts_its_share_and_all_come_in),
         cmocka_unit_test(what_was_flushed_is_gone_at_once_and_swept_up_in_turns),
         cmocka_unit_test(all_keys_are_listed_once_however_many_there_are),
         cmocka_unit_test(turns_and_requests_are_timed),
