@@ -43,10 +43,7 @@ static bool read_fields(const char *at, int64_t v[STAT_FIELDS])
 
 static int64_t cpu_time(const int64_t times[4])
 {
-    static int64_t tick_ns; /* by whichever thread, the same */
-    if (!tick_ns)
-        tick_ns = INT64_C(1000000000) / sysconf(_SC_CLK_TCK);
-    return (times[0] + times[1] + times[2] + times[3]) * tick_ns;
+    return (times[0] + times[1] + times[2] + times[3]) * (INT64_C(1000000000) / sysconf(_SC_CLK_TCK));
 }
 
 /* "PID (name) state ppid ..."; the name may hold spaces and parentheses, so look for the last one. */
