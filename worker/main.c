@@ -38,7 +38,7 @@ static bool a_core_for_each(void)
     return n >= 1 && m >= 1 && n <= cores_of_process() / m;
 }
 
-/* Threads of an OpenMP team spin between loops for milliseconds unless told otherwise before the runtime starts, and
+/* Threads of an OpenMP team spin between loops for milliseconds unless set otherwise before the runtime starts, and
  * would take the cores from loader and communication. They are to sleep; where each has its core, after some 0.1 ms,
  * which is what waking one costs on a virtual machine. The runtime reads this before main(), so start over once with it
  * set. */

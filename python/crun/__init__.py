@@ -12,8 +12,8 @@
                 save(step + 1)
             crun.requeue()                             # exit code 75: not done, start me again
 
-Every call works without crun, and without libcrun too: rank and world size are then what torchrun or nobody said, there
-is no store, and never a stop. Nothing here needs PyTorch. Calls are thread-safe unless they say otherwise; a process that
+Every call works without crun, and without libcrun too: rank and world size are then torchrun's, or default to 0 and 1;
+there is no store, and never a stop. Nothing here needs PyTorch. Calls are thread-safe unless noted otherwise; a process that
 fork()s (a DataLoader's workers) is without crun in the child.
 
 Functions that cannot do what was asked raise OSError; one that waited in vain raises TimeoutError.

@@ -30,8 +30,8 @@ def main(folder: pathlib.Path) -> None:
             leave(folder, "result", function(*args, **kwargs))
         except Exception as e:
             crun.record_error(e)
-            said = "".join(traceback.format_exception_only(type(e), e)).strip()
-            leave(folder, "error", (said, traceback.format_exc()))
+            text = "".join(traceback.format_exception_only(type(e), e)).strip()
+            leave(folder, "error", (text, traceback.format_exc()))
             raise
 
 

@@ -43,9 +43,9 @@ class LaunchError(RuntimeError):
 
     def __init__(self, exit_code: int, failures: Sequence[Failure]):
         self.exit_code, self.failures = exit_code, tuple(failures)
-        said = "; ".join(f"rank {f.rank}: {f.message}" for f in self.failures)
+        messages = "; ".join(f"rank {f.rank}: {f.message}" for f in self.failures)
         what = "the job was stopped before its end" if exit_code == REQUEUE else "the job failed"
-        super().__init__(f"{what} (exit code {exit_code})" + (f": {said}" if said else ""))
+        super().__init__(f"{what} (exit code {exit_code})" + (f": {messages}" if messages else ""))
 
 
 def _version(path: str) -> str:
@@ -122,7 +122,7 @@ def _of_last_round(folder: pathlib.Path, kind: str) -> Dict[int, Any]:
 
 
 def _run(command: List[str], env: Mapping[str, str]) -> int:
-    """-> exit code. What crun makes of Ctrl-C is awaited; a terminal has told it already, and twice at once is once."""
+    """-> exit code. What crun makes of Ctrl-C is awaited. It gets SIGINT from here, and from a terminal too: two at once count as one."""
     follow = [sys.executable, "-I", "-S", "-c", FOLLOW, str(os.getpid())]
     p = subprocess.Popen(follow + command, env=dict(env))
     interrupted = False
@@ -166,7 +166,7 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optio
                     {**os.environ, **(env or {})})
         if code != 0:
             failures = _of_last_round(folder, "error")
-            raise LaunchError(code, [Failure(rank, *said) for rank, said in failures.items()])
+            raise LaunchError(code, [Failure(rank, *texts) for rank, texts in failures.items()])
         return _of_last_round(folder, "result")
     finally:
         shutil.rmtree(folder, ignore_errors=True)

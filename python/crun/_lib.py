@@ -132,7 +132,7 @@ def open_library() -> Tuple[Optional[ctypes.CDLL], str]:
 
 
 class Attached:
-    """The library and what it said of this process; made on first use."""
+    """The library and what it reported of this process; made on first use."""
 
     def __init__(self) -> None:
         self.lib, self.missing = open_library()

@@ -9,7 +9,7 @@ import signal
 
 from . import _lib
 from ._lib import CInfo, Phase, StopReason
-from ._worker import REQUEUE, _Told, stop_reason
+from ._worker import REQUEUE, _Reported, stop_reason
 
 SLICE_S = 1.0  # a wait of the main thread is cut into such, so that Python's signal handlers run
 
@@ -44,14 +44,14 @@ def next_round() -> None:
     process is to end instead."""
     lib = _lib.library()
     assert lib is not None
-    told = CInfo()
+    now = CInfo()
     rc = -errno.ETIMEDOUT
     while rc == -errno.ETIMEDOUT:
-        rc = lib.crun_next_round(ctypes.byref(told), SLICE_S)
+        rc = lib.crun_next_round(ctypes.byref(now), SLICE_S)
     if rc == -errno.ECANCELED:
         raise SystemExit(REQUEUE if stop_reason() in (StopReason.DRAIN, StopReason.RESIZE) else 128 + signal.SIGTERM)
     _lib.check(rc, "crun: the next round")
-    _enter(told.own())
+    _enter(now.own())
 
 
 def _enter(now: CInfo) -> None:
@@ -59,7 +59,7 @@ def _enter(now: CInfo) -> None:
     before, attached.info = attached.info, now
     os.environ.update(environment(before, now))
     os.environ.pop("CRUN_SPARE", None)
-    _Told.phase, _Told.step = Phase.STARTING, None
+    _Reported.phase, _Reported.step = Phase.STARTING, None
 
 
 def environment(before: CInfo, now: CInfo) -> "dict[str, str]":

@@ -140,15 +140,15 @@ def _agree() -> List[int]:
 
 
 def _gathered(mine: int, rank: int, world: int) -> List[int]:
-    """Rank 0 reads what each has told, and tells all."""
+    """Rank 0 collects the steps of all ranks and publishes the list."""
     if world == 1:
         return [mine]
     if rank > 0:
         store.set(f"crun.state/at/{rank}", str(mine))
         return [int(n) for n in store.get("crun.state/all", WAIT_S).split()]
-    told = [mine] + [int(store.get(f"crun.state/at/{r}", WAIT_S)) for r in range(1, world)]
-    store.set("crun.state/all", " ".join(map(str, told)))
-    return told
+    steps = [mine] + [int(store.get(f"crun.state/at/{r}", WAIT_S)) for r in range(1, world)]
+    store.set("crun.state/all", " ".join(map(str, steps)))
+    return steps
 
 
 def agreed_step() -> Optional[int]:

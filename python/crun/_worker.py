@@ -54,7 +54,7 @@ def info() -> Info:
 # --- at work
 
 
-class _Told:
+class _Reported:
     """What crun knows of us. One thread trains, so there is no lock."""
 
     phase = Phase.STEP
@@ -77,23 +77,23 @@ def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float
     if lib is None:
         return
     if _lib.attached().info.rank == 0:
-        told = ((_lib.Figure.LOSS, loss), (_lib.Figure.IMAGES_PER_S, images_per_s), (_lib.Figure.ACCURACY, accuracy),
-                (_lib.Figure.EVAL_ACCURACY, eval_accuracy), (_lib.Figure.TOTAL_STEPS, total_steps))
-        for figure, value in told:
+        figures = ((_lib.Figure.LOSS, loss), (_lib.Figure.IMAGES_PER_S, images_per_s), (_lib.Figure.ACCURACY, accuracy),
+                   (_lib.Figure.EVAL_ACCURACY, eval_accuracy), (_lib.Figure.TOTAL_STEPS, total_steps))
+        for figure, value in figures:
             if value is not None and math.isfinite(value):
                 lib.crun_figure(int(figure), float(value))
     if wait_s is not None and math.isfinite(wait_s):
         lib.crun_figure(int(_lib.Figure.WAIT_S), float(wait_s))
     lib.crun_progress(step)
-    _Told.step = step
-    if _Told.phase == Phase.STARTING:
-        _Told.phase = Phase.STEP
+    _Reported.step = step
+    if _Reported.phase == Phase.STARTING:
+        _Reported.phase = Phase.STEP
 
 
 def spent(*, data: float = 0.0, forward: float = 0.0, backward: float = 0.0, wait: float = 0.0, update: float = 0.0) -> None:
     """What the step that report() will tell of was made of, in seconds; several calls add up. Each rank tells its own, and
     crun names the one that the others wait for (--straggler-action). data: waiting for the next batch; wait: waiting for
-    other ranks (report(wait_s=…) tells the same: one of the two). Where forward and backward cannot be told apart, either will
+    other ranks (report(wait_s=…) tells the same: one of the two). Where forward and backward cannot be timed apart, either will
     do: crun adds them up. On a GPU measure with events, or not at all: what a call took that only enqueues says nothing. Same
     thread as report()."""
     lib = _lib.library()
@@ -126,7 +126,7 @@ def _enter(which: Phase) -> None:
     lib = _lib.library()
     if lib is not None:
         lib.crun_phase(int(which))
-        _Told.phase = which
+        _Reported.phase = which
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def _until_left(before: Phase) -> Iterator[None]:
         yield
     except BaseException as e:
         with contextlib.suppress(AttributeError):  # for record_error(): where it happened, though the block has ended
-            e.crun_phase = getattr(e, "crun_phase", _Told.phase)  # type: ignore[attr-defined]
+            e.crun_phase = getattr(e, "crun_phase", _Reported.phase)  # type: ignore[attr-defined]
         raise
     finally:
         _enter(before)
@@ -156,7 +156,7 @@ def phase(which: Union[Phase, str]) -> "contextlib.AbstractContextManager[None]"
     """Enter a phase: `crun.phase("starting")`. As `with crun.phase("checkpoint"):` it ends with the block, and the one
     before goes on. Every rank that waits for another one's checkpoint should say so too. Same thread as report()."""
     phase_ = _one_of(Phase, which)
-    before = _Told.phase
+    before = _Reported.phase
     _enter(phase_)
     return _until_left(before)
 
@@ -196,9 +196,9 @@ def describe(error: BaseException) -> str:
 
 
 def where() -> str:
-    """', after step 7, in phase checkpoint', as far as report() and phase() were told."""
-    step = "" if _Told.step is None else f", after step {_Told.step}"
-    return step + ("" if _Told.phase == Phase.STEP else f", in phase {_Told.phase.name.lower()}")
+    """', after step 7, in phase checkpoint', as of the last report() and phase()."""
+    step = "" if _Reported.step is None else f", after step {_Reported.step}"
+    return step + ("" if _Reported.phase == Phase.STEP else f", in phase {_Reported.phase.name.lower()}")
 
 
 def record_error(error: Union[BaseException, str], code: int = 1) -> None:

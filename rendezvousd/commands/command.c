@@ -59,7 +59,7 @@ static bool has_arity(const struct command *cmd, const struct request *rq)
     return cmd->arity < 0 ? rq->argc >= (size_t)-cmd->arity : rq->argc == (size_t)cmd->arity;
 }
 
-/* What speaks against running it, said to the client; false: nothing. */
+/* Why it must not run, as an error to the client; false: it may. */
 static bool refused(struct conn *c, const struct command *cmd, const struct request *rq)
 {
     if (!has_arity(cmd, rq)) {

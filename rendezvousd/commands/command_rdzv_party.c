@@ -111,7 +111,7 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *member_
     struct conn *c = ((struct rdzv_conn *)arg)->c;
     say_news(c, news, member_addrs);
     if (c->blocked != &rdzv_next_ops_)
-        return; /* told at once: NEXT has not blocked yet */
+        return; /* answered at once: NEXT has not blocked yet */
     conn_wake(c);
     if (c->s->door)
         uv_idle_start(&c->s->door->idle, on_idle);

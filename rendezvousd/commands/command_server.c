@@ -34,7 +34,7 @@ static void describe_flags(struct conn *c, const struct command *cmd)
         reply_status(&c->reply, names[i]);
 }
 
-/* Ten elements, as Redis 7; categories, tips, key specifications and subcommands are not told. */
+/* Ten elements, as Redis 7; categories, tips, key specifications and subcommands are empty. */
 static void describe(struct conn *c, const struct command *cmd)
 {
     const int at = (cmd->flags & COMMAND_KEYS_MASK) >> 8;

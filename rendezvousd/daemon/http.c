@@ -130,8 +130,8 @@ static int add_jobs(const struct http *h, const struct history_reader *who, cons
     return rc;
 }
 
-/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. page=1: whoever may see nothing
- * is told so in the answer. */
+/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. page=1: a reader who
+ * may see nothing gets an answer that says so, in place of a 401. */
 static int jobs(void *arg, struct http_answer *a)
 {
     struct http *h = arg;

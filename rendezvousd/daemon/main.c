@@ -1,9 +1,9 @@
 /* rendezvousd: the server of server.h as a program.
  *
- * - start: options, gate (tokens, TLS), server, jobs, HTTP; then whoever waits is told (stdout, port file, descriptor,
- *   systemd);
+ * - start: options, gate (tokens, TLS), server, jobs, HTTP; then its readiness is announced (stdout, port file,
+ *   descriptor, systemd);
  * - SIGHUP: token and TLS files are read again; connections of principals that are gone are closed. What cannot be read
- *   is told, and the old stays;
+ *   is logged, and the old stays;
  * - SIGTERM, SIGINT: no longer ready, no new connections; replies that are on their way are written; exit 0. */
 #include "common/args/args.h"
 #include "common/base/err.h"

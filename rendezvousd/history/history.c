@@ -65,8 +65,8 @@ struct record *record_new_(struct history *h, const char *instance, const char *
 void record_free_nodes_(struct record *r)
 {
     struct node_figures *f, *next;
-    HASH_ITER (hh, r->told, f, next) {
-        HASH_DEL(r->told, f);
+    HASH_ITER (hh, r->reports, f, next) {
+        HASH_DEL(r->reports, f);
         node_figures_free(f);
         free(f);
     }
@@ -197,12 +197,12 @@ static void on_changed(void *arg, const struct jobs_facts *f)
 static struct node_figures *node_of(struct record *r, const char *node)
 {
     struct node_figures *f;
-    HASH_FIND_STR(r->told, node, f);
+    HASH_FIND_STR(r->reports, node, f);
     if (f || !(f = calloc(1, sizeof *f)))
         return f;
     f->base = -1;
     if ((f->node = strdup(node)))
-        HASH_ADD_KEYPTR(hh, r->told, f->node, strlen(f->node), f);
+        HASH_ADD_KEYPTR(hh, r->reports, f->node, strlen(f->node), f);
     if (f->hh.tbl)
         return f;
     node_figures_free(f);
@@ -210,7 +210,7 @@ static struct node_figures *node_of(struct record *r, const char *node)
     return NULL;
 }
 
-static void take_if_told(double *to, const char *fields, size_t n, const char *key)
+static void take_if_reported(double *to, const char *fields, size_t n, const char *key)
 {
     const double v = node_figures_number(fields, n, key);
     *to = isfinite(v) ? v : *to;
@@ -219,7 +219,7 @@ static void take_if_told(double *to, const char *fields, size_t n, const char *k
 static double slowest(const struct record *r)
 {
     float most = NAN;
-    for (const struct node_figures *f = r->told; f; f = f->hh.next)
+    for (const struct node_figures *f = r->reports; f; f = f->hh.next)
         most = fmaxf(most, node_figures_slowest(f));
     return (double)most;
 }
@@ -237,11 +237,11 @@ static void take_logs(struct record *r, const char *fields, size_t n)
 static void take_job(struct record *r, const char *fields, size_t n)
 {
     const double before = r->now.step;
-    take_if_told(&r->now.step, fields, n, "step");
-    take_if_told(&r->now.total_steps, fields, n, "total_steps");
+    take_if_reported(&r->now.step, fields, n, "step");
+    take_if_reported(&r->now.total_steps, fields, n, "total_steps");
     for (int i = 0; i < CURVE_N; i++)
         if (i != CURVE_STEP_MS)
-            take_if_told(&r->now.v[i], fields, n, curve_names[i]);
+            take_if_reported(&r->now.v[i], fields, n, curve_names[i]);
     r->now.v[CURVE_STEP_MS] = slowest(r);
     if (!(r->now.step >= 0) || r->now.step >= UINT32_MAX || r->now.step == before)
         return;

@@ -3,7 +3,7 @@
  *     jobs ──jobs_watch.h──► history.c: a record for each instance ──► history_write.c: JSON ──►
  *     daemon/http.c
  *                              │ curve.h: points, bounded                 daemon/metrics.c
- *                              │ node_figures.h: what nodes told last
+ *                              │ node_figures.h: last reports of nodes
  *                              └──► history_store.c: a file for each in the state directory, and back
  *
  *   - a record begins with the first news of an instance, and follows it: state, rounds, restarts, curves;
@@ -42,7 +42,7 @@ int history_open(struct history **ret, const struct history_options *o, struct e
 void history_close(struct history *h); /* NULL allowed; the loop must turn once more */
 
 void history_watcher(struct history *h, struct jobs_watcher *ret); /* for jobs_watch(), before jobs_load() */
-/* All jobs are loaded: records of jobs that are not among them will never be told of an end. */
+/* All jobs are loaded: records of jobs that are not among them end, as nothing else would end them. */
 void history_settle(struct history *h);
 /* The run id is forgotten: a record that is still open ends, one that never had a round goes. */
 void history_forget_run(struct history *h, const char *run);

@@ -19,7 +19,7 @@ struct mark {
     char why[120];
 };
 
-/* What its first worker said last; NAN: not known. */
+/* What its first worker reported last; NAN: not known. */
 struct job_figures {
     double step, total_steps, v[CURVE_N];
 };
@@ -37,16 +37,16 @@ struct record {
     int nodes, min_nodes, max_nodes, world_size, restarts, max_restarts, exit_code, rank;
     char cause[RDZV_TEXT_MAX + 1];
     struct job_figures now;
-    double progress_s; /* wall clock: when it told a new step; 0: not since the daemon began */
+    double progress_s; /* wall clock: when it reported a new step; 0: not since the daemon began */
     struct curve curve;
     struct mark *marks; /* a ring of HISTORY_MARKS; NULL: none yet */
     uint32_t mark_count;
-    char *failure, *logs;       /* JSON, checked; path. NULL: none. For its principal's eyes */
-    struct node_figures *told;  /* by node; while it is not over */
-    struct rdzv_home *home;     /* of its file; NULL: none is open */
-    bool dirty;                 /* differs from what is on disk */
-    struct record *prev, *next; /* history->live, newest first; history->finished, oldest first */
-    UT_hash_handle hh;          /* by instance */
+    char *failure, *logs;         /* JSON, checked; path. NULL: none. For its principal's eyes */
+    struct node_figures *reports; /* by node; while it is not over */
+    struct rdzv_home *home;       /* of its file; NULL: none is open */
+    bool dirty;                   /* differs from what is on disk */
+    struct record *prev, *next;   /* history->live, newest first; history->finished, oldest first */
+    UT_hash_handle hh;            /* by instance */
 };
 
 struct history {

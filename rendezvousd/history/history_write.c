@@ -110,11 +110,11 @@ static void write_live(const struct record *r, double now_s, struct json_write *
     figures_number(w, "eta_s", record_eta_s_(r, now_s));
     write_seconds(w, "now", now_s);
     json_begin(w, "hosts", '[');
-    for (const struct node_figures *f = r->told; f && w->rc == 0; f = f->hh.next)
+    for (const struct node_figures *f = r->reports; f && w->rc == 0; f = f->hh.next)
         node_figures_write(f, now_s, w);
     json_end(w, ']');
     json_begin(w, "ranks", '[');
-    for (const struct node_figures *f = r->told; f && w->rc == 0; f = f->hh.next)
+    for (const struct node_figures *f = r->reports; f && w->rc == 0; f = f->hh.next)
         node_figures_write_ranks(f, &room, w);
     json_end(w, ']');
 }

@@ -1,4 +1,4 @@
-/* What a node told last of its workers and its host: a record of RDZV.REPORT, taken apart and bounded. Pure. */
+/* A node's last report of its workers and its host: a record of RDZV.REPORT, parsed and bounded. Pure. */
 #ifndef CRUN_RENDEZVOUSD_NODE_FIGURES_H
 #define CRUN_RENDEZVOUSD_NODE_FIGURES_H
 
@@ -24,8 +24,8 @@ struct gpu_figures {
 
 struct node_figures {
     char *node;
-    double at_s; /* wall clock, when it told */
-    int base, n; /* rank of its first worker, -1: not told; ranks */
+    double at_s; /* wall clock, when it was reported */
+    int base, n; /* rank of its first worker, -1: not reported; ranks */
     struct rank_figures *ranks;
     float cpu, memory_mib, total_mib; /* cpu: 0 to 1; NAN: not known */
     int n_gpus;

@@ -16,7 +16,7 @@
  *   - nobody is left before the first round: the job is forgotten;
  *   - no member is heard of: a node that the job does not know is to ask again until they are back, or known to be
  *     dead;
- *   - with a state directory (common/rdzv/homes/rdzv_dir.h) nothing is told before the decision behind it is on disk;
+ *   - with a state directory (common/rdzv/homes/rdzv_dir.h) no news is sent before the decision behind it is on disk;
  *     heartbeats never wait.
  *
  * No file, no socket; time comes from jobs_options.now. One thread. Callbacks are called from inside any call below:
@@ -86,7 +86,7 @@ void jobs_party_close(struct jobs_party *p, enum jobs_end how); /* NULL allowed;
 
 struct jobs_joined {
     char instance[LEADER_INSTANCE_LEN + 1];
-    uint64_t epoch, seq;  /* seq: news up to this one were told, or void; NEXT asks for newer ones */
+    uint64_t epoch, seq;  /* seq: news up to this one were delivered, or void; NEXT asks for newer ones */
     uint64_t first_round; /* all rounds of this instance are at least that */
     const char *beside; /* in a hosting crun: the oldest other job there is, else NULL. Borrowed as from jobs_owner() */
 };
@@ -141,10 +141,10 @@ struct jobs_stats {
 };
 void jobs_stats(const struct jobs *j, struct jobs_stats *ret);
 
-/* Every job is over, and every party that is still there has been told so: a crun that hosts jobs may end. */
+/* Every job is over, and every party that is still there has been notified: a crun that hosts jobs may end. */
 bool jobs_all_told(const struct jobs *j);
 
-/* Told when the last of a run id is forgotten: what else is kept under it may go. */
+/* Called when the last job of a run id is forgotten: what else is kept under it may go. */
 void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *run), void *arg);
 
 #endif

@@ -27,7 +27,7 @@ struct jobs_party {
     UT_hash_handle hh;                        /* job->parties, by node */
 };
 
-/* Of a job, as the watcher was told of it last; compared as bytes. */
+/* A job as last reported to the watcher; compared as bytes. */
 struct job_seen {
     uint64_t round;
     int state, nodes, restarts;
@@ -82,13 +82,13 @@ struct leader_member *party_member_(const struct jobs_party *p); /* NULL: it sta
 /* p stands for that node from now on; the party before it is void. ERR_REFUSED: p stands for another. */
 int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct err *e);
 void party_unbind_(struct jobs_party *p);
-void party_queue_(struct jobs_party *p); /* look whether it can be told */
+void party_queue_(struct jobs_party *p); /* queue it if it asks and there is news for it */
 void jobs_tell_(struct jobs *j);
 
 /* jobs_verbs.c: -EACCES; principal NULL may do everything */
 int job_check_owner_(const struct job *job, const char *principal, struct err *e);
 
-void job_watch_(struct job *job); /* jobs_watch.c: what has changed is told */
+void job_watch_(struct job *job); /* jobs_watch.c: reports what has changed */
 
 /* jobs_log.c: the decisions of a job in its home */
 void job_decide_(struct job *job);

@@ -258,7 +258,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *b)
     struct conn *c = conn_of(stream, tcp);
     if (c->closing || n == 0)
         return;
-    if (n == UV_ENOBUFS) { /* on_alloc() has said "later" */
+    if (n == UV_ENOBUFS) { /* on_alloc() gave no buffer: later */
         turn_put_off(c);
         return;
     }

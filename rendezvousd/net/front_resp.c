@@ -12,7 +12,7 @@ struct resp_state {
     struct request next; /* complete, not executed yet */
     bool has_next;
     bool limited; /* the parser has the limits of a stranger */
-    int broken;   /* the parser's error, told by the next step */
+    int broken;   /* the parser's error, reported by the next step */
     struct err e;
 };
 

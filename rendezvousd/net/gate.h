@@ -77,13 +77,14 @@ const char *gate_reader(const struct gate *g, bool (*shows)(const void *arg, con
 /* They would need no token here: there are none, and they are on this host, of our uid or root; or nobody needs one. */
 bool gate_trusts_reader(const struct gate *g, int fd);
 bool gate_is_local_reader(int fd); /* on loopback */
-/* They showed another secret than ours: counted, and told as refused peers are. principal: that they named, or "". */
+/* They showed another secret than ours: counted, and logged as refused peers are. principal: the one they named, or
+ * "". */
 void gate_refuse_reader(struct gate *g, int fd, const char *principal);
 
 /* --- for the server itself */
 
-/* May this client come in? NULL, and c->trust and c->principal are set; else the error it is told. The server may have
- * no gate. */
+/* May this client come in? NULL, and c->trust and c->principal are set; else the error for its reply. The server may
+ * have no gate. */
 const char *gate_admit(struct conn *c);
 void gate_leave(struct conn *c);                  /* as it closes */
 const char *gate_peer_host(const struct conn *c); /* peer_addr.h; until it leaves */

@@ -14,7 +14,7 @@ int64_t gate_auth_timeout_ms(const struct conn *c)
     return c->s->o.gate->o.auth_timeout_ms;
 }
 
-/* No denial: the network may have kept what the peer said. Who tries again may be in time. */
+/* No denial: the network may have delayed the peer's request. Who tries again may be in time. */
 void gate_too_late(struct conn *c)
 {
     long long ms = (long long)gate_auth_timeout_ms(c);

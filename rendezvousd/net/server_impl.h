@@ -104,7 +104,7 @@ struct conn {
     int open_handles;
     enum conn_end end;
     void *blocked_arg;
-    void (*on_close)(struct conn *c); /* NULL, or told once when the connection goes; c->end says how */
+    void (*on_close)(struct conn *c); /* NULL, or called once when the connection goes; c->end says how */
     int64_t since_ms;                 /* the loop's time: accepted */
     uint64_t id;
     char name[CLIENT_NAME_MAX + 1];

@@ -28,7 +28,7 @@ struct key {
     UT_hash_handle hh;
     struct deadline expiry;
     enum key_type type;
-    bool fresh; /* made, and not yet told to the observer */
+    bool fresh; /* made, and not yet reported to the observer */
     union {
         struct text text;
         struct queue queue;

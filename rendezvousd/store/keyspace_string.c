@@ -31,7 +31,7 @@ static int resize(struct keyspace *k, struct key *en, size_t cap)
     return 0;
 }
 
-/* A new key whose value is empty, and has room for cap bytes; fresh until told. */
+/* A new key whose value is empty, and has room for cap bytes; fresh until the observer is notified. */
 static int add_text(struct keyspace *k, const char *key, size_t key_len, unsigned hash, size_t cap, struct key **ret)
 {
     if (!keyspace_fits(k, keyspace_entry_bytes(key_len, cap)))

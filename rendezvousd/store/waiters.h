@@ -30,7 +30,7 @@ size_t waiters_count(const struct waiters *w);
 /* Free what remains of removed ones, at_most names of them. True: nothing is left. */
 bool waiters_sweep(struct waiter **remains, size_t at_most);
 
-/* To be told after each key that was created or deleted; twice does no harm. */
+/* To be called after each key that was created or deleted; twice does no harm. */
 void waiters_created(struct waiters *w, const char *key, size_t key_len);
 void waiters_created_one(struct waiters *w, const char *key, size_t key_len); /* only the first that misses it hears */
 void waiters_deleted(struct waiters *w, const char *key, size_t key_len);

@@ -46,7 +46,7 @@ static void reply_bytes(struct conn *c, const void *p, size_t n)
 
 /* --- keys and values */
 
-static int told(int rc, const struct request_arg *key, struct err *e)
+static int key_error(int rc, const struct request_arg *key, struct err *e)
 {
     const int shown = key->n < 64 ? (int)key->n : 64;
     if (rc == -ENOSPC || rc == -ENOMEM)
@@ -70,7 +70,7 @@ static bool exists(struct conn *c, const struct request_arg *key)
 
 static int store(struct conn *c, const struct request_arg *key, const struct request_arg *value, struct err *e)
 {
-    return told(keyspace_set(c->space->keys, key->p, key->n, value->p, value->n, KEYSPACE_NEVER), key, e);
+    return key_error(keyspace_set(c->space->keys, key->p, key->n, value->p, value->n, KEYSPACE_NEVER), key, e);
 }
 
 static int do_set(struct conn *c, const struct tcpstore_request *rq, struct err *e)
@@ -126,7 +126,7 @@ static int do_get(struct conn *c, const struct tcpstore_request *rq, struct err 
 
 static int add_to_number(struct conn *c, const struct request_arg *key, int64_t delta, int64_t *ret, struct err *e)
 {
-    return told(keyspace_add(c->space->keys, key->p, key->n, delta, ret), key, e);
+    return key_error(keyspace_add(c->space->keys, key->p, key->n, delta, ret), key, e);
 }
 
 static int do_add(struct conn *c, const struct tcpstore_request *rq, struct err *e)
@@ -141,7 +141,7 @@ static int do_append(struct conn *c, const struct tcpstore_request *rq, struct e
 {
     const struct request_arg *key = &rq->argv[0], *v = &rq->argv[1];
     size_t len;
-    return told(keyspace_append(c->space->keys, key->p, key->n, v->p, v->n, &len), key, e);
+    return key_error(keyspace_append(c->space->keys, key->p, key->n, v->p, v->n, &len), key, e);
 }
 
 static int do_delete_key(struct conn *c, const struct tcpstore_request *rq, struct err *e)
@@ -255,14 +255,14 @@ static int do_queue_push(struct conn *c, const struct tcpstore_request *rq, stru
     sp->wake_one = true;
     int rc = keyspace_push(sp->keys, key->p, key->n, v->p, v->n);
     sp->wake_one = false;
-    TRY(told(rc, key, e));
+    TRY(key_error(rc, key, e));
     waiters_created_one(sp->waiters, key->p, key->n);
     return 0;
 }
 
 static int queue_length(struct conn *c, const struct request_arg *key, size_t *ret, struct err *e)
 {
-    return told(keyspace_queue_length(c->space->keys, key->p, key->n, ret), key, e);
+    return key_error(keyspace_queue_length(c->space->keys, key->p, key->n, ret), key, e);
 }
 
 /* The length before, and the item if there is one. */
@@ -337,7 +337,7 @@ static int do_barrier(struct conn *c, const struct tcpstore_request *rq, struct 
     TRY(add_to_number(c, key, 1, &count, e));
     tcpstore_barrier_reached(c->space, key, count);
     if (count < rq->number)
-        return told(tcpstore_barrier_wait(c, key, rq->number), key, e);
+        return key_error(tcpstore_barrier_wait(c, key, rq->number), key, e);
     tcpstore_reply_byte(c, TCPSTORE_STOP_WAITING);
     return 0;
 }

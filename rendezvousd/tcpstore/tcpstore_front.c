@@ -65,7 +65,7 @@ static bool tcpstore_ready(struct conn *c)
     return look_ahead(t);
 }
 
-/* Its user hears of a lost connection and no more, so what is wrong is said here. But older clients ask for keys that
+/* Its user hears of a lost connection and no more, so the error is logged here. But older clients ask for keys that
  * are not there. */
 static int refuse_operation(struct conn *c, int code, const char *op, const struct err *e)
 {

@@ -27,7 +27,7 @@ struct tcpstore_state {
     struct tcpstore_parser in;
     struct tcpstore_request next; /* complete, not executed yet */
     bool has_next;
-    int broken; /* the parser's error, told by the next step */
+    int broken; /* the parser's error, reported by the next step */
     struct err e;
     bool validated;              /* newer generation: the handshake is done */
     bool has_read;               /* it was given a key */

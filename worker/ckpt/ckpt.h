@@ -37,7 +37,7 @@ int ckpt_amend(const char *dir, int64_t step, const cJSON *more, struct err *e);
 
 /* Step of the newest checkpoint below `below` (INT64_MAX: of all) whose manifest, headers and sizes are right; -1 if
  * there is none or no folder. The sums of its tensors are not looked at: who reads it checks them. What is passed over
- * is told, or is an error, as by ckpt_latest(). */
+ * is logged, or is an error, as by ckpt_latest(). */
 int ckpt_newest(const char *dir, int64_t below, int64_t *ret_step, struct err *e);
 
 /* Step of the newest complete checkpoint (every CRC right); -1 if there is none or no

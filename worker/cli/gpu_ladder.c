@@ -180,12 +180,12 @@ static double last_loss(const char *folder)
 /* 0: as it should be. */
 static int judge(struct climb *c, const struct rung *r, int status, struct err *why)
 {
-    char said[512];
-    last_line(c->log, said, sizeof said);
+    char last[512];
+    last_line(c->log, last, sizeof last);
     if (status == LATE)
-        return err_set(why, -ETIMEDOUT, "it did not end in time; the last it said: %s", said);
+        return err_set(why, -ETIMEDOUT, "it did not end in time; the last it said: %s", last);
     if (status)
-        return err_set(why, -EIO, "exit status %d: %s", status, said);
+        return err_set(why, -EIO, "exit status %d: %s", status, last);
     if (!r->trains)
         return 0;
     c->loss = last_loss(c->folder);

@@ -1,5 +1,5 @@
 /* The rungs that a GPU run climbs, each a run of this program with one thing more than the one before: the first that
- * fails names the fault. What each said is kept in files of a folder.
+ * fails names the fault. The output of each is kept in a folder.
  *
  *   rung -> a process of its own, with a deadline -> exit status, last loss -> compared with the plain rung's
  *   the first that fails -> once more with --cuda-check, so that the kernel is named */

@@ -1,5 +1,5 @@
 /* A checkpoint's manifest says what the model is and how it wants its pictures; a bare file of weights needs --arch and
- * the like. One picture at a time goes through the model. A picture that cannot be used is told, the others are done,
+ * the like. One picture at a time goes through the model. A picture that cannot be used is logged, the others are done,
  * and the exit code says so. */
 #include "worker/cli/cli.h"
 
@@ -407,7 +407,7 @@ static int by_name(const FTSENT **a, const FTSENT **b)
     return strcmp((*a)->fts_name, (*b)->fts_name);
 }
 
-/* Of what lies in a folder, as in a training set: also those that cannot be read are told. */
+/* Of what lies in a folder, as in a training set: also those that cannot be read, so that they are reported. */
 static bool is_picture(const FTSENT *f)
 {
     return picture_readable(f->fts_name) &&

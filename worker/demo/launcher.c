@@ -71,14 +71,14 @@ static void ask_version(const char *path, char out[ANSWER_MAX])
 /* Is s->path crun? What else it is goes into s->foreign. */
 static bool is_crun(struct search *s)
 {
-    char said[ANSWER_MAX];
+    char answer[ANSWER_MAX];
     if (access(s->path, X_OK) != 0)
         return false;
-    ask_version(s->path, said);
-    if (strncmp(said, "crun ", 5) == 0 && said[5] >= '0' && said[5] <= '9')
+    ask_version(s->path, answer);
+    if (strncmp(answer, "crun ", 5) == 0 && answer[5] >= '0' && answer[5] <= '9')
         return true;
     const size_t len = strlen(s->foreign);
-    snprintf(s->foreign + len, sizeof s->foreign - len, "; %s is another program ('%s')", s->path, said);
+    snprintf(s->foreign + len, sizeof s->foreign - len, "; %s is another program ('%s')", s->path, answer);
     return false;
 }
 

@@ -69,7 +69,7 @@ struct run_hooks {
     /* They act on the host, when they are called: the run must not be captured. */
     bool on_host;
     /* A device that captures a run as a graph calls the two above while it captures, then captured(); each later launch
-     * of that graph does again what they had enqueued, and is told by replayed(). NULL: nobody wants to know. */
+     * of that graph does again what they had enqueued, and is announced by replayed(). NULL: not announced. */
     int (*captured)(void *ctx, void *stream, struct err *e);
     int (*replayed)(void *ctx, void *stream, struct err *e);
     /* The capture came to nothing: what they had enqueued into it is gone, and the run begins once more. */

@@ -42,7 +42,7 @@ static int open_torchrun(struct meet *m, const struct env_contract *env, int64_t
     return open_agents(m, env, url, deadline, e);
 }
 
-/* Rank 0 hosts at a place that all know; a port of 0 is told to those on this host. */
+/* Rank 0 hosts at an address that all know. Port 0: any free one, which ranks on this host ask for (meet_port.c). */
 static int open_hosted(struct meet *m, const char *addr, int port, bool one_host, int64_t deadline, struct err *e)
 {
     char url[320];

@@ -1,5 +1,5 @@
-/* Where rank 0's store is, among processes of one host that nobody told: a socket in the abstract name-space. Its name
- * goes with its owner, so no start finds what another left behind. */
+/* The port of rank 0's store, for ranks on its host whose environment does not set one: answered on a socket in the
+ * abstract name-space. Its name goes with its owner, so no start finds what another left behind. */
 #include <errno.h>
 #include <poll.h>
 #include <stddef.h>

@@ -24,7 +24,7 @@ struct team {
     pid_t *pids; /* 0: has ended */
     int n, left, code;
     bool failed;     /* some rank has: the others are to end */
-    bool killed;     /* they were told so for the last time */
+    bool killed;     /* by SIGKILL: SIGTERM did not end them in time */
     int64_t next_at; /* of clock_ms(), once failed: kill; once killed: give up */
 };
 

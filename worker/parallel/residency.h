@@ -41,7 +41,7 @@ void residency_destroy(struct residency *r);
 /* For plan_options.needs; until residency_destroy(). */
 const struct plan_needs *residency_needs(const struct residency *r);
 
-/* Of a plan that has said what it reads: elements of others that are here at once, at most (windows: of all that is in
+/* Of a plan that has declared its reads: elements of others that are here at once, at most (windows: of all that is in
  * them); and pieces that a run gathers, one after another, as often as it does (*ret_n of them). */
 size_t residency_peak(const struct residency *r);
 const int *residency_gathers(const struct residency *r, int *ret_n);

@@ -175,10 +175,10 @@ static int choose_ranks(struct imagenet *c, const struct personality_world *w, s
 
 static int check_local_rank(const struct imagenet *c, struct err *e)
 {
-    const char *told = getenv("LOCAL_RANK");
-    if (c->local_rank < 0 || !told || atoi(told) == c->local_rank)
+    const char *text = getenv("LOCAL_RANK");
+    if (c->local_rank < 0 || !text || atoi(text) == c->local_rank)
         return 0;
-    return err_set(e, ERR_USAGE, "--local-rank %d, but LOCAL_RANK is %s", (int)c->local_rank, told);
+    return err_set(e, ERR_USAGE, "--local-rank %d, but LOCAL_RANK is %s", (int)c->local_rank, text);
 }
 
 static void say_what_is_used(const struct imagenet *c, const struct personality_args *a)

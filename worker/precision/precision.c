@@ -77,7 +77,7 @@ static int contradiction(struct err *e, const char *a, const char *a_value, cons
 }
 
 /* Whatever was given about the level; LEVEL_UNSET if nothing. */
-static int said_level(const struct precision_options *o, enum opt_level *ret, struct err *e)
+static int given_level(const struct precision_options *o, enum opt_level *ret, struct err *e)
 {
     const enum opt_level level = (enum opt_level)o->level;
     if (o->amp_mode && level && level != LEVEL_O1)
@@ -131,7 +131,7 @@ static void resolve_scale(const struct precision_options *o, struct precision *p
 int precision_resolve(const struct precision_options *o, bool native_bf16, struct precision *ret, struct err *e)
 {
     struct precision p = {0};
-    TRY(said_level(o, &p.level, e));
+    TRY(given_level(o, &p.level, e));
     if (!p.level) {
         const bool half = o->amp >= AMP_BF16 || (o->amp == AMP_AUTO && native_bf16);
         p.level = half ? LEVEL_O2 : LEVEL_O0;

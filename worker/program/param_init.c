@@ -134,7 +134,7 @@ static void normal_block(double scale, const uint64_t bits[BLOCK], double x[BLOC
 {
     double u[BLOCK], tail[BLOCK];
     int at[BLOCK], n = 0;
-    for (int i = 0; i < BLOCK; i++) /* 52 bits and a half: never 0 nor 1 */
+    for (int i = 0; i < BLOCK; i++) /* 52 bits + 0.5: never 0 nor 1 */
         u[i] = ((double)(int64_t)(bits[i] >> 12) + 0.5) * 0x1p-52;
     normal_centres(u, x);
     for (int i = 0; i < BLOCK; i++) { /* 15 of 100 */

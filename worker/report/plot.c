@@ -84,7 +84,7 @@ static int open_run(struct run *r, const char *given, double smoothing, struct e
     return 0;
 }
 
-/* Runs of one name are told apart by their paths. */
+/* Runs of one name are shown by their paths. */
 static void tell_apart(struct run *runs, const char *const *given, size_t n)
 {
     bool twice[PLOT_RUNS_MAX] = {false};

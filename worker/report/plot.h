@@ -6,7 +6,7 @@
 
 struct err;
 
-enum { PLOT_RUNS_MAX = 7 }; /* as many colours as are told apart by everybody, black among them */
+enum { PLOT_RUNS_MAX = 7 }; /* as many colours as everybody can distinguish, black among them */
 
 /* Loss, Acc@1 and images/s over steps. runs: folders with metrics.jsonl, such files, or CSV logs of Caffe2's trainer.
  * smoothing: steps of a centred mean if >= 1, else the share of a run's steps.

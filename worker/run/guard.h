@@ -33,8 +33,8 @@ struct guard {
     double losses[GUARD_LOSSES];
 };
 
-/* Before the first step of a round; what there was of an earlier one is closed. tells: what cannot be compared is
- * said. */
+/* Before the first step of a round; what there was of an earlier one is closed. tells: log what cannot be
+ * compared. */
 int guard_open(struct guard *g, const struct train_config *cfg, struct state *s, int world, bool tells, struct err *e);
 void guard_close(struct guard *g);
 

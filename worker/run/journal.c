@@ -113,7 +113,7 @@ static struct meters_step sample(const struct position *at, const struct step_re
 }
 
 /* Each takes what became of writing to its file. */
-static void told(struct journal *j, int rc, const struct err *e)
+static void log_failure(struct journal *j, int rc, const struct err *e)
 {
     if (rc < 0) {
         progress_end_line(&j->progress);
@@ -137,7 +137,7 @@ static void metrics_wrote(struct journal *j, int rc, const struct err *e)
 
 static void tensorboard_wrote(struct journal *j, int rc, const struct err *e)
 {
-    told(j, rc, e);
+    log_failure(j, rc, e);
     if (rc < 0) {
         tensorboard_close(j->tensorboard);
         j->tensorboard = NULL;
@@ -146,7 +146,7 @@ static void tensorboard_wrote(struct journal *j, int rc, const struct err *e)
 
 static void csv_wrote(struct journal *j, int rc, const struct err *e)
 {
-    told(j, rc, e);
+    log_failure(j, rc, e);
     if (rc < 0) {
         caffe2_log_close(j->csv);
         j->csv = NULL;

@@ -45,7 +45,7 @@ int journal_open(struct journal *j, const struct session *s, const struct positi
                  const char *command_line, struct err *e);
 void journal_close(struct journal *j);
 
-/* A file that cannot be written ends there, which is told once, but for metrics.jsonl, which goes on when it can; the
+/* A file that cannot be written ends there, which is logged once, but for metrics.jsonl, which goes on when it can; the
  * others and the lines for people go on. */
 void journal_step(struct journal *j, const struct session *s, const struct position *at, const struct step_result *r,
                   double lr, double comm_wait);

@@ -32,8 +32,8 @@ struct keep {                 /* all-zero at first */
     int64_t agree_ns; /* of that: asking the other ranks */
 };
 
-/* All ranks, once a round, before the state is taken up. Nothing is kept where a rank cannot: told there. ERR_USAGE:
- * the device goes on by itself, and ranks hold parts. */
+/* All ranks, once a round, before the state is taken up. If a rank cannot keep copies, it logs why, and none does.
+ * ERR_USAGE: the device goes on by itself, and ranks hold parts. */
 int keep_open(struct keep *k, struct session *s, int local_rank, int64_t round, struct err *e);
 void keep_close(struct keep *k);
 

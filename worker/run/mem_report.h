@@ -1,4 +1,4 @@
-/* --mem-report: what was planned beside what is there, of every rank, told by the rank that leads. */
+/* --mem-report: what was planned beside what is there, of every rank, reported by the rank that leads. */
 #ifndef CRUN_WORKER_MEM_REPORT_H
 #define CRUN_WORKER_MEM_REPORT_H
 

@@ -3,7 +3,7 @@
  *   compared, kept                                  compared: they differ
  *   step v ------ v+1 ---- v+2 ---- ... ----------- step k
  *      ^  h(v+1)   h(v+2)                             |      h: hash of the weights before the update of a step, the
- *      '----------------------------------------------'         rank's own, told to nobody
+ *      '----------------------------------------------'         rank's own, sent to nobody
  *      '- h'(v+1) - h'(v+2) - ... ------------------- k, compared again, kept
  *
  * All ranks go back to what was kept and do the same steps again, which are the same bit for bit. Where a rank's hashes

@@ -175,8 +175,8 @@ static void enter(struct session *s, const struct env_contract *env)
     s->rank = (int)env->rank;
     s->local_world = at_least_one(env->local_world_size);
     s->nodes = at_least_one(env->group_world_size);
-    /* A job that crun restarts goes on with what it saved before, whether or not it was told to look for older
-     * runs'. */
+    /* A job that crun restarts goes on from its own checkpoints, whether or not --resume auto asks for those of older
+     * runs. */
     s->resume = s->cfg->checkpoint_dir && (train_config_resume(s->cfg) == RESUME_AUTO || session_goes_on(env));
     s->failed = false;
 }

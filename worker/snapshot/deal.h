@@ -6,7 +6,7 @@
  *   load   the reader reads piece after piece; what all ranks hold is broadcast, else each gets what it holds
  *
  * All ranks of the communicator make the same calls. A rank whose file fails goes on: it takes what it is sent, or
- * sends anything, to the end; then all are told. */
+ * sends anything, to the end; then all ranks get the error. */
 #ifndef CRUN_WORKER_SNAPSHOT_DEAL_H
 #define CRUN_WORKER_SNAPSHOT_DEAL_H
 

@@ -1,6 +1,6 @@
 /* A load: the reader reads chunk after chunk of the tensors that are wanted. What every rank holds whole is broadcast;
- * of another tensor each rank is sent what it holds. When the reader cannot read on, it still sends to the end, then
- * says so: nobody has to be told in between. */
+ * of another tensor each rank is sent what it holds. A reader that cannot read on still sends to the end and reports
+ * its error then, so chunks carry no status. */
 #include <errno.h>
 #include <stdlib.h>
 

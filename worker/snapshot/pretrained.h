@@ -10,8 +10,9 @@ struct state;
 struct weights;
 
 /* Parameters and running statistics of the state by their names, from any floating-point type; averages begin with
- * them. other_classes: a last layer for another number of classes is left at its initial value (told). ERR_MISMATCH
- * names tensors that are missing or have another shape; further ones are told. num_batches_tracked may be missing. */
+ * them. other_classes: a last layer for another number of classes keeps its initial value, with a warning in the log.
+ * ERR_MISMATCH names a tensor that is missing or has another shape; tensors that the model does not have are ignored,
+ * with a warning each. num_batches_tracked may be missing. */
 int pretrained_apply(struct state *s, struct weights *w, const char *path, bool other_classes, struct err *e);
 
 /* All ranks: rank 0 reads path (see weights.h), the others get the result. -ECANCELED there: rank 0 failed and says

@@ -34,12 +34,12 @@ struct position {
 };
 
 struct snapshot_identity {          /* what a checkpoint and a run must share, and what is noted */
-    const struct train_config *cfg; /* options of which differences are told */
+    const struct train_config *cfg; /* options of which differences are logged */
     const char *arch;
     char *const *classes;
     int nclasses;
     int64_t num_labels, image_size, channels, seed; /* num_labels: outputs of the model */
-    int64_t batch, world, threads;                  /* differences are told, not refused */
+    int64_t batch, world, threads;                  /* differences are logged, not refused */
     const char *device, *amp, *optimizer;
     /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
     const char *run_id;
@@ -56,7 +56,7 @@ struct snapshot_source {
 };
 
 /* All ranks. Returns 1 and fills state and *at if there was a checkpoint, 0 if none (nothing touched; ERR_USAGE if
- * exact). A damaged one is passed over, told by the rank that read it; where all are, or one was named, that is
+ * exact). A damaged one is skipped, and logged by the rank that read it; where all are, or one was named, that is
  * ERR_CORRUPT, naming tensor and file, and the state is undefined. ERR_MISMATCH names both values if it belongs to
  * another architecture, class map or seed. Differences that are taken (batch, world, threads, device, rates, epochs)
  * are logged as warnings on rank 0. -ECANCELED: another rank failed and says why. */

@@ -11,8 +11,8 @@ struct snapshot_identity;
 
 void meta_add_input(cJSON *meta, const struct snapshot_identity *id);
 
-/* A run that only evaluates: ERR_MISMATCH names both values where it prepares pictures otherwise. Others: told, if
- * tell. An older manifest that says nothing is taken. Any run: ERR_MISMATCH for a ResNet of another style. */
+/* A run that only evaluates: ERR_MISMATCH names both values where it prepares pictures otherwise. Others: logged, if
+ * tell. An older manifest without these values is taken. Any run: ERR_MISMATCH for a ResNet of another style. */
 int meta_check_input(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e);
 
 #endif

@@ -1,6 +1,6 @@
 /* The position is what a run goes on from. Of what else is noted, some must not change, as the weights would mean
- * something else; the rest may, which is told. What the order of samples and the input are is in snapshot_order.c
- * and snapshot_input.c. */
+ * something else; the rest may, and differences are logged. The order of samples and the input are checked in
+ * snapshot_order.c and snapshot_input.c. */
 #include "worker/snapshot/snapshot_meta.h"
 
 #include <errno.h>
@@ -50,7 +50,7 @@ static const struct number {
                {AT(batch), NOTED},      {AT(world), NOTED},      {AT(threads), NOTED},  {AT(train_images), NOTED}};
 #define NUMBERS (sizeof numbers / sizeof *numbers)
 
-/* Options that may change between runs of one training, told when they do. */
+/* Options that may change between runs of one training; changes are logged. */
 #define NOTED_OPTIONS(X)                                                                                               \
     X("num-epochs", num_epochs)                                                                                        \
     X("max-steps", max_steps)                                                                                          \

@@ -14,8 +14,8 @@ struct snapshot_identity;
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id);
 /* Which checkpoint is the best so far, alone: for ckpt_amend(). The caller's to cJSON_Delete(). */
 cJSON *meta_best(const struct position *at);
-/* How the losses of this run are scaled. What another precision, or another choice of --loss-scale, had come to is not
- * taken up (that is told), but how many steps were left out. */
+/* How the losses of this run are scaled. Of a run of another precision, or another choice of --loss-scale, only
+ * the number of skipped steps is taken: the scale begins anew, which is logged if tell. */
 void meta_add_scale(cJSON *meta, const struct loss_scale *s);
 void meta_take_scale(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct loss_scale *s);
 /* Does it fit this run? ERR_MISMATCH names both values. tell: log what differs and is taken. */

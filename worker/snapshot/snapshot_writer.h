@@ -44,8 +44,9 @@ bool snapshot_writer_busy(struct snapshot_writer *w);
 /* Until nothing is being written. ERR_OUTPUT after timeout_ms names the step. */
 int snapshot_writer_wait(struct snapshot_writer *w, int64_t timeout_ms, struct err *e);
 
-/* With o->comm, before a save: all ranks. Does any rank want to write? free: this one's last save is over. *ret: on all
- * ranks the same; then all of them call snapshot_writer_save(). Nobody can where one is not free: told who. */
+/* With o->comm, before a save: all ranks. Does any rank want to write? free: this one's last save is over. *ret: the
+ * same on all ranks; if true, all of them call snapshot_writer_save(). False if a rank is not free: ERR_OUTPUT names it
+ * on those that want to write. */
 int snapshot_writer_agree(struct snapshot_writer *w, bool want, bool free, bool *ret, struct err *e);
 
 /* Copy the state and have it written as DIR/step-<updates>, or given, as agreed; not while busy, and after the last

@@ -136,7 +136,7 @@ static void tell_beginning(struct run *r, enum taken taken)
     if (taken)
         journal_say(&r->journal, "%s %lld (epoch %lld, step %lld of %lld)", from[taken], (long long)r->at.updates,
                     (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
-    /* rank 0 was behind, or died before it told */
+    /* rank 0 was behind, or died before it logged the step */
     if (taken == TAKEN_RANKS && journal_lacks(&r->journal, r->at.updates))
         journal_step(&r->journal, &r->s, &r->at, &r->last_step, r->last_step.lr, 0);
     if (r->journal.active && run_loses_model(r))

@@ -43,7 +43,7 @@ static bool can_be_replaced(const struct run *r)
     return hold_is_on() && r->env->restart_count < r->env->max_restarts;
 }
 
-/* Whoever was told of in the finding ends, once all ranks have it. */
+/* The rank that the finding names ends, once all ranks have the finding. */
 static int tell_finding(struct run *r, const struct verify_finding *f, int64_t from, struct err *e)
 {
     char text[400];

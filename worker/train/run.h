@@ -11,7 +11,7 @@
  *
  * On a device that goes on by itself results come one step late: `at` is where results are. Steps are done from one
  * place to the next: the end of an epoch or of the run, a comparison of replicas, a checkpoint. There the state is of
- * `at`. All on the thread of training; all ranks make the same calls, unless something else is said. */
+ * `at`. All on the thread of training; all ranks make the same calls, unless noted otherwise. */
 #ifndef CRUN_WORKER_TRAIN_RUN_H
 #define CRUN_WORKER_TRAIN_RUN_H
 

@@ -19,7 +19,7 @@ static void tell_parts(struct run *r, const struct step_result *res)
     r->all_wait = res->waited >= r->s.comm->world;
 }
 
-/* For status pages, of the step that is about to be told as finished. */
+/* For status pages, of the step that is about to be reported as finished. */
 static void tell_figures(struct run *r, const struct step_result *res, double comm_wait)
 {
     const int64_t here = r->at.epoch * r->s.steps_per_epoch + r->at.step;

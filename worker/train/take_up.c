@@ -27,7 +27,7 @@ static struct snapshot_source own_checkpoints(const struct run *r)
     return (struct snapshot_source){.path = r->cfg->checkpoint_dir, .run_id = job};
 }
 
-/* What this job has saved goes before what it was told to begin with. */
+/* This job's own checkpoints take precedence over the one that --resume names. */
 static int resume(struct run *r, struct err *e)
 {
     const struct snapshot_source own = own_checkpoints(r), named = {.path = r->cfg->resume, .exact = true};

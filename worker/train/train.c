@@ -131,7 +131,7 @@ static int run_rounds(struct run *r, struct env_contract *now, const char *comma
         if (rc == 0)
             rc = run_if_it_fits(r, now, command_line, ret_exit, e);
     }
-    if (is_others(rc) && crun_stop_reason() == CRUN_STOP_NONE && !hold_is_on()) /* nobody has said whose fault it is */
+    if (is_others(rc) && crun_stop_reason() == CRUN_STOP_NONE && !hold_is_on()) /* the cause is not known yet */
         stop_await_verdict(VERDICT_MS);
     return rc;
 }

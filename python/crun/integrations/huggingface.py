@@ -27,9 +27,9 @@ def any_rank(flag: bool, device: Any) -> bool:
     """Whether one of the ranks says so; all of them ask."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
         return flag
-    told = torch.tensor([1 if flag else 0], device=device)
-    torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX)
-    return bool(told.item())
+    votes = torch.tensor([1 if flag else 0], device=device)
+    torch.distributed.all_reduce(votes, op=torch.distributed.ReduceOp.MAX)
+    return bool(votes.item())
 
 
 class CrunCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]

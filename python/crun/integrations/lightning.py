@@ -43,7 +43,7 @@ class CrunCallback(Callback):  # type: ignore[misc, unused-ignore]
     """Heartbeat with step, phases, loss and samples a second; the failure's exception for crun's report; and a stop in
     good order: when crun asks for one, all ranks agree on a step, save `checkpoint` and end with exit code 75.
 
-    Loss and rate are told every Trainer(log_every_n_steps=…) batches, for reading a loss waits for the GPU. agree_every:
+    Loss and rate are reported every Trainer(log_every_n_steps=…) batches, for reading a loss waits for the GPU. agree_every:
     batches between two questions to all ranks whether to stop. Without crun it does nothing."""
 
     def __init__(self, checkpoint: str = "crun-resume.ckpt", agree_every: int = 1):

@@ -160,7 +160,7 @@ class Buffer final : public UnboundBuffer
             if (p.done || !is_gone(p.rank))
                 continue;
             UnboundBuffer &b = inner(p.rank);
-            p.done = guarded(p.rank, [&] { return f(b, milliseconds(0)); }) || /* false: it told of the wake-up only */
+            p.done = guarded(p.rank, [&] { return f(b, milliseconds(0)); }) || /* false: it reported the wake-up only */
                      guarded(p.rank, [&] { return f(b, milliseconds(0)); });
         }
     }

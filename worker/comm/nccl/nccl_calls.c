@@ -104,11 +104,11 @@ static ncclResult_t call_reduce_scatter_v(const struct call *k, ncclComm_t c)
 }
 
 /* Lock held. What has failed leaves the ranks out of step, so it ends the communicator. */
-static int enqueued(struct nccl *n, enum comm_channel ch, ncclResult_t said, cudaStream_t s, const char *what,
+static int enqueued(struct nccl *n, enum comm_channel ch, ncclResult_t result, cudaStream_t s, const char *what,
                     struct err *e)
 {
-    int rc =
-        is_good(said) ? nccl_settle(n, &n->comm[ch], clock_deadline(n->timeout_ms), what, e) : nccl_fail(e, said, what);
+    int rc = is_good(result) ? nccl_settle(n, &n->comm[ch], clock_deadline(n->timeout_ms), what, e)
+                             : nccl_fail(e, result, what);
     if (rc == 0)
         rc = nccl_follow(n, s, what, e);
     if (rc < 0) {

@@ -34,7 +34,7 @@ struct maker {
     struct db_writer *writer;
     struct buf file, record, jpeg;
     struct make_db_result r;
-    int64_t told_ms;
+    int64_t shown_ms;
     char part[PATH_MAX]; /* written beside dst and renamed */
     int lock_fd;         /* of it, while this process lives; -1: none */
 };
@@ -114,9 +114,9 @@ static size_t make_key(const struct maker *m, size_t place, size_t i, char *key)
 static void tell_progress(struct maker *m, size_t done, size_t n)
 {
     const int64_t now = clock_ms();
-    if (!isatty(STDERR_FILENO) || (now - m->told_ms < 1000 && done < n))
+    if (!isatty(STDERR_FILENO) || (now - m->shown_ms < 1000 && done < n))
         return;
-    m->told_ms = now;
+    m->shown_ms = now;
     fprintf(stderr, "\r%zu of %zu pictures%s", done, n, done == n ? "\n" : "");
 }
 

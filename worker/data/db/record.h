@@ -4,7 +4,7 @@
  *                          label
  *   make_db.c: any data set -> record_write_*() -> db_writer_lmdb.c, db_writer_leveldb.c, in the order of keys
  *
- * Records: Caffe's Datum and Caffe2's TensorProtos (record.proto), told apart by content. Datum: channels, height,
+ * Records: Caffe's Datum and Caffe2's TensorProtos (record.proto), detected by content. Datum: channels, height,
  * width and data, planes one after the other (blue first where there are three, as OpenCV has them), or the bytes of a
  * picture file where `encoded`; label. TensorProtos: two tensors, the picture (a string: the bytes of a picture file;
  * bytes: height x width x channels, blue first) and the label (one int32). */

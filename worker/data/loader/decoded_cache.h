@@ -1,7 +1,7 @@
 /* Decoded pictures that the ranks of a node keep in memory together, so that each is read and decoded once for all of
  * them and for all passes.
  *
- *   the first rank: create() -> its record ("pid descriptor"), told to the others -> join() there
+ *   the first rank: create() -> its record ("pid descriptor"), sent to the others -> join() there
  *   loader threads of any of them: find() -> pixels; else read, decode, add()
  *
  * Memory that has no name: the kernel gives it back when the last process that has it mapped is gone, however it ends.

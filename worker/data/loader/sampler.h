@@ -11,7 +11,7 @@
  *     ends; each of the shard's W/S ranks takes an equal part of its B/S of the step. An epoch is a multiple of B.
  *     Shuffled, it is once and for all: shards end a pass at different times, and must not meet.
  * Where a step goes through the model in parts (micro-batches), its positions, or its shard's, are cut into parts
- * first, all of a size but for a last short one, and each part is spread over the ranks as said above: a part is the
+ * first, all of a size but for a last short one, and each part is spread over the ranks as above: a part is the
  * same samples whatever the number of ranks. */
 #ifndef CRUN_WORKER_SAMPLER_H
 #define CRUN_WORKER_SAMPLER_H

@@ -51,7 +51,7 @@ struct dataset_options {
     bool testing;             /* the test part of a set that has two in one folder (mnist, cifar10) */
     char *const *class_names; /* those of the training set, sorted, copied; NULL: the set's own */
     int classes;              /* entries of class_names */
-    int num_labels;           /* of records without class names (lmdb, leveldb, null); 0: not told */
+    int num_labels;           /* of records without class names (lmdb, leveldb, null); 0: not set */
     size_t null_samples;      /* null: how many; 0: 1281167, or 50000 if testing */
     int null_size;            /* null: pixels a side */
 };
@@ -62,8 +62,8 @@ int dataset_open(struct dataset **ret, const char *path, const struct dataset_op
 void dataset_close(struct dataset *d); /* NULL allowed */
 
 /* DIR/<class>/<anything>.{jpg,jpeg,png,ppm,pgm}, in any case: classes are the sub-folders in byte order, files in byte
- * order within a class; nested folders are walked, hidden entries (.name) passed over, pictures of other formats told
- * in left_out; a link of such a name that leads nowhere is a sample whose read fails with ERR_DATA.
+ * order within a class; nested folders are walked, hidden entries (.name) passed over, pictures of other formats
+ * reported in left_out; a link of such a name that leads nowhere is a sample whose read fails with ERR_DATA.
  * class_names/classes: the training set's classes, sorted, copied; NULL: take the folder's own. A class here that is
  * not among them is refused (ERR_DATA names it). ERR_DATA: missing folder ("... does not exist"), no classes, a set
  * without any image, and with class_names NULL a class without one. */

@@ -126,7 +126,7 @@ static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, str
     return use(pl, pl->values[y].buffer, &s->bn_fwd.apply.y, e);
 }
 
-/* Is the ReLU whose backward this is that of this BN alone, so that its sign can be told from the BN's input? */
+/* Does this ReLU's backward belong to this BN alone, so that its sign follows from the BN's input? */
 static bool relu_of_bn(const struct cpu_plan *pl, int relu_bwd, int bn, enum store s)
 {
     const struct op *ops = pl->p->ops;
@@ -139,7 +139,7 @@ struct bn_bwd {
     const char *label;
     struct layout layout;
     enum store store;
-    bool sign_of_x; /* where the ReLU passed is told from x, not from y */
+    bool sign_of_x; /* where the ReLU passed follows from x, not from y */
     int x, dy, dy2, y;
     int dz, dx; /* results: behind the ReLU, if others read it, too; behind the BN */
 };

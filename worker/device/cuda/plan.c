@@ -9,7 +9,7 @@
 #include "worker/device/half.h"
 #include "worker/device/host_common.h"
 
-/* Gradients are unpacked and told of in groups of neighbours, at least so many elements: a megabyte, the first bucket
+/* Gradients are unpacked and announced in groups of neighbours, at least so many elements: a megabyte, the first bucket
  * of data parallelism. */
 #define GROUP_ELEMENTS (1u << 18)
 

@@ -79,7 +79,7 @@ static const char *tenant(const struct cuda_plan *pl, int buffer)
 void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap)
 {
     enum { SHOWN = 4 };
-    bool told[SHOWN] = {0};
+    bool shown[SHOWN] = {0};
     int at[SHOWN];
     size_t used = 0;
     out[0] = '\0';
@@ -88,13 +88,13 @@ void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap)
         for (int i = 0; i < pl->nbuffers; i++) {
             bool taken = false;
             for (int j = 0; j < k; j++)
-                taken |= told[j] && at[j] == i;
+                taken |= shown[j] && at[j] == i;
             if (!taken && (at[k] < 0 || pl->buffers[i].bytes > pl->buffers[at[k]].bytes))
                 at[k] = i;
         }
         if (at[k] < 0 || used >= cap)
             return;
-        told[k] = true;
+        shown[k] = true;
         const int n = snprintf(out + used, cap - used, "%s%s %zu MiB", k ? ", " : "", tenant(pl, at[k]),
                                pl->buffers[at[k]].bytes >> 20);
         used += n > 0 ? (size_t)n : 0;

@@ -1,4 +1,4 @@
-/* Parameters that come and go (ZeRO 3): which step reads what, told once while the plan is made; and copies of it.
+/* Parameters that come and go (ZeRO 3): which step reads what, declared once while the plan is made; and copies of it.
  *
  *   need(k) -> KERNEL_PACK: from where read k is to a copy -> release(k) -> steps on the copy, which lives by liveness
  *

@@ -27,7 +27,7 @@ struct tuner {
     void *workspace;
     size_t workspace_bytes;
     struct prover prover;
-    int64_t began_ns, told_ns;
+    int64_t began_ns, logged_ns;
     int graphs, done, untimed, engines, barred;
     bool restless; /* the engine tried last gave other bits when it ran again */
 };
@@ -44,9 +44,9 @@ static bool may_time(const struct tuner *t)
 static void tell(struct tuner *t, bool end)
 {
     const int64_t now = clock_ns();
-    if (t->engines == 0 || (!end && now - t->told_ns < TELL_EVERY_MS * (int64_t)1000000))
+    if (t->engines == 0 || (!end && now - t->logged_ns < TELL_EVERY_MS * (int64_t)1000000))
         return;
-    t->told_ns = now;
+    t->logged_ns = now;
     log_info("cudnn", "%s %d of %d graphs in %.1f s: %d engines proven, %d barred, %d graphs not timed",
              end ? "tuned" : "tuning", t->done, t->graphs, (double)(now - t->began_ns) / 1e9, t->engines - t->barred,
              t->barred, t->untimed);
@@ -343,7 +343,7 @@ int tune_plan(struct cuda_plan *pl, struct err *e)
     struct tuner t = {.pl = pl, .prover = {.pl = pl}, .began_ns = clock_ns()};
     if (!pl->cuda->dnn)
         return 0;
-    t.told_ns = t.began_ns;
+    t.logged_ns = t.began_ns;
     int rc = g->ops->event_open(g, true, &t.from, e);
     if (rc == 0)
         rc = g->ops->event_open(g, true, &t.to, e);

@@ -60,11 +60,11 @@ static int find_module(char *out, size_t cap)
 static int load_failed(const char *path)
 {
     const char *text = dlerror();
-    char names[256], said[400];
-    snprintf(said, sizeof said, "%.399s", text ? text : path); /* the next dlopen overwrites it */
+    char names[256], report[400];
+    snprintf(report, sizeof report, "%.399s", text ? text : path); /* the next dlopen overwrites it */
     const int n = needed_missing(path, names, sizeof names);
     if (n == 0)
-        return err_set(&why, -ENODEV, "the GPU module cannot be loaded: %s", said);
+        return err_set(&why, -ENODEV, "the GPU module cannot be loaded: %s", report);
     return err_set(
         &why, -ENODEV,
         "the GPU module needs %s, which %s not installed here (NVIDIA's packages, which docs/guide/gpu.md names; "

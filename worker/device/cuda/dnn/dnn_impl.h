@@ -44,7 +44,7 @@ struct cudnn_plan {
 struct cudnn {
     struct cudnn_options o;
     char *cache_dir;
-    bool unwritable;  /* the cache, as was told */
+    bool unwritable;  /* the cache; logged once */
     char device[160]; /* and the versions of CUDA that choices depend on: names the folder of the cache */
     int trial;        /* descriptor of the file that says what is tried, -1: none yet */
     char *trial_path;
@@ -75,7 +75,7 @@ bool cudnn_same_graph(const struct cudnn_plan *p, enum cudnn_pattern pattern, co
 bool cudnn_choice_barred(const struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s,
                          const char *choice);
 
-/* Take up what the cache has for a graph; what cannot be had is told. Nothing where there is no cache. */
+/* Take up what the cache has for a graph; what cannot be read is logged. Nothing where there is no cache. */
 void cudnn_cache_get(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s);
 /* All that is known of this plan's graph. Nothing where there is no cache. One that cannot be written is reported once
  * and left alone. */

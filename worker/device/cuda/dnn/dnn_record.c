@@ -136,7 +136,7 @@ static bool state_is(const struct record *r, enum cudnn_plan_state s)
     return strcmp(r->state, state_names[s]) == 0;
 }
 
-static int take_as_said(struct cudnn *d, const struct record *r, struct err *e)
+static int take_by_state(struct cudnn *d, const struct record *r, struct err *e)
 {
     const bool barred = state_is(r, DNN_BARRED), slower = state_is(r, DNN_SLOWER), timed = state_is(r, DNN_TIMED);
     if (r->engine && barred)
@@ -153,7 +153,7 @@ static int take_as_said(struct cudnn *d, const struct record *r, struct err *e)
 
 static int record_take(struct cudnn *d, const struct record *r, struct err *e)
 {
-    return take_as_said(d, r, e) < 0 ? err_wrap(e, "%s", r->graph) : 0;
+    return take_by_state(d, r, e) < 0 ? err_wrap(e, "%s", r->graph) : 0;
 }
 
 /* All of a list that can be taken up; the first error, if any. Barred engines come first: none of them is chosen. */

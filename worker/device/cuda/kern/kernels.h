@@ -487,7 +487,7 @@ bool kernel_pools(const struct view4 *x, int kernel, int stride, int pad);
 /* KERNEL_BN_MEAN takes this view, and KERNEL_BN_BWD_SUMS the gradient of its means. Host, pure. */
 bool kernel_means(const struct view4 *x);
 
-/* stream: cudaStream_t. Returns a cudaError_t as int: 0 or what the launch said. */
+/* stream: cudaStream_t. Returns a cudaError_t as int: 0 or the launch's error. */
 int kernel_launch(enum kernel k, const void *args, void *stream);
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #include "worker/device/cuda/gpu/gpu.h"
 #include "worker/device/cuda/tell/watch.h"
 
-enum { TOLD = 5 };
+enum { LOGGED_RUNS = 5 };
 
 static int tell(struct first_runs *f, const struct watched *c, struct err *e)
 {
@@ -25,7 +25,7 @@ int first_runs_begin(struct first_runs *f, const struct watched *c, bool wanted,
 {
     if (f->pending)
         TRY(tell(f, c, e));
-    f->on = wanted && f->runs < TOLD && log_level() >= LOG_INFO;
+    f->on = wanted && f->runs < LOGGED_RUNS && log_level() >= LOG_INFO;
     f->runs += f->on;
     f->began_ns = clock_ns();
     for (int i = 0; i < FIRST_MARKS && f->on; i++)

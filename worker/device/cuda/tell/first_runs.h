@@ -17,7 +17,7 @@ struct first_runs {
     struct gpu_event *at[FIRST_MARKS]; /* NULL before the first */
     int runs;                          /* so far */
     int64_t began_ns, enqueued_ns;
-    bool on, pending; /* this run is one of them; the last has not been told of */
+    bool on, pending; /* this run is one of them; the last is not logged yet */
 };
 
 /* Before anything of a run is enqueued; `wanted`: of a plan that trains. */

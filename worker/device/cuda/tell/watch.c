@@ -18,7 +18,7 @@ struct watch {
     pthread_cond_t change;
     bool leaving;
     const char *waits; /* for what the host waits, NULL: it does not */
-    int64_t since_ms, told_ms;
+    int64_t since_ms, logged_ms;
     const char *label;
     int op;
     uint64_t run;
@@ -35,7 +35,7 @@ static void tell(struct watch *w, int64_t now)
 {
     const struct watched *c = &w->c;
     struct err compute = {0}, copy = {0};
-    w->told_ms = now;
+    w->logged_ms = now;
     log_warn(
         "cuda",
         "the host has waited %lld s for %s; enqueued last: %s of op %d in run %llu; compute stream: %s, copy stream: %s",
@@ -61,7 +61,7 @@ static void *watch(void *arg)
     pthread_mutex_lock(&w->lock);
     while (!w->leaving && attached) {
         const int64_t now = clock_ms();
-        if (w->waits && now - w->since_ms >= w->period_ms && now - w->told_ms >= w->period_ms)
+        if (w->waits && now - w->since_ms >= w->period_ms && now - w->logged_ms >= w->period_ms)
             tell(w, now);
         sleep_half_a_period(w);
     }
@@ -111,7 +111,7 @@ void watch_wait(struct watch *w, const char *what)
     pthread_mutex_lock(&w->lock);
     w->waits = what;
     w->since_ms = clock_ms();
-    w->told_ms = 0;
+    w->logged_ms = 0;
     pthread_mutex_unlock(&w->lock);
 }
 
