@@ -76,8 +76,8 @@ void crun_metrics(double images_per_s, double loss);
     X(CRUN_FIGURE_ACCURACY, 2, "accuracy")           /* of a recent step: 0 to 1 */                                    \
     X(CRUN_FIGURE_EVAL_ACCURACY, 3, "eval_accuracy") /* of the latest evaluation: 0 to 1 */                            \
     X(CRUN_FIGURE_TOTAL_STEPS, 4, "total_steps")     /* the step that will be the last one */                          \
-    X(CRUN_FIGURE_WAIT_S, 5, "wait_s")               /* of the step that is about to be told as finished: how long   \
-                                                          this rank waited for others. Every rank tells its own */
+    X(CRUN_FIGURE_WAIT_S, 5, "wait_s")               /* of the step that is reported as finished next: how long     \
+                                                          this rank waited for others. Every rank reports its own */
 
 enum crun_figure {
 #define X(name, value, text) name = value,
@@ -105,9 +105,9 @@ enum crun_part {
 };
 const char *crun_part_name(enum crun_part part);
 
-/* Time spent on a part of the step that is about to be told as finished; several times in a step add up. A few stores,
- * no system call. Every rank tells its own; those that tell one part tell the others, too. What is no finite number, or
- * below 0, is left out. Same thread as crun_progress(). */
+/* Time spent on a part of the step that is reported as finished next; several calls in a step add up. A few stores, no
+ * system call. Every rank reports its own; one that reports one part reports the others, too. A value that is not
+ * finite, or below 0, is ignored. Same thread as crun_progress(). */
 void crun_spent(enum crun_part part, double seconds);
 
 /* How long a small message to another rank and back took lately: over the quickest of the links that were tried, and
@@ -121,7 +121,7 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
 /* --- a process that outlives its round
  *
  * When a worker of a round dies, crun ends the others and starts all of them again. A process that has called
- * crun_stay() is held instead, where crun was not told otherwise (--recovery restart):
+ * crun_stay() is held instead, unless crun runs with --recovery restart:
  *
  *   crun      the reason becomes CRUN_STOP_HOLD, crun_wake_fd() readable; no signal is sent
  *   process   ends its calls to other ranks (closes its communicators, from another thread if this one is blocked in
@@ -130,7 +130,7 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
  *   process   crun_next_round() returns: rank, world and store are new; opens communicators again and goes on
  *
  * It has --hold-timeout (2 s) to come to crun_next_round(): then it is killed and replaced, as one that is dead.
- * Between the two nothing of the job may be touched: until the round is told, another process may have this one's rank.
+ * Between the two nothing of the job may be touched: until the new round arrives, another process may have its rank.
  * A wish that it should end may come at any time, also while it is held; then with a signal, as always.
  *
  * A warm spare (crun --warm-spares) is a process that is held from its start: its rank is -1. It opens what needs no
@@ -140,12 +140,12 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
 /* From now on hold this process. 0; -ENOTSUP: whoever started it does not hold anybody, all is as without. */
 int crun_stay(void);
 
-/* crun_stay(); and when nodes come this process is held, too, instead of being told CRUN_STOP_RESIZE, where all workers
- * of its node have called this. For one that can go on in a larger world with what it has, unsaved. */
+/* As crun_stay(); and when nodes join, this process is held, too, instead of stopped with CRUN_STOP_RESIZE, where all
+ * workers of its node have called this. For one that can go on in a larger world with what it has, unsaved. */
 int crun_stay_growing(void);
 
 /* Descriptor that is readable while crun_stop_reason() is not none; for poll(2) alone: not to be read or closed. -1:
- * crun_stay() was not called, or said -ENOTSUP. */
+ * crun_stay() was not called, or returned -ENOTSUP. */
 int crun_wake_fd(void);
 
 /* A file in memory that the workers of this node share, empty when crun starts. It stays, with what is in it, until

@@ -42,7 +42,7 @@ void tcpstore_finish(struct tcpstore_conn *c);
 /* Connect, and shake hands where the generation does. Deadlines are clock_ms() values. */
 int tcpstore_dial(struct tcpstore_conn *c, const char *host, const char *port, int64_t deadline, struct err *e);
 void tcpstore_hang_up(struct tcpstore_conn *c);
-bool tcpstore_is_stale(const struct tcpstore_conn *c); /* the peer has closed it, or said something unasked */
+bool tcpstore_is_stale(const struct tcpstore_conn *c); /* the peer has closed it, or sent something unrequested */
 
 /* Queue a request, piece by piece. -E2BIG, -ENOMEM: the connection is closed. */
 int tcpstore_put(struct tcpstore_conn *c, enum tcpstore_verb verb, struct err *e);

@@ -11,7 +11,7 @@
 
 /* --- a new instance */
 
-/* Take up what nodes were told by others than us. */
+/* Take up the rounds and restarts that other leaders announced to nodes. */
 void leader_raise_(struct leader *l, int64_t now)
 {
     if (l->machine && (l->raised_round > rdzv_round(l->machine) || l->raised_restarts > rdzv_restarts(l->machine)) &&
@@ -38,7 +38,7 @@ static uint64_t highest_seq(const struct leader *l)
     return seq;
 }
 
-/* Its nodes are of no instance any more; what they must still be told is kept. */
+/* Its nodes are of no instance any more; news that they must still get are kept. */
 static void end_instance(struct leader *l, int64_t now)
 {
     struct leader_member *m, *next;
@@ -52,7 +52,7 @@ static void end_instance(struct leader *l, int64_t now)
     }
     rdzv_destroy(l->machine);
     l->machine = NULL;
-    l->raised_round = 0; /* what was told of it says nothing of the next */
+    l->raised_round = 0; /* what was announced of it says nothing of the next */
     l->raised_restarts = 0;
     l->hold_until = now < l->hold_until ? l->hold_until : 0;
 }
@@ -124,7 +124,7 @@ static bool is_late(const struct leader *l, const struct leader_member *m, const
            (l->over || strcmp(m->instance, l->instance) != 0) && (!m->told || ev->ask->round > 0);
 }
 
-/* What a node's JOIN answers it need not be told any more. */
+/* A node's JOIN answers its STOP: that need not be sent any more. */
 static void drop_answered(struct leader_member *m, const struct rdzv_event *ev)
 {
     if (!m->has_news || m->news.kind != RDZV_NEWS_STOP || ev->round < m->news.round)

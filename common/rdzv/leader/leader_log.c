@@ -41,7 +41,7 @@ static int answer_line(const struct leader_member *m, struct buf *out)
     return rdzv_slot_head_encode(&slot, out);
 }
 
-/* What a member is told, how it was answered, and what may be left of it. */
+/* A member's news, how it was answered, and what may be left of it. */
 static int member_lines(const struct leader_member *m, struct buf *out)
 {
     if (m->inc[0])

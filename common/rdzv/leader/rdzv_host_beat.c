@@ -142,7 +142,7 @@ static void requests(struct rdzv_host *h, struct leader_member *m, const struct 
 
 /* --- the beat */
 
-/* A node without a place that asks for none: it is told so, once for each request it has made. */
+/* A node without a place that asks for none: it is answered so, once for each request it has made. */
 static void check_place(struct rdzv_host *h, struct leader_member *m, const struct beat *b)
 {
     bool ended = m->has_news && m->news.kind == RDZV_NEWS_END;
