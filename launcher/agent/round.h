@@ -25,10 +25,10 @@ bool round_has_own_output(const struct run *r);          /* its folders are name
 int round_previous_base(const struct run *r);            /* rank of our first worker in the one before, -1: none */
 bool round_is_started(const struct run *r);              /* all workers execute their program (or did) */
 bool round_is_unstarted(const struct run *r);            /* they cannot be started, and that is reported */
-int round_restarts(const struct run *r);                 /* of the job, as far as this node was told */
+int round_restarts(const struct run *r);                 /* of the job, as far as this node has heard */
 
-/* The times of a restart (observe/timeline.h): a worker failed, or the rendezvous said so; the cause is known and the
- * rendezvous told; the line is printed, unless it is already, or the round is no restart. */
+/* The times of a restart (observe/timeline.h): a worker failed, or the rendezvous reported a failure; the cause is
+ * known and the rendezvous informed; the line is printed, unless it is already, or the round is no restart. */
 void round_break(struct run *r, int64_t woken_ns, const char *cause);
 void round_note_told(struct run *r);
 void round_print_times(struct run *r);

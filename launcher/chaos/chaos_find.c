@@ -1,5 +1,5 @@
-/* See chaos_find.h. A guardian's children are told apart by the names that the kernel has for them; its agent is the
- * first that has its own. Workers are the agent's children with a shared page: it says which rank they have by
+/* See chaos_find.h. A guardian's children are distinguished by their names in the kernel; its agent is the
+ * first that has its own. Workers are the agent's children with a shared page: it holds the rank that they have by
  * now, for processes outlive rounds. */
 #include "launcher/chaos/chaos_find.h"
 

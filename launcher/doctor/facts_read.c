@@ -67,7 +67,7 @@ static void read_token(const struct facts_ask *ask, struct facts *f)
 
 /* --- names, folders, GPUs */
 
-/* PyTorch's Gloo listens at the first address of the own name, unless it is told an interface. */
+/* PyTorch's Gloo listens at the first address of the own name, unless GLOO_SOCKET_IFNAME names an interface. */
 static void read_own_address(const struct addrinfo *first, struct facts *f)
 {
     uint8_t ip[ADDR_BYTES];

@@ -6,7 +6,7 @@
  *
  *   - a look at the pages when a step's time may be over, at most once a second; no wake-up of its own before the first
  *     step but one a minute;
- *   - somebody hangs: said, `found` is called, stacks of all local workers saved on a thread (SAVE_MS at most), then
+ *   - a worker hangs: logged, `found` is called, stacks of all local workers saved on a thread (SAVE_MS at most), then
  *     `hung` is called, which is to end the round;
  *   - crun itself was stopped (Ctrl-Z, SIGSTOP) or did not run for a second: all workers get a fresh time.
  * Where no worker tells anything and a time was given, the watch looks at /proc for signs of life instead (quiet.h),

@@ -53,7 +53,7 @@ struct lists {
     uint64_t latest;
 };
 
-/* When it told its newest step; 0: it has told none. */
+/* When it reported its newest step; 0: it has reported none. */
 static int64_t told_at(struct crun_page *p)
 {
     const int64_t last = atomic_load_explicit(&p->last_step_ns, memory_order_acquire);

@@ -12,7 +12,7 @@ struct crun_page;
 struct gauges_gpus;
 struct gauges_host;
 
-#define NODE_REPORT_RANKS 256 /* of a node; those above are not told of */
+#define NODE_REPORT_RANKS 256 /* of a node; those above are left out */
 
 /* Of a worker, as the report before had it. */
 struct node_report_seen {
@@ -20,7 +20,7 @@ struct node_report_seen {
     int64_t at_ns, wait_ns;
 };
 
-/* All-zero is one that has told nothing yet. */
+/* All-zero is one that has reported nothing yet. */
 struct node_report {
     uint64_t round;
     struct node_report_seen seen[NODE_REPORT_RANKS];

@@ -25,7 +25,7 @@ struct leader_link_options { /* strings are borrowed */
 int leader_link_open(struct leader_link **ret, const struct leader_link_options *o); /* -ENOMEM */
 
 /* Takes text (malloc'ed) over. Returns at once; then comes answer(), lost(), or, where newer text took its place,
- * nothing. < 0: it cannot be told. */
+ * nothing. < 0: it cannot be sent. */
 int leader_link_tell(struct leader_link *l, uint64_t round, const struct endpoint *to, char *text);
 
 int leader_link_unanswered(const struct leader_link *l); /* how many texts wait to be sent, or answered */

@@ -40,7 +40,7 @@
     X(TCP_RUNNING, "running") /* has a round; workers may be there */                                                  \
     X(TCP_DONE, "done")       /* all workers exited 0 */                                                               \
     X(TCP_FENCED, "fenced")   /* workers are being killed; nothing is sent until join() */                             \
-    X(TCP_OVER, "over")       /* END or on_failed was told */
+    X(TCP_OVER, "over")       /* END or on_failed was reported */
 
 enum tcp_mode { TCP_MODES(CHOICE_ID) };
 
@@ -91,7 +91,7 @@ struct tcp {
     bool next_open;    /* a NEXT has no answer yet */
     struct buf report; /* goes with the next NEXT; empty: none waits */
 
-    /* what was told and claimed */
+    /* what was announced and claimed */
     enum tcp_mode mode;
     bool join_sent;        /* ever */
     bool joined;           /* the JOIN of this joining is acknowledged */

@@ -230,7 +230,7 @@ static void wait_for_verdict(struct tcp *t, const char *why)
 static void on_join_refused(struct tcp *t, const redisReply *r)
 {
     switch (verdict_of(r)) {
-    case FENCED: /* of a round that we were not told of, or on a connection that counts no more: NEXT will say */
+    case FENCED: /* of a round that we have not heard of, or on a connection that counts no more: NEXT will say */
         tcp_say(t, ASK_NEXT);
         break;
     case AGAIN:

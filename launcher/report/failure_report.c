@@ -123,7 +123,7 @@ static const char *find_gpu(int local, struct virtual_rank *device)
     return value && value[1] ? value + 1 : NULL;
 }
 
-/* How far it was, if it told. */
+/* How far it was, if it reported that. */
 static void find_progress(const struct crun_page *page, struct failure_words *words)
 {
     words->step = -1;
@@ -174,15 +174,15 @@ static bool ended_badly(const struct rdzv_news *end)
     return end->kind == RDZV_NEWS_END && end->exit_code != EXIT_OK && end->exit_code != EXIT_REQUEUE;
 }
 
-/* The rendezvous has said of the round that this node was in that it failed, and others were in it. */
+/* The round that this node was in failed, as the rendezvous reports, and others were in it. */
 static bool is_shared(const struct failure_scene *now)
 {
     return now->round->round && now->round->group_world > 1 && ended_badly(now->end) &&
            now->end->round == now->round->round;
 }
 
-/* It failed before this node had heard that it began: there is something to hear, or somebody waits to be told, all the
- * same. */
+/* It failed before this node had heard that it began: there is still something to hear, or somebody waits for our
+ * report. */
 static bool has_missed_it(const struct failure_scene *now)
 {
     const struct rdzv_news *end = now->end;

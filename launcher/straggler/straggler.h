@@ -47,7 +47,7 @@ const char *straggler_class_name(enum straggler_class c);
 struct straggler_rank { /* of one window */
     bool known;         /* all that follows is there */
     uint32_t data_us[STRAGGLER_STEPS], compute_us[STRAGGLER_STEPS], wait_us[STRAGGLER_STEPS];
-    uint32_t best_us, worst_us; /* of its links, + 1; 0: not told */
+    uint32_t best_us, worst_us; /* of its links, + 1; 0: not reported */
 };
 
 struct straggler_verdict {

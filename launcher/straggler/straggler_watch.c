@@ -29,7 +29,7 @@ struct straggler_watch {
 struct pace {
     uint64_t step;   /* that all workers have done */
     int64_t step_ns; /* what one takes; 0: not known */
-    bool told;       /* some worker tells what its steps are made of */
+    bool told;       /* some worker reports what its steps are made of */
 };
 
 static void look_at_pace(struct straggler_watch *w, struct pace *ret)

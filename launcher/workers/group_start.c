@@ -48,7 +48,7 @@ void group_on_status(void *arg)
     while (g->status_fd >= 0) {
         ssize_t n = read(g->status_fd, &f, sizeof f);
         if (n == sizeof f && f.tag >= 0) {
-            if (!g->warming) /* else the workers' own start has told */
+            if (!g->warming) /* else the workers' own start has reported it */
                 g->o.events.unstarted(g->o.arg, f.tag, f.error);
         } else if (n == 0) {
             group_close_status(g);

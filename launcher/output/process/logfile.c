@@ -23,7 +23,7 @@ static void end_line(const char *path, int fd)
     const int in = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (in >= 0 && fstat(in, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
         pread(in, &last, 1, st.st_size - 1) == 1 && last != '\n' && write(fd, "\n", 1) < 0)
-        last = 0; /* a full disk: told by the first line that does not go in */
+        last = 0; /* a full disk: logged at the first line that does not go in */
     if (in >= 0)
         close(in);
 }
