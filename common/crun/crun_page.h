@@ -71,7 +71,7 @@ struct crun_page {
      * -1 */
     int32_t stdio_fd;
     uint32_t reserved4;
-    _Atomic uint32_t told; /* worker: bit N: figure[N] is set, written after it */
+    _Atomic uint32_t figures_set; /* worker: bit N: figure[N] is set, written after it */
     uint32_t reserved5;
     _Atomic uint64_t figure[CRUN_PAGE_FIGURES]; /* worker: by enum crun_figure, bits of a double */
     _Atomic int64_t wait_ns;                    /* worker: all CRUN_FIGURE_WAIT_S together */

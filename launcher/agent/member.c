@@ -51,7 +51,7 @@ static void on_report(uv_timer_t *t)
         return;
     v.host = gauges_read_host(r->link->gauges_page, now_ms, &host) ? &host : NULL;
     v.gpus = gauges_read_gpus(r->link->gauges_page, now_ms, &gpus) ? &gpus : NULL;
-    if (node_report_write(&m->told, &v, &text) == 0 && text.len)
+    if (node_report_write(&m->reported, &v, &text) == 0 && text.len)
         rendezvous_report(m->rendezvous, text.data);
     buf_free(&text);
 }

@@ -19,7 +19,7 @@ struct member {
     char store_url[280];          /* where the workers of the round meet */
     char *addresses;              /* every address of every node, on group rank 0 */
     uv_timer_t report, take_over; /* to the rendezvous, for people who look; of the rendezvous */
-    struct node_report told;
+    struct node_report reported;
     uint64_t last_round;  /* that this node heard of, as a member or not */
     struct rdzv_news end; /* zeroed until the job is over */
     bool announced;       /* to the crun that started this one, that it has joined */

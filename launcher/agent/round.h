@@ -30,7 +30,7 @@ int round_restarts(const struct run *r);                 /* of the job, as far a
 /* The times of a restart (observe/timeline.h): a worker failed, or the rendezvous reported a failure; the cause is
  * known and the rendezvous informed; the line is printed, unless it is already, or the round is no restart. */
 void round_break(struct run *r, int64_t woken_ns, const char *cause);
-void round_note_told(struct run *r);
+void round_note_detected(struct run *r);
 void round_print_times(struct run *r);
 
 /* On group rank 0, for programs that tell nothing of their steps: so many of PyTorch's clients have read a key of the

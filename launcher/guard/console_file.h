@@ -27,11 +27,11 @@
 
 /* Shared with the process that writes; zeroed. */
 struct console_file_page {
-    _Atomic int64_t since_ms; /* when it began with what it is at now; 0: with nothing */
-    _Atomic uint64_t held;    /* bytes that it is at */
-    _Atomic uint64_t lost;    /* bytes that the file did not take */
-    _Atomic uint64_t told;    /* of these, so many are reported in the file itself */
-    _Atomic int error;        /* errno: why, or why what it took last may be lost; the newest */
+    _Atomic int64_t since_ms;  /* when it began with what it is at now; 0: with nothing */
+    _Atomic uint64_t held;     /* bytes that it is at */
+    _Atomic uint64_t lost;     /* bytes that the file did not take */
+    _Atomic uint64_t reported; /* of these, so many are reported in the file itself */
+    _Atomic int error;         /* errno: why, or why what it took last may be lost; the newest */
 };
 
 struct console_file {
@@ -58,7 +58,7 @@ int console_file_run(const struct console_file *f, const char *name, int out, in
 uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES]);
 /* Bytes that are on their way to the file; out: the pipe, -1: it is closed. */
 uint64_t console_file_waiting(const struct console_file *f, int out);
-/* How long to wait for a process that was notified to end at told_ms (clock_ms()); 0: no longer. */
-int console_file_patience_ms(const struct console_file *f, int64_t told_ms);
+/* How long to wait for a process that was notified to end at notified_ms (clock_ms()); 0: no longer. */
+int console_file_patience_ms(const struct console_file *f, int64_t notified_ms);
 
 #endif

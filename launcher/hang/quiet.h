@@ -54,7 +54,7 @@ struct quiet_rank {
     int64_t since_ns; /* its node's workers are quiet */
     bool gone;        /* its process has ended: it stands nowhere */
     bool stopped;     /* by a signal */
-    bool told;        /* its node knows the verdict */
+    bool informed;    /* its node knows the verdict */
     char wait[48];    /* the kernel function in which its first thread waits; "?": not known. No spaces */
 };
 

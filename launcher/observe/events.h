@@ -18,8 +18,8 @@ struct logmux;
 struct timeline;
 
 #define RESTART_PHASES(X)                                                                                              \
-    X(detect, "detect", woken, told)                                                                                   \
-    X(stop, "stop", told, gone)                                                                                        \
+    X(detect, "detect", woken, detected)                                                                               \
+    X(stop, "stop", detected, gone)                                                                                    \
     X(rendezvous, "rendezvous", gone, round)                                                                           \
     X(spawn, "spawn", round, spawned)                                                                                  \
     X(met, "met", spawned, met)                                                                                        \

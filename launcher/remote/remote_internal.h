@@ -36,9 +36,9 @@ struct far {
     const struct host *host;
     pid_t pid;              /* of its ssh, 0: not started */
     int control;            /* its standard input, -1: closed */
-    struct watch *writable; /* of control, while something of told waits */
-    struct buf told;        /* from told_at on it has not gone out yet */
-    size_t told_at;
+    struct watch *writable; /* of control, while something of unsent waits */
+    struct buf unsent;      /* from unsent_at on it has not gone out yet */
+    size_t unsent_at;
     int unanswered; /* questions since anything was heard */
     struct far_stream out, err;
     bool ready, over, ended; /* it began; it reported its end; its ssh has ended */

@@ -100,7 +100,7 @@ struct tcp {
     struct rdzv_cause cause;
     struct rdzv_cause why_leaving;
     bool leaving, parting; /* LEAVE is sent; while workers ran, so that JOIN must follow */
-    uint64_t seq, told_round, round;
+    uint64_t seq, known_round, round;
     int group_rank, group_world;
     struct endpoint leader;
     char instance[64];

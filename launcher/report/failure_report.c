@@ -85,18 +85,18 @@ static void wait_for_answers(struct failure_report *f)
 }
 
 static void find_message(const struct failure_report *f, const struct failure_worker *w,
-                         const struct logmux_words *said, struct failure_words *words)
+                         const struct logmux_words *printed, struct failure_words *words)
 {
     const char *path = f->o.error_path(f->o.arg, w->rank);
     if (w->hung[0]) {
         words->message = f->o.hang_text(f->o.arg);
         words->message_from = "seen by crun";
-    } else if (path && said && said->found_record) {
-        words->message = said->record.message;
+    } else if (path && printed && printed->found_record) {
+        words->message = printed->record.message;
         words->message_from = f->o.logs->root[0] ? path : "error.json"; /* else its folder is gone in a moment */
     } else if ((words->message = f->o.error_text(f->o.arg, w->local_rank))) {
         words->message_from = "reported through libcrun";
-    } else if (said && !said->has_record) {
+    } else if (printed && !printed->has_record) {
         words->message =
             "its error record was not read within a second: a disk hangs, or crun's output process stands still";
         words->message_from = "seen by crun";
@@ -104,11 +104,12 @@ static void find_message(const struct failure_report *f, const struct failure_wo
 }
 
 /* "": none is known of. */
-static const char *core_text(const struct logmux_words *said, char *out, size_t cap)
+static const char *core_text(const struct logmux_words *printed, char *out, size_t cap)
 {
     out[0] = '\0';
-    if (said && said->core)
-        snprintf(out, cap, "%s%s", said->core, said->core[0] == '/' && !said->found_core ? " (expected there)" : "");
+    if (printed && printed->core)
+        snprintf(out, cap, "%s%s", printed->core,
+                 printed->core[0] == '/' && !printed->found_core ? " (expected there)" : "");
     return out;
 }
 
@@ -136,16 +137,16 @@ static void find_progress(const struct crun_page *page, struct failure_words *wo
 
 static cJSON *describe(const struct failure_report *f, const struct failure_worker *w, bool with_tail)
 {
-    const struct logmux_words *said = logmux_words(f->o.mux, w->local_rank);
+    const struct logmux_words *printed = logmux_words(f->o.mux, w->local_rank);
     struct virtual_rank device;
     char core[4096];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
-    find_message(f, w, said, &words);
+    find_message(f, w, printed, &words);
     find_progress(f->o.page(f->o.arg, w->local_rank), &words);
-    words.core = core_text(said, core, sizeof core)[0] ? core : NULL;
+    words.core = core_text(printed, core, sizeof core)[0] ? core : NULL;
     words.gpu = find_gpu(w->local_rank, &device);
-    words.tail = with_tail && said && said->has_tail ? &said->tail : NULL;
-    words.is_tail_late = with_tail && said && !said->has_tail;
+    words.tail = with_tail && printed && printed->has_tail ? &printed->tail : NULL;
+    words.is_tail_late = with_tail && printed && !printed->has_tail;
     return failure_describe(w, &words);
 }
 

@@ -70,7 +70,7 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
     l->begun = l->changed = true;
     l->known = 0;
     l->history = (struct leader_history){.started_ms = now};
-    l->restarts_said = 0;
+    l->restarts_logged = 0;
     snprintf(l->instance, sizeof l->instance, "%s", instance);
     leader_raise_(l, now);
     leader_hold_for_elders_(l, now);
@@ -79,7 +79,7 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
 
 /* --- join */
 
-static bool is_told_of(const struct leader *l, const char *instance)
+static bool has_heard_of(const struct leader *l, const char *instance)
 {
     return instance && instance[0] && strcmp(instance, l->instance) == 0;
 }
@@ -89,7 +89,7 @@ static bool is_stranger(const struct leader *l, const struct leader_event *ev)
 {
     if (rdzv_round(l->machine) == 0)
         return rdzv_config_differs(&l->config, ev->settings, NULL) < 0;
-    return ev->ask->round == 0 && !is_told_of(l, ev->instance) && !rdzv_knows(l->machine, ev->ask->node);
+    return ev->ask->round == 0 && !has_heard_of(l, ev->instance) && !rdzv_knows(l->machine, ev->ask->node);
 }
 
 static bool is_anybody_heard(const struct leader *l)
@@ -170,7 +170,7 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
         m->joined_seq = m->news.seq - 1;
         return 0;
     }
-    if (l->over && is_told_of(l, ev->instance)) {
+    if (l->over && has_heard_of(l, ev->instance)) {
         if ((m = leader_member_of(l, ev->ask->node)))
             leader_remind_end(l, m, ev->ask->round);
         return m ? 0 : err_set(e, -ENOMEM, "no memory for node '%s'", ev->ask->node);
@@ -200,7 +200,7 @@ int leader_ask_(struct leader *l, const struct leader_event *ev, int64_t now, st
         return err_set(e, ERR_REFUSED, "node '%s' has joined no job", ev->ask->node);
     if (!l->over)
         return leader_machine_step_(l, ev->ask, now, e);
-    if (m && l->o.looked_for && is_told_of(l, ev->instance))
+    if (m && l->o.looked_for && has_heard_of(l, ev->instance))
         leader_remind_end(l, m, ev->ask->round);
     return 0; /* its END says so */
 }

@@ -28,7 +28,7 @@ struct leader {
     int raised_restarts; /* as other leaders announced them to nodes of this instance */
     bool begun;          /* the instance is not in a decision yet */
     bool changed;        /* something else is not */
-    uint64_t restarts_said;
+    uint64_t restarts_logged;
     struct leader_history history;
 };
 

@@ -246,7 +246,7 @@ int leader_restore(struct leader *l, int64_t now_ms, struct err *e)
     struct reading r = {.l = l, .now = now_ms};
     struct leader_member *m, *next;
     l->begun = l->changed = false;
-    l->restarts_said = l->history.restart_count;
+    l->restarts_logged = l->history.restart_count;
     if (l->machine && rdzv_members(l->machine, see_node, &r) < 0)
         return err_set(e, -ENOMEM, "no memory for its members");
     l->over = leader_is_final_(l);

@@ -39,7 +39,7 @@ struct rdzv_seat {
     uint64_t q;                                     /* requests so far */
     uint64_t answered;                              /* the newest the leader has answered */
     uint64_t join_q;                                /* the newest JOIN */
-    uint64_t told;                                  /* highest round announced to us */
+    uint64_t known_round;                           /* highest round announced to us */
     int restarts;                                   /* the most announced to us */
     uint64_t seen;                                  /* seq of the newest news believed */
     bool joining;                                   /* JOIN is asked and no round came yet */

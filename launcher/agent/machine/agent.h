@@ -137,7 +137,7 @@ struct agent {
     int code;
     int part_code;     /* PARTING: exit with it */
     bool released;     /* the rendezvous sent END or FAILED: it expects nothing more of this node */
-    bool told;         /* it has heard of a round, as a member or as a spare */
+    bool heard_round;  /* it has heard of a round, as a member or as a spare */
     bool done;         /* DONE was sent in this round */
     int signo;         /* the stop signal that began a drain, 0: none */
     int sent;          /* to the workers that are being stopped: to die of it is to obey */

@@ -11,7 +11,7 @@ struct farewell {
     const char *notice; /* that this node will be taken away: "SIGUSR1, a preemption notice"; NULL: none came */
     bool ended;         /* for this node the job was over before its workers were */
     int end_code;       /* and was to end with this */
-    bool untold;        /* the workers had finished, and this node never heard how the job ended */
+    bool end_unknown;   /* the workers had finished, and this node never heard how the job ended */
     bool bad;           /* some worker, being stopped, ended with neither 0 nor 75 nor by SIGTERM */
 };
 

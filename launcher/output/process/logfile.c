@@ -109,7 +109,7 @@ static void count_dropped(struct logfile *f, uint64_t bytes)
 static void fail(struct logfile *f, int rc)
 {
     if (f->lost == 0)
-        f->untold = rc;
+        f->unreported = rc;
     f->error = -rc;
     f->retry_ms = clock_deadline(RETRY_MS);
     count_dropped(f, take_back(f));
@@ -272,8 +272,8 @@ int logfile_write(struct logfile *f, const char *data, size_t n)
         drop(f, data, n);
     else
         write_lines(f, data, n);
-    const int rc = f->untold;
-    f->untold = 0;
+    const int rc = f->unreported;
+    f->unreported = 0;
     return rc;
 }
 
