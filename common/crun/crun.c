@@ -130,7 +130,7 @@ static void announce_first_progress(struct crun_page *p, int64_t now)
         crun_phase(CRUN_PHASE_STEP);
     if (!atomic_compare_exchange_strong(&p->first_step_ns, &never, now) || p->notify_fd < 0)
         return;
-    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* nobody to tell: the launcher reads the page anyway */
+    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* it may fail: the launcher reads the page anyway */
     (void)ignored;
 }
 
@@ -323,5 +323,5 @@ void crun_record_error(int code, const char *message)
         if (atomic_load(&p->first_step_ns) != 0)
             r.step = (int64_t)atomic_load(&p->step);
     }
-    failure_record_write(self.error_file, &r, NULL); /* nobody to tell if the disk is full: the page has it */
+    failure_record_write(self.error_file, &r, NULL); /* a full disk is ignored: the page has it */
 }

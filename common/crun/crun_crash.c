@@ -232,7 +232,7 @@ static void write_all(int fd, const char *data, size_t n)
     }
 }
 
-/* A record that is there already tells an earlier error: it stays. */
+/* A record that is there already is of an earlier error: it stays. */
 static void leave_record(const struct out *o)
 {
     if (!crash.path[0])

@@ -106,7 +106,7 @@ static inline void crun_page_write_row(struct crun_page *p, uint64_t step, const
     atomic_store_explicit(&row->step, (uint32_t)step + 1, memory_order_release);
 }
 
-/* Launcher: tell the next round. */
+/* Launcher: publish the next round. */
 static inline void crun_page_tell_round(struct crun_page *p, const struct crun_page_round *r)
 {
     uint64_t words[CRUN_PAGE_ROUND_WORDS];

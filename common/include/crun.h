@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libcrun: what a worker started by crun can ask and tell. Plain C, no dependencies, usable through ctypes.
+/* libcrun: what a worker started by crun can ask and report. Plain C, no dependencies, usable through ctypes.
  *
  * Every call works without crun too: rank 0 of 1, no store, never a stop. Thread-safe unless stated.
  * Functions return 0 or a negative errno. A process that fork()s: only one of the two goes on with it. */
@@ -66,10 +66,10 @@ void crun_progress(uint64_t step);
 void crun_phase(enum crun_phase phase);
 const char *crun_phase_name(enum crun_phase phase);
 
-/* For status pages: throughput and loss of the whole job at a recent step. Rank 0 tells; two stores. */
+/* For status pages: throughput and loss of the whole job at a recent step. Rank 0 reports them; two stores. */
 void crun_metrics(double images_per_s, double loss);
 
-/* What else they show; the first five are the whole job's, and rank 0 tells them. */
+/* What else they show; the first five are the whole job's, and rank 0 reports them. */
 #define CRUN_FIGURES(X)                                                                                                \
     X(CRUN_FIGURE_LOSS, 0, "loss")                   /* of a recent step */                                            \
     X(CRUN_FIGURE_IMAGES_PER_S, 1, "images_per_s")   /* samples a second, of all ranks together */                     \
@@ -95,7 +95,7 @@ void crun_figure(enum crun_figure which, double value);
     X(CRUN_PART_DATA, 0, "data") /* this rank waits for its next batch */                                              \
     X(CRUN_PART_FORWARD, 1, "forward")                                                                                 \
     X(CRUN_PART_BACKWARD, 2, "backward")                                                                               \
-    X(CRUN_PART_WAIT, 3, "wait") /* this rank waits for others, in collectives; CRUN_FIGURE_WAIT_S tells the same */   \
+    X(CRUN_PART_WAIT, 3, "wait") /* this rank waits for others, in collectives; CRUN_FIGURE_WAIT_S reports the same */ \
     X(CRUN_PART_UPDATE, 4, "update")
 
 enum crun_part {
@@ -126,7 +126,7 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
  *   crun      the reason becomes CRUN_STOP_HOLD, crun_wake_fd() readable; no signal is sent
  *   process   ends its calls to other ranks (closes its communicators, from another thread if this one is blocked in
  *             one), writes nothing any more that another process may write after it, and calls crun_next_round()
- *   crun      starts a process in place of each that is dead, and tells the next round
+ *   crun      starts a process in place of each that is dead, and publishes the next round
  *   process   crun_next_round() returns: rank, world and store are new; opens communicators again and goes on
  *
  * It has --hold-timeout (2 s) to come to crun_next_round(): then it is killed and replaced, as one that is dead.

@@ -1,4 +1,4 @@
-/* One client connection that speaks PyTorch's TCPStore protocol (rendezvousd/tcpstore/tcpstore.h tells the protocol).
+/* One client connection that speaks PyTorch's TCPStore protocol (rendezvousd/tcpstore/tcpstore.h describes it).
  * Requests are queued, then sent and answered; every wait has a deadline and can be aborted. Not thread-safe. A
  * connection on which anything failed is closed (fd -1). */
 #ifndef CRUN_COMMON_TCPSTORE_CONN_H

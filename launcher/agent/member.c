@@ -85,7 +85,7 @@ void member_publish_failure(struct run *r, const char *text)
     rendezvous_publish_failure(r->member->rendezvous, text, signals_hurry(r));
 }
 
-/* --- what this node tells */
+/* --- what this node reports */
 
 int member_join(struct run *r, struct err *e)
 {

@@ -1,4 +1,4 @@
-/* What the rendezvous tells this node, and asks of it. */
+/* What the rendezvous announces to this node, and asks of it. */
 #include "launcher/agent/member_internal.h"
 
 #include <stddef.h>

@@ -33,7 +33,7 @@ void round_break(struct run *r, int64_t woken_ns, const char *cause);
 void round_note_detected(struct run *r);
 void round_print_times(struct run *r);
 
-/* On group rank 0, for programs that tell nothing of their steps: so many of PyTorch's clients have read a key of the
+/* On group rank 0, for programs that do not report their steps: so many of PyTorch's clients have read a key of the
  * round's store. When all ranks but one have, what they meet for has come: each but the one that wrote it waits for a
  * key of another. */
 void round_note_met(void *run, size_t readers);

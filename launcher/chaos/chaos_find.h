@@ -11,7 +11,7 @@ struct err;
 
 #define CHAOS_FOUND_MAX 512
 
-/* A process; `started` tells it from a later one of the same number (chaos_started()). */
+/* A process; `started` distinguishes it from a later one of the same number (chaos_started()). */
 struct chaos_process {
     pid_t pid;
     uint64_t started;

@@ -193,7 +193,7 @@ static void find_iface(int fd, struct probe *p)
         p->mtu = r.ifr_mtu;
 }
 
-/* A reset tells the listener of the end even where what was sent before does not get through. */
+/* A reset notifies the listener of the end even where what was sent before does not get through. */
 static void hang_up(int fd)
 {
     const struct linger now = {.l_onoff = 1};

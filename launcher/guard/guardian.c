@@ -383,7 +383,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
     g.lease = (struct lease){.agent = g.agent, .late_ms = GUARDIAN_LATE_MS};
     console_files_enter(l.console, false);
-    const int not_the_deputys[] = {ends[0],   g.link_fd, g.signal_fd, /* ends tell of ends */
+    const int not_the_deputys[] = {ends[0],   g.link_fd, g.signal_fd, /* they would hide our end */
                                    output[0], output[1], l.console[0].out, l.console[1].out};
     g.deputy = deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);

@@ -1,4 +1,4 @@
-/* What guardian and agent tell each other about signals, and how long the guardian waits for an agent that ought to
+/* What guardian and agent exchange about signals, and how long the guardian waits for an agent that ought to
  * stop.
  *
  *   - the guardian counts what it forwards; the agent reports what it has read, and by when it will be gone

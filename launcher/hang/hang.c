@@ -12,7 +12,7 @@
 
 #define SECOND_NS INT64_C(1000000000)
 #define LOOK_NS SECOND_NS        /* between two looks while something is not settled */
-#define IDLE_NS (60 * SECOND_NS) /* while nobody tells anything */
+#define IDLE_NS (60 * SECOND_NS) /* while nobody reports anything */
 
 int hang_parse(const char *text, void *field, struct err *e)
 {

@@ -1,7 +1,7 @@
 /* Is a worker hanging? Pure: pages and a clock in, a verdict out; hang_watch.c owns timer and /proc.
  *
- * Judged are workers that tell libcrun what they do: that they made a step, or entered a phase. Where none does, and a
- * time was given, quiet.h does.
+ * Judged are workers that report to libcrun what they do: that they made a step, or entered a phase. Where none does,
+ * and a time was given, quiet.h does.
  *   - a step may take 3 x p99 + 1 s of the steps so far, once 32 are known, and the first 8 of each round are over. At
  *     that moment the processes are looked at: one that is stopped (SIGSTOP, a stop of the terminal) hangs. One that is
  *     not gets the *patient* time: also twice the longest step so far, what the tail of the distribution tells

@@ -1,4 +1,4 @@
-/* Signs of life of workers that tell nothing (quiet.h): taking them, and the other nodes of the job. */
+/* Signs of life of workers that report nothing (quiet.h): taking them, and the other nodes of the job. */
 #include "launcher/hang/hang_watch_internal.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "launcher/output/logmux.h"
 
 #define HUNG "HUNG "                     /* an answer: and the rank that is to blame, -1: nobody stands out */
-#define LATE_TELL_NS INT64_C(3000000000) /* what another node tells may take so long on its way */
+#define LATE_TELL_NS INT64_C(3000000000) /* the report of another node may take so long on its way */
 
 /* --- this node */
 
@@ -67,7 +67,7 @@ static int64_t fresh_ns(const struct hang_watch *w)
     return 2 * quiet_look_ns(w->hang.o.fixed_ns) + LATE_TELL_NS;
 }
 
-/* Each hears of it with the answer to what it tells next. */
+/* Each hears of it with the answer to its next report. */
 static bool all_are_informed(const struct hang_watch *w, int64_t now)
 {
     bool informed = true;

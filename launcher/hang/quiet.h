@@ -1,6 +1,7 @@
-/* Do workers that tell nothing still live? Pure: samples and a clock in, a verdict out; hang_quiet.c takes the samples.
+/* Do workers that report nothing still live? Pure: samples and a clock in, a verdict out; hang_quiet.c takes the
+ * samples.
  *
- * For --hang-timeout SECONDS and programs that do not tell libcrun of their steps: PyTorch's, unchanged. What a worker
+ * For --hang-timeout SECONDS and programs that do not report steps to libcrun: PyTorch's, unchanged. What a worker
  * does inside is not known, so only what no worker that works can do without counts, a *sign of life*:
  *   - processor time of its process and of all below it: more than QUIET_CPU_NS and QUIET_CPU_PERCENT of one core
  *     since its last sign (the background threads of one that hangs need less), or QUIET_BURST_PERCENT since the last

@@ -11,7 +11,7 @@
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/observe/gauges.h"
 
-#define QUIET_MS 10000 /* of a node whose workers tell nothing */
+#define QUIET_MS 10000 /* of a node whose workers report nothing */
 
 static int add_real(struct buf *out, const char *key, double v)
 {

@@ -37,11 +37,11 @@ struct node_report_view {
     const char *logs;               /* folder of the log files, "": none */
 };
 
-/* Append the fields; nothing if there is nothing to tell. -ENOMEM. */
+/* Append the fields; nothing if there is nothing to report. -ENOMEM. */
 int node_report_write(struct node_report *r, const struct node_report_view *v, struct buf *out);
 
-/* How long to wait for the next one: all nodes of a job together tell some hundred a second at most. steps: its workers
- * tell steps. */
+/* How long to wait for the next one: all nodes of a job together send some hundred a second at most. steps: its workers
+ * report steps. */
 int64_t node_report_pause_ms(int nodes, int64_t heartbeat_ms, bool steps);
 
 #endif

@@ -29,7 +29,7 @@ struct bootstrap_options {
     struct server *shared;
     int shared_port;
     const char *run_id; /* borrowed */
-    /* A member of the round tells of its workers' failures (RDZV.FAILURE), or steps (RDZV.STEPS; what is put into
+    /* A member of the round reports its workers' failures (RDZV.FAILURE), or steps (RDZV.STEPS; what is put into
      * answer[cap] is the reply); NULL: nobody listens. 0; ERR_REFUSED. */
     int (*failure)(void *arg, const char *node, const char *text, size_t n);
     int (*steps)(void *arg, const char *text, size_t n, char *answer, size_t cap);

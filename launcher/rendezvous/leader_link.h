@@ -1,5 +1,5 @@
 /* The way to group rank 0 of a round: a connection to its bootstrap store, over which this node tells what group rank 0
- * puts together for all of them. Dialled when there is something to tell. What waits for the connection is replaced by
+ * puts together for all of them. Dialled when there is something to send. What waits for the connection is replaced by
  * what is newer. Loop thread only. */
 #ifndef CRUN_LAUNCHER_LEADER_LINK_H
 #define CRUN_LAUNCHER_LEADER_LINK_H

@@ -44,7 +44,7 @@ struct failure_words {
 
 #define FAILURE_TAIL_LINES 20
 #define FAILURE_TAIL_BYTES 2048
-#define FAILURE_TEXT_MAX 65536 /* bytes of what a node tells */
+#define FAILURE_TEXT_MAX 65536 /* bytes of a node's report */
 
 /* The object of a worker, all of it UTF-8; freed by cJSON_Delete(). NULL: no memory. */
 struct cJSON *failure_describe(const struct failure_worker *w, const struct failure_words *words);
@@ -60,7 +60,7 @@ struct failure_job {
     int unheard;       /* nodes of the round that reported nothing */
 };
 
-/* What a node tells: its failures, and whether more may come. Freed by free(). NULL: no memory. */
+/* A node's report: its failures, and whether more may come. Freed by free(). NULL: no memory. */
 char *failure_encode(const struct cJSON *own, bool final);
 /* Append what another node reported; what is no failure is left out. False: it cannot be understood. */
 bool failure_merge(struct cJSON *all, const char *text, size_t n, bool *ret_final);

@@ -224,7 +224,7 @@ int failure_report_receive(void *arg, const char *node, const char *text, size_t
     return failure_share_receive(((struct failure_report *)arg)->share, node, text, n);
 }
 
-/* Group rank 0 has missed it: those who tell wait at its listener. */
+/* Group rank 0 has missed it: those who report wait at its listener. */
 static void serve_missed(struct failure_report *f, const struct failure_scene *now)
 {
     struct err e;
@@ -333,7 +333,7 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
     }
 }
 
-/* This node has left: if the round fails yet, it has nothing to tell. */
+/* This node has left: if the round fails yet, it has nothing to report. */
 static void send_nothing(struct failure_report *f, const struct failure_scene *now, const cJSON *nothing)
 {
     if (nothing && now->end->kind == RDZV_NEWS_END && now->end->round == now->round->round &&

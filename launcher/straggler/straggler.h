@@ -1,8 +1,8 @@
 /* Whom do the others wait for, and why? Pure: what ten steps were made of on every rank in, a name out.
  *
- * How data flows: a worker tells libcrun what each step was made of (crun_spent()), which stands in its page for the
- * newest 32 steps. straggler_watch.c reads ten steps of each worker, those of other nodes come to group rank 0 as text
- * (straggler_text.c), and this judges them every ten steps.
+ * How data flows: a worker reports to libcrun what each step was made of (crun_spent()), which stands in its page for
+ * the newest 32 steps. straggler_watch.c reads ten steps of each worker, those of other nodes come to group rank 0 as
+ * text (straggler_text.c), and this judges them every ten steps.
  *
  * In a step that ranks do together all take the same time: one works, the others wait for it. So ranks are compared by
  * what they do themselves:

@@ -134,7 +134,7 @@ static void plan(struct straggler_watch *w, const struct pace *p)
     uv_timer_start(&w->timer, on_look, (uint64_t)ms, 0);
 }
 
-/* --- what others tell */
+/* --- what others report */
 
 bool straggler_watch_hear(struct straggler_watch *w, const char *text, size_t n)
 {

@@ -29,7 +29,7 @@ static void on_late(uv_timer_t *t)
         group_warm_up(g);
 }
 
-/* --- what the new processes tell */
+/* --- what the new processes report */
 
 void group_close_status(struct group *g)
 {
@@ -71,7 +71,7 @@ void group_close_notify(struct group *g)
     g->notify_fd = -1;
 }
 
-/* The first step of the round, 0: none yet. Pages of those that were held may still tell of the round before. */
+/* The first step of the round, 0: none yet. Pages of those that were held may still show the round before. */
 static int64_t first_step(const struct group *g)
 {
     int64_t first = 0;

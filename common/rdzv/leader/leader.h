@@ -4,7 +4,7 @@
  *
  * The life of a run id:
  *   - a first JOIN begins a job: an instance (a random id) with the settings of that JOIN;
- *   - every node that asks is a member. What the machine tells it is kept, with a number that only grows, until it is
+ *   - every node that asks is a member. The machine's news for it are kept, with a number that only grows, until it is
  *     known to have seen it;
  *   - members are heard; one that is not heard for silence_ms is SILENT since it was heard last;
  *   - the job is over when the machine is; its members still get their END for LEADER_LINGER_MS.

@@ -244,7 +244,7 @@ int rdzv_snapshot(const struct rdzv *r, int64_t now_ms, struct buf *out, struct 
  * ERR_CORRUPT names the line, -ENOMEM: the machine must be destroyed. */
 int rdzv_replay(struct rdzv *r, const char *text, size_t n, int64_t now_ms, struct err *e);
 
-/* What a predecessor whose last decisions are lost had done already, as far as others tell: later rounds are above
+/* What a predecessor whose last decisions are lost had done already, as far as others report: later rounds are above
  * `round`, and `restarts` are used up (never more than the budget; with a window they count from now_ms on). Lower
  * values than known change nothing. -ENOMEM. */
 int rdzv_raise(struct rdzv *r, uint64_t round, int restarts, int64_t now_ms, struct err *e);

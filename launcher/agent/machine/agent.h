@@ -74,13 +74,13 @@
     X(AGENT_FAILED, "failed")          /* the rendezvous will not have this node, or cannot be reached */
 
 #define AGENT_EFFECTS(X)                                                                                               \
-    X(AGENT_DO_JOIN, "join") /* tell the rendezvous */                                                                 \
-    X(AGENT_DO_FAIL, "fail") /* tell it, with `cause` */                                                               \
+    X(AGENT_DO_JOIN, "join") /* report to the rendezvous */                                                            \
+    X(AGENT_DO_FAIL, "fail") /* report it, with `cause` */                                                             \
     X(AGENT_DO_DONE, "done")                                                                                           \
     X(AGENT_DO_LEAVE, "leave")                                                                                         \
     X(AGENT_DO_SPAWN, "spawn")     /* start the workers of `news` */                                                   \
     X(AGENT_DO_STOP, "stop")       /* `reason` into the pages, `signo`, start the grace */                             \
-    X(AGENT_DO_HOLD, "hold")       /* tell who stays to let go, stop the others; GRACE_OVER after --hold-timeout */    \
+    X(AGENT_DO_HOLD, "hold")       /* notify who stays to let go, stop the others; GRACE_OVER after --hold-timeout */  \
     X(AGENT_DO_CLEAR, "clear")     /* SIGKILL whatever is left, with `keep` but for those that are held; then GONE */  \
     X(AGENT_DO_DISMISS, "dismiss") /* the same, but SIGTERM first and a few seconds */                                 \
     X(AGENT_DO_AWAIT, "await")     /* GRACE_OVER in AGENT_PART_MS, if NEWS_END does not come before */                 \
