@@ -76,7 +76,7 @@ static int check_open_files(struct err *e)
     return 0;
 }
 
-/* Workers are watched by pidfds, and so are the halves of crun. */
+/* Workers are watched by pidfds, and so are the guardian and the agent. */
 static int check_kernel(struct err *e)
 {
     struct utsname u;

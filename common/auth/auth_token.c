@@ -67,7 +67,7 @@ static size_t skip_word(const char *p, size_t n, size_t at)
     return at;
 }
 
-/* 1: a token; 0: nothing on this line. What is wrong is told without a character of the secret. */
+/* 1: a token; 0: nothing on this line. Errors contain no character of the secret. */
 static int parse_line(const char *p, size_t n, struct auth_token *ret, struct err *e)
 {
     size_t name = skip_blanks(p, n, 0), name_end = skip_word(p, n, name);

@@ -130,7 +130,7 @@ static void announce_first_progress(struct crun_page *p, int64_t now)
         crun_phase(CRUN_PHASE_STEP);
     if (!atomic_compare_exchange_strong(&p->first_step_ns, &never, now) || p->notify_fd < 0)
         return;
-    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* nobody to tell: the launcher reads the page anyway */
+    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* it may fail: the launcher reads the page anyway */
     (void)ignored;
 }
 
@@ -200,10 +200,10 @@ const char *crun_part_name(enum crun_part part)
 
 static void add_part(struct crun_page *p, enum crun_part part, double seconds)
 {
-    const uint32_t told = atomic_load_explicit(&p->parts, memory_order_relaxed);
+    const uint32_t reported = atomic_load_explicit(&p->parts, memory_order_relaxed);
     self.spent_us[part] += seconds * 1e6;
-    if (!(told >> part & 1))
-        atomic_store_explicit(&p->parts, told | 1u << part, memory_order_relaxed);
+    if (!(reported >> part & 1))
+        atomic_store_explicit(&p->parts, reported | 1u << part, memory_order_relaxed);
 }
 
 static uint32_t micros(double us)
@@ -279,8 +279,8 @@ void crun_figure(enum crun_figure which, double value)
     if (which == CRUN_FIGURE_WAIT_S && value >= 0)
         add_part(p, CRUN_PART_WAIT, value);
     crun_page_set_real(&p->figure[which], value);
-    const uint32_t told = atomic_load_explicit(&p->told, memory_order_relaxed);
-    atomic_store_explicit(&p->told, told | 1u << which, memory_order_release);
+    const uint32_t set = atomic_load_explicit(&p->figures_set, memory_order_relaxed);
+    atomic_store_explicit(&p->figures_set, set | 1u << which, memory_order_release);
 }
 
 enum crun_stop_reason crun_stop_reason(void)
@@ -323,5 +323,5 @@ void crun_record_error(int code, const char *message)
         if (atomic_load(&p->first_step_ns) != 0)
             r.step = (int64_t)atomic_load(&p->step);
     }
-    failure_record_write(self.error_file, &r, NULL); /* nobody to tell if the disk is full: the page has it */
+    failure_record_write(self.error_file, &r, NULL); /* a full disk is ignored: the page has it */
 }

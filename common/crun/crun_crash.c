@@ -232,7 +232,7 @@ static void write_all(int fd, const char *data, size_t n)
     }
 }
 
-/* A record that is there already tells an earlier error: it stays. */
+/* A record that is there already is of an earlier error: it stays. */
 static void leave_record(const struct out *o)
 {
     if (!crash.path[0])
@@ -287,7 +287,7 @@ static void last_words(const struct crash *c, const siginfo_t *info)
 static void on_crash(int signo, siginfo_t *info, void *context)
 {
     static atomic_flag entered = ATOMIC_FLAG_INIT;
-    static atomic_bool told;
+    static atomic_bool reported;
     const int saved = errno;
     unsigned i = 0;
     while (i < CRASHES && crashes[i].signo != signo)
@@ -296,10 +296,10 @@ static void on_crash(int signo, siginfo_t *info, void *context)
         return;
     if (!atomic_flag_test_and_set(&entered)) {
         last_words(&crashes[i], info);
-        atomic_store(&told, true);
+        atomic_store(&reported, true);
     } else {
         const struct timespec ms = {.tv_nsec = 1000000};
-        for (int k = 0; k < OTHERS_WAIT_MS && !atomic_load(&told); k++)
+        for (int k = 0; k < OTHERS_WAIT_MS && !atomic_load(&reported); k++)
             nanosleep(&ms, NULL);
     }
     sigaction(signo, &crash.before[i], NULL);

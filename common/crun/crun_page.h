@@ -30,7 +30,7 @@ struct crun_page_row {
     _Atomic uint32_t us[CRUN_PAGE_PARTS]; /* worker: by enum crun_part */
 };
 
-/* A round as it is told to a process that was held: struct crun_info, all that changes. */
+/* A new round, published to a process that was held: what may change of struct crun_info. */
 struct crun_page_round {
     int32_t rank, world_size, local_rank, local_world_size, group_rank, group_world_size, round, restart_count;
     char store[256]; /* "resp://host:port" */
@@ -64,19 +64,19 @@ struct crun_page {
     _Atomic uint32_t stays; /* worker: 1: it lets itself be held; 2: when nodes come, too */
     _Atomic uint32_t holds; /* launcher: how often it was; set before the reason */
     _Atomic uint32_t held;  /* worker: the newest of them that it has acknowledged; then it writes notify_fd */
-    _Atomic uint32_t next_seq; /* launcher: seqlock of next: odd while it is written, then 2 x how many were told */
+    _Atomic uint32_t next_seq; /* launcher: seqlock of next: odd while it is written, then 2 x rounds published */
     _Atomic uint64_t
         next[CRUN_PAGE_ROUND_WORDS]; /* launcher: a struct crun_page_round; set before the reason is none */
     /* launcher, before the spawn: of a warm spare, a socket that brings its stdout and stderr before a round; else
      * -1 */
     int32_t stdio_fd;
     uint32_t reserved4;
-    _Atomic uint32_t told; /* worker: bit N: figure[N] was told, set after it */
+    _Atomic uint32_t figures_set; /* worker: bit N: figure[N] is set, written after it */
     uint32_t reserved5;
     _Atomic uint64_t figure[CRUN_PAGE_FIGURES]; /* worker: by enum crun_figure, bits of a double */
     _Atomic int64_t wait_ns;                    /* worker: all CRUN_FIGURE_WAIT_S together */
-    _Atomic uint32_t parts;                     /* worker: bit N: enum crun_part N was told in this round */
-    _Atomic uint32_t link_us[2];                /* worker: crun_links(), + 1; 0: not told */
+    _Atomic uint32_t parts;                     /* worker: bit N: enum crun_part N was reported in this round */
+    _Atomic uint32_t link_us[2];                /* worker: crun_links(), + 1; 0: not reported */
     struct crun_page_row rows[CRUN_PAGE_ROWS];
     int32_t memory_fd; /* launcher, before the spawn: memory of the node (crun_node_memory()), + 1; 0: none */
     uint32_t reserved6;
@@ -106,7 +106,7 @@ static inline void crun_page_write_row(struct crun_page *p, uint64_t step, const
     atomic_store_explicit(&row->step, (uint32_t)step + 1, memory_order_release);
 }
 
-/* Launcher: tell the next round. */
+/* Launcher: publish the next round. */
 static inline void crun_page_tell_round(struct crun_page *p, const struct crun_page_round *r)
 {
     uint64_t words[CRUN_PAGE_ROUND_WORDS];
@@ -119,7 +119,7 @@ static inline void crun_page_tell_round(struct crun_page *p, const struct crun_p
     atomic_store_explicit(&p->next_seq, seq + 2, memory_order_release);
 }
 
-/* Worker: the newest round, and its number in *ret_seq. 0: it is being written, or none was told. */
+/* Worker: the newest round, and its number in *ret_seq. 0: it is being written, or none was published. */
 static inline int crun_page_read_round(struct crun_page *p, struct crun_page_round *ret, uint32_t *ret_seq)
 {
     uint64_t words[CRUN_PAGE_ROUND_WORDS];

@@ -94,7 +94,7 @@ static void acknowledge(struct crun_page *p)
     const uint64_t one = 1;
     if (atomic_exchange(&p->held, holds) == holds)
         return;
-    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* one that is gone has nothing to be told */
+    ssize_t ignored = write(p->notify_fd, &one, sizeof one); /* an agent that is gone needs no notice */
     (void)ignored;
 }
 
@@ -178,7 +178,7 @@ static int enter(struct crun_page *p, const struct crun_page_round *r, struct cr
     return 0;
 }
 
-/* 1: taken. A round that was told and has been broken since is passed over. */
+/* 1: taken. A round that was published and has been broken since is skipped. */
 static bool take(struct crun_page *p, struct crun_page_round *ret)
 {
     uint32_t seq;

@@ -78,7 +78,7 @@ bool http_auth_matches(const struct http_credentials *c, const struct auth_token
     return auth_equal(t->secret, strlen(t->secret), c->secret, strlen(c->secret)) && who;
 }
 
-/* Every token is compared, so that the time tells nothing. */
+/* Every token is compared, so that the time reveals nothing. */
 bool http_auth_token(const struct auth_tokens *tokens, const char *header)
 {
     struct http_credentials c;

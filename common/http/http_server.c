@@ -117,7 +117,7 @@ static enum MHD_Result send_answer(struct http_server *h, struct MHD_Connection 
     return rc;
 }
 
-/* Whoever may not read it is told why. */
+/* A client without access is answered with the reason. */
 static int decide(struct http_server *h, const char *url, const char *method, struct http_answer *a)
 {
     struct MHD_Connection *c = a->request->c;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libcrun: what a worker started by crun can ask and tell. Plain C, no dependencies, usable through ctypes.
+/* libcrun: what a worker started by crun can ask and report. Plain C, no dependencies, usable through ctypes.
  *
  * Every call works without crun too: rank 0 of 1, no store, never a stop. Thread-safe unless stated.
  * Functions return 0 or a negative errno. A process that fork()s: only one of the two goes on with it. */
@@ -66,18 +66,18 @@ void crun_progress(uint64_t step);
 void crun_phase(enum crun_phase phase);
 const char *crun_phase_name(enum crun_phase phase);
 
-/* For status pages: throughput and loss of the whole job at a recent step. Rank 0 tells; two stores. */
+/* For status pages: throughput and loss of the whole job at a recent step. Rank 0 reports them; two stores. */
 void crun_metrics(double images_per_s, double loss);
 
-/* What else they show; the first five are the whole job's, and rank 0 tells them. */
+/* What else they show; the first five are the whole job's, and rank 0 reports them. */
 #define CRUN_FIGURES(X)                                                                                                \
     X(CRUN_FIGURE_LOSS, 0, "loss")                   /* of a recent step */                                            \
     X(CRUN_FIGURE_IMAGES_PER_S, 1, "images_per_s")   /* samples a second, of all ranks together */                     \
     X(CRUN_FIGURE_ACCURACY, 2, "accuracy")           /* of a recent step: 0 to 1 */                                    \
     X(CRUN_FIGURE_EVAL_ACCURACY, 3, "eval_accuracy") /* of the latest evaluation: 0 to 1 */                            \
     X(CRUN_FIGURE_TOTAL_STEPS, 4, "total_steps")     /* the step that will be the last one */                          \
-    X(CRUN_FIGURE_WAIT_S, 5, "wait_s")               /* of the step that is about to be told as finished: how long   \
-                                                          this rank waited for others. Every rank tells its own */
+    X(CRUN_FIGURE_WAIT_S, 5, "wait_s")               /* of the step that is reported as finished next: how long     \
+                                                          this rank waited for others. Every rank reports its own */
 
 enum crun_figure {
 #define X(name, value, text) name = value,
@@ -95,7 +95,7 @@ void crun_figure(enum crun_figure which, double value);
     X(CRUN_PART_DATA, 0, "data") /* this rank waits for its next batch */                                              \
     X(CRUN_PART_FORWARD, 1, "forward")                                                                                 \
     X(CRUN_PART_BACKWARD, 2, "backward")                                                                               \
-    X(CRUN_PART_WAIT, 3, "wait") /* this rank waits for others, in collectives; CRUN_FIGURE_WAIT_S tells the same */   \
+    X(CRUN_PART_WAIT, 3, "wait") /* this rank waits for others, in collectives; CRUN_FIGURE_WAIT_S reports the same */ \
     X(CRUN_PART_UPDATE, 4, "update")
 
 enum crun_part {
@@ -105,9 +105,9 @@ enum crun_part {
 };
 const char *crun_part_name(enum crun_part part);
 
-/* Time spent on a part of the step that is about to be told as finished; several times in a step add up. A few stores,
- * no system call. Every rank tells its own; those that tell one part tell the others, too. What is no finite number, or
- * below 0, is left out. Same thread as crun_progress(). */
+/* Time spent on a part of the step that is reported as finished next; several calls in a step add up. A few stores, no
+ * system call. Every rank reports its own; one that reports one part reports the others, too. A value that is not
+ * finite, or below 0, is ignored. Same thread as crun_progress(). */
 void crun_spent(enum crun_part part, double seconds);
 
 /* How long a small message to another rank and back took lately: over the quickest of the links that were tried, and
@@ -121,16 +121,16 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
 /* --- a process that outlives its round
  *
  * When a worker of a round dies, crun ends the others and starts all of them again. A process that has called
- * crun_stay() is held instead, where crun was not told otherwise (--recovery restart):
+ * crun_stay() is held instead, unless crun runs with --recovery restart:
  *
  *   crun      the reason becomes CRUN_STOP_HOLD, crun_wake_fd() readable; no signal is sent
  *   process   ends its calls to other ranks (closes its communicators, from another thread if this one is blocked in
  *             one), writes nothing any more that another process may write after it, and calls crun_next_round()
- *   crun      starts a process in place of each that is dead, and tells the next round
+ *   crun      starts a process in place of each that is dead, and publishes the next round
  *   process   crun_next_round() returns: rank, world and store are new; opens communicators again and goes on
  *
  * It has --hold-timeout (2 s) to come to crun_next_round(): then it is killed and replaced, as one that is dead.
- * Between the two nothing of the job may be touched: until the round is told, another process may have this one's rank.
+ * Between the two nothing of the job may be touched: until the new round arrives, another process may have its rank.
  * A wish that it should end may come at any time, also while it is held; then with a signal, as always.
  *
  * A warm spare (crun --warm-spares) is a process that is held from its start: its rank is -1. It opens what needs no
@@ -140,12 +140,12 @@ const char *crun_stop_reason_name(enum crun_stop_reason r);
 /* From now on hold this process. 0; -ENOTSUP: whoever started it does not hold anybody, all is as without. */
 int crun_stay(void);
 
-/* crun_stay(); and when nodes come this process is held, too, instead of being told CRUN_STOP_RESIZE, where all workers
- * of its node have called this. For one that can go on in a larger world with what it has, unsaved. */
+/* As crun_stay(); and when nodes join, this process is held, too, instead of stopped with CRUN_STOP_RESIZE, where all
+ * workers of its node have called this. For one that can go on in a larger world with what it has, unsaved. */
 int crun_stay_growing(void);
 
 /* Descriptor that is readable while crun_stop_reason() is not none; for poll(2) alone: not to be read or closed. -1:
- * crun_stay() was not called, or said -ENOTSUP. */
+ * crun_stay() was not called, or returned -ENOTSUP. */
 int crun_wake_fd(void);
 
 /* A file in memory that the workers of this node share, empty when crun starts. It stays, with what is in it, until

@@ -139,7 +139,7 @@ static int read_ranks(struct env_contract *c, struct err *e)
     return 0;
 }
 
-/* What no variable told follows from what is known. */
+/* Variables that are not set default to what the others imply. */
 static void derive(struct env_contract *c)
 {
     if (c->local_world_size <= 0)

@@ -1,4 +1,4 @@
-/* Where the processes of a scheduler's job meet, found by each from what the scheduler told it: a host of Slurm's
+/* Where the processes of a scheduler's job meet, found by each from the scheduler's variables: a host of Slurm's
  * lists, and a port. Pure. */
 #ifndef CRUN_COMMON_SLURM_H
 #define CRUN_COMMON_SLURM_H

@@ -172,7 +172,7 @@ static void follow(struct redis_link *l, const char *reply)
     const char *space = strrchr(reply, ' '), *colon = strrchr(reply, ':');
     if (!space || !colon || colon < space || (size_t)(colon - space) >= sizeof l->moved.name)
         return;
-    if (colon > space + 1) /* else: the host that said so */
+    if (colon > space + 1) /* else: the host that sent it */
         snprintf(l->moved.name, sizeof l->moved.name, "%.*s", (int)(colon - space - 1), space + 1);
     else
         l->moved = l->now;

@@ -39,7 +39,7 @@ void resp_hang_up(struct resp_conn *c);
 int resp_start_tls(struct resp_conn *c, struct tls_context *ctx, const char *server_name, int64_t deadline,
                    struct err *e);
 
-/* The peer has closed it, or said something unasked, since the last reply. */
+/* The peer has closed it, or sent something unrequested, since the last reply. */
 bool resp_is_stale(const struct resp_conn *c);
 
 /* Queue one request. -E2BIG, -ENOMEM: nothing is queued, the connection stays. */

@@ -1,4 +1,4 @@
-/* One client connection that speaks PyTorch's TCPStore protocol (rendezvousd/tcpstore/tcpstore.h tells the protocol).
+/* One client connection that speaks PyTorch's TCPStore protocol (rendezvousd/tcpstore/tcpstore.h describes it).
  * Requests are queued, then sent and answered; every wait has a deadline and can be aborted. Not thread-safe. A
  * connection on which anything failed is closed (fd -1). */
 #ifndef CRUN_COMMON_TCPSTORE_CONN_H
@@ -42,7 +42,7 @@ void tcpstore_finish(struct tcpstore_conn *c);
 /* Connect, and shake hands where the generation does. Deadlines are clock_ms() values. */
 int tcpstore_dial(struct tcpstore_conn *c, const char *host, const char *port, int64_t deadline, struct err *e);
 void tcpstore_hang_up(struct tcpstore_conn *c);
-bool tcpstore_is_stale(const struct tcpstore_conn *c); /* the peer has closed it, or said something unasked */
+bool tcpstore_is_stale(const struct tcpstore_conn *c); /* the peer has closed it, or sent something unrequested */
 
 /* Queue a request, piece by piece. -E2BIG, -ENOMEM: the connection is closed. */
 int tcpstore_put(struct tcpstore_conn *c, enum tcpstore_verb verb, struct err *e);

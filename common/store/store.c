@@ -39,7 +39,7 @@ void store_abort(struct store *s)
 }
 
 /* Context for whatever a backend says: the operation and the key. */
-static int told(int rc, const char *operation, const char *key, struct err *e)
+static int with_context(int rc, const char *operation, const char *key, struct err *e)
 {
     if (rc < 0 && e)
         err_wrap(e, "store: %s '%s'", operation, key);
@@ -48,34 +48,34 @@ static int told(int rc, const char *operation, const char *key, struct err *e)
 
 int store_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e)
 {
-    return told(s->ops->get(s, key, value, timeout_ms, e), "get", key, e);
+    return with_context(s->ops->get(s, key, value, timeout_ms, e), "get", key, e);
 }
 
 int store_set(struct store *s, const char *key, const void *value, size_t len, int64_t timeout_ms, struct err *e)
 {
-    return told(s->ops->set(s, key, value, len, timeout_ms, e), "set", key, e);
+    return with_context(s->ops->set(s, key, value, len, timeout_ms, e), "set", key, e);
 }
 
 int store_add(struct store *s, const char *key, int64_t delta, int64_t *ret, int64_t timeout_ms, struct err *e)
 {
-    return told(s->ops->add(s, key, delta, ret, timeout_ms, e), "add to", key, e);
+    return with_context(s->ops->add(s, key, delta, ret, timeout_ms, e), "add to", key, e);
 }
 
 int store_cas(struct store *s, const char *key, const void *expected, size_t expected_len, const void *desired,
               size_t desired_len, struct buf *value, int64_t timeout_ms, struct err *e)
 {
-    return told(s->ops->cas(s, key, expected, expected_len, desired, desired_len, value, timeout_ms, e),
-                "compare and set", key, e);
+    return with_context(s->ops->cas(s, key, expected, expected_len, desired, desired_len, value, timeout_ms, e),
+                        "compare and set", key, e);
 }
 
 int store_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
 {
-    return n == 0 ? 0 : told(s->ops->wait(s, keys, n, timeout_ms, e), "wait for", keys[0], e);
+    return n == 0 ? 0 : with_context(s->ops->wait(s, keys, n, timeout_ms, e), "wait for", keys[0], e);
 }
 
 int store_delete(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
 {
-    return n == 0 ? 0 : told(s->ops->del(s, keys, n, timeout_ms, e), "delete", keys[0], e);
+    return n == 0 ? 0 : with_context(s->ops->del(s, keys, n, timeout_ms, e), "delete", keys[0], e);
 }
 
 int store_wait_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e)
@@ -106,5 +106,5 @@ int store_barrier(struct store *s, const char *name, int world, int64_t timeout_
         rc = meet(s, count, go, world, timeout_ms, e);
     free(count);
     free(go);
-    return told(rc, "barrier", name, e);
+    return with_context(rc, "barrier", name, e);
 }

@@ -159,7 +159,7 @@ static void resp_close(struct store *store)
     free(s);
 }
 
-/* resp:// always had its port said. */
+/* resp:// requires a port. */
 static int parse(struct resp_store *s, const char *url, struct err *e)
 {
     int rc = redis_link_parse(&s->link, url, e);

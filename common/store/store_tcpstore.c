@@ -162,7 +162,8 @@ static int try_del(struct turn_store *base, const struct store_call *c, int64_t 
     return (int)sum;
 }
 
-/* A wait whose time is over leaves the server waiting; only the end of the connection tells it in both generations. */
+/* A wait whose time is over leaves the server waiting; only the end of the connection informs it in both
+ * generations. */
 static int try_wait(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
     struct tcp_store *s = (struct tcp_store *)base;

@@ -73,7 +73,7 @@ static void finish(struct run *r, int code)
                                .notice = notices_text(r, notice),
                                .ended = r->agent.ended,
                                .end_code = r->agent.code,
-                               .untold = r->agent.done && member_end(r)->seq == 0,
+                               .end_unknown = r->agent.done && member_end(r)->seq == 0,
                                .bad = r->agent.bad_code != 0};
     round_print_times(r);
     switch (farewell(&f, text)) {
@@ -191,7 +191,7 @@ static void apply(struct run *r, const struct agent_effect *f)
         break;
     case AGENT_DO_FAIL:
         check_request(r, member_fail(r, &f->cause, &e), &e);
-        round_note_told(r);
+        round_note_detected(r);
         break;
     case AGENT_DO_DONE:
         check_request(r, member_done(r, &e), &e);

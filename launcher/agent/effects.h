@@ -24,7 +24,7 @@ bool run_is_done(const struct run *r);    /* AGENT_DO_EXIT was applied; what is 
 bool run_has_failed(const struct run *r); /* done, and the job ended badly, which is to be reported */
 int run_exit_code(const struct run *r);   /* once it is done */
 
-/* A stop signal has counted: from here on the guardian is told by when each stage of the end is over (guardian.h). */
+/* A stop signal has counted: from here on the guardian knows the deadline of each stage of the end (guardian.h). */
 void effects_wish(struct run *r);
 bool effects_has_wish(const struct run *r);
 void effects_await_end(struct run *r, int64_t left_ms); /* a stage begins, of so long; < 0: it is unknown */

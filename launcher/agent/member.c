@@ -51,7 +51,7 @@ static void on_report(uv_timer_t *t)
         return;
     v.host = gauges_read_host(r->link->gauges_page, now_ms, &host) ? &host : NULL;
     v.gpus = gauges_read_gpus(r->link->gauges_page, now_ms, &gpus) ? &gpus : NULL;
-    if (node_report_write(&m->told, &v, &text) == 0 && text.len)
+    if (node_report_write(&m->reported, &v, &text) == 0 && text.len)
         rendezvous_report(m->rendezvous, text.data);
     buf_free(&text);
 }
@@ -85,7 +85,7 @@ void member_publish_failure(struct run *r, const char *text)
     rendezvous_publish_failure(r->member->rendezvous, text, signals_hurry(r));
 }
 
-/* --- what this node tells */
+/* --- what this node reports */
 
 int member_join(struct run *r, struct err *e)
 {

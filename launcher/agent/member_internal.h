@@ -19,11 +19,11 @@ struct member {
     char store_url[280];          /* where the workers of the round meet */
     char *addresses;              /* every address of every node, on group rank 0 */
     uv_timer_t report, take_over; /* to the rendezvous, for people who look; of the rendezvous */
-    struct node_report told;
-    uint64_t last_round;  /* that this node was told of, as a member or not */
+    struct node_report reported;
+    uint64_t last_round;  /* that this node heard of, as a member or not */
     struct rdzv_news end; /* zeroed until the job is over */
     bool announced;       /* to the crun that started this one, that it has joined */
-    bool has_seat;        /* in the newest round; where false, it waits as a spare, or was told of none */
+    bool has_seat;        /* in the newest round; where false, it waits as a spare, or heard of none */
     bool refused;         /* the rendezvous does not take this node, and that is reported */
     char waits_for[640];  /* while this node joins, for people */
 };

@@ -1,4 +1,4 @@
-/* What the rendezvous tells this node, and asks of it. */
+/* What the rendezvous announces to this node, and asks of it. */
 #include "launcher/agent/member_internal.h"
 
 #include <stddef.h>
@@ -59,7 +59,7 @@ static void note_news(struct run *r, const struct rdzv_news *news)
                                  : "the nodes of the job change; the workers stop in good order and start again");
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {
         round_break(r, clock_ns(), news->cause.text);
-        round_note_told(r);
+        round_note_detected(r);
         logmux_print(r->mux, "%s; the workers here stop as well", news->cause.text);
     }
 }
@@ -95,7 +95,7 @@ static void on_fence(void *arg, const char *why)
     struct run *r = arg;
     if (r->agent.state == AGENT_RUNNING) {
         round_break(r, clock_ns(), "fenced");
-        round_note_told(r);
+        round_note_detected(r);
     }
     events_fenced(r->events, why);
     run_post(r, &(struct agent_event){.kind = AGENT_FENCED});

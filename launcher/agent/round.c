@@ -135,7 +135,7 @@ static void on_unstarted(void *arg, int local, int error)
                  r->program->path);
     else
         snprintf(text, sizeof text, "program '%s' cannot be executed: %s", r->program->path, strerror(error));
-    if (r->round->unstarted) /* every worker fails the same way: said once */
+    if (r->round->unstarted) /* every worker fails the same way: reported once */
         return;
     post_spawn_failed(r, error < 0 ? EXIT_UNAVAILABLE : error == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXEC, text);
     run_pump(r);

@@ -25,15 +25,15 @@ bool round_has_own_output(const struct run *r);          /* its folders are name
 int round_previous_base(const struct run *r);            /* rank of our first worker in the one before, -1: none */
 bool round_is_started(const struct run *r);              /* all workers execute their program (or did) */
 bool round_is_unstarted(const struct run *r);            /* they cannot be started, and that is reported */
-int round_restarts(const struct run *r);                 /* of the job, as far as this node was told */
+int round_restarts(const struct run *r);                 /* of the job, as far as this node has heard */
 
-/* The times of a restart (observe/timeline.h): a worker failed, or the rendezvous said so; the cause is known and the
- * rendezvous told; the line is printed, unless it is already, or the round is no restart. */
+/* The times of a restart (observe/timeline.h): a worker failed, or the rendezvous reported a failure; the cause is
+ * known and the rendezvous informed; the line is printed, unless it is already, or the round is no restart. */
 void round_break(struct run *r, int64_t woken_ns, const char *cause);
-void round_note_told(struct run *r);
+void round_note_detected(struct run *r);
 void round_print_times(struct run *r);
 
-/* On group rank 0, for programs that tell nothing of their steps: so many of PyTorch's clients have read a key of the
+/* On group rank 0, for programs that do not report their steps: so many of PyTorch's clients have read a key of the
  * round's store. When all ranks but one have, what they meet for has come: each but the one that wrote it waits for a
  * key of another. */
 void round_note_met(void *run, size_t readers);

@@ -25,9 +25,9 @@ void round_break(struct run *r, int64_t woken_ns, const char *cause)
     snprintf(t->cause, sizeof t->cause, "%.*s", (int)sizeof t->cause - 1, cause);
 }
 
-void round_note_told(struct run *r)
+void round_note_detected(struct run *r)
 {
-    r->round->broken.told = clock_ns();
+    r->round->broken.detected = clock_ns();
 }
 
 void round_print_times(struct run *r)

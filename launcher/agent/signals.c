@@ -149,7 +149,7 @@ static void on_control(void *arg)
 /* --- the guardian */
 
 /* The pipe to the guardian ended: it was killed. Nobody would notice us any more, so everything goes, before anything
- * is said. */
+ * is logged. */
 static void on_guardian_gone(void *arg)
 {
     struct run *r = arg;

@@ -109,7 +109,7 @@ int stragglers_hear(void *run, const char *text, size_t n, char *answer, size_t 
     return 0;
 }
 
-/* --- told, elsewhere */
+/* --- elsewhere: steps are reported to group rank 0 */
 
 static void tell(void *arg, const char *text, size_t n)
 {

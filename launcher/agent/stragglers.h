@@ -17,7 +17,7 @@ int stragglers_begin_round(struct run *r, const struct rdzv_news *news, struct e
 void stragglers_progressed(struct run *r); /* a worker made its first step */
 void stragglers_end_round(struct run *r);
 
-/* On group rank 0: another node tells its steps (bootstrap_options.steps). 0; ERR_REFUSED. */
+/* On group rank 0: another node reports its steps (bootstrap_options.steps). 0; ERR_REFUSED. */
 int stragglers_hear(void *run, const char *text, size_t n, char *answer, size_t cap);
 
 void stragglers_close(struct run *r); /* before the loop's last turns */

@@ -28,7 +28,7 @@ extern char **environ;
 struct worker_setup {
     struct placement placement;
     struct cgroup *cgroup; /* NULL: none */
-    bool sets_threads;     /* the workers are told their share of the cores */
+    bool sets_threads;     /* OMP_NUM_THREADS is set to a worker's share of the cores */
     const char *nccl_async;
     char error_file[2304];
     char page_variable[32], omp_variable[32];

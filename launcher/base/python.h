@@ -9,7 +9,7 @@ struct err;
 
 struct python {
     char *path;       /* freed by python_free() */
-    const char *from; /* who said so: "PYTHON_EXEC", "beside crun", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH" */
+    const char *from; /* where it was found: "PYTHON_EXEC", "beside crun", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH" */
 };
 
 /* $PYTHON_EXEC; the one beside crun, where crun's folder is that of an environment (../pyvenv.cfg, ../conda-meta); that

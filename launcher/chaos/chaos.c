@@ -81,7 +81,7 @@ struct chaos {
     int64_t begun_ms;
     size_t next; /* of the sequence */
     int met, missed;
-    int signal_fd, signo; /* signo: we were told to end */
+    int signal_fd, signo; /* signo: the stop signal that arrived, 0: none */
 };
 
 /* --- beginning */
@@ -161,10 +161,10 @@ static int print_sequence(const struct chaos *c)
 /* One fault whose time has come, and its line of the trace. */
 static int inflict(struct chaos *c, const struct chaos_fault *f, struct err *e)
 {
-    char said[CHAOS_ACTS_MAX][CHAOS_TEXT_MAX];
+    char outcome[CHAOS_ACTS_MAX][CHAOS_TEXT_MAX];
     int met = 0;
     for (int i = 0; i < f->n; i++) {
-        const int rc = chaos_inflict(&f->parts[i], &c->means, c->table, said[i], sizeof said[i], e);
+        const int rc = chaos_inflict(&f->parts[i], &c->means, c->table, outcome[i], sizeof outcome[i], e);
         if (rc < 0) {
             char text[CHAOS_TEXT_MAX];
             return err_wrap(e, "%s", chaos_part_text(&f->parts[i], text, sizeof text));
@@ -175,7 +175,7 @@ static int inflict(struct chaos *c, const struct chaos_fault *f, struct err *e)
     c->missed += met == 0;
     print_fault(f);
     for (int i = 0; i < f->n; i++)
-        printf("%s%s", i == 0 ? " -> " : "; ", said[i]);
+        printf("%s%s", i == 0 ? " -> " : "; ", outcome[i]);
     putchar('\n');
     if (fflush(stdout) != 0)
         return err_set(e, ERR_OUTPUT, "the trace cannot be written: %s", strerror(errno));

@@ -85,7 +85,7 @@ static int list_files(const char *folder, const char *pattern, struct files *ret
     return rc < 0 ? err_set(e, rc, "no memory for the files of %s", folder) : 0;
 }
 
-static int turn_bit(const char *path, uint64_t pick, char *said, size_t cap, struct err *e)
+static int turn_bit(const char *path, uint64_t pick, char *outcome, size_t cap, struct err *e)
 {
     unsigned char byte;
     const int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -99,16 +99,16 @@ static int turn_bit(const char *path, uint64_t pick, char *said, size_t cap, str
         rc = err_errno(e, errno, "%s", path);
     close(fd);
     if (rc == 0)
-        snprintf(said, cap, "%s byte %lld bit %u", path, (long long)at, bit);
+        snprintf(outcome, cap, "%s byte %lld bit %u", path, (long long)at, bit);
     return rc;
 }
 
-int chaos_disk_corrupt(const char *folder, const char *pattern, uint64_t pick, char *said, size_t cap, struct err *e)
+int chaos_disk_corrupt(const char *folder, const char *pattern, uint64_t pick, char *outcome, size_t cap, struct err *e)
 {
     struct files files = {0};
     int rc = list_files(folder, pattern, &files, e);
     if (rc == 0)
-        rc = files.n == 0 ? -ENOENT : turn_bit(files.v[pick % files.n], pick / files.n, said, cap, e);
+        rc = files.n == 0 ? -ENOENT : turn_bit(files.v[pick % files.n], pick / files.n, outcome, cap, e);
     for (size_t i = 0; i < files.n; i++)
         free(files.v[i]);
     free(files.v);

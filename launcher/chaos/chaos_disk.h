@@ -12,7 +12,8 @@ struct err;
 int chaos_disk_fill(const char *folder, int *ret_fd, int64_t *ret_bytes, struct err *e);
 
 /* Turn one bit of one file at or below that folder whose path there, or name, fits the pattern (fnmatch(3)); pick: of
- * which. said: "PATH byte 17 bit 3". -ENOENT: there is none, or it is gone. */
-int chaos_disk_corrupt(const char *folder, const char *pattern, uint64_t pick, char *said, size_t cap, struct err *e);
+ * which. outcome: "PATH byte 17 bit 3". -ENOENT: there is none, or it is gone. */
+int chaos_disk_corrupt(const char *folder, const char *pattern, uint64_t pick, char *outcome, size_t cap,
+                       struct err *e);
 
 #endif

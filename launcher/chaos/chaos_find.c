@@ -1,5 +1,5 @@
-/* See chaos_find.h. A guardian's children are told apart by the names that the kernel has for them; its agent is the
- * first that has its own. Workers are the agent's children with a shared page: it says which rank they have by
+/* See chaos_find.h. A guardian's children are distinguished by their names in the kernel; its agent is the
+ * first that has its own. Workers are the agent's children with a shared page: it holds the rank that they have by
  * now, for processes outlive rounds. */
 #include "launcher/chaos/chaos_find.h"
 
@@ -58,7 +58,7 @@ static bool read_environment(pid_t pid, struct buf *ret)
 }
 
 /* The rank that the newest round gave it; -1: none since it was started. */
-static int told_rank(pid_t pid, int page_fd)
+static int page_rank(pid_t pid, int page_fd)
 {
     char path[64];
     struct crun_page_round round;
@@ -70,9 +70,9 @@ static int told_rank(pid_t pid, int page_fd)
         close(fd);
     if (p == MAP_FAILED)
         return -1;
-    const bool told = p->magic == CRUN_PAGE_MAGIC && p->version >= 2 && crun_page_read_round(p, &round, &seq);
+    const bool known = p->magic == CRUN_PAGE_MAGIC && p->version >= 2 && crun_page_read_round(p, &round, &seq);
     munmap(p, CRUN_PAGE_BYTES);
-    return told ? round.rank : -1;
+    return known ? round.rank : -1;
 }
 
 /* False: it is no worker. *ret: its rank; -1: a spare. */
@@ -85,8 +85,8 @@ static bool rank_of(pid_t pid, int *ret)
     buf_free(&environment);
     if (!is_worker)
         return false;
-    const int told = told_rank(pid, page_fd);
-    *ret = told >= 0 ? told : rank;
+    const int newest = page_rank(pid, page_fd);
+    *ret = newest >= 0 ? newest : rank;
     return true;
 }
 

@@ -11,7 +11,7 @@ struct err;
 
 #define CHAOS_FOUND_MAX 512
 
-/* A process; `started` tells it from a later one of the same number (chaos_started()). */
+/* A process; `started` distinguishes it from a later one of the same number (chaos_started()). */
 struct chaos_process {
     pid_t pid;
     uint64_t started;
@@ -21,7 +21,7 @@ struct chaos_found {
     int n;                                   /* 0: nobody is there */
     int node;                                /* where */
     int rank;                                /* of a worker, in its present round; -1: of no one */
-    struct chaos_process v[CHAOS_FOUND_MAX]; /* of role node: its halves first */
+    struct chaos_process v[CHAOS_FOUND_MAX]; /* of role node: its guardian and agent first */
 };
 
 /* The process that is meant, or of role node all of them. -EPERM: a target is no crun (another program). */

@@ -21,7 +21,7 @@ struct scene {
     const struct chaos_part *part;
     const struct chaos_means *means;
     struct chaos_table *table;
-    char *said;
+    char *outcome;
     size_t cap;
 };
 
@@ -105,11 +105,11 @@ static int inflict_on_process(const struct scene *s, struct err *e)
     if (met <= 0)
         return met;
     if (a->role == CHAOS_NODE)
-        snprintf(s->said, s->cap, "%d processes of %d", met, (int)f.v[0].pid);
+        snprintf(s->outcome, s->cap, "%d processes of %d", met, (int)f.v[0].pid);
     else if (f.rank >= 0)
-        snprintf(s->said, s->cap, "%d (rank %d of node %d)", (int)f.v[0].pid, f.rank, f.node);
+        snprintf(s->outcome, s->cap, "%d (rank %d of node %d)", (int)f.v[0].pid, f.rank, f.node);
     else
-        snprintf(s->said, s->cap, "%d", (int)f.v[0].pid);
+        snprintf(s->outcome, s->cap, "%d", (int)f.v[0].pid);
     return 1;
 }
 
@@ -118,13 +118,13 @@ static int inflict_on_process(const struct scene *s, struct err *e)
 static int inflict_on_link(const struct scene *s, struct err *e)
 {
     const int rc = chaos_table_begin(s->table, s->means, CHAOS_CUT, open_fault(s), e);
-    snprintf(s->said, s->cap, "link %s", s->means->targets->v[s->part->node].link);
+    snprintf(s->outcome, s->cap, "link %s", s->means->targets->v[s->part->node].link);
     return rc == -ENODEV ? 0 : rc < 0 ? rc : 1;
 }
 
 static int inflict_on_clock(const struct scene *s, struct err *e)
 {
-    snprintf(s->said, s->cap, "clock %s", s->means->targets->v[s->part->node].clock);
+    snprintf(s->outcome, s->cap, "clock %s", s->means->targets->v[s->part->node].clock);
     TRY(chaos_table_begin(s->table, s->means, CHAOS_CLOCK, open_fault(s), e));
     return 1;
 }
@@ -135,7 +135,7 @@ static int inflict_on_disk(const struct scene *s, struct err *e)
     struct chaos_open o = open_fault(s);
     int64_t bytes;
     if (s->part->act->deed == CHAOS_CORRUPT) {
-        const int rc = chaos_disk_corrupt(folder, s->part->act->word, s->part->pick, s->said, s->cap, e);
+        const int rc = chaos_disk_corrupt(folder, s->part->act->word, s->part->pick, s->outcome, s->cap, e);
         return rc == -ENOENT ? 0 : rc < 0 ? rc : 1;
     }
     TRY(chaos_disk_fill(folder, &o.fd, &bytes, e));
@@ -144,14 +144,14 @@ static int inflict_on_disk(const struct scene *s, struct err *e)
         close(o.fd);
         return rc;
     }
-    snprintf(s->said, s->cap, "%lld bytes of %s", (long long)bytes, folder);
+    snprintf(s->outcome, s->cap, "%lld bytes of %s", (long long)bytes, folder);
     return 1;
 }
 
-int chaos_inflict(const struct chaos_part *part, const struct chaos_means *m, struct chaos_table *t, char *said,
+int chaos_inflict(const struct chaos_part *part, const struct chaos_means *m, struct chaos_table *t, char *outcome,
                   size_t cap, struct err *e)
 {
-    const struct scene s = {part, m, t, said, cap};
+    const struct scene s = {part, m, t, outcome, cap};
     int rc;
     switch (part->act->deed) {
     case CHAOS_CUT:
@@ -169,6 +169,6 @@ int chaos_inflict(const struct chaos_part *part, const struct chaos_means *m, st
         break;
     }
     if (rc == 0)
-        snprintf(said, cap, "nobody");
+        snprintf(outcome, cap, "nobody");
     return rc;
 }

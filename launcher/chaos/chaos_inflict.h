@@ -9,10 +9,10 @@ struct chaos_part;
 struct chaos_table;
 struct err;
 
-/* Inflict one part of a fault, and note in the table what is to be undone. said: what came of it, "4242 (rank 3)", or
- * "nobody" where there was no such process, link or file just now. Returns 1 if it met something, 0 if nobody; < 0: it
- * cannot be done here (-EPERM, ...). */
-int chaos_inflict(const struct chaos_part *part, const struct chaos_means *m, struct chaos_table *t, char *said,
+/* Inflict one part of a fault, and note in the table what is to be undone. outcome: "4242 (rank 3)", or "nobody" where
+ * there was no such process, link or file just now. Returns 1 if it met something, 0 if nobody; < 0: it cannot be done
+ * here (-EPERM, ...). */
+int chaos_inflict(const struct chaos_part *part, const struct chaos_means *m, struct chaos_table *t, char *outcome,
                   size_t cap, struct err *e);
 
 #endif

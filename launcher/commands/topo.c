@@ -54,7 +54,7 @@ static void print_legend(FILE *out)
     fputs("  NV#  = Connection traversing a bonded set of # NVLinks\n\n", out);
 }
 
-/* As the workers are told in CRUN_NEAR_HCAS and CRUN_NEAR_NICS. */
+/* The values that workers get in CRUN_NEAR_HCAS and CRUN_NEAR_NICS. */
 static void print_near(const struct topo_devices *d, FILE *out)
 {
     static struct near_adapters near[GPUS_MAX];

@@ -46,7 +46,7 @@ struct home_typed {
     const char *backend, *endpoint, *run_id; /* run_id: of at most HOME_ID_MAX characters */
     const char *master_addr;
     int master_port, node_rank; /* -1 */
-    int is_host;                /* rdzv_conf: -1 not said, 0, 1 */
+    int is_host;                /* rdzv_conf: -1 not set, 0, 1 */
     bool store_type_file;       /* rdzv_conf */
     bool standalone;
     int max_nodes;

@@ -69,7 +69,7 @@ static bool look_kubernetes(const struct home_look *l, struct scheduler *s)
     return true;
 }
 
-/* Open MPI 5 has no address to tell, but names the job after mpirun: "prterun-HOST-PID@1". */
+/* Open MPI 5 sets no address, but names the job after mpirun: "prterun-HOST-PID@1". */
 static void look_prte(const struct home_look *l, struct scheduler *s)
 {
     static const char first[] = "prterun-";

@@ -27,9 +27,9 @@ struct rdzv_conf {
     RDZV_CONF_TIMES(X)
 #undef X
     int64_t keep_alive_max_attempt; /* signs of life that may fail in a row: 3 */
-    int is_host;                    /* -1 not said, 0, 1 */
+    int is_host;                    /* -1 not set, 0, 1 */
     int64_t rank;                   /* -1; the same as --node-rank */
-    int allow_unsafe;               /* -1 not said, 0, 1: a Redis that may lose what it acknowledged will do */
+    int allow_unsafe;               /* -1 not set, 0, 1: a Redis that may lose what it acknowledged is accepted */
     int64_t max_lag_ms;             /* the Redis' min-replicas-max-lag, where it does not say; 0: not given */
     bool store_type_file;           /* endpoint is a path */
     bool join_timeout_typed;

@@ -8,8 +8,8 @@
 
 struct err;
 
-/* Signals that crun can be told to take as a wish to stop; the first four are torchrun's list. Left out: those that
- * cannot be caught, that report a fault of crun itself, and job control. */
+/* Signals that crun can be configured to take as a stop request; the first four are torchrun's list. Left out: those
+ * that cannot be caught, that report a fault of crun itself, and job control. */
 #define STOPS_SIGNALS(X)                                                                                               \
     X(SIGTERM)                                                                                                         \
     X(SIGINT)                                                                                                          \

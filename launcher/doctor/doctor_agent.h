@@ -1,6 +1,6 @@
-/* crun doctor on another host: looks, listens and dials as it is told on standard input, and answers on standard
- * output. Each request and each answer is one line of JSON; an answer stands behind DOCTOR_MARK, so that what shells
- * print at login is told from it.
+/* crun doctor on another host: looks, listens and dials as requested on standard input, and answers on standard
+ * output. Each request and each answer is one line of JSON; an answer stands behind DOCTOR_MARK, which distinguishes it
+ * from what shells print at login.
  *
  *     {"do":"facts","nonce":,"token_file":,"folder":}   struct facts (facts_json.c)
  *     {"do":"clock"}                                    {"us":} wall time, microseconds

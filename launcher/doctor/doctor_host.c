@@ -86,7 +86,7 @@ int doctor_hosts_open(struct doctor_host **ret, const struct hosts *hosts, const
         h->host = &hosts->v[i];
         h->address = host_address(h->host);
         h->in = h->out = h->err = -1;
-        buf_init(&h->said, DOCTOR_LINE_MAX);
+        buf_init(&h->partial, DOCTOR_LINE_MAX);
     }
     for (int i = 0; i < hosts->n && rc == 0; i++) {
         const bool local = remote_is_local(&hosts->v[i]);
@@ -127,7 +127,7 @@ void doctor_hosts_close(struct doctor_host *v, int n)
         if (v[i].out >= 0)
             poll(&p, 1, clock_left(deadline));
         drop(&v[i]);
-        buf_free(&v[i].said);
+        buf_free(&v[i].partial);
         cJSON_Delete(v[i].answer);
     }
     free(v);
@@ -199,7 +199,7 @@ static void read_out(struct doctor_host *h)
 {
     char text[16384];
     const ssize_t n = read(h->out, text, sizeof text);
-    if (n <= 0 || buf_add(&h->said, text, (size_t)n) < 0) {
+    if (n <= 0 || buf_add(&h->partial, text, (size_t)n) < 0) {
         struct pollfd last = {.fd = h->err, .events = POLLIN};
         while (h->err >= 0 && poll(&last, 1, LAST_WORDS_MS) > 0) /* an ssh in the background may hold that pipe */
             read_err(h);
@@ -207,10 +207,10 @@ static void read_out(struct doctor_host *h)
         drop(h);
         return;
     }
-    for (char *end; h->said.len > 0 && (end = memchr(h->said.data, '\n', h->said.len));) {
+    for (char *end; h->partial.len > 0 && (end = memchr(h->partial.data, '\n', h->partial.len));) {
         *end = '\0';
-        take_line(h, h->said.data);
-        buf_consume(&h->said, (size_t)(end - h->said.data) + 1);
+        take_line(h, h->partial.data);
+        buf_consume(&h->partial, (size_t)(end - h->partial.data) + 1);
     }
 }
 

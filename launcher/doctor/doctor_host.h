@@ -18,7 +18,7 @@ struct doctor_host {
     const char *address;     /* that others reach it by; borrowed */
     pid_t pid;
     int in, out, err;              /* of its agent; -1: closed */
-    struct buf said;               /* not a whole line yet */
+    struct buf partial;            /* not a whole line yet */
     char last[256];                /* the last line that it, or its ssh, printed on standard error */
     bool heard;                    /* its agent has answered at least once */
     bool gone;                     /* it ended, or did not answer in time */

@@ -67,13 +67,13 @@ static void read_token(const struct facts_ask *ask, struct facts *f)
 
 /* --- names, folders, GPUs */
 
-/* PyTorch's Gloo listens at the first address of the own name, unless it is told an interface. */
+/* PyTorch's Gloo listens at the first address of the own name, unless GLOO_SOCKET_IFNAME names an interface. */
 static void read_own_address(const struct addrinfo *first, struct facts *f)
 {
     uint8_t ip[ADDR_BYTES];
     char text[INET6_ADDRSTRLEN];
-    const char *told = getenv("GLOO_SOCKET_IFNAME");
-    if (!(told && *told) && addr_of(first->ai_addr, ip) && addr_is_loopback(ip))
+    const char *iface = getenv("GLOO_SOCKET_IFNAME");
+    if (!(iface && *iface) && addr_of(first->ai_addr, ip) && addr_is_loopback(ip))
         snprintf(f->own_addr, sizeof f->own_addr, "%s", addr_text(ip, text));
 }
 

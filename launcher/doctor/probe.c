@@ -99,14 +99,14 @@ static int expect(int fd, const char *word, int64_t deadline)
 
 static void answer(int fd, const char *nonce)
 {
-    char said[AUTH_HEX];
+    char got[AUTH_HEX];
     const int64_t deadline = clock_deadline(ANSWER_MS);
-    if (receive_all(fd, said, AUTH_HEX, deadline) < 0 || memcmp(said, nonce, AUTH_HEX) != 0)
+    if (receive_all(fd, got, AUTH_HEX, deadline) < 0 || memcmp(got, nonce, AUTH_HEX) != 0)
         return;
     if (send_all(fd, "here", WORD, deadline) < 0 || receive_all(fd, NULL, PROBE_BULK, deadline) < 0)
         return;
     if (send_all(fd, "full", WORD, deadline) == 0 && send_bulk(fd, deadline) == 0)
-        receive_all(fd, said, 1, deadline); /* the dialler has all and closes */
+        receive_all(fd, got, 1, deadline); /* the dialler has all and closes */
 }
 
 static void serve(int listener, const char *nonce)
@@ -193,7 +193,7 @@ static void find_iface(int fd, struct probe *p)
         p->mtu = r.ifr_mtu;
 }
 
-/* A reset tells the listener of the end even where what was sent before does not get through. */
+/* A reset notifies the listener of the end even where what was sent before does not get through. */
 static void hang_up(int fd)
 {
     const struct linger now = {.l_onoff = 1};

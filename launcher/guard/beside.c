@@ -111,18 +111,18 @@ bool beside_tell(struct beside *b)
 {
     if (b->fd < 0)
         return false;
-    const bool told = send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+    const bool notified = send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
     kill(b->pid, SIGCONT); /* stopped, it would take its words with it */
-    return told;
+    return notified;
 }
 
 enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap)
 {
     enum beside_ending ending = BESIDE_ENDED;
     if (b->fd >= 0) {
-        const bool told = beside_tell(b);
-        if (!told || !beside_wait(b, wait_ms)) { /* it ends already, or it does not */
-            if (told) {
+        const bool notified = beside_tell(b);
+        if (!notified || !beside_wait(b, wait_ms)) { /* it ends already, or it does not */
+            if (notified) {
                 ending = BESIDE_KILLED;
                 tree_describe_one(b->pid, out, (size_t)cap);
             }

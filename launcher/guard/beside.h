@@ -16,7 +16,7 @@
 struct beside {
     pid_t pid;
     int fd;       /* at end-of-file when it is gone; -1: there is none */
-    bool is_done; /* it said by a byte that it ends because its work is done */
+    bool is_done; /* it announced by a byte that it ends because its work is done */
     pid_t lingering[BESIDE_LINGER_MAX];
     int n_lingering;
 };
@@ -27,7 +27,8 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg);
 /* fd is readable: true if it is gone, or lingers. */
 bool beside_is_gone(struct beside *b);
 
-/* Nobody else is left: it goes on if it was stopped, and is told by a byte. False: it ends already, or is gone. */
+/* Nobody else is left: it is continued if it was stopped, and notified by a byte. False: it ends already, or is
+ * gone. */
 bool beside_tell(struct beside *b);
 /* True: it is gone, or lingers. */
 bool beside_wait(struct beside *b, int ms);

@@ -63,7 +63,7 @@ static int remove_tree(int dir_fd, const char *name)
     return !d ? -error : unlinkat(dir_fd, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
 }
 
-/* What a crun left whose two halves were killed at once. A living one holds a lock; one being made is young. */
+/* What a crun left whose guardian and agent were killed at once. A living one holds a lock; one being made is young. */
 static void sweep(const char *own)
 {
     DIR *d = opendir(own);

@@ -21,8 +21,8 @@ struct cgroup;
 struct cgroup_tables; /* cgroup_path.h */
 struct err;
 
-/* t: of this process. shared: GUARDIAN_PATH_MAX bytes for the folder's path, told to the guardian; empty on failure.
- * -errno with a sentence. Some 50 us. */
+/* t: of this process. shared: GUARDIAN_PATH_MAX bytes for the folder's path, which the guardian reads; empty on
+ * failure. -errno with a sentence. Some 50 us. */
 int cgroup_create(struct cgroup **ret, const struct cgroup_tables *t, char *shared, struct err *e);
 
 /* The cgroup of the next round. -errno. */

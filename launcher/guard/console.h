@@ -1,4 +1,4 @@
-/* A line for people from where nobody may be held up: said if the console takes it at once, else not at all. */
+/* A line for people from where nothing may block: dropped if the console does not take it at once. */
 #ifndef CRUN_LAUNCHER_CONSOLE_H
 #define CRUN_LAUNCHER_CONSOLE_H
 

@@ -165,14 +165,14 @@ static void lose(struct writer *w, const char *data, size_t n)
 static bool tell_lost(struct writer *w)
 {
     char text[256];
-    const unsigned long long lost = atomic_load(&w->page->lost), told = atomic_load(&w->page->told);
-    if (lost == told)
+    const unsigned long long lost = atomic_load(&w->page->lost), reported = atomic_load(&w->page->reported);
+    if (lost == reported)
         return true;
     const int n = snprintf(text, sizeof text, "%scrun: %llu bytes are missing here (%s)\n", w->last == '\n' ? "" : "\n",
-                           lost - told, strerror(atomic_load(&w->page->error)));
+                           lost - reported, strerror(atomic_load(&w->page->error)));
     if (put(w, text, (size_t)n) < n)
         return false;
-    atomic_store(&w->page->told, lost);
+    atomic_store(&w->page->reported, lost);
     return true;
 }
 
@@ -262,9 +262,9 @@ uint64_t console_file_waiting(const struct console_file *f, int out)
     return atomic_load(&f->page->held) + (uint64_t)waiting;
 }
 
-int console_file_patience_ms(const struct console_file *f, int64_t told_ms)
+int console_file_patience_ms(const struct console_file *f, int64_t notified_ms)
 {
     const int64_t since = atomic_load(&f->page->since_ms),
-                  left = CONSOLE_FILE_MS - (clock_ms() - (since ? since : told_ms));
+                  left = CONSOLE_FILE_MS - (clock_ms() - (since ? since : notified_ms));
     return left > 0 ? (int)left : 0;
 }

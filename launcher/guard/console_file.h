@@ -12,7 +12,7 @@
  *   - to all others it is as `crun ... | cat >log`. A disk that hangs is a console that does not read;
  *   - what the file does not take (a full disk) is counted, and the job goes on; when there is room again the file says
  *     how much is missing, and goes on with a whole line;
- *   - in the end a disk that moves is waited for, else what is left is lost, and said to be.
+ *   - in the end a disk that moves is waited for, else what is left is lost, and that is logged.
  * Until the job begins (console_files_enter()) the agent has the file itself: `crun --help >/full/disk` fails as any
  * program does. Where a file cannot be put aside, for want of descriptors, it stays where it is. */
 #ifndef CRUN_LAUNCHER_CONSOLE_FILE_H
@@ -27,11 +27,11 @@
 
 /* Shared with the process that writes; zeroed. */
 struct console_file_page {
-    _Atomic int64_t since_ms; /* when it began with what it is at now; 0: with nothing */
-    _Atomic uint64_t held;    /* bytes that it is at */
-    _Atomic uint64_t lost;    /* bytes that the file did not take */
-    _Atomic uint64_t told;    /* of these, so many the file itself says */
-    _Atomic int error;        /* errno: why, or why what it took last may be lost; the newest */
+    _Atomic int64_t since_ms;  /* when it began with what it is at now; 0: with nothing */
+    _Atomic uint64_t held;     /* bytes that it is at */
+    _Atomic uint64_t lost;     /* bytes that the file did not take */
+    _Atomic uint64_t reported; /* of these, so many are reported in the file itself */
+    _Atomic int error;         /* errno: why, or why what it took last may be lost; the newest */
 };
 
 struct console_file {
@@ -50,15 +50,15 @@ void console_files_leave(const struct console_file f[CONSOLE_FILES]);
  * that is a file stays; else it is /dev/null. */
 void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_stdin);
 
-/* The whole life of a process that writes: until the pipe is at its end, or empty and the guardian has said so by a
- * byte (guardian_fd). out: the pipe. Its exit code. */
+/* The whole life of a process that writes: until the pipe is at its end, or empty and the guardian has sent a byte
+ * (guardian_fd). out: the pipe. Its exit code. */
 int console_file_run(const struct console_file *f, const char *name, int out, int guardian_fd);
 
 /* Bytes that files did not take, of both. */
 uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES]);
 /* Bytes that are on their way to the file; out: the pipe, -1: it is closed. */
 uint64_t console_file_waiting(const struct console_file *f, int out);
-/* How long to wait, since told_ms (clock_ms()), for a process that was told to end; 0: no longer. */
-int console_file_patience_ms(const struct console_file *f, int64_t told_ms);
+/* How long to wait for a process that was notified to end at notified_ms (clock_ms()); 0: no longer. */
+int console_file_patience_ms(const struct console_file *f, int64_t notified_ms);
 
 #endif

@@ -19,7 +19,7 @@
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
 
-#define ACT_MS 50        /* for the other half to begin: it needs a wake-up */
+#define ACT_MS 50        /* for the guardian or the agent to begin: it needs a wake-up */
 #define HELP_MS 100      /* to end everybody, once it has begun: it may stand still since */
 #define FAREWELL_MS 1000 /* of an agent whose tree is dead */
 #define LOOK_MS 5
@@ -37,7 +37,7 @@ static bool has_ended(int pidfd, int timeout_ms)
     return poll(&p, 1, timeout_ms) == 1;
 }
 
-/* The half that is left ends everybody, or has ended. */
+/* The guardian or the agent, whichever is left, ends everybody, or has ended. */
 static bool is_left_to(int pidfd, const _Atomic bool *acts)
 {
     for (const int64_t end = clock_ms() + ACT_MS; clock_ms() < end;)

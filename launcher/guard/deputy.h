@@ -10,7 +10,7 @@
  *   - both were killed: it kills and removes the cgroup, where there is one. Daemons
  *     that workers made live on where there is no cgroup.
  *
- * As long as one half lives it is above all workers and their daemons (a subreaper), however little it does itself: so
+ * As long as one of the two lives it is above all workers and their daemons (a subreaper), however little it does: so
  * the walk down from it finds them all. The deputy is a child of the guardian, beside the tree as those of beside.h:
  * ECHILD tells the guardian that the tree is dead with the deputy still there, which is ended last, without a walk
  * through /proc. Stopped, it goes on when the guardian dies (PDEATHSIG). */

@@ -274,12 +274,12 @@ static void end_console(struct guard *g, enum neighbour_id which)
 {
     struct neighbour *n = &g->beside.v[which];
     const struct console_file *f = n->arg;
-    const int64_t told = clock_ms();
+    const int64_t notified_ms = clock_ms();
     char text[128];
     if (console_file_waiting(f, n->fd) > 0) /* before there was a job */
         neighbours_start(&g->beside, which);
     beside_tell(&n->beside);
-    for (int ms; (ms = console_file_patience_ms(f, told)) > 0 && !beside_wait(&n->beside, ms);)
+    for (int ms; (ms = console_file_patience_ms(f, notified_ms)) > 0 && !beside_wait(&n->beside, ms);)
         ;
     const unsigned long long waiting = console_file_waiting(f, n->fd), lost = atomic_load(&f->page->lost);
     if (beside_end(&n->beside, 0, text, sizeof text) != BESIDE_ENDED)
@@ -383,7 +383,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
     g.lease = (struct lease){.agent = g.agent, .late_ms = GUARDIAN_LATE_MS};
     console_files_enter(l.console, false);
-    const int not_the_deputys[] = {ends[0],   g.link_fd, g.signal_fd, /* ends tell of ends */
+    const int not_the_deputys[] = {ends[0],   g.link_fd, g.signal_fd, /* they would hide our end */
                                    output[0], output[1], l.console[0].out, l.console[1].out};
     g.deputy = deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);

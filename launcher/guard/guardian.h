@@ -117,7 +117,7 @@ void guardian_prove(int fd);
 void guardian_signals(const struct guardian_link *l, const sigset_t *set, const sigset_t *stops);
 enum { GUARDIAN_SENT, GUARDIAN_TYPED };
 
-/* In the agent. A stop signal has counted: this agent is gone by until_ms (clock_ms()), or has said so anew. 0: it
+/* In the agent. A stop signal has counted: this agent is gone by until_ms (clock_ms()), or names a later time. 0: it
  * cannot say. */
 void guardian_stopping(const struct guardian_link *l, int64_t until_ms);
 

@@ -42,7 +42,7 @@ void inherited_block_signals(struct guardian_link *l, sigset_t *waited)
     sigaddset(waited, SIGCHLD);
     sigprocmask(SIG_BLOCK, waited, &l->worker_mask);
     sigaction(SIGPIPE, NULL, &l->worker_pipe);
-    signal(SIGPIPE, SIG_IGN); /* a console that went away is an error of write(2), for both halves */
+    signal(SIGPIPE, SIG_IGN); /* a console that went away is an error of write(2), for both processes */
     sigaction(SIGTTOU, NULL, &l->worker_ttou);
 }
 

@@ -1,5 +1,5 @@
 /* Until when workers may run (guardian_lease()), and their end where the agent does not see to it: the guardian's, and
- * the deputy's should both halves stand still. */
+ * the deputy's should guardian and agent both stand still. */
 #ifndef CRUN_LAUNCHER_LEASE_H
 #define CRUN_LAUNCHER_LEASE_H
 

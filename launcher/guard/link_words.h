@@ -1,4 +1,4 @@
-/* What the agent tells the guardian over their link; for guardian.c and guardian_link.c alone. */
+/* What the agent sends to the guardian over their link; for guardian.c and guardian_link.c alone. */
 #ifndef CRUN_LAUNCHER_LINK_WORDS_H
 #define CRUN_LAUNCHER_LINK_WORDS_H
 

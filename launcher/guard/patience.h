@@ -1,8 +1,8 @@
-/* What guardian and agent tell each other about signals, and how long the guardian waits for an agent that ought to
+/* What guardian and agent exchange about signals, and how long the guardian waits for an agent that ought to
  * stop.
  *
- *   - the guardian counts what it forwards; the agent says what it has read, and by when it will be gone or will have
- *     said so anew;
+ *   - the guardian counts what it forwards; the agent reports what it has read, and by when it will be gone
+ *     or will name a later time;
  *   - a stop signal that the agent has not read within PATIENCE_MS, a moment it named that is PATIENCE_MS past, or a
  *     third SIGINT (the second one kills the workers: agent.h): the agent is given up, with all that is below it;
  *   - all this in the guardian's own running time: a machine that was suspended, or a guardian that was stopped, has
@@ -10,8 +10,8 @@
  *
  * Nothing else ends an agent that stands still: without a wish of the user's only its lease does (guardian.h).
  *
- * The board is memory that both halves share. The guardian's side is pure: times are clock_ms() values that the caller
- * brings. */
+ * The board is memory that both processes share. The guardian's side is pure: times are clock_ms() values that the
+ * caller brings. */
 #ifndef CRUN_LAUNCHER_PATIENCE_H
 #define CRUN_LAUNCHER_PATIENCE_H
 
@@ -21,11 +21,11 @@
 #include <stdint.h>
 
 #define PATIENCE_MS 5000
-#define PATIENCE_WARN_MS 1000 /* unread for so long: people are told */
+#define PATIENCE_WARN_MS 1000 /* unread for so long: a warning is logged */
 #define PATIENCE_TICK_MS 250  /* between two looks, while something is waited for */
 
-/* SIGINTs closer together are one: timeout(1) and others tell us twice, and a key that is held down repeats. For both
- * halves. */
+/* SIGINTs closer together are one: timeout(1) and others signal us twice, and a key that is held down repeats. For the
+ * guardian and the agent. */
 #define SIGINT_APART_MS 1000
 #define SIGINT_TYPED_APART_MS 150
 
@@ -36,7 +36,7 @@ struct board {
     _Atomic bool is_stopping;   /* a stop signal has counted for the agent */
     _Atomic int64_t until_ms;   /* while it stops; 0: it cannot say */
     _Atomic int64_t turned_ms;  /* when the agent's loop last turned, 0: never yet */
-    /* This half ends all processes, because the other one is gone. */
+    /* This process ends all others, because the other one of the two is gone. */
     _Atomic bool guardian_ends, agent_ends;
 };
 
@@ -51,7 +51,7 @@ void board_heard(struct board *b, uint32_t forwarded);
 
 void board_turned(struct board *b, int64_t now_ms);
 
-/* A stop signal has counted: the agent is gone by then, or has said so anew. */
+/* A stop signal has counted: the agent is gone by then, or names a later time. */
 void board_stopping(struct board *b, int64_t until_ms);
 
 /* --- the guardian's side */

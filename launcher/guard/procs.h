@@ -43,7 +43,7 @@ bool proc_read(pid_t pid, struct proc *ret);
 /* As in /proc/PID/stat; '?': it cannot be read. */
 char proc_state(pid_t pid);
 
-/* Where in the kernel it waits, as " in pipe_read"; " in system call 202" where only that is told, "" where nothing is
+/* Where in the kernel it waits, as " in pipe_read"; " in system call 202" where only that is known, "" where nothing is
  * (privileges, kernel options) or it does not wait. Returns out. */
 #define PROC_WAIT_MAX 80
 char *proc_wait_text(pid_t pid, char out[PROC_WAIT_MAX]);

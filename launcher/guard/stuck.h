@@ -20,7 +20,7 @@ struct stuck {
 char *stuck_text(pid_t agent, char out[STUCK_TEXT_MAX]);
 
 /* Alone nobody is harmed by an agent that was stopped, but its user may wonder; so it is with those who read what
- * workers write. Said once for each stop, on SIGCHLD. */
+ * workers write. Logged once for each stop, on SIGCHLD. */
 void stuck_report_stops(pid_t agent, const struct neighbours *beside);
 
 /* Milliseconds until the agent must be looked at again, -1: it needs no look. An agent that is given up has had its

@@ -12,7 +12,7 @@
 
 #define SECOND_NS INT64_C(1000000000)
 #define LOOK_NS SECOND_NS        /* between two looks while something is not settled */
-#define IDLE_NS (60 * SECOND_NS) /* while nobody tells anything */
+#define IDLE_NS (60 * SECOND_NS) /* while nobody reports anything */
 
 int hang_parse(const char *text, void *field, struct err *e)
 {
@@ -241,10 +241,10 @@ static size_t describe_others(const struct rest *r, const struct hang_worker *w,
     for (int i = 0; i < n && len < cap; i++) { /* each place once, by its first rank */
         const struct place here = w[i].page ? place_of(&w[i]) : (struct place){0};
         struct rest at = {r->blamed, &here};
-        bool told = !in_rest(&w[i], &at);
-        for (int k = 0; k < i && !told; k++)
-            told = in_rest(&w[k], &at);
-        if (told)
+        bool listed = !in_rest(&w[i], &at);
+        for (int k = 0; k < i && !listed; k++)
+            listed = in_rest(&w[k], &at);
+        if (listed)
             continue;
         place_text(&here, where, sizeof where);
         struct ranges in = {.out = ranks, .cap = sizeof ranks};

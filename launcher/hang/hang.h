@@ -1,11 +1,11 @@
 /* Is a worker hanging? Pure: pages and a clock in, a verdict out; hang_watch.c owns timer and /proc.
  *
- * Judged are workers that tell libcrun what they do: that they made a step, or entered a phase. Where none does, and a
- * time was given, quiet.h does.
+ * Judged are workers that report to libcrun what they do: that they made a step, or entered a phase. Where none does,
+ * and a time was given, quiet.h does.
  *   - a step may take 3 x p99 + 1 s of the steps so far, once 32 are known, and the first 8 of each round are over. At
  *     that moment the processes are looked at: one that is stopped (SIGSTOP, a stop of the terminal) hangs. One that is
  *     not gets the *patient* time: also twice the longest step so far, what the tail of the distribution tells
- *     (HANG_TAIL), and 60 s until 5,000 steps have told of the tail: no job may end by its own jitter;
+ *     (HANG_TAIL), and 60 s until 5,000 steps have shown the tail: no job may end by its own jitter;
  *   - start-up and the other phases may take 3 x the longest one so far + 1 s (patient: 60 s at least); the first one
  *     600 s;
  *   - while one worker is in such a phase, those that wait for it in a step are not judged;

@@ -6,7 +6,7 @@
 
 #include "common/include/crun.h"
 
-#define TAIL_STEPS 5000 /* of each worker: so many tell p99.9 */
+#define TAIL_STEPS 5000 /* of each worker: so many determine p99.9 */
 
 struct lesson {
     uint64_t steps[CRUN_PAGE_BUCKETS], n;

@@ -1,4 +1,4 @@
-/* Signs of life of workers that tell nothing (quiet.h): taking them, and the other nodes of the job. */
+/* Signs of life of workers that report nothing (quiet.h): taking them, and the other nodes of the job. */
 #include "launcher/hang/hang_watch_internal.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "launcher/output/logmux.h"
 
 #define HUNG "HUNG "                     /* an answer: and the rank that is to blame, -1: nobody stands out */
-#define LATE_TELL_NS INT64_C(3000000000) /* what another node tells may take so long on its way */
+#define LATE_TELL_NS INT64_C(3000000000) /* the report of another node may take so long on its way */
 
 /* --- this node */
 
@@ -44,7 +44,7 @@ static void note_places(struct hang_watch *w, int64_t now, int64_t since)
         const struct hang_worker *k = &w->workers[i];
         v[i] = (struct quiet_rank){.heard_ns = now, .since_ns = since, .gone = k->gone, .stopped = k->stopped};
         signs_place(k->pid, &v[i]);
-        v[i].told = true;
+        v[i].informed = true;
     }
 }
 
@@ -67,13 +67,13 @@ static int64_t fresh_ns(const struct hang_watch *w)
     return 2 * quiet_look_ns(w->hang.o.fixed_ns) + LATE_TELL_NS;
 }
 
-/* Each hears of it with the answer to what it tells next. */
-static bool all_are_told(const struct hang_watch *w, int64_t now)
+/* Each hears of it with the answer to its next report. */
+static bool all_are_informed(const struct hang_watch *w, int64_t now)
 {
-    bool told = true;
+    bool informed = true;
     for (int r = 0; r < w->quiet.world; r++)
-        told = told && w->quiet.ranks[r].told;
-    return told || now - w->quiet.found_ns > fresh_ns(w);
+        informed = informed && w->quiet.ranks[r].informed;
+    return informed || now - w->quiet.found_ns > fresh_ns(w);
 }
 
 static bool is_ours(const struct hang_watch *w, int rank)
@@ -105,11 +105,11 @@ static bool lead(struct hang_watch *w, int64_t now, int64_t since)
     if (q->found_ns == 0) {
         q->found_ns = now;
         for (int r = 0; r < q->world; r++)
-            q->ranks[r].told = is_ours(w, r);
+            q->ranks[r].informed = is_ours(w, r);
         quiet_judge(q->ranks, q->world, (double)(now - since) / 1e9, &w->verdict);
     }
     const bool ends_here = w->verdict.all || is_ours(w, w->verdict.rank);
-    if (ends_here && !all_are_told(w, now)) /* they are to save their stacks, too */
+    if (ends_here && !all_are_informed(w, now)) /* they are to save their stacks, too */
         return false;
     end_quiet(w, now);
     return true;
@@ -149,7 +149,7 @@ bool hang_watch_hear(struct hang_watch *w, const char *text, size_t n, char *ans
     if (w->quiet.found_ns == 0)
         return true;
     for (int r = base; r < base + count; r++)
-        w->quiet.ranks[r].told = true;
+        w->quiet.ranks[r].informed = true;
     snprintf(answer, cap, HUNG "%d", blamed(w));
     return true;
 }

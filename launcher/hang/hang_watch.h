@@ -6,10 +6,10 @@
  *
  *   - a look at the pages when a step's time may be over, at most once a second; no wake-up of its own before the first
  *     step but one a minute;
- *   - somebody hangs: said, `found` is called, stacks of all local workers saved on a thread (SAVE_MS at most), then
+ *   - a worker hangs: logged, `found` is called, stacks of all local workers saved on a thread (SAVE_MS at most), then
  *     `hung` is called, which is to end the round;
  *   - crun itself was stopped (Ctrl-Z, SIGSTOP) or did not run for a second: all workers get a fresh time.
- * Where no worker tells anything and a time was given, the watch looks at /proc for signs of life instead (quiet.h),
+ * Where no worker reports anything and a time was given, the watch looks at /proc for signs of life instead (quiet.h),
  * ten times in that time. The other nodes tell group rank 0 that theirs give none; it answers when nobody gives any.
  * The node of the rank to blame ends the round; group rank 0, if nobody stands out. All save their stacks.
  * Loop thread only. A NULL watch (switched off) takes every call. */
@@ -35,7 +35,7 @@ struct hang_watch_options { /* pointers are borrowed */
     bool (*is_running)(void *arg);                                      /* the workers run, and are not being stopped */
     void (*read_worker)(void *arg, int local, struct hang_worker *ret); /* all but stopped and traced */
     bool (*stacks_path)(void *arg, int rank, char *out, size_t cap);    /* of a new file; false: there is no place */
-    /* What the watch tells. */
+    /* What the watch reports. */
     void (*found)(void *arg, int64_t now_ns, const struct hang_verdict *v); /* the stacks come next */
     void (*hung)(void *arg, const struct hang_verdict *v);                  /* nothing more comes of this round */
     /* Signs of life: on group rank 0, how often keys of the round's store were changed; elsewhere a text for group
@@ -48,7 +48,7 @@ struct hang_watch_options { /* pointers are borrowed */
 int hang_watch_open(struct hang_watch **ret, const struct hang_watch_options *o, struct err *e); /* NULL if off */
 /* The workers are started: ranks base .. base + workers - 1 of world. leads: this node is group rank 0. -ENOMEM. */
 int hang_watch_begin_round(struct hang_watch *w, int base, int world, bool leads);
-/* On group rank 0: another node tells that its workers are quiet. Into answer[cap], if nobody lives. false: the text
+/* On group rank 0: another node reports that its workers are quiet. Into answer[cap], if nobody lives. false: the text
  * makes no sense. Elsewhere: what came of it. */
 bool hang_watch_hear(struct hang_watch *w, const char *text, size_t n, char *answer, size_t cap);
 void hang_watch_answer(struct hang_watch *w, const char *answer);

@@ -11,7 +11,7 @@
 
 struct save;
 
-/* Signs of life of workers that tell nothing. */
+/* Signs of life of workers that report nothing. */
 struct hang_quiet {
     int base, world;
     bool leads;

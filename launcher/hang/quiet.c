@@ -110,10 +110,10 @@ static void list_places(const struct quiet_rank *v, int world, char *out, size_t
 {
     size_t len = 0;
     for (int r = 0; r < world && len < cap; r++) {
-        bool told = v[r].gone;
-        for (int k = 0; k < r && !told; k++)
-            told = same_place(&v[k], &v[r]);
-        if (told)
+        bool listed = v[r].gone;
+        for (int k = 0; k < r && !listed; k++)
+            listed = same_place(&v[k], &v[r]);
+        if (listed)
             continue;
         len += (size_t)snprintf(out + len, cap - len, "%s", len ? "; " : "");
         if (len < cap)

@@ -1,6 +1,7 @@
-/* Do workers that tell nothing still live? Pure: samples and a clock in, a verdict out; hang_quiet.c takes the samples.
+/* Do workers that report nothing still live? Pure: samples and a clock in, a verdict out; hang_quiet.c takes the
+ * samples.
  *
- * For --hang-timeout SECONDS and programs that do not tell libcrun of their steps: PyTorch's, unchanged. What a worker
+ * For --hang-timeout SECONDS and programs that do not report steps to libcrun: PyTorch's, unchanged. What a worker
  * does inside is not known, so only what no worker that works can do without counts, a *sign of life*:
  *   - processor time of its process and of all below it: more than QUIET_CPU_NS and QUIET_CPU_PERCENT of one core
  *     since its last sign (the background threads of one that hangs need less), or QUIET_BURST_PERCENT since the last
@@ -54,7 +55,7 @@ struct quiet_rank {
     int64_t since_ns; /* its node's workers are quiet */
     bool gone;        /* its process has ended: it stands nowhere */
     bool stopped;     /* by a signal */
-    bool told;        /* its node knows of the verdict */
+    bool informed;    /* its node knows the verdict */
     char wait[48];    /* the kernel function in which its first thread waits; "?": not known. No spaces */
 };
 

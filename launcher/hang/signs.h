@@ -1,4 +1,4 @@
-/* What /proc shows of a worker that tells nothing: the samples of quiet.h. */
+/* What /proc shows of a worker that reports nothing: the samples of quiet.h. */
 #ifndef CRUN_LAUNCHER_SIGNS_H
 #define CRUN_LAUNCHER_SIGNS_H
 

@@ -1,4 +1,4 @@
-/* What an agent tells about itself over HTTP (--http-port), read-only, right in every state:
+/* What an agent publishes about itself over HTTP (--http-port), read-only, right in every state:
  *
  *     /healthz   200 "ok" as long as the agent's loop turns, also while it joins, stops, restarts and waits for other
  *                nodes

@@ -84,9 +84,9 @@ static void write_rendezvous(struct metrics_text *m, const struct agent_view *v)
     X(WAITING, "waiting")   /* for a round */                                                                          \
     X(STARTING, "starting") /* not all of the round execute their program yet */                                       \
     X(RUNNING, "running")                                                                                              \
-    X(STOPPING, "stopping") /* told to */                                                                              \
+    X(STOPPING, "stopping") /* a stop was requested */                                                                 \
     X(FINISHED, "finished") /* exited with 0 */                                                                        \
-    X(STOPPED, "stopped")   /* ended after they were told to */                                                        \
+    X(STOPPED, "stopped")   /* ended after that request */                                                             \
     X(FAILED, "failed")     /* ended badly by themselves */
 
 enum worker_state {

@@ -23,7 +23,7 @@ struct agent_view { /* pointers are borrowed until the answer is made */
     uint64_t round; /* the newest, 0: none yet */
     bool in_round;  /* it is not over; else the next three say nothing */
     int world_size, nodes, group_rank;
-    int restarts; /* used up, as far as this node was told */
+    int restarts; /* used up, as far as this node has heard */
     int64_t max_restarts;
 
     const char *rendezvous, *endpoint; /* its kind and where it is, without secrets */

@@ -18,8 +18,8 @@ struct logmux;
 struct timeline;
 
 #define RESTART_PHASES(X)                                                                                              \
-    X(detect, "detect", woken, told)                                                                                   \
-    X(stop, "stop", told, gone)                                                                                        \
+    X(detect, "detect", woken, detected)                                                                               \
+    X(stop, "stop", detected, gone)                                                                                    \
     X(rendezvous, "rendezvous", gone, round)                                                                           \
     X(spawn, "spawn", round, spawned)                                                                                  \
     X(met, "met", spawned, met)                                                                                        \
@@ -52,7 +52,7 @@ const struct event_figures *events_figures(const struct events *ev);
 void events_state(struct events *ev, const char *before, const char *now, const char *because);
 void events_round(struct events *ev, const struct rdzv_news *news);                  /* it begins here */
 void events_started(struct events *ev, const struct failure_worker *workers, int n); /* all execute the program */
-/* first: it ended while others were being started, so its start has not been told. */
+/* first: it ended while others were being started, so its start has not been reported. */
 void events_exited(struct events *ev, const struct failure_worker *w, bool first);
 void events_stop(struct events *ev, int reason, int64_t grace_ms); /* enum crun_stop_reason */
 void events_gone(struct events *ev);                               /* nobody of the round is left */
@@ -62,7 +62,7 @@ void events_hang(struct events *ev, int rank, const char *text);
 void events_straggler(struct events *ev, int rank, int peer, const char *why, uint64_t step, const char *text);
 void events_fenced(struct events *ev, const char *why);
 void events_signal(struct events *ev, int signo, const char *meaning);
-void events_notice(struct events *ev, const char *option); /* this node will be taken away: what said so */
+void events_notice(struct events *ev, const char *option); /* this node will be taken away, as option announced */
 void events_ended(struct events *ev, int code, int restarts, const char *cause); /* the job; cause "": none given */
 
 #endif

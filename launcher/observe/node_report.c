@@ -11,7 +11,7 @@
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/observe/gauges.h"
 
-#define QUIET_MS 10000 /* of a node whose workers tell nothing */
+#define QUIET_MS 10000 /* of a node whose workers report nothing */
 
 static int add_real(struct buf *out, const char *key, double v)
 {
@@ -30,12 +30,12 @@ static const char *const figure_names[] = {
 
 static int add_job(struct crun_page *p, struct buf *out)
 {
-    const uint32_t told = atomic_load_explicit(&p->told, memory_order_acquire);
+    const uint32_t set = atomic_load_explicit(&p->figures_set, memory_order_acquire);
     const bool pair = atomic_load_explicit(&p->has_metrics, memory_order_acquire); /* crun_metrics() */
     for (unsigned i = 0; i < sizeof figure_names / sizeof *figure_names; i++) {
         if (i == CRUN_FIGURE_WAIT_S)
             continue;
-        if (told >> i & 1)
+        if (set >> i & 1)
             TRY(add_real(out, figure_names[i], crun_page_real(&p->figure[i])));
         else if (pair && i == CRUN_FIGURE_LOSS)
             TRY(add_real(out, figure_names[i], crun_page_real(&p->loss)));
@@ -53,8 +53,8 @@ struct lists {
     uint64_t latest;
 };
 
-/* When it told its newest step; 0: it has told none. */
-static int64_t told_at(struct crun_page *p)
+/* When it reported its newest step; 0: it has reported none. */
+static int64_t reported_at(struct crun_page *p)
 {
     const int64_t last = atomic_load_explicit(&p->last_step_ns, memory_order_acquire);
     return last ? last : atomic_load_explicit(&p->first_step_ns, memory_order_relaxed);
@@ -62,7 +62,7 @@ static int64_t told_at(struct crun_page *p)
 
 static int add_rank(struct lists *l, struct node_report_seen *seen, struct crun_page *p, const char *comma)
 {
-    const int64_t at = p ? told_at(p) : 0;
+    const int64_t at = p ? reported_at(p) : 0;
     const uint64_t step = p ? atomic_load_explicit(&p->step, memory_order_relaxed) : 0;
     TRY(buf_addstr(&l->step, comma));
     TRY(buf_addstr(&l->took, comma));
@@ -70,7 +70,7 @@ static int add_rank(struct lists *l, struct node_report_seen *seen, struct crun_
     if (at == 0)
         return 0;
     const int64_t waited = atomic_load_explicit(&p->wait_ns, memory_order_relaxed);
-    const bool tells_waits = atomic_load_explicit(&p->told, memory_order_relaxed) >> CRUN_FIGURE_WAIT_S & 1;
+    const bool reports_waits = atomic_load_explicit(&p->figures_set, memory_order_relaxed) >> CRUN_FIGURE_WAIT_S & 1;
     l->latest = step > l->latest ? step : l->latest;
     l->any = true;
     TRY(buf_printf(&l->step, "%llu", (unsigned long long)step));
@@ -78,8 +78,8 @@ static int add_rank(struct lists *l, struct node_report_seen *seen, struct crun_
         const double steps = (double)(step - seen->step) * 1e6;
         l->any_took = true;
         TRY(buf_printf(&l->took, "%.5g", (double)(at - seen->at_ns) / steps));
-        l->any_waited = l->any_waited || tells_waits;
-        if (tells_waits)
+        l->any_waited = l->any_waited || reports_waits;
+        if (reports_waits)
             TRY(buf_printf(&l->waited, "%.5g", (double)(waited - seen->wait_ns) / steps));
     }
     *seen = (struct node_report_seen){step, at, waited};

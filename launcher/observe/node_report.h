@@ -12,7 +12,7 @@ struct crun_page;
 struct gauges_gpus;
 struct gauges_host;
 
-#define NODE_REPORT_RANKS 256 /* of a node; those above are not told of */
+#define NODE_REPORT_RANKS 256 /* of a node; those above are left out */
 
 /* Of a worker, as the report before had it. */
 struct node_report_seen {
@@ -20,7 +20,7 @@ struct node_report_seen {
     int64_t at_ns, wait_ns;
 };
 
-/* All-zero is one that has told nothing yet. */
+/* All-zero is one that has reported nothing yet. */
 struct node_report {
     uint64_t round;
     struct node_report_seen seen[NODE_REPORT_RANKS];
@@ -37,11 +37,11 @@ struct node_report_view {
     const char *logs;               /* folder of the log files, "": none */
 };
 
-/* Append the fields; nothing if there is nothing to tell. -ENOMEM. */
+/* Append the fields; nothing if there is nothing to report. -ENOMEM. */
 int node_report_write(struct node_report *r, const struct node_report_view *v, struct buf *out);
 
-/* How long to wait for the next one: all nodes of a job together tell some hundred a second at most. steps: its workers
- * tell steps. */
+/* How long to wait for the next one: all nodes of a job together send some hundred a second at most. steps: its workers
+ * report steps. */
 int64_t node_report_pause_ms(int nodes, int64_t heartbeat_ms, bool steps);
 
 #endif

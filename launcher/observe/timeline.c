@@ -15,7 +15,7 @@ char *timeline_text(const struct timeline *t, char *out, size_t cap)
     if (t->kept > 0)
         snprintf(kept, sizeof kept, ", kept %d worker%s", t->kept, t->kept == 1 ? "" : "s");
     int n = snprintf(out, cap, "restart %d%s (%s)%s: detect %.1f ms, stop %.1f ms, rendezvous %.1f ms, spawn %.1f ms",
-                     t->restart, budget, t->cause, kept, ms(t->woken, t->told), ms(t->told, t->gone),
+                     t->restart, budget, t->cause, kept, ms(t->woken, t->detected), ms(t->detected, t->gone),
                      ms(t->gone, t->round), ms(t->round, t->spawned));
     if (t->met && n >= 0 && (size_t)n < cap)
         n += snprintf(out + n, cap - (size_t)n, ", ranks met %.0f ms", ms(t->spawned, t->met));

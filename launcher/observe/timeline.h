@@ -8,9 +8,9 @@
 
 /* Monotonic ns; 0: has not happened. */
 struct timeline {
-    int64_t woken;             /* the kernel told crun of the death */
-    int64_t told;              /* the cause is known and the rendezvous told: detect = told - woken */
-    int64_t gone;              /* no process of the old round is left: stop = gone - told */
+    int64_t woken;             /* the kernel notified crun of the death */
+    int64_t detected;          /* the cause is known and the rendezvous informed: detect = detected - woken */
+    int64_t gone;              /* no process of the old round is left: stop = gone - detected */
     int64_t round;             /* the next round is agreed: rendezvous = round - gone */
     int64_t spawned;           /* every worker executes its program: spawn = spawned - round */
     int64_t met;               /* PyTorch's ranks have met at the store (round_note_met()): ranks met = met - spawned */

@@ -81,7 +81,7 @@ static void add_rank(struct log_collapse *c, uint64_t number, int local)
     c->passed[local] = number + 1;
 }
 
-/* Was it the last line of each rank that said it, and not of this one? */
+/* Was it the last line of each rank that wrote it, and not of this one? */
 static bool may_move(const struct log_collapse *c, const struct waiting *w, uint64_t number, int local, int64_t now_ms)
 {
     if (now_ms - w->since_ms >= LOG_COLLAPSE_MS || w->ranks[local / 64] >> local % 64 & 1)

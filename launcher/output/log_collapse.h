@@ -1,9 +1,9 @@
 /* Lines that several ranks write alike are shown once: "[3 ranks: 0-1,5]: text".
  *
  * Lines wait in one queue per stream, in order of arrival. A line joins the first waiting one of the same text that its
- * rank has not passed yet. If its rank has passed it, but it is the last line of all who said it, it is moved to the
+ * rank has not passed yet. If its rank has passed it, but it is the last line of all who wrote it, it is moved to the
  * end and joined there. Else the line is put at the end: the lines of one rank always keep their order. The head leaves
- * once every rank has said it, it is LOG_COLLAPSE_MS old, or the queue is full. Pure: time is a parameter. */
+ * once every rank has written it, it is LOG_COLLAPSE_MS old, or the queue is full. Pure: time is a parameter. */
 #ifndef CRUN_LAUNCHER_LOG_COLLAPSE_H
 #define CRUN_LAUNCHER_LOG_COLLAPSE_H
 
@@ -19,7 +19,7 @@ struct buf;
 
 struct log_collapse;
 
-struct log_same { /* a line and who said it */
+struct log_same { /* a line and who wrote it */
     const char *line;
     size_t n;
     const uint64_t *ranks; /* bits, by local rank; NULL where count is 1 and memory ran out */

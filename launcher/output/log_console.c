@@ -190,11 +190,11 @@ static bool admit(struct log_console *c, struct log_voice *v)
         return true;
     if (v->second != now) {
         v->second = now;
-        v->said = 0;
+        v->shown = 0;
         if (v->left_out > 0)
             print_left_out(c, v);
     }
-    if (v->said++ < rate)
+    if (v->shown++ < rate)
         return true;
     v->left_out++;
     c->left_out++;

@@ -20,9 +20,9 @@ struct log_console;
 struct log_voice {
     bool is_err;
     struct log_prefix_values names;
-    struct buf prefix;    /* rendered; anew for each line if it holds the time */
-    int64_t second, said; /* the rate limit: a second by the loop's clock, lines shown in it */
-    uint64_t left_out;    /* lines since the last one shown */
+    struct buf prefix;     /* rendered; anew for each line if it holds the time */
+    int64_t second, shown; /* the rate limit: a second by the loop's clock, lines shown in it */
+    uint64_t left_out;     /* lines since the last one shown */
 };
 
 struct log_console_options {

@@ -20,7 +20,7 @@
 #define UNHEARD_MS 3000        /* at the end: longer than that a process that lives does not look away */
 #define STOPPED_MS 3000        /* likewise, for what it has to say after a stop signal */
 
-/* The next process is told all anew. */
+/* The next process gets all anew. */
 static void replace_process(struct logmux *m)
 {
     if (m->given_up == m->pid)

@@ -44,7 +44,7 @@ static void attach(struct msghdr *m, union control *control, const int *fds, int
     memcpy(CMSG_DATA(c), fds, (size_t)n_fds * sizeof *fds);
 }
 
-/* 0; -EAGAIN; what else goes wrong is the other end's death, which is told otherwise. */
+/* 0; -EAGAIN; what else goes wrong is the other end's death, which is detected otherwise. */
 static int send_now(int fd, const struct output_head *head, const void *body, size_t n, const int *fds, int n_fds)
 {
     union control control;

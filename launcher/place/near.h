@@ -9,7 +9,7 @@
 
 #define NEAR_BYTES 256
 
-/* What workers are told, in the words that NCCL_IB_HCA and NCCL_SOCKET_IFNAME are written in. */
+/* Variables that are set for workers, in the syntax of NCCL_IB_HCA and NCCL_SOCKET_IFNAME. */
 #define NEAR_LISTS(X)                                                                                                  \
     X(hcas, "CRUN_NEAR_HCAS", "infiniband")                                                                            \
     X(nics, "CRUN_NEAR_NICS", "net")

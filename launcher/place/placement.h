@@ -26,7 +26,7 @@ struct placement {
     struct binding *bindings;   /* one for each worker; NULL: they run where crun may run */
     struct near_adapters *near; /* one for each visible GPU */
     int gpus;
-    bool one_thread; /* a worker is told so, whatever its share is; the caller's to set */
+    bool one_thread; /* OMP_NUM_THREADS is 1, whatever a worker's share is; the caller's to set */
 };
 
 /* Worker i is taken to use the i-th visible GPU (of n: i modulo n), as torchrun assumes. t: of this process. ERR_USAGE,
@@ -39,8 +39,8 @@ void placement_free(struct placement *p);
  * 1. */
 int placement_threads(const struct placement *p, int worker);
 
-/* Whether workers are told that number: OMP_NUM_THREADS is not set. A single worker sees its cores itself; a CPU quota
- * it does not. */
+/* Whether OMP_NUM_THREADS is to be set to that number: it is not set already, and there are several workers or a CPU
+ * quota. A single worker sees its cores itself; a CPU quota it does not. */
 bool placement_sets_threads(const struct placement *p);
 
 /* Adapters near the GPU that the worker is taken to use; NULL where there is no GPU. */

@@ -19,7 +19,7 @@ struct err;
 
 struct host {
     char name[HOSTS_NAME_MAX + 1]; /* without brackets; a user may stand in front: "user@node3" */
-    int slots;                     /* 0: not said */
+    int slots;                     /* 0: not given */
 };
 
 struct hosts {

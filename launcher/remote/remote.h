@@ -10,7 +10,7 @@
  *   - they meet at the first host unless a rendezvous was named; node ranks follow the list;
  *   - their output comes back line by line, with the prefixes they gave it;
  *   - signals are passed on; the end of the connection, whatever ended it, stops the agent there;
- *   - a host where nothing begins, at the latest when join_timeout is over or the job is, is told in one sentence;
+ *   - a host where nothing begins, at the latest when join_timeout is over or the job is, is reported in one sentence;
  *     where too few are left for --nnodes, the others are stopped;
  *   - the exit code is the job's: that of the agent that ended last.
  * An agent on this host is started without ssh. */

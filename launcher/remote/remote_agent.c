@@ -35,7 +35,7 @@ static int keep_token(struct order *o, const char *token, struct err *e)
     return 0;
 }
 
-/* Standard input is what crun is told; workers read nothing. */
+/* Standard input carries orders for crun; workers read nothing. */
 static int keep_control(struct order *o, struct err *e)
 {
     const int control = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, FIRST_FREE_FD);

@@ -11,17 +11,17 @@
 #include "launcher/remote/remote_internal.h"
 #include "launcher/remote/remote_wire.h"
 
-static void forget_told(struct far *f)
+static void forget_unsent(struct far *f)
 {
-    if (f->told.data)
-        explicit_bzero(f->told.data, f->told.cap); /* the job's secret is in the order */
-    buf_free(&f->told);
-    f->told_at = 0;
+    if (f->unsent.data)
+        explicit_bzero(f->unsent.data, f->unsent.cap); /* the job's secret is in the order */
+    buf_free(&f->unsent);
+    f->unsent_at = 0;
 }
 
 void remote_control_close(struct far *f)
 {
-    forget_told(f);
+    forget_unsent(f);
     watch_close(f->writable);
     f->writable = NULL;
     if (f->control >= 0)
@@ -32,27 +32,27 @@ void remote_control_close(struct far *f)
 static void push(void *arg)
 {
     struct far *f = arg;
-    while (f->told_at < f->told.len) {
-        const ssize_t n = write(f->control, f->told.data + f->told_at, f->told.len - f->told_at);
+    while (f->unsent_at < f->unsent.len) {
+        const ssize_t n = write(f->control, f->unsent.data + f->unsent_at, f->unsent.len - f->unsent_at);
         if (n < 0 && errno == EAGAIN)
             break;
         if (n < 0 && errno != EINTR) {
             remote_control_close(f);
             return;
         }
-        f->told_at += n > 0 ? (size_t)n : 0;
+        f->unsent_at += n > 0 ? (size_t)n : 0;
     }
-    if (f->told_at == f->told.len)
-        forget_told(f);
-    watch_set(f->writable, f->told.len > 0);
+    if (f->unsent_at == f->unsent.len)
+        forget_unsent(f);
+    watch_set(f->writable, f->unsent.len > 0);
 }
 
 void remote_control_send(struct far *f, unsigned char byte)
 {
     const char text = (char)byte;
-    if (f->control < 0 || (byte == REMOTE_ASK && f->told.len > 0)) /* what waits there is question enough */
+    if (f->control < 0 || (byte == REMOTE_ASK && f->unsent.len > 0)) /* what waits there is question enough */
         return;
-    if (buf_add(&f->told, &text, 1) == 0)
+    if (buf_add(&f->unsent, &text, 1) == 0)
         push(f);
 }
 
@@ -65,8 +65,8 @@ int remote_control_open(struct far *f, int i, int *ret_fd, struct err *e)
     *ret_fd = ends[0];
     f->control = ends[1];
     TRY(watch_open(&f->writable, &f->m->loop, f->control, UV_WRITABLE, push, f, e));
-    buf_init(&f->told, 0);
-    TRY(remote_plan_order(&f->m->plan, i, &f->told, e));
+    buf_init(&f->unsent, 0);
+    TRY(remote_plan_order(&f->m->plan, i, &f->unsent, e));
     push(f);
     return f->control >= 0 ? 0 : err_set(e, ERR_CORRUPT, "the order for host %s cannot be written", f->host->name);
 }

@@ -1,4 +1,4 @@
-/* How the agents of crun -H end: which are told to stop, which are waited for no longer, and what that means for the
+/* How the agents of crun -H end: which are stopped, which are waited for no longer, and what that means for the
  * others and for the exit code. */
 #include <signal.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "launcher/remote/remote_internal.h"
 #include "launcher/remote/remote_wire.h"
 
-#define LATE_MS 30000 /* an agent that was told to stop has this on top of what its workers may take */
+#define LATE_MS 30000 /* an agent that is to stop has this on top of what its workers may take */
 #define UNBEGUN_MS 5000
 #define EXIT_SSH 255
 
@@ -124,7 +124,7 @@ static void judge_unbegun(struct far *f)
     stop_if_too_few(m, EXIT_UNAVAILABLE);
 }
 
-/* Once a host was told of a round or of the end, the job needs none that was not. */
+/* Once a host has heard of a round or of the end, the job needs none that has not. */
 static bool has_begun(const struct remote *m)
 {
     for (int i = 0; i < m->n; i++)
@@ -133,7 +133,7 @@ static bool has_begun(const struct remote *m)
     return false;
 }
 
-/* It began, and ended before the rendezvous had told it of anything: the others would wait for it. */
+/* It began, and ended before it heard anything from the rendezvous: the others would wait for it. */
 static void judge_unjoined(struct far *f)
 {
     struct remote *m = f->m;

@@ -36,13 +36,13 @@ struct far {
     const struct host *host;
     pid_t pid;              /* of its ssh, 0: not started */
     int control;            /* its standard input, -1: closed */
-    struct watch *writable; /* of control, while something of told waits */
-    struct buf told;        /* from told_at on it has not gone out yet */
-    size_t told_at;
+    struct watch *writable; /* of control, while something of unsent waits */
+    struct buf unsent;      /* from unsent_at on it has not gone out yet */
+    size_t unsent_at;
     int unanswered; /* questions since anything was heard */
     struct far_stream out, err;
-    bool ready, over, ended; /* it began; it said that it ended; its ssh has */
-    bool joined;             /* the rendezvous told it of a round, or of the end */
+    bool ready, over, ended; /* it began; it reported its end; its ssh has ended */
+    bool joined;             /* it heard from the rendezvous of a round, or of the end */
     bool lost;               /* that is reported; its exit code says nothing */
     bool given_up;           /* it never began, and nobody waits for it any more */
     struct ending ending;
@@ -64,7 +64,7 @@ struct remote {
     int n, left;
     bool paused, stopping, failed;
     int fail_code; /* failed: too few were left because of this */
-    int stop_code; /* if none began before we were told to stop */
+    int stop_code; /* if none began before we had to stop */
     int code;      /* of the job, as far as agents have ended, -1: none has */
     char scratch[REMOTE_READ_BYTES];
 };

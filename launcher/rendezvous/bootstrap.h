@@ -29,8 +29,8 @@ struct bootstrap_options {
     struct server *shared;
     int shared_port;
     const char *run_id; /* borrowed */
-    /* A member of the round tells of its workers' failures (RDZV.FAILURE), or steps (RDZV.STEPS; what is put into
-     * answer[cap] is told in return); NULL: nobody listens. 0; ERR_REFUSED. */
+    /* A member of the round reports its workers' failures (RDZV.FAILURE), or steps (RDZV.STEPS; what is put into
+     * answer[cap] is the reply); NULL: nobody listens. 0; ERR_REFUSED. */
     int (*failure)(void *arg, const char *node, const char *text, size_t n);
     int (*steps)(void *arg, const char *text, size_t n, char *answer, size_t cap);
     int (*quiet)(void *arg, const char *text, size_t n, char *answer, size_t cap); /* likewise, RDZV.QUIET */
@@ -62,16 +62,17 @@ void bootstrap_share(struct bootstrap *b, struct server *server);
 /* A port where this node would serve the next round; the same one as long as it is not used. */
 int bootstrap_prepare(struct bootstrap *b, int *ret_port, struct err *e);
 
-/* We are group rank 0 of `round`, which has `members` nodes: serve them where bootstrap_prepare() said. addrs: every
- * address of every member, comma-separated; not looked at with loopback_only. silence_ms: see bootstrap_alive(). */
+/* We are group rank 0 of `round`, which has `members` nodes: serve them on the port of bootstrap_prepare(). addrs:
+ * every address of every member, comma-separated; not looked at with loopback_only. silence_ms: see bootstrap_alive().
+ */
 int bootstrap_use(struct bootstrap *b, uint64_t round, int members, const char *addrs, int64_t silence_ms,
                   struct err *e);
 
 /* Somebody else is group rank 0, or the round is over: nothing of ours is served. */
 void bootstrap_drop(struct bootstrap *b);
 
-/* Members, we not among them, whose RDZV.ALIVE came within the last silence_ms. To be asked again and again while we do
- * not hear the rendezvous: only then, and silence_ms / 2 after, are others told of a majority. */
+/* Members, we not among them, whose RDZV.ALIVE came within the last silence_ms. To be called repeatedly while we do not
+ * hear the rendezvous: only then, and silence_ms / 2 after, do others learn of a majority. */
 int bootstrap_alive(struct bootstrap *b);
 
 uint64_t bootstrap_changes(const struct bootstrap *b); /* requests of this round that changed keys; 0: none is served */

@@ -1,5 +1,5 @@
 /* The way to group rank 0 of a round: a connection to its bootstrap store, over which this node tells what group rank 0
- * puts together for all of them. Dialled when there is something to tell. What waits for the connection is replaced by
+ * puts together for all of them. Dialled when there is something to send. What waits for the connection is replaced by
  * what is newer. Loop thread only. */
 #ifndef CRUN_LAUNCHER_LEADER_LINK_H
 #define CRUN_LAUNCHER_LEADER_LINK_H
@@ -25,7 +25,7 @@ struct leader_link_options { /* strings are borrowed */
 int leader_link_open(struct leader_link **ret, const struct leader_link_options *o); /* -ENOMEM */
 
 /* Takes text (malloc'ed) over. Returns at once; then comes answer(), lost(), or, where newer text took its place,
- * nothing. < 0: it cannot be told. */
+ * nothing. < 0: it cannot be sent. */
 int leader_link_tell(struct leader_link *l, uint64_t round, const struct endpoint *to, char *text);
 
 int leader_link_unanswered(const struct leader_link *l); /* how many texts wait to be sent, or answered */

@@ -55,8 +55,8 @@ struct rdzv_client_options {
     void (*on_progress)(void *arg, const struct rdzv_progress *p);
     /* Kill the workers now; then join() again. why "": on_failed follows, and says it. */
     void (*on_fence)(void *arg, const char *why);
-    /* Until when workers may run, as a clock_ms() time; 0: none run. Told whenever it moves, so that somebody else can
-     * kill the workers where this process is stopped or hangs (guardian_lease()). NULL allowed. */
+    /* Until when workers may run, as a clock_ms() time; 0: none run. Called whenever it moves, so that somebody else
+     * can kill the workers where this process is stopped or hangs (guardian_lease()). NULL allowed. */
     void (*on_lease)(void *arg, int64_t until_ms);
     /* The longest time since then (clock_ms()) in which this process stood still; NULL: not known. */
     int64_t (*still_ms)(void *arg, int64_t since_ms);

@@ -23,7 +23,7 @@ struct local {
     struct jobs_party *party;
     const char *run;
     uint64_t round, seq; /* of the last news */
-    bool waiting;        /* has joined, was not told of a round yet */
+    bool waiting;        /* has joined, has not heard of a round yet */
     bool inside;         /* a callback of ours runs */
     uv_timer_t progress;
 };
@@ -50,7 +50,7 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *member_
     l->o.on_news(l->o.arg, news);
     l->inside = false;
     if (!end)
-        request_next(l, NULL); /* it cannot fail: this node has just been told */
+        request_next(l, NULL); /* it cannot fail: this node has just got its news */
 }
 
 static void on_progress(uv_timer_t *t)

@@ -16,7 +16,7 @@
 enum {
     STACK_BYTES = 256 << 10,
     KEEP_MS = 3600000,
-    FAREWELL_MS = 1500, /* for a home that does not answer; what it is not told others learn from our silence */
+    FAREWELL_MS = 1500, /* for a home that does not answer; what it does not get others infer from our silence */
 };
 
 /* --- for the threads */

@@ -28,7 +28,7 @@ struct rdzv_conn {
     struct buf unsent; /* with TLS: encrypted */
     redisReader *reader;
     struct resp_bound bound;
-    uv_timer_t soon; /* what must not be told from inside open() */
+    uv_timer_t soon; /* for what must not be reported from inside open() */
     int open_handles;
     bool closing, lost;
     bool heard; /* a reply */

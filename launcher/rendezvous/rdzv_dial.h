@@ -17,7 +17,7 @@ struct endpoint {
 };
 
 /* done comes once, never from inside: fd >= 0 is the caller's, connected and non-blocking; else -errno. -ECONNREFUSED
- * and -ECONNRESET are told only when every address that this host has a way to said so: then nobody listens there.
+ * and -ECONNRESET are reported only if every address that this host has a route to gave one: then nobody listens.
  * -ETIMEDOUT after timeout_ms. */
 int dial_start(struct dial **ret, uv_loop_t *loop, const struct endpoint *to, int64_t timeout_ms,
                void (*done)(void *arg, int fd, const char *text), void *arg, struct err *e);

@@ -40,7 +40,7 @@
     X(TCP_RUNNING, "running") /* has a round; workers may be there */                                                  \
     X(TCP_DONE, "done")       /* all workers exited 0 */                                                               \
     X(TCP_FENCED, "fenced")   /* workers are being killed; nothing is sent until join() */                             \
-    X(TCP_OVER, "over")       /* END or on_failed was told */
+    X(TCP_OVER, "over")       /* END or on_failed was reported */
 
 enum tcp_mode { TCP_MODES(CHOICE_ID) };
 
@@ -91,7 +91,7 @@ struct tcp {
     bool next_open;    /* a NEXT has no answer yet */
     struct buf report; /* goes with the next NEXT; empty: none waits */
 
-    /* what was told and claimed */
+    /* what was announced and claimed */
     enum tcp_mode mode;
     bool join_sent;        /* ever */
     bool joined;           /* the JOIN of this joining is acknowledged */
@@ -100,7 +100,7 @@ struct tcp {
     struct rdzv_cause cause;
     struct rdzv_cause why_leaving;
     bool leaving, parting; /* LEAVE is sent; while workers ran, so that JOIN must follow */
-    uint64_t seq, told_round, round;
+    uint64_t seq, known_round, round;
     int group_rank, group_world;
     struct endpoint leader;
     char instance[64];
@@ -121,7 +121,7 @@ void tcp_give_up(struct tcp *t, const char *why); /* the connection; dials again
 void tcp_again(struct tcp *t);                    /* dial, or send what must be sent, after a pause */
 void tcp_reached(struct tcp *t);                  /* it answered */
 bool tcp_waits_to_reach(const struct tcp *t);     /* and people want to know */
-void tcp_still_out_of_reach(struct tcp *t);       /* tell them */
+void tcp_still_out_of_reach(struct tcp *t);       /* report the progress */
 
 /* rdzv_tcp_ask.c */
 void tcp_greet(struct tcp *t); /* the first words on a new connection, or of a new joining */

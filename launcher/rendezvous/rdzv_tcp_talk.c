@@ -59,7 +59,7 @@ static void on_round(struct tcp *t, const struct tcp_asked *a, const struct rdzv
 static void on_stop(struct tcp *t, const struct rdzv_news *news)
 {
     t->failing = false;
-    if (t->mode == TCP_JOINING && !t->leaving && t->joined_round < t->told_round) {
+    if (t->mode == TCP_JOINING && !t->leaving && t->joined_round < t->known_round) {
         t->joined = false;
         tcp_say(t, ASK_JOIN);
     } else if (t->mode == TCP_RUNNING || t->mode == TCP_DONE)
@@ -77,8 +77,8 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
     if (news.seq <= t->seq)
         return;
     t->seq = news.seq;
-    if (news.kind != RDZV_NEWS_END && news.round > t->told_round)
-        t->told_round = news.round;
+    if (news.kind != RDZV_NEWS_END && news.round > t->known_round)
+        t->known_round = news.round;
     char *addrs = calloc(1, r->len + 1); /* as long as there are nodes */
     if (!addrs || rdzv_field_find(r->str, r->len, "member_addrs", addrs, r->len + 1) < 0) {
         tcp_give_up(t, addrs ? "the members' addresses are malformed" : "no memory for the members' addresses");
@@ -113,14 +113,14 @@ static void lost_memory(struct tcp *t)
 /* Whoever hosts in place of a host that died goes on above the rounds it knew of. */
 static bool goes_on(const struct tcp *t, const redisReply *r)
 {
-    return (uint64_t)rdzv_field_number(r->str, r->len, "first_round", 0) > t->told_round;
+    return (uint64_t)rdzv_field_number(r->str, r->len, "first_round", 0) > t->known_round;
 }
 
 /* A hosting crun that another job has begun to use: a slip of --rdzv-id would look like waiting for nodes. */
 static void warn_of_other_job(const struct tcp *t, const redisReply *r)
 {
     char run[256];
-    if (t->told_round == 0 && rdzv_field_find(r->str, r->len, "serves", run, sizeof run) == 1)
+    if (t->known_round == 0 && rdzv_field_find(r->str, r->len, "serves", run, sizeof run) == 1)
         log_warn("rendezvous", "%s serves job '%s'; this node waits there for nodes of job '%s' (--rdzv-id)",
                  t->o.endpoint, run, t->o.run_id);
 }
@@ -135,7 +135,7 @@ static void on_joined(struct tcp *t, const redisReply *r)
     if (t->mode != TCP_JOINING)
         return;
     if (strcmp(instance, t->instance) != 0) {
-        if (t->instance[0] && t->told_round &&
+        if (t->instance[0] && t->known_round &&
             !goes_on(t, r)) { /* somebody has begun this job anew; we belong to the old one */
             lost_memory(t);
             return;
@@ -230,7 +230,7 @@ static void wait_for_verdict(struct tcp *t, const char *why)
 static void on_join_refused(struct tcp *t, const redisReply *r)
 {
     switch (verdict_of(r)) {
-    case FENCED: /* of a round that we were not told of, or on a connection that counts no more: NEXT will say */
+    case FENCED: /* of a round that we have not heard of, or on a connection that counts no more: NEXT will say */
         tcp_say(t, ASK_NEXT);
         break;
     case AGAIN:

@@ -163,7 +163,7 @@ int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *
     return 1;
 }
 
-/* --- what is told about this node */
+/* --- what is announced about this node */
 
 static int choose_addresses(struct rendezvous *z, struct err *e)
 {
@@ -278,7 +278,7 @@ void rendezvous_see_off(struct rendezvous *z, int64_t bound_ms, const bool *hurr
     uv_timer_start(&z->late, on_late, (uint64_t)bound_ms, 0);
     while (!(all_told && alone(z)) && !z->is_late && !*hurry) {
         if (!all_told && (all_told = jobs_all_told(z->hosted->jobs)))
-            uv_timer_start(&z->late, on_late, GOODBYE_MS, 0); /* what they are told may still be on its way */
+            uv_timer_start(&z->late, on_late, GOODBYE_MS, 0); /* their news may still be on the way */
         else
             uv_run(z->loop, UV_RUN_ONCE);
     }

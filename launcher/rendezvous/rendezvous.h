@@ -14,7 +14,7 @@
  * Where nobody answers later on, and this crun may host, it tries again each second: so two agents that start at once
  * settle it, and an agent on the same machine takes over from a host that died; its first round waits until the
  * others, who may not know yet, have no workers left. A hosting crun drains the job when it leaves, and stays until
- * everybody has been told how the job ended. Loop thread only. */
+ * everybody has been informed how the job ended. Loop thread only. */
 #ifndef CRUN_LAUNCHER_RENDEZVOUS_H
 #define CRUN_LAUNCHER_RENDEZVOUS_H
 
@@ -31,7 +31,7 @@ struct server;
 struct rendezvous_options { /* all of it is borrowed */
     const struct home *home;
     bool one_node;                     /* the job has no other */
-    const char *iface, *local_addr;    /* which address of this node the others are told; NULL: not typed */
+    const char *iface, *local_addr;    /* which address of this node the others get; NULL: not typed */
     struct rdzv_client_options client; /* endpoint, node_rank, addr, addrs and jobs follow from the above */
 };
 

@@ -292,7 +292,7 @@ static int render_head(const struct failure_job *j, const cJSON *culprit, struct
     return buf_printf(out, "%d of %d restarts used\n", j->restarts, j->max_restarts);
 }
 
-/* What the rendezvous blames may have told nothing: its node died. */
+/* What the rendezvous blames may have reported nothing: its node died. */
 static const cJSON *culprit_of(const struct failure_job *j, const cJSON *all)
 {
     const cJSON *first = all->child;

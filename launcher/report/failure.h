@@ -35,7 +35,7 @@ struct failure_words {
     const char *host, *node;
     const char *message, *message_from; /* its error record, and where that stood */
     const char *core, *gpu;
-    const char *phase;             /* what it was doing, as it told libcrun; NULL: it does not use it */
+    const char *phase;             /* what it was doing, as libcrun recorded it; NULL: not used */
     int64_t step;                  /* the last that it finished, -1: none */
     const struct lines_tail *tail; /* of its stderr */
     bool is_tail_late;             /* it did not come in time */
@@ -44,7 +44,7 @@ struct failure_words {
 
 #define FAILURE_TAIL_LINES 20
 #define FAILURE_TAIL_BYTES 2048
-#define FAILURE_TEXT_MAX 65536 /* bytes of what a node tells */
+#define FAILURE_TEXT_MAX 65536 /* bytes of a node's report */
 
 /* The object of a worker, all of it UTF-8; freed by cJSON_Delete(). NULL: no memory. */
 struct cJSON *failure_describe(const struct failure_worker *w, const struct failure_words *words);
@@ -57,12 +57,12 @@ struct failure_job {
     int exit_code;
     const char *cause; /* in the rendezvous' words, "": it gave none */
     int culprit;       /* rank of the first that failed, as the rendezvous had it, -1: none */
-    int unheard;       /* nodes of the round that told nothing */
+    int unheard;       /* nodes of the round that reported nothing */
 };
 
-/* What a node tells: its failures, and whether more may come. Freed by free(). NULL: no memory. */
+/* A node's report: its failures, and whether more may come. Freed by free(). NULL: no memory. */
 char *failure_encode(const struct cJSON *own, bool final);
-/* Append what another node told; what is no failure is left out. False: it cannot be understood. */
+/* Append what another node reported; what is no failure is left out. False: it cannot be understood. */
 bool failure_merge(struct cJSON *all, const char *text, size_t n, bool *ret_final);
 
 /* The culprit first, the others as their nodes' clocks have it. */

@@ -85,18 +85,18 @@ static void wait_for_answers(struct failure_report *f)
 }
 
 static void find_message(const struct failure_report *f, const struct failure_worker *w,
-                         const struct logmux_words *said, struct failure_words *words)
+                         const struct logmux_words *printed, struct failure_words *words)
 {
     const char *path = f->o.error_path(f->o.arg, w->rank);
     if (w->hung[0]) {
         words->message = f->o.hang_text(f->o.arg);
         words->message_from = "seen by crun";
-    } else if (path && said && said->found_record) {
-        words->message = said->record.message;
+    } else if (path && printed && printed->found_record) {
+        words->message = printed->record.message;
         words->message_from = f->o.logs->root[0] ? path : "error.json"; /* else its folder is gone in a moment */
     } else if ((words->message = f->o.error_text(f->o.arg, w->local_rank))) {
         words->message_from = "reported through libcrun";
-    } else if (said && !said->has_record) {
+    } else if (printed && !printed->has_record) {
         words->message =
             "its error record was not read within a second: a disk hangs, or crun's output process stands still";
         words->message_from = "seen by crun";
@@ -104,11 +104,12 @@ static void find_message(const struct failure_report *f, const struct failure_wo
 }
 
 /* "": none is known of. */
-static const char *core_text(const struct logmux_words *said, char *out, size_t cap)
+static const char *core_text(const struct logmux_words *printed, char *out, size_t cap)
 {
     out[0] = '\0';
-    if (said && said->core)
-        snprintf(out, cap, "%s%s", said->core, said->core[0] == '/' && !said->found_core ? " (expected there)" : "");
+    if (printed && printed->core)
+        snprintf(out, cap, "%s%s", printed->core,
+                 printed->core[0] == '/' && !printed->found_core ? " (expected there)" : "");
     return out;
 }
 
@@ -123,7 +124,7 @@ static const char *find_gpu(int local, struct virtual_rank *device)
     return value && value[1] ? value + 1 : NULL;
 }
 
-/* How far it was, if it told. */
+/* How far it was, if it reported that. */
 static void find_progress(const struct crun_page *page, struct failure_words *words)
 {
     words->step = -1;
@@ -136,16 +137,16 @@ static void find_progress(const struct crun_page *page, struct failure_words *wo
 
 static cJSON *describe(const struct failure_report *f, const struct failure_worker *w, bool with_tail)
 {
-    const struct logmux_words *said = logmux_words(f->o.mux, w->local_rank);
+    const struct logmux_words *printed = logmux_words(f->o.mux, w->local_rank);
     struct virtual_rank device;
     char core[4096];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
-    find_message(f, w, said, &words);
+    find_message(f, w, printed, &words);
     find_progress(f->o.page(f->o.arg, w->local_rank), &words);
-    words.core = core_text(said, core, sizeof core)[0] ? core : NULL;
+    words.core = core_text(printed, core, sizeof core)[0] ? core : NULL;
     words.gpu = find_gpu(w->local_rank, &device);
-    words.tail = with_tail && said && said->has_tail ? &said->tail : NULL;
-    words.is_tail_late = with_tail && said && !said->has_tail;
+    words.tail = with_tail && printed && printed->has_tail ? &printed->tail : NULL;
+    words.is_tail_late = with_tail && printed && !printed->has_tail;
     return failure_describe(w, &words);
 }
 
@@ -174,15 +175,15 @@ static bool ended_badly(const struct rdzv_news *end)
     return end->kind == RDZV_NEWS_END && end->exit_code != EXIT_OK && end->exit_code != EXIT_REQUEUE;
 }
 
-/* The rendezvous has said of the round that this node was in that it failed, and others were in it. */
+/* The round that this node was in failed, as the rendezvous reports, and others were in it. */
 static bool is_shared(const struct failure_scene *now)
 {
     return now->round->round && now->round->group_world > 1 && ended_badly(now->end) &&
            now->end->round == now->round->round;
 }
 
-/* It failed before this node had heard that it began: there is something to hear, or somebody waits to be told, all the
- * same. */
+/* It failed before this node had heard that it began: there is still something to hear, or somebody waits for our
+ * report. */
 static bool has_missed_it(const struct failure_scene *now)
 {
     const struct rdzv_news *end = now->end;
@@ -223,7 +224,7 @@ int failure_report_receive(void *arg, const char *node, const char *text, size_t
     return failure_share_receive(((struct failure_report *)arg)->share, node, text, n);
 }
 
-/* Group rank 0 has missed it: those who tell wait at its listener. */
+/* Group rank 0 has missed it: those who report wait at its listener. */
 static void serve_missed(struct failure_report *f, const struct failure_scene *now)
 {
     struct err e;
@@ -332,7 +333,7 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
     }
 }
 
-/* This node has left: if the round fails yet, it has nothing to tell. */
+/* This node has left: if the round fails yet, it has nothing to report. */
 static void send_nothing(struct failure_report *f, const struct failure_scene *now, const cJSON *nothing)
 {
     if (nothing && now->end->kind == RDZV_NEWS_END && now->end->round == now->round->round &&

@@ -14,7 +14,7 @@ struct endpoint;
 struct err;
 struct failure_share;
 
-/* The end of a job waits no longer than this for what the other nodes have to tell. */
+/* The end of a job waits no longer than this for the reports of other nodes. */
 #define FAILURE_SHARE_MS 3000
 
 /* Strings and hurry are borrowed; *hurry: wait for no other node. */

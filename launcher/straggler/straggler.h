@@ -1,8 +1,8 @@
 /* Whom do the others wait for, and why? Pure: what ten steps were made of on every rank in, a name out.
  *
- * How data flows: a worker tells libcrun what each step was made of (crun_spent()), which stands in its page for the
- * newest 32 steps. straggler_watch.c reads ten steps of each worker, those of other nodes come to group rank 0 as text
- * (straggler_text.c), and this judges them every ten steps.
+ * How data flows: a worker reports to libcrun what each step was made of (crun_spent()), which stands in its page for
+ * the newest 32 steps. straggler_watch.c reads ten steps of each worker, those of other nodes come to group rank 0 as
+ * text (straggler_text.c), and this judges them every ten steps.
  *
  * In a step that ranks do together all take the same time: one works, the others wait for it. So ranks are compared by
  * what they do themselves:
@@ -47,7 +47,7 @@ const char *straggler_class_name(enum straggler_class c);
 struct straggler_rank { /* of one window */
     bool known;         /* all that follows is there */
     uint32_t data_us[STRAGGLER_STEPS], compute_us[STRAGGLER_STEPS], wait_us[STRAGGLER_STEPS];
-    uint32_t best_us, worst_us; /* of its links, + 1; 0: not told */
+    uint32_t best_us, worst_us; /* of its links, + 1; 0: not reported */
 };
 
 struct straggler_verdict {

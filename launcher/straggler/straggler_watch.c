@@ -20,7 +20,7 @@ struct straggler_watch {
     bool leads;
     struct straggler_rank *v; /* (world) on group rank 0, elsewhere (workers): of the window that ends with `last` */
     uint64_t last;            /* 0: none yet */
-    uint64_t told;            /* newest window of this node */
+    uint64_t reported;        /* newest window of this node */
     struct straggler_memory memory;
 };
 
@@ -29,7 +29,7 @@ struct straggler_watch {
 struct pace {
     uint64_t step;   /* that all workers have done */
     int64_t step_ns; /* what one takes; 0: not known */
-    bool told;       /* some worker tells what its steps are made of */
+    bool has_parts;  /* some worker reports what its steps are made of */
 };
 
 static void look_at_pace(struct straggler_watch *w, struct pace *ret)
@@ -41,7 +41,7 @@ static void look_at_pace(struct straggler_watch *w, struct pace *ret)
         uint32_t us[CRUN_PAGE_PARTS];
         int64_t took = 0;
         ret->step = step < ret->step ? step : ret->step;
-        ret->told = ret->told || (p && atomic_load_explicit(&p->parts, memory_order_relaxed) != 0);
+        ret->has_parts = ret->has_parts || (p && atomic_load_explicit(&p->parts, memory_order_relaxed) != 0);
         if (!p || !crun_page_read_row(p, step, us))
             continue;
         for (int k = 0; k < CRUN_PAGE_PARTS; k++)
@@ -116,8 +116,8 @@ static void on_look(uv_timer_t *t)
         return;
     look_at_pace(w, &p);
     const uint64_t n = stride(&p), last = p.step / n * n;
-    if (last > w->told) {
-        w->told = last;
+    if (last > w->reported) {
+        w->reported = last;
         read_window(w, last);
     }
     plan(w, &p);
@@ -129,12 +129,12 @@ static void plan(struct straggler_watch *w, const struct pace *p)
     const uint64_t n = stride(p), left = n - p->step % n;
     int64_t ms = (int64_t)left * p->step_ns / 1000000;
     ms = ms < LEAST_MS ? LEAST_MS : ms;
-    ms = ms > LONGEST_MS || !p->told ? LONGEST_MS : ms;
+    ms = ms > LONGEST_MS || !p->has_parts ? LONGEST_MS : ms;
     uv_update_time(w->o.loop);
     uv_timer_start(&w->timer, on_look, (uint64_t)ms, 0);
 }
 
-/* --- what others tell */
+/* --- what others report */
 
 bool straggler_watch_hear(struct straggler_watch *w, const char *text, size_t n)
 {
@@ -173,7 +173,7 @@ int straggler_watch_begin_round(struct straggler_watch *w, int base, int world, 
     w->base = base;
     w->world = world;
     w->leads = leads;
-    w->last = w->told = 0;
+    w->last = w->reported = 0;
     w->memory = (struct straggler_memory){0};
     w->v = calloc((size_t)(leads ? world : w->o.workers), sizeof *w->v);
     return w->v ? 0 : err_errno(e, ENOMEM, "looking for stragglers");

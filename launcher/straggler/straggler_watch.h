@@ -38,7 +38,7 @@ int straggler_watch_open(struct straggler_watch **ret, const struct straggler_wa
 int straggler_watch_begin_round(struct straggler_watch *w, int base, int world, bool leads, struct err *e);
 void straggler_watch_progressed(struct straggler_watch *w); /* the first one made a step */
 void straggler_watch_end_round(struct straggler_watch *w);
-/* On group rank 0: what another node told. false: it makes no sense. */
+/* On group rank 0: what another node reported. false: it makes no sense. */
 bool straggler_watch_hear(struct straggler_watch *w, const char *text, size_t n);
 
 void straggler_watch_close(struct straggler_watch *w); /* before the loop's last turns */

@@ -155,7 +155,7 @@ static void on_death(struct group *g, struct child *c)
     group_check_gone(g);
 }
 
-/* One at a time: handling a death may end the round, and what the kernel told us of others would then be about the
+/* One at a time: handling a death may end the round, and what the kernel reported of others would then be about the
  * dead. */
 static void on_deaths(void *arg)
 {

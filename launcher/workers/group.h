@@ -13,9 +13,9 @@
  *     the order of deaths, so the first report is the first death;
  *   - group_stop: reason into the pages, then a signal to the process groups (and SIGCONT: a stopped process cannot
  *     obey);
- *   - group_hold: workers that outlive rounds (crun_stay() of libcrun) are told by their pages to let go of this one,
- *     the others are stopped. A cleared round that keeps who has let go leaves them, their pages, their pipes and its
- *     cgroup; the next group_start() tells them of the new round and starts the others beside them;
+ *   - group_hold: workers that outlive rounds (crun_stay() of libcrun) are notified by their pages to let go of this
+ *     one, the others are stopped. A cleared round that keeps who has let go leaves them, their pages, their pipes and
+ *     its cgroup; the next group_start() hands them the new round and starts the others beside them;
  *   - spares are started once the workers are, held from their start (crun_page.h). They sit behind the workers in the
  *     arrays; the next group_start() moves one into the place of each worker that is dead, as if that had been held,
  *     and gives it its pipes. One that ends before is not started again in that round;
@@ -45,7 +45,7 @@ struct group_events {
     void (*started)(void *arg);                          /* every exec is through */
     void (*unstarted)(void *arg, int local, int error);  /* errno of an exec that failed */
     void (*failed)(void *arg, int rc, const char *text); /* after group_start(): as if that had failed */
-    /* group_workers()[local] says how; woken_ns: when the kernel told us. */
+    /* group_workers()[local] says how; woken_ns: when the kernel notified us. */
     void (*ended)(void *arg, int local, int64_t woken_ns);
     /* The first worker finished its first step; at most once a round. */
     void (*progressed)(void *arg, int64_t first_step_ns);
@@ -104,7 +104,7 @@ bool group_can_grow(const struct group *g);           /* all workers of the roun
 void group_hold(struct group *g);                     /* events.held for each that lets go */
 int group_held(const struct group *g);                /* how many have, and live */
 bool group_is_held(const struct group *g, int local); /* also while events.ended says that it lives no more */
-void group_insist(struct group *g);                   /* SIGTERM to those that were told and are still there */
+void group_insist(struct group *g);                   /* SIGTERM to those that were notified and are still there */
 void group_forward(struct group *g, int signo);       /* to those that are ready for it; the others would die of it */
 /* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct
  * failure_worker. */
@@ -115,7 +115,7 @@ void group_clear(struct group *g, bool keep);
 void group_dismiss(struct group *g);
 #define GROUP_DISMISS_MS 5000
 void group_on_sigchld(struct group *g); /* reaps orphans that became ours */
-/* Nothing is told any more: SIGKILL to the whole tree, until nobody is left and nobody is being made. Blocks for so
+/* No more events: SIGKILL to the whole tree, until nobody is left and nobody is being made. Blocks for so
  * long at most; false: somebody is left. */
 bool group_end_now(struct group *g, int64_t timeout_ms);
 

@@ -1,5 +1,5 @@
-/* Workers that outlive their round (workers/group.h): they are told to let go of it, kept while the rest is ended, and
- * told of the next one. */
+/* Workers that outlive their round (workers/group.h): they are notified to let go of it, kept while the rest is ended,
+ * and handed the next one. */
 #include <signal.h>
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ bool group_can_grow(const struct group *g)
     return g->o.holds && g->n > 0;
 }
 
-/* The reason is none again only when the next round is told, so whoever has it was told already. */
+/* The reason is none again only when the next round is published: whoever has it was notified already. */
 static void hold(struct child *c)
 {
     if (atomic_load(&c->page->stop_reason) == CRUN_STOP_HOLD)

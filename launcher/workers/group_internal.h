@@ -34,7 +34,7 @@ struct group {
     int notify_fd; /* eventfd that all workers write; -1: none */
     int memory_fd; /* crun_node_memory() of all workers, of all rounds; -1: none */
     struct watch *notify;
-    bool progressed;  /* the first step of the round is told */
+    bool progressed;  /* the first step of the round is reported */
     int64_t begun_ns; /* of the round */
     int deaths_fd;    /* epoll of all pidfds, in the order of deaths */
     struct watch *deaths_watch;
@@ -121,7 +121,7 @@ void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s); /
 void group_stop_late(struct group *g);              /* those that were made since group_stop() */
 bool group_is_dead(const struct failure_worker *w); /* and nobody here knows yet */
 void group_look_for_stops(struct group *g);         /* those that were stopped are named */
-bool group_ask_to_go(void);                         /* SIGTERM to all that there is; false: it cannot be told what */
+bool group_ask_to_go(void); /* SIGTERM to all that there is; false: the processes cannot be listed */
 
 /* --- group.c */
 

@@ -21,7 +21,7 @@
 
 extern char **environ;
 
-/* Hangs and steps are not seen then, reasons of stops and records not told. */
+/* Hangs and steps are not seen then, reasons of stops and records not passed on. */
 static void warn_unshared(struct group *g)
 {
     if (!g->unshared)

@@ -29,7 +29,7 @@ static void on_late(uv_timer_t *t)
         group_warm_up(g);
 }
 
-/* --- what the new processes tell */
+/* --- what the new processes report */
 
 void group_close_status(struct group *g)
 {
@@ -48,7 +48,7 @@ void group_on_status(void *arg)
     while (g->status_fd >= 0) {
         ssize_t n = read(g->status_fd, &f, sizeof f);
         if (n == sizeof f && f.tag >= 0) {
-            if (!g->warming) /* else the workers' own start has told */
+            if (!g->warming) /* else the workers' own start has reported it */
                 g->o.events.unstarted(g->o.arg, f.tag, f.error);
         } else if (n == 0) {
             group_close_status(g);
@@ -71,7 +71,7 @@ void group_close_notify(struct group *g)
     g->notify_fd = -1;
 }
 
-/* The first step of the round, 0: none yet. Pages of those that were held may still tell of the round before. */
+/* The first step of the round, 0: none yet. Pages of those that were held may still show the round before. */
 static int64_t first_step(const struct group *g)
 {
     int64_t first = 0;

@@ -30,7 +30,7 @@ static _Noreturn void child(const struct spawn_request *r, pid_t parent)
     else
         setsid(); /* no terminal: who asks for one is refused, and does not stop unseen */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) /* it died before we asked to be told */
+    if (getppid() != parent) /* it died before we asked for the signal */
         _exit(127);
     prctl(PR_SET_PTRACER, parent); /* where Yama asks: what the agent runs may look at our call stacks */
     for (int i = 0; i < 3; i++)

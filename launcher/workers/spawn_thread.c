@@ -14,7 +14,7 @@ struct spawn_thread {
     pthread_mutex_t lock; /* of all but the fixed fields of a batch */
     pthread_cond_t more;
     struct spawn_batch *batch; /* being done, NULL: none */
-    struct spawn_batch *ended; /* to be told */
+    struct spawn_batch *ended; /* to be reported */
     uv_async_t wake;
 };
 

@@ -1,6 +1,6 @@
 /* Calls of a home (rdzv_home.h) as messages over a stream socket: between a home that is far away (rdzv_home_far.c) and
- * the process that has it at hand (home_process.h). One call at a time, each answered once; numbers tell an answer that
- * nobody waits for any more from the one that is waited for.
+ * the process that has it at hand (home_process.h). One call at a time, each answered once; numbers distinguish an
+ * answer that nobody waits for any more from the one that is waited for.
  *
  * Both ends are the same program, forked: structs go as they are. */
 #ifndef CRUN_COMMON_HOME_WIRE_H

@@ -41,7 +41,7 @@ void rdzv_dir_close(struct rdzv_dir *d);
 int rdzv_dir_home(struct rdzv_dir *d, const char *id, struct rdzv_home **ret, struct err *e);
 /* Give take() the home of every log that is there, in the order of their names; whoever took one over must append
  * something whole before all else, for the end of the file may be torn, or forget it. Where take() returns ERR_CORRUPT
- * (its load() did, or the text makes no sense) the file is renamed to ID.log.damaged and told of: the others are read
+ * (its load() did, or the text makes no sense) the file is renamed to ID.log.damaged and logged: the others are read
  * all the same. Another error ends it; e names the file. A home that was not taken is closed here. Once: afterwards
  * nothing of the directory is open here. */
 int rdzv_dir_each(struct rdzv_dir *d, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg,

@@ -20,7 +20,7 @@ struct dir_home {
     bool closed;      /* by its owner: it is freed when it has landed */
     bool goes;        /* its file, too */
     bool broken;      /* nothing can be kept any more */
-    bool voided;      /* its file is to go, for it may say less than was told */
+    bool voided;      /* its file is to go: it may lack decisions that were announced */
     bool dirty;       /* in dir->dirty */
     /* in flight */
     bool flying_closed;

@@ -7,7 +7,7 @@
  * and where agents elect their leader (Redis, shared folder), for those who have no connection to it:
  *   - the pulse: a short record that the leader renews. It proves nothing; one that stands still lets others claim;
  *   - for each node its beat (written by the node: that it lives, and what it asks) and its slot (written by the
- *     leader: what it is told).
+ *     leader: its news and answers).
  * The memory and the directory of a daemon have one owner, and members come to it by connections: of the calls below
  * they have the log's alone.
  *
@@ -15,8 +15,8 @@
  * never on a disk. A Redis is waited for on its sockets. A folder may hold whoever touches it in the kernel, deaf to
  * SIGKILL, for as long as its server is away; so it is touched by a process of its own (home_process.h), and waited for
  * on a socket as well. A daemon's loop waits for nothing: what is appended to its directory, by a process of its own
- * too (rdzv_dir.h), is told by landed(). One thread per handle; rdzv_home_interrupt() and rdzv_home_cancel() alone may
- * be called from any thread.
+ * too (rdzv_dir.h), is reported by landed(). One thread per handle; only rdzv_home_interrupt() and rdzv_home_cancel()
+ * may be called from any thread.
  *
  * Calls return 0 (or a documented value), or a negative code: the connection or the file system failed, and what was
  * asked may or may not have happened, or happens later still (a disk that comes back): that is what fence, epoch and
@@ -41,7 +41,7 @@ struct rdzv_home;
 /* What a node sees at one moment. The buffers are the caller's, overwritten. */
 struct rdzv_view {
     char epoch[RDZV_EPOCH_MAX + 1];       /* "": nobody ever led this job, or its home was emptied */
-    char identity[RDZV_IDENTITY_MAX + 1]; /* which server said so (identity() up to a '-'); "": there is but one */
+    char identity[RDZV_IDENTITY_MAX + 1]; /* which server reported it (identity() up to a '-'); "": there is but one */
     struct buf pulse, slot;
 };
 
@@ -58,7 +58,7 @@ struct rdzv_write {
     const struct buf *decision; /* NULL: slots alone, whose nodes do not seem to have seen them */
     const struct rdzv_slot_write *slots;
     size_t slot_count;
-    bool whole; /* the decision says all that those before it said: they may be dropped */
+    bool whole; /* the decision contains all that those before it do: they may be dropped */
     bool over;  /* the job is over: its traces may go after a while */
 };
 
@@ -115,7 +115,7 @@ struct rdzv_home {
     const struct rdzv_home_ops *ops; /* first member of every home's struct */
     int wake_fd, cancel_fd;          /* eventfds, readable: interrupted; cancelled */
     uint64_t asked, stands;          /* numbers of the decision appended last, and of the last that stands */
-    /* More of what was under way stands: NULL, or told by the owner's loop. It may append. */
+    /* More of what was under way stands. Called on the owner's loop, may append; NULL: not called. */
     void (*landed)(void *arg);
     void *arg;
 };

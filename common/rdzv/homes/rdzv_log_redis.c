@@ -59,7 +59,7 @@ static int first_error(struct redis_home *h, redisReply *const *r, size_t n, str
 }
 
 /* Send what is queued and take n replies; any error reply is this call's error, and ends the connection: what stands in
- * a half-made transaction goes with it. */
+ * an unfinished transaction goes with it. */
 int redis_converse(struct redis_home *h, struct resp_conn *c, size_t n, redisReply **r, struct err *e)
 {
     int rc = resp_exchange(c, n, r, clock_deadline(h->io_ms), e);

@@ -67,7 +67,7 @@ int redis_queue(struct resp_conn *c, int argc, const struct word *w, struct err 
 void redis_free_replies(redisReply **r, size_t n);
 
 /* Send what is queued and take n replies; any error reply is this call's error, and ends the connection: what stands in
- * a half-made transaction goes with it. */
+ * an unfinished transaction goes with it. */
 int redis_converse(struct redis_home *h, struct resp_conn *c, size_t n, redisReply **r, struct err *e);
 int redis_connected(struct redis_home *h, struct err *e);
 struct word redis_key(const struct redis_home *h, enum key k);

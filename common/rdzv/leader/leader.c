@@ -160,7 +160,7 @@ static void fall_silent(struct leader *l, struct leader_member *m)
     step_node(l, RDZV_SILENT, m->node, heard);
 }
 
-/* Nobody needs it any more: not even for what it was told. */
+/* Nobody needs it any more: not even for its news. */
 static void drop_if_done(struct leader *l, struct leader_member *m)
 {
     if (!m->known && !m->elder && (m->told || !m->has_news) && !l->o.looked_for)

@@ -4,7 +4,7 @@
  *
  * The life of a run id:
  *   - a first JOIN begins a job: an instance (a random id) with the settings of that JOIN;
- *   - every node that asks is a member. What the machine tells it is kept, with a number that only grows, until it is
+ *   - every node that asks is a member. The machine's news for it are kept, with a number that only grows, until it is
  *     known to have seen it;
  *   - members are heard; one that is not heard for silence_ms is SILENT since it was heard last;
  *   - the job is over when the machine is; its members still get their END for LEADER_LINGER_MS.
@@ -12,7 +12,7 @@
  *   - a JOIN after the end, of a node that knows of it or has no part in it: a new instance. Nodes that may still have
  *     workers of the instance before are its elders: no round of the new one begins before each of them is gone, or
  *     has been silent for silence_ms + kill_ms;
- *   - a job that nobody is left of: the same, for a node that was never told of it. While its nodes are merely not
+ *   - a job that nobody is left of: the same, for a node that never heard of it. While its nodes are merely not
  *     heard of, that node is to ask again (-EAGAIN): they may be back, or all be dead in silence_ms + kill_ms. Restarts
  *     and rounds of an instance are never carried into the next;
  *   - who leads has changed (leader_restore()): every member has a full silence_ms + kill_ms from then on;
@@ -20,13 +20,13 @@
  *   - the machine forgets a node: its news are void, but an END.
  *
  * What must outlive the leader is its decisions: text that leader_decide() gives and leader_replay() takes. Nothing may
- * be told before the decision behind it stands. The format, a line each, in this order:
+ * be announced before the decision behind it stands. The format, a line each, in this order:
  *   @job format=2 run= principal= instance= <settings>   a new instance, or all of it; what was before is void
  *   @age ms=                                             how old the job is
  *   machine/node/gone/restart ...                        rdzv_delta() or rdzv_snapshot()
  *   @answer host_node= inc= q= answer= text=             how its numbered requests were answered (homes); its news are
  *                                                        void but for those that follow
- *   @news host_node= instance= <news>                    what a member is told; void once it is in a line "gone"
+ *   @news host_node= instance= <news>                    a member's news; void once it is in a line "gone"
  *   @elder host_node=                                    it may have workers of the instance before
  *   @restart at= round= code= rank= text=                for people
  * Durations, not times: no clock outlives a leader. Who was heard or has acknowledged is not among it. */
@@ -51,7 +51,7 @@ struct leader;
 #define LEADER_NAME_MAX 1023 /* bytes of a run id, and of a principal */
 
 struct leader_options {
-    const char *run, *principal; /* copied; said in decisions, "" where the home is the run's own */
+    const char *run, *principal; /* copied; written into decisions, "" where the home is the run's own */
     /* Members show themselves when they are looked for: silence is judged against leader_event.seen_ms alone, and no
      * member is ever dropped (its beat may stay). Else they speak by themselves, and time is enough. */
     bool looked_for;
@@ -82,7 +82,7 @@ struct leader_member {
     char instance[LEADER_INSTANCE_LEN + 1]; /* of its news */
     struct rdzv_news news;                  /* the newest, if has_news; its seq is the leader's */
     bool has_news;
-    bool told;           /* they went out once (LEADER_TOLD) */
+    bool told;           /* they were sent once (LEADER_TOLD) */
     bool known;          /* to the machine */
     bool connected;      /* heard since it was last lost or gone */
     bool gone;           /* proved, since it was last heard */
@@ -121,7 +121,7 @@ enum leader_event_kind {
     LEADER_HEARD, /* a sign of life of a node */
     LEADER_SEEN,  /* it has seen news up to seq; homes: sent by a predecessor perhaps */
     LEADER_TOLD,  /* its newest news went out */
-    LEADER_LEARN, /* what it was told by a predecessor of ours, perhaps, whose decisions are lost */
+    LEADER_LEARN, /* what a predecessor of ours, whose decisions may be lost, announced to it */
     LEADER_GONE,  /* all its processes are dead, or it took its leave */
     LEADER_LOST,  /* its connection is lost, nothing is proved */
     LEADER_DRAIN,
@@ -133,12 +133,12 @@ struct leader_event {
     const char *node;                   /* all but ASK, DRAIN, TICK */
     const struct rdzv_event *ask;       /* ASK; DRAIN: with the cause that is handed on */
     const struct rdzv_config *settings; /* JOIN */
-    const char *instance; /* ASK, LEARN: the job the node was told of last, "": of none; NULL: it does not say */
+    const char *instance; /* ASK, LEARN: the job the node heard of last, "": of none; NULL: not reported */
     const char *reached;  /* JOIN: our address as this node, on another host, has it; NULL: not known */
     uint64_t draw;        /* JOIN: a random number, the name of an instance that begins */
     bool here;            /* HEARD, ASK: it is in this process and never silent */
     uint64_t seq;         /* SEEN */
-    uint64_t round;       /* LEARN: the highest it was told of */
+    uint64_t round;       /* LEARN: the highest it heard of */
     int restarts;         /* LEARN: the most */
     int64_t seen_ms;      /* TICK, of those looked for: whatever was sent until then was seen */
 };
@@ -168,9 +168,9 @@ int leader_answer(struct leader *l, struct leader_member *m, uint64_t q, enum rd
 void leader_answered(const struct leader_member *m, struct rdzv_slot *ret);
 /* The member `node`, made if need be. NULL: no memory. */
 struct leader_member *leader_member_of(struct leader *l, const char *node);
-/* Another life of that node: what was answered or told to the one before is none of its business. */
+/* Another life of that node: answers and news for the one before are not for it. */
 void leader_new_life(struct leader *l, struct leader_member *m, const char *inc);
-/* Its END again, or for the first time: it was told of the job that is over. round: of END where there is none. */
+/* Its END again, or for the first time: it knows of the job that is over. round: of END where there is none. */
 void leader_remind_end(struct leader *l, struct leader_member *m, uint64_t round);
 
 /* --- what it is */
@@ -202,7 +202,7 @@ const char *leader_instance(const struct leader *l);             /* "": there is
 const struct leader_history *leader_history(const struct leader *l);
 bool leader_is_over(const struct leader *l);
 int64_t leader_over_since(const struct leader *l); /* 0: it is not */
-/* Nobody is left of a job that had no round yet, but for those that must still be told. */
+/* Nobody is left of a job that had no round yet, but for those that must still be notified. */
 bool leader_is_empty(const struct leader *l);
 /* Every address of every member of the round, comma separated. -ENOMEM. */
 int leader_addresses(const struct leader *l, struct buf *out);

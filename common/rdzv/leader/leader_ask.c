@@ -11,7 +11,7 @@
 
 /* --- a new instance */
 
-/* Take up what nodes were told by others than us. */
+/* Take up the rounds and restarts that other leaders announced to nodes. */
 void leader_raise_(struct leader *l, int64_t now)
 {
     if (l->machine && (l->raised_round > rdzv_round(l->machine) || l->raised_restarts > rdzv_restarts(l->machine)) &&
@@ -38,7 +38,7 @@ static uint64_t highest_seq(const struct leader *l)
     return seq;
 }
 
-/* Its nodes are of no instance any more; what they must still be told is kept. */
+/* Its nodes are of no instance any more; news that they must still get are kept. */
 static void end_instance(struct leader *l, int64_t now)
 {
     struct leader_member *m, *next;
@@ -52,7 +52,7 @@ static void end_instance(struct leader *l, int64_t now)
     }
     rdzv_destroy(l->machine);
     l->machine = NULL;
-    l->raised_round = 0; /* what was told of it says nothing of the next */
+    l->raised_round = 0; /* what was announced of it says nothing of the next */
     l->raised_restarts = 0;
     l->hold_until = now < l->hold_until ? l->hold_until : 0;
 }
@@ -70,7 +70,7 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
     l->begun = l->changed = true;
     l->known = 0;
     l->history = (struct leader_history){.started_ms = now};
-    l->restarts_said = 0;
+    l->restarts_logged = 0;
     snprintf(l->instance, sizeof l->instance, "%s", instance);
     leader_raise_(l, now);
     leader_hold_for_elders_(l, now);
@@ -79,7 +79,7 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
 
 /* --- join */
 
-static bool is_told_of(const struct leader *l, const char *instance)
+static bool has_heard_of(const struct leader *l, const char *instance)
 {
     return instance && instance[0] && strcmp(instance, l->instance) == 0;
 }
@@ -89,7 +89,7 @@ static bool is_stranger(const struct leader *l, const struct leader_event *ev)
 {
     if (rdzv_round(l->machine) == 0)
         return rdzv_config_differs(&l->config, ev->settings, NULL) < 0;
-    return ev->ask->round == 0 && !is_told_of(l, ev->instance) && !rdzv_knows(l->machine, ev->ask->node);
+    return ev->ask->round == 0 && !has_heard_of(l, ev->instance) && !rdzv_knows(l->machine, ev->ask->node);
 }
 
 static bool is_anybody_heard(const struct leader *l)
@@ -124,7 +124,7 @@ static bool is_late(const struct leader *l, const struct leader_member *m, const
            (l->over || strcmp(m->instance, l->instance) != 0) && (!m->told || ev->ask->round > 0);
 }
 
-/* What a node's JOIN answers it need not be told any more. */
+/* A node's JOIN answers its STOP: that need not be sent any more. */
 static void drop_answered(struct leader_member *m, const struct rdzv_event *ev)
 {
     if (!m->has_news || m->news.kind != RDZV_NEWS_STOP || ev->round < m->news.round)
@@ -170,7 +170,7 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
         m->joined_seq = m->news.seq - 1;
         return 0;
     }
-    if (l->over && is_told_of(l, ev->instance)) {
+    if (l->over && has_heard_of(l, ev->instance)) {
         if ((m = leader_member_of(l, ev->ask->node)))
             leader_remind_end(l, m, ev->ask->round);
         return m ? 0 : err_set(e, -ENOMEM, "no memory for node '%s'", ev->ask->node);
@@ -200,7 +200,7 @@ int leader_ask_(struct leader *l, const struct leader_event *ev, int64_t now, st
         return err_set(e, ERR_REFUSED, "node '%s' has joined no job", ev->ask->node);
     if (!l->over)
         return leader_machine_step_(l, ev->ask, now, e);
-    if (m && l->o.looked_for && is_told_of(l, ev->instance))
+    if (m && l->o.looked_for && has_heard_of(l, ev->instance))
         leader_remind_end(l, m, ev->ask->round);
     return 0; /* its END says so */
 }

@@ -20,15 +20,15 @@ struct leader {
     bool over;
     int64_t over_ms;
     bool ended;
-    struct rdzv_news end; /* what all were told when the job ended */
+    struct rdzv_news end; /* announced to all when the job ended */
     int64_t awake_ms;     /* when we ran again after a pause of our own */
     int64_t hold_until;   /* 0: no hold */
     bool held;            /* at the last tick */
     uint64_t raised_round;
-    int raised_restarts; /* what nodes of this instance were told by others than us */
+    int raised_restarts; /* as other leaders announced them to nodes of this instance */
     bool begun;          /* the instance is not in a decision yet */
     bool changed;        /* something else is not */
-    uint64_t restarts_said;
+    uint64_t restarts_logged;
     struct leader_history history;
 };
 

@@ -41,7 +41,7 @@ static int answer_line(const struct leader_member *m, struct buf *out)
     return rdzv_slot_head_encode(&slot, out);
 }
 
-/* What a member is told, how it was answered, and what may be left of it. */
+/* A member's news, how it was answered, and what may be left of it. */
 static int member_lines(const struct leader_member *m, struct buf *out)
 {
     if (m->inc[0])
@@ -109,7 +109,7 @@ static int changes(struct leader *l, int64_t now, struct buf *out, struct err *e
     }
     for (const struct leader_member *m = l->unsaid; m; m = m->unsaid_next)
         TRY(member_lines(m, out));
-    TRY(restart_lines(l, l->restarts_said, out));
+    TRY(restart_lines(l, l->restarts_logged, out));
     return begin_line(out, "");
 }
 
@@ -141,6 +141,6 @@ int leader_decide(struct leader *l, int64_t now_ms, bool whole, struct buf *out,
     m->unsaid = false;
     l->unsaid = NULL;
     l->begun = l->changed = false;
-    l->restarts_said = l->history.restart_count;
+    l->restarts_logged = l->history.restart_count;
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Members, and what they are told: from the machine's effects to news that are kept until they are seen. */
+/* Members and their news: from the machine's effects to news that are kept until they are seen. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,7 +74,7 @@ void leader_list_(struct leader *l, struct leader_member *m, enum leader_list li
         DL_APPEND(l->lists[list], m);
 }
 
-/* A forgotten node must not act on what it was told. */
+/* A forgotten node must not act on its news. */
 void leader_set_known_(struct leader *l, struct leader_member *m, bool known, int64_t now)
 {
     if (m->known == known)
@@ -168,8 +168,8 @@ static int look(void *arg, const struct rdzv_member *m)
     return 0;
 }
 
-/* Members on other hosts must be told an address that they can reach: the one they have of this host, or else another
- * of that node's own. */
+/* Members on other hosts must get an address that they can reach: the one they have of this host, or else another of
+ * that node's own. */
 static void replace_address(const struct leader *l, const struct view *v, struct rdzv_news *news)
 {
     char one[RDZV_ADDR_MAX + 1];
@@ -226,7 +226,7 @@ void leader_take_effects_(struct leader *l)
         struct leader_member *m = leader_find(l, l->fx.v[i].node);
         if (news->kind == RDZV_NEWS_END && leader_is_final_(l))
             leader_keep_end_(l, news);
-        if (m && (m->known || news->kind == RDZV_NEWS_END)) /* not told and forgotten in one step */
+        if (m && (m->known || news->kind == RDZV_NEWS_END)) /* not announced and forgotten in one step */
             leader_tell_(l, m, news);
     }
 }
@@ -235,7 +235,7 @@ void leader_remind_end(struct leader *l, struct leader_member *m, uint64_t round
 {
     const struct rdzv_news left = {.kind = RDZV_NEWS_END, .round = round, .exit_code = EXIT_REQUEUE, .cause.rank = -1};
     if (m->has_news && m->news.kind == RDZV_NEWS_END)
-        leader_touch_(l, m); /* said already */
+        leader_touch_(l, m); /* announced already */
     else
         leader_tell_(l, m, l->over && l->ended ? &l->end : &left);
 }

@@ -167,7 +167,7 @@ static int take_line(struct reading *r, const char *p, size_t n, struct err *e)
     return err_set(e, ERR_CORRUPT, "a line begins with '%.*s', which no version writes", n < 16 ? (int)n : 16, p);
 }
 
-/* A line of the machine, which has forgotten a node: what that was told is void, also if it comes back. */
+/* A line of the machine, which has forgotten a node: the node's news are void, also if it comes back. */
 static void note_forgotten(struct reading *r, const char *p, size_t n)
 {
     char node[RDZV_ID_MAX + 1];
@@ -246,7 +246,7 @@ int leader_restore(struct leader *l, int64_t now_ms, struct err *e)
     struct reading r = {.l = l, .now = now_ms};
     struct leader_member *m, *next;
     l->begun = l->changed = false;
-    l->restarts_said = l->history.restart_count;
+    l->restarts_logged = l->history.restart_count;
     if (l->machine && rdzv_members(l->machine, see_node, &r) < 0)
         return err_set(e, -ENOMEM, "no memory for its members");
     l->over = leader_is_final_(l);

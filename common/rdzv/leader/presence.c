@@ -16,8 +16,8 @@ struct look {
     bool here_full, silent_full;
 };
 
-/* "a,b" and, where there is no room for more, "a,b,...". A node's id is its host's name, '+' and what tells it from
- * another one there. */
+/* "a,b" and, where there is no room for more, "a,b,...". A node's id is its host's name, '+' and what distinguishes it
+ * from another one there. */
 static void add_name(char *list, size_t cap, const char *node, bool *full)
 {
     const size_t n = strlen(list), room = cap - n - sizeof ",...", len = strcspn(node, "+");

@@ -1,5 +1,5 @@
 /* Who is there while a job waits for its nodes, for people: who is missing, since when, and when the job is given up.
- * Pure; also as a record of fields (rdzv_wire.h), with which servers and pulses tell it. */
+ * Pure; also as a record of fields (rdzv_wire.h), with which servers and pulses publish it. */
 #ifndef CRUN_COMMON_PRESENCE_H
 #define CRUN_COMMON_PRESENCE_H
 

@@ -57,7 +57,7 @@ static void free_slots(struct slots *s)
     free(s->v);
 }
 
-/* The slots of all that are told or answered something. */
+/* The slots of all nodes that have news or an answer. */
 static int write_slots(struct rdzv_host *h, struct slots *s)
 {
     struct leader_member *m;
@@ -128,7 +128,7 @@ static void mark(void *arg, const char *node, const char *text, size_t n)
         m->looked = h->looks;
 }
 
-/* A node that is done with its job takes its beat away: it has no workers. Said only of jobs that are over, where a
+/* A node that is done with its job takes its beat away: it has no workers. Assumed only of jobs that are over, where a
  * mistake breaks nothing. */
 static void notice_departed(struct rdzv_host *h, uint64_t misses)
 {

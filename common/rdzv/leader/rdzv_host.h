@@ -5,7 +5,7 @@
  *   - claim the epoch with a record of our own: from then on nothing of an older leader is accepted;
  *   - read the decisions so far into a fresh machine;
  *   - then, until the job is over: look at the nodes' beats, apply what they ask and what time brings, and append each
- *     change as one decision, which carries the slots of all nodes that are told something. What is not appended has
+ *     change as one decision, which carries the slots of all nodes that have news. What is not appended has
  *     not happened: slots follow the log.
  * What goes wrong, and what is done:
  *   - the leader dies, hangs or loses the home: its pulse stands still, and after lease_ms of *its own* clock any other

@@ -11,7 +11,7 @@
 
 struct beat {
     char inc[20], instance[20], epoch[RDZV_EPOCH_MAX + 1];
-    uint64_t n, q, told, seen;
+    uint64_t n, q, known_round, seen;
     int restarts;
     bool bye;
     const char *requests, *end; /* lines */
@@ -32,7 +32,7 @@ static int decode(const char *p, size_t n, struct beat *ret)
     TRY(rdzv_field_find(p, len, "epoch", ret->epoch, sizeof ret->epoch));
     ret->n = number(p, len, "n");
     ret->q = number(p, len, "q");
-    ret->told = number(p, len, "told");
+    ret->known_round = number(p, len, "told");
     ret->seen = number(p, len, "seen");
     ret->restarts = (int)number(p, len, "restarts");
     ret->bye = number(p, len, "bye") != 0;
@@ -142,7 +142,7 @@ static void requests(struct rdzv_host *h, struct leader_member *m, const struct 
 
 /* --- the beat */
 
-/* A node without a place that asks for none: it is told so, once for each request it has made. */
+/* A node without a place that asks for none: it is answered so, once for each request it has made. */
 static void check_place(struct rdzv_host *h, struct leader_member *m, const struct beat *b)
 {
     bool ended = m->has_news && m->news.kind == RDZV_NEWS_END;
@@ -151,7 +151,7 @@ static void check_place(struct rdzv_host *h, struct leader_member *m, const stru
         return;
     bool its_job = b->instance[0] && strcmp(b->instance, leader_instance(h->r.leader)) == 0;
     if (leader_is_over(h->r.leader) && its_job)
-        leader_remind_end(h->r.leader, m, b->told);
+        leader_remind_end(h->r.leader, m, b->known_round);
     answer(h, m, b->q, leader_is_over(h->r.leader) && its_job ? ANSWER_OK : ANSWER_UNKNOWN, NULL);
 }
 
@@ -183,15 +183,19 @@ static void suspect_loss(struct rdzv_host *h, const struct beat *b, int64_t now)
 {
     bool past = h->r.former_identity[0] || leader_held_until(h->r.leader) || log_round(h) > 0;
     bool heeded = b->epoch[0] && strcmp(b->epoch, h->r.epoch) != 0;
-    bool member = b->told > 0 || (b->instance[0] && strcmp(b->instance, leader_instance(h->r.leader)) != 0);
+    bool member = b->known_round > 0 || (b->instance[0] && strcmp(b->instance, leader_instance(h->r.leader)) != 0);
     if (!past && (heeded || member))
         leader_hold(h->r.leader, now + host_hold_ms(h));
 }
 
 static void step(struct rdzv_host *h, enum leader_event_kind kind, const char *node, const struct beat *b)
 {
-    const struct leader_event ev = {
-        .kind = kind, .node = node, .instance = b->instance, .seq = b->seen, .round = b->told, .restarts = b->restarts};
+    const struct leader_event ev = {.kind = kind,
+                                    .node = node,
+                                    .instance = b->instance,
+                                    .seq = b->seen,
+                                    .round = b->known_round,
+                                    .restarts = b->restarts};
     leader_step(h->r.leader, &ev, host_now(h), NULL);
 }
 

@@ -1,11 +1,12 @@
 /* A reign: one leader (leader.h) over one home (rdzv_home.h). It is what stands between a step of the leader and what
- * is told of it, whoever leads: rendezvousd over its memory or its directory and a crun that hosts (rendezvousd/jobs),
- * agents that elect one of themselves over a Redis or a shared folder (rdzv_host.h), and tests/sim over simulated ones.
+ * is announced of it, whoever leads: rendezvousd over its memory or its directory and a crun that hosts
+ * (rendezvousd/jobs), agents that elect one of themselves over a Redis or a shared folder (rdzv_host.h), and tests/sim
+ * over simulated ones.
  *
  *   - claim the epoch: from then on the home takes nothing of an older leader;
  *   - read the decisions so far into a fresh leader;
  *   - then append each change as one decision. What is not appended has not happened, and what does not stand is not
- *     told.
+ *     announced.
  * No I/O but the home's, no clock: times are the caller's. */
 #ifndef CRUN_COMMON_RDZV_REIGN_H
 #define CRUN_COMMON_RDZV_REIGN_H
@@ -26,7 +27,7 @@ struct rdzv_reign {
     size_t logged, whole; /* bytes since the newest whole decision, and of that */
 };
 
-/* Become the leader, if the epoch is still `seen`; draw: a random number. The home's identity() has told r->identity.
+/* Become the leader, if the epoch is still `seen`; draw: a random number. r->identity comes from the home's identity().
  * 1, or 0 if somebody else was first. */
 int rdzv_reign_claim(struct rdzv_reign *r, const char *seen, uint64_t draw, struct err *e);
 /* Take over what was decided; the leader has a machine then, unless there was no job. now() is asked when all is read:

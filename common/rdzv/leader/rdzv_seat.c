@@ -75,7 +75,7 @@ int rdzv_seat_ask(struct rdzv_seat *s, const struct rdzv_event *asked)
     if (s->waiting_count == SEAT_REQUESTS_MAX)
         return -EBUSY;
     memcpy(ev.node, s->node, sizeof ev.node);
-    ev.round = s->told;
+    ev.round = s->known_round;
     int rc = rdzv_field_int(&b, "q", (long long)(s->q + 1));
     rc = rc ? rc : rdzv_event_encode(&ev, &b);
     if (ev.kind == RDZV_JOIN && rc == 0)
@@ -98,7 +98,7 @@ int rdzv_seat_beat(struct rdzv_seat *s, struct buf *out)
     TRY(rdzv_field_int(out, "q", (long long)s->q));
     TRY(rdzv_field_text(out, "epoch", s->epoch));
     TRY(rdzv_field_text(out, "instance", s->instance));
-    TRY(rdzv_field_int(out, "told", (long long)s->told));
+    TRY(rdzv_field_int(out, "told", (long long)s->known_round));
     TRY(rdzv_field_int(out, "restarts", s->restarts));
     TRY(rdzv_field_int(out, "seen", (long long)s->seen));
     TRY(rdzv_field_int(out, "bye", s->bye));
@@ -123,8 +123,8 @@ static int repeat_claims(struct rdzv_seat *s)
 static void believe(struct rdzv_seat *s, const struct rdzv_news *news, struct rdzv_heard *ret)
 {
     s->seen = news->seq;
-    if (news->kind != RDZV_NEWS_END && news->round > s->told)
-        s->told = news->round;
+    if (news->kind != RDZV_NEWS_END && news->round > s->known_round)
+        s->known_round = news->round;
     if (news->restart_count > s->restarts)
         s->restarts = news->restart_count;
     if (news->kind == RDZV_NEWS_ROUND) {
@@ -144,7 +144,7 @@ static void believe(struct rdzv_seat *s, const struct rdzv_news *news, struct rd
 static int answer_missed(struct rdzv_seat *s, struct rdzv_heard *ret)
 {
     struct rdzv_event join = s->join;
-    if (!s->joining || s->leaving || join.round >= s->told)
+    if (!s->joining || s->leaving || join.round >= s->known_round)
         return 0;
     ret->bits |= SEAT_AGAIN;
     return rdzv_seat_ask(s, &join);
@@ -172,8 +172,11 @@ static int take_unknown(struct rdzv_seat *s, bool other_job, struct rdzv_heard *
         s->works = s->done = false;
         ret->bits |= SEAT_UNKNOWN | (other_job ? SEAT_LOST : 0);
     } else if (s->leaving) {
-        const struct rdzv_news end = {
-            .seq = s->seen + 1, .kind = RDZV_NEWS_END, .round = s->told, .exit_code = EXIT_REQUEUE, .cause.rank = -1};
+        const struct rdzv_news end = {.seq = s->seen + 1,
+                                      .kind = RDZV_NEWS_END,
+                                      .round = s->known_round,
+                                      .exit_code = EXIT_REQUEUE,
+                                      .cause.rank = -1};
         believe(s, &end, ret);
     } else if (s->joining) {
         ret->bits |= SEAT_AGAIN;

@@ -12,7 +12,7 @@
  * - After the END a node shows itself until its workers are gone: that is what a new instance waits for. Its lease is
  *   the same as before: they have no longer than that where the home is out of reach, or knows the end no more.
  * - NEWS_ROUND is believed only as part of the answer to the newest JOIN, and only while the lease runs. After a lapse
- *   everything starts anew: a node without workers JOINs again, one with workers is told to kill them. */
+ *   everything starts anew: a node without workers JOINs again, one with workers has to kill them. */
 #ifndef CRUN_COMMON_RDZV_SEAT_H
 #define CRUN_COMMON_RDZV_SEAT_H
 
@@ -39,14 +39,14 @@ struct rdzv_seat {
     uint64_t q;                                     /* requests so far */
     uint64_t answered;                              /* the newest the leader has answered */
     uint64_t join_q;                                /* the newest JOIN */
-    uint64_t told;                                  /* highest round we were told of */
-    int restarts;                                   /* the most we were told of */
+    uint64_t known_round;                           /* highest round announced to us */
+    int restarts;                                   /* the most announced to us */
     uint64_t seen;                                  /* seq of the newest news believed */
     bool joining;                                   /* JOIN is asked and no round came yet */
-    bool works;                                     /* a round was believed, and neither DONE nor JOIN said since */
+    bool works;                                     /* a round was believed, and neither DONE nor JOIN sent since */
     bool stops;                                     /* the end was believed while it worked: workers may be left */
     bool done, leaving;                             /* claimed; repeated to a new leader */
-    bool bye;                                       /* said by close: all processes of this node are gone */
+    bool bye;                                       /* set by close: all processes of this node are gone */
     int64_t lease;                                  /* runs until then */
     struct rdzv_event join;                         /* to repeat after a lapse */
     struct rdzv_cause why_leaving;                  /* of LEAVE */

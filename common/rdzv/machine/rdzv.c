@@ -293,7 +293,7 @@ static int fall_silent(struct step *s)
     int64_t fence = s->now + s->r->config.silence_ms + s->r->config.kill_ms;
     if (to.silent && fence <= s->n->fence)
         return 0;
-    if (to.silent) { /* said again by a successor that has not heard it either: a full time from now on */
+    if (to.silent) { /* reported again by a successor that has not heard it either: a full time from now on */
         to.silent = false;
         rdzv_stand_(s->r, s->n, to);
     }
@@ -473,7 +473,7 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
     struct step s = {.r = r, .ev = ev, .now = now_ms, .fx = fx, .e = e};
     fx->n = 0;
     TRY(admit(&s));
-    /* Nobody is told more than two things in one step. */
+    /* Nobody gets more than two news in one step. */
     if (reserve_effects(fx, 2 * (HASH_COUNT(r->nodes) + 2)) < 0)
         return err_set(e, -ENOMEM, "no memory for the news of %u nodes", HASH_COUNT(r->nodes));
     if (r->config.restart_window_ms > 0 && rdzv_reserve_restart_(r) < 0)

@@ -2,13 +2,13 @@
  *
  * The life of a job:
  *   - every node JOINs with its slots; when MAX are there, or MIN are there and the last call is over, the round
- *     closes: nodes are ordered, every member is told its group rank, rank base and the world size (NEWS_ROUND);
+ *     closes: nodes are ordered, every member gets its group rank, rank base and the world size (NEWS_ROUND);
  *   - the last call is skipped when every live member of the round before is back;
- *   - workers run; every node reports DONE when all its workers exited 0; when all have, all are told NEWS_END, exit
+ *   - workers run; every node reports DONE when all its workers exited 0; when all have, all get NEWS_END, exit
  *     code 0.
  * What goes wrong, and what is done:
- *   - a worker fails: FAIL, with the cause. All members are told NEWS_STOP(failure); each JOINs again when its workers
- *     are gone. It costs one restart of the job's budget; with none left, or if the cause is fatal, all are told
+ *   - a worker fails: FAIL, with the cause. All members get NEWS_STOP(failure); each JOINs again when its workers
+ *     are gone. It costs one restart of the job's budget; with none left, or if the cause is fatal, all get
  *     NEWS_END with the first culprit's exit code;
  *   - a node is gone and proved dead (GONE): the same, costs one restart; the next round may start at once;
  *   - a node falls silent (SILENT): if it resumes within silence_ms + kill_ms, nothing has happened. After that its
@@ -63,7 +63,7 @@ struct err;
 
 #define RDZV_EVENTS(X)                                                                                                 \
     X(RDZV_JOIN, "join")     /* a node is ready for the next round */                                                  \
-    X(RDZV_LEAVE, "leave")   /* a node wishes to go in good order: it is told STOP if it has workers, then END */      \
+    X(RDZV_LEAVE, "leave")   /* a node wishes to go in good order: it gets STOP if it has workers, then END */         \
     X(RDZV_FAIL, "fail")     /* a worker of this node failed in `round` */                                             \
     X(RDZV_DONE, "done")     /* all workers of this node exited 0 in `round` */                                        \
     X(RDZV_GONE, "gone")     /* the node's agent and all its processes are proved dead */                              \
@@ -130,7 +130,7 @@ struct rdzv_cause {
 struct rdzv_event {
     enum rdzv_event_kind kind;
     char node[RDZV_ID_MAX + 1]; /* all but TICK and DRAIN; stable for the life of an agent */
-    uint64_t round; /* FAIL, DONE: the round it speaks of; JOIN: the last round this node was told of (in ROUND or
+    uint64_t round; /* FAIL, DONE: the round it speaks of; JOIN: the last round this node heard of (in ROUND or
                                     STOP), all of whose workers are gone; 0: none yet */
     int slots;      /* JOIN: workers this node offers, 1..RDZV_SLOTS_MAX */
     int node_rank;  /* JOIN: as the user numbered it, -1: did not */
@@ -144,8 +144,8 @@ struct rdzv_event {
 
 enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };
 
-/* What one node is told. seq grows with every news of a node (not always by one), so that an answer lost with its
- * connection can be asked for again; only the newest need be kept: it says all that the ones before it said. */
+/* News for one node. seq grows with every news of a node (not always by one), so that an answer lost with its
+ * connection can be requested again; only the newest need be kept: it contains all that the ones before it did. */
 struct rdzv_news {
     uint64_t seq;
     enum rdzv_news_kind kind;
@@ -195,11 +195,11 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
  * RDZV_TICK heeds it. */
 void rdzv_hold(struct rdzv *r, int64_t until_ms);
 
-/* Nodes that come from now on are told news above number `seq`: some have seen that one, of the job before. Before any
+/* News of nodes that come from now on are numbered above `seq`: some have seen that one, of the job before. Before any
  * node has come. */
 void rdzv_number_after(struct rdzv *r, uint64_t seq);
 
-/* Told of every change of state, in the middle of a step: nothing may be asked of the machine. NULL: nobody. */
+/* Called at every change of state, in the middle of a step: it may not call the machine. NULL: nobody. */
 void rdzv_trace(struct rdzv *r, void (*changed)(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round),
                 void *arg);
 
@@ -244,7 +244,7 @@ int rdzv_snapshot(const struct rdzv *r, int64_t now_ms, struct buf *out, struct 
  * ERR_CORRUPT names the line, -ENOMEM: the machine must be destroyed. */
 int rdzv_replay(struct rdzv *r, const char *text, size_t n, int64_t now_ms, struct err *e);
 
-/* What a predecessor whose last decisions are lost had done already, as far as others tell: later rounds are above
+/* What a predecessor whose last decisions are lost had done already, as far as others report: later rounds are above
  * `round`, and `restarts` are used up (never more than the budget; with a window they count from now_ms on). Lower
  * values than known change nothing. -ENOMEM. */
 int rdzv_raise(struct rdzv *r, uint64_t round, int restarts, int64_t now_ms, struct err *e);

@@ -1,4 +1,4 @@
-/* What must hold of a rendezvous after every step, told apart by name so that a simulation says which rule broke. */
+/* What must hold of a rendezvous after every step, each with a name so that a simulation says which rule broke. */
 #include "common/base/err.h"
 #include "common/rdzv/machine/rdzv_impl.h"
 #include <stdlib.h>

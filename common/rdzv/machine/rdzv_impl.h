@@ -2,7 +2,7 @@
  *   rdzv.c        what an event does in a state
  *   rdzv_round.c  how a round begins: who, in which order, with which ranks
  *   rdzv_budget.c which restarts count, and how long to wait before the next
- *   rdzv_nodes.c  the nodes, their counts and what each is told
+ *   rdzv_nodes.c  the nodes, their counts and the news for each
  *   rdzv_log.c    the machine as lines of a log, and back
  *   rdzv_check.c  what must always hold
  *   rdzv_object.c making, end, what can be read of it */
@@ -62,7 +62,7 @@ struct core {
     int64_t round_started; /* time */
     int64_t not_before;    /* time: backing off, no round starts earlier */
     uint64_t round;        /* current or last; 0 before the first */
-    uint64_t round_floor;  /* the highest round any agent was told of, perhaps by a predecessor of this machine */
+    uint64_t round_floor;  /* the highest round any agent heard of, perhaps from a predecessor of this machine */
     uint64_t seq_floor;    /* an id that was forgotten and comes back goes on above this */
 };
 
@@ -122,9 +122,9 @@ void rdzv_name_leader_(const struct rdzv *r, struct rdzv_news *news); /* of the 
 
 void rdzv_set_state_(struct rdzv *r, enum rdzv_state to, int64_t deadline);
 void rdzv_tell_end_(struct step *s, struct node *n, int exit_code, const struct rdzv_cause *cause); /* cause: or NULL */
-/* The job is over: every node is told END. */
+/* The job is over: every node gets END. */
 void rdzv_finish_(struct step *s, enum rdzv_state how, int exit_code, const struct rdzv_cause *cause);
-/* The running round is over: every member is told STOP. */
+/* The running round is over: every member gets STOP. */
 void rdzv_stop_round_(struct step *s, enum rdzv_reason why, const struct rdzv_cause *cause);
 /* A failure breaks it: that uses up one restart, or the job has failed. */
 void rdzv_fail_round_(struct step *s, const struct rdzv_cause *cause);

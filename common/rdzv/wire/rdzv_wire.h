@@ -17,7 +17,7 @@ struct buf;
 struct err;
 
 #define RDZV_PROTOCOL 1            /* JOIN carries it as v=1 */
-#define RDZV_REPORT_MAX (16 << 10) /* bytes of what a node tells of itself (RDZV.REPORT) */
+#define RDZV_REPORT_MAX (16 << 10) /* bytes of what a node reports of itself (RDZV.REPORT) */
 #define RDZV_FAILURE_MAX (6 << 10) /* and of a job's failure report (RDZV.POSTMORTEM) */
 
 /* Append one record. event: kind=join node=... and the fields of that kind. -ENOMEM. */

@@ -15,8 +15,7 @@
  *   - the round ends because a node has come, and all workers outlive that (crun_stay_growing()): they are held as
  *     below, and nothing is saved;
  *   - where a worker that is left outlives rounds (crun_stay() of libcrun; --recovery), a failure here or elsewhere
- *   HOLDs
- *     them instead: such workers are told to let go of the round, and say when they have (HELD); the others are
+ *     HOLDs them instead: such workers are notified to let go of the round, and acknowledge it (HELD); the others are
  *     stopped, those that hang killed. When each has let go or is dead, or --hold-timeout is over, CLEAR ends whoever
  *     is left but those that let go; then JOIN, as ever: nobody of the round can do harm any more. SPAWN starts the
  *     others beside them. While they wait for a round they are workers like any: a fence ends them at once, an end of
@@ -27,7 +26,7 @@
  *   - a stop signal: this node leaves. LEAVE, stop the workers, JOIN to say that none is left, EXIT when the rendezvous
  *     lets it go: 75 if all workers ended with 0 or 75, else 128 + signal. The others go on without it, or drain where
  *     they are too few; another SIGINT, a second or more after the first one: no more grace (sooner it is the same wish
- *     told twice: timeout(1) and some shells signal the process and its group); one that is typed counts at once. A
+ *     sent twice: timeout(1) and some shells signal the process and its group); one that is typed counts at once. A
  *     third one is the guardian's matter: it gives this agent up (guard/patience.h);
  *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75 if the others ended with
  *     0, 75 or by our SIGTERM, else with the code of the first that did not;
@@ -75,13 +74,13 @@
     X(AGENT_FAILED, "failed")          /* the rendezvous will not have this node, or cannot be reached */
 
 #define AGENT_EFFECTS(X)                                                                                               \
-    X(AGENT_DO_JOIN, "join") /* tell the rendezvous */                                                                 \
-    X(AGENT_DO_FAIL, "fail") /* tell it, with `cause` */                                                               \
+    X(AGENT_DO_JOIN, "join") /* report to the rendezvous */                                                            \
+    X(AGENT_DO_FAIL, "fail") /* report it, with `cause` */                                                             \
     X(AGENT_DO_DONE, "done")                                                                                           \
     X(AGENT_DO_LEAVE, "leave")                                                                                         \
     X(AGENT_DO_SPAWN, "spawn")     /* start the workers of `news` */                                                   \
     X(AGENT_DO_STOP, "stop")       /* `reason` into the pages, `signo`, start the grace */                             \
-    X(AGENT_DO_HOLD, "hold")       /* tell who stays to let go, stop the others; GRACE_OVER after --hold-timeout */    \
+    X(AGENT_DO_HOLD, "hold")       /* notify who stays to let go, stop the others; GRACE_OVER after --hold-timeout */  \
     X(AGENT_DO_CLEAR, "clear")     /* SIGKILL whatever is left, with `keep` but for those that are held; then GONE */  \
     X(AGENT_DO_DISMISS, "dismiss") /* the same, but SIGTERM first and a few seconds */                                 \
     X(AGENT_DO_AWAIT, "await")     /* GRACE_OVER in AGENT_PART_MS, if NEWS_END does not come before */                 \
@@ -137,8 +136,8 @@ struct agent {
     bool ended; /* for this node the job is over: exit with `code` once everybody is gone */
     int code;
     int part_code;     /* PARTING: exit with it */
-    bool released;     /* the rendezvous said END or FAILED: it expects nothing more of this node */
-    bool told;         /* of a round, as a member or as a spare */
+    bool released;     /* the rendezvous sent END or FAILED: it expects nothing more of this node */
+    bool heard_round;  /* it has heard of a round, as a member or as a spare */
     bool done;         /* DONE was sent in this round */
     int signo;         /* the stop signal that began a drain, 0: none */
     int sent;          /* to the workers that are being stopped: to die of it is to obey */
@@ -152,7 +151,7 @@ struct agent {
 
 void agent_init(struct agent *a, int slots);
 
-/* This is how a worker ends that is told to stop: with 0, 75, or by the signal that it got. */
+/* This is how a worker ends that obeys a stop: with 0, 75, or by the signal that it got. */
 bool agent_obeyed(const struct agent *a, int code);
 
 /* Apply one event; fx is overwritten. An event that means nothing in the current state changes nothing. */

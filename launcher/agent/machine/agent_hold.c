@@ -1,4 +1,4 @@
-/* Workers that outlive the round: told to let go of it, and kept while the rest is cleared (agent.h). */
+/* Workers that outlive the round: notified to let go of it, and kept while the rest is cleared (agent.h). */
 #include <signal.h>
 
 #include "common/include/crun.h"

@@ -8,7 +8,7 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
 {
     if (a->state != AGENT_JOINING)
         return;
-    a->told = true;
+    a->heard_round = true;
     if (news->spare)
         return;
     a->state = AGENT_RUNNING;

@@ -28,7 +28,7 @@ static void on_first_signal(struct agent *a, bool typed, struct agent_effects *f
         agent_part(a, EXIT_REQUEUE, fx);
         break;
     default:
-        agent_part(a, a->told ? EXIT_REQUEUE : 128 + a->signo, fx);
+        agent_part(a, a->heard_round ? EXIT_REQUEUE : 128 + a->signo, fx);
     }
 }
 

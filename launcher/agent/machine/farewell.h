@@ -11,12 +11,12 @@ struct farewell {
     const char *notice; /* that this node will be taken away: "SIGUSR1, a preemption notice"; NULL: none came */
     bool ended;         /* for this node the job was over before its workers were */
     int end_code;       /* and was to end with this */
-    bool untold;        /* the workers had finished, and nobody said how the job ended */
+    bool end_unknown;   /* the workers had finished, and this node never heard how the job ended */
     bool bad;           /* some worker, being stopped, ended with neither 0 nor 75 nor by SIGTERM */
 };
 
 enum farewell_kind {
-    FAREWELL_NONE,    /* nothing: it ran to its end, or failed, which is told with the failure */
+    FAREWELL_NONE,    /* nothing: it ran to its end, or failed, which the failure report covers */
     FAREWELL_WHOLE,   /* a sentence */
     FAREWELL_STOPPED, /* a sentence that the workers that did not stop in good order come after */
 };

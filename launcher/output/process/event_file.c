@@ -21,7 +21,7 @@ struct event_file {
     struct file_thread *thread;
     struct file_job open;
     uint64_t waiting; /* lines that the thread has not given back */
-    bool is_told;     /* that lines are missing */
+    bool is_reported; /* that lines are missing */
     /* the thread's own */
     int fd;    /* -1: none */
     bool torn; /* the file ends within a line */
@@ -121,10 +121,10 @@ static void on_written(struct file_job *job)
     struct event_file *f = l->f;
     char text[512];
     f->waiting--;
-    if (l->error && !f->is_told) {
+    if (l->error && !f->is_reported) {
         snprintf(text, sizeof text, "the event log %.300s is incomplete from here on: %s; the job goes on", f->o.path,
                  strerror(-l->error));
-        f->is_told = true;
+        f->is_reported = true;
         f->o.print(f->o.arg, text);
     }
     free(l);

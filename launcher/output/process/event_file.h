@@ -4,7 +4,7 @@
  *     NFS they may, so a shared folder wants a file for each node;
  *   - a line that an earlier crun left unfinished (killed in mid-write, a full disk) is ended first: what follows can
  *     be read;
- *   - a full disk is told once, and the job goes on; the next line that goes in says how many are missing ("lost"),
+ *   - a full disk is logged once, and the job goes on; the next line that goes in says how many are missing ("lost"),
  *     those included that the agent left out: numbers without a line;
  *   - how far it is stands in the page, so that a process after this one goes on from there. */
 #ifndef CRUN_LAUNCHER_EVENT_FILE_H

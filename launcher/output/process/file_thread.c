@@ -87,12 +87,12 @@ static void tell_hang(struct file_thread *t)
     char text[512];
     pthread_mutex_lock(&t->lock);
     const int64_t since = t->since_ms;
-    t->told_lost = t->lost;
+    t->reported_lost = t->lost;
     snprintf(text, sizeof text, "%s has not answered for %d ms (%s): %s", t->o.disk, FILE_PATIENCE_MS, t->at,
              t->o.meanwhile);
     pthread_mutex_unlock(&t->lock);
-    t->told_ms = since;
-    t->is_told = true;
+    t->reported_ms = since;
+    t->is_reported = true;
     t->o.print(t->o.arg, text);
 }
 
@@ -100,11 +100,11 @@ static void tell_return(struct file_thread *t)
 {
     char text[256];
     pthread_mutex_lock(&t->lock);
-    const uint64_t lost = t->lost - t->told_lost;
+    const uint64_t lost = t->lost - t->reported_lost;
     pthread_mutex_unlock(&t->lock);
-    t->is_told = false;
+    t->is_reported = false;
     snprintf(text, sizeof text, "%s answers again after %.1f s; %llu bytes were dropped", t->o.disk,
-             (double)(clock_ms() - t->told_ms) / 1000, (unsigned long long)lost);
+             (double)(clock_ms() - t->reported_ms) / 1000, (unsigned long long)lost);
     t->o.print(t->o.arg, text);
 }
 
@@ -112,7 +112,7 @@ static void tell_return(struct file_thread *t)
 static void on_look(uv_timer_t *timer)
 {
     struct file_thread *t = timer->data;
-    if (!t->is_told && file_thread_still_ms(t) >= FILE_PATIENCE_MS)
+    if (!t->is_reported && file_thread_still_ms(t) >= FILE_PATIENCE_MS)
         tell_hang(t);
     look_again(t);
 }
@@ -120,7 +120,7 @@ static void on_look(uv_timer_t *timer)
 static void look_again(struct file_thread *t)
 {
     const int64_t left = FILE_PATIENCE_MS - file_thread_still_ms(t);
-    if (!file_thread_is_idle(t) && !t->is_told)
+    if (!file_thread_is_idle(t) && !t->is_reported)
         uv_timer_start(&t->look, on_look, left > 0 ? (uint64_t)left : 1, 0);
 }
 
@@ -133,7 +133,7 @@ static void on_wake(void *arg)
     struct file_job *job = t->done;
     t->done = t->done_last = NULL;
     pthread_mutex_unlock(&t->lock);
-    if (job && t->is_told)
+    if (job && t->is_reported)
         tell_return(t);
     while (job) {
         struct file_job *next = job->next;

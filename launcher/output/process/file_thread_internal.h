@@ -23,9 +23,9 @@ struct file_thread {
     /* the loop's own */
     struct watch *wake;
     uv_timer_t look;
-    bool is_told; /* that it hangs */
-    int64_t told_ms;
-    uint64_t told_lost;
+    bool is_reported; /* that it hangs */
+    int64_t reported_ms;
+    uint64_t reported_lost;
 };
 
 #endif

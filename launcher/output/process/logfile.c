@@ -23,7 +23,7 @@ static void end_line(const char *path, int fd)
     const int in = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (in >= 0 && fstat(in, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
         pread(in, &last, 1, st.st_size - 1) == 1 && last != '\n' && write(fd, "\n", 1) < 0)
-        last = 0; /* a full disk: told by the first line that does not go in */
+        last = 0; /* a full disk: logged at the first line that does not go in */
     if (in >= 0)
         close(in);
 }
@@ -109,7 +109,7 @@ static void count_dropped(struct logfile *f, uint64_t bytes)
 static void fail(struct logfile *f, int rc)
 {
     if (f->lost == 0)
-        f->untold = rc;
+        f->unreported = rc;
     f->error = -rc;
     f->retry_ms = clock_deadline(RETRY_MS);
     count_dropped(f, take_back(f));
@@ -272,8 +272,8 @@ int logfile_write(struct logfile *f, const char *data, size_t n)
         drop(f, data, n);
     else
         write_lines(f, data, n);
-    const int rc = f->untold;
-    f->untold = 0;
+    const int rc = f->unreported;
+    f->unreported = 0;
     return rc;
 }
 

@@ -32,7 +32,7 @@ struct logfile {
     uint64_t left_out, lost; /* bytes: by the cap; by errors, in all */
     uint64_t gap;            /* bytes missing at the end of the file now */
     int error;               /* errno of the last failure; 0: none */
-    int untold;              /* -errno of the first one, until logfile_write() returns it */
+    int unreported;          /* -errno of the first one, until logfile_write() returns it */
     int64_t retry_ms;
 };
 

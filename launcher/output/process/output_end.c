@@ -28,7 +28,7 @@ void process_wait_at_most(struct process *p, int64_t ms)
     uv_timer_start(&p->deadline, on_deadline, ms > 0 ? (uint64_t)ms : 1, 0);
 }
 
-/* A half of crun is gone without having said that nothing more comes. */
+/* The guardian or the agent is gone without having announced that nothing more comes. */
 void process_begin_end(struct process *p, int64_t ms)
 {
     if (p->phase > ENDING)

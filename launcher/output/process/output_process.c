@@ -121,7 +121,7 @@ static void begin_round(struct process *p)
     streams_begin_round(p->streams, p->message.head.round, &round);
 }
 
-/* One that cannot be watched is closed, and its worker told so by SIGPIPE: no worker may wait for ever. */
+/* One that cannot be watched is closed, and its worker notified by SIGPIPE: no worker may wait for ever. */
 static void add_streams(struct process *p)
 {
     const struct output_message *m = &p->message;
@@ -251,7 +251,7 @@ static void on_guardian(void *arg)
         watch_close(p->guardian);
         p->guardian = NULL;
     }
-    if (p->agent && !is_gone) /* what it said last */
+    if (p->agent && !is_gone) /* what it sent last */
         on_agent(p);
     if (p->agent && !is_gone)
         leave_agent(p);

@@ -5,9 +5,9 @@
  *                             └ another:    files                                (file_thread.h)
  *
  * Who holds what. The agent makes the pipes of a round, hands their read ends over, and keeps duplicates of them until
- * it is told that the round is read to its end. So a process that is killed costs what it had in its memory, but no
+ * it is notified that the round is read to its end. So a process that is killed costs what it had in its memory, but no
  * worker gets EPIPE, and lines go on through the next process, which the guardian starts at once: it says hello, and
- * the agent tells it all it has to know. What was lost is reported: the page they share counts what is on its way.
+ * the agent sends it all it has to know. What was lost is reported: the page they share counts what is on its way.
  *
  * What is dropped. Lines on consoles never, as long as somebody may read them: workers wait. For files see
  * file_thread.h. crun's own texts go through here, to be in order with the workers' lines; what has not been taken
@@ -26,7 +26,7 @@
 #define CRUN_LAUNCHER_OUTPUT_PROCESS_H
 
 #define OUTPUT_LAST_MS 1000  /* after the end of the agent: for consoles, and for a disk that does not move */
-#define OUTPUT_ALONE_MS 50   /* without both halves, for pipes that children of workers keep open */
+#define OUTPUT_ALONE_MS 50   /* without guardian and agent, for pipes that children of workers keep open */
 #define OUTPUT_STILL_MS 2000 /* at the end of a job, for a disk that does not move */
 
 struct guardian_output;

@@ -16,7 +16,7 @@ struct watch;
 
 enum phase {
     SERVING,
-    ENDING, /* a half is gone: until the pipes are at end-of-file, or ends_at */
+    ENDING, /* the guardian or the agent is gone: until the pipes are at end-of-file, or ends_at */
     FILES,  /* nothing more comes: files first, as they have something to say */
     CONSOLES,
     FLUSHED
@@ -49,7 +49,7 @@ void process_tell(struct process *p, enum output_word word, uint64_t round, int6
 /* --- output_end.c */
 
 void process_wait_at_most(struct process *p, int64_t ms); /* in this phase */
-/* A half of crun is gone without having said that nothing more comes: pipes are read for so long. */
+/* The guardian or the agent is gone without having announced that nothing more comes: pipes are read for so long. */
 void process_begin_end(struct process *p, int64_t ms);
 /* Nothing more comes; still_ms: for a disk that does not move. */
 void process_begin_flush(struct process *p, int64_t still_ms);

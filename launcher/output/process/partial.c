@@ -4,7 +4,7 @@
 
 void partial_init(struct partial *p)
 {
-    *p = (struct partial){.told_ms = -PARTIAL_MS};
+    *p = (struct partial){.reported_ms = -PARTIAL_MS};
 }
 
 static bool is_blank(const char *text, size_t n)
@@ -47,7 +47,7 @@ void partial_grew(struct partial *p, size_t bytes, int64_t now_ms)
 static bool show(struct partial *p, struct partial_text text, size_t shown, int64_t now_ms, struct partial_text *ret)
 {
     p->shown = shown;
-    p->told_ms = now_ms;
+    p->reported_ms = now_ms;
     *ret = text;
     return true;
 }
@@ -68,8 +68,8 @@ bool partial_check(struct partial *p, const char *line, size_t n, int64_t now_ms
         return false;
     p->bar = p->bar || cr;
     if (!is_blank(over.text, over.n)) {
-        if (now_ms - p->told_ms < PARTIAL_MS) {
-            *ret_ms = p->told_ms + PARTIAL_MS - now_ms;
+        if (now_ms - p->reported_ms < PARTIAL_MS) {
+            *ret_ms = p->reported_ms + PARTIAL_MS - now_ms;
             return false;
         }
         show(p, over, begun_at, now_ms, ret);
@@ -78,7 +78,7 @@ bool partial_check(struct partial *p, const char *line, size_t n, int64_t now_ms
     }
     if (is_blank(line + begun_at, begun) || begun > PARTIAL_BYTES)
         return false;
-    const int64_t due = later(p->grown_ms, p->told_ms) + PARTIAL_MS;
+    const int64_t due = later(p->grown_ms, p->reported_ms) + PARTIAL_MS;
     if (now_ms >= due)
         return show(p, (struct partial_text){line + begun_at, begun}, n, now_ms, ret);
     *ret_ms = due - now_ms;

@@ -20,7 +20,7 @@
 
 struct partial {
     size_t shown; /* bytes of the line that are shown, or overwritten */
-    int64_t grown_ms, told_ms;
+    int64_t grown_ms, reported_ms;
     bool full; /* the last read ended where a buffer did */
     bool bar;  /* the line was seen to be overwritten */
 };

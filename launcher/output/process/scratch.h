@@ -1,7 +1,7 @@
 /* A place for the workers' error records where no log folder was asked for: TMPDIR/crun-N, N of 64 random bits, flat.
  *
- * Whoever uses one holds a lock of it (flock(2)) as long as he lives, so that one whose process was killed can be told
- * from one in use, and is removed by a later run. All of this blocks as the disk does. */
+ * Whoever uses one holds a lock of it (flock(2)) as long as he lives, so that one whose process was killed is not
+ * mistaken for one in use, and is removed by a later run. All of this blocks as the disk does. */
 #ifndef CRUN_LAUNCHER_SCRATCH_H
 #define CRUN_LAUNCHER_SCRATCH_H
 

@@ -136,7 +136,7 @@ static void figures_are_told_one_by_one_and_waits_add_up(void **state)
     crun_figure(CRUN_FIGURE_ACCURACY, 0.75);
     crun_figure(CRUN_FIGURE_LOSS, NAN);
     crun_figure((enum crun_figure)99, 1);
-    assert_int_equal(page->told, 1u << CRUN_FIGURE_ACCURACY);
+    assert_int_equal(page->figures_set, 1u << CRUN_FIGURE_ACCURACY);
     assert_true(crun_page_real(&page->figure[CRUN_FIGURE_ACCURACY]) == 0.75);
     crun_figure(CRUN_FIGURE_WAIT_S, 0.25);
     crun_figure(CRUN_FIGURE_WAIT_S, 0.5);

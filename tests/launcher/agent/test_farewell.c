@@ -27,7 +27,7 @@ static const struct {
     {{.code = 75, .signo = SIGINT, .notice = "SIGUSR1, a preemption notice"},
      FAREWELL_WHOLE,
      "stopped in good order after SIGINT" AGAIN},
-    {{.code = 75, .signo = SIGTERM, .untold = true},
+    {{.code = 75, .signo = SIGTERM, .end_unknown = true},
      FAREWELL_WHOLE,
      "stopped by SIGTERM; this node's workers had finished, whether the job has is unknown (exit code 75)"},
     {{.code = 143, .signo = SIGTERM, .bad = true}, FAREWELL_STOPPED, "stopped by SIGTERM"},

@@ -71,7 +71,7 @@ static void step_times_are_means_since_the_report_before(void **state)
     step(0, 14, 1200, 0);
     step(1, 9, 1190, 0);
     assert_string_equal(write_it(&v), "step=14 base=4 steps=14,9, step_ms=50,,");
-    pages[1].told = 1u << CRUN_FIGURE_WAIT_S;
+    pages[1].figures_set = 1u << CRUN_FIGURE_WAIT_S;
     step(0, 14, 1200, 0); /* stands */
     step(1, 11, 1390, 30);
     assert_string_equal(write_it(&v), "step=14 base=4 steps=14,11, step_ms=,100, wait_ms=,15,");
@@ -91,7 +91,7 @@ static void the_first_worker_of_group_rank_0_speaks_for_the_job(void **state)
     assert_string_equal(write_it(&v), "step=3 base=4 steps=3,, loss=2.25 images_per_s=310.5 logs=/logs%20of/r");
     crun_page_set_real(&pages[0].figure[CRUN_FIGURE_LOSS], 2);
     crun_page_set_real(&pages[0].figure[CRUN_FIGURE_EVAL_ACCURACY], 0.5);
-    pages[0].told = 1u << CRUN_FIGURE_LOSS | 1u << CRUN_FIGURE_EVAL_ACCURACY;
+    pages[0].figures_set = 1u << CRUN_FIGURE_LOSS | 1u << CRUN_FIGURE_EVAL_ACCURACY;
     assert_string_equal(write_it(&v),
                         "step=3 base=4 steps=3,, loss=2 images_per_s=310.5 eval_accuracy=0.5 logs=/logs%20of/r");
     v.leads = false;

@@ -13,7 +13,7 @@ static void the_time_line_shows_each_part_and_the_first_step_only_if_there_was_o
 {
     char text[256];
     struct timeline t = {.woken = 1000000,
-                         .told = 1200000,
+                         .detected = 1200000,
                          .gone = 4300000,
                          .round = 4400000,
                          .spawned = 5300000,
@@ -28,7 +28,7 @@ static void the_time_line_shows_each_part_and_the_first_step_only_if_there_was_o
     t.met = 405300000;
     assert_non_null(strstr(timeline_text(&t, text, sizeof text), "spawn 0.9 ms, ranks met 400 ms, first step 812 ms"));
     t.max_restarts = -1; /* within a window */
-    t.told = 0;          /* a part that did not happen takes no time */
+    t.detected = 0;      /* a part that did not happen takes no time */
     assert_non_null(strstr(timeline_text(&t, text, sizeof text),
                            "restart 1 (rank 1 killed by SIGKILL): detect 0.0 ms, stop 0.0 ms, "));
 }
