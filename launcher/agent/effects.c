@@ -74,6 +74,7 @@ static void finish(struct run *r, int code)
                                .ended = r->agent.ended,
                                .end_code = r->agent.code,
                                .end_unknown = r->agent.done && member_end(r)->seq == 0,
+                               .idle = member_was_idle(r),
                                .bad = r->agent.bad_code != 0};
     round_print_times(r);
     switch (farewell(&f, text)) {

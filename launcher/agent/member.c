@@ -171,6 +171,11 @@ const char *member_waits_for(const struct run *r)
     return r->member->waits_for;
 }
 
+bool member_was_idle(const struct run *r)
+{
+    return r->member->last_round > 0 && !r->member->had_seat;
+}
+
 const bool *member_refused(const struct run *r)
 {
     return &r->member->refused;

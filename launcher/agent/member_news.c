@@ -28,6 +28,7 @@ static void note_round(struct run *r, const struct rdzv_news *news)
     struct member *m = r->member;
     const bool lost = m->has_seat && news->spare;
     m->has_seat = !news->spare;
+    m->had_seat |= m->has_seat;
     m->waits_for[0] = 0;
     if (lost)
         snprintf(m->waits_for, sizeof m->waits_for,

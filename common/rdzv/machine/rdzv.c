@@ -337,8 +337,9 @@ static void expire_fences(struct step *s)
     for (struct node *n = r->silent; n && n->fence <= s->now && !is_final(r->m.state); n = r->silent) {
         bool breaks = r->m.state == RDZV_RUNNING && n->is.member && !n->is.done;
         struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
-        snprintf(cause.text, sizeof cause.text, "node '%s' was not heard of for %lld ms", n->id,
-                 (long long)(r->config.silence_ms + r->config.kill_ms));
+        snprintf(cause.text, sizeof cause.text,
+                 "node '%s' was not heard of for %lld ms (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)",
+                 n->id, (long long)(r->config.silence_ms + r->config.kill_ms));
         rdzv_forget_(r, n);
         if (breaks)
             rdzv_fail_round_(s, &cause);

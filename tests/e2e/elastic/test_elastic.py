@@ -137,6 +137,17 @@ def test_a_spare_takes_the_place_of_a_dead_node(cluster, job):
     _, ranks = cluster.wait_round(2, after=number)
     assert {e["CRUN_PREV_RANK"] for e in ranks.values()} >= {"-1"}
     cluster.finish(*nodes[1:])
+    assert "ran no worker" not in nodes[2].text()
+
+
+def test_a_spare_that_was_never_needed_says_so_at_the_end(cluster, job):
+    nodes = [job("--nnodes", 1)]
+    cluster.wait_round(1)
+    nodes.append(job("--nnodes", 1))
+    wait("the spare", lambda: "waits as a spare" in nodes[1].text())
+    cluster.finish(*nodes)
+    assert "the job is over; this node waited as a spare to the end and ran no worker" in nodes[1].text()
+    assert "ran no worker" not in nodes[0].text()
 
 
 def test_nodes_may_have_different_numbers_of_workers(cluster, job):
