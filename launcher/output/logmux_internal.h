@@ -45,10 +45,10 @@ struct logmux {
     struct event_lines *lines; /* NULL: there is no event log */
     bool events_are_open;
     struct err events_error;
-    int waits_for;       /* answers */
-    int writes;          /* of them: files */
-    struct asked *asked; /* max_workers */
-    struct output_message message;
+    int waits_for;                 /* answers */
+    int writes;                    /* of them: files */
+    struct asked *asked;           /* max_workers */
+    struct output_message message; /* the last: its body is not cleared */
 };
 
 /* --- logmux.c */

@@ -146,7 +146,7 @@ struct server {
     bool closing;
     void (*done)(void *arg);
     void *done_arg;
-    char read_bytes[READ_BYTES]; /* shared: a read is used up in its callback */
+    char read_bytes[READ_BYTES]; /* shared: a read is used up in its callback; the last: not cleared */
 };
 
 /* server.c */

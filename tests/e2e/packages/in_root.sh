@@ -15,7 +15,7 @@ purge() { apt-get purge -y -qq --autoremove -o APT::AutoRemove::RecommendsImport
 # What is there, but for what dpkg, apt and the loader remember.
 files() {
     find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /debs -o -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/cache \
-        -o -path /var/log -o -path /root/.config -o -path /var/backups \) -prune -o -print | grep -v -e '^/etc/.*-$' -e '^/run/' -e '^/etc/ld.so.cache$' -e '^/etc/hosts$' -e /ca-certificates -e __pycache__ | sort
+        -o -path /var/log -o -path "$HOME/.config" -o -path /var/backups \) -prune -o -print | grep -v -e '^/etc/.*-$' -e '^/run/' -e '^/etc/ld.so.cache$' -e '^/etc/hosts$' -e /ca-certificates -e __pycache__ | sort
     find /usr/lib/python3/dist-packages/crun /usr/share/doc/crun-launcher 2>/dev/null || true
     cut -d: -f1 /etc/passwd
 }
