@@ -389,6 +389,8 @@ struct k_product {
     const void *scale, *shift;  /* (c), of the type: x is read as relu(x * scale + shift); NULL: as it is */
     const void *before;         /* DATA: the result is 0 where batch norm of this, in (n, c, h, w), */
     const float *mean, *invstd, *gamma, *beta; /* is not above 0; NULL: it is kept */
+    enum dtype out;                            /* of the result: the same type, or fp32 */
+    float onto;                                /* what lies there, and is added to */
 };
 
 /* `samples` elements of the result, chosen by the seed: exact, and as steps of their own would have stored it. */
