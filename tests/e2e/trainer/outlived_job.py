@@ -110,14 +110,15 @@ def position(line):
     return (int(m[1]) - 1) * int(m[3]) + int(m[2]) if m else None
 
 
-def check_no_step_is_lost(text, recoveries):
-    """Lines of rank 0 tell of each step once; a recovery goes on from where at least it was, but for a step that it alone had done when it died."""
+def check_no_step_is_lost(text, recoveries, ahead=1):
+    """Lines of rank 0 tell of each step once; a recovery goes on from where at least it was, but for a step that it alone had done when it died.
+    ahead: steps that others may have done and it has not told of: one more where the host hears of steps one late."""
     reached, seen, found = 0, [], 0
     for line in text.splitlines():
         at, on = position(line), re.search(r"goes on from step (\d+)", line)
         if on:
             found += 1
-            assert reached - 1 <= int(on[1]) <= reached + 1, f"lost: {reached} -> {on[1]}\n{text[-6000:]}"
+            assert reached - 1 <= int(on[1]) <= reached + ahead, f"lost: {reached} -> {on[1]}\n{text[-6000:]}"
             seen = [step for step in seen if step <= int(on[1])]
         if at is not None:
             reached = at
