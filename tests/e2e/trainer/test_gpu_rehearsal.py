@@ -52,7 +52,7 @@ def rehearse(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("file", ["test_gpu_info.py", "test_gpu_ranks.py", "test_gpu_sanitizer.py",
+@pytest.mark.parametrize("file", ["test_gpu_info.py", "test_gpu_ranks.py", "test_gpu_recovery.py", "test_gpu_sanitizer.py",
                                   pytest.param("test_gpu_training.py", marks=pytest.mark.slow)])
 def test_every_command_is_understood(rehearse, file):
     out, told = rehearse(file)

@@ -301,6 +301,7 @@ int cuda_plan_fixed(struct cuda_plan *pl, struct err *e);
 int cuda_plan_place(struct cuda_plan *pl, struct err *e);
 void cuda_plan_memory(const struct plan *plan, struct plan_memory *ret); /* device_ops.plan_memory */
 void cuda_plan_release(struct cuda_plan *pl);
+void cuda_plan_uncapture(struct plan *plan); /* device_async.uncapture */
 /* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
 void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
 

@@ -292,12 +292,14 @@ struct k_scaler_state {
     int32_t clean, skipped, dynamic;
     int32_t skip;     /* that step must change nothing */
     int32_t hopeless; /* nor any step after it */
+    int32_t torn;     /* it changes nothing, as its sums may not be whole: it is as if it had not been done */
 };
 
 /* KERNEL_SCALER: worker/precision/loss_scale.h's rule on sums over all ranks. */
 struct k_scaler {
     struct k_scaler_state *state;
     const float *loss, *norm; /* norm: NULL: not looked at */
+    const int32_t *torn;      /* page-locked memory of the host: not 0: the sums may not be whole */
     int window;
     float min, max;
 };
