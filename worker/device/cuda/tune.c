@@ -219,10 +219,12 @@ static int candidates(struct tuner *t, const struct gpu_dnn *d, struct cudnn_pla
 
 static void tell_product(const struct gpu_dnn *d, const struct cudnn_plan *best, double us, double first_us)
 {
-    char graph[128];
+    char graph[128], first[32] = "is barred";
     cudnn_describe(d->pattern, &d->shape, graph, sizeof graph);
-    log_info("cublaslt", "%s: %.1f us by %s, %.1f us by what the heuristics name first", graph, us,
-             cudnn_plan_name(best), first_us);
+    if (first_us > 0)
+        snprintf(first, sizeof first, "takes %.1f us", first_us);
+    log_info("cublaslt", "%s: %.1f us by %s; what the heuristics name first %s", graph, us, cudnn_plan_name(best),
+             first);
 }
 
 /* The fastest that does, or the first where nothing is to be timed. d's inputs are there. */
@@ -250,7 +252,7 @@ static int choose_engine(struct tuner *t, struct gpu_dnn *d, struct cudnn_plan *
     if (!*ret)
         return go_one_rung_down(t, d, n, failed, why.text, e);
     t->untimed += best_us <= 0;
-    if (cudnn_pattern_product(d->pattern) && first_us > 0)
+    if (cudnn_pattern_product(d->pattern) && best_us > 0)
         tell_product(d, *ret, best_us, first_us);
     cudnn_choose(t->pl->cuda->dnn, *ret, best_us);
     cudnn_plan_set_ran(*ret);
