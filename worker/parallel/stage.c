@@ -68,10 +68,18 @@ static int ask_for(struct stage *g, const struct pipeline_action *a, struct err 
     return mail_ask(&g->from[way_of(a)], mail_of(g, a), g->chunks[a->chunk].in[way_of(a)].bytes, e);
 }
 
-/* Begin to receive what the next actions need, as far as there is memory, in the order in which it is sent. */
-static int ask_ahead(struct stage *g, int way, struct err *e)
+/* Actions before this one may be asked for during action `now`. A GPU that loads a kernel or makes a graph may wait for
+ * all that is under way, also for a message that comes after what this stage has yet to send: until it has done both,
+ * each is asked for in its turn. */
+static int ahead_of(const struct stage *g, int now)
 {
-    for (int *i = &g->posted[way]; *i < pipeline_actions(&g->o.order); ++*i) {
+    return g->steps == STAGE_COLD || !g->o.device->ops->async ? pipeline_actions(&g->o.order) : now + 1;
+}
+
+/* Begin to receive what the next actions need, as far as there is memory, in the order in which it is sent. */
+static int ask_ahead(struct stage *g, int way, int end, struct err *e)
+{
+    for (int *i = &g->posted[way]; *i < end; ++*i) {
         const struct pipeline_action a = pipeline_action(&g->o.order, g->o.index, *i);
         const struct inbox *b = &g->chunks[a.chunk].in[way];
         if (way_of(&a) != way || a.from < 0)
@@ -120,6 +128,7 @@ static struct batch rows_of(const struct stage *g, const struct batch *all, int 
 struct doing {
     const struct run_args *all;
     bool training;
+    int index; /* of the action in its step */
     struct pipeline_action a;
     const void *in;
     void *out;
@@ -221,7 +230,7 @@ static int act(struct stage *g, struct doing *d, struct err *e)
 {
     struct mail *out;
     for (int w = 0; w < WAYS; w++)
-        TRY(ask_ahead(g, w, e));
+        TRY(ask_ahead(g, w, ahead_of(g, d->index), e));
     if (d->a.from >= 0)
         TRY(prepare(g, d, e));
     const int64_t began = clock_ns();
@@ -255,11 +264,12 @@ int stage_train(struct stage *g, const struct run_args *all, struct err *e)
 {
     begin(g);
     for (int i = 0; i < pipeline_actions(&g->o.order); i++) {
-        struct doing now = {.all = all, .training = true, .a = pipeline_action(&g->o.order, g->o.index, i)};
+        struct doing now = {.all = all, .training = true, .index = i, .a = pipeline_action(&g->o.order, g->o.index, i)};
         if (act(g, &now, e) < 0)
             return err_wrap(e, "stage %d, %s of micro-batch %d", g->o.index, now.a.backward ? "backward" : "forward",
                             now.a.micro_batch);
     }
+    g->steps += g->steps < STAGE_COLD;
     return 0;
 }
 

@@ -7,9 +7,10 @@
 
 #include "common/base/err.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
+#include "worker/device/cuda/dnn/dnn.h"
 #include "worker/device/device.h"
 
-enum kind { CALL, MEET, MARK, WAIT, HOST_STREAM, HOST_MARK, POST, TAKE };
+enum kind { CALL, MEET, MARK, WAIT, HOST_STREAM, HOST_MARK, HOST_ALL, POST, TAKE, COME, CONNECT };
 
 struct note {
     enum kind kind;
@@ -29,7 +30,13 @@ struct list {
     int n, cap;
 };
 
-enum { STREAMS_MAX = 16, EVENTS_MAX = 256, GRAPHS_MAX = 64 };
+enum { STREAMS_MAX = 16, EVENTS_MAX = 256, GRAPHS_MAX = 64, LOADED_MAX = 1024 };
+
+/* What a launch loads: a kernel of ours, or what is named for a shape. */
+struct loaded {
+    int kind, which;
+    struct cudnn_shape shape;
+};
 
 struct order_record {
     struct list notes;
@@ -47,15 +54,16 @@ struct order_record {
     int ngraphs;
     bool capturing;
     struct list captured;
+    struct loaded loaded[LOADED_MAX];
+    int nloaded;
     struct gpu_ops ops;
     const struct gpu_ops *inner;
 };
 
 static struct order_record *now; /* ops of a GPU have no other place for it */
 
-static int add(struct order_record *r, struct note note)
+static int add_to(struct list *l, struct note note)
 {
-    struct list *l = r->capturing ? &r->captured : &r->notes;
     if (l->n == l->cap) {
         l->cap = l->cap ? 2 * l->cap : 256;
         l->at = realloc(l->at, (size_t)l->cap * sizeof *l->at);
@@ -64,6 +72,11 @@ static int add(struct order_record *r, struct note note)
     }
     l->at[l->n] = note;
     return l->n++;
+}
+
+static int add(struct order_record *r, struct note note)
+{
+    return add_to(r->capturing ? &r->captured : &r->notes, note);
 }
 
 static int stream_of(struct order_record *r, const void *s)
@@ -168,6 +181,52 @@ static int watch_launch(struct gpu *g, struct gpu_graph *x, struct gpu_stream *s
     return now->inner->graph_launch(g, x, s, e);
 }
 
+/* The host waits where this has not been launched before, also within a capture. */
+static void load(struct order_record *r, const struct loaded *x)
+{
+    for (int i = 0; i < r->nloaded; i++)
+        if (memcmp(&r->loaded[i], x, sizeof *x) == 0)
+            return;
+    if (r->nloaded == LOADED_MAX)
+        abort();
+    r->loaded[r->nloaded++] = *x;
+    add_to(&r->notes, (struct note){.kind = HOST_ALL, .what = "a kernel is loaded"});
+}
+
+static int watch_kernel(struct gpu *g, struct gpu_stream *s, enum kernel k, const void *args, struct err *e)
+{
+    struct loaded x;
+    memset(&x, 0, sizeof x); /* padding is compared, too */
+    x.which = (int)k;
+    load(now, &x);
+    return now->inner->kernel(g, s, k, args, e);
+}
+
+static int watch_dnn(struct gpu *g, struct gpu_stream *s, const struct gpu_dnn *d, void *workspace, struct err *e)
+{
+    struct loaded x;
+    memset(&x, 0, sizeof x);
+    x.kind = 1;
+    x.which = (int)d->pattern;
+    memcpy(&x.shape, &d->shape, sizeof x.shape);
+    load(now, &x);
+    return now->inner->dnn(g, s, d, workspace, e);
+}
+
+static int watch_gemm(struct gpu *g, struct gpu_stream *s, const struct gpu_gemm *m, void *workspace, size_t bytes,
+                      struct err *e)
+{
+    struct loaded x;
+    memset(&x, 0, sizeof x);
+    x.kind = 2;
+    x.which = 4 * (int)m->out + 2 * m->trans_a + m->trans_b;
+    x.shape.n = (int)m->m;
+    x.shape.c = (int)m->n;
+    x.shape.k = (int)m->k;
+    load(now, &x);
+    return now->inner->gemm(g, s, m, workspace, bytes, e);
+}
+
 void order_watch_gpu(struct order_record *r, struct gpu *g)
 {
     now = r;
@@ -181,23 +240,52 @@ void order_watch_gpu(struct order_record *r, struct gpu *g)
     r->ops.capture_begin = watch_capture_begin;
     r->ops.capture_end = watch_capture_end;
     r->ops.graph_launch = watch_launch;
+    r->ops.kernel = watch_kernel;
+    r->ops.dnn = watch_dnn;
+    r->ops.gemm = watch_gemm;
     g->ops = &r->ops;
 }
 
 /* --- collectives */
 
+static bool same_place(const struct note *a, const struct note *b);
+
+/* Are the ranks of this call connected already? */
+static bool has_come(const struct list *l, const struct note *a)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->at[i].kind == COME && same_place(&l->at[i], a) && l->at[i].from == a->from && l->at[i].to == a->to &&
+            strcmp(l->at[i].what, a->what) == 0)
+            return true;
+    return false;
+}
+
+/* Hosts wait for each other at the first such call. */
+static void connect(struct order_record *r, struct note note)
+{
+    note.kind = COME;
+    if (has_come(&r->notes, &note))
+        return;
+    add_to(&r->notes, note);
+    note.kind = CONNECT;
+    add_to(&r->notes, note);
+}
+
 static void call(struct comm *base, enum comm_channel ch, const char *what, size_t n, void *stream)
 {
     struct order_comm *c = (struct order_comm *)base;
-    add(c->record, (struct note){.kind = ch == COMM_CONTROL ? MEET : CALL,
-                                 .stream = ch == COMM_CONTROL ? 0 : stream_of(c->record, stream),
-                                 .members = c->members,
-                                 .of = c->members,
-                                 .id = c->id,
-                                 .from = -1,
-                                 .channel = ch,
-                                 .what = what,
-                                 .n = n});
+    const struct note note = {.kind = ch == COMM_CONTROL ? MEET : CALL,
+                              .stream = ch == COMM_CONTROL ? 0 : stream_of(c->record, stream),
+                              .members = c->members,
+                              .of = c->members,
+                              .id = c->id,
+                              .from = -1,
+                              .channel = ch,
+                              .what = what,
+                              .n = n};
+    if (note.kind == CALL)
+        connect(c->record, note);
+    add(c->record, note);
 }
 
 static int move(struct comm *base, enum comm_channel ch, void *to, const void *from, size_t bytes, void *stream,
@@ -317,6 +405,8 @@ static int irecv(struct comm *base, enum comm_channel ch, void *buf, size_t byte
 static int wait_request(struct comm_request *base, struct err *e)
 {
     struct order_request *r = (struct order_request *)base;
+    if (r->note.kind == CALL)
+        connect(r->comm->record, r->note);
     add(r->comm->record, r->note);
     free(r);
     return 0;
@@ -326,7 +416,10 @@ static int send_now(struct comm *c, enum comm_channel ch, const void *buf, size_
                     struct err *e)
 {
     struct order_comm *o = (struct order_comm *)c;
-    add(o->record, message(o, ch, bytes, peer, true, stream));
+    const struct note note = message(o, ch, bytes, peer, true, stream);
+    if (note.kind == CALL)
+        connect(o->record, note);
+    add(o->record, note);
     return 0;
 }
 
@@ -480,6 +573,30 @@ static bool sent(const struct player *players, const struct note *a, int number)
     return i >= 0 && i < from->host;
 }
 
+/* Has all that was enqueued happened, on whatever stream? */
+static bool all_done(const struct player *p, int i)
+{
+    for (int k = 0; k < i; k++)
+        if (of(p, k)->kind <= WAIT && of(p, k)->kind != MEET && !p->done[k])
+            return false;
+    return true;
+}
+
+/* Have all hosts come to the first call of these ranks? */
+static bool all_come(const struct player *players, int ranks, int me, const struct note *a)
+{
+    for (int r = 0; r < ranks; r++) {
+        bool came = r == me || !(a->members & 1u << r);
+        for (int i = 0; i < players[r].host && !came; i++)
+            came = of(&players[r], i)->kind == COME && same_place(of(&players[r], i), a) &&
+                   of(&players[r], i)->from == a->from && of(&players[r], i)->to == a->to &&
+                   strcmp(of(&players[r], i)->what, a->what) == 0;
+        if (!came)
+            return false;
+    }
+    return true;
+}
+
 static int play_host(struct player *players, int ranks, int me, bool *ret_moved, struct err *e)
 {
     struct player *p = &players[me];
@@ -495,6 +612,10 @@ static int play_host(struct player *players, int ranks, int me, bool *ret_moved,
             TRY(all_here(players, ranks, me, i, &may, e));
         if (a->kind == TAKE)
             may = sent(players, a, p->call[i]);
+        if (a->kind == HOST_ALL)
+            may = all_done(p, i);
+        if (a->kind == CONNECT)
+            may = all_come(players, ranks, me, a);
         if (!may)
             return 0;
         p->host++;

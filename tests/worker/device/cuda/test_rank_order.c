@@ -21,6 +21,7 @@
 #include "tests/worker/run/step_rig.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/parallel/layout.h"
+#include "worker/parallel/stage_impl.h"
 #include "worker/state/replicas.h"
 
 enum { STEPS = 6, BATCH = 8 };
@@ -53,6 +54,7 @@ enum mutant {
     OLD,         /* of all ranks: replicas are compared when a step's result is taken, and only savers take it early */
     ONE_PLACE,   /* of all ranks: messages of all stages go over one communicator */
     ON_COMPUTE,  /* of all ranks: receives are enqueued where passes are computed */
+    ASKS_EARLY,  /* of all ranks: the first steps ask for messages ahead, as all others do */
     OTHER_READS, /* parameters are gathered in another order */
     GATHERED_TWICE, /* a piece is gathered once more */
 };
@@ -291,6 +293,8 @@ static struct order_record *record(const struct point *p, int rank)
         .native = p->at[HALF],
         .groups = groups};
     MUST(step_rig_open(&rig, d, program, &all.base, &o, e));
+    if (p->mutant == ASKS_EARLY)
+        rig.stage->steps = STAGE_COLD;
     struct rank it = {.p = p, .rig = &rig, .all = &all.base};
     MUST(train(&it, &rig.step, e));
     step_rig_close(&rig);
@@ -413,6 +417,7 @@ static void each_wrong_order_is_found(void **state)
     } sown[] = {
         {"messages of all stages over one communicator",
          {.at = {[WORLD] = 1, [LINE] = 6, [GRAPHS] = 1}, .mutant = ONE_PLACE}},
+        {"first steps that ask ahead", {.at = {[WORLD] = 1, [LINE] = 3, [GRAPHS] = 1}, .mutant = ASKS_EARLY}},
         {"receives among the passes", {.at = {[WORLD] = 1, [LINE] = 3}, .mutant = ON_COMPUTE}},
         {"a rank that gathers in another order", {.at = {[WORLD] = 1, [ZERO] = 3}, .mutant = OTHER_READS}},
         {"a rank that gathers a piece twice",
