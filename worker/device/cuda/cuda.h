@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "worker/device/cuda/gpu/gpu.h"
 #include "worker/device/cuda/tell/watch.h"
@@ -66,6 +67,7 @@ struct cuda {
     struct gpu_stream *side[CUDA_SIDE_STREAMS];
     struct k_scaler_state *scaler; /* device memory */
     bool guarded;                  /* scaler is in force */
+    _Atomic int32_t *torn;         /* page-locked, which KERNEL_SCALER reads; any thread */
     struct cuda_post *posts;       /* page-locked (CUDA_POSTS) */
     struct gpu_event *posted[CUDA_POSTS];
 };
