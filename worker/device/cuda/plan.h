@@ -305,11 +305,11 @@ void cuda_plan_uncapture(struct plan *plan); /* device_async.uncapture */
 /* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
 void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
 
-/* tune.c: prove and time candidates for every graph that has not been measured, and prove what is kept from before;
- * after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph has no
- * engine that runs: then the plan must be made anew, one rung down. */
+/* engines/tune.c: prove and time candidates for every graph that has not been measured, and prove what is kept from
+ * before; after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph
+ * has no engine that runs: then the plan must be made anew, one rung down. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
-/* tune_product.c: as cudnn_candidates(), of a product. */
+/* engines/tune_product.c: as cudnn_candidates(), of a product. */
 enum { PRODUCT_ALGOS = 8 };
 int product_candidates(struct cuda *c, const struct gpu_dnn *d, struct cudnn_plan **ret, int cap, int *ret_n,
                        struct err *e);

@@ -1,4 +1,4 @@
-#include "worker/device/cuda/prove.h"
+#include "worker/device/cuda/engines/prove.h"
 
 #include <errno.h>
 #include <math.h>

@@ -20,9 +20,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "worker/device/cuda/engines/prove.h"
 #include "worker/device/cuda/graph.h"
 #include "worker/device/cuda/plan.h"
-#include "worker/device/cuda/prove.h"
 
 enum { CANDIDATES = 8, REPEATS = 5, MORE_RUNS = 4 /* that must give the same bits */, TELL_EVERY_MS = 5000 };
 

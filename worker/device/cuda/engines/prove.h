@@ -11,8 +11,8 @@
  * with those of its first run (KERNEL_CHECKSUM).
  *
  * It writes over the plan's buffers and over batch norm's vectors; parameters are left alone. */
-#ifndef CRUN_WORKER_DEVICE_CUDA_PROVE_H
-#define CRUN_WORKER_DEVICE_CUDA_PROVE_H
+#ifndef CRUN_WORKER_DEVICE_CUDA_ENGINES_PROVE_H
+#define CRUN_WORKER_DEVICE_CUDA_ENGINES_PROVE_H
 
 #include <stddef.h>
 #include <stdint.h>
