@@ -15,12 +15,10 @@ struct err;
 /* request, its byte in the newer generation, and in the older */
 #define TCPSTORE_REQUESTS(X)                                                                                           \
     X(SET, 1, 0)                                                                                                       \
-    X(COMPARE_SET, 2, 1)                                                                                               \
     X(GET, 3, 2)                                                                                                       \
     X(ADD, 4, 3)                                                                                                       \
     X(CHECK, 5, 4)                                                                                                     \
-    X(WAIT, 6, 5)                                                                                                      \
-    X(DELETE, 8, 8)
+    X(WAIT, 6, 5)
 
 enum tcpstore_verb {
 #define X(name, newer, older) TCPSTORE_##name,

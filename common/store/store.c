@@ -3,10 +3,8 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 
@@ -61,21 +59,9 @@ int store_add(struct store *s, const char *key, int64_t delta, int64_t *ret, int
     return with_context(s->ops->add(s, key, delta, ret, timeout_ms, e), "add to", key, e);
 }
 
-int store_cas(struct store *s, const char *key, const void *expected, size_t expected_len, const void *desired,
-              size_t desired_len, struct buf *value, int64_t timeout_ms, struct err *e)
-{
-    return with_context(s->ops->cas(s, key, expected, expected_len, desired, desired_len, value, timeout_ms, e),
-                        "compare and set", key, e);
-}
-
 int store_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
 {
     return n == 0 ? 0 : with_context(s->ops->wait(s, keys, n, timeout_ms, e), "wait for", keys[0], e);
-}
-
-int store_delete(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
-{
-    return n == 0 ? 0 : with_context(s->ops->del(s, keys, n, timeout_ms, e), "delete", keys[0], e);
 }
 
 int store_wait_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e)
@@ -83,28 +69,4 @@ int store_wait_get(struct store *s, const char *key, struct buf *value, int64_t 
     int64_t deadline = clock_deadline(timeout_ms);
     TRY(store_wait(s, &key, 1, timeout_ms, e));
     return store_get(s, key, value, clock_left(deadline), e);
-}
-
-static int meet(struct store *s, const char *count, const char *go, int world, int64_t timeout_ms, struct err *e)
-{
-    int64_t deadline = clock_deadline(timeout_ms), arrived;
-    TRY(store_add(s, count, 1, &arrived, timeout_ms, e));
-    if (arrived > world)
-        return err_set(e, -EINVAL, "caller %lld of %d: the name was used before", (long long)arrived, world);
-    if (arrived == world)
-        return store_set(s, go, "1", 1, clock_left(deadline), e);
-    return store_wait(s, &go, 1, clock_left(deadline), e);
-}
-
-int store_barrier(struct store *s, const char *name, int world, int64_t timeout_ms, struct err *e)
-{
-    char *count = NULL, *go = NULL;
-    int rc = -ENOMEM;
-    if (asprintf(&count, "%s/count", name) < 0 || asprintf(&go, "%s/go", name) < 0)
-        err_set(e, rc, "out of memory");
-    else
-        rc = meet(s, count, go, world, timeout_ms, e);
-    free(count);
-    free(go);
-    return with_context(rc, "barrier", name, e);
 }

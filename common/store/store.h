@@ -2,9 +2,8 @@
  *
  * Semantics are Redis': values are binary, keys are created by the first set/add. Thread-safe, but one request at a
  * time: a thread that waits keeps others of the same store waiting (within their deadlines); open a second one for
- * them. A call on a broken connection redials within its own deadline; set/get/wait/delete are repeated, add and cas
- * are not (they may have happened): -ECONNRESET then. Every deadline is in milliseconds from the call; -ETIMEDOUT when
- * it passes.
+ * them. A call on a broken connection redials within its own deadline; set, get and wait are repeated, add is not (it
+ * may have happened): -ECONNRESET then. Every deadline is in milliseconds from the call; -ETIMEDOUT when it passes.
  * Backends: resp:// (rendezvousd, Redis), redis://, rediss://, redis+sentinel://, rediss+sentinel://
  * (common/net/redis_link.h), tcp:// (PyTorch's TCPStore), mem:// (in process); store_open_prefix() puts a name-space
  * before any.
@@ -43,24 +42,11 @@ int store_set(struct store *s, const char *key, const void *value, size_t len, i
 /* Atomic counter; a missing key counts as 0. *ret: the new value. -EINVAL if the value is not an integer. */
 int store_add(struct store *s, const char *key, int64_t delta, int64_t *ret, int64_t timeout_ms, struct err *e);
 
-/* Compare and set: if the key holds `expected` (expected_len 0 and expected NULL: does not exist), it becomes
- * `desired`. Returns 1 if it did, 0 if not; *value (may be NULL) gets what the key holds afterwards (nothing if it does
- * not exist). */
-int store_cas(struct store *s, const char *key, const void *expected, size_t expected_len, const void *desired,
-              size_t desired_len, struct buf *value, int64_t timeout_ms, struct err *e);
-
 /* Until all keys exist. The server wakes us; nobody polls. */
 int store_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
 
 /* Wait for the key, then get it. */
 int store_wait_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e);
-
-/* Returns the number of keys deleted. */
-int store_delete(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
-
-/* All of `world` callers meet: a counter and a release key under `name` (used once: -EINVAL for caller world + 1).
- * Threads need a store each. */
-int store_barrier(struct store *s, const char *name, int world, int64_t timeout_ms, struct err *e);
 
 /* --- for backends */
 struct store_ops {
@@ -72,10 +58,7 @@ struct store_ops {
     int (*get)(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e);
     int (*set)(struct store *s, const char *key, const void *v, size_t n, int64_t timeout_ms, struct err *e);
     int (*add)(struct store *s, const char *key, int64_t d, int64_t *ret, int64_t timeout_ms, struct err *e);
-    int (*cas)(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des, size_t des_len,
-               struct buf *value, int64_t timeout_ms, struct err *e);
     int (*wait)(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
-    int (*del)(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
 };
 
 struct store {

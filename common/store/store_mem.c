@@ -228,25 +228,6 @@ static int mem_add(struct store *s, const char *key, int64_t d, int64_t *ret, in
     return leave(sp, add_locked(sp, key, d, ret, e));
 }
 
-static int cas_locked(struct space *sp, const char *key, const void *exp, size_t exp_len, const void *des,
-                      size_t des_len, struct buf *value, struct err *e)
-{
-    struct entry *en = find_entry(sp, key);
-    bool same = exp ? en && en->value.len == exp_len && memcmp(en->value.data, exp, exp_len) == 0 : !en;
-    if (same)
-        TRY(put_value(sp, key, des, des_len, e));
-    TRY(copy_out(find_entry(sp, key), value, e));
-    return same;
-}
-
-static int mem_cas(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des, size_t des_len,
-                   struct buf *value, int64_t timeout_ms, struct err *e)
-{
-    struct space *sp = NULL;
-    TRY(enter(s, &sp, e));
-    return leave(sp, cas_locked(sp, key, exp, exp_len, des, des_len, value, e));
-}
-
 static bool all_there(struct space *sp, const char *const *keys, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -272,21 +253,6 @@ static int mem_wait(struct store *s, const char *const *keys, size_t n, int64_t 
     return leave(sp, 0);
 }
 
-static int mem_del(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
-{
-    struct space *sp = NULL;
-    int deleted = 0;
-    TRY(enter(s, &sp, e));
-    for (size_t i = 0; i < n; i++) {
-        struct entry *en = find_entry(sp, keys[i]);
-        if (en) {
-            remove_entry(sp, en);
-            deleted++;
-        }
-    }
-    return leave(sp, deleted);
-}
-
 const struct store_ops store_mem_ops = {
     .scheme = "mem",
     .open = mem_open,
@@ -295,7 +261,5 @@ const struct store_ops store_mem_ops = {
     .get = mem_get,
     .set = mem_set,
     .add = mem_add,
-    .cas = mem_cas,
     .wait = mem_wait,
-    .del = mem_del,
 };

@@ -13,7 +13,7 @@ struct prefix_store {
     char prefix[];
 };
 
-/* Declare `long_key`, freed at the end of the function's call of the base. */
+/* The key with the prefix before it, which the caller frees; NULL: no memory. */
 static char *extend(struct store *s, const char *key, struct err *e)
 {
     char *k;
@@ -55,12 +55,6 @@ static int prefix_add(struct store *s, const char *key, int64_t d, int64_t *ret,
     WITH_KEY(add(b, k, d, ret, timeout_ms, e));
 }
 
-static int prefix_cas(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des,
-                      size_t des_len, struct buf *value, int64_t timeout_ms, struct err *e)
-{
-    WITH_KEY(cas(b, k, exp, exp_len, des, des_len, value, timeout_ms, e));
-}
-
 typedef int many_fn(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
 
 static int with_keys(struct store *s, many_fn *call, const char *const *keys, size_t n, int64_t timeout_ms,
@@ -84,11 +78,6 @@ static int prefix_wait(struct store *s, const char *const *keys, size_t n, int64
     return with_keys(s, base_of(s)->ops->wait, keys, n, timeout_ms, e);
 }
 
-static int prefix_del(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
-{
-    return with_keys(s, base_of(s)->ops->del, keys, n, timeout_ms, e);
-}
-
 static void prefix_close(struct store *s)
 {
     free(s);
@@ -106,9 +95,7 @@ static const struct store_ops prefix_ops = {
     .get = prefix_get,
     .set = prefix_set,
     .add = prefix_add,
-    .cas = prefix_cas,
     .wait = prefix_wait,
-    .del = prefix_del,
 };
 
 int store_open_prefix(struct store **ret, struct store *base, const char *prefix, struct err *e)

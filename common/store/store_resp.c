@@ -1,10 +1,10 @@
 /* The store over RESP: rendezvousd, or a plain Redis.
  *
  * - One connection, dialled at open, one request at a time; turns, repetition and abort are store_turn.h's.
- * - After each dial STORE.PING tells the two servers apart. rendezvousd has STORE.WAIT and STORE.CAS.
+ * - After each dial STORE.PING tells the two servers apart. rendezvousd has STORE.WAIT.
  * - On a plain Redis every writer also publishes on "__store__:<key>"; a waiter subscribes on a second connection, then
- *   checks: a write after the check finds it subscribed, so none is missed. Compare and set is WATCH, GET, MULTI.
- * - What may be repeated on a new connection is repeated; add and cas are not, once sent. */
+ *   checks: a write after the check finds it subscribed, so none is missed.
+ * - What may be repeated on a new connection is repeated; add is not, once sent. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -47,11 +47,9 @@ static int try_set(struct turn_store *base, const struct store_call *c, int64_t 
     struct resp_store *s = (struct resp_store *)base;
     struct resp_words w = resp_words("SET", c->keys[0]);
     redisReply *r;
-    resp_words_add(&w, c->desired, c->desired_len);
-    if (s->plain_redis) {
-        int rc = redis_set(s, &w, c->keys[0], deadline, e);
-        return rc == 0 ? err_set(e, -EPROTO, "EXEC: nil without WATCH") : rc < 0 ? rc : 0;
-    }
+    resp_words_add(&w, c->data, c->len);
+    if (s->plain_redis)
+        return redis_set(s, &w, c->keys[0], deadline, e);
     TRY(resp_words_append(&w, &s->conn, e));
     TRY(resp_ask(&s->conn, REDIS_REPLY_STATUS, &r, deadline, e));
     freeReplyObject(r);
@@ -70,29 +68,6 @@ static int try_add(struct turn_store *base, const struct store_call *c, int64_t 
     return resp_ask_integer(&s->conn, c->ret, deadline, e);
 }
 
-static int try_cas(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
-{
-    struct resp_store *s = (struct resp_store *)base;
-    redisReply *r;
-    expect_value(s, c->value);
-    if (s->plain_redis)
-        return redis_cas(s, c, deadline, e);
-    struct resp_words w = resp_words("STORE.CAS", c->keys[0]);
-    resp_words_add(&w, c->expected ? "1" : "0", 1);
-    resp_words_add(&w, c->expected, c->expected_len);
-    resp_words_add(&w, c->desired, c->desired_len);
-    TRY(resp_words_append(&w, &s->conn, e));
-    TRY(resp_ask(&s->conn, REDIS_REPLY_ARRAY, &r, deadline, e));
-    int rc = r->elements == 2 ? resp_expect(r->element[0], REDIS_REPLY_INTEGER, e)
-                              : err_set(e, -EPROTO, "STORE.CAS: %zu elements, expected 2", r->elements);
-    if (rc == 0)
-        rc = resp_take_value(r->element[1], c->value, e);
-    if (rc == 0)
-        rc = r->element[0]->integer == 1;
-    freeReplyObject(r);
-    return rc;
-}
-
 static int try_wait(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
     struct resp_store *s = (struct resp_store *)base;
@@ -105,15 +80,6 @@ static int try_wait(struct turn_store *base, const struct store_call *c, int64_t
     TRY(resp_ask_integer(&s->conn, &there, deadline > INT64_MAX - WAIT_GRACE_MS ? deadline : deadline + WAIT_GRACE_MS,
                          e));
     return there ? 0 : err_set(e, -ETIMEDOUT, "the deadline passed");
-}
-
-static int try_del(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
-{
-    struct resp_store *s = (struct resp_store *)base;
-    int64_t deleted;
-    TRY(resp_words_append_many(&s->conn, "DEL", "", c, NULL, e));
-    TRY(resp_ask_integer(&s->conn, &deleted, deadline, e));
-    return (int)deleted;
 }
 
 /* --- connection */
@@ -145,7 +111,7 @@ static int resp_connect(struct turn_store *base, int64_t deadline, struct err *e
     return probe(s, deadline, e);
 }
 
-static const struct store_attempts attempts = {resp_connect, try_get, try_set, try_add, try_cas, try_wait, try_del};
+static const struct store_attempts attempts = {resp_connect, try_get, try_set, try_add, try_wait};
 
 /* --- life */
 

@@ -55,7 +55,6 @@ int resp_ask_integer(struct resp_conn *c, int64_t *ret, int64_t deadline, struct
 int redis_set(struct resp_store *s, const struct resp_words *w, const char *key, int64_t deadline, struct err *e);
 int redis_add(struct resp_store *s, const struct resp_words *w, const char *key, int64_t *ret, int64_t deadline,
               struct err *e);
-int redis_cas(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e);
 int redis_wait(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e);
 
 #endif

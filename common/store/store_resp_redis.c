@@ -3,9 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/store/store_resp_internal.h"
 
@@ -29,23 +27,20 @@ static int queue_transaction(struct resp_store *s, const struct resp_words *w, c
     return rc;
 }
 
-/* A command and its announcement. 1 and the command's reply (within *ret, which the caller frees), or 0 if a watched
- * key changed. */
+/* A command and its announcement. The command's reply is within *ret, which the caller frees. */
 static int transaction(struct resp_store *s, const struct resp_words *w, const char *key, redisReply **ret,
                        int64_t deadline, struct err *e)
 {
     redisReply *r[4];
     TRY(queue_transaction(s, w, key, e));
     TRY(resp_exchange(&s->conn, 4, r, deadline, e));
-    int rc = r[1]->type == REDIS_REPLY_ERROR ? resp_expect(r[1], REDIS_REPLY_STATUS, e) : 0;
-    if (rc == 0 && r[3]->type != REDIS_REPLY_NIL) {
+    int rc = resp_expect(r[1], REDIS_REPLY_STATUS, e);
+    if (rc == 0)
         rc = resp_expect(r[3], REDIS_REPLY_ARRAY, e);
-        if (rc == 0)
-            rc = r[3]->elements == 2 ? 1 : err_set(e, -EPROTO, "EXEC: %zu replies, expected 2", r[3]->elements);
-    }
-    if (rc == 1)
-        *ret = r[3];
-    for (int i = 0; i < (rc == 1 ? 3 : 4); i++)
+    if (rc == 0 && r[3]->elements != 2)
+        rc = err_set(e, -EPROTO, "EXEC: %zu replies, expected 2", r[3]->elements);
+    *ret = r[3];
+    for (int i = 0; i < (rc == 0 ? 3 : 4); i++)
         freeReplyObject(r[i]);
     return rc;
 }
@@ -53,74 +48,22 @@ static int transaction(struct resp_store *s, const struct resp_words *w, const c
 int redis_set(struct resp_store *s, const struct resp_words *w, const char *key, int64_t deadline, struct err *e)
 {
     redisReply *r;
-    int rc = transaction(s, w, key, &r, deadline, e);
-    if (rc <= 0)
-        return rc;
-    rc = resp_expect(r->element[0], REDIS_REPLY_STATUS, e);
+    TRY(transaction(s, w, key, &r, deadline, e));
+    int rc = resp_expect(r->element[0], REDIS_REPLY_STATUS, e);
     freeReplyObject(r);
-    return rc < 0 ? rc : 1;
+    return rc;
 }
 
 int redis_add(struct resp_store *s, const struct resp_words *w, const char *key, int64_t *ret, int64_t deadline,
               struct err *e)
 {
     redisReply *r;
-    int rc = transaction(s, w, key, &r, deadline, e);
-    if (rc <= 0)
-        return rc;
-    rc = resp_expect(r->element[0], REDIS_REPLY_INTEGER, e);
+    TRY(transaction(s, w, key, &r, deadline, e));
+    int rc = resp_expect(r->element[0], REDIS_REPLY_INTEGER, e);
     if (rc == 0)
         *ret = r->element[0]->integer;
     freeReplyObject(r);
     return rc;
-}
-
-/* WATCH and GET; *ret_same: the key holds what is expected. The value is appended if it does not. */
-static int watch(struct resp_store *s, const struct store_call *c, bool *ret_same, int64_t deadline, struct err *e)
-{
-    redisReply *r[2];
-    struct resp_words watch = resp_words("WATCH", c->keys[0]), get = resp_words("GET", c->keys[0]);
-    TRY(resp_words_append(&watch, &s->conn, e));
-    TRY(resp_words_append(&get, &s->conn, e));
-    TRY(resp_exchange(&s->conn, 2, r, deadline, e));
-    int rc = r[1]->type == REDIS_REPLY_NIL ? 0 : resp_expect(r[1], REDIS_REPLY_STRING, e);
-    if (rc == 0) {
-        bool there = r[1]->type == REDIS_REPLY_STRING;
-        *ret_same = c->expected ? there && (size_t)r[1]->len == c->expected_len &&
-                                      memcmp(r[1]->str, c->expected, c->expected_len) == 0
-                                : !there;
-        if (!*ret_same)
-            rc = resp_take_value(r[1], c->value, e);
-    }
-    freeReplyObject(r[0]);
-    freeReplyObject(r[1]);
-    return rc;
-}
-
-int redis_cas(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
-{
-    struct resp_words set = resp_words("SET", c->keys[0]), unwatch = resp_words("UNWATCH", NULL);
-    resp_words_add(&set, c->desired, c->desired_len);
-    for (;;) { /* each turn but the last means that somebody else got on */
-        bool same = false;
-        redisReply *r;
-        int rc = watch(s, c, &same, deadline, e);
-        if (rc < 0) {
-            resp_hang_up(&s->conn); /* ends the WATCH */
-            return rc;
-        }
-        if (!same) {
-            TRY(resp_words_append(&unwatch, &s->conn, e));
-            TRY(resp_ask(&s->conn, REDIS_REPLY_STATUS, &r, deadline, e));
-            freeReplyObject(r);
-            return 0;
-        }
-        rc = redis_set(s, &set, c->keys[0], deadline, e);
-        if (rc == 1 && c->value && (rc = buf_add(c->value, c->desired, c->desired_len)) == 0)
-            return 1;
-        if (rc != 0)
-            return rc < 0 && rc == -E2BIG ? err_set(e, rc, "a value of %zu bytes does not fit", c->desired_len) : rc;
-    }
 }
 
 static int all_exist(struct resp_store *s, const struct store_call *c, int64_t deadline, struct err *e)

@@ -5,17 +5,12 @@
  * - SET has no answer: a CHECK of the key behind it is one, because a server answers in order.
  * - GET of a missing key is an empty value in one generation and the end of the connection in the other: CHECK comes
  *   first.
- * - COMPARE_SET says what the key holds afterwards, not who put it there. So what it writes begins with a mark and a
- *   number nobody else draws; get takes both off again. An empty value is written with a mark as well: COMPARE_SET
- *   takes "" for "does not exist".
  * - ADD to something else than a number ends the connection; the value is looked at then, to tell that from a lost
  *   one. */
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "common/args/args.h"
 #include "common/base/buf.h"
@@ -26,45 +21,11 @@
 #include "common/store/store.h"
 #include "common/store/store_turn.h"
 
-#define MARK                                                                                                           \
-    "\xff\xfe"                                                                                                         \
-    "crun"
-enum { MARK_LEN = 6, DRAWN_LEN = 16, MARKED_LEN = MARK_LEN + DRAWN_LEN };
-
 struct tcp_store {
     struct turn_store base;
     char *host, *port;
     struct tcpstore_conn conn;
 };
-
-/* --- marks */
-
-static bool is_marked(const void *p, size_t n)
-{
-    return n >= MARKED_LEN && memcmp(p, MARK, MARK_LEN) == 0;
-}
-
-/* What the user wrote, of what the server holds. */
-static void unmark(const struct buf *raw, const char **p, size_t *n)
-{
-    const size_t skip = is_marked(raw->data, raw->len) ? MARKED_LEN : 0;
-    *p = raw->len > skip ? raw->data + skip : "";
-    *n = raw->len - skip;
-}
-
-/* Room for the mark and the value, to be freed with buf_free(). */
-static int mark(struct buf *ret, const void *p, size_t n, bool draw, struct err *e)
-{
-    char drawn[DRAWN_LEN] = {0};
-    if (draw && getrandom(drawn, sizeof drawn, 0) != sizeof drawn)
-        return err_errno(e, errno, "getrandom");
-    int rc = buf_add(ret, MARK, MARK_LEN);
-    if (rc == 0)
-        rc = buf_add(ret, drawn, sizeof drawn);
-    if (rc == 0)
-        rc = buf_add(ret, p, n);
-    return rc < 0 ? err_set(e, rc, "a value of %zu bytes is too large", n) : 0;
-}
 
 /* --- requests */
 
@@ -93,73 +54,31 @@ static int check(struct tcp_store *s, const char *const *keys, size_t n, bool *r
     return 0;
 }
 
-/* What the server holds. 1, or 0 if there is no such key. */
-static int fetch(struct tcp_store *s, const char *key, struct buf *raw, int64_t deadline, struct err *e)
+/* The value, appended. 1, or 0 if there is no such key. */
+static int fetch(struct tcp_store *s, const char *key, struct buf *value, int64_t deadline, struct err *e)
 {
     bool there;
     TRY(check(s, &key, 1, &there, deadline, e));
     if (!there)
         return 0;
     TRY(put_key(s, TCPSTORE_GET, key, e));
-    TRY(tcpstore_take_bytes(&s->conn, raw, deadline, e));
+    TRY(tcpstore_take_bytes(&s->conn, value, deadline, e));
     return 1;
-}
-
-static int give(const struct buf *raw, struct buf *value, struct err *e)
-{
-    const char *p;
-    size_t n;
-    unmark(raw, &p, &n);
-    int rc = value ? buf_add(value, p, n) : 0;
-    return rc < 0 ? err_set(e, rc, "a value of %zu bytes exceeds what the buffer takes", n) : 0;
 }
 
 static int try_get(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
-    struct tcp_store *s = (struct tcp_store *)base;
-    struct buf raw = {.max = c->value && c->value->max ? c->value->max + MARKED_LEN : 0};
-    int rc = fetch(s, c->keys[0], &raw, deadline, e);
-    if (rc == 0)
-        rc = err_set(e, -ENOENT, "no such key");
-    else if (rc > 0)
-        rc = give(&raw, c->value, e);
-    buf_free(&raw);
-    return rc;
-}
-
-static int put_set(struct tcp_store *s, const char *key, const void *p, size_t n, struct err *e)
-{
-    TRY(put_key(s, TCPSTORE_SET, key, e));
-    return tcpstore_put_bytes(&s->conn, p, n, e);
+    int rc = fetch((struct tcp_store *)base, c->keys[0], c->value, deadline, e);
+    return rc == 0 ? err_set(e, -ENOENT, "no such key") : rc < 0 ? rc : 0;
 }
 
 static int try_set(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
     struct tcp_store *s = (struct tcp_store *)base;
-    struct buf marked = {0};
     bool ignored;
-    int rc = 0;
-    if (c->desired_len == 0 || is_marked(c->desired, c->desired_len)) {
-        rc = mark(&marked, c->desired, c->desired_len, false, e);
-        if (rc == 0)
-            rc = put_set(s, c->keys[0], marked.data, marked.len, e);
-    } else
-        rc = put_set(s, c->keys[0], c->desired, c->desired_len, e);
-    buf_free(&marked);
-    return rc < 0 ? rc : check(s, c->keys, 1, &ignored, deadline, e);
-}
-
-static int try_del(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
-{
-    struct tcp_store *s = (struct tcp_store *)base;
-    int64_t deleted, sum = 0;
-    for (size_t i = 0; i < c->n; i++)
-        TRY(put_key(s, TCPSTORE_DELETE, c->keys[i], e));
-    for (size_t i = 0; i < c->n; i++) {
-        TRY(tcpstore_take_number(&s->conn, &deleted, deadline, e));
-        sum += deleted;
-    }
-    return (int)sum;
+    TRY(put_key(s, TCPSTORE_SET, c->keys[0], e));
+    TRY(tcpstore_put_bytes(&s->conn, c->data, c->len, e));
+    return check(s, c->keys, 1, &ignored, deadline, e);
 }
 
 /* A wait whose time is over leaves the server waiting; only the end of the connection informs it in both
@@ -179,8 +98,6 @@ static int try_wait(struct turn_store *base, const struct store_call *c, int64_t
     return rc;
 }
 
-/* --- add */
-
 static int tcp_connect(struct turn_store *base, int64_t deadline, struct err *e)
 {
     struct tcp_store *s = (struct tcp_store *)base;
@@ -189,110 +106,38 @@ static int tcp_connect(struct turn_store *base, int64_t deadline, struct err *e)
     return s->conn.fd >= 0 ? 0 : tcpstore_dial(&s->conn, s->host, s->port, deadline, e);
 }
 
-static int compare_set(struct tcp_store *s, const char *key, const void *expected, size_t expected_len,
-                       const void *desired, size_t desired_len, struct buf *ret, int64_t deadline, struct err *e)
-{
-    TRY(put_key(s, TCPSTORE_COMPARE_SET, key, e));
-    TRY(tcpstore_put_bytes(&s->conn, expected, expected_len, e));
-    TRY(tcpstore_put_bytes(&s->conn, desired, desired_len, e));
-    return tcpstore_take_bytes(&s->conn, ret, deadline, e);
-}
-
-/* After an ADD that ended the connection: is the value to blame? 0: no. -EINVAL: yes. 1: it was a marked number, and is
- * none any more. */
+/* After an ADD that ended the connection: -EINVAL if the value is to blame. */
 static int look_at_value(struct tcp_store *s, const struct store_call *c, int64_t deadline, struct err *e)
 {
-    struct buf raw = {0}, after = {0};
-    const char *p;
-    size_t n;
+    struct buf value = {0};
     int64_t v;
     int rc = tcp_connect(&s->base, deadline, e);
     if (rc == 0)
-        rc = fetch(s, c->keys[0], &raw, deadline, e);
+        rc = fetch(s, c->keys[0], &value, deadline, e);
     if (rc == 1) {
-        unmark(&raw, &p, &n);
-        if (strlen(p) != n || parse_i64(p, "", INT64_MIN, INT64_MAX, &v, NULL) < 0)
+        const char *text = value.data ? value.data : ""; /* an empty one takes no memory */
+        if (strlen(text) != value.len || parse_i64(text, "", INT64_MIN, INT64_MAX, &v, NULL) < 0)
             rc = err_set(e, -EINVAL, "the value is not an integer");
         else if (__builtin_add_overflow(v, c->delta, &v))
             rc = err_set(e, -EINVAL, "the sum is not an integer of 64 bits");
-        else if (is_marked(raw.data, raw.len)) /* whoever does this first: the number is the same */
-            rc = compare_set(s, c->keys[0], raw.data, raw.len, p, n, &after, deadline, e) < 0 ? -ECONNRESET : 1;
-        else
-            rc = 0;
     }
-    buf_free(&raw);
-    buf_free(&after);
+    buf_free(&value);
     return rc;
 }
 
 static int try_add(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
 {
     struct tcp_store *s = (struct tcp_store *)base;
-    for (;;) {
-        int64_t sum;
-        struct err why = {0};
-        TRY(put_key(s, TCPSTORE_ADD, c->keys[0], e));
-        TRY(tcpstore_put_number(&s->conn, (uint64_t)c->delta, e));
-        int rc = tcpstore_take_number(&s->conn, &sum, deadline, e);
-        if (rc == 0)
-            *c->ret = sum;
-        if (rc != -ECONNRESET)
-            return rc;
-        int found = look_at_value(s, c, deadline, &why);
-        if (found == -EINVAL)
-            return err_set(e, found, "%s", why.text);
-        if (found != 1)
-            return rc;
-    }
-}
-
-/* --- compare and set */
-
-/* 1: swapped. 0: not; raw is what the key holds (raw->data NULL: nothing). -EAGAIN: somebody was faster, look again. */
-static int swap(struct tcp_store *s, const struct store_call *c, const struct buf *ours, struct buf *raw,
-                int64_t deadline, struct err *e)
-{
-    const char *p;
-    size_t n;
-    int there = fetch(s, c->keys[0], raw, deadline, e);
-    if (there < 0)
-        return there;
-    unmark(raw, &p, &n);
-    const bool equal = there && c->expected && n == c->expected_len && memcmp(p, c->expected, n) == 0;
-    if (c->expected ? !equal : there) {
-        if (!there)
-            buf_free(raw);
-        return 0;
-    }
-    struct buf after = {0};
-    int rc = compare_set(s, c->keys[0], raw->data, raw->len, ours->data, ours->len, &after, deadline, e);
-    if (rc == 0)
-        rc = after.len == ours->len && memcmp(after.data, ours->data, ours->len) == 0 ? 1 : -EINPROGRESS;
-    buf_free(&after);
+    struct err why;
+    TRY(put_key(s, TCPSTORE_ADD, c->keys[0], e));
+    TRY(tcpstore_put_number(&s->conn, (uint64_t)c->delta, e));
+    int rc = tcpstore_take_number(&s->conn, c->ret, deadline, e);
+    if (rc == -ECONNRESET && look_at_value(s, c, deadline, &why) == -EINVAL)
+        return err_set(e, -EINVAL, "%s", why.text);
     return rc;
 }
 
-static int try_cas(struct turn_store *base, const struct store_call *c, int64_t deadline, struct err *e)
-{
-    struct tcp_store *s = (struct tcp_store *)base;
-    struct buf ours = {0}, raw = {0};
-    int rc = mark(&ours, c->desired, c->desired_len, true, e);
-    while (rc == 0 || rc == -EINPROGRESS) {
-        buf_clear(&raw);
-        rc = swap(s, c, &ours, &raw, deadline, e);
-        if (rc >= 0)
-            break;
-    }
-    if (rc >= 0 && c->value && (rc == 1 || raw.len > 0)) {
-        int given = give(rc == 1 ? &ours : &raw, c->value, e);
-        rc = given < 0 ? given : rc;
-    }
-    buf_free(&ours);
-    buf_free(&raw);
-    return rc;
-}
-
-static const struct store_attempts attempts = {tcp_connect, try_get, try_set, try_add, try_cas, try_wait, try_del};
+static const struct store_attempts attempts = {tcp_connect, try_get, try_set, try_add, try_wait};
 
 /* --- life */
 

@@ -142,7 +142,7 @@ int turn_get(struct store *s, const char *key, struct buf *value, int64_t timeou
 
 int turn_set(struct store *s, const char *key, const void *v, size_t n, int64_t timeout_ms, struct err *e)
 {
-    const struct store_call c = {.keys = &key, .n = 1, .desired = v, .desired_len = n};
+    const struct store_call c = {.keys = &key, .n = 1, .data = v, .len = n};
     return run(s, &(struct turn){ATTEMPT(set), &c, true}, timeout_ms, e);
 }
 
@@ -152,19 +152,7 @@ int turn_add(struct store *s, const char *key, int64_t d, int64_t *ret, int64_t 
     return run(s, &(struct turn){ATTEMPT(add), &c, false}, timeout_ms, e);
 }
 
-int turn_cas(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des, size_t des_len,
-             struct buf *value, int64_t timeout_ms, struct err *e)
-{
-    const struct store_call c = {&key, 1, exp, des, exp_len, des_len, .value = value};
-    return run(s, &(struct turn){ATTEMPT(cas), &c, false}, timeout_ms, e);
-}
-
 int turn_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
 {
     return run(s, &(struct turn){ATTEMPT(wait), &(struct store_call){.keys = keys, .n = n}, true}, timeout_ms, e);
-}
-
-int turn_del(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e)
-{
-    return run(s, &(struct turn){ATTEMPT(del), &(struct store_call){.keys = keys, .n = n}, true}, timeout_ms, e);
 }

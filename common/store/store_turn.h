@@ -15,8 +15,8 @@
 struct store_call {
     const char *const *keys;
     size_t n;
-    const void *expected, *desired;
-    size_t expected_len, desired_len;
+    const void *data; /* of set */
+    size_t len;
     int64_t delta, *ret;
     struct buf *value;
 };
@@ -24,11 +24,11 @@ struct store_call {
 struct turn_store;
 typedef int store_attempt_fn(struct turn_store *s, const struct store_call *c, int64_t deadline, struct err *e);
 
-/* Deadlines are clock_ms() values. An attempt in which the connection was lost is repeated; add and cas are not:
- * -ECONNRESET then, as it may or may not have happened. */
+/* Deadlines are clock_ms() values. An attempt in which the connection was lost is repeated; add is not: -ECONNRESET
+ * then, as it may or may not have happened. */
 struct store_attempts {
     int (*connect)(struct turn_store *s, int64_t deadline, struct err *e); /* 0 at once if there is a connection */
-    store_attempt_fn *get, *set, *add, *cas, *wait, *del;
+    store_attempt_fn *get, *set, *add, *wait;
 };
 
 struct turn_store {
@@ -50,14 +50,9 @@ void turn_abort(struct store *s);
 int turn_get(struct store *s, const char *key, struct buf *value, int64_t timeout_ms, struct err *e);
 int turn_set(struct store *s, const char *key, const void *v, size_t n, int64_t timeout_ms, struct err *e);
 int turn_add(struct store *s, const char *key, int64_t d, int64_t *ret, int64_t timeout_ms, struct err *e);
-int turn_cas(struct store *s, const char *key, const void *exp, size_t exp_len, const void *des, size_t des_len,
-             struct buf *value, int64_t timeout_ms, struct err *e);
 int turn_wait(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
-int turn_del(struct store *s, const char *const *keys, size_t n, int64_t timeout_ms, struct err *e);
 
 /* For a struct store_ops. */
-#define TURN_STORE_OPS                                                                                                 \
-    .abort = turn_abort, .get = turn_get, .set = turn_set, .add = turn_add, .cas = turn_cas, .wait = turn_wait,        \
-    .del = turn_del
+#define TURN_STORE_OPS .abort = turn_abort, .get = turn_get, .set = turn_set, .add = turn_add, .wait = turn_wait
 
 #endif

@@ -126,51 +126,14 @@ static void add_counts_from_zero_and_refuses_what_is_no_number(void **state)
     set_text(s, "add", "12");
     assert_ok(store_add(s, "add", 1, &v, LONG_MS, &error));
     assert_int_equal(v, 13);
-    set_text(s, "add", "x");
-    assert_int_equal(store_add(s, "add", 1, &v, LONG_MS, &error), -EINVAL);
+    for (const char *const *text = (const char *const[]){"x", "", NULL}; *text; text++) {
+        set_text(s, "add", *text);
+        assert_int_equal(store_add(s, "add", 1, &v, LONG_MS, &error), -EINVAL);
+    }
     set_text(s, "add", "9223372036854775807");
     assert_int_equal(store_add(s, "add", 1, &v, LONG_MS, &error), -EINVAL);
     assert_int_equal(v, 13);
     expect_stored("add", "9223372036854775807", 19);
-}
-
-static void expect_cas(const char *expected, const char *desired, int swapped, const char *now)
-{
-    buf_clear(&value);
-    int rc = store_cas(s, "cas", expected, expected ? strlen(expected) : 0, desired, strlen(desired), &value, LONG_MS,
-                       &error);
-    if (rc != swapped)
-        fail_msg("cas(%s, %s) gave %d (%s), expected %d", expected ? expected : "nothing", desired, rc, error.text,
-                 swapped);
-    assert_string_equal(value.data ? value.data : "", now);
-}
-
-static void compare_and_set_swaps_only_what_it_expects(void **state)
-{
-    const char *key = "cas";
-    expect_cas("a", "b", 0, "");
-    expect_cas("", "b", 0, ""); /* an empty value is not a missing key */
-    expect_cas(NULL, "a", 1, "a");
-    expect_cas(NULL, "b", 0, "a");
-    expect_cas("b", "c", 0, "a");
-    expect_cas("a", "", 1, "");
-    expect_cas(NULL, "x", 0, "");
-    expect_cas("", "y", 1, "y");
-    assert_int_equal(store_cas(s, key, "y", 1, "z", 1, NULL, LONG_MS, &error), 1);
-    expect_stored(key, "z", 1);
-    set_text(s, key, "after"); /* nothing of the compare is left on the connection */
-    expect_stored(key, "after", 5);
-}
-
-static void delete_counts_what_was_there(void **state)
-{
-    const char *const keys[] = {"delete/a", "delete/b", "delete/none"};
-    set_text(s, "delete/a", "1");
-    set_text(s, "delete/b", "1");
-    assert_int_equal(store_delete(s, keys, 3, LONG_MS, &error), 2);
-    assert_int_equal(store_delete(s, keys, 3, LONG_MS, &error), 0);
-    assert_int_equal(store_delete(s, keys, 0, LONG_MS, &error), 0);
-    assert_int_equal(store_get(s, "delete/a", &value, LONG_MS, &error), -ENOENT);
 }
 
 static void waiting_for_what_is_there_returns_at_once(void **state)
@@ -246,10 +209,6 @@ static void a_waiter_is_woken_by_another_clients_write(void **state)
     now = clock_ms();
     assert_ok(store_add(s, "woken/add", 1, &ignored, LONG_MS, &error));
     expect_woken(&w, 0, now);
-    start_waiter(&w, "woken/cas", NULL);
-    now = clock_ms();
-    assert_int_equal(store_cas(s, "woken/cas", NULL, 0, "1", 1, NULL, LONG_MS, &error), 1);
-    expect_woken(&w, 0, now);
 }
 
 static void a_waiter_for_two_keys_needs_both(void **state)
@@ -277,7 +236,6 @@ static void abort_wakes_a_waiter_at_once_and_for_good(void **state)
     assert_int_equal(store_get(w.store, "x", &value, LONG_MS, &error), -ECANCELED);
     assert_int_equal(store_set(w.store, "x", "", 0, LONG_MS, &error), -ECANCELED);
     assert_int_equal(store_add(w.store, "x", 1, &v, LONG_MS, &error), -ECANCELED);
-    assert_int_equal(store_barrier(w.store, "x", 2, LONG_MS, &error), -ECANCELED);
     suite->close(w.store);
     set_text(s, "abort/other", "1"); /* other clients are not concerned */
 }
@@ -319,78 +277,6 @@ static void eight_threads_add_exactly(void **state)
     assert_int_equal(sum, THREADS * ROUNDS);
 }
 
-static void *cas_in_thread(void *arg)
-{
-    struct adder *a = arg;
-    struct buf now = {0};
-    for (int done = 0; done < ROUNDS / 4;) {
-        char next[24];
-        buf_clear(&now);
-        if (store_get(a->store, "cas-sum", &now, LONG_MS, NULL) < 0) {
-            a->failed++;
-            break;
-        }
-        int n = snprintf(next, sizeof next, "%d", atoi(now.data) + 1);
-        int rc = store_cas(a->store, "cas-sum", now.data, now.len, next, (size_t)n, NULL, LONG_MS, NULL);
-        a->failed += rc < 0;
-        done += rc != 0;
-    }
-    buf_free(&now);
-    return NULL;
-}
-
-static void competing_compare_and_sets_lose_no_update(void **state)
-{
-    struct adder a[3] = {0};
-    char expected[24];
-    set_text(s, "cas-sum", "0");
-    for (int i = 0; i < 3; i++) {
-        a[i].store = suite->open();
-        assert_int_equal(pthread_create(&a[i].thread, NULL, cas_in_thread, &a[i]), 0);
-    }
-    for (int i = 0; i < 3; i++) {
-        pthread_join(a[i].thread, NULL);
-        assert_int_equal(a[i].failed, 0);
-        suite->close(a[i].store);
-    }
-    int n = snprintf(expected, sizeof expected, "%d", 3 * (ROUNDS / 4));
-    expect_stored("cas-sum", expected, (size_t)n);
-}
-
-struct member {
-    pthread_t thread;
-    struct store *store;
-    atomic_int *arrived;
-    int rc, seen;
-};
-
-static void *meet_in_thread(void *arg)
-{
-    struct member *m = arg;
-    ++*m->arrived;
-    m->rc = store_barrier(m->store, "barrier", 4, LONG_MS, NULL);
-    m->seen = *m->arrived;
-    return NULL;
-}
-
-static void nobody_passes_a_barrier_of_four_alone(void **state)
-{
-    struct member m[4];
-    atomic_int arrived = 0;
-    for (int i = 0; i < 4; i++) {
-        m[i] = (struct member){.store = suite->open(), .arrived = &arrived};
-        assert_int_equal(pthread_create(&m[i].thread, NULL, meet_in_thread, &m[i]), 0);
-    }
-    for (int i = 0; i < 4; i++) {
-        pthread_join(m[i].thread, NULL);
-        suite->close(m[i].store);
-        assert_int_equal(m[i].rc, 0);
-        assert_int_equal(m[i].seen, 4);
-    }
-    assert_int_equal(store_barrier(s, "barrier", 4, LONG_MS, &error), -EINVAL);
-    assert_int_equal(store_barrier(s, "barrier-alone", 2, 50, &error), -ETIMEDOUT);
-}
-
 static void a_thread_behind_a_waiting_one_keeps_its_own_deadline(void **state)
 {
     struct waiter w;
@@ -426,16 +312,12 @@ int store_suite_run(const struct store_suite *which)
         CASE(a_missing_key_is_ENOENT),
         CASE(large_values_pass_and_the_buffers_limit_holds),
         CASE(add_counts_from_zero_and_refuses_what_is_no_number),
-        CASE(compare_and_set_swaps_only_what_it_expects),
-        CASE(delete_counts_what_was_there),
         CASE(waiting_for_what_is_there_returns_at_once),
         CASE(deadlines_are_kept),
         CASE(a_waiter_is_woken_by_another_clients_write),
         CASE(a_waiter_for_two_keys_needs_both),
         CASE(abort_wakes_a_waiter_at_once_and_for_good),
         CASE(eight_threads_add_exactly),
-        CASE(competing_compare_and_sets_lose_no_update),
-        CASE(nobody_passes_a_barrier_of_four_alone),
         CASE(a_thread_behind_a_waiting_one_keeps_its_own_deadline),
         CASE(a_restarted_server_is_dialled_anew),
     };

@@ -2,17 +2,14 @@
 
 #include "common/base/err.h"
 #include "common/job/env_contract.h"
-#include "worker/config/cores.h"
 #include "worker/meet/ranks.h"
 #include "worker/meet/spawn.h"
 #include "worker/planner/here.h"
 
 static int ranks_here(const struct plan_ranks *r)
 {
-    const int with_cores = cores_of_process() / threads_of_rank(r->cfg->threads, r->local_world);
-    if (r->local_world < 2)
-        return 1;
-    return with_cores < 2 ? 2 : with_cores < r->local_world ? with_cores : r->local_world;
+    const int measure = planner_measures(r->cfg, r->local_world);
+    return r->local_world > 1 && measure < 2 ? 2 : measure;
 }
 
 int plan_ranks_start(struct plan_ranks *r, int *ret_code, struct err *e)

@@ -1,5 +1,5 @@
 /* trainer plan, where something has to be measured: this process becomes some ranks of the run on this node, as many as
- * it has processors for, and two at least, so that there is a link. */
+ * measure operations (planner_measures()), and two at least, so that there is a link. */
 #ifndef CRUN_WORKER_CLI_PLAN_RANKS_H
 #define CRUN_WORKER_CLI_PLAN_RANKS_H
 

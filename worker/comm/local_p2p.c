@@ -1,5 +1,7 @@
 /* Messages between ranks as threads.
- *   - Whoever comes second copies: a send finds the receive that waits for it in its box, or the other way round.
+ *   - Whoever comes second copies: a send finds the receive that waits for it in its box, or the other way round. It
+ *     copies without the lock, so that messages of others go meanwhile; whoever waits for one that has met its other
+ *     side waits for its end, which is near.
  *   - A message that has been copied is done, whatever happens to its ranks afterwards.
  *   - send() leaves a copy in the box where nobody waits; nobody waits for that one's end.
  * What goes wrong: the peer is gone and its message has not come, the deadline, an abort, two sizes. */
@@ -21,6 +23,7 @@ struct message {
     void *copy;       /* send(): from's memory */
     size_t bytes, other_bytes;
     int peer;
+    bool met;  /* is out of its box: being copied */
     bool done; /* copied, or found to differ in size */
 };
 
@@ -55,20 +58,24 @@ static int own_failure(struct local *l, struct err *e)
     return 0;
 }
 
-/* Lock held. */
-static void deliver(struct message *send, struct message *recv)
+/* Lock held, but not while it copies. */
+static void deliver(struct group *g, struct message *send, struct message *recv)
 {
-    send->done = recv->done = true;
+    send->met = recv->met = true;
     send->other_bytes = recv->bytes;
     recv->other_bytes = send->bytes;
-    if (send->bytes == recv->bytes)
+    if (send->bytes == recv->bytes) {
+        pthread_mutex_unlock(&g->lock);
         memcpy(recv->to, send->from, send->bytes);
+        pthread_mutex_lock(&g->lock);
+    }
+    send->done = recv->done = true;
     if (!send->base.comm)
         message_free(send);
 }
 
-/* Lock held. True: the other side was there already. */
-static bool match(struct message *m, struct group *g)
+/* Lock held. */
+static void match(struct message *m, struct group *g)
 {
     struct message *other = *m->box;
     if (!other || !other->from == !m->from) {
@@ -76,12 +83,11 @@ static bool match(struct message *m, struct group *g)
         while (*at)
             at = &(*at)->next;
         *at = m;
-        return false;
+        return;
     }
     *m->box = other->next;
-    m->from ? deliver(m, other) : deliver(other, m);
+    m->from ? deliver(g, m, other) : deliver(g, other, m);
     pthread_cond_broadcast(&g->change);
-    return true;
 }
 
 static int check_peer(const struct comm *c, int peer, struct err *e)
@@ -183,9 +189,13 @@ static void take_back(struct message *m)
 static int wait_locked(struct local *l, struct message *m, struct err *e)
 {
     const struct timespec until = clock_timespec(clock_deadline(l->timeout_ms));
+    bool late = false;
     int rc = 0;
-    for (bool late = false; !m->done && (rc = hopeless(l, m, late, e)) == 0;)
-        late = pthread_cond_timedwait(&l->group->change, &l->group->lock, &until) == ETIMEDOUT;
+    while (!m->done && rc == 0)
+        if (m->met)
+            pthread_cond_wait(&l->group->change, &l->group->lock);
+        else if ((rc = hopeless(l, m, late, e)) == 0)
+            late = pthread_cond_timedwait(&l->group->change, &l->group->lock, &until) == ETIMEDOUT;
     if (!m->done)
         take_back(m);
     else if (m->bytes != m->other_bytes)

@@ -18,7 +18,7 @@ struct measure {
     struct op_times *times;
     struct forecast_base *base;
     struct comm *comm; /* of all ranks that are here; NULL: one, alone */
-    int computing;     /* ranks of this node that compute side by side, of as many as there are processors for */
+    int computing;     /* ranks of this node that compute side by side (planner_measures()) */
     int local_rank, local_world;
     const int *nodes; /* (comm->world): the node of each rank */
 };

@@ -2,8 +2,7 @@
  * programs, or the stages of one, on made-up images; asked for by the forecasts of plans that have the same operations.
  * Numbers that are not of an operation (a byte copied, an element updated) have names of their own.
  *
- * All times are seconds of one rank that has its processors to itself, taken while as many other ranks of the node do
- * the same as have processors of their own. */
+ * All times are processor time of one rank, taken while others of the node do the same, as they will in the run. */
 #ifndef CRUN_WORKER_OP_TIMES_H
 #define CRUN_WORKER_OP_TIMES_H
 

@@ -72,10 +72,14 @@ static int check_links(const struct planner *p, struct err *e)
     return 0;
 }
 
+int planner_measures(const struct train_config *cfg, int local_world)
+{
+    const int with_cores = cores_of_process() / threads_of_rank(cfg->threads, local_world), most = 2 * with_cores;
+    return most < 1 ? 1 : most < local_world ? most : local_world;
+}
+
 static int open_planner(struct planner *p, struct err *e)
 {
-    const int threads = threads_of_rank(p->o.cfg->threads, p->o.local_world);
-    const int with_cores = cores_of_process() / threads;
     TRY(forecast_open(&p->base, p->o.cfg, p->o.world, p->o.local_world, e));
     if (forecast_session(p->base)->device->ops->async)
         return err_set(e, -ENOTSUP, "the time of a step is not predicted for the %s device: expected cpu or ref",
@@ -85,9 +89,7 @@ static int open_planner(struct planner *p, struct err *e)
     p->measure = (struct measure){.times = p->times,
                                   .base = p->base,
                                   .comm = p->o.comm,
-                                  .computing = with_cores < 1                  ? 1
-                                               : with_cores < p->o.local_world ? with_cores
-                                                                               : p->o.local_world,
+                                  .computing = planner_measures(p->o.cfg, p->o.local_world),
                                   .local_rank = p->o.local_rank};
     p->network.local = p->o.local_world;
     p->network.hierarchical = p->o.cfg->by_node == REDUCE_HIERARCHICAL;

@@ -3,8 +3,8 @@
  *   plans.h: every way -> session/forecast.h: who holds how much -> of those that fit: op_times.h, measured once each
  *   -> rank_step.h: what each stage does -> simulate.h: seconds -> planner_pick()
  *
- * All ranks that are here call these together: operations are measured by as many of them side by side as have
- * processors of their own, transfers by pairs of them. Results are rank 0's. Blocks for as long as measuring takes,
+ * All ranks that are here call these together: operations are measured by planner_measures() of them side by side,
+ * transfers by pairs of them. Results are rank 0's. Blocks for as long as measuring takes,
  * some seconds; each wait for others has the communicator's deadline. Training thread. */
 #ifndef CRUN_WORKER_PLANNER_H
 #define CRUN_WORKER_PLANNER_H
@@ -29,6 +29,11 @@ struct planner_options {
     const struct comm_options *opened; /* as comm was */
     bool tells;                        /* a line on stderr meanwhile; rank 0 alone does */
 };
+
+/* Ranks of a node that measure operations at once. All of them; of more than there are processors for, two for each
+ * processor: those that take turns at one throw each other's data out of its caches, and more do not change that.
+ * Pure but for the processors that are here. */
+int planner_measures(const struct train_config *cfg, int local_world);
 
 struct planner;
 /* Opens the data and the device, and measures what does not depend on a plan. ERR_USAGE: links between nodes are wanted

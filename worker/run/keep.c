@@ -13,9 +13,9 @@
 #include "common/include/crun.h"
 #include "worker/comm/comm.h"
 #include "worker/config/config.h"
-#include "worker/run/memory_slot.h"
 #include "worker/run/settle.h"
 #include "worker/run/step.h"
+#include "worker/session/memory_slot.h"
 #include "worker/session/outlive.h"
 #include "worker/session/session.h"
 #include "worker/state/holders.h"
@@ -33,12 +33,13 @@ static uint32_t kin_of(const struct snapshot_identity *id)
     return crc32c(crc, of, sizeof of);
 }
 
-static int open_slot(struct keep *k, struct session *s, int local_rank, struct err *e)
+/* keeps: else another rank of the node has the same copy. */
+static int open_slot(struct keep *k, struct session *s, int local_rank, bool keeps, struct err *e)
 {
     const int fd = crun_node_memory();
     if (fd < 0)
         return err_set(e, -ENOTSUP, "no crun is there that keeps memory from round to round");
-    if (outlive_is_whole(&s->layout) && local_rank > 0)
+    if (!keeps)
         return 0;
     return memory_slot_open(&k->slot, fd, local_rank, &s->state, kin_of(&s->identity), e);
 }
@@ -46,13 +47,13 @@ static int open_slot(struct keep *k, struct session *s, int local_rank, struct e
 int keep_open(struct keep *k, struct session *s, int local_rank, int64_t round, struct err *e)
 {
     struct err why;
+    bool keeps;
     keep_close(k);
+    s->kept = 0;
     if (s->cfg->memory_checkpoints == 0 || s->cfg->evaluate)
         return 0;
-    if (s->device->ops->async && !outlive_is_whole(&s->layout))
-        return err_set(e, ERR_USAGE, "--memory-checkpoints %g: on a GPU only where every rank has the whole state",
-                       s->cfg->memory_checkpoints);
-    int64_t can = open_slot(k, s, local_rank, &why) == 0;
+    TRY(outlive_keeps(s, local_rank, &keeps, e));
+    int64_t can = open_slot(k, s, local_rank, keeps, &why) == 0;
     if (!can)
         log_warn("keep", "--memory-checkpoints: %s: nothing is kept", why.text);
     TRY(s->comm->ops->all_reduce(s->comm, COMM_CONTROL, &can, 1, DT_I64, COMM_MIN, NULL, e));
@@ -62,8 +63,10 @@ int keep_open(struct keep *k, struct session *s, int local_rank, int64_t round, 
     }
     k->share = s->cfg->memory_checkpoints / 100;
     k->round = round;
-    if (k->slot)
-        log_info("keep", "checkpoints in memory take %zu bytes", memory_slot_bytes(k->slot));
+    if (!k->slot)
+        return 0;
+    s->kept = (int64_t)memory_slot_bytes(k->slot);
+    log_info("keep", "checkpoints in memory take %lld bytes", (long long)s->kept);
     return 0;
 }
 

@@ -10,6 +10,8 @@
 #include "worker/data/sets/dataset.h"
 #include "worker/parallel/stage.h"
 #include "worker/program/program.h"
+#include "worker/session/memory_slot.h"
+#include "worker/session/outlive.h"
 #include "worker/session/session_build.h"
 #include "worker/session/session_layout.h"
 
@@ -50,6 +52,13 @@ static void end(struct session *s)
     session_close(s);
 }
 
+static int count_copies(struct session *s, struct err *e)
+{
+    bool keeps;
+    TRY(outlive_keeps(s, s->rank % s->local_world, &keeps, e));
+    return keeps ? memory_slot_need(&s->state, &s->kept, e) : 0;
+}
+
 /* like: a rank with the same program and the same share of a batch, whose plans are known; NULL: none is. */
 static int look_at(struct session *s, const struct opened *o, const struct forecast_rank *like,
                    struct forecast_rank *ret, struct err *e)
@@ -57,6 +66,7 @@ static int look_at(struct session *s, const struct opened *o, const struct forec
     const struct state_options state = session_state(s);
     TRY(session_build_ownership(s, e));
     TRY(state_forecast(&s->state, s->device, s->program, &s->own, &state, e));
+    TRY(count_copies(s, e));
     stand_in_for_group(s);
     if (!like && !s->cfg->evaluate)
         TRY(session_open_plan(s, true, true, e));

@@ -73,7 +73,8 @@ void memory_report(const struct session *s, struct memory_report *ret)
                                   .gathered = gathered_bytes(s),
                                   .gradients = gradient_bytes(s),
                                   .optimizer = (int64_t)state_bytes(st, st->n_moments) * (st->second ? 2 : 1),
-                                  .averages = st->ema_params ? params + stats : 0};
+                                  .averages = st->ema_params ? params + stats : 0,
+                                  .kept = s->kept};
     add_plan(s->train_plan, s->train_stage, ret);
     add_plan(s->test_plan, s->test_stage, ret);
     if (session_loads(s))
@@ -138,6 +139,6 @@ void memory_mark(struct session *s, enum mem_point p)
         s->device->ops->memory(s->device, &now, &peak);
         s->mem.held[p] = (int64_t)now;
     } else {
-        s->mem.held[p] = anonymous();
+        s->mem.held[p] = anonymous() + s->kept; /* shared memory, all of it taken */
     }
 }

@@ -16,7 +16,8 @@ struct session;
     X(activations, "activations")   /* and their gradients: the plans of training and of evaluation */                 \
     X(weights, "weight copies")     /* in the layouts that kernels want */                                             \
     X(workspace, "workspace")       /* of kernels */                                                                   \
-    X(batches, "batches of images") /* the loaders' rings */
+    X(batches, "batches of images") /* the loaders' rings */                                                           \
+    X(kept, "copies in memory")     /* of the node, which outlives a process (--memory-checkpoints) */
 
 /* Where --mem-report looks. */
 #define MEM_POINTS(X)                                                                                                  \

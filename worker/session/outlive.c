@@ -39,6 +39,16 @@ bool outlive_can(const struct session *s, const char **why)
     return !*why && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
 }
 
+int outlive_keeps(const struct session *s, int local_rank, bool *keeps, struct err *e)
+{
+    const bool is_whole = outlive_is_whole(&s->layout), asked = s->cfg->memory_checkpoints > 0 && !s->cfg->evaluate;
+    if (asked && s->device->ops->async && !is_whole)
+        return err_set(e, ERR_USAGE, "--memory-checkpoints %g: on a GPU only where every rank has the whole state",
+                       s->cfg->memory_checkpoints);
+    *keeps = asked && (!is_whole || local_rank == 0);
+    return 0;
+}
+
 bool outlive_can_grow(const struct session *s)
 {
     const struct train_config *c = s->cfg;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 struct env_contract;
+struct err;
 struct layout;
 struct session;
 
@@ -19,6 +20,10 @@ bool outlive_can_grow(const struct session *s);
 
 /* Does every rank have the whole state? Pure. */
 bool outlive_is_whole(const struct layout *l);
+
+/* *keeps: has this rank a copy of its state in memory of the node (memory_slot.h), as far as options and layout say?
+ * ERR_USAGE: its device cannot. */
+int outlive_keeps(const struct session *s, int local_rank, bool *keeps, struct err *e);
 
 /* Are program and state, as this session has them, those of env's rank in env's world? has_state: the state is one that
  * training goes on from, not just memory for it. */

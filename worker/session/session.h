@@ -83,6 +83,7 @@ struct session {
     bool failed; /* set before session_close_round() after an error: peers are not waited for */
     struct snapshot_identity identity;
     struct mem_marks mem; /* --mem-report */
+    int64_t kept;         /* bytes of copies of its state in memory of the node (memory_slot.h) */
 };
 
 /* On failure everything is closed again. */

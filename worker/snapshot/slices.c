@@ -15,6 +15,7 @@
 
 /* Slices that lie side by side, or nearly, in an arena, and in the copy. */
 struct span {
+    int arena; /* of slices */
     const char *device;
     size_t at, bytes;
 };
@@ -23,6 +24,7 @@ struct span {
 
 /* Where a kind of tensor lies. */
 struct part {
+    int arena_of_state; /* which one */
     const char *prefix;
     enum slices_kind kind;
     enum param_role role;
@@ -35,12 +37,12 @@ enum { MODEL_PARTS = 2, PARTS = 6 };
 static void list_parts(const struct state *s, struct part out[PARTS])
 {
     const struct part all[PARTS] = {
-        {"", SLICES_PARAMS, PARAM_TRAIN, OWNERSHIP_PARAMS, s->params, s->ema_params},
-        {"", SLICES_STATISTICS, PARAM_STAT, OWNERSHIP_PARAMS, s->stats, s->ema_stats},
-        {"momentum.", SLICES_MOMENTS, PARAM_TRAIN, OWNERSHIP_MOMENTS, s->momentum, NULL},
-        {"second.", SLICES_MOMENTS, PARAM_TRAIN, OWNERSHIP_MOMENTS, s->second, NULL},
-        {"ema.", SLICES_AVERAGES, PARAM_TRAIN, OWNERSHIP_AVERAGES, s->ema_params, NULL},
-        {"ema.", SLICES_AVERAGES, PARAM_STAT, OWNERSHIP_AVERAGES, s->ema_stats, NULL},
+        {0, "", SLICES_PARAMS, PARAM_TRAIN, OWNERSHIP_PARAMS, s->params, s->ema_params},
+        {1, "", SLICES_STATISTICS, PARAM_STAT, OWNERSHIP_PARAMS, s->stats, s->ema_stats},
+        {2, "momentum.", SLICES_MOMENTS, PARAM_TRAIN, OWNERSHIP_MOMENTS, s->momentum, NULL},
+        {3, "second.", SLICES_MOMENTS, PARAM_TRAIN, OWNERSHIP_MOMENTS, s->second, NULL},
+        {4, "ema.", SLICES_AVERAGES, PARAM_TRAIN, OWNERSHIP_AVERAGES, s->ema_params, NULL},
+        {5, "ema.", SLICES_AVERAGES, PARAM_STAT, OWNERSHIP_AVERAGES, s->ema_stats, NULL},
     };
     memcpy(out, all, sizeof all);
 }
@@ -133,7 +135,7 @@ static int add_range(struct slices *s, struct room *room, int tensor, const stru
                  end = r.end < q->offset + q->count ? r.end : q->offset + q->count;
     if (first >= end)
         return 0;
-    struct slice v = {.piece = block_of(q)};
+    struct slice v = {.piece = block_of(q), .arena = l->part.arena_of_state};
     v.piece.tensor = tensor;
     v.piece.saved = saved;
     v.piece.first = (int64_t)(first - q->offset);
@@ -182,6 +184,7 @@ static int add_statistic(struct slices *s, struct room *room, int tensor, const 
                                       .line = n,
                                       .cols = n,
                                       .end = n},
+                            .arena = l->part.arena_of_state,
                             .memory = element(s->state, l->part.arena, l->param->offset),
                             .average = element(s->state, l->part.average, l->param->offset)};
     return n > 0 ? add_slice(s, room, v, e) : 0;
@@ -263,20 +266,23 @@ static size_t bytes_of(const struct slices *s, const struct slice *v)
     return (size_t)piece_count(&v->piece) * slices_size(s, (size_t)v->piece.tensor);
 }
 
-static int by_memory(const void *a, const void *b)
+/* The same in each process, wherever its arenas are. */
+static int by_place(const void *a, const void *b)
 {
-    const char *x = (*(const struct slice *const *)a)->memory, *y = (*(const struct slice *const *)b)->memory;
-    return x < y ? -1 : x > y;
+    const struct slice *x = *(const struct slice *const *)a, *y = *(const struct slice *const *)b;
+    if (x->arena != y->arena)
+        return x->arena < y->arena ? -1 : 1;
+    return x->memory < y->memory ? -1 : x->memory > y->memory;
 }
 
 /* The slice goes behind the last span, or makes it longer: what lies between two parameters is copied along. */
 static void extend(struct slices *s, struct slice *v)
 {
-    struct span *last = s->n_spans ? &s->spans[s->n_spans - 1] : NULL;
+    struct span *last = s->n_spans && s->spans[s->n_spans - 1].arena == v->arena ? &s->spans[s->n_spans - 1] : NULL;
     const size_t gap = last ? (size_t)(v->memory - (last->device + last->bytes)) : SIZE_MAX;
     if (gap > state_bytes(s->state, OWNERSHIP_ALIGN)) {
         last = &s->spans[s->n_spans++];
-        *last = (struct span){.device = v->memory, .at = s->copy_bytes};
+        *last = (struct span){.arena = v->arena, .device = v->memory, .at = s->copy_bytes};
     }
     v->copied = last->at + (size_t)(v->memory - last->device);
     last->bytes = (size_t)(v->memory - last->device) + bytes_of(s, v);
@@ -295,7 +301,7 @@ int slices_plan_copy(struct slices *s, const bool *wanted, struct err *e)
     for (size_t i = 0; i < s->n_held; i++)
         if (wanted[i] && s->held[i].memory)
             v[n++] = &s->held[i];
-    qsort(v, n, sizeof *v, by_memory);
+    qsort(v, n, sizeof *v, by_place);
     for (size_t i = 0; i < n; i++)
         extend(s, v[i]);
     free(v);

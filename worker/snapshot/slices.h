@@ -24,6 +24,7 @@ enum slices_kind {
 
 struct slice {
     struct piece piece;
+    int arena;     /* of the state; a number for each */
     char *memory;  /* its first element: device memory; NULL: a counter's */
     size_t copied; /* where it is in the copy, bytes; SIZE_MAX: nowhere */
     /* Averages of a model's tensor: theirs, to be filled with the same; NULL: there are none. */
@@ -51,8 +52,9 @@ int64_t slices_count(const struct slices *s, size_t tensor); /* elements */
 size_t slices_size(const struct slices *s, size_t tensor);   /* bytes of one */
 int64_t slices_bytes(const struct slices *s);                /* of all tensors */
 
-/* A copy of the slices for which wanted[n_held] says so takes copy_bytes; `copy` is the caller's to set, and to make
- * NULL before slices_finish(). Once. */
+/* A copy of the slices for which wanted[n_held] says so takes copy_bytes; what is where in it follows from the slices
+ * alone, so that another process with the same ones can take it up. `copy` is the caller's to set, and to make NULL
+ * before slices_finish(). Once. */
 int slices_plan_copy(struct slices *s, const bool *wanted, struct err *e);
 /* slices_plan_copy(), and host memory for it; its pages are there afterwards. */
 int slices_reserve(struct slices *s, const bool *wanted, struct err *e);

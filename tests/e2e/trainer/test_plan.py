@@ -1,10 +1,11 @@
 """`trainer plan` says what a run comes to; --mem-report shows the run beside it."""
 import json
+import re
 
 import pytest
 
 from metrics_file import records
-from support import TRAINER, run
+from support import CRUN, TRAINER, run
 
 NET = ["--train-data", "null", "--null-images", 96, "--num-labels", 1001, "--arch", "resnet18", "--image-size", 64, "--batch-size", 24,
        "--device", "cpu", "--threads", 1]
@@ -45,6 +46,21 @@ def test_a_run_is_as_planned(tmp_path, ranks, args):
         assert k["sends"]["sum"] * 0.999 <= there["sent"] <= k["sends"]["sum"] * 1.02
         above = there["held"]["plans"] - there["held"]["begin"]
         assert k["memory"]["sum"] - k["memory"]["batches"] - 72 * MIB <= above <= k["memory"]["sum"] + 32 * MIB
+
+
+@pytest.mark.parametrize("ranks, args", [
+    (2, ["--ema", 0.9]), (3, ["--zero", 1, "--optimizer", "adam"]), (3, ["--zero", 3, "--replicate-state", 1, "--ema", 0.9]), (2, ["--stages", 2, "--microbatches", 4])],
+    ids=["plain, averages", "zero 1, adam", "zero 3, second owners", "stages"])
+def test_copies_in_memory_are_as_planned(tmp_path, ranks, args):
+    args = [*args, "--memory-checkpoints", 2]
+    planned = [k["memory"] for k in plan(*args, "--world-size", ranks)["ranks"]]
+    p = run(CRUN, "--standalone", "--nproc_per_node", ranks, TRAINER, *NET, *args, "--log-level", "info", "--max-steps", 3, "--mem-report", "--log-dir", tmp_path / "log", timeout=300)
+    assert p.returncode == 0, p.stderr
+    there = [r["ranks"] for r in records(tmp_path / "log") if r.get("event") == "mem-report"][-1]
+    for k, of in zip(there, planned, strict=True):
+        assert {name: k["memory"][name] for name in of} == of
+    taken = [int(n) for n in re.findall(r"checkpoints in memory take (\d+) bytes", p.stdout + p.stderr)]
+    assert sorted(taken) == sorted(of["kept"] for of in planned if of["kept"]) and len(taken) == (1 if "--zero" not in args and "--stages" not in args else ranks)
 
 
 def test_what_zero_saves_is_what_the_plan_says(tmp_path):

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "worker/config/cores.h"
 #include "worker/parallel/pipeline.h"
 #include "worker/planner/planner.h"
 #include "worker/planner/plans.h"
@@ -179,6 +180,18 @@ static void what_predictions_do_not_tell_apart_goes_to_the_simplest(void **state
     assert_int_equal(c.alike, 0);
 }
 
+static void ranks_that_share_processors_measure_side_by_side(void **state)
+{
+    const int cores = cores_of_process();
+    const struct train_config one = {.threads = 1}, too_many = {.threads = 2 * cores};
+    (void)state;
+    assert_int_equal(planner_measures(&one, 1), 1);
+    assert_int_equal(planner_measures(&one, cores), cores);
+    assert_int_equal(planner_measures(&one, 2 * cores), 2 * cores);
+    assert_int_equal(planner_measures(&one, 5 * cores), 2 * cores);
+    assert_int_equal(planner_measures(&too_many, 4), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -187,6 +200,7 @@ int main(void)
         cmocka_unit_test(of_two_plans_one_is_simpler),
         cmocka_unit_test(fewer_mechanisms_are_simpler_than_smaller_ones),
         cmocka_unit_test(what_predictions_do_not_tell_apart_goes_to_the_simplest),
+        cmocka_unit_test(ranks_that_share_processors_measure_side_by_side),
     };
     return cmocka_run_group_tests_name("ways to spread a run", tests, NULL, NULL);
 }

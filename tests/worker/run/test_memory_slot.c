@@ -17,7 +17,7 @@
 #include "worker/device/device.h"
 #include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
-#include "worker/run/memory_slot.h"
+#include "worker/session/memory_slot.h"
 #include "worker/state/state.h"
 
 enum { ROWS = 40, STATS = 8, KIN = 7 };
@@ -125,6 +125,32 @@ static void the_next_process_goes_on_from_either_of_the_last_two(void **state)
     close(fd);
 }
 
+/* What is where in a copy does not depend on where a process has its arenas. */
+static void arenas_that_have_changed_places_are_found_again(void **state)
+{
+    struct process first, next;
+    struct err e;
+    int64_t note = 0, need;
+    const int fd = node_memory();
+    (void)state;
+    begin(&first, fd, 0, ROWS, KIN);
+    ((double *)first.state.momentum)[5] = -1;
+    keep(&first, 10, 1);
+    assert_int_equal(memory_slot_need(&first.state, &need, &e), 0);
+    assert_int_equal(need, memory_slot_bytes(first.slot));
+    end(&first);
+    begin(&next, fd, 0, ROWS, KIN);
+    memory_slot_close(next.slot);
+    void *was = next.state.params;
+    next.state.params = next.state.momentum;
+    next.state.momentum = was;
+    assert_int_equal(memory_slot_open(&next.slot, fd, 0, &next.state, KIN, &e), 0);
+    assert_int_equal(memory_slot_restore(next.slot, (struct memory_copy){10, 1}, &note, sizeof note, &e), 0);
+    assert_true(weight(&next)[5] == 10 && ((double *)next.state.momentum)[5] == -1);
+    end(&next);
+    close(fd);
+}
+
 static void copies_of_others_are_not_found(void **state)
 {
     struct process first, other;
@@ -209,6 +235,7 @@ static void a_node_without_memory_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_next_process_goes_on_from_either_of_the_last_two),
+                                       cmocka_unit_test(arenas_that_have_changed_places_are_found_again),
                                        cmocka_unit_test(copies_of_others_are_not_found),
                                        cmocka_unit_test(only_the_state_is_written),
                                        cmocka_unit_test(steps_that_are_to_be_done_again_are_forgotten),

@@ -1,4 +1,4 @@
-#include "worker/run/memory_slot.h"
+#include "worker/session/memory_slot.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -70,7 +70,8 @@ static int map_half(struct memory_slot *m, int fd, int local_rank, int half, str
     return 0;
 }
 
-static int prepare(struct memory_slot *m, int fd, int local_rank, struct state *s, uint32_t kin, struct err *e)
+/* A copy of all that this rank has. */
+static int plan_copy(struct memory_slot *m, struct state *s, struct err *e)
 {
     TRY(slices_init(&m->slices, s, e));
     bool *all = malloc(m->slices.n_held + 1);
@@ -79,7 +80,12 @@ static int prepare(struct memory_slot *m, int fd, int local_rank, struct state *
     memset(all, true, m->slices.n_held);
     const int rc = slices_plan_copy(&m->slices, all, e);
     free(all);
-    TRY(rc);
+    return rc;
+}
+
+static int prepare(struct memory_slot *m, int fd, int local_rank, struct state *s, uint32_t kin, struct err *e)
+{
+    TRY(plan_copy(m, s, e));
     m->kin = kin_of(&m->slices, kin);
     for (int i = 0; i < MEMORY_SLOT_HALVES; i++)
         TRY(map_half(m, fd, local_rank, i, e));
@@ -115,6 +121,15 @@ void memory_slot_close(struct memory_slot *m)
 size_t memory_slot_bytes(const struct memory_slot *m)
 {
     return MEMORY_SLOT_HALVES * half_bytes(m);
+}
+
+int memory_slot_need(struct state *s, int64_t *ret, struct err *e)
+{
+    struct memory_slot m = {0};
+    const int rc = plan_copy(&m, s, e);
+    *ret = rc < 0 ? 0 : (int64_t)memory_slot_bytes(&m);
+    slices_finish(&m.slices);
+    return rc;
 }
 
 static void look(const struct memory_slot *m, int half, struct memory_copy *ret)

@@ -30,7 +30,8 @@ struct memory_copy {
 int memory_slot_open(struct memory_slot **ret, int fd, int local_rank, struct state *s, uint32_t kin, struct err *e);
 void memory_slot_close(struct memory_slot *m); /* NULL allowed; the copies stay */
 
-size_t memory_slot_bytes(const struct memory_slot *m); /* of both copies */
+size_t memory_slot_bytes(const struct memory_slot *m);              /* of both copies */
+int memory_slot_need(struct state *s, int64_t *ret, struct err *e); /* the same, of a state or of a forecast of one */
 
 /* Whole copies that are this rank's state. */
 void memory_slot_find(const struct memory_slot *m, struct memory_copy ret[MEMORY_SLOT_HALVES]);
