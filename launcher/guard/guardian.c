@@ -10,8 +10,8 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -21,7 +21,6 @@
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/console_file.h"
-#include "launcher/guard/deputy.h"
 #include "launcher/guard/inherited.h"
 #include "launcher/guard/lease.h"
 #include "launcher/guard/link_words.h"
@@ -34,6 +33,7 @@
  * killed. */
 #define KILL_BOUND_MS 30000
 #define KILL_AGAIN_MS 1000 /* the agent has waited for them already */
+#define DEPUTY_REAP_MS 20  /* nothing holds up its end but a debugger */
 #define STUCK_MS 500 /* who waits in the kernel for so long when an agent is given up, is left: the user has waited */
 
 /* What the agent and the guardian share; the pages are zero until one of them writes. */
@@ -49,16 +49,13 @@ struct shared {
 
 /* The guardian's own side. */
 struct guard {
-    bool has_terminal; /* as standard input, and it was left as */
-    struct termios terminal;
-    pid_t agent, deputy; /* deputy 0: none */
-    int link_fd;         /* words of the agent */
-    int signal_fd;       /* what we wait for */
-    int held_fd;         /* the connection that stands for this node, -1: none */
+    struct inherited_terminal terminal;
+    pid_t agent;
+    int link_fd;   /* words of the agent */
+    int signal_fd; /* what we wait for */
+    int held_fd;   /* the connection that stands for this node, -1: none */
     struct lease lease;
     struct stuck stuck;
-    const struct guardian_programs *programs;
-    const struct guardian_link *link;
     struct neighbours beside;
 };
 
@@ -70,8 +67,9 @@ static int agent_process(struct guardian_link *l, int agent_end, struct guard *g
     neighbours_leave(&g->beside, NULL);
     console_files_leave(l->console);
     l->guardian_fd = agent_end;
-    setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
-    signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
+    prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it could not act when the guardian dies */
+    setpgid(0, 0);                    /* Ctrl-C reaches the guardian only, which forwards it once */
+    signal(SIGTTOU, SIG_IGN);         /* a background group may still write to its terminal */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     inherited_raise_files(l);
     return agent(l, argc, argv);
@@ -94,53 +92,6 @@ static void leave(void *arg)
     close(g->link_fd);
     close(g->signal_fd);
     hold(g, -1);
-}
-
-static int run_output(const struct neighbour *self, int fd)
-{
-    const struct guard *g = self->arg;
-    console_files_leave(g->link->console);
-    const struct guardian_output o = {.agent_fd = self->fd, .guardian_fd = fd, .page = g->link->output_page};
-    return g->programs->output(&o);
-}
-
-static int run_home(const struct neighbour *self, int fd)
-{
-    return ((const struct guard *)self->arg)->programs->home(self->fd, fd);
-}
-
-static int run_gauges(const struct neighbour *self, int fd)
-{
-    const struct guard *g = self->arg;
-    return g->programs->gauges(g->link->gauges_page, fd);
-}
-
-static int run_stdout(const struct neighbour *self, int fd)
-{
-    return console_file_run(self->arg, "crun-stdout", self->fd, fd);
-}
-
-static int run_stderr(const struct neighbour *self, int fd)
-{
-    return console_file_run(self->arg, "crun-stderr", self->fd, fd);
-}
-
-static void name_neighbours(struct guard *g, int output_fd)
-{
-    const struct guardian_programs *p = g->programs;
-    const struct console_file *c = g->link->console;
-    g->beside = (struct neighbours){
-        .v = {[NEIGHBOUR_OUTPUT] = {.name = "output", .run = p->output ? run_output : NULL, .arg = g, .fd = output_fd},
-              [NEIGHBOUR_HOME] = {.name = "home", .run = p->home ? run_home : NULL, .arg = g, .fd = -1},
-              [NEIGHBOUR_GAUGES] = {.name = "gauges", .run = p->gauges ? run_gauges : NULL, .arg = g, .fd = -1},
-              [NEIGHBOUR_STDOUT] = {.name = "stdout", .run = run_stdout, .arg = &c[0], .fd = c[0].out},
-              [NEIGHBOUR_STDERR] = {.name = "stderr", .run = run_stderr, .arg = &c[1], .fd = c[1].out}},
-        .leave = leave,
-        .arg = g};
-    for (int i = 0; i < NEIGHBOURS; i++) {
-        g->beside.v[i].beside.fd = -1;
-        g->beside.v[i].needs_fd = i != NEIGHBOUR_GAUGES;
-    }
 }
 
 void guardian_output_is_done(const struct guardian_output *o)
@@ -259,21 +210,11 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
     return ending;
 }
 
-/* A worker that had the terminal may have left it without echo. A shell does this only for those that die of a
- * signal. */
-static void give_back_terminal(const struct guard *g)
-{
-    struct termios now;
-    if (g->has_terminal && tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &now) == 0 &&
-        memcmp(&now, &g->terminal, sizeof now) != 0)
-        tcsetattr(STDIN_FILENO, TCSADRAIN, &g->terminal);
-}
-
 /* What a file of ours has not taken by now is lost, unless its disk moves. */
-static void end_console(struct guard *g, enum neighbour_id which)
+static void end_console(struct guard *g, const struct guardian_link *l, enum neighbour_id which)
 {
     struct neighbour *n = &g->beside.v[which];
-    const struct console_file *f = n->arg;
+    const struct console_file *f = &l->console[which - NEIGHBOUR_STDOUT];
     const int64_t notified_ms = clock_ms();
     char text[128];
     if (console_file_waiting(f, n->fd) > 0) /* before there was a job */
@@ -294,6 +235,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
     char text[256], output[128], home[128], gauges[128];
     const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
+    struct beside *deputy = &g->beside.v[NEIGHBOUR_DEPUTY].beside;
     atomic_store(&l->board->guardian_ends, true);
     if (!tree_empty())
         tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
@@ -303,14 +245,15 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
-    deputy_kill(g->deputy);
+    if (deputy->fd >= 0)
+        kill(deputy->pid, SIGKILL);
     beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, gauges,
                sizeof gauges); /* a driver may hold it: nothing is lost then */
     const enum beside_ending of_home = beside_end(&g->beside.v[NEIGHBOUR_HOME].beside, 0, home, sizeof home);
     const enum beside_ending of_output =
         beside_end(&g->beside.v[NEIGHBOUR_OUTPUT].beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
     if (ending_code(e) != EXIT_OK)
-        give_back_terminal(g);
+        inherited_give_back_terminal(&g->terminal);
     cgroup_remove_at(l->cgroup_dir);
     if (e.signaled)
         console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
@@ -337,16 +280,16 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
             "code %d)\n",
             (double)(clock_ms() - begun) / 1000, text, EXIT_UNKILLABLE);
     }
-    end_console(g, NEIGHBOUR_STDOUT);
-    end_console(g, NEIGHBOUR_STDERR);
-    deputy_reap(g->deputy);
+    end_console(g, l, NEIGHBOUR_STDOUT);
+    end_console(g, l, NEIGHBOUR_STDERR);
+    beside_wait(deputy, DEPUTY_REAP_MS);
     return all ? ending_code(e) : EXIT_UNKILLABLE;
 }
 
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv)
 {
     static struct guardian_link l;
-    static struct guard g = {.held_fd = -1, .link = &l};
+    static struct guard g = {.held_fd = -1};
     sigset_t waited;
     int ends[2], output[2];
 
@@ -367,9 +310,10 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.output_page = s->output_page;
     l.gauges_page = s->gauges_page;
     console_files_open(l.console, s->console);
-    g.programs = programs;
-    name_neighbours(&g, output[1]);
-    g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
+    g.beside = (struct neighbours){
+        .programs = programs, .link = &l, .guardian = getpid(), .agent_fd = -1, .leave = leave, .arg = &g};
+    neighbours_name(&g.beside, output[1]);
+    inherited_look_at_terminal(&g.terminal);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
     g.signal_fd = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -383,12 +327,11 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
     g.lease = (struct lease){.agent = g.agent, .late_ms = GUARDIAN_LATE_MS};
     console_files_enter(l.console, false);
-    const int not_the_deputys[] = {ends[0],   g.link_fd, g.signal_fd, /* they would hide our end */
-                                   output[0], output[1], l.console[0].out, l.console[1].out};
-    g.deputy = deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);
     close(output[0]);
-    if (l.deputy_fd >= 0)
-        close(l.deputy_fd);
+    g.beside.agent = g.agent;
+    g.beside.agent_fd = (int)syscall(SYS_pidfd_open, g.agent, 0);
+    if (g.beside.agent_fd >= 0) /* else the agent ends: this kernel is too old */
+        neighbours_start(&g.beside, NEIGHBOUR_DEPUTY);
     return finish(watch(&g, &l), &g, &l);
 }

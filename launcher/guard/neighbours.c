@@ -6,8 +6,76 @@
 #include <unistd.h>
 
 #include "launcher/guard/console.h"
+#include "launcher/guard/console_file.h"
+#include "launcher/guard/deputy.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/inherited.h"
+
+/* --- which there are */
+
+static struct deputy deputy_of(const struct neighbours *all, int guardian_fd)
+{
+    return (struct deputy){all->link, all->guardian, all->agent, guardian_fd, all->agent_fd};
+}
+
+static int run_deputy(const struct neighbour *self, int fd)
+{
+    const struct neighbours *all = self->all;
+    console_files_leave(all->link->console);
+    const struct deputy d = deputy_of(all, fd);
+    return deputy_run(&d);
+}
+
+static int run_output(const struct neighbour *self, int fd)
+{
+    const struct neighbours *all = self->all;
+    console_files_leave(all->link->console);
+    const struct guardian_output o = {
+        .agent_fd = self->fd, .guardian_fd = fd, .page = all->link->output_page, .deputy = deputy_of(all, fd)};
+    return all->programs->output(&o);
+}
+
+static int run_home(const struct neighbour *self, int fd)
+{
+    return self->all->programs->home(self->fd, fd);
+}
+
+static int run_gauges(const struct neighbour *self, int fd)
+{
+    const struct neighbours *all = self->all;
+    return all->programs->gauges(all->link->gauges_page, fd);
+}
+
+static int run_stdout(const struct neighbour *self, int fd)
+{
+    return console_file_run(&self->all->link->console[0], "crun-stdout", self->fd, fd);
+}
+
+static int run_stderr(const struct neighbour *self, int fd)
+{
+    return console_file_run(&self->all->link->console[1], "crun-stderr", self->fd, fd);
+}
+
+void neighbours_name(struct neighbours *all, int output_fd)
+{
+    const struct guardian_programs *p = all->programs;
+    const struct console_file *c = all->link->console;
+    const struct neighbour v[NEIGHBOURS] = {
+        [NEIGHBOUR_OUTPUT] = {.name = "output", .run = p->output ? run_output : NULL, .fd = output_fd},
+        [NEIGHBOUR_HOME] = {.name = "home", .run = p->home ? run_home : NULL, .fd = -1},
+        [NEIGHBOUR_GAUGES] = {.name = "gauges", .run = p->gauges ? run_gauges : NULL, .fd = -1},
+        [NEIGHBOUR_STDOUT] = {.name = "stdout", .run = run_stdout, .fd = c[0].out},
+        [NEIGHBOUR_STDERR] = {.name = "stderr", .run = run_stderr, .fd = c[1].out},
+        [NEIGHBOUR_DEPUTY] = {.name = "deputy", .run = run_deputy, .fd = -1, .is_told = true}};
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        all->v[i] = v[i];
+        all->v[i].all = all;
+        all->v[i].beside.fd = -1;
+        all->v[i].needs_fd = i != NEIGHBOUR_GAUGES && i != NEIGHBOUR_DEPUTY;
+    }
+}
+
+/* --- life */
 
 void neighbours_leave(struct neighbours *all, const struct neighbour *self)
 {
@@ -67,8 +135,13 @@ void neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS]
 void neighbours_look(struct neighbours *all, const struct pollfd fds[NEIGHBOURS], bool agent_ends)
 {
     for (int i = 0; i < NEIGHBOURS; i++) {
-        struct beside *b = &all->v[i].beside;
-        if (fds[i].revents && beside_is_gone(b) && !b->is_done && !agent_ends)
-            neighbours_start(all, (enum neighbour_id)i);
+        struct neighbour *n = &all->v[i];
+        const pid_t before = n->beside.pid;
+        if (!fds[i].revents || !beside_is_gone(&n->beside) || n->beside.is_done || agent_ends)
+            continue;
+        neighbours_start(all, (enum neighbour_id)i);
+        if (n->is_told && n->beside.fd >= 0)
+            console_try("crun: its %s process (pid %d) is gone; another took over (pid %d)\n", n->name, (int)before,
+                        (int)n->beside.pid);
     }
 }

@@ -7,12 +7,17 @@
 
 #include "launcher/guard/beside.h"
 
+struct guardian_link;
+struct guardian_programs;
+struct neighbours;
+
 enum neighbour_id {
     NEIGHBOUR_OUTPUT, /* launcher/output/process/output_process.h */
     NEIGHBOUR_HOME,   /* common/rdzv/homes/home_process.h */
     NEIGHBOUR_GAUGES, /* launcher/observe/gauges.h */
     NEIGHBOUR_STDOUT, /* console_file.h */
     NEIGHBOUR_STDERR,
+    NEIGHBOUR_DEPUTY, /* deputy.h */
     NEIGHBOURS
 };
 
@@ -21,19 +26,27 @@ struct neighbour {
     const char *name; /* for people */
     /* The whole life of the process: its exit code. NULL: it is not wanted, or cannot be. */
     int (*run)(const struct neighbour *self, int guardian_fd);
-    const void *arg; /* run()'s */
     /* What others see the end of where there can be no such process: its end of the socket to the agent, or of the pipe
      * that it reads. The guardian keeps it for the next one. -1: there is none, or none yet. */
     int fd;
     bool needs_fd; /* without one there is nothing to do */
+    bool is_told;  /* a line is printed when another takes its place: nobody else does */
     int started;   /* so far */
+    const struct neighbours *all;
 };
 
 struct neighbours {
-    struct neighbour v[NEIGHBOURS]; /* beside.fd: -1 */
-    void (*leave)(void *arg);       /* in one of them: gives up what is the guardian's own */
+    struct neighbour v[NEIGHBOURS];
+    const struct guardian_programs *programs;
+    const struct guardian_link *link;
+    pid_t guardian, agent;
+    int agent_fd;             /* pidfd; -1: there is none yet */
+    void (*leave)(void *arg); /* in one of them: gives up what is the guardian's own */
     void *arg;
 };
+
+/* All but v is set, and stays where it is. output_fd: the output process's end of its socket to the agent. */
+void neighbours_name(struct neighbours *all, int output_fd);
 
 /* Where it cannot be started, fd is closed, and it is not tried again. One that is there already: nothing. */
 void neighbours_start(struct neighbours *all, enum neighbour_id which);

@@ -32,14 +32,20 @@ static void report_stop(pid_t pid, const char *who, const char *meanwhile)
 
 void stuck_report_stops(pid_t agent, const struct neighbours *beside)
 {
-    static const enum neighbour_id readers[] = {NEIGHBOUR_OUTPUT, NEIGHBOUR_STDOUT, NEIGHBOUR_STDERR};
+    static const char unread[] = "nobody reads what the workers write, and they may wait";
+    static const char *const meanwhile[NEIGHBOURS] = {
+        [NEIGHBOUR_OUTPUT] = unread,
+        [NEIGHBOUR_STDOUT] = unread,
+        [NEIGHBOUR_STDERR] = unread,
+        [NEIGHBOUR_DEPUTY] = "nobody acts in place of an agent that does not",
+    };
     char who[32];
     report_stop(agent, "agent", "nobody watches the workers");
-    for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
-        const struct neighbour *n = &beside->v[readers[i]];
+    for (int i = 0; i < NEIGHBOURS; i++) {
+        const struct neighbour *n = &beside->v[i];
         snprintf(who, sizeof who, "%s process", n->name);
-        if (n->beside.pid > 0)
-            report_stop(n->beside.pid, who, "nobody reads what the workers write, and they may wait");
+        if (meanwhile[i] && n->beside.pid > 0)
+            report_stop(n->beside.pid, who, meanwhile[i]);
     }
 }
 

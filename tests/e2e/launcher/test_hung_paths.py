@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from held import stuck
 from processes import children, comm, state, wait
 
 SCRIPT = b"""#!/bin/sh
@@ -190,3 +191,31 @@ def test_a_temporary_folder_that_was_left_is_removed_by_a_later_run(crun):
 def test_without_a_place_for_it_workers_have_no_error_record(crun):
     rc, out, err = crun.run("sh", "-c", 'echo "[$TORCHELASTIC_ERROR_FILE]"', extra_env={"TMPDIR": str(pathlib.Path("/proc"))})
     assert (rc, out) == (0, "[]\n"), err
+
+
+@pytest.mark.long
+def test_the_end_of_a_lease_is_told_once(crun, disk):
+    """Guardian and deputy both look, and a worker that the disk holds is there for both."""
+    port = crun.port()
+    common = ["--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--insecure", "--run-id", "j", "--kill-timeout", 1, "sh", "-c",
+              "touch $HERE/up-$RANK; [ $GROUP_RANK = 0 ] && exec sleep 1000; exec cat $HERE/disk/file"]
+    disk.write("file", b"")
+    first = crun.start(*common, stdout=subprocess.DEVNULL, extra_env={"HERE": str(crun.tmp)})
+    wait("a host", lambda: children(first.pid))
+    disk.pause()
+    second = crun.start(*common, stdout=subprocess.DEVNULL, extra_env={"HERE": str(crun.tmp)})
+    for rank in (0, 1):
+        crun.wait_file(f"up-{rank}")
+    assert disk.asked.wait(30)
+    with stuck(crun.agent_of(second.pid), "stopped"):
+        err = b""
+        while b"has stood still" not in err:
+            err += second.stderr.readline() or pytest.fail(err)
+        time.sleep(1)  # the deputy has looked as well, half a second after the guardian at the latest
+        disk.resume()
+    os.kill(crun.agent_of(second.pid), signal.SIGCONT)
+    for p in (second, first):
+        p.terminate()
+    err += second.communicate(timeout=60)[1]
+    first.communicate(timeout=60)
+    assert err.count(b"has stood still") == 1, err

@@ -1,7 +1,9 @@
 """One half of crun is stopped, spins, or is in the hands of a debugger: the user's wish, and a kill -9, still end everything."""
+import contextlib
 import ctypes
 import os
 import resource
+import select
 import signal
 import time
 
@@ -147,13 +149,94 @@ def test_the_deputy_leaves_the_output_process_the_last_words(crun):
 @pytest.mark.parametrize("victims", ["guardian", "agent", "guardian agent"])
 def test_a_stopped_deputy_outlives_nobody(crun, victims):
     p, agent, _ = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
-    deputy = next(pid for pid in children(p.pid) if comm(pid) == "crun-deputy")
+    deputy = crun.deputy_of(p.pid)
     os.kill(deputy, signal.SIGSTOP)
     crun.wait_state(deputy, "T")
     for v in victims.split():
         os.kill(p.pid if v == "guardian" else agent, signal.SIGKILL)
     crun.wait_processes_gone(10)
     p.communicate(timeout=60)
+
+
+def test_a_killed_deputy_is_replaced_and_told(crun):
+    p, agent, workers = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
+    while b"OMP_NUM_THREADS" not in p.stderr.readline():
+        pass
+    deputies = [crun.deputy_of(p.pid)]
+    for _ in range(3):
+        os.kill(deputies[-1], signal.SIGKILL)
+        deputies.append(crun.deputy_of(p.pid, deputies[-1]))
+        line = p.stderr.readline().decode()
+        assert line == f"crun: its deputy process (pid {deputies[-2]}) is gone; another took over (pid {deputies[-1]})\n"
+        assert state(deputies[-2]) is None, "nobody has reaped it"
+    assert direct_workers(agent) == workers
+    with stuck(agent, "stopped"):  # the last one acts as the first would have
+        p.kill()
+        gone_within(crun, workers, 200)
+    p.communicate(timeout=60)
+    crun.wait_processes_gone(5)
+    assert crun.leftovers() == []
+
+
+def test_a_deputy_that_dies_each_time_is_not_started_for_ever(crun):
+    p, _, _ = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
+    err = b""
+    while b"its deputy process cannot be started (50 were)" not in err:
+        with contextlib.suppress(StopIteration, ProcessLookupError):
+            os.kill(next(pid for pid in children(p.pid) if comm(pid) == "crun-deputy"), signal.SIGKILL)
+        while select.select([p.stderr], [], [], 0.05)[0]:
+            err += os.read(p.stderr.fileno(), 65536) or pytest.fail(err)
+    assert err.count(b"another took over") == 49, err
+    assert "crun-deputy" not in [comm(pid) for pid in children(p.pid)]
+    p.terminate()
+    assert p.wait(60) == 143 and crun.processes() == []
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("victim", ["guardian", "agent"])
+def test_the_output_process_stands_in_for_a_deputy_killed_with_a_half(crun, victim, how):
+    p, agent, workers = start(crun)
+    deputy = crun.deputy_of(p.pid)
+    everybody = set(crun.processes()) - set(crun.own(p.pid))
+    with contextlib.ExitStack() as held:
+        if victim == "guardian":
+            held.enter_context(stuck(agent, how))
+            os.kill(p.pid, signal.SIGSTOP)  # it replaces nobody
+        else:
+            held.enter_context(stuck(p.pid, how))
+        os.kill(deputy, signal.SIGKILL)
+        os.kill(p.pid if victim == "guardian" else agent, signal.SIGKILL)
+        wait("the end of workers and daemons", lambda: all(state(pid) in (None, "Z") for pid in everybody))
+        if victim == "agent":
+            p.kill()
+        crun.wait_processes_gone(30)
+    err = said(p)
+    assert victim == "agent" or how == "stopped" or err.count("the guardian is gone and its agent") == 1, err
+    assert crun.leftovers() == []
+
+
+@contextlib.contextmanager
+def subreaper():
+    """Orphans become our children, as in a container they are the first process's: of its session, so that the kernel wakes no stopped one."""
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
+
+
+def test_a_stopped_agent_goes_on_when_nobody_is_left_to_act_for_it(crun):
+    with subreaper():
+        p, agent, _ = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
+        own = [crun.deputy_of(p.pid), crun.output_of(p.pid), p.pid]
+        with stuck(agent, "stopped"):
+            os.kill(p.pid, signal.SIGSTOP)  # it replaces nobody
+            for pid in own:
+                os.kill(pid, signal.SIGKILL)
+            p.communicate(timeout=60)
+            crun.wait_processes_gone(30)
+        for pid in (agent, *own[:2]):
+            os.waitpid(pid, 0x40000000)  # __WALL
 
 
 @pytest.mark.parametrize("how", ["traced", "gdb"])
