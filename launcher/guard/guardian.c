@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/err.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/ending.h"
 #include "launcher/base/resident.h"
@@ -53,6 +54,7 @@ struct guard {
     pid_t agent;
     int link_fd;   /* words of the agent */
     int signal_fd; /* what we wait for */
+    bool is_mute;  /* what workers print would go nowhere */
     int held_fd;   /* the connection that stands for this node, -1: none */
     struct lease lease;
     struct stuck stuck;
@@ -135,10 +137,9 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         hold(g, fd);
     else if (word == WORD_SIGNALS)
         wait_for(g, l);
-    else if (word == WORD_CONSOLE) {
-        neighbours_start(&g->beside, NEIGHBOUR_STDOUT);
-        neighbours_start(&g->beside, NEIGHBOUR_STDERR);
-    } else if (word == WORD_OUTPUT)
+    else if (word == WORD_CONSOLE)
+        g->is_mute = !neighbours_start(&g->beside, NEIGHBOUR_STDOUT) || !neighbours_start(&g->beside, NEIGHBOUR_STDERR);
+    else if (word == WORD_OUTPUT)
         neighbours_start(&g->beside, NEIGHBOUR_OUTPUT);
     else if (word == WORD_HOME) {
         g->beside.v[NEIGHBOUR_HOME].fd = fd;
@@ -190,6 +191,10 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         const int patient_ms = stuck_wait_ms(&g->stuck, g->agent, l);
         if (g->stuck.given_up[0])
             return (struct ending){.value = 128 + g->stuck.patience.signo};
+        if (g->is_mute) {
+            kill(g->agent, SIGKILL);
+            return (struct ending){.value = EXIT_UNAVAILABLE};
+        }
         neighbours_poll(&g->beside, fds + 2);
         poll(fds, 2 + NEIGHBOURS,
              sooner(lease_keep(&g->lease, l), sooner(patient_ms, is_resident ? -1 : clock_left(started))));
@@ -217,8 +222,10 @@ static void end_console(struct guard *g, const struct guardian_link *l, enum nei
     const struct console_file *f = &l->console[which - NEIGHBOUR_STDOUT];
     const int64_t notified_ms = clock_ms();
     char text[128];
-    if (console_file_waiting(f, n->fd) > 0) /* before there was a job */
+    if (console_file_waiting(f, n->fd) > 0 && (n->run || n->fd >= 0)) { /* before there was a job, or could be */
         neighbours_start(&g->beside, which);
+        neighbours_drain(&g->beside, which);
+    }
     beside_tell(&n->beside);
     for (int ms; (ms = console_file_patience_ms(f, notified_ms)) > 0 && !beside_wait(&n->beside, ms);)
         ;
@@ -286,6 +293,15 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     return all ? ending_code(e) : EXIT_UNKILLABLE;
 }
 
+/* Before there is an agent; why is in errno. */
+static int refuse(const char *what)
+{
+    struct err e;
+    err_start(&e, errno, "%s", what);
+    console_try("crun: %s\n", e.text);
+    return EXIT_UNAVAILABLE;
+}
+
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv)
 {
     static struct guardian_link l;
@@ -297,10 +313,10 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
                             &waited); /* first of all: from here on a signal waits until there is somebody to take it */
     if (inherited_fill_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0)
-        return EXIT_UNAVAILABLE;
+        return refuse("cannot start");
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
-        return EXIT_UNAVAILABLE;
+        return refuse("cannot start");
     l.cgroup_dir = s->cgroup_dir;
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;
@@ -320,8 +336,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* last: without it all else holds */
     g.agent = g.signal_fd < 0 ? -1 : fork();
     if (g.agent < 0) {
-        console_try("crun: cannot start a process: %s\n", strerror(errno));
-        return EXIT_UNAVAILABLE;
+        return refuse("cannot start a process");
     }
     if (g.agent == 0)
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);

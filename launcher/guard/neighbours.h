@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "launcher/guard/beside.h"
 
@@ -32,6 +33,8 @@ struct neighbour {
     bool needs_fd; /* without one there is nothing to do */
     bool is_told;  /* a line is printed when another takes its place: nobody else does */
     int started;   /* so far */
+    int brief;     /* of them the last ones ended at once */
+    int64_t started_ms;
     const struct neighbours *all;
 };
 
@@ -48,8 +51,13 @@ struct neighbours {
 /* All but v is set, and stays where it is. output_fd: the output process's end of its socket to the agent. */
 void neighbours_name(struct neighbours *all, int output_fd);
 
-/* Where it cannot be started, fd is closed, and it is not tried again. One that is there already: nothing. */
-void neighbours_start(struct neighbours *all, enum neighbour_id which);
+/* Where it cannot be started, it is not tried again, and fd is closed, but for that of a console: what is in its pipe
+ * is to be read (neighbours_drain()). One that is there already, or is not wanted: nothing. False: there should be one,
+ * and is none. */
+bool neighbours_start(struct neighbours *all, enum neighbour_id which);
+
+/* For a console without a process, at the end: write what is in its pipe, however long that takes. */
+void neighbours_drain(struct neighbours *all, enum neighbour_id which);
 
 void neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS]);
 /* After poll(2): another in place of each that is gone, unless its work was done, or the agent ends. */

@@ -83,6 +83,20 @@ def test_a_stopped_one_is_named_and_loses_nothing(crun):
     assert f"crun: its output process (pid {output}) was stopped by SIGSTOP: until SIGCONT nobody reads" in err
 
 
+@pytest.mark.parametrize("how", ["stopped", "traced"])
+def test_a_failure_beside_a_stuck_one_says_why_the_last_lines_are_missing(crun, how):
+    with open(crun.tmp / "out", "wb") as out:
+        p = crun.start("sh", "-c", "echo last words >&2; touch $HERE/up; until [ -e $HERE/go ]; do sleep 0.01; done; exit 7", stdout=out, extra_env={"HERE": str(crun.tmp)})
+    crun.wait_file("up")
+    output = crun.output_of(p.pid)
+    with stuck(output, how):
+        (crun.tmp / "go").touch()
+        _, err = p.communicate(timeout=60)
+    err, letter = err.decode(), "T" if how == "stopped" else "t"
+    assert p.returncode == 7 and "  culprit   rank 0 (local rank 0), pid " in err and "unknown" not in err, err
+    assert re.search(rf"^  stderr    \(its last lines could not be had: crun's output process \(pid {output}, state {letter}.*\) did not answer within 1000 ms\)$", err, re.M), err
+
+
 def test_one_that_a_debugger_holds_is_killed_and_named(crun):
     out, err, output = last_words(crun, "traced")
     assert out == b"" and re.search(rf"crun: its output process .*{output}.* did not end within 2 s and was killed", err), err
