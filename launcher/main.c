@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "common/rdzv/homes/home_process.h"
@@ -102,9 +103,12 @@ static int check_failure_file(const struct config *c, struct err *e)
         return 0;
     if (slash)
         snprintf(folder, sizeof folder, "%.*s", slash == file ? 1 : (int)(slash - file), file);
-    if (access(folder, W_OK | X_OK) == 0)
+    file_at(file);
+    const int why = access(folder, W_OK | X_OK) < 0 ? errno : 0;
+    file_at(NULL);
+    if (!why)
         return 0;
-    err_set(e, ERR_OUTPUT, "cannot write the failure report %s (--failure-file): %s", file, strerror(errno));
+    err_set(e, ERR_OUTPUT, "cannot write the failure report %s (--failure-file): %s", file, strerror(why));
     if (c->nnodes.max == 1)
         return ERR_OUTPUT;
     fprintf(stderr, "crun: %s\n", e->text);
@@ -167,7 +171,9 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return run_elsewhere(&config, &args, link, argc, argv);
     if (!config.dry_run)
         guardian_start_output(link); /* it gets ready while this process looks around */
+    file_at(argv[args.first_operand]);
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
+    file_at(NULL);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
     config_print_unused(&config, &args, stderr);

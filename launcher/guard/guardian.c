@@ -16,6 +16,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/ending.h"
 #include "launcher/base/resident.h"
@@ -43,6 +44,7 @@ struct shared {
     _Atomic uint64_t signals; /* bit N - 1 for signal N */
     struct board board;
     char cgroup_dir[GUARDIAN_PATH_MAX];
+    char at[FILE_AT_MAX];
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
     _Alignas(64) char gauges_page[GUARDIAN_GAUGES_PAGE];
     _Alignas(64) struct console_file_page console[CONSOLE_FILES];
@@ -73,6 +75,7 @@ static int agent_process(struct guardian_link *l, int agent_end, struct guard *g
     setpgid(0, 0);                    /* Ctrl-C reaches the guardian only, which forwards it once */
     signal(SIGTTOU, SIG_IGN);         /* a background group may still write to its terminal */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    file_at_share(l->at);
     inherited_raise_files(l);
     return agent(l, argc, argv);
 }
@@ -318,6 +321,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     if (s == MAP_FAILED)
         return refuse("cannot start");
     l.cgroup_dir = s->cgroup_dir;
+    l.at = s->at;
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;
     l.board = &s->board;

@@ -18,7 +18,7 @@ int lease_keep(struct lease *s, const struct guardian_link *l)
     }
     char agent[STUCK_TEXT_MAX];
     const int64_t turned = atomic_load(&l->board->turned_ms);
-    stuck_text(s->agent, agent); /* as it is while it stands still */
+    stuck_text(s->agent, l, agent); /* as it is while it stands still */
     const int killed = tree_kill_below(s->agent);
     cgroup_kill_at(l->cgroup_dir);
     if (killed > 0 && !s->lapsed) {

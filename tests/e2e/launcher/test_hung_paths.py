@@ -219,3 +219,35 @@ def test_the_end_of_a_lease_is_told_once(crun, disk):
     err += second.communicate(timeout=60)[1]
     first.communicate(timeout=60)
     assert err.count(b"has stood still") == 1, err
+
+
+def asked_first(kind, folder):
+    """Arguments, environment, and the path on the disk that is looked at before anything begins."""
+    if kind == "HOME":
+        return [], {"HOME": str(folder)}, folder / ".config/crun/crun.conf"
+    if kind == "token file":
+        return ["--nnodes", 2, "--rdzv-endpoint", "127.0.0.1:1", "--token-file", folder / "file"], {}, folder / "file"
+    if kind == "hostfile":
+        return ["--hostfile", folder / "file"], {}, folder / "file"
+    return [], {}, folder / "file"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["HOME", "token file", "hostfile", "program"])
+def test_a_file_that_holds_up_the_beginning_is_named(crun, disk, kind):
+    folder = crun.tmp / "disk"
+    args, env, path = asked_first(kind, folder)
+    disk.write("file", b"")
+    disk.pause()
+    p = crun.start(*args, folder / "file" if kind == "program" else "true", extra_env=env)
+    err = b""
+    while b"has waited for that file for 1000 ms" not in err:
+        err += p.stderr.readline() or pytest.fail(err)
+    p.terminate()
+    assert p.wait(60) in (71, 143), "whether the kernel lets it go"
+    err = (err + os.read(p.stderr.fileno(), 65536)).decode()
+    agent = rf"its agent \(pid \d+, state [DS].*, at '{re.escape(str(path))}'\)"
+    assert re.search(rf"^crun: {agent} has waited for that file for 1000 ms: the disk or file server does not answer$", err, re.M), err
+    assert re.search(rf"^crun: {agent} did not take SIGTERM within 5 s: it and the workers were ended \(exit code {p.returncode}\)$", err, re.M), err
+    disk.resume()
+    p.communicate(timeout=60)
