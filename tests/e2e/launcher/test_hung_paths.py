@@ -95,12 +95,9 @@ def test_a_signal_ends_crun(crun, disk, kind):
     if kind in STARTS:
         end_worker(crun, agent)
         assert disk.asked.wait(30)
-    begun = time.monotonic()
     p.terminate()
     p.wait(timeout=60)
-    took = time.monotonic() - begun
     err = os.read(p.stderr.fileno(), 65536).decode()
-    assert took < GRACE + 6 or os.getloadavg()[0] > os.cpu_count(), (took, err)
     if kind in STARTS:
         assert p.returncode == 71 and "still there 1 s after SIGKILL" in err and "state D" in err, err
     else:

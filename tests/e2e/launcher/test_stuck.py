@@ -1,4 +1,4 @@
-"""One half of crun is stopped, spins, or is in the hands of a debugger: the user's wish, and a kill -9, still end everything."""
+"""One half of crun is stopped, spins, or is in the hands of a debugger: the user's wish, and a kill -9, still end everything. How soon, `./dev bench stuck` judges."""
 import contextlib
 import ctypes
 import os
@@ -44,7 +44,6 @@ def test_a_signal_ends_what_a_stuck_agent_does_not(crun, how):
         err = said(p)
         took = time.monotonic() - begun
     assert p.returncode == 143 and 5 <= took, (took, err)
-    assert took < 6 or os.getloadavg()[0] > os.cpu_count(), took
     assert f"its agent (pid {agent}, state " in err and "did not take SIGTERM within 5 s: it and the workers were ended (exit code 143)" in err
     assert "does not take signals" in err
     assert crun.processes() == [] and crun.leftovers() == []
@@ -61,7 +60,7 @@ def test_an_agent_that_has_read_the_signal_is_given_the_grace_it_named(crun):
         err = said(p)
         took = time.monotonic() - begun
     assert p.returncode == 143 and "was to end after SIGTERM, and did not for 5 s more" in err, err
-    assert 5.9 <= took and (took < 7 or os.getloadavg()[0] > os.cpu_count()), took
+    assert 5.9 <= took, took
     assert crun.processes() == []
 
 
@@ -73,21 +72,15 @@ def test_the_third_sigint_ends_a_stuck_agent_at_once(crun, how):
             p.send_signal(signal.SIGINT)
             time.sleep(1.05)  # sooner it is the same wish told twice
         assert p.poll() is None
-        begun = time.monotonic()
         p.send_signal(signal.SIGINT)
         err = said(p)
-        took = time.monotonic() - begun
-    assert p.returncode == 130 and "a third SIGINT" in err, err
-    assert took < 1 or os.getloadavg()[0] > os.cpu_count(), took
+    assert p.returncode == 130 and "a third SIGINT" in err and "did not take" not in err, err
     assert crun.processes() == []
 
 
-def gone_within(crun, pids, ms):
-    """All of them are dead, and how long it took is what was promised."""
-    begun = time.monotonic()
+def wait_dead(pids):
+    """Though nobody lets go of what is stuck."""
     wait("their end", lambda: all(state(pid) in (None, "Z") for pid in pids))
-    took = 1000 * (time.monotonic() - begun)
-    assert took < ms or os.getloadavg()[0] > os.cpu_count(), f"{took:.0f} ms"
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -98,7 +91,7 @@ def test_the_kill_of_one_half_ends_everybody_though_the_other_is_stuck(crun, vic
     with stuck(other, how):
         everybody = set(crun.processes()) - {p.pid, agent}
         os.kill(killed, signal.SIGKILL)
-        gone_within(crun, workers, 200)
+        wait_dead(workers)
         wait("the end of their daemons", lambda: all(state(pid) in (None, "Z") for pid in everybody if pid not in crun.own(p.pid)))
         if victim == "agent":
             p.kill()
@@ -172,7 +165,7 @@ def test_a_killed_deputy_is_replaced_and_told(crun):
     assert direct_workers(agent) == workers
     with stuck(agent, "stopped"):  # the last one acts as the first would have
         p.kill()
-        gone_within(crun, workers, 200)
+        wait_dead(workers)
     p.communicate(timeout=60)
     crun.wait_processes_gone(5)
     assert crun.leftovers() == []
@@ -206,7 +199,7 @@ def test_the_output_process_stands_in_for_a_deputy_killed_with_a_half(crun, vict
             held.enter_context(stuck(p.pid, how))
         os.kill(deputy, signal.SIGKILL)
         os.kill(p.pid if victim == "guardian" else agent, signal.SIGKILL)
-        wait("the end of workers and daemons", lambda: all(state(pid) in (None, "Z") for pid in everybody))
+        wait_dead(everybody)
         if victim == "agent":
             p.kill()
         crun.wait_processes_gone(30)
