@@ -4,7 +4,8 @@
 - Gloo: a collective that waits for a rank that is gone returns as soon as its own sockets are shut down; PyTorch's abort
   functions leave it waiting. So the sockets that a process group opens are noted as it is made. Listening ones are left
   alone: Gloo ends the process when accept() fails.
-- NCCL: _abort_process_group() ends what the GPU waits in.
+- NCCL: _abort_process_group() ends what the GPU waits in. It cannot end a communicator that is being made, which NCCL
+  does in a group's first call: State.restore() makes that call, and its sockets are noted, listening ones too.
 - The two functions that every way to make a group goes through are wrapped: PyTorch 1.13 to 2.15 have both.
 Without torch there is nothing to do.
 """
@@ -17,7 +18,7 @@ import socket
 import sys
 import threading
 import warnings
-from typing import Any, Callable, Dict, Iterator, Set
+from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Set
 
 from . import _rounds
 
@@ -43,12 +44,13 @@ def sockets() -> Dict[int, str]:
     return found
 
 
-def shut(fd: int, name: str) -> None:
-    """If it is still the one of this name, and connected."""
+def shut(fd: int, name: str, listening: bool = False) -> None:
+    """If it is still the one of this name, and connected; or listening."""
     with contextlib.suppress(OSError):
         with socket.socket(fileno=os.dup(fd)) as s:
             if os.readlink(f"/proc/self/fd/{s.fileno()}") == name and s.family in (socket.AF_INET, socket.AF_INET6):
-                s.getpeername()
+                if not listening:
+                    s.getpeername()
                 s.shutdown(socket.SHUT_RDWR)
 
 
@@ -60,18 +62,20 @@ class Groups:
         self.opened: Set[str] = set()
         self.before: Set[str] = set()
         self.making = 0
+        self.connecting = 0  # of making: NCCL, which may wait in accept()
         self.aborted = False
 
     def are_there(self) -> bool:
         return bool(self.making or self.opened)
 
     @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
-        """What is opened in this block is torch's."""
+    def noted(self, nccl: bool = False) -> Iterator[None]:
+        """What is opened in this block is torch's; nccl: NCCL's."""
         with self.lock:
             if self.making == 0:
                 self.before = set(sockets().values())
             self.making += 1
+            self.connecting += nccl
         try:
             if _rounds.is_held():  # after it was counted: the watcher sees one or the other
                 raise RoundOver("another rank is gone")
@@ -80,22 +84,30 @@ class Groups:
             with self.lock:
                 self.opened |= set(sockets().values()) - self.before
                 self.making -= 1
+                self.connecting -= nccl
 
     def interrupt(self) -> None:
         """End what the others are waited for in. To be called again until the thread that waits has let go: it may be making
         a group, whose connections come one after another."""
+        if self.making:  # an abort may wait for it
+            self._shut_all()
         if not self.aborted and self.abort_nccl():
             self.aborted = True
+        self._shut_all()
+
+    def _shut_all(self) -> None:
         now = sockets()
         with self.lock:
-            ours = self.opened | (set(now.values()) - self.before if self.making else set())
+            new = set(now.values()) - self.before if self.making else set()
+            listening = new if self.connecting else set()
+            ours = self.opened | new
         for fd, name in now.items():
             if name in ours:
-                shut(fd, name)
+                shut(fd, name, name in listening)
 
     def abort_nccl(self) -> bool:
         c10d = distributed()
-        if c10d is None or not c10d.is_initialized() or "nccl" not in getattr(c10d, "get_backend_config", str)():
+        if not uses_nccl(c10d):
             return False
         try:
             c10d._abort_process_group()
@@ -120,6 +132,31 @@ def distributed() -> Any:
     return c10d if c10d is not None and hasattr(c10d, HOOKED[1]) else None
 
 
+def uses_nccl(c10d: Any) -> bool:
+    return c10d is not None and c10d.is_initialized() and "nccl" in getattr(c10d, "get_backend_config", str)()
+
+
+current: Optional[Groups] = None  # of inprocess()
+
+
+def messages() -> ContextManager[None]:
+    """Around calls to other ranks for which NCCL may have to connect."""
+    return current.noted(nccl=True) if current is not None and uses_nccl(distributed()) else contextlib.nullcontext()
+
+
+def connect(device: Any) -> None:
+    """Where there is NCCL: make its communicator of all ranks, on this device of theirs. All ranks."""
+    c10d = distributed()
+    if current is None or not uses_nccl(c10d):
+        return
+    torch = sys.modules["torch"]
+    with messages():
+        c10d.all_reduce(torch.zeros(1, device=device))
+        torch.cuda.synchronize(device)
+    if _rounds.is_held():  # what is aborted returns as if it were done
+        raise RoundOver("another rank is gone")
+
+
 def _noting(groups: Groups, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def noting(*args: Any, **kwargs: Any) -> Any:
@@ -141,6 +178,8 @@ def _noting_first(groups: Groups, function: Callable[..., Any]) -> Callable[...,
 
 
 def hook(groups: Groups) -> None:
+    global current
+    current = groups
     c10d = distributed()
     if c10d is not None:
         c10d.rendezvous = _noting_first(groups, c10d.rendezvous)

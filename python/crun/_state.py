@@ -21,7 +21,7 @@ import sys
 import types
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
-from . import _lib, _rounds
+from . import _groups, _lib, _rounds
 from ._groups import RoundOver, StateLost
 from ._store import store
 
@@ -163,12 +163,25 @@ def agreed_step() -> Optional[int]:
 # --- tensors on their way
 
 
-def _device() -> Any:
+def _accelerator(parts: Iterable[Any]) -> Any:
+    """The CUDA device that this rank's models lie on, whichever is the current one; None: on none."""
+    for part in parts if _torch() is not None else ():
+        of = _accelerator(part.crun_lends()) if hasattr(part, "crun_lends") else None
+        tensors = part.parameters() if isinstance(part, _torch().nn.Module) else ()
+        for device in [of] if of is not None else (t.device for t in tensors):
+            if device.type == "cuda":
+                return device
+    return None
+
+
+def _device(accelerator: Any) -> Any:
     """Where messages lie: in CPU memory, but for a group of NCCL alone."""
     torch = _torch()
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         raise RuntimeError("crun.State.restore: it has tensors to pass on: expected a call after init_process_group()")
-    return torch.device("cuda", torch.cuda.current_device()) if torch.distributed.get_backend() == "nccl" else torch.device("cpu")
+    if torch.distributed.get_backend() != "nccl":
+        return torch.device("cpu")
+    return accelerator if accelerator is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def _runs(tensors: List[Any]) -> Iterator[List[Tuple[Any, int]]]:
@@ -207,8 +220,8 @@ def _take(tensors: List[Any], device: Any, source: int) -> None:
             part.copy_(piece[at:at + part.numel()])
 
 
-def _hand_over(last: Optional[_Commit], all_: List[int]) -> _Commit:
-    """-> the furthest commit; this rank's own, or as it was given."""
+def _hand_over(last: Optional[_Commit], all_: List[int], accelerator: Any) -> _Commit:
+    """-> the furthest commit; this rank's own, or as it was given. accelerator: _accelerator()"""
     rank, furthest = _lib.attached().info.rank, max(all_)
     have = [r for r, step in enumerate(all_) if step == furthest]
     need = [r for r, step in enumerate(all_) if step != furthest]
@@ -217,7 +230,7 @@ def _hand_over(last: Optional[_Commit], all_: List[int]) -> _Commit:
         text, shapes = pickle.loads(store.get(f"crun.state/text/{giver[rank]}", WAIT_S))
         tensors = [_torch().empty(shape, dtype=dtype) for shape, dtype in shapes]
         if tensors:
-            _take(tensors, _device(), giver[rank])
+            _take(tensors, _device(accelerator), giver[rank])
         return _Commit(furthest, text, tensors, set(range(len(tensors))))
     assert last is not None
     mine = [r for r in need if giver[r] == rank]
@@ -225,7 +238,7 @@ def _hand_over(last: Optional[_Commit], all_: List[int]) -> _Commit:
         shapes = [(tuple(t.shape), t.dtype) for t in last.tensors]
         store.set(f"crun.state/text/{rank}", pickle.dumps((last.text, shapes)))
     for r in mine if last.tensors else []:
-        _give(last.tensors, _device(), r)
+        _give(last.tensors, _device(accelerator), r)
     return last
 
 
@@ -300,8 +313,14 @@ class State:
         all_ = _agree()
         if max(all_) < 0 and LOST in all_:
             raise StateLost("crun.State: no rank has its state any more: each had begun a step that was not committed")
+        accelerator = _accelerator(self.parts)
+        if accelerator is not None:
+            _groups.connect(accelerator)
         if max(all_) >= 0:
-            commit = _hand_over(_last, all_)
+            with _groups.messages():
+                commit = _hand_over(_last, all_, accelerator)
+            if _rounds.is_held():  # what is aborted returns as if it were done
+                raise RoundOver("another rank is gone")
             for part, state in zip(self.parts, commit.dicts()):
                 part.load_state_dict(state)
             step = commit.step

@@ -17,8 +17,8 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-LIMIT = {"sanitizer": 1200, "training": 600, "ranks": 900}  # seconds of a pytest file; others 200
-LAST = ["training", "ranks", "sanitizer"]  # after everything quick
+LIMIT = {"sanitizer": 1200, "training": 600, "ranks": 900, "recovery": 600, "recovery_torch": 300}  # seconds of a pytest file; others 200
+LAST = ["training", "ranks", "recovery", "recovery_torch", "sanitizer"]  # after everything quick
 SHOWN = 60  # lines of a suite that failed
 START = time.monotonic()
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 tests = pathlib.Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(tests / "support"), str(tests / "e2e")]
+sys.path[:0] = [str(tests / "support"), str(tests / "e2e"), str(tests / "e2e" / "trainer")]
 
 from support import TRAINER, run  # noqa: E402
 
@@ -51,6 +51,15 @@ def gpu():
 def nccl(gpu):
     if not gpu["nccl"]:
         pytest.skip("this build has no NCCL (nccl.h was missing)")
+
+
+@pytest.fixture
+def two_hosts(tmp_path):
+    """NCCL refuses a GPU twice on a host; each rank says that it is a host of its own, and the traffic goes over loopback."""
+    wrapper = tmp_path / "rank"
+    wrapper.write_text('#!/bin/sh\nNCCL_HOSTID=p$$ NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NET=Socket NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=2 exec "$@"\n')
+    wrapper.chmod(0o755)
+    return [wrapper]
 
 
 @pytest.fixture(scope="session")

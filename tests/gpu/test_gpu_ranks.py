@@ -141,15 +141,6 @@ def test_two_ranks_on_one_gpu_through_host_memory_have_one_ranks_gradient(gpu, s
     expect_same_gradient(tmp_path, one_rank)
 
 
-@pytest.fixture
-def two_hosts(tmp_path):
-    """NCCL refuses a GPU twice on a host; each rank says that it is a host of its own, and the traffic goes over loopback."""
-    wrapper = tmp_path / "rank"
-    wrapper.write_text('#!/bin/sh\nNCCL_HOSTID=r$RANK NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NET=Socket NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=2 exec "$@"\n')
-    wrapper.chmod(0o755)
-    return [wrapper]
-
-
 def two_nccl_ranks(shapes, out, two_hosts, *args):
     p = two_ranks(shapes, out, "--comm", "nccl", *ONE_GPU, *args, env=two_hosts)
     if p.returncode != 0 and "uplicate GPU" in p.stdout + p.stderr:

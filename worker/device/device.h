@@ -233,6 +233,7 @@ struct plan_memory {                        /* bytes */
 struct device_verdict { /* on a step: judge() */
     struct loss_scale scale_after;
     bool skipped, hopeless; /* nothing was changed; and nothing will be any more */
+    bool torn;              /* nothing was changed, the loss scale neither: tear() came first */
 };
 
 /* What a device offers whose work goes on while the host goes on: streams for collectives, and steps that the host does
@@ -274,6 +275,14 @@ struct device_async {
     /* Send n <= 16 elements of an arena and the verdict to the host, slot 0 or 1; take() waits for that slot alone. */
     int (*post)(struct device *d, int slot, const void *from, int n, struct err *e);
     int (*take)(struct device *d, int slot, double *ret, int n, struct device_verdict *v, struct err *e);
+
+    /* true: collectives are about to be ended from outside, and sums of theirs may not be whole: no step that is judged
+     * behind one of them changes anything. false: from now on they are whole again; nothing is under way then. Any
+     * thread. */
+    void (*tear)(struct device *d, bool torn);
+    /* Of a plan: its graphs are closed, once all that was launched has happened, and captured anew: for who closes what
+     * the hooks have called in them. */
+    void (*uncapture)(struct plan *pl);
 };
 
 struct device_ops {

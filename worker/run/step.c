@@ -6,10 +6,14 @@
  *   host     enqueue k | take k-1 | enqueue k+1 | take k ...
  *   device   ... k-1 ....| k: run, reduce, judge, update, post ....| k+1 ...
  *
+ * Where a rank is lost the device goes on past collectives that were ended, and judges steps as torn: they change
+ * nothing. The host asks afterwards which ones were whole (train_drain()).
+ *
  * The host waits for the results of k-1 while k is enqueued behind it, so the device never runs out of work; and memory
  * for two results is enough. */
 #include "worker/run/step.h"
 
+#include <errno.h>
 #include <math.h>
 
 #include "common/base/clock.h"
@@ -286,13 +290,26 @@ static int enqueue(struct step *t, double lr, struct step_wishes w, int slot, st
     TRY(ddp_check(t->ddp, e)); /* a graph must not be launched with a communicator that is gone */
     TRY(hand_over_scale(t, e));
     TRY(sum_gradients(t, grad_scale, w, at, e));
+    t->ahead.halfway = true;
     TRY(a->judge(s->device, state_metric(s, METRIC_LOSS), wants_norm(t) ? s->norm : NULL, e));
     TRY(optimizer_agree(t->optimizer, s, t->ddp, grad_scale, e));
     TRY(optimizer_update(t->optimizer, s, &t->precision, lr, grad_scale, ++t->updates, e));
     TRY(optimizer_spread(t->optimizer, s, t->ddp, e));
     TRY(a->post(s->device, slot, state_metric(s, 0), METRIC_N, e));
+    t->ahead.halfway = false;
     trace_span(t->trace, "step", "enqueue", at->loaded);
     return 0;
+}
+
+static struct step_result taken(struct step_ahead *h, const double m[METRIC_N], const struct device_verdict *v)
+{
+    const struct step_sent *s = &h->sent;
+    const int64_t now = clock_ns(), since = h->taken_ns > s->began_ns ? h->taken_ns : s->began_ns;
+    struct step_result ret = result_of(m, s->lr, v->skipped);
+    ret.wait_ns = s->wait_ns;
+    ret.total_ns = now - since;
+    h->taken_ns = now;
+    return ret;
 }
 
 int train_catch_up(struct step *t, struct step_result *ret, struct err *e)
@@ -306,15 +323,44 @@ int train_catch_up(struct step *t, struct step_result *ret, struct err *e)
         return 0;
     TRY(d->ops->async->take(d, h->slot, m, METRIC_N, &v, e));
     TRY(ddp_check(t->ddp, e)); /* a collective that failed leaves anything in the sums */
+    if (v.torn)
+        return err_set(e, -ECANCELED, "the sums of a step are not whole");
     h->outstanding = false;
     t->state->loss_scale = v.scale_after;
+    h->has_behind = h->has_behind && !v.hopeless;
     if (v.hopeless)
         return divergence_error(t->state, t->ddp, m[METRIC_LOSS], e);
-    const int64_t now = clock_ns(), since = h->taken_ns > h->began_ns ? h->taken_ns : h->began_ns;
-    *ret = result_of(m, h->lr, v.skipped);
-    ret->wait_ns = h->wait_ns;
-    ret->total_ns = now - since;
-    h->taken_ns = now;
+    *ret = taken(h, m, &v);
+    return 0;
+}
+
+/* The one behind is the outstanding one now. */
+static void move_up(struct step_ahead *h)
+{
+    h->outstanding = h->has_behind;
+    h->slot = h->has_behind ? 1 - h->slot : h->slot;
+    h->sent = h->behind;
+    h->has_behind = false;
+}
+
+int train_drain(struct step *t, struct step_result ret[STEP_SENT_MOST], int *ret_n, struct err *e)
+{
+    struct step_ahead *h = &t->ahead;
+    struct device_verdict v;
+    double m[METRIC_N];
+    *ret_n = 0;
+    if (h->halfway)
+        return err_set(e, -EIO, "an update was enqueued in part");
+    while (h->outstanding) {
+        struct device *d = t->state->device;
+        TRY(d->ops->async->take(d, h->slot, m, METRIC_N, &v, e));
+        if (v.torn || v.hopeless) /* neither has changed anything, nor has what is behind it */
+            break;
+        t->state->loss_scale = v.scale_after;
+        ret[(*ret_n)++] = taken(h, m, &v);
+        move_up(h);
+    }
+    h->outstanding = h->has_behind = false;
     return 0;
 }
 
@@ -324,12 +370,10 @@ static int step_ahead(struct step *t, double lr, struct step_wishes w, struct st
     struct times at;
     const int slot = 1 - h->slot;
     TRY(enqueue(t, lr, w, slot, &at, e));
+    h->behind = (struct step_sent){.lr = lr, .wait_ns = at.loaded - at.began, .began_ns = at.began};
+    h->has_behind = true;
     TRY(train_catch_up(t, ret, e));
-    h->outstanding = true;
-    h->slot = slot;
-    h->lr = lr;
-    h->wait_ns = at.loaded - at.began;
-    h->began_ns = at.began;
+    move_up(h);
     return 0;
 }
 

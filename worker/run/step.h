@@ -77,8 +77,13 @@ struct step {
         bool guarded;     /* the device has the loss scale */
         bool outstanding; /* a step is enqueued whose result has not been returned */
         int slot;         /* of its result */
-        double lr;
-        int64_t wait_ns, began_ns, taken_ns; /* taken_ns: when the last result came */
+        struct step_sent {
+            double lr;
+            int64_t wait_ns, began_ns;
+        } sent, behind;   /* behind: of the one in the other slot */
+        bool has_behind;  /* only while the outstanding one is waited for, or after that failed */
+        bool halfway;     /* what changes the state is being enqueued, or that failed */
+        int64_t taken_ns; /* when the last result came */
     } ahead;
 };
 
@@ -104,6 +109,12 @@ int train_finish_rest(struct step *t, struct err *e);
 
 /* The result of the step that is outstanding, if one is. */
 int train_catch_up(struct step *t, struct step_result *ret, struct err *e);
+
+/* After a failure, once nothing that is enqueued waits for others: results of steps whose sums were whole, which the
+ * device has done; what was torn has not been. Then none is outstanding, and the state is that after them. -EIO or the
+ * device's error: nobody knows what the state is. */
+enum { STEP_SENT_MOST = 2 };
+int train_drain(struct step *t, struct step_result ret[STEP_SENT_MOST], int *ret_n, struct err *e);
 
 /* By how many steps results come late: 0 or 1, the same on all ranks. */
 int train_lag(const struct step *t);

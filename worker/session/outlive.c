@@ -6,6 +6,7 @@
 #include "common/job/env_contract.h"
 #include "worker/config/config.h"
 #include "worker/data/loader/sampler.h"
+#include "worker/device/module/module.h"
 #include "worker/session/session.h"
 #include "worker/session/session_layout.h"
 
@@ -32,8 +33,10 @@ static const char *what_one_rank_has(const struct layout *l)
 bool outlive_can(const struct session *s, const char **why)
 {
     const struct train_config *c = s->cfg;
-    *why = what_one_rank_has(&s->layout);
-    return !*why && !s->device->ops->async && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
+    *why = s->device->ops->async && !outlive_is_whole(&s->layout)
+               ? "on a GPU only ranks that have the whole state outlive one another"
+               : what_one_rank_has(&s->layout);
+    return !*why && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
 }
 
 bool outlive_can_grow(const struct session *s)
@@ -58,6 +61,19 @@ static bool is_same_part(const struct layout *a, int rank, const struct layout *
     return a->data == b->data && a->nodes == b->nodes && (rank == other || any);
 }
 
+/* A context of a GPU cannot move to another one. */
+static bool is_same_gpu(const struct session *s, const struct env_contract *env)
+{
+    const struct cuda_module *m = s->device->ops->async ? cuda_module(NULL) : NULL;
+    struct gpu_choice now = s->gpu;
+    struct err e;
+    int was, is;
+    now.local_rank = (int)env->local_rank;
+    now.local_world = (int)env->local_world_size;
+    return !m || (gpu_choose(&s->gpu, m->count(NULL), &was, &e) == 0 &&
+                  gpu_choose(&now, m->count(NULL), &is, &e) == 0 && was == is);
+}
+
 bool outlive_fits(const struct session *s, const struct env_contract *env, bool has_state)
 {
     const struct layout *was = &s->layout;
@@ -67,7 +83,7 @@ bool outlive_fits(const struct session *s, const struct env_contract *env, bool 
     if (session_plan_layout(s->cfg, (int)env->world_size, (int)env->group_world_size, &now, &e) < 0 ||
         layout_is_spare(&now, rank))
         return false;
-    if (!is_same_place(was, s->rank, &now, rank))
+    if (!is_same_place(was, s->rank, &now, rank) || !is_same_gpu(s, env))
         return false;
     return now.zero == 0 || is_same_part(was, s->rank, &now, rank, has_state);
 }

@@ -9,9 +9,9 @@ struct layout;
 struct session;
 
 /* Can ranks of this run outlive a round? The same on all ranks. *why: why their layout does not let them, in words;
- * NULL: it does. Not where a rank has what no other has; nor on a device that goes on by itself, whose graphs hold
- * communicators, and which applies a step before anybody knows whether its sums are whole; nor where ranks meet before
- * the first step for more than the state. */
+ * NULL: it does. Not where a rank has what no other has; on a device that goes on by itself, which does steps before
+ * ranks can tell one another of their sums, not where one has a part; nor where ranks meet before the first step for
+ * more than the state. */
 bool outlive_can(const struct session *s, const char **why);
 
 /* And go on in a larger world with what they have, options included? */

@@ -52,12 +52,12 @@ static int take_precision(struct session *s, struct err *e)
 
 static int open_device(struct session *s, const struct env_contract *env, struct err *e)
 {
-    const struct gpu_choice choice = {.local_rank = (int)env->local_rank,
-                                      .local_world = s->local_world,
-                                      .list = s->cfg->gpus,
-                                      .oversubscribe = s->cfg->oversubscribe};
     const struct state_options state = session_state(s);
-    TRY(session_open_device(s, &choice, e));
+    s->gpu = (struct gpu_choice){.local_rank = (int)env->local_rank,
+                                 .local_world = s->local_world,
+                                 .list = s->cfg->gpus,
+                                 .oversubscribe = s->cfg->oversubscribe};
+    TRY(session_open_device(s, &s->gpu, e));
     TRY(session_resolve_precision(s, e));
     s->device->ops->describe(s->device, s->device_text, sizeof s->device_text);
     TRY(session_build_ownership(s, e));
@@ -71,15 +71,19 @@ int session_reset_state(struct session *s, struct err *e)
     return take_precision(s, e);
 }
 
+static bool has_plan(const struct session *s, bool training)
+{
+    const bool is_open = training ? s->train_plan || s->train_stage : s->test_plan || s->test_stage;
+    return is_open && s->plan_batch[training] == session_plan(s, training).batch;
+}
+
 /* The one there is goes on where it is of the same size. */
 static int open_plan(struct session *s, bool training, struct err *e)
 {
-    const int batch = session_plan(s, training).batch;
-    const bool is_open = training ? s->train_plan || s->train_stage : s->test_plan || s->test_stage;
-    if (is_open && s->plan_batch[training] == batch)
+    if (has_plan(s, training))
         return 0;
     session_close_plan(s, training);
-    s->plan_batch[training] = batch;
+    s->plan_batch[training] = session_plan(s, training).batch;
     return session_open_plan(s, training, false, e);
 }
 
@@ -90,19 +94,39 @@ static int open_plans(struct session *s, struct err *e)
     return s->test_set ? open_plan(s, false, e) : 0;
 }
 
-/* Rank 0 first where planning takes measurements: the others take up what it found, and plan with it; also what they
- * planned before there was a rank 0 to listen to. */
+/* Plans of an earlier round, which are of use in this one. */
+static bool keeps_plans(const struct session *s)
+{
+    return s->plans_agreed && (s->cfg->evaluate || has_plan(s, true)) && (!s->test_set || has_plan(s, false));
+}
+
+/* The first rank that keeps its plans: all that do have the same; rank 0 where none does. */
+static int find_planner(const struct session *s, int *ret, struct err *e)
+{
+    const int world = s->comm->world;
+    int64_t first = keeps_plans(s) ? s->comm->rank : world;
+    TRY(s->comm->ops->all_reduce(s->comm, COMM_CONTROL, &first, 1, DT_I64, COMM_MIN, NULL, e));
+    *ret = first < world ? (int)first : 0;
+    return 0;
+}
+
+/* One rank first where planning takes measurements: the others take up what it found, and plan with it; also what they
+ * planned before there was anybody to listen to. */
 static int plan_in_turn(struct session *s, struct err *e)
 {
+    int planner;
     if (s->comm->world == 1 || !s->device->ops->choices)
         return open_plans(s, e);
-    const int rc = s->comm->rank == 0 ? open_plans(s, e) : 0;
-    TRY(choices_share(s->device, s->comm, rc, e));
-    if (s->comm->rank == 0)
-        return 0;
-    session_close_plan(s, true);
-    session_close_plan(s, false);
-    return open_plans(s, e);
+    TRY(find_planner(s, &planner, e));
+    const int rc = s->comm->rank == planner ? open_plans(s, e) : 0;
+    TRY(choices_share(s->device, s->comm, planner, rc, e));
+    if (s->comm->rank != planner && !keeps_plans(s)) {
+        session_close_plan(s, true);
+        session_close_plan(s, false);
+        TRY(open_plans(s, e));
+    }
+    s->plans_agreed = true;
+    return 0;
 }
 
 static int open_loader(struct session *s, bool training, struct loader **loader, struct err *e)
@@ -232,19 +256,29 @@ int session_open_round(struct session *s, const struct env_contract *env, struct
     return 0;
 }
 
-/* Plans that send and gather by themselves are the round's. */
+/* Plans that send and gather by themselves are the round's; so are graphs, in which its communicators are called. */
 static void close_plans_of_round(struct session *s)
 {
-    for (int training = 0; training < 2; training++)
+    for (int training = 0; training < 2; training++) {
+        struct plan *plan = training ? s->train_plan : s->test_plan;
         if (s->train_stage || s->test_stage || s->train_needs || s->test_needs)
             session_close_plan(s, training);
+        else if (plan && s->device->ops->async)
+            s->device->ops->async->uncapture(plan);
+    }
+}
+
+void session_abort_round(struct session *s)
+{
+    if (s->comm)
+        s->comm->ops->abort(s->comm);
 }
 
 void session_close_round(struct session *s)
 {
     hold_watch(NULL, NULL);
-    if (s->comm && s->failed)
-        s->comm->ops->abort(s->comm); /* nobody may wait for us any more, nor we for them */
+    if (s->failed)
+        session_abort_round(s);
     close_plans_of_round(s);
     ddp_destroy(s->ddp);
     groups_close_edges(s->edges);
@@ -259,8 +293,8 @@ void session_close_round(struct session *s)
 
 void session_close(struct session *s)
 {
-    if (s->comm && s->failed)
-        s->comm->ops->abort(s->comm); /* before a loader is waited for */
+    if (s->failed)
+        session_abort_round(s); /* before a loader is waited for */
     loader_destroy(s->train_loader);
     loader_destroy(s->test_loader);
     pictures_close(s);

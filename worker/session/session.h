@@ -53,6 +53,7 @@ struct session {
     struct pipeline pipeline;
     int *cuts; /* ops of the whole that its parts from the second one on begin with */
     struct device *device;
+    struct gpu_choice gpu; /* it was opened by */
     struct precision precision;
     enum dtype compute;
     bool emulate;
@@ -68,6 +69,7 @@ struct session {
     struct stage *train_stage, *test_stage;     /* instead of plans, where there are stages */
     struct residency *train_needs, *test_needs; /* of their parameters, where these come and go; else NULL */
     int plan_batch[2];                          /* of test_plan, train_plan: what they were made for */
+    bool plans_agreed;                          /* they compute as other ranks' do (choices_share()) */
     struct decoded_cache *pictures;             /* of the training set, with the other ranks of this node; or NULL */
     struct loader *train_loader, *test_loader;  /* of the first stage */
     struct layout_ranks loader_batch;           /* whose shares they make */
@@ -92,6 +94,8 @@ int session_warm_up(struct session *s, struct err *e);
 /* All ranks of the round. After a failure, too, it is closed by session_close_round(); `failed` is set then. */
 int session_open_round(struct session *s, const struct env_contract *env, struct err *e);
 void session_close_round(struct session *s);
+/* Nobody may wait for us any more, nor we for them: what is under way in the round ends. */
+void session_abort_round(struct session *s);
 
 /* Of a round that follows another one of the same job: after a failure, or because nodes came or went. */
 bool session_goes_on(const struct env_contract *env);

@@ -61,8 +61,10 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
     hold_watch(s->meet.store, NULL);
     o.store = s->meet.store;
     o.device = s->device;
-    if (s->device->ops->async)
+    if (s->device->ops->async) {
         o.nccl = nccl_of();
+        s->device->ops->async->tear(s->device, false);
+    }
     TRY(comm_open(&s->comm, s->cfg->comm, &o, e));
     hold_watch(NULL, s->comm);
     stop_ranks_have_met();

@@ -39,15 +39,15 @@ static char *stored(const char *dir)
     return text ? text : strdup("");
 }
 
-int choices_share(struct device *d, struct comm *c, int rc, struct err *e)
+int choices_share(struct device *d, struct comm *c, int root, int rc, struct err *e)
 {
     struct err why;
     char *text = NULL;
-    if (c->rank == 0 && rc == 0)
+    if (c->rank == root && rc == 0)
         rc = d->ops->choices(d, &text, e);
-    rc = comm_share(c, 0, rc, "plans", &text, e);
-    if (rc == 0 && c->rank > 0 && d->ops->choose(d, text, &why) < 0)
-        log_warn("device", "%s: this rank computes with another engine than rank 0", why.text);
+    rc = comm_share(c, root, rc, "plans", &text, e);
+    if (rc == 0 && c->rank != root && d->ops->choose(d, text, &why) < 0)
+        log_warn("device", "%s: this rank computes with another engine than rank %d", why.text, root);
     free(text);
     return rc;
 }

@@ -16,9 +16,9 @@ int choices_add(struct device *d, cJSON *meta, struct err *e);
  * What cannot be had here is a warning that bits may differ, not an error; the errors are those of the communicator. */
 int choices_take_up(struct device *d, struct comm *c, const char *dir, struct err *e);
 
-/* All ranks, rank 0 with the outcome (0 or an error) of its planning: the others take up what it chose, before they
- * plan; the device is timed once, and all ranks compute with the same engines. What one of them cannot have is a
- * warning. Errors: rank 0's, on rank 0; -ECANCELED on the others then; the communicator's. */
-int choices_share(struct device *d, struct comm *c, int rc, struct err *e);
+/* All ranks, rank `root` with the outcome (0 or an error) of its planning: the others take up what it chose, before
+ * they plan; the device is timed once, and all ranks compute with the same engines. What one of them cannot have is a
+ * warning. Errors: root's, on root; -ECANCELED on the others then; the communicator's. */
+int choices_share(struct device *d, struct comm *c, int root, int rc, struct err *e);
 
 #endif

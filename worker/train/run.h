@@ -106,6 +106,9 @@ int take_up(struct run *r, const struct env_contract *env, enum taken *ret, stru
  * each enqueued before the last one's result is there; else one. Then none is outstanding, and the state is of
  * r->at. Errors of train_step(). */
 int steps_to_next_place(struct run *r, struct err *e);
+/* This rank alone, after the round has failed and its communicator was aborted: steps that the device had done, or
+ * was doing, before that count, too. */
+void steps_drain(struct run *r);
 
 /* --- replay.c */
 

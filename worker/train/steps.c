@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "common/include/crun.h"
 #include "worker/comm/comm.h"
 #include "worker/config/config.h"
@@ -101,6 +102,20 @@ static bool place_ahead(const struct run *r)
     const bool over = run_over_at(r, &next);
     return over || keep_due(&r->keep, &next) || guard_due(&r->guard, &next, false, over) ||
            (r->stop_at && next.updates >= r->stop_at) || saver_due(&r->saver, &next, over);
+}
+
+void steps_drain(struct run *r)
+{
+    struct step_result res[STEP_SENT_MOST];
+    struct err why;
+    int n;
+    const int rc = train_drain(&r->step, res, &n, &why);
+    for (int i = 0; i < n; i++)
+        account(r, &res[i], 0);
+    if (rc == 0)
+        return;
+    log_warn("recovery", "%s: this rank has no state any more", why.text);
+    r->has_state = false;
 }
 
 int steps_to_next_place(struct run *r, struct err *e)

@@ -90,6 +90,8 @@ static int next_round(struct run *r, struct env_contract *env, struct err *e)
 {
     struct crun_info info;
     r->s.failed = true;
+    session_abort_round(&r->s);
+    steps_drain(r);
     journal_close(&r->journal);
     session_close_round(&r->s);
     TRY(await_round(r, &info, e));

@@ -304,6 +304,63 @@ def test_nccl_is_aborted_once(c10d, backend, aborts):
     assert calls == ["abort"] * aborts + ["destroy"]
 
 
+def nccl(c10d, monkeypatch, all_reduce):
+    """What connect() needs of a torch with a GPU."""
+    c10d.rendezvous = c10d._new_process_group_helper = iter
+    c10d.is_initialized, c10d.get_backend_config, c10d._abort_process_group = lambda: True, lambda: "cuda:nccl", lambda: None
+    c10d.all_reduce = all_reduce
+    cuda = types.SimpleNamespace(synchronize=lambda device: None)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(zeros=lambda n, device: (n, device), cuda=cuda))
+    monkeypatch.setattr(_rounds, "is_held", lambda: False)
+    groups = _groups.Groups()
+    _groups.hook(groups)
+    return groups
+
+
+def test_nccl_that_waits_for_a_rank_while_it_connects_is_ended(c10d, monkeypatch):
+    """It accepts connections of all ranks, one of which is gone; the abort of its group would wait for it."""
+    accepts, said, left = threading.Event(), [], []
+
+    def abort():
+        waits.join(60)
+        left.append(waits.is_alive())
+
+    def all_reduce(_):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            accepts.set()
+            listener.accept()
+
+    def connect():
+        try:
+            _groups.connect("cuda:1")
+        except OSError as e:
+            said.append(type(e))
+    groups = nccl(c10d, monkeypatch, all_reduce)
+    c10d._abort_process_group = abort
+    waits = threading.Thread(target=connect)
+    waits.start()
+    assert accepts.wait(60)
+    while not said:
+        groups.interrupt()
+    waits.join(60)
+    assert said == [OSError] and not any(left)
+    _groups.current = None
+
+
+def test_nccls_first_call_is_on_the_devices_of_the_state(c10d, monkeypatch):
+    calls = []
+    nccl(c10d, monkeypatch, calls.append)
+    _groups.connect("cuda:1")
+    assert calls == [(1, "cuda:1")]
+    monkeypatch.setattr(_rounds, "is_held", lambda: bool(len(calls) > 1))
+    with pytest.raises(_groups.RoundOver):
+        _groups.connect("cuda:1")
+    c10d.get_backend_config = lambda: "cpu:gloo"
+    _groups.connect("cuda:1")
+    assert len(calls) == 2, "there is no NCCL"
+    _groups.current = None
+
+
 def test_a_round_is_told_as_a_worker_is_started(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("ROLE_WORLD_SIZE", "4")

@@ -15,6 +15,7 @@ from crun_run import Crun  # noqa: E402
 from processes import marked, wait  # noqa: E402
 from support import LIBCRUN, ROOT, free_port, run  # noqa: E402
 from test_pytorch import PYTHON, torch  # noqa: E402, F401
+from torch_rounds import INPROCESS, Rounds, pausing, steps_of  # noqa: E402, F401
 
 pytestmark = pytest.mark.slow
 DDP = ROOT / "docs" / "examples" / "ddp.py"
@@ -96,91 +97,11 @@ def test_the_example_runs_without_crun(crun, tmp_path):
 
 # --- recovery in process
 
-INPROCESS = ROOT / "docs" / "examples" / "ddp_inprocess.py"
-BEGINS = re.compile(r"^rank (\d) \(pid (\d+)\): round (\d+) begins after step (\d+)$", re.M)
-
-
-class Rounds:
-    """A crun that runs the example; who said what is read from a file as it comes."""
-
-    def __init__(self, crun, *args):
-        self.crun, self.out = crun, open(crun.tmp / "out", "wb")
-        self.p = crun.start("--nproc-per-node", 4, "--no-log-prefix", "--hold-timeout", 120, "--max-restarts", 9, "--restart-backoff", 0, *args, stdout=self.out)
-
-    def said(self):
-        return (self.crun.tmp / "out").read_text()
-
-    def in_round(self, n):
-        """-> {rank: pid}, and the step after which it begins"""
-        def complete():
-            found = {int(rank): (int(pid), int(step)) for rank, pid, round_, step in BEGINS.findall(self.said()) if int(round_) == n}
-            return found if len(found) == 4 else None
-        found = wait(f"round {n}", complete, 240)
-        assert len({step for _, step in found.values()}) == 1, "all begin after the same step"
-        return {rank: pid for rank, (pid, _) in found.items()}, found[0][1]
-
-    def spare(self, pids):
-        """-> the warm spare, once it waits: torch is imported"""
-        def found():
-            with contextlib.suppress(OSError):
-                return next((p for p in marked(self.crun.mark, "CRUN_SPARE=1") if p not in pids.values() and waits(p)), None)
-        return wait("a warm spare", found, 240)
-
-    def end(self):
-        """-> what the ranks have at the end"""
-        _, err = self.p.communicate(timeout=300)
-        self.out.close()
-        assert self.p.returncode == 0, self.said() + err.decode()
-        found = re.findall(r"^rank (\d) of 4: (\d+) steps, weights (\w+)$", self.said(), re.M)
-        assert sorted(rank for rank, _, _ in found) == ["0", "1", "2", "3"], self.said()
-        return {(steps, weights) for _, steps, weights in found}, err.decode()
-
-
-def page_of(pid):
-    """Its shared page (common/crun/crun_page.h)."""
-    for fd in os.scandir(f"/proc/{pid}/fd"):
-        if "crun-page" in os.readlink(fd.path):
-            return open(fd.path, "rb").read()
-    return bytes(4096)
-
-
-def steps_of(pid):
-    return struct.unpack_from("Q", page_of(pid), 24)[0]
-
-
-def waits(pid):
-    """It has let go of the newest hold, and is told no round yet."""
-    page = page_of(pid)
-    holds, held = struct.unpack_from("II", page, 2220)
-    return struct.unpack_from("I", page, 16)[0] == 5 and holds == held
-
-
-PAUSES = """
-import os, sys, time
-sys.path.insert(0, os.path.dirname(sys.argv[1]))
-import ddp_inprocess
-import crun
-
-batch = ddp_inprocess.batch
-
-def pausing_batch(step, rank):
-    if step in (40, 140, 240):  # until the test says go
-        with crun.phase("paused"):
-            while not os.path.exists(os.path.join(sys.argv[2], f"go-{step}")):
-                time.sleep(0.01)
-    return batch(step, rank)
-
-ddp_inprocess.batch = pausing_batch
-ddp_inprocess.main(400)
-"""
-
 
 def test_the_others_keep_their_processes_and_the_weights_are_those_of_an_undisturbed_run(crun, tmp_path):
     """One after another, and a warm spare takes its place: rank 0, the one that came for it, one that is stopped."""
     undisturbed, _ = Rounds(crun, INPROCESS, 400).end()
-    script = tmp_path / "job.py"
-    script.write_text(PAUSES)
-    job = Rounds(crun, "--warm-spares", 1, script, INPROCESS, tmp_path)
+    job = Rounds(crun, "--warm-spares", 1, *pausing(tmp_path, 400, 40, 140, 240))
     pids, _ = job.in_round(1)
     for n, (victim, signo) in enumerate([(0, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)]):
         spare = job.spare(pids)

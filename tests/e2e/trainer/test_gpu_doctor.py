@@ -69,3 +69,28 @@ def test_ranks_take_up_what_the_first_of_them_chose(tmp_path, shapes):
     assert not re.findall(r"rank=1 cudnn: .*is wrong", p.stderr), p.stderr  # it was told which engines to leave alone
     kept = list((tmp_path / "cache" / "crun" / "plans").glob("*/*.json"))
     assert kept and any('"barred"' in k.read_text() for k in kept)
+
+
+def plan_lines(p):
+    return re.findall(r"rank=(\d) cudnn: the plan runs (\d+ graphs, by engines \w+)", p.stderr)
+
+
+@pytest.mark.skipif(not (BUILD / "worker" / "device" / "cuda" / "trainer-cuda.so").exists(), reason="cuDNN is not built in")
+def test_ranks_and_resumed_runs_take_the_same_products(tmp_path, shapes):
+    data = shapes(28, 24, 8, 3)
+    env = {**os.environ, "CRUN_CUDA_MODULE": str(MODULE), "FAKE_GPUS": "2", "FAKE_CARD": str(ROOT / "tests/worker/device/cuda/h200.json"), "FAKE_WRONG": "fake0"}
+
+    def train(steps, *more):
+        p = run(TRAINER, "--train-data", data / "train", "--arch", "convnet", "--image-size", 28, "--batch-size", 4, "--max-steps", steps, "--num-epochs", 9, "--lr", 1e-4, "--device",
+                "cuda", "--log-level", "info", "--plan-cache", "none", "--checkpoint-dir", tmp_path / "out", "--gpus", "0,1", "--comm", "gloo", *more, env=env, timeout=300)
+        assert p.returncode == 0, p.stdout + p.stderr
+        return p
+
+    first = train(2)
+    assert len(re.findall(r"rank=0 cudnn: fake0 is wrong and never taken again: product", first.stderr)) >= 3, first.stderr  # a layer's three
+    assert not re.findall(r"rank=1 cudnn: .*fake0 is wrong", first.stderr), first.stderr  # it was told
+    assert "rank=0 cublaslt: product " in first.stderr and "rank=1 cublaslt: product " not in first.stderr, first.stderr
+    second = train(4, "--resume", "auto")
+    assert "fake0" not in second.stderr and "cublaslt: product " not in second.stderr, second.stderr  # nothing is tried that was barred, nor timed
+    assert {line for _, line in plan_lines(first)} == {line for _, line in plan_lines(second)}
+    assert {rank for rank, _ in plan_lines(second)} == {"0", "1"}, second.stderr

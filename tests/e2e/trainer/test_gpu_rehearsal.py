@@ -39,9 +39,10 @@ def rehearse(tmp_path):
         at.chmod(0o755)
     (tmp_path / "build/launcher").mkdir()
     (tmp_path / "build/launcher/crun").symlink_to(CRUN)
-    (tmp_path / "build/tests").symlink_to(BUILD / "tests")
+    for shared in ("tests", "common"):
+        (tmp_path / "build" / shared).symlink_to(BUILD / shared)
     lines = tmp_path / "lines"
-    env = dict(os.environ, CRUN_BUILD=str(tmp_path / "build"), CRUN_GPU_LINES=str(lines), PATH=f"{tmp_path}/build/bin:{os.environ['PATH']}")
+    env = dict(os.environ, CRUN_BUILD=str(tmp_path / "build"), CRUN_GPU_LINES=str(lines), CRUN_TEST_TORCH_CPU="1", PATH=f"{tmp_path}/build/bin:{os.environ['PATH']}")
 
     def go(file):
         p = subprocess.run([sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "--basetemp", tmp_path / "t", ROOT / "tests/gpu" / file],
@@ -52,8 +53,8 @@ def rehearse(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("file", ["test_gpu_info.py", "test_gpu_ranks.py", "test_gpu_sanitizer.py",
-                                  pytest.param("test_gpu_training.py", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("file", ["test_gpu_info.py", "test_gpu_ranks.py", "test_gpu_recovery.py", "test_gpu_sanitizer.py",
+                                  pytest.param("test_gpu_recovery_torch.py", marks=pytest.mark.slow), pytest.param("test_gpu_training.py", marks=pytest.mark.slow)])
 def test_every_command_is_understood(rehearse, file):
     out, told = rehearse(file)
     assert told, out

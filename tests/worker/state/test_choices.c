@@ -66,7 +66,7 @@ static void *take_up(void *arg)
 {
     struct rank *r = arg;
     r->rc = r->dir ? choices_take_up(&r->c.base, r->comm, r->dir, NULL)
-                   : choices_share(&r->c.base, r->comm, r->planned, NULL);
+                   : choices_share(&r->c.base, r->comm, 0, r->planned, NULL);
     return NULL;
 }
 

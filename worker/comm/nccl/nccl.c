@@ -12,11 +12,14 @@
  *   - an asynchronous error, or a collective that has not ended by its deadline: the watchdog keeps the reason and
  *     aborts; the GPU goes on past the kernels, and whoever calls next, check() above all, gets the reason
  *   - abort() by another thread: the same with -ECANCELED
+ *   - kernels that are ended so leave anything in their buffers: the device is told before (device_async.tear), so that
+ *     whoever judges by sums finds them torn
  * Every call into NCCL holds the lock, and none of them blocks; but for ncclCommAbort(), which frees the communicator
  * and first waits until no CUDA graph holds it: threads of its own do that, while whoever owns the graphs (plans) gets
  * the reason and closes them. So plans are closed before the communicator is, which waits for these threads. */
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +29,7 @@
 #include "worker/comm/nccl/nccl_comm.h"
 #include "worker/comm/nccl/nccl_peers.h"
 #include "worker/comm/peers.h"
+#include "worker/device/device.h"
 
 static_assert(sizeof(ncclUniqueId) == NCCL_ID_BYTES, "the record holds NCCL's id");
 
@@ -66,9 +70,16 @@ static void *abort_one(void *arg)
     return NULL;
 }
 
+static bool tears(const struct nccl *n)
+{
+    return n->owner && n->owner->ops->async;
+}
+
 /* Lock held. The first reason stays. All channels at once: freeing one may wait for kernels of another. */
 void nccl_break(struct nccl *n, const struct err *why)
 {
+    if (tears(n))
+        n->owner->ops->async->tear(n->owner, true);
     if (!n->failed.code)
         n->failed = *why;
     for (int i = FIRST; i < COMM_CHANNELS; i++) {
@@ -89,6 +100,12 @@ int nccl_failure(const struct nccl *n, struct err *e)
     return n->failed.code ? err_set(e, n->failed.code, "%s", n->failed.text) : 0;
 }
 
+static bool is_canceled(const struct nccl *n)
+{
+    struct pollfd p = {.fd = n->cancel_fd, .events = POLLIN};
+    return n->cancel_fd > 0 && poll(&p, 1, 0) == 1;
+}
+
 /* Lock held on entry and exit, free while it waits: NCCL tells of progress to those alone who ask. */
 int nccl_settle(struct nccl *n, ncclComm_t *c, int64_t deadline, const char *what, struct err *e)
 {
@@ -101,6 +118,8 @@ int nccl_settle(struct nccl *n, ncclComm_t *c, int64_t deadline, const char *wha
             return nccl_fail(e, rc != ncclSuccess ? rc : state, what);
         if (state == ncclSuccess)
             return 0;
+        if (is_canceled(n))
+            return err_set(e, -ECANCELED, "NCCL: %s: given up", what);
         if (clock_ms() >= deadline)
             return err_set(e, -ETIMEDOUT,
                            "NCCL: %s: no end within %lld ms; NCCL_DEBUG=INFO tells what it waits for, "
@@ -324,6 +343,8 @@ static struct nccl *create(const struct comm_options *o)
         return NULL;
     n->base = (struct comm){.ops = &comm_nccl_ops, .rank = o->rank, .world = o->world};
     n->timeout_ms = o->timeout_ms;
+    n->owner = o->device;
+    n->cancel_fd = o->cancel_fd;
     pthread_mutex_init(&n->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -348,6 +369,7 @@ static int nccl_open(struct comm **ret, const struct comm_options *o, struct err
         rc = connect_all(n, &id, deadline, e);
     if (rc < 0)
         nccl_break(n, &(struct err){.code = rc, .text = "never opened"});
+    n->cancel_fd = 0;
     pthread_mutex_unlock(&n->lock);
     if (rc == 0) {
         rc = pthread_create(&n->watchdog, NULL, watch, n);

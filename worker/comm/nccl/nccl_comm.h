@@ -34,7 +34,9 @@ struct lent {
 struct nccl {
     struct comm base;
     int64_t timeout_ms;
+    struct device *owner; /* borrowed: whose memory it carries; NULL: nobody judges by its sums */
     int device;
+    int cancel_fd; /* comm_options.cancel_fd while it is opened, then 0 */
 
     pthread_mutex_t lock; /* the rest */
     pthread_cond_t change;
@@ -67,10 +69,10 @@ int nccl_fail(struct err *e, ncclResult_t rc, const char *what);
 int cuda_fail(struct err *e, cudaError_t rc, const char *what);
 
 /* The lock is held for all of these. */
-/* The first reason stays; all communicators are aborted. */
+/* The first reason stays; all communicators are aborted, and the device hears of it before. */
 void nccl_break(struct nccl *n, const struct err *why);
 int nccl_failure(const struct nccl *n, struct err *e);
-/* Until NCCL has done what it was asked for; the lock is free while it waits. */
+/* Until NCCL has done what it was asked for; the lock is free while it waits. -ECANCELED: cancel_fd is readable. */
 int nccl_settle(struct nccl *n, ncclComm_t *c, int64_t deadline, const char *what, struct err *e);
 /* The watchdog sees that what was enqueued on s ends. */
 int nccl_follow(struct nccl *n, cudaStream_t s, const char *what, struct err *e);

@@ -1,10 +1,12 @@
 /* What the cuda device offers beside its compute order: streams for collectives, and steps that the host hears of one
  * step later. */
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "common/base/err.h"
 #include "worker/device/cuda/cuda.h"
+#include "worker/device/cuda/plan.h"
 #include "worker/device/cuda/tell/watch.h"
 #include "worker/precision/loss_scale.h"
 
@@ -25,11 +27,14 @@ static struct gpu_stream *stream_of(struct cuda *c, void *native)
 int cuda_async_open(struct cuda *c, struct err *e)
 {
     const struct gpu_ops *gpu = c->gpu->ops;
-    void *scaler, *posts;
+    void *scaler, *posts, *torn;
     TRY(cuda_take(c, sizeof *c->scaler, &scaler, e));
     c->scaler = scaler;
     TRY(gpu->host_alloc(c->gpu, CUDA_POSTS * sizeof *c->posts, &posts, e));
     c->posts = posts;
+    TRY(gpu->host_alloc(c->gpu, sizeof *c->torn, &torn, e));
+    c->torn = torn;
+    atomic_init(c->torn, 0);
     for (int i = 0; i < CUDA_POSTS; i++)
         TRY(gpu->event_open(c->gpu, false, &c->posted[i], e));
     return 0;
@@ -42,6 +47,7 @@ void cuda_async_close(struct cuda *c)
         gpu->event_close(c->gpu, c->posted[i]);
     for (int i = 0; i < CUDA_SIDE_STREAMS; i++)
         gpu->stream_close(c->gpu, c->side[i]);
+    gpu->host_release(c->gpu, c->torn);
     gpu->host_release(c->gpu, c->posts);
     cuda_give(c, c->scaler, sizeof *c->scaler);
 }
@@ -186,6 +192,7 @@ static int async_judge(struct device *d, const void *loss, const void *norm, str
     const struct k_scaler k = {.state = c->scaler,
                                .loss = loss,
                                .norm = norm,
+                               .torn = (const void *)c->torn,
                                .window = LOSS_SCALE_WINDOW,
                                .min = (float)LOSS_SCALE_MIN,
                                .max = (float)LOSS_SCALE_MAX};
@@ -224,8 +231,14 @@ static int async_take(struct device *d, int slot, double *ret, int n, struct dev
                                                  .skipped = p->scaler.skipped,
                                                  .dynamic = p->scaler.dynamic},
                                  .skipped = p->scaler.skip,
-                                 .hopeless = p->scaler.hopeless};
+                                 .hopeless = p->scaler.hopeless,
+                                 .torn = p->scaler.torn};
     return 0;
+}
+
+static void async_tear(struct device *d, bool torn)
+{
+    atomic_store(self(d)->torn, torn);
 }
 
 const struct device_async cuda_async = {.open = async_open,
@@ -248,4 +261,6 @@ const struct device_async cuda_async = {.open = async_open,
                                         .judge = async_judge,
                                         .store = async_store,
                                         .post = async_post,
-                                        .take = async_take};
+                                        .take = async_take,
+                                        .tear = async_tear,
+                                        .uncapture = cuda_plan_uncapture};

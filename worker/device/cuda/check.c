@@ -17,11 +17,12 @@ static int place_of(const struct cuda_plan *pl, const struct step *s)
 const char *check_name(const struct cuda_plan *pl, const struct step *s, char *out, size_t cap)
 {
     char graph[128] = "", engine[192] = "";
+    const struct cudnn_plan *plan = cuda_step_plan(s);
     const int t = s->op >= 0 ? pl->p->ops[s->op].out : -1;
     if (s->kind == STEP_DNN)
         cudnn_describe(s->dnn.pattern, &s->dnn.shape, graph, sizeof graph);
-    if (s->kind == STEP_DNN && s->dnn.plan)
-        snprintf(engine, sizeof engine, " by %s", cudnn_plan_name(s->dnn.plan));
+    if (plan)
+        snprintf(engine, sizeof engine, " by %s", cudnn_plan_name(plan));
     snprintf(out, cap, "step %d of %d, %s of op %d%s%s%s%s%s", place_of(pl, s), pl->nsteps, s->label, s->op,
              t >= 0 ? " " : "", t >= 0 ? pl->p->tensors[t].name : "", graph[0] ? ", " : "", graph, engine);
     return out;

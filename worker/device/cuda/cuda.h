@@ -1,17 +1,19 @@
 /* The cuda device: struct device_ops over gpu.h. It plans on the host and never sees a CUDA type.
  *
  *   program -> plan.c: fused ops (fuse.h, ladder.c) -> emit_product.c: cuDNN and cuBLASLt; emit_own.c: own kernels
- *   -> plan_memory.c: memory by liveness -> tune.c: engines that run, and which is fastest
+ *   -> plan_memory.c: memory by liveness -> engines/tune.c: engines that run, and which is fastest
  *   batch -> run.c: page-locked stage -> copy stream -> steps, or the captured graph of them, on the compute stream
  *   gradients -> ready(): side streams (async.c) reduce them -> update.c: a launch or two for all parameters
  *   metrics, verdict on the step -> async.c: posted to page-locked memory, taken by the host a step later
  *
- * Rooms below: dnn/ plans cuDNN's graphs, kern/ has the own kernels, gpu/ is the one file that calls CUDA. */
+ * Rooms below: engines/ proves and times engines, dnn/ plans cuDNN's graphs, kern/ has the own kernels, gpu/ is the one
+ * file that calls CUDA. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_CUDA_H
 #define CRUN_WORKER_DEVICE_CUDA_CUDA_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "worker/device/cuda/gpu/gpu.h"
 #include "worker/device/cuda/tell/watch.h"
@@ -66,6 +68,7 @@ struct cuda {
     struct gpu_stream *side[CUDA_SIDE_STREAMS];
     struct k_scaler_state *scaler; /* device memory */
     bool guarded;                  /* scaler is in force */
+    _Atomic int32_t *torn;         /* page-locked, which KERNEL_SCALER reads; any thread */
     struct cuda_post *posts;       /* page-locked (CUDA_POSTS) */
     struct gpu_event *posted[CUDA_POSTS];
 };

@@ -215,6 +215,7 @@ static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int 
     s->gemm = *m;
     s->in_arena = m->c != NULL;
     s->adds = m->add;
+    s->of_arena = m->b != NULL;
     TRY(cuda_plan_use(pl, a, 0, &s->gemm.a, e));
     TRY(m->b ? 0 : cuda_plan_use(pl, b, 0, &s->gemm.b, e));
     if (m->b && pl->o.needs) { /* where it is then: cuda_plan_place() */

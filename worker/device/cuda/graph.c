@@ -1,5 +1,7 @@
 #include "worker/device/cuda/graph.h"
 
+enum { LARGEST = 1 << 24 };
+
 static const enum role roles[DNN_PATTERN_COUNT][DNN_SLOTS_MAX] = {
     [DNN_CONV] = {ROLE_X, ROLE_FILTER, ROLE_Y},
     [DNN_CONV_STATS] = {ROLE_X, ROLE_FILTER, ROLE_Y, ROLE_SUM, ROLE_SQUARES},
@@ -8,7 +10,10 @@ static const enum role roles[DNN_PATTERN_COUNT][DNN_SLOTS_MAX] = {
     [DNN_WGRAD] = {ROLE_X, ROLE_Y, ROLE_FILTER},
     [DNN_SBR_WGRAD] = {ROLE_X, ROLE_SCALE, ROLE_SHIFT, ROLE_Y, ROLE_FILTER},
     [DNN_DGRAD_DRELU_BN] = {ROLE_Y, ROLE_FILTER, ROLE_BEFORE, ROLE_MEAN, ROLE_INVSTD, ROLE_GAMMA, ROLE_BETA, ROLE_X,
-                            ROLE_DSCALE, ROLE_DBIAS, ROLE_UNREAD, ROLE_UNREAD, ROLE_UNREAD}};
+                            ROLE_DSCALE, ROLE_DBIAS, ROLE_UNREAD, ROLE_UNREAD, ROLE_UNREAD},
+    [DNN_PRODUCT] = {ROLE_X, ROLE_FILTER, ROLE_Y},
+    [DNN_PRODUCT_DATA] = {ROLE_Y, ROLE_FILTER, ROLE_X},
+    [DNN_PRODUCT_WEIGHT] = {ROLE_Y, ROLE_X, ROLE_FILTER}};
 
 enum role graph_role(enum cudnn_pattern p, int slot)
 {
@@ -29,17 +34,78 @@ void *graph_at(const struct gpu_dnn *d, enum role r)
     return i < 0 ? NULL : d->slot[i];
 }
 
+bool graph_of_gemm(const struct gpu_gemm *m, struct gpu_dnn *ret)
+{
+    const enum cudnn_pattern p = m->trans_a ? DNN_PRODUCT_WEIGHT : m->trans_b ? DNN_PRODUCT : DNN_PRODUCT_DATA;
+    const int64_t n = p == DNN_PRODUCT_WEIGHT ? m->k : m->m, c = p == DNN_PRODUCT ? m->k : m->n,
+                  k = p == DNN_PRODUCT          ? m->n
+                      : p == DNN_PRODUCT_WEIGHT ? m->m
+                                                : m->k;
+    if ((m->trans_a && m->trans_b) || m->alpha != 1 || n >= LARGEST || c >= LARGEST || k >= LARGEST)
+        return false;
+    *ret = (struct gpu_dnn){.pattern = p,
+                            .shape = {.n = (int)n,
+                                      .c = (int)c,
+                                      .h = 1,
+                                      .w = 1,
+                                      .k = (int)k,
+                                      .r = 1,
+                                      .s = 1,
+                                      .stride = {1, 1},
+                                      .type = m->in,
+                                      .nhwc = true,
+                                      .tf32 = m->tf32,
+                                      .out = m->out,
+                                      .add = m->add},
+                            .plan = m->plan,
+                            .slot = {(void *)(uintptr_t)m->a, (void *)(uintptr_t)m->b, m->c}};
+    return true;
+}
+
+struct gpu_gemm graph_gemm(const struct gpu_dnn *d)
+{
+    const struct cudnn_shape *s = &d->shape;
+    const bool weight = d->pattern == DNN_PRODUCT_WEIGHT, forward = d->pattern == DNN_PRODUCT;
+    return (struct gpu_gemm){.in = s->type,
+                             .out = s->out,
+                             .tf32 = s->tf32,
+                             .trans_a = weight,
+                             .trans_b = forward,
+                             .m = weight ? s->k : s->n,
+                             .n = forward ? s->k : s->c,
+                             .k = weight    ? s->n
+                                  : forward ? s->c
+                                            : s->k,
+                             .a = d->slot[0],
+                             .b = d->slot[1],
+                             .c = d->slot[2],
+                             .alpha = 1,
+                             .add = s->add,
+                             .plan = d->plan};
+}
+
 static enum product_direction direction_of(enum cudnn_pattern p)
 {
-    return p == DNN_DGRAD || p == DNN_DGRAD_DRELU_BN ? PRODUCT_DATA
-           : p == DNN_WGRAD || p == DNN_SBR_WGRAD    ? PRODUCT_WEIGHT
-                                                     : PRODUCT_FORWARD;
+    switch (p) {
+    case DNN_DGRAD:
+    case DNN_DGRAD_DRELU_BN:
+    case DNN_PRODUCT_DATA:
+        return PRODUCT_DATA;
+    case DNN_WGRAD:
+    case DNN_SBR_WGRAD:
+    case DNN_PRODUCT_WEIGHT:
+        return PRODUCT_WEIGHT;
+    default:
+        return PRODUCT_FORWARD;
+    }
 }
+
+static const enum role result_of[] = {
+    [PRODUCT_FORWARD] = ROLE_Y, [PRODUCT_DATA] = ROLE_X, [PRODUCT_WEIGHT] = ROLE_FILTER};
 
 enum role graph_result(enum cudnn_pattern p)
 {
-    static const enum role of[] = {[PRODUCT_FORWARD] = ROLE_Y, [PRODUCT_DATA] = ROLE_X, [PRODUCT_WEIGHT] = ROLE_FILTER};
-    return of[direction_of(p)];
+    return result_of[direction_of(p)];
 }
 
 bool graph_is_result(enum cudnn_pattern p, enum role r)
@@ -71,7 +137,8 @@ struct k_product graph_product(const struct gpu_dnn *d)
                           .y = graph_at(d, ROLE_Y),
                           .scale = graph_at(d, ROLE_SCALE),
                           .shift = graph_at(d, ROLE_SHIFT),
-                          .before = graph_at(d, ROLE_BEFORE)};
+                          .before = graph_at(d, ROLE_BEFORE),
+                          .out = cudnn_pattern_product(d->pattern) ? s->out : s->type};
     p.mean = graph_at(d, ROLE_MEAN);
     p.invstd = graph_at(d, ROLE_INVSTD);
     p.gamma = graph_at(d, ROLE_GAMMA);
@@ -106,6 +173,8 @@ size_t graph_elements(const struct k_product *p, enum role r)
 
 enum dtype graph_type(const struct k_product *p, enum role r)
 {
+    if (r == result_of[p->direction])
+        return p->out;
     return r == ROLE_X || r == ROLE_BEFORE || r == ROLE_Y || r == ROLE_FILTER || r == ROLE_SCALE || r == ROLE_SHIFT
                ? p->type
                : DT_F32;
@@ -115,6 +184,6 @@ const void *graph_main_result(const struct gpu_dnn *d, size_t *ret_n, enum dtype
 {
     const struct k_product p = graph_product(d);
     *ret_n = graph_elements(&p, graph_result(d->pattern));
-    *ret_type = p.type;
+    *ret_type = p.out;
     return graph_at(d, graph_result(d->pattern));
 }

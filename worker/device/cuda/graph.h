@@ -1,4 +1,4 @@
-/* What stands in the slots of a cuDNN graph (dnn.h), and the convolution that it is about. Pure. */
+/* What stands in the slots of a graph (dnn.h), and the convolution or product that it is about. Pure. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_GRAPH_H
 #define CRUN_WORKER_DEVICE_CUDA_GRAPH_H
 
@@ -37,6 +37,10 @@ int graph_slot(enum cudnn_pattern p, enum role r);    /* -1: it has none */
 void *graph_at(const struct gpu_dnn *d, enum role r); /* NULL */
 enum role graph_result(enum cudnn_pattern p);         /* of the convolution itself */
 bool graph_is_result(enum cudnn_pattern p, enum role r);
+
+/* A product as a graph, its slots and plan with it; false: it is too large for one. And back. */
+bool graph_of_gemm(const struct gpu_gemm *m, struct gpu_dnn *ret);
+struct gpu_gemm graph_gemm(const struct gpu_dnn *d);
 
 struct k_product graph_product(const struct gpu_dnn *d);
 int64_t graph_terms(const struct k_product *p); /* of an element of the result */

@@ -55,6 +55,7 @@ struct step {
     struct gpu_gemm gemm;   /* STEP_GEMM */
     bool in_arena;          /* STEP_GEMM: its result is a gradient where it belongs: added to, if the run accumulates */
     bool adds;              /* STEP_GEMM: it adds to what is there in every run */
+    bool of_arena;          /* STEP_GEMM: its weight is read where parameters lie */
     struct {                /* STEP_GROUP: an op of that kind over the plan's group; n elements of each rank's rows */
         enum op_kind kind;
         const void *in;
@@ -72,6 +73,12 @@ struct step {
     int nsources;
     bool gathers; /* done only where sums are gathered: see struct variant_key */
 };
+
+/* The engine that it runs; NULL: an own kernel, or what its library takes by itself. */
+static inline struct cudnn_plan *cuda_step_plan(const struct step *s)
+{
+    return s->kind == STEP_DNN ? s->dnn.plan : s->kind == STEP_GEMM ? s->gemm.plan : NULL;
+}
 
 /* Where the address of a buffer must be filled in. */
 struct patch {
@@ -294,13 +301,26 @@ int cuda_plan_fixed(struct cuda_plan *pl, struct err *e);
 int cuda_plan_place(struct cuda_plan *pl, struct err *e);
 void cuda_plan_memory(const struct plan *plan, struct plan_memory *ret); /* device_ops.plan_memory */
 void cuda_plan_release(struct cuda_plan *pl);
+void cuda_plan_uncapture(struct plan *plan); /* device_async.uncapture */
 /* Which tensors take most of the memory, for a message: "layer1.0.conv1 205 MiB, ..." */
 void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
 
-/* tune.c: prove and time candidates for every graph that has not been measured, and prove what is kept from before;
- * after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph has no
- * engine that runs: then the plan must be made anew, one rung down. */
+/* engines/tune.c: prove and time candidates for every graph that has not been measured, and prove what is kept from
+ * before; after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph
+ * has no engine that runs: then the plan must be made anew, one rung down. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
+/* engines/tune_product.c: as cudnn_candidates(), of a product. */
+enum { PRODUCT_ALGOS = 8 };
+int product_candidates(struct cuda *c, const struct gpu_dnn *d, struct cudnn_plan **ret, int cap, int *ret_n,
+                       struct err *e);
+/* What a step's product reads of parameters, and writes of gradients, elsewhere: d's slots are changed. -ENOMEM. */
+struct product_memory {
+    void *at[2];
+    size_t bytes[2];
+    int n;
+};
+int product_lend(struct cuda *c, const struct step *s, struct gpu_dnn *d, struct product_memory *ret, struct err *e);
+void product_give(struct cuda *c, struct product_memory *m);
 /* Of a plan that is made: its graphs and their engines, and 64 bits of all of them, so that two runs can be compared.
  * The log alone. */
 void tune_tell(const struct cuda_plan *pl);

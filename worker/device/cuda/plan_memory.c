@@ -282,15 +282,23 @@ void cuda_plan_memory(const struct plan *plan, struct plan_memory *ret)
                        (pl->memory_bytes > ret->weights ? pl->memory_bytes - ret->weights : 0);
 }
 
+void cuda_plan_uncapture(struct plan *plan)
+{
+    struct cuda_plan *pl = (struct cuda_plan *)plan;
+    struct gpu *g = pl->cuda->gpu;
+    (void)g->ops->stream_sync(g, pl->cuda->compute, NULL); /* what fails has ended, too */
+    for (int i = 0; i < pl->nvariants; i++)
+        g->ops->graph_close(g, pl->variants[i].graph);
+    pl->nvariants = 0;
+}
+
 void cuda_plan_release(struct cuda_plan *pl)
 {
     struct gpu *g = pl->cuda->gpu;
     /* Whoever gives up after an error may have left a batch on its way to this memory. What fails here has ended,
      * too. */
     (void)g->ops->stream_sync(g, pl->cuda->copy, NULL);
-    (void)g->ops->stream_sync(g, pl->cuda->compute, NULL);
-    for (int i = 0; i < pl->nvariants; i++)
-        g->ops->graph_close(g, pl->variants[i].graph);
+    cuda_plan_uncapture(&pl->base);
     for (int i = 0; pl->marks && i <= pl->nsteps; i++)
         g->ops->event_close(g, pl->marks[i]);
     free(pl->marks);

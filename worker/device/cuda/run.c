@@ -196,14 +196,13 @@ static int tell_times(struct cuda_plan *pl, const struct span *span, const struc
         const struct step *s = pl->steps[i];
         struct step_traffic moved;
         cuda_step_traffic(pl, s, &moved);
-        t->op(t->ctx,
-              &(struct run_span){.label = s->label,
-                                 .kernel = s->kind == STEP_DNN && s->dnn.plan ? cudnn_plan_name(s->dnn.plan) : NULL,
-                                 .op = s->op,
-                                 .start_ns = start_ns + (int64_t)((double)from * 1e6),
-                                 .end_ns = start_ns + (int64_t)((double)to * 1e6),
-                                 .bytes = moved.read + moved.written,
-                                 .flop = moved.flop});
+        t->op(t->ctx, &(struct run_span){.label = s->label,
+                                         .kernel = cuda_step_plan(s) ? cudnn_plan_name(cuda_step_plan(s)) : NULL,
+                                         .op = s->op,
+                                         .start_ns = start_ns + (int64_t)((double)from * 1e6),
+                                         .end_ns = start_ns + (int64_t)((double)to * 1e6),
+                                         .bytes = moved.read + moved.written,
+                                         .flop = moved.flop});
     }
     return 0;
 }

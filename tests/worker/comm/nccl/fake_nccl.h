@@ -8,5 +8,7 @@
 void fake_nccl_use_gpu(int number);
 /* Calls of a kind so far, of all threads: "ncclAllGather". */
 int fake_nccl_calls(const char *name);
+/* Called by whoever aborts; NULL: nobody. */
+void fake_nccl_at_abort(void (*call)(void));
 
 #endif

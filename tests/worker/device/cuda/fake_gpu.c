@@ -10,6 +10,7 @@
 #include "tests/worker/device/cuda/fake_blocks.h"
 #include "tests/worker/device/cuda/fake_math.h"
 #include "tests/worker/device/cuda/fake_queue.h"
+#include "worker/device/cuda/graph.h"
 
 enum { POISON = 0xff /* a NaN in every type */ };
 
@@ -37,6 +38,17 @@ static const size_t arg_size[] = {
 #undef X
 };
 
+static int begin_product(struct fake *f, const struct work *w, struct err *e)
+{
+    struct gpu_dnn d;
+    if (!graph_of_gemm(&w->gemm, &d))
+        return err_set(e, -EINVAL, "a product with a plan that is no graph");
+    const int rc = f->o.dnn ? f->o.dnn(f->o.ctx, &d) : 0;
+    f->last = d.plan;
+    f->lost = f->lost || (rc < 0 && f->o.fatal);
+    return rc < 0 ? err_set(e, rc, "cuBLASLt: %s: as the test wants it", cudnn_pattern_name(d.pattern)) : 0;
+}
+
 /* What the host hears when it enqueues work. */
 static int begin(struct fake *f, const struct work *w, struct err *e)
 {
@@ -58,7 +70,7 @@ static int begin(struct fake *f, const struct work *w, struct err *e)
         return rc < 0 ? err_set(e, rc, "cuDNN: %s: as the test wants it", cudnn_pattern_name(w->dnn.pattern)) : 0;
     case WORK_GEMM:
         f->c.gemms++;
-        return 0;
+        return w->gemm.plan ? begin_product(f, w, e) : 0;
     default:
         return 0;
     }
@@ -76,6 +88,7 @@ static bool again(struct fake *f, const struct work *w)
 
 static int run(void *ctx, const struct work *w, struct err *e)
 {
+    struct gpu_dnn product;
     if (again(ctx, w))
         return 0;
     switch (w->kind) {
@@ -89,6 +102,8 @@ static int run(void *ctx, const struct work *w, struct err *e)
         break;
     case WORK_GEMM:
         fake_gemm(&w->gemm);
+        if (w->wrong != FAKE_RIGHT && graph_of_gemm(&w->gemm, &product))
+            fake_spoil(&product, w->wrong);
         break;
     case WORK_COPY:
     case WORK_COPY_IN:
@@ -446,12 +461,34 @@ static int fake_gemm_call(struct gpu *g, struct gpu_stream *s, const struct gpu_
                           size_t workspace_bytes, struct err *e)
 {
     (void)workspace;
-    (void)workspace_bytes;
-    const struct work w = {.kind = WORK_GEMM, .gemm = *m};
+    struct fake *f = self(g);
+    struct work w = {.kind = WORK_GEMM, .gemm = *m, .wrong = FAKE_RIGHT};
+    struct gpu_dnn product;
+    if (m->plan && cudnn_plan_workspace(m->plan) > workspace_bytes)
+        return err_set(e, -EIO, "cuBLASLt: %zu bytes of workspace are too few", workspace_bytes);
+    if (m->plan && f->o.wrong && graph_of_gemm(m, &product))
+        w.wrong = (int)f->o.wrong(f->o.ctx, &product);
     TRY(is_where(g, true, m->a, 16, "product", e));
     TRY(is_where(g, true, m->b, 16, "product", e));
     TRY(is_where(g, true, m->c, 16, "product", e));
     return issue(self(g), s, &w, e);
+}
+
+/* Ways to compute a product as far as records tell them apart. */
+static int fake_gemm_algos(struct gpu *g, const struct gpu_gemm *m, size_t workspace_bytes, bool deterministic,
+                           struct dnn_algo *ret, int cap, int *ret_n, struct err *e)
+{
+    (void)g;
+    (void)e;
+    *ret_n = 0;
+    for (int i = 0; i < FAKE_ALGOS && *ret_n < cap; i++) {
+        struct dnn_algo a = {
+            .opaque = {(uint64_t)i + 1, (uint64_t)m->n}, .workspace = (size_t)i << 16, .atomic = i == 1};
+        snprintf(a.name, sizeof a.name, "fake%d", i);
+        if (a.workspace <= workspace_bytes && !(a.atomic && deterministic))
+            ret[(*ret_n)++] = a;
+    }
+    return 0;
 }
 
 static const struct gpu_ops fake_ops = {
@@ -487,6 +524,7 @@ static const struct gpu_ops fake_ops = {
     .kernel = fake_kernel,
     .dnn = fake_dnn_call,
     .gemm = fake_gemm_call,
+    .gemm_algos = fake_gemm_algos,
 };
 
 static uint64_t more_seed(void)

@@ -40,6 +40,8 @@ enum fake_wrong {
         FAKE_WRONG_COUNT
 };
 
+enum { FAKE_ALGOS = 4 }; /* for each product; the second leaves the order of sums to chance */
+
 struct fake_options {
     size_t memory; /* bytes, 0: a lot */
     bool idle;     /* work is counted, not done, and memory is never touched: planning of what would not fit here */

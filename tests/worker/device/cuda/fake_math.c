@@ -239,7 +239,7 @@ void fake_dnn(const struct gpu_dnn *d)
     case DNN_DGRAD_DRELU_BN:
         dgrad_drelu_bn(s, p);
         break;
-    case DNN_PATTERN_COUNT:
+    default:
         break;
     }
 }
@@ -268,7 +268,11 @@ static struct outcome outcome_of(const struct gpu_dnn *d)
     case DNN_SBR_CONV_STATS:
         *r = (struct outcome){d->slot[4], r->n, r->tail, r->channels, 5, 6};
         break;
+    case DNN_PRODUCT:
+        r->at = d->slot[2];
+        break;
     case DNN_DGRAD:
+    case DNN_PRODUCT_DATA:
         r = &data;
         r->at = d->slot[2];
         break;
@@ -277,7 +281,7 @@ static struct outcome outcome_of(const struct gpu_dnn *d)
         break;
     default:
         r = &filter;
-        r->at = d->slot[d->pattern == DNN_WGRAD ? 2 : 4];
+        r->at = d->slot[d->pattern == DNN_SBR_WGRAD ? 4 : 2];
     }
     return *r;
 }
@@ -294,7 +298,7 @@ static void coarsen(const struct outcome *o, enum dtype t)
 void fake_spoil(const struct gpu_dnn *d, int how)
 {
     const struct outcome o = outcome_of(d);
-    const enum dtype t = d->shape.type;
+    const enum dtype t = cudnn_pattern_product(d->pattern) ? d->shape.out : d->shape.type;
     const bool nhwc = d->shape.nhwc;
     switch (how) {
     case FAKE_NO_TAIL:

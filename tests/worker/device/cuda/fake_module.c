@@ -5,7 +5,7 @@
  *               no cuDNN
  *   FAKE_PROPERTIES set: gpu-info finds some
  *   FAKE_FAULT  graphs: whatever is launched as a graph fails; wrong: an engine computes something else
- *   FAKE_WRONG  that engine does */
+ *   FAKE_WRONG  that engine does, or algorithm of products */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +28,8 @@ static enum fake_wrong wrong(void *ctx, const struct gpu_dnn *d)
     static char first[256];
     const char *name = getenv("FAKE_WRONG");
     (void)ctx;
+    if (cudnn_pattern_product(d->pattern))
+        return name && strcmp(name, cudnn_plan_name(d->plan)) == 0 ? FAKE_SCALED : FAKE_RIGHT;
     if (d->pattern != DNN_WGRAD || !d->plan)
         return FAKE_RIGHT;
     if (!first[0])

@@ -33,6 +33,12 @@ int cudnn_candidates(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_s
     return err_set(e, -ENOTSUP, "cuDNN is not linked");
 }
 
+int cudnn_product_candidate(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s,
+                            const struct dnn_algo *a, struct cudnn_plan **ret, struct err *e)
+{
+    return err_set(e, -ENOTSUP, "cuDNN is not linked");
+}
+
 void cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us)
 {
 }

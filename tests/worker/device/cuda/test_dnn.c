@@ -92,7 +92,7 @@ static int adopt(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape
 static void every_candidate_is_adopted_from_its_text(void **state)
 {
     struct cudnn *from = open_with((struct cudnn_options){0}), *to = open_with((struct cudnn_options){0});
-    for (int p = 0; p < DNN_PATTERN_COUNT; p++) {
+    for (int p = 0; p < DNN_GRAPHS; p++) {
         struct cudnn_plan *all[MANY];
         const int n = candidates(from, p, &halves, all);
         for (int i = 0; i < n; i++) {
@@ -383,6 +383,11 @@ static void the_list_of_a_checkpoint_gives_the_same_plans(void **state)
 static void a_damaged_list_is_an_error(void **state)
 {
 #define GRAPH(shape, choice) OF(shape, choice)
+#define GOOD_PRODUCT "[4,16,1,1,32,1,1,1,1,0,0,1,1,0,1,0]"
+#define PRODUCT(shape, choice)                                                                                         \
+    "[{\"graph\": \"g7\", \"pattern\": 7, \"shape\": " shape ", \"engine\": " choice ", \"state\": \"timed\"}]"
+#define ZEROS_16 "0000000000000000"
+#define ZEROS ZEROS_16 ZEROS_16 ZEROS_16 ZEROS_16 ZEROS_16 ZEROS_16 ZEROS_16 ZEROS_16
     static const struct {
         const char *text, *want;
     } damage[] = {
@@ -390,7 +395,7 @@ static void a_damaged_list_is_an_error(void **state)
         {"{}", "array"},
         {"[1]", "graph"},
         {"[{\"graph\": \"g7\"}]", "pattern"},
-        {"[{\"graph\": \"g7\", \"pattern\": 7, \"shape\": " GOOD_SHAPE "}]", "pattern is 7"},
+        {"[{\"graph\": \"g7\", \"pattern\": 10, \"shape\": " GOOD_SHAPE "}]", "pattern is 10"},
         {GRAPH("[4, 16]", "{}"), "2 numbers"},
         {GRAPH("7", "{}"), "0 numbers"},
         {GRAPH("[4,16,14,14,32,3,3,0,1,1,1,1,1,0]", "{\"index\": 0}"), "no convolution"},  /* stride 0 */
@@ -403,6 +408,16 @@ static void a_damaged_list_is_an_error(void **state)
          "nothing lies below"},
         {"[{\"graph\": \"g7\", \"pattern\": 1, \"shape\": " GOOD_SHAPE ", \"state\": \"sulking\"}]", "'sulking'"},
         {"[{\"graph\": \"g7\", \"pattern\": 0, \"shape\": " GOOD_SHAPE "}]", "state"},
+        {PRODUCT(GOOD_SHAPE, "{}"), "14 numbers"},
+        {PRODUCT("[4,16,1,1,32,1,1,1,1,0,0,1,1,0,99,0]", "{}"), "no product"}, /* type 99 */
+        {PRODUCT("[4,16,3,3,32,3,3,1,1,0,0,1,1,0,1,0]", "{}"), "no product"},  /* 3 x 3 */
+        {PRODUCT(GOOD_PRODUCT, "{}"), "cublaslt"},
+        {PRODUCT(GOOD_PRODUCT, "{\"cublaslt\": 1, \"workspace\": 0, \"algo\": \"12\", \"name\": \"lt0\"}"),
+         "128 digits"},
+        {PRODUCT(GOOD_PRODUCT, "{\"cublaslt\": 1, \"workspace\": -1, \"algo\": \"" ZEROS "\", \"name\": \"lt0\"}"),
+         "workspace"},
+        {PRODUCT(GOOD_PRODUCT, "{\"cublaslt\": 1, \"workspace\": 0, \"algo\": \"" ZEROS "\", \"name\": \"lt0\"}"),
+         "with cuBLASLt 1"},
         {GRAPH(GOOD_SHAPE, "{\"index\": 0, \"knobs\": [7]}"), "g7"}};
     struct cudnn *d = open_with((struct cudnn_options){0});
     for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
@@ -485,7 +500,7 @@ static void fp32_without_tf32_uses_no_tensor_cores(void **state)
     struct cudnn_shape s = halves;
     const char *choice = NULL, *none;
     s.type = DT_F32;
-    for (int p = DNN_CONV; p < DNN_PATTERN_COUNT; p++) {
+    for (int p = DNN_CONV; p < DNN_GRAPHS; p++) {
         if (p != DNN_CONV && p != DNN_DGRAD && p != DNN_WGRAD)
             continue;
         s.tf32 = true;
@@ -560,7 +575,7 @@ static void a_convolution_is_scaled_by_1_and_added_to_nothing(void **state)
                 {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
                 {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA}};
     (void)state;
-    for (int p = 0; p < DNN_PATTERN_COUNT; p++) {
+    for (int p = 0; p < DNN_GRAPHS; p++) {
         struct err e;
         struct cudnn_parts b = {.what = cudnn_pattern_name(p), .e = &e};
         cudnnBackendDescriptor_t graph;

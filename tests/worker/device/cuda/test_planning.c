@@ -144,7 +144,7 @@ static void expect(const struct program *p, const char *arch, const struct kind 
 static void print_tally(const char *arch, const struct kind *k, int batch, enum use use, const struct tally *t)
 {
     char graph[128];
-    for (int i = 0; i < DNN_PATTERN_COUNT; i++) {
+    for (int i = 0; i < DNN_GRAPHS; i++) {
         if (t[i].count == 0)
             continue;
         print_message("# %-10s %-9s %5d  %-10s  %-15s %6d %9d %10zu KiB\n", arch, k->name, batch, uses[use],
@@ -162,8 +162,8 @@ static void print_tally(const char *arch, const struct kind *k, int batch, enum 
 static void examine(const struct program *p, const char *arch, const struct kind *k, int batch, enum use use,
                     const struct cuda_plan *pl)
 {
-    struct tally *t = calloc(DNN_PATTERN_COUNT, sizeof *t);
-    int want[DNN_PATTERN_COUNT];
+    struct tally *t = calloc(DNN_GRAPHS, sizeof *t);
+    int want[DNN_GRAPHS];
     expect(p, arch, k, use, want);
     for (int i = 0; i < pl->nsteps; i++) {
         const struct step *s = pl->steps[i];
@@ -177,7 +177,7 @@ static void examine(const struct program *p, const char *arch, const struct kind
         count(&t[s->dnn.pattern], &s->dnn);
     }
     print_tally(arch, k, batch, use, t);
-    for (int i = 0; i < DNN_PATTERN_COUNT; i++)
+    for (int i = 0; i < DNN_GRAPHS; i++)
         if (t[i].count != want[i])
             fail_msg("%s %s batch %d %s: %d graphs are %s, expected %d", arch, k->name, batch, uses[use], t[i].count,
                      cudnn_pattern_name(i), want[i]);

@@ -16,12 +16,15 @@
 
 #include "common/base/err.h"
 #include "tests/must.h"
+#include "worker/device/cuda/dnn/dnn_impl.h"
 #include "worker/device/cuda/gpu/gpu.h"
 
 static struct {
-    int asked, run;
+    int asked, run, named; /* named: how many algorithms it knows, 0: one */
     bool refuse;
     cublasComputeType_t compute;
+    uint32_t reductions; /* that were allowed */
+    uint64_t ran;        /* the first word of the algorithm that ran last */
 } lt;
 
 /* The runtime has a device. */
@@ -57,7 +60,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     size_t n;
     lt.asked++;
     memset(results, 0, (size_t)cap * sizeof *results);
-    *found = lt.refuse ? 0 : 1;
+    *found = lt.refuse ? 0 : lt.named > 1 && cap > 1 ? (lt.named < cap ? lt.named : cap) : 1;
+    for (int i = 0; i < *found; i++) {
+        memcpy(&results[i].algo, &(uint64_t){100 + (uint64_t)i}, sizeof(uint64_t));
+        results[i].workspaceSize = (size_t)i;
+        results[i].state = i == 1 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+    }
+    cublasLtMatmulPreferenceGetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &lt.reductions,
+                                         sizeof lt.reductions, &n);
     return cublasLtMatmulDescGetAttribute(op, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, &lt.compute, sizeof lt.compute, &n);
 }
 
@@ -68,6 +78,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
                               cudaStream_t stream)
 {
     lt.run++;
+    memcpy(&lt.ran, algo, sizeof lt.ran);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -134,12 +145,54 @@ static void tf32_is_what_the_product_says(void **state)
     g->ops->close(g);
 }
 
+/* As many as are wanted, without what the library itself gives up; where bits must repeat, none that sums in place. */
+static void algorithms_are_named_in_order(void **state)
+{
+    struct gpu *g = open_gpu();
+    struct dnn_algo all[8];
+    const struct gpu_gemm m = {.in = DT_F16, .out = DT_F16, .m = 9, .n = 10, .k = 64, .alpha = 1};
+    int n;
+    (void)state;
+    lt.named = 5;
+    for (int strict = 0; strict < 2; strict++) {
+        MUST(g->ops->gemm_algos(g, &m, 1 << 20, strict, all, 8, &n, e));
+        assert_int_equal(4, n);
+        assert_true(all[0].opaque[0] == 100 && all[1].opaque[0] == 102 && all[3].workspace == 4);
+        assert_int_equal(0, strncmp(all[0].name, "lt", 2));
+        assert_int_equal(lt.reductions, CUBLASLT_REDUCTION_SCHEME_MASK & (strict ? ~1u : ~0u));
+    }
+    MUST(g->ops->gemm_algos(g, &m, 1 << 20, false, all, 1, &n, e));
+    assert_int_equal(1, n);
+    lt.refuse = true;
+    assert_int_equal(-ENOTSUP, g->ops->gemm_algos(g, &m, 1 << 20, false, all, 8, &n, NULL));
+    assert_int_equal(0, n);
+    g->ops->close(g);
+}
+
+static void the_algorithm_that_is_asked_for_runs(void **state)
+{
+    static max_align_t stream;
+    struct gpu *g = open_gpu();
+    struct cudnn_plan plan = {.algo = {.opaque = {107}}};
+    struct gpu_gemm m = {.in = DT_F16, .out = DT_F16, .m = 9, .n = 10, .k = 64, .alpha = 1};
+    (void)state;
+    MUST(g->ops->gemm(g, (struct gpu_stream *)(void *)&stream, &m, NULL, 0, e));
+    assert_int_equal(100, lt.ran);
+    m.plan = &plan;
+    MUST(g->ops->gemm(g, (struct gpu_stream *)(void *)&stream, &m, NULL, 0, e));
+    assert_int_equal(107, lt.ran);
+    assert_int_equal(1, lt.asked);
+    g->ops->close(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_shape_is_asked_for_once_however_many_there_are),
         cmocka_unit_test(a_shape_that_was_refused_is_refused_again_and_had_later),
         cmocka_unit_test(tf32_is_what_the_product_says),
+        cmocka_unit_test(algorithms_are_named_in_order),
+        cmocka_unit_test(the_algorithm_that_is_asked_for_runs),
     };
     return cmocka_run_group_tests_name("products of the GPU", tests, NULL, NULL);
 }

@@ -146,7 +146,7 @@ static void an_engine_that_errs_is_found_and_barred(void **state)
         struct rig r = {.untimed = true, .script = {.patterns = ~0u, .how = how}};
         open_rig(&r, NULL);
         MUST(make(&r, e));
-        for (int p = 0; p < DNN_PATTERN_COUNT; p++) {
+        for (int p = 0; p < DNN_GRAPHS; p++) {
             char says[64];
             snprintf(says, sizeof says, "never taken again: %s: ", cudnn_pattern_name(p));
             if ((how != FAKE_SUM || makes_sums(p)) && r.script.wrong[p][0] &&
@@ -173,7 +173,7 @@ static void an_engine_that_gives_other_bits_is_barred_where_all_runs_are_to_be_e
             .untimed = true, .deterministic = equal, .script = {.patterns = ~0u, .how = ways[i / 2], .restless = true}};
         open_rig(&r, NULL);
         MUST(make(&r, e));
-        for (int p = 0; p < DNN_PATTERN_COUNT; p++) {
+        for (int p = 0; p < DNN_GRAPHS; p++) {
             char says[128];
             snprintf(says, sizeof says, "barred for --deterministic: %s: %s has other bits when it runs again",
                      cudnn_pattern_name(p),

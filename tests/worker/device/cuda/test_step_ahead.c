@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ struct course {
     enum update_rule rule;
     double clip, ema, fixed, trust; /* fixed: loss scale, 0: dynamic */
     const float *poison;            /* (STEPS): what becomes of a gradient, 0: nothing */
+    int torn_at, fails_at;          /* steps at which others are lost: while its sums are taken; after it. 0: never */
     int steps, done, parts;
     struct step_result result[STEPS + 1];
     double scale[STEPS + 1];
@@ -35,6 +37,7 @@ struct course {
 };
 
 static struct course *current;
+static bool others_are_lost;
 static struct state *its_state;
 static int begun;
 
@@ -59,10 +62,30 @@ static void keep(struct course *c, const struct step *t, const struct step_resul
     c->result[c->done++] = *r;
 }
 
+static int check(struct comm *comm, struct err *e)
+{
+    return others_are_lost ? err_set(e, -ECANCELED, "a rank is gone") : 0;
+}
+
+static int drain(struct course *c, struct step *t, struct err *e)
+{
+    struct step_result r[STEP_SENT_MOST];
+    int n;
+    TRY(train_drain(t, r, &n, e));
+    for (int i = 0; i < n; i++)
+        keep(c, t, &r[i]);
+    return 0;
+}
+
 static int steps(struct course *c, struct step *t, const struct gpu *g, struct err *e)
 {
     struct step_result r;
     for (int i = 0; i < c->steps; i++) {
+        if (c->torn_at && i == c->torn_at) {
+            TRY(device_cuda_ops.sync(t->state->device, e)); /* what was begun before is whole */
+            device_cuda_ops.async->tear(t->state->device, true);
+        }
+        others_are_lost = c->fails_at && i > c->fails_at;
         TRY(train_step(t, 0.01 * (i + 1), (struct step_wishes){.stop = i == 7}, &r, e));
         keep(c, t, &r);
         if (g && i == 5)
@@ -112,6 +135,10 @@ static int train(struct course *c, struct device *d, struct gpu *g, struct err *
     TRY(comm_open(&comm, "local", &(struct comm_options){.world = 1, .name = "t", .timeout_ms = 1000}, e));
     TRY(step_rig_open(&rig, d, p, comm, &o, e));
     ops.run = run_and_poison;
+    struct comm_ops calls = *comm->ops;
+    const struct comm_ops *own_calls = comm->ops;
+    calls.check = check;
+    comm->ops = &calls;
     if (c->device[0] == 'w')
         ops.async = NULL;
     d->ops = &ops;
@@ -119,6 +146,8 @@ static int train(struct course *c, struct device *d, struct gpu *g, struct err *
     its_state = &rig.state;
     begun = 0;
     const int rc = steps(c, &rig.step, g, e);
+    if (c->torn_at || c->fails_at)
+        TRY(drain(c, &rig.step, &(struct err){0}));
     if (g)
         fake_gpu_wait(g, NULL);
     copy_weights(&rig.state, rig.state.params, c->weights);
@@ -127,6 +156,7 @@ static int train(struct course *c, struct device *d, struct gpu *g, struct err *
     c->skipped = rig.state.loss_scale.skipped;
     d->ops = own;
     step_rig_close(&rig);
+    comm->ops = own_calls;
     comm->ops->close(comm);
     return rc;
 }
@@ -252,6 +282,41 @@ static void a_fixed_scale_that_overflows_ends_training_and_changes_nothing_more(
     assert_memory_equal(c.weights, until.weights, sizeof c.weights);
 }
 
+/* Device memory after `lost`, which broke off, is that after `whole`, and results of all its steps came. */
+static void assert_broke_off_after(const struct course *lost, const struct course *whole)
+{
+    assert_fine(whole);
+    assert_int_equal(lost->rc, -ECANCELED);
+    assert_int_equal(lost->done, whole->steps);
+    for (int i = 0; i < whole->steps; i++)
+        assert_true(lost->result[i].loss == whole->result[i].loss && lost->scale[i] == whole->scale[i]);
+    assert_memory_equal(lost->weights, whole->weights, sizeof whole->weights);
+    assert_memory_equal(lost->average, whole->average, sizeof whole->average);
+    assert_int_equal(lost->skipped, whole->skipped);
+}
+
+/* Collectives are ended, and the graphs of two steps go on, and are judged. */
+static void a_step_whose_sums_are_torn_changes_nothing(void **state)
+{
+    (void)state;
+    struct course lost = {.device = "cuda", .rule = UPDATE_ADAM, .ema = 0.9, .poison = infinities, .torn_at = 8},
+                  whole = {.device = "cuda", .rule = UPDATE_ADAM, .ema = 0.9, .poison = infinities, .steps = 8};
+    go(&lost);
+    go(&whole);
+    assert_broke_off_after(&lost, &whole);
+}
+
+/* Others are lost once the device had all of the last two steps, of which the host has seen neither. */
+static void steps_that_were_whole_count_though_others_are_lost(void **state)
+{
+    (void)state;
+    struct course lost = {.device = "cuda", .rule = UPDATE_ADAM, .ema = 0.9, .poison = infinities, .fails_at = 8},
+                  whole = {.device = "cuda", .rule = UPDATE_ADAM, .ema = 0.9, .poison = infinities, .steps = 9};
+    go(&lost);
+    go(&whole);
+    assert_broke_off_after(&lost, &whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -260,6 +325,8 @@ int main(void)
         cmocka_unit_test(skips_and_scales_are_those_of_the_reference_device),
         cmocka_unit_test(once_graphs_are_there_no_step_waits_or_takes_memory),
         cmocka_unit_test(a_fixed_scale_that_overflows_ends_training_and_changes_nothing_more),
+        cmocka_unit_test(a_step_whose_sums_are_torn_changes_nothing),
+        cmocka_unit_test(steps_that_were_whole_count_though_others_are_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -221,7 +221,7 @@ static void deterministic_runs_time_nothing(void **state)
 /* What the log says of a plan's engines. */
 static void engines_of(struct rig *r, char out[64])
 {
-    static const char says[] = "the plan runs 8 graphs, by engines ";
+    static const char says[] = "the plan runs 11 graphs, by engines ";
     struct plan *plan;
     log_init(LOG_INFO, "");
     open_rig(r, NULL, 0);

@@ -45,6 +45,12 @@ bool cudnn_pattern_fused(enum cudnn_pattern p)
 void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap)
 {
     char move[64];
+    if (cudnn_pattern_product(p)) {
+        snprintf(out, cap, "%s n%d c%d k%d %s %s %s", names[p], s->n, s->c, s->k,
+                 s->type == DT_F32 && s->tf32 ? "TF32" : dtype_name(s->type), s->add ? "added to" : "to",
+                 dtype_name(s->out));
+        return;
+    }
     if (s->stride[0] == s->stride[1] && s->pad[0] == s->pad[1])
         snprintf(move, sizeof move, "/%d+%d", s->stride[0], s->pad[0]);
     else
@@ -314,7 +320,7 @@ int cudnn_candidates(struct cudnn *d, enum cudnn_pattern pattern, const struct c
     cudnnBackendDescriptor_t graph, configs[CONFIGS_MAX];
     int found = 0;
     cudnn_describe(pattern, s, text, sizeof text);
-    if (half_only[pattern] && (s->type != DT_F16 || !s->nhwc))
+    if (cudnn_pattern_product(pattern) || (half_only[pattern] && (s->type != DT_F16 || !s->nhwc)))
         return no_engine(pattern, s, e);
     int rc = cudnn_graph_build(&b, pattern, s, &graph);
     for (size_t m = 0; rc == 0 && m < sizeof modes / sizeof *modes && found < cap; m++) {

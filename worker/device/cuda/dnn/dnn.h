@@ -14,6 +14,10 @@
  *   DGRAD_DRELU_BN  dy, w, x, mean, invstd, scale, shift -> dz, dscale, dbias, eq_a, eq_b, eq_c
  *                                                      fp16: dz = dgrad where relu was on; dx of the BN =
  *                                                      a * dz + b * x + c
+ * and of cuBLASLt's matrix products, which are those of a convolution over single pixels, x (n, c), w (k, c), y (n, k):
+ *   PRODUCT         x, w -> y                          any type; `out` is the result's, to which it may be added
+ *   PRODUCT_DATA    dy, w -> dx
+ *   PRODUCT_WEIGHT  dy, x -> dw
  * Fused patterns follow Jia et al., "Highly Scalable Deep Learning Training System", and NVIDIA's MLPerf ResNet; facts
  * in cuDNN's documentation. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_DNN_H
@@ -37,7 +41,10 @@ struct err;
     X(DNN_DGRAD, "dgrad", 3, false)                                                                                    \
     X(DNN_WGRAD, "wgrad", 3, false)                                                                                    \
     X(DNN_SBR_WGRAD, "sbr+wgrad", 5, true)                                                                             \
-    X(DNN_DGRAD_DRELU_BN, "dgrad+drelu+bn", 13, true)
+    X(DNN_DGRAD_DRELU_BN, "dgrad+drelu+bn", 13, true)                                                                  \
+    X(DNN_PRODUCT, "product", 3, false)                                                                                \
+    X(DNN_PRODUCT_DATA, "product dgrad", 3, false)                                                                     \
+    X(DNN_PRODUCT_WEIGHT, "product wgrad", 3, false)
 
 enum cudnn_pattern {
 #define X(id, name, slots, half) id,
@@ -46,6 +53,7 @@ enum cudnn_pattern {
         DNN_PATTERN_COUNT
 };
 #define DNN_SLOTS_MAX 13
+#define DNN_GRAPHS DNN_PRODUCT /* patterns before this one are cuDNN's */
 
 struct cudnn_shape { /* of the forward convolution, whichever direction is asked for */
     int n, c, h, w, k, r, s;
@@ -53,6 +61,16 @@ struct cudnn_shape { /* of the forward convolution, whichever direction is asked
     enum dtype type;       /* of x, w, y and their gradients: DT_F32, DT_F16, DT_BF16; sums in fp32 */
     bool nhwc;             /* else NCHW with KCRS weights */
     bool tf32;             /* DT_F32: tensor cores with TF32 operands allowed */
+    enum dtype out;        /* products: of the result; else unused */
+    bool add;              /* products: to what the result holds */
+};
+
+/* One of cuBLASLt's ways to compute a product. */
+struct dnn_algo {
+    uint64_t opaque[8]; /* cublasLtMatmulAlgo_t: means the same to the same version of it */
+    size_t workspace;   /* bytes that it wants */
+    bool atomic;        /* it adds up in place what several blocks made */
+    char name[96];      /* "lt66{tile=20,...}" */
 };
 
 struct cudnn_options {
@@ -72,8 +90,8 @@ int cudnn_version(void);                         /* 91900 */
 int cudnn_properties(struct cudnn *d, char **ret, struct err *e);
 
 /* The plan of a graph: from memory, from the cache, else the heuristics' first that can be finalised within the limit
- * (modes A, B, then fallback). -ENOTSUP: no engine has it, or it is barred; *e names pattern and shape. Borrowed until
- * cudnn_close(). */
+ * (modes A, B, then fallback); of a product what is known alone. -ENOTSUP: no engine has it, or it is barred; *e names
+ * pattern and shape. Borrowed until cudnn_close(). */
 int cudnn_find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
                struct err *e);
 
@@ -81,6 +99,10 @@ int cudnn_find(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *
  * cudnn_choose(), barred, or is freed with cudnn_close(). -ENOTSUP: there is none. */
 int cudnn_candidates(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, struct cudnn_plan **ret,
                      int cap, int *ret_n, struct err *e);
+/* A candidate for a product, as cuBLASLt names it. *ret NULL: it is barred. Else as above. */
+int cudnn_product_candidate(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s,
+                            const struct dnn_algo *a, struct cudnn_plan **ret, struct err *e);
+const struct dnn_algo *cudnn_plan_algo(const struct cudnn_plan *p); /* of a product's plan */
 /* This one from now on; into the cache, with the time that it took (microseconds, 0: not measured). */
 void cudnn_choose(struct cudnn *d, struct cudnn_plan *p, double us);
 
@@ -98,8 +120,9 @@ void cudnn_plan_set_ran(struct cudnn_plan *p);           /* one that is chosen *
  * the list of a checkpoint, and, if it is lasting, in the cache. p stays valid. */
 void cudnn_bar_engine(struct cudnn *d, struct cudnn_plan *p, const char *why, bool lasting);
 
-/* A fused graph is left out, although plans can be made: cudnn_find() answers -ENOTSUP with this reason from now on.
- * Kept likewise. slower: what lies below it takes less time; else no engine of it runs. */
+/* A fused graph is left out, although plans can be made, or a product is left to cuBLASLt's own choice: cudnn_find()
+ * answers -ENOTSUP with this reason from now on. Kept likewise. slower: what lies below it takes less time; else no
+ * engine of it runs. */
 int cudnn_bar(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, bool slower, const char *why,
               bool lasting, struct err *e);
 
@@ -129,9 +152,13 @@ int cudnn_failed(const struct cudnn_plan *p, int status, struct err *e);
 const char *cudnn_pattern_name(enum cudnn_pattern p);
 int cudnn_pattern_slots(enum cudnn_pattern p);
 bool cudnn_pattern_fused(enum cudnn_pattern p); /* more than a convolution: there is a rung below it */
+static inline bool cudnn_pattern_product(enum cudnn_pattern p)
+{
+    return p >= DNN_GRAPHS;
+}
 /* Do they make the same graph, for the same pattern? */
 bool cudnn_same_shape(const struct cudnn_shape *x, const struct cudnn_shape *y);
-/* "conv n32 c64 56x56 k64 3x3/1+1 F16 nhwc" */
+/* "conv n32 c64 56x56 k64 3x3/1+1 F16 nhwc", "product dgrad n100352 c256 k64 F16 added to F16" */
 void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap);
 
 #endif

@@ -294,7 +294,7 @@ static void emit(struct build *g, enum cudnn_pattern p)
     case DNN_DGRAD_DRELU_BN:
         dgrad_drelu_bn(g);
         break;
-    case DNN_PATTERN_COUNT:
+    default: /* a product is none of cuDNN's */
         break;
     }
 }

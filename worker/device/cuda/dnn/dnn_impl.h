@@ -36,6 +36,7 @@ struct cudnn_plan {
     bool settled;                          /* its graph was found to be worth what lies below it */
     struct cudnn_parts parts;              /* engine configuration and plan; the graph may go */
     cudnnBackendDescriptor_t config, plan; /* none of what is known from records to be barred */
+    struct dnn_algo algo;                  /* of a product, instead of these */
     int64_t workspace;
     char graph[128], name[128];
     char *choice; /* JSON of engine and knobs; NULL: of the graph as a whole */
@@ -65,6 +66,9 @@ int cudnn_adopt(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape 
 /* An engine that was barred elsewhere. */
 int cudnn_adopt_barred(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const cJSON *choice,
                        const char *why, struct err *e);
+
+/* A product's plan from a choice: its algo, name and workspace. -ENOTSUP: of another cuBLASLt, or not deterministic. */
+int cudnn_product_read(struct cudnn_plan *p, const cJSON *choice, struct err *e);
 
 struct cudnn_plan *cudnn_plan_new(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s);
 int cudnn_plan_finish(struct cudnn_plan *p, struct err *e); /* finalise a plan of p->config */

@@ -66,7 +66,7 @@ void cudnn_bar_engine(struct cudnn *d, struct cudnn_plan *p, const char *why, bo
 int cudnn_bar(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, bool slower, const char *why,
               bool lasting, struct err *e)
 {
-    if (!cudnn_pattern_fused(pattern))
+    if (!cudnn_pattern_fused(pattern) && !cudnn_pattern_product(pattern))
         return err_set(e, ERR_CORRUPT, "%s cannot be left out: nothing lies below it", cudnn_pattern_name(pattern));
     struct cudnn_plan *p = cudnn_plan_new(d, pattern, s);
     if (!p || set_why(p, why, NULL) < 0) {
@@ -82,26 +82,31 @@ int cudnn_bar(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_sh
     return 0;
 }
 
-int cudnn_adopt(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const cJSON *choice,
-                bool measured, double us, struct err *e)
+static int plan_of_choice(struct cudnn_plan *p, const cJSON *choice, struct err *e)
 {
-    struct cudnn_parts b = {.e = e};
+    struct cudnn_parts b = {.e = e, .what = p->graph};
     cudnnBackendDescriptor_t graph;
-    struct cudnn_plan *p = cudnn_plan_new(d, pattern, s);
-    if (!p)
-        return err_set(e, -ENOMEM, "no memory for a plan");
-    b.what = p->graph;
-    int rc = cudnn_graph_build(&b, pattern, s, &graph);
+    int rc = cudnn_graph_build(&b, p->pattern, &p->shape, &graph);
     p->parts.e = e;
     if (rc == 0)
-        rc = cudnn_choice_config(d, &p->parts, graph, choice, &p->config);
+        rc = cudnn_choice_config(p->d, &p->parts, graph, choice, &p->config);
     if (rc == 0)
         rc = cudnn_plan_finish(p, e);
     if (rc == 0)
         rc = cudnn_plan_check(p, e);
+    cudnn_parts_close(&b);
+    return rc;
+}
+
+int cudnn_adopt(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, const cJSON *choice,
+                bool measured, double us, struct err *e)
+{
+    struct cudnn_plan *p = cudnn_plan_new(d, pattern, s);
+    if (!p)
+        return err_set(e, -ENOMEM, "no memory for a plan");
+    int rc = cudnn_pattern_product(pattern) ? cudnn_product_read(p, choice, e) : plan_of_choice(p, choice, e);
     if (rc == 0 && cudnn_choice_barred(d, pattern, s, p->choice))
         rc = err_set(e, -ENOTSUP, "%s is barred for %s", p->name, p->graph);
-    cudnn_parts_close(&b);
     if (rc < 0) {
         cudnn_plan_free(p);
         return rc;

@@ -6,6 +6,7 @@
  *     {"graph": "conv n256 c64 ...", "pattern": 0, "shape": [n, c, h, w, k, r, s, sh, sw, ph, pw, type, nhwc, tf32],
  *      "engine": {"index": 34, "knobs": [[2, 13], ...]}, "us": 41.5, "state": "timed"}
  *
+ * A product's shape goes on with the type of its result and whether it is added; its engine is in dnn_product.c.
  * state: guessed, timed: this engine is taken, and was timed; barred: it never is, "why"; barred or slower without an
  * engine: the graph is left out. "settled": the fused graph was measured against what lies below it. */
 #include <errno.h>
@@ -23,46 +24,72 @@
 #include "common/json/json.h"
 #include "worker/device/cuda/dnn/dnn_impl.h"
 
-enum { CACHE_VERSION = 3, SHAPE_NUMBERS = 14, LARGEST = 1 << 24, PATH_BYTES = 1024, FILE_BYTES = 1 << 18 };
+enum {
+    CACHE_VERSION = 3,
+    SHAPE_NUMBERS = 14,
+    ALL_NUMBERS = 16 /* of products */,
+    LARGEST = 1 << 24,
+    PATH_BYTES = 1024,
+    FILE_BYTES = 1 << 18
+};
 
 /* TF32 is a matter of F32 alone. */
-static void shape_numbers(const struct cudnn_shape *s, int out[SHAPE_NUMBERS])
+static void shape_numbers(const struct cudnn_shape *s, int out[ALL_NUMBERS])
 {
-    const int v[SHAPE_NUMBERS] = {
+    const int v[ALL_NUMBERS] = {
         s->n,         s->c,         s->h,      s->w,      s->k,         s->r,    s->s,
-        s->stride[0], s->stride[1], s->pad[0], s->pad[1], (int)s->type, s->nhwc, s->tf32 && s->type == DT_F32};
+        s->stride[0], s->stride[1], s->pad[0], s->pad[1], (int)s->type, s->nhwc, s->tf32 && s->type == DT_F32,
+        (int)s->out,  s->add};
     memcpy(out, v, sizeof v);
 }
 
 bool cudnn_same_shape(const struct cudnn_shape *x, const struct cudnn_shape *y)
 {
-    int a[SHAPE_NUMBERS], b[SHAPE_NUMBERS];
+    int a[ALL_NUMBERS], b[ALL_NUMBERS];
     shape_numbers(x, a);
     shape_numbers(y, b);
     return memcmp(a, b, sizeof a) == 0;
 }
 
-/* Sizes and strides from 1, padding from 0, a filter no larger than what it slides over, a type that exists. */
-static int check_numbers(const int *v, struct err *e)
+static bool is_type(int v)
 {
-    bool good = v[9] >= 0 && v[10] >= 0 && v[9] < LARGEST && v[10] < LARGEST &&
-                (v[11] == DT_F32 || v[11] == DT_F16 || v[11] == DT_BF16);
+    return v == DT_F32 || v == DT_F16 || v == DT_BF16;
+}
+
+static int numbers_of(enum cudnn_pattern p)
+{
+    return cudnn_pattern_product(p) ? ALL_NUMBERS : SHAPE_NUMBERS;
+}
+
+/* As convolutions over single pixels. */
+static bool is_product(const int *v)
+{
+    return v[2] == 1 && v[3] == 1 && v[5] == 1 && v[6] == 1 && v[7] == 1 && v[8] == 1 && v[9] == 0 && v[10] == 0 &&
+           is_type(v[14]);
+}
+
+/* Sizes and strides from 1, padding from 0, a filter no larger than what it slides over, a type that exists. */
+static int check_numbers(enum cudnn_pattern p, const int *v, struct err *e)
+{
+    bool good = v[9] >= 0 && v[10] >= 0 && v[9] < LARGEST && v[10] < LARGEST && is_type(v[11]);
     for (int i = 0; i < 9; i++)
         good = good && v[i] > 0 && v[i] < LARGEST;
+    if (cudnn_pattern_product(p) && !is_product(v))
+        return err_set(e, ERR_CORRUPT, "a plan's shape is that of no product");
     if (!good || v[5] > v[2] + 2 * v[9] || v[6] > v[3] + 2 * v[10])
         return err_set(e, ERR_CORRUPT, "a plan's shape is that of no convolution");
     return 0;
 }
 
-static int shape_read(const cJSON *list, struct cudnn_shape *ret, struct err *e)
+static int shape_read(enum cudnn_pattern p, const cJSON *list, struct cudnn_shape *ret, struct err *e)
 {
-    int v[SHAPE_NUMBERS];
-    if (cJSON_GetArraySize(list) != SHAPE_NUMBERS)
+    int v[ALL_NUMBERS] = {0};
+    if (cJSON_GetArraySize(list) != numbers_of(p))
         return err_set(e, ERR_CORRUPT, "a plan's shape has %d numbers (expected %d)", cJSON_GetArraySize(list),
-                       SHAPE_NUMBERS);
-    for (int i = 0; i < SHAPE_NUMBERS; i++)
+                       numbers_of(p));
+    for (int i = 0; i < numbers_of(p); i++)
         v[i] = cJSON_GetArrayItem(list, i)->valueint; /* 0 where it is no number */
-    TRY(check_numbers(v, e));
+    TRY(check_numbers(p, v, e));
     *ret = (struct cudnn_shape){.n = v[0],
                                 .c = v[1],
                                 .h = v[2],
@@ -74,7 +101,9 @@ static int shape_read(const cJSON *list, struct cudnn_shape *ret, struct err *e)
                                 .pad = {v[9], v[10]},
                                 .type = (enum dtype)v[11],
                                 .nhwc = v[12] != 0,
-                                .tf32 = v[13] != 0};
+                                .tf32 = v[13] != 0,
+                                .out = (enum dtype)v[14],
+                                .add = v[15] != 0};
     return 0;
 }
 
@@ -86,12 +115,12 @@ static const char *const state_names[] = {
 
 cJSON *cudnn_record_make(const struct cudnn_plan *p)
 {
-    int shape[SHAPE_NUMBERS];
+    int shape[ALL_NUMBERS];
     cJSON *o = cJSON_CreateObject();
     shape_numbers(&p->shape, shape);
     cJSON_AddStringToObject(o, "graph", p->graph);
     cJSON_AddNumberToObject(o, "pattern", p->pattern);
-    cJSON_AddItemToObject(o, "shape", cJSON_CreateIntArray(shape, SHAPE_NUMBERS));
+    cJSON_AddItemToObject(o, "shape", cJSON_CreateIntArray(shape, numbers_of(p->pattern)));
     if (p->choice)
         cJSON_AddRawToObject(o, "engine", p->choice);
     cJSON_AddNumberToObject(o, "us", p->us);
@@ -124,7 +153,7 @@ static int record_read(const cJSON *o, struct record *r, struct err *e)
         return err_set(e, ERR_CORRUPT, "a plan's pattern is %lld (expected 0 to %d)", (long long)pattern,
                        DNN_PATTERN_COUNT - 1);
     r->pattern = (enum cudnn_pattern)pattern;
-    TRY(shape_read(cJSON_GetObjectItem(o, "shape"), &r->shape, e));
+    TRY(shape_read(r->pattern, cJSON_GetObjectItem(o, "shape"), &r->shape, e));
     TRY(json_str(o, "state", &r->state, e));
     json_f64(o, "us", &r->us, NULL);
     json_str(o, "why", &r->why, NULL);

@@ -43,7 +43,8 @@ struct gpu_gemm {
     const void *a, *b;
     void *c;
     float alpha;
-    bool add; /* to what C holds */
+    bool add;                /* to what C holds */
+    struct cudnn_plan *plan; /* which of cuBLASLt's algorithms; NULL: the first that it names */
 };
 
 /* A cuDNN graph with its tensors. workspace: at least what the plan says. */
@@ -102,6 +103,10 @@ struct gpu_ops {
     int (*dnn)(struct gpu *g, struct gpu_stream *s, const struct gpu_dnn *d, void *workspace, struct err *e);
     int (*gemm)(struct gpu *g, struct gpu_stream *s, const struct gpu_gemm *m, void *workspace, size_t workspace_bytes,
                 struct err *e);
+    /* Algorithms for a product, at most cap, those first that cuBLASLt thinks are fastest. deterministic: none that
+     * leaves the order of sums to chance. Pointers of m are not looked at. */
+    int (*gemm_algos)(struct gpu *g, const struct gpu_gemm *m, size_t workspace_bytes, bool deterministic,
+                      struct dnn_algo *ret, int cap, int *ret_n, struct err *e);
 };
 
 struct gpu {

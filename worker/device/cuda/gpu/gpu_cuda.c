@@ -23,6 +23,9 @@ struct gpu_graph {
     cudaGraphExec_t exec;
 };
 
+enum { ALGOS_MAX = 16 };
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof((struct dnn_algo){0}.opaque), "an algorithm is 64 bytes");
+
 /* What cuBLASLt's heuristics chose for a product; asked once a shape. */
 struct gemm_plan {
     struct gemm_plan *next;
@@ -331,23 +334,34 @@ static cublasStatus_t describe(struct gemm_plan *p, const struct gpu_gemm *m)
     return rc;
 }
 
-static cublasStatus_t choose(struct cuda_gpu *c, struct gemm_plan *p, size_t workspace_bytes)
+/* What the heuristics name, best first; reductions: bits of cublasLtReductionScheme_t that may be. */
+static cublasStatus_t ask(struct cuda_gpu *c, struct gemm_plan *p, size_t workspace_bytes, uint32_t reductions,
+                          cublasLtMatmulHeuristicResult_t *ret, int cap, int *ret_n)
 {
     cublasLtMatmulPreference_t want = NULL;
-    cublasLtMatmulHeuristicResult_t best;
-    int found = 0;
     cublasStatus_t rc = cublasLtMatmulPreferenceCreate(&want);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
                                                   sizeof workspace_bytes);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = cublasLtMatmulAlgoGetHeuristic(c->blas, p->op, p->a, p->b, p->c, p->c, want, 1, &best, &found);
-    if (rc == CUBLAS_STATUS_SUCCESS && found == 0)
-        rc = CUBLAS_STATUS_NOT_SUPPORTED;
+        rc = cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                                  sizeof reductions);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        p->algo = best.algo;
+        rc = cublasLtMatmulAlgoGetHeuristic(c->blas, p->op, p->a, p->b, p->c, p->c, want, cap, ret, ret_n);
+    if (rc == CUBLAS_STATUS_SUCCESS && *ret_n == 0)
+        rc = CUBLAS_STATUS_NOT_SUPPORTED;
     if (want)
         cublasLtMatmulPreferenceDestroy(want);
+    return rc;
+}
+
+static cublasStatus_t choose(struct cuda_gpu *c, struct gemm_plan *p, size_t workspace_bytes)
+{
+    cublasLtMatmulHeuristicResult_t best;
+    int found = 0;
+    const cublasStatus_t rc = ask(c, p, workspace_bytes, CUBLASLT_REDUCTION_SCHEME_MASK, &best, 1, &found);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        p->algo = best.algo;
     return rc;
 }
 
@@ -405,11 +419,62 @@ static int cuda_gemm(struct gpu *g, struct gpu_stream *s, const struct gpu_gemm 
     struct cuda_gpu *c = self(g);
     struct gemm_plan *p = NULL;
     const float beta = m->add ? 1 : 0;
+    cublasLtMatmulAlgo_t chosen;
     TRY(gemm_plan(c, m, workspace_bytes, &p, e));
+    if (m->plan)
+        memcpy(&chosen, cudnn_plan_algo(m->plan)->opaque, sizeof chosen);
     return blas_fail(e,
                      cublasLtMatmul(c->blas, p->op, &m->alpha, m->b, p->a, m->a, p->b, &beta, m->c, p->c, m->c, p->c,
-                                    &p->algo, workspace, workspace_bytes, s->s),
+                                    m->plan ? &chosen : &p->algo, workspace, workspace_bytes, s->s),
                      m);
+}
+
+/* A knob of an algorithm, of two or four bytes; 0 where it has none. */
+static uint32_t config(const cublasLtMatmulAlgo_t *a, cublasLtMatmulAlgoConfigAttributes_t what)
+{
+    const bool small = what == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || what == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
+    uint32_t word = 0;
+    uint16_t half = 0;
+    size_t n;
+    if (cublasLtMatmulAlgoConfigGetAttribute(a, what, small ? (void *)&half : &word, small ? sizeof half : sizeof word,
+                                             &n) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    return small ? half : word;
+}
+
+static void describe_algo(const cublasLtMatmulHeuristicResult_t *r, struct dnn_algo *ret)
+{
+    const cublasLtMatmulAlgo_t *a = &r->algo;
+    const uint32_t splits = config(a, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+                   reduction = config(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+    memset(ret, 0, sizeof *ret);
+    memcpy(ret->opaque, a, sizeof ret->opaque);
+    ret->workspace = r->workspaceSize;
+    ret->atomic = (reduction & CUBLASLT_REDUCTION_SCHEME_INPLACE) != 0;
+    snprintf(ret->name, sizeof ret->name,
+             "lt%u{tile=%u,stages=%u,splitk=%u,sum=%u,swizzle=%u,custom=%u,inner=%u,cluster=%u}",
+             config(a, CUBLASLT_ALGO_CONFIG_ID), config(a, CUBLASLT_ALGO_CONFIG_TILE_ID),
+             config(a, CUBLASLT_ALGO_CONFIG_STAGES_ID), splits, reduction,
+             config(a, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING), config(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
+             config(a, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID), config(a, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
+}
+
+static int cuda_gemm_algos(struct gpu *g, const struct gpu_gemm *m, size_t workspace_bytes, bool deterministic,
+                           struct dnn_algo *ret, int cap, int *ret_n, struct err *e)
+{
+    cublasLtMatmulHeuristicResult_t all[ALGOS_MAX];
+    struct gemm_plan *p = NULL;
+    const uint32_t reductions =
+        CUBLASLT_REDUCTION_SCHEME_MASK & ~(deterministic ? (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE : 0);
+    int n = 0;
+    *ret_n = 0;
+    memset(all, 0, sizeof all); /* bytes that nobody sets are compared, too */
+    TRY(gemm_plan(self(g), m, workspace_bytes, &p, e));
+    TRY(blas_fail(e, ask(self(g), p, workspace_bytes, reductions, all, cap < ALGOS_MAX ? cap : ALGOS_MAX, &n), m));
+    for (int i = 0; i < n; i++)
+        if (all[i].state == CUBLAS_STATUS_SUCCESS)
+            describe_algo(&all[i], &ret[(*ret_n)++]);
+    return 0;
 }
 
 static const struct gpu_ops cuda_ops = {
@@ -445,6 +510,7 @@ static const struct gpu_ops cuda_ops = {
     .kernel = cuda_kernel,
     .dnn = cuda_dnn,
     .gemm = cuda_gemm,
+    .gemm_algos = cuda_gemm_algos,
 };
 
 int gpu_count(struct err *e)

@@ -189,11 +189,12 @@ template <typename T> __device__ bool lets_through(const k_product &s, const ele
 
 /* What is stored in the end: sums of halves in fp32, as good as exact, then one rounding; floats in fp32, in some
  * order. */
-template <typename T> __device__ double stored_as(double sum, float in_order)
+template <typename T> __device__ double stored_as(enum dtype out, double sum, float in_order)
 {
+    const float x = sizeof(T) == sizeof(float) ? in_order : (float)sum;
     T r;
-    from_float(r, sizeof(T) == sizeof(float) ? in_order : (float)sum);
-    return to_float(r);
+    from_float(r, x);
+    return out == DT_F32 ? x : to_float(r);
 }
 
 template <typename T> __global__ void expect(k_expect a)
@@ -217,8 +218,9 @@ template <typename T> __global__ void expect(k_expect a)
     if (threadIdx.x % WARP || i >= a.samples)
         return;
     const bool through = lets_through<T>(a.product, e);
-    a.exact[i] = through ? sum.exact : 0;
-    a.stored[i] = through ? stored_as<T>(sum.stored, in_order) : 0;
+    const double onto = a.product.onto;
+    a.exact[i] = through ? sum.exact + onto : 0;
+    a.stored[i] = through ? stored_as<T>(a.product.out, sum.stored + onto, in_order + a.product.onto) : 0;
 }
 
 void launch_KERNEL_EXPECT(const k_expect *a, cudaStream_t s)
@@ -249,7 +251,7 @@ template <typename T> __global__ void distance(k_distance a)
 
 void launch_KERNEL_DISTANCE(const k_distance *a, cudaStream_t s)
 {
-    DISPATCH_TYPE(a->product.type, LAUNCH((distance<T>), 1, BLOCK, s, *a););
+    DISPATCH_TYPE(a->product.out, LAUNCH((distance<T>), 1, BLOCK, s, *a););
 }
 
 /* --- no numbers */

@@ -498,11 +498,18 @@ void launch_KERNEL_BLEND(const k_blend *a, cudaStream_t s)
 }
 
 /* loss_scale_after(), worker/precision/loss_scale.c. Once hopeless no step changes anything: the host hears of it a
- * step later. The skipped steps that KERNEL_UPDATE takes off are this one's, too, but then it does nothing. */
+ * step later. The skipped steps that KERNEL_UPDATE takes off are this one's, too, but then it does nothing.
+ * torn is set before a collective is ended from outside, so whoever comes behind the collective finds it. */
 __global__ void scaler(k_scaler a)
 {
     k_scaler_state s = *a.state;
     s.inv_scale = 1 / s.scale;
+    s.torn = *(const volatile int32_t *)a.torn != 0;
+    if (s.torn) {
+        s.skip = 1;
+        *a.state = s;
+        return;
+    }
     const bool finite = isfinite(*a.loss) && (!a.norm || isfinite(*a.norm));
     s.hopeless = s.hopeless || (!finite && (!s.dynamic || s.scale <= a.min));
     s.skip = s.hopeless || !finite;

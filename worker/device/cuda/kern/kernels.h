@@ -292,12 +292,14 @@ struct k_scaler_state {
     int32_t clean, skipped, dynamic;
     int32_t skip;     /* that step must change nothing */
     int32_t hopeless; /* nor any step after it */
+    int32_t torn;     /* it changes nothing, as its sums may not be whole: it is as if it had not been done */
 };
 
 /* KERNEL_SCALER: worker/precision/loss_scale.h's rule on sums over all ranks. */
 struct k_scaler {
     struct k_scaler_state *state;
     const float *loss, *norm; /* norm: NULL: not looked at */
+    const int32_t *torn;      /* page-locked memory of the host: not 0: the sums may not be whole */
     int window;
     float min, max;
 };
@@ -387,6 +389,8 @@ struct k_product {
     const void *scale, *shift;  /* (c), of the type: x is read as relu(x * scale + shift); NULL: as it is */
     const void *before;         /* DATA: the result is 0 where batch norm of this, in (n, c, h, w), */
     const float *mean, *invstd, *gamma, *beta; /* is not above 0; NULL: it is kept */
+    enum dtype out;                            /* of the result: the same type, or fp32 */
+    float onto;                                /* what lies there, and is added to */
 };
 
 /* `samples` elements of the result, chosen by the seed: exact, and as steps of their own would have stored it. */

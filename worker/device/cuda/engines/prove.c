@@ -1,13 +1,14 @@
-#include "worker/device/cuda/prove.h"
+#include "worker/device/cuda/engines/prove.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "worker/device/cuda/graph.h"
 #include "worker/device/cuda/plan.h"
 
-enum { SAMPLES_MOST = 512, SAMPLES_LEAST = 256, SEED = 20 };
+enum { SAMPLES_MOST = 512, SAMPLES_LEAST = 256, SEED = 20, ONTO = 0x3f /* each byte of what is added to: about 1 */ };
 #define TERMS_MOST ((int64_t)1 << 27) /* of all samples: a few milliseconds */
 
 /* What own sums are taken over: the result, whose channels they belong to. */
@@ -116,10 +117,20 @@ static int fill_inputs(struct prover *v, const struct gpu_dnn *d, struct err *e)
     return 0;
 }
 
+/* What elements hold whose bytes are all the same. */
+static float read_as(enum dtype t, uint8_t byte)
+{
+    const uint32_t bits = byte * 0x01010101u;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return t == DT_F16 ? f32_from_f16((uint16_t)bits) : t == DT_BF16 ? f32_from_bf16((uint16_t)bits) : f;
+}
+
 int prove_begin(struct prover *v, struct gpu_dnn *d, struct err *e)
 {
     const int gamma = graph_slot(d->pattern, ROLE_GAMMA), beta = graph_slot(d->pattern, ROLE_BETA);
     v->product = graph_product(d);
+    v->product.onto = d->shape.add ? read_as(v->product.out, ONTO) : 0;
     TRY(take_scratch(v, e));
     if (gamma >= 0) { /* parameters */
         d->slot[gamma] = v->gamma;
@@ -143,7 +154,7 @@ int prove_poison(struct prover *v, const struct gpu_dnn *d, struct err *e)
         if (!graph_is_result(d->pattern, r))
             continue;
         const size_t bytes = graph_elements(&v->product, r) * dtype_size(graph_type(&v->product, r));
-        TRY(g->ops->fill(g, v->pl->cuda->compute, d->slot[i], 0xff, bytes, e));
+        TRY(g->ops->fill(g, v->pl->cuda->compute, d->slot[i], d->shape.add ? ONTO : 0xff, bytes, e));
     }
     return 0;
 }
@@ -168,7 +179,7 @@ static int find_unwritten(struct prover *v, const struct gpu_dnn *d, struct err 
     const enum role r = graph_result(d->pattern);
     double pairs[2 * KERNEL_BAD_BLOCKS] = {0}, bad = 0;
     const size_t n = graph_elements(&v->product, r);
-    const struct k_count k = {.n = n, .type = v->product.type, .x = graph_at(d, r), .out = v->bad};
+    const struct k_count k = {.n = n, .type = v->product.out, .x = graph_at(d, r), .out = v->bad};
     TRY(launch(v, KERNEL_COUNT_BAD, &k, e));
     const int blocks = kernel_bad_blocks(n);
     TRY(download(v, pairs, v->bad, 2 * (size_t)blocks * sizeof *pairs, e));
@@ -178,6 +189,12 @@ static int find_unwritten(struct prover *v, const struct gpu_dnn *d, struct err 
         return 0;
     return err_set(e, ERR_MISMATCH, "%s: %.0f of %zu elements of its result are unwritten or no numbers",
                    cudnn_pattern_name(d->pattern), bad, n);
+}
+
+/* Of sums in fp32; tensor cores cut off what they add, which shows where no rounding to a half follows. */
+static double unit_of(const struct k_product *p)
+{
+    return ldexp(1, p->type != DT_F32 && p->out == DT_F32 ? -21 : -24);
 }
 
 static int look_at_samples(struct prover *v, const struct gpu_dnn *d, double *ret_ratio, struct err *e)
@@ -192,7 +209,8 @@ static int look_at_samples(struct prover *v, const struct gpu_dnn *d, double *re
                                  .out = v->out};
     TRY(launch(v, KERNEL_DISTANCE, &k, e));
     TRY(download(v, s, v->out, sizeof s, e));
-    const double unit = ldexp(1, -24), allowed = 4 * s[1] + unit * unit * (double)graph_terms(&v->product) * s[2];
+    const double unit = unit_of(&v->product),
+                 allowed = 4 * s[1] + unit * unit * (double)graph_terms(&v->product) * s[2];
     *ret_ratio = allowed > 0 ? sqrt(s[0] / allowed) : 0;
     return s[0] <= allowed ? 0 : wrong(d, e, "its result", sqrt(s[0] / s[2]), sqrt(allowed / s[2]));
 }

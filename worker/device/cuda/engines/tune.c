@@ -1,6 +1,7 @@
-/* Which of cuDNN's engines computes a graph, on this card: candidates are proven (prove.h), then timed, on the plan's
- * own buffers, once a shape. The cache on disk, a checkpoint and rank 0's list keep what was chosen and what was
- * barred, so that the next run, a resumed one and the other ranks need not ask again; they prove it once more.
+/* Which of cuDNN's engines computes a graph, which of cuBLASLt's algorithms a product, on this card: candidates are
+ * proven (prove.h), then timed, on the plan's own buffers, once a shape. The cache on disk, a checkpoint and rank 0's
+ * list keep what was chosen and what was barred, so that the next run, a resumed one and the other ranks need not ask
+ * again; they prove it once more.
  *
  *   graph -> inputs of chance, what they ought to give
  *   engine -> noted as tried -> runs once -> compared -> timed -> the fastest is chosen
@@ -8,7 +9,10 @@
  *
  * An engine that fails or computes something else is barred; a fused graph none of whose engines is left is left out of
  * the ladder (cudnn_bar()); one that takes the process with it is barred by the next (cudnn_trial_begin()). Timing ends
- * with its budget: the graphs that are left take the first engine that is proven. */
+ * with its budget: the graphs that are left take the first engine that is proven.
+ *
+ * A product none of whose algorithms is left, or that cannot be tried, takes what cuBLASLt names first; so does each,
+ * unproven, where nothing is tuned and no bits must repeat. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,8 +20,9 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "worker/device/cuda/engines/prove.h"
+#include "worker/device/cuda/graph.h"
 #include "worker/device/cuda/plan.h"
-#include "worker/device/cuda/prove.h"
 
 enum { CANDIDATES = 8, REPEATS = 5, MORE_RUNS = 4 /* that must give the same bits */, TELL_EVERY_MS = 5000 };
 
@@ -52,10 +57,19 @@ static void tell(struct tuner *t, bool end)
              t->barred, t->untimed);
 }
 
+static int enqueue(struct tuner *t, const struct gpu_dnn *d, struct err *e)
+{
+    struct gpu *g = t->pl->cuda->gpu;
+    if (!cudnn_pattern_product(d->pattern))
+        return g->ops->dnn(g, t->pl->cuda->compute, d, t->workspace, e);
+    const struct gpu_gemm m = graph_gemm(d);
+    return g->ops->gemm(g, t->pl->cuda->compute, &m, t->workspace, t->workspace_bytes, e);
+}
+
 static int run_once(struct tuner *t, const struct gpu_dnn *d, struct err *e)
 {
     struct gpu *g = t->pl->cuda->gpu;
-    TRY(g->ops->dnn(g, t->pl->cuda->compute, d, t->workspace, e));
+    TRY(enqueue(t, d, e));
     return g->ops->stream_sync(g, t->pl->cuda->compute, e);
 }
 
@@ -67,7 +81,7 @@ static int time_engine(struct tuner *t, const struct gpu_dnn *d, double *ret_us,
     float ms;
     TRY(g->ops->event_record(g, t->from, s, e));
     for (int i = 0; i < REPEATS; i++)
-        TRY(g->ops->dnn(g, s, d, t->workspace, e));
+        TRY(enqueue(t, d, e));
     TRY(g->ops->event_record(g, t->to, s, e));
     TRY(g->ops->event_sync(g, t->to, e));
     TRY(g->ops->event_ms(g, t->from, t->to, &ms, e));
@@ -184,14 +198,33 @@ static int go_one_rung_down(struct tuner *t, const struct gpu_dnn *d, int n, int
     char graph[128];
     cudnn_describe(d->pattern, &d->shape, graph, sizeof graph);
     err_set(e, rc, "none of %d engines for %s runs on this GPU: %s", n, graph, why);
-    if (!cudnn_pattern_fused(d->pattern))
+    const bool product = cudnn_pattern_product(d->pattern);
+    if (!cudnn_pattern_fused(d->pattern) && !product)
         return rc;
     log_line(t->restless ? LOG_INFO : LOG_WARN, "cudnn",
-             "none of %d engines for %s runs on this GPU (%s); these layers go one rung down, with less fused", n,
-             graph, why);
+             "none of %d engines for %s runs on this GPU (%s); these layers %s", n, graph, why,
+             product ? "take what cuBLASLt names first" : "go one rung down, with less fused");
     TRY(cudnn_bar(t->pl->cuda->dnn, d->pattern, &d->shape, false, why, rc != -ENOMEM, e));
-    t->pl->fell = true;
+    t->pl->fell = t->pl->fell || !product;
     return rc;
+}
+
+static int candidates(struct tuner *t, const struct gpu_dnn *d, struct cudnn_plan **ret, int cap, int *ret_n,
+                      struct err *e)
+{
+    struct cuda *c = t->pl->cuda;
+    return cudnn_pattern_product(d->pattern) ? product_candidates(c, d, ret, cap, ret_n, e)
+                                             : cudnn_candidates(c->dnn, d->pattern, &d->shape, ret, cap, ret_n, e);
+}
+
+static void tell_product(const struct gpu_dnn *d, const struct cudnn_plan *best, double us, double first_us)
+{
+    char graph[128], first[32] = "is barred";
+    cudnn_describe(d->pattern, &d->shape, graph, sizeof graph);
+    if (first_us > 0)
+        snprintf(first, sizeof first, "takes %.1f us", first_us);
+    log_info("cublaslt", "%s: %.1f us by %s; what the heuristics name first %s", graph, us, cudnn_plan_name(best),
+             first);
 }
 
 /* The fastest that does, or the first where nothing is to be timed. d's inputs are there. */
@@ -199,7 +232,7 @@ static int choose_engine(struct tuner *t, struct gpu_dnn *d, struct cudnn_plan *
                          struct err *e)
 {
     struct err why = {0};
-    double best_us = 0, us = 0;
+    double best_us = 0, us = 0, first_us = 0;
     int failed = 0;
     bool lost;
     *ret = NULL;
@@ -214,10 +247,13 @@ static int choose_engine(struct tuner *t, struct gpu_dnn *d, struct cudnn_plan *
             *ret = all[i];
             best_us = us;
         }
+        first_us = rc == 0 && i == 0 ? us : first_us;
     }
     if (!*ret)
         return go_one_rung_down(t, d, n, failed, why.text, e);
     t->untimed += best_us <= 0;
+    if (cudnn_pattern_product(d->pattern) && best_us > 0)
+        tell_product(d, *ret, best_us, first_us);
     cudnn_choose(t->pl->cuda->dnn, *ret, best_us);
     cudnn_plan_set_ran(*ret);
     return 0;
@@ -230,11 +266,11 @@ static int tune_candidates(struct tuner *t, struct gpu_dnn *step, struct err *e)
     struct gpu_dnn d = *step;
     struct err why = {0};
     int n;
-    TRY(cudnn_candidates(t->pl->cuda->dnn, d.pattern, &d.shape, all, CANDIDATES, &n, e));
+    TRY(candidates(t, &d, all, CANDIDATES, &n, e));
     int fits = fit_workspace(t, all, &n, &why);
     if (fits == 0)
         fits = prove_begin(&t->prover, &d, &why);
-    if (fits == -ENOMEM && cudnn_pattern_fused(d.pattern))
+    if (fits == -ENOMEM && (cudnn_pattern_fused(d.pattern) || cudnn_pattern_product(d.pattern)))
         return go_one_rung_down(t, &d, n, fits, why.text, e);
     if (fits == -ENOMEM) {
         step->plan = all[0]; /* the least of them: take_workspace() says what the whole plan needs */
@@ -297,9 +333,11 @@ void tune_tell(const struct cuda_plan *pl)
     uint64_t all = 0xcbf29ce484222325; /* FNV-1a */
     int n = 0;
     for (int i = 0; i < pl->nsteps; i++) {
-        const struct gpu_dnn *d = &pl->steps[i]->dnn;
+        struct gpu_dnn product;
+        const struct step *s = pl->steps[i];
+        const struct gpu_dnn *d = s->kind == STEP_GEMM ? &product : &s->dnn;
         char text[320];
-        if (pl->steps[i]->kind != STEP_DNN || !d->plan)
+        if (!cuda_step_plan(s) || (s->kind == STEP_GEMM && !graph_of_gemm(&s->gemm, &product)))
             continue;
         const int used = snprintf(text, 160, "op %d: ", pl->steps[i]->op);
         cudnn_describe(d->pattern, &d->shape, text + used, 160);
@@ -326,14 +364,64 @@ static int tune_step(struct tuner *t, struct gpu_dnn *d, struct err *e)
     return 0;
 }
 
+/* What the heuristics name first, as a choice that is kept. */
+static int guess_product(struct tuner *t, struct gpu_dnn *d, struct err *e)
+{
+    int n;
+    TRY(candidates(t, d, &d->plan, 1, &n, e));
+    cudnn_choose(t->pl->cuda->dnn, d->plan, 0);
+    if (!t->pl->cuda->options.tune && !cudnn_deterministic(t->pl->cuda->dnn))
+        cudnn_plan_set_ran(d->plan);
+    return 0;
+}
+
+static int look_at_product(struct tuner *t, const struct step *s, struct gpu_dnn *d, struct err *e)
+{
+    struct cuda *c = t->pl->cuda;
+    struct product_memory lent;
+    const bool known = cudnn_find(c->dnn, d->pattern, &d->shape, &d->plan, NULL) == 0,
+               anew = !(known && cudnn_plan_kept(d->plan)) && may_time(t);
+    if (!known && !anew)
+        TRY(guess_product(t, d, e));
+    if (d->plan && cudnn_plan_ran(d->plan))
+        return 0;
+    if (product_lend(c, s, d, &lent, NULL) < 0)
+        return d->plan ? 0 : guess_product(t, d, e);
+    const int rc = anew ? tune_graph(t, d, e) : try_graph(t, d, e);
+    product_give(c, &lent);
+    return rc;
+}
+
+/* Fails only where the card does. */
+static int tune_product(struct tuner *t, struct step *s, struct err *e)
+{
+    struct cuda *c = t->pl->cuda;
+    struct gpu_dnn d;
+    struct err why = {0};
+    if (!graph_of_gemm(&s->gemm, &d))
+        return 0;
+    int rc = look_at_product(t, s, &d, &why);
+    s->gemm.plan = rc == 0 ? d.plan : NULL;
+    if (rc < 0 && c->gpu->ops->stream_sync(c->gpu, c->compute, e) == 0) {
+        log_debug("cublaslt", "%s: what the heuristics name first is taken", why.text);
+        rc = 0;
+    }
+    t->done++;
+    tell(t, false);
+    return rc;
+}
+
 static int tune_all(struct tuner *t, struct err *e)
 {
     struct cuda_plan *pl = t->pl;
     for (int i = 0; i < pl->nsteps; i++)
-        t->graphs += pl->steps[i]->kind == STEP_DNN;
+        t->graphs += pl->steps[i]->kind == STEP_DNN || pl->steps[i]->kind == STEP_GEMM;
     for (int i = 0; i < pl->nsteps; i++)
         if (pl->steps[i]->kind == STEP_DNN)
             TRY(tune_step(t, &pl->steps[i]->dnn, e));
+    for (int i = 0; i < pl->nsteps; i++) /* what convolutions want comes first, of time and of memory */
+        if (pl->steps[i]->kind == STEP_GEMM)
+            TRY(tune_product(t, pl->steps[i], e));
     return 0;
 }
 

@@ -3,6 +3,7 @@
  * samples, channels and planes) the distance from the convolution by definition, in double, may be
  *
  *     2 x that of a result which steps of their own would have stored, and sqrt(terms) 2^-24 for sums in fp32
+ *     (2^-21 where halves' are kept in fp32: tensor cores cut bits off)
  *
  * Sums that are made on the way are compared with own kernels' over the result itself.
  *
@@ -10,8 +11,8 @@
  * with those of its first run (KERNEL_CHECKSUM).
  *
  * It writes over the plan's buffers and over batch norm's vectors; parameters are left alone. */
-#ifndef CRUN_WORKER_DEVICE_CUDA_PROVE_H
-#define CRUN_WORKER_DEVICE_CUDA_PROVE_H
+#ifndef CRUN_WORKER_DEVICE_CUDA_ENGINES_PROVE_H
+#define CRUN_WORKER_DEVICE_CUDA_ENGINES_PROVE_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -37,7 +38,7 @@ struct prover {
 /* Inputs for a graph, and what it ought to give. d->slot may be changed: parameters are replaced. Enqueued on the
  * compute stream, as all that follows. -ENOMEM. */
 int prove_begin(struct prover *v, struct gpu_dnn *d, struct err *e);
-/* Before the engine runs: what it must write becomes NaN. */
+/* Before the engine runs: what it must write becomes NaN, what it must add to a number. */
 int prove_poison(struct prover *v, const struct gpu_dnn *d, struct err *e);
 /* After it. 0: *ret_ratio is its distance by what is allowed, 0..1. ERR_MISMATCH: *e says what is wrong. */
 int prove_result(struct prover *v, const struct gpu_dnn *d, double *ret_ratio, struct err *e);
