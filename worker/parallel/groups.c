@@ -5,6 +5,9 @@
 
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
+#include "worker/device/device.h"
+
+enum { APART = 256 }; /* bytes between two words of device memory */
 
 static const char *const names[LAYOUT_GROUPS] = {[LAYOUT_ALL] = "all",
                                                  [LAYOUT_BATCH] = "batch",
@@ -68,6 +71,32 @@ void groups_close(struct comm *groups[LAYOUT_GROUPS], const struct comm *all)
     }
 }
 
+/* A byte each way over a channel. */
+static int exchange(struct comm *edge, enum comm_channel ch, char *memory, void *stream, struct err *e)
+{
+    struct comm_request *r[2] = {NULL, NULL};
+    int rc = edge->ops->isend(edge, ch, memory, 1, 1 - edge->rank, stream, &r[0], e);
+    if (rc == 0)
+        rc = edge->ops->irecv(edge, ch, memory + APART, 1, 1 - edge->rank, stream, &r[1], e);
+    return comm_wait_all(r, 2, rc, e);
+}
+
+int groups_connect(struct comm *edge, struct device *d, struct err *e)
+{
+    const struct device_async *a = d->ops->async;
+    void *memory, *stream = NULL;
+    TRY(d->ops->alloc(d, 2 * APART, &memory, e));
+    int rc = a->open(d, &stream, e);
+    for (int ch = COMM_GRADIENTS; rc == 0 && ch < COMM_CHANNELS; ch++)
+        rc = exchange(edge, (enum comm_channel)ch, memory, stream, e);
+    if (rc == 0)
+        rc = a->sync(d, stream, e);
+    if (stream)
+        a->close(d, stream);
+    d->ops->release(d, memory);
+    return rc;
+}
+
 /* Edge k is of stages k and k + 1; they are opened in ascending order, so no two ranks wait for each other. */
 static int open_edge(struct comm *edges[2], struct comm *stages, int k, const struct comm_options *o, struct err *e)
 {
@@ -75,7 +104,10 @@ static int open_edge(struct comm *edges[2], struct comm *stages, int k, const st
     struct comm_options named = *o;
     struct comm **ret = stages->rank == k ? &edges[1] : &edges[0];
     named.name = "neighbours";
-    return stages->rank == k || stages->rank == next ? comm_group(ret, stages, &named, ranks, 2, e) : 0;
+    if (stages->rank != k && stages->rank != next)
+        return 0;
+    TRY(comm_group(ret, stages, &named, ranks, 2, e));
+    return groups_connect(*ret, o->device, e);
 }
 
 int groups_open_edges(struct comm *ret[2], struct comm *stages, bool ring, const struct comm_options *o, struct err *e)

@@ -8,6 +8,7 @@
 
 struct comm;
 struct comm_options;
+struct device;
 struct err;
 
 /* ret[g] for each group g of the layout that others are in, and NULL for the rest; `all`, of the ranks that take
@@ -21,6 +22,10 @@ int groups_open(struct comm *ret[LAYOUT_GROUPS], struct comm *all, const struct 
  * first of a ring: there ranks are in order. All of `stages` call this. On failure nothing stays open. */
 int groups_open_edges(struct comm *ret[2], struct comm *stages, bool ring, const struct comm_options *o, struct err *e);
 void groups_close_edges(struct comm *edges[2]);
+/* Both ranks of an edge, whose messages d enqueues: the first one connects them, and holds a rank's host until the
+ * other's comes to its own. In a step that would not end: a rank asks early for what its peer sends late. Blocks until
+ * a byte has gone each way over each channel. groups_open_edges() does it. */
+int groups_connect(struct comm *edge, struct device *d, struct err *e);
 
 /* But not `all`. */
 void groups_close(struct comm *groups[LAYOUT_GROUPS], const struct comm *all);
