@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "common/rdzv/homes/home_process.h"
@@ -39,7 +40,7 @@
 
 static_assert(sizeof(struct gauges_page) <= GUARDIAN_GAUGES_PAGE, "it fits");
 
-enum { FILES_ONE_WORKER = 32, FILES_A_WORKER = 6 }; /* descriptors that a job on one node needs */
+enum { FILES_ONE_WORKER = 32, FILES_A_WORKER = 6, FILES_A_HELD_ONE = 3 }; /* descriptors that a job on one node needs */
 
 /* Their options are completed behind their names. */
 static const struct arg_program *const commands[] = {&chaos_program,  &doctor_program, &explain_program,
@@ -65,14 +66,17 @@ static int check_printed(void)
 }
 
 /* libuv aborts the process where it cannot open the descriptors of its loop: refuse with a sentence before that. */
-static int check_open_files(struct err *e)
+static int check_open_files(const struct config *c, struct err *e)
 {
     struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < FILES_ONE_WORKER)
-        return err_set(
-            e, -EMFILE,
-            "at most %d files may be open here (ulimit -n): expected %d for one worker, and %d for each more",
-            (int)r.rlim_cur, FILES_ONE_WORKER, FILES_A_WORKER);
+    const rlim_t workers = config_starts_agents(c) ? 1 : (rlim_t)c->nproc;
+    const rlim_t each = FILES_A_WORKER + (config_holds(c) ? FILES_A_HELD_ONE : 0);
+    const rlim_t need = FILES_ONE_WORKER + (workers - 1) * each;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < need)
+        return err_set(e, -EMFILE,
+                       "at most %llu files may be open here (ulimit -n, RLIMIT_NOFILE): %llu worker%s need%s %llu",
+                       (unsigned long long)r.rlim_cur, (unsigned long long)workers, workers == 1 ? "" : "s",
+                       workers == 1 ? "s" : "", (unsigned long long)need);
     return 0;
 }
 
@@ -99,9 +103,12 @@ static int check_failure_file(const struct config *c, struct err *e)
         return 0;
     if (slash)
         snprintf(folder, sizeof folder, "%.*s", slash == file ? 1 : (int)(slash - file), file);
-    if (access(folder, W_OK | X_OK) == 0)
+    file_at(file);
+    const int why = access(folder, W_OK | X_OK) < 0 ? errno : 0;
+    file_at(NULL);
+    if (!why)
         return 0;
-    err_set(e, ERR_OUTPUT, "cannot write the failure report %s (--failure-file): %s", file, strerror(errno));
+    err_set(e, ERR_OUTPUT, "cannot write the failure report %s (--failure-file): %s", file, strerror(why));
     if (c->nnodes.max == 1)
         return ERR_OUTPUT;
     fprintf(stderr, "crun: %s\n", e->text);
@@ -156,7 +163,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return complain(EXIT_USAGE_ERROR, &e);
     }
     log_init((enum log_level)config.log_level, "crun");
-    if (check_open_files(&e) < 0 || check_kernel(&e) < 0)
+    if (check_open_files(&config, &e) < 0 || check_kernel(&e) < 0)
         return complain(EXIT_UNAVAILABLE, &e);
     if (!config.dry_run)
         guardian_start_console(link, config.stdin_rank >= 0);
@@ -164,7 +171,9 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return run_elsewhere(&config, &args, link, argc, argv);
     if (!config.dry_run)
         guardian_start_output(link); /* it gets ready while this process looks around */
+    file_at(argv[args.first_operand]);
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
+    file_at(NULL);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
     config_print_unused(&config, &args, stderr);

@@ -10,6 +10,7 @@
 
 #include "common/args/args_internal.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 
 char *line_trim(char *p)
 {
@@ -150,8 +151,11 @@ int args_read_files(const struct arg_program *p, struct arg_result *r, struct er
         const bool below_home = (*f)[0] == '~';
         if (below_home && (!home || !*home))
             continue;
-        if (snprintf(path, sizeof path, "%s%s", below_home ? home : "", *f + below_home) < (int)sizeof path)
-            TRY(read_file(p, path, r, e));
+        if (snprintf(path, sizeof path, "%s%s", below_home ? home : "", *f + below_home) >= (int)sizeof path)
+            continue;
+        file_at(path);
+        TRY(read_file(p, path, r, e));
+        file_at(NULL);
     }
     return 0;
 }

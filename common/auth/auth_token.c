@@ -3,6 +3,7 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/path.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -215,14 +216,17 @@ int auth_tokens_read(struct auth_tokens *ret, const char *path, struct err *e)
     struct buf b;
     bool inherited;
     snprintf(what, sizeof what, "token file '%.280s'", path);
+    file_at(path);
     int fd = open_tokens(path, what, &inherited, e);
+    buf_init(&b, AUTH_TOKENS_MAX_BYTES);
+    int rc = inherited || fd < 0 ? 0 : check_mode(fd, what, path, e);
+    if (rc == 0 && fd >= 0)
+        rc = read_all(fd, &b, what, e);
+    if (fd >= 0)
+        close(fd);
+    file_at(NULL);
     if (fd < 0)
         return fd;
-    buf_init(&b, AUTH_TOKENS_MAX_BYTES);
-    int rc = inherited ? 0 : check_mode(fd, what, path, e);
-    if (rc == 0)
-        rc = read_all(fd, &b, what, e);
-    close(fd);
     if (rc == 0)
         rc = auth_tokens_parse(ret, b.data ? b.data : "", b.len, what, e);
     if (b.data)
@@ -288,6 +292,14 @@ static int home_path(char *ret, size_t cap, struct err *e)
     return snprintf(ret + n, cap - n, "/token") >= (int)(cap - n) ? err_set(e, -ENAMETOOLONG, "HOME is too long") : 0;
 }
 
+static bool is_or_can_be_made(const char *path, struct err *why)
+{
+    file_at(path);
+    const bool is = access(path, F_OK) == 0 || make_token(path, why) == 0;
+    file_at(NULL);
+    return is;
+}
+
 int auth_tokens_own(struct auth_tokens *ret, const char *file, enum auth_origin *ret_origin, struct err *e)
 {
     char path[4096];
@@ -296,7 +308,7 @@ int auth_tokens_own(struct auth_tokens *ret, const char *file, enum auth_origin 
     if (file)
         return auth_tokens_read(ret, file, e);
     *ret_origin = AUTH_FROM_HOME;
-    if (home_path(path, sizeof path, &why) == 0 && (access(path, F_OK) == 0 || make_token(path, &why) == 0))
+    if (home_path(path, sizeof path, &why) == 0 && is_or_can_be_made(path, &why))
         return auth_tokens_read(ret, path, e);
     *ret_origin = AUTH_FROM_DRAWN;
     struct auth_token *t = calloc(1, sizeof *t);

@@ -28,17 +28,38 @@ static const char *hint(int errno_value, char out[64])
     return out;
 }
 
+static void set_errno(struct err *e, int errno_value, const char *more, const char *fmt, va_list ap)
+{
+    int n = vsnprintf(e->text, sizeof e->text, fmt, ap);
+    if (n >= 0 && (size_t)n < sizeof e->text)
+        snprintf(e->text + n, sizeof e->text - (size_t)n, ": %s%s", strerror(errno_value), more);
+    e->code = -errno_value;
+}
+
 int err_errno(struct err *e, int errno_value, const char *fmt, ...)
 {
     char more[64];
     if (e) {
         va_list ap;
         va_start(ap, fmt);
-        int n = vsnprintf(e->text, sizeof e->text, fmt, ap);
+        set_errno(e, errno_value, hint(errno_value, more), fmt, ap);
         va_end(ap);
-        if (n >= 0 && (size_t)n < sizeof e->text)
-            snprintf(e->text + n, sizeof e->text - (size_t)n, ": %s%s", strerror(errno_value), hint(errno_value, more));
-        e->code = -errno_value;
+    }
+    return -errno_value;
+}
+
+int err_start(struct err *e, int errno_value, const char *fmt, ...)
+{
+    struct rlimit most;
+    char more[64];
+    if (e) {
+        va_list ap;
+        hint(errno_value, more);
+        if (errno_value == EAGAIN && getrlimit(RLIMIT_NPROC, &most) == 0 && most.rlim_cur != RLIM_INFINITY)
+            snprintf(more, sizeof more, " (ulimit -u, RLIMIT_NPROC, allows %llu)", (unsigned long long)most.rlim_cur);
+        va_start(ap, fmt);
+        set_errno(e, errno_value, more, fmt, ap);
+        va_end(ap);
     }
     return -errno_value;
 }

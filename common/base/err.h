@@ -40,6 +40,9 @@ int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format
 /* Set *e to "<text>: <strerror(errno_value)>"; returns -errno_value. */
 int err_errno(struct err *e, int errno_value, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* The same of a process or a thread that cannot be started: EAGAIN names the limit. */
+int err_start(struct err *e, int errno_value, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
 /* Put "<text>: " in front of what *e says; returns e->code (or -EIO if e is NULL). */
 int err_wrap(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -11,6 +11,19 @@
 
 #include "common/base/buf.h"
 
+static char *at_page;
+
+void file_at_share(char page[FILE_AT_MAX])
+{
+    at_page = page;
+}
+
+void file_at(const char *path)
+{
+    if (at_page)
+        snprintf(at_page, FILE_AT_MAX, "%s", path ? path : "");
+}
+
 /* 0: not known, as of a pipe or of what the kernel makes up. */
 static size_t size_of(int fd)
 {

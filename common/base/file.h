@@ -23,4 +23,11 @@ int file_read_line(char *out, size_t cap, const char *path, ...) __attribute__((
 /* The number that the file begins with; `otherwise` if there is none. */
 int file_read_int(int otherwise, const char *path, ...) __attribute__((format(printf, 2, 3)));
 
+/* A disk that hangs holds whoever asks it. So whoever watches this process from outside can read in a page of theirs at
+ * which path it is: set before a file is looked at that a user named, and NULL once that is past. Without such a page
+ * nothing happens. */
+#define FILE_AT_MAX 256
+void file_at_share(char page[FILE_AT_MAX]);
+void file_at(const char *path);
+
 #endif

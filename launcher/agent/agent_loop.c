@@ -134,18 +134,12 @@ static bool shows_everything(const struct log_conf *l)
     return !l->dir && l->local_ranks.n == 0 && l->ranks.n == 0 && l->show == LOG_SHOW_ALL;
 }
 
-/* There are rounds to outlive: after failures, or as nodes come. */
-static bool has_more_rounds(const struct config *c)
-{
-    return c->max_restarts > 0 || c->nnodes.max > c->nnodes.min;
-}
-
 static int open_group(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
     const struct group_options o = {
         .workers = (int)c->nproc,
-        .holds = c->recovery == CONFIG_RECOVERY_INPROCESS && has_more_rounds(c),
+        .holds = config_holds(c),
         .spares = (int)c->warm_spares,
         .terminal_group = isatty(STDIN_FILENO) ? getpgid(getppid()) : 0,
         .stdin_rank = (int)c->stdin_rank,

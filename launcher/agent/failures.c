@@ -10,7 +10,9 @@
 #include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
+#include "launcher/guard/procs.h"
 #include "launcher/hang/hang_watch.h"
+#include "launcher/output/logmux.h"
 #include "launcher/rendezvous/rdzv_dial.h"
 #include "launcher/report/failure_report.h"
 
@@ -32,6 +34,18 @@ static const struct crun_page *page(void *arg, int local)
 static const char *hang_text(void *arg)
 {
     return hang_watch_text(((const struct run *)arg)->hang);
+}
+
+static const char *output_text(void *arg, char out[FAILURE_OUTPUT_MAX])
+{
+    char where[PROC_WAIT_MAX];
+    const pid_t pid = logmux_pid(((const struct run *)arg)->mux);
+    if (pid)
+        snprintf(out, FAILURE_OUTPUT_MAX, "crun's output process (pid %d, state %c%s)", (int)pid, proc_state(pid),
+                 proc_wait_text(pid, where));
+    else
+        snprintf(out, FAILURE_OUTPUT_MAX, "crun's output process (none is there)");
+    return out;
 }
 
 static void find_leader(void *arg, const struct rdzv_news *news, struct endpoint *ret)
@@ -68,6 +82,7 @@ int failures_open(struct run *r, struct err *e)
                                              .error_text = error_text,
                                              .page = page,
                                              .hang_text = hang_text,
+                                             .output_text = output_text,
                                              .find_leader = find_leader,
                                              .serve = serve,
                                              .publish = publish,

@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 
 /* 0: a file that may be executed; -EACCES: there, but not that; -ENOENT. */
 static int check(const char *path)
 {
     struct stat st;
+    file_at(path);
     if (stat(path, &st) < 0)
         return errno == EACCES ? -EACCES : -ENOENT;
     return S_ISREG(st.st_mode) && access(path, X_OK) == 0 ? 0 : -EACCES;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "launcher/base/program_file.h"
 
 /* --- which interpreter */
@@ -101,6 +102,7 @@ bool python_is_named(const char *name)
 /* The first bytes, with a 0 behind them; their number, < 0: it cannot be read. */
 static ssize_t read_head(const char *path, char *out, size_t cap)
 {
+    file_at(path);
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const ssize_t n = fd < 0 ? -1 : read(fd, out, cap - 1);
     if (fd >= 0)
@@ -115,6 +117,7 @@ enum python_code python_code_of(const char *path)
     char head[512], main_file[4200];
     struct python_shebang shebang;
     struct stat st;
+    file_at(path);
     if (stat(path, &st) < 0)
         return PYTHON_NONE;
     if (S_ISDIR(st.st_mode)) {

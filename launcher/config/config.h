@@ -127,6 +127,9 @@ int config_find_home(struct config *c, struct err *e);
 /* How long the rendezvous waits for a node: if not typed, at least for as long as stopping its workers may take. */
 int64_t config_join_timeout_ms(const struct config *c);
 
+/* Workers may outlive a round, and there are rounds to outlive: after failures, or as nodes come. */
+bool config_holds(const struct config *c);
+
 /* The settings that all nodes of the job must share. */
 void config_job(const struct config *c, struct rdzv_config *ret);
 

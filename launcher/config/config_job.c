@@ -15,6 +15,11 @@ int64_t config_join_timeout_ms(const struct config *c)
     return stopping_ms;
 }
 
+bool config_holds(const struct config *c)
+{
+    return c->recovery == CONFIG_RECOVERY_INPROCESS && (c->max_restarts > 0 || c->nnodes.max > c->nnodes.min);
+}
+
 static enum rdzv_order order(const struct config *c)
 {
     switch (c->rank_order) {

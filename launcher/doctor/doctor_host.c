@@ -69,7 +69,7 @@ static int start(struct doctor_host *h, const struct remote_shell *s, const char
     h->out = out[0];
     h->err = err[0];
     if (h->pid < 0)
-        return err_errno(e, why, "cannot start a process for host %s", h->host->name);
+        return err_start(e, why, "cannot start a process for host %s", h->host->name);
     return 0;
 }
 

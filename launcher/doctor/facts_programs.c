@@ -44,11 +44,13 @@ static int read_first_line(int fd, char *out, size_t cap, int64_t deadline)
     return out[0] ? 0 : -ENODATA;
 }
 
-static void become(char *const argv[], int out)
+static void become(char *const argv[], int out, pid_t parent)
 {
     const int null = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it died before we asked for the signal */
+        _exit(127);
     dup2(null, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
@@ -61,9 +63,9 @@ int facts_run(char *const argv[], char *out, size_t cap, int timeout_ms)
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) < 0)
         return -errno;
-    const pid_t pid = fork();
+    const pid_t self = getpid(), pid = fork();
     if (pid == 0)
-        become(argv, ends[1]);
+        become(argv, ends[1], self);
     const int why = errno;
     close(ends[1]);
     const int rc = pid < 0 ? -why : read_first_line(ends[0], out, cap, clock_deadline(timeout_ms));

@@ -1,13 +1,12 @@
 #include "launcher/guard/deputy.h"
 
-#include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -24,24 +23,20 @@
 #define FAREWELL_MS 1000 /* of an agent whose tree is dead */
 #define LOOK_MS 5
 #define KILL_BOUND_MS 30000
-#define REAP_MS 20 /* its own end: nothing holds it up but a debugger */
+#define STAND_IN_MS 100 /* for the deputy to have acted */
+#define STACK_BYTES (128u << 10)
 
-struct deputy {
-    pid_t guardian, agent;
-    int guardian_fd, agent_fd; /* pidfds */
-};
-
-static bool has_ended(int pidfd, int timeout_ms)
+static bool has_ended(int end_fd, int timeout_ms)
 {
-    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    struct pollfd p = {.fd = end_fd, .events = POLLIN};
     return poll(&p, 1, timeout_ms) == 1;
 }
 
 /* The guardian or the agent, whichever is left, ends everybody, or has ended. */
-static bool is_left_to(int pidfd, const _Atomic bool *acts)
+static bool is_left_to(int end_fd, const _Atomic bool *acts)
 {
     for (const int64_t end = clock_ms() + ACT_MS; clock_ms() < end;)
-        if (atomic_load(acts) || has_ended(pidfd, LOOK_MS))
+        if (atomic_load(acts) || has_ended(end_fd, LOOK_MS))
             return true;
     return false;
 }
@@ -61,8 +56,9 @@ static void clean_up(const struct guardian_link *l)
     cgroup_remove_at(l->cgroup_dir);
 }
 
-static void on_guardian_gone(const struct deputy *d, const struct guardian_link *l)
+static void on_guardian_gone(const struct deputy *d)
 {
+    const struct guardian_link *l = d->link;
     const bool acts = is_left_to(d->agent_fd, &l->board->agent_ends);
     if (!acts)
         syscall(SYS_pidfd_send_signal, d->agent_fd, SIGSTOP, NULL, 0); /* no thread of it shall start more of them */
@@ -70,32 +66,33 @@ static void on_guardian_gone(const struct deputy *d, const struct guardian_link 
         tree_end_below(d->agent, 0, KILL_BOUND_MS);
         if (!acts || !has_ended(d->agent_fd, FAREWELL_MS)) {
             syscall(SYS_pidfd_send_signal, d->agent_fd, SIGKILL, NULL, 0);
-            console_try("crun: the guardian is gone and its agent (pid %d) did not act: both and all workers were "
-                        "ended\n",
-                        (int)d->agent);
+            if (!atomic_exchange(&l->board->gone_told, true))
+                console_try("crun: the guardian is gone and its agent (pid %d) did not act: both and all workers were "
+                            "ended\n",
+                            (int)d->agent);
         }
     }
     await_end(d->agent_fd, d->agent);
     clean_up(l);
 }
 
-static void on_agent_gone(const struct deputy *d, const struct guardian_link *l)
+static void on_agent_gone(const struct deputy *d)
 {
+    const struct guardian_link *l = d->link;
     if (!is_left_to(d->guardian_fd, &l->board->guardian_ends) || !has_ended(d->guardian_fd, HELP_MS))
         tree_end_below(d->guardian, getpid(), KILL_BOUND_MS);
     has_ended(d->guardian_fd, -1); /* which ends this process, too */
     clean_up(l);
 }
 
-static _Noreturn void run(const struct deputy *d, const struct guardian_link *l)
+int deputy_run(const struct deputy *d)
 {
+    const struct guardian_link *l = d->link;
     struct lease lease = {.agent = d->agent, .late_ms = DEPUTY_LATE_MS};
     struct pollfd fds[3] = {{.fd = d->guardian_fd, .events = POLLIN},
                             {.fd = d->agent_fd, .events = POLLIN},
                             {.fd = l->deputy_fd, .events = POLLIN}};
     prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it would do nothing when it is needed, and stay for ever */
-    setpgid(0, 0);
-    signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
     prctl(PR_SET_NAME, "crun-deputy");
     close(STDIN_FILENO); /* whoever reads what crun prints waits for guardian and agent only */
     close(STDOUT_FILENO);
@@ -104,45 +101,38 @@ static _Noreturn void run(const struct deputy *d, const struct guardian_link *l)
             fds[2].fd = -1;
     }
     if (fds[0].revents)
-        on_guardian_gone(d, l);
+        on_guardian_gone(d);
     else
-        on_agent_gone(d, l);
-    _exit(0);
+        on_agent_gone(d);
+    return 0;
 }
 
-pid_t deputy_start(const struct guardian_link *l, pid_t agent, const int *close_fds, int n)
+/* --- the output process */
+
+static void *stand_in(void *arg)
 {
-    struct deputy d = {.guardian = getpid(), .agent = agent};
-    pid_t pid = -1;
-    d.guardian_fd = (int)syscall(SYS_pidfd_open, d.guardian, 0);
-    d.agent_fd = (int)syscall(SYS_pidfd_open, d.agent, 0);
-    if (d.guardian_fd >= 0 && d.agent_fd >= 0)
-        pid = (pid_t)syscall(SYS_clone, 0, 0, 0, 0, 0);
-    if (pid == 0) {
-        for (int i = 0; i < n; i++)
-            close(close_fds[i]);
-        run(&d, l);
-    }
-    if (d.guardian_fd >= 0)
-        close(d.guardian_fd);
-    if (d.agent_fd >= 0)
-        close(d.agent_fd);
-    return pid > 0 ? pid : 0;
+    struct deputy *d = arg;
+    poll(NULL, 0, STAND_IN_MS);
+    if (has_ended(d->guardian_fd, 0))
+        on_guardian_gone(d);
+    else
+        on_agent_gone(d);
+    free(d);
+    return NULL;
 }
 
-void deputy_kill(pid_t deputy)
+void deputy_stand_in(const struct deputy *d)
 {
-    if (deputy)
-        kill(deputy, SIGKILL);
-}
-
-void deputy_reap(pid_t deputy)
-{
-    siginfo_t info;
-    const int fd = deputy ? (int)syscall(SYS_pidfd_open, deputy, 0) : -1;
-    if (fd < 0)
+    struct deputy *own = malloc(sizeof *own);
+    pthread_t thread;
+    pthread_attr_t attr;
+    if (!own)
         return;
-    has_ended(fd, REAP_MS);
-    close(fd);
-    waitid(P_PID, (id_t)deputy, &info, WEXITED | WNOHANG | __WALL);
+    *own = *d;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    if (pthread_create(&thread, &attr, stand_in, own) != 0)
+        free(own);
+    pthread_attr_destroy(&attr);
 }

@@ -11,9 +11,12 @@
  *     that workers made live on where there is no cgroup.
  *
  * As long as one of the two lives it is above all workers and their daemons (a subreaper), however little it does: so
- * the walk down from it finds them all. The deputy is a child of the guardian, beside the tree as those of beside.h:
- * ECHILD tells the guardian that the tree is dead with the deputy still there, which is ended last, without a walk
- * through /proc. Stopped, it goes on when the guardian dies (PDEATHSIG). */
+ * the walk down from it finds them all. The deputy is one of those beside the tree (neighbours.h): another takes the
+ * place of one that dies. It is ended last, without a walk through /proc. Stopped, it goes on when the guardian dies
+ * (PDEATHSIG).
+ *
+ * The output process stands in for a deputy that was killed together with one of the two: all but the lease is then
+ * done by a thread of it, a little later. */
 #ifndef CRUN_LAUNCHER_DEPUTY_H
 #define CRUN_LAUNCHER_DEPUTY_H
 
@@ -23,14 +26,17 @@
 
 struct guardian_link;
 
-/* In the guardian, after the agent, which so is its first child. Signals must be blocked. close_fds: n descriptors of
- * the guardian, not to be held by the deputy: sockets whose end tells others that the guardian is gone. Returns its
- * pid; 0: there can be none, and all holds but for two accidents at once. */
-pid_t deputy_start(const struct guardian_link *l, pid_t agent, const int *close_fds, int n);
+struct deputy {
+    const struct guardian_link *link;
+    pid_t guardian, agent;
+    int guardian_fd; /* readable: it is gone, or nobody is left */
+    int agent_fd;    /* pidfd */
+};
 
-/* The guardian's, once nobody of the tree is left: end it, and later on take its exit, which is waited for 20 ms. 0 is
- * fine. */
-void deputy_kill(pid_t deputy);
-void deputy_reap(pid_t deputy);
+/* The whole life of the process. Returns its exit code. */
+int deputy_run(const struct deputy *d);
+
+/* In the output process, when guardian or agent is gone. d is copied; its descriptors must stay open. */
+void deputy_stand_in(const struct deputy *d);
 
 #endif

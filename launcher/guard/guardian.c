@@ -10,18 +10,19 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/ending.h"
 #include "launcher/base/resident.h"
 #include "launcher/guard/cgroup.h"
 #include "launcher/guard/console.h"
 #include "launcher/guard/console_file.h"
-#include "launcher/guard/deputy.h"
 #include "launcher/guard/inherited.h"
 #include "launcher/guard/lease.h"
 #include "launcher/guard/link_words.h"
@@ -34,6 +35,7 @@
  * killed. */
 #define KILL_BOUND_MS 30000
 #define KILL_AGAIN_MS 1000 /* the agent has waited for them already */
+#define DEPUTY_REAP_MS 20  /* nothing holds up its end but a debugger */
 #define STUCK_MS 500 /* who waits in the kernel for so long when an agent is given up, is left: the user has waited */
 
 /* What the agent and the guardian share; the pages are zero until one of them writes. */
@@ -42,6 +44,7 @@ struct shared {
     _Atomic uint64_t signals; /* bit N - 1 for signal N */
     struct board board;
     char cgroup_dir[GUARDIAN_PATH_MAX];
+    char at[FILE_AT_MAX];
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
     _Alignas(64) char gauges_page[GUARDIAN_GAUGES_PAGE];
     _Alignas(64) struct console_file_page console[CONSOLE_FILES];
@@ -49,16 +52,14 @@ struct shared {
 
 /* The guardian's own side. */
 struct guard {
-    bool has_terminal; /* as standard input, and it was left as */
-    struct termios terminal;
-    pid_t agent, deputy; /* deputy 0: none */
-    int link_fd;         /* words of the agent */
-    int signal_fd;       /* what we wait for */
-    int held_fd;         /* the connection that stands for this node, -1: none */
+    struct inherited_terminal terminal;
+    pid_t agent;
+    int link_fd;   /* words of the agent */
+    int signal_fd; /* what we wait for */
+    bool is_mute;  /* what workers print would go nowhere */
+    int held_fd;   /* the connection that stands for this node, -1: none */
     struct lease lease;
     struct stuck stuck;
-    const struct guardian_programs *programs;
-    const struct guardian_link *link;
     struct neighbours beside;
 };
 
@@ -70,9 +71,11 @@ static int agent_process(struct guardian_link *l, int agent_end, struct guard *g
     neighbours_leave(&g->beside, NULL);
     console_files_leave(l->console);
     l->guardian_fd = agent_end;
-    setpgid(0, 0);            /* Ctrl-C reaches the guardian only, which forwards it once */
-    signal(SIGTTOU, SIG_IGN); /* a background group may still write to its terminal */
+    prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it could not act when the guardian dies */
+    setpgid(0, 0);                    /* Ctrl-C reaches the guardian only, which forwards it once */
+    signal(SIGTTOU, SIG_IGN);         /* a background group may still write to its terminal */
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    file_at_share(l->at);
     inherited_raise_files(l);
     return agent(l, argc, argv);
 }
@@ -94,53 +97,6 @@ static void leave(void *arg)
     close(g->link_fd);
     close(g->signal_fd);
     hold(g, -1);
-}
-
-static int run_output(const struct neighbour *self, int fd)
-{
-    const struct guard *g = self->arg;
-    console_files_leave(g->link->console);
-    const struct guardian_output o = {.agent_fd = self->fd, .guardian_fd = fd, .page = g->link->output_page};
-    return g->programs->output(&o);
-}
-
-static int run_home(const struct neighbour *self, int fd)
-{
-    return ((const struct guard *)self->arg)->programs->home(self->fd, fd);
-}
-
-static int run_gauges(const struct neighbour *self, int fd)
-{
-    const struct guard *g = self->arg;
-    return g->programs->gauges(g->link->gauges_page, fd);
-}
-
-static int run_stdout(const struct neighbour *self, int fd)
-{
-    return console_file_run(self->arg, "crun-stdout", self->fd, fd);
-}
-
-static int run_stderr(const struct neighbour *self, int fd)
-{
-    return console_file_run(self->arg, "crun-stderr", self->fd, fd);
-}
-
-static void name_neighbours(struct guard *g, int output_fd)
-{
-    const struct guardian_programs *p = g->programs;
-    const struct console_file *c = g->link->console;
-    g->beside = (struct neighbours){
-        .v = {[NEIGHBOUR_OUTPUT] = {.name = "output", .run = p->output ? run_output : NULL, .arg = g, .fd = output_fd},
-              [NEIGHBOUR_HOME] = {.name = "home", .run = p->home ? run_home : NULL, .arg = g, .fd = -1},
-              [NEIGHBOUR_GAUGES] = {.name = "gauges", .run = p->gauges ? run_gauges : NULL, .arg = g, .fd = -1},
-              [NEIGHBOUR_STDOUT] = {.name = "stdout", .run = run_stdout, .arg = &c[0], .fd = c[0].out},
-              [NEIGHBOUR_STDERR] = {.name = "stderr", .run = run_stderr, .arg = &c[1], .fd = c[1].out}},
-        .leave = leave,
-        .arg = g};
-    for (int i = 0; i < NEIGHBOURS; i++) {
-        g->beside.v[i].beside.fd = -1;
-        g->beside.v[i].needs_fd = i != NEIGHBOUR_GAUGES;
-    }
 }
 
 void guardian_output_is_done(const struct guardian_output *o)
@@ -184,10 +140,9 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         hold(g, fd);
     else if (word == WORD_SIGNALS)
         wait_for(g, l);
-    else if (word == WORD_CONSOLE) {
-        neighbours_start(&g->beside, NEIGHBOUR_STDOUT);
-        neighbours_start(&g->beside, NEIGHBOUR_STDERR);
-    } else if (word == WORD_OUTPUT)
+    else if (word == WORD_CONSOLE)
+        g->is_mute = !neighbours_start(&g->beside, NEIGHBOUR_STDOUT) || !neighbours_start(&g->beside, NEIGHBOUR_STDERR);
+    else if (word == WORD_OUTPUT)
         neighbours_start(&g->beside, NEIGHBOUR_OUTPUT);
     else if (word == WORD_HOME) {
         g->beside.v[NEIGHBOUR_HOME].fd = fd;
@@ -239,6 +194,10 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         const int patient_ms = stuck_wait_ms(&g->stuck, g->agent, l);
         if (g->stuck.given_up[0])
             return (struct ending){.value = 128 + g->stuck.patience.signo};
+        if (g->is_mute) {
+            kill(g->agent, SIGKILL);
+            return (struct ending){.value = EXIT_UNAVAILABLE};
+        }
         neighbours_poll(&g->beside, fds + 2);
         poll(fds, 2 + NEIGHBOURS,
              sooner(lease_keep(&g->lease, l), sooner(patient_ms, is_resident ? -1 : clock_left(started))));
@@ -259,25 +218,17 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
     return ending;
 }
 
-/* A worker that had the terminal may have left it without echo. A shell does this only for those that die of a
- * signal. */
-static void give_back_terminal(const struct guard *g)
-{
-    struct termios now;
-    if (g->has_terminal && tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &now) == 0 &&
-        memcmp(&now, &g->terminal, sizeof now) != 0)
-        tcsetattr(STDIN_FILENO, TCSADRAIN, &g->terminal);
-}
-
 /* What a file of ours has not taken by now is lost, unless its disk moves. */
-static void end_console(struct guard *g, enum neighbour_id which)
+static void end_console(struct guard *g, const struct guardian_link *l, enum neighbour_id which)
 {
     struct neighbour *n = &g->beside.v[which];
-    const struct console_file *f = n->arg;
+    const struct console_file *f = &l->console[which - NEIGHBOUR_STDOUT];
     const int64_t notified_ms = clock_ms();
     char text[128];
-    if (console_file_waiting(f, n->fd) > 0) /* before there was a job */
+    if (console_file_waiting(f, n->fd) > 0 && (n->run || n->fd >= 0)) { /* before there was a job, or could be */
         neighbours_start(&g->beside, which);
+        neighbours_drain(&g->beside, which);
+    }
     beside_tell(&n->beside);
     for (int ms; (ms = console_file_patience_ms(f, notified_ms)) > 0 && !beside_wait(&n->beside, ms);)
         ;
@@ -294,6 +245,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
     char text[256], output[128], home[128], gauges[128];
     const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
+    struct beside *deputy = &g->beside.v[NEIGHBOUR_DEPUTY].beside;
     atomic_store(&l->board->guardian_ends, true);
     if (!tree_empty())
         tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
@@ -303,14 +255,15 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
-    deputy_kill(g->deputy);
+    if (deputy->fd >= 0)
+        kill(deputy->pid, SIGKILL);
     beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, gauges,
                sizeof gauges); /* a driver may hold it: nothing is lost then */
     const enum beside_ending of_home = beside_end(&g->beside.v[NEIGHBOUR_HOME].beside, 0, home, sizeof home);
     const enum beside_ending of_output =
         beside_end(&g->beside.v[NEIGHBOUR_OUTPUT].beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
     if (ending_code(e) != EXIT_OK)
-        give_back_terminal(g);
+        inherited_give_back_terminal(&g->terminal);
     cgroup_remove_at(l->cgroup_dir);
     if (e.signaled)
         console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
@@ -337,16 +290,25 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
             "code %d)\n",
             (double)(clock_ms() - begun) / 1000, text, EXIT_UNKILLABLE);
     }
-    end_console(g, NEIGHBOUR_STDOUT);
-    end_console(g, NEIGHBOUR_STDERR);
-    deputy_reap(g->deputy);
+    end_console(g, l, NEIGHBOUR_STDOUT);
+    end_console(g, l, NEIGHBOUR_STDERR);
+    beside_wait(deputy, DEPUTY_REAP_MS);
     return all ? ending_code(e) : EXIT_UNKILLABLE;
+}
+
+/* Before there is an agent; why is in errno. */
+static int refuse(const char *what)
+{
+    struct err e;
+    err_start(&e, errno, "%s", what);
+    console_try("crun: %s\n", e.text);
+    return EXIT_UNAVAILABLE;
 }
 
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv)
 {
     static struct guardian_link l;
-    static struct guard g = {.held_fd = -1, .link = &l};
+    static struct guard g = {.held_fd = -1};
     sigset_t waited;
     int ends[2], output[2];
 
@@ -354,11 +316,12 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
                             &waited); /* first of all: from here on a signal waits until there is somebody to take it */
     if (inherited_fill_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
         socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0)
-        return EXIT_UNAVAILABLE;
+        return refuse("cannot start");
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
-        return EXIT_UNAVAILABLE;
+        return refuse("cannot start");
     l.cgroup_dir = s->cgroup_dir;
+    l.at = s->at;
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;
     l.board = &s->board;
@@ -367,28 +330,27 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.output_page = s->output_page;
     l.gauges_page = s->gauges_page;
     console_files_open(l.console, s->console);
-    g.programs = programs;
-    name_neighbours(&g, output[1]);
-    g.has_terminal = tcgetattr(STDIN_FILENO, &g.terminal) == 0;
+    g.beside = (struct neighbours){
+        .programs = programs, .link = &l, .guardian = getpid(), .agent_fd = -1, .leave = leave, .arg = &g};
+    neighbours_name(&g.beside, output[1]);
+    inherited_look_at_terminal(&g.terminal);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
     g.signal_fd = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
     l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* last: without it all else holds */
     g.agent = g.signal_fd < 0 ? -1 : fork();
     if (g.agent < 0) {
-        console_try("crun: cannot start a process: %s\n", strerror(errno));
-        return EXIT_UNAVAILABLE;
+        return refuse("cannot start a process");
     }
     if (g.agent == 0)
         return agent_process(&l, ends[0], &g, programs->agent, argc, argv);
     g.lease = (struct lease){.agent = g.agent, .late_ms = GUARDIAN_LATE_MS};
     console_files_enter(l.console, false);
-    const int not_the_deputys[] = {ends[0],   g.link_fd, g.signal_fd, /* they would hide our end */
-                                   output[0], output[1], l.console[0].out, l.console[1].out};
-    g.deputy = deputy_start(&l, g.agent, not_the_deputys, sizeof not_the_deputys / sizeof *not_the_deputys);
     close(ends[0]);
     close(output[0]);
-    if (l.deputy_fd >= 0)
-        close(l.deputy_fd);
+    g.beside.agent = g.agent;
+    g.beside.agent_fd = (int)syscall(SYS_pidfd_open, g.agent, 0);
+    if (g.beside.agent_fd >= 0) /* else the agent ends: this kernel is too old */
+        neighbours_start(&g.beside, NEIGHBOUR_DEPUTY);
     return finish(watch(&g, &l), &g, &l);
 }

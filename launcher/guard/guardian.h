@@ -6,7 +6,8 @@
  *   - the agent is stopped or hangs past its lease: the guardian kills the agent's processes, not the agent;
  *   - the agent does not act on a stop signal: the guardian gives it up, with all below it (patience.h, stuck.h);
  *   - the guardian dies: the agent sees the end of their link, kills its tree and goes;
- *   - one dies and the other one does not act, or both are stopped past the lease: the deputy acts (deputy.h);
+ *   - one dies and the other one does not act, or both are stopped past the lease: the deputy acts (deputy.h), or the
+ *     output process in its place;
  *   - all at the same instant: direct workers die by PDEATHSIG, daemons they made may live on.
  *
  * It also keeps the proof of this node's death. The agent's connection to the rendezvous is set to end with a reset
@@ -14,8 +15,8 @@
  * (ECHILD), ends it in good order. So end-of-file says to the rendezvous that nobody of this node runs any more, and
  * the next round may begin at once.
  *
- * Beside the agent it starts the output process (output_process.h), once the agent asks for it, and another whenever
- * that dies; it is none of the tree (beside.h), and ends last. So it does with the home process
+ * Beside the agent it starts the deputy, and the output process (output_process.h), once the agent asks for it, and
+ * another whenever one dies; it is none of the tree (beside.h), and ends last. So it does with the home process
  * (common/rdzv/homes/home_process.h) and the gauges process (launcher/observe/gauges.h), which have no work once the
  * agent is gone. Where stdout or stderr is a file, processes that write it are the very last (console_file.h).
  *
@@ -34,6 +35,7 @@
 #include <sys/resource.h>
 
 #include "launcher/guard/console_file.h"
+#include "launcher/guard/deputy.h"
 
 struct board;
 
@@ -53,6 +55,7 @@ struct guardian_link {
     void *gauges_page;         /* shared with the gauges process: GUARDIAN_GAUGES_PAGE bytes, zeroed */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
+    char *at;                  /* shared: FILE_AT_MAX bytes, the file of the user's that the agent waits for, or "" */
     struct board *board;       /* shared; patience.h */
 };
 
@@ -64,9 +67,10 @@ struct guardian_link {
 
 /* What the output process inherits. */
 struct guardian_output {
-    int agent_fd;    /* to the agent; those after it get it as well */
-    int guardian_fd; /* at end-of-file: the guardian is gone; a byte: nobody of the tree is left */
-    void *page;      /* guardian_link.output_page */
+    int agent_fd;         /* to the agent; those after it get it as well */
+    int guardian_fd;      /* at end-of-file: the guardian is gone; a byte: nobody of the tree is left */
+    void *page;           /* guardian_link.output_page */
+    struct deputy deputy; /* of the same two; deputy_stand_in() */
 };
 
 /* Those that the guardian starts; each runs in a process of its own and returns its exit code. */

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "launcher/guard/guardian.h"
 
@@ -53,4 +55,17 @@ void inherited_raise_files(struct guardian_link *l)
     struct rlimit most = l->worker_nofile;
     most.rlim_cur = most.rlim_max;
     setrlimit(RLIMIT_NOFILE, &most);
+}
+
+void inherited_look_at_terminal(struct inherited_terminal *ret)
+{
+    ret->is_there = tcgetattr(STDIN_FILENO, &ret->was) == 0;
+}
+
+void inherited_give_back_terminal(const struct inherited_terminal *t)
+{
+    struct termios now;
+    if (t->is_there && tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &now) == 0 &&
+        memcmp(&now, &t->was, sizeof now) != 0)
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &t->was);
 }

@@ -18,12 +18,13 @@ int lease_keep(struct lease *s, const struct guardian_link *l)
     }
     char agent[STUCK_TEXT_MAX];
     const int64_t turned = atomic_load(&l->board->turned_ms);
-    stuck_text(s->agent, agent); /* as it is while it stands still */
+    stuck_text(s->agent, l, agent); /* as it is while it stands still */
     const int killed = tree_kill_below(s->agent);
     cgroup_kill_at(l->cgroup_dir);
     if (killed > 0 && !s->lapsed) {
         s->lapsed = true;
-        if (turned < until) /* else it ends them itself, and some take their time */
+        /* Else the agent ends them itself, and some take their time; or this end was reported. */
+        if (turned < until && atomic_exchange(&l->board->lapsed_ms, until) != until)
             console_try("crun: its %s has stood still for %lld ms: the workers were ended, because another round may "
                         "begin (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)\n",
                         agent, (long long)(turned ? clock_ms() - turned : 0));

@@ -4,8 +4,13 @@
 
 #include <poll.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "launcher/guard/beside.h"
+
+struct guardian_link;
+struct guardian_programs;
+struct neighbours;
 
 enum neighbour_id {
     NEIGHBOUR_OUTPUT, /* launcher/output/process/output_process.h */
@@ -13,6 +18,7 @@ enum neighbour_id {
     NEIGHBOUR_GAUGES, /* launcher/observe/gauges.h */
     NEIGHBOUR_STDOUT, /* console_file.h */
     NEIGHBOUR_STDERR,
+    NEIGHBOUR_DEPUTY, /* deputy.h */
     NEIGHBOURS
 };
 
@@ -21,22 +27,37 @@ struct neighbour {
     const char *name; /* for people */
     /* The whole life of the process: its exit code. NULL: it is not wanted, or cannot be. */
     int (*run)(const struct neighbour *self, int guardian_fd);
-    const void *arg; /* run()'s */
     /* What others see the end of where there can be no such process: its end of the socket to the agent, or of the pipe
      * that it reads. The guardian keeps it for the next one. -1: there is none, or none yet. */
     int fd;
     bool needs_fd; /* without one there is nothing to do */
+    bool is_told;  /* a line is printed when another takes its place: nobody else does */
     int started;   /* so far */
+    int brief;     /* of them the last ones ended at once */
+    int64_t started_ms;
+    const struct neighbours *all;
 };
 
 struct neighbours {
-    struct neighbour v[NEIGHBOURS]; /* beside.fd: -1 */
-    void (*leave)(void *arg);       /* in one of them: gives up what is the guardian's own */
+    struct neighbour v[NEIGHBOURS];
+    const struct guardian_programs *programs;
+    const struct guardian_link *link;
+    pid_t guardian, agent;
+    int agent_fd;             /* pidfd; -1: there is none yet */
+    void (*leave)(void *arg); /* in one of them: gives up what is the guardian's own */
     void *arg;
 };
 
-/* Where it cannot be started, fd is closed, and it is not tried again. One that is there already: nothing. */
-void neighbours_start(struct neighbours *all, enum neighbour_id which);
+/* All but v is set, and stays where it is. output_fd: the output process's end of its socket to the agent. */
+void neighbours_name(struct neighbours *all, int output_fd);
+
+/* Where it cannot be started, it is not tried again, and fd is closed, but for that of a console: what is in its pipe
+ * is to be read (neighbours_drain()). One that is there already, or is not wanted: nothing. False: there should be one,
+ * and is none. */
+bool neighbours_start(struct neighbours *all, enum neighbour_id which);
+
+/* For a console without a process, at the end: write what is in its pipe, however long that takes. */
+void neighbours_drain(struct neighbours *all, enum neighbour_id which);
 
 void neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS]);
 /* After poll(2): another in place of each that is gone, unless its work was done, or the agent ends. */

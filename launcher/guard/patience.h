@@ -38,6 +38,8 @@ struct board {
     _Atomic int64_t turned_ms;  /* when the agent's loop last turned, 0: never yet */
     /* This process ends all others, because the other one of the two is gone. */
     _Atomic bool guardian_ends, agent_ends;
+    _Atomic bool gone_told;    /* somebody has printed that the agent was ended because the guardian is gone */
+    _Atomic int64_t lapsed_ms; /* the lease whose end was reported: guardian and deputy both look at it */
 };
 
 /* Of memory that is all zero; stop signals are the usual ones, until the agent has read its options. */

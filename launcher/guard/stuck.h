@@ -10,14 +10,16 @@
 struct guardian_link;
 struct neighbours;
 
-struct stuck {
-    struct patience patience;
-    char given_up[256]; /* why the agent was, "": it was not */
-};
+/* "agent (pid 7, state T in do_signal_stop)", and the file that it is at; returns out. */
+#define STUCK_TEXT_MAX 448
+char *stuck_text(pid_t agent, const struct guardian_link *l, char out[STUCK_TEXT_MAX]);
 
-/* "agent (pid 7, state T in do_signal_stop)"; returns out. */
-#define STUCK_TEXT_MAX 160
-char *stuck_text(pid_t agent, char out[STUCK_TEXT_MAX]);
+struct stuck {
+    int64_t begun_ms; /* 0: nobody has looked yet */
+    bool has_looked;  /* whether a file holds up its beginning */
+    struct patience patience;
+    char given_up[STUCK_TEXT_MAX + 96]; /* why the agent was, "": it was not */
+};
 
 /* Alone nobody is harmed by an agent that was stopped, but its user may wonder; so it is with those who read what
  * workers write. Logged once for each stop, on SIGCHLD. */

@@ -81,6 +81,7 @@ void logmux_write_file(struct logmux *m, const char *path, const char *text, siz
 /* A line of the event log, its newline included; NULL: one that could not be made. */
 void logmux_add_event(struct logmux *m, const char *line, size_t n);
 
+int logmux_pid(const struct logmux *m);          /* of the output process that answers, 0: there is none */
 bool logmux_has_scratch(const struct logmux *m); /* the temporary folder is there, or may come to be */
 bool logmux_has_answers(const struct logmux *m); /* to all that was asked, and files are written */
 

@@ -114,6 +114,11 @@ const struct logmux_words *logmux_words(const struct logmux *m, int local)
     return m->asked[local].is_asked ? &m->asked[local].words : NULL;
 }
 
+int logmux_pid(const struct logmux *m)
+{
+    return (int)m->pid;
+}
+
 bool logmux_has_scratch(const struct logmux *m)
 {
     return m->o.scratch && atomic_load(&m->o.page->scratch) != OUTPUT_SCRATCH_NONE;

@@ -135,10 +135,12 @@ int hosts_add_file(struct hosts *h, const char *path, struct err *e)
     struct buf text;
     snprintf(what, sizeof what, "--hostfile '%.280s'", path);
     buf_init(&text, FILE_MAX);
+    file_at(path);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     int rc = fd < 0 ? -errno : file_read_all(fd, &text);
     if (fd >= 0)
         close(fd);
+    file_at(NULL);
     if (rc == -E2BIG)
         rc = err_set(e, ERR_USAGE, "%s: expected at most %u bytes", what, FILE_MAX);
     else if (rc < 0)

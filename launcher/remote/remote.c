@@ -121,7 +121,7 @@ static int start_one(struct remote *m, int i, struct err *e)
             run_child(m, i, fds);
         m->left += f->pid > 0;
         if (f->pid < 0)
-            rc = err_errno(e, errno, "cannot start a process for host %s", f->host->name);
+            rc = err_start(e, errno, "cannot start a process for host %s", f->host->name);
     }
     for (int k = 0; k < 3; k++)
         if (fds[k] >= 0)

@@ -105,7 +105,7 @@ cJSON *failure_describe(const struct failure_worker *w, const struct failure_wor
         add_text(o, "node", words->node) && add_ending(o, w) && cJSON_AddNumberToObject(o, "time", words->time) &&
         add_progress(o, words) && add_text(o, "gpu", words->gpu) && add_text(o, "core", words->core) &&
         add_text(o, "message", words->message) && add_text(o, "message_from", words->message_from) &&
-        (!words->tail || add_tail(o, words->tail)) && (!words->is_tail_late || cJSON_AddTrueToObject(o, "stderr_late")))
+        (!words->tail || add_tail(o, words->tail)) && add_text(o, "stderr_late", words->tail_late))
         return o;
     cJSON_Delete(o);
     return NULL;
@@ -262,8 +262,11 @@ static int render_other(const cJSON *o, const cJSON *culprit, struct buf *out)
 static int render_stderr(const cJSON *o, struct buf *out)
 {
     const cJSON *lines = cJSON_GetObjectItemCaseSensitive(o, "stderr"), *line;
-    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "stderr_late")))
-        return buf_addstr(out, "  stderr    (unknown: crun's output process did not tell it within a second)\n");
+    if (text_of(o, "stderr_late")[0]) {
+        TRY(buf_addstr(out, "  stderr    (its last lines could not be had: "));
+        TRY(add_shown(out, text_of(o, "stderr_late")));
+        return buf_addstr(out, ")\n");
+    }
     if (cJSON_GetArraySize(lines) == 0)
         return buf_addstr(out, "  stderr    (nothing)\n");
     TRY(buf_addstr(out, "  stderr    last lines:\n"));

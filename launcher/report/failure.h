@@ -38,7 +38,7 @@ struct failure_words {
     const char *phase;             /* what it was doing, as libcrun recorded it; NULL: not used */
     int64_t step;                  /* the last that it finished, -1: none */
     const struct lines_tail *tail; /* of its stderr */
-    bool is_tail_late;             /* it did not come in time */
+    const char *tail_late;         /* why there is none; NULL: there is, or none was wanted */
     double time;                   /* when it ended, seconds since 1970 by this node's clock */
 };
 

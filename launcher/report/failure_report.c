@@ -97,8 +97,8 @@ static void find_message(const struct failure_report *f, const struct failure_wo
     } else if ((words->message = f->o.error_text(f->o.arg, w->local_rank))) {
         words->message_from = "reported through libcrun";
     } else if (printed && !printed->has_record) {
-        words->message =
-            "its error record was not read within a second: a disk hangs, or crun's output process stands still";
+        words->message = printed->has_tail ? "its error record was not read within a second: a disk hangs"
+                                           : "its error record was not read within a second";
         words->message_from = "seen by crun";
     }
 }
@@ -139,14 +139,18 @@ static cJSON *describe(const struct failure_report *f, const struct failure_work
 {
     const struct logmux_words *printed = logmux_words(f->o.mux, w->local_rank);
     struct virtual_rank device;
-    char core[4096];
+    char core[4096], output[FAILURE_OUTPUT_MAX], late[FAILURE_OUTPUT_MAX + 64];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
     find_message(f, w, printed, &words);
     find_progress(f->o.page(f->o.arg, w->local_rank), &words);
     words.core = core_text(printed, core, sizeof core)[0] ? core : NULL;
     words.gpu = find_gpu(w->local_rank, &device);
     words.tail = with_tail && printed && printed->has_tail ? &printed->tail : NULL;
-    words.is_tail_late = with_tail && printed && !printed->has_tail;
+    if (with_tail && printed && !printed->has_tail) {
+        snprintf(late, sizeof late, "%s did not answer within %d ms", f->o.output_text(f->o.arg, output),
+                 FAILURE_WORDS_MS);
+        words.tail_late = late;
+    }
     return failure_describe(w, &words);
 }
 
@@ -246,7 +250,7 @@ static void write_text(const struct failure_report *f, const char *path, const c
 
 static void write_json(struct failure_report *f, const struct failure_job *job, const cJSON *all)
 {
-    char path[LOG_PATH_MAX];
+    char path[LOG_PATH_MAX], output[FAILURE_OUTPUT_MAX];
     const bool logs = f->o.logs->root[0];
     if (!logs && !f->o.failure_file)
         return;
@@ -260,8 +264,9 @@ static void write_json(struct failure_report *f, const struct failure_job *job, 
     wait_for_answers(f);
     if (!logmux_has_answers(f->o.mux))
         logmux_print(f->o.mux,
-                     "the failure report is not written after %d ms: the disk of %s or of --failure-file hangs",
-                     FAILURE_WORDS_MS, path);
+                     "the failure report is not written after %d ms: the disk of %s or of --failure-file hangs, or %s "
+                     "stands still",
+                     FAILURE_WORDS_MS, path, f->o.output_text(f->o.arg, output));
 }
 
 static void publish(const struct failure_report *f, const struct failure_job *job, const cJSON *all)

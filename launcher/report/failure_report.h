@@ -24,6 +24,7 @@ struct rdzv_news;
 /* The last words of this node's workers come from the output process: within that time, or the report says that they
  * did not. */
 #define FAILURE_WORDS_MS 1000
+#define FAILURE_OUTPUT_MAX 160
 
 struct failure_report_options { /* all of it is borrowed */
     uv_loop_t *loop;
@@ -40,6 +41,8 @@ struct failure_report_options { /* all of it is borrowed */
     const char *(*error_text)(void *arg, int local);       /* what it reported through libcrun */
     const struct crun_page *(*page)(void *arg, int local); /* shared with it */
     const char *(*hang_text)(void *arg);                   /* of the hang that ended the round */
+    /* The output process, and where it stands, for people; returns out. */
+    const char *(*output_text)(void *arg, char out[FAILURE_OUTPUT_MAX]);
     /* Where group rank 0 of the round of these news serves; and, on group rank 0, begin to. */
     void (*find_leader)(void *arg, const struct rdzv_news *news, struct endpoint *ret);
     int (*serve)(void *arg, const struct rdzv_news *news, struct err *e);

@@ -152,7 +152,7 @@ int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct 
     if (r->cgroup_fd >= 0)
         pid = clone_into(&args, r, self);
     if (pid < 0 && r->cgroup_fd >= 0 && r->cgroup_must)
-        return err_errno(e, errno, "cannot start a process in a cgroup (--cgroup on)");
+        return err_start(e, errno, "cannot start a process in a cgroup (--cgroup on)");
     if (pid < 0)
         pid = clone_child(&args, r, self);
     if (pid < 0 && (errno == ENOSYS || errno == EPERM))
@@ -160,7 +160,7 @@ int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct 
     if (pid == 0)
         child(r, self);
     if (pid < 0)
-        return err_errno(e, errno, "cannot start a process");
+        return err_start(e, errno, "cannot start a process");
     if (pidfd < 0) {
         int error = errno;
         kill(pid, SIGKILL); /* reaped with the orphans */

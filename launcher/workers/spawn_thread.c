@@ -136,7 +136,7 @@ int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, int workers,
     const int rc = start_threads(t, least(SPAWN_THREADS_MAX, least(processors() + 1, workers)));
     if (rc != 0) {
         uv_close((uv_handle_t *)&t->wake, on_unused_closed);
-        return err_errno(e, rc, "threads that start workers");
+        return err_start(e, rc, "threads that start workers");
     }
     *ret = t;
     return 0;

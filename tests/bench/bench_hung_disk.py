@@ -4,7 +4,8 @@ heartbeat   2 nodes of 8 workers that write 1 MB/s each; the disk of all log fil
             rendezvous came at worst, before and meanwhile: the time between two requests beyond the usual one, taken by a relay between node and daemon.
 kills       with the disk hung, of the log files, or of crun's stdout and stderr: kill -9 of guardian, agent, and pairs with one of them, until no
             worker is alive; median and worst of N each (10)
-ends        with the disk of crun's stdout and stderr hung, SIGTERM: until crun is gone, beyond its grace; worst of N
+ends        with the disk of crun's stdout and stderr hung, of the log files, or of the program while it starts again, SIGTERM: until crun is gone, beyond its
+            grace; worst of N
 """
 import argparse
 import contextlib
@@ -164,13 +165,27 @@ def one_kill(crun, disk, number, on_console, victims):
     return took
 
 
-def one_end(crun, disk, number):
-    p, _, workers = hang(crun, disk, number, True)
+def hang_start(crun, disk, number):
+    """As hang(), where a worker's program is on the disk: its first start is through, the next one hangs."""
+    disk.write("program", b"#!/bin/sh\ntouch $HERE/up-$1\nexec sleep 1000\n")
+    p = crun.start("--max-restarts", 1, "--kill-timeout", 1, "--shutdown-timeout", GRACE_S, crun.tmp / "disk" / "program", number,
+                   extra_env={"HERE": str(crun.tmp)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    crun.wait_file(f"up-{number}")
+    agent = crun.agent_of(p.pid)
+    wait("the shell to leave its script", lambda: [comm(w) for w in children(agent)] == ["sleep"])
+    disk.pause()
+    os.kill(children(agent)[0], signal.SIGKILL)
+    assert disk.asked.wait(30)
+    return p, {}, []
+
+
+def one_end(crun, disk, number, what):
+    p, _, workers = hang_start(crun, disk, number) if what == "program" else hang(crun, disk, number, what != "log files")
     begun = now_ms()
     p.terminate()
     code = p.wait(timeout=60)
     took = now_ms() - begun - 1000 * GRACE_S
-    assert code == 143, code
+    assert code == (71 if what == "program" else 143), code
     end_of(workers)
     disk.resume()
     crun.wait_processes_gone(30)
@@ -201,10 +216,11 @@ def main():
                 missed += took[-1] > KILL_MS
                 print(f"{'stdout and stderr' if on_console else 'log files'} hung, kill -9 of {victims}, until no worker is alive: "
                       f"median {statistics.median(took):.0f} ms, worst {took[-1]:.0f} ms of {o.kills} (aim {KILL_MS} ms)", flush=True)
-            took = sorted(one_end(crun, disk, 1000 * len(cases) + k) for k in range(o.kills))
-            missed += took[-1] > END_MS
-            print(f"stdout and stderr hung, SIGTERM, until crun is gone, beyond its grace: median {statistics.median(took):.0f} ms, worst {took[-1]:.0f} ms "
-                  f"of {o.kills} (aim {END_MS} ms)", flush=True)
+            for i, what in enumerate(["stdout and stderr", "log files", "program"]):
+                took = sorted(one_end(crun, disk, 1000 * (len(cases) + i) + k, what) for k in range(o.kills))
+                missed += took[-1] > END_MS
+                print(f"{what} hung, SIGTERM, until crun is gone, beyond its grace: median {statistics.median(took):.0f} ms, worst {took[-1]:.0f} ms "
+                      f"of {o.kills} (aim {END_MS} ms)", flush=True)
         finally:
             disk.resume()
             crun.close()

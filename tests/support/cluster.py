@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -12,6 +13,18 @@ from servers import Redis, wait_port  # noqa: F401
 from support import CRUN, RENDEZVOUSD, ROOT, free_port  # noqa: F401
 
 WORKER = [sys.executable, "-S", "-E", str(ROOT / "tests" / "e2e" / "elastic" / "worker.py")]
+
+
+def kill_and_wait(*nodes):
+    """Guardian and agent of each, until none of them is left: one that is killed, and waits for its turn to end, holds its connections open meanwhile."""
+    ends = {os.pidfd_open(pid): pid for n in nodes for pid in (n.pid, n.agent())}
+    for pid in ends.values():
+        os.kill(pid, signal.SIGKILL)
+    for fd in ends:
+        wait("the end of who was killed", lambda fd=fd: select.select([fd], [], [], 0)[0])
+        os.close(fd)
+    for n in nodes:
+        n.wait()
 
 
 def joined(node, count, nodes):

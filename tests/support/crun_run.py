@@ -106,6 +106,10 @@ class Crun:
         """The output process."""
         return next(pid for pid in children(guardian) if comm(pid) == "crun-output")
 
+    def deputy_of(self, guardian, before=None):
+        """The deputy; another one than that."""
+        return wait("a deputy", lambda: next((pid for pid in children(guardian) if comm(pid) == "crun-deputy" and pid != before), None))
+
     def close(self):
         """Nobody outlives a crun: not one that ended, nor one that is killed here because its test did not wait for it."""
         for p in self.started:

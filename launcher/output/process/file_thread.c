@@ -197,13 +197,13 @@ static void append(struct file_thread *t, struct file_job *job)
 /* Without a thread the process cannot do what it is for; the next one may be able to. */
 static void be_started(struct file_thread *t)
 {
-    char text[256];
+    struct err e;
     const int rc = t->is_started ? 0 : start(t);
     t->is_started = true;
     if (rc == 0)
         return;
-    snprintf(text, sizeof text, "no thread for %s: %s", t->o.disk, strerror(rc));
-    t->o.print(t->o.arg, text);
+    err_start(&e, rc, "no thread for %s", t->o.disk);
+    t->o.print(t->o.arg, e.text);
     _exit(1);
 }
 

@@ -220,6 +220,8 @@ static void leave_agent(struct process *p)
 {
     watch_close(p->agent);
     p->agent = NULL;
+    if (p->phase < FILES && p->guardian) /* in good order it asks for more before */
+        deputy_stand_in(&p->g->deputy);
     if (p->phase == CONSOLES)
         process_wait_at_most(p, OUTPUT_LAST_MS);
     if (p->phase == FLUSHED)
@@ -250,6 +252,8 @@ static void on_guardian(void *arg)
     if (is_gone) {
         watch_close(p->guardian);
         p->guardian = NULL;
+        if (p->agent)
+            deputy_stand_in(&p->g->deputy);
     }
     if (p->agent && !is_gone) /* what it sent last */
         on_agent(p);

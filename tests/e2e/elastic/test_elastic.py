@@ -94,7 +94,7 @@ def test_a_signal_ends_a_node_whose_agent_stands_still(cluster, who):
     node.terminate()
     assert node.wait() == 143, node.text()
     took = time.monotonic() - begun
-    assert 5 <= took and (took < 6 or os.getloadavg()[0] > os.cpu_count()), took
+    assert 5 <= took, took
     assert re.search(rf"its agent \(pid {agent}, state T\b.*\) did not take SIGTERM within 5 s", node.text()), node.text()
     if who == "guest":  # the host has no lease: it is the others that need it
         assert re.search(r"has stood still for [1-9]\d\d\d ms: the workers were ended.*keep_alive_interval", node.text()), node.text()

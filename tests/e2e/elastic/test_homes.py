@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from cluster import Cluster, free_port, joined, masked, wait
+from cluster import Cluster, free_port, joined, kill_and_wait, masked, wait
 
 HOMES = ["rendezvousd", "c10d", "static", "redis", "file"]
 
@@ -129,10 +129,7 @@ def test_an_id_whose_first_leader_was_killed_is_used_twice(cluster, home):
     args = [*where(cluster, home), "--nnodes", 2, "--max-restarts", 3]
     lone = cluster.node(*args)
     wait("a claim, and the first decision", lambda: len(decisions(cluster, home, args[1])) > 1)
-    agent = lone.agent()
-    lone.process.kill()
-    os.kill(agent, signal.SIGKILL)
-    lone.wait()
+    kill_and_wait(lone)
     if home == "redis":  # killed before the second decision, whenever that was
         redis_cli(args[1], "xdel", "crun:{job}:log", *decisions(cluster, home, args[1])[2:], "9-9")
     for turn in range(2):
@@ -147,11 +144,7 @@ def test_a_killed_job_that_is_run_again_at_once_is_a_new_one(cluster, home, agai
     args = [*where(cluster, home), "--nnodes", 2, "--local-addr", "127.0.0.1", "--max-restarts"]
     old = [cluster.node(*args, 3) for _ in range(2)]
     cluster.wait_round(2)
-    pids = [pid for n in old for pid in (n.pid, n.agent())]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    for n in old:
-        n.wait()
+    kill_and_wait(*old)
     new = [cluster.node(*args, again, program=["sh", "-c", "echo restarts=$TORCHELASTIC_RESTART_COUNT"]) for _ in range(2)]
     assert [n.wait() for n in new] == [0, 0], "\n".join(n.text() for n in new)
     assert all("restarts=0" in n.text() for n in new), "\n".join(n.text() for n in new)

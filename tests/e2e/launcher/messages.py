@@ -14,7 +14,7 @@ SENTENCES = {"common/rdzv/leader/leader.c", "common/rdzv/machine/rdzv.c", "launc
              "launcher/guard/console_file.c", "launcher/guard/stuck.c", "launcher/hang/hang.c", "launcher/hang/hang_quiet.c", "launcher/output/process/event_file.c",
              "launcher/output/process/file_thread.c", "launcher/rendezvous/rdzv_log_node.c", "launcher/straggler/straggler.c", "worker/data/sets/shapes_main.c",
              "worker/run/guard.c"}
-PARTS = {"before its first step", "at step %u64", "in %s after step %u64", "agent (pid %d, state %c%s)",
+PARTS = {"before its first step", "at step %u64", "in %s after step %u64", "agent (pid %d, state %c%s%s%s%s)",
          "weights were others before the update of step %lld", "%s were others after step %lld"}
 CALL = re.compile(rf"\b({MAKERS}|snprintf)\(")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')

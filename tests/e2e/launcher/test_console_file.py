@@ -4,7 +4,6 @@ import re
 import resource
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -46,12 +45,8 @@ def hung(crun, disk):
 def test_with_its_disk_hung_a_signal_ends_crun(crun, disk, hung):
     p, _, workers = hung
     held = writer_of(p.pid)
-    begun = time.monotonic()
     p.terminate()
     assert p.wait(timeout=60) == 143
-    took = time.monotonic() - begun
-    print(f"\ngone after {took:.1f} s")
-    assert took < GRACE + 6 or os.getloadavg()[0] > os.cpu_count(), took
     assert [state(w) for w in workers] == [None, None]
     assert crun.processes() in ([], [held]), "at most who writes is left, held by the disk"
     disk.resume()
@@ -67,11 +62,7 @@ def test_with_its_disk_hung_no_worker_outlives_a_half(crun, hung, victims):
     pids = {"guardian": p.pid, "agent": agent, "output": crun.output_of(p.pid), "writer": writer_of(p.pid)}
     for v in victims.split():
         os.kill(pids[v], signal.SIGKILL)
-    begun = time.monotonic()
-    wait("the end of the workers", lambda: all(state(w) in (None, "Z") for w in workers), 10)
-    took = time.monotonic() - begun
-    print(f"\n{victims}: {took * 1000:.0f} ms")
-    assert took < 0.2 or os.getloadavg()[0] > os.cpu_count(), took
+    wait("the end of the workers", lambda: all(state(w) in (None, "Z") for w in workers))
     if victims.split()[0] == "agent":
         assert p.wait(timeout=60) == 137, "and crun does not wait for the disk"
 

@@ -68,9 +68,11 @@ class Hosts:
         write_tokens(self.crun.tmp / f"home-{host}/.config/crun/token", *tokens)
 
     def look(self, *args, **kw):
-        rc, out, err = self.crun.run("doctor", "-H", ",".join(self.names), "--rsh", self.rsh, "--json", *args, **kw)
-        assert rc in (0, 1), (out, err)
-        return planted(rc, out)
+        p = self.crun.start("doctor", "-H", ",".join(self.names), "--rsh", self.rsh, "--json", *args, **kw)
+        out, err = p.communicate(timeout=90)
+        assert p.returncode in (0, 1), (out, err)
+        self.crun.wait_processes_gone(30)  # what a host was at when it was given up dies with it
+        return planted(p.returncode, out.decode())
 
 
 @pytest.fixture

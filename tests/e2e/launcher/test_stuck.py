@@ -1,7 +1,9 @@
-"""One half of crun is stopped, spins, or is in the hands of a debugger: the user's wish, and a kill -9, still end everything."""
+"""One half of crun is stopped, spins, or is in the hands of a debugger: the user's wish, and a kill -9, still end everything. How soon, `./dev bench stuck` judges."""
+import contextlib
 import ctypes
 import os
 import resource
+import select
 import signal
 import time
 
@@ -42,7 +44,6 @@ def test_a_signal_ends_what_a_stuck_agent_does_not(crun, how):
         err = said(p)
         took = time.monotonic() - begun
     assert p.returncode == 143 and 5 <= took, (took, err)
-    assert took < 6 or os.getloadavg()[0] > os.cpu_count(), took
     assert f"its agent (pid {agent}, state " in err and "did not take SIGTERM within 5 s: it and the workers were ended (exit code 143)" in err
     assert "does not take signals" in err
     assert crun.processes() == [] and crun.leftovers() == []
@@ -59,7 +60,7 @@ def test_an_agent_that_has_read_the_signal_is_given_the_grace_it_named(crun):
         err = said(p)
         took = time.monotonic() - begun
     assert p.returncode == 143 and "was to end after SIGTERM, and did not for 5 s more" in err, err
-    assert 5.9 <= took and (took < 7 or os.getloadavg()[0] > os.cpu_count()), took
+    assert 5.9 <= took, took
     assert crun.processes() == []
 
 
@@ -71,21 +72,15 @@ def test_the_third_sigint_ends_a_stuck_agent_at_once(crun, how):
             p.send_signal(signal.SIGINT)
             time.sleep(1.05)  # sooner it is the same wish told twice
         assert p.poll() is None
-        begun = time.monotonic()
         p.send_signal(signal.SIGINT)
         err = said(p)
-        took = time.monotonic() - begun
-    assert p.returncode == 130 and "a third SIGINT" in err, err
-    assert took < 1 or os.getloadavg()[0] > os.cpu_count(), took
+    assert p.returncode == 130 and "a third SIGINT" in err and "did not take" not in err, err
     assert crun.processes() == []
 
 
-def gone_within(crun, pids, ms):
-    """All of them are dead, and how long it took is what was promised."""
-    begun = time.monotonic()
+def wait_dead(pids):
+    """Though nobody lets go of what is stuck."""
     wait("their end", lambda: all(state(pid) in (None, "Z") for pid in pids))
-    took = 1000 * (time.monotonic() - begun)
-    assert took < ms or os.getloadavg()[0] > os.cpu_count(), f"{took:.0f} ms"
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -96,7 +91,7 @@ def test_the_kill_of_one_half_ends_everybody_though_the_other_is_stuck(crun, vic
     with stuck(other, how):
         everybody = set(crun.processes()) - {p.pid, agent}
         os.kill(killed, signal.SIGKILL)
-        gone_within(crun, workers, 200)
+        wait_dead(workers)
         wait("the end of their daemons", lambda: all(state(pid) in (None, "Z") for pid in everybody if pid not in crun.own(p.pid)))
         if victim == "agent":
             p.kill()
@@ -147,13 +142,94 @@ def test_the_deputy_leaves_the_output_process_the_last_words(crun):
 @pytest.mark.parametrize("victims", ["guardian", "agent", "guardian agent"])
 def test_a_stopped_deputy_outlives_nobody(crun, victims):
     p, agent, _ = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
-    deputy = next(pid for pid in children(p.pid) if comm(pid) == "crun-deputy")
+    deputy = crun.deputy_of(p.pid)
     os.kill(deputy, signal.SIGSTOP)
     crun.wait_state(deputy, "T")
     for v in victims.split():
         os.kill(p.pid if v == "guardian" else agent, signal.SIGKILL)
     crun.wait_processes_gone(10)
     p.communicate(timeout=60)
+
+
+def test_a_killed_deputy_is_replaced_and_told(crun):
+    p, agent, workers = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
+    while b"OMP_NUM_THREADS" not in p.stderr.readline():
+        pass
+    deputies = [crun.deputy_of(p.pid)]
+    for _ in range(3):
+        os.kill(deputies[-1], signal.SIGKILL)
+        deputies.append(crun.deputy_of(p.pid, deputies[-1]))
+        line = p.stderr.readline().decode()
+        assert line == f"crun: its deputy process (pid {deputies[-2]}) is gone; another took over (pid {deputies[-1]})\n"
+        assert state(deputies[-2]) is None, "nobody has reaped it"
+    assert direct_workers(agent) == workers
+    with stuck(agent, "stopped"):  # the last one acts as the first would have
+        p.kill()
+        wait_dead(workers)
+    p.communicate(timeout=60)
+    crun.wait_processes_gone(5)
+    assert crun.leftovers() == []
+
+
+def test_a_deputy_that_dies_each_time_is_not_started_for_ever(crun):
+    p, _, _ = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
+    err = b""
+    while b"its deputy process cannot be started (10 were): the last 10 ended at once" not in err:
+        with contextlib.suppress(StopIteration, ProcessLookupError):
+            os.kill(next(pid for pid in children(p.pid) if comm(pid) == "crun-deputy"), signal.SIGKILL)
+        while select.select([p.stderr], [], [], 0.05)[0]:
+            err += os.read(p.stderr.fileno(), 65536) or pytest.fail(err)
+    assert err.count(b"another took over") == 9, err
+    assert "crun-deputy" not in [comm(pid) for pid in children(p.pid)]
+    p.terminate()
+    assert p.wait(60) == 143 and crun.processes() == []
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("victim", ["guardian", "agent"])
+def test_the_output_process_stands_in_for_a_deputy_killed_with_a_half(crun, victim, how):
+    p, agent, workers = start(crun)
+    deputy = crun.deputy_of(p.pid)
+    everybody = set(crun.processes()) - set(crun.own(p.pid))
+    with contextlib.ExitStack() as held:
+        if victim == "guardian":
+            held.enter_context(stuck(agent, how))
+            os.kill(p.pid, signal.SIGSTOP)  # it replaces nobody
+        else:
+            held.enter_context(stuck(p.pid, how))
+        os.kill(deputy, signal.SIGKILL)
+        os.kill(p.pid if victim == "guardian" else agent, signal.SIGKILL)
+        wait_dead(everybody)
+        if victim == "agent":
+            p.kill()
+        crun.wait_processes_gone(30)
+    err = said(p)
+    assert victim == "agent" or how == "stopped" or err.count("the guardian is gone and its agent") == 1, err
+    assert crun.leftovers() == []
+
+
+@contextlib.contextmanager
+def subreaper():
+    """Orphans become our children, as in a container they are the first process's: of its session, so that the kernel wakes no stopped one."""
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
+
+
+def test_a_stopped_agent_goes_on_when_nobody_is_left_to_act_for_it(crun):
+    with subreaper():
+        p, agent, _ = start(crun, worker="touch $HERE/up-$RANK; exec sleep 1000")
+        own = [crun.deputy_of(p.pid), crun.output_of(p.pid), p.pid]
+        with stuck(agent, "stopped"):
+            os.kill(p.pid, signal.SIGSTOP)  # it replaces nobody
+            for pid in own:
+                os.kill(pid, signal.SIGKILL)
+            p.communicate(timeout=60)
+            crun.wait_processes_gone(30)
+        for pid in (agent, *own[:2]):
+            os.waitpid(pid, 0x40000000)  # __WALL
 
 
 @pytest.mark.parametrize("how", ["traced", "gdb"])
