@@ -147,7 +147,8 @@ const struct explain_message explain_trainer[] = {
      "a drill of --drill-corrupt", "docs/guide/corruption.md"},
     {"stopped at step\nending: not all ranks\nstopped (*) while no round", "the run was stopped before its end",
      "start it again with --resume auto"},
-    {"settle on a step\nhand over the state\nwait for the next round\nwait for holds\nconnections of * ranks were given up",
+    {"settle on a step\nhand over the state\nwait for the next round\nwait for holds\nconnections of * ranks were given up\n"
+     "the sums of a step are not whole\nan update was enqueued in part\nthis rank has no state any more",
      "a rank died while the others agreed how to go on", "crun restarts all from the newest checkpoint"},
     {"rank * is lost, and no other rank has\nrank * and rank *, which had its part of the state as well\n"
      "*: all ranks go back to the newest checkpoint",
@@ -211,8 +212,10 @@ const struct explain_message explain_trainer[] = {
      "a smaller --batch-size, --accumulate N, --amp bf16; ulimit -l for page-locked memory"},
     {"is wrong and never taken again\nis barred for\nis barred:\nruns on this GPU*\ndoes not run on this GPU\n"
      "has no engine for\ncannot be left out\nhas other bits when it runs again\n"
-     "is not deterministic or not precise\ncached plan: *\n--plan-cache: *",
-     "one of cuDNN's ways to compute a layer failed its check; another one is taken", "nothing; a report is welcome"},
+     "is not deterministic or not precise\ncached plan: *\n--plan-cache: *\nwas chosen with cuBLASLt *\n"
+     "a product's *\ncuBLASLt is left for\n* for * is not deterministic",
+     "one of cuDNN's or cuBLASLt's ways to compute a layer cannot be taken here; another one is",
+     "nothing; a report is welcome"},
     {"cuDNN: *\ncuBLASLt: *\ndevice properties\na plan's *\na record * an engine\na list of plans\nit is of another graph\n"
      "a trial of *\nare unwritten or no numbers\nis allowed\nfirst of this step that are no numbers\n"
      "cannot be captured as a graph",
