@@ -157,7 +157,8 @@ def one_kill(crun, disk, number, on_console, victims):
     p, pids, workers = hang(crun, disk, number, on_console)
     begun = now_ms()
     for victim in victims.split():
-        os.kill(pids[victim], signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it may have ended with the one before
+            os.kill(pids[victim], signal.SIGKILL)
     took = end_of(workers) - begun
     disk.resume()
     p.wait(timeout=60)
