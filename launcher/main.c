@@ -171,9 +171,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return run_elsewhere(&config, &args, link, argc, argv);
     if (!config.dry_run)
         guardian_start_output(link); /* it gets ready while this process looks around */
-    file_at(argv[args.first_operand]);
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
-    file_at(NULL);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
     config_print_unused(&config, &args, stderr);

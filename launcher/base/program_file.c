@@ -11,14 +11,21 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 
-/* 0: a file that may be executed; -EACCES: there, but not that; -ENOENT. */
-static int check(const char *path)
+static int look(const char *path)
 {
     struct stat st;
-    file_at(path);
     if (stat(path, &st) < 0)
         return errno == EACCES ? -EACCES : -ENOENT;
     return S_ISREG(st.st_mode) && access(path, X_OK) == 0 ? 0 : -EACCES;
+}
+
+/* 0: a file that may be executed; -EACCES: there, but not that; -ENOENT. */
+static int check(const char *path)
+{
+    file_at(path);
+    const int rc = look(path);
+    file_at(NULL);
+    return rc;
 }
 
 /* Try folder/name (folder of len bytes; empty: the current one). Remembers the first file that cannot be executed. */

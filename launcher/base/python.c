@@ -107,17 +107,17 @@ static ssize_t read_head(const char *path, char *out, size_t cap)
     const ssize_t n = fd < 0 ? -1 : read(fd, out, cap - 1);
     if (fd >= 0)
         close(fd);
+    file_at(NULL);
     if (n >= 0)
         out[n] = '\0';
     return n;
 }
 
-enum python_code python_code_of(const char *path)
+static enum python_code look(const char *path)
 {
     char head[512], main_file[4200];
     struct python_shebang shebang;
     struct stat st;
-    file_at(path);
     if (stat(path, &st) < 0)
         return PYTHON_NONE;
     if (S_ISDIR(st.st_mode)) {
@@ -132,6 +132,14 @@ enum python_code python_code_of(const char *path)
     if (n >= 2 && memcmp(head, "#!", 2) == 0)
         return python_read_shebang(path, &shebang) ? PYTHON_SHEBANG : PYTHON_NONE;
     return n >= 0 && !memchr(head, 0, (size_t)n) ? PYTHON_CODE : PYTHON_NONE;
+}
+
+enum python_code python_code_of(const char *path)
+{
+    file_at(path);
+    const enum python_code code = look(path);
+    file_at(NULL);
+    return code;
 }
 
 static bool is_python(const char *word)
