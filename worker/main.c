@@ -25,6 +25,7 @@
 #include "worker/meet/ranks.h"
 #include "worker/meet/spawn.h"
 #include "worker/personality/personality.h"
+#include "worker/planner/here.h"
 #include "worker/report/plot_main.h"
 #include "worker/session/stop.h"
 #include "worker/train/train.h"
@@ -114,6 +115,8 @@ static int train_as_asked(const struct train_config *cfg, int argc, char **argv)
     struct err e;
     int local_rank = 0, code = EXIT_OK;
     int rc = train_config_check(cfg, &e);
+    if (rc == 0)
+        rc = here_check(cfg, cfg->auto_parallel, &e);
     if (rc == 0)
         rc = ranks_find(&ranks, cfg, &e);
     if (rc == 0 && ranks.asked && ranks.procs > 1)

@@ -13,6 +13,7 @@
 #include "worker/cli/plan_ranks.h"
 #include "worker/config/exit_code.h"
 #include "worker/personality/personality.h"
+#include "worker/planner/here.h"
 #include "worker/session/forecast.h"
 
 struct plan_config {
@@ -66,7 +67,8 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
                        (int)c->local_world, (int)c->world);
     if (c->local_world == 0)
         c->local_world = c->world;
-    return train_config_check(&c->train, e);
+    TRY(train_config_check(&c->train, e));
+    return here_check(&c->train, wants_time(c), e);
 }
 
 static const struct personality plan_options = {

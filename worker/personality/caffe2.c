@@ -168,6 +168,9 @@ static int check(const struct caffe2 *c, const struct personality_args *a, struc
             "--image_size %d: images are first scaled to 256 pixels, of which a crop of this size is taken: at "
             "most 256",
             (int)t->image_size);
+    if (c->model_parallel && personality_given(a, "stages") && t->stages != 2)
+        return err_set(e, ERR_USAGE, "--stages %d: --model_parallel is two of them; leave one of the options out",
+                       (int)t->stages);
     if (c->shard_id >= c->num_shards)
         return err_set(e, ERR_USAGE, "--shard_id %d: the shards of --num_shards %d are counted from 0 to %d",
                        (int)c->shard_id, (int)c->num_shards, (int)c->num_shards - 1);

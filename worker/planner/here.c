@@ -75,6 +75,18 @@ static int tell(const struct planner_choice *c, const struct train_config *cfg, 
     return 0;
 }
 
+int here_check(const struct train_config *cfg, bool predicts, struct err *e)
+{
+    struct network_link links[NETWORK_CALLS];
+    if (!cfg->network)
+        return 0;
+    if (!predicts)
+        return err_set(e, ERR_USAGE,
+                       "--network %s: nothing is predicted here; --auto-parallel and trainer plan --step-time do that",
+                       cfg->network);
+    return network_parse(cfg->network, links, e) < 0 ? err_wrap(e, "--network") : 0;
+}
+
 int here_choose(const struct train_config *cfg, const struct env_contract *env, struct train_config *ret,
                 struct meet *meet, struct err *e)
 {

@@ -11,6 +11,9 @@
 struct env_contract;
 struct err;
 
+/* --network, before any rank begins: predicts: a time is predicted at all, so that it serves something. */
+int here_check(const struct train_config *cfg, bool predicts, struct err *e);
+
 struct here {
     struct meet meet;
     struct comm_options opened;

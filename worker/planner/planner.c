@@ -299,7 +299,7 @@ static int nothing_fits(const struct planner *p, const struct planner_choice *c,
     for (int i = 1; i < c->n; i++)
         least = c->rows[i].as.need < least->as.need ? &c->rows[i] : least;
     const char *options = plans_options(&least->plan, p->o.cfg, text, sizeof text);
-    return err_set(e, ERR_USAGE, "--memory-limit: nothing fits %.1f MiB a rank; the smallest need is %.1f MiB (%s)",
+    return err_set(e, ERR_USAGE, "--memory-limit: nothing fits %.6g MiB a rank; the smallest need is %.1f MiB (%s)",
                    (double)limit / MIB, (double)least->as.need / MIB, *options ? options : "no option");
 }
 

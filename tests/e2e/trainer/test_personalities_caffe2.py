@@ -165,6 +165,7 @@ def test_the_warnings_name_what_does_not_fit():
     ("--train_data x --num_layers 51", 2, "expected 18, 34, 50, 101 or 152"),
     ("--train_data x --save_dir d", 2, "--save_dir needs --save_model_name"),
     ("--train_data x --model_parallel --gpus 0,1,2", 2, "--model_parallel over 3 devices: expected an even number"),
+    ("--train_data x --model_parallel --gpus 0,1 --batch_size 8 --stages 3", 2, "--stages 3: --model_parallel is two of them"),
     ("--train_data x --model resnext", 69, "that model is not supported"),
     ("--train_data x --distributed_transport ibverbs", 69, "InfiniBand"),
     ("--train_data x --use_nccl", 69, "NCCL without GPUs is not supported"),

@@ -48,7 +48,14 @@ def test_links_between_nodes_are_given_or_asked_for():
     sends = plan_json(*two[:4])["ranks"][0]["sends"]["gradients"]
     assert slower - slow == pytest.approx(sends * 8 * (10 - 1) / 1e9, rel=0.5)
     p = plan(*two, "--network", "fast", code=2)
-    assert "--network: 'fast' is not TIME,GIGABIT" in p.stderr
+    assert p.stderr == "trainer plan: --network: 'fast' is not TIME,GIGABIT (such as 50us,10)\n"
+
+
+def test_a_network_is_only_for_predictions():
+    said = "--network 50us,10: nothing is predicted here"
+    assert said in plan("--world-size", 4, "--network", "50us,10", code=2).stderr
+    p = run(TRAINER, *NET, "--procs", 2, "--max-steps", 1, "--network", "50us,10", timeout=60)
+    assert p.returncode == 2 and p.stderr.count(said) == 1, p.stderr
 
 
 # --- --auto-parallel
@@ -80,7 +87,7 @@ def test_the_chosen_plan_is_the_simplest_of_the_fastest_that_fit():
 
 def test_a_limit_that_nothing_fits_is_refused():
     p = plan("--world-size", 2, "--auto-parallel", "--memory-limit", "10K", code=2)
-    said = re.search(r"trainer plan: --memory-limit: nothing fits 0.0 MiB a rank; the smallest need is ([\d.]+) MiB \((.*)\)", p.stderr)
+    said = re.search(r"trainer plan: --memory-limit: nothing fits 0\.00976562 MiB a rank; the smallest need is ([\d.]+) MiB \((.*)\)", p.stderr)
     assert said, p.stderr
     alone = plan_json("--world-size", 2, *said[2].split())
     assert max(k["memory"]["sum"] for k in alone["ranks"]) / MIB == pytest.approx(float(said[1]), abs=0.06)

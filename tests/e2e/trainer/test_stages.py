@@ -67,13 +67,16 @@ def test_losses_are_those_of_one_rank(data, tmp_path, world, more):
 
 
 TENSOR = ["--model-parallel-size", 2, "--model-parallel-dim", "1"]
+FEATURES = ["--model-parallel-size", 2, "--model-parallel-dim", "0"]
 CHAIN = [(1, []), (2, ["--stages", 2]), (4, ["--stages", 2, "--zero", 1]), (3, ["--stages", 3, "--schedule", "gpipe"]), (4, ["--stages", 2, *TENSOR]), (2, ["--zero", 1]),
          (4, ["--stages", 4]), (6, ["--stages", 3, "--zero", 2]), (2, ["--stages", 2, "--schedule", "interleaved", "--recompute"]),
-         (5, ["--stages", 2, *TENSOR, "--zero", 1]), (2, TENSOR), (4, ["--stages", 2, "--zero", 3])]
+         (5, ["--stages", 2, *TENSOR, "--zero", 1]), (2, TENSOR), (4, ["--stages", 2, "--zero", 3]), (3, ["--model-parallel-size", 3, "--model-parallel-dim", "1"]),
+         (4, [*FEATURES, "--zero", 2]), (5, ["--zero", 3]), (4, [*TENSOR, "--zero", 3]), (4, ["--stages", 2, "--schedule", "interleaved", "--zero", 3]),
+         (8, ["--stages", 2, *TENSOR, "--zero", 3]), (5, ["--stages", 2, *FEATURES, "--zero", 1]), (6, ["--stages", 3, "--zero", 3, "--recompute"])]
 
 
 def test_checkpoints_go_from_layout_to_layout(data, tmp_path):
-    """Taken up and saved without a step: the same bytes over a dozen layouts. Trained on from there: the same run."""
+    """Taken up and saved without a step: the same bytes over twenty layouts. Trained on from there: the same run."""
     adam = ["--arch", "mlp", "--optimizer", "adam", "--ema", 0.9, "--microbatches", 2]
     train(4, data, *adam, "--stages", 2, "--checkpoint-dir", tmp_path / "0", "--max-steps", 3, "--checkpoint-sync")
     for i, (world, layout) in enumerate(CHAIN):
