@@ -26,6 +26,7 @@ static bool try_environment(const char *folder, const char *from, struct python 
         char *path;
         if (asprintf(&path, "%s/bin/%s", folder, names[i]) < 0)
             return false;
+        file_at(path);
         if (access(path, X_OK) == 0) {
             *ret = (struct python){path, from};
             return true;

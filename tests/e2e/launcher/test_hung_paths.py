@@ -226,17 +226,21 @@ def asked_first(kind, folder):
         return ["--nnodes", 2, "--rdzv-endpoint", "127.0.0.1:1", "--token-file", folder / "file"], {}, folder / "file"
     if kind == "hostfile":
         return ["--hostfile", folder / "file"], {}, folder / "file"
+    if kind == "VIRTUAL_ENV":
+        return [], {"VIRTUAL_ENV": str(folder)}, folder / "bin/python3"
     return [], {}, folder / "file"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["HOME", "token file", "hostfile", "program"])
+@pytest.mark.parametrize("kind", ["HOME", "token file", "hostfile", "VIRTUAL_ENV", "program"])
 def test_a_file_that_holds_up_the_beginning_is_named(crun, disk, kind):
     folder = crun.tmp / "disk"
     args, env, path = asked_first(kind, folder)
     disk.write("file", b"")
     disk.pause()
-    p = crun.start(*args, folder / "file" if kind == "program" else "true", extra_env=env)
+    script = crun.tmp / "x.py"
+    script.touch()
+    p = crun.start(*args, {"program": folder / "file", "VIRTUAL_ENV": script}.get(kind, "true"), extra_env=env)
     err = b""
     while b"has waited for that file for 1000 ms" not in err:
         err += p.stderr.readline() or pytest.fail(err)
