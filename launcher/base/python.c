@@ -27,7 +27,9 @@ static bool try_environment(const char *folder, const char *from, struct python 
         if (asprintf(&path, "%s/bin/%s", folder, names[i]) < 0)
             return false;
         file_at(path);
-        if (access(path, X_OK) == 0) {
+        const bool is_there = access(path, X_OK) == 0;
+        file_at(NULL);
+        if (is_there) {
             *ret = (struct python){path, from};
             return true;
         }
