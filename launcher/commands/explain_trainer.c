@@ -147,6 +147,8 @@ const struct explain_message explain_trainer[] = {
      "a drill of --drill-corrupt", "docs/guide/corruption.md"},
     {"stopped at step\nending: not all ranks\nstopped (*) while no round", "the run was stopped before its end",
      "start it again with --resume auto"},
+    {"--network *: nothing is predicted here\n--stages *: --model_parallel is two of them",
+     "an option serves nothing here, or contradicts another one", "leave it out; the message says what it serves"},
     {"settle on a step\nhand over the state\nwait for the next round\nwait for holds\nconnections of * ranks were given up\n"
      "the sums of a step are not whole\nan update was enqueued in part\nthis rank has no state any more",
      "a rank died while the others agreed how to go on", "crun restarts all from the newest checkpoint"},

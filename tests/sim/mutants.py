@@ -48,9 +48,9 @@ MUTANTS = {
     "older_round_believed": {"rdzv_seat.c": [("(slot->q < s->join_q || !s->joining);", "(slot->q < s->join_q || !s->joining) && !s;")]},
     "lease_of_a_lost_round": {"rdzv_seat.c": [("bool held = !has_workers || holds_our_round(s, &slot);", "bool held = !has_workers || holds_our_round(s, &slot) || s;")]},
     "lag_ignored": {"rdzv_host.c": [("h->r.home->ops->lag_ms ? h->r.home->ops->lag_ms(h->r.home) : 0;", "h->r.home->ops->lag_ms && !h ? h->r.home->ops->lag_ms(h->r.home) : 0;")]},
-    "too_few_replicas_are_taken": {"rdzv_log_redis_safe.c": [("    if (f->replicas > 2 * f->min_replicas)", "    if (f->replicas > 3 * f->min_replicas)")]},
-    "no_replica_need_write": {"rdzv_log_redis_safe.c": [("    if (f->min_replicas < 1 || lag == 0)", "    if (lag == 0)"),
-                                                        ("    if (f->replicas > 2 * f->min_replicas)", "    if (f->min_replicas && f->replicas > 2 * f->min_replicas)")]},
+    "too_few_replicas_are_taken": {"rdzv_log_redis_safe.c": [("    if (f->replicas > 2 * least)", "    if (f->replicas > 3 * least)")]},
+    "no_replica_need_write": {"rdzv_log_redis_safe.c": [("!f->needs_replicas : f->min_replicas < 1 || lag == 0)", "!f->needs_replicas : lag == 0)"),
+                                                        ("    if (f->replicas > 2 * least)", "    if (least && f->replicas > 2 * least)")]},
     "old_primary_heeded": {"rdzv_seat.c": [("if (!s->epoch[0] || is_elsewhere(s, v))", "if (!s->epoch[0] || (is_elsewhere(s, v) && !s))")]},
     "promoted_server_trusted": {"rdzv_reign.c": [("strcmp(r->former_identity, r->identity) != 0 : was_member || took_over;", "strcmp(r->former_identity, r->identity) != 0 : was_member || (took_over && !r);")]},
 }

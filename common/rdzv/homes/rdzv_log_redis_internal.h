@@ -85,6 +85,7 @@ struct redis_facts {
     bool promoted;               /* it was a replica once */
     bool cluster, sentinel;
     int replicas;                      /* connected now */
+    bool needs_replicas;               /* for a write: min-replicas-* of its configuration are not 0 */
     long long min_replicas, max_lag_s; /* of its configuration; -1: it does not say */
 };
 /* *ret_lag_ms: how long an old primary may go on acknowledging. ERR_REFUSED, with what to do. Pure. */

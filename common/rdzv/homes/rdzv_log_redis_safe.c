@@ -36,20 +36,21 @@ int redis_judge(const struct redis_facts *f, bool allow_unsafe, int64_t given_la
                        "allow_unsafe=1");
     if (!replaced)
         return 0;
-    if (f->min_replicas < 0 || f->max_lag_s < 0)
-        return given_lag_ms > 0 ? 0
-                                : err_set(e, ERR_REFUSED,
-                                          "this Redis may lose what it acknowledged (%s) and does not let CONFIG GET "
-                                          "min-replicas-* through: %s; then name the lag with --rdzv-conf max_lag=10",
-                                          why, remedy);
-    if (f->min_replicas < 1 || lag == 0)
+    const bool silent = f->min_replicas < 0 || f->max_lag_s < 0;
+    if (silent && given_lag_ms <= 0)
+        return err_set(e, ERR_REFUSED,
+                       "this Redis may lose what it acknowledged (%s) and does not let CONFIG GET "
+                       "min-replicas-* through: %s; then name the lag with --rdzv-conf max_lag=10",
+                       why, remedy);
+    if (silent ? !f->needs_replicas : f->min_replicas < 1 || lag == 0)
         return err_set(e, ERR_REFUSED, "this Redis may lose what it acknowledged (%s): %s", why, remedy);
-    if (f->replicas > 2 * f->min_replicas)
+    const long long least = silent ? 1 : f->min_replicas; /* that it has, as far as is known */
+    if (f->replicas > 2 * least)
         return err_set(
             e, ERR_REFUSED,
             "this Redis may lose what it acknowledged (of its %d replicas a cut may leave %lld on each side, "
             "and both sides would take writes): %s",
-            f->replicas, f->min_replicas, remedy);
+            f->replicas, least, remedy);
     return 0;
 }
 
@@ -100,6 +101,7 @@ int redis_learn_facts(struct redis_home *h, struct redis_facts *ret, struct err 
     info_field(text_of(r[1]), "master_replid:", ret->replid, sizeof ret->replid);
     info_field(text_of(r[1]), "connected_slaves:", word, sizeof word);
     ret->replicas = atoi(word);
+    ret->needs_replicas = strstr(text_of(r[1]), "min_slaves_good_slaves:") != NULL; /* is there only then */
     info_field(text_of(r[1]), "master_replid2:", word, sizeof word); /* of zeros: its data were always its own */
     ret->promoted = word[strspn(word, "0")] != 0;
     redis_free_replies(r, 2);

@@ -467,7 +467,7 @@ static void a_redis_of_which_both_sides_of_a_cut_would_take_writes_is_refused(vo
 
 static void a_redis_that_does_not_say_its_lag_is_told_it(void **state)
 {
-    const struct redis_facts mute = {.sentinel = true, .min_replicas = -1, .max_lag_s = -1};
+    struct redis_facts mute = {.sentinel = true, .min_replicas = -1, .max_lag_s = -1, .needs_replicas = true};
     struct redis_facts nobody = {.min_replicas = -1, .max_lag_s = -1};
     struct err e;
     int64_t lag;
@@ -476,6 +476,13 @@ static void a_redis_that_does_not_say_its_lag_is_told_it(void **state)
     assert_non_null(strstr(e.text, "max_lag=10"));
     assert_int_equal(judge(mute, false, 7000, &lag, &e), 0);
     assert_int_equal(lag, 7000);
+    mute.replicas = 3; /* of which it may need one alone */
+    assert_int_equal(judge(mute, false, 7000, &lag, &e), ERR_REFUSED);
+    mute.replicas = 1;
+    mute.needs_replicas = false; /* so it would write for ever without one */
+    assert_int_equal(judge(mute, false, 7000, &lag, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "CONFIG SET min-replicas-to-write 1"));
+    assert_int_equal(judge(mute, true, 7000, &lag, &e), 0);
     assert_int_equal(redis_judge(&nobody, false, 0, &lag, &e), ERR_REFUSED);
     assert_non_null(strstr(e.text, "which incarnation it is"));
     assert_int_equal(redis_judge(&nobody, true, 0, &lag, &e), 0);
