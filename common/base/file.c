@@ -10,18 +10,21 @@
 #include <unistd.h>
 
 #include "common/base/buf.h"
+#include "common/base/clock.h"
 
-static char *at_page;
+static struct file_at *at_page;
 
-void file_at_share(char page[FILE_AT_MAX])
+void file_at_share(struct file_at *page)
 {
     at_page = page;
 }
 
 void file_at(const char *path)
 {
-    if (at_page)
-        snprintf(at_page, FILE_AT_MAX, "%s", path ? path : "");
+    if (!at_page)
+        return;
+    snprintf(at_page->path, sizeof at_page->path, "%s", path ? path : "");
+    at_page->since_ms = path ? clock_ms() : 0;
 }
 
 /* 0: not known, as of a pipe or of what the kernel makes up. */

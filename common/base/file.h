@@ -3,6 +3,7 @@
 #define CRUN_COMMON_FILE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct buf;
 
@@ -27,7 +28,11 @@ int file_read_int(int otherwise, const char *path, ...) __attribute__((format(pr
  * which path it is: set before a file is looked at that a user named, and NULL once that is past. Without such a page
  * nothing happens. */
 #define FILE_AT_MAX 256
-void file_at_share(char page[FILE_AT_MAX]);
+struct file_at {
+    _Atomic int64_t since_ms; /* clock_ms(); 0: at none */
+    char path[FILE_AT_MAX];   /* "": at none */
+};
+void file_at_share(struct file_at *page);
 void file_at(const char *path);
 
 #endif

@@ -44,7 +44,7 @@ struct shared {
     _Atomic uint64_t signals; /* bit N - 1 for signal N */
     struct board board;
     char cgroup_dir[GUARDIAN_PATH_MAX];
-    char at[FILE_AT_MAX];
+    struct file_at at;
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
     _Alignas(64) char gauges_page[GUARDIAN_GAUGES_PAGE];
     _Alignas(64) struct console_file_page console[CONSOLE_FILES];
@@ -321,7 +321,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     if (s == MAP_FAILED)
         return refuse("cannot start");
     l.cgroup_dir = s->cgroup_dir;
-    l.at = s->at;
+    l.at = &s->at;
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;
     l.board = &s->board;

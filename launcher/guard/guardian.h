@@ -38,6 +38,7 @@
 #include "launcher/guard/deputy.h"
 
 struct board;
+struct file_at;
 
 /* What the agent inherits. */
 struct guardian_link {
@@ -55,7 +56,7 @@ struct guardian_link {
     void *gauges_page;         /* shared with the gauges process: GUARDIAN_GAUGES_PAGE bytes, zeroed */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
-    char *at;                  /* shared: FILE_AT_MAX bytes, the file of the user's that the agent waits for, or "" */
+    struct file_at *at;        /* shared: the file of the user's that the agent waits for */
     struct board *board;       /* shared; patience.h */
 };
 

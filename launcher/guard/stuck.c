@@ -17,7 +17,7 @@
 char *stuck_text(pid_t agent, const struct guardian_link *l, char out[STUCK_TEXT_MAX])
 {
     char where[PROC_WAIT_MAX], at[FILE_AT_MAX];
-    snprintf(at, sizeof at, "%s", l->at);
+    snprintf(at, sizeof at, "%s", l->at->path);
     for (char *p = at; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 127)
             *p = '?';
@@ -77,10 +77,11 @@ static int look_at_file(struct stuck *s, pid_t agent, const struct guardian_link
     if (s->has_looked)
         return -1;
     s->begun_ms = s->begun_ms ? s->begun_ms : now_ms;
-    if (now_ms - s->begun_ms < FILE_MS)
-        return (int)(FILE_MS - (now_ms - s->begun_ms));
+    const int64_t at_ms = l->at->since_ms, since = at_ms > s->begun_ms ? at_ms : s->begun_ms;
+    if (now_ms - since < FILE_MS)
+        return (int)(FILE_MS - (now_ms - since));
     s->has_looked = true;
-    if (l->at[0])
+    if (at_ms)
         console_try("crun: its %s has waited for that file for %d ms: the disk or file server does not answer\n",
                     stuck_text(agent, l, text), FILE_MS);
     return -1;
