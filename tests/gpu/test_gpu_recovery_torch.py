@@ -9,10 +9,9 @@ import sys
 
 import pytest
 
-from crun_run import Crun
 from processes import wait
-from support import LIBCRUN, ROOT
-from torch_rounds import INPROCESS, Rounds, pausing, steps_of
+from support import ROOT
+from torch_rounds import INPROCESS, Rounds, crun_for, pausing, steps_of
 
 PYTHON = os.environ.get("CRUN_TORCH_PYTHON", sys.executable)
 STEPS, WORLD, PAUSES = 900, 2, (100, 500)
@@ -34,8 +33,7 @@ def torch():
 
 @pytest.fixture
 def crun(tmp_path):
-    c = Crun(tmp_path)
-    c.env |= {"LIBCRUN": str(LIBCRUN), "PYTHONPATH": str(ROOT / "python"), "PYTHON_EXEC": PYTHON, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    c = crun_for(tmp_path, PYTHON)
     yield c
     c.close()
 

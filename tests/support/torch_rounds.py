@@ -4,8 +4,9 @@ import os
 import re
 import struct
 
+from crun_run import Crun
 from processes import marked, wait
-from support import ROOT
+from support import LIBCRUN, ROOT
 
 INPROCESS = ROOT / "docs" / "examples" / "ddp_inprocess.py"
 BEGINS = re.compile(r"^rank (\d) \(pid (\d+)\): round (\d+) begins after step (\d+)$", re.M)
@@ -29,6 +30,13 @@ def pausing_batch(step, *more):
 ddp_inprocess.batch = pausing_batch
 ddp_inprocess.main(int(steps))
 """
+
+
+def crun_for(tmp_path, python):
+    """A Crun whose programs `python` runs, with the module crun."""
+    c = Crun(tmp_path)
+    c.env |= {"LIBCRUN": str(LIBCRUN), "PYTHONPATH": str(ROOT / "python"), "PYTHON_EXEC": python, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return c
 
 
 def pausing(folder, steps, *pauses):

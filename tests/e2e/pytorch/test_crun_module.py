@@ -11,11 +11,10 @@ import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # tests/peer has these tests too
-from crun_run import Crun  # noqa: E402
 from processes import marked, wait  # noqa: E402
-from support import LIBCRUN, ROOT, free_port, run  # noqa: E402
+from support import ROOT, free_port, run  # noqa: E402
 from test_pytorch import PYTHON, torch  # noqa: E402, F401
-from torch_rounds import INPROCESS, Rounds, pausing, steps_of  # noqa: E402, F401
+from torch_rounds import INPROCESS, Rounds, crun_for, pausing, steps_of  # noqa: E402, F401
 
 pytestmark = pytest.mark.slow
 DDP = ROOT / "docs" / "examples" / "ddp.py"
@@ -52,8 +51,7 @@ ddp.main(sys.argv[3], 60)
 
 @pytest.fixture
 def crun(tmp_path):
-    c = Crun(tmp_path)
-    c.env |= {"LIBCRUN": str(LIBCRUN), "PYTHONPATH": str(ROOT / "python"), "PYTHON_EXEC": PYTHON, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    c = crun_for(tmp_path, PYTHON)
     yield c
     c.close()
 

@@ -22,8 +22,10 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/file.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/patience.h"
+#include "launcher/guard/stuck.h"
 
 #define WAIT_MS 20000
 #define LEASE_MS 1500
@@ -397,6 +399,23 @@ static int set_up(void **state)
            listen(listener, 8) < 0 || getsockname(listener, (struct sockaddr *)&where, &len) < 0;
 }
 
+/* Its beginning took long, but it has only just come to this file; then it has been at it for a second. */
+static void a_file_is_named_after_a_second_at_it(void **state)
+{
+    (void)state;
+    struct board b = {0};
+    struct file_at at = {.path = "/etc/some-file"};
+    const struct guardian_link l = {.board = &b, .at = &at};
+    struct stuck s = {.begun_ms = clock_ms() - 60000};
+    board_init(&b);
+    at.since_ms = clock_ms();
+    assert_in_range(stuck_wait_ms(&s, getpid(), &l), 1, 1000);
+    assert_false(s.has_looked);
+    at.since_ms = clock_ms() - 1000;
+    assert_int_equal(stuck_wait_ms(&s, getpid(), &l), -1);
+    assert_true(s.has_looked);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -409,6 +428,7 @@ int main(void)
         cmocka_unit_test(only_an_agent_that_stands_still_is_said_to),
         cmocka_unit_test(a_lease_that_is_renewed_or_returned_kills_nobody),
         cmocka_unit_test(an_output_process_that_is_done_is_not_started_again),
+        cmocka_unit_test(a_file_is_named_after_a_second_at_it),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

@@ -52,6 +52,8 @@ double card_distance(const float *a, const float *b, size_t n);
 /* card_dnn.c: main() of tests that plan for the GPU whose properties their argument has, in a folder of scratch. */
 extern char *card_props;
 extern const char *card_dir;
+/* plan(cache) in a process of its own is killed: an engine that it tries takes it along. */
+void card_dies(void (*plan)(const char *cache), const char *cache);
 int card_main(int argc, char **argv, const char *name, const struct CMUnitTest *tests, size_t n);
 
 #endif

@@ -4,8 +4,11 @@
 
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/worker/device/cuda/card.h"
 #include "tests/worker/device/cuda/properties.h"
@@ -19,6 +22,19 @@ static int set_up(void **state)
     const int rc = scratch_make(state);
     card_dir = *state;
     return rc;
+}
+
+void card_dies(void (*plan)(const char *cache), const char *cache)
+{
+    int status;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        plan(cache);
+        _exit(0);
+    }
+    assert_int_equal(child, waitpid(child, &status, 0));
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 }
 
 int card_main(int argc, char **argv, const char *name, const struct CMUnitTest *tests, size_t n)

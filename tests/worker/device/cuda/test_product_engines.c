@@ -13,8 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "common/base/log.h"
 #include "tests/must.h"
@@ -289,21 +287,14 @@ static void make_and_die(const char *cache)
     struct rig r = {.idle = true, .script = {.wrong = "fake1", .patterns = 1u << DNN_PRODUCT, .kill = true}};
     open_rig(&r, cache);
     make(&r);
-    _exit(0);
 }
 
 static void one_that_ends_the_process_is_barred_by_the_next(void **state)
 {
     (void)state;
     char cache[256];
-    int status;
     snprintf(cache, sizeof cache, "%s/ended", card_dir);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        make_and_die(cache);
-    assert_int_equal(child, waitpid(child, &status, 0));
-    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    card_dies(make_and_die, cache);
     for (int k = 0; k < 2; k++) {
         struct rig r = {.idle = true, .script = {.fast = "fake1"}};
         open_rig(&r, cache);

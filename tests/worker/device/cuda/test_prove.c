@@ -12,8 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "common/base/log.h"
 #include "tests/must.h"
@@ -262,21 +260,14 @@ static void make_and_die(const char *cache)
     struct err e;
     open_rig(&r, cache);
     (void)make(&r, &e);
-    _exit(0);
 }
 
 static void an_engine_that_ends_the_process_is_barred_by_the_next(void **state)
 {
     (void)state;
     char cache[256];
-    int status;
     snprintf(cache, sizeof cache, "%s/ended", card_dir);
-    const pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        make_and_die(cache);
-    assert_int_equal(child, waitpid(child, &status, 0));
-    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    card_dies(make_and_die, cache);
 
     struct rig r = {
         .idle = true,
