@@ -260,6 +260,15 @@ static void begin(struct stage *g)
         g->chunks[k].holds = -1;
 }
 
+/* All is enqueued: from now on passes are launched as graphs. */
+static int capture(const struct stage *g, const struct run_hooks *hooks, struct err *e)
+{
+    const struct device_async *a = g->o.device->ops->async;
+    for (int k = 0; a && k < g->o.order.chunks; k++)
+        TRY(a->capture(g->chunks[k].plan, hooks, e));
+    return 0;
+}
+
 int stage_train(struct stage *g, const struct run_args *all, struct err *e)
 {
     begin(g);
@@ -270,7 +279,7 @@ int stage_train(struct stage *g, const struct run_args *all, struct err *e)
                             now.a.micro_batch);
     }
     g->steps += g->steps < STAGE_COLD;
-    return 0;
+    return capture(g, ddp_idle_hooks(g->o.ddp), e);
 }
 
 int stage_evaluate(struct stage *g, const struct run_args *batch, struct err *e)
@@ -294,7 +303,7 @@ int stage_evaluate(struct stage *g, const struct run_args *batch, struct err *e)
         TRY(give_back(g, &d.a, e));
         TRY(send_out(g, &d.a, out, e));
     }
-    return 0;
+    return capture(g, NULL, e);
 }
 
 /* --- metrics */

@@ -43,7 +43,8 @@ struct stage {
     size_t room;      /* of as many samples */
 };
 
-/* Steps until a GPU has all it needs for one: kernels are loaded in the first, graphs made in the second. */
+/* Steps until a GPU has all it needs for one: kernels are loaded in the first, behind which most graphs are made; those
+ * in which gradients are reduced are made in the second. */
 enum { STAGE_COLD = 2 };
 
 static inline int way_of(const struct pipeline_action *a)

@@ -336,6 +336,7 @@ size_t stage_images_bytes(const struct cuda_plan *pl); /* of a batch; 0 where no
 int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,
                        struct err *e);
 int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e);
+int cuda_plan_capture(struct plan *plan, const struct run_hooks *h, struct err *e); /* device_async.capture */
 
 int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                      struct err *e);

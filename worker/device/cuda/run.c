@@ -4,8 +4,8 @@
  *   compute stream   batch k: steps .......... | stage -> inputs, steps of k+1
  *
  * The host returns as soon as everything is enqueued. A variant (with or without accumulation, hooks, ...) is walked
- * the first time, captured the second time, launched from then on; see ddp.h for how buckets of a captured walk are
- * known to be reduced. */
+ * the first time, captured the second time (of a chunk: when the caller says so), launched from then on; see ddp.h for how
+ * buckets of a captured walk are known to be reduced. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -282,37 +282,61 @@ static int capture(struct cuda_plan *pl, struct variant *v, const struct run_hoo
     return rc;
 }
 
-/* What cannot be captured is walked, from now on; a card that is lost fails that, too. */
-static int walk_instead(struct cuda_plan *pl, const struct run_hooks *h, const struct variant_key *k, const char *why,
-                        struct err *e)
+/* v has a graph, or none is made any more: what cannot be captured is walked, from now on; a card that is lost fails
+ * that, too. */
+static int make_graph(struct cuda_plan *pl, struct variant *v, const struct run_hooks *h, struct err *e)
 {
-    log_warn("cuda", "a step cannot be captured as a graph (%s): from now on it is launched kernel by kernel", why);
+    bool others = false;
+    struct err why = {0};
+    const int rc = capture(pl, v, h, &others, &why);
+    if (rc == 0)
+        return 0;
+    if (others)
+        return err_set(e, rc, "%s", why.text);
+    log_warn("cuda", "a step cannot be captured as a graph (%s): from now on it is launched kernel by kernel",
+             why.text);
     pl->cuda->options.graphs = false;
     if (h && h->dropped)
         h->dropped(h->ctx);
-    return walk(pl, k, h, e);
+    return 0;
+}
+
+static bool has_graphs(const struct cuda_plan *pl, const struct run_hooks *h)
+{
+    const bool on_host = (h && h->on_host) || (pl->calls && pl->o.group && pl->o.group->on_host) ||
+                         (pl->o.needs && pl->o.needs->on_host);
+    return pl->cuda->options.graphs && !pl->cuda->options.check && !on_host;
 }
 
 static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const struct variant_key *k, struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
     struct variant *v = variant_of(pl, k);
-    const bool on_host = (h && h->on_host) || (pl->calls && pl->o.group && pl->o.group->on_host) ||
-                         (pl->o.needs && pl->o.needs->on_host);
     if (pl->cuda->options.check)
         return check_walk(pl, k, h, e);
-    if (!pl->cuda->options.graphs || on_host || v->runs++ == 0)
+    const bool first = v->runs++ == 0, waits = pl->o.chunk && !k->hooks, fresh = !v->graph;
+    if (!has_graphs(pl, h) || (fresh && (first || waits)))
         return walk(pl, k, h, e);
-    const bool fresh = !v->graph;
-    bool others = false;
-    struct err why = {0};
-    const int rc = fresh ? capture(pl, v, h, &others, &why) : 0;
-    if (rc < 0 && others)
-        return err_set(e, rc, "%s", why.text);
-    if (rc < 0)
-        return walk_instead(pl, h, k, why.text, e);
+    if (fresh)
+        TRY(make_graph(pl, v, h, e));
+    if (!v->graph)
+        return walk(pl, k, h, e);
     TRY(g->ops->graph_launch(g, v->graph, pl->cuda->compute, e));
     return !fresh && h && h->replayed ? h->replayed(h->ctx, g->ops->stream_native(pl->cuda->compute), e) : 0;
+}
+
+int cuda_plan_capture(struct plan *plan, const struct run_hooks *h, struct err *e)
+{
+    struct cuda_plan *pl = (struct cuda_plan *)plan;
+    const bool sums = h && h->all_sum;
+    for (int i = 0; i < pl->nvariants && has_graphs(pl, h); i++) {
+        struct variant *v = &pl->variants[i];
+        if (v->graph || v->key.hooks || v->key.sums != sums)
+            continue;
+        chunk_use_set(pl, v->key.set);
+        TRY(make_graph(pl, v, h, e));
+    }
+    return 0;
 }
 
 static int refresh(struct cuda_plan *pl, struct err *e)

@@ -156,6 +156,7 @@ static int watch_capture_end(struct gpu *g, struct gpu_stream *s, struct gpu_gra
         abort();
     now->graphs[now->ngraphs].graph = *ret;
     now->graphs[now->ngraphs++].notes = now->captured;
+    add(now, (struct note){.kind = HOST_ALL, .what = "a graph is made"});
     return rc;
 }
 

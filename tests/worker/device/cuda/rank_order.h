@@ -7,7 +7,8 @@
  *            communicator is at the head of a stream on every rank of the group; a message is such a call of its
  *            sender and its receiver, each with all they have to do with one another on a channel. Kernels take no time
  *   graph    what was captured beside the launching stream runs on streams of its own
- *   first    a kernel is loaded when it is first launched, for which CUDA waits for all that is under way; NCCL
+ *   first    a kernel is loaded when it is first launched, for which CUDA waits for all that is under way, as it may
+ *            to make a graph; NCCL
  *            connects ranks at their first call of a kind, or first message one way, and holds each host until the
  *            others' have come to theirs
  * Whether records depend on what collectives give is not seen: hosts of this engine decide by counts of steps. */

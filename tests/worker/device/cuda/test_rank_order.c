@@ -55,6 +55,7 @@ enum mutant {
     ONE_PLACE,   /* of all ranks: messages of all stages go over one communicator */
     ON_COMPUTE,  /* of all ranks: receives are enqueued where passes are computed */
     ASKS_EARLY,  /* of all ranks: the first steps ask for messages ahead, as all others do */
+    MAKES_EARLY, /* of all ranks: a graph is made as soon as a pass has been walked */
     OTHER_READS, /* parameters are gathered in another order */
     GATHERED_TWICE, /* a piece is gathered once more */
 };
@@ -208,6 +209,22 @@ static void receive_on_compute(struct device *d)
     d->ops = &wrong_ops;
 }
 
+static const struct device_ops *real_ops;
+
+static int run_and_capture(struct plan *pl, const struct run_args *a, struct err *e)
+{
+    TRY(real_ops->run(pl, a, e));
+    return a->pass == RUN_BOTH ? 0 : real_ops->async->capture(pl, a->hooks, e);
+}
+
+static void make_graphs_early(struct device *d)
+{
+    real_ops = d->ops;
+    wrong_ops = *d->ops;
+    wrong_ops.run = run_and_capture;
+    d->ops = &wrong_ops;
+}
+
 static const struct plan_needs *real_needs;
 static struct plan_needs wrong_needs;
 
@@ -273,6 +290,8 @@ static struct order_record *record(const struct point *p, int rank)
         open_edges(edge_comms, edges, &comms[LAYOUT_STAGES], line->order.chunks > 1);
     if (p->mutant == ON_COMPUTE)
         receive_on_compute(d);
+    if (p->mutant == MAKES_EARLY)
+        make_graphs_early(d);
     const struct step_rig_options o = {
         .optimizer = optimizers[p->at[RULE]],
         .precision = {.level = p->at[HALF] ? LEVEL_O2 : LEVEL_O0, .half = DT_F16, .scale = loss_scale_dynamic()},
@@ -418,6 +437,7 @@ static void each_wrong_order_is_found(void **state)
         {"messages of all stages over one communicator",
          {.at = {[WORLD] = 1, [LINE] = 6, [GRAPHS] = 1}, .mutant = ONE_PLACE}},
         {"first steps that ask ahead", {.at = {[WORLD] = 1, [LINE] = 3, [GRAPHS] = 1}, .mutant = ASKS_EARLY}},
+        {"graphs that are made among messages", {.at = {[WORLD] = 1, [LINE] = 6, [GRAPHS] = 1}, .mutant = MAKES_EARLY}},
         {"receives among the passes", {.at = {[WORLD] = 1, [LINE] = 3}, .mutant = ON_COMPUTE}},
         {"a rank that gathers in another order", {.at = {[WORLD] = 1, [ZERO] = 3}, .mutant = OTHER_READS}},
         {"a rank that gathers a piece twice",

@@ -262,6 +262,8 @@ static int cuda_capture_end(struct gpu *g, struct gpu_stream *s, struct gpu_grap
     int rc = x ? fail(e, cudaGraphInstantiate(&x->exec, graph, 0), "instantiate a graph")
                : err_set(e, -ENOMEM, "no memory for a graph");
     cudaGraphDestroy(graph);
+    if (rc == 0 && (rc = fail(e, cudaGraphUpload(x->exec, s->s), "upload a graph")) < 0)
+        cudaGraphExecDestroy(x->exec);
     if (rc < 0)
         free(x);
     else
