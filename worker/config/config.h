@@ -15,7 +15,7 @@
 
 #include "common/args/args.h"
 #include "common/base/choice.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 #include "worker/precision/precision.h"
 
 struct err;

@@ -6,7 +6,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 
 struct list {
     struct parallel_plan *all;

@@ -9,7 +9,7 @@
 #include "worker/device/host_common.h"
 #include "worker/parallel/ownership.h"
 #include "worker/parallel/residency.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 #include "worker/session/session.h"
 #include "worker/session/session_build.h"

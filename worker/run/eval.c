@@ -8,7 +8,7 @@
 #include "worker/data/loader/loader.h"
 #include "worker/device/device.h"
 #include "worker/parallel/ownership.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 #include "worker/state/divergence.h"
 #include "worker/state/state.h"

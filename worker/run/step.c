@@ -22,7 +22,7 @@
 #include "worker/device/device.h"
 #include "worker/optim/update.h"
 #include "worker/parallel/ddp.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 #include "worker/run/trace.h"
 #include "worker/state/divergence.h"

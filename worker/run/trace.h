@@ -7,7 +7,7 @@
 
 #include "worker/device/device.h"
 #include "worker/parallel/ddp.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/report/timeline.h"
 
 struct env_contract;

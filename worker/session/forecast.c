@@ -8,7 +8,7 @@
 #include "common/base/err.h"
 #include "worker/config/config.h"
 #include "worker/data/sets/dataset.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 #include "worker/session/memory_slot.h"
 #include "worker/session/outlive.h"

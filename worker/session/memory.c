@@ -6,7 +6,7 @@
 
 #include "worker/config/config.h"
 #include "worker/parallel/residency.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 #include "worker/session/session_build.h"
 

@@ -15,7 +15,7 @@
 #include "worker/optim/update.h"
 #include "worker/parallel/layout.h"
 #include "worker/parallel/ownership.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 #include "worker/precision/precision.h"
 #include "worker/session/memory.h"
 #include "worker/snapshot/snapshot.h"

@@ -11,7 +11,7 @@
 #include "worker/data/sets/dataset.h"
 #include "worker/model/model.h"
 #include "worker/parallel/residency.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 #include "worker/program/stages.h"
 

@@ -10,7 +10,7 @@
 
 #include "common/base/err.h"
 #include "worker/config/cores.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 #include "worker/planner/planner.h"
 #include "worker/planner/plans.h"
 

@@ -13,7 +13,7 @@
 #include "common/args/args.h"
 #include "common/base/err.h"
 #include "worker/config/config.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 #include "worker/planner/op_times_impl.h"
 #include "worker/planner/rank_step.h"
 #include "worker/program/program.h"

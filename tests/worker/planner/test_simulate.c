@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 #include "worker/planner/simulate.h"
 
 static void near(double a, double b)

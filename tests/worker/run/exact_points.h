@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 
 enum { EXACT_BATCH = 24, EXACT_RANKS_MAX = 8 };
 

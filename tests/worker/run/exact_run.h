@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 #include "tests/worker/run/exact_points.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 
 struct program;
 struct step_rig;

@@ -10,7 +10,7 @@
 #include "worker/parallel/group_calls.h"
 #include "worker/parallel/groups.h"
 #include "worker/parallel/residency.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/stages.h"
 
 static int open_data(struct step_rig *r, const struct step_rig_options *o, struct err *e)

@@ -5,7 +5,7 @@
 #include "worker/device/device.h"
 #include "worker/optim/update.h"
 #include "worker/parallel/ownership.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 #include "worker/precision/precision.h"
 #include "worker/program/program.h"
 #include "worker/run/step.h"

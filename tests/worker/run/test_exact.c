@@ -20,7 +20,7 @@
 #include "tests/worker/run/step_rig.h"
 #include "worker/device/device.h"
 #include "worker/parallel/residency.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 
 enum { POINTS = 48, STAGED = 32 };

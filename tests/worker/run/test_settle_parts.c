@@ -20,7 +20,7 @@
 #include "worker/parallel/ddp.h"
 #include "worker/parallel/groups.h"
 #include "worker/parallel/residency.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 #include "worker/run/settle.h"
 #include "worker/run/step.h"

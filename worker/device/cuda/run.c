@@ -4,8 +4,8 @@
  *   compute stream   batch k: steps .......... | stage -> inputs, steps of k+1
  *
  * The host returns as soon as everything is enqueued. A variant (with or without accumulation, hooks, ...) is walked
- * the first time, captured the second time (of a chunk: when the caller says so), launched from then on; see ddp.h for how
- * buckets of a captured walk are known to be reduced. */
+ * the first time, captured the second time (of a chunk: when the caller says so), launched from then on; see ddp.h for
+ * how buckets of a captured walk are known to be reduced. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -24,9 +24,9 @@
 #include "worker/model/model.h"
 #include "worker/parallel/ddp.h"
 #include "worker/parallel/ownership.h"
-#include "worker/parallel/pipeline.h"
 #include "worker/parallel/residency.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/pipeline.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/stages.h"
 
 static char *props;

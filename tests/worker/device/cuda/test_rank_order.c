@@ -21,7 +21,7 @@
 #include "tests/worker/run/step_rig.h"
 #include "worker/device/cuda/cuda.h"
 #include "worker/parallel/layout.h"
-#include "worker/parallel/stage_impl.h"
+#include "worker/pipeline/stage_impl.h"
 #include "worker/state/replicas.h"
 
 enum { STEPS = 6, BATCH = 8 };

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/parallel/mail.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/mail.h"
+#include "worker/pipeline/stage.h"
 
 enum { FORWARD, BACKWARD, WAYS };
 enum { AHEAD = STAGE_MESSAGES_OUT }; /* messages of a way that have memory of their own */

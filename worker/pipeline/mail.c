@@ -1,4 +1,4 @@
-#include "worker/parallel/mail.h"
+#include "worker/pipeline/mail.h"
 
 #include "common/base/err.h"
 #include "worker/device/device.h"

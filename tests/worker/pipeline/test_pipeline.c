@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 
 enum { STAGES_MAX = 8, CHUNKS_MAX = 4, MICRO_MAX = 24 };
 

@@ -1,4 +1,4 @@
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 
 #include <assert.h>
 

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "worker/parallel/residency.h"
-#include "worker/parallel/stage_impl.h"
+#include "worker/pipeline/stage_impl.h"
 #include "worker/program/program.h"
 
 static void add_plan(const struct plan *pl, struct plan_memory *to)

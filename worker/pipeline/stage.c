@@ -1,5 +1,5 @@
 /* A stage at work: what comes in from its neighbours, what it makes of it, what it sends on. */
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
 #include "worker/parallel/ddp.h"
-#include "worker/parallel/stage_impl.h"
+#include "worker/pipeline/stage_impl.h"
 #include "worker/program/program.h"
 
 void stage_set_watch(struct stage *g, const struct stage_watch *w)

@@ -18,7 +18,7 @@
 #include "worker/comm/comm.h"
 #include "worker/device/device.h"
 #include "worker/parallel/ddp.h"
-#include "worker/parallel/stage.h"
+#include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 
 enum { DEVICES = 3, CLASSES = 2, MICRO = 2 };

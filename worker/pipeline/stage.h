@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #include "worker/device/device.h"
-#include "worker/parallel/pipeline.h"
+#include "worker/pipeline/pipeline.h"
 
 struct comm;
 struct ddp;

@@ -6,7 +6,7 @@
 #include "worker/comm/comm.h"
 #include "worker/parallel/ownership.h"
 #include "worker/parallel/residency.h"
-#include "worker/parallel/stage_impl.h"
+#include "worker/pipeline/stage_impl.h"
 #include "worker/program/program.h"
 
 static const enum comm_channel channels[WAYS] = {[FORWARD] = COMM_STATISTICS, [BACKWARD] = COMM_GRADIENTS};
