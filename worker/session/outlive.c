@@ -52,9 +52,9 @@ int outlive_keeps(const struct session *s, int local_rank, bool *keeps, struct e
 bool outlive_can_grow(const struct session *s)
 {
     const struct train_config *c = s->cfg;
-    const bool is_whole =
-        train_config_zero(c) == 0 && c->stages == 1 && !c->model_parallel && c->model_parallel_size <= 1;
-    return is_whole && !c->by_world && (enum sampler_kind)c->sampler == SAMPLER_GLOBAL;
+    const bool is_cut = train_config_zero(c) > 0, moves = c->replicate_state > 0 && !s->device->ops->async;
+    const bool is_alike = c->stages == 1 && !c->model_parallel && c->model_parallel_size <= 1;
+    return is_alike && (!is_cut || moves) && !c->by_world && (enum sampler_kind)c->sampler == SAMPLER_GLOBAL;
 }
 
 static bool is_same_place(const struct layout *a, int rank, const struct layout *b, int other)
@@ -64,7 +64,8 @@ static bool is_same_place(const struct layout *a, int rank, const struct layout 
            x.tensor == y.tensor;
 }
 
-/* What is cut is cut for so many ranks, and differently for each; but for parameters all parts are of one size. */
+/* What is cut is cut for so many ranks, and differently for each; but for parameters all parts are of one size. (A
+ * state can go to another layout, not to another rank of the same one: all ranks find alike whether it does.) */
 static bool is_same_part(const struct layout *a, int rank, const struct layout *b, int other, bool has_state)
 {
     const bool any = !has_state && a->zero < 3 && a->tensor == 1 && a->stages == 1;
@@ -86,14 +87,17 @@ static bool is_same_gpu(const struct session *s, const struct env_contract *env)
 
 bool outlive_fits(const struct session *s, const struct env_contract *env, bool has_state)
 {
-    const struct layout *was = &s->layout;
+    const struct ownership *held = former_held(s);
+    const struct layout *was = &held->layout;
     const int rank = (int)env->rank;
     struct layout now;
     struct err e;
     if (session_plan_layout(s->cfg, (int)env->world_size, (int)env->group_world_size, &now, &e) < 0 ||
         layout_is_spare(&now, rank))
         return false;
-    if (!is_same_place(was, s->rank, &now, rank) || !is_same_gpu(s, env))
+    if (!is_same_place(was, held->rank, &now, rank) || !is_same_gpu(s, env))
         return false;
-    return now.zero == 0 || is_same_part(was, s->rank, &now, rank, has_state);
+    if (has_state && !layout_equal(was, &now) && former_can_move(s, &now))
+        return true;
+    return now.zero == 0 || is_same_part(was, held->rank, &now, rank, has_state);
 }

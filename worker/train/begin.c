@@ -156,6 +156,8 @@ int begin_run(struct run *r, const struct env_contract *env, const char *command
     TRY(take_up(r, env, &taken, e));
     TRY(taken ? 0 : begin_at_first(r, e));
     r->has_state = true;
+    if (taken != TAKEN_RANKS)
+        former_begin(&r->s, env->round);
     TRY(agree_to_confirm(r, e));
     TRY(check_state(r, taken == TAKEN_RANKS, e));
     TRY(follow_state(r, e));
