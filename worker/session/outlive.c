@@ -64,8 +64,7 @@ static bool is_same_place(const struct layout *a, int rank, const struct layout 
            x.tensor == y.tensor;
 }
 
-/* What is cut is cut for so many ranks, and differently for each; but for parameters all parts are of one size. (A
- * state can go to another layout, not to another rank of the same one: all ranks find alike whether it does.) */
+/* What is cut is cut for so many ranks, and differently for each; but for parameters all parts are of one size. */
 static bool is_same_part(const struct layout *a, int rank, const struct layout *b, int other, bool has_state)
 {
     const bool any = !has_state && a->zero < 3 && a->tensor == 1 && a->stages == 1;
@@ -97,7 +96,7 @@ bool outlive_fits(const struct session *s, const struct env_contract *env, bool 
         return false;
     if (!is_same_place(was, held->rank, &now, rank) || !is_same_gpu(s, env))
         return false;
-    if (has_state && !layout_equal(was, &now) && former_can_move(s, &now))
+    if (has_state && former_can_move(s))
         return true;
     return now.zero == 0 || is_same_part(was, held->rank, &now, rank, has_state);
 }

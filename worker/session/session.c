@@ -235,7 +235,7 @@ static int change_world(struct session *s, const struct env_contract *env, bool 
     TRY(session_open_layout(s, (int)env->world_size, e));
     if (layout_equal(&s->layout, &s->own.layout) && s->rank == s->own.rank)
         return 0; /* rates of a step that is not done yet stay */
-    if (has_state && s->filled && former_can_move(s, &s->layout))
+    if (has_state && s->filled && former_can_move(s))
         return former_put_aside(s, e);
     ownership_finish(&s->own);
     return session_build_ownership(s, e);

@@ -60,9 +60,8 @@ struct session {
     bool emulate;
     enum memory_format format;
     struct state state;
-    int64_t made; /* the round in which it came to be what it is; sure: on all ranks */
-    bool sure;
-    bool filled; /* it is what training goes on from; else formers are, if there are any */
+    struct former_age age;
+    bool filled; /* the state is what training goes on from; else formers are, if there are any */
     struct former formers[FORMERS_MOST];
     int nformers;
     struct meet meet;

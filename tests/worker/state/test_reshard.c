@@ -164,6 +164,7 @@ static void those_that_have_the_same_give_as_much(void **state)
 
 struct change {
     int zero, before, after; /* ranks */
+    int tensor;              /* of them share the last layer */
     int was[RANKS];          /* of each rank, what it was before; -1: it comes new */
     bool ema, second;
     size_t bucket[2]; /* bytes, before and after */
@@ -217,14 +218,15 @@ static bool each_element(const struct state *s, visit *v)
         const struct param *q = &s->program->params[i];
         if (q->role != PARAM_TRAIN)
             continue;
+        const size_t skipped = q->sharded ? (size_t)q->shard_first * (q->count / (size_t)q->shape[0]) : 0;
         for (size_t k = 0; k < q->count; k++)
             for (int a = 0; a < ARENAS; a++) {
                 const bool moves = is_owned(s->own, q->offset + k) && (a != ARENA_AVERAGES || s->own->layout.zero == 3);
                 double *at = moves ? place_of(s, a, q->offset + k) : NULL;
-                if (at && !v(at, value_of(a, first + k)))
+                if (at && !v(at, value_of(a, first + skipped + k)))
                     return false;
             }
-        first += q->count;
+        first += q->sharded ? q->count / (size_t)q->shape[0] * (size_t)q->shard_whole : q->count;
     }
     return true;
 }
@@ -243,15 +245,16 @@ static bool is_there(double *at, double value)
 static int make_place(struct made *m, const struct change *c, int world, int rank, size_t bucket, struct err *e)
 {
     const struct model_options o = {.arch = "convnet",
-                                    .classes = 3,
+                                    .classes = 7,
                                     .channels = 1,
                                     .image_size = 28,
                                     .std = {1, 1, 1, 1},
+                                    .split = {c->tensor > 1 ? SPLIT_CLASSES : SPLIT_NONE, c->tensor, rank % c->tensor},
                                     .align = c->zero == 3 ? (size_t)OWNERSHIP_ALIGN * (size_t)world : 0};
     const struct ownership_options oo = {.elem_bytes = 8, .bucket_bytes = bucket, .first_bucket_bytes = bucket / 4};
     struct layout l;
     *m = (struct made){0};
-    TRY(layout_plan(&l, world, 1, 1, c->zero, e));
+    TRY(layout_plan(&l, world, c->tensor, 1, c->zero, e));
     l.seconds = true;
     TRY(model_build(&m->program, &o, e));
     return ownership_init(&m->own, &l, rank, m->program, &oo, e);
@@ -322,33 +325,35 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Random ranks of the layout before are left, in any order, among new ones. */
+/* Random ranks of the layout before are left, in any order, among new ones; those of a tensor group keep their parts
+ * of it. */
 static void draw_change(struct change *c, int k, uint64_t *x)
 {
-    int left[RANKS];
     bool here[RANKS] = {false};
     struct layout l;
     struct err e;
+    const int tensor = 1 + (int)draw(x, 2);
     *c = (struct change){.zero = 1 + k % 3,
-                         .before = 1 + (int)draw(x, RANKS),
-                         .after = 1 + (int)draw(x, RANKS),
+                         .before = tensor * (1 + (int)draw(x, (uint64_t)(RANKS / tensor))),
+                         .after = tensor * (1 + (int)draw(x, (uint64_t)(RANKS / tensor))),
+                         .tensor = tensor,
                          .ema = draw(x, 2),
                          .second = draw(x, 2),
                          .bucket = {4000 + draw(x, 100000), 4000 + draw(x, 100000)}};
-    for (int i = 0; i < c->before; i++)
-        left[i] = i;
-    for (int i = c->before - 1; i > 0; i--) {
-        const int j = (int)draw(x, (uint64_t)i + 1), t = left[i];
-        left[i] = left[j];
-        left[j] = t;
+    for (int r = 0; r < c->after; r++)
+        c->was[r] = -1;
+    for (int old = 0; old < c->before; old++) {
+        const int seats = c->after / tensor, from = (int)draw(x, (uint64_t)seats);
+        for (int i = 0; i < seats && draw(x, 8) > 0; i++) {
+            const int r = (from + i) % seats * tensor + old % tensor;
+            if (c->was[r] >= 0)
+                continue;
+            c->was[r] = old;
+            here[old] = true;
+            break;
+        }
     }
-    const int n = c->before - (c->before > 1 ? (int)draw(x, 3) : 0);
-    for (int r = 0, next = 0; r < c->after; r++) {
-        c->was[r] = next < n && (c->after - r <= n - next || draw(x, 4) > 0) ? left[next++] : -1;
-        if (c->was[r] >= 0)
-            here[c->was[r]] = true;
-    }
-    assert_int_equal(layout_plan(&l, c->before, 1, 1, c->zero, &e), 0);
+    assert_int_equal(layout_plan(&l, c->before, tensor, 1, c->zero, &e), 0);
     l.seconds = true;
     c->lost = holders_check(&l, here, &e) < 0;
 }
