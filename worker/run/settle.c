@@ -17,7 +17,7 @@
 #include "worker/state/state.h"
 
 struct offer {
-    int64_t made; /* -1: there is none */
+    int64_t made;              /* -1: there is none */
     int64_t sure, rank, moves; /* moves: this rank is to have it in another place */
     struct layout layout;
 };
@@ -32,8 +32,8 @@ struct standing {
 /* What all ranks find alike. */
 struct counsel {
     struct standing *all;
-    bool *here; /* (world): who has the furthest's state, or the sums to make it of */
-    int best;   /* the furthest */
+    bool *here;           /* (world): who has the furthest's state, or the sums to make it of */
+    int best;             /* the furthest */
     struct layout layout; /* that its state was made for */
 };
 
@@ -230,7 +230,8 @@ static int become(struct step *t, struct comm *c, const struct counsel *n, bool 
 int settle(struct step *t, struct comm *c, bool tells, bool *has, struct settled *s, struct holdings *h, struct err *e)
 {
     struct holdings one = {.of = {{.sure = true, .state = t->state, .optimizer = t->optimizer}}, .n = 1};
-    struct counsel n = {.all = calloc((size_t)c->world, sizeof *n.all), .here = calloc((size_t)c->world, sizeof *n.here)};
+    struct counsel n = {.all = calloc((size_t)c->world, sizeof *n.all),
+                        .here = calloc((size_t)c->world, sizeof *n.here)};
     h = h ? h : &one;
     h->from = -1;
     h->moved = false;

@@ -39,7 +39,6 @@ void settled_advance(struct position *at, const struct step_result *res);
  * 1: *s and t->state are those of the furthest; 0: nobody has any, or a part of it is lost, as a line says where
  * `tells`. *has is false while the state is being overwritten: if that fails it is undefined. Where *has, *s is the
  * state's, also after a failure: of one that moves, that of the holding. */
-int settle(struct step *t, struct comm *c, bool tells, bool *has, struct settled *s, struct holdings *h,
-           struct err *e);
+int settle(struct step *t, struct comm *c, bool tells, bool *has, struct settled *s, struct holdings *h, struct err *e);
 
 #endif

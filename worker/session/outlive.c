@@ -30,13 +30,19 @@ static const char *what_one_rank_has(const struct layout *l)
     return NULL;
 }
 
-bool outlive_can(const struct session *s, const char **why)
+bool outlive_settles(const struct session *s)
 {
     const struct train_config *c = s->cfg;
+    const bool tells = !s->device->ops->async || outlive_is_whole(&s->layout);
+    return tells && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
+}
+
+bool outlive_can(const struct session *s, const char **why)
+{
     *why = s->device->ops->async && !outlive_is_whole(&s->layout)
                ? "on a GPU only ranks that have the whole state outlive one another"
                : what_one_rank_has(&s->layout);
-    return !*why && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
+    return !*why && outlive_settles(s);
 }
 
 int outlive_keeps(const struct session *s, int local_rank, bool *keeps, struct err *e)

@@ -125,7 +125,8 @@ struct way {
  * whole on every rank. */
 static void places(const struct state *s, size_t i, char *ret[ARENAS])
 {
-    const size_t param = ownership_place(s->own, OWNERSHIP_PARAMS, i), moment = ownership_place(s->own, OWNERSHIP_MOMENTS, i);
+    const size_t param = ownership_place(s->own, OWNERSHIP_PARAMS, i),
+                 moment = ownership_place(s->own, OWNERSHIP_MOMENTS, i);
     const bool moves = s->ema_params && ownership_is_cut(s->own, OWNERSHIP_AVERAGES);
     ret[0] = (char *)s->params + state_bytes(s, param);
     ret[1] = (char *)s->momentum + state_bytes(s, moment);
@@ -202,8 +203,7 @@ static int move(const struct way *w, const struct reshard_transfer *t, struct er
     return comm_wait(sent, e);
 }
 
-static int move_all(const struct way *w, const struct lists *has, const struct lists *wants, size_t most,
-                    struct err *e)
+static int move_all(const struct way *w, const struct lists *has, const struct lists *wants, size_t most, struct err *e)
 {
     struct reshard_transfer *all;
     size_t n;

@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/job/env_contract.h"
 #include "worker/config/config.h"
+#include "worker/session/outlive.h"
 #include "worker/session/session_build.h"
 #include "worker/state/holdings.h"
 
@@ -80,7 +81,7 @@ int take_up(struct run *r, const struct env_contract *env, enum taken *ret, stru
     const bool is_first = env->round <= 0 || !session_goes_on(env); /* without crun ranks may count differently */
     int rc = 0;
     *ret = TAKEN_RANKS;
-    if (!is_first && run_outlives_rounds(r))
+    if (!is_first && outlive_settles(&r->s))
         rc = take_from_ranks(r, env->round, &mine, e);
     TRY(rc == 0 ? forget(r, e) : 0);
     if (rc == 0 && !is_first) {

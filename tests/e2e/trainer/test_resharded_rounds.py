@@ -19,8 +19,10 @@ from tensors import newest
 LAST = 40
 ADAM = ["--optimizer", "adam", "--base-learning-rate", 0.001, "--ema", 0.9]
 LARS = ["--optimizer", "lars", "--lars-eta", 0.05]
-RULES = {"zero 1": ADAM, "zero 2": [*LARS, "--accumulate", 2], "zero 3": [*ADAM, "--clip-grad-norm", 0.5]}
-CUT = {name: ["--zero", name[-1], "--replicate-state", 1, *rule] for name, rule in RULES.items()}
+RULES = {"zero 0": ADAM, "zero 1": ADAM, "zero 2": [*LARS, "--accumulate", 2], "zero 3": [*ADAM, "--clip-grad-norm", 0.5]}
+CUT = {name: ["--zero", name[-1], *([] if name[-1] == "0" else ["--replicate-state", 1]), *rule] for name, rule in RULES.items()}
+TENSOR = ["--model-parallel-size", 2, "--model-parallel-dim", 1]
+STAGES = ["--stages", 2, "--microbatches", 2]
 FIXED = ["--sync-bn", "--max-steps", LAST]
 BOUND = 1e-9  # of losses, in fp64: other sums of the same samples
 
@@ -43,10 +45,10 @@ def undisturbed(shapes, tmp_path_factory):
 class Nodes:
     """A job of several crun, each of so many ranks; the first one is the host, unless a daemon is. What happens when is said to the one that has rank 0."""
 
-    def __init__(self, data, path, layout, worlds, options=(), daemon=None):
+    def __init__(self, data, path, layout, worlds, options=(), daemon=None, least=1):
         self.data, self.path, self.port = data, path, daemon.port if daemon else free_port()
         self.options = [*FIXED, *CUT[layout], "--log-dir", path / "logs", *options]
-        self.crun = ["--nnodes", f"1:{len(worlds)}", "--rdzv_endpoint", f"127.0.0.1:{self.port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
+        self.crun = ["--nnodes", f"{least}:{len(worlds)}", "--rdzv_endpoint", f"127.0.0.1:{self.port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
         self.worlds, self.jobs, self.pids = worlds, [], []
         for k, world in enumerate(worlds):
             self.start(world)
@@ -145,6 +147,30 @@ def test_a_node_that_comes_back_is_given_parts_between_two_steps(undisturbed, tm
     text = nodes.check(expected, 2)
     assert "restart 1/50" in text and "restart 2/" not in text, "no restart is used up by a node that comes"
     assert nodes.jobs[2].p.returncode == 0, nodes.jobs[2].text()
+
+
+@pytest.mark.parametrize("layout", ["zero 1", pytest.param("zero 3", marks=SLOW)])
+def test_another_node_takes_the_place_of_that_of_rank_0(undisturbed, tmp_path, layout):
+    """As many ranks as before; those that stay may have other numbers."""
+    data, expected = undisturbed(layout)
+    with Daemon() as daemon:
+        nodes = Nodes(data, tmp_path, layout, (2, 2), daemon=daemon, least=2)
+        pids = []
+        nodes.first.at_step(9, lambda: (pids.append([nodes.jobs[1].pid(r) for r in (2, 3)]), nodes.end(0), nodes.start(2)))
+        nodes.jobs[1].plan.append((lambda line: "kept 2 workers" in line, lambda: None))
+        text = nodes.finish(of=1)
+        assert all(nodes.jobs[k].p.returncode == 0 for k in (1, 2)) and "resumed from" not in text + nodes.jobs[2].text()
+        assert "goes on from step" in text + nodes.jobs[2].text()
+    nodes.check_end(expected)
+
+
+@pytest.mark.parametrize("layout", ["zero 1", pytest.param("zero 0", marks=SLOW), pytest.param("zero 3", marks=SLOW)])
+def test_a_replica_of_two_whose_ranks_share_a_layer_is_lost(undisturbed, tmp_path, layout):
+    data, expected = undisturbed(layout)
+    nodes = Nodes(data, tmp_path, layout, (2, 2), TENSOR)
+    nodes.first.at_step(9, lambda: (nodes.note(), nodes.end(1)))
+    nodes.first.at_step(LAST - 5, nodes.note)
+    assert "from the newest checkpoint: no two ranks have the same part of the last layer" in nodes.check(expected, 1)
 
 
 @pytest.mark.parametrize("layout, delay", [("zero 1", 0.0), ("zero 3", 0.05), pytest.param("zero 1", 0.1, marks=SLOW), pytest.param("zero 2", 0.02, marks=SLOW),

@@ -286,11 +286,11 @@ static int rounds(struct holder *h, struct err *e)
 static void take_over(struct holder *h, struct step_rig *rig)
 {
     h->seats[0] = (struct seat){.program = rig->program,
-                                  .own = rig->own,
-                                  .state = rig->state,
-                                  .optimizer = rig->optimizer,
-                                  .sure = true,
-                                  .filled = true};
+                                .own = rig->own,
+                                .state = rig->state,
+                                .optimizer = rig->optimizer,
+                                .sure = true,
+                                .filled = true};
     h->seats[0].state.own = &h->seats[0].own;
     h->seats[0].state.whole = rig->program;
     h->n = 1;
@@ -423,7 +423,10 @@ static void check_same(const struct job *j, int round, const struct whole *want)
 static const struct rule rules[] = {{"zero 1", 1, ADAM}, {"zero 2", 2, LARS}, {"zero 3", 3, ADAM}};
 enum { RULES = sizeof rules / sizeof *rules };
 
-#define END {.process = {-1}}
+#define END                                                                                                            \
+    {                                                                                                                  \
+        .process = { -1 }                                                                                              \
+    }
 
 static const struct round none[] = {END};
 
@@ -467,8 +470,10 @@ static void fewer_ranks_and_then_more_have_the_state_of_the_undisturbed_step(voi
 {
     (void)state;
     /* ranks have other numbers; process 4, 5 come new; at the end one is alone, whose second owner they were */
-    static const struct round rounds[] = {
-        {.process = {3, 1, 0, -1}}, {.process = {0, 4, 3, 1, -1}}, {.process = {4, 5, 1, 3, -1}}, {.process = {1, 4, -1}}};
+    static const struct round rounds[] = {{.process = {3, 1, 0, -1}},
+                                          {.process = {0, 4, 3, 1, -1}},
+                                          {.process = {4, 5, 1, 3, -1}},
+                                          {.process = {1, 4, -1}}};
     static const int forwards[] = {-1, 0, 3};
     each_rule(rounds, forwards, 3, nowhere, 1);
 }
@@ -476,7 +481,8 @@ static void fewer_ranks_and_then_more_have_the_state_of_the_undisturbed_step(voi
 static void two_of_four_are_enough(void **state)
 {
     (void)state;
-    static const struct round rounds[] = {{.process = {0, 2, -1}}, {.process = {2, -1}}, {.process = {6, 2, 4, -1}}, END};
+    static const struct round rounds[] = {
+        {.process = {0, 2, -1}}, {.process = {2, -1}}, {.process = {6, 2, 4, -1}}, END};
     static const int forwards[] = {-1, 2};
     each_rule(rounds, forwards, 2, nowhere, 1);
 }
@@ -493,10 +499,8 @@ static void a_round_that_breaks_while_the_state_goes_to_other_owners_costs_nothi
 static void some_have_heard_that_all_have_it_and_some_have_not(void **state)
 {
     (void)state;
-    static const struct round rounds[] = {{.process = {0, 1, 3, -1}, .breaks_late = true},
-                                          {.process = {3, 1, -1}},
-                                          {.process = {1, 4, 3, -1}},
-                                          END};
+    static const struct round rounds[] = {
+        {.process = {0, 1, 3, -1}, .breaks_late = true}, {.process = {3, 1, -1}}, {.process = {1, 4, 3, -1}}, END};
     static const int forwards[] = {-1, 1};
     each_rule(rounds, forwards, 2, nowhere, 1);
 }

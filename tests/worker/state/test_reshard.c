@@ -20,12 +20,13 @@
 #include "worker/model/model.h"
 #include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
+#include "worker/program/stages.h"
 #include "worker/state/holders.h"
 #include "worker/state/reshard.h"
 #include "worker/state/reshard_plan.h"
 #include "worker/state/state.h"
 
-enum { RANKS = 6, CASES = 60, LISTS = 400, ELEMENTS = 300 };
+enum { RANKS = 8, CASES = 60, LISTS = 400, ELEMENTS = 300 };
 
 static uint64_t draw(uint64_t *x, uint64_t below) /* xorshift */
 {
@@ -164,7 +165,7 @@ static void those_that_have_the_same_give_as_much(void **state)
 
 struct change {
     int zero, before, after; /* ranks */
-    int tensor;              /* of them share the last layer */
+    int tensor, stages;      /* of them share the last layer; have a part of the layers each */
     int was[RANKS];          /* of each rank, what it was before; -1: it comes new */
     bool ema, second;
     size_t bucket[2]; /* bytes, before and after */
@@ -179,7 +180,7 @@ struct rank {
 };
 
 struct made {
-    struct program *program;
+    struct program *whole, *program; /* program: of the stage; the same where there are none */
     struct ownership own;
     struct state state;
 };
@@ -194,7 +195,8 @@ static double value_of(int arena, uint64_t i)
 
 static double *place_of(const struct state *s, int arena, size_t at)
 {
-    const size_t moment = arena == ARENA_MOMENTUM || arena == ARENA_SECOND ? ownership_place(s->own, OWNERSHIP_MOMENTS, at) : 0;
+    const size_t moment =
+        arena == ARENA_MOMENTUM || arena == ARENA_SECOND ? ownership_place(s->own, OWNERSHIP_MOMENTS, at) : 0;
     double *const arenas[] = {s->params, s->momentum, s->second, s->ema_params};
     double *a = arenas[arena];
     return !a ? NULL : a + (arena == ARENA_PARAMS || arena == ARENA_AVERAGES ? at : moment);
@@ -214,12 +216,13 @@ typedef bool visit(double *at, double value);
 static bool each_element(const struct state *s, visit *v)
 {
     uint64_t first = 0;
-    for (int i = 0; i < s->program->nparams; i++) {
-        const struct param *q = &s->program->params[i];
+    for (int i = 0; i < s->whole->nparams; i++) {
+        const int here = program_find_param(s->program, s->whole->params[i].name);
+        const struct param *q = here >= 0 ? &s->program->params[here] : &s->whole->params[i];
         if (q->role != PARAM_TRAIN)
             continue;
         const size_t skipped = q->sharded ? (size_t)q->shard_first * (q->count / (size_t)q->shape[0]) : 0;
-        for (size_t k = 0; k < q->count; k++)
+        for (size_t k = 0; k < q->count && here >= 0; k++)
             for (int a = 0; a < ARENAS; a++) {
                 const bool moves = is_owned(s->own, q->offset + k) && (a != ARENA_AVERAGES || s->own->layout.zero == 3);
                 double *at = moves ? place_of(s, a, q->offset + k) : NULL;
@@ -250,13 +253,19 @@ static int make_place(struct made *m, const struct change *c, int world, int ran
                                     .image_size = 28,
                                     .std = {1, 1, 1, 1},
                                     .split = {c->tensor > 1 ? SPLIT_CLASSES : SPLIT_NONE, c->tensor, rank % c->tensor},
-                                    .align = c->zero == 3 ? (size_t)OWNERSHIP_ALIGN * (size_t)world : 0};
+                                    .align = c->zero == 3 ? (size_t)(OWNERSHIP_ALIGN * world / c->stages) : 0};
     const struct ownership_options oo = {.elem_bytes = 8, .bucket_bytes = bucket, .first_bucket_bytes = bucket / 4};
     struct layout l;
     *m = (struct made){0};
-    TRY(layout_plan(&l, world, c->tensor, 1, c->zero, e));
+    int cuts[2];
+    TRY(layout_plan(&l, world, c->tensor, c->stages, c->zero, e));
     l.seconds = true;
-    TRY(model_build(&m->program, &o, e));
+    TRY(model_build(&m->whole, &o, e));
+    m->program = m->whole;
+    if (c->stages > 1) {
+        TRY(stages_cut(m->whole, c->stages, cuts, e));
+        TRY(stages_program(&m->program, m->whole, cuts, c->stages, c->stages, layout_place(&l, rank).stage, e));
+    }
     return ownership_init(&m->own, &l, rank, m->program, &oo, e);
 }
 
@@ -264,13 +273,15 @@ static void unmake(struct made *m)
 {
     state_finish(&m->state);
     ownership_finish(&m->own);
-    program_destroy(m->program);
+    if (m->program != m->whole)
+        program_destroy(m->program);
+    program_destroy(m->whole);
 }
 
 /* What nobody is to take from this rank is no number. */
 static int make_state(struct made *m, const struct change *c, struct device *d, struct err *e)
 {
-    const struct state_options o = {.seed = 1, .second = c->second, .ema = c->ema};
+    const struct state_options o = {.seed = 1, .second = c->second, .ema = c->ema, .whole = m->whole};
     TRY(state_init(&m->state, d, m->program, &m->own, &o, e));
     if (c->zero < 3)
         for (size_t i = 0; i < m->program->n_train; i++)
@@ -301,9 +312,10 @@ static int change_place(struct rank *r, struct device *d, struct made *old, stru
     if (was >= 0) {
         TRY(make_state(old, c, d, e));
         TRY(state_divide(&now->state, &old->state, now->program, &now->own, e));
-        now->state.whole = now->program;
+        now->state.whole = now->whole;
     } else {
-        TRY(state_init(&now->state, d, now->program, &now->own, &(struct state_options){.seed = 2, .second = c->second, .ema = c->ema}, e));
+        TRY(state_init(&now->state, d, now->program, &now->own,
+                       &(struct state_options){.seed = 2, .second = c->second, .ema = c->ema, .whole = now->whole}, e));
     }
     TRY(reshard(was >= 0 ? &old->state : NULL, &now->state, c->comms[r->rank], e));
     return check(was >= 0 ? old : NULL, now, c, e);
@@ -325,35 +337,38 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Random ranks of the layout before are left, in any order, among new ones; those of a tensor group keep their parts
- * of it. */
+/* Random ranks of the layout before are left, in any order, among new ones; each keeps its stage, and its part of a
+ * shared layer. */
 static void draw_change(struct change *c, int k, uint64_t *x)
 {
     bool here[RANKS] = {false};
-    struct layout l;
+    struct layout l, now;
     struct err e;
-    const int tensor = 1 + (int)draw(x, 2);
+    const int tensor = 1 + (int)draw(x, 2), stages = 1 + (int)draw(x, 2), replica = tensor * stages;
     *c = (struct change){.zero = 1 + k % 3,
-                         .before = tensor * (1 + (int)draw(x, (uint64_t)(RANKS / tensor))),
-                         .after = tensor * (1 + (int)draw(x, (uint64_t)(RANKS / tensor))),
+                         .before = replica * (1 + (int)draw(x, (uint64_t)(RANKS / replica))),
+                         .after = replica * (1 + (int)draw(x, (uint64_t)(RANKS / replica))),
                          .tensor = tensor,
+                         .stages = stages,
                          .ema = draw(x, 2),
                          .second = draw(x, 2),
                          .bucket = {4000 + draw(x, 100000), 4000 + draw(x, 100000)}};
     for (int r = 0; r < c->after; r++)
         c->was[r] = -1;
+    assert_int_equal(layout_plan(&l, c->before, tensor, stages, c->zero, &e), 0);
+    assert_int_equal(layout_plan(&now, c->after, tensor, stages, c->zero, &e), 0);
     for (int old = 0; old < c->before; old++) {
-        const int seats = c->after / tensor, from = (int)draw(x, (uint64_t)seats);
-        for (int i = 0; i < seats && draw(x, 8) > 0; i++) {
-            const int r = (from + i) % seats * tensor + old % tensor;
-            if (c->was[r] >= 0)
+        struct layout_place p = layout_place(&l, old);
+        const int from = (int)draw(x, (uint64_t)now.data);
+        for (int i = 0; i < now.data && draw(x, 8) > 0; i++) {
+            p.data = (from + i) % now.data;
+            if (c->was[layout_rank(&now, p)] >= 0)
                 continue;
-            c->was[r] = old;
+            c->was[layout_rank(&now, p)] = old;
             here[old] = true;
             break;
         }
     }
-    assert_int_equal(layout_plan(&l, c->before, tensor, 1, c->zero, &e), 0);
     l.seconds = true;
     c->lost = holders_check(&l, here, &e) < 0;
 }
@@ -372,7 +387,9 @@ static void run_change(struct change *c)
         pthread_join(threads[i], NULL);
     for (int i = 0; i < c->after; i++) {
         c->comms[i]->ops->close(c->comms[i]);
-        if (ranks[i].rc != (c->lost ? -ENODATA : 0))
+        /* a stage without a shared layer misses none of its parts */
+        const bool missed = c->lost && (c->stages == 1 || c->tensor == 1);
+        if (ranks[i].rc != (missed ? -ENODATA : 0) && !(c->lost && ranks[i].rc == -ENODATA))
             fail_msg("zero %d, %d to %d ranks, rank %d: %s", c->zero, c->before, c->after, i,
                      ranks[i].rc < 0 ? ranks[i].e.text : "nothing was missed");
     }
