@@ -39,7 +39,11 @@ struct rule {
 struct round {
     int process[WORLD + 1];
     bool breaks;      /* rank 0 gives up in the middle of its messages */
-    bool breaks_late; /* when all have everything: some will have heard of the others, some will not */
+    enum late {
+        NOT_LATE,
+        SOME_HEARD, /* it breaks when all have everything: some will have heard of the others, some will not */
+        SOME_FILLED /* when some have everything */
+    } late;
 };
 
 struct job {
@@ -222,7 +226,7 @@ static int count_isend(struct comm *c, enum comm_channel ch, const void *buf, si
 }
 
 /* The newest place settles; then what did not count is dropped, and if all have been heard of the old ones are, too. */
-static int settle_here(struct holder *h, struct comm *c, int round, bool late, struct err *e)
+static int settle_here(struct holder *h, struct comm *c, int round, enum late late, struct err *e)
 {
     struct holdings held;
     list(h, &held);
@@ -232,9 +236,9 @@ static int settle_here(struct holder *h, struct comm *c, int round, bool late, s
             drop(h, i);
     if (rc != 1)
         return rc < 0 ? rc : err_set(e, -EIO, "nobody has a state");
-    h->seats[0].filled = true;
+    h->seats[0].filled = late != SOME_FILLED || c->rank % 2;
     h->seats[0].made = round + 1;
-    h->seats[0].sure = !late || c->rank % 2;
+    h->seats[0].sure = late == NOT_LATE || (late == SOME_HEARD && c->rank % 2);
     while (h->seats[0].sure && h->n > 1)
         drop(h, 1);
     return 0;
@@ -261,7 +265,7 @@ static int one_round(struct holder *h, int round, struct err *e)
     counted.isend = count_isend;
     if (rank == 0 && r->breaks)
         c->ops = &counted;
-    int rc = settle_here(h, c, round, r->breaks_late, e);
+    int rc = settle_here(h, c, round, r->late, e);
     if (r->breaks) {
         rc = rc < 0 ? 0 : err_set(e, -EIO, "process %d did not notice that round %d broke", h->p->number, round);
         c->ops->abort(c);
@@ -500,7 +504,18 @@ static void some_have_heard_that_all_have_it_and_some_have_not(void **state)
 {
     (void)state;
     static const struct round rounds[] = {
-        {.process = {0, 1, 3, -1}, .breaks_late = true}, {.process = {3, 1, -1}}, {.process = {1, 4, 3, -1}}, END};
+        {.process = {0, 1, 3, -1}, .late = SOME_HEARD}, {.process = {3, 1, -1}}, {.process = {1, 4, 3, -1}}, END};
+    static const int forwards[] = {-1, 1};
+    each_rule(rounds, forwards, 2, nowhere, 1);
+}
+
+static void what_only_some_have_does_not_count(void **state)
+{
+    (void)state;
+    static const struct round rounds[] = {{.process = {0, 1, 3, -1}, .late = SOME_FILLED},
+                                          {.process = {3, 1, 4, -1}, .late = SOME_FILLED},
+                                          {.process = {3, 1, -1}},
+                                          END};
     static const int forwards[] = {-1, 1};
     each_rule(rounds, forwards, 2, nowhere, 1);
 }
@@ -512,6 +527,7 @@ int main(void)
         cmocka_unit_test(two_of_four_are_enough),
         cmocka_unit_test(a_round_that_breaks_while_the_state_goes_to_other_owners_costs_nothing),
         cmocka_unit_test(some_have_heard_that_all_have_it_and_some_have_not),
+        cmocka_unit_test(what_only_some_have_does_not_count),
     };
     return cmocka_run_group_tests_name("settle, moves", tests, NULL, NULL);
 }
