@@ -38,7 +38,7 @@ struct rule {
  * on come new. */
 struct round {
     int process[WORLD + 1];
-    bool breaks;      /* rank 0 gives up in the middle of its messages */
+    bool breaks; /* rank 0 gives up in the middle of its messages */
     enum late {
         NOT_LATE,
         SOME_HEARD, /* it breaks when all have everything: some will have heard of the others, some will not */
