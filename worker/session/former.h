@@ -1,7 +1,8 @@
-/* The state as a rank of an earlier round has it, where parts of it are cut for so many ranks, until all ranks have what
- * the new layout says (state/reshard.h).
+/* The state as a rank of an earlier round has it, where parts of it are cut for so many ranks, until all ranks have
+ * what the new layout says (state/reshard.h).
  *
- *   session_open_round()   another number of ranks, or another rank: what there was of the state is put aside, the session gets another
+ *   session_open_round()   another number of ranks, or another rank: what there was of the state is put aside, and
+ *                          the session gets another
  *   settle()               the new one is filled from what ranks have put aside
  *   all have been heard    what was put aside is let go of
  *   a round breaks         before that: the next one puts aside what is full, and drops what is not */
