@@ -154,7 +154,7 @@ int keep_take_up(struct keep *k, struct step *t, struct comm *c, int64_t least, 
     }
     free(all);
     free(here);
-    return rc < 0 || !any ? rc : settle(t, c, false, has, s, e);
+    return rc < 0 || !any ? rc : settle(t, c, false, has, s, NULL, e);
 }
 
 /* --- keeping */

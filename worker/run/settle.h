@@ -6,6 +6,9 @@
  *   new, or behind               is given the state by ranks that have it, as messages (state/hand_over.h)
  *   ZeRO 1 and 2                 parameters are handed out once more: a rank may have had some of them
  *
+ * Where the number of ranks has changed and parts were cut for the old one, whoever has sums does the rest of the step
+ * as a rank of the old layout; then each element goes to its new owners (state/reshard.h).
+ *
  * Where each rank applies to its own part only what all ranks have sums of (step.confirms), nobody is behind the
  * furthest without its sums; where each has the whole state, whoever is behind is given it. */
 #ifndef CRUN_WORKER_SETTLE_H
@@ -19,6 +22,7 @@
 
 struct comm;
 struct err;
+struct holdings;
 
 struct settled {
     struct position at;
@@ -31,9 +35,10 @@ struct settled {
 void settled_advance(struct position *at, const struct step_result *res);
 
 /* All ranks of c, each with what it has: *has, and *s then; t: its state, optimizer, ddp, and what is left of a step.
- * 1: *s and the state are those of the furthest; 0: nobody has any, or a part of it is lost, as a line says where
+ * h: what of it there is; NULL: t->state, which is sure.
+ * 1: *s and t->state are those of the furthest; 0: nobody has any, or a part of it is lost, as a line says where
  * `tells`. *has is false while the state is being overwritten: if that fails it is undefined. Where *has, *s is the
- * state's, also after a failure. */
-int settle(struct step *t, struct comm *c, bool tells, bool *has, struct settled *s, struct err *e);
+ * state's, also after a failure: of one that moves, that of the holding. */
+int settle(struct step *t, struct comm *c, bool tells, bool *has, struct settled *s, struct holdings *h, struct err *e);
 
 #endif

@@ -30,13 +30,19 @@ static const char *what_one_rank_has(const struct layout *l)
     return NULL;
 }
 
-bool outlive_can(const struct session *s, const char **why)
+bool outlive_settles(const struct session *s)
 {
     const struct train_config *c = s->cfg;
+    const bool tells = !s->device->ops->async || outlive_is_whole(&s->layout);
+    return tells && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
+}
+
+bool outlive_can(const struct session *s, const char **why)
+{
     *why = s->device->ops->async && !outlive_is_whole(&s->layout)
                ? "on a GPU only ranks that have the whole state outlive one another"
                : what_one_rank_has(&s->layout);
-    return !*why && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
+    return !*why && outlive_settles(s);
 }
 
 int outlive_keeps(const struct session *s, int local_rank, bool *keeps, struct err *e)
@@ -52,9 +58,9 @@ int outlive_keeps(const struct session *s, int local_rank, bool *keeps, struct e
 bool outlive_can_grow(const struct session *s)
 {
     const struct train_config *c = s->cfg;
-    const bool is_whole =
-        train_config_zero(c) == 0 && c->stages == 1 && !c->model_parallel && c->model_parallel_size <= 1;
-    return is_whole && !c->by_world && (enum sampler_kind)c->sampler == SAMPLER_GLOBAL;
+    const bool is_cut = train_config_zero(c) > 0, moves = c->replicate_state > 0 && !s->device->ops->async;
+    const bool is_alike = c->stages == 1 && !c->model_parallel && c->model_parallel_size <= 1;
+    return is_alike && (!is_cut || moves) && !c->by_world && (enum sampler_kind)c->sampler == SAMPLER_GLOBAL;
 }
 
 static bool is_same_place(const struct layout *a, int rank, const struct layout *b, int other)
@@ -86,14 +92,17 @@ static bool is_same_gpu(const struct session *s, const struct env_contract *env)
 
 bool outlive_fits(const struct session *s, const struct env_contract *env, bool has_state)
 {
-    const struct layout *was = &s->layout;
+    const struct ownership *held = former_held(s);
+    const struct layout *was = &held->layout;
     const int rank = (int)env->rank;
     struct layout now;
     struct err e;
     if (session_plan_layout(s->cfg, (int)env->world_size, (int)env->group_world_size, &now, &e) < 0 ||
         layout_is_spare(&now, rank))
         return false;
-    if (!is_same_place(was, s->rank, &now, rank) || !is_same_gpu(s, env))
+    if (!is_same_place(was, held->rank, &now, rank) || !is_same_gpu(s, env))
         return false;
-    return now.zero == 0 || is_same_part(was, s->rank, &now, rank, has_state);
+    if (has_state && former_can_move(s))
+        return true;
+    return now.zero == 0 || is_same_part(was, held->rank, &now, rank, has_state);
 }

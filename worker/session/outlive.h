@@ -15,6 +15,10 @@ struct session;
  * more than the state. */
 bool outlive_can(const struct session *s, const char **why);
 
+/* May ranks have something of the state from a round before, whose layout may have been another one? The same on all
+ * ranks. */
+bool outlive_settles(const struct session *s);
+
 /* And go on in a larger world with what they have, options included? */
 bool outlive_can_grow(const struct session *s);
 

@@ -229,20 +229,23 @@ int session_warm_up(struct session *s, struct err *e)
 }
 
 /* Another world, or another rank in it: what follows from it, of the state that there is. */
-static int change_world(struct session *s, const struct env_contract *env, struct err *e)
+static int change_world(struct session *s, const struct env_contract *env, bool has_state, struct err *e)
 {
+    former_take_back(s);
     TRY(session_open_layout(s, (int)env->world_size, e));
     if (layout_equal(&s->layout, &s->own.layout) && s->rank == s->own.rank)
         return 0; /* rates of a step that is not done yet stay */
+    if (has_state && s->filled && former_can_move(s))
+        return former_put_aside(s, e);
     ownership_finish(&s->own);
     return session_build_ownership(s, e);
 }
 
-int session_open_round(struct session *s, const struct env_contract *env, struct err *e)
+int session_open_round(struct session *s, const struct env_contract *env, bool has_state, struct err *e)
 {
     enter(s, env);
     if (s->rounds++ > 0)
-        TRY(change_world(s, env, e));
+        TRY(change_world(s, env, has_state, e));
     TRY(check_output(s, env, e));
     identify(s);
     s->identity.run_id = env->run_id ? env->run_id : "";
@@ -301,6 +304,7 @@ void session_close(struct session *s)
     session_close_plan(s, true);
     session_close_plan(s, false);
     session_close_round(s);
+    former_drop_all(s);
     state_finish(&s->state);
     ownership_finish(&s->own);
     if (s->device)

@@ -17,6 +17,7 @@
 #include "worker/parallel/ownership.h"
 #include "worker/pipeline/pipeline.h"
 #include "worker/precision/precision.h"
+#include "worker/session/former.h"
 #include "worker/session/memory.h"
 #include "worker/snapshot/snapshot.h"
 #include "worker/state/state.h"
@@ -59,6 +60,10 @@ struct session {
     bool emulate;
     enum memory_format format;
     struct state state;
+    struct former_age age;
+    bool filled; /* the state is what training goes on from; else formers are, if there are any */
+    struct former formers[FORMERS_MOST];
+    int nformers;
     struct meet meet;
     struct comm *comm;                  /* of all ranks that take part */
     struct comm *groups[LAYOUT_GROUPS]; /* groups_open() */
@@ -92,8 +97,10 @@ int session_open_host(struct session *s, const struct train_config *cfg, const s
 /* Of a process that has no rank yet: make what needs none but takes long, the plans where they are all ranks'. */
 int session_warm_up(struct session *s, struct err *e);
 
-/* All ranks of the round. After a failure, too, it is closed by session_close_round(); `failed` is set then. */
-int session_open_round(struct session *s, const struct env_contract *env, struct err *e);
+/* All ranks of the round. has_state: what there is of the state is what training goes on from, and is kept, put aside
+ * where its layout is another one (former.h). After a failure, too, it is closed by session_close_round(); `failed` is
+ * set then. */
+int session_open_round(struct session *s, const struct env_contract *env, bool has_state, struct err *e);
 void session_close_round(struct session *s);
 /* Nobody may wait for us any more, nor we for them: what is under way in the round ends. */
 void session_abort_round(struct session *s);

@@ -63,7 +63,7 @@ static int move_range(const struct way *w, struct ownership_range r, struct err 
     const size_t n = r.end - r.first;
     if (n == 0 || !is_mine(w))
         return 0;
-    if (w->what == HAND_OVER_FOLLOWED)
+    if (w->what != HAND_OVER_UPDATED)
         return move(w, s->ema_params, ownership_place(own, OWNERSHIP_AVERAGES, r.first), n, e);
     TRY(move(w, s->params, ownership_place(own, OWNERSHIP_PARAMS, r.first), n, e));
     TRY(move(w, s->momentum, ownership_place(own, OWNERSHIP_MOMENTS, r.first), n, e));
@@ -87,6 +87,8 @@ static int move_piece(struct way *w, const struct layout_ranks *g, const struct 
     w->from = holders_of_whole(g, w->here);
     if (p->part == 0 || !cut)
         return move_range(w, (struct ownership_range){.first = p->first, .end = p->end}, e);
+    if (w->what == HAND_OVER_WHOLE)
+        return 0;
     TRY(move_part(w, g, p, g->index, e));
     return distance ? move_part(w, g, p, (g->index + g->count - distance) % g->count, e) : 0;
 }
@@ -124,7 +126,7 @@ int hand_over(struct state *s, struct comm *c, const bool *here, enum hand_over_
         if (here[w.to])
             continue;
         rc = move_pieces(&w, e);
-        if (rc == 0 && what == HAND_OVER_FOLLOWED)
+        if (rc == 0 && what != HAND_OVER_UPDATED)
             rc = move_statistics(&w, e);
     }
     free(w.room);

@@ -10,8 +10,9 @@ struct err;
 struct state;
 
 enum hand_over_what {
-    HAND_OVER_UPDATED, /* parameters, those that a rank updates itself, and moments */
-    HAND_OVER_FOLLOWED /* averages, which follow once all parameters are there, and statistics */
+    HAND_OVER_UPDATED,  /* parameters, those that a rank updates itself, and moments */
+    HAND_OVER_FOLLOWED, /* averages, which follow once all parameters are there, and statistics */
+    HAND_OVER_WHOLE     /* of those what every rank of a group has whole */
 };
 
 /* Who is not here[members] gets what it keeps, one rank after another, each element from a rank that is;

@@ -224,6 +224,54 @@ void state_finish(struct state *s)
     *s = (struct state){0};
 }
 
+/* Parameters that are whole lie alike in both. */
+static int divide_params(struct state *n, struct err *e)
+{
+    if (!ownership_is_cut(n->own, OWNERSHIP_PARAMS))
+        return 0;
+    n->params = n->reduce = NULL;
+    TRY(alloc_params(n, &n->params, e));
+    TRY(alloc_reduce(n, e));
+    n->norm = state_metric(n, METRIC_NORM);
+    if (!n->ema_params)
+        return 0;
+    n->ema_params = NULL;
+    return alloc_params(n, &n->ema_params, e);
+}
+
+int state_divide(struct state *ret, const struct state *s, const struct program *p, const struct ownership *own,
+                 struct err *e)
+{
+    struct state n = *s;
+    n.program = p;
+    n.own = own;
+    n.n_moments = ownership_elements(own, OWNERSHIP_MOMENTS);
+    n.momentum = n.second = NULL;
+    n.version++;
+    int rc = divide_params(&n, e);
+    if (rc == 0)
+        rc = n.device->ops->alloc(n.device, state_bytes(&n, n.n_moments), &n.momentum, e);
+    if (rc == 0 && s->second)
+        rc = n.device->ops->alloc(n.device, state_bytes(&n, n.n_moments), &n.second, e);
+    if (rc < 0) {
+        state_finish_but(&n, s);
+        return rc;
+    }
+    *ret = n;
+    return 0;
+}
+
+void state_finish_but(struct state *s, const struct state *other)
+{
+    void **mine[] = {&s->params, &s->momentum, &s->second, &s->stats, &s->ema_params, &s->ema_stats, &s->reduce};
+    void *const its[] = {other->params,     other->momentum,  other->second, other->stats,
+                         other->ema_params, other->ema_stats, other->reduce};
+    for (size_t i = 0; i < sizeof its / sizeof *its; i++)
+        if (*mine[i] == its[i])
+            *mine[i] = NULL;
+    state_finish(s);
+}
+
 void state_arenas(const struct state *s, struct state_arena ret[STATE_ARENAS])
 {
     const size_t n_train = s->program->n_train, n_stats = s->program->n_stats;

@@ -55,6 +55,14 @@ int state_forecast(struct state *s, struct device *d, const struct program *p, c
                    const struct state_options *o, struct err *e);
 void state_finish(struct state *s);
 
+/* A state of the same run for another place, of a program whose parameters differ in their padding at most: what every
+ * rank has whole is s's memory (but for sums, where parameters are padded otherwise), of the rest *ret has its own,
+ * all 0. For reshard(). On failure nothing stays allocated. */
+int state_divide(struct state *ret, const struct state *s, const struct program *p, const struct ownership *own,
+                 struct err *e);
+/* But for memory that `other` has, too. */
+void state_finish_but(struct state *s, const struct state *other);
+
 /* After state_init(), whatever has become of it: initial values of `seed` again, moments 0, another version. */
 int state_reset(struct state *s, uint64_t seed, struct err *e);
 

@@ -28,7 +28,7 @@ static int64_t total_steps(const struct train_config *cfg, int64_t steps_per_epo
 static int agree_to_confirm(struct run *r, struct err *e)
 {
     int64_t holds = hold_is_on();
-    if (outlive_is_whole(&r->s.layout) || !run_outlives_rounds(r))
+    if (outlive_is_whole(&r->s.layout) || !outlive_settles(&r->s))
         return 0;
     TRY(r->s.comm->ops->all_reduce(r->s.comm, COMM_CONTROL, &holds, 1, DT_I64, COMM_MIN, NULL, e));
     r->step.confirms = holds > 0;
@@ -131,8 +131,7 @@ static void tell_beginning(struct run *r, enum taken taken)
                                        [TAKEN_RANKS] = "goes on from step"};
     if (r->journal.active && !taken)
         session_banner(&r->s);
-    if (taken != TAKEN_RANKS)
-        tell_what_is_lost(r);
+    tell_what_is_lost(r);
     if (taken)
         journal_say(&r->journal, "%s %lld (epoch %lld, step %lld of %lld)", from[taken], (long long)r->at.updates,
                     (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
@@ -156,6 +155,8 @@ int begin_run(struct run *r, const struct env_contract *env, const char *command
     TRY(take_up(r, env, &taken, e));
     TRY(taken ? 0 : begin_at_first(r, e));
     r->has_state = true;
+    if (taken != TAKEN_RANKS)
+        former_begin(&r->s, env->round);
     TRY(agree_to_confirm(r, e));
     TRY(check_state(r, taken == TAKEN_RANKS, e));
     TRY(follow_state(r, e));

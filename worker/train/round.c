@@ -110,7 +110,7 @@ static int only_evaluate(struct run *r, bool *ret_stop, struct err *e)
 int run_round(struct run *r, const struct env_contract *env, const char *command_line, int *ret_exit, struct err *e)
 {
     bool stopped = false;
-    TRY(session_open_round(&r->s, env, e));
+    TRY(session_open_round(&r->s, env, r->has_state, e));
     TRY(begin_run(r, env, command_line, e));
     TRY((r->cfg->evaluate ? only_evaluate : loop)(r, &stopped, e));
     return finish_run(r, stopped, ret_exit, e);

@@ -8,7 +8,9 @@
 #include "common/base/log.h"
 #include "common/job/env_contract.h"
 #include "worker/config/config.h"
+#include "worker/session/outlive.h"
 #include "worker/session/session_build.h"
+#include "worker/state/holdings.h"
 
 /* Files of Caffe2's name, <name>_<epochs>.mdl: the checkpoint itself knows better how many epochs it is of. */
 static void compare_name(const struct run *r, const char *path)
@@ -48,7 +50,17 @@ static int forget(struct run *r, struct err *e)
     r->step.rest.reached = STEP_REACHED_NOTHING;
     r->epoch_bad = 0;
     r->has_state = false;
+    former_drop_all(&r->s);
     return r->s.state.version > 1 ? session_reset_state(&r->s, e) : 0;
+}
+
+/* > 0: the state is that of ranks that have it. */
+static int take_from_ranks(struct run *r, int64_t round, struct settled *mine, struct err *e)
+{
+    struct holdings h;
+    former_list(&r->s, r->has_state, &h);
+    const int rc = settle(&r->step, r->s.comm, r->s.leads, &r->has_state, mine, &h, e);
+    return former_settle(&r->s, &h, round, rc, e);
 }
 
 /* > 0: the state is that of copies in memory. */
@@ -69,8 +81,8 @@ int take_up(struct run *r, const struct env_contract *env, enum taken *ret, stru
     const bool is_first = env->round <= 0 || !session_goes_on(env); /* without crun ranks may count differently */
     int rc = 0;
     *ret = TAKEN_RANKS;
-    if (!is_first && run_outlives_rounds(r))
-        rc = settle(&r->step, r->s.comm, r->s.leads, &r->has_state, &mine, e);
+    if (!is_first && outlive_settles(&r->s))
+        rc = take_from_ranks(r, env->round, &mine, e);
     TRY(rc == 0 ? forget(r, e) : 0);
     if (rc == 0 && !is_first) {
         *ret = TAKEN_MEMORY;

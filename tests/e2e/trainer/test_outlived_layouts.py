@@ -1,18 +1,15 @@
 """Recovery in process where ranks hold parts of the model: stages, a shared last layer, ZeRO with second owners."""
-import json
 import os
 import random
 import re
-import signal
 import subprocess
 import time
 
 import pytest
 
-from outlived_job import IMAGES, MODELS, STEPS, WORLD, Job, check_no_step_is_lost, held_spares, listens
-from processes import children, wait
-from support import TRAINER, free_port
-from tensors import newest
+from outlived_job import IMAGES, MODELS, STEPS, WORLD, Job, check_no_step_is_lost, held_spares
+from processes import wait
+from support import TRAINER
 
 ADAM = ["--optimizer", "adam", "--base-learning-rate", 0.001]
 LARS = ["--optimizer", "lars", "--lars-eta", 0.05]
@@ -186,32 +183,3 @@ def test_a_warm_spare_takes_the_place(undisturbed, tmp_path, layout, victim):
     assert "kept 3 workers" in text
     check_no_step_is_lost(text, 1)
     assert job.weights() == expected
-
-
-def test_another_number_of_ranks_begins_from_the_checkpoint_in_the_same_processes(shapes, tmp_path):
-    """What is cut is cut otherwise then."""
-    data, port, out = shapes(28, IMAGES, 20), free_port(), tmp_path / "out"
-    nodes = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
-    options = [*LAYOUTS["zero 1"], "--checkpoint-every", 5]
-    first = Job(data, out, *options, crun=nodes, world=2)
-    second, pids = None, []
-    try:
-        wait("the host", lambda: listens(port))
-        second = Job(data, out, *options, crun=nodes, world=2, run_id=first.run_id)
-
-        def end_the_other():
-            pids.append([first.pid(r) for r in range(2)])
-            os.kill(children(second.p.pid)[0], signal.SIGKILL)
-
-        first.plan.append((lambda line: "4 ranks, 2 nodes" in line, lambda: None))
-        first.at("saved step 5\n", lambda: None)
-        first.at_step(12, end_the_other)
-        first.at_step(STEPS - 5, lambda: pids.append([first.pid(r) for r in range(2)]))
-        text = first.finish()
-    finally:
-        if second:
-            second.p.wait(timeout=60)
-            second.reader.join(timeout=10)
-    assert pids[0] == pids[1], "ranks 0 and 1 stayed"
-    assert text.count("resumed from step") == 1 and "goes on from step" not in text
-    assert json.loads((newest(out) / "manifest.json").read_text())["meta"]["updates"] == STEPS

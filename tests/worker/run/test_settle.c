@@ -78,7 +78,7 @@ static int one_rank(struct rank *r)
     TRY(state_init(&s, d, p, &own, &all, &r->e));
     fill_all(&s, r->value);
     struct step t = {.state = &s};
-    int rc = settle(&t, r->comm, false, &r->has, &r->s, &r->e);
+    int rc = settle(&t, r->comm, false, &r->has, &r->s, NULL, &r->e);
     r->value = ((double *)s.params)[0];
     r->equal = all_are(&s, r->value) && (rc != 1 || s.loss_scale.scale == r->s.scale.scale);
     if (rc == 1 && replicas_check(&s, r->comm, false, &r->e) < 0)

@@ -118,7 +118,7 @@ static int recover(struct rank *r, struct step_rig *rig, int round, struct settl
         rig->step.rest.reached = STEP_REACHED_NOTHING;
     }
     TRY(change_round(rig, r->job->comms[round][r->rank], e));
-    const int rc = settle(&rig->step, rig->comm, false, &has, &mine, e);
+    const int rc = settle(&rig->step, rig->comm, false, &has, &mine, NULL, e);
     if (rc != 1 || !has)
         return rc < 0 ? rc : err_set(e, -EIO, "rank %d has nothing in round %d", r->rank, round);
     *s = mine;
