@@ -147,7 +147,10 @@ bool args_answer(const struct arg_program *p, const char *version, const void *c
 /* Checked number parsers, also for use elsewhere. what: the name used in the error. */
 int parse_i64(const char *text, const char *what, int64_t min, int64_t max, int64_t *ret, struct err *e);
 int parse_f64(const char *text, const char *what, double min, double max, double *ret, struct err *e);
+/* Decimal digits and at most one point, then a unit of ARG_SECONDS. */
 int parse_seconds(const char *text, const char *what, double *ret, struct err *e);
+/* Of ARG_CUSTOM: a whole number, 1024-fold with K, M, G or T behind it. */
+int parse_bytes(const char *text, int64_t min, int64_t *ret, struct err *e);
 
 /* A line without the blanks around it and without its end, which are overwritten. */
 char *line_trim(char *line);

@@ -187,13 +187,13 @@ static void print_choice(const struct arg_spec *s, int value, FILE *out)
             fprintf(out, "%.*s", (int)n, item);
 }
 
-/* The shortest decimal that reads back as the same number. */
-static void print_real(double v, FILE *out)
+/* The shortest decimal that reads back as the same number; of seconds one without an exponent (parse_seconds()). */
+static void print_real(double v, bool seconds, FILE *out)
 {
-    char text[40];
-    for (int digits = 6; digits <= 17; digits++) {
+    char text[400];
+    for (int digits = seconds ? 0 : 6; digits <= 17; digits++) {
         double back;
-        snprintf(text, sizeof text, "%.*g", digits, v);
+        snprintf(text, sizeof text, seconds ? "%.*f" : "%.*g", digits, v);
         if (sscanf(text, "%lf", &back) == 1 && back == v)
             break;
     }
@@ -212,7 +212,7 @@ static void print_value(const struct arg_spec *s, const void *config, const char
         break;
     case ARG_REAL:
     case ARG_SECONDS:
-        print_real(*(const double *)field, out);
+        print_real(*(const double *)field, s->type == ARG_SECONDS, out);
         break;
     case ARG_STRING: /* as it was given, also if the program put it elsewhere */
         if (text || *(const char *const *)field)

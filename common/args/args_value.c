@@ -59,15 +59,38 @@ static double unit_seconds(const char *unit)
     return -1;
 }
 
+/* "30", "1.5": what comes after it; NULL: there is no such number. strtod(3) takes hexadecimal and exponents, too. */
+static const char *end_of_decimal(const char *text)
+{
+    static const char digits[] = "0123456789";
+    const size_t whole = strspn(text, digits), point = text[whole] == '.',
+                 rest = point ? strspn(text + whole + 1, digits) : 0;
+    return whole + rest > 0 ? text + whole + point + rest : NULL;
+}
+
 int parse_seconds(const char *text, const char *what, double *ret, struct err *e)
 {
-    char *end;
-    double v = strtod(text, &end);
-    double unit = unit_seconds(end);
-    if (end == text || isspace((unsigned char)text[0]) || unit < 0 || !isfinite(v * unit) || v < 0)
+    const char *end = end_of_decimal(text);
+    const double unit = end ? unit_seconds(end) : -1, v = unit < 0 ? 0 : strtod(text, NULL);
+    if (unit < 0 || !isfinite(v * unit))
         return err_set(e, ERR_USAGE, "%s: '%s' is not a duration, expected seconds or a number with ms, s, m, h or d",
                        what, text);
     *ret = v * unit;
+    return 0;
+}
+
+int parse_bytes(const char *text, int64_t min, int64_t *ret, struct err *e)
+{
+    static const char units[] = "KMGT";
+    const size_t n = strlen(text);
+    const char *unit = n > 1 ? strchr(units, text[n - 1]) : NULL;
+    const int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    char digits[32];
+    int64_t v;
+    snprintf(digits, sizeof digits, "%.*s", (int)(unit ? n - 1 : n), text);
+    if (n >= sizeof digits || parse_i64(digits, "", 0, INT64_MAX >> shift, &v, NULL) < 0 || v << shift < min)
+        return err_set(e, ERR_USAGE, "expected bytes such as 65536, 64M or 1G");
+    *ret = v << shift;
     return 0;
 }
 

@@ -37,16 +37,19 @@ static int set_time(const char *key, const char *value, int64_t *ret, struct err
     return 0;
 }
 
-static int set_flag(const char *key, const char *value, int *ret, struct err *e)
+/* Of torchrun's words the first n: keys that torchrun does not have take the first two alone. */
+enum { OWN_WORDS = 2, ALL_WORDS = 5 };
+
+static int set_flag(const char *key, const char *value, int n, int *ret, struct err *e)
 {
-    static const char *const words[2][4] = {{"0", "false", "no", "off"}, {"1", "true", "yes", "on"}};
+    static const char *const words[2][ALL_WORDS] = {{"0", "false", "f", "no", "n"}, {"1", "true", "t", "yes", "y"}};
     for (int v = 0; v < 2; v++)
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < n; i++)
             if (strcasecmp(value, words[v][i]) == 0) {
                 *ret = v;
                 return 0;
             }
-    return err_set(e, ERR_USAGE, "%s: '%s' is neither true nor false", key, value);
+    return err_set(e, ERR_USAGE, "%s: '%s' is neither true nor false, expected 1, true, 0 or false", key, value);
 }
 
 static int set_other(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
@@ -56,9 +59,9 @@ static int set_other(struct rdzv_conf *c, const char *key, const char *value, st
     if (strcmp(key, "rank") == 0)
         return parse_i64(value, key, 0, 99999, &c->rank, e);
     if (strcmp(key, "is_host") == 0)
-        return set_flag(key, value, &c->is_host, e);
+        return set_flag(key, value, ALL_WORDS, &c->is_host, e);
     if (strcmp(key, "allow_unsafe") == 0)
-        return set_flag(key, value, &c->allow_unsafe, e);
+        return set_flag(key, value, OWN_WORDS, &c->allow_unsafe, e);
     if (strcmp(key, "max_lag") == 0)
         return set_time(key, value, &c->max_lag_ms, e);
     if (strcmp(key, "store_type") == 0) {

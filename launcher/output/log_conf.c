@@ -109,17 +109,7 @@ int log_conf_parse_spec(const char *text, void *field, struct err *e)
 
 int log_conf_parse_bytes(const char *text, void *field, struct err *e)
 {
-    static const char units[] = "KMGT";
-    const size_t n = strlen(text);
-    const char *unit = n > 1 ? strchr(units, text[n - 1]) : NULL;
-    char digits[32];
-    int64_t v;
-    const int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    snprintf(digits, sizeof digits, "%.*s", (int)(unit ? n - 1 : n), text);
-    if (n >= sizeof digits || parse_i64(digits, "", 0, INT64_MAX >> shift, &v, NULL) < 0)
-        return err_set(e, ERR_USAGE, "expected bytes, as in 1048576, 500K, 100M or 2G");
-    *(int64_t *)field = v << shift;
-    return 0;
+    return parse_bytes(text, 0, field, e);
 }
 
 /* --- meaning */

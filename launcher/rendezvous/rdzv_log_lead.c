@@ -86,14 +86,16 @@ void log_client_end_leading(struct log_client *l, bool now)
     close_home(l);
     d->running = false;
     l->claim_at = clock_ms() + l->o.heartbeat_ms / 4;
-    if (d->rc < 0) {
-        log_client_post_text(l, ITEM_LOG, 0, d->e.text); /* loggers are the loop's */
-        l->pulse_moved = 0;                              /* nobody leads: claim again soon */
-        if (!now && d->rc == ERR_REFUSED && !l->answered)
-            log_client_fail(l, EXIT_USAGE_ERROR, d->e.text); /* the home will not do: nobody could lead there */
-        else if (!now)
-            cannot_lead(l, d->e.text);
+    if (d->rc >= 0)
+        return;
+    l->pulse_moved = 0; /* nobody leads: claim again soon */
+    if (!now && d->rc == ERR_REFUSED && !l->answered) {
+        log_client_fail(l, EXIT_USAGE_ERROR, d->e.text); /* the home will not do: nobody could lead there */
+        return;
     }
+    log_client_post_text(l, ITEM_LOG, 0, d->e.text); /* loggers are the loop's */
+    if (!now)
+        cannot_lead(l, d->e.text);
 }
 
 /* Does nobody lead? A little chance decides who asks first. */

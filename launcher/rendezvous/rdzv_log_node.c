@@ -134,18 +134,18 @@ static bool for_good(int rc)
 /* The home cannot be reached, or does not let us in. */
 static void trouble(struct log_client *l, int rc, const char *why)
 {
-    int64_t now = clock_ms();
+    const int64_t now = clock_ms();
     log_client_end_leading(l, false);
-    if (now >= l->progress_at && !l->ended) {
-        l->progress_at = now + LOG_CLIENT_PROGRESS_MS;
-        log_client_post_text(l, ITEM_PROGRESS, 0, why);
-    }
     if (l->ended)
         ; /* only to show that this node is there */
     else if (!l->answered && for_good(rc))
         log_client_fail(l, rc == -EROFS || rc == -ECONNABORTED ? EXIT_UNAVAILABLE : EXIT_USAGE_ERROR, why);
     else if (now - l->heard_at >= l->o.connect_ms)
         log_client_fail_in_time(l, why);
+    else if (now >= l->progress_at) {
+        l->progress_at = now + LOG_CLIENT_PROGRESS_MS;
+        log_client_post_text(l, ITEM_PROGRESS, 0, why);
+    }
     l->pause_ms = l->pause_ms ? l->pause_ms * 2 : FIRST_PAUSE_MS;
     l->pause_ms = l->pause_ms > LAST_PAUSE_MS ? LAST_PAUSE_MS : l->pause_ms;
 }

@@ -4,31 +4,23 @@
 #include "common/http/http_auth.h"
 #include "common/job/manual.h"
 #include "common/net/addr.h"
-#include <ctype.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* "64M": bytes, or KiB, MiB, GiB with K, M, G. */
-static int parse_bytes(const char *text, void *field, struct err *e)
+static int parse_size(const char *text, void *field, struct err *e)
 {
-    static const char units[] = "KMG";
-    char *end = NULL;
-    double n = isdigit((unsigned char)*text) && !strpbrk(text, "xX") ? strtod(text, &end) : 0; /* no hexadecimal */
-    const char *unit = n > 0 && *end ? strchr(units, *end) : NULL;
-    if (!(n >= 1) || (*end && (!unit || end[1])))
-        return err_set(e, ERR_USAGE, "expected bytes such as 65536, 64M or 1G");
-    for (const char *u = units; unit && u <= unit; u++)
-        n *= 1024;
-    if (n > (double)((int64_t)1 << 50))
+    int64_t n;
+    TRY(parse_bytes(text, 1, &n, e));
+    if (n > (int64_t)1 << 50)
         return err_set(e, ERR_USAGE, "expected at most 1048576G");
-    *(int64_t *)field = (int64_t)n;
+    *(int64_t *)field = n;
     return 0;
 }
 
 #define AT(field) .at = offsetof(struct config, field)
-#define BYTES .type = ARG_CUSTOM, .parse = parse_bytes, .metavar = "BYTES"
+#define BYTES .type = ARG_CUSTOM, .parse = parse_size, .metavar = "BYTES"
 
 static const struct arg_spec specs[] = {
     ARG_GROUP("Listening"),

@@ -353,6 +353,12 @@ static void print_config_shows_value_and_source(void **state)
     expect_printed(f, "run-id =   # default\n", true);
     expect_printed(f, "secret-knob", false);
     fclose(f);
+    setenv("TEST_TIMEOUT", "365d", 1);
+    assert_int_equal(parse_ok(""), 0);
+    f = begin_print();
+    args_print_config(&any_program, &config, &result, f);
+    expect_printed(f, "timeout = 31536000  # environment TEST_TIMEOUT\n", true);
+    fclose(f);
     unsetenv("TEST_TIMEOUT");
 }
 
@@ -537,9 +543,20 @@ static void number_parsers_take_whole_texts_only(void **state)
         assert_true(i == INT64_MIN);
     }
     assert_int_equal(parse_f64("1e999", "x", -HUGE_VAL, HUGE_VAL, &d, &error), ERR_USAGE);
-    assert_int_equal(parse_seconds(" 1", "x", &d, &error), ERR_USAGE);
-    assert_int_equal(parse_seconds("ms", "x", &d, &error), ERR_USAGE);
+    static const char *const no_seconds[] = {"",     " 1",   "ms",  ".",   "-1",    "+1", "1e3",
+                                             "1e3s", "0x10", "inf", "nan", "1.5.2", "1,5"};
+    for (size_t k = 0; k < sizeof no_seconds / sizeof *no_seconds; k++)
+        assert_int_equal(parse_seconds(no_seconds[k], "x", &d, &error), ERR_USAGE);
     assert_true(d == 7);
+    assert_int_equal(parse_seconds(".5m", "x", &d, &error), 0);
+    assert_true(d == 30);
+    static const char *const no_bytes[] = {"", "M", "0", "-1", "1e3", "1.5G", "0x10", "9999999T"};
+    i = 7;
+    for (size_t k = 0; k < sizeof no_bytes / sizeof *no_bytes; k++)
+        assert_int_equal(parse_bytes(no_bytes[k], 1, &i, &error), ERR_USAGE);
+    assert_true(i == 7);
+    assert_int_equal(parse_bytes("64M", 1, &i, &error), 0);
+    assert_true(i == 64 << 20);
 }
 
 int main(void)

@@ -80,7 +80,7 @@ def test_a_primary_that_may_lose_writes_is_refused(cluster):
     two_nodes(cluster, redis.url)
     for n in cluster.nodes:
         assert n.wait() == 2
-        assert "may lose what it acknowledged (it has replicas)" in n.text()
+        assert n.text().count("may lose what it acknowledged (it has replicas)") == 1, n.text()
         assert "CONFIG SET min-replicas-to-write 1" in n.text()
     cluster.nodes.clear()
     two_nodes(cluster, redis.url, "--rdzv_conf", "allow_unsafe=1")
@@ -126,7 +126,7 @@ def test_a_password_at_the_start_is_asked_for_by_name(cluster):
     two_nodes(cluster, redis.url)
     for n in cluster.nodes:
         assert n.wait() == 2
-        assert "a password is needed: CRUN_REDIS_PASSWORD_FILE" in n.text()
+        assert n.text().count("a password is needed: CRUN_REDIS_PASSWORD_FILE") == 1, n.text()
     cluster.nodes.clear()
     two_nodes(cluster, redis.url, env={"CRUN_REDIS_PASSWORD": "wrong"})
     for n in cluster.nodes:

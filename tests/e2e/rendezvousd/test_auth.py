@@ -438,6 +438,7 @@ def test_many_tls_clients_at_once(tokens, certificates, tls):
     (["--max-request", "2G"], "--max-request: expected at most 1G"),
     (["--max-memory", "lots"], "expected bytes such as 65536, 64M or 1G"),
     (["--max-memory", "0x10"], "expected bytes such as 65536, 64M or 1G"),
+    (["--max-memory", "1e9"], "expected bytes such as 65536, 64M or 1G"),
     (["--token-file", "/nonexistent"], "token file '/nonexistent' cannot be read: No such file or directory"),
     (["--token-file", "fd:77"], "token file 'fd:77' cannot be read: Bad file descriptor"),
     (["--token-file", "fd:x"], "token file 'fd:x': expected fd: and the number of an open descriptor"),

@@ -48,6 +48,12 @@ static void keys_are_taken_as_torchrun_takes_them(void **state)
     assert_true(c.store_type_file);
     assert_int_equal(c.daemon_grace_ms, 9000);
     assert_string_equal(c.unused, "read_timeout");
+    assert_int_equal(rdzv_conf_parse("is_host=y", &c, &e), 0);
+    assert_int_equal(c.is_host, 1);
+    assert_int_equal(rdzv_conf_parse("is_host=F,allow_unsafe=TRUE,max_lag=1.5", &c, &e), 0);
+    assert_int_equal(c.is_host, 0);
+    assert_int_equal(c.allow_unsafe, 1);
+    assert_int_equal(c.max_lag_ms, 1500);
     assert_int_equal(rdzv_conf_parse("timeout=7,is_host=0", &c, &e), 0);
     assert_int_equal(c.join_timeout_ms, 7000);
     assert_int_equal(c.is_host, 0);
@@ -67,7 +73,16 @@ static void what_is_wrong_is_named(void **state)
         {"join_timeout=0", "join_timeout: 0 is out of range"},
         {"join_timeout=-1", "join_timeout: '-1' is not a duration"},
         {"keep_alive_max_attempt=0", "keep_alive_max_attempt: 0 is out of range"},
-        {"is_host=maybe", "is_host: 'maybe' is neither true nor false"},
+        {"is_host=maybe", "is_host: 'maybe' is neither true nor false, expected 1, true, 0 or false"},
+        {"is_host=on", "is_host: 'on' is neither true nor false"},
+        {"allow_unsafe=yes", "allow_unsafe: 'yes' is neither true nor false, expected 1, true, 0 or false"},
+        {"allow_unsafe=t", "allow_unsafe: 't' is neither true nor false"},
+        {"max_lag=1e3", "max_lag: '1e3' is not a duration, expected seconds or a number with ms, s, m, h or d"},
+        {"join_timeout=0x10", "join_timeout: '0x10' is not a duration"},
+        {"last_call_timeout=inf", "last_call_timeout: 'inf' is not a duration"},
+        {"keep_alive_interval=+1", "keep_alive_interval: '+1' is not a duration"},
+        {"keep_alive_max_attempt=1e1", "keep_alive_max_attempt: '1e1' is not a whole number"},
+        {"keep_alive_max_attempt=0x3", "keep_alive_max_attempt: '0x3' is not a whole number"},
         {"rank=-1", "rank: -1 is out of range"},
         {"store_type=hash", "store_type: 'hash' is not one of tcp, file"},
     };
