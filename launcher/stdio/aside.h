@@ -1,8 +1,8 @@
 /* A file put aside: open, and nobody waits for its disk.
  *
- * A process that ends, or closes a descriptor, flushes the file (close(2)), and waits where the disk hangs. A descriptor
- * in the queue of a socket is let go of without a flush. Whoever works with the file takes a duplicate, and so does the
- * process after it. */
+ * A process that ends, or closes a descriptor, flushes the file (close(2)), and waits where the disk hangs. A
+ * descriptor in the queue of a socket is let go of without a flush. Whoever works with the file takes a duplicate, and
+ * so does the process after it. */
 #ifndef CRUN_LAUNCHER_ASIDE_H
 #define CRUN_LAUNCHER_ASIDE_H
 
