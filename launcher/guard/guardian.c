@@ -199,8 +199,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
             kill(g->agent, SIGKILL);
             return (struct ending){.value = EXIT_UNAVAILABLE};
         }
-        neighbours_poll(&g->beside, fds + 2);
-        poll(fds, 2 + NEIGHBOURS,
+        poll(fds, 2 + (nfds_t)neighbours_poll(&g->beside, fds + 2),
              sooner(lease_keep(&g->lease, l), sooner(patient_ms, is_resident ? -1 : clock_left(started))));
         neighbours_look(&g->beside, fds + 2, fds[1].revents & POLLHUP || fds[1].fd < 0);
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))

@@ -177,10 +177,14 @@ void neighbours_drain(struct neighbours *all, enum neighbour_id which)
     close(ends[1]);
 }
 
-void neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS])
+int neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS])
 {
-    for (int i = 0; i < NEIGHBOURS; i++)
+    int n = 0;
+    for (int i = 0; i < NEIGHBOURS; i++) {
         fds[i] = (struct pollfd){.fd = all->v[i].beside.fd, .events = POLLIN};
+        n = fds[i].fd >= 0 ? i + 1 : n;
+    }
+    return n;
 }
 
 /* Its work was done: whoever waits for more of it sees the end. */

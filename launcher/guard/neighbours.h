@@ -60,7 +60,8 @@ bool neighbours_start(struct neighbours *all, enum neighbour_id which);
 /* For a console without a process, at the end: write what is in its pipe, however long that takes. */
 void neighbours_drain(struct neighbours *all, enum neighbour_id which);
 
-void neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS]);
+/* How many of them are to be waited for, the first ones: poll(2) takes no more than RLIMIT_NOFILE. */
+int neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS]);
 /* After poll(2): another in place of each that is gone, unless the agent ends, or its work was done: then fd is
  * closed. */
 void neighbours_look(struct neighbours *all, const struct pollfd fds[NEIGHBOURS], bool agent_ends);

@@ -183,6 +183,16 @@ def test_what_the_workers_need_of_open_files_is_told_before_the_first_starts(cru
     assert rc == 0, err
 
 
+def test_however_few_files_may_be_open_crun_says_so_and_ends(crun):
+    for files in range(4, 32):
+        with open(crun.tmp / "err", "wb") as err:  # which crun writes to from a process of its own, if it can
+            p = crun.start("touch", crun.tmp / "started", stderr=err, preexec_fn=lambda n=files: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)))
+            assert p.wait(30) in (69, 127), files
+        said = (crun.tmp / "err").read_text()
+        assert said and (files < 9 or "ulimit -n" in said), (files, said)  # with less it cannot even be loaded
+    assert not (crun.tmp / "started").exists()
+
+
 def test_too_few_processes_are_told_with_the_limit(crun):
     """Whichever of crun's own comes to be too much; stderr is a file, which a process of its own writes."""
     other = "setpriv", "--reuid=65532", "--regid=65532", "--clear-groups"
