@@ -153,6 +153,7 @@ const struct explain_message explain_trainer[] = {
      "the sums of a step are not whole\nan update was enqueued in part\nthis rank has no state any more",
      "a rank died while the others agreed how to go on", "crun restarts all from the newest checkpoint"},
     {"rank * is lost, and no other rank has\nrank * and rank *, which had its part of the state as well\n"
+     "rank * needs element * of the model, which no rank has\n"
      "*: all ranks go back to the newest checkpoint",
      "ranks died that were the only ones with a part of the state: all go back to the newest checkpoint",
      "save more often (--checkpoint-every), or spread ranks over more nodes"},

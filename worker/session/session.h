@@ -60,8 +60,8 @@ struct session {
     bool emulate;
     enum memory_format format;
     struct state state;
-    struct former_age age;
-    bool filled; /* the state is what training goes on from; else formers are, if there are any */
+    struct former_age age; /* of the state */
+    bool filled;           /* the state is what training goes on from; else formers are, if there are any */
     struct former formers[FORMERS_MOST];
     int nformers;
     struct meet meet;
