@@ -61,6 +61,13 @@ const struct explain_message explain_crun[] = {
     {"its home process * is held by the shared folder*",
      "crun is gone; a process of it, which does nothing any more, waits in the kernel for the disk of file://...",
      "nothing: it ends when the disk answers, or is unmounted by force"},
+    {"its stdin process * is held by a disk*",
+     "crun is gone; a process of it, which does nothing any more, waits in the kernel for the file that is crun's "
+     "standard input",
+     "nothing: it ends when the disk answers, or is unmounted by force"},
+    {"standard input ends early*",
+     "the file that is crun's standard input cannot be read: its worker sees an end there",
+     "look at that file and its disk"},
     {"its * process cannot be started*", "no process or descriptor was left for it, or it died again and again",
      "look at the limits of this user (ulimit -u, -n), and at who kills it; without a deputy crun goes on"},
     {"its * process (pid *) is gone; another took over*",

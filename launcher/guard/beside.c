@@ -34,6 +34,7 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg)
     b->pid = pid;
     b->fd = ends[0];
     b->is_done = false;
+    b->done_errno = 0;
     return 0;
 }
 
@@ -84,10 +85,12 @@ static void forget(struct beside *b)
 
 bool beside_is_gone(struct beside *b)
 {
-    char byte;
+    unsigned char byte;
     const ssize_t n = recv(b->fd, &byte, 1, MSG_DONTWAIT);
-    if (n > 0)
+    if (n > 0) {
         b->is_done = true;
+        b->done_errno = byte;
+    }
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
         return false;
     forget(b);

@@ -15,8 +15,9 @@
 
 struct beside {
     pid_t pid;
-    int fd;       /* at end-of-file when it is gone; -1: there is none */
-    bool is_done; /* it announced by a byte that it ends because its work is done */
+    int fd;         /* at end-of-file when it is gone; -1: there is none */
+    bool is_done;   /* it announced by a byte that it ends because its work is done */
+    int done_errno; /* what that byte was: why it was done early, 0 */
     pid_t lingering[BESIDE_LINGER_MAX];
     int n_lingering;
 };

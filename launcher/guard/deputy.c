@@ -11,12 +11,12 @@
 
 #include "common/base/clock.h"
 #include "launcher/guard/cgroup.h"
-#include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/lease.h"
 #include "launcher/guard/patience.h"
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
+#include "launcher/stdio/console.h"
 
 #define ACT_MS 50        /* for the guardian or the agent to begin: it needs a wake-up */
 #define HELP_MS 100      /* to end everybody, once it has begun: it may stand still since */

@@ -21,8 +21,6 @@
 #include "launcher/base/ending.h"
 #include "launcher/base/resident.h"
 #include "launcher/guard/cgroup.h"
-#include "launcher/guard/console.h"
-#include "launcher/guard/console_file.h"
 #include "launcher/guard/inherited.h"
 #include "launcher/guard/lease.h"
 #include "launcher/guard/link_words.h"
@@ -30,6 +28,8 @@
 #include "launcher/guard/patience.h"
 #include "launcher/guard/stuck.h"
 #include "launcher/guard/tree.h"
+#include "launcher/stdio/console.h"
+#include "launcher/stdio/console_file.h"
 
 /* A SIGKILLed process is gone in milliseconds, one with gigabytes to free in a second; longer means it cannot be
  * killed. */
@@ -134,7 +134,7 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         return false;
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     int fd = -1;
-    if ((word == WORD_HOLD || word == WORD_HOME) && c && c->cmsg_type == SCM_RIGHTS)
+    if (c && c->cmsg_type == SCM_RIGHTS)
         memcpy(&fd, CMSG_DATA(c), sizeof fd);
     if (word == WORD_HOLD || word == WORD_DROP)
         hold(g, fd);
@@ -144,9 +144,10 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         g->is_mute = !neighbours_start(&g->beside, NEIGHBOUR_STDOUT) || !neighbours_start(&g->beside, NEIGHBOUR_STDERR);
     else if (word == WORD_OUTPUT)
         neighbours_start(&g->beside, NEIGHBOUR_OUTPUT);
-    else if (word == WORD_HOME) {
-        g->beside.v[NEIGHBOUR_HOME].fd = fd;
-        neighbours_start(&g->beside, NEIGHBOUR_HOME);
+    else if (word == WORD_HOME || word == WORD_STDIN) {
+        const enum neighbour_id which = word == WORD_HOME ? NEIGHBOUR_HOME : NEIGHBOUR_STDIN;
+        g->beside.v[which].fd = fd;
+        neighbours_start(&g->beside, which);
     } else if (word == WORD_GAUGES)
         neighbours_start(&g->beside, NEIGHBOUR_GAUGES);
     return true;
@@ -198,8 +199,8 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
             kill(g->agent, SIGKILL);
             return (struct ending){.value = EXIT_UNAVAILABLE};
         }
-        neighbours_poll(&g->beside, fds + 2);
-        poll(fds, 2 + NEIGHBOURS,
+        const int n = neighbours_poll(&g->beside, fds + 2);
+        poll(fds, (nfds_t)(2 + n),
              sooner(lease_keep(&g->lease, l), sooner(patient_ms, is_resident ? -1 : clock_left(started))));
         neighbours_look(&g->beside, fds + 2, fds[1].revents & POLLHUP || fds[1].fd < 0);
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
@@ -243,7 +244,7 @@ static void end_console(struct guard *g, const struct guardian_link *l, enum nei
 /* First the deeds, then the words: nothing that a console does may keep workers alive. */
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
-    char text[256], output[128], home[128], gauges[128];
+    char text[256], output[128], home[128], gauges[128], input[128];
     const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
     struct beside *deputy = &g->beside.v[NEIGHBOUR_DEPUTY].beside;
     atomic_store(&l->board->guardian_ends, true);
@@ -259,6 +260,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
         kill(deputy->pid, SIGKILL);
     beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, gauges,
                sizeof gauges); /* a driver may hold it: nothing is lost then */
+    const enum beside_ending of_input = beside_end(&g->beside.v[NEIGHBOUR_STDIN].beside, 0, input, sizeof input);
     const enum beside_ending of_home = beside_end(&g->beside.v[NEIGHBOUR_HOME].beside, 0, home, sizeof home);
     const enum beside_ending of_output =
         beside_end(&g->beside.v[NEIGHBOUR_OUTPUT].beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
@@ -283,6 +285,8 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
         console_try("crun: its home process %s is held by the shared folder (--rdzv_endpoint file://...) and ends when "
                     "that answers\n",
                     home);
+    if (of_input == BESIDE_LINGERS)
+        console_try("crun: its stdin process %s is held by a disk and ends when that answers\n", input);
     if (!all && !known) {
         tree_describe(text, sizeof text);
         console_try(

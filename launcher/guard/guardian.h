@@ -19,6 +19,7 @@
  * another whenever one dies; it is none of the tree (beside.h), and ends last. So it does with the home process
  * (common/rdzv/homes/home_process.h) and the gauges process (launcher/observe/gauges.h), which have no work once the
  * agent is gone. Where stdout or stderr is a file, processes that write it are the very last (console_file.h).
+ * A standard input that is a file for a worker is read by one, too (stdin_file.h).
  *
  * Signals are blocked before anything else is done: from main() on each of them waits until there is somebody to take
  * it.
@@ -34,8 +35,8 @@
 #include <stdint.h>
 #include <sys/resource.h>
 
-#include "launcher/guard/console_file.h"
 #include "launcher/guard/deputy.h"
+#include "launcher/stdio/console_file.h"
 
 struct board;
 struct file_at;
@@ -99,7 +100,9 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
 /* In the output process: its agent is gone and all is written; no other is to take its place. */
 void guardian_output_is_done(const struct guardian_output *o);
 
-/* In the agent, before it starts anybody: what it prints from now on waits for no disk (console_file.h). */
+/* In the agent, before it starts anybody: what it prints from now on waits for no disk (console_file.h), nor does what
+ * a worker reads from standard input, if keeps_stdin (stdin_file.h); else a standard input that is a file is
+ * /dev/null. */
 void guardian_start_console(const struct guardian_link *l, bool keeps_stdin);
 /* In the agent: start the output process. */
 void guardian_start_output(const struct guardian_link *l);

@@ -8,6 +8,7 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/link_words.h"
 #include "launcher/guard/patience.h"
+#include "launcher/stdio/stdin_file.h"
 
 /* A link whose guardian is stopped may be full. No matter: a connection that is not held ends with a reset, a lease is
  * read again in time. */
@@ -64,6 +65,11 @@ void guardian_start_console(const struct guardian_link *l, bool keeps_stdin)
 {
     console_files_enter(l->console, keeps_stdin);
     send_word(l, WORD_CONSOLE, -1);
+    const int kept = keeps_stdin ? stdin_file_open() : -1;
+    if (kept < 0)
+        return;
+    send_word(l, WORD_STDIN, kept);
+    close(kept);
 }
 
 void guardian_start_output(const struct guardian_link *l)

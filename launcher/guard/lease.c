@@ -2,11 +2,11 @@
 
 #include "common/base/clock.h"
 #include "launcher/guard/cgroup.h"
-#include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/patience.h"
 #include "launcher/guard/stuck.h"
 #include "launcher/guard/tree.h"
+#include "launcher/stdio/console.h"
 
 int lease_keep(struct lease *s, const struct guardian_link *l)
 {

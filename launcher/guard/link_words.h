@@ -12,7 +12,8 @@ enum {
     WORD_CONSOLE = 'C' /* start the processes that write stdout and stderr, where these are files */,
     WORD_OUTPUT = 'O' /* start the output process */,
     WORD_HOME = 'R' /* start the home process, with its end of the socket to the agent */,
-    WORD_GAUGES = 'G' /* start the gauges process */
+    WORD_GAUGES = 'G' /* start the gauges process */,
+    WORD_STDIN = 'I' /* start the process that reads standard input, with the socket of stdin_file.h */
 };
 
 #endif

@@ -3,15 +3,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "launcher/guard/console.h"
-#include "launcher/guard/console_file.h"
 #include "launcher/guard/deputy.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/inherited.h"
+#include "launcher/stdio/console.h"
+#include "launcher/stdio/console_file.h"
+#include "launcher/stdio/stdin_file.h"
 
 #define BRIEF_MS 1000
 #define BRIEF_MOST                                                                                                     \
@@ -62,6 +64,12 @@ static int run_stderr(const struct neighbour *self, int fd)
     return console_file_run(&self->all->link->console[1], "crun-stderr", self->fd, fd);
 }
 
+static int run_stdin(const struct neighbour *self, int fd)
+{
+    console_files_leave(self->all->link->console);
+    return stdin_file_run(self->fd, fd);
+}
+
 void neighbours_name(struct neighbours *all, int output_fd)
 {
     const struct guardian_programs *p = all->programs;
@@ -72,6 +80,7 @@ void neighbours_name(struct neighbours *all, int output_fd)
         [NEIGHBOUR_GAUGES] = {.name = "gauges", .run = p->gauges ? run_gauges : NULL, .fd = -1},
         [NEIGHBOUR_STDOUT] = {.name = "stdout", .run = run_stdout, .fd = c[0].out},
         [NEIGHBOUR_STDERR] = {.name = "stderr", .run = run_stderr, .fd = c[1].out},
+        [NEIGHBOUR_STDIN] = {.name = "stdin", .run = run_stdin, .fd = -1},
         [NEIGHBOUR_DEPUTY] = {.name = "deputy", .run = run_deputy, .fd = -1, .is_told = true}};
     for (int i = 0; i < NEIGHBOURS; i++) {
         all->v[i] = v[i];
@@ -168,10 +177,24 @@ void neighbours_drain(struct neighbours *all, enum neighbour_id which)
     close(ends[1]);
 }
 
-void neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS])
+int neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS])
 {
-    for (int i = 0; i < NEIGHBOURS; i++)
+    int n = 0;
+    for (int i = 0; i < NEIGHBOURS; i++) {
         fds[i] = (struct pollfd){.fd = all->v[i].beside.fd, .events = POLLIN};
+        n = fds[i].fd >= 0 ? i + 1 : n;
+    }
+    return n;
+}
+
+/* Its work was done: whoever waits for more of it sees the end. */
+static void close_work(struct neighbour *n)
+{
+    if (n->beside.done_errno)
+        console_try("crun: standard input ends early: %s\n", strerror(n->beside.done_errno));
+    if (n->fd >= 0)
+        close(n->fd);
+    n->fd = -1;
 }
 
 void neighbours_look(struct neighbours *all, const struct pollfd fds[NEIGHBOURS], bool agent_ends)
@@ -179,8 +202,12 @@ void neighbours_look(struct neighbours *all, const struct pollfd fds[NEIGHBOURS]
     for (int i = 0; i < NEIGHBOURS; i++) {
         struct neighbour *n = &all->v[i];
         const pid_t before = n->beside.pid;
-        if (!fds[i].revents || !beside_is_gone(&n->beside) || n->beside.is_done || agent_ends)
+        if (!fds[i].revents || !beside_is_gone(&n->beside) || agent_ends)
             continue;
+        if (n->beside.is_done) {
+            close_work(n);
+            continue;
+        }
         n->brief = clock_ms() - n->started_ms < BRIEF_MS ? n->brief + 1 : 0;
         neighbours_start(all, (enum neighbour_id)i);
         if (n->is_told && n->beside.fd >= 0)

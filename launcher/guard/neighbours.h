@@ -19,6 +19,7 @@ enum neighbour_id {
     NEIGHBOUR_STDOUT, /* console_file.h */
     NEIGHBOUR_STDERR,
     NEIGHBOUR_DEPUTY, /* deputy.h */
+    NEIGHBOUR_STDIN,  /* stdin_file.h */
     NEIGHBOURS
 };
 
@@ -28,7 +29,7 @@ struct neighbour {
     /* The whole life of the process: its exit code. NULL: it is not wanted, or cannot be. */
     int (*run)(const struct neighbour *self, int guardian_fd);
     /* What others see the end of where there can be no such process: its end of the socket to the agent, or of the pipe
-     * that it reads. The guardian keeps it for the next one. -1: there is none, or none yet. */
+     * that it reads or writes. The guardian keeps it for the next one. -1: there is none, or none yet. */
     int fd;
     bool needs_fd; /* without one there is nothing to do */
     bool is_told;  /* a line is printed when another takes its place: nobody else does */
@@ -59,8 +60,11 @@ bool neighbours_start(struct neighbours *all, enum neighbour_id which);
 /* For a console without a process, at the end: write what is in its pipe, however long that takes. */
 void neighbours_drain(struct neighbours *all, enum neighbour_id which);
 
-void neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS]);
-/* After poll(2): another in place of each that is gone, unless its work was done, or the agent ends. */
+/* How many of them poll(2) is to look at: up to the last one that is there, as more than may be open (ulimit -n) it
+ * refuses. */
+int neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS]);
+/* After poll(2): another in place of each that is gone, unless the agent ends, or its work was done: then fd is
+ * closed. */
 void neighbours_look(struct neighbours *all, const struct pollfd fds[NEIGHBOURS], bool agent_ends);
 
 /* In a process that is none of them, or but this one: closes what is theirs. NULL: none. */

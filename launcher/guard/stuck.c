@@ -8,11 +8,11 @@
 #include "common/base/file.h"
 #include "launcher/base/ending.h"
 #include "launcher/guard/cgroup.h"
-#include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/neighbours.h"
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
+#include "launcher/stdio/console.h"
 
 char *stuck_text(pid_t agent, const struct guardian_link *l, char out[STUCK_TEXT_MAX])
 {

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "launcher/base/watch.h"
-#include "launcher/guard/console.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/process/chores.h"
 #include "launcher/output/process/event_file.h"
@@ -14,6 +13,7 @@
 #include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/streams.h"
 #include "launcher/output/sink.h"
+#include "launcher/stdio/console.h"
 
 static void on_deadline(uv_timer_t *t)
 {

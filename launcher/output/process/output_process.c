@@ -10,7 +10,6 @@
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/watch.h"
-#include "launcher/guard/console.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/output/log_console.h"
 #include "launcher/output/output_wire.h"
@@ -20,6 +19,7 @@
 #include "launcher/output/process/output_process_internal.h"
 #include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/streams.h"
+#include "launcher/stdio/console.h"
 
 void process_tell(struct process *p, enum output_word word, uint64_t round, int64_t number, int n, const void *body,
                   size_t bytes)

@@ -11,7 +11,7 @@ MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fai
 # Where snprintf() makes a sentence that is printed elsewhere: as the cause of an end, or of a wait. What begins with a comma or the like,
 # is one word, or is in PARTS goes into such a sentence.
 SENTENCES = {"common/rdzv/leader/leader.c", "common/rdzv/machine/rdzv.c", "launcher/agent/machine/farewell.c", "launcher/agent/member_news.c",
-             "launcher/guard/console_file.c", "launcher/guard/stuck.c", "launcher/hang/hang.c", "launcher/hang/hang_quiet.c", "launcher/output/process/event_file.c",
+             "launcher/stdio/console_file.c", "launcher/guard/stuck.c", "launcher/hang/hang.c", "launcher/hang/hang_quiet.c", "launcher/output/process/event_file.c",
              "launcher/output/process/file_thread.c", "launcher/rendezvous/rdzv_log_node.c", "launcher/straggler/straggler.c", "worker/data/sets/shapes_main.c",
              "worker/run/guard.c"}
 PARTS = {"before its first step", "at step %u64", "in %s after step %u64", "agent (pid %d, state %c%s%s%s%s)",

@@ -1,4 +1,4 @@
-#include "launcher/guard/console_file.h"
+#include "launcher/stdio/console_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -7,80 +7,27 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "launcher/stdio/aside.h"
 
 #define BYTES (64u << 10) /* of one write: what a pipe holds */
 
 /* --- put aside */
-
-/* From what the kernel knows already: to ask the disk may mean to wait for it, as fstat(2), isatty(3) and even poll(2)
- * do. */
-static bool look(int fd, struct statx *ret)
-{
-    *ret = (struct statx){0};
-    return statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, ret) == 0 &&
-           S_ISREG(ret->stx_mode);
-}
-
-union control {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int))];
-};
-
-static int put_aside(int fd, int *ret_kept)
-{
-    union control control = {0};
-    struct iovec iov = {"", 1};
-    struct msghdr m = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends) < 0)
-        return -errno;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    const int rc = sendmsg(ends[0], &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
-    close(ends[0]);
-    if (rc < 0)
-        close(ends[1]);
-    else
-        *ret_kept = ends[1];
-    return rc;
-}
-
-/* A duplicate of the file; -1. */
-static int take(const struct console_file *f)
-{
-    union control control;
-    char byte;
-    struct iovec iov = {&byte, 1};
-    struct msghdr m = {
-        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control.bytes};
-    int fd = -1;
-    if (recvmsg(f->kept, &m, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
-        return -1;
-    const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    if (c && c->cmsg_type == SCM_RIGHTS)
-        memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    return fd;
-}
 
 static void open_one(struct console_file *f, int fd)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) < 0)
         return;
-    if (fcntl(ends[0], F_SETFL, O_NONBLOCK) < 0 || put_aside(fd, &f->kept) < 0) {
+    const int kept = fcntl(ends[0], F_SETFL, O_NONBLOCK) < 0 ? -1 : aside_put(&fd, 1);
+    if (kept < 0) {
         close(ends[0]);
         close(ends[1]);
         return;
     }
+    f->kept = kept;
     f->out = ends[0];
     f->in = ends[1];
 }
@@ -88,7 +35,7 @@ static void open_one(struct console_file *f, int fd)
 void console_files_open(struct console_file f[CONSOLE_FILES], struct console_file_page pages[CONSOLE_FILES])
 {
     struct statx out, err;
-    const bool is_out = look(STDOUT_FILENO, &out), is_err = look(STDERR_FILENO, &err);
+    const bool is_out = aside_is_file(STDOUT_FILENO, &out), is_err = aside_is_file(STDERR_FILENO, &err);
     for (int i = 0; i < CONSOLE_FILES; i++)
         f[i] = (struct console_file){.kept = -1, .in = -1, .out = -1, .page = &pages[i]};
     if (is_out)
@@ -100,20 +47,11 @@ void console_files_open(struct console_file f[CONSOLE_FILES], struct console_fil
         open_one(&f[1], STDERR_FILENO);
 }
 
-static void be_null(int fd, int flags)
-{
-    const int null = open("/dev/null", flags | O_CLOEXEC);
-    if (null < 0)
-        return;
-    dup2(null, fd);
-    close(null);
-}
-
 void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_stdin)
 {
     struct statx in;
-    if (!keeps_stdin && look(STDIN_FILENO, &in))
-        be_null(STDIN_FILENO, O_RDONLY);
+    if (!keeps_stdin && aside_is_file(STDIN_FILENO, &in))
+        aside_be_null(STDIN_FILENO, O_RDONLY);
     for (int i = 0; i < CONSOLE_FILES; i++)
         if (f[i].in >= 0)
             dup2(f[i].in, STDOUT_FILENO + i);
@@ -223,11 +161,11 @@ static void close_file(struct console_file_page *p, int file)
 int console_file_run(const struct console_file *f, const char *name, int out, int guardian_fd)
 {
     static char bytes[BYTES];
-    struct writer w = {.page = f->page, .file = take(f), .last = '\n'};
+    struct writer w = {.page = f->page, .file = -1, .last = '\n'};
     prctl(PR_SET_NAME, name);
-    be_null(STDOUT_FILENO, O_WRONLY); /* else the pipe would have no end */
-    be_null(STDERR_FILENO, O_WRONLY);
-    if (w.file < 0)
+    aside_be_null(STDOUT_FILENO, O_WRONLY); /* else the pipe would have no end */
+    aside_be_null(STDERR_FILENO, O_WRONLY);
+    if (aside_take(f->kept, &w.file, 1) < 0)
         return 1;
     note_gap(&w);
     for (bool ends = false;;) {

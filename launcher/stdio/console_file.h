@@ -7,8 +7,7 @@
  *                                                            │
  *                         a socket in whose queue it lies ───┘
  *
- *   - a descriptor in the queue of a socket is let go of without a flush. The process that writes takes a duplicate
- *     (MSG_PEEK), and so does the one after it;
+ *   - the process that writes takes a duplicate of what was put aside (aside.h), and so does the one after it;
  *   - to all others it is as `crun ... | cat >log`. A disk that hangs is a console that does not read;
  *   - what the file does not take (a full disk) is counted, and the job goes on; when there is room again the file says
  *     how much is missing, and goes on with a whole line;
@@ -47,7 +46,7 @@ void console_files_open(struct console_file f[CONSOLE_FILES], struct console_fil
 void console_files_leave(const struct console_file f[CONSOLE_FILES]);
 
 /* From now on descriptors 1 and 2 of this process are the pipes, where they were files. keeps_stdin: a standard input
- * that is a file stays; else it is /dev/null. */
+ * that is a file stays (stdin_file.h); else it is /dev/null. */
 void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_stdin);
 
 /* The whole life of a process that writes: until the pipe is at its end, or empty and the guardian has sent a byte

@@ -1,4 +1,4 @@
-#include "launcher/guard/console.h"
+#include "launcher/stdio/console.h"
 
 #include <poll.h>
 #include <stdarg.h>
