@@ -43,7 +43,7 @@ def undisturbed(shapes, tmp_path_factory):
 
 
 class Nodes:
-    """A job of several crun, each of so many ranks; the first one is the host, unless a daemon is. What happens when is said to the one that has rank 0."""
+    """A job of several crun, each of so many ranks; the first one is the host, unless a daemon is. The first of self.jobs has rank 0."""
 
     def __init__(self, data, path, layout, worlds, options=(), daemon=None, least=1):
         self.data, self.path, self.port = data, path, daemon.port if daemon else free_port()
@@ -54,8 +54,12 @@ class Nodes:
             self.start(world)
             if k == 0:
                 wait("the host", lambda: listens(self.port))
+        if daemon:  # it orders nodes by their ids
+            wait("rank 0", lambda: any("[default0]" in job.text() for job in self.jobs))
+            self.jobs.sort(key=lambda job: "[default0]" not in job.text())
         self.first = self.jobs[0]
-        self.first.plan.append((lambda line: f"{sum(worlds)} ranks, {len(worlds)} nodes" in line, lambda: None))
+        if not daemon:
+            self.first.plan.append((lambda line: f"{sum(worlds)} ranks, {len(worlds)} nodes" in line, lambda: None))
 
     def start(self, world):
         run_id = self.jobs[0].run_id if self.jobs else None
