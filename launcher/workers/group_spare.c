@@ -1,4 +1,5 @@
 /* Warm spares: processes that have started up, and wait for a round and a place in it (workers/group.h). */
+#include <ctype.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "common/crun/crun_page.h"
 #include "common/include/crun.h"
 #include "launcher/base/ending.h"
+#include "launcher/guard/procs.h"
 #include "launcher/output/logmux.h"
 #include "launcher/workers/group_internal.h"
 
@@ -60,13 +62,14 @@ void group_drop_spares(struct group *g)
         }
 }
 
-/* It has come so far as to wait for a round. */
+/* It has come so far as to wait for a round, and would go on: nobody has stopped it. */
 static bool is_ready(const struct group *g, int slot)
 {
     const struct child *c = &g->children[slot];
     return c->page && group_is_there(&g->workers[slot]) && !group_is_dead(&g->workers[slot]) &&
            atomic_load(&c->page->stop_reason) == CRUN_STOP_HOLD &&
-           atomic_load(&c->page->held) == atomic_load(&c->page->holds);
+           atomic_load(&c->page->held) == atomic_load(&c->page->holds) &&
+           tolower(proc_state(g->workers[slot].pid)) != 't';
 }
 
 /* The pipes of the worker whose place it takes. */

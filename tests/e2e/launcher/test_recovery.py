@@ -162,6 +162,22 @@ def rests(pid):
 taken = set()
 
 
+def test_a_spare_that_somebody_stopped_is_passed_over(crun, rounds):
+    job = Job(crun, "--max-restarts", 9, "--restart-backoff", 0, "--warm-spares", 1, *rounds, 400)
+    pids = job.in_round(1)
+    spare = wait_for_spare(crun)
+    os.kill(spare, signal.SIGSTOP)
+    wait("its stop", lambda: of_proc(spare, "stat").rpartition(b") ")[2].startswith(b"T"))
+    os.kill(pids[1], signal.SIGKILL)
+    after = job.in_round(2)
+    assert after[1] not in (spare, pids[1]) and all(after[r] == pids[r] for r in (0, 2, 3))
+    os.kill(spare, signal.SIGCONT)
+    os.kill(after[2], signal.SIGKILL)
+    assert job.in_round(3)[2] == spare, "it waits as before"
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 400), err
+
+
 def test_a_spare_of_a_program_that_knows_of_none_harms_nobody(crun):
     rc, out, err = crun.run("--nproc_per_node", 2, "--max-restarts", 3, "--warm-spares", 2, "--log-prefix=off", "sh", "-c",
                             'test "$RANK" -ge 0 || exit 3; echo rank $RANK; sleep 0.5')
