@@ -160,6 +160,8 @@ const struct explain_message explain_trainer[] = {
      "*: all ranks go back to the newest checkpoint",
      "ranks died that were the only ones with a part of the state: all go back to the newest checkpoint",
      "save more often (--checkpoint-every), or spread ranks over more nodes"},
+    {"there is no checkpoint to go on from: begins again", "the job was restarted before anything was saved",
+     "--checkpoint-dir, and save more often (--checkpoint-every)"},
     {"recovery: when a rank dies all start again", "no other rank has what a rank of this layout has",
      "what the line names, if restarts cost too much"},
     {"--replicate-state *: without --zero\n--replicate-state *: on a GPU",
