@@ -22,7 +22,8 @@ const struct explain_message explain_trainer[] = {
      "--checkpoint-name: *\n--comm-timeout 0\n--amp-dtype * needs\n--loss-scale is of use\n--timeline-steps \n"
      "the timeline has no steps\n--save_dir needs\n--image_size * images are first scaled\n--batch_size * over\n"
      "--epoch_size * is less\nwhich one?\n--procs * goes with\n--data-parallel is for\nwhich pictures?\n"
-     "exactly IN and OUT\na run is needed:\n--out needs the path\n--local-world-size *\nonly --schedule interleaved",
+     "exactly IN and OUT\na run is needed:\n--out needs the path\n--local-world-size *\n"
+     "--drill-corrupt needs\n--loss-spike * needs\nonly --schedule interleaved",
      "two options do not fit together, or one of them needs another", "the message names the option to add or to drop"},
     {"--sampler sharded: *\n--drop-last: *", "the samples cannot be divided among the ranks in this way",
      "another number of ranks or another batch size; --sampler global has no such limit"},
@@ -141,9 +142,11 @@ const struct explain_message explain_trainer[] = {
      "replicas differ after each replay: it is no accident",
      "test the memory of that rank's node; look for different builds"},
     {"ranks hold parts of the model: what there are copies of is compared*\n"
-     "--zero *: moments* have one owner each, so a bit that flips in them is not seen",
+     "--zero *: moments* have one owner each, so a bit that flips in them is not seen\n"
+     "--check-replicas *: one rank has nobody to compare",
      "what --check-replicas cannot see or mend in this layout", "docs/guide/corruption.md"},
-    {"a bit of this rank's * flips in step *\none of this rank's sums becomes no number in step *\n--drill-corrupt: * elements are 0*\n'*' is not WHAT@STEP:RANK*",
+    {"a bit of this rank's * flips in step *\none of this rank's sums becomes no number in step *\n"
+     "--drill-corrupt: * elements are 0*\n--drill-corrupt *: expected a rank\n'*' is not WHAT@STEP:RANK*",
      "a drill of --drill-corrupt", "docs/guide/corruption.md"},
     {"stopped at step\nending: not all ranks\nstopped (*) while no round", "the run was stopped before its end",
      "start it again with --resume auto"},
@@ -157,6 +160,8 @@ const struct explain_message explain_trainer[] = {
      "*: all ranks go back to the newest checkpoint",
      "ranks died that were the only ones with a part of the state: all go back to the newest checkpoint",
      "save more often (--checkpoint-every), or spread ranks over more nodes"},
+    {"there is no checkpoint to go on from: begins again", "the job was restarted before anything was saved",
+     "--checkpoint-dir, and save more often (--checkpoint-every)"},
     {"recovery: when a rank dies all start again", "no other rank has what a rank of this layout has",
      "what the line names, if restarts cost too much"},
     {"--replicate-state *: without --zero\n--replicate-state *: on a GPU",

@@ -8,6 +8,7 @@
 #include "worker/device/device.h"
 #include "worker/optim/schedule.h"
 
+#define LOSS_SPIKE 20           /* the default, config_run.def */
 #define CHECKPOINT_NAME_MAX 200 /* bytes: with the epochs and suffixes behind it, it is still a file name */
 
 static int check_aliases(const struct train_config *c, struct err *e)
@@ -110,6 +111,19 @@ static int check_seconds(const struct train_config *c, struct err *e)
     return 0;
 }
 
+/* Replicas are compared, and losses doubted, with --check-replicas alone. */
+static int check_replicas(const struct train_config *c, struct err *e)
+{
+    if (c->check_replicas)
+        return 0;
+    if (c->drill.what != DRILL_NONE)
+        return err_set(e, ERR_USAGE, "--drill-corrupt needs --check-replicas STEPS: else nobody finds what it spoils");
+    if (c->loss_spike != LOSS_SPIKE && c->loss_spike != 0)
+        return err_set(e, ERR_USAGE, "--loss-spike %g needs --check-replicas STEPS: else any loss is believed",
+                       c->loss_spike);
+    return 0;
+}
+
 /* What --auto-parallel chooses cannot be given as well; micro-batches can. */
 static int check_auto(const struct train_config *c, struct err *e)
 {
@@ -140,6 +154,7 @@ int train_config_check(const struct train_config *c, struct err *e)
     TRY(check_auto(c, e));
     TRY(check_stages(c, e));
     TRY(check_seconds(c, e));
+    TRY(check_replicas(c, e));
     if (c->evaluate && !c->test_data)
         return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
     if (c->start_epoch >= c->num_epochs)

@@ -13,6 +13,16 @@
 #define BIT 0x10  /* of a float's, or a double's, byte but the highest: its value changes, and stays a number */
 #define LOOK 4096 /* elements that are looked at for one that is not 0: of 0 the bit makes next to nothing */
 
+static const char *const names[] = {DRILLS(CHOICE_NAME)};
+
+int drill_check(const struct drill *d, int world, struct err *e)
+{
+    if (d->what == DRILL_NONE || d->rank < world)
+        return 0;
+    return err_set(e, ERR_USAGE, "--drill-corrupt %s@%lld:%lld: expected a rank from 0 to %d", names[d->what],
+                   (long long)d->step, (long long)d->rank, world - 1);
+}
+
 /* The bit; or all bits of a NaN. */
 static void spoil(unsigned char *v, size_t size, bool to_nan)
 {
@@ -40,7 +50,6 @@ static int flip(struct state *s, char *arena, size_t n, bool to_nan, struct err 
 
 int drill_at(struct drill *d, struct state *s, int rank, int64_t step, bool sums, struct err *e)
 {
-    static const char *const names[] = {DRILLS(CHOICE_NAME)};
     const enum drill_what what = d->what;
     if (what == DRILL_NONE || d->rank != rank || d->step != step || sums != (what >= DRILL_SUMS))
         return 0;

@@ -37,8 +37,14 @@ int guard_open(struct guard *g, const struct train_config *cfg, struct state *s,
     *g = (struct guard){.compared = -1, .hopeless = -1};
     for (int i = 0; i < GUARD_LOSSES; i++)
         g->steps[i] = -1;
-    if (!cfg->check_replicas || world == 1 || cfg->evaluate)
+    if (!cfg->check_replicas || cfg->evaluate)
         return 0;
+    if (world == 1) {
+        if (tells)
+            log_warn("replicas", "--check-replicas %lld: one rank has nobody to compare its state with",
+                     (long long)cfg->check_replicas);
+        return 0;
+    }
     g->every = cfg->check_replicas;
     g->asks = !s->device->ops->async;
     if (tells)

@@ -77,15 +77,43 @@ uint32_t replicas_hash_params(const struct state *s)
     return crc32c(0, s->params, state_bytes(s, s->program->n_train));
 }
 
+/* The first rank of those whose hash more than half of a group has; the group's first where there is no such hash. */
+static int typical(const struct layout_ranks *group, const struct replicas_hashes *all, int a, int g)
+{
+    int candidate = group->first, lead = 0, alike = 0, first = 0;
+    for (int i = 0; i < group->count; i++) { /* if any hash has a majority, the candidate's does (Boyer and Moore) */
+        const int r = layout_group_rank(group, i);
+        if (lead == 0)
+            candidate = r;
+        lead += all[r].of[a][g] == all[candidate].of[a][g] ? 1 : -1;
+    }
+    for (int i = group->count - 1; i >= 0; i--)
+        if (all[layout_group_rank(group, i)].of[a][g] == all[candidate].of[a][g]) {
+            first = i;
+            alike++;
+        }
+    return layout_group_rank(group, 2 * alike > group->count ? first : 0);
+}
+
+/* They are not equal in this group. */
+static int name_odd(const struct layout_ranks *group, const struct replicas_hashes *all, int a, int g, struct err *e)
+{
+    const int one = typical(group, all, a, g);
+    int i = 0;
+    while (all[layout_group_rank(group, i)].of[a][g] == all[one].of[a][g])
+        i++;
+    return err_set(e, ERR_MISMATCH, "replicas differ: %s of rank %d are not those of rank %d", names[a],
+                   layout_group_rank(group, i), one);
+}
+
 /* Rank r's, and those of the first rank of each group that it is in. */
 static int compare(const struct layout *l, const struct replicas_hashes *all, int r, struct err *e)
 {
     for (int a = 0; a < REPLICAS_N; a++)
         for (int g = 0; g < GROUPS; g++) {
-            const int first = layout_group(l, groups[g], r).first;
-            if (all[r].of[a][g] != all[first].of[a][g])
-                return err_set(e, ERR_MISMATCH, "replicas differ: %s of rank %d are not those of rank %d", names[a], r,
-                               first);
+            const struct layout_ranks group = layout_group(l, groups[g], r);
+            if (all[r].of[a][g] != all[group.first].of[a][g])
+                return name_odd(&group, all, a, g, e);
         }
     return 0;
 }

@@ -40,8 +40,8 @@ int replicas_hash(struct state *s, bool sums, struct replicas_hashes *ret, struc
 /* Of the parameters in memory alone, as quickly as can be. Host devices. */
 uint32_t replicas_hash_params(const struct state *s);
 
-/* all: of each rank of the layout. 0 if equal; ERR_MISMATCH names the arena and the first rank that differs from the
- * first of its group. */
+/* all: of each rank of the layout. 0 if equal; ERR_MISMATCH names the arena and the first rank that differs from what
+ * more than half of its group has, or, where no half agrees (two ranks), from the first of its group. */
 int replicas_compare(const struct layout *l, const struct replicas_hashes *all, struct err *e);
 
 /* All ranks: hash, and compare. */

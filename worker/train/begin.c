@@ -124,7 +124,8 @@ static int follow_state(struct run *r, struct err *e)
     return schedule_check(&r->schedule, e);
 }
 
-static void tell_beginning(struct run *r, enum taken taken)
+/* again: rounds went before this one. */
+static void tell_beginning(struct run *r, enum taken taken, bool again)
 {
     static const char *const from[] = {[TAKEN_FILES] = "resumed from step",
                                        [TAKEN_MEMORY] = "resumed from memory, step",
@@ -135,6 +136,8 @@ static void tell_beginning(struct run *r, enum taken taken)
     if (taken)
         journal_say(&r->journal, "%s %lld (epoch %lld, step %lld of %lld)", from[taken], (long long)r->at.updates,
                     (long long)r->at.epoch + 1, (long long)r->at.step, (long long)r->s.steps_per_epoch);
+    else if (again && r->journal.active && !r->cfg->evaluate)
+        log_warn("train", "there is no checkpoint to go on from: begins again at step %lld", (long long)r->at.updates);
     /* rank 0 was behind, or died before it logged the step */
     if (taken == TAKEN_RANKS && journal_lacks(&r->journal, r->at.updates))
         journal_step(&r->journal, &r->s, &r->at, &r->last_step, r->last_step.lr, 0);
@@ -164,7 +167,7 @@ int begin_run(struct run *r, const struct env_contract *env, const char *command
         TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
     TRY(take_folders(r, env, late, e));
     TRY(journal_open(&r->journal, &r->s, &r->at, taken != TAKEN_NOTHING, (int)env->restart_count, command_line, e));
-    tell_beginning(r, taken);
+    tell_beginning(r, taken, session_goes_on(env));
     keep_begin(&r->keep, &r->at);
     if (!r->started_ns)
         r->started_ns = clock_ns();

@@ -181,6 +181,8 @@ int train_run(const struct train_config *cfg, const struct env_contract *env, co
 {
     struct train_config chosen;
     struct meet meet = {0};
+    if (!session_goes_on(env)) /* a world may have become smaller since */
+        TRY(drill_check(&cfg->drill, (int)env->world_size, e));
     if (cfg->auto_parallel)
         TRY(here_choose(cfg, env, &chosen, &meet, e));
     const int rc = run_planned(cfg->auto_parallel ? &chosen : cfg, env, &meet, command_line, ret_exit, e);

@@ -122,6 +122,16 @@ def test_a_part_that_is_lost_with_both_owners_comes_from_the_checkpoint(undistur
     assert job.weights() == expected
 
 
+def test_where_nothing_was_saved_it_is_said_that_all_begin_again(undisturbed, tmp_path):
+    data, expected = undisturbed("zero 1")
+    job = Job(data, tmp_path / "out", *LAYOUTS["zero 1"], "--checkpoint-every", 1000)
+    job.at_step(2, job.kill(1, 2))
+    text = job.finish()
+    assert "are lost together: all ranks go back to the newest checkpoint" in text and "resumed from" not in text
+    assert text.count("there is no checkpoint to go on from: begins again at step 0") == 1, text[-6000:]
+    assert job.weights() == expected
+
+
 @pytest.mark.parametrize("layout, victims", [("zero 1", (1, 2)), ("stages", (0, 1)), ("tensor, zero 3", (0, 1, 2, 3)), ("data parallel", (0, 1, 2, 3))])
 def test_a_part_that_is_lost_with_both_owners_comes_from_memory(undisturbed, tmp_path, layout, victims):
     """No checkpoint was saved; those that are left go back a few steps, whoever died finds its part where the one before it kept it."""

@@ -12,6 +12,7 @@ from tensors import load, newest
 IMAGES, BATCH, EPOCHS, EVERY = 256, 32, 3, 5
 PER_EPOCH = IMAGES // BATCH
 STEPS = PER_EPOCH * EPOCHS
+NULL = [TRAINER, "--train-data", "null", "--null-images", 40, "--arch", "mlp", "--image-size", 8, "--num-labels", 4, "--batch-size", 20, "--max-steps", 2]
 
 
 def train(data, out, *options, device="cpu", world=2, crun=(), code=0):
@@ -53,12 +54,13 @@ def undisturbed(shapes, tmp_path_factory):
                                                  ("ref", 2, "weights"), ("ref", 2, "sums")])
 def test_who_corrupts_is_named_and_replaced_and_the_end_is_the_same(undisturbed, tmp_path, device, world, what):
     data, tensors, curve = undisturbed(device, world)
-    step, culprit = 12, 1
+    step, culprit = 12, 1 if world == 2 else 0
     text = train(data, tmp_path / "out", "--check-replicas", EVERY, "--drill-corrupt", f"{what}@{step}:{culprit}", device=device, world=world,
                  crun=("--max-restarts", 3))
     assert f"a bit of this rank's {what} flips in step {step}" in text
-    found = re.search(r"step (\d+): .* of rank \d+ are not those of rank \d+; back to step (\d+)", text)
-    assert found and step <= int(found[1]) <= step + EVERY and int(found[2]) < step, text[-4000:]
+    found = re.search(r"step (\d+): .* of rank (\d+) are not those of rank \d+; back to step (\d+)", text)
+    assert found and step <= int(found[1]) <= step + EVERY and int(found[3]) < step, text[-4000:]
+    assert world == 2 or int(found[2]) == culprit, text[-4000:]
     assert f"silent corruption in rank {culprit}, whose" in text and "another process takes its place" in text
     assert f"restart 1/3 (rank {culprit} exited with code 76), kept {world - 1} worker" in text, text[-4000:]
     assert weights(tmp_path / "out") == tensors
@@ -114,3 +116,19 @@ def test_parts_that_have_one_owner_are_said_not_to_be_compared(shapes, tmp_path)
 def test_a_drill_that_makes_no_sense_is_refused(value, sentence):
     done = subprocess.run([TRAINER, "--drill-corrupt", value, "--train-data", "null"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and sentence in done.stderr and "drill-corrupt" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("options, sentence", [
+    (["--drill-corrupt", "weights@2:7", "--check-replicas", 1], "--drill-corrupt weights@2:7: expected a rank from 0 to 1"),
+    (["--drill-corrupt", "weights@2:1"], "--drill-corrupt needs --check-replicas STEPS"),
+    (["--loss-spike", 3], "--loss-spike 3 needs --check-replicas STEPS")])
+def test_what_would_do_nothing_is_refused(options, sentence):
+    done = subprocess.run([str(a) for a in (*NULL, "--procs", 2, *options)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and sentence in done.stderr and "step" not in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_one_rank_is_told_that_nobody_is_there_to_compare_with(world):
+    done = subprocess.run([str(a) for a in (*NULL, "--procs", world, "--check-replicas", 1)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("--check-replicas 1: one rank has nobody to compare its state with") == (world == 1), done.stderr

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/base/err.h"
@@ -83,18 +84,53 @@ static void equal_replicas_pass(void **state)
         assert_int_equal(ranks[i].rc, 0);
 }
 
-static void a_flipped_bit_is_found_on_every_rank(void **state)
+static void a_flipped_bit_is_found_on_every_rank_and_its_rank_is_named(void **state)
 {
     (void)state;
-    static const char *const names[] = {"", "parameters of rank 2", "momentum of rank 2",
-                                        "running statistics of rank 2"};
-    for (int flip = 1; flip <= 3; flip++) {
-        struct rank ranks[WORLD];
-        check(2, flip, ranks);
-        for (int i = 0; i < WORLD; i++) {
-            assert_int_equal(ranks[i].rc, ERR_MISMATCH);
-            assert_non_null(strstr(ranks[i].e.text, names[flip]));
+    static const char *const arenas[] = {"", "parameters", "momentum", "running statistics"};
+    for (int flip = 1; flip <= 3; flip++)
+        for (int at = 0; at < WORLD; at++) {
+            struct rank ranks[WORLD];
+            char expected[80];
+            check(at, flip, ranks);
+            snprintf(expected, sizeof expected, "%s of rank %d are not those of", arenas[flip], at);
+            for (int i = 0; i < WORLD; i++) {
+                assert_int_equal(ranks[i].rc, ERR_MISMATCH);
+                assert_non_null(strstr(ranks[i].e.text, expected));
+            }
         }
+}
+
+/* What the parameters' hashes of `world` ranks, one group, are said to be. */
+static const char *verdict(int world, const uint32_t *hashes, struct err *e)
+{
+    struct replicas_hashes all[5] = {0};
+    struct layout l;
+    assert_int_equal(layout_plan(&l, world, 1, 1, 0, e), 0);
+    for (int r = 0; r < world; r++)
+        all[r].of[REPLICAS_PARAMS][0] = hashes[r];
+    return replicas_compare(&l, all, e) == 0 ? "equal" : strstr(e->text, "parameters");
+}
+
+static void whoever_is_unlike_most_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        int world;
+        uint32_t hashes[5];
+        const char *says;
+    } rows[] = {
+        {3, {7, 7, 7}, "equal"},
+        {3, {1, 7, 7}, "parameters of rank 0 are not those of rank 1"},
+        {3, {7, 7, 1}, "parameters of rank 2 are not those of rank 0"},
+        {5, {1, 7, 2, 7, 7}, "parameters of rank 0 are not those of rank 1"},
+        {2, {1, 7}, "parameters of rank 1 are not those of rank 0"}, /* nobody is unlike most */
+        {4, {1, 1, 7, 7}, "parameters of rank 2 are not those of rank 0"},
+        {3, {1, 2, 3}, "parameters of rank 1 are not those of rank 0"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct err e;
+        assert_string_equal(verdict(rows[i].world, rows[i].hashes, &e), rows[i].says);
     }
 }
 
@@ -102,7 +138,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_replicas_pass),
-        cmocka_unit_test(a_flipped_bit_is_found_on_every_rank),
+        cmocka_unit_test(a_flipped_bit_is_found_on_every_rank_and_its_rank_is_named),
+        cmocka_unit_test(whoever_is_unlike_most_is_named),
     };
     return cmocka_run_group_tests_name("replicas", tests, NULL, NULL);
 }
