@@ -32,4 +32,17 @@ static inline bool repeat_is_said(struct repeat *r, int64_t now_ms, int *ret_uns
     return true;
 }
 
+/* "silent for 1200 ms" and "silent for 2200 ms": they differ in nothing but digits. */
+static inline bool repeat_is_same(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        while (*a >= '0' && *a <= '9')
+            a++;
+        while (*b >= '0' && *b <= '9')
+            b++;
+        if (*a != *b || *a == 0)
+            return *a == *b;
+    }
+}
+
 #endif

@@ -62,12 +62,25 @@ static void after_a_long_rest_the_pauses_begin_anew(void **state)
     assert_true(repeat_is_said(&r, now + 10, &unsaid));
 }
 
+static void sentences_that_differ_in_digits_are_the_same(void **state)
+{
+    (void)state;
+    assert_true(repeat_is_same("", ""));
+    assert_true(repeat_is_same("silent for 1200 ms", "silent for 22000 ms"));
+    assert_true(repeat_is_same("error 5", "error 17"));
+    assert_false(repeat_is_same("error 5", "error 5 of 6"));
+    assert_false(repeat_is_same("a.b:29400: Connection refused", "a.b:29400: Connection reset by peer"));
+    assert_false(repeat_is_same("", "a"));
+    assert_false(repeat_is_same("a", ""));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signals_are_called_what_glibc_calls_them),
         cmocka_unit_test(what_repeats_is_said_at_once_and_then_after_pauses_that_double),
         cmocka_unit_test(after_a_long_rest_the_pauses_begin_anew),
+        cmocka_unit_test(sentences_that_differ_in_digits_are_the_same),
     };
     return cmocka_run_group_tests_name("ending", tests, NULL, NULL);
 }
