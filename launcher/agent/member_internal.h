@@ -7,6 +7,7 @@
 #include <uv.h>
 
 #include "launcher/agent/member.h"
+#include "launcher/base/repeat.h"
 #include "launcher/observe/node_report.h"
 #include "launcher/rendezvous/bootstrap.h"
 #include "launcher/rendezvous/rendezvous.h"
@@ -27,6 +28,8 @@ struct member {
     bool had_seat;        /* in some round */
     bool refused;         /* the rendezvous does not take this node, and that is reported */
     char waits_for[640];  /* while this node joins, for people */
+    char trouble[256];    /* what stands between this node and the rendezvous, as it was printed; "": nothing */
+    struct repeat troubles;
 };
 
 /* --- member_news.c */

@@ -22,6 +22,10 @@
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
 
+/* Between lines that say the same of a rendezvous that does not answer. */
+#define TROUBLE_FIRST_MS 1000
+#define TROUBLE_MOST_MS 30000
+
 /* A node that has a seat keeps it, but for one that failed too often. */
 static void note_round(struct run *r, const struct rdzv_news *news)
 {
@@ -77,6 +81,7 @@ static void on_news(void *arg, const struct rdzv_news *news)
 {
     struct run *r = arg;
     announce_joined(r);
+    r->member->trouble[0] = 0;
     log_debug("agent", "news kind=%d round=%llu", (int)news->kind, (unsigned long long)news->round);
     note_news(r, news);
     run_post(r, &(struct agent_event){.kind = AGENT_NEWS, .news = *news});
@@ -154,13 +159,28 @@ static void on_take_over(uv_timer_t *t)
         on_failed(r, EXIT_UNAVAILABLE, e.text);
 }
 
+/* A line where it begins, or its reason is another one, then after pauses. */
+static void print_trouble(struct run *r, const struct rdzv_progress *p)
+{
+    struct member *m = r->member;
+    int unsaid;
+    if (!repeat_is_same(p->text, m->trouble)) {
+        snprintf(m->trouble, sizeof m->trouble, "%s", p->text);
+        m->troubles = (struct repeat){.first_ms = TROUBLE_FIRST_MS, .most_ms = TROUBLE_MOST_MS};
+    }
+    if (repeat_is_said(&m->troubles, clock_ms(), &unsaid))
+        logmux_print(r->mux, "%s", m->waits_for);
+}
+
 static void on_progress(void *arg, const struct rdzv_progress *p)
 {
     struct run *r = arg;
     const struct presence *now = &p->now;
     char *out = r->member->waits_for;
     const size_t cap = sizeof r->member->waits_for;
-    if (p->text[0])
+    if (p->text[0] && p->left_ms > 0)
+        snprintf(out, cap, "%s; given up in %lld s", p->text, (long long)((p->left_ms + 999) / 1000));
+    else if (p->text[0])
         snprintf(out, cap, "%s", p->text);
     else if (now->state == RDZV_BACKOFF)
         snprintf(out, cap, "rounds failed early one after another; the next one waits (%d of %d nodes are here)",
@@ -169,9 +189,13 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
         presence_text(now, out, cap);
     else
         snprintf(out, cap, "%d nodes of %d to %d are here", now->joined, now->min_nodes, now->max_nodes);
-    logmux_print(r->mux, p->text[0] || now->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);
-    if (p->text[0])
-        uv_timer_start(&r->member->take_over, on_take_over, 0, 0); /* not from inside the client that it would close */
+    if (!p->text[0]) {
+        r->member->trouble[0] = 0;
+        logmux_print(r->mux, now->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);
+        return;
+    }
+    print_trouble(r, p);
+    uv_timer_start(&r->member->take_over, on_take_over, 0, 0); /* not from inside the client that it would close */
 }
 
 static void on_lease(void *arg, int64_t until_ms)

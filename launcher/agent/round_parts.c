@@ -33,7 +33,7 @@ void round_note_detected(struct run *r)
 void round_print_times(struct run *r)
 {
     struct timeline *t = &r->round->times;
-    char text[512];
+    char text[TIMELINE_TEXT_MAX];
     if (t->pending && t->spawned) {
         logmux_print(r->mux, "%s", timeline_text(t, text, sizeof text));
         events_restart(r->events, t);

@@ -48,6 +48,9 @@ const struct explain_message explain_general[] = {
     {"is not given: the last layer", "--model-parallel-size without --model-parallel-dim shares nothing",
      "--model-parallel-dim 1"},
     {"Resource temporarily unavailable", "no process or thread could be started", "ulimit -u; the limit of the cgroup"},
+    {"; given up in * s",
+     "the rendezvous cannot be used yet; what stands before says why, and the time is what is left",
+     "start it, or look at its address; --rdzv-conf join_timeout=30m waits longer"},
     /* --- everything else that is refused */
     {"*expected *", "a value has not the form, or not the range, that the sentence names after 'expected'",
      "write it so; PROGRAM --help and docs/reference/options.md have every option, --print-config says where a value "

@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/rdzv/machine/rdzv.h"
+
 /* Monotonic ns; 0: has not happened. */
 struct timeline {
     int64_t woken;             /* the kernel notified crun of the death */
@@ -17,9 +19,11 @@ struct timeline {
     int64_t first_step;        /* the first worker finished a step: first step = first_step - spawned */
     int kept;                  /* workers of this node that went on in the same process */
     int restart, max_restarts; /* max_restarts -1: only those within a window count, so "3/2" would mislead */
-    char cause[96];            /* "rank 1 killed by SIGKILL" */
-    bool pending;              /* its line is not printed */
+    char cause[RDZV_TEXT_MAX + 1]; /* "rank 1 killed by SIGKILL" */
+    bool pending;                  /* its line is not printed */
 };
+
+#define TIMELINE_TEXT_MAX (RDZV_TEXT_MAX + 256) /* with the terminating NUL; holds every line of it */
 
 /* "restart 1/3 (rank 1 killed by SIGKILL), kept 3 workers: detect 0.2 ms, stop 3.1 ms, ..."; ranks met and
  * first step only where they are known. Returns out. */

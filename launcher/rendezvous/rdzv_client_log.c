@@ -46,7 +46,17 @@ void log_client_post_text(struct log_client *l, enum log_item_kind kind, int cod
         return;
     i->code = code;
     snprintf(i->text, sizeof i->text, "%s", text);
-    snprintf(i->progress.text, sizeof i->progress.text, "%.255s", text);
+    log_client_post(l, i);
+}
+
+void log_client_post_trouble(struct log_client *l, int64_t now, const char *why, int64_t left_ms)
+{
+    struct log_item *i;
+    if (now < l->progress_at || !(i = log_client_item(ITEM_PROGRESS)))
+        return;
+    l->progress_at = now + LOG_CLIENT_PROGRESS_MS;
+    snprintf(i->progress.text, sizeof i->progress.text, "%.255s", why);
+    i->progress.left_ms = left_ms;
     log_client_post(l, i);
 }
 

@@ -86,6 +86,8 @@ struct log_client {
 struct log_item *log_client_item(enum log_item_kind kind); /* NULL: no memory */
 void log_client_post(struct log_client *l, struct log_item *item);
 void log_client_post_text(struct log_client *l, enum log_item_kind kind, int code, const char *text);
+/* ITEM_PROGRESS, at most once a second. left_ms: until it is given up, <= 0: it is not. */
+void log_client_post_trouble(struct log_client *l, int64_t now, const char *why, int64_t left_ms);
 uint64_t log_client_draw(void *unused); /* as rdzv_host_options.random */
 int log_client_open_home(struct log_client *l, struct rdzv_home **ret, struct err *e);
 int log_client_start(pthread_t *t, void *(*run)(void *), void *arg);

@@ -67,10 +67,7 @@ static void cannot_lead(struct log_client *l, const char *why)
 {
     int64_t now = clock_ms();
     l->leaderless = l->leaderless ? l->leaderless : now;
-    if (now >= l->progress_at) {
-        l->progress_at = now + LOG_CLIENT_PROGRESS_MS;
-        log_client_post_text(l, ITEM_PROGRESS, 0, why);
-    }
+    log_client_post_trouble(l, now, why, l->seat.works ? 0 : l->leaderless + l->o.connect_ms - now);
     if (!l->seat.works && !l->ended && now - l->leaderless >= l->o.connect_ms)
         log_client_fail_in_time(l, why);
 }

@@ -142,10 +142,8 @@ static void trouble(struct log_client *l, int rc, const char *why)
         log_client_fail(l, rc == -EROFS || rc == -ECONNABORTED ? EXIT_UNAVAILABLE : EXIT_USAGE_ERROR, why);
     else if (now - l->heard_at >= l->o.connect_ms)
         log_client_fail_in_time(l, why);
-    else if (now >= l->progress_at) {
-        l->progress_at = now + LOG_CLIENT_PROGRESS_MS;
-        log_client_post_text(l, ITEM_PROGRESS, 0, why);
-    }
+    else
+        log_client_post_trouble(l, now, why, l->heard_at + l->o.connect_ms - now);
     l->pause_ms = l->pause_ms ? l->pause_ms * 2 : FIRST_PAUSE_MS;
     l->pause_ms = l->pause_ms > LAST_PAUSE_MS ? LAST_PAUSE_MS : l->pause_ms;
 }

@@ -121,6 +121,7 @@ void tcp_give_up(struct tcp *t, const char *why); /* the connection; dials again
 void tcp_again(struct tcp *t);                    /* dial, or send what must be sent, after a pause */
 void tcp_reached(struct tcp *t);                  /* it answered */
 bool tcp_waits_to_reach(const struct tcp *t);     /* and people want to know */
+int64_t tcp_left_ms(const struct tcp *t);         /* until it is given up; 0: not known */
 void tcp_still_out_of_reach(struct tcp *t);       /* report the progress */
 
 /* rdzv_tcp_ask.c */

@@ -16,6 +16,12 @@
 #define PAUSE_MAX_MS 1000
 #define DIAL_MS 5000
 
+int64_t tcp_left_ms(const struct tcp *t)
+{
+    const int64_t left = t->away + t->o.connect_ms - clock_ms();
+    return !t->away ? 0 : left > 0 ? left : 1;
+}
+
 bool tcp_waits_to_reach(const struct tcp *t)
 {
     return t->mode == TCP_JOINING && !t->up && t->o.on_progress;
@@ -23,7 +29,7 @@ bool tcp_waits_to_reach(const struct tcp *t)
 
 void tcp_still_out_of_reach(struct tcp *t)
 {
-    struct rdzv_progress p = {0};
+    struct rdzv_progress p = {.left_ms = tcp_left_ms(t)};
     if (t->stranger)
         snprintf(p.text, sizeof p.text, "%.*s", (int)sizeof p.text - 1, t->why);
     else if (t->why[0])

@@ -222,6 +222,7 @@ static void wait_for_verdict(struct tcp *t, const char *why)
                  (long long)(t->o.connect_ms / 1000), why);
         return;
     }
+    p.left_ms = tcp_left_ms(t);
     snprintf(p.text, sizeof p.text, "waiting: %.*s", (int)sizeof p.text - 10, why);
     tcp_progress(t, &p);
     tcp_again(t);

@@ -2,6 +2,7 @@
 #ifndef CRUN_LAUNCHER_GROUP_INTERNAL_H
 #define CRUN_LAUNCHER_GROUP_INTERNAL_H
 
+#include "launcher/base/repeat.h"
 #include "launcher/workers/group.h"
 
 struct launch;
@@ -11,11 +12,13 @@ struct watch;
 /* One worker process and the page shared with it. */
 struct child {
     int local;
-    int pidfd;              /* -1: none */
-    bool guest;             /* in a process group that is not its own */
-    bool reads;             /* crun's standard input */
-    bool pty;               /* has a terminal of its own */
-    bool stopped;           /* and that is reported */
+    int pidfd;      /* -1: none */
+    bool guest;     /* in a process group that is not its own */
+    bool reads;     /* crun's standard input */
+    bool pty;       /* has a terminal of its own */
+    pid_t stop_pid; /* the process that the two below are about */
+    bool stopped;
+    struct repeat stops;    /* reports of its stops */
     struct crun_page *page; /* mapped until the next round begins, or the agent is gone */
     int out[2];             /* the worker's ends of its pipes, until it is started; -1: none */
     int keep[2];            /* the same, for who takes its place in a later round; -1: none */

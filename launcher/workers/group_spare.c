@@ -95,7 +95,9 @@ static void move(struct group *g, int slot, int local)
     to->wake_fd = from->wake_fd;
     to->pidfd = from->pidfd;
     to->held = true;
+    to->stop_pid = from->stop_pid;
     to->stopped = from->stopped;
+    to->stops = from->stops;
     epoll_ctl(g->deaths_fd, EPOLL_CTL_MOD, to->pidfd, &ev);
     g->workers[local] = g->workers[slot];
     from->page = NULL;

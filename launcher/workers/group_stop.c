@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -89,28 +90,49 @@ void group_forward(struct group *g, int signo)
 
 /* --- what others sent them */
 
+/* One that is stopped over and over (a duty cycle, a debugger) is named once, and then after pauses. */
+#define STOPS_FIRST_MS 10000
+#define STOPS_MOST_MS 60000
+
+static void note_process(struct child *c, pid_t pid)
+{
+    if (c->stop_pid == pid)
+        return;
+    c->stop_pid = pid;
+    c->stopped = false;
+    c->stops = (struct repeat){.first_ms = STOPS_FIRST_MS, .most_ms = STOPS_MOST_MS};
+}
+
 /* One that the terminal stopped, along with crun, is the user's own doing. */
 static void report_stop(struct group *g, int i, int signo)
 {
-    char name[32];
+    char name[32], more[64] = "";
+    int unsaid;
     struct child *c = &g->children[i];
+    const struct failure_worker *w = &g->workers[i];
     const bool is_typed = c->guest && signo != SIGSTOP;
-    if (!c->stopped && !is_typed && !g->workers[i].told_to_stop)
-        logmux_print(g->o.mux, "rank %d (pid %d) was stopped by %s; kill -CONT %d lets it go on", g->workers[i].rank,
-                     (int)g->workers[i].pid, signal_text(signo, name, sizeof name), (int)g->workers[i].pid);
+    const bool is_news = !c->stopped && !is_typed && !w->told_to_stop;
     c->stopped = true;
+    if (!is_news || !repeat_is_said(&c->stops, clock_ms(), &unsaid))
+        return;
+    if (unsaid > 0)
+        snprintf(more, sizeof more, " (%d stops since the last such line were not reported)", unsaid);
+    logmux_print(g->o.mux, "rank %d (pid %d) was stopped by %s; kill -CONT %d lets it go on%s", w->rank, (int)w->pid,
+                 signal_text(signo, name, sizeof name), (int)w->pid, more);
 }
 
 void group_look_for_stops(struct group *g)
 {
     for (int i = 0; i < g->n; i++) {
         siginfo_t info = {0};
+        struct child *c = &g->children[i];
         const pid_t pid = g->workers[i].pid;
         if (pid <= 0 || g->workers[i].ended || waitid(P_PID, (id_t)pid, &info, WSTOPPED | WCONTINUED | WNOHANG) < 0 ||
             info.si_pid != pid)
             continue;
+        note_process(c, pid);
         if (info.si_code == CLD_CONTINUED)
-            g->children[i].stopped = false;
+            c->stopped = false;
         else
             report_stop(g, i, info.si_status);
     }

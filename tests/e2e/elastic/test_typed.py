@@ -181,6 +181,17 @@ def test_the_port_of_a_daemon_that_is_away_is_left_to_it(cluster, said):
     cluster.finish()
 
 
+def test_a_rendezvous_that_is_not_there_is_named_with_the_time_that_is_left(cluster):
+    """At once, then after pauses of 1, 2, 4 s and so on, not each second."""
+    port = free_port()
+    node = cluster.node("--nnodes", 2, "--rdzv-backend", "rendezvousd", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job",
+                        "--rdzv_conf", "join_timeout=6")
+    assert node.wait() == 69
+    said = re.findall(rf"cannot reach 127\.0\.0\.1:{port}: Connection refused; given up in (\d+) s\n", node.text())
+    assert 1 <= len(said) <= 3 and said[0] in ("5", "6") and said == sorted(said, reverse=True), node.text()
+    assert node.text().count(f"cannot reach 127.0.0.1:{port}") == len(said), node.text()
+
+
 def test_a_crun_that_hosts_says_so_and_gives_the_port_back(cluster):
     port = free_port()
     host = cluster.node(*c10d(port))

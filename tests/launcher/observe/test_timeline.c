@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <limits.h>
 #include <string.h>
 
 #include "launcher/observe/timeline.h"
@@ -44,11 +45,36 @@ static void workers_that_went_on_are_counted(void **state)
     assert_non_null(strstr(timeline_text(&t, text, sizeof text), ", kept 1 worker: detect"));
 }
 
+/* As long as the rendezvous' words are. */
+static void a_cause_is_whole(void **state)
+{
+    (void)state;
+    char text[TIMELINE_TEXT_MAX];
+    const int64_t hour = 3600 * INT64_C(1000000000);
+    struct timeline t = {.woken = 1,
+                         .detected = hour,
+                         .gone = 2 * hour,
+                         .round = 3 * hour,
+                         .spawned = 4 * hour,
+                         .met = 5 * hour,
+                         .first_step = 5 * hour,
+                         .restart = INT_MAX,
+                         .max_restarts = INT_MAX,
+                         .kept = RDZV_SLOTS_MAX};
+    assert_int_equal(sizeof t.cause, sizeof((struct rdzv_cause *)0)->text);
+    memset(t.cause, 'x', sizeof t.cause - 1);
+    timeline_text(&t, text, sizeof text);
+    assert_non_null(strstr(text, t.cause));
+    assert_non_null(strstr(text, "x), kept 4096 workers: detect 3600000.0 ms"));
+    assert_non_null(strstr(text, ", first step 3600000 ms"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_time_line_shows_each_part_and_the_first_step_only_if_there_was_one),
         cmocka_unit_test(workers_that_went_on_are_counted),
+        cmocka_unit_test(a_cause_is_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -381,6 +381,7 @@ static void a_closed_door_is_knocked_at_until_the_time_is_over(void **state)
     assert_non_null(strstr(rig->why, "Connection refused"));
     assert_true(rig->progresses >= 1);
     assert_non_null(strstr(rig->progress.text, "cannot reach 127.0.0.1"));
+    assert_in_range(rig->progress.left_ms, 1, 1500);
 }
 
 static void a_late_rendezvous_is_found(void **state)
