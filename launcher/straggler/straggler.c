@@ -9,11 +9,13 @@
 #define LEAST_SHARE 0.1 /* of the step, that the difference makes */
 #define Z_SCORE 3.5
 #define Z_OF_MAD 0.6745
-#define Z_RANKS 4       /* fewer have no MAD worth the name */
-#define LEAST_MAD 0.01  /* of the median */
-#define WAIT_SHARE 0.2  /* of the step, that all ranks wait */
-#define LINK_RATIO 4    /* to the median of the quickest links */
-#define LINK_SHARE 0.02 /* of the step, that it is longer */
+#define Z_RANKS 4        /* fewer have no MAD worth the name */
+#define LEAST_MAD 0.01   /* of the median */
+#define WAIT_SHARE 0.2   /* of the step, that all ranks wait */
+#define LINK_RATIO 4     /* to the median of the quickest links */
+#define LINK_SHARE 0.05  /* of the step, that it is longer */
+#define LINK_LEAST 1000  /* us, that it is longer */
+#define CORES_LEAST 8000 /* us, the same on one node */
 
 enum { LOWER = STRAGGLER_STEPS / 4, UPPER = STRAGGLER_STEPS - 1 - STRAGGLER_STEPS / 4 };
 
@@ -146,6 +148,7 @@ static bool judge_work(const struct straggler_rank *v, int n, double *scratch, s
         return false;
     *ret = (struct straggler_verdict){.rank = worst,
                                       .peer = -1,
+                                      .step_ms = step / 1000,
                                       .mine_ms = mine(&of[worst]) / 1000,
                                       .others_ms = middle(of[worst].others, STRAGGLER_STEPS) / 1000};
     ret->why = class_of(v, n, worst, scratch, of);
@@ -153,6 +156,24 @@ static bool judge_work(const struct straggler_rank *v, int n, double *scratch, s
 }
 
 /* --- links that are slower than others */
+
+static uint32_t lower(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+void straggler_steady_links(struct straggler_tries *t, struct straggler_rank *v, int n)
+{
+    bool is_new = false;
+    for (int r = 0; r < n; r++)
+        is_new = is_new || t[r].best_us[0] != v[r].best_us || t[r].worst_us[0] != v[r].worst_us;
+    for (int r = 0; r < n; r++) {
+        if (is_new)
+            t[r] = (struct straggler_tries){{v[r].best_us, t[r].best_us[0]}, {v[r].worst_us, t[r].worst_us[0]}};
+        v[r].best_us = lower(t[r].best_us[0], t[r].best_us[1]);
+        v[r].worst_us = lower(t[r].worst_us[0], t[r].worst_us[1]);
+    }
+}
 
 /* Of a step, the time that even the busiest rank waits. */
 static double common_wait_us(const struct straggler_rank *v, int n)
@@ -166,6 +187,14 @@ static double common_wait_us(const struct straggler_rank *v, int n)
     return median(least, STRAGGLER_STEPS);
 }
 
+static bool are_of_one_node(const struct straggler_rank *v, int n)
+{
+    for (int r = 1; r < n; r++)
+        if (v[r].node != v[0].node)
+            return false;
+    return true;
+}
+
 static bool judge_links(const struct straggler_rank *v, int n, double *scratch, struct straggler_verdict *ret)
 {
     const double step = step_us(v, n);
@@ -177,18 +206,22 @@ static bool judge_links(const struct straggler_rank *v, int n, double *scratch, 
             return false;
         scratch[r] = v[r].best_us;
     }
-    const double usual = median(scratch, n), limit = fmax(LINK_RATIO * usual, usual + LINK_SHARE * step);
+    const double usual = median(scratch, n);
+    const double limit =
+        fmax(LINK_RATIO * usual, usual + fmax(LINK_SHARE * step, are_of_one_node(v, n) ? CORES_LEAST : LINK_LEAST));
     for (int r = 0; r < n; r++) {
         if (v[r].best_us > limit && (worst < 0 || v[r].best_us > v[worst].best_us))
             worst = r;
         if (v[r].worst_us > limit && slow++ < 2)
             ends[slow - 1] = r;
     }
-    if (worst < 0 && slow != 2)
+    if (worst < 0 && (slow != 2 || (v[ends[0]].node == v[ends[1]].node &&
+                                    fmin(v[ends[0]].worst_us, v[ends[1]].worst_us) < usual + CORES_LEAST)))
         return false;
     *ret = (struct straggler_verdict){.rank = worst >= 0 ? worst : ends[0],
                                       .peer = worst >= 0 ? -1 : ends[1],
                                       .why = STRAGGLER_NETWORK,
+                                      .step_ms = step / 1000,
                                       .mine_ms = (worst >= 0 ? v[worst].best_us : v[ends[0]].worst_us) / 1000.0,
                                       .others_ms = usual / 1000};
     return true;
@@ -232,17 +265,34 @@ const char *straggler_text(const struct straggler_verdict *s, uint64_t step, con
     return out;
 }
 
-bool straggler_is_news(struct straggler_memory *m, const struct straggler_verdict *found)
+static bool is_same(const struct straggler_verdict *a, const struct straggler_verdict *b)
 {
-    const bool same = found && m->any && m->named.rank == found->rank && m->named.why == found->why;
+    return a->rank == b->rank && a->why == b->why;
+}
+
+/* Have windows in a row shown it for long enough? */
+static bool lasts(struct straggler_memory *m, const struct straggler_verdict *found, uint64_t step)
+{
+    if (found && !(m->suspects && is_same(&m->suspect, found)))
+        m->since = step - STRAGGLER_STEPS;
+    m->suspects = found;
+    if (found)
+        m->suspect = *found;
+    return found && (double)(step - m->since) * found->step_ms >= STRAGGLER_LEAST_MS;
+}
+
+bool straggler_is_news(struct straggler_memory *m, const struct straggler_verdict *found, uint64_t step)
+{
+    const bool same = found && m->any && is_same(&m->named, found);
+    const bool long_enough = lasts(m, found, step);
     if (m->any && !same && ++m->calm >= STRAGGLER_CALM)
         m->any = false;
-    if (!found)
-        return false;
-    if (same) {
+    if (same)
         m->calm = 0;
+    if (same || !long_enough)
         return false;
-    }
-    *m = (struct straggler_memory){.named = *found, .any = true};
+    m->named = *found;
+    m->calm = 0;
+    m->any = true;
     return true;
 }

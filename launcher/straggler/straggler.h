@@ -24,8 +24,14 @@
  *
  * A slow network makes all ranks wait alike. Where each of them waits for a fifth of the step or more, the links that
  * they have tried (crun_links()) are compared: a rank whose quickest link takes four times the median of the quickest
- * ones, or more, is the culprit; else, where two ranks alone have so slow a link, it is the one between them. Two
- * ranks have one link, and nothing to compare it with. */
+ * ones, or more, is the culprit; else, where two ranks alone have so slow a link, it is the one between them. The
+ * difference is a twentieth of the step at least, and a millisecond; eight milliseconds where no other node is
+ * concerned, for the ranks of one share its cores, and wait for them in the scheduler's time slices. Two ranks have
+ * one link, and nothing to compare it with. A try in which a rank was off its core looks like a slow link, but the
+ * next one does not: of the last two tries the quicker one counts, for each rank.
+ *
+ * Which processes share a core changes in parts of a second, however many steps these are. So nobody is named before
+ * windows in a row that last STRAGGLER_LEAST_MS have shown the same. */
 #ifndef CRUN_LAUNCHER_STRAGGLER_H
 #define CRUN_LAUNCHER_STRAGGLER_H
 
@@ -46,15 +52,24 @@ const char *straggler_class_name(enum straggler_class c);
 
 struct straggler_rank { /* of one window */
     bool known;         /* all that follows is there */
+    int node;           /* its first rank */
     uint32_t data_us[STRAGGLER_STEPS], compute_us[STRAGGLER_STEPS], wait_us[STRAGGLER_STEPS];
     uint32_t best_us, worst_us; /* of its links, + 1; 0: not reported */
 };
+
+struct straggler_tries {              /* of a rank's links, as in straggler_rank; all-zero at first */
+    uint32_t best_us[2], worst_us[2]; /* newest first */
+};
+/* Another window: puts the quicker one of the last two tries into v[n], and 0 where there was one alone. Numbers that
+ * are all the same as before are those of the same try. */
+void straggler_steady_links(struct straggler_tries *t, struct straggler_rank *v, int n);
 
 struct straggler_verdict {
     int rank;
     int peer; /* the other end of a slow link; -1: the rank is slow, or all of its links are */
     enum straggler_class why;
     double mine_ms, others_ms; /* a step's own work, or a message there and back */
+    double step_ms;            /* what a step took */
 };
 
 /* v[n], ranks 0..n-1. true: *ret is somebody; false: nobody is, or not all are known, or there is no memory. */
@@ -65,12 +80,14 @@ const char *straggler_text(const struct straggler_verdict *s, uint64_t step, con
 
 /* Who was named already is not named again before so many windows without it. */
 #define STRAGGLER_CALM 3
+#define STRAGGLER_LEAST_MS 300
 struct straggler_memory {
-    struct straggler_verdict named;
-    int calm; /* windows since it was seen; STRAGGLER_CALM and above: nobody is named */
-    bool any;
+    struct straggler_verdict named, suspect;
+    uint64_t since; /* the step before the first window in a row that shows the suspect */
+    int calm;       /* windows since it was seen; STRAGGLER_CALM and above: nobody is named */
+    bool any, suspects;
 };
-/* Is this news? found NULL: a window without a straggler. */
-bool straggler_is_news(struct straggler_memory *m, const struct straggler_verdict *found);
+/* Is this to be reported? found NULL: a window without a straggler. step: the last of the window. */
+bool straggler_is_news(struct straggler_memory *m, const struct straggler_verdict *found, uint64_t step);
 
 #endif

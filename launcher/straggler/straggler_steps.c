@@ -83,8 +83,10 @@ bool straggler_steps_parse(const char *text, size_t n, struct straggler_rank *v,
                    count = next_number(&t, INT32_MAX);
     if (t.bad || base + count > (uint64_t)world)
         return false;
-    for (uint64_t i = 0; i < count && !t.bad; i++)
+    for (uint64_t i = 0; i < count && !t.bad; i++) {
         parse_rank(&t, &v[base + i]);
+        v[base + i].node = (int)base;
+    }
     *ret_last = last;
     return !t.bad && t.at == t.end;
 }

@@ -20,7 +20,8 @@ struct straggler_watch {
     bool leads;
     struct straggler_rank *v; /* (world) on group rank 0, elsewhere (workers): of the window that ends with `last` */
     uint64_t last;            /* 0: none yet */
-    uint64_t reported;        /* newest window of this node */
+    struct straggler_tries *tries; /* (world) on group rank 0 */
+    uint64_t reported;             /* newest window of this node */
     struct straggler_memory memory;
 };
 
@@ -70,10 +71,11 @@ static void judge(struct straggler_watch *w)
     for (int r = 0; r < w->world; r++)
         if (!w->v[r].known)
             return;
+    straggler_steady_links(w->tries, w->v, w->world);
     const bool found = straggler_judge(w->v, w->world, &v);
     for (int r = 0; r < w->world; r++)
         w->v[r].known = false;
-    if (straggler_is_news(&w->memory, found ? &v : NULL))
+    if (straggler_is_news(&w->memory, found ? &v : NULL, step))
         w->o.found(w->o.arg, &v, step);
 }
 
@@ -100,7 +102,9 @@ static void read_window(struct straggler_watch *w, uint64_t last)
         enter_window(w, last);
     for (int i = 0; i < w->o.workers; i++) {
         struct crun_page *p = w->o.page(w->o.arg, i);
-        all = p && straggler_steps_read(p, last, &w->v[w->leads ? w->base + i : i]) && all;
+        struct straggler_rank *v = &w->v[w->leads ? w->base + i : i];
+        all = p && straggler_steps_read(p, last, v) && all;
+        v->node = w->base;
     }
     if (w->leads)
         judge(w);
@@ -169,14 +173,15 @@ int straggler_watch_begin_round(struct straggler_watch *w, int base, int world, 
 {
     if (!w)
         return 0;
-    free(w->v);
+    straggler_watch_end_round(w);
     w->base = base;
     w->world = world;
     w->leads = leads;
     w->last = w->reported = 0;
     w->memory = (struct straggler_memory){0};
     w->v = calloc((size_t)(leads ? world : w->o.workers), sizeof *w->v);
-    return w->v ? 0 : err_errno(e, ENOMEM, "looking for stragglers");
+    w->tries = calloc((size_t)(leads ? world : 1), sizeof *w->tries);
+    return w->v && w->tries ? 0 : err_errno(e, ENOMEM, "looking for stragglers");
 }
 
 void straggler_watch_progressed(struct straggler_watch *w)
@@ -191,13 +196,16 @@ void straggler_watch_end_round(struct straggler_watch *w)
         return;
     uv_timer_stop(&w->timer);
     free(w->v);
+    free(w->tries);
     w->v = NULL;
+    w->tries = NULL;
 }
 
 static void on_closed(uv_handle_t *h)
 {
     struct straggler_watch *w = container_of(h, struct straggler_watch, timer);
     free(w->v);
+    free(w->tries);
     free(w);
 }
 

@@ -23,7 +23,8 @@ for step in range(1, steps + 1):
     work = 0.04 if is_slow and why == "compute" else 0.02
     wait = 0.0001 if is_slow and why != "network" else 0.02 if now else 0.001
     crun.spent(data=data, forward=work / 4, backward=work / 2, update=work / 4, wait=wait)
-    crun.links(0.01 if is_slow and why == "network" else 0.0001, 0.01 if now and why == "network" else 0.0002)
+    far = 0.01 + step * 1e-6  # no two tries are alike
+    crun.links(far if is_slow and why == "network" else 0.0001, far if now and why == "network" else 0.0002)
     time.sleep(0.04)
     crun.report(step)
 """

@@ -31,9 +31,14 @@ static double normal(void)
 
 struct cluster {
     int world;
+    double now_us, shares_until_us;
+    int shares;              /* that rank has half a core until then */
+    double step_us, comm_us; /* what a step takes: of a rank's own, and for the others */
     double speed[WORLD_MAX], drift[WORLD_MAX];
     int burst[WORLD_MAX]; /* steps that it still lasts */
     struct straggler_rank v[WORLD_MAX];
+    struct straggler_tries tries[WORLD_MAX];
+    struct straggler_rank tried[WORLD_MAX];
 };
 
 struct trouble {
@@ -45,7 +50,7 @@ struct trouble {
 
 static void start(struct cluster *c, int world)
 {
-    *c = (struct cluster){.world = world};
+    *c = (struct cluster){.world = world, .step_us = STEP_US, .comm_us = 4000};
     for (int r = 0; r < world; r++)
         c->speed[r] = 0.95 + 0.1 * uniform(); /* no two machines are alike */
 }
@@ -53,7 +58,8 @@ static void start(struct cluster *c, int world)
 /* Everybody's 10 %, spells of some steps at a third of the speed, pauses up to a second, and what all have together. */
 static double compute_us(struct cluster *c, int r, double common)
 {
-    double us = STEP_US * c->speed[r] * exp(0.1 * normal() + c->drift[r]) * common;
+    const bool shares = c->shares == r && c->now_us < c->shares_until_us;
+    double us = c->step_us * (shares ? 2 : 1) * c->speed[r] * exp(0.1 * normal() + c->drift[r]) * common;
     c->drift[r] = 0.999 * c->drift[r] + 0.001 * normal();
     if (c->burst[r] == 0 && uniform() < 0.0005)
         c->burst[r] = 1 + (int)(4 * uniform());
@@ -91,9 +97,10 @@ static void one_step(struct cluster *c, int step, const struct trouble *t)
         own[r] = d + p;
         longest = fmax(longest, own[r]);
     }
-    const double comm = 4000 * exp(0.5 * normal()) + (now && t->why == STRAGGLER_NETWORK ? STEP_US : 0);
+    const double comm = c->comm_us * exp(0.5 * normal()) + (now && t->why == STRAGGLER_NETWORK ? STEP_US : 0);
     for (int r = 0; r < c->world; r++)
         c->v[r].wait_us[k] = (uint32_t)(longest - own[r] + comm);
+    c->now_us += longest + comm;
 }
 
 /* Tried once a window. */
@@ -116,8 +123,9 @@ static bool run(struct cluster *c, int first, int last, const struct trouble *t,
         if (step % STRAGGLER_STEPS != 0)
             continue;
         try_links(c, step - 1, t);
+        straggler_steady_links(c->tries, c->v, c->world);
         const bool found = straggler_judge(c->v, c->world, ret);
-        if (straggler_is_news(m, found ? ret : NULL)) {
+        if (straggler_is_news(m, found ? ret : NULL, (uint64_t)step)) {
             *ret_step = step;
             return true;
         }
@@ -164,6 +172,110 @@ static void one_slow_link_is_named_by_its_ends(void **state)
     assert_int_equal(s.peer, 3);
 }
 
+/* In one try of twenty a rank is off its core, and one of its links takes as long as the scheduler likes. */
+static void take_a_core(struct cluster *c)
+{
+    const int a = (int)(c->world * uniform()), b = (a + 1) % c->world;
+    if (uniform() >= 0.05)
+        return;
+    const double off_us = -4000 * log(uniform());
+    c->v[a].worst_us += (uint32_t)off_us;
+    c->v[b].worst_us += (uint32_t)off_us;
+}
+
+/* Of one node, where a step is half as long again because of waiting. The links are tried in the first 64 steps, and
+ * the last numbers stay. */
+static void ranks_that_wait_for_a_core_are_not_named(void **state)
+{
+    (void)state;
+    const struct trouble none = {.rank = -1};
+    seed = 5;
+    for (int job = 0; job < 2000; job++) {
+        struct straggler_memory m = {0};
+        struct straggler_verdict s;
+        struct cluster c;
+        start(&c, 4);
+        c.comm_us = 25000;
+        for (int step = 1; step <= 100; step++) {
+            one_step(&c, step - 1, &none);
+            if (step % STRAGGLER_STEPS != 0)
+                continue;
+            if (step <= 60) {
+                try_links(&c, step - 1, &none);
+                take_a_core(&c);
+                memcpy(c.tried, c.v, sizeof c.tried);
+            }
+            for (int r = 0; r < c.world; r++) {
+                c.v[r].best_us = c.tried[r].best_us;
+                c.v[r].worst_us = c.tried[r].worst_us;
+            }
+            straggler_steady_links(c.tries, c.v, c.world);
+            const bool found = straggler_judge(c.v, c.world, &s);
+            if (straggler_is_news(&m, found ? &s : NULL, (uint64_t)step))
+                fail_msg("job %d: rank %d (%s) at step %d: %g ms, others %g ms", job, s.rank,
+                         straggler_class_name(s.why), step, s.mine_ms, s.others_ms);
+        }
+    }
+}
+
+/* Steps of 5 ms; now and then a rank shares its core with another process for a fifth of a second. */
+static void a_short_spell_of_short_steps_names_nobody(void **state)
+{
+    (void)state;
+    const struct trouble none = {.rank = -1};
+    struct straggler_memory m = {0};
+    struct straggler_verdict s;
+    struct cluster c;
+    seed = 6;
+    start(&c, 4);
+    c.step_us = 5000;
+    c.comm_us = 400;
+    for (int spell = 0; spell < 1000; spell++) {
+        int step = 0;
+        c.shares = spell % 4;
+        c.shares_until_us = c.now_us + 200000;
+        if (run(&c, 200 * spell + 1, 200 * (spell + 1), &none, &m, &s, &step))
+            fail_msg("rank %d (%s) at step %d: %g ms, others %g ms", s.rank, straggler_class_name(s.why), step,
+                     s.mine_ms, s.others_ms);
+    }
+}
+
+/* The same link between two nodes, and in one. */
+static void what_a_scheduler_may_do_is_no_slow_link_of_a_node(void **state)
+{
+    (void)state;
+    struct straggler_verdict s;
+    struct straggler_rank v[4];
+    for (int r = 0; r < 4; r++) {
+        v[r] = (struct straggler_rank){.known = true, .node = r / 2, .best_us = 100, .worst_us = 200};
+        for (int k = 0; k < STRAGGLER_STEPS; k++)
+            v[r].compute_us[k] = v[r].wait_us[k] = 10000;
+    }
+    v[1].worst_us = v[2].worst_us = 5000;
+    assert_true(straggler_judge(v, 4, &s));
+    assert_int_equal(s.rank, 1);
+    assert_int_equal(s.peer, 2);
+    v[2].node = 0;
+    assert_false(straggler_judge(v, 4, &s));
+    v[3].node = 0;
+    assert_false(straggler_judge(v, 4, &s));
+    v[1].worst_us = v[2].worst_us = 15000;
+    assert_true(straggler_judge(v, 4, &s));
+}
+
+static void of_two_tries_the_quicker_one_counts(void **state)
+{
+    (void)state;
+    struct straggler_tries t[2] = {0};
+    const uint32_t worst[] = {9000, 9000, 150, 8000, 8000, 7000}, want[] = {0, 0, 150, 150, 150, 7000};
+    for (size_t i = 0; i < sizeof worst / sizeof *worst; i++) {
+        struct straggler_rank v[2] = {{.best_us = 100, .worst_us = worst[i]}, {.best_us = 100, .worst_us = 200}};
+        straggler_steady_links(t, v, 2);
+        assert_int_equal(v[0].worst_us, want[i]);
+        assert_int_equal(v[1].worst_us, want[i] ? 200 : 0);
+    }
+}
+
 static void ten_hours_of_jitter_name_nobody(void **state)
 {
     (void)state;
@@ -200,17 +312,19 @@ static void two_kinds_of_machine_name_nobody(void **state)
 static void who_was_named_is_named_again_only_after_it_was_well(void **state)
 {
     (void)state;
-    const struct straggler_verdict a = {.rank = 1, .why = STRAGGLER_DATA}, b = {.rank = 2, .why = STRAGGLER_DATA};
+    const struct straggler_verdict a = {.rank = 1, .why = STRAGGLER_DATA, .step_ms = 100},
+                                   b = {.rank = 2, .why = STRAGGLER_DATA, .step_ms = 100};
     struct straggler_memory m = {0};
-    assert_true(straggler_is_news(&m, &a));
-    assert_false(straggler_is_news(&m, &a));
+    uint64_t step = 0;
+    assert_true(straggler_is_news(&m, &a, step += 10));
+    assert_false(straggler_is_news(&m, &a, step += 10));
     for (int i = 0; i < STRAGGLER_CALM - 1; i++)
-        assert_false(straggler_is_news(&m, NULL));
-    assert_false(straggler_is_news(&m, &a));
+        assert_false(straggler_is_news(&m, NULL, step += 10));
+    assert_false(straggler_is_news(&m, &a, step += 10));
     for (int i = 0; i < STRAGGLER_CALM; i++)
-        assert_false(straggler_is_news(&m, NULL));
-    assert_true(straggler_is_news(&m, &a));
-    assert_true(straggler_is_news(&m, &b));
+        assert_false(straggler_is_news(&m, NULL, step += 10));
+    assert_true(straggler_is_news(&m, &a, step += 10));
+    assert_true(straggler_is_news(&m, &b, step += 10));
 }
 
 static void nobody_is_named_while_a_rank_is_not_known(void **state)
@@ -235,6 +349,10 @@ int main(void)
         cmocka_unit_test(a_rank_at_half_its_speed_is_named_within_20_steps),
         cmocka_unit_test(one_slow_link_is_named_by_its_ends),
         cmocka_unit_test(ten_hours_of_jitter_name_nobody),
+        cmocka_unit_test(ranks_that_wait_for_a_core_are_not_named),
+        cmocka_unit_test(a_short_spell_of_short_steps_names_nobody),
+        cmocka_unit_test(what_a_scheduler_may_do_is_no_slow_link_of_a_node),
+        cmocka_unit_test(of_two_tries_the_quicker_one_counts),
         cmocka_unit_test(two_kinds_of_machine_name_nobody),
         cmocka_unit_test(who_was_named_is_named_again_only_after_it_was_well),
         cmocka_unit_test(nobody_is_named_while_a_rank_is_not_known),

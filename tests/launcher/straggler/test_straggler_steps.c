@@ -71,6 +71,7 @@ static void text_is_read_as_it_was_written(void **state)
     for (int k = 0; k < STRAGGLER_STEPS; k++)
         v[0].data_us[k] = v[1].wait_us[k] = UINT32_MAX - (uint32_t)k;
     v[0].known = v[1].known = true;
+    v[0].node = v[1].node = 2; /* the first rank of it */
     v[1].best_us = 3;
     assert_int_equal(straggler_steps_write(&text, 1230, 2, v, 2), 0);
     assert_true(straggler_steps_parse(text.data, text.len, got, 4, &last));
