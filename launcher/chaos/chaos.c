@@ -19,6 +19,7 @@
 #include "common/base/file.h"
 #include "common/job/exitcode.h"
 #include "launcher/chaos/chaos_draw.h"
+#include "launcher/chaos/chaos_find.h"
 #include "launcher/chaos/chaos_inflict.h"
 #include "launcher/chaos/chaos_means.h"
 #include "launcher/chaos/chaos_table.h"
@@ -287,6 +288,8 @@ int chaos_main(int argc, char **argv)
     choose_seed(&c);
     if (rc == 0)
         rc = chaos_sequence_draw(&c.sequence, &c.plan, (uint64_t)c.config.seed, &c.targets, plan_name(&c), &e);
+    if (rc == 0 && !c.config.dry_run)
+        rc = chaos_find_check(&c.targets, &e);
     if (rc == 0 && !c.config.dry_run)
         rc = run(&c, &e);
     else if (rc == 0 && print_sequence(&c) < 0)

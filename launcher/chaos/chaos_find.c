@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/buf.h"
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/crun/crun_page.h"
@@ -25,6 +27,7 @@
 
 #define ENVIRON_MAX (1 << 20)
 #define PATH_BYTES 4096
+#define LOOK_AGAIN_MS 10
 
 static const char *const beside[] = {[CHAOS_DEPUTY] = "crun-deputy",
                                      [CHAOS_OUTPUT] = "crun-output",
@@ -92,15 +95,29 @@ static bool rank_of(pid_t pid, int *ret)
 
 /* --- a node */
 
-/* *ret: whether it runs this very program; false: it is dead, and nobody's. */
+/* Of a process whose program we may not read. */
+static bool is_named_like_us(pid_t pid, struct proc *ret)
+{
+    struct proc self;
+    return !proc_read(pid, ret) || !proc_read(getpid(), &self) || strcmp(ret->name, self.name) == 0;
+}
+
+/* *ret: whether it runs this very program; false: it is dead, and nobody's. -EPERM: it runs another one. */
 static int check_crun(pid_t pid, const char *what, bool *ret, struct err *e)
 {
     char path[64], program[PATH_BYTES];
     struct stat theirs, ours;
     *ret = false;
     snprintf(path, sizeof path, "/proc/%d/exe", (int)pid);
-    if (stat(path, &theirs) < 0)
-        return errno == ENOENT || errno == ESRCH ? 0 : err_errno(e, errno, "%s (pid %d)", what, (int)pid);
+    if (stat(path, &theirs) < 0) {
+        const int why = errno;
+        struct proc p;
+        if (why == ENOENT || why == ESRCH)
+            return 0;
+        return is_named_like_us(pid, &p)
+                   ? err_errno(e, why, "%s (pid %d)", what, (int)pid)
+                   : err_set(e, -EPERM, "%s: process %d (%s) is no crun: expected this crun", what, (int)pid, p.name);
+    }
     *ret = stat("/proc/self/exe", &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
     if (*ret)
         return 0;
@@ -213,6 +230,60 @@ int chaos_find(const struct chaos_targets *t, const struct chaos_part *part, str
             find_other(&t->v[i], part->act->word, ret);
         else
             TRY(find_on(&t->v[i], part, ret, e));
+    }
+    return 0;
+}
+
+/* --- before anything is done */
+
+/* *ret: who is there; 0: nobody, but another may come. */
+static int check_source(const struct chaos_source *s, const char *what, pid_t *ret, struct err *e)
+{
+    char line[32];
+    uint64_t started;
+    *ret = 0;
+    if (!s->file && s->pid == 0)
+        return 0;
+    if (chaos_source_read(s, ret, &started))
+        return 0;
+    if (!s->file)
+        return err_set(e, ERR_USAGE, "%s: there is no process %d", what, (int)s->pid);
+    const int rc = file_read_line(line, sizeof line, "%s", s->file);
+    if (rc < 0)
+        return err_errno(e, -rc, "%s: expected a pid, or a file that holds one: %s", what, s->file), ERR_USAGE;
+    if (file_read_int(0, "%s", s->file) <= 0)
+        return err_set(e, ERR_USAGE, "%s: the file %s holds no pid: expected that of a process", what, s->file);
+    return 0;
+}
+
+static int check_target(const struct chaos_target *t, const char *what, struct err *e)
+{
+    const int64_t until_ms = clock_ms() + CHAOS_EXEC_MS;
+    bool is_crun = false;
+    pid_t pid, other;
+    char text[64];
+    int rc = check_source(&t->crun, what, &pid, e);
+    while (rc == 0 && pid > 0 && (rc = check_crun(pid, what, &is_crun, e)) == -EPERM && clock_ms() < until_ms) {
+        poll(NULL, 0, LOOK_AGAIN_MS);
+        rc = check_source(&t->crun, what, &pid, e);
+    }
+    if (rc == -EPERM)
+        rc = ERR_USAGE;
+    if (rc == 0 && pid > 0 && !is_crun && !t->crun.file)
+        rc = err_set(e, ERR_USAGE, "%s: the process %d has ended", what, (int)pid);
+    for (int i = 0; i < t->n && rc == 0; i++) {
+        snprintf(text, sizeof text, "%s, %s", what, t->processes[i].word);
+        rc = check_source(&t->processes[i].source, text, &other, e);
+    }
+    return rc;
+}
+
+int chaos_find_check(const struct chaos_targets *t, struct err *e)
+{
+    char what[32];
+    for (int i = 0; i < t->n; i++) {
+        snprintf(what, sizeof what, "TARGET %d", i);
+        TRY(check_target(&t->v[i], what, e));
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Which processes a fault finds just now, from /proc. */
+/* Which processes there are to be met, and which a fault finds just now, from /proc. */
 #ifndef CRUN_LAUNCHER_CHAOS_FIND_H
 #define CRUN_LAUNCHER_CHAOS_FIND_H
 
@@ -23,6 +23,12 @@ struct chaos_found {
     int rank;                                /* of a worker, in its present round; -1: of no one */
     struct chaos_process v[CHAOS_FOUND_MAX]; /* of role node: its guardian and agent first */
 };
+
+/* Before anything is done: every pid is that of a process, every file is there and holds one, and who lives and stands
+ * for a crun is one. A process of which a file tells may be gone: another may follow. Blocks for CHAOS_EXEC_MS where
+ * a process is no crun: it may be about to become one. ERR_USAGE; -errno: it cannot be known. */
+#define CHAOS_EXEC_MS 500
+int chaos_find_check(const struct chaos_targets *t, struct err *e);
 
 /* The process that is meant, or of role node all of them. -EPERM: a target is no crun (another program). */
 int chaos_find(const struct chaos_targets *t, const struct chaos_part *part, struct chaos_found *ret, struct err *e);

@@ -154,6 +154,12 @@ const struct explain_message explain_crun[] = {
     /* --- crun chaos */
     {"no TARGET there has what '*' needs *", "a fault of the plan needs what no node of the command line has",
      "name it behind a TARGET: link=, folder=, clock=, or a word of your own; crun chaos --help"},
+    {"*: there is no process *\n*: the process * has ended\n*: the file * holds no pid*\n"
+     "*: expected a pid, or a file that holds one: *",
+     "a TARGET of crun chaos, or a word of one, is nobody", "name a crun that runs: its pid, or a file with it"},
+    {"*: process * is no crun*\n*: process * runs *: expected this crun*",
+     "a TARGET of crun chaos is another program, or another version of crun",
+     "name the pid of a crun that runs this program file"},
     {"folder: * is no folder", "folder= of a TARGET names something else", "name the folder"},
     {"'*' needs a value behind it", "a line of the plan of crun chaos ends too early",
      "docs/guide/chaos.md has the form of each line"},

@@ -164,7 +164,7 @@ def test_other_processes_go_by_words_of_ones_own(tool, tmp_path):
 def test_what_is_no_crun_is_not_touched(tool):
     other = subprocess.Popen(SLEEPS)
     t = tool("at 0 kill guardian", other.pid)
-    assert t.wait() == 69
+    assert t.wait() == 2
     assert f"process {other.pid} runs /usr/bin/sleep: expected this crun, which alone is touched" in t.text()
     assert other.poll() is None
     other.kill()
@@ -176,7 +176,6 @@ def test_a_file_that_is_older_than_its_process_tells_of_nobody(job, tool, tmp_pa
     stale.write_text(str(job))
     os.utime(stale, (1, 1))
     assert run_plan(tool, "at 0 kill guardian", stale)[0].met == "nobody"
-    assert run_plan(tool, "at 0 kill guardian", tmp_path / "none")[0].met == "nobody"
     assert state(job) == "S"
 
 
@@ -348,6 +347,19 @@ def test_a_wrong_command_line_is_one_sentence(args, says):
 def test_a_plan_that_is_no_plan_but_a_large_file_is_said(tool):
     t = tool("x" * ((1 << 20) + 1), 1)
     assert t.wait() == 2 and f"{t.plan} has more than 1048576 bytes: expected a plan, which is shorter" in t.text()
+
+
+def test_a_target_that_is_nobody_is_refused(tool, tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    words = tmp_path / "words"
+    words.write_text("no number\n")
+    for target, says in ((ended.pid, f"TARGET 0: there is no process {ended.pid}"),
+                         (tmp_path / "none", f"TARGET 0: expected a pid, or a file that holds one: {tmp_path}/none: No such file or directory"),
+                         (words, f"TARGET 0: the file {words} holds no pid"), (1, "TARGET 0: process 1 "),
+                         (f"server={ended.pid}", f"TARGET 0, server: there is no process {ended.pid}")):
+        t = tool("at 0 kill " + ("server" if str(target).startswith("server") else "worker"), target)
+        assert t.wait() == 2 and t.text().startswith(f"crun chaos: {says}") and t.text().count("\n") == 1, t.text()
 
 
 @pytest.mark.parametrize("target, says", [("folder=/nowhere", "TARGET 0: folder: /nowhere: No such file"), ("folder=/etc/passwd", "is no folder"),
