@@ -98,6 +98,8 @@ enum allreduce { ALLREDUCES(CHOICE_ID) };
 enum reduce_way { REDUCES(CHOICE_ID) };
 enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
 
+#define TRAIN_LOSS_SPIKE "20" /* the default of loss_spike */
+
 struct train_config {
     const char *train_data, *test_data;
     int data_format;     /* enum dataset_kind */

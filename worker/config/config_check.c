@@ -1,4 +1,5 @@
 /* What options contradict each other. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/err.h"
@@ -8,7 +9,6 @@
 #include "worker/device/device.h"
 #include "worker/optim/schedule.h"
 
-#define LOSS_SPIKE 20           /* the default, config_run.def */
 #define CHECKPOINT_NAME_MAX 200 /* bytes: with the epochs and suffixes behind it, it is still a file name */
 
 static int check_aliases(const struct train_config *c, struct err *e)
@@ -118,7 +118,7 @@ static int check_replicas(const struct train_config *c, struct err *e)
         return 0;
     if (c->drill.what != DRILL_NONE)
         return err_set(e, ERR_USAGE, "--drill-corrupt needs --check-replicas STEPS: else nobody finds what it spoils");
-    if (c->loss_spike != LOSS_SPIKE && c->loss_spike != 0)
+    if (c->loss_spike != atof(TRAIN_LOSS_SPIKE) && c->loss_spike != 0)
         return err_set(e, ERR_USAGE, "--loss-spike %g needs --check-replicas STEPS: else any loss is believed",
                        c->loss_spike);
     return 0;

@@ -1,5 +1,6 @@
 #include "worker/session/former.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "common/base/err.h"
@@ -46,6 +47,7 @@ bool former_can_move(const struct session *s)
 int former_put_aside(struct session *s, struct err *e)
 {
     const bool padded = is_padded(s);
+    assert(s->nformers < FORMERS_MOST); /* a third one would be older than what all ranks are known to have had */
     struct former *f = &s->formers[s->nformers++];
     *f = (struct former){.program = padded ? s->program : NULL,
                          .whole = padded ? s->whole : NULL,
@@ -125,6 +127,7 @@ void former_drop_all(struct session *s)
 
 static void offer(struct holdings *h, const struct former_age *age, struct state *s, const struct optimizer *o)
 {
+    assert(h->n < HOLDINGS_MOST);
     h->of[h->n++] = (struct holding){.made = age->made, .sure = age->sure, .state = s, .optimizer = o};
     if (age->again && h->n < HOLDINGS_MOST)
         h->of[h->n++] = (struct holding){.made = age->again, .state = s, .optimizer = o};
