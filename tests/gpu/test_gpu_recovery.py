@@ -64,6 +64,18 @@ def test_the_survivor_keeps_its_process_and_no_step_is_lost(request, shapes, tmp
     expect_same_end(disturbed, text, 1, calm)
 
 
+@pytest.mark.parametrize("zero", [1, 3])
+def test_a_rank_that_has_parts_is_lost(nccl, shapes, tmp_path, two_hosts, calm, keep, zero):
+    """Of two ranks each is the other's second owner; parts of two addends have the same bits as the whole."""
+    disturbed = job(shapes, tmp_path / "out", two_hosts, "nccl", "--zero", zero, "--replicate-state", 1)
+    disturbed.at_step(KILL_AT, disturbed.kill(1))
+    disturbed.at("goes on from step", disturbed.kill())
+    text = finish(disturbed)
+    tell(keep, f"nccl-zero-{zero}", disturbed, text)
+    assert [a == b for a, b in zip(*disturbed.pids)] == [True, False]
+    expect_same_end(disturbed, text, 1, calm)
+
+
 def test_a_warm_spare_with_a_context_takes_the_place(nccl, shapes, tmp_path, two_hosts, calm, keep):
     disturbed = job(shapes, tmp_path / "out", two_hosts, "nccl", crun=["--warm-spares", 1])
     spares = []

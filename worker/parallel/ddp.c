@@ -73,6 +73,15 @@ int ddp_join(struct ddp *d, struct err *e)
     return d->async ? d->async->order(d->device, d->side, d->async->compute(d->device), e) : 0;
 }
 
+int ddp_end(struct ddp *d, struct err *e)
+{
+    TRY(ddp_join(d, e));
+    if (!d->waits)
+        return 0;
+    TRY(d->async->sync(d->device, d->async->compute(d->device), e));
+    return ddp_check(d, e);
+}
+
 /* With the lock. Jobs that are done make room when all are. */
 static int ask(struct ddp *d, struct ddp_job job, struct err *e)
 {
@@ -324,6 +333,7 @@ int ddp_create(struct ddp **ret, struct comm *const groups[LAYOUT_GROUPS], const
     if (o->device && o->device->ops->async) {
         d->device = o->device;
         d->async = o->device->ops->async;
+        d->waits = o->waits;
     }
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->change, NULL);
@@ -426,7 +436,7 @@ int ddp_wait(struct ddp *d, struct err *e)
     d->stats.exposed_ns += clock_ns() - start;
     int rc = d->failed.code ? err_set(e, d->failed.code, "%s", d->failed.text) : 0;
     pthread_mutex_unlock(&d->lock);
-    return rc < 0 ? rc : ddp_join(d, e);
+    return rc < 0 ? rc : ddp_end(d, e);
 }
 
 int ddp_check(struct ddp *d, struct err *e)

@@ -55,6 +55,8 @@ struct ddp_options {
     struct device *device; /* where the arena is, borrowed; NULL: host memory */
     /* what gradients travel as: `real`, or DT_F16, DT_BF16: then divided by the ranks first, so that their sum fits */
     enum dtype wire;
+    /* On a device with streams, too, ddp_wait() and ddp_gather() return when all is there, or how it failed. */
+    bool waits;
 };
 
 /* groups: the communicators of this rank's groups, by enum layout_group; NULL: not needed, or nobody else is in it. own
@@ -90,12 +92,13 @@ int ddp_keep(struct ddp *d, bool first, bool last, struct err *e);
 /* After run(): the tail (statistics, metrics, whatever the step put there) is final; wait until everything is reduced.
  * Returns the first error of any bucket, now and ever after: -ECANCELED after abort, -ETIMEDOUT, -ECONNRESET; each
  * collective's deadline bounds the wait. After ddp_begin(d, false): 0 at once.
- * Where collectives are enqueued: what the device computes from now on sees the sums; errors show in ddp_check(). */
+ * Where collectives are enqueued and not waited for (ddp_options.waits): what the device computes from now on sees the
+ * sums; errors show in ddp_check(). */
 int ddp_wait(struct ddp *d, struct err *e);
 
 /* What each rank owns of an arena of n_train elements of type `real` goes to all that hold copies: all-gathers of the
  * pieces that are cut (ownership.h); where none is: nothing, at once. On a device with streams what is computed from
- * now on sees them. Training thread, between ddp_wait() and ddp_begin(). */
+ * now on sees them, or they are waited for. Training thread, between ddp_wait() and ddp_begin(). */
 int ddp_gather(struct ddp *d, void *arena, struct err *e);
 
 /* A piece comes to `to`, all of it; mine: this rank's part, in its place in `to` or apart from it. On the communication

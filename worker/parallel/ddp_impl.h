@@ -28,6 +28,7 @@ struct ddp {
     struct device *device; /* NULL: the arena is host memory, and so is half */
     const struct device_async *async;
     void *side;                    /* communication stream */
+    bool waits;                    /* for what is enqueued */
     const struct ddp_watch *watch; /* NULL: nobody */
     int buckets;                   /* pieces, and the tail if it goes by itself */
 
@@ -54,6 +55,8 @@ struct ddp {
 /* The communication stream goes on from here of the compute stream; or the other way round. Nothing on host devices. */
 int ddp_fork(struct ddp *d, struct err *e);
 int ddp_join(struct ddp *d, struct err *e);
+/* ddp_join(), and where it is to be waited for: how that went which was enqueued so far. */
+int ddp_end(struct ddp *d, struct err *e);
 
 /* Bucket k; what comes after the pieces is the tail alone. */
 struct ownership_piece ddp_bucket(const struct ddp *d, int k);

@@ -64,7 +64,8 @@ static void shed(const struct ddp *d, const struct ownership_piece *p)
 }
 
 /* The sums of this rank's part go to its second owner, and those that it is the second owner of come. */
-static int share_with_second(struct ddp *d, struct comm *c, const struct ownership_piece *p, struct err *e)
+static int share_with_second(struct ddp *d, struct comm *c, const struct ownership_piece *p, void *stream,
+                             struct err *e)
 {
     const struct ownership_range mine = own_part(d, p), second = ownership_second(d->own, p);
     const size_t bytes = p->part * dtype_size(d->real);
@@ -73,10 +74,10 @@ static int share_with_second(struct ddp *d, struct comm *c, const struct ownersh
     if (distance == 0)
         return 0;
     int rc = c->ops->irecv(c, COMM_GRADIENTS, element(d, second.first), bytes,
-                           (c->rank + c->world - distance) % c->world, NULL, &all[0], e);
+                           (c->rank + c->world - distance) % c->world, stream, &all[0], e);
     if (rc == 0)
-        rc = c->ops->isend(c, COMM_GRADIENTS, element(d, mine.first), bytes, (c->rank + distance) % c->world, NULL,
-                           &all[1], e);
+        rc = c->ops->isend(c, COMM_GRADIENTS, element(d, mine.first), bytes, (c->rank + distance) % c->world,
+                           stream, &all[1], e);
     return comm_wait_all(all, 2, rc, e);
 }
 
@@ -93,7 +94,7 @@ static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_
                                COMM_SUM, stream, e));
     if (half)
         TRY(unpack(d, mine.first, half, p->part, ranks, stream, e));
-    TRY(share_with_second(d, c, p, e));
+    TRY(share_with_second(d, c, p, stream, e));
     if (d->sheds)
         shed(d, p);
     return 0;
@@ -141,7 +142,7 @@ int ddp_gather(struct ddp *d, void *arena, struct err *e)
         const struct ownership_piece *p = &d->own->pieces[k];
         TRY(ddp_gather_piece(d, k, at + own_part(d, p).first * elem, at + p->first * elem, e));
     }
-    return cut ? ddp_join(d, e) : 0;
+    return cut ? ddp_end(d, e) : 0;
 }
 
 bool ddp_each_part(const struct ddp *d)

@@ -1,7 +1,7 @@
 /* A step: the next batch, forward and backward, sums over all ranks, and, if they are numbers, an update.
  *
- * step_now() is for devices that the host waits for. One that goes on by itself (device_ops.async) is given the same
- * step by step_ahead(), and judges it:
+ * step_now() is for devices that the host waits for, or is to wait for (step.lockstep). One that goes on by itself
+ * (device_ops.async) is given the same step by step_ahead(), and judges it:
  *
  *   host     enqueue k | take k-1 | enqueue k+1 | take k ...
  *   device   ... k-1 ....| k: run, reduce, judge, update, post ....| k+1 ...
@@ -132,9 +132,8 @@ static void note_run(const struct step *t, int64_t waited_before, struct times *
 }
 
 /* What the step was made of. Waits in the middle of it are taken as backward's. */
-static void tell_parts(const struct times *at, int64_t judged, int64_t end, struct step_result *ret)
+static void tell_parts(const struct times *at, int64_t update_ns, struct step_result *ret)
 {
-    ret->wait_ns = at->loaded - at->began;
     ret->forward_ns = at->first - at->loaded;
     ret->backward_ns = at->computed - at->first - at->waited;
     if (ret->backward_ns < 0) { /* they were forward's */
@@ -142,8 +141,7 @@ static void tell_parts(const struct times *at, int64_t judged, int64_t end, stru
         ret->backward_ns = 0;
     }
     ret->others_ns = at->waited + at->summed - at->computed;
-    ret->update_ns = end - judged;
-    ret->total_ns = end - at->began;
+    ret->update_ns = update_ns;
 }
 
 /* The next batch becomes sums over all ranks in the reduce arena: gradients (n_train), statistics (n_stats) and metrics
@@ -262,7 +260,10 @@ static int step_now(struct step *t, double lr, struct step_wishes w, struct step
     TRY(train_finish_rest(t, e));
     trace_span(t->trace, "optimizer", "update", judged);
     *ret = t->rest.result;
-    tell_parts(&at, judged, clock_ns(), ret);
+    ret->wait_ns = at.loaded - at.began;
+    ret->total_ns = clock_ns() - at.began;
+    if (!t->state->device->ops->async)
+        tell_parts(&at, ret->total_ns - (judged - at.began), ret);
     return 0;
 }
 
@@ -379,7 +380,7 @@ static int step_ahead(struct step *t, double lr, struct step_wishes w, struct st
 
 int train_lag(const struct step *t)
 {
-    return t->state->device->ops->async ? 1 : 0;
+    return t->state->device->ops->async && !t->lockstep ? 1 : 0;
 }
 
 int train_step(struct step *t, double lr, struct step_wishes w, struct step_result *ret, struct err *e)

@@ -28,12 +28,12 @@ struct step_result { /* sums over the global batch, equal on all ranks */
     bool skipped;
     double grad_norm;          /* of the gradient, before it is clipped; 0: nobody looked */
     int64_t wait_ns, total_ns; /* of this rank: for data; in all */
-    /* Likewise, on devices that the host waits for: until the first gradient is there, until the last one is, both
+    /* Likewise, on devices that do not go on by themselves: until the first gradient is there, until the last one is, both
      * without waits for other ranks; these; the update. */
     int64_t forward_ns, backward_ns, others_ns, update_ns;
 };
 
-/* A step that has been summed, on devices that the host waits for: what it takes to do the rest of it, in this round or
+/* A step that has been summed, where the host waits for each: what it takes to do the rest of it, in this round or
  * in the next. The sums themselves are in the state's reduce arena until the next step begins. */
 struct step_rest {
     enum step_reached {
@@ -66,14 +66,15 @@ struct step {
     bool tells_waits;    /* ranks tell one another that they wait for the network */
     bool waits;          /* this one does */
     bool confirms;       /* no rank changes anything before all have their sums: what one has done all can do */
+    bool lockstep;       /* the host waits for each step of a device that goes on by itself, too (ddp_options.waits) */
     bool check;          /* see that gradients are finite before they are used, in every step */
-    /* Between the sums of a step and its update, on devices that the host waits for; NULL: nobody wants it. */
+    /* Between the sums of a step and its update, where the host waits for each; NULL: nobody wants it. */
     int (*before_update)(void *arg, struct err *e);
     void *arg;
     int64_t updates; /* done so far, since the moments were zero: Adam's count */
     struct step_rest rest;
 
-    struct step_ahead {   /* devices that go on by themselves (device_ops.async); all-zero at first */
+    struct step_ahead {   /* devices that go on by themselves (device_ops.async), not in lockstep; all-zero at first */
         bool guarded;     /* the device has the loss scale */
         bool outstanding; /* a step is enqueued whose result has not been returned */
         int slot;         /* of its result */
@@ -93,7 +94,7 @@ struct step_wishes { /* of this rank, for after the step */
 
 /* Next batch, forward, backward with the all-reduce beside it, update.
  *
- * A device that goes on by itself is only given the step, and *ret is of the one before (none: done is false): so it
+ * A device that goes on by itself, where it is not in lockstep, is only given the step, and *ret is of the one before (none: done is false): so it
  * always has one to do, and the host never waits for the last. Whether a step counts is then decided on the device by
  * the same rule, and state.loss_scale follows results. The results below come one step late; state and positions
  * agree after train_catch_up().

@@ -8,6 +8,7 @@
 #include "worker/config/config.h"
 #include "worker/device/device.h"
 #include "worker/program/program.h"
+#include "worker/session/outlive.h"
 #include "worker/session/session_build.h"
 #include "worker/state/holdings.h"
 
@@ -39,7 +40,7 @@ bool former_can_move(const struct session *s)
 {
     const struct layout *was = &former_held(s)->layout;
     const bool by_rows = was->tensor > 1 && s->cfg->model_parallel_dim == MODEL_PARALLEL_FEATURES;
-    return was->zero > 0 && !by_rows && !s->device->ops->async;
+    return was->zero > 0 && !by_rows && (!s->device->ops->async || outlive_waits(s));
 }
 
 /* --- aside and back */

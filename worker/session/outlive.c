@@ -30,18 +30,24 @@ static const char *what_one_rank_has(const struct layout *l)
     return NULL;
 }
 
+bool outlive_waits(const struct session *s)
+{
+    return s->device->ops->async && s->layout.seconds && s->layout.stages == 1 && s->layout.tensor == 1;
+}
+
 bool outlive_settles(const struct session *s)
 {
     const struct train_config *c = s->cfg;
-    const bool tells = !s->device->ops->async || outlive_is_whole(&s->layout);
+    const bool tells = !s->device->ops->async || outlive_is_whole(&s->layout) || outlive_waits(s);
     return tells && !c->timeline && !c->mem_report && !c->evaluate && !c->auto_parallel;
 }
 
 bool outlive_can(const struct session *s, const char **why)
 {
-    *why = s->device->ops->async && !outlive_is_whole(&s->layout)
-               ? "on a GPU only ranks that have the whole state outlive one another"
-               : what_one_rank_has(&s->layout);
+    const struct layout *l = &s->layout;
+    *why = what_one_rank_has(l);
+    if (!*why && s->device->ops->async && !outlive_is_whole(l) && !outlive_waits(s))
+        *why = "on a GPU ranks that have a stage or a part of the last layer do not outlive one another";
     return !*why && outlive_settles(s);
 }
 
@@ -58,7 +64,7 @@ int outlive_keeps(const struct session *s, int local_rank, bool *keeps, struct e
 bool outlive_can_grow(const struct session *s)
 {
     const struct train_config *c = s->cfg;
-    const bool is_cut = train_config_zero(c) > 0, moves = c->replicate_state > 0 && !s->device->ops->async;
+    const bool is_cut = train_config_zero(c) > 0, moves = c->replicate_state > 0;
     const bool is_alike = c->stages == 1 && !c->model_parallel && c->model_parallel_size <= 1;
     return is_alike && (!is_cut || moves) && !c->by_world && (enum sampler_kind)c->sampler == SAMPLER_GLOBAL;
 }

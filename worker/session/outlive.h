@@ -10,10 +10,13 @@ struct layout;
 struct session;
 
 /* Can ranks of this run outlive a round? The same on all ranks. *why: why their layout does not let them, in words;
- * NULL: it does. Not where a rank has what no other has; on a device that goes on by itself, which does steps before
- * ranks can tell one another of their sums, not where one has a part; nor where ranks meet before the first step for
- * more than the state. */
+ * NULL: it does. Not where a rank has what no other has; on a device that goes on by itself not where one has a part
+ * that no second owner was asked for; nor where ranks meet before the first step for more than the state. */
 bool outlive_can(const struct session *s, const char **why);
+
+/* On a device that goes on by itself: does the host wait for each step? Where ranks with parts of the state outlive one
+ * another it does, as none may change anything before all have told that they have their sums. */
+bool outlive_waits(const struct session *s);
 
 /* May ranks have something of the state from a round before, whose layout may have been another one? The same on all
  * ranks. */

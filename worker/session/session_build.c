@@ -208,10 +208,10 @@ void session_describe_precision(struct session *s)
 
 int session_build_ownership(struct session *s, struct err *e)
 {
-    if (s->layout.seconds && s->device->ops->async)
+    if (s->layout.seconds && s->device->ops->async && !outlive_waits(s))
         return err_set(e, ERR_USAGE,
-                       "--replicate-state %d: on a GPU ranks that hold parts of the state start again when one dies, "
-                       "and nobody would take up what is replicated",
+                       "--replicate-state %d: on a GPU ranks that have a stage or a part of the last layer start again "
+                       "when one dies, and nobody would take up what is replicated",
                        (int)s->cfg->replicate_state);
     const struct ownership_options pieces = {.elem_bytes = dtype_size(s->device->ops->real),
                                              .bucket_bytes = (size_t)s->cfg->bucket_mb << 20,

@@ -13,6 +13,7 @@
 #include "worker/parallel/groups.h"
 #include "worker/program/program.h"
 #include "worker/session/hold.h"
+#include "worker/session/outlive.h"
 #include "worker/session/session.h"
 #include "worker/session/stop.h"
 
@@ -75,8 +76,10 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
     TRY(groups_open_edges(s->edges, s->groups[LAYOUT_STAGES], s->pipeline.chunks > 1, &o, e));
     if (s->layout.tensor > 1)
         group_calls(&s->group, s->groups[LAYOUT_TENSOR]);
-    struct ddp_options d = {
-        .sync_bn = s->cfg->sync_bn, .device = s->device, .wire = by == ALLREDUCE_FP32 ? s->state.real : wire[by]};
+    struct ddp_options d = {.sync_bn = s->cfg->sync_bn,
+                            .device = s->device,
+                            .wire = by == ALLREDUCE_FP32 ? s->state.real : wire[by],
+                            .waits = outlive_waits(s)};
     const struct program *p = s->program;
     return ddp_create(&s->ddp, s->groups, &s->own, s->state.reduce, p->n_reduce - p->n_train, s->state.real, &d, e);
 }

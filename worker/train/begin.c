@@ -78,7 +78,8 @@ static struct step step_of(struct run *r)
                          .grad_batch = (double)r->cfg->batch_size,
                          .saves_together = r->s.saves_together || r->guard.asks,
                          .tells_waits = run_tells_parts(r) && r->s.comm->world > 2,
-                         .before_update = replay_before_update,
+                         .lockstep = outlive_waits(&r->s),
+                         .before_update = r->s.device->ops->async ? NULL : replay_before_update,
                          .arg = r,
                          .rest = r->step.rest,
                          .check = r->s.precision.half == DT_F16 || r->s.state.loss_scale.dynamic ||

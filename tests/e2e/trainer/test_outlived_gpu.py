@@ -1,21 +1,26 @@
 """Recovery in process where the host runs ahead of the device, over a GPU that is not there (tests/worker/device/cuda/fake_module.c)."""
 import pytest
 
-from outlived_job import STEPS, Job, check_no_step_is_lost, held_spares
-from processes import wait
+from metrics_file import loss_curve
+from outlived_job import Job, check_no_step_is_lost
 from support import BUILD, faulty_disk
+from test_resharded_rounds import CUT, FIXED, RULES, Nodes
 
 WORLD = 2
 MODULE = BUILD / "tests" / "worker" / "device" / "cuda" / "fake_cuda.so"
 SMALL = ["--num-epochs", 2, "--batch-size", 16, "--deterministic", "--comm", "gloo"]
 
 
-def env(gpus):
-    return {**faulty_disk(fsync_ms=1000, only="step-00000020."), "CRUN_CUDA_MODULE": str(MODULE), "FAKE_GPUS": str(gpus)}
+def fake(gpus):
+    return {"CRUN_CUDA_MODULE": str(MODULE), "FAKE_GPUS": str(gpus)}
 
 
-def job(data, out, *options, gpus=WORLD, **kw):
-    return Job(data, out, *SMALL, *options, world=WORLD, device="cuda", env=env(gpus), **kw)
+def env(gpus, last):
+    return {**faulty_disk(fsync_ms=1000, only=f"step-{last:08}."), **fake(gpus)}
+
+
+def job(data, out, *options, gpus=WORLD, world=WORLD, last=20, **kw):
+    return Job(data, out, *SMALL, *options, world=world, device="cuda", env=env(gpus, last), **kw)
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +41,37 @@ def test_a_rank_that_is_killed_costs_no_step_and_no_bit(undisturbed, tmp_path, v
     assert [a == b for a, b in zip(*disturbed.pids)] == [r != victim for r in range(WORLD)]
     check_no_step_is_lost(text, 1, ahead=2)
     assert disturbed.weights() == expected
+
+
+THREE, LAST = 3, 14
+
+
+@pytest.mark.parametrize("layout, victim", [("zero 1", 1), pytest.param("zero 2", 0, marks=pytest.mark.slow), ("zero 3", 2)])
+def test_a_rank_that_has_parts_is_killed(shapes, tmp_path, layout, victim):
+    """Its second owner has them."""
+    data, options = shapes(28, 160, 20), [*CUT[layout], "--max-steps", LAST, "--batch-size", 12]
+    calm, disturbed = (job(data, tmp_path / name, *options, gpus=THREE, world=THREE, last=LAST) for name in ("calm", "disturbed"))
+    disturbed.at_step(4, disturbed.kill(victim))
+    disturbed.at_step(LAST - 3, disturbed.kill())
+    text = disturbed.finish()
+    calm.finish()
+    assert [a == b for a, b in zip(*disturbed.pids)] == [r != victim for r in range(THREE)]
+    assert "goes on from step" in text
+    check_no_step_is_lost(text, 1)
+    assert disturbed.weights() == calm.weights()
+
+
+@pytest.mark.parametrize("layout", ["zero 1", pytest.param("zero 3", marks=pytest.mark.slow)])
+def test_a_node_is_lost_and_comes_back(shapes, tmp_path, layout):
+    """Three ranks, two, three: parts go to other owners, from card to card."""
+    data, options = shapes(28, 160, 20), ["--batch-size", 12, "--deterministic", "--comm", "gloo"]
+    calm = Job(data, tmp_path / "calm", *FIXED, *RULES[layout], "--max-steps", LAST, *options, "--log-dir", tmp_path / "calm-logs", world=1, device="cuda", env=env(1, LAST))
+    nodes = Nodes(data, tmp_path, layout, (2, 1), options, device="cuda", last=LAST, env=fake(2))
+    nodes.first.at_step(3, lambda: (nodes.note(), nodes.end(1)))
+    nodes.first.at("goes on from step", nodes.note)
+    nodes.first.at_step(6, lambda: nodes.start(1))
+    nodes.first.at("a node has come; the workers here stay, and go on with it", lambda: None)
+    nodes.first.at("goes on from step", nodes.note)
+    calm.finish()
+    nodes.check(loss_curve(tmp_path / "calm-logs"), 2, bound=1e-3)
+    assert nodes.jobs[2].p.returncode == 0, nodes.jobs[2].text()

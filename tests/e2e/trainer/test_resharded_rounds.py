@@ -45,9 +45,10 @@ def undisturbed(shapes, tmp_path_factory):
 class Nodes:
     """A job of several crun, each of so many ranks; the first one is the host, unless a daemon is. The first of self.jobs has rank 0."""
 
-    def __init__(self, data, path, layout, worlds, options=(), daemon=None, least=1):
+    def __init__(self, data, path, layout, worlds, options=(), daemon=None, least=1, device="ref", last=LAST, env=None):
         self.data, self.path, self.port = data, path, daemon.port if daemon else free_port()
-        self.options = [*FIXED, *CUT[layout], "--log-dir", path / "logs", *options]
+        self.options = [*FIXED, *CUT[layout], "--max-steps", last, "--log-dir", path / "logs", *options]
+        self.device, self.last, self.env = device, last, env or {}
         self.crun = ["--nnodes", f"{least}:{len(worlds)}", "--rdzv_endpoint", f"127.0.0.1:{self.port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
         self.worlds, self.jobs, self.pids = worlds, [], []
         for k, world in enumerate(worlds):
@@ -63,8 +64,9 @@ class Nodes:
 
     def start(self, world):
         run_id = self.jobs[0].run_id if self.jobs else None
-        late = faulty_disk(fsync_ms=1000, only=f"step-{LAST:08}.")  # who looks late still finds the job
-        self.jobs.append(Job(self.data, self.path / "out", *self.options, crun=self.crun, world=world, device="ref", run_id=run_id, env=late))
+        late = faulty_disk(fsync_ms=1000, only=f"step-{self.last:08}.")  # who looks late still finds the job
+        self.jobs.append(Job(self.data, self.path / "out", *self.options, crun=self.crun, world=world, device=self.device, run_id=run_id,
+                             env={**late, **self.env}))
         return self.jobs[-1]
 
     def note(self):
@@ -85,18 +87,18 @@ class Nodes:
                 job.p.wait(timeout=60)
                 job.reader.join(timeout=10)
 
-    def check_end(self, expected):
+    def check_end(self, expected, bound=BOUND):
         losses = loss_curve(self.path / "logs")
-        assert len(losses) == len(expected) == LAST
+        assert len(losses) == len(expected) == self.last
         worst = np.max(np.abs(losses - expected) / np.abs(expected))
-        print(f"largest relative difference of {LAST} losses {worst:.1e}")
-        assert worst <= BOUND
-        assert json.loads((newest(self.path / "out") / "manifest.json").read_text())["meta"]["updates"] == LAST
+        print(f"largest relative difference of {self.last} losses {worst:.1e}")
+        assert worst <= bound
+        assert json.loads((newest(self.path / "out") / "manifest.json").read_text())["meta"]["updates"] == self.last
 
-    def check(self, expected, recoveries):
+    def check(self, expected, recoveries, bound=BOUND):
         text = self.finish()
         check_no_step_is_lost(text, recoveries)
-        self.check_end(expected)
+        self.check_end(expected, bound)
         assert all(pids == self.pids[0] for pids in self.pids), "ranks of the first node stayed"
         return text
 
