@@ -81,6 +81,11 @@ int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, ch
     if (c->standalone || c->node_rank >= 0)
         return err_set(e, ERR_USAGE, "%s contradicts -H, which numbers the nodes of the job",
                        c->standalone ? "--standalone" : "--node-rank");
+    if (c->stdin_rank >= 0)
+        return err_set(e, ERR_USAGE,
+                       "--stdin-rank %d contradicts -H: agents on other hosts get orders on their standard input, and "
+                       "workers read nothing",
+                       (int)c->stdin_rank);
     TRY(c->hosts ? hosts_add_list(&p->hosts, c->hosts, "-H", e) : hosts_add_file(&p->hosts, c->hostfile, e));
     if (p->hosts.n == 0)
         return err_set(e, ERR_USAGE, "--hostfile '%.300s' names no host", c->hostfile);

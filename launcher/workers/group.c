@@ -78,7 +78,8 @@ int group_create(struct group **ret, uv_loop_t *loop, const struct group_options
     g->deaths_fd = epoll_create1(EPOLL_CLOEXEC);
     uv_timer_init(loop, &g->rescan);
     uv_timer_init(loop, &g->late);
-    g->open_handles = 2;
+    uv_timer_init(loop, &g->pause);
+    g->open_handles = 3;
     g->children = calloc((size_t)group_slots(g), sizeof *g->children);
     g->workers = calloc((size_t)group_slots(g), sizeof *g->workers);
     g->retired = calloc((size_t)group_slots(g), sizeof(struct crun_page *));
@@ -383,7 +384,9 @@ void group_destroy(struct group *g)
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
-    g->rescan.data = g->late.data = g;
-    uv_close((uv_handle_t *)&g->rescan, on_closed);
-    uv_close((uv_handle_t *)&g->late, on_closed);
+    uv_timer_t *const timers[] = {&g->rescan, &g->late, &g->pause};
+    for (size_t i = 0; i < sizeof timers / sizeof *timers; i++) {
+        timers[i]->data = g;
+        uv_close((uv_handle_t *)timers[i], on_closed);
+    }
 }

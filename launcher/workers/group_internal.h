@@ -16,8 +16,10 @@ struct child {
     bool guest;     /* in a process group that is not its own */
     bool reads;     /* crun's standard input */
     bool pty;       /* has a terminal of its own */
-    pid_t stop_pid; /* the process that the two below are about */
+    pid_t stop_pid; /* the process that those below are about */
     bool stopped;
+    bool stop_unsaid;       /* it is stopped, and that is to be reported when a pause is over */
+    int stop_signal;        /* that stopped it last */
     struct repeat stops;    /* reports of its stops */
     struct crun_page *page; /* mapped until the next round begins, or the agent is gone */
     int out[2];             /* the worker's ends of its pipes, until it is started; -1: none */
@@ -44,6 +46,7 @@ struct group {
     uv_timer_t rescan;
     uv_timer_t late;  /* its log files are not open yet; or, once its workers run, spares are not started yet */
     bool opening;     /* and its workers wait for that */
+    uv_timer_t pause; /* until a stop that is not reported yet may be */
     int open_handles; /* the timers */
     struct spawn_thread *spawner;
     struct launch *launch;  /* the processes are being made; NULL: they are not */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/container_of.h"
 #include "common/crun/crun_page.h"
 #include "launcher/base/ending.h"
 #include "launcher/guard/procs.h"
@@ -99,26 +100,69 @@ static void note_process(struct child *c, pid_t pid)
     if (c->stop_pid == pid)
         return;
     c->stop_pid = pid;
-    c->stopped = false;
+    c->stopped = c->stop_unsaid = false;
     c->stops = (struct repeat){.first_ms = STOPS_FIRST_MS, .most_ms = STOPS_MOST_MS};
 }
 
-/* One that the terminal stopped, along with crun, is the user's own doing. */
-static void report_stop(struct group *g, int i, int signo)
+static void say_stopped(struct group *g, int i, int unsaid)
 {
     char name[32], more[64] = "";
-    int unsaid;
-    struct child *c = &g->children[i];
     const struct failure_worker *w = &g->workers[i];
-    const bool is_typed = c->guest && signo != SIGSTOP;
-    const bool is_news = !c->stopped && !is_typed && !w->told_to_stop;
-    c->stopped = true;
-    if (!is_news || !repeat_is_said(&c->stops, clock_ms(), &unsaid))
-        return;
+    g->children[i].stop_unsaid = false;
     if (unsaid > 0)
         snprintf(more, sizeof more, " (%d stops since the last such line were not reported)", unsaid);
     logmux_print(g->o.mux, "rank %d (pid %d) was stopped by %s; kill -CONT %d lets it go on%s", w->rank, (int)w->pid,
-                 signal_text(signo, name, sizeof name), (int)w->pid, more);
+                 signal_text(g->children[i].stop_signal, name, sizeof name), (int)w->pid, more);
+}
+
+/* It stopped inside a pause, and has not gone on since. */
+static bool is_unsaid(const struct group *g, int i)
+{
+    const struct child *c = &g->children[i];
+    const struct failure_worker *w = &g->workers[i];
+    return c->stop_unsaid && c->stop_pid == w->pid && !w->ended && !w->told_to_stop;
+}
+
+static void wait_for_pause(struct group *g);
+
+static void on_pause_over(uv_timer_t *t)
+{
+    struct group *g = container_of(t, struct group, pause);
+    const int64_t now = clock_ms();
+    for (int i = 0, unsaid; i < g->n; i++)
+        if (is_unsaid(g, i) && now >= g->children[i].stops.next_ms &&
+            repeat_is_said(&g->children[i].stops, now, &unsaid))
+            say_stopped(g, i, unsaid - 1);
+    wait_for_pause(g);
+}
+
+static void wait_for_pause(struct group *g)
+{
+    int64_t next = INT64_MAX;
+    for (int i = 0; i < g->n; i++)
+        if (is_unsaid(g, i) && g->children[i].stops.next_ms < next)
+            next = g->children[i].stops.next_ms;
+    uv_timer_stop(&g->pause);
+    const int64_t left = next - clock_ms();
+    if (next < INT64_MAX)
+        uv_timer_start(&g->pause, on_pause_over, left > 0 ? (uint64_t)left : 1, 0);
+}
+
+/* One that the terminal stopped, along with crun, is the user's own doing. */
+static void note_stop(struct group *g, int i, int signo)
+{
+    int unsaid;
+    struct child *c = &g->children[i];
+    const bool is_typed = c->guest && signo != SIGSTOP;
+    const bool is_news = !c->stopped && !is_typed && !g->workers[i].told_to_stop;
+    c->stopped = true;
+    if (!is_news)
+        return;
+    c->stop_signal = signo;
+    if (repeat_is_said(&c->stops, clock_ms(), &unsaid))
+        say_stopped(g, i, unsaid);
+    else
+        c->stop_unsaid = true;
 }
 
 void group_look_for_stops(struct group *g)
@@ -132,10 +176,11 @@ void group_look_for_stops(struct group *g)
             continue;
         note_process(c, pid);
         if (info.si_code == CLD_CONTINUED)
-            c->stopped = false;
+            c->stopped = c->stop_unsaid = false;
         else
-            report_stop(g, i, info.si_status);
+            note_stop(g, i, info.si_status);
     }
+    wait_for_pause(g);
 }
 
 /* --- whatever they left */

@@ -1,6 +1,7 @@
 """Several workers and a terminal: who reads it, terminals of their own, workers that are stopped."""
 
 import os
+import re
 import select
 import signal
 import time
@@ -134,7 +135,12 @@ def test_a_worker_that_is_stopped_is_named(crun):
         for signo in (signal.SIGCONT, signal.SIGSTOP):
             os.kill(victim, signo)
             time.sleep(0.02)
+    rest = b""
+    while not rest.endswith(b"\n"):  # it is left stopped: that is told when the pause is over
+        assert select.select([p.stderr], [], [], 60)[0], "a stop that lasts was not reported"
+        rest += os.read(p.stderr.fileno(), 65536)
+    assert re.search(rb"\(pid %d\) was stopped by SIGSTOP; .* \(\d+ stops since the last such line were not reported\)\n$" % victim, rest), rest
     p.terminate()
-    _, rest = p.communicate(timeout=60)
-    assert rest.count(b"was stopped by SIGSTOP") <= (time.monotonic() - begun) // 10, rest
+    _, rest2 = p.communicate(timeout=60)
+    assert (rest + rest2).count(b"was stopped by SIGSTOP") <= (time.monotonic() - begun) // 10, rest
     assert p.returncode == 143

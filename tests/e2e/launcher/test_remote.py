@@ -385,6 +385,7 @@ def test_hosts_are_checked_before_anything_starts(crun, ssh):
                        (("-H", "a", "--nnodes", "3"), "--nnodes wants 3 nodes, but only 1 host is named"),
                        (("-H", "a", "--standalone"), "--standalone contradicts -H"),
                        (("-H", "a", "--node-rank", "1"), "--node-rank contradicts -H"),
+                       (("-H", "a", "--stdin-rank", "0"), "--stdin-rank 0 contradicts -H"),
                        (("-H", "a", "-x", "1A=2"), "expected NAME=VALUE, NAME or NAME,NAME")):
         rc, _, err = crun.run(*args, "--rsh", ssh, "true")
         assert rc == 2 and part in err, err
