@@ -76,8 +76,8 @@ static int share_with_second(struct ddp *d, struct comm *c, const struct ownersh
     int rc = c->ops->irecv(c, COMM_GRADIENTS, element(d, second.first), bytes,
                            (c->rank + c->world - distance) % c->world, stream, &all[0], e);
     if (rc == 0)
-        rc = c->ops->isend(c, COMM_GRADIENTS, element(d, mine.first), bytes, (c->rank + distance) % c->world,
-                           stream, &all[1], e);
+        rc = c->ops->isend(c, COMM_GRADIENTS, element(d, mine.first), bytes, (c->rank + distance) % c->world, stream,
+                           &all[1], e);
     return comm_wait_all(all, 2, rc, e);
 }
 

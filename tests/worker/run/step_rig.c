@@ -109,6 +109,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     struct state *s = &r->state;
     struct layout l;
     const struct comm_options co = {.name = "rig", .timeout_ms = 60000, .device = d};
+    const bool lockstep = d->ops->async && o->seconds; /* outlive_waits() */
     *r = (struct step_rig){.optimizer = o->optimizer, .comm = comm};
     r->optimizer.bn_momentum = 0.1;
     TRY(layout_plan(&l, comm->world, o->tensor ? o->tensor : 1, o->pipeline.stages > 1 ? o->pipeline.stages : 1,
@@ -131,7 +132,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     s->loss_scale = o->precision.scale;
     TRY(open_data(r, o, e));
     TRY(ddp_create(&r->ddp, r->groups, &r->own, s->reduce, p->n_reduce - p->n_train, s->real,
-                   &(struct ddp_options){.wire = s->real, .device = d, .sync_bn = o->sync_bn}, e));
+                   &(struct ddp_options){.wire = s->real, .device = d, .sync_bn = o->sync_bn, .waits = lockstep}, e));
     if (l.stages == 1 && ownership_gathers(&r->own))
         TRY(residency_create(&r->needs, &r->own, r->ddp, d, s->params, e));
     TRY(open_plan(r, o, e));
@@ -147,6 +148,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
                             .smoothing = o->smoothing,
                             .precision = o->precision,
                             .grad_batch = o->batch,
+                            .lockstep = lockstep,
                             .check = true};
     return 0;
 }

@@ -20,6 +20,7 @@ struct note {
     unsigned of;      /* the communicator's ranks */
     int id;           /* and which of theirs it is */
     int from, to;     /* of a message, ranks of the world; else -1 */
+    int group;        /* messages that go on side by side, one after the other in the list; 0: none */
     enum comm_channel channel;
     const char *what;
     size_t n;
@@ -43,6 +44,7 @@ struct order_record {
     const void *streams[STREAMS_MAX];
     int nstreams; /* those of graphs' launches come after */
     int virtuals;
+    int groups; /* so far */
     struct {
         const void *event;
         int mark;
@@ -164,8 +166,11 @@ static int watch_capture_end(struct gpu *g, struct gpu_stream *s, struct gpu_gra
 static void launch(struct order_record *r, const struct list *l, int stream)
 {
     const int base = r->notes.n, fresh = STREAMS_MAX + STREAMS_MAX * r->virtuals++;
-    for (int i = 0; i < l->n; i++) {
+    for (int i = 0, group = 0; i < l->n; i++) {
         struct note note = l->at[i];
+        r->groups += note.group && note.group != group;
+        group = note.group;
+        note.group = group ? r->groups : 0;
         note.stream = note.stream == stream ? stream : fresh + note.stream;
         note.mark = note.kind == WAIT ? base + note.mark : note.mark;
         add(r, note);
@@ -261,15 +266,23 @@ static bool has_come(const struct list *l, const struct note *a)
     return false;
 }
 
-/* Hosts wait for each other at the first such call. */
-static void connect(struct order_record *r, struct note note)
+/* Hosts wait for each other at the first such calls: n of them that go on side by side. */
+static void connect(struct order_record *r, const struct note *calls, int n)
 {
-    note.kind = COME;
-    if (has_come(&r->notes, &note))
-        return;
-    add_to(&r->notes, note);
-    note.kind = CONNECT;
-    add_to(&r->notes, note);
+    struct list fresh = {0};
+    for (int i = 0; i < n; i++) {
+        struct note come = calls[i];
+        come.kind = COME;
+        if (!has_come(&r->notes, &come))
+            add_to(&fresh, come);
+    }
+    for (int i = 0; i < fresh.n; i++)
+        add_to(&r->notes, fresh.at[i]);
+    for (int i = 0; i < fresh.n; i++) {
+        fresh.at[i].kind = CONNECT;
+        add_to(&r->notes, fresh.at[i]);
+    }
+    free(fresh.at);
 }
 
 static void call(struct comm *base, enum comm_channel ch, const char *what, size_t n, void *stream)
@@ -285,7 +298,7 @@ static void call(struct comm *base, enum comm_channel ch, const char *what, size
                               .what = what,
                               .n = n};
     if (note.kind == CALL)
-        connect(c->record, note);
+        connect(c->record, &note, 1);
     add(c->record, note);
 }
 
@@ -341,6 +354,11 @@ struct order_request {
     struct order_comm *comm;
 };
 
+/* Of all communicators: device messages that nobody has waited for yet. */
+enum { KEPT_MAX = 16 };
+static struct order_request *kept[KEPT_MAX];
+static int nkept;
+
 /* The rank of the world that is rank i of the communicator. */
 static int rank_of(const struct order_comm *c, int i)
 {
@@ -382,6 +400,10 @@ static int begin(struct comm *base, enum comm_channel ch, size_t bytes, int peer
     if (!r)
         abort();
     *r = (struct order_request){{base}, message(c, ch, bytes, peer, sent, stream), c};
+    if (nkept == KEPT_MAX)
+        abort();
+    if (r->note.kind == CALL)
+        kept[nkept++] = r;
     *ret = &r->base;
     return 0;
 }
@@ -403,12 +425,32 @@ static int irecv(struct comm *base, enum comm_channel ch, void *buf, size_t byte
     return begin(base, ch, bytes, peer, false, stream, ret);
 }
 
+/* All that are kept of a communicator's channel go, side by side (nccl_wait()). */
+static void let_go(struct order_comm *c, enum comm_channel ch)
+{
+    struct note go[KEPT_MAX] = {0};
+    int n = 0, left = 0;
+    for (int i = 0; i < nkept; i++)
+        if (kept[i]->comm == c && kept[i]->note.channel == ch)
+            go[n++] = kept[i]->note;
+        else
+            kept[left++] = kept[i];
+    nkept = left;
+    connect(c->record, go, n);
+    c->record->groups += n > 0;
+    for (int i = 0; i < n; i++) {
+        go[i].group = c->record->groups;
+        add(c->record, go[i]);
+    }
+}
+
 static int wait_request(struct comm_request *base, struct err *e)
 {
     struct order_request *r = (struct order_request *)base;
     if (r->note.kind == CALL)
-        connect(r->comm->record, r->note);
-    add(r->comm->record, r->note);
+        let_go(r->comm, r->note.channel);
+    else
+        add(r->comm->record, r->note);
     free(r);
     return 0;
 }
@@ -419,7 +461,7 @@ static int send_now(struct comm *c, enum comm_channel ch, const void *buf, size_
     struct order_comm *o = (struct order_comm *)c;
     const struct note note = message(o, ch, bytes, peer, true, stream);
     if (note.kind == CALL)
-        connect(o->record, note);
+        connect(o->record, &note, 1);
     add(o->record, note);
     return 0;
 }
@@ -512,12 +554,26 @@ static int same_call(const struct player *p, const struct note *a, int number)
     return -1;
 }
 
+static bool same_group(const struct player *p, int i, int k)
+{
+    return of(p, i)->group && of(p, i)->group == of(p, k)->group;
+}
+
+/* Has note k, the last of its group, happened, and the group with it? */
+static bool is_over(const struct player *p, int k)
+{
+    bool over = p->done[k];
+    for (int i = k - 1; over && i >= 0 && same_group(p, i, k); i--)
+        over = p->done[i];
+    return over;
+}
+
 /* Has the call before this one of the same communicator's channel happened, on whatever stream it is? */
 static bool in_turn(const struct player *p, int i)
 {
     for (int k = i - 1; k >= 0; k--)
-        if (of(p, k)->kind == CALL && same_place(of(p, k), of(p, i)))
-            return p->done[k];
+        if (of(p, k)->kind == CALL && same_place(of(p, k), of(p, i)) && !same_group(p, i, k))
+            return is_over(p, k);
     return true;
 }
 
@@ -543,8 +599,9 @@ static int all_here(struct player *players, int ranks, int me, int i, bool *ret,
 static bool at_head(const struct player *p, int i)
 {
     for (int k = i - 1; k >= 0; k--)
-        if (of(p, k)->kind <= WAIT && of(p, k)->kind != MEET && of(p, k)->stream == of(p, i)->stream)
-            return p->done[k]; /* which says so of those before it */
+        if (of(p, k)->kind <= WAIT && of(p, k)->kind != MEET && of(p, k)->stream == of(p, i)->stream &&
+            !same_group(p, i, k))
+            return is_over(p, k); /* which says so of those before it */
     return true;
 }
 

@@ -5,7 +5,9 @@
  *            group's hosts are there, a control message until its sender's host has been there
  *   stream   in order; an event that it waits for has been recorded; a collective holds it until the same call of the
  *            communicator is at the head of a stream on every rank of the group; a message is such a call of its
- *            sender and its receiver, each with all they have to do with one another on a channel. Kernels take no time
+ *            sender and its receiver, each with all they have to do with one another on a channel; those of a
+ *            communicator's channel that were begun before one of them is waited for go on side by side. Kernels take
+ *            no time
  *   graph    what was captured beside the launching stream runs on streams of its own
  *   first    a kernel is loaded when it is first launched, for which CUDA waits for all that is under way, as it may
  *            to make a graph; NCCL

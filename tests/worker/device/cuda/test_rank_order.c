@@ -45,7 +45,8 @@ static const struct order_line {
              {{PIPELINE_INTERLEAVED, 2, 4, 2}, false},
              {{PIPELINE_INTERLEAVED, 2, 2, 2}, true}};
 
-/* What changes the order of work; which value of each. */
+/* What changes the order of work; which value of each. ZERO from ZERO_SECONDS on: levels 1 to 3 with second owners, for
+ * which ranks confirm their sums. */
 enum axis { WORLD, TENSOR, SPLIT, ZERO, PARTS, SYNC, HALF, RULE, GRAPHS, REPLICAS, SAVES, LINE, AXES };
 
 /* Faults that are sown, of the last rank. */
@@ -60,6 +61,8 @@ enum mutant {
     GATHERED_TWICE, /* a piece is gathered once more */
 };
 
+enum { ZERO_SECONDS = 4, ZERO_VALUES = ZERO_SECONDS + 3 };
+
 struct point {
     int at[AXES];
     enum mutant mutant;
@@ -73,6 +76,16 @@ static int world_of(const struct point *p)
 static int tensor_of(const struct point *p)
 {
     return p->at[TENSOR] + 1;
+}
+
+static bool has_seconds(const struct point *p)
+{
+    return p->at[ZERO] >= ZERO_SECONDS;
+}
+
+static int zero_of(const struct point *p)
+{
+    return has_seconds(p) ? p->at[ZERO] - ZERO_SECONDS + 1 : p->at[ZERO];
 }
 
 static const struct order_line *line_of(const struct point *p)
@@ -278,9 +291,10 @@ static struct order_record *record(const struct point *p, int rank)
     fake_gpu_open(&g, &(struct fake_options){.idle = true});
     order_watch_gpu(r, g);
     MUST(cuda_open_on(&d, g, NULL, &(struct cuda_options){.graphs = p->at[GRAPHS]}, e));
-    MUST(layout_plan(&l, world_of(p), tensor, stages_of(p), p->at[ZERO], e));
+    MUST(layout_plan(&l, world_of(p), tensor, stages_of(p), zero_of(p), e));
+    l.seconds = has_seconds(p);
     MUST(exact_net_aligned(&program, &(struct split){kind, tensor, rank % tensor},
-                           p->at[ZERO] == 3 ? OWNERSHIP_ALIGN * (size_t)(world_of(p) / stages_of(p)) : 0, e));
+                           zero_of(p) == 3 ? OWNERSHIP_ALIGN * (size_t)(world_of(p) / stages_of(p)) : 0, e));
     order_comm_init(&all, r, d, (1u << world_of(p)) - 1, rank, 0);
     for (int i = 0; i < LAYOUT_GROUPS; i++) {
         order_comm_init(&comms[i], r, d, members_of(&l, (enum layout_group)i, rank), rank, 0);
@@ -306,7 +320,8 @@ static struct order_record *record(const struct point *p, int rank)
                 : p->mutant == GATHERED_TWICE ? with_one_more
                                               : NULL,
         .sync_bn = p->at[SYNC],
-        .zero = p->at[ZERO],
+        .zero = zero_of(p),
+        .seconds = has_seconds(p),
         .tensor = tensor,
         .bucket_bytes = 8000,
         .native = p->at[HALF],
@@ -314,6 +329,7 @@ static struct order_record *record(const struct point *p, int rank)
     MUST(step_rig_open(&rig, d, program, &all.base, &o, e));
     if (p->mutant == ASKS_EARLY)
         rig.stage->steps = STAGE_COLD;
+    rig.step.confirms = has_seconds(p);
     struct rank it = {.p = p, .rig = &rig, .all = &all.base};
     MUST(train(&it, &rig.step, e));
     step_rig_close(&rig);
@@ -336,7 +352,8 @@ static bool goes_together(const struct point *p)
 {
     const int members = world_of(p) / stages_of(p);
     return world_of(p) % stages_of(p) == 0 && members % tensor_of(p) == 0 && (tensor_of(p) > 1 || !p->at[SPLIT]) &&
-           (members > 1 || !p->at[ZERO]) && (stages_of(p) == 1 || !p->at[PARTS]);
+           (members > 1 || !p->at[ZERO]) && (!has_seconds(p) || (tensor_of(p) == 1 && stages_of(p) == 1)) &&
+           (stages_of(p) == 1 || !p->at[PARTS]);
 }
 
 static void describe(const struct point *p, char *out, size_t cap)
@@ -348,11 +365,11 @@ static void describe(const struct point *p, char *out, size_t cap)
         snprintf(pipeline, sizeof pipeline, "%d stages, %s%s", line->stages, kinds[line->kind],
                  line_of(p)->recompute ? ", recomputing" : "");
     snprintf(out, cap,
-             "%d ranks, groups of %d over %s, %s, zero %d, %d parts, %s statistics, %s, rule %d, %s, replicas %s, %s",
-             world_of(p), tensor_of(p), p->at[SPLIT] ? "features" : "classes", pipeline, p->at[ZERO], p->at[PARTS] + 1,
-             p->at[SYNC] ? "common" : "own", p->at[HALF] ? "fp16" : "fp32", p->at[RULE],
-             p->at[GRAPHS] ? "graphs" : "walks", p->at[REPLICAS] ? "compared" : "not compared",
-             p->at[SAVES] ? "saved" : "not saved");
+             "%d ranks, groups of %d over %s, %s, zero %d%s, %d parts, %s statistics, %s, rule %d, %s, replicas %s, %s",
+             world_of(p), tensor_of(p), p->at[SPLIT] ? "features" : "classes", pipeline, zero_of(p),
+             has_seconds(p) ? " with second owners" : "", p->at[PARTS] + 1, p->at[SYNC] ? "common" : "own",
+             p->at[HALF] ? "fp16" : "fp32", p->at[RULE], p->at[GRAPHS] ? "graphs" : "walks",
+             p->at[REPLICAS] ? "compared" : "not compared", p->at[SAVES] ? "saved" : "not saved");
 }
 
 static bool next_point(struct point *p, const int *values)
@@ -384,7 +401,7 @@ static int play_all(struct point p, const int *values)
 static void no_options_make_ranks_wait_for_each_other(void **state)
 {
     (void)state;
-    static const int values[AXES] = {4, 2, 2, 4, 2, 2, 2, OPTIMIZERS, 2, 2, 3, 1};
+    static const int values[AXES] = {4, 2, 2, ZERO_VALUES, 2, 2, 2, OPTIMIZERS, 2, 2, 3, 1};
     assert_true(play_all((struct point){0}, values) >= 500);
 }
 
