@@ -10,7 +10,7 @@ torchrun (at most --torchrun-kills, 10).
 --fault stop: SIGSTOP instead of kill -9, once crun knows how long steps take (--hang-timeout auto). torchrun knows no hangs: there process
 groups get a timeout of 15 s (shorter ones end attempts that are only starting).
 --check: fails where anything is lost, or where the median less a step is above 0.3 s with a spare, 1.5 s without (kill);
-PyTorch: in process not 5 times as fast.
+PyTorch: in process not 5 times as fast, less a step as well.
 """
 import argparse
 import os

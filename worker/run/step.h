@@ -28,8 +28,8 @@ struct step_result { /* sums over the global batch, equal on all ranks */
     bool skipped;
     double grad_norm;          /* of the gradient, before it is clipped; 0: nobody looked */
     int64_t wait_ns, total_ns; /* of this rank: for data; in all */
-    /* Likewise, on devices that do not go on by themselves: until the first gradient is there, until the last one is, both
-     * without waits for other ranks; these; the update. */
+    /* Likewise, on devices that do not go on by themselves: until the first gradient is there, until the last one is,
+     * both without waits for other ranks; these; the update. */
     int64_t forward_ns, backward_ns, others_ns, update_ns;
 };
 
@@ -94,10 +94,10 @@ struct step_wishes { /* of this rank, for after the step */
 
 /* Next batch, forward, backward with the all-reduce beside it, update.
  *
- * A device that goes on by itself, where it is not in lockstep, is only given the step, and *ret is of the one before (none: done is false): so it
- * always has one to do, and the host never waits for the last. Whether a step counts is then decided on the device by
- * the same rule, and state.loss_scale follows results. The results below come one step late; state and positions
- * agree after train_catch_up().
+ * A device that goes on by itself, where it is not in lockstep, is only given the step, and *ret is of the one before
+ * (none: done is false): so it always has one to do, and the host never waits for the last. Whether a step counts is
+ * then decided on the device by the same rule, and state.loss_scale follows results. The results below come one step
+ * late; state and positions agree after train_catch_up().
  *
  * Returns 0; ERR_DIVERGED naming a tensor if the loss, or with fp16 a gradient, is not a number and the loss scale is
  * not why (nothing is updated then); the errors of loader, device and collectives. */
