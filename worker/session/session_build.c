@@ -14,6 +14,7 @@
 #include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 #include "worker/program/stages.h"
+#include "worker/session/outlive.h"
 
 static struct input_options input_of(const struct session *s, bool training)
 {
