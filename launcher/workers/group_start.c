@@ -233,6 +233,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
     g->deaths = 0;
     g->clearing = g->dismissing = g->keeping = g->holding = g->kept = false;
     g->stop.reason = -1;
+    g->goes_on = goes_on;
     if (goes_on)
         return resume(g, rank_base, e);
     group_drop_retired(g); /* nobody was made since */

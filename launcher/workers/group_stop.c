@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/crun/crun_page.h"
+#include "common/include/crun.h"
 #include "launcher/base/ending.h"
 #include "launcher/guard/procs.h"
 #include "launcher/guard/tree.h"
@@ -42,6 +43,23 @@ void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s)
     signal_child(c, pid, SIGCONT);
 }
 
+/* A process that takes a place among workers which outlived their round, and is to save with them, but has not come so
+ * far as to know what a signal is for: that would end it, and they would wait for it. It joins them, and they tell. */
+static bool joins_first(const struct group *g, const struct child *c)
+{
+    const bool saves = g->stop.reason == CRUN_STOP_DRAIN || g->stop.reason == CRUN_STOP_RESIZE;
+    return g->goes_on && saves && c->local < g->o.workers && !atomic_load(&c->page->attached);
+}
+
+static void stop_child(struct group *g, int i)
+{
+    g->workers[i].told_to_stop = true;
+    if (joins_first(g, &g->children[i]))
+        atomic_store(&g->children[i].page->stop_reason, (uint32_t)g->stop.reason);
+    else
+        group_stop_child(&g->children[i], g->workers[i].pid, &g->stop);
+}
+
 /* It died before we sent it anything: news of it is on its way, and it is a failure of its own. */
 bool group_is_dead(const struct failure_worker *w)
 {
@@ -58,8 +76,7 @@ void group_stop(struct group *g, const struct group_stop *s)
     for (int i = 0; i < group_slots(g); i++) {
         if (!group_is_there(&g->workers[i]) || group_is_dead(&g->workers[i]))
             continue;
-        g->workers[i].told_to_stop = true;
-        group_stop_child(&g->children[i], g->workers[i].pid, s);
+        stop_child(g, i);
     }
 }
 
@@ -67,11 +84,9 @@ void group_stop(struct group *g, const struct group_stop *s)
 void group_stop_late(struct group *g)
 {
     for (int i = 0; i < group_slots(g); i++) {
-        struct failure_worker *w = &g->workers[i];
-        if (!group_is_there(w) || w->told_to_stop || group_is_dead(w))
-            continue;
-        w->told_to_stop = true;
-        group_stop_child(&g->children[i], w->pid, &g->stop);
+        const struct failure_worker *w = &g->workers[i];
+        if (group_is_there(w) && !w->told_to_stop && !group_is_dead(w))
+            stop_child(g, i);
     }
 }
 

@@ -12,7 +12,7 @@ import pytest
 from metrics_file import loss_curve
 from outlived_job import IMAGES, PER_EPOCH, SIZES, STEPS, WORLD, Job, check_no_step_is_lost, listens
 from processes import children, wait
-from support import faulty_disk, free_port
+from support import faulty_disk, free_port, worker_pid
 from tensors import newest
 
 @pytest.fixture(scope="module")
@@ -240,3 +240,24 @@ def test_the_process_in_the_place_dies_while_it_joins(undisturbed, tmp_path, del
     assert [a == b for a, b in zip(*job.pids)] == [True, False, True, True]
     assert "restart 2/50 (rank 1 killed by SIGKILL), kept 3 workers: detect" in text and "resumed from" not in text
     assert job.weights() == expected
+
+
+def test_a_notice_while_a_process_takes_a_place_saves_the_step_reached(undisturbed, tmp_path):
+    """The process in the place does not know signals yet: it joins, and all save together."""
+    data, expected = undisturbed()
+    job = Job(data, tmp_path / "out", "--checkpoint-every", 1000)
+
+    def kill_and_stop():
+        job.kill(1)()
+        dead = job.pids[-1][1]
+        wait("a process in its place", lambda: worker_pid(job.run_id, 1) not in (None, dead))
+        job.p.terminate()
+
+    job.at_step(9, kill_and_stop)
+    job.at("goes on from step", lambda: None)
+    assert job.p.wait(timeout=120) == 75, job.text()[-4000:]
+    job.reader.join(timeout=10)
+    updates = json.loads((newest(tmp_path / "out") / "manifest.json").read_text())["meta"]["updates"]
+    assert updates >= 9 and "killing them" not in job.text()
+    again = Job(data, tmp_path / "out", "--resume", "auto")
+    assert f"resumed from step {updates}" in again.finish() and again.weights() == expected
