@@ -105,15 +105,12 @@ class Hosted:
     """The crun on the first host; it comes back when that is started again."""
 
     server = None  # the process that it is
-    outlives_nodes = False
 
     def __init__(self, cluster, net):
         self.where = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"{net.hosts[0].addr}:29400"]
 
 
 class Rendezvousd(Hosted):
-    outlives_nodes = True
-
     def __init__(self, cluster, net):
         self.host, self.cluster = net.hosts[-1], cluster
         self.args = ["--token-file", str(net.token), "--state-dir", str(cluster.tmp / "state")]
@@ -125,8 +122,6 @@ class Rendezvousd(Hosted):
 
 
 class Redis(Hosted):
-    outlives_nodes = True
-
     def __init__(self, cluster, net):
         host = net.hosts[-1]
         self.redis = cluster.redis("appendonly yes", "appendfsync always", "protected-mode no", port=6379, bind=host.addr, prefix=host.prefix())
@@ -140,8 +135,6 @@ class Redis(Hosted):
 
 class File(Hosted):
     """A folder that all see, whatever the network does. A disk has no restart."""
-
-    outlives_nodes = True
 
     def __init__(self, cluster, net):
         shared = cluster.tmp / "shared"

@@ -160,8 +160,11 @@ class TrainerChaos(Campaign):
         more = files(out) - names
         if any(d.what.startswith("corrupt") for d in self.deeds()[self.job_since:]):  # what was damaged is set aside where its step is saved again
             more = {name for name in more if not name.startswith("step-N.corrupt")}
-        if not self.home.outlives_nodes:  # the job begins anew, before it has saved anything: docs/reference/files.md
-            more = {name for name in more if not name.startswith("metrics.jsonl.until-")}
+        for name in [name for name in more if name.startswith("metrics.jsonl.until-")]:  # all ranks died before the first save (docs/reference/files.md)
+            more -= {name}
+            last = max(map(int, re.findall(r'"step": ?(\d+)', (out / name).read_text())), default=0)
+            if last >= 2 * EVERY and not full:
+                wrong.append(f"it began anew after step {last}, when there was a checkpoint")
         if more:
             wrong.append(f"files that the undisturbed run has not: {sorted(more)}")
         (names_now, segments), (names_before, segments_before) = memory(), self.memory
