@@ -31,15 +31,17 @@ static double tf32(double x)
     return (double)r;
 }
 
-/* n elements as a product sees them; NULL of NULL. */
-static double *operands(const void *p, enum dtype t, bool rounded, size_t n)
+/* Element i as a product sees it. */
+static double operand(const void *p, enum dtype t, bool rounded, size_t i)
 {
-    double *out = p ? calloc(n + 1, sizeof *out) : NULL;
-    for (size_t i = 0; p && i < n; i++) {
-        const double x = fake_get(p, t, i);
-        out[i] = rounded && t == DT_F32 ? tf32(x) : x;
-    }
-    return out;
+    const double x = fake_get(p, t, i);
+    return rounded && t == DT_F32 ? tf32(x) : x;
+}
+
+static void add_row(double *restrict to, double a, const double *restrict from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] += a * from[i];
 }
 
 void fake_set(void *p, enum dtype t, size_t i, double x)
@@ -79,68 +81,104 @@ static struct sizes sizes_of(const struct cudnn_shape *s)
                           .ow = ow};
 }
 
-struct factors {
-    double *x, *w, *y; /* one of them is the sum */
-};
+/* A product walks images pixel by pixel, then channel by channel, and filters tap by tap, then by outputs and inputs
+ * (by inputs and outputs where outputs are the sum), so that the innermost loop is over neighbours in memory. */
 
-/* Every multiplication of a convolution: element x of the input, w of the filter, y of the output. */
-static inline __attribute__((always_inline)) void visit(const struct cudnn_shape *s, const struct sizes *z,
-                                                        void (*f)(const struct factors *, size_t, size_t, size_t),
-                                                        const struct factors *in)
+/* Images of c channels, h x w, in this order; zeros where p is NULL. */
+static double *images(const struct cudnn_shape *s, const void *p, int c, int h, int w)
+{
+    double *out = calloc((size_t)s->n * (size_t)h * (size_t)w * (size_t)c + 1, sizeof *out), *to = out;
+    for (int n = 0; p && n < s->n; n++)
+        for (int y = 0; y < h; y++)
+            for (int x = 0; x < w; x++)
+                for (int i = 0; i < c; i++)
+                    *to++ = operand(p, s->type, s->tf32, at(s->nhwc, n, i, y, x, c, h, w));
+    return out;
+}
+
+static void store_images(const struct cudnn_shape *s, const double *from, void *to, int c, int h, int w)
 {
     for (int n = 0; n < s->n; n++)
-        for (int k = 0; k < s->k; k++)
-            for (int p = 0; p < z->oh; p++)
-                for (int q = 0; q < z->ow; q++)
-                    for (int c = 0; c < s->c; c++)
-                        for (int r = 0; r < s->r; r++)
-                            for (int t = 0; t < s->s; t++) {
-                                const int h = p * s->stride[0] - s->pad[0] + r, w = q * s->stride[1] - s->pad[1] + t;
-                                if (h >= 0 && h < s->h && w >= 0 && w < s->w)
-                                    f(in, at(s->nhwc, n, c, h, w, s->c, s->h, s->w),
-                                      at(s->nhwc, k, c, r, t, s->c, s->r, s->s),
-                                      at(s->nhwc, n, k, p, q, s->k, z->oh, z->ow));
-                            }
+        for (int y = 0; y < h; y++)
+            for (int x = 0; x < w; x++)
+                for (int i = 0; i < c; i++)
+                    fake_set(to, s->type, at(s->nhwc, n, i, y, x, c, h, w), *from++);
 }
 
-static inline void add_y(const struct factors *v, size_t x, size_t w, size_t y)
+/* Where weight (k, c) of a tap is, of all that the tap has. */
+static size_t weight(const struct cudnn_shape *s, bool by_input, int k, int c)
 {
-    v->y[y] += v->x[x] * v->w[w];
+    return by_input ? (size_t)c * (size_t)s->k + (size_t)k : (size_t)k * (size_t)s->c + (size_t)c;
 }
 
-static inline void add_x(const struct factors *v, size_t x, size_t w, size_t y)
+static double *filter(const struct cudnn_shape *s, const void *p, bool by_input)
 {
-    v->x[x] += v->y[y] * v->w[w];
+    const size_t tap = (size_t)s->c * (size_t)s->k;
+    double *out = calloc(sizes_of(s).w + 1, sizeof *out), *to = out;
+    for (int r = 0; p && r < s->r; r++)
+        for (int t = 0; t < s->s; t++, to += tap)
+            for (int k = 0; k < s->k; k++)
+                for (int c = 0; c < s->c; c++)
+                    to[weight(s, by_input, k, c)] =
+                        operand(p, s->type, s->tf32, at(s->nhwc, k, c, r, t, s->c, s->r, s->s));
+    return out;
 }
 
-static inline void add_w(const struct factors *v, size_t x, size_t w, size_t y)
+static void store_filter(const struct cudnn_shape *s, const double *from, void *to)
 {
-    v->w[w] += v->x[x] * v->y[y];
+    const size_t tap = (size_t)s->c * (size_t)s->k;
+    for (int r = 0; r < s->r; r++)
+        for (int t = 0; t < s->s; t++, from += tap)
+            for (int k = 0; k < s->k; k++)
+                for (int c = 0; c < s->c; c++)
+                    fake_set(to, s->type, at(s->nhwc, k, c, r, t, s->c, s->r, s->s), from[weight(s, false, k, c)]);
+}
+
+enum sum { SUM_Y, SUM_X, SUM_W };
+
+/* One tap of the filter (tap t of its row, at w) over a row of outputs y and the row of inputs x that it meets. */
+static void add_tap(const struct cudnn_shape *s, enum sum sum, int t, int outputs, double *x, double *w, double *y)
+{
+    const size_t c = (size_t)s->c, k = (size_t)s->k, outer = sum == SUM_Y ? c : k;
+    for (size_t i = 0; i < outer; i++)
+        for (int q = 0; q < outputs; q++) {
+            const int at_x = q * s->stride[1] - s->pad[1] + t;
+            if (at_x < 0 || at_x >= s->w)
+                continue;
+            double *px = x + (size_t)at_x * c, *py = y + (size_t)q * k;
+            if (sum == SUM_Y)
+                add_row(py, px[i], w + i * k, k);
+            else if (sum == SUM_X)
+                add_row(px, py[i], w + i * c, c);
+            else
+                add_row(w + i * c, py[i], px, c);
+        }
 }
 
 /* The direction whose operand is NULL is run, and its result stored at `to`. */
 static void product(const struct cudnn_shape *s, const void *x, const void *w, const void *y, void *to)
 {
     const struct sizes z = sizes_of(s);
-    const size_t n = !y ? z.y : !x ? z.x : z.w;
-    double *sum = calloc(n + 1, sizeof *sum);
-    struct factors in = {operands(x, s->type, s->tf32, z.x), operands(w, s->type, s->tf32, z.w),
-                         operands(y, s->type, s->tf32, z.y)};
-    if (!y) {
-        in.y = sum;
-        visit(s, &z, add_y, &in);
-    } else if (!x) {
-        in.x = sum;
-        visit(s, &z, add_x, &in);
-    } else {
-        in.w = sum;
-        visit(s, &z, add_w, &in);
-    }
-    for (size_t i = 0; i < n; i++)
-        fake_set(to, s->type, i, sum[i]);
-    free(in.x);
-    free(in.w);
-    free(in.y);
+    const enum sum sum = !y ? SUM_Y : !x ? SUM_X : SUM_W;
+    double *vx = images(s, x, s->c, s->h, s->w), *vw = filter(s, w, sum == SUM_Y), *vy = images(s, y, s->k, z.oh, z.ow);
+    for (int n = 0; n < s->n; n++)
+        for (int p = 0; p < z.oh; p++)
+            for (int r = 0; r < s->r; r++) {
+                const int h = p * s->stride[0] - s->pad[0] + r;
+                for (int t = 0; h >= 0 && h < s->h && t < s->s; t++)
+                    add_tap(s, sum, t, z.ow, vx + at(true, n, 0, h, 0, s->c, s->h, s->w),
+                            vw + (size_t)(r * s->s + t) * (size_t)s->c * (size_t)s->k,
+                            vy + at(true, n, 0, p, 0, s->k, z.oh, z.ow));
+            }
+    if (sum == SUM_Y)
+        store_images(s, vy, to, s->k, z.oh, z.ow);
+    else if (sum == SUM_X)
+        store_images(s, vx, to, s->c, s->h, s->w);
+    else
+        store_filter(s, vw, to);
+    free(vx);
+    free(vw);
+    free(vy);
 }
 
 /* The channel of element i; fused patterns are NHWC. */
@@ -339,17 +377,19 @@ void fake_spoil(const struct gpu_dnn *d, int how)
 
 void fake_gemm(const struct gpu_gemm *g)
 {
-    double *a = operands(g->a, g->in, g->tf32, (size_t)(g->m * g->k)),
-           *b = operands(g->b, g->in, g->tf32, (size_t)(g->k * g->n));
-    for (int64_t i = 0; i < g->m; i++) {
-        for (int64_t j = 0; j < g->n; j++) {
-            double sum = 0;
-            for (int64_t k = 0; k < g->k; k++)
-                sum += a[g->trans_a ? k * g->m + i : i * g->k + k] * b[g->trans_b ? j * g->k + k : k * g->n + j];
-            const size_t at_c = (size_t)(i * g->n + j);
-            fake_set(g->c, g->out, at_c, (double)g->alpha * sum + (g->add ? fake_get(g->c, g->out, at_c) : 0));
-        }
+    const size_t m = (size_t)g->m, n = (size_t)g->n, depth = (size_t)g->k;
+    double *b = calloc(depth * n + 1, sizeof *b), *sum = calloc(n + 1, sizeof *sum);
+    for (size_t k = 0; k < depth; k++)
+        for (size_t j = 0; j < n; j++)
+            b[k * n + j] = operand(g->b, g->in, g->tf32, g->trans_b ? j * depth + k : k * n + j);
+    for (size_t i = 0; i < m; i++) {
+        memset(sum, 0, n * sizeof *sum);
+        for (size_t k = 0; k < depth; k++)
+            add_row(sum, operand(g->a, g->in, g->tf32, g->trans_a ? k * m + i : i * depth + k), b + k * n, n);
+        for (size_t j = 0; j < n; j++)
+            fake_set(g->c, g->out, i * n + j,
+                     (double)g->alpha * sum[j] + (g->add ? fake_get(g->c, g->out, i * n + j) : 0));
     }
-    free(a);
     free(b);
+    free(sum);
 }

@@ -7,29 +7,9 @@
 
 #include "common/base/err.h"
 #include "tests/worker/device/cuda/fake_gpu.h"
+#include "tests/worker/device/cuda/order_notes.h"
 #include "worker/device/cuda/dnn/dnn.h"
 #include "worker/device/device.h"
-
-enum kind { CALL, MEET, MARK, WAIT, HOST_STREAM, HOST_MARK, HOST_ALL, POST, TAKE, COME, CONNECT };
-
-struct note {
-    enum kind kind;
-    int stream;       /* CALL, MARK, WAIT, HOST_STREAM */
-    int mark;         /* WAIT, HOST_MARK: index of the note that is waited for; -1: none */
-    unsigned members; /* who must be there */
-    unsigned of;      /* the communicator's ranks */
-    int id;           /* and which of theirs it is */
-    int from, to;     /* of a message, ranks of the world; else -1 */
-    int group;        /* messages that go on side by side, one after the other in the list; 0: none */
-    enum comm_channel channel;
-    const char *what;
-    size_t n;
-};
-
-struct list {
-    struct note *at;
-    int n, cap;
-};
 
 enum { STREAMS_MAX = 16, EVENTS_MAX = 256, GRAPHS_MAX = 64, LOADED_MAX = 1024 };
 
@@ -254,14 +234,12 @@ void order_watch_gpu(struct order_record *r, struct gpu *g)
 
 /* --- collectives */
 
-static bool same_place(const struct note *a, const struct note *b);
-
 /* Are the ranks of this call connected already? */
 static bool has_come(const struct list *l, const struct note *a)
 {
     for (int i = 0; i < l->n; i++)
-        if (l->at[i].kind == COME && same_place(&l->at[i], a) && l->at[i].from == a->from && l->at[i].to == a->to &&
-            strcmp(l->at[i].what, a->what) == 0)
+        if (l->at[i].kind == COME && order_same_place(&l->at[i], a) && l->at[i].from == a->from &&
+            l->at[i].to == a->to && strcmp(l->at[i].what, a->what) == 0)
             return true;
     return false;
 }
@@ -502,237 +480,7 @@ void order_record_destroy(struct order_record *r)
     free(r);
 }
 
-/* --- playing */
-
-struct player {
-    const struct list *notes;
-    int host;   /* the note that the host is at */
-    bool *done; /* per note of a stream: it has happened */
-    bool *here; /* per CALL and MEET: it is this rank's turn */
-    int *call;  /* per CALL and MEET: how many of its communicator and channel went before */
-};
-
-static bool calls(const struct note *a)
+const struct list *order_notes(const struct order_record *r)
 {
-    return a->kind == CALL || a->kind == MEET || a->kind == POST || a->kind == TAKE;
-}
-
-/* Are these of one communicator's channel? */
-static bool same_place(const struct note *a, const struct note *b)
-{
-    return a->of == b->of && a->id == b->id && a->channel == b->channel;
-}
-
-/* Are these of one order, which all who take part have alike? Messages between two ranks have one, each way. */
-static bool same_order(const struct note *a, const struct note *b)
-{
-    return calls(a) && calls(b) && same_place(a, b) && a->from == b->from && (a->from < 0 || a->to == b->to);
-}
-
-/* Numbers calls of a communicator's channel. */
-static void count_calls(struct player *p)
-{
-    for (int i = 0; i < p->notes->n; i++)
-        for (int k = i - 1; k >= 0; k--)
-            if (same_order(&p->notes->at[i], &p->notes->at[k])) {
-                p->call[i] = p->call[k] + 1;
-                break;
-            }
-}
-
-static const struct note *of(const struct player *p, int i)
-{
-    return &p->notes->at[i];
-}
-
-/* The note of another rank that is the same call; -1: its host has not come to one. */
-static int same_call(const struct player *p, const struct note *a, int number)
-{
-    for (int i = 0; i < p->notes->n && i <= p->host; i++)
-        if (same_order(of(p, i), a) && p->call[i] == number)
-            return i;
-    return -1;
-}
-
-static bool same_group(const struct player *p, int i, int k)
-{
-    return of(p, i)->group && of(p, i)->group == of(p, k)->group;
-}
-
-/* Has note k, the last of its group, happened, and the group with it? */
-static bool is_over(const struct player *p, int k)
-{
-    bool over = p->done[k];
-    for (int i = k - 1; over && i >= 0 && same_group(p, i, k); i--)
-        over = p->done[i];
-    return over;
-}
-
-/* Has the call before this one of the same communicator's channel happened, on whatever stream it is? */
-static bool in_turn(const struct player *p, int i)
-{
-    for (int k = i - 1; k >= 0; k--)
-        if (of(p, k)->kind == CALL && same_place(of(p, k), of(p, i)) && !same_group(p, i, k))
-            return is_over(p, k);
-    return true;
-}
-
-/* Is every rank of the group at this call of rank `me`? */
-static int all_here(struct player *players, int ranks, int me, int i, bool *ret, struct err *e)
-{
-    const struct note *a = of(&players[me], i);
-    players[me].here[i] = true;
-    *ret = true;
-    for (int r = 0; r < ranks; r++) {
-        const int k = a->members & 1u << r ? same_call(&players[r], a, players[me].call[i]) : i;
-        if (!(a->members & 1u << r))
-            continue;
-        *ret = *ret && k >= 0 && players[r].here[k];
-        if (k >= 0 && (strcmp(of(&players[r], k)->what, a->what) || of(&players[r], k)->n != a->n))
-            return err_set(e, -EPROTO, "call %d of a group: rank %d has %s of %zu, rank %d %s of %zu",
-                           players[me].call[i], me, a->what, a->n, r, of(&players[r], k)->what, of(&players[r], k)->n);
-    }
-    return 0;
-}
-
-/* Has all happened on note i's stream that was enqueued before it? */
-static bool at_head(const struct player *p, int i)
-{
-    for (int k = i - 1; k >= 0; k--)
-        if (of(p, k)->kind <= WAIT && of(p, k)->kind != MEET && of(p, k)->stream == of(p, i)->stream &&
-            !same_group(p, i, k))
-            return is_over(p, k); /* which says so of those before it */
-    return true;
-}
-
-static int play_stream(struct player *players, int ranks, int me, bool *ret_moved, struct err *e)
-{
-    struct player *p = &players[me];
-    for (int i = 0; i < p->host; i++) {
-        const struct note *a = of(p, i);
-        bool may = true;
-        if (a->kind == MEET || a->kind > WAIT || p->done[i] || !at_head(p, i) || (a->kind == CALL && !in_turn(p, i)))
-            continue;
-        if (a->kind == WAIT)
-            may = a->mark < 0 || p->done[a->mark];
-        if (a->kind == CALL)
-            TRY(all_here(players, ranks, me, i, &may, e));
-        p->done[i] = may;
-        *ret_moved |= may;
-    }
-    return 0;
-}
-
-/* Has its sender's host been there? */
-static bool sent(const struct player *players, const struct note *a, int number)
-{
-    const struct player *from = &players[a->from];
-    const int i = same_call(from, a, number);
-    return i >= 0 && i < from->host;
-}
-
-/* Has all that was enqueued happened, on whatever stream? */
-static bool all_done(const struct player *p, int i)
-{
-    for (int k = 0; k < i; k++)
-        if (of(p, k)->kind <= WAIT && of(p, k)->kind != MEET && !p->done[k])
-            return false;
-    return true;
-}
-
-/* Have all hosts come to the first call of these ranks? */
-static bool all_come(const struct player *players, int ranks, int me, const struct note *a)
-{
-    for (int r = 0; r < ranks; r++) {
-        bool came = r == me || !(a->members & 1u << r);
-        for (int i = 0; i < players[r].host && !came; i++)
-            came = of(&players[r], i)->kind == COME && same_place(of(&players[r], i), a) &&
-                   of(&players[r], i)->from == a->from && of(&players[r], i)->to == a->to &&
-                   strcmp(of(&players[r], i)->what, a->what) == 0;
-        if (!came)
-            return false;
-    }
-    return true;
-}
-
-static int play_host(struct player *players, int ranks, int me, bool *ret_moved, struct err *e)
-{
-    struct player *p = &players[me];
-    while (p->host < p->notes->n) {
-        const int i = p->host;
-        const struct note *a = of(p, i);
-        bool may = true;
-        if (a->kind == HOST_MARK)
-            may = a->mark < 0 || p->done[a->mark];
-        if (a->kind == HOST_STREAM)
-            may = at_head(p, i);
-        if (a->kind == MEET)
-            TRY(all_here(players, ranks, me, i, &may, e));
-        if (a->kind == TAKE)
-            may = sent(players, a, p->call[i]);
-        if (a->kind == HOST_ALL)
-            may = all_done(p, i);
-        if (a->kind == CONNECT)
-            may = all_come(players, ranks, me, a);
-        if (!may)
-            return 0;
-        p->host++;
-        *ret_moved = true;
-    }
-    return 0;
-}
-
-static int stuck(const struct player *players, int ranks, struct err *e)
-{
-    char text[200] = "";
-    for (int r = 0; r < ranks; r++) {
-        const struct player *p = &players[r];
-        if (p->host < p->notes->n)
-            snprintf(text + strlen(text), sizeof text - strlen(text), "%srank %d at %d of %d: %s", *text ? "; " : "", r,
-                     p->host, p->notes->n, of(p, p->host)->what);
-    }
-    return err_set(e, -EDEADLK, "ranks wait for each other: %s", text);
-}
-
-static bool finished(const struct player *players, int ranks)
-{
-    for (int r = 0; r < ranks; r++) {
-        if (players[r].host < players[r].notes->n)
-            return false;
-        for (int i = 0; i < players[r].notes->n; i++)
-            if (of(&players[r], i)->kind == CALL && !players[r].done[i])
-                return false;
-    }
-    return true;
-}
-
-int order_play(struct order_record *const *records, int ranks, struct err *e)
-{
-    struct player players[ORDER_RANKS_MAX] = {0};
-    bool moved = true;
-    int rc = 0;
-    for (int r = 0; r < ranks; r++) {
-        const size_t n = (size_t)records[r]->notes.n + 1;
-        players[r] = (struct player){.notes = &records[r]->notes,
-                                     .done = calloc(n, sizeof(bool)),
-                                     .here = calloc(n, sizeof(bool)),
-                                     .call = calloc(n, sizeof(int))};
-        count_calls(&players[r]);
-    }
-    while (moved && rc == 0) {
-        moved = false;
-        for (int r = 0; r < ranks && rc == 0; r++) {
-            rc = play_host(players, ranks, r, &moved, e);
-            if (rc == 0)
-                rc = play_stream(players, ranks, r, &moved, e);
-        }
-    }
-    if (rc == 0 && !finished(players, ranks))
-        rc = stuck(players, ranks, e);
-    for (int r = 0; r < ranks; r++) {
-        free(players[r].done);
-        free(players[r].here);
-        free(players[r].call);
-    }
-    return rc;
+    return &r->notes;
 }
