@@ -14,16 +14,18 @@ MAY_FAIL = {  # test: what its assertion says
     "test_resnet18_learns_the_shapes": "assert reached >= 97",
 }
 WRITTEN = ROOT / "tests/worker/device/cuda/h200.json"
+# Who is killed and who goes on is the same with a small network.
+SMALL = {"test_gpu_recovery.py": ["--arch", "convnet", "--image-size", "28"]}
 STANDIN = f"""#!{sys.executable}
 import json, os, sys
-trainer, args = {str(TRAINER)!r}, sys.argv[1:]
+trainer, args, more = {str(TRAINER)!r}, sys.argv[1:], os.environ["REHEARSED_NETWORK"].split()
 if args[0] == "gpu-info":
     print(json.dumps({{"nccl": True, "gpus": [{{"description": "a stand-in", "properties": json.load(open({str(WRITTEN)!r}))}}]}}))
     sys.exit()
 if args[0] != "caffe2":
     args = [{{"cuda": "host" if args[0].startswith("comm-") else "cpu", "ref": "cpu", "nccl": "gloo"}}.get(a, a) for a in args]
 if args[0].startswith("--"):
-    args += ["--image-size", "32", "--batch-size", "4"] + ([] if "--max-steps" in args else ["--max-steps", "40"])
+    args += [*more, "--batch-size", "4"] + ([] if "--max-steps" in args else ["--max-steps", "40"])
 os.execv(trainer, [trainer, *args])
 """
 SANITIZER = "#!/bin/sh\n[ \"$1 $3\" = '--tool --error-exitcode' ] && [ $# = 6 ] && echo 'ERROR SUMMARY: 0 errors'\n"
@@ -45,6 +47,7 @@ def rehearse(tmp_path):
     env = dict(os.environ, CRUN_BUILD=str(tmp_path / "build"), CRUN_GPU_LINES=str(lines), CRUN_TEST_TORCH_CPU="1", PATH=f"{tmp_path}/build/bin:{os.environ['PATH']}")
 
     def go(file):
+        env["REHEARSED_NETWORK"] = " ".join(SMALL.get(file, ["--image-size", "32"]))
         p = subprocess.run([sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "--basetemp", tmp_path / "t", ROOT / "tests/gpu" / file],
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, timeout=900, check=False)
         return p.stdout, [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
