@@ -116,7 +116,7 @@ ROWS = [
     (r"ptrace: ", anywhere),  # what the kernel's Yama, or a container, forbids
     (r"pipes are as large as ever", anywhere),
     (r"does not run \d+ processes more", anywhere),
-    (r"the (address|thread) sanitizer (needs|knows)", anywhere),
+    (r"the (address|thread|address or thread) sanitizer (needs|knows)", anywhere),
     (r"this build has no HTTP", lacks_library("microhttpd")),
 ]
 

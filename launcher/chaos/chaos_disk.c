@@ -81,7 +81,8 @@ static int list_files(const char *folder, const char *pattern, struct files *ret
             rc = add_file(ret, f->fts_path);
     }
     fts_close(tree);
-    qsort(ret->v, ret->n, sizeof *ret->v, by_name);
+    if (ret->n > 0)
+        qsort(ret->v, ret->n, sizeof *ret->v, by_name);
     return rc < 0 ? err_set(e, rc, "no memory for the files of %s", folder) : 0;
 }
 

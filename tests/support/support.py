@@ -28,6 +28,11 @@ def run(*args, timeout=120, **kw):
     return subprocess.run([str(a) for a in args], timeout=timeout, text=True, check=False, **kw)
 
 
+def has_sanitizer(name):
+    """Is crun built with this one, "asan" or "tsan"? It needs files, memory and processes of its own."""
+    return f"__{name}_init".encode() in CRUN.read_bytes()
+
+
 @contextlib.contextmanager
 def locked(path):
     """One process at a time is in this block."""

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 from crun_run import CRUN
-from support import preload
+from support import has_sanitizer, preload
 
 CORES = len(os.sched_getaffinity(0))
 
@@ -184,6 +184,8 @@ def test_what_the_workers_need_of_open_files_is_told_before_the_first_starts(cru
 
 
 def test_however_few_files_may_be_open_crun_says_so_and_ends(crun):
+    if has_sanitizer("asan"):
+        pytest.skip("the address sanitizer needs files of its own")
     for files in range(4, 32):
         with open(crun.tmp / "err", "wb") as err:  # which crun writes to from a process of its own, if it can
             p = crun.start("touch", crun.tmp / "started", stderr=err, preexec_fn=lambda n=files: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)))
@@ -198,6 +200,8 @@ def test_too_few_processes_are_told_with_the_limit(crun):
     other = "setpriv", "--reuid=65532", "--regid=65532", "--clear-groups"
     if subprocess.run([*other, CRUN, "--version"], capture_output=True, check=False).returncode:
         pytest.skip("another uid needs root, and a build that it can read")
+    if has_sanitizer("asan"):
+        pytest.skip("the address sanitizer needs a process of its own")
     for processes in range(1, 7):
         path = crun.tmp / f"err-{processes}"
         with open(path, "wb") as err:
