@@ -274,19 +274,23 @@ static void tell_all(struct waiters *w, struct waiter *first)
     }
 }
 
-/* The first at_most links that miss the key. In the order they came; removing a waiter may free `a`, so those that are
- * done are collected first. */
+/* At most so many waiters are done, in the order they came; for those beyond the key is as good as missing: it is
+ * another's. Removing a waiter may free `a`, so those that are done are collected first. */
 static void created(struct waiters *w, struct awaited *a, size_t at_most)
 {
     struct waiter *first = NULL, **last = &first;
-    for (struct link *l = a->links; l && at_most > 0; l = l->next) {
+    for (struct link *l = a->links; l; l = l->next) {
         struct waiter *one = l->owner;
         if (!one->done || l->there == w->age)
             continue;
         size_t *missing = missing_of(one);
+        const bool is_last = one->whole && *missing == 1;
+        if (is_last && at_most == 0)
+            continue;
         l->there = w->age;
-        at_most--;
-        if (--*missing == 0 && one->whole) {
+        --*missing;
+        if (is_last) {
+            at_most--;
             *last = one;
             last = &one->next;
         }

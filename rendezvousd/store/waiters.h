@@ -32,7 +32,8 @@ bool waiters_sweep(struct waiter **remains, size_t at_most);
 
 /* To be called after each key that was created or deleted; twice does no harm. */
 void waiters_created(struct waiters *w, const char *key, size_t key_len);
-void waiters_created_one(struct waiters *w, const char *key, size_t key_len); /* only the first that misses it hears */
+/* Only the first that misses nothing else is done. */
+void waiters_created_one(struct waiters *w, const char *key, size_t key_len);
 void waiters_deleted(struct waiters *w, const char *key, size_t key_len);
 void waiters_cleared(struct waiters *w); /* all keys were */
 

@@ -166,6 +166,28 @@ static void one_key_wakes_all_its_waiters_and_no_other(void **state)
     keyspace_destroy(f.k);
 }
 
+static void one_item_is_for_one_who_misses_nothing_else(void **state)
+{
+    struct fixture f = set_up();
+    const struct request_arg both[] = {{.p = "q", .n = 1}, {.p = "go", .n = 2}};
+    struct waiter *w[3];
+    int both_done = 0, first = 0, second = 0;
+    (void)state;
+    assert_int_equal(add_waiter(f.w, both, 2, &both_done, &w[0]), 0);
+    assert_int_equal(add_waiter(f.w, both, 1, &first, &w[1]), 0);
+    assert_int_equal(add_waiter(f.w, both, 1, &second, &w[2]), 0);
+    waiters_created_one(f.w, "q", 1);
+    assert_true(both_done == 0 && first == 1 && second == 0);
+    create(&f, "go"); /* the item is still there */
+    assert_true(both_done == 1 && second == 0);
+    waiters_deleted(f.w, "q", 1);
+    waiters_created_one(f.w, "q", 1); /* the next one */
+    assert_int_equal(second, 1);
+    assert_int_equal(waiters_count(f.w), 0);
+    waiters_destroy(f.w);
+    keyspace_destroy(f.k);
+}
+
 static void waiters_count_against_the_memory_limit(void **state)
 {
     struct keyspace *k;
@@ -457,6 +479,7 @@ int main(void)
         cmocka_unit_test(the_memory_limit_holds_and_memory_comes_back),
         cmocka_unit_test(a_waiter_is_done_once_when_all_its_keys_exist_together),
         cmocka_unit_test(one_key_wakes_all_its_waiters_and_no_other),
+        cmocka_unit_test(one_item_is_for_one_who_misses_nothing_else),
         cmocka_unit_test(waiters_count_against_the_memory_limit),
         cmocka_unit_test(a_waiter_of_many_names_comes_and_goes_piece_by_piece),
         cmocka_unit_test(a_clear_is_missed_by_those_who_wait_for_more),
