@@ -92,6 +92,10 @@ int auth_tokens_parse(struct auth_tokens *ret, const char *text, size_t n, const
  * which is read to its end (at most 5 s) and closed. -ENOENT and the like. */
 int auth_tokens_read(struct auth_tokens *ret, const char *path, struct err *e);
 
+/* Read the file again, into *t, which stays as it is after an error. ERR_USAGE: a descriptor, which can be read only
+ * once: its number may be another file's by now. */
+int auth_tokens_reread(struct auth_tokens *t, const char *path, struct err *e);
+
 /* NULL if there is none. */
 const struct auth_token *auth_tokens_find(const struct auth_tokens *t, const char *principal, size_t n);
 

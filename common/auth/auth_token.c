@@ -195,9 +195,14 @@ static int check_mode(int fd, const char *what, const char *path, struct err *e)
     return 0;
 }
 
+static bool is_descriptor(const char *path)
+{
+    return strncmp(path, "fd:", 3) == 0;
+}
+
 static int open_tokens(const char *path, const char *what, bool *ret_inherited, struct err *e)
 {
-    *ret_inherited = strncmp(path, "fd:", 3) == 0;
+    *ret_inherited = is_descriptor(path);
     if (*ret_inherited) {
         char *end;
         long n = strtol(path + 3, &end, 10);
@@ -233,6 +238,17 @@ int auth_tokens_read(struct auth_tokens *ret, const char *path, struct err *e)
         explicit_bzero(b.data, b.cap);
     buf_free(&b);
     return rc;
+}
+
+int auth_tokens_reread(struct auth_tokens *t, const char *path, struct err *e)
+{
+    struct auth_tokens fresh = {0};
+    if (is_descriptor(path))
+        return err_set(e, ERR_USAGE, "token file '%s': a descriptor can be read only once", path);
+    TRY(auth_tokens_read(&fresh, path, e));
+    auth_tokens_free(t);
+    *t = fresh;
+    return 0;
 }
 
 /* --- one's own */

@@ -25,6 +25,7 @@ struct http_server {
     struct auth_tokens tokens;
     uv_poll_t poll;
     uv_timer_t timer;
+    bool has_clients;
     int open_handles;
 };
 
@@ -167,11 +168,18 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 
 static void on_timer(uv_timer_t *t);
 
+/* At its limit libmicrohttpd listens no more, and takes it up again in a run that begins below the limit: when the last
+ * connections end in one run, it takes another one. */
 static void turn(struct http_server *h)
 {
     MHD_UNSIGNED_LONG_LONG ms;
-    h->lib->MHD_run(h->mhd);
-    if (h->lib->MHD_get_timeout(h->mhd, &ms) == MHD_YES)
+    bool had_clients;
+    do {
+        had_clients = h->has_clients;
+        h->lib->MHD_run(h->mhd);
+        h->has_clients = h->lib->MHD_get_timeout(h->mhd, &ms) == MHD_YES;
+    } while (had_clients && !h->has_clients);
+    if (h->has_clients)
         uv_timer_start(&h->timer, on_timer, ms < 1000 ? ms : 1000, 0);
     else
         uv_timer_stop(&h->timer);
@@ -274,13 +282,7 @@ int http_server_open(struct http_server **ret, uv_loop_t *loop, const struct htt
 
 int http_server_reload(struct http_server *h, struct err *e)
 {
-    struct auth_tokens fresh;
-    if (!h->o.token_file)
-        return 0;
-    TRY(auth_tokens_read(&fresh, h->o.token_file, e));
-    auth_tokens_free(&h->tokens);
-    h->tokens = fresh;
-    return 0;
+    return h->o.token_file ? auth_tokens_reread(&h->tokens, h->o.token_file, e) : 0;
 }
 
 static void on_closed(uv_handle_t *handle)

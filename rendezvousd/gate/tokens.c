@@ -63,8 +63,8 @@ int tokens_reload(struct tokens *t, struct err *e)
 {
     struct auth_tokens fresh = {0};
     bool drawn;
-    if (t->path && strncmp(t->path, "fd:", 3) == 0)
-        return err_set(e, ERR_USAGE, "token file '%s': a descriptor can be read only once", t->path);
+    if (t->path)
+        return auth_tokens_reread(&t->all, t->path, e);
     if (t->drawn)
         return 0; /* there is nothing to read again */
     TRY(load(t, &fresh, &drawn, e));

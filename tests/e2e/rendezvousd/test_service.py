@@ -1,5 +1,6 @@
 """rendezvousd as a service: readiness, limits, shutdown, HTTP, the status page."""
 import base64
+import http.client
 import json
 import os
 import pathlib
@@ -244,6 +245,22 @@ def test_noise_and_idlers_on_the_http_port_harm_nobody():
             assert c("PING") == "PONG"
         for s in idle:
             s.close()
+
+
+def test_the_http_port_hears_again_when_all_of_its_connections_have_gone_at_once():
+    """All that it serves at a time (128), gone while the daemon was stopped: it sees it in one turn."""
+    with Daemon("--http-port", "0") as d:
+        host, port = d.http[len("http://"):].split(":")
+        there = [http.client.HTTPConnection(host, int(port), timeout=DEADLINE) for _ in range(128)]
+        for c in there:
+            c.request("GET", "/healthz")
+            assert c.getresponse().read() == b"ok\n"
+        d.p.send_signal(signal.SIGSTOP)
+        until(lambda: pathlib.Path(f"/proc/{d.p.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "it is stopped")
+        for c in there:
+            c.close()
+        d.p.send_signal(signal.SIGCONT)
+        assert get(d.http + "/healthz")[0] == 200
 
 
 # ---- the page, in a browser ----------------------------------------------------------------------------------------------
