@@ -10,15 +10,17 @@
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
-/* The device divides by METRIC_COUNT. */
-static int add_range(struct state *s, const void *arena, size_t first, size_t end, double count, double *sum,
-                     struct err *e)
+/* The device divides gradients by METRIC_COUNT. */
+static int add_range(struct state *s, const void *arena, enum ownership_arena a, size_t first, size_t end, double count,
+                     double *sum, struct err *e)
 {
+    const bool gradients = a == OWNERSHIP_GRADIENTS;
     double m[METRIC_N];
     TRY(s->device->ops->grad_norm(s->device, (const char *)arena + state_bytes(s, first), end - first, 1,
-                                  state_metric(s, METRIC_COUNT), s->norm, e));
+                                  gradients ? state_metric(s, METRIC_COUNT) : NULL, s->norm, e));
     TRY(state_get_metrics(s, m, e));
-    *sum += m[METRIC_NORM] * count * (m[METRIC_NORM] * count);
+    const double norm = m[METRIC_NORM] * (gradients ? count : 1);
+    *sum += norm * norm;
     return 0;
 }
 
@@ -30,7 +32,7 @@ int norm_add_squares(struct state *s, const void *arena, enum ownership_arena a,
         const size_t from = r.first > first ? r.first : first, to = r.end < end ? r.end : end;
         const size_t at = from < to ? ownership_place(s->own, a, from) : 0;
         if (from < to)
-            TRY(add_range(s, arena, at, at + (to - from), count, sum, e));
+            TRY(add_range(s, arena, a, at, at + (to - from), count, sum, e));
     }
     return 0;
 }

@@ -292,8 +292,8 @@ static int enqueue(struct step *t, double lr, struct step_wishes w, int slot, st
     TRY(hand_over_scale(t, e));
     TRY(sum_gradients(t, grad_scale, w, at, e));
     t->ahead.halfway = true;
+    TRY(optimizer_agree(t->optimizer, s, t->ddp, grad_scale, e)); /* while the scale is still this step's */
     TRY(a->judge(s->device, state_metric(s, METRIC_LOSS), wants_norm(t) ? s->norm : NULL, e));
-    TRY(optimizer_agree(t->optimizer, s, t->ddp, grad_scale, e));
     TRY(optimizer_update(t->optimizer, s, &t->precision, lr, grad_scale, ++t->updates, e));
     TRY(optimizer_spread(t->optimizer, s, t->ddp, e));
     TRY(a->post(s->device, slot, state_metric(s, 0), METRIC_N, e));

@@ -88,7 +88,7 @@ static int cpu_grad_norm(struct device *d, const void *grads, size_t n, double g
 {
     (void)e;
     const struct cpu *c = (const struct cpu *)d;
-    const double samples = (double)*(const float *)count;
+    const double samples = count ? (double)*(const float *)count : 1;
     *(float *)norm =
         samples != 0 ? (float)(sqrt(c->kern->squares(grads, n, c->threads)) * fabs(grad_mul) / samples) : 0;
     return 0;

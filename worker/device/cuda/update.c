@@ -147,7 +147,7 @@ int cuda_grad_norm(struct device *d, const void *grads, size_t n, double grad_mu
     const struct k_norm k = {.n = n,
                              .x = grads,
                              .count = count,
-                             .scaler = cuda_guard(c),
+                             .scaler = count ? cuda_guard(c) : NULL,
                              .mul = (float)grad_mul,
                              .out = norm,
                              .partial = c->partial};

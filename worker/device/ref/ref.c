@@ -390,7 +390,8 @@ static int ref_update(struct device *d, const struct update *u, void *params, co
 static int ref_grad_norm(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
                          struct err *e)
 {
-    const double samples = *(const double *)count, squares = rule_squares(grads, n, ((struct ref_device *)d)->threads);
+    const double samples = count ? *(const double *)count : 1,
+                 squares = rule_squares(grads, n, ((struct ref_device *)d)->threads);
     *(double *)norm = samples != 0 ? sqrt(squares) * fabs(grad_mul) / samples : 0;
     return 0;
 }

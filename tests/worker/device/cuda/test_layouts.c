@@ -416,7 +416,9 @@ static void mixed_precision_goes_with_both(void **state)
         {"fp16, features, level 1", 2, 2, SPLIT_FEATURES, .zero = 1, .parts = 1, .half = DT_F16, .optimizer = &clipped},
         {"fp16 operands, classes, level 2, two parts", 4, 2, SPLIT_CLASSES, .zero = 2, .parts = 2, .half = DT_F16,
          .operands = true, .optimizer = &adam},
-        {"bf16, classes, level 1", 4, 2, SPLIT_CLASSES, .zero = 1, .parts = 1, .half = DT_BF16, .optimizer = &sgd});
+        {"bf16, classes, level 1", 4, 2, SPLIT_CLASSES, .zero = 1, .parts = 1, .half = DT_BF16, .optimizer = &sgd},
+        {"fp16, level 1, LARS", 2, 1, .zero = 1, .parts = 1, .half = DT_F16, .optimizer = &lars},
+        {"fp16, features, LARS", 2, 2, SPLIT_FEATURES, .parts = 1, .half = DT_F16, .optimizer = &lars});
 }
 
 static void parameters_that_come_and_go_are_as_good_as_whole_ones(void **state)
