@@ -32,8 +32,7 @@ struct player {
     bool *here;  /* per CALL and MEET: it is this rank's turn */
     /* Of a call: its order, and how many of it went before. */
     int *order, *number;
-    /* The note before it on its stream, and among the calls of its communicator's channel, that is not of its group; -1:
-     * none. */
+    /* The note before it on its stream, and among its communicator's channel's calls, not of its group; -1: none. */
     int *ahead, *before;
 };
 
