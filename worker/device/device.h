@@ -37,7 +37,6 @@ struct device_options {
         bool eager;             /* launch kernel by kernel, capture no graph */
         bool tune;              /* time cuDNN's candidates for every convolution */
         double tune_seconds;    /* in all; 0: no limit */
-        bool (*stopping)(void); /* true: nothing more is timed, for the process is to stop; NULL: never */
         bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
         bool check;             /* wait after each step of a plan, and look at what it wrote */
         bool fused;             /* cuDNN's fused patterns where it has them */
@@ -327,8 +326,8 @@ struct device_ops {
      * be no faster. */
     int (*update_all)(struct device *d, const struct update *u, const struct update_slice *slices, int n, void *params,
                       const void *grads, void *momentum, const void *count, struct err *e);
-    /* *norm (device memory, one element) = L2 norm of grads[0..n) * grad_mul / *count; 0 where the count is 0. count NULL:
-     * of elements that are no gradients: divided by nothing, nor by guard()'s scale. */
+    /* *norm (device memory, one element) = L2 norm of grads[0..n) * grad_mul / *count; 0 where the count is 0.
+     * count NULL: of elements that are no gradients: divided by nothing, nor by guard()'s scale. */
     int (*grad_norm)(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,
                      struct err *e);
     /* to = (1 - weight) * to + weight * from, n elements. */
