@@ -185,7 +185,7 @@ static int fake_memory(struct gpu *g, size_t *ret_free, size_t *ret_total, struc
 static int fake_alloc(struct gpu *g, size_t bytes, void **ret, struct err *e)
 {
     struct fake *f = self(g);
-    if (fake_queue_capturing(f->queue))
+    if (fake_queue_capturing(f->queue, NULL))
         return err_set(e, -EIO, "memory is taken during a capture");
     if (f->o.memory && f->c.bytes + bytes > f->o.memory)
         return err_set(e, -ENOMEM, "%zu MiB of GPU memory are wanted, %zu of %zu MiB are free", bytes >> 20,
@@ -251,17 +251,17 @@ static void *fake_stream_native(struct gpu_stream *s)
     return s;
 }
 
-static int may_wait(const struct fake *f, struct err *e)
+static int may_wait(const struct fake *f, const struct gpu_stream *s, struct err *e)
 {
     if (f->lost)
         return err_set(e, -EIO, "CUDA: the card is lost");
-    return fake_queue_capturing(f->queue) ? err_set(e, -EIO, "the host waits during a capture") : 0;
+    return fake_queue_capturing(f->queue, s) ? err_set(e, -EIO, "the host waits during a capture") : 0;
 }
 
 static int fake_stream_sync(struct gpu *g, struct gpu_stream *s, struct err *e)
 {
     self(g)->c.syncs++;
-    TRY(may_wait(self(g), e));
+    TRY(may_wait(self(g), s, e));
     return fake_queue_sync(self(g)->queue, s, e);
 }
 
@@ -385,7 +385,7 @@ static int fake_fill(struct gpu *g, struct gpu_stream *s, void *to, int byte, si
 
 static int fake_capture_begin(struct gpu *g, struct gpu_stream *s, struct err *e)
 {
-    if (fake_queue_capturing(self(g)->queue))
+    if (fake_queue_capturing(self(g)->queue, s))
         return err_set(e, -EIO, "a capture within a capture");
     fake_queue_capture_begin(self(g)->queue, s);
     self(g)->c.captures++;

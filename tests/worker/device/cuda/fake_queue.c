@@ -37,6 +37,7 @@ struct fake_queue {
     int nops, cap;
     struct gpu_stream *streams[STREAMS_MAX];
     struct gpu_graph *recording; /* NULL: no capture */
+    pthread_t recorder;          /* whose it is */
     unsigned captures;
     struct err failed; /* code 0: nothing */
 };
@@ -354,15 +355,21 @@ bool fake_queue_uses(struct fake_queue *q, const void *host, size_t bytes)
 
 /* --- graphs */
 
-bool fake_queue_capturing(const struct fake_queue *q)
+bool fake_queue_capturing(struct fake_queue *q, const struct gpu_stream *s)
 {
-    return q->recording;
+    pthread_mutex_lock(&q->lock);
+    const bool r = q->recording && (pthread_equal(q->recorder, pthread_self()) || (s && s->captured));
+    pthread_mutex_unlock(&q->lock);
+    return r;
 }
 
 void fake_queue_capture_begin(struct fake_queue *q, struct gpu_stream *s)
 {
     pthread_mutex_lock(&q->lock);
+    if (q->recording)
+        abort();
     q->recording = calloc(1, sizeof *q->recording);
+    q->recorder = pthread_self();
     q->captures++;
     s->captured = true;
     pthread_mutex_unlock(&q->lock);

@@ -64,7 +64,9 @@ bool fake_queue_happened(struct fake_queue *q, const struct gpu_event *v);
 /* Does queued work copy from or to this host memory? */
 bool fake_queue_uses(struct fake_queue *q, const void *host, size_t bytes);
 
-bool fake_queue_capturing(const struct fake_queue *q);
+/* Is a capture of this thread under way, or is s (NULL: none) part of another's? Captures are their threads' own, as
+ * cudaStreamCaptureModeThreadLocal has it; there is one at a time. */
+bool fake_queue_capturing(struct fake_queue *q, const struct gpu_stream *s);
 void fake_queue_capture_begin(struct fake_queue *q, struct gpu_stream *s);
 /* *ret also with an error: work that s did not wait for. */
 int fake_queue_capture_end(struct fake_queue *q, struct gpu_stream *s, struct gpu_graph **ret, struct err *e);

@@ -105,28 +105,33 @@ static int stages_of(const struct point *p)
     return p->line.stages > 1 ? p->line.stages : 1;
 }
 
+/* A loss scale that doubles in the run's second step. */
+static struct loss_scale doubling(void)
+{
+    return (struct loss_scale){.scale = LOSS_SCALE_START / 64, .clean = LOSS_SCALE_WINDOW - 2, .dynamic = true};
+}
+
 static struct step_rig_options options_of(const struct run *r)
 {
     const struct point *p = r->p;
     const bool half = p->half != DT_F32;
-    return (struct step_rig_options){
-        .optimizer = *p->optimizer,
-        .precision = {.level = !half         ? LEVEL_O0
-                               : p->operands ? LEVEL_O1
-                                             : LEVEL_O2,
-                      .half = p->half,
-                      .scale = p->half == DT_F16 ? loss_scale_dynamic() : loss_scale_fixed(1)},
-        .batch = BATCH,
-        .steps = STEPS + 1,
-        .parts = p->parts * (r->alone && !p->sync ? p->world / stages_of(p) : 1),
-        .sync_bn = p->sync && !r->alone,
-        .smoothing = p->smoothing,
-        .zero = r->alone ? 0 : p->zero,
-        .tensor = r->alone ? 1 : p->tensor,
-        .pipeline = r->alone ? (struct pipeline){0} : p->line,
-        .recompute = p->recompute,
-        .bucket_bytes = 8000,
-        .native = half};
+    return (struct step_rig_options){.optimizer = *p->optimizer,
+                                     .precision = {.level = !half         ? LEVEL_O0
+                                                            : p->operands ? LEVEL_O1
+                                                                          : LEVEL_O2,
+                                                   .half = p->half,
+                                                   .scale = p->half == DT_F16 ? doubling() : loss_scale_fixed(1)},
+                                     .batch = BATCH,
+                                     .steps = STEPS + 1,
+                                     .parts = p->parts * (r->alone && !p->sync ? p->world / stages_of(p) : 1),
+                                     .sync_bn = p->sync && !r->alone,
+                                     .smoothing = p->smoothing,
+                                     .zero = r->alone ? 0 : p->zero,
+                                     .tensor = r->alone ? 1 : p->tensor,
+                                     .pipeline = r->alone ? (struct pipeline){0} : p->line,
+                                     .recompute = p->recompute,
+                                     .bucket_bytes = 8000,
+                                     .native = half};
 }
 
 static int read_arena(const struct step_rig *rig, const void *arena, double *out, size_t n, struct err *e)
