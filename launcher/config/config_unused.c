@@ -184,6 +184,18 @@ static void print_overridden_signal(const struct config *c, const struct arg_res
                 signal_text(c->stops.preempt, name, sizeof name));
 }
 
+/* Where Slurm does not say when the job ends, there is no limit. */
+static void print_no_limit(const struct config *c, const struct arg_result *r, FILE *out)
+{
+    size_t i = 0;
+    while (strcmp(config_program.specs[i].name, "time-limit") != 0)
+        i++;
+    if (r->source[i] == ARG_FROM_COMMAND_LINE && strcmp(r->text[i], "auto") == 0 && c->stops.time_limit == 0)
+        fputs("crun: --time-limit auto has no effect: SLURM_JOB_END_TIME is not set, so that nothing says when the "
+              "job ends\n",
+              out);
+}
+
 void config_print_unused(const struct config *c, const struct arg_result *r, FILE *out)
 {
     static const struct {
@@ -202,6 +214,7 @@ void config_print_unused(const struct config *c, const struct arg_result *r, FIL
             fprintf(out, "crun: --%s has no effect: %s\n", options[i].name, why);
     }
     print_overridden_signal(c, r, out);
+    print_no_limit(c, r, out);
     if (c->home.unused)
         fprintf(out, "crun: %s has no effect with %s\n", c->home.unused, c->home.from);
     if (c->conf.unused)

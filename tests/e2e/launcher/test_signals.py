@@ -166,6 +166,13 @@ def test_an_end_of_slurm_that_is_no_time_is_refused(crun):
     assert rc == 2 and "SLURM_JOB_END_TIME is 'tomorrow', expected seconds since 1970" in err, err
 
 
+def test_a_limit_that_nobody_knows_is_said_to_be_none(crun):
+    rc, _, err = crun.run("--time-limit", "auto", "true", extra_env={"SLURM_JOB_END_TIME": ""})
+    assert rc == 0 and "--time-limit auto has no effect: SLURM_JOB_END_TIME is not set" in err, err
+    rc, _, err = crun.run("--time-limit", "off", "true")
+    assert (rc, err) == (0, "")
+
+
 @pytest.mark.parametrize("name", ["USR2", "TERM"])
 def test_a_preempted_job_of_workers_that_know_nothing_is_to_be_started_again(crun, name):
     p = start(crun, "--preemption-signal", name)
