@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <ctype.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -36,6 +37,14 @@ static bool host_ok(const char *host, size_t n, bool bracketed)
     return true;
 }
 
+static bool is_ipv6(const char *host, size_t n)
+{
+    char text[HOME_HOST_MAX + 1];
+    uint8_t ip[ADDR_BYTES];
+    snprintf(text, sizeof text, "%.*s", (int)n, host);
+    return addr_read(text, ip);
+}
+
 int home_parse_endpoint(const char *text, int default_port, char host[HOME_HOST_MAX + 1], int *port, struct err *e)
 {
     struct host_port to;
@@ -45,6 +54,9 @@ int home_parse_endpoint(const char *text, int default_port, char host[HOME_HOST_
         return err_set(e, ERR_USAGE, "'%s': expected a closing bracket", text);
     if (!addr_split(text, strlen(text), &to) || !host_ok(to.host, to.host_len, text[0] == '[' || to.bare_v6))
         return err_set(e, ERR_USAGE, "'%s': expected HOST, HOST:PORT or [IPV6]:PORT", text);
+    if (memchr(to.host, ':', to.host_len) && !is_ipv6(to.host, to.host_len))
+        return err_set(e, ERR_USAGE, "'%s': expected HOST, HOST:PORT or [IPV6]:PORT, '%.*s' is no IPv6 address", text,
+                       (int)to.host_len, to.host);
     if (to.port && parse_i64(to.port, "port", 0, 65535, &p, e) < 0)
         return err_wrap(e, "'%s'", text);
     snprintf(host, HOME_HOST_MAX + 1, "%.*s", (int)to.host_len, to.host);
@@ -304,11 +316,12 @@ static int choose(struct choice *c, const struct scheduler *s, struct err *e)
 static int choose_run_id(struct choice *c, const struct scheduler *s, struct err *e)
 {
     struct home *h = c->home;
-    const bool shared = h->kind == HOME_REDIS || h->kind == HOME_FILE || h->is_configured;
+    const bool shared = h->kind == HOME_REDIS || h->kind == HOME_FILE || (h->kind == HOME_TCP && is_of_a_daemon(c));
     const char *id = c->t->run_id ? c->t->run_id : h->kind == HOME_LOCAL ? "" : s->job;
     if (!*id && shared)
         return err_set(e, ERR_USAGE,
-                       "a rendezvous that other jobs share needs the name of this one: expected --rdzv-id");
+                       "no --rdzv-id is given: a rendezvous that jobs share needs a name of this job's own, expected "
+                       "--rdzv-id ID, the same on all its nodes");
     if (!*id && h->kind != HOME_LOCAL)
         id = HOME_RUN_ID;
     assert(strlen(id) <= HOME_ID_MAX);
