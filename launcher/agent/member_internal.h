@@ -28,6 +28,7 @@ struct member {
     bool had_seat;        /* in some round */
     bool refused;         /* the rendezvous does not take this node, and that is reported */
     char waits_for[640];  /* while this node joins, for people */
+    char spare[512];      /* why it waits as a spare; "": it does not */
     char trouble[256];    /* what stands between this node and the rendezvous, as it was printed; "": nothing */
     struct repeat troubles;
 };

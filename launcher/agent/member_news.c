@@ -33,18 +33,22 @@ static void note_round(struct run *r, const struct rdzv_news *news)
     const bool lost = m->has_seat && news->spare;
     m->has_seat = !news->spare;
     m->had_seat |= m->has_seat;
-    m->waits_for[0] = 0;
+    m->waits_for[0] = m->spare[0] = 0;
     if (lost)
-        snprintf(m->waits_for, sizeof m->waits_for,
+        snprintf(m->spare, sizeof m->spare,
                  "round %llu has another node in this one's place, whose workers failed %lld times "
                  "(--max-node-failures); this one waits as a spare",
                  (unsigned long long)news->round, (long long)r->config->max_node_failures);
     else if (news->spare)
-        snprintf(m->waits_for, sizeof m->waits_for,
-                 "round %llu has all the nodes it may have; this one waits as a spare",
-                 (unsigned long long)news->round);
-    if (news->spare)
-        logmux_print(r->mux, "%s", m->waits_for);
+        snprintf(m->spare, sizeof m->spare,
+                 "job '%s' is complete: round %llu has all the nodes it may have (%d, the first at %s); this one "
+                 "waits as a spare, and runs nothing unless one of them goes. A job of its own needs an id of its own "
+                 "(--rdzv-id)",
+                 r->config->run_id, (unsigned long long)news->round, news->group_world, news->leader_addr);
+    if (!news->spare)
+        return;
+    snprintf(m->waits_for, sizeof m->waits_for, "%s", m->spare);
+    logmux_print(r->mux, "%s", m->spare);
 }
 
 static void note_news(struct run *r, const struct rdzv_news *news)
@@ -178,6 +182,11 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
     const struct presence *now = &p->now;
     char *out = r->member->waits_for;
     const size_t cap = sizeof r->member->waits_for;
+    if (!p->text[0] && now->state == RDZV_RUNNING && r->member->spare[0]) { /* that was said, and still holds */
+        snprintf(out, cap, "%s", r->member->spare);
+        r->member->trouble[0] = 0;
+        return;
+    }
     if (p->text[0] && p->left_ms > 0)
         snprintf(out, cap, "%s; given up in %lld s", p->text, (long long)((p->left_ms + 999) / 1000));
     else if (p->text[0])

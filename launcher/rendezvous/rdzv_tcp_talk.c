@@ -228,6 +228,25 @@ static void wait_for_verdict(struct tcp *t, const char *why)
     tcp_again(t);
 }
 
+/* "none" is the name of a job without one, also where it was typed: to torchrun the two are the same. */
+static void on_join_refused_for_good(struct tcp *t, const char *answer)
+{
+    static const char word[] = "REFUSED ", of_the_id[] = "run id '";
+    const char *why = strncmp(answer, word, strlen(word)) == 0 ? answer + strlen(word) : answer;
+    if (strncmp(why, of_the_id, strlen(of_the_id)) != 0)
+        tcp_fail(t, EXIT_UNAVAILABLE, "the rendezvous at %s refused this node: %s", t->o.endpoint, why);
+    else if (strcmp(t->o.run_id, "none") == 0)
+        tcp_fail(t, EXIT_USAGE_ERROR,
+                 "no --rdzv-id is given, and jobs share the rendezvous at %s: expected a name of this job's own, the "
+                 "same on all its nodes",
+                 t->o.endpoint);
+    else
+        tcp_fail(t, EXIT_USAGE_ERROR,
+                 "--rdzv-id '%s' is no name of one job alone, and jobs share the rendezvous at %s: expected another "
+                 "one, the same on all nodes",
+                 t->o.run_id, t->o.endpoint);
+}
+
 static void on_join_refused(struct tcp *t, const redisReply *r)
 {
     switch (verdict_of(r)) {
@@ -255,7 +274,7 @@ static void on_join_refused(struct tcp *t, const redisReply *r)
         }
         /* fall through */
     case REFUSED:
-        tcp_fail(t, EXIT_UNAVAILABLE, "the rendezvous at %s refused this node: %s", t->o.endpoint, r->str);
+        on_join_refused_for_good(t, r->str);
         break;
     }
 }

@@ -148,6 +148,16 @@ def test_a_spare_that_was_never_needed_says_so_at_the_end(cluster, job):
     cluster.finish(*nodes)
     assert "the job is over; this node waited as a spare to the end and ran no worker" in nodes[1].text()
     assert "ran no worker" not in nodes[0].text()
+    said = nodes[1].text()
+    assert "is complete: round " in said and "has all the nodes it may have (1, the first at " in said, said
+    assert said.count("A job of its own needs an id of its own (--rdzv-id)") == 1, said
+    assert " are here" not in said.split("waits as a spare", 1)[1], said
+
+
+@pytest.mark.parametrize("typed, said", [([], "no --rdzv-id is given, and jobs share the rendezvous at "), (["--rdzv-id", "default"], "--rdzv-id 'default' is no name of one job alone")])
+def test_a_shared_rendezvous_wants_a_name_of_the_jobs_own(cluster, typed, said):
+    node = cluster.node("--nnodes", 2, "--rdzv_endpoint", cluster.daemon(), *typed)
+    assert node.wait() == 2 and said in node.text() and "REFUSED" not in node.text(), node.text()
 
 
 def test_nodes_may_have_different_numbers_of_workers(cluster, job):
@@ -206,17 +216,11 @@ def test_settings_that_differ_are_refused_with_both_values(cluster, job):
     for args, words in ((["--nnodes", "1:2", "--max-restarts", 1], ["--nnodes 2", "1:2"]),
                         (["--nnodes", 2, "--max-restarts", 5], ["--max-restarts", "1", "5"])):
         other = job(*args)
-        assert other.wait() not in (0, 75)
+        assert other.wait() == 78
         assert all(w in other.text() for w in words), other.text()
     job("--nnodes", 2, "--max-restarts", 1)
     cluster.wait_round(2)
     cluster.finish(first, cluster.nodes[-1])
-
-
-def test_a_shared_daemon_takes_no_nameless_job(cluster, job):
-    n = cluster.node("--nnodes", 2, "--rdzv_endpoint", job.where)
-    assert n.wait() not in (0, 75)
-    assert "run id 'none'" in n.text() and "--rdzv_id" in n.text(), n.text()
 
 
 def test_the_status_shows_what_workers_report(cluster, job):
