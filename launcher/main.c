@@ -126,6 +126,21 @@ static void warn_oom_group(const struct cgroup_tables *t)
                 folder);
 }
 
+/* A spare has its arguments before it has a rank. */
+static int check_spares(const struct config *c, const struct program *p, struct err *e)
+{
+    bool differ = false;
+    if (config_spares(c) > 0)
+        TRY(program_args_differ(p, &differ, e));
+    if (!differ)
+        return 0;
+    return err_set(
+        e, ERR_USAGE,
+        "--warm-spares: a spare has no rank when it starts: expected a program that reads RANK and LOCAL_RANK, "
+        "without ${rank} or ${local_rank} in its arguments%s",
+        c->how.use_env ? "" : " (--use-env leaves out --local-rank)");
+}
+
 static int failure_code(int rc)
 {
     return rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE;
@@ -174,6 +189,10 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
+    if ((rc = check_spares(&config, &program, &e)) < 0) {
+        program_free(&program);
+        return complain(failure_code(rc), &e);
+    }
     config_print_unused(&config, &args, stderr);
     if (!tree_has_proc())
         fputs("crun: there is no /proc: what workers leave behind is found slowly, and SIGUSR1 and SIGUSR2 do not "

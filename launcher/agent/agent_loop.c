@@ -140,7 +140,7 @@ static int open_group(struct run *r, struct err *e)
     const struct group_options o = {
         .workers = (int)c->nproc,
         .holds = config_holds(c),
-        .spares = (int)c->warm_spares,
+        .spares = config_spares(c),
         .terminal_group = isatty(STDIN_FILENO) ? getpgid(getppid()) : 0,
         .stdin_rank = (int)c->stdin_rank,
         .has_stdin = isatty(STDIN_FILENO) || c->stdin_rank >= 0,

@@ -106,6 +106,16 @@ static struct env_contract contract(struct run *r, int local)
                                  .restart_reason = reason_text(n->why)};
 }
 
+static int least_threads(const struct placement *p)
+{
+    int least = placement_threads(p, 0);
+    for (int i = 1; i < p->workers; i++) {
+        const int n = placement_threads(p, i);
+        least = n < least ? n : least;
+    }
+    return least;
+}
+
 int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err *e)
 {
     struct run *r = arg;
@@ -113,20 +123,21 @@ int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err 
     const struct env_contract c = contract(r, local);
     const char *extra[8] = {s->page_variable};
     size_t n_extra = 1;
-    const int placed = local < 0 ? 0 : local;
-    snprintf(s->omp_variable, sizeof s->omp_variable, "OMP_NUM_THREADS=%d", placement_threads(&s->placement, placed));
+    const bool is_spare = local < 0; /* whose share and device are those of a place that is not known yet */
+    snprintf(s->omp_variable, sizeof s->omp_variable, "OMP_NUM_THREADS=%d",
+             is_spare ? least_threads(&s->placement) : placement_threads(&s->placement, local));
     snprintf(s->page_variable, sizeof s->page_variable, ENV_PAGE_FD "=%d", page_fd);
     if (s->sets_threads)
         extra[n_extra++] = s->omp_variable;
-    if (local < 0)
+    if (is_spare)
         extra[n_extra++] = ENV_SPARE "=1";
-    const struct near_adapters *near = placement_near(&s->placement, placed);
+    const struct near_adapters *near = is_spare ? NULL : placement_near(&s->placement, local);
     if (near && near->hcas[0])
         extra[n_extra++] = near->hcas;
     if (near && near->nics[0])
         extra[n_extra++] = near->nics;
     struct virtual_rank device;
-    if (r->config->virtual_local_rank && local >= 0) {
+    if (r->config->virtual_local_rank) {
         TRY(virtual_rank_device(local, &device, e));
         extra[n_extra++] = device.cuda;
         extra[n_extra++] = device.hip[0] ? device.hip : NULL;
@@ -203,10 +214,10 @@ void worker_setup_choose_threads(struct run *r)
     const struct placement *p = &r->setup->placement;
     if (!placement_sets_threads(p))
         return;
-    int least = placement_threads(p, 0), most = least;
-    for (int i = 1; i < p->workers; i++) {
+    const int least = least_threads(p);
+    int most = least;
+    for (int i = 0; i < p->workers; i++) {
         const int n = placement_threads(p, i);
-        least = n < least ? n : least;
         most = n > most ? n : most;
     }
     char range[32] = "";

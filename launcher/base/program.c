@@ -216,6 +216,22 @@ int program_args(const struct program *p, const char *rank, int local_rank, char
     return 0;
 }
 
+int program_args_differ(const struct program *p, bool *ret, struct err *e)
+{
+    char **a, **b;
+    *ret = false;
+    if (!p->macros)
+        return 0;
+    TRY(program_args(p, "0", 0, &a, e));
+    const int rc = program_args(p, "1", 1, &b, e);
+    for (size_t i = 0; rc == 0 && a[i] && !*ret; i++)
+        *ret = strcmp(a[i], b[i]) != 0;
+    free(a);
+    if (rc == 0)
+        free(b);
+    return rc;
+}
+
 void program_free(struct program *p)
 {
     free(p->path);

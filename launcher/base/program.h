@@ -41,6 +41,8 @@ int program_find(struct program *ret, const struct program_how *how, char **args
 /* Arguments of one worker: ${local_rank} and ${rank} are its numbers, $${rank} is ${rank}. rank NULL: not known yet.
  * *ret: one allocation, freed with free(). -ENOMEM. */
 int program_args(const struct program *p, const char *rank, int local_rank, char ***ret, struct err *e);
+/* Has one worker other arguments than another one? -ENOMEM. */
+int program_args_differ(const struct program *p, bool *ret, struct err *e);
 void program_free(struct program *p);
 
 #endif

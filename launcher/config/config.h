@@ -129,6 +129,7 @@ int64_t config_join_timeout_ms(const struct config *c);
 
 /* Workers may outlive a round, and there are rounds to outlive: after failures, or as nodes come. */
 bool config_holds(const struct config *c);
+int config_spares(const struct config *c); /* --warm-spares, 0 where nobody outlives a round */
 
 /* The settings that all nodes of the job must share. */
 void config_job(const struct config *c, struct rdzv_config *ret);

@@ -20,6 +20,11 @@ bool config_holds(const struct config *c)
     return c->recovery == CONFIG_RECOVERY_INPROCESS && (c->max_restarts > 0 || c->nnodes.max > c->nnodes.min);
 }
 
+int config_spares(const struct config *c)
+{
+    return config_holds(c) ? (int)c->warm_spares : 0;
+}
+
 static enum rdzv_order order(const struct config *c)
 {
     switch (c->rank_order) {

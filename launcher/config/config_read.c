@@ -115,6 +115,11 @@ static int settle_program(struct config *c, const struct arg_result *r, const ch
         if (args_source(&config_program, r, "use-env") == ARG_FROM_DEFAULT)
             c->how.use_env = false;
     }
+    if (c->virtual_local_rank && config_spares(c) > 0)
+        return err_set(
+            e, ERR_USAGE,
+            "--virtual-local-rank and --warm-spares contradict each other: a spare starts before it is known "
+            "which device it gets");
     struct virtual_rank device;
     for (int i = 0; c->virtual_local_rank && !config_starts_agents(c) && i < c->nproc; i++)
         TRY(virtual_rank_device(i, &device, e));

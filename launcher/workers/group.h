@@ -64,7 +64,8 @@ struct group_events {
 struct group_options {
     int workers;
     bool holds;           /* workers that outlive rounds may */
-    int spares;           /* processes that start up beside the workers, and take the places of those that died */
+    int spares;           /* processes that start up beside the workers, and take the places of those that died; with
+                             holds alone */
     pid_t terminal_group; /* of the job that has the terminal; 0: nobody is to have crun's */
     bool terminal_out;    /* and standard output is that terminal, which a worker then writes to past the multiplexer */
     /* Rank that reads crun's standard input: from a terminal it joins terminal_group, or has a pty. -1: a worker that

@@ -17,7 +17,7 @@
 
 int group_slots(const struct group *g)
 {
-    return g->o.workers + (g->o.holds ? g->o.spares : 0);
+    return g->o.workers + g->o.spares;
 }
 
 void group_warm_up(struct group *g)

@@ -72,6 +72,14 @@ def test_each_worker_is_told_the_adapters_of_its_gpu_and_nccl_nothing(crun, mach
     assert told(crun, machine) == {0: ("mlx5_0,mlx5_1", "eno1", "unset", "unset"), 1: ("mlx5_2", "eno1", "unset", "unset")}
 
 
+def test_a_spare_is_told_none_for_its_place_is_not_known(crun, machine):
+    ask = ('[ -z "$CRUN_SPARE" ] || { echo "${CRUN_NEAR_HCAS-unset} ${CRUN_NEAR_NICS-unset}" >new; mv new said; }; '
+           'until [ -e said ]; do sleep 0.05; done')
+    rc, _, err = crun.run("--max-restarts", 1, "--warm-spares", 1, "--nproc_per_node", 2, "sh", "-c", ask, extra_env=machine.env(), cwd=crun.tmp)
+    assert rc == 0, err
+    assert (crun.tmp / "said").read_text() == "unset unset\n"
+
+
 def test_what_the_user_told_nccl_stays(crun, machine):
     said = told(crun, machine, env={"NCCL_IB_HCA": "=mlx5_7", "NCCL_SOCKET_IFNAME": "=eno9"}, n=1)
     assert said == {0: ("mlx5_0,mlx5_1", "eno1", "=mlx5_7", "=eno9")}

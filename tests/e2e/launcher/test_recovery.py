@@ -219,6 +219,25 @@ def test_spares_end_with_the_last_worker_that_was_held(crun, rounds):
     assert crun.processes() == []
 
 
+@pytest.mark.parametrize("words, why", [
+    (["--virtual-local-rank", "true"], "--virtual-local-rank and --warm-spares contradict each other"),
+    (["echo", "${rank}"], "a spare has no rank when it starts"),
+    (["echo", "x${local_rank}"], "a spare has no rank when it starts"),
+    (["--no-use-env", "--run-path", "x.py"], "(--use-env leaves out --local-rank)")])
+def test_spares_and_what_differs_between_ranks_from_their_start_are_refused(crun, words, why):
+    """Two ranks would get one GPU, or a spare goes on as rank -1."""
+    (crun.tmp / "x.py").touch()
+    rc, out, err = crun.run("--max-restarts", 1, "--warm-spares", 1, *words, cwd=crun.tmp)
+    assert rc == 2 and out == "" and why in err, err
+
+
+def test_where_no_spare_starts_all_of_that_is_taken(crun):
+    rc, out, err = crun.run("--warm-spares", 1, "--virtual-local-rank", "--log-prefix=off", "echo", "${rank}")
+    assert (rc, out) == (0, "0\n") and "--warm-spares" in err, err
+    rc, out, err = crun.run("--warm-spares", 1, "--max-restarts", 1, "--log-prefix=off", "echo", "$${rank}")
+    assert (rc, out) == (0, "${rank}\n"), err
+
+
 def test_with_recovery_restart_nobody_is_held(crun, rounds):
     job = Job(crun, "--max-restarts", 3, "--recovery", "restart", *rounds, 100)
     before = job.in_round(1)
