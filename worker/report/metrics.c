@@ -51,7 +51,7 @@ static bool find_number(const char *line, const char *key, double *ret)
     return true;
 }
 
-static int find_cut(const char *path, int64_t first_step, struct cut *c, struct err *e)
+static int find_cut(const char *path, int64_t first_step, bool evaluates, struct cut *c, struct err *e)
 {
     struct lines *l = malloc(sizeof *l);
     if (!l)
@@ -64,7 +64,7 @@ static int find_cut(const char *path, int64_t first_step, struct cut *c, struct 
     while ((rc = lines_next(l, e)) > 0) {
         double step;
         bool known = find_number(l->text, "\"step\":", &step);
-        bool redone = known && step == (double)first_step && strstr(l->text, "\"test_images\":"); /* evaluated anew */
+        bool redone = evaluates && known && step == (double)first_step && strstr(l->text, "\"test_images\":");
         if (redone || (known && step > (double)first_step)) {
             c->at = c->at < 0 ? l->begin : c->at;
             continue;
@@ -122,10 +122,10 @@ static int rewrite(int *fd, const char *path, const struct cut *c, struct err *e
     return 0;
 }
 
-static int cut_back(int *fd, const char *path, int64_t first_step, struct cut *ret, struct err *e)
+static int cut_back(int *fd, const char *path, int64_t first_step, bool evaluates, struct cut *ret, struct err *e)
 {
     struct cut c = {.at = -1};
-    int rc = find_cut(path, first_step, &c, e);
+    int rc = find_cut(path, first_step, evaluates, &c, e);
     if (rc == 0 && c.tail.len > 0)
         rc = rewrite(fd, path, &c, e);
     else if (rc == 0 && c.at >= 0 && ftruncate(*fd, c.at) < 0)
@@ -136,7 +136,8 @@ static int cut_back(int *fd, const char *path, int64_t first_step, struct cut *r
     return rc;
 }
 
-int metrics_open(struct metrics **ret, const char *path, int64_t first_step, double *ret_seconds, struct err *e)
+int metrics_open(struct metrics **ret, const char *path, int64_t first_step, bool evaluates, double *ret_seconds,
+                 struct err *e)
 {
     struct cut kept = {.at = -1};
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
@@ -145,7 +146,7 @@ int metrics_open(struct metrics **ret, const char *path, int64_t first_step, dou
     struct stat st;
     int rc = fstat(fd, &st) < 0     ? err_errno(e, errno, "look at %s", path)
              : !S_ISREG(st.st_mode) ? err_set(e, -EINVAL, "%s is not a regular file", path)
-                                    : cut_back(&fd, path, first_step, &kept, e);
+                                    : cut_back(&fd, path, first_step, evaluates, &kept, e);
     struct metrics *m = rc == 0 ? calloc(1, sizeof *m) : NULL;
     if (rc == 0 && (!m || !(m->path = strdup(path))))
         rc = err_set(e, -ENOMEM, "no memory to open %s", path);

@@ -13,16 +13,18 @@
 #ifndef CRUN_WORKER_METRICS_H
 #define CRUN_WORKER_METRICS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct err;
 struct metrics;
 
-/* path is created if missing. Every line with "step" > first_step is cut off, as are evaluations at first_step (a run
- * resumed there does them again) and a torn last line; lines without a step and events up to it (restarts, also those
- * at step 0) are kept. *ret_seconds: "seconds" of the last line kept
+/* path is created if missing. Every line with "step" > first_step is cut off, and a torn last line; lines without a
+ * step and events up to it (restarts, also those at step 0) are kept. evaluates: the run evaluates at first_step, (once
+ * more) before its first step, and an evaluation there is cut off, too. *ret_seconds: "seconds" of the last line kept
  * that has it, 0 if none. */
-int metrics_open(struct metrics **ret, const char *path, int64_t first_step, double *ret_seconds, struct err *e);
+int metrics_open(struct metrics **ret, const char *path, int64_t first_step, bool evaluates, double *ret_seconds,
+                 struct err *e);
 /* The last step of which a line was kept; 0: none. */
 int64_t metrics_last_step(const struct metrics *m);
 void metrics_close(struct metrics *m); /* NULL allowed */

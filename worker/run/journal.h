@@ -39,10 +39,10 @@ struct journal {
 
 /* Before anything is changed: can logs be written where they are to go? ERR_OUTPUT. */
 int journal_check(const struct session *s, struct err *e);
-/* at: where the run starts or (resumed) goes on; logs are cut back to it. What an older run has logged is kept under
- * another name where this one starts. */
-int journal_open(struct journal *j, const struct session *s, const struct position *at, bool resumed, int restart,
-                 const char *command_line, struct err *e);
+/* at: where the run starts or (resumed) goes on; logs are cut back to it. evaluates: an evaluation there is still to
+ * come. What an older run has logged is kept under another name where this one starts. */
+int journal_open(struct journal *j, const struct session *s, const struct position *at, bool evaluates, bool resumed,
+                 int restart, const char *command_line, struct err *e);
 void journal_close(struct journal *j);
 
 /* A file that cannot be written ends there, which is logged once, but for metrics.jsonl, which goes on when it can; the

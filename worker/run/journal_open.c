@@ -64,14 +64,14 @@ static cJSON *describe(const struct session *s, const char *command_line)
     cJSON_AddStringToObject(o, "device_text", s->device_text);
     cJSON_AddNumberToObject(o, "classes", (double)s->identity.num_labels);
     cJSON_AddNumberToObject(o, "train_images", (double)s->train_set->n);
-    cJSON_AddNumberToObject(o, "parameters", (double)program_trainable(s->program));
+    cJSON_AddNumberToObject(o, "parameters", (double)program_trainable(s->whole));
     cJSON *config = cJSON_AddObjectToObject(o, "config");
     args_json(&train_program, s->cfg, config);
     return o;
 }
 
-static int open_files(struct journal *j, const struct session *s, const struct position *at, bool resumed, int restart,
-                      const char *dir, const char *command_line, struct err *e)
+static int open_files(struct journal *j, const struct session *s, const struct position *at, bool evaluates,
+                      bool resumed, int restart, const char *dir, const char *command_line, struct err *e)
 {
     char path[4096];
     double seconds;
@@ -80,7 +80,7 @@ static int open_files(struct journal *j, const struct session *s, const struct p
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     if (!resumed && restart == 0)
         TRY(set_aside(path, e));
-    TRY(metrics_open(&j->metrics, path, at->updates, &seconds, e));
+    TRY(metrics_open(&j->metrics, path, at->updates, evaluates, &seconds, e));
     TRY(metrics_event(j->metrics, resumed ? "resume" : "start", at->updates, restart, describe(s, command_line), e));
     struct caffe2_log_options o = {.dir = dir,
                                    .arch = s->cfg->arch,
@@ -112,15 +112,15 @@ static void begin_progress(struct journal *j, const struct session *s)
     progress_init(&j->progress, (enum progress_format)s->cfg->progress, (int)s->cfg->print_freq, j->prefix);
 }
 
-int journal_open(struct journal *j, const struct session *s, const struct position *at, bool resumed, int restart,
-                 const char *command_line, struct err *e)
+int journal_open(struct journal *j, const struct session *s, const struct position *at, bool evaluates, bool resumed,
+                 int restart, const char *command_line, struct err *e)
 {
     const char *dir = s->cfg->log_dir ? s->cfg->log_dir : s->cfg->checkpoint_dir;
     *j = (struct journal){.active = s->leads, .opened_ns = clock_ns()};
     begin_progress(j, s);
     if (!j->active || s->cfg->evaluate)
         return 0;
-    int rc = dir ? open_files(j, s, at, resumed, restart, dir, command_line, e) : 0;
+    int rc = dir ? open_files(j, s, at, evaluates, resumed, restart, dir, command_line, e) : 0;
     if (rc == 0 && s->cfg->tensorboard)
         rc = tensorboard_open(&j->tensorboard, s->cfg->tensorboard, at->updates, e);
     if (rc < 0)

@@ -167,7 +167,8 @@ int begin_run(struct run *r, const struct env_contract *env, const char *command
     if (!r->saver.writer)
         TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
     TRY(take_folders(r, env, late, e));
-    TRY(journal_open(&r->journal, &r->s, &r->at, taken != TAKEN_NOTHING, (int)env->restart_count, command_line, e));
+    TRY(journal_open(&r->journal, &r->s, &r->at, epoch_evaluates(r), taken != TAKEN_NOTHING, (int)env->restart_count,
+                     command_line, e));
     tell_beginning(r, taken, session_goes_on(env));
     keep_begin(&r->keep, &r->at);
     if (!r->started_ns)

@@ -83,22 +83,26 @@ static int nothing_counted(const struct run *r, struct err *e)
     return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data, epoch);
 }
 
+bool epoch_evaluates(const struct run *r)
+{
+    const int64_t every = r->cfg->eval_every;
+    return r->s.test_set && run_epoch_over(r) && (run_training_over(r) || (every && (r->at.epoch + 1) % every == 0));
+}
+
 int epoch_end(struct run *r, bool *ret_stop, struct err *e)
 {
-    const struct train_config *cfg = r->cfg;
+    const bool evaluates = epoch_evaluates(r);
     struct eval_result v = {0};
-    bool last = run_training_over(r), due = last || (cfg->eval_every && (r->at.epoch + 1) % cfg->eval_every == 0);
-    bool evaluated = due && r->s.test_set;
     if (r->at.step > 0 && r->at.epoch_count == 0 && !r->s.state.loss_scale.skipped)
         return nothing_counted(r, e);
     TRY(check_loss(r, e));
-    if (evaluated) {
+    if (evaluates) {
         TRY(epoch_evaluate(r, &v, e));
         if (v.stopped) { /* sums of a part: a later run evaluates again */
             *ret_stop = true;
             return 0;
         }
-        TRY(epoch_check_test_loss(r, &v, last, e));
+        TRY(epoch_check_test_loss(r, &v, run_training_over(r), e));
         r->last = v;
         saver_evaluated(&r->saver, &r->at, &v, run_epoch_over(r));
     }
@@ -106,7 +110,7 @@ int epoch_end(struct run *r, bool *ret_stop, struct err *e)
         journal_say(&r->journal, "%lld training images could not be read or decoded and weighed nothing",
                     (long long)r->epoch_bad);
     r->epoch_bad = 0;
-    journal_epoch(&r->journal, &r->s, &r->at, evaluated ? &v : NULL, r->at.lr >= 0 ? r->at.lr : run_rate(r, -1));
+    journal_epoch(&r->journal, &r->s, &r->at, evaluates ? &v : NULL, r->at.lr >= 0 ? r->at.lr : run_rate(r, -1));
     return 0;
 }
 

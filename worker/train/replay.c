@@ -30,7 +30,8 @@ static int go_back(struct run *r, const struct settled *to, const char *why, str
     run_follow_position(r);
     TRY(run_seek(r, e));
     journal_close(&r->journal);
-    TRY(journal_open(&r->journal, &r->s, &r->at, true, (int)r->env->restart_count, r->command_line, e));
+    TRY(journal_open(&r->journal, &r->s, &r->at, epoch_evaluates(r), true, (int)r->env->restart_count, r->command_line,
+                     e));
     if (r->s.leads)
         log_warn("replicas", "step %lld: %s; back to step %lld, and on from there", from, why,
                  (long long)r->at.updates);

@@ -121,6 +121,8 @@ int replay_where_due(struct run *r, struct err *e);
 
 /* --- epoch.c */
 
+/* Is `at` the end of an epoch (still to be handled) where there is an evaluation? */
+bool epoch_evaluates(const struct run *r);
 int epoch_evaluate(struct run *r, struct eval_result *v, struct err *e);
 /* ERR_DIVERGED where the test loss is no number; last: no step follows. */
 int epoch_check_test_loss(const struct run *r, const struct eval_result *v, bool last, struct err *e);

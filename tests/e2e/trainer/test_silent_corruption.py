@@ -6,6 +6,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from metrics_file import records
 from support import CRUN, TRAINER
 from tensors import load, newest
 
@@ -65,6 +66,14 @@ def test_who_corrupts_is_named_and_replaced_and_the_end_is_the_same(undisturbed,
     assert f"restart 1/3 (rank {culprit} exited with code 76), kept {world - 1} worker" in text, text[-4000:]
     assert weights(tmp_path / "out") == tensors
     assert losses(tmp_path / "out") == curve  # no step is told twice, none as it was while a bit was wrong
+
+
+def test_an_evaluation_before_the_step_that_all_go_back_to_stays_in_the_metrics(shapes, tmp_path):
+    """They go back to the first step of the epoch behind it, and do not evaluate again."""
+    data, out, end = shapes(28, IMAGES, 20), tmp_path / "out", PER_EPOCH
+    text = train(data, out, "--test-data", data / "val", "--check-replicas", end, "--drill-corrupt", f"weights@{end + 2}:1", crun=("--max-restarts", 3))
+    assert f"back to step {end}, and on from there" in text and "restart 1/3" in text, text[-4000:]
+    assert [record["step"] for record in records(out) if "test_images" in record] == [end, 2 * end, STEPS]
 
 
 @pytest.mark.parametrize("device", ["cpu", "ref"])

@@ -42,7 +42,7 @@ def test_stages_alone_have_the_bits_of_one_process(data, tmp_path, stages, more)
     assert f"pipeline: {stages} stages of 1 rank, 4 micro-batches" in p.stderr + p.stdout
     assert same_files(tmp_path / "one", tmp_path / "many")
     one, many = records(tmp_path / "one.log"), records(tmp_path / "many.log")
-    for name in "loss", "test_loss", "test_acc1":
+    for name in "loss", "test_loss", "test_acc1", "parameters":
         assert [r[name] for r in one if name in r] == [r[name] for r in many if name in r] != []
 
 

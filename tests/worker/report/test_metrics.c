@@ -25,7 +25,7 @@ static struct metrics *must_open(const char *path, int64_t first, double *second
 {
     struct metrics *m;
     struct err e = {0};
-    if (metrics_open(&m, path, first, seconds, &e) < 0)
+    if (metrics_open(&m, path, first, true, seconds, &e) < 0)
         fail_msg("%s", e.text);
     return m;
 }
@@ -130,6 +130,24 @@ static void on_resume_later_steps_are_cut_off_and_time_goes_on(void **state)
     expect_steps(path, "1 2 3 4 5 6 6e 7 8");
 }
 
+/* Survivors of a round, and replicas that went back, stand at the first step of the epoch behind it. */
+static void an_evaluation_goes_where_it_is_done_again_alone(void **state)
+{
+    const char *path = scratch(state, "m.jsonl");
+    const struct metrics_eval v = {.step = 4, .epoch = 1, .images = 13};
+    double seconds;
+    struct metrics *m = must_open(path, 0, &seconds);
+    put_steps(m, 1, 4);
+    assert_int_equal(metrics_eval(m, &v, NULL), 0);
+    put_steps(m, 5, 6);
+    metrics_close(m);
+    assert_int_equal(metrics_open(&m, path, 4, false, &seconds, NULL), 0);
+    metrics_close(m);
+    expect_steps(path, "1 2 3 4 4");
+    metrics_close(must_open(path, 4, &seconds));
+    expect_steps(path, "1 2 3 4");
+}
+
 static void lines_without_a_step_are_kept_when_they_lie_behind_the_cut(void **state)
 {
     const char *path = scratch(state, "m.jsonl");
@@ -186,16 +204,16 @@ static void files_that_cannot_be_used_are_refused(void **state)
     struct metrics *m;
     struct err e = {0};
     double seconds;
-    assert_int_equal(metrics_open(&m, scratch(state, "no/m.jsonl"), 0, &seconds, &e), -ENOENT);
+    assert_int_equal(metrics_open(&m, scratch(state, "no/m.jsonl"), 0, true, &seconds, &e), -ENOENT);
     assert_non_null(strstr(e.text, "no/m.jsonl"));
-    assert_int_equal(metrics_open(&m, *state, 0, &seconds, &e), -EISDIR);
+    assert_int_equal(metrics_open(&m, *state, 0, true, &seconds, &e), -EISDIR);
     assert_int_equal(mkfifo(scratch(state, "fifo"), 0600), 0);
-    assert_int_equal(metrics_open(&m, scratch(state, "fifo"), 0, &seconds, &e), -EINVAL);
+    assert_int_equal(metrics_open(&m, scratch(state, "fifo"), 0, true, &seconds, &e), -EINVAL);
     char *line = malloc(70000);
     memset(line, 'x', 70000);
     scratch_write(scratch(state, "long"), line, 70000);
     free(line);
-    assert_int_equal(metrics_open(&m, scratch(state, "long"), 0, &seconds, &e), ERR_CORRUPT);
+    assert_int_equal(metrics_open(&m, scratch(state, "long"), 0, true, &seconds, &e), ERR_CORRUPT);
     assert_non_null(strstr(e.text, "longer than"));
 }
 
@@ -240,6 +258,7 @@ int main(void)
         CASE(losses_read_back_exactly),
         CASE(each_kind_of_line_is_written_as_documented),
         CASE(on_resume_later_steps_are_cut_off_and_time_goes_on),
+        CASE(an_evaluation_goes_where_it_is_done_again_alone),
         CASE(lines_without_a_step_are_kept_when_they_lie_behind_the_cut),
         CASE(a_restart_before_the_first_step_keeps_events_only),
         CASE(a_torn_last_line_is_cut_off),

@@ -26,7 +26,7 @@ static void make_run(const char *path, int n)
 {
     struct metrics *m;
     double seconds;
-    assert_int_equal(metrics_open(&m, path, 0, &seconds, NULL), 0);
+    assert_int_equal(metrics_open(&m, path, 0, true, &seconds, NULL), 0);
     assert_int_equal(metrics_event(m, "start", 0, 0, NULL, NULL), 0);
     for (int i = 1; i <= n; i++) {
         struct metrics_step s = {
