@@ -233,8 +233,10 @@ const struct explain_message explain_trainer[] = {
      "is not built for the * device\nis there\nconvolutions in *\nthere may be a GPU here",
      "this device does not support what was asked for", "the message names what it supports; --device"},
     {"oneDNN*", "oneDNN failed on this processor", "ONEDNN_VERBOSE=1 shows why; --device ref to compare"},
-    {"it did not end in time\nexit status *\nits last loss is*", "a rung of gpu-doctor failed",
-     "gpu-doctor/gpu-doctor.txt has everything to send"},
+    {"no time was left to begin it", "gpu-doctor's --budget was over before this rung; those before it hold",
+     "a larger --budget"},
+    {"it did not end in time\nexit status *\nits last loss is*",
+     "a rung of gpu-doctor failed, or was cut off by --budget", "gpu-doctor/gpu-doctor.txt has everything to send"},
     /* --- logs, plots, the demo */
     {"gnuplot*", "trainer plot needs the program gnuplot", "apt-get install gnuplot-nox"},
     {"can be distinguished\nholds no training step\nis not a JSON object\nthis log is incomplete\n; it ends here\n"

@@ -16,7 +16,7 @@ int plan_main(int argc, char **argv);
 int predict_main(int argc, char **argv);
 int convert_main(int argc, char **argv);
 int gpu_info_main(int argc, char **argv);
-int gpu_doctor_main(int argc, char **argv); /* 1 if a rung fails */
+int gpu_doctor_main(int argc, char **argv); /* 1 if a rung fails, 124 if no time was left for one */
 int comm_bench_main(int argc, char **argv);
 int comm_test_main(int argc, char **argv); /* 1 if an element is wrong */
 

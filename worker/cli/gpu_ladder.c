@@ -6,11 +6,11 @@
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,8 +20,9 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/path.h"
+#include "common/job/exitcode.h"
 
-enum { ARGS_MAX = 64, RUNG_MS = 150000, LOG_BYTES = 1 << 20, LATE = 124 };
+enum { ARGS_MAX = 64, LOG_BYTES = 1 << 20 };
 #define APART 0.05 /* of losses after some twenty steps at a small rate, whatever rounds */
 
 static const struct rung {
@@ -105,19 +106,39 @@ static void command_of(struct climb *c, const struct rung *r, bool check)
 
 /* --- a process with a deadline */
 
-static int start(struct climb *c, pid_t *ret, struct err *e)
+/* Between fork and exec: system calls only. */
+static _Noreturn void become_rung(const struct climb *c, int in, int log, pid_t parent)
 {
-    posix_spawn_file_actions_t files;
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&files, 1, c->log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    posix_spawn_file_actions_adddup2(&files, 1, 2);
-    const int rc = posix_spawn(ret, c->l->self, &files, NULL, c->argv, environ);
-    posix_spawn_file_actions_destroy(&files);
-    return rc ? err_errno(e, rc, "start %s", c->l->self) : 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it died before we asked for the signal */
+        _exit(EXIT_CANNOT_EXEC);
+    dup2(in, 0);
+    dup2(log, 1);
+    dup2(log, 2);
+    execve(c->l->self, c->argv, environ);
+    _exit(EXIT_CANNOT_EXEC);
 }
 
-/* Exit status as a shell has it; LATE: killed for want of time. */
+static int start(struct climb *c, pid_t *ret, struct err *e)
+{
+    const pid_t parent = getpid();
+    const int in = open("/dev/null", O_RDONLY | O_CLOEXEC),
+              log = open(c->log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int rc = 0;
+    if (in < 0 || log < 0)
+        rc = err_errno(e, errno, "open %s", in < 0 ? "/dev/null" : c->log);
+    else if ((*ret = fork()) == 0)
+        become_rung(c, in, log, parent);
+    else if (*ret < 0)
+        rc = err_errno(e, errno, "start %s", c->l->self);
+    if (in >= 0)
+        close(in);
+    if (log >= 0)
+        close(log);
+    return rc;
+}
+
+/* Exit status as a shell has it; EXIT_HUNG: killed for want of time. */
 static int wait_for(pid_t pid, int64_t deadline_ms)
 {
     const int fd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -132,7 +153,7 @@ static int wait_for(pid_t pid, int64_t deadline_ms)
         continue;
     if (fd >= 0)
         close(fd);
-    return late ? LATE : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return late ? EXIT_HUNG : WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 /* --- what came of it */
@@ -182,7 +203,7 @@ static int judge(struct climb *c, const struct rung *r, int status, struct err *
 {
     char last[512];
     last_line(c->log, last, sizeof last);
-    if (status == LATE)
+    if (status == EXIT_HUNG)
         return err_set(why, -ETIMEDOUT, "it did not end in time; the last it said: %s", last);
     if (status)
         return err_set(why, -EIO, "exit status %d: %s", status, last);
@@ -198,47 +219,82 @@ static int judge(struct climb *c, const struct rung *r, int status, struct err *
     return 0;
 }
 
-static int run_rung(struct climb *c, int n, bool check, int *ret_verdict, struct err *why, struct err *e)
+/* "rung-3", "rung-3-checked": of rung n, in the folder of the ladder */
+static void place_of(struct climb *c, int n, bool check)
 {
-    const struct rung *r = &rungs[n];
-    const int64_t now = clock_ms(), rest = c->l->deadline_ms;
-    pid_t pid;
     snprintf(c->folder, sizeof c->folder, "%s/rung-%d%s", c->l->out, n + 1, check ? "-checked" : "");
     snprintf(c->log, sizeof c->log, "%s/log", c->folder);
-    command_of(c, r, check);
+}
+
+/* What an earlier climb left there would pass for this one's. */
+static void clear_places(struct climb *c)
+{
+    char metrics[sizeof c->log + 32];
+    for (int i = 0; i < 2 * RUNGS; i++) {
+        place_of(c, i / 2, i % 2);
+        snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", c->folder);
+        unlink(c->log);
+        unlink(metrics);
+    }
+}
+
+enum verdict { HOLDS, FAILS, NO_TIME };
+
+static void tell(const struct climb *c, int n, enum verdict v, int64_t began_ms, const struct err *why)
+{
+    static const char *const words[] = {[HOLDS] = "ok", [FAILS] = "FAILED", [NO_TIME] = "cut off"};
+    printf("%d %-22s %-7s %5.1f s", n + 1, rungs[n].name, words[v], (double)(clock_ms() - began_ms) / 1e3);
+    if (v == HOLDS && rungs[n].trains)
+        printf("  loss %.4f", c->loss);
+    printf("%s%s\n", v == HOLDS ? "" : "  ", v == HOLDS ? "" : why->text);
+    fflush(stdout);
+}
+
+/* A rung that the end of all time cuts off might have held. */
+static int run_rung(struct climb *c, int n, bool check, enum verdict *ret, struct err *why, struct err *e)
+{
+    const struct gpu_ladder *l = c->l;
+    const int64_t now = clock_ms();
+    const bool in_full = l->rung_ms <= l->deadline_ms - now;
+    pid_t pid;
+    place_of(c, n, check);
+    command_of(c, &rungs[n], check);
     TRY(path_make_dirs(c->folder, e));
     TRY(start(c, &pid, e));
-    const int status = wait_for(pid, now + RUNG_MS < rest ? now + RUNG_MS : rest);
-    *ret_verdict = judge(c, r, status, why);
-    printf("%d %-22s %-6s %6.1f s", n + 1, r->name, *ret_verdict == 0 ? "ok" : "FAILED",
-           (double)(clock_ms() - now) / 1e3);
-    if (r->trains && *ret_verdict == 0)
-        printf("  loss %.4f", c->loss);
-    printf("%s%s\n", *ret_verdict ? "  " : "", *ret_verdict ? why->text : "");
-    fflush(stdout);
+    const int status = wait_for(pid, in_full ? now + l->rung_ms : l->deadline_ms);
+    const int rc = judge(c, &rungs[n], status, why);
+    *ret = rc == 0 ? HOLDS : rc == -ETIMEDOUT && !in_full ? NO_TIME : FAILS;
+    tell(c, n, *ret, now, why);
     return 0;
 }
 
-int gpu_ladder_climb(const struct gpu_ladder *l, const char **ret_failed, struct err *why, struct err *e)
+static void say_no_time(int n, struct err *why)
+{
+    err_set(why, -ETIME, "no time was left to begin it");
+    printf("%d %-22s %s\n", n + 1, rungs[n].name, why->text);
+}
+
+int gpu_ladder_climb(const struct gpu_ladder *l, struct gpu_ladder_end *ret, struct err *why, struct err *e)
 {
     struct climb c = {.l = l};
-    int verdict = 0;
-    *ret_failed = NULL;
-    for (int n = 0; n < RUNGS; n++) {
-        struct err again;
+    enum verdict v = HOLDS;
+    int n = 0;
+    clear_places(&c);
+    for (; n < RUNGS && v == HOLDS; n++) {
         if (rungs[n].gpus > l->gpus) {
             printf("%d %-22s left out: %d GPU can be used here\n", n + 1, rungs[n].name, l->gpus);
-            continue;
+        } else if (clock_ms() >= l->deadline_ms) {
+            v = NO_TIME;
+            say_no_time(n, why);
+        } else {
+            TRY(run_rung(&c, n, false, &v, why, e));
         }
-        TRY(run_rung(&c, n, false, &verdict, why, e));
-        if (verdict == 0)
-            continue;
-        *ret_failed = rungs[n].name;
-        if (rungs[n].trains && clock_ms() < l->deadline_ms) {
-            printf("  once more, kernel by kernel:\n");
-            TRY(run_rung(&c, n, true, &verdict, &again, e));
-        }
-        return 0;
+    }
+    *ret = (struct gpu_ladder_end){.rung = v == HOLDS ? NULL : rungs[n - 1].name, .no_time = v == NO_TIME};
+    if (v == FAILS && rungs[n - 1].trains && clock_ms() < l->deadline_ms) {
+        struct err again;
+        printf("  once more, kernel by kernel:\n");
+        TRY(run_rung(&c, n - 1, true, &v, &again, e));
     }
     return 0;
 }

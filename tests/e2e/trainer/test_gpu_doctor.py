@@ -46,6 +46,27 @@ def test_graphs_that_do_not_run_are_told_from_kernels_that_do(tmp_path):
     assert "as the test wants it" in p.stdout and "once more, kernel by kernel:\n5 graphs                 ok" in p.stdout
 
 
+@pytest.mark.parametrize("args, why", [
+    (["--budget", 0], "--budget: 0 is out of range, expected 1 to 86400"), (["--arch", "vgg16"], "unknown architecture 'vgg16' (expected one of resnet18, "),
+    (["--arch", "convnet", "--image-size", 32], "convnet")])
+def test_what_training_would_refuse_is_no_fault_of_the_gpu(tmp_path, args, why):
+    p = doctor(tmp_path, *args, FAKE_PROPERTIES="1")
+    assert p.returncode == 2 and p.stderr.startswith("trainer gpu-doctor: ") and why in p.stderr, p.stdout + p.stderr
+    assert p.stdout == "" and not (tmp_path / "out").exists()
+
+
+def test_a_rung_without_time_has_not_failed(tmp_path):
+    p = doctor(tmp_path, "--budget", 1, "--steps", 1000, FAKE_PROPERTIES="1")
+    assert p.returncode == 124 and "FAILED" not in p.stdout, p.stdout + p.stderr
+    assert "--budget 1 ended at: " in p.stdout and "every rung before it holds" in (tmp_path / "out" / "gpu-doctor.txt").read_text()
+
+
+def test_a_folder_of_any_name_is_in_the_one_file(tmp_path):
+    p = doctor(tmp_path, "--out", tmp_path / "a [b] *")
+    assert p.returncode == 1, p.stdout + p.stderr
+    assert "rung-1/log" in (tmp_path / "a [b] *" / "gpu-doctor.txt").read_text()
+
+
 def test_without_a_gpu_it_says_why(tmp_path):
     p = run(TRAINER, "gpu-doctor", "--out", tmp_path, env={**os.environ, "CRUN_CUDA_MODULE": str(tmp_path / "none.so")})
     assert p.returncode == 69 and p.stderr.startswith("trainer gpu-doctor: "), p.stdout + p.stderr
