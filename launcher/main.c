@@ -22,6 +22,7 @@
 #include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
 #include "launcher/base/pty.h"
+#include "launcher/base/whole_file.h"
 #include "launcher/chaos/chaos.h"
 #include "launcher/commands/explain.h"
 #include "launcher/commands/status.h"
@@ -92,23 +93,19 @@ static int check_kernel(struct err *e)
     return err_set(e, -ENOSYS, "this kernel (Linux %s) has no pidfd_open(2): expected Linux 5.3 or newer", u.release);
 }
 
-/* --failure-file is written at the end of the job, first under a temporary name in the same folder: check now that the
- * folder can be written to. Only the node of group rank 0 writes it, and nobody knows yet which node that will be, so
- * with several nodes this is a warning. */
+/* --failure-file is written at the end of the job: look now whether it can be. Only the node of group rank 0 writes it,
+ * and nobody knows yet which node that will be, so with several nodes this is a warning. */
 static int check_failure_file(const struct config *c, struct err *e)
 {
-    const char *file = c->failure_file, *slash = file ? strrchr(file, '/') : NULL;
-    char folder[4096] = ".";
-    if (!file || !*file)
+    if (!c->failure_file)
         return 0;
-    if (slash)
-        snprintf(folder, sizeof folder, "%.*s", slash == file ? 1 : (int)(slash - file), file);
-    file_at(file);
-    const int why = access(folder, W_OK | X_OK) < 0 ? errno : 0;
+    file_at(c->failure_file);
+    const int rc = whole_file_check(c->failure_file);
     file_at(NULL);
-    if (!why)
+    if (rc == 0)
         return 0;
-    err_set(e, ERR_OUTPUT, "cannot write the failure report %s (--failure-file): %s", file, strerror(why));
+    err_set(e, ERR_OUTPUT, "cannot write the failure report %s (--failure-file): %s", c->failure_file,
+            rc == -EISDIR ? "it is a folder, expected the name of a file" : strerror(-rc));
     if (c->nnodes.max == 1)
         return ERR_OUTPUT;
     fprintf(stderr, "crun: %s\n", e->text);

@@ -67,6 +67,7 @@ static int check_texts(struct config *c, struct err *e)
                  {"--rdzv-ca", &c->rdzv_ca},
                  {"--http-token-file", &c->http_token_file},
                  {"--event-log", &c->event_log},
+                 {"--failure-file", &c->failure_file},
                  {"--preemption-file", &c->stops.notice_file}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (*texts[i].field && !**texts[i].field)

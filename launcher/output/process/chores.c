@@ -8,6 +8,7 @@
 
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "launcher/base/whole_file.h"
 #include "launcher/output/process/file_thread.h"
 #include "launcher/output/process/scratch.h"
 
@@ -148,24 +149,6 @@ void chores_tell_record(struct chores *c, const struct output_message *m)
 
 /* --- files that are written whole */
 
-/* In place of any of that name: written beside it, then renamed. */
-static int replace_file(const char *path, const char *text, size_t n, struct err *e)
-{
-    char tmp[4200];
-    if ((size_t)snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= sizeof tmp)
-        return err_set(e, -ENAMETOOLONG, "cannot write '%.60s...': the path is too long", path);
-    FILE *file = fopen(tmp, "we");
-    if (!file)
-        return err_errno(e, errno, "cannot write '%s'", path);
-    const bool bad = fwrite(text, 1, n, file) != n;
-    if (fclose(file) != 0 || bad || rename(tmp, path) != 0) {
-        const int why = errno;
-        unlink(tmp);
-        return err_errno(e, why, "cannot write '%s'", path);
-    }
-    return 0;
-}
-
 struct whole {
     struct file_job job;
     struct chores *c;
@@ -178,7 +161,7 @@ static void write_whole(struct file_job *job)
 {
     struct whole *w = container_of(job, struct whole, job);
     file_thread_enter(w->c->thread, w->path);
-    replace_file(w->path, w->text.data, w->text.len, &w->e);
+    whole_file_write(w->path, w->text.data, w->text.len, &w->e);
 }
 
 static void on_whole(struct file_job *job)
