@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -85,7 +86,7 @@ int doctor_hosts_open(struct doctor_host **ret, const struct hosts *hosts, const
         struct doctor_host *h = &(*ret)[i];
         h->host = &hosts->v[i];
         h->address = host_address(h->host);
-        h->in = h->out = h->err = -1;
+        h->in = h->out = h->err = h->end = -1;
         buf_init(&h->partial, DOCTOR_LINE_MAX);
     }
     for (int i = 0; i < hosts->n && rc == 0; i++) {
@@ -108,6 +109,7 @@ static void drop(struct doctor_host *h)
     close_fd(&h->in);
     close_fd(&h->out);
     close_fd(&h->err);
+    close_fd(&h->end);
     if (h->pid > 0) {
         kill(h->pid, SIGKILL);
         waitpid(h->pid, NULL, 0);
@@ -172,13 +174,13 @@ static void take_line(struct doctor_host *h, const char *line)
 static void say_ended(struct doctor_host *h)
 {
     int status = 0;
-    close_fd(&h->out);
     if (h->pid > 0)
         waitpid(h->pid, &status, 0);
     h->pid = 0;
     const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     snprintf(h->why, sizeof h->why, "%s exit code %d%s%s",
              h->heard ? "crun there ended with" : "nothing began there:", code, h->last[0] ? ": " : "", h->last);
+    drop(h);
 }
 
 /* What it says on standard error: the last line is kept. */
@@ -203,8 +205,10 @@ static void read_out(struct doctor_host *h)
         struct pollfd last = {.fd = h->err, .events = POLLIN};
         while (h->err >= 0 && poll(&last, 1, LAST_WORDS_MS) > 0) /* an ssh in the background may hold that pipe */
             read_err(h);
-        say_ended(h);
-        drop(h);
+        close_fd(&h->out);
+        h->end = (int)syscall(SYS_pidfd_open, h->pid, 0); /* that may be long before it ends */
+        if (h->end < 0)                                   /* an old kernel */
+            say_ended(h);
         return;
     }
     for (char *end; h->partial.len > 0 && (end = memchr(h->partial.data, '\n', h->partial.len));) {
@@ -218,7 +222,7 @@ static int fill(const struct doctor_host *v, int n, struct pollfd *p)
 {
     int waiting = 0;
     for (int i = 0; i < n; i++) {
-        p[2 * i] = (struct pollfd){.fd = v[i].waits ? v[i].out : -1, .events = POLLIN};
+        p[2 * i] = (struct pollfd){.fd = !v[i].waits ? -1 : v[i].out < 0 ? v[i].end : v[i].out, .events = POLLIN};
         p[2 * i + 1] = (struct pollfd){.fd = v[i].waits ? v[i].err : -1, .events = POLLIN};
         waiting += v[i].waits;
     }
@@ -243,7 +247,9 @@ void doctor_hosts_wait(struct doctor_host *v, int n, int64_t timeout_ms)
         for (int i = 0; i < n; i++) {
             if (v[i].err >= 0 && p[2 * i + 1].revents)
                 read_err(&v[i]);
-            if (v[i].out >= 0 && p[2 * i].revents)
+            if (p[2 * i].revents && v[i].out < 0)
+                say_ended(&v[i]);
+            else if (p[2 * i].revents)
                 read_out(&v[i]);
         }
     }

@@ -18,6 +18,7 @@ struct doctor_host {
     const char *address;     /* that others reach it by; borrowed */
     pid_t pid;
     int in, out, err;              /* of its agent; -1: closed */
+    int end;                       /* pidfd of one whose output is at its end; -1 */
     struct buf partial;            /* not a whole line yet */
     char last[256];                /* the last line that it, or its ssh, printed on standard error */
     bool heard;                    /* its agent has answered at least once */

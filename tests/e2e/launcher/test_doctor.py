@@ -1,6 +1,7 @@
 """`crun doctor`: faults are planted on one of two hosts, network namespaces reached by a stand-in for ssh, and each is named; of a healthy pair nothing is."""
 import functools
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -348,3 +349,12 @@ def test_words_for_people(crun, alone):
     here = socket.gethostname()
     rc, out, _ = crun.run("doctor", "--nproc-per-node", 4096)
     assert rc == 1 and re.search(rf"^{here}: \d+ CPUs may be used for 4096 workers$", out, re.M) and "\n    remedy: more CPUs" in out
+
+
+def test_a_shell_that_closes_its_output_is_not_waited_for(tmp_path):
+    pid, rsh = tmp_path / "pid", tmp_path / "rsh"
+    os.mkfifo(tmp_path / "never")
+    rsh.write_text(f"#!/bin/sh\necho $$ > {pid}\nexec >&-\nread x < {tmp_path}/never\n")
+    rsh.chmod(0o755)
+    p = subprocess.run([CRUN, "doctor", "-H", "one@127.0.0.1", "--rsh", rsh, "--timeout", "2"], capture_output=True, text=True, timeout=60, check=False)
+    assert p.returncode == 1 and "nothing began there within 2 s" in p.stdout and not pathlib.Path(f"/proc/{pid.read_text().strip()}").exists(), p.stdout
