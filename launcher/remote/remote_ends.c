@@ -163,7 +163,7 @@ void remote_judge(struct far *f)
     m->left--;
     if (!f->ready)
         judge_unbegun(f);
-    else if (!f->over && !f->lost)
+    else if (!f->over && !f->lost && !f->given_up)
         remote_print_line(m, "host %s is lost: %s %s", f->host->name,
                           m->plan.local[f->host - m->plan.hosts.v] ? "its crun" : m->plan.shell.rsh[0],
                           ending_text(f->ending, text, sizeof text));

@@ -16,7 +16,7 @@ import time
 import pytest
 
 from crun_run import CRUN
-from processes import children
+from processes import children, wait
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "fault"))
@@ -214,6 +214,22 @@ def test_an_ssh_that_hangs_is_not_waited_for_longer_than_for_nodes(crun, ssh, ho
     rc, _, err = crun.run("-H", hosts, "--rsh", odd, "--rdzv-conf", "join_timeout=1", "sleep", "60")
     assert rc == 69 and time.monotonic() - start < 45, err
     assert re.search(r"crun: host hang: crun (has not begun there, and the job is over|has not begun there either|did not begin there within 1 s \(join_timeout\))\n", err), err
+
+
+def test_a_host_that_is_given_up_is_not_lost_as_well(crun, ssh):
+    """It begins while the time is over and nobody has looked yet."""
+    path, said = pathlib.Path(ssh), crun.tmp / "said"
+    path.write_text(path.read_text().replace("exec env -i", "exec 3>&1; until [ -e $0.go ]; do sleep 0.02; done; { env -i")
+                    .replace('sh -c "$*"', f'sh -c "$*" 2>&1; }} | tee {said}'))
+    p = crun.start("-H", ONE, "--rsh", ssh, "--rdzv-conf", "join_timeout=1", "sleep", "60", stderr=subprocess.PIPE, text=True)
+    wait("the call", (crun.tmp / "calls").exists)
+    began = time.monotonic()
+    with crun.stopped(crun.agent_of(p.pid)):
+        path.with_name(path.name + ".go").touch()
+        wait("its first word", lambda: said.exists() and said.read_bytes())
+        wait("the end of the time", lambda: time.monotonic() > began + 1.2)
+    _, err = p.communicate(timeout=60)
+    assert p.returncode == 69 and f"host {ONE}: crun did not begin there within 1 s" in err and "is lost" not in err, err
 
 
 def test_a_stop_does_not_wait_for_an_ssh_that_hangs(crun, ssh):
