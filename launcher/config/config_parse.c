@@ -13,12 +13,14 @@
 int config_parse_nnodes(const char *text, void *field, struct err *e)
 {
     struct config_nodes *n = field;
-    char min[16];
+    char min[32];
     const char *colon = strchr(text, ':');
     int64_t lo, hi;
     struct err why;
-    snprintf(min, sizeof min, "%.*s", colon ? (int)(colon - text) : 15, text);
-    if (parse_i64(min, "", 1, RDZV_NODES_MAX, &lo, &why) < 0 ||
+    const size_t len = colon ? (size_t)(colon - text) : strlen(text);
+    const bool fits = len < sizeof min;
+    snprintf(min, sizeof min, "%.*s", fits ? (int)len : 0, text);
+    if (!fits || parse_i64(min, "", 1, RDZV_NODES_MAX, &lo, &why) < 0 ||
         parse_i64(colon ? colon + 1 : min, "", 1, RDZV_NODES_MAX, &hi, &why) < 0 || lo > hi)
         return err_set(e, ERR_USAGE, "expected N or MIN:MAX with 1 <= MIN <= MAX <= %d", RDZV_NODES_MAX);
     *n = (struct config_nodes){(int)lo, (int)hi};

@@ -258,3 +258,10 @@ def test_logs_relative_to_a_folder_that_is_gone_cannot_be_written(crun):
                        capture_output=True, text=True, timeout=60)
     rc, err = p.returncode, p.stderr
     assert rc == 73 and "--log-dir L: the current folder: No such file or directory" in err, err
+
+
+def test_a_number_of_nodes_is_read_to_its_end(crun):
+    rc, out, err = crun.run("--nnodes", "0000000000000012", "--rdzv-endpoint", "h", "--dry-run", "true")
+    assert rc == 0 and " 12 nodes" in out, out + err
+    rc, _, err = crun.run("--nnodes", "0" * 40 + "1", "--dry-run", "true")
+    assert rc == 2 and "expected N or MIN:MAX" in err
