@@ -14,6 +14,7 @@
 
 #define RETRY_MS 1000 /* a full disk is asked again */
 #define PATH_BYTES 4200
+#define NUMBER_MAX 1000000000 /* of a file that was rotated away */
 
 /* An earlier job's last line may have no end: ours must not go on in it. */
 static void end_line(const char *path, int fd)
@@ -163,9 +164,9 @@ static int next_number(const char *path)
     for (struct dirent *entry; d && (entry = readdir(d));) {
         if (strncmp(entry->d_name, name, n) != 0 || entry->d_name[n] != '.')
             continue;
-        const int number = atoi(entry->d_name + n + 1);
-        if (number > highest)
-            highest = number;
+        const long long number = strtoll(entry->d_name + n + 1, NULL, 10);
+        if (number > highest && number < NUMBER_MAX) /* a greater one is not ours */
+            highest = (int)number;
     }
     if (d)
         closedir(d);

@@ -305,3 +305,13 @@ def test_a_node_that_comes_destroys_no_logs(crun, layout, file):
     base = 1 if layout == "crun" else 0
     texts = [p.read_text() for i in (0, 1) for p in (crun.tmp / "l1").glob(file.format(base + i))]
     assert texts == ["round 1\n", "round 2\n"]
+
+
+def test_a_rotated_file_of_an_absurd_number_is_not_counted_on(crun):
+    script = "i=0; while [ $i -lt 40 ]; do echo a line of some length $i; i=$((i+1)); done"
+    crun.run("--log-dir", crun.tmp / "l", "-r", "1", "--run-id", "j", "sh", "-c", script)
+    (first,) = [p for p in (crun.tmp / "l").rglob("*0.out")]
+    first.with_name(first.name + ".99999999999").write_text("")
+    rc, _, err = crun.run("--log-dir", crun.tmp / "l", "-r", "1", "--run-id", "j", "--log-rotate-size", "100", "sh", "-c", script)
+    numbers = [p.name.rsplit(".", 1)[1] for p in first.parent.glob(first.name + ".*")]
+    assert rc == 0 and "1" in numbers and not [n for n in numbers if n.startswith("-")], (numbers, err)
