@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/container_of.h"
@@ -71,6 +72,15 @@ static void free_launch(struct launch *l)
     free(l);
 }
 
+/* It goes with the process from round to round. */
+static int name_error_record(struct group *g, struct child *c, struct err *e)
+{
+    const int spare = c->local - g->o.workers;
+    const char *path = g->o.events.make_error_path(g->o.arg, spare < 0 ? c->local : -1, spare < 0 ? -1 : spare);
+    c->error_path = path ? strdup(path) : NULL;
+    return path && !c->error_path ? err_errno(e, ENOMEM, "a worker's error record") : 0;
+}
+
 static int prepare_one(struct launch *l, int local, struct err *e)
 {
     struct group *g = l->g;
@@ -89,7 +99,8 @@ static int prepare_one(struct launch *l, int local, struct err *e)
         TRY(group_make_spare(c, &p->stdio_fd, e));
         TRY(group_copy_fds(g->children[0].keep, c->out, e));
     }
-    TRY(g->o.events.make_env(g->o.arg, named, p->page_fd, &p->env, e));
+    TRY(name_error_record(g, c, e));
+    TRY(g->o.events.make_env(g->o.arg, named, p->page_fd, c->error_path, &p->env, e));
     TRY(g->o.events.make_argv(g->o.arg, named, &p->argv, e));
     *r = (struct spawn_request){.path = g->o.path,
                                 .argv = p->argv ? p->argv : g->o.argv,
@@ -234,14 +245,17 @@ int group_launch_spares(struct group *g, struct err *e)
     return launch(g, e);
 }
 
-/* After a failure some behind the first that is missing may be there: the round ends, and they with it. */
-static void drop_spawned(const struct spawn_batch *b, int from)
+/* The typist is reaped with the orphans, as are those that came behind one that failed: the round ends, and they with
+ * it. */
+static void drop_spawned(const struct spawn_batch *b, int from, bool has_failed)
 {
-    for (int i = from; i < b->n_begun; i++)
-        if (b->spawned[i].pid) { /* reaped with the orphans */
-            kill(b->spawned[i].pid, SIGKILL);
-            close(b->spawned[i].pidfd);
-        }
+    for (int i = from; i < b->n_begun; i++) {
+        if (!b->spawned[i].pid)
+            continue;
+        if (has_failed)
+            syscall(SYS_pidfd_send_signal, b->spawned[i].pidfd, SIGKILL, NULL, 0);
+        close(b->spawned[i].pidfd);
+    }
 }
 
 static int watch_new(struct group *g, struct err *e)
@@ -259,8 +273,6 @@ static int take_spawned(struct group *g, const struct launch *l, struct err *e)
 {
     const struct spawn_batch *b = &l->batch;
     int rc = 0, k = 0;
-    if (b->n_begun > l->n && b->spawned[l->n].pid)
-        close(b->spawned[l->n].pidfd); /* the typist, reaped with the orphans */
     for (; k < b->n_begun && k < l->n && b->spawned[k].pid; k++) {
         const int i = l->locals[k];
         g->children[i].pidfd = b->spawned[k].pidfd;
@@ -270,8 +282,7 @@ static int take_spawned(struct group *g, const struct launch *l, struct err *e)
         if (watched < 0)
             rc = err_errno(e, -watched, "cannot watch process %d", (int)b->spawned[k].pid);
     }
-    if (k < l->n)
-        drop_spawned(b, k);
+    drop_spawned(b, k, k < l->n);
     TRY(rc);
     return watch_new(g, e);
 }
