@@ -12,8 +12,9 @@
  *
  * Appending only copies; a process of its own (rdzv_dir_writer.h) writes everything that has gathered and syncs it
  * (group commit: one fdatasync per log and turn), so that no disk ever delays a heartbeat, or the end of the daemon. A
- * log that cannot be written any more (disk full, I/O error) is reported once, removed, and all of it counts as kept:
- * its job goes on in memory only, and a restarted daemon does not know it rather than knowing it wrongly. Loop thread
+ * log that cannot be written any more (disk full, I/O error) is reported once and removed, and then all of it counts as
+ * kept: its job goes on in memory only, and a restarted daemon does not know it rather than knowing it wrongly. Where
+ * the disk does not even remove it, that is tried every second and at the end, which names what stays. Loop thread
  * only. */
 #ifndef CRUN_COMMON_RDZV_DIR_H
 #define CRUN_COMMON_RDZV_DIR_H

@@ -1,73 +1,69 @@
-/* The homes of jobs in a state directory, and writing: what has gathered goes to the process that writes
- * (rdzv_dir_writer.h), one batch at a time. */
+/* The homes of jobs in a state directory: what is to be written of each, and what becomes of it.
+ *
+ *   append ──► pending ──► a batch (rdzv_dir_batch.c) ──► landed: it stands
+ *                             └─ failed: the file is to go, for it lacks what is told from now on.
+ *                                  Once that was tried, all counts as standing; it is tried until it is done. */
 #include <errno.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <utlist.h>
 
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/net/resolve.h"
 #include "common/rdzv/homes/rdzv_dir_internal.h"
-#include "common/rdzv/homes/rdzv_dir_writer.h"
 
 #define MODULE "state"
-#define BATCH_BYTES ((size_t)64 << 20)
-#define FOLLOW_MS 1000 /* from the end of its socket to that of the process */
 
-/* --- what flies */
+/* --- what becomes of it */
 
-static void start(struct rdzv_dir *d);
-
-static void touch(struct dir_home *h) /* it has something to write */
+enum dir_op dir_op_(const struct dir_home *h)
 {
-    struct rdzv_dir *d = h->dir;
-    if (!h->dirty) {
-        h->dirty = true;
-        DL_APPEND2(d->dirty, h, dirty_prev, dirty_next);
-    }
-    start(d);
+    return h->file == DIR_GOES  ? DIR_REMOVE
+           : h->pending_whole   ? DIR_RENEW
+           : h->pending.len > 0 ? DIR_APPEND
+                                : DIR_NOTHING;
 }
 
-static enum dir_op op_of(const struct dir_home *h)
+static void let_go(struct dir_home *h)
 {
-    return h->goes || h->voided ? DIR_REMOVE : h->rewrite ? DIR_RENEW : DIR_APPEND;
+    if (h->file != DIR_GONE)
+        h->file = DIR_GOES;
+    h->pending_whole = false;
+    buf_free(&h->pending);
 }
 
-/* What is dirty, as one batch; what would make it too large comes with the next. */
-static int take_off(struct rdzv_dir *d)
+static bool is_kept(const struct dir_home *h)
 {
-    struct dir_home *h, *next;
-    struct home_head head = {0};
-    int rc = 0;
-    buf_clear(&d->batch);
-    d->sent = 0;
-    rc = buf_add(&d->batch, &head, sizeof head);
-    DL_FOREACH_SAFE2(d->dirty, h, next, dirty_next)
-    {
-        if (d->batch.len >= BATCH_BYTES)
-            break;
-        DL_DELETE2(d->dirty, h, dirty_prev, dirty_next);
-        DL_APPEND2(d->flying, h, fly_prev, fly_next);
-        rc = rc ? rc : dir_writer_put(&d->batch, h->id, op_of(h), &h->pending);
-        buf_clear(&h->pending);
-        h->flying_closed = h->closed;
-        h->flying_last = h->base.asked;
-        h->rewrite = h->dirty = false;
+    return h->file == DIR_FOREIGN || h->file == DIR_OURS;
+}
+
+static void lose(struct dir_home *h, int rc)
+{
+    if (!is_kept(h))
+        return;
+    log_error(MODULE, "the log of job %s cannot be written: %s; the job goes on, but will not outlive this daemon",
+              h->id, strerror(-rc));
+    let_go(h);
+    dir_mark_(h);
+}
+
+static void not_removed(struct dir_home *h)
+{
+    const char *why = strerror(-h->result);
+    if (h->dir->ends) {
+        log_error(MODULE, "the log of job %s cannot be removed: %s; remove '%s/jobs/%s.log' before the next start",
+                  h->id, why, h->dir->path, h->id);
+        h->file = DIR_GONE;
+        return;
     }
-    if (rc < 0)
-        return rc;
-    head.bytes = (uint32_t)(d->batch.len - sizeof head);
-    memcpy(d->batch.data, &head, sizeof head);
-    return 0;
+    if (!h->refused)
+        log_error(MODULE,
+                  "the log of job %s cannot be removed: %s; a restart would bring back what the job was: tried again "
+                  "until it can",
+                  h->id, why);
+    h->refused = true;
+    dir_retry_later_(h->dir);
 }
 
 static void free_home(struct dir_home *h)
@@ -77,247 +73,33 @@ static void free_home(struct dir_home *h)
     free(h);
 }
 
-/* From now on whatever its owner appends counts as standing. */
-static void give_up(struct dir_home *h, const char *why)
+void dir_landed_(struct dir_home *h)
 {
-    if (h->broken)
-        return;
-    log_error(MODULE, "the log of job %s cannot be written: %s; the job goes on, but will not outlive this daemon",
-              h->id, why);
-    h->broken = true;
-    h->base.stands = UINT64_MAX;
-    h->rewrite = false;
-    buf_free(&h->pending);
-}
-
-static void land_one(struct dir_home *h)
-{
-    const bool lost = h->result == -EPIPE && (!h->flying_closed || h->goes);
-    h->voided = false;
-    if (lost) { /* nobody knows what of it was written: its file is to go */
-        h->voided = true;
-        touch(h);
-    }
-    if (h->flying_closed) {
-        if (!lost)
-            free_home(h);
-        return;
-    }
-    if (h->result < 0)
-        give_up(h, strerror(-h->result));
-    if (!h->broken)
+    if (h->flying_op == DIR_REMOVE) {
+        if (h->result < 0)
+            not_removed(h);
+        else
+            h->file = DIR_GONE;
+        h->base.stands = UINT64_MAX; /* whatever is appended */
+    } else if (h->result < 0 && h->flying_op != DIR_NOTHING) {
+        lose(h, h->result);
+    } else if (is_kept(h)) {
         h->base.stands = h->flying_last;
-    if (h->base.landed)
+    }
+    if (h->closed && !h->dirty && h->file != DIR_GOES)
+        free_home(h);
+    else if (h->base.landed && (is_kept(h) || h->base.stands == UINT64_MAX))
         h->base.landed(h->base.arg);
 }
 
-static void land(struct rdzv_dir *d)
-{
-    struct dir_home *h, *next;
-    d->landing = true;
-    if (d->batch.cap > 1u << 20)
-        buf_free(&d->batch);
-    DL_FOREACH_SAFE2(d->flying, h, next, fly_next)
-    {
-        DL_DELETE2(d->flying, h, fly_prev, fly_next);
-        land_one(h);
-    }
-    d->landing = false;
-}
-
-static void set_results(struct rdzv_dir *d, int rc)
+void dir_retry_(struct rdzv_dir *d)
 {
     struct dir_home *h;
-    DL_FOREACH2(d->flying, h, fly_next) h->result = rc;
-}
-
-/* --- the process */
-
-static void on_ready(uv_poll_t *poll, int status, int events);
-
-static void on_poll_closed(uv_handle_t *h)
-{
-    free(h);
-}
-
-int dir_writer_open(struct rdzv_dir *d, struct err *e)
-{
-    uv_poll_t *poll = calloc(1, sizeof *poll);
-    const int fd = poll ? dir_writer_start(d->path, d->jobs_fd, d->lock_fd, &d->writer) : -ENOMEM;
-    int rc = fd < 0 ? fd : uv_poll_init(d->loop, poll, fd);
-    if (rc < 0) {
-        free(poll);
-        if (fd >= 0)
-            close(fd);
-        return err_errno(e, -rc, "no process that writes the state directory");
+    DL_FOREACH (d->homes, h) {
+        if (h->file == DIR_GOES)
+            dir_mark_(h);
     }
-    poll->data = d;
-    d->poll = poll;
-    d->fd = fd;
-    return 0;
-}
-
-/* True: it is gone. */
-static bool reap(pid_t pid, int64_t most_ms)
-{
-    struct pollfd f = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    if (f.fd >= 0) {
-        poll(&f, 1, clock_left(clock_deadline(most_ms)));
-        close(f.fd);
-    }
-    return waitpid(pid, NULL, WNOHANG) != 0;
-}
-
-static void close_socket(struct rdzv_dir *d)
-{
-    if (d->fd < 0)
-        return;
-    uv_close((uv_handle_t *)d->poll, on_poll_closed);
-    close(d->fd);
-    d->fd = -1;
-    d->answer.head_n = 0;
-    buf_clear(&d->answer.body);
-}
-
-/* It was killed. What it had is lost, and its logs with it; those that follow go to another one. */
-static void replace_writer(struct rdzv_dir *d)
-{
-    struct err e;
-    close_socket(d);
-    kill(d->writer, SIGKILL);
-    reap(d->writer, FOLLOW_MS);
-    log_error(MODULE, "the process that writes the state directory (pid %d) has ended", (int)d->writer);
-    if (dir_writer_open(d, &e) < 0)
-        log_error(MODULE, "%s", e.text);
-}
-
-/* --- batches */
-
-static int send_some(struct rdzv_dir *d)
-{
-    while (d->sent < d->batch.len) {
-        const ssize_t n = send(d->fd, d->batch.data + d->sent, d->batch.len - d->sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n < 0 && errno == EAGAIN)
-            return 0;
-        if (n < 0 && errno != EINTR)
-            return -EPIPE;
-        d->sent += n > 0 ? (size_t)n : 0;
-    }
-    return 0;
-}
-
-/* 1: the batch is answered; 0: not yet. */
-static int receive_some(struct rdzv_dir *d)
-{
-    const int rc = home_receive(d->fd, &d->answer, clock_ms(), -1);
-    if (rc < 0)
-        return rc == -ETIMEDOUT ? 0 : -EPIPE;
-    struct dir_home *h;
-    const char *at = d->answer.body.data;
-    size_t left = d->answer.body.len;
-    DL_FOREACH2(d->flying, h, fly_next)
-    {
-        int32_t result = -EIO;
-        if (left >= sizeof result) {
-            memcpy(&result, at, sizeof result);
-            at += sizeof result;
-            left -= sizeof result;
-        }
-        h->result = result;
-    }
-    return 1;
-}
-
-/* One that flies: 1: it has landed, or is lost. */
-static int go_on(struct rdzv_dir *d)
-{
-    int rc = send_some(d);
-    rc = rc ? rc : receive_some(d);
-    if (rc == 0)
-        return 0;
-    d->flies = false;
-    uv_poll_stop(d->poll);
-    if (rc < 0) {
-        set_results(d, -EPIPE);
-        replace_writer(d);
-    }
-    land(d);
-    return 1;
-}
-
-static void await(struct rdzv_dir *d)
-{
-    uv_poll_start(d->poll, UV_READABLE | (d->sent < d->batch.len ? UV_WRITABLE : 0), on_ready);
-}
-
-static void start(struct rdzv_dir *d)
-{
-    while (!d->flies && !d->landing && d->dirty) {
-        int rc = take_off(d);
-        rc = rc == 0 && d->fd < 0 ? -EIO : rc;
-        if (rc < 0) {
-            set_results(d, rc);
-            land(d);
-            continue;
-        }
-        d->flies = true;
-        if (send_some(d) < 0)
-            go_on(d);
-        else
-            await(d);
-    }
-}
-
-static void on_ready(uv_poll_t *poll, int status, int events)
-{
-    struct rdzv_dir *d = poll->data;
-    (void)status, (void)events;
-    if (go_on(d))
-        start(d);
-    else
-        await(d);
-}
-
-/* --- the end */
-
-static bool is_settled(struct rdzv_dir *d, int64_t deadline)
-{
-    for (start(d); d->flies; start(d)) {
-        const short events = (short)(POLLIN | (d->sent < d->batch.len ? POLLOUT : 0));
-        if (wait_fd(d->fd, events, deadline, -1, NULL) < 0)
-            return false;
-        go_on(d);
-    }
-    return true;
-}
-
-/* The disk does not answer: whatever is left of logs is let go of. */
-static void abandon(struct rdzv_dir *d, int64_t waited_ms)
-{
-    log_error(MODULE,
-              "the state directory '%s' has not answered for %lld ms: what was decided last may be missing there; "
-              "process %d goes on writing when it answers, and no rendezvousd can use it before",
-              d->path, (long long)waited_ms, (int)d->writer);
-    set_results(d, 0);
-    d->flies = false;
-    land(d);
-    while (d->dirty) {
-        take_off(d);
-        set_results(d, 0);
-        land(d);
-    }
-}
-
-void dir_drain(struct rdzv_dir *d, int64_t most_ms)
-{
-    const bool settled = is_settled(d, clock_deadline(most_ms));
-    if (!settled)
-        abandon(d, most_ms);
-    close_socket(d);
-    if (settled && d->writer > 0)
-        reap(d->writer, FOLLOW_MS);
-    buf_free(&d->batch);
-    buf_free(&d->answer.body);
+    dir_start_(d);
 }
 
 /* --- the home */
@@ -356,9 +138,10 @@ static int frame(struct dir_home *h, const struct rdzv_write *w)
 {
     if (w->decision->len > RDZV_DIR_RECORD_MAX)
         return -E2BIG;
-    if (w->whole || !h->begun) {
+    if (w->whole || h->file == DIR_FOREIGN) {
         buf_clear(&h->pending);
-        h->rewrite = h->begun = true;
+        h->file = DIR_OURS;
+        h->pending_whole = true;
         h->records = 0;
         TRY(rdzv_dir_frame_header(&h->pending));
     }
@@ -370,20 +153,20 @@ static int dir_append(struct rdzv_home *base, const struct rdzv_write *w, struct
 {
     struct dir_home *h = (struct dir_home *)base;
     (void)e;
-    const int rc = h->broken ? 0 : frame(h, w);
-    if (rc < 0)
-        give_up(h, strerror(-rc));
-    else if (!h->broken)
-        touch(h);
-    return h->broken ? 1 : RDZV_UNDER_WAY;
+    if (is_kept(h)) {
+        const int rc = frame(h, w);
+        if (rc < 0)
+            lose(h, rc);
+        dir_mark_(h);
+        dir_start_(h->dir);
+    }
+    return base->stands == UINT64_MAX ? 1 : RDZV_UNDER_WAY;
 }
 
 static void dir_forget(struct rdzv_home *base, const char *node)
 {
-    struct dir_home *h = (struct dir_home *)base;
     (void)node;
-    h->goes = true;
-    buf_clear(&h->pending);
+    let_go((struct dir_home *)base);
 }
 
 static void dir_close(struct rdzv_home *base)
@@ -393,7 +176,8 @@ static void dir_close(struct rdzv_home *base)
         return;
     h->closed = true;
     h->base.landed = NULL;
-    touch(h);
+    dir_mark_(h);
+    dir_start_(h->dir);
 }
 
 static const struct rdzv_home_ops dir_ops = {

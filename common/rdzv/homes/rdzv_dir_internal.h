@@ -1,30 +1,47 @@
-/* The inside of the state directory, shared by rdzv_dir.c (directory, reading it), rdzv_dir_home.c (homes, batches) and
- * rdzv_dir_writer.c (the process that writes them). */
+/* The inside of the state directory, shared by rdzv_dir.c (directory, reading it), rdzv_dir_home.c (homes: what is to
+ * be written of each), rdzv_dir_batch.c (batches, and the process that writes them) and rdzv_dir_writer.c (that
+ * process).
+ *
+ * A home with something to write is in dir->dirty, and while that is being written in dir->flying; it may be in both.
+ * One batch flies at a time. */
 #ifndef CRUN_COMMON_RDZV_DIR_INTERNAL_H
 #define CRUN_COMMON_RDZV_DIR_INTERNAL_H
 
 #include "common/rdzv/homes/home_wire.h"
 #include "common/rdzv/homes/rdzv_dir.h"
+#include "common/rdzv/homes/rdzv_dir_writer.h"
 
 #define DIR_ID_MAX 64
+
+/* name, what the file of a home is */
+#define DIR_FILES(X)                                                                                                   \
+    X(DIR_FOREIGN) /* not there, or an earlier daemon's: a whole file takes its place with the first decision */       \
+    X(DIR_OURS)    /* all that stands is in it: what follows is appended */                                            \
+    X(DIR_GOES)    /* is to be removed, and that is tried until it is done: forgotten, or it lacks decisions */        \
+    X(DIR_GONE)    /* removed for good: nothing is kept any more */
+
+enum dir_file {
+#define X(name) name,
+    DIR_FILES(X)
+#undef X
+};
 
 struct dir_home {
     struct rdzv_home base;
     struct rdzv_dir *dir;
     char id[DIR_ID_MAX + 1];
     bool listed; /* there is a file to load */
-    bool begun;  /* its file is ours: what follows may be appended */
-    struct buf pending;
-    bool rewrite;     /* `pending` is a whole file */
+    enum dir_file file;
     uint32_t records; /* of the file */
-    bool closed;      /* by its owner: it is freed when it has landed */
-    bool goes;        /* its file, too */
-    bool broken;      /* nothing can be kept any more */
-    bool voided;      /* its file is to go: it may lack decisions that were announced */
-    bool dirty;       /* in dir->dirty */
+    bool closed;      /* by its owner: freed when nothing is left to write or to remove */
+    bool refused;     /* it was reported that the file cannot be removed */
+    /* to be written next */
+    struct buf pending;
+    bool pending_whole; /* it is a whole file */
+    bool dirty;         /* in dir->dirty */
     /* in flight */
-    bool flying_closed;
-    uint64_t flying_last;
+    enum dir_op flying_op;
+    uint64_t flying_last; /* number of its last decision */
     int result;
     struct dir_home *prev, *next;             /* dir->homes */
     struct dir_home *dirty_prev, *dirty_next; /* dir->dirty */
@@ -38,21 +55,32 @@ struct rdzv_dir {
     struct dir_home *homes, *dirty, *flying;
     /* the process that writes; one batch at a time */
     pid_t writer;
-    int fd;           /* to it; -1: there is none, and no log can be kept */
+    int fd;           /* to it; -1: there is none; the next batch starts one */
+    bool missed;      /* no answer since one ended: that was reported */
     uv_poll_t *poll;  /* of fd */
     bool flies;       /* a batch has no answer yet */
     struct buf batch; /* with its head in front */
     size_t sent;      /* bytes of it */
     struct home_inbox answer;
-    size_t damaged; /* logs that were set aside */
-    bool landing;   /* owners hear of it: what they append now flies next */
+    size_t damaged;    /* logs that were set aside */
+    bool landing;      /* owners hear of it: what they append now flies next */
+    uv_timer_t *retry; /* runs while files could not be removed: then it is tried again */
+    bool ends;         /* what cannot be removed now stays */
 };
 
 /* rdzv_dir.c: the text of its file, which is there */
 int dir_read(struct dir_home *h, struct buf *ret, struct err *e);
 
 /* rdzv_dir_home.c */
+enum dir_op dir_op_(const struct dir_home *h); /* what its file needs now */
+void dir_landed_(struct dir_home *h);          /* after flying_op, with h->result; h may be gone afterwards */
+void dir_retry_(struct rdzv_dir *d);           /* make those dirty whose files could not be removed */
+
+/* rdzv_dir_batch.c */
 int dir_writer_open(struct rdzv_dir *d, struct err *e);
+void dir_mark_(struct dir_home *h);  /* it is dirty: dir_start_() writes it, or the end of a landing */
+void dir_start_(struct rdzv_dir *d); /* write what is dirty, unless a batch flies */
+void dir_retry_later_(struct rdzv_dir *d);
 /* Have it all written, and wait for that, at most so long; then let the process go. */
 void dir_drain(struct rdzv_dir *d, int64_t most_ms);
 

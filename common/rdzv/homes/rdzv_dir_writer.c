@@ -23,7 +23,7 @@ int dir_writer_put(struct buf *batch, const char *id, enum dir_op op, const stru
 {
     TRY(home_put_text(batch, id));
     TRY(home_put(batch, &op, sizeof op));
-    return home_put(batch, text->data, op == DIR_REMOVE ? 0 : text->len);
+    return home_put(batch, text->data, text->len);
 }
 
 /* --- writing */
@@ -39,8 +39,8 @@ static int write_and_close(int fd, const char *text, size_t n)
 
 static int append(int dir, const char *name, const char *text, size_t n)
 {
-    const int fd = n ? openat(dir, name, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
-    return n == 0 ? 0 : fd < 0 ? -errno : write_and_close(fd, text, n);
+    const int fd = openat(dir, name, O_WRONLY | O_APPEND | O_CLOEXEC);
+    return fd < 0 ? -errno : write_and_close(fd, text, n);
 }
 
 int dir_renew(int dir, const char *name, const char *fresh, const char *text, size_t n)
@@ -56,17 +56,22 @@ int dir_renew(int dir, const char *name, const char *fresh, const char *text, si
     return rc;
 }
 
+static int remove_file(int dir, const char *name)
+{
+    if (unlinkat(dir, name, 0) < 0 && errno != ENOENT)
+        return -errno;
+    return fsync(dir) < 0 ? -errno : 0;
+}
+
 static int carry_out(int dir, const char *id, enum dir_op op, const char *text, size_t n)
 {
     char name[DIR_ID_MAX + 8], fresh[DIR_ID_MAX + 8];
     snprintf(name, sizeof name, "%s.log", id);
     snprintf(fresh, sizeof fresh, "%s.new", id);
-    const int rc = op == DIR_APPEND  ? append(dir, name, text, n)
-                   : op == DIR_RENEW ? dir_renew(dir, name, fresh, text, n)
-                                     : 0;
-    if (op == DIR_REMOVE || rc < 0)
-        unlinkat(dir, name, 0);
-    return rc;
+    return op == DIR_APPEND   ? append(dir, name, text, n)
+           : op == DIR_RENEW  ? dir_renew(dir, name, fresh, text, n)
+           : op == DIR_REMOVE ? remove_file(dir, name)
+                              : 0;
 }
 
 static int write_batch(int dir, struct home_pieces in, struct buf *out)

@@ -16,9 +16,10 @@
 struct buf;
 
 enum dir_op {
-    DIR_APPEND, /* to a file that is there; no text: nothing */
+    DIR_NOTHING,
+    DIR_APPEND, /* to a file that is there */
     DIR_RENEW,  /* a whole file, in place of the one before, which stays until then */
-    DIR_REMOVE,
+    DIR_REMOVE, /* a file that is there or not */
 };
 
 /* Its socket (SOCK_STREAM, not blocking), the caller's, or -errno. The descriptors are borrowed; -1: it opens and locks
@@ -26,7 +27,7 @@ enum dir_op {
 int dir_writer_start(const char *dir, int jobs_fd, int lock_fd, pid_t *ret_pid);
 
 /* One log of a batch, which is a message of common/rdzv/homes/home_wire.h. The answer's body holds an int32_t for each:
- * 0 or -errno, and then the log's file is removed. -ENOMEM. */
+ * 0 and it is on disk, or -errno. -ENOMEM. */
 int dir_writer_put(struct buf *batch, const char *id, enum dir_op op, const struct buf *text);
 
 /* A file in place of the one before, which stays until then: written as `fresh`, synced, renamed. Blocks. -errno. */

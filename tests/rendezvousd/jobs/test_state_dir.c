@@ -808,6 +808,118 @@ static void a_full_disk_costs_the_log_not_the_job(void **s)
     remove_dir(&p.d);
 }
 
+/* Until the news of its next turn are told. */
+static void await_news(struct pair *p)
+{
+    while (p->a.news.kind != RDZV_NEWS_STOP)
+        uv_run(&p->d.loop, UV_RUN_ONCE);
+}
+
+/* A folder in its place can be neither written nor unlinked. */
+static void a_log_that_cannot_be_removed_goes_when_it_can(void **s)
+{
+    struct pair p;
+    char path[160], away[176];
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    snprintf(away, sizeof away, "%s.away", p.d.dir);
+    assert_int_equal(rename(path, away), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    rig_next(&p.a);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    await_news(&p); /* the job goes on */
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rename(away, path), 0); /* and its log of the time before is there again */
+    settle(&p.d);
+    assert_false(log_path(&p.d, path, sizeof path));
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+/* What is left when the daemon ends is tried once more then. */
+static void a_log_that_could_not_be_removed_goes_at_the_end(void **s)
+{
+    struct pair p;
+    char path[160], away[176];
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    snprintf(away, sizeof away, "%s.away", p.d.dir);
+    assert_int_equal(rename(path, away), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    rig_next(&p.a);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    await_news(&p);
+    close_pair(&p);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rename(away, path), 0);
+    stop(&p.d);
+    assert_false(log_path(&p.d, path, sizeof path));
+    remove_dir(&p.d);
+}
+
+/* Neither are processes started one after the other meanwhile. */
+static void a_directory_that_is_gone_for_a_while_brings_no_old_log_back(void **s)
+{
+    struct pair p;
+    char path[160], away[80];
+    int started = 0;
+    (void)s;
+    begin_pair(&p);
+    settle(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    snprintf(away, sizeof away, "%s.away", p.d.dir);
+    rig_next(&p.a);
+    stop_writer(&p.d);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    assert_int_equal(rename(p.d.dir, away), 0);
+    pid_t writer = p.d.p->writer;
+    kill(writer, SIGKILL);
+    await_news(&p);
+    for (const uint64_t end = uv_hrtime() + 300000000; uv_hrtime() < end; usleep(1000)) {
+        uv_run(&p.d.loop, UV_RUN_NOWAIT);
+        started += p.d.p->writer != writer;
+        writer = p.d.p->writer;
+    }
+    assert_in_range(started, 0, 3);
+    assert_int_equal(rename(away, p.d.dir), 0);
+    settle(&p.d);
+    assert_false(log_path(&p.d, path, sizeof path));
+    close_pair(&p);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+static void a_decision_too_large_for_a_log_costs_the_log(void **s)
+{
+    struct daemon d;
+    struct rdzv_home *h;
+    struct buf huge = {0};
+    char path[160];
+    (void)s;
+    make_dir(&d);
+    start(&d);
+    assert_int_equal(rdzv_dir_home(d.p, "huge", &h, &d.e), 0);
+    append(h, "small");
+    settle(&d);
+    assert_true(log_path(&d, path, sizeof path));
+    assert_int_equal(buf_reserve(&huge, RDZV_DIR_RECORD_MAX + 1), 0);
+    memset(huge.data, 'x', RDZV_DIR_RECORD_MAX + 1);
+    huge.len = RDZV_DIR_RECORD_MAX + 1;
+    assert_true(rdzv_home_append(h, &(struct rdzv_write){.decision = &huge}, NULL) > 0);
+    buf_free(&huge);
+    settle(&d);
+    assert_true(h->stands >= h->asked);
+    assert_false(log_path(&d, path, sizeof path));
+    h->ops->close(h);
+    stop(&d);
+    remove_dir(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -834,6 +946,10 @@ int main(void)
         cmocka_unit_test(a_disk_that_stands_still_holds_up_no_end),
         cmocka_unit_test(a_writer_that_is_killed_costs_what_it_had),
         cmocka_unit_test(a_full_disk_costs_the_log_not_the_job),
+        cmocka_unit_test(a_log_that_cannot_be_removed_goes_when_it_can),
+        cmocka_unit_test(a_log_that_could_not_be_removed_goes_at_the_end),
+        cmocka_unit_test(a_directory_that_is_gone_for_a_while_brings_no_old_log_back),
+        cmocka_unit_test(a_decision_too_large_for_a_log_costs_the_log),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

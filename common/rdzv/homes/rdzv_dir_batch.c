@@ -1,0 +1,292 @@
+/* Writing: what has gathered goes to the process that writes (rdzv_dir_writer.h), one batch at a time. A process that
+ * ends takes the batch with it; the next one has another process. */
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "common/net/resolve.h"
+#include "common/rdzv/homes/rdzv_dir_internal.h"
+
+#define MODULE "state"
+#define BATCH_BYTES ((size_t)64 << 20)
+#define FOLLOW_MS 1000 /* from the end of its socket to that of the process */
+#define RETRY_MS 1000  /* between tries to remove a file */
+
+/* --- what flies */
+
+void dir_mark_(struct dir_home *h)
+{
+    struct rdzv_dir *d = h->dir;
+    if (!h->dirty)
+        DL_APPEND2(d->dirty, h, dirty_prev, dirty_next);
+    h->dirty = true;
+}
+
+/* What is dirty, as one batch; what would make it too large comes with the next. */
+static int take_off(struct rdzv_dir *d)
+{
+    struct dir_home *h, *next;
+    struct home_head head = {0};
+    int rc = 0;
+    buf_clear(&d->batch);
+    d->sent = 0;
+    rc = buf_add(&d->batch, &head, sizeof head);
+    DL_FOREACH_SAFE2(d->dirty, h, next, dirty_next)
+    {
+        if (d->batch.len >= BATCH_BYTES)
+            break;
+        DL_DELETE2(d->dirty, h, dirty_prev, dirty_next);
+        DL_APPEND2(d->flying, h, fly_prev, fly_next);
+        h->flying_op = dir_op_(h);
+        h->flying_last = h->base.asked;
+        rc = rc ? rc : dir_writer_put(&d->batch, h->id, h->flying_op, &h->pending);
+        buf_clear(&h->pending);
+        h->pending_whole = h->dirty = false;
+    }
+    if (rc < 0)
+        return rc;
+    head.bytes = (uint32_t)(d->batch.len - sizeof head);
+    memcpy(d->batch.data, &head, sizeof head);
+    return 0;
+}
+
+static void land(struct rdzv_dir *d)
+{
+    struct dir_home *h, *next;
+    d->landing = true;
+    if (d->batch.cap > 1u << 20)
+        buf_free(&d->batch);
+    DL_FOREACH_SAFE2(d->flying, h, next, fly_next)
+    {
+        DL_DELETE2(d->flying, h, fly_prev, fly_next);
+        dir_landed_(h);
+    }
+    d->landing = false;
+}
+
+static void set_results(struct rdzv_dir *d, int rc)
+{
+    struct dir_home *h;
+    DL_FOREACH2(d->flying, h, fly_next) h->result = rc;
+}
+
+/* --- the process */
+
+static void on_ready(uv_poll_t *poll, int status, int events);
+
+static void on_handle_closed(uv_handle_t *h)
+{
+    free(h);
+}
+
+int dir_writer_open(struct rdzv_dir *d, struct err *e)
+{
+    uv_poll_t *poll = calloc(1, sizeof *poll);
+    const int fd = poll ? dir_writer_start(d->path, d->jobs_fd, d->lock_fd, &d->writer) : -ENOMEM;
+    int rc = fd < 0 ? fd : uv_poll_init(d->loop, poll, fd);
+    if (rc < 0) {
+        free(poll);
+        if (fd >= 0)
+            close(fd);
+        return err_errno(e, -rc, "no process that writes the state directory");
+    }
+    poll->data = d;
+    d->poll = poll;
+    d->fd = fd;
+    return 0;
+}
+
+/* True: it is gone. */
+static bool reap(pid_t pid, int64_t most_ms)
+{
+    struct pollfd f = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
+    if (f.fd >= 0) {
+        poll(&f, 1, clock_left(clock_deadline(most_ms)));
+        close(f.fd);
+    }
+    return waitpid(pid, NULL, WNOHANG) != 0;
+}
+
+static void close_socket(struct rdzv_dir *d)
+{
+    if (d->fd < 0)
+        return;
+    uv_close((uv_handle_t *)d->poll, on_handle_closed);
+    close(d->fd);
+    d->fd = -1;
+    d->answer.head_n = 0;
+    buf_clear(&d->answer.body);
+}
+
+/* It was killed, or could not enter the directory. What it had is lost, and its logs with it. */
+static void lose_writer(struct rdzv_dir *d)
+{
+    close_socket(d);
+    kill(d->writer, SIGKILL);
+    reap(d->writer, FOLLOW_MS);
+    if (!d->missed)
+        log_error(MODULE, "the process that writes the state directory (pid %d) has ended", (int)d->writer);
+    d->missed = true;
+}
+
+/* --- batches */
+
+static int send_some(struct rdzv_dir *d)
+{
+    while (d->sent < d->batch.len) {
+        const ssize_t n = send(d->fd, d->batch.data + d->sent, d->batch.len - d->sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EAGAIN)
+            return 0;
+        if (n < 0 && errno != EINTR)
+            return -EPIPE;
+        d->sent += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+/* 1: the batch is answered; 0: not yet. */
+static int receive_some(struct rdzv_dir *d)
+{
+    const int rc = home_receive(d->fd, &d->answer, clock_ms(), -1);
+    if (rc < 0)
+        return rc == -ETIMEDOUT ? 0 : -EPIPE;
+    struct dir_home *h;
+    d->missed = false;
+    const char *at = d->answer.body.data;
+    size_t left = d->answer.body.len;
+    DL_FOREACH2(d->flying, h, fly_next)
+    {
+        int32_t result = -EIO;
+        if (left >= sizeof result) {
+            memcpy(&result, at, sizeof result);
+            at += sizeof result;
+            left -= sizeof result;
+        }
+        h->result = result;
+    }
+    return 1;
+}
+
+/* One that flies: 1: it has landed, or is lost. */
+static int go_on(struct rdzv_dir *d)
+{
+    int rc = send_some(d);
+    rc = rc ? rc : receive_some(d);
+    if (rc == 0)
+        return 0;
+    d->flies = false;
+    uv_poll_stop(d->poll);
+    if (rc < 0) {
+        set_results(d, -EPIPE);
+        lose_writer(d);
+    }
+    land(d);
+    return 1;
+}
+
+static void await(struct rdzv_dir *d)
+{
+    uv_poll_start(d->poll, UV_READABLE | (d->sent < d->batch.len ? UV_WRITABLE : 0), on_ready);
+}
+
+void dir_start_(struct rdzv_dir *d)
+{
+    while (!d->flies && !d->landing && d->dirty) {
+        int rc = take_off(d);
+        rc = rc == 0 && d->fd < 0 ? dir_writer_open(d, NULL) : rc;
+        if (rc < 0) {
+            set_results(d, rc);
+            land(d);
+            continue;
+        }
+        d->flies = true;
+        if (send_some(d) < 0)
+            go_on(d);
+        else
+            await(d);
+    }
+}
+
+static void on_ready(uv_poll_t *poll, int status, int events)
+{
+    struct rdzv_dir *d = poll->data;
+    (void)status, (void)events;
+    if (go_on(d))
+        dir_start_(d);
+    else
+        await(d);
+}
+
+/* --- removing, again */
+
+static void on_retry(uv_timer_t *t)
+{
+    dir_retry_(t->data);
+}
+
+/* Where there is no memory for a timer it is tried at the end. */
+void dir_retry_later_(struct rdzv_dir *d)
+{
+    if (!d->retry && (d->retry = calloc(1, sizeof *d->retry))) {
+        uv_timer_init(d->loop, d->retry);
+        d->retry->data = d;
+    }
+    if (d->retry && !uv_is_active((uv_handle_t *)d->retry))
+        uv_timer_start(d->retry, on_retry, RETRY_MS, 0);
+}
+
+/* --- the end */
+
+static bool is_settled(struct rdzv_dir *d, int64_t deadline)
+{
+    for (dir_start_(d); d->flies; dir_start_(d)) {
+        const short events = (short)(POLLIN | (d->sent < d->batch.len ? POLLOUT : 0));
+        if (wait_fd(d->fd, events, deadline, -1, NULL) < 0)
+            return false;
+        go_on(d);
+    }
+    return true;
+}
+
+/* The disk does not answer: whatever is left of logs is let go of. */
+static void abandon(struct rdzv_dir *d, int64_t waited_ms)
+{
+    log_error(MODULE,
+              "the state directory '%s' has not answered for %lld ms: what was decided last may be missing there; "
+              "process %d goes on writing when it answers, and no rendezvousd can use it before",
+              d->path, (long long)waited_ms, (int)d->writer);
+    set_results(d, 0);
+    d->flies = false;
+    land(d);
+    while (d->dirty) {
+        take_off(d);
+        set_results(d, 0);
+        land(d);
+    }
+}
+
+void dir_drain(struct rdzv_dir *d, int64_t most_ms)
+{
+    d->ends = true;
+    dir_retry_(d);
+    const bool settled = is_settled(d, clock_deadline(most_ms));
+    if (!settled)
+        abandon(d, most_ms);
+    close_socket(d);
+    if (d->retry)
+        uv_close((uv_handle_t *)d->retry, on_handle_closed);
+    if (settled && d->writer > 0)
+        reap(d->writer, FOLLOW_MS);
+    buf_free(&d->batch);
+    buf_free(&d->answer.body);
+}
