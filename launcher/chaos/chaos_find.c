@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/array.h"
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
@@ -127,11 +128,14 @@ static int check_crun(pid_t pid, const char *what, bool *ret, struct err *e)
                    program);
 }
 
-static void add(struct chaos_found *f, pid_t pid)
+static int add(struct chaos_found *f, pid_t pid, struct err *e)
 {
     const uint64_t started = chaos_started(pid);
-    if (started > 0 && f->n < CHAOS_FOUND_MAX)
-        f->v[f->n++] = (struct chaos_process){pid, started};
+    if (started == 0)
+        return 0;
+    TRY(ARRAY_GROW(f->v, f->cap, (size_t)f->n + 1, "processes", e));
+    f->v[f->n++] = (struct chaos_process){pid, started};
+    return 0;
 }
 
 static pid_t agent_of(const struct procs *below, pid_t guardian)
@@ -155,11 +159,14 @@ static int by_rank(const void *a, const void *b)
     return x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank) : x->pid - y->pid;
 }
 
-static void find_worker(const struct procs *below, pid_t agent, const struct chaos_part *part, struct chaos_found *f)
+static int find_worker(const struct procs *below, pid_t agent, const struct chaos_part *part, struct chaos_found *f,
+                       struct err *e)
 {
-    struct choice v[CHAOS_FOUND_MAX];
-    int n = 0, rank;
-    for (size_t i = 0; i < below->n && n < CHAOS_FOUND_MAX; i++) {
+    struct choice *v = malloc((below->n + 1) * sizeof *v);
+    int n = 0, rank, rc = 0;
+    if (!v)
+        return err_errno(e, ENOMEM, "workers");
+    for (size_t i = 0; i < below->n; i++) {
         const struct proc *p = &below->v[i];
         if (p->parent != agent || proc_is_dead(p) || !rank_of(p->pid, &rank))
             continue;
@@ -167,19 +174,33 @@ static void find_worker(const struct procs *below, pid_t agent, const struct cha
         if (fits && (part->act->rank < 0 || part->act->rank == rank))
             v[n++] = (struct choice){p->pid, rank};
     }
-    if (n == 0)
-        return;
-    qsort(v, (size_t)n, sizeof *v, by_rank);
-    const struct choice *chosen = &v[part->pick % (uint64_t)n];
-    add(f, chosen->pid);
-    f->rank = chosen->rank;
+    if (n > 0) {
+        qsort(v, (size_t)n, sizeof *v, by_rank);
+        const struct choice *chosen = &v[part->pick % (uint64_t)n];
+        rc = add(f, chosen->pid, e);
+        f->rank = chosen->rank;
+    }
+    free(v);
+    return rc;
 }
 
-static void find_beside(const struct procs *below, pid_t guardian, const char *name, struct chaos_found *f)
+static int find_beside(const struct procs *below, pid_t guardian, const char *name, struct chaos_found *f,
+                       struct err *e)
 {
-    for (size_t i = 0; i < below->n && f->n == 0; i++)
+    int rc = 0;
+    for (size_t i = 0; i < below->n && f->n == 0 && rc == 0; i++)
         if (below->v[i].parent == guardian && strcmp(below->v[i].name, name) == 0 && !proc_is_dead(&below->v[i]))
-            add(f, below->v[i].pid);
+            rc = add(f, below->v[i].pid, e);
+    return rc;
+}
+
+static int find_all(const struct procs *below, struct chaos_found *f, struct err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; i < below->n && rc == 0; i++)
+        if (!proc_is_dead(&below->v[i]))
+            rc = add(f, below->v[i].pid, e);
+    return rc;
 }
 
 static int find_on(const struct chaos_target *t, const struct chaos_part *part, struct chaos_found *f, struct err *e)
@@ -196,40 +217,39 @@ static int find_on(const struct chaos_target *t, const struct chaos_part *part, 
     procs_below(&below, guardian);
     const pid_t agent = agent_of(&below, guardian);
     const enum chaos_role role = part->act->role;
+    int rc = 0;
     if (role == CHAOS_GUARDIAN || role == CHAOS_NODE)
-        add(f, guardian);
-    if (role == CHAOS_AGENT && agent > 0)
-        add(f, agent);
-    if ((role == CHAOS_WORKER || role == CHAOS_SPARE) && agent > 0)
-        find_worker(&below, agent, part, f);
-    if (role < CHAOS_WORKER && beside[role])
-        find_beside(&below, guardian, beside[role], f);
-    for (size_t i = 0; role == CHAOS_NODE && i < below.n; i++)
-        if (!proc_is_dead(&below.v[i]))
-            add(f, below.v[i].pid);
+        rc = add(f, guardian, e);
+    else if (role == CHAOS_AGENT && agent > 0)
+        rc = add(f, agent, e);
+    else if ((role == CHAOS_WORKER || role == CHAOS_SPARE) && agent > 0)
+        rc = find_worker(&below, agent, part, f, e);
+    else if (role < CHAOS_WORKER && beside[role])
+        rc = find_beside(&below, guardian, beside[role], f, e);
+    if (role == CHAOS_NODE && rc == 0)
+        rc = find_all(&below, f, e);
     procs_free(&below);
-    return 0;
+    return rc;
 }
 
-static void find_other(const struct chaos_target *t, const char *word, struct chaos_found *f)
+static int find_other(const struct chaos_target *t, const char *word, struct chaos_found *f, struct err *e)
 {
     pid_t pid;
     uint64_t started;
     for (int i = 0; i < t->n; i++)
         if (strcmp(t->processes[i].word, word) == 0 && chaos_source_read(&t->processes[i].source, &pid, &started))
-            add(f, pid);
+            TRY(add(f, pid, e));
+    return 0;
 }
 
 int chaos_find(const struct chaos_targets *t, const struct chaos_part *part, struct chaos_found *ret, struct err *e)
 {
     const int first = part->node < 0 ? 0 : part->node, last = part->node < 0 ? t->n - 1 : part->node;
-    *ret = (struct chaos_found){.node = part->node, .rank = -1};
+    *ret = (struct chaos_found){.node = part->node, .rank = -1, .cap = ret->cap, .v = ret->v};
     for (int i = first; i <= last && ret->n == 0; i++) {
         ret->node = i;
-        if (part->act->role == CHAOS_OTHER)
-            find_other(&t->v[i], part->act->word, ret);
-        else
-            TRY(find_on(&t->v[i], part, ret, e));
+        TRY(part->act->role == CHAOS_OTHER ? find_other(&t->v[i], part->act->word, ret, e)
+                                           : find_on(&t->v[i], part, ret, e));
     }
     return 0;
 }

@@ -4,8 +4,10 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
+#include "common/base/array.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "launcher/chaos/chaos_disk.h"
@@ -63,54 +65,72 @@ static int all_signals(const struct scene *s, const struct chaos_found *f, struc
     return met;
 }
 
-static bool is_among(const struct chaos_process *v, int n, const struct chaos_process *p)
+static bool is_among(const struct chaos_found *f, const struct chaos_process *p)
 {
-    for (int i = 0; i < n; i++)
-        if (v[i].pid == p->pid && v[i].started == p->started)
+    for (int i = 0; i < f->n; i++)
+        if (f->v[i].pid == p->pid && f->v[i].started == p->started)
             return true;
     return false;
+}
+
+/* Those of f that were not halted before. How many were met. */
+static int halt_new(const struct scene *s, const struct chaos_found *f, struct chaos_found *halted, struct err *e)
+{
+    int met = 0;
+    for (int i = 0; i < f->n; i++) {
+        if (is_among(halted, &f->v[i]))
+            continue;
+        TRY(ARRAY_GROW(halted->v, halted->cap, (size_t)halted->n + 1, "processes", e));
+        const int rc = halt(s, CHAOS_STOP, &f->v[i], e);
+        if (rc < 0 && rc != -ESRCH)
+            return rc;
+        halted->v[halted->n++] = f->v[i];
+        met += rc == 0;
+    }
+    return met;
 }
 
 /* A whole node at once: halt everybody, so that nobody acts on the end of another or is born meanwhile, then strike.
  * Each stands in the table by then: should this process be killed, the watcher lets it go on. How many are halted. */
 static int freeze(const struct scene *s, struct chaos_found *f, struct err *e)
 {
-    static struct chaos_process halted[CHAOS_FOUND_MAX];
-    int known = 0, met = 0;
-    for (int n = -1, turn = 0; n != f->n && turn < FREEZE_TURNS; turn++) {
+    struct chaos_found halted = {0};
+    int met = 0, rc = 0;
+    for (int n = -1, turn = 0; n != f->n && turn < FREEZE_TURNS && rc == 0; turn++) {
         n = f->n;
-        for (int i = 0; i < f->n && known < CHAOS_FOUND_MAX; i++) {
-            if (is_among(halted, known, &f->v[i]))
-                continue;
-            const int rc = halt(s, CHAOS_STOP, &f->v[i], e);
-            if (rc < 0 && rc != -ESRCH)
-                return rc;
-            halted[known++] = f->v[i];
-            met += rc == 0;
-        }
-        TRY(chaos_find(s->means->targets, s->part, f, e));
+        const int more = halt_new(s, f, &halted, e);
+        met += more > 0 ? more : 0;
+        rc = more < 0 ? more : chaos_find(s->means->targets, s->part, f, e);
     }
-    return met;
+    free(halted.v);
+    return rc < 0 ? rc : met;
+}
+
+static int strike(const struct scene *s, struct chaos_found *f, struct err *e)
+{
+    const struct chaos_act *a = s->part->act;
+    TRY(chaos_find(s->means->targets, s->part, f, e));
+    const bool at_once = a->role == CHAOS_NODE && (a->deed == CHAOS_KILL || a->deed == CHAOS_STOP) && f->n > 0;
+    const int halted = at_once ? freeze(s, f, e) : 0;
+    TRY(halted);
+    const int met = at_once && a->deed == CHAOS_STOP ? halted : all_signals(s, f, e);
+    if (met <= 0)
+        return met;
+    if (a->role == CHAOS_NODE)
+        snprintf(s->outcome, s->cap, "%d processes of %d", met, (int)f->v[0].pid);
+    else if (f->rank >= 0)
+        snprintf(s->outcome, s->cap, "%d (rank %d of node %d)", (int)f->v[0].pid, f->rank, f->node);
+    else
+        snprintf(s->outcome, s->cap, "%d", (int)f->v[0].pid);
+    return 1;
 }
 
 static int inflict_on_process(const struct scene *s, struct err *e)
 {
-    static struct chaos_found f; /* some kilobytes */
-    const struct chaos_act *a = s->part->act;
-    TRY(chaos_find(s->means->targets, s->part, &f, e));
-    const bool at_once = a->role == CHAOS_NODE && (a->deed == CHAOS_KILL || a->deed == CHAOS_STOP) && f.n > 0;
-    const int halted = at_once ? freeze(s, &f, e) : 0;
-    TRY(halted);
-    const int met = at_once && a->deed == CHAOS_STOP ? halted : all_signals(s, &f, e);
-    if (met <= 0)
-        return met;
-    if (a->role == CHAOS_NODE)
-        snprintf(s->outcome, s->cap, "%d processes of %d", met, (int)f.v[0].pid);
-    else if (f.rank >= 0)
-        snprintf(s->outcome, s->cap, "%d (rank %d of node %d)", (int)f.v[0].pid, f.rank, f.node);
-    else
-        snprintf(s->outcome, s->cap, "%d", (int)f.v[0].pid);
-    return 1;
+    struct chaos_found f = {0};
+    const int rc = strike(s, &f, e);
+    free(f.v);
+    return rc;
 }
 
 /* --- what is no process */

@@ -39,7 +39,7 @@ static bool is(const struct chaos_open *o, enum chaos_deed deed)
 /* Whether another fault holds that process just now. */
 static bool held_by_others(const struct chaos_table *t, const struct chaos_open *self)
 {
-    for (const struct chaos_open *o = t->v; o < t->v + CHAOS_OPEN_MAX; o++)
+    for (const struct chaos_open *o = t->v; o < t->v + atomic_load(&t->n); o++)
         if (o != self && o->process.pid == self->process.pid && o->process.started == self->process.started &&
             (is(o, CHAOS_STOP) || (is(o, CHAOS_SLOW) && o->halts)))
             return true;
@@ -54,7 +54,7 @@ static void go_on(const struct chaos_table *t, const struct chaos_open *o)
 
 static bool cut_by_others(const struct chaos_table *t, const struct chaos_open *self)
 {
-    for (const struct chaos_open *o = t->v; o < t->v + CHAOS_OPEN_MAX; o++)
+    for (const struct chaos_open *o = t->v; o < t->v + atomic_load(&t->n); o++)
         if (o != self && is(o, CHAOS_CUT) && o->node == self->node)
             return true;
     return false;
@@ -64,7 +64,7 @@ static bool cut_by_others(const struct chaos_table *t, const struct chaos_open *
 static void set_clock(const struct chaos_table *t, const struct chaos_means *m, int node, const struct chaos_open *but)
 {
     double ahead_s = 0;
-    for (const struct chaos_open *o = t->v; o < t->v + CHAOS_OPEN_MAX; o++)
+    for (const struct chaos_open *o = t->v; o < t->v + atomic_load(&t->n); o++)
         if (o != but && is(o, CHAOS_CLOCK) && o->node == node)
             ahead_s += o->by;
     chaos_clock_set(m, node, ahead_s);
@@ -97,15 +97,20 @@ static void end(const struct chaos_table *t, const struct chaos_means *m, struct
 int chaos_table_begin(struct chaos_table *t, const struct chaos_means *m, int deed, struct chaos_open what,
                       struct err *e)
 {
+    const int n = atomic_load(&t->n);
     struct chaos_open *o = t->v;
-    while (o < t->v + CHAOS_OPEN_MAX && atomic_load(&o->deed) != 0)
+    while (o < t->v + n && atomic_load(&o->deed) != 0)
         o++;
     if (o == t->v + CHAOS_OPEN_MAX)
-        return err_set(e, -EMFILE, "more than %d faults are not over: expected shorter ones, or fewer", CHAOS_OPEN_MAX);
+        return err_set(e, -EMFILE,
+                       "more than %d faults are not over, one of each process: expected shorter ones, or fewer",
+                       CHAOS_OPEN_MAX);
     what.turn_ms = clock_ms() + CHAOS_SLOW_MS;
     what.halts = deed == CHAOS_SLOW;
     atomic_init(&what.deed, 0);
     memcpy(o, &what, sizeof what);
+    if (o == t->v + n)
+        atomic_store(&t->n, n + 1);
     atomic_store(&o->deed, deed + 1);
     const int rc = begin(t, m, o);
     if (rc == -ESRCH || rc == -ENODEV)
@@ -135,7 +140,7 @@ static void take_turn(const struct chaos_table *t, struct chaos_open *o, int64_t
 int64_t chaos_table_keep(struct chaos_table *t, const struct chaos_means *m, int64_t now_ms)
 {
     int64_t next_ms = INT64_MAX;
-    for (struct chaos_open *o = t->v; o < t->v + CHAOS_OPEN_MAX; o++) {
+    for (struct chaos_open *o = t->v; o < t->v + atomic_load(&t->n); o++) {
         if (atomic_load(&o->deed) == 0)
             continue;
         if (o->until_ms <= now_ms) {
@@ -152,7 +157,7 @@ int64_t chaos_table_keep(struct chaos_table *t, const struct chaos_means *m, int
 
 void chaos_table_end(struct chaos_table *t, const struct chaos_means *m)
 {
-    for (struct chaos_open *o = t->v; o < t->v + CHAOS_OPEN_MAX; o++)
+    for (struct chaos_open *o = t->v; o < t->v + atomic_load(&t->n); o++)
         if (atomic_load(&o->deed) != 0)
             end(t, m, o);
 }

@@ -14,7 +14,7 @@
 struct chaos_means;
 struct err;
 
-#define CHAOS_OPEN_MAX 4096
+#define CHAOS_OPEN_MAX 65536
 #define CHAOS_SLOW_MS 40 /* a turn of a process that is slowed: it runs for 1/by of it */
 
 struct chaos_open {
@@ -29,6 +29,7 @@ struct chaos_open {
 };
 
 struct chaos_table {
+    _Atomic int n; /* so many of them were ever taken: no page of the others was touched */
     struct chaos_open v[CHAOS_OPEN_MAX];
 };
 
@@ -39,7 +40,7 @@ struct chaos_table *chaos_table_create(void);
 int chaos_signal(const struct chaos_process *p, int signo);
 
 /* Take an entry that looks so, then do what it says: -ESRCH: the process is gone, -ENODEV: the link is, and there is
- * nothing to undo. fill: its fd is the table's. -EMFILE: too many are open. */
+ * nothing to undo. fill: its fd is the table's. -EMFILE: too many are open; it is not done. */
 int chaos_table_begin(struct chaos_table *t, const struct chaos_means *m, int deed, struct chaos_open what,
                       struct err *e);
 

@@ -18,7 +18,7 @@
 /* Files that fill disks are the other process's alone. */
 static void let_files_go(struct chaos_table *t, bool close_them)
 {
-    for (struct chaos_open *o = t->v; o < t->v + CHAOS_OPEN_MAX; o++)
+    for (struct chaos_open *o = t->v; o < t->v + atomic_load(&t->n); o++)
         if (atomic_load(&o->deed) == CHAOS_FILL + 1) {
             if (close_them && o->fd >= 0)
                 close(o->fd);

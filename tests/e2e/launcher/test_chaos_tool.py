@@ -111,6 +111,18 @@ def test_a_node_ends_at_once(job, tool):
     wait("their end", lambda: all(state(pid) in (None, "Z") for pid in everybody))
 
 
+@pytest.mark.parametrize("deed", ["kill node", "stop node for 100s"])
+def test_a_node_of_many_processes_is_met_whole(crun, tool, deed):
+    p = crun.start("--nproc_per_node", 1, "sh", "-c", f"i=0; while [ $i -lt 700 ]; do sleep 1000 & i=$((i+1)); done; : > {crun.tmp}/up-0; wait",
+                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    crun.wait_file("up-0")
+    everybody = all_below(p.pid)
+    t = tool(f"at 0 {deed}", p.pid)
+    (met,) = t.wait_deeds(1)
+    assert len(everybody) > 700 and int(met.met.split()[0]) >= len(everybody), met
+    wait("their end", lambda: all(state(pid) in ("T" if "stop" in deed else (None, "Z")) for pid in everybody))
+
+
 def test_a_node_stands_still_and_goes_on(job, tool):
     everybody = all_below(job)
     t = tool("at 0 stop node for 100s", job)
