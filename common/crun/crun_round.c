@@ -125,10 +125,8 @@ static void restart_page(struct crun_page *p)
     for (size_t i = 0; i < sizeof self.spent_us / sizeof *self.spent_us; i++)
         self.spent_us[i] = 0;
     atomic_store(&p->last_step_ns, 0);
-    atomic_store(&p->error_code, 0);
     crun_phase(CRUN_PHASE_STARTING);
     atomic_store(&p->first_step_ns, 0);
-    atomic_flag_clear(&self.recorded);
 }
 
 /* A spare writes from now on where its rank writes, which it hears once. */
@@ -152,6 +150,15 @@ static void take_stdio(struct crun_page *p)
     }
 }
 
+/* What it left in the round before was said of that one: it has been held since. */
+static void forget_error(struct crun_page *p)
+{
+    if (self.error_file && *self.error_file)
+        unlink(self.error_file);
+    atomic_store(&p->error_code, 0);
+    atomic_flag_clear(&self.recorded);
+}
+
 static int enter(struct crun_page *p, const struct crun_page_round *r, struct crun_info *ret)
 {
     char *store = strndup(r->store, sizeof r->store);
@@ -164,6 +171,7 @@ static int enter(struct crun_page *p, const struct crun_page_round *r, struct cr
     self.rank = r->rank;
     self.world = r->world_size;
     restart_page(p);
+    forget_error(p);
     quieten(p);
     *ret = (struct crun_info){.rank = r->rank,
                               .world_size = r->world_size,

@@ -7,7 +7,6 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
-#include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/procs.h"
@@ -16,9 +15,9 @@
 #include "launcher/rendezvous/rdzv_dial.h"
 #include "launcher/report/failure_report.h"
 
-static const char *error_path(void *arg, int rank)
+static const char *error_path(void *arg, int local)
 {
-    return worker_setup_error_path(arg, rank);
+    return group_error_path(((const struct run *)arg)->group, local);
 }
 
 static const char *error_text(void *arg, int local)

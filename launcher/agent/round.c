@@ -218,6 +218,7 @@ const struct group_events round_events = {
     .held = on_held,
     .gone = on_gone,
     .unkillable = on_unkillable,
+    .make_error_path = worker_setup_error_path,
     .make_env = worker_setup_env,
     .make_argv = worker_setup_argv,
     .make_round = worker_setup_round,

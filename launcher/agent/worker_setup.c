@@ -36,6 +36,12 @@ struct worker_setup {
 
 /* --- environment and arguments */
 
+/* Of a spare: it has no rank yet, and its node's group rank may be another one's in the next round. */
+static void name_spare(const struct run *r, int spare, char *path, size_t cap)
+{
+    snprintf(path, cap, "%s/spare-%d-%d.error.json", r->logs.round, round_news(r)->group_rank, spare);
+}
+
 /* In the folder of an earlier round there may be a record of who was there before. */
 static void name_after_round(char *path, size_t cap, uint64_t round)
 {
@@ -43,19 +49,26 @@ static void name_after_round(char *path, size_t cap, uint64_t round)
     snprintf(path + n, cap - n, ".round-%llu", (unsigned long long)round);
 }
 
-const char *worker_setup_error_path(struct run *r, int rank)
+const char *worker_setup_error_path(void *arg, int local, int spare)
 {
+    struct run *r = arg;
     const struct rdzv_news *n = round_news(r);
     char *path = r->setup->error_file;
+    const size_t cap = sizeof r->setup->error_file;
     if (r->logs.root[0]) {
-        log_layout_path(&r->logs, rank - n->rank_base, rank, LOG_FILE_ERROR, path);
+        if (spare >= 0)
+            name_spare(r, spare, path, cap);
+        else
+            log_layout_path(&r->logs, local, n->rank_base + local, LOG_FILE_ERROR, path);
         if (!round_has_own_output(r))
-            name_after_round(path, sizeof r->setup->error_file, n->round);
-    } else if (r->scratch[0] && logmux_has_scratch(r->mux))
-        snprintf(path, sizeof r->setup->error_file, "%s/round-%llu-rank-%d.error.json", r->scratch,
-                 (unsigned long long)n->round, rank);
-    else
+            name_after_round(path, cap, n->round);
+    } else if (r->scratch[0] && logmux_has_scratch(r->mux)) {
+        const bool is_spare = spare >= 0;
+        snprintf(path, cap, "%s/round-%llu-%s-%d.error.json", r->scratch, (unsigned long long)n->round,
+                 is_spare ? "spare" : "rank", is_spare ? spare : n->rank_base + local);
+    } else {
         return NULL;
+    }
     return path;
 }
 
@@ -64,14 +77,7 @@ static const char *reason_text(enum rdzv_reason why)
     return why == RDZV_WHY_START ? "start" : crun_stop_reason_name((enum crun_stop_reason)why);
 }
 
-/* "": none, but not unset: of a crun around this one the workers would inherit its path. */
-static const char *error_file(struct run *r, int rank)
-{
-    const char *path = worker_setup_error_path(r, rank);
-    return path ? path : "";
-}
-
-static struct env_contract contract(struct run *r, int local)
+static struct env_contract contract(struct run *r, int local, const char *error_path)
 {
     const struct config *c = r->config;
     const struct rdzv_news *n = round_news(r);
@@ -98,7 +104,8 @@ static struct env_contract contract(struct run *r, int local)
                                  .master_addr = leader.host,
                                  .run_id = c->run_id,
                                  .use_agent_store = "True",
-                                 .error_file = is_spare ? "" : error_file(r, rank),
+                                 /* "", not unset: of a crun around this one the workers would inherit its path */
+                                 .error_file = error_path ? error_path : "",
                                  .signals = c->stops.handled.names,
                                  .nccl_async = r->setup->nccl_async,
                                  .store_url = member_store_url(r),
@@ -116,11 +123,11 @@ static int least_threads(const struct placement *p)
     return least;
 }
 
-int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err *e)
+int worker_setup_env(void *arg, int local, int page_fd, const char *error_path, char ***ret, struct err *e)
 {
     struct run *r = arg;
     struct worker_setup *s = r->setup;
-    const struct env_contract c = contract(r, local);
+    const struct env_contract c = contract(r, local, error_path);
     const char *extra[8] = {s->page_variable};
     size_t n_extra = 1;
     const bool is_spare = local < 0; /* whose share and device are those of a place that is not known yet */
@@ -147,7 +154,7 @@ int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err 
 
 void worker_setup_round(void *arg, int local, struct crun_page_round *ret)
 {
-    const struct env_contract c = contract(arg, local);
+    const struct env_contract c = contract(arg, local, NULL);
     *ret = (struct crun_page_round){.rank = (int32_t)c.rank,
                                     .world_size = (int32_t)c.world_size,
                                     .local_rank = (int32_t)c.local_rank,

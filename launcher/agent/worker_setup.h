@@ -23,12 +23,10 @@ struct cgroup *worker_setup_cgroup(const struct run *r);          /* NULL: none 
 int worker_setup_begin_round(struct run *r, uint64_t round, struct err *e);
 void worker_setup_started(const struct run *r); /* its workers run */
 
-/* struct group_events.make_env, make_argv and make_round; arg: the struct run. */
-int worker_setup_env(void *arg, int local, int page_fd, char ***ret, struct err *e);
+/* struct group_events.make_error_path, make_env, make_argv and make_round; arg: the struct run. */
+const char *worker_setup_error_path(void *arg, int local, int spare);
+int worker_setup_env(void *arg, int local, int page_fd, const char *error_path, char ***ret, struct err *e);
 int worker_setup_argv(void *arg, int local, char ***ret, struct err *e);
 void worker_setup_round(void *arg, int local, struct crun_page_round *ret);
-
-/* Of the error record of this rank in the current round; valid until the next call. NULL: there is no place for one. */
-const char *worker_setup_error_path(struct run *r, int rank);
 
 #endif

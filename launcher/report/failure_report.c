@@ -66,7 +66,7 @@ void failure_report_note(struct failure_report *f, const struct failure_worker *
 {
     char core[4096];
     if (failure_is(w))
-        logmux_ask(f->o.mux, w->local_rank, w->hung[0] ? NULL : f->o.error_path(f->o.arg, w->rank),
+        logmux_ask(f->o.mux, w->local_rank, w->hung[0] ? NULL : f->o.error_path(f->o.arg, w->local_rank),
                    core_of(f, w, core, sizeof core));
 }
 
@@ -87,7 +87,7 @@ static void wait_for_answers(struct failure_report *f)
 static void find_message(const struct failure_report *f, const struct failure_worker *w,
                          const struct logmux_words *printed, struct failure_words *words)
 {
-    const char *path = f->o.error_path(f->o.arg, w->rank);
+    const char *path = f->o.error_path(f->o.arg, w->local_rank);
     if (w->hung[0]) {
         words->message = f->o.hang_text(f->o.arg);
         words->message_from = "seen by crun";

@@ -37,7 +37,7 @@ struct failure_report_options { /* all of it is borrowed */
     double restart_window; /* seconds; 0: all restarts count */
     const bool *hurry;     /* a stop signal came: wait for no other node */
     /* What is known of a worker that failed, NULL: nothing. */
-    const char *(*error_path)(void *arg, int rank);        /* where its error record would be */
+    const char *(*error_path)(void *arg, int local);       /* where its error record would be */
     const char *(*error_text)(void *arg, int local);       /* what it reported through libcrun */
     const struct crun_page *(*page)(void *arg, int local); /* shared with it */
     const char *(*hang_text)(void *arg);                   /* of the hang that ended the round */

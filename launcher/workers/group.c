@@ -357,6 +357,11 @@ const char *group_error_text(const struct group *g, int local)
     return p->error_text;
 }
 
+const char *group_error_path(const struct group *g, int local)
+{
+    return g->children[local].error_path;
+}
+
 static void on_closed(uv_handle_t *h)
 {
     struct group *g = h->data;
@@ -377,8 +382,10 @@ void group_destroy(struct group *g)
     watch_close(g->deaths_watch);
     if (g->deaths_fd >= 0)
         close(g->deaths_fd);
-    for (int i = 0; i < group_slots(g) && g->children; i++)
+    for (int i = 0; i < group_slots(g) && g->children; i++) {
         group_close_kept(&g->children[i]);
+        free(g->children[i].error_path);
+    }
     spawn_thread_close(g->spawner);
     const int fds[] = {g->null_fd, g->in_fd, g->out_fd, g->memory_fd};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)

@@ -52,8 +52,11 @@ struct group_events {
     void (*held)(void *arg); /* one more has let go of the round */
     void (*gone)(void *arg); /* nobody is left, all output is read; or nobody but those that are held */
     void (*unkillable)(void *arg, const char *who); /* instead of it: these are left, kill_ms after SIGKILL */
+    /* Where a process that is about to be made is to leave its error record; NULL: there is no place for one. spare:
+     * its number, -1: a worker. Valid until the next call. */
+    const char *(*make_error_path)(void *arg, int local, int spare);
     /* Environment of a worker, local -1: of a spare; freed with free() by the group. */
-    int (*make_env)(void *arg, int local, int page_fd, char ***ret, struct err *e);
+    int (*make_env)(void *arg, int local, int page_fd, const char *error_path, char ***ret, struct err *e);
     /* Arguments of a worker (-1: likewise) that differ from group_options.argv, freed likewise; NULL in *ret: they do
      * not. */
     int (*make_argv)(void *arg, int local, char ***ret, struct err *e);
@@ -125,6 +128,8 @@ bool group_attached(const struct group *g); /* some worker of this round knows l
 
 struct crun_page *group_page(const struct group *g, int local); /* until the next round; NULL: it was never started */
 const char *group_error_text(const struct group *g, int local); /* left in its shared page; NULL if none */
+/* Of the process that has or had this place, which may be older than the round; NULL: there is no place for one. */
+const char *group_error_path(const struct group *g, int local);
 
 void group_destroy(struct group *g); /* nobody may be left */
 

@@ -27,6 +27,7 @@ struct child {
     int wake_fd;            /* eventfd that the worker waits for (crun_page.h); -1: none */
     bool held;              /* has let go of the round */
     int stdio_fd;           /* of a spare: a socket that brings it pipes; -1: none */
+    char *error_path;       /* where it is to leave its error record; lives as long as the page; NULL: nowhere */
 };
 
 struct group {

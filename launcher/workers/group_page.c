@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -63,6 +64,8 @@ void group_drop_page(struct child *c)
         close(c->wake_fd);
     if (c->stdio_fd >= 0)
         close(c->stdio_fd);
+    free(c->error_path);
+    c->error_path = NULL;
     c->stdio_fd = -1;
     c->page = NULL;
     c->wake_fd = -1;

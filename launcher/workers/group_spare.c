@@ -93,6 +93,7 @@ static void move(struct group *g, int slot, int local)
     group_drop_page(to);
     to->page = from->page;
     to->wake_fd = from->wake_fd;
+    to->error_path = from->error_path;
     to->pidfd = from->pidfd;
     to->held = true;
     to->stop_pid = from->stop_pid;
@@ -101,6 +102,7 @@ static void move(struct group *g, int slot, int local)
     epoll_ctl(g->deaths_fd, EPOLL_CTL_MOD, to->pidfd, &ev);
     g->workers[local] = g->workers[slot];
     from->page = NULL;
+    from->error_path = NULL;
     close(from->stdio_fd); /* what was sent is there to be taken */
     from->wake_fd = from->stdio_fd = from->pidfd = -1;
     g->workers[slot] = (struct failure_worker){.rank = -1};

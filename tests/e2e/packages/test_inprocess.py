@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from processes import wait
+from processes import marked, state, wait
 from support import LIBCRUN, ROOT, run
 
 sys.path.insert(0, str(ROOT / "python"))
@@ -140,6 +140,52 @@ def test_an_exception_of_its_own_counts_and_the_others_go_on(crun, script):
     assert "ValueError: no such batch" in err and "restart 1/1 (rank 1 exited with code 1), kept 3 workers" in err
     rc, out, err = crun.run("--nproc-per-node", 2, script(text.replace("me.rank == 1", "me.rank >= 0")), 40)
     assert rc == 1 and re.search(r"^  message   ValueError: no such batch \(job\.py:\d+ in main\), after step 20 ", err, re.M), err
+
+
+RECORDS = """
+import json, os, sys, time
+import crun
+
+crun.catch_crashes()
+
+def leave(text):  # as torch.distributed.elastic's @record does
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as f:
+        json.dump({"message": text, "timestamp": "1"}, f)
+
+@crun.inprocess
+def main():
+    me = crun.info()
+    print(f"rank {me.rank} (pid {os.getpid()}): round {me.round} begins after step 0", flush=True)
+    crun.report(1)
+    while crun.stop_reason() is not crun.StopReason.HOLD and me.round == 1: time.sleep(0.01)
+    if me.round == 1: leave("of the round before")
+    elif me.rank != int(sys.argv[1]): time.sleep(1000)
+    elif sys.argv[2] == "record": leave("of this round")
+    elif sys.argv[2] == "crash": os.abort()
+    if me.round == 2: os._exit(3)
+
+main()
+"""
+
+
+@pytest.mark.parametrize("logs", [False, True])
+@pytest.mark.parametrize("how, message", [("record", "of this round"), ("crash", "crashed: SIGABRT"), ("nothing", None)])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_error_records_are_those_of_the_process_in_its_last_round(crun, script, rank, how, message, logs):
+    """Rank 0 is held, rank 1 a spare in its place: both have the file from before."""
+    words = ["--log-dir", crun.tmp / "logs", "--log-layout", ["crun", "torchrun"][rank], "--rdzv-id", "r"] if logs else []
+    job = Job(crun, "--max-restarts", 1, "--warm-spares", 1, *words, script(RECORDS), rank, how, ranks=2)
+    first = job.in_round(1)
+    spare = wait("a spare", lambda: [pid for pid in marked("CRUN_SPARE=1") if "futex" in open(f"/proc/{pid}/wchan").read()])
+    wait("its agent to rest", lambda: state(crun.agent_of(job.p.pid)) == "S")
+    os.kill(first[1], signal.SIGKILL)
+    rc, _, err = job.end()
+    assert rc == (134 if how == "crash" else 3) and "restart 1/1 (rank 1 killed by SIGKILL), kept 1 worker:" in err, err
+    culprit = re.search(r"culprit   rank (\d) \(local rank \d\), pid (\d+)", err)
+    assert culprit and (int(culprit[1]), int(culprit[2])) == (rank, [first[0], *spare][rank]), err
+    said = re.search(r"^  message   (.*) \((.*)\)$", err, re.M)
+    assert (said and said[1]) == message, err
+    assert said is None or (os.path.isabs(said[2]) and os.path.exists(said[2]) if logs else said[2] == "error.json"), err
 
 
 DRAINED = """
