@@ -13,7 +13,7 @@
  * are most of the norm, and two of them decide how far it is off.) Where only sums in fp32 are off, both are off by
  * their length's chance: sqrt(terms) 2^-24.
  *
- * usage: device_seams [FIRST [END]]: of those that are not alike, all by default */
+ * usage: device_seams [FIRST [END]]: of those that are not alike, all by default; others are refused (2) */
 #include "tests/conformance/device_rig.h"
 
 #include <math.h>
@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/args/args.h"
 #include "common/base/err.h"
 #include "tests/must.h"
 #include "worker/model/model.h"
@@ -34,7 +35,7 @@ struct seam {
     char name[64];              /* of the first */
 };
 static struct seam seams[SEAMS_MAX];
-static int nseams, all, first, end = SEAMS_MAX;
+static int nseams, all, first, end;
 
 static int producer(const struct program *p, int tensor)
 {
@@ -169,7 +170,7 @@ static void every_seam_computes_what_its_parts_would(void **state)
     const struct mode timed = {.name = "fp16 timed", .compute = DT_F16, .timed = true},
                       plain = {.name = "fp16 unfused", .compute = DT_F16, .unfused = true};
     assert_int_equal(SEAMS, all);
-    for (int i = first; i < nseams && i < end; i++) {
+    for (int i = first; i < end; i++) {
         struct program *p = around(&seams[i]);
         double *exact = step("ref", p, &mode_f64), *unfused = step(rig_device, p, &plain),
                *got = step(rig_device, p, &timed);
@@ -181,11 +182,22 @@ static void every_seam_computes_what_its_parts_would(void **state)
     }
 }
 
+/* An argument, or what stands for it; -1: it is no number. */
+static int place(int argc, char **argv, int i, int def)
+{
+    int64_t v = def;
+    return i < argc && parse_i64(argv[i], "", 0, nseams, &v, NULL) < 0 ? -1 : (int)v;
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_seam_computes_what_its_parts_would)};
-    first = argc > 1 ? atoi(argv[1]) : 0;
-    end = argc > 2 ? atoi(argv[2]) : SEAMS_MAX;
     find_seams();
+    first = place(argc, argv, 1, 0);
+    end = place(argc, argv, 2, nseams);
+    if (argc > 3 || first < 0 || first >= end) {
+        fprintf(stderr, "usage: device_seams [FIRST [END]], 0 <= FIRST < END <= %d\n", nseams);
+        return 2;
+    }
     return cmocka_run_group_tests_name("seams of ResNet-50", tests, NULL, NULL);
 }

@@ -1,7 +1,5 @@
 """Every suite that needs a GPU, each in a process of its own with a deadline.
 
-usage: all.py --build DIR --out DIR [--budget SECONDS] [--jobs N] [SUITE...]
-
 A SUITE is a part of a name ("ops", "GPU ops fp32", "ranks"). gpu-test.json and gpu-test.html, a page for readers, are written anew after each suite, so that what was
 found is there however the run ends; what no longer fits into the budget is named. The last line sums up; the exit status is 1 where something failed."""
 import argparse
@@ -24,9 +22,9 @@ START = time.monotonic()
 
 
 def arguments():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--build", type=pathlib.Path, required=True)
-    p.add_argument("--out", type=pathlib.Path, required=True)
+    p = argparse.ArgumentParser("./dev gpu-test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--build", type=pathlib.Path, required=True, help=argparse.SUPPRESS)  # ./dev gives these two
+    p.add_argument("--out", type=pathlib.Path, required=True, help=argparse.SUPPRESS)
     p.add_argument("--budget", type=float, default=3600, help="seconds for all (3600)")
     p.add_argument("--jobs", type=int, default=max(1, min(8, len(os.sched_getaffinity(0)) // 2)),
                    help="suites side by side (half the cores, 8 at most): they share the card, so figures that they print are of a busy one")

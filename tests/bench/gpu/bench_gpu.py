@@ -1,7 +1,5 @@
 """Images a second of training on one GPU: ours and PyTorch's, side by side, with the ceilings of the same card measured in the same call.
 
-usage: bench_gpu.py --build DIR [--budget SECONDS] [--out FILE] [--only ARCH,...] [--no-peer] [--compile-mode MODE] [--skip PART,...]
-
   ceilings   a copy kernel and large products
   table      ResNet-18 to 152 x TF32, fp16, bf16 x batch 256, 64. A row is a contest: both processes hold their model, turns alternate (every other
              round backwards), speeds are medians over rounds, ratios medians of the ratios within a round. PyTorch: channels_last, autocast; ResNet-50
@@ -362,12 +360,12 @@ def ceilings(options, results):
 
 
 def arguments():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--build", type=pathlib.Path, required=True)
-    p.add_argument("--budget", type=float, default=540)
-    p.add_argument("--out", type=pathlib.Path)
-    p.add_argument("--only", default=",".join(GFLOP))
-    p.add_argument("--no-peer", dest="peer", action="store_false")
+    p = argparse.ArgumentParser("./dev gpu-bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--build", type=pathlib.Path, required=True, help=argparse.SUPPRESS)  # ./dev gives these two
+    p.add_argument("--out", type=pathlib.Path, help=argparse.SUPPRESS)
+    p.add_argument("--budget", type=float, default=540, help="seconds for all (540)")
+    p.add_argument("--only", default=",".join(GFLOP), help="models, with commas between them (all)")
+    p.add_argument("--no-peer", dest="peer", action="store_false", help="leave PyTorch out")
     p.add_argument("--compile-mode", default="reduce-overhead",
                    help="of torch.compile; both reduce-overhead and max-autotune use CUDA graphs, the latter compiles for minutes a model")
     p.add_argument("--skip", default="", help="of ceilings, table, profile, trainer")

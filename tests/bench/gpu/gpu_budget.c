@@ -11,6 +11,7 @@
  * H200: 4.3 TB/s, 790 TFLOP/s. An H100 has the same multiprocessors, and memory at 3.35 / 4.8 of that speed. E is asked
  * for: what the published record (MLPerf Training 4.0: 7,950 images/s a H200, 7,157 a H100; a line through both says 94
  * us an image that no memory speeds up, 33 % of 790 TFLOP/s) amounts to, and which E this plan needs to reach it. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,16 +258,22 @@ static int run(const struct options *o, int *ret_missed, struct err *e)
 
 int main(int argc, char **argv)
 {
+    static const char *const names[] = {"arch", "batch", "nodes", "fused", "check", NULL};
+    refuse_others(argc, argv, names);
     const struct options o = {.arch = option(argc, argv, "arch", "resnet50"),
-                              .batch = number(argc, argv, "batch", "256"),
-                              .nodes = number(argc, argv, "nodes", "0"),
-                              .fused = number(argc, argv, "fused", "1"),
-                              .check = number(argc, argv, "check", "0")};
+                              .batch = number_in(argc, argv, "batch", "256", 1, 1000000),
+                              .nodes = number_in(argc, argv, "nodes", "0", 0, 1),
+                              .fused = number_in(argc, argv, "fused", "1", 0, 1),
+                              .check = number_in(argc, argv, "check", "0", 0, 1)};
     struct err e = {0};
     int missed = 0;
+    if (o.check && (strcmp(o.arch, "resnet50") != 0 || o.batch != 256)) {
+        fprintf(stderr, "gpu_budget: check=1 (expected arch=resnet50 batch=256, whose aims it checks)\n");
+        return 2;
+    }
     if (run(&o, &missed, &e) < 0) {
         fprintf(stderr, "gpu_budget: %s\n", e.text);
-        return 1;
+        return e.code == -EINVAL ? 2 : 1;
     }
     return missed;
 }

@@ -1,0 +1,61 @@
+"""The tools around the GPU engine, where no GPU is needed: what they are asked wrongly they refuse in a sentence, before they build or begin anything."""
+import os
+import subprocess
+
+import pytest
+
+from support import BUILD, ROOT, run
+
+BUDGET = BUILD / "tests/bench/gpu/gpu_budget"
+SEAMS = BUILD / "tests/conformance/device_seams_cuda"
+
+
+@pytest.fixture
+def dev(tmp_path):
+    """./dev, with a meson and a ninja that fail."""
+    for name in ("meson", "ninja"):
+        (tmp_path / name).write_text("#!/bin/sh\necho a build begins >&2\nexit 70\n")
+        (tmp_path / name).chmod(0o755)
+    return lambda *args: run(ROOT / "dev", *args, timeout=60, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+
+
+@pytest.mark.parametrize("command", ["gpu-pack", "gpu-test", "gpu-bench"])
+@pytest.mark.parametrize("args", [["--help"], ["-h"], ["more", "--help"]])
+def test_help_comes_before_a_build(dev, command, args):
+    p = dev(command, *args)
+    assert p.returncode == 0 and p.stderr == "", p.stderr
+    assert p.stdout.startswith(f"usage: ./dev {command} [")
+
+
+def test_gpu_pack_refuses_what_is_no_folder(dev):
+    p = dev("gpu-pack", "--xz")
+    assert (p.returncode, p.stderr) == (2, "dev: gpu-pack: unknown option '--xz'\n")
+
+
+@pytest.mark.parametrize("args, why", [
+    (["256"], "'256' is none of arch=, batch=, nodes=, fused=, check="), (["batches=7"], "'batches=7' is none of "), (["batch=0"], "batch=0 (expected 1 to 1000000)"),
+    (["batch="], "batch= (expected 1 to 1000000)"), (["batch=7x"], "batch=7x (expected 1 to 1000000)"), (["nodes=7"], "nodes=7 (expected 0 to 1)"),
+    (["arch=vgg16"], "unknown architecture 'vgg16'"), (["check=1", "batch=64"], "check=1 (expected arch=resnet50 batch=256, whose aims it checks)"),
+    (["check=1", "arch=resnet18"], "check=1 (expected arch=resnet50 batch=256, ")])
+def test_gpu_budget_refuses_what_it_does_not_know(args, why):
+    p = subprocess.run([BUDGET, *args], capture_output=True, text=True, timeout=60)
+    assert p.returncode == 2 and p.stdout == "" and p.stderr.startswith(f"gpu_budget: {why}") and p.stderr.count("\n") == 1, p.stderr
+
+
+@pytest.mark.skipif(not SEAMS.exists(), reason="cuDNN is not built in")
+@pytest.mark.parametrize("args", [["11"], ["20", "30"], ["3", "3"], ["5", "4"], ["-1", "1"], ["x"], ["0", "12"], ["0", "1", "2"]])
+def test_seams_that_are_none_are_refused(args):
+    p = subprocess.run([SEAMS, *args], capture_output=True, text=True, timeout=60)
+    assert p.returncode == 2 and p.stdout == "" and p.stderr == "usage: device_seams [FIRST [END]], 0 <= FIRST < END <= 11\n", p.stdout + p.stderr
+
+
+# nvcc of a toolkit that has nothing else, and a compiler that finds two of the headers nowhere
+def test_every_missing_part_of_cuda_is_named(tmp_path):
+    scripts = {"cuda/bin/nvcc": "exit 1", "cc": 'for a; do case "$a" in *.c) ! grep -q "cudnn_graph.h\\|cublasLt.h" "$a" || exit 1; esac; done\nexec cc "$@"'}
+    for name, text in scripts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    p = run("meson", "setup", tmp_path / "build", ROOT, "-Dcuda=enabled", "-Dtests=disabled", timeout=300,
+            env={**os.environ, "CC": str(tmp_path / "cc"), "PATH": f"{tmp_path}/cuda/bin:{os.environ['PATH']}"})
+    assert p.returncode == 1 and "-Dcuda=enabled: not found: " in p.stdout and "cublasLt with cublasLt.h, cudnn with cudnn_graph.h (looked in " in p.stdout, p.stdout
