@@ -144,7 +144,12 @@ int redis_link_parse(struct redis_link *l, const char *url, struct err *e)
             TRY(parse_userinfo(l, p, (size_t)(at - p), e));
         TRY(parse_hosts(l, at ? at + 1 : p, (size_t)(path - (at ? at + 1 : p)), e));
         TRY(parse_path(l, *path ? path + 1 : path, e));
-        return password_from_environment(l, e);
+        TRY(password_from_environment(l, e));
+        return l->user[0] && !l->password[0]
+                   ? err_set(e, -EINVAL,
+                             "a user, but no password: expected USER:PASSWORD@HOST (the default user: :PASSWORD@HOST), "
+                             "CRUN_REDIS_PASSWORD_FILE or CRUN_REDIS_PASSWORD")
+                   : 0;
     }
     return err_set(e, -EINVAL, "expected redis://, rediss://, redis+sentinel:// or rediss+sentinel://");
 }

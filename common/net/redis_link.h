@@ -2,7 +2,8 @@
  * redis+sentinel://[user[:password]@]host[:port],host[:port].../NAME[/db] (rediss+sentinel:// with TLS to the primary).
  *
  * User and password may be percent-encoded. A password also comes from CRUN_REDIS_PASSWORD_FILE, CRUN_REDIS_PASSWORD or
- * REDISCLI_AUTH: a URL in an argument list is visible to everybody on the machine. TLS believes the authorities of
+ * REDISCLI_AUTH: a URL in an argument list is visible to everybody on the machine. A user without any password is
+ * refused (for one that Redis calls nopass any word will do). TLS believes the authorities of
  * CRUN_REDIS_CA, else of SSL_CERT_FILE, else the system's, and checks that the certificate is for the host named. */
 #ifndef CRUN_COMMON_REDIS_LINK_H
 #define CRUN_COMMON_REDIS_LINK_H

@@ -69,6 +69,8 @@ const struct explain_message explain_rendezvousd[] = {
     {"sentinel*\nnames *:*, which is no primary\nlives on another node of the cluster",
      "the Redis is a replica, a cluster or behind a sentinel, and the URL does not say so",
      "redis+sentinel://HOST/NAME, or the address of the primary"},
+    {"a user, but no password", "the URL of a Redis names a user, and nothing holds a password",
+     "CRUN_REDIS_PASSWORD_FILE; redis://:PASSWORD@HOST where only a password was meant"},
     {"connection to the Redis\nthe connection's own address", "the Redis is out of reach",
      "is it up, the address right, the port open?"},
     {"EXEC: nil\nthe server says: *\na reply of type\nmalformed reply\na reply exceeds",

@@ -82,6 +82,28 @@ static void passwords_come_from_the_environment_where_the_url_has_none(void **st
     unsetenv("REDISCLI_AUTH");
 }
 
+/* It would be the default user that is asked for nothing, or for somebody else's password. */
+static void a_user_without_a_password_is_refused(void **state)
+{
+    static const char *const urls[] = {"redis://sesame@h", "redis://sesame:@h:1/2", "redis+sentinel://sesame@h/m"};
+    struct redis_link l;
+    struct err e;
+    (void)state;
+    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
+        if (redis_link_parse(&l, urls[i], &e) != -EINVAL)
+            fail_msg("'%s' was taken", urls[i]);
+        assert_non_null(strstr(e.text, "CRUN_REDIS_PASSWORD"));
+        assert_null(strstr(e.text, "sesame")); /* which may be meant as one */
+        redis_link_finish(&l);
+    }
+    setenv("CRUN_REDIS_PASSWORD", "word", 1);
+    assert_int_equal(redis_link_parse(&l, "redis://me@h", &e), 0);
+    assert_string_equal(l.user, "me");
+    assert_string_equal(l.password, "word");
+    redis_link_finish(&l);
+    unsetenv("CRUN_REDIS_PASSWORD");
+}
+
 /* --- a shared folder */
 
 static char dir[64];
@@ -496,6 +518,7 @@ int main(void)
         cmocka_unit_test(a_url_names_user_password_host_and_database),
         cmocka_unit_test(a_bad_url_is_refused_without_showing_its_password),
         cmocka_unit_test(passwords_come_from_the_environment_where_the_url_has_none),
+        cmocka_unit_test(a_user_without_a_password_is_refused),
         IN_A_FOLDER(an_older_leader_can_append_nothing, ),
         IN_A_FOLDER(an_older_leader_can_append_nothing, _and_process),
         IN_A_FOLDER(the_last_node_clears_the_folder, ),
