@@ -1,17 +1,19 @@
 """Training from data bases: the same pictures in the same order give the same losses, wherever they are kept."""
+import fcntl
 import gzip
-import json
 import os
 import re
 import pathlib
+import signal
 import struct
+import subprocess
 import tempfile
 
-import lmdb
 import numpy as np
 import pytest
 
-from support import CRUN, TRAINER, faulty_disk, run
+from metrics_file import losses
+from support import CRUN, TRAINER, faulty_disk, run, tmpfs
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -21,10 +23,9 @@ def train(data, *args):
         p = run(TRAINER, "--train-data", data, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 1,
                 "--device", "ref", "--max-steps", 3, "--lr", 0.01, "--checkpoint-dir", out, *args)
         assert p.returncode == 0, p.stderr
-        lines = [json.loads(line) for line in (pathlib.Path(out) / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in lines if "lr" in line]
-    assert len(losses) == 3, p.stdout
-    return losses
+        found = losses(pathlib.Path(out))
+    assert len(found) == 3, p.stdout
+    return found
 
 
 def make_db(src, dst, *args):
@@ -96,6 +97,70 @@ def test_damaged_records_weigh_nothing_and_are_named(folder, tmp_path):
     assert p.returncode == 0, p.stderr
     assert "record '00000003' is left out" in p.stderr or "record '00000003'' is left out" in p.stderr
     assert "label 99 of a set of 10 classes" in p.stderr
+
+
+def losses_while(db, out, change=None):
+    """Of a run that is stopped after its first steps for as long as change() takes; all epochs but the first ones are read after it."""
+    command = [TRAINER, "--train-data", db, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 6, "--device", "ref", "--lr", 0.01,
+               "--print-freq", 1, "--checkpoint-dir", out]
+    p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    first = next(line for line in p.stdout if "Epoch 1/6 [" in line)
+    try:
+        p.send_signal(signal.SIGSTOP)
+        if change:
+            change()
+    finally:
+        p.send_signal(signal.SIGCONT)
+        text = first + p.communicate(timeout=120)[0]
+    assert p.returncode == 0 and "left out" not in text, text
+    return losses(out)
+
+
+def test_a_run_reads_an_lmdb_as_it_stood_whoever_writes_meanwhile(folder, tmp_path):
+    db = make_db(folder, tmp_path / "db")
+    undisturbed = losses_while(db, tmp_path / "alone")
+
+    def write():
+        env = lmdb.open(str(db), map_size=1 << 30)
+        for turn in range(3):  # each over the pages that the one before gave up, if nobody reads them
+            with env.begin(write=True) as txn:
+                for key, value in list(txn.cursor()):
+                    txn.put(key, datum(b"no picture" * 3000, turn))
+        env.set_mapsize(1 << 31)
+        with env.begin(write=True) as txn:
+            txn.put(b"new", bytes(1 << 20))
+            txn.delete(next(txn.cursor().iternext(values=False)))
+        env.close()
+
+    assert losses_while(db, tmp_path / "out", write) == undisturbed
+
+
+def test_nobody_opens_a_leveldb_while_a_run_reads_it(folder, tmp_path):
+    db = make_db(folder, tmp_path / "db", "--db_type", "leveldb")
+
+    def open_it():
+        with open(db / "LOCK", "w") as f, pytest.raises(BlockingIOError):
+            fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)  # LevelDB's own
+
+    losses_while(db, tmp_path / "out", open_it)
+    with open(db / "LOCK", "w") as f:
+        fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        p = run(TRAINER, "--train-data", db, "--max-steps", 1)
+        assert p.returncode == 65 and f"is open in process {os.getpid()}, which holds the lock on {db}/LOCK" in p.stderr, p.stderr
+
+
+def test_an_lmdb_on_a_full_disk_is_told(folder, tmp_path):
+    with tmpfs(tmp_path / "disk", 1) as disk:
+        db = make_db(folder, disk / "db", "--limit", 16)
+        (db / "lock.mdb").unlink()
+        with open(disk / "rest", "wb") as f, pytest.raises(OSError):
+            while True:
+                os.write(f.fileno(), bytes(4096))
+        args = TRAINER, "--train-data", db, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 1, "--device", "ref"
+        p = run(*args)
+        assert p.returncode == 73 and f"no room for '{db}/lock.mdb': No space left on device" in p.stderr, (p.returncode, p.stderr)
+        (disk / "rest").unlink()
+        assert run(*args).returncode == 0
 
 
 def test_mnist_files_train(tmp_path):

@@ -15,7 +15,8 @@
 
 struct level {
     struct dataset base; /* first */
-    char *path, *view;
+    char *path;
+    struct leveldb_view view;
     leveldb_options_t *options;
     leveldb_readoptions_t *reading;
     leveldb_t *db;
@@ -30,8 +31,9 @@ static int level_read(struct dataset *d, size_t i, struct buf *data, int *label,
     const char *key = keys_at(&l->keys, i, &key_n);
     char *value = leveldb_get(l->db, l->reading, key, key_n, &n, &why);
     int rc;
-    if (why)
-        rc = err_set(e, ERR_DATA, "cannot read the LevelDB '%s': %s", l->path, why);
+    if (why) /* a block is damaged, or the disk fails */
+        rc = err_set(e, strncmp(why, "Corruption", 10) == 0 ? ERR_DATA : -EIO, "cannot read the LevelDB '%s': %s",
+                     l->path, why);
     else if (!value)
         rc = err_set(e, ERR_DATA, "the record has gone");
     else
@@ -58,7 +60,7 @@ static void level_close(struct dataset *d)
         leveldb_options_destroy(l->options);
     keys_free(&l->keys);
     dataset_free_classes(d);
-    leveldb_view_remove(l->view);
+    leveldb_view_remove(&l->view);
     free(l->path);
     free(l);
 }
@@ -78,7 +80,7 @@ static int open_db(struct level *l, struct err *e)
     l->reading = leveldb_readoptions_create();
     leveldb_readoptions_set_fill_cache(l->reading, 0);
     leveldb_readoptions_set_verify_checksums(l->reading, 1);
-    l->db = leveldb_open(l->options, l->view, &why);
+    l->db = leveldb_open(l->options, l->view.dir, &why);
     if (l->db)
         return 0;
     int rc = err_set(e, ERR_DATA, "cannot open the LevelDB '%s': %s", l->path, why);
@@ -110,11 +112,12 @@ int dataset_open_leveldb(struct dataset **ret, const char *path, const struct da
     if (!l)
         return err_set(e, -ENOMEM, "no memory for a data set");
     l->base.ops = &level_ops;
+    l->view.lock_fd = -1;
     int rc = (l->path = strdup(path)) ? 0 : err_set(e, -ENOMEM, "no memory for a data set");
     if (rc == 0 && !dataset_has_file(path, "CURRENT")) /* opening would leave files in a stranger's folder */
         rc = err_set(e, ERR_DATA, "'%s' is no LevelDB: it holds no CURRENT", path);
     if (rc == 0)
-        rc = leveldb_view_make(path, &l->view, e);
+        rc = leveldb_view_make(&l->view, path, e);
     if (rc == 0)
         rc = open_db(l, e);
     if (rc == 0)

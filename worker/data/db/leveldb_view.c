@@ -12,23 +12,35 @@
 
 #include "common/base/err.h"
 
-/* Another process has the original open: LevelDB holds a write lock on the file LOCK while it does. */
-static int check_unlocked(const char *path, struct err *e)
+static int in_use(const char *path, const char *file, int fd, struct err *e)
+{
+    struct flock holder = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    char who[32] = "another process";
+    if (fcntl(fd, F_GETLK, &holder) == 0 && holder.l_type != F_UNLCK && holder.l_pid > 0)
+        snprintf(who, sizeof who, "process %ld", (long)holder.l_pid);
+    return err_set(e, ERR_DATA,
+                   "the LevelDB '%s' is open in %s, which holds the lock on %s and may change it: end that process, or "
+                   "train from a copy",
+                   path, who, file);
+}
+
+/* LevelDB holds a write lock on the file LOCK while a data base is open. Ours is of the open file: locks of a process
+ * end when it closes any descriptor of the file, that of another view. */
+static int share_lock(const char *path, int *ret, struct err *e)
 {
     char file[PATH_MAX + 8];
-    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     snprintf(file, sizeof file, "%s/LOCK", path);
     const int fd = open(file, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return 0; /* never opened, or copied without it */
-    const bool held = fcntl(fd, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-    close(fd);
-    if (!held)
-        return 0;
-    return err_set(e, ERR_DATA,
-                   "the LevelDB '%s' is open in process %ld, which holds the lock on %s and may change it: end that "
-                   "process, or train from a copy",
-                   path, (long)lock.l_pid, file);
+    if (fcntl(fd, F_OFD_SETLK, &lock) < 0 && (errno == EAGAIN || errno == EACCES)) {
+        const int rc = in_use(path, file, fd, e);
+        close(fd);
+        return rc;
+    }
+    *ret = fd; /* where files cannot be locked: without */
+    return 0;
 }
 
 static bool ends_with(const char *name, const char *tail)
@@ -63,36 +75,48 @@ static int link_files(const char *from, const char *view, struct err *e)
     return rc;
 }
 
-int leveldb_view_make(const char *path, char **ret, struct err *e)
+static int make_folder(struct leveldb_view *v, struct err *e)
 {
     const char *tmp = getenv("TMPDIR");
-    char from[PATH_MAX], *view = NULL;
-    if (!realpath(path, from))
-        return err_set(e, ERR_DATA, "cannot read '%s': %s", path, strerror(errno));
-    TRY(check_unlocked(from, e));
-    if (asprintf(&view, "%s/crun-leveldb-XXXXXX", tmp && *tmp ? tmp : "/tmp") < 0)
+    char *dir;
+    if (asprintf(&dir, "%s/crun-leveldb-XXXXXX", tmp && *tmp ? tmp : "/tmp") < 0)
         return err_set(e, -ENOMEM, "no memory for a name");
-    if (!mkdtemp(view)) {
-        int rc = err_set(e, ERR_OUTPUT, "cannot make %s: %s", view, strerror(errno));
-        free(view);
-        return rc;
+    if (mkdtemp(dir)) {
+        v->dir = dir;
+        return 0;
     }
-    int rc = link_files(from, view, e);
-    if (rc < 0)
-        leveldb_view_remove(view);
-    else
-        *ret = view;
+    const int rc = err_set(e, ERR_OUTPUT, "cannot make %s: %s", dir, strerror(errno));
+    free(dir);
     return rc;
 }
 
-void leveldb_view_remove(char *view)
+int leveldb_view_make(struct leveldb_view *v, const char *path, struct err *e)
 {
-    DIR *d = view ? opendir(view) : NULL;
+    char from[PATH_MAX];
+    *v = (struct leveldb_view){.lock_fd = -1};
+    if (!realpath(path, from))
+        return err_set(e, ERR_DATA, "cannot read '%s': %s", path, strerror(errno));
+    int rc = share_lock(from, &v->lock_fd, e);
+    if (rc == 0)
+        rc = make_folder(v, e);
+    if (rc == 0)
+        rc = link_files(from, v->dir, e);
+    if (rc < 0)
+        leveldb_view_remove(v);
+    return rc;
+}
+
+void leveldb_view_remove(struct leveldb_view *v)
+{
+    DIR *d = v->dir ? opendir(v->dir) : NULL;
     if (d) {
         for (struct dirent *entry; (entry = readdir(d));)
             unlinkat(dirfd(d), entry->d_name, 0); /* links and what LevelDB wrote here; "." and ".." refuse */
         closedir(d);
-        rmdir(view);
+        rmdir(v->dir);
     }
-    free(view);
+    free(v->dir);
+    if (v->lock_fd >= 0)
+        close(v->lock_fd);
+    *v = (struct leveldb_view){.lock_fd = -1};
 }

@@ -1,6 +1,6 @@
-/* Records in an LMDB environment, read only. The keys are listed once at open, in the order of the data base; values
- * are read when asked for, each in a read transaction of its own from a small pool (a reader slot belongs to a
- * transaction, not to a thread: MDB_NOTLS). */
+/* Records in an LMDB environment, read only: all from one snapshot, which is taken at open and kept until close. Whoever
+ * writes to the environment meanwhile changes nothing here (and cannot reuse a page of the snapshot: what he replaces
+ * makes the file longer). The keys are listed once, in the order of the data base; values are read when asked for. */
 #include <errno.h>
 #include <lmdb.h>
 #include <pthread.h>
@@ -14,55 +14,27 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "worker/data/db/lmdb_lock.h"
 #include "worker/data/db/record.h"
 #include "worker/data/sets/dataset_impl.h"
-
-#define POOL_MAX 64
 
 struct lmdb {
     struct dataset base; /* first */
     char *path;
     MDB_env *env;
+    pthread_mutex_t lock; /* of the transaction, which one thread at a time may use; what it found stays readable */
+    MDB_txn *txn;
     MDB_dbi dbi;
     uintptr_t map_begin, map_end; /* where the file lies in memory, as far as it has pages; 0: unknown */
     struct keys keys;
-    pthread_mutex_t lock; /* of the pool */
-    MDB_txn *pool[POOL_MAX];
-    int pooled;
 };
 
-static int fault(struct err *e, int rc, const char *path)
+/* code: ERR_DATA where the data base is none; -EIO where one that was opened cannot be read any more. */
+static int fault(struct err *e, int code, int rc, const char *path)
 {
     if (rc == ENOMEM)
         return err_set(e, -ENOMEM, "no memory to read '%s'", path);
-    return err_set(e, ERR_DATA, "cannot read the LMDB '%s': %s", path, mdb_strerror(rc));
-}
-
-static int take_transaction(struct lmdb *l, MDB_txn **ret, struct err *e)
-{
-    *ret = NULL;
-    pthread_mutex_lock(&l->lock);
-    if (l->pooled > 0)
-        *ret = l->pool[--l->pooled];
-    pthread_mutex_unlock(&l->lock);
-    int rc = *ret ? mdb_txn_renew(*ret) : mdb_txn_begin(l->env, NULL, MDB_RDONLY, ret);
-    if (rc == 0)
-        return 0;
-    if (*ret)
-        mdb_txn_abort(*ret);
-    return fault(e, rc, l->path);
-}
-
-static void give_back(struct lmdb *l, MDB_txn *txn)
-{
-    mdb_txn_reset(txn);
-    pthread_mutex_lock(&l->lock);
-    const bool room = l->pooled < POOL_MAX;
-    if (room)
-        l->pool[l->pooled++] = txn;
-    pthread_mutex_unlock(&l->lock);
-    if (!room)
-        mdb_txn_abort(txn);
+    return err_set(e, code, "cannot read the LMDB '%s': %s", path, mdb_strerror(rc));
 }
 
 /* The library takes the size of a value from the file as it stands there. */
@@ -76,18 +48,16 @@ static int lmdb_read(struct dataset *d, size_t i, struct buf *data, int *label, 
 {
     struct lmdb *l = (struct lmdb *)d;
     MDB_val key, value;
-    MDB_txn *txn;
-    TRY(take_transaction(l, &txn, e));
     key.mv_data = (char *)keys_at(&l->keys, i, &key.mv_size);
-    int rc = mdb_get(txn, l->dbi, &key, &value);
+    pthread_mutex_lock(&l->lock);
+    const int rc = mdb_get(l->txn, l->dbi, &key, &value);
+    pthread_mutex_unlock(&l->lock);
     if (rc)
-        rc = fault(e, rc, l->path);
-    else if (!is_within(l, &value))
-        rc = err_set(e, ERR_DATA, "its %zu bytes reach beyond the end of the LMDB", value.mv_size);
-    else
-        rc = record_read(value.mv_data, value.mv_size, data, label, e);
-    give_back(l, txn);
-    return rc < 0 ? rc : dataset_check_label(d, *label, e);
+        return fault(e, -EIO, rc, l->path); /* the snapshot had it when its keys were listed */
+    if (!is_within(l, &value))
+        return err_set(e, ERR_DATA, "its %zu bytes reach beyond the end of the LMDB", value.mv_size);
+    TRY(record_read(value.mv_data, value.mv_size, data, label, e));
+    return dataset_check_label(d, *label, e);
 }
 
 static const char *lmdb_sample_name(struct dataset *d, size_t i)
@@ -99,8 +69,8 @@ static const char *lmdb_sample_name(struct dataset *d, size_t i)
 static void lmdb_close(struct dataset *d)
 {
     struct lmdb *l = (struct lmdb *)d;
-    while (l->pooled > 0)
-        mdb_txn_abort(l->pool[--l->pooled]);
+    if (l->txn)
+        mdb_txn_abort(l->txn);
     if (l->env)
         mdb_env_close(l->env);
     pthread_mutex_destroy(&l->lock);
@@ -153,45 +123,47 @@ static void find_map(struct lmdb *l)
         fclose(f);
 }
 
+static int take_snapshot(struct lmdb *l, struct err *e)
+{
+    int rc = mdb_txn_begin(l->env, NULL, MDB_RDONLY, &l->txn);
+    if (rc == 0)
+        rc = mdb_dbi_open(l->txn, NULL, 0, &l->dbi);
+    return rc ? fault(e, ERR_DATA, rc, l->path) : 0;
+}
+
 static int list_keys(struct lmdb *l, struct err *e)
 {
-    MDB_txn *txn;
     MDB_cursor *cursor;
     MDB_val key, value;
-    int rc = mdb_txn_begin(l->env, NULL, MDB_RDONLY, &txn);
+    int added = 0, rc = mdb_cursor_open(l->txn, l->dbi, &cursor);
     if (rc)
-        return fault(e, rc, l->path);
-    rc = mdb_dbi_open(txn, NULL, 0, &l->dbi);
-    if (rc == 0)
-        rc = mdb_cursor_open(txn, l->dbi, &cursor);
-    if (rc) {
-        mdb_txn_abort(txn);
-        return fault(e, rc, l->path);
-    }
-    int added = 0;
+        return fault(e, ERR_DATA, rc, l->path);
     while (added == 0 && (rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == 0)
         added = keys_add(&l->keys, key.mv_data, key.mv_size, e);
     mdb_cursor_close(cursor);
-    mdb_txn_commit(txn); /* keeps the dbi */
-    return added < 0 ? added : rc == MDB_NOTFOUND ? 0 : fault(e, rc, l->path);
+    return added < 0 ? added : rc == MDB_NOTFOUND ? 0 : fault(e, ERR_DATA, rc, l->path);
 }
 
-/* Where the lock file cannot be written (a read-only disk, somebody else's data) nobody can write the data either. */
+/* Without a lock file that can be written (a read-only disk, somebody else's data) nobody must write the data. */
 static int open_env(struct lmdb *l, struct err *e)
 {
-    const unsigned flags = MDB_RDONLY | MDB_NOTLS;
+    const unsigned flags = MDB_RDONLY | MDB_NOTLS; /* any thread may use the transaction */
+    TRY(lmdb_lock_reserve(l->path, e));
     for (unsigned lock = 0;; lock = MDB_NOLOCK) {
         int rc = mdb_env_create(&l->env);
         if (rc == 0)
-            rc = mdb_env_set_maxreaders(l->env, 4096);
+            rc = mdb_env_set_maxreaders(l->env, LMDB_LOCK_READERS);
         if (rc == 0)
             rc = mdb_env_open(l->env, l->path, flags | lock, 0644);
-        if (rc == 0)
+        if (rc == 0) {
+            int dead;
+            (void)mdb_reader_check(l->env, &dead); /* snapshots of processes that were killed */
             return 0;
+        }
         mdb_env_close(l->env);
         l->env = NULL;
         if (lock || (rc != EACCES && rc != EROFS && rc != EPERM))
-            return fault(e, rc, l->path);
+            return fault(e, ERR_DATA, rc, l->path);
     }
 }
 
@@ -207,6 +179,8 @@ int dataset_open_lmdb(struct dataset **ret, const char *path, const struct datas
         rc = err_set(e, ERR_DATA, "'%s' is no LMDB: it holds no data.mdb", path);
     if (rc == 0)
         rc = open_env(l, e);
+    if (rc == 0)
+        rc = take_snapshot(l, e); /* the file grows before there is one that needs it */
     if (rc == 0)
         rc = check_length(l, e);
     if (rc == 0)

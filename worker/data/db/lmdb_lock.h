@@ -1,0 +1,14 @@
+/* Room for an LMDB's lock file. The library maps it, full of holes, and writes there: on a full disk that kills the
+ * process (SIGBUS). */
+#ifndef CRUN_WORKER_DATA_LMDB_LOCK_H
+#define CRUN_WORKER_DATA_LMDB_LOCK_H
+
+struct err;
+
+#define LMDB_LOCK_READERS 1024 /* at once, of all processes: one for each data set that is open */
+
+/* Before mdb_env_open() of the folder `path`: its lock.mdb has blocks on the disk for LMDB_LOCK_READERS readers. One
+ * that cannot be opened for writing is left to the library. ERR_OUTPUT: the disk is full. */
+int lmdb_lock_reserve(const char *path, struct err *e);
+
+#endif
