@@ -272,6 +272,13 @@ static int read_command_line(const struct arg_program *p, const struct long_name
     return 0;
 }
 
+/* torchrun's variables of flags: any number but 0 is on. */
+static const char *flag_of_number(const char *text)
+{
+    int64_t number;
+    return parse_i64(text, "", INT64_MIN, INT64_MAX, &number, NULL) < 0 ? text : number ? "1" : "0";
+}
+
 /* Environment, settings files, then default, for one option that the command line did not give. */
 static int fill(const struct arg_program *p, size_t i, void *config, struct arg_result *r, struct err *e)
 {
@@ -281,7 +288,7 @@ static int fill(const struct arg_program *p, size_t i, void *config, struct arg_
     if (text) {
         r->source[i] = ARG_FROM_ENV;
         r->text[i] = text;
-        return args_set_value(s, variable, text, config, e);
+        return args_set_value(s, variable, s->type == ARG_FLAG ? flag_of_number(text) : text, config, e);
     }
     if (r->source[i] == ARG_FROM_FILE) {
         snprintf(place, sizeof place, "%s: line %d: %s", r->file_path[i], r->file_line[i], s->name);

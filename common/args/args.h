@@ -26,9 +26,10 @@ struct err;
 enum arg_type {
     ARG_END_,    /* ends the table */
     ARG_HEADING, /* name is a heading of --help */
-    ARG_FLAG, /* bool: --x, --x=on|off|true|false|1|0|yes|no, --no-x (not if x begins with "no-"); environment: the same words */
-    ARG_INT,     /* int64_t in [min, max] (min == max == 0: any) */
-    ARG_REAL,    /* double in [min, max] (min == max == 0: any finite) */
+    ARG_FLAG, /* bool: --x, --x=on|off|true|false|1|0|yes|no, --no-x (not if x begins with "no-"); environment: the same
+               * words, and any whole number: 0 is off */
+    ARG_INT,  /* int64_t in [min, max] (min == max == 0: any) */
+    ARG_REAL, /* double in [min, max] (min == max == 0: any finite) */
     ARG_SECONDS, /* double seconds >= 0: "30", "1.5", "500ms", "10m", "2h", "1d"; in [min, max] unless both are 0 */
     ARG_STRING,  /* const char *; points into argv, the environment or the table */
     ARG_CHOICE,  /* int: index into choices ("auto|bf16|off") */

@@ -145,11 +145,6 @@ static int set_flag(const char *what, const char *text, bool *field, struct err 
                 *field = v;
                 return 0;
             }
-    int64_t number; /* torchrun's variables: any but 0 is on */
-    if (parse_i64(text, what, INT64_MIN, INT64_MAX, &number, NULL) == 0) {
-        *field = number != 0;
-        return 0;
-    }
     return err_set(e, ERR_USAGE, "%s: '%s' is neither on nor off (true, false, yes, no, 1, 0)", what, text);
 }
 

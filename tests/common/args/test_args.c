@@ -220,6 +220,9 @@ static void defaults_give_way_to_the_environment_and_that_to_the_command_line(vo
     assert_false(config.amp);
     assert_int_equal(result.source[1], ARG_FROM_COMMAND_LINE);
     setenv("TEST_NPROC", "", 1);
+    setenv("TEST_AMP", "2", 1); /* as torchrun has it */
+    assert_int_equal(parse_ok(""), 0);
+    assert_true(config.amp);
     unsetenv("TEST_AMP");
     assert_int_equal(parse_ok(""), 0);
     assert_int_equal(config.nproc, 3);
@@ -260,6 +263,8 @@ static void mistakes_get_one_clear_sentence(void **state)
         {"--timeout -1", "--timeout: '-1' is not a duration, expected seconds or a number with ms, s, m, h or d"},
         {"--timeout 5w", "--timeout: '5w' is not a duration, expected seconds or a number with ms, s, m, h or d"},
         {"--amp=maybe", "--amp: 'maybe' is neither on nor off (true, false, yes, no, 1, 0)"},
+        {"--amp=2", "--amp: '2' is neither on nor off (true, false, yes, no, 1, 0)"},
+        {"--amp=-1", "--amp: '-1' is neither on nor off (true, false, yes, no, 1, 0)"},
         {"--mode fp8", "--mode: 'fp8' is not one of auto|bf16|off"},
         {"--nnodes a:b", "--nnodes: 'a:b': expected MIN[:MAX]"},
         {"--no-amp=1", "option '--no-amp=1' takes no value"},
