@@ -18,7 +18,7 @@ import threading
 import traceback
 from typing import Any, Callable, Optional, Set, TypeVar
 
-from . import _groups, _rounds
+from . import _groups, _rounds, _stops
 from ._lib import attached
 from ._worker import record, record_error
 
@@ -52,6 +52,7 @@ class _Watcher:
                     self.changed.wait(SWEEP_S if self.groups.are_there() else None)
 
     def next_round(self) -> None:
+        _stops.callbacks.end_round()
         with self.changed:
             self.groups.leave()
         _rounds.next_round()
@@ -88,6 +89,7 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     # crun and the watcher end what hangs: NCCL's own watchdog would end the process
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     watcher = _Watcher(groups)
+    _stops.callbacks.begin_rounds()
     if attached().info.rank < 0:
         watcher.next_round()
     done, value = _call(function, args, kwargs)

@@ -9,7 +9,8 @@
 - FAILURE and ABORT: the process ends at once, as by the signal.
 - A SIGTERM without a reason is somebody's kill: what was there before on_preemption() gets it. One with a reason is never
   theirs: Lightning's handler, for one, calls a collective from wherever it was interrupted.
-- HOLD comes without a signal, and is inprocess()'s matter: here it is no reason.
+- HOLD comes without a signal, and is inprocess()'s matter: here it is no reason. Callbacks that its function gave go with
+  their round: they are of models that are not trained any more.
 """
 from __future__ import annotations
 
@@ -27,7 +28,39 @@ from ._worker import stop_reason
 LOOK_S = 0.1
 Callback = Callable[[StopReason], Any]
 
-_callbacks: List[Callback] = []
+
+class _Callbacks:
+    """Each is called once, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.all: List[Callback] = []
+        self.called = 0
+        self.lasting = 0  # so many are of the process, the others of a round
+
+    def add(self, callback: Callback) -> None:
+        with self.lock:
+            if callback not in self.all:  # a function of inprocess() asks in each round
+                self.all.append(callback)
+
+    def next(self) -> Optional[Callback]:
+        with self.lock:
+            if self.called == len(self.all):
+                return None
+            self.called += 1
+            return self.all[self.called - 1]
+
+    def begin_rounds(self) -> None:
+        with self.lock:
+            self.lasting = len(self.all)
+
+    def end_round(self) -> None:
+        with self.lock:
+            del self.all[self.lasting:]
+            self.called = min(self.called, self.lasting)
+
+
+callbacks = _Callbacks()
 _watched = False
 
 
@@ -56,13 +89,14 @@ def on_preemption(callback: Optional[Callback] = None) -> bool:
     """Call callback(reason) once when the launcher asks for a stop in good order, or has asked already, in a thread of its
     own; the training loop asks stopping() after each step. What a callback raises is printed, and ends nothing else. Without
     a callback SIGTERM is only kept from ending the process. Called again, it takes SIGTERM back from a handler that was put
-    in its place, as trainers do: that one gets those without a reason.
+    in its place, as trainers do: that one gets those without a reason. A callback that the function of inprocess() gives
+    counts until its round ends.
 
     -> whether crun is there; if not, nothing is changed. Main thread only (ValueError)."""
     if _lib.library() is None or "CRUN_PAGE_FD" not in os.environ:
         return False
-    if callback is not None and callback not in _callbacks:  # a function of inprocess() asks in each round
-        _callbacks.append(callback)
+    if callback is not None:
+        callbacks.add(callback)
     before = signal.getsignal(signal.SIGTERM)
     if not isinstance(before, _Handler):
         signal.signal(signal.SIGTERM, _Handler(before))
@@ -86,12 +120,12 @@ def _start_watching() -> None:
 def _watch(fd: int) -> None:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    called = 0
     reason = _reason()
     while reason not in (StopReason.FAILURE, StopReason.ABORT):  # a peer may die while the others save
-        if reason != StopReason.NONE and called < len(_callbacks):
-            called += 1
-            _call(_callbacks[called - 1], reason)
+        callback = callbacks.next() if reason != StopReason.NONE else None
+        if callback is not None:
+            _call(callback, reason)
+            del callback
         elif poll.poll(LOOK_S * 1000):
             os.read(fd, 4096)
         reason = _reason()

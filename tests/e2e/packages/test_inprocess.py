@@ -215,6 +215,24 @@ def test_a_hold_is_no_preemption_and_a_drain_after_it_is(crun, script):
     assert rc == 75 and re.findall("callback.*", out) == ["callback DRAIN 2"] * 2, out + err
 
 
+def test_callbacks_of_an_earlier_round_are_gone(crun, script):
+    """They are of its model, which would stay in memory as well. One from before the first call stays."""
+    text = DRAINED.replace("@crun.inprocess", """class Model: pass
+
+crun.on_preemption(lambda reason: print("callback of the program", flush=True))
+models = weakref.WeakSet()
+
+@crun.inprocess""").replace("    assert crun.on_preemption(stop)", """    model = Model()
+    models.add(model)
+    crun.on_preemption(lambda reason, model=model, n=crun.info().round: print("callback of round", n, len(models), flush=True) or n == 2 and os._exit(75))""").replace("import os,", "import os, weakref,")
+    job = Job(crun, "--max-restarts", 1, "--drain-timeout", 300, script(text), ranks=2)
+    os.kill(job.in_round(1)[0], signal.SIGKILL)
+    job.in_round(2)
+    job.p.send_signal(signal.SIGTERM)
+    rc, out, err = job.end()
+    assert rc == 75 and sorted(re.findall("callback.*", out)) == ["callback of round 2 1"] * 2 + ["callback of the program"] * 2, out + err
+
+
 def test_a_function_that_returns_while_the_round_ends_is_called_again(crun, script):
     """Else its rank would be gone as well, and what it has with it."""
     text = DRAINED.replace("    while crun", "    while crun.info().round == 1 and crun")
