@@ -135,10 +135,13 @@ class Attached:
     """The library and what it reported of this process; made on first use."""
 
     def __init__(self) -> None:
-        self.lib, self.missing = open_library()
+        self.lib: Optional[ctypes.CDLL] = None
+        self.missing = ""
+        if not _forked:
+            self.lib, self.missing = open_library()
         self.info = CInfo(0, 1, 0, 1, 0, 1, 0, 0, b"", b"")
         if self.lib is None:
-            if "CRUN_PAGE_FD" in os.environ:  # crun will miss what we do not tell
+            if self.missing and "CRUN_PAGE_FD" in os.environ:  # crun will miss what we do not tell
                 warnings.warn(f"{self.missing}. This worker runs without heartbeat, stop reasons and store", RuntimeWarning,
                               stacklevel=4)
             self.info = info_of_environment()
@@ -181,7 +184,7 @@ def library() -> Optional[ctypes.CDLL]:
 
 def _in_child() -> None:
     global _forked, _lock
-    _forked = _attached is not None
+    _forked = True
     _lock = threading.Lock()
 
 

@@ -258,25 +258,29 @@ def test_sigterm_from_somebody_else_ends_the_worker_as_ever(crun, script):
     assert rc == 128 + signal.SIGTERM and "SIGTERM" in err
 
 
-def test_a_forked_child_is_without_crun(crun, script):
-    job = script("""
+@pytest.mark.parametrize("before", ["crun.report(5)", "pass"])
+def test_a_forked_child_is_without_crun(crun, script, before):
+    """Also where nobody has called crun yet."""
+    job = script(f"""
 import crun, os
-crun.report(5)
+{before}
 pid = os.fork()
 if pid == 0:
     crun.report(99)
     crun.record_error("of the child")
+    assert (crun.info().rank, crun.info().run_id, crun.on_preemption()) == (0, "j", False), crun.info()
     try:
         crun.store.set("k", "v")
     except OSError:
         os._exit(0)
     os._exit(1)
 assert os.waitpid(pid, 0)[1] == 0
+crun.report(5)
 crun.store.set("k", "v")
 crun.record_error("of the parent")
 raise SystemExit(3)
 """)
-    rc, _, err = crun.run(job)
+    rc, _, err = crun.run("--rdzv-id", "j", job)
     assert rc == 3 and "of the parent, after step 5 (" in err and "of the child" not in err, err
 
 
