@@ -1,5 +1,5 @@
 /* Everything that happens to the arenas after backward, a launch or two each, whatever the number of tensors. Nothing
- * here waits, but for the table of slices, which is made when they are first seen. */
+ * here waits, but for the table of slices, which is made when they are first seen: all together, or one by one. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +89,39 @@ static int table_of(struct cuda *c, const struct update_slice *slices, int n, st
     return make_table(c, t, e);
 }
 
+static bool overlap(const struct update_slice *a, const struct update_slice *b)
+{
+    return a->first < b->first + b->n && b->first < a->first + a->n;
+}
+
+/* Of slices that come one by one, step after step: each has its place in the table, which it joins when it is first
+ * seen. Those that it overlaps are of a cut that is no more. */
+static int place_of(struct cuda *c, const struct update_slice *one, int *ret_chunk, struct err *e)
+{
+    struct update_table *t = &c->table;
+    const int known = t->device ? t->n : 0;
+    int n = 0, chunk = 0;
+    for (int i = 0; i < known; i++) {
+        *ret_chunk = chunk;
+        if (memcmp(&t->slices[i], one, sizeof *one) == 0)
+            return 0;
+        chunk += chunks_of(t->slices[i].n);
+    }
+    struct update_slice *all = malloc(((size_t)known + 1) * sizeof *all);
+    if (!all)
+        return err_set(e, -ENOMEM, "no memory for a table of %d slices", known + 1);
+    *ret_chunk = 0;
+    for (int i = 0; i < known; i++)
+        if (!overlap(&t->slices[i], one)) {
+            *ret_chunk += chunks_of(t->slices[i].n);
+            all[n++] = t->slices[i];
+        }
+    all[n++] = *one;
+    const int rc = table_of(c, all, n, e);
+    free(all);
+    return rc;
+}
+
 static int lars_norms(struct cuda *c, const float *params, const float *grads, struct err *e)
 {
     const struct update_table *t = &c->table;
@@ -103,21 +136,16 @@ static int lars_norms(struct cuda *c, const float *params, const float *grads, s
     return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_LARS_NORMS, &k, e);
 }
 
-int cuda_update_all(struct device *d, const struct update *u, const struct update_slice *slices, int n, void *params,
-                    const void *grads, void *momentum, const void *count, struct err *e)
+/* What chunks [chunk, chunk + nchunks) of the table hold. */
+static int update_chunks(struct cuda *c, const struct update *u, int chunk, int nchunks, void *params,
+                         const void *grads, void *momentum, const void *count, struct err *e)
 {
-    struct cuda *c = self(d);
-    if (n == 0)
-        return 0;
-    TRY(table_of(c, slices, n, e));
-    if (u->rule == UPDATE_LARS)
-        TRY(lars_norms(c, params, grads, e));
     const struct k_update k = {.u = *u,
                                .lr = (float)u->lr,
                                .step = (int32_t)u->step,
                                .slices = c->table.k_slices,
-                               .chunks = c->table.k_chunks,
-                               .nchunks = c->table.nchunks,
+                               .chunks = c->table.k_chunks + chunk,
+                               .nchunks = nchunks,
                                .params = params,
                                .momentum = momentum,
                                .second = u->second,
@@ -128,16 +156,33 @@ int cuda_update_all(struct device *d, const struct update *u, const struct updat
     return c->gpu->ops->kernel(c->gpu, c->compute, KERNEL_UPDATE, &k, e);
 }
 
+int cuda_update_all(struct device *d, const struct update *u, const struct update_slice *slices, int n, void *params,
+                    const void *grads, void *momentum, const void *count, struct err *e)
+{
+    struct cuda *c = self(d);
+    if (n == 0)
+        return 0;
+    TRY(table_of(c, slices, n, e));
+    if (u->rule == UPDATE_LARS)
+        TRY(lars_norms(c, params, grads, e));
+    return update_chunks(c, u, 0, c->table.nchunks, params, grads, momentum, count, e);
+}
+
 int cuda_update(struct device *d, const struct update *u, void *params, const void *grads, void *momentum,
                 const void *count, struct err *e)
 {
+    struct cuda *c = self(d);
+    int chunk;
     const struct update_slice one = {.first = u->first,
                                      .n = u->n,
                                      .weight_decay = u->weight_decay,
                                      .trust = u->trust,
                                      .skipped = u->skipped,
                                      .params_skipped = u->params_skipped};
-    return cuda_update_all(d, u, &one, 1, params, grads, momentum, count, e);
+    if (u->rule == UPDATE_LARS && u->trust > 0) /* norms are taken of a whole table */
+        return cuda_update_all(d, u, &one, 1, params, grads, momentum, count, e);
+    TRY(place_of(c, &one, &chunk, e));
+    return update_chunks(c, u, chunk, chunks_of(one.n), params, grads, momentum, count, e);
 }
 
 int cuda_grad_norm(struct device *d, const void *grads, size_t n, double grad_mul, const void *count, void *norm,

@@ -203,6 +203,49 @@ static void an_update_is_a_launch_or_two_whatever_the_number_of_tensors(void **s
     close_side(&s);
 }
 
+/* As tensors of which ranks hold parts are updated by LARS: each with a rate of its own. The last slice but one comes in
+ * two halves later on. */
+static void update_parts(const struct side *s, int64_t step, bool halves)
+{
+    for (int i = 0; i < SLICES; i++) {
+        const bool cut = halves && i == SLICES - 2;
+        struct update u = update_by(s, UPDATE_LARS, step, false);
+        u.lr *= 1 + i;
+        u.weight_decay = slices[i].weight_decay;
+        u.first = slices[i].first;
+        u.n = cut ? KERNEL_CHUNK : slices[i].n;
+        MUST(s->d->ops->update(s->d, &u, s->w, s->g, s->m, s->count, e));
+        u.first += u.n;
+        u.n = slices[i].n - u.n;
+        if (cut)
+            MUST(s->d->ops->update(s->d, &u, s->w, s->g, s->m, s->count, e));
+    }
+}
+
+static void slices_that_come_one_by_one_share_a_table(void **state)
+{
+    struct side cuda, ref;
+    (void)state;
+    open_side(&cuda, true);
+    open_side(&ref, false);
+    for (int step = 1; step <= 4; step++) {
+        const struct fake_counts before = *fake_gpu_counts(cuda.gpu);
+        update_parts(&cuda, step, step > 2);
+        update_parts(&ref, step, step > 2);
+        const struct fake_counts *after = fake_gpu_counts(cuda.gpu);
+        assert_int_equal(after->allocs - after->frees, 6 + 3); /* arenas; partial sums, loss scale and one table */
+        assert_int_equal(after->kernels - before.kernels, step > 2 ? SLICES + 1 : SLICES);
+        if (step == 1 || step == 3)
+            continue;
+        assert_int_equal(after->syncs, before.syncs);
+        assert_int_equal(after->allocs, before.allocs);
+        assert_int_equal(after->copies_in, before.copies_in);
+    }
+    assert_alike(&cuda, &ref, "part by part");
+    close_side(&cuda);
+    close_side(&ref);
+}
+
 static void other_slices_get_a_table_of_their_own(void **state)
 {
     struct side cuda, ref;
@@ -314,6 +357,7 @@ int main(void)
         cmocka_unit_test(all_tensors_at_once_are_updated_as_each_alone_on_the_reference_device),
         cmocka_unit_test(clipped_by_the_norm_of_all_of_them_too),
         cmocka_unit_test(an_update_is_a_launch_or_two_whatever_the_number_of_tensors),
+        cmocka_unit_test(slices_that_come_one_by_one_share_a_table),
         cmocka_unit_test(other_slices_get_a_table_of_their_own),
         cmocka_unit_test(equal_updates_give_equal_bits),
         cmocka_unit_test(what_overflowed_changes_nothing_and_the_next_step_does),
