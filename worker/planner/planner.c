@@ -245,10 +245,10 @@ static int limits_of(const struct planner *p, struct plan_limits *ret, struct er
 {
     const struct session *s = forecast_session(p->base);
     const struct train_config *cfg = p->o.cfg;
-    const int64_t images = (int64_t)s->train_set->n;
+    const struct sampler order = session_order(s, true);
     *ret = (struct plan_limits){.world = p->o.world,
                                 .local_world = p->o.local_world,
-                                .batch = (int)(cfg->batch_size < images ? cfg->batch_size : images),
+                                .batch = (int)order.batch,
                                 .classes = session_labels(s),
                                 .parts = cfg->accumulate > 1 ? (int)cfg->accumulate : 0,
                                 .zero3 = true,

@@ -233,19 +233,12 @@ struct state_options session_state(const struct session *s)
     };
 }
 
-/* No step holds more images than there are: plans and buffers are as large as that, not as an option. */
-static size_t batch_of(const struct session *s, bool training)
-{
-    size_t n = training ? s->train_set->n : s->test_set->n, batch = (size_t)s->cfg->batch_size;
-    return batch < n ? batch : n;
-}
-
 /* Evaluation takes every held-out sample once, in order, for any number of ranks. */
 struct sampler session_order(const struct session *s, bool training)
 {
     const struct train_config *cfg = s->cfg;
     struct sampler o = {.n = training ? s->train_set->n : s->test_set->n,
-                        .batch = batch_of(s, training),
+                        .batch = (size_t)cfg->batch_size,
                         .rank = s->batch.index,
                         .world = s->batch.count,
                         .seed = (uint64_t)cfg->seed};
@@ -257,6 +250,7 @@ struct sampler session_order(const struct session *s, bool training)
         o.epoch_size = (size_t)cfg->epoch_size;
         o.parts = (int)cfg->accumulate;
     }
+    sampler_clip(&o); /* plans and buffers are as large as what there is, not as an option */
     return o;
 }
 

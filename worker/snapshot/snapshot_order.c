@@ -33,8 +33,7 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
     json_i64(o, "samples", &samples, NULL);
     json_i64(o, "world", &world, NULL);
     json_i64(o, "shards", &shards, NULL);
-    if (json_i64(o, "batch", &batch, NULL) < 0 && json_i64(meta, "batch", &batch, NULL) == 0 && batch > (int64_t)now->n)
-        batch = (int64_t)now->n; /* as session's batch_of() */
+    const bool older = json_i64(o, "batch", &batch, NULL) < 0 && json_i64(meta, "batch", &batch, NULL) == 0;
     was.n = samples > 0 ? (size_t)samples : now->n;
     was.kind = (enum sampler_kind)meta_choice_id(o, "kind", kinds, KINDS, o ? KINDS : (int)now->kind);
     was.batch = batch > 0 ? (size_t)batch : now->batch;
@@ -44,6 +43,8 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
         was.shuffle = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "shuffle"));
         was.drop_last = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "drop_last"));
     }
+    if (older) /* what was typed */
+        sampler_clip(&was);
     return was;
 }
 

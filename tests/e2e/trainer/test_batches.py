@@ -16,8 +16,8 @@ def folder(shapes):
 
 
 def train(data, log, *args, world=1, env=None, code=0):
-    options = ["--train-data", data, "--arch", "convnet", "--image-size", 28, "--batch-size", BATCH, "--device", "ref",
-               "--lr", 0.01, "--lr-policy", "fixed", "--debug-batch-sha", log, *args]
+    options = ["--train-data", data, "--arch", "convnet", "--image-size", 28, *([] if "--batch-size" in args else ["--batch-size", BATCH]),
+               "--device", "ref", "--lr", 0.01, "--lr-policy", "fixed", "--debug-batch-sha", log, *args]
     program = [TRAINER] if world == 1 else [CRUN, "--standalone", "--nproc_per_node", world, "trainer"]
     p = run(*program, *options, env=env)
     assert p.returncode == code, p.stdout + p.stderr
@@ -138,6 +138,12 @@ def test_distributed_can_drop_the_rest(folder, tmp_path):
     train(folder, tmp_path / "log", "--num-epochs", 1, "--sampler", "distributed", "--drop-last", world=4)
     ids = ids_by_epoch(tmp_path / "log")[0]
     assert len(ids) == len(set(ids)) == 48
+
+
+@pytest.mark.parametrize("more, images", [([], 52), (["--drop-last"], 48)])
+def test_distributed_takes_one_step_where_the_batch_is_larger_than_the_set(folder, tmp_path, more, images):
+    train(folder, tmp_path / "log", "--num-epochs", 2, "--batch-size", 1000, "--sampler", "distributed", *more, world=4)
+    assert {line["step"] for line in lines(tmp_path / "log")} == {0} and [len(ids) for ids in ids_by_epoch(tmp_path / "log").values()] == [images, images]
 
 
 def test_sharded_nodes_take_turns_in_the_order_of_the_records(folder, tmp_path):

@@ -5,6 +5,23 @@
 #include "common/base/err.h"
 #include "worker/data/image/rng.h"
 
+/* Positions of a pass. */
+static uint64_t pass_length(const struct sampler *s)
+{
+    const uint64_t w = s->world > 0 ? (uint64_t)s->world : 1;
+    if (s->kind != SAMPLER_DISTRIBUTED)
+        return s->n;
+    return s->drop_last ? s->n / w * w : (s->n + w - 1) / w * w;
+}
+
+void sampler_clip(struct sampler *s)
+{
+    const int shards = s->kind != SAMPLER_SHARDED ? 1 : s->shards ? s->shards : s->world;
+    const size_t pass = (size_t)pass_length(s), most = s->epoch_size > pass ? s->epoch_size : pass;
+    if (s->batch > most && most > 0)
+        s->batch = shards > 1 && most >= (size_t)shards ? most / (size_t)shards * (size_t)shards : most;
+}
+
 int sampler_check(struct sampler *s, struct err *e)
 {
     if (s->n < 1 || s->n > UINT32_MAX)
@@ -21,22 +38,13 @@ int sampler_check(struct sampler *s, struct err *e)
     if (s->shards < 1 || s->world % s->shards)
         return err_set(e, ERR_USAGE, "--sampler sharded: %d ranks cannot be spread evenly over %d nodes", s->world,
                        s->shards);
-    if (s->batch % (size_t)s->shards)
-        return err_set(e, ERR_USAGE, "--sampler sharded: a global batch of %zu is no multiple of the %d shards",
-                       s->batch, s->shards);
     if (s->n < (size_t)s->shards)
         return err_set(e, ERR_USAGE, "--sampler sharded: %zu records leave some of %d shards without any", s->n,
                        s->shards);
+    if (s->batch % (size_t)s->shards)
+        return err_set(e, ERR_USAGE, "--sampler sharded: a global batch of %zu is no multiple of the %d shards",
+                       s->batch, s->shards);
     return 0;
-}
-
-/* Positions of a pass. */
-static uint64_t pass_length(const struct sampler *s)
-{
-    const uint64_t w = (uint64_t)s->world;
-    if (s->kind != SAMPLER_DISTRIBUTED)
-        return s->n;
-    return s->drop_last ? s->n / w * w : (s->n + w - 1) / w * w;
 }
 
 static uint64_t epoch_length(const struct sampler *s)

@@ -43,6 +43,10 @@ struct sampler {
     uint64_t seed;
 };
 
+/* No step holds more than there is: a batch that is larger than a pass, and than epoch_size, becomes as large as these
+ * (sharded: and a multiple of the shards). Before sampler_check(). */
+void sampler_clip(struct sampler *s);
+
 /* Fills in the defaults. ERR_USAGE names the option that asks for what cannot be; -EINVAL. */
 int sampler_check(struct sampler *s, struct err *e);
 

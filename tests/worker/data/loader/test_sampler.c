@@ -315,6 +315,35 @@ static void passes_go_on_through_epochs_of_another_size(void **state)
     }
 }
 
+/* Else a rank would have a step more, in which it has nothing. */
+static void a_batch_is_no_larger_than_what_there_is(void **state)
+{
+    static const struct {
+        struct sampler s;
+        size_t batch;
+        int64_t steps;
+    } cases[] = {
+        {{.n = 5, .batch = 100, .world = 4}, 5, 1},
+        {{.n = 5, .batch = 4, .world = 4}, 4, 2},
+        {{.n = 5, .batch = 100, .world = 4, .epoch_size = 3}, 5, 1},
+        {{.n = 5, .batch = 100, .world = 4, .epoch_size = 40}, 40, 1},
+        {{.n = 5, .batch = 12, .world = 4, .epoch_size = 40}, 12, 3},
+        {{.kind = SAMPLER_DISTRIBUTED, .n = 5, .batch = 100, .world = 4}, 8, 1},
+        {{.kind = SAMPLER_DISTRIBUTED, .n = 5, .batch = 100, .world = 4, .drop_last = true}, 4, 1},
+        {{.kind = SAMPLER_SHARDED, .n = 5, .batch = 100, .world = 4, .shards = 2}, 4, 1},
+        {{.kind = SAMPLER_SHARDED, .n = 5, .batch = 6, .world = 4, .shards = 2, .epoch_size = 13}, 6, 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct sampler s = cases[i].s;
+        struct err e = {0};
+        sampler_clip(&s);
+        if (sampler_check(&s, &e) < 0)
+            fail_msg("case %zu: %s", i, e.text);
+        if (s.batch != cases[i].batch || sampler_steps(&s) != cases[i].steps)
+            fail_msg("case %zu: batches of %zu, %lld steps", i, s.batch, (long long)sampler_steps(&s));
+    }
+}
+
 static void what_cannot_be_sampled_is_refused(void **state)
 {
     static const struct {
@@ -353,6 +382,7 @@ int main(void)
         cmocka_unit_test(shuffled_shards_stay_apart),
         cmocka_unit_test(an_epoch_is_rounded_down_to_whole_batches_but_has_one),
         cmocka_unit_test(passes_go_on_through_epochs_of_another_size),
+        cmocka_unit_test(a_batch_is_no_larger_than_what_there_is),
         cmocka_unit_test(what_cannot_be_sampled_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
