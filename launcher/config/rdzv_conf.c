@@ -126,14 +126,23 @@ static int set_pair(struct rdzv_conf *c, const char *p, size_t n, struct err *e)
     return set(c, key, text, e);
 }
 
+const char *rdzv_conf_pairs(const char *text, size_t *ret_n)
+{
+    const char *p = text ? text : "";
+    *ret_n = strlen(p);
+    unquote(&p, ret_n);
+    if (*ret_n > 0 && p[*ret_n - 1] == ',')
+        --*ret_n;
+    return p;
+}
+
 int rdzv_conf_parse(const char *text, struct rdzv_conf *ret, struct err *e)
 {
     struct rdzv_conf c = {.keep_alive_max_attempt = 3, .is_host = -1, .rank = -1, .allow_unsafe = -1};
     for (size_t i = 0; i < TIMES; i++)
         *(int64_t *)((char *)&c + times[i].at) = times[i].def;
-    const char *p = text ? text : "";
-    size_t left = strlen(p);
-    unquote(&p, &left);
+    size_t left;
+    const char *p = rdzv_conf_pairs(text, &left);
     while (left > 0) {
         const char *comma = memchr(p, ',', left);
         const size_t n = comma ? (size_t)(comma - p) : left;

@@ -3,6 +3,7 @@
 #define CRUN_LAUNCHER_RDZV_CONF_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct err;
@@ -39,5 +40,9 @@ struct rdzv_conf {
 /* text may be NULL or empty: defaults. `timeout` is another word for join_timeout (torchrun's static backend).
  * ERR_USAGE names the key. */
 int rdzv_conf_parse(const char *text, struct rdzv_conf *ret, struct err *e);
+
+/* The pairs in text (NULL: none), where more can follow behind a comma: without quotes around the whole, and without a
+ * comma at the end. In text; *ret_n bytes. */
+const char *rdzv_conf_pairs(const char *text, size_t *ret_n);
 
 #endif

@@ -253,30 +253,37 @@ static void print_word(const char *word, FILE *out)
     shell_print(word, out);
 }
 
+static int print_host(const struct remote_plan *p, int i, FILE *out, struct err *e)
+{
+    const char *name = p->hosts.v[i].name;
+    struct buf own = {.max = REMOTE_ORDER_MAX};
+    const int rc = remote_plan_options(p, i, &own);
+    fprintf(out, "host %s, node rank %d\n  started by:", name, i);
+    for (int k = 0; p->shell.rsh[k] && !p->local[i]; k++)
+        print_word(p->shell.rsh[k], out);
+    if (p->local[i]) {
+        fprintf(out, " this crun\n");
+    } else {
+        fprintf(out, " %s", name);
+        print_word(p->shell.command, out);
+        fprintf(out, "\n");
+    }
+    fprintf(out, "  options on top of those typed:");
+    for (size_t at = 0; rc == 0 && at < own.len; at += strlen(own.data + at) + 1)
+        print_word(own.data + at, out);
+    fprintf(out, "\n");
+    buf_free(&own);
+    return rc < 0 ? err_errno(e, -rc, "options for the hosts") : 0;
+}
+
 int remote_print_plan(const struct config *c, int argc, char **argv, int first_operand, FILE *out, struct err *e)
 {
     struct remote_plan p;
-    char own[REMOTE_OPTIONS][1200];
     int rc = remote_plan_make(&p, c, argc, argv, first_operand, e);
     if (rc == 0)
         remote_plan_say_unused(&p, stderr);
-    for (int i = 0; i < p.hosts.n && rc == 0; i++) {
-        fprintf(out, "host %s, node rank %d\n  started by:", p.hosts.v[i].name, i);
-        for (int k = 0; p.shell.rsh[k] && !p.local[i]; k++)
-            print_word(p.shell.rsh[k], out);
-        if (p.local[i]) {
-            fprintf(out, " this crun\n");
-        } else {
-            fprintf(out, " %s", p.hosts.v[i].name);
-            print_word(p.shell.command, out);
-            fprintf(out, "\n");
-        }
-        fprintf(out, "  options on top of those typed:");
-        const int n = remote_plan_options(&p, i, own);
-        for (int k = 0; k < n; k++)
-            print_word(own[k], out);
-        fprintf(out, "\n");
-    }
+    for (int i = 0; i < p.hosts.n && rc == 0; i++)
+        rc = print_host(&p, i, out, e);
     remote_plan_free(&p);
     return rc;
 }

@@ -120,27 +120,43 @@ void remote_plan_free(struct remote_plan *p)
 
 /* --- the order */
 
-int remote_plan_options(const struct remote_plan *p, int i, char ret[REMOTE_OPTIONS][1200])
+static int add_conf(const struct config *c, bool is_host, struct buf *b)
+{
+    size_t n;
+    const char *pairs = rdzv_conf_pairs(c->rdzv_conf, &n);
+    TRY(buf_addstr(b, "--rdzv-conf="));
+    TRY(buf_add(b, pairs, n));
+    return buf_printf(b, "%sis_host=%d%c", n > 0 ? "," : "", is_host, '\0');
+}
+
+int remote_plan_options(const struct remote_plan *p, int i, struct buf *b)
 {
     const struct config *c = p->c;
     const struct host *h = &p->hosts.v[i];
-    const size_t cap = sizeof ret[0];
-    int n = 0;
     if (!c->nnodes_typed)
-        snprintf(ret[n++], cap, "--nnodes=%d", p->hosts.n);
+        TRY(buf_printf(b, "--nnodes=%d%c", p->hosts.n, '\0'));
     if (h->slots > 0)
-        snprintf(ret[n++], cap, "--nproc-per-node=%d", h->slots);
-    snprintf(ret[n++], cap, "--rdzv-id=%s", c->run_id);
+        TRY(buf_printf(b, "--nproc-per-node=%d%c", h->slots, '\0'));
+    TRY(buf_printf(b, "--rdzv-id=%s%c", c->run_id, '\0'));
     if (p->hosts.n > 1)
-        snprintf(ret[n++], cap, "--node-rank=%d", i);
+        TRY(buf_printf(b, "--node-rank=%d%c", i, '\0'));
     if (p->endpoint[0]) {
-        snprintf(ret[n++], cap, "--rdzv-endpoint=%s", p->endpoint);
-        snprintf(ret[n++], cap, "--rdzv-conf=%s%sis_host=%d", c->rdzv_conf ? c->rdzv_conf : "", c->rdzv_conf ? "," : "",
-                 i == 0);
+        TRY(buf_printf(b, "--rdzv-endpoint=%s%c", p->endpoint, '\0'));
+        TRY(add_conf(c, i == 0, b));
     }
     if (c->log.color == LOG_COLOR_AUTO && isatty(STDOUT_FILENO) && !getenv("NO_COLOR"))
-        snprintf(ret[n++], cap, "--color=always");
-    return n;
+        TRY(buf_printf(b, "--color=always%c", '\0'));
+    return 0;
+}
+
+static int encode_options(const struct remote_plan *p, int i, struct buf *b)
+{
+    struct buf own = {.max = REMOTE_ORDER_MAX};
+    int rc = remote_plan_options(p, i, &own);
+    for (size_t at = 0; rc == 0 && at < own.len; at += strlen(own.data + at) + 1)
+        rc = remote_encode(b, REMOTE_ARGUMENT, own.data + at);
+    buf_free(&own);
+    return rc;
 }
 
 static int encode_variable(struct buf *b, const char *name)
@@ -189,7 +205,7 @@ static int encode_exports(const struct config_exports *x, struct buf *b)
 
 static int encode_order(const struct remote_plan *p, int i, struct buf *b)
 {
-    char own[REMOTE_OPTIONS][1200], text[REMOTE_PATH_MAX];
+    char text[REMOTE_PATH_MAX];
     int options = p->first_operand;
     if (options > 1 && strcmp(p->argv[options - 1], "--") == 0)
         options--;
@@ -199,9 +215,7 @@ static int encode_order(const struct remote_plan *p, int i, struct buf *b)
     TRY(encode_exports(&p->c->exports, b));
     for (int k = 0; k < options; k++)
         TRY(remote_encode(b, REMOTE_ARGUMENT, p->argv[k]));
-    const int n = remote_plan_options(p, i, own);
-    for (int k = 0; k < n; k++)
-        TRY(remote_encode(b, REMOTE_ARGUMENT, own[k]));
+    TRY(encode_options(p, i, b));
     snprintf(text, sizeof text, "%s %s\n", p->token.principal, p->token.secret);
     int rc = p->token.principal[0] ? remote_encode(b, REMOTE_TOKEN, text) : 0;
     explicit_bzero(text, sizeof text);

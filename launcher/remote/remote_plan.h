@@ -31,9 +31,8 @@ int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, ch
 void remote_plan_say_unused(const struct remote_plan *p, FILE *out);
 /* The order of host i, head included; b is wiped by the caller. */
 int remote_plan_order(const struct remote_plan *p, int i, struct buf *b, struct err *e);
-/* The options that host i gets on top of those that were typed; at most REMOTE_OPTIONS. */
-#define REMOTE_OPTIONS 8
-int remote_plan_options(const struct remote_plan *p, int i, char ret[REMOTE_OPTIONS][1200]);
+/* Append the options that host i gets on top of those that were typed, each with its NUL. -ENOMEM, -E2BIG. */
+int remote_plan_options(const struct remote_plan *p, int i, struct buf *b);
 void remote_plan_free(struct remote_plan *p);
 
 #endif

@@ -417,6 +417,14 @@ def test_what_is_for_other_hosts_has_no_effect_without_any(crun, ssh):
         assert rc == 0 and "no effect" not in err, err
 
 
+@pytest.mark.parametrize("typed", ['"join_timeout=50,last_call_timeout=1"', "join_timeout='50',", ",".join(["last_call_timeout=1"] * 99 + ["join_timeout=50"])])
+def test_rdzv_conf_reaches_the_hosts_however_it_is_typed(crun, ssh, typed):
+    rc, out, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", ssh, "--rdzv-conf", typed, "sh", "-c", "echo rank $RANK")
+    assert rc == 0 and sorted(re.findall(r"rank \d", out)) == ["rank 0", "rank 1"], err
+    _, out, _ = crun.run("-H", f"{ONE},{TWO}", "--rsh", ssh, "--rdzv-conf", typed, "--dry-run", "true")
+    assert re.findall(r"--rdzv-conf=\S*join_timeout=\S*50\S*,is_host=(\d)", out) == ["1", "0"], out
+
+
 def test_workers_for_hosts_that_all_have_a_number_are_said_to_have_no_effect(crun, ssh):
     for hosts, said in (("localhost:1", True), (f"localhost:1,{ONE}", False)):
         rc, _, err = crun.run("-H", hosts, "--rsh", ssh, "--nproc-per-node", 2, "--dry-run", "true")
