@@ -215,8 +215,9 @@ void config_print_unused(const struct config *c, const struct arg_result *r, FIL
     }
     print_overridden_signal(c, r, out);
     print_no_limit(c, r, out);
-    if (c->home.unused)
-        fprintf(out, "crun: %s has no effect with %s\n", c->home.unused, c->home.from);
-    if (c->conf.unused)
-        fprintf(out, "crun: --rdzv-conf: %s has no effect\n", c->conf.unused);
+    for (size_t i = 0; c->home.unused[i]; i++)
+        fprintf(out, "crun: %s has no effect with %s\n", c->home.unused[i], c->home.from);
+    for (size_t i = 0; i < RDZV_CONF_UNUSED_N; i++)
+        if (c->conf.unused[i])
+            fprintf(out, "crun: --rdzv-conf: %s has no effect\n", c->conf.unused[i]);
 }

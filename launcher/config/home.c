@@ -329,19 +329,21 @@ static int choose_run_id(struct choice *c, const struct scheduler *s, struct err
     return 0;
 }
 
-static const char *unused_option(const struct choice *c)
+static void note_unused(struct choice *c)
 {
     const struct home_typed *t = c->t;
-    const struct home *h = c->home;
-    if (h->kind != HOME_STATIC && t->master_port > 0)
-        return "--master-port";
-    if (h->kind != HOME_STATIC && t->master_addr)
-        return "--master-addr";
-    if (t->standalone && t->endpoint)
-        return "--rdzv-endpoint";
-    if (t->standalone && t->backend)
-        return "--rdzv-backend";
-    return NULL;
+    struct home *h = c->home;
+    const struct {
+        bool is;
+        const char *option;
+    } typed[] = {{h->kind != HOME_STATIC && t->master_port > 0, "--master-port"},
+                 {h->kind != HOME_STATIC && t->master_addr, "--master-addr"},
+                 {t->standalone && t->endpoint, "--rdzv-endpoint"},
+                 {t->standalone && t->backend, "--rdzv-backend"}};
+    static_assert(sizeof typed / sizeof *typed < sizeof h->unused / sizeof *h->unused, "a NULL ends them");
+    for (size_t i = 0, n = 0; i < sizeof typed / sizeof *typed; i++)
+        if (typed[i].is)
+            h->unused[n++] = typed[i].option;
 }
 
 int home_decide(const struct home_typed *t, const struct home_look *look, struct home *ret, struct err *e)
@@ -363,6 +365,6 @@ int home_decide(const struct home_typed *t, const struct home_look *look, struct
         scheduler_look(look, &s);
     TRY(choose(&c, &s, e));
     TRY(choose_run_id(&c, &s, e));
-    ret->unused = unused_option(&c);
+    note_unused(&c);
     return 0;
 }

@@ -71,7 +71,7 @@ struct home {
     int node_rank;                        /* typed or the scheduler's; -1: none */
     bool is_configured;                   /* the endpoint is that of crun.conf */
     const char *from;                     /* who decided: "--rdzv-endpoint", "Slurm"; static storage */
-    const char *unused;                   /* a typed option that means nothing here, NULL: none */
+    const char *unused[5];                /* typed options that mean nothing here, up to a NULL; static storage */
 };
 
 /* ERR_USAGE with a sentence that names the remedy. */

@@ -72,7 +72,7 @@ static int set_other(struct rdzv_conf *c, const char *key, const char *value, st
     }
     for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
         if (strcmp(key, unused[i]) == 0) {
-            c->unused = unused[i];
+            c->unused[i] = unused[i];
             return 0;
         }
     return err_set(e, ERR_USAGE,

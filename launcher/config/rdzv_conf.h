@@ -23,6 +23,9 @@ struct err;
     X(read_timeout)                                                                                                    \
     X(use_libuv)
 
+#define RDZV_CONF_PLUS_1(key) +1
+enum { RDZV_CONF_UNUSED_N = 0 RDZV_CONF_UNUSED(RDZV_CONF_PLUS_1) };
+
 struct rdzv_conf {
 #define X(key, def, text) int64_t key##_ms;
     RDZV_CONF_TIMES(X)
@@ -34,7 +37,7 @@ struct rdzv_conf {
     int64_t max_lag_ms;             /* the Redis' min-replicas-max-lag, where it does not say; 0: not given */
     bool store_type_file;           /* endpoint is a path */
     bool join_timeout_typed;
-    const char *unused; /* the first of RDZV_CONF_UNUSED that was given, NULL: none; static storage */
+    const char *unused[RDZV_CONF_UNUSED_N]; /* those that were given; NULL: not; static storage */
 };
 
 /* text may be NULL or empty: defaults. `timeout` is another word for join_timeout (torchrun's static backend).

@@ -206,6 +206,9 @@ def standalone(crun):
     assert said(crun, "true", extra_env={"PET_STANDALONE": "2", "PET_RDZV_ENDPOINT": "10.255.255.1:1"}, timeout=20)[0] == []
     lines, err = said(crun, "--standalone", "--rdzv-endpoint", "10.255.255.1:1", "echo $GROUP_WORLD_SIZE $MASTER_ADDR")
     assert lines == ["1 127.0.0.1"] and "crun: --rdzv-endpoint has no effect with --standalone\n" in err
+    typed = {"--rdzv-endpoint": "10.255.255.1:1", "--rdzv-backend": "c10d", "--master-addr": "10.255.255.1", "--master-port": "1"}
+    _, err = said(crun, "--standalone", *(word for pair in typed.items() for word in pair), "true")
+    assert sorted(re.findall("crun: (.*) has no effect with --standalone\n", err)) == sorted(typed), err
 
 
 # --- failures and stops ----------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ static void what_was_typed_decides(void **state)
             strcmp(h.endpoint, cases[i].endpoint) != 0 || strcmp(h.run_id, cases[i].run_id) != 0)
             fail_msg("case %zu: %s hosting=%d '%s' id '%s' rank %d", i, home_kind_name(h.kind), (int)h.hosting,
                      h.endpoint, h.run_id, h.node_rank);
-        assert_null(h.unused);
+        assert_null(h.unused[0]);
     }
 }
 
@@ -305,17 +305,20 @@ static void a_scheduler_does_not_matter_where_something_is_typed(void **state)
     assert_string_equal(h.run_id, "77");
 }
 
-static void an_option_without_a_meaning_is_named(void **state)
+static void all_options_without_a_meaning_are_named(void **state)
 {
     const struct machine m = {0};
     struct home h;
     struct err e;
     const struct home_typed port = {.master_port = 5, .node_rank = -1, .is_host = -1, .max_nodes = 2, .endpoint = "h"},
-                            alone = {TYPED, .standalone = true, .max_nodes = 1, .endpoint = "h"};
+                            alone = {TYPED, .standalone = true, .max_nodes = 1, .endpoint = "h", .backend = "c10d"};
     assert_int_equal(decide(&port, &m, &h, &e), 0);
-    assert_string_equal(h.unused, "--master-port");
+    assert_string_equal(h.unused[0], "--master-port");
+    assert_null(h.unused[1]);
     assert_int_equal(decide(&alone, &m, &h, &e), 0);
-    assert_string_equal(h.unused, "--rdzv-endpoint");
+    assert_string_equal(h.unused[0], "--rdzv-endpoint");
+    assert_string_equal(h.unused[1], "--rdzv-backend");
+    assert_null(h.unused[2]);
 }
 
 int main(void)
@@ -326,7 +329,7 @@ int main(void)
         cmocka_unit_test(schedulers_and_the_configuration_file_are_asked),
         cmocka_unit_test(a_configured_address_is_never_hosted),
         cmocka_unit_test(a_scheduler_does_not_matter_where_something_is_typed),
-        cmocka_unit_test(an_option_without_a_meaning_is_named),
+        cmocka_unit_test(all_options_without_a_meaning_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,7 +25,8 @@ static void defaults_are_torchruns_but_for_the_heartbeat(void **state)
         assert_int_equal(c.is_host, -1);
         assert_int_equal(c.rank, -1);
         assert_false(c.join_timeout_typed);
-        assert_null(c.unused);
+        for (size_t k = 0; k < RDZV_CONF_UNUSED_N; k++)
+            assert_null(c.unused[k]);
     }
 }
 
@@ -35,7 +36,7 @@ static void keys_are_taken_as_torchrun_takes_them(void **state)
     struct err e;
     assert_int_equal(rdzv_conf_parse("join_timeout=5,last_call_timeout='2.5',keep_alive_interval=\"200ms\" , "
                                      "keep_alive_max_attempt=4,is_host=True,rank=3,store_type=file,close_timeout=1,"
-                                     "read_timeout=60,daemon_grace=9",
+                                     "use_libuv=1,read_timeout=60,daemon_grace=9",
                                      &c, &e),
                      0);
     assert_int_equal(c.join_timeout_ms, 5000);
@@ -47,7 +48,9 @@ static void keys_are_taken_as_torchrun_takes_them(void **state)
     assert_int_equal(c.rank, 3);
     assert_true(c.store_type_file);
     assert_int_equal(c.daemon_grace_ms, 9000);
-    assert_string_equal(c.unused, "read_timeout");
+    assert_null(c.unused[0]);
+    assert_string_equal(c.unused[1], "read_timeout");
+    assert_string_equal(c.unused[2], "use_libuv");
     assert_int_equal(rdzv_conf_parse("is_host=y", &c, &e), 0);
     assert_int_equal(c.is_host, 1);
     assert_int_equal(rdzv_conf_parse("is_host=F,allow_unsafe=TRUE,max_lag=1.5", &c, &e), 0);
