@@ -52,7 +52,7 @@ const struct explain_message explain_trainer[] = {
      "trainer make-data shapes --out DIR"},
     {"neither a JPEG nor a PNG\nnot a whole JPEG\nnot a whole PNG\na PNG image*\na damaged P* header\n"
      "a P* image cut short\nthe file is empty\nan image of * pixels\nimages have 1 or 3 channels\nis left out:\n"
-     "are left out:\n"
+     "are left out:\nare left out so far\n"
      "trainer predict: '*' cannot be used\na file of more than\nimages of * pixels",
      "one image is damaged, of an unknown format, or too large", "it counts with weight 0; convert or remove it"},
     {"is cut short\nclaims * entries\nholds pictures of\nlabels for * pictures\na record of *\na record whose first tensor\n"

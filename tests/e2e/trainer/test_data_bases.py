@@ -99,6 +99,15 @@ def test_damaged_records_weigh_nothing_and_are_named(folder, tmp_path):
     assert "label 99 of a set of 10 classes" in p.stderr
 
 
+def test_labels_beyond_the_classes_are_told_once_and_counted(folder, tmp_path):
+    db = make_db(folder, tmp_path / "db")
+    (db / "classes.txt").unlink()
+    p = run(TRAINER, "--train-data", db, "--num-labels", 4, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 1, "--device", "ref")
+    assert p.returncode == 0 and p.stderr.count("left out") == 1 and " of a set of 4 classes (--num-labels" in p.stderr, p.stderr
+    told = int(re.search(r"(\d+) training images could not be read or decoded and weighed nothing", p.stderr)[1])
+    assert 30 < told < 64, p.stderr
+
+
 def losses_while(db, out, change=None):
     """Of a run that is stopped after its first steps for as long as change() takes; all epochs but the first ones are read after it."""
     command = [TRAINER, "--train-data", db, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 6, "--device", "ref", "--lr", 0.01,

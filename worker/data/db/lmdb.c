@@ -1,6 +1,6 @@
 /* Records in an LMDB environment, read only: all from one snapshot, taken at open and kept until close. Whoever writes
- * to the environment meanwhile changes nothing here (and cannot reuse a page of the snapshot: what he replaces makes the
- * file longer). The keys are listed once, in the order of the data base; values are read when asked for. */
+ * to the environment meanwhile changes nothing here (and cannot reuse a page of the snapshot: what he replaces makes
+ * the file longer). The keys are listed once, in the order of the data base; values are read when asked for. */
 #include <errno.h>
 #include <lmdb.h>
 #include <pthread.h>

@@ -23,9 +23,9 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "common/base/log.h"
 #include "worker/data/loader/batch_log.h"
 #include "worker/data/loader/decoded_cache.h"
+#include "worker/data/loader/left_out.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/data/sets/dataset.h"
 
@@ -62,9 +62,9 @@ struct loader {
     int64_t epoch, step, end_epoch; /* of the next batch to begin */
     uint64_t order_pass;            /* of order; UINT64_MAX: none */
     uint32_t *order;
-    uint64_t begun, taken;   /* batches begun by the threads, given to the caller */
-    size_t handed;           /* samples handed out of batch begun - 1 */
-    unsigned char *reported; /* a bit a sample */
+    uint64_t begun, taken; /* batches begun by the threads, given to the caller */
+    size_t handed;         /* samples handed out of batch begun - 1 */
+    struct left_out left_out;
     struct loader_stats stats;
 
     int n_slots;
@@ -101,19 +101,19 @@ static int load_whole(const struct loader *l, const struct job *j, struct tools 
 }
 
 /* The same pixels either way. */
-static int load_sample(const struct loader *l, const struct job *j, struct tools *t, struct err *e)
+static int load_sample(const struct loader *l, const struct job *j, struct tools *t, int *label, struct err *e)
 {
     uint8_t *dst = j->slot->images + j->place * l->image_bytes;
     struct image whole;
-    int label = 0;
+    *label = 0;
     buf_clear(&t->file);
-    if (l->o.cache && (decoded_cache_has_room(l->o.cache) || decoded_cache_find(l->o.cache, j->id, &whole, &label))) {
-        TRY(load_whole(l, j, t, dst, &label, e));
+    if (l->o.cache && (decoded_cache_has_room(l->o.cache) || decoded_cache_find(l->o.cache, j->id, &whole, label))) {
+        TRY(load_whole(l, j, t, dst, label, e));
     } else {
-        TRY(l->data->ops->read(l->data, j->id, &t->file, &label, e));
+        TRY(l->data->ops->read(l->data, j->id, &t->file, label, e));
         TRY(input_load(&l->o.input, t->scratch, t->file.data, t->file.len, j->pass, j->id, dst, e));
     }
-    j->slot->labels[j->place] = label;
+    j->slot->labels[j->place] = *label;
     return 0;
 }
 
@@ -206,15 +206,7 @@ static bool hand_out(struct loader *l, struct job *j)
     return true;
 }
 
-static void report_bad(struct loader *l, uint32_t id, const struct err *why)
-{
-    unsigned char bit = (unsigned char)(1u << (id % 8));
-    if (!(l->reported[id / 8] & bit))
-        log_warn("data", "'%s' is left out: %s", l->data->ops->sample_name(l->data, id), why->text);
-    l->reported[id / 8] |= bit;
-}
-
-static void take_in(struct loader *l, const struct job *j, int rc, struct err *e)
+static void take_in(struct loader *l, const struct job *j, int rc, int label, struct err *e)
 {
     struct slot *s = j->slot;
     if (rc == ERR_DATA) {
@@ -222,7 +214,7 @@ static void take_in(struct loader *l, const struct job *j, int rc, struct err *e
         s->bad++;
         l->stats.bad++;
         if (!l->o.strict)
-            report_bad(l, j->id, e);
+            left_out_tell(&l->left_out, l->data, j->id, label, e, clock_ms());
     }
     if (rc < 0 && (rc != ERR_DATA || l->o.strict) && (s->error.code == 0 || j->place < s->failed)) {
         s->failed = j->place;
@@ -251,11 +243,12 @@ static void *loader_thread(void *arg)
         l->busy++;
         pthread_mutex_unlock(&l->lock);
         struct err e = {0};
-        int rc = tools.scratch ? load_sample(l, &j, &tools, &e) : err_errno(&e, ENOMEM, "memory for a picture");
+        int label = 0;
+        int rc = tools.scratch ? load_sample(l, &j, &tools, &label, &e) : err_errno(&e, ENOMEM, "memory for a picture");
         if (rc < 0)
             memset(j.slot->images + j.place * l->image_bytes, 0, l->image_bytes);
         pthread_mutex_lock(&l->lock);
-        take_in(l, &j, rc, &e);
+        take_in(l, &j, rc, label, &e);
         if (--l->busy == 0 && !l->sought) /* a seek waits for it */
             pthread_cond_broadcast(&l->ready);
     }
@@ -331,11 +324,10 @@ static int alloc_slots(struct loader *l, struct err *e)
                            l->image_bytes);
     }
     l->order = calloc(l->data->n, sizeof *l->order);
-    l->reported = calloc(l->data->n / 8 + 1, 1);
     l->threads = calloc((size_t)l->o.threads, sizeof *l->threads);
-    if (!l->slots || !l->order || !l->reported || !l->threads)
+    if (!l->slots || !l->order || !l->threads)
         return err_set(e, -ENOMEM, "no memory for the order of %zu samples", l->data->n);
-    return 0;
+    return left_out_init(&l->left_out, l->data->n, e);
 }
 
 static void init_sync(struct loader *l)
@@ -408,7 +400,7 @@ void loader_destroy(struct loader *l)
     batch_log_close(l->log);
     free(l->slots);
     free(l->order);
-    free(l->reported);
+    left_out_finish(&l->left_out);
     free(l->threads);
     pthread_cond_destroy(&l->work);
     pthread_cond_destroy(&l->ready);

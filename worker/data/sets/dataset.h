@@ -21,7 +21,8 @@ struct dataset;
 struct dataset_ops {
     const char *name;
     /* Sample i (0..n-1) as bytes for image_decode(): appends them to *data, sets *label. Any thread. ERR_DATA: this
-     * sample is damaged, gone, or may not be read; other errors are the disk's, and the next try may succeed. */
+     * sample is damaged, gone, or may not be read, or *label is no class; other errors are the disk's, and the next try
+     * may succeed. */
     int (*read)(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e);
     const char *(*sample_name)(struct dataset *d, size_t i); /* for messages; valid until close */
     void (*close)(struct dataset *d);
