@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 
 import pytest
@@ -142,6 +143,19 @@ def test_other_signals_are_forwarded_where_that_is_asked_for(crun):
     p.send_signal(signal.SIGTERM)
     rc, out, err = end(crun, p)
     assert rc == 75 and "USR1" not in out and "SIGTERM" in out, (out, err)
+
+
+def test_a_signal_reaches_the_group_of_a_worker_and_nobody_who_left_it(crun):
+    def child(name, left):
+        return ["python3", "-c", f"import os, signal\n{'os.setsid()' if left else ''}\nsignal.signal(signal.SIGUSR1, lambda *_: print('got', '{name}', flush=True))\n"
+                f"open('{crun.tmp}/up-{name}', 'w').close()\nwhile True: signal.pause()"]
+    words = [shlex.join(child(name, left)) for name, left in (("left", True), ("0", False))]
+    p = start(crun, "sh", "-c", f"{words[0]} & until [ -e {crun.tmp}/up-left ]; do sleep 0.02; done; {words[1]}", n=1, stdin=-3)
+    p.send_signal(signal.SIGUSR1)
+    assert p.stdout.readline().decode().endswith("got 0\n")
+    p.send_signal(signal.SIGTERM)
+    rc, out, err = end(crun, p)
+    assert rc == 128 + signal.SIGTERM and "got" not in out, (out, err)
 
 
 def test_no_signal_is_forwarded_with_none(crun):
