@@ -178,6 +178,12 @@ static int check(const struct env_contract *c, struct err *e)
     return 0;
 }
 
+int env_contract_place(const struct env_contract *c)
+{
+    const bool is_consecutive = c->run_id; /* crun or torchrun has started it */
+    return (int)(is_consecutive ? c->rank % c->local_world_size : c->local_rank);
+}
+
 int env_contract_read(struct env_contract *ret, struct err *e)
 {
     struct env_contract c = {.world_size = 1, .group_world_size = 1, .prev_rank = -1};

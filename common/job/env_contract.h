@@ -57,6 +57,11 @@ struct env_contract {
  * (mpirun, srun) are mapped here too. */
 int env_contract_read(struct env_contract *c, struct err *e);
 
+/* The number of this process among those of its node, 0..local_world_size-1. That is not always LOCAL_RANK, which
+ * --virtual-local-rank of crun and torchrun makes 0 for all of them: their ranks of a node are consecutive, so this is
+ * rank modulo local_world_size there. Elsewhere it is LOCAL_RANK. Not of a warm spare. */
+int env_contract_place(const struct env_contract *c);
+
 /* Call put(ctx, "NAME", "value") for every variable of *c; NULL strings are left out. The value is valid during the
  * call. */
 int env_contract_write(const struct env_contract *c, int (*put)(void *ctx, const char *name, const char *value),

@@ -38,7 +38,7 @@ int here_open(struct here *h, const struct train_config *cfg, const struct env_c
                                           .world = world,
                                           .local_world = local_world,
                                           .rank = (int)env->rank,
-                                          .local_rank = (int)env->local_rank,
+                                          .place = env_contract_place(env),
                                           .node = env->group_rank < 0 ? 0 : (int)env->group_rank,
                                           .comm = h->comm,
                                           .opened = &h->opened,

@@ -30,7 +30,7 @@ enum { ROUNDS = 5, ROUNDS_LEAST = 3 };
 
 bool measure_computes(const struct measure *m)
 {
-    return m->local_rank < m->computing;
+    return m->place < m->computing;
 }
 
 int measure_meet(void *ctx, struct err *e)

@@ -19,8 +19,8 @@ struct measure {
     struct forecast_base *base;
     struct comm *comm; /* of all ranks that are here; NULL: one, alone */
     int computing;     /* ranks of this node that compute side by side (planner_measures()) */
-    int local_rank, local_world;
-    const int *nodes; /* (comm->world): the node of each rank */
+    int place;         /* env_contract_place() */
+    const int *nodes;  /* (comm->world): the node of each rank */
 };
 
 /* Is it this one of the ranks that compute? The others wait meanwhile. */

@@ -90,7 +90,7 @@ static int open_planner(struct planner *p, struct err *e)
                                   .base = p->base,
                                   .comm = p->o.comm,
                                   .computing = planner_measures(p->o.cfg, p->o.local_world),
-                                  .local_rank = p->o.local_rank};
+                                  .place = p->o.place};
     p->network.local = p->o.local_world;
     p->network.hierarchical = p->o.cfg->by_node == REDUCE_HIERARCHICAL;
     TRY(find_nodes(p, e));

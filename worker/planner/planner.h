@@ -24,7 +24,7 @@ struct op_times;
 struct planner_options {
     const struct train_config *cfg;
     int world, local_world;            /* of the run that is planned */
-    int rank, local_rank, node;        /* of this process */
+    int rank, place, node;             /* of this process; place: env_contract_place() */
     struct comm *comm;                 /* of those that are here; NULL: one rank alone */
     const struct comm_options *opened; /* as comm was */
     bool tells;                        /* a line on stderr meanwhile; rank 0 alone does */

@@ -34,17 +34,17 @@ static uint32_t kin_of(const struct snapshot_identity *id)
 }
 
 /* keeps: else another rank of the node has the same copy. */
-static int open_slot(struct keep *k, struct session *s, int local_rank, bool keeps, struct err *e)
+static int open_slot(struct keep *k, struct session *s, int place, bool keeps, struct err *e)
 {
     const int fd = crun_node_memory();
     if (fd < 0)
         return err_set(e, -ENOTSUP, "no crun is there that keeps memory from round to round");
     if (!keeps)
         return 0;
-    return memory_slot_open(&k->slot, fd, local_rank, &s->state, kin_of(&s->identity), e);
+    return memory_slot_open(&k->slot, fd, place, &s->state, kin_of(&s->identity), e);
 }
 
-int keep_open(struct keep *k, struct session *s, int local_rank, int64_t round, struct err *e)
+int keep_open(struct keep *k, struct session *s, int place, int64_t round, struct err *e)
 {
     struct err why;
     bool keeps;
@@ -52,8 +52,8 @@ int keep_open(struct keep *k, struct session *s, int local_rank, int64_t round, 
     s->kept = 0;
     if (s->cfg->memory_checkpoints == 0 || s->cfg->evaluate)
         return 0;
-    TRY(outlive_keeps(s, local_rank, &keeps, e));
-    int64_t can = open_slot(k, s, local_rank, keeps, &why) == 0;
+    TRY(outlive_keeps(s, place, &keeps, e));
+    int64_t can = open_slot(k, s, place, keeps, &why) == 0;
     if (!can)
         log_warn("keep", "--memory-checkpoints: %s: nothing is kept", why.text);
     TRY(s->comm->ops->all_reduce(s->comm, COMM_CONTROL, &can, 1, DT_I64, COMM_MIN, NULL, e));

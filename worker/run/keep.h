@@ -34,7 +34,7 @@ struct keep {                 /* all-zero at first */
 
 /* All ranks, once a round, before the state is taken up. If a rank cannot keep copies, it logs why, and none does.
  * ERR_USAGE: the device goes on by itself, and ranks hold parts. */
-int keep_open(struct keep *k, struct session *s, int local_rank, int64_t round, struct err *e);
+int keep_open(struct keep *k, struct session *s, int place, int64_t round, struct err *e);
 void keep_close(struct keep *k);
 
 /* All ranks, none of which has a state: t and *s become those of the newest step whose copies make a whole state, no

@@ -117,7 +117,7 @@ int trace_open(struct trace *t, const struct session *s, const struct env_contra
         tell_useless(s->cfg);
     char path[PATH_MAX];
     const struct window w = s->cfg->prof ? (struct window){s->cfg->prof, 10} : s->cfg->timeline_steps;
-    if ((!s->cfg->timeline && !s->cfg->prof) || first != (env->local_rank == 0))
+    if ((!s->cfg->timeline && !s->cfg->prof) || first != (env_contract_place(env) == 0))
         return 0;
     TRY(file_of(s, env, path, sizeof path, e));
     const struct timeline_options o = {

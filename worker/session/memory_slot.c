@@ -14,7 +14,7 @@
 #include "worker/state/state.h"
 
 #define MAGIC UINT64_C(0x6b65707473746174)
-/* Where a local rank's place, and its second copy, begin: far enough apart for any state, and only what is written is
+/* Where a place, and its second copy, begin: far enough apart for any state, and only what is written is
  * memory. */
 #define SLOT_BYTES ((off_t)1 << 40)
 #define HALF_BYTES (SLOT_BYTES / MEMORY_SLOT_HALVES)
@@ -57,9 +57,9 @@ static uint32_t kin_of(const struct slices *s, uint32_t crc)
     return crc;
 }
 
-static int map_half(struct memory_slot *m, int fd, int local_rank, int half, struct err *e)
+static int map_half(struct memory_slot *m, int fd, int place, int half, struct err *e)
 {
-    const off_t at = local_rank * SLOT_BYTES + half * HALF_BYTES;
+    const off_t at = place * SLOT_BYTES + half * HALF_BYTES;
     const size_t bytes = half_bytes(m);
     if (bytes > (size_t)HALF_BYTES || fallocate(fd, 0, at, (off_t)bytes) < 0)
         return err_errno(e, errno, "cannot take %zu bytes of the node's memory for a copy of the state", bytes);
@@ -83,21 +83,21 @@ static int plan_copy(struct memory_slot *m, struct state *s, struct err *e)
     return rc;
 }
 
-static int prepare(struct memory_slot *m, int fd, int local_rank, struct state *s, uint32_t kin, struct err *e)
+static int prepare(struct memory_slot *m, int fd, int place, struct state *s, uint32_t kin, struct err *e)
 {
     TRY(plan_copy(m, s, e));
     m->kin = kin_of(&m->slices, kin);
     for (int i = 0; i < MEMORY_SLOT_HALVES; i++)
-        TRY(map_half(m, fd, local_rank, i, e));
+        TRY(map_half(m, fd, place, i, e));
     return 0;
 }
 
-int memory_slot_open(struct memory_slot **ret, int fd, int local_rank, struct state *s, uint32_t kin, struct err *e)
+int memory_slot_open(struct memory_slot **ret, int fd, int place, struct state *s, uint32_t kin, struct err *e)
 {
     struct memory_slot *m = calloc(1, sizeof *m);
     if (!m)
         return err_errno(e, ENOMEM, "a copy of the state");
-    const int rc = prepare(m, fd, local_rank, s, kin, e);
+    const int rc = prepare(m, fd, place, s, kin, e);
     if (rc < 0) {
         memory_slot_close(m);
         return rc;

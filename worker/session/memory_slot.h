@@ -25,9 +25,9 @@ struct memory_copy {
     int64_t round;   /* that it was made in: a step may be done again, by others, and not come to the same bits */
 };
 
-/* fd: borrowed; s: borrowed until close; kin: copies of another kin are not found (what else must be the same). Takes
- * the memory: -errno where the node does not give it. */
-int memory_slot_open(struct memory_slot **ret, int fd, int local_rank, struct state *s, uint32_t kin, struct err *e);
+/* fd: borrowed; place: env_contract_place(); s: borrowed until close; kin: copies of another kin are not found (what
+ * else must be the same). Takes the memory: -errno where the node does not give it. */
+int memory_slot_open(struct memory_slot **ret, int fd, int place, struct state *s, uint32_t kin, struct err *e);
 void memory_slot_close(struct memory_slot *m); /* NULL allowed; the copies stay */
 
 size_t memory_slot_bytes(const struct memory_slot *m);              /* of both copies */

@@ -51,13 +51,13 @@ bool outlive_can(const struct session *s, const char **why)
     return !*why && outlive_settles(s);
 }
 
-int outlive_keeps(const struct session *s, int local_rank, bool *keeps, struct err *e)
+int outlive_keeps(const struct session *s, int place, bool *keeps, struct err *e)
 {
     const bool is_whole = outlive_is_whole(&s->layout), asked = s->cfg->memory_checkpoints > 0 && !s->cfg->evaluate;
     if (asked && s->device->ops->async && !is_whole)
         return err_set(e, ERR_USAGE, "--memory-checkpoints %g: on a GPU only where every rank has the whole state",
                        s->cfg->memory_checkpoints);
-    *keeps = asked && (!is_whole || local_rank == 0);
+    *keeps = asked && (!is_whole || place == 0);
     return 0;
 }
 

@@ -29,8 +29,8 @@ bool outlive_can_grow(const struct session *s);
 bool outlive_is_whole(const struct layout *l);
 
 /* *keeps: has this rank a copy of its state in memory of the node (memory_slot.h), as far as options and layout say?
- * ERR_USAGE: its device cannot. */
-int outlive_keeps(const struct session *s, int local_rank, bool *keeps, struct err *e);
+ * ERR_USAGE: its device cannot. place: env_contract_place(). */
+int outlive_keeps(const struct session *s, int place, bool *keeps, struct err *e);
 
 /* Are program and state, as this session has them, those of env's rank in env's world? has_state: the state is one that
  * training goes on from, not just memory for it. */

@@ -37,7 +37,7 @@ static int at_least_one(int64_t n)
 static int check_output(struct session *s, const struct env_contract *env, struct err *e)
 {
     s->writes = s->cfg->checkpoint_dir && !s->cfg->evaluate &&
-                (s->rank == layout_writer(&s->layout) || (s->cfg->checkpoint_per_node && env->local_rank == 0));
+                (s->rank == layout_writer(&s->layout) || (s->cfg->checkpoint_per_node && env_contract_place(env) == 0));
     if (s->writes && s->lock_fd < 0)
         TRY(output_folder_take(s->cfg, s->resume, env->run_id, &s->lock_fd, &s->aside, e));
     return s->leads && s->cfg->log_dir && !s->cfg->evaluate ? path_make_writable(s->cfg->log_dir, e) : 0;

@@ -155,7 +155,7 @@ int begin_run(struct run *r, const struct env_contract *env, const char *command
     r->env = env;
     r->command_line = command_line;
     TRY(late ? 0 : trace_open(&r->trace, &r->s, env, true, e));
-    TRY(keep_open(&r->keep, &r->s, (int)env->local_rank, env->round, e));
+    TRY(keep_open(&r->keep, &r->s, env_contract_place(env), env->round, e));
     TRY(take_up(r, env, &taken, e));
     TRY(taken ? 0 : begin_at_first(r, e));
     r->has_state = true;

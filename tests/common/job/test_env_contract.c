@@ -73,6 +73,20 @@ static void what_is_not_given_follows_from_the_rest(void **state)
     assert_int_equal(c.role_world_size, 4);
 }
 
+static void every_process_of_a_node_has_a_place_of_its_own(void **state)
+{
+    read_ok(
+        "RANK=5 WORLD_SIZE=8 LOCAL_RANK=0 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 GROUP_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=j");
+    assert_int_equal(env_contract_place(&c), 1); /* --virtual-local-rank */
+    read_ok(
+        "RANK=6 WORLD_SIZE=8 LOCAL_RANK=2 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 GROUP_WORLD_SIZE=2 TORCHELASTIC_RUN_ID=j");
+    assert_int_equal(env_contract_place(&c), 2);
+    read_ok("RANK=2 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"); /* ranks that go round the nodes */
+    assert_int_equal(env_contract_place(&c), 1);
+    read_ok("HOME=/");
+    assert_int_equal(env_contract_place(&c), 0);
+}
+
 static void ranks_of_mpirun_and_mpiexec_are_mapped(void **state)
 {
     read_ok("OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2");
@@ -182,6 +196,7 @@ int main(void)
         cmocka_unit_test(a_process_alone_is_rank_0_of_1),
         cmocka_unit_test(torchruns_variables_are_read),
         cmocka_unit_test(what_is_not_given_follows_from_the_rest),
+        cmocka_unit_test(every_process_of_a_node_has_a_place_of_its_own),
         cmocka_unit_test(ranks_of_mpirun_and_mpiexec_are_mapped),
         cmocka_unit_test(ranks_of_srun_are_mapped_inside_a_step_only),
         cmocka_unit_test(the_innermost_starter_wins),

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from support import TRAINER, faulty_disk, free_port, run
+from support import CRUN, TRAINER, faulty_disk, free_port, run
 from tensors import newest
 
 STEPS = 20  # of the whole run: 5 epochs of 4
@@ -308,3 +308,8 @@ def test_with_checkpoint_per_node_each_node_has_every_checkpoint(data, tmp_path)
         assert (a / file).read_bytes() == (b / file).read_bytes()
     assert best(a) == best(b)
     assert (a / "metrics.jsonl").exists() and not (b / "metrics.jsonl").exists()
+
+
+def test_of_ranks_that_all_have_local_rank_0_one_writes_for_the_node(data, tmp_path):
+    p = run(CRUN, "--nproc_per_node", 2, "--virtual-local-rank", *command(data, tmp_path / "a", "--checkpoint-per-node", "--max-steps", 4))
+    assert p.returncode == 0 and steps(tmp_path / "a") == [4], p.stderr

@@ -146,7 +146,8 @@ def test_a_part_that_is_lost_with_both_owners_comes_from_memory(undisturbed, tmp
     assert job.weights() == expected
 
 
-@pytest.mark.parametrize("options, crun", [(["--zero", 1, *ADAM, "--ema", 0.9], []), (LAYOUTS["zero 1"], ["--recovery", "restart"])])
+@pytest.mark.parametrize("options, crun", [(["--zero", 1, *ADAM, "--ema", 0.9], []), (["--zero", 1, *ADAM, "--ema", 0.9], ["--virtual-local-rank"]),
+                                           (LAYOUTS["zero 1"], ["--recovery", "restart"])])
 def test_processes_that_start_again_go_on_from_memory(undisturbed, tmp_path, options, crun):
     data, expected = undisturbed("zero 1")
     job = Job(data, tmp_path / "out", *options, *IN_MEMORY, crun=crun)

@@ -239,8 +239,9 @@ def assert_nested(track):
         open_until.append(end)
 
 
-def test_a_timeline_tells_what_steps_spend_their_time_on(data, tmp_path):
-    p = run(CRUN, "--standalone", "--nproc_per_node", 2,
+@pytest.mark.parametrize("words", [[], ["--virtual-local-rank"]])
+def test_a_timeline_tells_what_steps_spend_their_time_on(data, tmp_path, words):
+    p = run(CRUN, "--standalone", "--nproc_per_node", 2, *words,
             *convnet(data, "--timeline", tmp_path / "t.json", "--timeline-steps", "2,3", "--checkpoint-dir", tmp_path / "ck"))
     assert p.returncode == 0, p.stderr
     tracks = spans(tmp_path / "t.json")
