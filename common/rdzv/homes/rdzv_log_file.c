@@ -9,11 +9,10 @@
  * link() is the fence: two leaders cannot both take the next number. A reply lost on its way makes the kernel say
  * EEXIST to the one who did take it: reading back tells. Decisions stay until the job ends: nobody can mistake a gap
  * for the end of the log. The other files are written in place, with length and checksum in front, and read by open,
- * read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify, locks, times of files, or
- * renaming over a file that others read; a file read while it is being written fails its checksum and is read again. A
- * folder's cached listing is refreshed by making a file in it. Everybody polls: every 20 ms while something happens,
- * backing off to 1 s. */
-#include <dirent.h>
+ * read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify, locks, renaming over a file
+ * that others read, or times of files (but for what is cleared away, rdzv_log_file_clear.c); a file read while it is
+ * being written fails its checksum and is read again. A folder's cached listing is refreshed by making a file in it.
+ * Everybody polls: every 20 ms while something happens, backing off to 1 s. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -71,7 +70,7 @@ static int check_owner(struct file_home *h, struct err *e)
     return 0;
 }
 
-static void leave_folder(struct file_home *h)
+void file_leave(struct file_home *h)
 {
     if (h->job_fd >= 0)
         close(h->job_fd);
@@ -95,7 +94,7 @@ static int enter_folder(struct file_home *h, struct err *e)
     if (rc == 0 && ((rc = make_folder(h->job_fd, "beats")) < 0 || (rc = make_folder(h->job_fd, "slots")) < 0))
         err_errno(e, -rc, "the job's folder '%s/%s'", h->dir, h->name);
     if (rc < 0)
-        leave_folder(h);
+        file_leave(h);
     if (rc == 0 && (fsync(h->job_fd) < 0 || fsync(h->dir_fd) < 0))
         rc = err_errno(e, errno, "the job's folder '%s/%s'", h->dir, h->name);
     h->next = 1;
@@ -109,7 +108,7 @@ int file_inside(struct file_home *h, struct err *e)
 {
     struct stat st;
     if (h->job_fd >= 0 && (fstatat(h->dir_fd, h->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_ino != h->job_inode))
-        leave_folder(h);
+        file_leave(h);
     return h->job_fd >= 0 ? 0 : enter_folder(h, e);
 }
 
@@ -226,47 +225,6 @@ int file_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e)
     return 0;
 }
 
-/* What is left of a job: under a name that nobody looks for. */
-static void remove_job(struct file_home *h)
-{
-    char old[FILE_NAME_CAP + 32], path[FILE_NAME_CAP + 8];
-    struct dirent *d;
-    snprintf(old, sizeof old, "%s.old-%d-%lld", h->name, (int)getpid(), (long long)clock_ns());
-    if (renameat(h->dir_fd, h->name, h->dir_fd, old) < 0)
-        return;
-    static const char *const folders[] = {"beats", "slots", "."};
-    for (int i = 0; i < 3; i++) {
-        int fd = openat(h->job_fd, folders[i], O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-        while (dir && (d = readdir(dir))) {
-            snprintf(path, sizeof path, "%s/%s", folders[i], d->d_name);
-            unlinkat(h->job_fd, path, 0);
-        }
-        if (dir)
-            closedir(dir);
-        if (i < 2)
-            unlinkat(h->job_fd, folders[i], AT_REMOVEDIR);
-    }
-    leave_folder(h);
-    unlinkat(h->dir_fd, old, AT_REMOVEDIR);
-}
-
-/* Only the last node can remove the folder of beats: nobody else writes there any more, and nobody new can. */
-static void file_forget(struct rdzv_home *base, const char *node)
-{
-    struct file_home *h = (struct file_home *)base;
-    char file[FILE_NAME_CAP], path[FILE_NAME_CAP + 8];
-    if (h->job_fd < 0)
-        return;
-    framed_file_escape(node, file, sizeof file);
-    snprintf(path, sizeof path, "beats/%s", file);
-    unlinkat(h->job_fd, path, 0);
-    snprintf(path, sizeof path, "slots/%s", file);
-    unlinkat(h->job_fd, path, 0);
-    if (unlinkat(h->job_fd, "beats", AT_REMOVEDIR) == 0)
-        remove_job(h);
-}
-
 /* --- the handle */
 
 static void file_close(struct rdzv_home *base)
@@ -274,7 +232,7 @@ static void file_close(struct rdzv_home *base)
     struct file_home *h = (struct file_home *)base;
     if (!h)
         return;
-    leave_folder(h);
+    file_leave(h);
     if (h->dir_fd >= 0)
         close(h->dir_fd);
     rdzv_home_finish_(base);
@@ -309,6 +267,7 @@ int rdzv_log_file_open(struct rdzv_home **ret, const char *url, const struct rdz
     if (!h)
         return err_set(e, -ENOMEM, "no memory for a shared folder");
     h->dir_fd = h->job_fd = -1;
+    h->keep_ms = o->keep_ms;
     framed_file_escape(o->run_id, run, sizeof run - 64);
     h->dir = strdup(path);
     const int rc = rdzv_home_init_(&h->base, &file_ops, o->wake_fd, e);

@@ -17,6 +17,7 @@ struct file_home {
     char *name; /* of ours in it */
     int dir_fd, job_fd;
     ino_t job_inode;
+    int64_t keep_ms;
     char epoch[RDZV_EPOCH_MAX + 1]; /* newest seen */
     char own_epoch[RDZV_EPOCH_MAX + 1];
     bool has_slot;                /* the file of our node is there */
@@ -33,11 +34,16 @@ int file_read(struct file_home *h, const char *path, struct buf *out, struct err
 /* Make and open the job's folder, if it is not, or not the same any more. */
 int file_inside(struct file_home *h, struct err *e);
 
+void file_leave(struct file_home *h); /* close it */
+
 int64_t file_poll_ms(struct file_home *h);
 bool file_doze(struct file_home *h, int64_t ms); /* false: interrupted before that */
 
 /* rdzv_home_ops.address: the first address of a network that is up; loopback if there is none. Touches no disk. */
 int file_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e);
+
+/* rdzv_log_file_clear.c: the node's files go, the job's with the last node's, and what jobs left in DIR long ago. */
+void file_forget(struct rdzv_home *base, const char *node);
 
 /* rdzv_log_file_lead.c: the leader's calls (rdzv_home.h) */
 int file_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);

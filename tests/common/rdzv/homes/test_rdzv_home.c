@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -241,6 +242,94 @@ static void the_last_node_clears_the_folder(void **state)
     h->ops->forget(h, "two");
     h->ops->close(h);
     assert_int_equal(rmdir(dir), 0);
+    buf_free(&beat);
+    buf_free(&v.pulse);
+    buf_free(&v.slot);
+}
+
+/* Below `dir`, as if last written so long ago. */
+static void age(const char *path, int seconds)
+{
+    struct timespec now, t[2];
+    char full[300];
+    snprintf(full, sizeof full, "%s/%s", dir, path);
+    clock_gettime(CLOCK_REALTIME, &now);
+    t[0] = t[1] = (struct timespec){.tv_sec = now.tv_sec - seconds};
+    assert_int_equal(utimensat(AT_FDCWD, full, t, 0), 0);
+}
+
+static bool is_there(const char *path)
+{
+    char full[300];
+    snprintf(full, sizeof full, "%s/%s", dir, path);
+    return access(full, F_OK) == 0;
+}
+
+#define JOB "crun-a%2Fb%20%7Bc%7D"
+
+/* While a beat is young its node may only stand still, and is to learn of the end: 1 s here. */
+static void a_killed_node_does_not_keep_the_folder_for_ever(void **state)
+{
+    struct rdzv_view v = {0};
+    struct buf beat = text("inc=1 n=1");
+    struct err e;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct rdzv_home *h = open_folder();
+        assert_int_equal(h->ops->exchange(h, "killed", &beat, true, &v, &e), 0);
+        assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), 0);
+        age(JOB "/beats/killed", i == 0 ? -60 : 2);
+        h->ops->forget(h, "one");
+        h->ops->close(h);
+        assert_int_equal(is_there(JOB "/beats/killed"), i == 0);
+        assert_int_equal(is_there(JOB), i == 0);
+    }
+    assert_int_equal(rmdir(dir), 0);
+    buf_free(&beat);
+    buf_free(&v.pulse);
+    buf_free(&v.slot);
+}
+
+static void make(const char *path, int seconds)
+{
+    char command[400];
+    snprintf(command, sizeof command, "umask 077; mkdir -p '%s/%s/beats' '%s/%s/slots'", dir, path, dir, path);
+    assert_int_equal(system(command), 0);
+    static const char *const files[] = {"decision-00000001", "pulse", "beats/x", "slots/x"};
+    for (int i = 0; i < 4; i++) {
+        snprintf(command, sizeof command, "%s/%s/%s", dir, path, files[i]);
+        close(open(command, O_WRONLY | O_CREAT, 0600));
+        snprintf(command, sizeof command, "%s/%s", path, files[i]);
+        age(command, seconds);
+    }
+    age(path, seconds);
+}
+
+static void what_killed_jobs_left_goes_with_the_end_of_another(void **state)
+{
+    struct rdzv_home *h = open_folder();
+    struct rdzv_view v = {0};
+    struct buf beat = text("inc=1 n=1");
+    struct err e;
+    char path[128];
+    (void)state;
+    make("crun-dead", 5);
+    make("crun-half.old-1-1", 5);
+    make("crun-lives", -60);
+    make("crun-leads", 5);
+    age("crun-leads/pulse", -60);
+    make("crun-beats", 5);
+    age("crun-beats/beats/x", -60);
+    make("crun-results", 5); /* somebody's own */
+    snprintf(path, sizeof path, "%s/crun-results/decision-00000001", dir);
+    assert_int_equal(unlink(path), 0);
+    age("crun-results", 5);
+    assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), 0);
+    h->ops->forget(h, "one");
+    h->ops->close(h);
+    assert_false(is_there("crun-dead") || is_there("crun-half.old-1-1") || is_there(JOB));
+    assert_true(is_there("crun-lives/beats/x") && is_there("crun-leads/beats/x") && is_there("crun-beats/beats/x"));
+    assert_true(is_there("crun-results/beats/x") && is_there("crun-results/pulse"));
     buf_free(&beat);
     buf_free(&v.pulse);
     buf_free(&v.slot);
@@ -523,6 +612,9 @@ int main(void)
         IN_A_FOLDER(an_older_leader_can_append_nothing, _and_process),
         IN_A_FOLDER(the_last_node_clears_the_folder, ),
         IN_A_FOLDER(the_last_node_clears_the_folder, _and_process),
+        IN_A_FOLDER(a_killed_node_does_not_keep_the_folder_for_ever, ),
+        IN_A_FOLDER(a_killed_node_does_not_keep_the_folder_for_ever, _and_process),
+        IN_A_FOLDER(what_killed_jobs_left_goes_with_the_end_of_another, ),
         IN_A_FOLDER(a_call_that_is_not_answered_ends_with_its_time_and_happens_later, _and_process),
         IN_A_FOLDER(a_call_is_cancelled_from_another_thread, _and_process),
         IN_A_FOLDER(an_interrupt_reaches_the_wait_there, _and_process),
