@@ -37,13 +37,23 @@ static bool parse_range(const char **p, struct log_range *r)
     return r->first >= 0 && r->last >= r->first;
 }
 
+/* With blanks around it, as torchrun takes them. */
+static bool parse_item(const char **p, struct log_range *r)
+{
+    *p += strspn(*p, " ");
+    if (!parse_range(p, r))
+        return false;
+    *p += strspn(*p, " ");
+    return true;
+}
+
 int log_conf_parse_ranks(const char *text, void *field, struct err *e)
 {
     struct log_ranks r = {0};
     for (const char *p = text; *p || r.n > 0; p++) {
         if (r.n == LOG_RANGES_MAX)
             return err_set(e, ERR_USAGE, "expected at most %d ranks or ranges", LOG_RANGES_MAX);
-        if (!parse_range(&p, &r.v[r.n++]) || (*p && *p != ','))
+        if (!parse_item(&p, &r.v[r.n++]) || (*p && *p != ','))
             return err_set(e, ERR_USAGE, "expected ranks and ranges as in 0,2,5-7");
         if (!*p)
             break;

@@ -41,7 +41,7 @@ static void a_rank_list_holds_numbers_and_ranges(void **state)
     struct log_ranks r;
     struct err e;
     (void)state;
-    assert_int_equal(log_conf_parse_ranks("0,2,5-12", &r, &e), 0);
+    assert_int_equal(log_conf_parse_ranks("0, 2 ,5-12 ", &r, &e), 0);
     const int in[] = {0, 2, 5, 9, 12}, out[] = {1, 3, 4, 13};
     for (size_t i = 0; i < sizeof in / sizeof *in; i++)
         assert_true(log_ranks_has(&r, in[i]));
@@ -49,7 +49,7 @@ static void a_rank_list_holds_numbers_and_ranges(void **state)
         assert_false(log_ranks_has(&r, out[i]));
     assert_int_equal(log_conf_parse_ranks("", &r, &e), 0);
     assert_true(log_ranks_has(&r, 77));
-    static const char *const bad[] = {",", "0,", "a", "1-", "2-1", "0,,1", "-3", "1.5"};
+    static const char *const bad[] = {",", "0,", "a", "1-", "2-1", "0,,1", "-3", "1.5", "0 1", "0, ", "1 -2"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (log_conf_parse_ranks(bad[i], &r, &e) != ERR_USAGE)
             fail_msg("'%s' was taken", bad[i]);
