@@ -12,8 +12,8 @@ const struct explain_message explain_trainer[] = {
     {"is not a command; *\nis not supported", "trainer has no such command, or refuses this option of another trainer",
      "trainer --help lists the commands; docs/reference/personalities.md the options that are refused"},
     {"--num-channels *: must be 1 or 3\n--scale *: --input plain\nonly --input torch crops\n--mean and --std take\n"
-     "--num-labels 1:\nis not MIN,MAX\nis above MAX\nis not FIRST,COUNT\nhas more than * epochs\ndoes not rise:\n"
-     "has more than 3 channels\n--min-bytes * is above\nranks: results are known for up to\nlearning-rate policy\n"
+     "--num-labels 1:\nis above MAX\n"
+     "--min-bytes * is above\nranks: results are known for up to\nlearning-rate policy\n"
      "a run of * steps is shorter\nwarm-up of *\nstep size * of the step policy\ngamma * policy\npower * policy",
      "the value of an option is outside of what makes sense", "the message says what is expected"},
     {"--resume auto needs --checkpoint-dir\nneed --checkpoint-dir\n--evaluate needs --test-data\n--nesterov \n"
@@ -34,7 +34,7 @@ const struct explain_message explain_trainer[] = {
      "has * names, the model * classes\nit is taken as *",
      "a checkpoint knows its model, image size and classes; options for a bare file of weights contradict it",
      "leave the option out, or name a file of weights"},
-    {"--memory-limit is what\nis no size (such as\nis not TIME,GIGABIT\nis no line of them\nare not here to be measured\nare not here, so that their link\nplanning: measuring\n--memory-limit: nothing fits\nno plan for * ranks is possible",
+    {"--memory-limit is what\nis not TIME,GIGABIT\nis no line of them\nare not here to be measured\nare not here, so that their link\nplanning: measuring\n--memory-limit: nothing fits\nno plan for * ranks is possible",
      "the planner (--auto-parallel) lacks a value, or cannot read it",
      "the message has an example; docs/guide/planning.md"},
     /* --- data sets and images */

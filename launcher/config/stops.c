@@ -67,9 +67,13 @@ int stops_settle_limit(struct stops *s, const char *end_text, int64_t now_s, str
 
 /* --- signals */
 
-/* "SIGTERM" or "TERM", n bytes; index into signals[], -1: none of them. */
+/* "SIGTERM" or "TERM", n bytes, blanks around it left out as torchrun does; index into signals[], -1: none of them. */
 static int find_signal(const char *text, size_t n)
 {
+    for (; n > 0 && *text == ' '; n--)
+        text++;
+    while (n > 0 && text[n - 1] == ' ')
+        n--;
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         const char *name = signals[i].name;
         if ((strlen(name) == n && strncmp(name, text, n) == 0) ||
@@ -79,12 +83,22 @@ static int find_signal(const char *text, size_t n)
     return -1;
 }
 
-static int refuse_signal(const char *text, size_t n, struct err *e)
+/* The n bytes of text at word, which cannot be read; "" where they are all of it, and said already. Returns out. */
+#define WHICH_MAX 64
+static const char *which_word(const char *text, const char *word, size_t n, char out[WHICH_MAX])
 {
-    char known[160] = "";
+    out[0] = '\0';
+    if (n < strlen(text))
+        snprintf(out, WHICH_MAX, ", got '%.*s'", n < 40 ? (int)n : 40, word);
+    return out;
+}
+
+static int refuse_signal(const char *text, const char *word, size_t n, struct err *e)
+{
+    char known[160] = "", which[WHICH_MAX];
     for (size_t i = 0, len = 0; i < sizeof signals / sizeof *signals && len < sizeof known; i++)
         len += (size_t)snprintf(known + len, sizeof known - len, "%s%s", i ? ", " : "", signals[i].name);
-    return err_set(e, ERR_USAGE, "'%.*s' is none of the signals that can be handled: %s", (int)n, text, known);
+    return err_set(e, ERR_USAGE, "expected signals that can be handled: %s%s", known, which_word(text, word, n, which));
 }
 
 int stops_parse_signals(const char *text, void *field, struct err *e)
@@ -96,7 +110,7 @@ int stops_parse_signals(const char *text, void *field, struct err *e)
         const size_t n = strcspn(p, ",");
         const int i = find_signal(p, n);
         if (i < 0)
-            return refuse_signal(p, n, e);
+            return refuse_signal(text, p, n, e);
         if (sigismember(&found.set, signals[i].signo) == 0)
             len +=
                 (size_t)snprintf(found.names + len, sizeof found.names - len, "%s%s", len ? "," : "", signals[i].name);
@@ -138,7 +152,7 @@ int stops_parse_signal(const char *text, void *field, struct err *e)
     int *signo = field;
     const int i = find_signal(text, strlen(text));
     if (i < 0 && strcmp(text, "none") != 0)
-        return refuse_signal(text, strlen(text), e);
+        return refuse_signal(text, text, strlen(text), e);
     *signo = i < 0 ? 0 : signals[i].signo;
     return 0;
 }
@@ -164,12 +178,13 @@ static int read_range(const char *text, size_t n, int64_t *first, int64_t *last)
 int stops_parse_codes(const char *text, void *field, struct err *e)
 {
     struct stops_codes *codes = field, found = {.bits = {0}};
+    char which[WHICH_MAX];
     for (const char *p = text; strcmp(text, "none") != 0; p++) {
         const size_t n = strcspn(p, ",");
         int64_t first, last;
         if (read_range(p, n, &first, &last) < 0)
-            return err_set(e, ERR_USAGE, "expected codes from 1 to 255 such as 3,77,130-139, or none, got '%.*s'",
-                           (int)n, p);
+            return err_set(e, ERR_USAGE, "expected codes from 1 to 255 such as 3,77,130-139, or none%s",
+                           which_word(text, p, n, which));
         for (int64_t c = first; c <= last; c++)
             found.bits[c / 32] |= 1u << (c % 32);
         p += n;

@@ -14,7 +14,7 @@ int config_parse_range(const char *text, void *field, struct err *e)
     char first[64];
     const char *comma = strchr(text, ',');
     if (!comma || (size_t)(comma - text) >= sizeof first)
-        return err_set(e, ERR_USAGE, "'%s' is not MIN,MAX", text);
+        return err_set(e, ERR_USAGE, "expected MIN,MAX");
     snprintf(first, sizeof first, "%.*s", (int)(comma - text), text);
     TRY(parse_f64(first, "MIN", 1e-6, 1, &r->min, e));
     TRY(parse_f64(comma + 1, "MAX", 1e-6, 1, &r->max, e));
@@ -29,7 +29,7 @@ int config_parse_window(const char *text, void *field, struct err *e)
     char first[64];
     const char *comma = strchr(text, ',');
     if (!comma || (size_t)(comma - text) >= sizeof first)
-        return err_set(e, ERR_USAGE, "'%s' is not FIRST,COUNT", text);
+        return err_set(e, ERR_USAGE, "expected FIRST,COUNT");
     snprintf(first, sizeof first, "%.*s", (int)(comma - text), text);
     TRY(parse_i64(first, "FIRST", 1, INT64_MAX / 2, &w->first, e));
     return parse_i64(comma + 1, "COUNT", 1, INT64_MAX / 2, &w->count, e);
@@ -45,7 +45,7 @@ int config_parse_drill(const char *text, void *field, struct err *e)
         if (strlen(names[i]) == (size_t)(at - text) && strncmp(names[i], text, (size_t)(at - text)) == 0)
             d->what = (enum drill_what)i;
     if (!colon || d->what == DRILL_NONE || (size_t)(colon - at) > sizeof step)
-        return err_set(e, ERR_USAGE, "'%s' is not WHAT@STEP:RANK, WHAT one of weights, moments, sums and nan", text);
+        return err_set(e, ERR_USAGE, "expected WHAT@STEP:RANK, WHAT one of weights, moments, sums and nan");
     snprintf(step, sizeof step, "%.*s", (int)(colon - at - 1), at + 1);
     TRY(parse_i64(step, "STEP", 1, INT64_MAX / 2, &d->step, e));
     return parse_i64(colon + 1, "RANK", 0, INT32_MAX, &d->rank, e);
@@ -60,11 +60,12 @@ int config_parse_milestones(const char *text, void *field, struct err *e)
         end = strchr(at, ',');
         size_t n = end ? (size_t)(end - at) : strlen(at);
         if (m->n == MILESTONES_MAX)
-            return err_set(e, ERR_USAGE, "'%s' has more than %d epochs", text, MILESTONES_MAX);
+            return err_set(e, ERR_USAGE, "expected at most %d epochs", MILESTONES_MAX);
         snprintf(one, sizeof one, "%.*s", n < sizeof one ? (int)n : (int)sizeof one - 1, at);
         TRY(parse_f64(one, "epoch", 0, 1e6, &m->epoch[m->n], e));
         if (m->n > 0 && m->epoch[m->n] <= m->epoch[m->n - 1])
-            return err_set(e, ERR_USAGE, "'%s' does not rise: %g after %g", text, m->epoch[m->n], m->epoch[m->n - 1]);
+            return err_set(e, ERR_USAGE, "expected epochs that rise, got %g after %g", m->epoch[m->n],
+                           m->epoch[m->n - 1]);
         m->n++;
     }
     return 0;
@@ -87,11 +88,9 @@ int config_parse_size(const char *text, void *field, struct err *e)
     double scale = 1, value;
     for (const char *u = units; unit && u <= unit; u++)
         scale *= 1024;
-    if (n >= sizeof number)
-        return err_set(e, ERR_USAGE, "'%.40s' is no size (such as 1.5G)", text);
     snprintf(number, sizeof number, "%.*s", (int)(n - (unit ? 1 : 0)), text);
-    if (parse_f64(number, "size", 0, 1e15, &value, NULL) < 0 || value * scale > 1e18)
-        return err_set(e, ERR_USAGE, "'%s' is no size (such as 1.5G: 1024-fold K, M, G, T, or bytes)", text);
+    if (n >= sizeof number || parse_f64(number, "size", 0, 1e15, &value, NULL) < 0 || value * scale > 1e18)
+        return err_set(e, ERR_USAGE, "expected a size such as 1.5G: 1024-fold K, M, G, T, or bytes");
     *(int64_t *)field = (int64_t)(value * scale);
     return 0;
 }
@@ -105,7 +104,7 @@ static int parse_channels(const char *text, double min, void *field, struct err 
         end = strchr(at, ',');
         size_t n = end ? (size_t)(end - at) : strlen(at);
         if (c->n == 3)
-            return err_set(e, ERR_USAGE, "'%s' has more than 3 channels", text);
+            return err_set(e, ERR_USAGE, "expected at most 3 channels");
         snprintf(one, sizeof one, "%.*s", n < sizeof one ? (int)n : (int)sizeof one - 1, at);
         TRY(parse_f64(one, "value", min, 1000, &c->v[c->n], e));
         c->n++;

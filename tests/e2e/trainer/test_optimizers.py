@@ -149,7 +149,7 @@ def test_rates_scale_as_asked(data, tmp_path):
     (["--nesterov", "--momentum", 0], "--nesterov needs a --momentum above 0"),
     (["--optimizer", "adamw", "--beta2", 1], "adam needs both below 1"),
     (["--ema", 1], "never moves"),
-    (["--lr-milestones", "30,20"], "does not rise: 20 after 30"),
+    (["--lr-milestones", "30,20"], "expected epochs that rise, got 20 after 30"),
     (["--lr-milestones", "x"], "x"),
 ])
 def test_contradictions_are_one_sentence(data, args, says):

@@ -127,7 +127,7 @@ def test_another_plan_goes_on_from_the_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("args, says", [
     (["--auto-parallel", "--zero", 1], "--zero: --auto-parallel chooses that itself"), (["--auto-parallel", "--stages", 2], "--stages: --auto-parallel chooses"),
-    (["--memory-limit", "1G"], "--memory-limit is what --auto-parallel may choose within"), (["--auto-parallel", "--memory-limit", "much"], "'much' is no size (such as 1.5G")])
+    (["--memory-limit", "1G"], "--memory-limit is what --auto-parallel may choose within"), (["--auto-parallel", "--memory-limit", "much"], "--memory-limit: 'much': expected a size such as 1.5G")])
 def test_what_contradicts_is_refused(args, says):
     p = plan(*args, "--world-size", 2, code=2)
     assert says in p.stderr and p.stdout == ""

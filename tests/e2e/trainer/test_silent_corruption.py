@@ -120,7 +120,7 @@ def test_parts_that_have_one_owner_are_said_not_to_be_compared(shapes, tmp_path)
     assert "silent corruption in rank 1" in text, text[-4000:]
 
 
-@pytest.mark.parametrize("value, sentence", [("weights", "is not WHAT@STEP:RANK"), ("bits@3:1", "is not WHAT@STEP:RANK"), ("weights@0:1", "STEP"),
+@pytest.mark.parametrize("value, sentence", [("weights", "expected WHAT@STEP:RANK"), ("bits@3:1", "expected WHAT@STEP:RANK"), ("weights@0:1", "STEP"),
                                              ("weights@3:-1", "RANK")])
 def test_a_drill_that_makes_no_sense_is_refused(value, sentence):
     done = subprocess.run([TRAINER, "--drill-corrupt", value, "--train-data", "null"], capture_output=True, text=True, timeout=60, check=False)
