@@ -117,6 +117,9 @@ const struct explain_message explain_trainer[] = {
      "no checkpoint is saved:\nno checkpoint is written:\nsend the checkpoint\nwhat other ranks save\n"
      "; training goes on\ntraining goes on",
      "a checkpoint or a log was not written as planned; training goes on", "look at the disk of that folder"},
+    {"no step follows: it is tried once more\nthe end of the run is not saved",
+     "the last checkpoint cannot be written, and the run ends with 73 if one more try fails, too",
+     "free some space, start again: --resume auto goes on from the newest checkpoint that is whole"},
     {"cannot use its checkpoint folder\ncould not load\nannounces * bytes\nan impossible piece",
      "one rank cannot read what the others read", "the same folder on all nodes, with the same rights"},
     {"the checkpoints of an older run in", "--if-checkpoint aside renamed the folder of an older run", "nothing"},

@@ -73,7 +73,8 @@ static void tell_failure(struct saver *v, int rc, const struct err *e)
 {
     if (rc < 0) {
         progress_end_line(&v->journal->progress);
-        log_error("train", "%s; training goes on", e->text);
+        log_error("train", "%s; %s", e->text,
+                  v->last ? "no step follows: it is tried once more, and must succeed" : "training goes on");
     }
 }
 
@@ -190,8 +191,10 @@ int saver_finish(struct saver *v, const struct position *at, bool over, struct e
 {
     if (!v->writer)
         return 0;
-    TRY(v->together ? 0 : await_writer(v, e)); /* it may have been this step's: then once more */
-    TRY(save(v, at, over, e));
-    TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
-    return take_result(v, e);
+    v->last = true;
+    int rc = v->together ? 0 : await_writer(v, e); /* it may have been this step's: then once more */
+    rc = rc == 0 ? save(v, at, over, e) : rc;
+    rc = rc == 0 ? snapshot_writer_wait(v->writer, patience_ms(v), e) : rc;
+    rc = rc == 0 ? take_result(v, e) : rc;
+    return rc < 0 ? err_wrap(e, "the end of the run is not saved") : 0;
 }

@@ -20,6 +20,7 @@ struct saver {
     struct snapshot_writer *writer; /* NULL: this rank has nothing to do with what is saved */
     bool together;                  /* what is saved takes all ranks */
     bool asks;                      /* a wish to save is announced to all ranks first */
+    bool last;                      /* the caller's: no step follows, and saver_finish() does */
     bool pending;                   /* a save is due and the one before is not on the disk yet */
     int64_t saved_ns;
     int64_t saved_updates; /* of the newest save of this process that has not failed, -1: none */

@@ -46,6 +46,7 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
             continue;
         TRY(keep_where_due(r, e));
         int64_t start = clock_ns();
+        r->saver.last = run_training_over(r) || run_stops_now(r);
         if (guard_allows(&r->guard, &r->at) && saver_step(&r->saver, &r->at, run_epoch_over(r), r->save_asked))
             trace_long_span(&r->trace, "checkpoint", "checkpoint", start);
         if (run_stops_now(r) && !run_training_over(r)) {

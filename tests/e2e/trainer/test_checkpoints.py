@@ -175,11 +175,16 @@ def test_a_step_is_in_the_metrics_before_it_is_told_of(data, tmp_path):
     assert p.returncode == 0 and at["lines are missing in this log"] < at["Epoch 1/"], p.stdout
 
 
-def test_the_last_checkpoint_must_succeed(data, tmp_path):
-    full = tmp_path / "full"
+@pytest.mark.parametrize("more", [[], ["--checkpoint-sync"], ["--stages", 2, "--procs", 2, "--device", "cpu"]])
+def test_the_last_checkpoint_must_succeed(data, tmp_path, more):
+    """Training does not go on after it, and nobody says so."""
+    full, once_more = tmp_path / "full", "no step follows: it is tried once more, and must succeed"
     full.touch()
-    p = run(*command(data, tmp_path / "out"), env=faulty_disk(full=full))
-    assert p.returncode == 73 and "No space left on device" in p.stderr.splitlines()[-1], p.stderr
+    p = run(*command(data, tmp_path / "out", "--max-steps", 8, *more), env=faulty_disk(full=full))
+    said = [line for line in p.stderr.splitlines() if "save the checkpoint of step" in line]
+    assert p.returncode == 73 and "the end of the run is not saved: save the checkpoint of step 8" in said[-1] and "No space left on device" in said[-1], p.stderr
+    assert any(once_more in line for line in said) and all("training goes on" in line for line in said if "of step 4" in line), said
+    assert not [line for line in said if "of step 8" in line and "training goes on" in line], said
     assert steps(tmp_path / "out") == []
 
 

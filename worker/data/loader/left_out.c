@@ -29,10 +29,12 @@ static void tell_label(struct left_out *o, struct dataset *d, uint32_t id, int l
     if (o->labels > 1 && now_ms < o->next_ms)
         return;
     if (o->labels == 1)
-        log_warn("data", "'%s' is left out: %s (--num-labels, or the class names beside the data); more of them are counted",
+        log_warn("data",
+                 "'%s' is left out: %s (--num-labels, or the class names beside the data); more of them are counted",
                  d->ops->sample_name(d, id), why->text);
     else
-        log_warn("data", "%zu samples are left out so far, as their labels are no class: the largest is %d of a set of %d",
+        log_warn("data",
+                 "%zu samples are left out so far, as their labels are no class: the largest is %d of a set of %d",
                  o->labels, o->most, d->classes);
     o->next_ms = now_ms + o->pause_ms;
     o->pause_ms = 2 * o->pause_ms < LONGEST_PAUSE_MS ? 2 * o->pause_ms : LONGEST_PAUSE_MS;

@@ -47,8 +47,8 @@ static void labels_that_are_no_class_are_told_after_pauses_that_grow(void **stat
     assert_int_equal(told, 5); /* at 0, 1, 3, 7 and 15 minutes */
     assert_int_equal(o.labels, 31 * 60);
     assert_int_equal(o.most, 10);
-    assert_true(!is_told(&o, 5, 11, 200 * MINUTE));      /* counted already */
-    assert_true(is_told(&o, 90000, 3, 0));               /* of another kind */
+    assert_true(!is_told(&o, 5, 11, 200 * MINUTE)); /* counted already */
+    assert_true(is_told(&o, 90000, 3, 0));          /* of another kind */
     left_out_finish(&o);
 }
 
