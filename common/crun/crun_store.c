@@ -26,7 +26,6 @@
 #include "common/net/resolve.h"
 
 #define KEY_MAX_BYTES 4096
-#define VALUE_MAX_BYTES (32 << 20)
 #define CALL_MS 30000
 #define ANSWER_MS 5000 /* beyond its own time, for the answer to a wait */
 
@@ -71,13 +70,19 @@ static int dial_store(int64_t deadline, int *ret_fd)
     return dial(host, colon + 1, deadline, crun_wake_fd(), ret_fd, NULL);
 }
 
+/* A kept connection that has ended, was reset, or says something unasked for. */
+static bool is_of_no_use(int fd)
+{
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || (errno != EAGAIN && errno != EINTR);
+}
+
 static int link_open(struct link *l, int64_t timeout_ms)
 {
     l->at = l->len = 0;
     l->deadline = clock_deadline(timeout_ms);
     l->fd = atomic_exchange(&idle, -1);
-    char byte; /* a kept connection that has ended, or says something unasked for, is of no use */
-    if (l->fd >= 0 && recv(l->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0) {
+    if (l->fd >= 0 && is_of_no_use(l->fd)) {
         close(l->fd);
         l->fd = -1;
     }
@@ -192,7 +197,7 @@ static int answer(struct link *l, char *out, size_t cap, int64_t *ret)
     if (line[0] != ':' && line[0] != '$')
         return -EPROTO;
     *ret = strtoll(line + 1, &end, 10);
-    if (end == line + 1 || *end || (line[0] == '$' && (*ret < -1 || *ret > VALUE_MAX_BYTES * 4LL)))
+    if (end == line + 1 || *end || (line[0] == '$' && (*ret < -1 || *ret > CRUN_VALUE_MAX * 4LL)))
         return -EPROTO;
     return line[0] == '$' && *ret >= 0 ? read_value(l, (size_t)*ret, out, cap) : 0;
 }
@@ -218,7 +223,7 @@ static int one_call(const struct text *args, int n, int64_t *ret)
 int crun_set(const char *key, const void *value, size_t bytes)
 {
     int64_t ignored;
-    if (bytes > VALUE_MAX_BYTES)
+    if (bytes > CRUN_VALUE_MAX)
         return -EMSGSIZE;
     return one_call((struct text[]){words("SET"), words(key), {value, bytes}}, 3, &ignored);
 }

@@ -179,7 +179,11 @@ int crun_catch_crashes(void);
  * launcher without such a store: -ENOTCONN. Each call blocks; any thread. timeout_s: at most so many seconds,
  * -ETIMEDOUT after them. -ECANCELED: crun_stay() was called, and a reason to stop is there. -EIO: the connection
  * broke (the round is over), -EPROTO: the store refused, -EINVAL: an empty key, one above 4096 bytes, or not a time. */
-int crun_set(const char *key, const void *value, size_t bytes); /* waits 30 s at most, as do add and delete */
+
+#define CRUN_VALUE_MAX (8 << 20) /* bytes of a value; PyTorch's own store takes as much */
+
+/* -EMSGSIZE: more than CRUN_VALUE_MAX bytes. Waits 30 s at most, as do add and delete. */
+int crun_set(const char *key, const void *value, size_t bytes);
 /* Waits until the key exists. At most `capacity` bytes are copied; *ret_bytes is the length of the value: more than
  * capacity if cut. */
 int crun_get(const char *key, void *out, size_t capacity, size_t *ret_bytes, double timeout_s);

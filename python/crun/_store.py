@@ -34,7 +34,7 @@ class Store:
         return lib
 
     def set(self, key: str, value: Union[bytes, str]) -> None:
-        """At most 32 MiB."""
+        """At most 8 MiB: OSError EMSGSIZE beyond that."""
         data = value.encode() if isinstance(value, str) else bytes(memoryview(value))  # bytes(7) would be seven of them
         _lib.check(self._library().crun_set(_text(key), data, len(data)), f"crun.store.set('{key}')")
 

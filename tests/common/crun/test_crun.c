@@ -322,6 +322,77 @@ static void without_a_store_there_are_no_keys(void **state)
     assert_int_equal(crun_barrier("b", 1), 0);
 }
 
+/* --- a store that does as it is told */
+
+static void begin_at_store(int listener)
+{
+    char url[64];
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    assert_int_equal(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&at, &len), 0);
+    snprintf(url, sizeof url, "resp://127.0.0.1:%d", ntohs(at.sin_port));
+    setenv("CRUN_STORE", url, 1);
+    assert_int_equal(crun_init(&info), 0);
+    unsetenv("CRUN_STORE");
+}
+
+struct resetting_store {
+    int listener, go, gone; /* eventfds */
+};
+
+/* Answer one request on each of two connections; reset the first when it is told to. */
+static void *answer_and_reset(void *arg)
+{
+    const struct resetting_store *s = arg;
+    const struct linger at_once = {.l_onoff = 1};
+    char request[4096];
+    eventfd_t n;
+    for (int i = 0; i < 2; i++) {
+        const int fd = accept(s->listener, NULL, NULL);
+        if (recv(fd, request, sizeof request, 0) > 0)
+            send(fd, "+OK\r\n", 5, MSG_NOSIGNAL);
+        if (i == 0)
+            eventfd_read(s->go, &n);
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, i == 0 ? sizeof at_once : 0);
+        close(fd);
+        eventfd_write(s->gone, 1);
+    }
+    return NULL;
+}
+
+static void a_connection_that_was_reset_is_not_used_again(void **state)
+{
+    struct resetting_store s = {socket(AF_INET, SOCK_STREAM, 0), eventfd(0, 0), eventfd(0, 0)};
+    pthread_t thread;
+    eventfd_t n;
+    begin_at_store(s.listener);
+    assert_int_equal(pthread_create(&thread, NULL, answer_and_reset, &s), 0);
+    assert_int_equal(crun_set("key", "", 0), 0);
+    eventfd_write(s.go, 1);
+    eventfd_read(s.gone, &n);
+    const int rc = crun_set("key", "", 0);
+    if (rc < 0) /* for the thread's sake */
+        crun_set("key", "", 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(rc, 0);
+    close(s.listener);
+    close(s.go);
+    close(s.gone);
+}
+
+/* 8 MiB, what every store takes: a server would close the connection on more. */
+static void a_value_that_no_store_takes_is_refused_here(void **state)
+{
+    static char value[(8 << 20) + 1];
+    const int mute = socket(AF_INET, SOCK_STREAM, 0);
+    begin_at_store(mute);
+    assert_int_equal(CRUN_VALUE_MAX, 8 << 20);
+    assert_int_equal(crun_set("key", value, CRUN_VALUE_MAX + 1), -EMSGSIZE);
+    close(mute);
+}
+
 /* --- crashes */
 
 static void die_of_a_bad_pointer(void)
@@ -619,17 +690,8 @@ static void no_wake_up_is_lost(void **state)
 
 static void calls_to_the_store_end_when_there_is_a_reason_to_stop(void **state)
 {
-    char url[64];
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof at;
     const int mute = socket(AF_INET, SOCK_STREAM, 0); /* never answers */
-    assert_int_equal(bind(mute, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(mute, 1), 0);
-    assert_int_equal(getsockname(mute, (struct sockaddr *)&at, &len), 0);
-    snprintf(url, sizeof url, "resp://127.0.0.1:%d", ntohs(at.sin_port));
-    setenv("CRUN_STORE", url, 1);
-    assert_int_equal(crun_init(&info), 0);
-    unsetenv("CRUN_STORE");
+    begin_at_store(mute);
     assert_int_equal(crun_stay(), 0);
     say(CRUN_STOP_HOLD);
     assert_int_equal(crun_set("key", "", 0), -ECANCELED);
@@ -678,6 +740,8 @@ int main(void)
         cmocka_unit_test(buckets_hold_what_they_say),
         WITH_PAGE(steps_are_counted_by_their_time_and_phases_apart),
         cmocka_unit_test(without_a_store_there_are_no_keys),
+        cmocka_unit_test(a_connection_that_was_reset_is_not_used_again),
+        cmocka_unit_test(a_value_that_no_store_takes_is_refused_here),
         WITH_PAGE(a_crash_leaves_a_record_and_the_signal_kills),
         WITH_PAGE(the_call_stack_is_in_the_record),
         WITH_PAGE(the_handler_that_was_there_comes_next),
