@@ -158,7 +158,7 @@ void command_mset(struct conn *c, const struct request *rq)
 static void add_to_number(struct conn *c, const struct request_arg *key, int64_t delta)
 {
     int64_t sum;
-    int rc = keyspace_add(c->space->keys, key->p, key->n, delta, &sum);
+    int rc = keyspace_add(c->space->keys, key->p, key->n, delta, request_i64, &sum);
     if (rc < 0)
         say_failure(c, rc);
     else

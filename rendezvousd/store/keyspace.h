@@ -47,8 +47,11 @@ const char *keyspace_get(struct keyspace *k, const char *key, size_t key_len, si
 /* Each returns 0; -ENOSPC beyond the limit; -ENOMEM. */
 int keyspace_set(struct keyspace *k, const char *key, size_t key_len, const void *v, size_t n, int64_t at_ms);
 int keyspace_append(struct keyspace *k, const char *key, size_t key_len, const void *v, size_t n, size_t *ret_len);
+/* What counts as an integer is the protocol's affair: false: it is none. */
+typedef bool keyspace_read_i64(const char *p, size_t n, int64_t *ret);
 /* -EINVAL: the value is no integer. -ERANGE: the sum is none. */
-int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t delta, int64_t *ret);
+int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t delta, keyspace_read_i64 *read,
+                 int64_t *ret);
 
 /* --- queues; one that was emptied does not exist */
 

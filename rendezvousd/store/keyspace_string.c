@@ -1,6 +1,5 @@
 /* Strings of a key-space: see keyspace.h. */
 #include "common/base/numbers.h"
-#include "rendezvousd/resp/request.h"
 #include "rendezvousd/store/keyspace_impl.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -115,7 +114,8 @@ int keyspace_append(struct keyspace *k, const char *key, size_t key_len, const v
     return 0;
 }
 
-int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t delta, int64_t *ret)
+int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t delta, keyspace_read_i64 *read,
+                 int64_t *ret)
 {
     char text[DIGITS_MAX];
     struct key *en;
@@ -123,7 +123,7 @@ int keyspace_add(struct keyspace *k, const char *key, size_t key_len, int64_t de
     int rc = open_text(k, key, key_len, DIGITS_MAX, &en);
     if (rc < 0)
         return rc;
-    if (!en->fresh && !request_i64(en->text.p, en->text.len, &old))
+    if (!en->fresh && !read(en->text.p, en->text.len, &old))
         return -EINVAL;
     if (__builtin_add_overflow(old, delta, &sum))
         return -ERANGE; /* never of a fresh key */

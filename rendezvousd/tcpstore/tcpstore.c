@@ -1,6 +1,7 @@
 /* See tcpstore.h. `pos` passes whole items only, so what is looked at twice after a cut is one length. */
 #include "rendezvousd/tcpstore/tcpstore.h"
 #include "common/base/err.h"
+#include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,4 +223,23 @@ int tcpstore_next(struct tcpstore_parser *p, struct tcpstore_request *ret, struc
     *ret = (struct tcpstore_request){
         .op = (enum tcpstore_op)p->op, .argv = p->args.argv, .argc = p->args.argc, .number = p->number};
     return 1;
+}
+
+bool tcpstore_read_i64(const char *p, size_t n, int64_t *ret)
+{
+    const char *end = p + n;
+    int64_t v = 0;
+    while (p < end && isspace((unsigned char)*p))
+        p++;
+    const bool negative = p < end && *p == '-';
+    p += p < end && (*p == '-' || *p == '+');
+    if (p == end || !isdigit((unsigned char)*p))
+        return false;
+    for (; p < end && isdigit((unsigned char)*p); p++) {
+        const int digit = *p - '0';
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, negative ? -digit : digit, &v))
+            return false;
+    }
+    *ret = v;
+    return true;
 }

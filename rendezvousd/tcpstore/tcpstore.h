@@ -102,4 +102,8 @@ size_t tcpstore_memory(const struct tcpstore_parser *p);   /* bytes taken */
 
 const char *tcpstore_op_name(enum tcpstore_op op);
 
+/* The integer that a value begins with, as std::stoll of PyTorch's servers reads it: white space, a sign, as many
+ * digits as there are. False: it begins with none, or with one beyond 64 bits. */
+bool tcpstore_read_i64(const char *p, size_t n, int64_t *ret);
+
 #endif

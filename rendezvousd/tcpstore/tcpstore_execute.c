@@ -126,7 +126,7 @@ static int do_get(struct conn *c, const struct tcpstore_request *rq, struct err 
 
 static int add_to_number(struct conn *c, const struct request_arg *key, int64_t delta, int64_t *ret, struct err *e)
 {
-    return key_error(keyspace_add(c->space->keys, key->p, key->n, delta, ret), key, e);
+    return key_error(keyspace_add(c->space->keys, key->p, key->n, delta, tcpstore_read_i64, ret), key, e);
 }
 
 static int do_add(struct conn *c, const struct tcpstore_request *rq, struct err *e)

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "rendezvousd/resp/request.h"
 #include "rendezvousd/store/expiry.h"
 #include "rendezvousd/store/keyspace.h"
 #include <errno.h>
@@ -112,14 +113,14 @@ static void counters_and_texts_turn_into_each_other(void **state)
     assert_int_equal(keyspace_create(&k, 1 << 20), 0);
     keyspace_set(k, "n", 1, "9", 1, KEYSPACE_NEVER);
     for (int i = 10; i < 1000; i++) {
-        assert_int_equal(keyspace_add(k, "n", 1, 1, &v), 0);
+        assert_int_equal(keyspace_add(k, "n", 1, 1, request_i64, &v), 0);
         assert_int_equal(v, i);
     }
     assert_memory_equal(keyspace_get(k, "n", 1, &n), "999", 3);
     assert_int_equal(n, 3);
-    assert_int_equal(keyspace_add(k, "n", 1, -1000, &v), 0);
+    assert_int_equal(keyspace_add(k, "n", 1, -1000, request_i64, &v), 0);
     assert_int_equal(keyspace_append(k, "n", 1, "5", 1, &n), 0);
-    assert_int_equal(keyspace_add(k, "n", 1, 0, &v), 0);
+    assert_int_equal(keyspace_add(k, "n", 1, 0, request_i64, &v), 0);
     assert_int_equal(v, -15);
     keyspace_clear(k);
     assert_int_equal(keyspace_bytes(k), 0);

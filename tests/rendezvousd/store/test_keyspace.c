@@ -43,12 +43,12 @@ static void counters_do_not_overflow(void **state)
     int64_t v = 0;
     (void)state;
     assert_int_equal(keyspace_create(&k, 1 << 20), 0);
-    assert_int_equal(keyspace_add(k, "n", 1, INT64_MAX, &v), 0);
-    assert_int_equal(keyspace_add(k, "n", 1, 1, &v), -ERANGE);
-    assert_int_equal(keyspace_add(k, "m", 1, INT64_MIN, &v), 0);
-    assert_int_equal(keyspace_add(k, "m", 1, -1, &v), -ERANGE);
+    assert_int_equal(keyspace_add(k, "n", 1, INT64_MAX, request_i64, &v), 0);
+    assert_int_equal(keyspace_add(k, "n", 1, 1, request_i64, &v), -ERANGE);
+    assert_int_equal(keyspace_add(k, "m", 1, INT64_MIN, request_i64, &v), 0);
+    assert_int_equal(keyspace_add(k, "m", 1, -1, request_i64, &v), -ERANGE);
     keyspace_set(k, "t", 1, "1.5", 3, KEYSPACE_NEVER);
-    assert_int_equal(keyspace_add(k, "t", 1, 1, &v), -EINVAL);
+    assert_int_equal(keyspace_add(k, "t", 1, 1, request_i64, &v), -EINVAL);
     keyspace_destroy(k);
 }
 
@@ -319,7 +319,7 @@ static void a_key_holds_a_queue_or_a_string(void **state)
     assert_int_equal(keyspace_create(&k, 1 << 20), 0);
     push(k, "q", 1);
     assert_int_equal(keyspace_append(k, "q", 1, "x", 1, &n), -EPROTOTYPE);
-    assert_int_equal(keyspace_add(k, "q", 1, 1, &v), -EPROTOTYPE);
+    assert_int_equal(keyspace_add(k, "q", 1, 1, request_i64, &v), -EPROTOTYPE);
     assert_null(keyspace_get(k, "q", 1, &n));
     assert_int_equal(keyspace_set(k, "q", 1, "x", 1, KEYSPACE_NEVER), 0); /* whatever it held */
     assert_memory_equal(keyspace_get(k, "q", 1, &n), "x", 1);

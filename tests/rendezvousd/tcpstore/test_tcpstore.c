@@ -89,6 +89,53 @@ static void the_older_client_is_answered_byte_for_byte(void **state)
     replay(torch_1_13, sizeof torch_1_13 / sizeof *torch_1_13);
 }
 
+/* What torch 2.15's servers answer an ADD of 1 to these values; 0: they close. */
+static void an_add_reads_what_was_set_as_pytorch_does(void **state)
+{
+    static const struct {
+        const char *value;
+        int64_t sum;
+    } cases[] = {{"5", 6},
+                 {"-7", -6},
+                 {" 5", 6},
+                 {"\t\n\v 5", 6},
+                 {"+5", 6},
+                 {"5abc", 6},
+                 {"5 ", 6},
+                 {"010", 11},
+                 {"0x10", 1},
+                 {"", 0},
+                 {"abc", 0},
+                 {"- 5", 0},
+                 {"+-5", 0},
+                 {"9223372036854775808", 0},
+                 {"-9223372036854775808", -INT64_MAX}};
+    struct rig r;
+    (void)state;
+    rig_start(&r, &both);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf b = {0}, got = {0}, want = {0};
+        const int fd = rig_open(&r);
+        put_handshake(&b);
+        put_number(&b, 1, 1); /* SET */
+        put_text(&b, "/n");
+        put_text(&b, cases[i].value);
+        put_number(&b, 4, 1); /* ADD */
+        put_text(&b, "/n");
+        put_number(&b, 1, 8);
+        rig_send(&r, fd, b.data, b.len);
+        const bool open = rig_receive(&r, fd, &got);
+        put_number(&want, (uint64_t)cases[i].sum, 8);
+        if (cases[i].sum == 0 ? open : !same(&got, &want))
+            fail_msg("'%s': %s, %zu bytes", cases[i].value, open ? "open" : "closed", got.len);
+        rig_close(&r, fd);
+        buf_free(&b);
+        buf_free(&got);
+        buf_free(&want);
+    }
+    rig_stop(&r);
+}
+
 /* --- cuts */
 
 /* Every request of a language, as bytes; what came before them on the connection. */
@@ -293,6 +340,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_newer_client_is_answered_byte_for_byte),
         cmocka_unit_test(the_older_client_is_answered_byte_for_byte),
+        cmocka_unit_test(an_add_reads_what_was_set_as_pytorch_does),
         cmocka_unit_test(the_newer_protocol_does_not_depend_on_cuts),
         cmocka_unit_test(the_older_protocol_does_not_depend_on_cuts),
         cmocka_unit_test(resp_does_not_depend_on_cuts),
