@@ -11,6 +11,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "common/args/nearest.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -46,6 +47,13 @@ enum { FILES_ONE_WORKER = 32, FILES_A_WORKER = 6, FILES_A_HELD_ONE = 3 }; /* des
 /* Their options are completed behind their names. */
 static const struct arg_program *const commands[] = {&chaos_program,  &doctor_program, &explain_program,
                                                      &status_program, &topo_program,   NULL};
+static int (*const mains[])(int argc, char **argv) = {chaos_main, doctor_main, explain_main, status_main, topo_main};
+static_assert(sizeof commands / sizeof *commands == sizeof mains / sizeof *mains + 1, "one of each, and a NULL");
+
+static const char *command_name(size_t i)
+{
+    return commands[i]->name + strlen("crun ");
+}
 
 static int complain(int code, const struct err *e)
 {
@@ -138,6 +146,17 @@ static int check_spares(const struct config *c, const struct program *p, struct 
         c->how.use_env ? "" : " (--use-env leaves out --local-rank)");
 }
 
+/* The program is not found: perhaps it was to be a command. */
+static void ask_for_command(const char *typed, struct err *e)
+{
+    struct nearest near;
+    nearest_begin(&near, typed, strlen(typed));
+    for (size_t i = 0; commands[i]; i++)
+        nearest_try(&near, command_name(i));
+    if (near.word)
+        err_set(e, -ENOENT, "program '%s' is not found, did you mean 'crun %s'?", typed, near.word);
+}
+
 static int failure_code(int rc)
 {
     return rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE;
@@ -184,6 +203,8 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     if (!config.dry_run)
         guardian_start_output(link); /* it gets ready while this process looks around */
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
+    if (rc == -ENOENT && args.first_operand == 1 && !strchr(argv[1], '/'))
+        ask_for_command(argv[1], &e);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
     if ((rc = check_spares(&config, &program, &e)) < 0) {
@@ -217,21 +238,14 @@ int main(int argc, char **argv)
 {
     static const struct guardian_programs programs = {
         .agent = agent_main, .output = output_process_run, .home = home_process, .gauges = gauges_process};
-    if (argc > 1 && strcmp(argv[1], "status") == 0) /* a program of that name is started as ./status */
-        return status_main(argc - 1, argv + 1);
-    if (argc > 1 && strcmp(argv[1], "explain") == 0) /* likewise */
-        return explain_main(argc - 1, argv + 1);
-    if (argc > 1 && strcmp(argv[1], "topo") == 0) /* likewise */
-        return topo_main(argc - 1, argv + 1);
-    if (argc > 1 && strcmp(argv[1], "chaos") == 0) /* likewise */
-        return chaos_main(argc - 1, argv + 1);
-    if (argc > 1 && strcmp(argv[1], "doctor") == 0) /* likewise */
-        return doctor_main(argc - 1, argv + 1);
-    if (argc == 2 && strcmp(argv[1], DOCTOR_COMMAND) == 0) /* likewise; by crun doctor */
+    for (size_t i = 0; argc > 1 && commands[i]; i++) /* a program of that name is started as ./status */
+        if (strcmp(argv[1], command_name(i)) == 0)
+            return mains[i](argc - 1, argv + 1);
+    if (argc == 2 && strcmp(argv[1], DOCTOR_COMMAND) == 0) /* by crun doctor */
         return doctor_agent_main();
-    if (argc == 3 && strcmp(argv[1], PTY_TYPIST_COMMAND) == 0) /* likewise; by an agent */
+    if (argc == 3 && strcmp(argv[1], PTY_TYPIST_COMMAND) == 0) /* by an agent */
         return pty_type(argv[2]);
-    if (argc == 2 && strcmp(argv[1], REMOTE_COMMAND) == 0) /* likewise; by crun -H on another host */
+    if (argc == 2 && strcmp(argv[1], REMOTE_COMMAND) == 0) /* by crun -H on another host */
         return remote_agent_main(&programs);
     return guardian_run(&programs, argc, argv);
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/args/args_internal.h"
+#include "common/args/nearest.h"
 #include "common/base/array.h"
 #include "common/base/err.h"
 
@@ -133,47 +134,17 @@ static const struct arg_spec *spec_of(const struct arg_program *p, int val, bool
     return NULL;
 }
 
-static size_t min3(size_t a, size_t b, size_t c)
+static const char *nearest_option(const struct arg_program *p, const struct long_names *l, const char *name, size_t n)
 {
-    size_t m = a < b ? a : b;
-    return m < c ? m : c;
-}
-
-/* Levenshtein distance; names beyond the row are as far as it gets. */
-static size_t edit_distance(const char *a, size_t n, const char *b)
-{
-    enum { ROW = 64 };
-    size_t m = strlen(b), row[ROW + 1];
-    if (m > ROW || n > ROW)
-        return ROW;
-    for (size_t j = 0; j <= m; j++)
-        row[j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t above = row[j];
-            row[j] = min3(above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
-        }
-    }
-    return row[m];
-}
-
-static const char *nearest(const struct arg_program *p, const struct long_names *l, const char *name, size_t n)
-{
-    const char *best = NULL;
-    size_t limit = n < 6 ? 3 : n / 3 + 2; /* farther away it would be a guess: one letter in two, at most */
+    struct nearest near;
+    nearest_begin(&near, name, n);
     for (size_t i = 0; i < l->n; i++) {
         bool negated;
         const struct arg_spec *s = spec_of(p, l->v[i].val, &negated);
-        size_t d = edit_distance(name, n, l->v[i].name);
-        if (d < limit && 2 * d <= n + 1 && !(s && s->hidden)) {
-            limit = d;
-            best = l->v[i].name;
-        }
+        if (!s || !s->hidden)
+            nearest_try(&near, l->v[i].name);
     }
-    return best;
+    return near.word;
 }
 
 /* getopt_long says only "no": find out whether nothing or too much fits, and say what. arg: the element of argv. */
@@ -195,7 +166,7 @@ static int explain_long(const struct arg_program *p, const struct long_names *l,
         }
     if (found > 1)
         return err_set(e, ERR_USAGE, "option '--%.*s' is ambiguous: %s", (int)n, name, list);
-    const char *guess = nearest(p, l, name, n);
+    const char *guess = nearest_option(p, l, name, n);
     if (guess)
         return err_set(e, ERR_USAGE, "unknown option '--%.*s', did you mean '--%s'?", (int)n, name, guess);
     return err_set(e, ERR_USAGE, "unknown option '--%.*s' (see --help)", (int)n, name);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/args/args_internal.h"
+#include "common/args/nearest.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 
@@ -51,6 +52,18 @@ static size_t find_option(const struct arg_program *p, const char *name)
     return i;
 }
 
+static int refuse_name(const struct arg_program *p, const char *name, struct err *e)
+{
+    struct nearest near;
+    nearest_begin(&near, name, strlen(name));
+    for (const struct arg_spec *s = p->specs; s->type != ARG_END_; s++)
+        if (s->type != ARG_HEADING && !s->hidden)
+            nearest_try(&near, s->name);
+    if (near.word)
+        return err_set(e, ERR_USAGE, "no setting '%.64s', did you mean '%s'?", name, near.word);
+    return err_set(e, ERR_USAGE, "no setting '%.64s': expected the name of an option (see --help)", name);
+}
+
 /* A copy that lives as long as *r. */
 static const char *keep(struct arg_result *r, const char *text, struct err *e)
 {
@@ -79,7 +92,7 @@ static int take_line(const struct arg_program *p, char *line, const char *path, 
     const char *value = line_trim(equals + 1);
     const size_t i = find_option(p, name);
     if (p->specs[i].type == ARG_END_)
-        return err_set(e, ERR_USAGE, "no setting '%.64s': expected the name of an option (see --help)", name);
+        return refuse_name(p, name, e);
     if (!*value)
         return err_set(e, ERR_USAGE, "%.64s: expected a value", name);
     if (r->source[i] != ARG_FROM_DEFAULT) /* the first file, and the first line in it, counts */

@@ -55,6 +55,8 @@ const struct explain_message explain_general[] = {
     {"*expected *", "a value has not the form, or not the range, that the sentence names after 'expected'",
      "write it so; PROGRAM --help and docs/reference/options.md have every option, --print-config says where a value "
      "comes from"},
+    {"*did you mean '*", "nothing has that name; the nearest that there is stands in the sentence",
+     "write it so; PROGRAM --help has all names"},
     {"*option *", "the command line is not understood before PROGRAM",
      "crun --help; PROGRAM's own options stand after it"},
     {"*is not one of *", "a value is none of those that there are", "one of those that the sentence names"},

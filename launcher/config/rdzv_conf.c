@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "common/args/args.h"
+#include "common/args/nearest.h"
 #include "common/base/err.h"
 
 #define VALUE_MAX 64
@@ -26,6 +27,25 @@ static const char *const unused[] = {
     RDZV_CONF_UNUSED(X)
 #undef X
 };
+
+static const char *const others[] = {
+    "keep_alive_max_attempt", "rank", "is_host", "allow_unsafe", "max_lag", "store_type", "timeout"};
+
+static int refuse_key(const char *key, struct err *e)
+{
+    struct nearest near;
+    nearest_begin(&near, key, strlen(key));
+    for (size_t i = 0; i < TIMES; i++)
+        nearest_try(&near, times[i].key);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        nearest_try(&near, others[i]);
+    if (near.word)
+        return err_set(e, ERR_USAGE, "no key '%s', did you mean '%s'?", key, near.word);
+    return err_set(e, ERR_USAGE,
+                   "no key '%s': expected join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
+                   "keep_alive_max_attempt, daemon_grace, timeout, is_host, rank, store_type, allow_unsafe or max_lag",
+                   key);
+}
 
 static int set_time(const char *key, const char *value, int64_t *ret, struct err *e)
 {
@@ -75,10 +95,7 @@ static int set_other(struct rdzv_conf *c, const char *key, const char *value, st
             c->unused[i] = unused[i];
             return 0;
         }
-    return err_set(e, ERR_USAGE,
-                   "no key '%s': expected join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
-                   "keep_alive_max_attempt, daemon_grace, timeout, is_host, rank, store_type, allow_unsafe or max_lag",
-                   key);
+    return refuse_key(key, e);
 }
 
 static int set(struct rdzv_conf *c, const char *key, const char *value, struct err *e)

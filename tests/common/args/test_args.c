@@ -462,6 +462,7 @@ static void mistakes_in_settings_files_are_named_with_their_line(void **state)
         const char *file, *expected;
     } cases[] = {
         {"\nnprok = 1\n", "args-test.conf: line 2: no setting 'nprok': expected the name of an option (see --help)"},
+        {"nproc_pre_node = 1\n", "line 1: no setting 'nproc_pre_node', did you mean 'nproc-per-node'?"},
         {"amp\n", "line 1: expected name = value"},
         {"amp =\n", "line 1: amp: expected a value"},
         {"\n\nnproc-per-node = many\n", "args-test.conf: line 3: nproc-per-node: 'many' is not a whole number"},

@@ -480,6 +480,14 @@ def test_prefixes_are_taken_unless_ambiguous(crun):
     assert rc == 2 and "did you mean '--nproc-per-node'?" in err
 
 
+def test_the_nearest_command_is_named(crun):
+    rc, _, err = crun.run("docter")
+    assert (rc, err) == (127, "crun: program 'docter' is not found, did you mean 'crun doctor'?\n")
+    for args in (["--nproc", 1, "docter"], ["./docter"], ["no-such"]):
+        rc, _, err = crun.run(*args)
+        assert rc == 127 and "did you mean" not in err, err
+
+
 def test_macros_in_arguments(crun):
     lines, _ = said(crun, "--nproc_per_node", 2, "printf '%s\\n' '${local_rank}-${rank} $${rank} $$ $rank ${other}'")
     assert lines == ["0-0 ${rank} $$ $rank ${other}", "1-1 ${rank} $$ $rank ${other}"]

@@ -67,7 +67,9 @@ static void what_is_wrong_is_named(void **state)
     static const struct {
         const char *text, *part;
     } cases[] = {
-        {"jion_timeout=5", "no key 'jion_timeout': expected join_timeout, "},
+        {"jion_timeout=5", "no key 'jion_timeout', did you mean 'join_timeout'?"},
+        {"is_hots=1", "no key 'is_hots', did you mean 'is_host'?"},
+        {"colour=5", "no key 'colour': expected join_timeout, "},
         {"join_timeout", "'join_timeout': expected key=value"},
         {"join_timeout=", "'join_timeout': expected key=value"},
         {"=5", "expected key=value"},
