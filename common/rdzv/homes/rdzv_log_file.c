@@ -77,7 +77,8 @@ void file_leave(struct file_home *h)
     h->job_fd = -1;
 }
 
-static int enter_folder(struct file_home *h, struct err *e)
+/* make: the folder, too. 1: there is none. */
+static int enter_folder(struct file_home *h, bool make, struct err *e)
 {
     if (h->dir_fd < 0)
         h->dir_fd = open(h->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -85,17 +86,19 @@ static int enter_folder(struct file_home *h, struct err *e)
         return err_set(e, -ENOTDIR, "the shared folder '%s': %s", h->dir, strerror(ENOENT));
     if (h->dir_fd < 0)
         return err_errno(e, errno, "the shared folder '%s'", h->dir);
-    int rc = make_folder(h->dir_fd, h->name);
+    int rc = make ? make_folder(h->dir_fd, h->name) : 0;
     if (rc == 0)
         h->job_fd = openat(h->dir_fd, h->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (!make && h->job_fd < 0 && errno == ENOENT)
+        return 1;
     if (rc < 0 || h->job_fd < 0)
         return err_errno(e, rc < 0 ? -rc : errno, "the job's folder '%s/%s'", h->dir, h->name);
     rc = check_owner(h, e);
-    if (rc == 0 && ((rc = make_folder(h->job_fd, "beats")) < 0 || (rc = make_folder(h->job_fd, "slots")) < 0))
+    if (rc == 0 && make && ((rc = make_folder(h->job_fd, "beats")) < 0 || (rc = make_folder(h->job_fd, "slots")) < 0))
         err_errno(e, -rc, "the job's folder '%s/%s'", h->dir, h->name);
     if (rc < 0)
         file_leave(h);
-    if (rc == 0 && (fsync(h->job_fd) < 0 || fsync(h->dir_fd) < 0))
+    if (rc == 0 && make && (fsync(h->job_fd) < 0 || fsync(h->dir_fd) < 0))
         rc = err_errno(e, errno, "the job's folder '%s/%s'", h->dir, h->name);
     h->next = 1;
     h->epoch[0] = 0;
@@ -104,12 +107,22 @@ static int enter_folder(struct file_home *h, struct err *e)
 }
 
 /* The folder we hold may have been cleared away by the last of an earlier job. */
-int file_inside(struct file_home *h, struct err *e)
+static int be_inside(struct file_home *h, bool make, struct err *e)
 {
     struct stat st;
     if (h->job_fd >= 0 && (fstatat(h->dir_fd, h->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_ino != h->job_inode))
         file_leave(h);
-    return h->job_fd >= 0 ? 0 : enter_folder(h, e);
+    return h->job_fd >= 0 ? 0 : enter_folder(h, make, e);
+}
+
+int file_inside(struct file_home *h, struct err *e)
+{
+    return be_inside(h, true, e);
+}
+
+int file_inside_if_there(struct file_home *h, struct err *e)
+{
+    return be_inside(h, false, e);
 }
 
 static int64_t file_now(struct rdzv_home *base)

@@ -33,6 +33,7 @@ int file_read(struct file_home *h, const char *path, struct buf *out, struct err
 
 /* Make and open the job's folder, if it is not, or not the same any more. */
 int file_inside(struct file_home *h, struct err *e);
+int file_inside_if_there(struct file_home *h, struct err *e); /* for who only reads; makes nothing. 1: it is not */
 
 void file_leave(struct file_home *h); /* close it */
 

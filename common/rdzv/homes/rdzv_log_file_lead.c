@@ -100,7 +100,9 @@ int file_claim(struct rdzv_home *base, const char *seen, const char *epoch, cons
 int file_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 {
     struct file_home *h = (struct file_home *)base;
-    TRY(file_inside(h, e));
+    const int rc = h->own_epoch[0] ? file_inside(h, e) : file_inside_if_there(h, e);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
     h->next = 1;
     h->active = clock_ms();
     return catch_up(h, ret, e);

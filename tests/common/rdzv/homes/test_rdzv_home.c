@@ -247,6 +247,19 @@ static void the_last_node_clears_the_folder(void **state)
     buf_free(&v.slot);
 }
 
+/* As `crun status` does: its folder would refuse a job of another user. */
+static void who_only_reads_makes_no_folder(void **state)
+{
+    struct rdzv_home *h = open_folder();
+    struct buf log = {0};
+    struct err e;
+    (void)state;
+    assert_int_equal(h->ops->load(h, &log, &e), 0);
+    assert_int_equal(log.len, 0);
+    h->ops->close(h);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 /* Below `dir`, as if last written so long ago. */
 static void age(const char *path, int seconds)
 {
@@ -612,6 +625,8 @@ int main(void)
         IN_A_FOLDER(an_older_leader_can_append_nothing, _and_process),
         IN_A_FOLDER(the_last_node_clears_the_folder, ),
         IN_A_FOLDER(the_last_node_clears_the_folder, _and_process),
+        IN_A_FOLDER(who_only_reads_makes_no_folder, ),
+        IN_A_FOLDER(who_only_reads_makes_no_folder, _and_process),
         IN_A_FOLDER(a_killed_node_does_not_keep_the_folder_for_ever, ),
         IN_A_FOLDER(a_killed_node_does_not_keep_the_folder_for_ever, _and_process),
         IN_A_FOLDER(what_killed_jobs_left_goes_with_the_end_of_another, ),
