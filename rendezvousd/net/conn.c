@@ -6,7 +6,14 @@
  *   end. Its bytes are still read (so that its end is seen), up to the limit of one request; then reading stops;
  * - a waiter is woken in the middle of another client's request, so it is only marked ready there and goes on
  *   afterwards;
- * - closing: the flag first, then the handles; the struct is freed when the last of them is gone. */
+ *
+ * Its end: conn_close() takes it out of everything in one go. Whoever it waited for or stood for is told; from then on
+ * nobody wakes it, executes its requests or writes to it. Three may need the struct for longer, each counted in
+ * `held_by`, and the last to let go frees it:
+ *   - libuv, its socket, until on_closed();
+ *   - libuv, its timer, likewise;
+ *   - its request of many names, if that was changing keys (many.h): it goes on as conn.work of a closed connection,
+ *     holds the key-space too, and ends with conn_finished(). */
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/net/tls_stream.h"
@@ -23,9 +30,9 @@
 
 /* --- end of a connection */
 
-static void release(struct conn *c)
+static void let_go(struct conn *c)
 {
-    if (--c->open_handles > 0)
+    if (--c->held_by > 0)
         return;
     struct server *s = c->s;
     if (c->front)
@@ -40,7 +47,7 @@ static void release(struct conn *c)
 
 static void on_closed(uv_handle_t *h)
 {
-    release(h->data);
+    let_go(h->data);
 }
 
 static void leave_space(struct conn *c)
@@ -53,7 +60,33 @@ static void leave_space(struct conn *c)
 void conn_finished(struct conn *c)
 {
     leave_space(c);
-    release(c);
+    let_go(c);
+}
+
+/* Whoever counts on it hears that it goes. */
+static void take_leave(struct conn *c)
+{
+    const struct blocked_ops *blocked = c->blocked;
+    c->blocked = NULL;
+    if (blocked)
+        blocked->forget(c, c->blocked_arg);
+    if (c->rdzv)
+        rdzv_conn_gone(c);
+    if (c->on_close)
+        c->on_close(c);
+}
+
+static void leave_lists(struct conn *c)
+{
+    struct server *s = c->s;
+    turn_leave(c);
+    if (c->ready)
+        DL_DELETE2(s->ready, c, ready_prev, ready_next);
+    c->ready = false;
+    conn_write_over(c);
+    s->buffer_bytes -= c->charged;
+    DL_DELETE(s->conns, c);
+    s->clients--;
 }
 
 void conn_close(struct conn *c)
@@ -67,25 +100,12 @@ void conn_close(struct conn *c)
     c->closing = true;
     if (c->end == END_NONE)
         c->end = END_OURS;
-    const struct blocked_ops *blocked = c->blocked;
-    c->blocked = NULL;
-    if (blocked)
-        blocked->forget(c, c->blocked_arg);
-    if (c->rdzv)
-        rdzv_conn_gone(c);
-    if (c->on_close)
-        c->on_close(c);
-    turn_leave(c);
-    if (c->ready)
-        DL_DELETE2(c->s->ready, c, ready_prev, ready_next);
-    c->ready = false;
-    conn_write_over(c);
-    c->s->buffer_bytes -= c->charged;
-    DL_DELETE(c->s->conns, c);
-    c->s->clients--;
+    take_leave(c);
+    leave_lists(c);
+    c->held_by = 2; /* socket and timer */
     if (many_leave(c)) {
-        c->open_handles++;
-        conn_finish_changes(c);
+        c->held_by++;
+        conn_finish_changes(c); /* may be done at once: no more than that one lets go here */
     } else {
         leave_space(c);
     }
@@ -353,7 +373,6 @@ void conn_accept(struct server *s, uv_stream_t *listener)
     c->s = s;
     c->tcp.data = c->timer.data = c;
     uv_timer_init(s->loop, &c->timer);
-    c->open_handles = 2;
     c->id = ++s->connections;
     c->since_ms = c->active_ms = (int64_t)uv_now(s->loop);
     buf_init(&c->reply.out, s->o.max_output_bytes);

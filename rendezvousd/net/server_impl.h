@@ -101,7 +101,7 @@ struct conn {
     uv_timer_t timer;
     const char *principal;  /* borrowed from the gate, NULL: not authenticated */
     struct gate_peer *peer; /* the gate's own */
-    int open_handles;
+    int held_by;            /* what needs the struct still: conn.c */
     enum conn_end end;
     void *blocked_arg;
     void (*on_close)(struct conn *c); /* NULL, or called once when the connection goes; c->end says how */
