@@ -1,6 +1,12 @@
 /* See waiters.h. Each awaited key has a list of links, one per waiter that names it; a waiter counts its missing keys
- * up and down, so that a key deleted again before the last one came is missed once more. When all keys are cleared a
- * new age begins, and links of an older one are of keys that are missing: nobody goes through them. */
+ * up and down, so that a key deleted again before the last one came is missed once more.
+ *
+ * A waiter is named key by key, then settled, then removed: when it is done, or its client goes. A removed one with
+ * many links stays in those lists, of no effect, until waiters_sweep() has unlinked it.
+ *
+ * To clear all keys takes no time: a new age begins (waiters.age, from 1). What a link or a waiter's count says is true
+ * of the age written beside it only. In any later one the link's key is missing (is_there()), and so are all keys of
+ * the waiter (catch_up()). */
 #include "rendezvousd/store/waiters.h"
 #include "rendezvousd/resp/request.h"
 #include "rendezvousd/store/keyspace.h"
@@ -28,19 +34,22 @@ struct awaited {
 struct link {
     struct waiter *owner;
     struct awaited *key;
-    uint64_t there;           /* the age in which the key is there; any other: it is missing */
+    uint64_t there_in;        /* the age in which the key is there; 0: in none */
     struct link *prev, *next; /* in key->links */
 };
 
 struct waiter {
     struct waiters *of;
-    void (*done)(void *arg); /* NULL: it was removed */
+    void (*done)(void *arg);
     void *arg;
-    struct waiter *next; /* of those that are done, or to be swept up */
-    uint64_t age;        /* of `missing`: in a later one all are */
-    size_t missing, n;
-    bool whole;               /* all its names are linked */
-    size_t names, name_bytes; /* in all, and of those not linked yet: charged already */
+    bool removed;
+    struct waiter *next;  /* of those that are done, or to be swept up */
+    uint64_t age;         /* of `missing` */
+    size_t missing;       /* keys */
+    bool settled;         /* all its names are linked: it is done when none is missing */
+    size_t names;         /* of all, twice the same counted twice */
+    size_t unnamed_bytes; /* what the table may need for those that are not named yet: charged already */
+    size_t n;             /* links */
     struct link links[];
 };
 
@@ -132,12 +141,36 @@ static void unlink_key(struct waiters *w, struct link *l)
     free(a);
 }
 
+/* --- ages */
+
+static bool is_there(const struct link *l)
+{
+    return l->there_in == l->owner->of->age;
+}
+
+static void catch_up(struct waiter *one)
+{
+    if (one->age == one->of->age)
+        return;
+    one->age = one->of->age;
+    one->missing = one->n;
+}
+
+static void note(struct link *l, bool there)
+{
+    struct waiter *one = l->owner;
+    catch_up(one);
+    one->missing += is_there(l);
+    l->there_in = there ? one->age : 0;
+    one->missing -= there;
+}
+
 /* --- a waiter goes */
 
 static void release(struct waiter *one)
 {
     struct waiters *w = one->of;
-    charge(w, -(ptrdiff_t)(waiter_bytes(one->names) + one->name_bytes));
+    charge(w, -(ptrdiff_t)(waiter_bytes(one->names) + one->unnamed_bytes));
     free(one);
     if (--w->left == 0 && !w->keys)
         free(w);
@@ -155,7 +188,7 @@ static size_t unlink_some(struct waiter *one, size_t at_most)
 void waiters_remove(struct waiters *w, struct waiter *one)
 {
     w->count--;
-    one->done = NULL;
+    one->removed = true;
     if (w->remains && one->n > UNLINKED_AT_ONCE) {
         one->next = *w->remains;
         *w->remains = one;
@@ -183,7 +216,7 @@ static struct waiter *any(struct waiters *w)
     for (int i = 0; i < PARTS; i++)
         for (struct awaited *a = w->parts[i]; a; a = a->hh.next)
             for (struct link *l = a->links; l; l = l->next)
-                if (l->owner->done)
+                if (!l->owner->removed)
                     return l->owner;
     return NULL;
 }
@@ -213,7 +246,7 @@ int waiters_begin(struct waiters *w, const struct request_arg *keys, size_t n, v
     struct waiter *one = calloc(1, waiter_bytes(n));
     if (!one)
         return -ENOMEM;
-    *one = (struct waiter){.of = w, .done = done, .arg = arg, .age = w->age, .names = n, .name_bytes = name_bytes};
+    *one = (struct waiter){.of = w, .done = done, .arg = arg, .age = w->age, .names = n, .unnamed_bytes = name_bytes};
     charge(w, (ptrdiff_t)(waiter_bytes(n) + name_bytes));
     w->count++;
     w->left++;
@@ -221,38 +254,31 @@ int waiters_begin(struct waiters *w, const struct request_arg *keys, size_t n, v
     return 0;
 }
 
-static size_t *missing_of(struct waiter *one)
-{
-    if (one->age != one->of->age) {
-        one->age = one->of->age;
-        one->missing = one->n;
-    }
-    return &one->missing;
-}
-
 int waiters_name(struct waiter *one, const struct request_arg *key)
 {
     struct waiters *w = one->of;
     const bool there = keyspace_type(w->keys, key->p, key->n) != KEY_NONE;
     charge(w, -(ptrdiff_t)awaited_bytes(key->n));
-    one->name_bytes -= awaited_bytes(key->n);
+    one->unnamed_bytes -= awaited_bytes(key->n);
     struct awaited *a = await(w, key->p, key->n);
     if (!a)
         return -ENOMEM;
     if (a->links && a->links->prev->owner == one) /* named before */
         return 0;
-    struct link *l = &one->links[one->n];
-    *l = (struct link){.owner = one, .key = a, .there = there ? w->age : 0};
+    catch_up(one);
+    struct link *l = &one->links[one->n++];
+    *l = (struct link){.owner = one, .key = a};
     DL_APPEND(a->links, l);
-    *missing_of(one) += !there;
-    one->n++;
+    one->missing++;
+    note(l, there);
     return 0;
 }
 
 bool waiters_settle(struct waiter *one)
 {
-    one->whole = true;
-    return *missing_of(one) == 0;
+    one->settled = true;
+    catch_up(one);
+    return one->missing == 0;
 }
 
 size_t waiters_count(const struct waiters *w)
@@ -281,14 +307,13 @@ static void created(struct waiters *w, struct awaited *a, size_t at_most)
     struct waiter *first = NULL, **last = &first;
     for (struct link *l = a->links; l; l = l->next) {
         struct waiter *one = l->owner;
-        if (!one->done || l->there == w->age)
+        if (one->removed || is_there(l))
             continue;
-        size_t *missing = missing_of(one);
-        const bool is_last = one->whole && *missing == 1;
+        catch_up(one);
+        const bool is_last = one->settled && one->missing == 1;
         if (is_last && at_most == 0)
             continue;
-        l->there = w->age;
-        --*missing;
+        note(l, true);
         if (is_last) {
             at_most--;
             *last = one;
@@ -323,12 +348,9 @@ void waiters_deleted(struct waiters *w, const char *key, size_t key_len)
     if (w->count == 0)
         return;
     const struct awaited *a = find_awaited(w, key, key_len, seeded_hash(key, key_len));
-    for (struct link *l = a ? a->links : NULL; l; l = l->next) {
-        if (!l->owner->done || l->there != w->age)
-            continue;
-        ++*missing_of(l->owner);
-        l->there = 0;
-    }
+    for (struct link *l = a ? a->links : NULL; l; l = l->next)
+        if (!l->owner->removed)
+            note(l, false);
 }
 
 void waiters_cleared(struct waiters *w)
