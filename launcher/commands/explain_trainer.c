@@ -112,6 +112,14 @@ const struct explain_message explain_trainer[] = {
     {"stays at its initial value\nis no part of this model",
      "the weights were made for another last layer, or hold more", "nothing, if you train the last layer anew"},
     {"it has no tensor '", "the weights lack a part of this model", "weights of the same --arch"},
+    {"its classes are *meant\nholds one class, '", "the classes are called as the parts of a data set are",
+     "the folder of one part, whose folders are the classes"},
+    {"pictures: a step takes", "the batch is larger than the training set",
+     "a smaller --batch-size, with the learning rate that goes with it"},
+    {"ranks is cut into * parts", "a part has a picture for each rank at least, and all but the last are of one size",
+     "fewer parts, or a larger batch"},
+    {"random weights are evaluated", "--evaluate has nothing to evaluate but the weights that a run begins with",
+     "--resume auto, --resume FOLDER or --pretrained FILE"},
     {"the model will not be saved\nthe model was not saved", "there is no --checkpoint-dir", "--checkpoint-dir DIR"},
     {"is still being written\nis saved, but\nis the best so far, but\nolder checkpoints are not removed\n"
      "no checkpoint is saved:\nno checkpoint is written:\nsend the checkpoint\nwhat other ranks save\n"

@@ -14,6 +14,7 @@
 #include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 #include "worker/program/stages.h"
+#include "worker/session/hints.h"
 #include "worker/session/outlive.h"
 
 static struct input_options input_of(const struct session *s, bool training)
@@ -49,6 +50,16 @@ static int open_set(const struct session *s, struct dataset **ret, const char *o
     return 0;
 }
 
+static int one_class(const struct session *s, struct err *e)
+{
+    const char *path = s->cfg->train_data, *part = hints_part_to_train_on(s->train_set);
+    if (part)
+        return err_set(e, ERR_DATA, "--train-data %s holds one class, '%s': is --train-data %s/%s meant?", path, part,
+                       path, part);
+    return err_set(e, ERR_DATA,
+                   "--train-data %s holds one class, a classifier needs at least 2; --num-labels may give more", path);
+}
+
 int session_open_data(struct session *s, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
@@ -64,9 +75,7 @@ int session_open_data(struct session *s, struct err *e)
         return err_set(e, ERR_DATA, "%s has %d classes, --num-labels allows %d", cfg->train_data, s->train_set->classes,
                        (int)cfg->num_labels);
     if (s->train_set->classes < 2 && cfg->num_labels < 2)
-        return err_set(e, ERR_DATA,
-                       "--train-data %s holds one class, a classifier needs at least 2; --num-labels may give more",
-                       cfg->train_data);
+        return one_class(s, e);
     if (!cfg->test_data)
         return 0;
     o.testing = true;

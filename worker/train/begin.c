@@ -8,6 +8,7 @@
 #include "worker/comm/comm.h"
 #include "worker/config/config.h"
 #include "worker/run/rate.h"
+#include "worker/session/hints.h"
 #include "worker/session/hold.h"
 #include "worker/session/outlive.h"
 #include "worker/snapshot/output_folder.h"
@@ -133,6 +134,11 @@ static void tell_beginning(struct run *r, enum taken taken, bool again)
                                        [TAKEN_RANKS] = "goes on from step"};
     if (r->journal.active && !taken)
         session_banner(&r->s);
+    if (r->journal.active && !again)
+        hints_tell(&r->s);
+    if (r->journal.active && r->cfg->evaluate && !taken && !r->cfg->pretrained)
+        log_warn("train", "random weights are evaluated: no checkpoint was taken up (--resume), and no --pretrained is "
+                          "given");
     tell_what_is_lost(r);
     if (taken)
         journal_say(&r->journal, "%s %lld (epoch %lld, step %lld of %lld)", from[taken], (long long)r->at.updates,

@@ -1,0 +1,15 @@
+/* Options that can be carried out, and hardly are what was meant: told before the first step. */
+#ifndef CRUN_WORKER_HINTS_H
+#define CRUN_WORKER_HINTS_H
+
+struct dataset;
+struct session;
+
+/* Warnings in the log, after session_open_round(). */
+void hints_tell(const struct session *s);
+
+/* Classes that are named as the parts of a data set are ("train", "val"), because the folder above them was given: the
+ * one to train on, borrowed; NULL: they are not. */
+const char *hints_part_to_train_on(const struct dataset *d);
+
+#endif
