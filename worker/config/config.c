@@ -81,7 +81,7 @@ enum allreduce train_config_allreduce(const struct train_config *c)
 static const char *plan_cache(const struct train_config *c, char *out, size_t cap)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (!c->plan_cache || strcmp(c->plan_cache, "none") == 0)
+    if (!c->plan_cache || !*c->plan_cache || strcmp(c->plan_cache, "none") == 0)
         return NULL;
     if (strcmp(c->plan_cache, "auto") != 0)
         return c->plan_cache;
@@ -94,18 +94,18 @@ static const char *plan_cache(const struct train_config *c, char *out, size_t ca
     return out;
 }
 
-/* The other ranks wait for rank 0 meanwhile. */
-static double tune_seconds(const struct train_config *c)
+/* Other ranks wait for rank 0 meanwhile: no longer than they would for any answer. */
+static double tune_seconds(const struct train_config *c, bool alone)
 {
     const double most = c->comm_timeout / 2;
-    return most > 0 && c->tune_seconds > most ? most : c->tune_seconds;
+    return !alone && (c->tune_seconds <= 0 || c->tune_seconds > most) ? most : c->tune_seconds;
 }
 
-void train_config_gpu(const struct train_config *c, struct gpu_options *ret, char cache[CONFIG_CACHE_BYTES])
+void train_config_gpu(const struct train_config *c, bool alone, struct gpu_options *ret, char cache[CONFIG_CACHE_BYTES])
 {
     *ret = (struct gpu_options){.eager = !c->cuda_graphs,
                                 .tune = c->autotune,
-                                .tune_seconds = tune_seconds(c),
+                                .tune_seconds = tune_seconds(c, alone),
                                 .check = c->cuda_check,
                                 .tf32 = c->tf32,
                                 .fused = c->conv_fusion,

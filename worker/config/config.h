@@ -199,8 +199,9 @@ enum allreduce train_config_allreduce(const struct train_config *c);
 
 struct gpu_options;
 enum { CONFIG_CACHE_BYTES = 1024 };
-/* cache: room for the name of the plan cache's folder, which *ret points at. */
-void train_config_gpu(const struct train_config *c, struct gpu_options *ret, char cache[CONFIG_CACHE_BYTES]);
+/* alone: no other rank waits for this one. cache: room for the name of the plan cache's folder, which *ret points at. */
+void train_config_gpu(const struct train_config *c, bool alone, struct gpu_options *ret,
+                      char cache[CONFIG_CACHE_BYTES]);
 
 /* Ranks of a tensor group in a world of so many: 1 where the last layer is whole. */
 int train_config_tensor(const struct train_config *c, int world);

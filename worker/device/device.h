@@ -37,6 +37,7 @@ struct device_options {
         bool eager;             /* launch kernel by kernel, capture no graph */
         bool tune;              /* time cuDNN's candidates for every convolution */
         double tune_seconds;    /* in all; 0: no limit */
+        bool (*stopping)(void); /* once it says so nothing more is timed; NULL: never */
         bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
         bool check;             /* wait after each step of a plan, and look at what it wrote */
         bool fused;             /* cuDNN's fused patterns where it has them */

@@ -13,7 +13,7 @@
 #include "worker/config/config.h"
 #include "worker/device/device.h"
 
-static struct gpu_options parsed(int argc, char **argv)
+static struct gpu_options parsed_of(bool alone, int argc, char **argv)
 {
     struct train_config c;
     struct arg_result r;
@@ -23,12 +23,13 @@ static struct gpu_options parsed(int argc, char **argv)
     memset(&c, 0, sizeof c);
     if (args_parse(&train_program, argc, argv, &c, &r, &e) < 0)
         fail_msg("%s", e.text);
-    train_config_gpu(&c, &o, cache);
+    train_config_gpu(&c, alone, &o, cache);
     return o;
 }
-#define PARSED(...)                                                                                                    \
-    parsed((int)(sizeof((char *[]){"train", "--train-data", "x", __VA_ARGS__}) / sizeof(char *)),                      \
-           (char *[]){"train", "--train-data", "x", __VA_ARGS__, NULL})
+#define PARSED_OF(alone, ...)                                                                                          \
+    parsed_of(alone, (int)(sizeof((char *[]){"train", "--train-data", "x", __VA_ARGS__}) / sizeof(char *)),            \
+              (char *[]){"train", "--train-data", "x", __VA_ARGS__, NULL})
+#define PARSED(...) PARSED_OF(true, __VA_ARGS__)
 
 static void by_default_everything_fast_is_on(void **state)
 {
@@ -47,13 +48,17 @@ static void each_option_reaches_the_device(void **state)
     assert_int_equal((size_t)64 << 20, PARSED("--cudnn-workspace-limit-mb", "64").workspace_limit);
     assert_string_equal("/c", PARSED("--plan-cache", "/c").cache_dir);
     assert_null(PARSED("--plan-cache", "none").cache_dir);
+    assert_null(PARSED("--plan-cache", "").cache_dir);
     assert_true(PARSED("--tune-seconds", "5").tune_seconds == 5);
     assert_true(PARSED("--tune-seconds", "0").tune_seconds == 0);
 }
 
 static void others_do_not_wait_past_their_deadline(void **state)
 {
-    assert_true(PARSED("--tune-seconds", "10m", "--comm-timeout", "40").tune_seconds == 20);
+    assert_true(PARSED_OF(false, "--tune-seconds", "10m", "--comm-timeout", "40").tune_seconds == 20);
+    assert_true(PARSED_OF(false, "--tune-seconds", "0", "--comm-timeout", "40").tune_seconds == 20);
+    assert_true(PARSED_OF(false, "--tune-seconds", "5", "--comm-timeout", "40").tune_seconds == 5);
+    assert_true(PARSED("--tune-seconds", "10m", "--comm-timeout", "40").tune_seconds == 600);
 }
 
 static void plans_are_kept_in_the_users_cache(void **state)

@@ -146,6 +146,7 @@ void cuda_options_from(const struct device_options *o, struct cuda_options *ret,
     *ret = (struct cuda_options){.graphs = !o->gpu.eager,
                                  .tune = o->gpu.tune && !o->gpu.deterministic, /* times are noise */
                                  .tune_seconds = o->gpu.tune_seconds,
+                                 .stopping = o->gpu.stopping,
                                  .check = o->gpu.check,
                                  .tf32 = o->gpu.tf32,
                                  .fused_patterns = o->gpu.fused,

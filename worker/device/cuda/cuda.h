@@ -34,12 +34,14 @@ struct cuda {
         bool graphs;            /* capture steps and launch them as a graph */
         bool tune;              /* time the candidates of every convolution; never where bits must repeat */
         double tune_seconds;    /* in all; 0: no limit */
+        bool (*stopping)(void); /* as gpu_options' */
         bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
         bool check;             /* walk, wait after each step and look at what it wrote */
         bool fused_patterns;    /* cuDNN's conv+stats and its kin, where there are plans */
         size_t workspace_limit; /* bytes, 0: none */
     } options;
     int64_t tuned_ns;    /* of tune_seconds */
+    int64_t tell_ms;     /* between lines about that, 0: five seconds */
     double *partial;     /* device memory (KERNEL_NORM_PARTIAL) */
     double *bad;         /* check.c: likewise, (KERNEL_BAD_BLOCKS, 2); NULL before the first */
     struct watch *watch; /* NULL before the first run */

@@ -309,6 +309,9 @@ void cuda_plan_tenants(const struct cuda_plan *pl, char *out, size_t cap);
  * before; after cuda_plan_place() has filled in the buffers, which it writes over. Sets pl->fell where a fused graph
  * has no engine that runs: then the plan must be made anew, one rung down. */
 int tune_plan(struct cuda_plan *pl, struct err *e);
+/* Is there time left for --autotune, of which some has passed since began_ns (0: none)? Not where the process is to
+ * stop. */
+bool tune_may_time(const struct cuda *c, int64_t began_ns);
 /* engines/tune_product.c: as cudnn_candidates(), of a product. */
 enum { PRODUCT_ALGOS = 8 };
 int product_candidates(struct cuda *c, const struct gpu_dnn *d, struct cudnn_plan **ret, int cap, int *ret_n,

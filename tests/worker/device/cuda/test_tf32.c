@@ -37,7 +37,7 @@ static struct device_options options(const char *word)
     char folder[CONFIG_CACHE_BYTES];
     memset(&c, 0, sizeof c);
     MUST(args_parse(&train_program, 4, argv, &c, &r, e));
-    train_config_gpu(&c, &o.gpu, folder);
+    train_config_gpu(&c, true, &o.gpu, folder);
     o.gpu.cache_dir = NULL;
     return o;
 }

@@ -69,7 +69,7 @@ static struct gpu_options parsed(const char *word, const char *cache)
     char folder[CONFIG_CACHE_BYTES];
     memset(&c, 0, sizeof c);
     MUST(args_parse(&train_program, word ? 6 : 5, argv, &c, &r, e));
-    train_config_gpu(&c, &o, folder);
+    train_config_gpu(&c, true, &o, folder);
     o.cache_dir = cache; /* that of c is gone with it */
     return o;
 }

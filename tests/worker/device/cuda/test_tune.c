@@ -26,7 +26,10 @@ enum { BATCH = 4, SIZE = 16, CLASSES = 5, SEEN = 256 };
  * wins. */
 struct script {
     bool reverse; /* the first is the fastest */
-    int refuse;   /* the error of every second candidate, 0: all run */
+    int spent_at; /* the budget is spent while this candidate runs; 0: it is not */
+    int stop_at;  /* likewise: the process is to stop */
+    struct cuda *of;
+    int refuse; /* the error of every second candidate, 0: all run */
     bool refuse_all;
     const struct cudnn_plan *seen[SEEN];
     int nseen, timed;
@@ -42,10 +45,20 @@ static int place(struct script *s, const struct cudnn_plan *p)
     return s->nseen++;
 }
 
+static bool stopping;
+
+static bool is_stopping(void)
+{
+    return stopping;
+}
+
 static int answer(void *ctx, const struct gpu_dnn *d)
 {
     struct script *s = ctx;
     const int i = place(s, d->plan);
+    if (s->spent_at && i == s->spent_at)
+        s->of->tuned_ns = INT64_MAX / 2;
+    stopping = stopping || (s->stop_at && i == s->stop_at);
     return s->refuse && (s->refuse_all || i % 2) ? s->refuse : 0;
 }
 
@@ -85,7 +98,12 @@ static void open_rig(struct rig *r, const char *cache, size_t memory)
     struct cudnn_options of_dnn;
     cuda_options_from(&all, &o, &of_dnn);
     of_dnn.props_json = card_props;
+    o.stopping = is_stopping;
+    stopping = false;
     card_open(&r->c, small(), &fake, &o, &of_dnn);
+    r->script.of = (struct cuda *)r->c.d;
+    if (r->script.spent_at)
+        r->script.of->options.tune_seconds = 3600;
 }
 
 /* The caller's, who closes it. */
@@ -247,6 +265,34 @@ static void the_log_tells_plans_of_other_engines_apart(void **state)
     assert_string_not_equal(first, fastest);
 }
 
+/* The second candidate of the first graph runs when the time is up, or the process is to stop: it was not timed, and
+ * the first, which was, is taken. Nothing more is timed, and what was not is counted. */
+static void an_engine_that_was_not_timed_does_not_win(void **state)
+{
+    for (int stop = 0; stop < 2; stop++) {
+        struct rig r = {.script = {.spent_at = !stop, .stop_at = stop}};
+        struct plan *plan;
+        log_init(LOG_WARN, "");
+        open_rig(&r, NULL, 0);
+        r.script.of->tell_ms = -1; /* each graph */
+        MUST(make(&r, &plan, e));
+        const struct gpu_dnn *first = NULL;
+        for (int i = 0; !first && i < ((struct cuda_plan *)plan)->nsteps; i++)
+            if (((struct cuda_plan *)plan)->steps[i]->kind == STEP_DNN)
+                first = &((struct cuda_plan *)plan)->steps[i]->dnn;
+        assert_non_null(first);
+        assert_ptr_equal(first->plan, r.script.seen[0]);
+        assert_true(cudnn_plan_measured(first->plan));
+        assert_int_equal(r.script.timed, 1);
+        if (!strstr(r.c.said, "tuning 1 of 11 graphs") || !strstr(r.c.said, "tuned 11 of 11 graphs") ||
+            !strstr(r.c.said, "0 barred in these trials, 7 graphs not timed"))
+            fail_msg("%s", r.c.said);
+        r.c.d->ops->plan_close(plan);
+        close_rig(&r);
+    }
+    (void)state;
+}
+
 static void candidates_that_do_not_run_are_passed_over(void **state)
 {
     static const int errors[] = {-ENOTSUP, -ENOMEM};
@@ -357,6 +403,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_was_chosen_comes_back),
         cmocka_unit_test(deterministic_runs_time_nothing),
         cmocka_unit_test(the_log_tells_plans_of_other_engines_apart),
+        cmocka_unit_test(an_engine_that_was_not_timed_does_not_win),
         cmocka_unit_test(candidates_that_do_not_run_are_passed_over),
         cmocka_unit_test(errors_of_the_card_end_the_search),
         cmocka_unit_test(workspace_that_does_not_fit_is_passed_over),

@@ -31,11 +31,6 @@ static bool open_question(const struct cuda_plan *pl, int conv, enum cudnn_patte
     return p && cudnn_plan_measured(p) && !cudnn_plan_settled(p);
 }
 
-static bool time_is_left(const struct cuda *c)
-{
-    return c->options.tune && (c->options.tune_seconds <= 0 || (double)c->tuned_ns < c->options.tune_seconds * 1e9);
-}
-
 /* Which ops' steps make up a rung: all that would be other steps below it. Of the plan with all rungs. */
 static int find_members(struct seams *s, const struct cuda_plan *pl, struct err *e)
 {
@@ -64,7 +59,7 @@ static int find_members(struct seams *s, const struct cuda_plan *pl, struct err 
 
 static bool any_question(const struct cuda_plan *pl)
 {
-    if (!pl->cuda->dnn || !time_is_left(pl->cuda))
+    if (!pl->cuda->dnn || !tune_may_time(pl->cuda, 0))
         return false;
     for (int i = pl->first_op; i < pl->end_op; i++) {
         const struct rung *r = &pl->rungs[i];
@@ -221,7 +216,7 @@ int seams_look(struct seams *s, struct cuda_plan *pl, bool *ret_again, struct er
     if (s->next == SEAMS_NONE)
         TRY(judge_all(s, pl, OF_STATS, DNN_CONV_STATS, e));
     s->next++;
-    if (s->next == SEAMS_LEVELS || !time_is_left(pl->cuda))
+    if (s->next == SEAMS_LEVELS || !tune_may_time(pl->cuda, 0))
         seams_give_up(s);
     *ret_again = true;
     return 0;

@@ -9,7 +9,7 @@
  *
  * An engine that fails or computes something else is barred; a fused graph none of whose engines is left is left out of
  * the ladder (cudnn_bar()); one that takes the process with it is barred by the next (cudnn_trial_begin()). Timing ends
- * with its budget: the graphs that are left take the first engine that is proven.
+ * with its budget, or when the process is to stop: the graphs that are left take the first engine that is proven.
  *
  * A product none of whose algorithms is left, or that cannot be tried, takes what cuBLASLt names first; so does each,
  * unproven, where nothing is tuned and no bits must repeat. */
@@ -32,27 +32,37 @@ struct tuner {
     void *workspace;
     size_t workspace_bytes;
     struct prover prover;
-    int64_t began_ns, logged_ns;
+    int64_t began_ns, told_ns;
     int graphs, done, untimed, engines, barred;
+    bool told;     /* of its progress, and so of its end */
     bool restless; /* the engine tried last gave other bits when it ran again */
 };
 
 /* --- time */
 
-static bool may_time(const struct tuner *t)
+bool tune_may_time(const struct cuda *c, int64_t began_ns)
 {
-    const struct cuda *c = t->pl->cuda;
-    const int64_t spent = c->tuned_ns + clock_ns() - t->began_ns;
-    return c->options.tune && (c->options.tune_seconds <= 0 || (double)spent < c->options.tune_seconds * 1e9);
+    const int64_t spent = c->tuned_ns + (began_ns ? clock_ns() - began_ns : 0);
+    return c->options.tune && !(c->options.stopping && c->options.stopping()) &&
+           (c->options.tune_seconds <= 0 || (double)spent < c->options.tune_seconds * 1e9);
 }
 
+static bool may_time(const struct tuner *t)
+{
+    return tune_may_time(t->pl->cuda, t->began_ns);
+}
+
+/* What takes longer than a moment is told to whoever waits; the rest is for the log. */
 static void tell(struct tuner *t, bool end)
 {
-    const int64_t now = clock_ns();
-    if (t->engines == 0 || (!end && now - t->logged_ns < TELL_EVERY_MS * (int64_t)1000000))
+    const int64_t now = clock_ns(), every_ms = t->pl->cuda->tell_ms ? t->pl->cuda->tell_ms : TELL_EVERY_MS;
+    const bool due = now - t->told_ns >= every_ms * 1000000;
+    if (t->engines == 0 || (!end && !due))
         return;
-    t->logged_ns = now;
-    log_info("cudnn", "%s %d of %d graphs in %.1f s: %d engines proven, %d barred, %d graphs not timed",
+    t->told_ns = now;
+    t->told = t->told || !end;
+    log_line(t->told ? LOG_WARN : LOG_INFO, "cudnn",
+             "%s %d of %d graphs in %.1f s: %d engines proven, %d barred in these trials, %d graphs not timed",
              end ? "tuned" : "tuning", t->done, t->graphs, (double)(now - t->began_ns) / 1e9, t->engines - t->barred,
              t->barred, t->untimed);
 }
@@ -144,7 +154,8 @@ static bool card_still_works(const struct tuner *t, int rc)
 static int try_engine(struct tuner *t, const struct gpu_dnn *d, double *ret_us, bool *ret_lost, struct err *why)
 {
     struct cudnn *dnn = t->pl->cuda->dnn;
-    cudnn_trial_begin(dnn, d->plan);
+    if (!(t->pl->cuda->options.stopping && t->pl->cuda->options.stopping()))
+        cudnn_trial_begin(dnn, d->plan); /* who stops may be killed: that is no fault of the engine */
     t->restless = false;
     const int rc = prove_and_time(t, d, ret_us, why);
     t->engines++;
@@ -243,7 +254,7 @@ static int choose_engine(struct tuner *t, struct gpu_dnn *d, struct cudnn_plan *
             return err_set(e, rc, "%s", why.text);
         if (rc < 0) {
             failed = rc;
-        } else if (!*ret || us < best_us) {
+        } else if (!*ret || (us > 0 && us < best_us)) { /* 0: there was no time left to time it */
             *ret = all[i];
             best_us = us;
         }
@@ -310,6 +321,7 @@ static int try_graph(struct tuner *t, struct gpu_dnn *step, struct err *e)
     TRY(rc);
     rc = try_engine(t, &d, NULL, &lost, &why);
     if (rc == 0) {
+        t->untimed += !cudnn_plan_measured(d.plan);
         cudnn_plan_set_ran(d.plan);
         return 0;
     }
@@ -431,7 +443,7 @@ int tune_plan(struct cuda_plan *pl, struct err *e)
     struct tuner t = {.pl = pl, .prover = {.pl = pl}, .began_ns = clock_ns()};
     if (!pl->cuda->dnn)
         return 0;
-    t.logged_ns = t.began_ns;
+    t.told_ns = t.began_ns;
     int rc = g->ops->event_open(g, true, &t.from, e);
     if (rc == 0)
         rc = g->ops->event_open(g, true, &t.to, e);
