@@ -161,6 +161,19 @@ size_t cuda_plan_form_elements(const struct k_tensor *t)
     return (size_t)t->k * (size_t)t->padded_c * (size_t)t->rs;
 }
 
+/* KERNEL_PACK counts in 32 bits where it can neither copy in order nor row by row. */
+static int fits_pack(const struct k_tensor *t, const char *name, struct err *e)
+{
+    const bool alike = (t->rs == 1 || !t->krsc) && t->c == t->padded_c && !t->fold.r;
+    const bool by_rows = t->krsc && !t->fold.r && (int64_t)t->c * t->rs <= PACK_ROW_MAX;
+    const size_t n = cuda_plan_form_elements(t);
+    if (alike || by_rows || n <= INT32_MAX)
+        return 0;
+    return err_set(e, -ENOTSUP,
+                   "%s has %zu elements on a GPU (expected at most %d, or rows of %d and --memory-format nhwc)", name,
+                   n, INT32_MAX, PACK_ROW_MAX);
+}
+
 int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e)
 {
     struct weight *w = &pl->weights[param];
@@ -169,6 +182,7 @@ int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e
     const struct k_tensor form = form_of(pl, &pl->p->ops[op], param);
     if (pl->o.needs)
         return reads_copy(pl, op, param, &form, e);
+    TRY(fits_pack(&form, pl->p->params[param].name, e));
     w->form = form;
     const int b = cuda_plan_buffer(pl, cuda_plan_form_elements(&w->form) * dtype_size(w->form.type), true, e);
     TRY(b);

@@ -8,7 +8,6 @@
  * touched in runs; the rest, whose rows are longer than that, and a folded one (device/fold.h), element by
  * element. Bytes: 4 an element of the arena (UNPACK with accumulate: 8) and the copy's own; nothing is read twice, so
  * memory bounds both. */
-enum { ROW_MAX = 6144 }; /* floats of a row that a block has room for: 512 channels of 3 x 3, and more */
 
 __device__ __forceinline__ bool alike(const k_tensor &t)
 {
@@ -17,7 +16,7 @@ __device__ __forceinline__ bool alike(const k_tensor &t)
 
 __device__ __forceinline__ bool by_rows(const k_tensor &t)
 {
-    return t.krsc && !t.fold.r && t.c * t.rs <= ROW_MAX;
+    return t.krsc && !t.fold.r && t.c * t.rs <= PACK_ROW_MAX;
 }
 
 /* The same of a copy whose pixels are put together: its pixel rs, channel c. */
@@ -30,7 +29,8 @@ __device__ __forceinline__ bool folded_index(const k_tensor &t, unsigned k, unsi
     return c < (unsigned)t.c && (unsigned)r < (unsigned)t.fold.r && (unsigned)s < (unsigned)t.fold.s;
 }
 
-/* Where element i of the copy is in the arena; false: it is padding. A tensor has less than 2^31 elements. */
+/* Where element i of the copy is in the arena; false: it is padding. Only here a tensor has less than 2^31 elements
+ * (cuda_plan_weight_copy()). */
 __device__ __forceinline__ bool arena_index(const k_tensor &t, unsigned i, unsigned *ret)
 {
     unsigned k, c, rs;
@@ -51,25 +51,25 @@ __device__ __forceinline__ bool arena_index(const k_tensor &t, unsigned i, unsig
     return c < (unsigned)t.c;
 }
 
-__device__ __forceinline__ unsigned count_of(const k_tensor &t)
+__device__ __forceinline__ size_t count_of(const k_tensor &t)
 {
-    return (unsigned)((size_t)t.k * t.padded_c * t.rs);
+    return (size_t)t.k * t.padded_c * t.rs;
 }
 
 /* --- the same order on both sides */
 
-template <typename T, int V> __device__ void pack_run(const k_tensor &t, unsigned from, unsigned to)
+template <typename T, int V> __device__ void pack_run(const k_tensor &t, size_t from, size_t to)
 {
-    for (unsigned i = from + (blockIdx.x * BLOCK + threadIdx.x) * V; i < to; i += gridDim.x * BLOCK * V) {
+    for (size_t i = from + (blockIdx.x * BLOCK + threadIdx.x) * V; i < to; i += gridDim.x * BLOCK * V) {
         float v[V];
         load<float, V>(t.arena + i, v);
         store<T, V>(static_cast<T *>(t.copy) + i, v);
     }
 }
 
-template <typename T, int V> __device__ void unpack_run(const k_tensor &t, bool add, unsigned from, unsigned to)
+template <typename T, int V> __device__ void unpack_run(const k_tensor &t, bool add, size_t from, size_t to)
 {
-    for (unsigned i = from + (blockIdx.x * BLOCK + threadIdx.x) * V; i < to; i += gridDim.x * BLOCK * V) {
+    for (size_t i = from + (blockIdx.x * BLOCK + threadIdx.x) * V; i < to; i += gridDim.x * BLOCK * V) {
         float v[V], was[V];
         load<T, V>(static_cast<const T *>(t.copy) + i, v);
         if (add) {
@@ -82,7 +82,7 @@ template <typename T, int V> __device__ void unpack_run(const k_tensor &t, bool 
     }
 }
 
-__device__ __forceinline__ unsigned whole_vectors(const k_tensor &t)
+__device__ __forceinline__ size_t whole_vectors(const k_tensor &t)
 {
     const bool aligned = ((uintptr_t)t.arena | (uintptr_t)t.copy) % 16 == 0;
     return aligned ? count_of(t) / 4 * 4 : 0;
@@ -142,7 +142,7 @@ template <typename T> __device__ void unpack_rows(const k_tensor &t, bool add, f
 template <typename T> __device__ void pack_one(const k_tensor &t, float *row)
 {
     if (alike(t)) {
-        const unsigned whole = whole_vectors(t);
+        const size_t whole = whole_vectors(t);
         pack_run<T, 4>(t, 0, whole);
         pack_run<T, 1>(t, whole, count_of(t));
         return;
@@ -151,7 +151,7 @@ template <typename T> __device__ void pack_one(const k_tensor &t, float *row)
         pack_rows<T>(t, row);
         return;
     }
-    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x; i < count_of(t); i += gridDim.x * BLOCK) {
+    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x, n = (unsigned)count_of(t); i < n; i += gridDim.x * BLOCK) {
         unsigned at;
         const bool in = arena_index(t, i, &at);
         from_float(static_cast<T *>(t.copy)[i], in ? t.arena[at] : 0);
@@ -161,7 +161,7 @@ template <typename T> __device__ void pack_one(const k_tensor &t, float *row)
 template <typename T> __device__ void unpack_one(const k_tensor &t, bool add, float *row)
 {
     if (alike(t)) {
-        const unsigned whole = whole_vectors(t);
+        const size_t whole = whole_vectors(t);
         unpack_run<T, 4>(t, add, 0, whole);
         unpack_run<T, 1>(t, add, whole, count_of(t));
         return;
@@ -170,7 +170,7 @@ template <typename T> __device__ void unpack_one(const k_tensor &t, bool add, fl
         unpack_rows<T>(t, add, row);
         return;
     }
-    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x; i < count_of(t); i += gridDim.x * BLOCK) {
+    for (unsigned i = blockIdx.x * BLOCK + threadIdx.x, n = (unsigned)count_of(t); i < n; i += gridDim.x * BLOCK) {
         unsigned at;
         if (!arena_index(t, i, &at))
             continue;
@@ -181,7 +181,7 @@ template <typename T> __device__ void unpack_one(const k_tensor &t, bool add, fl
 
 __global__ void pack_all(const k_tensor *table)
 {
-    __shared__ float row[ROW_MAX];
+    __shared__ float row[PACK_ROW_MAX];
     const k_tensor t = table[blockIdx.y];
     if (t.type == DT_F16)
         pack_one<__half>(t, row);
@@ -193,7 +193,7 @@ __global__ void pack_all(const k_tensor *table)
 
 __global__ void unpack_all(k_pack a)
 {
-    __shared__ float row[ROW_MAX];
+    __shared__ float row[PACK_ROW_MAX];
     const k_tensor t = a.table[blockIdx.y];
     if (t.type == DT_F16)
         unpack_one<__half>(t, a.accumulate, row);
