@@ -4,6 +4,7 @@ A SUITE is a part of a name ("ops", "GPU ops fp32", "ranks"). gpu-test.json and 
 found is there however the run ends; what no longer fits into the budget is named. The last line sums up; the exit status is 1 where something failed."""
 import argparse
 import concurrent.futures
+import contextlib
 import html
 import json
 import os
@@ -12,13 +13,16 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIMIT = {"sanitizer": 1200, "training": 600, "ranks": 900, "recovery": 600, "recovery_torch": 300}  # seconds of a pytest file; others 200
 LAST = ["training", "ranks", "recovery", "recovery_torch", "sanitizer"]  # after everything quick
+TURNS = {"ranks", "recovery", "recovery_torch"}  # their ranks share the card, whose processes wait for each other spinning: one suite at a time
 SHOWN = 60  # lines of a suite that failed
 START = time.monotonic()
+turn = threading.Lock()
 
 
 def arguments():
@@ -81,25 +85,33 @@ def count_tap(text):
 
 def count_pytest(path):
     """From the lines that conftest.py appends, one a test and one a figure."""
-    found = {"passed": [], "failed": [], "skipped": [], "figures": {}}
+    found = {"passed": [], "failed": [], "skipped": [], "figures": {}, "texts": []}
     for line in path.read_text().splitlines() if path.exists() else []:
         t = json.loads(line)
         if "figure" in t:
             found["figures"][t["figure"]] = t["value"]
         else:
             found[t["outcome"]].append(t["name"] + (f": {t['why']}" if t["why"] else ""))
+            found["texts"] += [t["text"]] if t.get("text") else []
     path.unlink(missing_ok=True)
     return found
 
 
 def one(options, name, command, env, limit):
+    with turn if name in TURNS else contextlib.nullcontext():
+        return alone(options, name, command, env, limit)
+
+
+def alone(options, name, command, env, limit):
     began = time.monotonic()
     seconds = min(limit, options.budget - (began - START))
     lines = options.out / f"tests-{name.replace(' ', '-')}.jsonl"
     lines.unlink(missing_ok=True)
     text, status = run(command, dict(env, CRUN_GPU_LINES=str(lines)), seconds)
     found = count_pytest(lines) if "pytest" in command else count_tap(text)
+    texts = found.pop("texts", [])
     if status is None:
+        text += "\n".join(texts)  # pytest had no time left for them
         found["failed"].append(f"{name}: no end within {seconds:.0f} s")
     elif status not in (0, 5) and not found["failed"]:  # a crash between cases; 5: pytest had no case
         found["failed"].append(f"{name}: exit status {status}")

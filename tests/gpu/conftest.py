@@ -36,7 +36,7 @@ def tell(**line):
 def pytest_runtest_logreport(report):
     if report.when == "call" or report.outcome != "passed":
         why = report.longrepr[2] if report.skipped else str(report.longrepr).splitlines()[-1] if report.failed else ""
-        tell(name=report.nodeid.split("::")[-1], outcome=report.outcome, why=why)
+        tell(name=report.nodeid.split("::")[-1], outcome=report.outcome, why=why, text=report.longreprtext[-8000:] if report.failed else "")
 
 
 @pytest.fixture(scope="session")

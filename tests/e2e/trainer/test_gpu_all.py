@@ -21,7 +21,12 @@ PROGRAMS = {
 TESTS = {
     "test_gpu_ranks.py": "import pytest\n\ndef test_good(keep):\n    print('a figure: 7')\n    keep('seven', [7])\n\ndef test_bad():\n    assert 1 == 2, 'they differ'\n\n"
                          "def test_absent():\n    pytest.skip('no redis-server')\n",
-    "test_gpu_training.py": "import time\n\ndef test_first():\n    pass\n\ndef test_slow():\n    time.sleep(60)\n",
+    "test_gpu_training.py": "import time\n\ndef test_first():\n    pass\n\ndef test_wrong():\n    assert 1 == 2, 'what rank 1 said'\n\ndef test_slow():\n"
+                            "    time.sleep(60)\n",
+    # Of two suites that may not run side by side: nobody else is in the folder.
+    "test_gpu_recovery.py": "import test_gpu_recovery_torch\n\ndef test_alone():\n    test_gpu_recovery_torch.be_alone()\n",
+    "test_gpu_recovery_torch.py": "import pathlib, time\n\ndef be_alone():\n    there = pathlib.Path(__file__).parent / 'there'\n    there.mkdir()\n    time.sleep(1)\n"
+                                  "    there.rmdir()\n\ndef test_alone():\n    be_alone()\n",
 }
 
 
@@ -80,7 +85,8 @@ def test_the_budget_ends_a_suite_but_keeps_its_results(suites):
     assert rc == 1 and seconds < 25
     by = {s["suite"]: s for s in found["suites"]}
     assert list(by) == ["GPU ops good", "training"] and found["left_out"] == ["ranks"]
-    assert by["training"]["passed"] == ["test_first"] and "no end within" in by["training"]["failed"][0]
+    assert by["training"]["passed"] == ["test_first"] and "no end within" in by["training"]["failed"][1]
+    assert by["training"]["failed"][0].startswith("test_wrong") and "what rank 1 said" in by["training"]["output"], "pytest tells at its end, which did not come"
     assert "left out for lack of time: ranks" in out
 
 
@@ -90,6 +96,11 @@ def test_suites_run_side_by_side(suites):
     assert out.splitlines()[-1] == "3 passed, 1 failed, 1 skipped"
     rc, out, _, _ = suites("--jobs", 0)
     assert rc == 2 and "--jobs 0 (expected at least 1)" in out
+
+
+def test_suites_whose_ranks_share_the_card_take_turns(suites):
+    rc, out, _, _ = suites("--jobs", 3, "recovery", "good")
+    assert rc == 0 and out.splitlines()[-1] == "4 passed, 0 failed, 0 skipped", out
 
 
 def test_a_suite_that_is_none_is_refused(suites):
