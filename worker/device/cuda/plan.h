@@ -71,7 +71,8 @@ struct step {
     int read;              /* it reads parameters that come and go: which of the plan's reads, from 1 on; 0: none */
     struct bn_source source[SOURCES_MAX];
     int nsources;
-    bool gathers; /* done only where sums are gathered: see struct variant_key */
+    bool gathers;  /* done only where sums are gathered: see struct variant_key */
+    bool launched; /* one that gathers: it has been */
 };
 
 /* The engine that it runs; NULL: an own kernel, or what its library takes by itself. */

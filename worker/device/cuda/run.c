@@ -127,6 +127,20 @@ static void settle(const struct cuda_plan *pl, struct step *s, const struct vari
     }
 }
 
+/* The first run of a chunk gathers whether it must or not: a kernel that is loaded later on, for the first batch that is
+ * not whole, would have the host wait for messages that come after what this stage has yet to send (pipeline/stage.c).
+ */
+static bool is_left_out(const struct cuda_plan *pl, struct step *s, const struct variant_key *v)
+{
+    if (s->kernel == KERNEL_UNPACK)
+        return !v->hooks && s != pl->steps[pl->unpacks];
+    if (!s->gathers)
+        return false;
+    const bool first = !s->launched && pl->o.chunk;
+    s->launched = true;
+    return !v->gather && !first;
+}
+
 int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,
                        struct err *e)
 {
@@ -134,7 +148,7 @@ int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct varian
     struct gpu_stream *stream = pl->cuda->compute;
     switch (s->kind) {
     case STEP_KERNEL:
-        if ((s->gathers && !v->gather) || (s->kernel == KERNEL_UNPACK && !v->hooks && s != pl->steps[pl->unpacks]))
+        if (is_left_out(pl, s, v))
             return 0;
         settle(pl, s, v);
         if (s->kernel == KERNEL_UNPACK && s->args.as_KERNEL_UNPACK.n == 0) /* they are in the arena */
