@@ -203,7 +203,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     if (!config.dry_run)
         guardian_start_output(link); /* it gets ready while this process looks around */
     int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
-    if (rc == -ENOENT && args.first_operand == 1 && !strchr(argv[1], '/'))
+    if (rc == -ENOENT && args.first_operand == 1 && !strpbrk(argv[1], "./"))
         ask_for_command(argv[1], &e);
     if (rc < 0)
         return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);

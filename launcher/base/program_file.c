@@ -19,6 +19,25 @@ static int look(const char *path)
     return S_ISREG(st.st_mode) && access(path, X_OK) == 0 ? 0 : -EACCES;
 }
 
+/* Of a path that check() refuses. */
+static const char *why_not(const char *path, char out[], size_t cap)
+{
+    struct stat st;
+    file_at(path);
+    const bool is_known = stat(path, &st) == 0;
+    file_at(NULL);
+    if (!is_known)
+        return "Permission denied";
+    if (S_ISDIR(st.st_mode))
+        return "it is a folder";
+    if (!S_ISREG(st.st_mode))
+        return "it is no ordinary file";
+    if (st.st_mode & 0111)
+        return "Permission denied (it is another user's, or its disk is mounted noexec)";
+    snprintf(out, cap, "it is not marked as executable: chmod +x %.200s", path);
+    return out;
+}
+
 /* 0: a file that may be executed; -EACCES: there, but not that; -ENOENT. */
 static int check(const char *path)
 {
@@ -77,13 +96,13 @@ static bool try_beside(const char *name, char **found, char **unusable)
 
 int program_file_find(const char *name, char **ret, struct err *e)
 {
-    char *found = NULL, *unusable = NULL;
+    char *found = NULL, *unusable = NULL, why[256];
     if (strchr(name, '/')) {
         int rc = check(name);
         if (rc == -ENOENT)
             return err_set(e, rc, "program '%s' is not found", name);
         if (rc < 0)
-            return err_set(e, rc, "program '%s' cannot be executed: not an executable file", name);
+            return err_set(e, rc, "program '%s' cannot be executed: %s", name, why_not(name, why, sizeof why));
         *ret = strdup(name);
         return *ret ? 0 : err_errno(e, ENOMEM, "program");
     }
@@ -91,7 +110,8 @@ int program_file_find(const char *name, char **ret, struct err *e)
     if (try_path(name, &found, &unusable) || try_beside(name, &found, &unusable))
         *ret = found;
     else if (unusable)
-        rc = err_set(e, -EACCES, "program '%s' cannot be executed: %s is not an executable file", name, unusable);
+        rc = err_set(e, -EACCES, "program '%s' (%s) cannot be executed: %s", name, unusable,
+                     why_not(unusable, why, sizeof why));
     else
         rc = err_set(e, -ENOENT, "program '%s' is not found on PATH or beside crun%s", name,
                      access(name, F_OK) == 0 ? " (there is one in this folder: write ./ in front)" : "");

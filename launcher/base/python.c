@@ -75,7 +75,9 @@ int python_find(struct python *ret, struct err *e)
 {
     const char *named = getenv("PYTHON_EXEC");
     if (named && *named) {
-        TRY(program_file_find(named, &ret->path, e));
+        const int rc = program_file_find(named, &ret->path, e);
+        if (rc < 0)
+            return err_wrap(e, "PYTHON_EXEC names no Python");
         ret->from = "PYTHON_EXEC";
         return 0;
     }

@@ -68,6 +68,19 @@ static int add(struct chaos_sequence *s, int64_t at_ms, const struct chaos_line 
 
 /* --- all of them */
 
+static int refuse_word(const char *word, const char *name, int line, struct err *e)
+{
+    char roles[128] = "";
+    size_t len = 0;
+    for (int r = 0; r < CHAOS_OTHER; r++)
+        len += (size_t)snprintf(roles + len, sizeof roles - len, "%s%s", r > 0 ? ", " : "",
+                                chaos_role_word((enum chaos_role)r));
+    return err_set(
+        e, ERR_USAGE,
+        "%s line %d: '%s' is neither a process of crun nor a word of a TARGET there (%s=PID): expected one of %s", name,
+        line, word, word, roles);
+}
+
 static int check(const struct chaos_plan *p, const struct chaos_targets *t, const char *name, struct err *e)
 {
     int nodes[CHAOS_NODES_MAX];
@@ -77,13 +90,14 @@ static int check(const struct chaos_plan *p, const struct chaos_targets *t, cons
             if (a->node >= t->n)
                 return err_set(e, ERR_USAGE, "%s line %d: node %d: expected 0 to %d, as many as there are TARGETs",
                                name, p->lines[i].number, a->node, t->n - 1);
+            if (candidates(t, a, nodes) == 0 && a->role == CHAOS_OTHER && a->word[0] && a->deed != CHAOS_CORRUPT)
+                return refuse_word(a->word, name, p->lines[i].number, e);
             if (candidates(t, a, nodes) == 0)
                 return err_set(e, ERR_USAGE, "%s line %d: no TARGET there has what '%s%s%s' needs (%s)", name,
                                p->lines[i].number, chaos_deed_word(a->deed), a->word[0] ? " " : "", a->word,
                                a->deed == CHAOS_CUT                                ? "link="
                                : a->deed == CHAOS_FILL || a->deed == CHAOS_CORRUPT ? "folder="
                                : a->deed == CHAOS_CLOCK                            ? "clock="
-                               : a->role == CHAOS_OTHER                            ? "that word="
                                                                                    : "a crun's pid");
         }
     return p->every_ms > 0 && p->for_ms / p->every_ms > CHAOS_FAULTS_MAX / 4

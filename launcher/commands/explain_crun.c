@@ -6,10 +6,12 @@
 
 const struct explain_message explain_crun[] = {
     /* --- the program */
+    {"PYTHON_EXEC names no Python*", "a script of Python is to be run, by what is not there or is no program",
+     "set PYTHON_EXEC to a path, or unset it: python3 of PATH then runs the script"},
     {"program '*' cannot be executed: it, or the interpreter it names, is not found",
      "the file is there, but not what its first line names, or its loader",
      "look at its first line, and with ldd at a binary; --dry-run shows what would be executed"},
-    {"program '*' cannot be executed*", "a file of that name is there, but it is no program",
+    {"program '* cannot be executed*", "a file of that name is there, but it is no program",
      "chmod +x FILE; a script of Python runs without that, if its first line names no other interpreter"},
     {"program '*' is not found*", "neither PATH nor the folder of crun has a program of that name",
      "write a path (./NAME), or set PATH on this node; a script of another folder needs its path"},
@@ -153,6 +155,8 @@ const struct explain_message explain_crun[] = {
     {"what the starting crun sent\nthe crun that started this one\nis what crun -H starts\nthe order for host",
      "crun -H and the crun on the other host do not understand each other", "the same version on all hosts"},
     /* --- crun chaos */
+    {"is neither a process of crun nor a word of a TARGET there*", "a plan names a process that nobody has told of",
+     "one of the roles that the sentence names, or WORD=PID at the node's TARGET"},
     {"no TARGET there has what '*' needs *", "a fault of the plan needs what no node of the command line has",
      "name it behind a TARGET: link=, folder=, clock=, or a word of your own; crun chaos --help"},
     {"*: there is no process *\n*: the process * has ended\n*: the file * holds no pid*\n"

@@ -76,7 +76,7 @@ static void judge_programs(const struct judged *h, struct findings *out)
     if (f->python[0] && f->python_error[0])
         ADD(FINDING_PYTHON, "its Python %s (%s) does not run: %s", f->python, f->python_from, f->python_error);
     else if (strcmp(f->python_from, "PYTHON_EXEC") == 0 && f->python_error[0])
-        ADD(FINDING_PYTHON, "PYTHON_EXEC names no Python: %s", f->python_error);
+        ADD(FINDING_PYTHON, "%s", f->python_error);
     if (f->foreign_crun[0])
         ADD(FINDING_FOREIGN_CRUN, "crun on PATH is %s, another program ('%s')", f->foreign_crun, f->foreign_says);
     if (f->foreign_module[0])

@@ -63,14 +63,21 @@ def test_other_programs_are_executed_as_they_are(crun):
     assert run(crun, "./tool", "x") == (0, "shell x\n")
     (crun.tmp / "tool").chmod(0o644)
     rc, out = run(crun, "./tool")
-    assert rc == 126 and "not an executable file" in out
+    assert rc == 126 and out.endswith("program './tool' cannot be executed: it is not marked as executable: chmod +x ./tool\n"), out
     (crun.tmp / "sleep").write_text(SAYS)  # a program of that name is on PATH
     assert run(crun, "sleep", "0") == (0, "")
     executable(crun.tmp / "own.sh", "#!/bin/sh\ntrue\n")
     rc, out = run(crun, "own.sh")
     assert rc == 127 and "write ./ in front" in out
     (crun.tmp / "empty-folder").mkdir()
-    assert run(crun, "./empty-folder")[0] == 126
+    rc, out = run(crun, "./empty-folder")
+    assert rc == 126 and out.endswith("program './empty-folder' cannot be executed: it is a folder\n"), out
+
+
+def test_a_python_that_is_not_there_is_named_by_its_variable(crun):
+    (crun.tmp / "x.py").write_text(SAYS)
+    rc, out = run(crun, "x.py", PYTHON_EXEC="/no/such/python")
+    assert rc == 127 and "PYTHON_EXEC names no Python: program '/no/such/python' is not found" in out, out
 
 
 def environment(crun, sign):
