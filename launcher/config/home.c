@@ -112,14 +112,17 @@ static int take_url(struct choice *c, enum home_kind kind, const char *url, stru
     return 0;
 }
 
+static int refuse_folder(const char *typed, struct err *e)
+{
+    return err_set(e, ERR_USAGE, "'%.200s': expected file:///DIR, an absolute path that all nodes see", typed);
+}
+
 /* torchrun's rdzv_conf store_type=file takes a bare path as its endpoint. */
 static int take_path(struct choice *c, const char *path, struct err *e)
 {
     char url[HOME_ENDPOINT_MAX + 1];
     if (path[0] != '/')
-        return err_set(e, ERR_USAGE,
-                       "--rdzv-endpoint '%s': a directory home takes file:///DIR, an absolute path that all nodes see",
-                       path);
+        return refuse_folder(path, e);
     if (snprintf(url, sizeof url, "file://%s", path) >= (int)sizeof url)
         return too_long(path, HOME_ENDPOINT_MAX - (int)strlen("file://"), e);
     return take_url(c, HOME_FILE, url, e);
@@ -176,6 +179,8 @@ static int take_tcp(struct choice *c, const char *endpoint, struct err *e)
 static int take_endpoint(struct choice *c, const char *endpoint, struct err *e)
 {
     const enum home_kind kind = kind_of_url(endpoint);
+    if (kind == HOME_FILE && endpoint[strlen("file://")] != '/')
+        return refuse_folder(endpoint, e);
     if (kind != HOME_TCP)
         return take_url(c, kind, endpoint, e);
     if (strstr(endpoint, "://"))

@@ -130,6 +130,7 @@ static void what_cannot_be_is_refused_by_a_sentence(void **state)
         {{TYPED, .max_nodes = 2, .endpoint = "redis://h"}, "expected --rdzv-id"},
         {{TYPED, .max_nodes = 2, .endpoint = "file:///d"}, "expected --rdzv-id"},
         {{TYPED, .max_nodes = 2, .endpoint = "d", .backend = "file", .run_id = "j"}, "an absolute path"},
+        {{TYPED, .max_nodes = 2, .endpoint = "file://rel", .run_id = "j"}, "--rdzv-endpoint: 'file://rel': expected file:///DIR, an absolute path"},
         {{TYPED, .max_nodes = 2, .endpoint = "h:0"}, "a port from 1 to 65535 that the other nodes can dial"},
         {{TYPED, .max_nodes = 2, .endpoint = "h:65536"}, "port: 65536 is out of range"},
         {{TYPED, .max_nodes = 2, .endpoint = "h:x"}, "'x' is not a whole number"},
