@@ -227,7 +227,8 @@ static void too_few_nodes_in_time_fail_the_job(void **state)
     j.now = 7;
     says(&j, RDZV_JOIN, "a", 0, "");
     ticks(&j, 600007, "a: end 69; ");
-    assert_string_equal(j.fx.v[0].news.cause.text, "1 of at least 2 nodes were there within 600000 ms");
+    assert_string_equal(j.fx.v[0].news.cause.text,
+                        "1 of at least 2 nodes were there within 600 s (--rdzv-conf join_timeout)");
     end(&j);
 }
 

@@ -338,8 +338,8 @@ static void expire_fences(struct step *s)
         bool breaks = r->m.state == RDZV_RUNNING && n->is.member && !n->is.done;
         struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
         snprintf(cause.text, sizeof cause.text,
-                 "node '%s' was not heard of for %lld ms (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)",
-                 n->id, (long long)(r->config.silence_ms + r->config.kill_ms));
+                 "node '%s' was not heard of for %g s (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)", n->id,
+                 (double)(r->config.silence_ms + r->config.kill_ms) / 1000);
         rdzv_forget_(r, n);
         if (breaks)
             rdzv_fail_round_(s, &cause);
@@ -360,11 +360,13 @@ static int tick(struct step *s)
         return 0;
     }
     if (r->m.state == RDZV_STOPPING)
-        snprintf(cause.text, sizeof cause.text, "%d nodes did not stop their workers within %lld ms", t.stopping,
-                 (long long)r->config.join_timeout_ms);
+        snprintf(cause.text, sizeof cause.text,
+                 "%d nodes did not stop their workers within %g s (--rdzv-conf join_timeout)", t.stopping,
+                 (double)r->config.join_timeout_ms / 1000);
     else
-        snprintf(cause.text, sizeof cause.text, "%d of at least %d nodes were there within %lld ms", t.ready,
-                 r->config.min_nodes, (long long)r->config.join_timeout_ms);
+        snprintf(cause.text, sizeof cause.text,
+                 "%d of at least %d nodes were there within %g s (--rdzv-conf join_timeout)", t.ready,
+                 r->config.min_nodes, (double)r->config.join_timeout_ms / 1000);
     r->m.why = RDZV_WHY_FAILURE;
     rdzv_finish_(s, RDZV_FAILED, cause.exit_code, &cause);
     return 0;
