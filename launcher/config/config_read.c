@@ -81,6 +81,19 @@ static int check_texts(struct config *c, struct err *e)
     return c->run_id ? check_run_id(c->run_id, e) : 0;
 }
 
+/* -H "$HOSTS" of a variable that is not set would be a job on this host alone. */
+static int check_hosts(const struct config *c, const struct arg_result *r, struct err *e)
+{
+    const struct {
+        const char *option, *name, *text;
+    } hosts[] = {{"hosts", "-H", c->hosts}, {"hostfile", "--hostfile", c->hostfile}};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        if (hosts[i].text && !*hosts[i].text &&
+            args_source(&config_program, r, hosts[i].option) == ARG_FROM_COMMAND_LINE)
+            return err_set(e, ERR_USAGE, "%s '': expected %s", hosts[i].name, i == 0 ? "hosts" : "the path of a file");
+    return 0;
+}
+
 /* What crun.conf says of the rendezvous is for jobs of several nodes that nothing else leads to one. */
 static void set_aside_configured(struct config *c, const struct arg_result *r)
 {
@@ -173,6 +186,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     if (!config_starts_agents(c))
         TRY(config_count_workers(c, e));
     set_aside_configured(c, r);
+    TRY(check_hosts(c, r, e));
     TRY(check_texts(c, e));
     TRY(choose_address(c, r, e));
     TRY(settle_program(c, r, argv[0], e));
@@ -205,7 +219,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     TRY(check_run_id(c->run_id, e));
     TRY(check_terminals(c, e));
     TRY(refuse_control("--role", c->role, e));
-    if (strlen(c->role) > 64)
-        return err_set(e, ERR_USAGE, "--role '%s': expected at most 64 characters", c->role);
+    if (!*c->role || strlen(c->role) > 64)
+        return err_set(e, ERR_USAGE, "--role '%s': expected 1 to 64 characters", c->role);
     return log_conf_settle(&c->log, e);
 }

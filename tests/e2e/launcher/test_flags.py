@@ -480,6 +480,14 @@ def test_prefixes_are_taken_unless_ambiguous(crun):
     assert rc == 2 and "did you mean '--nproc-per-node'?" in err
 
 
+@pytest.mark.parametrize("option", ["-H", "--hostfile", "--role"])
+def test_an_empty_word_is_no_host_and_no_role(crun, option):
+    rc, out, err = crun.run(option, "", "echo", "ran")
+    assert (rc, out) == (2, "") and f"{option} '': expected " in err, err
+    variable = {"-H": "CRUN_HOSTS", "--hostfile": "CRUN_HOSTFILE", "--role": "CRUN_ROLE"}[option]
+    assert crun.run("echo", "ran", extra_env={variable: ""})[:2] == (0, "ran\n"), "an empty variable is none"
+
+
 def test_the_nearest_command_is_named(crun):
     rc, _, err = crun.run("docter")
     assert (rc, err) == (127, "crun: program 'docter' is not found, did you mean 'crun doctor'?\n")
