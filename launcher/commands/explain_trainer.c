@@ -81,6 +81,8 @@ const struct explain_message explain_trainer[] = {
     {"holds a checkpoint of step\nholds a newer checkpoint",
      "the folder belongs to a run, which a new run does not overwrite",
      "--resume auto goes on; --if-checkpoint aside or another --checkpoint-dir begins anew"},
+    {"is no file of weights", "a file of another kind, or one that is empty",
+     "weights as .safetensors, or as .pth that torch.save() wrote; trainer convert makes one of the other"},
     {"no checkpoint found at\nno weights found at\nnames no checkpoint\na checkpoint has no file",
      "the path holds no complete checkpoint", "name the checkpoint folder, or a step-N folder in it"},
     {"holds no sound checkpoint\nis passed over:\nis damaged: its CRC32C\nis not a sound safetensors\nits CRC32C is\n"
@@ -111,7 +113,8 @@ const struct explain_message explain_trainer[] = {
      "nothing, if that is what you want"},
     {"stays at its initial value\nis no part of this model",
      "the weights were made for another last layer, or hold more", "nothing, if you train the last layer anew"},
-    {"it has no tensor '", "the weights lack a part of this model", "weights of the same --arch"},
+    {"it has no tensor '\nit is of *, this model is\ntensors of *: is it of another",
+     "the weights lack a part of this model", "weights of the same --arch"},
     {"its classes are *meant\nholds one class, '", "the classes are called as the parts of a data set are",
      "the folder of one part, whose folders are the classes"},
     {"pictures: a step takes", "the batch is larger than the training set",

@@ -32,10 +32,21 @@ static int open_checkpoint(struct weights *w, const char *path, struct err *e)
     return 0;
 }
 
+/* What it begins with: "89 50 4e 47" of a picture, for example. */
+static int is_none(const char *path, const unsigned char *head, size_t n, struct err *e)
+{
+    char bytes[4 * 3 + 1] = "";
+    for (size_t i = 0; i < n && i < 4; i++)
+        snprintf(bytes + 3 * i, sizeof bytes - 3 * i, " %02x", head[i]);
+    return err_set(e, ERR_CORRUPT,
+                   "%s is no file of weights: expected .safetensors, or a .pth or .pt that torch.save() wrote; it %s%s",
+                   path, n == 0 ? "is empty" : "begins with the bytes", bytes);
+}
+
 static int open_file(struct weights *w, const char *path, struct err *e)
 {
     static const unsigned char old_torch[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46};
-    unsigned char head[8] = {0};
+    unsigned char head[9] = {0};
     FILE *f = fopen(path, "re");
     if (!f)
         return err_errno(e, errno, "open %s", path);
@@ -43,9 +54,11 @@ static int open_file(struct weights *w, const char *path, struct err *e)
     fclose(f);
     if (n >= 4 && memcmp(head, "PK\3\4", 4) == 0)
         return torch_zip_open(&w->torch, path, e);
-    if (n == sizeof head && memcmp(head, old_torch, sizeof head) == 0)
+    if (n >= sizeof old_torch && memcmp(head, old_torch, sizeof old_torch) == 0)
         return err_set(e, -ENOTSUP,
                        "%s has the format of torch before 1.6: load it in Python and save it again (torch.save)", path);
+    if (n < sizeof head || head[8] != '{') /* 8 bytes of length, then JSON */
+        return is_none(path, head, n, e);
     return safetensors_open(&w->file, path, e);
 }
 

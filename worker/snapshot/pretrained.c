@@ -6,6 +6,7 @@
 
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/json/json.h"
 #include "worker/ckpt/weights.h"
 #include "worker/comm/comm.h"
 #include "worker/program/program.h"
@@ -61,6 +62,24 @@ static bool is_wanted(const struct slices *s, const char *name)
     return false;
 }
 
+/* *e: what does not fit. Weights of another model lack many a tensor: the first alone says little. */
+static void does_not_fit(const struct slices *s, struct weights *w, struct err *e)
+{
+    const struct err why = *e;
+    const char *arch = s->state->whole->arch, *holds = NULL;
+    size_t all = 0, found = 0, i;
+    for (size_t k = 0; k < s->n_model; k++)
+        if (s->kinds[k] != SLICES_COUNTER) {
+            all++;
+            found += weights_find(w, s->tensors[k].name, &i) != NULL;
+        }
+    if (weights_meta(w) && json_str(weights_meta(w), "arch", &holds, NULL) == 0 && strcmp(holds, arch) != 0)
+        err_set(e, why.code, "%.300s; it is of %s, this model is %s (--arch)", why.text, holds, arch);
+    else if (found < all)
+        err_set(e, why.code, "%.300s; it has %zu of the %zu tensors of %s: is it of another --arch?", why.text, found,
+                all, arch);
+}
+
 /* taken[s->n_model]: which tensors; num_batches_tracked is not among them. */
 static int choose(const struct slices *s, struct weights *w, bool other_classes, bool *taken, struct err *e)
 {
@@ -85,8 +104,11 @@ static int deal_out(struct slices *s, struct comm *c, struct weights *w, const c
         rc = err_errno(e, ENOMEM, "tensors of %s", path);
     if (rc == 0 && w)
         rc = choose(s, w, other_classes, taken, e);
-    if (rc == ERR_MISMATCH) /* other errors name the file themselves */
+    if (rc == ERR_MISMATCH) { /* other errors name the file themselves */
+        if (w)
+            does_not_fit(s, w, e);
         err_wrap(e, "%s", path);
+    }
     if (c)
         rc = comm_share(c, 0, rc, path, NULL, e);
     if (rc == 0 && c)

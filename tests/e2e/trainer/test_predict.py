@@ -223,7 +223,14 @@ def test_a_last_layer_of_other_classes_keeps_its_initial_value(shapes, trained, 
 
 def test_weights_that_do_not_fit_are_named(data, trained, tmp_path):
     p = run(*command(data, "--evaluate", "--pretrained", newest(trained) / "model.safetensors", "--arch", "resnet34"))
-    assert p.returncode == 78 and re.search(r"it has no tensor '\S+'|its tensor '\S+' is F32", p.stderr), p.stderr
+    assert p.returncode == 78 and re.search(r"it has no tensor 'layer1.2.\S+'; it has 102 of the 182 tensors of resnet34: is it of another --arch\?", p.stderr), p.stderr
+    p = run(*command(data, "--evaluate", "--pretrained", trained, "--arch", "resnet34"))
+    assert p.returncode == 78 and re.search(r"it has no tensor '\S+'; it is of resnet18, this model is resnet34 \(--arch\)", p.stderr), p.stderr
+    for text, end in (b"", "it is empty"), (b"hello, world", "it begins with the bytes 68 65 6c 6c"), (b"\x89PNG\r\n\x1a\n....", "89 50 4e 47"):
+        (tmp_path / "file.pth").write_bytes(text)
+        p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "file.pth"))
+        assert p.returncode == 65 and f"{tmp_path}/file.pth is no file of weights: expected .safetensors, or a .pth or .pt that torch.save() wrote; " in p.stderr, p.stderr
+        assert p.stderr.rstrip().endswith(end), p.stderr
     p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "none"))
     assert p.returncode == 2 and "no weights found" in p.stderr
     shutil.copytree(newest(trained), tmp_path / "step-00000010")  # not its step
