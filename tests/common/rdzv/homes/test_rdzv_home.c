@@ -258,6 +258,7 @@ static void who_only_reads_makes_no_folder(void **state)
     assert_int_equal(log.len, 0);
     h->ops->close(h);
     assert_int_equal(rmdir(dir), 0);
+    buf_free(&log);
 }
 
 /* Below `dir`, as if last written so long ago. */
