@@ -72,7 +72,8 @@ static void a_host_by_itself_is_judged(void **state)
         {"{\"oom_group\":\"/g\"}", "oom-group", "set in /g"},
         {"{\"python_error\":\"it says nothing within 25 s\"}", "python", "/usr/bin/python3 (PATH) does not run"},
         {"{\"python\":\"\",\"python_version\":\"\",\"python_error\":\"not found\"}", "", NULL}, /* C needs none */
-        {"{\"python\":\"\",\"python_from\":\"PYTHON_EXEC\",\"python_error\":\"not found\"}", "python", "PYTHON_EXEC"},
+        {"{\"python\":\"\",\"python_from\":\"PYTHON_EXEC\",\"python_error\":\"PYTHON_EXEC names no Python: x\"}",
+         "python", "PYTHON_EXEC names no Python: x"},
         {"{\"foreign_crun\":\"/usr/bin/crun\",\"foreign_says\":\"crun version 1.8.1\"}", "foreign-crun",
          "/usr/bin/crun, another program ('crun version 1.8.1')"},
         {"{\"foreign_module\":\"/x/crun.py\"}", "foreign-module", "/x/crun.py"},
