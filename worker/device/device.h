@@ -284,10 +284,6 @@ struct device_async {
     /* Of a plan: its graphs are closed, once all that was launched has happened, and captured anew: for who closes what
      * the hooks have called in them. */
     void (*uncapture)(struct plan *pl);
-    /* Of a plan of a chunk: what was run before, with these hooks, is captured now; until then it is walked. For a
-     * caller that has enqueued all that others wait for: making a graph may wait for all that is under way. Runs whose
-     * hooks have ready() are captured when they are done for the second time. */
-    int (*capture)(struct plan *pl, const struct run_hooks *hooks, struct err *e);
 };
 
 struct device_ops {

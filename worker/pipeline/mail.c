@@ -8,8 +8,7 @@ static const struct device_async *async_of(const struct lane *l)
     return l->device->ops->async;
 }
 
-/* Are messages only enqueued? */
-static bool enqueues(const struct lane *l)
+bool lane_enqueues(const struct lane *l)
 {
     return async_of(l) && !l->comm->ops->host_buffers;
 }
@@ -72,7 +71,7 @@ int mail_ask(struct lane *l, struct mail *m, size_t bytes, struct err *e)
     const struct device_async *a = async_of(l);
     TRY(a ? a->follow(l->device, m->empty, l->stream, e) : 0);
     TRY(l->comm->ops->irecv(l->comm, l->channel, m->memory, bytes, l->peer, l->stream, &m->request, e));
-    if (!enqueues(l))
+    if (!lane_enqueues(l))
         return 0;
     TRY(await_request(m, e));
     return a->mark(l->device, m->full, l->stream, e);
@@ -82,7 +81,7 @@ int mail_await(const struct lane *l, struct mail *m, struct err *e)
 {
     const struct device_async *a = async_of(l);
     TRY(await_request(m, e));
-    return enqueues(l) ? a->follow(l->device, m->full, a->compute(l->device), e) : 0;
+    return lane_enqueues(l) ? a->follow(l->device, m->full, a->compute(l->device), e) : 0;
 }
 
 int mail_used(const struct lane *l, const struct mail *m, struct err *e)
@@ -95,7 +94,7 @@ int mail_room(const struct lane *l, struct mail *m, struct err *e)
 {
     const struct device_async *a = async_of(l);
     TRY(await_request(m, e));
-    return enqueues(l) ? a->follow(l->device, m->empty, a->compute(l->device), e) : 0;
+    return lane_enqueues(l) ? a->follow(l->device, m->empty, a->compute(l->device), e) : 0;
 }
 
 int mail_send(struct lane *l, struct mail *m, size_t bytes, struct err *e)
@@ -106,7 +105,7 @@ int mail_send(struct lane *l, struct mail *m, size_t bytes, struct err *e)
         TRY(a->follow(l->device, m->full, l->stream, e));
     }
     TRY(l->comm->ops->isend(l->comm, l->channel, m->memory, bytes, l->peer, l->stream, &m->request, e));
-    if (!enqueues(l))
+    if (!lane_enqueues(l))
         return 0;
     TRY(await_request(m, e));
     return a->mark(l->device, m->empty, l->stream, e);

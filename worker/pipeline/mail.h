@@ -16,6 +16,7 @@
 #ifndef CRUN_WORKER_MAIL_H
 #define CRUN_WORKER_MAIL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "worker/comm/comm.h"
@@ -34,6 +35,7 @@ struct lane {
 
 int lane_open(struct lane *ret, struct comm *c, enum comm_channel ch, int peer, struct device *d, struct err *e);
 void lane_close(struct lane *l);
+bool lane_enqueues(const struct lane *l); /* are messages only enqueued, or carried by the host? */
 
 struct mail {
     void *memory;

@@ -1,4 +1,4 @@
-/* What the stages of a pipeline do, in which order. Pure: no I/O, no clock, no memory.
+/* What the stages of a pipeline do, in which order. Pure: no I/O, no clock.
  *
  * The model is cut into stages * chunks parts; part p is chunk p / stages of stage p % stages. A step's micro-batches
  * go forward through all parts and then backward; a stage does one thing at a time, action after action.
@@ -60,5 +60,22 @@ int pipeline_live(const struct pipeline *p, int stage, int chunk);
 
 /* The part of the model that a stage's chunk is. */
 int pipeline_part(const struct pipeline *p, int stage, int chunk);
+
+/* When a stage begins to receive, where that is enqueued on a device and may hold up all that is enqueued behind it, as
+ * streams that share a hardware queue do, or a host that waits for all that is under way. All stages have messages in
+ * one order: that of their sending if a forward pass took one unit of time, a backward pass two and a message none; of
+ * what is sent at once the lower stage's comes first. Before a stage sends or needs a message it has begun to receive
+ * all that come before it in this order. So the first message that is not through never has anything before it that
+ * waits for a later one, and no circle comes about. */
+struct pipeline_ask {
+    int action; /* receives the message */
+    int before; /* the action at whose beginning it is asked for: this one or an earlier one */
+};
+/* What a stage receives, in the order in which it asks for it. ret: (pipeline_actions()). Their number, or -ENOMEM. */
+int pipeline_asks(const struct pipeline *p, int stage, struct pipeline_ask *ret, struct err *e);
+/* Messages of a chunk one way that have been asked for and are in use, at most. kept: activations are until the
+ * backward pass of their micro-batch, not its forward pass. */
+int pipeline_asked(const struct pipeline *p, int stage, const struct pipeline_ask *asks, int n, int chunk,
+                   bool backward, bool kept);
 
 #endif

@@ -1,6 +1,7 @@
 /* A stage at work: what comes in from its neighbours, what it makes of it, what it sends on. */
 #include "worker/pipeline/stage.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,24 +69,18 @@ static int ask_for(struct stage *g, const struct pipeline_action *a, struct err 
     return mail_ask(&g->from[way_of(a)], mail_of(g, a), g->chunks[a->chunk].in[way_of(a)].bytes, e);
 }
 
-/* Actions before this one may be asked for during action `now`. A GPU that loads a kernel or makes a graph may wait for
- * all that is under way, also for a message that comes after what this stage has yet to send: until it has done both,
- * each is asked for in its turn. */
-static int ahead_of(const struct stage *g, int now)
+/* Begin to receive what is asked for before action `now` (pipeline.h); where the host carries messages, all that there
+ * is memory for. */
+static int ask_ahead(struct stage *g, int now, struct err *e)
 {
-    return g->steps == STAGE_COLD || !g->o.device->ops->async ? pipeline_actions(&g->o.order) : now + 1;
-}
-
-/* Begin to receive what the next actions need, as far as there is memory, in the order in which it is sent. */
-static int ask_ahead(struct stage *g, int way, int end, struct err *e)
-{
-    for (int *i = &g->posted[way]; *i < end; ++*i) {
-        const struct pipeline_action a = pipeline_action(&g->o.order, g->o.index, *i);
-        const struct inbox *b = &g->chunks[a.chunk].in[way];
-        if (way_of(&a) != way || a.from < 0)
-            continue;
-        if (a.micro_batch >= b->open + b->n)
+    for (; g->asked < g->nasks; g->asked++) {
+        const struct pipeline_ask *k = &g->asks[g->asked];
+        const struct pipeline_action a = pipeline_action(&g->o.order, g->o.index, k->action);
+        const struct inbox *b = &g->chunks[a.chunk].in[way_of(&a)];
+        const bool fits = a.micro_batch < b->open + b->n;
+        if (k->before > now && (!fits || lane_enqueues(&g->from[way_of(&a)])))
             return 0;
+        assert(fits);
         TRY(ask_for(g, &a, e));
     }
     return 0;
@@ -229,8 +224,7 @@ static int prepare(const struct stage *g, const struct doing *d, struct err *e)
 static int act(struct stage *g, struct doing *d, struct err *e)
 {
     struct mail *out;
-    for (int w = 0; w < WAYS; w++)
-        TRY(ask_ahead(g, w, ahead_of(g, d->index), e));
+    TRY(ask_ahead(g, d->index, e));
     if (d->a.from >= 0)
         TRY(prepare(g, d, e));
     const int64_t began = clock_ns();
@@ -251,22 +245,12 @@ static int act(struct stage *g, struct doing *d, struct err *e)
 
 static void begin(struct stage *g)
 {
-    for (int w = 0; w < WAYS; w++) {
-        g->posted[w] = 0;
+    g->asked = 0;
+    for (int w = 0; w < WAYS; w++)
         for (int k = 0; k < g->o.order.chunks; k++)
             g->chunks[k].in[w].open = 0;
-    }
     for (int k = 0; k < g->o.order.chunks; k++)
         g->chunks[k].holds = -1;
-}
-
-/* All is enqueued: from now on passes are launched as graphs. */
-static int capture(const struct stage *g, const struct run_hooks *hooks, struct err *e)
-{
-    const struct device_async *a = g->o.device->ops->async;
-    for (int k = 0; a && k < g->o.order.chunks; k++)
-        TRY(a->capture(g->chunks[k].plan, hooks, e));
-    return 0;
 }
 
 int stage_train(struct stage *g, const struct run_args *all, struct err *e)
@@ -278,8 +262,7 @@ int stage_train(struct stage *g, const struct run_args *all, struct err *e)
             return err_wrap(e, "stage %d, %s of micro-batch %d", g->o.index, now.a.backward ? "backward" : "forward",
                             now.a.micro_batch);
     }
-    g->steps += g->steps < STAGE_COLD;
-    return capture(g, ddp_idle_hooks(g->o.ddp), e);
+    return 0;
 }
 
 int stage_evaluate(struct stage *g, const struct run_args *batch, struct err *e)
@@ -303,7 +286,7 @@ int stage_evaluate(struct stage *g, const struct run_args *batch, struct err *e)
         TRY(give_back(g, &d.a, e));
         TRY(send_out(g, &d.a, out, e));
     }
-    return capture(g, NULL, e);
+    return 0;
 }
 
 /* --- metrics */

@@ -2,8 +2,8 @@
  * activations.
  *
  *   stage_share_batch()   labels and weights of a step, from the first stage on to the last
- *   stage_train()         action after action as pipeline.h says: what it needs is received ahead, in the order of the
- *                         sender; a result is sent while the next action runs
+ *   stage_train()         action after action as pipeline.h says: what it needs is received ahead, in the order of
+ *                         pipeline_asks(); a result is sent while the next action runs
  *                           forward    boundary in -> run -> boundary out, activations stay in set m % sets
  *                           backward   gradient in -> run on that set, gradients are added up -> gradient out
  *   ddp_wait()            the stage's gradients, statistics and metrics are summed over its batch group
@@ -16,7 +16,8 @@
  * forward pass fills again before a backward pass if another micro-batch has been there since.
  *
  * Memory of a chunk is what a message takes times the buffers: 2 to receive activations (recompute: one for each
- * micro-batch that is live and one more), 2 to receive gradients, 2 to send each. */
+ * micro-batch that is live and one more), 2 to receive gradients, more of both where more are asked for at once
+ * (pipeline_asked(): interleaved), 2 to send each. */
 #ifndef CRUN_WORKER_STAGE_H
 #define CRUN_WORKER_STAGE_H
 

@@ -37,15 +37,12 @@ struct stage {
     struct mail out[WAYS][AHEAD];
     size_t out_most[WAYS]; /* bytes of each */
     int turn[WAYS];
-    int posted[WAYS]; /* actions below: what they receive has been asked for */
-    int steps;        /* done so far, up to STAGE_COLD */
-    void *rows;       /* labels, then weights of a step's samples, as they travel */
-    size_t room;      /* of as many samples */
+    struct pipeline_ask *asks; /* (nasks) what a step receives */
+    int nasks;
+    int asked;   /* of those, in this step */
+    void *rows;  /* labels, then weights of a step's samples, as they travel */
+    size_t room; /* of as many samples */
 };
-
-/* Steps until a GPU has all it needs for one: kernels are loaded in the first, behind which most graphs are made; those
- * in which gradients are reduced are made in the second. */
-enum { STAGE_COLD = 2 };
 
 static inline int way_of(const struct pipeline_action *a)
 {

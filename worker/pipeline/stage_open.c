@@ -68,6 +68,16 @@ static int open_needs(const struct stage *g, struct chunk *c, struct plan_option
     return 0;
 }
 
+/* Room for what is asked for ahead of its use. */
+static int inbox_size(const struct stage *g, int chunk, int way)
+{
+    const struct stage_options *o = &g->o;
+    const bool kept = way == FORWARD && o->recompute;
+    const int live = kept ? pipeline_live(&o->order, o->index, chunk) + 1 : AHEAD,
+              asked = pipeline_asked(&o->order, o->index, g->asks, g->nasks, chunk, way == BACKWARD, kept);
+    return asked > live ? asked : live;
+}
+
 static int open_chunk(struct stage *g, int k, struct err *e)
 {
     const struct stage_options *o = &g->o;
@@ -84,10 +94,20 @@ static int open_chunk(struct stage *g, int k, struct err *e)
     p.first_op = p.end_op = 0;
     for (int w = 0; w < WAYS; w++)
         g->out_most[w] = c->out_bytes[w] > g->out_most[w] ? c->out_bytes[w] : g->out_most[w];
-    TRY(open_inbox(g, &c->in[FORWARD], o->recompute ? live + 1 : AHEAD, bytes_of(o, of->in), e));
-    TRY(open_inbox(g, &c->in[BACKWARD], AHEAD, o->plan.training ? bytes_of(o, of->d_out) : 0, e));
+    TRY(open_inbox(g, &c->in[FORWARD], inbox_size(g, k, FORWARD), bytes_of(o, of->in), e));
+    TRY(open_inbox(g, &c->in[BACKWARD], inbox_size(g, k, BACKWARD), o->plan.training ? bytes_of(o, of->d_out) : 0, e));
     TRY(open_needs(g, c, &p, e));
     return o->device->ops->plan(o->device, o->program, &p, &c->plan, e);
+}
+
+static int open_asks(struct stage *g, struct err *e)
+{
+    const struct stage_options *o = &g->o;
+    g->asks = calloc((size_t)pipeline_actions(&o->order), sizeof *g->asks);
+    if (!g->asks)
+        return err_errno(e, ENOMEM, "messages of a stage");
+    TRY(g->nasks = pipeline_asks(&o->order, o->index, g->asks, e));
+    return 0;
 }
 
 static int open_all(struct stage *g, struct err *e)
@@ -95,6 +115,8 @@ static int open_all(struct stage *g, struct err *e)
     const struct stage_options *o = &g->o;
     if (!g->chunks)
         return err_errno(e, ENOMEM, "a stage of %d chunks", o->order.chunks);
+    if (o->plan.training)
+        TRY(open_asks(g, e));
     for (int w = 0; w < WAYS; w++) {
         TRY(open_lane(g, w, true, e));
         TRY(open_lane(g, w, false, e));
@@ -163,6 +185,7 @@ void stage_close(struct stage *g)
     for (int k = 0; g->chunks && k < g->o.order.chunks; k++)
         close_chunk(g, &g->chunks[k]);
     free(g->chunks);
+    free(g->asks);
     free(g->rows);
     free(g);
 }

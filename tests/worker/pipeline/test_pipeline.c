@@ -232,6 +232,113 @@ static void bubbles_are_as_the_formula_says(void **state)
     each_schedule(idle_share_is_the_formulas);
 }
 
+/* --- one thing after another: a stage, whatever it asked for, does nothing more until that has happened */
+
+enum { ASKS_MAX = 2 * CHUNKS_MAX * MICRO_MAX };
+
+struct call {
+    bool send, backward;
+    int to, chunk, micro_batch; /* of the part that receives it */
+};
+
+struct calls {
+    struct call at[2 * ASKS_MAX];
+    int n;
+};
+
+/* in_turn: what is needed is asked for when it is needed. */
+static void list_calls(const struct pipeline *p, int stage, bool in_turn, struct calls *ret)
+{
+    static struct pipeline_ask asks[ASKS_MAX];
+    const int n = pipeline_asks(p, stage, asks, NULL);
+    ret->n = 0;
+    assert_true(n >= 0);
+    for (int i = 0, k = 0; i < pipeline_actions(p); i++) {
+        const struct pipeline_action a = pipeline_action(p, stage, i);
+        for (; k < n && asks[k].before <= i && !in_turn; k++) {
+            const struct pipeline_action b = pipeline_action(p, stage, asks[k].action);
+            assert_true(asks[k].before <= asks[k].action && b.from >= 0);
+            ret->at[ret->n++] = (struct call){false, b.backward, stage, b.chunk, b.micro_batch};
+        }
+        if (in_turn && a.from >= 0)
+            ret->at[ret->n++] = (struct call){false, a.backward, stage, a.chunk, a.micro_batch};
+        if (a.to >= 0) {
+            const struct message m = result_of(p, stage, &a);
+            ret->at[ret->n++] = (struct call){true, a.backward, a.to, m.chunk, m.micro_batch};
+        }
+    }
+}
+
+/* A message goes when its sender and its receiver are both at it. */
+static bool goes(const struct call *a, const struct call *b)
+{
+    return a->send != b->send && a->backward == b->backward && a->to == b->to && a->chunk == b->chunk &&
+           a->micro_batch == b->micro_batch;
+}
+
+/* Do all messages of a step come through? */
+static bool come_through(const struct pipeline *p, bool in_turn)
+{
+    static struct calls calls[STAGES_MAX];
+    int at[STAGES_MAX] = {0}, left = 0;
+    for (int s = 0; s < p->stages; s++)
+        list_calls(p, s, in_turn, &calls[s]);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int s = 0; s < p->stages; s++)
+            for (int r = 0; r < p->stages; r++)
+                if (r != s && at[s] < calls[s].n && at[r] < calls[r].n &&
+                    goes(&calls[s].at[at[s]], &calls[r].at[at[r]])) {
+                    at[s]++;
+                    at[r]++;
+                    moved = true;
+                }
+    }
+    for (int s = 0; s < p->stages; s++)
+        left += calls[s].n - at[s];
+    return left == 0;
+}
+
+static void one_thing_after_another_is_no_circle(const struct pipeline *p)
+{
+    if (!come_through(p, false))
+        fail_msg("%d stages, %d micro-batches, %d chunks, schedule %d: stages wait for one another", p->stages,
+                 p->micro_batches, p->chunks, (int)p->kind);
+}
+
+static void stages_may_do_one_thing_after_another(void **state)
+{
+    (void)state;
+    each_schedule(one_thing_after_another_is_no_circle);
+}
+
+static void what_is_asked_for_in_turn_is_a_circle(void **state)
+{
+    (void)state;
+    assert_false(come_through(&(struct pipeline){PIPELINE_1F1B, 2, 2, 1}, true));
+    assert_false(come_through(&(struct pipeline){PIPELINE_INTERLEAVED, 2, 2, 2}, true));
+}
+
+static void few_messages_are_asked_for_at_once(const struct pipeline *p)
+{
+    static struct pipeline_ask asks[ASKS_MAX];
+    const int most = p->kind == PIPELINE_INTERLEAVED ? 4 : 2;
+    for (int s = 0; s < p->stages; s++) {
+        const int n = pipeline_asks(p, s, asks, NULL);
+        for (int c = 0; c < p->chunks; c++) {
+            assert_true(pipeline_asked(p, s, asks, n, c, false, false) <= most);
+            assert_true(pipeline_asked(p, s, asks, n, c, true, false) <= most);
+            assert_true(pipeline_asked(p, s, asks, n, c, false, true) <= pipeline_live(p, s, c) + most);
+        }
+    }
+}
+
+static void memory_for_messages_is_bounded(void **state)
+{
+    (void)state;
+    each_schedule(few_messages_are_asked_for_at_once);
+}
+
 /* --- refusals */
 
 static void impossible_pipelines_are_refused(void **state)
@@ -255,6 +362,9 @@ int main(void)
         cmocka_unit_test(both_sides_order_messages_alike),
         cmocka_unit_test(no_schedule_deadlocks_with_room_for_two_messages),
         cmocka_unit_test(bubbles_are_as_the_formula_says),
+        cmocka_unit_test(stages_may_do_one_thing_after_another),
+        cmocka_unit_test(what_is_asked_for_in_turn_is_a_circle),
+        cmocka_unit_test(memory_for_messages_is_bounded),
         cmocka_unit_test(impossible_pipelines_are_refused),
     };
     return cmocka_run_group_tests_name("pipeline schedules", tests, NULL, NULL);

@@ -263,5 +263,4 @@ const struct device_async cuda_async = {.open = async_open,
                                         .post = async_post,
                                         .take = async_take,
                                         .tear = async_tear,
-                                        .uncapture = cuda_plan_uncapture,
-                                        .capture = cuda_plan_capture};
+                                        .uncapture = cuda_plan_uncapture};

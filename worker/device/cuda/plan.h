@@ -71,8 +71,7 @@ struct step {
     int read;              /* it reads parameters that come and go: which of the plan's reads, from 1 on; 0: none */
     struct bn_source source[SOURCES_MAX];
     int nsources;
-    bool gathers;  /* done only where sums are gathered: see struct variant_key */
-    bool launched; /* one that gathers: it has been */
+    bool gathers; /* done only where sums are gathered: see struct variant_key */
 };
 
 /* The engine that it runs; NULL: an own kernel, or what its library takes by itself. */
@@ -340,7 +339,6 @@ size_t stage_images_bytes(const struct cuda_plan *pl); /* of a batch; 0 where no
 int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,
                        struct err *e);
 int cuda_plan_run(struct plan *plan, const struct run_args *a, struct err *e);
-int cuda_plan_capture(struct plan *plan, const struct run_hooks *h, struct err *e); /* device_async.capture */
 
 int cuda_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,
                      struct err *e);

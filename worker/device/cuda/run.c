@@ -4,8 +4,8 @@
  *   compute stream   batch k: steps .......... | stage -> inputs, steps of k+1
  *
  * The host returns as soon as everything is enqueued. A variant (with or without accumulation, hooks, ...) is walked
- * the first time, captured the second time (of a chunk: when the caller says so), launched from then on; see ddp.h for
- * how buckets of a captured walk are known to be reduced. */
+ * the first time, captured the second time, launched from then on; see ddp.h for how buckets of a captured walk are
+ * known to be reduced. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,20 +127,6 @@ static void settle(const struct cuda_plan *pl, struct step *s, const struct vari
     }
 }
 
-/* The first run of a chunk gathers whether it must or not: a kernel that is loaded later on, for the first batch that is
- * not whole, would have the host wait for messages that come after what this stage has yet to send (pipeline/stage.c).
- */
-static bool is_left_out(const struct cuda_plan *pl, struct step *s, const struct variant_key *v)
-{
-    if (s->kernel == KERNEL_UNPACK)
-        return !v->hooks && s != pl->steps[pl->unpacks];
-    if (!s->gathers)
-        return false;
-    const bool first = !s->launched && pl->o.chunk;
-    s->launched = true;
-    return !v->gather && !first;
-}
-
 int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,
                        struct err *e)
 {
@@ -148,7 +134,7 @@ int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct varian
     struct gpu_stream *stream = pl->cuda->compute;
     switch (s->kind) {
     case STEP_KERNEL:
-        if (is_left_out(pl, s, v))
+        if ((s->gathers && !v->gather) || (s->kernel == KERNEL_UNPACK && !v->hooks && s != pl->steps[pl->unpacks]))
             return 0;
         settle(pl, s, v);
         if (s->kernel == KERNEL_UNPACK && s->args.as_KERNEL_UNPACK.n == 0) /* they are in the arena */
@@ -328,8 +314,8 @@ static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const st
     struct variant *v = variant_of(pl, k);
     if (pl->cuda->options.check)
         return check_walk(pl, k, h, e);
-    const bool first = v->runs++ == 0, waits = pl->o.chunk && !k->hooks, fresh = !v->graph;
-    if (!has_graphs(pl, h) || (fresh && (first || waits)))
+    const bool first = v->runs++ == 0, fresh = !v->graph;
+    if (!has_graphs(pl, h) || first)
         return walk(pl, k, h, e);
     if (fresh)
         TRY(make_graph(pl, v, h, e));
@@ -337,20 +323,6 @@ static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const st
         return walk(pl, k, h, e);
     TRY(g->ops->graph_launch(g, v->graph, pl->cuda->compute, e));
     return !fresh && h && h->replayed ? h->replayed(h->ctx, g->ops->stream_native(pl->cuda->compute), e) : 0;
-}
-
-int cuda_plan_capture(struct plan *plan, const struct run_hooks *h, struct err *e)
-{
-    struct cuda_plan *pl = (struct cuda_plan *)plan;
-    const bool sums = h && h->all_sum;
-    for (int i = 0; i < pl->nvariants && has_graphs(pl, h); i++) {
-        struct variant *v = &pl->variants[i];
-        if (v->graph || v->key.hooks || v->key.sums != sums)
-            continue;
-        chunk_use_set(pl, v->key.set);
-        TRY(make_graph(pl, v, h, e));
-    }
-    return 0;
 }
 
 static int refresh(struct cuda_plan *pl, struct err *e)

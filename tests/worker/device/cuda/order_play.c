@@ -106,7 +106,13 @@ static bool same_channel(const struct note *k, const struct note *i)
     return k->kind == CALL && order_same_place(k, i);
 }
 
-static void player_init(struct player *p, const struct list *notes, struct orders *o, int rank)
+static bool any_stream(const struct note *k, const struct note *i)
+{
+    (void)i;
+    return on_stream(k);
+}
+
+static void player_init(struct player *p, const struct list *notes, struct orders *o, int rank, bool one_queue)
 {
     const size_t n = (size_t)notes->n + 1;
     *p = (struct player){.notes = notes,
@@ -120,7 +126,7 @@ static void player_init(struct player *p, const struct list *notes, struct order
         if (calls(of(p, i)))
             number_call(o, p, rank, i);
         if (on_stream(of(p, i)) || of(p, i)->kind == HOST_STREAM)
-            p->ahead[i] = last_before(p, i, same_stream);
+            p->ahead[i] = last_before(p, i, one_queue ? any_stream : same_stream);
         if (of(p, i)->kind == CALL)
             p->before[i] = last_before(p, i, same_channel);
     }
@@ -291,13 +297,13 @@ static bool finished(const struct play *y)
     return true;
 }
 
-int order_play(struct order_record *const *records, int ranks, struct err *e)
+int order_play(struct order_record *const *records, int ranks, bool one_queue, struct err *e)
 {
     struct play y = {.ranks = ranks};
     bool moved = true;
     int rc = 0;
     for (int r = 0; r < ranks; r++)
-        player_init(&y.players[r], order_notes(records[r]), &y.orders, r);
+        player_init(&y.players[r], order_notes(records[r]), &y.orders, r, one_queue);
     while (moved && rc == 0) {
         moved = false;
         for (int r = 0; r < ranks && rc == 0; r++) {

@@ -50,8 +50,9 @@ void order_comm_init(struct order_comm *c, struct order_record *r, struct device
                      int id);
 int order_comm_rank(const struct order_comm *c); /* of the world */
 
-/* 0, or -EDEADLK with where each rank that goes no further stands, or -EPROTO: ranks of a group call different things.
- */
-int order_play(struct order_record *const *records, int ranks, struct err *e);
+/* one_queue: each rank's GPU does all that is enqueued one after another, as streams do that share a hardware queue;
+ * else streams know nothing of each other. 0, or -EDEADLK with where each rank that goes no further stands, or -EPROTO:
+ * ranks of a group call different things. */
+int order_play(struct order_record *const *records, int ranks, bool one_queue, struct err *e);
 
 #endif

@@ -52,12 +52,12 @@ enum axis { WORLD, TENSOR, SPLIT, ZERO, PARTS, SYNC, HALF, RULE, GRAPHS, REPLICA
 /* Faults that are sown, of the last rank. */
 enum mutant {
     RIGHT,
-    OLD,         /* of all ranks: replicas are compared when a step's result is taken, and only savers take it early */
-    ONE_PLACE,   /* of all ranks: messages of all stages go over one communicator */
-    ON_COMPUTE,  /* of all ranks: receives are enqueued where passes are computed */
-    ASKS_EARLY,  /* of all ranks: the first steps ask for messages ahead, as all others do */
-    MAKES_EARLY, /* of all ranks: a graph is made as soon as a pass has been walked */
-    OTHER_READS, /* parameters are gathered in another order */
+    OLD,          /* of all ranks: replicas are compared when a step's result is taken, and only savers take it early */
+    ASKS_EARLY,   /* of all ranks: messages are asked for as soon as there is memory for them */
+    ONE_PLACE,    /* likewise, and those of all stages go over one communicator */
+    ON_COMPUTE,   /* likewise, and receives are enqueued where passes are computed */
+    ASKS_IN_TURN, /* of all ranks: a message is asked for when it is needed */
+    OTHER_READS,  /* parameters are gathered in another order */
     GATHERED_TWICE, /* a piece is gathered once more */
 };
 
@@ -223,20 +223,34 @@ static void receive_on_compute(struct device *d)
     d->ops = &wrong_ops;
 }
 
-static const struct device_ops *real_ops;
-
-static int run_and_capture(struct plan *pl, const struct run_args *a, struct err *e)
+/* The action behind which the memory of a chunk's micro-batch is free again. */
+static int freed_by(const struct stage *g, const struct pipeline_action *used)
 {
-    TRY(real_ops->run(pl, a, e));
-    return a->pass == RUN_BOTH ? 0 : real_ops->async->capture(pl, a->hooks, e);
+    int i = 0;
+    for (;; i++) {
+        const struct pipeline_action a = pipeline_action(&g->o.order, g->o.index, i);
+        if (a.chunk == used->chunk && a.micro_batch == used->micro_batch &&
+            a.backward == (used->backward || g->o.recompute))
+            return i;
+    }
 }
 
-static void make_graphs_early(struct device *d)
+static int by_time(const void *a, const void *b)
 {
-    real_ops = d->ops;
-    wrong_ops = *d->ops;
-    wrong_ops.run = run_and_capture;
-    d->ops = &wrong_ops;
+    const struct pipeline_ask *x = a, *y = b;
+    return x->before != y->before ? x->before - y->before : x->action - y->action;
+}
+
+static void ask_otherwise(struct stage *g, bool in_turn)
+{
+    for (int k = 0; k < g->nasks; k++) {
+        struct pipeline_action a = pipeline_action(&g->o.order, g->o.index, g->asks[k].action);
+        g->asks[k].before = in_turn ? g->asks[k].action : 0;
+        a.micro_batch -= g->chunks[a.chunk].in[way_of(&a)].n;
+        if (!in_turn && a.micro_batch >= 0)
+            g->asks[k].before = freed_by(g, &a) + 1;
+    }
+    qsort(g->asks, (size_t)g->nasks, sizeof *g->asks, by_time);
 }
 
 static const struct plan_needs *real_needs;
@@ -306,8 +320,6 @@ static struct order_record *record(const struct point *p, int rank)
         open_edges(edge_comms, edges, &comms[LAYOUT_STAGES], line->order.chunks > 1);
     if (p->mutant == ON_COMPUTE)
         receive_on_compute(d);
-    if (p->mutant == MAKES_EARLY)
-        make_graphs_early(d);
     const struct step_rig_options o = {
         .optimizer = optimizers[p->at[RULE]],
         .precision = {.level = p->at[HALF] ? LEVEL_O2 : LEVEL_O0, .half = DT_F16, .scale = loss_scale_dynamic()},
@@ -330,8 +342,8 @@ static struct order_record *record(const struct point *p, int rank)
         .native = p->at[HALF],
         .groups = groups};
     MUST(step_rig_open(&rig, d, program, &all.base, &o, e));
-    if (p->mutant == ASKS_EARLY)
-        rig.stage->steps = STAGE_COLD;
+    if (p->mutant >= ASKS_EARLY && p->mutant <= ASKS_IN_TURN)
+        ask_otherwise(rig.stage, p->mutant == ASKS_IN_TURN);
     rig.step.confirms = has_seconds(p);
     struct rank it = {.p = p, .rig = &rig, .all = &all.base};
     MUST(train(&it, &rig.step, e));
@@ -464,11 +476,11 @@ static void each_wrong_order_is_found(void **state)
         const char *name;
         struct point p;
     } sown[] = {
+        {"stages that ask ahead", {.at = {[WORLD] = 1, [LINE] = 3, [GRAPHS] = 1}, .mutant = ASKS_EARLY}},
         {"messages of all stages over one communicator",
          {.at = {[WORLD] = 1, [LINE] = 6, [GRAPHS] = 1}, .mutant = ONE_PLACE}},
-        {"first steps that ask ahead", {.at = {[WORLD] = 1, [LINE] = 3, [GRAPHS] = 1}, .mutant = ASKS_EARLY}},
-        {"graphs that are made among messages", {.at = {[WORLD] = 1, [LINE] = 6, [GRAPHS] = 1}, .mutant = MAKES_EARLY}},
         {"receives among the passes", {.at = {[WORLD] = 1, [LINE] = 3}, .mutant = ON_COMPUTE}},
+        {"stages that ask in turn", {.at = {[WORLD] = 1, [LINE] = 3, [GRAPHS] = 1}, .mutant = ASKS_IN_TURN}},
         {"a rank that gathers in another order", {.at = {[WORLD] = 1, [ZERO] = 3}, .mutant = OTHER_READS}},
         {"a rank that gathers a piece twice",
          {.at = {[WORLD] = 1, [ZERO] = 3, [GRAPHS] = 1}, .mutant = GATHERED_TWICE}},
