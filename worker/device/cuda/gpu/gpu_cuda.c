@@ -254,6 +254,8 @@ static int cuda_capture_begin(struct gpu *g, struct gpu_stream *s, struct err *e
     return fail(e, cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal), "capture");
 }
 
+/* Not uploaded ahead of its first launch: cudaGraphUpload() of a graph with calls of NCCL 2.28 ends in SIGSEGV within
+ * driver 580.159. */
 static int cuda_capture_end(struct gpu *g, struct gpu_stream *s, struct gpu_graph **ret, struct err *e)
 {
     cudaGraph_t graph = NULL;
@@ -262,8 +264,6 @@ static int cuda_capture_end(struct gpu *g, struct gpu_stream *s, struct gpu_grap
     int rc = x ? fail(e, cudaGraphInstantiate(&x->exec, graph, 0), "instantiate a graph")
                : err_set(e, -ENOMEM, "no memory for a graph");
     cudaGraphDestroy(graph);
-    if (rc == 0 && (rc = fail(e, cudaGraphUpload(x->exec, s->s), "upload a graph")) < 0)
-        cudaGraphExecDestroy(x->exec);
     if (rc < 0)
         free(x);
     else
