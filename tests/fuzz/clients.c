@@ -59,7 +59,6 @@ struct conn *clients_add(struct space *sp)
     give_socket(&c->tcp);
     uv_timer_init(&loop, &c->timer);
     c->tcp.data = c->timer.data = c;
-    c->open_handles = 2;
     buf_init(&c->reply.out, server->o.max_output_bytes);
     c->space = space_hold(sp);
     c->trust = TRUST_FULL;

@@ -256,7 +256,7 @@ static int run_rung(struct climb *c, int n, bool check, enum verdict *ret, struc
     const struct gpu_ladder *l = c->l;
     const int64_t now = clock_ms();
     const bool in_full = l->rung_ms <= l->deadline_ms - now;
-    pid_t pid;
+    pid_t pid = -1;
     place_of(c, n, check);
     command_of(c, &rungs[n], check);
     TRY(path_make_dirs(c->folder, e));

@@ -199,7 +199,8 @@ enum allreduce train_config_allreduce(const struct train_config *c);
 
 struct gpu_options;
 enum { CONFIG_CACHE_BYTES = 1024 };
-/* alone: no other rank waits for this one. cache: room for the name of the plan cache's folder, which *ret points at. */
+/* alone: no other rank waits for this one. cache: room for the name of the plan cache's folder, which *ret points at.
+ */
 void train_config_gpu(const struct train_config *c, bool alone, struct gpu_options *ret,
                       char cache[CONFIG_CACHE_BYTES]);
 

@@ -172,7 +172,7 @@ int cuda_update(struct device *d, const struct update *u, void *params, const vo
                 const void *count, struct err *e)
 {
     struct cuda *c = self(d);
-    int chunk;
+    int chunk = 0;
     const struct update_slice one = {.first = u->first,
                                      .n = u->n,
                                      .weight_decay = u->weight_decay,

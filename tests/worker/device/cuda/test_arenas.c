@@ -203,8 +203,8 @@ static void an_update_is_a_launch_or_two_whatever_the_number_of_tensors(void **s
     close_side(&s);
 }
 
-/* As tensors of which ranks hold parts are updated by LARS: each with a rate of its own. The last slice but one comes in
- * two halves later on. */
+/* As tensors of which ranks hold parts are updated by LARS: each with a rate of its own. The last slice but one comes
+ * in two halves later on. */
 static void update_parts(const struct side *s, int64_t step, bool halves)
 {
     for (int i = 0; i < SLICES; i++) {

@@ -257,8 +257,8 @@ struct k_tensor {
     struct k_fold fold;
 };
 
-/* Floats of a row (C, R, S) that a block has room for: 512 channels of 3 x 3, and more. Tensors of longer rows whose copy
- * has another order have less than 2^31 elements. */
+/* Floats of a row (C, R, S) that a block has room for: 512 channels of 3 x 3, and more. Tensors of longer rows whose
+ * copy has another order have less than 2^31 elements. */
 enum { PACK_ROW_MAX = 6144 };
 
 /* KERNEL_PACK: copy = arena. KERNEL_UNPACK: arena (+)= copy. One launch for all. */
