@@ -17,8 +17,13 @@
 #include "common/rdzv/homes/framed_file.h"
 #include "common/rdzv/homes/rdzv_log_file_internal.h"
 
-#define OTHERS_MS 500 /* for folders of other jobs; the rest is for the next one */
-#define OLD ".old-"   /* in the name of a folder that is being removed */
+#define OTHERS_MS 500    /* for folders of other jobs; the rest is for the next one */
+#define OLD "crun-~old-" /* a folder that is being removed; no job's: framed_file_escape() lets no '~' through */
+
+static bool is_old(const char *name)
+{
+    return strncmp(name, OLD, strlen(OLD)) == 0;
+}
 
 static int64_t written_ms(const struct stat *st)
 {
@@ -70,16 +75,14 @@ static bool is_last(int job_fd, int64_t oldest_ms)
 /* What is left of a job: under a name that nobody looks for. */
 static void remove_job(int dir_fd, int job_fd, const char *name)
 {
-    char old[FILE_NAME_CAP + 64];
-    snprintf(old, sizeof old, "%s" OLD "%d-%lld", name, (int)getpid(), (long long)clock_ns());
-    if (strstr(name, OLD))
-        snprintf(old, sizeof old, "%s", name);
-    else if (renameat(dir_fd, name, dir_fd, old) < 0)
+    char old[64];
+    snprintf(old, sizeof old, OLD "%d-%lld", (int)getpid(), (long long)clock_ns());
+    if (!is_old(name) && renameat(dir_fd, name, dir_fd, old) < 0)
         return;
     empty(job_fd, "slots", INT64_MAX);
     unlinkat(job_fd, "slots", AT_REMOVEDIR);
     empty(job_fd, ".", INT64_MAX);
-    unlinkat(dir_fd, old, AT_REMOVEDIR);
+    unlinkat(dir_fd, is_old(name) ? name : old, AT_REMOVEDIR);
 }
 
 /* A folder that a job of ours made, in which nothing has happened for long. */
@@ -87,9 +90,17 @@ static bool is_left(int dir_fd, int job_fd, const char *name, int64_t oldest_ms)
 {
     struct stat st;
     const bool here = fstat(job_fd, &st) == 0 && st.st_uid == geteuid() && (st.st_mode & 07777) == 0700;
-    const bool job = strstr(name, OLD) || faccessat(job_fd, "decision-00000001", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    const bool job = is_old(name) || faccessat(job_fd, "decision-00000001", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     const bool pulse = faccessat(job_fd, "pulse", F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     return here && job && is_before(dir_fd, name, oldest_ms) && (!pulse || is_before(job_fd, "pulse", oldest_ms));
+}
+
+/* Also if the beats are gone: whoever took them away was killed before it removed the rest. Who took them away just now
+ * made the folder young, so its age is looked at again. */
+static bool is_nobodys(int dir_fd, int job_fd, const char *name, int64_t oldest_ms)
+{
+    return is_left(dir_fd, job_fd, name, oldest_ms) &&
+           (is_last(job_fd, oldest_ms) || (errno == ENOENT && is_left(dir_fd, job_fd, name, oldest_ms)));
 }
 
 static void clear_others(const struct file_home *h, int64_t oldest_ms)
@@ -103,7 +114,7 @@ static void clear_others(const struct file_home *h, int64_t oldest_ms)
         const int job_fd = openat(fd, d->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
         if (job_fd < 0)
             continue;
-        if (is_left(fd, job_fd, d->d_name, oldest_ms) && (is_last(job_fd, oldest_ms) || strstr(d->d_name, OLD)))
+        if (is_nobodys(fd, job_fd, d->d_name, oldest_ms))
             remove_job(fd, job_fd, d->d_name);
         close(job_fd);
     }

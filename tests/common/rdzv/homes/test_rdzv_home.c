@@ -139,10 +139,10 @@ static void stop_process(void)
     assert_true(WIFSTOPPED(status));
 }
 
-static struct rdzv_home *open_folder_within(int64_t io_timeout_ms)
+static struct rdzv_home *open_job(const char *run_id, int64_t io_timeout_ms)
 {
     const struct rdzv_home_options o = {
-        .run_id = "a/b {c}", .io_timeout_ms = io_timeout_ms, .keep_ms = 1000, .process_fd = process_fd};
+        .run_id = run_id, .io_timeout_ms = io_timeout_ms, .keep_ms = 1000, .process_fd = process_fd};
     struct rdzv_home *h;
     struct err e;
     char url[96];
@@ -150,6 +150,11 @@ static struct rdzv_home *open_folder_within(int64_t io_timeout_ms)
     assert_int_equal(rdzv_home_open(&h, url, &o, &e), 0);
     assert_string_equal(h->ops->name, process_fd ? "far" : "file");
     return h;
+}
+
+static struct rdzv_home *open_folder_within(int64_t io_timeout_ms)
+{
+    return open_job("a/b {c}", io_timeout_ms);
 }
 
 static struct rdzv_home *open_folder(void)
@@ -199,6 +204,17 @@ static struct buf text(const char *p)
     struct buf b = {0};
     buf_addstr(&b, p);
     return b;
+}
+
+static int exchange(struct rdzv_home *h, const char *said, struct err *e)
+{
+    struct rdzv_view v = {0};
+    struct buf beat = text(said);
+    const int rc = h->ops->exchange(h, "one", &beat, true, &v, e);
+    buf_free(&beat);
+    buf_free(&v.pulse);
+    buf_free(&v.slot);
+    return rc;
 }
 
 static void an_older_leader_can_append_nothing(void **state)
@@ -259,6 +275,21 @@ static void who_only_reads_makes_no_folder(void **state)
     h->ops->close(h);
     assert_int_equal(rmdir(dir), 0);
     buf_free(&log);
+}
+
+/* Below `dir`. */
+static void make_empty(const char *path)
+{
+    char full[300];
+    snprintf(full, sizeof full, "%s/%s", dir, path);
+    assert_int_equal(mkdir(full, 0700), 0);
+}
+
+static void drop(const char *path)
+{
+    char full[300];
+    snprintf(full, sizeof full, "%s/%s", dir, path);
+    assert_int_equal(remove(full), 0);
 }
 
 /* Below `dir`, as if last written so long ago. */
@@ -325,28 +356,83 @@ static void what_killed_jobs_left_goes_with_the_end_of_another(void **state)
     struct rdzv_view v = {0};
     struct buf beat = text("inc=1 n=1");
     struct err e;
-    char path[128];
     (void)state;
     make("crun-dead", 5);
-    make("crun-half.old-1-1", 5);
+    make("crun-~old-1-1", 5);
+    drop("crun-~old-1-1/decision-00000001");
+    drop("crun-~old-1-1/beats/x");
+    drop("crun-~old-1-1/beats");
+    age("crun-~old-1-1", 5);
     make("crun-lives", -60);
     make("crun-leads", 5);
     age("crun-leads/pulse", -60);
     make("crun-beats", 5);
     age("crun-beats/beats/x", -60);
     make("crun-results", 5); /* somebody's own */
-    snprintf(path, sizeof path, "%s/crun-results/decision-00000001", dir);
-    assert_int_equal(unlink(path), 0);
+    drop("crun-results/decision-00000001");
     age("crun-results", 5);
     assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), 0);
     h->ops->forget(h, "one");
     h->ops->close(h);
-    assert_false(is_there("crun-dead") || is_there("crun-half.old-1-1") || is_there(JOB));
+    assert_false(is_there("crun-dead") || is_there("crun-~old-1-1") || is_there(JOB));
     assert_true(is_there("crun-lives/beats/x") && is_there("crun-leads/beats/x") && is_there("crun-beats/beats/x"));
     assert_true(is_there("crun-results/beats/x") && is_there("crun-results/pulse"));
     buf_free(&beat);
     buf_free(&v.pulse);
     buf_free(&v.slot);
+}
+
+/* Whoever was to clear it was killed once its beats were gone. */
+static void a_folder_without_beats_goes_once_it_is_old(void **state)
+{
+    static const char *const jobs[] = {"crun-old", "crun-young"};
+    struct rdzv_home *h = open_folder();
+    struct err e;
+    char path[32];
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        make(jobs[i], 5);
+        snprintf(path, sizeof path, "%s/beats/x", jobs[i]);
+        drop(path);
+        snprintf(path, sizeof path, "%s/beats", jobs[i]);
+        drop(path);
+        age(jobs[i], i == 0 ? 5 : -60);
+    }
+    assert_int_equal(exchange(h, "inc=1 n=1", &e), 0);
+    h->ops->forget(h, "one");
+    h->ops->close(h);
+    assert_false(is_there("crun-old"));
+    assert_true(is_there("crun-young/decision-00000001") && is_there("crun-young/slots/x"));
+}
+
+static void no_run_id_is_taken_for_the_name_of_a_removed_job(void **state)
+{
+    struct rdzv_home *h = open_job("exp.old-2", 60000);
+    struct err e;
+    (void)state;
+    make("crun-lives.old-1", 5);
+    age("crun-lives.old-1/beats/x", -60);
+    assert_int_equal(exchange(h, "inc=1 n=1", &e), 0);
+    make_empty("crun-exp.old-2/kept"); /* not ours: what holds it stays, under another name */
+    h->ops->forget(h, "one");
+    h->ops->close(h);
+    assert_true(is_there("crun-lives.old-1/decision-00000001") && is_there("crun-lives.old-1/slots/x"));
+    assert_false(is_there("crun-exp.old-2"));
+}
+
+/* Its folder's name is as long as names may be, or nearly. */
+static void a_job_with_a_long_id_leaves_nothing(void **state)
+{
+    char id[240];
+    struct err e;
+    (void)state;
+    memset(id, 'i', sizeof id - 1);
+    id[sizeof id - 1] = 0;
+    struct rdzv_home *h = open_job(id, 60000);
+    assert_int_equal(exchange(h, "inc=1 n=1", &e), 0);
+    h->ops->forget(h, "one");
+    h->ops->close(h);
+    assert_int_equal(rmdir(dir), 0);
 }
 
 static void a_folder_others_may_write_is_refused(void **state)
@@ -387,17 +473,6 @@ static void a_node_makes_its_slot_before_it_looks_for_it(void **state)
 }
 
 /* --- a folder in a process of its own */
-
-static int exchange(struct rdzv_home *h, const char *said, struct err *e)
-{
-    struct rdzv_view v = {0};
-    struct buf beat = text(said);
-    const int rc = h->ops->exchange(h, "one", &beat, true, &v, e);
-    buf_free(&beat);
-    buf_free(&v.pulse);
-    buf_free(&v.slot);
-    return rc;
-}
 
 static void read_beat(void *arg, const char *node, const char *beat, size_t n)
 {
@@ -631,6 +706,9 @@ int main(void)
         IN_A_FOLDER(a_killed_node_does_not_keep_the_folder_for_ever, ),
         IN_A_FOLDER(a_killed_node_does_not_keep_the_folder_for_ever, _and_process),
         IN_A_FOLDER(what_killed_jobs_left_goes_with_the_end_of_another, ),
+        IN_A_FOLDER(a_folder_without_beats_goes_once_it_is_old, ),
+        IN_A_FOLDER(no_run_id_is_taken_for_the_name_of_a_removed_job, ),
+        IN_A_FOLDER(a_job_with_a_long_id_leaves_nothing, ),
         IN_A_FOLDER(a_call_that_is_not_answered_ends_with_its_time_and_happens_later, _and_process),
         IN_A_FOLDER(a_call_is_cancelled_from_another_thread, _and_process),
         IN_A_FOLDER(an_interrupt_reaches_the_wait_there, _and_process),
