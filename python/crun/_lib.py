@@ -165,6 +165,7 @@ def info_of_environment() -> CInfo:
 
 _attached: Optional[Attached] = None
 _forked = False
+_warned_of_fork = False
 _lock = threading.Lock()
 
 
@@ -180,6 +181,15 @@ def attached() -> Attached:
 def library() -> Optional[ctypes.CDLL]:
     """None: nobody to tell. A child of fork() shares its parent's page, and must not speak for it."""
     return None if _forked else attached().lib
+
+
+def warn_of_fork(what: str) -> None:
+    """For calls of who trains, which a data loader's child does not make. Once in a process."""
+    global _warned_of_fork
+    if _forked and not _warned_of_fork and "CRUN_PAGE_FD" in os.environ:
+        _warned_of_fork = True
+        warnings.warn(f"{what} does nothing in a child of fork(), which does not speak for its parent. Training in this process "
+                      "runs without heartbeat, stop reasons and store", RuntimeWarning, stacklevel=3)
 
 
 def _in_child() -> None:

@@ -94,6 +94,7 @@ def on_preemption(callback: Optional[Callback] = None) -> bool:
 
     -> whether crun is there; if not, nothing is changed. Main thread only (ValueError)."""
     if _lib.library() is None or "CRUN_PAGE_FD" not in os.environ:
+        _lib.warn_of_fork("crun.on_preemption()")
         return False
     if callback is not None:
         callbacks.add(callback)

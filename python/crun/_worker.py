@@ -75,6 +75,7 @@ def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float
         raise ValueError(f"crun.report: step {step}: expected 0 or more, in 64 bits")
     lib = _lib.library()
     if lib is None:
+        _lib.warn_of_fork("crun.report()")
         return
     if _lib.attached().info.rank == 0:
         figures = ((_lib.Figure.LOSS, loss), (_lib.Figure.IMAGES_PER_S, images_per_s), (_lib.Figure.ACCURACY, accuracy),

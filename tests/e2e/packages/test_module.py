@@ -260,12 +260,13 @@ def test_sigterm_from_somebody_else_ends_the_worker_as_ever(crun, script):
 
 @pytest.mark.parametrize("before", ["crun.report(5)", "pass"])
 def test_a_forked_child_is_without_crun(crun, script, before):
-    """Also where nobody has called crun yet."""
+    """Also where nobody has called crun yet. It warns of that once, if it trains."""
     job = script(f"""
 import crun, os
 {before}
 pid = os.fork()
 if pid == 0:
+    crun.report(99)
     crun.report(99)
     crun.record_error("of the child")
     assert (crun.info().rank, crun.info().run_id, crun.on_preemption()) == (0, "j", False), crun.info()
@@ -282,6 +283,36 @@ raise SystemExit(3)
 """)
     rc, _, err = crun.run("--rdzv-id", "j", job)
     assert rc == 3 and "of the parent, after step 5 (" in err and "of the child" not in err, err
+    assert re.findall(r"\w+\.py:\d+: RuntimeWarning: .*? fork\(\)", err.split(" failed: ")[0]) == [
+        "job.py:6: RuntimeWarning: crun.report() does nothing in a child of fork()"], err
+
+
+FORKED = """
+import crun, os, warnings
+warnings.simplefilter("error")
+pid = os.fork()
+if pid == 0:
+    crun.info(), crun.stopping(), crun.phase("closing")
+    if {asks}:
+        try:
+            crun.on_preemption()
+        except RuntimeWarning as e:
+            print(e, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize("asks, under, warned", [(True, True, True), (True, False, False), (False, True, False)])
+def test_a_forked_child_is_warned_if_it_trains_under_crun(crun, alone, script, asks, under, warned):
+    job = script(FORKED.format(asks=asks))
+    if under:
+        rc, out, err = crun.run("--no-log-prefix", job)
+    else:
+        p = run(sys.executable, job, env={**alone, "LIBCRUN": str(LIBCRUN)})
+        rc, out, err = p.returncode, p.stdout, p.stderr
+    assert (rc, err) == (0, ""), err
+    assert out.startswith("crun.on_preemption() does nothing in a child of fork()") if warned else out == ""
 
 
 def test_a_signal_handler_that_was_there_keeps_its_turn(crun, script):
