@@ -8,50 +8,86 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 
-/* The descriptor by which this process prints to that very file; -1: it does not. What a user may name /dev/stderr is
- * often a log file: to replace or to empty it would take away what crun has said. */
-static int own_output(const struct stat *st)
+#define TERMINAL_BYTES 256       /* it may take less than a pipe before it blocks */
+#define SOCKET_BYTES (32u << 10) /* more than a datagram may hold is refused */
+#define LINKS_MAX 40             /* as the kernel follows */
+
+/* A duplicate of the descriptor by which this process prints to that very file; -1: it does not, or the kernel is older
+ * than Linux 5.6. What a user may name /dev/stderr is often a log file: to replace or to empty it would take away what
+ * crun has said. A socket cannot be opened by its name, nor can another user's pipe. The thread that asks may have a
+ * table of descriptors of its own (file_thread.h): those of the process are meant. */
+static int open_own_output(const struct stat *st)
 {
-    struct stat own;
-    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
-        if (S_ISREG(st->st_mode) && fstat(fd, &own) == 0 && own.st_dev == st->st_dev && own.st_ino == st->st_ino)
-            return fd;
-    return -1;
+    const int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+    int found = -1;
+    for (int fd = STDOUT_FILENO; self >= 0 && found < 0 && fd <= STDERR_FILENO; fd++) {
+        struct stat own;
+        found = (int)syscall(SYS_pidfd_getfd, self, fd, 0);
+        if (found >= 0 && (fstat(found, &own) < 0 || own.st_dev != st->st_dev || own.st_ino != st->st_ino)) {
+            close(found);
+            found = -1;
+        }
+    }
+    if (self >= 0)
+        close(self);
+    return found;
 }
 
-/* fd does not block. */
-static int write_bounded(int fd, const char *text, size_t n)
+/* Of n bytes what a fd that is writable takes without blocking, whoever shares it. */
+static ssize_t write_part(int fd, mode_t mode, const char *text, size_t n)
 {
-    const int64_t until = clock_deadline(WHOLE_FILE_FIFO_MS);
+    if (S_ISSOCK(mode))
+        return send(fd, text, n < SOCKET_BYTES ? n : SOCKET_BYTES, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const size_t most = isatty(fd) ? TERMINAL_BYTES : PIPE_BUF;
+    return write(fd, text, n < most ? n : most);
+}
+
+static int write_bounded(int fd, mode_t mode, const char *text, size_t n)
+{
+    const int64_t until = clock_deadline(WHOLE_FILE_WAIT_MS);
     while (n > 0) {
-        const ssize_t done = write(fd, text, n);
-        if (done < 0 && errno == EAGAIN) {
-            struct pollfd room = {.fd = fd, .events = POLLOUT};
-            if (poll(&room, 1, clock_left(until)) == 0)
-                return -ETIMEDOUT;
-        } else if (done < 0 && errno != EINTR) {
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+        const int ready = poll(&room, 1, clock_left(until));
+        const ssize_t done = ready <= 0 ? -1 : write_part(fd, mode, text, n);
+        if (ready == 0 || (done < 0 && clock_left(until) == 0))
+            return -ETIMEDOUT;
+        if (done < 0 && errno != EAGAIN && errno != EINTR)
             return -errno;
-        }
         text += done > 0 ? done : 0;
         n -= done > 0 ? (size_t)done : 0;
     }
     return 0;
 }
 
+/* Closes fd, which is of what st describes. */
+static int write_and_close(int fd, const struct stat *st, const char *text, size_t n)
+{
+    const int rc = S_ISREG(st->st_mode) ? file_write_all(fd, text, n) : write_bounded(fd, st->st_mode, text, n);
+    return close(fd) < 0 && rc == 0 ? -errno : rc;
+}
+
+/* how: O_CREAT only for what is not there, for with it the kernel refuses other users' files and FIFOs in folders such
+ * as /tmp (fs.protected_regular, fs.protected_fifos). */
 static int write_in_place(const char *path, const char *text, size_t n, int how)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | how, 0666);
+    struct stat st;
+    const int fd = open(path, O_WRONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | how, 0666);
     if (fd < 0)
         return -errno;
-    const int rc = write_bounded(fd, text, n);
-    return close(fd) < 0 && rc == 0 ? -errno : rc;
+    if (fstat(fd, &st) == 0)
+        return write_and_close(fd, &st, text, n);
+    const int rc = -errno;
+    close(fd);
+    return rc;
 }
 
 /* old: of the file that is there, NULL: none. */
@@ -94,40 +130,54 @@ static int write_to(const char *path, const char *text, size_t n)
 {
     struct stat st, link;
     if (stat(path, &st) < 0) /* perhaps a link to what is not there yet */
-        return errno == ENOENT && lstat(path, &link) == 0 ? write_in_place(path, text, n, 0)
+        return errno == ENOENT && lstat(path, &link) == 0 ? write_in_place(path, text, n, O_CREAT)
                                                           : replace(path, text, n, NULL);
-    const int own = own_output(&st);
+    const int own = open_own_output(&st);
     if (own >= 0)
-        return file_write_all(own, text, n);
+        return write_and_close(own, &st, text, n);
     return S_ISREG(st.st_mode) ? write_regular(path, text, n, &st) : write_in_place(path, text, n, 0);
 }
 
 int whole_file_write(const char *path, const char *text, size_t n, struct err *e)
 {
+    struct stat st;
     const int rc = write_to(path, text, n);
-    if (rc == -ENXIO)
+    if (rc == -ENXIO && stat(path, &st) == 0 && S_ISFIFO(st.st_mode))
         return err_set(e, rc, "cannot write '%s': it is a FIFO that nobody reads", path);
     return rc < 0 ? err_errno(e, -rc, "cannot write '%s'", path) : 0;
+}
+
+/* Whether a file can be put where path, and the links that it names, lead to. */
+static int check_folder(const char *path)
+{
+    char at[2 * PATH_MAX], to[PATH_MAX];
+    ssize_t n = 0;
+    snprintf(at, sizeof at, "%.*s", PATH_MAX - 1, path);
+    for (int i = 0; i < LINKS_MAX && (n = readlink(at, to, sizeof to - 1)) > 0; i++) {
+        to[n] = '\0';
+        char *slash = to[0] == '/' ? NULL : strrchr(at, '/');
+        const size_t before = slash ? (size_t)(slash + 1 - at) : 0;
+        if (before + (size_t)n >= sizeof at)
+            return -ENAMETOOLONG;
+        memcpy(at + before, to, (size_t)n + 1);
+    }
+    char *slash = strrchr(at, '/');
+    if (slash)
+        slash[slash == at] = '\0';
+    return access(slash ? at : ".", W_OK | X_OK) < 0 ? -errno : 0;
 }
 
 int whole_file_check(const char *path)
 {
     struct stat st;
-    char *real = realpath(path, NULL);
-    const bool is_there = real && stat(real, &st) == 0;
-    const char *at = real ? real : path, *slash = strrchr(at, '/');
-    char folder[PATH_MAX] = ".";
-    int rc = 0;
-    if (slash)
-        snprintf(folder, sizeof folder, "%.*s", slash == at ? 1 : (int)(slash - at), at);
-    if (is_there && S_ISDIR(st.st_mode))
-        rc = -EISDIR;
-    else if (is_there && access(path, W_OK) == 0)
-        rc = 0;
-    else if (is_there && !S_ISREG(st.st_mode))
-        rc = -EACCES;
-    else if (access(folder, W_OK | X_OK) < 0)
-        rc = -errno;
-    free(real);
-    return rc;
+    if (stat(path, &st) < 0)
+        return errno == ENOENT ? check_folder(path) : -errno;
+    if (S_ISDIR(st.st_mode))
+        return -EISDIR;
+    const int own = open_own_output(&st);
+    if (own >= 0)
+        close(own);
+    if (own >= 0 || access(path, W_OK) == 0)
+        return 0;
+    return S_ISREG(st.st_mode) ? check_folder(path) : -errno;
 }

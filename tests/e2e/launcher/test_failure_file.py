@@ -1,13 +1,17 @@
 """--failure-file: what is there already is written to as its kind asks for, and never taken away."""
 import contextlib
+import itertools
 import json
 import os
+import pathlib
+import shutil
+import socket
 import stat
 import subprocess
 
 import pytest
 
-from support import tmpfs
+from support import CRUN, tmpfs
 
 FAILS = ["sh", "-c", "exit 3"]
 
@@ -51,13 +55,100 @@ def test_a_device_is_written_to(crun):
     try:
         name = os.ttyname(theirs)
         assert crun.run("--failure-file", name, *FAILS)[0] == 3
+        os.set_blocking(ours, False)
         text = b""
-        while not text.endswith(b"}\r\n"):
-            text += os.read(ours, 65536)
+        with contextlib.suppress(BlockingIOError):  # it has ended: all that it wrote is there
+            while True:
+                text += os.read(ours, 65536)
         assert report(text)["rank"] == 0 and stat.S_ISCHR(os.stat(name).st_mode)
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def first_report(text):
+    return json.JSONDecoder().raw_decode(text[text.index("{\n"):])[0]["failures"][0]
+
+
+def as_nobody(tmp):
+    """prefix of a crun that is another user's, who may write to tmp."""
+    if os.geteuid() != 0 or not shutil.which("setpriv"):
+        pytest.skip("another uid needs root and setpriv(1)")
+    here = tmp / "nobody-s-crun"
+    shutil.copy(CRUN, here)
+    for folder in (tmp, *itertools.takewhile(lambda f: f.stat().st_mode & 0o077 == 0, tmp.parents)):
+        folder.chmod(0o711)
+    tmp.chmod(0o777)
+    return ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "env", f"HOME={tmp}"], here
+
+
+@pytest.mark.parametrize("name", ["/dev/stderr", "/dev/stdout"])
+@pytest.mark.parametrize("whose", [0, 65534])
+def test_a_pipe_that_crun_prints_to_gets_the_report(crun, name, whose):
+    """As with 2>&1 | tee log; the pipe may be another user's, as under su."""
+    prefix, crun.program = as_nobody(crun.tmp)
+    ours, theirs = os.pipe()
+    os.fchown(theirs, whose, whose)
+    with open(ours) as out, open(theirs, "w") as both:
+        p = crun.start("--failure-file", name, *FAILS, prefix=prefix, stdout=both, stderr=both)
+        both.close()
+        text = out.read()
+    assert p.wait(timeout=60) == 3 and "cannot write" not in text and first_report(text)["rank"] == 0, text
+
+
+def test_a_socket_that_crun_prints_to_gets_the_report(crun):
+    """As of a service whose words go to the journal."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        p = crun.start("--failure-file", "/dev/stderr", *FAILS, stdout=subprocess.DEVNULL, stderr=theirs)
+        theirs.close()
+        with ours.makefile() as f:
+            text = f.read()
+    assert p.wait(timeout=60) == 3 and "cannot write" not in text and first_report(text)["rank"] == 0, text
+
+
+def test_a_socket_is_no_fifo(crun):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(str(crun.tmp / "socket"))
+        rc, _, err = crun.run("--failure-file", crun.tmp / "socket", *FAILS)
+    assert rc == 3 and f"cannot write '{crun.tmp / 'socket'}': No such device or address" in err and "FIFO" not in err, err
+
+
+@pytest.mark.parametrize("kind", ["fifo", "file"])
+def test_what_is_another_user_s_in_a_shared_folder_is_written_to(crun, kind):
+    """fs.protected_fifos and fs.protected_regular refuse to open it as something that may be new."""
+    protected = pathlib.Path("/proc/sys/fs/protected_fifos" if kind == "fifo" else "/proc/sys/fs/protected_regular").read_text()
+    if os.geteuid() != 0 or protected.strip() == "0":
+        pytest.skip("needs root and a kernel that protects them")
+    prefix, crun.program = as_nobody(crun.tmp)
+    folder = crun.tmp / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    path = folder / kind
+    if kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.touch()
+    path.chmod(0o666)
+    os.chown(path, 1, 1)
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as f:
+        assert crun.run("--failure-file", path, *FAILS, prefix=prefix)[0] == 3
+        assert report(f.read())["rank"] == 0
+
+
+def test_a_link_is_judged_by_the_folder_that_it_leads_to(crun):
+    prefix, crun.program = as_nobody(crun.tmp)
+    for name, folder in (("to-ours", "theirs"), ("to-theirs", "ours")):
+        (crun.tmp / folder).mkdir()
+        (crun.tmp / folder / name).symlink_to(crun.tmp / name.removeprefix("to-") / "hop")
+    (crun.tmp / "ours/hop").symlink_to("why.json")
+    (crun.tmp / "theirs/hop").symlink_to("why.json")
+    (crun.tmp / "ours").chmod(0o777)
+    (crun.tmp / "theirs").chmod(0o755)
+    assert crun.run("--failure-file", crun.tmp / "theirs/to-ours", *FAILS, prefix=prefix)[0] == 3
+    assert report((crun.tmp / "ours/why.json").read_text())["rank"] == 0
+    rc, out, err = crun.run("--failure-file", crun.tmp / "ours/to-theirs", "echo", "ran", prefix=prefix)
+    assert (rc, out) == (73, "") and "Permission denied" in err, err
 
 
 def test_crun_s_own_output_is_added_to(crun):
@@ -65,9 +156,7 @@ def test_crun_s_own_output_is_added_to(crun):
         p = crun.start("--failure-file", "/dev/stderr", *FAILS, stdout=subprocess.DEVNULL, stderr=said)
         assert p.wait(timeout=60) == 3
     text = (crun.tmp / "said").read_text()
-    assert "failed: rank 0 exited with code 3" in text
-    begin = text.index("{\n")
-    assert json.JSONDecoder().raw_decode(text[begin:])[0]["failures"][0]["rank"] == 0
+    assert "failed: rank 0 exited with code 3" in text and first_report(text)["rank"] == 0
 
 
 def test_a_file_that_is_mounted_is_written_in_place(crun):
