@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -22,6 +23,7 @@
 #include "launcher/base/oom_group.h"
 #include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
+#include "launcher/base/program_file.h"
 #include "launcher/base/pty.h"
 #include "launcher/base/whole_file.h"
 #include "launcher/chaos/chaos.h"
@@ -146,15 +148,20 @@ static int check_spares(const struct config *c, const struct program *p, struct 
         c->how.use_env ? "" : " (--use-env leaves out --local-rank)");
 }
 
-/* The program is not found: perhaps it was to be a command. */
+/* e: of program_find(). Where it is that of the search for the word itself, perhaps it was to be a command. */
 static void ask_for_command(const char *typed, struct err *e)
 {
+    char *found = NULL;
+    struct err why;
     struct nearest near;
+    const bool is_missing = program_file_find(typed, &found, &why) == -ENOENT && strcmp(why.text, e->text) == 0;
+    free(found);
     nearest_begin(&near, typed, strlen(typed));
-    for (size_t i = 0; commands[i]; i++)
+    for (size_t i = 0; is_missing && commands[i]; i++)
         nearest_try(&near, command_name(i));
+    const size_t said = strlen(e->text);
     if (near.word)
-        err_set(e, -ENOENT, "program '%s' is not found, did you mean 'crun %s'?", typed, near.word);
+        snprintf(e->text + said, sizeof e->text - said, ", did you mean 'crun %s'?", near.word);
 }
 
 static int failure_code(int rc)

@@ -39,6 +39,8 @@ enum straggler_action { STRAGGLER_ACTIONS(CHOICE_ID) };
 
 enum config_order { CONFIG_ORDER_AUTO, CONFIG_ORDER_HOST, CONFIG_ORDER_JOIN, CONFIG_ORDER_NODE_RANK };
 
+#define CONFIG_ROLE "default" /* of --role */
+
 /* -x: each "NAME=VALUE", or a NAME that ends at a comma or the end. */
 #define CONFIG_EXPORTS_MAX 128
 struct config_exports {

@@ -219,7 +219,9 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     TRY(check_run_id(c->run_id, e));
     TRY(check_terminals(c, e));
     TRY(refuse_control("--role", c->role, e));
-    if (!*c->role || strlen(c->role) > 64)
-        return err_set(e, ERR_USAGE, "--role '%s': expected 1 to 64 characters", c->role);
+    if (!*c->role) /* --role "$ROLE" of a variable that is not set */
+        c->role = CONFIG_ROLE;
+    if (strlen(c->role) > 64)
+        return err_set(e, ERR_USAGE, "--role '%s': expected at most 64 characters", c->role);
     return log_conf_settle(&c->log, e);
 }

@@ -480,20 +480,43 @@ def test_prefixes_are_taken_unless_ambiguous(crun):
     assert rc == 2 and "did you mean '--nproc-per-node'?" in err
 
 
-@pytest.mark.parametrize("option", ["-H", "--hostfile", "--role"])
-def test_an_empty_word_is_no_host_and_no_role(crun, option):
+@pytest.mark.parametrize("option", ["-H", "--hostfile"])
+def test_an_empty_word_is_no_host(crun, option):
     rc, out, err = crun.run(option, "", "echo", "ran")
     assert (rc, out) == (2, "") and f"{option} '': expected " in err, err
-    variable = {"-H": "CRUN_HOSTS", "--hostfile": "CRUN_HOSTFILE", "--role": "CRUN_ROLE"}[option]
+    variable = {"-H": "CRUN_HOSTS", "--hostfile": "CRUN_HOSTFILE"}[option]
     assert crun.run("echo", "ran", extra_env={variable: ""})[:2] == (0, "ran\n"), "an empty variable is none"
+
+
+def test_an_empty_role_is_the_default(crun):
+    """--role "$ROLE" of a variable that is not set; torchrun takes any text."""
+    default = crun.run("sh", "-c", "echo $ROLE_NAME$TORCHELASTIC_ROLE")[1]
+    assert crun.run("--role", "", "sh", "-c", "echo $ROLE_NAME$TORCHELASTIC_ROLE")[:2] == (0, default)
+    rc, _, err = crun.run("--role", "x" * 65, "true")
+    assert rc == 2 and "expected at most 64 characters" in err, err
 
 
 def test_the_nearest_command_is_named(crun):
     rc, _, err = crun.run("docter")
-    assert (rc, err) == (127, "crun: program 'docter' is not found, did you mean 'crun doctor'?\n")
+    assert (rc, err) == (127, "crun: program 'docter' is not found on PATH or beside crun, did you mean 'crun doctor'?\n")
     for args in (["--nproc", 1, "docter"], ["./docter"], ["no-such"]):
         rc, _, err = crun.run(*args)
         assert rc == 127 and "did you mean" not in err, err
+
+
+def test_the_nearest_command_hides_nothing_else(crun):
+    (crun.tmp / "stats").write_text("#!/bin/sh\n")
+    (crun.tmp / "stats").chmod(0o755)
+    rc, _, err = crun.run("stats", cwd=crun.tmp)
+    assert (rc, err) == (127, "crun: program 'stats' is not found on PATH or beside crun (there is one in this folder: write ./ in front), "
+                              "did you mean 'crun status'?\n")
+    (crun.tmp / "code").mkdir()
+    (crun.tmp / "code/stats").mkdir()
+    (crun.tmp / "code/stats/__main__.py").touch()
+    rc, _, err = crun.run("stats", cwd=crun.tmp / "code", extra_env={"PYTHON_EXEC": "no-such-python"})
+    assert (rc, err) == (127, "crun: PYTHON_EXEC names no Python: program 'no-such-python' is not found on PATH or beside crun\n")
+    rc, _, err = crun.run("stats", extra_env={"CRUN_RUN_PATH": "1"})
+    assert (rc, err) == (127, "crun: script 'stats' is not found\n")
 
 
 def test_macros_in_arguments(crun):
