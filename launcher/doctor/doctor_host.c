@@ -20,7 +20,7 @@
 #include "launcher/base/program_file.h"
 #include "launcher/doctor/doctor_agent.h"
 
-#define LAST_WORDS_MS 200
+#define LAST_READS 64 /* a pipe holds 16 of them */
 #define END_MS 2000
 
 static int64_t wall_us(void)
@@ -171,18 +171,6 @@ static void take_line(struct doctor_host *h, const char *line)
     h->waits = false;
 }
 
-static void say_ended(struct doctor_host *h)
-{
-    int status = 0;
-    if (h->pid > 0)
-        waitpid(h->pid, &status, 0);
-    h->pid = 0;
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    snprintf(h->why, sizeof h->why, "%s exit code %d%s%s",
-             h->heard ? "crun there ended with" : "nothing began there:", code, h->last[0] ? ": " : "", h->last);
-    drop(h);
-}
-
 /* What it says on standard error: the last line is kept. */
 static void read_err(struct doctor_host *h)
 {
@@ -197,14 +185,32 @@ static void read_err(struct doctor_host *h)
         snprintf(h->last, sizeof h->last, "%.255s", line);
 }
 
+/* What is there by now. Its end is not waited for: an ssh in the background may hold that pipe. */
+static void read_last_words(struct doctor_host *h)
+{
+    struct pollfd more = {.fd = h->err, .events = POLLIN};
+    for (int i = 0; i < LAST_READS && h->err >= 0 && poll(&more, 1, 0) > 0; i++)
+        read_err(h);
+}
+
+static void say_ended(struct doctor_host *h)
+{
+    int status = 0;
+    if (h->pid > 0)
+        waitpid(h->pid, &status, 0);
+    h->pid = 0;
+    read_last_words(h);
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    snprintf(h->why, sizeof h->why, "%s exit code %d%s%s",
+             h->heard ? "crun there ended with" : "nothing began there:", code, h->last[0] ? ": " : "", h->last);
+    drop(h);
+}
+
 static void read_out(struct doctor_host *h)
 {
     char text[16384];
     const ssize_t n = read(h->out, text, sizeof text);
     if (n <= 0 || buf_add(&h->partial, text, (size_t)n) < 0) {
-        struct pollfd last = {.fd = h->err, .events = POLLIN};
-        while (h->err >= 0 && poll(&last, 1, LAST_WORDS_MS) > 0) /* an ssh in the background may hold that pipe */
-            read_err(h);
         close_fd(&h->out);
         h->end = (int)syscall(SYS_pidfd_open, h->pid, 0); /* that may be long before it ends */
         if (h->end < 0)                                   /* an old kernel */

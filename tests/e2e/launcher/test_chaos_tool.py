@@ -120,7 +120,7 @@ def test_a_node_of_many_processes_is_met_whole(crun, tool, deed):
     t = tool(f"at 0 {deed}", p.pid)
     (met,) = t.wait_deeds(1)
     assert len(everybody) > 700 and int(met.met.split()[0]) >= len(everybody), met
-    wait("their end", lambda: all(state(pid) in ("T" if "stop" in deed else (None, "Z")) for pid in everybody))
+    wait("their end", lambda: all(state(pid) in (("T",) if "stop" in deed else (None, "Z")) for pid in everybody))
 
 
 def test_a_node_stands_still_and_goes_on(job, tool):

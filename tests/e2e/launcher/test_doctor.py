@@ -351,10 +351,11 @@ def test_words_for_people(crun, alone):
     assert rc == 1 and re.search(rf"^{here}: \d+ CPUs may be used for 4096 workers$", out, re.M) and "\n    remedy: more CPUs" in out
 
 
-def test_a_shell_that_closes_its_output_is_not_waited_for(tmp_path):
+@pytest.mark.parametrize("then", ["read x < $0.never", "while echo busy >&2; do sleep 0.02; done"])
+def test_a_shell_that_closes_its_output_is_not_waited_for(tmp_path, then):
     pid, rsh = tmp_path / "pid", tmp_path / "rsh"
-    os.mkfifo(tmp_path / "never")
-    rsh.write_text(f"#!/bin/sh\necho $$ > {pid}\nexec >&-\nread x < {tmp_path}/never\n")
+    os.mkfifo(tmp_path / "rsh.never")
+    rsh.write_text(f"#!/bin/sh\nexec >&-\necho $$ > {pid}\n{then}\n")
     rsh.chmod(0o755)
-    p = subprocess.run([CRUN, "doctor", "-H", "one@127.0.0.1", "--rsh", rsh, "--timeout", "2"], capture_output=True, text=True, timeout=60, check=False)
-    assert p.returncode == 1 and "nothing began there within 2 s" in p.stdout and not pathlib.Path(f"/proc/{pid.read_text().strip()}").exists(), p.stdout
+    p = subprocess.run([CRUN, "doctor", "-H", "one@127.0.0.1", "--rsh", rsh, "--timeout", "5"], capture_output=True, text=True, timeout=60, check=False)
+    assert p.returncode == 1 and "nothing began there within 5 s" in p.stdout and not pathlib.Path(f"/proc/{int(pid.read_text())}").exists(), p.stdout
