@@ -16,7 +16,7 @@ import time
 import pytest
 
 from crun_run import CRUN
-from processes import children, wait
+from processes import children, state, wait
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "fault"))
@@ -219,17 +219,15 @@ def test_an_ssh_that_hangs_is_not_waited_for_longer_than_for_nodes(crun, ssh, ho
 def test_a_host_that_is_given_up_is_not_lost_as_well(crun, ssh):
     """It begins while the time is over and nobody has looked yet."""
     path, said = pathlib.Path(ssh), crun.tmp / "said"
-    path.write_text(path.read_text().replace("exec env -i", "exec 3>&1; until [ -e $0.go ]; do sleep 0.02; done; { env -i")
-                    .replace('sh -c "$*"', f'sh -c "$*" 2>&1; }} | tee {said}'))
-    p = crun.start("-H", ONE, "--rsh", ssh, "--rdzv-conf", "join_timeout=1", "sleep", "60", stderr=subprocess.PIPE, text=True)
-    wait("the call", (crun.tmp / "calls").exists)
-    began = time.monotonic()
-    with crun.stopped(crun.agent_of(p.pid)):
-        path.with_name(path.name + ".go").touch()
-        wait("its first word", lambda: said.exists() and said.read_bytes())
-        wait("the end of the time", lambda: time.monotonic() > began + 1.2)
+    path.write_text(path.read_text().replace("exec env -i", "kill -STOP $PPID; exec 3>&1; { env -i").replace('sh -c "$*"', f'sh -c "$*" 2>&1; exec sleep 1000 2>&-; }} | tee {said} 2>&-'))
+    p = crun.start("-H", ONE, "--rsh", ssh, "--rdzv-conf", "join_timeout=5", "sleep", "60", stderr=subprocess.PIPE, text=True)
+    wait("its first word", lambda: said.exists() and said.read_bytes())
+    stopped, began = crun.agent_of(p.pid), time.monotonic()
+    assert state(stopped) == "T"
+    wait("the end of the time", lambda: time.monotonic() > began + 5.2)
+    os.kill(stopped, signal.SIGCONT)
     _, err = p.communicate(timeout=60)
-    assert p.returncode == 69 and f"host {ONE}: crun did not begin there within 1 s" in err and "is lost" not in err, err
+    assert p.returncode == 69 and f"host {ONE}: crun did not begin there within 5 s" in err and "is lost" not in err, err
 
 
 def test_a_stop_does_not_wait_for_an_ssh_that_hangs(crun, ssh):
