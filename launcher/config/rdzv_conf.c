@@ -28,24 +28,15 @@ static const char *const unused[] = {
 #undef X
 };
 
-static const char *const others[] = {
-    "keep_alive_max_attempt", "rank", "is_host", "allow_unsafe", "max_lag", "store_type", "timeout"};
-
-static int refuse_key(const char *key, struct err *e)
-{
-    struct nearest near;
-    nearest_begin(&near, key, strlen(key));
-    for (size_t i = 0; i < TIMES; i++)
-        nearest_try(&near, times[i].key);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        nearest_try(&near, others[i]);
-    if (near.word)
-        return err_set(e, ERR_USAGE, "no key '%s', did you mean '%s'?", key, near.word);
-    return err_set(e, ERR_USAGE,
-                   "no key '%s': expected join_timeout, last_call_timeout, close_timeout, keep_alive_interval, "
-                   "keep_alive_max_attempt, daemon_grace, timeout, is_host, rank, store_type, allow_unsafe or max_lag",
-                   key);
-}
+/* Each has a function set_KEY(). */
+#define OTHERS(X)                                                                                                      \
+    X(keep_alive_max_attempt)                                                                                          \
+    X(timeout)                                                                                                         \
+    X(is_host)                                                                                                         \
+    X(rank)                                                                                                            \
+    X(store_type)                                                                                                      \
+    X(allow_unsafe)                                                                                                    \
+    X(max_lag)
 
 static int set_time(const char *key, const char *value, int64_t *ret, struct err *e)
 {
@@ -72,40 +63,90 @@ static int set_flag(const char *key, const char *value, int n, int *ret, struct 
     return err_set(e, ERR_USAGE, "%s: '%s' is neither true nor false, expected 1, true, 0 or false", key, value);
 }
 
-static int set_other(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+static int set_keep_alive_max_attempt(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
 {
-    if (strcmp(key, "keep_alive_max_attempt") == 0)
-        return parse_i64(value, key, 1, 1000, &c->keep_alive_max_attempt, e);
-    if (strcmp(key, "rank") == 0)
-        return parse_i64(value, key, 0, 99999, &c->rank, e);
-    if (strcmp(key, "is_host") == 0)
-        return set_flag(key, value, ALL_WORDS, &c->is_host, e);
-    if (strcmp(key, "allow_unsafe") == 0)
-        return set_flag(key, value, OWN_WORDS, &c->allow_unsafe, e);
-    if (strcmp(key, "max_lag") == 0)
-        return set_time(key, value, &c->max_lag_ms, e);
-    if (strcmp(key, "store_type") == 0) {
-        if (strcmp(value, "file") != 0 && strcmp(value, "tcp") != 0)
-            return err_set(e, ERR_USAGE, "store_type: '%s' is not one of tcp, file", value);
-        c->store_type_file = value[0] == 'f';
-        return 0;
-    }
+    return parse_i64(value, key, 1, 1000, &c->keep_alive_max_attempt, e);
+}
+
+static int set_timeout(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    c->join_timeout_typed = true;
+    return set_time(key, value, &c->join_timeout_ms, e);
+}
+
+static int set_is_host(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    return set_flag(key, value, ALL_WORDS, &c->is_host, e);
+}
+
+static int set_rank(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    return parse_i64(value, key, 0, 99999, &c->rank, e);
+}
+
+static int set_store_type(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    if (strcmp(value, "file") != 0 && strcmp(value, "tcp") != 0)
+        return err_set(e, ERR_USAGE, "%s: '%s' is not one of tcp, file", key, value);
+    c->store_type_file = value[0] == 'f';
+    return 0;
+}
+
+static int set_allow_unsafe(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    return set_flag(key, value, OWN_WORDS, &c->allow_unsafe, e);
+}
+
+static int set_max_lag(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    return set_time(key, value, &c->max_lag_ms, e);
+}
+
+static const struct {
+    const char *key;
+    int (*set)(struct rdzv_conf *c, const char *key, const char *value, struct err *e);
+} others[] = {
+#define X(key) {#key, set_##key},
+    OTHERS(X)
+#undef X
+};
+#define OTHERS_N (sizeof others / sizeof *others)
+
+static int refuse_key(const char *key, struct err *e)
+{
+    struct nearest near;
+    nearest_begin(&near, key, strlen(key));
+    for (size_t i = 0; i < TIMES; i++)
+        nearest_try(&near, times[i].key);
+    for (size_t i = 0; i < OTHERS_N; i++)
+        nearest_try(&near, others[i].key);
+    if (near.word)
+        return err_set(e, ERR_USAGE, "no key '%s', did you mean '%s'?", key, near.word);
+    char keys[256] = "";
+    for (size_t i = 0, n = 0; i < TIMES + OTHERS_N && n < sizeof keys; i++)
+        n += (size_t)snprintf(keys + n, sizeof keys - n, "%s%s",
+                              i == 0                      ? ""
+                              : i + 1 == TIMES + OTHERS_N ? " or "
+                                                          : ", ",
+                              i < TIMES ? times[i].key : others[i - TIMES].key);
+    return err_set(e, ERR_USAGE, "no key '%s': expected %s", key, keys);
+}
+
+static int set(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    c->join_timeout_typed = c->join_timeout_typed || strcmp(key, "join_timeout") == 0;
+    for (size_t i = 0; i < TIMES; i++)
+        if (strcmp(times[i].key, key) == 0)
+            return set_time(key, value, (int64_t *)((char *)c + times[i].at), e);
+    for (size_t i = 0; i < OTHERS_N; i++)
+        if (strcmp(others[i].key, key) == 0)
+            return others[i].set(c, key, value, e);
     for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
         if (strcmp(key, unused[i]) == 0) {
             c->unused[i] = unused[i];
             return 0;
         }
     return refuse_key(key, e);
-}
-
-static int set(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
-{
-    const bool timeout = strcmp(key, "timeout") == 0;
-    c->join_timeout_typed = c->join_timeout_typed || timeout || strcmp(key, "join_timeout") == 0;
-    for (size_t i = 0; i < TIMES; i++)
-        if (strcmp(times[i].key, timeout ? "join_timeout" : key) == 0)
-            return set_time(key, value, (int64_t *)((char *)c + times[i].at), e);
-    return set_other(c, key, value, e);
 }
 
 static void trim(const char **p, size_t *n)
