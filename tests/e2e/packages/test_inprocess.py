@@ -1,5 +1,6 @@
 """crun.inprocess and crun.State without PyTorch: a function that is called again in its process when another rank dies."""
 import collections
+import contextlib
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from processes import marked, state, wait
 from support import LIBCRUN, ROOT, run
+from torch_rounds import waits
 
 sys.path.insert(0, str(ROOT / "python"))
 from crun import _groups, _rounds, _state  # noqa: E402
@@ -168,6 +170,14 @@ main()
 """
 
 
+def waiting_spares(crun):
+    found = []
+    for pid in marked(crun.mark, "CRUN_SPARE=1"):
+        with contextlib.suppress(OSError):
+            found += [pid] if waits(pid) else []
+    return found
+
+
 @pytest.mark.parametrize("logs", [False, True])
 @pytest.mark.parametrize("how, message", [("record", "of this round"), ("crash", "crashed: SIGABRT"), ("nothing", None)])
 @pytest.mark.parametrize("rank", [0, 1])
@@ -176,7 +186,7 @@ def test_error_records_are_those_of_the_process_in_its_last_round(crun, script, 
     words = ["--log-dir", crun.tmp / "logs", "--log-layout", ["crun", "torchrun"][rank], "--rdzv-id", "r"] if logs else []
     job = Job(crun, "--max-restarts", 1, "--warm-spares", 1, *words, script(RECORDS), rank, how, ranks=2)
     first = job.in_round(1)
-    spare = wait("a spare", lambda: [pid for pid in marked("CRUN_SPARE=1") if "futex" in open(f"/proc/{pid}/wchan").read()])
+    spare = wait("a spare", lambda: waiting_spares(crun))
     wait("its agent to rest", lambda: state(crun.agent_of(job.p.pid)) == "S")
     os.kill(first[1], signal.SIGKILL)
     rc, _, err = job.end()
