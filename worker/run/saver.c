@@ -55,11 +55,12 @@ bool saver_is_idle(const struct saver *v)
     return !v->writer || !snapshot_writer_busy(v->writer);
 }
 
-/* What became of the last save goes into the journal. < 0: it failed. */
-static int take_result(struct saver *v, struct err *e)
+/* What became of the last save goes into the journal. < 0: it failed, and was that of step *ret. */
+static int take_result(struct saver *v, int64_t *ret, struct err *e)
 {
     struct snapshot_saved saved;
     int rc = snapshot_writer_result(v->writer, &saved, e);
+    *ret = rc < 0 ? saved.step : -1;
     if (rc < 0 && v->saved_updates == saved.step)
         v->saved_updates = -1;
     if (rc != 0 && !v->s->cfg->checkpoint_sync)
@@ -69,21 +70,29 @@ static int take_result(struct saver *v, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-static void tell_failure(struct saver *v, int rc, const struct err *e)
+/* step: whose save failed; `now` is done. */
+static void tell_failure(struct saver *v, int64_t step, int64_t now, const struct err *e)
 {
-    if (rc < 0) {
-        progress_end_line(&v->journal->progress);
-        log_error("train", "%s; %s", e->text,
-                  v->last ? "no step follows: it is tried once more, and must succeed" : "training goes on");
-    }
+    progress_end_line(&v->journal->progress);
+    log_error("train", "%s%s", e->text,
+              !v->last      ? "; training goes on"
+              : step == now ? "; no step follows: it is tried once more, and must succeed"
+                            : "");
+}
+
+static void hear_of_result(struct saver *v, const struct position *at)
+{
+    int64_t step;
+    struct err e;
+    if (take_result(v, &step, &e) < 0)
+        tell_failure(v, step, at->updates, &e);
 }
 
 /* Waits for the one before. */
-static int await_writer(struct saver *v, struct err *e)
+static int await_writer(struct saver *v, const struct position *at, struct err *e)
 {
-    struct err before;
     TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
-    tell_failure(v, take_result(v, &before), &before);
+    hear_of_result(v, at);
     return 0;
 }
 
@@ -98,7 +107,7 @@ static int copy(struct saver *v, const struct position *at, bool over, struct er
 static int save_together(struct saver *v, const struct position *at, bool over, struct err *e)
 {
     struct err late;
-    int rc = await_writer(v, &late);
+    int rc = await_writer(v, at, &late);
     const bool mine = v->s->writes && v->saved_updates != at->updates;
     bool any;
     TRY(snapshot_writer_agree(v->writer, mine, rc == 0, &any, e));
@@ -116,7 +125,7 @@ static int save(struct saver *v, const struct position *at, bool over, struct er
         return save_together(v, at, over, e);
     if (v->saved_updates == at->updates)
         return 0;
-    TRY(await_writer(v, e));
+    TRY(await_writer(v, at, e));
     return copy(v, at, over, e);
 }
 
@@ -146,9 +155,8 @@ bool saver_wants(struct saver *v, const struct position *at, bool over)
 /* Is it time? What is due and has to wait stays pending. */
 static bool is_time(struct saver *v, const struct position *at, bool over, bool asked)
 {
-    struct err e;
     if (v->writer) {
-        tell_failure(v, take_result(v, &e), &e);
+        hear_of_result(v, at);
         v->pending = v->s->writes && (v->pending || due(v, at, over));
     }
     return v->together ? asked : v->pending && (over || !snapshot_writer_busy(v->writer));
@@ -162,9 +170,10 @@ bool saver_step(struct saver *v, const struct position *at, bool over, bool aske
     crun_phase(CRUN_PHASE_CHECKPOINT);
     v->pending = false;
     v->saved_ns = clock_ns();
-    tell_failure(v, save(v, at, over, &e), &e);
+    if (save(v, at, over, &e) < 0)
+        tell_failure(v, at->updates, at->updates, &e);
     if (v->writer && v->s->cfg->checkpoint_sync)
-        tell_failure(v, take_result(v, &e), &e);
+        hear_of_result(v, at);
     crun_phase(CRUN_PHASE_STEP);
     return true;
 }
@@ -181,7 +190,8 @@ void saver_evaluated(struct saver *v, struct position *at, const struct eval_res
         return;
     crun_phase(CRUN_PHASE_CHECKPOINT);
     int rc = save(v, at, over, &e);
-    tell_failure(v, rc, &e);
+    if (rc < 0)
+        tell_failure(v, at->updates, at->updates, &e);
     if (rc == 0 && v->s->writes)
         snapshot_writer_best(v->writer, at->updates, top1);
     crun_phase(CRUN_PHASE_STEP);
@@ -192,9 +202,10 @@ int saver_finish(struct saver *v, const struct position *at, bool over, struct e
     if (!v->writer)
         return 0;
     v->last = true;
-    int rc = v->together ? 0 : await_writer(v, e); /* it may have been this step's: then once more */
+    int64_t step;
+    int rc = v->together ? 0 : await_writer(v, at, e); /* it may have been this step's: then once more */
     rc = rc == 0 ? save(v, at, over, e) : rc;
     rc = rc == 0 ? snapshot_writer_wait(v->writer, patience_ms(v), e) : rc;
-    rc = rc == 0 ? take_result(v, e) : rc;
+    rc = rc == 0 ? take_result(v, &step, e) : rc;
     return rc < 0 ? err_wrap(e, "the end of the run is not saved") : 0;
 }
