@@ -51,7 +51,10 @@ static int open_file(struct weights *w, const char *path, struct err *e)
     if (!f)
         return err_errno(e, errno, "open %s", path);
     size_t n = fread(head, 1, sizeof head, f);
+    const int failed = ferror(f) ? errno : 0;
     fclose(f);
+    if (failed)
+        return err_errno(e, failed, "read %s", path);
     if (n >= 4 && memcmp(head, "PK\3\4", 4) == 0)
         return torch_zip_open(&w->torch, path, e);
     if (n >= sizeof old_torch && memcmp(head, old_torch, sizeof old_torch) == 0)

@@ -106,15 +106,24 @@ static void command_of(struct climb *c, const struct rung *r, bool check)
 
 /* --- a process with a deadline */
 
+/* fd as `to`, also behind exec; it is `to` already where that was closed before. */
+static void be_descriptor(int fd, int to)
+{
+    if (fd == to)
+        fcntl(fd, F_SETFD, 0);
+    else
+        dup2(fd, to);
+}
+
 /* Between fork and exec: system calls only. */
 static _Noreturn void become_rung(const struct climb *c, int in, int log, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it died before we asked for the signal */
         _exit(EXIT_CANNOT_EXEC);
-    dup2(in, 0);
-    dup2(log, 1);
-    dup2(log, 2);
+    be_descriptor(in, 0);
+    be_descriptor(log, 1);
+    be_descriptor(log, 2);
     execve(c->l->self, c->argv, environ);
     _exit(EXIT_CANNOT_EXEC);
 }

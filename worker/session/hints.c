@@ -57,7 +57,8 @@ void hints_tell(const struct session *s)
     if ((size_t)cfg->batch_size > order.batch)
         log_warn(
             "data",
-            "--batch-size %d: --train-data %s has %zu pictures: a step takes %zu, an epoch %lld steps; a smaller batch gives more",
+            "--batch-size %d: --train-data %s has %zu pictures: a step takes %zu, an epoch %lld steps; a smaller batch "
+            "gives more",
             (int)cfg->batch_size, cfg->train_data, order.n, order.batch, (long long)s->steps_per_epoch);
     if (cfg->accumulate > s->parts)
         log_warn("train", "--accumulate %d: a batch of %zu pictures over %d ranks is cut into %d parts",

@@ -185,7 +185,7 @@ int session_open_device(struct session *s, const struct gpu_choice *c, struct er
 {
     struct device_options o = {.threads = s->threads, .choice = *c};
     char cache[CONFIG_CACHE_BYTES];
-    train_config_gpu(s->cfg, s->local_world <= 1 && s->nodes <= 1, &o.gpu, cache);
+    train_config_gpu(s->cfg, s->layout.world <= 1, &o.gpu, cache);
     o.gpu.stopping = stop_wanted;
     return device_open(&s->device, s->cfg->device, &o, e);
 }

@@ -43,8 +43,8 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
         was.shuffle = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "shuffle"));
         was.drop_last = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "drop_last"));
     }
-    if (older) /* what was typed */
-        sampler_clip(&was);
+    if (older && was.batch > was.n) /* what was typed; no step of those runs had more samples than there are */
+        was.batch = was.n;
     return was;
 }
 

@@ -105,8 +105,9 @@ static int check_length(const struct lmdb *l, struct err *e)
     return err_set(e, ERR_DATA, "'%s' is cut short: %lld of %llu bytes", file, (long long)file_st.st_size, need);
 }
 
-/* The library does not tell where it has mapped the file. */
-static void find_map(struct lmdb *l)
+/* The library does not tell where it has mapped the file: where its first key lies. Another data set may have mapped
+ * it, too. */
+static void find_map(struct lmdb *l, const void *inside)
 {
     unsigned long begin, end;
     unsigned long long inode;
@@ -115,7 +116,8 @@ static void find_map(struct lmdb *l)
     struct stat st;
     FILE *f = mdb_env_get_fd(l->env, &fd) == 0 && fstat(fd, &st) == 0 ? fopen("/proc/self/maps", "re") : NULL;
     while (f && !l->map_end && fgets(line, sizeof line, f))
-        if (sscanf(line, "%lx-%lx r--s 00000000 %*s %llu", &begin, &end, &inode) == 3 && inode == st.st_ino) {
+        if (sscanf(line, "%lx-%lx r--s 00000000 %*s %llu", &begin, &end, &inode) == 3 && inode == st.st_ino &&
+            begin <= (uintptr_t)inside && (uintptr_t)inside < end) {
             l->map_begin = begin;
             l->map_end = begin + (uintptr_t)st.st_size < end ? begin + (uintptr_t)st.st_size : end;
         }
@@ -138,8 +140,11 @@ static int list_keys(struct lmdb *l, struct err *e)
     int added = 0, rc = mdb_cursor_open(l->txn, l->dbi, &cursor);
     if (rc)
         return fault(e, ERR_DATA, rc, l->path);
-    while (added == 0 && (rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == 0)
+    while (added == 0 && (rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == 0) {
+        if (l->keys.n == 0)
+            find_map(l, key.mv_data);
         added = keys_add(&l->keys, key.mv_data, key.mv_size, e);
+    }
     mdb_cursor_close(cursor);
     return added < 0 ? added : rc == MDB_NOTFOUND ? 0 : fault(e, ERR_DATA, rc, l->path);
 }
@@ -183,8 +188,6 @@ int dataset_open_lmdb(struct dataset **ret, const char *path, const struct datas
         rc = take_snapshot(l, e); /* the file grows before there is one that needs it */
     if (rc == 0)
         rc = check_length(l, e);
-    if (rc == 0)
-        find_map(l);
     if (rc == 0)
         rc = list_keys(l, e);
     if (rc == 0 && (l->base.n = l->keys.n) == 0)

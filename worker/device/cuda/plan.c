@@ -180,9 +180,9 @@ int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e
     if (w->copy != NO_BUFFER)
         return w->copy;
     const struct k_tensor form = form_of(pl, &pl->p->ops[op], param);
+    TRY(fits_pack(&form, pl->p->params[param].name, e));
     if (pl->o.needs)
         return reads_copy(pl, op, param, &form, e);
-    TRY(fits_pack(&form, pl->p->params[param].name, e));
     w->form = form;
     const int b = cuda_plan_buffer(pl, cuda_plan_form_elements(&w->form) * dtype_size(w->form.type), true, e);
     TRY(b);
