@@ -22,7 +22,6 @@ LAST = ["training", "ranks", "recovery", "recovery_torch", "sanitizer"]  # after
 TURNS = {"ranks", "recovery", "recovery_torch"}  # their ranks share the card, whose processes wait for each other spinning: one suite at a time
 SHOWN = 60  # lines of a suite that failed
 START = time.monotonic()
-turn = threading.Lock()
 
 
 def arguments():
@@ -98,11 +97,6 @@ def count_pytest(path):
 
 
 def one(options, name, command, env, limit):
-    with turn if name in TURNS else contextlib.nullcontext():
-        return alone(options, name, command, env, limit)
-
-
-def alone(options, name, command, env, limit):
     began = time.monotonic()
     seconds = min(limit, options.budget - (began - START))
     lines = options.out / f"tests-{name.replace(' ', '-')}.jsonl"
@@ -159,8 +153,11 @@ def save(options, results):
 
 def in_time(pool, options):
     """(name, result), as suites end; None: there was no time left to begin it."""
+    turn = threading.Lock()
+
     def attempt(suite):
-        return one(options, *suite) if options.budget - (time.monotonic() - START) >= 5 else None
+        with turn if suite[0] in TURNS else contextlib.nullcontext():
+            return one(options, *suite) if options.budget - (time.monotonic() - START) >= 5 else None
 
     suites = {pool.submit(attempt, suite): suite[0] for suite in wanted(options)}
     for ended in concurrent.futures.as_completed(suites):

@@ -108,26 +108,33 @@ def test_labels_beyond_the_classes_are_told_once_and_counted(folder, tmp_path):
     assert 30 < told < 64, p.stderr
 
 
-def losses_while(db, out, change=None):
-    """Of a run that is stopped after its first steps for as long as change() takes; all epochs but the first ones are read after it."""
-    command = [TRAINER, "--train-data", db, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 6, "--device", "ref", "--lr", 0.01,
-               "--print-freq", 1, "--checkpoint-dir", out]
+EPOCHS, STEPS = 6, 4
+
+
+def losses_while(db, out, change):
+    """Of the first epochs of a run that is stopped after its first steps for as long as change() takes; most of them are read after it."""
+    command = [TRAINER, "--train-data", db, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 100000, "--device", "ref", "--lr", 0.01,
+               "--lr-policy", "fixed", "--print-freq", 1, "--checkpoint-dir", out]
     p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    first = next(line for line in p.stdout if "Epoch 1/6 [" in line)
     try:
+        seen = [next(line for line in p.stdout if "Epoch 1/" in line)]
         p.send_signal(signal.SIGSTOP)
-        if change:
-            change()
+        change()
+        p.send_signal(signal.SIGCONT)
+        seen.append(next(line for line in p.stdout if f"Epoch {EPOCHS + 1}/" in line))
     finally:
         p.send_signal(signal.SIGCONT)
-        text = first + p.communicate(timeout=120)[0]
-    assert p.returncode == 0 and "left out" not in text, text
-    return losses(out)
+        p.send_signal(signal.SIGTERM)
+        text = "".join(seen) + p.communicate(timeout=120)[0]
+    assert p.returncode == 75 and "left out" not in text, text
+    found = losses(out)[:EPOCHS * STEPS]
+    assert len(found) == EPOCHS * STEPS
+    return found
 
 
 def test_a_run_reads_an_lmdb_as_it_stood_whoever_writes_meanwhile(folder, tmp_path):
     db = make_db(folder, tmp_path / "db")
-    undisturbed = losses_while(db, tmp_path / "alone")
+    undisturbed = losses_while(db, tmp_path / "alone", lambda: None)
 
     def write():
         env = lmdb.open(str(db), map_size=1 << 30)

@@ -103,6 +103,13 @@ def test_suites_whose_ranks_share_the_card_take_turns(suites):
     assert rc == 0 and out.splitlines()[-1] == "4 passed, 0 failed, 0 skipped", out
 
 
+def test_who_waits_for_a_turn_past_the_budget_is_left_out(suites, tmp_path):
+    for name in "ranks", "recovery", "recovery_torch":
+        (tmp_path / f"tests/gpu/test_gpu_{name}.py").write_text("import time\n\ndef test_slow():\n    time.sleep(60)\n")
+    rc, out, found, _ = suites("--jobs", 3, "--budget", 7, "ranks", "recovery")
+    assert rc == 1 and len(found["suites"]) == 1 and len(found["left_out"]) == 2, out
+
+
 def test_a_suite_that_is_none_is_refused(suites):
     rc, out, found, _ = suites("opps")
     assert rc == 1 and "'opps' is part of no suite's name: GPU ops good" in out and found is None
