@@ -31,8 +31,9 @@ static void fill_bilinear(struct axis *a, int i, double centre, double reduction
         double w = triangle((k - centre + 0.5) * (1.0 / reduction));
         const int32_t fixed = (int32_t)(0.5 + (sum != 0.0 ? w / sum : w) * (1 << RESAMPLE_PRECISION));
         a->weight[at + (size_t)(k - first)] = fixed;
-        a->low[at + (size_t)(k - first)] = (int16_t)(fixed & 0x7fff);
-        a->high[at + (size_t)(k - first)] = (int16_t)(fixed >> 15);
+        const int8_t high = (int8_t)((fixed + (1 << 15)) >> 16);
+        a->low[at + (size_t)(k - first)] = (int16_t)(fixed - high * (1 << 16));
+        a->high[at + (size_t)(k - first)] = high;
     }
     a->first[i] = first;
     a->count[i] = end - first;
@@ -67,13 +68,13 @@ static int axis_init(struct axis *a, enum filter f, int size, double lo, double 
     const size_t weights = (size_t)n * (size_t)a->taps;
     a->first = calloc(2 * (size_t)n, sizeof *a->first);
     a->weight = calloc(weights, sizeof *a->weight);
-    a->low = calloc(weights * 2, sizeof *a->low);
+    a->low = calloc(weights, sizeof *a->low + sizeof *a->high);
     if (!a->first || !a->weight || !a->low) {
         axis_free(a);
         *a = (struct axis){0};
         return err_set(e, -ENOMEM, "no memory for a filter of %d x %d weights", n, a->taps);
     }
-    a->high = a->low + weights;
+    a->high = (int8_t *)(a->low + weights);
     a->count = a->first + n;
     for (int i = 0; i < n; i++)
         if (f == FILTER_AREA)
@@ -81,8 +82,10 @@ static int axis_init(struct axis *a, enum filter f, int size, double lo, double 
         else
             fill_bilinear(a, i, lo + (win + i + 0.5) * scale, reduction, size);
     a->origin = a->first[0];
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
         a->first[i] -= a->origin;
+        a->most = a->count[i] > a->most ? a->count[i] : a->most;
+    }
     return 0;
 }
 
