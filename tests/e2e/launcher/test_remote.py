@@ -219,7 +219,9 @@ def test_an_ssh_that_hangs_is_not_waited_for_longer_than_for_nodes(crun, ssh, ho
 def test_a_host_that_is_given_up_is_not_lost_as_well(crun, ssh):
     """It begins while the time is over and nobody has looked yet."""
     path, said = pathlib.Path(ssh), crun.tmp / "said"
-    path.write_text(path.read_text().replace("exec env -i", "sleep 1; kill -STOP $PPID; exec 3>&1; { env -i").replace('sh -c "$*"', f'sh -c "$*" 2>&1; exec sleep 1000 2>&-; }} | tee {said} 2>&-'))
+    switches = "$(grep ctxt /proc/$PPID/status)"
+    asleep = f'until before="{switches}"; sleep 0.3; grep -q "State:.S" /proc/$PPID/status && [ "$before" = "{switches}" ]; do :; done'
+    path.write_text(path.read_text().replace("exec env -i", f"{asleep}; kill -STOP $PPID; exec 3>&1; {{ env -i").replace('sh -c "$*"', f'sh -c "$*" 2>&1; exec sleep 1000 2>&-; }} | tee {said} 2>&-'))
     p = crun.start("-H", ONE, "--rsh", ssh, "--rdzv-conf", "join_timeout=5", "sleep", "60", stderr=subprocess.PIPE, text=True)
     wait("its first word", lambda: said.exists() and said.read_bytes())
     stopped, began = crun.agent_of(p.pid), time.monotonic()

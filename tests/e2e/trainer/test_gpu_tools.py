@@ -19,7 +19,7 @@ def dev(tmp_path):
     return lambda *args: run(ROOT / "dev", *args, timeout=60, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
 
 
-@pytest.mark.parametrize("command", ["gpu-pack", "gpu-test", "gpu-bench"])
+@pytest.mark.parametrize("command", ["gpu-pack", "gpu-test", "gpu-bench", "fmt", "test", "wheel", "nightly"])
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["more", "--help"]])
 def test_help_comes_before_a_build(dev, command, args):
     p = dev(command, *args)
@@ -27,9 +27,13 @@ def test_help_comes_before_a_build(dev, command, args):
     assert p.stdout.startswith(f"usage: ./dev {command} [")
 
 
-def test_gpu_pack_refuses_what_is_no_folder(dev):
-    p = dev("gpu-pack", "--xz")
-    assert (p.returncode, p.stderr) == (2, "dev: gpu-pack: unknown option '--xz'\n")
+@pytest.mark.parametrize("args, why", [
+    (["gpu-pack", "--xz"], "gpu-pack: unknown option '--xz'"), (["wheel", "--xz"], "wheel: unknown option '--xz'"),
+    (["docs", "guide"], "docs takes no argument"), (["setup", "-y"], "setup takes no argument"),
+    (["fmt", "worker"], "fmt takes --check alone"), (["fmt", "--check", "worker"], "fmt takes --check alone")])
+def test_dev_refuses_what_it_does_not_know(dev, args, why):
+    p = dev(*args)
+    assert (p.returncode, p.stderr) == (2, f"dev: {why}\n")
 
 
 @pytest.mark.parametrize("args, why", [
