@@ -1,15 +1,10 @@
 /* Which of cuDNN's engines computes a graph, which of cuBLASLt's algorithms a product, on this card: candidates are
- * proven (prove.h), then timed, on the plan's own buffers, once a shape. The cache on disk, a checkpoint and rank 0's
- * list keep what was chosen and what was barred, so that the next run, a resumed one and the other ranks need not ask
- * again; they prove it once more.
+ * tried (trial.h) on the plan's own buffers, once a shape, and the fastest that is proven is chosen. The cache on disk,
+ * a checkpoint and rank 0's list keep what was chosen and what was barred, so that the next run, a resumed one and the
+ * other ranks need not ask again; they prove it once more.
  *
- *   graph -> inputs of chance, what they ought to give
- *   engine -> noted as tried -> runs once -> compared -> timed -> the fastest is chosen
- *                                (--deterministic: runs again, to the same bits)
- *
- * An engine that fails or computes something else is barred; a fused graph none of whose engines is left is left out of
- * the ladder (cudnn_bar()); one that takes the process with it is barred by the next (cudnn_trial_begin()). Timing ends
- * with its budget, or when the process is to stop: the graphs that are left take the first engine that is proven.
+ * A fused graph none of whose engines is left is left out of the ladder (cudnn_bar()). Timing ends with its budget, or
+ * when the process is to stop: the graphs that are left take the first engine that is proven.
  *
  * A product none of whose algorithms is left, or that cannot be tried, takes what cuBLASLt names first; so does each,
  * unproven, where nothing is tuned and no bits must repeat. */
@@ -20,22 +15,18 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "worker/device/cuda/engines/prove.h"
+#include "worker/device/cuda/engines/trial.h"
 #include "worker/device/cuda/graph.h"
 #include "worker/device/cuda/plan.h"
 
-enum { CANDIDATES = 8, REPEATS = 5, MORE_RUNS = 4 /* that must give the same bits */, TELL_EVERY_MS = 5000 };
+enum { CANDIDATES = 8, TELL_EVERY_MS = 5000 };
 
 struct tuner {
     struct cuda_plan *pl;
-    struct gpu_event *from, *to;
-    void *workspace;
-    size_t workspace_bytes;
-    struct prover prover;
-    int64_t began_ns, told_ns;
-    int graphs, done, untimed, engines, barred;
-    bool told;     /* of its progress, and so of its end */
-    bool restless; /* the engine tried last gave other bits when it ran again */
+    struct trial trial;
+    int64_t told_ns;
+    int graphs, done, untimed;
+    bool told; /* of its progress, and so of its end */
 };
 
 /* --- time */
@@ -49,7 +40,7 @@ bool tune_may_time(const struct cuda *c, int64_t began_ns)
 
 static bool may_time(const struct tuner *t)
 {
-    return tune_may_time(t->pl->cuda, t->began_ns);
+    return tune_may_time(t->pl->cuda, t->trial.began_ns);
 }
 
 /* What takes longer than a moment is told to whoever waits; the rest is for the log. */
@@ -57,143 +48,23 @@ static void tell(struct tuner *t, bool end)
 {
     const int64_t now = clock_ns(), every_ms = t->pl->cuda->tell_ms ? t->pl->cuda->tell_ms : TELL_EVERY_MS;
     const bool due = now - t->told_ns >= every_ms * 1000000;
-    if (t->engines == 0 || (!end && !due))
+    if (t->trial.engines == 0 || (!end && !due))
         return;
     t->told_ns = now;
     t->told = t->told || !end;
     log_line(t->told ? LOG_WARN : LOG_INFO, "cudnn",
              "%s %d of %d graphs in %.1f s: %d engines proven, %d barred in these trials, %d graphs not timed",
-             end ? "tuned" : "tuning", t->done, t->graphs, (double)(now - t->began_ns) / 1e9, t->engines - t->barred,
-             t->barred, t->untimed);
-}
-
-static int enqueue(struct tuner *t, const struct gpu_dnn *d, struct err *e)
-{
-    struct gpu *g = t->pl->cuda->gpu;
-    if (!cudnn_pattern_product(d->pattern))
-        return g->ops->dnn(g, t->pl->cuda->compute, d, t->workspace, e);
-    const struct gpu_gemm m = graph_gemm(d);
-    return g->ops->gemm(g, t->pl->cuda->compute, &m, t->workspace, t->workspace_bytes, e);
-}
-
-static int run_once(struct tuner *t, const struct gpu_dnn *d, struct err *e)
-{
-    struct gpu *g = t->pl->cuda->gpu;
-    TRY(enqueue(t, d, e));
-    return g->ops->stream_sync(g, t->pl->cuda->compute, e);
-}
-
-/* Its kernels are loaded by now, and what it reads is no longer 0, on which kernels run faster. */
-static int time_engine(struct tuner *t, const struct gpu_dnn *d, double *ret_us, struct err *e)
-{
-    struct gpu *g = t->pl->cuda->gpu;
-    struct gpu_stream *s = t->pl->cuda->compute;
-    float ms;
-    TRY(g->ops->event_record(g, t->from, s, e));
-    for (int i = 0; i < REPEATS; i++)
-        TRY(enqueue(t, d, e));
-    TRY(g->ops->event_record(g, t->to, s, e));
-    TRY(g->ops->event_sync(g, t->to, e));
-    TRY(g->ops->event_ms(g, t->from, t->to, &ms, e));
-    *ret_us = 1000.0 * (double)ms / REPEATS;
-    return 0;
-}
-
-/* --- one engine */
-
-/* Sums whose order is left to chance mostly differ by the second run, in graphs of few blocks perhaps later. Nothing of
- * a run before is left where it writes. */
-static int run_again(struct tuner *t, const struct gpu_dnn *d, struct err *e)
-{
-    struct gpu *g = t->pl->cuda->gpu;
-    const size_t bytes = cudnn_plan_workspace(d->plan);
-    TRY(prove_remember(&t->prover, d, e));
-    for (int i = 0; i < MORE_RUNS; i++) {
-        TRY(prove_poison(&t->prover, d, e));
-        if (bytes > 0)
-            TRY(g->ops->fill(g, t->pl->cuda->compute, t->workspace, 0xff, bytes, e));
-        TRY(run_once(t, d, e));
-        const int rc = prove_same(&t->prover, d, e);
-        t->restless = rc == ERR_MISMATCH;
-        TRY(rc);
-    }
-    return 0;
-}
-
-/* ret_us: NULL, or its time; 0 where there is none left for that. */
-static int prove_and_time(struct tuner *t, const struct gpu_dnn *d, double *ret_us, struct err *e)
-{
-    const char *engine = cudnn_plan_name(d->plan);
-    char graph[128];
-    double ratio = 0, us = 0;
-    cudnn_describe(d->pattern, &d->shape, graph, sizeof graph);
-    log_debug("cudnn", "try %s %s ws=%zu", graph, engine, cudnn_plan_workspace(d->plan));
-    TRY(prove_poison(&t->prover, d, e));
-    TRY(run_once(t, d, e));
-    TRY(prove_result(&t->prover, d, &ratio, e));
-    if (cudnn_deterministic(t->pl->cuda->dnn))
-        TRY(run_again(t, d, e));
-    if (ret_us && may_time(t))
-        TRY(time_engine(t, d, &us, e));
-    if (ret_us)
-        *ret_us = us;
-    log_debug("cudnn", "ran %s %s %.1f us, off by %.2f of what is allowed", graph, engine, us, ratio);
-    return 0;
-}
-
-/* Finalised, but it does not do on this card: another one may. Not so where the card itself is lost, which then fails
- * in everything. */
-static bool card_still_works(const struct tuner *t, int rc)
-{
-    struct gpu *g = t->pl->cuda->gpu;
-    return rc == -ENOTSUP || rc == -ENOMEM || rc == ERR_MISMATCH ||
-           (rc == -EIO && g->ops->stream_sync(g, t->pl->cuda->compute, NULL) == 0);
-}
-
-/* 0; or why it does not do: barred then, but for want of memory, which may be there the next time. */
-static int try_engine(struct tuner *t, const struct gpu_dnn *d, double *ret_us, bool *ret_lost, struct err *why)
-{
-    struct cudnn *dnn = t->pl->cuda->dnn;
-    if (!(t->pl->cuda->options.stopping && t->pl->cuda->options.stopping()))
-        cudnn_trial_begin(dnn, d->plan); /* who stops may be killed: that is no fault of the engine */
-    t->restless = false;
-    const int rc = prove_and_time(t, d, ret_us, why);
-    t->engines++;
-    *ret_lost = rc < 0 && !card_still_works(t, rc);
-    if (rc < 0 && rc != -ENOMEM) {
-        t->barred++;
-        if (t->restless) /* right, and no matter elsewhere */
-            log_info("cudnn", "%s is barred for --deterministic: %s", cudnn_plan_name(d->plan), why->text);
-        else if (rc == ERR_MISMATCH)
-            log_warn("cudnn", "%s is wrong and never taken again: %s", cudnn_plan_name(d->plan), why->text);
-        cudnn_bar_engine(dnn, d->plan, why->text, true);
-    }
-    cudnn_trial_end(dnn);
-    return rc;
+             end ? "tuned" : "tuning", t->done, t->graphs, (double)(now - t->trial.began_ns) / 1e9,
+             t->trial.engines - t->trial.barred, t->trial.barred, t->untimed);
 }
 
 /* --- all of a graph's */
-
-static int need_workspace(struct tuner *t, struct cudnn_plan *const *all, int n, struct err *e)
-{
-    size_t most = 0;
-    for (int i = 0; i < n; i++)
-        most = cudnn_plan_workspace(all[i]) > most ? cudnn_plan_workspace(all[i]) : most;
-    if (most <= t->workspace_bytes)
-        return 0;
-    cuda_give(t->pl->cuda, t->workspace, t->workspace_bytes);
-    t->workspace_bytes = 0;
-    t->workspace = NULL;
-    TRY(cuda_take(t->pl->cuda, most, &t->workspace, e));
-    t->workspace_bytes = most;
-    return 0;
-}
 
 /* Candidates that do not fit into what memory is left are passed over, largest workspace first. */
 static int fit_workspace(struct tuner *t, struct cudnn_plan **all, int *n, struct err *e)
 {
     int rc;
-    while ((rc = need_workspace(t, all, *n, e)) == -ENOMEM && *n > 1) {
+    while ((rc = trial_workspace(&t->trial, all, *n, e)) == -ENOMEM && *n > 1) {
         int largest = 0;
         for (int i = 1; i < *n; i++)
             largest = cudnn_plan_workspace(all[i]) > cudnn_plan_workspace(all[largest]) ? i : largest;
@@ -212,7 +83,7 @@ static int go_one_rung_down(struct tuner *t, const struct gpu_dnn *d, int n, int
     const bool product = cudnn_pattern_product(d->pattern);
     if (!cudnn_pattern_fused(d->pattern) && !product)
         return rc;
-    log_line(t->restless ? LOG_INFO : LOG_WARN, "cudnn",
+    log_line(t->trial.restless ? LOG_INFO : LOG_WARN, "cudnn",
              "none of %d engines for %s runs on this GPU (%s); these layers %s", n, graph, why,
              product ? "take what cuBLASLt names first" : "go one rung down, with less fused");
     TRY(cudnn_bar(t->pl->cuda->dnn, d->pattern, &d->shape, false, why, rc != -ENOMEM, e));
@@ -249,7 +120,7 @@ static int choose_engine(struct tuner *t, struct gpu_dnn *d, struct cudnn_plan *
     *ret = NULL;
     for (int i = 0; i < n && (!*ret || may_time(t)); i++) {
         d->plan = all[i];
-        const int rc = try_engine(t, d, &us, &lost, &why);
+        const int rc = trial_engine(&t->trial, d, &us, &lost, &why);
         if (rc < 0 && lost)
             return err_set(e, rc, "%s", why.text);
         if (rc < 0) {
@@ -280,7 +151,7 @@ static int tune_candidates(struct tuner *t, struct gpu_dnn *step, struct err *e)
     TRY(candidates(t, &d, all, CANDIDATES, &n, e));
     int fits = fit_workspace(t, all, &n, &why);
     if (fits == 0)
-        fits = prove_begin(&t->prover, &d, &why);
+        fits = prove_begin(&t->trial.prover, &d, &why);
     if (fits == -ENOMEM && (cudnn_pattern_fused(d.pattern) || cudnn_pattern_product(d.pattern)))
         return go_one_rung_down(t, &d, n, fits, why.text, e);
     if (fits == -ENOMEM) {
@@ -313,13 +184,13 @@ static int try_graph(struct tuner *t, struct gpu_dnn *step, struct err *e)
     struct err why = {0};
     const bool kept = cudnn_plan_kept(d.plan);
     bool lost;
-    int rc = need_workspace(t, &d.plan, 1, e);
+    int rc = trial_workspace(&t->trial, &d.plan, 1, e);
     if (rc == 0)
-        rc = prove_begin(&t->prover, &d, e);
+        rc = prove_begin(&t->trial.prover, &d, e);
     if (rc == -ENOMEM)
         return 0; /* the plan's own workspace will not fit either, and says more */
     TRY(rc);
-    rc = try_engine(t, &d, NULL, &lost, &why);
+    rc = trial_engine(&t->trial, &d, NULL, &lost, &why);
     if (rc == 0) {
         t->untimed += !cudnn_plan_measured(d.plan);
         cudnn_plan_set_ran(d.plan);
@@ -439,23 +310,14 @@ static int tune_all(struct tuner *t, struct err *e)
 
 int tune_plan(struct cuda_plan *pl, struct err *e)
 {
-    struct gpu *g = pl->cuda->gpu;
-    struct tuner t = {.pl = pl, .prover = {.pl = pl}, .began_ns = clock_ns()};
+    struct tuner t = {.pl = pl, .told_ns = clock_ns()};
     if (!pl->cuda->dnn)
         return 0;
-    t.told_ns = t.began_ns;
-    int rc = g->ops->event_open(g, true, &t.from, e);
-    if (rc == 0)
-        rc = g->ops->event_open(g, true, &t.to, e);
+    int rc = trial_open(&t.trial, pl, e);
     if (rc == 0)
         rc = tune_all(&t, e);
     tell(&t, true);
-    if (t.from)
-        g->ops->event_close(g, t.from);
-    if (t.to)
-        g->ops->event_close(g, t.to);
-    prove_finish(&t.prover);
-    cuda_give(pl->cuda, t.workspace, t.workspace_bytes);
-    pl->cuda->tuned_ns += clock_ns() - t.began_ns;
+    trial_close(&t.trial);
+    pl->cuda->tuned_ns += clock_ns() - t.trial.began_ns;
     return rc;
 }
