@@ -136,9 +136,9 @@ def page(steps, out, begun):
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--only", help=", ".join(STEPS))
-    p.add_argument("out")
+    p = argparse.ArgumentParser(prog="./dev nightly", usage="%(prog)s [--only STEP,...]")
+    p.add_argument("--only", metavar="STEP,...", help=", ".join(STEPS))
+    p.add_argument("out", help=argparse.SUPPRESS)
     args = p.parse_args()
     names = args.only.split(",") if args.only else list(STEPS)
     if unknown := set(names) - set(STEPS):

@@ -43,7 +43,7 @@ void resample_centre(struct resample *r);
 /* Filter of one axis. Output i is the sum of source[origin + first[i] + k] * weight[i * taps + k], k < count[i]. */
 struct axis {
     int n, taps; /* taps: a multiple of 4; weights from count[i] on are 0 */
-    int most;    /* of count[] */
+    int most;    /* largest of count[] */
     int origin;  /* in the source; first[0] is 0 */
     int *first, *count;
     int32_t *weight;

@@ -1,7 +1,7 @@
 /* The bilinear filter in AVX2: sums of products of two taps at a time. A weight has 22 bits: its low 16 go through
  * VPMADDWD, the others, 0 to 64, through VPMADDUBSW (a pair is at most 255 * 128, so nothing saturates) into sums of 16
- * bits: more would be lost when they are shifted by 16. All sums are exact modulo 2^32, so the bits are those of
- * resample.c. Compiled with -mavx2. */
+ * bits. These may wrap: they are shifted by 16. All is exact modulo 2^32, so the bits are those of resample.c. Compiled
+ * with -mavx2. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -69,8 +69,8 @@ static inline void put_rgb(uint8_t *out, uint32_t rgb, enum side side)
     }
 }
 
-/* Output pixel i of four rows, `stride` apart, whose first tap p is. taps: as many as any pixel has, so that no branch
- * depends on the pixel. out: `bytes` apart. */
+/* Output pixel i of four rows, `stride` apart, whose first tap p is. taps: a->count[i] or more, up to a->taps; with one
+ * number for all pixels no branch depends on the pixel. out: `bytes` apart. */
 static inline void pixel_of_rows(const struct axis *a, int i, int taps, const uint8_t *p, size_t stride, uint8_t *out,
                                  size_t bytes, enum side side)
 {
