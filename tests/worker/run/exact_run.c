@@ -32,6 +32,7 @@ struct rank {
     struct comm *comm;
     int rc;
     struct err e;
+    char kept[1024] __attribute__((aligned(16))); /* of a mutant: until its communicator is closed */
 };
 
 static int build(struct program **ret, const struct exact_run *r, int rank, struct err *e)
@@ -149,14 +150,13 @@ static int one_rank(struct rank *rank, struct err *e)
     struct program *p, *whole;
     struct step_rig rig;
     struct step_rig_options o;
-    char kept[1024] __attribute__((aligned(16)));
     TRY(options_of(r, &o, e));
     TRY(device_open(&d, r->device ? r->device : "ref", &(struct device_options){.threads = 1}, e));
     TRY(build(&p, r, rank->comm->rank, e));
     TRY(build(&whole, &alone, 0, e));
     TRY(step_rig_open(&rig, d, p, rank->comm, &o, e));
     if (r->mutate)
-        r->mutate(&rig, kept, r->mutant);
+        r->mutate(&rig, rank->kept, r->mutant);
     int rc = steps(rank, &rig, whole, e);
     if (rc < 0)
         rank->comm->ops->abort(rank->comm);

@@ -139,6 +139,15 @@ static int late_isend(struct comm *c, enum comm_channel ch, const void *buf, siz
     return wrong->comm->isend(c, ch, buf, bytes, peer, stream, ret, e);
 }
 
+/* By whoever opened it, not by its rank's thread. */
+static void close_right(struct comm *c)
+{
+    struct wrong *w = (struct wrong *)((uintptr_t)c->ops - offsetof(struct wrong, wrong_comm));
+    free(w->kept);
+    c->ops = w->comm;
+    c->ops->close(c);
+}
+
 static void mutate(struct step_rig *rig, void *kept, int mutant)
 {
     struct device *d = rig->state.device;
@@ -147,6 +156,7 @@ static void mutate(struct step_rig *rig, void *kept, int mutant)
     *wrong = (struct wrong){
         .device = d->ops, .wrong_device = *d->ops, .comm = c->ops, .wrong_comm = *c->ops, .mutant = mutant};
     wrong->wrong_device.run = wrong_run;
+    wrong->wrong_comm.close = close_right;
     wrong->wrong_comm.isend = mutant == LATE_SEND ? late_isend : c->ops->isend;
     d->ops = &wrong->wrong_device;
     c->ops = &wrong->wrong_comm;
