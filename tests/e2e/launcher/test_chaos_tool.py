@@ -152,7 +152,7 @@ def test_a_slow_process_runs_and_halts_by_turns(job, tool):
         wait("a halt", lambda: state(pid) == "T")
         wait("a run", lambda: state(pid) == "S")
     t.end()
-    assert state(pid) == "S"
+    wait("a run", lambda: state(pid) == "S")
 
 
 def test_two_that_hold_one_process_each_have_their_time(job, tool):
@@ -188,12 +188,12 @@ def test_a_file_that_is_older_than_its_process_tells_of_nobody(job, tool, tmp_pa
     stale.write_text(str(job))
     os.utime(stale, (1, 1))
     assert run_plan(tool, "at 0 kill guardian", stale)[0].met == "nobody"
-    assert state(job) == "S"
+    wait("a run", lambda: state(job) == "S")
 
 
 def test_it_ends_with_the_last_of_those_that_were_given_by_their_pids(crun, tool):
     p = crun.start("sleep", "1000", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    t = tool("at 0 kill node\nat 200ms kill agent\nat 6d kill agent", p.pid)
+    t = tool("at 0 kill node\nat 20s kill agent\nat 6d kill agent", p.pid)
     p.wait()
     assert t.wait() == 0 and len(t.lines()) == 1
 

@@ -169,19 +169,18 @@ def test_a_stop_signal_ends_workers_that_know_nothing(crun, signo, code):
 
 
 def test_a_second_sigint_kills_at_once(crun, worker):
-    p = crun.start("--nproc_per_node", 2, worker, "stubborn",
+    p = crun.start("--nproc_per_node", 2, "--drain-timeout", 90, worker, "stubborn",
                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
     for r in (0, 1):
         crun.wait_file(f"ready-{r}")
     p.send_signal(signal.SIGINT)
     time.sleep(0.02)
     p.send_signal(signal.SIGINT)  # timeout(1) signals crun, then its group: one wish
-    time.sleep(1.3)
+    time.sleep(3)  # less than 1 s later it would be the same wish
     assert p.poll() is None, "the first one waits for the workers"
-    start = time.monotonic()
     p.send_signal(signal.SIGINT)
     p.communicate(timeout=60)
-    assert p.returncode == 130 and time.monotonic() - start < 5
+    assert p.returncode == 130
     assert crun.processes() == []
 
 

@@ -62,7 +62,7 @@ for step in range(1, 1000 if again else 20):
 
 @pytest.mark.parametrize("row", STOPPED, ids=ident)
 def test_one_rank_stands_still(crun, row):
-    play(crun, row, "--hang-timeout", "2", program=(sys.executable, "-S", "-E", "-c", STEPS))
+    play(crun, row, "--hang-timeout", "5", program=(sys.executable, "-S", "-E", "-c", STEPS))
 
 
 def die_while_the_agent_looks_away(crun, pair, *options):

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from crun_run import CRUN, OWN
+from processes import WAIT
 from support import preload
 
 
@@ -21,7 +22,7 @@ def test_nobody_survives_the_kill_of_one_half(crun, worker, victim):
     assert len(crun.processes()) == OWN + 6, "crun itself, three workers with a daemon each"
     agent = crun.agent_of(p.pid)
     os.kill(p.pid if victim == "guardian" else agent, signal.SIGKILL)
-    crun.wait_processes_gone(5)
+    crun.wait_processes_gone()
     p.communicate(timeout=60)
     assert p.returncode == (-9 if victim == "guardian" else 137)
     assert crun.leftovers() == []
@@ -63,7 +64,7 @@ def test_no_console_keeps_them_alive(crun, victim, console):
         crun.wait_file(f"up-{r}")
     time.sleep(0.1)  # more output than the console and crun's queue hold
     os.kill(p.pid if victim == "guardian" else crun.agent_of(p.pid), signal.SIGKILL)
-    crun.wait_processes_gone(5)
+    crun.wait_processes_gone()
     assert p.wait(timeout=60) == (-9 if victim == "guardian" else 137)
     if ours is not None:
         os.close(ours)
@@ -80,7 +81,7 @@ def test_the_farewell_to_a_console_that_takes_nothing_ends_with_the_guardian(cru
     time.sleep(0.1)
     assert p.poll() is None, "it waits for the console"
     p.kill()
-    crun.wait_processes_gone(5)
+    crun.wait_processes_gone()
     p.wait(timeout=60)
     os.close(ours)
 
@@ -115,19 +116,18 @@ def test_killed_at_any_moment_of_the_start(crun):
                 pass
         os.kill(victim, signal.SIGKILL)
         p.communicate(timeout=60)
-        crun.wait_processes_gone(5)
+        crun.wait_processes_gone()
 
 
 def test_a_worker_that_is_being_made_as_the_guardian_dies_is_ended(crun):
     up = crun.tmp / "up"
-    for _ in range(10):  # the deputy ends an agent that takes too long for this, before its worker is there
+    end = time.monotonic() + WAIT
+    while not up.exists() and time.monotonic() < end:  # the deputy ends an agent that takes too long for this, before its worker is there
         p = crun.start("--cgroup", "off", "sh", "-c", f"setsid sleep 100 & touch {up}; exec sleep 100",
                        extra_env={**preload("fault_spawn"), "FAULT_SPAWN_FILE": str(up)})
         p.communicate(timeout=60)
-        crun.wait_processes_gone(5)
+        crun.wait_processes_gone()
         assert p.returncode == -9
-        if up.exists():
-            break
     assert up.exists()
 
 
@@ -139,7 +139,7 @@ def test_no_direct_worker_survives_the_kill_of_both(crun):
     agent = crun.agent_of(p.pid)
     p.kill()
     os.kill(agent, signal.SIGKILL)
-    crun.wait_processes_gone(5)
+    crun.wait_processes_gone()
     p.communicate(timeout=60)
 
 

@@ -239,12 +239,12 @@ def test_where_no_spare_starts_all_of_that_is_taken(crun):
 
 
 def test_with_recovery_restart_nobody_is_held(crun, rounds):
-    job = Job(crun, "--max-restarts", 3, "--recovery", "restart", *rounds, 100)
+    job = Job(crun, "--max-restarts", 3, "--recovery", "restart", *rounds, 300)
     before = job.in_round(1)
     os.kill(before[1], signal.SIGKILL)
     after = job.in_round(2)
     rc, out, err = job.end()
-    assert rc == 0 and sums(out, 100), err
+    assert rc == 0 and sums(out, 300), err
     assert not set(before.values()) & set(after.values()) and "kept" not in err
 
 
@@ -261,7 +261,7 @@ def test_who_does_not_let_go_is_killed_and_replaced(crun, rounds):
 
 
 def test_a_worker_that_hangs_is_replaced(crun, rounds):
-    job = Job(crun, "--max-restarts", 3, "--hang-timeout", 1, *rounds, 300)
+    job = Job(crun, "--max-restarts", 3, "--hang-timeout", 4, *rounds, 300)
     before = job.in_round(1)
     wait("some steps", lambda: steps_of(before[2]) >= 10)  # before the first one nobody knows how long it may take
     os.kill(before[2], signal.SIGSTOP)
