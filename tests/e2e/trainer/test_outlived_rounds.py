@@ -148,7 +148,7 @@ def test_ranks_of_a_node_that_is_left_go_on_in_a_smaller_world(undisturbed, tmp_
     """Two nodes of two ranks, one of which dies whole: shares of a batch are larger, plans are made anew, in the same processes."""
     data, _ = undisturbed()
     port, out = free_port(), tmp_path / "out"
-    nodes = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
+    nodes = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "join_timeout=60"]
     first = Job(data, out, crun=nodes, world=2)
     second = None
     try:
@@ -178,7 +178,7 @@ def test_a_node_that_comes_back_is_taken_in_between_two_steps(shapes, tmp_path):
     """Four ranks, then two, then four again: those that stay keep their processes, and losses are those of a run that nothing disturbs."""
     data, out, port = shapes(28, IMAGES, 20), tmp_path / "out", free_port()
     fixed = ["--sync-bn", "--max-steps", 40, "--log-dir"]
-    nodes = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
+    nodes = ["--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv-conf", "join_timeout=60"]
     alone = Job(data, tmp_path / "one", *fixed, tmp_path / "one.log", world=1, device="ref")
     alone.finish()
     first = Job(data, out, *fixed, tmp_path / "logs", crun=nodes, world=2, device="ref")

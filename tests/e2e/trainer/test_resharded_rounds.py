@@ -49,7 +49,7 @@ class Nodes:
         self.data, self.path, self.port = data, path, daemon.port if daemon else free_port()
         self.options = [*FIXED, *CUT[layout], "--max-steps", last, "--log-dir", path / "logs", *options]
         self.device, self.last, self.env = device, last, env or {}
-        self.crun = ["--nnodes", f"{least}:{len(worlds)}", "--rdzv_endpoint", f"127.0.0.1:{self.port}", "--rdzv-conf", "last_call_timeout=1,join_timeout=60"]
+        self.crun = ["--nnodes", f"{least}:{len(worlds)}", "--rdzv_endpoint", f"127.0.0.1:{self.port}", "--rdzv-conf", "join_timeout=60"]
         self.worlds, self.jobs, self.pids = worlds, [], []
         for k, world in enumerate(worlds):
             self.start(world)
