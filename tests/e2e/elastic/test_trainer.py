@@ -116,6 +116,7 @@ def weights(folder):
     return max(folder.glob("step-*")).joinpath("model.safetensors").read_bytes()
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("noticed", [0, 1], ids=["the node of rank 0", "the other node"])
 def test_a_notice_of_five_seconds_leads_to_a_checkpoint_that_is_gone_on_from(cluster, shapes, tmp_path, noticed):
     """Both nodes stop after the same step and exit with 75; started again, they end with the bytes of a run that nothing disturbed."""

@@ -110,10 +110,15 @@ def test_packets_that_are_lost_for_their_size(hosts):
     netns.ip("link", "set", hosts.net.hosts[1].port_of_switch, "mtu", 1350, ns=hosts.net.switch)
     for host in hosts.net.hosts:  # else the kernel hands on packets that nobody has cut yet
         netns.ip("link", "set", "eth0", "gso_max_segs", 1, ns=host.ns)
-    found = hosts.look()
-    assert {name for name, _ in found} == {"mtu"}, found
-    assert found[0][1] == (f"{ONE}: large packets to or from {TWO} are lost: the MTU of eth0 is 1500, "
-                           "but only packets of up to 1300 bytes get through")
+    told = []
+    for _ in range(3):  # a trial that takes longer than 0.7 s counts as lost, and a smaller size is told
+        found = hosts.look()
+        assert {name for name, _ in found} == {"mtu"}, found
+        told.append(found[0][1])
+        if "1300" in told[-1]:
+            break
+    assert told[-1] == (f"{ONE}: large packets to or from {TWO} are lost: the MTU of eth0 is 1500, "
+                        "but only packets of up to 1300 bytes get through"), told
 
 
 def test_interfaces_of_different_mtu(hosts):
