@@ -35,7 +35,7 @@ trouble = json.loads(os.environ["STANDIN"])
 if row in trouble.get("dies", []):
     sys.exit("out of memory")
 if row in trouble.get("hangs", []):
-    time.sleep(60)
+    time.sleep(600)
 print(json.dumps({"device": "stand-in", "activations": 1, "weights": 1, "workspace": 1}), flush=True)
 for line in sys.stdin:
     print(0.01 * int(line), flush=True)
@@ -72,7 +72,7 @@ def bench(tmp_path):
     def go(*args, **trouble):
         out, start = tmp_path / "bench.json", time.monotonic()
         p = subprocess.run([sys.executable, BENCH, "--build", tmp_path / "build", "--out", out, "--peer-program", tmp_path / "peer.py", "--jpegs", "2",
-                            *map(str, args)], capture_output=True, text=True, timeout=120, env=dict(os.environ, STANDIN=json.dumps(trouble)))
+                            *map(str, args)], capture_output=True, text=True, timeout=500, env=dict(os.environ, STANDIN=json.dumps(trouble)))
         return p.returncode, p.stdout + p.stderr, json.loads(out.read_text()) if out.exists() else None, time.monotonic() - start
 
     return go
@@ -107,8 +107,11 @@ def test_a_row_that_fails_loses_no_other(bench):
 
 @pytest.mark.long
 def test_a_row_that_hangs_costs_no_more_than_the_budget(bench):
-    rc, out, found, seconds = bench("--budget", 20, **{"hangs": ["resnet50 tf32 256"]})
-    assert rc == 1 and seconds < 50
+    rc, out, _, seconds = bench("--only", "resnet50", "--skip", "ceilings,profile,trainer")
+    assert rc == 0, out
+    budget = min(120, max(20, 5 * seconds))  # two rows are measured within it, however busy the machine is
+    rc, out, found, seconds = bench("--budget", budget, **{"hangs": ["resnet50 tf32 256"]})
+    assert rc == 1 and seconds < 2.5 * budget
     cut = found["cut"]
     assert len(found["rows"]) == 2 and len(cut) >= 27, cut  # on a slow machine there is no time for all that follows the rows
     assert "resnet152 tf32 64" in cut and any("gave no answer within" in f for f in found["failed"])
