@@ -170,6 +170,7 @@ def data(shapes):
     return shapes(28, 640, 20)
 
 
+@pytest.mark.serial
 def test_a_rank_at_half_its_speed_is_named_for_its_compute(data):
     job = Job(data, batch=480)
     job.at_step(30)
@@ -181,6 +182,7 @@ def test_a_rank_at_half_its_speed_is_named_for_its_compute(data):
     assert onset < step <= onset + 20
 
 
+@pytest.mark.serial
 def test_a_rank_whose_files_are_slow_is_named_for_its_data(data, tmp_path):
     when = tmp_path / "slow"
     env = {**os.environ, **preload("fault_slow"), "FAULT_SLOW_RANK": str(SLOW), "FAULT_SLOW_PATH": "/train/", "FAULT_SLOW_MS": "10",
@@ -195,6 +197,7 @@ def test_a_rank_whose_files_are_slow_is_named_for_its_data(data, tmp_path):
     assert onset < step <= onset + 20
 
 
+@pytest.mark.serial
 def test_a_rank_behind_a_slow_proxy_is_named_for_its_network(data, tmp_path):
     when, ports = tmp_path / "slow", tmp_path / "ports"
     ports.touch()
@@ -211,6 +214,7 @@ def test_a_rank_behind_a_slow_proxy_is_named_for_its_network(data, tmp_path):
     assert onset < step <= onset + 20
 
 
+@pytest.mark.serial
 def test_a_straggler_that_is_excluded_is_replaced_and_the_others_stay(data):
     job = Job(data, batch=480, crun=("--max-restarts", 3, "--straggler-action", "exclude", "--restart-backoff", 0, "--hold-timeout", 60))
     job.at_step(20)
