@@ -34,13 +34,14 @@ class RespError(Exception):
 
 
 class Daemon:
-    """A rendezvousd, once it is ready. port: by default one that nobody has. log: a file for what it logs, which stop() has in self.err otherwise."""
+    """A rendezvousd, once it is ready. port: by default one that nobody has. log: a file for what it logs, which stop() has in self.err otherwise.
+    A connection has a minute to authenticate: tests that are about that time give the option."""
 
     def __init__(self, *args, port=0, bind=None, log=None, env=None, pass_fds=(), prefix=(), wait=True, cwd=None, program=RENDEZVOUSD):
         where = ["--bind", bind] if bind else []
         self.p = subprocess.Popen([*prefix, str(program), "--port", str(port), *where, *map(str, args)], stdin=subprocess.DEVNULL,
-                                  stdout=subprocess.PIPE, stderr=log or subprocess.PIPE, text=True, env={**os.environ, **(env or {})},
-                                  pass_fds=pass_fds, cwd=cwd)
+                                  stdout=subprocess.PIPE, stderr=log or subprocess.PIPE, text=True, pass_fds=pass_fds, cwd=cwd,
+                                  env={"RENDEZVOUSD_AUTH_TIMEOUT": "60s", **os.environ, **(env or {})})
         self.http = None
         if not wait:
             return
