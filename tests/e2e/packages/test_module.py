@@ -159,10 +159,11 @@ def test_a_worker_that_is_killed_leaves_its_step_and_phase(crun, script):
     assert rc == 137 and "  progress  no step yet, phase starting\n" in err, err
 
 
+@pytest.mark.long
 def test_phases_reach_crun(crun, script):
     job = script("import crun, sys\ncrun.report(1)\nwith crun.phase('paused'):\n  print('in', flush=True)\n  sys.stdin.readline()\n"
-                 "  import time; time.sleep(1.5)\ncrun.report(2)\nprint('out')\n")
-    rc, out, err = crun.run("--hang-timeout", "1", "--no-log-prefix", job)
+                 "  import time; time.sleep(7)\ncrun.report(2)\nprint('out')\n")
+    rc, out, err = crun.run("--hang-timeout", "5", "--no-log-prefix", job)
     assert (rc, out) == (0, "in\nout\n"), err
 
 
