@@ -25,7 +25,7 @@ def lacks_library(name):
 def fails(*command):
     try:
         return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode != 0
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return True
 
 
@@ -55,6 +55,30 @@ def no_cgroup():
 
 def no_namespaces():
     return fails("unshare", "--pid", "--net", "--mount", "--fork", "--mount-proc", "true")
+
+
+MOUNTS_FUSE = 'exec 3<>/dev/fuse && mount -i -t fuse -o "fd=3,rootmode=40000,user_id=$(id -u),group_id=$(id -g)" probe /tmp'
+
+
+def no_fuse():
+    """No FUSE file system can be mounted, with or without root."""
+    return fails("unshare", "--mount", "sh", "-c", MOUNTS_FUSE)
+
+
+SSH_SERVES = """set -e
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+[ "$(id -u)" != 0 ] || mkdir -p /run/sshd
+ssh-keygen -q -t ed25519 -N "" -f "$folder/key"
+printf "HostKey $folder/key\\nAuthorizedKeysFile $folder/key.pub\\nStrictModes no\\nUsePAM no\\nPermitRootLogin yes\\n" >"$folder/config"
+ssh -n -x -F none -i "$folder/key" -o ProxyCommand="$1 -i -f $folder/config" -o BatchMode=yes -o StrictHostKeyChecking=no \
+    -o UserKnownHostsFile=/dev/null -o IdentitiesOnly=yes localhost true
+"""
+
+
+def no_ssh_service():
+    """An sshd of this user's lets no one in: it wants an account of its own, say, or this user's has no shell."""
+    return fails("sh", "-c", SSH_SERVES, "sh", shutil.which("sshd", path="/usr/sbin:/usr/bin") or "sshd")
 
 
 def not_root():
@@ -90,6 +114,9 @@ ROWS = [
     (r"could not import 'lmdb'", lacks_module("lmdb")),
     (r"the safetensors package", lacks_module("safetensors")),
     (r"no torch in", no_torch),
+    (r"sshd does not serve us here", no_ssh_service),
+    (r"no gdb here", lacks("gdb")),
+    (r"eu-stack is not installed", lacks("eu-stack")),
     (r"no sshd here", lambda: not os.path.exists("/usr/sbin/sshd") and not shutil.which("sshd")),
     (r"no Chromium", lacks("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")),
     (r"no tmux", lacks("tmux")),
@@ -98,8 +125,8 @@ ROWS = [
     (r"no mpirun|no mpiexec|openmpi-bin, mpich", lambda: lacks("mpirun.openmpi")() or lacks("mpirun.mpich")() or lacks("mpiexec.hydra")()),
     (r"no cgroup2 can be made here|no cpu cgroup", no_cgroup),
     (r"network namespaces|no network namespace|virtual links|no ip\(8\)|no pid namespaces|no mount namespaces|no namespaces", no_namespaces),
-    (r"needs root|another uid needs root|no right to mount|cannot mount", not_root),
-    (r"no FUSE file system", lambda: not os.path.exists("/dev/fuse") or not_root()),
+    (r"needs root|another uid needs root|root may be another user|no right to mount|cannot mount", not_root),
+    (r"no FUSE ", no_fuse),
     (r"needs \d+ CPUs|one core with two threads", few_cpus),
     (r"no cores here", lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] == 0),
     (r"no cuDNN|no cuBLASLt|no CUDA", lambda: no_gpu() or not shutil.which("nvcc")),
@@ -113,7 +140,7 @@ ROWS = [
     (r"openssl\S* (is not installed|makes no certificate)", lacks("openssl")),
     (r"redis-\S+ is not installed|cannot start redis-server", lacks("redis-server", "redis-cli")),
     (r"rendezvousd_peer_uid", not_root),
-    (r"ptrace: ", anywhere),  # what the kernel's Yama, or a container, forbids
+    (r"ptrace: |ptrace is refused", anywhere),  # what the kernel's Yama, or a container, forbids
     (r"pipes are as large as ever", anywhere),
     (r"does not run \d+ processes more", anywhere),
     (r"the (address|thread|address or thread) sanitizer (needs|knows)", anywhere),
