@@ -9,6 +9,7 @@ import time
 import pytest
 
 from cluster import free_port, joined, wait
+from processes import state
 
 FAST = "last_call_timeout=200ms,keep_alive_max_attempt=20"
 
@@ -162,6 +163,8 @@ def test_a_node_that_stands_still_for_a_moment_is_heard(cluster):
     os.kill(agent, signal.SIGSTOP)
     cluster.say("go")
     wait("the failure", lambda: not os.path.exists(f"/proc/{int(pids[0].read_text())}"))
+    wait("the end of its own worker", lambda: state(int(pids[1].read_text())) == "Z")
+    time.sleep(1)  # of the 3 s that it is waited for
     os.kill(agent, signal.SIGCONT)
     (rc, text), (rc1, second) = end(nodes)
     assert (rc, rc1) == (4, 4) and "culprit   rank 0 " in text and "then      rank 1 " in text and "unheard" not in text, text

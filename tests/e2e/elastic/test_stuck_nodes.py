@@ -52,7 +52,7 @@ def test_the_first_sigterm_ends_both_nodes(cluster, which, how):
 def test_the_third_ctrl_c_ends_both_nodes(cluster, which, how):
     victim, other = two_nodes(cluster, which)
     with stuck(victim.agent(), how):
-        for _ in range(4):  # two that are read late may be one
+        for _ in range(4):  # of three that were read late two may be one
             for n in (victim, other):
                 if n.process.poll() is None:
                     n.process.send_signal(signal.SIGINT)

@@ -169,7 +169,7 @@ def test_a_stop_signal_ends_workers_that_know_nothing(crun, signo, code):
 
 
 def test_a_second_sigint_kills_at_once(crun, worker):
-    p = crun.start("--nproc_per_node", 2, "--drain-timeout", 90, worker, "stubborn",
+    p = crun.start("--nproc_per_node", 2, "--shutdown-timeout", 90, worker, "stubborn",
                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
     for r in (0, 1):
         crun.wait_file(f"ready-{r}")

@@ -106,7 +106,7 @@ def test_a_console_that_cannot_be_reopened_gets_every_byte(crun, worker, console
 
 def test_killed_at_any_moment_of_the_start(crun):
     for i in range(12):
-        p = crun.start("--nproc_per_node", 4, "sh", "-c", "setsid sleep 100 & exec sleep 100")
+        p = crun.start("--nproc_per_node", 4, "sh", "-c", "setsid sleep 1000 & exec sleep 1000")
         time.sleep(0.0015 * i)
         victim = p.pid
         if i % 2:
@@ -123,7 +123,7 @@ def test_a_worker_that_is_being_made_as_the_guardian_dies_is_ended(crun):
     up = crun.tmp / "up"
     end = time.monotonic() + WAIT
     while not up.exists() and time.monotonic() < end:  # the deputy ends an agent that takes too long for this, before its worker is there
-        p = crun.start("--cgroup", "off", "sh", "-c", f"setsid sleep 100 & touch {up}; exec sleep 100",
+        p = crun.start("--cgroup", "off", "sh", "-c", f"setsid sleep 1000 & touch {up}; exec sleep 1000",
                        extra_env={**preload("fault_spawn"), "FAULT_SPAWN_FILE": str(up)})
         p.communicate(timeout=60)
         crun.wait_processes_gone()
@@ -132,7 +132,7 @@ def test_a_worker_that_is_being_made_as_the_guardian_dies_is_ended(crun):
 
 
 def test_no_direct_worker_survives_the_kill_of_both(crun):
-    p = crun.start("--nproc_per_node", 3, "sh", "-c", f"touch {crun.tmp}/up-$RANK; exec sleep 100")
+    p = crun.start("--nproc_per_node", 3, "sh", "-c", f"touch {crun.tmp}/up-$RANK; exec sleep 1000")
     for r in range(3):
         crun.wait_file(f"up-{r}")
     os.kill(crun.agent_of(p.pid), signal.SIGSTOP)  # it cannot act between the two kills
@@ -144,7 +144,7 @@ def test_no_direct_worker_survives_the_kill_of_both(crun):
 
 
 def test_what_a_finished_job_left_in_the_background_goes_too(crun):
-    rc, out, _ = crun.run("--nproc_per_node", 2, "sh", "-c", "setsid sleep 100 & echo end", timeout=60)
+    rc, out, _ = crun.run("--nproc_per_node", 2, "sh", "-c", "setsid sleep 1000 & echo end", timeout=60)
     assert rc == 0 and out.count("end") == 2
 
 
@@ -166,7 +166,7 @@ def zombies_of(parents):
 
 
 def test_no_zombies_while_it_runs(crun):
-    p = crun.start("sh", "-c", f"for i in 1 2 3 4 5; do (sleep 0.01 & ) ; done; touch {crun.tmp}/up; exec sleep 100")
+    p = crun.start("sh", "-c", f"for i in 1 2 3 4 5; do (sleep 0.01 & ) ; done; touch {crun.tmp}/up; exec sleep 1000")
     crun.wait_file("up")
     crun.wait_processes(OWN + 1)
     ours, end = {p.pid, crun.agent_of(p.pid)}, time.monotonic() + 10
@@ -182,7 +182,7 @@ def test_as_pid_1_of_a_pid_namespace(crun):
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
         pytest.skip("no pid namespaces here")
-    r = subprocess.run([*unshare, CRUN, "--nproc_per_node", "2", "sh", "-c", "setsid sleep 100 & exit $((RANK * 7))"],
+    r = subprocess.run([*unshare, CRUN, "--nproc_per_node", "2", "sh", "-c", "setsid sleep 1000 & exit $((RANK * 7))"],
                        env=crun.env, capture_output=True, text=True, timeout=60)
     assert r.returncode == 7, r.stderr
     assert crun.processes() == []
@@ -198,7 +198,7 @@ def test_right_as_pid_1_of_a_container(crun, cgroup, stopped):
     unshare = ["unshare", "--pid", "--fork", "--mount", "--mount-proc"]
     if subprocess.run([*unshare, "sh", "-c", lock], capture_output=True).returncode != 0:
         pytest.skip("no namespaces, or no remount, here")
-    worker = f"setsid sleep 100 & (sleep 0.01 &); touch {crun.tmp}/up-$RANK; " + ("exec sleep 100" if stopped else "sleep 0.1; exit $((RANK * 7))")
+    worker = f"setsid sleep 1000 & (sleep 0.01 &); touch {crun.tmp}/up-$RANK; " + ("exec sleep 1000" if stopped else "sleep 0.1; exit $((RANK * 7))")
     p = subprocess.Popen([*unshare, "sh", "-c", f"{lock} && exec {CRUN} --log-level info --nproc_per_node 2 sh -c '{worker}'"], env=crun.env, stderr=subprocess.PIPE, text=True)
     if stopped:
         crun.wait_file("up-0")

@@ -1,5 +1,5 @@
 """Workers tell libcrun what their steps are made of; crun names the one that the others wait for, of whatever node it is, and excludes it if asked
-to. What they tell is made up, so nothing here depends on how busy the machine is."""
+to. What they tell is made up: no rank is slow because the machine is busy."""
 import json
 import os
 import re

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from processes import WAIT
 from support import CRUN, TRAINER, faulty_disk, free_port, run
 from tensors import newest
 
@@ -154,9 +155,11 @@ def test_a_full_disk_costs_metrics_the_lines_of_that_time_and_no_more(data, tmp_
     full.touch()
     p = subprocess.Popen([str(a) for a in command(data, out, "--max-steps", 10**8, "--num-epochs", 10**6, "--checkpoint-every", 10**8, "--eval-every", 0)],
                          stderr=subprocess.PIPE, text=True, env=faulty_disk(full=full, only="metrics.jsonl", room=3))
-    said = ""
+    said, end = "", time.monotonic() + 2 * WAIT
     for line in p.stderr:
         said += line
+        if time.monotonic() > end:
+            p.kill()
         if "lines are missing in this log until it can be written, training goes on" in line:
             full.unlink()
         if "metrics.jsonl can be written again" in line:
