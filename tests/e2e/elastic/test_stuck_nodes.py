@@ -58,5 +58,5 @@ def test_the_third_ctrl_c_ends_both_nodes(cluster, which, how):
                     n.process.send_signal(signal.SIGINT)
             time.sleep(1.05)  # sooner it is the same wish told twice
         codes, said = ends_of(cluster, (victim, other))
-    assert codes == [130, 130], (codes, said)
+    assert codes[0] == 130 and codes[1] in (130, 75), (codes, said)  # 75: it saw the victim gone before it read its own third one
     assert "a third SIGINT" in victim.text(), said
