@@ -10,12 +10,13 @@ from held import HOW, stuck
 from processes import marked, wait
 
 GRACE = 1
+PATIENT = "keep_alive_max_attempt=20"  # gdb takes seconds until it holds an agent, on a busy machine: no silence
 WORKER = ["sh", "-c", "setsid sleep 1000 & touch $OUT/up-$RANK; exec sleep 1000"]
 
 
 def two_nodes(cluster, stuck_one):
     """-> (the node whose agent is to be stuck, the other)"""
-    args = ["--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "job", "--insecure", "--drain-timeout", GRACE,
+    args = ["--nnodes", 2, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", "--rdzv_id", "job", "--rdzv_conf", PATIENT, "--insecure", "--drain-timeout", GRACE,
             "--shutdown-timeout", GRACE, "--resize-timeout", GRACE, "--log-level", "info"]
     host = cluster.node("--node-rank", 0, *args, program=WORKER)
     wait("a host", lambda: "hosting at" in host.text())
