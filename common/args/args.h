@@ -53,6 +53,8 @@ struct arg_spec {
     /* ARG_CUSTOM: called for each occurrence on the command line, else once for the environment or the default.
      * *e says what is wrong with the text ("expected MIN[:MAX]"); the option's name and the text are put in front. */
     int (*parse)(const char *text, void *field, struct err *e);
+    /* ARG_CUSTOM: the field as it would be typed; "": not given. NULL: where it is shown what was typed counts. */
+    void (*print)(const void *field, char *out, size_t cap);
 };
 
 #define ARG_GROUP(text)                                                                                                \
@@ -95,7 +97,11 @@ struct arg_program {
     const struct arg_section *const *sections; /* of the manual page, NULL-terminated; NULL: none */
 };
 
-enum { ARG_SPECS_MAX = 256, ARG_FILE_TEXT_MAX = 8192 }; /* headings included; bytes of values */
+enum {
+    ARG_SPECS_MAX = 256,      /* headings included */
+    ARG_FILE_TEXT_MAX = 8192, /* bytes of values */
+    ARG_PRINT_MAX = 512       /* bytes of a value that arg_spec.print writes */
+};
 
 /* Where a value came from; one per spec, in table order, for --print-config. */
 enum arg_source { ARG_FROM_DEFAULT, ARG_FROM_FILE, ARG_FROM_ENV, ARG_FROM_COMMAND_LINE };
@@ -131,8 +137,8 @@ void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ *
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
                        FILE *out); /* name = value  # source */
 
-/* Every value into the object out, by the option's name: what the program came to, from wherever. ARG_CUSTOM is
- * left out. */
+/* Every value into the object out, by the option's name: what the program came to, from wherever. ARG_CUSTOM as
+ * arg_spec.print has it, null where that is empty; without one it is left out. */
 struct cJSON;
 void args_json(const struct arg_program *p, const void *config, struct cJSON *out);
 

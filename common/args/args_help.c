@@ -200,6 +200,14 @@ static void print_real(double v, bool seconds, FILE *out)
     fputs(text, out);
 }
 
+static void print_custom(const struct arg_spec *s, const void *field, const char *text, FILE *out)
+{
+    char printed[ARG_PRINT_MAX];
+    if (s->print)
+        s->print(field, printed, sizeof printed);
+    fputs(s->print ? printed : text ? text : "", out);
+}
+
 static void print_value(const struct arg_spec *s, const void *config, const char *text, FILE *out)
 {
     const void *field = (const char *)config + s->at;
@@ -221,8 +229,8 @@ static void print_value(const struct arg_spec *s, const void *config, const char
     case ARG_CHOICE:
         print_choice(s, *(const int *)field, out);
         break;
-    default: /* ARG_CUSTOM: only its owner can read the field, so the text is shown */
-        fputs(text ? text : "", out);
+    default: /* ARG_CUSTOM: only its owner can read the field */
+        print_custom(s, field, text, out);
     }
 }
 

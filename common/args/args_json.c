@@ -17,6 +17,13 @@ static cJSON *choice(const struct arg_spec *s, int value)
     return cJSON_CreateNull();
 }
 
+static cJSON *custom(const struct arg_spec *s, const void *field)
+{
+    char text[ARG_PRINT_MAX];
+    s->print(field, text, sizeof text);
+    return text[0] ? cJSON_CreateString(text) : cJSON_CreateNull();
+}
+
 static cJSON *value(const struct arg_spec *s, const void *config)
 {
     const void *field = (const char *)config + s->at;
@@ -32,8 +39,8 @@ static cJSON *value(const struct arg_spec *s, const void *config)
         return *(const char *const *)field ? cJSON_CreateString(*(const char *const *)field) : cJSON_CreateNull();
     case ARG_CHOICE:
         return choice(s, *(const int *)field);
-    default:
-        return NULL; /* only its owner can read the field */
+    default: /* ARG_CUSTOM: only its owner can read the field */
+        return s->print ? custom(s, field) : NULL;
     }
 }
 

@@ -1,5 +1,6 @@
 #include "worker/config/config_parse.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,14 +36,15 @@ int config_parse_window(const char *text, void *field, struct err *e)
     return parse_i64(comma + 1, "COUNT", 1, INT64_MAX / 2, &w->count, e);
 }
 
+static const char *const drills[] = {DRILLS(CHOICE_NAME)};
+
 int config_parse_drill(const char *text, void *field, struct err *e)
 {
-    static const char *const names[] = {DRILLS(CHOICE_NAME)};
     struct drill *d = field;
     char step[32];
     const char *at = strchr(text, '@'), *colon = at ? strchr(at, ':') : NULL;
     for (int i = DRILL_WEIGHTS; at && i <= DRILL_NAN; i++)
-        if (strlen(names[i]) == (size_t)(at - text) && strncmp(names[i], text, (size_t)(at - text)) == 0)
+        if (strlen(drills[i]) == (size_t)(at - text) && strncmp(drills[i], text, (size_t)(at - text)) == 0)
             d->what = (enum drill_what)i;
     if (!colon || d->what == DRILL_NONE || (size_t)(colon - at) > sizeof step)
         return err_set(e, ERR_USAGE, "expected WHAT@STEP:RANK, WHAT one of weights, moments, sums and nan");
@@ -79,9 +81,10 @@ int config_parse_threads(const char *text, void *field, struct err *e)
     return parse_i64(first, "threads", 0, THREADS_MAX, field, e);
 }
 
+static const char units[] = "KMGT"; /* each 1024 of the one before */
+
 int config_parse_size(const char *text, void *field, struct err *e)
 {
-    static const char units[] = "KMGT";
     char number[32];
     const size_t n = strlen(text);
     const char *unit = n > 1 ? strchr(units, text[n - 1]) : NULL;
@@ -120,4 +123,59 @@ int config_parse_mean(const char *text, void *field, struct err *e)
 int config_parse_std(const char *text, void *field, struct err *e)
 {
     return parse_channels(text, 1e-6, field, e);
+}
+
+/* A,B,... */
+static void print_list(const double *v, int n, char *out, size_t cap)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int i = 0; i < n && at < cap; i++)
+        at += (size_t)snprintf(out + at, cap - at, "%s%.12g", i ? "," : "", v[i]);
+}
+
+void config_print_range(const void *field, char *out, size_t cap)
+{
+    const struct range *r = field;
+    print_list((const double[]){r->min, r->max}, 2, out, cap);
+}
+
+void config_print_milestones(const void *field, char *out, size_t cap)
+{
+    const struct milestones *m = field;
+    print_list(m->epoch, m->n, out, cap);
+}
+
+void config_print_channels(const void *field, char *out, size_t cap)
+{
+    const struct channels *c = field;
+    print_list(c->v, c->n, out, cap);
+}
+
+void config_print_window(const void *field, char *out, size_t cap)
+{
+    const struct window *w = field;
+    snprintf(out, cap, "%" PRId64 ",%" PRId64, w->first, w->count);
+}
+
+void config_print_drill(const void *field, char *out, size_t cap)
+{
+    const struct drill *d = field;
+    out[0] = '\0';
+    if (d->what != DRILL_NONE)
+        snprintf(out, cap, "%s@%" PRId64 ":%" PRId64, drills[d->what], d->step, d->rank);
+}
+
+void config_print_threads(const void *field, char *out, size_t cap)
+{
+    snprintf(out, cap, "%" PRId64, *(const int64_t *)field);
+}
+
+void config_print_size(const void *field, char *out, size_t cap)
+{
+    int64_t n = *(const int64_t *)field;
+    int unit = 0;
+    for (; n > 0 && n % 1024 == 0 && units[unit]; unit++)
+        n /= 1024;
+    snprintf(out, cap, "%" PRId64 "%.1s", n, unit ? &units[unit - 1] : "");
 }

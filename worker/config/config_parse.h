@@ -1,6 +1,8 @@
-/* Options of forms of their own: arg_spec.parse of the table in config.c. */
+/* Options of forms of their own: arg_spec.parse and arg_spec.print of the table in config.c. */
 #ifndef CRUN_WORKER_CONFIG_PARSE_H
 #define CRUN_WORKER_CONFIG_PARSE_H
+
+#include <stddef.h>
 
 struct err;
 
@@ -12,5 +14,13 @@ int config_parse_mean(const char *text, void *field, struct err *e);       /* M[
 int config_parse_threads(const char *text, void *field, struct err *e);    /* N, or OpenMP's N,N,...: int64_t */
 int config_parse_size(const char *text, void *field, struct err *e);       /* 1.5G, 800M, 64K, N: int64_t bytes */
 int config_parse_std(const char *text, void *field, struct err *e);
+
+void config_print_range(const void *field, char *out, size_t cap);
+void config_print_drill(const void *field, char *out, size_t cap); /* "": none */
+void config_print_window(const void *field, char *out, size_t cap);
+void config_print_threads(const void *field, char *out, size_t cap);
+void config_print_milestones(const void *field, char *out, size_t cap);
+void config_print_channels(const void *field, char *out, size_t cap);
+void config_print_size(const void *field, char *out, size_t cap); /* in the largest unit that divides it */
 
 #endif

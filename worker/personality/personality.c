@@ -144,7 +144,6 @@ static void print_outcome(const struct merged *m, const struct train_config *c)
             if (m->specs[k].type == s->type && m->specs[k].at == s->at) {
                 r.source[i] = m->result.source[k];
                 r.file_path[i] = m->result.file_path[k];
-                r.text[i] = s->type == ARG_CUSTOM ? m->result.text[k] : NULL; /* nobody else can read the field */
             }
     }
     args_print_config(&train_program, c, &r, stdout);

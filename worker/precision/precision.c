@@ -2,18 +2,26 @@
 
 #include <ctype.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "common/args/args.h"
 #include "common/base/err.h"
 
-/* Words in the order of an enum, whose 0 is "not given". */
+/* In the order of their enums, whose 0 is "not given". */
+static const char *const levels[] = {"", "O0", "O1", "O2", "O3"};
+static const char *const amps[] = {"", "off", "auto", "bf16", "fp16"};
+static const char *const halves[] = {"", "fp16", "bf16"};
+static const char *const yes_nos[] = {"", "False", "True"};
+
+#define COUNT(words) ((int)(sizeof(words) / sizeof *(words)))
+
 static int parse_word(const char *text, const char *const *words, int n, const char *expected, void *field,
                       struct err *e)
 {
-    for (int i = 0; i < n; i++)
+    for (int i = 1; i < n; i++)
         if (!strcmp(text, words[i])) {
-            *(int *)field = i + 1;
+            *(int *)field = i;
             return 0;
         }
     return err_set(e, ERR_USAGE, "expected %s", expected);
@@ -21,30 +29,27 @@ static int parse_word(const char *text, const char *const *words, int n, const c
 
 int precision_parse_level(const char *text, void *field, struct err *e)
 {
-    static const char *const words[] = {"O0", "O1", "O2", "O3"};
     if ((text[0] == '0' || text[0] == 'o') && isdigit((unsigned char)text[1]) && !text[2])
         return err_set(e, ERR_USAGE, "expected O0, O1, O2 or O3, which begin with the capital letter O");
-    return parse_word(text, words, 4, "O0, O1, O2 or O3", field, e);
+    return parse_word(text, levels, COUNT(levels), "O0, O1, O2 or O3", field, e);
 }
 
 int precision_parse_amp(const char *text, void *field, struct err *e)
 {
-    static const char *const words[] = {"off", "auto", "bf16", "fp16"};
-    return parse_word(text, words, 4, "off, auto, bf16 or fp16", field, e);
+    return parse_word(text, amps, COUNT(amps), "off, auto, bf16 or fp16", field, e);
 }
 
 int precision_parse_half(const char *text, void *field, struct err *e)
 {
-    static const char *const words[] = {"fp16", "bf16"};
-    return parse_word(text, words, 2, "fp16 or bf16", field, e);
+    return parse_word(text, halves, COUNT(halves), "fp16 or bf16", field, e);
 }
 
 int precision_parse_yes_no(const char *text, void *field, struct err *e)
 {
-    static const char *const words[] = {"False", "True"}, *const lower[] = {"false", "true"};
-    if (parse_word(text, lower, 2, "", field, e) == 0)
+    static const char *const lower[] = {"", "false", "true"};
+    if (parse_word(text, lower, COUNT(lower), "", field, e) == 0)
         return 0;
-    return parse_word(text, words, 2, "True or False", field, e);
+    return parse_word(text, yes_nos, COUNT(yes_nos), "True or False", field, e);
 }
 
 int precision_parse_scale(const char *text, void *field, struct err *e)
@@ -58,16 +63,34 @@ int precision_parse_scale(const char *text, void *field, struct err *e)
     return err_set(e, ERR_USAGE, "expected 'dynamic' or a number from 2^-24 to 2^40");
 }
 
-static const char *level_name(enum opt_level l)
+void precision_print_level(const void *field, char *out, size_t cap)
 {
-    static const char *const names[] = {"", "O0", "O1", "O2", "O3"};
-    return names[l];
+    snprintf(out, cap, "%s", levels[*(const int *)field]);
 }
 
-static const char *amp_name(int a)
+void precision_print_amp(const void *field, char *out, size_t cap)
 {
-    static const char *const names[] = {"", "off", "auto", "bf16", "fp16"};
-    return names[a];
+    snprintf(out, cap, "%s", amps[*(const int *)field]);
+}
+
+void precision_print_half(const void *field, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", halves[*(const int *)field]);
+}
+
+void precision_print_yes_no(const void *field, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s", yes_nos[*(const int *)field]);
+}
+
+void precision_print_scale(const void *field, char *out, size_t cap)
+{
+    const double scale = *(const double *)field;
+    out[0] = '\0';
+    if (scale == LOSS_SCALE_DYNAMIC)
+        snprintf(out, cap, "dynamic");
+    else if (scale != 0)
+        snprintf(out, cap, "%.12g", scale);
 }
 
 static int contradiction(struct err *e, const char *a, const char *a_value, const char *b, const char *b_value)
@@ -81,11 +104,11 @@ static int given_level(const struct precision_options *o, enum opt_level *ret, s
 {
     const enum opt_level level = (enum opt_level)o->level;
     if (o->amp_mode && level && level != LEVEL_O1)
-        return contradiction(e, "enable-amp-mode", "", "opt-level", level_name(level));
+        return contradiction(e, "enable-amp-mode", "", "opt-level", levels[level]);
     if (o->amp == AMP_OFF && o->amp_mode)
         return contradiction(e, "amp", "off", "enable-amp-mode", "");
     if (level && o->amp && (o->amp == AMP_OFF) != (level == LEVEL_O0))
-        return contradiction(e, "amp", amp_name(o->amp), "opt-level", level_name(level));
+        return contradiction(e, "amp", amps[o->amp], "opt-level", levels[level]);
     *ret = level ? level : o->amp_mode ? LEVEL_O1 : LEVEL_UNSET;
     return 0;
 }
@@ -96,7 +119,7 @@ static int resolve_half(const struct precision_options *o, struct precision *p, 
     const char *half = o->half == HALF_FP16 ? "fp16" : "bf16";
     const enum dtype by_amp = o->amp == AMP_FP16 ? DT_F16 : DT_BF16;
     if (o->half && (o->amp >= AMP_AUTO) && types[o->half] != by_amp)
-        return contradiction(e, "amp", amp_name(o->amp), "amp-dtype", half);
+        return contradiction(e, "amp", amps[o->amp], "amp-dtype", half);
     if (p->level == LEVEL_O0 && o->half && o->amp != AMP_AUTO)
         return err_set(e, ERR_USAGE, "--amp-dtype %s needs --opt-level O1, O2 or O3: O0 is fp32", half);
     if (p->level == LEVEL_O0)
@@ -113,7 +136,7 @@ static int resolve_bn(const struct precision_options *o, struct precision *p, st
     if (o->keep_bn && p->level < LEVEL_O2)
         return err_set(e, ERR_USAGE,
                        "--keep-batchnorm-fp32 and --opt-level %s contradict each other: batch norm is fp32",
-                       level_name(p->level));
+                       levels[p->level]);
     p->half_bn = p->level == LEVEL_O3 ? o->keep_bn != YES_NO_YES : o->keep_bn == YES_NO_NO;
     p->half_weights = p->level == LEVEL_O3;
     return 0;

@@ -13,6 +13,7 @@
 #define CRUN_WORKER_PRECISION_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "worker/precision/dtype.h"
 #include "worker/precision/loss_scale.h"
@@ -54,11 +55,16 @@ const char *precision_text(const struct precision *p);
  * means; gradients here are sums over samples. */
 double precision_grad_scale(const struct precision *p, const struct loss_scale *s, double global_batch);
 
-/* args.h: ARG_CUSTOM parsers of the fields above. */
+/* args.h: arg_spec.parse and arg_spec.print of the fields above. */
 int precision_parse_level(const char *text, void *field, struct err *e);
 int precision_parse_amp(const char *text, void *field, struct err *e);
 int precision_parse_half(const char *text, void *field, struct err *e);
 int precision_parse_yes_no(const char *text, void *field, struct err *e);
 int precision_parse_scale(const char *text, void *field, struct err *e);
+void precision_print_level(const void *field, char *out, size_t cap);
+void precision_print_amp(const void *field, char *out, size_t cap);
+void precision_print_half(const void *field, char *out, size_t cap);
+void precision_print_yes_no(const void *field, char *out, size_t cap);
+void precision_print_scale(const void *field, char *out, size_t cap);
 
 #endif

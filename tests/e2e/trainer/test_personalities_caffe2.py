@@ -140,6 +140,12 @@ def test_half_precision_by_its_names(dbs, tmp_path, line, says):
     assert says in p.stderr_text and "--enable_tensor_core has no effect on a CPU" in p.stderr_text
 
 
+@pytest.mark.parametrize("line, level, scale", [("--dtype float16", "O2", "1"), ("--float16_compute", "O3", ""), ("--opt-level O1 --loss-scale dynamic", "O1", "dynamic")])
+def test_what_it_comes_to_has_the_precision(line, level, scale):
+    came_to = config(f"caffe2 --train_data x --use_cpu {line}")
+    assert (came_to["opt-level"], came_to["loss-scale"]) == (level, scale)
+
+
 def test_epochs_are_whole_batches_of_the_images_asked_for(dbs, tmp_path):
     p = trained(tmp_path, f"caffe2 --train_data {dbs}/train.lmdb --epoch_size 100 --max-steps 3" + SMALL.replace("--num_epochs 1", "--num_epochs 2"))
     assert "Finished iteration 3/3 of epoch 0" in p.stderr_text

@@ -351,12 +351,8 @@ def test_a_timelines_options_that_are_of_no_use_are_told(data, tmp_path, args, w
     assert p.returncode == 0 and p.stderr.count(" warn ") == (words is not None) and (words or "") in p.stderr, p.stderr
 
 
-CUSTOM = {"mean", "std", "crop-scale", "opt-level", "amp-dtype", "amp", "enable-amp-mode", "keep-batchnorm-fp32", "loss-scale",
-          "lr-milestones", "timeline-steps", "threads", "memory-limit", "cache-decoded", "drill-corrupt"}  # of forms of their own: the command line tells them
-
-
 def test_metrics_begin_with_the_whole_configuration_and_end_with_memory(data, tmp_path):
-    p = run(*convnet(data, "--log-dir", tmp_path, "--lr", 0.05, "--nesterov"))
+    p = run(*convnet(data, "--log-dir", tmp_path, "--lr", 0.05, "--nesterov", "--amp", "bf16", "--mean", "0.5,0.4,0.25", "--cache-decoded", "3072M"))
     assert p.returncode == 0, p.stderr
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     start, end = lines[0], lines[-1]
@@ -364,7 +360,10 @@ def test_metrics_begin_with_the_whole_configuration_and_end_with_memory(data, tm
     config = start["config"]
     assert config["base-learning-rate"] == 0.05 and config["nesterov"] is True and config["optimizer"] == "sgd"
     shown = {line.split(" = ")[0] for line in run(*convnet(data, "--print-config")).stdout.splitlines()}
-    assert shown - set(config) <= CUSTOM
+    assert len(shown) > 100 and shown == set(config)
+    of_forms_of_their_own = {"amp": "bf16", "opt-level": None, "loss-scale": None, "mean": "0.5,0.4,0.25", "std": None, "crop-scale": "0.08,1",
+                             "cache-decoded": "3G", "lr-milestones": "30,60,80", "timeline-steps": "3,10", "drill-corrupt": None}
+    assert config == config | of_forms_of_their_own
     assert end["event"] == "end" and end["mean_images_per_sec"] > 0
     memory = end["memory"]
     parameters = 16 * 3 * 25 + 16 * 3 + 32 * 16 * 25 + 32 * 3 + 10 * 32 * 49 + 10
