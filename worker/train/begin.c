@@ -95,6 +95,10 @@ static int begin_at_first(struct run *r, struct err *e)
     r->at.lr = -1;
     r->at.epoch = r->cfg->start_epoch;
     r->at.updates = r->at.moments_from = r->at.epoch * r->s.steps_per_epoch;
+    if (r->cfg->start_epoch && r->cfg->max_steps && r->at.updates >= r->cfg->max_steps && !r->cfg->evaluate)
+        return err_set(e, ERR_USAGE,
+                       "--start-epoch %d: the run has --max-steps %lld, and that epoch begins after step %lld",
+                       (int)r->cfg->start_epoch, (long long)r->cfg->max_steps, (long long)r->at.updates);
     r->at.rate_workers = r->s.batch.count;
     r->at.rate_batch = r->cfg->batch_size;
     return 0;
