@@ -45,34 +45,63 @@ static gloo::transport::tcp::Device &tcp(const std::shared_ptr<gloo::transport::
     return static_cast<gloo::transport::tcp::Device &>(*d);
 }
 
-/* A second descriptor of one connection, on Gloo's event loop. Owns it. */
-class Watch final : public gloo::transport::tcp::Handler
+/* A descriptor of ours on Gloo's event loop. Owns it.
+ *
+ * Gloo promises that the loop has no more to do with a handler once its descriptor is unregistered, but it tells by a
+ * condition alone, which orders no memory accesses: the lock does. */
+class Guest : public gloo::transport::tcp::Handler
 {
   public:
-    Watch(Mesh &mesh, std::shared_ptr<gloo::transport::Device> device, int channel, int rank, int fd)
-        : mesh_(mesh), device_(std::move(device)), channel_(channel), rank_(rank), fd_(fd)
+    void handleEvents(int events) final
     {
-        arm();
+        std::lock_guard<std::mutex> guard(busy_);
+        on_events(events);
     }
 
-    ~Watch() override
+  protected:
+    Guest(std::shared_ptr<gloo::transport::Device> device, int fd) : fd_(fd), device_(std::move(device))
+    {
+    }
+
+    virtual void on_events(int events) = 0; /* on the loop's thread */
+
+    void enter(uint32_t events)
+    {
+        tcp(device_).registerDescriptor(fd_, static_cast<int>(events), this);
+    }
+
+    /* In the destructor of what has on_events(). */
+    void leave()
     {
         try {
             tcp(device_).unregisterDescriptor(fd_, this); /* returns when the loop is not in handleEvents() */
         } catch (const std::exception &) {
             /* not registered: nothing to undo */
         }
+        std::lock_guard<std::mutex> guard(busy_);
         close(fd_);
     }
 
-    void handleEvents(int events) override
+    const int fd_;
+
+  private:
+    const std::shared_ptr<gloo::transport::Device> device_;
+    std::mutex busy_; /* held in on_events() */
+};
+
+/* A second descriptor of one connection. */
+class Watch final : public Guest
+{
+  public:
+    Watch(Mesh &mesh, std::shared_ptr<gloo::transport::Device> device, int channel, int rank, int fd)
+        : Guest(std::move(device), fd), mesh_(mesh), channel_(channel), rank_(rank)
     {
-        int unread = 0;
-        bool reset = events & (EPOLLERR | EPOLLHUP);
-        if (!reset && ioctl(fd_, FIONREAD, &unread) == 0 && unread > 0)
-            arm(); /* the pair's own handler reads it, on this thread: look again after that */
-        else
-            mesh_.peer_gone(channel_, rank_);
+        arm();
+    }
+
+    ~Watch() override
+    {
+        leave();
     }
 
     int rank() const
@@ -103,14 +132,23 @@ class Watch final : public gloo::transport::tcp::Handler
     }
 
   private:
+    void on_events(int events) override
+    {
+        int unread = 0;
+        bool reset = events & (EPOLLERR | EPOLLHUP);
+        if (!reset && ioctl(fd_, FIONREAD, &unread) == 0 && unread > 0)
+            arm(); /* the pair's own handler reads it, on this thread: look again after that */
+        else
+            mesh_.peer_gone(channel_, rank_);
+    }
+
     void arm()
     {
-        tcp(device_).registerDescriptor(fd_, static_cast<int>(EPOLLRDHUP | EPOLLONESHOT), this);
+        enter(EPOLLRDHUP | EPOLLONESHOT);
     }
 
     Mesh &mesh_;
-    const std::shared_ptr<gloo::transport::Device> device_;
-    const int channel_, rank_, fd_;
+    const int channel_, rank_;
 };
 
 /* Gloo waits for a turn of its event loop whenever it takes a descriptor off, and an idle loop turns every 10 ms: a
@@ -119,31 +157,27 @@ class Watch final : public gloo::transport::tcp::Handler
  * On its first tick it makes the loop's thread a batch thread, which does not preempt others when it wakes. Gloo's loop
  * spins while a pair's lock is taken; if it preempts the very thread that holds the lock, in the middle of its send,
  * both lose a whole time slice (4 ms for an all-reduce of one double, seen on two cores). */
-class Ticker final : public gloo::transport::tcp::Handler
+class Ticker final : public Guest
 {
   public:
     explicit Ticker(std::shared_ptr<gloo::transport::Device> device)
-        : device_(std::move(device)), fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))
+        : Guest(std::move(device), timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK))
     {
         itimerspec every{};
         every.it_value.tv_nsec = every.it_interval.tv_nsec = 200000;
         if (fd_ < 0)
             GLOO_THROW("timerfd_create: ", strerror(errno));
         timerfd_settime(fd_, 0, &every, nullptr); /* cannot fail on a timer of ours */
-        tcp(device_).registerDescriptor(fd_, EPOLLIN, this);
+        enter(EPOLLIN);
     }
 
     ~Ticker() override
     {
-        try {
-            tcp(device_).unregisterDescriptor(fd_, this);
-        } catch (const std::exception &) {
-            /* was not registered */
-        }
-        close(fd_);
+        leave();
     }
 
-    void handleEvents(int) override
+  private:
+    void on_events(int) override
     {
         uint64_t ticks;
         (void)!read(fd_, &ticks, sizeof ticks);
@@ -154,10 +188,7 @@ class Ticker final : public gloo::transport::tcp::Handler
         }
     }
 
-  private:
-    const std::shared_ptr<gloo::transport::Device> device_;
-    const int fd_;
-    bool batch_ = false; /* loop's thread only */
+    bool batch_ = false;
 };
 
 /* --- mesh */
