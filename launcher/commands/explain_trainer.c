@@ -229,8 +229,9 @@ const struct explain_message explain_trainer[] = {
     {"no NVIDIA driver is installed\nthe GPU module *\ntrainer's GPU module*\n) is not installed: it is Debian's\n"
      "no GPU can be used\nis no GPU module\nis of trainer * (ABI\ncannot use GPU\nno GPU is usable",
      "there is no GPU, no driver, or a library of NVIDIA is missing", "docs/start/gpu.md; --device cpu"},
-    {"can be used here\nstart fewer, see CUDA_VISIBLE_DEVICES", "more or other GPUs were asked for than there are",
-     "--nproc-per-node gpu; CUDA_VISIBLE_DEVICES; --oversubscribe to share"},
+    {"can be used here", "other GPUs were asked for than there are", "--gpus; CUDA_VISIBLE_DEVICES"},
+    {"start fewer, or give each its own", "two ranks compute on one GPU, whatever each calls it",
+     "--nproc-per-node gpu; --virtual-local-rank or Slurm's --gpus-per-task; --oversubscribe to share"},
     {"MiB of GPU memory\npage-locked memory\nwants * bytes of workspace",
      "the GPU or the host has too little free memory",
      "a smaller --batch-size, --accumulate N, --amp bf16; ulimit -l for page-locked memory"},

@@ -39,13 +39,11 @@ static int buffers_open(struct comm_ranks *b, struct err *e)
 static int open_device(struct comm_ranks *b, struct comm_options *o, struct err *e)
 {
     const struct device_options d = {.threads = 1,
-                                     .choice = {.local_rank = (int)b->env.local_rank,
-                                                .local_world = (int)b->env.local_world_size,
-                                                .list = b->o->gpus,
-                                                .oversubscribe = b->o->oversubscribe}};
+                                     .choice = {.local_rank = (int)b->env.local_rank, .list = b->o->gpus}};
     TRY(device_open(&b->device, "cuda", &d, e));
     b->stream = b->device->ops->async->compute(b->device);
     o->device = b->device;
+    o->shares_device = b->o->oversubscribe;
     const struct cuda_module *m = cuda_module(e);
     o->nccl = m ? m->nccl : NULL;
     return 0;

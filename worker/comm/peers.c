@@ -16,6 +16,7 @@
 #include "common/base/err.h"
 #include "common/net/own_address.h"
 #include "common/store/store.h"
+#include "worker/device/device.h"
 
 enum { KEY_LEN = 160, LAST_LOOK_MS = 1000 };
 
@@ -197,35 +198,59 @@ void peers_host_identity(char *out, size_t cap)
     snprintf(out, cap, "%s:%llu", boot, (unsigned long long)st.st_ino);
 }
 
+enum { GPU_LEN = 64, HOST_RECORD_BYTES = 320 };
+
+/* gpu: "-" of a rank that has none to itself. */
 struct host_record {
     int world;
     char identity[128];
+    char boot[128]; /* its first word, up to a colon: what ranks in containers of one machine have in common */
     char address[PEERS_ADDRESS_LEN];
+    char gpu[GPU_LEN];
 };
 
 static int parse_host(const char *text, int rank, struct host_record *ret, struct err *e)
 {
-    if (sscanf(text, "%d %127s %63s", &ret->world, ret->identity, ret->address) != 3)
-        return err_set(e, -EPROTO, "the host record of rank %d is '%.60s': expected world, identity and address", rank,
-                       text);
+    if (sscanf(text, "%d %127s %63s %63s", &ret->world, ret->identity, ret->address, ret->gpu) != 4)
+        return err_set(e, -EPROTO, "the host record of rank %d is '%.60s': expected world, identity, address and GPU",
+                       rank, text);
+    snprintf(ret->boot, sizeof ret->boot, "%.*s", (int)strcspn(ret->identity, ":"), ret->identity);
     return 0;
 }
 
-static int choose(const struct comm_options *o, const struct host_record *mine, char *const *all,
+static int parse_hosts(const struct comm_options *o, char *const *all, struct host_record *ret, struct err *e)
+{
+    for (int r = 0; r < o->world; r++) {
+        TRY(parse_host(all[r], r, &ret[r], e));
+        if (ret[r].world != o->world)
+            return err_set(e, ERR_MISMATCH, "rank %d was started for a world of %d, rank %d for one of %d", r,
+                           ret[r].world, o->rank, o->world);
+    }
+    return 0;
+}
+
+static int check_gpus(const struct host_record *hosts, int world, struct err *e)
+{
+    struct gpu_taken *taken = calloc((size_t)world, sizeof *taken);
+    if (!taken)
+        return err_set(e, -ENOMEM, "no memory for %d ranks", world);
+    for (int r = 0; r < world; r++)
+        taken[r] = (struct gpu_taken){hosts[r].boot, strcmp(hosts[r].gpu, "-") == 0 ? NULL : hosts[r].gpu};
+    const int rc = gpu_check_taken(taken, world, e);
+    free(taken);
+    return rc;
+}
+
+static int choose(const struct comm_options *o, const char *identity, const struct host_record *hosts,
                   char ret[PEERS_ADDRESS_LEN], struct err *e)
 {
     bool routed = false;
     for (int r = 0; r < o->world; r++) {
-        struct host_record other;
-        TRY(parse_host(all[r], r, &other, e));
-        if (other.world != o->world)
-            return err_set(e, ERR_MISMATCH, "rank %d was started for a world of %d, rank %d for one of %d", r,
-                           other.world, o->rank, o->world);
-        if (routed || o->bind_addr || strcmp(other.identity, mine->identity) == 0)
+        if (routed || o->bind_addr || strcmp(hosts[r].identity, identity) == 0)
             continue;
-        if (route_to(other.address, ret) < 0)
+        if (route_to(hosts[r].address, ret) < 0)
             return err_set(e, -EADDRNOTAVAIL, "no route to rank %d at %s; name the local address to use", r,
-                           other.address);
+                           hosts[r].address);
         routed = true;
     }
     if (!routed)
@@ -250,9 +275,17 @@ static int check_local(const char *address, struct err *e)
     return rc;
 }
 
+/* Where the ranks have met before (through), that has been looked at. */
+static const char *gpu_of_its_own(const struct comm_options *o)
+{
+    const struct device *d = o->through || o->shares_device ? NULL : o->device;
+    const char *uuid = d && d->ops->uuid ? d->ops->uuid(d) : "";
+    return *uuid ? uuid : "-";
+}
+
 int peers_address(const struct comm_options *o, int64_t deadline, char ret[PEERS_ADDRESS_LEN], struct err *e)
 {
-    struct host_record mine = {.world = o->world};
+    struct host_record mine = {.world = o->world}, *hosts;
     peers_host_identity(mine.identity, sizeof mine.identity);
     if (o->bind_addr && strlen(o->bind_addr) >= sizeof mine.address)
         return err_set(e, -EINVAL, "the address '%.60s...' is too long", o->bind_addr);
@@ -260,10 +293,16 @@ int peers_address(const struct comm_options *o, int64_t deadline, char ret[PEERS
         snprintf(mine.address, sizeof mine.address, "%s", o->bind_addr);
     else
         peers_default_address(mine.address);
-    char text[256], **all = NULL;
-    snprintf(text, sizeof text, "%d %s %s", mine.world, mine.identity, mine.address);
+    char text[HOST_RECORD_BYTES], **all = NULL;
+    snprintf(text, sizeof text, "%d %s %s %s", mine.world, mine.identity, mine.address, gpu_of_its_own(o));
     TRY(peers_exchange(o, "host", text, sizeof text, deadline, &all, e));
-    int rc = choose(o, &mine, all, ret, e);
+    hosts = calloc((size_t)o->world, sizeof *hosts);
+    int rc = hosts ? parse_hosts(o, all, hosts, e) : err_set(e, -ENOMEM, "no memory for %d hosts", o->world);
+    if (rc == 0)
+        rc = check_gpus(hosts, o->world, e);
+    if (rc == 0)
+        rc = choose(o, mine.identity, hosts, ret, e);
+    free(hosts);
     peers_free(all, o->world);
     return rc < 0 ? rc : check_local(ret, e);
 }

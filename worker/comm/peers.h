@@ -22,8 +22,8 @@ int peers_exchange(const struct comm_options *o, const char *what, const char *m
 void peers_free(char **records, int world);
 
 /* Agree on how this rank is reached: bind_addr if given; loopback if all ranks run on this host (same boot, same
- * network name-space); else the address from which the first rank of another host is reached. -ERR_MISMATCH if ranks
- * disagree on the size of the world. */
+ * network name-space); else the address from which the first rank of another host is reached. ERR_MISMATCH if ranks
+ * disagree on the size of the world; -ENODEV if two that do not share (comm_options.shares_device) are on one GPU. */
 int peers_address(const struct comm_options *o, int64_t deadline, char ret[PEERS_ADDRESS_LEN], struct err *e);
 
 /* An address by which other hosts may reach this one: that of the default route; where there is none, in a cluster that

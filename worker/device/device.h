@@ -337,6 +337,9 @@ struct device_ops {
 
     /* One line for the log: instruction set, library version, what is emulated. */
     int (*describe)(struct device *d, char *out, size_t cap);
+    /* UUID of what it computes on, a GPU or a MIG instance: the same in all processes that compute on it. "": not
+     * known. The device's. NULL: a host device, which ranks share. */
+    const char *(*uuid)(const struct device *d);
     bool (*native)(struct device *d, enum dtype compute,
                    enum half_rule half); /* plans it without plan_options.emulate */
     /* What plans chose by timing, as JSON (malloc'ed), and back before planning. NULL: nothing is chosen so. */

@@ -1,6 +1,7 @@
 #include "worker/device/gpu_choice.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,12 +30,23 @@ int gpu_choose(const struct gpu_choice *c, int visible, int *ret_index, struct e
         *ret_index = index;
         return 0;
     }
-    if (c->local_world > visible && !c->oversubscribe)
-        return err_set(
-            e, -ENODEV,
-            "%d ranks on this machine, but %d GPU%s can be used here: start fewer, see CUDA_VISIBLE_DEVICES, or "
-            "let them share with --oversubscribe",
-            c->local_world, visible, visible == 1 ? "" : "s");
     *ret_index = c->local_rank % visible;
+    return 0;
+}
+
+static bool is_same(const struct gpu_taken *a, const struct gpu_taken *b)
+{
+    return a->gpu && b->gpu && strcmp(a->gpu, b->gpu) == 0 && strcmp(a->machine, b->machine) == 0;
+}
+
+int gpu_check_taken(const struct gpu_taken *ranks, int world, struct err *e)
+{
+    for (int b = 1; b < world; b++)
+        for (int a = 0; a < b; a++)
+            if (is_same(&ranks[a], &ranks[b]))
+                return err_set(e, -ENODEV,
+                               "ranks %d and %d are on the same GPU (UUID %s): start fewer, or give each its own "
+                               "(CUDA_VISIBLE_DEVICES, --gpus), or let them share with --oversubscribe --comm gloo",
+                               a, b, ranks[a].gpu);
     return 0;
 }

@@ -172,7 +172,7 @@ static size_t count_parameters(const struct program *p)
 static int open_first(struct forecast_base *b, const struct train_config *cfg, struct err *e)
 {
     struct session *s = &b->first;
-    struct gpu_choice choice = {.local_world = 1, .list = cfg->gpus, .oversubscribe = true};
+    struct gpu_choice choice = {.list = cfg->gpus};
     session_begin(s, cfg, 0, b->local_world, (b->world + b->local_world - 1) / b->local_world);
     s->leads = true; /* it says what is odd about the data */
     TRY(session_open_data(s, e));

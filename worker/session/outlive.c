@@ -91,7 +91,6 @@ static bool is_same_gpu(const struct session *s, const struct env_contract *env)
     struct err e;
     int was, is;
     now.local_rank = (int)env->local_rank;
-    now.local_world = (int)env->local_world_size;
     return !m || (gpu_choose(&s->gpu, m->count(NULL), &was, &e) == 0 &&
                   gpu_choose(&now, m->count(NULL), &is, &e) == 0 && was == is);
 }

@@ -53,10 +53,7 @@ static int take_precision(struct session *s, struct err *e)
 static int open_device(struct session *s, const struct env_contract *env, struct err *e)
 {
     const struct state_options state = session_state(s);
-    s->gpu = (struct gpu_choice){.local_rank = (int)env->local_rank,
-                                 .local_world = s->local_world,
-                                 .list = s->cfg->gpus,
-                                 .oversubscribe = s->cfg->oversubscribe};
+    s->gpu = (struct gpu_choice){.local_rank = (int)env->local_rank, .list = s->cfg->gpus};
     TRY(session_open_device(s, &s->gpu, e));
     TRY(session_resolve_precision(s, e));
     s->device->ops->describe(s->device, s->device_text, sizeof s->device_text);

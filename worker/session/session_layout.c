@@ -62,6 +62,7 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
     hold_watch(s->meet.store, NULL);
     o.store = s->meet.store;
     o.device = s->device;
+    o.shares_device = s->cfg->oversubscribe;
     if (s->device->ops->async) {
         o.nccl = nccl_of();
         s->device->ops->async->tear(s->device, false);

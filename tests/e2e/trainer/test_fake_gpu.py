@@ -82,6 +82,27 @@ def test_two_ranks_with_a_gpu_each_train_as_one(data, tmp_path):
     assert apart(tmp_path / "two", tmp_path / "one") < 1e-5
 
 
+@pytest.mark.parametrize("launch", [["--virtual-local-rank"], ["sh", "-c", 'CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec "$@"', "sh"]])
+def test_ranks_that_see_one_gpu_each_train_as_one(data, tmp_path, launch):
+    """Of their own: as with --virtual-local-rank (LOCAL_RANK is 0 for all), with a container for each, or as Slurm binds them."""
+    p = train(data, tmp_path / "two", "--comm", "gloo", "--sync-bn", launch=[CRUN, "--standalone", "--nproc_per_node", 2, *launch], gpus=2)
+    assert "fake GPU 0 of 2" in p.stderr and "fake GPU 1 of 2" in p.stderr
+    train(data, tmp_path / "one", "--sync-bn")
+    assert apart(tmp_path / "two", tmp_path / "one") < 1e-5
+
+
+@pytest.mark.parametrize("see,options,gpus", [("0", [], 1), ("0,1", ["--gpus", 1], 2), ("$LOCAL_RANK,$((1-LOCAL_RANK))", [], 2)])
+@pytest.mark.parametrize("shares", [False, True])
+def test_two_ranks_on_one_gpu_are_refused(data, tmp_path, see, options, gpus, shares):
+    """However each came to it and however many each sees; not where they may share it."""
+    job = command(data, tmp_path, "--comm", "gloo", *options, *(["--oversubscribe"] if shares else []), steps=1)
+    p = run(CRUN, "--standalone", "--nproc_per_node", 2, "sh", "-c", f'CUDA_VISIBLE_DEVICES={see} exec "$@"', "sh", *job, env=env(gpus))
+    if shares:
+        assert p.returncode == 0, p.stdout + p.stderr
+    else:
+        assert p.returncode == 69 and re.search(r"ranks 0 and 1 are on the same GPU \(UUID fake-\d\): start fewer.*--oversubscribe", p.stderr), p.stderr
+
+
 @pytest.mark.parametrize("options", [["--zero", 1], ["--zero", 2, "--accumulate", 2], ["--zero", 3, "--accumulate", 2], ["--enable-model-parallel", "--model-parallel-dim", 1],
                                      ["--enable-model-parallel", "--model-parallel-dim", 0, "--zero", 1]])
 def test_ranks_that_share_state_or_a_layer_train_as_one(data, tmp_path, options):
@@ -125,7 +146,7 @@ def test_collectives_are_measured_between_gpus_and_not_on_one(tmp_path):
     assert sorted(re.findall(r"fake GPU (\d) of 3", p.stderr)) == ["0", "1", "2"]
     two = [CRUN, "--standalone", "--nproc_per_node", 2, TRAINER, *args]
     p = run(*two, env=env(1))
-    assert p.returncode != 0 and "2 ranks on this machine, but 1 GPU can be used here" in p.stderr
+    assert p.returncode != 0 and "ranks 0 and 1 are on the same GPU (UUID fake-0): start fewer" in p.stderr
     p = run(*two, "--oversubscribe", env=env(1))
     assert p.returncode == 0 and p.stderr.count("fake GPU 0 of 1") == 2, p.stderr
     p = run(*two, "--gpus", "2,1", env=env(3))

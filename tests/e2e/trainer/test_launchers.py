@@ -9,7 +9,7 @@ import time
 import pytest
 
 from metrics_file import losses
-from support import TRAINER, free_port
+from support import BUILD, TRAINER, free_port
 
 
 def training(data, out):
@@ -96,6 +96,15 @@ def slurm_step(rank, nodes):
 def test_in_a_slurm_step(shapes, tmp_path, alone, nodes):
     run_ranks(training(shapes(28, 64, 20), tmp_path / "out"), [slurm_step(r, nodes) for r in range(2)])
     expect_same(tmp_path / "out", alone)
+
+
+@pytest.mark.parametrize("tasks_per_node", [1, 2])
+def test_slurm_shows_each_task_a_gpu_of_its_own(tasks_per_node):
+    """--gpus-per-task, --gpu-bind=single: each task sees one GPU, whose number is 0 for it."""
+    command = [TRAINER, "comm-test", "--device", "cuda", "--comm", "gloo", "--call", "all_reduce", "--max-bytes", "64"]
+    gpus = {"CRUN_CUDA_MODULE": str(BUILD / "tests/worker/device/cuda/fake_cuda.so"), "FAKE_GPUS": "2"}
+    said = run_ranks(command, [dict(slurm_step(r, 2 // tasks_per_node), **gpus, CUDA_VISIBLE_DEVICES=str(r)) for r in range(2)])
+    assert [f"fake GPU {r} of 2" in text for r, text in enumerate(said)] == [True, True], said
 
 
 def test_several_nodes_without_a_place_are_refused(shapes, tmp_path):

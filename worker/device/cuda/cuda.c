@@ -216,6 +216,11 @@ static int cuda_describe(struct device *d, char *out, size_t cap)
     return 0;
 }
 
+static const char *cuda_uuid(const struct device *d)
+{
+    return ((const struct cuda *)d)->info.uuid;
+}
+
 static bool cuda_native(struct device *d, enum dtype compute, enum half_rule half)
 {
     return compute == DT_F32 || compute == DT_F16 || (compute == DT_BF16 && self(d)->info.capability >= 80);
@@ -257,6 +262,7 @@ const struct device_ops device_cuda_ops = {.name = "cuda",
                                            .round = cuda_round,
                                            .update_stats = cuda_update_stats,
                                            .describe = cuda_describe,
+                                           .uuid = cuda_uuid,
                                            .native = cuda_native,
                                            .choices = cuda_choices,
                                            .choose = cuda_choose,

@@ -17,7 +17,7 @@ struct comm_ops;
 struct device_ops;
 struct err;
 
-#define CUDA_MODULE_ABI 4
+#define CUDA_MODULE_ABI 5
 #define CUDA_MODULE_SYMBOL "trainer_cuda_module"
 
 struct cuda_module {

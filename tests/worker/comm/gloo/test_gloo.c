@@ -27,6 +27,7 @@
 #include "tests/worker/comm/shm_store.h"
 #include "worker/comm/comm.h"
 #include "worker/comm/peers.h"
+#include "worker/device/device.h"
 
 enum { WORLD = 3, VICTIM = 2, TIMEOUT_MS = 20000, SHORT_MS = 2000, SOON_MS = 5000 };
 
@@ -186,7 +187,7 @@ static void *pretend_to_be_rank_1(void *arg)
     struct buf theirs;
     struct err e;
     peers_host_identity(identity, sizeof identity);
-    snprintf(host, sizeof host, "2 %s %s", identity, p->address);
+    snprintf(host, sizeof host, "2 %s %s -", identity, p->address);
     buf_init(&theirs, sizeof ports);
     const char *key = "comm/far/ports/0";
     if (store_set(p->s, "comm/far/host/1", host, strlen(host), TIMEOUT_MS, &e) < 0 ||
@@ -318,9 +319,50 @@ static void a_rank_that_refuses_the_connection_is_named_at_once(void **state)
     shm_store_close(p.s);
 }
 
+static const char *uuid_of_seven(const struct device *d)
+{
+    (void)d;
+    return "7";
+}
+
+/* Rank 0 on GPU 7 beside a rank 1 on `gpu`, which has a network of its own. */
+static int open_on_gpus(const char *gpu, bool shares, struct err *e)
+{
+    static const struct device_ops ops = {.name = "a GPU", .uuid = uuid_of_seven};
+    struct device seven = {&ops};
+    struct store *s = shm_store_open();
+    struct comm *c = NULL;
+    char identity[128], host[256];
+    const struct comm_options o = {.rank = 0,
+                                   .world = 2,
+                                   .store = s,
+                                   .name = "gpus",
+                                   .timeout_ms = 100,
+                                   .device = &seven,
+                                   .shares_device = shares};
+    peers_host_identity(identity, sizeof identity);
+    snprintf(host, sizeof host, "2 %.*s:1 127.0.0.1 %s", (int)strcspn(identity, ":"), identity, gpu);
+    assert_int_equal(store_set(s, "comm/gpus/host/1", host, strlen(host), TIMEOUT_MS, e), 0);
+    const int rc = comm_open(&c, "gloo", &o, e);
+    assert_null(c);
+    shm_store_close(s);
+    return rc;
+}
+
+/* Where they do not, or may, rank 1 is waited for as ever. */
+static void ranks_in_containers_do_not_share_a_gpu_unasked(void **state)
+{
+    struct err e;
+    assert_int_equal(open_on_gpus("7", false, &e), -ENODEV);
+    assert_non_null(strstr(e.text, "ranks 0 and 1 are on the same GPU (UUID 7)"));
+    assert_int_equal(open_on_gpus("8", false, &e), -ETIMEDOUT);
+    assert_int_equal(open_on_gpus("7", true, &e), -ETIMEDOUT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_in_containers_do_not_share_a_gpu_unasked),
         cmocka_unit_test(survivors_of_a_killed_rank_return_soon_and_it_is_named),
         cmocka_unit_test(ranks_that_do_not_come_are_named),
         cmocka_unit_test(ranks_that_disagree_on_the_world_are_told_so),

@@ -168,9 +168,9 @@ static int fake_attach(struct gpu *g, struct err *e)
 
 static int fake_info(struct gpu *g, struct gpu_info *ret, struct err *e)
 {
-    (void)g;
     (void)e;
     *ret = (struct gpu_info){.name = "no GPU, but its like", .capability = 90, .memory = (size_t)80 << 30};
+    snprintf(ret->uuid, sizeof ret->uuid, "fake-%d", self(g)->o.number);
     return 0;
 }
 

@@ -55,6 +55,7 @@ struct fake_options {
     uint64_t seed;      /* of the order in which work runs; CRUN_TEST_SEED is added */
     bool lazy;          /* nothing runs before somebody waits for it, whatever the seed */
     bool no_graph_runs; /* whatever is launched as a graph fails */
+    int number;         /* which GPU of the machine: its UUID is made of it */
     bool fatal;         /* a graph that fails takes the card with it: whoever waits for it afterwards fails, too */
 };
 

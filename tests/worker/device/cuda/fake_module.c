@@ -1,6 +1,6 @@
 /* A GPU module without a GPU, for CRUN_CUDA_MODULE: trainer's own way to a GPU, from the command line to the exit code,
  * over the fake one.
- *   FAKE_GPUS   how many there are, default 1
+ *   FAKE_GPUS   how many the machine has, default 1; CUDA_VISIBLE_DEVICES chooses among them, by number
  *   FAKE_CARD   properties of the card to plan for (h200.json): cuDNN chooses what runs, as on a GPU; unset: there is
  *               no cuDNN
  *   FAKE_PROPERTIES set: gpu-info finds some
@@ -37,10 +37,40 @@ static enum fake_wrong wrong(void *ctx, const struct gpu_dnn *d)
     return strcmp(first, cudnn_plan_name(d->plan)) == 0 ? FAKE_SCALED : FAKE_RIGHT;
 }
 
-static int count(struct err *e)
+static int machine_has(void)
 {
     const char *n = getenv("FAKE_GPUS");
     return n ? atoi(n) : 1;
+}
+
+/* What GPU `index` of the visible ones is on the machine; -1: so many are not visible. As CUDA reads it, the list ends
+ * at the first entry that names no GPU. */
+static int on_machine(int index)
+{
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    if (!list)
+        return index < machine_has() ? index : -1;
+    for (int n = 0;; n++) {
+        char *end;
+        const long gpu = strtol(list, &end, 10);
+        if (end == list || gpu < 0 || gpu >= machine_has())
+            return -1;
+        if (n == index)
+            return (int)gpu;
+        if (*end != ',')
+            return -1;
+        list = end + 1;
+    }
+}
+
+static int count(struct err *e)
+{
+    int n = 0;
+    while (on_machine(n) >= 0)
+        n++;
+    if (n == 0)
+        err_set(e, -ENODEV, "no fake GPU can be used here");
+    return n;
 }
 
 static int fake_open(struct device **ret, const struct device_options *o, struct err *e)
@@ -51,7 +81,7 @@ static int fake_open(struct device **ret, const struct device_options *o, struct
     struct cudnn *dnn = NULL;
     const char *card = getenv("FAKE_CARD");
     cuda_options_from(o, &options, &d);
-    fprintf(stderr, "fake GPU %d of %d\n", o->index, count(e));
+    fprintf(stderr, "fake GPU %d of %d\n", on_machine(o->index), machine_has());
     if (card) {
         char *props = properties_read(card);
         d.props_json = props;
@@ -61,7 +91,8 @@ static int fake_open(struct device **ret, const struct device_options *o, struct
     }
     const char *fault = getenv("FAKE_FAULT");
     const int rc = fake_gpu_open(
-        &g, &(struct fake_options){.no_graph_runs = fault && !strcmp(fault, "graphs"),
+        &g, &(struct fake_options){.number = on_machine(o->index),
+                                   .no_graph_runs = fault && !strcmp(fault, "graphs"),
                                    .wrong = getenv("FAKE_WRONG") || (fault && !strcmp(fault, "wrong")) ? wrong : NULL});
     if (rc < 0) {
         cudnn_close(dnn);

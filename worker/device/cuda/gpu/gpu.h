@@ -26,12 +26,14 @@ struct gpu_event;
 struct gpu_graph;
 struct gpu_stream;
 
+enum { GPU_UUID_BYTES = 37 }; /* 8-4-4-4-12 digits and a NUL */
+
 struct gpu_info {
     char name[128];
-    char pci_bus[32];
-    int capability;           /* 90: compute capability 9.0 */
-    size_t memory;            /* bytes */
-    int runtime, driver, dnn; /* versions as the libraries number them: 13000, 91900 */
+    char uuid[GPU_UUID_BYTES]; /* of the MIG instance where it is one; "": not known */
+    int capability;            /* 90: compute capability 9.0 */
+    size_t memory;             /* bytes */
+    int runtime, driver, dnn;  /* versions as the libraries number them: 13000, 91900 */
 };
 
 /* One product, of a fully connected layer or a 1x1 convolution: row-major C (m, n) = alpha * op(A) * op(B) [+ C]. */

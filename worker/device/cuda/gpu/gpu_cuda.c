@@ -95,7 +95,7 @@ static int cuda_info(struct gpu *g, struct gpu_info *ret, struct err *e)
     TRY(fail(e, cudaGetDeviceProperties(&p, self(g)->index), "device properties"));
     *ret = (struct gpu_info){.capability = p.major * 10 + p.minor, .memory = p.totalGlobalMem, .dnn = cudnn_version()};
     snprintf(ret->name, sizeof ret->name, "%.*s", (int)sizeof ret->name - 1, p.name);
-    TRY(fail(e, cudaDeviceGetPCIBusId(ret->pci_bus, sizeof ret->pci_bus, self(g)->index), "PCI bus id"));
+    gpu_uuid(self(g)->index, p.uuid.bytes, ret->uuid);
     TRY(fail(e, cudaRuntimeGetVersion(&ret->runtime), "version"));
     return fail(e, cudaDriverGetVersion(&ret->driver), "version");
 }

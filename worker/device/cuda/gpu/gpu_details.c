@@ -13,6 +13,8 @@
 #include <nccl.h>
 #endif
 
+#include "worker/device/cuda/gpu/gpu.h"
+
 struct lines {
     char *out;
     size_t cap, used;
@@ -47,17 +49,37 @@ static void versions(struct lines *l)
 #endif
 }
 
+/* The runtime asks the driver for cudaDeviceProp's as CUDA 9.2 did, and is told that of the whole GPU. It numbers devices
+ * as the driver does. */
+void gpu_uuid(int index, const void *whole, char *out)
+{
+    int (*ask)(void *, int) = NULL;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    unsigned char own[16], id[16];
+    void *at = NULL;
+    memcpy(id, whole, sizeof id);
+    if (cudaGetDriverEntryPointByVersion("cuDeviceGetUuid", &at, 11040, cudaEnableDefault, &found) == cudaSuccess &&
+        found == cudaDriverEntryPointSuccess) {
+        memcpy(&ask, &at, sizeof ask);
+        if (ask(own, index) == 0)
+            memcpy(id, own, sizeof id);
+    }
+    for (int i = 0, n = 0; i < 16; i++)
+        n += snprintf(out + n, (size_t)(GPU_UUID_BYTES - n), "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                      id[i]);
+}
+
 static void card(struct lines *l, int index, char bus[32])
 {
     struct cudaDeviceProp p;
     size_t left = 0, total = 0;
+    char uuid[GPU_UUID_BYTES];
     if (cudaGetDeviceProperties(&p, index) != cudaSuccess)
         return;
-    const unsigned char *u = (const unsigned char *)p.uuid.bytes;
+    gpu_uuid(index, p.uuid.bytes, uuid);
     line(l, "card: %s, compute capability %d.%d, %d multiprocessors, L2 %d MiB, ECC %s\n", p.name, p.major, p.minor,
          p.multiProcessorCount, p.l2CacheSize >> 20, p.ECCEnabled ? "on" : "off");
-    line(l, "UUID: GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", u[0], u[1], u[2], u[3],
-         u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+    line(l, "UUID: %s\n", uuid);
     if (cudaDeviceGetPCIBusId(bus, 32, index) == cudaSuccess)
         line(l, "PCI: %s\n", bus);
     if (cudaMemGetInfo(&left, &total) == cudaSuccess)
