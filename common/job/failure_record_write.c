@@ -30,7 +30,8 @@ static void print_record(FILE *f, const struct failure_record *r)
 {
     fputs("{\"message\": {\"message\": \"", f);
     print_escaped(f, r->message);
-    fprintf(f, "\", \"extraInfo\": {\"timestamp\": \"%" PRId64 "\", \"py_callstack\": \"\"}}", r->timestamp);
+    /* No py_callstack: torchrun shows that in place of the message, even an empty one. */
+    fprintf(f, "\", \"extraInfo\": {\"timestamp\": \"%" PRId64 "\"}}", r->timestamp);
     if (r->exitcode >= 0)
         fprintf(f, ", \"exitcode\": %d", r->exitcode);
     if (r->rank >= 0)

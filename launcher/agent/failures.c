@@ -1,6 +1,7 @@
 #include "launcher/agent/failures.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
@@ -62,6 +63,13 @@ static void publish(void *arg, const char *text)
     member_publish_failure(arg, text);
 }
 
+/* crun is a worker itself: of torchrun, of another crun, or of a scheduler that knows their ways. */
+static const char *own_error_file(void)
+{
+    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
+    return path && *path ? path : NULL;
+}
+
 int failures_open(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
@@ -69,6 +77,7 @@ int failures_open(struct run *r, struct err *e)
                                              .mux = r->mux,
                                              .logs = &r->logs,
                                              .failure_file = c->failure_file,
+                                             .error_file = own_error_file(),
                                              .run_id = c->run_id,
                                              .node = r->node,
                                              .host = r->host,

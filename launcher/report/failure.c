@@ -3,8 +3,10 @@
 #include <cjson/cJSON.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/base/err.h"
 #include "common/base/utf8.h"
@@ -361,5 +363,31 @@ char *failure_json_short(const struct failure_job *j, const cJSON *all, size_t m
             text = NULL;
         }
     }
+    return text;
+}
+
+/* torchrun's code of a process that a signal ended is the signal's number, negative. */
+static int torchrun_code(const cJSON *w)
+{
+    const int code = int_of(w, "exit_code");
+    return text_of(w, "signal")[0] ? 128 - code : code;
+}
+
+char *failure_record_json(const struct failure_job *j, const cJSON *all)
+{
+    const cJSON *w = culprit_of(j, all);
+    char ending[128], stamp[32], *text = NULL;
+    const char *message = w ? text_of(w, "message") : j->cause;
+    snprintf(ending, sizeof ending, "rank %d %s", w ? int_of(w, "rank") : -1, w ? text_of(w, "ending") : "");
+    snprintf(stamp, sizeof stamp, "%lld", (long long)(w ? number_of(w, "time") : (double)time(NULL)));
+    cJSON *o = cJSON_CreateObject(), *m = cJSON_AddObjectToObject(o, "message");
+    cJSON *extra = cJSON_AddObjectToObject(m, "extraInfo");
+    if (extra && add_text(m, "message", message[0] ? message : ending) &&
+        cJSON_AddStringToObject(extra, "timestamp", stamp) &&
+        cJSON_AddNumberToObject(o, "errorCode", w ? torchrun_code(w) : j->exit_code) &&
+        cJSON_AddNumberToObject(o, "exitcode", w ? int_of(w, "exit_code") : j->exit_code) &&
+        (!w || cJSON_AddNumberToObject(o, "rank", int_of(w, "rank"))))
+        text = cJSON_PrintUnformatted(o);
+    cJSON_Delete(o);
     return text;
 }

@@ -77,4 +77,8 @@ char *failure_json(const struct failure_job *j, const struct cJSON *all);
  * many). NULL: no memory, or no room for even one. */
 char *failure_json_short(const struct failure_job *j, const struct cJSON *all, size_t max);
 
+/* What a launcher around crun reads (TORCHELASTIC_ERROR_FILE): the culprit's error record in torchrun's format, made of
+ * its message or else of how it ended. Freed by free(). NULL: no memory. */
+char *failure_record_json(const struct failure_job *j, const struct cJSON *all);
+
 #endif

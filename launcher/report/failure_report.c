@@ -24,6 +24,7 @@
 #include "launcher/rendezvous/rdzv_dial.h"
 #include "launcher/report/core_path.h"
 #include "launcher/report/failure.h"
+#include "launcher/report/failure_files.h"
 #include "launcher/report/failure_share.h"
 
 /* Workers of one node that are in the report. */
@@ -239,34 +240,17 @@ static void serve_missed(struct failure_report *f, const struct failure_scene *n
 
 /* --- the report */
 
-static void write_text(const struct failure_report *f, const char *path, const char *text)
+/* Nobody waits for a disk that hangs. */
+static void write_files(struct failure_report *f, const struct failure_job *job, const cJSON *all, bool of_job)
 {
-    struct buf line;
-    buf_init(&line, 0);
-    if (buf_printf(&line, "%s\n", text) == 0)
-        logmux_write_file(f->o.mux, path, line.data, line.len);
-    buf_free(&line);
-}
-
-static void write_json(struct failure_report *f, const struct failure_job *job, const cJSON *all)
-{
-    char path[LOG_PATH_MAX], output[FAILURE_OUTPUT_MAX];
-    const bool logs = f->o.logs->root[0];
-    if (!logs && !f->o.failure_file)
+    char hung[FAILURE_FILES_MAX], output[FAILURE_OUTPUT_MAX];
+    if (!failure_files_write(&f->o, job, all, of_job, hung))
         return;
-    char *text = failure_json(job, all);
-    snprintf(path, sizeof path, "%s/failure.json", f->o.logs->root);
-    if (text && logs)
-        write_text(f, path, text);
-    if (text && f->o.failure_file)
-        write_text(f, f->o.failure_file, text);
-    free(text);
     wait_for_answers(f);
     if (!logmux_has_answers(f->o.mux))
         logmux_print(f->o.mux,
-                     "the failure report is not written after %d ms: the disk of %s or of --failure-file hangs, or %s "
-                     "stands still",
-                     FAILURE_WORDS_MS, path, f->o.output_text(f->o.arg, output));
+                     "the failure report is not written after %d ms: the disk of %s hangs, or %s stands still",
+                     FAILURE_WORDS_MS, hung, f->o.output_text(f->o.arg, output));
 }
 
 static void publish(const struct failure_report *f, const struct failure_job *job, const cJSON *all)
@@ -324,6 +308,7 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
     }
     if ((shared || missed) && last->group_rank > 0 && send_and_wait(f, now, all)) {
         print_line(f, now);
+        write_files(f, &job, all, false);
         return;
     }
     if (missed && last->group_rank == 0)
@@ -332,10 +317,10 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
         job.unheard = failure_share_collect(f->share, all);
     failure_sort(all, job.culprit);
     print_all(f, now, &job, all);
-    if ((of_round || missed) && last->group_rank == 0) {
+    const bool of_job = (of_round || missed) && last->group_rank == 0;
+    if (of_job)
         publish(f, &job, all);
-        write_json(f, &job, all);
-    }
+    write_files(f, &job, all, of_job);
 }
 
 /* This node has left: if the round fails yet, it has nothing to report. */

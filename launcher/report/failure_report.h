@@ -3,7 +3,8 @@
  * How data flows: the agent opens a report with what does not change, and calls with a struct failure_scene, the state
  * of the job at that moment. For each worker that failed, failure_report.c asks for what is known of it (error record,
  * core, GPU, last lines of stderr) and makes a JSON object of that (failure.h). failure_share.c sends the objects of a
- * node to group rank 0, which sorts those of all nodes, prints one report, and writes the same to failure.json. A node
+ * node to group rank 0, which sorts those of all nodes, prints one report, and has the same written to
+ * failure.json (failure_files.h). A node
  * that cannot reach group rank 0 reports for itself. Loop thread only. */
 #ifndef CRUN_LAUNCHER_FAILURE_REPORT_H
 #define CRUN_LAUNCHER_FAILURE_REPORT_H
@@ -31,6 +32,7 @@ struct failure_report_options { /* all of it is borrowed */
     struct logmux *mux;            /* prints the report; has the last lines of workers */
     const struct log_layout *logs; /* whose root takes failure.json */
     const char *failure_file;      /* takes it too; NULL: not asked for */
+    const char *error_file;        /* of crun itself, where another launcher started it; NULL: none did */
     const char *run_id, *node, *host;
     const char *program, *program_path; /* as it was typed, as it was found */
     int max_restarts;

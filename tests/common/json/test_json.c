@@ -111,6 +111,20 @@ static void a_record_is_read_back_whatever_its_message_holds(void **state)
     }
 }
 
+/* It shows py_callstack in place of the message where there is one, even an empty one. */
+static void torchrun_shows_the_message_of_a_record(void **state)
+{
+    const struct failure_record w = {.message = "it broke", .timestamp = 17, .exitcode = 1, .rank = 0, .step = -1};
+    cJSON *t;
+    assert_int_equal(failure_record_write(path, &w, &error), 0);
+    assert_int_equal(json_read_file(path, 1000, &t, &error), 0);
+    const cJSON *message = cJSON_GetObjectItemCaseSensitive(t, "message");
+    assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(message, "message")), "it broke");
+    assert_null(
+        cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(message, "extraInfo"), "py_callstack"));
+    cJSON_Delete(t);
+}
+
 static void torchruns_records_are_read_in_both_forms(void **state)
 {
     struct failure_record r;
@@ -166,6 +180,7 @@ int main(void)
         cmocka_unit_test(what_is_not_json_is_refused),
         cmocka_unit_test(a_fifo_holds_nobody_up),
         cmocka_unit_test(a_record_is_read_back_whatever_its_message_holds),
+        cmocka_unit_test(torchrun_shows_the_message_of_a_record),
         cmocka_unit_test(torchruns_records_are_read_in_both_forms),
         cmocka_unit_test(a_record_that_is_none_is_an_error),
         cmocka_unit_test(a_long_message_is_cut_between_characters),

@@ -94,3 +94,24 @@ def test_an_error_record_that_says_nothing_is_said(crun, text, words):
 def test_a_place_for_error_records_that_cannot_be_made_is_said(crun):
     rc, out, err = crun.run("sh", "-c", "echo file=$TORCHELASTIC_ERROR_FILE", extra_env={"TMPDIR": str(crun.tmp / "missing")})
     assert rc == 0 and out == "file=\n" and f"error records can be made in {crun.tmp}/missing: No such file" in err, err
+
+
+RECORDS = ("import json, os, sys, time\nif os.environ['RANK'] == '1':\n"
+           "    json.dump({'message': {'message': 'it broke', 'extraInfo': {'timestamp': '1700000000'}}}, open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w'))\n"
+           "    sys.exit(3)\ntime.sleep(600)\n")
+
+
+def test_a_launcher_around_crun_is_left_a_record_of_the_culprit(crun):
+    """torchrun copies the first failure's record to its own TORCHELASTIC_ERROR_FILE."""
+    script, record = crun.tmp / "records.py", crun.tmp / "error.json"
+    script.write_text(RECORDS)
+    around = {"TORCHELASTIC_ERROR_FILE": str(record)}
+    assert crun.run("true", extra_env=around)[0] == 0 and not record.exists()
+    rc, _, err = crun.run("--nproc-per-node", 2, script, extra_env=around)
+    got = json.loads(record.read_text())
+    assert rc == 3 and got["message"]["message"] == "it broke" and (got["errorCode"], got["rank"]) == (3, 1), (got, err)
+    rc, _, err = crun.run("sh", "-c", "kill -9 $$", extra_env=around)
+    got = json.loads(record.read_text())
+    assert rc == 137 and got["message"]["message"] == "rank 0 killed by SIGKILL" and got["errorCode"] == -9, (got, err)
+    rc, _, err = crun.run(crun.program, "--nproc-per-node", 2, script)
+    assert rc == 3 and "  message   it broke (error.json)\n" in err[err.rindex(" failed: "):], "a crun around a crun"
