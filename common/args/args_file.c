@@ -95,7 +95,7 @@ static int take_line(const struct arg_program *p, char *line, const char *path, 
         return refuse_name(p, name, e);
     if (!*value)
         return err_set(e, ERR_USAGE, "%.64s: expected a value", name);
-    if (r->source[i] != ARG_FROM_DEFAULT) /* the first file, and the first line in it, counts */
+    if (r->source[i] != ARG_FROM_DEFAULT && r->file_path[i] != path) /* the first file counts, in it the last line */
         return 0;
     if (!(r->text[i] = keep(r, value, e)))
         return e->code;

@@ -437,13 +437,14 @@ static void settings_files_count_less_than_the_environment(void **state)
     assert_true(fd >= 0);
     close(fd);
     setenv("TEST_RUN_ID", "from-env", 1);
-    assert_int_equal(parse_with_files("# comment\n\ntrain_data = a#b c # folder\n nnodes=2:4\nrun_id = x\namp = yes\n",
+    assert_int_equal(parse_with_files("# comment\n\ntrain_data = a#b c # folder\nnnodes = 3\n nnodes=2:4\nrun_id = x\n"
+                                      "amp = yes\n",
                                       "train-data = other\nnproc_per_node = 5\nbase-learning-rate = 7\n",
                                       "--nproc-per-node 6"),
                      0);
     unsetenv("TEST_RUN_ID");
     assert_string_equal(config.data, "a#b c");
-    assert_int_equal(config.nnodes.max, 4);
+    assert_int_equal(config.nnodes.max, 4); /* as on a command line, the last one counts */
     assert_string_equal(config.run_id, "from-env");
     assert_true(config.amp);
     assert_int_equal(config.nproc, 6);
