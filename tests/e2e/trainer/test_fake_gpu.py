@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from metrics_file import loss_curve, steps_of
-from support import BUILD, CRUN, TRAINER, run, worker_pid
+from support import BUILD, CRUN, TRAINER, free_port, run, worker_pid
 from tensors import newest
 
 MODULE = BUILD / "tests" / "worker" / "device" / "cuda" / "fake_cuda.so"
@@ -101,6 +101,15 @@ def test_two_ranks_on_one_gpu_are_refused(data, tmp_path, see, options, gpus, sh
         assert p.returncode == 0, p.stdout + p.stderr
     else:
         assert p.returncode == 69 and re.search(r"ranks 0 and 1 are on the same GPU \(UUID fake-\d\): start fewer.*--oversubscribe", p.stderr), p.stderr
+
+
+def test_nodes_of_one_machine_do_not_share_a_gpu():
+    """As two containers would: each has one rank and sees one GPU, the same."""
+    crun = [str(a) for a in (CRUN, "--nnodes", 2, "--nproc_per_node", 1, "--rdzv_endpoint", f"127.0.0.1:{free_port()}", TRAINER, "comm-test", "--device", "cuda", "--comm", "gloo",
+                             "--call", "all_reduce", "--max-bytes", 64)]
+    nodes = [subprocess.Popen(crun, env=env(1), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    said = [p.communicate(timeout=120)[0] for p in nodes]
+    assert [p.returncode for p in nodes] == [69, 69] and "ranks 0 and 1 are on the same GPU (UUID fake-0)" in said[0] + said[1], said
 
 
 @pytest.mark.parametrize("options", [["--zero", 1], ["--zero", 2, "--accumulate", 2], ["--zero", 3, "--accumulate", 2], ["--enable-model-parallel", "--model-parallel-dim", 1],

@@ -63,10 +63,11 @@ def test_a_rank_that_has_parts_is_killed(shapes, tmp_path, layout, victim):
 
 @pytest.mark.parametrize("layout", ["zero 1", pytest.param("zero 3", marks=pytest.mark.slow)])
 def test_a_node_is_lost_and_comes_back(shapes, tmp_path, layout):
-    """Three ranks, two, three: parts go to other owners, from card to card."""
+    """Three ranks, two, three: parts go to other owners, from card to card. Each node has cards of its own."""
     data, options = shapes(28, 160, 20), ["--batch-size", 12, "--deterministic", "--comm", "gloo"]
     calm = Job(data, tmp_path / "calm", *FIXED, *RULES[layout], "--max-steps", LAST, *options, "--log-dir", tmp_path / "calm-logs", world=1, device="cuda", env=env(1, LAST))
-    nodes = Nodes(data, tmp_path, layout, (2, 1), options, device="cuda", last=LAST, env=fake(2))
+    nodes = Nodes(data, tmp_path, layout, (2, 1), options, device="cuda", last=LAST,
+                  env=lambda world: {**fake(3), "CUDA_VISIBLE_DEVICES": "0,1" if world == 2 else "2"})
     nodes.first.at_step(3, lambda: (nodes.note(), nodes.end(1)))
     nodes.first.at("goes on from step", nodes.note)
     nodes.first.at_step(6, lambda: nodes.start(1))

@@ -45,10 +45,10 @@ def undisturbed(shapes, tmp_path_factory):
 class Nodes:
     """A job of several crun, each of so many ranks; the first one is the host, unless a daemon is. The first of self.jobs has rank 0."""
 
-    def __init__(self, data, path, layout, worlds, options=(), daemon=None, least=1, device="ref", last=LAST, env=None):
+    def __init__(self, data, path, layout, worlds, options=(), daemon=None, least=1, device="ref", last=LAST, env=lambda world: {}):
         self.data, self.path, self.port = data, path, daemon.port if daemon else free_port()
         self.options = [*FIXED, *CUT[layout], "--max-steps", last, "--log-dir", path / "logs", *options]
-        self.device, self.last, self.env = device, last, env or {}
+        self.device, self.last, self.env = device, last, env  # of a node of so many ranks
         self.crun = ["--nnodes", f"{least}:{len(worlds)}", "--rdzv_endpoint", f"127.0.0.1:{self.port}", "--rdzv-conf", "join_timeout=60"]
         self.worlds, self.jobs, self.pids = worlds, [], []
         for k, world in enumerate(worlds):
@@ -66,7 +66,7 @@ class Nodes:
         run_id = self.jobs[0].run_id if self.jobs else None
         late = faulty_disk(fsync_ms=1000, only=f"step-{self.last:08}.")  # who looks late still finds the job
         self.jobs.append(Job(self.data, self.path / "out", *self.options, crun=self.crun, world=world, device=self.device, run_id=run_id,
-                             env={**late, **self.env}))
+                             env={**late, **self.env(world)}))
         return self.jobs[-1]
 
     def note(self):
