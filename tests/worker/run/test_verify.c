@@ -36,6 +36,7 @@ struct plan_of_test {
 struct rank {
     const struct plan_of_test *t;
     struct comm *comm;
+    const struct device_ops *real_ops;
     struct drill drill;
     struct step_rig rig;
     struct verify *verify;
@@ -49,13 +50,12 @@ struct rank {
 };
 
 static _Thread_local struct rank *self;
-static const struct device_ops *real_ops;
 
 static int run_and_spoil(struct plan *plan, const struct run_args *a, struct err *e)
 {
     struct rank *r = self;
     const struct plan_of_test *t = r->t;
-    TRY(real_ops->run(plan, a, e));
+    TRY(r->real_ops->run(plan, a, e));
     if (t->before_sums && r->replays == 0 && r->comm->rank == t->culprit && r->updates + 1 == t->step)
         ((unsigned char *)r->rig.state.reduce)[state_bytes(&r->rig.state, 1) - 2] ^= 0x10;
     return 0;
@@ -128,14 +128,14 @@ static int one_rank(struct rank *r, struct err *e)
     TRY(model_build(&p, &o, e));
     TRY(step_rig_open(&r->rig, d, p, r->comm, &ro, e));
     struct device_ops ops = *d->ops;
-    real_ops = d->ops;
+    r->real_ops = d->ops;
     ops.run = run_and_spoil;
     d->ops = &ops;
     self = r;
     r->rig.step.before_update = before_update;
     r->rig.step.arg = r;
     int rc = steps(r, e);
-    d->ops = real_ops;
+    d->ops = r->real_ops;
     r->bytes = state_bytes(&r->rig.state, r->rig.state.program->n_train);
     r->params = malloc(r->bytes);
     memcpy(r->params, r->rig.state.params, r->bytes);
