@@ -106,7 +106,8 @@ static void end(struct dial *d, int fd, const char *text)
 static void fail(struct dial *d, int why)
 {
     char text[512];
-    snprintf(text, sizeof text, "%s:%s: %s", d->to.host, d->to.port, strerror(why));
+    snprintf(text, sizeof text, strchr(d->to.host, ':') ? "[%s]:%s: %s" : "%s:%s: %s", d->to.host, d->to.port,
+             strerror(why));
     end(d, -why, text);
 }
 

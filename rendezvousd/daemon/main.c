@@ -328,7 +328,11 @@ static void tell_ready(const struct daemon *d)
 {
     struct err e;
     char url[96];
-    printf("rendezvousd ready on %s:%d\n", d->config.bind, d->port);
+    fputs("rendezvousd ready on ", stdout);
+    for (const char *a = d->config.bind; a; a = strchr(a, ',') ? strchr(a, ',') + 1 : NULL) {
+        const int n = (int)strcspn(a, ",");
+        printf(memchr(a, ':', (size_t)n) ? "[%.*s]:%d%s" : "%.*s:%d%s", n, a, d->port, a[n] ? "," : "\n");
+    }
     if (d->http)
         printf("rendezvousd http on %s\n", http_auth_url(d->config.http_bind, d->http_port, url, sizeof url));
     fflush(stdout);

@@ -89,6 +89,13 @@ static bool has_consoles_to_wait_for(struct process *p)
     return false;
 }
 
+static const char *reason_of_loss(int error)
+{
+    return error == EINTR       ? "it was not read, and the job was stopped"
+           : error == ETIMEDOUT ? "it was not read"
+                                : strerror(error);
+}
+
 static void tell_dropped(struct process *p)
 {
     static const int at_once[2] = {-1, -1};
@@ -101,7 +108,7 @@ static void tell_dropped(struct process *p)
             s->error = EINTR;
         if (s->dropped > 0 && s->error != EPIPE) /* `crun ... | head` is no news */
             console_try("crun: %llu bytes for %s were lost: %s\n", (unsigned long long)s->dropped,
-                        i == 0 ? "stdout" : "stderr", strerror(s->error));
+                        i == 0 ? "stdout" : "stderr", reason_of_loss(s->error));
     }
 }
 

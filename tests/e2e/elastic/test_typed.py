@@ -29,6 +29,13 @@ def test_two_cruns_and_nothing_else(cluster, host):
     cluster.finish()
 
 
+@pytest.mark.parametrize("host, shown", [("::1", "[::1]"), ("127.0.0.1", "127.0.0.1")])
+def test_an_address_that_cannot_be_reached_is_told_as_it_is_typed(cluster, host, shown):
+    port = free_port()
+    node = cluster.node("--nnodes", 2, "--node-rank", 1, "--master-addr", host, "--master-port", port, "--rdzv-conf", "join_timeout=1")
+    assert node.wait() == 69 and f"crun: cannot reach {shown}:{port}: " in node.text(), node.text()
+
+
 def test_the_one_who_may_not_host_may_start_first(cluster):
     port = free_port()
     first = cluster.node(*c10d(port, "--rdzv_conf", "is_host=0"))

@@ -80,7 +80,7 @@ def test_a_console_that_reads_nothing_keeps_no_stopped_job(crun):
     wait("a full pipe", lambda: not select.select([], [w], [], 0)[1])
     p.terminate()
     assert p.wait(30) == 143
-    assert re.search(rb"crun: \d+ bytes for stdout were lost", p.stderr.read())
+    assert re.search(rb"crun: \d+ bytes for stdout were lost: it was not read, and the job was stopped\n", p.stderr.read())
     os.close(r)
     os.close(w)
 

@@ -157,6 +157,19 @@ static void an_address_beyond_loopback_needs_insecure(void **state)
     assert_int_equal(finish(&r), 0);
 }
 
+static void each_address_is_told_with_its_port(void **state)
+{
+    (void)state;
+    int first = -1, second = -2;
+    struct run r = begin((char *[]){program(), "--bind", "127.0.0.1,::1", "--port", "0", NULL});
+    hear(&r, "\n");
+    sscanf(r.text, "rendezvousd ready on 127.0.0.1:%d,[::1]:%d\n", &first, &second);
+    if (first != second)
+        fail_msg("said '%s'", r.text);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(finish(&r), 0);
+}
+
 static void a_wrong_command_line_is_one_sentence_and_exit_2(void **state)
 {
     (void)state;
@@ -224,6 +237,7 @@ int main(void)
         cmocka_unit_test(a_port_in_use_is_one_sentence_and_exit_69),
         cmocka_unit_test(the_port_file_holds_the_port_and_goes_with_the_daemon),
         cmocka_unit_test(an_address_beyond_loopback_needs_insecure),
+        cmocka_unit_test(each_address_is_told_with_its_port),
         cmocka_unit_test(a_wrong_command_line_is_one_sentence_and_exit_2),
         cmocka_unit_test(help_version_and_configuration_are_printed),
         cmocka_unit_test(redis_cli_talks_to_it),
