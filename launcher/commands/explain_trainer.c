@@ -23,7 +23,7 @@ const struct explain_message explain_trainer[] = {
      "the timeline has no steps\n--save_dir needs\n--image_size * images are first scaled\n--batch_size * over\n"
      "--epoch_size * is less\nwhich one?\n--procs * goes with\n--data-parallel is for\nwhich pictures?\n"
      "exactly IN and OUT\na run is needed:\n--out needs the path\n--local-world-size *\n"
-     "--drill-corrupt needs\n--loss-spike * needs\nonly --schedule interleaved",
+     "--drill-corrupt needs\n--loss-spike * needs\n--ema needs\nonly --schedule interleaved",
      "two options do not fit together, or one of them needs another", "the message names the option to add or to drop"},
     {"--sampler sharded: *\n--drop-last: *", "the samples cannot be divided among the ranks in this way",
      "another number of ranks or another batch size; --sampler global has no such limit"},

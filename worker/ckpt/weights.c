@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "common/base/err.h"
+#include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/pointer.h"
 #include "worker/ckpt/torch_zip.h"
@@ -124,6 +124,13 @@ const struct ckpt_tensor *weights_find(const struct weights *w, const char *name
 void weights_take_averages(struct weights *w)
 {
     w->averages = w->ckpt != NULL;
+}
+
+bool weights_has_averages(const struct weights *w)
+{
+    double ema = 0;
+    const cJSON *meta = weights_meta(w);
+    return meta && json_f64(cJSON_GetObjectItemCaseSensitive(meta, "options"), "ema", &ema, NULL) == 0 && ema > 0;
 }
 
 /* -ENOENT: a checkpoint without averages, or a tensor that has none. */

@@ -4,6 +4,7 @@
 #define CRUN_WORKER_CKPT_WEIGHTS_H
 
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "worker/ckpt/safetensors.h"
@@ -16,6 +17,7 @@ int weights_open(struct weights **ret, const char *path, struct err *e);
 /* A checkpoint that keeps moving averages (--ema) gives those from now on, under the names of what they average.
  * Others: no effect. */
 void weights_take_averages(struct weights *w);
+bool weights_has_averages(const struct weights *w);
 void weights_close(struct weights *w);              /* NULL allowed */
 const cJSON *weights_meta(const struct weights *w); /* of a checkpoint's manifest; NULL for a bare file */
 size_t weights_count(const struct weights *w);

@@ -9,20 +9,27 @@
 
 #include "common/args/args.h"
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "worker/ckpt/torch_zip.h"
 #include "worker/ckpt/weights.h"
 #include "worker/config/exit_code.h"
 
 struct convert_config {
-    int unused;
+    bool ema;
 };
 
-static const struct arg_spec specs[] = {ARG_END};
+static const struct arg_spec specs[] = {
+    {.name = "ema",
+     .type = ARG_FLAG,
+     .at = offsetof(struct convert_config, ema),
+     .help = "of a checkpoint of a run with --ema: the average of its weights, which evaluations and predict take"},
+    ARG_END,
+};
 
 static const struct arg_program program = {
     .name = "trainer convert",
-    .usage = "IN OUT",
+    .usage = "[--ema] IN OUT",
     .summary =
         "Copy the weights of IN (a checkpoint folder, a .safetensors file, or a .pth file that torch.save wrote) to "
         "OUT (.safetensors, .pth or .pt). Of a .pth file only tensors are taken and nothing in it is executed: a "
@@ -85,7 +92,19 @@ static int write_whole(write_fn *write, const char *out, const struct ckpt_tenso
     return rc;
 }
 
-static int convert(const char *in, const char *out, size_t *ret_n, struct err *e)
+static int choose_weights(struct weights *w, const char *in, bool ema, struct err *e)
+{
+    if (ema && !weights_has_averages(w))
+        return err_set(e, ERR_USAGE, "--ema needs a checkpoint of a run with --ema; %s keeps no average", in);
+    if (ema)
+        weights_take_averages(w);
+    else if (weights_has_averages(w))
+        log_warn("convert", "the checkpoint keeps an average of its weights, which --ema takes; these are the weights "
+                            "themselves");
+    return 0;
+}
+
+static int convert(const char *in, const char *out, bool ema, size_t *ret_n, struct err *e)
 {
     struct weights *w;
     write_fn *write = writer_for(out);
@@ -94,7 +113,9 @@ static int convert(const char *in, const char *out, size_t *ret_n, struct err *e
     TRY(weights_open(&w, in, e));
     const size_t n = *ret_n = weights_count(w);
     struct ckpt_tensor *t = calloc(n ? n : 1, sizeof *t);
-    int rc = t ? read_all(w, t, n, e) : err_errno(e, ENOMEM, "list of %zu tensors", n);
+    int rc = t ? choose_weights(w, in, ema, e) : err_errno(e, ENOMEM, "list of %zu tensors", n);
+    if (rc == 0)
+        rc = read_all(w, t, n, e);
     if (rc == 0)
         rc = write_whole(write, out, t, n, e);
     for (size_t i = 0; t && i < n; i++)
@@ -110,13 +131,14 @@ int convert_main(int argc, char **argv)
     struct arg_result r = {0};
     struct err e;
     size_t n = 0;
+    log_init(LOG_WARN, "");
     int rc = args_parse(&program, argc, argv, &c, &r, &e);
     if (rc == 0 && args_answer(&program, "trainer " CRUN_VERSION, &c, &r, stdout))
         return EXIT_OK;
     if (rc == 0 && r.first_operand != argc - 2)
-        rc = err_set(&e, ERR_USAGE, "exactly IN and OUT are needed: trainer convert IN OUT");
+        rc = err_set(&e, ERR_USAGE, "exactly IN and OUT are needed: trainer convert [--ema] IN OUT");
     if (rc == 0)
-        rc = convert(argv[r.first_operand], argv[r.first_operand + 1], &n, &e);
+        rc = convert(argv[r.first_operand], argv[r.first_operand + 1], c.ema, &n, &e);
     if (rc < 0) {
         fprintf(stderr, "trainer convert: %s\n", e.text);
         return exit_code_of(rc);

@@ -139,6 +139,9 @@ int pretrained_load(struct state *state, struct comm *c, const char *path, struc
     struct weights *w = NULL;
     TRY(slices_init(&s, state, e));
     int rc = c->rank == 0 ? weights_open(&w, path, e) : 0;
+    if (rc == 0 && w && weights_has_averages(w))
+        log_warn("pretrained", "the checkpoint keeps an average of its weights, which is not what is taken: a file of "
+                               "it is made by 'trainer convert --ema'");
     rc = deal_out(&s, c, w, path, true, rc, e);
     if (rc < 0 && rc != -ECANCELED)
         err_wrap(e, "--pretrained");

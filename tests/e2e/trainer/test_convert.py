@@ -35,6 +35,26 @@ def test_a_checkpoint_comes_back_from_a_pth_file_unchanged(trained, tmp_path):
     assert (tmp_path / "a.pth").read_bytes() == (tmp_path / "b.pth").read_bytes()
 
 
+def test_the_average_is_copied_where_it_is_asked_for(shapes, trained, tmp_path):
+    data = shapes(28, 64, 40, 4)
+    here = [TRAINER, "--train-data", data / "train", "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 1]
+    assert run(*here, "--device", "cpu", "--ema", 0.9, "--checkpoint-dir", tmp_path / "ck").returncode == 0
+    plain, average = tmp_path / "plain.safetensors", tmp_path / "average.safetensors"
+    assert "the checkpoint keeps an average of its weights, which --ema takes" in convert(tmp_path / "ck", plain).stderr
+    assert plain.read_bytes() == (newest(tmp_path / "ck") / "model.safetensors").read_bytes()
+    p = run(TRAINER, "convert", "--ema", tmp_path / "ck", average)
+    assert p.returncode == 0 and p.stderr == ""
+    got, kept = load(average), load(newest(tmp_path / "ck") / "train.safetensors")
+    averaged = [k for k in got if "num_batches" not in k]
+    assert len(averaged) == 14 and set(got) == set(load(plain))
+    assert all(np.array_equal(got[k], kept["ema." + k]) and not np.array_equal(got[k], load(plain)[k]) for k in averaged)
+    p = run(*here, "--device", "cpu", "--pretrained", tmp_path / "ck", "--max-steps", 1)
+    assert p.returncode == 0 and "keeps an average of its weights, which is not what is taken" in p.stderr, p.stderr
+    for bare in (plain, trained):
+        p = run(TRAINER, "convert", "--ema", bare, tmp_path / "x.pth")
+        assert p.returncode == 2 and p.stderr == f"trainer convert: --ema needs a checkpoint of a run with --ema; {bare} keeps no average\n"
+
+
 class Evil:
     def __init__(self, mark):
         self.mark = mark
