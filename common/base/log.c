@@ -2,6 +2,7 @@
 
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,7 +11,13 @@
 #include "common/base/clock.h"
 
 static _Atomic int max_level = LOG_WARN;
-static char line_prefix[128];
+
+/* The newest prefix is in place prefix_seq % 2. Who reads it begins again only where another was written meanwhile: one
+ * that is still being written, or never will be, as after a fork in the middle, keeps nobody. */
+enum { PREFIX_WORDS = LOG_PREFIX_MAX / sizeof(uint64_t) };
+static _Atomic uint32_t prefix_seq;
+static _Atomic uint64_t prefix_words[2][PREFIX_WORDS];
+
 static void (*redirect)(void *arg, const char *line, size_t n);
 static void *redirect_arg;
 
@@ -18,13 +25,27 @@ static const char *const level_names[] = {LOG_LEVELS(CHOICE_NAME)};
 
 void log_init(enum log_level max, const char *prefix)
 {
+    uint64_t words[PREFIX_WORDS] = {0};
+    const uint32_t next = atomic_load_explicit(&prefix_seq, memory_order_relaxed) + 1;
     max_level = (int)max;
-    snprintf(line_prefix, sizeof line_prefix, "%s", prefix);
+    snprintf((char *)words, sizeof words, "%s", prefix);
+    atomic_thread_fence(memory_order_release); /* who reads a word of this sees that the one in its place is old */
+    for (int i = 0; i < PREFIX_WORDS; i++)
+        atomic_store_explicit(&prefix_words[next % 2][i], words[i], memory_order_relaxed);
+    atomic_store_explicit(&prefix_seq, next, memory_order_release);
 }
 
-const char *log_prefix(void)
+void log_prefix(char out[LOG_PREFIX_MAX])
 {
-    return line_prefix;
+    uint64_t words[PREFIX_WORDS];
+    uint32_t seq;
+    do {
+        seq = atomic_load_explicit(&prefix_seq, memory_order_acquire);
+        for (int i = 0; i < PREFIX_WORDS; i++)
+            words[i] = atomic_load_explicit(&prefix_words[seq % 2][i], memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+    } while (atomic_load_explicit(&prefix_seq, memory_order_relaxed) != seq);
+    memcpy(out, words, sizeof words);
 }
 
 enum log_level log_level(void)
@@ -42,9 +63,10 @@ void log_line(enum log_level level, const char *module, const char *fmt, ...)
 {
     if ((int)level > max_level)
         return;
-    char line[2048], when[CLOCK_ISO_LEN];
-    int n = snprintf(line, sizeof line, "%s %s %s%s%s: ", clock_iso(when, sizeof when), level_names[level], line_prefix,
-                     line_prefix[0] ? " " : "", module);
+    char line[2048], when[CLOCK_ISO_LEN], prefix[LOG_PREFIX_MAX];
+    log_prefix(prefix);
+    int n = snprintf(line, sizeof line, "%s %s %s%s%s: ", clock_iso(when, sizeof when), level_names[level], prefix,
+                     prefix[0] ? " " : "", module);
     va_list ap;
     va_start(ap, fmt);
     int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);

@@ -17,11 +17,14 @@
 
 enum log_level { LOG_LEVELS(CHOICE_ID) };
 
+#define LOG_PREFIX_MAX 128 /* with its NUL */
+
 /* A module that a program loads has a copy of this file of its own, and a log_init() that the program calls.
- * prefix: "run=j1 node=0 rank=3" or "", copied. Default: LOG_WARN, no prefix. */
+ * prefix: "run=j1 node=0 rank=3" or "", copied. Default: LOG_WARN, no prefix. Again by the same thread, while others
+ * log. */
 void log_init(enum log_level max, const char *prefix);
 enum log_level log_level(void);
-const char *log_prefix(void); /* as log_init() was given it */
+void log_prefix(char out[LOG_PREFIX_MAX]); /* as log_init() was given it, or its beginning */
 
 /* Lines go to out() instead of stderr, newline included; NULL: to stderr again. For a program that must not block
  * there; it has one thread that logs. out() must not log. */

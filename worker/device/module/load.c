@@ -92,10 +92,13 @@ static void load_module(void)
                 m->version, m->abi, CUDA_MODULE_ABI);
     else
         module = m;
-    if (module)
-        module->log_init(log_level(), log_prefix());
-    else
+    if (!module) {
         dlclose(so);
+        return;
+    }
+    char prefix[LOG_PREFIX_MAX];
+    log_prefix(prefix);
+    module->log_init(log_level(), prefix);
 }
 
 const struct cuda_module *cuda_module(struct err *e)
