@@ -19,7 +19,7 @@ const struct explain_message explain_trainer[] = {
     {"--resume auto needs --checkpoint-dir\nneed --checkpoint-dir\n--evaluate needs --test-data\n--nesterov \n"
      "adam needs both\nscales the rate itself\n: over which ranks?\n: over which devices?\n--stages N cuts it\n"
      "--start-epoch *: the run has\n--ema *: an average\na folder is needed\na file name in --checkpoint-dir\n"
-     "--checkpoint-name: *\n--comm-timeout 0\n--amp-dtype * needs\n--loss-scale is of use\n--timeline-steps \n"
+     "--checkpoint-name: *\n--comm-timeout 0\n--amp-dtype * needs\nis of use with\n--timeline-steps \n"
      "the timeline has no steps\n--save_dir needs\n--image_size * images are first scaled\n--batch_size * over\n"
      "--epoch_size * is less\nwhich one?\n--procs * goes with\n--data-parallel is for\nwhich pictures?\n"
      "exactly IN and OUT\na run is needed:\n--out needs the path\n--local-world-size *\n"

@@ -46,6 +46,14 @@ const struct arg_program train_program = {
     .sections = sections,
 };
 
+int train_config_defaults(struct train_config *c, struct arg_result *r, struct err *e)
+{
+    char *argv[] = {(char *)"trainer", (char *)"--train-data", (char *)"", NULL};
+    const int rc = args_parse(&train_program, 3, argv, c, r, e);
+    c->train_data = NULL;
+    return rc;
+}
+
 enum resume train_config_resume(const struct train_config *c)
 {
     if (!c->resume || strcmp(c->resume, "off") == 0)

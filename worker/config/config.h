@@ -214,6 +214,9 @@ int train_config_zero(const struct train_config *c);
 
 enum resume train_config_resume(const struct train_config *c);
 
+/* *c, which is zeroed: of a command line that gives no option, and no training set. r: as of args_parse(). */
+int train_config_defaults(struct train_config *c, struct arg_result *r, struct err *e);
+
 /* Check what single options cannot know. ERR_USAGE with one sentence. */
 int train_config_check(const struct train_config *c, struct err *e);
 

@@ -125,15 +125,6 @@ static void normalise(const struct personality *p, int argc, char **argv)
     }
 }
 
-/* Every field of trainer's own, also of options that the personality has taken over. */
-static int fill_defaults(struct train_config *c, struct arg_result *r, struct err *e)
-{
-    char *argv[] = {(char *)"trainer", (char *)"--train-data", (char *)"", NULL};
-    TRY(args_parse(&train_program, 3, argv, c, r, e));
-    c->train_data = NULL;
-    return 0;
-}
-
 /* What the command line comes to, in trainer's own words. */
 static void print_outcome(const struct merged *m, const struct train_config *c)
 {
@@ -168,7 +159,7 @@ int personality_parse(const struct personality *p, int argc, char **argv, const 
     merge(m, p);
     normalise(p, argc, argv);
     const struct personality_args a = {&m->program, &m->result, argc, argv};
-    int rc = fill_defaults(config, &m->result, e);
+    int rc = train_config_defaults(config, &m->result, e);
     if (rc == 0)
         rc = args_parse(&m->program, argc, argv, config, &m->result, e);
     const bool page = rc == 0 && (m->result.help || m->result.version);

@@ -1,13 +1,16 @@
 #include "worker/session/hints.h"
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
+#include "common/base/err.h"
 #include "common/base/log.h"
 #include "worker/config/config.h"
 #include "worker/data/sets/dataset.h"
+#include "worker/optim/schedule.h"
 #include "worker/session/session.h"
 #include "worker/session/session_build.h"
 
@@ -43,6 +46,46 @@ static const char *class_list(const struct dataset *d, char *out, size_t cap)
     return out;
 }
 
+/* What some policies of the rate, or optimizers, do not read. */
+static void tell_useless(const struct train_config *c)
+{
+    static const char *const optimizers[] = {OPTIMIZERS(CHOICE_NAME)}, *const warmups[] = {LR_WARMUPS(CHOICE_NAME)};
+    const enum lr_policy p = (enum lr_policy)c->lr_policy;
+    const bool preset = p == LR_HOROVOD || p == LR_APEX, adam = c->optimizer >= OPTIMIZER_ADAM;
+    const char *policy = schedule_policy_name(p), *optimizer = optimizers[c->optimizer];
+    const struct {
+        bool read;
+        const char *option, *with, *has;
+    } options[] = {
+        {p == LR_MULTISTEP, "lr-milestones", "--lr-policy multistep", policy},
+        {p == LR_STEP, "lr-step", "--lr-policy step", policy},
+        {p == LR_POLY || p == LR_INV, "lr-power", "--lr-policy poly and inv", policy},
+        {p == LR_STEP || p == LR_MULTISTEP || p == LR_EXP || p == LR_INV, "lr-gamma",
+         "--lr-policy step, multistep, exp and inv", policy},
+        {!preset, "lr-warmup", "policies that have no warm-up of their own", policy},
+        {!preset && c->lr_warmup != WARMUP_LINEAR, "warmup-start", "--lr-warmup caffe2 and constant",
+         preset ? policy : warmups[c->lr_warmup]},
+        {c->optimizer == OPTIMIZER_LARS, "lars-eta", "--optimizer lars", optimizer},
+        {adam, "beta2", "--optimizer adam and adamw", optimizer},
+        {adam, "adam-eps", "--optimizer adam and adamw", optimizer},
+    };
+    struct train_config defaults = {0};
+    struct arg_result r = {0};
+    struct err e;
+    if (train_config_defaults(&defaults, &r, &e) < 0)
+        return;
+    cJSON *usual = cJSON_CreateObject(), *now = cJSON_CreateObject();
+    args_json(&train_program, &defaults, usual);
+    args_json(&train_program, c, now);
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (!options[i].read && !cJSON_Compare(cJSON_GetObjectItem(usual, options[i].option),
+                                               cJSON_GetObjectItem(now, options[i].option), true))
+            log_warn("train", "--%s is of use with %s only: this run has %s", options[i].option, options[i].with,
+                     options[i].has);
+    cJSON_Delete(usual);
+    cJSON_Delete(now);
+}
+
 void hints_tell(const struct session *s)
 {
     const struct train_config *cfg = s->cfg;
@@ -51,6 +94,7 @@ void hints_tell(const struct session *s)
     char classes[160];
     if (cfg->evaluate)
         return;
+    tell_useless(cfg);
     if (part)
         log_warn("data", "--train-data %s: its classes are %s: is --train-data %s/%s meant?", cfg->train_data,
                  class_list(s->train_set, classes, sizeof classes), cfg->train_data, part);
