@@ -127,7 +127,9 @@ static int follow_state(struct run *r, struct err *e)
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     const double workers = rate_workers(r->cfg, r->at.rate_workers, r->at.rate_batch);
     r->schedule = rate_schedule(r->cfg, workers, r->s.steps_per_epoch, r->s.total_steps);
-    return schedule_check(&r->schedule, e);
+    if (schedule_check(&r->schedule, e) < 0) /* options alone cannot know how long the run is */
+        return err_wrap(e, "--warmup-epochs %g", r->cfg->warmup_epochs);
+    return 0;
 }
 
 /* again: rounds went before this one. */

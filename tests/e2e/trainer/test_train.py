@@ -444,6 +444,8 @@ def refusals(data, trained, bad, out):
         "batch 0": ([*t, "--batch-size", 0], 2, ["batch-size", "0"]),
         "word for a number": ([*t, "--num-epochs", "many"], 2, ["num-epochs", "many"]),
         "an end before the start": ([*t, "--arch", "convnet", "--image-size", 28, "--start-epoch", 5, "--max-steps", 3], 2, ["--start-epoch 5", "--max-steps 3", "begins after step"]),
+        "a warm-up longer than the run": ([*t, "--arch", "convnet", "--image-size", 28, "--warmup-epochs", 5, "--max-steps", 3], 2,
+                                          ["--warmup-epochs 5: warm-up of", "the run's 3"]),
         "required": ([], 2, ["train-data"]),
         "resume without folder": ([*t, "--resume", "auto"], 2, ["checkpoint-dir"]),
         "unwritable folder": ([*t, "--checkpoint-dir", "/proc/nowhere", "--max-steps", 1], 73, ["/proc/nowhere"]),
