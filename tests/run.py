@@ -70,15 +70,15 @@ class Meson:
         listed = json.loads(subprocess.run(["meson", "introspect", "--tests", str(build)], check=True, capture_output=True, text=True).stdout)
         listed = [t for t in listed if slow or not any(s.endswith("slow") for s in t["suite"])]
         if parts:
-            listed = [t for t in listed if self.part(t) in parts]
+            listed = [t for t in listed if self.program(t).startswith(tuple(parts))]
         listed.sort(key=lambda t: (-t["priority"], -t["timeout"]))  # what waits begins first, then what may take longest
         self.serial = list(dict.fromkeys(t["name"] for t in listed if not t["is_parallel"]))
         self.parallel = list(dict.fromkeys(t["name"] for t in listed if t["name"] not in self.serial))  # two suites may have one of a name
 
-    def part(self, test):
-        """The folder below tests/ that it comes from."""
+    def program(self, test):
+        """Its path below tests/."""
         paths = [os.path.relpath(a, self.build.resolve() / "tests") for a in test["cmd"] if a.startswith(str(self.build.resolve() / "tests"))]
-        return paths[0].split("/")[0] if paths else ""
+        return paths[0] if paths else ""
 
     def command(self, lane, names, processes):
         return ["meson", "test", "-C", str(self.build), "--no-rebuild", "--num-processes", str(processes), "--timeout-multiplier", str(self.patience),
@@ -181,8 +181,9 @@ class Run:
                         UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1")
         self.env.setdefault("CRUN_TEST_WAIT", str(15 * args.patience))
         if self.parts:
-            self.idle = [E2E / p for p in self.parts if (E2E / p).is_dir() and p not in TRAINERS]
-            self.trainers = [E2E / p for p in TRAINERS if p in self.parts]
+            there = [E2E / p for p in self.parts if (E2E / p).exists()]
+            self.trainers = [p for p in there if any(p.is_relative_to(E2E / t) for t in TRAINERS)]
+            self.idle = [p for p in there if p not in self.trainers]
         else:
             self.idle = [E2E, *(f"--ignore={E2E / p}" for p in TRAINERS)]
             self.trainers = [E2E / p for p in TRAINERS]
@@ -264,7 +265,7 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--build", required=True)
     p.add_argument("--slow", action="store_true")
-    p.add_argument("--parts", help="folders of tests/ and tests/e2e, comma-separated; all by default")
+    p.add_argument("--parts", help="what paths below tests/ begin with, and paths below tests/e2e, comma-separated; all by default")
     p.add_argument("--patience", type=float, default=4, help="times meson's 30 s for a C program")
     args = p.parse_args()
     for signo in (signal.SIGINT, signal.SIGQUIT):  # a shell starts what it puts in the background with both ignored
