@@ -49,8 +49,8 @@ static void versions(struct lines *l)
 #endif
 }
 
-/* The runtime asks the driver for cudaDeviceProp's as CUDA 9.2 did, and is told that of the whole GPU. It numbers devices
- * as the driver does. */
+/* The runtime asks the driver for cudaDeviceProp's as CUDA 9.2 did, and is told that of the whole GPU. It numbers
+ * devices as the driver does. */
 void gpu_uuid(int index, const void *whole, char *out)
 {
     int (*ask)(void *, int) = NULL;
