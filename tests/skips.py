@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import shutil
+import socket
 import subprocess
 
 
@@ -60,6 +61,15 @@ def no_namespaces():
 
 
 MOUNTS_FUSE = 'exec 3<>/dev/fuse && mount -i -t fuse -o "fd=3,rootmode=40000,user_id=$(id -u),group_id=$(id -g)" probe /tmp'
+
+
+def no_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+        return False
+    except OSError:
+        return True
 
 
 def no_fuse():
@@ -138,7 +148,7 @@ ROWS = [
     (r"no \S*bf16\S* units", lambda: not has("avx512_bf16")),
     (r"no \S*fp16\S* units", lambda: not has("avx512_fp16")),
     (r"no AVX2", lambda: not has("avx2")),
-    (r"no IPv6", lambda: not os.path.exists("/proc/net/if_inet6")),
+    (r"no IPv6", no_ipv6),
     (r"gnuplot is not installed", lacks("gnuplot")),
     (r"openssl\S* (is not installed|makes no certificate)", lacks("openssl")),
     (r"redis-\S+ is not installed|cannot start redis-server", lacks("redis-server", "redis-cli")),
