@@ -15,6 +15,7 @@
 #include "common/job/env_contract.h"
 #include "common/job/exitcode.h"
 #include "worker/config/config.h"
+#include "worker/device/module/module.h"
 #include "worker/planner/here.h"
 #include "worker/session/hold.h"
 #include "worker/session/outlive.h"
@@ -73,6 +74,7 @@ static void enter_round(const struct run *r, struct env_contract *env, const str
     env->restart_reason = "failure";
     snprintf(prefix, sizeof prefix, "rank=%d", i->rank);
     log_init((enum log_level)r->cfg->log_level, prefix);
+    cuda_module_follow_log();
 }
 
 /* A spare: all is made that needs no rank. Then it is as one that has let go of a round. */

@@ -1,8 +1,11 @@
 """Recovery in process where the host runs ahead of the device, over a GPU that is not there (tests/worker/device/cuda/fake_module.c)."""
+import re
+
 import pytest
 
 from metrics_file import loss_curve
-from outlived_job import Job, check_no_step_is_lost
+from outlived_job import Job, check_no_step_is_lost, held_spares
+from processes import wait
 from support import BUILD, faulty_disk
 from test_resharded_rounds import CUT, FIXED, RULES, Nodes
 
@@ -41,6 +44,24 @@ def test_a_rank_that_is_killed_costs_no_step_and_no_bit(undisturbed, tmp_path, v
     assert [a == b for a, b in zip(*disturbed.pids)] == [r != victim for r in range(WORLD)]
     check_no_step_is_lost(text, 1, ahead=2)
     assert disturbed.weights() == expected
+
+
+@pytest.mark.parametrize("victim, gpu", [(1, "the last rank's, which it has opened"), (0, "another one")])
+def test_a_warm_spare_takes_the_place(undisturbed, tmp_path, victim, gpu):
+    """And its lines have the place's rank, those of the GPU module too, which it has loaded before."""
+    data, expected = undisturbed
+    disturbed = job(data, tmp_path / "out", crun=["--warm-spares", 1])
+
+    def do():
+        wait("a spare that is ready", lambda: held_spares(disturbed.run_id))
+        disturbed.kill(victim)()
+
+    disturbed.at_step(5, do)
+    text = disturbed.finish()
+    check_no_step_is_lost(text, 1, ahead=2)
+    assert disturbed.weights() == expected
+    began = re.findall(r" info rank=(-?\d+) cuda: run 1: ", text)
+    assert sorted(began) == sorted(map(str, [*range(WORLD), victim])), gpu
 
 
 THREE, LAST = 3, 14

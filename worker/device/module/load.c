@@ -19,7 +19,7 @@
 enum { PATH_BYTES = 4096 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static const struct cuda_module *module;
+static const struct cuda_module *_Atomic module;
 static struct err why;
 
 /* The folder of the program, without a slash at the end; "" if it is not known. */
@@ -72,6 +72,13 @@ static int load_failed(const char *path)
         names, n == 1 ? "is" : "are");
 }
 
+static void follow_log(const struct cuda_module *m)
+{
+    char prefix[LOG_PREFIX_MAX];
+    log_prefix(prefix);
+    m->log_init(log_level(), prefix);
+}
+
 static void load_module(void)
 {
     char path[PATH_BYTES + 64];
@@ -92,13 +99,10 @@ static void load_module(void)
                 m->version, m->abi, CUDA_MODULE_ABI);
     else
         module = m;
-    if (!module) {
+    if (module)
+        follow_log(module);
+    else
         dlclose(so);
-        return;
-    }
-    char prefix[LOG_PREFIX_MAX];
-    log_prefix(prefix);
-    module->log_init(log_level(), prefix);
 }
 
 const struct cuda_module *cuda_module(struct err *e)
@@ -107,6 +111,13 @@ const struct cuda_module *cuda_module(struct err *e)
     if (!module)
         err_set(e, why.code, "%s", why.text);
     return module;
+}
+
+void cuda_module_follow_log(void)
+{
+    const struct cuda_module *m = module;
+    if (m)
+        follow_log(m);
 }
 
 bool cuda_likely(void)

@@ -28,12 +28,16 @@ struct cuda_module {
     int (*count)(struct err *e);     /* usable GPUs; 0: *e says why, in one sentence */
     /* JSON of the device's properties as cuDNN wants them, malloc'ed: for device-less planning elsewhere. */
     int (*properties)(int index, char **ret, struct err *e);
-    void (*log_init)(enum log_level max, const char *prefix); /* of its own copy: called once, when it is loaded */
+    void (*log_init)(enum log_level max, const char *prefix); /* of its own copy: follows the program's */
 };
 
 /* The module, loaded once; NULL with *e set: the file or a library that it needs is missing, or it is of another
  * version. Any thread. */
 const struct cuda_module *cuda_module(struct err *e);
+
+/* After log_init(), by the thread that called it: the module's lines have the new level and prefix, too. Nothing where
+ * the module is not loaded. */
+void cuda_module_follow_log(void);
 
 /* Is there a driver's device file? Asks nobody, so that a machine without a GPU starts at once. */
 bool cuda_likely(void);
