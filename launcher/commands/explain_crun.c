@@ -51,6 +51,9 @@ const struct explain_message explain_crun[] = {
     {"OMP_NUM_THREADS is not set*", "so that workers do not compete for the cores, each gets its share",
      "set OMP_NUM_THREADS to choose another number"},
     {"--* has no effect*", "the option is understood, but does nothing in this mode", "leave it out"},
+    {"srun runs on * nodes, and each crun*",
+     "srun started a crun on each node, and --nnodes, which is 1, was not typed",
+     "--nnodes N for one job; --standalone for one on each node"},
     /* --- the rendezvous */
     {"*nobody listens at *: this crun hosts*", "the endpoint is this machine's and was free, so this crun serves it",
      "is_host=0 in --rdzv-conf where a daemon is to be there"},

@@ -120,7 +120,8 @@ int config_count_workers(struct config *c, struct err *e);
  * not typed. self: argv[0]. */
 void config_apply_compat(struct config *c, const struct arg_result *r, const char *self);
 
-/* config_unused.c: one line for each option that was typed and has no effect here. */
+/* config_unused.c: one line for each option that was typed and has no effect here, and for srun's nodes where none were
+ * typed. */
 void config_print_unused(const struct config *c, const struct arg_result *r, FILE *out);
 
 /* config_home.c: c->home, and token_file where only crun.conf names one. ERR_USAGE. */

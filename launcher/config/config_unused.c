@@ -1,4 +1,6 @@
-/* Options that were typed and do nothing here: each is reported, in one line. */
+/* Options that were typed and do nothing here, and nodes of srun's that nobody typed: each is reported, in one line. */
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "launcher/base/ending.h"
@@ -196,6 +198,20 @@ static void print_no_limit(const struct config *c, const struct arg_result *r, F
               out);
 }
 
+/* srun on several nodes, and not a word of how many: each crun is a job of its own, which is seldom meant. */
+static void print_alone(const struct config *c, const struct arg_result *r, FILE *out)
+{
+    const char *nodes = getenv("SLURM_STEP_NUM_NODES");
+    int64_t n;
+    if (nodes && c->home.kind == HOME_LOCAL && parse_i64(nodes, "", 2, INT32_MAX, &n, NULL) == 0 &&
+        args_source(&config_program, r, "nnodes") == ARG_FROM_DEFAULT &&
+        args_source(&config_program, r, "standalone") == ARG_FROM_DEFAULT)
+        fprintf(out,
+                "crun: srun runs on %s nodes, and each crun there is a job of its own: --nnodes %s makes them one "
+                "(--standalone: that is meant)\n",
+                nodes, nodes);
+}
+
 void config_print_unused(const struct config *c, const struct arg_result *r, FILE *out)
 {
     static const struct {
@@ -215,6 +231,7 @@ void config_print_unused(const struct config *c, const struct arg_result *r, FIL
     }
     print_overridden_signal(c, r, out);
     print_no_limit(c, r, out);
+    print_alone(c, r, out);
     for (size_t i = 0; c->home.unused[i]; i++)
         fprintf(out, "crun: %s has no effect with %s\n", c->home.unused[i], c->home.from);
     for (size_t i = 0; i < RDZV_CONF_UNUSED_N; i++)
