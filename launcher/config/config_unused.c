@@ -203,12 +203,14 @@ static void print_alone(const struct config *c, const struct arg_result *r, FILE
 {
     const char *nodes = getenv("SLURM_STEP_NUM_NODES");
     int64_t n;
-    if (nodes && c->home.kind == HOME_LOCAL && parse_i64(nodes, "", 2, INT32_MAX, &n, NULL) == 0 &&
+    const bool nested = getenv("TORCHELASTIC_RUN_ID") != NULL; /* within a job that knows its nodes */
+    if (nodes && !nested && !config_starts_agents(c) && c->home.kind == HOME_LOCAL &&
+        parse_i64(nodes, "", 2, INT32_MAX, &n, NULL) == 0 &&
         args_source(&config_program, r, "nnodes") == ARG_FROM_DEFAULT &&
         args_source(&config_program, r, "standalone") == ARG_FROM_DEFAULT)
         fprintf(out,
                 "crun: srun runs on %s nodes, and each crun there is a job of its own: --nnodes %s makes them one "
-                "(--standalone: that is meant)\n",
+                "(--standalone if that is meant)\n",
                 nodes, nodes);
 }
 

@@ -373,18 +373,25 @@ static int torchrun_code(const cJSON *w)
     return text_of(w, "signal")[0] ? 128 - code : code;
 }
 
+/* What another node sent may be any number. */
+static long long time_of(const cJSON *w)
+{
+    const double t = w ? number_of(w, "time") : -1;
+    return t >= 0 && t < 0x1p53 ? (long long)t : (long long)time(NULL);
+}
+
 char *failure_record_json(const struct failure_job *j, const cJSON *all)
 {
     const cJSON *w = culprit_of(j, all);
     char ending[128], stamp[32], *text = NULL;
     const char *message = w ? text_of(w, "message") : j->cause;
     snprintf(ending, sizeof ending, "rank %d %s", w ? int_of(w, "rank") : -1, w ? text_of(w, "ending") : "");
-    snprintf(stamp, sizeof stamp, "%lld", (long long)(w ? number_of(w, "time") : (double)time(NULL)));
+    snprintf(stamp, sizeof stamp, "%lld", time_of(w));
     cJSON *o = cJSON_CreateObject(), *m = cJSON_AddObjectToObject(o, "message");
     cJSON *extra = cJSON_AddObjectToObject(m, "extraInfo");
     if (extra && add_text(m, "message", message[0] ? message : ending) &&
         cJSON_AddStringToObject(extra, "timestamp", stamp) &&
-        cJSON_AddNumberToObject(o, "errorCode", w ? torchrun_code(w) : j->exit_code) &&
+        cJSON_AddNumberToObject(m, "errorCode", w ? torchrun_code(w) : j->exit_code) &&
         cJSON_AddNumberToObject(o, "exitcode", w ? int_of(w, "exit_code") : j->exit_code) &&
         (!w || cJSON_AddNumberToObject(o, "rank", int_of(w, "rank"))))
         text = cJSON_PrintUnformatted(o);

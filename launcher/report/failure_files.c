@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/buf.h"
 #include "launcher/output/log_layout.h"
@@ -24,7 +25,8 @@ bool failure_files_write(const struct failure_report_options *o, const struct fa
 {
     char path[LOG_PATH_MAX] = "";
     const bool logs = of_job && o->logs->root[0], file = of_job && o->failure_file;
-    const bool record = o->error_file && (all->child || job->cause[0]);
+    const bool is_one = file && o->error_file && strcmp(o->failure_file, o->error_file) == 0; /* the report has more */
+    const bool record = o->error_file && !is_one && (all->child || job->cause[0]);
     char *report = logs || file ? failure_json(job, all) : NULL;
     char *of_culprit = record ? failure_record_json(job, all) : NULL;
     if (logs)

@@ -308,6 +308,7 @@ static void report(struct failure_report *f, const struct failure_scene *now, cJ
     }
     if ((shared || missed) && last->group_rank > 0 && send_and_wait(f, now, all)) {
         print_line(f, now);
+        failure_sort(all, job.culprit);
         write_files(f, &job, all, false);
         return;
     }

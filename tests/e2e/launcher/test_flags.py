@@ -556,10 +556,12 @@ def test_what_has_no_effect_here_is_said(crun):
 
 def test_sruns_nodes_that_nobody_asked_for_are_said(crun):
     """Each crun is a job of its own there."""
-    alone = "crun: srun runs on 2 nodes, and each crun there is a job of its own: --nnodes 2 makes them one (--standalone: that is meant)\n"
-    for nodes, typed, expected in (("2", (), alone), ("1", (), ""), ("2", ("--nnodes", "1"), ""), ("2", ("--standalone",), "")):
-        _, err = said(crun, *typed, "true", extra_env={"SLURM_JOB_ID": "4711", "SLURM_STEP_NUM_NODES": nodes})
-        assert err == expected, (nodes, typed)
+    alone = "crun: srun runs on 2 nodes, and each crun there is a job of its own: --nnodes 2 makes them one (--standalone if that is meant)\n"
+    step = {"SLURM_JOB_ID": "4711", "SLURM_STEP_NUM_NODES": "2"}
+    for typed, more, expected in (((), {}, alone), ((), {"SLURM_STEP_NUM_NODES": "1"}, ""), (("--nnodes", "1"), {}, ""), (("--standalone",), {}, ""),
+                                  ((), {"TORCHELASTIC_RUN_ID": "around"}, "")):
+        _, err = said(crun, *typed, "true", extra_env=step | more)
+        assert err == expected, (typed, more)
 
 
 def test_the_manual_page_is_formatted_without_a_warning():

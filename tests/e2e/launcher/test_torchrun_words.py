@@ -109,9 +109,9 @@ def test_a_launcher_around_crun_is_left_a_record_of_the_culprit(crun):
     assert crun.run("true", extra_env=around)[0] == 0 and not record.exists()
     rc, _, err = crun.run("--nproc-per-node", 2, script, extra_env=around)
     got = json.loads(record.read_text())
-    assert rc == 3 and got["message"]["message"] == "it broke" and (got["errorCode"], got["rank"]) == (3, 1), (got, err)
+    assert rc == 3 and got["message"]["message"] == "it broke" and (got["message"]["errorCode"], got["rank"]) == (3, 1), (got, err)
     rc, _, err = crun.run("sh", "-c", "kill -9 $$", extra_env=around)
     got = json.loads(record.read_text())
-    assert rc == 137 and got["message"]["message"] == "rank 0 killed by SIGKILL" and got["errorCode"] == -9, (got, err)
+    assert rc == 137 and got["message"]["message"] == "rank 0 killed by SIGKILL" and got["message"]["errorCode"] == -9, (got, err)
     rc, _, err = crun.run(crun.program, "--nproc-per-node", 2, script)
     assert rc == 3 and "  message   it broke (error.json)\n" in err[err.rindex(" failed: "):], "a crun around a crun"
