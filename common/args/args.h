@@ -100,7 +100,8 @@ struct arg_program {
 enum {
     ARG_SPECS_MAX = 256,      /* headings included */
     ARG_FILE_TEXT_MAX = 8192, /* bytes of values */
-    ARG_PRINT_MAX = 512       /* bytes of a value that arg_spec.print writes */
+    ARG_PRINT_MAX = 512,      /* bytes of a value that arg_spec.print writes */
+    ARG_REAL_MAX = 32         /* bytes of a number as args_real_text() writes it */
 };
 
 /* Where a value came from; one per spec, in table order, for --print-config. */
@@ -136,6 +137,9 @@ void args_help(const struct arg_program *p, FILE *out);
 void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ */
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
                        FILE *out); /* name = value  # source */
+
+/* The shortest decimal that reads back as the same number: for arg_spec.print. */
+void args_real_text(double v, char out[ARG_REAL_MAX]);
 
 /* Every value into the object out, by the option's name: what the program came to, from wherever. ARG_CUSTOM as
  * arg_spec.print has it, null where that is empty; without one it is left out. */

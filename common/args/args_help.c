@@ -187,16 +187,26 @@ static void print_choice(const struct arg_spec *s, int value, FILE *out)
             fprintf(out, "%.*s", (int)n, item);
 }
 
-/* The shortest decimal that reads back as the same number; of seconds one without an exponent (parse_seconds()). */
+/* The shortest decimal that reads back as the same number. */
+static void shortest(double v, const char *form, int digits, char *out, size_t cap)
+{
+    for (double back; digits <= 17; digits++) {
+        snprintf(out, cap, form, digits, v);
+        if (sscanf(out, "%lf", &back) == 1 && back == v)
+            break;
+    }
+}
+
+void args_real_text(double v, char out[ARG_REAL_MAX])
+{
+    shortest(v, "%.*g", 6, out, ARG_REAL_MAX);
+}
+
+/* Of seconds one without an exponent (parse_seconds()). */
 static void print_real(double v, bool seconds, FILE *out)
 {
     char text[400];
-    for (int digits = seconds ? 0 : 6; digits <= 17; digits++) {
-        double back;
-        snprintf(text, sizeof text, seconds ? "%.*f" : "%.*g", digits, v);
-        if (sscanf(text, "%lf", &back) == 1 && back == v)
-            break;
-    }
+    shortest(v, seconds ? "%.*f" : "%.*g", seconds ? 0 : 6, text, sizeof text);
     fputs(text, out);
 }
 

@@ -51,7 +51,7 @@ struct comm_options {
     int cancel_fd;
     /* local address to bind and advertise; NULL: loopback if all ranks are local, else by route */
     const char *bind_addr;
-    bool shares_device;    /* other ranks may compute on the very same one; else that is refused (a GPU's uuid) */
+    bool shares_device;    /* other ranks may compute on the very same one; else that is refused (device_ops.uuid) */
     struct device *device; /* its memory is what GRADIENTS and STATISTICS carry (device_ops.async); NULL: host memory */
     const struct comm_ops *nccl; /* of the cuda module; NULL: there is none */
 };

@@ -200,7 +200,7 @@ void peers_host_identity(char *out, size_t cap)
 
 enum { GPU_LEN = 64, HOST_RECORD_BYTES = 320 };
 
-/* gpu: "-" of a rank that has none to itself. */
+/* gpu: its UUID; "-": none to compare (gpu_of_its_own()). */
 struct host_record {
     int world;
     char identity[128];
@@ -275,7 +275,8 @@ static int check_local(const char *address, struct err *e)
     return rc;
 }
 
-/* Where the ranks have met before (through), that has been looked at. */
+/* "-": it computes on the host, may share, its UUID is not known, or the ranks have met before (through) and compared
+ * theirs then. */
 static const char *gpu_of_its_own(const struct comm_options *o)
 {
     const struct device *d = o->through || o->shares_device ? NULL : o->device;

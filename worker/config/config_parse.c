@@ -128,10 +128,13 @@ int config_parse_std(const char *text, void *field, struct err *e)
 /* A,B,... */
 static void print_list(const double *v, int n, char *out, size_t cap)
 {
+    char one[ARG_REAL_MAX];
     size_t at = 0;
     out[0] = '\0';
-    for (int i = 0; i < n && at < cap; i++)
-        at += (size_t)snprintf(out + at, cap - at, "%s%.12g", i ? "," : "", v[i]);
+    for (int i = 0; i < n && at < cap; i++) {
+        args_real_text(v[i], one);
+        at += (size_t)snprintf(out + at, cap - at, "%s%s", i ? "," : "", one);
+    }
 }
 
 void config_print_range(const void *field, char *out, size_t cap)

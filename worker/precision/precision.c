@@ -86,11 +86,10 @@ void precision_print_yes_no(const void *field, char *out, size_t cap)
 void precision_print_scale(const void *field, char *out, size_t cap)
 {
     const double scale = *(const double *)field;
-    out[0] = '\0';
-    if (scale == LOSS_SCALE_DYNAMIC)
-        snprintf(out, cap, "dynamic");
-    else if (scale != 0)
-        snprintf(out, cap, "%.12g", scale);
+    char text[ARG_REAL_MAX] = "";
+    if (scale != 0 && scale != LOSS_SCALE_DYNAMIC)
+        args_real_text(scale, text);
+    snprintf(out, cap, "%s", scale == LOSS_SCALE_DYNAMIC ? "dynamic" : text);
 }
 
 static int contradiction(struct err *e, const char *a, const char *a_value, const char *b, const char *b_value)

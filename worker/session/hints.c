@@ -52,7 +52,10 @@ static void tell_useless(const struct train_config *c)
     static const char *const optimizers[] = {OPTIMIZERS(CHOICE_NAME)}, *const warmups[] = {LR_WARMUPS(CHOICE_NAME)};
     const enum lr_policy p = (enum lr_policy)c->lr_policy;
     const bool preset = p == LR_HOROVOD || p == LR_APEX, adam = c->optimizer >= OPTIMIZER_ADAM;
-    const char *policy = schedule_policy_name(p), *optimizer = optimizers[c->optimizer];
+    char policy[40], optimizer[40], warmup[40];
+    snprintf(policy, sizeof policy, "--lr-policy %s", schedule_policy_name(p));
+    snprintf(optimizer, sizeof optimizer, "--optimizer %s", optimizers[c->optimizer]);
+    snprintf(warmup, sizeof warmup, "--lr-warmup %s", warmups[c->lr_warmup]);
     const struct {
         bool read;
         const char *option, *with, *has;
@@ -62,9 +65,9 @@ static void tell_useless(const struct train_config *c)
         {p == LR_POLY || p == LR_INV, "lr-power", "--lr-policy poly and inv", policy},
         {p == LR_STEP || p == LR_MULTISTEP || p == LR_EXP || p == LR_INV, "lr-gamma",
          "--lr-policy step, multistep, exp and inv", policy},
-        {!preset, "lr-warmup", "policies that have no warm-up of their own", policy},
+        {!preset, "lr-warmup", "a policy without its own warm-up", policy},
         {!preset && c->lr_warmup != WARMUP_LINEAR, "warmup-start", "--lr-warmup caffe2 and constant",
-         preset ? policy : warmups[c->lr_warmup]},
+         preset ? policy : warmup},
         {c->optimizer == OPTIMIZER_LARS, "lars-eta", "--optimizer lars", optimizer},
         {adam, "beta2", "--optimizer adam and adamw", optimizer},
         {adam, "adam-eps", "--optimizer adam and adamw", optimizer},

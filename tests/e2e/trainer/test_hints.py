@@ -52,14 +52,14 @@ def test_random_weights_that_are_evaluated(data, tmp_path):
 
 
 @pytest.mark.parametrize("args, words", [
-    (("--lr-milestones", "3,5"), ["--lr-milestones is of use with --lr-policy multistep only: this run has cosine"]),
-    (("--lr-step", 5, "--lr-gamma", 0.5, "--lr-policy", "multistep"), ["--lr-step is of use with --lr-policy step only: this run has multistep"]),
+    (("--lr-milestones", "3,5"), ["--lr-milestones is of use with --lr-policy multistep only: this run has --lr-policy cosine"]),
+    (("--lr-step", 5, "--lr-gamma", 0.5, "--lr-policy", "multistep"), ["--lr-step is of use with --lr-policy step only: this run has --lr-policy multistep"]),
     (("--lr-power", 3, "--lr-warmup", "caffe2", "--warmup-start", 0.3, "--lr-policy", "apex"),
-     ["--lr-power is of use with --lr-policy poly and inv only: this run has apex",
-      "--lr-warmup is of use with policies that have no warm-up of their own only: this run has apex",
-      "--warmup-start is of use with --lr-warmup caffe2 and constant only: this run has apex"]),
-    (("--warmup-start", 0.3), ["--warmup-start is of use with --lr-warmup caffe2 and constant only: this run has linear"]),
-    (("--beta2", 0.9, "--lars-eta", 0.1, "--optimizer", "lars"), ["--beta2 is of use with --optimizer adam and adamw only: this run has lars"]),
+     ["--lr-power is of use with --lr-policy poly and inv only: this run has --lr-policy apex",
+      "--lr-warmup is of use with a policy without its own warm-up only: this run has --lr-policy apex",
+      "--warmup-start is of use with --lr-warmup caffe2 and constant only: this run has --lr-policy apex"]),
+    (("--warmup-start", 0.3), ["--warmup-start is of use with --lr-warmup caffe2 and constant only: this run has --lr-warmup linear"]),
+    (("--beta2", 0.9, "--lars-eta", 0.1, "--optimizer", "lars"), ["--beta2 is of use with --optimizer adam and adamw only: this run has --optimizer lars"]),
     (("--adam-eps", 0.1, "--optimizer", "adamw", "--lr-policy", "inv", "--lr-gamma", 0.2, "--lr-power", 1, "--lr-warmup", "constant", "--warmup-start", 0.2), [])])
 def test_options_of_another_policy_or_optimizer(data, args, words):
     told = warnings(data / "train", "--batch-size", 16, *args)

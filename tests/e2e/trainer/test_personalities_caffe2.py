@@ -140,7 +140,8 @@ def test_half_precision_by_its_names(dbs, tmp_path, line, says):
     assert says in p.stderr_text and "--enable_tensor_core has no effect on a CPU" in p.stderr_text
 
 
-@pytest.mark.parametrize("line, level, scale", [("--dtype float16", "O2", "1"), ("--float16_compute", "O3", ""), ("--opt-level O1 --loss-scale dynamic", "O1", "dynamic")])
+@pytest.mark.parametrize("line, level, scale", [("--dtype float16", "O2", "1"), ("--float16_compute", "O3", ""), ("--opt-level O1 --loss-scale dynamic", "O1", "dynamic"),
+                                                ("--opt-level O1 --loss-scale 1099511627776", "O1", "1099511627776")])
 def test_what_it_comes_to_has_the_precision(line, level, scale):
     came_to = config(f"caffe2 --train_data x --use_cpu {line}")
     assert (came_to["opt-level"], came_to["loss-scale"]) == (level, scale)

@@ -97,11 +97,11 @@ static void load_module(void)
     else if (m->abi != CUDA_MODULE_ABI || strcmp(m->version, CRUN_VERSION) != 0)
         err_set(&why, -ENODEV, "%s is of trainer %s (ABI %d), this is trainer " CRUN_VERSION " (ABI %d)", path,
                 m->version, m->abi, CUDA_MODULE_ABI);
-    else
+    else {
+        follow_log(m);
         module = m;
-    if (module)
-        follow_log(module);
-    else
+    }
+    if (!module)
         dlclose(so);
 }
 

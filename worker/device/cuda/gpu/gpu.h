@@ -26,7 +26,7 @@ struct gpu_event;
 struct gpu_graph;
 struct gpu_stream;
 
-enum { GPU_UUID_BYTES = 37 }; /* 8-4-4-4-12 digits and a NUL */
+enum { GPU_UUID_BYTES = 41 }; /* GPU- or MIG-, 8-4-4-4-12 digits and a NUL */
 
 struct gpu_info {
     char name[128];

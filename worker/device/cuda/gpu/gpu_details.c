@@ -64,7 +64,8 @@ void gpu_uuid(int index, const void *whole, char *out)
         if (ask(own, index) == 0)
             memcpy(id, own, sizeof id);
     }
-    for (int i = 0, n = 0; i < 16; i++)
+    int n = snprintf(out, GPU_UUID_BYTES, "%s-", memcmp(id, whole, sizeof id) == 0 ? "GPU" : "MIG");
+    for (int i = 0; i < 16; i++)
         n += snprintf(out + n, (size_t)(GPU_UUID_BYTES - n), "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                       id[i]);
 }

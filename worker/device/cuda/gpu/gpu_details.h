@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-/* UUID of visible device `index` as nvidia-smi -L prints it, without GPU- or MIG-: of the MIG instance where it is one.
+/* UUID of visible device `index` as nvidia-smi -L prints it: of the MIG instance where it is one.
  * whole: cudaDeviceProp.uuid, which is the whole GPU's. out: GPU_UUID_BYTES (gpu.h). */
 void gpu_uuid(int index, const void *whole, char *out);
 
