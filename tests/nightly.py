@@ -57,7 +57,7 @@ def debian_13(out):
 STEPS = {  # name: (what it is, command, hours at most)
     "test": ("all tests, the slow ones too", dev("test", "--slow"), 5),
     "asan": ("the same under AddressSanitizer and UndefinedBehaviorSanitizer", dev("test", "--slow", "--asan"), 10),
-    "tsan": ("what has threads, under ThreadSanitizer", dev("test", "--tsan"), 6),
+    "tsan": ("launcher, rendezvousd, common, collectives, loader, checkpoints under ThreadSanitizer", dev("test", "--tsan"), 6),
     "peer": ("beside PyPI's PyTorch", dev("peer"), 3),
     "chaos": ("an hour of chaos over each home, while trainer trains", chaos, 6),
     "demo": ("two processes, one killed", demo, 1),

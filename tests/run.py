@@ -69,6 +69,7 @@ class Meson:
         self.build, self.patience = build, patience
         listed = json.loads(subprocess.run(["meson", "introspect", "--tests", str(build)], check=True, capture_output=True, text=True).stdout)
         listed = [t for t in listed if slow or not any(s.endswith("slow") for s in t["suite"])]
+        self.unknown = [p for p in parts or () if not (E2E / p).exists() and not any(self.program(t).startswith(p) for t in listed)]
         if parts:
             listed = [t for t in listed if self.program(t).startswith(tuple(parts))]
         listed.sort(key=lambda t: (-t["priority"], -t["timeout"]))  # what waits begins first, then what may take longest
@@ -176,6 +177,8 @@ class Run:
         self.logs.mkdir()
         self.parts = args.parts.split(",") if args.parts else None
         self.meson = Meson(self.build, args.patience, args.slow, self.parts)
+        if self.meson.unknown:
+            sys.exit(f"run.py: --parts {','.join(self.meson.unknown)}: no test's path below tests/ begins so, and nothing of that name is in tests/e2e")
         self.pytest = Pytest(self.build, scratch, args.slow, self.logs)
         self.env = dict(os.environ, CRUN_BUILD=str(self.build), PYTHONDONTWRITEBYTECODE="1",
                         UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1")
