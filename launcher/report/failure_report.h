@@ -3,9 +3,8 @@
  * How data flows: the agent opens a report with what does not change, and calls with a struct failure_scene, the state
  * of the job at that moment. For each worker that failed, failure_report.c asks for what is known of it (error record,
  * core, GPU, last lines of stderr) and makes a JSON object of that (failure.h). failure_share.c sends the objects of a
- * node to group rank 0, which sorts those of all nodes, prints one report, and has the same written to
- * failure.json (failure_files.h). A node
- * that cannot reach group rank 0 reports for itself. Loop thread only. */
+ * node to group rank 0, which sorts those of all nodes, prints one report, and has the same written to failure.json
+ * (failure_files.h). A node that cannot reach group rank 0 reports for itself. Loop thread only. */
 #ifndef CRUN_LAUNCHER_FAILURE_REPORT_H
 #define CRUN_LAUNCHER_FAILURE_REPORT_H
 

@@ -29,6 +29,12 @@ def test_a_link_stays_one(crun):
         assert (crun.tmp / name).is_symlink() and report((crun.tmp / target).read_text())["rank"] == 0
 
 
+def test_the_report_stays_where_a_launcher_around_names_the_same_file(crun):
+    file = crun.tmp / "why.json"
+    assert crun.run("--failure-file", file, *FAILS, extra_env={"TORCHELASTIC_ERROR_FILE": str(file)})[0] == 3
+    assert report(file.read_text())["rank"] == 0
+
+
 def test_a_file_keeps_its_mode(crun):
     file = crun.tmp / "why.json"
     file.write_text("x" * 100000)
