@@ -86,31 +86,33 @@ def _words(options: Mapping[str, Any]) -> List[str]:
     return words
 
 
-def _pickled(call: Tuple[Callable[..., Any], Tuple[Any, ...], Dict[str, Any]]) -> bytes:
-    """By name; a function typed into an interactive session by value, if cloudpickle is there."""
+def _preparation() -> Dict[str, Any]:
+    """For multiprocessing.spawn.prepare() in the workers. Without a main to run again where its text is in no file: a shell,
+    a notebook, `python -c`, `python - <<EOF`."""
+    preparation = multiprocessing.spawn.get_preparation_data("crun")
+    for name in ("authkey", "start_method", "log_to_stderr", "log_level"):
+        preparation.pop(name, None)
+    if not os.path.exists(preparation.get("init_main_from_path", "")):
+        preparation.pop("init_main_from_path", None)
+    preparation["sys_path"] = [p or os.getcwd() for p in sys.path]
+    return preparation
+
+
+def _pickled(call: Tuple[Callable[..., Any], Tuple[Any, ...], Dict[str, Any]], preparation: Mapping[str, Any]) -> bytes:
+    """By name; a function of a main that is in no file by value, if cloudpickle is there."""
     function = call[0]
-    typed = getattr(function, "__module__", "") == "__main__" and not hasattr(sys.modules["__main__"], "__file__")
+    typed = not preparation.keys() & {"init_main_from_path", "init_main_from_name"}
     try:
-        if typed:
+        if typed and getattr(function, "__module__", "") == "__main__":
             import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
             return bytes(cloudpickle.dumps(call))
         return pickle.dumps(call)
     except ImportError:
-        why = "was typed into an interactive session"
+        why = "was typed into an interactive session, or came by python -c or standard input"
     except (pickle.PicklingError, AttributeError, TypeError) as e:
         why = f"cannot be pickled ({e})"
     raise ValueError(f"crun.launch: {getattr(function, '__qualname__', function)} {why}: expected a function at the top level of "
                      "a module, with arguments that can be pickled; or install cloudpickle for a notebook")
-
-
-def _prepare(folder: pathlib.Path, call: bytes) -> None:
-    preparation = multiprocessing.spawn.get_preparation_data("crun")
-    for name in ("authkey", "start_method", "log_to_stderr", "log_level"):
-        preparation.pop(name, None)
-    preparation["sys_path"] = [p or os.getcwd() for p in sys.path]
-    with open(folder / "call", "wb") as f:
-        pickle.dump(preparation, f)
-        f.write(call)
 
 
 def _of_last_round(folder: pathlib.Path, kind: str) -> Dict[int, Any]:
@@ -154,14 +156,15 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optio
     options: crun's, with underscores: nnodes="2:4", rdzv_endpoint="node1:29500", run_id="j", log_dir="logs",
     log_prefix=False. With several nodes each of them calls launch(). env: variables for the workers, on top of ours.
     program: the launcher, else find_program()."""
-    call = _pickled((function, tuple(args), dict(kwargs or {})))
+    preparation = _preparation()
+    call = _pickled((function, tuple(args), dict(kwargs or {})), preparation)
     found = shutil.which(program) if program else find_program()
     if found is None:
         raise FileNotFoundError(f"crun.launch: program '{program}': expected an executable file")
     child = str(pathlib.Path(__file__).resolve().parent / "_child.py")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="crun-launch-"))
     try:
-        _prepare(folder, call)
+        (folder / "call").write_bytes(pickle.dumps(preparation) + call)
         code = _run([found, f"--nproc-per-node={nproc}", *_words(options), sys.executable, "-u", child, str(folder)],
                     {**os.environ, **(env or {})})
         if code != 0:

@@ -121,6 +121,17 @@ def test_what_cannot_be_pickled_is_refused_before_anything_starts(launch):
     assert rc == 0 and "cannot be pickled" in out and "expected a function at the top level of a module" in out, err
 
 
+@pytest.mark.parametrize("how", ["-", "-c"])
+def test_a_program_that_is_in_no_file_may_launch_what_is_in_one(crun, how):
+    text = f"import os, crun\ndef own(): pass\nprint(crun.launch(os.getcwd, nproc=2, program={str(CRUN)!r}))\n" \
+           f"try: crun.launch(own, program={str(CRUN)!r})\nexcept ValueError as e: print(e)\n"
+    p = subprocess.run([sys.executable, *([how] if how == "-" else [how, text])], input=text if how == "-" else "", env=crun.env, capture_output=True, text=True,
+                       timeout=120, cwd=crun.tmp)
+    values, said = p.stdout.splitlines()
+    assert values == str({r: str(crun.tmp) for r in (0, 1)}) and "own was typed into an interactive session, or came by python -c or standard input" in said, p.stderr
+    assert p.returncode == 0 and crun.leftovers() == []
+
+
 @pytest.mark.parametrize("home", ["rdzv_backend='c10d', rdzv_endpoint='localhost:%d'", "rdzv_backend='static', rdzv_endpoint='127.0.0.1:%d', rdzv_conf='rank=0'"])
 def test_the_settings_of_launch_config(crun, launch, home):
     """Those of PyTorch's tests of elastic_launch (api_test.py), whose home is etcd where c10d stands here."""
