@@ -4,6 +4,7 @@
  *   FAULT_DISK_FSYNC_MS=n     fsync(2) of such a file takes n milliseconds longer
  *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC
  *   FAULT_DISK_ROOM=n         the first n of these do not
+ *   FAULT_DISK_FAILS=n        those after the first n of these do not
  *   FAULT_DISK_READS=FILE     each pread(2) of such a file appends a line to FILE: how many bytes it read
  *   FAULT_DISK_ONLY=TEXT      instead of such files those whose paths hold TEXT */
 #include <dlfcn.h>
@@ -49,7 +50,11 @@ static bool is_full(int fd)
 {
     static atomic_int written;
     const char *full = getenv("FAULT_DISK_FULL"), *room = getenv("FAULT_DISK_ROOM");
-    if (!full || access(full, F_OK) != 0 || !is_ours(fd) || (room && written++ < atoi(room)))
+    const char *fails = getenv("FAULT_DISK_FAILS");
+    if (!full || access(full, F_OK) != 0 || !is_ours(fd))
+        return false;
+    const int before = written++;
+    if ((room && before < atoi(room)) || (fails && before >= atoi(fails)))
         return false;
     errno = ENOSPC;
     return true;

@@ -10,6 +10,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/include/crun.h"
+#include "worker/comm/comm.h"
 #include "worker/config/config.h"
 #include "worker/run/eval.h"
 #include "worker/run/journal.h"
@@ -19,7 +20,8 @@
 
 #define LEAVE_MS 2000 /* after a failure: for a write that is nearly done */
 
-int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, struct err *e)
+int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, const struct position *at,
+               struct err *e)
 {
     const struct train_config *cfg = s->cfg;
     const bool together = s->saves_together && cfg->checkpoint_dir && !cfg->evaluate;
@@ -30,8 +32,13 @@ int saver_open(struct saver *v, struct session *s, struct journal *j, const stru
                                               .writes = s->writes,
                                               .comm = together ? s->comm : NULL,
                                               .timeout_ms = (int64_t)(cfg->comm_timeout * 1000)};
-    *v = (struct saver){
-        .s = s, .journal = j, .trace = t, .together = together, .saved_ns = clock_ns(), .saved_updates = -1};
+    *v = (struct saver){.s = s,
+                        .journal = j,
+                        .trace = t,
+                        .together = together,
+                        .saved_ns = clock_ns(),
+                        .saved_updates = -1,
+                        .on_disk = {at->best_updates, at->best_top1}};
     v->asks = together || (cfg->check_replicas > 0 && !s->device->ops->async);
     return s->writes || together ? snapshot_writer_open(&v->writer, &s->state, &s->identity, &o, e) : 0;
 }
@@ -80,16 +87,35 @@ static void tell_failure(struct saver *v, int64_t step, int64_t now, const struc
                             : "");
 }
 
-static void hear_of_result(struct saver *v, const struct position *at)
+static void forget_best(const struct saver *v, struct position *at)
+{
+    if (at->best_updates != v->told.updates)
+        return;
+    at->best_updates = v->on_disk.updates;
+    at->best_top1 = v->on_disk.top1;
+}
+
+/* Only what is on the disk is there to be beaten. */
+static void hear_of_best(struct saver *v, struct position *at)
+{
+    const int told = snapshot_writer_best_result(v->writer);
+    if (told > 0)
+        v->on_disk = v->told;
+    else if (told < 0)
+        forget_best(v, at);
+}
+
+static void hear_of_result(struct saver *v, struct position *at)
 {
     int64_t step;
     struct err e;
     if (take_result(v, &step, &e) < 0)
         tell_failure(v, step, at->updates, &e);
+    hear_of_best(v, at);
 }
 
 /* Waits for the one before. */
-static int await_writer(struct saver *v, const struct position *at, struct err *e)
+static int await_writer(struct saver *v, struct position *at, struct err *e)
 {
     TRY(snapshot_writer_wait(v->writer, patience_ms(v), e));
     hear_of_result(v, at);
@@ -104,7 +130,7 @@ static int copy(struct saver *v, const struct position *at, bool over, struct er
 }
 
 /* All ranks. */
-static int save_together(struct saver *v, const struct position *at, bool over, struct err *e)
+static int save_together(struct saver *v, struct position *at, bool over, struct err *e)
 {
     struct err late;
     int rc = await_writer(v, at, &late);
@@ -119,7 +145,7 @@ static int save_together(struct saver *v, const struct position *at, bool over, 
     return rc < 0 ? err_set(e, rc, "%s", late.text) : 0;
 }
 
-static int save(struct saver *v, const struct position *at, bool over, struct err *e)
+static int save(struct saver *v, struct position *at, bool over, struct err *e)
 {
     if (v->together)
         return save_together(v, at, over, e);
@@ -153,7 +179,7 @@ bool saver_wants(struct saver *v, const struct position *at, bool over)
 }
 
 /* Is it time? What is due and has to wait stays pending. */
-static bool is_time(struct saver *v, const struct position *at, bool over, bool asked)
+static bool is_time(struct saver *v, struct position *at, bool over, bool asked)
 {
     if (v->writer) {
         hear_of_result(v, at);
@@ -162,7 +188,7 @@ static bool is_time(struct saver *v, const struct position *at, bool over, bool 
     return v->together ? asked : v->pending && (over || !snapshot_writer_busy(v->writer));
 }
 
-bool saver_step(struct saver *v, const struct position *at, bool over, bool asked)
+bool saver_step(struct saver *v, struct position *at, bool over, bool asked)
 {
     struct err e;
     if (!is_time(v, at, over, asked))
@@ -178,26 +204,62 @@ bool saver_step(struct saver *v, const struct position *at, bool over, bool aske
     return true;
 }
 
-void saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over)
+/* Those that write know what could not be written. */
+static int agree_on_best(const struct saver *v, struct position *at, struct err *e)
+{
+    struct comm *c = v->s->comm;
+    double best[2] = {-1, -1}; /* a later one is a better one: the greatest of each are of one */
+    if (v->s->writes && at->best_updates > 0)
+        best[0] = at->best_top1, best[1] = (double)at->best_updates;
+    TRY(c->ops->all_reduce(c, COMM_CONTROL, best, 2, DT_F64, COMM_MAX, NULL, e));
+    at->best_updates = best[1] > 0 ? (int64_t)best[1] : 0;
+    at->best_top1 = best[1] > 0 ? best[0] : 0;
+    return 0;
+}
+
+static void mark_best(struct saver *v, struct position *at)
+{
+    at->best_updates = v->told.updates;
+    at->best_top1 = v->told.top1;
+    if (!v->s->writes)
+        return;
+    snapshot_writer_best(v->writer, v->told.updates, v->told.top1);
+    if (v->s->cfg->checkpoint_sync)
+        hear_of_result(v, at);
+}
+
+static void save_best(struct saver *v, struct position *at, bool over)
+{
+    struct err e;
+    v->told = (struct saver_best){at->best_updates, at->best_top1};
+    if (save(v, at, over, &e) < 0) {
+        tell_failure(v, at->updates, at->updates, &e);
+        forget_best(v, at);
+    } else {
+        mark_best(v, at);
+    }
+}
+
+int saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over, struct err *e)
 {
     const double top1 = r->top1 / r->count;
-    struct err e;
+    if (v->writer)
+        hear_of_result(v, at);
+    if (v->s->cfg->checkpoint_dir)
+        TRY(agree_on_best(v, at, e));
     if (at->best_updates > 0 && top1 <= at->best_top1 + 1e-12) /* a manifest's numbers may be an ulp off */
-        return;
+        return 0;
     at->best_top1 = top1;
     at->best_updates = at->updates;
     if (!v->writer)
-        return;
+        return 0;
     crun_phase(CRUN_PHASE_CHECKPOINT);
-    int rc = save(v, at, over, &e);
-    if (rc < 0)
-        tell_failure(v, at->updates, at->updates, &e);
-    if (rc == 0 && v->s->writes)
-        snapshot_writer_best(v->writer, at->updates, top1);
+    save_best(v, at, over);
     crun_phase(CRUN_PHASE_STEP);
+    return 0;
 }
 
-int saver_finish(struct saver *v, const struct position *at, bool over, struct err *e)
+int saver_finish(struct saver *v, struct position *at, bool over, struct err *e)
 {
     if (!v->writer)
         return 0;
@@ -207,5 +269,9 @@ int saver_finish(struct saver *v, const struct position *at, bool over, struct e
     rc = rc == 0 ? save(v, at, over, e) : rc;
     rc = rc == 0 ? snapshot_writer_wait(v->writer, patience_ms(v), e) : rc;
     rc = rc == 0 ? take_result(v, &step, e) : rc;
+    if (rc == 0 && v->told.updates == at->updates && at->best_updates != at->updates) { /* lost at the first try */
+        mark_best(v, at);
+        rc = snapshot_writer_wait(v->writer, patience_ms(v), e);
+    }
     return rc < 0 ? err_wrap(e, "the end of the run is not saved") : 0;
 }

@@ -13,6 +13,11 @@ struct session;
 struct snapshot_writer;
 struct trace;
 
+struct saver_best {
+    int64_t updates; /* 0: there is none */
+    double top1;     /* struct position's */
+};
+
 struct saver {
     struct session *s;
     struct journal *journal;
@@ -23,11 +28,14 @@ struct saver {
     bool last;                      /* the caller's: no step follows, and saver_finish() does */
     bool pending;                   /* a save is due and the one before is not on the disk yet */
     int64_t saved_ns;
-    int64_t saved_updates; /* of the newest save of this process that has not failed, -1: none */
+    int64_t saved_updates;  /* of the newest save of this process that has not failed, -1: none */
+    struct saver_best told; /* the newest that was to be saved as the best */
+    struct saver_best on_disk;
 };
 
-/* Takes the host memory of a copy of the state. */
-int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, struct err *e);
+/* Takes the host memory of a copy of the state. at: where the run stands, with the best so far. */
+int saver_open(struct saver *v, struct session *s, struct journal *j, const struct trace *t, const struct position *at,
+               struct err *e);
 /* failed: a write that takes long is not waited for. One that was never opened, too. */
 void saver_close(struct saver *v, bool failed);
 
@@ -44,12 +52,13 @@ bool saver_wants(struct saver *v, const struct position *at, bool over);
 /* After a step, before the next. over: it was the last of an epoch or of the run. asked: where ranks save together,
  * that some rank wanted to, the same on all of them. Errors are logged: training goes on. Did training stand still for
  * a save? */
-bool saver_step(struct saver *v, const struct position *at, bool over, bool asked);
+bool saver_step(struct saver *v, struct position *at, bool over, bool asked);
 
-/* After an evaluation: is it the best so far? All ranks. */
-void saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over);
+/* After an evaluation: is it better than the best that was saved? Then it is saved. What is still being written counts
+ * as saved until it fails. Errors of saving are logged; others are those of ranks' agreement. All ranks. */
+int saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over, struct err *e);
 
 /* The last checkpoint: it must succeed, and is complete on return. All ranks. */
-int saver_finish(struct saver *v, const struct position *at, bool over, struct err *e);
+int saver_finish(struct saver *v, struct position *at, bool over, struct err *e);
 
 #endif

@@ -27,8 +27,10 @@ struct position {
     double epoch_loss, epoch_top1, epoch_count, epoch_seconds; /* sums over the epoch so far */
     double seconds;                                            /* training time so far */
     double lr;                                                 /* of the last step; -1: not known */
-    double best_top1;                 /* best share of the test set that was right, of checkpoint step-<best_updates> */
-    int64_t best_updates;             /* 0: nothing was evaluated yet */
+    /* best share of the test set that was right, of checkpoint step-<best_updates> (0: none yet). Where that could not
+     * be saved, only ranks that write know until all agree after the next evaluation (run/saver.h). */
+    double best_top1;
+    int64_t best_updates;
     int64_t moments_from;             /* updates without those left out, where the optimizer's moments were last zero */
     int64_t rate_workers, rate_batch; /* ranks, and their batch, when training began: what rates follow (run/rate.h) */
 };

@@ -47,6 +47,7 @@ struct snapshot_writer {
     bool full, marking, quit, fresh; /* fresh: a result that nobody has seen */
     int64_t best;                    /* step to be marked, -1: none */
     double best_top1;
+    int best_told; /* snapshot_writer_best_result() */
     struct snapshot_saved saved;
     int rc;
     struct err why;
@@ -113,8 +114,10 @@ static void write_now(struct snapshot_writer *w)
     w->why = e;
     w->full = false;
     w->fresh = rc < 0 || !w->given;
-    if (rc < 0 && w->best == w->saved.step)
+    if (rc < 0 && w->best == w->saved.step) {
         w->best = -1;
+        w->best_told = rc;
+    }
     pthread_cond_broadcast(&w->changed);
 }
 
@@ -123,9 +126,9 @@ static int tell_best(const struct snapshot_writer *w, int64_t step, double top1,
 {
     const struct position best = {.best_top1 = top1, .best_updates = step};
     cJSON *more = meta_best(&best);
-    int rc = ckpt_set_best(w->o.dir, step, e);
+    int rc = ckpt_amend(w->o.dir, step, more, e);
     if (rc == 0)
-        rc = ckpt_amend(w->o.dir, step, more, e);
+        rc = ckpt_set_best(w->o.dir, step, e);
     cJSON_Delete(more);
     return rc;
 }
@@ -138,11 +141,13 @@ static void mark_best(struct snapshot_writer *w)
     w->best = -1;
     w->marking = true;
     pthread_mutex_unlock(&w->lock);
-    if (tell_best(w, step, top1, &e) < 0)
+    const int rc = tell_best(w, step, top1, &e);
+    if (rc < 0)
         log_warn("ckpt", "step %lld is the best so far, but %s does not say so: %s", (long long)step, w->o.dir, e.text);
     rotate(w);
     pthread_mutex_lock(&w->lock);
     w->marking = false;
+    w->best_told = rc < 0 ? rc : 1;
     pthread_cond_broadcast(&w->changed);
 }
 
@@ -353,11 +358,21 @@ void snapshot_writer_best(struct snapshot_writer *w, int64_t step, double top1)
     const bool failed = !w->full && w->rc < 0 && w->saved.step == step;
     w->best = failed ? -1 : step;
     w->best_top1 = top1;
+    w->best_told = failed ? w->rc : 0;
     if (w->o.sync && w->best >= 0)
         mark_best(w);
     else
         pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
+}
+
+int snapshot_writer_best_result(struct snapshot_writer *w)
+{
+    pthread_mutex_lock(&w->lock);
+    const int told = w->best_told;
+    w->best_told = 0;
+    pthread_mutex_unlock(&w->lock);
+    return told;
 }
 
 int snapshot_writer_result(struct snapshot_writer *w, struct snapshot_saved *ret, struct err *e)

@@ -58,6 +58,10 @@ int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, i
  * so. Not while busy with another one's. */
 void snapshot_writer_best(struct snapshot_writer *w, int64_t step, double top1);
 
+/* What became of the last that was to be the best: 1 DIR/best says so, 0 nothing new, < 0 it is not saved, or nothing
+ * says that it is the best (logged). Once for each. */
+int snapshot_writer_best_result(struct snapshot_writer *w);
+
 /* What became of the last save: 1 it is on the disk, 0 nothing new (or given), < 0 it failed (ret->step says which).
  * Once for each. ERR_DIVERGED: a tensor is not finite; nothing was written then, so that rotation keeps the last
  * good one. */

@@ -177,7 +177,7 @@ int begin_run(struct run *r, const struct env_contract *env, const char *command
     TRY(check_state(r, taken == TAKEN_RANKS, e));
     TRY(follow_state(r, e));
     if (!r->saver.writer)
-        TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, e));
+        TRY(saver_open(&r->saver, &r->s, &r->journal, &r->trace, &r->at, e));
     TRY(take_folders(r, env, late, e));
     TRY(journal_open(&r->journal, &r->s, &r->at, epoch_evaluates(r), taken != TAKEN_NOTHING, (int)env->restart_count,
                      command_line, e));

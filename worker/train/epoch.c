@@ -105,7 +105,7 @@ int epoch_end(struct run *r, bool *ret_stop, struct err *e)
         TRY(epoch_check_test_loss(r, &v, run_training_over(r), e));
         r->last = v;
         r->saver.last = run_training_over(r);
-        saver_evaluated(&r->saver, &r->at, &v, run_epoch_over(r));
+        TRY(saver_evaluated(&r->saver, &r->at, &v, run_epoch_over(r), e));
     }
     if (r->epoch_bad > 0)
         journal_say(&r->journal, "%lld training images could not be read or decoded and weighed nothing",

@@ -258,6 +258,45 @@ def test_a_worse_or_equal_one_after_a_resume_does_not_replace_the_best(data, tmp
     assert best(tmp_path) == 8, lines(tmp_path)[-2:]
 
 
+STILL = ("--base-learning-rate", 0, "--warmup-epochs", 0, "--weight-decay", 0)  # nothing moves: all accuracies are equal
+
+
+@pytest.mark.parametrize("more", [[], ["--checkpoint-sync"], ["--procs", 2], ["--stages", 2, "--procs", 2, "--device", "cpu"]])
+def test_the_best_is_one_that_was_saved(data, tmp_path, more):
+    """What could not be written is not there to be beaten."""
+    full, out = tmp_path / "full", tmp_path / "out"
+    full.touch()
+    p = run(*command(data, out, *STILL, *more), env=faulty_disk(full=full, only="step-00000004."))
+    assert p.returncode == 0 and "save the checkpoint of step 4" in p.stderr, p.stderr
+    # at the end of the epoch after it at the latest, a write is waited for
+    assert best(out) in ({8} if "--checkpoint-sync" in more else {8, 12}), p.stderr
+    meta = json.loads((newest(out) / "manifest.json").read_text())["meta"]
+    assert meta["best_updates"] == best(out), meta
+
+
+def test_the_best_is_one_that_is_told_to_be(data, tmp_path):
+    full, out = tmp_path / "full", tmp_path / "out"
+    full.touch()
+    p = subprocess.Popen(command(data, out, *STILL, "--num-epochs", 10**6), stderr=subprocess.PIPE, text=True, env=faulty_disk(full=full, only="/best"))
+    said = ""
+    for line in p.stderr:
+        said += line
+        if "is the best so far, but" in line and full.exists():
+            full.unlink()
+        if (out / "best").exists() or "saving step 4000 " in line:
+            p.send_signal(signal.SIGTERM)
+    assert p.wait(WAIT) == 75 and best(out) > 4, said
+
+
+@pytest.mark.parametrize("more", [[], ["--checkpoint-sync"], ["--stages", 2, "--procs", 2, "--device", "cpu"]])
+def test_the_last_checkpoint_is_the_best_at_its_second_try_too(data, tmp_path, more):
+    full, out = tmp_path / "full", tmp_path / "out"
+    full.touch()
+    p = run(*command(data, out, *STILL, "--max-steps", 4, *more), env=faulty_disk(full=full, fails=1))
+    assert p.returncode == 0 and "it is tried once more" in p.stderr, p.stderr
+    assert best(out) == 4 and steps(out) == [4]
+
+
 def test_a_name_too_long_for_a_link_is_refused_before_training(data, tmp_path):
     p = run(*command(data, tmp_path / "ck", "--checkpoint-name", "n" * 240))
     assert p.returncode == 2 and "--checkpoint-name: 240 bytes" in p.stderr, p.stderr
