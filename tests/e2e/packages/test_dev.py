@@ -1,0 +1,89 @@
+"""./dev on a machine where little is installed: what it says where packages cannot be had, and before it builds anything."""
+import pathlib
+import re
+import shutil
+
+import pytest
+
+from support import ROOT, run
+
+TOOLS = ("awk", "bash", "cat", "dirname", "env", "grep", "mktemp", "readlink", "realpath", "rm", "sed", "tail", "tee")
+STATUS = "git install ok installed\nprocps hold ok installed\ntmux deinstall ok config-files"
+
+
+class Fresh:
+    """dev in a folder where nothing is built, and a PATH that has hardly more than it needs itself."""
+
+    def __init__(self, folder, uid):
+        self.folder, self.bin = folder, folder / "bin"
+        self.bin.mkdir()
+        shutil.copy(ROOT / "dev", folder)
+        for name in TOOLS:
+            (self.bin / name).symlink_to(shutil.which(name))
+        self.has("id", f"echo {uid}")
+        self.has("dpkg-query", f"echo asked >>{folder}/asked; printf '{STATUS}\\n'; exit 1")
+
+    def has(self, name, text):
+        (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.bin / name).chmod(0o755)
+
+    def dev(self, *args):
+        return run(self.folder / "dev", *args, env={"PATH": str(self.bin), "HOME": "/nowhere", "TMPDIR": str(self.folder)}, timeout=60)
+
+
+@pytest.fixture
+def as_root(tmp_path):
+    return Fresh(tmp_path, 0)
+
+
+@pytest.fixture
+def as_user(tmp_path):
+    return Fresh(tmp_path, 1000)
+
+
+@pytest.mark.parametrize("command", ["setup", "demo", "build", "peer"])
+def test_without_sudo_it_says_what_root_is_to_type(as_user, command):
+    as_user.has("apt-get", "exit 70")
+    p = as_user.dev(command)
+    assert (p.returncode, p.stdout) == (2, "") and p.stderr.count("\n") == 1
+    assert p.stderr.startswith("dev: packages are missing, and there is no sudo; as root: apt-get install --no-install-recommends build-essential ")
+
+
+def test_what_is_installed_is_asked_once_and_what_was_removed_is_missing(as_root):
+    as_root.has("apt-get", 'echo "$@" >>' + f"{as_root.folder}/apt")
+    assert as_root.dev("setup").returncode == 0
+    assert (as_root.folder / "asked").read_text() == "asked\n"
+    update, install = (as_root.folder / "apt").read_text().splitlines()
+    assert update.startswith("update") and "--no-install-recommends" in install
+    assert "tmux" in install.split() and not {"git", "procps"} & set(install.split())
+    assert "DPkg::Lock::Timeout=" in install, "another apt-get, of a machine's first minutes, is waited for"
+
+
+def test_how_much_is_fetched_is_shown(as_root):
+    as_root.has("apt-get", '[ "$1" = update ] || echo "Reading package lists...\nNeed to get 310 MB of archives.\nGet:1 http://there a 1\nFetched 310 MB in 9s"')
+    p = as_root.dev("setup")
+    assert p.returncode == 0 and p.stderr == "", p.stderr
+    assert re.fullmatch("apt-get installs, as root, with what they depend on: build-essential .*\nNeed to get 310 MB of archives.\nFetched 310 MB in 9s\n", p.stdout), p.stdout
+
+
+def test_where_apt_get_fails_its_last_words_are_shown_and_the_others_kept(as_root):
+    as_root.has("apt-get", '[ "$1" = update ] && exit\nfor n in 1 2 3 4 5 6 7 8 9; do echo "E: Failed to fetch $n" >&2; done; exit 100')
+    p = as_root.dev("demo")
+    *said, last = p.stderr.splitlines()
+    log = pathlib.Path(re.fullmatch("dev: apt-get failed; all that it said is in (.*)", last)[1])
+    assert p.returncode == 2 and said == [f"E: Failed to fetch {n}" for n in "6789"]
+    assert log.read_text().count("E: Failed to fetch") == 9
+
+
+@pytest.mark.parametrize("args, why", [
+    (["tset"], "unknown command 'tset'; ./dev help lists them"), (["demo", "runs"], "demo takes options only"),
+    (["install", "--laucher"], "install: unknown option '--laucher'"), (["install", "--launcher", "--prefix=/usr"], "install: unknown option '--prefix=/usr'"),
+    (["fmt", "--check"], "fmt needs clang-format: ./dev setup installs it")])
+def test_what_cannot_be_done_is_refused_before_packages_are_installed(as_user, args, why):
+    p = as_user.dev(*args)
+    assert (p.returncode, p.stdout, p.stderr) == (2, "", f"dev: {why}\n")
+
+
+def test_help_of_the_demo_needs_no_build(as_user):
+    p = as_user.dev("demo", "--help")
+    assert p.returncode == 0 and p.stdout.startswith("usage: ./dev demo [--seed N] [--out DIR] "), p.stderr
