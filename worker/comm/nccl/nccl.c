@@ -132,90 +132,6 @@ int nccl_settle(struct nccl *n, ncclComm_t *c, int64_t deadline, const char *wha
     }
 }
 
-/* --- the watchdog */
-
-/* Lock held. Those that have ended go; *ret_late: the first that is overdue. */
-static void sweep(struct nccl *n, const struct pending **ret_late)
-{
-    *ret_late = NULL;
-    while (n->npending > 0) {
-        const struct pending *p = &n->pending[n->first];
-        if (cudaEventQuery(p->end) == cudaErrorNotReady) {
-            *ret_late = clock_ms() > p->deadline ? p : NULL;
-            return;
-        }
-        n->first = (n->first + 1) % PENDING_MAX;
-        n->npending--;
-    }
-}
-
-/* Lock held. */
-static void look_for_failure(struct nccl *n)
-{
-    const struct pending *late;
-    struct err e;
-    for (int i = FIRST; i < COMM_CHANNELS && !n->failed.code; i++) {
-        ncclResult_t state = ncclSuccess;
-        if (n->comm[i] && ncclCommGetAsyncError(n->comm[i], &state) == ncclSuccess && state != ncclSuccess &&
-            state != ncclInProgress) {
-            nccl_fail(&e, state, "a collective failed");
-            nccl_break(n, &e);
-        }
-    }
-    sweep(n, &late);
-    if (late && !n->failed.code) {
-        err_set(&e, -ETIMEDOUT, "NCCL: %s has not ended within %lld ms: another rank hangs or is gone", late->what,
-                (long long)n->timeout_ms);
-        nccl_break(n, &e);
-    }
-}
-
-static void *watch(void *arg)
-{
-    struct nccl *n = arg;
-    cudaSetDevice(n->device);
-    pthread_mutex_lock(&n->lock);
-    while (!n->leaving) {
-        struct timespec until;
-        if (n->npending == 0 || n->failed.code) { /* woken by whoever enqueues, aborts or closes */
-            pthread_cond_wait(&n->change, &n->lock);
-            continue;
-        }
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_nsec += WATCH_MS * 1000000L;
-        until.tv_sec += until.tv_nsec / 1000000000L;
-        until.tv_nsec %= 1000000000L;
-        pthread_cond_timedwait(&n->change, &n->lock, &until);
-        if (!n->leaving && !n->failed.code)
-            look_for_failure(n);
-    }
-    pthread_mutex_unlock(&n->lock);
-    return NULL;
-}
-
-/* Lock held. What a capture enqueues happens later and again: the end of each step, which is never captured, stands for
- * it. */
-int nccl_follow(struct nccl *n, cudaStream_t s, const char *what, struct err *e)
-{
-    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    const struct pending *late;
-    TRY(cuda_fail(e, cudaStreamIsCapturing(s, &capture), what));
-    if (capture != cudaStreamCaptureStatusNone) /* nor may an event be asked for now */
-        return 0;
-    sweep(n, &late);
-    if (n->npending == PENDING_MAX)
-        return 0;
-    struct pending *p = &n->pending[(n->first + n->npending) % PENDING_MAX];
-    if (!p->end)
-        TRY(cuda_fail(e, cudaEventCreateWithFlags(&p->end, cudaEventDisableTiming), what));
-    TRY(cuda_fail(e, cudaEventRecord(p->end, s), what));
-    p->deadline = clock_deadline(n->timeout_ms);
-    p->what = what;
-    if (n->npending++ == 0)
-        pthread_cond_broadcast(&n->change);
-    return 0;
-}
-
 /* --- open and close */
 
 static int join_options(const struct comm_options *o, struct nccl *n, struct nccl_peer *mine, ncclUniqueId *id,
@@ -320,12 +236,7 @@ static void disconnect(struct nccl *n)
 static void nccl_close(struct comm *c)
 {
     struct nccl *n = nccl_of(c);
-    pthread_mutex_lock(&n->lock);
-    n->leaving = true;
-    pthread_cond_broadcast(&n->change);
-    pthread_mutex_unlock(&n->lock);
-    if (n->watched)
-        pthread_join(n->watchdog, NULL);
+    nccl_watch_stop(n);
     for (int i = FIRST; i < COMM_CHANNELS; i++)
         if (n->aborters[i].started)
             pthread_join(n->aborters[i].thread, NULL);
@@ -371,11 +282,8 @@ static int nccl_open(struct comm **ret, const struct comm_options *o, struct err
         nccl_break(n, &(struct err){.code = rc, .text = "never opened"});
     n->cancel_fd = 0;
     pthread_mutex_unlock(&n->lock);
-    if (rc == 0) {
-        rc = pthread_create(&n->watchdog, NULL, watch, n);
-        n->watched = rc == 0;
-        rc = rc ? err_errno(e, rc, "watchdog of NCCL") : 0;
-    }
+    if (rc == 0)
+        rc = nccl_watch_start(n, e);
     if (rc < 0)
         nccl_close(&n->base);
     else

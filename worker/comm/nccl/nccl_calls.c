@@ -29,7 +29,7 @@ static int type_of(enum dtype t, ncclDataType_t *ret, struct err *e)
 }
 
 struct call {
-    const char *what;
+    const char *what, *of;
     enum comm_channel ch;
     const void *in;
     void *out;
@@ -103,6 +103,11 @@ static ncclResult_t call_reduce_scatter_v(const struct call *k, ncclComm_t c)
     return group_end(rc);
 }
 
+static const char *name_of(enum comm_channel ch)
+{
+    return ch == COMM_GRADIENTS ? "gradients" : "statistics";
+}
+
 /* Lock held. What has failed leaves the ranks out of step, so it ends the communicator. */
 static int enqueued(struct nccl *n, enum comm_channel ch, ncclResult_t result, cudaStream_t s, const char *what,
                     struct err *e)
@@ -128,13 +133,15 @@ static int check_channel(enum comm_channel ch, struct err *e)
 
 static int enqueue(struct nccl *n, call_fn *fn, const struct call *k, struct err *e)
 {
+    char what[WHAT_LEN];
     TRY(check_channel(k->ch, e));
     if (k->n == 0)
         return 0;
+    snprintf(what, sizeof what, "%s of %zu %s on channel %s", k->what, k->n, k->of, name_of(k->ch));
     pthread_mutex_lock(&n->lock);
     int rc = nccl_failure(n, e);
     if (rc == 0)
-        rc = enqueued(n, k->ch, fn(k, n->comm[k->ch]), k->stream, k->what, e);
+        rc = enqueued(n, k->ch, fn(k, n->comm[k->ch]), k->stream, what, e);
     pthread_mutex_unlock(&n->lock);
     return rc;
 }
@@ -149,7 +156,14 @@ static ncclRedOp_t op_of(enum comm_op op)
 int nccl_all_reduce(struct comm *c, enum comm_channel ch, void *buf, size_t n, enum dtype t, enum comm_op op,
                     void *stream, struct err *e)
 {
-    struct call k = {.what = "all-reduce", .ch = ch, .in = buf, .out = buf, .n = n, .op = op_of(op), .stream = stream};
+    struct call k = {.what = "all-reduce",
+                     .of = "values",
+                     .ch = ch,
+                     .in = buf,
+                     .out = buf,
+                     .n = n,
+                     .op = op_of(op),
+                     .stream = stream};
     TRY(type_of(t, &k.type, e));
     return enqueue(nccl_of(c), call_all_reduce, &k, e);
 }
@@ -157,8 +171,15 @@ int nccl_all_reduce(struct comm *c, enum comm_channel ch, void *buf, size_t n, e
 int nccl_reduce(struct comm *c, enum comm_channel ch, const void *in, void *out, size_t n, enum dtype t,
                 enum comm_op op, int root, void *stream, struct err *e)
 {
-    struct call k = {
-        .what = "reduce", .ch = ch, .in = in, .out = out, .n = n, .op = op_of(op), .root = root, .stream = stream};
+    struct call k = {.what = "reduce",
+                     .of = "values",
+                     .ch = ch,
+                     .in = in,
+                     .out = out,
+                     .n = n,
+                     .op = op_of(op),
+                     .root = root,
+                     .stream = stream};
     TRY(comm_root_check(c, root, e));
     TRY(type_of(t, &k.type, e));
     return enqueue(nccl_of(c), call_reduce, &k, e);
@@ -166,8 +187,14 @@ int nccl_reduce(struct comm *c, enum comm_channel ch, const void *in, void *out,
 
 int nccl_broadcast(struct comm *c, enum comm_channel ch, void *buf, size_t bytes, int root, void *stream, struct err *e)
 {
-    const struct call k = {
-        .what = "broadcast", .ch = ch, .in = buf, .out = buf, .n = bytes, .root = root, .stream = stream};
+    const struct call k = {.what = "broadcast",
+                           .of = "bytes",
+                           .ch = ch,
+                           .in = buf,
+                           .out = buf,
+                           .n = bytes,
+                           .root = root,
+                           .stream = stream};
     TRY(comm_root_check(c, root, e));
     return enqueue(nccl_of(c), call_broadcast, &k, e);
 }
@@ -187,8 +214,14 @@ static bool are_equal(const size_t *parts, int world, size_t *ret_sum)
 int nccl_all_gather_v(struct comm *c, enum comm_channel ch, const void *in, void *out, const size_t *bytes,
                       void *stream, struct err *e)
 {
-    struct call k = {
-        .what = "all-gather", .ch = ch, .in = in, .out = out, .parts = bytes, .world = c->world, .stream = stream};
+    struct call k = {.what = "all-gather",
+                     .of = "bytes",
+                     .ch = ch,
+                     .in = in,
+                     .out = out,
+                     .parts = bytes,
+                     .world = c->world,
+                     .stream = stream};
     const bool equal = are_equal(bytes, c->world, &k.n);
     if (equal)
         k.n = bytes[0];
@@ -199,6 +232,7 @@ int nccl_reduce_scatter_v(struct comm *c, enum comm_channel ch, const void *in, 
                           enum dtype t, enum comm_op op, void *stream, struct err *e)
 {
     struct call k = {.what = "reduce-scatter",
+                     .of = "values",
                      .ch = ch,
                      .in = in,
                      .out = out,
@@ -286,6 +320,15 @@ static ncclResult_t call_messages(const struct messages *of, ncclComm_t c)
     return group_end(rc);
 }
 
+static void tell(const struct messages *of, enum comm_channel ch, char what[WHAT_LEN])
+{
+    const struct message *m = &of->all[0];
+    const int n = snprintf(what, WHAT_LEN, "%s of %zu bytes %s rank %d on channel %s", m->from ? "send" : "receive",
+                           m->bytes, m->from ? "to" : "from", m->peer, name_of(ch));
+    if (of->n > 1 && n > 0 && n < WHAT_LEN)
+        snprintf(what + n, (size_t)(WHAT_LEN - n), ", and %d more", of->n - 1);
+}
+
 /* All that are kept go, whichever is waited for. A group of several streams ends on each of them. */
 int nccl_wait(struct comm_request *base, struct err *e)
 {
@@ -295,8 +338,11 @@ int nccl_wait(struct comm_request *base, struct err *e)
     const struct messages now = n->messages[r->ch];
     n->messages[r->ch] = (struct messages){0};
     int rc = nccl_failure(n, e);
-    if (rc == 0 && now.n > 0)
-        rc = enqueued(n, r->ch, call_messages(&now, n->comm[r->ch]), now.all[now.n - 1].stream, "messages", e);
+    if (rc == 0 && now.n > 0) {
+        char what[WHAT_LEN];
+        tell(&now, r->ch, what);
+        rc = enqueued(n, r->ch, call_messages(&now, n->comm[r->ch]), now.all[now.n - 1].stream, what, e);
+    }
     pthread_mutex_unlock(&n->lock);
     free(now.all);
     free(base);

@@ -1,4 +1,5 @@
-/* An NCCL communicator inside, shared by nccl.c (its life) and nccl_calls.c (what is enqueued). Of these two only. */
+/* An NCCL communicator inside, shared by nccl.c (its life), nccl_calls.c (what is enqueued) and nccl_watch.c (whether it
+ * ends). Of these three only. */
 #ifndef CRUN_WORKER_COMM_NCCL_COMM_H
 #define CRUN_WORKER_COMM_NCCL_COMM_H
 
@@ -10,12 +11,13 @@
 #include "worker/comm/comm.h"
 
 #define FIRST COMM_GRADIENTS
-enum { WATCH_MS = 100, PENDING_MAX = 64, LENT_MAX = 8, POLL_MOST_NS = 500000 };
+enum { WATCH_MS = 100, PENDING_MAX = 512, LENT_MAX = 8, POLL_MOST_NS = 500000, WHAT_LEN = 96 };
 
 struct pending { /* enqueued and not known to have ended */
     cudaEvent_t end;
+    bool recorded;    /* `end` stands behind it; else the host is about to put it there */
     int64_t deadline; /* clock_ms() */
-    const char *what;
+    char what[WHAT_LEN];
 };
 
 struct message {      /* begun, and not enqueued yet */
@@ -40,18 +42,20 @@ struct nccl {
 
     pthread_mutex_t lock; /* the rest */
     pthread_cond_t change;
-    ncclComm_t comm[COMM_CHANNELS]; /* [COMM_CONTROL]: NULL; all NULL once aborted */
-    struct err failed;              /* code 0: none */
-    struct pending pending[PENDING_MAX];
+    ncclComm_t comm[COMM_CHANNELS];      /* [COMM_CONTROL]: NULL; all NULL once aborted */
+    struct err failed;                   /* code 0: none */
+    struct pending pending[PENDING_MAX]; /* a ring */
     int first, npending;
+    bool asks;      /* CUDA is asked about the first of them, without the lock */
+    uint64_t asked; /* how often it was */
+    bool leaving, watched, asking;
+    pthread_t watchdog, asker;
     struct lent lent[LENT_MAX];
     int nlent;
     struct messages {
         struct message *all;
         int n, room;
     } messages[COMM_CHANNELS];
-    bool leaving, watched;
-    pthread_t watchdog;
     struct aborter {
         pthread_t thread;
         ncclComm_t comm;
@@ -74,8 +78,12 @@ void nccl_break(struct nccl *n, const struct err *why);
 int nccl_failure(const struct nccl *n, struct err *e);
 /* Until NCCL has done what it was asked for; the lock is free while it waits. -ECANCELED: cancel_fd is readable. */
 int nccl_settle(struct nccl *n, ncclComm_t *c, int64_t deadline, const char *what, struct err *e);
-/* The watchdog sees that what was enqueued on s ends. */
+/* nccl_watch.c: somebody sees that what was enqueued on s ends. The lock is free while CUDA is called. */
 int nccl_follow(struct nccl *n, cudaStream_t s, const char *what, struct err *e);
+
+/* nccl_watch.c; without the lock. stop() may be called where start() was not. */
+int nccl_watch_start(struct nccl *n, struct err *e);
+void nccl_watch_stop(struct nccl *n);
 
 /* Any thread: 0, or why the communicator is of no use any more. */
 int nccl_check(struct comm *c, struct err *e);

@@ -290,17 +290,32 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
     return ncclSuccess;
 }
 
-static void (*when_aborted)(void);
+static void (*_Atomic when_aborted)(void), (*_Atomic when_recorded)(void), (*_Atomic when_asked)(void);
 
 void fake_nccl_at_abort(void (*call)(void))
 {
     when_aborted = call;
 }
 
+void fake_nccl_at_record(void (*call)(void))
+{
+    when_recorded = call;
+}
+
+void fake_nccl_at_query(void (*call)(void))
+{
+    when_asked = call;
+}
+
+static void tell(void (*call)(void))
+{
+    if (call)
+        call();
+}
+
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
-    if (when_aborted)
-        when_aborted();
+    tell(when_aborted);
     return ncclCommDestroy(c);
 }
 
@@ -365,12 +380,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
     (void)e, (void)s;
+    tell(when_recorded);
     return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     (void)e;
+    tell(when_asked);
     return cudaSuccess;
 }
 

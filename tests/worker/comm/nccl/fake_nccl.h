@@ -8,7 +8,9 @@
 void fake_nccl_use_gpu(int number);
 /* Calls of a kind so far, of all threads: "ncclAllGather". */
 int fake_nccl_calls(const char *name);
-/* Called by whoever aborts; NULL: nobody. */
+/* Called by whoever aborts, records an event, asks about one; NULL: nobody. What is asked about has ended. */
 void fake_nccl_at_abort(void (*call)(void));
+void fake_nccl_at_record(void (*call)(void));
+void fake_nccl_at_query(void (*call)(void));
 
 #endif
