@@ -22,7 +22,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAINTAINER = os.environ.get("DEBEMAIL", "crun maintainers <maintainers@crun-launcher.invalid>")
 # Names of libraries in the programs that are no package's of Debian's: our own, the driver's, CUDA's.
 NOT_DEBIANS = re.compile(r"lib(crun\b|nvidia|cuda|cudnn|cublas|nccl|nvrtc|nvml)")
-STATIC = {"crun-launcher": ["libuv1-dev", "libhiredis-dev", "uthash-dev"], "rendezvousd": ["libuv1-dev", "libhiredis-dev", "uthash-dev"]}
+# Whose code is inside the programs: static libraries, and libraries that are headers alone.
+INSIDE = {"crun-launcher": ["libuv1-dev", "libhiredis-dev", "uthash-dev"], "rendezvousd": ["libuv1-dev", "libhiredis-dev", "uthash-dev"],
+          "crun-trainer": ["uthash-dev", "librandom123-dev"]}
 
 
 def output(*command, **kw):
@@ -193,9 +195,9 @@ def owner(soname):
 def copyright_of(name):
     text = ("Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\nUpstream-Name: crun-launcher\n\n"
             "Files: *\nCopyright: the authors of crun\nLicense: Apache-2.0\n On Debian systems the text of this licence is in\n /usr/share/common-licenses/Apache-2.0\n")
-    for package in STATIC.get(name, []):
+    for package in INSIDE.get(name, []):
         said = pathlib.Path(f"/usr/share/doc/{package}/copyright").read_text()
-        text += f"\n\n--- Parts of {package} are inside the program; its copyright file says:\n\n{said}"
+        text += f"\n\n--- Parts of {package} are inside the programs; its copyright file says:\n\n{said}"
     return text
 
 

@@ -7,7 +7,10 @@ import tomllib
 
 import pytest
 
-from support import ROOT, run
+from support import BUILD, ROOT, run
+
+sys.path.insert(0, str(ROOT / "packaging"))
+import deb  # noqa: E402
 
 LINE = "SPDX-License-" + "Identifier: "  # in two parts: reuse reads this file, too
 ALONE = ("common/include/crun.h", "python/crun/", "docs/examples/")  # copied into others' programs, or installed
@@ -46,6 +49,20 @@ def test_no_file_says_another_one():
         if path.is_file() and path != pathlib.Path(__file__):
             said = set(re.findall(rb"SPDX-License-Ident[i]fier:[ \t]*([^\s*]+)", path.read_bytes()))
             assert said <= {of_every_file().encode()}, name
+
+
+@pytest.mark.parametrize("package, program", [("crun-launcher", "launcher/crun"), ("rendezvousd", "rendezvousd/rendezvousd"), ("crun-trainer", "worker/trainer"),
+                                             ("libcrun0", "common/crun/libcrun.so.0.1.0")])
+def test_a_package_holds_the_licences_of_headers_that_are_code(package, program):
+    """Of all objects that the program may be linked from."""
+    objects = {line for line in run("ninja", "-C", BUILD, "-t", "inputs", program).stdout.splitlines() if line.endswith(".o")}
+    assert objects
+    owners = {"uthash.h": "uthash-dev", "utlist.h": "uthash-dev", "Random123": "librandom123-dev"}
+    inside = set()
+    for entry in run("ninja", "-C", BUILD, "-t", "deps").stdout.split("\n\n"):
+        if entry.split(":", 1)[0].strip() in objects:
+            inside |= {owners[name] for name in re.findall(r"/usr/include/([^/\s]+)", entry) if name in owners}
+    assert inside == set(deb.INSIDE.get(package, [])) - {"libuv1-dev", "libhiredis-dev"}
 
 
 @pytest.mark.slow
