@@ -18,39 +18,77 @@
 
 /* --- the page */
 
-/* The count is odd already where the writer before this one was killed in the middle. */
-static void write_half(_Atomic uint32_t *count, _Atomic int64_t *at_ms, void *to, const void *from, size_t n)
+struct half {
+    _Atomic uint32_t *count;
+    _Atomic int64_t *at_ms;
+    _Atomic uint64_t *words;
+    size_t n;
+};
+
+enum { WORDS_MAX = GAUGES_WORDS(struct gauges_gpus) };
+_Static_assert(GAUGES_WORDS(struct gauges_host) <= WORDS_MAX, "the greater half");
+
+static struct half host_half(struct gauges_page *p)
 {
-    const uint32_t writing = atomic_load_explicit(count, memory_order_relaxed) | 1;
-    atomic_store_explicit(count, writing, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    memcpy(to, from, n);
-    atomic_store_explicit(at_ms, clock_ms(), memory_order_relaxed);
-    atomic_store_explicit(count, writing + 1, memory_order_release);
+    return (struct half){&p->host_count, &p->host_at_ms, p->host, GAUGES_WORDS(struct gauges_host)};
 }
 
-static bool read_half(const _Atomic uint32_t *count, const _Atomic int64_t *at_ms, int64_t now_ms, void *to,
-                      const void *from, size_t n)
+static struct half gpus_half(struct gauges_page *p)
 {
-    for (int i = 0; i < READ_TRIES; i++) {
-        const uint32_t before = atomic_load_explicit(count, memory_order_acquire);
-        const int64_t at = atomic_load_explicit(at_ms, memory_order_relaxed);
-        memcpy(to, from, n);
+    return (struct half){&p->gpus_count, &p->gpus_at_ms, p->gpus, GAUGES_WORDS(struct gauges_gpus)};
+}
+
+/* The count is odd already where the writer before this one was killed in the middle. */
+static void write_half(struct half h, int64_t now_ms, const void *from, size_t size)
+{
+    uint64_t words[WORDS_MAX] = {0};
+    const uint32_t writing = atomic_load_explicit(h.count, memory_order_relaxed) | 1;
+    memcpy(words, from, size);
+    atomic_store_explicit(h.count, writing, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release); /* who reads a word of this sees that the count is another */
+    for (size_t i = 0; i < h.n; i++)
+        atomic_store_explicit(&h.words[i], words[i], memory_order_relaxed);
+    atomic_store_explicit(h.at_ms, now_ms, memory_order_relaxed);
+    atomic_store_explicit(h.count, writing + 1, memory_order_release);
+}
+
+static bool read_half(struct half h, int64_t now_ms, void *to, size_t size)
+{
+    uint64_t words[WORDS_MAX];
+    for (int try = 0; try < READ_TRIES; try++) {
+        const uint32_t before = atomic_load_explicit(h.count, memory_order_acquire);
+        const int64_t at = atomic_load_explicit(h.at_ms, memory_order_relaxed);
+        for (size_t i = 0; i < h.n; i++)
+            words[i] = atomic_load_explicit(&h.words[i], memory_order_relaxed);
         atomic_thread_fence(memory_order_acquire);
-        if (before % 2 == 0 && atomic_load_explicit(count, memory_order_relaxed) == before)
-            return at > 0 && now_ms - at <= GAUGES_OLD_MS;
+        if (before % 2 || atomic_load_explicit(h.count, memory_order_relaxed) != before)
+            continue;
+        if (at == 0 || now_ms - at > GAUGES_OLD_MS)
+            return false;
+        memcpy(to, words, size);
+        return true;
     }
     return false;
 }
 
-bool gauges_read_host(const struct gauges_page *p, int64_t now_ms, struct gauges_host *ret)
+void gauges_write_host(struct gauges_page *p, int64_t now_ms, const struct gauges_host *h)
 {
-    return read_half(&p->host_count, &p->host_at_ms, now_ms, ret, &p->host, sizeof *ret);
+    write_half(host_half(p), now_ms, h, sizeof *h);
 }
 
-bool gauges_read_gpus(const struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret)
+void gauges_write_gpus(struct gauges_page *p, int64_t now_ms, const struct gauges_gpus *g)
 {
-    return read_half(&p->gpus_count, &p->gpus_at_ms, now_ms, ret, &p->gpus, sizeof *ret) && ret->n <= GAUGES_GPUS;
+    write_half(gpus_half(p), now_ms, g, sizeof *g);
+}
+
+bool gauges_read_host(struct gauges_page *p, int64_t now_ms, struct gauges_host *ret)
+{
+    return read_half(host_half(p), now_ms, ret, sizeof *ret);
+}
+
+bool gauges_read_gpus(struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret)
+{
+    return read_half(gpus_half(p), now_ms, ret, sizeof *ret) && ret->n <= GAUGES_GPUS;
 }
 
 /* --- the host */
@@ -105,7 +143,7 @@ static void measure_host(struct gauges_page *p, struct ticks *before)
     if (!again || file_read_text(text, sizeof text, "/proc/meminfo") < 0 ||
         !gauges_parse_meminfo(text, &h.memory_used, &h.memory_total))
         return;
-    write_half(&p->host_count, &p->host_at_ms, &p->host, &h, sizeof h);
+    gauges_write_host(p, clock_ms(), &h);
 }
 
 /* --- its GPUs */
@@ -121,7 +159,7 @@ static void measure_gpus(struct gauges_page *p, const struct nvml_lib *l, const 
         l->nvmlDeviceGetUtilizationRates(gpus[i].device, &busy);
         g.v[g.n++] = (struct gauges_gpu){busy.gpu, (uint32_t)(memory.used >> 20), (uint32_t)(memory.total >> 20)};
     }
-    write_half(&p->gpus_count, &p->gpus_at_ms, &p->gpus, &g, sizeof g);
+    gauges_write_gpus(p, clock_ms(), &g);
 }
 
 static void *gpu_thread(void *page)

@@ -33,22 +33,27 @@ struct gauges_gpus {
     struct gauges_gpu v[GAUGES_GPUS]; /* those that CUDA_VISIBLE_DEVICES leaves, in its order */
 };
 
+#define GAUGES_WORDS(type) ((sizeof(type) + sizeof(uint64_t) - 1) / sizeof(uint64_t))
+
 /* The page, zeroed before the first measurement. Each half has one writer; a count that is odd, or has changed, means
  * that it was being written. */
 struct gauges_page {
     _Atomic uint32_t host_count, gpus_count;
     _Atomic int64_t host_at_ms, gpus_at_ms; /* clock_ms() of the newest measurement, 0: none */
-    struct gauges_host host;
-    struct gauges_gpus gpus;
+    _Atomic uint64_t host[GAUGES_WORDS(struct gauges_host)], gpus[GAUGES_WORDS(struct gauges_gpus)];
 };
 
 /* The whole life of the process: until end_fd is readable. page: a struct gauges_page. Returns its exit code; the
  * caller calls _exit(2), for the thread may be left in the kernel. */
 int gauges_process(void *page, int end_fd);
 
+/* By the one writer of that half. */
+void gauges_write_host(struct gauges_page *p, int64_t now_ms, const struct gauges_host *h);
+void gauges_write_gpus(struct gauges_page *p, int64_t now_ms, const struct gauges_gpus *g);
+
 /* The newest, by any process that shares the page. False: there is none, or it is older than GAUGES_OLD_MS. */
-bool gauges_read_host(const struct gauges_page *p, int64_t now_ms, struct gauges_host *ret);
-bool gauges_read_gpus(const struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret);
+bool gauges_read_host(struct gauges_page *p, int64_t now_ms, struct gauges_host *ret);
+bool gauges_read_gpus(struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret);
 
 /* Of the line "cpu ..." of /proc/stat: ticks that were busy, and all. False: it is none. Pure. */
 bool gauges_parse_stat(const char *text, uint64_t *ret_busy, uint64_t *ret_all);

@@ -132,19 +132,21 @@ static void the_kernels_figures_are_read(void **state)
 
 static void old_measurements_and_half_written_ones_do_not_count(void **state)
 {
-    struct gauges_page p = {.host = {.cpu = 0.5}};
-    struct gauges_host host;
-    struct gauges_gpus gpus;
+    struct gauges_page p = {0};
+    struct gauges_host host = {.cpu = 0.5};
+    struct gauges_gpus gpus = {.n = GAUGES_GPUS, .v = {[GAUGES_GPUS - 1] = {1, 2, 3}}};
     assert_false(gauges_read_host(&p, clock_ms(), &host));
-    p.host_count = 2;
-    p.host_at_ms = 1000;
+    gauges_write_host(&p, 1000, &host);
+    host.cpu = 0;
     assert_true(gauges_read_host(&p, 1000 + GAUGES_OLD_MS, &host) && host.cpu == 0.5);
     assert_false(gauges_read_host(&p, 1001 + GAUGES_OLD_MS, &host));
     p.host_count = 3;
     assert_false(gauges_read_host(&p, 1000, &host));
-    p.gpus_count = 2;
-    p.gpus_at_ms = 1000;
-    p.gpus.n = GAUGES_GPUS + 1;
+    gauges_write_gpus(&p, 1000, &gpus);
+    gpus = (struct gauges_gpus){0};
+    assert_true(gauges_read_gpus(&p, 1000, &gpus) && gpus.v[GAUGES_GPUS - 1].memory_total == 3);
+    gpus.n = GAUGES_GPUS + 1;
+    gauges_write_gpus(&p, 1000, &gpus);
     assert_false(gauges_read_gpus(&p, 1000, &gpus));
 }
 
