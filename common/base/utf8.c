@@ -37,6 +37,17 @@ void utf8_clean(char *text)
     }
 }
 
+void utf8_copy(char *out, size_t cap, const char *text)
+{
+    const size_t n = strlen(text);
+    size_t keep = n < cap ? n : cap - sizeof "...";
+    while (n >= cap && keep > 0 && (text[keep] & 0xc0) == 0x80) /* within a character */
+        keep--;
+    memcpy(out, text, keep);
+    memcpy(out + keep, "...", n < cap ? 0 : 3);
+    out[keep + (n < cap ? 0 : 3)] = '\0';
+}
+
 char *utf8_replaced(const char *text)
 {
     static const char mark[] = "\xef\xbf\xbd";

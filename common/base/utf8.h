@@ -10,6 +10,9 @@ size_t utf8_len(const char *s);
 /* Bytes that are no UTF-8 become '?'. */
 void utf8_clean(char *text);
 
+/* text, or as many whole characters of it as leave room for "..." at the end. cap: of out, at least 4. */
+void utf8_copy(char *out, size_t cap, const char *text);
+
 /* A copy in which they are U+FFFD, malloc'ed; NULL: no memory. */
 char *utf8_replaced(const char *text);
 

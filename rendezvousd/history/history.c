@@ -11,6 +11,7 @@
 #include <utlist.h>
 
 #include "common/base/err.h"
+#include "common/base/utf8.h"
 #include "common/json/json.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/history/history_impl.h"
@@ -141,7 +142,8 @@ static void add_mark(struct record *r, uint64_t round, int rank, int exit_code, 
     struct mark *m = &r->marks[r->mark_count++ % HISTORY_MARKS];
     *m = (struct mark){.t_s = seconds_of(r), .round = round, .rank = rank, .exit_code = exit_code};
     m->step = isfinite(r->now.step) ? (uint32_t)r->now.step : 0;
-    snprintf(m->why, sizeof m->why, "%s", why);
+    utf8_copy(m->why, sizeof m->why, why);
+    utf8_clean(m->why);
 }
 
 static void note_round(struct record *r, const struct jobs_facts *f)
@@ -173,6 +175,7 @@ static void take_facts(struct record *r, const struct jobs_facts *f)
     r->exit_code = f->exit_code;
     r->rank = f->cause ? f->cause->rank : -1;
     snprintf(r->cause, sizeof r->cause, "%s", f->cause ? f->cause->text : "");
+    utf8_clean(r->cause);
 }
 
 static void on_changed(void *arg, const struct jobs_facts *f)

@@ -178,7 +178,7 @@ void leader_remind_end(struct leader *l, struct leader_member *m, uint64_t round
 struct leader_happening {
     int64_t at_ms; /* since the job's start */
     uint64_t round;
-    char text[160];
+    char text[RDZV_ID_MAX + RDZV_TEXT_MAX + 34]; /* UTF-8; a node and a whole cause */
 };
 
 struct leader_restart {

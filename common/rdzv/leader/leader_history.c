@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/utf8.h"
 #include "common/rdzv/leader/leader_impl.h"
 
 static void note(struct leader *l, int64_t now, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -16,6 +17,7 @@ static void note(struct leader *l, int64_t now, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(h->text, sizeof h->text, fmt, ap);
     va_end(ap);
+    utf8_clean(h->text); /* a cause is a node's, and may be cut */
 }
 
 struct leader_before leader_before_(const struct leader *l)
@@ -30,14 +32,14 @@ static void note_event(struct leader *l, const struct rdzv_event *ev, int64_t no
         note(l, now, "node %s joined with %d slots from %s", ev->node, ev->slots, ev->addr);
         break;
     case RDZV_FAIL:
-        note(l, now, "node %s reports a failure: %.100s", ev->node, ev->cause.text);
+        note(l, now, "node %s reports a failure: %s", ev->node, ev->cause.text);
         break;
     case RDZV_DONE:
         note(l, now, "node %s is done", ev->node);
         break;
     case RDZV_LEAVE:
         if (ev->cause.exit_code)
-            note(l, now, "node %s leaves: %.100s", ev->node, ev->cause.text);
+            note(l, now, "node %s leaves: %s", ev->node, ev->cause.text);
         else
             note(l, now, "node %s leaves in good order", ev->node);
         break;
@@ -71,6 +73,7 @@ static void note_restart(struct leader *l, const struct leader_before *before, i
     r->at_ms = now - l->history.started_ms;
     r->round = before->round;
     r->cause = *cause_of(l);
+    utf8_clean(r->cause.text);
 }
 
 void leader_note_(struct leader *l, const struct leader_before *before, const struct rdzv_event *ev, int64_t now)
@@ -82,5 +85,5 @@ void leader_note_(struct leader *l, const struct leader_before *before, const st
     if (rdzv_round(l->machine) > before->round)
         note(l, now, "round %llu begins", (unsigned long long)rdzv_round(l->machine));
     else if (state != before->state)
-        note(l, now, "%s%s%.100s", rdzv_state_name(state), cause_of(l)->text[0] ? ": " : "", cause_of(l)->text);
+        note(l, now, "%s%s%s", rdzv_state_name(state), cause_of(l)->text[0] ? ": " : "", cause_of(l)->text);
 }

@@ -118,11 +118,49 @@ static void what_is_left_at_the_end_is_written_then(void **state)
     close_history();
 }
 
+static void tell_restart(const char *cause)
+{
+    char instance[LEADER_INSTANCE_LEN + 1];
+    struct leader_restart restart = {.round = 1, .cause = {.rank = 0, .exit_code = 7}};
+    struct jobs_facts f = {
+        .run = "r", .instance = instance, .principal = "p", .state = "running", .round = 1, .restart = &restart};
+    name_of(0, instance);
+    tell.changed(tell.arg, &f);
+    f.round = 2;
+    f.restarts = 1;
+    snprintf(restart.cause.text, sizeof restart.cause.text, "%s", cause);
+    tell.changed(tell.arg, &f);
+}
+
+static void a_long_cause_is_cut_between_characters(void **state)
+{
+    char cause[200] = "a", expected[128] = "";
+    for (int i = 0; i < 80; i++)
+        strcat(cause, "\xc3\xbc");
+    memcpy(expected, cause, 115); /* one byte more would have room */
+    strcat(expected, "...");
+    open_history();
+    tell_restart(cause);
+    assert_int_equal(history->live->mark_count, 1);
+    assert_string_equal(history->live->marks[0].why, expected);
+    close_history();
+}
+
+static void bytes_of_a_cause_that_are_no_utf8_are_question_marks(void **state)
+{
+    open_history();
+    tell_restart("Z\xfcrich");
+    assert_string_equal(history->live->marks[0].why, "Z?rich");
+    close_history();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(curves_of_many_jobs_do_not_hold_the_loop_up, begin, end),
         cmocka_unit_test_setup_teardown(what_is_left_at_the_end_is_written_then, begin, end),
+        cmocka_unit_test_setup_teardown(a_long_cause_is_cut_between_characters, begin, end),
+        cmocka_unit_test_setup_teardown(bytes_of_a_cause_that_are_no_utf8_are_question_marks, begin, end),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

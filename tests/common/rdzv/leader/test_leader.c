@@ -338,6 +338,28 @@ static void a_job_without_a_name_is_not_that_of_who_joins(void **state)
     leader_destroy(l);
 }
 
+/* What people look at, as JSON. */
+static void a_cause_is_told_whole_and_as_utf8(void **state)
+{
+    struct rdzv_config c = settings(1, 1, 1);
+    struct leader *l = make(true);
+    struct rdzv_event ev = {.kind = RDZV_FAIL, .round = 1, .node = "n", .cause = {.exit_code = 7, .rank = 0}};
+    char expected[512];
+    (void)state;
+    assert_int_equal(join_as(l, "n", &c, 0, ""), 0);
+    snprintf(ev.cause.text, sizeof ev.cause.text, "%0240d Z\xc3\xbcrich \xc3", 1); /* cut by who reports it */
+    assert_int_equal(leader_step(l, &(struct leader_event){.kind = LEADER_ASK, .ask = &ev}, now, NULL), 0);
+    const struct leader_history *h = leader_history(l);
+    bool told = false;
+    snprintf(expected, sizeof expected, "node n reports a failure: %0240d Z\xc3\xbcrich ?", 1);
+    for (uint64_t i = 0; i < h->event_count; i++)
+        told = told || strcmp(h->events[i].text, expected) == 0;
+    assert_true(told);
+    assert_int_equal(h->restart_count, 1);
+    assert_string_equal(h->restarts[0].cause.text, strchr(expected, '0'));
+    leader_destroy(l);
+}
+
 static void another_format_is_refused_with_a_sentence(void **state)
 {
     struct leader *l = make(true);
@@ -363,6 +385,7 @@ int main(void)
         cmocka_unit_test(news_of_the_next_instance_are_numbered_above_those_before_also_after_a_restart),
         cmocka_unit_test(who_takes_over_knows_job_news_and_answers),
         cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
+        cmocka_unit_test(a_cause_is_told_whole_and_as_utf8),
         cmocka_unit_test(another_format_is_refused_with_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
