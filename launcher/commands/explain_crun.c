@@ -125,7 +125,7 @@ const struct explain_message explain_crun[] = {
     {"* nodes of * to * are here*", "enough nodes are here; the job waits for more until last_call_timeout is over",
      "nothing, or a shorter last_call_timeout in --rdzv-conf"},
     {"the job was started with *", "this node was started with other settings than the first one",
-     "give all nodes the same --nnodes, --max-restarts and --rdzv-conf"},
+     "give all nodes the same options; the message names those that differ"},
     {"the job was started by another version*", "crun is not of the same version on all nodes",
      "install the same on all nodes"},
     {"protocol version *", "crun and rendezvousd are of versions that do not fit", "install the same everywhere"},

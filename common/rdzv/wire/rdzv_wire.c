@@ -244,6 +244,18 @@ static int differ_seconds(struct err *e, const char *option, int64_t ours, int64
     return seconds_differ(ours, theirs, a, b) ? differ(e, option, a, b) : 0;
 }
 
+/* Where it is not given it is as long as workers may take to stop, and a minute. */
+static int differ_join_timeout(struct err *e, int64_t ours, int64_t theirs)
+{
+    char a[32], b[32];
+    if (!seconds_differ(ours, theirs, a, b))
+        return 0;
+    return err_set(e, ERR_REFUSED,
+                   "the job was started with a join_timeout of %s s, not %s (--rdzv-conf join_timeout; where that is "
+                   "not given it follows --shutdown-timeout, --resize-timeout, --drain-timeout and --kill-timeout)",
+                   a, b);
+}
+
 /* No option sets it. */
 static int differ_fixed(struct err *e, const char *what, int64_t ours, int64_t theirs)
 {
@@ -277,9 +289,9 @@ int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config
     SECONDS("--restart-backoff", backoff_ms);
     FIXED("a longest back-off", backoff_max_ms);
     FIXED("a quick failure's bound", backoff_reset_ms);
-    SECONDS("--rdzv_conf join_timeout", join_timeout_ms);
-    SECONDS("--rdzv_conf last_call_timeout", last_call_ms);
-    SECONDS("--rdzv_conf keep_alive_interval x keep_alive_max_attempt", silence_ms);
+    TRY(differ_join_timeout(e, ours->join_timeout_ms, theirs->join_timeout_ms));
+    SECONDS("--rdzv-conf last_call_timeout", last_call_ms);
+    SECONDS("--rdzv-conf keep_alive_interval x keep_alive_max_attempt", silence_ms);
     FIXED("a kill's bound", kill_ms);
 #undef FIXED
 #undef SECONDS
