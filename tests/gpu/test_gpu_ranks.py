@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from hung import COMM_TIMEOUT, run_ranks
 from support import CRUN, ROOT, TRAINER, run
 from tensors import load, newest
 
@@ -99,7 +100,7 @@ def test_every_collective_of_nccl_alone(nccl):
 
 
 def test_every_collective_between_two_nccl_ranks_on_one_gpu(nccl):
-    p = run("sh", ROOT / "tests/gpu/nccl_one_gpu.sh", CRUN, TRAINER, timeout=300)
+    p = run_ranks("sh", ROOT / "tests/gpu/nccl_one_gpu.sh", CRUN, TRAINER)
     print("\n" + p.stdout)
     if p.returncode != 0 and "uplicate GPU" in p.stdout + p.stderr:
         pytest.skip("NCCL sees through it and refuses the GPU twice: " + p.stderr[-400:])
@@ -107,8 +108,8 @@ def test_every_collective_between_two_nccl_ranks_on_one_gpu(nccl):
 
 
 def two_ranks(shapes, out, *args, env=None):
-    return run(CRUN, "--standalone", "--nproc_per_node", 2, *(env or []), TRAINER, "--train-data", shapes(64, 640, 40) / "train", *MODEL, "--sync-bn",
-               "--weight-decay", 0, "--max-steps", 1, "--checkpoint-dir", out, "--check-replicas", 1, *args, timeout=300)
+    return run_ranks(CRUN, "--standalone", "--nproc_per_node", 2, *(env or []), TRAINER, "--train-data", shapes(64, 640, 40) / "train", *MODEL, "--sync-bn",
+                     "--weight-decay", 0, "--max-steps", 1, "--checkpoint-dir", out, "--check-replicas", 1, "--comm-timeout", COMM_TIMEOUT, *args)
 
 
 # One rank sums in another order than two, in fp32, eps = 2^-24. A sum of k products, added up one by one, is off by eps sqrt(k / 6) of its size, 1.7e-6 at most

@@ -3,25 +3,45 @@
 Over NCCL the survivor's stream stands in a collective of a graph then, which an abort has to free; what that leaves in the sums must not be applied."""
 import os
 import re
+import subprocess
 
 import pytest
 
+from hung import COMM_TIMEOUT, MARK, SECONDS, dissect, named, new_job
 from outlived_job import Job, check_no_step_is_lost, held_spares
 from processes import wait
 from support import TRAINER
 
 WORLD, KILL_AT, STEPS = 2, 20, 80
-ENV = dict(os.environ)
-RUN = ["--image-size", 64, "--num-epochs", 40, "--max-steps", STEPS, "--no-tf32", "--deterministic", "--oversubscribe"]
+RUN = ["--image-size", 64, "--num-epochs", 40, "--max-steps", STEPS, "--no-tf32", "--deterministic", "--oversubscribe", "--comm-timeout", COMM_TIMEOUT]
 
 
 def job(shapes, out, two_hosts, comm, *options, crun=()):
-    return Job(shapes(64, 640, 40), out, *RUN, "--comm", comm, *options, model="resnet18", world=WORLD, device="cuda", env=ENV, crun=crun, program=[*two_hosts, TRAINER])
+    mark = new_job()
+    j = Job(shapes(64, 640, 40), out, *RUN, "--comm", comm, *options, model="resnet18", world=WORLD, device="cuda", env={**os.environ, MARK: mark}, crun=crun,
+            program=[*two_hosts, TRAINER])
+    j.mark = mark
+    return j
+
+
+def fail_with_stacks(job):
+    job.plan.clear()  # those who die now are not part of it
+    seen = dissect(job.mark)
+    job.p.terminate()
+    try:
+        job.p.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        job.p.kill()
+    job.reader.join(timeout=10)
+    pytest.fail(f"no end within {SECONDS} s\n{named(job.text())[-12000:]}\n{seen}", pytrace=False)
 
 
 def finish(job):
     """-> what it said, unless NCCL sees that there is one card."""
-    code = job.p.wait(timeout=180)
+    try:
+        code = job.p.wait(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        fail_with_stacks(job)
     job.reader.join(timeout=10)
     text = job.text()
     if code != 0 and "uplicate GPU" in text:

@@ -1,0 +1,35 @@
+"""What tests/gpu say of ranks that do not end, seen on the processor."""
+import re
+import sys
+
+import pytest
+
+from support import CRUN, ROOT, TRAINER, run
+
+sys.path.append(str(ROOT / "tests/gpu"))
+from hung import run_ranks  # noqa: E402
+
+
+@pytest.fixture
+def shapes(tmp_path):
+    p = run(TRAINER, "make-data", "shapes", "--out", tmp_path / "set", "--classes", 4, "--train-images", 640, "--test-images", 40, "--image-size", 28, "--seed", 0)
+    assert p.returncode == 0, p.stderr
+    return tmp_path / "set"
+
+
+ENDLESS = ["--arch", "convnet", "--num-channels", 1, "--image-size", 28, "--batch-size", 4, "--num-epochs", 100000, "--device", "cpu"]
+
+
+def test_a_job_that_does_not_end_is_told_rank_by_rank(shapes):
+    with pytest.raises(pytest.fail.Exception) as failed:
+        run_ranks(CRUN, "--standalone", "--nproc_per_node", 2, TRAINER, "--train-data", shapes / "train", *ENDLESS, seconds=10)
+    text = str(failed.value)
+    assert text.startswith("no end within 10 s")
+    for rank in range(2):
+        assert re.search(rf"^rank {rank}, pid \d+:\n  trainer +[RSD] ", text, re.M), text
+        assert re.search(rf"^\[default{rank}\]: \w+ \w+\.c:\d+$", text, re.M), text
+
+
+def test_a_job_that_ends_gives_what_it_printed():
+    p = run_ranks("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (p.returncode, p.stdout, p.stderr) == (3, "out\n", "err\n")
