@@ -166,6 +166,7 @@ static int walk(struct cuda_plan *pl, const struct variant_key *v, const struct 
         int rc = reads_run_step(pl, pl->steps[i], v, h, e);
         if (rc < 0)
             return err_wrap(e, "%s of op %d", pl->steps[i]->label, pl->steps[i]->op);
+        watch_note(pl->cuda->watch, pl->steps[i]->label, pl->steps[i]->op, pl->cuda->runs);
     }
     return 0;
 }
@@ -288,7 +289,9 @@ static int make_graph(struct cuda_plan *pl, struct variant *v, const struct run_
 {
     bool others = false;
     struct err why = {0};
+    watch_call(pl->cuda->watch, "a graph to be made");
     const int rc = capture(pl, v, h, &others, &why);
+    watch_done(pl->cuda->watch);
     if (rc == 0)
         return 0;
     if (others)
@@ -321,7 +324,10 @@ static int run_variant(struct cuda_plan *pl, const struct run_hooks *h, const st
         TRY(make_graph(pl, v, h, e));
     if (!v->graph)
         return walk(pl, k, h, e);
-    TRY(g->ops->graph_launch(g, v->graph, pl->cuda->compute, e));
+    watch_call(pl->cuda->watch, "a graph to be launched");
+    const int rc = g->ops->graph_launch(g, v->graph, pl->cuda->compute, e);
+    watch_done(pl->cuda->watch);
+    TRY(rc);
     return !fresh && h && h->replayed ? h->replayed(h->ctx, g->ops->stream_native(pl->cuda->compute), e) : 0;
 }
 
@@ -369,7 +375,10 @@ static int enqueue(struct cuda_plan *pl, const struct run_args *a, struct err *e
                                   .smoothing = a->smoothing};
     TRY(first_runs_mark(&pl->first, &watched, FIRST_BEGIN, e));
     TRY(chunk_cross(pl, pl->spans[a->pass].in, a->boundary.in, e));
-    TRY(a->trace ? traced_walk(pl, &k, a, e) : run_variant(pl, a->hooks, &k, e));
+    watch_call(pl->cuda->watch, "a run to be enqueued");
+    const int rc = a->trace ? traced_walk(pl, &k, a, e) : run_variant(pl, a->hooks, &k, e);
+    watch_done(pl->cuda->watch);
+    TRY(rc);
     TRY(a->again ? 0 : chunk_cross(pl, pl->spans[a->pass].out, a->boundary.out, e));
     TRY(first_runs_mark(&pl->first, &watched, FIRST_END, e));
     first_runs_end(&pl->first);

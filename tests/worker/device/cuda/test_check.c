@@ -134,50 +134,129 @@ static void a_capture_that_fails_is_walked_instead(void **state)
 
 /* --- waits */
 
-struct ear {
+static struct ear {
     pthread_mutex_t lock;
     pthread_cond_t change;
-    char line[1024];
-};
+    char text[8192];
+    int asked; /* streams */
+} ear = {.lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER};
 
 static void listen(void *arg, const char *line, size_t n)
 {
-    struct ear *ear = arg;
-    pthread_mutex_lock(&ear->lock);
-    snprintf(ear->line, sizeof ear->line, "%.*s", (int)n, line);
-    pthread_cond_signal(&ear->change);
-    pthread_mutex_unlock(&ear->lock);
+    (void)arg;
+    pthread_mutex_lock(&ear.lock);
+    const size_t used = strlen(ear.text);
+    snprintf(ear.text + used, sizeof ear.text - used, "%.*s", (int)n, line);
+    pthread_cond_broadcast(&ear.change);
+    pthread_mutex_unlock(&ear.lock);
 }
 
 /* In the place of a call that does not come back. */
-static void wait_for_a_line(struct ear *ear)
+static void wait_until_said(const char *word)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += PATIENCE_S;
-    pthread_mutex_lock(&ear->lock);
-    while (!ear->line[0])
-        assert_int_equal(0, pthread_cond_timedwait(&ear->change, &ear->lock, &until));
-    pthread_mutex_unlock(&ear->lock);
+    pthread_mutex_lock(&ear.lock);
+    int rc = 0;
+    while (!strstr(ear.text, word) && rc == 0)
+        rc = pthread_cond_timedwait(&ear.change, &ear.lock, &until);
+    pthread_mutex_unlock(&ear.lock);
+    if (rc)
+        fail_msg("'%s' is not in '%s'", word, ear.text);
+}
+
+static void ear_open(struct card *r)
+{
+    ear.text[0] = '\0';
+    ear.asked = 0;
+    open_rig(r, &graphs);
+    ((struct cuda *)r->d)->watch_ms = 20;
+    MUST(card_run(r, e));
+    log_redirect(listen, NULL);
+}
+
+static void ear_close(struct card *r)
+{
+    card_close(r);
+    log_redirect(NULL, NULL);
 }
 
 static void a_host_that_waits_for_long_says_for_what(void **state)
 {
     (void)state;
     struct card r;
-    struct ear ear = {.lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER};
-    open_rig(&r, &graphs);
-    ((struct cuda *)r.d)->watch_ms = 20;
-    MUST(card_run(&r, e));
-    log_redirect(listen, &ear);
+    ear_open(&r);
     watch_wait(((struct cuda *)r.d)->watch, "the end of days");
-    wait_for_a_line(&ear);
+    wait_until_said("s for the end of days; enqueued last");
+    wait_until_said("in run 1");
+    wait_until_said("for the end of days: compute stream: busy");
     watch_done(((struct cuda *)r.d)->watch);
-    card_close(&r);
-    log_redirect(NULL, NULL);
-    if (!strstr(ear.line, "s for the end of days") || !strstr(ear.line, "in run 1;") ||
-        !strstr(ear.line, "compute stream: busy"))
-        fail_msg("%s", ear.line);
+    ear_close(&r);
+}
+
+static int asked_in_vain(struct gpu *g, struct gpu_stream *s, struct err *e)
+{
+    (void)g, (void)s;
+    wait_until_said("s for the end of days");
+    return err_set(e, -EIO, "no answer");
+}
+
+static void it_says_so_before_it_asks(void **state)
+{
+    (void)state;
+    struct card r;
+    ear_open(&r);
+    const struct gpu_ops *real = r.gpu->ops;
+    struct gpu_ops silent = *real;
+    silent.stream_query = asked_in_vain;
+    r.gpu->ops = &silent;
+    watch_wait(((struct cuda *)r.d)->watch, "the end of days");
+    wait_until_said("compute stream: no answer");
+    watch_done(((struct cuda *)r.d)->watch);
+    r.gpu->ops = real;
+    ear_close(&r);
+}
+
+static const struct gpu_ops *below;
+
+static int count_questions(struct gpu *g, struct gpu_stream *s, struct err *e)
+{
+    pthread_mutex_lock(&ear.lock);
+    ear.asked++;
+    pthread_mutex_unlock(&ear.lock);
+    return below->stream_query(g, s, e);
+}
+
+static int end_slowly(struct gpu *g, struct gpu_stream *s, struct gpu_graph **ret, struct err *e)
+{
+    wait_until_said("s for a graph to be made");
+    return below->capture_end(g, s, ret, e);
+}
+
+static int launch_slowly(struct gpu *g, struct gpu_graph *x, struct gpu_stream *s, struct err *e)
+{
+    wait_until_said("s for a graph to be launched");
+    return below->graph_launch(g, x, s, e);
+}
+
+/* Nor is a stream asked about that is captured. */
+static void a_host_that_stands_in_cuda_says_in_which_call(void **state)
+{
+    (void)state;
+    struct card r;
+    ear_open(&r);
+    below = r.gpu->ops;
+    struct gpu_ops slow = *below;
+    slow.stream_query = count_questions;
+    slow.capture_end = end_slowly;
+    slow.graph_launch = launch_slowly;
+    r.gpu->ops = &slow;
+    MUST(r.d->ops->run(r.plan, &r.run, e));
+    assert_int_equal(1, fake_gpu_counts(r.gpu)->launches);
+    assert_int_equal(0, ear.asked);
+    r.gpu->ops = below;
+    ear_close(&r);
 }
 
 static void the_first_runs_are_told_of(void **state)
@@ -202,6 +281,8 @@ int main(void)
         cmocka_unit_test(checked_steps_compute_the_same),
         cmocka_unit_test(a_capture_that_fails_is_walked_instead),
         cmocka_unit_test(a_host_that_waits_for_long_says_for_what),
+        cmocka_unit_test(it_says_so_before_it_asks),
+        cmocka_unit_test(a_host_that_stands_in_cuda_says_in_which_call),
         cmocka_unit_test(the_first_runs_are_told_of),
     };
     return cmocka_run_group_tests_name("nothing dies unnamed", tests, NULL, NULL);

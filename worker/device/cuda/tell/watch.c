@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -10,6 +11,14 @@
 #include "common/base/log.h"
 #include "worker/device/cuda/gpu/gpu.h"
 
+enum { WITHIN_MAX = 4 };
+
+struct wait {
+    const char *what;
+    bool asks; /* the streams may be asked about */
+    int64_t since_ms;
+};
+
 struct watch {
     struct watched c;
     int64_t period_ms;
@@ -17,8 +26,9 @@ struct watch {
     pthread_mutex_t lock; /* of all that follows */
     pthread_cond_t change;
     bool leaving;
-    const char *waits; /* for what the host waits, NULL: it does not */
-    int64_t since_ms, logged_ms;
+    struct wait waits[WITHIN_MAX]; /* of the host, each within the one before */
+    int nwaits;
+    int64_t logged_ms;
     const char *label;
     int op;
     uint64_t run;
@@ -31,16 +41,17 @@ static const char *state_of(const struct watched *c, struct gpu_stream *s, struc
 }
 
 /* Lock held: close() waits for it. */
-static void tell(struct watch *w, int64_t now)
+static void tell(struct watch *w, const struct wait *now_on, int64_t now)
 {
     const struct watched *c = &w->c;
     struct err compute = {0}, copy = {0};
     w->logged_ms = now;
-    log_warn(
-        "cuda",
-        "the host has waited %lld s for %s; enqueued last: %s of op %d in run %llu; compute stream: %s, copy stream: %s",
-        (long long)(now - w->since_ms) / 1000, w->waits, w->label ? w->label : "nothing", w->op,
-        (unsigned long long)w->run, state_of(c, c->compute, &compute), state_of(c, c->copy, &copy));
+    log_warn("cuda", "the host has waited %lld s for %s; enqueued last: %s of op %d in run %llu",
+             (long long)(now - now_on->since_ms) / 1000, now_on->what, w->label ? w->label : "nothing", w->op,
+             (unsigned long long)w->run);
+    if (now_on->asks)
+        log_warn("cuda", "the host has waited for %s: compute stream: %s, copy stream: %s", now_on->what,
+                 state_of(c, c->compute, &compute), state_of(c, c->copy, &copy));
 }
 
 static void sleep_half_a_period(struct watch *w)
@@ -61,8 +72,10 @@ static void *watch(void *arg)
     pthread_mutex_lock(&w->lock);
     while (!w->leaving && attached) {
         const int64_t now = clock_ms();
-        if (w->waits && now - w->since_ms >= w->period_ms && now - w->logged_ms >= w->period_ms)
-            tell(w, now);
+        const int n = w->nwaits < WITHIN_MAX ? w->nwaits : WITHIN_MAX;
+        const struct wait *last = n > 0 ? &w->waits[n - 1] : NULL;
+        if (last && now - last->since_ms >= w->period_ms && now - w->logged_ms >= w->period_ms)
+            tell(w, last, now);
         sleep_half_a_period(w);
     }
     pthread_mutex_unlock(&w->lock);
@@ -104,15 +117,26 @@ void watch_close(struct watch *w)
     free(w);
 }
 
-void watch_wait(struct watch *w, const char *what)
+static void begin(struct watch *w, const char *what, bool asks)
 {
     if (!w)
         return;
     pthread_mutex_lock(&w->lock);
-    w->waits = what;
-    w->since_ms = clock_ms();
+    if (w->nwaits < WITHIN_MAX)
+        w->waits[w->nwaits] = (struct wait){what, asks, clock_ms()};
+    w->nwaits++;
     w->logged_ms = 0;
     pthread_mutex_unlock(&w->lock);
+}
+
+void watch_wait(struct watch *w, const char *what)
+{
+    begin(w, what, true);
+}
+
+void watch_call(struct watch *w, const char *what)
+{
+    begin(w, what, false);
 }
 
 void watch_done(struct watch *w)
@@ -120,7 +144,7 @@ void watch_done(struct watch *w)
     if (!w)
         return;
     pthread_mutex_lock(&w->lock);
-    w->waits = NULL;
+    w->nwaits--;
     pthread_mutex_unlock(&w->lock);
 }
 
