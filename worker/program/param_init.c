@@ -39,6 +39,15 @@ static void random_block(uint64_t seed, uint64_t name, uint64_t first, uint64_t 
     }
 }
 
+/* v < 2^52. A conversion that vectors have without AVX-512. */
+static inline double to_double(uint64_t v)
+{
+    double x;
+    v |= 0x4330000000000000u; /* the bits of 2^52 + v */
+    memcpy(&x, &v, 8);
+    return x - 0x1p52;
+}
+
 /* Natural logarithm of a normal number x > 0: x = m 2^e with m in [sqrt(1/2), sqrt(2)), log m = 2 artanh((m - 1) / (m +
  * 1)). */
 static inline double plain_log(double x)
@@ -49,7 +58,7 @@ static inline double plain_log(double x)
     double m;
     memcpy(&m, &fraction, 8);
     const bool big = m > 1.4142135623730951;
-    const int e = (int)(bits >> 52) - 1023 + big;
+    const double e = to_double(bits >> 52) - (big ? 1022 : 1023);
     m = big ? m * 0.5 : m;
     const double z = (m - 1) / (m + 1), z2 = z * z; /* |z| < 0.172: the term z^25 is below 1e-19 */
     double sum = 1.0 / 23;
@@ -135,7 +144,7 @@ static void normal_block(double scale, const uint64_t bits[BLOCK], double x[BLOC
     double u[BLOCK], tail[BLOCK];
     int at[BLOCK], n = 0;
     for (int i = 0; i < BLOCK; i++) /* 52 bits + 0.5: never 0 nor 1 */
-        u[i] = ((double)(int64_t)(bits[i] >> 12) + 0.5) * 0x1p-52;
+        u[i] = (to_double(bits[i] >> 12) + 0.5) * 0x1p-52;
     normal_centres(u, x);
     for (int i = 0; i < BLOCK; i++) { /* 15 of 100 */
         tail[n] = u[i];
@@ -156,7 +165,7 @@ static void uniform_block(double scale, const uint64_t bits[BLOCK], double x[BLO
 }
 
 /* Elements [first, first + n) of the whole parameter. */
-static void fill_run(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
+static inline void fill_run(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
 {
     const uint64_t name = hash_name(p->name);
     const bool drawn = p->init == INIT_NORMAL || p->init == INIT_UNIFORM;
@@ -174,12 +183,39 @@ static void fill_run(const struct param *p, uint64_t seed, size_t first, size_t 
     }
 }
 
+typedef void fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out);
+
+/* The loops once per instruction set: flattened, all that they call is compiled for it. */
+__attribute__((flatten)) static void fill_plain(const struct param *p, uint64_t seed, size_t first, size_t n,
+                                                double *out)
+{
+    fill_run(p, seed, first, n, out);
+}
+
+#ifdef __x86_64__
+__attribute__((flatten, target("avx2"))) static void fill_avx2(const struct param *p, uint64_t seed, size_t first,
+                                                               size_t n, double *out)
+{
+    fill_run(p, seed, first, n, out);
+}
+#endif
+
+static fill *fastest(void)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2"))
+        return fill_avx2;
+#endif
+    return fill_plain;
+}
+
 void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
 {
+    fill *const run = fastest();
     for (size_t done = 0; done < n;) {
         const struct param_run r = p->sharded ? param_run_at(p, first + done) : (struct param_run){first + done, n};
         const size_t some = r.n < n - done ? r.n : n - done;
-        fill_run(p, seed, r.whole, some, out + done);
+        run(p, seed, r.whole, some, out + done);
         done += some;
     }
 }
