@@ -27,8 +27,8 @@ class Fresh:
         (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.bin / name).chmod(0o755)
 
-    def dev(self, *args):
-        return run(self.folder / "dev", *args, env={"PATH": str(self.bin), "HOME": "/nowhere", "TMPDIR": str(self.folder)}, timeout=60)
+    def dev(self, *args, **env):
+        return run(self.folder / "dev", *args, env={"PATH": str(self.bin), "HOME": "/nowhere", "TMPDIR": str(self.folder), **env}, timeout=60)
 
 
 @pytest.fixture
@@ -87,3 +87,12 @@ def test_what_cannot_be_done_is_refused_before_packages_are_installed(as_user, a
 def test_help_of_the_demo_needs_no_build(as_user):
     p = as_user.dev("demo", "--help")
     assert p.returncode == 0 and p.stdout.startswith("usage: ./dev demo [--seed N] [--out DIR] "), p.stderr
+
+
+@pytest.mark.parametrize("args", [["build"], ["install", "prefix"], ["install", "--launcher", "prefix"]])
+def test_the_kinds_of_gpus_that_are_asked_for_reach_every_build(as_user, args):
+    as_user.has("dpkg-query", 'for name; do echo "$name install ok installed"; done')
+    as_user.has("ninja", "")
+    as_user.has("meson", 'echo "meson $*"')
+    p = as_user.dev(*args, CRUN_GPU_ARCHS="90")
+    assert p.returncode == 0 and re.match(r"meson setup build\S* .*-Dgpu_archs=90( |$)", p.stdout), p.stdout + p.stderr
