@@ -9,11 +9,11 @@ double rate_workers(const struct train_config *cfg, int64_t workers, int64_t bat
     return (double)workers * (double)cfg->batch_size / (double)batch;
 }
 
-double rate_scale(const struct train_config *cfg, double workers)
+static double scale(const struct train_config *cfg, double workers, int parts)
 {
     const double batch256 = (double)cfg->batch_size / 256;
     if (cfg->lr_policy == LR_HOROVOD)
-        return workers * (double)cfg->accumulate;
+        return workers * parts;
     if (cfg->lr_policy == LR_APEX)
         return batch256;
     switch ((enum lr_scale)cfg->lr_scale) {
@@ -53,13 +53,14 @@ static void set_preset(struct schedule *s, const struct train_config *cfg, doubl
         s->total_steps = s->warmup_steps;
 }
 
-struct schedule rate_schedule(const struct train_config *cfg, double workers, int64_t steps_per_epoch, int64_t total)
+struct schedule rate_schedule(const struct train_config *cfg, double workers, int parts, int64_t steps_per_epoch,
+                              int64_t total)
 {
     const int64_t step_size = steps_of(cfg->lr_step_epochs, steps_per_epoch);
     struct schedule s = {.policy = (enum lr_policy)cfg->lr_policy,
                          .warmup = (enum lr_warmup)cfg->lr_warmup,
                          .warmup_start = cfg->warmup_start,
-                         .base_lr = cfg->base_lr * rate_scale(cfg, workers),
+                         .base_lr = cfg->base_lr * scale(cfg, workers, parts),
                          .total_steps = total,
                          .step_size = step_size > 0 ? step_size : 1,
                          .gamma = cfg->lr_gamma,

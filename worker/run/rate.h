@@ -12,11 +12,10 @@ struct train_config;
  * larger batch counts as more ranks. So ranks that come or go change no rate while the batch stays. */
 double rate_workers(const struct train_config *cfg, int64_t workers, int64_t batch);
 
-/* What --lr-scale multiplies the rate by. horovod and apex bring a scale of their own: ranks * parts of a batch, batch
- * / 256. */
-double rate_scale(const struct train_config *cfg, double workers);
-
-/* steps_per_epoch, total: of today's batch. Epochs become whole steps. */
-struct schedule rate_schedule(const struct train_config *cfg, double workers, int64_t steps_per_epoch, int64_t total);
+/* parts: that a batch was cut into when training began (--accumulate, or fewer). steps_per_epoch, total: of today's
+ * batch. Epochs become whole steps. horovod and apex bring a scale of their own instead of --lr-scale: ranks * parts,
+ * batch / 256. */
+struct schedule rate_schedule(const struct train_config *cfg, double workers, int parts, int64_t steps_per_epoch,
+                              int64_t total);
 
 #endif

@@ -11,6 +11,7 @@
 #include "worker/session/hints.h"
 #include "worker/session/hold.h"
 #include "worker/session/outlive.h"
+#include "worker/session/session_build.h"
 #include "worker/snapshot/output_folder.h"
 #include "worker/snapshot/pretrained.h"
 #include "worker/state/replicas.h"
@@ -116,6 +117,18 @@ static int check_state(struct run *r, bool settled, struct err *e)
                    : err_wrap(e, "before the first step (has every rank the same options, --seed above all?)");
 }
 
+/* A small batch is cut into fewer than --accumulate says. */
+static int parts_at_first(const struct run *r)
+{
+    struct sampler order = session_order(&r->s, true);
+    order.batch = (size_t)r->at.rate_batch;
+    order.world = (int)r->at.rate_workers;
+    order.shards = order.shards < order.world ? order.shards : order.world;
+    sampler_clip(&order);
+    const int parts = sampler_parts(&order);
+    return parts > 0 ? parts : 1; /* not one position for each of today's shards */
+}
+
 /* What follows from r->at and the state. */
 static int follow_state(struct run *r, struct err *e)
 {
@@ -126,7 +139,7 @@ static int follow_state(struct run *r, struct err *e)
     TRY(r->guard.verify ? verify_keep(r->guard.verify, &now, e) : 0);
     r->s.total_steps = total_steps(r->cfg, r->s.steps_per_epoch, &r->at);
     const double workers = rate_workers(r->cfg, r->at.rate_workers, r->at.rate_batch);
-    r->schedule = rate_schedule(r->cfg, workers, r->s.steps_per_epoch, r->s.total_steps);
+    r->schedule = rate_schedule(r->cfg, workers, parts_at_first(r), r->s.steps_per_epoch, r->s.total_steps);
     if (schedule_check(&r->schedule, e) < 0) /* options alone cannot know how long the run is */
         return err_wrap(e, "--warmup-epochs %g", r->cfg->warmup_epochs);
     return 0;

@@ -162,3 +162,10 @@ def test_an_unshuffled_run_takes_the_samples_as_they_lie(folder, tmp_path):
 def test_drop_last_without_its_sampler_is_refused(folder, tmp_path):
     p = train(folder, tmp_path / "log", "--drop-last", code=2)
     assert "--drop-last" in p.stderr
+
+
+@pytest.mark.parametrize("typed, world, scale", [(3, 1, 3), (3, 2, 6), (64, 1, BATCH), (64, 2, BATCH)])
+def test_horovods_rate_counts_the_parts_that_a_batch_has(folder, tmp_path, typed, world, scale):
+    train(folder, tmp_path / "log", "--lr-policy", "horovod", "--warmup-epochs", 0, "--accumulate", typed, "--max-steps", 1, "--checkpoint-dir", tmp_path / "ck", world=world)
+    rates = [line["lr"] for line in lines(tmp_path / "ck" / "metrics.jsonl") if "lr" in line]
+    assert rates[0] == pytest.approx(0.01 * scale), rates

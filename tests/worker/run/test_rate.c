@@ -23,7 +23,7 @@ static const struct train_config plain = {.batch_size = 256,
 
 static void expect(const struct train_config *c, int world, int64_t steps_per_epoch, int64_t step, double lr)
 {
-    struct schedule s = rate_schedule(c, world, steps_per_epoch, c->num_epochs * steps_per_epoch);
+    struct schedule s = rate_schedule(c, world, (int)c->accumulate, steps_per_epoch, c->num_epochs * steps_per_epoch);
     struct err e = {0};
     if (schedule_check(&s, &e) < 0)
         fail_msg("%s", e.text);
@@ -41,6 +41,8 @@ static void horovod_scales_by_ranks_and_parts(void **state)
     expect(&c, 8, 100, 3000, 0.01);
     c.accumulate = 2;
     expect(&c, 8, 100, 499, 0.2);
+    const struct schedule cut = rate_schedule(&c, 8, 1, 100, 9000); /* a batch of 8 pictures has one part */
+    assert_true(fabs(schedule_lr(&cut, 499) - 0.1) <= 1e-14);
     c.num_epochs = 1; /* ends within the warm-up */
     expect(&c, 8, 100, 0, 0.02535);
 }
@@ -82,9 +84,9 @@ static void caffe2s_step_size_is_thirty_epochs_of_iterations(void **state)
 {
     struct train_config c = plain;
     c.lr_policy = LR_STEP, c.num_epochs = 1000;
-    struct schedule s = rate_schedule(&c, 1, 1500000 / 32, 1000 * (1500000 / 32));
+    struct schedule s = rate_schedule(&c, 1, 1, 1500000 / 32, 1000 * (1500000 / 32));
     assert_int_equal(1406250, s.step_size);
-    s = rate_schedule(&c, 2, 1500000 / 64, 1000 * (1500000 / 64));
+    s = rate_schedule(&c, 2, 1, 1500000 / 64, 1000 * (1500000 / 64));
     assert_int_equal(703110, s.step_size);
     expect(&c, 1, 46875, 1406249, 0.1);
     expect(&c, 1, 46875, 1406250, 0.01);
