@@ -1,5 +1,5 @@
-/* An NCCL communicator inside, shared by nccl.c (its life), nccl_calls.c (what is enqueued) and nccl_watch.c (whether it
- * ends). Of these three only. */
+/* An NCCL communicator inside, shared by nccl.c (its life), nccl_calls.c (what is enqueued) and nccl_watch.c (whether
+ * it ends). Of these three only. */
 #ifndef CRUN_WORKER_COMM_NCCL_COMM_H
 #define CRUN_WORKER_COMM_NCCL_COMM_H
 

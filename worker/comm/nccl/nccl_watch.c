@@ -1,6 +1,6 @@
-/* Whether what is enqueued ends. Two threads, for a call into CUDA may itself wait for the very kernels that hang: while
- * the host loads a kernel, makes a graph or enqueues more than there is room for, whoever asks about an event may stand
- * behind it.
+/* Whether what is enqueued ends. Two threads, for a call into CUDA may itself wait for the very kernels that hang:
+ * while the host loads a kernel, makes a graph or enqueues more than there is room for, whoever asks about an event may
+ * stand behind it.
  *   - the asker asks CUDA, without the lock, about the oldest of what is under way
  *   - the watchdog asks NCCL for asynchronous errors, and sees that the asker comes back. It never calls CUDA, and nor
  *     does whoever holds the lock: an abort, which alone frees such a host, always gets through. */
@@ -125,8 +125,8 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* What a capture enqueues happens later and again: the end of each step, which is never captured, stands for it; nor may
- * an event be recorded now. */
+/* What a capture enqueues happens later and again: the end of each step, which is never captured, stands for it; nor
+ * may an event be recorded now. */
 int nccl_follow(struct nccl *n, cudaStream_t s, const char *what, struct err *e)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
