@@ -86,6 +86,7 @@ SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "crun_barrier": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_double]),
     "crun_stay": (ctypes.c_int, []),
     "crun_wait_hold": (ctypes.c_int, [ctypes.c_double]),
+    "crun_node_memory": (ctypes.c_int, []),
     "crun_next_round": (ctypes.c_int, [ctypes.POINTER(CInfo), ctypes.c_double]),
 }
 
@@ -137,6 +138,7 @@ class Attached:
     def __init__(self) -> None:
         self.lib: Optional[ctypes.CDLL] = None
         self.missing = ""
+        self.watched = False  #: crun sees what this process reports, and can ask it to stop
         if not _forked:
             self.lib, self.missing = open_library()
         self.info = CInfo(0, 1, 0, 1, 0, 1, 0, 0, b"", b"")
@@ -148,6 +150,7 @@ class Attached:
             return
         rc = self.lib.crun_init(ctypes.byref(self.info))
         self.info = self.info.own()
+        self.watched = self.lib.crun_node_memory() >= 0
         if rc < 0:
             raise OSError(-rc, f"crun: the environment contradicts itself (RANK, WORLD_SIZE and their like): {os.strerror(-rc)}")
 
@@ -165,7 +168,7 @@ def info_of_environment() -> CInfo:
 
 _attached: Optional[Attached] = None
 _forked = False
-_warned_of_fork = False
+_warned = False
 _lock = threading.Lock()
 
 
@@ -183,13 +186,19 @@ def library() -> Optional[ctypes.CDLL]:
     return None if _forked else attached().lib
 
 
-def warn_of_fork(what: str) -> None:
-    """For calls of who trains, which a data loader's child does not make. Once in a process."""
-    global _warned_of_fork
-    if _forked and not _warned_of_fork and "CRUN_PAGE_FD" in os.environ:
-        _warned_of_fork = True
-        warnings.warn(f"{what} does nothing in a child of fork(), which does not speak for its parent. Training in this process "
-                      "runs without heartbeat, stop reasons and store", RuntimeWarning, stacklevel=3)
+def is_watched(what: str) -> bool:
+    """Whether crun sees what this process reports. If it is below one that crun started, and not that itself, there is a
+    warning, once in a process: for calls of who trains, which a data loader's child does not make."""
+    global _warned
+    watched = not _forked and attached().watched
+    if not watched and not _warned and "CRUN_PAGE_FD" in os.environ and (_forked or attached().lib is not None):
+        _warned = True
+        why = ("in a child of fork(), which does not speak for its parent" if _forked else
+               "in this process: crun's descriptors were closed when it was started, as subprocess and `conda run` do (exec and "
+               "close_fds=False keep them)")
+        without = "heartbeat, stop reasons and store" if _forked else "heartbeat and stop reasons"
+        warnings.warn(f"{what} does nothing {why}. Training in this process runs without {without}", RuntimeWarning, stacklevel=3)
+    return watched
 
 
 def _in_child() -> None:

@@ -93,14 +93,15 @@ def on_preemption(callback: Optional[Callback] = None) -> bool:
     counts until its round ends.
 
     -> whether crun is there; if not, nothing is changed. Main thread only (ValueError)."""
-    if _lib.library() is None or "CRUN_PAGE_FD" not in os.environ:
-        _lib.warn_of_fork("crun.on_preemption()")
+    if callback is not None and not callable(callback):
+        raise TypeError(f"crun.on_preemption: {type(callback).__name__}: expected a function")
+    if not _lib.is_watched("crun.on_preemption()"):
         return False
-    if callback is not None:
-        callbacks.add(callback)
     before = signal.getsignal(signal.SIGTERM)
     if not isinstance(before, _Handler):
         signal.signal(signal.SIGTERM, _Handler(before))
+    if callback is not None:
+        callbacks.add(callback)
     if not _watched:
         _start_watching()
     return True

@@ -74,8 +74,8 @@ def report(step: int, loss: Optional[float] = None, images_per_s: Optional[float
     if not 0 <= step < 1 << 64:
         raise ValueError(f"crun.report: step {step}: expected 0 or more, in 64 bits")
     lib = _lib.library()
+    _lib.is_watched("crun.report()")
     if lib is None:
-        _lib.warn_of_fork("crun.report()")
         return
     if _lib.attached().info.rank == 0:
         figures = ((_lib.Figure.LOSS, loss), (_lib.Figure.IMAGES_PER_S, images_per_s), (_lib.Figure.ACCURACY, accuracy),

@@ -288,6 +288,31 @@ raise SystemExit(3)
         "job.py:6: RuntimeWarning: crun.report() does nothing in a child of fork()"], err
 
 
+BELOW = """
+import crun, os, subprocess, sys
+if len(sys.argv) > 1:
+    subprocess.run([sys.executable, __file__], close_fds=sys.argv[1] == "closed", check=True)
+else:
+    crun.report(3)
+    crun.report(4)
+    crun.store.set("k", b"v")
+    print(crun.on_preemption(), crun.info().rank, crun.store.get("k"))
+"""
+
+
+def test_a_process_that_crun_cannot_see_is_told_so(crun, script):
+    """Started by one that closes crun's descriptors."""
+    rc, out, err = crun.run(script(BELOW), "closed")
+    assert (rc, out) == (0, "False 0 b'v'\n") and err.count("RuntimeWarning") == 1, err
+    assert "RuntimeWarning: crun.report() does nothing in this process: crun's descriptors were closed when it was started" in err
+    assert crun.run(script(BELOW), "kept") == (0, "True 0 b'v'\n", "")
+
+
+def test_a_callback_is_a_function(crun, script):
+    rc, out, _ = crun.run(script("import crun\ntry: crun.on_preemption('save')\nexcept TypeError as e: print(e)"))
+    assert (rc, out) == (0, "crun.on_preemption: str: expected a function\n")
+
+
 FORKED = """
 import crun, os, warnings
 warnings.simplefilter("error")
