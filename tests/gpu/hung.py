@@ -13,7 +13,10 @@ from processes import marked
 
 SECONDS = 180  # of a job of tests/gpu, which takes some 15; its collectives give up after COMM_TIMEOUT
 COMM_TIMEOUT = 60
+HUNG_MOST = 2  # jobs of a file; what comes after them is left alone, for each would take minutes of the card
 SHOWN = 12000
+HANGS = re.compile(r"has not ended within|no end within")
+hung = []
 MARK = "CRUN_TEST_JOB"
 
 
@@ -72,7 +75,21 @@ def dissect(job):
 
 
 def new_job():
+    """-> its mark, for its environment."""
+    if len(hung) >= HUNG_MOST:
+        pytest.skip(f"{HUNG_MOST} jobs before it hung, the first {hung[0]}")
     return f"{os.getpid()}-{random.SystemRandom().randrange(1 << 30)}"
+
+
+def note_end(text):
+    """What a job said that has ended, or was ended: did it hang?"""
+    if HANGS.search(text):
+        hung.append("in " + os.environ.get("PYTEST_CURRENT_TEST", "?").rpartition("::")[2].split(" ")[0])
+
+
+def fail(seconds, text, seen):
+    note_end("no end within")
+    pytest.fail(f"no end within {seconds} s\n{named(text)[-SHOWN:]}\n{seen}", pytrace=False)
 
 
 def run_ranks(*args, seconds=SECONDS, env=None):
@@ -82,6 +99,8 @@ def run_ranks(*args, seconds=SECONDS, env=None):
                          env={**(env or os.environ), MARK: job})
     try:
         out, err = p.communicate(timeout=seconds)
+        if p.returncode != 0:
+            note_end(err)
         return subprocess.CompletedProcess(args, p.returncode, out, err)
     except subprocess.TimeoutExpired:
         seen = dissect(job)
@@ -90,4 +109,4 @@ def run_ranks(*args, seconds=SECONDS, env=None):
     except subprocess.TimeoutExpired:
         p.kill()  # its workers die with it
         out, err = p.communicate()
-    pytest.fail(f"no end within {seconds} s\n{out[-2000:]}{named(err)[-SHOWN:]}\n{seen}", pytrace=False)
+    fail(seconds, out[-2000:] + err, seen)

@@ -109,7 +109,8 @@ def test_every_collective_between_two_nccl_ranks_on_one_gpu(nccl):
 
 def two_ranks(shapes, out, *args, env=None):
     return run_ranks(CRUN, "--standalone", "--nproc_per_node", 2, *(env or []), TRAINER, "--train-data", shapes(64, 640, 40) / "train", *MODEL, "--sync-bn",
-                     "--weight-decay", 0, "--max-steps", 1, "--checkpoint-dir", out, "--check-replicas", 1, "--comm-timeout", COMM_TIMEOUT, *args)
+                     "--weight-decay", 0, "--max-steps", 1, "--checkpoint-dir", out, "--check-replicas", 1, "--comm-timeout", COMM_TIMEOUT,
+                     "--log-level", "info", "--print-freq", 1, *args)  # how far it came, where it hangs
 
 
 # One rank sums in another order than two, in fp32, eps = 2^-24. A sum of k products, added up one by one, is off by eps sqrt(k / 6) of its size, 1.7e-6 at most
@@ -189,15 +190,6 @@ def test_parameters_that_nccl_gathers(nccl, shapes, tmp_path, one_rank, two_host
     assert p.returncode == 0, p.stdout + p.stderr
 
 
-@pytest.mark.parametrize("options", PARTS)
-def test_stages_whose_messages_nccl_sends_have_one_ranks_gradient(nccl, shapes, tmp_path, two_parts, two_hosts, options):
-    p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts, *options)
-    assert p.returncode == 0, p.stdout + p.stderr
-    expect_same_gradient(tmp_path / "out", two_parts)
-    p = two_nccl_ranks(shapes, tmp_path / "graphs", two_hosts, *options, "--max-steps", 6)
-    assert p.returncode == 0, p.stdout + p.stderr
-
-
 def test_collectives_in_a_graph_that_is_launched_again(nccl, shapes, tmp_path, two_hosts):
     p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts, "--max-steps", 6)
     assert p.returncode == 0, p.stdout + p.stderr
@@ -207,3 +199,12 @@ def test_a_failed_run_ends_although_graphs_hold_the_communicator(nccl, shapes, t
     """ncclCommAbort() waits for the graphs; whoever owns them must not wait for it first."""
     p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts, "--max-steps", 50, "--base-learning-rate", 1e9)
     assert p.returncode != 0 and "diverged" in p.stdout + p.stderr, p.stdout + p.stderr
+
+
+@pytest.mark.parametrize("options", PARTS)
+def test_stages_whose_messages_nccl_sends_have_one_ranks_gradient(nccl, shapes, tmp_path, two_parts, two_hosts, options):
+    p = two_nccl_ranks(shapes, tmp_path / "out", two_hosts, *options)
+    assert p.returncode == 0, p.stdout + p.stderr
+    expect_same_gradient(tmp_path / "out", two_parts)
+    p = two_nccl_ranks(shapes, tmp_path / "graphs", two_hosts, *options, "--max-steps", 6)
+    assert p.returncode == 0, p.stdout + p.stderr

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from hung import COMM_TIMEOUT, MARK, SECONDS, dissect, named, new_job
+from hung import COMM_TIMEOUT, MARK, SECONDS, dissect, fail, new_job, note_end
 from outlived_job import Job, check_no_step_is_lost, held_spares
 from processes import wait
 from support import TRAINER
@@ -33,7 +33,7 @@ def fail_with_stacks(job):
     except subprocess.TimeoutExpired:
         job.p.kill()
     job.reader.join(timeout=10)
-    pytest.fail(f"no end within {SECONDS} s\n{named(job.text())[-12000:]}\n{seen}", pytrace=False)
+    fail(SECONDS, job.text(), seen)
 
 
 def finish(job):
@@ -44,6 +44,8 @@ def finish(job):
         fail_with_stacks(job)
     job.reader.join(timeout=10)
     text = job.text()
+    if code != 0:
+        note_end(text)
     if code != 0 and "uplicate GPU" in text:
         pytest.skip("NCCL sees through it and refuses the GPU twice: " + text[-400:])
     assert code == 0 and not job.plan, text[-6000:]

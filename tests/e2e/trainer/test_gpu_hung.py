@@ -7,6 +7,7 @@ import pytest
 from support import CRUN, ROOT, TRAINER, run
 
 sys.path.append(str(ROOT / "tests/gpu"))
+import hung  # noqa: E402
 from hung import run_ranks  # noqa: E402
 
 
@@ -20,7 +21,8 @@ def shapes(tmp_path):
 ENDLESS = ["--arch", "convnet", "--num-channels", 1, "--image-size", 28, "--batch-size", 4, "--num-epochs", 100000, "--device", "cpu"]
 
 
-def test_a_job_that_does_not_end_is_told_rank_by_rank(shapes):
+def test_a_job_that_does_not_end_is_told_rank_by_rank(shapes, monkeypatch):
+    monkeypatch.setattr(hung, "hung", [])
     with pytest.raises(pytest.fail.Exception) as failed:
         run_ranks(CRUN, "--standalone", "--nproc_per_node", 2, TRAINER, "--train-data", shapes / "train", *ENDLESS, seconds=10)
     text = str(failed.value)
@@ -33,3 +35,13 @@ def test_a_job_that_does_not_end_is_told_rank_by_rank(shapes):
 def test_a_job_that_ends_gives_what_it_printed():
     p = run_ranks("sh", "-c", "echo out; echo err >&2; exit 3")
     assert (p.returncode, p.stdout, p.stderr) == (3, "out\n", "err\n")
+
+
+def test_after_two_that_hang_no_other_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr(hung, "hung", [])
+    for _ in range(2):
+        p = run_ranks("sh", "-c", "echo 'NCCL: messages has not ended within 60 ms' >&2; exit 1")
+        assert p.returncode == 1
+    with pytest.raises(pytest.skip.Exception, match="2 jobs before it hung, the first in test_after_two_that_hang_no_other_is_begun"):
+        run_ranks("touch", tmp_path / "begun")
+    assert not (tmp_path / "begun").exists()

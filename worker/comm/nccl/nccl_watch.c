@@ -2,8 +2,8 @@
  * while the host loads a kernel, makes a graph or enqueues more than there is room for, whoever asks about an event may
  * stand behind it.
  *   - the asker asks CUDA, without the lock, about the oldest of what is under way
- *   - the watchdog asks NCCL for asynchronous errors, and sees that the asker comes back. It never calls CUDA, and nor
- *     does whoever holds the lock: an abort, which alone frees such a host, always gets through. */
+ *   - the watchdog asks NCCL for asynchronous errors, and sees that the asker comes back. It never calls CUDA, and
+ *     whoever holds the lock does so within NCCL alone: an abort, which alone frees such a host, gets through. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
