@@ -58,9 +58,9 @@ static bool wait_for_work(struct nccl *n)
 /* Has it ended? The lock is free meanwhile; nobody else takes it away. */
 static bool ask(struct nccl *n, const struct pending *p)
 {
-    const cudaEvent_t end = p->end;
     if (!p->recorded)
         return false;
+    const cudaEvent_t end = p->end;
     n->asks = true;
     n->asked++;
     pthread_mutex_unlock(&n->lock);
