@@ -41,7 +41,8 @@ const struct explain_message explain_trainer[] = {
     {"holds no class folders\nholds no image\nholds no picture\nholds no record\nnames no class\nis no LMDB\n"
      "is no LevelDB\nis no IDX file\na * set without pictures\nholds one class",
      "the folder is not a data set of the kind that is expected", "docs/guide/data.md says what each kind looks like"},
-    {"that the training data lacks\nclasses, the training data\nlabel * of a set of\ndoes not tell its number of classes\n"
+    {"that the training data lacks\nthat the training data has twice\nis empty: each line names a class\n"
+     "has a line break in its name\nclasses, the training data\nlabel * of a set of\ndoes not tell its number of classes\n"
      "): give --num-labels\n--num-labels allows\ntoo many class*\nhas too many classes",
      "training and test data, or the data and --num-labels, disagree about the classes",
      "the same class folders in both; classes.txt or --num-labels for data bases"},

@@ -57,7 +57,7 @@ static int lmdb_read(struct dataset *d, size_t i, struct buf *data, int *label, 
     if (!is_within(l, &value))
         return err_set(e, ERR_DATA, "its %zu bytes reach beyond the end of the LMDB", value.mv_size);
     TRY(record_read(value.mv_data, value.mv_size, data, label, e));
-    return dataset_check_label(d, *label, e);
+    return dataset_take_label(d, label, e);
 }
 
 static const char *lmdb_sample_name(struct dataset *d, size_t i)

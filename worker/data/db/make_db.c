@@ -186,6 +186,21 @@ static int write_classes(const struct maker *m, const char *dir, struct err *e)
     return bad ? err_set(e, ERR_OUTPUT, "cannot write '%s': %s", path, strerror(code)) : 0;
 }
 
+/* classes.txt holds a name in a line. */
+static int check_classes(const struct maker *m, struct err *e)
+{
+    for (int i = 0; i < m->src->classes; i++) {
+        const char *name = m->src->class_names[i];
+        const size_t line = strcspn(name, "\r\n");
+        if (name[line])
+            return err_set(e, ERR_DATA,
+                           "a class of '%s' has a line break in its name, behind '%.*s': rename it, as the names of "
+                           "classes become lines of " DATASET_CLASSES_FILE,
+                           m->o->src, (int)line, name);
+    }
+    return 0;
+}
+
 static int choose_order(const struct maker *m, uint32_t **ret, struct err *e)
 {
     const size_t n = m->src->n;
@@ -277,7 +292,9 @@ int make_db(const struct make_db_options *o, struct make_db_result *ret, struct 
     TRY(dataset_open(&m.src, o->src, &o->source, e));
     if (m.src->left_out)
         log_warn("make-db", "'%s': %s", o->src, m.src->left_out);
-    int rc = write_records(&m, e);
+    int rc = check_classes(&m, e);
+    if (rc == 0)
+        rc = write_records(&m, e);
     if (rc == 0 && rename(m.part, o->dst) < 0)
         rc = err_set(e, ERR_OUTPUT, "cannot make '%s': %s", o->dst, strerror(errno));
     if (rc < 0)

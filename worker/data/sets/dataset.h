@@ -32,7 +32,9 @@ struct dataset {
     const struct dataset_ops *ops; /* first member of every source's struct */
     size_t n;
     int classes;
-    char **class_names; /* classes entries, sorted; owned by the data set */
+    char **class_names; /* classes entries; owned by the data set */
+    int *own_labels;    /* classes by the numbers that records use; NULL: they are the same */
+    int n_own_labels;
     char *left_out; /* a sentence: which of its pictures are no samples, as nothing here reads their formats; or NULL */
 };
 
@@ -50,7 +52,7 @@ enum dataset_kind { DATASET_KINDS(CHOICE_ID) };
 struct dataset_options {
     enum dataset_kind kind;
     bool testing;             /* the test part of a set that has two in one folder (mnist, cifar10) */
-    char *const *class_names; /* those of the training set, sorted, copied; NULL: the set's own */
+    char *const *class_names; /* those of the training set, copied; NULL: the set's own */
     int classes;              /* entries of class_names */
     int num_labels;           /* of records without class names (lmdb, leveldb, null); 0: not set */
     size_t null_samples;      /* null: how many; 0: 1281167, or 50000 if testing */
@@ -65,8 +67,8 @@ void dataset_close(struct dataset *d); /* NULL allowed */
 /* DIR/<class>/<anything>.{jpg,jpeg,png,ppm,pgm}, in any case: classes are the sub-folders in byte order, files in byte
  * order within a class; nested folders are walked, hidden entries (.name) passed over, pictures of other formats
  * reported in left_out; a link of such a name that leads nowhere is a sample whose read fails with ERR_DATA.
- * class_names/classes: the training set's classes, sorted, copied; NULL: take the folder's own. A class here that is
- * not among them is refused (ERR_DATA names it). ERR_DATA: missing folder ("... does not exist"), no classes, a set
+ * class_names/classes: the training set's classes, in any order, copied; NULL: take the folder's own. A class here that
+ * is not among them is refused (ERR_DATA names it). ERR_DATA: missing folder ("... does not exist"), no classes, a set
  * without any image, and with class_names NULL a class without one. */
 int dataset_open_folder(struct dataset **ret, const char *dir, char *const *class_names, int classes, struct err *e);
 

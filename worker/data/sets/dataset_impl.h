@@ -16,16 +16,30 @@ int dataset_open_null(struct dataset **ret, const struct dataset_options *o, str
 bool dataset_is_mnist(const char *path);
 bool dataset_is_cifar10(const char *path);
 
+/* Labels by name, of classes in any order. */
+struct class_index {
+    struct class_name *v; /* by name */
+    int n;
+};
+int class_index_init(struct class_index *x, char *const *names, int n, struct err *e); /* names: borrowed. -ENOMEM */
+void class_index_free(struct class_index *x);                                          /* zeroed allowed */
+/* ERR_DATA: the set at `path` has a class `name`, which training lacks, or has twice. */
+int class_index_find(const struct class_index *x, const char *name, const char *path, int *ret, struct err *e);
+
 /* d->class_names: copies of names[0..n), or "0" .. where names is NULL. -ENOMEM. */
 int dataset_set_classes(struct dataset *d, char *const *names, int n, struct err *e);
 void dataset_free_classes(struct dataset *d);
 
-/* The classes of a data base: those of the training set, of its classes.txt, or --num-labels numbers. ERR_DATA: nothing
- * tells. */
+/* The classes of a data base: those of the training set, of its classes.txt, or --num-labels numbers. Where both tell,
+ * its labels are the places of names in its own classes.txt, and become the training set's. ERR_DATA: nothing tells, or
+ * training lacks a class. */
 int dataset_find_classes(struct dataset *d, const char *path, const struct dataset_options *o, struct err *e);
 
 /* ERR_DATA unless label is one of the classes. */
 int dataset_check_label(const struct dataset *d, int label, struct err *e);
+
+/* A record's label becomes that of the class. ERR_DATA: it is none. */
+int dataset_take_label(const struct dataset *d, int *label, struct err *e);
 
 /* dir/name exists. */
 bool dataset_has_file(const char *dir, const char *name);

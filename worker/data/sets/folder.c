@@ -18,7 +18,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "worker/data/image/picture_name.h"
-#include "worker/data/sets/dataset.h"
+#include "worker/data/sets/dataset_impl.h"
 
 #define MAX_DEPTH 16              /* of folders within a class; also ends loops of links */
 #define MAX_FILE_BYTES (1u << 30) /* what a struct buf takes */
@@ -35,36 +35,41 @@ struct folder {
     struct pictures_left_out left_out;
 };
 
-struct names {
-    char **v;
+struct entry {
+    char *name;
+    unsigned char type; /* DT_...: of a link, or where the file system does not tell, DT_LNK or DT_UNKNOWN */
+};
+
+struct entries {
+    struct entry *v;
     size_t n, cap;
 };
 
-static void names_free(struct names *l)
+static void entries_free(struct entries *l)
 {
     for (size_t i = 0; i < l->n; i++)
-        free(l->v[i]);
+        free(l->v[i].name);
     free(l->v);
-    *l = (struct names){0};
+    *l = (struct entries){0};
 }
 
-static int names_add(struct names *l, const char *name)
+static int entries_add(struct entries *l, const struct dirent *d)
 {
     TRY(ARRAY_GROW(l->v, l->cap, l->n + 1, "names", NULL));
-    char *copy = strdup(name);
+    char *copy = strdup(d->d_name);
     if (!copy)
         return -ENOMEM;
-    l->v[l->n++] = copy;
+    l->v[l->n++] = (struct entry){copy, d->d_type};
     return 0;
 }
 
 static int by_bytes(const void *a, const void *b)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    return strcmp(((const struct entry *)a)->name, ((const struct entry *)b)->name);
 }
 
 /* The visible entries of a folder in byte order. */
-static int list_folder(const char *path, struct names *ret, struct err *e)
+static int list_folder(const char *path, struct entries *ret, struct err *e)
 {
     DIR *d = opendir(path);
     if (!d && errno == ENOENT)
@@ -75,7 +80,7 @@ static int list_folder(const char *path, struct names *ret, struct err *e)
     struct dirent *entry;
     while (rc == 0 && (errno = 0, entry = readdir(d)))
         if (!picture_hidden(entry->d_name))
-            rc = names_add(ret, entry->d_name);
+            rc = entries_add(ret, entry);
     if (rc == 0 && errno)
         rc = err_set(e, ERR_DATA, "cannot read the folder '%s': %s", path, strerror(errno));
     else if (rc < 0)
@@ -106,66 +111,79 @@ static bool is_unusable(int code)
 
 static int walk(struct folder *f, const char *path, int label, int depth, struct err *e);
 
-static int visit(struct folder *f, const char *dir, const char *name, int label, int depth, struct err *e)
+static int take_file(struct folder *f, const char *path, const char *name, int label, struct err *e)
 {
-    char path[PATH_MAX];
+    pictures_left_out_count(&f->left_out, name);
+    return picture_readable(name) ? add_sample(f, path, label, e) : 0;
+}
+
+/* A link leads to a file or a folder, or nowhere: then it is a sample that cannot be used. */
+static int visit_link(struct folder *f, const char *path, const char *name, int label, int depth, struct err *e)
+{
     struct stat st;
-    if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
-        return err_set(e, ERR_DATA, "the path of '%.100s' in '%.200s' is too long", name, dir);
     const int code = stat(path, &st) != 0 ? errno : 0;
     if (code != 0 && !picture_readable(name))
         return 0;
-    if (code != 0) /* a link that leads nowhere: a sample that cannot be used */
+    if (code != 0)
         return is_unusable(code) ? add_sample(f, path, label, e)
                                  : err_set(e, ERR_DATA, "cannot read '%s': %s", path, strerror(code));
     if (S_ISDIR(st.st_mode))
         return walk(f, path, label, depth + 1, e);
-    if (S_ISREG(st.st_mode))
-        pictures_left_out_count(&f->left_out, name);
-    return picture_readable(name) && S_ISREG(st.st_mode) ? add_sample(f, path, label, e) : 0;
+    return S_ISREG(st.st_mode) ? take_file(f, path, name, label, e) : 0;
+}
+
+/* The folder tells what its entries are: to ask for each of a million files would take minutes on a network's disk. */
+static int visit(struct folder *f, const char *dir, const struct entry *entry, int label, int depth, struct err *e)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/%s", dir, entry->name) >= (int)sizeof path)
+        return err_set(e, ERR_DATA, "the path of '%.100s' in '%.200s' is too long", entry->name, dir);
+    switch (entry->type) {
+    case DT_REG:
+        return take_file(f, path, entry->name, label, e);
+    case DT_DIR:
+        return walk(f, path, label, depth + 1, e);
+    case DT_LNK:
+    case DT_UNKNOWN:
+        return visit_link(f, path, entry->name, label, depth, e);
+    default: /* pipes, sockets, devices */
+        return 0;
+    }
 }
 
 static int walk(struct folder *f, const char *path, int label, int depth, struct err *e)
 {
     if (depth > MAX_DEPTH)
         return err_set(e, ERR_DATA, "'%.200s' lies more than %d folders deep (a loop of links?)", path, MAX_DEPTH);
-    struct names names = {0};
-    int rc = list_folder(path, &names, e);
-    for (size_t i = 0; rc == 0 && i < names.n; i++)
-        rc = visit(f, path, names.v[i], label, depth, e);
-    names_free(&names);
+    struct entries entries = {0};
+    int rc = list_folder(path, &entries, e);
+    for (size_t i = 0; rc == 0 && i < entries.n; i++)
+        rc = visit(f, path, &entries.v[i], label, depth, e);
+    entries_free(&entries);
     return rc;
 }
 
-/* Keep the entries of `dir` that are folders. */
-static int keep_folders(const char *dir, struct names *l, struct err *e)
+static bool is_folder(const char *dir, const struct entry *entry)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < l->n; i++) {
-        char path[PATH_MAX];
-        struct stat st;
-        snprintf(path, sizeof path, "%s/%s", dir, l->v[i]);
-        if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-            l->v[kept++] = l->v[i];
-        else
-            free(l->v[i]);
-    }
-    l->n = kept;
-    return kept > 0 ? 0 : err_set(e, ERR_DATA, "'%s' holds no class folders (expected: %s/<class>/<image>)", dir, dir);
+    char path[PATH_MAX];
+    struct stat st;
+    if (entry->type != DT_LNK && entry->type != DT_UNKNOWN)
+        return entry->type == DT_DIR;
+    snprintf(path, sizeof path, "%s/%s", dir, entry->name);
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-static int label_of(const struct dataset *d, const char *name)
+/* Keep the entries of `dir` that are folders. */
+static int keep_folders(const char *dir, struct entries *l, struct err *e)
 {
-    for (int lo = 0, hi = d->classes - 1; lo <= hi;) {
-        int mid = lo + (hi - lo) / 2, order = strcmp(name, d->class_names[mid]);
-        if (order == 0)
-            return mid;
-        if (order < 0)
-            hi = mid - 1;
+    size_t kept = 0;
+    for (size_t i = 0; i < l->n; i++)
+        if (is_folder(dir, &l->v[i]))
+            l->v[kept++] = l->v[i];
         else
-            lo = mid + 1;
-    }
-    return -1;
+            free(l->v[i].name);
+    l->n = kept;
+    return kept > 0 ? 0 : err_set(e, ERR_DATA, "'%s' holds no class folders (expected: %s/<class>/<image>)", dir, dir);
 }
 
 /* Of a folder without a picture: "(.jpg, ...)", and how many of other formats there are. */
@@ -177,12 +195,9 @@ static const char *instead(size_t left_out, char out[PICTURES_LEFT_OUT_TEXT])
     return out;
 }
 
-static int take_class(struct folder *f, const char *dir, const char *name, bool own_classes, struct err *e)
+static int take_class(struct folder *f, const char *dir, const char *name, int label, bool own_classes, struct err *e)
 {
     char path[PATH_MAX];
-    int label = label_of(&f->base, name);
-    if (label < 0)
-        return err_set(e, ERR_DATA, "'%s' has a class '%s' that the training data lacks", dir, name);
     if (snprintf(path, sizeof path, "%s/%s", dir, name) >= (int)sizeof path)
         return err_set(e, ERR_DATA, "the path of class '%.100s' in '%.200s' is too long", name, dir);
     char text[PICTURES_LEFT_OUT_TEXT];
@@ -194,28 +209,52 @@ static int take_class(struct folder *f, const char *dir, const char *name, bool 
     return 0;
 }
 
+/* The folder's own classes: the names of its sub-folders. */
+static int name_classes(struct folder *f, const char *dir, const struct entries *own, struct err *e)
+{
+    if (own->n > INT_MAX / 2)
+        return err_set(e, ERR_DATA, "'%s' has too many classes (%zu)", dir, own->n);
+    char **names = malloc(own->n * sizeof *names);
+    if (!names)
+        return err_set(e, -ENOMEM, "no memory for %zu class names", own->n);
+    for (size_t i = 0; i < own->n; i++)
+        names[i] = own->v[i].name;
+    const int rc = dataset_set_classes(&f->base, names, (int)own->n, e);
+    free(names);
+    return rc;
+}
+
+static int take_classes(struct folder *f, const char *dir, const struct entries *own, bool own_classes, struct err *e)
+{
+    struct class_index index = {0};
+    int rc = own_classes ? 0 : class_index_init(&index, f->base.class_names, f->base.classes, e);
+    for (size_t i = 0; rc == 0 && i < own->n; i++) {
+        int label = (int)i;
+        if (!own_classes)
+            rc = class_index_find(&index, own->v[i].name, dir, &label, e);
+        if (rc == 0)
+            rc = take_class(f, dir, own->v[i].name, label, own_classes, e);
+    }
+    class_index_free(&index);
+    return rc;
+}
+
 static int list_samples(struct folder *f, const char *dir, char *const *class_names, int classes, struct err *e)
 {
     char text[PICTURES_LEFT_OUT_TEXT];
-    struct names own = {0}, map = {0};
+    struct entries own = {0};
     int rc = list_folder(dir, &own, e);
     if (rc == 0)
         rc = keep_folders(dir, &own, e);
-    if (rc == 0 && !class_names && own.n > INT_MAX / 2)
-        rc = err_set(e, ERR_DATA, "'%s' has too many classes (%zu)", dir, own.n);
-    size_t n = class_names ? (size_t)classes : own.n;
-    for (size_t i = 0; rc == 0 && i < n; i++)
-        if (names_add(&map, class_names ? class_names[i] : own.v[i]) < 0)
-            rc = err_set(e, -ENOMEM, "no memory for %zu class names", n);
-    f->base.class_names = map.v; /* owned from here on, also after an error */
-    f->base.classes = (int)map.n;
-    for (size_t i = 0; rc == 0 && i < own.n; i++)
-        rc = take_class(f, dir, own.v[i], !class_names, e);
+    if (rc == 0)
+        rc = class_names ? dataset_set_classes(&f->base, class_names, classes, e) : name_classes(f, dir, &own, e);
+    if (rc == 0)
+        rc = take_classes(f, dir, &own, !class_names, e);
     if (rc == 0 && f->base.n == 0)
         rc = err_set(e, ERR_DATA, "'%s' holds no image %s", dir, instead(f->left_out.all, text));
     if (rc == 0 && f->left_out.all > 0 && !(f->base.left_out = strdup(pictures_left_out_text(&f->left_out, text))))
         rc = err_set(e, -ENOMEM, "no memory to list '%s'", dir);
-    names_free(&own);
+    entries_free(&own);
     return rc;
 }
 
@@ -257,9 +296,7 @@ static void folder_close(struct dataset *d)
     for (size_t i = 0; i < d->n; i++)
         free(f->samples[i].path);
     free(f->samples);
-    for (int i = 0; i < d->classes; i++)
-        free(d->class_names[i]);
-    free(d->class_names);
+    dataset_free_classes(d);
     free(d->left_out);
     free(f);
 }

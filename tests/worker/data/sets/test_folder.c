@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,14 @@
 #include "tests/worker/data/fixture.h"
 #include "tests/worker/scratch/scratch.h"
 #include "worker/data/sets/dataset.h"
+
+static int asked; /* calls of stat() from worker/data, which this replaces */
+
+int stat64(const char *path, struct stat64 *ret)
+{
+    asked++;
+    return fstatat64(AT_FDCWD, path, ret, 0);
+}
 
 static void put(const char *dir, const char *name)
 {
@@ -162,6 +171,49 @@ static void a_validation_set_without_any_image_is_refused(void **state)
     open_fails(*state, names, 2, "holds no image");
 }
 
+/* On a network's disk a question for each file takes longer than the first epoch. */
+static void files_are_listed_without_a_question_each(void **state)
+{
+    char name[32], from[4096], to[4096];
+    struct err e = {0};
+    struct dataset *d = NULL;
+    for (int i = 0; i < 100; i++) {
+        snprintf(name, sizeof name, "ant/%03d.jpg", i);
+        put(*state, name);
+    }
+    snprintf(from, sizeof from, "%s/bee", (char *)*state);
+    snprintf(to, sizeof to, "%s/ant/link.jpg", (char *)*state);
+    assert_int_equal(symlink("ant", from), 0);
+    assert_int_equal(symlink("001.jpg", to), 0);
+    asked = 0;
+    if (dataset_open_folder(&d, *state, NULL, 0, &e) != 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(d->n, 202);
+    assert_int_equal(asked, 3); /* the links: bee, and link.jpg in both folders */
+    dataset_close(d);
+}
+
+static void training_classes_come_in_any_order(void **state)
+{
+    static char *names[] = {"cat", "ant", "dog", "bee"};
+    struct err e = {0};
+    struct dataset *d = NULL;
+    put(*state, "bee/1.jpg");
+    put(*state, "cat/2.jpg");
+    put(*state, "dog/3.jpg");
+    if (dataset_open_folder(&d, *state, names, 4, &e) != 0)
+        fail_msg("%s", e.text);
+    check_sample(d, 0, 3, "bee/1.jpg");
+    check_sample(d, 1, 0, "cat/2.jpg");
+    check_sample(d, 2, 2, "dog/3.jpg");
+    dataset_close(d);
+    names[3] = "cat";
+    open_fails(*state, names, 4, "'bee' that the training data lacks");
+    names[3] = "dog";
+    names[1] = "bee";
+    open_fails(*state, names, 4, "'dog' that the training data has twice");
+}
+
 static void a_loop_of_links_ends_in_a_sentence(void **state)
 {
     char link[4096];
@@ -185,6 +237,8 @@ int main(void)
         CASE(a_folder_without_classes_is_refused),
         CASE(a_class_without_images_is_named),
         CASE(a_validation_set_without_any_image_is_refused),
+        CASE(files_are_listed_without_a_question_each),
+        CASE(training_classes_come_in_any_order),
         CASE(a_loop_of_links_ends_in_a_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
