@@ -297,3 +297,25 @@ def test_a_record_that_reaches_beyond_its_lmdb_is_left_out(folder, tmp_path):
     p = run(TRAINER, "--train-data", tmp_path / "db", "--num-labels", 10, "--arch", "convnet", "--image-size", 28,
             "--batch-size", 16, "--num-epochs", 1, "--device", "ref")
     assert p.returncode == 0 and "reach beyond the end of the LMDB" in p.stderr, (p.returncode, p.stderr)
+
+
+def test_records_without_a_class_are_told_once(folder, tmp_path):
+    pictures = sorted(folder.glob("*/*.jpg"))[:48]
+    env = lmdb.open(str(tmp_path / "db"), map_size=1 << 26)
+    with env.begin(write=True) as txn:
+        for i, path in enumerate(pictures):
+            txn.put(b"%08d" % i, datum(path.read_bytes(), (1 << 64) - 1 if i % 2 else i % 10))  # -1, as protobuf writes it
+    env.close()
+    p = run(TRAINER, "--train-data", tmp_path / "db", "--num-labels", 10, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 1,
+            "--device", "ref")
+    assert p.returncode == 0 and p.stderr.count("left out") == 1 and "label -1 of a set of 10 classes" in p.stderr, p.stderr
+
+
+def test_a_leveldbs_log_needs_room_in_the_temporary_folder(folder, tmp_path):
+    db = make_db(folder, tmp_path / "db", "--db_type", "leveldb")
+    with tmpfs(tmp_path / "small", 1) as small:
+        with open(small / "rest", "wb") as f:
+            f.write(bytes((1 << 20) - 20000))
+        p = run(TRAINER, "--train-data", db, "--max-steps", 1, env={**os.environ, "TMPDIR": str(small)})
+        assert p.returncode == 73 and f"no room to open the LevelDB '{db}'" in p.stderr and "$TMPDIR" in p.stderr, (p.returncode, p.stderr)
+        assert [f.name for f in small.iterdir()] == ["rest"]

@@ -3,6 +3,7 @@
 #include <leveldb/c.h>
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,7 @@ static int level_read(struct dataset *d, size_t i, struct buf *data, int *label,
         rc = record_read(value, n, data, label, e);
     leveldb_free(value);
     leveldb_free(why);
-    return rc < 0 ? rc : dataset_check_label(d, *label, e);
+    return rc < 0 ? rc : dataset_take_label(d, label, e);
 }
 
 static const char *level_sample_name(struct dataset *d, size_t i)
@@ -72,6 +73,11 @@ static const struct dataset_ops level_ops = {
     .close = level_close,
 };
 
+static bool is_full(const char *why)
+{
+    return strstr(why, strerror(ENOSPC)) || strstr(why, strerror(EDQUOT));
+}
+
 static int open_db(struct level *l, struct err *e)
 {
     char *why = NULL;
@@ -81,9 +87,16 @@ static int open_db(struct level *l, struct err *e)
     leveldb_readoptions_set_fill_cache(l->reading, 0);
     leveldb_readoptions_set_verify_checksums(l->reading, 1);
     l->db = leveldb_open(l->options, l->view.dir, &why);
-    if (l->db)
+    if (l->db) {
+        leveldb_view_freeze(&l->view);
         return 0;
-    int rc = err_set(e, ERR_DATA, "cannot open the LevelDB '%s': %s", l->path, why);
+    }
+    const int rc = is_full(why)
+                       ? err_set(e, ERR_OUTPUT,
+                                 "no room to open the LevelDB '%s': %s; what is still in its log is written to "
+                                 "$TMPDIR: let that name a larger folder",
+                                 l->path, why)
+                       : err_set(e, ERR_DATA, "cannot open the LevelDB '%s': %s", l->path, why);
     leveldb_free(why);
     return rc;
 }

@@ -8,9 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
+
+enum { TAKEN = 16 }; /* names; the first that LevelDB meets ends its writing, some may be its own by then */
 
 static int in_use(const char *path, const char *file, int fd, struct err *e)
 {
@@ -106,12 +109,38 @@ int leveldb_view_make(struct leveldb_view *v, const char *path, struct err *e)
     return rc;
 }
 
+/* The largest number in a file's name. */
+static unsigned long long newest(const char *dir)
+{
+    unsigned long long most = 0;
+    DIR *d = opendir(dir);
+    for (struct dirent *entry; d && (entry = readdir(d));) {
+        const char *digits = strncmp(entry->d_name, "MANIFEST-", 9) == 0 ? entry->d_name + 9 : entry->d_name;
+        const unsigned long long n = *digits >= '0' && *digits <= '9' ? strtoull(digits, NULL, 10) : 0;
+        most = n > most ? n : most;
+    }
+    if (d)
+        closedir(d);
+    return most;
+}
+
+void leveldb_view_freeze(const struct leveldb_view *v)
+{
+    char path[PATH_MAX + 32];
+    const unsigned long long n = newest(v->dir);
+    for (int i = 1; i <= TAKEN; i++) {
+        snprintf(path, sizeof path, "%s/%06llu.ldb", v->dir, n + (unsigned long long)i);
+        mkdir(path, 0700); /* one that is there: a merge that began at once; it ends at the next */
+    }
+}
+
 void leveldb_view_remove(struct leveldb_view *v)
 {
     DIR *d = v->dir ? opendir(v->dir) : NULL;
     if (d) {
         for (struct dirent *entry; (entry = readdir(d));)
-            unlinkat(dirfd(d), entry->d_name, 0); /* links and what LevelDB wrote here; "." and ".." refuse */
+            if (unlinkat(dirfd(d), entry->d_name, 0) < 0)        /* links and what LevelDB wrote here */
+                unlinkat(dirfd(d), entry->d_name, AT_REMOVEDIR); /* names that were taken; "." and ".." refuse */
         closedir(d);
         rmdir(v->dir);
     }

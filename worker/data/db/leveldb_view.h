@@ -19,6 +19,11 @@ struct leveldb_view {
 /* ERR_DATA: in use, not readable; ERR_OUTPUT: no room for the view. */
 int leveldb_view_make(struct leveldb_view *v, const char *path, struct err *e);
 
+/* Of a view that LevelDB has open: it writes no more tables there. What is read often it merges, also where nobody
+ * writes, and so copies a data base whose keys were not written in order into the view, table by table. The names of
+ * its next tables are taken, by folders: it gives up at the first of them, and reads on. */
+void leveldb_view_freeze(const struct leveldb_view *v);
+
 /* Removes the folder; one that was never made ({.lock_fd = -1}), too. */
 void leveldb_view_remove(struct leveldb_view *v);
 

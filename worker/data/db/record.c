@@ -53,8 +53,8 @@ static int put_file(const uint8_t *p, size_t n, struct buf *data, struct err *e)
 
 static int read_datum(const Crun__Record__Datum *d, struct buf *data, int *label, struct err *e)
 {
-    if (!d->has_data || !d->has_label || d->label < 0)
-        return err_set(e, ERR_DATA, "a Datum without data or without a label");
+    if (!d->has_data || !d->has_label)
+        return err_set(e, ERR_DATA, "a Datum without %s", d->has_label ? "data (float_data is not read)" : "a label");
     *label = d->label;
     if (d->has_encoded && d->encoded)
         return put_file(d->data.data, d->data.len, data, e);
@@ -69,7 +69,7 @@ static int read_datum(const Crun__Record__Datum *d, struct buf *data, int *label
 static int read_tensors(const Crun__Record__TensorProtos *t, struct buf *data, int *label, struct err *e)
 {
     const Crun__Record__TensorProto *im = t->protos[0], *lb = t->protos[1];
-    if (lb->n_int32_data != 1 || lb->int32_data[0] < 0)
+    if (lb->n_int32_data != 1)
         return err_set(e, ERR_DATA, "a record whose second tensor is no label (%zu integers; expected one)",
                        lb->n_int32_data);
     *label = lb->int32_data[0];

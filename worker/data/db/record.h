@@ -25,8 +25,8 @@ struct image;
     X(RECORD_TENSORPROTOS, "tensorprotos")
 enum record_format { RECORD_FORMATS(CHOICE_ID) };
 
-/* Append the picture to *data as image_decode() reads it (raw pixels as PPM or PGM) and set *label (>= 0). ERR_DATA:
- * neither kind of record, sizes that do not fit, no label. */
+/* Append the picture to *data as image_decode() reads it (raw pixels as PPM or PGM) and set *label, whatever it is.
+ * ERR_DATA: neither kind of record, sizes that do not fit, no label. */
 int record_read(const void *p, size_t n, struct buf *data, int *label, struct err *e);
 
 /* Append a record that holds the bytes of a picture file. */

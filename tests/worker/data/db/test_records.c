@@ -95,7 +95,8 @@ static void what_is_no_record_is_told(void **state)
     fails("", 0, "neither a Datum nor TensorProtos");
     fails("\x08", 1, "neither a Datum nor TensorProtos");
     fails("\x0a\xff\xff\xff\xff\x7f", 6, "neither a Datum nor TensorProtos");
-    fails("\x22\x01x", 3, "without data or without a label");
+    fails("\x22\x01x", 3, "a Datum without a label");
+    fails("\x28\x01", 2, "a Datum without data (float_data is not read)");
     fails("\x08\x03\x10\x02\x18\x02\x22\x03"
           "abc\x28\x00",
           13, "3 channels holds 3 bytes");
@@ -120,8 +121,7 @@ static void no_cut_or_flipped_record_does_harm(void **state)
             for (int bit = 0; bit < 8; bit++) {
                 rec.data[n] = (char)(rec.data[n] ^ (1 << bit));
                 buf_clear(&got);
-                if (record_read(rec.data, rec.len, &got, &label, &e) == 0)
-                    assert_true(label >= 0);
+                record_read(rec.data, rec.len, &got, &label, &e);
                 rec.data[n] = (char)(rec.data[n] ^ (1 << bit));
             }
         }
