@@ -187,10 +187,11 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
         r->member->trouble[0] = 0;
         return;
     }
+    const char *done = r->agent.done ? "; this node's workers have finished, whether the job has is unknown" : "";
     if (p->text[0] && p->left_ms > 0)
-        snprintf(out, cap, "%s; given up in %lld s", p->text, (long long)((p->left_ms + 999) / 1000));
+        snprintf(out, cap, "%s%s; given up in %lld s", p->text, done, (long long)((p->left_ms + 999) / 1000));
     else if (p->text[0])
-        snprintf(out, cap, "%s", p->text);
+        snprintf(out, cap, "%s%s", p->text, done);
     else if (now->state == RDZV_BACKOFF)
         snprintf(out, cap, "rounds failed early one after another; the next one waits (%d of %d nodes are here)",
                  now->joined, now->min_nodes);

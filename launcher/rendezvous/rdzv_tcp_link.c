@@ -24,7 +24,7 @@ int64_t tcp_left_ms(const struct tcp *t)
 
 bool tcp_waits_to_reach(const struct tcp *t)
 {
-    return t->mode == TCP_JOINING && !t->up && t->o.on_progress;
+    return (t->mode == TCP_JOINING || t->mode == TCP_DONE) && !t->up && t->o.on_progress;
 }
 
 void tcp_still_out_of_reach(struct tcp *t)

