@@ -10,7 +10,9 @@
  *     error;
  *   - the disk fails, or memory is out: the batch's error. Of several the first in order counts, whichever thread was
  *     quicker;
- *   - seek or destroy in the middle: threads finish the sample in hand, nothing new is handed out meanwhile. */
+ *   - seek or destroy in the middle: threads finish the sample in hand, nothing new is handed out meanwhile;
+ *   - a read that never ends: loader_next() fails in time, and destroy leaves the thread behind, with the loader's
+ *     memory and the data set. */
 #include "worker/data/loader/loader.h"
 
 #include <assert.h>
@@ -20,16 +22,17 @@
 #include <string.h>
 #include <time.h>
 
-#include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "worker/data/loader/batch_log.h"
-#include "worker/data/loader/decoded_cache.h"
 #include "worker/data/loader/left_out.h"
+#include "worker/data/loader/reader.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/data/sets/dataset.h"
 
-#define PREFETCH 4 /* batches that are ready ahead where the options name no number */
+#define LINGER_MS 5000 /* that a thread may take to end the read that it is in when the loader is closed */
+#define PREFETCH 4     /* batches that are ready ahead where the options name no number */
 
 enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_TAKEN };
 
@@ -70,52 +73,20 @@ struct loader {
     int n_slots;
     struct slot *slots;
     int n_threads;
-    pthread_t *threads;
+    struct thread {
+        pthread_t id;
+        struct loader *loader;
+        struct reader reader;
+        bool ended; /* with the lock */
+    } * threads;
 };
 
-/* --- one sample, without the lock */
-
-struct job {
+struct job { /* one sample, done without the lock */
     struct slot *slot;
     size_t place; /* in the batch */
     uint64_t pass;
     uint32_t id;
 };
-
-struct tools { /* of a thread */
-    struct buf file;
-    struct input_scratch *scratch;
-};
-
-/* By way of the cache: the whole picture, from there, or decoded for there. */
-static int load_whole(const struct loader *l, const struct job *j, struct tools *t, uint8_t *dst, int *label,
-                      struct err *e)
-{
-    struct image whole;
-    if (!decoded_cache_find(l->o.cache, j->id, &whole, label)) {
-        TRY(l->data->ops->read(l->data, j->id, &t->file, label, e));
-        TRY(input_decode(&l->o.input, t->scratch, t->file.data, t->file.len, &whole, e));
-        decoded_cache_add(l->o.cache, j->id, &whole, *label);
-    }
-    return input_transform(&l->o.input, t->scratch, &whole, j->pass, j->id, dst, e);
-}
-
-/* The same pixels either way. */
-static int load_sample(const struct loader *l, const struct job *j, struct tools *t, int *label, struct err *e)
-{
-    uint8_t *dst = j->slot->images + j->place * l->image_bytes;
-    struct image whole;
-    *label = 0;
-    buf_clear(&t->file);
-    if (l->o.cache && (decoded_cache_has_room(l->o.cache) || decoded_cache_find(l->o.cache, j->id, &whole, label))) {
-        TRY(load_whole(l, j, t, dst, label, e));
-    } else {
-        TRY(l->data->ops->read(l->data, j->id, &t->file, label, e));
-        TRY(input_load(&l->o.input, t->scratch, t->file.data, t->file.len, j->pass, j->id, dst, e));
-    }
-    j->slot->labels[j->place] = *label;
-    return 0;
-}
 
 /* --- handing out */
 
@@ -228,33 +199,53 @@ static void take_in(struct loader *l, const struct job *j, int rc, int label, st
         set_ready(l, s);
 }
 
+/* false: the reader was left behind, and nothing of the loader may be touched. */
+static bool do_job(struct loader *l, struct reader *r, const struct job *j)
+{
+    struct err e = {0};
+    int label = 0;
+    uint8_t *dst = j->slot->images + j->place * l->image_bytes;
+    const struct reader_source source = {.data = l->data, .cache = l->o.cache, .input = &l->o.input};
+    const int rc = reader_load(r, &source, j->id, j->pass, dst, &label, &e);
+    if (reader_is_left(r))
+        return false;
+    if (rc == 0)
+        j->slot->labels[j->place] = label;
+    else
+        memset(dst, 0, l->image_bytes);
+    pthread_mutex_lock(&l->lock);
+    take_in(l, j, rc, label, &e);
+    if (--l->busy == 0 && !l->sought) /* a seek waits for it */
+        pthread_cond_broadcast(&l->ready);
+    pthread_mutex_unlock(&l->lock);
+    return true;
+}
+
+/* The next sample; false: the loader is being closed. */
+static bool await_job(struct loader *l, struct job *ret)
+{
+    pthread_mutex_lock(&l->lock);
+    while (!l->stopping && !hand_out(l, ret))
+        pthread_cond_wait(&l->work, &l->lock); /* seek, done or destroy */
+    const bool more = !l->stopping;
+    l->busy += more;
+    pthread_mutex_unlock(&l->lock);
+    return more;
+}
+
 static void *loader_thread(void *arg)
 {
-    struct loader *l = arg;
-    struct tools tools = {.scratch = input_scratch_create()};
-    buf_init(&tools.file, 0);
-    pthread_mutex_lock(&l->lock);
-    while (!l->stopping) {
-        struct job j;
-        if (!hand_out(l, &j)) {
-            pthread_cond_wait(&l->work, &l->lock); /* seek, done or destroy */
-            continue;
-        }
-        l->busy++;
-        pthread_mutex_unlock(&l->lock);
-        struct err e = {0};
-        int label = 0;
-        int rc = tools.scratch ? load_sample(l, &j, &tools, &label, &e) : err_errno(&e, ENOMEM, "memory for a picture");
-        if (rc < 0)
-            memset(j.slot->images + j.place * l->image_bytes, 0, l->image_bytes);
-        pthread_mutex_lock(&l->lock);
-        take_in(l, &j, rc, label, &e);
-        if (--l->busy == 0 && !l->sought) /* a seek waits for it */
-            pthread_cond_broadcast(&l->ready);
-    }
-    pthread_mutex_unlock(&l->lock);
-    input_scratch_destroy(tools.scratch);
-    buf_free(&tools.file);
+    struct thread *t = arg;
+    struct job j;
+    while (await_job(t->loader, &j) && do_job(t->loader, &t->reader, &j))
+        ;
+    reader_finish(&t->reader);
+    if (reader_is_left(&t->reader))
+        return NULL;
+    pthread_mutex_lock(&t->loader->lock);
+    t->ended = true;
+    pthread_cond_broadcast(&t->loader->ready); /* destroy waits for it */
+    pthread_mutex_unlock(&t->loader->lock);
     return NULL;
 }
 
@@ -363,7 +354,9 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     if (rc == 0 && o->batch_log)
         rc = batch_log_open(&l->log, o->batch_log, o->sampler.rank, o->sampler.world, e);
     for (; rc == 0 && l->n_threads < checked.threads; l->n_threads++) {
-        int code = pthread_create(&l->threads[l->n_threads], NULL, loader_thread, l);
+        struct thread *t = &l->threads[l->n_threads];
+        t->loader = l;
+        int code = pthread_create(&t->id, NULL, loader_thread, t);
         if (code) {
             rc = err_errno(e, code, "cannot start loader thread %d", l->n_threads);
             break;
@@ -374,6 +367,48 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     else
         *ret = l;
     return rc;
+}
+
+static int timed_wait(struct loader *l, int64_t deadline_ms)
+{
+    const struct timespec t = clock_timespec(deadline_ms);
+    return pthread_cond_timedwait(&l->ready, &l->lock, &t) == ETIMEDOUT ? -ETIMEDOUT : 0;
+}
+
+/* With the lock: until the thread has ended; false: it is stuck in a read. */
+static bool await_end(struct loader *l, struct thread *t, int64_t deadline_ms)
+{
+    uint32_t id;
+    while (!t->ended) {
+        const int64_t now = clock_ms();
+        if (now >= deadline_ms && reader_is_reading(&t->reader, &id) && reader_leave(&t->reader)) {
+            log_warn("data", "'%s' is still being read: the thread is left behind",
+                     l->data->ops->sample_name(l->data, id));
+            return false;
+        }
+        timed_wait(l, now < deadline_ms ? deadline_ms : now + 100);
+    }
+    return true;
+}
+
+/* All threads have ended; false: some are left behind, and with them what they read from and where they stand. */
+static bool join_threads(struct loader *l)
+{
+    const int64_t deadline = clock_ms() + (l->o.timeout_ms < LINGER_MS ? l->o.timeout_ms : LINGER_MS);
+    bool all = true;
+    for (int i = 0; i < l->n_threads; i++) {
+        struct thread *t = &l->threads[i];
+        pthread_mutex_lock(&l->lock);
+        const bool ended = await_end(l, t, deadline);
+        pthread_mutex_unlock(&l->lock);
+        if (ended)
+            pthread_join(t->id, NULL);
+        else
+            pthread_detach(t->id);
+        all = all && ended;
+    }
+    l->data->left_behind = l->data->left_behind || !all;
+    return all;
 }
 
 void loader_destroy(struct loader *l)
@@ -387,8 +422,10 @@ void loader_destroy(struct loader *l)
     while (l->waiting > 0) /* they were woken just now and only leave */
         pthread_cond_wait(&l->ready, &l->lock);
     pthread_mutex_unlock(&l->lock);
-    for (int i = 0; i < l->n_threads; i++)
-        pthread_join(l->threads[i], NULL);
+    const bool all = join_threads(l);
+    batch_log_close(l->log);
+    if (!all)
+        return;
     for (int i = 0; l->slots && i < l->n_slots; i++) {
         free_images(l, &l->slots[i]);
         free(l->slots[i].labels);
@@ -397,7 +434,6 @@ void loader_destroy(struct loader *l)
         free(l->slots[i].rows);
         free(l->slots[i].passes);
     }
-    batch_log_close(l->log);
     free(l->slots);
     free(l->order);
     left_out_finish(&l->left_out);
@@ -409,12 +445,6 @@ void loader_destroy(struct loader *l)
 }
 
 /* --- the caller's side */
-
-static int timed_wait(struct loader *l, int64_t deadline_ms)
-{
-    const struct timespec t = clock_timespec(deadline_ms);
-    return pthread_cond_timedwait(&l->ready, &l->lock, &t) == ETIMEDOUT ? -ETIMEDOUT : 0;
-}
 
 int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch, struct err *e)
 {
@@ -443,6 +473,17 @@ int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch
     return rc < 0 ? err_set(e, rc, "a loader thread is stuck on a file for %lld ms", (long long)l->o.timeout_ms) : 0;
 }
 
+/* Of threads that read, the first is named: it has most likely waited as long. */
+static int too_late(const struct loader *l, struct err *e)
+{
+    uint32_t id;
+    for (int i = 0; i < l->n_threads; i++)
+        if (reader_is_reading(&l->threads[i].reader, &id))
+            return err_set(e, -ETIMEDOUT, "no batch was ready within %lld ms: '%s' is still being read",
+                           (long long)l->o.timeout_ms, l->data->ops->sample_name(l->data, id));
+    return err_set(e, -ETIMEDOUT, "no batch was ready within %lld ms", (long long)l->o.timeout_ms);
+}
+
 /* With the lock: until batch `taken` is ready. */
 static int await_batch(struct loader *l, struct slot **ret, struct err *e)
 {
@@ -459,7 +500,7 @@ static int await_batch(struct loader *l, struct slot **ret, struct err *e)
         return err_set(e, -ECANCELED, "the loader is being closed");
     }
     if (s->state != SLOT_READY)
-        return err_set(e, -ETIMEDOUT, "no batch was ready within %lld ms", (long long)l->o.timeout_ms);
+        return too_late(l, e);
     if (s->error.code) {
         if (e)
             *e = s->error;

@@ -49,7 +49,9 @@ struct loader_batch {
 };
 
 int loader_create(struct loader **ret, struct dataset *d, const struct loader_options *o, struct err *e);
-void loader_destroy(struct loader *l); /* wakes a blocked loader_next(), joins the threads; NULL allowed */
+/* Wakes a blocked loader_next(), joins the threads; one that is stuck in a read for seconds is left behind, and so is
+ * the data set, which dataset_close() then keeps. NULL allowed. */
+void loader_destroy(struct loader *l);
 
 /* (Re)start at a step of an epoch; the last batch is that of the last step of epoch end_epoch - 1. What was prefetched
  * is dropped; hand borrowed batches back first. */

@@ -14,7 +14,7 @@
 
 void dataset_close(struct dataset *d)
 {
-    if (d)
+    if (d && !d->left_behind)
         d->ops->close(d);
 }
 

@@ -35,6 +35,7 @@ struct dataset {
     char **class_names; /* classes entries; owned by the data set */
     int *own_labels;    /* classes by the numbers that records use; NULL: they are the same */
     int n_own_labels;
+    bool left_behind; /* a thread is stuck in read(): it is never closed */
     char *left_out; /* a sentence: which of its pictures are no samples, as nothing here reads their formats; or NULL */
 };
 

@@ -542,9 +542,15 @@ static int stuck_read(struct dataset *d, size_t i, struct buf *data, int *label,
     return 0;
 }
 
+static const char *stuck_name(struct dataset *d, size_t i)
+{
+    (void)d;
+    return i < 10 ? "a picture on a dead server" : "?";
+}
+
 static void a_batch_that_does_not_come_is_an_error_in_time(void **state)
 {
-    static const struct dataset_ops ops = {.name = "stuck", .read = stuck_read};
+    static const struct dataset_ops ops = {.name = "stuck", .read = stuck_read, .sample_name = stuck_name};
     struct stuck s = {.base = {.ops = &ops, .n = 10, .classes = 1}, .open = false};
     pthread_mutex_init(&s.lock, NULL);
     pthread_cond_init(&s.changed, NULL);
@@ -555,7 +561,7 @@ static void a_batch_that_does_not_come_is_an_error_in_time(void **state)
     struct loader *l = open_loader(&s.base, &o);
     seek(l, 0, 0, 1);
     assert_int_equal(loader_next(l, &b, &e), -ETIMEDOUT);
-    assert_non_null(strstr(e.text, "30 ms"));
+    assert_non_null(strstr(e.text, "30 ms: 'a picture on a dead server' is still being read"));
     assert_int_equal(loader_seek(l, 0, 0, 1, &e), -ETIMEDOUT);
     pthread_mutex_lock(&s.lock);
     s.open = true;
@@ -564,6 +570,32 @@ static void a_batch_that_does_not_come_is_an_error_in_time(void **state)
     loader_destroy(l);
     pthread_cond_destroy(&s.changed);
     pthread_mutex_destroy(&s.lock);
+}
+
+/* The reads never end; neither they nor what they read from hold up the end of the process. */
+static void reads_that_never_end_are_left_behind(void **state)
+{
+    struct fix *f = *state;
+    char path[4096];
+    struct loader_options o = options();
+    struct loader_batch b;
+    struct err e = {0};
+    for (size_t i = 0; i < f->data->n; i++) {
+        snprintf(path, sizeof path, "%s", f->data->ops->sample_name(f->data, i));
+        assert_int_equal(unlink(path), 0);
+        assert_int_equal(mkfifo(path, 0600), 0); /* that nobody writes to */
+    }
+    o.timeout_ms = 200;
+    struct loader *l = open_loader(f->data, &o);
+    seek(l, 0, 0, 1);
+    assert_int_equal(loader_next(l, &b, &e), -ETIMEDOUT);
+    assert_non_null(strstr(e.text, ".jpg' is still being read"));
+    const int saved = fixture_capture_stderr();
+    loader_destroy(l);
+    assert_true(fixture_captured_bytes(saved) > 0);
+    const char *name = f->data->ops->sample_name(f->data, 0);
+    dataset_close(f->data); /* by tear_down() again, and no time: threads are in it */
+    assert_non_null(strstr(name, ".jpg"));
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -585,6 +617,7 @@ int main(void)
         CASE(a_disk_that_fails_ends_it_even_without_strict),
         CASE(options_that_make_no_sense_are_refused),
         CASE(it_can_be_closed_with_a_full_ring_and_in_the_middle),
+        CASE(reads_that_never_end_are_left_behind),
         cmocka_unit_test(a_batch_that_does_not_come_is_an_error_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,69 @@
+#include "worker/data/loader/reader.h"
+
+#include <errno.h>
+
+#include "common/base/err.h"
+#include "worker/data/loader/decoded_cache.h"
+#include "worker/data/sets/dataset.h"
+
+enum { ELSEWHERE, READING, LEFT };
+
+static int read_file(struct reader *r, const struct reader_source *s, uint32_t id, int *label, struct err *e)
+{
+    atomic_store(&r->id, id);
+    atomic_store(&r->state, READING);
+    const int rc = s->data->ops->read(s->data, id, &r->file, label, e);
+    int was = READING;
+    return atomic_compare_exchange_strong(&r->state, &was, ELSEWHERE) ? rc : -ECANCELED;
+}
+
+/* By way of the cache: the whole picture, from there, or decoded for there. */
+static int load_whole(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, uint8_t *dst,
+                      int *label, struct err *e)
+{
+    struct image whole;
+    if (!decoded_cache_find(s->cache, id, &whole, label)) {
+        TRY(read_file(r, s, id, label, e));
+        TRY(input_decode(s->input, r->scratch, r->file.data, r->file.len, &whole, e));
+        decoded_cache_add(s->cache, id, &whole, *label);
+    }
+    return input_transform(s->input, r->scratch, &whole, pass, id, dst, e);
+}
+
+/* The same pixels either way. */
+int reader_load(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, uint8_t *dst, int *label,
+                struct err *e)
+{
+    struct image whole;
+    *label = 0;
+    if (!r->scratch && !(r->scratch = input_scratch_create()))
+        return err_errno(e, ENOMEM, "memory for a picture");
+    buf_clear(&r->file);
+    if (s->cache && (decoded_cache_has_room(s->cache) || decoded_cache_find(s->cache, id, &whole, label)))
+        return load_whole(r, s, id, pass, dst, label, e);
+    TRY(read_file(r, s, id, label, e));
+    return input_load(s->input, r->scratch, r->file.data, r->file.len, pass, id, dst, e);
+}
+
+void reader_finish(struct reader *r)
+{
+    input_scratch_destroy(r->scratch);
+    buf_free(&r->file);
+}
+
+bool reader_is_left(const struct reader *r)
+{
+    return atomic_load(&r->state) == LEFT;
+}
+
+bool reader_is_reading(const struct reader *r, uint32_t *ret_id)
+{
+    *ret_id = atomic_load(&r->id);
+    return atomic_load(&r->state) == READING;
+}
+
+bool reader_leave(struct reader *r)
+{
+    int was = READING;
+    return atomic_compare_exchange_strong(&r->state, &was, LEFT);
+}
