@@ -88,7 +88,7 @@ def test_a_folder_that_is_full_ends_the_job_with_a_word(cluster):
         pytest.skip("cannot mount a small file system")
     try:
         for _ in range(2):
-            cluster.node("--nnodes", 2, "--rdzv_endpoint", f"file://{shared}", "--rdzv_id", "job", "--rdzv_conf", "join_timeout=4")
+            cluster.node("--nnodes", 2, "--rdzv_endpoint", f"file://{shared}", "--rdzv_id", "job", "--rdzv_conf", "join_timeout=20")
         cluster.wait_round(2)
         with open(shared / "fill", "wb", 0) as f, pytest.raises(OSError):
             while True:
@@ -101,7 +101,9 @@ def test_a_folder_that_is_full_ends_the_job_with_a_word(cluster):
 
 @pytest.mark.parametrize("home", ["redis", "file"])
 def test_a_node_counts_itself_while_joining(cluster, home):
-    node = cluster.node("--nnodes", 2, "--rdzv_conf", "join_timeout=4", *where(cluster, home))
+    node = cluster.node("--nnodes", 2, *where(cluster, home))
+    wait("that it joins", lambda: "joining: " in node.text())
+    node.terminate()
     assert node.wait() != 0
     assert "joining: 1 of 2 nodes" in node.text() and "joining: 0" not in node.text(), node.text()
 
