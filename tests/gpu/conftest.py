@@ -57,7 +57,7 @@ def nccl(gpu):
 def two_hosts(tmp_path):
     """NCCL refuses a GPU twice on a host; each rank says that it is a host of its own, and the traffic goes over loopback."""
     wrapper = tmp_path / "rank"
-    wrapper.write_text('#!/bin/sh\nNCCL_HOSTID=p$$ NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NET=Socket NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=2 exec "$@"\n')
+    wrapper.write_text('#!/bin/sh\nNCCL_HOSTID=p$$ NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_NET=Socket NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=2 NCCL_DEBUG=WARN exec "$@"\n')
     wrapper.chmod(0o755)
     return [wrapper]
 
