@@ -56,7 +56,8 @@ def test_python_cleans_up_at_ctrl_c(crun, tmux):
     code = run_until_ctrl_c(crun, tmux, f"{CRUN} --nproc_per_node 2 --max-restarts 3 {crun.tmp}/script.py",
                             lambda: {"up-0", "up-1"} <= set(os.listdir(crun.tmp)))
     assert code == 130 and set(os.listdir(crun.tmp)) - here >= {"finally-0", "finally-1", "atexit-0", "atexit-1"}
-    assert tmux.shows("stopped by SIGINT") and not tmux.shows(" failed: ")
+    wait("its word on the screen", lambda: tmux.shows("stopped by SIGINT"))
+    assert not tmux.shows(" failed: ")
     assert len(crun.processes()) == 2, "tmux and its shell"
 
 

