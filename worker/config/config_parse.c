@@ -98,7 +98,8 @@ int config_parse_size(const char *text, void *field, struct err *e)
     return 0;
 }
 
-static int parse_channels(const char *text, double min, void *field, struct err *e)
+/* most: of shares of 255; what lies above is meant for pixels of 0 to 255. */
+static int parse_channels(const char *text, double min, double most, void *field, struct err *e)
 {
     struct channels *c = field;
     char one[32];
@@ -110,6 +111,9 @@ static int parse_channels(const char *text, double min, void *field, struct err 
             return err_set(e, ERR_USAGE, "expected at most 3 channels");
         snprintf(one, sizeof one, "%.*s", n < sizeof one ? (int)n : (int)sizeof one - 1, at);
         TRY(parse_f64(one, "value", min, 1000, &c->v[c->n], e));
+        if (c->v[c->n] > most)
+            return err_set(e, ERR_USAGE, "%s is in shares of 255: of pixels of 0 to 255, %s would be %.3f", text, one,
+                           c->v[c->n] / 255);
         c->n++;
     }
     return 0;
@@ -117,12 +121,12 @@ static int parse_channels(const char *text, double min, void *field, struct err 
 
 int config_parse_mean(const char *text, void *field, struct err *e)
 {
-    return parse_channels(text, -1000, field, e);
+    return parse_channels(text, -2, 2, field, e);
 }
 
 int config_parse_std(const char *text, void *field, struct err *e)
 {
-    return parse_channels(text, 1e-6, field, e);
+    return parse_channels(text, 1e-6, 10, field, e);
 }
 
 /* A,B,... */

@@ -27,8 +27,8 @@ struct reader_source { /* borrowed */
     const struct input_options *input;
 };
 
-/* dst: as input_load(). *label: of the record, also where it is none. The errors of read() and input_load(); of one that
- * was left behind, any. */
+/* dst: as input_load(). *label: of the record, also where it is none. The errors of read() and input_load(); of one
+ * that was left behind, any. */
 int reader_load(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, uint8_t *dst, int *label,
                 struct err *e);
 void reader_finish(struct reader *r);
