@@ -104,6 +104,9 @@ def run_ranks(*args, seconds=SECONDS, env=None):
         return subprocess.CompletedProcess(args, p.returncode, out, err)
     except subprocess.TimeoutExpired:
         seen = dissect(job)
+    if not seen:  # else crun ends for what happened to them
+        p.terminate()
+        seen = "there are no ranks"
     try:
         out, err = p.communicate(timeout=20)
     except subprocess.TimeoutExpired:

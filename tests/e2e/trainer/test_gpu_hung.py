@@ -1,5 +1,7 @@
 """What tests/gpu say of ranks that do not end, seen on the processor."""
+import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -18,18 +20,25 @@ def shapes(tmp_path):
     return tmp_path / "set"
 
 
-ENDLESS = ["--arch", "convnet", "--num-channels", 1, "--image-size", 28, "--batch-size", 4, "--num-epochs", 100000, "--device", "cpu"]
+ENDLESS = ["--arch", "convnet", "--num-channels", 1, "--image-size", 28, "--batch-size", 4, "--num-epochs", 100000, "--device", "cpu", "--print-freq", 1]
 
 
-def test_a_job_that_does_not_end_is_told_rank_by_rank(shapes, monkeypatch):
-    monkeypatch.setattr(hung, "hung", [])
-    with pytest.raises(pytest.fail.Exception) as failed:
-        run_ranks(CRUN, "--standalone", "--nproc_per_node", 2, TRAINER, "--train-data", shapes / "train", *ENDLESS, seconds=10)
-    text = str(failed.value)
-    assert text.startswith("no end within 10 s")
+def test_ranks_are_told_thread_by_thread(shapes):
+    job = hung.new_job()
+    command = [CRUN, "--standalone", "--nproc_per_node", 2, TRAINER, "--train-data", shapes / "train", *ENDLESS]
+    with subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, hung.MARK: job}) as p:
+        assert any("Epoch 1/" in line for line in p.stdout)
+        seen = hung.dissect(job)
+        said = hung.named(p.stdout.read())
     for rank in range(2):
-        assert re.search(rf"^rank {rank}, pid \d+:\n  trainer +[RSD] ", text, re.M), text
-        assert re.search(rf"^\[default{rank}\]: \w+ \w+\.c:\d+$", text, re.M), text
+        assert re.search(rf"^rank {rank}, pid \d+:\n  trainer +[RSD] ", seen, re.M), seen
+        assert re.search(rf"^\[default{rank}\]: \w+ \w+\.c:\d+$", said, re.M), said
+
+
+def test_a_job_that_does_not_end_is_ended(monkeypatch):
+    monkeypatch.setattr(hung, "hung", [])
+    with pytest.raises(pytest.fail.Exception, match="^no end within 1 s\n(begun\n)?\nthere are no ranks$"):
+        run_ranks("sh", "-c", "echo begun; exec sleep 1000", seconds=1)
 
 
 def test_a_job_that_ends_gives_what_it_printed():
