@@ -299,6 +299,11 @@ def test_a_record_that_reaches_beyond_its_lmdb_is_left_out(folder, tmp_path):
     assert p.returncode == 0 and "reach beyond the end of the LMDB" in p.stderr, (p.returncode, p.stderr)
 
 
+def test_a_slash_behind_the_folder_to_make_says_nothing(folder, tmp_path):
+    make_db(folder, f"{tmp_path}/db//", "--limit", 3)
+    assert [f.name for f in tmp_path.iterdir()] == ["db"] and (tmp_path / "db" / "data.mdb").exists()
+
+
 def test_records_without_a_class_are_told_once(folder, tmp_path):
     pictures = sorted(folder.glob("*/*.jpg"))[:48]
     env = lmdb.open(str(tmp_path / "db"), map_size=1 << 26)

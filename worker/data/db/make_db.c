@@ -35,6 +35,7 @@ struct maker {
     struct buf file, record, jpeg;
     struct make_db_result r;
     int64_t shown_ms;
+    char dst[PATH_MAX];  /* without a slash at its end */
     char part[PATH_MAX]; /* written beside dst and renamed */
     int lock_fd;         /* of it, while this process lives; -1: none */
 };
@@ -128,8 +129,8 @@ static int cannot_write(const struct maker *m, struct err *e)
         return e->code;
     const bool full = statvfs(m->part, &fs) == 0 && fs.f_blocks > 0 && (uint64_t)fs.f_bavail * fs.f_frsize < ROOM_MIN;
     if (full || e->code == -ENOSPC)
-        return err_set(e, ERR_OUTPUT, "cannot write '%s': %s", m->o->dst, strerror(ENOSPC));
-    return err_wrap(e, "cannot make '%s'", m->o->dst);
+        return err_set(e, ERR_OUTPUT, "cannot write '%s': %s", m->dst, strerror(ENOSPC));
+    return err_wrap(e, "cannot make '%s'", m->dst);
 }
 
 static int put_all(struct maker *m, const uint32_t *order, struct err *e)
@@ -284,19 +285,23 @@ int make_db(const struct make_db_options *o, struct make_db_result *ret, struct 
 {
     struct maker m = {.o = o, .lock_fd = -1};
     struct stat st;
-    if (snprintf(m.part, sizeof m.part, "%s.%ld.part", o->dst, (long)getpid()) >= (int)sizeof m.part)
+    size_t n = strlen(o->dst);
+    while (n > 1 && o->dst[n - 1] == '/')
+        n--;
+    if (snprintf(m.dst, sizeof m.dst, "%.*s", (int)n, o->dst) >= (int)sizeof m.dst ||
+        snprintf(m.part, sizeof m.part, "%s.%ld.part", m.dst, (long)getpid()) >= (int)sizeof m.part)
         return err_set(e, ERR_OUTPUT, "'%.200s...': the name is too long", o->dst);
-    remove_left_overs(o->dst);
-    if (lstat(o->dst, &st) == 0)
-        return err_set(e, ERR_OUTPUT, "'%s' exists already", o->dst);
+    remove_left_overs(m.dst);
+    if (lstat(m.dst, &st) == 0)
+        return err_set(e, ERR_OUTPUT, "'%s' exists already", m.dst);
     TRY(dataset_open(&m.src, o->src, &o->source, e));
     if (m.src->left_out)
         log_warn("make-db", "'%s': %s", o->src, m.src->left_out);
     int rc = check_classes(&m, e);
     if (rc == 0)
         rc = write_records(&m, e);
-    if (rc == 0 && rename(m.part, o->dst) < 0)
-        rc = err_set(e, ERR_OUTPUT, "cannot make '%s': %s", o->dst, strerror(errno));
+    if (rc == 0 && rename(m.part, m.dst) < 0)
+        rc = err_set(e, ERR_OUTPUT, "cannot make '%s': %s", m.dst, strerror(errno));
     if (rc < 0)
         remove_flat(m.part);
     if (m.lock_fd >= 0)
