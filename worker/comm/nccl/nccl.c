@@ -184,18 +184,21 @@ static int connect_all(struct nccl *n, const ncclUniqueId *id, int64_t deadline,
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t *first = &n->comm[FIRST];
+    char connect[WHAT_LEN], split[WHAT_LEN];
+    snprintf(connect, sizeof connect, "connect the %d ranks of '%s'", n->base.world, n->name);
+    snprintf(split, sizeof split, "split a channel of '%s'", n->name);
     config.blocking = 0;
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     ncclResult_t rc = ncclCommInitRankConfig(first, n->base.world, *id, n->base.rank, &config);
     if (rc != ncclSuccess && rc != ncclInProgress)
-        return nccl_fail(e, rc, "connect");
-    TRY(nccl_settle(n, first, deadline, "connect", e));
+        return nccl_fail(e, rc, connect);
+    TRY(nccl_settle(n, first, deadline, connect, e));
     for (int i = FIRST + 1; i < COMM_CHANNELS; i++) {
         rc = ncclCommSplit(*first, 0, n->base.rank, &n->comm[i], NULL);
         if (rc != ncclSuccess && rc != ncclInProgress)
-            return nccl_fail(e, rc, "split a channel");
-        TRY(nccl_settle(n, first, deadline, "split a channel", e));
-        TRY(nccl_settle(n, &n->comm[i], deadline, "split a channel", e));
+            return nccl_fail(e, rc, split);
+        TRY(nccl_settle(n, first, deadline, split, e));
+        TRY(nccl_settle(n, &n->comm[i], deadline, split, e));
     }
     return 0;
 }
@@ -253,6 +256,7 @@ static struct nccl *create(const struct comm_options *o)
     if (!n)
         return NULL;
     n->base = (struct comm){.ops = &comm_nccl_ops, .rank = o->rank, .world = o->world};
+    snprintf(n->name, sizeof n->name, "%s", o->name ? o->name : "?");
     n->timeout_ms = o->timeout_ms;
     n->owner = o->device;
     n->cancel_fd = o->cancel_fd;

@@ -137,7 +137,7 @@ static int enqueue(struct nccl *n, call_fn *fn, const struct call *k, struct err
     TRY(check_channel(k->ch, e));
     if (k->n == 0)
         return 0;
-    snprintf(what, sizeof what, "%s of %zu %s on channel %s", k->what, k->n, k->of, name_of(k->ch));
+    snprintf(what, sizeof what, "%s of %zu %s (%s, %s)", k->what, k->n, k->of, n->name, name_of(k->ch));
     pthread_mutex_lock(&n->lock);
     int rc = nccl_failure(n, e);
     if (rc == 0)
@@ -320,13 +320,14 @@ static ncclResult_t call_messages(const struct messages *of, ncclComm_t c)
     return group_end(rc);
 }
 
-static void tell(const struct messages *of, enum comm_channel ch, char what[WHAT_LEN])
+static void tell(const struct nccl *n, const struct messages *of, enum comm_channel ch, char what[WHAT_LEN])
 {
     const struct message *m = &of->all[0];
-    const int n = snprintf(what, WHAT_LEN, "%s of %zu bytes %s rank %d on channel %s", m->from ? "send" : "receive",
-                           m->bytes, m->from ? "to" : "from", m->peer, name_of(ch));
-    if (of->n > 1 && n > 0 && n < WHAT_LEN)
-        snprintf(what + n, (size_t)(WHAT_LEN - n), ", and %d more", of->n - 1);
+    char more[32] = "";
+    if (of->n > 1)
+        snprintf(more, sizeof more, ", and %d more", of->n - 1);
+    snprintf(what, WHAT_LEN, "%s of %zu bytes %s rank %d%s (%s, %s)", m->from ? "send" : "receive", m->bytes,
+             m->from ? "to" : "from", m->peer, more, n->name, name_of(ch));
 }
 
 /* All that are kept go, whichever is waited for. A group of several streams ends on each of them. */
@@ -340,7 +341,7 @@ int nccl_wait(struct comm_request *base, struct err *e)
     int rc = nccl_failure(n, e);
     if (rc == 0 && now.n > 0) {
         char what[WHAT_LEN];
-        tell(&now, r->ch, what);
+        tell(n, &now, r->ch, what);
         rc = enqueued(n, r->ch, call_messages(&now, n->comm[r->ch]), now.all[now.n - 1].stream, what, e);
     }
     pthread_mutex_unlock(&n->lock);

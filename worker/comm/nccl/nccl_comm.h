@@ -11,7 +11,7 @@
 #include "worker/comm/comm.h"
 
 #define FIRST COMM_GRADIENTS
-enum { WATCH_MS = 100, PENDING_MAX = 512, LENT_MAX = 8, POLL_MOST_NS = 500000, WHAT_LEN = 96 };
+enum { WATCH_MS = 100, PENDING_MAX = 512, LENT_MAX = 8, POLL_MOST_NS = 500000, NAME_LEN = 32, WHAT_LEN = 128 };
 
 struct pending { /* enqueued and not known to have ended */
     cudaEvent_t end;
@@ -35,6 +35,7 @@ struct lent {
 
 struct nccl {
     struct comm base;
+    char name[NAME_LEN]; /* comm_options.name */
     int64_t timeout_ms;
     struct device *owner; /* borrowed: whose memory it carries; NULL: nobody judges by its sums */
     int device;

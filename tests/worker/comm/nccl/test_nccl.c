@@ -288,8 +288,7 @@ static void what_fails_ends_the_communicator(void **state)
     assert_string_equal(e.text, "a message with rank 2 of a world of 2");
     ranks_run(&w, rank_1_closes, &w);
     assert_int_equal(w.rc[0], -ECONNRESET);
-    assert_string_equal(w.err[0].text,
-                        "NCCL: receive of 1 bytes from rank 1 on channel gradients: remote process exited");
+    assert_string_equal(w.err[0].text, "NCCL: receive of 1 bytes from rank 1 (nccl, gradients): remote process exited");
     assert_int_equal(c->ops->check(c, &e), -ECONNRESET);
     assert_int_equal(c->ops->isend(c, COMM_GRADIENTS, &byte, 1, 1, NULL, &r, &e), -ECONNRESET);
     assert_int_equal(atomic_load(&torn), 1); /* whoever judges by sums hears of it, and before kernels are ended */
@@ -410,8 +409,8 @@ static void a_deadline_passes_where_cuda_does_not_answer(void **state)
     wait_for(&aborted);
     assert_int_equal(w.comm[0]->ops->check(w.comm[0], &e), -ETIMEDOUT);
     assert_string_equal(e.text,
-                        "NCCL: all-reduce of 1 values on channel gradients has not ended within 400 ms, nor has "
-                        "CUDA answered: another rank hangs or is gone");
+                        "NCCL: all-reduce of 1 values (nccl, gradients) has not ended within 400 ms, nor has CUDA "
+                        "answered: another rank hangs or is gone");
     ranks_close(&w);
     assert_false(gave_up);
 }
