@@ -153,9 +153,8 @@ class Package:
 
     def metadata(self, work):
         debian = self.root / "DEBIAN"
-        control = self.control(work)
-        debian.mkdir()
-        (debian / "control").write_text(control)
+        debian.mkdir()  # dpkg-shlibdeps knows a package's folder by it
+        (debian / "control").write_text(self.control(work))
         sums = [f"{hashlib.md5(p.read_bytes()).hexdigest()}  {p.relative_to(self.root)}\n" for p in sorted(self.root.rglob("*"))
                 if p.is_file() and not p.is_symlink() and debian not in p.parents]
         (debian / "md5sums").write_text("".join(sums))

@@ -96,3 +96,13 @@ def test_the_kinds_of_gpus_that_are_asked_for_reach_every_build(as_user, args):
     as_user.has("meson", 'echo "meson $*"')
     p = as_user.dev(*args, CRUN_GPU_ARCHS="90")
     assert p.returncode == 0 and re.match(r"meson setup build\S* .*-Dgpu_archs=90( |$)", p.stdout), p.stdout + p.stderr
+
+
+def test_a_tree_that_was_moved_is_told_what_to_remove(as_user):
+    info = as_user.folder / "build/meson-info/meson-info.json"
+    info.parent.mkdir(parents=True)
+    info.write_text('{"directories": {"source": "/home/ann/m\\u00fcll/crun"}}')
+    for name in ("meson", "ninja", "apt-get"):
+        as_user.has(name, "exit 70")
+    p = as_user.dev("build")
+    assert (p.returncode, p.stderr) == (2, "dev: build was set up in /home/ann/müll/crun, which is gone: rm -r build, then type the same again\n")
