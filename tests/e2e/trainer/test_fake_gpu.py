@@ -191,3 +191,11 @@ def test_a_process_that_starts_again_goes_on_from_memory(data, tmp_path):
 def test_parts_of_a_state_are_not_kept_in_memory(data, tmp_path):
     p = run(CRUN, "--nproc_per_node", 2, *command(data, tmp_path, "--comm", "gloo", "--zero", 1, "--memory-checkpoints", 2), env=env(2))
     assert p.returncode == 2 and "--memory-checkpoints 2: on a GPU only where every rank has the whole state" in p.stdout + p.stderr
+
+
+@pytest.mark.parametrize("world, most", [(1, 600), (2, 20)])
+def test_others_wait_for_one_that_tunes_no_longer_than_for_any_answer(data, tmp_path, world, most):
+    launch = [] if world == 1 else [CRUN, "--standalone", "--nproc_per_node", world]
+    p = run(*launch, *command(data, tmp_path, "--tune-seconds", "10m", "--comm-timeout", 40, "--comm", "gloo" if world > 1 else "auto", steps=1), env={**env(world), "FAKE_TELLS": "1"})
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert set(re.findall(r"tuning takes (\S+) s at most", p.stdout + p.stderr)) == {str(most)}, p.stdout + p.stderr

@@ -4,6 +4,7 @@
  *   FAKE_CARD   properties of the card to plan for (h200.json): cuDNN chooses what runs, as on a GPU; unset: there is
  *               no cuDNN
  *   FAKE_PROPERTIES set: gpu-info finds some
+ *   FAKE_TELLS  set: how long it may tune
  *   FAKE_FAULT  graphs: whatever is launched as a graph fails; wrong: an engine computes something else
  *   FAKE_WRONG  that engine does, or algorithm of products */
 #include <errno.h>
@@ -82,6 +83,8 @@ static int fake_open(struct device **ret, const struct device_options *o, struct
     const char *card = getenv("FAKE_CARD");
     cuda_options_from(o, &options, &d);
     fprintf(stderr, "fake GPU %d of %d\n", on_machine(o->index), machine_has());
+    if (getenv("FAKE_TELLS"))
+        fprintf(stderr, "fake GPU: tuning takes %g s at most\n", o->gpu.tune_seconds);
     if (card) {
         char *props = properties_read(card);
         d.props_json = props;
