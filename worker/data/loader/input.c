@@ -11,6 +11,7 @@
 #include "worker/data/image/rng.h"
 
 #define CIFAR_PAD 4
+#define KEPT_BYTES ((size_t)32 << 20) /* of a decoded picture, from one to the next */
 
 static int check_augment(const struct augment *a, struct err *e)
 {
@@ -160,6 +161,17 @@ void input_scratch_destroy(struct input_scratch *s)
     free(s);
 }
 
+/* A set has a few pictures that are a hundred times as large as the others, and each thread comes to all of them. */
+static void trim(struct input_scratch *s)
+{
+    const struct image *im = &s->part.im;
+    const size_t bytes = (size_t)im->w * (size_t)im->h * (size_t)im->c;
+    if (bytes <= KEPT_BYTES && s->part.room <= KEPT_BYTES)
+        return;
+    image_free(&s->part.im);
+    s->part = (struct region){0};
+}
+
 /* What was decoded of a picture, as the plan of the job wants it. */
 static int finish(struct job *j, struct input_scratch *s, const struct region *part, uint8_t *dst, struct err *e)
 {
@@ -181,6 +193,7 @@ int input_load(const struct input_options *o, struct input_scratch *s, const voi
     if (rc == 0)
         rc = finish(&j, s, &s->part, dst, e);
     resampler_free(&j.s);
+    trim(s);
     return rc;
 }
 
@@ -202,5 +215,6 @@ int input_transform(const struct input_options *o, struct input_scratch *s, cons
     if (rc == 0)
         rc = finish(&j, s, &all, dst, e);
     resampler_free(&j.s);
+    trim(s);
     return rc;
 }

@@ -39,7 +39,7 @@ struct input_options {
 /* Fills in the defaults. ERR_USAGE: a crop that is larger than what it is cut from, and what -EINVAL is for. */
 int input_check(struct input_options *o, struct err *e);
 
-/* Memory that a thread keeps from one picture to the next. */
+/* Memory that a thread keeps from one picture to the next, some 32 MiB at most. */
 struct input_scratch;
 struct input_scratch *input_scratch_create(void); /* NULL: no memory */
 void input_scratch_destroy(struct input_scratch *s);
@@ -49,8 +49,8 @@ void input_scratch_destroy(struct input_scratch *s);
 int input_load(const struct input_options *o, struct input_scratch *s, const void *data, size_t n, uint64_t pass,
                uint64_t id, uint8_t *dst, struct err *e);
 
-/* The same in two: decode the whole picture (*ret is the scratch's, until it is used again), and transform one that
- * was decoded so. dst becomes what input_load() makes of it. */
+/* The same in two: decode the whole picture (*ret is the scratch's, until it is used again), and transform that, or one
+ * that was decoded so. dst becomes what input_load() makes of it. */
 int input_decode(const struct input_options *o, struct input_scratch *s, const void *data, size_t n, struct image *ret,
                  struct err *e);
 int input_transform(const struct input_options *o, struct input_scratch *s, const struct image *whole, uint64_t pass,

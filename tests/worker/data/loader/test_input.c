@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -409,6 +410,33 @@ static void caffe2_numbers_are_x_less_128_over_128(void **state)
     assert_true(mean[0] == 0 && std[0] == 1);
 }
 
+/* Nothing of a picture of 13 million pixels stays when it is done, be it decoded in part, as a whole, or for a cache. */
+static void large_pictures_leave_no_memory_behind(void **state)
+{
+    (void)state;
+    struct input_options o = {.kind = INPUT_PLAIN, .size = 8, .channels = 3};
+    struct buf jpeg = {0}, pnm = {0};
+    struct err e = {0};
+    struct image whole, im = {.px = calloc(4000 * 3300, 3), .w = 4000, .h = 3300, .c = 3};
+    uint8_t px[8 * 8 * 3];
+    fixture_jpeg(&jpeg, &(struct fixture){.w = im.w, .h = im.h, .kind = FIXTURE_RGB});
+    as_pnm(&im, &pnm);
+    const size_t before = mallinfo2().hblkhd; /* in mappings of their own, as all of this size are */
+    for (int i = 0; i < 3; i++) {
+        const struct buf *file = i == 0 ? &jpeg : &pnm;
+        if (i < 2)
+            assert_int_equal(input_load(&o, scratch, file->data, file->len, 0, 0, px, &e), 0);
+        else if (input_decode(&o, scratch, file->data, file->len, &whole, &e) != 0 ||
+                 input_transform(&o, scratch, &whole, 0, 0, px, &e) != 0)
+            fail_msg("%s", e.text);
+        if (mallinfo2().hblkhd > before + (32 << 20))
+            fail_msg("case %d leaves %zu bytes", i, mallinfo2().hblkhd - before);
+    }
+    free(im.px);
+    buf_free(&jpeg);
+    buf_free(&pnm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -423,6 +451,7 @@ int main(void)
         cmocka_unit_test(torch_input_equals_decode_then_crop_then_resize),
         cmocka_unit_test(every_size_of_input_comes_out),
         cmocka_unit_test(a_crop_above_the_scaled_picture_is_refused_with_both_numbers),
+        cmocka_unit_test(large_pictures_leave_no_memory_behind),
         cmocka_unit_test(caffe2_numbers_are_x_less_128_over_128),
     };
     return cmocka_run_group_tests(tests, open_scratch, close_scratch);
