@@ -2,6 +2,7 @@
  * making (.../DST.<pid>.part/<x>) only.
  *
  *   FAULT_DISK_FSYNC_MS=n     fsync(2) of such a file takes n milliseconds longer
+ *   FAULT_DISK_HOLD=FILE      fsync(2) of such a file returns once there is no FILE
  *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC
  *   FAULT_DISK_ROOM=n         the first n of these do not
  *   FAULT_DISK_FAILS=n        those after the first n of these do not
@@ -38,7 +39,10 @@ int fsync(int fd)
 {
     int (*real)(int);
     *(void **)&real = dlsym(RTLD_NEXT, "fsync");
-    const char *ms = getenv("FAULT_DISK_FSYNC_MS");
+    const char *ms = getenv("FAULT_DISK_FSYNC_MS"), *hold = getenv("FAULT_DISK_HOLD");
+    const struct timespec look = {.tv_nsec = 5000000};
+    while (hold && is_ours(fd) && access(hold, F_OK) == 0)
+        nanosleep(&look, NULL);
     if (ms && is_ours(fd)) {
         const struct timespec t = {.tv_sec = atoi(ms) / 1000, .tv_nsec = (long)(atoi(ms) % 1000) * 1000000};
         nanosleep(&t, NULL);

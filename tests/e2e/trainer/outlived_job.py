@@ -1,6 +1,7 @@
 """A job whose ranks outlive rounds, in the hands of a test: its lines as they come, who dies after which of them, what is left in the end."""
 import collections
 import os
+import pathlib
 import random
 import re
 import signal
@@ -22,11 +23,30 @@ HOLD, WAKE_FD = 5, 2208
 MODELS = {"small": ["--arch", "convnet", "--num-channels", 1], "resnet18": ["--arch", "resnet18"]}
 
 
+class Held:
+    """The disk of a run keeps its last save until all that was planned for its jobs has been done: who looks late still finds them."""
+    of = {}
+
+    def __init__(self, out):
+        self.file, self.jobs = pathlib.Path(f"{out}.held"), []
+
+    def env(self, last):
+        self.file.touch()
+        return faulty_disk(hold=self.file, only=f"step-{last:08}.")
+
+    def let_go(self):
+        if any(job.planned for job in self.jobs) and not any(job.plan for job in self.jobs):
+            self.file.unlink(missing_ok=True)
+
+
 class Job:
     """A running job whose output is read as it comes; who is killed after which step is said beforehand."""
 
-    def __init__(self, data, out, *options, model="small", crun=(), env=None, world=WORLD, run_id=None, device="cpu", program=("trainer",)):
-        self.world = world
+    def __init__(self, data, out, *options, model="small", crun=(), env=None, world=WORLD, run_id=None, device="cpu", program=("trainer",),
+                 last=None, more=None):
+        """env: the whole of it; None: that of Held, and more."""
+        self.world, self.planned, self.held = world, False, Held.of.setdefault(str(out), Held(out))
+        last = last or (options[options.index("--max-steps") + 1] if "--max-steps" in options else STEPS)
         self.run_id, self.out = run_id or f"recovery-{os.getpid()}-{random.SystemRandom().randrange(1 << 30)}", out
         command = [CRUN, "--nproc_per_node", world, "--max-restarts", 50, "--restart-backoff", 0, "--hold-timeout", 60, "--run-id", self.run_id,
                    *crun, *program,
@@ -34,7 +54,8 @@ class Job:
                    "--device", device, "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out, "--print-freq", 1,
                    "--log-level", "info", "--seed", 7, *options]
         self.lines, self.times, self.pids, self.killed, self.plan = [], [], [], [], collections.deque()
-        env = env or faulty_disk(fsync_ms=1000, only=f"step-{STEPS:08}.")  # who looks late still finds the job
+        env = env or {**self.held.env(last), **(more or {})}
+        self.held.jobs.append(self)
         self.p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
@@ -44,7 +65,9 @@ class Job:
             self.lines.append(line)
             self.times.append(time.monotonic())
             if self.plan and self.plan[0][0](line):
-                self.plan.popleft()[1]()
+                self.plan[0][1]()
+                self.plan.popleft()
+                self.held.let_go()
 
     def pid(self, rank):
         wait(f"rank {rank}", lambda: worker_pid(self.run_id, rank))
@@ -77,6 +100,9 @@ class Job:
         return do
 
     def finish(self):
+        """All is planned."""
+        self.planned = True
+        self.held.let_go()
         code = self.p.wait(timeout=300)
         self.reader.join(timeout=10)
         assert code == 0 and not self.plan, self.text()[-6000:]

@@ -44,15 +44,23 @@ class Job:
 
     def __init__(self, *args, env=None):
         self.p = subprocess.Popen(command(*args), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
-        self.lines, self.on_line = [], None
+        self.lines, self.on_line, self.lock = [], None, threading.Lock()
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
 
     def read(self):
         for line in self.p.stdout:
-            self.lines.append(line)
-            if self.on_line:
-                self.on_line(line)
+            with self.lock:
+                self.lines.append(line)
+                if self.on_line:
+                    self.on_line(line)
+
+    def watch(self, on_line):
+        """Also of the lines that have come."""
+        with self.lock:
+            for line in self.lines:
+                on_line(line)
+            self.on_line = on_line
 
     def finish(self):
         code = self.p.wait(timeout=300)
@@ -115,7 +123,7 @@ def position(line):
 
 def kill_at(job, run_id, rank, moment):
     """Kill when `moment` steps are done: at the line of the whole step, plus its fraction of a step. Before step 1: of the start-up."""
-    done = threading.Event()
+    done, fired = threading.Event(), False
     whole, fraction = int(moment), moment % 1
     before = time.monotonic()
 
@@ -127,10 +135,10 @@ def kill_at(job, run_id, rank, moment):
         done.set()
 
     def on_line(line):
-        nonlocal before
+        nonlocal before, fired
         at, now = position(line), time.monotonic()
-        if at == whole:
-            job.on_line = None
+        if at == whole and not fired:  # not where it is done again
+            fired = True
             threading.Timer(fraction * min(now - before, 0.5), fire).start()
         if at is not None:
             before = now
@@ -138,7 +146,7 @@ def kill_at(job, run_id, rank, moment):
     if whole == 0:
         threading.Timer(fraction, fire).start()
     else:
-        job.on_line = on_line
+        job.watch(on_line)
     return done
 
 
@@ -153,13 +161,17 @@ def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path, mod
     rng = random.Random(seed)
     last = steps(model)
     print(f"world {world}, seed {seed}, {last} steps")
-    slow_end = faulty_disk(fsync_ms=500, only=f"step-{last:08}.")  # a late kill still finds the job
+    held = tmp_path / "held"
+    late = faulty_disk(hold=held, only=f"step-{last:08}.")  # a late kill still finds the job
     for i in range(kills):
         out, run_id = tmp_path / f"kill-{i}", f"kill-{world}-{i}-{seed}"
         moment = (last - 1) * (i + rng.random()) / kills
         rank = rng.randrange(world)
-        job = begin(run_id, out, env=slow_end if model != "resnet18" or moment > last / 2 else None)
+        held.touch()
+        job = begin(run_id, out, env=late)
         done = kill_at(job, run_id, rank, moment)
+        done.wait(300)
+        held.unlink()
         text = job.finish()
         assert done.is_set()
         check(text, out, expected, f"rank {rank} {moment:.2f} steps into the run")
@@ -172,7 +184,9 @@ CUT = [pytest.param(model, 3, rank, id=f"{model}-3-{rank}") for model in ("cut",
 def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path, model, world, rank):
     begin, expected = undisturbed(model, world)
     run_id = f"kill-save-{world}-{random.SystemRandom().randrange(1 << 30)}"
-    job = begin(run_id, tmp_path / "killed", env=faulty_disk(fsync_ms=200))  # a save takes longer than to find the rank
+    held = tmp_path / "held"
+    held.touch()
+    job = begin(run_id, tmp_path / "killed", env=faulty_disk(hold=held, only="step-00000008."))
     begun, hit = [], []
 
     def on_line(line):
@@ -180,8 +194,10 @@ def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path, mode
             begun.append(line)
             if len(begun) == 2:
                 hit.append(kill(run_id, rank))
+        if "restart 1/3" in line:
+            held.unlink(missing_ok=True)
 
-    job.on_line = on_line
+    job.watch(on_line)
     text = job.finish()
     assert hit == [True], "the save was never seen"
     assert "saved step 8" not in text.partition("restart 1/3")[0], "the save was over when the rank died"

@@ -6,7 +6,7 @@ import pytest
 from metrics_file import loss_curve
 from outlived_job import Job, check_no_step_is_lost, held_spares
 from processes import wait
-from support import BUILD, faulty_disk
+from support import BUILD
 from test_resharded_rounds import CUT, FIXED, RULES, Nodes
 
 WORLD = 2
@@ -18,12 +18,8 @@ def fake(gpus):
     return {"CRUN_CUDA_MODULE": str(MODULE), "FAKE_GPUS": str(gpus)}
 
 
-def env(gpus, last):
-    return {**faulty_disk(fsync_ms=1000, only=f"step-{last:08}."), **fake(gpus)}
-
-
 def job(data, out, *options, gpus=WORLD, world=WORLD, last=20, **kw):
-    return Job(data, out, *SMALL, *options, world=world, device="cuda", env=env(gpus, last), **kw)
+    return Job(data, out, *SMALL, *options, world=world, device="cuda", more=fake(gpus), last=last, **kw)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +82,7 @@ def test_a_rank_that_has_parts_is_killed(shapes, tmp_path, layout, victim):
 def test_a_node_is_lost_and_comes_back(shapes, tmp_path, layout):
     """Three ranks, two, three: parts go to other owners, from card to card. Each node has cards of its own."""
     data, options = shapes(28, 160, 20), ["--batch-size", 12, "--deterministic", "--comm", "gloo"]
-    calm = Job(data, tmp_path / "calm", *FIXED, *RULES[layout], "--max-steps", LAST, *options, "--log-dir", tmp_path / "calm-logs", world=1, device="cuda", env=env(1, LAST))
+    calm = Job(data, tmp_path / "calm", *FIXED, *RULES[layout], "--max-steps", LAST, *options, "--log-dir", tmp_path / "calm-logs", world=1, device="cuda", more=fake(1))
     nodes = Nodes(data, tmp_path, layout, (2, 1), options, device="cuda", last=LAST,
                   env=lambda world: {**fake(3), "CUDA_VISIBLE_DEVICES": "0,1" if world == 2 else "2"})
     nodes.first.at_step(3, lambda: (nodes.note(), nodes.end(1)))

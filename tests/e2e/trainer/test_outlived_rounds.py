@@ -100,9 +100,11 @@ def test_all_at_once_begin_again_from_the_checkpoint(undisturbed, tmp_path):
 def test_while_a_checkpoint_is_written(undisturbed, tmp_path, victim):
     """One that goes on writing is not given up by a rank that stays; one whose writer died is written later."""
     data, expected = undisturbed()
-    job = Job(data, tmp_path / "out", "--checkpoint-every", 10, env=faulty_disk(fsync_ms=100))
+    held = tmp_path / "held"
+    held.touch()
+    job = Job(data, tmp_path / "out", "--checkpoint-every", 10, env=faulty_disk(hold=held, only="step-00000020."))
     job.at("saving step 20", job.kill(victim))
-    job.at_step(STEPS - 20, job.kill())
+    job.at("goes on from step", lambda: (held.unlink(), job.kill()()))
     text = job.finish()
     assert [a == b for a, b in zip(*job.pids)] == [r != victim for r in range(WORLD)]
     check_no_step_is_lost(text, 1)
