@@ -128,10 +128,17 @@ static int open_http(struct run *r, struct err *e)
     return c->http_port < 0 ? 0 : agent_http_open(&r->http, &o, e);
 }
 
-/* One worker's output needs no multiplexer then, and a debugger's prompt is no whole line. */
-static bool shows_everything(const struct log_conf *l)
+/* A worker that is alone has a prefix because somebody asked for it. */
+static bool wants_lines(const struct config *c)
 {
-    return !l->dir && l->local_ranks.n == 0 && l->ranks.n == 0 && l->show == LOG_SHOW_ALL;
+    return c->nproc == 1 && c->nnodes.max == 1 && (c->log.prefix || c->log.collapse || c->log.rate > 0);
+}
+
+/* One worker's output needs no multiplexer then, and a debugger's prompt is no whole line. */
+static bool shows_everything(const struct config *c)
+{
+    const struct log_conf *l = &c->log;
+    return !l->dir && l->local_ranks.n == 0 && l->ranks.n == 0 && l->show == LOG_SHOW_ALL && !wants_lines(c);
 }
 
 static int open_group(struct run *r, struct err *e)
@@ -145,7 +152,7 @@ static int open_group(struct run *r, struct err *e)
         .stdin_rank = (int)c->stdin_rank,
         .has_stdin = isatty(STDIN_FILENO) || c->stdin_rank >= 0,
         .log = &c->log,
-        .terminal_out = isatty(STDOUT_FILENO) && shows_everything(&c->log),
+        .terminal_out = isatty(STDOUT_FILENO) && shows_everything(c),
         .kill_ms = (int64_t)(c->stops.kill * 1000),
         .path = r->program->path,
         .argv = r->program->argv,

@@ -292,6 +292,11 @@ bool log_console_full(const struct log_console *c)
     return sink_full(c->to[0]) || sink_full(c->to[1]);
 }
 
+void log_console_as_it_comes(struct log_console *c, bool is_err, const char *bytes, size_t n)
+{
+    sink_add(c->to[is_err], bytes, n);
+}
+
 struct sink *log_console_sink(struct log_console *c, int i)
 {
     return i == 0 || c->to[1] == &c->sinks[1] ? &c->sinks[i] : NULL;

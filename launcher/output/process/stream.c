@@ -61,7 +61,7 @@ bool stream_read(struct stream *s)
         if (s->file)
             queued_file_write(s->file, m->scratch, (size_t)n);
         if (s->live)
-            sink_add(log_console_sink(m->console, 0), m->scratch, (size_t)n);
+            log_console_as_it_comes(m->console, s->voice.is_err, m->scratch, (size_t)n);
         if (s->shown || s->tail || m->filtered[0])
             lines_feed(&s->lines, m->scratch, (size_t)n, on_line, s);
         stream_grew(s, (size_t)n);
@@ -84,6 +84,13 @@ static void on_readable(void *arg)
     streams_note_figures(m);
 }
 
+/* Nobody's lines are to be kept apart, and a progress bar may move in place. */
+static bool is_alone(const struct streams *m)
+{
+    const struct log_conf *c = m->o.conf;
+    return m->o.max_workers == 1 && !c->prefix && !c->collapse && c->rate == 0;
+}
+
 static int open_routes(struct stream *s, int local, struct err *e)
 {
     struct streams *m = s->all;
@@ -93,7 +100,8 @@ static int open_routes(struct stream *s, int local, struct err *e)
     const int rank = names->rank_base + local;
     const struct log_routes routes = log_conf_routes(m->o.conf, local, rank);
     const int bit = is_err ? LOG_ERR : LOG_OUT;
-    s->live = !is_err && (routes.console & bit) && log_conf_has_pty(m->o.conf, rank) && isatty(STDOUT_FILENO);
+    s->live = (routes.console & bit) && isatty(is_err ? STDERR_FILENO : STDOUT_FILENO) &&
+              (is_alone(m) || (!is_err && log_conf_has_pty(m->o.conf, rank)));
     s->shown = (routes.console & bit) && !s->live;
     if (routes.file & bit)
         s->file = streams_create_file(

@@ -17,7 +17,7 @@ struct stream {
     struct streams *all;
     struct log_voice voice;
     bool shown;
-    bool live;                /* from a worker's terminal to ours, as it comes */
+    bool live;                /* to our terminal as it comes: from a worker's, or from a worker that is alone */
     bool held;                /* until its file has room */
     int fd;                   /* our end of the pipe, -1: none */
     struct queued_file *file; /* NULL: none */
