@@ -12,6 +12,7 @@
 #include "launcher/agent/member.h"
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/signals.h"
 #include "launcher/config/config.h"
 #include "launcher/hang/hang_watch.h"
 #include "launcher/observe/events.h"
@@ -22,7 +23,8 @@
 
 static bool is_running(void *arg)
 {
-    return ((const struct run *)arg)->agent.state == AGENT_RUNNING;
+    const struct run *r = arg;
+    return r->agent.state == AGENT_RUNNING && !signals_paused(r);
 }
 
 static void read_worker(void *arg, int local, struct hang_worker *ret)

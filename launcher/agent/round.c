@@ -151,12 +151,13 @@ static void on_failed(void *arg, int rc, const char *text)
     run_pump(r);
 }
 
-/* The worker with the terminal died of what was typed, or says so by its code, as shells and scripts do. Whether a key
- * was typed is not asked: news of the worker's end may come before that of the key. */
+/* A worker with crun's terminal died of what was typed, or of the end of that terminal, or says so by its code, as
+ * shells and scripts do. Whether that came is not asked: news of the worker's end may come before that of the key. */
 static int typed_end(const struct run *r, const struct failure_worker *w)
 {
     const int signo = ending_code(w->ending) - 128;
-    return r->shares_terminal && (signo == SIGINT || signo == SIGQUIT) ? signo : 0;
+    const bool typed = signo == SIGINT || signo == SIGQUIT || signo == SIGHUP;
+    return typed && group_has_terminal(r->group, (int)(w - group_workers(r->group))) ? signo : 0;
 }
 
 static void on_ended(void *arg, int local, int64_t woken)

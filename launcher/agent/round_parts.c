@@ -7,6 +7,7 @@
 #include "launcher/agent/member.h"
 #include "launcher/agent/round_internal.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/signals.h"
 #include "launcher/agent/stragglers.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/config/config.h"
@@ -137,6 +138,11 @@ static void start_cgroup(struct run *r, int64_t now_ns)
     worker_setup_started(r);
 }
 
+static void start_pause(struct run *r, int64_t now_ns)
+{
+    signals_keep_paused(r);
+}
+
 static int begin_workers(struct run *r, const struct rdzv_news *news, struct err *e)
 {
     return group_start(r->group, news->rank_base, e);
@@ -180,6 +186,7 @@ const struct round_part round_parts[] = {
     {"member", member_begin_round, NULL, NULL},
     {"output", begin_output, NULL, NULL},
     {"cgroup", begin_cgroup, start_cgroup, NULL},
+    {"pause", NULL, start_pause, NULL},
     {"workers", begin_workers, NULL, NULL},
     {"hangs", begin_hangs, NULL, end_hangs},
     {"stragglers", begin_stragglers, NULL, end_stragglers},

@@ -21,6 +21,7 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/patience.h"
 #include "launcher/guard/tree.h"
+#include "launcher/hang/hang_watch.h"
 #include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
@@ -36,7 +37,7 @@
 struct signals {
     struct watch *signals, *guardian, *control; /* control NULL: nobody else starts this crun */
     int signal_fd;
-    bool hurry;
+    bool hurry, paused;
     bool
         drops_console; /* a stop signal came after the end, and it was not the worker's too, which may have died of it */
 };
@@ -63,6 +64,30 @@ static bool is_typed(const struct signalfd_siginfo *info)
 static bool is_shared(const struct run *r, const struct signalfd_siginfo *info)
 {
     return is_typed(info) && r->shares_terminal && (info->ssi_signo == SIGINT || info->ssi_signo == SIGQUIT);
+}
+
+static void set_paused(struct run *r, bool paused)
+{
+    if (r->signals->paused == paused)
+        return;
+    r->signals->paused = paused;
+    events_signal(r->events, paused ? SIGTSTP : SIGCONT, "pause");
+    if (r->agent.state != AGENT_RUNNING)
+        return;
+    group_pause(r->group, paused);
+    if (!paused)
+        hang_watch_go_on(r->hang);
+}
+
+bool signals_paused(const struct run *r)
+{
+    return r->signals->paused;
+}
+
+void signals_keep_paused(struct run *r)
+{
+    if (r->signals->paused)
+        group_pause(r->group, true);
 }
 
 /* A preemption notice, a wish to stop, or a word for the workers. */
@@ -106,6 +131,8 @@ static void on_signal(void *arg)
     while (read(r->signals->signal_fd, &info, sizeof info) == sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             child = true;
+        else if (info.ssi_signo == SIGTSTP)
+            set_paused(r, atomic_load(&r->link->board->is_paused));
         else
             handle_signal(r, &info);
     }
@@ -133,6 +160,8 @@ static void on_control(void *arg)
     while ((n = read((int)r->config->control_fd, &byte, 1)) == 1)
         if (byte == REMOTE_ASK)
             logmux_print_text(r->mux, REMOTE_ALIVE "\n");
+        else if (byte == SIGTSTP || byte == SIGCONT)
+            set_paused(r, byte == SIGTSTP);
         else
             handle_remote_signal(r, byte & ~REMOTE_TYPED, byte & REMOTE_TYPED);
     if (n == 0) {
@@ -182,13 +211,14 @@ static sigset_t stop_signals(const struct run *r)
     return set;
 }
 
-/* What the options name, and SIGUSR1 and SIGUSR2, which are never crun's end; but nothing that was ignored at the
+/* What the options name; SIGUSR1 and SIGUSR2, which are never crun's end; SIGTSTP; but nothing that was ignored at the
  * start. */
 static sigset_t handled_signals(const struct run *r)
 {
     sigset_t set = stop_signals(r);
     sigaddset(&set, SIGUSR1);
     sigaddset(&set, SIGUSR2);
+    sigaddset(&set, SIGTSTP);
     sigorset(&set, &set, &r->config->stops.forwarded.set);
     for (int s = 1; s < 32; s++)
         if (sigismember(&r->link->ignored, s))

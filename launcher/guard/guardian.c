@@ -177,6 +177,21 @@ static void forward(struct guard *g, struct guardian_link *l, const struct signa
         kill(g->agent, (int)info->ssi_signo);
 }
 
+/* The shell that sees us stopped is who lets us go on, by SIGCONT. Without one the kernel does not stop us. */
+static void pause_with_workers(struct guard *g, struct guardian_link *l, const struct signalfd_siginfo *info)
+{
+    sigset_t stop;
+    sigemptyset(&stop);
+    sigaddset(&stop, SIGTSTP);
+    atomic_store(&l->board->is_paused, true);
+    forward(g, l, info);
+    raise(SIGTSTP);
+    sigprocmask(SIG_UNBLOCK, &stop, NULL); /* here we stand still */
+    sigprocmask(SIG_BLOCK, &stop, NULL);
+    atomic_store(&l->board->is_paused, false);
+    forward(g, l, info);
+}
+
 static int sooner(int a_ms, int b_ms)
 {
     return a_ms < 0 || (b_ms >= 0 && b_ms < a_ms) ? b_ms : a_ms;
@@ -206,7 +221,9 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
             fds[1].fd = -1; /* the agent is ending */
         if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
             continue;
-        if (info.ssi_signo != SIGCHLD)
+        if (info.ssi_signo == SIGTSTP)
+            pause_with_workers(g, l, &info);
+        else if (info.ssi_signo != SIGCHLD)
             forward(g, l, &info);
         else if (reap(g->agent, &ending))
             break;

@@ -1,6 +1,8 @@
 /* The guardian: what the user started. It forks the agent before anything is initialised, and outlives it.
  *
  *   - it forwards signals to the agent, waits for it, ends whatever is left of its tree and returns its exit code;
+ *   - SIGTSTP (Ctrl-Z) stops the guardian and, by way of the agent, the workers, which are in sessions of their own;
+ *     the agent goes on, so that the other nodes do not take this one for dead;
  *   - the agent dies (kill -9, a fault of its own): the guardian, a subreaper, inherits all its processes and kills
  *     them;
  *   - the agent is stopped or hangs past its lease: the guardian kills the agent's processes, not the agent;
@@ -92,7 +94,8 @@ struct guardian_programs {
     X(SIGHUP)                                                                                                          \
     X(SIGQUIT)                                                                                                         \
     X(SIGUSR1)                                                                                                         \
-    X(SIGUSR2)
+    X(SIGUSR2)                                                                                                         \
+    X(SIGTSTP)
 
 /* Runs the agent in a child and returns the exit code of crun. */
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv);
@@ -121,7 +124,8 @@ void guardian_prove(int fd);
 
 /* In the agent: forward these from now on; `stops` of them are stop signals (patience.h). Others do to the guardian
  * what they do by default, and the agent ends the workers when it is gone. The agent gets them by sigqueue(3) with
- * GUARDIAN_TYPED where a terminal sent them. */
+ * GUARDIAN_TYPED where a terminal sent them; SIGTSTP twice, when the guardian stops and when it goes on
+ * (board.is_paused). */
 void guardian_signals(const struct guardian_link *l, const sigset_t *set, const sigset_t *stops);
 enum { GUARDIAN_SENT, GUARDIAN_TYPED };
 

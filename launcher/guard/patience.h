@@ -34,6 +34,7 @@ struct board {
     _Atomic uint32_t heard;     /* of them, by the agent */
     _Atomic uint64_t stops;     /* which of them are stop signals: bit N - 1 for signal N */
     _Atomic bool is_stopping;   /* a stop signal has counted for the agent */
+    _Atomic bool is_paused;     /* the guardian obeys SIGTSTP, and the workers are to stand still meanwhile */
     _Atomic int64_t until_ms;   /* while it stops; 0: it cannot say */
     _Atomic int64_t turned_ms;  /* when the agent's loop last turned, 0: never yet */
     /* This process ends all others, because the other one of the two is gone. */

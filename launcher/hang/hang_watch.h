@@ -8,7 +8,8 @@
  *     step but one a minute;
  *   - a worker hangs: logged, `found` is called, stacks of all local workers saved on a thread (SAVE_MS at most), then
  *     `hung` is called, which is to end the round;
- *   - crun itself was stopped (Ctrl-Z, SIGSTOP) or did not run for a second: all workers get a fresh time.
+ *   - crun itself was stopped (SIGSTOP) or did not run for a second, or the workers were paused (Ctrl-Z): all workers
+ *     get a fresh time.
  * Where no worker reports anything and a time was given, the watch looks at /proc for signs of life instead (quiet.h),
  * ten times in that time. The other nodes tell group rank 0 that theirs give none; it answers when nobody gives any.
  * The node of the rank to blame ends the round; group rank 0, if nobody stands out. All save their stacks.
@@ -32,7 +33,7 @@ struct hang_watch_options { /* pointers are borrowed */
     int workers;
     bool keeps_stacks; /* else they go when crun ends, and that is reported */
     /* What the watch asks. */
-    bool (*is_running)(void *arg);                                      /* the workers run, and are not being stopped */
+    bool (*is_running)(void *arg); /* the workers run, and are neither being stopped nor paused */
     void (*read_worker)(void *arg, int local, struct hang_worker *ret); /* all but stopped and traced */
     bool (*stacks_path)(void *arg, int rank, char *out, size_t cap);    /* of a new file; false: there is no place */
     /* What the watch reports. */
@@ -53,6 +54,7 @@ int hang_watch_begin_round(struct hang_watch *w, int base, int world, bool leads
 bool hang_watch_hear(struct hang_watch *w, const char *text, size_t n, char *answer, size_t cap);
 void hang_watch_answer(struct hang_watch *w, const char *answer);
 void hang_watch_progressed(struct hang_watch *w);        /* the first one made a step */
+void hang_watch_go_on(struct hang_watch *w);             /* is_running() again: all workers get a fresh time */
 void hang_watch_end_round(struct hang_watch *w);         /* nobody is left; the pages are still there */
 const char *hang_watch_text(const struct hang_watch *w); /* of the hang that was seen last, for people; "": none */
 void hang_watch_close(struct hang_watch *w);             /* before the loop's last turns */

@@ -69,7 +69,9 @@ static void on_signal(void *arg)
             guardian_stopping(m->link, 0); /* the other hosts say how long it takes them */
             m->stop_code = signo == s->preempt ? EXIT_REQUEUE : 128 + signo;
             remote_stop_all(m, signo, typed);
-        } else
+        } else if (signo == SIGTSTP)
+            remote_send_to_all(m, atomic_load(&m->link->board->is_paused) ? SIGTSTP : SIGCONT);
+        else
             remote_send_to_all(m, (unsigned char)signo);
     }
     board_heard(m->link->board, forwarded);
@@ -143,6 +145,7 @@ static int watch_world(struct remote *m, struct err *e)
     stops = set;
     sigaddset(&set, SIGUSR1);
     sigaddset(&set, SIGUSR2);
+    sigaddset(&set, SIGTSTP);
     for (int s = 1; s < 32; s++)
         if (sigismember(&m->link->ignored, s))
             sigdelset(&set, s);

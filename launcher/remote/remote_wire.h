@@ -4,10 +4,11 @@
  *     "crun-agent 2 BYTES\n", then BYTES of NUL-terminated words: C folder, E NAME=VALUE, A argument; T "principal
  *     secret" and S stand among the arguments for the options that name the secret and the rest of this input
  *
- * After it each byte is a signal, REMOTE_TYPED added for one that was typed. REMOTE_ASK is none: the agent answers with
- * a line REMOTE_ALIVE on its standard error, where a line REMOTE_JOINED says once that it has heard of the job from
- * the rendezvous. The end of the input means: stop. The agent's first line of output is REMOTE_HELLO, its last one
- * REMOTE_BYE: an exit code without it is that of ssh. Each may stand behind a line that somebody else did not end. */
+ * After it each byte is a signal, REMOTE_TYPED added for one that was typed; SIGTSTP: the workers are to stand still
+ * until SIGCONT. REMOTE_ASK is none: the agent answers with a line REMOTE_ALIVE on its standard error, where a line
+ * REMOTE_JOINED says once that it has heard of the job from the rendezvous. The end of the input means: stop. The
+ * agent's first line of output is REMOTE_HELLO, its last one REMOTE_BYE: an exit code without it is that of ssh. Each
+ * may stand behind a line that somebody else did not end. */
 #ifndef CRUN_LAUNCHER_REMOTE_WIRE_H
 #define CRUN_LAUNCHER_REMOTE_WIRE_H
 

@@ -103,13 +103,16 @@ struct group_stop {
     bool typed; /* the terminal has sent it to those that share it */
 };
 void group_stop(struct group *g, const struct group_stop *s);
-bool group_can_hold(const struct group *g);           /* some worker of the round is there that outlives it */
-bool group_can_grow(const struct group *g);           /* all workers of the round outlive it when nodes come */
-void group_hold(struct group *g);                     /* events.held for each that lets go */
-int group_held(const struct group *g);                /* how many have, and live */
-bool group_is_held(const struct group *g, int local); /* also while events.ended says that it lives no more */
-void group_insist(struct group *g);                   /* SIGTERM to those that were notified and are still there */
-void group_forward(struct group *g, int signo);       /* to those that are ready for it; the others would die of it */
+bool group_can_hold(const struct group *g);                /* some worker of the round is there that outlives it */
+bool group_can_grow(const struct group *g);                /* all workers of the round outlive it when nodes come */
+void group_hold(struct group *g);                          /* events.held for each that lets go */
+int group_held(const struct group *g);                     /* how many have, and live */
+bool group_is_held(const struct group *g, int local);      /* also while events.ended says that it lives no more */
+bool group_has_terminal(const struct group *g, int local); /* crun's: it gets what is typed, as does crun */
+/* They stand still until they are to go on, or to stop; but not one that shares crun's terminal. */
+void group_pause(struct group *g, bool pause);
+void group_insist(struct group *g);             /* SIGTERM to those that were notified and are still there */
+void group_forward(struct group *g, int signo); /* to those that are ready for it; the others would die of it */
 /* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct
  * failure_worker. */
 void group_hung(struct group *g, int local, const char *hung);

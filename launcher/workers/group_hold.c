@@ -51,6 +51,8 @@ static void end_instead(struct group *g, int i)
 void group_hold(struct group *g)
 {
     group_launch_now(g);
+    if (g->paused)
+        group_pause(g, false);
     g->holding = true;
     for (int i = 0; i < g->n; i++) {
         struct failure_worker *w = &g->workers[i];

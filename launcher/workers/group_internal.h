@@ -58,6 +58,7 @@ struct group {
     int looks;    /* in a row that found nobody else */
     bool warming; /* what is being launched is spares */
     bool holding;
+    bool paused;     /* by group_pause() */
     bool goes_on;    /* some of the round's workers are of an earlier one */
     bool dismissing; /* who is left was asked to go, and has not been killed yet */
     bool unshared;   /* and that is reported */

@@ -72,6 +72,7 @@ void group_stop(struct group *g, const struct group_stop *s)
     group_launch_now(g); /* whoever waits for their end is to see it */
     g->clearing = g->clearing && !g->keeping;
     group_keep_nobody(g);
+    g->paused = false;
     g->stop = *s;
     for (int i = 0; i < group_slots(g); i++) {
         if (!group_is_there(&g->workers[i]) || group_is_dead(&g->workers[i]))
@@ -88,6 +89,19 @@ void group_stop_late(struct group *g)
         if (group_is_there(w) && !w->told_to_stop && !group_is_dead(w))
             stop_child(g, i);
     }
+}
+
+bool group_has_terminal(const struct group *g, int local)
+{
+    return g->children[local].guest;
+}
+
+void group_pause(struct group *g, bool pause)
+{
+    g->paused = pause;
+    for (int i = 0; i < group_slots(g); i++)
+        if (group_is_there(&g->workers[i]) && !g->children[i].guest)
+            signal_child(&g->children[i], g->workers[i].pid, pause ? SIGSTOP : SIGCONT);
 }
 
 void group_insist(struct group *g)
@@ -163,13 +177,13 @@ static void wait_for_pause(struct group *g)
         uv_timer_start(&g->pause, on_pause_over, left > 0 ? (uint64_t)left : 1, 0);
 }
 
-/* One that the terminal stopped, along with crun, is the user's own doing. */
+/* One that was stopped along with crun is the user's own doing. */
 static void note_stop(struct group *g, int i, int signo)
 {
     int unsaid;
     struct child *c = &g->children[i];
     const bool is_typed = c->guest && signo != SIGSTOP;
-    const bool is_news = !c->stopped && !is_typed && !g->workers[i].told_to_stop;
+    const bool is_news = !c->stopped && !is_typed && !g->paused && !g->workers[i].told_to_stop;
     c->stopped = true;
     if (!is_news)
         return;

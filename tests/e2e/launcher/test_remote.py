@@ -17,6 +17,7 @@ import pytest
 
 from crun_run import CRUN
 from processes import children, state, wait
+from test_terminal import Shell
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "fault"))
@@ -461,6 +462,25 @@ def test_hosts_of_their_own_networks_meet_at_the_first(crun):
         rc, out, err = crun.run("-H", ",".join(f"{h.addr}:2" for h in net.hosts), "--rsh", rsh, "sh", "-c", 'echo "$RANK/$WORLD_SIZE $MASTER_ADDR"')
         assert rc == 0, err
         assert sorted(re.findall(r"\]: (\S+ \S+)", out)) == [f"{r}/4 {net.hosts[0].addr}" for r in range(4)]
+
+
+def test_ctrl_z_stops_the_workers_of_all_hosts(crun, ssh):
+    shell = Shell(crun.env)
+    try:
+        shell.run(f"$CRUN -H {ONE},{TWO} --rsh {ssh} sh -c 'echo up $$; exec sleep 1000'")
+        pids = [int(re.search(r"up (\d+)\r?\n", shell.until(r"up \d+\r?\n"))[1]) for _ in range(2)]
+        shell.type("\x1a")
+        shell.until("Stopped ")
+        wait("their stop", lambda: [state(pid) for pid in pids] == ["T", "T"])
+        shell.until("ready> ")
+        shell.run("fg")
+        wait("them to go on", lambda: [state(pid) for pid in pids] == ["S", "S"])
+        shell.type("\x03")
+        shell.until("stopped by SIGINT")
+        shell.until("ready> ")
+        assert shell.code() == 130
+    finally:
+        shell.close()
 
 
 def test_a_real_ssh(crun):
