@@ -410,7 +410,7 @@ static void caffe2_numbers_are_x_less_128_over_128(void **state)
     assert_true(mean[0] == 0 && std[0] == 1);
 }
 
-/* Nothing of a picture of 13 million pixels stays when it is done, be it decoded in part, as a whole, or for a cache. */
+/* Nothing of 13 million pixels stays when their picture is done: decoded in part, as a whole, or for a cache. */
 static void large_pictures_leave_no_memory_behind(void **state)
 {
     (void)state;
