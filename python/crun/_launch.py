@@ -147,7 +147,8 @@ def _run(command: List[str], env: Mapping[str, str]) -> int:
 def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optional[Mapping[str, Any]] = None, *, nproc: int = 1,
            env: Optional[Mapping[str, str]] = None, program: Optional[str] = None, **options: Any) -> Dict[int, Any]:
     """Call function(*args, **kwargs) in `nproc` processes, each with RANK, WORLD_SIZE, MASTER_ADDR and the like, and wait
-    for all of them. -> {rank: what it returned} of this node's ranks. LaunchError if the job fails.
+    for all of them. -> {rank: what it returned} of this node's ranks; None for one that called sys.exit(0). LaunchError if
+    the job fails.
 
         if __name__ == "__main__":
             losses = crun.launch(train, args=(config,), nproc=4, max_restarts=3)
@@ -170,6 +171,7 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optio
         if code != 0:
             failures = _of_last_round(folder, "error")
             raise LaunchError(code, [Failure(rank, *texts) for rank, texts in failures.items()])
-        return _of_last_round(folder, "result")
+        ended = {rank: None for rank in _of_last_round(folder, "began") if rank >= 0}
+        return {**ended, **_of_last_round(folder, "result")}
     finally:
         shutil.rmtree(folder, ignore_errors=True)

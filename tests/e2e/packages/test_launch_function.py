@@ -88,6 +88,11 @@ except crun.LaunchError as e:
     assert "message   ValueError: no such thing" in err
 
 
+def test_a_process_that_ends_itself_with_success_has_returned_nothing(launch):
+    rc, out, err = launch("print(crun.launch(leaves, (0,), nproc=2, program=PROGRAM))")
+    assert (rc, out) == (0, "{0: None, 1: None}\n"), err
+
+
 def test_values_are_those_of_the_last_round(launch):
     rc, out, err = launch("print(crun.launch(fails_once, nproc=2, max_restarts=1, program=PROGRAM))")
     assert (rc, out) == (0, "{0: 2, 1: 2}\n"), err
