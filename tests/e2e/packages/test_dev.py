@@ -1,4 +1,5 @@
 """./dev on a machine where little is installed: what it says where packages cannot be had, and before it builds anything."""
+import os
 import pathlib
 import re
 import shutil
@@ -106,3 +107,28 @@ def test_a_tree_that_was_moved_is_told_what_to_remove(as_user):
         as_user.has(name, "exit 70")
     p = as_user.dev("build")
     assert (p.returncode, p.stderr) == (2, "dev: build was set up in /home/ann/müll/crun, which is gone: rm -r build, then type the same again\n")
+
+
+def test_fmt_reads_no_keyboard_where_git_lists_nothing(as_user):
+    as_user.has("git", "echo fatal: not a git repository >&2; exit 128")
+    as_user.has("clang-format", "exec cat")
+    p = as_user.dev("fmt", "--check")
+    assert (p.returncode, p.stderr) == (2, "fatal: not a git repository\ndev: fmt: git lists no sources here\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_the_time_of_packages_is_the_commits_in_another_users_tree(as_root):
+    script = as_root.folder / "packaging/image/image.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text("#!/bin/sh\necho $SOURCE_DATE_EPOCH\n")
+    script.chmod(0o755)
+    (as_root.bin / "git").symlink_to(shutil.which("git"))
+    as_root.has("dpkg-query", 'for name; do echo "$name install ok installed"; done')
+    as_root.has("stat", "echo 7")
+    when = {"GIT_AUTHOR_DATE": "1700000000 +0000", "GIT_COMMITTER_DATE": "1700000000 +0000", "PATH": os.environ["PATH"], "HOME": "/nowhere"}
+    for args in (["init", "-q"], ["add", "dev"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first"]):
+        assert run("git", *args, cwd=as_root.folder, env=when).returncode == 0
+    os.chown(as_root.folder, 12345, 12345)
+    os.chown(as_root.folder / ".git", 12345, 12345)
+    p = as_root.dev("image")
+    assert (p.returncode, p.stdout) == (0, "1700000000\n"), p.stderr
