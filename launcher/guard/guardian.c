@@ -257,29 +257,69 @@ static void end_console(struct guard *g, const struct guardian_link *l, enum nei
         console_try("crun: %llu bytes for %s were lost: %s\n", lost, n->name, strerror(atomic_load(&f->page->error)));
 }
 
-/* First the deeds, then the words: nothing that a console does may keep workers alive. */
-static int finish(struct ending e, struct guard *g, struct guardian_link *l)
+/* Was the whole tree there no more? known: the agent had said that the kernel does not end it. */
+static bool end_tree(struct guard *g, struct guardian_link *l, bool known)
 {
-    char text[256], output[128], home[128], gauges[128], input[128];
-    const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
-    struct beside *deputy = &g->beside.v[NEIGHBOUR_DEPUTY].beside;
-    atomic_store(&l->board->guardian_ends, true);
     if (!tree_empty())
         tree_kill(); /* cgroup.kill may wait: whoever changes any cgroup of the machine holds its lock, and may itself wait for a core */
     cgroup_kill_at(l->cgroup_dir);
-    const int64_t begun = clock_ms();
-    const bool all = tree_kill_or_leave(known ? KILL_AGAIN_MS : KILL_BOUND_MS, given_up ? STUCK_MS : KILL_BOUND_MS);
+    const bool all =
+        tree_kill_or_leave(known ? KILL_AGAIN_MS : KILL_BOUND_MS, g->stuck.given_up[0] ? STUCK_MS : KILL_BOUND_MS);
     if (all)
         guardian_prove(g->held_fd);
     hold(g, -1);
+    return all;
+}
+
+/* How the processes beside the agent ended, and which they were. */
+struct partings {
+    enum beside_ending output, home, input;
+    char output_text[128], home_text[128], input_text[128];
+};
+
+static struct partings end_beside(struct guard *g)
+{
+    const struct beside *deputy = &g->beside.v[NEIGHBOUR_DEPUTY].beside;
+    struct partings p;
+    char gauges[128]; /* a driver may hold it: nothing is lost then */
     if (deputy->fd >= 0)
         kill(deputy->pid, SIGKILL);
-    beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, gauges,
-               sizeof gauges); /* a driver may hold it: nothing is lost then */
-    const enum beside_ending of_input = beside_end(&g->beside.v[NEIGHBOUR_STDIN].beside, 0, input, sizeof input);
-    const enum beside_ending of_home = beside_end(&g->beside.v[NEIGHBOUR_HOME].beside, 0, home, sizeof home);
-    const enum beside_ending of_output =
-        beside_end(&g->beside.v[NEIGHBOUR_OUTPUT].beside, GUARDIAN_OUTPUT_MS, output, sizeof output);
+    beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, gauges, sizeof gauges);
+    p.input = beside_end(&g->beside.v[NEIGHBOUR_STDIN].beside, 0, p.input_text, sizeof p.input_text);
+    p.home = beside_end(&g->beside.v[NEIGHBOUR_HOME].beside, 0, p.home_text, sizeof p.home_text);
+    p.output =
+        beside_end(&g->beside.v[NEIGHBOUR_OUTPUT].beside, GUARDIAN_OUTPUT_MS, p.output_text, sizeof p.output_text);
+    return p;
+}
+
+static void tell_partings(const struct partings *p)
+{
+    if (p->output == BESIDE_KILLED)
+        console_try(
+            "crun: its output process %s did not end within %d s and was killed; what the workers wrote last may be lost\n",
+            p->output_text, GUARDIAN_OUTPUT_MS / 1000);
+    if (p->output == BESIDE_LINGERS)
+        console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for files "
+                    "is lost\n",
+                    p->output_text);
+    if (p->home == BESIDE_LINGERS)
+        console_try("crun: its home process %s is held by the shared folder (--rdzv_endpoint file://...) and ends when "
+                    "that answers\n",
+                    p->home_text);
+    if (p->input == BESIDE_LINGERS)
+        console_try("crun: its stdin process %s is held by a disk and ends when that answers\n", p->input_text);
+}
+
+/* First the deeds, then the words: nothing that a console does may keep workers alive. */
+static int finish(struct ending e, struct guard *g, struct guardian_link *l)
+{
+    char text[256];
+    const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
+    const int64_t begun = clock_ms();
+    atomic_store(&l->board->guardian_ends, true);
+    const bool all = end_tree(g, l, known);
+    const struct partings p = end_beside(g);
+    const int code = all ? ending_code(e) : EXIT_UNKILLABLE;
     if (ending_code(e) != EXIT_OK)
         inherited_give_back_terminal(&g->terminal);
     cgroup_remove_at(l->cgroup_dir);
@@ -287,33 +327,19 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
         console_try("crun: its agent (pid %d) was %s; the workers were ended\n", (int)g->agent,
                     ending_text(e, text, sizeof text));
     if (given_up)
-        console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->stuck.given_up,
-                    all ? ending_code(e) : EXIT_UNKILLABLE);
-    if (of_output == BESIDE_KILLED)
-        console_try(
-            "crun: its output process %s did not end within %d s and was killed; what the workers wrote last may be lost\n",
-            output, GUARDIAN_OUTPUT_MS / 1000);
-    if (of_output == BESIDE_LINGERS)
-        console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for files "
-                    "is lost\n",
-                    output);
-    if (of_home == BESIDE_LINGERS)
-        console_try("crun: its home process %s is held by the shared folder (--rdzv_endpoint file://...) and ends when "
-                    "that answers\n",
-                    home);
-    if (of_input == BESIDE_LINGERS)
-        console_try("crun: its stdin process %s is held by a disk and ends when that answers\n", input);
+        console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->stuck.given_up, code);
+    tell_partings(&p);
     if (!all && !known) {
         tree_describe(text, sizeof text);
         console_try(
             "crun: still there %.2g s after SIGKILL: %s; the kernel does not end them, and crun exits all the same (exit "
             "code %d)\n",
-            (double)(clock_ms() - begun) / 1000, text, EXIT_UNKILLABLE);
+            (double)(clock_ms() - begun) / 1000, text, code);
     }
     end_console(g, l, NEIGHBOUR_STDOUT);
     end_console(g, l, NEIGHBOUR_STDERR);
-    beside_wait(deputy, DEPUTY_REAP_MS);
-    return all ? ending_code(e) : EXIT_UNKILLABLE;
+    beside_wait(&g->beside.v[NEIGHBOUR_DEPUTY].beside, DEPUTY_REAP_MS);
+    return code;
 }
 
 /* Before there is an agent; why is in errno. */
