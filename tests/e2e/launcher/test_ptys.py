@@ -148,11 +148,10 @@ def test_a_worker_that_is_stopped_is_named(crun):
         for signo in (signal.SIGCONT, signal.SIGSTOP):
             os.kill(victim, signo)
             time.sleep(0.02)
-    rest = b""
-    while not rest.endswith(b"\n"):  # it is left stopped: that is told when the pause is over
-        assert select.select([p.stderr], [], [], 60)[0], "a stop that lasts was not reported"
+    rest, told = b"", rb"\(pid %d\) was stopped by SIGSTOP; .* \(\d+ stops since the last such line were not reported\)\n$" % victim
+    while not re.search(told, rest):  # it is left stopped: that is told when the pause is over
+        assert select.select([p.stderr], [], [], 60)[0], f"a stop that lasts was not reported: {rest}"
         rest += os.read(p.stderr.fileno(), 65536)
-    assert re.search(rb"\(pid %d\) was stopped by SIGSTOP; .* \(\d+ stops since the last such line were not reported\)\n$" % victim, rest), rest
     p.terminate()
     _, rest2 = p.communicate(timeout=60)
     assert (rest + rest2).count(b"was stopped by SIGSTOP") <= (time.monotonic() - begun) // 10, rest
