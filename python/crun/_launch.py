@@ -87,19 +87,21 @@ def _words(options: Mapping[str, Any]) -> List[str]:
 
 
 def _preparation() -> Dict[str, Any]:
-    """For multiprocessing.spawn.prepare() in the workers. Without a main to run again where its text is in no file: a shell,
-    a notebook, `python -c`, `python - <<EOF`."""
+    """For multiprocessing.spawn.prepare() in the workers. Without a main where that runs none again: its text is in no file
+    (a shell, a notebook, `python -c`, `python - <<EOF`), or in a __main__.py."""
     preparation = multiprocessing.spawn.get_preparation_data("crun")
     for name in ("authkey", "start_method", "log_to_stderr", "log_level"):
         preparation.pop(name, None)
     if not os.path.exists(preparation.get("init_main_from_path", "")):
         preparation.pop("init_main_from_path", None)
+    if preparation.get("init_main_from_name", "__main__").rpartition(".")[2] == "__main__":
+        preparation.pop("init_main_from_name", None)
     preparation["sys_path"] = [p or os.getcwd() for p in sys.path]
     return preparation
 
 
 def _pickled(call: Tuple[Callable[..., Any], Tuple[Any, ...], Dict[str, Any]], preparation: Mapping[str, Any]) -> bytes:
-    """By name; a function of a main that is in no file by value, if cloudpickle is there."""
+    """By name; a function of a main that is not run again by value, if cloudpickle is there."""
     function = call[0]
     typed = not preparation.keys() & {"init_main_from_path", "init_main_from_name"}
     try:
@@ -108,7 +110,7 @@ def _pickled(call: Tuple[Callable[..., Any], Tuple[Any, ...], Dict[str, Any]], p
             return bytes(cloudpickle.dumps(call))
         return pickle.dumps(call)
     except ImportError:
-        why = "was typed into an interactive session, or came by python -c or standard input"
+        why = "is in a main module that cannot be run again (an interactive session, python -c, standard input, a __main__.py)"
     except (pickle.PicklingError, AttributeError, TypeError) as e:
         why = f"cannot be pickled ({e})"
     raise ValueError(f"crun.launch: {getattr(function, '__qualname__', function)} {why}: expected a function at the top level of "

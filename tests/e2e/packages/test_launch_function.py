@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -126,14 +127,16 @@ def test_what_cannot_be_pickled_is_refused_before_anything_starts(launch):
     assert rc == 0 and "cannot be pickled" in out and "expected a function at the top level of a module" in out, err
 
 
-@pytest.mark.parametrize("how", ["-", "-c"])
-def test_a_program_that_is_in_no_file_may_launch_what_is_in_one(crun, how):
+@pytest.mark.parametrize("how", ["-", "-c", "folder", "-m"])
+def test_a_program_that_cannot_be_run_again_may_launch_what_is_in_a_module(crun, how):
     text = f"import os, crun\ndef own(): pass\nprint(crun.launch(os.getcwd, nproc=2, program={str(CRUN)!r}))\n" \
            f"try: crun.launch(own, program={str(CRUN)!r})\nexcept ValueError as e: print(e)\n"
-    p = subprocess.run([sys.executable, *([how] if how == "-" else [how, text])], input=text if how == "-" else "", env=crun.env, capture_output=True, text=True,
-                       timeout=120, cwd=crun.tmp)
+    (crun.tmp / "folder").mkdir()
+    (crun.tmp / "folder" / "__main__.py").write_text("if __name__ == '__main__':\n" + textwrap.indent(text, "    "))
+    words = {"-c": ["-c", text], "-m": ["-m", "folder"]}.get(how, [how])
+    p = subprocess.run([sys.executable, *words], input=text if how == "-" else "", env=crun.env, capture_output=True, text=True, timeout=120, cwd=crun.tmp)
     values, said = p.stdout.splitlines()
-    assert values == str({r: str(crun.tmp) for r in (0, 1)}) and "own was typed into an interactive session, or came by python -c or standard input" in said, p.stderr
+    assert values == str({r: str(crun.tmp) for r in (0, 1)}) and "own is in a main module that cannot be run again (" in said, p.stderr
     assert p.returncode == 0 and crun.leftovers() == []
 
 
