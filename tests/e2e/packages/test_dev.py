@@ -28,8 +28,11 @@ class Fresh:
         (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.bin / name).chmod(0o755)
 
+    def env(self):
+        return {"PATH": str(self.bin), "HOME": "/nowhere", "TMPDIR": str(self.folder)}
+
     def dev(self, *args, **env):
-        return run(self.folder / "dev", *args, env={"PATH": str(self.bin), "HOME": "/nowhere", "TMPDIR": str(self.folder), **env}, timeout=60)
+        return run(self.folder / "dev", *args, env={**self.env(), **env}, timeout=60)
 
 
 @pytest.fixture
@@ -132,3 +135,17 @@ def test_the_time_of_packages_is_the_commits_in_another_users_tree(as_root):
     os.chown(as_root.folder / ".git", 12345, 12345)
     p = as_root.dev("image")
     assert (p.returncode, p.stdout) == (0, "1700000000\n"), p.stderr
+
+
+@pytest.mark.parametrize("args, folder, remedy", [(["build"], ".", ""), (["build", "--asan"], "build-asan", ""),
+                                                  (["install", "opt/x/y"], "opt", ": take another PREFIX, ~/.local for example, or be root")])
+def test_a_folder_that_cannot_be_written_is_told_before_the_build(as_user, args, folder, remedy):
+    """Root, without what lets it write to any folder, is as others."""
+    barred = as_user.folder / folder
+    barred.mkdir(exist_ok=True)
+    for name in ("meson", "ninja", "apt-get"):
+        as_user.has(name, "exit 70")
+    barred.chmod(0o555)
+    humble = (shutil.which("setpriv"), "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
+    p = run(*humble, as_user.folder / "dev", *args, env=as_user.env(), cwd=as_user.folder, timeout=60)
+    assert (p.returncode, p.stdout, p.stderr) == (2, "", f"dev: {barred.resolve()} cannot be written by this user{remedy}\n")
