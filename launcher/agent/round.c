@@ -23,6 +23,7 @@
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/run.h"
+#include "launcher/agent/signals.h"
 #include "launcher/agent/stragglers.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
@@ -152,12 +153,15 @@ static void on_failed(void *arg, int rc, const char *text)
 }
 
 /* A worker with crun's terminal died of what was typed, or of the end of that terminal, or says so by its code, as
- * shells and scripts do. Whether that came is not asked: news of the worker's end may come before that of the key. */
+ * shells and scripts do. Whether that came is not asked: news of the worker's end may come before that of the key. So
+ * it may at a SIGTERM to the shell's whole job (kill %1); but of that a worker may also be the only aim. */
 static int typed_end(const struct run *r, const struct failure_worker *w)
 {
     const int signo = ending_code(w->ending) - 128;
+    if (!group_has_terminal(r->group, (int)(w - group_workers(r->group))))
+        return 0;
     const bool typed = signo == SIGINT || signo == SIGQUIT || signo == SIGHUP;
-    return typed && group_has_terminal(r->group, (int)(w - group_workers(r->group))) ? signo : 0;
+    return typed || (signo == SIGTERM && signals_is_on_its_way(r, SIGTERM)) ? signo : 0;
 }
 
 static void on_ended(void *arg, int local, int64_t woken)

@@ -90,6 +90,11 @@ void signals_keep_paused(struct run *r)
         group_pause(r->group, true);
 }
 
+bool signals_is_on_its_way(const struct run *r, int signo)
+{
+    return tree_has_pending(getppid(), signo) || tree_has_pending(getpid(), signo);
+}
+
 /* A preemption notice, a wish to stop, or a word for the workers. */
 static void handle_signal(struct run *r, const struct signalfd_siginfo *info)
 {

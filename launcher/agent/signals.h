@@ -12,8 +12,10 @@ int signals_open(struct run *r, struct err *e);  /* sets r->signals; nothing is 
 int signals_watch(struct run *r, struct err *e); /* from now on signals are taken, not died of */
 void signals_unwatch(struct run *r);
 
-bool signals_paused(const struct run *r);       /* by Ctrl-Z: the workers stand still */
-void signals_keep_paused(struct run *r);        /* workers were started, perhaps meanwhile */
+bool signals_paused(const struct run *r); /* by Ctrl-Z: the workers stand still */
+void signals_keep_paused(struct run *r);  /* workers were started, perhaps meanwhile */
+/* crun was sent it, and it has not come here yet. */
+bool signals_is_on_its_way(const struct run *r, int signo);
 const bool *signals_hurry(const struct run *r); /* true once a stop signal came after the end: wait for no other node */
 
 /* The end: print what is left of the workers' output; a console that does not read (a pager) is waited for, but not

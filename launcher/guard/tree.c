@@ -143,6 +143,13 @@ static bool is_ready_for(pid_t pid, int signo)
     return (mask_of(text, "\nSigCgt:") | mask_of(text, "\nSigBlk:")) >> (signo - 1) & 1;
 }
 
+bool tree_has_pending(pid_t pid, int signo)
+{
+    char text[4096];
+    file_read_text(text, sizeof text, "/proc/%d/status", (int)pid);
+    return mask_of(text, "\nShdPnd:") >> (signo - 1) & 1;
+}
+
 void tree_signal(pid_t pid, bool group, int signo)
 {
     struct procs ps;

@@ -31,6 +31,9 @@ int tree_others(const pid_t *kept, int n, bool kill);
  * would mean death. */
 void tree_signal(pid_t pid, bool group, int signo);
 
+/* The process was sent it and has not taken it yet. False: so it is not, or there is no /proc. */
+bool tree_has_pending(pid_t pid, int signo);
+
 /* True if this process has no child, dead or alive. */
 bool tree_empty(void);
 

@@ -177,6 +177,20 @@ def test_the_worker_with_the_terminal_dies_of_its_signal_before_crun_hears_of_th
     assert shell.code() == 128 + signo
 
 
+def test_a_job_that_is_stopped_and_killed_is_not_restarted(crun, shell):
+    """`kill %1` reaches crun and the worker at once; here the worker is first for sure."""
+    shell.run("$CRUN --max-restarts 3 sh -c 'echo up $RANK $$; exec sleep 1000'")
+    worker, guardian = ups(shell, 1)[0], children(shell.p.pid)[0]
+    shell.type("\x1a")
+    shell.until("ready> ")
+    for pid in guardian, worker:
+        os.kill(pid, signal.SIGTERM)
+    os.kill(worker, signal.SIGCONT)
+    assert "restart 1/3" not in shell.until("crun: stopped by SIGTERM\r\n")
+    os.kill(guardian, signal.SIGCONT)
+    wait("its end", lambda: crun.processes() == [shell.p.pid])
+
+
 # --- Ctrl-Z
 
 LIVES = "import os, time\nprint('up', os.environ['RANK'], os.getpid(), flush=True)\nwhile True:\n    os.listdir('/')\n    time.sleep(0.02)\n"
