@@ -32,6 +32,7 @@
 #include "worker/data/sets/dataset.h"
 
 #define LINGER_MS 5000 /* that a thread may take to end the read that it is in when the loader is closed */
+#define PART_MS 1000   /* of a wait */
 #define PREFETCH 4     /* batches that are ready ahead where the options name no number */
 
 enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_TAKEN };
@@ -369,10 +370,10 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     return rc;
 }
 
-static int timed_wait(struct loader *l, int64_t deadline_ms)
+static void timed_wait(struct loader *l, int64_t deadline_ms)
 {
     const struct timespec t = clock_timespec(deadline_ms);
-    return pthread_cond_timedwait(&l->ready, &l->lock, &t) == ETIMEDOUT ? -ETIMEDOUT : 0;
+    pthread_cond_timedwait(&l->ready, &l->lock, &t);
 }
 
 /* With the lock: until the thread has ended; false: it is stuck in a read. */
@@ -446,17 +447,28 @@ void loader_destroy(struct loader *l)
 
 /* --- the caller's side */
 
+/* In parts, of which none counts for more than it should take: a process that was stopped (Ctrl-Z) for hours has not
+ * waited for hours. */
+static int wait_a_part(struct loader *l, int64_t *left_ms)
+{
+    const int64_t begin = clock_ms(), part = *left_ms < PART_MS ? *left_ms : PART_MS;
+    timed_wait(l, begin + part);
+    const int64_t took = clock_ms() - begin;
+    *left_ms -= took < part ? took : part;
+    return *left_ms > 0 ? 0 : -ETIMEDOUT;
+}
+
 int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch, struct err *e)
 {
     if (epoch < 0 || step < 0 || step > l->steps)
         return err_set(e, -EINVAL, "step %lld of epoch %lld: an epoch has %lld steps", (long long)step,
                        (long long)epoch, (long long)l->steps);
-    int64_t deadline = clock_ms() + l->o.timeout_ms;
+    int64_t left_ms = l->o.timeout_ms;
     pthread_mutex_lock(&l->lock);
     l->sought = false;
     int rc = 0;
     while (l->busy > 0 && rc == 0)
-        rc = timed_wait(l, deadline);
+        rc = wait_a_part(l, &left_ms);
     if (l->busy == 0) {
         for (int i = 0; i < l->n_slots; i++)
             l->slots[i].state = SLOT_FREE;
@@ -487,12 +499,13 @@ static int too_late(const struct loader *l, struct err *e)
 /* With the lock: until batch `taken` is ready. */
 static int await_batch(struct loader *l, struct slot **ret, struct err *e)
 {
-    int64_t begin = clock_ns(), deadline = begin / 1000000 + l->o.timeout_ms;
+    const int64_t begin = clock_ns();
+    int64_t left_ms = l->o.timeout_ms;
     struct slot *s = slot_of(l, l->taken);
     int rc = 0;
     l->waiting++;
     while (!l->stopping && s->state != SLOT_READY && rc == 0)
-        rc = timed_wait(l, deadline);
+        rc = wait_a_part(l, &left_ms);
     l->waiting--;
     l->stats.wait_ns += clock_ns() - begin;
     if (l->stopping) {

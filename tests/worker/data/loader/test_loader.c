@@ -9,11 +9,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -572,6 +574,74 @@ static void a_batch_that_does_not_come_is_an_error_in_time(void **state)
     pthread_mutex_destroy(&s.lock);
 }
 
+/* A source that reads a byte of a pipe. */
+struct piped {
+    struct dataset base;
+    int bytes;
+};
+
+static int piped_read(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)
+{
+    char byte;
+    if (read(((struct piped *)d)->bytes, &byte, 1) != 1)
+        return err_set(e, -EIO, "no byte");
+    *label = 0;
+    fixture_jpeg(data, &(struct fixture){.w = 8, .h = 8, .kind = FIXTURE_GREY});
+    return 0;
+}
+
+enum { PATIENCE_MS = 2000 };
+
+/* A process that waits for a batch, and says so before. */
+static pid_t wait_in_a_child(int bytes, int says)
+{
+    static const struct dataset_ops ops = {.name = "piped", .read = piped_read, .sample_name = stuck_name};
+    const pid_t pid = fork();
+    if (pid != 0)
+        return pid;
+    struct piped p = {.base = {.ops = &ops, .n = 5, .classes = 1}, .bytes = bytes};
+    struct loader_options o = options();
+    struct loader_batch b;
+    struct err e = {0};
+    struct loader *l;
+    o.timeout_ms = PATIENCE_MS;
+    if (loader_create(&l, &p.base, &o, &e) < 0 || loader_seek(l, 0, 0, 1, &e) < 0 || write(says, "", 1) != 1)
+        _exit(2);
+    _exit(loader_next(l, &b, &e) == 0 ? 0 : 1);
+}
+
+static void nap(int64_t ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+/* Ctrl-Z, a coffee, fg: the batch comes soon after, and had not been waited for in the meantime. */
+static void a_process_that_is_stopped_does_not_wait(void **state)
+{
+    (void)state;
+    int bytes[2], says[2], status;
+    char byte;
+    assert_int_equal(pipe(bytes), 0);
+    assert_int_equal(pipe(says), 0);
+    const pid_t pid = wait_in_a_child(bytes[0], says[1]);
+    assert_int_equal(read(says[0], &byte, 1), 1);
+    nap(50); /* it waits; if not yet, this test sees less */
+    assert_int_equal(kill(pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+    assert_true(WIFSTOPPED(status));
+    nap(PATIENCE_MS + 500);
+    assert_int_equal(kill(pid, SIGCONT), 0);
+    nap(50);
+    assert_int_equal(write(bytes[1], "12345", 5), 5);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    for (int i = 0; i < 2; i++) {
+        close(bytes[i]);
+        close(says[i]);
+    }
+}
+
 /* The reads never end; neither they nor what they read from hold up the end of the process. */
 static void reads_that_never_end_are_left_behind(void **state)
 {
@@ -617,6 +687,7 @@ int main(void)
         CASE(a_disk_that_fails_ends_it_even_without_strict),
         CASE(options_that_make_no_sense_are_refused),
         CASE(it_can_be_closed_with_a_full_ring_and_in_the_middle),
+        cmocka_unit_test(a_process_that_is_stopped_does_not_wait), /* before any thread is left behind: it forks */
         CASE(reads_that_never_end_are_left_behind),
         cmocka_unit_test(a_batch_that_does_not_come_is_an_error_in_time),
     };
