@@ -110,6 +110,7 @@ static int set_up(void **state)
 {
     (void)state;
     struct rig *g = rig = calloc(1, sizeof *g);
+    turn_stood_ms = 0;
     uv_loop_init(&g->loop);
     fake_open(&g->f, &g->loop, "127.0.0.1");
     fake_open(&g->store, &g->loop, "127.0.0.1");
