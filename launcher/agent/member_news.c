@@ -118,7 +118,7 @@ static void on_fence(void *arg, const char *why)
 static const char *fate_of_workers(const struct run *r)
 {
     if (r->agent.done)
-        return "; this node's workers had finished, whether the job has is unknown";
+        return "; this node's workers had finished; whether the job has, is unknown";
     return r->agent.live > 0 ? "; the workers here are ended" : "";
 }
 
@@ -187,7 +187,7 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
         r->member->trouble[0] = 0;
         return;
     }
-    const char *done = r->agent.done ? "; this node's workers have finished, whether the job has is unknown" : "";
+    const char *done = r->agent.done ? "; this node's workers have finished; whether the job has, is unknown" : "";
     if (p->text[0] && p->left_ms > 0)
         snprintf(out, cap, "%s%s; given up in %lld s", p->text, done, (long long)((p->left_ms + 999) / 1000));
     else if (p->text[0])

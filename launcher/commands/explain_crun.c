@@ -296,7 +296,7 @@ const struct explain_message explain_crun[] = {
      "nothing is left running; start it again"},
     {"*no GPU is usable*", "neither NVML nor /proc names a GPU that CUDA_VISIBLE_DEVICES leaves",
      "nvidia-smi; a number or cpu for --nproc-per-node"},
-    {"stopped by *; this node's workers had finished, whether the job has is unknown*",
+    {"stopped by *; this node's workers had finished; whether the job has, is unknown*",
      "a signal came while this node waited for the others to finish, and the rendezvous did not answer",
      "look at what the other nodes said; start it again if any of them did not end well"},
     {"stopped after *; start it again to go on*\nstopped before the end; start it again to go on*\n"

@@ -33,7 +33,7 @@
  *   - a preemption notice: as if a worker had exited 75, also where no worker runs; a worker that our SIGTERM ends is
  *     no fault then;
  *   - Ctrl-C where the worker has the terminal (`shared`): its own matter, as without crun; if it dies of it, or exits
- *     with 128 + signal, that was a stop signal; so it is where one of several workers has the terminal;
+ *     with 128 + signal, that was a stop signal; the same holds for the one of several workers that has the terminal;
  *   - a process that SIGKILL does not end: EXIT without a word to the rendezvous, which must not believe that nobody is
  *     left;
  *   - the round's workers cannot be started (no such interpreter, no descriptors left): the node leaves, exit with the

@@ -11,7 +11,7 @@ static enum farewell_kind to_go_on(const struct farewell *f, char *out)
     char name[32];
     if (f->signo && f->end_unknown)
         snprintf(out, FAREWELL_MAX,
-                 "stopped by %s; this node's workers had finished, whether the job has is unknown (exit code %d)",
+                 "stopped by %s; this node's workers had finished; whether the job has, is unknown (exit code %d)",
                  signal_text(f->signo, name, sizeof name), EXIT_REQUEUE);
     else if (f->signo)
         snprintf(out, FAREWELL_MAX, "stopped in good order after %s; start it again to go on (exit code %d)",

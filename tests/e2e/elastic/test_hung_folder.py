@@ -152,7 +152,7 @@ def test_it_ends_at_the_end(cluster, disk, stopped):
     else:
         assert [n.wait() for n in nodes] == [69, 69], "\n".join(n.text() for n in nodes)
     for n in nodes:
-        assert "this node's workers had finished, whether the job has is unknown" in n.text(), n.text()
+        assert "this node's workers had finished; whether the job has, is unknown" in n.text(), n.text()
         assert "stopped in good order" not in n.text() and HELD.search(n.text()), n.text()
 
 

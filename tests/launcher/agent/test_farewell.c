@@ -35,7 +35,7 @@ static const struct {
      "stopped in good order after SIGINT" AGAIN},
     {{.code = 75, .signo = SIGTERM, .end_unknown = true},
      FAREWELL_WHOLE,
-     "stopped by SIGTERM; this node's workers had finished, whether the job has is unknown (exit code 75)"},
+     "stopped by SIGTERM; this node's workers had finished; whether the job has, is unknown (exit code 75)"},
     {{.code = 143, .signo = SIGTERM, .bad = true}, FAREWELL_STOPPED, "stopped by SIGTERM"},
     {{.code = 143, .signo = SIGTERM, .ended = true, .end_code = 75}, FAREWELL_STOPPED, "stopped by SIGTERM"},
     {{.code = 0, .signo = SIGTERM}, FAREWELL_NONE, ""}, /* the workers were done */
