@@ -5,6 +5,7 @@ The call is pickled into a folder of its own; crun runs _child.py in each worker
 raised, beside it, by round and rank, and that it has begun. Those of the last round count."""
 from __future__ import annotations
 
+import io
 import multiprocessing.spawn
 import os
 import pathlib
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import types
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -100,21 +102,36 @@ def _preparation() -> Dict[str, Any]:
     return preparation
 
 
-def _pickled(call: Tuple[Callable[..., Any], Tuple[Any, ...], Dict[str, Any]], preparation: Mapping[str, Any]) -> bytes:
-    """By name; a function of a main that is not run again by value, if cloudpickle is there."""
-    function = call[0]
-    typed = not preparation.keys() & {"init_main_from_path", "init_main_from_name"}
+class _OfModules(pickle.Pickler):
+    """Refuses what it would name as a part of the main module."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, (type, types.FunctionType)) and obj.__module__ == "__main__":
+            raise pickle.PicklingError(f"{obj.__qualname__} is in a main module that cannot be run again: an interactive session, "
+                                       "python -c, standard input, a __main__.py")
+        return NotImplemented
+
+
+def _dumps_without_main(call: Any) -> bytes:
+    """What is in the main module by value, if cloudpickle is there."""
     try:
-        if typed and getattr(function, "__module__", "") == "__main__":
-            import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
-            return bytes(cloudpickle.dumps(call))
-        return pickle.dumps(call)
+        import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        return bytes(cloudpickle.dumps(call))
     except ImportError:
-        why = "is in a main module that cannot be run again (an interactive session, python -c, standard input, a __main__.py)"
+        data = io.BytesIO()
+        _OfModules(data).dump(call)
+        return data.getvalue()
+
+
+def _pickled(call: Tuple[Callable[..., Any], Tuple[Any, ...], Dict[str, Any]], preparation: Mapping[str, Any]) -> bytes:
+    """For workers that run the caller's main, or not, as _preparation() has it."""
+    has_main = preparation.keys() & {"init_main_from_path", "init_main_from_name"}
+    try:
+        return pickle.dumps(call) if has_main else _dumps_without_main(call)
     except (pickle.PicklingError, AttributeError, TypeError) as e:
-        why = f"cannot be pickled ({e})"
-    raise ValueError(f"crun.launch: {getattr(function, '__qualname__', function)} {why}: expected a function at the top level of "
-                     "a module, with arguments that can be pickled; or install cloudpickle for a notebook")
+        name = getattr(call[0], "__qualname__", call[0])
+        raise ValueError(f"crun.launch: {name}: the function or an argument of it cannot be pickled ({e}): expected a function at the top "
+                         "level of a module, with arguments that can be pickled; or install cloudpickle for a notebook") from None
 
 
 def _of_last_round(folder: pathlib.Path, kind: str) -> Dict[int, Any]:
@@ -155,7 +172,8 @@ def launch(function: Callable[..., Any], args: Sequence[Any] = (), kwargs: Optio
         if __name__ == "__main__":
             losses = crun.launch(train, args=(config,), nproc=4, max_restarts=3)
 
-    As with multiprocessing's spawn: function and values travel by pickle, and a script guards its own main as above.
+    As with multiprocessing's spawn: function and values travel by pickle, and a script guards its own main as above. What is
+    defined in a notebook, a shell or a __main__.py needs cloudpickle: ValueError without.
     options: crun's, with underscores: nnodes="2:4", rdzv_endpoint="node1:29500", run_id="j", log_dir="logs",
     log_prefix=False. With several nodes each of them calls launch(). env: variables for the workers, on top of ours.
     program: the launcher, else find_program()."""

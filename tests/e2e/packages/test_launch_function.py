@@ -129,15 +129,37 @@ def test_what_cannot_be_pickled_is_refused_before_anything_starts(launch):
 
 @pytest.mark.parametrize("how", ["-", "-c", "folder", "-m"])
 def test_a_program_that_cannot_be_run_again_may_launch_what_is_in_a_module(crun, how):
-    text = f"import os, crun\ndef own(): pass\nprint(crun.launch(os.getcwd, nproc=2, program={str(CRUN)!r}))\n" \
-           f"try: crun.launch(own, program={str(CRUN)!r})\nexcept ValueError as e: print(e)\n"
+    text = f"""
+import functools, os, crun
+def own(*values): pass
+class Own: pass
+def refused(name, *call):
+    try: crun.launch(*call, program={str(CRUN)!r})
+    except ValueError as e: assert f"{{name}} is in a main module that cannot be run again: " in str(e), e
+    else: print("not refused")
+print(crun.launch(os.getcwd, nproc=2, program={str(CRUN)!r}))
+print(crun.launch(str.upper, ["__main__"], program={str(CRUN)!r}))
+refused("own", own)
+refused("own", functools.partial(own, 1))
+refused("Own", print, [Own()])
+refused("Own", isinstance, [1, Own])
+refused("own", map, [own, []])
+"""
     (crun.tmp / "folder").mkdir()
     (crun.tmp / "folder" / "__main__.py").write_text("if __name__ == '__main__':\n" + textwrap.indent(text, "    "))
     words = {"-c": ["-c", text], "-m": ["-m", "folder"]}.get(how, [how])
     p = subprocess.run([sys.executable, *words], input=text if how == "-" else "", env=crun.env, capture_output=True, text=True, timeout=120, cwd=crun.tmp)
-    values, said = p.stdout.splitlines()
-    assert values == str({r: str(crun.tmp) for r in (0, 1)}) and "own is in a main module that cannot be run again (" in said, p.stderr
+    assert p.stdout.splitlines() == [str({r: str(crun.tmp) for r in (0, 1)}), "{0: '__MAIN__'}"], p.stderr
     assert p.returncode == 0 and crun.leftovers() == []
+
+
+@pytest.mark.parametrize("call", ["own", "functools.partial(own)", "print, [Own()]"])
+def test_cloudpickle_takes_all_that_is_in_a_main_that_cannot_be_run_again(crun, call):
+    """One that is made up, and tells what it was given by being asked at all."""
+    (crun.tmp / "cloudpickle.py").write_text("import math, pickle\ndumps = lambda call: pickle.dumps((math.sqrt, (49,), {}))\n")
+    text = f"import functools, crun\ndef own(): pass\nclass Own: pass\nprint(crun.launch({call}, program={str(CRUN)!r}))"
+    p = subprocess.run([sys.executable, "-c", text], env=crun.env, capture_output=True, text=True, timeout=120, cwd=crun.tmp)
+    assert (p.returncode, p.stdout) == (0, "{0: 7.0}\n"), p.stderr
 
 
 @pytest.mark.parametrize("home", ["rdzv_backend='c10d', rdzv_endpoint='localhost:%d'", "rdzv_backend='static', rdzv_endpoint='127.0.0.1:%d', rdzv_conf='rank=0'"])
