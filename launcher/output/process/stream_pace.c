@@ -82,10 +82,10 @@ static void wait_again(struct streams *m)
 void stream_update_watch(struct stream *s)
 {
     if (s->watch)
-        watch_set(s->watch, !s->held && !(s->shown && s->all->paused));
+        watch_set(s->watch, !s->held && !((s->shown || s->live) && s->all->paused));
 }
 
-/* Read from the workers whose lines are shown, unless a console is behind. */
+/* Read from the workers whose output is shown, unless a console is behind. */
 void streams_pause(struct streams *m, bool paused)
 {
     if (m->paused == paused)

@@ -1,7 +1,9 @@
 """Several workers and a terminal: who reads it, terminals of their own, workers that are stopped."""
 
+import contextlib
 import json
 import os
+import pathlib
 import re
 import select
 import signal
@@ -78,6 +80,52 @@ def test_a_worker_that_is_alone_has_the_prefix_that_is_asked_for(crun, shell):
     shell.run(f"$CRUN --log-prefix {script(crun, BAR)}")
     text = shell.until("ready> ")
     assert re.search(r"\[default0\]: (\rbar 0/3\rbar 1/3\r)?bar 2/3\r\n", text) and "[default0]: False\r\n" in text, text
+
+
+FLOODS = """
+import os, pathlib, sys, time
+here = pathlib.Path(os.environ["TMPDIR"])
+(here / "up").write_text(str(os.getpid()))
+while not (here / "go").exists():
+    time.sleep(0.01)
+for _ in range(8192):
+    os.write(int(sys.argv[1]), b"x" * 1023 + b"\\n")
+(here / "done").touch()
+"""
+
+
+@pytest.mark.parametrize("options, fd", [("", 2), ("--local-ranks-filter 0", 1), ("--local-ranks-filter 0", 2), ("--pty all", 1)])
+def test_a_live_stream_waits_for_a_terminal_that_does_not_read(crun, shell, options, fd):
+    shell.run(f"$CRUN {options} {script(crun, FLOODS)} {fd}")
+    crun.wait_file("up")
+    worker = int(wait("its pid", (crun.tmp / "up").read_text))
+    output = crun.output_of(children(shell.p.pid)[0])
+    end = "ptmx" if "--pty" in options else fds(worker)[fd]
+    ours = {n for n, at in fds(output).items() if at.endswith(end)}
+    wait("its stream to be read", lambda: ours & polled(output))
+    (crun.tmp / "go").touch()
+    wait("its stream to be left alone", lambda: (crun.tmp / "done").exists() or not ours & polled(output))
+    assert not (crun.tmp / "done").exists() and not ours & polled(output)
+    while not (crun.tmp / "done").exists():
+        assert select.select([shell.fd], [], [], 60)[0], "the worker is held, although its terminal is read"
+        os.read(shell.fd, 65536)
+    shell.until("ready> ")
+    assert shell.code() == 0
+
+
+def fds(pid):
+    """{descriptor: what it is}"""
+    at = pathlib.Path(f"/proc/{pid}/fd")
+    return {int(fd): os.readlink(at / fd) for fd in os.listdir(at)}
+
+
+def polled(pid):
+    """Descriptors that this process waits for."""
+    found = set()
+    for fd in pathlib.Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found.update(map(int, re.findall(r"^tfd:\s+(\d+)", fd.read_text(), re.M)))
+    return found
 
 
 def test_a_worker_that_asks_for_a_terminal_is_refused_and_not_stopped(crun, shell):
