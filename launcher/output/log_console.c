@@ -19,6 +19,7 @@ struct log_console {
     struct log_console_options o;
     struct sink sinks[2]; /* stdout, stderr */
     struct sink *to[2];   /* both the first where they are one file: lines must not cut into each other */
+    bool open[2];         /* of each sink: the last byte was no end of a line (as it comes) */
     bool color[2];
     bool timed;                   /* the prefix holds the time */
     struct log_collapse *same[2]; /* NULL: off */
@@ -129,9 +130,24 @@ static void add_prefix(struct log_console *c, bool is_err, int local, const stru
     sink_add(s, "\033[0m", 4);
 }
 
+static bool *is_open(struct log_console *c, bool is_err)
+{
+    return &c->open[c->to[is_err] - c->sinks];
+}
+
+/* Not behind a bar or a prompt. */
+static struct sink *begin_line(struct log_console *c, bool is_err)
+{
+    bool *open = is_open(c, is_err);
+    if (*open)
+        sink_add(c->to[is_err], "\n", 1);
+    *open = false;
+    return c->to[is_err];
+}
+
 static void print_line(struct log_console *c, struct log_voice *v, const char *line, size_t n)
 {
-    struct sink *s = c->to[v->is_err];
+    struct sink *s = begin_line(c, v->is_err);
     add_prefix(c, v->is_err, v->names.local_rank, log_console_prefix(c, v));
     sink_add(s, line, n);
     sink_add(s, "\n", 1);
@@ -141,11 +157,11 @@ static void print_line(struct log_console *c, struct log_voice *v, const char *l
 
 static void emit(struct log_console *c, bool is_err, const struct log_same *s)
 {
-    struct sink *to = c->to[is_err];
     if (s->count == 1) {
         print_line(c, c->o.voice(c->o.arg, s->first, is_err), s->line, s->n);
         return;
     }
+    struct sink *to = begin_line(c, is_err);
     buf_clear(&c->ranks);
     if (buf_printf(&c->ranks, "[%d ranks: ", s->count) < 0 ||
         log_collapse_ranks(s->ranks, c->o.max_workers, c->rank_base, &c->ranks) < 0 || buf_addstr(&c->ranks, "]: ") < 0)
@@ -255,7 +271,7 @@ void log_console_line(struct log_console *c, struct log_voice *v, const char *li
 void log_console_print(struct log_console *c, const char *text, size_t n)
 {
     flush_same(c);
-    sink_add(c->to[1], text, n);
+    sink_add(begin_line(c, true), text, n);
     sink_kick(c->to[1]);
 }
 
@@ -295,6 +311,8 @@ bool log_console_full(const struct log_console *c)
 void log_console_as_it_comes(struct log_console *c, bool is_err, const char *bytes, size_t n)
 {
     sink_add(c->to[is_err], bytes, n);
+    if (n > 0)
+        *is_open(c, is_err) = bytes[n - 1] != '\n';
 }
 
 struct sink *log_console_sink(struct log_console *c, int i)

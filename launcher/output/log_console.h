@@ -54,7 +54,7 @@ bool log_console_full(const struct log_console *c);
 uint64_t log_console_left_out(const struct log_console *c); /* lines, in all */
 /* 0: stdout; 1: stderr, NULL where that is the same file. */
 struct sink *log_console_sink(struct log_console *c, int i);
-/* No lines: neither prefix nor end is added. */
+/* No lines: neither prefix nor end is added. Where it ends within a line, the next of the others begins a new one. */
 void log_console_as_it_comes(struct log_console *c, bool is_err, const char *bytes, size_t n);
 
 #endif

@@ -128,6 +128,36 @@ def polled(pid):
     return found
 
 
+ENDS_WITHIN = "import sys\nsys.stderr.write({!r})\nsys.stderr.flush()\nsys.exit(3)\n"
+
+
+@pytest.mark.parametrize("options, written, shown", [("", "\r1/9 it\r2/9 it", "\r2/9 it\r\ncrun: "), ("--pty all", "\r2/9 it", "\r2/9 it\r\ncrun: "),
+                                                     ("", "\r9/9 it\n", "\r9/9 it\r\ncrun: ")])
+def test_what_crun_says_begins_a_line(crun, shell, options, written, shown):
+    shell.run(f"$CRUN --max-restarts 1 {options} {script(crun, ENDS_WITHIN.format(written))}")
+    text = shell.until("ready> ")
+    assert text.count(shown) == 2 and "it\r\n\r\n" not in text, text
+
+
+BAR_AND_LINE = """
+import os, sys, time
+if os.environ["RANK"] == "0":
+    sys.stderr.write("\\r2/9 it")
+    sys.stderr.flush()
+while not os.path.exists(os.environ["TMPDIR"] + "/go"):
+    time.sleep(0.01)
+if os.environ["RANK"] == "1":
+    print("mine", flush=True)
+"""
+
+
+def test_a_line_of_another_rank_is_not_glued_to_a_bar(crun, shell):
+    shell.run(f"$CRUN --nproc_per_node 2 --pty 0 {script(crun, BAR_AND_LINE)}")
+    shell.until("\r2/9 it")
+    (crun.tmp / "go").touch()
+    assert shell.until(r"\[default1\]: mine\r\n") == "\r\n[default1]: mine\r\n"
+
+
 def test_a_worker_that_asks_for_a_terminal_is_refused_and_not_stopped(crun, shell):
     shell.run(f"$CRUN --nproc_per_node 2 {script(crun, ASKS)}")
     shell.until("EOFError")
