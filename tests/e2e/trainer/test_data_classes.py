@@ -29,7 +29,7 @@ def some(pictures, tmp_path_factory):
     return out
 
 
-def losses_of(train, test):
+def losses_of(train, test, images=60):
     """Of the test set after each of two epochs of a network whose answers differ from class to class by then."""
     with tempfile.TemporaryDirectory() as out:
         p = run(TRAINER, "--train-data", train, "--test-data", test, "--arch", "mlp", "--image-size", 32, "--device", "cpu", "--threads", 1,
@@ -37,7 +37,7 @@ def losses_of(train, test):
         assert p.returncode == 0 and "left out" not in p.stderr, p.stderr
         lines = [json.loads(line) for line in (pathlib.Path(out) / "metrics.jsonl").read_text().splitlines()]
     found = [m["test_loss"] for m in lines if "test_loss" in m]
-    assert len(found) == 2 and all(m["test_images"] == 60 for m in lines if "test_images" in m), lines
+    assert len(found) == 2 and all(m["test_images"] == images for m in lines if "test_images" in m), lines
     return found
 
 
@@ -71,6 +71,27 @@ def test_training_records_without_names_take_test_records_by_number(pictures, tm
     (train / "classes.txt").unlink()
     p = run(TRAINER, "--train-data", train, "--test-data", test, "--num-labels", 10, "--arch", "mlp", "--image-size", 32, "--device", "cpu", "--max-steps", 1)
     assert p.returncode == 0 and "left out" not in p.stderr, p.stderr
+
+
+def test_test_records_made_of_ones_without_names_are_taken_by_number(pictures, tmp_path):
+    """make-db writes numbers for names then. Where training knows such a name, they are names all the same."""
+    nameless = make_db(pictures / "val", tmp_path / "nameless")
+    (nameless / "classes.txt").unlink()
+    test = make_db(nameless, tmp_path / "test", "--num-labels", 10)
+    assert (test / "classes.txt").read_text().split() == [str(i) for i in range(10)]
+    assert losses_of(pictures / "train", test, images=200) == losses_of(pictures / "train", pictures / "val", images=200)
+    train = make_db(pictures / "train", tmp_path / "train")
+    (train / "classes.txt").write_text("".join(f"{i}\n" for i in range(1, 11)))
+    p = run(TRAINER, "--train-data", train, "--test-data", test, "--arch", "mlp", "--image-size", 32, "--device", "cpu", "--max-steps", 1)
+    assert p.returncode == 65 and f"'{test}' has a class '0' that the training data lacks" in p.stderr, p.stderr
+
+
+def test_numbers_beyond_trainings_classes_are_left_out(pictures, some, tmp_path):
+    nameless = make_db(pictures / "val", tmp_path / "nameless")
+    (nameless / "classes.txt").unlink()
+    test = make_db(nameless, tmp_path / "test", "--num-labels", 10)
+    p = run(TRAINER, "--train-data", some, "--test-data", test, "--arch", "mlp", "--image-size", 32, "--device", "cpu", "--max-steps", 1)
+    assert p.returncode == 0 and "of a set of 3 classes" in p.stderr, p.stderr
 
 
 def test_empty_lines_name_no_class(pictures, tmp_path):

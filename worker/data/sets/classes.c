@@ -88,10 +88,15 @@ void class_index_free(struct class_index *x)
     *x = (struct class_index){0};
 }
 
+static const struct class_name *find(const struct class_index *x, const struct class_name *key)
+{
+    return bsearch(key, x->v, (size_t)x->n, sizeof *key, by_name);
+}
+
 int class_index_find(const struct class_index *x, const char *name, const char *path, int *ret, struct err *e)
 {
     const struct class_name key = {.name = name};
-    const struct class_name *end = x->v + x->n, *found = bsearch(&key, x->v, (size_t)x->n, sizeof key, by_name);
+    const struct class_name *end = x->v + x->n, *found = find(x, &key);
     if (!found)
         return err_set(e, ERR_DATA, "'%s' has a class '%s' that the training data lacks", path, name);
     if ((found > x->v && by_name(found - 1, &key) == 0) || (found + 1 < end && by_name(found + 1, &key) == 0))
@@ -171,8 +176,23 @@ static bool begin_alike(const struct class_list *own, const struct dataset_optio
     return alike;
 }
 
-/* The labels of a test set of records, whose names are `own`, as those of training. Training on records without names
- * has numbers for names, which say nothing. */
+static bool have_a_name_in_common(const struct class_index *training, const struct class_list *own)
+{
+    for (size_t i = 0; i < own->n; i++)
+        if (find(training, &(struct class_name){.name = own->names[i]}))
+            return true;
+    return false;
+}
+
+/* Records without names, and what make-db made of such, have numbers for names. Those say nothing to other names. */
+static bool match_by_number(const struct class_index *training, const struct class_list *own,
+                            const struct dataset_options *o)
+{
+    return (are_numbers(o->class_names, o->classes) || are_numbers(own->names, (int)own->n)) &&
+           !have_a_name_in_common(training, own);
+}
+
+/* The labels of a test set of records, whose names are `own`, as those of training. */
 static int match_classes(struct dataset *d, const char *path, const struct class_list *own,
                          const struct dataset_options *o, struct err *e)
 {
@@ -186,6 +206,7 @@ static int match_classes(struct dataset *d, const char *path, const struct class
     while (rc == 0 && found < own->n &&
            (rc = class_index_find(&index, own->names[found], path, labels + found, e)) == 0)
         found++;
+    const bool by_number = rc == ERR_DATA && match_by_number(&index, own, o);
     class_index_free(&index);
     if (rc == 0) {
         d->own_labels = labels;
@@ -193,7 +214,7 @@ static int match_classes(struct dataset *d, const char *path, const struct class
         return 0;
     }
     free(labels);
-    return rc == ERR_DATA && found == 0 && are_numbers(o->class_names, o->classes) ? 0 : rc;
+    return by_number ? 0 : rc;
 }
 
 int dataset_find_classes(struct dataset *d, const char *path, const struct dataset_options *o, struct err *e)
