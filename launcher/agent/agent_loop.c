@@ -128,17 +128,12 @@ static int open_http(struct run *r, struct err *e)
     return c->http_port < 0 ? 0 : agent_http_open(&r->http, &o, e);
 }
 
-/* A worker that is alone has a prefix because somebody asked for it. */
-static bool wants_lines(const struct config *c)
-{
-    return c->nproc == 1 && c->nnodes.max == 1 && (c->log.prefix || c->log.collapse || c->log.rate > 0);
-}
-
-/* One worker's output needs no multiplexer then, and a debugger's prompt is no whole line. */
+/* The worker that has the terminal needs no multiplexer then: a debugger's prompt is no whole line. */
 static bool shows_everything(const struct config *c)
 {
     const struct log_conf *l = &c->log;
-    return !l->dir && l->local_ranks.n == 0 && l->ranks.n == 0 && l->show == LOG_SHOW_ALL && !wants_lines(c);
+    const bool by_lines = c->nproc == 1 && log_conf_asks_for_lines(l);
+    return !l->dir && l->local_ranks.n == 0 && l->ranks.n == 0 && l->show == LOG_SHOW_ALL && !by_lines;
 }
 
 static int open_group(struct run *r, struct err *e)

@@ -19,12 +19,13 @@ static void choose_log_dir(struct config *c)
 }
 
 /* Whoever says how it is to look wants one. */
-static bool wants_prefix(const struct config *c, const struct arg_result *r)
+static void choose_prefix(struct config *c, const struct arg_result *r)
 {
     const bool is_styled =
         !is_default(r, "log-line-prefix-template") || args_source(&config_program, r, "color") == ARG_FROM_COMMAND_LINE;
     const bool several = c->nproc > 1 || c->nnodes.max > 1;
-    return is_styled || (c->torchrun_compat ? log_conf_tees(&c->log) : several);
+    c->log.prefix = is_styled || (c->torchrun_compat ? log_conf_tees(&c->log) : several);
+    c->log.prefix_by_default = !is_styled;
 }
 
 void config_apply_compat(struct config *c, const struct arg_result *r, const char *self)
@@ -33,7 +34,7 @@ void config_apply_compat(struct config *c, const struct arg_result *r, const cha
     if (is_default(r, "torchrun-compat"))
         c->torchrun_compat = strcmp(slash ? slash + 1 : self, "torchrun") == 0;
     if (is_default(r, "log-prefix"))
-        c->log.prefix = wants_prefix(c, r);
+        choose_prefix(c, r);
     if (!c->torchrun_compat)
         return;
     c->how.python = true;

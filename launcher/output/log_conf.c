@@ -151,6 +151,11 @@ static bool names_any(const struct log_spec *s)
     return false;
 }
 
+bool log_conf_asks_for_lines(const struct log_conf *c)
+{
+    return c->collapse || c->rate > 0 || (c->prefix && !c->prefix_by_default);
+}
+
 bool log_conf_tees(const struct log_conf *c)
 {
     return names_any(&c->tee);

@@ -44,6 +44,7 @@ struct log_conf {
     const char *default_dir; /* where files are asked for, but not where; NULL: LOG_CONF_DEFAULT_DIR */
     bool only_named;         /* no stream goes to a file that redirects and tee do not name */
     bool prefix;             /* on the console */
+    bool prefix_by_default;  /* nobody asked for it */
     const char *template;    /* of the prefix */
     struct log_spec redirects, tee;
     struct log_ranks local_ranks, ranks; /* shown on the console */
@@ -68,6 +69,9 @@ int log_conf_settle(struct log_conf *c, struct err *e);
 
 int log_conf_parse_ptys(const char *text, void *field, struct err *e); /* ranks, "all" or "none" */
 bool log_conf_has_pty(const struct log_conf *c, int rank);
+
+/* Somebody asked for the console to be made of lines, even those of a worker that is alone on it. */
+bool log_conf_asks_for_lines(const struct log_conf *c);
 
 /* Some stream goes to a file and the console. */
 bool log_conf_tees(const struct log_conf *c);

@@ -88,7 +88,7 @@ static void on_readable(void *arg)
 static bool is_alone(const struct streams *m)
 {
     const struct log_conf *c = m->o.conf;
-    return m->o.max_workers == 1 && !c->prefix && !c->collapse && c->rate == 0;
+    return m->o.max_workers == 1 && !c->prefix && !log_conf_asks_for_lines(c);
 }
 
 static int open_routes(struct stream *s, int local, struct err *e)

@@ -17,7 +17,7 @@ struct stream {
     struct streams *all;
     struct log_voice voice;
     bool shown;               /* on the console, by lines */
-    bool live;                /* on the console without that: to our terminal as it comes: from a worker's, or from a worker that is alone */
+    bool live;                /* to our terminal as it comes: from a worker's, or from a worker that is alone */
     bool held;                /* until its file has room */
     int fd;                   /* our end of the pipe, -1: none */
     struct queued_file *file; /* NULL: none */

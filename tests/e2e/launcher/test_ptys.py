@@ -76,8 +76,17 @@ def test_the_bar_of_a_worker_that_is_alone_is_live_too(crun, shell, options):
     shell.until("\rbar 0/3\rbar 1/3\rbar 2/3\r\n")
 
 
-def test_a_worker_that_is_alone_has_the_prefix_that_is_asked_for(crun, shell):
-    shell.run(f"$CRUN --log-prefix {script(crun, BAR)}")
+TWO_NODES = "--nnodes 1:2 --rdzv-endpoint localhost:{} --rdzv-conf last_call_timeout=0.1"
+
+
+def test_a_worker_of_several_nodes_has_the_terminal(crun, shell):
+    shell.run(f"$CRUN {TWO_NODES.format(crun.port())} python3 -c 'import sys; print(sys.stdout.isatty())'")
+    shell.until(r"\nTrue\r\n")
+
+
+@pytest.mark.parametrize("job", ["", TWO_NODES])
+def test_a_worker_that_is_alone_has_the_prefix_that_is_asked_for(crun, shell, job):
+    shell.run(f"$CRUN --log-prefix {job.format(crun.port())} {script(crun, BAR)}")
     text = shell.until("ready> ")
     assert re.search(r"\[default0\]: (\rbar 0/3\rbar 1/3\r)?bar 2/3\r\n", text) and "[default0]: False\r\n" in text, text
 

@@ -200,6 +200,17 @@ static void an_unknown_macro_is_named(void **state)
     }
 }
 
+static void a_prefix_by_default_asks_for_no_lines(void **state)
+{
+    (void)state;
+    assert_false(log_conf_asks_for_lines(&(struct log_conf){0}));
+    assert_false(log_conf_asks_for_lines(&(struct log_conf){.prefix = true, .prefix_by_default = true}));
+    assert_false(log_conf_asks_for_lines(&(struct log_conf){.prefix_by_default = true}));
+    assert_true(log_conf_asks_for_lines(&(struct log_conf){.prefix = true}));
+    assert_true(log_conf_asks_for_lines(&(struct log_conf){.collapse = true}));
+    assert_true(log_conf_asks_for_lines(&(struct log_conf){.rate = 1}));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +223,7 @@ int main(void)
         cmocka_unit_test(a_doubled_comma_is_one),
         cmocka_unit_test(a_prefix_is_filled_in),
         cmocka_unit_test(an_unknown_macro_is_named),
+        cmocka_unit_test(a_prefix_by_default_asks_for_no_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
