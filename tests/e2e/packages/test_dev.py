@@ -1,8 +1,11 @@
 """./dev on a machine where little is installed: what it says where packages cannot be had, and before it builds anything."""
+import json
 import os
 import pathlib
 import re
 import shutil
+import signal
+import subprocess
 
 import pytest
 
@@ -79,6 +82,40 @@ def test_where_apt_get_fails_its_last_words_are_shown_and_the_others_kept(as_roo
     assert log.read_text().count("E: Failed to fetch") == 9
 
 
+LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)"
+
+
+@pytest.mark.parametrize("times", [1, 3, 1000])
+def test_another_apt_get_is_waited_for_by_update_too(as_root, times):
+    """Ten minutes at most; time passes by `sleep` alone."""
+    counts = as_root.folder / "updates"
+    as_root.has("apt-get", f'[ "$1" = update ] || exit 0\necho >>{counts}\n[ $(grep -c ^ {counts}) -gt {times} ] || {{ echo "{LOCKED}" >&2; exit 100; }}')
+    as_root.has("sleep", f'echo "$1" >>{as_root.folder}/slept')
+    p = as_root.dev("setup")
+    slept = [int(line) for line in (as_root.folder / "slept").read_text().splitlines()]
+    assert p.stdout.count("\n") == 2 and p.stdout.endswith("\nWaiting for another apt-get, 10 minutes at most\n"), p.stdout + p.stderr
+    if times < 1000:
+        assert (p.returncode, p.stderr, len(slept)) == (0, "", times)
+    else:
+        assert p.returncode == 2 and sum(slept) == 600 and LOCKED + "\ndev: apt-get failed" in p.stderr, p.stderr
+
+
+def test_an_update_that_fails_otherwise_is_not_tried_again(as_root):
+    as_root.has("apt-get", f"echo >>{as_root.folder}/updates; echo E: no route; exit 100")
+    p = as_root.dev("setup")
+    assert p.returncode == 2 and p.stderr.startswith("E: no route\ndev: apt-get failed"), p.stderr
+    assert (as_root.folder / "updates").read_text() == "\n"
+
+
+@pytest.mark.parametrize("during", ["update", "install"])
+def test_ctrl_c_leaves_no_log(as_root, during):
+    as_root.has("apt-get", f'[ "$1" != {during} ] || kill -INT 0')
+    p = subprocess.run(["env", "--default-signal=INT", as_root.folder / "dev", "setup"], env=as_root.env(), stdin=subprocess.DEVNULL, capture_output=True,
+                       text=True, timeout=60, start_new_session=True)
+    assert (p.returncode, p.stderr) == (-signal.SIGINT, "")
+    assert not list(as_root.folder.glob("crun-dev-apt*"))
+
+
 @pytest.mark.parametrize("args, why", [
     (["tset"], "unknown command 'tset'; ./dev help lists them"), (["demo", "runs"], "demo takes options only"),
     (["install", "--laucher"], "install: unknown option '--laucher'"), (["install", "--launcher", "--prefix=/usr"], "install: unknown option '--prefix=/usr'"),
@@ -102,14 +139,47 @@ def test_the_kinds_of_gpus_that_are_asked_for_reach_every_build(as_user, args):
     assert p.returncode == 0 and re.match(r"meson setup build\S* .*-Dgpu_archs=90( |$)", p.stdout), p.stdout + p.stderr
 
 
-def test_a_tree_that_was_moved_is_told_what_to_remove(as_user):
+@pytest.mark.parametrize("has, asked, said", [(["80", "90"], "90", ["configure build -Dgpu_archs=90"]), (["80", "90"], "80,90", []), (["80", "90"], "", []),
+                                               (["80", "90"], "80, 90", [])])
+def test_a_folder_that_is_there_is_configured_for_the_kinds_of_gpus_that_are_asked_for(as_user, has, asked, said):
+    info = as_user.folder / "build/meson-info"
+    info.mkdir(parents=True)
+    (as_user.folder / "build/tests").mkdir()
+    (as_user.folder / "build/build.ninja").touch()
+    (info / "intro-buildoptions.json").write_text(json.dumps([{"name": "tests", "value": "auto"}, {"name": "gpu_archs", "value": has}]))
+    as_user.has("dpkg-query", 'for name; do echo "$name install ok installed"; done')
+    as_user.has("meson", f'echo "$*" >>{as_user.folder}/meson')
+    as_user.has("ninja", f'echo ninja >>{as_user.folder}/meson')
+    p = as_user.dev("build", CRUN_GPU_ARCHS=asked)
+    assert p.returncode == 0, p.stderr
+    assert (as_user.folder / "meson").read_text().splitlines() == [*said, "ninja"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_tree_that_was_moved_or_copied_is_told_what_to_remove(as_user, there):
     info = as_user.folder / "build/meson-info/meson-info.json"
     info.parent.mkdir(parents=True)
-    info.write_text('{"directories": {"source": "/home/ann/m\\u00fcll/crun"}}')
+    old = as_user.folder / "ann/m\u00fcll/crun"
+    if there:
+        old.mkdir(parents=True)
+    info.write_text(json.dumps({"directories": {"source": str(old)}}))
     for name in ("meson", "ninja", "apt-get"):
         as_user.has(name, "exit 70")
     p = as_user.dev("build")
-    assert (p.returncode, p.stderr) == (2, "dev: build was set up in /home/ann/müll/crun, which is gone: rm -r build, then type the same again\n")
+    assert (p.returncode, p.stderr) == (2, f"dev: build was set up for {old}, not for this tree: rm -r build, then type the same again\n")
+
+
+def test_a_tree_may_be_reached_by_another_name(as_user, tmp_path_factory):
+    info = as_user.folder / "build/meson-info/meson-info.json"
+    info.parent.mkdir(parents=True)
+    name = tmp_path_factory.mktemp("names") / "crun"
+    name.symlink_to(as_user.folder)
+    info.write_text(json.dumps({"directories": {"source": str(name)}}))
+    as_user.has("dpkg-query", 'for name; do echo "$name install ok installed"; done')
+    as_user.has("meson", "")
+    as_user.has("ninja", "")
+    p = as_user.dev("build")
+    assert p.returncode == 0, p.stderr
 
 
 def test_fmt_reads_no_keyboard_where_git_lists_nothing(as_user):
