@@ -7,10 +7,12 @@
  *     first: statistics of a batch need not queue behind 25 MiB of gradients. Kernels of several communicators may
  *     block each other if ranks launch them in different orders; all ranks enqueue in the program's order from one
  *     thread, and NCCL_LAUNCH_ORDER_IMPLICIT keeps that order in graphs, too
- *   - collectives are enqueued, also into a capture; the watchdog follows those that were not captured by an event each
+ *   - collectives are enqueued, also into a capture; those that were not captured have an event each, which the asker
+ *     asks about (nccl_watch.c)
  * What goes wrong
- *   - an asynchronous error, or a collective that has not ended by its deadline: the watchdog keeps the reason and
- *     aborts; the GPU goes on past the kernels, and whoever calls next, check() above all, gets the reason
+ *   - an asynchronous error, which the watchdog sees, or a collective that has not ended in time, which the asker
+ *     sees, or the watchdog where CUDA does not answer (nccl_watch.c): the reason is kept, and all is aborted; the GPU
+ *     goes on past the kernels, and whoever calls next, check() above all, gets the reason
  *   - abort() by another thread: the same with -ECANCELED
  *   - kernels that are ended so leave anything in their buffers: the device is told before (device_async.tear), so that
  *     whoever judges by sums finds them torn

@@ -15,8 +15,8 @@ enum { WATCH_MS = 100, PENDING_MAX = 512, LENT_MAX = 8, POLL_MOST_NS = 500000, N
 
 struct pending { /* enqueued and not known to have ended */
     cudaEvent_t end;
-    bool recorded;    /* `end` stands behind it; else the host is about to put it there */
-    int64_t deadline; /* clock_ms() */
+    bool recorded; /* `end` stands behind it; else the host is about to put it there */
+    int64_t since; /* clock_ms() */
     char what[WHAT_LEN];
 };
 

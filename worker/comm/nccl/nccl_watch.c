@@ -14,30 +14,35 @@
 
 enum { TOLD_MAX = 8 };
 
-/* Lock held, as for all of these. */
+/* Lock held on entry and exit, as for all of these. */
 static struct pending *oldest(struct nccl *n)
 {
     return n->npending > 0 ? &n->pending[n->first] : NULL;
 }
 
-/* What a person needs to see which rank waits for which. */
-static void tell_pending(const struct nccl *n)
+/* What a person needs to see which rank waits for which, from a copy: whoever reads the lines may be stopped. */
+static void tell(const struct pending *all, int n, int of)
 {
     const int64_t now = clock_ms();
-    for (int i = 0; i < n->npending && i < TOLD_MAX; i++) {
-        const struct pending *p = &n->pending[(n->first + i) % PENDING_MAX];
-        log_warn("nccl", "NCCL: under way for %lld ms, %d of %d: %s%s", (long long)(now - p->deadline + n->timeout_ms),
-                 i + 1, n->npending, p->what, p->recorded ? "" : " (the host has not come back from enqueueing it)");
-    }
+    for (int i = 0; i < n; i++)
+        log_warn("nccl", "NCCL: under way for %lld ms, %d of %d: %s%s", (long long)(now - all[i].since), i + 1, of,
+                 all[i].what, all[i].recorded ? "" : " (the host has not come back from enqueueing it)");
 }
 
+/* The lock is free while it tells, which is after the abort. */
 static void give_up(struct nccl *n, const char *more)
 {
     struct err e;
-    tell_pending(n);
-    err_set(&e, -ETIMEDOUT, "NCCL: %s has not ended within %lld ms%s: another rank hangs or is gone", oldest(n)->what,
+    struct pending told[TOLD_MAX];
+    const int all = n->npending, shown = all < TOLD_MAX ? all : TOLD_MAX;
+    for (int i = 0; i < shown; i++)
+        told[i] = n->pending[(n->first + i) % PENDING_MAX];
+    err_set(&e, -ETIMEDOUT, "NCCL: %s has not ended within %lld ms%s: another rank hangs or is gone", told[0].what,
             (long long)n->timeout_ms, more);
     nccl_break(n, &e);
+    pthread_mutex_unlock(&n->lock);
+    tell(told, shown, all);
+    pthread_mutex_lock(&n->lock);
 }
 
 /* False: woken before. */
@@ -70,22 +75,24 @@ static bool ask(struct nccl *n, const struct pending *p)
     return ended;
 }
 
+/* Counted in looks, not by the clock: a process that was stopped for a while is no GPU that hangs. */
 static void *ask_on(void *arg)
 {
     struct nccl *n = arg;
+    int64_t looks = 0; /* at the oldest */
     cudaSetDevice(n->device);
     pthread_mutex_lock(&n->lock);
     while (wait_for_work(n)) {
-        const struct pending *p = oldest(n);
-        if (ask(n, p)) {
+        if (ask(n, oldest(n))) {
             n->first = (n->first + 1) % PENDING_MAX;
             n->npending--;
+            looks = 0;
             continue;
         }
-        if (!n->failed.code && clock_ms() > p->deadline)
+        if (!n->failed.code && looks * WATCH_MS > n->timeout_ms)
             give_up(n, "");
         if (!n->leaving)
-            sleep_a_while(n);
+            looks += sleep_a_while(n);
     }
     pthread_mutex_unlock(&n->lock);
     return NULL;
@@ -104,7 +111,7 @@ static void look_for_failure(struct nccl *n)
     }
 }
 
-/* Counted in looks, not by the clock: a process that was stopped for a while is no GPU that hangs. */
+/* Counted in looks as well. */
 static void *watch(void *arg)
 {
     struct nccl *n = arg;
@@ -137,7 +144,7 @@ int nccl_follow(struct nccl *n, cudaStream_t s, const char *what, struct err *e)
         return rc;
     struct pending *p = &n->pending[(n->first + n->npending) % PENDING_MAX];
     p->recorded = false;
-    p->deadline = clock_deadline(n->timeout_ms);
+    p->since = clock_ms();
     snprintf(p->what, sizeof p->what, "%s", what);
     if (n->npending++ == 0)
         pthread_cond_broadcast(&n->change);

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -291,6 +292,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 }
 
 static void (*_Atomic when_aborted)(void), (*_Atomic when_recorded)(void), (*_Atomic when_asked)(void);
+static atomic_bool goes_on;
 
 void fake_nccl_at_abort(void (*call)(void))
 {
@@ -305,6 +307,11 @@ void fake_nccl_at_record(void (*call)(void))
 void fake_nccl_at_query(void (*call)(void))
 {
     when_asked = call;
+}
+
+void fake_nccl_end(bool ended)
+{
+    goes_on = !ended;
 }
 
 static void tell(void (*call)(void))
@@ -388,7 +395,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
 {
     (void)e;
     tell(when_asked);
-    return cudaSuccess;
+    return goes_on ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *ret)

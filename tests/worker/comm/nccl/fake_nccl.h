@@ -4,13 +4,17 @@
 #ifndef CRUN_TESTS_FAKE_NCCL_H
 #define CRUN_TESTS_FAKE_NCCL_H
 
+#include <stdbool.h>
+
 /* This thread's GPU: a rank each has its own. */
 void fake_nccl_use_gpu(int number);
 /* Calls of a kind so far, of all threads: "ncclAllGather". */
 int fake_nccl_calls(const char *name);
-/* Called by whoever aborts, records an event, asks about one; NULL: nobody. What is asked about has ended. */
+/* Called by whoever aborts, records an event, asks about one; NULL: nobody. */
 void fake_nccl_at_abort(void (*call)(void));
 void fake_nccl_at_record(void (*call)(void));
 void fake_nccl_at_query(void (*call)(void));
+/* Whether what is asked about has ended; it has, if nobody says otherwise. */
+void fake_nccl_end(bool ended);
 
 #endif

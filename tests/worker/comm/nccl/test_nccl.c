@@ -8,7 +8,6 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,14 +84,12 @@ static struct comm_options options(struct store *s, int rank, int world)
 struct opening {
     struct ranks *w;
     struct store *store;
-    int64_t timeout_ms;
 };
 
 static int open_one(struct comm *none, int rank, void *arg, struct err *e)
 {
     const struct opening *o = arg;
-    struct comm_options mine = options(o->store, rank, o->w->world);
-    mine.timeout_ms = o->timeout_ms;
+    const struct comm_options mine = options(o->store, rank, o->w->world);
     fake_nccl_use_gpu(rank);
     return comm_open(&o->w->comm[rank], "nccl", &mine, e);
 }
@@ -104,18 +101,13 @@ static void expect_all(const struct ranks *w, int code)
             fail_msg("rank %d of %d: code %d, expected %d: %s", r, w->world, w->rc[r], code, w->err[r].text);
 }
 
-static void open_world_for(struct ranks *w, int world, int64_t timeout_ms)
+static void open_world(struct ranks *w, int world)
 {
-    struct opening o = {w, shm_store_open(), timeout_ms};
+    struct opening o = {w, shm_store_open()};
     *w = (struct ranks){.world = world};
     ranks_run(w, open_one, &o);
     shm_store_close(o.store);
     expect_all(w, 0);
-}
-
-static void open_world(struct ranks *w, int world)
-{
-    open_world_for(w, world, TIMEOUT_MS);
 }
 
 static void run_every_call(struct ranks *w, rank_fn *fn)
@@ -297,124 +289,6 @@ static void what_fails_ends_the_communicator(void **state)
     assert_int_equal(atomic_load(&whole_at_abort), 0);
 }
 
-/* --- a host that stands in a call of CUDA, as behind the kernels that an abort ends */
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* the next three */
-static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
-static bool stands, aborted, gave_up;
-
-static void stand(void)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += TIMEOUT_MS / 1000;
-    pthread_mutex_lock(&lock);
-    stands = true;
-    pthread_cond_broadcast(&change);
-    while (!aborted && !gave_up)
-        gave_up = pthread_cond_timedwait(&change, &lock, &until) == ETIMEDOUT;
-    pthread_mutex_unlock(&lock);
-}
-
-static void free_those_who_stand(void)
-{
-    pthread_mutex_lock(&lock);
-    aborted = true;
-    pthread_cond_broadcast(&change);
-    pthread_mutex_unlock(&lock);
-}
-
-static void wait_for(const bool *what)
-{
-    pthread_mutex_lock(&lock);
-    while (!*what && !gave_up)
-        pthread_cond_wait(&change, &lock);
-    const bool freed = !gave_up;
-    pthread_mutex_unlock(&lock);
-    assert_true(freed);
-}
-
-static int sum(struct comm *c, int rank, void *arg, struct err *e)
-{
-    float x = 1;
-    (void)rank, (void)arg;
-    return c->ops->all_reduce(c, COMM_GRADIENTS, &x, 1, DT_F32, COMM_SUM, NULL, e);
-}
-
-static int begin_to_stand(void **state)
-{
-    (void)state;
-    stands = aborted = gave_up = false;
-    fake_nccl_at_abort(free_those_who_stand);
-    return 0;
-}
-
-static int nobody_stands(void **state)
-{
-    (void)state;
-    fake_nccl_at_abort(NULL);
-    fake_nccl_at_query(NULL);
-    fake_nccl_at_record(NULL);
-    return 0;
-}
-
-static void an_abort_passes_whoever_asks_about_an_event(void **state)
-{
-    (void)state;
-    struct ranks w;
-    struct err e;
-    open_world(&w, 1);
-    fake_nccl_at_query(stand);
-    assert_int_equal(sum(w.comm[0], 0, NULL, &e), 0);
-    wait_for(&stands);
-    w.comm[0]->ops->abort(w.comm[0]);
-    wait_for(&aborted);
-    assert_int_equal(w.comm[0]->ops->check(w.comm[0], &e), -ECANCELED);
-    ranks_close(&w);
-    assert_false(gave_up);
-}
-
-static void *abort_one_that_stands(void *arg)
-{
-    struct comm *c = arg;
-    wait_for(&stands);
-    c->ops->abort(c);
-    return NULL;
-}
-
-static void an_abort_passes_whoever_records_an_event(void **state)
-{
-    (void)state;
-    struct ranks w;
-    pthread_t other;
-    struct err e;
-    open_world(&w, 1);
-    fake_nccl_at_record(stand);
-    assert_int_equal(pthread_create(&other, NULL, abort_one_that_stands, w.comm[0]), 0);
-    (void)sum(w.comm[0], 0, NULL, &e);
-    pthread_join(other, NULL);
-    assert_int_equal(w.comm[0]->ops->check(w.comm[0], &e), -ECANCELED);
-    ranks_close(&w);
-    assert_false(gave_up);
-}
-
-static void a_deadline_passes_where_cuda_does_not_answer(void **state)
-{
-    (void)state;
-    struct ranks w;
-    struct err e = {0};
-    open_world_for(&w, 1, 400);
-    fake_nccl_at_query(stand);
-    assert_int_equal(sum(w.comm[0], 0, NULL, &e), 0);
-    wait_for(&aborted);
-    assert_int_equal(w.comm[0]->ops->check(w.comm[0], &e), -ETIMEDOUT);
-    assert_string_equal(e.text,
-                        "NCCL: all-reduce of 1 values (nccl, gradients) has not ended within 400 ms, nor has CUDA "
-                        "answered: another rank hangs or is gone");
-    ranks_close(&w);
-    assert_false(gave_up);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,9 +298,6 @@ int main(void)
         cmocka_unit_test(groups_have_communicators_of_their_own),
         cmocka_unit_test(a_group_without_a_device_carries_host_memory),
         cmocka_unit_test(what_fails_ends_the_communicator),
-        cmocka_unit_test_setup_teardown(an_abort_passes_whoever_asks_about_an_event, begin_to_stand, nobody_stands),
-        cmocka_unit_test_setup_teardown(an_abort_passes_whoever_records_an_event, begin_to_stand, nobody_stands),
-        cmocka_unit_test_setup_teardown(a_deadline_passes_where_cuda_does_not_answer, begin_to_stand, nobody_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
