@@ -204,7 +204,7 @@ bool saver_step(struct saver *v, struct position *at, bool over, bool asked)
     return true;
 }
 
-/* Those that write know what could not be written. */
+/* Those that write know what could not be written. A rank cannot tell from its own options whether one writes. */
 static int agree_on_best(const struct saver *v, struct position *at, struct err *e)
 {
     struct comm *c = v->s->comm;
@@ -245,8 +245,7 @@ int saver_evaluated(struct saver *v, struct position *at, const struct eval_resu
     const double top1 = r->top1 / r->count;
     if (v->writer)
         hear_of_result(v, at);
-    if (v->s->cfg->checkpoint_dir)
-        TRY(agree_on_best(v, at, e));
+    TRY(agree_on_best(v, at, e));
     if (at->best_updates > 0 && top1 <= at->best_top1 + 1e-12) /* a manifest's numbers may be an ulp off */
         return 0;
     at->best_top1 = top1;

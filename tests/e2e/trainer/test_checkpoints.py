@@ -274,6 +274,16 @@ def test_the_best_is_one_that_was_saved(data, tmp_path, more):
     assert meta["best_updates"] == best(out), meta
 
 
+def test_the_folder_may_be_given_to_rank_0_alone(data, tmp_path):
+    out = tmp_path / "out"
+    *plain, option, folder = command(data, out)
+    script = f'[ "$RANK" != 0 ] || set -- "$@" {option} {folder}; exec "$@"'
+    p = run(CRUN, "--nproc-per-node", 2, "sh", "-c", script, "sh", *plain, "--comm-timeout", 20)
+    assert p.returncode == 0, p.stderr
+    acc = {m["step"]: m["test_acc1"] for m in lines(out) if "test_acc1" in m}
+    assert acc[best(out)] == max(acc.values()) and STEPS in steps(out), acc
+
+
 def test_the_best_is_one_that_is_told_to_be(data, tmp_path):
     full, out = tmp_path / "full", tmp_path / "out"
     full.touch()
