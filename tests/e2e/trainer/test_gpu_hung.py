@@ -25,6 +25,7 @@ ENDLESS = ["--arch", "convnet", "--num-channels", 1, "--image-size", 28, "--batc
 
 def test_ranks_are_told_thread_by_thread(shapes):
     job = hung.new_job()
+    place = r"\w+\.c:\d+" if b".debug_info" in TRAINER.read_bytes() else r"\?\?:[0?]"  # -g: functions have lines
     command = [CRUN, "--standalone", "--nproc_per_node", 2, TRAINER, "--train-data", shapes / "train", *ENDLESS]
     with subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, hung.MARK: job}) as p:
         assert any("Epoch 1/" in line for line in p.stdout)
@@ -32,7 +33,7 @@ def test_ranks_are_told_thread_by_thread(shapes):
         said = hung.named(p.stdout.read())
     for rank in range(2):
         assert re.search(rf"^rank {rank}, pid \d+:\n  trainer +[RSD] ", seen, re.M), seen
-        assert re.search(rf"^\[default{rank}\]: \w+ \w+\.c:\d+$", said, re.M), said
+        assert re.search(rf"^\[default{rank}\]: \w+ {place}$", said, re.M), said
 
 
 def test_a_job_that_does_not_end_is_ended(monkeypatch):
