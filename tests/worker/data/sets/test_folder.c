@@ -4,6 +4,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,18 @@ static void a_validation_set_without_any_image_is_refused(void **state)
     open_fails(*state, names, 2, "holds no image");
 }
 
+/* Does this file system tell what a folder's entries are? */
+static bool types_are_told(const char *path)
+{
+    bool told = true;
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    for (const struct dirent *d; (d = readdir(dir));)
+        told = told && d->d_type != DT_UNKNOWN;
+    closedir(dir);
+    return told;
+}
+
 /* On a network's disk a question for each file takes longer than the first epoch. */
 static void files_are_listed_without_a_question_each(void **state)
 {
@@ -181,6 +194,8 @@ static void files_are_listed_without_a_question_each(void **state)
         snprintf(name, sizeof name, "ant/%03d.jpg", i);
         put(*state, name);
     }
+    if (!types_are_told(*state))
+        skip();
     snprintf(from, sizeof from, "%s/bee", (char *)*state);
     snprintf(to, sizeof to, "%s/ant/link.jpg", (char *)*state);
     assert_int_equal(symlink("ant", from), 0);
