@@ -11,7 +11,6 @@
 #include "worker/data/image/rng.h"
 
 #define CIFAR_PAD 4
-#define KEPT_BYTES ((size_t)32 << 20) /* of a decoded picture, from one to the next */
 
 static int check_augment(const struct augment *a, struct err *e)
 {
@@ -166,7 +165,7 @@ static void trim(struct input_scratch *s)
 {
     const struct image *im = &s->part.im;
     const size_t bytes = (size_t)im->w * (size_t)im->h * (size_t)im->c;
-    if (bytes <= KEPT_BYTES && s->part.room <= KEPT_BYTES)
+    if (bytes <= INPUT_KEPT_BYTES && s->part.room <= INPUT_KEPT_BYTES)
         return;
     image_free(&s->part.im);
     s->part = (struct region){0};

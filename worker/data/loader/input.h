@@ -39,7 +39,9 @@ struct input_options {
 /* Fills in the defaults. ERR_USAGE: a crop that is larger than what it is cut from, and what -EINVAL is for. */
 int input_check(struct input_options *o, struct err *e);
 
-/* Memory that a thread keeps from one picture to the next, some 32 MiB at most. */
+#define INPUT_KEPT_BYTES ((size_t)32 << 20) /* of a file, or a decoded picture, from one to the next */
+
+/* Memory that a thread keeps from one picture to the next, some INPUT_KEPT_BYTES at most. */
 struct input_scratch;
 struct input_scratch *input_scratch_create(void); /* NULL: no memory */
 void input_scratch_destroy(struct input_scratch *s);

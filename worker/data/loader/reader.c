@@ -6,8 +6,6 @@
 #include "worker/data/loader/decoded_cache.h"
 #include "worker/data/sets/dataset.h"
 
-#define KEPT_BYTES ((size_t)32 << 20) /* of a file, from one to the next */
-
 enum { ELSEWHERE, READING, LEFT };
 
 static int read_file(struct reader *r, const struct reader_source *s, uint32_t id, int *label, struct err *e)
@@ -40,7 +38,7 @@ int reader_load(struct reader *r, const struct reader_source *s, uint32_t id, ui
     *label = 0;
     if (!r->scratch && !(r->scratch = input_scratch_create()))
         return err_errno(e, ENOMEM, "memory for a picture");
-    if (r->file.cap > KEPT_BYTES)
+    if (r->file.cap > INPUT_KEPT_BYTES)
         buf_free(&r->file);
     buf_clear(&r->file);
     if (s->cache && (decoded_cache_has_room(s->cache) || decoded_cache_find(s->cache, id, &whole, label)))
