@@ -1,6 +1,7 @@
 #include "worker/session/session_build.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -344,6 +345,13 @@ void session_close_plan(struct session *s, bool training)
     *stage = NULL;
 }
 
+/* Other ranks wait meanwhile, for --comm-timeout: the rank whose file is not read says so before they give up. */
+static int64_t batch_timeout_ms(const struct session *s)
+{
+    const double most = s->cfg->comm_timeout * 1000 / 2;
+    return s->layout.world > 1 && most < LOADER_TIMEOUT_MS ? (int64_t)ceil(most) : LOADER_TIMEOUT_MS;
+}
+
 struct loader_options session_loader(const struct session *s, bool training)
 {
     return (struct loader_options){.sampler = session_order(s, training),
@@ -352,5 +360,6 @@ struct loader_options session_loader(const struct session *s, bool training)
                                    .device = s->device,
                                    .cache = training ? s->pictures : NULL,
                                    .strict = s->cfg->strict_data,
+                                   .timeout_ms = batch_timeout_ms(s),
                                    .batch_log = training ? s->cfg->debug_batch_sha : NULL};
 }

@@ -31,7 +31,7 @@
 #include "worker/data/loader/sampler.h"
 #include "worker/data/sets/dataset.h"
 
-#define LINGER_MS 5000 /* that a thread may take to end the read that it is in when the loader is closed */
+#define LINGER_MS 5000 /* at most: that a thread may take to end the read that it is in when the loader is closed */
 #define PART_MS 1000   /* of a wait */
 #define PREFETCH 4     /* batches that are ready ahead where the options name no number */
 
@@ -258,7 +258,7 @@ static int check_options(struct loader_options *o, struct err *e)
     TRY(input_check(&o->input, e));
     if (o->threads < 1 || o->threads > 4096 || o->prefetch < 0)
         return err_set(e, -EINVAL, "a loader needs 1 to 4096 threads, not %d", o->threads);
-    o->timeout_ms = o->timeout_ms ? o->timeout_ms : 600000;
+    o->timeout_ms = o->timeout_ms ? o->timeout_ms : LOADER_TIMEOUT_MS;
     return 0;
 }
 
@@ -395,7 +395,7 @@ static bool await_end(struct loader *l, struct thread *t, int64_t deadline_ms)
 /* All threads have ended; false: some are left behind, and with them what they read from and where they stand. */
 static bool join_threads(struct loader *l)
 {
-    const int64_t deadline = clock_ms() + (l->o.timeout_ms < LINGER_MS ? l->o.timeout_ms : LINGER_MS);
+    const int64_t deadline = clock_ms() + (l->o.timeout_ms / 2 < LINGER_MS ? l->o.timeout_ms / 2 : LINGER_MS);
     bool all = true;
     for (int i = 0; i < l->n_threads; i++) {
         struct thread *t = &l->threads[i];
@@ -458,6 +458,16 @@ static int wait_a_part(struct loader *l, int64_t *left_ms)
     return *left_ms > 0 ? 0 : -ETIMEDOUT;
 }
 
+/* Of threads that read, the first is named: it has most likely waited as long. */
+static int too_late(const struct loader *l, struct err *e)
+{
+    uint32_t id;
+    for (int i = 0; i < l->n_threads; i++)
+        if (reader_is_reading(&l->threads[i].reader, &id))
+            return err_set(e, -ETIMEDOUT, "'%s' is still being read", l->data->ops->sample_name(l->data, id));
+    return err_set(e, -ETIMEDOUT, "no file is being read");
+}
+
 int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch, struct err *e)
 {
     if (epoch < 0 || step < 0 || step > l->steps)
@@ -467,9 +477,12 @@ int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch
     pthread_mutex_lock(&l->lock);
     l->sought = false;
     int rc = 0;
-    while (l->busy > 0 && rc == 0)
-        rc = wait_a_part(l, &left_ms);
-    if (l->busy == 0) {
+    while (l->busy > 0 && wait_a_part(l, &left_ms) == 0)
+        ;
+    if (l->busy > 0) {
+        rc = too_late(l, e);
+        err_wrap(e, "a loader thread is stuck for %lld ms", (long long)l->o.timeout_ms);
+    } else {
         for (int i = 0; i < l->n_slots; i++)
             l->slots[i].state = SLOT_FREE;
         l->begun = l->taken = 0;
@@ -478,22 +491,10 @@ int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch
         l->step = step == l->steps ? 0 : step;
         l->end_epoch = end_epoch;
         l->sought = true;
-        rc = 0;
         pthread_cond_broadcast(&l->work);
     }
     pthread_mutex_unlock(&l->lock);
-    return rc < 0 ? err_set(e, rc, "a loader thread is stuck on a file for %lld ms", (long long)l->o.timeout_ms) : 0;
-}
-
-/* Of threads that read, the first is named: it has most likely waited as long. */
-static int too_late(const struct loader *l, struct err *e)
-{
-    uint32_t id;
-    for (int i = 0; i < l->n_threads; i++)
-        if (reader_is_reading(&l->threads[i].reader, &id))
-            return err_set(e, -ETIMEDOUT, "no batch was ready within %lld ms: '%s' is still being read",
-                           (long long)l->o.timeout_ms, l->data->ops->sample_name(l->data, id));
-    return err_set(e, -ETIMEDOUT, "no batch was ready within %lld ms", (long long)l->o.timeout_ms);
+    return rc;
 }
 
 /* With the lock: until batch `taken` is ready. */
@@ -512,8 +513,11 @@ static int await_batch(struct loader *l, struct slot **ret, struct err *e)
         pthread_cond_broadcast(&l->ready);
         return err_set(e, -ECANCELED, "the loader is being closed");
     }
-    if (s->state != SLOT_READY)
-        return too_late(l, e);
+    if (s->state != SLOT_READY) {
+        rc = too_late(l, e);
+        err_wrap(e, "no batch was ready within %lld ms", (long long)l->o.timeout_ms);
+        return rc;
+    }
     if (s->error.code) {
         if (e)
             *e = s->error;

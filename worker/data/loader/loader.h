@@ -23,6 +23,8 @@ struct decoded_cache;
 struct err;
 struct loader;
 
+#define LOADER_TIMEOUT_MS 600000
+
 struct loader_options {
     struct sampler sampler; /* n is the set's */
     struct input_options input;
@@ -30,7 +32,7 @@ struct loader_options {
     int prefetch; /* ready batches ahead; 0: 4 */
     bool strict;
     const char *batch_log; /* batch_log.h: where batches are recorded as they are taken; NULL: nowhere */
-    int64_t timeout_ms;    /* of loader_next(), while the process is not stopped; 0: 600000 */
+    int64_t timeout_ms;    /* of loader_next(), while the process is not stopped; 0: LOADER_TIMEOUT_MS */
     /* Pictures are decoded into page-locked memory of it, as far as there is some, so that a batch need not be copied
      * (struct batch); borrowed until loader_destroy(). NULL, or one without streams: plain memory. */
     struct device *device;

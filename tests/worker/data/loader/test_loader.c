@@ -565,6 +565,7 @@ static void a_batch_that_does_not_come_is_an_error_in_time(void **state)
     assert_int_equal(loader_next(l, &b, &e), -ETIMEDOUT);
     assert_non_null(strstr(e.text, "30 ms: 'a picture on a dead server' is still being read"));
     assert_int_equal(loader_seek(l, 0, 0, 1, &e), -ETIMEDOUT);
+    assert_non_null(strstr(e.text, "is stuck for 30 ms: 'a picture on a dead server' is still being read"));
     pthread_mutex_lock(&s.lock);
     s.open = true;
     pthread_cond_broadcast(&s.changed);
