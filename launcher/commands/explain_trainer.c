@@ -11,7 +11,7 @@ const struct explain_message explain_trainer[] = {
      "make room; metrics.jsonl goes on when it can be written"},
     {"is not a command; *\nis not supported", "trainer has no such command, or refuses this option of another trainer",
      "trainer --help lists the commands; docs/reference/personalities.md the options that are refused"},
-    {"--num-channels *: must be 1 or 3\n--scale *: --input plain\nonly --input torch crops\n--mean and --std take\nis in shares of 255\n"
+    {"--num-channels *: must be 1 or 3\n--scale *: --input plain\nonly --input torch crops\n--mean and --std take\nexpected shares of 255\n"
      "--num-labels 1:\nis above MAX\n"
      "--min-bytes * is above\nranks: results are known for up to\nlearning-rate policy\n"
      "a run of * steps is shorter\nwarm-up of *\nstep size * of the step policy\ngamma * policy\npower * policy",

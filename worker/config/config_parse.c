@@ -1,5 +1,6 @@
 #include "worker/config/config_parse.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -98,7 +99,15 @@ int config_parse_size(const char *text, void *field, struct err *e)
     return 0;
 }
 
-/* most: of shares of 255; what lies above is meant for pixels of 0 to 255. */
+/* What is no share is most likely meant for pixels of 0 to 255. */
+static int no_share(const char *text, double v, double min, double most, struct err *e)
+{
+    const double share = v / 255;
+    if (share < min || share > most)
+        return err_set(e, ERR_USAGE, "expected shares of 255, %g to %g, got %s", min, most, text);
+    return err_set(e, ERR_USAGE, "expected shares of 255, %g to %g: %s of 255 is %.3f", min, most, text, share);
+}
+
 static int parse_channels(const char *text, double min, double most, void *field, struct err *e)
 {
     struct channels *c = field;
@@ -110,10 +119,9 @@ static int parse_channels(const char *text, double min, double most, void *field
         if (c->n == 3)
             return err_set(e, ERR_USAGE, "expected at most 3 channels");
         snprintf(one, sizeof one, "%.*s", n < sizeof one ? (int)n : (int)sizeof one - 1, at);
-        TRY(parse_f64(one, "value", min, 1000, &c->v[c->n], e));
-        if (c->v[c->n] > most)
-            return err_set(e, ERR_USAGE, "%s is in shares of 255: of pixels of 0 to 255, %s would be %.3f", text, one,
-                           c->v[c->n] / 255);
+        TRY(parse_f64(one, "value", -DBL_MAX, DBL_MAX, &c->v[c->n], e));
+        if (c->v[c->n] < min || c->v[c->n] > most)
+            return no_share(one, c->v[c->n], min, most, e);
         c->n++;
     }
     return 0;

@@ -58,9 +58,11 @@ def test_any_size_and_one_or_three_channels_train(folder, size, channels):
     (["--input", "plain", "--scale", 40], ["--scale 40", "plain"]),
     (["--input", "cifar", "--crop-scale", "0.5,1"], ["--crop-scale", "torch"]),
     (["--mean", "1,2"], ["--mean", "3 channels"]),
-    (["--std", "0"], ["--std", "0"]),
-    (["--mean", "123.7,116.3,103.5"], ["--mean", "in shares of 255", "123.7 would be 0.485"]),
-    (["--std", "0.2,58,0.2"], ["--std", "in shares of 255", "58 would be 0.227"]),
+    (["--std", "0"], ["--std: '0': expected shares of 255, 1e-06 to 10, got 0\n"]),
+    (["--mean", "123.7,116.3,103.5"], ["--mean: '123.7,116.3,103.5': expected shares of 255, -2 to 2: 123.7 of 255 is 0.485\n"]),
+    (["--mean", "-3"], ["--mean: '-3': expected shares of 255, -2 to 2: -3 of 255 is -0.012\n"]),
+    (["--std", "0.2,58,0.2"], ["--std: '0.2,58,0.2': expected shares of 255, 1e-06 to 10: 58 of 255 is 0.227\n"]),
+    (["--mean", "nan"], ["--mean", "is not a finite number"]),
 ])
 def test_what_does_not_fit_the_input_is_refused(folder, shapes, args, words):
     test = ["--test-data", shapes(32, 50, 10) / "val"] if args == ["--scale", 24] else []
