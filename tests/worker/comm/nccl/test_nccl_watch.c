@@ -1,5 +1,5 @@
-/* The asker and the watchdog over an NCCL that is not there: neither they nor an abort wait for a call of CUDA that does
- * not come back, nor for who reads the log; and a process that is stopped is no GPU that hangs. */
+/* The asker and the watchdog over an NCCL that is not there: neither they nor an abort wait for a call of CUDA that
+ * does not come back, nor for who reads the log; and a process that is stopped is no GPU that hangs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
