@@ -66,7 +66,8 @@ static bool is_shared(const struct run *r, const struct signalfd_siginfo *info)
     return is_typed(info) && r->shares_terminal && (info->ssi_signo == SIGINT || info->ssi_signo == SIGQUIT);
 }
 
-static void set_paused(struct run *r, bool paused)
+/* typed: by a key, which those that share the terminal get, too. */
+static void set_paused(struct run *r, bool paused, bool typed)
 {
     if (r->signals->paused == paused)
         return;
@@ -74,7 +75,7 @@ static void set_paused(struct run *r, bool paused)
     events_signal(r->events, paused ? SIGTSTP : SIGCONT, "pause");
     if (r->agent.state != AGENT_RUNNING)
         return;
-    group_pause(r->group, paused);
+    group_pause(r->group, paused, typed);
     if (!paused)
         hang_watch_go_on(r->hang);
 }
@@ -87,7 +88,7 @@ bool signals_paused(const struct run *r)
 void signals_keep_paused(struct run *r)
 {
     if (r->signals->paused)
-        group_pause(r->group, true);
+        group_pause(r->group, true, false);
 }
 
 bool signals_is_on_its_way(const struct run *r, int signo)
@@ -137,7 +138,7 @@ static void on_signal(void *arg)
         if (info.ssi_signo == SIGCHLD)
             child = true;
         else if (info.ssi_signo == SIGTSTP)
-            set_paused(r, atomic_load(&r->link->board->is_paused));
+            set_paused(r, atomic_load(&r->link->board->is_paused), is_typed(&info));
         else
             handle_signal(r, &info);
     }
@@ -166,7 +167,7 @@ static void on_control(void *arg)
         if (byte == REMOTE_ASK)
             logmux_print_text(r->mux, REMOTE_ALIVE "\n");
         else if (byte == SIGTSTP || byte == SIGCONT)
-            set_paused(r, byte == SIGTSTP);
+            set_paused(r, byte == SIGTSTP, false);
         else
             handle_remote_signal(r, byte & ~REMOTE_TYPED, byte & REMOTE_TYPED);
     if (n == 0) {

@@ -129,6 +129,26 @@ int tree_others(const pid_t *kept, int n, bool end)
     return others;
 }
 
+int tree_pause(const pid_t *spared, int n, bool go_on)
+{
+    struct procs ps;
+    int ran = 0;
+    if (!procs_below(&ps, getpid()))
+        return -1;
+    mark_kept(&ps, spared, n);
+    for (size_t i = 0; i < ps.n; i++) {
+        const struct proc *p = &ps.v[go_on ? ps.n - 1 - i : i];
+        if (p->pid < 0 || !is_of_tree(p, getpid(), 0))
+            continue;
+        const char state = proc_living(p).state;
+        ran += state == 'R' || state == 'S';
+        if (go_on || state != 'T')
+            kill(p->pid, go_on ? SIGCONT : SIGSTOP);
+    }
+    procs_free(&ps);
+    return ran;
+}
+
 /* The mask behind such a name in /proc/PID/status. */
 static uint64_t mask_of(const char *status, const char *name)
 {

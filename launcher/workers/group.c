@@ -187,7 +187,11 @@ void group_hung(struct group *g, int local, const char *hung)
 
 static void on_rescan(uv_timer_t *t)
 {
-    group_check_gone(container_of(t, struct group, rescan));
+    struct group *g = container_of(t, struct group, rescan);
+    if (g->paused && !g->clearing)
+        group_stand_still(g);
+    else
+        group_check_gone(g);
 }
 
 void group_end_output(struct group *g)

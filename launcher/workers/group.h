@@ -109,8 +109,9 @@ void group_hold(struct group *g);                          /* events.held for ea
 int group_held(const struct group *g);                     /* how many have, and live */
 bool group_is_held(const struct group *g, int local);      /* also while events.ended says that it lives no more */
 bool group_has_terminal(const struct group *g, int local); /* crun's: it gets what is typed, as does crun */
-/* They stand still until they are to go on, or to stop; but not one that shares crun's terminal. */
-void group_pause(struct group *g, bool pause);
+/* They stand still with all below them, until they are to go on, or to stop. typed: those that share crun's terminal
+ * have had the key themselves. */
+void group_pause(struct group *g, bool pause, bool typed);
 void group_insist(struct group *g);             /* SIGTERM to those that were notified and are still there */
 void group_forward(struct group *g, int signo); /* to those that are ready for it; the others would die of it */
 /* This worker of the round, where it still lives, stands still: a failure, however it ends. hung: struct

@@ -52,7 +52,7 @@ void group_hold(struct group *g)
 {
     group_launch_now(g);
     if (g->paused)
-        group_pause(g, false);
+        group_pause(g, false, false);
     g->holding = true;
     for (int i = 0; i < g->n; i++) {
         struct failure_worker *w = &g->workers[i];

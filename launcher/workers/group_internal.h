@@ -55,10 +55,12 @@ struct group {
     bool clearing;
     bool keeping; /* those that are held stay */
     bool kept;    /* some did: pipes are of an earlier round */
-    int looks;    /* in a row that found nobody else */
+    int looks;    /* in a row that found nobody else, or all stopped */
     bool warming; /* what is being launched is spares */
     bool holding;
-    bool paused;     /* by group_pause() */
+    bool paused;      /* by group_pause() */
+    bool pause_typed; /* those with the terminal stop and go on by themselves */
+    int64_t pause_deadline;
     bool goes_on;    /* some of the round's workers are of an earlier one */
     bool dismissing; /* who is left was asked to go, and has not been killed yet */
     bool unshared;   /* and that is reported */
@@ -111,6 +113,7 @@ void group_close_status(struct group *g);
 void group_on_notify(void *arg); /* likewise; a first step */
 void group_close_notify(struct group *g);
 void group_close_kept(struct child *c);
+void group_warm_up_soon(struct group *g);
 void group_launch_now(struct group *g); /* if the workers wait for their log files: do not */
 void group_give_up_opening(struct group *g);
 void group_close_pipe_ends(struct group *g); /* the workers' */
@@ -128,6 +131,7 @@ void group_cancel_launch(struct group *g);               /* those that are not m
 int group_wait_worker(const struct failure_worker *w, siginfo_t *ret, int options);
 void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s); /* the reason first, then the signals */
 void group_stop_late(struct group *g);              /* those that were made since group_stop() */
+void group_stand_still(struct group *g);            /* while paused: a look at all, and again later */
 bool group_is_dead(const struct failure_worker *w); /* and nobody here knows yet */
 void group_look_for_stops(struct group *g);         /* those that were stopped are named */
 bool group_ask_to_go(void); /* SIGTERM to all that there is; false: the processes cannot be listed */

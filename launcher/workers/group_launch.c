@@ -311,6 +311,8 @@ static void on_spawned(struct spawn_batch *b)
         group_hold(g);
     else if (g->stop.reason >= 0)
         group_stop_late(g);
+    else if (g->paused)
+        group_pause(g, true, g->pause_typed);
     group_look_for_stops(g); /* SIGCHLD may have come before we knew their ids */
     group_reap_orphans(g);
 }

@@ -29,6 +29,12 @@ static void on_late(uv_timer_t *t)
         group_warm_up(g);
 }
 
+void group_warm_up_soon(struct group *g)
+{
+    if (!g->opening && g->status_fd < 0)
+        uv_timer_start(&g->late, on_late, WARM_UP_MS, 0);
+}
+
 /* --- what the new processes report */
 
 void group_close_status(struct group *g)
@@ -54,7 +60,7 @@ void group_on_status(void *arg)
             group_close_status(g);
             if (!g->warming) {
                 g->o.events.started(g->o.arg);
-                uv_timer_start(&g->late, on_late, WARM_UP_MS, 0);
+                group_warm_up_soon(g);
             }
         } else {
             return;
@@ -231,7 +237,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
     g->begun_ns = clock_ns();
     g->progressed = false;
     g->deaths = 0;
-    g->clearing = g->dismissing = g->keeping = g->holding = g->kept = false;
+    g->clearing = g->dismissing = g->keeping = g->holding = g->kept = g->paused = false;
     g->stop.reason = -1;
     g->goes_on = goes_on;
     if (goes_on)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,8 @@
 #include "launcher/guard/tree.h"
 #include "launcher/output/logmux.h"
 #include "launcher/workers/spawn_thread.h"
+
+#define PAUSE_MS 1000 /* some are stopped and continued by others all the time */
 
 /* A worker that has not ended for us is not reaped: its pid is its own. Taken by that, as P_PIDFD is Linux 5.4 and some
  * seccomp filters refuse it. */
@@ -72,7 +75,8 @@ void group_stop(struct group *g, const struct group_stop *s)
     group_launch_now(g); /* whoever waits for their end is to see it */
     g->clearing = g->clearing && !g->keeping;
     group_keep_nobody(g);
-    g->paused = false;
+    if (g->paused)
+        group_pause(g, false, false);
     g->stop = *s;
     for (int i = 0; i < group_slots(g); i++) {
         if (!group_is_there(&g->workers[i]) || group_is_dead(&g->workers[i]))
@@ -96,12 +100,52 @@ bool group_has_terminal(const struct group *g, int local)
     return g->children[local].guest;
 }
 
-void group_pause(struct group *g, bool pause)
+/* It does itself what the key says, as does what is below it. */
+static bool has_had_key(const struct group *g, int i)
+{
+    return g->pause_typed && g->children[i].guest;
+}
+
+/* All below this process, as workers have sessions within. */
+static int pause_tree(struct group *g, bool go_on)
+{
+    pid_t *spared = calloc((size_t)group_slots(g), sizeof *spared);
+    int n = 0;
+    if (!spared)
+        return -1;
+    for (int i = 0; i < group_slots(g); i++)
+        if (group_is_there(&g->workers[i]) && has_had_key(g, i))
+            spared[n++] = g->workers[i].pid;
+    const int ran = tree_pause(spared, n, go_on);
+    free(spared);
+    return ran;
+}
+
+void group_stand_still(struct group *g)
+{
+    const int64_t begun = clock_ms();
+    g->looks = pause_tree(g, false) > 0 ? 0 : g->looks + 1;
+    if (g->looks < 2 && begun < g->pause_deadline)
+        group_rescan_in(g, 2 * (clock_ms() - begun));
+}
+
+void group_pause(struct group *g, bool pause, bool typed)
 {
     g->paused = pause;
+    if (pause)
+        g->pause_typed = typed;
+    else
+        pause_tree(g, true);
     for (int i = 0; i < group_slots(g); i++)
-        if (group_is_there(&g->workers[i]) && !g->children[i].guest)
+        if (group_is_there(&g->workers[i]) && !has_had_key(g, i))
             signal_child(&g->children[i], g->workers[i].pid, pause ? SIGSTOP : SIGCONT);
+    if (!pause) {
+        group_warm_up_soon(g);
+        return;
+    }
+    g->looks = 0;
+    g->pause_deadline = clock_ms() + PAUSE_MS;
+    group_stand_still(g);
 }
 
 void group_insist(struct group *g)

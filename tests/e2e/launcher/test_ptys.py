@@ -1,7 +1,6 @@
 """Several workers and a terminal: who reads it, terminals of their own, workers that are stopped."""
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -11,7 +10,7 @@ import time
 
 import pytest
 
-from processes import children, state, wait
+from processes import children, wait
 from test_terminal import Shell
 
 DEBUGS = "import os\nx = 6\nif os.environ['RANK'] == '1':\n    breakpoint()\nprint('end', os.environ['RANK'], x, flush=True)\n"
@@ -244,6 +243,7 @@ def test_a_worker_that_is_stopped_is_named(crun):
     assert (rest + rest2).count(b"was stopped by SIGSTOP") <= (time.monotonic() - begun) // 10, rest
     assert p.returncode == 143
 
+
 def ups(shell, n):
     """pids of the workers, by rank"""
     found = {}
@@ -276,58 +276,3 @@ def test_a_job_that_is_stopped_and_killed_is_not_restarted(crun, shell):
     assert "restart 1/3" not in shell.until("crun: stopped by SIGTERM\r\n")
     os.kill(guardian, signal.SIGCONT)
     wait("its end", lambda: crun.processes() == [shell.p.pid])
-
-
-# --- Ctrl-Z
-
-LIVES = "import os, time\nprint('up', os.environ['RANK'], os.getpid(), flush=True)\nwhile True:\n    os.listdir('/')\n    time.sleep(0.02)\n"
-
-
-@pytest.mark.parametrize("options", ["", "--pty all", "--stdin-rank 1"])
-def test_ctrl_z_stops_the_workers_too_and_fg_lets_all_go_on(crun, shell, options):
-    shell.run(f"$CRUN --nproc_per_node 2 {options} sh -c 'echo up $RANK $$; exec sleep 1000'")
-    pids = ups(shell, 2).values()
-    shell.type("\x1a")
-    shell.until("Stopped ")
-    shell.until("ready> ")
-    wait("their stop", lambda: [state(pid) for pid in pids] == ["T", "T"])
-    shell.run("fg")
-    wait("them to go on", lambda: [state(pid) for pid in pids] == ["S", "S"])
-    shell.type("\x03")
-    text = shell.until("ready> ")
-    assert "stopped by SIGINT" in text and "was stopped by" not in text and shell.code() == 130
-    assert crun.processes() == [shell.p.pid]
-
-
-def test_a_job_that_is_paused_is_not_hung_and_ends_when_it_is_told(crun, shell):
-    """The hang is looked for as soon as it goes on, and the workers have had no time since."""
-    shell.run(f"$CRUN --nproc_per_node 2 --hang-timeout 2 --event-log $TMPDIR/events {script(crun, LIVES)}")
-    pids = ups(shell, 2).values()
-    shell.type("\x1a")
-    shell.until("ready> ")
-    wait("their stop", lambda: [state(pid) for pid in pids] == ["T", "T"])
-    time.sleep(4)
-    assert [state(pid) for pid in pids] == ["T", "T"]
-    shell.run("bg")
-    shell.until("ready> ")
-    wait("them to go on", lambda: "T" not in [state(pid) for pid in pids])
-    shell.run("kill -TSTP %1")
-    wait("their stop", lambda: [state(pid) for pid in pids] == ["T", "T"])
-    shell.run("kill %1")
-    wait("its end", lambda: crun.processes() == [shell.p.pid])
-    shell.run("true")
-    shell.until("Exit 143 ")
-    events = [json.loads(line) for line in (crun.tmp / "events").read_text().splitlines()]
-    assert [e["signal"] for e in events if e.get("meaning") == "pause"] == ["SIGTSTP", "SIGCONT", "SIGTSTP", "SIGCONT"], events
-    assert not [e for e in events if e["event"] in ("hang", "restart")], events
-
-
-def test_where_no_shell_could_let_it_go_on_it_is_not_stopped(crun):
-    """As the kernel has it for orphaned process groups."""
-    p = crun.start("--nproc_per_node", 2, "sh", "-c", "touch $HERE/up-$RANK; exec sleep 1000", extra_env={"HERE": str(crun.tmp)}, start_new_session=True)
-    for r in (0, 1):
-        crun.wait_file(f"up-{r}")
-    os.kill(p.pid, signal.SIGTSTP)
-    p.terminate()
-    p.communicate(timeout=60)
-    assert p.returncode == 143

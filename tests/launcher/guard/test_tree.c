@@ -134,6 +134,56 @@ static void whoever_left_its_parents_is_found(void **state)
     assert_true(tree_empty());
 }
 
+/* Children in sessions of their own, one after another. */
+static _Noreturn void fork_on(void)
+{
+    for (;;) {
+        const pid_t pid = fork();
+        if (pid == 0) {
+            setsid();
+            usleep(20000);
+            _exit(0);
+        }
+        usleep(500);
+        while (waitpid(-1, NULL, WNOHANG) > 0)
+            ;
+    }
+}
+
+static int count_running(void)
+{
+    struct procs ps;
+    int n = 0;
+    assert_true(procs_below(&ps, getpid()));
+    for (size_t i = 0; i < ps.n; i++)
+        n += ps.v[i].state != 'T' && !proc_is_dead(&ps.v[i]);
+    procs_free(&ps);
+    return n;
+}
+
+static void whoever_forks_meanwhile_stands_still(void **state)
+{
+    struct proc p;
+    const pid_t forks = fork(), spared = forks ? fork() : 0;
+    (void)state;
+    if (forks == 0)
+        fork_on();
+    if (spared == 0)
+        sleep_on(NULL);
+    const int64_t end = clock_deadline(PATIENCE_MS);
+    while (count_running() < 3 && clock_left(end))
+        usleep(1000);
+    for (int looks = 0; looks < 2 && clock_left(end);) {
+        looks = tree_pause(&spared, 1, false) > 0 ? 0 : looks + 1;
+        usleep(1000);
+    }
+    assert_int_equal(count_running(), 1);
+    assert_true(find(spared, &p) && p.state != 'T');
+    tree_pause(&spared, 1, true);
+    assert_true(find(forks, &p) && p.state != 'T');
+    assert_true(tree_kill_all(PATIENCE_MS / 4));
+}
+
 static int set_up(void **state)
 {
     sigset_t chld;
@@ -150,6 +200,7 @@ int main(void)
         cmocka_unit_test(a_process_that_nobody_has_reaped_is_dead),
         cmocka_unit_test(the_children_of_every_thread_are_found),
         cmocka_unit_test(whoever_left_its_parents_is_found),
+        cmocka_unit_test(whoever_forks_meanwhile_stands_still),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }
