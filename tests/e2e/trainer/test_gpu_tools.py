@@ -1,5 +1,6 @@
 """The tools around the GPU engine, where no GPU is needed: what they are asked wrongly they refuse in a sentence, before they build or begin anything."""
 import os
+import re
 import subprocess
 
 import pytest
@@ -53,13 +54,21 @@ def test_seams_that_are_none_are_refused(args):
     assert p.returncode == 2 and p.stdout == "" and p.stderr == "usage: device_seams [FIRST [END]], 0 <= FIRST < END <= 11\n", p.stdout + p.stderr
 
 
-# nvcc of a toolkit that has nothing else, and a compiler that finds two of the headers nowhere
-def test_every_missing_part_of_cuda_is_named(tmp_path):
-    scripts = {"cuda/bin/nvcc": "exit 1", "cc": 'for a; do case "$a" in *.c) ! grep -q "cudnn_graph.h\\|cublasLt.h" "$a" || exit 1; esac; done\nexec cc "$@"'}
-    for name, text in scripts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    p = run("meson", "setup", tmp_path / "build", ROOT, "-Dcuda=enabled", "-Dtests=disabled", timeout=300,
-            env={**os.environ, "CC": str(tmp_path / "cc"), "PATH": f"{tmp_path}/cuda/bin:{os.environ['PATH']}"})
-    assert p.returncode == 1 and "-Dcuda=enabled: not found: " in p.stdout and "cublasLt with cublasLt.h, cudnn with cudnn_graph.h (looked in " in p.stdout, p.stdout
+def test_every_missing_part_of_cuda_is_named_and_looked_for_again(tmp_path):
+    """A toolkit of nvcc and what is put into it, and a compiler that finds two of the headers there alone."""
+    cuda = tmp_path / "cuda"
+    cc = f'for a; do case "$a" in cudnn_graph.h | cublasLt.h) [ -e {cuda}/include/$a ] || exit 1; esac; done\nexec cc "$@"'
+    for path, text in ((cuda / "bin/nvcc", "exit 1"), (tmp_path / "cc", cc)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+    env = {**os.environ, "CC": str(tmp_path / "cc"), "PATH": f"{cuda}/bin:{os.environ['PATH']}"}
+    p = run("meson", "setup", tmp_path / "build", ROOT, "-Dtests=disabled", timeout=300, env=env)
+    assert p.returncode == 0 and "cublasLt with cublasLt.h, cudnn with cudnn_graph.h" in p.stdout, p.stdout
+    for folder in ("include", "lib64"):
+        (cuda / folder).mkdir()
+    (cuda / "include/cublasLt.h").touch()
+    assert run("cc", "-shared", "-o", cuda / "lib64/libcublasLt.so", "-x", "c", "/dev/null").returncode == 0
+    p = run("meson", "setup", "--reconfigure", tmp_path / "build", ROOT, "-Dcuda=enabled", timeout=300, env=env)
+    error, = re.findall("-Dcuda=enabled: not found: .*", p.stdout)
+    assert p.returncode == 1 and "cudnn with cudnn_graph.h (looked in " in error and "cublasLt" not in error, p.stdout
