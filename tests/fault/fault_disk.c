@@ -4,6 +4,7 @@
  *   FAULT_DISK_FSYNC_MS=n     fsync(2) of such a file takes n milliseconds longer
  *   FAULT_DISK_HOLD=FILE      fsync(2) of such a file returns once there is no FILE
  *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC
+ *   FAULT_DISK_FULL_ONLY=TEXT of such files only to those whose paths hold TEXT
  *   FAULT_DISK_ROOM=n         the first n of these do not
  *   FAULT_DISK_FAILS=n        those after the first n of these do not
  *   FAULT_DISK_READS=FILE     each pread(2) of such a file appends a line to FILE: how many bytes it read
@@ -21,14 +22,20 @@
 #include <time.h>
 #include <unistd.h>
 
+static bool path_of(int fd, char path[PATH_MAX])
+{
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = readlink(link, path, PATH_MAX - 1);
+    path[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
 static bool is_ours(int fd)
 {
-    char link[64], path[PATH_MAX];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, path, sizeof path - 1);
-    if (n <= 0)
+    char path[PATH_MAX];
+    if (!path_of(fd, path))
         return false;
-    path[n] = '\0';
     const char *only = getenv("FAULT_DISK_ONLY");
     if (only)
         return strstr(path, only);
@@ -54,8 +61,9 @@ static bool is_full(int fd)
 {
     static atomic_int written;
     const char *full = getenv("FAULT_DISK_FULL"), *room = getenv("FAULT_DISK_ROOM");
-    const char *fails = getenv("FAULT_DISK_FAILS");
-    if (!full || access(full, F_OK) != 0 || !is_ours(fd))
+    const char *fails = getenv("FAULT_DISK_FAILS"), *only = getenv("FAULT_DISK_FULL_ONLY");
+    char path[PATH_MAX];
+    if (!full || access(full, F_OK) != 0 || !is_ours(fd) || (only && !(path_of(fd, path) && strstr(path, only))))
         return false;
     const int before = written++;
     if ((room && before < atoi(room)) || (fails && before >= atoi(fails)))

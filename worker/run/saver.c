@@ -16,7 +16,6 @@
 #include "worker/run/journal.h"
 #include "worker/run/trace.h"
 #include "worker/session/session.h"
-#include "worker/snapshot/snapshot_writer.h"
 
 #define LEAVE_MS 2000 /* after a failure: for a write that is nearly done */
 
@@ -87,9 +86,10 @@ static void tell_failure(struct saver *v, int64_t step, int64_t now, const struc
                             : "");
 }
 
-static void forget_best(const struct saver *v, struct position *at)
+/* updates: of one that was not saved. */
+static void forget_best(const struct saver *v, int64_t updates, struct position *at)
 {
-    if (at->best_updates != v->told.updates)
+    if (at->best_updates != updates)
         return;
     at->best_updates = v->on_disk.updates;
     at->best_top1 = v->on_disk.top1;
@@ -98,11 +98,12 @@ static void forget_best(const struct saver *v, struct position *at)
 /* Only what is on the disk is there to be beaten. */
 static void hear_of_best(struct saver *v, struct position *at)
 {
-    const int told = snapshot_writer_best_result(v->writer);
+    struct snapshot_best best; /* of which the result is: v->told may be a newer one */
+    const int told = snapshot_writer_best_result(v->writer, &best);
     if (told > 0)
-        v->on_disk = v->told;
+        v->on_disk = best;
     else if (told < 0)
-        forget_best(v, at);
+        forget_best(v, best.updates, at);
 }
 
 static void hear_of_result(struct saver *v, struct position *at)
@@ -223,7 +224,7 @@ static void mark_best(struct saver *v, struct position *at)
     at->best_top1 = v->told.top1;
     if (!v->s->writes)
         return;
-    snapshot_writer_best(v->writer, v->told.updates, v->told.top1);
+    snapshot_writer_best(v->writer, &v->told);
     if (v->s->cfg->checkpoint_sync)
         hear_of_result(v, at);
 }
@@ -231,10 +232,10 @@ static void mark_best(struct saver *v, struct position *at)
 static void save_best(struct saver *v, struct position *at, bool over)
 {
     struct err e;
-    v->told = (struct saver_best){at->best_updates, at->best_top1};
+    v->told = (struct snapshot_best){at->best_updates, at->best_top1};
     if (save(v, at, over, &e) < 0) {
         tell_failure(v, at->updates, at->updates, &e);
-        forget_best(v, at);
+        forget_best(v, at->updates, at);
     } else {
         mark_best(v, at);
     }

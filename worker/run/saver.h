@@ -5,18 +5,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "worker/snapshot/snapshot_writer.h"
+
 struct err;
 struct eval_result;
 struct journal;
 struct position;
 struct session;
-struct snapshot_writer;
 struct trace;
-
-struct saver_best {
-    int64_t updates; /* 0: there is none */
-    double top1;     /* struct position's */
-};
 
 struct saver {
     struct session *s;
@@ -28,9 +24,9 @@ struct saver {
     bool last;                      /* the caller's: no step follows, and saver_finish() does */
     bool pending;                   /* a save is due and the one before is not on the disk yet */
     int64_t saved_ns;
-    int64_t saved_updates;  /* of the newest save of this process that has not failed, -1: none */
-    struct saver_best told; /* the newest that was to be saved as the best */
-    struct saver_best on_disk;
+    int64_t saved_updates;     /* of the newest save of this process that has not failed, -1: none */
+    struct snapshot_best told; /* the newest that was to be saved as the best */
+    struct snapshot_best on_disk;
 };
 
 /* Takes the host memory of a copy of the state. at: where the run stands, with the best so far. */
@@ -55,7 +51,9 @@ bool saver_wants(struct saver *v, const struct position *at, bool over);
 bool saver_step(struct saver *v, struct position *at, bool over, bool asked);
 
 /* After an evaluation: is it better than the best that was saved? Then it is saved. What is still being written counts
- * as saved until it fails. Errors of saving are logged; others are those of ranks' agreement. All ranks. */
+ * as saved until it fails. Where several ranks write (--checkpoint-per-node), the best is the best that any of them
+ * has: a node that could not save that one keeps its older one until a better one comes. Errors of saving are logged;
+ * others are those of ranks' agreement. All ranks. */
 int saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over, struct err *e);
 
 /* The last checkpoint: it must succeed, and is complete on return. All ranks. */

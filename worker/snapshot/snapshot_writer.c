@@ -45,9 +45,9 @@ struct snapshot_writer {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool full, marking, quit, fresh; /* fresh: a result that nobody has seen */
-    int64_t best;                    /* step to be marked, -1: none */
-    double best_top1;
-    int best_told; /* snapshot_writer_best_result() */
+    bool to_mark;                    /* best, once it is written */
+    struct snapshot_best best;       /* the last that was to be */
+    int best_told;                   /* snapshot_writer_best_result() */
     struct snapshot_saved saved;
     int rc;
     struct err why;
@@ -114,21 +114,21 @@ static void write_now(struct snapshot_writer *w)
     w->why = e;
     w->full = false;
     w->fresh = rc < 0 || !w->given;
-    if (rc < 0 && w->best == w->saved.step) {
-        w->best = -1;
+    if (rc < 0 && w->to_mark && w->best.updates == w->saved.step) {
+        w->to_mark = false;
         w->best_told = rc;
     }
     pthread_cond_broadcast(&w->changed);
 }
 
 /* It may have been saved before it was evaluated: a run that goes on from it is to know what there is to beat. */
-static int tell_best(const struct snapshot_writer *w, int64_t step, double top1, struct err *e)
+static int tell_best(const struct snapshot_writer *w, const struct snapshot_best *best, struct err *e)
 {
-    const struct position best = {.best_top1 = top1, .best_updates = step};
-    cJSON *more = meta_best(&best);
-    int rc = ckpt_amend(w->o.dir, step, more, e);
+    const struct position at = {.best_top1 = best->top1, .best_updates = best->updates};
+    cJSON *more = meta_best(&at);
+    int rc = ckpt_amend(w->o.dir, best->updates, more, e);
     if (rc == 0)
-        rc = ckpt_set_best(w->o.dir, step, e);
+        rc = ckpt_set_best(w->o.dir, best->updates, e);
     cJSON_Delete(more);
     return rc;
 }
@@ -136,14 +136,14 @@ static int tell_best(const struct snapshot_writer *w, int64_t step, double top1,
 static void mark_best(struct snapshot_writer *w)
 {
     struct err e;
-    const int64_t step = w->best;
-    const double top1 = w->best_top1;
-    w->best = -1;
+    const struct snapshot_best best = w->best;
+    w->to_mark = false;
     w->marking = true;
     pthread_mutex_unlock(&w->lock);
-    const int rc = tell_best(w, step, top1, &e);
+    const int rc = tell_best(w, &best, &e);
     if (rc < 0)
-        log_warn("ckpt", "step %lld is the best so far, but %s does not say so: %s", (long long)step, w->o.dir, e.text);
+        log_warn("ckpt", "step %lld is the best so far, but %s does not say so: %s", (long long)best.updates, w->o.dir,
+                 e.text);
     rotate(w);
     pthread_mutex_lock(&w->lock);
     w->marking = false;
@@ -158,7 +158,7 @@ static void *writer_thread(void *arg)
     for (;;) {
         if (w->full)
             write_now(w);
-        else if (w->best >= 0)
+        else if (w->to_mark)
             mark_best(w);
         else if (w->quit)
             break;
@@ -243,7 +243,7 @@ int snapshot_writer_open(struct snapshot_writer **ret, struct state *s, const st
     struct snapshot_writer *w = calloc(1, sizeof *w);
     if (!w)
         return err_errno(e, ENOMEM, "writer of checkpoints");
-    *w = (struct snapshot_writer){.state = s, .id = id, .o = *o, .best = -1};
+    *w = (struct snapshot_writer){.state = s, .id = id, .o = *o};
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -262,7 +262,7 @@ int snapshot_writer_open(struct snapshot_writer **ret, struct state *s, const st
 bool snapshot_writer_busy(struct snapshot_writer *w)
 {
     pthread_mutex_lock(&w->lock);
-    bool busy = w->full || w->marking || w->best >= 0;
+    bool busy = w->full || w->marking || w->to_mark;
     pthread_mutex_unlock(&w->lock);
     return busy;
 }
@@ -272,7 +272,7 @@ int snapshot_writer_wait(struct snapshot_writer *w, int64_t timeout_ms, struct e
     const struct timespec deadline = clock_timespec(clock_deadline(timeout_ms));
     int rc = 0;
     pthread_mutex_lock(&w->lock);
-    while ((w->full || w->marking || w->best >= 0) && rc == 0)
+    while ((w->full || w->marking || w->to_mark) && rc == 0)
         rc = -pthread_cond_timedwait(&w->changed, &w->lock, &deadline);
     if (rc < 0)
         rc = err_set(e, ERR_OUTPUT, "the checkpoint of step %lld is still being written after %lld s",
@@ -352,24 +352,26 @@ int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, i
     return 0;
 }
 
-void snapshot_writer_best(struct snapshot_writer *w, int64_t step, double top1)
+void snapshot_writer_best(struct snapshot_writer *w, const struct snapshot_best *best)
 {
     pthread_mutex_lock(&w->lock);
-    const bool failed = !w->full && w->rc < 0 && w->saved.step == step;
-    w->best = failed ? -1 : step;
-    w->best_top1 = top1;
+    assert(w->best.updates == best->updates || (!w->to_mark && !w->marking));
+    const bool failed = !w->full && w->rc < 0 && w->saved.step == best->updates;
+    w->best = *best;
+    w->to_mark = !failed;
     w->best_told = failed ? w->rc : 0;
-    if (w->o.sync && w->best >= 0)
+    if (w->o.sync && w->to_mark)
         mark_best(w);
     else
         pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
 }
 
-int snapshot_writer_best_result(struct snapshot_writer *w)
+int snapshot_writer_best_result(struct snapshot_writer *w, struct snapshot_best *ret)
 {
     pthread_mutex_lock(&w->lock);
     const int told = w->best_told;
+    *ret = w->best;
     w->best_told = 0;
     pthread_mutex_unlock(&w->lock);
     return told;

@@ -35,6 +35,11 @@ struct snapshot_saved {
     int64_t bytes;            /* of tensors */
 };
 
+struct snapshot_best {
+    int64_t updates; /* of its checkpoint's step; 0: there is none */
+    double top1;     /* struct position's */
+};
+
 /* state and id: borrowed until close. Strings of *o, too. With o->comm: all of its ranks. */
 int snapshot_writer_open(struct snapshot_writer **ret, struct state *s, const struct snapshot_identity *id,
                          const struct snapshot_writer_options *o, struct err *e);
@@ -54,13 +59,13 @@ int snapshot_writer_agree(struct snapshot_writer *w, bool want, bool free, bool 
  * result. */
 int snapshot_writer_save(struct snapshot_writer *w, const struct position *at, int64_t epochs, struct err *e);
 
-/* The checkpoint of this step, once written, is the best so far, of this accuracy: DIR/best and its own manifest say
- * so. Not while busy with another one's. */
-void snapshot_writer_best(struct snapshot_writer *w, int64_t step, double top1);
+/* This checkpoint, once written, is the best so far: DIR/best and its own manifest say so. Not while busy with another
+ * one's, or before its result was taken. */
+void snapshot_writer_best(struct snapshot_writer *w, const struct snapshot_best *best);
 
-/* What became of the last that was to be the best: 1 DIR/best says so, 0 nothing new, < 0 it is not saved, or nothing
- * says that it is the best (logged). Once for each. */
-int snapshot_writer_best_result(struct snapshot_writer *w);
+/* What became of the last that was to be the best (*ret, unless 0): 1 DIR/best says so, 0 nothing new, < 0 it is not
+ * saved, or nothing says that it is the best (logged). Once for each. */
+int snapshot_writer_best_result(struct snapshot_writer *w, struct snapshot_best *ret);
 
 /* What became of the last save: 1 it is on the disk, 0 nothing new (or given), < 0 it failed (ret->step says which).
  * Once for each. ERR_DIVERGED: a tensor is not finite; nothing was written then, so that rotation keeps the last

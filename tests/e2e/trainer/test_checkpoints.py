@@ -274,6 +274,21 @@ def test_the_best_is_one_that_was_saved(data, tmp_path, more):
     assert meta["best_updates"] == best(out), meta
 
 
+def test_a_best_that_fails_after_the_one_before_was_saved_is_forgotten(data, tmp_path):
+    """The one before is still being written when this one is to be saved: each has a result of its own."""
+    full, out = tmp_path / "full", tmp_path / "out"
+    full.touch()
+    p = run(*command(data, out, "--arch", "mlp", "--seed", 2, "--base-learning-rate", 0.02, "--checkpoint-every", 1000, "--checkpoint-keep", 0),
+            env=faulty_disk(fsync_ms=500, full=full, full_only="step-00000008."))
+    assert p.returncode == 0 and "save the checkpoint of step 8" in p.stderr, p.stderr
+    acc = {m["step"]: m["test_acc1"] for m in lines(out) if "test_acc1" in m}
+    lost, rest = acc.pop(8), acc
+    assert lost > max(rest.values()) > rest[4], (lost, rest)
+    assert rest[best(out)] == max(rest.values()), (best(out), rest)
+    meta = json.loads((newest(out) / "manifest.json").read_text())["meta"]
+    assert meta["best_updates"] == best(out), meta
+
+
 def test_the_folder_may_be_given_to_rank_0_alone(data, tmp_path):
     out = tmp_path / "out"
     *plain, option, folder = command(data, out)
