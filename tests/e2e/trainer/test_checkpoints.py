@@ -258,7 +258,7 @@ def test_a_worse_or_equal_one_after_a_resume_does_not_replace_the_best(data, tmp
     assert best(tmp_path) == 8, lines(tmp_path)[-2:]
 
 
-STILL = ("--base-learning-rate", 0, "--warmup-epochs", 0, "--weight-decay", 0)  # nothing moves: all accuracies are equal
+STILL = ("--arch", "mlp", "--base-learning-rate", 0, "--warmup-epochs", 0, "--weight-decay", 0)  # nothing moves: all accuracies are equal
 
 
 @pytest.mark.parametrize("more", [[], ["--checkpoint-sync"], ["--procs", 2], ["--stages", 2, "--procs", 2, "--device", "cpu"]])
