@@ -76,7 +76,8 @@ const struct explain_message explain_trainer[] = {
     {"lies more than * folders deep\nmore than * images\nthe path of *\nis too long\nare too long\npath is too long",
      "a name or a folder tree is larger than trainer takes", "shorter paths; remove loops of links"},
     {"loader thread is stuck\nno batch was ready\nis still being read\nno file is being read",
-     "the disk or file server of the data set does not answer", "look at it; --loader-threads if it is only slow"},
+     "the disk or file server of the data set does not answer",
+     "look at it; --loader-threads or --comm-timeout if it is only slow"},
     /* --- checkpoints and weights */
     {"another run that is still alive", "two runs write to one folder", "end the other one, or choose another folder"},
     {"holds a checkpoint of step\nholds a newer checkpoint",

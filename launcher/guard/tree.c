@@ -141,8 +141,8 @@ int tree_pause(const pid_t *spared, int n, bool go_on)
         if (p->pid < 0 || !is_of_tree(p, getpid(), 0))
             continue;
         const char state = proc_living(p).state;
-        ran += state == 'R' || state == 'S';
-        if (go_on || state != 'T')
+        ran += state == 'R' || state == 'S' || state == 'D';
+        if (go_on || (state != 'T' && state != 't')) /* t: a debugger holds it */
             kill(p->pid, go_on ? SIGCONT : SIGSTOP);
     }
     procs_free(&ps);

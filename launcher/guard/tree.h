@@ -27,9 +27,9 @@ int tree_kill_below(pid_t root);
  * nobody has reaped left out. kill: SIGKILL to each. < 0: there is no /proc. */
 int tree_others(const pid_t *kept, int n, bool kill);
 
-/* SIGSTOP to every descendant of this process but those and what is below them, parents first. go_on: SIGCONT, parents
- * last, as a crun among them would name workers of its own that it finds stopped. Returns how many ran: stop them again
- * until nobody does, as one may have forked meanwhile. < 0: there is no /proc. */
+/* SIGSTOP to every descendant of this process but `spared` and what is below them, parents first. go_on: SIGCONT,
+ * parents last, as a crun among them would name workers of its own that it finds stopped. Returns how many ran: stop
+ * them again until nobody does, as one may have forked meanwhile. < 0: there is no /proc. */
 int tree_pause(const pid_t *spared, int n, bool go_on);
 
 /* This signal to a descendant, or to those of its process group, if they catch or block it (/proc tells); to others it

@@ -113,7 +113,7 @@ def test_a_live_stream_waits_for_a_terminal_that_does_not_read(crun, shell, opti
     wait("its stream to be read", lambda: ours & polled(output))
     (crun.tmp / "go").touch()
     wait("its stream to be left alone", lambda: (crun.tmp / "done").exists() or not ours & polled(output))
-    assert not (crun.tmp / "done").exists() and not ours & polled(output)
+    assert not (crun.tmp / "done").exists()
     while not (crun.tmp / "done").exists():
         assert select.select([shell.fd], [], [], 60)[0], "the worker is held, although its terminal is read"
         os.read(shell.fd, 65536)

@@ -11,7 +11,7 @@ def test_of_two_ranks_the_one_whose_read_never_ends_names_the_file(shapes, tmp_p
     train = shutil.copytree(shapes(32, 100, 200) / "train", tmp_path / "train")
     victim = sorted(train.glob("*/*"))[4]  # rank 0's: of an even number
     line = [CRUN, "--standalone", "--nproc_per_node", 2, "trainer", "--train-data", train, "--arch", "mlp", "--image-size", 32, "--device", "cpu", "--comm", "gloo",
-            "--batch-size", 10, "--sampler", "distributed", "--shuffle", "off", "--num-epochs", 100000, "--progress", "torch", "--print-freq", 1, "--comm-timeout", 20]
+            "--batch-size", 10, "--sampler", "distributed", "--shuffle", "off", "--num-epochs", 100000, "--progress", "torch", "--print-freq", 1, "--comm-timeout", 40]
     p = subprocess.Popen([str(a) for a in line], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=tmp_path)
     for text in p.stderr:
         if "Epoch: [1][" in text:
@@ -20,5 +20,5 @@ def test_of_two_ranks_the_one_whose_read_never_ends_names_the_file(shapes, tmp_p
             break
     rest = p.stderr.read()
     assert p.wait(timeout=60) == 1, rest
-    assert f"no batch was ready within 10000 ms: '{victim}' is still being read" in rest, rest
+    assert f"no batch was ready within 20000 ms: '{victim}' is still being read" in rest, rest
     assert "culprit   rank 0 " in rest, rest

@@ -591,7 +591,7 @@ static int piped_read(struct dataset *d, size_t i, struct buf *data, int *label,
     return 0;
 }
 
-enum { PATIENCE_MS = 2000 };
+enum { PATIENCE_MS = 5000 }; /* a stop of any length costs one part of it, a second */
 
 /* A process that waits for a batch, and says so before. */
 static pid_t wait_in_a_child(int bytes, int says)
