@@ -31,8 +31,8 @@
 #include "worker/data/loader/sampler.h"
 #include "worker/data/sets/dataset.h"
 
-/* That a thread may take to end the read that it is in when the loader is closed. Other ranks wait 5 s for the launcher's
- * word about whose fault it is (train.c). */
+/* That a thread may take to end the read that it is in when the loader is closed. Other ranks wait 5 s for the
+ * launcher's word about whose fault it is (train.c). */
 #define LINGER_MS 2000
 #define PART_MS 1000 /* of a wait */
 #define PREFETCH 4   /* batches that are ready ahead where the options name no number */
