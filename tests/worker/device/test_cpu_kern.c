@@ -276,6 +276,96 @@ static void what_is_stored_does_not_depend_on_the_layout(void **state)
         }
 }
 
+/* --- NHWC of more pixels than a run, and of more channels than have their sums taken side by side */
+
+enum { LONG_C = 1044, LONG_PADDED = 1056, LONG_H = 10, LONG_W = 13, LONG_VALUES = N * LONG_C * LONG_H * LONG_W };
+
+struct long_results {
+    float y[LONG_VALUES], dz[LONG_VALUES], dx[LONG_VALUES];
+    double sums[4][LONG_PADDED];
+};
+
+/* Values by logical index, as halves are kept. */
+static void fill(const struct layout *l, int seed, enum store t, void *to)
+{
+    for (int n = 0, i = 0; n < l->n; n++)
+        for (int c = 0; c < l->c; c++)
+            for (int p = 0; p < l->h * l->w; p++, i++) {
+                if (t == STORE_BF16)
+                    ((uint16_t *)to)[layout_offset(l, n, c, p)] = bf16_from_f32(value(seed, i));
+                else
+                    ((float *)to)[layout_offset(l, n, c, p)] = store_value(t, value(seed, i));
+            }
+}
+
+static void take(const struct layout *l, enum store t, const void *from, float *out)
+{
+    for (int n = 0; n < l->n; n++)
+        for (int c = 0; c < l->c; c++)
+            for (int p = 0; p < l->h * l->w; p++) {
+                const size_t o = layout_offset(l, n, c, p);
+                *out++ = t == STORE_BF16 ? f32_from_bf16(((const uint16_t *)from)[o]) : ((const float *)from)[o];
+            }
+}
+
+static void normalise_long(const struct kern *k, int block, enum store t, int threads, struct long_results *r)
+{
+    const struct layout l = {N, LONG_C, LONG_H, LONG_W, block};
+    const struct view v = layout_view(&l);
+    static const float weights[N] = {1, 0, 1};
+    static float coefficients[5][LONG_PADDED];
+    const float *mean = coefficients[0], *scale = coefficients[1], *beta = coefficients[2], *k1 = coefficients[3],
+                *k2 = coefficients[4];
+    void *at[7]; /* x, add, dy, dy2, y, dz, dx */
+    double *partial = calloc(kern_partial(&v, threads), sizeof(*partial));
+    const bool past = block != LONG_C; /* a row has a part of a vector at its end */
+    for (int i = 0; i < 5; i++)
+        for (int c = 0; c < LONG_C; c++)
+            coefficients[i][c] = value(20 + i, c);
+    for (int i = 0; i < 7; i++) {
+        const size_t bytes = (layout_count(&l) * sizeof(float) + 63) / 64 * 64;
+        at[i] = aligned_alloc(64, bytes);
+        memset(at[i], 0, bytes);
+        if (i < 4)
+            fill(&l, i, t, at[i]);
+    }
+    k->bn_stats(&(struct bn_stats_job){v, at[0], weights, r->sums[0], r->sums[1], partial}, t, threads);
+    k->bn_apply(&(struct bn_apply_job){v, at[0], at[1], at[4], mean, scale, beta, true, past}, t, threads);
+    k->bn_bwd_sums(&(struct bn_bwd_sums_job){v, at[0], at[2], at[3], at[4], at[5], weights, mean, scale, NULL,
+                                             r->sums[2], r->sums[3], partial, past},
+                   t, threads);
+    k->bn_bwd_apply(
+        &(struct bn_bwd_apply_job){v, at[0], at[5], NULL, NULL, at[6], weights, mean, scale, NULL, k1, k2, past}, t,
+        threads);
+    take(&l, t, at[4], r->y);
+    take(&l, t, at[5], r->dz);
+    take(&l, t, at[6], r->dx);
+    for (int i = 0; i < 7; i++)
+        free(at[i]);
+    free(partial);
+}
+
+static void nhwc_of_many_channels_is_as_blocks(void **state)
+{
+    (void)state;
+    static struct long_results want, got;
+    for (int i = 0; kern_all()[i]; i++)
+        for (int t = 0; t < STORES; t++)
+            for (int threads = 1; threads <= 2; threads++) {
+                const struct kern *k = kern_all()[i];
+                normalise_long(k, 16, (enum store)t, threads, &want);
+                normalise_long(k, LONG_C, (enum store)t, threads, &got);
+                if (memcmp(got.y, want.y, sizeof want.y) || memcmp(got.dz, want.dz, sizeof want.dz) ||
+                    memcmp(got.dx, want.dx, sizeof want.dx))
+                    fail_msg("%s, type %d, %d threads: not the same bits", k->name, t, threads);
+                for (int s = 0; s < 4; s++)
+                    for (int c = 0; c < LONG_C; c++) /* of 260 numbers below 4 */
+                        if (!(fabs(got.sums[s][c] - want.sums[s][c]) <= 1e-5 * (1 + fabs(want.sums[s][c]))))
+                            fail_msg("%s, type %d, %d threads: sum %d of channel %d: %.9g, expected %.9g", k->name, t,
+                                     threads, s, c, got.sums[s][c], want.sums[s][c]);
+            }
+}
+
 static void statistics_survive_a_mean_far_from_zero(void **state)
 {
     (void)state;
@@ -446,6 +536,7 @@ int main(void)
         cmocka_unit_test(every_layout_and_instruction_set_agrees),
         cmocka_unit_test(the_sign_of_y_is_told_from_x),
         cmocka_unit_test(what_is_stored_does_not_depend_on_the_layout),
+        cmocka_unit_test(nhwc_of_many_channels_is_as_blocks),
         cmocka_unit_test(statistics_survive_a_mean_far_from_zero),
         cmocka_unit_test(parts_of_a_loss_are_those_of_doubles),
         cmocka_unit_test(a_logit_that_is_not_a_number_is_not_lost),

@@ -22,7 +22,10 @@
 
 #define INLINE inline __attribute__((always_inline))
 
-enum { RUN = 128 }; /* pixels, or classes, summed in fp32 before the sum goes on in double */
+enum {
+    RUN = 128, /* pixels, or classes, summed in fp32 before the sum goes on in double */
+    ROW = 64   /* groups of a pixel of NHWC whose sums are taken side by side */
+};
 
 /* How a pass that takes sums is cut into items for the threads: each has some samples and some channel groups. Samples
  * are walked over from the last to the first: what the operation before wrote last may still lie in the caches; and
@@ -33,11 +36,18 @@ struct pieces {
 
 static struct pieces cut(const struct view *v, int threads)
 {
+    const bool nhwc = view_is_nhwc(v); /* a thread's groups stay together */
     if (v->n % threads == 0 || v->n >= 8 * threads)
         return (struct pieces){threads, 1};
     if (v->groups % threads == 0 || v->groups >= 8 * threads)
-        return (struct pieces){1, v->groups};
-    return (struct pieces){v->n < threads ? v->n : threads, v->groups};
+        return (struct pieces){1, nhwc ? threads : v->groups};
+    return (struct pieces){v->n < threads ? v->n : threads, nhwc ? 1 : v->groups};
+}
+
+/* What a pass without sums takes of a sample at a time: a group, or of NHWC a run of pixels. */
+static int parts_of(const struct view *v)
+{
+    return view_is_nhwc(v) ? (v->hw + RUN - 1) / RUN : v->groups;
 }
 
 static int share(int n, int part, int parts)
@@ -95,6 +105,18 @@ static INLINE __m256i first_of_8(int lanes) /* a mask */
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 #endif
+
+/* Vectors of one pixel of NHWC: `whole` ones, and one of `rest` lanes where that is not 0. */
+struct row {
+    int whole, rest;
+};
+
+/* Those of groups [g, end). */
+static struct row row_of(const struct view *v, int g, int end)
+{
+    const bool last = end == v->groups && v->last_lanes < v->lanes;
+    return (struct row){end - g - last, last ? v->last_lanes : 0};
+}
 
 /* Vectors of one group: the first at this element, `n` of them, `step` elements apart. */
 struct walk {

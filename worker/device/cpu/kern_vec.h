@@ -185,6 +185,11 @@ static INLINE VF NAME(relu)(VF v) /* NaN stays NaN */
     return NAME(select)(v <= 0, (VF){0}, v);
 }
 
+static INLINE VF NAME(where_positive)(VF gate, VF v)
+{
+    return NAME(select)(gate > 0, v, (VF){0});
+}
+
 /* A coefficient: of every lane's channel, or of the one channel of a row of pixels. */
 static INLINE VF NAME(coefficient)(const float *p, bool row, int lanes)
 {
@@ -216,6 +221,15 @@ static INLINE double NAME(sum_lanes)(double *v)
         } else {                                                                                                       \
             f(__VA_ARGS__, (struct walk){at_, (v)->hw, (v)->sp}, false, lanes_);                                       \
         }                                                                                                              \
+    } while (0)
+
+/* Call f(..., group, lanes) for the vectors of one pixel of NHWC. Constants where all lanes are there. */
+#define EACH_GROUP(r, f, ...)                                                                                          \
+    do {                                                                                                               \
+        for (int g_ = 0; g_ < (r).whole; g_++)                                                                         \
+            f(__VA_ARGS__, g_, L);                                                                                     \
+        if ((r).rest)                                                                                                  \
+            f(__VA_ARGS__, (r).whole, (r).rest);                                                                       \
     } while (0)
 
 /* The same where vectors always lie along channels: f(..., lanes). */

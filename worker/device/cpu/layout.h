@@ -67,6 +67,12 @@ static inline bool view_is_plain(const struct view *v)
     return v->lanes == 1 && v->sp == 1;
 }
 
+/* NHWC of more than one group: the groups of a pixel are adjacent, and not the pixels of a group. */
+static inline bool view_is_nhwc(const struct view *v)
+{
+    return v->sp > (size_t)v->lanes;
+}
+
 /* Per-channel vectors of a tensor are padded to whole groups. */
 static inline int view_channels(const struct view *v)
 {
