@@ -110,8 +110,9 @@ static void NAME(bn_stats)(const struct bn_stats_job *j, int threads)
                 continue;
             const size_t at = (size_t)n * v->sn;
             for (int g = g0; view_is_nhwc(v) && g < g1; g += ROW)
-                NAME(stats_rows)((const T *)j->x + at + (size_t)g * v->sg, v, row_of(v, g, g + ROW < g1 ? g + ROW : g1), sum + g * L,
-                                 squares + g * L);
+                NAME(stats_rows)
+                ((const T *)j->x + at + (size_t)g * v->sg, v, row_of(v, g, g + ROW < g1 ? g + ROW : g1), sum + g * L,
+                 squares + g * L);
             for (int g = g0; !view_is_nhwc(v) && g < g1; g++)
                 EACH_WALK(v, g, at + (size_t)g * v->sg, NAME(stats_walk), j->x, sum + g * v->lanes,
                           squares + g * v->lanes);
@@ -264,7 +265,8 @@ static void NAME(bn_bwd_sums)(const struct bn_bwd_sums_job *j, int threads)
             if (!counts && !j->dz)
                 continue;
             for (int g = g0; view_is_nhwc(v) && g < g1; g += ROW)
-                NAME(bwd_sums_rows)(j, at, g * L, counts, row_of(v, g, g + ROW < g1 ? g + ROW : g1), sum + g * L, sum_x + g * L);
+                NAME(bwd_sums_rows)
+                (j, at, g * L, counts, row_of(v, g, g + ROW < g1 ? g + ROW : g1), sum + g * L, sum_x + g * L);
             for (int g = g0; !view_is_nhwc(v) && g < g1; g++)
                 EACH_WALK(v, g, at + (size_t)g * v->sg, NAME(bwd_sums_walk), j, g * v->lanes, counts,
                           sum + g * v->lanes, sum_x + g * v->lanes);
@@ -282,17 +284,17 @@ static INLINE void NAME(bwd_apply_at)(const struct bn_bwd_apply_job *j, const st
                                       int lanes)
 {
     const struct NAME(upstream) u = {j->x, j->dy, j->dy2, j->y, j->beta};
-    const VF centred = NAME(load)(u.x + o, lanes) - k->mean,
-             d = NAME(dz_at)(&u, o, centred, k->scale, k->beta, lanes);
+    const VF centred = NAME(load)(u.x + o, lanes) - k->mean, d = NAME(dz_at)(&u, o, centred, k->scale, k->beta, lanes);
     NAME(put)((T *)j->dx + o, k->scale * (d - k->k1 - centred * k->k2), j->past, lanes);
 }
 
-static INLINE struct NAME(bwd_apply) NAME(bwd_coefficients)(const struct bn_bwd_apply_job *j, int c, bool row, int lanes)
+static INLINE struct NAME(bwd_apply)
+    NAME(bwd_coefficients)(const struct bn_bwd_apply_job *j, int c, bool row, int lanes)
 {
-    return (struct NAME(bwd_apply)){
-        NAME(coefficient)(j->mean + c, row, lanes), NAME(coefficient)(j->scale + c, row, lanes),
-        j->beta ? NAME(coefficient)(j->beta + c, row, lanes) : (VF){0}, NAME(coefficient)(j->k1 + c, row, lanes),
-        NAME(coefficient)(j->k2 + c, row, lanes)};
+    return (struct NAME(bwd_apply)){NAME(coefficient)(j->mean + c, row, lanes),
+                                    NAME(coefficient)(j->scale + c, row, lanes),
+                                    j->beta ? NAME(coefficient)(j->beta + c, row, lanes) : (VF){0},
+                                    NAME(coefficient)(j->k1 + c, row, lanes), NAME(coefficient)(j->k2 + c, row, lanes)};
 }
 
 static INLINE void NAME(bwd_apply_walk)(const struct bn_bwd_apply_job *j, int channel, float weight, struct walk w,
