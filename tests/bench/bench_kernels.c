@@ -2,13 +2,14 @@
  * weights, each by itself, in the layouts that oneDNN likes best, data in cache or not as it comes. Equal shapes are
  * run once and counted.
  *   bench_kernels [arch=resnet50] [image=224] [batch=16] [threads=2] [type=f32|bf16] [repeat=5] [table=1] [serve=0]
- *                 [compare=0]
+ *                 [compare=0] [product=0]
  * Prints a row per shape and direction (best of `repeat`) and their sum. serve=1: at the start and on each line of
  * standard input all are run, and seconds are printed: of the fastest pass over all kernels in this turn, and of the
  * sum of each kernel's fastest of all turns: for taking turns with others. compare=1: beside each convolution those in
  * other layouts, with the copies of its activations that these would need, and what a choice by time would gain: every
  * other run chooses, the runs between them judge (repeat is at least 2), and the first kernel beside itself in the same
- * halves says how much of that is noise. */
+ * halves says how much of that is noise. product=1: tensors are NHWC, and beside each backward convolution is the product
+ * of matrices that could take its place, with what it copies. */
 #include <errno.h>
 #include <omp.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 #include "common/base/err.h"
 #include "tests/bench/options.h"
 #include "worker/device/cpu/dnnl_wrap.h"
+#include "worker/device/cpu/product.h"
 #include "worker/device/host_common.h"
 #include "worker/model/model.h"
 #include "worker/program/program.h"
@@ -30,16 +32,18 @@ struct timed {
     enum dnn_dir dir;
     struct dnn_kernel *kernel;
     struct dnn_kernel *copies[2]; /* of x and y into this kernel's layouts; NULL: they are the first kernel's */
-    int count;                    /* 0: another layout's, of the shape before it */
-    double best[2];               /* seconds, of the even runs and of the odd ones; 0: not run yet */
+    void *at[DNN_SLOTS];
+    void *whole;    /* of a product: x as it lies; NULL: that is SRC */
+    int count;      /* 0: another layout's, of the shape before it */
+    double best[2]; /* seconds, of the even runs and of the odd ones; 0: not run yet */
 };
 
 struct bench {
     struct dnn *dnn;
     struct timed kernels[MAX_KERNELS];
     int n;
-    int batch, repeat;
-    bool compare;
+    int batch, repeat, threads;
+    bool compare, product;
     enum dtype type;
     void *memory[DNN_SLOTS], *spare; /* compare: of all kernels together, and of what copies write */
 };
@@ -93,6 +97,7 @@ static int bind_slot(struct bench *b, enum dnn_slot slot, struct err *e)
             memset(memory, 0x3d, bytes); /* numbers of ordinary size in both types */
         }
         TRY(dnn_bind(k, slot, memory, e));
+        b->kernels[i].at[slot] = memory;
     }
     b->memory[slot] = memory;
     return 0;
@@ -177,15 +182,36 @@ static int add_others(struct bench *b, const struct dnn_shape *s, enum dnn_dir d
     return 0;
 }
 
+static int add_product(struct bench *b, const struct dnn_shape *s, enum dnn_dir dir, struct err *e)
+{
+    struct timed *t = &b->kernels[b->n];
+    if (b->n == MAX_KERNELS)
+        return err_set(e, -E2BIG, "more than %d kernels", MAX_KERNELS);
+    *t = (struct timed){.shape = *s, .dir = dir};
+    const int rc = dnn_product_create(b->dnn, s, dir, &t->kernel, e);
+    if (rc == -ENOTSUP)
+        return 0;
+    TRY(rc);
+    b->n++;
+    if (product_is_whole(s))
+        return 0;
+    const size_t bytes = (size_t)s->n * (size_t)(s->h * s->w * s->c) * (s->src_type == DT_BF16 ? 2 : 4);
+    TRY(host_alloc(bytes, &t->whole, e));
+    memset(t->whole, 0x3d, bytes);
+    return 0;
+}
+
 static int add(struct bench *b, const struct dnn_shape *s, enum dnn_dir dir, struct err *e)
 {
-    static const int any[2] = {LAYOUT_ANY, LAYOUT_ANY};
+    const int any[2] = {b->product && s->c > 3 ? s->c : LAYOUT_ANY, b->product && s->c > 3 ? s->k : LAYOUT_ANY};
     for (int i = 0; i < b->n; i++)
         if (b->kernels[i].count && b->kernels[i].dir == dir && memcmp(&b->kernels[i].shape, s, sizeof *s) == 0) {
             b->kernels[i].count++;
             return 0;
         }
     TRY(add_one(b, s, dir, any, 1, e));
+    if (b->product)
+        return add_product(b, s, dir, e);
     return b->compare && !s->linear ? add_others(b, s, dir, e) : 0;
 }
 
@@ -216,13 +242,17 @@ static int collect(struct bench *b, const struct program *p, struct err *e)
     return 0;
 }
 
-static int run_one(struct timed *t, double *ret_seconds, struct err *e)
+static int run_one(const struct bench *b, struct timed *t, double *ret_seconds, struct err *e)
 {
     const int64_t start = clock_ns();
     for (int i = 0; i < 2; i++)
         if (t->copies[i])
             TRY(dnn_run(t->copies[i], e));
+    if (t->whole && t->dir == DNN_BWD_WEIGHTS)
+        product_unfold(&t->shape, t->whole, t->at[DNN_SRC], b->threads);
     TRY(dnn_run(t->kernel, e));
+    if (t->whole && t->dir == DNN_BWD_DATA)
+        product_spread(&t->shape, t->at[DNN_SRC], t->whole, b->threads);
     *ret_seconds = (double)(clock_ns() - start) * 1e-9;
     return 0;
 }
@@ -234,7 +264,7 @@ static int run_group(struct bench *b, int from, int end, double passes[MAX_REPEA
         for (int i = from; i < end; i++) {
             struct timed *t = &b->kernels[i];
             double took, *best = &t->best[r & 1];
-            TRY(run_one(t, &took, e));
+            TRY(run_one(b, t, &took, e));
             if (r < 0)
                 continue;
             if (*best <= 0 || took < *best)
@@ -338,7 +368,9 @@ int main(int argc, char **argv)
     b.repeat = number(argc, argv, "repeat", "5");
     b.compare = number(argc, argv, "compare", "0");
     b.type = strcmp(option(argc, argv, "type", "f32"), "bf16") == 0 ? DT_BF16 : DT_F32;
-    omp_set_num_threads(number(argc, argv, "threads", "2"));
+    b.product = number(argc, argv, "product", "0");
+    b.threads = number(argc, argv, "threads", "2");
+    omp_set_num_threads(b.threads);
     if (b.batch < 1 || b.repeat < 1 + b.compare || b.repeat > MAX_REPEAT) {
         fprintf(stderr, "batch is at least 1, repeat %d to %d\n", 1 + b.compare, MAX_REPEAT);
         return 2;

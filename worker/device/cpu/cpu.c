@@ -29,6 +29,7 @@ static int cpu_open(struct device **ret, const struct device_options *o, struct 
         return rc;
     }
     c->lanes = dnn_lanes();
+    c->amx = dnn_has_amx();
     c->native_bf16 = dnn_native_bf16(c->dnn);
     c->kern = kern_select(c->lanes, c->native_bf16);
     *ret = &c->base;

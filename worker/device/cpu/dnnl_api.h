@@ -35,6 +35,9 @@ dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, 
 dnnl_status_t api_inner_product(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
                                 enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
                                 const_dnnl_primitive_desc_t hint);
+/* c (m,n) = a (m,k) . b (k,n) */
+dnnl_status_t api_matmul(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, api_const_desc a, api_const_desc b,
+                         api_const_desc c, dnnl_primitive_attr_t attr);
 /* y = f(x) + y */
 dnnl_status_t api_append_sum(dnnl_post_ops_t ops);
 

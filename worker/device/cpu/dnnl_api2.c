@@ -66,6 +66,14 @@ dnnl_status_t api_inner_product(dnnl_primitive_desc_t *ret, dnnl_engine_t engine
     return st == dnnl_success ? dnnl_primitive_desc_create(ret, &op, attr, engine, hint) : st;
 }
 
+dnnl_status_t api_matmul(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, api_const_desc a, api_const_desc b,
+                         api_const_desc c, dnnl_primitive_attr_t attr)
+{
+    dnnl_matmul_desc_t op;
+    dnnl_status_t st = dnnl_matmul_desc_init(&op, a, b, NULL, c);
+    return st == dnnl_success ? dnnl_primitive_desc_create(ret, &op, attr, engine, NULL) : st;
+}
+
 dnnl_status_t api_append_sum(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f);

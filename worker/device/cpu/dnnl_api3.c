@@ -56,6 +56,12 @@ dnnl_status_t api_inner_product(dnnl_primitive_desc_t *ret, dnnl_engine_t engine
                                                                      hint, attr);
 }
 
+dnnl_status_t api_matmul(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, api_const_desc a, api_const_desc b,
+                         api_const_desc c, dnnl_primitive_attr_t attr)
+{
+    return dnnl_matmul_primitive_desc_create(ret, engine, a, b, NULL, c, attr);
+}
+
 dnnl_status_t api_append_sum(dnnl_post_ops_t ops)
 {
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);

@@ -19,10 +19,12 @@ struct dnn_kernel {
     struct dnn *dnn;
     struct dnn_shape shape;
     enum dnn_dir dir;
+    bool product; /* of matrices: the rows of activations are pixels */
     int block[DNN_SLOTS];
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive;
     api_desc md[DNN_SLOTS];
+    api_desc filter; /* its weights as reorders see them; NULL: as md[DNN_WEIGHTS] */
     dnnl_memory_t memory[DNN_SLOTS];
     int arg[DNN_SLOTS]; /* DNNL_ARG_..., 0 where the kernel has no such argument */
     dnnl_exec_arg_t args[DNN_SLOTS];
@@ -91,6 +93,11 @@ static bool isa_has(dnnl_cpu_isa_t isa)
 int dnn_lanes(void)
 {
     return isa_has(dnnl_cpu_isa_avx512_core) ? 16 : 8;
+}
+
+bool dnn_has_amx(void)
+{
+    return isa_has(dnnl_cpu_isa_avx512_core_amx);
 }
 
 bool dnn_native_bf16(struct dnn *d)
@@ -202,6 +209,19 @@ static const dnnl_query_t query_of[3][DNN_SLOTS] = {
                          dnnl_query_diff_dst_md, dnnl_query_scratchpad_md},
 };
 
+/* A product takes the same tensors as other arguments:
+ * dw (k,i) = dy^T (k,p) . x (p,i), dx (p,i) = dy (p,k) . w (k,i). */
+static const int product_arg_of[3][DNN_SLOTS] = {
+    [DNN_BWD_DATA] = {DNNL_ARG_DST, DNNL_ARG_WEIGHTS, 0, DNNL_ARG_SRC, DNNL_ARG_SCRATCHPAD},
+    [DNN_BWD_WEIGHTS] = {DNNL_ARG_WEIGHTS, DNNL_ARG_DST, 0, DNNL_ARG_SRC, DNNL_ARG_SCRATCHPAD},
+};
+static const dnnl_query_t product_query_of[3][DNN_SLOTS] = {
+    [DNN_BWD_DATA] = {dnnl_query_dst_md, dnnl_query_weights_md, dnnl_query_undef, dnnl_query_src_md,
+                      dnnl_query_scratchpad_md},
+    [DNN_BWD_WEIGHTS] = {dnnl_query_weights_md, dnnl_query_dst_md, dnnl_query_undef, dnnl_query_src_md,
+                         dnnl_query_scratchpad_md},
+};
+
 static int make_descs(const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block, bool nhwc,
                       struct api_descs *m, struct err *e)
 {
@@ -264,16 +284,22 @@ static struct dnn_kernel *kernel_alloc(struct dnn *d)
 /* Take the memory descriptors and layouts that oneDNN chose. */
 static int kernel_query(struct dnn_kernel *k, struct err *e)
 {
+    const int *arg = k->product ? product_arg_of[k->dir] : arg_of[k->dir];
+    const dnnl_query_t *query = k->product ? product_query_of[k->dir] : query_of[k->dir];
     for (int s = 0; s < DNN_SLOTS; s++) {
-        if (!arg_of[k->dir][s] || (s == DNN_BIAS && !k->shape.bias))
+        if (!arg[s] || (s == DNN_BIAS && !k->shape.bias))
             continue;
-        api_const_desc md = dnnl_primitive_desc_query_md(k->desc, query_of[k->dir][s], s == DNN_BIAS);
+        api_const_desc md = dnnl_primitive_desc_query_md(k->desc, query[s], s == DNN_BIAS);
         if (!md || dnnl_memory_desc_get_size(md) == 0)
             continue;
         DNN_TRY(api_desc_clone(&k->md[s], md), "describe an operand");
-        k->arg[s] = arg_of[k->dir][s];
+        k->arg[s] = arg[s];
         if (k->shape.linear || (s != DNN_SRC && s != DNN_DST)) {
             k->block[s] = LAYOUT_PLAIN;
+            continue;
+        }
+        if (k->product) {
+            k->block[s] = s == DNN_SRC ? k->shape.c : k->shape.k;
             continue;
         }
         k->block[s] = block_of(md, s == DNN_SRC ? k->shape.src_type : k->shape.dst_type);
@@ -365,6 +391,74 @@ int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir
     return 0;
 }
 
+/* --- products of matrices */
+
+/* One row of activations for each pixel of the output, channels last; rows of x have what the window sees, pixel after
+ * pixel. */
+static int product_descs(const struct dnn_shape *s, enum dnn_dir dir, struct api_descs *m, struct err *e)
+{
+    const bool weights = dir == DNN_BWD_WEIGHTS;
+    const dnnl_dim_t pixels = (dnnl_dim_t)s->n * s->oh * s->ow, inputs = (dnnl_dim_t)s->kh * s->kw * s->c;
+    const dnnl_dims_t x = {pixels, inputs}, y = {pixels, s->k}, y_t = {s->k, pixels}, w = {s->k, inputs};
+    DNN_TRY(api_desc_create(&m->src, 2, x, data_type(s->src_type), dnnl_ab), "describe x");
+    DNN_TRY(api_desc_create(&m->dst, 2, weights ? y_t : y, data_type(s->dst_type), weights ? dnnl_ba : dnnl_ab),
+            "describe y");
+    DNN_TRY(api_desc_create(&m->weights, 2, w, data_type(weights ? DT_F32 : s->src_type),
+                            weights ? dnnl_ab : dnnl_format_tag_any),
+            "describe weights");
+    return 0;
+}
+
+static int describe_product(struct dnn_kernel *k, const struct api_descs *m, struct err *e)
+{
+    dnnl_primitive_attr_t attr;
+    TRY(scratch_attr(&attr, false, e));
+    const dnnl_status_t st = k->dir == DNN_BWD_WEIGHTS
+                                 ? api_matmul(&k->desc, k->dnn->engine, m->dst, m->src, m->weights, attr)
+                                 : api_matmul(&k->desc, k->dnn->engine, m->dst, m->weights, m->src, attr);
+    dnnl_primitive_attr_destroy(attr);
+    return st == dnnl_success ? 0 : fail(e, st, "product of matrices");
+}
+
+/* (k, kh * kw * c) is a filter (k,kh,kw,c). */
+static int describe_filter(struct dnn_kernel *k, struct err *e)
+{
+    const struct dnn_shape *s = &k->shape;
+    const dnnl_dims_t dims = {s->k, s->c, s->kh, s->kw};
+    if (s->kh * s->kw > 1)
+        DNN_TRY(api_desc_create(&k->filter, 4, dims, dnnl_f32, dnnl_ohwi), "describe weights");
+    return 0;
+}
+
+int dnn_product_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, struct dnn_kernel **ret,
+                       struct err *e)
+{
+    struct api_descs m = {0};
+    int rc;
+    if (s->linear || s->bias || dir == DNN_FORWARD || (dir == DNN_BWD_DATA && s->kh * s->kw > 1))
+        return err_set(e, -ENOTSUP, "no product of matrices takes the place of this kernel");
+    struct dnn_kernel *k = kernel_alloc(d);
+    if (!k)
+        return err_set(e, -ENOMEM, "out of memory");
+    k->shape = *s;
+    k->dir = dir;
+    k->product = true;
+    TRY_GOTO(rc, product_descs(s, dir, &m, e), failed);
+    TRY_GOTO(rc, describe_product(k, &m, e), failed);
+    TRY_GOTO(rc, kernel_query(k, e), failed);
+    TRY_GOTO(rc, describe_filter(k, e), failed);
+    TRY_GOTO(rc, kernel_finish(k, e), failed);
+    free_descs(&m);
+    *ret = k;
+    return 0;
+failed:
+    free_descs(&m);
+    dnn_kernel_destroy(k);
+    return rc;
+}
+
+/* --- reorders */
+
 /* Takes over from and to, also on failure. */
 static int reorder_create(struct dnn *d, api_desc from, api_desc to, bool add, struct dnn_kernel **ret, struct err *e)
 {
@@ -422,8 +516,12 @@ int dnn_weights_reorder_create(struct dnn *d, const struct dnn_kernel *k, bool t
                                struct dnn_kernel **ret, struct err *e)
 {
     api_desc plain, own;
-    DNN_TRY(weights_desc(&plain, &k->shape, DT_F32, true), "describe weights");
-    dnnl_status_t s = api_desc_clone(&own, k->md[DNN_WEIGHTS]);
+    const dnnl_dims_t matrix = {k->shape.k, k->shape.c};
+    if (k->product && !k->filter)
+        DNN_TRY(api_desc_create(&plain, 2, matrix, dnnl_f32, dnnl_ab), "describe weights");
+    else
+        DNN_TRY(weights_desc(&plain, &k->shape, DT_F32, true), "describe weights");
+    dnnl_status_t s = api_desc_clone(&own, k->filter ? k->filter : k->md[DNN_WEIGHTS]);
     if (s != dnnl_success) {
         api_desc_destroy(plain);
         return fail(e, s, "describe weights");
@@ -440,6 +538,7 @@ void dnn_kernel_destroy(struct dnn_kernel *k)
             dnnl_memory_destroy(k->memory[s]);
     for (int s = 0; s < DNN_SLOTS; s++)
         api_desc_destroy(k->md[s]);
+    api_desc_destroy(k->filter);
     if (k->primitive)
         dnnl_primitive_destroy(k->primitive);
     if (k->desc)

@@ -36,6 +36,8 @@ void dnn_close(struct dnn *d);
 void dnn_describe(char *version, size_t version_cap, char *isa, size_t isa_cap);
 /* Vector width in floats that the layouts of this instruction set use: 16 or 8. */
 int dnn_lanes(void);
+/* oneDNN uses AMX units. */
+bool dnn_has_amx(void);
 /* The processor multiplies bf16 numbers itself and oneDNN has kernels for it, in all three directions. */
 bool dnn_native_bf16(struct dnn *d);
 
@@ -43,6 +45,10 @@ bool dnn_native_bf16(struct dnn *d);
  * layouts. */
 int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
                       const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e);
+/* The same of NHWC tensors as one product of matrices, backward and without a bias. SRC is x unfolded (product.h): a
+ * row of kh * kw * c numbers for each pixel of the output; by data kh = kw = 1. -ENOTSUP: there is none. */
+int dnn_product_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, struct dnn_kernel **ret,
+                       struct err *e);
 int dnn_reorder_create(struct dnn *d, const struct layout *from, enum dtype from_type, const struct layout *to,
                        enum dtype to_type, struct dnn_kernel **ret, struct err *e);
 /* Between kernel k's weights (DST where to_plain, else SRC is plain) and a plain fp32 arena. add: sum into the

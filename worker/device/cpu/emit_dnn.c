@@ -2,7 +2,8 @@
  *
  * A tensor has the layout that its producer likes best; a reader is asked first for a kernel that takes it as it is,
  * and only where oneDNN has none but slow reference code is the tensor copied into another layout. Backward kernels are
- * asked for the layouts of their forward kernel first, so gradients lie as their tensors do. */
+ * asked for the layouts of their forward kernel first, so gradients lie as their tensors do. Where these are NHWC, a
+ * product of matrices may take the place of a backward kernel (product.h). */
 #include <errno.h>
 
 #include "worker/device/cpu/plan.h"
@@ -88,6 +89,21 @@ static int forward_kernel(struct cpu_plan *pl, int f, struct dnn_kernel **ret, s
     return 0;
 }
 
+static bool takes_product(const struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir dir,
+                          const struct dnn_kernel *fwd)
+{
+    return !s->linear && dnn_block(fwd, DNN_SRC) == s->c && dnn_block(fwd, DNN_DST) == s->k &&
+           product_pays(s, dir, pl->cpu->amx);
+}
+
+static int backward_kernel(struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir dir, bool product,
+                           const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
+{
+    TRY(product ? dnn_product_create(pl->cpu->dnn, s, dir, ret, e)
+                : choose(pl, s, dir, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, ret, e));
+    return cpu_plan_kernel(pl, *ret, e);
+}
+
 int cpu_plan_conv_source_block(struct cpu_plan *pl, int f, struct err *e)
 {
     struct dnn_kernel *k;
@@ -95,6 +111,7 @@ int cpu_plan_conv_source_block(struct cpu_plan *pl, int f, struct err *e)
     return dnn_block(k, DNN_SRC);
 }
 
+/* out_tensor: what the kernel writes, or -1 where another step writes it. */
 static int dnn_step(struct cpu_plan *pl, int i, struct dnn_kernel *k, int src, int weights, int dst, int out_tensor,
                     const char *label, struct err *e)
 {
@@ -104,7 +121,7 @@ static int dnn_step(struct cpu_plan *pl, int i, struct dnn_kernel *k, int src, i
     TRY(cpu_plan_use_kernel(pl, src, k, DNN_SRC, e));
     TRY(cpu_plan_use_kernel(pl, weights, k, DNN_WEIGHTS, e));
     TRY(cpu_plan_use_kernel(pl, dst, k, DNN_DST, e));
-    if (store_rounds(pl->values[out_tensor].store)) {
+    if (out_tensor >= 0 && store_rounds(pl->values[out_tensor].store)) {
         s->count = layout_count(&pl->values[out_tensor].layout);
         TRY(cpu_plan_use(pl, pl->values[out_tensor].buffer, &s->out, e));
     }
@@ -136,16 +153,18 @@ static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
     struct dnn_kernel *fwd, *k;
     TRY(forward_kernel(pl, op->fwd, &fwd, e));
     struct dnn_shape s = shape_of(pl, op);
-    TRY(choose(pl, &s, DNN_BWD_DATA, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, &k, e));
-    TRY(cpu_plan_kernel(pl, k, e));
+    const bool product = takes_product(pl, &s, DNN_BWD_DATA, fwd), spread = product && !product_is_whole(&s);
+    TRY(backward_kernel(pl, &s, DNN_BWD_DATA, product, fwd, &k, e));
     TRY(cpu_plan_value(pl, op->in[0], dnn_block(k, DNN_DST), e));
     int dy = cpu_plan_operand(pl, i, op->in[0], dnn_block(k, DNN_DST), e);
     TRY(dy);
     TRY(cpu_plan_value(pl, op->out, dnn_block(k, DNN_SRC), e));
     int w = cpu_plan_weights(pl, k, op->param[0], i, e);
     TRY(w);
-    return dnn_step(pl, i, k, pl->values[op->out].buffer, w, dy, op->out,
-                    s.linear ? "linear_bwd_data" : "conv_bwd_data", e);
+    const int dx = spread ? cpu_plan_buffer(pl, dnn_bytes(k, DNN_SRC), e) : pl->values[op->out].buffer;
+    TRY(dx);
+    TRY(dnn_step(pl, i, k, dx, w, dy, spread ? -1 : op->out, s.linear ? "linear_bwd_data" : "conv_bwd_data", e));
+    return spread ? cpu_plan_spread(pl, i, &s, dx, e) : 0;
 }
 
 static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
@@ -155,8 +174,8 @@ static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
     struct step *st;
     TRY(forward_kernel(pl, op->fwd, &fwd, e));
     struct dnn_shape s = shape_of(pl, op);
-    TRY(choose(pl, &s, DNN_BWD_WEIGHTS, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, &k, e));
-    TRY(cpu_plan_kernel(pl, k, e));
+    const bool product = takes_product(pl, &s, DNN_BWD_WEIGHTS, fwd);
+    TRY(backward_kernel(pl, &s, DNN_BWD_WEIGHTS, product, fwd, &k, e));
     TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, true, false, &set, e));
     TRY(cpu_plan_kernel(pl, set, e));
     TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, true, true, &add, e));
@@ -167,6 +186,8 @@ static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
     TRY(x);
     int dy = cpu_plan_operand(pl, i, op->in[1], dnn_block(k, DNN_DST), e);
     TRY(dy);
+    if (product)
+        TRY(x = cpu_plan_unfolded(pl, i, &s, x, e));
     int dw = cpu_plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
     TRY(dw);
     TRY(cpu_plan_step(pl, cpu_step_param_gradient, s.linear ? "linear_bwd_param" : "conv_bwd_param", i, &st, e));

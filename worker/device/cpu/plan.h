@@ -15,6 +15,7 @@
 #include "worker/device/cpu/dnnl_wrap.h"
 #include "worker/device/cpu/kern.h"
 #include "worker/device/cpu/layout.h"
+#include "worker/device/cpu/product.h"
 #include "worker/device/device.h"
 #include "worker/device/fuse.h"
 #include "worker/device/host_common.h"
@@ -27,7 +28,7 @@ struct cpu {
     const struct kern *kern;
     int threads;
     int lanes; /* block of tensors whose layout nobody else chose */
-    bool native_bf16;
+    bool native_bf16, amx;
 };
 
 struct cpu_plan;
@@ -101,6 +102,11 @@ struct step {
         } bn_bwd;
         struct pool_job pool;
         struct input_job input;
+        struct {
+            struct dnn_shape shape;
+            const void *from;
+            void *to;
+        } rows; /* of pixels: product.h */
         struct {
             const void *a, *b;
             void *y;
@@ -201,6 +207,10 @@ enum dtype store_type(enum store s);
 int cpu_plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e); /* emit_dnn.c: convolutions and linear layers */
 /* The block that a forward convolution wants to read. */
 int cpu_plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e);
+/* emit_product.c: copies around products of matrices. The buffer of x, NHWC, unfolded, which a step makes for the next
+ * one alone, or x itself; and rows of pixels to tensor dx. */
+int cpu_plan_unfolded(struct cpu_plan *pl, int op, const struct dnn_shape *s, int x, struct err *e);
+int cpu_plan_spread(struct cpu_plan *pl, int op, const struct dnn_shape *s, int rows, struct err *e);
 int cpu_plan_emit_own(struct cpu_plan *pl, int op, struct err *e); /* emit_own.c: everything else but */
 /* emit_group.c: ops over a group of ranks, and linear layers that the group shares. */
 bool cpu_plan_of_group(const struct cpu_plan *pl, int op);
@@ -238,6 +248,10 @@ int cpu_step_maxpool(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_maxpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_avgpool(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_avgpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+
+/* steps_product.c */
+int cpu_step_unfold(struct cpu_plan *pl, struct step *s, struct err *e);
+int cpu_step_spread(struct cpu_plan *pl, struct step *s, struct err *e);
 
 /* steps_xent.c */
 int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e);
