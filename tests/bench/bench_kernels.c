@@ -8,8 +8,8 @@
  * sum of each kernel's fastest of all turns: for taking turns with others. compare=1: beside each convolution those in
  * other layouts, with the copies of its activations that these would need, and what a choice by time would gain: every
  * other run chooses, the runs between them judge (repeat is at least 2), and the first kernel beside itself in the same
- * halves says how much of that is noise. product=1: tensors are NHWC, and beside each backward convolution is the product
- * of matrices that could take its place, with what it copies. */
+ * halves says how much of that is noise. product=1: tensors are NHWC, and beside each backward convolution is the
+ * product of matrices that could take its place, with what it copies. */
 #include <errno.h>
 #include <omp.h>
 #include <stdio.h>
