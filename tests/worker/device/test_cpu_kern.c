@@ -210,6 +210,11 @@ static void same_backward(const struct kern *k, const struct layout *l, enum sto
     void *x = typed(l, t, 1), *dy = typed(l, t, 2), *y[2] = {typed(l, t, 3), typed(l, t, 4)};
     struct backward b[2] = {{typed(l, t, 5), typed(l, t, 6), {0}, {0}}, {typed(l, t, 7), typed(l, t, 8), {0}, {0}}};
     beta[1] = scale[1] = 0; /* all of a channel at the edge */
+    static const float tiny[] = {0x1p-126f, 0x1p-133f, 0x1p-134f, 0x1p-149f, 0x1p-24f, 0x1p-25f};
+    for (int c = 0; c < 6; c++) { /* what a store may leave nothing of */
+        mean[2 + c] = beta[2 + c] = 0;
+        scale[2 + c] = tiny[c];
+    }
     for (int i = 0; i < 2; i++) {
         const bool past = i && l->b != LAYOUT_PLAIN, with_y = !i;
         k->bn_apply(&(struct bn_apply_job){v, x, NULL, y[i], mean, scale, beta, true, past}, t, THREADS);

@@ -64,31 +64,38 @@ static INLINE void NAME(stats_walk)(const T *x, double *sum, double *squares, st
     }
 }
 
-static INLINE void NAME(stats_sum)(const T *x, VF *sum, int g, int lanes)
+static INLINE void NAME(stats_sum)(const T *x, size_t step, VF *sum, int p, int pixels, int g, int lanes)
 {
-    sum[g] += NAME(load)(x + g * L, lanes);
+    VF s = sum[g];
+    for (int i = p; i < p + pixels; i++)
+        s += NAME(load)(x + (size_t)i * step + (size_t)g * L, lanes);
+    sum[g] = s;
 }
 
-static INLINE void NAME(stats_squares)(const T *x, const VF *mean, VF *squares, int g, int lanes)
+static INLINE void NAME(stats_squares)(const T *x, size_t step, const VF *mean, VF *squares, int p, int pixels, int g,
+                                       int lanes)
 {
-    const VF a = NAME(load)(x + g * L, lanes) - mean[g];
-    squares[g] += a * a;
+    VF q = squares[g];
+    for (int i = p; i < p + pixels; i++) {
+        const VF a = NAME(load)(x + (size_t)i * step + (size_t)g * L, lanes) - mean[g];
+        q += a * a;
+    }
+    squares[g] = q;
 }
 
 /* Of one sample. */
 static void NAME(stats_rows)(const T *x, const struct view *v, struct row r, double *sum, double *squares)
 {
     VF s[ROW], mean[ROW], q[ROW];
+    const int groups = r.whole + (r.rest > 0);
     for (int p0 = 0; p0 < v->hw; p0 += RUN) {
-        const int end = v->hw - p0 < RUN ? v->hw : p0 + RUN, groups = r.whole + (r.rest > 0);
+        const int end = v->hw - p0 < RUN ? v->hw : p0 + RUN;
         for (int g = 0; g < groups; g++)
             s[g] = q[g] = (VF){0};
-        for (int p = p0; p < end; p++)
-            EACH_GROUP(r, NAME(stats_sum), x + (size_t)p * v->sp, s);
+        EACH_ROW(r, p0, end, NAME(stats_sum), x, v->sp, s);
         for (int g = 0; g < groups; g++)
             mean[g] = s[g] / (float)(end - p0);
-        for (int p = p0; p < end; p++)
-            EACH_GROUP(r, NAME(stats_squares), x + (size_t)p * v->sp, mean, q);
+        EACH_ROW(r, p0, end, NAME(stats_squares), x, v->sp, mean, q);
         for (int g = 0; g < groups; g++)
             NAME(add_stats)(s[g], q[g], end - p0, L, sum + g * L, squares + g * L);
     }
@@ -111,8 +118,8 @@ static void NAME(bn_stats)(const struct bn_stats_job *j, int threads)
             const size_t at = (size_t)n * v->sn;
             for (int g = g0; view_is_nhwc(v) && g < g1; g += ROW)
                 NAME(stats_rows)
-                ((const T *)j->x + at + (size_t)g * v->sg, v, row_of(v, g, g + ROW < g1 ? g + ROW : g1), sum + g * L,
-                 squares + g * L);
+            ((const T *)j->x + at + (size_t)g * v->sg, v, row_of(v, g, g + ROW < g1 ? g + ROW : g1), sum + g * L,
+             squares + g * L);
             for (int g = g0; !view_is_nhwc(v) && g < g1; g++)
                 EACH_WALK(v, g, at + (size_t)g * v->sg, NAME(stats_walk), j->x, sum + g * v->lanes,
                           squares + g * v->lanes);
@@ -121,11 +128,12 @@ static void NAME(bn_stats)(const struct bn_stats_job *j, int threads)
     combine(j->partial, c.by_samples, channels, j->sum, j->squares);
 }
 
+/* As yet unrounded, which is the same to ReLU. */
 static INLINE VF NAME(applied)(const struct bn_apply_job *j, size_t o, VF mean, VF scale, VF beta, int lanes)
 {
-    VF r = NAME(rounded)((NAME(load)((const T *)j->x + o, lanes) - mean) * scale + beta);
+    VF r = (NAME(load)((const T *)j->x + o, lanes) - mean) * scale + beta;
     if (j->add)
-        r = NAME(rounded)(r + NAME(load)((const T *)j->add + o, lanes));
+        r = NAME(rounded)(r) + NAME(load)((const T *)j->add + o, lanes);
     return j->relu ? NAME(relu)(r) : r;
 }
 
@@ -140,12 +148,14 @@ static INLINE void NAME(apply_walk)(const struct bn_apply_job *j, int channel, s
     }
 }
 
-static INLINE void NAME(apply_group)(const struct bn_apply_job *j, size_t at, int g, int lanes)
+static INLINE void NAME(apply_group)(const struct bn_apply_job *j, size_t at, int p, int pixels, int g, int lanes)
 {
-    const size_t o = at + (size_t)g * L;
     const VF mean = NAME(loadf)(j->mean + g * L, lanes), scale = NAME(loadf)(j->scale + g * L, lanes),
              beta = NAME(loadf)(j->beta + g * L, lanes);
-    NAME(put)((T *)j->y + o, NAME(applied)(j, o, mean, scale, beta, lanes), j->past, lanes);
+    for (int i = p; i < p + pixels; i++) {
+        const size_t o = at + (size_t)i * j->v.sp + (size_t)g * L;
+        NAME(put)((T *)j->y + o, NAME(applied)(j, o, mean, scale, beta, lanes), j->past, lanes);
+    }
 }
 
 static void NAME(bn_apply)(const struct bn_apply_job *j, int threads)
@@ -161,8 +171,7 @@ static void NAME(bn_apply)(const struct bn_apply_job *j, int threads)
             continue;
         }
         const struct row r = row_of(v, 0, v->groups);
-        for (int p = share(v->hw, part, parts); p < share(v->hw, part + 1, parts); p++)
-            EACH_GROUP(r, NAME(apply_group), j, at + (size_t)p * v->sp);
+        EACH_ROW(r, share(v->hw, part, parts), share(v->hw, part + 1, parts), NAME(apply_group), j, at);
     }
 }
 
@@ -180,7 +189,7 @@ static INLINE VF NAME(dz_at)(const struct NAME(upstream) * u, size_t o, VF centr
         d = NAME(rounded)(d + NAME(load)(u->dy2 + o, lanes));
     if (u->y)
         return NAME(where_positive)(NAME(load)(u->y + o, lanes), d);
-    return u->by_x ? NAME(where_positive)(NAME(rounded)(centred * scale + beta), d) : d;
+    return u->by_x ? NAME(where_rounded_is_positive)(centred * scale + beta, d) : d;
 }
 
 static INLINE void NAME(bwd_sums_walk)(const struct bn_bwd_sums_job *j, int channel, bool counts, double *sum,
@@ -213,21 +222,23 @@ static INLINE void NAME(bwd_sums_walk)(const struct bn_bwd_sums_job *j, int chan
     }
 }
 
-static INLINE void NAME(bwd_sums_group)(const struct bn_bwd_sums_job *j, const struct NAME(upstream) * u, int channel,
-                                        size_t at, VF *sum, VF *sum_x, int g, int lanes)
+static INLINE void NAME(bwd_sums_group)(const struct bn_bwd_sums_job *j, const struct NAME(upstream) * u, size_t at,
+                                        int channel, VF *sum, VF *sum_x, int p, int pixels, int g, int lanes)
 {
-    const size_t o = at + (size_t)g * L;
     const int c = channel + g * L;
-    const VF centred = NAME(load)(u->x + o, lanes) - NAME(loadf)(j->mean + c, lanes);
-    VF d, none = {0};
-    if (u->by_x)
-        d = NAME(dz_at)(u, o, centred, NAME(loadf)(j->scale + c, lanes), NAME(loadf)(j->beta + c, lanes), lanes);
-    else
-        d = NAME(dz_at)(u, o, centred, none, none, lanes);
-    if (j->dz)
-        NAME(put)((T *)j->dz + o, d, j->past, lanes);
-    sum[g] += d;
-    sum_x[g] += d * centred;
+    const VF mean = NAME(loadf)(j->mean + c, lanes), scale = u->by_x ? NAME(loadf)(j->scale + c, lanes) : (VF){0},
+             beta = u->by_x ? NAME(loadf)(j->beta + c, lanes) : (VF){0};
+    VF s = sum[g], t = sum_x[g];
+    for (int i = p; i < p + pixels; i++) {
+        const size_t o = at + (size_t)i * j->v.sp + (size_t)c;
+        const VF centred = NAME(load)(u->x + o, lanes) - mean, d = NAME(dz_at)(u, o, centred, scale, beta, lanes);
+        if (j->dz)
+            NAME(put)((T *)j->dz + o, d, j->past, lanes);
+        s += d;
+        t += d * centred;
+    }
+    sum[g] = s;
+    sum_x[g] = t;
 }
 
 /* Of one sample, which begins at element `at`, from a channel on. */
@@ -235,14 +246,13 @@ static void NAME(bwd_sums_rows)(const struct bn_bwd_sums_job *j, size_t at, int 
                                 double *sum, double *sum_x)
 {
     const struct NAME(upstream) u = {j->x, j->dy, j->dy2, j->y, j->beta};
-    const struct view *v = &j->v;
+    const int groups = r.whole + (r.rest > 0), hw = j->v.hw;
     VF s[ROW], t[ROW];
-    for (int p0 = 0; p0 < v->hw; p0 += RUN) {
-        const int end = v->hw - p0 < RUN ? v->hw : p0 + RUN, groups = r.whole + (r.rest > 0);
+    for (int p0 = 0; p0 < hw; p0 += RUN) {
+        const int end = hw - p0 < RUN ? hw : p0 + RUN;
         for (int g = 0; g < groups; g++)
             s[g] = t[g] = (VF){0};
-        for (int p = p0; p < end; p++)
-            EACH_GROUP(r, NAME(bwd_sums_group), j, &u, channel, at + (size_t)p * v->sp + (size_t)channel, s, t);
+        EACH_ROW(r, p0, end, NAME(bwd_sums_group), j, &u, at, channel, s, t);
         for (int g = 0; counts && g < groups; g++)
             NAME(add_sums)(s[g], t[g], L, sum + g * L, sum_x + g * L);
     }
@@ -266,7 +276,7 @@ static void NAME(bn_bwd_sums)(const struct bn_bwd_sums_job *j, int threads)
                 continue;
             for (int g = g0; view_is_nhwc(v) && g < g1; g += ROW)
                 NAME(bwd_sums_rows)
-                (j, at, g * L, counts, row_of(v, g, g + ROW < g1 ? g + ROW : g1), sum + g * L, sum_x + g * L);
+            (j, at, g * L, counts, row_of(v, g, g + ROW < g1 ? g + ROW : g1), sum + g * L, sum_x + g * L);
             for (int g = g0; !view_is_nhwc(v) && g < g1; g++)
                 EACH_WALK(v, g, at + (size_t)g * v->sg, NAME(bwd_sums_walk), j, g * v->lanes, counts,
                           sum + g * v->lanes, sum_x + g * v->lanes);
@@ -310,10 +320,12 @@ static INLINE void NAME(bwd_apply_walk)(const struct bn_bwd_apply_job *j, int ch
     }
 }
 
-static INLINE void NAME(bwd_apply_group)(const struct bn_bwd_apply_job *j, size_t at, int g, int lanes)
+static INLINE void NAME(bwd_apply_group)(const struct bn_bwd_apply_job *j, size_t at, int p, int pixels, int g,
+                                         int lanes)
 {
     const struct NAME(bwd_apply) k = NAME(bwd_coefficients)(j, g * L, false, lanes);
-    NAME(bwd_apply_at)(j, &k, at + (size_t)g * L, lanes);
+    for (int i = p; i < p + pixels; i++)
+        NAME(bwd_apply_at)(j, &k, at + (size_t)i * j->v.sp + (size_t)g * L, lanes);
 }
 
 static void NAME(bn_bwd_apply)(const struct bn_bwd_apply_job *j, int threads)
@@ -332,7 +344,7 @@ static void NAME(bn_bwd_apply)(const struct bn_bwd_apply_job *j, int threads)
         const int first = share(v->hw, part, parts), end = share(v->hw, part + 1, parts);
         if (j->weights[n] == 0)
             memset((T *)j->dx + at + (size_t)first * v->sp, 0, sizeof(T) * (size_t)(end - first) * v->sp);
-        for (int p = first; p < end && j->weights[n] != 0; p++)
-            EACH_GROUP(r, NAME(bwd_apply_group), j, at + (size_t)p * v->sp);
+        else
+            EACH_ROW(r, first, end, NAME(bwd_apply_group), j, at);
     }
 }

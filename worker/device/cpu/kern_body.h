@@ -53,5 +53,6 @@ static void NAME(relu_bwd)(const T *y, const T *dy, T *dx, size_t n, int threads
 #undef VH
 #undef VB
 #undef EACH_WALK
+#undef EACH_ROW
 #undef EACH_GROUP
 #undef EACH_WIDTH

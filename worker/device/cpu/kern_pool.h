@@ -175,7 +175,7 @@ static INLINE void NAME(maxpool_bwd_plane)(const struct pool_job *j, const T *dy
             VF d = NAME(load)(dy + o * vy->sp, lanes);
             VB b = {0};
             memcpy(&b, index + o * vy->lanes, (size_t)lanes);
-            VI won = __builtin_convertvector(b, VI);
+            VI won = NAME(widened_bytes)(b);
             for (int ih = r.first; ih < r.end; ih++) {
                 for (int iw = c.first; iw < c.end; iw++) {
                     int k = (ih - r.first + r.skipped) * j->kw + iw - c.first + c.skipped;

@@ -16,6 +16,25 @@ static INLINE VF NAME(select)(VI mask, VF a, VF b)
     return (VF)(((VI)a & mask) | ((VI)b & ~mask));
 }
 
+/* gcc 12 and 14 make vectors of 16 wider in two halves, which takes five instructions. */
+static INLINE VU NAME(widened)(VH h)
+{
+#if defined __AVX512F__ && L == 16
+    return (VU)_mm512_cvtepu16_epi32((__m256i)h);
+#else
+    return __builtin_convertvector(h, VU);
+#endif
+}
+
+static INLINE VI NAME(widened_bytes)(VB b)
+{
+#if defined __AVX512F__ && L == 16
+    return (VI)_mm512_cvtepu8_epi32((__m128i)b);
+#else
+    return __builtin_convertvector(b, VI);
+#endif
+}
+
 static INLINE VU NAME(bf16_bits)(VF v) /* upper half of every lane: the nearest bf16 */
 {
     VU u = (VU)v;
@@ -88,7 +107,7 @@ static INLINE VH NAME(load_halves)(const T *p, int lanes)
 static INLINE VF NAME(load)(const T *p, int lanes)
 {
 #if T_BF16
-    return (VF)(__builtin_convertvector(NAME(load_halves)(p, lanes), VU) << 16);
+    return (VF)(NAME(widened)(NAME(load_halves)(p, lanes)) << 16);
 #else
     return NAME(loadf)(p, lanes);
 #endif
@@ -100,7 +119,7 @@ static INLINE VF NAME(rounded)(VF v) /* what load() will give back after store()
     return (VF)NAME(f16_bits)(v);
 #elif T_BF16 && HARDWARE_BF16 && L == 16
     VH h = (VH)_mm512_cvtneps_pbh((__m512)v);
-    return (VF)(__builtin_convertvector(h, VU) << 16);
+    return (VF)(NAME(widened)(h) << 16);
 #elif T_BF16 || ROUND
     return (VF)NAME(bf16_bits)(v);
 #else
@@ -190,6 +209,20 @@ static INLINE VF NAME(where_positive)(VF gate, VF v)
     return NAME(select)(gate > 0, v, (VF){0});
 }
 
+/* The same of what rounded() leaves of the gate: the least number that does not become 0, or one above half of it. */
+static INLINE VF NAME(where_rounded_is_positive)(VF gate, VF v)
+{
+#if ROUND == 2
+    return NAME(select)(gate > 0x1p-25f, v, (VF){0});
+#elif T_BF16 && HARDWARE_BF16 && L == 16
+    return NAME(select)(gate >= 0x1p-126f, v, (VF){0});
+#elif T_BF16 || ROUND
+    return NAME(select)(gate > 0x1p-134f, v, (VF){0});
+#else
+    return NAME(where_positive)(gate, v);
+#endif
+}
+
 /* A coefficient: of every lane's channel, or of the one channel of a row of pixels. */
 static INLINE VF NAME(coefficient)(const float *p, bool row, int lanes)
 {
@@ -223,7 +256,16 @@ static INLINE double NAME(sum_lanes)(double *v)
         }                                                                                                              \
     } while (0)
 
-/* Call f(..., group, lanes) for the vectors of one pixel of NHWC. Constants where all lanes are there. */
+/* Call f(..., p, pixels, group, lanes) for pixels [first, end) of NHWC, some at a time, and their vectors. `pixels` is a
+ * constant, `lanes` is where all are there. */
+#define EACH_ROW(r, first, end, f, ...)                                                                                \
+    do {                                                                                                               \
+        int p_ = (first);                                                                                              \
+        for (; p_ + 4 <= (end); p_ += 4)                                                                               \
+            EACH_GROUP(r, f, __VA_ARGS__, p_, 4);                                                                      \
+        for (; p_ < (end); p_++)                                                                                       \
+            EACH_GROUP(r, f, __VA_ARGS__, p_, 1);                                                                      \
+    } while (0)
 #define EACH_GROUP(r, f, ...)                                                                                          \
     do {                                                                                                               \
         for (int g_ = 0; g_ < (r).whole; g_++)                                                                         \
