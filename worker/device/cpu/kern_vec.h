@@ -256,13 +256,13 @@ static INLINE double NAME(sum_lanes)(double *v)
         }                                                                                                              \
     } while (0)
 
-/* Call f(..., p, pixels, group, lanes) for pixels [first, end) of NHWC, some at a time, and their vectors. `pixels` is a
- * constant, `lanes` is where all are there. */
-#define EACH_ROW(r, first, end, f, ...)                                                                                \
+/* Call f(..., p, pixels, group, lanes) for pixels [first, end) of NHWC, `some` at a time, and their vectors. `pixels` is
+ * a constant, `lanes` is where all are there. They share what is loaded for a group. */
+#define EACH_ROW(r, first, end, some, f, ...)                                                                          \
     do {                                                                                                               \
         int p_ = (first);                                                                                              \
-        for (; p_ + 4 <= (end); p_ += 4)                                                                               \
-            EACH_GROUP(r, f, __VA_ARGS__, p_, 4);                                                                      \
+        for (; p_ + (some) <= (end); p_ += (some))                                                                     \
+            EACH_GROUP(r, f, __VA_ARGS__, p_, some);                                                                   \
         for (; p_ < (end); p_++)                                                                                       \
             EACH_GROUP(r, f, __VA_ARGS__, p_, 1);                                                                      \
     } while (0)
