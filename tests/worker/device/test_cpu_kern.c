@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "worker/device/cpu/kern.h"
+#include "worker/device/cpu/kern/kern.h"
 #include "worker/program/program.h"
 
 enum { N = 3, H = 7, W = 5, HW = H * W, OH = 4, OW = 3, C_MAX = 40, THREADS = 2, VALUES = N * C_MAX * HW };

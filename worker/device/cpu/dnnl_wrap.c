@@ -435,7 +435,7 @@ int dnn_product_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir di
 {
     struct api_descs m = {0};
     int rc;
-    if (s->linear || s->bias || dir == DNN_FORWARD || (dir == DNN_BWD_DATA && s->kh * s->kw > 1))
+    if (s->linear || s->bias || dir == DNN_FORWARD || (dir == DNN_BWD_DATA && (s->kh * s->kw > 1 || s->ph || s->pw)))
         return err_set(e, -ENOTSUP, "no product of matrices takes the place of this kernel");
     struct dnn_kernel *k = kernel_alloc(d);
     if (!k)

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "worker/device/cpu/layout.h"
+#include "worker/device/cpu/kern/layout.h"
 #include "worker/precision/dtype.h"
 
 struct err;

@@ -96,11 +96,21 @@ static bool takes_product(const struct cpu_plan *pl, const struct dnn_shape *s, 
            product_pays(s, dir, pl->cpu->amx);
 }
 
-static int backward_kernel(struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir dir, bool product,
+/* product: wanted, and whether it is one. */
+static int backward_kernel(struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir dir, bool *product,
                            const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
 {
-    TRY(product ? dnn_product_create(pl->cpu->dnn, s, dir, ret, e)
-                : choose(pl, s, dir, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, ret, e));
+    struct err why = {0};
+    if (*product) {
+        const int rc = dnn_product_create(pl->cpu->dnn, s, dir, ret, &why);
+        *product = rc == 0 && !dnn_reference(*ret);
+        if (rc == 0 && !*product)
+            dnn_kernel_destroy(*ret);
+        if (rc < 0 && rc != -ENOTSUP)
+            return err_set(e, rc, "operation 'conv': %s", why.text);
+    }
+    if (!*product)
+        TRY(choose(pl, s, dir, dnn_block(fwd, DNN_SRC), dnn_block(fwd, DNN_DST), fwd, ret, e));
     return cpu_plan_kernel(pl, *ret, e);
 }
 
@@ -153,8 +163,9 @@ static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
     struct dnn_kernel *fwd, *k;
     TRY(forward_kernel(pl, op->fwd, &fwd, e));
     struct dnn_shape s = shape_of(pl, op);
-    const bool product = takes_product(pl, &s, DNN_BWD_DATA, fwd), spread = product && !product_is_whole(&s);
-    TRY(backward_kernel(pl, &s, DNN_BWD_DATA, product, fwd, &k, e));
+    bool product = takes_product(pl, &s, DNN_BWD_DATA, fwd);
+    TRY(backward_kernel(pl, &s, DNN_BWD_DATA, &product, fwd, &k, e));
+    const bool spread = product && !product_is_whole(&s);
     TRY(cpu_plan_value(pl, op->in[0], dnn_block(k, DNN_DST), e));
     int dy = cpu_plan_operand(pl, i, op->in[0], dnn_block(k, DNN_DST), e);
     TRY(dy);
@@ -174,8 +185,8 @@ static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
     struct step *st;
     TRY(forward_kernel(pl, op->fwd, &fwd, e));
     struct dnn_shape s = shape_of(pl, op);
-    const bool product = takes_product(pl, &s, DNN_BWD_WEIGHTS, fwd);
-    TRY(backward_kernel(pl, &s, DNN_BWD_WEIGHTS, product, fwd, &k, e));
+    bool product = takes_product(pl, &s, DNN_BWD_WEIGHTS, fwd);
+    TRY(backward_kernel(pl, &s, DNN_BWD_WEIGHTS, &product, fwd, &k, e));
     TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, true, false, &set, e));
     TRY(cpu_plan_kernel(pl, set, e));
     TRY(dnn_weights_reorder_create(pl->cpu->dnn, k, true, true, &add, e));

@@ -15,7 +15,6 @@
 bool product_pays(const struct dnn_shape *s, enum dnn_dir dir, bool amx);
 
 bool product_is_whole(const struct dnn_shape *s); /* the input is unfolded as it lies */
-size_t product_row_bytes(const struct dnn_shape *s);
 size_t product_unfolded_bytes(const struct dnn_shape *s);
 /* x (n,h,w,c) to rows (n * oh * ow, kh * kw * c), zeros for padding. */
 void product_unfold(const struct dnn_shape *s, const void *x, void *rows, int threads);

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/device/cpu/layout.h"
+#include "worker/device/cpu/kern/layout.h"
 #include "worker/device/device.h"
 #include "worker/precision/dtype.h"
 

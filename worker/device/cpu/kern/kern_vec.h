@@ -209,7 +209,8 @@ static INLINE VF NAME(where_positive)(VF gate, VF v)
     return NAME(select)(gate > 0, v, (VF){0});
 }
 
-/* The same of what rounded() leaves of the gate: the least number that does not become 0, or one above half of it. */
+/* where_positive(rounded(gate), v) without rounding: the bound is the least normal number where the processor flushes
+ * smaller ones, else half of the least number of the type, which becomes 0. */
 static INLINE VF NAME(where_rounded_is_positive)(VF gate, VF v)
 {
 #if ROUND == 2
@@ -256,8 +257,8 @@ static INLINE double NAME(sum_lanes)(double *v)
         }                                                                                                              \
     } while (0)
 
-/* Call f(..., p, pixels, group, lanes) for pixels [first, end) of NHWC, `some` at a time, and their vectors. `pixels` is
- * a constant, `lanes` is where all are there. They share what is loaded for a group. */
+/* Call f(..., p, pixels, group, lanes) for pixels [first, end) of NHWC, `some` at a time, and their vectors. `pixels`
+ * is a constant, `lanes` is where all are there. They share what is loaded for a group. */
 #define EACH_ROW(r, first, end, some, f, ...)                                                                          \
     do {                                                                                                               \
         int p_ = (first);                                                                                              \
@@ -266,6 +267,7 @@ static INLINE double NAME(sum_lanes)(double *v)
         for (; p_ < (end); p_++)                                                                                       \
             EACH_GROUP(r, f, __VA_ARGS__, p_, 1);                                                                      \
     } while (0)
+/* f(..., group, lanes) for the vectors of one pixel. */
 #define EACH_GROUP(r, f, ...)                                                                                          \
     do {                                                                                                               \
         for (int g_ = 0; g_ < (r).whole; g_++)                                                                         \
@@ -274,7 +276,7 @@ static INLINE double NAME(sum_lanes)(double *v)
             f(__VA_ARGS__, (r).whole, (r).rest);                                                                       \
     } while (0)
 
-/* The same where vectors always lie along channels: f(..., lanes). */
+/* Call f(..., lanes) for group g, whose vectors lie along channels in every layout. */
 #define EACH_WIDTH(v, g, f, ...)                                                                                       \
     do {                                                                                                               \
         int lanes_ = (g) == (v)->groups - 1 ? (v)->last_lanes : (v)->lanes;                                            \

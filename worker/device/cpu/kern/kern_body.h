@@ -5,10 +5,10 @@
  *   NAME(x) gives each function its own name.
  * Vectors lie along channels, in plain NCHW along pixels. Where all lanes are there `lanes` is a constant; ends (odd
  * channel counts, the last pixels of a row) take as many as there are. */
-#include "worker/device/cpu/kern_vec.h"
+#include "worker/device/cpu/kern/kern_vec.h"
 
-#include "worker/device/cpu/kern_bn.h"
-#include "worker/device/cpu/kern_pool.h"
+#include "worker/device/cpu/kern/kern_bn.h"
+#include "worker/device/cpu/kern/kern_pool.h"
 
 /* --- element by element */
 

@@ -1,4 +1,4 @@
-#include "worker/device/cpu/kern.h"
+#include "worker/device/cpu/kern/kern.h"
 
 extern const struct kern kern_baseline;
 #ifdef KERN_X86

@@ -1,5 +1,5 @@
 /* Compiled once per instruction set (meson.build) with KERN_TABLE the name of the table it defines. */
-#include "worker/device/cpu/kern.h"
+#include "worker/device/cpu/kern/kern.h"
 
 #include <math.h>
 #include <omp.h>
@@ -13,7 +13,7 @@
 #define HARDWARE_BF16 0
 #endif
 
-#include "worker/device/cpu/kern_exp.h"
+#include "worker/device/cpu/kern/kern_exp.h"
 #include "worker/precision/dtype.h"
 #include "worker/program/program.h"
 
@@ -41,13 +41,18 @@ static struct pieces cut(const struct view *v, int threads)
         return (struct pieces){threads, 1};
     if (v->groups % threads == 0 || v->groups >= 8 * threads)
         return (struct pieces){1, nhwc ? threads : v->groups};
-    return (struct pieces){v->n < threads ? v->n : threads, nhwc ? 1 : v->groups};
+    const int by_samples = v->n < threads ? v->n : threads, rest = (threads + by_samples - 1) / by_samples;
+    return (struct pieces){by_samples, nhwc && rest < v->groups ? rest : v->groups};
 }
 
 /* What a pass without sums takes of a sample at a time: a group, or of NHWC a run of pixels. */
-static int parts_of(const struct view *v)
+static int parts_of(const struct view *v, int threads)
 {
-    return view_is_nhwc(v) ? (v->hw + RUN - 1) / RUN : v->groups;
+    const int runs = (v->hw + RUN - 1) / RUN, shares = (threads + v->n - 1) / v->n,
+              most = runs > shares ? runs : shares;
+    if (!view_is_nhwc(v))
+        return v->groups;
+    return most < v->hw ? most : v->hw;
 }
 
 static int share(int n, int part, int parts)
@@ -130,36 +135,36 @@ struct walk {
 #define T float
 #define L 16
 #define NAME(x) x##_f32_16
-#include "worker/device/cpu/kern_body.h"
+#include "worker/device/cpu/kern/kern_body.h"
 #undef L
 #undef NAME
 #define L 8
 #define NAME(x) x##_f32_8
-#include "worker/device/cpu/kern_body.h"
+#include "worker/device/cpu/kern/kern_body.h"
 #undef L
 #undef NAME
 #undef ROUND
 #define ROUND 1
 #define L 16
 #define NAME(x) x##_rounded_16
-#include "worker/device/cpu/kern_body.h"
+#include "worker/device/cpu/kern/kern_body.h"
 #undef L
 #undef NAME
 #define L 8
 #define NAME(x) x##_rounded_8
-#include "worker/device/cpu/kern_body.h"
+#include "worker/device/cpu/kern/kern_body.h"
 #undef L
 #undef NAME
 #undef ROUND
 #define ROUND 2
 #define L 16
 #define NAME(x) x##_half_16
-#include "worker/device/cpu/kern_body.h"
+#include "worker/device/cpu/kern/kern_body.h"
 #undef L
 #undef NAME
 #define L 8
 #define NAME(x) x##_half_8
-#include "worker/device/cpu/kern_body.h"
+#include "worker/device/cpu/kern/kern_body.h"
 #undef L
 #undef NAME
 #undef ROUND
@@ -170,12 +175,12 @@ struct walk {
 #define T uint16_t
 #define L 16
 #define NAME(x) x##_bf16_16
-#include "worker/device/cpu/kern_body.h"
+#include "worker/device/cpu/kern/kern_body.h"
 #undef L
 #undef NAME
 #define L 8
 #define NAME(x) x##_bf16_8
-#include "worker/device/cpu/kern_body.h"
+#include "worker/device/cpu/kern/kern_body.h"
 #undef L
 #undef NAME
 #undef T
@@ -343,12 +348,12 @@ static int better_of_run(const float *z, int n, float target, int label)
 #define X float
 #define EXP exp_of_float
 #define NAME(x) x##_in_floats
-#include "worker/device/cpu/kern_xent.h"
+#include "worker/device/cpu/kern/kern_xent.h"
 
 #define X double
 #define EXP exp_of_double
 #define NAME(x) x##_in_doubles
-#include "worker/device/cpu/kern_xent.h"
+#include "worker/device/cpu/kern/kern_xent.h"
 
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)

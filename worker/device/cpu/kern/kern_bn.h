@@ -128,7 +128,7 @@ static void NAME(bn_stats)(const struct bn_stats_job *j, int threads)
     combine(j->partial, c.by_samples, channels, j->sum, j->squares);
 }
 
-/* As yet unrounded, which is the same to ReLU. */
+/* Not rounded yet: put() does that, and ReLU before it or after gives the same bits. */
 static INLINE VF NAME(applied)(const struct bn_apply_job *j, size_t o, VF mean, VF scale, VF beta, int lanes)
 {
     VF r = (NAME(load)((const T *)j->x + o, lanes) - mean) * scale + beta;
@@ -161,7 +161,7 @@ static INLINE void NAME(apply_group)(const struct bn_apply_job *j, size_t at, in
 static void NAME(bn_apply)(const struct bn_apply_job *j, int threads)
 {
     const struct view *v = &j->v;
-    const int parts = parts_of(v);
+    const int parts = parts_of(v, threads);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int item = 0; item < v->n * parts; item++) {
         const int n = item / parts, part = item % parts;
@@ -335,7 +335,7 @@ static INLINE void NAME(bwd_apply_group)(const struct bn_bwd_apply_job *j, size_
 static void NAME(bn_bwd_apply)(const struct bn_bwd_apply_job *j, int threads)
 {
     const struct view *v = &j->v;
-    const int parts = parts_of(v);
+    const int parts = parts_of(v, threads);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (int item = 0; item < v->n * parts; item++) {
         const int n = item / parts, part = item % parts;
