@@ -82,8 +82,8 @@ void product_spread(const struct dnn_shape *s, const void *rows, void *x, int th
 
 /* Measured with shapes of ResNet-18 and 50, batches of 8 to 64. With AMX units a product of a 1x1 window is faster in
  * either direction, most of all where the window strides. By weights also 3x3 windows gain on narrow maps, unfolded:
- * 1.3 to 4 times as fast, one of them (256 channels, 14x14) in a step alone. Without such units a product gains on small
- * maps, with a 1x1 window, in bf16 and fp32. */
+ * 1.3 to 4 times as fast, one of them (256 channels, 14x14) in a step alone. Without such units a product gains on
+ * small maps, with a 1x1 window, in bf16 and fp32. */
 bool product_pays(const struct dnn_shape *s, enum dnn_dir dir, bool amx)
 {
     enum { LINE = 16, SHORT_LINE = 8 };
