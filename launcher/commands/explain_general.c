@@ -42,8 +42,8 @@ const struct explain_message explain_general[] = {
      "a call that the program made itself was wrong, or its size impossible",
      "if the message does not name an option of yours: please report it, with the command line"},
     {"processor's engine\ninner product\nproduct of matrices\ndescribe *\nchoose a device\nPCI bus id\n"
-     "allocate memory\nwait for a stream\nask a stream\nrecord an event\nwait for an event\ntime between events\nfill memory\nend of capture\n"
-     "instantiate a graph\nupload a graph\nlaunch a graph\nlibjpeg: ",
+     "allocate memory\nwait for a stream\nask a stream\nrecord an event\nwait for an event\ntime between events\n"
+     "fill memory\nend of capture\ninstantiate a graph\nupload a graph\nlaunch a graph\nlibjpeg: ",
      "a library failed; its own words follow", "for a GPU: trainer gpu-doctor; else please report it"},
     {"is not given: the last layer", "--model-parallel-size without --model-parallel-dim shares nothing",
      "--model-parallel-dim 1"},
