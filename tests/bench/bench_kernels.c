@@ -9,7 +9,7 @@
  * other layouts, with the copies of its activations that these would need, and what a choice by time would gain: every
  * other run chooses, the runs between them judge (repeat is at least 2), and the first kernel beside itself in the same
  * halves says how much of that is noise. product=1: tensors are NHWC, and beside each backward convolution is the
- * product of matrices that could take its place, with what it copies. */
+ * product of matrices that could take its place, with what it copies, and in the end the ratio of those that do. */
 #include <errno.h>
 #include <omp.h>
 #include <stdio.h>
@@ -195,7 +195,7 @@ static int add_product(struct bench *b, const struct dnn_shape *s, enum dnn_dir 
     b->n++;
     if (product_is_whole(s))
         return 0;
-    const size_t bytes = (size_t)s->n * (size_t)(s->h * s->w * s->c) * (s->src_type == DT_BF16 ? 2 : 4);
+    const size_t bytes = (size_t)s->n * (size_t)(s->h * s->w * s->c) * dtype_size(s->src_type);
     TRY(host_alloc(bytes, &t->whole, e));
     memset(t->whole, 0x3d, bytes);
     return 0;
@@ -211,7 +211,7 @@ static int add(struct bench *b, const struct dnn_shape *s, enum dnn_dir dir, str
         }
     TRY(add_one(b, s, dir, any, 1, e));
     if (b->product)
-        return add_product(b, s, dir, e);
+        return s->c > 3 ? add_product(b, s, dir, e) : 0;
     return b->compare && !s->linear ? add_others(b, s, dir, e) : 0;
 }
 
@@ -307,6 +307,21 @@ static void print_gain(const struct bench *b)
         1e3 * chosen, first / chosen, again / first);
 }
 
+/* Of those gradients that a plan computes as products. */
+static void print_products(const struct bench *b)
+{
+    double convolutions = 0, products = 0;
+    for (int i = 0; i + 1 < b->n; i++) {
+        const struct timed *c = &b->kernels[i], *p = c + 1; /* beside each other, where there is a product */
+        if (c->count == 0 || p->count > 0 || !product_pays(&c->shape, c->dir, dnn_has_amx()))
+            continue;
+        convolutions += best_of(c) * c->count;
+        products += best_of(p) * c->count;
+    }
+    printf("gradients that plans compute as products: %.3f ms; oneDNN's convolutions take %.2f x as long\n",
+           1e3 * products, products > 0 ? convolutions / products : 0);
+}
+
 static void print_table(const struct bench *b)
 {
     static const char *const names[] = {"forward", "by data", "by weights"};
@@ -344,6 +359,8 @@ static int run(struct bench *b, const struct model_options *m, bool table, bool 
     printf("bare kernels: %.3f ms a step of %d, %.2f images/s\n", 1e3 * sum, b->batch, b->batch / sum);
     if (b->compare)
         print_gain(b);
+    if (b->product)
+        print_products(b);
     for (int i = 0; i < b->n; i++) {
         dnn_kernel_destroy(b->kernels[i].copies[0]);
         dnn_kernel_destroy(b->kernels[i].copies[1]);
