@@ -16,7 +16,7 @@ static INLINE VF NAME(select)(VI mask, VF a, VF b)
     return (VF)(((VI)a & mask) | ((VI)b & ~mask));
 }
 
-/* gcc 12 and 14 make vectors of 16 wider in two halves, which takes five instructions. */
+/* gcc 12 makes vectors of 16 wider in two halves, which takes five instructions. */
 static INLINE VU NAME(widened)(VH h)
 {
 #if defined __AVX512F__ && L == 16
