@@ -1,5 +1,6 @@
 """Workers that hang: noticed, their stacks saved, restarted; and those that only seem to."""
 import ctypes
+import datetime
 import json
 import os
 import pathlib
@@ -102,6 +103,20 @@ def test_a_hang_without_restarts_left_is_exit_code_124(crun, start):
     assert re.search(r"^  culprit   rank (\d) .*\n(.*\n)*  then      rank (?!\1)\d \(pid \d+\) hung at step 250, ", c.text(), re.M), c.text()
     assert "until crun ends; --log-dir keeps it" in c.text()
     assert crun.processes() == [] and crun.leftovers() == []
+
+
+def test_of_two_that_hang_the_report_has_when_they_were_found_and_not_when_they_were_killed(crun, start):
+    """Rank 0 ignores SIGTERM, and is killed a second after it was found."""
+    log, why = crun.tmp / "events.jsonl", crun.tmp / "why.json"
+    c = start("--nproc_per_node", 2, "--hang-timeout", "3", "--shutdown-timeout", 1, "--event-log", log, "--failure-file", why,
+              "sh", "-c", f"[ $RANK = 1 ] || trap '' TERM; exec {sys.executable} {WORKER} 10 1 250")
+    assert c.end() == 124, c.text()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(e["rank"], e["signal"]) for e in events if e["event"] == "worker_exited"] == [(1, "SIGTERM"), (0, "SIGKILL")]
+    killed = datetime.datetime.fromisoformat(next(e["time"] for e in events if e.get("signal") == "SIGKILL").replace("Z", "+00:00"))
+    failures = json.loads(why.read_text())["failures"]
+    found, = [e["rank"] for e in events if e["event"] == "hang"]
+    assert [f["rank"] for f in failures] == [found, 1 - found] and all(f["time"] < killed.timestamp() - 0.5 for f in failures), failures
 
 
 def test_a_job_that_ends_by_a_hang_is_reported(crun, start):

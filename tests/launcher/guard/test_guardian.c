@@ -24,6 +24,7 @@
 #include "common/base/clock.h"
 #include "common/base/file.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/guard/lease.h"
 #include "launcher/guard/patience.h"
 #include "launcher/guard/stuck.h"
 
@@ -416,6 +417,33 @@ static void a_file_is_named_after_a_second_at_it(void **state)
     assert_true(s.has_looked);
 }
 
+/* Its margin is made so long that no machine is too slow for this. */
+static void the_agent_has_the_first_moments_after_a_lease_to_itself(void **state)
+{
+    struct board b = {0};
+    char cgroup[GUARDIAN_PATH_MAX] = "";
+    _Atomic int64_t until = clock_ms() - 500000;
+    struct lease s = {.agent = getpid(), .late_ms = 1000000};
+    struct file_at at = {0};
+    const struct guardian_link l = {.cgroup_dir = cgroup, .lease_ms = &until, .at = &at, .board = &b};
+    const pid_t worker = fork();
+    (void)state;
+    if (worker == 0)
+        for (;;)
+            pause();
+    board_init(&b);
+    board_turned(&b, clock_ms());
+    assert_in_range(lease_keep(&s, &l), 1, 500000);
+    assert_false(dead(worker));
+    until = 0;
+    assert_int_equal(lease_keep(&s, &l), -1);
+    assert_false(dead(worker));
+    until = clock_ms() - 1000000;
+    lease_keep(&s, &l);
+    assert_true(s.lapsed);
+    assert_int_equal(code_of(worker), -SIGKILL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +455,7 @@ int main(void)
         cmocka_unit_test(a_stopped_agent_cannot_keep_its_workers),
         cmocka_unit_test(only_an_agent_that_stands_still_is_said_to),
         cmocka_unit_test(a_lease_that_is_renewed_or_returned_kills_nobody),
+        cmocka_unit_test(the_agent_has_the_first_moments_after_a_lease_to_itself),
         cmocka_unit_test(an_output_process_that_is_done_is_not_started_again),
         cmocka_unit_test(a_file_is_named_after_a_second_at_it),
     };

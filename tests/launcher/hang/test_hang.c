@@ -267,9 +267,11 @@ static void until_enough_is_known_nothing_is_trusted(void **state)
 static void several_nodes_get_more_patience(void **state)
 {
     begin(0);
-    h.o.several_nodes = true;
-    steps(1000, 100 * MS);
+    steps(5010, 100 * MS); /* so many tell a node that is alone how rare a long step is */
     const int64_t from = now;
+    assert_in_range(watch_until(now + 1000 * S) - from, S, 2 * S);
+    now = from;
+    h.o.several_nodes = true;
     assert_int_equal(watch_until(now + 1000 * S) - from, HANG_PHASE_NS);
     w[1].stopped = true;
     now = from;
