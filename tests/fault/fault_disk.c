@@ -7,6 +7,7 @@
  *   FAULT_DISK_FULL_ONLY=TEXT of such files only to those whose paths hold TEXT
  *   FAULT_DISK_ROOM=n         the first n of these do not
  *   FAULT_DISK_FAILS=n        those after the first n of these do not
+ *   FAULT_DISK_LOG=FILE       fsync(2) of any file or folder appends "fsync PATH" to FILE, rename(2) "rename OLD NEW"
  *   FAULT_DISK_READS=FILE     each pread(2) of such a file appends a line to FILE: how many bytes it read
  *   FAULT_DISK_ONLY=TEXT      instead of such files those whose paths hold TEXT */
 #include <dlfcn.h>
@@ -42,10 +43,32 @@ static bool is_ours(int fd)
     return (strstr(path, "/step-") && strstr(path, ".safetensors")) || strstr(path, ".part/");
 }
 
+/* A line of FAULT_DISK_LOG, or nothing: in the order in which the calls are made, by O_APPEND. */
+static void tell(const char *what, const char *path, const char *more)
+{
+    const char *log = getenv("FAULT_DISK_LOG");
+    const int to = log ? open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    if (to >= 0) {
+        dprintf(to, "%s %s%s%s\n", what, path, more ? " " : "", more ? more : "");
+        close(to);
+    }
+}
+
+int rename(const char *from, const char *to)
+{
+    int (*real)(const char *, const char *);
+    *(void **)&real = dlsym(RTLD_NEXT, "rename");
+    tell("rename", from, to);
+    return real(from, to);
+}
+
 int fsync(int fd)
 {
     int (*real)(int);
+    char path[PATH_MAX];
     *(void **)&real = dlsym(RTLD_NEXT, "fsync");
+    if (path_of(fd, path))
+        tell("fsync", path, NULL);
     const char *ms = getenv("FAULT_DISK_FSYNC_MS"), *hold = getenv("FAULT_DISK_HOLD");
     const struct timespec look = {.tv_nsec = 5000000};
     while (hold && is_ours(fd) && access(hold, F_OK) == 0)

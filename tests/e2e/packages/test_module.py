@@ -213,6 +213,28 @@ def test_a_callback_that_raises_holds_up_no_other_nor_is_one_too_late(crun, scri
     assert (p.returncode, out) == (75, b"late DRAIN\n") and b"SystemExit: nothing to save for DRAIN" in err, err
 
 
+TWICE = """
+import crun, os, time
+def save(reason):
+    print("save", reason.name, flush=True)
+def last(reason):
+    print("last", reason.name, flush=True)
+    os._exit(75)
+for callback in save, save, last, save:
+    crun.on_preemption(callback)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_callback_that_is_given_again_is_called_once(crun, script):
+    p = crun.start("--no-log-prefix", "--drain-timeout", 300, script(TWICE))
+    assert p.stdout.readline() == b"up\n"
+    p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=60)
+    assert (p.returncode, out) == (75, b"save DRAIN\nlast DRAIN\n"), err
+
+
 def test_the_store_takes_nothing_for_something_else(crun, script):
     job = script("""
 import crun

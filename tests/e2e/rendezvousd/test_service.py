@@ -17,7 +17,7 @@ import urllib.request
 import pytest
 
 from daemon import ALICE, BOB, DEADLINE, Client, Daemon, RespError, until, write_tokens
-from support import ROOT
+from support import BUILD, ROOT, free_port
 
 
 def get(url, headers=None, method="GET", data=None):
@@ -63,6 +63,49 @@ def test_a_descriptor_tells_readiness():
         with Client(d.port) as c:
             assert c("PING") == "PONG"
     os.close(r)
+
+
+# ---- systemd's unit ------------------------------------------------------------------------------------------------------
+
+
+def unit():
+    """{section: {key: [values]}}"""
+    sections, current = {}, None
+    for line in (BUILD / "rendezvousd" / "daemon" / "rendezvousd.service").read_text().splitlines():
+        if line.startswith("["):
+            current = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            key, value = line.split("=", 1)
+            current.setdefault(key, []).append(value)
+    return sections
+
+
+def test_the_unit_starts_restarts_and_confines_the_daemon():
+    service = unit()["Service"]
+    one = {key: values[0] for key, values in service.items()}
+    assert (one["Type"], one["NotifyAccess"], one["Restart"], one["RestartSec"]) == ("notify", "main", "on-failure", "1")
+    assert one["ExecReload"] == "/bin/kill -HUP $MAINPID" and one["ExecStart"].endswith("/bin/rendezvousd")
+    assert (one["User"], one["UMask"], one["StateDirectoryMode"]) == ("rendezvousd", "0077", "0700")
+    assert unit()["Install"]["WantedBy"] == ["multi-user.target"]
+    assert int(one["LimitNOFILE"]) >= 10048  # what its clients and itself need
+    for key in ("NoNewPrivileges", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectKernelTunables", "ProtectControlGroups",
+                "RestrictNamespaces", "RestrictSUIDSGID", "MemoryDenyWriteExecute", "LockPersonality"):
+        assert one[key] == "yes", key
+    assert one["ProtectSystem"] == "strict" and one["CapabilityBoundingSet"] == "" and "AF_INET6" in one["RestrictAddressFamilies"]
+    assert service["SystemCallFilter"] == ["@system-service", "~@privileged"]
+
+
+def test_the_variables_of_the_unit_are_what_the_daemon_takes(tokens, tmp_path):
+    env = dict(word.split("=", 1) for word in unit()["Service"]["Environment"][0].split())
+    assert env["RENDEZVOUSD_STATE_DIR"] == "/var/lib/" + unit()["Service"]["StateDirectory"][0]
+    state, port = tmp_path / "state", free_port()
+    here = env | {"RENDEZVOUSD_TOKEN_FILE": str(tokens), "RENDEZVOUSD_STATE_DIR": str(state), "RENDEZVOUSD_HTTP_PORT": str(port), "RENDEZVOUSD_BIND": "127.0.0.1"}
+    assert here.keys() == env.keys()
+    with Daemon(env=here) as d:
+        with pytest.raises(RespError, match="NOAUTH"), Client(d.port) as c:
+            c("GET", "a")
+        assert state.is_dir() and get(f"http://127.0.0.1:{port}/healthz")[0] == 200
+        assert d.stop() == 0
 
 
 # ---- limits -------------------------------------------------------------------------------------------------------------

@@ -80,6 +80,17 @@ def test_checkpoint_sync_writes_every_checkpoint_between_two_steps(data, undistu
     assert (newest(tmp_path) / "model.safetensors").read_bytes() == undisturbed
 
 
+def test_what_a_checkpoint_is_made_of_is_on_disk_before_its_name_and_that_before_anything_else(data, tmp_path):
+    out, log = tmp_path / "out", tmp_path / "log"
+    p = run(*command(data, out, "--max-steps", 4, "--checkpoint-keep", 0), env=faulty_disk(log=log))
+    assert p.returncode == 0, p.stderr
+    told = [line.replace(str(out), "DIR") for line in log.read_text().splitlines() if str(out) in line and "metrics" not in line]
+    tmp, step = "DIR/step-00000004.tmp", "DIR/step-00000004"
+    assert sorted(told[:3]) == [f"fsync {tmp}/{name}" for name in ("manifest.json", "model.safetensors", "train.safetensors")], told
+    assert told[3:6] == [f"fsync {tmp}", f"rename {tmp} {step}", "fsync DIR"], told
+    assert told[6:9] == ["fsync DIR/latest.tmp", "rename DIR/latest.tmp DIR/latest", "fsync DIR"], told
+
+
 def test_a_kill_in_the_middle_of_a_write_leaves_the_checkpoint_before(data, undisturbed, tmp_path):
     p = subprocess.Popen(command(data, tmp_path), env=faulty_disk(fsync_ms=1500), stderr=subprocess.PIPE, text=True)
     for line in p.stderr:
