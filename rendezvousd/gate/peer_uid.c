@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -25,16 +26,79 @@ static int read_end(const struct sockaddr_storage *sa, struct end *ret)
     return addr_of((const struct sockaddr *)sa, ret->ip) ? 0 : -EAFNOSUPPORT;
 }
 
-/* Both ends on this host: a loopback address, or one address talking to itself. */
-static bool is_local(const struct end *peer, const struct end *own)
-{
-    return addr_is_loopback(peer->ip) || memcmp(peer->ip, own->ip, ADDR_BYTES) == 0;
-}
-
-static void put_address(const struct end *end, __be32 out[4])
+static void put_address(const struct end *end, void *out)
 {
     const bool v4 = addr_is_v4(end->ip);
     memcpy(out, end->ip + (v4 ? 12 : 0), v4 ? 4 : 16);
+}
+
+/* A netlink socket whose answers are waited for no longer than a second; -errno. */
+static int open_netlink(int protocol)
+{
+    const struct timeval deadline = {.tv_sec = 1};
+    const int nl = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, protocol);
+    if (nl < 0)
+        return -errno;
+    setsockopt(nl, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+    return nl;
+}
+
+union answer {
+    struct nlmsghdr h;
+    char bytes[4096];
+};
+
+/* Sends the request q and reads its answer, a message of the type `wanted` whose body has at least `least` bytes.
+ * 0 or -errno, also one that the kernel answers with. */
+static int exchange(int nl, const struct nlmsghdr *q, uint16_t wanted, size_t least, union answer *a)
+{
+    if (send(nl, q, q->nlmsg_len, 0) < 0)
+        return -errno;
+    const ssize_t n = recv(nl, a, sizeof *a, 0);
+    if (n < 0)
+        return -errno;
+    if (!NLMSG_OK(&a->h, (size_t)n) || a->h.nlmsg_seq != q->nlmsg_seq)
+        return -EPROTO;
+    if (a->h.nlmsg_type == NLMSG_ERROR && a->h.nlmsg_len >= NLMSG_LENGTH(sizeof(struct nlmsgerr))) {
+        const struct nlmsgerr *err = NLMSG_DATA(&a->h);
+        return err->error < 0 ? err->error : -EPROTO;
+    }
+    return a->h.nlmsg_type == wanted && a->h.nlmsg_len >= NLMSG_LENGTH(least) ? 0 : -EPROTO;
+}
+
+/* Asks where a packet for that address would go: 1 if to this host. So any address of any interface counts, and what a
+ * local route names (`ip route add local 10.8.0.0/16 dev lo`): a process here may send from each of them. 0: no; or
+ * -errno. */
+static int is_routed_here(const struct end *peer)
+{
+    const bool v4 = addr_is_v4(peer->ip);
+    struct {
+        struct nlmsghdr h;
+        struct rtmsg r;
+        struct rtattr a;
+        char ip[16];
+    } q = {.h = {.nlmsg_type = RTM_GETROUTE, .nlmsg_flags = NLM_F_REQUEST, .nlmsg_seq = 1},
+           .r = {.rtm_family = v4 ? AF_INET : AF_INET6, .rtm_dst_len = v4 ? 32 : 128},
+           .a = {.rta_len = RTA_LENGTH(v4 ? 4 : 16), .rta_type = RTA_DST}};
+    union answer a;
+    q.h.nlmsg_len = NLMSG_LENGTH(sizeof q.r) + q.a.rta_len;
+    put_address(peer, q.ip);
+    const int nl = open_netlink(NETLINK_ROUTE);
+    if (nl < 0)
+        return nl;
+    const int rc = exchange(nl, &q.h, RTM_NEWROUTE, sizeof q.r, &a);
+    close(nl);
+    if (rc == -ENETUNREACH || rc == -EHOSTUNREACH)
+        return 0;
+    return rc < 0 ? rc : ((const struct rtmsg *)NLMSG_DATA(&a.h))->rtm_type == RTN_LOCAL;
+}
+
+/* Both ends on this host; -errno: not known. */
+static int is_local(const struct end *peer, const struct end *own)
+{
+    if (addr_is_loopback(peer->ip) || memcmp(peer->ip, own->ip, ADDR_BYTES) == 0)
+        return 1;
+    return is_routed_here(peer);
 }
 
 static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret)
@@ -57,24 +121,8 @@ static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret
     put_address(peer, q.r.id.idiag_src);
     put_address(own, q.r.id.idiag_dst);
     q.r.id.idiag_cookie[0] = q.r.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-    if (send(nl, &q, sizeof q, 0) < 0)
-        return -errno;
-
-    union {
-        struct nlmsghdr h;
-        char bytes[4096];
-    } a;
-    ssize_t n = recv(nl, &a, sizeof a, 0);
-    if (n < 0)
-        return -errno;
-    if (!NLMSG_OK(&a.h, (size_t)n) || a.h.nlmsg_seq != q.h.nlmsg_seq)
-        return -EPROTO;
-    if (a.h.nlmsg_type == NLMSG_ERROR) {
-        const struct nlmsgerr *err = NLMSG_DATA(&a.h);
-        return err->error < 0 ? err->error : -EPROTO;
-    }
-    if (a.h.nlmsg_type != SOCK_DIAG_BY_FAMILY || a.h.nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
-        return -EPROTO;
+    union answer a;
+    TRY(exchange(nl, &q.h, SOCK_DIAG_BY_FAMILY, sizeof(struct inet_diag_msg), &a));
     const struct inet_diag_msg *m = NLMSG_DATA(&a.h);
     /* A socket nobody holds any more has no inode and reads as uid 0: it must not pass for root's. */
     if (m->idiag_inode == 0)
@@ -85,13 +133,12 @@ static int ask(int nl, const struct end *peer, const struct end *own, uid_t *ret
 
 static int open_asker(int *asker, struct err *e)
 {
-    const struct timeval deadline = {.tv_sec = 1};
     if (*asker >= 0)
         return 0;
-    *asker = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-    if (*asker < 0)
-        return err_errno(e, errno, "the user of a connection cannot be asked for");
-    setsockopt(*asker, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+    const int nl = open_netlink(NETLINK_SOCK_DIAG);
+    if (nl < 0)
+        return err_errno(e, -nl, "the user of a connection cannot be asked for");
+    *asker = nl;
     return 0;
 }
 
@@ -114,13 +161,16 @@ int peer_uid(int *asker, int fd, uid_t *ret, struct err *e)
     if (getsockname(fd, (struct sockaddr *)&sa, &n) < 0)
         return err_errno(e, errno, "the own end of a connection is unknown");
     TRY(read_end(&sa, &own));
-    if (!is_local(&peer, &own))
+    const int local = is_local(&peer, &own);
+    if (local < 0)
+        return err_errno(e, -local, "the kernel does not tell whether the peer is on this host");
+    if (!local)
         return err_set(e, -EREMOTE, "the peer is on another host");
 
     TRY(open_asker(asker, e));
-    int rc = ask(*asker, &peer, &own, ret);
+    const int rc = ask(*asker, &peer, &own, ret);
     if (rc < 0 && rc != -ENOENT)
-        peer_uid_close(asker); /* a late answer is not to be taken for that of the next question */
+        peer_uid_close(asker); /* or its late answer would be matched to the next question */
     if (rc == -ENOENT)         /* what a closed socket leaves in the kernel has no user any more */
         return err_set(e, rc, "the peer closed its connection before it could be asked whose it is");
     return rc < 0 ? err_errno(e, -rc, "the kernel does not tell whose a connection is") : 0;

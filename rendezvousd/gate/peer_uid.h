@@ -1,4 +1,4 @@
-/* Which user holds the other end of a loopback TCP connection. */
+/* Which user holds the other end of a TCP connection within this host, over whichever of its addresses. */
 #ifndef CRUN_RENDEZVOUSD_PEER_UID_H
 #define CRUN_RENDEZVOUSD_PEER_UID_H
 
@@ -6,7 +6,8 @@
 
 struct err;
 
-/* fd: our end of an accepted connection. Asks the kernel (NETLINK_SOCK_DIAG), some microseconds. *asker: the socket by
+/* fd: our end of an accepted connection. Asks the kernel (NETLINK_SOCK_DIAG), some microseconds, and, unless
+ * the peer's address is the own one or of the loopback, by NETLINK_ROUTE whether it is one of this host. *asker: the socket by
  * which it is asked; -1 at first, then kept for the next question until peer_uid_close().
  * -EREMOTE: the peer is on another host. -ENOENT: its socket is gone. */
 int peer_uid(int *asker, int fd, uid_t *ret, struct err *e);

@@ -12,6 +12,8 @@
 #include "tests/rendezvousd/harness.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -103,6 +105,63 @@ static void a_socket_that_was_closed_belongs_to_nobody(void **state)
     close(fd);
 }
 
+static socklen_t fill(struct sockaddr_storage *sa, const char *text)
+{
+    struct sockaddr_in *v4 = (struct sockaddr_in *)sa;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)sa;
+    sa->ss_family = strchr(text, ':') ? AF_INET6 : AF_INET;
+    inet_pton(sa->ss_family, text, sa->ss_family == AF_INET ? (void *)&v4->sin_addr : (void *)&v6->sin6_addr);
+    return sa->ss_family == AF_INET ? sizeof *v4 : sizeof *v6;
+}
+
+/* From that address to that one, both of this host; exit code for the parent. */
+static int connect_between(const char *from, const char *to)
+{
+    struct sockaddr_storage a = {0}, b = {0};
+    socklen_t n;
+    struct err e = {0};
+    uid_t uid = (uid_t)-1;
+    int asker = -1;
+    n = fill(&a, from);
+    fill(&b, to);
+    const int l = socket(b.ss_family, SOCK_STREAM, 0), peer = socket(a.ss_family, SOCK_STREAM, 0);
+    if (bind(l, (struct sockaddr *)&b, n) < 0 || listen(l, 1) < 0 || getsockname(l, (struct sockaddr *)&b, &n) < 0 ||
+        bind(peer, (struct sockaddr *)&a, n) < 0 || connect(peer, (struct sockaddr *)&b, n) < 0)
+        return 2;
+    const int rc = peer_uid(&asker, accept(l, NULL, NULL), &uid, &e);
+    if (rc < 0)
+        print_error("%s -> %s: %s\n", from, to, e.text);
+    return rc == 0 && uid == geteuid() ? 0 : 1;
+}
+
+/* In a network of its own, so that this host has such addresses. */
+static int connect_between_addresses(void)
+{
+    if (unshare(CLONE_NEWNET) < 0 ||
+        system("{ ip link set lo up; ip addr add 10.9.0.1/24 dev lo; ip addr add 10.9.0.2/24 dev lo; "
+               "ip addr add 10.9.1.1/32 dev lo; ip route add local 10.8.0.0/16 dev lo; } >/dev/null 2>&1") != 0)
+        return 77;
+    const int v4 = connect_between("10.9.1.1", "10.9.0.1") | connect_between("10.9.0.2", "10.9.0.1") |
+                   connect_between("10.8.7.6", "10.9.0.1") | connect_between("10.9.0.1", "127.0.0.1");
+    const bool has_v6 = system("ip addr add fd00::1/128 dev lo nodad >/dev/null 2>&1 && "
+                               "ip addr add fd00::2/128 dev lo nodad >/dev/null 2>&1") == 0;
+    return v4 | (has_v6 ? connect_between("fd00::1", "fd00::2") : 0);
+}
+
+static void any_address_of_this_host_is_local(void **state)
+{
+    int status = -1;
+    (void)state;
+    const pid_t pid = fork();
+    if (pid == 0)
+        _exit(connect_between_addresses());
+    waitpid(pid, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        skip(); /* only root can have such a network */
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* In a child of another uid: connect and report what the server says. */
 static int visit_as_other(int port)
 {
@@ -144,6 +203,7 @@ int main(void)
         cmocka_unit_test(our_own_connection_over_ipv6_is_ours),
         cmocka_unit_test(our_own_connection_to_a_listener_of_both_families_is_ours),
         cmocka_unit_test(a_socket_that_was_closed_belongs_to_nobody),
+        cmocka_unit_test(any_address_of_this_host_is_local),
         cmocka_unit_test(another_user_is_refused_with_a_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
