@@ -10,7 +10,7 @@
  *   -> somebody sums it over all ranks (worker/parallel) -> update(), update_stats(): params, moments, statistics
  *
  * Shared by devices: fuse.h (ops that ride along), liveness.h (who lives when), half.h (which values are halves),
- * rules.h (updates), host_common.h. */
+ * update_rule.h, rules.h (updates), host_common.h. */
 #ifndef CRUN_WORKER_DEVICE_H
 #define CRUN_WORKER_DEVICE_H
 
@@ -20,6 +20,7 @@
 
 #include "common/base/choice.h"
 #include "worker/device/gpu_choice.h"
+#include "worker/device/update_rule.h"
 #include "worker/precision/dtype.h"
 #include "worker/precision/loss_scale.h"
 
@@ -188,43 +189,6 @@ struct run_args {
     uint64_t params_version;       /* changes whenever params or stats do: the plan refreshes its own copies */
     const struct run_hooks *hooks; /* NULL: none */
     const struct run_trace *trace; /* NULL: none */
-};
-
-/* Parameter update of one slice [first, first + n) of the arenas. With g = gradient * grad_mul * clip / *count; count
- * points at METRIC_COUNT of the (reduced) reduce arena, device memory. A count of 0 leaves everything as it is. */
-#define UPDATE_RULES(X)                                                                                                \
-    X(UPDATE_SGD, "sgd")           /* torch: g += wd * w; m = mu * m + g; w -= lr * m */                               \
-    X(UPDATE_NESTEROV, "nesterov") /* torch: as above, but w -= lr * (g + mu * m) */                                   \
-    X(UPDATE_CAFFE2, "caffe2")     /* g += wd * w; m' = mu * m + lr * g; w -= (1 + mu) * m' - mu * m */                \
-    X(UPDATE_LARS, "lars")   /* r = trust * |w| / (|g| + wd * |w|); m = mu * m + lr * r * (g + wd * w); w -= m */      \
-    X(UPDATE_ADAM, "adam")   /* torch.optim.Adam: momentum is beta1, decay is added to the gradient */                 \
-    X(UPDATE_ADAMW, "adamw") /* torch.optim.AdamW: w *= 1 - lr * wd, then Adam without decay */
-
-enum update_rule { UPDATE_RULES(CHOICE_ID) };
-
-const char *update_rule_name(enum update_rule r);
-
-struct update {
-    enum update_rule rule;
-    size_t first, n;       /* LARS: one tensor */
-    size_t skipped;        /* moments of element i are at i - skipped of their arenas: 0 where these are whole */
-    size_t params_skipped; /* and the parameter likewise */
-    double lr, momentum, weight_decay;
-    double grad_mul;   /* 1 / grad_scale */
-    double trust;      /* LARS: eta; 0: r = 1 (biases, batch norm) */
-    double beta2, eps; /* ADAM, ADAMW */
-    int64_t step;      /* ADAM, ADAMW: updates of this state, this one included */
-    void *second;      /* ADAM, ADAMW: arena of second moments */
-    /* NULL: no clipping; else device memory, grad_norm()'s result: clip = min(1, max_norm / (norm + 1e-6)) */
-    const void *norm;
-    double max_norm;
-};
-
-/* One of several slices that are updated in one go. */
-struct update_slice {
-    size_t first, n;
-    double weight_decay, trust;
-    size_t skipped, params_skipped;
 };
 
 struct plan_memory {                        /* bytes */

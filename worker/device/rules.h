@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "worker/device/device.h"
+#include "worker/device/update_rule.h"
 
 enum { RULE_PIECES = 4096 };
 

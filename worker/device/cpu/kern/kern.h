@@ -1,5 +1,5 @@
 /* The cpu device's own kernels: everything that is not a convolution or an inner product. One table per instruction
- * set; the file kern_isa.c is compiled once for each, and kern_select() takes the best that the processor has.
+ * set; its files (kern_set.h) are compiled once for each, and kern_select() takes the best that the processor has.
  *
  * Own batch normalisation, because samples of weight 0 must not count, statistics are summed over ranks between the
  * passes, and ReLU and the residual sum ride along. Sums are taken in fp32 over short runs of pixels and in double from
@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 #include "worker/device/cpu/kern/layout.h"
-#include "worker/device/device.h"
+#include "worker/device/update_rule.h"
 #include "worker/precision/dtype.h"
 
 /* How activations are kept: fp32, bf16, or fp32 rounded to bf16 or fp16 at every store (emulation). */

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "worker/device/device.h"
+#include "worker/device/update_rule.h"
 #include "worker/precision/dtype.h"
 
 #ifdef __cplusplus
