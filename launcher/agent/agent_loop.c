@@ -30,6 +30,7 @@
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
+#include "launcher/guard/roster.h"
 #include "launcher/observe/agent_http.h"
 #include "launcher/observe/events.h"
 #include "launcher/output/logmux.h"
@@ -139,6 +140,7 @@ static bool shows_everything(const struct config *c)
 static int open_group(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
+    roster_name(r->link->roster, c->run_id, r->node);
     const struct group_options o = {
         .workers = (int)c->nproc,
         .holds = config_holds(c),
@@ -158,6 +160,7 @@ static int open_group(struct run *r, struct err *e)
         .bindings = worker_setup_bindings(r),
         .cgroup = worker_setup_cgroup(r),
         .cgroup_must = c->cgroup == CONFIG_CGROUP_ON,
+        .roster = r->link->roster,
         .mux = r->mux,
         .events = round_events,
         .arg = r,

@@ -111,7 +111,7 @@ int pty_type(const char *text)
 {
     const int fd = atoi(text);
     struct pollfd fds[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = fd}};
-    prctl(PR_SET_NAME, "crun-typist");
+    prctl(PR_SET_NAME, "job-typist");
     catch_signals();
     set_lines(false);
     copy_size(STDIN_FILENO, fd);

@@ -30,10 +30,10 @@
 #define PATH_BYTES 4096
 #define LOOK_AGAIN_MS 10
 
-static const char *const beside[] = {[CHAOS_DEPUTY] = "crun-deputy",
-                                     [CHAOS_OUTPUT] = "crun-output",
-                                     [CHAOS_HOME] = "crun-home",
-                                     [CHAOS_GAUGES] = "crun-gauges"};
+static const char *const beside[] = {[CHAOS_DEPUTY] = "job-deputy",
+                                     [CHAOS_OUTPUT] = "job-output",
+                                     [CHAOS_HOME] = "job-home",
+                                     [CHAOS_GAUGES] = "job-gauges"};
 
 /* --- what a worker is */
 

@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,6 +13,7 @@
 #include "launcher/chaos/chaos_means.h"
 #include "launcher/chaos/chaos_plan.h"
 #include "launcher/chaos/chaos_table.h"
+#include "launcher/guard/title.h"
 
 /* Files that fill disks are the other process's alone. */
 static void let_files_go(struct chaos_table *t, bool close_them)
@@ -31,7 +31,7 @@ static _Noreturn void watch(int life_fd, struct chaos_table *t, const struct cha
 {
     char byte;
     setsid(); /* what a terminal sends to the other one is not for it */
-    prctl(PR_SET_NAME, "crun-chaos-undo");
+    title_set("chaos-undo", getppid());
     close(STDIN_FILENO);
     close(STDOUT_FILENO);
     let_files_go(t, true);

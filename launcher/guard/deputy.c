@@ -15,6 +15,7 @@
 #include "launcher/guard/lease.h"
 #include "launcher/guard/patience.h"
 #include "launcher/guard/procs.h"
+#include "launcher/guard/roster.h"
 #include "launcher/guard/tree.h"
 #include "launcher/stdio/console.h"
 
@@ -50,9 +51,11 @@ static void await_end(int pidfd, pid_t pid)
             return;
 }
 
+/* Guardian and agent are gone: what is left of the job is below neither. */
 static void clean_up(const struct guardian_link *l)
 {
     cgroup_kill_at(l->cgroup_dir);
+    roster_kill(l->roster, KILL_BOUND_MS);
     cgroup_remove_at(l->cgroup_dir);
 }
 
@@ -93,8 +96,7 @@ int deputy_run(const struct deputy *d)
                             {.fd = d->agent_fd, .events = POLLIN},
                             {.fd = l->deputy_fd, .events = POLLIN}};
     prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it would do nothing when it is needed, and stay for ever */
-    prctl(PR_SET_NAME, "crun-deputy");
-    close(STDIN_FILENO); /* whoever reads what crun prints waits for guardian and agent only */
+    close(STDIN_FILENO);              /* whoever reads what crun prints waits for guardian and agent only */
     close(STDOUT_FILENO);
     for (uint64_t n; !fds[0].revents && !fds[1].revents;) {
         if (poll(fds, 3, lease_keep(&lease, l)) > 0 && fds[2].revents && read(l->deputy_fd, &n, sizeof n) < 0)

@@ -7,8 +7,8 @@
  *     deputy kills what they left below the guardian;
  *   - both stand still, and the lease is over by DEPUTY_LATE_MS: it kills all that is below the agent, as the guardian
  *     would have;
- *   - both were killed: it kills and removes the cgroup, where there is one. Daemons
- *     that workers made live on where there is no cgroup.
+ *   - both were killed: it kills and removes the cgroup, if there is one, and kills what the workers left in their
+ *     sessions (roster.h). Without a cgroup, processes in sessions of their own live on.
  *
  * As long as one of the two lives it is above all workers and their daemons (a subreaper), however little it does: so
  * the walk down from it finds them all. The deputy is one of those beside the tree (neighbours.h): another takes the

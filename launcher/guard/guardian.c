@@ -26,6 +26,7 @@
 #include "launcher/guard/link_words.h"
 #include "launcher/guard/neighbours.h"
 #include "launcher/guard/patience.h"
+#include "launcher/guard/roster.h"
 #include "launcher/guard/stuck.h"
 #include "launcher/guard/tree.h"
 #include "launcher/stdio/console.h"
@@ -45,6 +46,7 @@ struct shared {
     struct board board;
     char cgroup_dir[GUARDIAN_PATH_MAX];
     struct file_at at;
+    struct roster roster;
     _Alignas(64) char output_page[GUARDIAN_OUTPUT_PAGE];
     _Alignas(64) char gauges_page[GUARDIAN_GAUGES_PAGE];
     _Alignas(64) struct console_file_page console[CONSOLE_FILES];
@@ -371,6 +373,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.lease_ms = &s->lease_ms;
     l.signals = &s->signals;
     l.board = &s->board;
+    l.roster = &s->roster;
     board_init(&s->board);
     l.output_fd = output[0];
     l.output_page = s->output_page;

@@ -10,7 +10,7 @@
  *   - the guardian dies: the agent sees the end of their link, kills its tree and goes;
  *   - one dies and the other one does not act, or both are stopped past the lease: the deputy acts (deputy.h), or the
  *     output process in its place;
- *   - all at the same instant: direct workers die by PDEATHSIG, daemons they made may live on.
+ *   - both at the same instant: direct workers die by PDEATHSIG, and the deputy kills what they leave (roster.h).
  *
  * It also keeps the proof of this node's death. The agent's connection to the rendezvous is set to end with a reset
  * (SO_LINGER), which proves nothing; the guardian holds a duplicate of it and, when none of its processes is left
@@ -42,6 +42,7 @@
 
 struct board;
 struct file_at;
+struct roster;
 
 /* What the agent inherits. */
 struct guardian_link {
@@ -61,6 +62,7 @@ struct guardian_link {
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
     struct file_at *at;        /* shared: the file of the user's that the agent waits for */
     struct board *board;       /* shared; patience.h */
+    struct roster *roster;     /* shared; roster.h */
 };
 
 #define GUARDIAN_PATH_MAX 1024

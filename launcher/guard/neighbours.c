@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,10 +12,12 @@
 #include "launcher/guard/deputy.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/inherited.h"
+#include "launcher/guard/title.h"
 #include "launcher/stdio/console.h"
 #include "launcher/stdio/console_file.h"
 #include "launcher/stdio/stdin_file.h"
 
+#define TITLE_MAX 16 /* as much as the kernel keeps */
 #define BRIEF_MS 1000
 #define BRIEF_MOST                                                                                                     \
     10 /* that ended so soon, one after the other: something is wrong, and more of them would do no better */
@@ -56,12 +59,12 @@ static int run_gauges(const struct neighbour *self, int fd)
 
 static int run_stdout(const struct neighbour *self, int fd)
 {
-    return console_file_run(&self->all->link->console[0], "crun-stdout", self->fd, fd);
+    return console_file_run(&self->all->link->console[0], self->fd, fd);
 }
 
 static int run_stderr(const struct neighbour *self, int fd)
 {
-    return console_file_run(&self->all->link->console[1], "crun-stderr", self->fd, fd);
+    return console_file_run(&self->all->link->console[1], self->fd, fd);
 }
 
 static int run_stdin(const struct neighbour *self, int fd)
@@ -116,6 +119,9 @@ static int run(int fd, void *arg)
     static const int ignored[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT, SIGUSR1,
                                   SIGUSR2, SIGTSTP, SIGTTIN, SIGTTOU, SIGXFSZ};
     const struct start *s = arg;
+    char title[TITLE_MAX];
+    snprintf(title, sizeof title, "job-%s", s->self->name);
+    title_set(title, s->all->guardian);
     s->all->leave(s->all->arg);
     neighbours_leave(s->all, s->self);
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
@@ -172,7 +178,7 @@ void neighbours_drain(struct neighbours *all, enum neighbour_id which)
     if (n->beside.fd >= 0 || n->fd < 0 || pipe2(ends, O_CLOEXEC) < 0)
         return;
     if (write(ends[1], "", 1) == 1) /* nobody is left */
-        console_file_run(&all->link->console[which - NEIGHBOUR_STDOUT], "crun", n->fd, ends[0]);
+        console_file_run(&all->link->console[which - NEIGHBOUR_STDOUT], n->fd, ends[0]);
     close(ends[0]);
     close(ends[1]);
 }

@@ -7,16 +7,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/buf.h"
 #include "common/base/file.h"
+
+#define ENVIRONMENT_MAX (8 << 20)
 
 /* Of one line of /proc/PID/stat, from the state on: which field is what. */
 enum {
     STAT_STATE,
     STAT_PARENT,
+    STAT_GROUP,
+    STAT_SESSION,
     STAT_TIMES = 11, /* utime stime cutime cstime */
     STAT_THREADS = 17,
+    STAT_STARTED = 19,
     STAT_END_SIGNAL = 35,
     STAT_FIELDS
 };
@@ -56,6 +63,9 @@ static bool parse_stat(const char *line, size_t n, struct proc *ret)
     const size_t named = (size_t)(shut - open - 1), kept = sizeof ret->name - 1;
     ret->state = shut[2];
     ret->parent = (pid_t)v[STAT_PARENT];
+    ret->group = (pid_t)v[STAT_GROUP];
+    ret->session = (pid_t)v[STAT_SESSION];
+    ret->started = v[STAT_STARTED];
     ret->cpu_ns = cpu_time(v + STAT_TIMES);
     ret->threads = (int)v[STAT_THREADS];
     ret->is_silent = v[STAT_END_SIGNAL] == 0;
@@ -272,6 +282,17 @@ static void keep_below(struct procs *ps, pid_t root)
     free(kin);
 }
 
+bool procs_all(struct procs *ret)
+{
+    *ret = (struct procs){0};
+    DIR *d = opendir("/proc");
+    if (!d)
+        return false;
+    read_all(ret, d);
+    closedir(d);
+    return ret->n > 0;
+}
+
 bool procs_below(struct procs *ret, pid_t root)
 {
     *ret = (struct procs){0};
@@ -279,15 +300,37 @@ bool procs_below(struct procs *ret, pid_t root)
         walk(ret, root);
         return true;
     }
-    DIR *d = opendir("/proc");
-    if (!d)
-        return false;
-    read_all(ret, d);
-    closedir(d);
-    const bool any = ret->n > 0;
+    const bool any = procs_all(ret);
     if (any)
         keep_below(ret, root);
     return any;
+}
+
+/* --- one of them */
+
+uid_t proc_uid(pid_t pid)
+{
+    char path[32];
+    struct stat st;
+    snprintf(path, sizeof path, "/proc/%d", (int)pid);
+    return stat(path, &st) == 0 ? st.st_uid : (uid_t)-1;
+}
+
+bool proc_carries(pid_t pid, const char *variable)
+{
+    char path[32];
+    struct buf b;
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    buf_init(&b, ENVIRONMENT_MAX);
+    if (fd >= 0 && file_read_all(fd, &b) == 0)
+        for (size_t at = 0; at < b.len && !found; at += strnlen(b.data + at, b.len - at) + 1)
+            found = strncmp(b.data + at, variable, b.len - at) == 0;
+    if (fd >= 0)
+        close(fd);
+    buf_free(&b);
+    return found;
 }
 
 /* --- what it waits for */

@@ -13,12 +13,13 @@
 #include <sys/types.h>
 
 struct proc {
-    pid_t pid, parent;
-    char state;     /* as in /proc/PID/stat; '?': it cannot be read */
-    int threads;    /* a process whose first thread has ended is a 'Z' with others */
-    bool is_silent; /* its end sends no signal to its parent; to one that inherits it, it does */
-    int64_t cpu_ns; /* that it has used, with its dead children that were waited for; in ticks of the clock */
-    char name[20];  /* "?": it cannot be read */
+    pid_t pid, parent, group, session;
+    char state;      /* as in /proc/PID/stat; '?': it cannot be read */
+    int threads;     /* a process whose first thread has ended is a 'Z' with others */
+    bool is_silent;  /* its end sends no signal to its parent; to one that inherits it, it does */
+    int64_t started; /* in clock ticks since boot */
+    int64_t cpu_ns;  /* that it has used, with its dead children that were waited for; in ticks of the clock */
+    char name[20];   /* "?": it cannot be read */
 };
 
 struct procs {
@@ -29,6 +30,8 @@ struct procs {
 /* All descendants of that process, but not itself; of those that are gone by now some. Free with procs_free(). False if
  * there is no /proc; as far as memory lasts. */
 bool procs_below(struct procs *ret, pid_t root);
+/* Every process that /proc shows; likewise. */
+bool procs_all(struct procs *ret);
 void procs_free(struct procs *ps);
 
 /* Dead and not reaped; a signal means nothing to it. */
@@ -39,6 +42,12 @@ struct proc proc_living(const struct proc *p);
 
 /* A process, or a thread by its id. False if it is gone. */
 bool proc_read(pid_t pid, struct proc *ret);
+
+/* Whose it is: its effective user, (uid_t)-1 if it is gone. */
+uid_t proc_uid(pid_t pid);
+
+/* "NAME=value" is in the environment that it was started with. False also if that cannot be read. */
+bool proc_carries(pid_t pid, const char *variable);
 
 /* As in /proc/PID/stat; '?': it cannot be read. */
 char proc_state(pid_t pid);

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -182,7 +181,6 @@ int gauges_process(void *page, int end_fd)
     struct ticks before = {0};
     pthread_t thread;
     pthread_attr_t small;
-    prctl(PR_SET_NAME, "crun-gauges");
     pthread_attr_init(&small);
     pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
     pthread_create(&thread, &small, gpu_thread, page);

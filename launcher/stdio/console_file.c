@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
@@ -158,11 +157,10 @@ static void close_file(struct console_file_page *p, int file)
     atomic_store(&p->since_ms, 0);
 }
 
-int console_file_run(const struct console_file *f, const char *name, int out, int guardian_fd)
+int console_file_run(const struct console_file *f, int out, int guardian_fd)
 {
     static char bytes[BYTES];
     struct writer w = {.page = f->page, .file = -1, .last = '\n'};
-    prctl(PR_SET_NAME, name);
     aside_be_null(STDOUT_FILENO, O_WRONLY); /* else the pipe would have no end */
     aside_be_null(STDERR_FILENO, O_WRONLY);
     if (aside_take(f->kept, &w.file, 1) < 0)

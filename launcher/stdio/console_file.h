@@ -3,7 +3,7 @@
  * A process that ends closes what it has open, and a disk that hangs makes it wait there (close(2) flushes), before
  * anybody hears of its end. So nobody whose end is waited for has such a file open:
  *
- *     guardian, deputy, agent, output process ──pipe──► crun-stdout ──► the file
+ *     guardian, deputy, agent, output process ──pipe──► job-stdout ──► the file
  *                                                            │
  *                         a socket in whose queue it lies ───┘
  *
@@ -51,7 +51,7 @@ void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_
 
 /* The whole life of a process that writes: until the pipe is at its end, or empty and the guardian has sent a byte
  * (guardian_fd). out: the pipe. Its exit code. */
-int console_file_run(const struct console_file *f, const char *name, int out, int guardian_fd);
+int console_file_run(const struct console_file *f, int out, int guardian_fd);
 
 /* Bytes that files did not take, of both. */
 uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES]);

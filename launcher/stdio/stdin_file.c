@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -49,7 +48,6 @@ int stdin_file_run(int kept, int guardian_fd)
     static char bytes[BYTES];
     int fds[2];
     ssize_t n;
-    prctl(PR_SET_NAME, "crun-stdin");
     aside_be_null(STDOUT_FILENO, O_WRONLY); /* whoever reads what crun prints does not wait for the disk */
     aside_be_null(STDERR_FILENO, O_WRONLY);
     if (aside_take(kept, fds, 2) < 0)

@@ -1,6 +1,6 @@
 /* Standard input where it is a regular file that a worker is to read: `crun --stdin-rank 0 ... <file`.
  *
- *     the file ──► crun-stdin ──pipe──► agent, worker
+ *     the file ──► job-stdin ──pipe──► agent, worker
  *
  * A worker that waits for a disk cannot be killed, nor can an agent that closes the file in the end. So, as with
  * standard output (console_file.h), nobody whose end is waited for has it open: to the worker it is as `cat file |

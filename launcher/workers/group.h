@@ -40,6 +40,7 @@ struct err;
 struct group;
 struct log_conf;
 struct logmux;
+struct roster;
 
 struct group_events {
     void (*started)(void *arg);                          /* every exec is through */
@@ -86,6 +87,7 @@ struct group_options {
     const struct binding *bindings;    /* one for each worker; NULL: none is bound */
     struct cgroup *cgroup;             /* NULL: none; the caller begins its rounds */
     bool cgroup_must;                  /* no worker may start outside it */
+    struct roster *roster;             /* NULL: the workers are not noted */
     struct logmux *mux;
     struct group_events events;
     void *arg;

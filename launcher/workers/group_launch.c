@@ -16,6 +16,7 @@
 #include "launcher/base/pty.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/cgroup.h"
+#include "launcher/guard/roster.h"
 #include "launcher/output/logmux.h"
 #include "launcher/place/binding.h"
 #include "launcher/workers/spawn_thread.h"
@@ -110,6 +111,7 @@ static int prepare_one(struct launch *l, int local, struct err *e)
                                                                       : g->null_fd,
                                           c->guest && g->out_fd >= 0 ? g->out_fd : c->out[0], c->out[1]},
                                 .group = c->guest ? g->o.terminal_group : 0,
+                                .roster = roster_at(g->o.roster, local),
                                 .terminal = c->pty,
                                 .keep = {p->page_fd, g->notify_fd, g->memory_fd, c->wake_fd, p->stdio_fd},
                                 .n_keep = c->wake_fd < 0 ? 3
@@ -131,7 +133,7 @@ static int prepare_one(struct launch *l, int local, struct err *e)
  * only its members may read there. It is one more process of the batch, and none of the workers. */
 static void prepare_typist(struct launch *l)
 {
-    static const char *argv[] = {"crun", PTY_TYPIST_COMMAND, NULL, NULL};
+    static const char *argv[] = {"job-typist", PTY_TYPIST_COMMAND, NULL, NULL};
     struct group *g = l->g;
     const struct child *reader = NULL;
     for (int i = 0; i < g->o.workers; i++)

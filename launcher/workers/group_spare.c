@@ -12,6 +12,7 @@
 #include "common/include/crun.h"
 #include "launcher/base/ending.h"
 #include "launcher/guard/procs.h"
+#include "launcher/guard/roster.h"
 #include "launcher/output/logmux.h"
 #include "launcher/workers/group_internal.h"
 
@@ -101,6 +102,7 @@ static void move(struct group *g, int slot, int local)
     to->stops = from->stops;
     epoll_ctl(g->deaths_fd, EPOLL_CTL_MOD, to->pidfd, &ev);
     g->workers[local] = g->workers[slot];
+    roster_move(g->o.roster, slot, local);
     from->page = NULL;
     from->error_path = NULL;
     close(from->stdio_fd); /* what was sent is there to be taken */

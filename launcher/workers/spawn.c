@@ -12,6 +12,7 @@
 
 #include "common/base/err.h"
 #include "common/base/sanitizer.h"
+#include "launcher/guard/roster.h"
 #include "launcher/place/binding.h"
 
 static _Noreturn void fail(const struct spawn_request *r, int error)
@@ -29,6 +30,7 @@ static _Noreturn void child(const struct spawn_request *r, pid_t parent)
         setpgid(0, r->group);
     else
         setsid(); /* no terminal: who asks for one is refused, and does not stop unseen */
+    roster_enter(r->roster);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) /* it died before we asked for the signal */
         _exit(127);
@@ -149,6 +151,7 @@ int spawn(const struct spawn_request *r, pid_t *ret_pid, int *ret_pidfd, struct 
     int pidfd = -1;
     struct clone_args args = {.flags = CLONE_PIDFD, .pidfd = (uintptr_t)&pidfd, .exit_signal = SIGCHLD};
     pid_t pid = -1;
+    roster_begin(r->roster, r->group);
     if (r->cgroup_fd >= 0)
         pid = clone_into(&args, r, self);
     if (pid < 0 && r->cgroup_fd >= 0 && r->cgroup_must)

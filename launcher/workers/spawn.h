@@ -14,6 +14,7 @@
 
 struct binding;
 struct err;
+struct roster_entry;
 
 #define SPAWN_KEEP_MAX 5
 
@@ -23,11 +24,12 @@ struct spawn_request {
     int stdio[3];             /* become 0, 1, 2; each >= 3 */
     int keep[SPAWN_KEEP_MAX]; /* further descriptors to inherit, under their own numbers */
     int n_keep;
-    int status_fd;        /* close-on-exec pipe: a struct spawn_failure is written if the exec fails */
-    int tag;              /* put into it */
-    pid_t group;          /* process group to be in, 0: one of its own, in a session of its own */
-    bool terminal;        /* with group 0: stdio[0] is the terminal of that session */
-    const sigset_t *mask; /* the new process's */
+    int status_fd;               /* close-on-exec pipe: a struct spawn_failure is written if the exec fails */
+    int tag;                     /* put into it */
+    pid_t group;                 /* process group to be in, 0: one of its own, in a session of its own */
+    struct roster_entry *roster; /* notes the new process; NULL: nothing does */
+    bool terminal;               /* with group 0: stdio[0] is the terminal of that session */
+    const sigset_t *mask;        /* the new process's */
     const struct sigaction *on_pipe, *on_ttou;
     const struct rlimit *nofile;
     const struct binding *binding; /* its cores; NULL: those of this process */

@@ -97,18 +97,19 @@ class Crun:
         os.kill(pid, signal.SIGSTOP)
         self.wait_state(pid, "T")
         yield
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
     def agent_of(self, guardian):
         return children(guardian)[0]
 
     def output_of(self, guardian):
         """The output process."""
-        return next(pid for pid in children(guardian) if comm(pid) == "crun-output")
+        return next(pid for pid in children(guardian) if comm(pid) == "job-output")
 
     def deputy_of(self, guardian, before=None):
         """The deputy; another one than that."""
-        return wait("a deputy", lambda: next((pid for pid in children(guardian) if comm(pid) == "crun-deputy" and pid != before), None))
+        return wait("a deputy", lambda: next((pid for pid in children(guardian) if comm(pid) == "job-deputy" and pid != before), None))
 
     def close(self):
         """Nobody outlives a crun: not one that ended, nor one that is killed here because its test did not wait for it."""

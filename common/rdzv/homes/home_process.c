@@ -9,7 +9,6 @@
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -147,7 +146,6 @@ int home_process(int caller_fd, int end_fd)
 {
     static struct asked asked;
     struct pollfd p[2] = {{.fd = end_fd, .events = POLLIN}, {.fd = caller_fd, .events = POLLIN}};
-    prctl(PR_SET_NAME, "crun-home");
     for (;;) {
         poll(p, 2, -1);
         if (p[0].revents)

@@ -2,7 +2,6 @@
 
 #include <malloc.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -290,7 +289,6 @@ int output_process_run(const struct guardian_output *g)
 {
     static struct process process;
     struct process *p = &process;
-    prctl(PR_SET_NAME, "crun-output");
     mallopt(M_ARENA_MAX, 1); /* two threads that wait most of the time */
     p->g = g;
     p->page = g->page;

@@ -78,7 +78,7 @@ def test_processes_of_crun_are_found(job, tool, who):
     t = tool(f"at 0 stop {who} for 100s", job)
     (deed,) = t.wait_deeds(1)
     pid = int(deed.met)
-    assert pid == (job if who == "guardian" else children(job)[0]) if who in ("guardian", "agent") else comm(pid) == f"crun-{who}"
+    assert pid == (job if who == "guardian" else children(job)[0]) if who in ("guardian", "agent") else comm(pid) == f"job-{who}"
     wait("its stop", lambda: state(pid) == "T")
     assert t.end() == 128 + signal.SIGTERM
     assert state(pid) != "T"
@@ -314,7 +314,7 @@ def test_another_watcher_takes_the_place_of_one_that_is_killed(job, tool):
     t.wait_deeds(1)
     agent, first = children(job)[0], t.watcher()
     os.kill(first, signal.SIGKILL)
-    wait("another watcher", lambda: children(t.p.pid) and t.watcher() != first and comm(t.watcher()) == "crun-chaos-undo")
+    wait("another watcher", lambda: children(t.p.pid) and t.watcher() != first and comm(t.watcher()) == "chaos-undo")
     assert state(agent) == "T"
     watcher = t.kill()
     wait("its going on", lambda: state(agent) != "T")
@@ -325,7 +325,7 @@ def test_a_watcher_that_is_stopped_holds_up_no_end(job, tool):
     t = tool("at 0 stop agent for 1s", job)
     t.wait_deeds(1)
     watcher = t.watcher()
-    wait("its name", lambda: comm(watcher) == "crun-chaos-undo")
+    wait("its name", lambda: comm(watcher) == "chaos-undo")
     os.kill(watcher, signal.SIGSTOP)
     assert t.wait() == 0, t.text()
     assert state(watcher) is None and state(children(job)[0]) != "T"

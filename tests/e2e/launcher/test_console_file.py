@@ -14,7 +14,7 @@ GRACE = 1  # seconds
 TALKS = "touch $HERE/up-$RANK; trap '' TERM; while :; do echo line; sleep 0.01; done"
 
 
-def writer_of(guardian, name="crun-stdout"):
+def writer_of(guardian, name="job-stdout"):
     """The process that writes; None: there is none now."""
     return next((pid for pid in children(guardian) if comm(pid) == name), None)
 
@@ -230,7 +230,7 @@ def test_two_cruns_and_their_shell_share_one_offset(crun):
 def test_stdout_and_stderr_of_two_files_are_apart(crun):
     out, err = crun.tmp / "out", crun.tmp / "err"
     p = crun.start("sh", "-c", "echo one; echo two >&2; until [ -e $HERE/go ]; do sleep 0.01; done", extra_env={"HERE": str(crun.tmp)}, prefix=into(out, f'>"$0" 2>{err}'))
-    wait("both processes", lambda: writer_of(p.pid) and writer_of(p.pid, "crun-stderr"))
+    wait("both processes", lambda: writer_of(p.pid) and writer_of(p.pid, "job-stderr"))
     (crun.tmp / "go").touch()
     assert p.wait(timeout=60) == 0
     assert (out.read_text(), err.read_text()) == ("one\n", "two\n")
@@ -240,6 +240,6 @@ def test_a_console_that_is_no_file_has_no_such_process(crun):
     with open(os.devnull, "wb") as null:
         p = crun.start("sh", "-c", "touch $HERE/up; exec sleep 1000", stdout=null, extra_env={"HERE": str(crun.tmp)})
     crun.wait_file("up")
-    assert not {"crun-stdout", "crun-stderr"} & {comm(pid) for pid in children(p.pid)}
+    assert not {"job-stdout", "job-stderr"} & {comm(pid) for pid in children(p.pid)}
     p.terminate()
     assert p.wait(timeout=60) == 143

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from crun_run import CRUN, OWN
-from processes import WAIT
+from processes import WAIT, comm, command
 from support import preload
 
 
@@ -141,6 +141,41 @@ def test_no_direct_worker_survives_the_kill_of_both(crun):
     os.kill(agent, signal.SIGKILL)
     crun.wait_processes_gone()
     p.communicate(timeout=60)
+
+
+NAMED = {"killall -9 crun": lambda pid: comm(pid) == "crun",
+         "pkill -9 crun": lambda pid: "crun" in comm(pid),
+         "pkill -9 -f crun": lambda pid: "crun" in command(pid)}
+
+
+@pytest.mark.parametrize("how", NAMED)
+def test_a_kill_by_name_leaves_no_child_of_a_worker(crun, how):
+    p = crun.start("--cgroup", "off", "--nproc-per-node", 2, "sh", "-c", "sleep 1000 & touch up-$RANK; sleep 1000; true", cwd=crun.tmp)
+    for r in range(2):
+        crun.wait_file(f"up-{r}")
+    agent = crun.agent_of(p.pid)
+    with crun.stopped(agent):  # it cannot act between the two kills
+        hit = sorted(filter(NAMED[how], crun.processes()))
+        assert hit == [p.pid, agent], "no process that cleans up has such a name"
+        for pid in hit:
+            os.kill(pid, signal.SIGKILL)
+        p.wait()
+    crun.wait_processes_gone()
+
+
+def test_only_a_process_of_the_job_is_killed_by_its_session(crun):
+    """Of the worker's session, but without the job's environment; it ends with this test."""
+    other = "env -u CRUN_NODE_ID sh -c 'echo $$ >other.new && mv other.new other; exec sleep 1000'"
+    p = crun.start("--cgroup", "off", "sh", "-c", f"{other} & sleep 1000 & touch up; sleep 1000; true", cwd=crun.tmp)
+    crun.wait_file("up")
+    other, agent = int(crun.wait_file("other")), crun.agent_of(p.pid)
+    with crun.stopped(agent):
+        p.kill()
+        os.kill(agent, signal.SIGKILL)
+        p.wait()
+    crun.wait_processes(1)
+    assert crun.processes() == [other]
+    os.kill(other, signal.SIGKILL)
 
 
 def test_what_a_finished_job_left_in_the_background_goes_too(crun):

@@ -28,7 +28,7 @@ def wait_text(path, text):
 
 
 def wait_another(crun, p, before):
-    return wait("another output process", lambda: next((pid for pid in children(p.pid) if comm(pid) == "crun-output" and pid != before), None))
+    return wait("another output process", lambda: next((pid for pid in children(p.pid) if comm(pid) == "job-output" and pid != before), None))
 
 
 def test_its_death_is_noticed_by_no_worker(crun):
@@ -196,7 +196,7 @@ def test_with_it_hung_another_takes_over_at_once(crun, disk, hung):
     p.terminate()
     p.wait(timeout=60)
     err = p.stderr.read().decode()
-    assert f"crun: its output process {output} (crun-output, state D" in err, err
+    assert f"crun: its output process {output} (job-output, state D" in err, err
 
 
 @pytest.mark.long
@@ -205,7 +205,7 @@ def test_with_it_hung_a_signal_ends_the_job(crun, hung):
     p.terminate()
     p.wait(timeout=60)
     err = p.stderr.read().decode()
-    assert f"crun: its output process {output} (crun-output, state D" in err, err
+    assert f"crun: its output process {output} (job-output, state D" in err, err
 
 
 @pytest.mark.long
@@ -219,7 +219,7 @@ def test_with_it_hung_a_failure_is_reported_all_the_same(crun, disk):
     assert p.wait(timeout=60) == 7
     err = os.read(p.stderr.fileno(), 65536).decode()
     assert "    | bad\n" in err and "its error record was not read within a second" in err, err
-    assert "the failure report is not written after 1000 ms" in err and "(crun-output, state D" in err, err
+    assert "the failure report is not written after 1000 ms" in err and "(job-output, state D" in err, err
     disk.resume()
     p.communicate(timeout=60)
 

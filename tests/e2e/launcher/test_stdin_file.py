@@ -13,7 +13,7 @@ TAKES = "touch $HERE/up; until [ -e $HERE/go ]; do sleep 0.01; done; exec cat"
 
 def reader_of(guardian):
     """The process that reads; None: there is none now."""
-    return next((pid for pid in children(guardian) if comm(pid) == "crun-stdin"), None)
+    return next((pid for pid in children(guardian) if comm(pid) == "job-stdin"), None)
 
 
 def start(crun, path, program, *options, **kw):

@@ -178,11 +178,11 @@ def test_a_deputy_that_dies_each_time_is_not_started_for_ever(crun):
     err = b""
     while b"its deputy process cannot be started (10 were): the last 10 ended at once" not in err:
         with contextlib.suppress(StopIteration, ProcessLookupError):
-            os.kill(next(pid for pid in children(p.pid) if comm(pid) == "crun-deputy"), signal.SIGKILL)
+            os.kill(next(pid for pid in children(p.pid) if comm(pid) == "job-deputy"), signal.SIGKILL)
         while select.select([p.stderr], [], [], 0.05)[0]:
             err += os.read(p.stderr.fileno(), 65536) or pytest.fail(err)
     assert err.count(b"another took over") == 9, err
-    assert "crun-deputy" not in [comm(pid) for pid in children(p.pid)]
+    assert "job-deputy" not in [comm(pid) for pid in children(p.pid)]
     p.terminate()
     assert p.wait(60) == 143 and crun.processes() == []
 

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from crun_run import CRUN
+from processes import children, comm
 
 
 class Shell:
@@ -104,6 +105,20 @@ def test_a_worker_may_catch_ctrl_c_and_go_on(crun, shell):
     shell.until("got second|got first")
     shell.until("ready> ")
     assert shell.code() == 0
+
+
+@pytest.mark.parametrize("control", ["set -m", "set +m"], ids=["own_group", "group_of_the_shell"])
+def test_a_kill_of_crun_leaves_the_shell_and_no_child_of_the_worker(crun, shell, control):
+    shell.run(f"{control}; cd {crun.tmp}; $CRUN --cgroup off sh -c 'sleep 1000 & touch up; sleep 1000; true'")
+    crun.wait_file("up")
+    guardian = next(pid for pid in children(shell.p.pid) if comm(pid) == "crun")
+    agent = crun.agent_of(guardian)
+    with crun.stopped(agent):  # it cannot act between the two kills
+        os.kill(guardian, signal.SIGKILL)
+        os.kill(agent, signal.SIGKILL)
+    shell.until("ready> ")
+    crun.wait_processes(1)
+    assert shell.code() == 137 and crun.processes() == [shell.p.pid]
 
 
 def test_the_terminal_is_given_back_as_it_was(crun, shell):

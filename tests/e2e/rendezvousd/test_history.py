@@ -132,7 +132,7 @@ def test_a_driver_that_hangs_holds_up_nothing(crun):
     with Daemon("--http-port", "0") as d:
         p = crun.start("--nnodes", 1, "--rdzv_backend", "rendezvousd", "--rdzv_endpoint", d.address, "--rdzv_id", "r", *worker(crun, STEPS.format(go=str(go))),
                        extra_env={"LD_LIBRARY_PATH": FAKE_NVML, "FAKE_NVML_HANGS": "1"})
-        until(lambda: "crun-gauges" in map(comm, children(p.pid)), "the process that measures is there")
+        until(lambda: "job-gauges" in map(comm, children(p.pid)), "the process that measures is there")
         instance = until(lambda: api(d, "/api/jobs")["jobs"], "the job is there")[0]["instance"]
         j = until(lambda: (j := api(d, f"/api/job?instance={instance}"))["hosts"] and j["hosts"][0]["cpu"] is not None and j, "the host has told")
         assert j["hosts"][0]["gpus"] == []

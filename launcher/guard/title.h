@@ -1,0 +1,12 @@
+/* What ps(1) shows of a process that was forked and runs no other program: its name and its command line. */
+#ifndef CRUN_LAUNCHER_TITLE_H
+#define CRUN_LAUNCHER_TITLE_H
+
+#include <sys/types.h>
+
+/* Name: what (15 bytes of it); command line: "WHAT of PID". Overwrites the strings of argv. A process that cleans up
+ * after crun must not be called crun, or have it on its command line: it would die of the same `killall -9 crun` or
+ * `pkill -9 -f crun`. Without a /proc the command line stays. */
+void title_set(const char *what, pid_t of);
+
+#endif
