@@ -29,6 +29,10 @@ def demo(out):
     return [str(ROOT / "dev"), "demo", "--out", str(out / "demo-run")]
 
 
+def mutants(out):
+    return ["/usr/bin/python3", str(ROOT / "tests" / "mutants.py"), str(out / "mutants")]
+
+
 def chaos(out):
     test = ROOT / "tests" / "e2e" / "elastic" / "test_trainer_chaos.py"
     return ["env", "CRUN_CHAOS_SECONDS=3600", "/usr/bin/python3", "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", str(test)]
@@ -59,12 +63,13 @@ STEPS = {  # name: (what it is, command, hours at most)
     "asan": ("the same under AddressSanitizer and UndefinedBehaviorSanitizer", dev("test", "--slow", "--asan"), 10),
     "tsan": ("launcher, rendezvousd, common, collectives, loader, checkpoints under ThreadSanitizer", dev("test", "--tsan"), 6),
     "peer": ("beside PyPI's PyTorch", dev("peer"), 3),
+    "mutants": ("faults sown into the programs, each of which a fast test must see", mutants, 3),
     "chaos": ("an hour of chaos over each home, while trainer trains", chaos, 6),
     "demo": ("two processes, one killed", demo, 1),
     "bench": ("benchmarks with their aims", dev("bench"), 2),
     "debian-13": ("build, demo and test in a fresh Debian 13", debian_13, 4),
 }
-FIGURES = {"bench": r"(?!\[|ninja|▶|Full log)", "chaos": r".* faults, "}  # step: lines that are worth a look also where all is well
+FIGURES = {"mutants": r".*: (missed|does not build),", "bench": r"(?!\[|ninja|▶|Full log)", "chaos": r".* faults, "}  # step: lines that are worth a look also where all is well
 
 
 def end(p):

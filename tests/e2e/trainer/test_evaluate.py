@@ -46,6 +46,12 @@ def test_evaluate_prints_what_training_printed_whatever_the_world(data, trained,
     assert listing(out) == before
 
 
+def test_the_best_five_of_four_classes_are_all(shapes):
+    p = run(*command(shapes(28, 64, 40, 4), "--arch", "mlp", "--num-epochs", 1, "--max-steps", 1))
+    acc1, acc5 = re.search(r"\* Acc@1 (.*) Acc@5 (.*)", p.stdout).groups()
+    assert float(acc1) < 100 and acc5 == "100.000", p.stdout
+
+
 def test_a_result_that_cannot_be_written_is_no_success(data, trained, tmp_path):
     for args in (("--resume", trained[0], "--evaluate"), ("--arch", "mlp", "--num-epochs", 1, "--checkpoint-dir", tmp_path)):
         with open("/dev/full", "w") as full:

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Sow one fault at a time into the programs: a fast test must see each. usage: mutants.py [--only NAME,...] OUT | mutants.py --check BUILD
+
+OUT has a copy of the tree and a build of it, both kept for the next time. The tests that are asked must pass there first. Then each mutant is built, and
+its tests are run until one fails. The last line is the sum. The exit code is 1 if a mutant was missed.
+
+--check: every text stands in its file exactly once, and the tests that are asked exist in this build. Nothing is built.
+
+Faults of the rendezvous are sown by tests/sim/mutants.py, and seen by the simulator."""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LIMIT = 600  # seconds of one run of tests: a mutant may loop
+
+# name: (file, what stands there, what stands there instead, tests: names of meson's, or pytest's below tests/e2e)
+MUTANTS = {
+    "warm_up_begins_a_step_late": (
+        "worker/optim/schedule.c", "return m + (1 - m) * (double)(step + 1) / w;", "return m + (1 - m) * (double)step / w;", ["schedule"]),
+    "clean_steps_counted_over_an_overflow": (
+        "worker/precision/loss_scale.c", "        s->scale /= 2;\n        s->clean = 0;", "        s->scale /= 2;", ["loss_scale"]),
+    "who_was_told_to_stop_is_a_culprit": (
+        "launcher/report/failure.c", "(w->ended && !w->told_to_stop && ending_code(w->ending) != 0)", "(w->ended && ending_code(w->ending) != 0)",
+        ["launcher_failure"]),
+    "a_line_joins_its_own_rank": (
+        "launcher/output/log_collapse.c", " || w->ranks[local / 64] >> local % 64 & 1)\n        return false;", ")\n        return false;",
+        ["launcher_log_collapse"]),
+    "removed_deadlines_only_sink": (
+        "rendezvousd/store/expiry.c", "    place_at(h, i, last);\n    settle(h, last);", "    place_at(h, i, last);\n    sink(h, i);", ["rendezvousd_expiry"]),
+    "parts_of_a_proof_run_together": (
+        "common/auth/auth.c", "size_t len = strlen(parts[i]) + 1;", "size_t len = strlen(parts[i]);", ["auth"]),
+    "name_of_a_checkpoint_not_on_disk": (
+        "worker/ckpt/save.c", "        folder_remove(tmp, NULL);\n        return rc;\n    }\n    return folder_sync(dir, e);",
+        "        folder_remove(tmp, NULL);\n        return rc;\n    }\n    return 0;",
+        ["trainer/test_checkpoints.py::test_what_a_checkpoint_is_made_of_is_on_disk_before_its_name_and_that_before_anything_else"]),
+    "second_owner_on_the_other_side": (
+        "worker/parallel/ddp_reduce.c", "bytes, (c->rank + distance) % c->world, stream,", "bytes, (c->rank + c->world - distance) % c->world, stream,", ["zero"]),
+    "the_rest_of_a_batch_is_nobodys": (
+        "worker/data/loader/sampler.c", "return (batch + (size_t)world - 1) / (size_t)world;", "return batch / (size_t)world;", ["data_sampler"]),
+    "guardian_acts_before_the_agent": (
+        "launcher/guard/lease.c", "until + s->late_ms - clock_ms();", "until - clock_ms();", ["launcher_guardian"]),
+    "beginning_of_two_uuids_is_taken": (
+        "launcher/place/gpus.c", "            if (found >= 0)\n                return -1; /* the beginning of two */\n", "", ["launcher_cores"]),
+    "bytes_overflow": (
+        "common/args/args_value.c", 'parse_i64(digits, "", 0, INT64_MAX >> shift, &v, NULL)', 'parse_i64(digits, "", 0, INT64_MAX, &v, NULL)', ["args"]),
+    "several_nodes_as_patient_as_one": (
+        "launcher/hang/hang_lesson.c", "if (h->o.several_nodes || l->n < TAIL_STEPS * workers)", "if (l->n < TAIL_STEPS * workers)", ["launcher_hang"]),
+    "a_missing_key_compares_equal": (
+        "rendezvousd/tcpstore/tcpstore_execute.c", "memcmp(v, expected->p, n) != 0 : expected->n > 0)", "memcmp(v, expected->p, n) != 0 : false)",
+        ["rendezvousd_tcpstore"]),
+    "a_hung_worker_counts_from_its_kill": (
+        "launcher/workers/group.c", "    if (!w->hung[0]) {\n", "    if (w) {\n",
+        ["launcher/test_hang.py::test_of_two_that_hang_the_report_has_when_they_were_found_and_not_when_they_were_killed"]),
+    "the_same_callback_twice": (
+        "python/crun/_stops.py", "if callback not in self.all:", "if True:",
+        ["packages/test_module.py::test_a_callback_that_is_given_again_is_called_once"]),
+    "interleaved_warm_up_too_short": (
+        "worker/pipeline/pipeline.c", "at_most(2 * behind + (p->chunks - 1) * p->stages, all)", "at_most(behind + (p->chunks - 1) * p->stages, all)",
+        ["pipeline"]),
+    "unit_that_does_not_restart": (
+        "rendezvousd/daemon/rendezvousd.service.in", "Restart=on-failure\n", "",
+        ["rendezvousd/test_service.py::test_the_unit_starts_restarts_and_confines_the_daemon"]),
+    "channels_of_a_cache_not_compared": (
+        "worker/data/loader/decoded_cache.c", " || h.channels != (uint64_t)channels)", ")", ["data_decoded_cache"]),
+    "tilde_unquoted": ("launcher/base/shell_word.c", '"_-./:=,+@%"', '"_-./:=,+@%~"', ["launcher_shell_word"]),
+    "steps_of_slurm_are_one_job": (
+        "launcher/config/home_scheduler.c", 'snprintf(s->job, sizeof s->job, step ? "%.60s.%.60s" : "%.60s", job, step ? step : "");',
+        'snprintf(s->job, sizeof s->job, "%.60s", job);', ["launcher_home"]),
+    "crop_never_at_the_last_column": (
+        "worker/data/image/image.c", "c.x = (int)rng_below(&r, (uint64_t)(w - c.w + 1));", "c.x = (int)rng_below(&r, (uint64_t)(w - c.w + 1)) - (c.w < w);",
+        ["data_image"]),
+    "top_5_sums_top_1": (
+        "worker/run/eval.c", "to->top5 += r->top5;", "to->top5 += r->top1;", ["trainer/test_evaluate.py::test_the_best_five_of_four_classes_are_all"]),
+}
+
+
+def node(test):
+    """Its name for pytest; None if it is one of meson's."""
+    return f"tests/e2e/{test}" if "::" in test else None
+
+
+def text_once(name, tree):
+    path, old = tree / MUTANTS[name][0], MUTANTS[name][1]
+    text = path.read_text()
+    if text.count(old) != 1:
+        raise SystemExit(f"mutant {name}: {MUTANTS[name][0]} has {text.count(old)} times: {old}")
+    return path, text
+
+
+def introspect(build, what):
+    return json.loads(subprocess.run(["meson", "introspect", build, f"--{what}"], capture_output=True, check=True).stdout)
+
+
+def check(build):
+    there = {t["name"] for t in introspect(build, "tests")}
+    for name, (_, _, _, tests) in MUTANTS.items():
+        text_once(name, ROOT)
+        for test in tests:
+            path, _, function = (node(test) or "").partition("::")
+            if not (f"def {function}(" in (ROOT / path).read_text() if function else test in there):
+                raise SystemExit(f"mutant {name}: there is no test {test}")
+
+
+# --- a tree of its own ------------------------------------------------------------------------------------------------
+
+
+def copy_tree(tree):
+    """What git has here; files that are the same keep their times, so that little is built again. The build is in it: where
+    ccache has heard of this tree, it is a matter of a minute."""
+    p = subprocess.run(["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True)
+    names = {n for n in os.fsdecode(p.stdout).split("\0") if n and os.path.lexists(ROOT / n)}
+    for folder, folders, files in os.walk(tree):
+        if pathlib.Path(folder) == tree and "build" in folders:
+            folders.remove("build")
+        for file in files:
+            path = pathlib.Path(folder, file)
+            if str(path.relative_to(tree)) not in names:
+                path.unlink()
+    for name in names:
+        here, there = ROOT / name, tree / name
+        if here.is_symlink() or not there.exists() or here.read_bytes() != there.read_bytes():
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.unlink(missing_ok=True)
+            shutil.copy2(here, there, follow_symlinks=False)
+            if not here.is_symlink():
+                os.utime(there)
+
+
+class Copy:
+    def __init__(self, out):
+        self.tree, self.build, self.log = out / "tree", out / "tree" / "build", open(out / "mutants.log", "w", encoding="utf-8")
+        copy_tree(self.tree)
+        if not (self.build / "build.ninja").exists():
+            self.run("meson", "setup", self.build, self.tree, "-Dtests=auto", "-Dcuda=disabled") or self.give_up("meson setup")
+        self.run("ninja", "-C", self.build) or self.give_up("the build")
+        self.programs = [os.path.relpath(f, self.build) for t in introspect(self.build, "targets") if t["type"] in ("executable", "shared library")
+                         and not pathlib.Path(t["defined_in"]).is_relative_to(self.tree / "tests") for f in t["filename"]]
+
+    def give_up(self, what):
+        raise SystemExit(f"mutants: {what} of the tree as it is failed: {self.log.name}")
+
+    def run(self, *command):
+        """Whether it succeeded."""
+        self.log.write(f"--- {' '.join(map(str, command))}\n")
+        self.log.flush()
+        with subprocess.Popen([str(c) for c in command], cwd=self.tree, env={**os.environ, "CRUN_BUILD": str(self.build)}, stdin=subprocess.DEVNULL,
+                              stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True) as p:
+            try:
+                return p.wait(LIMIT if command[0] != "ninja" else None) == 0
+            except subprocess.TimeoutExpired:
+                os.killpg(p.pid, signal.SIGKILL)
+                return False
+
+    def passes(self, test):
+        if node(test):
+            return self.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", node(test))
+        return self.run("meson", "test", "-C", self.build, "--no-rebuild", test)
+
+    def make(self, tests):
+        """What these tests run. meson test would build it, too, but takes a failed build for a failed test."""
+        of = {t["name"]: t["cmd"][0] for t in introspect(self.build, "tests")}
+        return self.run("ninja", "-C", self.build, *(self.programs if any(map(node, tests)) else ()), *(os.path.relpath(of[t], self.build) for t in tests if t in of))
+
+    def verdict(self, name):
+        path, text = text_once(name, self.tree)
+        _, old, new, tests = MUTANTS[name]
+        try:
+            path.write_text(text.replace(old, new))
+            if not self.make(tests):
+                return "does not build"
+            by = next((t for t in tests if not self.passes(t)), None)
+            return f"caught by {by}" if by else "missed"
+        finally:
+            path.write_text(text)
+
+
+def main():
+    p = argparse.ArgumentParser(prog="mutants.py", usage="%(prog)s [--only NAME,...] OUT | %(prog)s --check BUILD")
+    p.add_argument("--only", metavar="NAME,...", help=", ".join(MUTANTS))
+    p.add_argument("--check", metavar="BUILD")
+    p.add_argument("out", nargs="?")
+    args = p.parse_args()
+    if args.check:
+        check(args.check)
+        return 0
+    names = args.only.split(",") if args.only else list(MUTANTS)
+    if not args.out or set(names) - set(MUTANTS):
+        p.error(f"expected a folder, and names of {', '.join(MUTANTS)}")
+    out = pathlib.Path(args.out).resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    copy = Copy(out)
+    for test in sorted({t for n in names for t in MUTANTS[n][3]}):
+        if not copy.passes(test):
+            copy.give_up(test)
+    caught = 0
+    for name in names:
+        begun = time.monotonic()
+        said = copy.verdict(name)
+        caught += said.startswith("caught")
+        print(f"{name}: {said}, {time.monotonic() - begun:.1f} s", flush=True)
+    print(f"{caught} of {len(names)} mutants caught, {len(names) - caught} missed")
+    return int(caught < len(names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
