@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,12 +22,33 @@ static int read_all(int fd, const char *path, struct buf *b, struct err *e)
     return rc < 0 ? err_errno(e, -rc, "read '%s'", path) : 0;
 }
 
+#define FEW_VALUES 65536u
+#define VALUE_BYTES 6u /* of text, on an average, that a value takes in whatever crun writes */
+
+/* A value takes some 100 bytes in a tree, and two in a text that is made to fill memory: [[],[],[],... */
+static bool has_too_many_values(const struct buf *b)
+{
+    size_t values = 1;
+    bool in_text = false;
+    for (const char *p = b->data, *end = b->data + b->len; p < end; p++) {
+        if (*p == '"')
+            in_text = !in_text;
+        else if (in_text && *p == '\\' && p + 1 < end)
+            p++;
+        else if (!in_text)
+            values += *p == ',' || *p == '[' || *p == '{';
+    }
+    return values > FEW_VALUES && values > b->len / VALUE_BYTES;
+}
+
 static int parse_text(const struct buf *b, const char *path, cJSON **ret, struct err *e)
 {
     /* A NUL inside would end the text early, and whatever follows it would pass unseen. */
     if (b->len == 0 || memchr(b->data, 0, b->len))
         return err_set(e, ERR_CORRUPT, "'%s' is not JSON: %s", path,
                        b->len ? "it contains a zero byte" : "it is empty");
+    if (has_too_many_values(b))
+        return err_set(e, ERR_CORRUPT, "'%s' is not JSON of crun's: too many values for its %zu bytes", path, b->len);
     const char *end = b->data;
     cJSON *tree = cJSON_ParseWithLengthOpts(b->data, b->len + 1, &end, true);
     if (!tree)

@@ -57,7 +57,7 @@ const struct explain_message explain_trainer[] = {
      "trainer predict: '*' cannot be used\na file of more than\nimages of * pixels",
      "one image is damaged, of an unknown format, or too large", "it counts with weight 0; convert or remove it"},
     {"is cut short\nclaims * entries\nholds pictures of\nlabels for * pictures\na record of *\na record whose first tensor\n"
-     "a Datum without\nbytes reach beyond the end\nthe record has gone\n(or .gz) does not exist",
+     "a Datum without\na Datum with float_data\na Datum that is not marked\nis damaged: its index\nbytes reach beyond the end\nthe record has gone\n(or .gz) does not exist",
      "a file of the data set is damaged or incomplete",
      "make the data set again: trainer make-db, or copy it once more"},
     {"is open in * which holds the lock", "another program uses the LevelDB and may change it",

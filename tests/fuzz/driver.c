@@ -5,6 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+
+#ifdef __has_feature
+#define FUZZ_HAS_FEATURE(x) __has_feature(x)
+#else
+#define FUZZ_HAS_FEATURE(x) 0
+#endif
 
 static uint64_t rng = 1;
 static struct fuzz_input **corpus;
@@ -77,6 +84,25 @@ static void free_corpus(void)
     free(corpus);
 }
 
+#if defined(__SANITIZE_ADDRESS__) || FUZZ_HAS_FEATURE(address_sanitizer)
+enum { MOST_KB = 1 << 20 }; /* what was freed stays for a while */
+#else
+enum { MOST_KB = 256 << 10 };
+#endif
+
+/* No input decides how much memory is taken. */
+static void check_memory(const struct fuzz_input *in)
+{
+    struct rusage used;
+    if (getrusage(RUSAGE_SELF, &used) == 0 && used.ru_maxrss > MOST_KB) {
+        fprintf(stderr, "%ld KiB of memory are in use after the %zu bytes ", used.ru_maxrss, in->n);
+        for (size_t i = 0; i < in->n; i++)
+            fprintf(stderr, "%02x", in->bytes[i]);
+        fprintf(stderr, "\n");
+        fuzz_die("an input took too much memory");
+    }
+}
+
 /* From memory of its very size: a sanitizer sees what is read beyond. */
 static void run(const struct fuzz_input *in)
 {
@@ -86,6 +112,7 @@ static void run(const struct fuzz_input *in)
     memcpy(copy, in->bytes, in->n);
     LLVMFuzzerTestOneInput(copy, in->n);
     free(copy);
+    check_memory(in);
 }
 
 static uint64_t env(const char *name, uint64_t otherwise)

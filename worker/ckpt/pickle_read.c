@@ -9,6 +9,7 @@
 #include "worker/ckpt/pickle_impl.h"
 
 #define PREFIX "module."
+#define TENSORS_MAX 262144
 
 static bool is_text(const struct value *v, const char *text)
 {
@@ -109,6 +110,8 @@ static int collect(struct pickle *ret, const struct value *top, struct err *e)
     ret->n = dict->seq.n / 2;
     if (ret->n == 0)
         return err_set(e, ERR_REFUSED, "it holds no tensors");
+    if (ret->n > TENSORS_MAX) /* a pair of them takes four bytes of pickle */
+        return err_set(e, -ENOTSUP, "it holds more than %d tensors", TENSORS_MAX);
     ret->t = calloc(ret->n, sizeof *ret->t);
     if (!ret->t)
         return err_errno(e, ENOMEM, "list of %zu tensors", ret->n);

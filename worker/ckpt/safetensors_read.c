@@ -1,6 +1,6 @@
 /* Reading one safetensors file, made by us or by anybody.
  *
- * Open: length (bounded by the format's 100 MB and by the file) -> JSON -> each entry checked by itself (type, shape,
+ * Open: length (bounded by the format's 100 MB and by the file) -> JSON, entry by entry -> each one checked by itself (type, shape,
  * size without overflow, offsets equal to the size) -> sorted by offset -> no hole, no overlap, last byte = end of file
  * -> index by name. Reads are pread(2), so threads may share one. */
 #include "worker/ckpt/safetensors.h"
@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/array.h"
 #include "common/base/crc32c.h"
 #include "common/base/err.h"
 
@@ -97,13 +98,14 @@ static int parse_shape(const struct safetensors *s, const cJSON *entry, struct c
     return 0;
 }
 
-static int parse_entry(const struct safetensors *s, const cJSON *entry, struct item *it, struct err *e)
+static int parse_entry(const struct safetensors *s, const char *name, const cJSON *entry, struct item *it,
+                       struct err *e)
 {
     struct ckpt_tensor *t = &it->t;
-    if (!entry->string[0] || strlen(entry->string) > CKPT_NAME_MAX)
+    if (!name[0] || strlen(name) > CKPT_NAME_MAX)
         return err_set(e, -ENOTSUP, "%s: a tensor's name has %zu bytes instead of 1 to %d: '%.60s'", s->path,
-                       strlen(entry->string), CKPT_NAME_MAX, entry->string);
-    strcpy(t->name, entry->string);
+                       strlen(name), CKPT_NAME_MAX, name);
+    strcpy(t->name, name);
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
     if (!cJSON_IsObject(entry) || !cJSON_IsString(dtype))
@@ -148,7 +150,8 @@ static int by_name(const void *a, const void *b, void *items)
 static int check_layout(struct safetensors *s, struct err *e)
 {
     int64_t at = 0;
-    qsort(s->items, s->n, sizeof *s->items, by_offset);
+    if (s->n > 0)
+        qsort(s->items, s->n, sizeof *s->items, by_offset);
     for (size_t i = 0; i < s->n; at = s->items[i++].end)
         if (s->items[i].begin != at)
             return err_set(e, ERR_CORRUPT, "%s: tensor '%s' begins at byte %" PRId64 " of the data instead of %" PRId64,
@@ -165,38 +168,135 @@ static int check_layout(struct safetensors *s, struct err *e)
     return 0;
 }
 
-static int parse_header(struct safetensors *s, const char *text, size_t length, struct err *e)
+/* --- the header: one object, whose members are parsed one by one
+ *
+ * A tree of the whole would take forty times the memory of its text: it is the file's to say how many values there are.
+ * So only one entry is a tree at a time, and no longer than a tensor's can be. */
+
+#define ENTRY_MAX 4096     /* bytes of a tensor's entry */
+#define TENSORS_MAX 262144 /* of a file */
+
+struct cursor {
+    const char *p, *end;
+};
+
+static void skip_blanks(struct cursor *c)
+{
+    while (c->p < c->end && (*c->p == ' ' || *c->p == '\t' || *c->p == '\n' || *c->p == '\r'))
+        c->p++;
+}
+
+static bool take_char(struct cursor *c, char expected)
+{
+    skip_blanks(c);
+    if (c->p == c->end || *c->p != expected)
+        return false;
+    c->p++;
+    return true;
+}
+
+/* From a quotation mark to behind its other one. */
+static bool take_string(struct cursor *c, struct cursor *ret)
+{
+    skip_blanks(c);
+    ret->p = c->p;
+    if (c->p == c->end || *c->p++ != '"')
+        return false;
+    while (c->p < c->end && *c->p != '"')
+        c->p += *c->p == '\\' && c->end - c->p > 1 ? 2 : 1;
+    if (c->p == c->end)
+        return false;
+    ret->end = ++c->p;
+    return true;
+}
+
+/* From '{', where it stands, to behind the '}' that belongs to it. */
+static bool take_object(struct cursor *c, struct cursor *ret)
+{
+    struct cursor text;
+    size_t depth = 0;
+    ret->p = c->p;
+    do {
+        if (c->p == c->end)
+            return false;
+        if (*c->p == '"') {
+            if (!take_string(c, &text))
+                return false;
+            continue;
+        }
+        depth += *c->p == '{';
+        depth -= *c->p == '}';
+        c->p++;
+    } while (depth > 0);
+    ret->end = c->p;
+    return true;
+}
+
+static cJSON *parse_part(const struct cursor *part)
 {
     const char *end = NULL;
-    cJSON *root = cJSON_ParseWithLengthOpts(text, length, &end, 0), *entry;
-    int rc = 0;
-    if (!cJSON_IsObject(root)) {
-        rc = corrupt(s, e, "its header is not a JSON object");
-        goto done;
-    }
-    for (; end < text + length; end++)
-        if (*end != ' ') {
-            rc = corrupt(s, e, "its header goes on after the JSON object");
-            goto done;
-        }
-    size_t count = (size_t)cJSON_GetArraySize(root);
-    s->items = calloc(count ? count : 1, sizeof *s->items);
-    s->by_name = calloc(count ? count : 1, sizeof *s->by_name);
-    if (!s->items || !s->by_name) {
-        rc = err_set(e, -ENOMEM, "no memory for the %zu tensors of %s", count, s->path);
-        goto done;
-    }
-    cJSON_ArrayForEach(entry, root)
-    {
-        if (strcmp(entry->string, "__metadata__") == 0)
-            continue;
-        TRY_GOTO(rc, parse_entry(s, entry, &s->items[s->n], e), done);
-        s->n++;
-    }
-    rc = check_layout(s, e);
-done:
-    cJSON_Delete(root);
+    cJSON *tree = cJSON_ParseWithLengthOpts(part->p, (size_t)(part->end - part->p), &end, 0);
+    if (tree && end == part->end)
+        return tree;
+    cJSON_Delete(tree);
+    return NULL;
+}
+
+static int add_tensor(struct safetensors *s, size_t *cap, const char *name, const struct cursor *value, struct err *e)
+{
+    if (value->end - value->p > ENTRY_MAX)
+        return err_set(e, ERR_CORRUPT, "%s: the entry of tensor '%.60s' has %td bytes, at most %d are taken", s->path,
+                       name, value->end - value->p, ENTRY_MAX);
+    if (s->n == TENSORS_MAX)
+        return err_set(e, -ENOTSUP, "%s holds more than %d tensors", s->path, TENSORS_MAX);
+    TRY(ARRAY_GROW(s->items, *cap, s->n + 1, "tensors", e));
+    s->items[s->n] = (struct item){0};
+    cJSON *entry = parse_part(value);
+    const int rc =
+        entry ? parse_entry(s, name, entry, &s->items[s->n], e) : corrupt(s, e, "its header is not a JSON object");
+    cJSON_Delete(entry);
+    s->n += rc == 0;
     return rc;
+}
+
+static int parse_member(struct safetensors *s, struct cursor *c, size_t *cap, struct err *e)
+{
+    struct cursor key, value;
+    if (!take_string(c, &key) || !take_char(c, ':'))
+        return corrupt(s, e, "its header is not a JSON object");
+    cJSON *name = key.end - key.p <= ENTRY_MAX ? parse_part(&key) : NULL;
+    int rc;
+    skip_blanks(c);
+    if (cJSON_IsString(name) && c->p < c->end && *c->p != '{')
+        rc = err_set(e, ERR_CORRUPT, "%s: tensor '%.60s' has no dtype", s->path, name->valuestring);
+    else if (!cJSON_IsString(name) || !take_object(c, &value))
+        rc = corrupt(s, e, "its header is not a JSON object");
+    else
+        rc = strcmp(name->valuestring, "__metadata__") == 0 ? 0 : add_tensor(s, cap, name->valuestring, &value, e);
+    cJSON_Delete(name);
+    return rc;
+}
+
+static int parse_header(struct safetensors *s, const char *text, size_t length, struct err *e)
+{
+    struct cursor c = {text, text + length};
+    size_t cap = 0;
+    if (!take_char(&c, '{'))
+        return corrupt(s, e, "its header is not a JSON object");
+    if (!take_char(&c, '}')) {
+        do
+            TRY(parse_member(s, &c, &cap, e));
+        while (take_char(&c, ','));
+        if (!take_char(&c, '}'))
+            return corrupt(s, e, "its header is not a JSON object");
+    }
+    for (; c.p < c.end; c.p++)
+        if (*c.p != ' ')
+            return corrupt(s, e, "its header goes on after the JSON object");
+    s->by_name = calloc(s->n ? s->n : 1, sizeof *s->by_name);
+    if (!s->by_name)
+        return err_set(e, -ENOMEM, "no memory for the %zu tensors of %s", s->n, s->path);
+    return check_layout(s, e);
 }
 
 static int read_header(struct safetensors *s, struct err *e)

@@ -75,6 +75,26 @@ static void what_is_not_json_is_refused(void **state)
     assert_int_equal(json_read_file("/", 9, &t, &error), -EISDIR);
 }
 
+static void a_text_that_is_made_to_fill_memory_is_refused(void **state)
+{
+    enum { N = 1 << 18 };
+    cJSON *t;
+    char *text = malloc(N);
+    assert_non_null(text);
+    memset(text, '[', N);
+    for (size_t i = 1; i + 2 < N; i += 3)
+        memcpy(text + i, "],[", 3);
+    put_bytes(text, N);
+    assert_int_equal(json_read_file(path, N, &t, &error), ERR_CORRUPT);
+    assert_non_null(strstr(error.text, "too many values for its 262144 bytes"));
+    memset(text, ',', N); /* within a string they are no values */
+    text[0] = text[N - 1] = '"';
+    put_bytes(text, N);
+    assert_int_equal(json_read_file(path, N, &t, &error), 0);
+    cJSON_Delete(t);
+    free(text);
+}
+
 static void a_fifo_holds_nobody_up(void **state)
 {
     cJSON *t;
@@ -178,6 +198,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_are_read_with_their_types),
         cmocka_unit_test(what_is_not_json_is_refused),
+        cmocka_unit_test(a_text_that_is_made_to_fill_memory_is_refused),
         cmocka_unit_test(a_fifo_holds_nobody_up),
         cmocka_unit_test(a_record_is_read_back_whatever_its_message_holds),
         cmocka_unit_test(torchrun_shows_the_message_of_a_record),

@@ -190,6 +190,17 @@ static void offsets_must_fit_shapes_and_the_file(void **state)
            "two tensors named 'a'");
 }
 
+/* Else a tree of its values, forty times as large as its text, would be made first. */
+static void an_entry_that_is_longer_than_any_tensors_is_refused(void **state)
+{
+    char header[8192] = "{\"a\":{\"x\":[";
+    size_t n = strlen(header);
+    for (; n < 6000; n += 3)
+        memcpy(header + n, "[],", 3);
+    strcpy(header + n, "[]]}}");
+    refuse(state, header, 0, ERR_CORRUPT, "bytes, at most 4096 are taken");
+}
+
 static void foreign_and_short_files_are_refused(void **state)
 {
     static const struct {
@@ -289,6 +300,7 @@ int main(void)
         CASE(an_existing_file_is_not_overwritten),
         CASE(malformed_headers_are_refused_with_a_reason),
         CASE(offsets_must_fit_shapes_and_the_file),
+        CASE(an_entry_that_is_longer_than_any_tensors_is_refused),
         CASE(foreign_and_short_files_are_refused),
         CASE(no_damaged_header_crashes_the_reader),
         CASE(files_of_others_with_metadata_are_read),

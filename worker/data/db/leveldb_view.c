@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "worker/data/db/leveldb_table.h"
 
 enum { TAKEN = 16 }; /* names; the first that LevelDB meets ends its writing, some may be its own by then */
 
@@ -52,11 +53,16 @@ static bool ends_with(const char *name, const char *tail)
     return n > t && strcmp(name + n - t, tail) == 0;
 }
 
+static bool is_table(const char *name)
+{
+    return ends_with(name, ".ldb") || ends_with(name, ".sst");
+}
+
 /* Files that hold the data; its lock and its messages are not among them. */
 static bool is_data(const char *name)
 {
-    return strcmp(name, "CURRENT") == 0 || strncmp(name, "MANIFEST-", 9) == 0 || ends_with(name, ".ldb") ||
-           ends_with(name, ".sst") || ends_with(name, ".log");
+    return strcmp(name, "CURRENT") == 0 || strncmp(name, "MANIFEST-", 9) == 0 || is_table(name) ||
+           ends_with(name, ".log");
 }
 
 static int link_files(const char *from, const char *view, struct err *e)
@@ -71,6 +77,8 @@ static int link_files(const char *from, const char *view, struct err *e)
             continue;
         snprintf(target, sizeof target, "%s/%s", from, entry->d_name);
         snprintf(link, sizeof link, "%s/%s", view, entry->d_name);
+        if (is_table(entry->d_name) && (rc = leveldb_table_check(target, e)) < 0)
+            break;
         if (symlink(target, link) < 0)
             rc = err_set(e, ERR_OUTPUT, "cannot link %s: %s", link, strerror(errno));
     }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "worker/data/image/first_bytes.h"
 #include "worker/data/image/image_impl.h"
 #include "worker/data/image/portable_math.h"
 #include "worker/data/image/resample.h"
@@ -76,7 +77,9 @@ static int decode_other(const void *data, size_t n, int channels, struct image *
         return image_decode_pnm(data, n, channels, ret, e);
     if (n == 0)
         return err_set(e, ERR_DATA, "the file is empty");
-    return err_set(e, ERR_DATA, "neither a JPEG nor a PNG nor a PPM or PGM image (%zu bytes)", n);
+    char what[FIRST_BYTES_TEXT];
+    return err_set(e, ERR_DATA, "neither a JPEG nor a PNG nor a PPM or PGM image, but %s (%zu bytes)",
+                   first_bytes_text(data, n, what), n);
 }
 
 int image_decode_part(const void *data, size_t n, int channels, const struct want *want, struct region *ret,

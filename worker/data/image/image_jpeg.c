@@ -110,6 +110,18 @@ static int begin_part(struct reader *rd, struct rect *r)
     return rd->row ? 0 : err_set(rd->e, -ENOMEM, "no memory for a row of %d pixels", r->w);
 }
 
+/* Before memory is taken: Huffman codes give each block of 8 x 8 pixels at least one bit, the code of its mean. Without
+ * this a progressive file of a kilobyte would take a gigabyte of coefficients. (Arithmetic codes know no such bound.) */
+static int check_bytes(const struct reader *rd, size_t n)
+{
+    const struct jpeg_decompress_struct *ci = &rd->cinfo;
+    const uint64_t blocks = (uint64_t)((ci->image_width + 7) / 8) * ((ci->image_height + 7) / 8);
+    if (ci->arith_code || blocks / 8 <= n)
+        return 0;
+    return err_set(rd->e, ERR_DATA, "not a whole JPEG image: %zu bytes for %u x %u pixels", n, ci->image_width,
+                   ci->image_height);
+}
+
 /* What is damaged below the part is damage, too: all rows are read through, and the last one decoded, else libjpeg
  * would stop here. */
 static int check_rest(struct reader *rd)
@@ -137,6 +149,7 @@ static int decode(struct reader *rd, const void *data, size_t n)
     jpeg_mem_src(ci, data, (unsigned long)n);
     jpeg_read_header(ci, TRUE);
     TRY(image_check_size(ci->image_width, ci->image_height, rd->e));
+    TRY(check_bytes(rd, n));
     TRY(choose_part(rd, &r));
     ci->out_color_space = choose_space(rd);
     jpeg_start_decompress(ci);

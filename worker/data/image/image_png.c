@@ -1,5 +1,9 @@
 /* PNG through libpng's row interface: 8 bits, palettes and low depths expanded, alpha dropped, gamma left alone (as
- * Pillow's convert). */
+ * Pillow's convert).
+ *
+ * libpng takes the memory that a chunk's length and the header ask for before it reads. So the lengths are held against
+ * the file first: a chunk must lie within it, and the pixels within what deflate can make of the bytes of its IDATs. Of
+ * the chunks only those are read that pixels depend on: text and profiles may be packed a thousandfold. */
 #include <errno.h>
 #include <png.h>
 #include <stdlib.h>
@@ -11,6 +15,7 @@
 struct reader {
     const uint8_t *data;
     size_t n, at;
+    uint64_t packed; /* bytes of all IDATs */
     png_structp png;
     png_infop info;
     struct image im; /* as libpng gives it: c channels of the file */
@@ -38,13 +43,55 @@ static void on_read(png_structp png, png_bytep dst, size_t n)
     rd->at += n;
 }
 
+#define SIGNATURE 8u
+#define CHUNK 12u         /* length, type, and a sum behind the data */
+#define DEFLATE_MAX 1032u /* bytes that one byte can become */
+
+static uint32_t get_u32(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+/* Up to IEND chunks lie within the file. */
+static int check_chunks(struct reader *rd, struct err *e)
+{
+    for (size_t at = SIGNATURE; rd->n - at >= CHUNK;) {
+        const uint8_t *type = rd->data + at + 4;
+        const uint32_t n = get_u32(rd->data + at);
+        if (n > rd->n - at - CHUNK)
+            return err_set(e, ERR_DATA, "not a whole PNG image: a chunk of %u bytes, of which %zu are there", n,
+                           rd->n - at - CHUNK);
+        if (memcmp(type, "IEND", 4) == 0)
+            return 0;
+        if (memcmp(type, "IDAT", 4) == 0)
+            rd->packed += n;
+        at += CHUNK + n;
+    }
+    return err_set(e, ERR_DATA, "not a whole PNG image: premature end of file");
+}
+
+/* The header has been read; no memory was taken for pixels yet. */
+static int check_pixels(const struct reader *rd, struct err *e)
+{
+    const uint64_t w = png_get_image_width(rd->png, rd->info), h = png_get_image_height(rd->png, rd->info);
+    const uint64_t bits = (uint64_t)png_get_bit_depth(rd->png, rd->info) * png_get_channels(rd->png, rd->info);
+    TRY(image_check_size(w, h, e));
+    if ((w * bits + 7) / 8 * h / DEFLATE_MAX <= rd->packed)
+        return 0;
+    return err_set(e, ERR_DATA, "not a whole PNG image: %ju bytes for %ju x %ju pixels", (uintmax_t)rd->packed,
+                   (uintmax_t)w, (uintmax_t)h);
+}
+
 static int decode(struct reader *rd, struct err *e)
 {
+    TRY(check_chunks(rd, e));
     if (setjmp(png_jmpbuf(rd->png)))
         return err_set(e, ERR_DATA, "not a whole PNG image: %s", rd->text);
     png_set_read_fn(rd->png, rd, on_read);
     png_set_user_limits(rd->png, 0x7fffffff, 0x7fffffff); /* ours is on the product, and says more */
+    png_set_keep_unknown_chunks(rd->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
     png_read_info(rd->png, rd->info);
+    TRY(check_pixels(rd, e));
     png_set_palette_to_rgb(rd->png);
     png_set_expand_gray_1_2_4_to_8(rd->png);
     png_set_strip_16(rd->png);

@@ -42,13 +42,12 @@ int image_decode_pnm(const void *data, size_t n, int channels, struct image *ret
     if (most != 255)
         return err_set(e, ERR_DATA, "a P%c image of %ju levels (expected 255)", head[1], (uintmax_t)most);
     struct image im;
-    TRY(image_alloc(&im, w, h, channels, e));
+    TRY(image_check_size(w, h, e));
     const size_t pixels = (size_t)w * (size_t)h;
-    if ((size_t)(c.end - c.p) < pixels * (size_t)own) {
-        image_free(&im);
+    if ((size_t)(c.end - c.p) < pixels * (size_t)own)
         return err_set(e, ERR_DATA, "a P%c image cut short: %zu of %zu bytes", head[1], (size_t)(c.end - c.p),
                        pixels * (size_t)own);
-    }
+    TRY(image_alloc(&im, w, h, channels, e));
     if (own == channels)
         memcpy(im.px, c.p, pixels * (size_t)own);
     else if (channels == 1)

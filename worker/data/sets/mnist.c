@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "common/base/err.h"
@@ -67,6 +68,21 @@ static int get_sizes(gzFile f, const char *path, int dims, uint32_t *sizes, stru
     return sizes[0] <= PICTURES_MAX ? 0 : err_set(e, ERR_DATA, "'%s' claims %u entries", path, sizes[0]);
 }
 
+#define DEFLATE_MAX 1032u /* bytes that one byte can become */
+
+/* Before memory is taken: can the file hold as much? */
+static int check_bytes(gzFile f, const char *path, uint64_t n, struct err *e)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return err_errno(e, errno, "cannot read '%s'", path);
+    const uint64_t bytes = (uint64_t)st.st_size;
+    if (n <= (gzdirect(f) ? bytes : bytes * DEFLATE_MAX))
+        return 0;
+    return err_set(e, ERR_DATA, "'%s' is cut short or damaged: it claims %ju bytes of pictures and has %ju", path,
+                   (uintmax_t)n, (uintmax_t)bytes);
+}
+
 static int get_pictures(struct raw_set *r, gzFile f, const char *path, uint32_t *n, struct err *e)
 {
     uint32_t sizes[3];
@@ -77,6 +93,7 @@ static int get_pictures(struct raw_set *r, gzFile f, const char *path, uint32_t 
     r->w = (int)sizes[2];
     r->c = 1;
     *n = sizes[0];
+    TRY(check_bytes(f, path, (uint64_t)*n * sizes[1] * sizes[2], e));
     TRY(raw_set_reserve(r, *n, e));
     return read_exactly(f, path, r->px, (size_t)*n * sizes[1] * sizes[2], e);
 }

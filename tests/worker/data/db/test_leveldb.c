@@ -107,9 +107,33 @@ static void reading_copies_nothing(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* The footer of a table has no checksum: one wrong byte in it made LevelDB take terabytes, and abort. */
+static void an_index_beyond_the_end_of_its_file_is_refused(void **state)
+{
+    static const uint8_t footer[48] = {8,           8,    16,   0x80, 0x80, 0x80, 0x80, 0x80,
+                                       0x10, /* the second size: 2^39 */
+                                       [40] = 0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb};
+    char path[4096], file[4200];
+    struct dataset *d = NULL;
+    struct err e = {0};
+    snprintf(path, sizeof path, "%s/damaged", (char *)*state);
+    assert_int_equal(mkdir(path, 0777), 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(file, sizeof file, "%s/%s", path, i ? "000005.ldb" : "CURRENT");
+        FILE *f = fopen(file, "w");
+        assert_non_null(f);
+        fwrite(footer, 1, sizeof footer, f);
+        fclose(f);
+    }
+    assert_int_equal(dataset_open(&d, path, &(struct dataset_options){.num_labels = 10}, &e), ERR_DATA);
+    if (!strstr(e.text, "000005.ldb' is damaged: its index would lie beyond its 48 bytes"))
+        fail_msg("%s", e.text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(an_index_beyond_the_end_of_its_file_is_refused, scratch_make, scratch_drop),
         cmocka_unit_test_setup_teardown(reading_copies_nothing, scratch_make, scratch_drop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

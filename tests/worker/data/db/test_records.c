@@ -108,6 +108,23 @@ static void what_is_no_record_is_told(void **state)
           19, "pixels");
 }
 
+/* What others' data bases hold, each in a sentence of its own. */
+static void records_of_other_kinds_are_told_apart(void **state)
+{
+    fails("RIFF\x10\0\0\0WEBPVP8 ", 16, "but a WebP image");
+    fails("\x80\4\x95\0", 4, "but a pickled object");
+    fails("\xff\xd8\xff\xe0", 4, "but a JPEG image");
+    fails("\x08\x01\x10\x01\x18\x01\x35\0\0\x80\x3f\x28\x01", 13, "a Datum with float_data");
+    fails("\x22\x04\xff\xd8\xff\xe0\x28\x01", 8, "not marked as encoded, whose data is a JPEG image");
+    /* TensorProtos: planes; INT64 label; floats */
+    fails("\x0a\x0c\x0a\x03\x03\x02\x02\x10\x03\x2a\x03"
+          "abc\x0a\x04\x10\x02\x20\x05",
+          20, "is 3 x 2 x 2: planes (CHW) are not read");
+    fails("\x0a\x02\x10\x04\x0a\x04\x10\x0a\x50\x05", 10,
+          "no label (0 integers; expected one, as INT32: this is INT64)");
+    fails("\x0a\x02\x10\x01\x0a\x04\x10\x02\x20\x05", 10, "no picture (type 1, floats");
+}
+
 static void no_cut_or_flipped_record_does_harm(void **state)
 {
     for (size_t i = 0; i < 2; i++) {
@@ -138,6 +155,7 @@ int main(void)
         cmocka_unit_test(a_datum_of_caffes_bytes_is_read),
         cmocka_unit_test(planes_of_a_datum_are_blue_first),
         cmocka_unit_test(what_is_no_record_is_told),
+        cmocka_unit_test(records_of_other_kinds_are_told_apart),
         cmocka_unit_test(no_cut_or_flipped_record_does_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,6 +15,7 @@
 #include "worker/data/image/image.h"
 #ifdef HAVE_PNG
 #include <png.h>
+#include <zlib.h>
 #endif
 
 static void decode_ok(const struct buf *b, int channels, struct image *im)
@@ -190,6 +191,42 @@ static void text_and_nothing_are_not_images(void **state)
     buf_free(&b);
 }
 
+static void what_the_first_bytes_are_of_is_told(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *word;
+    } cases[] = {
+        {"RIFF\x10\0\0\0WEBPVP8 ", 16, "but a WebP image (16 bytes)"},
+        {"GIF89a", 6, "but a GIF image"},
+        {"BM6\0\0\0", 6, "but a BMP image"},
+        {"II*\0", 4, "but a TIFF image"},
+        {" \n<!DOCTYPE html>", 17, "but HTML"},
+        {"\x1f\x8b\x08", 3, "but a gzip file"},
+        {"P3\n1 1\n255\n", 11, "but a PPM image as text"},
+        {"\0\1\2\3", 4, "but bytes that begin with 00 01 02 03"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf b = {0};
+        buf_add(&b, cases[i].bytes, cases[i].n);
+        decode_fails(&b, cases[i].word);
+        buf_free(&b);
+    }
+}
+
+/* A progressive file of a kilobyte would take a gigabyte of coefficients. */
+static void pixels_that_the_bytes_cannot_hold_are_refused_by_the_header(void **state)
+{
+    struct buf b = {0};
+    fixture_jpeg(&b, &(struct fixture){.w = 16, .h = 16, .kind = FIXTURE_RGB, .progressive = true});
+    unsigned char *sof = memmem(b.data, b.len, "\xff\xc2", 2);
+    assert_non_null(sof);
+    memcpy(sof + 5, "\x32\xc8\x32\xc8", 4); /* height, width */
+    decode_fails(&b, "bytes for 13000 x 13000 pixels");
+    buf_free(&b);
+}
+
 static void an_image_of_60000_by_60000_is_refused_by_its_header(void **state)
 {
     struct buf b = {0};
@@ -258,6 +295,31 @@ static void a_broken_png_is_refused(void **state)
     decode_fails(&b, "not a whole PNG image");
     buf_free(&b);
 }
+/* libpng would take the memory first: a gigabyte for the one, half of that for the other. */
+static void sizes_that_a_png_does_not_hold_are_refused(void **state)
+{
+    static const uint8_t px[12] = {0};
+    struct buf b = {0};
+    make_png(&b, PNG_FORMAT_RGB, px, 2, 2);
+    unsigned char *idat = memmem(b.data, b.len, "IDAT", 4);
+    assert_non_null(idat);
+    const unsigned char text[] = "\x40\0\0\0iTXtComment";
+    const size_t before = (size_t)(idat - 4 - (unsigned char *)b.data);
+    struct buf chunk = {0}, size = {0};
+    buf_add(&chunk, b.data, before);
+    buf_add(&chunk, text, sizeof text - 1);
+    buf_add(&chunk, b.data + before, b.len - before);
+    decode_fails(&chunk, "a chunk of 1073741824 bytes, of which ");
+    buf_add(&size, b.data, b.len);
+    memcpy(size.data + 16, "\0\0\x32\xc8\0\0\x32\xc8", 8);
+    const uint32_t sum = (uint32_t)crc32(0, (unsigned char *)size.data + 12, 17);
+    memcpy(size.data + 29, (uint8_t[]){(uint8_t)(sum >> 24), (uint8_t)(sum >> 16), (uint8_t)(sum >> 8), (uint8_t)sum},
+           4);
+    decode_fails(&size, "bytes for 13000 x 13000 pixels");
+    buf_free(&size);
+    buf_free(&chunk);
+    buf_free(&b);
+}
 #endif
 
 int main(void)
@@ -273,11 +335,14 @@ int main(void)
         cmocka_unit_test(a_corrupt_jpeg_is_refused_and_nothing_is_printed),
         cmocka_unit_test(no_flipped_byte_crashes_the_decoder),
         cmocka_unit_test(text_and_nothing_are_not_images),
+        cmocka_unit_test(what_the_first_bytes_are_of_is_told),
+        cmocka_unit_test(pixels_that_the_bytes_cannot_hold_are_refused_by_the_header),
         cmocka_unit_test(an_image_of_60000_by_60000_is_refused_by_its_header),
 #ifdef HAVE_PNG
         cmocka_unit_test(a_png_is_known_by_its_content_and_loses_its_alpha),
         cmocka_unit_test(a_grey_png_is_replicated),
         cmocka_unit_test(a_broken_png_is_refused),
+        cmocka_unit_test(sizes_that_a_png_does_not_hold_are_refused),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,6 +122,9 @@ static void damaged_mnist_is_told(void **state)
     open_fails(*state, NULL, "has label 11");
     fixture_file(*state, "train-labels-idx1-ubyte", "GIF89a", 6);
     open_fails(*state, NULL, "no IDX file");
+    /* 50,000,000 pictures of 4096 x 4096: not a byte is taken for them */
+    fixture_file(*state, "train-images-idx3-ubyte", "\0\0\x08\x03\x02\xfa\xf0\x80\0\0\x10\0\0\0\x10\0", 16);
+    open_fails(*state, NULL, "it claims 838860800000000 bytes of pictures and has 16");
 }
 
 /* --- CIFAR-10 */
