@@ -152,7 +152,7 @@ ROWS = [
     (r"gnuplot is not installed", lacks("gnuplot")),
     (r"openssl\S* (is not installed|makes no certificate)", lacks("openssl")),
     (r"redis-\S+ is not installed|cannot start redis-server", lacks("redis-server", "redis-cli")),
-    (r"rendezvousd_peer_uid", not_root),
+    (r"rendezvousd_peer_uid|launcher_tree", not_root),
     (r"ptrace: |ptrace is refused", anywhere),  # what the kernel's Yama, or a container, forbids
     (r"pipes are as large as ever", anywhere),
     (r"does not run \d+ processes more", anywhere),

@@ -10,6 +10,7 @@
 #include "common/args/args.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "launcher/guard/procs.h"
 
 #define STALE_S 2 /* by which clocks may be apart: a file is as old as the kernel's tick */
 
@@ -115,17 +116,10 @@ bool chaos_target_allows(const struct chaos_target *t, const struct chaos_act *a
     return false;
 }
 
-/* The 22nd field of /proc/PID/stat, the 20th behind the name. */
 uint64_t chaos_started(pid_t pid)
 {
-    char line[768];
-    unsigned long long ticks = 0;
-    if (file_read_text(line, sizeof line, "/proc/%d/stat", (int)pid) < 0)
-        return 0;
-    const char *at = strrchr(line, ')');
-    for (int i = 0; at && i < 20; i++)
-        at = strchr(at + 1, ' ');
-    return at && sscanf(at, " %llu", &ticks) == 1 ? ticks + 1 : 0;
+    struct proc p;
+    return proc_read(pid, &p) ? (uint64_t)p.started + 1 : 0;
 }
 
 /* When a process began, by the wall clock as it is now. */

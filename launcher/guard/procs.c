@@ -13,7 +13,7 @@
 #include "common/base/buf.h"
 #include "common/base/file.h"
 
-#define ENVIRONMENT_MAX (8 << 20)
+#define FILE_MAX (8 << 20)
 
 /* Of one line of /proc/PID/stat, from the state on: which field is what. */
 enum {
@@ -77,7 +77,7 @@ static bool parse_stat(const char *line, size_t n, struct proc *ret)
 /* path: of such a file, from that folder. */
 static bool read_stat(int folder, const char *path, pid_t pid, struct proc *ret)
 {
-    char line[768];
+    char line[1280]; /* more than 52 numbers of 64 bits and a name */
     *ret = (struct proc){.pid = pid, .state = '?', .name = "?"};
     const int fd = openat(folder, path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -316,19 +316,47 @@ uid_t proc_uid(pid_t pid)
     return stat(path, &st) == 0 ? st.st_uid : (uid_t)-1;
 }
 
+/* All of such a file, which the caller frees; empty if it cannot be read. */
+static struct buf read_whole(pid_t pid, const char *name)
+{
+    char path[48];
+    struct buf b;
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    buf_init(&b, FILE_MAX);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return b;
+    if (file_read_all(fd, &b) < 0)
+        b.len = 0;
+    close(fd);
+    return b;
+}
+
+bool proc_field(pid_t pid, const char *name, char out[PROC_FIELD_MAX])
+{
+    const size_t n = strlen(name);
+    struct buf b = read_whole(pid, "status");
+    bool found = false;
+    out[0] = '\0';
+    for (const char *at = b.data, *end = at + b.len; at < end && !found;) {
+        const char *line_end = memchr(at, '\n', (size_t)(end - at));
+        const size_t len = (size_t)((line_end ? line_end : end) - at);
+        found = len > n && memcmp(at, name, n) == 0 && at[n] == ':';
+        for (size_t from = n + 1; found && !out[0]; from++)
+            if (at[from] != ' ' && at[from] != '\t')
+                snprintf(out, PROC_FIELD_MAX, "%.*s", (int)(len - from), at + from);
+        at += len + 1;
+    }
+    buf_free(&b);
+    return found;
+}
+
 bool proc_carries(pid_t pid, const char *variable)
 {
-    char path[32];
-    struct buf b;
+    struct buf b = read_whole(pid, "environ");
     bool found = false;
-    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    buf_init(&b, ENVIRONMENT_MAX);
-    if (fd >= 0 && file_read_all(fd, &b) == 0)
-        for (size_t at = 0; at < b.len && !found; at += strnlen(b.data + at, b.len - at) + 1)
-            found = strncmp(b.data + at, variable, b.len - at) == 0;
-    if (fd >= 0)
-        close(fd);
+    for (size_t at = 0; at < b.len && !found; at += strnlen(b.data + at, b.len - at) + 1)
+        found = strncmp(b.data + at, variable, b.len - at) == 0;
     buf_free(&b);
     return found;
 }

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/file.h"
 #include "launcher/guard/procs.h"
 
 #define PIDS_FIRST 32768 /* the kernel's own choice of pid_max */
@@ -149,25 +148,21 @@ int tree_pause(const pid_t *spared, int n, bool go_on)
     return ran;
 }
 
-/* The mask behind such a name in /proc/PID/status. */
-static uint64_t mask_of(const char *status, const char *name)
+/* The mask of signals behind such a name in /proc/PID/status. */
+static bool is_in_mask(pid_t pid, const char *name, int signo)
 {
-    const char *at = strstr(status, name);
-    return at ? strtoull(at + strlen(name), NULL, 16) : 0;
+    char text[PROC_FIELD_MAX];
+    return proc_field(pid, name, text) && strtoull(text, NULL, 16) >> (signo - 1) & 1;
 }
 
 static bool is_ready_for(pid_t pid, int signo)
 {
-    char text[4096];
-    file_read_text(text, sizeof text, "/proc/%d/status", (int)pid);
-    return (mask_of(text, "\nSigCgt:") | mask_of(text, "\nSigBlk:")) >> (signo - 1) & 1;
+    return is_in_mask(pid, "SigCgt", signo) || is_in_mask(pid, "SigBlk", signo);
 }
 
 bool tree_has_pending(pid_t pid, int signo)
 {
-    char text[4096];
-    file_read_text(text, sizeof text, "/proc/%d/status", (int)pid);
-    return mask_of(text, "\nShdPnd:") >> (signo - 1) & 1;
+    return is_in_mask(pid, "ShdPnd", signo);
 }
 
 void tree_signal(pid_t pid, bool group, int signo)

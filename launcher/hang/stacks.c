@@ -13,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "launcher/guard/procs.h"
 #include "launcher/hang/tool.h"
 
 #define THREADS_MAX 512
@@ -47,27 +48,15 @@ static char *read_proc(pid_t pid, pid_t tid, const char *name, char *out, size_t
 }
 
 /* Text behind "name:" in a status file, up to the end of its line; NULL if there is none. */
-static const char *field(const char *status, const char *name)
-{
-    for (const char *line = status; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        const size_t n = strlen(name);
-        if (strncmp(line, name, n) == 0 && line[n] == ':')
-            return line + n + 1 + strspn(line + n + 1, " \t");
-    }
-    return NULL;
-}
-
 bool stacks_look(pid_t pid, bool *ret_stopped, bool *ret_traced)
 {
-    char status[4096];
-    read_proc(pid, 0, "status", status, sizeof status);
-    const char *state = field(status, "State"), *tracer = field(status, "TracerPid"),
-               *core = field(status, "CoreDumping");
-    if (!state)
+    char state[PROC_FIELD_MAX], tracer[PROC_FIELD_MAX], core[PROC_FIELD_MAX];
+    if (!proc_field(pid, "State", state))
         return false;
-    *ret_traced = (tracer && atoi(tracer) != 0) || (core && *core == '1');
-    *ret_stopped = *state == 'T' && !*ret_traced;
+    proc_field(pid, "TracerPid", tracer);
+    proc_field(pid, "CoreDumping", core);
+    *ret_traced = atoi(tracer) != 0 || atoi(core) == 1;
+    *ret_stopped = state[0] == 'T' && !*ret_traced;
     return true;
 }
 
@@ -89,11 +78,9 @@ static int list_threads(pid_t pid, pid_t *tids)
 
 static int add_thread(struct buf *out, pid_t pid, pid_t tid)
 {
-    char status[4096], text[2048];
-    read_proc(pid, tid, "status", status, sizeof status);
-    const char *state = field(status, "State"), *name = field(status, "Name");
-    TRY(buf_printf(out, "\nthread %d (%.*s): state %.*s", (int)tid, name ? (int)strcspn(name, "\n") : 1,
-                   name ? name : "?", state ? (int)strcspn(state, "\n") : 1, state ? state : "?"));
+    char state[PROC_FIELD_MAX], name[PROC_FIELD_MAX], text[2048];
+    const bool known = proc_field(tid, "State", state) && proc_field(tid, "Name", name); /* of a thread, too */
+    TRY(buf_printf(out, "\nthread %d (%s): state %s", (int)tid, known ? name : "?", known ? state : "?"));
     TRY(buf_printf(out, ", waits in %s", read_proc(pid, tid, "wchan", text, sizeof text)[0] ? text : "?"));
     TRY(buf_printf(out, ", system call %s\n", read_proc(pid, tid, "syscall", text, sizeof text)[0] ? text : "?"));
     read_proc(pid, tid, "stack", text, sizeof text);

@@ -5,8 +5,10 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <grp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -77,6 +79,67 @@ static void a_process_that_nobody_has_reaped_is_dead(void **state)
     assert_true(proc_is_dead(&p));
     assert_int_equal(tree_kill(), 0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
+}
+
+static atomic_bool caught;
+
+static void catch (int signo)
+{
+    (void)signo;
+    atomic_store(&caught, true);
+}
+
+/* In a child of as many groups as a directory service may give a user: exit code 0 if the signal came. */
+static _Noreturn void await_signal(int ready_fd)
+{
+    gid_t groups[500];
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
+        groups[i] = 1700000000u + (gid_t)i;
+    if (setgroups(sizeof groups / sizeof *groups, groups) < 0)
+        _exit(2);
+    signal(SIGUSR1, catch);
+    if (write(ready_fd, "", 1) != 1)
+        _exit(3);
+    for (int i = 0; i < PATIENCE_MS && !atomic_load(&caught); i++)
+        usleep(1000);
+    _exit(!atomic_load(&caught));
+}
+
+static void a_signal_reaches_a_user_of_many_groups(void **state)
+{
+    int ready[2], status = -1;
+    char byte, mask[PROC_FIELD_MAX];
+    (void)state;
+    if (geteuid() != 0)
+        skip(); /* only root can join groups */
+    assert_int_equal(pipe(ready), 0);
+    const pid_t pid = fork();
+    if (pid == 0)
+        await_signal(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    assert_true(proc_field(pid, "SigCgt", mask));
+    assert_false(proc_field(pid, "NoSuchField", mask));
+    tree_signal(pid, false, SIGUSR2); /* it would die of this one */
+    tree_signal(pid, false, SIGUSR1);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    close(ready[0]);
+    close(ready[1]);
+}
+
+static void a_signal_that_is_not_taken_is_pending(void **state)
+{
+    (void)state;
+    sigset_t usr1, before;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &usr1, &before);
+    assert_false(tree_has_pending(getpid(), SIGUSR1));
+    kill(getpid(), SIGUSR1);
+    assert_true(tree_has_pending(getpid(), SIGUSR1));
+    sigwait(&usr1, &(int){0});
+    sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
 static void *fork_one(void *arg)
@@ -196,6 +259,8 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_signal_reaches_a_user_of_many_groups),
+        cmocka_unit_test(a_signal_that_is_not_taken_is_pending),
         cmocka_unit_test(a_process_whose_first_thread_has_ended_is_alive),
         cmocka_unit_test(a_process_that_nobody_has_reaped_is_dead),
         cmocka_unit_test(the_children_of_every_thread_are_found),
