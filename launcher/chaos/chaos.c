@@ -25,6 +25,7 @@
 #include "launcher/chaos/chaos_table.h"
 #include "launcher/chaos/chaos_target.h"
 #include "launcher/chaos/chaos_watcher.h"
+#include "launcher/guard/title.h"
 
 #define PLAN_BYTES_MAX (1 << 20)
 #define LOOK_MS 1000 /* between two looks whether anybody is there */
@@ -272,9 +273,10 @@ static int complain(const struct err *e, int rc)
     return rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE;
 }
 
-int chaos_main(int argc, char **argv)
+int chaos_main(int argc, char **args)
 {
-    static struct chaos c; /* some tens of kilobytes */
+    char **argv = title_spare(argc, args); /* the process that undoes faults has the names of targets from it */
+    static struct chaos c;                 /* some tens of kilobytes */
     struct arg_result r;
     struct err e = {0};
     int rc = args_parse(&chaos_program, argc, argv, &c.config, &r, &e);

@@ -20,10 +20,21 @@ static bool find_arguments(char **ret_start, size_t *ret_bytes)
     char *at = strrchr(line, ')');
     for (int i = 0; at && i <= ARG_START; i++)
         at = strchr(at + 1, ' ');
-    const uintptr_t start = at ? (uintptr_t)strtoull(at, &at, 10) : 0, end = start ? (uintptr_t)strtoull(at, NULL, 10) : 0;
+    const uintptr_t start = at ? (uintptr_t)strtoull(at, &at, 10) : 0,
+                    end = start ? (uintptr_t)strtoull(at, NULL, 10) : 0;
     *ret_start = (char *)start;
     *ret_bytes = end - start;
     return start && end > start;
+}
+
+char **title_spare(int argc, char **argv)
+{
+    static char **copy; /* else a leak detector would report it */
+    copy = calloc((size_t)argc + 1, sizeof *copy);
+    for (int i = 0; copy && i < argc; i++)
+        if (!(copy[i] = strdup(argv[i])))
+            return argv;
+    return copy ? copy : argv;
 }
 
 void title_set(const char *what, pid_t of)
