@@ -242,7 +242,8 @@ static void leave_record(const struct out *o)
         if (linkat(AT_FDCWD, crash.link, AT_FDCWD, crash.path, AT_SYMLINK_FOLLOW) == 0 || errno == EEXIST)
             return;
     }
-    int fd = open(crash.tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    unlink(crash.tmp);
+    int fd = open(crash.tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return;
     write_all(fd, o->at, o->n);

@@ -48,7 +48,9 @@ int failure_record_write(const char *path, const struct failure_record *r, struc
         return 0;
     if ((size_t)snprintf(tmp, sizeof tmp, "%s.tmp", path) >= sizeof tmp)
         return err_set(e, -ENAMETOOLONG, "failure record '%.60s...': the path is too long", path);
-    FILE *f = fopen(tmp, "we");
+    unlink(tmp);
+    const int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); /* through no link of another user's */
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!f)
         return err_errno(e, errno, "write failure record '%s'", tmp);
     print_record(f, r);

@@ -96,7 +96,8 @@ static int replace(const char *path, const char *text, size_t n, const struct st
     char tmp[PATH_MAX];
     if ((size_t)snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= sizeof tmp)
         return -ENAMETOOLONG;
-    const int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, old ? 0600 : 0666);
+    unlink(tmp); /* of a process that was killed */
+    const int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? 0600 : 0666);
     if (fd < 0)
         return -errno;
     int rc = file_write_all(fd, text, n);
@@ -115,7 +116,8 @@ static int replace(const char *path, const char *text, size_t n, const struct st
 
 static bool cannot_be_replaced(int rc)
 {
-    return rc == -EBUSY || rc == -EXDEV || rc == -EACCES || rc == -EPERM || rc == -EROFS || rc == -ENAMETOOLONG;
+    return rc == -EBUSY || rc == -EXDEV || rc == -EACCES || rc == -EPERM || rc == -EROFS || rc == -ENAMETOOLONG ||
+           rc == -EEXIST; /* another user's, in a folder such as /tmp */
 }
 
 static int write_regular(const char *path, const char *text, size_t n, const struct stat *old)

@@ -58,7 +58,8 @@ static int write_port_file(const char *path, int port, struct err *e)
     char aside[4096], text[16];
     if (snprintf(aside, sizeof aside, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof aside)
         return err_set(e, -ENAMETOOLONG, "port file '%.200s...': the name is too long", path);
-    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    unlink(aside);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (fd < 0)
         return err_errno(e, errno, "port file '%s' cannot be written", path);
     int n = snprintf(text, sizeof text, "%d\n", port);

@@ -104,7 +104,8 @@ static int rewrite(int *fd, const char *path, const struct cut *c, struct err *e
     char tmp[4096];
     if (snprintf(tmp, sizeof tmp, "%s.tmp", path) >= (int)sizeof tmp)
         return err_set(e, -ENAMETOOLONG, "a path is too long: %s", path);
-    int new_fd = open(tmp, O_RDWR | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+    unlink(tmp);
+    int new_fd = open(tmp, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     if (new_fd < 0)
         return err_errno(e, errno, "create %s", tmp);
     int rc = copy_front(*fd, new_fd, c->at, path, e);

@@ -38,7 +38,7 @@ static int open_dirs(struct rdzv_dir *d, const char *path, struct err *e)
         return err_errno(e, errno, "state directory '%s'", path);
     if (mkdirat(d->dir_fd, "jobs", 0700) < 0 && errno != EEXIST)
         return err_errno(e, errno, "'%s/jobs' cannot be made", path);
-    d->jobs_fd = openat(d->dir_fd, "jobs", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    d->jobs_fd = openat(d->dir_fd, "jobs", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (d->jobs_fd < 0)
         return err_errno(e, errno, "'%s/jobs'", path);
     return 0;
@@ -48,7 +48,7 @@ static int open_dirs(struct rdzv_dir *d, const char *path, struct err *e)
 static int lock(struct rdzv_dir *d, const char *path, struct err *e)
 {
     const int64_t deadline = clock_deadline(LOCK_MS);
-    d->lock_fd = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    d->lock_fd = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (d->lock_fd < 0)
         return err_errno(e, errno, "'%s/lock'", path);
     while (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {

@@ -151,7 +151,7 @@ static void refresh_listing(struct file_home *h)
 {
     char path[64];
     snprintf(path, sizeof path, "beats/.look-%d", (int)getpid());
-    int fd = openat(h->job_fd, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    int fd = openat(h->job_fd, path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd >= 0)
         close(fd);
     unlinkat(h->job_fd, path, 0);
