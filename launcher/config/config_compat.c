@@ -10,11 +10,11 @@ static bool is_default(const struct arg_result *r, const char *name)
     return args_source(&config_program, r, name) == ARG_FROM_DEFAULT;
 }
 
-/* torchrun makes a folder of a random name where files are asked for, but not where. */
+/* As torchrun: if files are asked for, but not where, in a folder of a random name (log_layout.h chooses it). */
 static void choose_log_dir(struct config *c)
 {
     const char *base = getenv("TMPDIR");
-    snprintf(c->compat_dir, sizeof c->compat_dir, "%s/torchelastic", base && *base ? base : "/tmp");
+    snprintf(c->compat_dir, sizeof c->compat_dir, "%s/torchelastic_XXXXXX", base && *base ? base : "/tmp");
     c->log.default_dir = c->compat_dir;
 }
 

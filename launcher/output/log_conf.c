@@ -199,6 +199,7 @@ int log_conf_settle(struct log_conf *c, struct err *e)
     const bool files = names_any(&c->redirects) || names_any(&c->tee) || c->out_filters || c->err_filters ||
                        c->show == LOG_SHOW_FIRST_FAILURE;
     c->dir_chosen = !c->dir && files;
+    c->dir_is_private = c->dir_chosen && c->default_dir;
     if (c->dir_chosen)
         c->dir = c->default_dir ? c->default_dir : LOG_CONF_DEFAULT_DIR;
     else if (c->dir && strcmp(c->dir, LOG_CONF_NOWHERE) == 0)

@@ -39,13 +39,16 @@ enum log_color { LOG_COLOR_AUTO, LOG_COLOR_ALWAYS, LOG_COLOR_NEVER };
 enum log_show { LOG_SHOW_ALL, LOG_SHOW_FIRST_FAILURE };
 
 struct log_conf {
-    const char *dir;         /* NULL: no files; LOG_CONF_NOWHERE as well */
-    bool dir_chosen;         /* by log_conf_settle(): nobody typed it */
-    const char *default_dir; /* where files are asked for, but not where; NULL: LOG_CONF_DEFAULT_DIR */
-    bool only_named;         /* no stream goes to a file that redirects and tee do not name */
-    bool prefix;             /* on the console */
-    bool prefix_by_default;  /* nobody asked for it */
-    const char *template;    /* of the prefix */
+    const char *dir; /* NULL: no files; LOG_CONF_NOWHERE as well */
+    bool dir_chosen; /* by log_conf_settle(): nobody typed it */
+    /* If files are asked for, but not where: a folder of this job's alone in a shared one, "…_XXXXXX"; NULL:
+     * LOG_CONF_DEFAULT_DIR. */
+    const char *default_dir;
+    bool dir_is_private;    /* .dir is .default_dir */
+    bool only_named;        /* no stream goes to a file that redirects and tee do not name */
+    bool prefix;            /* on the console */
+    bool prefix_by_default; /* nobody asked for it */
+    const char *template;   /* of the prefix */
     struct log_spec redirects, tee;
     struct log_ranks local_ranks, ranks; /* shown on the console */
     struct log_ranks ptys;               /* ranks of the job whose streams are a terminal of their own; n == 0: none */

@@ -1,6 +1,8 @@
+/* See log_layout.h. */
 #include "launcher/output/log_layout.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +15,8 @@
 #include "common/base/path.h"
 #include "launcher/output/log_conf.h"
 
+#define SUFFIX 6 /* bytes of XXXXXX */
+
 static const char *const names[2][LOG_FILE_KINDS] = {{"out", "err", "error.json"},
                                                      {"stdout.log", "stderr.log", "error.json"}};
 
@@ -20,7 +24,8 @@ static const char *const names[2][LOG_FILE_KINDS] = {{"out", "err", "error.json"
 int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e)
 {
     char here[1024] = "";
-    *l = (struct log_layout){.torchrun = c->layout == LOG_LAYOUT_TORCHRUN, .attempt = -1};
+    *l = (struct log_layout){
+        .torchrun = c->layout == LOG_LAYOUT_TORCHRUN, .is_private = c->dir_is_private, .attempt = -1};
     if (!c->dir)
         return 0;
     if (c->dir[0] != '/' && !getcwd(here, sizeof here))
@@ -40,26 +45,65 @@ static void choose_suffix(char *out)
     uint64_t random = 0;
     if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
         random = (uint64_t)clock_ns() * UINT64_C(0x9e3779b97f4a7c15);
-    for (int i = 0; i < 6; i++, random /= sizeof letters - 1)
+    for (int i = 0; i < SUFFIX; i++, random /= sizeof letters - 1)
         out[i] = letters[random % (sizeof letters - 1)];
 }
 
 int log_layout_choose(struct log_layout *l, const struct log_conf *c, const char *run_id, struct err *e)
 {
     TRY(log_layout_plan(l, c, run_id, e));
+    char *slash = strrchr(l->root, '/');
+    if (l->root[0] && l->is_private)
+        choose_suffix(slash - SUFFIX);
     if (l->root[0] && l->torchrun)
-        choose_suffix(l->root + strlen(l->root) - 6);
+        choose_suffix(l->root + strlen(l->root) - SUFFIX);
     return 0;
+}
+
+static int make_private(const char *path, struct err *e)
+{
+    if (mkdir(path, 0700) < 0)
+        return err_set(e, ERR_OUTPUT, "cannot make the log folder %s: %s", path, strerror(errno));
+    return 0;
+}
+
+static int check_own(int fd, const char *path, struct err *e)
+{
+    struct stat st;
+    if (fstat(fd, &st) == 0 && st.st_uid == geteuid())
+        return 0;
+    return err_set(e, ERR_OUTPUT, "the log folder %s belongs to another user", path);
 }
 
 int log_layout_make_root(const struct log_layout *l, struct err *e)
 {
     struct log_layout parent = *l;
     *strrchr(parent.root, '/') = '\0';
-    TRY(path_make_dirs(parent.root, e));
-    if (mkdir(l->root, 0700) < 0)
-        return err_set(e, ERR_OUTPUT, "cannot make the log folder %s: %s", l->root, strerror(errno));
-    return 0;
+    TRY(l->is_private ? make_private(parent.root, e) : path_make_dirs(parent.root, e));
+    return make_private(l->root, e);
+}
+
+int log_layout_open_root(const struct log_layout *l, struct err *e)
+{
+    if (!l->torchrun)
+        TRY(path_make_dirs(l->root, e));
+    const int how = O_RDONLY | O_DIRECTORY | O_CLOEXEC | (l->torchrun ? O_NOFOLLOW : 0);
+    int fd = open(l->root, how);
+    if (fd < 0 && errno == ENOENT) { /* somebody tidied up since it was made */
+        TRY(log_layout_make_root(l, e));
+        fd = open(l->root, how);
+    }
+    if (fd < 0)
+        return err_set(e, ERR_OUTPUT, "cannot open the log folder %s: %s", l->root, strerror(errno));
+    const int rc = l->is_private ? check_own(fd, l->root, e) : 0;
+    if (rc < 0)
+        close(fd);
+    return rc < 0 ? rc : fd;
+}
+
+size_t log_layout_root_bytes(const struct log_layout *l)
+{
+    return strlen(l->root) + 1;
 }
 
 void log_layout_name_round(struct log_layout *l, uint64_t round, int restarts)
@@ -72,15 +116,26 @@ void log_layout_name_round(struct log_layout *l, uint64_t round, int restarts)
     }
 }
 
-int log_layout_make_round(const struct log_layout *l, int workers, struct err *e)
+/* path: below the root. */
+static int make_below(const struct log_layout *l, int root_fd, const char *path, struct err *e)
+{
+    struct stat st;
+    const char *name = path + log_layout_root_bytes(l);
+    const int why = mkdirat(root_fd, name, 0777) < 0 ? errno : 0;
+    if (why && (why != EEXIST || fstatat(root_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode)))
+        return err_set(e, ERR_OUTPUT, "cannot make folder %s: %s", path, strerror(why));
+    return 0;
+}
+
+int log_layout_make_round(const struct log_layout *l, int root_fd, int workers, struct err *e)
 {
     char path[LOG_PATH_MAX];
     if (!l->root[0])
         return 0;
-    TRY(path_make_dirs(l->round, e));
+    TRY(make_below(l, root_fd, l->round, e));
     for (int i = 0; l->torchrun && i < workers; i++) {
         snprintf(path, sizeof path, "%s/%d", l->round, i);
-        TRY(path_make_dirs(path, e));
+        TRY(make_below(l, root_fd, path, e));
     }
     return 0;
 }

@@ -17,11 +17,11 @@
 #define NUMBER_MAX 1000000000 /* of a file that was rotated away */
 
 /* An earlier job's last line may have no end: ours must not go on in it. */
-static void end_line(const char *path, int fd)
+static void end_line(const struct logfile *f, int fd)
 {
     char last = '\n';
     struct stat st;
-    const int in = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int in = openat(f->at, f->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (in >= 0 && fstat(in, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
         pread(in, &last, 1, st.st_size - 1) == 1 && last != '\n' && write(fd, "\n", 1) < 0)
         last = 0; /* a full disk: logged at the first line that does not go in */
@@ -33,27 +33,33 @@ static void end_line(const char *path, int fd)
 static int open_end(struct logfile *f)
 {
     struct stat st;
-    f->fd = open(f->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    f->fd =
+        openat(f->at, f->name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW, 0666);
     if (f->fd < 0)
         return -errno;
-    end_line(f->path, f->fd);
+    end_line(f, f->fd);
     f->size = f->line_at = fstat(f->fd, &st) == 0 && S_ISREG(st.st_mode) ? st.st_size : 0;
     return 0;
 }
 
-int logfile_open(struct logfile *f, const char *path, const struct logfile_limits *limits, struct err *e)
+int logfile_open(struct logfile *f, int at, size_t at_bytes, const char *path, const struct logfile_limits *limits,
+                 struct err *e)
 {
     memset(f, 0, sizeof *f);
     f->fd = -1;
     f->limits = *limits;
     f->path = strdup(path);
+    f->at = at;
+    f->name = f->path ? f->path + at_bytes : NULL;
     const int rc = f->path ? open_end(f) : -ENOMEM;
     if (rc == 0)
         return 0;
     free(f->path);
     f->path = NULL;
     return err_set(e, ERR_OUTPUT, "cannot write the log file %s: %s", path,
-                   rc == -ENXIO ? "it is a FIFO that nobody reads" : strerror(-rc));
+                   rc == -ENXIO   ? "it is a FIFO that nobody reads"
+                   : rc == -ELOOP ? "it is a symbolic link"
+                                  : strerror(-rc));
 }
 
 /* --- writing */
@@ -153,14 +159,17 @@ static bool resume(struct logfile *f)
 /* --- limits */
 
 /* One more than the highest NAME.N there is: an earlier job may have left some. */
-static int next_number(const char *path)
+static int next_number(const struct logfile *f)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *path = f->name, *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const size_t n = strlen(name);
     char folder[PATH_BYTES];
     int highest = 0;
     snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    DIR *d = opendir(folder);
+    const int fd = openat(f->at, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!d && fd >= 0)
+        close(fd);
     for (struct dirent *entry; d && (entry = readdir(d));) {
         if (strncmp(entry->d_name, name, n) != 0 || entry->d_name[n] != '.')
             continue;
@@ -177,16 +186,16 @@ static void rotate(struct logfile *f)
 {
     char path[PATH_BYTES];
     if (f->next == 0)
-        f->next = next_number(f->path);
-    snprintf(path, sizeof path, "%s.%d", f->path, f->next);
-    if (rename(f->path, path) < 0) /* then the file goes on growing */
+        f->next = next_number(f);
+    snprintf(path, sizeof path, "%s.%d", f->name, f->next);
+    if (renameat(f->at, f->name, f->at, path) < 0) /* then the file goes on growing */
         return;
     close(f->fd);
     f->next++;
     f->rotated++;
     if (f->limits.rotate_keep > 0 && f->rotated > f->limits.rotate_keep) {
-        snprintf(path, sizeof path, "%s.%d", f->path, f->next - 1 - (int)f->limits.rotate_keep);
-        unlink(path);
+        snprintf(path, sizeof path, "%s.%d", f->name, f->next - 1 - (int)f->limits.rotate_keep);
+        unlinkat(f->at, path, 0);
     }
     const int rc = open_end(f);
     if (rc < 0)

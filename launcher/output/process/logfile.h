@@ -22,8 +22,10 @@ struct logfile_limits { /* bytes, numbers of files; 0: none */
 };
 
 struct logfile {
-    int fd; /* -1: not open; all-zero but this is a closed file */
-    char *path;
+    int fd;           /* -1: not open; all-zero but this is a closed file */
+    char *path;       /* whole, for people */
+    int at;           /* the folder that .name is below, the caller's; AT_FDCWD: the current one */
+    const char *name; /* the end of .path */
     struct logfile_limits limits;
     int64_t size, line_at;   /* of the current file; where its last line begins */
     int64_t total;           /* written in all */
@@ -36,8 +38,10 @@ struct logfile {
     int64_t retry_ms;
 };
 
-/* ERR_OUTPUT. */
-int logfile_open(struct logfile *f, const char *path, const struct logfile_limits *limits, struct err *e);
+/* at: a descriptor of the folder whose path are the first at_bytes of path, slash included; it must stay open. A link in
+ * the place of the file is not followed. ERR_OUTPUT. */
+int logfile_open(struct logfile *f, int at, size_t at_bytes, const char *path, const struct logfile_limits *limits,
+                 struct err *e);
 /* Returns 0; -errno the first time that something could not be written. A closed file takes everything in silence. */
 int logfile_write(struct logfile *f, const char *data, size_t n);
 /* That many bytes, whole lines, are not there to be written: a line says so, as after a full disk. */

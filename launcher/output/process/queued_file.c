@@ -14,6 +14,7 @@ struct queued_file {
     struct file_job job; /* writes what waits, and closes */
     struct logfile_limits limits;
     char *path;
+    size_t at_bytes;  /* logfile_open() */
     struct buf waits; /* to be written; under the lock, as what follows */
     uint64_t gap;     /* bytes dropped behind it */
     size_t in_hand;   /* bytes that the thread is at */
@@ -125,7 +126,8 @@ static void on_written(struct file_job *job)
         add_file(f);
 }
 
-struct queued_file *queued_file_create(struct file_thread *t, const char *path, const struct logfile_limits *limits)
+struct queued_file *queued_file_create(struct file_thread *t, const char *path, size_t at_bytes,
+                                       const struct logfile_limits *limits)
 {
     struct queued_file *f = calloc(1, sizeof *f);
     if (!f || !(f->path = strdup(path))) {
@@ -133,16 +135,17 @@ struct queued_file *queued_file_create(struct file_thread *t, const char *path, 
         return NULL;
     }
     f->t = t;
+    f->at_bytes = at_bytes;
     f->limits = *limits;
     f->file.fd = -1;
     f->job = (struct file_job){.work = write_waiting, .done = on_written};
     return f;
 }
 
-int queued_file_open_now(struct queued_file *f, struct err *e)
+int queued_file_open_now(struct queued_file *f, int at, struct err *e)
 {
     file_thread_enter(f->t, f->path);
-    return logfile_open(&f->file, f->path, &f->limits, e);
+    return logfile_open(&f->file, at, f->at_bytes, f->path, &f->limits, e);
 }
 
 static void drop(struct queued_file *f, size_t n)

@@ -14,10 +14,12 @@
 
 struct queued_file;
 
-/* A file that a job will open (queued_file_open_now); its path and limits are copied. NULL: out of memory. */
-struct queued_file *queued_file_create(struct file_thread *t, const char *path, const struct logfile_limits *limits);
-/* In a job. ERR_OUTPUT: it takes everything in silence then. */
-int queued_file_open_now(struct queued_file *f, struct err *e);
+/* A file that a job will open (queued_file_open_now); its path and limits are copied. at_bytes: logfile_open(). NULL:
+ * out of memory. */
+struct queued_file *queued_file_create(struct file_thread *t, const char *path, size_t at_bytes,
+                                       const struct logfile_limits *limits);
+/* In a job, below that folder. ERR_OUTPUT: it takes everything in silence then. */
+int queued_file_open_now(struct queued_file *f, int at, struct err *e);
 void queued_file_write(struct queued_file *f, const char *data, size_t n);
 bool queued_file_is_full(const struct queued_file *f); /* half of what may wait does */
 void queued_file_close(struct queued_file *f);         /* once what waits is written; f is gone. NULL allowed */

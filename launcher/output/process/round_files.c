@@ -1,7 +1,10 @@
+/* The folders and files of a round. */
 #include "launcher/output/process/round_files.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/container_of.h"
@@ -20,16 +23,44 @@ struct opening {
 static void remove_records(const struct round_files *w)
 {
     char path[LOG_PATH_MAX];
-    for (int i = 0; i < w->workers && atomic_load(&w->page->launched) < w->id; i++)
-        unlink(log_layout_path(&w->layout, i, w->rank_base + i, LOG_FILE_ERROR, path));
+    for (int i = 0; i < w->workers && atomic_load(&w->page->launched) < w->id; i++) {
+        log_layout_path(&w->layout, i, w->rank_base + i, LOG_FILE_ERROR, path);
+        unlinkat(*w->root_fd, path + log_layout_root_bytes(&w->layout), 0);
+    }
+}
+
+/* Opened once. If somebody removed it since, another one takes its place under the same number. */
+static int open_root(struct opening *o)
+{
+    struct stat st;
+    int *root = o->what.root_fd;
+    if (*root >= 0 && fstat(*root, &st) == 0 && st.st_nlink > 0)
+        return 0;
+    const int fd = log_layout_open_root(&o->what.layout, &o->e);
+    if (fd < 0)
+        return fd;
+    if (*root < 0) {
+        *root = fd;
+        return 0;
+    }
+    dup3(fd, *root, O_CLOEXEC);
+    close(fd);
+    return 0;
+}
+
+static int make_root(struct opening *o)
+{
+    TRY(log_layout_make_root(&o->what.layout, &o->e));
+    return open_root(o);
 }
 
 static int open_round(struct opening *o)
 {
-    TRY(log_layout_make_round(&o->what.layout, o->what.workers, &o->e));
+    TRY(open_root(o));
+    TRY(log_layout_make_round(&o->what.layout, *o->what.root_fd, o->what.workers, &o->e));
     remove_records(&o->what);
     for (int i = 0; i < o->n; i++)
-        TRY(queued_file_open_now(o->files[i], &o->e));
+        TRY(queued_file_open_now(o->files[i], *o->what.root_fd, &o->e));
     return 0;
 }
 
@@ -37,7 +68,7 @@ static void open_files(struct file_job *job)
 {
     struct opening *o = container_of(job, struct opening, job);
     file_thread_enter(o->what.thread, o->what.id ? o->what.layout.round : o->what.layout.root);
-    o->rc = o->what.id ? open_round(o) : log_layout_make_root(&o->what.layout, &o->e);
+    o->rc = o->what.id ? open_round(o) : make_root(o);
 }
 
 static void on_opened(struct file_job *job)

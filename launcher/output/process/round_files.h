@@ -16,6 +16,7 @@ struct round_files {
     struct log_layout layout;
     uint64_t id; /* of the round; 0: the root folder alone is made, and must not be there */
     int workers, rank_base;
+    int *root_fd; /* the thread's, of all rounds; -1: not open yet */
     /* On the loop's thread: rc 0, or ERR_OUTPUT and a sentence. */
     void (*opened)(void *arg, uint64_t id, int rc, const char *text);
     void *arg;

@@ -58,6 +58,8 @@ static struct log_voice *voice_of(void *arg, int local, bool is_err)
 int streams_create(struct streams **ret, uv_loop_t *loop, const struct streams_options *o, struct err *e)
 {
     struct streams *m = calloc(1, sizeof *m);
+    if (m)
+        m->root_fd = -1;
     if (!m || !(m->sources = calloc((size_t)o->max_workers, sizeof *m->sources)))
         return err_errno(e, ENOMEM, "output of %d workers", o->max_workers);
     uv_timer_init(loop, &m->timer);
@@ -90,7 +92,7 @@ struct queued_file *streams_create_file(struct streams *m, const char *path)
 {
     const struct log_conf *c = m->o.conf;
     const struct logfile_limits limits = {c->rotate_bytes, c->rotate_keep, c->max_bytes};
-    return queued_file_create(m->files, path, &limits);
+    return queued_file_create(m->files, path, log_layout_root_bytes(&m->round.layout), &limits);
 }
 
 static void create_filtered(struct streams *m)
@@ -110,6 +112,7 @@ static struct round_files round_files_of(struct streams *m, const struct log_lay
                                 .id = m->id,
                                 .workers = m->n,
                                 .rank_base = m->round.names.rank_base,
+                                .root_fd = &m->root_fd,
                                 .opened = m->o.opened,
                                 .arg = m->o.arg};
 }

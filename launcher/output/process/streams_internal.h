@@ -38,6 +38,7 @@ struct streams {
     struct streams_options o;
     struct log_console *console;
     struct file_thread *files;
+    int root_fd; /* of the log files; their thread's */
     uint64_t id; /* of the round, 0: none */
     struct output_round round;
     struct log_words words[2];       /* of the duplicate filters */

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import subprocess
 
 import pytest
@@ -59,7 +60,9 @@ def test_its_files_are_torchruns(crun):
     (crun.tmp / "script.py").write_text(ENV)
     rc, out, err = torchrun(crun, "--nproc_per_node", 2, "-t", 3, "--rdzv-id", "j", "script.py", TMPDIR=str(crun.tmp))
     assert rc == 0 and sorted(out.splitlines()) == ["[default0]:0 1 []", "[default1]:1 1 []"], err
-    root, = (crun.tmp / "torchelastic").iterdir()
+    private, = crun.tmp.glob("torchelastic_*")
+    root, = private.iterdir()
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (private, root)] == [0o700] * 2
     assert root.name.startswith("j_")
     assert {str(p.relative_to(root)) for p in root.rglob("*.log")} == {f"attempt_0/{r}/{s}.log" for r in (0, 1) for s in ("stdout", "stderr")}
     rc, out, err = torchrun(crun, "--log-dir", crun.tmp / "logs", "script.py")

@@ -78,7 +78,7 @@ struct opening {
 static void open_now(struct file_job *job)
 {
     struct opening *o = (struct opening *)job;
-    o->rc = queued_file_open_now(o->file, NULL);
+    o->rc = queued_file_open_now(o->file, AT_FDCWD, NULL);
 }
 
 static struct queued_file *open_file(void)
@@ -86,7 +86,7 @@ static struct queued_file *open_file(void)
     static struct opening o;
     const struct logfile_limits none = {0};
     assert_int_equal(truncate(path, 0), 0);
-    o = (struct opening){.job = {.work = open_now}, .file = queued_file_create(files, path, &none)};
+    o = (struct opening){.job = {.work = open_now}, .file = queued_file_create(files, path, 0, &none)};
     file_thread_add(files, &o.job);
     return o.file;
 }

@@ -77,7 +77,7 @@ static int teardown(void **state)
 static void begin(struct logfile *f, struct logfile_limits limits)
 {
     struct err e;
-    assert_int_equal(logfile_open(f, path, &limits, &e), 0);
+    assert_int_equal(logfile_open(f, AT_FDCWD, 0, path, &limits, &e), 0);
     broken_fd = f->fd;
 }
 
@@ -280,7 +280,7 @@ static void a_fifo_holds_nobody_up(void **state)
     (void)state;
     assert_int_equal(mkfifo(path, 0600), 0);
     alarm(20);
-    assert_int_equal(logfile_open(&f, path, &(struct logfile_limits){0}, &e), ERR_OUTPUT);
+    assert_int_equal(logfile_open(&f, AT_FDCWD, 0, path, &(struct logfile_limits){0}, &e), ERR_OUTPUT);
     assert_non_null(strstr(e.text, "it is a FIFO that nobody reads"));
     const int reader = open(path, O_RDONLY | O_NONBLOCK);
     assert_true(reader >= 0);
