@@ -558,8 +558,7 @@ static void number_parsers_take_whole_texts_only(void **state)
     assert_int_equal(parse_seconds(".5m", "x", &d, &error), 0);
     assert_true(d == 30);
     /* 8388608T is 2^63; of 16777217T the lowest 64 bits are 1T */
-    static const char *const no_bytes[] = {"",     "M",    "0",        "-1",       "1e3",
-                                           "1.5G", "0x10", "8388608T", "16777217T"};
+    static const char *const no_bytes[] = {"", "M", "0", "-1", "1e3", "1.5G", "0x10", "8388608T", "16777217T"};
     i = 7;
     for (size_t k = 0; k < sizeof no_bytes / sizeof *no_bytes; k++)
         assert_int_equal(parse_bytes(no_bytes[k], 1, &i, &error), ERR_USAGE);

