@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
@@ -23,6 +24,13 @@ bool remote_is_local(const struct host *h)
     return addresses_own(h->name, RESOLVE_MS);
 }
 
+/* The whole text is the path of a program, whatever blanks it has. */
+static bool is_program(const char *path)
+{
+    struct stat st;
+    return strchr(path, '/') && stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
 static int split_rsh(struct remote_shell *s, const char *rsh, struct err *e)
 {
     char *rest = NULL;
@@ -30,6 +38,10 @@ static int split_rsh(struct remote_shell *s, const char *rsh, struct err *e)
     if (strlen(rsh) >= sizeof s->text)
         return err_set(e, ERR_USAGE, "--rsh: expected at most %zu characters", sizeof s->text - 1);
     strcpy(s->text, rsh);
+    if (is_program(rsh)) {
+        s->rsh[0] = s->text;
+        return 0;
+    }
     for (char *w = strtok_r(s->text, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) {
         if (n == REMOTE_RSH_WORDS)
             return err_set(e, ERR_USAGE, "--rsh: expected at most %d words", REMOTE_RSH_WORDS);

@@ -48,7 +48,7 @@ def ranks(job):
 def named(text):
     """Frames as libcrun writes them, file(+0xoffset), with the functions that addr2line finds."""
     wanted = {}
-    for path, at in re.findall(r"(/\S+)\(\+(0x[0-9a-f]+)\)", text):
+    for path, at in re.findall(r"(/.*?)\(\+(0x[0-9a-f]+)\)", text):
         wanted.setdefault(path, {})[at] = None
     for path, places in wanted.items() if shutil.which("addr2line") else ():
         p = subprocess.run(["addr2line", "-f", "-e", path, *places], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60, check=False)
@@ -59,7 +59,7 @@ def named(text):
         function, line = wanted[m[1]][m[2]] or ("??", "")
         return m[0] if function == "??" else f"{function} {line.rpartition('/')[2]}"
 
-    return re.sub(r"(/\S+)\(\+(0x[0-9a-f]+)\)\[0x[0-9a-f]+\]", name, text)
+    return re.sub(r"(/.*?)\(\+(0x[0-9a-f]+)\)\[0x[0-9a-f]+\]", name, text)
 
 
 def dissect(job):

@@ -50,6 +50,7 @@ def ssh(crun):
 def test_agents_start_elsewhere_and_their_output_comes_back(crun, ssh):
     folder = crun.tmp / "work here"
     folder.mkdir()
+    ssh = shutil.copy(ssh, folder / "what's like ssh")
     show = 'echo "$RANK/$WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $FAKE_HOST $PWD $MINE $SAME ${OTHER-unset} $0"; echo "err $RANK" >&2'
     rc, out, err = crun.run("-H", f"{ONE},{TWO}:2", "--rsh", ssh, "-x", "MINE=a b", "-x", "SAME,MISSING", "--run-id", "far", "sh", "-c", show,
                             "it's", cwd=folder, extra_env={"SAME": "as here", "OTHER": "x"})

@@ -1,6 +1,7 @@
 """./dev can be started; meson install: what an example needs to compile and to run; manual pages."""
 import os
 import re
+import shlex
 import shutil
 import sys
 
@@ -40,6 +41,24 @@ def test_an_example_compiles_and_runs_as_the_page_shows(prefix, crun, tmp_path):
     env = crun.env | {"HOME": str(tmp_path / "home"), "PATH": f"{prefix}/bin:/usr/bin:/bin", "PKG_CONFIG_SYSROOT_DIR": str(prefix).removesuffix(configured)}
     p = run("bash", "-ec", "\n".join(command for command, _ in block.commands()), env=env, cwd=tmp_path / "tree")
     assert p.returncode == 0 and "rank 1 of 2: hello" in p.stdout, p.stdout + p.stderr
+
+
+def test_a_prefix_may_have_blanks_quotes_and_any_letter(tmp_path):
+    top = tmp_path / "it's \"my\" $HOME ü"
+    p = run("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", top, "--quiet", timeout=300)
+    assert p.returncode == 0, p.stdout + p.stderr
+    bin_, data = next(top.rglob("bin/crun")).parent, top / "data set"
+    p = run(bin_ / "trainer", "make-data", "shapes", "--out", data, "--classes", 4, "--train-images", 32, "--test-images", 16, "--image-size", 28)
+    assert p.returncode == 0, p.stderr
+    script = top / "a job"
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(str(bin_ / "trainer"))} "$@"\n')
+    script.chmod(0o755)
+    p = run(bin_ / "crun", "--standalone", "--nproc_per_node", 2, "--log-dir", top / "logs of it", "--run-id", "j", "--event-log", top / "what came",
+            script, "--train-data", data / "train", "--test-data", data / "val", "--arch", "mlp", "--image-size", 28, "--num-channels", 1,
+            "--device", "ref", "--batch-size", 16, "--num-epochs", 1, "--checkpoint-dir", top / "check points")
+    assert p.returncode == 0, p.stdout + p.stderr
+    assert (top / "check points" / "latest").exists() and (top / "what came").exists()
+    assert list((top / "logs of it" / "j").iterdir())
 
 
 def test_the_python_module_finds_the_library_of_its_prefix(prefix, crun):

@@ -36,6 +36,13 @@ def test_ranks_are_told_thread_by_thread(shapes):
         assert re.search(rf"^\[default{rank}\]: \w+ {place}$", said, re.M), said
 
 
+def test_a_program_in_a_folder_whose_name_has_a_blank_keeps_the_names_of_its_functions(tmp_path):
+    (tmp_path / "it's here").symlink_to(TRAINER.parent)
+    at = next(line.split()[0] for line in run("nm", TRAINER).stdout.splitlines() if line.endswith(" T main"))
+    frame = f"[default0]: {tmp_path}/it's here/{TRAINER.name}(+0x{at.lstrip('0')})[0x5555]"
+    assert re.fullmatch(r"\[default0\]: main (main\.c:\d+|\?\?:[0?])", hung.named(frame)), hung.named(frame)
+
+
 def test_a_job_that_does_not_end_is_ended(monkeypatch):
     monkeypatch.setattr(hung, "hung", [])
     with pytest.raises(pytest.fail.Exception, match="^no end within 1 s\n(begun\n)?\nthere are no ranks$"):
