@@ -19,8 +19,8 @@ struct remote_shell {
     char command[REMOTE_PATH_MAX + 64]; /* as their shells read it */
 };
 
-/* rsh: what was typed; words with blanks between them, or the path of a program. crun: its path on the other hosts, NULL: this one's. word: the command of crun that is run
- * there. ERR_USAGE. */
+/* rsh: what was typed; words with blanks between them, or the path of a program. crun: its path on the other hosts,
+ * NULL: this one's. word: the command of crun that is run there. ERR_USAGE. */
 int remote_shell_make(struct remote_shell *s, const char *rsh, const char *crun, const char *word, struct err *e);
 
 /* The words for a host, NULL-terminated; at most REMOTE_RSH_WORDS + 2. They point into s and h. */

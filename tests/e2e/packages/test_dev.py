@@ -118,8 +118,7 @@ def test_ctrl_c_leaves_no_log(as_root, during):
 
 @pytest.mark.parametrize("args, why", [
     (["tset"], "unknown command 'tset'; ./dev help lists them"), (["demo", "runs"], "demo takes options only"),
-    (["install", "--laucher"], "install: unknown option '--laucher'"), (["install", "--launcher", "--prefix=/usr"], "install: unknown option '--prefix=/usr'"),
-    (["fmt", "--check"], "fmt needs clang-format: ./dev setup installs it")])
+    (["install", "--laucher"], "install: unknown option '--laucher'"), (["install", "--launcher", "--prefix=/usr"], "install: unknown option '--prefix=/usr'")])
 def test_what_cannot_be_done_is_refused_before_packages_are_installed(as_user, args, why):
     p = as_user.dev(*args)
     assert (p.returncode, p.stdout, p.stderr) == (2, "", f"dev: {why}\n")
@@ -182,9 +181,47 @@ def test_a_tree_may_be_reached_by_another_name(as_user, tmp_path_factory):
     assert p.returncode == 0, p.stderr
 
 
+@pytest.mark.parametrize("name, odd", [("my crun", " "), ("ann's", "'"), ("a:b", ":"), ("$b", "$")])
+@pytest.mark.parametrize("command", ["build", "test", "demo", "install"])
+def test_a_folder_whose_name_is_taken_apart_is_refused_before_anything_is_done(as_user, tmp_path_factory, name, odd, command):
+    folder = tmp_path_factory.mktemp("odd") / name
+    shutil.copytree(as_user.folder, folder, symlinks=True)
+    p = run(folder / "dev", command, env=as_user.env(), timeout=60)
+    assert (p.returncode, p.stdout) == (2, "") and not (folder / "asked").exists()
+    assert p.stderr == f"dev: this tree is in '{folder}', and builds and tests cannot have '{odd}' in a path: move it, or clone it into another folder\n"
+
+
+def test_a_folder_with_other_letters_is_as_good_as_any(as_user, tmp_path_factory):
+    as_user.has("apt-get", "exit 70")
+    folder = tmp_path_factory.mktemp("odd") / "M\u00fcll_a+b,c=d@e~1^%"
+    shutil.copytree(as_user.folder, folder, symlinks=True)
+    p = run(folder / "dev", "build", env=as_user.env(), timeout=60)
+    assert p.returncode == 2 and p.stderr.startswith("dev: packages are missing"), p.stderr
+
+
+@pytest.mark.parametrize("version, has_pip, used", [("Debian clang-format version 14.0.6", False, "clang-format"),
+                                                    ("Debian clang-format version 19.1.7 (3)", True, "build/clang-format/clang_format/data/bin/clang-format"),
+                                                    (None, True, "build/clang-format/clang_format/data/bin/clang-format"), (None, False, None)])
+def test_fmt_takes_a_clang_format_of_one_version(as_user, version, has_pip, used):
+    as_user.has("git", "echo a.c")
+    (as_user.folder / "a.c").touch()
+    if version:
+        as_user.has("clang-format", f'[ "$1" != --version ] || echo "{version}"')
+    as_user.has("python3", 'case "$*" in *--version) exit 0;; *"--no-deps --target build/clang-format clang-format==14.0.6") '
+                f"[ {int(has_pip)} = 1 ] || exit 1; mkdir -p build/clang-format/clang_format/data/bin; to=build/clang-format/clang_format/data/bin/clang-format; "
+                "printf '#!/bin/sh\\necho fetched\\n' >$to; chmod +x $to;; *) exit 70;; esac")
+    (as_user.folder / "dev").write_text((as_user.folder / "dev").read_text().replace("PYTHON=/usr/bin/python3", f"PYTHON={as_user.bin}/python3"))
+    for name in ("chmod", "mkdir", "printf"):
+        (as_user.bin / name).symlink_to(shutil.which(name))
+    p = as_user.dev("fmt", "--check")
+    if used:
+        assert p.returncode == 0 and re.search(rf"^(\S*/)?{used}: ", p.stdout, re.M), p.stdout + p.stderr
+    else:
+        assert p.returncode == 2 and p.stderr.startswith("dev: fmt needs clang-format 14.0, which could not be fetched from PyPI; "), p.stderr
+
+
 def test_fmt_reads_no_keyboard_where_git_lists_nothing(as_user):
     as_user.has("git", "echo fatal: not a git repository >&2; exit 128")
-    as_user.has("clang-format", "exec cat")
     p = as_user.dev("fmt", "--check")
     assert (p.returncode, p.stderr) == (2, "fatal: not a git repository\ndev: fmt: git lists no sources here\n")
 
