@@ -181,7 +181,7 @@ def test_a_tree_may_be_reached_by_another_name(as_user, tmp_path_factory):
     assert p.returncode == 0, p.stderr
 
 
-@pytest.mark.parametrize("name, odd", [("my crun", " "), ("ann's", "'"), ("a:b", ":"), ("$b", "$")])
+@pytest.mark.parametrize("name, odd", [("my crun", " "), ("ann's", "'"), ("a,b", ","), ("$b", "$")])
 @pytest.mark.parametrize("command", ["build", "test", "demo", "install"])
 def test_a_folder_whose_name_is_taken_apart_is_refused_before_anything_is_done(as_user, tmp_path_factory, name, odd, command):
     folder = tmp_path_factory.mktemp("odd") / name
@@ -193,7 +193,7 @@ def test_a_folder_whose_name_is_taken_apart_is_refused_before_anything_is_done(a
 
 def test_a_folder_with_other_letters_is_as_good_as_any(as_user, tmp_path_factory):
     as_user.has("apt-get", "exit 70")
-    folder = tmp_path_factory.mktemp("odd") / "M\u00fcll_a+b,c=d@e~1^%"
+    folder = tmp_path_factory.mktemp("odd") / "M\u00fcll_a+b=d@e~1"
     shutil.copytree(as_user.folder, folder, symlinks=True)
     p = run(folder / "dev", "build", env=as_user.env(), timeout=60)
     assert p.returncode == 2 and p.stderr.startswith("dev: packages are missing"), p.stderr
