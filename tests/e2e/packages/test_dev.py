@@ -138,6 +138,21 @@ def test_the_kinds_of_gpus_that_are_asked_for_reach_every_build(as_user, args):
     assert p.returncode == 0 and re.match(r"meson setup build\S* .*-Dgpu_archs=90( |$)", p.stdout), p.stdout + p.stderr
 
 
+@pytest.mark.parametrize("args, here, archs", [(["build"], None, ["90"]), (["build", "--debug"], "8.6", ["86", "90"]), (["build"], "9.0\n9.0", ["90"]),
+                                               (["build"], "6.1", ["90"]), (["install", "prefix"], None, []), (["install", "prefix"], "9.0", [])])
+def test_a_developers_build_is_for_the_gpus_that_are_here_and_a_release_for_all(as_user, args, here, archs):
+    as_user.has("dpkg-query", 'for name; do echo "$name install ok installed"; done')
+    as_user.has("ninja", "")
+    as_user.has("meson", 'echo "meson $*"')
+    for tool in ("tr", "sort", "paste"):
+        (as_user.bin / tool).symlink_to(shutil.which(tool))
+    if here:
+        as_user.has("nvidia-smi", f"printf '{here}\n'")
+    p = as_user.dev(*args)
+    assert p.returncode == 0, p.stderr
+    assert re.findall(r"-Dgpu_archs=(\S+)", p.stdout.splitlines()[0]) == ([",".join(archs)] if archs else []), p.stdout
+
+
 @pytest.mark.parametrize("has, asked, said", [(["80", "90"], "90", ["configure build -Dgpu_archs=90"]), (["80", "90"], "80,90", []), (["80", "90"], "", []),
                                                (["80", "90"], "80, 90", [])])
 def test_a_folder_that_is_there_is_configured_for_the_kinds_of_gpus_that_are_asked_for(as_user, has, asked, said):
