@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from daemon import Daemon
-from processes import WAIT, children, end_all, wait
+from processes import WAIT, children, end_all, kill, wait
 from servers import Redis, wait_port  # noqa: F401
 from support import CRUN, RENDEZVOUSD, ROOT, free_port  # noqa: F401
 
@@ -18,8 +18,7 @@ WORKER = [sys.executable, "-S", "-E", str(ROOT / "tests" / "e2e" / "elastic" / "
 def kill_and_wait(*nodes):
     """Guardian and agent of each, until none of them is left: one that is killed, and waits for its turn to end, holds its connections open meanwhile."""
     ends = {os.pidfd_open(pid): pid for n in nodes for pid in (n.pid, n.agent())}
-    for pid in ends.values():
-        os.kill(pid, signal.SIGKILL)
+    kill(*ends.values())
     for fd in ends:
         wait("the end of who was killed", lambda fd=fd: select.select([fd], [], [], 0)[0])
         os.close(fd)

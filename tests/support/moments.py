@@ -7,6 +7,8 @@ import select
 import signal
 import time
 
+from processes import kill
+
 WORKERS = 3
 # Direct workers hold MEMORY bytes; what they leave in the background is told apart by CHILD.
 WORKER = r"""
@@ -116,8 +118,7 @@ def kill_at(crun, rng, victim, cgroup, memory):
     p.communicate(timeout=60)
     # What crun is itself without its guardian is reaped by whoever adopts it; so are all, if neither half is left.
     zombies = {pid: s for pid, s in states(seen - {p.pid, agent}).items() if s[0] == "Z" and s[1] not in ("crun", "job-deputy", "job-output")} if victim != "both" and agent else {}
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
+    kill(*left)
     if victim != "both" and agent:
         assert crun.leftovers() == []
     return phase, took, len(left), len(zombies)

@@ -91,6 +91,13 @@ def comm(pid):
         return None
 
 
+def kill(*pids):
+    """With SIGKILL. The end of one may end the next before its turn comes; whoever inherits it may have waited for it already."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def end_all(mark, seconds):
     """Wait so long for all that are marked to end, then kill them. -> "pid command" of those that had to be killed"""
     end = time.monotonic() + seconds
@@ -98,11 +105,7 @@ def end_all(mark, seconds):
         time.sleep(0.005)
     said = [f"{pid} {command(pid)}" for pid in left]
     while left:
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill(*left)
         time.sleep(0.005)
         left = [pid for pid in marked(mark) if state(pid) != "D"]
     return said

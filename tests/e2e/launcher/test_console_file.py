@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from held import stuck
-from processes import children, comm, state, wait
+from processes import children, comm, kill, state, wait
 
 GRACE = 1  # seconds
 TALKS = "touch $HERE/up-$RANK; trap '' TERM; while :; do echo line; sleep 0.01; done"
@@ -60,8 +60,7 @@ VICTIMS = ["guardian", "agent", "guardian agent", "guardian output", "agent outp
 def test_with_its_disk_hung_no_worker_outlives_a_half(crun, hung, victims):
     p, agent, workers = hung
     pids = {"guardian": p.pid, "agent": agent, "output": crun.output_of(p.pid), "writer": writer_of(p.pid)}
-    for v in victims.split():
-        os.kill(pids[v], signal.SIGKILL)
+    kill(*(pids[v] for v in victims.split()))
     wait("the end of the workers", lambda: all(state(w) in (None, "Z") for w in workers))
     if victims.split()[0] == "agent":
         assert p.wait(timeout=60) == 137, "and crun does not wait for the disk"

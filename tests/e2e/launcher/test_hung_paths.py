@@ -34,7 +34,9 @@ def on_disk(crun, disk, kind):
         disk.write("program", SCRIPT)
         return ["sh"] * (kind == "script") + [folder / "program"], {"extra_env": env}
     if kind == "cwd":
-        return [local], {"extra_env": env, "prefix": ["env", "-C", folder]}  # Popen would hold the lock that the disk's thread needs
+        # A shell checks its PWD, which asks the disk; without one it asks the kernel alone. env -C: Popen(cwd=) would hold the lock that
+        # the disk's thread needs.
+        return [local], {"extra_env": {**env, "PWD": str(folder)}, "prefix": ["env", "-C", folder]}
     if kind == "TMPDIR":
         return [local], {"extra_env": {**env, "TMPDIR": str(folder)}}
     if kind == "console":

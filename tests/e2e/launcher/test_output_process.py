@@ -9,18 +9,13 @@ import time
 import pytest
 
 from held import stuck
-from processes import children, comm, state, wait
+from processes import children, comm, kill, state, wait
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WRITER = ("python3", "-S", "-E", os.path.join(HERE, "log_worker.py"))
 STEADY = "i=0; while [ ! -e $TMPDIR/stop ]; do echo line-$i; i=$((i+1)); sleep 0.01; done; echo $i lines >&2"
 GRACE = 1  # seconds
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-
-
-def kill(*pids):
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
 
 
 def wait_text(path, text):
