@@ -12,6 +12,7 @@ from metrics_file import loss_curve, steps_of
 from support import BUILD, CRUN, TRAINER, free_port, run, worker_pid
 from tensors import newest
 
+pytestmark = pytest.mark.gpu_emulated
 MODULE = BUILD / "tests" / "worker" / "device" / "cuda" / "fake_cuda.so"
 
 
@@ -74,6 +75,7 @@ def test_a_plan_for_gpus_is_refused_whatever_carries_gradients(data, tmp_path, c
     assert p.returncode == 69 and "is not predicted for the cuda device" in p.stderr and "it needs --device cuda" not in p.stderr, p.stderr
 
 
+@pytest.mark.daily
 def test_two_ranks_with_a_gpu_each_train_as_one(data, tmp_path):
     two = [CRUN, "--standalone", "--nproc_per_node", 2]
     p = train(data, tmp_path / "two", "--comm", "gloo", "--sync-bn", launch=two, gpus=2)

@@ -11,6 +11,8 @@ import pytest
 
 from support import ROOT
 
+pytestmark = pytest.mark.gpu_emulated
+
 PROGRAMS = {
     "GPU ops good": 'echo 1..2; echo "ok 1 - add"; echo "ok 2 - relu"',
     "GPU ops bad": 'echo "ok 1 - add"; echo "not ok 2 - relu"; echo "# 3 != 4"; exit 1',

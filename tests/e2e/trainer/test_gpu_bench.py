@@ -11,6 +11,8 @@ import pytest
 from support import ROOT
 from support import TRAINER as REAL
 
+pytestmark = pytest.mark.gpu_emulated
+
 BENCH = ROOT / "tests/bench/gpu/bench_gpu.py"
 
 TRAINER = f"""

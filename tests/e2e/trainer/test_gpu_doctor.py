@@ -6,6 +6,8 @@ import pytest
 
 from support import BUILD, ROOT, TRAINER, run
 
+pytestmark = pytest.mark.gpu_emulated
+
 MODULE = BUILD / "tests" / "worker" / "device" / "cuda" / "fake_cuda.so"
 RUNGS = ["device", "plain convolutions", "halves", "fused patterns", "graphs", "autotune", "two ranks", "two ranks on one GPU"]
 

@@ -9,6 +9,8 @@ import pytest
 
 from support import BUILD, CRUN, ROOT, TRAINER
 
+pytestmark = pytest.mark.gpu_emulated
+
 MAY_FAIL = {  # test: what its assertion says
     "test_nccl_by_caffe2s_name": r'assert p.returncode == 0 and re.search(rf"^comm = {comm} "',  # it counts GPUs by itself, and finds none
     "test_resnet18_learns_the_shapes": "assert reached >= 97",

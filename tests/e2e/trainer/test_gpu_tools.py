@@ -7,6 +7,8 @@ import pytest
 
 from support import BUILD, ROOT, run
 
+pytestmark = pytest.mark.gpu_emulated
+
 BUDGET = BUILD / "tests/bench/gpu/gpu_budget"
 SEAMS = BUILD / "tests/conformance/device_seams_cuda"
 

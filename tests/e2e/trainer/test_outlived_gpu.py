@@ -9,6 +9,8 @@ from processes import wait
 from support import BUILD
 from test_resharded_rounds import CUT, FIXED, RULES, Nodes
 
+pytestmark = pytest.mark.gpu_emulated
+
 WORLD = 2
 MODULE = BUILD / "tests" / "worker" / "device" / "cuda" / "fake_cuda.so"
 SMALL = ["--num-epochs", 2, "--batch-size", 16, "--deterministic", "--comm", "gloo"]

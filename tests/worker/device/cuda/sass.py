@@ -1,5 +1,5 @@
 """What the kernels became: machine code for each architecture, looked at with cuobjdump and nvdisasm (CUDA's, or those of pip's nvidia-cuda-cuobjdump and
-nvidia-cuda-nvdisasm, which ./dev test fetches into the build). Every kernel of every file: it keeps everything in registers, few enough for two blocks of 256
+nvidia-cuda-nvdisasm, which ./dev test --gpu-emulated fetches into the build). Every kernel of every file: it keeps everything in registers, few enough for two blocks of 256
 threads on a multiprocessor (but for twins of those on vectors that take one element at a time). One that works on vectors moves 128 bits at a time and divides no integer in such a loop: a divider (kern.cuh) multiplies. The
 others have to be known here, with why they are no matter, or at least divide no integer in a loop, either.
 
@@ -125,7 +125,7 @@ def main(argv):
         look_in(argv[1])
         argv = argv[2:]
     if not shutil.which("cuobjdump") or not shutil.which("nvdisasm"):
-        print("1..0 # SKIP no cuobjdump or no nvdisasm: ./dev test fetches them, and had no network")
+        print("1..0 # SKIP no cuobjdump or no nvdisasm: ./dev test --gpu-emulated fetches them, and had no network")
         return 0
     seen, bad = {}, []
     for obj in argv:
