@@ -1,15 +1,8 @@
-"""./dev test: the C tests (meson) and the end-to-end tests (pytest) side by side. What it does, in this order:
-
-1. Three lanes at once: end-to-end tests that mostly wait, eight at a time; those that train, and C tests, one a core and one more
-   each (both wait at times).
-2. Alone, one after the other: what is bound to clocks, cgroups or namespaces (pytest's mark `serial`, meson's `is_parallel: false`).
-3. A second look: what failed is run once more, alone. If it passes now, it is unsteady: it is named in the last lines, and counts as passed. More than
-   three failures have no second look.
-4. The sum. A skip that tests/skips.py does not expect on this machine counts as a failure.
-
-usage: run.py --build DIR [--slow] [--parts NAME,...] [--patience N]
-"""
+"""./dev test: the C tests (of Meson) and the end-to-end tests (of pytest) side by side. docs/design/testing.md says what it does; tests/runner has its parts."""
 import argparse
+import contextlib
+import ctypes
+import fcntl
 import json
 import os
 import pathlib
@@ -19,272 +12,389 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
-import skips
+from runner import budget, choose, ctests, emulated, inherit, look, procs, pytests, tell
+from runner.cases import Case
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 E2E = ROOT / "tests" / "e2e"
 TRAINERS = ["trainer", "pytorch", "elastic/test_trainer.py"]  # below tests/e2e: they take whole cores
-CORES = len(os.sched_getaffinity(0))
-IDLE = 8  # tests that mostly wait, at a time
-UNSTEADY = 3  # at most
-
-
-class Case:
-    """unit: what can be run again by itself, a C program or a test of pytest."""
-
-    def __init__(self, name, unit, outcome, why="", seconds=0.0):
-        self.name, self.unit, self.outcome, self.why, self.seconds = name, unit, outcome, why, seconds
-
-
-# --- C tests -----------------------------------------------------------------------------------------------------------
-
-
-def tap_cases(program, log, passed):
-    """What a program said of its cases."""
-    cases, said = [], []
-    for line in log.splitlines():
-        m = re.match(r"(not )?ok\b *\d* *-? *(.*)", line)
-        skipped = re.match(r"1\.\.0\b.*# *SKIP *(.*)", line)
-        if m:
-            name, _, directive = m[2].partition("#")
-            skip = directive.strip().upper().startswith("SKIP")
-            outcome = "skipped" if skip else "failed" if m[1] else "passed"
-            words = directive.strip()[4:].strip() if skip else ""
-            cases.append(Case(f"{program}: {name.strip() or words}", program, outcome, " ".join([words, *said]) if skip else log))
-            said = []
-        elif skipped:
-            cases.append(Case(program, program, "skipped", skipped[1]))
-        else:
-            said.append(line.lstrip("# "))
-    if not passed and not any(c.outcome == "failed" for c in cases):
-        cases.append(Case(f"{program}: its end", program, "failed", log))
-    return cases
-
-
-class Meson:
-    def __init__(self, build, patience, slow, parts):
-        self.build, self.patience = build, patience
-        listed = json.loads(subprocess.run(["meson", "introspect", "--tests", str(build)], check=True, capture_output=True, text=True).stdout)
-        listed = [t for t in listed if slow or not any(s.endswith("slow") for s in t["suite"])]
-        self.unknown = [p for p in parts or () if not (E2E / p).exists() and not any(self.program(t).startswith(p) for t in listed)]
-        if parts:
-            listed = [t for t in listed if self.program(t).startswith(tuple(parts))]
-        listed.sort(key=lambda t: (-t["priority"], -t["timeout"]))  # what waits begins first, then what may take longest
-        self.serial = list(dict.fromkeys(t["name"] for t in listed if not t["is_parallel"]))
-        self.parallel = list(dict.fromkeys(t["name"] for t in listed if t["name"] not in self.serial))  # two suites may have one of a name
-
-    def program(self, test):
-        """Its path below tests/."""
-        paths = [os.path.relpath(a, self.build.resolve() / "tests") for a in test["cmd"] if a.startswith(str(self.build.resolve() / "tests"))]
-        return paths[0] if paths else ""
-
-    def command(self, lane, names, processes):
-        return ["meson", "test", "-C", str(self.build), "--no-rebuild", "--num-processes", str(processes), "--timeout-multiplier", str(self.patience),
-                "--logbase", f"tests-{lane}", *names]
-
-    def cases(self, lane):
-        found = []
-        path = self.build / "meson-logs" / f"tests-{lane}.json"
-        for line in path.read_text().splitlines() if path.exists() else []:
-            t = json.loads(line)
-            name = t["name"].split(" / ", 1)[-1]
-            log = t.get("stdout", "") + t.get("stderr", "")
-            passed = t["result"] in ("OK", "SKIP")
-            found += tap_cases(name, log if passed else f"{log}\n{t['result']}, exit status {t.get('returncode')}, {t['duration']:.1f} s", passed)
-            found[-1].seconds = t["duration"]
-        return found
-
-
-# --- end-to-end tests ----------------------------------------------------------------------------------------------------
-
-
-class Pytest:
-    def __init__(self, build, scratch, slow, logs):
-        self.scratch, self.slow, self.logs = scratch, slow, logs
-
-    def command(self, lane, what, processes=0, marks=""):
-        marks = " and ".join(m for m in (marks, "" if self.slow else "not slow") if m)
-        results = self.results(lane)
-        results.unlink(missing_ok=True)
-        spread = ["-n", str(processes), "--dist", "loadgroup"] if processes else []
-        return [sys.executable, "-m", "pytest", *map(str, what), "-q", "-p", "no:cacheprovider", "-m", marks, f"--basetemp={self.scratch / lane}",
-                f"--results={results}", *spread]
-
-    def results(self, lane):
-        return self.logs / f"{lane}.jsonl"
-
-    def cases(self, lane):
-        tests = {}
-        path = self.results(lane)
-        for line in path.read_text().splitlines() if path.exists() else []:
-            phase = json.loads(line)
-            name = re.sub(r"@[^@\]]*$", "", phase["id"])  # the group that pytest-xdist adds
-            c = tests.setdefault(name, Case(name, name, "passed"))
-            c.seconds += phase["seconds"]
-            if phase["outcome"] == "failed":
-                c.why = phase["why"] if c.outcome != "failed" else c.why + "\n" + phase["why"]
-                c.outcome = "failed"
-            elif phase["outcome"] == "skipped" and c.outcome != "failed":
-                c.outcome, c.why = "skipped", phase["why"]
-        return list(tests.values())
-
-
-# --- lanes -------------------------------------------------------------------------------------------------------------
+CORES = procs.CORES
+IDLE = 12  # tests that mostly wait, at a time
+NO_TEST = 5  # pytest's exit status where a lane has none
 
 
 class Lane:
-    """One command, what it says in a file. heavy: it leaves the processor to whoever has to answer in time."""
+    """A process of runner/lane.py: jobs, so many at a time, and what has come of them."""
 
-    def __init__(self, name, command, fine, cases, logs, env, heavy=False, broken=()):
-        self.broken = broken  # exit codes that say that it broke off
-        self.name, self.command, self.fine, self.read = name, ["nice", "-n", "10", *command] if heavy else command, fine, cases
-        self.log, self.env = logs / f"{name}.log", env
-        self.seconds, self.code, self.cases = 0.0, None, []
+    def __init__(self, name, run, at_once=1, heavy=False):
+        self.name, self.run, self.at_once, self.heavy, self.jobs = name, run, at_once, heavy, []
+        self.folder = run.logs / name
+        self.folder.mkdir(exist_ok=True)
+        self.lines, self.pytest, self.ended = pytests.Lines(self.folder / "jobs.jsonl"), None, {}
+        self.programs, self.c_cases, self.orphans, self.cpu, self.process, self.begun = 0, [], [], 0.0, None, 0.0
 
-    def run(self):
-        begun = time.monotonic()
-        with open(self.log, "wb") as log:
-            self.code = subprocess.run(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, cwd=ROOT, check=False).returncode
-        self.seconds = time.monotonic() - begun
-        self.cases = self.read(self.name)
-        failed = sum(c.outcome == "failed" for c in self.cases)
-        if self.code in self.broken or self.code < 0 or (self.code not in self.fine and not failed):  # tests are missing
-            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
-            self.cases.append(Case(f"{self.name}: its end", None, "failed", f"{self.command[0]} ended with {self.code}\n{tail}"))
-            failed = 1
-        print(f"{self.name}: {len(self.cases)} cases in {self.seconds:.0f} s" + (f", {failed} failed" if failed else ""), flush=True)
+    def add_pytest(self, what, marks, processes=0):
+        """Nothing where what is empty."""
+        if not what:
+            return self
+        results = self.folder / "pytest.jsonl"
+        self.pytest = pytests.Results(results)
+        argv = pytests.command(what, results, self.run.scratch / self.name, marks, processes, self.run.left_out)
+        self.jobs.append({"name": "pytest", "argv": argv, "cwd": str(ROOT), "env": self.run.env, "seconds": None, "log": str(self.folder / "pytest.log")})
+        return self
 
+    def add_programs(self, names):
+        for name in names:
+            log = self.folder / (re.sub(r"\W+", "_", name) + ".log")
+            self.jobs.append(self.run.programs[name].job(name, self.run.build, log, self.run.env, self.run.wait))
+            self.programs += 1
+        return self
 
-def side_by_side(lanes):
-    threads = [threading.Thread(target=lane.run) for lane in lanes]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    def start(self):
+        spec = {"jobs": self.jobs, "at_once": self.at_once, "heavy": self.heavy, "load": self.run.env["CRUN_TEST_LOAD"], "results": str(self.lines.path)}
+        (self.folder / "spec.json").write_text(json.dumps(spec))
+        self.begun = time.monotonic()
+        self.process = subprocess.Popen([sys.executable, "-S", "-E", str(ROOT / "tests/runner/lane.py"), str(self.folder / "spec.json")],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(self.folder / "lane.log", "wb"), cwd=ROOT, env=self.run.env)
 
+    def count(self):
+        """Tests in this lane; 0 while pytest still collects them."""
+        if self.pytest and not self.pytest.count and "pytest" not in self.ended:
+            return 0
+        return self.programs + (self.pytest.count if self.pytest else 0)
 
-# --- everything ----------------------------------------------------------------------------------------------------------
+    def done(self):
+        return sum(n != "pytest" for n in self.ended) + (self.pytest.ended if self.pytest else 0)
+
+    def new(self):
+        """-> cases that have an outcome now"""
+        cases = self.pytest.new() if self.pytest else []
+        for event in self.lines.new():
+            if "ended" in event:
+                name = event["ended"]
+                self.ended[name] = event
+                if name != "pytest":
+                    log = next(j["log"] for j in self.jobs if j["name"] == name)
+                    found = ctests.cases_of(event, pathlib.Path(log).read_text(errors="replace"))
+                    self.c_cases += found
+                    cases += found
+            elif "orphan" in event:
+                self.orphans.append(event)
+            elif "lane_cpu" in event:
+                self.cpu = event["lane_cpu"]
+        return cases
+
+    def is_over(self):
+        return self.process.poll() is not None
+
+    def end(self):
+        """At once, with all that runs in it."""
+        if self.process and not self.is_over():
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(20)
+
+    def broken(self, complete=True):
+        """-> a failed case where tests are missing: a job did not run, or pytest broke off"""
+        missing = [j["name"] for j in self.jobs if j["name"] not in self.ended] if complete else []
+        code = self.ended.get("pytest", {"code": 0})["code"]
+        failed = any(c.outcome == "failed" for c in (self.pytest.cases if self.pytest else {}).values())
+        if not missing and (code in (0, NO_TEST) or (code == 1 and failed)):
+            return []
+        log = self.folder / ("pytest.log" if code else "lane.log")
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:]) if log.exists() else ""
+        why = f"these did not run: {', '.join(missing)}" if missing else f"pytest ended with {code}"
+        return [Case(f"{self.name}: its end", None, "failed", f"{tail}\n{why}")]
+
+    def cases(self):
+        return [*(self.pytest.cases.values() if self.pytest else ()), *self.c_cases]
+
+    def costs(self):
+        """-> {unit: CPU seconds}, orphans too"""
+        found = {}
+        for c in self.cases():
+            found[c.unit] = found.get(c.unit, 0) + c.cpu
+        marks = self.pytest.marks if self.pytest else {}
+        for o in self.orphans:
+            unit = marks.get(o["orphan"], o["orphan"])
+            if unit in found:
+                found[unit] += o["cpu"]
+        return found
 
 
 class Run:
     def __init__(self, args, scratch):
-        self.args, self.build = args, pathlib.Path(args.build).resolve()
+        self.args, self.scratch, self.build = args, scratch, pathlib.Path(args.build).resolve()
         self.logs = self.build / "test-logs"
+        self.chosen, self.left_out = None, None
+        self.env = {**inherit.environment(os.environ), "CRUN_BUILD": str(self.build), "PYTHONPYCACHEPREFIX": str(self.build / "pycache"),
+                    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1", "CRUN_TEST_LOAD": str(scratch / "others"), **dict(s.split("=", 1) for s in args.set)}
+        self.wait = float(self.env.setdefault("CRUN_TEST_WAIT", str(15 * args.patience)))
+        self.programs = ctests.Programs(self.build).all
+        self.others = self.progress = None
+        self.lanes, self.lock = [], open(self.build / "test-logs.lock", "wb")
+
+    def choose(self, here):
+        """Raises choose.Refused."""
+        chooser, args = choose.Chooser(self.programs), self.args
+        if args.names or args.changed or args.last_failed:
+            self.chosen = choose.Chosen()
+        for name in args.names:
+            self.chosen.add(chooser.named(name, here))
+        if args.changed:
+            more, without = chooser.changed()
+            self.chosen.add(more)
+            if without:
+                print("changed, and no test belongs to it:", *without, file=sys.stderr)
+        if args.last_failed:
+            units = self.read_failed()
+            self.chosen.add(choose.Chosen([u for u in units if u in self.programs], [u for u in units if "::" in u]))
+        if self.chosen is not None and not self.chosen:
+            raise choose.Refused("nothing differs that a test belongs to" if args.changed else "nothing failed in the last run")
+        if args.parts:
+            self.chosen = self.of_parts(args.parts.split(","))
+
+    def of_parts(self, parts):
+        paths = {n: os.path.relpath(p.argv[0], self.build / "tests") for n, p in self.programs.items()}
+        for p in parts:
+            if not (E2E / p).exists() and not any(path.startswith(p) for path in paths.values()):
+                raise choose.Refused(f"--parts {p}: no test's path below tests/ begins so, and nothing of that name is in tests/e2e")
+        return choose.Chosen([n for n, path in paths.items() if path.startswith(tuple(parts))], [E2E / p for p in parts if (E2E / p).exists()])
+
+    def read_failed(self):
+        path = self.logs / "failed"
+        if not path.exists():
+            raise choose.Refused(f"--last-failed: {path} is not there: no run has ended in this build")
+        return path.read_text().splitlines()
+
+    def marks(self):
+        """What pytest is asked for."""
+        if self.args.gpu_emulated:
+            return ["gpu_emulated", "not slow"]
+        return [] if self.args.slow else ["not slow"] if self.chosen else ["not slow", "(not gpu_emulated or daily)"]
+
+    def wants(self, name, program):
+        if self.chosen and name not in self.chosen.programs:
+            return False
+        if self.args.gpu_emulated:
+            return ctests.EMULATED in program.suites
+        if self.args.quick and program.cuda:
+            return False
+        return self.args.slow or ctests.SLOW not in program.suites and (bool(self.chosen) or ctests.EMULATED not in program.suites)
+
+    def wanted(self):
+        return {n: p for n, p in self.programs.items() if self.wants(n, p)}
+
+    def targets(self):
+        """What ninja has to build."""
+        if not self.chosen or self.chosen.e2e:
+            return ["all"]
+        return sorted({t for p in self.wanted().values() for t in p.targets})
+
+    def begin(self):
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise choose.Refused(f"another run uses {self.build}: wait for its end") from None
         shutil.rmtree(self.logs, ignore_errors=True)
         self.logs.mkdir()
-        self.parts = args.parts.split(",") if args.parts else None
-        self.meson = Meson(self.build, args.patience, args.slow, self.parts)
-        if self.meson.unknown:
-            sys.exit(f"run.py: --parts {','.join(self.meson.unknown)}: no test's path below tests/ begins so, and nothing of that name is in tests/e2e")
-        self.pytest = Pytest(self.build, scratch, args.slow, self.logs)
-        self.env = dict(os.environ, CRUN_BUILD=str(self.build), PYTHONDONTWRITEBYTECODE="1",
-                        UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1")
-        self.env.setdefault("CRUN_TEST_WAIT", str(15 * args.patience))
-        if self.parts:
-            there = [E2E / p for p in self.parts if (E2E / p).exists()]
-            self.trainers = [p for p in there if any(p.is_relative_to(E2E / t) for t in TRAINERS)]
-            self.idle = [p for p in there if p not in self.trainers]
-        else:
-            self.idle = [E2E, *(f"--ignore={E2E / p}" for p in TRAINERS)]
-            self.trainers = [E2E / p for p in TRAINERS]
-
-    def c_lane(self, name, names, processes, heavy=False):
-        return [Lane(name, self.meson.command(name, names, processes), (0,), self.meson.cases, self.logs, self.env, heavy)] if names else []
-
-    def python_lane(self, name, what, processes=0, marks="", heavy=False):
-        command = self.pytest.command(name, what, processes, marks)
-        return [Lane(name, command, (0, 5), self.pytest.cases, self.logs, self.env, heavy, (2, 3, 4))] if what else []
+        self.others = procs.Others(self.scratch / "others")
+        self.others.start()
+        self.progress = tell.Progress(self.others)
+        if self.args.quick:
+            listed = budget.read()
+            if listed is None:
+                raise choose.Refused(f"--quick: {budget.PATH} is not there; a whole ./dev test --write-budget writes it")
+            self.left_out = self.scratch / "left-out"
+            self.left_out.write_text("".join(f"{name}\n" for name in budget.expensive(listed)))
 
     def first(self):
         """-> all cases"""
-        together = [*self.python_lane("idle", self.idle, IDLE, "not serial"), *self.python_lane("trainers", self.trainers, CORES + 1, "not serial", heavy=True),
-                    *self.c_lane("c", self.meson.parallel, CORES + 1, heavy=True)]
-        side_by_side(together)
-        alone = [*self.python_lane("serial", [E2E] if not self.parts else self.idle + self.trainers, 0, "serial"), *self.c_lane("c-serial", self.meson.serial, 1)]
-        for lane in alone:
-            lane.run()
-        return [c for lane in together + alone for c in lane.cases]
+        wanted, marks = self.wanted(), self.marks()
+        if self.chosen:
+            there = [pathlib.Path(p) for p in self.chosen.e2e]
+            trainers = [p for p in there if any(p.is_relative_to(E2E / t) or str(p).startswith(f"{E2E / t}::") for t in TRAINERS)]
+            idle, serial = [p for p in there if p not in trainers], there
+        else:
+            idle, trainers, serial = [E2E, *(f"--ignore={E2E / p}" for p in TRAINERS)], [E2E / p for p in TRAINERS], [E2E]
+        lanes = [
+            Lane("idle", self).add_pytest(idle, ["not serial", *marks], 4 if self.chosen else IDLE),
+            Lane("trainers", self, heavy=True).add_pytest(trainers, ["not serial", *marks], CORES + 1),
+            Lane("c", self, CORES + 1, heavy=True).add_programs([n for n, p in wanted.items() if not p.serial]),
+            Lane("serial", self).add_pytest(serial, ["serial", *marks]).add_programs([n for n, p in wanted.items() if p.serial])]
+        return self.carry_out([lane for lane in lanes if lane.jobs])
+
+    def carry_out(self, lanes, seconds=None):
+        """Side by side, for so long at most. -> their cases"""
+        self.lanes += lanes
+        until = time.monotonic() + seconds if seconds else None
+        begun = [f"{lane.name} ({lane.programs} C programs)" if lane.programs else lane.name for lane in lanes]
+        self.progress.say(f"{self.progress.elapsed()} begins: {', '.join(begun)}; logs in {self.logs}")
+        for lane in lanes:
+            lane.start()
+        running, cases = list(lanes), []
+        while running:
+            time.sleep(0.2)
+            over = [lane for lane in running if lane.is_over()]  # asked before what it said is read
+            self.take_in(running)
+            for lane in over:
+                running.remove(lane)
+                cases += self.finish(lane, complete=until is None)
+            self.progress.tick(lanes)
+            if until and time.monotonic() > until:
+                for lane in running:
+                    lane.end()
+        return cases
+
+    def take_in(self, lanes):
+        for case in (c for lane in lanes for c in lane.new()):
+            tell.judge_skip(case)
+            if case.outcome == "failed":
+                self.progress.settled(case)
+
+    def finish(self, lane, complete):
+        broken = lane.broken(complete)
+        for case in broken:
+            self.progress.settled(case)
+        cases = lane.cases() + broken
+        failed = sum(c.outcome == "failed" for c in cases)
+        self.progress.say(f"{self.progress.elapsed()} {lane.name}: {len(cases)} cases in {time.monotonic() - lane.begun:.0f} s, {lane.cpu:.0f} CPU-s"
+                          + (f", {failed} failed" if failed else ""))
+        return cases
 
     def known(self, unit):
         """Whether it can be run by itself."""
-        return unit is not None and ("::" in unit or unit in self.meson.parallel + self.meson.serial)
+        return unit is not None and ("::" in unit or unit in self.programs)
 
-    def again(self, units):
+    def again(self, units, seconds):
         """-> cases of these alone"""
-        tests = [u for u in units if "::" in u]
-        programs = [u for u in units if "::" not in u]
-        lanes = [*self.python_lane("again", tests), *self.c_lane("c-again", programs, 1)]
-        for lane in lanes:
-            lane.run()
-        return [c for lane in lanes for c in lane.cases]
+        lane = Lane(f"again-{len(self.lanes)}", self)
+        lane.add_pytest([ROOT / u for u in units if "::" in u], []).add_programs([u for u in units if "::" not in u])
+        return self.carry_out([lane], seconds)
 
+    def end(self):
+        for lane in self.lanes:
+            lane.end()
 
-def second_look(run, cases):
-    """-> (cases as they count, units that are unsteady)"""
-    failed = {c.unit for c in cases if c.outcome == "failed"}
-    if not failed or len(failed) > UNSTEADY or not all(map(run.known, failed)):
-        return cases, []
-    print("a second look at:", *sorted(failed), sep="\n  ", flush=True)
-    again = run.again(sorted(failed))
-    seen = {u: [c.outcome for c in again if c.unit == u] for u in failed}
-    steady = {u for u, outcomes in seen.items() if "passed" in outcomes and "failed" not in outcomes}
-    # What passes now counts as it came out now; the first words of what failed twice are kept.
-    return [c for c in cases if c.unit not in steady] + [c for c in again if c.unit in steady], sorted(steady)
+    def costs(self, worth):
+        """-> CPU seconds of lanes and of tests, calibrated; those of a second look do not count"""
+        first = [lane for lane in self.lanes if not lane.name.startswith("again")]
+        tests = {}
+        for lane in first:
+            tests.update({unit: cpu * worth for unit, cpu in lane.costs().items()})
+        return {lane.name: lane.cpu * worth for lane in first}, tests
+
+    def is_whole(self):
+        args = self.args
+        return not (self.chosen or args.slow or args.gpu_emulated or args.quick or args.set or args.patience != 4)
+
+    def write_logs(self, cases, tests):
+        (self.logs / "durations").write_text("".join(f"{c.seconds:8.2f} {c.name}\n" for c in sorted(cases, key=lambda c: -c.seconds)))
+        (self.logs / "cpu").write_text("".join(f"{s:8.2f} {name}\n" for name, s in sorted(tests.items(), key=lambda t: -t[1])))
+        (self.logs / "failed").write_text("".join(f"{u}\n" for u in sorted({c.unit for c in cases if c.outcome == "failed" and c.unit})))
 
 
 def stolen():
     """Seconds of processors that the machine's host gave to others, since it started."""
-    with open("/proc/stat", encoding="utf-8") as f:
-        return int((f.readline().split() + ["0"] * 9)[8]) / os.sysconf("SC_CLK_TCK")
+    return procs.machine()[1]
 
 
-def tell(cases, unsteady, seconds, lost=0.0):
-    """Print everything that matters; -> whether all is well"""
-    skipped = [c for c in cases if c.outcome == "skipped"]
-    unexpected = [c for c in skipped if not skips.expected(c.name, c.why)]
-    for c in skipped:
-        if c not in unexpected:
-            print(f"skipped: {c.name}: {c.why.removeprefix('Skipped: ')[:200]}")
-    failed = [c for c in cases if c.outcome == "failed"]
-    for c in failed:
-        print(f"\n=== failed: {c.name}\n{c.why[-6000:]}")
-    for c in unexpected:
-        print(f"\n=== failed: {c.name}\nskipped where tests/skips.py does not expect it: {c.why}")
-    share = 100 * lost / (seconds * CORES)
-    print(f"\n{seconds // 60:.0f}:{seconds % 60:02.0f}" + (f", {share:.0f} % of the processors' time went to other guests of their host" if share >= 5 else ""))
-    for c in failed + unexpected:
-        print(f"failed: {c.name}")
-    if unsteady:
-        print(f"unsteady: {len(unsteady)}, failed beside others and passed alone:", *unsteady, sep="\n  ")
-    bad = len(failed) + len(unexpected)
-    print(f"{len(cases) - bad - (len(skipped) - len(unexpected))} passed, {bad} failed, {len(skipped) - len(unexpected)} skipped", flush=True)
-    return bad == 0
+def judge(run, lanes, tests):
+    """-> (what is said of the costs, whether they are within the budget or nobody judges). In part of a run nothing is judged."""
+    listed = budget.read()
+    if not run.is_whole() or listed is None or run.args.write_budget:
+        return [f"CPU: {sum(lanes.values()):.0f} s"], True
+    said, fits = budget.judge(lanes, tests, listed)
+    return said, fits or not os.environ.get("CI")
+
+
+def parse():
+    p = argparse.ArgumentParser(prog="./dev test", description="Build and run the tests; the last line is N passed, N failed, N skipped.")
+    p.add_argument("names", nargs="*", metavar="PATH|NAME", help="only what belongs to a source file or folder, or a test by its path or name")
+    p.add_argument("--changed", action="store_true", help="only what belongs to files that differ from origin/main (main), committed or not")
+    p.add_argument("--last-failed", action="store_true", help="only what failed in the last run")
+    p.add_argument("--quick", action="store_true", help="C tests without CUDA, and end-to-end tests that tests/budget shows below 0.3 s")
+    p.add_argument("--gpu-emulated", action="store_true", help="the suite that runs the GPU engine on an emulated GPU")
+    p.add_argument("--slow", action="store_true", help="all tests, also those of minutes and gpu-emulated")
+    p.add_argument("--asan", action="store_true", help="under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/")
+    p.add_argument("--tsan", action="store_true", help="those of programs with threads, under ThreadSanitizer, in build-tsan/")
+    p.add_argument("--write-budget", action="store_true", help="write tests/budget from a whole run that is green")
+    for name, kw in {"--build": {}, "--from": {"dest": "here", "default": os.getcwd()}, "--parts": {}, "--patience": {"type": float, "default": 4},
+                     "--set": {"action": "append", "default": []}, "--targets": {"action": "store_true"}, "--check": {"action": "store_true"}}.items():
+        p.add_argument(name, help=argparse.SUPPRESS, **kw)  # what ./dev gives
+    args = p.parse_args()
+    several = [o for o in ("quick", "gpu_emulated", "slow") if getattr(args, o)]
+    if len(several) > 1:
+        p.error(f"--{several[0].replace('_', '-')} and --{several[1].replace('_', '-')} exclude each other")
+    if args.write_budget and (several or args.names or args.changed or args.last_failed or args.asan or args.tsan):
+        p.error("--write-budget needs a whole run: give it alone")
+    if not args.build and not args.check:
+        p.error("--build DIR is missing: start this as ./dev test")
+    return args
+
+
+def in_a_session_of_its_own():
+    """Everything happens in a child that no terminal's keys and no caller's settings reach; this process passes on what asks it to end."""
+    ours = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        inherit.settle()
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
+        if os.getppid() != ours:
+            os._exit(1)
+        for signo in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signo, signal.default_int_handler)
+        return
+    for signo in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signo, lambda number, frame: os.kill(pid, number))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    sys.exit(code if code >= 0 else 128 - code)
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--build", required=True)
-    p.add_argument("--slow", action="store_true")
-    p.add_argument("--parts", help="what paths below tests/ begin with, and paths below tests/e2e, comma-separated; all by default")
-    p.add_argument("--patience", type=float, default=4, help="times meson's 30 s for a C program")
-    args = p.parse_args()
-    for signo in (signal.SIGINT, signal.SIGQUIT):  # a shell starts what it puts in the background with both ignored
-        signal.signal(signo, signal.default_int_handler if signo == signal.SIGINT else signal.SIG_DFL)
-    begun, lost = time.monotonic(), stolen()
+    args = parse()
+    if args.check:
+        return
+    in_a_session_of_its_own()
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="crun-tests."))
     run = Run(args, scratch)
-    cases, unsteady = second_look(run, run.first())
-    well = tell(cases, unsteady, time.monotonic() - begun, stolen() - lost) if cases else False
+    try:
+        run.choose(pathlib.Path(args.here))
+        if args.targets:
+            print("\n".join(run.targets()))
+            shutil.rmtree(scratch)
+            return
+        begun, lost, worth = time.monotonic(), stolen(), budget.calibrate()
+        run.begin()
+        if run.chosen and not args.parts:
+            run.progress.say(run.chosen.tell())
+        cases, unsteady = look.second_look(run, run.first(), run.progress.say)
+    except choose.Refused as e:
+        shutil.rmtree(scratch)
+        print(f"dev: test: {e}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        run.end()
+        shutil.rmtree(scratch, ignore_errors=True)
+        print("dev: test: interrupted", file=sys.stderr)
+        sys.exit(130)
+    finally:
+        run.end()
+    lanes, tests = run.costs(worth)
+    run.write_logs(cases, tests)
+    said, fits = judge(run, lanes, tests)
+    if args.gpu_emulated and not run.chosen and cases and all(c.outcome != "failed" for c in cases):
+        said.append(emulated.write_seen())
+    well = tell.tell(cases, unsteady, time.monotonic() - begun, stolen() - lost, said) and fits
+    if well and args.write_budget:
+        budget.write(lanes, tests)
     if well:
         shutil.rmtree(scratch, ignore_errors=True)
     else:
         print(f"what the failed tests left behind: {scratch}", file=sys.stderr)
-    slowest = sorted(cases, key=lambda c: -c.seconds)
-    (run.logs / "durations").write_text("".join(f"{c.seconds:8.2f} {c.name}\n" for c in slowest))
-    sys.exit(0 if well else 1)
+    sys.exit(0 if well and cases else 1)
 
 
 if __name__ == "__main__":

@@ -4,22 +4,29 @@ import json
 import os
 import resource
 import shutil
+import sys
 
 import pytest
 
 from processes import end_all
-from support import TRAINER, locked, run
+from support import ROOT, TRAINER, locked, run
 
-START, FAILED = pytest.StashKey(), pytest.StashKey()
+sys.path.append(str(ROOT / "tests"))
+from runner import deadlines, procs  # noqa: E402
+
+START, FAILED, MARK = pytest.StashKey(), pytest.StashKey(), pytest.StashKey()
 MARKS = {
     "slow": "minutes; run by ./dev test --slow",
-    "serial": "bound to clocks, cgroups or namespaces: ./dev test runs it when nothing else runs",
+    "serial": "bound to clocks, cgroups or namespaces: ./dev test runs one at a time, beside tests that leave the processor to it",
+    "gpu_emulated": "the GPU engine on an emulated GPU: run by ./dev test --gpu-emulated and --slow, and by CI where the engine changed",
+    "daily": "one of gpu_emulated that every run has",
     "long": "seconds: begun before the others, for they end sooner then",
 }
 
 
 def pytest_addoption(parser):
     parser.addoption("--results", help="append a line of JSON here for each phase of each test (tests/run.py)")
+    parser.addoption("--left-out", help="a file of tests, one a line, that do not run")
 
 
 def pytest_configure(config):
@@ -31,9 +38,9 @@ def pytest_configure(config):
 
 
 def deadline(item):
-    """Seconds until a test that hangs ends as failed, with the stacks of its threads (pytest-timeout): a multiple of what any takes
-    on a busy machine."""
-    return (60 if item.get_closest_marker("slow") else 15) * float(os.environ.get("CRUN_TEST_WAIT", 60))
+    """Seconds until a test that hangs ends as failed, with the stacks of its threads (pytest-timeout)."""
+    wait = float(os.environ.get("CRUN_TEST_WAIT", 60))
+    return deadlines.seconds(item.nodeid, wait, item.get_closest_marker("slow") is not None, procs.others_work(os.environ.get("CRUN_TEST_LOAD")))
 
 
 def shared_fixture(item):
@@ -43,12 +50,14 @@ def shared_fixture(item):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--left-out", None):
+        with open(config.getoption("--left-out"), encoding="utf-8") as f:
+            less = set(f.read().splitlines())
+        items[:] = [item for item in items if item.nodeid not in less]
     for item in items:
         if shared_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
-        if not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(deadline(item)))
 
     def turn(item):
         if item.get_closest_marker("long"):
@@ -62,10 +71,18 @@ def pytest_collection_modifyitems(items):
 
 
 class Results:
-    """Lines of JSON: id, when, outcome, why, seconds, and with the last phase the processor's seconds."""
+    """Lines of JSON: id, when, outcome, why, seconds; with the last phase cpu, the processor's seconds, and mark, which its processes have. Once: count."""
 
     def __init__(self, path):
         self.file = open(path, "a", encoding="utf-8", buffering=1)
+
+    def pytest_collection_finish(self, session):
+        if session.items:  # pytest-xdist's workers collect
+            print(json.dumps({"count": len(session.items)}), file=self.file)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids):
+        print(json.dumps({"count": len(ids)}), file=self.file)
 
     def tell(self, report, when, seconds):
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
@@ -84,8 +101,10 @@ def cpu_seconds():
     return sum(r.ru_utime + r.ru_stime for r in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 
 
-@pytest.hookimpl(hookwrapper=True)
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item):
+    if not item.get_closest_marker("timeout"):
+        item.add_marker(pytest.mark.timeout(deadline(item)))  # before pytest-timeout looks
     item.stash[START] = cpu_seconds()
     yield
 
@@ -95,7 +114,7 @@ def pytest_runtest_makereport(item):
     report = (yield).get_result()
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     if report.when == "teardown":
-        report.user_properties = [("cpu", round(cpu_seconds() - item.stash[START], 2))]
+        report.user_properties = [("cpu", round(cpu_seconds() - item.stash[START], 2)), ("mark", item.stash.get(MARK, None))]
 
 
 # --- fixtures -------------------------------------------------------------------------------------------------------
@@ -108,7 +127,7 @@ def nothing_left(request):
     """Every process that a test starts has gone when it ends, as have theirs: fails the test that passed otherwise."""
     mark = f"STARTED_BY_TEST={os.getpid()}.{next(numbers)}"
     name, value = mark.split("=")
-    os.environ[name] = value
+    os.environ[name] = request.node.stash[MARK] = value
     yield
     del os.environ[name]
     left = end_all(mark, seconds=0 if request.node.stash.get(FAILED, False) else 10)

@@ -1,0 +1,1 @@
+"""The parts of tests/run.py, which ./dev test starts."""
