@@ -127,8 +127,14 @@ class Unknowing(Again):
         return False
 
 
+def test_what_a_program_printed_makes_no_two_failures_alike():
+    first, other = (case(n, "failed", f">  assert {n} == 0, err\nE  AssertionError: crun: OMP_NUM_THREADS is not set\nE  assert 1 == 0") for n in ("rc", "count"))
+    assert look.cause(first) != look.cause(other)
+
+
 @pytest.mark.parametrize("why, same", [("x\nE       Failed: Timeout >120.0s\n", "Failed: Timeout >240.0s"), ("E   assert 'a b' == 7", "E   assert \"c\" == 8.5"),
-                                       ("ok 1\nit was ended after 120 s, 120.1 s", "Failed: Timeout >3s"), ("# x\nsignal 11, 3.2 s", "signal 11, 1.0 s")])
+                                       ("ok 1\nit was ended after 120 s, 120.1 s", "Failed: Timeout >3s"), ("# x\nsignal 11, 3.2 s", "signal 11, 1.0 s"),
+                                       (">  assert p.wait() == 0, err\nE  AssertionError: crun: said this\nE  assert 1 == 0", ">  assert p.wait() == 0, err\nE  AssertionError: crun: and that\nE  assert 7 == 0")])
 def test_what_differs_from_test_to_test_is_no_part_of_a_cause(why, same):
     assert look.cause(case("a", "failed", why)) == look.cause(case("b", "failed", same)) != look.cause(case("c", "failed", "E   other"))
 

@@ -6,14 +6,16 @@ SECONDS = 300  # what has not been seen again by then has failed
 
 
 def cause(case):
-    """The first words of a failure, without what differs from test to test: numbers, paths, names of threads."""
+    """The line that failed and what it said, without what differs from test to test: numbers, paths, texts. What a program printed is no part of it:
+    unlike failures have the same first lines there."""
     lines = [line.strip() for line in case.why.splitlines() if line.strip()]
     if any(re.match(r"it was ended after|(E +)?Failed: Timeout", line) for line in lines):
         return "timeout"
-    said = [line[1:].strip() for line in lines if re.match(r"E +\S", line)]  # pytest's
-    said = said or [line for line in lines if re.search(r"\[ +ERROR +\]|: error: |Sanitizer: |[Aa]ssert", line)] or lines[-1:] or [""]
+    at = [line[1:].strip() for line in lines if re.match(r"> +\S", line)]  # pytest's, of the innermost function last
+    said = [line[1:].strip() for line in lines if re.match(r"E +assert ", line)] or [line[1:].strip() for line in lines if re.match(r"E +\S", line)]
+    said = [": ".join(at[-1:] + said[:1])] if said else [line for line in lines if re.search(r"\[ +ERROR +\]|: error: |Sanitizer: |[Aa]ssert", line)] or lines[-1:] or [""]
     words = re.sub(r"0x[0-9a-f]+|/[\w./@+-]+|'[^']*'|\"[^\"]*\"|\d+(\.\d+)?", "_", said[0])
-    return words[:80]
+    return words[:120]
 
 
 def by_cause(units):
