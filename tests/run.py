@@ -385,11 +385,13 @@ def main():
     lanes, tests = run.costs(worth)
     run.write_logs(cases, tests)
     said, fits = judge(run, lanes, tests)
-    if args.gpu_emulated and not run.chosen and cases and all(c.outcome != "failed" for c in cases):
+    green = bool(cases) and all(c.outcome != "failed" for c in cases)
+    if green and args.gpu_emulated and not run.chosen:
         said.append(emulated.write_seen())
-    well = tell.tell(cases, unsteady, time.monotonic() - begun, stolen() - lost, said) and fits
-    if well and args.write_budget:
+    if green and args.write_budget:
         budget.write(lanes, tests)
+        said.append(f"{budget.PATH} is written; commit it")
+    well = tell.tell(cases, unsteady, time.monotonic() - begun, stolen() - lost, said) and fits
     if well:
         shutil.rmtree(scratch, ignore_errors=True)
     else:
