@@ -40,6 +40,15 @@ MUTANTS = {
         "worker/ckpt/save.c", "        folder_remove(tmp, NULL);\n        return rc;\n    }\n    return folder_sync(dir, e);",
         "        folder_remove(tmp, NULL);\n        return rc;\n    }\n    return 0;",
         ["trainer/test_checkpoints.py::test_what_a_checkpoint_is_made_of_is_on_disk_before_its_name_and_that_before_anything_else"]),
+    "decision_numbered_before_it_is_on_disk": (
+        "common/rdzv/homes/rdzv_log_file_lead.c", "TRY(file_write(h, draft, O_EXCL, true,", "TRY(file_write(h, draft, O_EXCL, false,",
+        ["elastic/test_homes.py::test_a_decision_in_a_folder_is_on_disk_before_it_has_its_number_and_that_before_anything_else"]),
+    "number_of_a_decision_not_on_disk": (
+        "common/rdzv/homes/rdzv_log_file_lead.c", "if (rc == 1 && fsync(h->job_fd) < 0)", "if (rc == 2)",
+        ["elastic/test_homes.py::test_a_decision_in_a_folder_is_on_disk_before_it_has_its_number_and_that_before_anything_else"]),
+    "log_of_a_job_not_on_disk": (
+        "common/rdzv/homes/rdzv_dir_writer.c", "if (rc == 0 && fdatasync(fd) < 0)", "if (rc > 0)",
+        ["rendezvousd/test_service.py::test_logs_of_jobs_are_on_disk_before_their_names_and_with_each_decision"]),
     "second_owner_on_the_other_side": (
         "worker/parallel/ddp_reduce.c", "bytes, (c->rank + distance) % c->world, stream,", "bytes, (c->rank + c->world - distance) % c->world, stream,", ["zero"]),
     "the_rest_of_a_batch_is_nobodys": (

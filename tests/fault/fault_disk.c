@@ -7,7 +7,8 @@
  *   FAULT_DISK_FULL_ONLY=TEXT of such files only to those whose paths hold TEXT
  *   FAULT_DISK_ROOM=n         the first n of these do not
  *   FAULT_DISK_FAILS=n        those after the first n of these do not
- *   FAULT_DISK_LOG=FILE       fsync(2) of any file or folder appends "fsync PATH" to FILE, rename(2) "rename OLD NEW"
+ *   FAULT_DISK_LOG=FILE       fsync(2) or fdatasync(2) of any file or folder appends "fsync PATH" to FILE, rename(2) and
+ *                             renameat(2) "rename OLD NEW", linkat(2) "link OLD NEW"
  *   FAULT_DISK_READS=FILE     each pread(2) of such a file appends a line to FILE: how many bytes it read
  *   FAULT_DISK_ONLY=TEXT      instead of such files those whose paths hold TEXT */
 #include <dlfcn.h>
@@ -26,7 +27,7 @@
 static bool path_of(int fd, char path[PATH_MAX])
 {
     char link[64];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    snprintf(link, sizeof link, "/proc/thread-self/fd/%d", fd); /* crun's threads have tables of their own */
     const ssize_t n = readlink(link, path, PATH_MAX - 1);
     path[n > 0 ? n : 0] = '\0';
     return n > 0;
@@ -60,6 +61,40 @@ int rename(const char *from, const char *to)
     *(void **)&real = dlsym(RTLD_NEXT, "rename");
     tell("rename", from, to);
     return real(from, to);
+}
+
+static void tell_at(const char *what, int from_fd, const char *from, int to_fd, const char *to)
+{
+    char dir[PATH_MAX], a[2 * PATH_MAX], b[2 * PATH_MAX];
+    snprintf(a, sizeof a, "%s/%s", path_of(from_fd, dir) ? dir : ".", from);
+    snprintf(b, sizeof b, "%s/%s", path_of(to_fd, dir) ? dir : ".", to);
+    tell(what, a, b);
+}
+
+int renameat(int from_fd, const char *from, int to_fd, const char *to)
+{
+    int (*real)(int, const char *, int, const char *);
+    *(void **)&real = dlsym(RTLD_NEXT, "renameat");
+    tell_at("rename", from_fd, from, to_fd, to);
+    return real(from_fd, from, to_fd, to);
+}
+
+int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags)
+{
+    int (*real)(int, const char *, int, const char *, int);
+    *(void **)&real = dlsym(RTLD_NEXT, "linkat");
+    tell_at("link", from_fd, from, to_fd, to);
+    return real(from_fd, from, to_fd, to, flags);
+}
+
+int fdatasync(int fd)
+{
+    int (*real)(int);
+    char path[PATH_MAX];
+    *(void **)&real = dlsym(RTLD_NEXT, "fdatasync");
+    if (path_of(fd, path))
+        tell("fsync", path, NULL);
+    return real(fd);
 }
 
 int fsync(int fd)

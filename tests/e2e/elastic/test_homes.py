@@ -9,6 +9,7 @@ import time
 import pytest
 
 from cluster import Cluster, free_port, joined, kill_and_wait, masked, wait
+from support import CRUN, faulty_disk, run
 
 HOMES = ["rendezvousd", "c10d", "static", "redis", "file"]
 
@@ -150,3 +151,16 @@ def test_a_killed_job_that_is_run_again_at_once_is_a_new_one(cluster, home, agai
     new = [cluster.node(*args, again, program=["sh", "-c", "echo restarts=$TORCHELASTIC_RESTART_COUNT"]) for _ in range(2)]
     assert [n.wait() for n in new] == [0, 0], "\n".join(n.text() for n in new)
     assert all("restarts=0" in n.text() for n in new), "\n".join(n.text() for n in new)
+
+
+def test_a_decision_in_a_folder_is_on_disk_before_it_has_its_number_and_that_before_anything_else(tmp_path):
+    shared, log = tmp_path / "shared", tmp_path / "log"
+    shared.mkdir()
+    p = run(CRUN, "--nnodes", 1, "--rdzv-endpoint", f"file://{shared}", "--rdzv-id", "j", "--nproc_per_node", 1, "true", env=faulty_disk(log=log))
+    assert p.returncode == 0, p.stderr
+    told = [line.replace(f"{shared}/crun-j", "JOB") for line in log.read_text().splitlines()]
+    links = [i for i, line in enumerate(told) if line.startswith("link ")]
+    assert len(links) >= 3, told
+    for number, i in enumerate(links, 1):
+        draft, name = told[i].split()[1:]
+        assert name == f"JOB/decision-{number:08}" and told[i - 1] == f"fsync {draft}" and told[i + 1] == "fsync JOB", told

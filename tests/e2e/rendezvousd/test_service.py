@@ -17,7 +17,7 @@ import urllib.request
 import pytest
 
 from daemon import ALICE, BOB, DEADLINE, Client, Daemon, RespError, until, write_tokens
-from support import BUILD, ROOT, free_port
+from support import BUILD, ROOT, faulty_disk, free_port
 
 
 def get(url, headers=None, method="GET", data=None):
@@ -158,6 +158,19 @@ def test_logs_of_jobs_take_no_descriptors_of_clients(tokens, tmp_path):
         assert d.stop() == 0
     assert "112 files may be open (ulimit -n), 10048 are needed: 64 clients instead of 10000" in d.err
     assert "will not outlive this daemon" not in d.err
+
+
+def test_logs_of_jobs_are_on_disk_before_their_names_and_with_each_decision(tokens, tmp_path):
+    log, jobs = tmp_path / "log", tmp_path / "state" / "jobs"
+    with Daemon("--token-file", tokens, "--state-dir", tmp_path / "state", "--history", "0", env=faulty_disk(log=log)) as d:
+        with Client(d.port).authenticate(*ALICE) as a:
+            a("RDZV.JOIN", "j", "n", "v=1 nnodes=1 slots=1")
+            assert "kind=round" in a("RDZV.NEXT", "j", "n", "0", "20000")
+        assert d.stop() == 0
+    told = [line.replace(str(jobs), "JOBS") for line in log.read_text().splitlines() if str(jobs) in line]
+    new, name = told[1].split()[1:]
+    assert told[:3] == [f"fsync {new}", f"rename {new} {name}", "fsync JOBS"] and name.startswith("JOBS/"), told
+    assert f"fsync {name}" in told[3:], told  # what was appended
 
 
 def test_memory_of_all_key_spaces_together_has_a_limit(tokens):
