@@ -13,19 +13,19 @@ from processes import wait
 from support import TRAINER
 
 WORLD, KILL_AT, STEPS = 2, 20, 80
-RUN = ["--image-size", 64, "--num-epochs", 40, "--max-steps", STEPS, "--no-tf32", "--deterministic", "--oversubscribe", "--comm-timeout", COMM_TIMEOUT]
+RUN = ["--image-size", 64, "--batch-size", 32, "--num-epochs", 40, "--max-steps", STEPS, "--no-tf32", "--deterministic", "--oversubscribe", "--comm-timeout", COMM_TIMEOUT]
 
 
 def job(shapes, out, two_hosts, comm, *options, crun=()):
     mark = new_job()
-    j = Job(shapes(64, 640, 40), out, *RUN, "--comm", comm, *options, model="resnet18", world=WORLD, device="cuda", env={**os.environ, MARK: mark}, crun=crun,
+    j = Job(shapes(64, 640, 40), out, *RUN, "--comm", comm, *options, model="resnet18", world=WORLD, device="cuda", more={MARK: mark}, crun=crun,
             program=[*two_hosts, TRAINER])
     j.mark = mark
     return j
 
 
 def fail_with_stacks(job):
-    job.plan.clear()  # those who die now are not part of it
+    job.drop_plan()  # those who die now are not part of it
     seen = dissect(job.mark)
     job.p.terminate()
     try:
@@ -38,6 +38,7 @@ def fail_with_stacks(job):
 
 def finish(job):
     """-> what it said, unless NCCL sees that there is one card."""
+    job.go()
     try:
         code = job.p.wait(timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -48,6 +49,8 @@ def finish(job):
         note_end(text)
     if code != 0 and "uplicate GPU" in text:
         pytest.skip("NCCL sees through it and refuses the GPU twice: " + text[-400:])
+    if job.failed:
+        raise job.failed
     assert code == 0 and not job.plan, text[-6000:]
     return text
 
@@ -79,7 +82,7 @@ def test_the_survivor_keeps_its_process_and_no_step_is_lost(request, shapes, tmp
         request.getfixturevalue("nccl")
     disturbed = job(shapes, tmp_path / "out", two_hosts, comm)
     disturbed.at_step(KILL_AT, disturbed.kill(victim))
-    disturbed.at("goes on from step", disturbed.kill())  # who is there now
+    disturbed.at_recovery(do=disturbed.kill())  # who is there now
     text = finish(disturbed)
     tell(keep, f"{comm}-victim-{victim}", disturbed, text)
     assert [a == b for a, b in zip(*disturbed.pids)] == [r != victim for r in range(WORLD)]
@@ -90,7 +93,7 @@ def test_a_rank_that_has_parts_is_lost(nccl, shapes, tmp_path, two_hosts, calm, 
     """Of two ranks each is the other's second owner; parts of two addends have the same bits as the whole."""
     disturbed = job(shapes, tmp_path / "out", two_hosts, "nccl", "--zero", 3, "--replicate-state", 1)
     disturbed.at_step(KILL_AT, disturbed.kill(1))
-    disturbed.at("goes on from step", disturbed.kill())
+    disturbed.at_recovery(do=disturbed.kill())
     text = finish(disturbed)
     tell(keep, "nccl-zero-3", disturbed, text)
     assert [a == b for a, b in zip(*disturbed.pids)] == [True, False]
@@ -107,7 +110,7 @@ def test_a_warm_spare_with_a_context_takes_the_place(nccl, shapes, tmp_path, two
         disturbed.kill(1)()
 
     disturbed.at_step(KILL_AT, do)
-    disturbed.at("goes on from step", lambda: spares.append(os.path.exists(f"/proc/{spares[0]}")))
+    disturbed.at_recovery(do=lambda: spares.append(os.path.exists(f"/proc/{spares[0]}")))
     text = finish(disturbed)
     tell(keep, "nccl-spare", disturbed, text)
     assert spares[1], "the spare is a rank now"
@@ -119,7 +122,7 @@ def test_again_and_again(nccl, shapes, tmp_path, two_hosts, calm, keep):
     disturbed = job(shapes, tmp_path / "out", two_hosts, "nccl")
     for i, victim in enumerate((1, 1, 0)):
         disturbed.at_step(KILL_AT * (i + 1) - 10, disturbed.kill(victim))
-        disturbed.at("goes on from step", lambda: None)
+        disturbed.at_recovery()
     text = finish(disturbed)
     tell(keep, "nccl-again", disturbed, text)
     expect_same_end(disturbed, text, 3, calm)

@@ -1,11 +1,13 @@
 """TensorBoard's own reader shows our event files' curves."""
 import json
+import os
 import subprocess
 
 import pytest
 import tensorboard
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from stand import Stand
 from support import TRAINER, run
 
 
@@ -46,8 +48,9 @@ def same(folder, steps):
         assert got[tag] == pytest.approx(curve, rel=1e-6), tag
 
 
-def killed(args, words):
-    p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, text=True)
+def killed_at(step, args, stand, words):
+    env = {**os.environ, **Stand(stand, step).env()}
+    p = subprocess.Popen([str(a) for a in args], stderr=subprocess.PIPE, text=True, env=env)
     for line in p.stderr:
         if words in line:
             p.kill()
@@ -64,8 +67,8 @@ def test_a_runs_curves_are_those_of_its_metrics(data, tmp_path):
 
 def test_what_is_done_again_after_a_kill_is_shown_once(data, tmp_path):
     args = ["--checkpoint-dir", tmp_path / "ck", "--checkpoint-every", 4, "--print-freq", 1, "--resume", "auto"]
-    killed(convnet(data, tmp_path, *args, epochs=3), "Epoch 1/3 [3/5]")  # nothing is saved
-    killed(convnet(data, tmp_path, *args, epochs=3), "Epoch 2/3 [2/5]")  # saved at 4 or 5
+    killed_at(3, convnet(data, tmp_path, *args, epochs=3), tmp_path / "stand", "Epoch 1/3 [3/5]")  # nothing is saved
+    killed_at(7, convnet(data, tmp_path, *args, epochs=3), tmp_path / "stand", "Epoch 2/3 [2/5]")  # saved at 4 or 5
     p = run(*convnet(data, tmp_path, *args, epochs=3))
     assert p.returncode == 0, p.stderr
     same(tmp_path, 15)

@@ -95,11 +95,12 @@ def needs_tables_of_threads():
         pytest.skip("the thread sanitizer knows one table of descriptors a process")
 
 
-def preload(name):
-    """Environment of a program with a library of tests/fault."""
-    library = BUILD / "tests" / "fault" / f"lib{name}.so"
-    assert library.exists(), f"{library} is not built: ninja -C {BUILD} tests/fault/{library.name}"
-    return {"LD_PRELOAD": str(library), "ASAN_OPTIONS": "verify_asan_link_order=0"}
+def preload(*names):
+    """Environment of a program with these libraries of tests/fault."""
+    libraries = [BUILD / "tests" / "fault" / f"lib{name}.so" for name in names]
+    for library in libraries:
+        assert library.exists(), f"{library} is not built: ninja -C {BUILD} tests/fault/{library.name}"
+    return {"LD_PRELOAD": ":".join(map(str, libraries)), "ASAN_OPTIONS": "verify_asan_link_order=0"}
 
 
 def faulty_disk(**kw):

@@ -1,5 +1,9 @@
-"""A job whose ranks outlive rounds, in the hands of a test: its lines as they come, who dies after which of them, what is left in the end."""
+"""A job whose ranks outlive rounds, in the hands of a test: its lines as they come, who dies at which of them, what is left in the end.
+
+What is planned for a step is done while the job stands at it: rank 0 in the line that tells of it, the others in the step after it."""
 import collections
+import dataclasses
+import itertools
 import os
 import pathlib
 import random
@@ -11,11 +15,12 @@ import subprocess
 import threading
 import time
 
-from processes import marked, wait
-from support import CRUN, faulty_disk, worker_pid
+from processes import children, marked, state, wait
+from stand import Stand
+from support import CRUN, worker_pid
 from tensors import newest
 
-WORLD, IMAGES, BATCH, EPOCHS = 4, 640, 32, 5
+WORLD, IMAGES, BATCH, EPOCHS = 4, 320, 16, 2
 PER_EPOCH = IMAGES // BATCH
 STEPS = PER_EPOCH * EPOCHS
 SIZES = {"small": 28, "resnet18": 32}
@@ -23,29 +28,55 @@ HOLD, WAKE_FD = 5, 2208
 MODELS = {"small": ["--arch", "convnet", "--num-channels", 1], "resnet18": ["--arch", "resnet18"]}
 
 
-class Held:
-    """The disk of a run keeps its last save until all that was planned for its jobs has been done: who looks late still finds them."""
+class Run:
+    """What the jobs of a run have in common, which are its nodes: the step at which they stand, and the last save, which the disk keeps until all that was
+    planned has been done, so that what comes late still finds them."""
     of = {}
 
     def __init__(self, out):
-        self.file, self.jobs = pathlib.Path(f"{out}.held"), []
+        self.lock, self.jobs = threading.Lock(), []
+        self.stand, self.held = Stand(f"{out}.stand"), pathlib.Path(f"{out}.held")
+        self.held.touch()
+
+    @classmethod
+    def at(cls, out):
+        """That whose checkpoints are there."""
+        if str(out) not in cls.of:
+            cls.of[str(out)] = cls(out)
+        return cls.of[str(out)]
 
     def env(self, last):
-        self.file.touch()
-        return faulty_disk(hold=self.file, only=f"step-{last:08}.")
+        return {**self.stand.env("fault_disk"), "FAULT_DISK_HOLD": str(self.held), "FAULT_DISK_ONLY": f"step-{last:08}."}
 
-    def let_go(self):
-        if any(job.planned for job in self.jobs) and not any(job.plan for job in self.jobs):
-            self.file.unlink(missing_ok=True)
+    def look(self):
+        """After a change of what is planned. Nothing goes on from the first step until all is."""
+        with self.lock:
+            planned, plans = any(job.planned for job in self.jobs), [list(job.plan) for job in self.jobs]
+            steps = [what.step for plan in plans for what in itertools.takewhile(lambda what: not what.recovers, plan) if what.step]
+            if not planned:
+                self.stand.at(1)
+            elif steps:
+                self.stand.at(min(steps))
+            else:
+                self.stand.go()
+            if planned and not any(plans):
+                self.held.unlink(missing_ok=True)
+
+
+@dataclasses.dataclass
+class Planned:
+    due: object  # (line) -> whether it is time
+    do: object
+    step: int = 0  # at which the job stands until this is done
+    recovers: bool = False  # ranks join each other before: none may stand at a step
 
 
 class Job:
-    """A running job whose output is read as it comes; who is killed after which step is said beforehand."""
+    """A running job whose output is read as it comes; what happens at which step is said beforehand, up to finish() or go()."""
 
-    def __init__(self, data, out, *options, model="small", crun=(), env=None, world=WORLD, run_id=None, device="cpu", program=("trainer",),
-                 last=None, more=None):
-        """env: the whole of it; None: that of Held, and more."""
-        self.world, self.planned, self.held = world, False, Held.of.setdefault(str(out), Held(out))
+    def __init__(self, data, out, *options, model="small", crun=(), world=WORLD, run_id=None, device="cpu", program=("trainer",), last=None, more=None):
+        """more: of the environment."""
+        self.world, self.planned, self.failed, self.run = world, False, None, Run.at(out)
         last = last or (options[options.index("--max-steps") + 1] if "--max-steps" in options else STEPS)
         self.run_id, self.out = run_id or f"recovery-{os.getpid()}-{random.SystemRandom().randrange(1 << 30)}", out
         command = [CRUN, "--nproc_per_node", world, "--max-restarts", 50, "--restart-backoff", 0, "--hold-timeout", 60, "--run-id", self.run_id,
@@ -54,9 +85,9 @@ class Job:
                    "--device", device, "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out, "--print-freq", 1,
                    "--log-level", "info", "--seed", 7, *options]
         self.lines, self.times, self.pids, self.killed, self.plan = [], [], [], [], collections.deque()
-        env = env or {**self.held.env(last), **(more or {})}
-        self.held.jobs.append(self)
-        self.p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+        self.run.jobs.append(self)
+        self.p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  env={**os.environ, **self.run.env(last), **(more or {})})
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
 
@@ -64,20 +95,54 @@ class Job:
         for line in self.p.stdout:
             self.lines.append(line)
             self.times.append(time.monotonic())
-            if self.plan and self.plan[0][0](line):
-                self.plan[0][1]()
+            if not self.plan or not self.plan[0].due(line):
+                continue
+            try:
+                self.plan[0].do()
                 self.plan.popleft()
-                self.held.let_go()
+            except Exception as e:  # pylint: disable=broad-except
+                self.failed = e
+                self.plan.clear()
+            self.run.look()
 
     def pid(self, rank):
         wait(f"rank {rank}", lambda: worker_pid(self.run_id, rank))
         return worker_pid(self.run_id, rank)
 
-    def at_step(self, step, do):
-        self.plan.append((lambda line: (position(line) or 0) >= step, do))
+    def at_step(self, step, do, saved=None):
+        """Done while the job stands at this step, and once the checkpoint of the step `saved` is there."""
+        def when_saved():
+            if saved:
+                wait(f"the checkpoint of step {saved}", (self.out / f"step-{saved:08}").is_dir)
+            do()
 
-    def at(self, word, do):
-        self.plan.append((lambda line: word in line, do))
+        self.plan.append(Planned(lambda line: (position(line) or 0) >= step, when_saved, step=step))
+
+    def from_step(self, step, do, within=5):
+        """Done at any moment of so many steps after this one: the job goes on meanwhile, but no further."""
+        self.at_step(step, lambda: (self.let_go(step + within), do()))
+
+    def at(self, word, do=lambda: None):
+        """Done when this line comes; the job may stand at the step of what is planned after it."""
+        self.plan.append(Planned(lambda line: word in line, do))
+
+    def at_recovery(self, word="goes on from step", do=lambda: None):
+        """A line that comes once ranks have joined each other."""
+        self.plan.append(Planned(lambda line: word in line, do, recovers=True))
+
+    def let_go(self, until=0):
+        """Of what is being done now: the job goes on meanwhile, up to this step (0: without end)."""
+        self.plan[0].step = until
+        self.run.look()
+
+    def go(self):
+        """All is planned."""
+        self.planned = True
+        self.run.look()
+
+    def drop_plan(self):
+        self.plan.clear()
+        self.go()
 
     def kill(self, *ranks, signo=signal.SIGKILL):
         """-> what kills them, and notes who was there."""
@@ -92,6 +157,7 @@ class Job:
         """-> kills the rank, and `delay` seconds after it is there the process in its place, which is joining the others then."""
         def do():
             self.kill(rank)()
+            self.let_go()
             dead = self.pids[-1][rank]
             wait("a process in its place", lambda: worker_pid(self.run_id, rank) not in (None, dead))
             newcomer = self.pid(rank)
@@ -99,12 +165,20 @@ class Job:
             os.kill(newcomer, signal.SIGKILL)
         return do
 
+    def end_node(self):
+        """crun and its workers die."""
+        agent = children(self.p.pid)[0]
+        workers = children(agent)
+        os.kill(agent, signal.SIGKILL)
+        wait("the end of its workers", lambda: all(state(pid) in (None, "Z") for pid in workers))
+
     def finish(self):
         """All is planned."""
-        self.planned = True
-        self.held.let_go()
+        self.go()
         code = self.p.wait(timeout=300)
         self.reader.join(timeout=10)
+        if self.failed:
+            raise self.failed
         assert code == 0 and not self.plan, self.text()[-6000:]
         return self.text()
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from metrics_file import losses
+from stand import Stand
 from support import CRUN, TRAINER, faulty_disk, run, tmpfs
 
 lmdb = pytest.importorskip("lmdb")
@@ -112,18 +113,18 @@ EPOCHS, STEPS = 6, 4
 
 
 def losses_while(db, out, change):
-    """Of the first epochs of a run that is stopped after its first steps for as long as change() takes; most of them are read after it."""
+    """Of the first epochs of a run that stands at its first step for as long as change() takes; most of them are read after it."""
     command = [TRAINER, "--train-data", db, "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--num-epochs", 100000, "--device", "ref", "--lr", 0.01,
                "--lr-policy", "fixed", "--print-freq", 1, "--checkpoint-dir", out]
-    p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    stand = Stand(out.with_suffix(".stand"))
+    p = subprocess.Popen([str(a) for a in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **stand.env()})
     try:
         seen = [next(line for line in p.stdout if "Epoch 1/" in line)]
-        p.send_signal(signal.SIGSTOP)
         change()
-        p.send_signal(signal.SIGCONT)
+        stand.go()
         seen.append(next(line for line in p.stdout if f"Epoch {EPOCHS + 1}/" in line))
     finally:
-        p.send_signal(signal.SIGCONT)
+        stand.go()
         p.send_signal(signal.SIGTERM)
         text = "".join(seen) + p.communicate(timeout=120)[0]
     assert p.returncode == 75 and "left out" not in text, text

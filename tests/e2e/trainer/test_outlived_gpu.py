@@ -88,10 +88,10 @@ def test_a_node_is_lost_and_comes_back(shapes, tmp_path, layout):
     nodes = Nodes(data, tmp_path, layout, (2, 1), options, device="cuda", last=LAST,
                   env=lambda world: {**fake(3), "CUDA_VISIBLE_DEVICES": "0,1" if world == 2 else "2"})
     nodes.first.at_step(3, lambda: (nodes.note(), nodes.end(1)))
-    nodes.first.at("goes on from step", nodes.note)
+    nodes.first.at_recovery(do=nodes.note)
     nodes.first.at_step(6, lambda: nodes.start(1))
-    nodes.first.at("a node has come; the workers here stay, and go on with it", lambda: None)
-    nodes.first.at("goes on from step", nodes.note)
+    nodes.first.at_recovery("a node has come; the workers here stay, and go on with it")
+    nodes.first.at_recovery(do=nodes.note)
     calm.finish()
     nodes.check(loss_curve(tmp_path / "calm-logs"), 2, bound=1e-3)
     assert nodes.jobs[2].p.returncode == 0, nodes.jobs[2].text()

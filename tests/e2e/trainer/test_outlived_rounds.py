@@ -11,8 +11,8 @@ import pytest
 
 from metrics_file import loss_curve
 from outlived_job import IMAGES, PER_EPOCH, SIZES, STEPS, WORLD, Job, check_no_step_is_lost, listens
-from processes import children, wait
-from support import faulty_disk, free_port, worker_pid
+from processes import wait
+from support import free_port, worker_pid
 from tensors import newest
 
 @pytest.fixture(scope="module")
@@ -54,10 +54,10 @@ def test_random_ranks_at_random_moments(undisturbed, tmp_path, model):
     job = Job(data, tmp_path / "out", model=model)
     victims = [rng.randrange(WORLD) for _ in range(4)]
     for i, victim in enumerate(victims):
-        kill, delay = job.kill(victim), rng.random() * 0.05
-        job.at_step(5 + 10 * i, lambda kill=kill, delay=delay: (time.sleep(delay), kill()))
-        job.at("goes on from step", lambda: None)  # one after the other
-    job.at_step(50, job.kill())
+        kill, delay = job.kill(victim), rng.random() * 0.02
+        job.from_step(5 + 7 * i, lambda kill=kill, delay=delay: (time.sleep(delay), kill()))
+        job.at_recovery()  # one after the other
+    job.at_step(STEPS - 2, job.kill())
     text = job.finish()
     for before, after, victim in zip(job.pids, job.pids[1:], victims):
         assert [a == b for a, b in zip(before, after)] == [r != victim for r in range(WORLD)]
@@ -90,8 +90,7 @@ def test_several_at_once(undisturbed, tmp_path, victims):
 def test_all_at_once_begin_again_from_the_checkpoint(undisturbed, tmp_path):
     data, expected = undisturbed()
     job = Job(data, tmp_path / "out", "--checkpoint-every", 5)
-    job.at("saved step 5\n", lambda: None)
-    job.at_step(12, job.kill(0, 1, 2, 3))
+    job.at_step(12, job.kill(0, 1, 2, 3), saved=5)
     text = job.finish()
     assert "resumed from step" in text and job.weights() == expected
 
@@ -102,9 +101,9 @@ def test_while_a_checkpoint_is_written(undisturbed, tmp_path, victim):
     data, expected = undisturbed()
     held = tmp_path / "held"
     held.touch()
-    job = Job(data, tmp_path / "out", "--checkpoint-every", 10, env=faulty_disk(hold=held, only="step-00000020."))
+    job = Job(data, tmp_path / "out", "--checkpoint-every", 10, more={"FAULT_DISK_HOLD": str(held), "FAULT_DISK_ONLY": "step-00000020."})
     job.at("saving step 20", job.kill(victim))
-    job.at("goes on from step", lambda: (held.unlink(), job.kill()()))
+    job.at_recovery(do=lambda: (held.unlink(), job.kill()()))
     text = job.finish()
     assert [a == b for a, b in zip(*job.pids)] == [r != victim for r in range(WORLD)]
     check_no_step_is_lost(text, 1)
@@ -126,7 +125,7 @@ def test_in_an_evaluation(undisturbed, tmp_path, victim):
 def test_a_rank_that_stands_still(undisturbed, tmp_path):
     data, expected = undisturbed()
     job = Job(data, tmp_path / "out", crun=["--hang-timeout", 3])
-    job.at_step(40, job.kill(2, signo=signal.SIGSTOP))
+    job.at_step(PER_EPOCH, job.kill(2, signo=signal.SIGSTOP))
     job.at_step(STEPS - 2, job.kill())
     text = job.finish()
     assert [a == b for a, b in zip(*job.pids)] == [True, True, False, True]
@@ -138,7 +137,7 @@ def test_a_rank_that_stands_still(undisturbed, tmp_path):
 def test_metrics_tell_each_step_once(undisturbed, tmp_path):
     data, _ = undisturbed()
     job = Job(data, tmp_path / "out", "--log-dir", tmp_path / "logs")
-    for step, victim in (9, 1), (30, 3), (50, 0), (70, 2):
+    for step, victim in (5, 1), (14, 3), (24, 0), (33, 2):
         job.at_step(step, job.kill(victim))
     job.finish()
     rows = [json.loads(line) for line in (tmp_path / "logs" / "metrics.jsonl").read_text().splitlines() if '"lr"' in line]
@@ -160,10 +159,9 @@ def test_ranks_of_a_node_that_is_left_go_on_in_a_smaller_world(undisturbed, tmp_
 
         def end_the_other():
             killed.append([first.pid(r) for r in range(2)])
-            agent = children(second.p.pid)[0]
-            os.kill(agent, signal.SIGKILL)
+            second.end_node()
 
-        first.plan.append((lambda line: "4 ranks, 2 nodes" in line, lambda: None))
+        first.at("4 ranks, 2 nodes")
         first.at_step(9, end_the_other)
         first.at_step(STEPS - 5, lambda: killed.append([first.pid(r) for r in range(2)]))
         text = first.finish()
@@ -189,20 +187,17 @@ def test_a_node_that_comes_back_is_taken_in_between_two_steps(shapes, tmp_path):
     def join():
         others.append(Job(data, out, *fixed, tmp_path / "logs", crun=nodes, world=2, device="ref", run_id=first.run_id))
 
-    def end_the_other():
-        os.kill(children(others[0].p.pid)[0], signal.SIGKILL)
-
     def note():
         pids.append([first.pid(r) for r in range(2)])
 
     try:
         wait("the host", lambda: listens(port))
-        first.plan.append((lambda line: "4 ranks, 2 nodes" in line, lambda: None))
-        first.at_step(5, lambda: (note(), end_the_other()))
-        first.at("goes on from step", note)
+        first.at("4 ranks, 2 nodes")
+        first.at_step(5, lambda: (note(), others[0].end_node()))
+        first.at_recovery(do=note)
         first.at_step(15, join)
-        first.at("a node has come; the workers here stay, and go on with it", lambda: None)
-        first.at("goes on from step", note)
+        first.at_recovery("a node has come; the workers here stay, and go on with it")
+        first.at_recovery(do=note)
         join()
         text = first.finish()
         assert others[1].p.wait(timeout=60) == 0, others[1].text()
@@ -224,8 +219,7 @@ def test_layouts_that_share_the_state_start_again(undisturbed, tmp_path):
     """A state that ranks hold in parts is taken from the checkpoint, as before."""
     data, _ = undisturbed()
     job = Job(data, tmp_path / "out", "--zero", 1, "--checkpoint-every", 5)
-    job.at("saved step 5\n", lambda: None)
-    job.at_step(12, job.kill(1))
+    job.at_step(12, job.kill(1), saved=5)
     text = job.finish()
     assert "kept" not in text and "resumed from step" in text
     assert "recovery: when a rank dies all start again from the newest checkpoint: with --zero a part of the state has one owner" in text
@@ -251,12 +245,14 @@ def test_a_notice_while_a_process_takes_a_place_saves_the_step_reached(undisturb
 
     def kill_and_stop():
         job.kill(1)()
+        job.let_go()
         dead = job.pids[-1][1]
         wait("a process in its place", lambda: worker_pid(job.run_id, 1) not in (None, dead))
         job.p.terminate()
 
     job.at_step(9, kill_and_stop)
-    job.at("goes on from step", lambda: None)
+    job.at_recovery()
+    job.go()
     assert job.p.wait(timeout=120) == 75, job.text()[-4000:]
     job.reader.join(timeout=10)
     updates = json.loads((newest(tmp_path / "out") / "manifest.json").read_text())["meta"]["updates"]

@@ -12,11 +12,11 @@ import pytest
 from metrics_file import loss_curve
 from daemon import Daemon
 from outlived_job import IMAGES, Job, check_no_step_is_lost, listens
-from processes import children, wait
+from processes import wait
 from support import free_port
 from tensors import newest
 
-LAST = 40
+LAST = 24
 ADAM = ["--optimizer", "adam", "--base-learning-rate", 0.001, "--ema", 0.9]
 LARS = ["--optimizer", "lars", "--lars-eta", 0.05]
 RULES = {"zero 0": ADAM, "zero 1": ADAM, "zero 2": [*LARS, "--accumulate", 2], "zero 3": [*ADAM, "--clip-grad-norm", 0.5]}
@@ -60,7 +60,7 @@ class Nodes:
             self.jobs.sort(key=lambda job: "[default0]" not in job.text())
         self.first = self.jobs[0]
         if not daemon:
-            self.first.plan.append((lambda line: f"{sum(worlds)} ranks, {len(worlds)} nodes" in line, lambda: None))
+            self.first.at(f"{sum(worlds)} ranks, {len(worlds)} nodes")
 
     def start(self, world):
         run_id = self.jobs[0].run_id if self.jobs else None
@@ -75,7 +75,7 @@ class Nodes:
     def end(self, *nodes):
         """They die, with all that runs on them."""
         for k in nodes:
-            os.kill(children(self.jobs[k].p.pid)[0], signal.SIGKILL)
+            self.jobs[k].end_node()
 
     def finish(self, of=0):
         """-> what the node `of` has said, which is there until the end."""
@@ -119,7 +119,7 @@ def test_a_node_that_is_lost_for_good(undisturbed, tmp_path, layout, worlds):
     data, expected = undisturbed(layout)
     delay = at_random(0.1)
     nodes = Nodes(data, tmp_path, layout, worlds)
-    nodes.first.at_step(9, lambda: (nodes.note(), time.sleep(delay), nodes.end(1)))
+    nodes.first.from_step(9, lambda: (nodes.note(), time.sleep(delay), nodes.end(1)))
     nodes.first.at_step(LAST - 5, nodes.note)
     assert f"kept {worlds[0]} workers" in nodes.check(expected, 1)
 
@@ -132,8 +132,8 @@ def test_the_node_of_rank_0_is_lost_for_good(undisturbed, tmp_path, layout):
     with Daemon() as daemon:
         nodes = Nodes(data, tmp_path, layout, (2, 2), daemon=daemon)
         pids = []
-        nodes.first.at_step(9, lambda: (pids.append([nodes.jobs[1].pid(r) for r in (2, 3)]), time.sleep(delay), nodes.end(0)))
-        nodes.jobs[1].at("goes on from step", lambda: None)
+        nodes.first.from_step(9, lambda: (pids.append([nodes.jobs[1].pid(r) for r in (2, 3)]), time.sleep(delay), nodes.end(0)))
+        nodes.jobs[1].at_recovery()
         nodes.jobs[1].at_step(LAST - 5, lambda: pids.append([nodes.jobs[1].pid(r) for r in (2, 3)]))
         text = nodes.finish(of=1)
     assert pids[0] == pids[1] and "resumed from" not in text
@@ -146,10 +146,10 @@ def test_a_node_that_comes_back_is_given_parts_between_two_steps(undisturbed, tm
     data, expected = undisturbed(layout)
     nodes = Nodes(data, tmp_path, layout, (2, 2))
     nodes.first.at_step(5, lambda: (nodes.note(), nodes.end(1)))
-    nodes.first.at("goes on from step", nodes.note)
+    nodes.first.at_recovery(do=nodes.note)
     nodes.first.at_step(15, lambda: nodes.start(2))
-    nodes.first.at("a node has come; the workers here stay, and go on with it", lambda: None)
-    nodes.first.at("goes on from step", nodes.note)
+    nodes.first.at_recovery("a node has come; the workers here stay, and go on with it")
+    nodes.first.at_recovery(do=nodes.note)
     text = nodes.check(expected, 2)
     assert "restart 1/50" in text and "restart 2/" not in text, "no restart is used up by a node that comes"
     assert nodes.jobs[2].p.returncode == 0, nodes.jobs[2].text()
@@ -163,7 +163,7 @@ def test_another_node_takes_the_place_of_that_of_rank_0(undisturbed, tmp_path, l
         nodes = Nodes(data, tmp_path, layout, (2, 2), daemon=daemon, least=2)
         pids = []
         nodes.first.at_step(9, lambda: (pids.append([nodes.jobs[1].pid(r) for r in (2, 3)]), nodes.end(0), nodes.start(2)))
-        nodes.jobs[1].plan.append((lambda line: "kept 2 workers" in line, lambda: None))
+        nodes.jobs[1].at_recovery("kept 2 workers")
         text = nodes.finish(of=1)
         assert all(nodes.jobs[k].p.returncode == 0 for k in (1, 2)) and "resumed from" not in text + nodes.jobs[2].text()
         assert "goes on from step" in text + nodes.jobs[2].text()
@@ -193,9 +193,8 @@ def test_a_rank_that_dies_while_parts_go_to_other_owners(undisturbed, tmp_path, 
         time.sleep(delay)
         os.kill(victim, signal.SIGKILL)
 
-    nodes.first.at("saved step 4\n", lambda: None)
-    nodes.first.at_step(9, lambda: threading.Thread(target=lose_a_node_and_a_rank).start())
-    nodes.first.at("restart 2/50", lambda: None)
+    nodes.first.at_step(9, lambda: threading.Thread(target=lose_a_node_and_a_rank).start(), saved=4)
+    nodes.first.at_recovery("restart 2/50")
     text = nodes.finish()
     nodes.check_end(expected)
     assert "goes on from step" in text or "resumed from step" in text
@@ -205,8 +204,7 @@ def test_a_part_that_is_lost_with_both_owners_comes_from_the_checkpoint(undistur
     """In the same process: rank 0 alone is left of four."""
     data, expected = undisturbed("zero 1")
     nodes = Nodes(data, tmp_path, "zero 1", (1, 3), ["--checkpoint-every", 5])
-    nodes.first.at("saved step 5\n", lambda: None)
-    nodes.first.at_step(12, lambda: (nodes.note(), nodes.end(1)))
+    nodes.first.at_step(12, lambda: (nodes.note(), nodes.end(1)), saved=5)
     nodes.first.at_step(LAST - 5, nodes.note)
     text = nodes.finish()
     assert nodes.pids[0] == nodes.pids[1], "rank 0 stayed"
