@@ -53,6 +53,9 @@ static void write_news(struct buf *b, const struct rdzv_effect *fx)
                    n->restart_count);
     else if (n->kind == RDZV_NEWS_STOP)
         buf_printf(b, "%s: stop %d %s; ", fx->node, (int)n->round, why[n->why]);
+    else if (n->spare)
+        buf_printf(b, "%s: no place of %d at %s%s%s; ", fx->node, n->group_world, n->leader_addr,
+                   n->cause.text[0] ? ": " : "", n->cause.text);
     else
         buf_printf(b, "%s: end %d; ", fx->node, n->exit_code);
 }

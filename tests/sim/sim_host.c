@@ -357,6 +357,7 @@ static struct rdzv_event event_of(const struct world *w, const struct agent *a, 
                             .round = m->round,
                             .slots = a->slots,
                             .node_rank = a->node_rank,
+                            .waits = a->slots % 2,
                             .port = 1000 + (int)(a - w->agents),
                             .cause = {.exit_code = m->ask == ASK_LEAVE ? a->leaving_code : 9, .rank = 0}};
     memcpy(ev.node, a->id, sizeof ev.node);

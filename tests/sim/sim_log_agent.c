@@ -17,7 +17,7 @@ static int64_t own_clock(const struct log_world *w, const struct log_agent *a)
 
 static void join(struct log_world *w, struct log_agent *a)
 {
-    struct rdzv_event ev = {.kind = RDZV_JOIN, .slots = a->slots, .node_rank = -1, .port = 1};
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .slots = a->slots, .node_rank = -1, .waits = a->slots % 2, .port = 1};
     snprintf(ev.addr, sizeof ev.addr, "node%d", a->index);
     if (rdzv_seat_ask(&a->seat, &ev) < 0)
         log_broken(w, "node%d cannot ask to join", a->index);

@@ -20,6 +20,14 @@ static struct rdzv_event join_event(const char *node, int node_rank, const char 
     return ev;
 }
 
+/* A node of --spare. */
+static void waits(struct job *j, const char *node, int node_rank)
+{
+    struct rdzv_event ev = join_event(node, node_rank, "", 1);
+    ev.waits = true;
+    assert_int_equal(step_event(j, &ev), 0);
+}
+
 static void joins(struct job *j, const char *node, int node_rank, uint64_t round)
 {
     struct rdzv_event ev = join_event(node, node_rank, "", 1);
@@ -75,7 +83,7 @@ static void a_spare_displaces_nobody_whatever_its_number(void **state)
     (void)state;
     joins(&j, "b", 5, 0);
     joins(&j, "c", 6, 0);
-    joins(&j, "a", 0, 0);
+    waits(&j, "a", 0);
     members_are(&j, "b c -");
     assert_int_equal(step(&j, RDZV_FAIL, "b", 1, 1), 0);
     joins(&j, "b", 5, 1);
@@ -90,13 +98,80 @@ static void a_spare_takes_a_dead_nodes_place_at_once(void **state)
     (void)state;
     joins(&j, "a", -1, 0);
     joins(&j, "b", -1, 0);
-    joins(&j, "spare", -1, 0);
+    waits(&j, "spare", -1);
     j.now = 60000;
     says(&j, RDZV_GONE, "a", 0, "b: stop 1 failure; ");
     assert_int_equal(step(&j, RDZV_JOIN, "b", 1, 1), 0);
     assert_int_equal(rdzv_state(j.r), RDZV_RUNNING); /* no last call */
     assert_int_equal(rdzv_round(j.r), 2);
     members_are(&j, "b spare");
+    end(&j);
+}
+
+/* Its command would never run, and nobody asked for that. */
+static void a_node_beyond_the_last_place_is_turned_away(void **state)
+{
+    struct job j = begin(2, 2, 3);
+    (void)state;
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    says(&j, RDZV_JOIN, "c", 0, "c: no place of 2 at ; ");
+    members_are(&j, "a b");
+    /* between two rounds, where one of the two comes back */
+    assert_int_equal(step(&j, RDZV_FAIL, "a", 1, 1), 0);
+    joins(&j, "a", -1, 1);
+    joins(&j, "d", -1, 0);
+    says(&j, RDZV_JOIN, "b", 1,
+         "a: round 2 failure, node 0/2 at , ranks 0+ of 3, restart 1; "
+         "b: round 2 failure, node 1/2 at , ranks 1+ of 3, restart 1; "
+         "d: no place of 2 at ; ");
+    members_are(&j, "a b");
+    end(&j);
+}
+
+static void a_node_that_comes_while_a_member_is_silent_may_be_its_successor(void **state)
+{
+    (void)state;
+    for (int back = 0; back < 2; back++) {
+        struct job j = begin(2, 2, 1);
+        joins(&j, "a", -1, 0);
+        joins(&j, "b", -1, 0);
+        assert_int_equal(step(&j, RDZV_SILENT, "b", 0, 1), 0);
+        says(&j, RDZV_JOIN, "c", 0, "");
+        if (back) {
+            says(&j, RDZV_RESUME, "b", 0, "c: no place of 2 at ; ");
+            members_are(&j, "a b");
+        } else {
+            ticks(&j, 4000, "a: stop 1 failure; ");
+            assert_int_equal(step(&j, RDZV_JOIN, "a", 1, 1), 0);
+            members_are(&j, "a c");
+        }
+        end(&j);
+    }
+}
+
+static void numbered(struct job *j, const char *node, int node_rank, const char *expected)
+{
+    struct rdzv_event ev = join_event(node, node_rank, "", 1);
+    ev.numbered = true;
+    says_event(j, &ev, expected);
+}
+
+/* As srun with two tasks a node numbers them: 0 0 1 1. */
+static void a_node_rank_that_is_a_place_is_given_once(void **state)
+{
+    struct rdzv_config c = job_config(2, 2, 1);
+    c.order = RDZV_ORDER_NODE_RANK;
+    struct job j = begin_with(&c);
+    (void)state;
+    numbered(&j, "a", 0, "");
+    numbered(&j, "b", 0, "b: no place of 0 at : node rank 0 is taken by node 'a'; ");
+    assert_int_equal(step(&j, RDZV_SILENT, "a", 0, 1), 0); /* that may be its predecessor */
+    numbered(&j, "c", 0, "");
+    numbered(&j, "d", 1,
+             "c: round 1 start, node 0/2 at , ranks 0+ of 2, restart 0; "
+             "d: round 1 start, node 1/2 at , ranks 1+ of 2, restart 0; ");
+    numbered(&j, "e", 1, "e: no place of 2 at : node rank 1 is taken by node 'd'; ");
     end(&j);
 }
 
@@ -391,7 +466,7 @@ static void a_node_that_fails_too_often_loses_its_seat_to_a_spare(void **state)
     (void)state;
     joins(&j, "a", -1, 0);
     joins(&j, "b", -1, 0);
-    joins(&j, "c", -1, 0);
+    waits(&j, "c", -1);
     members_are(&j, "a b -");
     fails(&j, "a", 1);
     joins(&j, "a", -1, 1);
@@ -471,6 +546,9 @@ int main(void)
         cmocka_unit_test(ranks_follow_the_numbers_that_users_gave),
         cmocka_unit_test(a_spare_displaces_nobody_whatever_its_number),
         cmocka_unit_test(a_spare_takes_a_dead_nodes_place_at_once),
+        cmocka_unit_test(a_node_beyond_the_last_place_is_turned_away),
+        cmocka_unit_test(a_node_that_comes_while_a_member_is_silent_may_be_its_successor),
+        cmocka_unit_test(a_node_rank_that_is_a_place_is_given_once),
         cmocka_unit_test(first_come_is_first_ranked_and_stays_so),
         cmocka_unit_test(ranks_count_among_the_workers_of_a_role),
         cmocka_unit_test(restarts_older_than_the_window_do_not_count),

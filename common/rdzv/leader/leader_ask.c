@@ -117,6 +117,40 @@ static bool is_too_early(const struct leader *l, const struct leader_event *ev)
     return l->machine && !l->over && rdzv_nodes(l->machine) > 0 && !is_anybody_heard(l) && is_stranger(l, ev);
 }
 
+struct places {
+    const struct leader *l;
+    int taken;     /* by nodes that are not silent */
+    bool is_heard; /* each of them was, since the JOIN */
+    int64_t since;
+};
+
+static int count_place(void *arg, const struct rdzv_member *n)
+{
+    struct places *p = arg;
+    const struct leader_member *m = leader_find(p->l, n->node);
+    if (n->silent)
+        return 0;
+    p->taken++;
+    p->is_heard = p->is_heard && (!m || m->list == LEADER_LIST_NONE || m->heard_ms > p->since);
+    return 0;
+}
+
+/* Of members that are looked for: one that seems to have a place may be dead, and this node be its successor. A beat
+ * that was written before the JOIN may be found after it, but not half the time of a silence later. */
+static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t now)
+{
+    struct places p = {.l = l, .is_heard = true};
+    struct leader_member *m;
+    if (!l->o.looked_for || !l->machine || l->over || ev->ask->waits || l->config.max_nodes > l->config.min_nodes ||
+        rdzv_knows(l->machine, ev->ask->node) || !(m = leader_member_of(l, ev->ask->node)))
+        return false;
+    if (m->refused_ms == 0)
+        m->refused_ms = now;
+    p.since = m->refused_ms + l->config.silence_ms / 2;
+    rdzv_members(l->machine, count_place, &p);
+    return p.taken >= l->config.max_nodes && !p.is_heard;
+}
+
 /* A JOIN of a member that must still hear of an end: of this instance, or of the one before. */
 static bool is_late(const struct leader *l, const struct leader_member *m, const struct leader_event *ev)
 {
@@ -186,6 +220,8 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
     struct err differs;
     if (rdzv_config_differs(&l->config, ev->settings, &differs) < 0)
         return err_set(e, ERR_MISMATCH, "%s", differs.text);
+    if (may_succeed(l, ev, now))
+        return err_set(e, -EAGAIN, "all places are taken: it is not known yet whether all nodes there are alive");
     return join_member(l, ev, now, e);
 }
 

@@ -148,6 +148,7 @@ void leader_new_life(struct leader *l, struct leader_member *m, const char *inc)
     free(m->why);
     m->why = NULL;
     m->q = 0;
+    m->refused_ms = 0;
     m->answer = ANSWER_OK;
     m->has_news = false;
 }

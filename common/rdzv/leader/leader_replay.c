@@ -217,7 +217,9 @@ static int see_node(void *arg, const struct rdzv_member *n)
         TRY(leader_add_(r->l, n->node, &m, NULL));
     leader_set_known_(r->l, m, true, r->now);
     leader_elder_(r->l, m, false); /* it has joined since: its workers were gone */
-    m->was_silent = n->silent;
+    /* Before the first round the last call waits for those that are heard late; later a round would begin without them,
+     * and be resized when they are heard. */
+    m->was_silent = n->silent || (n->ready && rdzv_round(r->l->machine) == 0);
     return 0;
 }
 

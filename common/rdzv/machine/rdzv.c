@@ -102,15 +102,60 @@ static void settle(struct step *s)
 
 /* --- handlers: what an event does in a state */
 
-/* A node that could take part appears while a round runs. No resize once a member is done: the job is about to end. */
-static void offer_while_running(struct step *s)
+static bool has_silent_member(const struct rdzv *r)
+{
+    for (const struct node *n = r->silent; n; n = n->silent_next)
+        if (n->is.member)
+            return true;
+    return false;
+}
+
+/* A node that could take part appears while a round runs. No resize once a member is done: the job is about to end.
+ * Where all places are taken and a member is silent, the node may be that one's successor: the fence decides. */
+static void offer_while_running(struct step *s, struct node *n)
 {
     const struct rdzv_cause grows = {.rank = -1, .text = RDZV_GROWS};
     struct tally t = rdzv_tally_(s->r);
     if (t.members < s->r->config.max_nodes && s->r->m.done_count == 0)
         rdzv_stop_round_(s, RDZV_WHY_RESIZE, &grows);
-    else
-        rdzv_tell_round_(s, s->n);
+    else if (rdzv_may_wait_(s->r, n))
+        rdzv_tell_round_(s, n);
+    else if (!has_silent_member(s->r))
+        rdzv_turn_away_(s, n, NULL);
+}
+
+/* Who waited for what becomes of a silent member: all members are heard of again. */
+static void offer_to_successors(struct step *s)
+{
+    struct node *n, *next;
+    if (has_silent_member(s->r))
+        return;
+    HASH_ITER (hh, s->r->nodes, n, next)
+        if (!n->is.member && !n->is.silent && !rdzv_may_wait_(s->r, n))
+            rdzv_turn_away_(s, n, NULL);
+}
+
+/* Who has the place that this JOIN names, and is heard of; NULL: nobody. */
+static const struct node *holder_of_place(const struct step *s)
+{
+    if (!s->ev->numbered || s->ev->node_rank < 0)
+        return NULL;
+    for (const struct node *n = s->r->nodes; n; n = n->hh.next)
+        if (n != s->n && n->node_rank == s->ev->node_rank && !n->is.silent && !n->is.leaving)
+            return n;
+    return NULL;
+}
+
+/* True: the JOIN of a node that was not known names a place that another one has. */
+static bool is_turned_away(struct step *s)
+{
+    struct rdzv_cause why = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
+    const struct node *holder = s->n->is.joined || s->n->is.member ? NULL : holder_of_place(s);
+    if (!holder)
+        return false;
+    snprintf(why.text, sizeof why.text, "node rank %d is taken by node '%s'", s->ev->node_rank, holder->id);
+    rdzv_turn_away_(s, s->n, &why);
+    return true;
 }
 
 /* A machine without a round of its own learns of one: a predecessor's, which others may still run. */
@@ -128,6 +173,7 @@ static void take_join(struct step *s)
     struct standing to = n->is;
     n->slots = ev->slots;
     n->node_rank = ev->node_rank;
+    n->waits |= ev->waits;
     n->port = ev->port;
     memcpy(n->addr, ev->addr, sizeof n->addr);
     memcpy(n->addrs, ev->addrs, sizeof n->addrs);
@@ -153,7 +199,8 @@ static int join_waiting(struct step *s)
         rdzv_forget_(s->r, n);
         return 0;
     }
-    take_join(s);
+    if (!is_turned_away(s))
+        take_join(s);
     return 0;
 }
 
@@ -179,14 +226,18 @@ static int join_running(struct step *s)
     struct node *n = s->n;
     if (!n->is.member) {
         bool known = n->is.joined && !n->is.silent;
+        if (is_turned_away(s))
+            return 0;
         take_join(s);
         if (!known)
-            offer_while_running(s);
+            offer_while_running(s, n);
         return 0;
     }
     hear(s);
-    if (s->ev->round < s->r->m.round)
-        return 0; /* repeated: it has its place already */
+    if (s->ev->round < s->r->m.round) { /* repeated: it has its place already */
+        offer_to_successors(s);
+        return 0;
+    }
     if (n->is.done)
         return err_set(s->e, ERR_REFUSED, "node '%s' is done with round %llu and cannot join", n->id,
                        (unsigned long long)s->r->m.round);
@@ -284,6 +335,8 @@ static int gone_running(struct step *s)
     rdzv_forget_(s->r, s->n);
     if (breaks)
         rdzv_fail_round_(s, &s->ev->cause);
+    else
+        offer_to_successors(s);
     return 0;
 }
 
@@ -308,7 +361,9 @@ static int resume(struct step *s)
     bool was = s->n->is.silent;
     hear(s);
     if (was && s->r->m.state == RDZV_RUNNING && !s->n->is.member)
-        offer_while_running(s);
+        offer_while_running(s, s->n);
+    else if (was && s->r->m.state == RDZV_RUNNING)
+        offer_to_successors(s);
     return 0;
 }
 
@@ -350,6 +405,8 @@ static int tick(struct step *s)
 {
     struct rdzv *r = s->r;
     expire_fences(s);
+    if (r->m.state == RDZV_RUNNING)
+        offer_to_successors(s);
     settle(s);
     if (r->m.deadline > s->now)
         return 0;

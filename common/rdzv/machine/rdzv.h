@@ -17,7 +17,10 @@
  *   - a node whose failures (FAIL, or workers lost) broke max_node_failures rounds loses its seat: the next round takes
  *     nodes that wait as spares before it. Where there are none it stays: a round is never smaller for it;
  *   - a node joins a running round with room: NEWS_STOP(resize), no restart used up; beyond MAX it is a spare and
- *     waits;
+ *     waits, if MAX > MIN, or its JOIN says so, or it had a seat before;
+ *   - any other node beyond MAX is turned away: NEWS_END(spare), EXIT_UNAVAILABLE. While a member is silent it waits for
+ *     what becomes of that one, whose successor it may be;
+ *   - a JOIN with `numbered` whose node_rank a node has that is heard of: turned away as well;
  *   - a node leaves in good order: with MIN left NEWS_STOP(resize), else the job drains;
  *   - rounds fail early one after another: the first restart of such a row is immediate, each further one waits twice
  *     as long as the one before (BACKOFF), counted from the failure;
@@ -134,6 +137,8 @@ struct rdzv_event {
                                     STOP), all of whose workers are gone; 0: none yet */
     int slots;      /* JOIN: workers this node offers, 1..RDZV_SLOTS_MAX */
     int node_rank;  /* JOIN: as the user numbered it, -1: did not */
+    bool waits;     /* JOIN: it is content to be a spare, whatever MIN and MAX are */
+    bool numbered;  /* JOIN: node_rank is a place that one node has, not a wish for an order */
     char addr[RDZV_ADDR_MAX + 1];   /* JOIN: address other nodes reach it by */
     char addrs[RDZV_ADDRS_MAX + 1]; /* JOIN: every address its workers may connect from */
     int port;                     /* JOIN: where its bootstrap store listens already, in case it becomes group rank 0 */
@@ -157,7 +162,9 @@ struct rdzv_news {
     int role_base, role_world;           /* ROUND: the same, counted among the workers of this node's role */
     char leader_addr[RDZV_ADDR_MAX + 1]; /* ROUND, END to a member: address of group rank 0 */
     int leader_port;                     /* likewise: of its bootstrap store */
-    bool spare;                          /* ROUND: this node has no part in it and waits */
+    bool spare;                          /* ROUND: this node has no part in it and waits; END: it got no place; then
+                                            group_world and leader_addr are those of the nodes that have one, and
+                                            cause.text says why, "": all places are taken */
     int exit_code;                       /* END */
     struct rdzv_cause cause;             /* STOP(failure), END: the first culprit; STOP(drain): that of LEAVE or DRAIN;
                                     STOP(resize): RDZV_GROWS, or none */

@@ -32,6 +32,7 @@ struct node {
     char role[RDZV_ROLE_MAX + 1];
     int slots, node_rank, port;
     int failures;       /* rounds that it broke */
+    bool waits;         /* it may be a spare: its JOIN says so, or it had a seat */
     uint64_t seq;       /* of its last news */
     struct standing is; /* changed by rdzv_stand_() alone, which keeps the counts */
     int64_t fence;      /* silent: from then on its workers are dead */
@@ -118,6 +119,9 @@ struct rdzv_news *rdzv_tell_(struct step *s, struct node *n, enum rdzv_news_kind
 /* rdzv_round.c */
 void rdzv_start_round_(struct step *s); /* of all that are ready, up to MAX */
 void rdzv_tell_round_(struct step *s, struct node *n);
+bool rdzv_may_wait_(const struct rdzv *r, const struct node *n); /* as a spare */
+/* It gets no place: END, and it is forgotten. why: NULL: all places are taken. */
+void rdzv_turn_away_(struct step *s, struct node *n, const struct rdzv_cause *why);
 void rdzv_name_leader_(const struct rdzv *r, struct rdzv_news *news); /* of the current or last round */
 
 void rdzv_set_state_(struct rdzv *r, enum rdzv_state to, int64_t deadline);

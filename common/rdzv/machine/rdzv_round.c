@@ -151,6 +151,7 @@ void rdzv_start_round_(struct step *s)
     m->round_started = s->now;
     for (struct node *n = r->nodes; n; n = n->hh.next) {
         struct standing to = n->is;
+        n->waits |= to.member;
         to.member = to.done = false;
         n->group_rank = n->rank_base = -1;
         rdzv_stand_(r, n, to);
@@ -160,8 +161,30 @@ void rdzv_start_round_(struct step *s)
     number_roles(r);
     r->leader = r->order[0];
     rdzv_set_state_(r, RDZV_RUNNING, INT64_MAX);
-    for (int i = 0; i < ready; i++)
-        rdzv_tell_round_(s, r->order[i]);
+    for (int i = 0; i < ready; i++) {
+        struct node *n = r->order[i];
+        if (n->is.member || rdzv_may_wait_(r, n))
+            rdzv_tell_round_(s, n);
+        else
+            rdzv_turn_away_(s, n, NULL);
+    }
+}
+
+bool rdzv_may_wait_(const struct rdzv *r, const struct node *n)
+{
+    return n->waits || r->config.max_nodes > r->config.min_nodes;
+}
+
+void rdzv_turn_away_(struct step *s, struct node *n, const struct rdzv_cause *why)
+{
+    struct rdzv_news *news = rdzv_tell_(s, n, RDZV_NEWS_END);
+    news->spare = true;
+    news->exit_code = EXIT_UNAVAILABLE;
+    news->group_world = s->r->m.group_world;
+    if (why)
+        news->cause = *why;
+    rdzv_name_leader_(s->r, news);
+    rdzv_forget_(s->r, n);
 }
 
 /* --- stops and ends */

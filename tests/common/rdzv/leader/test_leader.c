@@ -8,6 +8,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/job/exitcode.h"
 #include "common/rdzv/leader/leader.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include <errno.h>
@@ -138,11 +139,11 @@ static void a_job_that_one_node_is_left_of_goes_on(void **state)
     (void)state;
     assert_int_equal(join_as(l, "new1", &c, 0, ""), -EAGAIN);
     event(l, LEADER_HEARD, "old1");
-    assert_int_equal(join_as(l, "new1", &c, 0, ""), 0);
+    assert_int_equal(join_as(l, "new1", &c, 0, ""), -EAGAIN); /* old2 may live */
     for (int i = 0; i < 50; i++) {
         pass(l, 100);
         event(l, LEADER_HEARD, "old1");
-        event(l, LEADER_HEARD, "new1");
+        join_as(l, "new1", &c, 0, "");
     }
     assert_int_equal(news(l, "old1")->kind, RDZV_NEWS_STOP);
     assert_int_equal(join_as(l, "old1", &c, 1, leader_instance(l)), 0);
@@ -293,6 +294,54 @@ static void news_of_the_next_instance_are_numbered_above_those_before_also_after
     buf_free(&log);
 }
 
+/* It was killed while it waited, and its leader with it: the round is of those that are heard. */
+static void who_waited_for_the_first_round_counts_only_once_it_is_heard(void **state)
+{
+    struct rdzv_config c = settings(2, 2, 0);
+    (void)state;
+    for (int lives = 0; lives < 2; lives++) {
+        struct buf log = {0};
+        struct leader *l = make(true);
+        assert_int_equal(join_as(l, "old", &c, 0, ""), 0);
+        decide(l, &log);
+        l = succeed(l, &log);
+        assert_int_equal(join_as(l, "new1", &c, 0, ""), 0);
+        assert_int_equal(news(l, "new1")->kind, 0);
+        if (lives)
+            event(l, LEADER_HEARD, "old");
+        else
+            assert_int_equal(join_as(l, "new2", &c, 0, ""), 0);
+        assert_int_equal(news(l, "new1")->kind, RDZV_NEWS_ROUND);
+        assert_int_equal(news(l, "old")->kind, lives ? RDZV_NEWS_ROUND : 0);
+        leader_destroy(l);
+        buf_free(&log);
+    }
+}
+
+/* A beat of the dead one may still be found after the JOIN of its successor. */
+static void a_full_job_is_known_to_be_full_once_all_members_were_heard_again(void **state)
+{
+    struct rdzv_config c = settings(2, 2, 3);
+    (void)state;
+    for (int lives = 0; lives < 2; lives++) {
+        struct leader *l = make(true);
+        join_as(l, "a", &c, 0, "");
+        join_as(l, "b", &c, 0, "");
+        assert_int_equal(join_as(l, "c", &c, 0, ""), -EAGAIN);
+        pass(l, SILENCE / 2 + 100);
+        event(l, LEADER_HEARD, "a");
+        assert_int_equal(join_as(l, "c", &c, 0, ""), -EAGAIN);
+        if (lives)
+            event(l, LEADER_HEARD, "b");
+        else
+            pass(l, SILENCE / 2);
+        assert_int_equal(join_as(l, "c", &c, 0, ""), 0);
+        assert_int_equal(news(l, "c")->kind, lives ? RDZV_NEWS_END : 0);
+        assert_int_equal(news(l, "c")->exit_code, lives ? EXIT_UNAVAILABLE : 0);
+        leader_destroy(l);
+    }
+}
+
 static void who_takes_over_knows_job_news_and_answers(void **state)
 {
     struct rdzv_config c = settings(2, 2, 3);
@@ -383,6 +432,8 @@ int main(void)
         cmocka_unit_test(an_elder_that_falls_silent_is_waited_for_until_its_workers_are_dead),
         cmocka_unit_test(an_elder_that_has_joined_is_none_after_a_restart),
         cmocka_unit_test(news_of_the_next_instance_are_numbered_above_those_before_also_after_a_restart),
+        cmocka_unit_test(who_waited_for_the_first_round_counts_only_once_it_is_heard),
+        cmocka_unit_test(a_full_job_is_known_to_be_full_once_all_members_were_heard_again),
         cmocka_unit_test(who_takes_over_knows_job_news_and_answers),
         cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
         cmocka_unit_test(a_cause_is_told_whole_and_as_utf8),

@@ -349,7 +349,8 @@ static void members_are_visited_in_the_order_of_their_ranks(void **state)
     assert_int_equal(rdzv_members(r, see, &all), 0);
     join(r, "n10", 0, &fx);
     join(r, "n9", 0, &fx);
-    join(r, "spare", 0, &fx);
+    struct rdzv_event spare = {.kind = RDZV_JOIN, .node = "spare", .slots = 2, .node_rank = -1, .waits = true};
+    assert_int_equal(rdzv_step(r, &spare, 0, &fx, NULL), 0);
     assert_int_equal(rdzv_members(r, see, &all), 0);
     assert_string_equal(all.text, "n9 0 0+2 member; n10 1 2+2 member; spare -1 -1+2 ready; ");
     assert_int_equal(rdzv_members(r, see, &one), 7);
