@@ -12,6 +12,7 @@
     X(EXIT_INTERNAL, 70, "a fault in this program itself")                                                             \
     X(EXIT_UNKILLABLE, 71,                                                                                             \
       "the kernel did not end a process of the job in time (--kill-timeout); pid and wait channel named")              \
+    X(EXIT_SPARE, 72, "a spare was not needed: the job succeeded, and nothing ran here (--spare-exit-code)")           \
     X(EXIT_CANT_CREATE, 73, "an output file or folder cannot be written")                                              \
     X(EXIT_REQUEUE, 75, "stopped in good order before the end (drain, resize): start it again to go on")               \
     X(EXIT_FAULTY, 76, "a rank whose state was silently corrupted, and is mended, makes room for another process")     \

@@ -281,7 +281,7 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     r->shares_terminal = c->nproc == 1 && c->log.ptys.n == 0 && isatty(STDIN_FILENO);
     name_node(r);
     uv_loop_init(&r->loop);
-    agent_init(&r->agent, (int)c->nproc);
+    agent_init(&r->agent, (int)c->nproc, (int)c->spare_exit_code);
     const int rc = run_job(r, ret_code, e);
     close_parts(r);
     free(r);

@@ -64,6 +64,14 @@ void effects_await_end(struct run *r, int64_t left_ms)
 
 /* --- the end */
 
+/* The job succeeded, and this node never had a part in it. */
+static bool is_idle(const struct run *r)
+{
+    const struct rdzv_news *end = member_end(r);
+    return end->kind == RDZV_NEWS_END && end->exit_code == EXIT_OK && !r->agent.had_seat &&
+           r->agent.state == AGENT_OVER && r->agent.part_code == 0;
+}
+
 static void finish(struct run *r, int code)
 {
     struct effects *fx = r->effects;
@@ -74,7 +82,7 @@ static void finish(struct run *r, int code)
                                .ended = r->agent.ended,
                                .end_code = r->agent.code,
                                .end_unknown = r->agent.done && member_end(r)->seq == 0,
-                               .idle = member_was_idle(r),
+                               .idle = is_idle(r),
                                .bad = r->agent.bad_code != 0};
     round_print_times(r);
     switch (farewell(&f, text)) {

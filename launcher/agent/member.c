@@ -171,11 +171,6 @@ const char *member_waits_for(const struct run *r)
     return r->member->waits_for;
 }
 
-bool member_was_idle(const struct run *r)
-{
-    return r->member->last_round > 0 && !r->member->had_seat;
-}
-
 const bool *member_refused(const struct run *r)
 {
     return &r->member->refused;
@@ -222,6 +217,8 @@ static int open_rendezvous(struct run *r, struct err *e)
                 .node = r->node,
                 .role = c->role,
                 .slots = (int)c->nproc,
+                .waits = c->spare,
+                .numbered = c->home.numbered,
             },
     };
     config_job(c, &o.client.job);

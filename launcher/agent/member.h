@@ -47,7 +47,6 @@ void member_publish_failure(struct run *r, const char *text);
 
 const struct rdzv_news *member_end(const struct run *r); /* of the job; zeroed until it is over */
 const char *member_waits_for(const struct run *r);       /* while this node joins, for people; "": not known */
-bool member_was_idle(const struct run *r);               /* a spare in every round that there was */
 const bool *member_refused(const struct run *r); /* the rendezvous does not take this node, and that is reported */
 bool member_hosts(const struct run *r);          /* this crun does the rendezvous */
 int member_socket(const struct run *r);          /* the connection that stands for this node, -1: none */

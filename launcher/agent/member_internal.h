@@ -25,7 +25,6 @@ struct member {
     struct rdzv_news end; /* zeroed until the job is over */
     bool announced;       /* to the crun that started this one, that it has joined */
     bool has_seat;        /* in the newest round; where false, it waits as a spare, or heard of none */
-    bool had_seat;        /* in some round */
     bool refused;         /* the rendezvous does not take this node, and that is reported */
     char waits_for[640];  /* while this node joins, for people */
     char spare[512];      /* why it waits as a spare; "": it does not */

@@ -32,7 +32,6 @@ static void note_round(struct run *r, const struct rdzv_news *news)
     struct member *m = r->member;
     const bool lost = m->has_seat && news->spare;
     m->has_seat = !news->spare;
-    m->had_seat |= m->has_seat;
     m->waits_for[0] = m->spare[0] = 0;
     if (lost)
         snprintf(m->spare, sizeof m->spare,
@@ -42,8 +41,7 @@ static void note_round(struct run *r, const struct rdzv_news *news)
     else if (news->spare)
         snprintf(m->spare, sizeof m->spare,
                  "job '%s' is complete: round %llu has all the nodes it may have (%d, the first at %s); this one "
-                 "waits as a spare, and runs nothing unless one of them goes. A job of its own needs an id of its own "
-                 "(--rdzv-id)",
+                 "waits as a spare, and runs nothing unless one of them goes",
                  r->config->run_id, (unsigned long long)news->round, news->group_world, news->leader_addr);
     if (!news->spare)
         return;
@@ -51,11 +49,28 @@ static void note_round(struct run *r, const struct rdzv_news *news)
     logmux_print(r->mux, "%s", m->spare);
 }
 
+/* Nothing runs here: whoever meant a job of its own must hear of the other one. */
+static void note_no_place(struct run *r, const struct rdzv_news *news)
+{
+    const char *run = r->config->run_id;
+    if (news->cause.text[0])
+        logmux_print(r->mux, "job '%s' has no place for this node: %s", run, news->cause.text);
+    else
+        logmux_print(
+            r->mux,
+            "job '%s' has no place for this node: it has all its nodes (%d, the first at %s). A job of its own "
+            "needs an id of its own (--rdzv-id); --spare waits until one of them goes",
+            run, news->group_world, news->leader_addr);
+    r->member->refused = true;
+}
+
 static void note_news(struct run *r, const struct rdzv_news *news)
 {
     struct member *m = r->member;
     if (news->kind == RDZV_NEWS_END) {
         m->end = *news;
+        if (news->spare)
+            note_no_place(r, news);
         failures_send_early(r);
     } else {
         m->last_round = news->round;

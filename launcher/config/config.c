@@ -26,7 +26,24 @@ static const struct arg_spec specs[] = {
      .metavar = "N|MIN:MAX",
      .env = "CRUN_NNODES,PET_NNODES",
      .parse = config_parse_nnodes,
-     .help = "nodes of the job: exactly N, or begin with MIN and take up to MAX; nodes beyond MAX wait as spares"},
+     .help = "nodes of the job: exactly N, or begin with MIN and take up to MAX; nodes beyond MAX wait as spares, but "
+             "beyond N they are refused with 69 unless --spare is given"},
+    {.name = "spare",
+     .type = ARG_FLAG,
+     .at = offsetof(struct config, spare),
+     .env = "CRUN_WAIT_AS_SPARE",
+     .help =
+         "where the job has all its nodes, wait for one of them to go and take its place, instead of ending with 69"},
+    {.name = "spare-exit-code",
+     .type = ARG_INT,
+     .at = offsetof(struct config, spare_exit_code),
+     .def = "72",
+     .min = 0,
+     .max = 255,
+     .env = "CRUN_SPARE_EXIT_CODE",
+     .help =
+         "exit code of a spare that was not needed, so that nothing ran on it, when the job has succeeded; 0: count "
+         "that as a success"},
     {.name = "numa-binding",
      .type = ARG_CHOICE,
      .at = offsetof(struct config, numa_binding),

@@ -53,9 +53,10 @@ struct config {
     bool nnodes_typed;                                /* or set by a variable or a file */
     const char *hosts, *hostfile, *rsh, *remote_crun; /* NULL: not typed */
     struct config_exports exports;
-    int64_t control_fd; /* -1: nobody else starts this crun (remote_agent.h) */
-    int64_t nproc;      /* workers of this node */
-    bool nproc_typed;   /* on the command line */
+    int64_t control_fd;  /* -1: nobody else starts this crun (remote_agent.h) */
+    int64_t nproc;       /* workers of this node */
+    bool nproc_typed;    /* on the command line */
+    bool endpoint_typed; /* likewise, --rdzv-endpoint */
     bool standalone;
     const char *rdzv_backend, *rdzv_endpoint, *rdzv_conf; /* as typed, NULL: not */
     const char *master_addr, *local_addr, *iface, *token_file;
@@ -69,6 +70,8 @@ struct config {
     int64_t warm_spares;
     int64_t max_restarts;
     int64_t max_node_failures;              /* 0: none is too many */
+    bool spare;                             /* this node waits where the job has all its nodes */
+    int64_t spare_exit_code;                /* of a spare that was not needed */
     double restart_window, restart_backoff; /* seconds */
     const char *run_id;                     /* never NULL after config_read() */
     const char *role;

@@ -63,6 +63,7 @@ int config_find_home(struct config *c, struct err *e)
         .is_host = c->conf.is_host,
         .store_type_file = c->conf.store_type_file,
         .standalone = c->standalone,
+        .endpoint_is_near = c->endpoint_typed,
         .max_nodes = c->nnodes.max,
     };
     TRY(home_decide(&typed, &look, &c->home, e));

@@ -183,6 +183,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
         return 0;
     c->nnodes_typed = args_source(&config_program, r, "nnodes") != ARG_FROM_DEFAULT;
     c->nproc_typed = args_source(&config_program, r, "nproc-per-node") == ARG_FROM_COMMAND_LINE;
+    c->endpoint_typed = args_source(&config_program, r, "rdzv-endpoint") == ARG_FROM_COMMAND_LINE;
     if (!config_starts_agents(c))
         TRY(config_count_workers(c, e));
     set_aside_configured(c, r);

@@ -221,6 +221,7 @@ static int take_static(struct choice *c, struct err *e)
     if (h->node_rank >= t->max_nodes)
         return err_set(e, ERR_USAGE, "--node-rank %d: expected 0 to %d, as --nnodes allows %d node%s", h->node_rank,
                        t->max_nodes - 1, t->max_nodes, t->max_nodes > 1 ? "s" : "");
+    h->numbered = true;
     h->hosting = t->is_host == 0 || (t->is_host < 0 && h->node_rank != 0) ? HOME_DIALS : HOME_HOSTS;
     h->from = endpoint ? "--rdzv-backend static" : "--master-addr";
     return take_address(c, host, port);
@@ -232,6 +233,7 @@ static int take_scheduler(struct choice *c, const struct scheduler *s, struct er
 {
     struct home *h = c->home;
     h->from = s->name;
+    h->numbered = h->node_rank < 0;
     if (h->node_rank < 0)
         h->node_rank = s->node_rank;
     h->kind = HOME_TCP;
@@ -334,6 +336,27 @@ static int choose_run_id(struct choice *c, const struct scheduler *s, struct err
     return 0;
 }
 
+/* A worker of a job that joins this job would wait for a place that it holds itself, or end itself by the resize. The
+ * default name says nothing where another place was typed. */
+static int refuse_own_job(const struct choice *c, struct err *e)
+{
+    const struct home *h = c->home;
+    const char *around = c->look->env(c->look->arg, "TORCHELASTIC_RUN_ID");
+    const bool elsewhere = !c->t->run_id && c->t->endpoint_is_near && strcmp(h->run_id, HOME_RUN_ID) == 0;
+    if (h->kind == HOME_LOCAL || !around || strcmp(around, h->run_id) != 0 || elsewhere)
+        return 0;
+    return err_set(
+        e, ERR_USAGE,
+        "this crun was started by a worker of job '%s' (TORCHELASTIC_RUN_ID), which it would join: give it a "
+        "name of its own with --rdzv-id, or --standalone for a job of one node",
+        h->run_id);
+}
+
+static bool is_within_a_job(const struct choice *c)
+{
+    return c->look->env(c->look->arg, "TORCHELASTIC_RUN_ID") != NULL;
+}
+
 static void note_unused(struct choice *c)
 {
     const struct home_typed *t = c->t;
@@ -366,10 +389,13 @@ int home_decide(const struct home_typed *t, const struct home_look *look, struct
         return err_set(e, ERR_USAGE, "--standalone runs one node, --nnodes says up to %d: leave one of them out",
                        t->max_nodes);
     TRY(check_backend(&c, e));
+    if (!t->standalone && !is_within_a_job(&c))
+        TRY(scheduler_check_tasks(look, t->max_nodes, e));
     if (t->max_nodes > 1)
-        scheduler_look(look, &s);
+        scheduler_look(look, t->max_nodes, &s);
     TRY(choose(&c, &s, e));
     TRY(choose_run_id(&c, &s, e));
+    TRY(refuse_own_job(&c, e));
     note_unused(&c);
     return 0;
 }

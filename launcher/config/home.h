@@ -49,6 +49,7 @@ struct home_typed {
     int is_host;                /* rdzv_conf: -1 not set, 0, 1 */
     bool store_type_file;       /* rdzv_conf */
     bool standalone;
+    bool endpoint_is_near; /* the endpoint was typed on the command line, not inherited */
     int max_nodes;
 };
 
@@ -69,6 +70,7 @@ struct home {
     int port;                             /* tcp, static */
     char run_id[HOME_ID_MAX + 1];         /* typed, the scheduler's, HOME_RUN_ID, or "" (local: draw one) */
     int node_rank;                        /* typed or the scheduler's; -1: none */
+    bool numbered;                        /* node_rank is a place that one node has: static, or the scheduler's */
     bool is_configured;                   /* the endpoint is that of crun.conf */
     const char *from;                     /* who decided: "--rdzv-endpoint", "Slurm"; static storage */
     const char *unused[5];                /* typed options that mean nothing here, up to a NULL; static storage */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/args/args.h"
+#include "common/base/err.h"
 #include "common/job/slurm.h"
 
 static const char *env(const struct home_look *l, const char *name)
@@ -20,15 +21,60 @@ static int number(const char *text, int missing)
     return text && parse_i64(text, "", 0, INT32_MAX, &v, NULL) == 0 ? (int)v : missing;
 }
 
-/* Each step of an allocation is a job of its own. */
-static bool look_slurm(const struct home_look *l, struct scheduler *s)
+/* Tasks that one launch started: each has the same program, here crun. */
+struct tasks {
+    const char *launcher, *one_a_node; /* and its option for that; launcher NULL: there is none */
+    int total;                         /* -1: not known */
+    bool several;                      /* on some node */
+};
+
+static void look_tasks(const struct home_look *l, struct tasks *t)
 {
+    *t = (struct tasks){.total = -1};
+    if (env(l, "SLURM_JOB_ID")) {
+        const int nodes = number(env(l, "SLURM_STEP_NUM_NODES"), -1);
+        t->launcher = "srun";
+        t->one_a_node = "--ntasks-per-node=1";
+        t->total = number(env(l, "SLURM_STEP_NUM_TASKS"), -1);
+        t->several = number(env(l, "SLURM_LOCALID"), 0) > 0 || (nodes > 0 && t->total > nodes);
+    } else if (env(l, "OMPI_COMM_WORLD_RANK")) {
+        t->launcher = "mpirun";
+        t->one_a_node = "--map-by ppr:1:node";
+        t->total = number(env(l, "OMPI_COMM_WORLD_SIZE"), -1);
+        t->several = number(env(l, "OMPI_COMM_WORLD_LOCAL_SIZE"), 1) > 1;
+    }
+}
+
+int scheduler_check_tasks(const struct home_look *look, int max_nodes, struct err *e)
+{
+    struct tasks t;
+    look_tasks(look, &t);
+    if (!t.several || t.total == max_nodes)
+        return 0;
+    if (t.total < 0)
+        return err_set(
+            e, ERR_USAGE,
+            "%s started several tasks on this node, and one crun starts all workers of a node: expected %s %s "
+            "(--standalone if each task is meant to run a job of its own)",
+            t.launcher, t.launcher, t.one_a_node);
+    return err_set(e, ERR_USAGE,
+                   "%s started %d tasks, several on a node, and one crun starts all workers of a node: expected %s %s, "
+                   "or --nnodes %d if each task is meant to be a node (--standalone if it is meant to run a job of its "
+                   "own)",
+                   t.launcher, t.total, t.launcher, t.one_a_node, t.total);
+}
+
+/* Each step of an allocation is a job of its own. */
+static bool look_slurm(const struct home_look *l, int max_nodes, struct scheduler *s)
+{
+    struct tasks t;
     const char *job = env(l, "SLURM_JOB_ID"), *step = env(l, "SLURM_STEP_ID");
     const char *nodes = env(l, "SLURM_STEP_NODELIST");
     if (!job)
         return false;
     snprintf(s->job, sizeof s->job, step ? "%.60s.%.60s" : "%.60s", job, step ? step : "");
-    s->node_rank = number(env(l, "SLURM_NODEID"), -1);
+    look_tasks(l, &t);
+    s->node_rank = number(env(l, t.several && t.total == max_nodes ? "SLURM_PROCID" : "SLURM_NODEID"), -1);
     if (!nodes)
         nodes = env(l, "SLURM_JOB_NODELIST");
     if (!nodes || !slurm_first_host(nodes, s->host, sizeof s->host))
@@ -101,9 +147,10 @@ static bool look_openmpi(const struct home_look *l, struct scheduler *s)
     return true;
 }
 
-void scheduler_look(const struct home_look *look, struct scheduler *ret)
+void scheduler_look(const struct home_look *look, int max_nodes, struct scheduler *ret)
 {
     *ret = (struct scheduler){.node_rank = -1};
-    if (look_slurm(look, ret) || look_pbs(look, ret) || look_kubernetes(look, ret) || look_openmpi(look, ret))
+    if (look_slurm(look, max_nodes, ret) || look_pbs(look, ret) || look_kubernetes(look, ret) ||
+        look_openmpi(look, ret))
         ret->port = slurm_port(ret->job);
 }

@@ -12,7 +12,12 @@ struct scheduler {
     int node_rank;                /* -1: not numbered */
 };
 
-/* The first that is there: Slurm, PBS, Kubernetes, Open MPI (which under the others runs as their child). */
-void scheduler_look(const struct home_look *look, struct scheduler *ret);
+/* The first that is there: Slurm, PBS, Kubernetes, Open MPI (which under the others runs as their child). max_nodes: of
+ * the job; where it is the number of tasks, each task is a node, with the task's number. */
+void scheduler_look(const struct home_look *look, int max_nodes, struct scheduler *ret);
+
+/* Slurm's srun or Open MPI's mpirun started several tasks on a node, and max_nodes is not their number: several cruns
+ * would each start all workers of the node. ERR_USAGE with the remedies. */
+int scheduler_check_tasks(const struct home_look *look, int max_nodes, struct err *e);
 
 #endif

@@ -92,6 +92,9 @@ int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, ch
     if (c->nnodes_typed && c->nnodes.min > p->hosts.n)
         return err_set(e, ERR_USAGE, "--nnodes wants %d nodes, but only %d host%s named", c->nnodes.min, p->hosts.n,
                        p->hosts.n == 1 ? " is" : "s are");
+    if (c->nnodes_typed && c->nnodes.max == c->nnodes.min && c->nnodes.max < p->hosts.n && !c->spare)
+        return err_set(e, ERR_USAGE, "--nnodes takes %d nodes, but %d hosts are named: leave some out, or give --spare",
+                       c->nnodes.max, p->hosts.n);
     p->local = calloc((size_t)p->hosts.n, sizeof *p->local);
     if (!p->local)
         return err_errno(e, ENOMEM, "hosts");
@@ -135,6 +138,9 @@ int remote_plan_options(const struct remote_plan *p, int i, struct buf *b)
     const struct host *h = &p->hosts.v[i];
     if (!c->nnodes_typed)
         TRY(buf_printf(b, "--nnodes=%d%c", p->hosts.n, '\0'));
+    if (c->nnodes_typed &&
+        c->nnodes.max < p->hosts.n) /* the program runs on other hosts, and this crun's code is that of all */
+        TRY(buf_printf(b, "--spare-exit-code=0%c", '\0'));
     if (h->slots > 0)
         TRY(buf_printf(b, "--nproc-per-node=%d%c", h->slots, '\0'));
     TRY(buf_printf(b, "--rdzv-id=%s%c", c->run_id, '\0'));

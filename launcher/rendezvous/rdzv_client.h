@@ -48,6 +48,7 @@ struct rdzv_client_options {
     const char *role;
     struct jobs *jobs;    /* local: the jobs that this crun hosts for others too; NULL: its own, of this node alone */
     int slots, node_rank; /* node_rank -1: not numbered */
+    bool waits, numbered; /* as in struct rdzv_event */
     /* The port where the bootstrap store for the next round listens; asked before each JOIN. < 0: failed. */
     int (*store_port)(void *arg);
     void (*on_news)(void *arg, const struct rdzv_news *news);

@@ -102,7 +102,12 @@ static void copy(char *out, size_t cap, const char *s)
 static int local_join(struct rdzv_client *c, struct err *e)
 {
     struct local *l = (struct local *)c;
-    struct rdzv_event ev = {.kind = RDZV_JOIN, .round = l->round, .slots = l->o.slots, .node_rank = l->o.node_rank};
+    struct rdzv_event ev = {.kind = RDZV_JOIN,
+                            .round = l->round,
+                            .slots = l->o.slots,
+                            .node_rank = l->o.node_rank,
+                            .waits = l->o.waits,
+                            .numbered = l->o.numbered};
     struct jobs_joined joined;
     if (l->o.store_port)
         ev.port = l->o.store_port(l->o.arg);

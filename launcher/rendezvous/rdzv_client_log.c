@@ -264,7 +264,11 @@ static int queue_request(struct log_client *l, const struct rdzv_event *ev)
 static int log_join(struct rdzv_client *c, struct err *e)
 {
     struct log_client *l = (struct log_client *)c;
-    struct rdzv_event ev = {.kind = RDZV_JOIN, .slots = l->o.slots, .node_rank = l->o.node_rank};
+    struct rdzv_event ev = {.kind = RDZV_JOIN,
+                            .slots = l->o.slots,
+                            .node_rank = l->o.node_rank,
+                            .waits = l->o.waits,
+                            .numbered = l->o.numbered};
     no_more_work(l);
     l->done = false;
     ev.port = l->o.store_port ? l->o.store_port(l->o.arg) : 0;

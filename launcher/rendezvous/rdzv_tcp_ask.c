@@ -76,8 +76,13 @@ static void own_address(const struct tcp *t, char ret[RDZV_ADDR_MAX + 1])
 
 static int join_record(struct tcp *t, int port, struct buf *out)
 {
-    struct rdzv_event ev = {
-        .kind = RDZV_JOIN, .round = t->known_round, .slots = t->o.slots, .node_rank = t->o.node_rank, .port = port};
+    struct rdzv_event ev = {.kind = RDZV_JOIN,
+                            .round = t->known_round,
+                            .slots = t->o.slots,
+                            .node_rank = t->o.node_rank,
+                            .waits = t->o.waits,
+                            .numbered = t->o.numbered,
+                            .port = port};
     snprintf(ev.node, sizeof ev.node, "%s", t->o.node);
     own_address(t, ev.addr);
     snprintf(ev.addrs, sizeof ev.addrs, "%s", t->o.addrs ? t->o.addrs : "");

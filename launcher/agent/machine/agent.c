@@ -30,10 +30,11 @@ const char *agent_effect_name(enum agent_effect_kind k)
     return effect_names[k];
 }
 
-void agent_init(struct agent *a, int slots)
+void agent_init(struct agent *a, int slots, int spare_code)
 {
     memset(a, 0, sizeof *a);
     a->slots = slots;
+    a->spare_code = spare_code;
 }
 
 struct agent_effect *agent_add_effect(struct agent_effects *fx, enum agent_effect_kind kind)

@@ -138,6 +138,8 @@ struct agent {
     int part_code;     /* PARTING: exit with it */
     bool released;     /* the rendezvous sent END or FAILED: it expects nothing more of this node */
     bool heard_round;  /* it has heard of a round, as a member or as a spare */
+    bool had_seat;     /* it was a member of one */
+    int spare_code;    /* exit code of a node that never was, when the job succeeds */
     bool done;         /* DONE was sent in this round */
     int signo;         /* the stop signal that began a drain, 0: none */
     int sent;          /* to the workers that are being stopped: to die of it is to obey */
@@ -149,7 +151,7 @@ struct agent {
     bool keeping;  /* with `keep` */
 };
 
-void agent_init(struct agent *a, int slots);
+void agent_init(struct agent *a, int slots, int spare_code);
 
 /* This is how a worker ends that obeys a stop: with 0, 75, or by the signal that it got. */
 bool agent_obeyed(const struct agent *a, int code);

@@ -11,6 +11,7 @@ static void on_round(struct agent *a, const struct rdzv_news *news, struct agent
     a->heard_round = true;
     if (news->spare)
         return;
+    a->had_seat = true;
     a->state = AGENT_RUNNING;
     a->live = a->slots;
     a->held = 0;
@@ -42,7 +43,9 @@ static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_e
         return;
     }
     switch (a->state) {
-    case AGENT_JOINING:
+    case AGENT_JOINING: /* the job succeeded without this node */
+        agent_leave_for_good(a, news->exit_code == EXIT_OK && !a->had_seat ? a->spare_code : news->exit_code, fx);
+        break;
     case AGENT_FINISHING:
         agent_leave_for_good(a, news->exit_code, fx);
         break;

@@ -32,6 +32,13 @@ enum farewell_kind farewell(const struct farewell *f, char out[FAREWELL_MAX])
 {
     char name[32];
     out[0] = 0;
+    if (f->idle) {
+        snprintf(out, FAREWELL_MAX,
+                 "the job is over; this node waited as a spare to the end and ran no worker (exit code %d, "
+                 "--spare-exit-code)",
+                 f->code);
+        return FAREWELL_WHOLE;
+    }
     if (f->code == EXIT_REQUEUE)
         return to_go_on(f, out);
     if (f->signo && f->code != EXIT_OK)
@@ -40,9 +47,5 @@ enum farewell_kind farewell(const struct farewell *f, char out[FAREWELL_MAX])
         snprintf(out, FAREWELL_MAX, "stopped by %s", f->notice);
     else if (f->ended && f->end_code == EXIT_REQUEUE)
         snprintf(out, FAREWELL_MAX, "stopped because a worker asked for it (exit code %d)", EXIT_REQUEUE);
-    if (f->code == EXIT_OK && f->idle) {
-        snprintf(out, FAREWELL_MAX, "the job is over; this node waited as a spare to the end and ran no worker");
-        return FAREWELL_WHOLE;
-    }
     return out[0] ? FAREWELL_STOPPED : FAREWELL_NONE;
 }

@@ -12,7 +12,7 @@ struct farewell {
     bool ended;         /* for this node the job was over before its workers were */
     int end_code;       /* and was to end with this */
     bool end_unknown;   /* the workers had finished, and this node never heard how the job ended */
-    bool idle;          /* it heard of rounds, and had no worker in any */
+    bool idle;          /* the job succeeded, and this node never had a worker */
     bool bad;           /* some worker, being stopped, ended with neither 0 nor 75 nor by SIGTERM */
 };
 

@@ -131,7 +131,7 @@ def test_a_spare_takes_the_place_of_a_dead_node(cluster, job):
     size = ["--nnodes", 2, "--max-restarts", 1]
     nodes = [job(*size) for _ in range(2)]
     number, _ = cluster.wait_round(2)
-    nodes.append(job(*size))
+    nodes.append(job(*size, "--spare"))
     wait("the spare", lambda: "waits as a spare" in nodes[2].text())
     nodes[0].kill_agent()
     _, ranks = cluster.wait_round(2, after=number)
@@ -143,15 +143,34 @@ def test_a_spare_takes_the_place_of_a_dead_node(cluster, job):
 def test_a_spare_that_was_never_needed_says_so_at_the_end(cluster, job):
     nodes = [job("--nnodes", 1)]
     cluster.wait_round(1)
-    nodes.append(job("--nnodes", 1))
-    wait("the spare", lambda: "waits as a spare" in nodes[1].text())
-    cluster.finish(*nodes)
-    assert "the job is over; this node waited as a spare to the end and ran no worker" in nodes[1].text()
+    nodes += [job("--nnodes", 1, "--spare"), job("--nnodes", 1, "--spare", "--spare-exit-code", 0)]
+    for node in nodes[1:]:
+        wait("the spare", lambda: "waits as a spare" in node.text())
+    cluster.finish(nodes[0])
+    for node, code in ((nodes[1], 72), (nodes[2], 0)):
+        assert node.wait() == code
+        assert f"the job is over; this node waited as a spare to the end and ran no worker (exit code {code}, --spare-exit-code)" in node.text()
     assert "ran no worker" not in nodes[0].text()
     said = nodes[1].text()
     assert "is complete: round " in said and "has all the nodes it may have (1, the first at " in said, said
-    assert said.count("A job of its own needs an id of its own (--rdzv-id)") == 1, said
     assert " are here" not in said.split("waits as a spare", 1)[1], said
+
+
+def test_a_node_beyond_the_last_place_ends_at_once_with_69(cluster, job):
+    """Its command does not run, and nobody asked for a spare: a second job under the same name, mostly."""
+    size = ["--nnodes", 2, "--max-restarts", 1]
+    nodes = [job(*size) for _ in range(2)]
+    number, _ = cluster.wait_round(2)
+    third = job(*size)
+    assert third.wait() == 69
+    said = third.text()
+    assert "has no place for this node: it has all its nodes (2, the first at " in said and "(--rdzv-id); --spare waits until one of them goes" in said, said
+    assert "the job failed" not in said, said
+    # whoever comes back in a dead node's place is not beyond the last one
+    nodes[1].kill_agent()
+    nodes[1] = job(*size)
+    cluster.wait_round(2, after=number)
+    cluster.finish(*nodes)
 
 
 @pytest.mark.parametrize("typed, said", [([], "no --rdzv-id is given, and jobs share the rendezvous at "), (["--rdzv-id", "default"], "--rdzv-id 'default' is no name of one job alone")])

@@ -24,7 +24,7 @@ def test_a_node_that_fails_twice_loses_its_seat(cluster, job):
     nodes.append(job("--max-node-failures", 2))
     one, ranks = cluster.wait_round(2)
     first, bad = node_of(ranks, 0), node_of(ranks, 1)
-    nodes.append(job("--max-node-failures", 2))
+    nodes.append(job("--max-node-failures", 2, "--spare"))
     wait("the spare", lambda: "waits as a spare" in nodes[2].text())
     cluster.say(f"fail-{one}-1")
     two, ranks = cluster.wait_round(2, after=one)

@@ -28,7 +28,8 @@ ENDINGS = {
     "the program is not found": (127, ["no-such-program"]),
     "the agent is killed": (137, WAITS),
     "a process is left after SIGKILL": (71, None),  # test_stops.py
-    "a spare is not needed to the end": (0, None),  # elastic/test_elastic.py
+    "a spare is not needed to the end": (72, None),  # elastic/test_elastic.py
+    "the job has all its nodes": (69, None),  # elastic/test_elastic.py
     "a node has other settings": (78, None),  # elastic/test_elastic.py
     "a worker hangs": (124, None),  # test_kill_matrix.py
 }

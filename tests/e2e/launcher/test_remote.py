@@ -400,6 +400,7 @@ def test_hosts_are_checked_before_anything_starts(crun, ssh):
                        (("--hostfile", "/no/such"), "--hostfile '/no/such' cannot be read: No such file or directory"),
                        (("-H", "a", "--hostfile", "/dev/null"), "-H and --hostfile both name the hosts"),
                        (("--hostfile", "/dev/null"), "--hostfile '/dev/null' names no host"),
+                       (("-H", "a,b,c", "--nnodes", "2"), "--nnodes takes 2 nodes, but 3 hosts are named: leave some out, or give --spare"),
                        (("-H", "a", "--nnodes", "3"), "--nnodes wants 3 nodes, but only 1 host is named"),
                        (("-H", "a", "--standalone"), "--standalone contradicts -H"),
                        (("-H", "a", "--node-rank", "1"), "--node-rank contradicts -H"),

@@ -107,7 +107,7 @@ static const char *parts(struct agent *a)
 static struct agent running(void)
 {
     struct agent a;
-    agent_init(&a, SLOTS);
+    agent_init(&a, SLOTS, EXIT_SPARE);
     assert_string_equal(simple(&a, AGENT_START), "join");
     assert_string_equal(round_begins(&a), "spawn");
     assert_int_equal(a.state, AGENT_RUNNING);
@@ -193,7 +193,7 @@ static void a_node_that_is_done_joins_again_when_the_others_failed(void **state)
 static void a_spare_waits(void **state)
 {
     struct agent a;
-    agent_init(&a, SLOTS);
+    agent_init(&a, SLOTS, EXIT_SPARE);
     simple(&a, AGENT_START);
     struct agent_event ev = {.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_ROUND, .spare = true}};
     assert_string_equal(step(&a, ev), "");
@@ -453,7 +453,7 @@ static void nobody_waits_for_a_rendezvous_that_does_not_let_go(void **state)
 static void a_stopped_spare_ends_with_75_and_a_node_without_a_round_with_the_signal(void **state)
 {
     struct agent a;
-    agent_init(&a, SLOTS);
+    agent_init(&a, SLOTS, EXIT_SPARE);
     simple(&a, AGENT_START);
     struct agent b = a;
     step(&a, (struct agent_event){.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_ROUND, .spare = true}});
@@ -586,7 +586,7 @@ static struct agent_event cell_event(int i)
 static struct agent in_state(enum agent_state s)
 {
     struct agent a;
-    agent_init(&a, SLOTS);
+    agent_init(&a, SLOTS, EXIT_SPARE);
     if (s == AGENT_IDLE)
         return a;
     simple(&a, AGENT_START);

@@ -23,11 +23,9 @@ static const struct {
     {{.code = 1, .bad = true}, FAREWELL_NONE, ""},
     {{.code = 1, .ended = true, .end_code = 1}, FAREWELL_NONE, ""},
     /* a spare */
-    {{.code = 0, .ended = true, .idle = true},
+    {{.code = 72, .idle = true},
      FAREWELL_WHOLE,
-     "the job is over; this node waited as a spare to the end and ran no worker"},
-    {{.code = 1, .ended = true, .end_code = 1, .idle = true}, FAREWELL_NONE, ""},
-    {{.code = 143, .signo = SIGTERM, .idle = true}, FAREWELL_STOPPED, "stopped by SIGTERM"},
+     "the job is over; this node waited as a spare to the end and ran no worker (exit code 72, --spare-exit-code)"},
     /* a signal */
     {{.code = 75, .signo = SIGTERM}, FAREWELL_WHOLE, "stopped in good order after SIGTERM" AGAIN},
     {{.code = 75, .signo = SIGINT, .notice = "SIGUSR1, a preemption notice"},

@@ -157,6 +157,88 @@ static void what_cannot_be_is_refused_by_a_sentence(void **state)
     }
 }
 
+/* srun -N NODES -n TASKS, in task PROCID, the LOCALID-th of node NODEID; more: further variables. */
+#define SRUN(nodes, tasks, procid, localid, nodeid, ...)                                                               \
+    {                                                                                                                  \
+        .env = (const char *const[])                                                                                   \
+        {                                                                                                              \
+            "SLURM_JOB_ID", "77", "SLURM_STEP_NODELIST", "a,b", "SLURM_STEP_NUM_NODES", nodes, "SLURM_STEP_NUM_TASKS", \
+                tasks, "SLURM_PROCID", procid, "SLURM_LOCALID", localid, "SLURM_NODEID", nodeid, __VA_ARGS__ NULL      \
+        }                                                                                                              \
+    }
+
+#define ONE_A_NODE "expected srun --ntasks-per-node=1"
+static const struct {
+    struct machine m;
+    struct home_typed t;
+    const char *refused; /* NULL: taken */
+    int node_rank;
+} task_cases[] = {
+    {SRUN("2", "2", "1", "0", "1", ), {TYPED, .max_nodes = 2}, NULL, 1},
+    {SRUN("2", "4", "0", "0", "0", ), {TYPED, .max_nodes = 2}, ONE_A_NODE},
+    {SRUN("2", "4", "3", "1", "1", ), {TYPED, .max_nodes = 2}, "or --nnodes 4 if each task is meant to be a node"},
+    {SRUN("2", "4", "2", "0", "1", ), {TYPED, .max_nodes = 4}, NULL, 2},
+    {SRUN("1", "3", "0", "0", "0", ), {TYPED, .max_nodes = 1}, ONE_A_NODE},
+    {SRUN("1", "3", "1", "1", "0", ), {TYPED, .max_nodes = 1, .standalone = true}, NULL, -1},
+    {SRUN("1", "3", "1", "1", "0", "TORCHELASTIC_RUN_ID", "j", ), {TYPED, .max_nodes = 1}, NULL, -1},
+    {SRUN("2", "4", "3", "1", "1", ), {TYPED, .max_nodes = 2, .endpoint = "rdzv:29400"}, ONE_A_NODE},
+    {{.env = (const char *const[]){"SLURM_JOB_ID", "7", "SLURM_LOCALID", "1", NULL}},
+     {TYPED, .max_nodes = 1},
+     "srun started several tasks on this node"},
+    {{.env = (const char *const[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "4",
+                                   "OMPI_COMM_WORLD_LOCAL_SIZE", "2", NULL}},
+     {TYPED, .max_nodes = 1},
+     "expected mpirun --map-by ppr:1:node"},
+    {{.env = (const char *const[]){"OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2",
+                                   "OMPI_COMM_WORLD_LOCAL_SIZE", "1", NULL}},
+     {TYPED, .max_nodes = 1},
+     NULL,
+     -1},
+};
+
+/* Several cruns of a node would each start all its workers, on the same devices. */
+static void tasks_that_share_a_node_are_refused_or_are_nodes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof task_cases / sizeof *task_cases; i++) {
+        struct home h;
+        struct err e;
+        const int rc = decide(&task_cases[i].t, &task_cases[i].m, &h, &e);
+        const bool right = task_cases[i].refused ? rc == ERR_USAGE && strstr(e.text, task_cases[i].refused)
+                                                 : rc == 0 && h.node_rank == task_cases[i].node_rank;
+        if (!right)
+            fail_msg("case %zu: %d '%s'", i, rc, e.text);
+    }
+}
+
+static void a_crun_in_a_worker_does_not_join_the_job_around_it(void **state)
+{
+    static const char *const around[] = {"TORCHELASTIC_RUN_ID", "j", NULL}, *const nameless[] = {"TORCHELASTIC_RUN_ID",
+                                                                                                 HOME_RUN_ID, NULL};
+    static const struct {
+        const char *const *env;
+        struct home_typed t;
+        bool refused;
+    } cases[] = {
+        {around, {TYPED, .max_nodes = 1, .run_id = "j"}, false}, /* alone */
+        {around, {TYPED, .max_nodes = 1, .run_id = "j", .endpoint = "x:1"}, true},
+        {around, {TYPED, .max_nodes = 2, .run_id = "j", .endpoint = "redis://x"}, true},
+        {around, {TYPED, .max_nodes = 2, .run_id = "k", .endpoint = "x:1"}, false},
+        {nameless, {TYPED, .max_nodes = 2, .endpoint = "x:1"}, true},
+        {nameless, {TYPED, .max_nodes = 2, .endpoint = "x:1", .endpoint_is_near = true}, false},
+        {nameless, {TYPED, .max_nodes = 2, .run_id = HOME_RUN_ID, .endpoint = "x:1", .endpoint_is_near = true}, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct machine m = {.env = cases[i].env};
+        struct home h;
+        struct err e;
+        const int rc = decide(&cases[i].t, &m, &h, &e);
+        if ((rc == ERR_USAGE && strstr(e.text, "which it would join")) != cases[i].refused)
+            fail_msg("case %zu: %d '%s'", i, rc, e.text);
+    }
+}
+
 static const struct {
     struct machine m;
     const char *from, *endpoint, *run_id; /* endpoint NULL: refused */
@@ -325,6 +407,8 @@ static void all_options_without_a_meaning_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tasks_that_share_a_node_are_refused_or_are_nodes),
+        cmocka_unit_test(a_crun_in_a_worker_does_not_join_the_job_around_it),
         cmocka_unit_test(what_was_typed_decides),
         cmocka_unit_test(what_cannot_be_is_refused_by_a_sentence),
         cmocka_unit_test(schedulers_and_the_configuration_file_are_asked),
