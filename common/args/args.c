@@ -172,6 +172,49 @@ static int explain_long(const struct arg_program *p, const struct long_names *l,
     return err_set(e, ERR_USAGE, "unknown option '--%.*s' (see --help)", (int)n, name);
 }
 
+static bool is_elder(const struct arg_program *p, const struct arg_spec *s)
+{
+    const char *cursor = s->env, *item;
+    const size_t n = strlen(p->elder_env);
+    for (size_t len; (len = args_next_item(&cursor, ',', &item)) > 0;)
+        if (len > n && strncmp(item, p->elder_env, n) == 0)
+            return true;
+    return false;
+}
+
+/* The one elder option that this prefix of n bytes fits, by its whole name; NULL: none or several. */
+static const char *elder_name(const struct arg_program *p, const struct long_names *l, const char *prefix, size_t n)
+{
+    const char *found = NULL;
+    int val = 0;
+    for (size_t i = 0; i < l->n; i++) {
+        bool negated;
+        const struct arg_spec *s = spec_of(p, l->v[i].val, &negated);
+        if (!s || negated || strncmp(l->v[i].name, prefix, n) != 0 || !is_elder(p, s))
+            continue;
+        if (found && l->v[i].val != val)
+            return NULL;
+        found = l->v[i].name;
+        val = l->v[i].val;
+    }
+    return found;
+}
+
+/* getopt_long does not know the element before optind. 1: it is an ambiguous prefix of an elder option, whose name stands
+ * there now, to be looked at again. argv keeps the new text. */
+static int complete_elder(const struct arg_program *p, const struct long_names *l, int c, char **argv)
+{
+    char *arg = argv[optind - 1], *whole;
+    const size_t n = strncmp(arg, "--", 2) == 0 ? strcspn(arg + 2, "=") : 0;
+    const char *name = p->elder_env && c == '?' && optopt == 0 && n > 0 ? elder_name(p, l, arg + 2, n) : NULL;
+    if (!name || strlen(name) == n)
+        return 0;
+    if (asprintf(&whole, "--%s%s", name, arg + 2 + n) < 0)
+        return -ENOMEM;
+    argv[--optind] = whole;
+    return 1;
+}
+
 /* getopt_long returned '?' or ':'. */
 static int explain(const struct arg_program *p, const struct long_names *l, int c, char **argv, struct err *e)
 {
@@ -188,11 +231,19 @@ static int explain(const struct arg_program *p, const struct long_names *l, int 
     return explain_long(p, l, argv[optind - 1], e);
 }
 
-static int take(const struct arg_program *p, const struct arg_spec *s, bool negated, void *config, struct arg_result *r,
-                struct err *e)
+/* "-t=3" is "-t 3". */
+static const char *value_of(int c, char **argv)
+{
+    const bool is_attached =
+        c < VAL_HELP && optarg && optarg > argv[optind - 1] && optarg <= argv[optind - 1] + strlen(argv[optind - 1]);
+    return is_attached && optarg[0] == '=' ? optarg + 1 : optarg;
+}
+
+static int take(const struct arg_program *p, const struct arg_spec *s, bool negated, const char *value, void *config,
+                struct arg_result *r, struct err *e)
 {
     char what[128];
-    const char *text = s->type != ARG_FLAG ? optarg : negated ? "off" : optarg ? optarg : "on";
+    const char *text = s->type != ARG_FLAG ? value : negated ? "off" : value ? value : "on";
     snprintf(what, sizeof what, "--%s", s->name);
     TRY(args_set_value(s, what, text, config, e));
     r->source[s - p->specs] = ARG_FROM_COMMAND_LINE;
@@ -217,26 +268,42 @@ static int take_page(int c, struct arg_result *r, struct err *e)
     return 0;
 }
 
+/* Options have ended at argv[optind]; before: where the last look at argv began. */
+static void drop_dashes(int argc, char **argv, int before)
+{
+    const bool dropped = before < optind && strcmp(argv[optind - 1], "--") == 0;
+    if (dropped || optind + 1 >= argc || strcmp(argv[optind + 1], "--") != 0)
+        return;
+    argv[optind + 1] = argv[optind];
+    argv[optind++] = (char *)"--";
+}
+
 static int read_command_line(const struct arg_program *p, const struct long_names *l, int argc, char **argv,
                              void *config, struct arg_result *r, struct err *e)
 {
     char letters[2 * ARG_SPECS_MAX + 8];
-    int c;
+    int c, before = 1;
     short_options(p, letters);
     optind = 0; /* glibc: start anew, and look at the letters again */
     opterr = 0;
-    while ((c = getopt_long(argc, argv, letters, l->v, NULL)) != -1) {
+    for (; (c = getopt_long(argc, argv, letters, l->v, NULL)) != -1; before = optind) {
         bool negated;
         const struct arg_spec *s;
-        if (c == '?' || c == ':')
-            return explain(p, l, c, argv, e);
+        if (c == '?' || c == ':') {
+            const int rc = complete_elder(p, l, c, argv);
+            if (rc == 1)
+                continue;
+            return rc < 0 ? err_set(e, rc, "out of memory while reading the command line") : explain(p, l, c, argv, e);
+        }
         if ((s = spec_of(p, c, &negated)))
-            TRY(take(p, s, negated, config, r, e));
+            TRY(take(p, s, negated, value_of(c, argv), config, r, e));
         else if (c == VAL_PRINT_CONFIG)
             r->print_config = true;
         else
             return take_page(c, r, e);
     }
+    if (p->operands == ARG_STOP_AT_FIRST)
+        drop_dashes(argc, argv, before);
     r->first_operand = optind;
     if (p->operands == ARG_NO_OPERANDS && optind < argc)
         return err_set(e, ERR_USAGE, "unexpected argument '%s': %s takes options only", argv[optind], p->name);

@@ -4,7 +4,8 @@
  * table in docs/, the manual page and the completion of shells.
  * Precedence: command line, environment (an empty variable counts as unset), settings files, default. Every long option
  * exists with dashes and with underscores (--nproc-per-node, --nproc_per_node); unambiguous prefixes are accepted; an
- * unknown option is refused with the nearest known one ("did you mean ...?").
+ * unknown option is refused with the nearest known one ("did you mean ...?"). Numbers may stand between blanks, and the
+ * value of a short option behind '=', as Python's argparse takes them.
  *
  *     static const struct arg_spec specs[] = {
  *         ARG_GROUP("Launch"),
@@ -67,9 +68,11 @@ struct arg_spec {
     }
 
 enum arg_operands {
-    ARG_NO_OPERANDS,   /* an operand is an error */
-    ARG_OPERANDS,      /* operands anywhere (permuted) */
-    ARG_STOP_AT_FIRST, /* options end at the first operand: `crun [options] PROGRAM args...` */
+    ARG_NO_OPERANDS, /* an operand is an error */
+    ARG_OPERANDS,    /* operands anywhere (permuted) */
+    /* Options end at the first operand: `crun [options] PROGRAM args...`. As Python's argparse does it, one "--" goes,
+     * before PROGRAM or else directly behind it: argv is then put in order as `-- PROGRAM args...`. */
+    ARG_STOP_AT_FIRST,
 };
 
 /* A section of the manual page beside the options: rows until one without a term. */
@@ -90,6 +93,9 @@ struct arg_program {
     const char *epilog;  /* NULL or text after the options */
     const struct arg_spec *specs;
     enum arg_operands operands;
+    /* Prefixes that fit several options mean the one of them that has a variable which begins like this, where it is the
+     * only one: command lines of another program keep their meaning. NULL: none do. */
+    const char *elder_env;
     const char *const
         *files; /* settings files, the first one counts most, NULL-terminated; '~' in front: $HOME. NULL: none */
     /* `NAME COMMAND ...`, each under its whole name, for the completion; NULL-terminated; NULL: none */
@@ -101,6 +107,7 @@ enum {
     ARG_SPECS_MAX = 256,      /* headings included */
     ARG_FILE_TEXT_MAX = 8192, /* bytes of values */
     ARG_PRINT_MAX = 512,      /* bytes of a value that arg_spec.print writes */
+    ARG_NUMBER_MAX = 64,      /* bytes of a number as it is typed */
     ARG_REAL_MAX = 32         /* bytes of a number as args_real_text() writes it */
 };
 
@@ -111,7 +118,7 @@ enum arg_source { ARG_FROM_DEFAULT, ARG_FROM_FILE, ARG_FROM_ENV, ARG_FROM_COMMAN
 enum arg_page { ARG_PAGE_HELP, ARG_PAGE_MARKDOWN, ARG_PAGE_MAN, ARG_PAGE_BASH, ARG_PAGE_ZSH };
 
 struct arg_result {
-    int first_operand;                   /* index into argv (argv may have been permuted under ARG_OPERANDS) */
+    int first_operand;                   /* index into argv, which may have been put in another order */
     bool help, version, print_config;    /* args_answer() acts on them; required options are not checked then */
     enum arg_page page;                  /* that help means */
     unsigned char source[ARG_SPECS_MAX]; /* enum arg_source by index of the spec */
@@ -154,6 +161,10 @@ void args_completion_zsh(const struct arg_program *p, FILE *out);
  * program goes on. */
 bool args_answer(const struct arg_program *p, const char *version, const void *config, const struct arg_result *r,
                  FILE *out);
+
+/* A number's text without blanks around it, which a file or a variable may have left there: in text, or in out. Longer
+ * ones are left as they are. */
+const char *args_without_blanks(const char *text, char out[ARG_NUMBER_MAX]);
 
 /* Checked number parsers, also for use elsewhere. what: the name used in the error. */
 int parse_i64(const char *text, const char *what, int64_t min, int64_t max, int64_t *ret, struct err *e);

@@ -178,9 +178,27 @@ static int set_custom(const struct arg_spec *s, const char *what, const char *te
     return err_set(e, ERR_USAGE, "%s: '%s': %.400s", what, text, why.text);
 }
 
+const char *args_without_blanks(const char *text, char out[ARG_NUMBER_MAX])
+{
+    const char *first = text;
+    while (isspace((unsigned char)*first))
+        first++;
+    size_t n = strlen(first);
+    while (n > 0 && isspace((unsigned char)first[n - 1]))
+        n--;
+    if (n == strlen(text) || n == 0 || n >= ARG_NUMBER_MAX)
+        return text;
+    memcpy(out, first, n);
+    out[n] = 0;
+    return out;
+}
+
 int args_set_value(const struct arg_spec *s, const char *what, const char *text, void *config, struct err *e)
 {
     void *field = args_field(s, config);
+    char number[ARG_NUMBER_MAX];
+    if (s->type == ARG_INT || s->type == ARG_REAL || s->type == ARG_SECONDS)
+        text = args_without_blanks(text, number);
     switch (s->type) {
     case ARG_FLAG:
         return set_flag(what, text, field, e);

@@ -121,12 +121,16 @@ const struct explain_message explain_crun[] = {
      "as many nodes as --nnodes allows take part in this job already, and the command does not run here: most likely a "
      "second job under the same name",
      "a job of its own needs another --rdzv-id; a node that is meant to wait for a place: --spare"},
-    {"job * has no place for this node: node rank * is taken by node *",
+    {"node rank * is taken by node *",
      "two cruns have the same number, of --node-rank or of the scheduler: several were started on one machine",
      "start one crun a node (srun --ntasks-per-node=1), or number them differently"},
     {"the job is over; this node waited as a spare*",
      "as many nodes as --nnodes allows took part to the end: the command was not run on this one",
      "nothing; --spare-exit-code 0 if that is a success; another job needs another --rdzv-id"},
+    {"--rdzv-conf: no key *", "a key that crun does not know; torchrun passes over such keys in silence",
+     "the one that is proposed, or none; docs/reference/options-crun.md lists them"},
+    {"all places are taken: it is not known yet whether all nodes there are alive*",
+     "this node waits until each node of the job was heard of again: one that is dead makes room for it", "nothing"},
     {"* started * tasks, several on a node, and one crun starts all workers of a node*\n* started several tasks on this "
      "node, and one crun starts all workers of a node*",
      "each task is a crun that would start all workers of its node: several workers would share each device",

@@ -13,15 +13,16 @@
 int config_parse_nnodes(const char *text, void *field, struct err *e)
 {
     struct config_nodes *n = field;
-    char min[32];
+    char min[32], low[ARG_NUMBER_MAX], high[ARG_NUMBER_MAX];
     const char *colon = strchr(text, ':');
     int64_t lo, hi;
     struct err why;
     const size_t len = colon ? (size_t)(colon - text) : strlen(text);
     const bool fits = len < sizeof min;
     snprintf(min, sizeof min, "%.*s", fits ? (int)len : 0, text);
-    if (!fits || parse_i64(min, "", 1, RDZV_NODES_MAX, &lo, &why) < 0 ||
-        parse_i64(colon ? colon + 1 : min, "", 1, RDZV_NODES_MAX, &hi, &why) < 0 || lo > hi)
+    const char *first = args_without_blanks(min, low), *last = colon ? args_without_blanks(colon + 1, high) : first;
+    if (!fits || parse_i64(first, "", 1, RDZV_NODES_MAX, &lo, &why) < 0 ||
+        parse_i64(last, "", 1, RDZV_NODES_MAX, &hi, &why) < 0 || lo > hi)
         return err_set(e, ERR_USAGE, "expected N or MIN:MAX with 1 <= MIN <= MAX <= %d", RDZV_NODES_MAX);
     *n = (struct config_nodes){(int)lo, (int)hi};
     return 0;
@@ -37,13 +38,14 @@ int config_parse_nproc(const char *text, void *field, struct err *e)
         int means;
     } words[] = {{"auto", WORKERS_AUTO}, {"cpu", WORKERS_CPU}, {"gpu", WORKERS_GPU}};
     int64_t *n = field;
+    char number[ARG_NUMBER_MAX];
     struct err why;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(text, words[i].word) == 0) {
             *n = words[i].means;
             return 0;
         }
-    if (parse_i64(text, "workers", 1, RDZV_SLOTS_MAX, n, &why) < 0)
+    if (parse_i64(args_without_blanks(text, number), "workers", 1, RDZV_SLOTS_MAX, n, &why) < 0)
         return err_set(e, ERR_USAGE, "expected a number from 1 to %d, auto, cpu or gpu", RDZV_SLOTS_MAX);
     return 0;
 }

@@ -239,4 +239,6 @@ void config_print_unused(const struct config *c, const struct arg_result *r, FIL
     for (size_t i = 0; i < RDZV_CONF_UNUSED_N; i++)
         if (c->conf.unused[i])
             fprintf(out, "crun: --rdzv-conf: %s has no effect\n", c->conf.unused[i]);
+    if (c->conf.unknown[0])
+        fprintf(out, "crun: --rdzv-conf: no key %s\n", c->conf.unknown);
 }

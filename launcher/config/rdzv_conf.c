@@ -112,7 +112,8 @@ static const struct {
 };
 #define OTHERS_N (sizeof others / sizeof *others)
 
-static int refuse_key(const char *key, struct err *e)
+/* The first one that is not known. */
+static void note_unknown(struct rdzv_conf *c, const char *key)
 {
     struct nearest near;
     nearest_begin(&near, key, strlen(key));
@@ -120,16 +121,9 @@ static int refuse_key(const char *key, struct err *e)
         nearest_try(&near, times[i].key);
     for (size_t i = 0; i < OTHERS_N; i++)
         nearest_try(&near, others[i].key);
-    if (near.word)
-        return err_set(e, ERR_USAGE, "no key '%s', did you mean '%s'?", key, near.word);
-    char keys[256] = "";
-    for (size_t i = 0, n = 0; i < TIMES + OTHERS_N && n < sizeof keys; i++)
-        n += (size_t)snprintf(keys + n, sizeof keys - n, "%s%s",
-                              i == 0                      ? ""
-                              : i + 1 == TIMES + OTHERS_N ? " or "
-                                                          : ", ",
-                              i < TIMES ? times[i].key : others[i - TIMES].key);
-    return err_set(e, ERR_USAGE, "no key '%s': expected %s", key, keys);
+    if (c->unknown[0])
+        return;
+    snprintf(c->unknown, sizeof c->unknown, near.word ? "'%s', did you mean '%s'?" : "'%s'", key, near.word);
 }
 
 static int set(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
@@ -146,7 +140,8 @@ static int set(struct rdzv_conf *c, const char *key, const char *value, struct e
             c->unused[i] = unused[i];
             return 0;
         }
-    return refuse_key(key, e);
+    note_unknown(c, key);
+    return 0;
 }
 
 static void trim(const char **p, size_t *n)
@@ -175,7 +170,8 @@ static int set_pair(struct rdzv_conf *c, const char *p, size_t n, struct err *e)
     trim(&p, &key_len);
     trim(&value, &len);
     unquote(&value, &len);
-    if (key_len == 0 || len == 0)
+    const bool is_quoted = memchr(p, '\'', key_len) || memchr(p, '"', key_len); /* and the other quote is missing */
+    if (key_len == 0 || len == 0 || is_quoted)
         return err_set(e, ERR_USAGE, "'%.*s': expected key=value", (int)(key_len < 64 ? key_len : 64), p);
     if (key_len >= sizeof key || len >= sizeof text)
         return err_set(e, ERR_USAGE, "'%.63s': expected at most %d characters", p, VALUE_MAX - 1);

@@ -301,6 +301,54 @@ static void options_end_at_the_program_name(void **state)
     assert_string_equal(words[result.first_operand], "-n");
 }
 
+/* The words from the program's on, with blanks between them. */
+static void program_is(const char *text, const char *expected)
+{
+    char got[256] = "";
+    assert_int_equal(parse(&stop_program, text), 0);
+    for (int i = result.first_operand; words[i]; i++)
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s", got[0] ? " " : "", words[i]);
+    assert_string_equal(got, expected);
+}
+
+static void one_pair_of_dashes_goes_as_by_argparse(void **state)
+{
+    (void)state;
+    program_is("--train-data D t -- -n 9", "t -n 9");
+    program_is("--train-data D t -- -- b", "t -- b");
+    program_is("--train-data D -- t -- b", "t -- b");
+    program_is("--train-data D t a -- b", "t a -- b");
+    program_is("--train-data D t --", "t");
+    program_is("--train-data -- t -- b", "t b"); /* the first pair is a value */
+}
+
+static void values_are_taken_as_argparse_takes_them(void **state)
+{
+    (void)state;
+    assert_int_equal(parse(&stop_program, "--train-data D -n=3 -r=0.5 t"), 0);
+    assert_int_equal(config.nproc, 3);
+    assert_true(config.rate == 0.5);
+    assert_int_equal(parse(&stop_program, "--train-data D -n \t3\n --timeout \n5 t"), 0);
+    assert_int_equal(config.nproc, 3);
+    assert_true(config.timeout == 5);
+    assert_int_equal(parse(&stop_program, "--train-data D -n \t t"), ERR_USAGE);
+}
+
+/* As crun and torchrun have --rdzv-conf, and crun alone --rdzv-ca. */
+static void a_prefix_means_the_one_option_that_an_elder_program_has(void **state)
+{
+    struct arg_program p = stop_program;
+    (void)state;
+    assert_int_equal(parse(&p, "--train-data D --r=7 t"), ERR_USAGE);
+    p.elder_env = "TEST_RUN";
+    assert_int_equal(parse(&p, "--train-data D --r=7 t"), 0);
+    assert_string_equal(config.run_id, "7");
+    free(words[3]); /* the whole name in its place */
+    assert_int_equal(parse(&p, "--train-data D --r 8 t"), 0);
+    assert_string_equal(config.run_id, "8");
+    free(words[3]); /* the whole name in its place */
+}
+
 static void operands_are_permuted_or_refused(void **state)
 {
     assert_int_equal(parse(&any_program, "a --train-data D b -n 2"), 0);
@@ -582,6 +630,9 @@ int main(void)
         cmocka_unit_test(the_last_of_two_wins_but_both_are_checked),
         cmocka_unit_test(mistakes_get_one_clear_sentence),
         cmocka_unit_test(options_end_at_the_program_name),
+        cmocka_unit_test(one_pair_of_dashes_goes_as_by_argparse),
+        cmocka_unit_test(values_are_taken_as_argparse_takes_them),
+        cmocka_unit_test(a_prefix_means_the_one_option_that_an_elder_program_has),
         cmocka_unit_test(operands_are_permuted_or_refused),
         cmocka_unit_test(required_options_are_missed_but_not_by_help),
         cmocka_unit_test(print_config_shows_value_and_source),

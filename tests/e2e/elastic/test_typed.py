@@ -223,7 +223,6 @@ def test_a_crun_that_hosts_says_so_and_gives_the_port_back(cluster):
     (["--nnodes", "2", "--rdzv_endpoint", "file://tmp", "--rdzv_id", "j"], ["absolute path"]),
     (["--nnodes", "2", "--rdzv_endpoint", "file:///no/such/folder", "--rdzv_id", "j"], ["/no/such/folder", "No such file"]),
     (["--nnodes", "2", "--rdzv_endpoint", "redis://h/x", "--rdzv_id", "j"], ["expected a number"]),
-    (["--nnodes", "2", "--rdzv_endpoint", "h", "--rdzv_conf", "jion=1"], ["no key 'jion'"]),
     (["--nnodes", "2", "--standalone"], ["--standalone runs one node"]),
     (["--nnodes", "2", "--rdzv_endpoint", "127.0.0.1:1", "--iface", "nosuch0"], ["--iface 'nosuch0'", "lo"]),
 ])

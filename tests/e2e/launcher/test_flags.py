@@ -71,6 +71,8 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "rank-order": "elastic/test_elastic.py::test_ranks_follow_host_names_or_arrival",
     "numa-binding": "launcher/test_placement.py::test_exclusive_workers_share_no_core",
     "max-node-failures": "elastic/test_node_failures.py::test_a_node_that_fails_twice_loses_its_seat",
+    "spare": "elastic/test_elastic.py::test_a_spare_that_was_never_needed_says_so_at_the_end",
+    "spare-exit-code": "elastic/test_elastic.py::test_a_spare_that_was_never_needed_says_so_at_the_end",
     "ranks-filter": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
     "rdzv-ca": "rendezvousd/test_hosting.py::test_a_job_meets_over_tls",
     "redirects": "launcher/test_logs.py::test_each_stream_goes_where_it_is_sent",
@@ -469,13 +471,17 @@ def test_every_option_has_a_variable_of_its_own():
     for line in rows.splitlines():
         if line.startswith("| `"):
             name = re.search(r"--(?:\[no-\])?([a-z-]+)", line).group(1)
-            assert f"`CRUN_{name.upper().replace('-', '_')}`" in line, line
+            # CRUN_SPARE is what a process of --warm-spares finds
+            variable = "CRUN_WAIT_AS_SPARE" if name == "spare" else f"CRUN_{name.upper().replace('-', '_')}"
+            assert f"`{variable}`" in line, line
 
 
 def test_prefixes_are_taken_unless_ambiguous(crun):
     assert said(crun, "--nproc", 2, "echo x")[0] == ["x", "x"]
-    rc, _, err = crun.run("--rdzv-c", "x", "true")
-    assert rc == 2 and "option '--rdzv-c' is ambiguous: --rdzv-conf, --rdzv-ca" in err
+    rc, _, err = crun.run("--warm", 0, "--http", 0, "true")
+    assert rc == 2 and "option '--http' is ambiguous: --http-port, --http-bind" in err
+    # of torchrun's options one alone begins so
+    assert said(crun, "--rdzv-c", "join_timeout=1", "true") == ([], "crun: --rdzv-conf has no effect: one node meets nobody\n")
     rc, _, err = crun.run("--nprok-per-node", "2", "true")
     assert rc == 2 and "did you mean '--nproc-per-node'?" in err
 

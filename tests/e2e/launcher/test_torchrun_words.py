@@ -32,6 +32,27 @@ def test_one_worker_writes_what_a_pipe_can_read(crun):
     assert "log-prefix = off  # default" in out
 
 
+@pytest.mark.parametrize("words, args", [
+    (["t.py", "--", "--depth=24", "x"], ["--depth=24", "x"]),
+    (["t.py", "--", "--", "b"], ["--", "b"]),
+    (["--", "t.py", "--", "b"], ["--", "b"]),
+    (["--", "t.py", "b"], ["b"]),
+    (["t.py", "a", "--", "b"], ["a", "--", "b"]),
+    (["t.py", "--"], []),
+    (["--role", "r", "-t=0", "t.py", "--", "-t", "3"], ["-t", "3"]),
+    (["-m", "t", "--", "--run=x"], ["--run=x"]),
+    (["--no-python", "./prog", "--", "-x"], ["-x"]),
+    (["--nproc_per_node", " 1", "--nnodes", "1 : 1", "--max_restarts", "2\n", "--rdzv-co", "colour=3", "t.py"], []),
+], ids=" ".join)
+def test_words_reach_the_program_as_by_argparse(crun, words, args):
+    """What Python's argparse does with torchrun's line; peer/test_torchrun_lines.py asks that itself."""
+    (crun.tmp / "t.py").write_text("import sys; print(sys.argv[1:])\n")
+    (crun.tmp / "prog").write_text("#!/usr/bin/env python3\nimport sys; print(sys.argv[1:])\n")
+    (crun.tmp / "prog").chmod(0o755)
+    p = subprocess.run([CRUN, *words], cwd=crun.tmp, env=crun.env, capture_output=True, text=True, timeout=90)
+    assert (p.returncode, p.stdout) == (0, f"{args}\n"), p.stderr
+
+
 def test_called_as_torchrun_it_has_torchruns_defaults(crun):
     (crun.tmp / "script.txt").write_text(ENV)
     rc, out, err = torchrun(crun, "--nproc_per_node", 2, "script.txt", "$$", "$local_rank", "${local_rank}", "${rank}", "$$local_rank")

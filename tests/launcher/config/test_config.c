@@ -121,7 +121,6 @@ static void what_contradicts_itself_is_refused(void **state)
         {"--nnodes 3:2", "--nnodes: '3:2': expected N or MIN:MAX with 1 <= MIN <= MAX"},
         {"--nnodes 0", "expected N or MIN:MAX"},
         {"--nnodes 2:", "expected N or MIN:MAX"},
-        {"--nnodes 2 --rdzv-endpoint n --rdzv-conf jon=1", "--rdzv-conf: no key 'jon'"},
         {"--nnodes 2 --rdzv-endpoint n --rdzv-conf rank=1 --node-rank 2", "--node-rank 2 and rank=1 of --rdzv-conf"},
         {"--nnodes 2 --rdzv-endpoint n --local-addr 1.1.1.1 --iface lo", "--local-addr and --iface both"},
         {"--nnodes 2 --rdzv-endpoint n --insecure --token-file f", "--insecure and --token-file contradict"},
