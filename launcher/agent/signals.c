@@ -33,6 +33,7 @@
 #define FLUSH_STOPPED_MS 4000
 /* After the guardian's death nobody waits for us any more; this bounds the farewell. */
 #define LOST_KILL_MS 30000
+#define CONTROL_A_TURN 64 /* bytes of a control pipe that one turn of the loop reads */
 
 struct signals {
     struct watch *signals, *guardian, *control; /* control NULL: nobody else starts this crun */
@@ -141,9 +142,9 @@ static void on_signal(void *arg)
             set_paused(r, atomic_load(&r->link->board->is_paused), is_typed(&info));
         else
             handle_signal(r, &info);
+        run_pump(r); /* whoever sends without end must not fill the queue */
     }
     board_heard(r->link->board, forwarded);
-    run_pump(r);
     if (child && !run_is_done(r))
         group_on_sigchld(r->group);
 }
@@ -157,19 +158,22 @@ static void handle_remote_signal(struct run *r, int signo, bool typed)
     handle_signal(r, &info);
 }
 
-/* It passes on signals; its end is the end of the job here. */
+/* It passes on signals; its end is the end of the job here. A pipe keeps every byte, where a process keeps one signal of
+ * a kind: so some are read, and the loop comes back for the rest. */
 static void on_control(void *arg)
 {
     struct run *r = arg;
     unsigned char byte;
-    ssize_t n;
-    while ((n = read((int)r->config->control_fd, &byte, 1)) == 1)
+    ssize_t n = -1;
+    for (int i = 0; i < CONTROL_A_TURN && (n = read((int)r->config->control_fd, &byte, 1)) == 1; i++) {
         if (byte == REMOTE_ASK)
             logmux_print_text(r->mux, REMOTE_ALIVE "\n");
         else if (byte == SIGTSTP || byte == SIGCONT)
             set_paused(r, byte == SIGTSTP, false);
         else
             handle_remote_signal(r, byte & ~REMOTE_TYPED, byte & REMOTE_TYPED);
+        run_pump(r);
+    }
     if (n == 0) {
         watch_close(r->signals->control);
         r->signals->control = NULL;

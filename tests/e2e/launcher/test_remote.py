@@ -16,7 +16,7 @@ import time
 import pytest
 
 from crun_run import CRUN
-from processes import children, state, wait
+from processes import children, pending, state, wait
 from test_terminal import Shell
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -263,6 +263,19 @@ UP = "trap 'echo saved; exit 75' TERM; touch $TMPDIR/up-$RANK; while :; do sleep
 def test_a_signal_reaches_the_workers_of_all_hosts(crun, ssh):
     p = up(crun, ssh, "sh", "-c", UP)
     p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 75 and out.decode().count("]: saved\n") == 2, err
+    assert crun.processes() == []
+
+
+def test_signals_without_end_do_not_end_an_agent(crun, ssh):
+    """They wait in a pipe while it stands still."""
+    p = up(crun, ssh, "sh", "-c", "echo $PPID >$TMPDIR/agent-$RANK; " + UP)
+    local = crun.agent_of(p.pid)
+    with crun.stopped(int(crun.wait_file("agent-1"))):
+        for _ in range(100):
+            p.send_signal(signal.SIGTERM)
+            wait("the signal's end", lambda: not pending(p.pid) and not pending(local))
     out, err = p.communicate(timeout=60)
     assert p.returncode == 75 and out.decode().count("]: saved\n") == 2, err
     assert crun.processes() == []
