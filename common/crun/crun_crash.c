@@ -3,8 +3,13 @@
  * - Everything a handler needs is made while the process is well: the names of files, a signal stack, the unwinder
  *   (loaded by the first backtrace(3)), a file without a name. The handler calls only what signal-safety(7) allows,
  *   backtrace(3) and backtrace_symbols_fd(3).
+ * - First the message is printed and recorded, then the call stack is looked for: a memory fault may have damaged the
+ *   stack, and the unwinder crashes on it. Then this handler, entered again, leaves the unwinder by siglongjmp(3), and
+ *   what was written stays.
  * - The record is written to the file without a name, which then gets its name: never half a record, nothing left by a
- *   process that ends well. Where the file system has no such files, it is opened when needed.
+ *   process that ends well. Where the file system has no such files, it is opened when needed. With the stack it is
+ *   written once more, beside, and renamed.
+ * - In a process that the worker forked the words are printed, and no more: record and page are the worker's.
  * - Then the signal does what it would have done: its former action is put back, and the instruction is tried again,
  *   or, for a signal that somebody sent (abort(), kill), the signal is sent again. So debuggers, core dumps and other
  *   handlers see what they always saw.
@@ -13,7 +18,9 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,6 +47,7 @@ static const struct crash {
 
 static struct {
     bool installed;
+    pid_t pid; /* of the worker; a process that it forked has another one */
     struct sigaction before[CRASHES];
     int unnamed;                          /* file that becomes the record; -1: none */
     char path[4096], tmp[4100], link[40]; /* of the record, its first name, the unnamed file */
@@ -206,10 +214,12 @@ static void put_record(struct out *o, const struct crash *c, const char *message
     put_text(o, message);
     put_text(o, "\", \"extraInfo\": {\"timestamp\": \"");
     put_number(o, (uint64_t)time(NULL), 10);
-    put_text(o, "\", \"py_callstack\": \"");
-    o->cap -= 128; /* for what follows, however long the stack is */
-    put_stack(o, frames, n);
-    o->cap += 128;
+    if (n > 0) {                                /* torchrun shows this in place of the message, even an empty one */
+        put_text(o, "\", \"py_callstack\": \"");
+        o->cap -= 128; /* for what follows, however long the stack is */
+        put_stack(o, frames, n);
+        o->cap += 128;
+    }
     put_text(o, "\"}}, \"exitcode\": ");
     put_number(o, (uint64_t)(128 + c->signo), 10);
     put_text(o, ", \"rank\": ");
@@ -232,26 +242,42 @@ static void write_all(int fd, const char *data, size_t n)
     }
 }
 
-/* A record that is there already is of an earlier error: it stays. */
-static void leave_record(const struct out *o)
+/* In a file beside the record's. */
+static bool write_beside(const struct out *o)
 {
-    if (!crash.path[0])
-        return;
-    if (crash.unnamed >= 0) {
-        write_all(crash.unnamed, o->at, o->n);
-        if (linkat(AT_FDCWD, crash.link, AT_FDCWD, crash.path, AT_SYMLINK_FOLLOW) == 0 || errno == EEXIST)
-            return;
-    }
     unlink(crash.tmp);
     int fd = open(crash.tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
-        return;
+        return false;
     write_all(fd, o->at, o->n);
     close(fd);
-    if (link(crash.tmp, crash.path) == 0 || errno == EEXIST)
+    return true;
+}
+
+/* A record that is there already is of an earlier error: it stays. True: the record is this one. */
+static bool leave_record(const struct out *o)
+{
+    if (!crash.path[0])
+        return false;
+    if (crash.unnamed >= 0) {
+        write_all(crash.unnamed, o->at, o->n);
+        if (linkat(AT_FDCWD, crash.link, AT_FDCWD, crash.path, AT_SYMLINK_FOLLOW) == 0)
+            return true;
+        if (errno == EEXIST)
+            return false;
+    }
+    if (!write_beside(o))
+        return false;
+    const bool linked = link(crash.tmp, crash.path) == 0, exists = !linked && errno == EEXIST;
+    if (linked || exists)
         unlink(crash.tmp);
-    else
-        rename(crash.tmp, crash.path);
+    return linked || (!exists && rename(crash.tmp, crash.path) == 0);
+}
+
+static void replace_record(const struct out *o)
+{
+    if (write_beside(o) && rename(crash.tmp, crash.path) < 0)
+        unlink(crash.tmp);
 }
 
 static void leave_in_page(const struct crash *c, const char *message)
@@ -265,22 +291,61 @@ static void leave_in_page(const struct crash *c, const char *message)
     atomic_store(&p->error_code, 128 + c->signo);
 }
 
+/* Without the stack. True: the record is this one. */
+static bool record_message(const struct crash *c, const char *message)
+{
+    struct out record = {crash.record, 0, sizeof crash.record};
+    if (getpid() != crash.pid || atomic_flag_test_and_set(&libcrun_self.recorded))
+        return false;
+    put_record(&record, c, message, NULL, 0);
+    leave_in_page(c, message);
+    return leave_record(&record);
+}
+
+/* Leaves by siglongjmp() if the unwinder crashes. */
+static void add_stack(const struct crash *c, const char *message, bool is_recorded)
+{
+    static void *frames[FRAMES_MAX];
+    struct out record = {crash.record, 0, sizeof crash.record};
+    const int n = backtrace(frames, FRAMES_MAX);
+    if (is_recorded) {
+        put_record(&record, c, message, frames, n);
+        replace_record(&record);
+    }
+    backtrace_symbols_fd(frames, n, STDERR_FILENO);
+}
+
+/* While the stack is looked for, by this thread; 0: by none. */
+static _Atomic pid_t unwinds;
+static sigjmp_buf out_of_unwinder;
+
+static void try_stack(const struct crash *c, const char *message, bool is_recorded)
+{
+    sigset_t faults, before;
+    sigemptyset(&faults);
+    for (unsigned i = 0; i < CRASHES; i++)
+        sigaddset(&faults, crashes[i].signo);
+    pthread_sigmask(SIG_UNBLOCK, &faults, &before);
+    if (sigsetjmp(out_of_unwinder, 0) == 0) {
+        atomic_store(&unwinds, (pid_t)syscall(SYS_gettid));
+        add_stack(c, message, is_recorded);
+    } else {
+        static const char damaged[] = "(its call stack is damaged)\n";
+        write_all(STDERR_FILENO, damaged, sizeof damaged - 1);
+    }
+    atomic_store(&unwinds, 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 static void last_words(const struct crash *c, const siginfo_t *info)
 {
     char message[256];
-    void *frames[FRAMES_MAX];
-    struct out text = {message, 0, sizeof message - 1}, record = {crash.record, 0, sizeof crash.record};
+    struct out text = {message, 0, sizeof message - 2};
     put_message(&text, c, info);
+    message[text.n] = '\n';
+    write_all(STDERR_FILENO, message, text.n + 1);
     message[text.n] = '\0';
-    const int n = backtrace(frames, FRAMES_MAX);
-    if (!atomic_flag_test_and_set(&libcrun_self.recorded)) {
-        put_record(&record, c, message, frames, n);
-        leave_record(&record);
-        leave_in_page(c, message);
-    }
-    message[text.n++] = '\n';
-    write_all(STDERR_FILENO, message, text.n);
-    backtrace_symbols_fd(frames, n, STDERR_FILENO);
+    try_stack(c, message, record_message(c, message));
 }
 
 /* --- the handler */
@@ -295,6 +360,8 @@ static void on_crash(int signo, siginfo_t *info, void *context)
         i++;
     if (i == CRASHES)
         return;
+    if (atomic_load(&unwinds) == (pid_t)syscall(SYS_gettid))
+        siglongjmp(out_of_unwinder, 1);
     if (!atomic_flag_test_and_set(&entered)) {
         last_words(&crashes[i], info);
         atomic_store(&reported, true);
@@ -357,6 +424,7 @@ int crun_catch_crashes(void)
         if (!ignored && sigaction(crashes[i].signo, &a, NULL) < 0)
             return -errno;
     }
+    crash.pid = getpid();
     crash.installed = true;
     return 0;
 }

@@ -170,7 +170,7 @@ int crun_next_round(struct crun_info *ret, double timeout_s);
 void crun_record_error(int code, const char *message);
 
 /* Install handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT that leave a failure record with the call stack and
- * print the stack to stderr, then let the signal do what it would have done: the handler there was before, or death
+ * print both to stderr (without the stack if it is damaged; in a process that the worker forked they only print), then let the signal do what it would have done: the handler there was before, or death
  * with a core dump. The calling thread gets a signal stack of its own, so that its stack may overflow. Call after
  * crun_init(); again: does nothing. */
 int crun_catch_crashes(void);

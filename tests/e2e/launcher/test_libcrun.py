@@ -1,5 +1,6 @@
 """libcrun as authors of workers use it: the examples of the documentation, built and run under crun."""
 import math
+import json
 import os
 import pathlib
 import re
@@ -18,12 +19,12 @@ EXAMPLES = pathlib.Path(REPO) / "docs" / "examples"
 pytestmark = pytest.mark.skipif(not os.path.exists(LIBCRUN), reason="libcrun.so is not built")
 
 
-def build(source, out):
+def build(source, out, *flags):
     if not shutil.which("cc"):
         pytest.skip("no C compiler")
     lib = os.path.dirname(LIBCRUN)
     subprocess.run(["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-I", f"{REPO}/common/include", "-o", out,
-                    EXAMPLES / source, "-L", lib, "-lcrun", f"-Wl,-rpath,{lib}"], check=True)
+                    *flags, EXAMPLES / source, "-L", lib, "-lcrun", f"-Wl,-rpath,{lib}"], check=True)
     return [out]
 
 
@@ -129,6 +130,27 @@ def test_a_crash_is_in_the_report_with_its_stack(crun, how, code, message):
     assert message in record and '"step": 7' in record and "#0 0x" in record and "libc.so" in record
     assert "libc.so" in (crun.tmp / "logs" / "c" / "round-1" / "rank-1.err").read_text()
     assert not (crun.tmp / "logs" / "c" / "round-1" / "rank-0.error.json").exists()
+
+
+@pytest.fixture(scope="module")
+def crash(tmp_path_factory):
+    return build(pathlib.Path(__file__).with_name("crash.c"), tmp_path_factory.mktemp("crash") / "crash", "-fno-stack-protector")
+
+
+@pytest.mark.parametrize("how, signo", [("smash", "SIGSEGV"), ("abort", "SIGABRT")])
+def test_a_crash_whose_stack_is_overwritten_is_in_the_report(crun, crash, how, signo):
+    rc, _, err = crun.run("--log-dir", crun.tmp / "logs", "--run-id", "c", *crash, how)
+    assert rc == 128 + signal.Signals[signo] and f"killed by {signo}" in err and f"message   crashed: {signo}" in err, err
+    record = json.loads((crun.tmp / "logs" / "c" / "round-1" / "rank-0.error.json").read_text())
+    assert record["message"]["message"].startswith(f"crashed: {signo}") and record["rank"] == 0
+    assert "call stack is damaged" in (crun.tmp / "logs" / "c" / "round-1" / "rank-0.err").read_text()
+
+
+def test_a_crash_of_a_forked_process_is_not_the_ranks(crun, crash):
+    rc, _, err = crun.run("--log-dir", crun.tmp / "logs", "--run-id", "c", *crash, "fork")
+    assert rc == 3 and "rank 0 exited with code 3" in err and "message   " not in err, err
+    assert not (crun.tmp / "logs" / "c" / "round-1" / "rank-0.error.json").exists()
+    assert "crashed: SIGSEGV at address 0x10\n" in (crun.tmp / "logs" / "c" / "round-1" / "rank-0.err").read_text()
 
 
 STORE = """

@@ -61,7 +61,6 @@ static void make_round(const struct log_layout *l)
 static void files_are_found_by_round_and_rank(void **state)
 {
     struct log_layout l;
-    struct err e;
     char path[LOG_PATH_MAX];
     (void)state;
     open_layout(&l, LOG_LAYOUT_CRUN);
@@ -85,7 +84,6 @@ static void a_round_that_counts_as_no_restart_gets_an_attempt_of_its_own(void **
                   {1, "attempt_3/1/stdout.log"}, /* a worker failed */
                   {5, "attempt_5/1/stdout.log"}};
     struct log_layout l;
-    struct err e;
     (void)state;
     open_layout(&l, LOG_LAYOUT_TORCHRUN);
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
