@@ -214,7 +214,7 @@ static void put_record(struct out *o, const struct crash *c, const char *message
     put_text(o, message);
     put_text(o, "\", \"extraInfo\": {\"timestamp\": \"");
     put_number(o, (uint64_t)time(NULL), 10);
-    if (n > 0) {                                /* torchrun shows this in place of the message, even an empty one */
+    if (n > 0) { /* torchrun shows this in place of the message, even an empty one */
         put_text(o, "\", \"py_callstack\": \"");
         o->cap -= 128; /* for what follows, however long the stack is */
         put_stack(o, frames, n);

@@ -152,16 +152,18 @@ static void on_failed(void *arg, int rc, const char *text)
     run_pump(r);
 }
 
-/* A worker with crun's terminal died of what was typed, or of the end of that terminal, or says so by its code, as
- * shells and scripts do. Whether that came is not asked: news of the worker's end may come before that of the key. So
- * it may at a SIGTERM to the shell's whole job (kill %1); but of that a worker may also be the only aim. */
+/* The signal that ended a worker which has crun's terminal, if it was for crun as well; 0: none. The worker may die of a
+ * key or of the terminal's end, or say so by its code, as shells and scripts do. A code alone proves nothing (129 is
+ * git's usage error): crun itself must have got the signal, or be about to, as news of the worker's end may come first.
+ * So it may at a SIGTERM to the shell's whole job (kill %1); but of that a worker may also be the only aim. */
 static int typed_end(const struct run *r, const struct failure_worker *w)
 {
     const int signo = ending_code(w->ending) - 128;
     if (!group_has_terminal(r->group, (int)(w - group_workers(r->group))))
         return 0;
-    const bool typed = signo == SIGINT || signo == SIGQUIT || signo == SIGHUP;
-    return typed || (signo == SIGTERM && signals_is_on_its_way(r, SIGTERM)) ? signo : 0;
+    if (signo == SIGINT || signo == SIGQUIT || signo == SIGHUP)
+        return w->ending.signaled || signals_came(r, signo) ? signo : 0;
+    return signo == SIGTERM && signals_is_on_its_way(r, SIGTERM) ? signo : 0;
 }
 
 static void on_ended(void *arg, int local, int64_t woken)

@@ -145,6 +145,7 @@ static void start_pause(struct run *r, int64_t now_ns)
 
 static int begin_workers(struct run *r, const struct rdzv_news *news, struct err *e)
 {
+    signals_begin_round(r);
     return group_start(r->group, news->rank_base, e);
 }
 

@@ -39,6 +39,7 @@ struct signals {
     struct watch *signals, *guardian, *control; /* control NULL: nobody else starts this crun */
     int signal_fd;
     bool hurry, paused;
+    uint64_t came; /* since the round began: bit N - 1 for signal N */
     bool
         drops_console; /* a stop signal came after the end, and it was not the worker's too, which may have died of it */
 };
@@ -97,12 +98,25 @@ bool signals_is_on_its_way(const struct run *r, int signo)
     return tree_has_pending(getppid(), signo) || tree_has_pending(getpid(), signo);
 }
 
+bool signals_came(const struct run *r, int signo)
+{
+    const struct board *b = r->link->board;
+    return r->signals->came >> (signo - 1) & 1 || signals_is_on_its_way(r, signo) || atomic_load(&b->takes) ||
+           atomic_load(&b->forwarded) != atomic_load(&b->heard);
+}
+
+void signals_begin_round(struct run *r)
+{
+    r->signals->came = 0;
+}
+
 /* A preemption notice, a wish to stop, or a word for the workers. */
 static void handle_signal(struct run *r, const struct signalfd_siginfo *info)
 {
     struct signals *sig = r->signals;
     const int signo = (int)info->ssi_signo;
     const struct stops *s = &r->config->stops;
+    sig->came |= UINT64_C(1) << (signo - 1);
     struct agent_event ev = {.kind = AGENT_SIGNAL,
                              .signo = signo,
                              .now_ms = clock_ms(),

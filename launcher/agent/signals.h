@@ -16,6 +16,9 @@ bool signals_paused(const struct run *r); /* by Ctrl-Z: the workers stand still 
 void signals_keep_paused(struct run *r);  /* workers were started, perhaps meanwhile */
 /* crun was sent it, and it has not come here yet. */
 bool signals_is_on_its_way(const struct run *r, int signo);
+/* It is, or came since the workers of this round were started. */
+bool signals_came(const struct run *r, int signo);
+void signals_begin_round(struct run *r);
 const bool *signals_hurry(const struct run *r); /* true once a stop signal came after the end: wait for no other node */
 
 /* The end: print what is left of the workers' output; a console that does not read (a pager) is waited for, but not

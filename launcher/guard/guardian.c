@@ -169,6 +169,16 @@ static bool reap(pid_t agent, struct ending *ret)
     }
 }
 
+/* From before it is read until it is forwarded the board says that one is on its way. */
+static bool take_signal(struct guard *g, const struct guardian_link *l, struct signalfd_siginfo *ret)
+{
+    atomic_store(&l->board->takes, true);
+    const bool is_taken = read(g->signal_fd, ret, sizeof *ret) == sizeof *ret;
+    if (!is_taken || ret->ssi_signo == SIGCHLD)
+        atomic_store(&l->board->takes, false);
+    return is_taken;
+}
+
 /* What the terminal sends comes from the kernel itself. */
 static void forward(struct guard *g, struct guardian_link *l, const struct signalfd_siginfo *info)
 {
@@ -177,6 +187,7 @@ static void forward(struct guard *g, struct guardian_link *l, const struct signa
     patience_forward(&g->stuck.patience, l->board, (int)info->ssi_signo, typed, clock_ms());
     if (sigqueue(g->agent, (int)info->ssi_signo, how) < 0) /* the user has too many signals pending */
         kill(g->agent, (int)info->ssi_signo);
+    atomic_store(&l->board->takes, false);
 }
 
 /* The shell that sees us stopped is who lets us go on, by SIGCONT. Without one the kernel does not stop us. */
@@ -221,7 +232,7 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
         neighbours_look(&g->beside, fds + 2, fds[1].revents & POLLHUP || fds[1].fd < 0);
         if (fds[1].revents && !receive_word(g, l) && (fds[1].revents & POLLHUP))
             fds[1].fd = -1; /* the agent is ending */
-        if (!fds[0].revents || read(g->signal_fd, &info, sizeof info) != sizeof info)
+        if (!fds[0].revents || !take_signal(g, l, &info))
             continue;
         if (info.ssi_signo == SIGTSTP)
             pause_with_workers(g, l, &info);

@@ -32,6 +32,7 @@
 struct board {
     _Atomic uint32_t forwarded; /* signals, by the guardian */
     _Atomic uint32_t heard;     /* of them, by the agent */
+    _Atomic bool takes;         /* the guardian reads a signal, which is not counted as forwarded yet */
     _Atomic uint64_t stops;     /* which of them are stop signals: bit N - 1 for signal N */
     _Atomic bool is_stopping;   /* a stop signal has counted for the agent */
     _Atomic bool is_paused;     /* the guardian obeys SIGTSTP, and the workers are to stand still meanwhile */

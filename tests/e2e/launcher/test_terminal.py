@@ -95,6 +95,24 @@ def test_a_typed_signal_is_the_workers_matter_and_no_failure(crun, shell, key, c
     assert shell.code() == code and crun.processes() == [shell.p.pid]
 
 
+@pytest.mark.parametrize("key, signo", [("\x03", "INT"), ("\x1c", "QUIT")])
+def test_a_worker_may_say_by_its_code_that_it_was_stopped(crun, shell, key, signo):
+    code = 128 + signal.Signals[f"SIG{signo}"]
+    shell.run(f"""$CRUN --max-restarts 3 bash -c 'trap "exit {code}" {signo}; echo up; while :; do read; done'""")
+    shell.until("\r\nup\r?\n")
+    shell.type(key)
+    shell.until("ready> ")
+    assert shell.code() == code and crun.processes() == [shell.p.pid]
+
+
+@pytest.mark.parametrize("code", [129, 130, 131])
+def test_a_code_without_the_signal_is_a_failure(crun, shell, code):
+    shell.run(f"$CRUN --max-restarts 1 sh -c 'exit {code}'")
+    said = shell.until("ready> ")
+    assert f"restart 1/1 (rank 0 exited with code {code})" in said and f"sh failed: rank 0 exited with code {code}" in said, said
+    assert shell.code() == code
+
+
 def test_a_worker_may_catch_ctrl_c_and_go_on(crun, shell):
     shell.run("""$CRUN bash -c 'trap "echo caught" INT; echo up; read a; read b; echo got $b'""")
     shell.until("\r\nup\r?\n")
