@@ -20,7 +20,7 @@
 #include "common/rdzv/homes/home_process.h"
 #include "launcher/agent/agent_loop.h"
 #include "launcher/base/cgroup_path.h"
-#include "launcher/base/oom_group.h"
+#include "launcher/base/oom.h"
 #include "launcher/base/own_fds.h"
 #include "launcher/base/program.h"
 #include "launcher/base/program_file.h"

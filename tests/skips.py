@@ -141,6 +141,7 @@ ROWS = [
     (r"needs root|another uid needs root|root may be another user|no right to mount|cannot mount", not_root),
     (r"no FUSE ", no_fuse),
     (r"needs \d+ CPUs|one core with two threads", few_cpus),
+    (r"no cgroup here limits memory", anywhere),  # no controller is delegated to this process
     (r"no cores here", lambda: resource.getrlimit(resource.RLIMIT_CORE)[1] == 0),
     (r"no cuDNN|no cuBLASLt|no CUDA", lambda: no_gpu() or not shutil.which("nvcc")),
     (r"cuDNN is not built in", lambda: not shutil.which("nvcc")),

@@ -160,6 +160,7 @@ static int open_group(struct run *r, struct err *e)
         .bindings = worker_setup_bindings(r),
         .cgroup = worker_setup_cgroup(r),
         .cgroup_must = c->cgroup == CONFIG_CGROUP_ON,
+        .oom = &r->oom,
         .roster = r->link->roster,
         .mux = r->mux,
         .events = round_events,
@@ -278,12 +279,14 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     r->program = p;
     r->link = link;
     r->cgroups = cgroups;
+    oom_kills_open(&r->oom, cgroups);
     r->shares_terminal = c->nproc == 1 && c->log.ptys.n == 0 && isatty(STDIN_FILENO);
     name_node(r);
     uv_loop_init(&r->loop);
     agent_init(&r->agent, (int)c->nproc, (int)c->spare_exit_code);
     const int rc = run_job(r, ret_code, e);
     close_parts(r);
+    oom_kills_close(&r->oom);
     free(r);
     return rc;
 }

@@ -85,6 +85,7 @@ int failures_open(struct run *r, struct err *e)
                                              .program_path = r->program->path,
                                              .max_restarts = (int)c->max_restarts,
                                              .restart_window = c->restart_window,
+                                             .oom = &r->oom,
                                              .hurry = signals_hurry(r),
                                              .error_path = error_path,
                                              .error_text = error_text,

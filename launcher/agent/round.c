@@ -175,7 +175,7 @@ static void on_ended(void *arg, int local, int64_t woken)
                              .was_held = group_is_held(r->group, local)};
     ev.signo = typed_end(r, w);
     ev.cause.fatal = stops_fatal(&r->config->stops, ev.cause.exit_code);
-    char text[64];
+    char text[ENDING_TEXT_MAX];
     const bool alone = r->config->home.kind == HOME_LOCAL;
     snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d%s%s %s", w->rank, alone ? "" : " on ", alone ? "" : r->host,
              ending_text(w->ending, text, sizeof text));
@@ -236,7 +236,7 @@ const struct group_events round_events = {
 void round_print_stopped(struct run *r, const char *why)
 {
     const struct failure_worker *w = group_workers(r->group);
-    char text[64], line[512];
+    char text[ENDING_TEXT_MAX], line[512];
     size_t n = (size_t)snprintf(line, sizeof line, "%s", why);
     const char *before = "; not in good order: ";
     for (int i = 0; r->round->news.round && i < r->agent.slots && n < sizeof line; i++) {

@@ -12,6 +12,7 @@
 #include <uv.h>
 
 #include "launcher/agent/machine/agent.h"
+#include "launcher/base/oom.h"
 #include "launcher/output/log_layout.h"
 
 struct agent_http;
@@ -38,6 +39,7 @@ struct run {
     const struct program *program;
     const struct guardian_link *link;
     const struct cgroup_tables *cgroups;  /* of this process */
+    struct oom_kills oom;                 /* of the workers */
     char node[RDZV_ID_MAX + 1], host[65]; /* HOST_NAME_MAX */
     bool shares_terminal;                 /* with its one worker */
     uv_loop_t loop;

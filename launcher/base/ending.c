@@ -41,7 +41,10 @@ char *ending_text(struct ending e, char *out, size_t cap)
 {
     char name[32];
     if (e.signaled)
-        snprintf(out, cap, "killed by %s%s", signal_text(e.value, name, sizeof name), e.core ? " (core dumped)" : "");
+        snprintf(out, cap, "killed by %s%s", signal_text(e.value, name, sizeof name),
+                 e.oom    ? ": out of memory (oom_kill of its cgroup)"
+                 : e.core ? " (core dumped)"
+                          : "");
     else
         snprintf(out, cap, "exited with code %d", e.value);
     return out;

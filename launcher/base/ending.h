@@ -9,6 +9,7 @@
 struct ending {
     bool signaled; /* value is a signal, else an exit code */
     bool core;     /* a core was dumped */
+    bool oom;      /* the kernel killed it for want of memory, as its cgroup says */
     int value;
 };
 
@@ -18,7 +19,9 @@ struct ending ending_of(const siginfo_t *info);
 /* As a shell sees it: the code, or 128 + signal. */
 int ending_code(struct ending e);
 
-/* "killed by SIGSEGV (core dumped)", "exited with code 3"; returns out. */
+/* "killed by SIGSEGV (core dumped)", "killed by SIGKILL: out of memory (oom_kill of its cgroup)", "exited with code 3";
+ * returns out. ENDING_TEXT_MAX is enough for all. */
+#define ENDING_TEXT_MAX 64
 char *ending_text(struct ending e, char *out, size_t cap);
 
 /* "SIGTERM"; "signal 40" for those without a name. Static storage or out. */

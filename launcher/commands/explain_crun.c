@@ -32,6 +32,10 @@ const struct explain_message explain_crun[] = {
      "kill -CONT PID; at its end crun does"},
     {"its agent (pid *) was *", "the process of crun that runs the job died; the guardian ended the workers",
      "SIGKILL: somebody, or the kernel for want of memory; else a fault of crun: please report it"},
+    {"*killed by SIGKILL: out of memory*",
+     "the kernel killed a worker for want of memory, as the oom_kill count of its cgroup says",
+     "the line `memory` of the report names the cgroup and its limit: less memory per worker, fewer workers, or a higher "
+     "limit"},
     {"*SIGKILL*OOM*", "the kernel killed it for want of memory", "less memory per worker, or fewer workers"},
     {"*killed by SIGKILL*", "somebody killed a worker: most often the kernel, which was out of memory",
      "dmesg says whether it was the kernel; then a smaller batch, fewer loaders, a larger limit"},

@@ -8,7 +8,7 @@
 
 #include "common/base/file.h"
 #include "launcher/base/cgroup_path.h"
-#include "launcher/base/oom_group.h"
+#include "launcher/base/oom.h"
 #include "launcher/doctor/facts.h"
 #include "launcher/place/cores.h"
 #include "launcher/place/gpus.h"

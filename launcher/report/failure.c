@@ -83,7 +83,7 @@ static bool add_tail(cJSON *o, const struct lines_tail *tail)
 static bool add_ending(cJSON *o, const struct failure_worker *w)
 {
     const struct ending ending = w->ending;
-    char text[64];
+    char text[ENDING_TEXT_MAX];
     if (w->hung[0])
         return cJSON_AddNumberToObject(o, "exit_code", EXIT_HUNG) && cJSON_AddStringToObject(o, "ending", w->hung);
     bool ok = cJSON_AddNumberToObject(o, "exit_code", ending_code(ending)) &&
@@ -106,8 +106,9 @@ cJSON *failure_describe(const struct failure_worker *w, const struct failure_wor
         cJSON_AddNumberToObject(o, "pid", w->pid) && add_text(o, "host", words->host) &&
         add_text(o, "node", words->node) && add_ending(o, w) && cJSON_AddNumberToObject(o, "time", words->time) &&
         add_progress(o, words) && add_text(o, "gpu", words->gpu) && add_text(o, "core", words->core) &&
-        add_text(o, "message", words->message) && add_text(o, "message_from", words->message_from) &&
-        (!words->tail || add_tail(o, words->tail)) && add_text(o, "stderr_late", words->tail_late))
+        add_text(o, "memory", words->memory) && add_text(o, "message", words->message) &&
+        add_text(o, "message_from", words->message_from) && (!words->tail || add_tail(o, words->tail)) &&
+        add_text(o, "stderr_late", words->tail_late))
         return o;
     cJSON_Delete(o);
     return NULL;
@@ -244,6 +245,7 @@ static int render_culprit(const cJSON *o, struct buf *out)
     TRY(render_progress(o, out));
     TRY(field(out, "gpu", text_of(o, "gpu")));
     TRY(field(out, "core", text_of(o, "core")));
+    TRY(field(out, "memory", text_of(o, "memory")));
     return render_message(o, out);
 }
 

@@ -18,6 +18,7 @@
 #include "common/job/failure_record.h"
 #include "common/rdzv/machine/rdzv.h"
 #include "common/rdzv/wire/rdzv_wire.h"
+#include "launcher/base/oom.h"
 #include "launcher/base/virtual_rank.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/output/logmux.h"
@@ -140,11 +141,12 @@ static cJSON *describe(const struct failure_report *f, const struct failure_work
 {
     const struct logmux_words *printed = logmux_words(f->o.mux, w->local_rank);
     struct virtual_rank device;
-    char core[4096], output[FAILURE_OUTPUT_MAX], late[FAILURE_OUTPUT_MAX + 64];
+    char core[4096], memory[CGROUP_PATH_MAX + 128], output[FAILURE_OUTPUT_MAX], late[FAILURE_OUTPUT_MAX + 64];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
     find_message(f, w, printed, &words);
     find_progress(f->o.page(f->o.arg, w->local_rank), &words);
     words.core = core_text(printed, core, sizeof core)[0] ? core : NULL;
+    words.memory = w->ending.oom ? oom_kills_text(f->o.oom, memory, sizeof memory) : NULL;
     words.gpu = find_gpu(w->local_rank, &device);
     words.tail = with_tail && printed && printed->has_tail ? &printed->tail : NULL;
     if (with_tail && printed && !printed->has_tail) {

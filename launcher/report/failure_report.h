@@ -19,6 +19,7 @@ struct failure_report;
 struct failure_worker;
 struct log_layout;
 struct logmux;
+struct oom_kills;
 struct rdzv_news;
 
 /* The last words of this node's workers come from the output process: within that time, or the report says that they
@@ -35,8 +36,9 @@ struct failure_report_options { /* all of it is borrowed */
     const char *run_id, *node, *host;
     const char *program, *program_path; /* as it was typed, as it was found */
     int max_restarts;
-    double restart_window; /* seconds; 0: all restarts count */
-    const bool *hurry;     /* a stop signal came: wait for no other node */
+    double restart_window;       /* seconds; 0: all restarts count */
+    const struct oom_kills *oom; /* of the workers */
+    const bool *hurry;           /* a stop signal came: wait for no other node */
     /* What is known of a worker that failed, NULL: nothing. */
     const char *(*error_path)(void *arg, int local);       /* where its error record would be */
     const char *(*error_text)(void *arg, int local);       /* what it reported through libcrun */

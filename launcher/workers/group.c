@@ -1,3 +1,4 @@
+#include "launcher/base/oom.h"
 #include "launcher/workers/group_internal.h"
 
 #include <errno.h>
@@ -141,6 +142,8 @@ static void on_death(struct group *g, struct child *c)
         w->ended_ns = woken;
     }
     w->ending = ending_of(&info);
+    w->ending.oom = w->ending.signaled && w->ending.value == SIGKILL && !w->told_to_stop && !w->hung[0] && g->o.oom &&
+                    oom_kills_since(g->o.oom) > 0;
     drop_pidfd(g, c);
     if (c->local >= g->o.workers) {
         group_spare_ended(g, c);

@@ -40,6 +40,7 @@ struct err;
 struct group;
 struct log_conf;
 struct logmux;
+struct oom_kills;
 struct roster;
 
 struct group_events {
@@ -87,6 +88,7 @@ struct group_options {
     const struct binding *bindings;    /* one for each worker; NULL: none is bound */
     struct cgroup *cgroup;             /* NULL: none; the caller begins its rounds */
     bool cgroup_must;                  /* no worker may start outside it */
+    struct oom_kills *oom;             /* of the cgroup of all workers */
     struct roster *roster;             /* NULL: the workers are not noted */
     struct logmux *mux;
     struct group_events events;

@@ -43,7 +43,7 @@ void group_warm_up(struct group *g)
  * way. */
 void group_spare_ended(struct group *g, struct child *c)
 {
-    char text[64];
+    char text[ENDING_TEXT_MAX];
     const struct failure_worker *w = &g->workers[c->local];
     if (!w->told_to_stop)
         logmux_print(g->o.mux, "a warm spare (pid %d) %s before it was needed; this round has one spare less",

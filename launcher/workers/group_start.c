@@ -1,4 +1,5 @@
 /* How the workers of a group come to be: pipes, log files, shared pages, processes (workers/group.h). */
+#include "launcher/base/oom.h"
 #include "launcher/workers/group_internal.h"
 
 #include <errno.h>
@@ -237,6 +238,8 @@ int group_start(struct group *g, int rank_base, struct err *e)
     g->begun_ns = clock_ns();
     g->progressed = false;
     g->deaths = 0;
+    if (g->o.oom)
+        oom_kills_begin(g->o.oom);
     g->clearing = g->dismissing = g->keeping = g->holding = g->kept = g->paused = false;
     g->stop.reason = -1;
     g->goes_on = goes_on;

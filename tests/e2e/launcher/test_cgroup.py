@@ -1,7 +1,9 @@
 """Workers in a cgroup2 of their own, and the same endings without one."""
+import contextlib
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +36,43 @@ def can_make():
 
 
 needs_tree = pytest.mark.skipif(TREE is None or not can_make(), reason="no cgroup2 can be made here")
+
+
+@contextlib.contextmanager
+def small_memory(mib):
+    """-> a cgroup of so much memory, below this process' own; None where none can be made."""
+    v1 = [line.split(":", 2)[2].strip() for line in open("/proc/self/cgroup") if ":memory:" in line]
+    for own, limit in [(f"/sys/fs/cgroup/memory{v1[0].rstrip('/')}" if v1 else None, "memory.limit_in_bytes"), (TREE, "memory.max")]:
+        folder = f"{own}/crun-test-{os.getpid()}"
+        if not own or not os.path.isdir(own):
+            continue
+        try:
+            os.mkdir(folder)
+        except OSError:
+            continue
+        try:
+            with open(f"{folder}/{limit}", "w") as f:
+                f.write(str(mib << 20))
+        except OSError:
+            os.rmdir(folder)
+            continue
+        for swap, most in ("memory.memsw.limit_in_bytes", mib << 20), ("memory.swap.max", 0):
+            with contextlib.suppress(OSError), open(f"{folder}/{swap}", "r+") as f:
+                f.write(str(most))
+        yield folder
+        os.rmdir(folder)
+        return
+    yield None
+
+
+def test_a_worker_that_is_out_of_memory_is_named(crun):
+    with small_memory(64) as folder:
+        if not folder:
+            pytest.skip("no cgroup here limits memory")
+        rc, _, err = crun.run(sys.executable, "-c", "x = bytearray(500 << 20)",
+                              prefix=["sh", "-c", f'echo $$ >{folder}/cgroup.procs; exec "$@"', "sh"])
+    assert rc == 137 and "rank 0 killed by SIGKILL: out of memory (oom_kill of its cgroup)\n" in err, err
+    assert f"memory    1 process killed since the round began, of cgroup {folder} (memory." in err
 
 
 def ours(agent):
