@@ -162,29 +162,38 @@ bool failure_merge(cJSON *all, const char *text, size_t n, bool *ret_final)
     return understood;
 }
 
-static bool before(const cJSON *a, const cJSON *b, int culprit)
+/* What a failure is sorted by: a job of thousands of ranks may lose them all at once. */
+struct place {
+    cJSON *o;
+    bool is_culprit;
+    double time;
+    int at; /* those of a node stand in the order of their deaths already */
+};
+
+static int by_place(const void *a, const void *b)
 {
-    if (int_of(b, "rank") == culprit)
-        return false;
-    return int_of(a, "rank") == culprit || number_of(a, "time") < number_of(b, "time");
+    const struct place *p = a, *q = b;
+    if (p->is_culprit != q->is_culprit)
+        return p->is_culprit ? -1 : 1;
+    if (p->time != q->time && !p->is_culprit)
+        return p->time < q->time ? -1 : 1;
+    return p->at - q->at;
 }
 
-/* A stable insertion sort: the workers of a node stand in the order of their deaths already. */
 void failure_sort(cJSON *all, int culprit)
 {
-    cJSON *sorted = cJSON_CreateArray();
-    while (sorted && all->child) {
+    const int n = cJSON_GetArraySize(all);
+    struct place *v = n > 0 ? malloc((size_t)n * sizeof *v) : NULL;
+    if (!v)
+        return;
+    for (int i = 0; i < n; i++) {
         cJSON *o = cJSON_DetachItemViaPointer(all, all->child);
-        int at = 0;
-        for (const cJSON *s = sorted->child; s && !before(o, s, culprit); s = s->next)
-            at++;
-        cJSON_InsertItemInArray(sorted, at, o);
+        v[i] = (struct place){o, int_of(o, "rank") == culprit, number_of(o, "time"), i};
     }
-    if (sorted) {
-        all->child = sorted->child;
-        sorted->child = NULL;
-    }
-    cJSON_Delete(sorted);
+    qsort(v, (size_t)n, sizeof *v, by_place);
+    for (int i = 0; i < n; i++)
+        cJSON_AddItemToArray(all, v[i].o);
+    free(v);
 }
 
 /* --- as text */

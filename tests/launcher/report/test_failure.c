@@ -128,6 +128,30 @@ static void the_report_names_culprit_followers_message_and_last_lines(void **sta
     lines_tail_free(&tail);
 }
 
+/* As of many nodes that lose all of their workers at once; the sort must not cost the square of that. */
+static void failures_of_many_workers_are_in_the_order_of_their_deaths(void **state)
+{
+    enum { N = 20000, TIMES = 100, CULPRIT = 777 };
+    cJSON *all = cJSON_CreateArray();
+    int before = -1;
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        cJSON *o = cJSON_CreateObject();
+        cJSON_AddNumberToObject(o, "rank", i);
+        cJSON_AddNumberToObject(o, "time", i * 7919 % TIMES);
+        cJSON_AddItemToArray(all, o);
+    }
+    failure_sort(all, CULPRIT);
+    assert_int_equal(cJSON_GetArraySize(all), N);
+    assert_int_equal(cJSON_GetObjectItem(all->child, "rank")->valueint, CULPRIT);
+    for (const cJSON *o = all->child->next; o; o = o->next) { /* by time, and those of one time as they stood */
+        const int now = cJSON_GetObjectItem(o, "time")->valueint * N + cJSON_GetObjectItem(o, "rank")->valueint;
+        assert_true(now > before);
+        before = now;
+    }
+    cJSON_Delete(all);
+}
+
 static void a_culprit_that_told_nothing_is_named_in_the_rendezvous_words(void **state)
 {
     struct failure_worker w = exited(0, 1, 1);
@@ -304,6 +328,7 @@ int main(void)
         cmocka_unit_test(the_first_death_is_the_culprit),
         cmocka_unit_test(workers_that_we_stopped_or_that_ended_well_or_still_run_are_no_culprits),
         cmocka_unit_test(the_report_names_culprit_followers_message_and_last_lines),
+        cmocka_unit_test(failures_of_many_workers_are_in_the_order_of_their_deaths),
         cmocka_unit_test(restarts_outside_the_window_do_not_seem_too_many),
         cmocka_unit_test(a_message_cannot_pass_for_lines_of_ours_nor_steer_a_terminal),
         cmocka_unit_test(a_culprit_that_told_nothing_is_named_in_the_rendezvous_words),
