@@ -132,9 +132,13 @@ static void restart_page(struct crun_page *p)
 /* A spare writes from now on where its rank writes, which it hears once. */
 static void take_stdio(struct crun_page *p)
 {
-    char byte, room[CMSG_SPACE(2 * sizeof(int))];
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } room;
+    char byte;
     struct iovec v = {&byte, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &room, .msg_controllen = sizeof room};
     int fds[2];
     if (p->stdio_fd < 0 || recvmsg(p->stdio_fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1)
         return;

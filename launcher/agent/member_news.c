@@ -214,6 +214,8 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
         presence_text(now, out, cap);
     else
         snprintf(out, cap, "%d nodes of %d to %d are here", now->joined, now->min_nodes, now->max_nodes);
+    if (r->agent.state == AGENT_PARTING || effects_has_wish(r)) /* it waits AGENT_PART_MS at most */
+        return;
     if (!p->text[0]) {
         r->member->trouble[0] = 0;
         logmux_print(r->mux, now->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);

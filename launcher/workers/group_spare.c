@@ -76,9 +76,13 @@ static bool is_ready(const struct group *g, int slot)
 /* The pipes of the worker whose place it takes. */
 static bool gives_pipes(const struct child *spare, const int pipes[2])
 {
-    char byte = 0, room[CMSG_SPACE(2 * sizeof(int))] = {0};
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } room = {0};
+    char byte = 0;
     struct iovec v = {&byte, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &room, .msg_controllen = sizeof room};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;

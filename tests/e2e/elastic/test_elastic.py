@@ -328,3 +328,13 @@ def test_a_node_that_had_finished_says_what_it_does_not_know(cluster, job):
                          line) for line in waits), said
     other.process.kill()
     other.wait()
+
+
+def test_a_node_that_leaves_does_not_say_how_long_it_would_wait(cluster, job, tmp_path):
+    up = tmp_path / "up"
+    node = job("--nnodes", 1, conf=FAST, program=["sh", "-c", f"trap 'sleep 0.5; exit 75' TERM; touch {up}; sleep 600 & wait"])
+    wait("its worker", up.exists)
+    node.terminate()
+    cluster.processes[0].kill()
+    assert node.wait() == 75
+    assert "stopped in good order after SIGTERM" in node.text() and "given up in" not in node.text(), node.text()
