@@ -46,14 +46,14 @@ const struct explain_message explain_trainer[] = {
      "): give --num-labels\n--num-labels allows\ntoo many class*\nhas too many classes",
      "training and test data, or the data and --num-labels, disagree about the classes",
      "the same class folders in both; classes.txt or --num-labels for data bases"},
-    {"could be decoded\ncould not be read or decoded\n* counted in epoch *: each is of class",
+    {"could be used: \ncould not be read or decoded\n* counted in epoch *: each is of class",
      "no image of a set counts: all are damaged, or of the class that --ignore-index leaves out",
      "look at the files that are named; --strict-data ends the run at the first one"},
     {"cannot be made; the one kind of data set", "trainer make-data draws pictures of one kind",
      "trainer make-data shapes --out DIR"},
     {"neither a JPEG nor a PNG\nnot a whole JPEG\nnot a whole PNG\na PNG image*\na damaged P* header\n"
      "a P* image cut short\nthe file is empty\nan image of * pixels\nimages have 1 or 3 channels\nis left out:\n"
-     "are left out:\nare left out so far\n"
+     "are left out:\nare left out so far\nsamples that were left out cannot be written\n"
      "trainer predict: '*' cannot be used\na file of more than\nimages of * pixels",
      "one image is damaged, of an unknown format, or too large", "it counts with weight 0; convert or remove it"},
     {"is cut short\nclaims * entries\nholds pictures of\nlabels for * pictures\na record of *\na record whose first tensor\n"

@@ -10,6 +10,7 @@
 #include "worker/parallel/ownership.h"
 #include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
+#include "worker/run/bad_samples.h"
 #include "worker/state/divergence.h"
 #include "worker/state/state.h"
 
@@ -87,11 +88,36 @@ static int sum_of_stages(const struct eval_options *o, struct eval_result *r, st
     return 0;
 }
 
+/* Batches after which the ranks ask one another whether any has seen an image that counts: as many as make
+ * BAD_SAMPLES_FEW images, where stages have met. 0: there are no more than that. */
+static int64_t first_look(const struct eval_options *o)
+{
+    const int64_t images = (int64_t)o->rows * o->comm->world;
+    int64_t n = (BAD_SAMPLES_FEW + images - 1) / images;
+    n = n < BAD_SAMPLES_BATCHES ? BAD_SAMPLES_BATCHES : n;
+    n = o->stages ? (n + MEET_EVERY - 1) / MEET_EVERY * MEET_EVERY : n;
+    return n < o->steps ? n : 0;
+}
+
+static int look(const struct eval_options *o, const struct eval_result *so_far, bool *ret_unsound, struct err *e)
+{
+    double v[] = {so_far->count, so_far->bad};
+    TRY(o->comm->ops->all_reduce(o->comm, COMM_CONTROL, v, 2, DT_F64, COMM_SUM, NULL, e));
+    *ret_unsound = v[0] == 0 && v[1] > 0;
+    return 0;
+}
+
 /* *ret: sums of this rank's share; the same on all stages of a pipeline. */
 static int all_batches(const struct eval_options *o, struct eval_result *ret, struct err *e)
 {
     struct eval_result some = {0}, now;
+    bool unsound = false;
+    int64_t look_at = first_look(o);
     for (int64_t i = 0; i < o->steps; i++) {
+        TRY(look_at && i == look_at ? look(o, ret, &unsound, e) : 0);
+        look_at = i == look_at ? 0 : look_at;
+        if (unsound)
+            break;
         bool over = meet_before(o, i) || !o->stages ? o->stop() : false;
         TRY(meet_before(o, i) ? agree_to_stop(o, &over, e) : 0);
         if (over)
@@ -106,7 +132,7 @@ static int all_batches(const struct eval_options *o, struct eval_result *ret, st
             o->watch->batch(o->watch->ctx, i + 1, o->steps, &some, ret);
         some = (struct eval_result){0};
     }
-    return 0;
+    return look_at ? look(o, ret, &unsound, e) : 0; /* this rank stops before the others look */
 }
 
 int evaluate(const struct eval_options *o, struct eval_result *ret, struct err *e)

@@ -41,7 +41,7 @@ struct eval_options {
 };
 
 /* All ranks. The stages of a pipeline tell one another what they have counted, and whether to stop, every few batches:
- * the watch is called then. */
+ * the watch is called then. Where none of the first images can be decoded it ends after these: count is 0. */
 int evaluate(const struct eval_options *o, struct eval_result *ret, struct err *e);
 
 #endif

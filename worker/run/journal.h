@@ -1,4 +1,4 @@
-/* What rank 0 leaves behind of a run: metrics.jsonl, the Caffe2 CSV log, progress lines. Other ranks have a journal
+/* What rank 0 leaves behind of a run: metrics.jsonl, bad-samples.txt, the Caffe2 CSV log, progress lines. Other ranks have a journal
  * that does nothing, or with --log-all-ranks one that writes progress lines; runs without a log folder leave no
  * files. */
 #ifndef CRUN_WORKER_JOURNAL_H
@@ -26,6 +26,7 @@ struct journal {
     struct metrics *metrics; /* NULL: no files */
     int64_t metrics_missing; /* lines that it could not take, since the last that it could */
     struct caffe2_log *csv;
+    char bad_samples[4096];          /* path of the file; "": none */
     int lock_fd;                     /* holds the log folder for this run; 0: none of its own */
     struct tensorboard *tensorboard; /* NULL: not asked for */
     bool lines;                      /* progress lines are written */

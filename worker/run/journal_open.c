@@ -77,9 +77,12 @@ static int open_files(struct journal *j, const struct session *s, const struct p
     double seconds;
     TRY(path_make_writable(dir, e));
     TRY(lock_folder(j, s, dir, e));
+    snprintf(j->bad_samples, sizeof j->bad_samples, "%s/bad-samples.txt", dir);
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    if (!resumed && restart == 0)
+    if (!resumed && restart == 0) {
         TRY(set_aside(path, e));
+        TRY(set_aside(j->bad_samples, e));
+    }
     TRY(metrics_open(&j->metrics, path, at->updates, evaluates, &seconds, e));
     TRY(metrics_event(j->metrics, resumed ? "resume" : "start", at->updates, restart, describe(s, command_line), e));
     struct caffe2_log_options o = {.dir = dir,

@@ -9,9 +9,40 @@
 #include "worker/config/config.h"
 #include "worker/parallel/layout.h"
 #include "worker/program/program.h"
+#include "worker/run/bad_samples.h"
 #include "worker/session/hold.h"
 #include "worker/session/session_build.h"
 #include "worker/session/stop.h"
+
+const char *epoch_bad_samples(const struct run *r)
+{
+    return r->journal.bad_samples[0] ? r->journal.bad_samples : NULL;
+}
+
+/* The names that this rank has go into the file, where it writes one. */
+static int refuse(struct run *r, bool training, double n, struct err *e)
+{
+    struct loader *l = training ? r->s.train_loader : r->s.test_loader;
+    struct dataset *d = training ? r->s.train_set : r->s.test_set;
+    progress_end_line(&r->journal.progress);
+    const int rc = bad_samples_refuse(l, d, training ? r->cfg->train_data : r->cfg->test_data, (int64_t)n, e);
+    bad_samples_write(epoch_bad_samples(r), l, d);
+    return rc;
+}
+
+/* Images of a class that does not count weigh nothing, too: with --ignore-index whole batches must be unsound. */
+int epoch_check_sound(struct run *r, const struct step_result *res, struct err *e)
+{
+    const bool only_bad = r->cfg->ignore_index < 0 || res->bad >= (double)r->cfg->batch_size;
+    r->sound = r->sound || res->count > 0;
+    if (r->sound || res->skipped || res->bad <= 0 || !only_bad)
+        return 0;
+    r->unsound_steps++;
+    r->unsound += res->bad;
+    if (r->unsound_steps < BAD_SAMPLES_BATCHES || r->unsound < BAD_SAMPLES_FEW)
+        return 0;
+    return refuse(r, true, r->unsound, e);
+}
 
 static bool leave_evaluation(void)
 {
@@ -37,7 +68,9 @@ int epoch_evaluate(struct run *r, struct eval_result *v, struct err *e)
     TRY(evaluate(&how, v, e));
     trace_long_span(&r->trace, "evaluation", "evaluation", start);
     if (!v->stopped && v->count == 0)
-        return err_set(e, ERR_DATA, "not one image of %s could be decoded", r->cfg->test_data);
+        return refuse(r, false, v->bad, e);
+    if (v->bad > 0)
+        TRY(bad_samples_share(epoch_bad_samples(r), r->s.test_loader, r->s.test_set, r->s.comm, e));
     if (!v->stopped)
         crun_figure(CRUN_FIGURE_EVAL_ACCURACY, v->top1 / v->count);
     crun_phase(CRUN_PHASE_STEP);
@@ -70,7 +103,7 @@ static int check_loss(const struct run *r, struct err *e)
                    (long long)r->at.epoch + 1, loss, most);
 }
 
-static int nothing_counted(const struct run *r, struct err *e)
+static int nothing_counted(struct run *r, struct err *e)
 {
     const struct train_config *cfg = r->cfg;
     const long long epoch = (long long)r->at.epoch + 1, ignored = (long long)cfg->ignore_index;
@@ -80,7 +113,7 @@ static int nothing_counted(const struct run *r, struct err *e)
             "not one image of %s counted in epoch %lld: each is of class %lld (--ignore-index %lld), or could "
             "not be decoded",
             cfg->train_data, epoch, ignored, ignored);
-    return err_set(e, ERR_DATA, "not one image of %s could be decoded in epoch %lld", cfg->train_data, epoch);
+    return refuse(r, true, r->epoch_bad, e);
 }
 
 bool epoch_evaluates(const struct run *r)
@@ -107,9 +140,11 @@ int epoch_end(struct run *r, bool *ret_stop, struct err *e)
         r->saver.last = run_training_over(r);
         TRY(saver_evaluated(&r->saver, &r->at, &v, run_epoch_over(r), e));
     }
-    if (r->epoch_bad > 0)
+    if (r->epoch_bad > 0) {
+        TRY(bad_samples_share(epoch_bad_samples(r), r->s.train_loader, r->s.train_set, r->s.comm, e));
         journal_say(&r->journal, "%lld training images could not be read or decoded and weighed nothing",
                     (long long)r->epoch_bad);
+    }
     r->epoch_bad = 0;
     journal_epoch(&r->journal, &r->s, &r->at, evaluates ? &v : NULL, r->at.lr >= 0 ? r->at.lr : run_rate(r, -1));
     return 0;

@@ -15,6 +15,7 @@
 #include "worker/ckpt/ckpt.h"
 #include "worker/comm/comm.h"
 #include "worker/config/config.h"
+#include "worker/run/bad_samples.h"
 #include "worker/run/mem_report.h"
 #include "worker/train/spare.h"
 
@@ -76,6 +77,8 @@ static int finish_run(struct run *r, bool stopped, int *ret_exit, struct err *e)
     progress_end_line(&r->journal.progress);
     crun_phase(CRUN_PHASE_CLOSING);
     TRY(saver_finish(&r->saver, &r->at, run_epoch_over(r), e));
+    if (r->epoch_bad > 0)
+        TRY(bad_samples_share(epoch_bad_samples(r), r->s.train_loader, r->s.train_set, r->s.comm, e));
     trace_flush(&r->trace);
     TRY(r->s.comm->ops->barrier(r->s.comm, COMM_CONTROL, e)); /* nobody ends before the checkpoint is complete */
     *ret_exit = stopped ? EXIT_REQUEUE : EXIT_OK;

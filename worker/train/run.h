@@ -52,6 +52,9 @@ struct run {
     struct eval_result last; /* count 0: nothing evaluated yet */
     bool save_asked;         /* the last step's sums say that some rank wants to save */
     double epoch_bad;        /* samples of this epoch that could not be decoded, since it began or was resumed */
+    bool sound;              /* this process has seen an image that counted */
+    int64_t unsound_steps;   /* until then: steps of images that could not be decoded, */
+    double unsound;          /* and how many these were */
     int64_t started_ns;
     struct saver saver;
     struct keep keep;
@@ -120,6 +123,12 @@ int replay_next_place(struct run *r, struct err *e);
 int replay_where_due(struct run *r, struct err *e);
 
 /* --- epoch.c */
+
+/* After a step. ERR_DATA: so far not one image could be decoded, and these are too many for an accident. The same on
+ * all ranks. */
+int epoch_check_sound(struct run *r, const struct step_result *res, struct err *e);
+/* Where this rank writes what was left out; NULL: nowhere. */
+const char *epoch_bad_samples(const struct run *r);
 
 /* Is `at` the end of an epoch (still to be handled) where there is an evaluation? */
 bool epoch_evaluates(const struct run *r);

@@ -87,6 +87,7 @@ static int one_step(struct run *r, struct err *e)
     ddp_stats(r->s.ddp, &after);
     if (res.done)
         account(r, &res, (double)(after.exposed_ns - before.exposed_ns) / (double)res.total_ns);
+    TRY(res.done ? epoch_check_sound(r, &res, e) : 0);
     if (!r->cfg->mem_report || r->steps > 1)
         return 0;
     memory_mark(&r->s, MEM_STEP);
@@ -125,7 +126,8 @@ int steps_to_next_place(struct run *r, struct err *e)
         TRY(one_step(r, e));
     } while (r->step.ahead.outstanding && !place_ahead(r));
     TRY(train_catch_up(&r->step, &res, e));
-    if (res.done)
-        account(r, &res, 0);
-    return 0;
+    if (!res.done)
+        return 0;
+    account(r, &res, 0);
+    return epoch_check_sound(r, &res, e);
 }

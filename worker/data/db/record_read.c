@@ -278,10 +278,11 @@ static int read_picture(const struct tensor *im, struct buf *data, struct err *e
                        (long long)im->type, type_name(im->type), im->n_dims);
     const int64_t c = im->n_dims == 3 ? im->dims[2] : 1;
     if (im->n_dims == 3 && c != 1 && c != 3 && (im->dims[0] == 1 || im->dims[0] == 3))
-        return err_set(e, ERR_DATA,
-                       "a record whose first tensor is %lld x %lld x %lld: planes (CHW) are not read, expected height x "
-                       "width x channels",
-                       (long long)im->dims[0], (long long)im->dims[1], (long long)c);
+        return err_set(
+            e, ERR_DATA,
+            "a record whose first tensor is %lld x %lld x %lld: planes (CHW) are not read, expected height x "
+            "width x channels",
+            (long long)im->dims[0], (long long)im->dims[1], (long long)c);
     const struct layout l = {.h = im->dims[0], .w = im->dims[1], .c = c, .pixel = c > 0 ? (size_t)c : 0, .channel = 1};
     return put_pixels(&l, im->bytes, data, e);
 }

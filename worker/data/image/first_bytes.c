@@ -37,7 +37,10 @@ static const struct format {
     {0, BYTES("\x1f\x8b"), "a gzip file"},
     {0, BYTES("PK\3\4"), "a zip file"},
     {0, BYTES("BZh"), "a bzip2 file"},
-    {0, BYTES("\xfd" "7zXZ"), "an xz file"},
+    {0,
+     BYTES("\xfd"
+           "7zXZ"),
+     "an xz file"},
     {0, BYTES("\x28\xb5\x2f\xfd"), "a zstd file"},
     {0, BYTES("\x93NUMPY"), "a NumPy array"},
     {0, BYTES("\x89HDF"), "an HDF5 file"},

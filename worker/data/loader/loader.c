@@ -6,8 +6,8 @@
  * nobody but its batch. What a sample becomes depends on (seed, pass, id) alone.
  *
  * What goes wrong:
- *   - a sample is gone or cannot be decoded: zero pixels, weight 0, counted, logged once; with strict it is the batch's
- *     error;
+ *   - a sample is gone or cannot be decoded: zero pixels, weight 0, counted, told when its batch is taken; with strict
+ *     it is the batch's error;
  *   - the disk fails, or memory is out: the batch's error. Of several the first in order counts, whichever thread was
  *     quicker;
  *   - seek or destroy in the middle: threads finish the sample in hand, nothing new is handed out meanwhile;
@@ -22,6 +22,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "common/base/array.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -37,14 +38,24 @@
 #define PART_MS 1000 /* of a wait */
 #define PREFETCH 4   /* batches that are ready ahead where the options name no number */
 
+/* A sample of a batch that counts with weight 0. */
+struct unsound {
+    size_t place;
+    uint32_t id;
+    int label;
+    struct err why;
+};
+
 enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_TAKEN };
 
 struct slot {
     enum slot_state state;
     int64_t epoch, step;
     size_t count, pending, bad; /* samples; of them not done yet; undecodable */
-    size_t failed;              /* place of the sample that *error is about */
-    struct err error;           /* code 0: none */
+    struct unsound *unsound;    /* (bad), in any order; fewer where memory is out, and with strict none */
+    size_t n_unsound, unsound_cap;
+    size_t failed;    /* place of the sample that *error is about */
+    struct err error; /* code 0: none */
     uint8_t *images;
     bool locked; /* images: the device's */
     int32_t *labels;
@@ -68,9 +79,9 @@ struct loader {
     int64_t epoch, step, end_epoch; /* of the next batch to begin */
     uint64_t order_pass;            /* of order; UINT64_MAX: none */
     uint32_t *order;
-    uint64_t begun, taken; /* batches begun by the threads, given to the caller */
-    size_t handed;         /* samples handed out of batch begun - 1 */
-    struct left_out left_out;
+    uint64_t begun, taken;    /* batches begun by the threads, given to the caller */
+    size_t handed;            /* samples handed out of batch begun - 1 */
+    struct left_out left_out; /* the caller's side only */
     struct loader_stats stats;
 
     int n_slots;
@@ -143,7 +154,7 @@ static void begin_batch(struct loader *l, struct slot *s)
 {
     s->epoch = l->epoch;
     s->step = l->step;
-    s->bad = 0;
+    s->bad = s->n_unsound = 0;
     s->error.code = 0;
     choose_samples(l, s);
     lay_padding(l, s);
@@ -187,8 +198,8 @@ static void take_in(struct loader *l, const struct job *j, int rc, int label, st
         s->weights[j->place] = 0.0f;
         s->bad++;
         l->stats.bad++;
-        if (!l->o.strict)
-            left_out_tell(&l->left_out, l->data, j->id, label, e, clock_ms());
+        if (!l->o.strict && ARRAY_RESERVE(s->unsound, s->unsound_cap, s->n_unsound + 1) == 0)
+            s->unsound[s->n_unsound++] = (struct unsound){.place = j->place, .id = j->id, .label = label, .why = *e};
     }
     if (rc < 0 && (rc != ERR_DATA || l->o.strict) && (s->error.code == 0 || j->place < s->failed)) {
         s->failed = j->place;
@@ -321,7 +332,7 @@ static int alloc_slots(struct loader *l, struct err *e)
     l->threads = calloc((size_t)l->o.threads, sizeof *l->threads);
     if (!l->slots || !l->order || !l->threads)
         return err_set(e, -ENOMEM, "no memory for the order of %zu samples", l->data->n);
-    return left_out_init(&l->left_out, l->data->n, e);
+    return left_out_init(&l->left_out, l->data->n, l->o.sampler.world, e);
 }
 
 static void init_sync(struct loader *l)
@@ -431,6 +442,7 @@ void loader_destroy(struct loader *l)
         return;
     for (int i = 0; l->slots && i < l->n_slots; i++) {
         free_images(l, &l->slots[i]);
+        free(l->slots[i].unsound);
         free(l->slots[i].labels);
         free(l->slots[i].weights);
         free(l->slots[i].ids);
@@ -529,6 +541,28 @@ static int await_batch(struct loader *l, struct slot **ret, struct err *e)
     return 0;
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct unsound *x = a, *y = b;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+/* Of a batch that was taken: batches that are made ahead may never be, and other ranks may have told first. */
+static void tell_unsound(struct loader *l, struct slot *s)
+{
+    if (s->n_unsound > 0)
+        qsort(s->unsound, s->n_unsound, sizeof *s->unsound, by_place);
+    for (size_t i = 0; i < s->n_unsound; i++) {
+        const struct unsound *u = &s->unsound[i];
+        left_out_tell(&l->left_out, l->data, u->id, u->label, &u->why, clock_ms());
+    }
+}
+
+struct left_out *loader_left_out(struct loader *l)
+{
+    return &l->left_out;
+}
+
 static bool at_end(const struct loader *l)
 {
     return l->taken == l->begun && l->epoch >= l->end_epoch;
@@ -562,6 +596,8 @@ int loader_next(struct loader *l, struct loader_batch *ret, struct err *e)
         };
     }
     pthread_mutex_unlock(&l->lock);
+    if (rc == 0)
+        tell_unsound(l, s);
     if (rc == 0 && l->log && (rc = batch_log_write(l->log, ret, l->image_bytes, e)) < 0)
         loader_done(l, ret);
     return rc;

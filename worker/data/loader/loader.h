@@ -5,8 +5,8 @@
  *   -> loader_next(): images (n, H, W, C) u8, labels (n), weights (n) -> training -> loader_done(): the slot is free
  *
  * Results depend on the sampler, epoch and step only, never on the number of threads or on timing. A sample that cannot
- * be decoded gets weight 0 and zero pixels, is counted, and is logged once by name; with strict it fails
- * loader_next(). */
+ * be decoded gets weight 0 and zero pixels, is counted, and is told once (left_out.h) when its batch is taken; with
+ * strict it fails loader_next(). */
 #ifndef CRUN_WORKER_LOADER_H
 #define CRUN_WORKER_LOADER_H
 
@@ -21,6 +21,7 @@
 struct dataset;
 struct decoded_cache;
 struct err;
+struct left_out;
 struct loader;
 
 #define LOADER_TIMEOUT_MS 600000
@@ -65,6 +66,9 @@ int loader_seek(struct loader *l, int64_t epoch, int64_t step, int64_t end_epoch
  * is borrowed until loader_done(). */
 int loader_next(struct loader *l, struct loader_batch *ret, struct err *e);
 void loader_done(struct loader *l, const struct loader_batch *b);
+
+/* What was left out of the batches that were taken; for the thread that calls loader_next(). */
+struct left_out *loader_left_out(struct loader *l);
 
 size_t loader_bytes(const struct loader_options *o); /* of the pictures of the ring that it would have */
 
