@@ -80,6 +80,9 @@ struct crun_page {
     struct crun_page_row rows[CRUN_PAGE_ROWS];
     int32_t memory_fd; /* launcher, before the spawn: memory of the node (crun_node_memory()), + 1; 0: none */
     uint32_t reserved6;
+    _Atomic uint64_t keeps; /* worker: crun_keeps(), + 1; 0: nothing */
+    _Atomic uint32_t done;  /* worker: 1: crun_done() */
+    uint32_t reserved7;
 };
 
 /* Launcher: the parts of a step. 0: they are not there. */

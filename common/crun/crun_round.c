@@ -60,6 +60,18 @@ int crun_node_memory(void)
     return self.page ? self.page->memory_fd - 1 : -1;
 }
 
+void crun_keeps(int64_t step)
+{
+    if (self.page)
+        atomic_store(&self.page->keeps, step < 0 ? 0 : (uint64_t)step + 1);
+}
+
+void crun_done(void)
+{
+    if (self.page)
+        atomic_store(&self.page->done, 1);
+}
+
 static int64_t deadline_of(double timeout_s)
 {
     return clock_deadline((int64_t)(timeout_s * 1000));

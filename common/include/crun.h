@@ -154,6 +154,15 @@ int crun_wake_fd(void);
  * crun has started this process, or an older one. */
 int crun_node_memory(void);
 
+/* The state after step `step` is in this process' memory, for ranks that start anew; negative: there is none now.
+ * Before the first step of a round crun takes a rank without state for the one that hangs, so that the state is not
+ * lost; and says so if it is. A store to shared memory; any thread. */
+void crun_keeps(int64_t step);
+
+/* This process has done its part of the job and takes part in no further round. If one of the processes dies once all
+ * have called this or ended well, the job fails, but does not begin anew. */
+void crun_done(void);
+
 /* Wait until this process is to let go of its round: 0. After a call to another rank has failed: if the peer is dead,
  * crun says so within a moment. -ETIMEDOUT; -ECANCELED: it is to end instead, crun_stop_reason() says why; -ENOTSUP as
  * crun_stay(); -EINVAL: not a time of up to 30 days. Any thread, any number of them. */

@@ -56,6 +56,12 @@ static void on_found(void *arg, int64_t now_ns, const struct hang_verdict *v)
     events_hang(r->events, v->rank, v->text);
 }
 
+static bool keeps(const struct run *r, int local)
+{
+    struct crun_page *p = group_page(r->group, local);
+    return p && atomic_load(&p->keeps) != 0;
+}
+
 /* For the report: the one that is blamed before the others, where nobody stands out. */
 static void blame(struct run *r, const struct hang_verdict *v)
 {
@@ -66,7 +72,7 @@ static void blame(struct run *r, const struct hang_verdict *v)
     const int base = round_news(r)->rank_base;
     group_hung(r->group, v->rank - base, hung);
     for (int i = 0; v->all && i < r->agent.slots; i++)
-        if (base + i != v->rank)
+        if (base + i != v->rank && !(v->spares && keeps(r, i)))
             group_hung(r->group, i, hung);
     for (int i = 0; i < r->agent.slots; i++)
         failure_report_note(r->failures, &group_workers(r->group)[i]);

@@ -12,6 +12,7 @@
 #include "launcher/agent/round_internal.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/crun/crun_page.h"
 #include "common/job/exitcode.h"
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
@@ -166,6 +168,19 @@ static int typed_end(const struct run *r, const struct failure_worker *w)
     return signo == SIGTERM && signals_is_on_its_way(r, SIGTERM) ? signo : 0;
 }
 
+/* Every worker of the job has said that its part is done (crun_done()), or ended well. */
+static bool all_are_done(const struct run *r)
+{
+    const struct failure_worker *w = group_workers(r->group);
+    for (int i = 0; i < r->agent.slots; i++) {
+        struct crun_page *p = group_page(r->group, i);
+        const bool ended_well = w[i].ended && ending_code(w[i].ending) == EXIT_OK;
+        if (!ended_well && !(p && atomic_load(&p->done)))
+            return false;
+    }
+    return r->config->nnodes.max == 1;
+}
+
 static void on_ended(void *arg, int local, int64_t woken)
 {
     struct run *r = arg;
@@ -174,7 +189,8 @@ static void on_ended(void *arg, int local, int64_t woken)
                              .cause = {.exit_code = ending_code(w->ending), .rank = w->rank},
                              .was_held = group_is_held(r->group, local)};
     ev.signo = typed_end(r, w);
-    ev.cause.fatal = stops_fatal(&r->config->stops, ev.cause.exit_code);
+    const bool all_done = all_are_done(r);
+    ev.cause.fatal = all_done || stops_fatal(&r->config->stops, ev.cause.exit_code);
     char text[ENDING_TEXT_MAX];
     const bool alone = r->config->home.kind == HOME_LOCAL;
     snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d%s%s %s", w->rank, alone ? "" : " on ", alone ? "" : r->host,
@@ -183,8 +199,11 @@ static void on_ended(void *arg, int local, int64_t woken)
     failure_report_note(r->failures, w);
     events_exited(r->events, w, !r->round->times.spawned && !r->round->unstarted);
     if (r->agent.state == AGENT_RUNNING && !ev.signo && ev.cause.exit_code != EXIT_OK &&
-        ev.cause.exit_code != EXIT_REQUEUE)
+        ev.cause.exit_code != EXIT_REQUEUE) {
         round_break(r, woken, ev.cause.text);
+        if (all_done)
+            logmux_print(r->mux, "rank %d ended after the functions of all ranks had returned: no restart", w->rank);
+    }
     run_post(r, &ev);
     run_pump(r);
 }

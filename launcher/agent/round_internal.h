@@ -15,6 +15,7 @@ struct round {
     int previous_base;      /* rank of our first worker in the one before, -1: none */
     struct timeline times;  /* of the restart that it is */
     struct timeline broken; /* of the restart that follows, once a worker of it has failed */
+    uint64_t kept; /* the furthest state that a worker of the round before kept (crun_keeps()), + 1; 0: none did */
     bool wait_first_step; /* the workers of the broken round knew libcrun: the line of times waits for the first step */
     bool wait_met;        /* they met at the store: it waits for that, if not for the first step */
     bool unstarted;       /* its workers cannot be started, and that is reported */

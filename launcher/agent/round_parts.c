@@ -1,7 +1,10 @@
 /* The parts of a round (round.h), in the order in which they begin; and the times of the restart that it is. */
+#include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "common/base/clock.h"
+#include "common/crun/crun_page.h"
 #include "launcher/agent/effects.h"
 #include "launcher/agent/hangs.h"
 #include "launcher/agent/member.h"
@@ -40,6 +43,35 @@ void round_print_times(struct run *r)
         events_restart(r->events, t);
     }
     t->pending = false;
+}
+
+/* --- the state that workers keep in memory */
+
+/* The furthest one, + 1; 0: there is none. */
+static uint64_t furthest_state(const struct run *r, bool of_held)
+{
+    uint64_t found = 0;
+    for (int i = 0; i < r->agent.slots; i++) {
+        struct crun_page *p = group_page(r->group, i);
+        const uint64_t keeps = p && (!of_held || group_is_held(r->group, i)) ? atomic_load(&p->keeps) : 0;
+        found = keeps > found ? keeps : found;
+    }
+    return found;
+}
+
+/* Only of one node: another one may have it. */
+static int begin_state(struct run *r, const struct rdzv_news *news, struct err *e)
+{
+    const uint64_t before = r->round->kept;
+    if (before && r->config->nnodes.max == 1 && news->why == RDZV_WHY_FAILURE && furthest_state(r, true) < before)
+        logmux_print(r->mux, "the state of step %" PRIu64 " is lost: no worker that kept it in memory is left",
+                     before - 1);
+    return 0;
+}
+
+static void end_state(struct run *r, int64_t now_ns)
+{
+    r->round->kept = furthest_state(r, false);
 }
 
 /* --- the parts of a round */
@@ -183,6 +215,7 @@ static void end_grace(struct run *r, int64_t now_ns)
 const struct round_part round_parts[] = {
     {"events", begin_events, start_events, end_events},
     {"times", begin_times, start_times, end_times},
+    {"state", begin_state, NULL, end_state},
     {"failures", begin_failures, NULL, NULL},
     {"member", member_begin_round, NULL, NULL},
     {"output", begin_output, NULL, NULL},

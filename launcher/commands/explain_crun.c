@@ -40,6 +40,13 @@ const struct explain_message explain_crun[] = {
     {"*killed by SIGKILL*", "somebody killed a worker: most often the kernel, which was out of memory",
      "dmesg says whether it was the kernel; then a smaller batch, fewer loaders, a larger limit"},
     {"*killed by SIGSEGV*", "a worker's own fault, in native code", "look at the core that the report names, with gdb"},
+    {"the state of step * is lost*",
+     "every worker that had the state in its memory is gone (crun.State): the job begins with its checkpoint, or anew",
+     "give State.restore() a function that loads a checkpoint"},
+    {"rank * ended after the functions of all ranks had returned*",
+     "crun.inprocess: the work was done, so nothing is to be gained by another round; the job fails with that rank's "
+     "code",
+     "look at what the program does after the function, and who ended the rank"},
     {"* failed: rank *", "the first worker that failed, whose code is crun's; its last lines follow",
      "read its last lines and error record; --log-dir keeps the output of all"},
     {"the job failed: *", "the cause as the rendezvous knows it; group rank 0 prints the whole report",
@@ -212,8 +219,9 @@ const struct explain_message explain_crun[] = {
     {"did not let go of the broken round", "held workers did not reach the end of their step in time",
      "--hold-timeout"},
     {"rank * has stood *\nno rank has progressed for *\nno worker of the job has given a sign of life for *\n"
-     "rank * hung *\nall ranks of a node hung *",
-     "no step, or no sign of life, came for longer than --hang-timeout allows: the round ends as by a failure",
+     "rank * hung *\nall ranks * hung *",
+     "no step, or no sign of life, came for longer than --hang-timeout allows: the round ends as by a failure; ranks "
+     "without state end before those that have it",
      "read hang-rank-N.txt of the rank that is named; docs/guide/hangs.md says how long a step may take"},
     {"main thread:\nwhat all threads of\nwhat the threads of\nthe stacks of all threads\nprints more than * bytes\n"
      "did not end within * ms",

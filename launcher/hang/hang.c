@@ -74,6 +74,7 @@ struct scene {
     bool held;           /* somebody is in a phase that others wait for */
     int64_t released_ns; /* the last such phase ended */
     int telling;
+    uint64_t keeps;                          /* the furthest state that somebody keeps, + 1; 0: nobody does */
     struct hang_budget of[CRUN_PAGE_PHASES]; /* computed for phases that somebody is in */
 };
 
@@ -92,6 +93,8 @@ static struct scene survey(const struct hang *h, const struct hang_worker *w, in
         if (!tells(&w[i]))
             continue;
         const uint32_t phase = judged_phase(&w[i]);
+        const uint64_t keeps = atomic_load(&w[i].page->keeps);
+        s.keeps = keeps > s.keeps ? keeps : s.keeps;
         s.telling++;
         s.any_progress = s.any_progress || hang_progressed(&w[i]);
         s.frozen = s.frozen || phase == CRUN_PHASE_PAUSED;
@@ -123,11 +126,28 @@ static int64_t since(const struct hang *h, const struct scene *s, const struct h
     }
 }
 
+/* It has a state of the job in memory, and is to live. */
+static bool is_to_live(const struct hang *h, const struct hang_worker *w)
+{
+    return !h->spared && w->page && atomic_load(&w->page->keeps) != 0;
+}
+
+/* Of a worker that is judged. A node of newcomers alone is to end the round before one whose workers have state. */
+static struct hang_budget budget_of(const struct hang *h, const struct scene *s, const struct hang_worker *w)
+{
+    struct hang_budget b = s->of[judged_phase(w)];
+    if (h->o.several_nodes && judged_phase(w) == CRUN_PHASE_STARTING && is_to_live(h, w))
+        b.patient_ns *= 2;
+    return b;
+}
+
 static bool over(const struct hang *h, const struct scene *s, const struct hang_worker *w, int64_t now, bool eager)
 {
     const int64_t from = since(h, s, w);
-    const struct hang_budget *b = from < 0 ? NULL : &s->of[judged_phase(w)];
-    const int64_t may = !b ? INT64_MAX : eager ? b->eager_ns : b->patient_ns;
+    if (from < 0)
+        return false;
+    const struct hang_budget b = budget_of(h, s, w);
+    const int64_t may = eager ? b.eager_ns : b.patient_ns;
     return may != INT64_MAX && now - from >= may;
 }
 
@@ -150,14 +170,14 @@ int64_t hang_next(const struct hang *h, int64_t now, const struct hang_worker *w
         const int64_t from = since(h, &s, &w[i]);
         if (!tells(&w[i]))
             continue;
-        const struct hang_budget *b = &s.of[judged_phase(&w[i])];
+        const struct hang_budget b = budget_of(h, &s, &w[i]);
         if (from < 0 ||
-            (hang_progressed(&w[i]) && b->eager_ns == HANG_UNKNOWN_NS && !h->o.fixed_ns)) /* may change soon */
+            (hang_progressed(&w[i]) && b.eager_ns == HANG_UNKNOWN_NS && !h->o.fixed_ns)) /* may change soon */
             next = hang_sooner(next, now + LOOK_NS);
-        else if (now - from < b->eager_ns)
-            next = hang_sooner(next, from + b->eager_ns);
+        else if (now - from < b.eager_ns)
+            next = hang_sooner(next, from + b.eager_ns);
         else
-            next = hang_sooner(next, hang_sooner(now + LOOK_NS, hang_later(from + b->patient_ns, now)));
+            next = hang_sooner(next, hang_sooner(now + LOOK_NS, hang_later(from + b.patient_ns, now)));
     }
     return next;
 }
@@ -194,11 +214,15 @@ static void place_text(const struct place *p, char *out, size_t cap)
     }
 }
 
-/* Lower: more to blame. Stopped ones first, then those that are over their time, of these the furthest behind. */
-static int blame_before(const struct hang_worker *a, bool a_over, const struct hang_worker *b, bool b_over)
+/* True: a is more to blame than b. Stopped ones first, then those without state, then those that are over their time,
+ * of these the furthest behind. */
+static bool blame_before(const struct hang *h, const struct hang_worker *a, bool a_over, const struct hang_worker *b,
+                         bool b_over)
 {
     if (a->stopped != b->stopped)
         return a->stopped;
+    if (is_to_live(h, a) != is_to_live(h, b))
+        return is_to_live(h, b);
     if (a_over != b_over)
         return a_over;
     return place_of(a).step < place_of(b).step;
@@ -270,10 +294,16 @@ static void explain(const struct hang *h, const struct scene *s, int64_t now, co
     ret->rank = blamed->rank;
     ret->all =
         !blamed->stopped && s->telling > 1 && all_in_one_place(&rest, w, n, &others) && same_place(blamed, &others);
+    ret->spares = !h->spared && s->keeps && !is_to_live(h, blamed);
     if (ret->all) {
-        snprintf(ret->cause, sizeof ret->cause, "all ranks of a node hung %s", ret->where);
-        snprintf(ret->text, sizeof ret->text, "no rank has progressed for %.1f s: all %d stand %s", seconds, s->telling,
+        const uint64_t step = s->keeps - 1;
+        snprintf(ret->cause, sizeof ret->cause, "all ranks %s hung %s", ret->spares ? "without state" : "of a node",
                  ret->where);
+        const int len = snprintf(ret->text, sizeof ret->text, "no rank has progressed for %.1f s: all %d stand %s",
+                                 seconds, s->telling + !tells(blamed), ret->where);
+        if (ret->spares)
+            snprintf(ret->text + len, sizeof ret->text - (size_t)len,
+                     "; those that have the state of step %" PRIu64 " are kept", step);
         return;
     }
     snprintf(ret->cause, sizeof ret->cause, "rank %d hung %s", blamed->rank, ret->where);
@@ -283,7 +313,7 @@ static void explain(const struct hang *h, const struct scene *s, int64_t now, co
         describe_others(&rest, w, n, ret->text + len, sizeof ret->text - len);
 }
 
-bool hang_judge(const struct hang *h, int64_t now, const struct hang_worker *w, int n, struct hang_verdict *ret)
+bool hang_judge(struct hang *h, int64_t now, const struct hang_worker *w, int n, struct hang_verdict *ret)
 {
     const struct scene s = survey(h, w, n);
     const struct hang_worker *blamed = NULL;
@@ -291,14 +321,18 @@ bool hang_judge(const struct hang *h, int64_t now, const struct hang_worker *w, 
     for (int i = 0; i < n; i++) {
         const bool is_over = over(h, &s, &w[i], now, w[i].stopped);
         any = any || is_over;
-        if (!tells(&w[i]))
+        const bool awaited =
+            !h->spared && s.keeps && !w[i].gone && w[i].page; /* by those with state, though it tells nothing yet */
+        if (!tells(&w[i]) && !awaited)
             continue;
-        if (!blamed || blame_before(&w[i], is_over, blamed, blamed_over)) {
+        if (!blamed || blame_before(h, &w[i], is_over, blamed, blamed_over)) {
             blamed = &w[i];
             blamed_over = is_over;
         }
     }
-    if (any)
-        explain(h, &s, now, w, n, blamed, ret);
-    return any;
+    if (!any)
+        return false;
+    explain(h, &s, now, w, n, blamed, ret);
+    h->spared = ret->spares;
+    return true;
 }

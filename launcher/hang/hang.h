@@ -11,6 +11,9 @@
  *   - while one worker is in such a phase, those that wait for it in a step are not judged;
  *   - while one is paused, or has a debugger, nobody is; time before an excuse (crun itself was stopped) does not
  *     count.
+ * A worker that keeps the state of the job (crun_keeps()) is blamed last. Before the first step it has twice the time
+ * where several nodes take part: those without state may be on another one. If no step comes in the round after such a
+ * verdict, the next one treats all alike.
  * Where several nodes take part, one cannot see that another writes its checkpoint: a step's patient time is 60 s at
  * least. */
 #ifndef CRUN_LAUNCHER_HANG_H
@@ -57,6 +60,7 @@ struct hang_budget {
 struct hang {
     struct hang_options o;
     int64_t round_ns, excused_ns;
+    bool spared; /* the last verdict let those with state live, and no step came since: this time nobody is spared */
     int64_t longest_ns[CRUN_PAGE_PHASES], longest_start_ns; /* of earlier rounds */
     uint32_t steps[CRUN_PAGE_BUCKETS];                      /* of earlier rounds */
 };
@@ -64,6 +68,7 @@ struct hang {
 struct hang_verdict {
     int rank;        /* whom to blame; the first that waits if nobody stands out */
     bool all;        /* nobody stands out */
+    bool spares;     /* all: but for those that keep a state (crun_keeps()), which are to live */
     char where[64];  /* "at step 104" */
     char cause[128]; /* "rank 2 hung at step 104" */
     char text[512];  /* for people: who stands where since when */
@@ -80,7 +85,8 @@ struct hang_budget hang_budget(const struct hang *h, const struct hang_worker *w
 bool hang_tells(const struct hang_worker *w, int n); /* some worker does */
 
 bool hang_due(const struct hang *h, int64_t now_ns, const struct hang_worker *w, int n); /* look at the processes now */
-bool hang_judge(const struct hang *h, int64_t now_ns, const struct hang_worker *w, int n, struct hang_verdict *ret);
+/* True: a worker hangs; *ret says which. */
+bool hang_judge(struct hang *h, int64_t now_ns, const struct hang_worker *w, int n, struct hang_verdict *ret);
 int64_t hang_next(const struct hang *h, int64_t now_ns, const struct hang_worker *w, int n); /* when to ask again */
 
 #endif

@@ -46,8 +46,10 @@ void hang_end_round(struct hang *h, const struct hang_worker *w, int n)
     for (int i = 0; i < CRUN_PAGE_BUCKETS; i++)
         h->steps[i] = l.steps[i] < UINT32_MAX ? (uint32_t)l.steps[i] : UINT32_MAX;
     for (int k = 0; k < n; k++)
-        if (w[k].page && hang_progressed(&w[k]))
+        if (w[k].page && hang_progressed(&w[k])) {
+            h->spared = false;
             h->longest_start_ns = hang_later(h->longest_start_ns, atomic_load(&w[k].page->first_step_ns) - h->round_ns);
+        }
 }
 
 /* The time that this share of steps does not take longer than: where its bucket begins. */

@@ -11,7 +11,7 @@
 
 static bool stays(const struct child *c)
 {
-    return c->wake_fd >= 0 && atomic_load(&c->page->stays);
+    return c->wake_fd >= 0 && atomic_load(&c->page->stays) && !atomic_load(&c->page->done);
 }
 
 bool group_can_hold(const struct group *g)

@@ -121,6 +121,8 @@ class Groups:
         c10d = distributed()
         if c10d is not None and c10d.is_initialized():
             c10d.destroy_process_group()
+        elif c10d is not None:  # an init_process_group() that failed has counted its group; all ranks have to name the next one alike
+            c10d._group_count = 0
         with self.lock:
             self.opened.clear()
         self.aborted = False

@@ -7,6 +7,7 @@
 - An exception leaves the function. If crun holds the process within VERDICT_S, another rank was the cause: the process
   groups are destroyed, the next round is waited for, and the function is called again with its places in os.environ.
 - Else it is an exception of this rank: it is recorded, and goes on.
+- The function has returned: crun is told so (crun_done()), and does not begin the job anew if a rank dies after all have.
 """
 from __future__ import annotations
 
@@ -98,6 +99,7 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         watcher.next_round()
         gc.collect()
         done, value = _call(function, args, kwargs)
+    _rounds.done()
     return value
 
 

@@ -87,6 +87,8 @@ SIGNATURES: Dict[str, Tuple[Any, List[Any]]] = {
     "crun_stay": (ctypes.c_int, []),
     "crun_wait_hold": (ctypes.c_int, [ctypes.c_double]),
     "crun_node_memory": (ctypes.c_int, []),
+    "crun_keeps": (None, [ctypes.c_int64]),
+    "crun_done": (None, []),
     "crun_next_round": (ctypes.c_int, [ctypes.POINTER(CInfo), ctypes.c_double]),
 }
 

@@ -28,6 +28,20 @@ def stays() -> bool:
     return _stays and _lib.library() is not None
 
 
+def keeps(step: int) -> None:
+    """The state of this step is here for ranks that start anew; -1: none is."""
+    lib = _lib.library()
+    if lib is not None:
+        lib.crun_keeps(step)
+
+
+def done() -> None:
+    """This process takes part in no further round."""
+    lib = _lib.library()
+    if lib is not None:
+        lib.crun_done()
+
+
 def is_held() -> bool:
     """crun wants this process to let go of its round."""
     return stays() and stop_reason() == StopReason.HOLD

@@ -88,8 +88,9 @@ _restored = -1  # round
 
 
 def _spoil() -> None:
-    if _last is not None:
-        _last.spoilt = _last.spoilt or bool(_last.borrowed)
+    if _last is not None and _last.borrowed and not _last.spoilt:
+        _last.spoilt = True
+        _rounds.keeps(NOTHING)
 
 
 def watch_steps(optimizer: Any) -> None:
@@ -285,10 +286,12 @@ class State:
         self._await_accelerators(pickler.tensors)
         lendable = set() if self.copy else _lendable(self.parts)
         borrowed = {i for i, t in enumerate(pickler.tensors) if t.device.type == "cpu" and t.data_ptr() in lendable}
+        _rounds.keeps(NOTHING)
         if _last is not None:
             _last.spoilt = True  # its memory is written to from here on: what ends this halfway leaves a mixture
         kept = [t if i in borrowed else _copied(t, _last.copy_of(i) if _last else None) for i, t in enumerate(pickler.tensors)]
         _last = _Commit(step, file.getvalue(), kept, borrowed)
+        _rounds.keeps(step)
 
     @staticmethod
     def _await_accelerators(tensors: List[Any]) -> None:

@@ -711,7 +711,8 @@ static void the_shared_library_exports_the_api_only(void **state)
         "crun_record_error", "crun_metrics", "crun_phase",     "crun_phase_name",   "crun_catch_crashes",
         "crun_set",          "crun_get",     "crun_add",       "crun_delete",       "crun_barrier",
         "crun_stay",         "crun_wake_fd", "crun_wait_hold", "crun_next_round",   "crun_figure",
-        "crun_spent",        "crun_links",   "crun_part_name", "crun_stay_growing", "crun_node_memory"};
+        "crun_spent",        "crun_links",   "crun_part_name", "crun_stay_growing", "crun_node_memory",
+        "crun_keeps",        "crun_done"};
     for (size_t i = 0; i < sizeof api / sizeof *api; i++)
         assert_non_null(dlsym(lib, api[i]));
     assert_null(dlsym(lib, "env_contract_read"));

@@ -13,7 +13,7 @@ import pytest
 
 from processes import marked, state, wait
 from support import LIBCRUN, ROOT, run
-from torch_rounds import waits
+from torch_rounds import steps_of, waits
 
 sys.path.insert(0, str(ROOT / "python"))
 from crun import _groups, _rounds, _state  # noqa: E402
@@ -116,6 +116,83 @@ def test_many_deaths_one_after_another(crun, script):
         pids = after
     rc, out, err = job.end()
     assert rc == 0 and sums(out, 600), out + err
+
+
+# a group of torch.distributed as inprocess() knows it: each has a name by number, under which all ranks have to meet
+GROUPS = """
+import types
+
+c10d = sys.modules["torch.distributed.distributed_c10d"] = types.ModuleType("distributed_c10d")
+c10d._group_count, c10d.made = 0, False
+
+def pause(place):
+    me = crun.info()
+    if (place, me.round, me.rank) == (sys.argv[2], 2, 1):
+        print("pause", os.getpid(), flush=True)
+        time.sleep(600)
+
+def meet(name):
+    me = crun.info()
+    pause("init_process_group")
+    crun.store.set(f"group {name}/{me.rank}", "")
+    for rank in range(me.world_size):
+        crun.store.get(f"group {name}/{rank}", 60)
+
+def init_process_group():
+    name, c10d._group_count = c10d._group_count, c10d._group_count + 1
+    c10d._new_process_group_helper(name)
+    c10d.made = True
+
+def destroy_process_group():
+    c10d._group_count, c10d.made = 0, False
+
+c10d.rendezvous, c10d._new_process_group_helper = iter, meet
+c10d.is_initialized, c10d.destroy_process_group = lambda: c10d.made, destroy_process_group
+"""
+FORMING = JOB.replace("import crun\n", "import crun\n" + GROUPS, 1).replace("    start = state", """    init_process_group()
+    pause("restore")
+    start = state""").replace("    variables = ", """    pause("wrapper")
+    crun.barrier("of a wrapper's constructor")
+    variables = """)
+
+
+@pytest.mark.parametrize("place", ["init_process_group", "restore", "wrapper"])
+def test_a_second_death_while_the_next_round_forms_loses_no_state(crun, script, place):
+    job = Job(crun, "--max-restarts", 3, script(FORMING), 300, place, ranks=3)
+    before = job.in_round(1)
+    wait("a step", lambda: steps_of(before[1]) > 0)
+    os.kill(before[1], signal.SIGKILL)
+    pid = wait("the second victim", lambda: re.search(r"^pause (\d+)$", (crun.tmp / "out").read_text(), re.M))
+    os.kill(int(pid[1]), signal.SIGKILL)
+    after = job.in_round(3)
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 300, 3), out + err
+    assert (after[0], after[2]) == (before[0], before[2]) and "is lost" not in err, err
+    assert all(int(step) > 0 for _, _, round_, step in BEGINS.findall(out) if round_ == "3"), out
+
+
+def test_a_death_after_all_functions_have_returned_does_not_begin_the_job_anew(crun, script):
+    text = JOB.replace("if __name__", "import atexit\natexit.register(lambda: time.sleep(600))\nif __name__")
+    job = Job(crun, "--max-restarts", 3, script(text), 20, ranks=2)
+    pids = job.in_round(1)
+    (crun.tmp / "last").touch()
+    wait("the sums", lambda: sums((crun.tmp / "out").read_text(), 20, 2))
+    os.kill(pids[1], signal.SIGKILL)
+    rc, out, err = job.end()
+    assert rc == 137 and sums(out, 20, 2) and "round 2" not in out, out + err
+    assert "crun: rank 1 ended after the functions of all ranks had returned: no restart\n" in err and "culprit   rank 1" in err, err
+
+
+def test_a_state_that_is_lost_is_told(crun, script):
+    job = Job(crun, "--max-restarts", 3, script(JOB), 300, ranks=2)
+    before = job.in_round(1)
+    wait("a step", lambda: all(steps_of(pid) > 0 for pid in before.values()))
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    job.in_round(2)
+    rc, out, err = job.end()
+    assert rc == 0 and sums(out, 300, 2), out + err
+    assert re.search(r"^crun: the state of step [1-9]\d* is lost: no worker that kept it in memory is left$", err, re.M), err
 
 
 def test_a_warm_spare_comes_to_the_call_and_waits_there(crun, script):

@@ -278,6 +278,62 @@ static void several_nodes_get_more_patience(void **state)
     assert_true(watch_until(now + 1000 * S) - from < 2 * S);
 }
 
+/* A round whose ranks 1 and 2 are new: with what they have learned of a round before, and the others' state. */
+static void begin_again(bool new_ones_tell)
+{
+    begin(0);
+    steps(100, 100 * MS);
+    hang_end_round(&h, w, RANKS);
+    memset(pages, 0, sizeof pages);
+    hang_begin_round(&h, now);
+    for (int i = 0; i < RANKS; i++) {
+        const bool is_new = i == 1 || i == 2;
+        pages[i].attached = !is_new || new_ones_tell;
+        if (!is_new || new_ones_tell)
+            phase(i, CRUN_PHASE_STARTING);
+        if (!is_new)
+            pages[i].keeps = 101 + 1;
+    }
+}
+
+static void those_without_state_are_blamed_where_all_stand_before_the_first_step(void **state)
+{
+    begin_again(true);
+    pages[1].phase_ns = pages[2].phase_ns = now + S; /* the others are over their time first */
+    assert_true(watch_until(now + 1000 * S) > 0);
+    assert_true(verdict.all && verdict.spares && verdict.rank == 1);
+    assert_string_equal(verdict.cause, "all ranks without state hung before its first step");
+    assert_non_null(
+        strstr(verdict.text, "all 4 stand before its first step; those that have the state of step 101 are kept"));
+    hang_end_round(&h, w, RANKS);
+    hang_begin_round(&h, now);
+    for (int i = 0; i < RANKS; i++)
+        phase(i, CRUN_PHASE_STARTING);
+    assert_true(watch_until(now + 1000 * S) > 0); /* it did not help */
+    assert_true(verdict.all && !verdict.spares);
+    assert_string_equal(verdict.cause, "all ranks of a node hung before its first step");
+}
+
+static void one_that_has_not_told_anything_yet_is_blamed_before_those_with_state(void **state)
+{
+    begin_again(false);
+    assert_true(watch_until(now + 1000 * S) > 0);
+    assert_true(verdict.rank == 1 && verdict.spares);
+}
+
+static void on_several_nodes_those_with_state_have_twice_the_time(void **state)
+{
+    begin_again(true);
+    for (int i = 0; i < RANKS; i++)
+        pages[i].keeps = 0;
+    const int64_t from = now, plain = watch_until(now + 1000 * S) - from;
+    now = from;
+    h.o.several_nodes = true;
+    for (int i = 0; i < RANKS; i++)
+        pages[i].keeps = 102;
+    assert_int_equal(watch_until(now + 1000 * S) - from, 2 * plain);
+}
+
 static void it_wakes_at_most_once_a_second(void **state)
 {
     begin(0);
@@ -455,6 +511,9 @@ int main(void)
         cmocka_unit_test(a_fixed_time_is_a_steps),
         cmocka_unit_test(until_enough_is_known_nothing_is_trusted),
         cmocka_unit_test(several_nodes_get_more_patience),
+        cmocka_unit_test(those_without_state_are_blamed_where_all_stand_before_the_first_step),
+        cmocka_unit_test(one_that_has_not_told_anything_yet_is_blamed_before_those_with_state),
+        cmocka_unit_test(on_several_nodes_those_with_state_have_twice_the_time),
         cmocka_unit_test(it_wakes_at_most_once_a_second),
         cmocka_unit_test(an_hour_of_jitter_raises_no_alarm),
     };
