@@ -31,10 +31,9 @@ static struct crun_page *page_of(const void *arg, int local)
     return group_page(((const struct run *)arg)->group, local);
 }
 
-static void on_report(uv_timer_t *t)
+static void report(const struct run *r)
 {
-    struct member *m = container_of(t, struct member, report);
-    const struct run *r = m->r;
+    struct member *m = r->member;
     const struct rdzv_news *round = round_news(r);
     const int64_t now_ms = clock_ms();
     struct gauges_host host;
@@ -47,13 +46,27 @@ static void on_report(uv_timer_t *t)
                                  .page = page_of,
                                  .arg = r,
                                  .logs = r->logs.root};
-    if (r->agent.state != AGENT_RUNNING)
-        return;
     v.host = gauges_read_host(r->link->gauges_page, now_ms, &host) ? &host : NULL;
     v.gpus = gauges_read_gpus(r->link->gauges_page, now_ms, &gpus) ? &gpus : NULL;
     if (node_report_write(&m->reported, &v, &text) == 0 && text.len)
         rendezvous_report(m->rendezvous, text.data);
     buf_free(&text);
+}
+
+static void on_report(uv_timer_t *t)
+{
+    const struct run *r = container_of(t, struct member, report)->r;
+    if (r->agent.state == AGENT_RUNNING)
+        report(r);
+}
+
+/* What the workers reached, with the news that they have ended: another report will not come. */
+static void report_last(struct run *r)
+{
+    if (!uv_is_active((uv_handle_t *)&r->member->report))
+        return;
+    report(r);
+    uv_timer_stop(&r->member->report);
 }
 
 static void start_reports(struct run *r, bool steps)
@@ -94,16 +107,19 @@ int member_join(struct run *r, struct err *e)
 
 int member_fail(struct run *r, const struct rdzv_cause *cause, struct err *e)
 {
+    report_last(r);
     return rendezvous_fail(r->member->rendezvous, cause, e);
 }
 
 int member_done(struct run *r, struct err *e)
 {
+    report_last(r);
     return rendezvous_done(r->member->rendezvous, e);
 }
 
 int member_leave(struct run *r, const struct rdzv_cause *why, struct err *e)
 {
+    report_last(r);
     return rendezvous_leave(r->member->rendezvous, why, e);
 }
 

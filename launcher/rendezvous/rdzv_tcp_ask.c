@@ -142,10 +142,10 @@ int tcp_keep_report(struct tcp *t, const char *fields)
     return buf_addstr(&t->report, fields);
 }
 
-/* It leaves with the request that must follow, which the host wakes for anyhow. */
+/* Sent together with the request that the caller sends next: the host wakes up for that one anyway. */
 static void queue_report(struct tcp *t)
 {
-    if (t->report.len > 0 && t->mode == TCP_RUNNING)
+    if (t->report.len > 0 && (t->mode == TCP_RUNNING || t->mode == TCP_DONE))
         give_request(t, ASK_REPORT, 4, (const char *[]){"RDZV.REPORT", t->o.run_id, t->o.node, t->report.data},
                      rdzv_conn_queue);
     buf_clear(&t->report);
@@ -165,15 +165,16 @@ void tcp_say(struct tcp *t, enum tcp_ask what)
     snprintf(seq, sizeof seq, "%llu", (unsigned long long)t->seq);
     snprintf(round, sizeof round, "%llu", (unsigned long long)t->round);
     snprintf(hold, sizeof hold, "%lld", (long long)hold_ms(t));
+    if (what == ASK_FAIL || what == ASK_DONE || what == ASK_LEAVE || (what == ASK_NEXT && !t->next_open))
+        queue_report(t);
+    if (!t->up || t->closing)
+        return;
     switch (what) {
     case ASK_JOIN:
         send_join(t);
         break;
     case ASK_NEXT:
-        if (t->next_open)
-            break;
-        queue_report(t);
-        if (t->up && !t->closing)
+        if (!t->next_open)
             send_request(t, what, 5, (const char *[]){"RDZV.NEXT", t->o.run_id, t->o.node, seq, hold});
         break;
     case ASK_FAIL:

@@ -127,6 +127,23 @@ def test_figures_of_ranks_and_hosts_come_from_crun(crun):
     assert crun.processes() == []
 
 
+@pytest.mark.parametrize("code", [0, 9])
+def test_the_last_figures_are_those_of_the_end(crun, code):
+    """Steps that are faster than reports, and an evaluation behind the last one."""
+    body = f"""
+for step in range(1, 71):
+    crun.report(step, loss=1 / step, total_steps=70)
+crun.report(70, eval_accuracy=0.75)
+sys.exit({code})
+"""
+    with Daemon("--http-port", "0") as d:
+        p = crun.start("--nnodes", 1, "--rdzv_backend", "rendezvousd", "--rdzv_endpoint", d.address, "--rdzv_id", "r", *worker(crun, body))
+        assert p.wait(60) == code, p.communicate()
+        over = finished(d)["r"]
+        assert (over["step"], over["total_steps"], over["eval_accuracy"]) == (70, 70, 0.75) and round(over["loss"] * 70) == 1, over
+    assert crun.processes() == []
+
+
 def test_a_driver_that_hangs_holds_up_nothing(crun):
     go = crun.tmp / "go"
     with Daemon("--http-port", "0") as d:
