@@ -77,7 +77,9 @@ static const struct arg_spec specs[] = {
 const struct arg_program status_program = {
     .name = "crun status",
     .usage = "[options] [RUN]",
-    .summary = "Show the jobs of a rendezvous: of all, one line each; of RUN, its nodes, restarts and events, too.",
+    .summary =
+        "Show the jobs of a rendezvous, also those that are over and remembered by a rendezvousd: of all, one line "
+        "each; of RUN, its nodes, restarts and events, too.",
     .specs = specs,
     .operands = ARG_OPERANDS,
 };

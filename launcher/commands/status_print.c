@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/base/array.h"
 #include "common/base/err.h"
@@ -170,6 +171,32 @@ static void job_row(struct table *t, const cJSON *job)
     span_cell(t, number(job, "age_ms"), "");
 }
 
+/* A job that is over and forgotten, as the daemon remembers it. */
+static void ended_row(struct table *t, const cJSON *job)
+{
+    cell(t, "%s", text(job, "run"));
+    cell(t, "%s", text(job, "state"));
+    cell(t, "%.0f", number(job, "round"));
+    cell(t, "%.0f of %.0f:%.0f", number(job, "nodes"), number(job, "min_nodes"), number(job, "max_nodes"));
+    cell(t, "%.0f", number(job, "world_size"));
+    cell(t, "%.0f of %.0f", number(job, "restarts"), number(job, "max_restarts"));
+    number_cell(t, number(job, "step"));
+    number_cell(t, number(job, "images_per_s"));
+    number_cell(t, number(job, "loss"));
+    span_cell(t, ((double)time(NULL) - number(job, "started")) * 1000, "");
+}
+
+static bool is_listed(const cJSON *jobs, const cJSON *ended)
+{
+    const cJSON *job;
+    cJSON_ArrayForEach(job, jobs)
+    {
+        if (strcmp(text(job, "instance"), text(ended, "instance")) == 0)
+            return true;
+    }
+    return false;
+}
+
 static void headings(struct table *t, const char *const *names)
 {
     for (; *names; names++, t->columns++)
@@ -193,12 +220,17 @@ static void print_waiting(const cJSON *job, FILE *out)
     finish(&t, out, &e);
 }
 
-static int print_jobs(const cJSON *jobs, FILE *out, struct err *e)
+static int print_jobs(const cJSON *jobs, const cJSON *ended, FILE *out, struct err *e)
 {
     struct table t = {0};
     const cJSON *job;
     headings(&t, (const char *const[]){"RUN", "STATE", "ROUND", "NODES", "RANKS", "RESTARTS", "STEP", "IMAGES/S",
                                        "LOSS", "AGE", NULL});
+    cJSON_ArrayForEach(job, ended)
+    {
+        if (!is_listed(jobs, job))
+            ended_row(&t, job);
+    }
     cJSON_ArrayForEach(job, jobs) job_row(&t, job);
     TRY(finish(&t, out, e));
     cJSON_ArrayForEach(job, jobs) print_waiting(job, out);
@@ -277,20 +309,39 @@ static int print_details(const cJSON *job, FILE *out, struct err *e)
     return print_events(cJSON_GetObjectItemCaseSensitive(job, "events"), now, out, e);
 }
 
+static int print_ends(const cJSON *ended, FILE *out, struct err *e)
+{
+    struct table t = {0};
+    const cJSON *job;
+    headings(&t, (const char *const[]){"ENDED", "EXIT", "RANK", "CAUSE", NULL});
+    cJSON_ArrayForEach(job, ended)
+    {
+        span_cell(&t, ((double)time(NULL) - number(job, "ended")) * 1000, " ago");
+        number_cell(&t, number(job, "exit_code"));
+        number_cell(&t, number(job, "rank") < 0 ? NAN : number(job, "rank"));
+        cell(&t, "%s", text(job, "cause"));
+    }
+    putc('\n', out);
+    return finish(&t, out, e);
+}
+
 int status_print(const char *json, bool details, FILE *out, struct err *e)
 {
     cJSON *o = cJSON_Parse(json), *one = NULL;
     const cJSON *jobs = cJSON_GetObjectItemCaseSensitive(o, "jobs");
-    if (!o || (!jobs && !cJSON_GetObjectItemCaseSensitive(o, "run"))) {
+    const cJSON *ended = cJSON_GetObjectItemCaseSensitive(o, "ended");
+    if (!o || (!jobs && !ended && !cJSON_GetObjectItemCaseSensitive(o, "run"))) {
         cJSON_Delete(o);
         return err_set(e, ERR_CORRUPT, "the answer to RDZV.STATUS is no list of jobs");
     }
-    if (!jobs) { /* of one job */
+    if (!jobs && !ended) { /* of one job */
         one = cJSON_CreateArray();
         cJSON_AddItemReferenceToArray(one, o);
         jobs = one;
     }
-    int rc = print_jobs(jobs, out, e);
+    int rc = print_jobs(jobs, ended, out, e);
+    if (rc == 0 && details && ended)
+        rc = print_ends(ended, out, e);
     const cJSON *job;
     cJSON_ArrayForEach(job, jobs)
     {

@@ -260,6 +260,20 @@ void command_rdzv_postmortem(struct conn *c, const struct request *rq)
     say_done(c, rc, &e);
 }
 
+/* Adds what is remembered of finished jobs: to the answer about all, or as the answer about a run that is forgotten. */
+static int add_ended(struct conn *c, const char *principal, const char *run, struct buf *out)
+{
+    struct buf list = {0};
+    const int n = c->s->o.ended(c->s->o.ended_arg, principal, run, &list);
+    int rc = n < 0 ? n : n == 0 && run ? -ENOENT : 0;
+    if (rc == 0 && out->len > 0)
+        out->len--; /* the brace */
+    if (rc == 0)
+        rc = buf_printf(out, "%s\"ended\":%s}", run ? "{" : ",", list.data);
+    buf_free(&list);
+    return rc;
+}
+
 void command_rdzv_status(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1];
@@ -280,6 +294,8 @@ void command_rdzv_status(struct conn *c, const struct request *rq)
         rc = jobs_status_brief(c->s->jobs, principal, run, &out, &e);
     else
         rc = jobs_status_from(c->s->jobs, principal, rq->argc > 1 ? run : NULL, (size_t)first, &out, &e);
+    if (c->s->o.ended && ((rc == 0 && rq->argc == 1) || (rc == -ENOENT && rq->argc == 2)))
+        rc = add_ended(c, principal, rq->argc == 1 ? NULL : run, &out);
     if (rc < 0) {
         buf_free(&out);
         say_error(c, rc, &e);

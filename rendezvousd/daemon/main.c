@@ -237,6 +237,12 @@ static void on_forgotten(void *arg, const char *run)
     history_forget_run(d->history, run);
 }
 
+static int on_ended_asked(void *arg, const char *principal, const char *run, struct buf *out)
+{
+    const struct daemon *d = arg;
+    return history_ended(d->history, &(struct history_reader){.principal = principal}, run, out);
+}
+
 static int open_jobs(struct daemon *d, struct err *e)
 {
     const struct config *c = &d->config;
@@ -260,6 +266,7 @@ static int open_jobs(struct daemon *d, struct err *e)
     jobs_watch(d->jobs, &watcher);
     TRY(jobs_load(d->jobs, e));
     history_settle(d->history);
+    server_set_ended(d->server, on_ended_asked, d);
     return server_set_jobs(d->server, d->jobs, e);
 }
 

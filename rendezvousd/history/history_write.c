@@ -187,6 +187,28 @@ int history_list(const struct history *h, const struct history_reader *who, uint
     return w.rc;
 }
 
+int history_ended(const struct history *h, const struct history_reader *who, const char *run, struct buf *out)
+{
+    struct json_write w = {.out = out};
+    const struct record *first = NULL, *r = h->finished ? h->finished->prev : NULL; /* the newest */
+    int n = 0;
+    for (; r && n < HISTORY_ENDED_MAX; r = r == h->finished ? NULL : r->prev)
+        if (history_shows(who, r->principal) && (!run || strcmp(r->run, run) == 0)) {
+            first = r;
+            n++;
+        }
+    json_begin(&w, NULL, '[');
+    for (r = first; r; r = r->next) {
+        if (!history_shows(who, r->principal) || (run && strcmp(r->run, run) != 0))
+            continue;
+        json_begin(&w, NULL, '{');
+        record_write_summary_(r, &w);
+        json_end(&w, '}');
+    }
+    json_end(&w, ']');
+    return w.rc < 0 ? w.rc : n;
+}
+
 int history_job(const struct history *h, const struct history_reader *who, const char *instance, struct buf *out,
                 struct err *e)
 {

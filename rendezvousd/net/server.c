@@ -159,6 +159,13 @@ void server_set_tell(struct server *s,
     s->o.tell_arg = arg;
 }
 
+void server_set_ended(struct server *s,
+                      int (*ended)(void *arg, const char *principal, const char *run, struct buf *out), void *arg)
+{
+    s->o.ended = ended;
+    s->o.ended_arg = arg;
+}
+
 void server_set_met(struct server *s, void (*met)(void *arg, size_t readers), void *arg)
 {
     s->o.met = met;

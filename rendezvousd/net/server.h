@@ -27,6 +27,7 @@ struct err;
 struct front;
 struct gate;
 struct jobs;
+struct buf;
 struct server;
 
 /* What a node tells group rank 0 of the round that it is in. */
@@ -59,6 +60,10 @@ struct server_options {
      * nobody asks for it. */
     int (*tell)(void *arg, const struct server_tell *t, char answer[SERVER_ANSWER_MAX]);
     void *tell_arg;
+    /* RDZV.STATUS: append a JSON array of the newest finished jobs that this principal may see; run NULL: of all run ids.
+     * Returns how many; -ENOMEM. NULL: nothing is remembered. */
+    int (*ended)(void *arg, const char *principal, const char *run, struct buf *out);
+    void *ended_arg;
     /* A client of the TCPStore protocol was given a key of the default key-space for the first time; so many were.
      * NULL: nobody asks for it. */
     void (*met)(void *arg, size_t readers);
@@ -84,6 +89,8 @@ void server_set_alive(struct server *s, int (*alive)(void *arg, const char *run,
 void server_set_tell(struct server *s,
                      int (*tell)(void *arg, const struct server_tell *t, char answer[SERVER_ANSWER_MAX]), void *arg);
 
+void server_set_ended(struct server *s,
+                      int (*ended)(void *arg, const char *principal, const char *run, struct buf *out), void *arg);
 void server_set_met(struct server *s, void (*met)(void *arg, size_t readers), void *arg);
 uint64_t
 server_changes(const struct server *s); /* requests that changed keys of the default key-space, since it began */

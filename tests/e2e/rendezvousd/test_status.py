@@ -43,6 +43,28 @@ def test_jobs_and_one_job_are_printed(home):
         assert p.returncode == 1 and p.stderr.startswith("crun status: 127.0.0.1 port ") and "NOJOB run 'nobody's' is unknown" in p.stderr
 
 
+def test_a_job_that_the_rendezvous_has_forgotten_is_still_told(home):
+    """The record of the status page has it; without a job of that name it is unknown."""
+    with Daemon("--state-dir", home / "state") as d, Client(d.port) as c:
+        c("RDZV.JOIN", "gone", "node1", *(word.replace("2:2", "1:1") for word in JOIN))
+        assert "kind=round" in c("RDZV.NEXT", "gone", "node1", "0", "20000")
+        c("RDZV.REPORT", "gone", "node1", "step=70", "base=0", "steps=70,70,70,70", "loss=0.125")
+        assert c("RDZV.FAIL", "gone", "node1", "1", "code=7", "rank=0", "fatal=1", "text=rank%200%20broke") == "OK"
+        until(lambda: "failed" in status(d.port, "gone").stdout, "it has ended")
+        assert status(d.port).stdout.count("gone") == 1, "in both, and shown once"
+    for log in (home / "state" / "jobs").iterdir():
+        log.unlink()  # as when it forgets a job, a minute after its end
+    with Daemon("--state-dir", home / "state") as d, Client(d.port) as c:
+        fill(c, "here")
+        head, over, here, *_ = status(d.port).stdout.splitlines()
+        assert over.split()[:6] == ["gone", "failed", "1", "1", "of", "1:1"] and "70" in over.split() and "0.125" in over.split(), over
+        assert here.split()[:2] == ["here", "joining"]
+        p = status(d.port, "gone")
+        assert p.returncode == 0 and "70" in p.stdout and "rank 0 broke" in p.stdout and re.search(r"^\d+s ago +7 +0 +rank 0 broke$", p.stdout, re.M), p.stdout
+        p = status(d.port, "nobody's")
+        assert p.returncode == 1 and "NOJOB" in p.stderr
+
+
 def test_names_do_not_move_the_cursor(home):
     with Daemon() as d, Client(d.port) as c:
         fill(c, "a\x1b[2Jb")
