@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 #include "common/base/container_of.h"
 #include "common/base/err.h"
@@ -18,7 +19,8 @@
 #include "rendezvousd/net/server.h"
 
 #define RESOLVE_MS 5000
-#define GOODBYE_MS 2000 /* for nodes that know the end to close their connections */
+#define KEPT_PORTS "/run/rendezvousd" /* a file for each, named by its number */
+#define GOODBYE_MS 2000               /* for nodes that know the end to close their connections */
 
 struct rendezvous {
     struct rendezvous_options o;
@@ -132,11 +134,23 @@ static bool meets_nobody(const struct rendezvous_options *o)
     return o->home->kind == HOME_STATIC && o->one_node;
 }
 
+/* A rendezvousd of this host has the port, or comes back to it (rendezvousd/daemon/main.c). */
+static bool is_kept(int port)
+{
+    char path[sizeof KEPT_PORTS + 16];
+    snprintf(path, sizeof path, KEPT_PORTS "/%d", port);
+    const bool kept = access(path, F_OK) == 0;
+    if (kept)
+        log_info("rendezvous", "port %d is a rendezvousd's (%s): this crun does not host there", port, path);
+    return kept;
+}
+
 static int open_tcp(struct rendezvous *z, struct err *e)
 {
     const struct home *h = z->o.home;
     z->may_host = !z->o.client.tls &&
-                  (h->hosting == HOME_HOSTS || (h->hosting == HOME_HOSTS_IF_OWN && addresses_own(h->host, RESOLVE_MS)));
+                  (h->hosting == HOME_HOSTS ||
+                   (h->hosting == HOME_HOSTS_IF_OWN && !is_kept(h->port) && addresses_own(h->host, RESOLVE_MS)));
     if (!z->may_host)
         return open_client(z, &rdzv_client_tcp_ops, e);
     struct err why = {0};

@@ -39,6 +39,16 @@ static const struct arg_spec specs[] = {
      .max = 65535,
      .env = "RENDEZVOUSD_PORT",
      .help = "port to listen on; 0: the kernel picks one"},
+    {.name = "port-timeout",
+     .type = ARG_SECONDS,
+     AT(port_timeout_s),
+     .def = "60s",
+     .min = 0,
+     .max = 86400,
+     .env = "RENDEZVOUSD_PORT_TIMEOUT",
+     .help =
+         "if another process has the port, the longest to try again before exit code 69: a crun may host a job there "
+         "while the daemon is restarted"},
     {.name = "port-file",
      .type = ARG_STRING,
      AT(port_file),

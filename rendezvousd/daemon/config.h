@@ -18,6 +18,7 @@ struct config {
     const char *bind; /* addresses, comma-separated */
     const char *port_file;
     int64_t port, ready_fd; /* ready_fd -1: none */
+    double port_timeout_s;
     bool insecure;
 
     const char *token_file;

@@ -6,6 +6,7 @@
  *   is logged, and the old stays;
  * - SIGTERM, SIGINT: no longer ready, no new connections; replies that are on their way are written; exit 0. */
 #include "common/args/args.h"
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -25,8 +26,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -34,6 +37,7 @@
 #define MODULE "main"
 #define SPARE_FILES 48 /* descriptors for everything but clients: listeners, loop, log, state, a few look-ups */
 #define HTTP_FILES 160
+#define PORT_RETRY_MS 200
 #define TRIM_MS 5000 /* after a job was forgotten */
 
 struct daemon {
@@ -72,6 +76,19 @@ static int write_port_file(const char *path, int port, struct err *e)
         return err_errno(e, -rc, "port file '%s' cannot be written", path);
     }
     return 0;
+}
+
+/* A mark that outlives this daemon while it is restarted: no crun of this host hosts a job on its port meanwhile
+ * (launcher/rendezvous/rendezvous.c). systemd makes the folder, and removes it when the service is stopped. */
+static void keep_port(int port)
+{
+    const char *dir = getenv("RUNTIME_DIRECTORY");
+    char path[4096];
+    struct err e;
+    if (!dir || snprintf(path, sizeof path, "%s/%d", dir, port) >= (int)sizeof path)
+        return;
+    if (write_port_file(path, port, &e) < 0)
+        log_warn(MODULE, "%s: a crun may host on the port while this daemon is restarted", e.text);
 }
 
 /* --- end */
@@ -270,13 +287,27 @@ static int open_jobs(struct daemon *d, struct err *e)
     return server_set_jobs(d->server, d->jobs, e);
 }
 
+/* Another process may have the port for a while: a crun that hosts, or the daemon that this one follows. */
+static int listen_on(struct daemon *d, const char *address, int64_t deadline, struct err *e)
+{
+    int rc = server_listen(d->server, address, d->port, &d->port, e);
+    if (rc == -EADDRINUSE && clock_left(deadline) > 0)
+        log_warn(MODULE, "%s; trying again for %g s", e->text, d->config.port_timeout_s);
+    while (rc == -EADDRINUSE && clock_left(deadline) > 0) {
+        poll(NULL, 0, PORT_RETRY_MS);
+        rc = server_listen(d->server, address, d->port, &d->port, e);
+    }
+    return rc;
+}
+
 static int listen_all(struct daemon *d, struct err *e)
 {
     char one[256];
     const char *list = d->config.bind;
+    const int64_t deadline = clock_deadline((int64_t)(d->config.port_timeout_s * 1000));
     d->port = (int)d->config.port; /* the first address decides where the kernel picks */
     while (config_next_address(&list, one, sizeof one) > 0)
-        TRY(server_listen(d->server, one, d->port, &d->port, e));
+        TRY(listen_on(d, one, deadline, e));
     look_at_backlog(&d->config);
     return 0;
 }
@@ -323,6 +354,7 @@ static int start(struct daemon *d, int *ret_exit, struct err *e)
     if (rc < 0)
         return rc;
     *ret_exit = EXIT_CANT_CREATE;
+    keep_port(d->port);
     return d->config.port_file ? write_port_file(d->config.port_file, d->port, e) : 0;
 }
 

@@ -65,8 +65,8 @@ bool history_shows_all_of(const struct history_reader *who, const char *principa
 void history_add_figures(const struct history *h, const struct history_reader *who, struct json_write *w);
 /* Finished jobs that came after number `after`, the oldest first, HISTORY_LIST_MAX at most. -ENOMEM. */
 int history_list(const struct history *h, const struct history_reader *who, uint64_t after, struct buf *out);
-/* Appends a JSON array of the newest HISTORY_ENDED_MAX finished jobs, the oldest first; run: of this run id alone; NULL:
- * of all. Returns how many; -ENOMEM. */
+/* Appends a JSON array of the newest HISTORY_ENDED_MAX finished jobs, the oldest first. run: of this run id alone;
+ * NULL: of all. Returns how many; -ENOMEM. */
 int history_ended(const struct history *h, const struct history_reader *who, const char *run, struct buf *out);
 /* All of one job. -ENOENT: there is none, or they may not know of it. */
 int history_job(const struct history *h, const struct history_reader *who, const char *instance, struct buf *out,

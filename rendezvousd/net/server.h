@@ -60,8 +60,8 @@ struct server_options {
      * nobody asks for it. */
     int (*tell)(void *arg, const struct server_tell *t, char answer[SERVER_ANSWER_MAX]);
     void *tell_arg;
-    /* RDZV.STATUS: append a JSON array of the newest finished jobs that this principal may see; run NULL: of all run ids.
-     * Returns how many; -ENOMEM. NULL: nothing is remembered. */
+    /* RDZV.STATUS: append a JSON array of the newest finished jobs that this principal may see. run NULL: of all run
+     * ids. Returns how many; -ENOMEM. NULL: nothing is remembered. */
     int (*ended)(void *arg, const char *principal, const char *run, struct buf *out);
     void *ended_arg;
     /* A client of the TCPStore protocol was given a key of the default key-space for the first time; so many were.

@@ -130,6 +130,45 @@ def test_a_member_of_the_round_may_use_keys_and_nothing_else(tmp_path, namespace
                 a.wait(60)
 
 
+def test_a_daemon_takes_its_port_when_a_crun_that_hosts_there_has_ended():
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        d = Daemon(port=held.getsockname()[1], wait=False)
+        line = d.p.stderr.readline()
+        assert "Address already in use; trying again for 60 s" in line, line
+    with d.p:
+        assert d.p.stdout.readline().startswith("rendezvousd ready on 127.0.0.1:")
+        d.p.terminate()
+
+
+def test_no_crun_hosts_on_the_port_of_a_daemon_that_is_restarted(tmp_path, monkeypatch):
+    """As under systemd, whose folder stays meanwhile (RuntimeDirectoryPreserve=restart)."""
+    holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /run && mkdir /run/rendezvousd && echo made && exec sleep 600"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with holder:
+        try:
+            if not holder.stdout.readline():
+                pytest.skip(f"no namespaces here: {holder.stderr.read()}")
+            monkeypatch.setenv("HOME", str(tmp_path))
+            there, env, port = ["nsenter", "-t", str(holder.pid), "-m"], {"RUNTIME_DIRECTORY": "/run/rendezvousd"}, free_port()
+            with Daemon(port=port, prefix=there, env=env):
+                pass
+            where = ["--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2"]
+            job = ["sh", "-c", "echo rank $RANK"]
+            thief = subprocess.Popen([*there, CRUN, *where, "--rdzv-id", "stranger", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=60", *job],
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            with thief:
+                try:
+                    until(lambda: "refused" in thief.stderr.readline(), "it waits for the daemon")
+                    p = run(*there, CRUN, *where, "--rdzv-conf", "is_host=1,last_call_timeout=0.2", *job, timeout=60)
+                    assert p.returncode == 0 and "rank 0" in p.stdout, "whoever asks for it does host"
+                    with Daemon(port=port, prefix=there, env=env):
+                        assert thief.wait(60) == 0 and "rank 0" in thief.stdout.read()
+                finally:
+                    thief.kill()
+        finally:
+            holder.kill()
+
+
 def test_a_job_meets_over_tls(tmp_path, tokens, certificates):
     token = write_tokens(tmp_path / "token", ALICE)
     with Daemon("--token-file", tokens, "--tls-only", "--tls-cert", certificates / "cert.pem", "--tls-key", certificates / "key.pem") as d:

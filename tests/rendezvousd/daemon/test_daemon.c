@@ -120,7 +120,7 @@ static void a_port_in_use_is_one_sentence_and_exit_69(void **state)
     struct run r = daemon_start(&port);
     (void)state;
     snprintf(text, sizeof text, "%d", port);
-    says_and_exits((char *[]){program(), "--port", text, NULL}, 69, "Address already in use");
+    says_and_exits((char *[]){program(), "--port", text, "--port-timeout", "0", NULL}, 69, "Address already in use");
     kill(r.pid, SIGTERM);
     assert_int_equal(finish(&r), 0);
 }
