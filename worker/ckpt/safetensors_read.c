@@ -1,8 +1,8 @@
 /* Reading one safetensors file, made by us or by anybody.
  *
- * Open: length (bounded by the format's 100 MB and by the file) -> JSON, entry by entry -> each one checked by itself (type, shape,
- * size without overflow, offsets equal to the size) -> sorted by offset -> no hole, no overlap, last byte = end of file
- * -> index by name. Reads are pread(2), so threads may share one. */
+ * Open: length (bounded by the format's 100 MB and by the file) -> JSON, entry by entry -> each one checked by itself
+ * (type, shape, size without overflow, offsets equal to the size) -> sorted by offset -> no hole, no overlap, last byte
+ * = end of file -> index by name. Reads are pread(2), so threads may share one. */
 #include "worker/ckpt/safetensors.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
-/* What rank 0 leaves behind of a run: metrics.jsonl, bad-samples.txt, the Caffe2 CSV log, progress lines. Other ranks have a journal
- * that does nothing, or with --log-all-ranks one that writes progress lines; runs without a log folder leave no
- * files. */
+/* What rank 0 leaves behind of a run: metrics.jsonl, bad-samples.txt, the Caffe2 CSV log, progress lines. Other ranks
+ * have a journal that does nothing, or with --log-all-ranks one that writes progress lines; runs without a log folder
+ * leave no files. */
 #ifndef CRUN_WORKER_JOURNAL_H
 #define CRUN_WORKER_JOURNAL_H
 

@@ -110,8 +110,9 @@ static int begin_part(struct reader *rd, struct rect *r)
     return rd->row ? 0 : err_set(rd->e, -ENOMEM, "no memory for a row of %d pixels", r->w);
 }
 
-/* Before memory is taken: Huffman codes give each block of 8 x 8 pixels at least one bit, the code of its mean. Without
- * this a progressive file of a kilobyte would take a gigabyte of coefficients. (Arithmetic codes know no such bound.) */
+/* Before memory is taken: Huffman codes give each block of 8 x 8 pixels at least one bit, the code of its mean.
+ * Without this a progressive file of a kilobyte would take a gigabyte of coefficients. (Arithmetic codes have no such
+ * bound.) */
 static int check_bytes(const struct reader *rd, size_t n)
 {
     const struct jpeg_decompress_struct *ci = &rd->cinfo;
