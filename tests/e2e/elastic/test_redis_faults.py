@@ -28,11 +28,37 @@ def said(cluster, text):
         raise AssertionError(str(e) + "\n" + "\n---\n".join(n.text() for n in cluster.nodes)) from None
 
 
+def runs(cluster, url, *more, env=()):
+    """A job of two nodes, once it is in a round: its number."""
+    two_nodes(cluster, url, *more, env=env)
+    return cluster.wait_round(4)[0]
+
+
+def runs_to_its_end(cluster, url, *more, env=()):
+    runs(cluster, url, *more, env=env)
+    cluster.finish()
+    cluster.nodes.clear()
+
+
+def goes_on(cluster, first):
+    """In a later round, to its end."""
+    cluster.wait_round(4, after=first)
+    cluster.finish()
+
+
+def all_end(cluster, url, code, text, *more, env=()):
+    """The nodes of a job that is refused: by this text, once, and more."""
+    two_nodes(cluster, url, env=env)
+    for n in cluster.nodes:
+        assert n.wait() == code
+        assert n.text().count(text) == 1 and all(t in n.text() for t in more), n.text()
+    cluster.nodes.clear()
+
+
 @pytest.mark.slow
 def test_a_quick_restart_with_its_data_goes_unnoticed(cluster):
     redis = cluster.redis("appendonly yes", "appendfsync always")
-    two_nodes(cluster, redis.url)
-    first, _ = cluster.wait_round(4)
+    first = runs(cluster, redis.url)
     redis.kill()
     redis.start()
     time.sleep(6)  # twice the silence that would stop the workers
@@ -43,55 +69,39 @@ def test_a_quick_restart_with_its_data_goes_unnoticed(cluster):
 @pytest.mark.slow
 def test_a_long_outage_stops_the_workers_and_the_job_forms_again(cluster):
     redis = cluster.redis("appendonly yes", "appendfsync always")
-    two_nodes(cluster, redis.url)
-    first, _ = cluster.wait_round(4)
+    first = runs(cluster, redis.url)
     redis.kill()
     said(cluster, f"{redis.url}")  # which server is out of reach
     said(cluster, "the workers here were ended")
     redis.start()
-    cluster.wait_round(4, after=first)
-    cluster.finish()
+    goes_on(cluster, first)
 
 
 def test_a_server_that_comes_back_empty_costs_a_round(cluster):
     redis = cluster.redis()
-    two_nodes(cluster, redis.url)
-    first, _ = cluster.wait_round(4)
+    first = runs(cluster, redis.url)
     redis.kill()
     redis.start()
-    cluster.wait_round(4, after=first)
-    cluster.finish()
+    goes_on(cluster, first)
 
 
 @pytest.mark.long
 def test_flushall_in_mid_job_costs_a_round(cluster):
     redis = cluster.redis()
-    two_nodes(cluster, redis.url)
-    first, _ = cluster.wait_round(4)
+    first = runs(cluster, redis.url)
     redis.cli("flushall")
-    cluster.wait_round(4, after=first)
-    cluster.finish()
+    goes_on(cluster, first)
 
 
 def test_a_primary_that_may_lose_writes_is_refused(cluster):
     redis = cluster.redis()
     replica = cluster.redis(f"replicaof 127.0.0.1 {redis.port}")
     wait("the replica", lambda: "state=online" in redis.cli("info", "replication"))
-    two_nodes(cluster, redis.url)
-    for n in cluster.nodes:
-        assert n.wait() == 2
-        assert n.text().count("may lose what it acknowledged (it has replicas)") == 1, n.text()
-        assert "CONFIG SET min-replicas-to-write 1" in n.text()
-    cluster.nodes.clear()
-    two_nodes(cluster, redis.url, "--rdzv_conf", "allow_unsafe=1")
-    cluster.wait_round(4)
-    cluster.finish()
-    cluster.nodes.clear()
+    all_end(cluster, redis.url, 2, "may lose what it acknowledged (it has replicas)", "CONFIG SET min-replicas-to-write 1")
+    runs_to_its_end(cluster, redis.url, "--rdzv_conf", "allow_unsafe=1")
     for r in redis, replica:
         r.cli("config", "set", "min-replicas-to-write", 1)
-    two_nodes(cluster, redis.url)
-    cluster.wait_round(4)
-    cluster.finish()
+    runs_to_its_end(cluster, redis.url)
 
 
 @pytest.mark.long
@@ -123,16 +133,8 @@ def test_a_promoted_redis_is_waited_out_once(cluster):
 
 def test_a_password_at_the_start_is_asked_for_by_name(cluster):
     redis = cluster.redis("requirepass secret")
-    two_nodes(cluster, redis.url)
-    for n in cluster.nodes:
-        assert n.wait() == 2
-        assert n.text().count("a password is needed: CRUN_REDIS_PASSWORD_FILE") == 1, n.text()
-    cluster.nodes.clear()
-    two_nodes(cluster, redis.url, env={"CRUN_REDIS_PASSWORD": "wrong"})
-    for n in cluster.nodes:
-        assert n.wait() == 2
-        assert "the user or the password is wrong" in n.text()
-        assert "wrong (WRONGPASS" in n.text()
+    all_end(cluster, redis.url, 2, "a password is needed: CRUN_REDIS_PASSWORD_FILE")
+    all_end(cluster, redis.url, 2, "the user or the password is wrong (WRONGPASS", env={"CRUN_REDIS_PASSWORD": "wrong"})
 
 
 def test_passwords_come_from_file_environment_and_url(cluster):
@@ -150,8 +152,7 @@ def test_passwords_come_from_file_environment_and_url(cluster):
 @pytest.mark.slow
 def test_a_password_set_in_mid_job_is_told_and_mended(cluster):
     redis = cluster.redis()
-    two_nodes(cluster, redis.url)
-    first, _ = cluster.wait_round(4)
+    first = runs(cluster, redis.url)
     redis.cli("config", "set", "requirepass", "secret")
     subprocess.run(["redis-cli", "-p", str(redis.port), "-a", "secret", "client", "kill", "type", "normal"], capture_output=True,
                    timeout=30)
@@ -165,10 +166,7 @@ def test_a_replica_is_refused_by_what_it_is(cluster):
     primary = cluster.redis()
     replica = cluster.redis(f"replicaof 127.0.0.1 {primary.port}")
     wait("the replica's link", lambda: "master_link_status:up" in replica.cli("info", "replication"))
-    two_nodes(cluster, replica.url)
-    for n in cluster.nodes:
-        assert n.wait() == 69
-        assert "it is a read-only replica: name the primary" in n.text()
+    all_end(cluster, replica.url, 69, "it is a read-only replica: name the primary")
 
 
 def test_loading_is_waited_for(cluster):
@@ -272,15 +270,9 @@ def test_tls_checks_authority_and_name(cluster, certificates):
     cluster.redis(f"tls-port {port}", f"tls-cert-file {certificates}/redis.crt", f"tls-key-file {certificates}/redis.key",
           f"tls-ca-cert-file {certificates}/ca.crt", "tls-auth-clients no")
     env = {"CRUN_REDIS_CA": str(certificates / "ca.crt")}
-    two_nodes(cluster, f"rediss://localhost:{port}", env=env)
-    cluster.wait_round(4)
-    cluster.finish()
-    cluster.nodes.clear()
-    two_nodes(cluster, f"rediss://localhost:{port}")  # by an authority nobody here knows
-    two_nodes(cluster, f"rediss://127.0.0.1:{port}", env=env)  # by another name than the certificate's
-    for n in cluster.nodes:
-        assert n.wait() == 69
-        assert "certificate" in n.text()
+    runs_to_its_end(cluster, f"rediss://localhost:{port}", env=env)
+    all_end(cluster, f"rediss://localhost:{port}", 69, "certificate is refused")  # by an authority nobody here knows
+    all_end(cluster, f"rediss://127.0.0.1:{port}", 69, "certificate is refused", env=env)  # by another name than the certificate's
 
 
 def test_tls_to_a_server_without_it_is_called_by_its_name(cluster):
@@ -304,5 +296,4 @@ def test_a_server_that_takes_no_writes_is_waited_for(cluster, setting, broken, w
     redis.cli("config", "set", setting, broken)
     said(cluster, "the workers here were ended")
     redis.cli("config", "set", setting, well)
-    cluster.wait_round(4, after=first)
-    cluster.finish()
+    goes_on(cluster, first)

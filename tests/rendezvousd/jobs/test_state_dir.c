@@ -346,7 +346,14 @@ static void close_pair(struct pair *p)
     rig_close(&p->b, JOBS_SILENT);
 }
 
-static void begin_pair(struct pair *p)
+static void end_pair(struct pair *p)
+{
+    close_pair(p);
+    stop(&p->d);
+    remove_dir(&p->d);
+}
+
+static void join_pair(struct pair *p)
 {
     make_dir(&p->d);
     p->c = rig_config(2, 2);
@@ -358,6 +365,13 @@ static void begin_pair(struct pair *p)
     assert_int_equal(rig_next(&p->b), 0);
 }
 
+/* Both have been told of the first round. */
+static void begin_pair(struct pair *p)
+{
+    join_pair(p);
+    settle(&p->d);
+}
+
 /* The daemon dies as by SIGKILL: what is not on disk is lost, connections are reset. A copy stands for the disk. */
 static void kill_daemon(struct pair *p, struct daemon *ret)
 {
@@ -365,40 +379,40 @@ static void kill_daemon(struct pair *p, struct daemon *ret)
     make_dir(ret);
     snprintf(command, sizeof command, "cp -r '%s/.' '%s/'", p->d.dir, ret->dir);
     assert_int_equal(system(command), 0);
-    close_pair(p);
-    stop(&p->d);
-    remove_dir(&p->d);
+    end_pair(p);
+}
+
+static void kill_and_start(struct pair *p)
+{
+    struct daemon after;
+    kill_daemon(p, &after);
+    p->d = after;
+    if (start(&p->d) < 0)
+        fail_msg("%s", p->d.e.text);
 }
 
 static void news_wait_for_the_disk(void **s)
 {
     struct pair p;
     (void)s;
-    begin_pair(&p);
+    join_pair(&p);
     assert_int_equal(p.a.told + p.b.told, 0);
     settle(&p.d);
     assert_int_equal(p.a.told, 1);
     assert_int_equal(p.b.told, 1);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_ROUND);
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 static void a_restart_is_not_noticed(void **s)
 {
     struct pair p;
-    struct daemon after;
     char instance[LEADER_INSTANCE_LEN + 1];
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     const uint64_t seq_a = p.a.news.seq, seq_b = p.b.news.seq;
     strcpy(instance, p.a.joined.instance);
-    kill_daemon(&p, &after);
-    p.d = after;
-    if (start(&p.d) < 0)
-        fail_msg("%s", p.d.e.text);
+    kill_and_start(&p);
     assert_int_equal(p.d.epoch, 2);
     open_pair(&p);
     p.a.news.seq = seq_a;
@@ -426,22 +440,16 @@ static void a_restart_is_not_noticed(void **s)
     settle(&p.d);
     assert_int_equal(p.a.news.round, 2);
     assert_int_equal(p.a.news.restart_count, 1);
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 static void who_does_not_come_back_is_given_up(void **s)
 {
     struct pair p;
-    struct daemon after;
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     const uint64_t seq = p.a.news.seq;
-    kill_daemon(&p, &after);
-    p.d = after;
-    assert_int_equal(start(&p.d), 0);
+    kill_and_start(&p);
     open_pair(&p);
     p.a.news.seq = seq;
     for (int i = 0; i < 3; i++) {
@@ -455,28 +463,22 @@ static void who_does_not_come_back_is_given_up(void **s)
     settle(&p.d);
     assert_int_equal(p.a.told, 1);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 /* One whose connection was lost, and logged so, just before the daemon died has a full time after its return. */
 static void who_was_silent_before_has_a_full_time_too(void **s)
 {
     struct pair p;
-    struct daemon after;
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     const uint64_t seq = p.a.news.seq, seq_b = p.b.news.seq;
     rig_close(&p.b, JOBS_SILENT);
     rig_pass(p.d.j, 2900);
     rig_next(&p.a); /* another step: the log says how little is left */
     rig_say(&p.a, RDZV_LEAVE, 1, 0);
     settle(&p.d);
-    kill_daemon(&p, &after);
-    p.d = after;
-    assert_int_equal(start(&p.d), 0);
+    kill_and_start(&p);
     open_pair(&p);
     p.a.news.seq = seq;
     p.b.news.seq = seq_b;
@@ -484,25 +486,19 @@ static void who_was_silent_before_has_a_full_time_too(void **s)
     assert_int_equal(rig_next(&p.b), 0);
     settle(&p.d);
     assert_int_equal(p.b.news.kind, RDZV_NEWS_STOP);
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 static void untold_news_are_told_after_the_restart(void **s)
 {
     struct pair p;
-    struct daemon after;
     struct buf out = {0};
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     rig_close(&p.a, JOBS_SILENT);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
     settle(&p.d);
-    kill_daemon(&p, &after);
-    p.d = after;
-    assert_int_equal(start(&p.d), 0);
+    kill_and_start(&p);
     assert_int_equal(jobs_status_from(p.d.j, NULL, "r", 0, &out, NULL), 0);
     assert_non_null(strstr(out.data, "\"cause\":\"rank 0 broke\""));
     buf_free(&out);
@@ -512,9 +508,7 @@ static void untold_news_are_told_after_the_restart(void **s)
     settle(&p.d);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
     assert_string_equal(p.a.news.cause.text, "rank 0 broke");
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 /* The log of a job that has seen two rounds and its end, cut at every byte: each cut is a state the job was in. */
@@ -528,7 +522,6 @@ static void a_log_cut_anywhere_loads(void **s)
     uint64_t round = 0;
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
     rig_join(&p.a, &p.c, 1);
     rig_join(&p.b, &p.c, 1);
@@ -557,9 +550,7 @@ static void a_log_cut_anywhere_loads(void **s)
     assert_int_equal(round, 2);
     buf_free(&log);
     remove_dir(&d);
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 static int64_t age_of(struct jobs *j)
@@ -580,7 +571,6 @@ static void a_job_is_as_old_as_before_the_restart(void **s)
     struct daemon killed;
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     rig_now += 2000;
     rig_say(&p.b, RDZV_FAIL, 1, 7);
     settle(&p.d);
@@ -613,7 +603,6 @@ static void a_damaged_log_is_set_aside(void **s)
     char path[160], aside[176];
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
     settle(&p.d);
     kill_daemon(&p, &after);
@@ -647,16 +636,13 @@ static void finished_and_forgotten_jobs_leave_nothing(void **s)
     char path[160];
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     assert_true(log_path(&p.d, path, sizeof path));
     rig_say(&p.a, RDZV_DONE, 1, 0);
     rig_say(&p.b, RDZV_DONE, 1, 0);
     rig_pass(p.d.j, LEADER_LINGER_MS);
     settle(&p.d);
     assert_false(log_path(&p.d, path, sizeof path));
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 static void a_long_life_takes_bounded_room(void **s)
@@ -669,7 +655,6 @@ static void a_long_life_takes_bounded_room(void **s)
     off_t most = 0;
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     for (int i = 0; i < 8000; i++) {
         rig_close(&p.b, JOBS_SILENT);
         rig_open(p.d.j, &p.b, "r", "node2", "10.0.0.3");
@@ -709,7 +694,6 @@ static void a_disk_that_stands_still_delays_no_heartbeat(void **s)
     struct pair p;
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     rig_next(&p.a);
     stop_writer(&p.d);
     assert_int_equal(rig_say(&p.b, RDZV_FAIL, 1, 7), 0); /* claims are taken */
@@ -723,9 +707,7 @@ static void a_disk_that_stands_still_delays_no_heartbeat(void **s)
     settle(&p.d);
     assert_int_equal(p.a.told, 2);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 static void a_disk_that_stands_still_holds_up_no_end(void **s)
@@ -734,7 +716,6 @@ static void a_disk_that_stands_still_holds_up_no_end(void **s)
     struct pair p;
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     rig_next(&p.a);
     stop_writer(&p.d);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
@@ -759,7 +740,6 @@ static void a_writer_that_is_killed_costs_what_it_had(void **s)
     char path[160];
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     assert_true(log_path(&p.d, path, sizeof path));
     rig_next(&p.a);
     stop_writer(&p.d);
@@ -788,7 +768,6 @@ static void a_full_disk_costs_the_log_not_the_job(void **s)
     char path[160];
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     getrlimit(RLIMIT_FSIZE, &was);
     small = was;
     small.rlim_cur = 16;
@@ -803,9 +782,7 @@ static void a_full_disk_costs_the_log_not_the_job(void **s)
     rig_next(&p.a);
     rig_join(&p.b, &p.c, 1);
     assert_int_equal(p.a.news.round, 2);
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 /* Until the news of its next turn are told. */
@@ -822,7 +799,6 @@ static void a_log_that_cannot_be_removed_goes_when_it_can(void **s)
     char path[160], away[176];
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     assert_true(log_path(&p.d, path, sizeof path));
     snprintf(away, sizeof away, "%s.away", p.d.dir);
     assert_int_equal(rename(path, away), 0);
@@ -834,9 +810,7 @@ static void a_log_that_cannot_be_removed_goes_when_it_can(void **s)
     assert_int_equal(rename(away, path), 0); /* and its log of the time before is there again */
     settle(&p.d);
     assert_false(log_path(&p.d, path, sizeof path));
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 /* What is left when the daemon ends is tried once more then. */
@@ -846,7 +820,6 @@ static void a_log_that_could_not_be_removed_goes_at_the_end(void **s)
     char path[160], away[176];
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     assert_true(log_path(&p.d, path, sizeof path));
     snprintf(away, sizeof away, "%s.away", p.d.dir);
     assert_int_equal(rename(path, away), 0);
@@ -876,7 +849,6 @@ static void a_directory_that_is_gone_for_a_while_brings_no_old_log_back(void **s
     int started = 0;
     (void)s;
     begin_pair(&p);
-    settle(&p.d);
     assert_true(log_path(&p.d, path, sizeof path));
     snprintf(away, sizeof away, "%s.away", p.d.dir);
     rig_next(&p.a);
@@ -895,9 +867,7 @@ static void a_directory_that_is_gone_for_a_while_brings_no_old_log_back(void **s
     assert_int_equal(rename(away, p.d.dir), 0);
     settle(&p.d);
     assert_false(log_path(&p.d, path, sizeof path));
-    close_pair(&p);
-    stop(&p.d);
-    remove_dir(&p.d);
+    end_pair(&p);
 }
 
 static void a_decision_too_large_for_a_log_costs_the_log(void **s)
