@@ -35,7 +35,7 @@ def distances(a, b):
     return {k: float(np.linalg.norm(a[k] - b[k]) / np.linalg.norm(b[k])) for k in a}
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_fp32(gradients, world):
     one = gradients(1, "--seed", 3)
     far = distances(gradients(world, "--seed", 3), one)
@@ -45,7 +45,7 @@ def test_fp32(gradients, world):
     assert min(distances(gradients(world, "--seed", 3, "--batch-size", 16), one).values()) > 2e-2  # half of the samples are noticed
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_bf16(gradients, world):
     """Rounding is not linear: what another order of sums does in one process (channels first, channels last) is the measure."""
     args = ["--seed", 3, "--amp", "bf16"]

@@ -20,13 +20,13 @@ OPTIONS = ["--label-smoothing", 0.1, "--clip-grad-norm", 1.5, "--ema", 0.9, "--l
 
 @pytest.fixture(scope="module")
 def data(shapes):
-    return shapes(28, 100, 20)  # the last batch of an epoch is short
+    return shapes(28, 50, 20)  # the last batch of an epoch is short
 
 
 def train(data, out, *args, world=1, epochs=3):
     launch = [CRUN, "--standalone", "--nproc_per_node", world, "trainer"] if world > 1 else [TRAINER]
     p = run(*launch, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet", "--image-size", 28,
-            "--num-channels", 1, "--batch-size", 32, "--num-epochs", epochs, "--device", "ref", "--checkpoint-dir", out,
+            "--num-channels", 1, "--batch-size", 16, "--num-epochs", epochs, "--device", "ref", "--checkpoint-dir", out,
             "--seed", 3, *args)
     assert p.returncode in (0, 75), p.stdout + p.stderr
     return p
@@ -49,13 +49,13 @@ def test_losses_do_not_depend_on_the_world(data, tmp_path, name):
 
 
 def test_parts_of_one_rank_are_as_good_as_ranks(shapes, tmp_path):
-    """Batch statistics are those of 16 images either way."""
-    data = shapes(28, 96, 20)
+    """Batch statistics are those of 8 images either way."""
+    data = shapes(28, 48, 20)
     args = EVERYTHING["nesterov"] + OPTIONS
     train(data, tmp_path / "parts", *args, "--accumulate", 2)
     train(data, tmp_path / "ranks", *args, world=2)
     assert largest_difference(loss_curve(tmp_path / "parts"), loss_curve(tmp_path / "ranks")) <= 1e-10
-    train(data, tmp_path / "both", *args, "--accumulate", 3, world=2)  # 16 = 6 + 6 + 4: still every image once
+    train(data, tmp_path / "both", *args, "--accumulate", 3, world=2)  # 8 = 3 + 3 + 2: still every image once
     counts = [json.loads(line) for line in (tmp_path / "both" / "metrics.jsonl").read_text().splitlines()]
     assert len([c for c in counts if "lr" in c]) == 9
 
@@ -64,7 +64,7 @@ def test_more_parts_than_samples_are_as_many_as_samples(data, tmp_path):
     """A part without a sample costs as much as one with: 65536 of them took minutes a step."""
     args = EVERYTHING["nesterov"] + OPTIONS
     train(data, tmp_path / "all", *args, "--accumulate", 65536, world=2, epochs=1)
-    train(data, tmp_path / "enough", *args, "--accumulate", 16, world=2, epochs=1)
+    train(data, tmp_path / "enough", *args, "--accumulate", 8, world=2, epochs=1)
     assert np.array_equal(loss_curve(tmp_path / "all"), loss_curve(tmp_path / "enough"))
 
 
@@ -136,7 +136,7 @@ def test_the_average_is_kept_and_evaluated(data, tmp_path):
 
 
 def test_rates_scale_as_asked(data, tmp_path):
-    train(data, tmp_path / "a", "--lr", 0.32, "--lr-policy", "fixed", "--warmup-epochs", 0, "--lr-scale", "batch256", epochs=1)
+    train(data, tmp_path / "a", "--lr", 0.64, "--lr-policy", "fixed", "--warmup-epochs", 0, "--lr-scale", "batch256", epochs=1)
     train(data, tmp_path / "b", "--lr", 0.02, "--lr-policy", "fixed", "--warmup-epochs", 0, "--lr-scale", "workers", epochs=1, world=2)
     for out in ("a", "b"):
         lines = [json.loads(line) for line in (tmp_path / out / "metrics.jsonl").read_text().splitlines()]

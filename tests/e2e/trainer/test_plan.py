@@ -7,10 +7,11 @@ import pytest
 from metrics_file import records
 from support import CRUN, TRAINER, run
 
-NET = ["--train-data", "null", "--null-images", 96, "--num-labels", 1001, "--arch", "resnet18", "--image-size", 64, "--batch-size", 24,
+NET = ["--train-data", "null", "--null-images", 96, "--num-labels", 1001, "--arch", "resnet18", "--image-size", 32, "--batch-size", 24,
        "--device", "cpu", "--threads", 1]
 SPLIT = ["--model-parallel-size", 2, "--model-parallel-dim"]
 MIB = 1 << 20
+SLOW = pytest.mark.slow
 
 
 def plan(*args):
@@ -20,8 +21,8 @@ def plan(*args):
 
 
 def report(tmp_path, ranks, *args):
-    """What a run of three steps says at its end, rank by rank."""
-    p = run(TRAINER, *NET, *args, "--procs", ranks, "--max-steps", 3, "--mem-report", "--log-dir", tmp_path / "log", timeout=300)
+    """What a run of two steps says at its end, rank by rank."""
+    p = run(TRAINER, *NET, *args, "--procs", ranks, "--max-steps", 2, "--mem-report", "--log-dir", tmp_path / "log", timeout=300)
     assert p.returncode == 0, p.stderr
     assert "--mem-report, after the first step:" in p.stderr and "--mem-report, at the end:" in p.stderr
     first, last = [r["ranks"] for r in records(tmp_path / "log") if r.get("event") == "mem-report"]
@@ -31,9 +32,9 @@ def report(tmp_path, ranks, *args):
 
 # The held memory is above the plan by what no plan counts: stacks, compiled kernels, scratch of Gloo's ring.
 @pytest.mark.parametrize("ranks, args", [
-    (2, []), (2, ["--zero", 1, "--optimizer", "adam", "--ema", 0.9]), (3, ["--zero", 2, "--accumulate", 2]), (2, ["--zero", 3, "--accumulate", 2]),
-    (3, ["--zero", 1, "--replicate-state", 1, "--optimizer", "adam"]), (3, ["--zero", 3, "--replicate-state", 1, "--ema", 0.9]),
-    (2, ["--stages", 2, "--microbatches", 4]), (4, ["--stages", 2, "--microbatches", 4, "--schedule", "gpipe", "--recompute", "--zero", 1]),
+    (2, ["--image-size", 64]), (2, ["--zero", 1, "--optimizer", "adam", "--ema", 0.9]), (3, ["--zero", 2, "--accumulate", 2]), pytest.param(2, ["--zero", 3, "--accumulate", 2], marks=SLOW),
+    pytest.param(3, ["--zero", 1, "--replicate-state", 1, "--optimizer", "adam"], marks=SLOW), (3, ["--zero", 3, "--replicate-state", 1, "--ema", 0.9]),
+    pytest.param(2, ["--stages", 2, "--microbatches", 4], marks=SLOW), (4, ["--stages", 2, "--microbatches", 4, "--schedule", "gpipe", "--recompute", "--zero", 1]),
     (4, ["--stages", 2, "--microbatches", 4, "--zero", 3]),
     (4, [*SPLIT, 1, "--zero", 1, "--sync-bn"]), (2, [*SPLIT, 0, "--accumulate", 2]), (2, [*SPLIT, 1, "--amp", "bf16", "--allreduce-dtype", "bf16"])],
     ids=["plain", "zero 1, adam, averages", "zero 2, parts", "zero 3, parts", "zero 1, second owners", "zero 3, second owners", "stages", "stages, recomputing", "stages, zero 3", "classes, zero 1, sync bn", "features, parts",
@@ -49,7 +50,7 @@ def test_a_run_is_as_planned(tmp_path, ranks, args):
 
 
 @pytest.mark.parametrize("ranks, args", [
-    (2, ["--ema", 0.9]), (3, ["--zero", 1, "--optimizer", "adam"]), (3, ["--zero", 3, "--replicate-state", 1, "--ema", 0.9]), (2, ["--stages", 2, "--microbatches", 4])],
+    (2, ["--ema", 0.9]), pytest.param(3, ["--zero", 1, "--optimizer", "adam"], marks=SLOW), (3, ["--zero", 3, "--replicate-state", 1, "--ema", 0.9]), (2, ["--stages", 2, "--microbatches", 4])],
     ids=["plain, averages", "zero 1, adam", "zero 3, second owners", "stages"])
 def test_copies_in_memory_are_as_planned(tmp_path, ranks, args):
     args = [*args, "--memory-checkpoints", 2]
@@ -91,7 +92,7 @@ def test_zero_3_holds_what_the_plan_says(tmp_path):
         there = report(tmp_path / f"{classes}", 2, "--zero", 3, "--optimizer", "adam", "--num-labels", classes, *args)[1]
         return there["held"]["peak"], there["memory"]["sum"]
 
-    (small, small_plan), (large, large_plan) = of(8), of(40001)
+    (small, small_plan), (large, large_plan) = of(8), of(20001)
     print(f"held {(large - small) / MIB:.1f} MiB, planned {(large_plan - small_plan) / MIB:.1f} MiB")
     assert large - small == pytest.approx(large_plan - small_plan, rel=0.05)
 

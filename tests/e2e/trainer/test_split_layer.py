@@ -81,17 +81,18 @@ CHAIN = [(1, []), (4, ["--model-parallel-size", 2, "--model-parallel-dim", "1", 
          (4, ["--model-parallel-size", 2, "--model-parallel-dim", "0", "--zero", 1])]
 
 
-def test_checkpoints_go_from_layout_to_layout(data, tmp_path):
-    """Taken up and saved without a step: the same bytes over ten layouts. Trained on from there: the same run."""
+@pytest.mark.parametrize("chain", [CHAIN[1::2], pytest.param(CHAIN, marks=pytest.mark.slow)], ids=["every other", "all"])
+def test_checkpoints_go_from_layout_to_layout(data, tmp_path, chain):
+    """Taken up and saved without a step: the same bytes over all layouts. Trained on from there: the same run."""
     adam = ["--num-labels", 11, "--optimizer", "adam", "--ema", 0.9]
     train(4, data, *adam, "--model-parallel-size", 2, "--model-parallel-dim", "1", "--checkpoint-dir", tmp_path / "0", "--max-steps", 3, "--checkpoint-sync")
-    for i, (world, layout) in enumerate(CHAIN):
+    for i, (world, layout) in enumerate(chain):
         how = ["--checkpoint-sync"] if i % 3 == 0 else []
         train(world, data, *adam, *layout, *how, "--resume", tmp_path / str(i), "--checkpoint-dir", tmp_path / str(i + 1), "--max-steps", 3)
         for file in ("model.safetensors", "train.safetensors"):
             assert (newest(tmp_path / str(i + 1)) / file).read_bytes() == (newest(tmp_path / "0") / file).read_bytes(), layout
     train(1, data, *adam, "--log-dir", tmp_path / "alone")
-    train(4, data, *adam, *CHAIN[1][1], "--resume", tmp_path / "10", "--checkpoint-dir", tmp_path / "end", "--log-dir", tmp_path / "on")
+    train(4, data, *adam, *CHAIN[1][1], "--resume", tmp_path / str(len(chain)), "--checkpoint-dir", tmp_path / "end", "--log-dir", tmp_path / "on")
     assert np.max(np.abs(loss_curve(tmp_path / "on") / loss_curve(tmp_path / "alone")[3:] - 1)) <= 1e-9
 
 
@@ -125,7 +126,7 @@ def test_a_run_of_ignored_images_alone_says_so(data, tmp_path):
     assert "counted in epoch 1: each is of class 0 (--ignore-index 0), or could not be decoded" in p.stdout + p.stderr
 
 
-MANY = ["--train-data", "null", "--num-labels", 20000, "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--sync-bn", "--label-smoothing", 0.1]
+MANY = ["--train-data", "null", "--base-learning-rate", 0.01, "--lr-policy", "fixed", "--sync-bn", "--label-smoothing", 0.1]
 
 
 def train_many(world, out, *args, timeout=480):
@@ -134,18 +135,20 @@ def train_many(world, out, *args, timeout=480):
     return loss_curve(out)
 
 
-def test_the_first_loss_over_20000_classes_is_that_of_a_whole_layer_on_cpu(tmp_path):
-    args = ["--arch", "resnet18", "--image-size", 32, "--device", "cpu", "--amp", "off", "--null-images", 32, "--batch-size", 16, "--max-steps", 2]
+@pytest.mark.parametrize("network", [["--arch", "mlp", "--image-size", 8, "--num-labels", 2000],
+                                     pytest.param(["--arch", "resnet18", "--image-size", 32, "--num-labels", 20000], marks=pytest.mark.slow)], ids=["mlp", "resnet18"])
+def test_the_first_loss_over_many_classes_is_that_of_a_whole_layer_on_cpu(tmp_path, network):
+    args = [*network, "--device", "cpu", "--amp", "off", "--null-images", 32, "--batch-size", 16, "--max-steps", 2]
     one = train_many(1, tmp_path / "one", *args)
-    for dim, size in ("1", 2), ("0", 2), ("1", 3):  # 20000 is no multiple of 3
+    for dim, size in ("1", 2), ("0", 2), ("1", 3):  # they are no multiple of 3
         other = train_many(size, tmp_path / (dim + str(size)), *args, "--model-parallel-dim", dim, "--model-parallel-size", size)
         print(f"dim {dim}, {size} ranks: losses {other}, of one rank {one}")
         assert abs(other[0] - one[0]) <= 1e-5 * one[0] and abs(other[1] - one[1]) <= 1e-3 * one[1]
 
 
-@pytest.mark.long
-def test_twenty_losses_over_20000_classes_are_those_of_one_rank(tmp_path):
-    args = ["--arch", "mlp", "--num-channels", 1, "--image-size", 8, "--device", "ref", "--null-images", 120, "--batch-size", 6, "--max-steps", 20]
+@pytest.mark.parametrize("classes", [2000, pytest.param(20000, marks=pytest.mark.slow)])
+def test_twenty_losses_over_many_classes_are_those_of_one_rank(tmp_path, classes):
+    args = ["--num-labels", classes, "--arch", "mlp", "--num-channels", 1, "--image-size", 8, "--device", "ref", "--null-images", 120, "--batch-size", 6, "--max-steps", 20]
     one = train_many(1, tmp_path / "one", *args)
     two = train_many(4, tmp_path / "four", *args, "--model-parallel-dim", "1", "--model-parallel-size", 2, "--zero", 1)
     worst = np.max(np.abs(one - two) / np.abs(one))

@@ -32,16 +32,31 @@ def same_files(a, b):
 RESNET = ["--arch", "resnet18", "--image-size", 32]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """of(data, *network) -> where one process left its checkpoint and its log, the options of that run"""
+    known = {}
+
+    def of(data, *network):
+        both = [*network, "--microbatches", 4, "--max-steps", 4, "--test-data", data / "val"]
+        if network not in known:
+            known[network] = tmp_path_factory.mktemp("whole")
+            train(1, data, *both, "--checkpoint-dir", known[network] / "ck", "--log-dir", known[network] / "log", device="cpu")
+        return known[network], both
+
+    return of
+
+
 # The last one: two pieces of the model on each of two stages.
 @pytest.mark.parametrize("stages, more", [(2, ["--schedule", "gpipe"]), (3, []), (2, ["--recompute"]), (4, ["--stage-cut", "layer1.1,layer2,layer4"]),
                                           (2, ["--schedule", "interleaved"])], ids=["gpipe", "1f1b", "recompute", "named", "interleaved"])
-def test_stages_alone_have_the_bits_of_one_process(data, tmp_path, stages, more):
-    both = [*RESNET, "--microbatches", 4, "--max-steps", 4, "--test-data", data / "val"]
-    train(1, data, *both, "--checkpoint-dir", tmp_path / "one", "--log-dir", tmp_path / "one.log", device="cpu")
+def test_stages_alone_have_the_bits_of_one_process(data, whole, tmp_path, stages, more):
+    net = RESNET if {"--stage-cut", "interleaved"} & set(more) else []
+    one, both = whole(data, *net)
     p = train(stages, data, *both, "--stages", stages, *more, "--checkpoint-dir", tmp_path / "many", "--log-dir", tmp_path / "many.log", device="cpu")
     assert f"pipeline: {stages} stages of 1 rank, 4 micro-batches" in p.stderr + p.stdout
-    assert same_files(tmp_path / "one", tmp_path / "many")
-    one, many = records(tmp_path / "one.log"), records(tmp_path / "many.log")
+    assert same_files(one / "ck", tmp_path / "many")
+    one, many = records(one / "log"), records(tmp_path / "many.log")
     for name in "loss", "test_loss", "test_acc1", "parameters":
         assert [r[name] for r in one if name in r] == [r[name] for r in many if name in r] != []
 
@@ -75,16 +90,17 @@ CHAIN = [(1, []), (2, ["--stages", 2]), (4, ["--stages", 2, "--zero", 1]), (3, [
          (8, ["--stages", 2, *TENSOR, "--zero", 3]), (5, ["--stages", 2, *FEATURES, "--zero", 1]), (6, ["--stages", 3, "--zero", 3, "--recompute"])]
 
 
-def test_checkpoints_go_from_layout_to_layout(data, tmp_path):
-    """Taken up and saved without a step: the same bytes over twenty layouts. Trained on from there: the same run."""
+@pytest.mark.parametrize("chain", [CHAIN[1::2], pytest.param(CHAIN, marks=pytest.mark.slow)], ids=["every other", "all"])
+def test_checkpoints_go_from_layout_to_layout(data, tmp_path, chain):
+    """Taken up and saved without a step: the same bytes over all layouts. Trained on from there: the same run."""
     adam = ["--arch", "mlp", "--optimizer", "adam", "--ema", 0.9, "--microbatches", 2]
     train(4, data, *adam, "--stages", 2, "--checkpoint-dir", tmp_path / "0", "--max-steps", 3, "--checkpoint-sync")
-    for i, (world, layout) in enumerate(CHAIN):
+    for i, (world, layout) in enumerate(chain):
         how = ["--checkpoint-sync"] if i % 3 == 0 else []
         train(world, data, *adam, *layout, *how, "--resume", tmp_path / str(i), "--checkpoint-dir", tmp_path / str(i + 1), "--max-steps", 3)
         assert same_files(tmp_path / str(i + 1), tmp_path / "0"), layout
     train(1, data, *adam, "--log-dir", tmp_path / "alone")
-    train(4, data, *adam, *CHAIN[2][1], "--resume", tmp_path / str(len(CHAIN)), "--checkpoint-dir", tmp_path / "end", "--log-dir", tmp_path / "on")
+    train(4, data, *adam, *CHAIN[2][1], "--resume", tmp_path / str(len(chain)), "--checkpoint-dir", tmp_path / "end", "--log-dir", tmp_path / "on")
     assert np.max(np.abs(loss_curve(tmp_path / "on") / loss_curve(tmp_path / "alone")[3:] - 1)) <= 1e-9
 
 
