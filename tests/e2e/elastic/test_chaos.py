@@ -43,5 +43,5 @@ def test_ten_minutes(cluster, net, home):
 
 
 @pytest.mark.long
-def test_half_a_minute(cluster, net):
-    campaign(cluster, net, "rendezvousd", 30)
+def test_ten_seconds(cluster, net):
+    campaign(cluster, net, "rendezvousd", 10)

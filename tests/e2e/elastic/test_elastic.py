@@ -312,7 +312,7 @@ def test_a_node_says_that_it_backs_off(cluster):
 
 
 def test_a_node_that_had_finished_says_what_it_does_not_know(cluster, job):
-    conf = FAST + ",join_timeout=20"
+    conf = FAST + ",join_timeout=8"
     finished = job("--nnodes", 2, conf=conf, program=["true"])
     other = job("--nnodes", 2, conf=conf, program=["sleep", "600"])
     ask = [CRUN, "status", "--json", "--rdzv_endpoint", job.where, "job"]

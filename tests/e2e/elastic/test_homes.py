@@ -89,7 +89,7 @@ def test_a_folder_that_is_full_ends_the_job_with_a_word(cluster):
         pytest.skip("cannot mount a small file system")
     try:
         for _ in range(2):
-            cluster.node("--nnodes", 2, "--rdzv_endpoint", f"file://{shared}", "--rdzv_id", "job", "--rdzv_conf", "join_timeout=20")
+            cluster.node("--nnodes", 2, "--rdzv_endpoint", f"file://{shared}", "--rdzv_id", "job", "--rdzv_conf", "join_timeout=8")
         cluster.wait_round(2)
         with open(shared / "fill", "wb", 0) as f, pytest.raises(OSError):
             while True:

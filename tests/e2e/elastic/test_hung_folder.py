@@ -111,7 +111,7 @@ def test_a_disk_that_is_back_within_the_lease_costs_nothing(cluster, disk):
     for _ in range(3):
         disk.pause()
         assert disk.asked.wait(30)
-        time.sleep(2)  # of the 15 s that nobody need be heard
+        time.sleep(1)  # of the 15 s that nobody need be heard
         disk.resume()
     cluster.finish()
     assert list(cluster.rounds()) == [number], "\n".join(n.text() for n in nodes)
@@ -119,7 +119,7 @@ def test_a_disk_that_is_back_within_the_lease_costs_nothing(cluster, disk):
 
 @pytest.mark.parametrize("stopped", ["a signal", "a failure"])
 def test_it_ends_in_a_round(cluster, disk, stopped):
-    nodes = [node(cluster, "--node-rank", i, "--rdzv_conf", "join_timeout=15") for i in range(2)]
+    nodes = [node(cluster, "--node-rank", i, "--rdzv_conf", "join_timeout=8") for i in range(2)]
     cluster.wait_round(2)
     disk.pause()
     assert disk.asked.wait(30)
@@ -138,7 +138,7 @@ def test_it_ends_in_a_round(cluster, disk, stopped):
 @pytest.mark.parametrize("stopped", ["a signal", "the time"])
 def test_it_ends_at_the_end(cluster, disk, stopped):
     """All workers are done, and nobody can be told."""
-    conf = "join_timeout=15" if stopped == "the time" else "join_timeout=600"
+    conf = "join_timeout=8" if stopped == "the time" else "join_timeout=600"
     nodes = [node(cluster, "--node-rank", i, "--rdzv_conf", conf) for i in range(2)]
     cluster.wait_round(2)
     disk.pause()

@@ -99,7 +99,7 @@ def test_all_others_follow_a_new_host(cluster, ranks, conf):
 @pytest.mark.long
 def test_without_a_host_the_others_end(cluster):
     port = free_port()
-    conf = "join_timeout=20,daemon_grace=1"
+    conf = "join_timeout=8,daemon_grace=1"
     cluster.node(*c10d(port, "--rdzv_conf", conf))
     other = cluster.node(*c10d(port, "--rdzv_conf", f"is_host=0,{conf}"))
     cluster.wait_round(2)

@@ -176,7 +176,7 @@ def test_a_second_sigint_kills_at_once(crun, worker):
     p.send_signal(signal.SIGINT)
     time.sleep(0.02)
     p.send_signal(signal.SIGINT)  # timeout(1) signals crun, then its group: one wish
-    time.sleep(3)  # less than 1 s later it would be the same wish
+    time.sleep(1.5)  # less than 1 s later it would be the same wish
     assert p.poll() is None, "the first one waits for the workers"
     p.send_signal(signal.SIGINT)
     p.communicate(timeout=60)

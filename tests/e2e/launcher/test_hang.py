@@ -199,11 +199,11 @@ def test_a_stop_of_crun_with_its_workers_is_no_hang(crun, start):
     everybody = [c.p.pid, crun.agent_of(c.p.pid), *pids]
     for pid in everybody:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(4)
+    time.sleep(2.5)
     for pid in everybody:
         os.kill(pid, signal.SIGCONT)
     with pytest.raises(AssertionError):
-        c.wait("has stood|no rank", 4)
+        c.wait("has stood|no rank", 2)
     os.kill(pids[1], signal.SIGSTOP)  # and then it still looks
     c.wait("rank 1 has stood at step .* stopped by a signal")
     assert c.end() == 124
