@@ -219,6 +219,9 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
         return complain(failure_code(rc), &e);
     }
     config_print_unused(&config, &args, stderr);
+    if (program.python_on_path)
+        fprintf(stderr, "crun: python3 on PATH is %s, but %s names %s, which is taken (PYTHON_EXEC names another)\n",
+                program.python_on_path, program.python_from, program.path);
     if (!tree_has_proc())
         fputs("crun: there is no /proc: what workers leave behind is found slowly, and SIGUSR1 and SIGUSR2 do not "
               "reach workers\n",

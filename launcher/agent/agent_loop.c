@@ -14,7 +14,9 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/path.h"
 #include "launcher/agent/effects.h"
 #include "launcher/agent/failures.h"
 #include "launcher/agent/hangs.h"
@@ -72,10 +74,35 @@ static void on_noticed(void *arg)
     notices_file_found(arg);
 }
 
+/* Makes this folder; false: it cannot be made, or not be written. */
+static bool can_make(const char *folder)
+{
+    struct err e;
+    file_at(folder);
+    const bool can = path_make_writable(folder, &e) == 0;
+    file_at(NULL);
+    return can;
+}
+
+/* --tee and -r alone are mostly typed for prefixes: a folder that cannot be written is no reason to run nothing. */
+static int choose_logs(struct run *r, struct err *e)
+{
+    const struct config *c = r->config;
+    const char *base = getenv("TMPDIR");
+    char folder[1024];
+    struct log_conf where = c->log;
+    const int n = snprintf(folder, sizeof folder, "%s/crun-logs-XXXXXX", base && *base ? base : "/tmp");
+    r->logs_moved =
+        where.dir_chosen && !c->log.default_dir && !can_make(where.dir) && n < (int)sizeof folder && mkdtemp(folder);
+    if (r->logs_moved)
+        where.dir = folder;
+    return log_layout_choose(&r->logs, &where, c->run_id, e);
+}
+
 static int open_output(struct run *r, struct err *e)
 {
     const struct config *c = r->config;
-    TRY(log_layout_choose(&r->logs, &c->log, c->run_id, e));
+    TRY(choose_logs(r, e));
     const struct logmux_options o = {.fd = r->link->output_fd,
                                      .page = r->link->output_page,
                                      .conf = &c->log,
@@ -186,7 +213,8 @@ static int open_parts(struct run *r, struct err *e)
     TRY(worker_setup_open(r, e));
     logmux_greet(r->mux);
     if (r->logs.root[0] && (r->config->log.dir_chosen || r->logs.torchrun)) /* else the path is known beforehand */
-        logmux_print(r->mux, "the workers' output goes to %s", r->logs.root);
+        logmux_print(r->mux, "the workers' output goes to %s%s", r->logs.root,
+                     r->logs_moved ? ", since the current folder cannot be written (--log-dir names another)" : "");
     TRY(open_group(r, e));
     TRY(hangs_open(r, e));
     TRY(stragglers_open(r, e));

@@ -44,6 +44,7 @@ struct run {
     bool shares_terminal;                 /* with its one worker */
     uv_loop_t loop;
     struct log_layout logs;
+    bool logs_moved;    /* nobody typed a folder, and the current one cannot be written: they are in a private one */
     char scratch[1024]; /* temporary folder of error records and stacks; "": none */
 
     struct agent agent;         /* only effects.c steps it */

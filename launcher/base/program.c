@@ -96,6 +96,7 @@ static int find_python(struct program *p, struct err *e)
     TRY(python_find(&python, e));
     p->path = python.path;
     p->python_from = python.from;
+    p->python_on_path = python.on_path;
     return 0;
 }
 
@@ -119,6 +120,7 @@ static void take_shebang(struct program *p)
     p->script = p->path;
     p->path = found.path;
     p->python_from = found.python_from;
+    p->python_on_path = found.python_on_path;
 }
 
 int program_find(struct program *ret, const struct program_how *how, char **args, struct err *e)
@@ -235,6 +237,7 @@ int program_args_differ(const struct program *p, bool *ret, struct err *e)
 void program_free(struct program *p)
 {
     free(p->path);
+    free(p->python_on_path);
     free(p->script);
     free(p->name);
     free(p->argv);

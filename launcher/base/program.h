@@ -24,6 +24,7 @@ struct python_shebang;
 struct program {
     char *path;              /* to exec */
     const char *python_from; /* who named this Python (python.h); NULL: it is none */
+    char *python_on_path;    /* another Python, which PATH has; NULL: none */
     char *name;              /* as the user named it: "./train.py", "-m package.module" */
     char **argv; /* NULL-terminated; strings borrowed from the command line, except argv[0] of a script's interpreter */
     bool macros; /* some argument differs between workers: program_args() */

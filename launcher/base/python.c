@@ -71,6 +71,53 @@ static bool try_beside_crun(struct python *ret)
     return try_beside(self, ret);
 }
 
+/* python3 on PATH, or python; NULL: there is none. */
+static char *find_on_path(void)
+{
+    char *path = NULL;
+    struct err why;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !path; i++)
+        if (program_file_find(names[i], &path, &why) < 0)
+            path = NULL;
+    return path;
+}
+
+/* Whether this program lies in folder/bin. */
+static bool lies_in(const char *path, const char *folder)
+{
+    char bin[4096], own[4096];
+    struct stat a, b;
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    if (!slash || !folder || !*folder)
+        return false;
+    snprintf(bin, sizeof bin, "%s/bin", folder);
+    snprintf(own, sizeof own, "%.*s/", (int)(slash - path), path);
+    file_at(bin);
+    const bool same = stat(bin, &a) == 0 && stat(own, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    file_at(NULL);
+    return same;
+}
+
+/* A variable that the submitting shell has left behind names an environment that is not on PATH. */
+static bool try_variables(struct python *ret)
+{
+    static const char *const variables[] = {"VIRTUAL_ENV", "CONDA_PREFIX"};
+    char *on_path = find_on_path();
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+            const char *folder = getenv(variables[i]);
+            if ((pass > 0 || lies_in(on_path, folder)) && try_environment(folder, variables[i], ret)) {
+                if (pass > 0)
+                    ret->on_path = on_path;
+                else
+                    free(on_path);
+                return true;
+            }
+        }
+    free(on_path);
+    return false;
+}
+
 int python_find(struct python *ret, struct err *e)
 {
     const char *named = getenv("PYTHON_EXEC");
@@ -81,8 +128,7 @@ int python_find(struct python *ret, struct err *e)
         ret->from = "PYTHON_EXEC";
         return 0;
     }
-    if (try_beside_crun(ret) || try_environment(getenv("VIRTUAL_ENV"), "VIRTUAL_ENV", ret) ||
-        try_environment(getenv("CONDA_PREFIX"), "CONDA_PREFIX", ret))
+    if (try_beside_crun(ret) || try_variables(ret))
         return 0;
     struct err why;
     ret->from = "PATH";
@@ -93,6 +139,7 @@ int python_find(struct python *ret, struct err *e)
 void python_free(struct python *p)
 {
     free(p->path);
+    free(p->on_path);
     *p = (struct python){0};
 }
 

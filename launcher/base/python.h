@@ -10,10 +10,12 @@ struct err;
 struct python {
     char *path;       /* freed by python_free() */
     const char *from; /* where it was found: "PYTHON_EXEC", "beside crun", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH" */
+    char *on_path;    /* from VIRTUAL_ENV or CONDA_PREFIX, and PATH has another one; NULL: it has not. Freed likewise */
 };
 
 /* $PYTHON_EXEC; the one beside crun, where crun's folder is that of an environment (../pyvenv.cfg, ../conda-meta); that
- * of $VIRTUAL_ENV or $CONDA_PREFIX; python3 or python on PATH. -ENOENT, -EACCES. */
+ * of $VIRTUAL_ENV or $CONDA_PREFIX, the one first whose python3 is found on PATH, for a variable may be left over from
+ * another shell; python3 or python on PATH. -ENOENT, -EACCES. */
 int python_find(struct python *ret, struct err *e);
 void python_free(struct python *p);
 

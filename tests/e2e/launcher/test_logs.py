@@ -1,11 +1,15 @@
 """Where output goes: one test for each option's effect, through the real crun."""
 
 import os
+import pathlib
 import pty
 import re
 import socket
+import subprocess
 
 import pytest
+
+from crun_run import CRUN
 
 SAY = "echo out-$RANK; echo err-$RANK >&2"
 
@@ -81,6 +85,18 @@ def test_files_without_a_place_go_to_a_folder_that_is_named(crun):
     rc, out, err = crun.run("-r", "3", "--run-id", "j", "sh", "-c", SAY, cwd=crun.tmp)
     assert (rc, out) == (0, "") and f"crun: the workers' output goes to {crun.tmp}/logs/j" in err
     assert tree(crun.tmp / "logs") == ["j/round-1/rank-0.err", "j/round-1/rank-0.out"]
+
+
+
+@pytest.mark.parametrize("option", ["--tee", "--redirects"])
+def test_a_current_folder_that_cannot_be_written_is_no_reason_to_run_nothing(crun, option):
+    """--tee 3 is typed for the prefix: containers and other users' folders."""
+    p = subprocess.run([CRUN, option, "3", "--rdzv-id", "j", "echo", "hi"], cwd="/proc", env=crun.env | {"TMPDIR": str(crun.tmp)}, capture_output=True, text=True, timeout=90)
+    said = re.search(r"^crun: the workers' output goes to (\S+), since the current folder cannot be written \(--log-dir names another\)$", p.stderr, re.M)
+    assert p.returncode == 0 and said, p.stderr
+    folder = pathlib.Path(said[1])
+    assert folder.match(f"{crun.tmp}/crun-logs-*/j") and (folder / "round-1" / "rank-0.out").read_text() == "hi\n"
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_dev_null_as_folder_is_no_files(crun):

@@ -122,6 +122,19 @@ def test_an_activated_environment_counts_before_path_and_python_exec_before_all(
     assert rc == 0 and f"by {named}" in out, out
 
 
+def test_of_two_environments_the_one_on_path_counts(crun):
+    """sbatch hands on the VIRTUAL_ENV of the shell that submitted; then the script does `conda activate`."""
+    (crun.tmp / "x.py").write_text(SAYS)
+    stale, conda = crun.tmp / "stale", crun.tmp / "conda"
+    for env in (stale, conda):
+        fake_python(env / "bin")
+    both = {"VIRTUAL_ENV": str(stale), "CONDA_PREFIX": str(conda)}
+    for path, taken, told in ((f"{conda}/bin:{stale}/bin:", conda, False), (f"{stale}/bin:{conda}/bin:", stale, False), ("", stale, True)):
+        rc, out = run(crun, "x.py", PATH=path + crun.env["PATH"], **both)
+        assert rc == 0 and f"by {taken}/bin/python3" in out, out
+        assert (f", but VIRTUAL_ENV names {stale}/bin/python3, which is taken (PYTHON_EXEC names another)" in out) == told, out
+
+
 def test_a_dry_run_says_which_python_and_why(crun):
     (crun.tmp / "x.py").write_text(SAYS)
     env = crun.tmp / "active"
