@@ -5,7 +5,6 @@
  * = end of file -> index by name. Reads are pread(2), so threads may share one. */
 #include "worker/ckpt/safetensors.h"
 
-#include <assert.h>
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -403,7 +402,9 @@ int safetensors_find(const struct safetensors *s, const char *name)
 int safetensors_read_part(struct safetensors *s, size_t i, int64_t at, size_t n, void *dst, struct err *e)
 {
     const struct item *it = &s->items[i];
-    assert(at >= 0 && (int64_t)n <= it->end - it->begin - at);
+    if (at < 0 || (int64_t)n > it->end - it->begin - at)
+        return err_set(e, ERR_CORRUPT, "%s: tensor '%s' has %" PRId64 " bytes, fewer than are asked for", s->path,
+                       it->t.name, it->end - it->begin);
     const int rc = read_at(s, dst, n, s->data_at + it->begin + at, e);
     return rc < 0 ? err_wrap(e, "tensor '%s'", it->t.name) : 0;
 }

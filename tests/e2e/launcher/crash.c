@@ -1,5 +1,5 @@
-/* A worker that crashes: `smash` with a stack that it has overwritten, `abort` likewise, by abort(); `fork` in a process
- * that it forked, before it fails itself. */
+/* A worker that crashes: `smash` with a stack that it has overwritten, `abort` likewise, by abort(); `fork` in a
+ * process that it forked, before it fails itself. */
 #include <crun.h>
 #include <stdlib.h>
 #include <string.h>
