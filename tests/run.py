@@ -128,7 +128,7 @@ class Run:
     def __init__(self, args, scratch):
         self.args, self.scratch, self.build = args, scratch, pathlib.Path(args.build).resolve()
         self.logs = self.build / "test-logs"
-        self.chosen, self.left_out = None, None
+        self.chosen, self.left_out, self.dear = None, None, []  # dear: what --quick leaves out
         self.env = {**inherit.environment(os.environ), "CRUN_BUILD": str(self.build), "PYTHONPYCACHEPREFIX": str(self.build / "pycache"),
                     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1", "CRUN_TEST_LOAD": str(scratch / "others"), **dict(s.split("=", 1) for s in args.set)}
         self.wait = float(self.env.setdefault("CRUN_TEST_WAIT", str(15 * args.patience)))
@@ -139,6 +139,11 @@ class Run:
     def choose(self, here):
         """Raises choose.Refused."""
         chooser, args = choose.Chooser(self.programs), self.args
+        if args.quick:
+            listed = budget.read()
+            if listed is None:
+                raise choose.Refused(f"--quick: {budget.PATH} is not there; a whole ./dev test --write-budget writes it")
+            self.dear = budget.too_dear(listed)
         if args.names or args.changed or args.last_failed:
             self.chosen = choose.Chosen()
         for name in args.names:
@@ -180,7 +185,7 @@ class Run:
             return False
         if self.args.gpu_emulated:
             return ctests.EMULATED in program.suites
-        if self.args.quick and program.cuda:
+        if self.args.quick and (program.cuda or name in self.dear):
             return False
         return self.args.slow or ctests.SLOW not in program.suites and (bool(self.chosen) or ctests.EMULATED not in program.suites)
 
@@ -204,11 +209,8 @@ class Run:
         self.others.start()
         self.progress = tell.Progress(self.others)
         if self.args.quick:
-            listed = budget.read()
-            if listed is None:
-                raise choose.Refused(f"--quick: {budget.PATH} is not there; a whole ./dev test --write-budget writes it")
             self.left_out = self.scratch / "left-out"
-            self.left_out.write_text("".join(f"{name}\n" for name in budget.expensive(listed)))
+            self.left_out.write_text("".join(f"{name}\n" for name in self.dear))
 
     def first(self):
         """-> all cases"""
@@ -315,7 +317,7 @@ def parse():
     p.add_argument("names", nargs="*", metavar="PATH|NAME", help="only what belongs to a source file or folder, or a test by its path or name")
     p.add_argument("--changed", action="store_true", help="only what belongs to files that differ from origin/main (main), committed or not")
     p.add_argument("--last-failed", action="store_true", help="only what failed in the last run")
-    p.add_argument("--quick", action="store_true", help="C tests without CUDA, and end-to-end tests that tests/budget shows below 0.3 s")
+    p.add_argument("--quick", action="store_true", help="C tests without CUDA below 10 CPU seconds, and end-to-end tests below 0.3, as tests/budget has them")
     p.add_argument("--gpu-emulated", action="store_true", help="the suite that runs the GPU engine on an emulated GPU")
     p.add_argument("--slow", action="store_true", help="all tests, also those of minutes and gpu-emulated")
     p.add_argument("--asan", action="store_true", help="under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/")

@@ -306,12 +306,12 @@ def test_a_deadline_follows_the_load_and_the_table():
 
 def test_what_grew_is_named_and_ci_fails_above_a_quarter(tmp_path):
     path = tmp_path / "budget"
-    budget.write({"c": 60, "idle": 40}, {"slow one": 30, "small": 0.1, "other [a b]": 0.5}, path)
+    budget.write({"c": 60, "idle": 40}, {"slow one": 30, "small": 0.1, "other one": 5, "t.py::x[a b]": 0.5, "t.py::y": 0.1}, path)
     listed = budget.read(path)
-    assert listed == {"total": {"": 100}, "lane": {"c": 60, "idle": 40}, "test": {"slow one": 30, "other [a b]": 0.5}}
-    assert budget.expensive(listed) == ["other [a b]", "slow one"]
+    assert listed == {"total": {"": 100}, "lane": {"c": 60, "idle": 40}, "test": {"slow one": 30, "other one": 5, "t.py::x[a b]": 0.5}}
+    assert budget.too_dear(listed) == ["slow one", "t.py::x[a b]"]
     assert budget.judge({"c": 60, "idle": 40}, {"slow one": 30}, listed) == (["CPU: 100 s of the 100 s in tests/budget (1.00)"], True)
-    said, fits = budget.judge({"c": 80, "idle": 40}, {"slow one": 49, "small": 1.3, "other [a b]": 0.5}, listed)
+    said, fits = budget.judge({"c": 80, "idle": 40}, {"slow one": 49, "small": 1.3, "t.py::x[a b]": 0.5}, listed)
     assert fits and said[1:4] == ["  lane c: 80 s of 60", "  grew by 19.0 s to 49.0: slow one", "  grew by 1.0 s to 1.3: small"] and len(said) == 5
     assert not budget.judge({"c": 90, "idle": 40}, {}, listed)[1]
 

@@ -8,7 +8,7 @@ import signal
 # All other variables are dropped: what jobs, launchers, Python or OpenMP read from the caller's environment would change the tests.
 KEPT = re.compile(r"""PATH|HOME|TMPDIR|LD_LIBRARY_PATH
     |(HTTPS?|NO|ALL)_PROXY|(https?|no|all)_proxy|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|PIP_\w+                    # the slow tests' downloads
-    |CRUN_(BUILD|CUDA_MODULE|TORCH_PYTHON|PICTURES|FAULT_SEED|GPU_ARCHS|TEST_\w+|CHAOS_\w+)                 # switches of tests
+    |CRUN_(BUILD|TORCH_PYTHON|PICTURES|FAULT_SEED|GPU_ARCHS|TEST_\w+|CHAOS_\w+)                 # switches of tests
     |(FUZZ|SIM|LOG|STORE|COMM)_(SEEDS?|RUNS|STEPS)""", re.X)
 FILES = 65536  # at most: some programs close every descriptor up to the limit
 
