@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMIT = 600  # seconds of one run of tests: a mutant may loop
+PATIENCE = 8  # times meson's 30 s for a C program
 
 # name: (file, what stands there, what stands there instead, tests: names of meson's, or pytest's below tests/e2e)
 MUTANTS = {
@@ -165,12 +167,14 @@ class Copy:
                 return p.wait(LIMIT if command[0] != "ninja" else None) == 0
             except subprocess.TimeoutExpired:
                 os.killpg(p.pid, signal.SIGKILL)
+                self.log.write("--- out of time\n")
+                self.log.flush()
                 return False
 
     def passes(self, test):
         if node(test):
             return self.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", node(test))
-        return self.run("meson", "test", "-C", self.build, "--no-rebuild", test)
+        return self.run("meson", "test", "-C", self.build, "--no-rebuild", "--timeout-multiplier", PATIENCE, test)
 
     def make(self, tests):
         """What these tests run. meson test would build it, too, but takes a failed build for a failed test."""
@@ -184,8 +188,11 @@ class Copy:
             path.write_text(text.replace(old, new))
             if not self.make(tests):
                 return "does not build"
+            self.log.flush()
+            before = os.path.getsize(self.log.name)
             by = next((t for t in tests if not self.passes(t)), None)
-            return f"caught by {by}" if by else "missed"
+            hung = by and re.search(rb"\bTIMEOUT\b|^--- out of time$", pathlib.Path(self.log.name).read_bytes()[before:], re.M)
+            return f"caught by {by}{', which did not end' if hung else ''}" if by else "missed"
         finally:
             path.write_text(text)
 
