@@ -101,12 +101,14 @@ def test_while_a_checkpoint_is_written(undisturbed, tmp_path, victim):
     data, expected = undisturbed()
     held = tmp_path / "held"
     held.touch()
-    job = Job(data, tmp_path / "out", "--checkpoint-every", 10, more={"FAULT_DISK_HOLD": str(held), "FAULT_DISK_ONLY": "step-00000020."})
-    job.at("saving step 20", job.kill(victim))
+    job = Job(data, tmp_path / "out", "--checkpoint-every", 20, more={"FAULT_DISK_HOLD": str(held), "FAULT_DISK_ONLY": "step-00000020."})
+    job.at_step(21, job.kill(victim))
     job.at_recovery(do=lambda: (held.unlink(), job.kill()()))
     text = job.finish()
     assert [a == b for a, b in zip(*job.pids)] == [r != victim for r in range(WORLD)]
     check_no_step_is_lost(text, 1)
+    before = text.partition("goes on from step")[0]
+    assert "saving step 20" in before and "saved step 20" not in before
     assert victim == 0 or "saved step 20" in text
     assert job.weights() == expected
 

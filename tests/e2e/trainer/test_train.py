@@ -47,6 +47,14 @@ def trained(data, tmp_path_factory):
     return out, p
 
 
+@pytest.fixture(scope="module")
+def small_trained(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("small")
+    p = run(*small(data, "--test-data", data / "val", out=out, epochs=2))
+    assert p.returncode == 0, p.stderr
+    return out, p
+
+
 def test_the_last_line_is_the_accuracy(trained):
     assert re.fullmatch(r" \* Acc@1 \d+\.\d{3} Acc@5 \d+\.\d{3}", trained[1].stdout.splitlines()[-1])
 
@@ -87,13 +95,13 @@ def test_model_file_has_torchvisions_names_and_shapes(trained):
     assert trainable == 11_689_512 - 990 * 513
 
 
-def test_evaluation_is_exact_for_uneven_shards(data, trained, tmp_path):
+def test_evaluation_is_exact_for_uneven_shards(data, small_trained, tmp_path):
     lines = []
     for world in (1, 2, 3):
         out = tmp_path / str(world)
-        shutil.copytree(trained[0], out)
+        shutil.copytree(small_trained[0], out)
         p = run(CRUN, "--standalone", "--nproc_per_node", world,
-                *resnet(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
+                *small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
         assert p.returncode == 0, p.stderr
         lines.append(re.search(r"\* Acc@1 .*", p.stdout).group())
         evals = [json.loads(m) for m in (out / "metrics.jsonl").read_text().splitlines() if "test_images" in m]
@@ -161,11 +169,11 @@ def test_a_restart_goes_on_without_being_told_to_resume(data, tmp_path):
     assert seconds == sorted(seconds), "times are carried on"
 
 
-def test_a_restart_does_not_take_up_another_runs_checkpoints(data, trained, tmp_path):
+def test_a_restart_does_not_take_up_another_runs_checkpoints(data, small_trained, tmp_path):
     out = tmp_path / "out"
-    shutil.copytree(trained[0], out)
+    shutil.copytree(small_trained[0], out)
     before = sorted(p.name for p in out.iterdir())
-    p = run(*TWO_RANKS, *resnet(data, out=out, epochs=4))
+    p = run(*TWO_RANKS, *small(data, out=out, epochs=4))
     assert p.returncode == 2, p.stderr
     assert "holds a checkpoint of step 10" in p.stderr and "resumed" not in p.stderr
     assert sorted(p.name for p in out.iterdir()) == before
@@ -382,15 +390,15 @@ def test_bad_samples_weigh_nothing_and_are_counted(data, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-100], lambda b: b[:-1] + bytes([b[-1] ^ 1])], ids=["truncated", "flipped bit"])
-def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(data, trained, tmp_path, damage):
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(data, small_trained, tmp_path, damage):
     out = tmp_path / "out"
-    shutil.copytree(trained[0], out)
+    shutil.copytree(small_trained[0], out)
     model = newest(out) / "model.safetensors"
     model.write_bytes(damage(model.read_bytes()))
-    p = run(*resnet(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
+    p = run(*small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
     assert p.returncode == 0, p.stderr
     assert "passed over" in p.stderr and "resumed from step 5" in p.stderr
-    assert p.stdout == trained[1].stdout
+    assert p.stdout == small_trained[1].stdout
 
 
 @pytest.fixture(scope="module")
