@@ -162,7 +162,7 @@ class Run:
             self.chosen = self.of_parts(args.parts.split(","))
 
     def of_parts(self, parts):
-        paths = {n: os.path.relpath(p.argv[0], self.build / "tests") for n, p in self.programs.items()}
+        paths = {n: p.path.removeprefix("tests/") for n, p in self.programs.items()}
         for p in parts:
             if not (E2E / p).exists() and not any(path.startswith(p) for path in paths.values()):
                 raise choose.Refused(f"--parts {p}: no test's path below tests/ begins so, and nothing of that name is in tests/e2e")

@@ -49,7 +49,9 @@ class Program:
         needed = [targets[t] for t in listed["depends"] if t in targets]
         self.targets = sorted({os.path.relpath(f, build) for t in needed for f in t["filename"]})
         own = [t for t in needed if any(f in self.argv for f in t["filename"])]
-        sources = {s for t in own for part in t["target_sources"] for s in part["sources"]} | {a for a in self.argv if a.endswith(".py")}
+        sources = {a for a in self.argv if a.endswith(".c")}  # of a room's program, the file whose tests are run
+        sources = sources or {s for t in own for part in t["target_sources"] for s in part["sources"]}
+        sources |= {a for a in self.argv if a.endswith(".py")}
         self.sources = sorted(os.path.relpath(os.path.normpath(s), ROOT) for s in sources)
         self.path = next((s for s in self.sources if os.path.basename(s).startswith("test_")), next(iter(self.sources), ""))
 

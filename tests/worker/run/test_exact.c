@@ -3,7 +3,7 @@
  * The reference is one process with --accumulate = micro-batches. Where batch statistics are each rank's own (always
  * with halves, whose gradients of weights are rounded for each part) it is --accumulate = ranks * micro-batches.
  *
- * EXACT_POINTS=n: how many points, EXACT_STAGED=n: of stages with ZeRO 3; EXACT_SEED=s. */
+ * EXACT_POINTS=n: how many points, EXACT_STAGED=n: of stages with ZeRO 3, all of which are taken; EXACT_SEED=s. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "tests/support/today.h"
 #include "tests/worker/run/exact_run.h"
 #include "tests/worker/run/step_rig.h"
 #include "worker/device/device.h"
@@ -167,7 +168,8 @@ static void points_drawn_by_a_seed_are_one_process(void **state)
     const int points = n ? atoi(n) : POINTS;
     for (int i = 0; i < points; i++) {
         const struct point p = point_next(&x);
-        expect_exact(&p);
+        if (n || is_for_today((size_t)i))
+            expect_exact(&p);
     }
     print_message("# pairs of values that no point had: %d\n", point_pairs_left());
     if (points >= POINTS)
@@ -254,7 +256,8 @@ static void stages_whose_parameters_come_and_go_are_one_process(void **state)
     uint64_t x = seed ? strtoull(seed, NULL, 10) : 7;
     for (int i = 0; i < (n ? atoi(n) : STAGED); i++) {
         const struct point p = point_staged(&x, 3);
-        expect_exact(&p);
+        if (n || is_for_today((size_t)i))
+            expect_exact(&p);
     }
 }
 

@@ -1,0 +1,20 @@
+/* Tests of a grid whose points are dear take every third one, and another third each day; --slow takes all of them
+ * (TEST_POINTS=all). TEST_DAY=N repeats a day: days since 1970, or what is left of them when divided by three. */
+#ifndef CRUN_TESTS_SUPPORT_TODAY_H
+#define CRUN_TESTS_SUPPORT_TODAY_H
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* The i-th point of a grid. */
+static inline bool is_for_today(size_t i)
+{
+    const char *points = getenv("TEST_POINTS"), *day = getenv("TEST_DAY");
+    if (points && strcmp(points, "all") == 0)
+        return true;
+    return (i + (size_t)(day ? atoll(day) : time(NULL) / 86400)) % 3 == 0;
+}
+
+#endif
