@@ -1,6 +1,7 @@
 /* The test programs of a room in one. The compiler includes this header before each of their files (tests/meson.build),
  * and the macro puts the file's main() on a list: room.c calls the one that is asked for. A file stays a program of its
- * own to its reader, and its statics stay its own. */
+ * own to its reader, and its statics stay its own. What it defines without `static` is seen by the others: a file that
+ * stands in for a function of libc or of the tree has to be a program by itself. */
 #ifndef CRUN_TESTS_SUPPORT_ROOM_H
 #define CRUN_TESTS_SUPPORT_ROOM_H
 
