@@ -218,6 +218,7 @@ static int open_rendezvous(struct run *r, struct err *e)
         .one_node = c->nnodes.max == 1,
         .iface = c->iface,
         .local_addr = c->local_addr,
+        .may_host = member_may_host,
         .client =
             {
                 .heartbeat_ms = c->conf.keep_alive_interval_ms,

@@ -36,5 +36,6 @@ struct member {
 
 void member_listen(struct run *r, struct rdzv_client_options *o); /* the client's calls are for it */
 void member_announce_hosting(struct run *r);
+void member_may_host(void *arg); /* struct rendezvous_options.may_host */
 
 #endif

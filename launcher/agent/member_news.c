@@ -178,6 +178,11 @@ static void on_take_over(uv_timer_t *t)
         on_failed(r, EXIT_UNAVAILABLE, e.text);
 }
 
+void member_may_host(void *arg)
+{
+    uv_timer_start(&((struct run *)arg)->member->take_over, on_take_over, 0, 0);
+}
+
 /* A line where it begins, or its reason is another one, then after pauses. */
 static void print_trouble(struct run *r, const struct rdzv_progress *p)
 {

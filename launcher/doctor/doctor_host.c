@@ -79,9 +79,15 @@ int doctor_hosts_open(struct doctor_host **ret, const struct hosts *hosts, const
 {
     char *rsh = NULL;
     int rc = 0;
+    bool *local = calloc((size_t)hosts->n, sizeof *local);
     *ret = calloc((size_t)hosts->n, sizeof **ret);
-    if (!*ret)
+    if (!*ret || !local) {
+        free(*ret);
+        free(local);
+        *ret = NULL;
         return err_errno(e, ENOMEM, "hosts");
+    }
+    remote_find_local(hosts->v, hosts->n, local);
     for (int i = 0; i < hosts->n; i++) {
         struct doctor_host *h = &(*ret)[i];
         h->host = &hosts->v[i];
@@ -90,13 +96,13 @@ int doctor_hosts_open(struct doctor_host **ret, const struct hosts *hosts, const
         buf_init(&h->partial, DOCTOR_LINE_MAX);
     }
     for (int i = 0; i < hosts->n && rc == 0; i++) {
-        const bool local = remote_is_local(&hosts->v[i]);
-        if (!local && !rsh && (rc = program_file_find(shell->rsh[0], &rsh, e)) < 0)
+        if (!local[i] && !rsh && (rc = program_file_find(shell->rsh[0], &rsh, e)) < 0)
             err_wrap(e, "--rsh");
         else
-            rc = start(&(*ret)[i], shell, local ? NULL : rsh, e);
+            rc = start(&(*ret)[i], shell, local[i] ? NULL : rsh, e);
     }
     free(rsh);
+    free(local);
     if (rc < 0) {
         doctor_hosts_close(*ret, hosts->n);
         *ret = NULL;

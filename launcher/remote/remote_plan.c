@@ -98,8 +98,7 @@ int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, ch
     p->local = calloc((size_t)p->hosts.n, sizeof *p->local);
     if (!p->local)
         return err_errno(e, ENOMEM, "hosts");
-    for (int i = 0; i < p->hosts.n; i++)
-        p->local[i] = remote_is_local(&p->hosts.v[i]);
+    remote_find_local(p->hosts.v, p->hosts.n, p->local);
     TRY(remote_shell_make(&p->shell, c->rsh, c->remote_crun, REMOTE_COMMAND, e));
     TRY(choose_endpoint(p, e));
     return choose_token(p, e);

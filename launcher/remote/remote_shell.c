@@ -1,27 +1,64 @@
 #include "launcher/remote/remote_shell.h"
 
+#include <poll.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/net/addr.h"
+#include "common/net/resolve.h"
 #include "launcher/base/shell_word.h"
 #include "launcher/rendezvous/addresses.h"
 
 #define RESOLVE_MS 2000
 
-bool remote_is_local(const struct host *h)
+/* What needs no name service, or a look-up that is under way. */
+static bool look(const struct host *h, struct lookup **ret)
 {
     char own[HOSTS_NAME_MAX + 1] = "";
+    struct addrinfo *found;
     gethostname(own, sizeof own - 1);
     if (strchr(h->name, '@'))
         return false;
     if (addr_host_is_loopback(h->name) || strcasecmp(h->name, own) == 0)
         return true;
-    return addresses_own(h->name, RESOLVE_MS);
+    if (resolve_start(h->name, "1", &found, ret, NULL) != 1)
+        return false;
+    const bool is_own = addresses_are_own(found);
+    freeaddrinfo(found);
+    return is_own;
+}
+
+static bool await(const struct host *h, struct lookup *l, int64_t deadline)
+{
+    struct addrinfo *found;
+    if (wait_fd(resolve_fd(l), POLLIN, deadline, -1, NULL) < 0) {
+        resolve_abandon(l);
+        return false;
+    }
+    if (resolve_take(l, h->name, &found, NULL) < 0)
+        return false;
+    const bool is_own = addresses_are_own(found);
+    freeaddrinfo(found);
+    return is_own;
+}
+
+void remote_find_local(const struct host *hosts, int n, bool *ret)
+{
+    struct lookup **asked = calloc((size_t)n, sizeof *asked);
+    const int64_t deadline = clock_ms() + RESOLVE_MS;
+    for (int i = 0; i < n; i++)
+        ret[i] = asked && look(&hosts[i], &asked[i]);
+    for (int i = 0; i < n; i++)
+        if (asked && asked[i])
+            ret[i] = await(&hosts[i], asked[i], deadline);
+    free(asked);
 }
 
 /* The whole text is the path of a program, whatever blanks it has. */

@@ -72,24 +72,29 @@ int addresses_of_interface(const char *name, char *ret, size_t cap, struct err *
     return rc;
 }
 
-bool addresses_own(const char *host, int timeout_ms)
+bool addresses_are_own(const struct addrinfo *found)
 {
-    struct addrinfo *found = NULL;
-    struct ifaddrs *all = NULL;
+    struct ifaddrs *all;
     uint8_t asked[ADDR_BYTES], one[ADDR_BYTES];
     bool own = false;
-    if (resolve(host, "1", clock_ms() + timeout_ms, -1, &found, NULL) < 0 || getifaddrs(&all) < 0)
-        goto out;
+    if (getifaddrs(&all) < 0)
+        return false;
     for (const struct addrinfo *f = found; f && !own; f = f->ai_next) {
         addr_of(f->ai_addr, asked);
-        own = addr_is_loopback(asked); /* all of 127/8 is here, whether listed or not */
+        own = addr_is_loopback(asked); /* whether listed or not */
         for (const struct ifaddrs *i = all; i && !own; i = i->ifa_next)
             own = i->ifa_addr && addr_of(i->ifa_addr, one) && memcmp(one, asked, ADDR_BYTES) == 0;
     }
-out:
-    if (found)
-        freeaddrinfo(found);
-    if (all)
-        freeifaddrs(all);
+    freeifaddrs(all);
+    return own;
+}
+
+bool addresses_own(const char *host, int timeout_ms)
+{
+    struct addrinfo *found;
+    if (resolve(host, "1", clock_ms() + timeout_ms, -1, &found, NULL) < 0)
+        return false;
+    const bool own = addresses_are_own(found);
+    freeaddrinfo(found);
     return own;
 }

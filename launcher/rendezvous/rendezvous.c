@@ -13,12 +13,12 @@
 #include "common/base/log.h"
 #include "launcher/config/home.h"
 #include "launcher/rendezvous/addresses.h"
+#include "launcher/rendezvous/own_host.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
 
-#define RESOLVE_MS 5000
 #define KEPT_PORTS "/run/rendezvousd" /* a file for each, named by its number */
 #define GOODBYE_MS 2000               /* for nodes that know the end to close their connections */
 
@@ -28,6 +28,7 @@ struct rendezvous {
     struct rdzv_client *client;
     struct hosted *hosted; /* NULL: somebody else hosts */
     bool may_host;
+    struct own_host *asked; /* whether the host is this machine; NULL: that is not being asked */
     char addr[RDZV_ADDR_MAX + 1], addrs[RDZV_ADDRS_MAX + 1];
     uv_timer_t late; /* bounds rendezvous_see_off() */
     bool is_late;
@@ -139,18 +140,34 @@ static bool is_kept(int port)
 {
     char path[sizeof KEPT_PORTS + 16];
     snprintf(path, sizeof path, KEPT_PORTS "/%d", port);
-    const bool kept = access(path, F_OK) == 0;
-    if (kept)
-        log_info("rendezvous", "port %d is a rendezvousd's (%s): this crun does not host there", port, path);
-    return kept;
+    return access(path, F_OK) == 0;
+}
+
+static void on_own(void *arg, bool own)
+{
+    struct rendezvous *z = arg;
+    z->asked = NULL;
+    z->may_host = own;
+    if (own && z->o.may_host)
+        z->o.may_host(z->o.client.arg);
+}
+
+static void ask_whether_own(struct rendezvous *z)
+{
+    const struct home *h = z->o.home;
+    const bool is_asked = h->hosting == HOME_HOSTS_IF_OWN && !z->o.client.tls && !z->may_host && !z->asked;
+    if (is_asked && !is_kept(h->port) && own_host_ask(&z->asked, z->loop, h->host, on_own, z) == OWN_HOST_YES)
+        z->may_host = true;
 }
 
 static int open_tcp(struct rendezvous *z, struct err *e)
 {
     const struct home *h = z->o.home;
-    z->may_host = !z->o.client.tls &&
-                  (h->hosting == HOME_HOSTS ||
-                   (h->hosting == HOME_HOSTS_IF_OWN && !is_kept(h->port) && addresses_own(h->host, RESOLVE_MS)));
+    z->may_host = !z->o.client.tls && h->hosting == HOME_HOSTS;
+    if (h->hosting == HOME_HOSTS_IF_OWN && is_kept(h->port))
+        log_info("rendezvous", "port %d is a rendezvousd's (" KEPT_PORTS "/%d): this crun does not host there", h->port,
+                 h->port);
+    ask_whether_own(z);
     if (!z->may_host)
         return open_client(z, &rdzv_client_tcp_ops, e);
     struct err why = {0};
@@ -166,6 +183,7 @@ static int open_tcp(struct rendezvous *z, struct err *e)
 
 int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *e)
 {
+    ask_whether_own(z); /* again: the first answer may have been an error */
     if (!z->may_host || z->hosted || host(z, e) < 0)
         return 0;
     z->client->ops->close(z->client);
@@ -310,6 +328,7 @@ void rendezvous_close(struct rendezvous *z)
         return;
     if (z->client)
         z->client->ops->close(z->client);
+    own_host_close(z->asked);
     stop_hosting(z->hosted);
     uv_close((uv_handle_t *)&z->late, on_closed);
 }
