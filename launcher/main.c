@@ -45,6 +45,7 @@
 static_assert(sizeof(struct gauges_page) <= GUARDIAN_GAUGES_PAGE, "it fits");
 
 enum { FILES_ONE_WORKER = 32, FILES_A_WORKER = 6, FILES_A_HELD_ONE = 3 }; /* descriptors that a job on one node needs */
+enum { STACK_MIN = 128 * 1024 };                                          /* bytes; 80 KiB serve the usual ways */
 
 /* Their options are completed behind their names. */
 static const struct arg_program *const commands[] = {&chaos_program,  &doctor_program, &explain_program,
@@ -91,13 +92,27 @@ static int check_open_files(const struct config *c, struct err *e)
     return 0;
 }
 
-/* Workers are watched by pidfds, and so are the guardian and the agent. */
+static int refuse_filter(const char *call, struct err *e)
+{
+    return err_set(
+        e, -EPERM,
+        "%s(2) is refused here, as by the seccomp filter of an old container runtime: expected Docker 20.10.10 "
+        "or newer, or a filter that allows it (docker run --security-opt seccomp=FILE)",
+        call);
+}
+
+/* Workers are watched by pidfds, and so are the guardian and the agent. Threads are started by clone3(2); without
+ * arguments it is refused as well, in another way. */
 static int check_kernel(struct err *e)
 {
     struct utsname u;
+    if (syscall(SYS_clone3, NULL, 0) < 0 && errno == EPERM)
+        return refuse_filter("clone3", e);
     const int fd = (int)syscall(SYS_pidfd_open, getpid(), 0);
     if (fd >= 0)
         close(fd);
+    else if (errno == EPERM)
+        return refuse_filter("pidfd_open", e);
     if (fd >= 0 || errno != ENOSYS || uname(&u) < 0)
         return 0;
     return err_set(e, -ENOSYS, "this kernel (Linux %s) has no pidfd_open(2): expected Linux 5.3 or newer", u.release);
@@ -244,10 +259,23 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     return code;
 }
 
+/* Before any frame that would not fit. 0: it is large enough. */
+static int check_stack(void)
+{
+    struct rlimit r;
+    struct err e;
+    if (getrlimit(RLIMIT_STACK, &r) < 0 || r.rlim_cur >= STACK_MIN)
+        return 0;
+    err_set(&e, -ENOMEM, "the stack is limited to %llu KiB here (ulimit -s, RLIMIT_STACK): expected at least %d",
+            (unsigned long long)r.rlim_cur / 1024, STACK_MIN / 1024);
+    return complain(EXIT_UNAVAILABLE, &e);
+}
+
 int main(int argc, char **argv)
 {
     static const struct guardian_programs programs = {
         .agent = agent_main, .output = output_process_run, .home = home_process, .gauges = gauges_process};
+    int code;
     for (size_t i = 0; argc > 1 && commands[i]; i++) /* a program of that name is started as ./status */
         if (strcmp(argv[1], command_name(i)) == 0)
             return mains[i](argc - 1, argv + 1);
@@ -255,6 +283,8 @@ int main(int argc, char **argv)
         return doctor_agent_main();
     if (argc == 3 && strcmp(argv[1], PTY_TYPIST_COMMAND) == 0) /* by an agent */
         return pty_type(argv[2]);
+    if ((code = check_stack()))
+        return code;
     if (argc == 2 && strcmp(argv[1], REMOTE_COMMAND) == 0) /* by crun -H on another host */
         return remote_agent_main(&programs);
     return guardian_run(&programs, argc, argv);

@@ -138,6 +138,11 @@ const struct explain_message explain_crun[] = {
     {"the job is over; this node waited as a spare*",
      "as many nodes as --nnodes allows took part to the end: the command was not run on this one",
      "nothing; --spare-exit-code 0 if that is a success; another job needs another --rdzv-id"},
+    {"clone3(2) is refused here*\npidfd_open(2) is refused here*",
+     "a seccomp filter that does not know these calls of Linux answers \"not permitted\", where a program would go on "
+     "after \"not implemented\"",
+     "a newer container runtime, or a filter that allows them"},
+    {"the stack is limited to * KiB here*", "RLIMIT_STACK leaves too little for crun itself", "ulimit -s 8192"},
     {"python3 on PATH is *, but * names *, which is taken*",
      "an environment is active by its variable alone: its bin is not on PATH, or behind another",
      "nothing if that is meant; else unset the variable, or activate the environment, or name the Python by PYTHON_EXEC"},

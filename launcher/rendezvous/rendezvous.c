@@ -13,7 +13,6 @@
 #include "common/base/log.h"
 #include "launcher/config/home.h"
 #include "launcher/rendezvous/addresses.h"
-#include "launcher/rendezvous/own_host.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/gate.h"

@@ -1,5 +1,6 @@
 /* A kernel that lacks something, for LD_PRELOAD: it is without CONFIG_PROC_CHILDREN (/proc/thread-self/children is not
- * there), and with FAULT_PROC_OLD=1 without pidfd_open(2), too. */
+ * there), and with FAULT_PROC_OLD=1 without pidfd_open(2), too. FAULT_PROC_FILTER=clone3 or pidfd_open: a seccomp filter
+ * refuses that call. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -19,6 +20,11 @@ long syscall(long number, ...)
     va_end(ap);
     if (number == SYS_pidfd_open && getenv("FAULT_PROC_OLD")) {
         errno = ENOSYS;
+        return -1;
+    }
+    const char *filter = getenv("FAULT_PROC_FILTER");
+    if (filter && number == (strcmp(filter, "clone3") == 0 ? SYS_clone3 : SYS_pidfd_open)) {
+        errno = EPERM;
         return -1;
     }
     *(void **)&real = dlsym(RTLD_NEXT, "syscall");

@@ -17,6 +17,7 @@ import pytest
 
 from crun_run import CRUN
 from processes import children, pending, state, wait
+from support import preload
 from test_terminal import Shell
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -422,6 +423,12 @@ def test_hosts_are_checked_before_anything_starts(crun, ssh):
         rc, _, err = crun.run(*args, "--rsh", ssh, "true")
         assert rc == 2 and part in err, err
     assert not (crun.tmp / "calls").exists()
+
+
+def test_all_hosts_are_looked_up_at_once(crun):
+    together = crun.tmp / "together"
+    crun.run("-H", "late-a,late-b,late-c", "--rsh", "false", "true", extra_env={**preload("fault_names"), "FAULT_NAMES": f"together:{together}"})
+    assert together.exists()
 
 
 def test_what_is_for_other_hosts_has_no_effect_without_any(crun, ssh):

@@ -300,6 +300,19 @@ def test_a_kernel_that_is_too_old_is_a_sentence(crun):
     assert rc == 69 and err == f"crun: this kernel (Linux {os.uname().release}) has no pidfd_open(2): expected Linux 5.3 or newer\n"
 
 
+@pytest.mark.parametrize("call", ["clone3", "pidfd_open"])
+def test_a_filter_that_refuses_new_calls_is_a_sentence(crun, call):
+    rc, _, err = crun.run("true", extra_env={**preload("fault_proc"), "FAULT_PROC_FILTER": call})
+    assert rc == 69 and err.startswith(f"crun: {call}(2) is refused here, as by the seccomp filter of an old container runtime: ") and err.count("\n") == 1, err
+
+
+def test_a_stack_that_is_too_small_is_a_sentence(crun):
+    limit = 64 * 1024
+    p = crun.start("true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (limit, limit)))
+    err = said(p)
+    assert p.returncode == 69 and err == "crun: the stack is limited to 64 KiB here (ulimit -s, RLIMIT_STACK): expected at least 128\n"
+
+
 def locked_kb(pid):
     lines = open(f"/proc/{pid}/status").read().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmLck:"))

@@ -1,5 +1,6 @@
 """A crun that hosts the rendezvous keeps strangers out as rendezvousd does; so does the store of a round."""
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from daemon import ALICE, BOB, Client, Daemon, RespError, network_namespace, until, write_tokens
-from support import CRUN, free_port, run
+from support import CRUN, free_port, preload, run
 
 HOST = ("--nnodes", "1:2", "--rdzv-id", "j1", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=20")
 
@@ -167,6 +168,35 @@ def test_no_crun_hosts_on_the_port_of_a_daemon_that_is_restarted(tmp_path, monke
                     thief.kill()
         finally:
             holder.kill()
+
+
+LATE = ("--insecure", "--rdzv-id", "late", "--rdzv-backend", "c10d", "--rdzv-conf", "join_timeout=60", "echo", "it runs")
+
+
+def start_late(tmp_path, how, log):
+    """A crun whose endpoint's name the name service knows later, or answers late."""
+    env = dict(os.environ, **preload("fault_names"), FAULT_NAMES=f"{how}:{tmp_path / 'known'}")
+    return subprocess.Popen([CRUN, "--rdzv-endpoint", f"late-1:{free_port()}", *LATE], env=env, stdout=log, stderr=log)
+
+
+def test_a_crun_whose_name_becomes_known_late_hosts(tmp_path):
+    """Pods start before their Service: the first answer is no reason to dial oneself for ever."""
+    with open(tmp_path / "log", "w+") as log:
+        p = start_late(tmp_path, "late", log)
+        until(lambda: "cannot reach host 'late-1'" in (tmp_path / "log").read_text(), "the name is not known")
+        (tmp_path / "known").touch()
+        assert p.wait(60) == 0
+    said = (tmp_path / "log").read_text()
+    assert "this crun hosts the rendezvous there until the job has ended" in said and "it runs" in said, said
+
+
+def test_a_name_service_that_does_not_answer_makes_nobody_deaf(tmp_path):
+    with open(tmp_path / "log", "w+") as log:
+        p = start_late(tmp_path, "held", log)
+        until(lambda: "connecting to late-1" in (tmp_path / "log").read_text(), "the name is looked up")
+        p.send_signal(signal.SIGINT)
+        assert p.wait(60) == 130
+    assert "does not take signals" not in (tmp_path / "log").read_text()
 
 
 def test_a_job_meets_over_tls(tmp_path, tokens, certificates):
