@@ -100,8 +100,9 @@ static const struct arg_spec specs[] = {
      .min = 1,
      .max = 1000000,
      .env = "RENDEZVOUSD_MAX_UNAUTHENTICATED",
-     .help = "connections that have yet to authenticate; more wait in the kernel's queue. One remote address may hold "
-             "half of them"},
+     .help =
+         "connections that have yet to authenticate; more wait in the kernel's queue, and the oldest get less time. "
+         "One remote address (or /64 of IPv6) may hold half of them"},
     {.name = "max-clients-per-address",
      .type = ARG_INT,
      AT(max_per_address),

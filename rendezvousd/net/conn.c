@@ -170,6 +170,12 @@ static void on_timer(uv_timer_t *t)
         conn_drain_ready(c->s);
         return;
     }
+    const int64_t left = kind == TIMER_AUTH ? gate_time_left_ms(c) : 0;
+    if (left > 0) {
+        conn_set_timer(c, TIMER_AUTH, left);
+        gate_make_haste(c->s);
+        return;
+    }
     if (kind == TIMER_AUTH) {
         gate_too_late(c);
         conn_say_last_words(c);

@@ -2,10 +2,12 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/net/addr.h"
 #include "common/net/ssl_lib.h"
 #include "common/net/tls_stream.h"
 #include "rendezvousd/gate/peer_uid.h"
 #include "rendezvousd/gate/tokens.h"
+#include "rendezvousd/net/conn_impl.h"
 #include "rendezvousd/net/gate_impl.h"
 #include "rendezvousd/net/server_impl.h"
 #include "rendezvousd/net/spaces.h"
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #define MODULE "gate"
 
@@ -145,9 +148,11 @@ void gate_refused(struct conn *c, const char *fmt, ...)
 
 /* --- addresses */
 
-static struct address *address_of(struct gate *g, const uint8_t ip[16])
+static struct address *address_of(struct gate *g, const uint8_t of[16])
 {
     struct address *a;
+    uint8_t ip[16] = {0};
+    memcpy(ip, of, addr_is_v4(of) ? 16 : 8);
     HASH_FIND(hh, g->addresses, ip, 16, a);
     if (a)
         return a;
@@ -170,7 +175,10 @@ static void count_unauthenticated(struct conn *c, bool yes)
     if (yes) {
         g->unauthenticated++;
         a->unauthenticated++;
+        c->peer->c = c;
+        DL_APPEND(g->strangers, c->peer);
     } else {
+        DL_DELETE(g->strangers, c->peer);
         g->unauthenticated--;
         a->unauthenticated--;
         server_accept_waiting(c->s);
@@ -181,6 +189,69 @@ bool gate_has_room(const struct server *s)
 {
     return !s->o.gate || s->o.gate->unauthenticated < s->o.gate->o.max_unauthenticated;
 }
+
+/* --- while all places are taken */
+
+#define SILENT_MS 250 /* a client sends its first request at once */
+#define SLOW_MS 1000
+
+static bool is_silent(const struct conn *c)
+{
+    return !c->front && !c->tls;
+}
+
+static int64_t age_ms(const struct conn *c)
+{
+    return (int64_t)uv_now(c->s->loop) - c->since_ms;
+}
+
+static int64_t hurried_ms(const struct conn *c)
+{
+    const int64_t most = is_silent(c) ? SILENT_MS : SLOW_MS;
+    return most < gate_auth_timeout_ms(c) ? most : gate_auth_timeout_ms(c);
+}
+
+void gate_make_haste(struct server *s)
+{
+    struct gate_peer *p, *first = NULL;
+    if (!s->o.gate || gate_has_room(s))
+        return;
+    DL_FOREACH (s->o.gate->strangers, p) {
+        if (p->c->timer_kind != TIMER_AUTH) /* it has its last words already */
+            continue;
+        first = first ? first : p;
+        if (is_silent(p->c)) {
+            first = p;
+            break;
+        }
+    }
+    if (!first || first->hurried)
+        return;
+    first->hurried = true;
+    const int64_t left = hurried_ms(first->c) - age_ms(first->c);
+    conn_set_timer(first->c, TIMER_AUTH, left > 0 ? left : 0);
+}
+
+int64_t gate_time_left_ms(struct conn *c)
+{
+    struct gate_peer *p = c->peer;
+    if (!p->hurried)
+        return 0;
+    const int64_t most = gate_has_room(c->s) ? gate_auth_timeout_ms(c) : hurried_ms(c), left = most - age_ms(c);
+    p->hurried = !gate_has_room(c->s);
+    return left;
+}
+
+/* No denial: the network may have delayed the peer's request. Who tries again may be in time. */
+void gate_too_late(struct conn *c)
+{
+    const long long ms = (long long)(c->peer->hurried ? hurried_ms(c) : gate_auth_timeout_ms(c));
+    gate_refused(c, "not authenticated within %lld ms", ms);
+    reply_error(&c->reply, "TIMEOUT not authenticated within %lld ms", ms);
+    count_unauthenticated(c, false); /* its place is free before it has taken its last words */
+}
+
+/* --- shares */
 
 /* No address beyond loopback takes more than its share of connections, or of the places of those yet to
  * authenticate. */

@@ -11,7 +11,8 @@
  *
  * With `insecure` everybody may do everything. Who must authenticate has auth_timeout_ms for it, requests of
  * GATE_REQUEST_MAX bytes and the commands marked COMMAND_OPEN. When max_unauthenticated of them are there, the next
- * ones wait in the kernel's queue. Each refused peer makes one log line ("audit: refused peer=... reason=..."), as long
+ * ones wait in the kernel's queue, and the oldest that has sent nothing is given 250 ms in all, or if all have sent
+ * something, the oldest a second. Each refused peer makes one log line ("audit: refused peer=... reason=..."), as long
  * as there are not too many of them; then they are counted.
  *
  * One gate may serve several servers; it must outlive them. Loop thread only. */
@@ -90,7 +91,11 @@ void gate_leave(struct conn *c);                  /* as it closes */
 const char *gate_peer_host(const struct conn *c); /* peer_addr.h; until it leaves */
 const char *gate_peer_text(const struct conn *c); /* with its port */
 bool gate_has_room(const struct server *s);       /* for one more that has to authenticate */
+/* Somebody waits for a place: unless there is one, the oldest stranger's time gets shorter. */
+void gate_make_haste(struct server *s);
 int64_t gate_auth_timeout_ms(const struct conn *c);
+/* Its timer has fired: > 0 if it has more time than that, as it has sent something, or there is room again. */
+int64_t gate_time_left_ms(struct conn *c);
 void gate_too_late(struct conn *c); /* its time to authenticate is over: reply */
 void gate_refused(struct conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* one audit line */
 

@@ -14,14 +14,6 @@ int64_t gate_auth_timeout_ms(const struct conn *c)
     return c->s->o.gate->o.auth_timeout_ms;
 }
 
-/* No denial: the network may have delayed the peer's request. Who tries again may be in time. */
-void gate_too_late(struct conn *c)
-{
-    long long ms = (long long)gate_auth_timeout_ms(c);
-    gate_refused(c, "not authenticated within %lld ms", ms);
-    reply_error(&c->reply, "TIMEOUT not authenticated within %lld ms", ms);
-}
-
 bool gate_owns_space(const struct conn *c)
 {
     return c->s->o.gate && c->s->o.gate->o.own_spaces && c->peer->by_token;

@@ -8,9 +8,9 @@
 #include "rendezvousd/gate/peer_addr.h"
 #include "rendezvousd/net/gate.h"
 
-/* Connections of one address. */
+/* Connections of one IPv4 address, or of one /64 of IPv6: a host has a whole one. */
 struct address {
-    uint8_t ip[16];
+    uint8_t ip[16]; /* of a /64 the first half, then zeroes */
     size_t all, unauthenticated;
     UT_hash_handle hh;
 };
@@ -24,6 +24,7 @@ struct gate {
     char instance[33];
     uint64_t refused, authenticated;
     size_t unauthenticated;
+    struct gate_peer *strangers; /* the same ones, the oldest first */
 };
 
 /* What the gate knows of a connection. */
@@ -32,8 +33,11 @@ struct gate_peer {
     struct auth_server challenge;
     char wants[AUTH_PRINCIPAL_MAX + 1]; /* who it says it is, while a challenge stands */
     bool audited;
-    bool by_token;        /* it has proved who it is */
-    bool unauthenticated; /* counted as such */
+    bool by_token;                 /* it has proved who it is */
+    bool unauthenticated;          /* counted as such */
+    bool hurried;                  /* while all places are taken its time is shorter */
+    struct conn *c;                /* whose peer it is */
+    struct gate_peer *prev, *next; /* in gate.strangers, while unauthenticated */
 };
 
 /* c has proved to be `name`: everything is open to it. */

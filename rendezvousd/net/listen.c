@@ -80,7 +80,9 @@ static void on_connection(uv_stream_t *stream, int status)
     s->turns.accept |= ++s->turns.accepted > TURN_ACCEPTS || turn_read_over(s);
     l->waiting = s->turns.accept || !gate_has_room(s); /* libuv takes no more from the kernel's queue until this one is
                                                           accepted */
-    if (!l->waiting)
+    if (l->waiting)
+        gate_make_haste(s);
+    else
         conn_accept(s, stream);
 }
 
