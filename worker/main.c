@@ -138,6 +138,8 @@ static int train_main(int argc, char **argv)
     struct arg_result args;
     struct err e;
     int rc = args_parse(&train_program, argc, argv, &cfg, &args, &e);
+    if (rc == 0)
+        train_config_by_optimizer(&cfg, &train_program, &args);
     if (rc == 0 && args_answer(&train_program, "trainer " CRUN_VERSION, &cfg, &args, stdout))
         return EXIT_OK;
     if (rc < 0) {

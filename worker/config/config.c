@@ -54,6 +54,19 @@ int train_config_defaults(struct train_config *c, struct arg_result *r, struct e
     return rc;
 }
 
+void train_config_by_optimizer(struct train_config *c, const struct arg_program *p, const struct arg_result *r)
+{
+    static const struct {
+        double base_lr, weight_decay;
+    } usual[] = {[OPTIMIZER_ADAM] = {1e-3, 0}, [OPTIMIZER_ADAMW] = {1e-3, 1e-2}};
+    if (c->optimizer != OPTIMIZER_ADAM && c->optimizer != OPTIMIZER_ADAMW)
+        return; /* the table's */
+    if (args_source(p, r, "base-learning-rate") == ARG_FROM_DEFAULT)
+        c->base_lr = usual[c->optimizer].base_lr;
+    if (args_source(p, r, "weight-decay") == ARG_FROM_DEFAULT)
+        c->weight_decay = usual[c->optimizer].weight_decay;
+}
+
 enum resume train_config_resume(const struct train_config *c)
 {
     if (!c->resume || strcmp(c->resume, "off") == 0)

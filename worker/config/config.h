@@ -217,6 +217,10 @@ enum resume train_config_resume(const struct train_config *c);
 /* *c, which is zeroed: of a command line that gives no option, and no training set. r: as of args_parse(). */
 int train_config_defaults(struct train_config *c, struct arg_result *r, struct err *e);
 
+/* Rate and weight decay that the command line leaves out become those that torch.optim has for the optimizer: adam and
+ * adamw do not learn at SGD's rate. p, r: of the args_parse() that c comes from. */
+void train_config_by_optimizer(struct train_config *c, const struct arg_program *p, const struct arg_result *r);
+
 /* Check what single options cannot know. ERR_USAGE with one sentence. */
 int train_config_check(const struct train_config *c, struct err *e);
 

@@ -190,25 +190,32 @@ static int update_params(const struct optimizer *o, struct state *s, const struc
     return 0;
 }
 
-static int blend_params(const struct optimizer *o, struct state *s, size_t first, size_t n, struct err *e)
+static int blend_params(struct state *s, size_t first, size_t n, double weight, struct err *e)
 {
     const size_t at = state_bytes(s, first);
-    return s->device->ops->blend(s->device, (char *)s->ema_params + at, (const char *)s->params + at, n, 1 - o->ema, e);
+    return s->device->ops->blend(s->device, (char *)s->ema_params + at, (const char *)s->params + at, n, weight, e);
 }
 
-static int update_averages(const struct optimizer *o, struct state *s, struct err *e)
+double optimizer_kept(const struct optimizer *o, int64_t n)
 {
+    const double kept = (1 + (double)n) / (10 + (double)n);
+    return kept < o->ema ? kept : o->ema;
+}
+
+static int update_averages(const struct optimizer *o, struct state *s, int64_t steps, struct err *e)
+{
+    const double weight = 1 - optimizer_kept(o, steps);
     const struct device_ops *ops = s->device->ops;
     const bool cut = ownership_is_cut(s->own, OWNERSHIP_AVERAGES);
     if (!s->ema_params)
         return 0;
     if (!cut)
-        TRY(blend_params(o, s, 0, s->program->n_train, e));
+        TRY(blend_params(s, 0, s->program->n_train, weight, e));
     for (int k = 0; k < s->own->nowned && cut; k++) {
         const struct ownership_range *r = &s->own->owned[k];
-        TRY(blend_params(o, s, ownership_place(s->own, OWNERSHIP_AVERAGES, r->first), r->end - r->first, e));
+        TRY(blend_params(s, ownership_place(s->own, OWNERSHIP_AVERAGES, r->first), r->end - r->first, weight, e));
     }
-    return ops->blend(s->device, s->ema_stats, s->stats, s->program->n_stats, 1 - o->ema, e);
+    return ops->blend(s->device, s->ema_stats, s->stats, s->program->n_stats, weight, e);
 }
 
 int optimizer_update(const struct optimizer *o, struct state *s, const struct precision *p, double lr,
@@ -232,10 +239,10 @@ int optimizer_update(const struct optimizer *o, struct state *s, const struct pr
     return optimizer_round(s, p, e);
 }
 
-int optimizer_spread(const struct optimizer *o, struct state *s, struct ddp *d, struct err *e)
+int optimizer_spread(const struct optimizer *o, struct state *s, struct ddp *d, int64_t steps, struct err *e)
 {
     TRY(ownership_is_handed_out(s->own) ? ddp_gather(d, s->params, e) : 0);
-    TRY(update_averages(o, s, e));
+    TRY(update_averages(o, s, steps, e));
     s->version++;
     return 0;
 }

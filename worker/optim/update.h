@@ -32,9 +32,9 @@ struct optimizer {
     double weight_decay, trust; /* of matrices and filters */
     bool decay_vectors;         /* weight decay of biases and batch norm, too */
     double clip_norm;           /* 0: never clipped */
-    double ema;                 /* share of the old average that a step keeps; 0: no average */
-    bool sum_losses;            /* gradients are of the sum of losses, not of their mean */
-    double bn_momentum;         /* weight of a step's statistics in the running ones */
+    double ema; /* share of the old average that a step keeps, once optimizer_kept() has come so far; 0: no average */
+    bool sum_losses;    /* gradients are of the sum of losses, not of their mean */
+    double bn_momentum; /* weight of a step's statistics in the running ones */
     struct update_slice *slices;
     int *whole; /* (nslices): of which slice of the whole arena it is a part, counted alike on all ranks */
     int nslices, nwhole;
@@ -67,7 +67,13 @@ int optimizer_agree(const struct optimizer *o, struct state *s, struct ddp *d, d
 int optimizer_update(const struct optimizer *o, struct state *s, const struct precision *p, double lr,
                      double grad_scale, int64_t count, struct err *e);
 
-/* After it: what others have updated comes, and averages follow. All ranks. */
-int optimizer_spread(const struct optimizer *o, struct state *s, struct ddp *d, struct err *e);
+/* The share of the old average that step n of the run (from 1) keeps: min(ema, (1 + n) / (10 + n)), as TensorFlow's
+ * ExponentialMovingAverage with num_updates. With `ema` alone an average of 10,000 steps would be that of the initial
+ * weights for as long. */
+double optimizer_kept(const struct optimizer *o, int64_t n);
+
+/* After it: what others have updated comes, and averages follow. steps: of the run so far, this one and those that were
+ * skipped included. All ranks. */
+int optimizer_spread(const struct optimizer *o, struct state *s, struct ddp *d, int64_t steps, struct err *e);
 
 #endif

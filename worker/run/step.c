@@ -189,8 +189,9 @@ int train_update_rest(struct step *t, struct err *e)
 
 int train_finish_rest(struct step *t, struct err *e)
 {
+    const int64_t steps = t->moments_from + t->rest.updates + t->rest.scale.skipped;
     if (!t->rest.result.skipped)
-        TRY(optimizer_spread(t->optimizer, t->state, t->ddp, e));
+        TRY(optimizer_spread(t->optimizer, t->state, t->ddp, steps, e));
     t->updates = t->rest.updates;
     t->rest.reached = STEP_REACHED_NOTHING;
     return 0;
@@ -295,7 +296,7 @@ static int enqueue(struct step *t, double lr, struct step_wishes w, int slot, st
     TRY(optimizer_agree(t->optimizer, s, t->ddp, grad_scale, e)); /* while the scale is still this step's */
     TRY(a->judge(s->device, state_metric(s, METRIC_LOSS), wants_norm(t) ? s->norm : NULL, e));
     TRY(optimizer_update(t->optimizer, s, &t->precision, lr, grad_scale, ++t->updates, e));
-    TRY(optimizer_spread(t->optimizer, s, t->ddp, e));
+    TRY(optimizer_spread(t->optimizer, s, t->ddp, t->moments_from + t->updates, e)); /* skipped ones are in updates */
     TRY(a->post(s->device, slot, state_metric(s, 0), METRIC_N, e));
     t->ahead.halfway = false;
     trace_span(t->trace, "step", "enqueue", at->loaded);

@@ -71,7 +71,8 @@ struct step {
     /* Between the sums of a step and its update, where the host waits for each; NULL: nobody wants it. */
     int (*before_update)(void *arg, struct err *e);
     void *arg;
-    int64_t updates; /* done so far, since the moments were zero: Adam's count */
+    int64_t updates;      /* done so far, since the moments were zero: Adam's count */
+    int64_t moments_from; /* steps of the run that were done before they were zero */
     struct step_rest rest;
 
     struct step_ahead {   /* devices that go on by themselves (device_ops.async), not in lockstep; all-zero at first */

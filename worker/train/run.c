@@ -76,6 +76,7 @@ struct settled run_standing(const struct run *r)
 
 void run_follow_position(struct run *r)
 {
+    r->step.moments_from = r->at.moments_from;
     r->step.updates = r->at.updates - r->s.state.loss_scale.skipped - r->at.moments_from;
     r->step.ahead.guarded = false;
 }
