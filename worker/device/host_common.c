@@ -188,6 +188,12 @@ void host_xent_backward(const double *z, int classes, int label, double smoothin
         dz[j] = (exp(z[j] - lse) - (j == label ? 1 - smoothing : 0) - smoothing / classes) * scale;
 }
 
+int host_ask_room(const struct plan_options *o, size_t bytes, struct err *e)
+{
+    enum { LARGE = 4 << 20 };
+    return o->room && bytes >= LARGE ? o->room(o->room_ctx, bytes, e) : 0;
+}
+
 int host_alloc(size_t bytes, void **ret, struct err *e)
 {
     enum { HUGE_PAGE = 2 << 20 };

@@ -43,6 +43,7 @@ void host_xent(const double *z, int classes, int label, double smoothing, double
 void host_xent_backward(const double *z, int classes, int label, double smoothing, double scale, double *dz);
 
 /* Zeroed memory aligned to 64 bytes, freed with free(). -ENOMEM names the size. */
+int host_ask_room(const struct plan_options *o, size_t bytes, struct err *e); /* plan_options.room, of a large block */
 int host_alloc(size_t bytes, void **ret, struct err *e);
 
 /* Address space behind which there is no memory, for plans that are never run: whoever touches it is killed. */

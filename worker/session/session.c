@@ -58,7 +58,9 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     TRY(session_resolve_precision(s, e));
     s->device->ops->describe(s->device, s->device_text, sizeof s->device_text);
     TRY(session_build_ownership(s, e));
-    TRY(state_init(&s->state, s->device, s->program, &s->own, &state, e));
+    const int rc = state_init(&s->state, s->device, s->program, &s->own, &state, e);
+    if (rc < 0)
+        return rc == -ENOMEM ? err_wrap(e, "parameters, gradients and moments") : rc;
     return take_precision(s, e);
 }
 

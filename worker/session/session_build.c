@@ -16,6 +16,7 @@
 #include "worker/program/program.h"
 #include "worker/program/stages.h"
 #include "worker/session/hints.h"
+#include "worker/session/memory_room.h"
 #include "worker/session/outlive.h"
 #include "worker/session/stop.h"
 
@@ -288,6 +289,8 @@ struct plan_options session_plan(const struct session *s, bool training)
                                  .params = average ? st->ema_params : st->params,
                                  .stats = average ? st->ema_stats : st->stats,
                                  .reduce = st->reduce,
+                                 .room = training ? memory_room_of_training : memory_room_of_evaluation,
+                                 .room_ctx = s,
                                  .group = s->layout.tensor > 1 ? &s->group : NULL};
 }
 

@@ -27,7 +27,11 @@ enum dtype store_type(enum store s)
 static int take_block(struct cpu_plan *pl, size_t bytes, bool reserve, void **ret, struct err *e)
 {
     TRY(ARRAY_GROW(pl->blocks, pl->cap_blocks, (size_t)pl->nblocks + 1, "blocks of a plan", e));
-    TRY(reserve ? host_reserve(bytes, ret, e) : host_alloc(bytes, ret, e));
+    if (!reserve)
+        TRY(host_ask_room(&pl->o, bytes, e));
+    const int rc = reserve ? host_reserve(bytes, ret, e) : host_alloc(bytes, ret, e);
+    if (rc < 0)
+        return err_wrap(e, "activations and work space of a plan");
     pl->blocks[pl->nblocks++] = (struct plan_block){.at = *ret, .reserved = reserve ? bytes : 0};
     return 0;
 }
