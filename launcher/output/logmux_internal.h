@@ -21,7 +21,8 @@ struct sent_round {
 
 struct asked {
     bool is_asked;
-    char *paths; /* of the error record and the core, as OUTPUT_TELL has them; NULL: none */
+    int question; /* its number: a late answer belongs to an earlier one */
+    char *paths;  /* of the error record and the core, as OUTPUT_TELL has them; NULL: none */
     size_t n_paths;
     struct logmux_words words;
 };
@@ -45,6 +46,7 @@ struct logmux {
     struct event_lines *lines; /* NULL: there is no event log */
     bool events_are_open;
     struct err events_error;
+    int questions;                 /* so far */
     int waits_for;                 /* answers */
     int writes;                    /* of them: files */
     struct asked *asked;           /* max_workers */

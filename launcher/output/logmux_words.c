@@ -18,7 +18,10 @@ void logmux_forget_words(struct logmux *m)
 static void send_question(struct logmux *m, int local)
 {
     const struct asked *a = &m->asked[local];
-    logmux_say(m, OUTPUT_TELL, m->rounds, local, a->paths ? a->paths : "\0", a->paths ? a->n_paths : 2);
+    const struct output_head head = {
+        .word = OUTPUT_TELL, .n = a->question, .number = local, .round = m->rounds, .pid = m->pid};
+    if (m->pid)
+        logmux_send(m, &head, a->paths ? a->paths : "\0", a->paths ? a->n_paths : 2, NULL, 0);
 }
 
 /* Both with their NULs. */
@@ -40,6 +43,7 @@ void logmux_ask(struct logmux *m, int local, const char *record, const char *cor
     if (a->is_asked)
         return;
     a->is_asked = true;
+    a->question = ++m->questions;
     a->paths = join(record ? record : "", core ? core : "", &a->n_paths);
     a->words.core = core && core[0] ? strdup(core) : NULL;
     m->waits_for += 2;
@@ -53,16 +57,18 @@ void logmux_send_questions(struct logmux *m)
             send_question(m, i);
 }
 
-static struct asked *asked_of(struct logmux *m, const struct output_head *h)
+/* NULL: the answer came too late. */
+static struct asked *asked_of(struct logmux *m, const struct output_head *h, int question)
 {
     if (h->round != m->rounds || h->number < 0 || h->number >= m->o.max_workers)
         return NULL;
-    return m->asked[h->number].is_asked ? &m->asked[h->number] : NULL;
+    struct asked *a = &m->asked[h->number];
+    return a->is_asked && a->question == question ? a : NULL;
 }
 
 void logmux_on_tail(struct logmux *m, const struct output_message *a)
 {
-    struct asked *q = asked_of(m, &a->head);
+    struct asked *q = asked_of(m, &a->head, a->head.n);
     if (!q || q->words.has_tail)
         return;
     lines_tail_set(&q->words.tail, a->body, a->n);
@@ -72,7 +78,7 @@ void logmux_on_tail(struct logmux *m, const struct output_message *a)
 
 void logmux_on_record(struct logmux *m, const struct output_message *a)
 {
-    struct asked *q = asked_of(m, &a->head);
+    struct asked *q = asked_of(m, &a->head, a->head.n / OUTPUT_ASKED);
     if (!q || q->words.has_record)
         return;
     q->words.has_record = true;

@@ -23,27 +23,27 @@ struct err;
 struct watch;
 
 /* name, direction, what follows the head */
-#define OUTPUT_WORDS(X)                                                                                                 \
-    X(OUTPUT_HELLO)   /* to the agent: a process is there (pid); it knows nothing yet */                                \
-    X(OUTPUT_SETUP)   /* the answer (pid: whom it is for): struct output_setup and its strings */                       \
-    X(OUTPUT_ROUND)   /* a round begins (round): struct output_round */                                                 \
-    X(OUTPUT_STREAMS) /* of workers number .. number + n - 1: their read ends, stdout and stderr of each */             \
-    X(OUTPUT_OPEN)    /* all streams are handed over: make the folders, open the files */                               \
-    X(OUTPUT_OPENED)  /* to the agent (round; number: 0 or an error): the sentence of an error */                       \
-    X(OUTPUT_END)     /* all writers of the round are dead: read what is left, close */                                 \
-    X(OUTPUT_ENDED)   /* to the agent (round): everything of it is read */                                              \
-    X(OUTPUT_PRINT)   /* a text of crun's own (number: its place in line) */                                            \
-    X(OUTPUT_TELL) /* what did a worker leave (round, number: local rank)? paths of its error record and core, or "" */ \
-    X(OUTPUT_TAIL)    /* to the agent (round, number): its last lines of stderr */                                      \
-    X(OUTPUT_RECORD)  /* to the agent (round, number; n: OUTPUT_HAS_...): struct failure_record */                      \
-    X(OUTPUT_WRITE)   /* a part of a file's text (n: 1 for the last); the path and a NUL come first */                  \
-    X(OUTPUT_WROTE)   /* to the agent: the file is there, or the sentence of an error */                                \
-    X(OUTPUT_EVENT)   /* a line of the event log (number) */                                                            \
-    X(OUTPUT_EVENTS)  /* to the agent (number: 0 or an error): the event log is open, or the sentence of an error */    \
-    X(OUTPUT_NOTICE)  /* to the agent: the preemption file is there */                                                  \
-    X(OUTPUT_FLUSH)   /* nothing more will come: write everything out, then say so */                                   \
-    X(OUTPUT_HEARD)   /* to the agent, at once: it was heard */                                                         \
-    X(OUTPUT_DROP)    /* and wait for consoles no longer */                                                             \
+#define OUTPUT_WORDS(X)                                                                                                \
+    X(OUTPUT_HELLO)   /* to the agent: a process is there (pid); it knows nothing yet */                               \
+    X(OUTPUT_SETUP)   /* the answer (pid: whom it is for): struct output_setup and its strings */                      \
+    X(OUTPUT_ROUND)   /* a round begins (round): struct output_round */                                                \
+    X(OUTPUT_STREAMS) /* of workers number .. number + n - 1: their read ends, stdout and stderr of each */            \
+    X(OUTPUT_OPEN)    /* all streams are handed over: make the folders, open the files */                              \
+    X(OUTPUT_OPENED)  /* to the agent (round; number: 0 or an error): the sentence of an error */                      \
+    X(OUTPUT_END)     /* all writers of the round are dead: read what is left, close */                                \
+    X(OUTPUT_ENDED)   /* to the agent (round): everything of it is read */                                             \
+    X(OUTPUT_PRINT)   /* a text of crun's own (number: its place in line) */                                           \
+    X(OUTPUT_TELL)    /* what did a worker leave (round, number: local rank, n: question)? paths of record and core */ \
+    X(OUTPUT_TAIL)    /* to the agent (round, number, n: question): its last lines of stderr */                        \
+    X(OUTPUT_RECORD)  /* to the agent (round, number, n: question and OUTPUT_HAS_...): struct failure_record */        \
+    X(OUTPUT_WRITE)   /* a part of a file's text (n: 1 for the last); the path and a NUL come first */                 \
+    X(OUTPUT_WROTE)   /* to the agent: the file is there, or the sentence of an error */                               \
+    X(OUTPUT_EVENT)   /* a line of the event log (number) */                                                           \
+    X(OUTPUT_EVENTS)  /* to the agent (number: 0 or an error): the event log is open, or the sentence of an error */   \
+    X(OUTPUT_NOTICE)  /* to the agent: the preemption file is there */                                                 \
+    X(OUTPUT_FLUSH)   /* nothing more will come: write everything out, then say so */                                  \
+    X(OUTPUT_HEARD)   /* to the agent, at once: it was heard */                                                        \
+    X(OUTPUT_DROP)    /* and wait for consoles no longer */                                                            \
     X(OUTPUT_FLUSHED) /* to the agent */
 
 enum output_word {
@@ -52,8 +52,8 @@ enum output_word {
 #undef X
 };
 
-/* Of OUTPUT_RECORD. */
-enum { OUTPUT_HAS_RECORD = 1, OUTPUT_HAS_CORE = 2 };
+/* Of OUTPUT_RECORD: bits of n, to which the question is added OUTPUT_ASKED times. */
+enum { OUTPUT_HAS_RECORD = 1, OUTPUT_HAS_CORE = 2, OUTPUT_ASKED = 4 };
 
 struct output_head {
     uint32_t word; /* enum output_word */

@@ -133,7 +133,8 @@ static void on_record(struct file_job *job)
 
 void chores_tell_record(struct chores *c, const struct output_message *m)
 {
-    const struct output_head head = {.word = OUTPUT_RECORD, .round = m->head.round, .number = m->head.number};
+    const struct output_head head = {
+        .word = OUTPUT_RECORD, .round = m->head.round, .number = m->head.number, .n = m->head.n * OUTPUT_ASKED};
     const size_t named = strlen(m->body) + 1;
     struct reading *r =
         m->n > 2 && named < m->n ? malloc(sizeof *r + m->n + 1) : NULL; /* two NULs: nothing to look for */

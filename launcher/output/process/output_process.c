@@ -156,7 +156,7 @@ static void tell_last_words(struct process *p)
     const struct output_head *h = &p->message.head;
     char text[LINES_TAIL_BYTES];
     const size_t n = h->round == streams_round(p->streams) ? streams_copy_tail(p->streams, (int)h->number, text) : 0;
-    process_tell(p, OUTPUT_TAIL, h->round, h->number, 0, text, n);
+    process_tell(p, OUTPUT_TAIL, h->round, h->number, h->n, text, n);
     chores_tell_record(p->chores, &p->message);
 }
 

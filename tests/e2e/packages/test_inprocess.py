@@ -284,6 +284,46 @@ def test_error_records_are_those_of_the_process_in_its_last_round(crun, script, 
     assert said is None or (os.path.isabs(said[2]) and os.path.exists(said[2]) if logs else said[2] == "error.json"), err
 
 
+LATE = """
+import json, os, time
+import crun
+
+@crun.inprocess
+def main():
+    me = crun.info()
+    print(f"rank {me.rank} (pid {os.getpid()}): round {me.round} begins after step 0", flush=True)
+    crun.report(1)
+    while me.round == 1 and crun.stop_reason() is not crun.StopReason.HOLD: time.sleep(0.01)
+    if me.round == 1: return
+    if me.rank == 0: time.sleep(1000)
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as f:
+        json.dump({"message": "of this round", "timestamp": "1"}, f)
+    while not os.path.exists(os.environ["LAST"]): time.sleep(0.01)
+    os._exit(3)
+
+main()
+"""
+
+
+def test_a_late_answer_about_an_earlier_death_is_not_taken_for_one_about_a_later_one(crun, script):
+    """The output process, which reads error records, stands still from before the first death until the second; the agent hears of both at once."""
+    job = Job(crun, "--max-restarts", 1, "--warm-spares", 1, script(LATE), ranks=2)
+    pids, agent, output = job.in_round(1), crun.agent_of(job.p.pid), crun.output_of(job.p.pid)
+    spare, = wait("a spare", lambda: waiting_spares(crun))
+    os.kill(output, signal.SIGSTOP)
+    os.kill(pids[1], signal.SIGKILL)
+    wait("that it takes the place", lambda: not waits(spare) and steps_of(spare) == 1)
+    os.kill(agent, signal.SIGSTOP)
+    (crun.tmp / "last").touch()
+    wait("the second death", lambda: state(spare) == "Z")
+    os.kill(output, signal.SIGCONT)
+    wait("the answer", lambda: state(output) == "S")
+    os.kill(agent, signal.SIGCONT)
+    _, err = job.p.communicate(timeout=120)
+    job.out.close()
+    assert job.p.returncode == 3 and re.search(r"^  message   of this round \(error.json\)$", err.decode(), re.M), err.decode()
+
+
 DRAINED = """
 import os, time
 import crun
