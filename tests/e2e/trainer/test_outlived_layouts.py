@@ -90,7 +90,7 @@ def test_the_process_in_the_place_dies_while_it_joins(undisturbed, tmp_path, lay
     data, expected = undisturbed(layout)
     job = Job(data, tmp_path / "out", *LAYOUTS[layout])
     job.at_step(9, job.kill_newcomer_too(1, delay))
-    job.at_step(STEPS - 5, job.kill())
+    job.at_recovery("restart 2/50", job.kill())
     text = job.finish()
     assert [a == b for a, b in zip(*job.pids)] == [True, False, True, True]
     assert "resumed from" not in text and job.weights() == expected
