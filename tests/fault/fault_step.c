@@ -1,10 +1,11 @@
 /* A trainer that stands at a step, for LD_PRELOAD.
  *
- *   FAULT_STEP_FILE=FILE  while FILE holds a step, and no larger one than a progress line ("Epoch 2/5 [ 7/20] ...") tells
- *                         of, the write(2) of that line does not return; the line itself is written before
+ *   FAULT_STEP_FILE=FILE  while FILE holds a step: write(2) of a progress line ("Epoch 2/5 [ 7/20]") of this step or
+ *                         of a later one does not return; the line itself is written before
  *
  * Whoever reads such a line finds the rank that wrote it at this step. The other ranks have done this step as well, and
- * wait for that rank in the next one. A stand of STAND_S seconds ends the process: whoever should have ended it is gone. */
+ * wait for that rank in the next one. A stand of STAND_S seconds aborts the process: the test that should have ended
+ * it is gone. */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdbool.h>
