@@ -49,11 +49,14 @@ class Program:
         needed = [targets[t] for t in listed["depends"] if t in targets]
         self.targets = sorted({os.path.relpath(f, build) for t in needed for f in t["filename"]})
         own = [t for t in needed if any(f in self.argv for f in t["filename"])]
-        sources = {a for a in self.argv if a.endswith(".c")}  # of a room's program, the file whose tests are run
-        sources = sources or {s for t in own for part in t["target_sources"] for s in part["sources"]}
+        sources = {s for t in own for part in t["target_sources"] for s in part["sources"]}
+        run = {a for a in self.argv if a.endswith(".c")}  # of a room's program, the file whose tests are run
+        if run:
+            sources = run | {s for s in sources if not os.path.basename(s).startswith("test_")}  # and what its tests share
         sources |= {a for a in self.argv if a.endswith(".py")}
-        self.sources = sorted(os.path.relpath(os.path.normpath(s), ROOT) for s in sources)
-        self.path = next((s for s in self.sources if os.path.basename(s).startswith("test_")), next(iter(self.sources), ""))
+        self.sources = sorted({os.path.relpath(os.path.normpath(s), ROOT) for s in sources})
+        named = [s for s in self.sources if not run or any(os.path.samefile(ROOT / s, r) for r in run)]
+        self.path = next((s for s in named if os.path.basename(s).startswith("test_")), next(iter(named), ""))
 
     @property
     def cuda(self):
