@@ -50,7 +50,8 @@ static int64_t allowed(const char *dir, const struct tree *t)
 {
     if (t->v2)
         return add(read_bytes(dir, "memory.max"), least(t->swap, read_bytes(dir, "memory.swap.max")));
-    return least(add(read_bytes(dir, "memory.limit_in_bytes"), t->swap), read_bytes(dir, "memory.memsw.limit_in_bytes"));
+    return least(add(read_bytes(dir, "memory.limit_in_bytes"), t->swap),
+                 read_bytes(dir, "memory.memsw.limit_in_bytes"));
 }
 
 /* From the group of this process up to the root of the tree. In a container the path may be one of the host's: then the
@@ -154,8 +155,9 @@ static int refuse(const struct memory_need *n, int64_t needed, int64_t limit, co
         snprintf(accumulate, sizeof accumulate, "--accumulate %d, ", parts);
     if (n->ranks > 1)
         snprintf(together, sizeof together, " (%d ranks of %.1f GiB)", n->ranks, gib(needed / n->ranks));
-    return err_set(e, ERR_USAGE, "%s needs %.1f GiB%s, %.1f GiB are allowed here (%s): %sa smaller --batch-size or "
-                                 "--image-size",
+    return err_set(e, ERR_USAGE,
+                   "%s needs %.1f GiB%s, %.1f GiB are allowed here (%s): %sa smaller --batch-size or "
+                   "--image-size",
                    n->what, gib(needed), together, gib(limit), name, accumulate);
 }
 
@@ -196,8 +198,10 @@ static int check(const struct session *s, struct memory_need *n, struct err *e)
     memory_limit_read("", &limit);
     TRY(memory_room_judge(n, &limit, space.rlim_cur > INT64_MAX ? INT64_MAX : (int64_t)space.rlim_cur, &near, e));
     if (near && s->rank == 0)
-        log_warn("memory", "%s needs %.1f GiB a rank, and %.1f GiB are free on this machine, %.1f GiB allowed (%s): it may be killed",
-                 n->what, gib(n->held + n->more), gib(limit.available), gib(limit.bytes), limit.name);
+        log_warn(
+            "memory",
+            "%s needs %.1f GiB a rank, and %.1f GiB are free on this machine, %.1f GiB allowed (%s): it may be killed",
+            n->what, gib(n->held + n->more), gib(limit.available), gib(limit.bytes), limit.name);
     return 0;
 }
 

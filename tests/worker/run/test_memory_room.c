@@ -30,7 +30,8 @@ static void put(void **state, const char *path, const char *text)
 
 static void put_machine(void **state, const char *groups)
 {
-    put(state, "proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\nSwapTotal:       1048576 kB\n");
+    put(state, "proc/meminfo",
+        "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:    8388608 kB\nSwapTotal:       1048576 kB\n");
     put(state, "proc/self/cgroup", groups);
 }
 
@@ -75,7 +76,8 @@ static void the_first_version_of_cgroups_counts_too(void **state)
     limit_is(state, 3 * GIB, "memory.limit_in_bytes of its cgroup /job");
 }
 
-static const struct memory_limit small = {.bytes = 3 * GIB / 2, .available = 8 * GIB, .name = "memory.max of its cgroup /x"};
+static const struct memory_limit small = {
+    .bytes = 3 * GIB / 2, .available = 8 * GIB, .name = "memory.max of its cgroup /x"};
 
 static void refused(const struct memory_need *n, const struct memory_limit *l, int64_t space, const char *text)
 {
@@ -88,10 +90,17 @@ static void refused(const struct memory_need *n, const struct memory_limit *l, i
 
 static void what_cannot_fit_is_refused_with_what_would(void **state)
 {
-    struct memory_need n = {.held = GIB / 4, .held_space = GIB, .more = 10 * GIB, .ranks = 1, .parts = 1, .samples = 32, .what = "the plan of training"};
-    refused(&n, &small, INT64_MAX,
-            "the plan of training needs 10.2 GiB, 1.5 GiB are allowed here (memory.max of its cgroup /x): --accumulate 16, "
-            "a smaller --batch-size or --image-size");
+    struct memory_need n = {.held = GIB / 4,
+                            .held_space = GIB,
+                            .more = 10 * GIB,
+                            .ranks = 1,
+                            .parts = 1,
+                            .samples = 32,
+                            .what = "the plan of training"};
+    refused(
+        &n, &small, INT64_MAX,
+        "the plan of training needs 10.2 GiB, 1.5 GiB are allowed here (memory.max of its cgroup /x): --accumulate 16, "
+        "a smaller --batch-size or --image-size");
     n.samples = 2; /* half of it is too much, too */
     refused(&n, &small, INT64_MAX,
             "the plan of training needs 10.2 GiB, 1.5 GiB are allowed here (memory.max of its cgroup /x): a smaller "
@@ -103,15 +112,17 @@ static void what_cannot_fit_is_refused_with_what_would(void **state)
 
 static void ranks_of_a_host_share_what_is_there(void **state)
 {
-    struct memory_need n = {.held = GIB / 4, .more = GIB / 2, .ranks = 2, .parts = 1, .samples = 8, .what = "the plan of training"};
+    struct memory_need n = {
+        .held = GIB / 4, .more = GIB / 2, .ranks = 2, .parts = 1, .samples = 8, .what = "the plan of training"};
     struct err e = {0};
     bool near = false;
     assert_int_equal(memory_room_judge(&n, &small, INT64_MAX, &near, &e), 0); /* just so */
     assert_true(near);
     n.ranks = 3;
-    refused(&n, &small, INT64_MAX,
-            "the plan of training needs 2.2 GiB (3 ranks of 0.8 GiB), 1.5 GiB are allowed here (memory.max of its cgroup "
-            "/x): --accumulate 4, a smaller --batch-size or --image-size");
+    refused(
+        &n, &small, INT64_MAX,
+        "the plan of training needs 2.2 GiB (3 ranks of 0.8 GiB), 1.5 GiB are allowed here (memory.max of its cgroup "
+        "/x): --accumulate 4, a smaller --batch-size or --image-size");
     n.ranks = 1;
     assert_int_equal(memory_room_judge(&n, &small, INT64_MAX, &near, &e), 0);
     assert_false(near);
