@@ -3,8 +3,8 @@
  *
  * With clang and -fsanitize=fuzzer (FUZZ_WITH_LIBFUZZER) a target is libFuzzer's. Else fuzz_main() runs the kept
  * corpus, then changes it by a seed. The environment says FUZZ_CORPUS, the file, a line of hexadecimal digits for each
- * input; FUZZ_RUNS; FUZZ_SEED. A process that has taken more than 256 MiB (1 GiB under AddressSanitizer) names the input
- * and aborts. */
+ * input; FUZZ_RUNS; FUZZ_SEED. A process that has taken more than 256 MiB (1 GiB under AddressSanitizer) names the
+ * input and aborts. */
 #ifndef CRUN_TESTS_FUZZ_DRIVER_H
 #define CRUN_TESTS_FUZZ_DRIVER_H
 
