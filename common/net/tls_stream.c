@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct tls_context {
     const struct ssl_lib *ssl;
@@ -38,6 +39,11 @@ static int file_error(const struct tls_context *c, struct err *e, const char *ki
 {
     char what[320];
     snprintf(what, sizeof what, "%s '%.280s' cannot be used", kind, path);
+    if (access(path, R_OK) < 0) { /* for which OpenSSL has no words */
+        const int why = errno;
+        c->crypto->ERR_clear_error();
+        return err_set(e, ERR_USAGE, "%s: %s", what, strerror(why));
+    }
     return ssl_error(c->crypto, ERR_USAGE, e, what);
 }
 

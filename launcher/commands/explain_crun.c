@@ -330,7 +330,7 @@ const struct explain_message explain_crun[] = {
     {"there is no /proc*", "in this container /proc is not mounted", "mount it, or accept slower stops"},
     {"*address already in use*", "another program has this port", "leave --master-port out, or choose another"},
     {"its * did not take * within *\nits * was to end after *, and did not for *\na third SIGINT, while its *\n"
-     "its * does not take signals: *\n*: it and the workers were ended*",
+     "its * does not take signals\n*: it and the workers were ended*",
      "the process of crun that runs the job stood still (a debugger, the kernel): the guardian ended it with all workers",
      "the state and the kernel function that are named say what it waited for; start it again"},
     {"the guardian is gone*",

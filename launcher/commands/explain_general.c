@@ -4,6 +4,38 @@
 
 /* Messages of all programs: what the system refuses, and values of options. The last that are looked at. */
 const struct explain_message explain_general[] = {
+    /* --- lines of NCCL, CUDA, Gloo and PyTorch, as workers print them */
+    {"Connection closed by peer\ngloo/transport/", "Gloo: another rank has ended, or its network has; this one noticed",
+     "look at the first rank that failed, which crun's report names"},
+    {"Watchdog caught collective operation timeout\nTimed out waiting * for * operation to complete",
+     "a rank did not come to a collective operation in time: it hangs, is slow, or takes another path in the program",
+     "look at the ranks that are behind; --hang-timeout saves their call stacks"},
+    {"ncclRemoteError\nncclInvalidUsage\nncclSystemError\nncclInternalError\nncclUnhandledCudaError\n"
+     "unhandled system error\nunhandled cuda error",
+     "NCCL failed: a peer that is gone (RemoteError), the network or shared memory (SystemError), or the GPU",
+     "NCCL_DEBUG=INFO shows the cause; a larger /dev/shm in containers; NCCL_SOCKET_IFNAME names the network"},
+    {"Duplicate GPU detected", "two ranks use one GPU, which NCCL refuses",
+     "torch.cuda.set_device(LOCAL_RANK); --nproc-per-node gpu; look at CUDA_VISIBLE_DEVICES"},
+    {"invalid device ordinal", "a rank asks for a GPU that it does not see",
+     "fewer ranks on this node; LOCAL_RANK, not RANK, is the number of the device"},
+    {"CUDA out of memory\nCUDA error: out of memory\nCUDA_ERROR_OUT_OF_MEMORY", "the GPU's memory is full",
+     "a smaller batch, recomputation, sharded state; nvidia-smi shows who else is on it"},
+    {"illegal memory access\nmisaligned address\nunspecified launch failure",
+     "a kernel read or wrote where it must not: a fault of a program or of the GPU; the line that reports it is a later "
+     "one",
+     "CUDA_LAUNCH_BLOCKING=1 finds the call; compute-sanitizer the kernel"},
+    {"device-side assert triggered", "a check in a kernel failed, most often an index: a label above the classes",
+     "CUDA_LAUNCH_BLOCKING=1 finds the call; or run on the CPU, which names the index"},
+    {"no kernel image is available", "the program was not built for this GPU's architecture",
+     "a build of PyTorch for this GPU; torch.cuda.get_arch_list() lists what it has"},
+    {"CUDA driver version is insufficient\nno CUDA-capable device\nno NVIDIA driver",
+     "the driver of this node is older than the program's CUDA, or there is none",
+     "nvidia-smi; a newer driver, an older build; in containers --gpus all"},
+    {"uncorrectable ECC error\nuncorrectable NVLink error\nfallen off the bus\nXid (PCI",
+     "the GPU or its link failed: hardware", "take the node out; dmesg has the Xid"},
+    {"waiting for clients\nwait timeout after * keys", "PyTorch's store: not all ranks came, or rank 0 is gone",
+     "are all ranks started, with the same MASTER_ADDR and MASTER_PORT?"},
+    /* --- the system */
     {"no memory\nout of memory\ndoes not fit in memory\ndoes not fit into memory\nno place in memory\n"
      "no room for\nCannot allocate memory",
      "this machine, this container or this limit (ulimit -v) has no memory left",

@@ -98,6 +98,13 @@ const struct explain_message explain_rendezvousd[] = {
     {"client * closed: *\nProtocol error*\nout of step\nbefore it has authenticated",
      "a client broke the protocol, or a limit, and was disconnected",
      "is it meant to speak RESP? docs/reference/protocol.md"},
+    {"certificate '*' cannot be used\nprivate key '*' cannot be used\nprivate key (it does not\nauthority '*' cannot be used",
+     "a file of TLS is not there, may not be read, or is no certificate or key in PEM",
+     "openssl x509 -in FILE -noout -text, openssl pkey -in FILE -check; the user of the daemon must be able to read them"},
+    {"cannot reach *: the server closed the connection\nport *: the server closed the connection",
+     "what listens there ended the connection without a word: it is no rendezvous (the HTTP port of rendezvousd, say), it "
+     "speaks TLS only, or it is ending",
+     "the port that rendezvousd prints when it is ready (29400), not --http-port; --rdzv-tls where it has a certificate"},
     {"the server closed the connection\nanother thread's request\nnot there after * ms\nthe deadline passed\n"
      "the store was aborted\nthe name was used before\nno such key\nis not an integer\nfits no 64 bits\nfit 64 bits\n"
      "holds another kind\nthere is no key\nan integer of 64 bits\na request of * bytes is too large\na URL has at most\n"

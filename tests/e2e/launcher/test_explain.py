@@ -58,6 +58,18 @@ def test_what_crun_says_can_be_pasted(crun, args, words):
     ("its agent (pid 7) was stopped by SIGSTOP: until SIGCONT nobody watches the workers", "-CONT"),
     ("its agent (pid 7) was killed by SIGKILL; the workers were ended", "for want of memory"), ("stopped by SIGTERM", "not every worker"),
     ("rank 2 has stood at step 112 for 1.1 s, stopped by a signal; all others wait at step 112", "hang-rank-N.txt"),
+    ("cannot reach n1:29480: the server closed the connection", "--http-port"), ("private key 'k.pem' cannot be used: No such file", "certificate"),
+    ("its agent (pid 7) does not take signals ...", "stood still"),
+    ("[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:40000", "first rank that failed"),
+    ("[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)", "--hang-timeout"),
+    ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.", "NCCL_DEBUG"),
+    ("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4000", "LOCAL_RANK"), ("CUDA error: invalid device ordinal", "fewer ranks"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "smaller batch"),
+    ("CUDA error: an illegal memory access was encountered", "compute-sanitizer"), ("CUDA error: device-side assert triggered", "label"),
+    ("CUDA error: no kernel image is available for execution on the device", "get_arch_list"),
+    ("CUDA driver version is insufficient for CUDA runtime version", "newer driver"),
+    ("CUDA error: uncorrectable ECC error encountered", "take the node out"),
+    ("torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.", "MASTER_PORT"),
     ("its agent (pid 7, state T) did not take SIGTERM within 5 s: it and the workers were ended (exit code 143)", "stood still")])
 def test_the_row_is_the_right_one(message, words):
     rc, out = explain(f"crun: {message}")
