@@ -11,10 +11,13 @@
 """
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import gc
+import importlib
 import os
+import sys
 import threading
 import traceback
 from typing import Any, Callable, Optional, Set, TypeVar
@@ -84,6 +87,13 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> "tuple[bool, 
     return False, None
 
 
+def _warm_up() -> None:
+    """Of a spare: what the first optimizer of a process imports, which takes a second or more."""
+    if "torch" in sys.modules:
+        with contextlib.suppress(ImportError):  # older ones have no such part
+            importlib.import_module("torch._dynamo")
+
+
 def _run(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     groups = _groups.Groups()
     _groups.hook(groups)
@@ -92,6 +102,7 @@ def _run(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     watcher = _Watcher(groups)
     _stops.callbacks.begin_rounds()
     if attached().info.rank < 0:
+        _warm_up()
         watcher.next_round()
     done, value = _call(function, args, kwargs)
     while not done:

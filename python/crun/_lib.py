@@ -13,7 +13,17 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 SONAME = "libcrun.so.0"
 
 
-class StopReason(enum.IntEnum):
+class Named(enum.IntEnum):
+    """str() and format() give the name, as the launcher prints it, in every version of Python."""
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+class StopReason(Named):
     """Why the launcher wants this process to end. False as a truth value: NONE alone."""
 
     NONE = 0  #: go on
@@ -24,7 +34,7 @@ class StopReason(enum.IntEnum):
     HOLD = 5  #: to processes that outlive a round (inprocess()) alone: let go of it, do not end
 
 
-class Phase(enum.IntEnum):
+class Phase(Named):
     """What a worker is doing, for --hang-timeout: each has a time of its own that it may take."""
 
     STEP = 0  #: at work: report() is called after each step
@@ -46,7 +56,7 @@ class Figure(enum.IntEnum):
     WAIT_S = 5
 
 
-class Part(enum.IntEnum):
+class Part(Named):
     """What a step is made of (enum crun_part)."""
 
     DATA = 0  #: this rank waits for its next batch

@@ -17,7 +17,7 @@ from torch_rounds import steps_of, waits
 
 sys.path.insert(0, str(ROOT / "python"))
 from crun import _groups, _rounds, _state  # noqa: E402
-from crun._lib import CInfo  # noqa: E402
+from crun._lib import CInfo, Phase, StopReason  # noqa: E402
 
 BEGINS = re.compile(r"rank (\d) \(pid (\d+)\): round (\d+) begins after step (\d+)")
 
@@ -206,6 +206,24 @@ def test_a_warm_spare_comes_to_the_call_and_waits_there(crun, script):
     rc, out, err = job.end()
     assert rc == 0 and sums(out, 400), out + err
     assert after == {**before, 1: spare}, "no process was started for it"
+
+
+def test_a_warm_spare_imports_what_the_first_optimizer_would(crun, script):
+    """A torch of our own writes down who imports that part of it."""
+    (crun.tmp / "torch").mkdir()
+    (crun.tmp / "torch" / "__init__.py").touch()
+    (crun.tmp / "torch" / "_dynamo.py").write_text("import os\nopen(os.environ['LAST'] + '-dynamo', 'a').write(f'{os.getpid()} ')\n")
+    program = script(RECORDS.replace("import json,", "import torch, json,"))
+    job = Job(crun, "--max-restarts", 1, "--warm-spares", 1, program, 1, "nothing", ranks=2)
+    pids = job.in_round(1)
+    spare, = wait("a spare", lambda: waiting_spares(crun))
+    assert (crun.tmp / "last-dynamo").read_text().split() == [str(spare)]
+    os.kill(pids[1], signal.SIGKILL)
+    assert job.end()[0] == 3
+
+
+def test_reasons_and_phases_are_printed_by_name():
+    assert f"{StopReason.DRAIN} {StopReason.NONE!s:>5} {Phase.CHECKPOINT}" == "drain  none checkpoint" and StopReason.DRAIN == 3
 
 
 def test_with_recovery_restart_all_are_started_again(crun, script):
