@@ -94,7 +94,7 @@ const struct explain_message explain_trainer[] = {
      "its manifest says\nits format is '*' instead\nits version is\nit is of step * instead\nthe manifest *\n"
      "member 'meta'\nits crc32c is *\nends at byte *, before its data\nhas no tensor '\nhas no entry '\nhas no shape\n"
      "has no dtype\nhas no data_offsets\nhas more than * dimensions\nthe shape of tensor\na tensor's name has\n"
-     "needs * bytes, its offsets\nbegins at byte * of the data\nits header describes\nhas two tensors named\n"
+     "needs * bytes, its offsets\nfewer than are asked for\nbegins at byte * of the data\nits header describes\nhas two tensors named\n"
      "overflows\na header of * bytes\nis not a regular file\nis * instead of *\nhas no possible size\nreads at most\n"
      "at most * can be read again\nmust be a JSON object\nis no sound zip\nentry '*' is\nstorage '*\nmore than * times as large\n"
      "none of torch.save()\non a big-endian machine\nreaches beyond its storage\nhas * dimensions",
