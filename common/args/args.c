@@ -200,8 +200,8 @@ static const char *elder_name(const struct arg_program *p, const struct long_nam
     return found;
 }
 
-/* getopt_long does not know the element before optind. 1: it is an ambiguous prefix of an elder option, whose name stands
- * there now, to be looked at again. argv keeps the new text. */
+/* getopt_long does not know the element before optind. 1: it is an ambiguous prefix of an elder option, whose name
+ * stands there now, to be looked at again. argv keeps the new text. */
 static int complete_elder(const struct arg_program *p, const struct long_names *l, int c, char **argv)
 {
     char *arg = argv[optind - 1], *whole;

@@ -93,8 +93,8 @@ struct arg_program {
     const char *epilog;  /* NULL or text after the options */
     const struct arg_spec *specs;
     enum arg_operands operands;
-    /* Prefixes that fit several options mean the one of them that has a variable which begins like this, where it is the
-     * only one: command lines of another program keep their meaning. NULL: none do. */
+    /* Prefixes that fit several options mean the one of them that has a variable which begins like this, where it is
+     * the only one: command lines of another program keep their meaning. NULL: none do. */
     const char *elder_env;
     const char *const
         *files; /* settings files, the first one counts most, NULL-terminated; '~' in front: $HOME. NULL: none */

@@ -179,9 +179,10 @@ int crun_next_round(struct crun_info *ret, double timeout_s);
 void crun_record_error(int code, const char *message);
 
 /* Install handlers of SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT that leave a failure record with the call stack and
- * print both to stderr (without the stack if it is damaged; in a process that the worker forked they only print), then let the signal do what it would have done: the handler there was before, or death
- * with a core dump. The calling thread gets a signal stack of its own, so that its stack may overflow. Call after
- * crun_init(); again: does nothing. */
+ * print both to stderr (without the stack if it is damaged; in a process that the worker forked they only print), then
+ * let the signal do what it would have done: the handler there was before, or death with a core dump. The calling
+ * thread gets a signal stack of its own, so that its stack may overflow. Call after crun_init(); a second call does
+ * nothing. */
 int crun_catch_crashes(void);
 
 /* The round's key-value store, shared by all ranks; the keys of an earlier round are gone. Without crun, or under a

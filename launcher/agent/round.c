@@ -154,8 +154,8 @@ static void on_failed(void *arg, int rc, const char *text)
     run_pump(r);
 }
 
-/* The signal that ended a worker which has crun's terminal, if it was for crun as well; 0: none. The worker may die of a
- * key or of the terminal's end, or say so by its code, as shells and scripts do. A code alone proves nothing (129 is
+/* The signal that ended a worker which has crun's terminal, if it was for crun as well; 0: none. The worker may die of
+ * a key or of the terminal's end, or say so by its code, as shells and scripts do. A code alone proves nothing (129 is
  * git's usage error): crun itself must have got the signal, or be about to, as news of the worker's end may come first.
  * So it may at a SIGTERM to the shell's whole job (kill %1); but of that a worker may also be the only aim. */
 static int typed_end(const struct run *r, const struct failure_worker *w)

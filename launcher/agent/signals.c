@@ -172,8 +172,8 @@ static void handle_remote_signal(struct run *r, int signo, bool typed)
     handle_signal(r, &info);
 }
 
-/* It passes on signals; its end is the end of the job here. A pipe keeps every byte, where a process keeps one signal of
- * a kind: so some are read, and the loop comes back for the rest. */
+/* It passes on signals; its end is the end of the job here. A pipe keeps every byte, where a process keeps one signal
+ * of a kind: so some are read, and the loop comes back for the rest. */
 static void on_control(void *arg)
 {
     struct run *r = arg;

@@ -41,8 +41,8 @@ struct rdzv_conf {
     char unknown[160]; /* a key that nobody knows, and what may be meant; "": none. The first one */
 };
 
-/* text may be NULL or empty: defaults. `timeout` is another word for join_timeout (torchrun's static backend). Keys that
- * are not known are passed over, as by torchrun, and reported. ERR_USAGE names the key. */
+/* text may be NULL or empty: defaults. `timeout` is another word for join_timeout (torchrun's static backend). Keys
+ * that are not known are passed over, as by torchrun, and reported. ERR_USAGE names the key. */
 int rdzv_conf_parse(const char *text, struct rdzv_conf *ret, struct err *e);
 
 /* The pairs in text (NULL: none), where more can follow behind a comma: without quotes around the whole, and without a

@@ -46,8 +46,8 @@ bool proc_read(pid_t pid, struct proc *ret);
 /* Whose it is: its effective user, (uid_t)-1 if it is gone. */
 uid_t proc_uid(pid_t pid);
 
-/* The value behind "NAME:" in /proc/PID/status, as text of one line; "" and false: there is none. The whole file is read:
- * its line of groups alone may have hundreds of kilobytes. */
+/* The value behind "NAME:" in /proc/PID/status, as text of one line; "" and false: there is none. The whole file is
+ * read: its line of groups alone may have hundreds of kilobytes. */
 #define PROC_FIELD_MAX 64
 bool proc_field(pid_t pid, const char *name, char out[PROC_FIELD_MAX]);
 

@@ -10,8 +10,8 @@
  * `pkill -9 -f crun`. Without a /proc the command line stays. */
 void title_set(const char *what, pid_t of);
 
-/* A copy of argv for whoever keeps pointers to its strings across title_set(). For the life of the process; argv itself if
- * there is no memory. */
+/* A copy of argv for whoever keeps pointers to its strings across title_set(). For the life of the process; argv itself
+ * if there is no memory. */
 char **title_spare(int argc, char **argv);
 
 #endif

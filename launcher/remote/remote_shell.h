@@ -26,8 +26,8 @@ int remote_shell_make(struct remote_shell *s, const char *rsh, const char *crun,
 /* The words for a host, NULL-terminated; at most REMOTE_RSH_WORDS + 2. They point into s and h. */
 void remote_shell_words(const struct remote_shell *s, const struct host *h, char *ret[REMOTE_RSH_WORDS + 3]);
 
-/* Which of n hosts are this machine. A name with a user never is. Asks the name service for all of them at once, at most
- * 2 s. */
+/* Which of n hosts are this machine. A name with a user never is. Asks the name service for all of them at once, at
+ * most 2 s. */
 void remote_find_local(const struct host *hosts, int n, bool *ret);
 
 #endif

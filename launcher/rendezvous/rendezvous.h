@@ -11,11 +11,11 @@
  * This file puts them together for the agent: the client of the home it has, and, where this crun hosts the
  * rendezvous, server and jobs. Who hosts: by what was typed (home.h) this crun may or must. It tries to listen; a port
  * that is taken means that somebody hosts already, who is dialled (a lone static node can meet nobody, and ends).
- * A name that is not this machine's, or not known, is asked for again whenever nobody listens there: the name service may
- * have been late. Where nobody answers later on, and this crun may host, it tries again each second: so two agents that start at once
- * settle it, and an agent on the same machine takes over from a host that died; its first round waits until the
- * others, who may not know yet, have no workers left. A hosting crun drains the job when it leaves, and stays until
- * everybody has been informed how the job ended. Loop thread only. */
+ * A name that is not this machine's, or not known, is asked for again whenever nobody listens there: the name service
+ * may have been late. Where nobody answers later on, and this crun may host, it tries again each second: so two agents
+ * that start at once settle it, and an agent on the same machine takes over from a host that died; its first round
+ * waits until the others, who may not know yet, have no workers left. A hosting crun drains the job when it leaves, and
+ * stays until everybody has been informed how the job ended. Loop thread only. */
 #ifndef CRUN_LAUNCHER_RENDEZVOUS_H
 #define CRUN_LAUNCHER_RENDEZVOUS_H
 
@@ -57,7 +57,8 @@ void rendezvous_publish_failure(struct rendezvous *z, const char *text, const bo
 #define RENDEZVOUS_PUBLISH_MS 1000
 
 /* Nobody answers where the rendezvous should be. 1: this crun hosts it from now on, with rounds above last_round, and
- * must join again; 0: it may not, does not know yet whether it may, or somebody does already. Not from inside a callback of the client. */
+ * must join again; 0: it may not, does not know yet whether it may, or somebody does already. Not from inside a
+ * callback of the client. */
 int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *e);
 
 bool rendezvous_hosts(const struct rendezvous *z);

@@ -7,8 +7,8 @@
  *   FAULT_DISK_FULL_ONLY=TEXT of such files only to those whose paths hold TEXT
  *   FAULT_DISK_ROOM=n         the first n of these do not
  *   FAULT_DISK_FAILS=n        those after the first n of these do not
- *   FAULT_DISK_LOG=FILE       fsync(2) or fdatasync(2) of any file or folder appends "fsync PATH" to FILE, rename(2) and
- *                             renameat(2) "rename OLD NEW", linkat(2) "link OLD NEW"
+ *   FAULT_DISK_LOG=FILE       fsync(2) or fdatasync(2) of any file or folder appends "fsync PATH" to FILE, rename(2)
+ *                             and renameat(2) "rename OLD NEW", linkat(2) "link OLD NEW"
  *   FAULT_DISK_READS=FILE     each pread(2) of such a file appends a line to FILE: how many bytes it read
  *   FAULT_DISK_ONLY=TEXT      instead of such files those whose paths hold TEXT */
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /* A kernel that lacks something, for LD_PRELOAD: it is without CONFIG_PROC_CHILDREN (/proc/thread-self/children is not
- * there), and with FAULT_PROC_OLD=1 without pidfd_open(2), too. FAULT_PROC_FILTER=clone3 or pidfd_open: a seccomp filter
- * refuses that call. */
+ * there), and with FAULT_PROC_OLD=1 without pidfd_open(2), too. FAULT_PROC_FILTER=clone3 or pidfd_open: a seccomp
+ * filter refuses that call. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>

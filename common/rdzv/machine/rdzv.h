@@ -18,8 +18,8 @@
  *     nodes that wait as spares before it. Where there are none it stays: a round is never smaller for it;
  *   - a node joins a running round with room: NEWS_STOP(resize), no restart used up; beyond MAX it is a spare and
  *     waits, if MAX > MIN, or its JOIN says so, or it had a seat before;
- *   - any other node beyond MAX is turned away: NEWS_END(spare), EXIT_UNAVAILABLE. While a member is silent it waits for
- *     what becomes of that one, whose successor it may be;
+ *   - any other node beyond MAX is turned away: NEWS_END(spare), EXIT_UNAVAILABLE. While a member is silent it waits
+ *     for what becomes of that one, whose successor it may be;
  *   - a JOIN with `numbered` whose node_rank a node has that is heard of: turned away as well;
  *   - a node leaves in good order: with MIN left NEWS_STOP(resize), else the job drains;
  *   - rounds fail early one after another: the first restart of such a row is immediate, each further one waits twice

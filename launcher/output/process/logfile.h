@@ -38,8 +38,8 @@ struct logfile {
     int64_t retry_ms;
 };
 
-/* at: a descriptor of the folder whose path are the first at_bytes of path, slash included; it must stay open. A link in
- * the place of the file is not followed. ERR_OUTPUT. */
+/* at: a descriptor of the folder whose path are the first at_bytes of path, slash included; it must stay open. A link
+ * in the place of the file is not followed. ERR_OUTPUT. */
 int logfile_open(struct logfile *f, int at, size_t at_bytes, const char *path, const struct logfile_limits *limits,
                  struct err *e);
 /* Returns 0; -errno the first time that something could not be written. A closed file takes everything in silence. */
