@@ -172,25 +172,25 @@ static int explain_long(const struct arg_program *p, const struct long_names *l,
     return err_set(e, ERR_USAGE, "unknown option '--%.*s' (see --help)", (int)n, name);
 }
 
-static bool is_elder(const struct arg_program *p, const struct arg_spec *s)
+static bool is_preferred(const struct arg_program *p, const struct arg_spec *s)
 {
     const char *cursor = s->env, *item;
-    const size_t n = strlen(p->elder_env);
+    const size_t n = strlen(p->preferred_env);
     for (size_t len; (len = args_next_item(&cursor, ',', &item)) > 0;)
-        if (len > n && strncmp(item, p->elder_env, n) == 0)
+        if (len > n && strncmp(item, p->preferred_env, n) == 0)
             return true;
     return false;
 }
 
-/* The one elder option that this prefix of n bytes fits, by its whole name; NULL: none or several. */
-static const char *elder_name(const struct arg_program *p, const struct long_names *l, const char *prefix, size_t n)
+/* The one preferred option that this prefix of n bytes fits, by its whole name; NULL: none or several. */
+static const char *preferred_name(const struct arg_program *p, const struct long_names *l, const char *prefix, size_t n)
 {
     const char *found = NULL;
     int val = 0;
     for (size_t i = 0; i < l->n; i++) {
         bool negated;
         const struct arg_spec *s = spec_of(p, l->v[i].val, &negated);
-        if (!s || negated || strncmp(l->v[i].name, prefix, n) != 0 || !is_elder(p, s))
+        if (!s || negated || strncmp(l->v[i].name, prefix, n) != 0 || !is_preferred(p, s))
             continue;
         if (found && l->v[i].val != val)
             return NULL;
@@ -200,13 +200,13 @@ static const char *elder_name(const struct arg_program *p, const struct long_nam
     return found;
 }
 
-/* getopt_long does not know the element before optind. 1: it is an ambiguous prefix of an elder option, whose name
+/* getopt_long does not know the element before optind. 1: it is an ambiguous prefix of a preferred option, whose name
  * stands there now, to be looked at again. argv keeps the new text. */
-static int complete_elder(const struct arg_program *p, const struct long_names *l, int c, char **argv)
+static int complete_prefix(const struct arg_program *p, const struct long_names *l, int c, char **argv)
 {
     char *arg = argv[optind - 1], *whole;
     const size_t n = strncmp(arg, "--", 2) == 0 ? strcspn(arg + 2, "=") : 0;
-    const char *name = p->elder_env && c == '?' && optopt == 0 && n > 0 ? elder_name(p, l, arg + 2, n) : NULL;
+    const char *name = p->preferred_env && c == '?' && optopt == 0 && n > 0 ? preferred_name(p, l, arg + 2, n) : NULL;
     if (!name || strlen(name) == n)
         return 0;
     if (asprintf(&whole, "--%s%s", name, arg + 2 + n) < 0)
@@ -290,7 +290,7 @@ static int read_command_line(const struct arg_program *p, const struct long_name
         bool negated;
         const struct arg_spec *s;
         if (c == '?' || c == ':') {
-            const int rc = complete_elder(p, l, c, argv);
+            const int rc = complete_prefix(p, l, c, argv);
             if (rc == 1)
                 continue;
             return rc < 0 ? err_set(e, rc, "out of memory while reading the command line") : explain(p, l, c, argv, e);

@@ -95,7 +95,7 @@ struct arg_program {
     enum arg_operands operands;
     /* Prefixes that fit several options mean the one of them that has a variable which begins like this, where it is
      * the only one: command lines of another program keep their meaning. NULL: none do. */
-    const char *elder_env;
+    const char *preferred_env;
     const char *const
         *files; /* settings files, the first one counts most, NULL-terminated; '~' in front: $HOME. NULL: none */
     /* `NAME COMMAND ...`, each under its whole name, for the completion; NULL-terminated; NULL: none */

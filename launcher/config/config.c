@@ -150,7 +150,7 @@ const struct arg_program config_program = {
               "command line, 126 or 127 if PROGRAM cannot be executed or found.\n",
     .specs = specs,
     .operands = ARG_STOP_AT_FIRST,
-    .elder_env = "PET_",
+    .preferred_env = "PET_",
     .files = settings_files,
     .sections = config_sections,
 };

@@ -14,8 +14,8 @@
  * A name that is not this machine's, or not known, is asked for again whenever nobody listens there: the name service
  * may have been late. Where nobody answers later on, and this crun may host, it tries again each second: so two agents
  * that start at once settle it, and an agent on the same machine takes over from a host that died; its first round
- * waits until the others, who may not know yet, have no workers left. A hosting crun drains the job when it leaves, and
- * stays until everybody has been informed how the job ended. Loop thread only. */
+ * waits until the others, who may not know yet, have no workers left. A hosting crun drains the job when it leaves,
+ * and stays until everybody has been informed how the job ended. Loop thread only. */
 #ifndef CRUN_LAUNCHER_RENDEZVOUS_H
 #define CRUN_LAUNCHER_RENDEZVOUS_H
 

@@ -17,8 +17,8 @@
  *     and rounds of an instance are never carried into the next;
  *   - who leads has changed (leader_restore()): every member has a full silence_ms + kill_ms from then on. One that
  *     waits for the first round counts for it only once it is heard: it may be dead already;
- *   - members that are looked for are missed late: a JOIN that finds all places taken is to ask again (-EAGAIN) until
- *     each member was heard since;
+ *   - a dead member is missed late: a JOIN that finds all places taken is to ask again (-EAGAIN) until each member was
+ *     heard since;
  *   - what was decided may be lost (leader_hold()): nothing is decided until all that it may concern is dead;
  *   - the machine forgets a node: its news are void, but an END.
  *
@@ -104,7 +104,7 @@ struct leader_member {
     uint64_t beat, looked; /* counter of its newest beat; the newest look at all that found one */
     int64_t written_ms;    /* its slot */
     char *report;          /* the shell's; freed with the member */
-    int64_t refused_ms;    /* its JOIN found all places taken then, looked for; 0: it did not */
+    int64_t refused_ms;    /* its JOIN found all places taken then; 0: it did not */
     bool was_silent;       /* for leader_restore(): or it waited for the first round */
     bool fresh, unsaid;    /* in leader_next_fresh(); not in a decision yet */
     enum leader_list list;

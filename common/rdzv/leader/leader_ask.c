@@ -135,18 +135,22 @@ static int count_place(void *arg, const struct rdzv_member *n)
     return 0;
 }
 
-/* Of members that are looked for: one that seems to have a place may be dead, and this node be its successor. A beat
- * that was written before the JOIN may be found after it, but not half the time of a silence later. */
+/* One that seems to have a place may be dead already, and this node be its successor. Where members are looked for, a
+ * beat that was written before the JOIN may be found after it, but not half the time of a silence later. */
 static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t now)
 {
     struct places p = {.l = l, .is_heard = true};
     struct leader_member *m;
-    if (!l->o.looked_for || !l->machine || l->over || ev->ask->waits || l->config.max_nodes > l->config.min_nodes ||
+    if (!l->machine || l->over || ev->here || ev->ask->waits || l->config.max_nodes > l->config.min_nodes ||
         rdzv_knows(l->machine, ev->ask->node) || !(m = leader_member_of(l, ev->ask->node)))
         return false;
+    if (!l->o.looked_for && m->list == LEADER_LIST_NONE) { /* kept for a while: it asks again */
+        m->heard_ms = now;
+        leader_list_(l, m, LEADER_LIST_ENDED);
+    }
     if (m->refused_ms == 0)
         m->refused_ms = now;
-    p.since = m->refused_ms + l->config.silence_ms / 2;
+    p.since = m->refused_ms + (l->o.looked_for ? l->config.silence_ms / 2 : 0);
     rdzv_members(l->machine, count_place, &p);
     return p.taken >= l->config.max_nodes && !p.is_heard;
 }

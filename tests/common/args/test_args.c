@@ -335,12 +335,12 @@ static void values_are_taken_as_argparse_takes_them(void **state)
 }
 
 /* As crun and torchrun have --rdzv-conf, and crun alone --rdzv-ca. */
-static void a_prefix_means_the_one_option_that_an_elder_program_has(void **state)
+static void a_prefix_means_the_one_preferred_option(void **state)
 {
     struct arg_program p = stop_program;
     (void)state;
     assert_int_equal(parse(&p, "--train-data D --r=7 t"), ERR_USAGE);
-    p.elder_env = "TEST_RUN";
+    p.preferred_env = "TEST_RUN";
     assert_int_equal(parse(&p, "--train-data D --r=7 t"), 0);
     assert_string_equal(config.run_id, "7");
     free(words[3]); /* the whole name in its place */
@@ -632,7 +632,7 @@ int main(void)
         cmocka_unit_test(options_end_at_the_program_name),
         cmocka_unit_test(one_pair_of_dashes_goes_as_by_argparse),
         cmocka_unit_test(values_are_taken_as_argparse_takes_them),
-        cmocka_unit_test(a_prefix_means_the_one_option_that_an_elder_program_has),
+        cmocka_unit_test(a_prefix_means_the_one_preferred_option),
         cmocka_unit_test(operands_are_permuted_or_refused),
         cmocka_unit_test(required_options_are_missed_but_not_by_help),
         cmocka_unit_test(print_config_shows_value_and_source),
