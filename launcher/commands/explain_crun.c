@@ -40,6 +40,8 @@ const struct explain_message explain_crun[] = {
     {"*killed by SIGKILL*", "somebody killed a worker: most often the kernel, which was out of memory",
      "dmesg says whether it was the kernel; then a smaller batch, fewer loaders, a larger limit"},
     {"*killed by SIGSEGV*", "a worker's own fault, in native code", "look at the core that the report names, with gdb"},
+    {"the log folder * belongs to another user", "another user made this folder, and could read or replace the logs",
+     "a --log-dir of your own"},
     {"the state of step * is lost*",
      "every worker that had the state in its memory is gone (crun.State): the job begins with its checkpoint, or anew",
      "give State.restore() a function that loads a checkpoint"},

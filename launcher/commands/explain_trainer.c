@@ -5,6 +5,13 @@
 /* Messages of trainer, by what they are about. */
 const struct explain_message explain_trainer[] = {
     /* --- the command line */
+    {"holds more than * tensors\nthe entry of tensor\nfewer than are asked for",
+     "a file of weights says more of itself than trainer takes, or than is in it: it is damaged, or no such file",
+     "get the file again; load and save it with the program that made it"},
+    {"a picture of * bytes", "a record of a data base says that its picture is larger than trainer takes",
+     "is the data base damaged? write it again"},
+    {"tells of * samples\ntells of sample", "ranks disagree about the samples that cannot be used: a fault of trainer",
+     "are all nodes of one version? else please report it"},
     {"*metrics.jsonl can be written again; *", "its disk was full, or failed, for a while",
      "nothing is to be done; curves have a gap there"},
     {"*; lines are missing in this log until it can be written*", "the disk of the logs is full, or fails",
