@@ -82,8 +82,8 @@ static int check_open_files(const struct config *c, struct err *e)
 {
     struct rlimit r;
     const rlim_t workers = config_starts_agents(c) ? 1 : (rlim_t)c->nproc;
-    const rlim_t each = FILES_A_WORKER + (config_holds(c) ? FILES_A_HELD_ONE : 0);
-    const rlim_t need = FILES_ONE_WORKER + (workers - 1) * each;
+    const rlim_t held = config_holds(c) ? workers * FILES_A_HELD_ONE : 0;
+    const rlim_t need = FILES_ONE_WORKER + (workers - 1) * FILES_A_WORKER + held;
     if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < need)
         return err_set(e, -EMFILE,
                        "at most %llu files may be open here (ulimit -n, RLIMIT_NOFILE): %llu worker%s need%s %llu",

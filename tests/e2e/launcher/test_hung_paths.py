@@ -229,7 +229,7 @@ def asked_first(kind, folder):
     if kind == "hostfile":
         return ["--hostfile", folder / "file"], {}, folder / "file"
     if kind == "VIRTUAL_ENV":
-        return [], {"VIRTUAL_ENV": str(folder)}, folder / "bin/python3"
+        return [], {"VIRTUAL_ENV": str(folder)}, folder / "bin"
     return [], {}, folder / "file"
 
 

@@ -172,7 +172,7 @@ def test_a_worker_cannot_cut_its_page_short(crun):
     assert rc == 7, err
 
 
-@pytest.mark.parametrize("files, workers, options, need", [(40, 64, [], 410), (64, 8, [], 74), (74, 8, ["--max-restarts", 1], 95)])
+@pytest.mark.parametrize("files, workers, options, need", [(40, 64, [], 410), (64, 8, [], 74), (74, 8, ["--max-restarts", 1], 98)])
 def test_what_the_workers_need_of_open_files_is_told_before_the_first_starts(crun, files, workers, options, need):
     limit = lambda n: lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))
     args = "--nproc-per-node", workers, *options, "touch", crun.tmp / "started"
