@@ -187,8 +187,9 @@ def test_a_state_that_is_lost_is_told(crun, script):
     job = Job(crun, "--max-restarts", 3, script(JOB), 300, ranks=2)
     before = job.in_round(1)
     wait("a step", lambda: all(steps_of(pid) > 0 for pid in before.values()))
-    for pid in before.values():
-        os.kill(pid, signal.SIGKILL)
+    with crun.stopped(crun.agent_of(job.p.pid)):  # both are dead before it begins another round
+        for pid in before.values():
+            os.kill(pid, signal.SIGKILL)
     job.in_round(2)
     rc, out, err = job.end()
     assert rc == 0 and sums(out, 300, 2), out + err
