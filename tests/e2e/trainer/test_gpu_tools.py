@@ -10,7 +10,7 @@ from support import BUILD, ROOT, run
 pytestmark = pytest.mark.gpu_emulated
 
 BUDGET = BUILD / "tests/bench/gpu/gpu_budget"
-SEAMS = BUILD / "tests/conformance/device_seams_cuda"
+SEAMS = BUILD / "tests/conformance/chance_tests"
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_gpu_budget_refuses_what_it_does_not_know(args, why):
 @pytest.mark.skipif(not SEAMS.exists(), reason="cuDNN is not built in")
 @pytest.mark.parametrize("args", [["11"], ["20", "30"], ["3", "3"], ["5", "4"], ["-1", "1"], ["x"], ["0", "12"], ["0", "1", "2"]])
 def test_seams_that_are_none_are_refused(args):
-    p = subprocess.run([SEAMS, *args], capture_output=True, text=True, timeout=60)
+    p = subprocess.run([SEAMS, "device_seams", *args], capture_output=True, text=True, timeout=60)
     assert p.returncode == 2 and p.stdout == "" and p.stderr == "usage: device_seams [FIRST [END]], 0 <= FIRST < END <= 11\n", p.stdout + p.stderr
 
 
