@@ -34,6 +34,8 @@ MUTANTS = {
     "the_silent_are_joined": {"leader_ask.c": [("!is_anybody_heard(l) && is_stranger(l, ev);", "!is_anybody_heard(l) && !ev;")]},
     "elders_for_silence_alone": {"leader.c": [("int64_t bound = l->config.silence_ms + l->config.kill_ms;", "int64_t bound = l->config.silence_ms / 4;")]},
     "news_of_the_forgotten_kept": {"leader_member.c": [("        m->has_news = false;\n    if (!m->elder)", "        m->has_news = true;\n    if (!m->elder)")]},
+    "waiting_nodes_counted_unheard": {"leader_replay.c": [("m->was_silent = n->silent || (n->ready && rdzv_round(r->l->machine) == 0);", "m->was_silent = n->silent;")]},
+    "successor_turned_away": {"leader_ask.c": [("return p.taken >= l->config.max_nodes && !p.is_heard;", "return p.taken >= l->config.max_nodes && !p.is_heard && !l;")]},
     # its reign
     "told_before_it_stands": {"rdzv_reign.c": [("return number <= r->home->stands;", "return number <= r->home->stands || r;")]},
     # the leader over a home, and the seat

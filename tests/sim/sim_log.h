@@ -43,7 +43,8 @@ struct home_state {
     const char *beats[LOG_AGENTS_MAX], *slots[LOG_AGENTS_MAX];
     int first, count;     /* decisions */
     const char *instance; /* of which they are, */
-    uint64_t round;       /* and the newest round that they begin */
+    uint64_t round;       /* and the newest round that they begin, */
+    unsigned waited_for;  /* bits: its nodes that are not done */
     int waited;           /* the newest server on which somebody has decided */
 };
 
@@ -70,9 +71,8 @@ struct log_agent {
     struct sim_home *home;
     int index;
     bool alive, ended, leaving, knew_reign, lapsed;
-    bool on_old;                          /* it reaches the old primary, and not the new one */
-    char shown_epoch[RDZV_EPOCH_MAX + 1]; /* of its newest beat that a leader has seen */
-    int64_t offset, paused_until, cut_until;
+    bool on_old; /* it reaches the old primary, and not the new one */
+    int64_t offset, born_at, died_at, paused_until, cut_until;
     struct rdzv_seat seat;
     uint64_t exchange; /* newest; 0: none under way */
     uint64_t exchanges;
@@ -91,6 +91,7 @@ struct log_agent {
     int generation; /* of its connection; -1: broken */
     char own_epoch[RDZV_EPOCH_MAX + 1];
     bool called[LOG_AGENTS_MAX];
+    unsigned heard, heard_before; /* bits: nodes that have promised own_epoch; before the newest look */
     struct rdzv_host_options o;
     atomic_bool stop;
     char seen[RDZV_EPOCH_MAX + 1];
@@ -110,8 +111,9 @@ struct log_world {
     enum sim_home_kind kind;
     int64_t now, faults_end, next_fault, no_births_until, horizon;
     bool trace;
-    bool cut;   /* SIM_CUT, a kind of SIM_REDIS */
-    bool sound; /* but for failovers that leave an old primary, the network and the nodes are */
+    bool cut;       /* SIM_CUT, a kind of SIM_REDIS */
+    bool takeovers; /* leaders go, and nodes that hear of the next one are out of reach from then on */
+    bool sound;     /* but for failovers that leave an old primary, the network and the nodes are */
     double loss, slow, breaks, fault_rate;
     struct rdzv_config config;
     struct home_state state;
@@ -144,8 +146,9 @@ struct log_world {
     int round_slots[64];
     char round_leader[64][RDZV_ADDR_MAX + 1];
     uint64_t round_number[64];
-    unsigned round_heard[2][64]; /* bits: nodes whose promise the leader had seen when it decided the round, on the new
-                                    primary and on the old one */
+    unsigned round_heard[2][64]; /* bits: nodes whose promise the leader had seen before the look in which it decided
+                                    the round, on the new primary and on the old one: others may be heard later in
+                                    that look than the node that completes the round */
     uint64_t round_taken[64];    /* bits: group ranks */
     struct log_stats *stats;
     struct err *e;

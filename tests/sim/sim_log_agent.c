@@ -32,6 +32,7 @@ void log_agent_born(struct log_world *w, struct log_agent *a, int index)
     snprintf(inc, sizeof inc, "inc%d", index);
     a->index = index;
     a->alive = true;
+    a->born_at = w->now;
     a->offset = log_between(w, -1000000, 1000000) + 2000000;
     a->slots = (int)log_between(w, 1, 4);
     a->dead_at = a->finish_at = a->wake = a->gives_up = INT64_MAX;
@@ -209,6 +210,14 @@ static void watch_leader(struct log_world *w, struct log_agent *a, const struct 
         a->claim_at = w->now + log_between(w, 0, 20);
 }
 
+/* It has heard of the next leader, which may not have heard of it. */
+static void cut_off_on_takeover(struct log_world *w, struct log_agent *a, const struct flight *f)
+{
+    bool other = f->epoch && a->view_epoch && strcmp(f->epoch, a->view_epoch) != 0;
+    if (w->takeovers && other && !a->leads && log_faulty(w) && log_chance(w, 0.3))
+        a->cut_until = w->now + log_between(w, w->config.silence_ms, 9000);
+}
+
 void log_agent_hear(struct log_world *w, struct log_agent *a, const struct flight *f)
 {
     struct rdzv_view v = {0};
@@ -240,6 +249,7 @@ void log_agent_hear(struct log_world *w, struct log_agent *a, const struct fligh
         a->next_beat = w->now;
     if (!f->epoch && a->next_beat > w->now + 20)
         a->next_beat = w->now + 20;
+    cut_off_on_takeover(w, a, f);
     watch_leader(w, a, f);
     buf_free(&v.slot);
 }
@@ -339,6 +349,7 @@ void log_agent_crash(struct log_world *w, struct log_agent *a)
 {
     log_trace(w, "node%d dies", a->index);
     a->alive = false;
+    a->died_at = w->now;
     a->work = WORK_NONE;
     a->exchange = 0;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/base/err.h"
 #include "common/rdzv/wire/rdzv_wire.h"
@@ -116,6 +117,7 @@ static int sim_claim(struct rdzv_home *base, const char *seen, const char *epoch
     if (w->kind == SIM_REDIS && !seen[0])
         s->first = s->count = 0, memset(s->slots, 0, sizeof s->slots);
     s->epoch = log_keep(w, epoch, strlen(epoch));
+    a->heard = a->heard_before = 0;
     push(w, a, epoch, record);
     w->stats->reigns++;
     log_trace(w, "node%d claims %s after '%s'", a->index, epoch, seen);
@@ -184,8 +186,37 @@ static const char *line_of(const char *text, const char *word, size_t *n)
     return at;
 }
 
+/* The nodes that this decision says `field` of. */
+static unsigned nodes_that(const char *field, const char *text)
+{
+    unsigned nodes = 0;
+    char node[16];
+    size_t n;
+    for (const char *at = text; *(at = line_of(at, "\nnode ", &n)); at += n)
+        if (rdzv_field_number(at, n, field, 0) && rdzv_field_find(at, n, "id", node, sizeof node) == 1)
+            nodes |= 1u << atoi(node + 4);
+    return nodes;
+}
+
+/* Nobody is turned away for the sake of a member that was dead when it came, and not done. */
+static void check_turned_away(struct log_world *w, struct home_state *s, const char *text)
+{
+    char node[16], kind[8];
+    size_t n;
+    s->waited_for &= ~nodes_that("done", text);
+    for (const char *at = text; *(at = line_of(at, "\n@news ", &n)); at += n) {
+        if (rdzv_field_find(at, n, "kind", kind, sizeof kind) != 1 || !is(kind, "end") ||
+            !rdzv_field_number(at, n, "spare", 0) || rdzv_field_find(at, n, "host_node", node, sizeof node) != 1)
+            continue;
+        for (int i = 0; i < w->agent_count; i++)
+            if ((s->waited_for >> i & 1) && !w->agents[i].alive &&
+                w->agents[i].died_at < w->agents[atoi(node + 4)].born_at)
+                log_broken(w, "%s is turned away, and node%d, which has a place, was dead when it came", node, i);
+    }
+}
+
 /* A round that begins with this decision: who could have told the leader that its number is taken? Later decisions,
- * and other reigns, tell of the same round again. */
+ * and other reigns, tell of the same round again. The first one is of nodes alone that the leader has heard itself. */
 static void note_round(struct log_world *w, const struct log_agent *leader, const char *text)
 {
     struct home_state *s = log_state(w, leader);
@@ -200,10 +231,12 @@ static void note_round(struct log_world *w, const struct log_agent *leader, cons
     const uint64_t round = (uint64_t)rdzv_field_number(machine, n, "round", 0);
     if (round <= s->round)
         return;
-    unsigned heard = 0;
-    for (int i = 0; i < w->agent_count; i++)
-        heard |= (unsigned)is(w->agents[i].shown_epoch, leader->own_epoch) << i;
-    w->round_heard[leader->on_old][round % 64] = heard;
+    const unsigned members = nodes_that("member", text), unheard = members & ~leader->heard;
+    if (s->round == 0 && unheard)
+        log_broken(w, "node%d begins round %llu with node%d, which it has not heard", leader->index,
+                   (unsigned long long)round, ffs((int)unheard) - 1);
+    s->waited_for = members;
+    w->round_heard[leader->on_old][round % 64] = leader->heard_before;
     s->round = round;
 }
 
@@ -245,6 +278,7 @@ static int sim_append(struct rdzv_home *base, const struct rdzv_write *v, struct
     push(w, a, a->own_epoch, v->decision);
     log_state(w, a)->waited = a->generation;
     note_round(w, a, v->decision->data);
+    check_turned_away(w, log_state(w, a), v->decision->data);
     w->stats->appends++;
     log_trace(w, "node%d decides, %zu slots:\n%s", a->index, v->slot_count, v->decision->data);
     if (!early)
@@ -269,20 +303,20 @@ static int sim_pulse(struct rdzv_home *base, const struct buf *record, struct er
 }
 
 /* What the leader knows of a node: the epoch that it has promised, and with it the rounds that it was told of. */
-static void visit_beat(struct log_world *w, int i, const char *beat, rdzv_beat_visit *visit, void *arg)
+static void visit_beat(struct log_agent *leader, int i, const char *beat, rdzv_beat_visit *visit, void *arg)
 {
     char node[16], epoch[RDZV_EPOCH_MAX + 1] = "";
-    struct log_agent *a = &w->agents[i];
     snprintf(node, sizeof node, "node%d", i);
     visit(arg, node, beat, strlen(beat));
     rdzv_field_find(beat, strcspn(beat, "\n"), "epoch", epoch, sizeof epoch);
-    memcpy(a->shown_epoch, epoch, sizeof epoch);
+    leader->heard |= (unsigned)is(epoch, leader->own_epoch) << i;
 }
 
 static int sim_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *arg, struct err *e)
 {
     struct log_world *w = world(base);
     struct log_agent *a = owner(base);
+    a->heard_before = a->heard;
     TRY(travel(base, e));
     struct home_state now = *log_state(w, a);
     if (w->kind == SIM_REDIS)
@@ -296,7 +330,7 @@ static int sim_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, v
             now = *log_state(w, a);
         }
         if (now.beats[i])
-            visit_beat(w, i, now.beats[i], visit, arg);
+            visit_beat(a, i, now.beats[i], visit, arg);
     }
     return 0;
 }

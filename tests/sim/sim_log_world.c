@@ -84,6 +84,21 @@ struct log_agent *log_leader(struct log_world *w)
     return NULL;
 }
 
+/* The leader goes, or a worker fails, so that a round is due when the next one leads. */
+static void depose(struct log_world *w)
+{
+    struct log_agent *a = &w->agents[log_between(w, 0, w->agent_count - 1)], *l = log_leader(w);
+    const int64_t what = log_between(w, 0, 5);
+    if (what == 0)
+        add_agent(w);
+    else if (what < 3 && a->alive && !a->ended)
+        log_agent_fail(w, a);
+    else if (l && what < 5)
+        l->paused_until = w->now + log_between(w, w->config.silence_ms, 9000);
+    else if (l && !l->ended)
+        log_agent_crash(w, l);
+}
+
 static void fault(struct log_world *w)
 {
     struct log_agent *a = &w->agents[log_between(w, 0, w->agent_count - 1)], *l = log_leader(w);
@@ -220,7 +235,10 @@ static void turn(struct log_world *w)
         cut(w);
         w->next_fault = INT64_MAX;
     } else {
-        fault(w);
+        if (w->takeovers)
+            depose(w);
+        else
+            fault(w);
         w->next_fault = w->now + log_between(w, 1, (int64_t)(3000 / w->fault_rate));
         if (w->next_fault >= w->faults_end)
             w->next_fault = INT64_MAX;
@@ -242,6 +260,7 @@ static void set_up(struct log_world *w)
     w->faults_end = FAULTS_MS;
     w->horizon = HORIZON_MS;
     w->sound = w->cut || (w->kind == SIM_REDIS && w->seed % 8 == 7); /* two sides that both go on are rare elsewhere */
+    w->takeovers = !w->cut && w->seed % 8 == 5;
     w->loss = some[log_between(w, 0, 3)];
     w->slow = some[log_between(w, 0, 3)];
     w->breaks = some[log_between(w, 0, 2)];
@@ -253,9 +272,10 @@ static void set_up(struct log_world *w)
     w->config.join_timeout_ms = 30000;
     w->config.last_call_ms = log_between(w, 0, 3000);
     w->config.silence_ms = 3000;
-    if (w->sound) {
+    if (w->sound || w->takeovers) {
         w->loss = w->slow = w->breaks = 0;
-        w->fault_rate = w->config.min_nodes = 1;
+        w->fault_rate = w->sound ? 1 : 0.5;
+        w->config.min_nodes = 1;
         w->config.max_nodes = (int)log_between(w, 3, 6);
         w->config.max_restarts = 12;
     }
