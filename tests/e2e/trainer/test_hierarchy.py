@@ -59,7 +59,7 @@ def sent(text_of):
 
 
 def test_bytes_are_as_planned_and_fewer_cross_than_in_one_ring(tmp_path):
-    large = ["--arch", "resnet18", "--image-size", 32, "--device", "cpu", "--no-sync-bn", "--mem-report", "--max-steps", 3]
+    large = ["--arch", "mlp", "--device", "cpu", "--no-sync-bn", "--mem-report", "--max-steps", 3]
     for name, more in ("flat", []), ("hierarchical", ["--allreduce", "hierarchical"]):
         nodes((2, 2), tmp_path / name, *large, *more)
         for planned, really in sent(tmp_path / name):

@@ -13,7 +13,7 @@ from support import CRUN, faulty_disk, worker_pid
 from tensors import newest
 
 EVERY = 4       # steps between checkpoints
-EPOCHS, BATCH, IMAGES = 3, 32, 320
+EPOCHS, BATCH, IMAGES = 2, 32, 320
 SMALL = ["--arch", "convnet", "--num-channels", 1]
 SHARED = [*SMALL, "--model-parallel-size", 2, "--model-parallel-dim", 1]  # four ranks are 2 x 2
 MODELS = {"small": (28, SMALL), "cut": (28, [*SMALL, "--zero", 1]), "resnet18": (32, ["--arch", "resnet18"]),
@@ -150,7 +150,8 @@ def kill_at(job, run_id, rank, moment):
     return done
 
 
-LAYOUTS = [pytest.param(model, 4, 1, id=model) for model in ("2x2", "2x2-zero-1", "2x2-zero-2", "2x2-zero-3", "2x2-stages")]
+LAYOUTS = [pytest.param(model, 4, 1, id=model, marks=marks) for marks, models in (((), ("2x2-zero-2", "2x2-zero-3", "2x2-stages")), (pytest.mark.slow, ("2x2", "2x2-zero-1")))
+           for model in models]
 LAYOUTS += [pytest.param("zero-3", 3, 1, id="3-zero-3"), pytest.param("resnet18-zero-3", 3, 1, id="resnet18-3-zero-3", marks=pytest.mark.slow)]
 
 

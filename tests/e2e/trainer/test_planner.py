@@ -23,6 +23,12 @@ def plan_json(*args):
     return json.loads(plan(*args, "--json").stdout)
 
 
+@pytest.fixture(scope="module")
+def needs():
+    """Bytes a rank of each plan for two ranks, from the smallest."""
+    return sorted(r["need"] for r in plan_json("--world-size", 2, "--auto-parallel")["plans"])
+
+
 # --- the time of a step
 
 @pytest.mark.parametrize("world, args", [(1, []), (2, ["--stages", 2, "--microbatches", 4]), (2, ["--zero", 3, "--accumulate", 2, "--sync-bn"])], ids=["alone", "stages", "zero 3"])
@@ -40,11 +46,11 @@ def test_the_time_of_a_step_is_predicted(world, args):
 
 
 def test_links_between_nodes_are_given_or_asked_for():
-    two = ["--world-size", 4, "--local-world-size", 2, "--step-time"]
-    p = plan(*two, code=2)
+    p = plan("--world-size", 4, "--local-world-size", 2, "--step-time", code=2)
     assert "links between nodes are not here to be measured: --network TIME,GIGABIT" in p.stderr
+    two = ["--world-size", 2, "--local-world-size", 1, "--step-time"]  # no link that is measured
     slow, slower = (plan_json(*two, "--network", n)["step"]["seconds"] for n in ("100us,1", "100us,0.1"))
-    # 1.5 times the gradients at 1 and at 0.1 gigabit a second, and nothing to hide them behind
+    # the gradients at 1 and at 0.1 gigabit a second, and nothing to hide them behind
     sends = plan_json(*two[:4])["ranks"][0]["sends"]["gradients"]
     assert slower - slow == pytest.approx(sends * 8 * (10 - 1) / 1e9, rel=0.5)
     p = plan(*two, "--network", "fast", code=2)
@@ -66,8 +72,8 @@ def mechanisms(options):
     return sum(o not in ("--model-parallel-dim", "--schedule") for o in named) + options.count("interleaved")
 
 
-def test_the_chosen_plan_is_the_simplest_of_the_fastest_that_fit():
-    limit = sorted(r["need"] for r in plan_json("--world-size", 2, "--auto-parallel")["plans"])[12]
+def test_the_chosen_plan_is_the_simplest_of_the_fastest_that_fit(needs):
+    limit = needs[12]
     p = plan_json("--world-size", 2, "--auto-parallel", "--memory-limit", limit)
     rows = p["plans"]
     (chosen,) = [r for r in rows if r["chosen"]]
@@ -112,10 +118,10 @@ def test_a_run_goes_by_the_plan_it_chose(tmp_path):
     assert [r["memory"] for r in one] == [r["memory"] for r in two] and [r["sends"] for r in one] == [r["sends"] for r in two]
 
 
-def test_another_plan_goes_on_from_the_checkpoint(tmp_path):
+def test_another_plan_goes_on_from_the_checkpoint(needs, tmp_path):
     """Under a limit, then without, then on another number of ranks: whichever plans come out."""
     where = ["--checkpoint-dir", tmp_path / "ckpt", "--resume", "auto", "--checkpoint-every", 2]
-    limit = sorted(r["need"] for r in plan_json("--world-size", 2, "--auto-parallel")["plans"])[2]
+    limit = needs[2]
     first, one = auto(2, *where, "--max-steps", 2, "--memory-limit", limit)
     second, two = auto(2, *where, "--max-steps", 4, "--microbatches", 4)
     third, three = auto(1, *where, "--max-steps", 6)
