@@ -136,7 +136,7 @@ static void check_all_reduce(struct ranks *w, size_t n, enum dtype t, enum comm_
 
 static void all_reduce_gives_every_rank_the_same_right_bits(void **state)
 {
-    static const size_t sizes[] = {0, 1, 3, 17, 1000, 1000000};
+    static const size_t sizes[] = {0, 1, 3, 17, 1000, 500003};
     static const enum dtype types[] = {DT_F32, DT_F64, DT_BF16, DT_F16, DT_I64};
     static const enum comm_op ops[] = {COMM_SUM, COMM_MAX, COMM_MIN};
     for (size_t i = 0; i < LEN(worlds); i++) {
