@@ -13,9 +13,11 @@ import time
 import pytest
 
 from processes import wait
-from support import CRUN, preload, worker_pid
+from stand import Stand
+from support import CRUN, worker_pid
 
 WORLD, SLOW = 3, 1
+ONSET = 30  # the step at which the job stands until the rank is slow
 
 
 class Job:
@@ -170,48 +172,56 @@ def data(shapes):
     return shapes(28, 640, 20)
 
 
+@pytest.fixture
+def stand(tmp_path):
+    return Stand(tmp_path / "stand", ONSET)
+
+
 @pytest.mark.serial
-def test_a_rank_at_half_its_speed_is_named_for_its_compute(data):
-    job = Job(data, batch=480)
-    job.at_step(30)
-    before, onset = len(job.lines), job.step + 1
+def test_a_rank_at_half_its_speed_is_named_for_its_compute(data, stand):
+    job = Job(data, batch=480, env={**os.environ, **stand.env()})
+    job.at_step(ONSET)
+    before = len(job.lines)
     with job.half_speed(SLOW):
+        stand.go()
         rank, why, step = job.named(before)
     job.end()
     assert (rank, why) == (SLOW, "compute"), job.text()[-4000:]
-    assert onset < step <= onset + 20
+    assert ONSET < step <= ONSET + 20
 
 
 @pytest.mark.serial
-def test_a_rank_whose_files_are_slow_is_named_for_its_data(data, tmp_path):
+def test_a_rank_whose_files_are_slow_is_named_for_its_data(data, stand, tmp_path):
     when = tmp_path / "slow"
-    env = {**os.environ, **preload("fault_slow"), "FAULT_SLOW_RANK": str(SLOW), "FAULT_SLOW_PATH": "/train/", "FAULT_SLOW_MS": "10",
+    env = {**os.environ, **stand.env("fault_slow"), "FAULT_SLOW_RANK": str(SLOW), "FAULT_SLOW_PATH": "/train/", "FAULT_SLOW_MS": "10",
            "FAULT_SLOW_WHEN": str(when)}
     job = Job(data, "--loader-threads", 1, batch=96, env=env)
-    job.at_step(30)
-    before, onset = len(job.lines), job.step + 1
+    job.at_step(ONSET)
+    before = len(job.lines)
     when.touch()
+    stand.go()
     rank, why, step = job.named(before)
     job.end()
     assert (rank, why) == (SLOW, "data"), job.text()[-4000:]
-    assert onset < step <= onset + 20
+    assert ONSET < step <= ONSET + 20
 
 
 @pytest.mark.serial
-def test_a_rank_behind_a_slow_proxy_is_named_for_its_network(data, tmp_path):
+def test_a_rank_behind_a_slow_proxy_is_named_for_its_network(data, stand, tmp_path):
     when, ports = tmp_path / "slow", tmp_path / "ports"
     ports.touch()
     proxy = SlowProxy(when, ports, SLOW, 0.02)
-    env = {**os.environ, **preload("fault_slow"), "FAULT_SLOW_PROXY": str(proxy.port), "FAULT_SLOW_PORTS": str(ports)}
+    env = {**os.environ, **stand.env("fault_slow"), "FAULT_SLOW_PROXY": str(proxy.port), "FAULT_SLOW_PORTS": str(ports)}
     job = Job(data, batch=96, env=env)
-    job.at_step(30)
-    before, onset = len(job.lines), job.step + 1
+    job.at_step(ONSET)
+    before = len(job.lines)
     when.touch()
+    stand.go()
     rank, why, step = job.named(before)
     when.unlink()
     job.end()
     assert (rank, why) == (SLOW, "network"), job.text()[-4000:]
-    assert onset < step <= onset + 20
+    assert ONSET < step <= ONSET + 20
 
 
 @pytest.mark.serial
