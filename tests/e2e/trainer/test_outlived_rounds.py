@@ -100,7 +100,12 @@ def test_while_a_checkpoint_is_written(undisturbed, tmp_path, victim):
     """One that goes on writing is not given up by a rank that stays; one whose writer died is written later."""
     data, expected = undisturbed()
     job = Job(data, tmp_path / "out", "--checkpoint-every", 20, more={"FAULT_DISK_ONLY": "step-000000"})  # each save is held until all is done
-    job.at_step(21, job.kill(victim))
+
+    def once_it_is_begun():
+        wait("the writer", (tmp_path / "out/step-00000020.tmp").is_dir)  # a thread that steps do not wait for
+        job.kill(victim)()
+
+    job.at_step(21, once_it_is_begun)
     job.at_recovery(do=job.kill())
     text = job.finish()
     assert [a == b for a, b in zip(*job.pids)] == [r != victim for r in range(WORLD)]
