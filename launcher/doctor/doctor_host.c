@@ -87,7 +87,7 @@ int doctor_hosts_open(struct doctor_host **ret, const struct hosts *hosts, const
         *ret = NULL;
         return err_errno(e, ENOMEM, "hosts");
     }
-    remote_find_local(hosts->v, hosts->n, local);
+    remote_find_local(hosts->v, hosts->n, -1, local);
     for (int i = 0; i < hosts->n; i++) {
         struct doctor_host *h = &(*ret)[i];
         h->host = &hosts->v[i];

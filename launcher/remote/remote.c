@@ -154,7 +154,8 @@ static int watch_world(struct remote *m, struct err *e)
     sigorset(&mask, &m->link->worker_mask, &set);
     sigprocmask(SIG_SETMASK, &mask, NULL);
     m->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (m->signal_fd < 0)
+    m->stop_fd = signalfd(-1, &stops, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (m->signal_fd < 0 || m->stop_fd < 0)
         return err_errno(e, errno, "signalfd");
     TRY(watch_open(&m->signals, &m->loop, m->signal_fd, UV_READABLE, on_signal, m, e));
     TRY(watch_open(&m->guardian, &m->loop, m->link->guardian_fd, UV_READABLE, on_guardian_gone, m, e));
@@ -185,7 +186,7 @@ static int open_all(struct remote *m, struct err *e)
         if (!m->plan.local[i] && !m->rsh.path && program_find(&m->rsh, &how, m->plan.shell.rsh, e) < 0)
             return err_wrap(e, "--rsh");
     }
-    return watch_world(m, e);
+    return 0;
 }
 
 static void close_all(struct remote *m)
@@ -210,6 +211,8 @@ static void close_all(struct remote *m)
     uv_loop_close(&m->loop);
     if (m->signal_fd >= 0)
         close(m->signal_fd);
+    if (m->stop_fd >= 0)
+        close(m->stop_fd);
     program_free(&m->rsh);
     free(m->far);
     remote_plan_free(&m->plan);
@@ -224,15 +227,19 @@ int remote_run(const struct config *c, const struct guardian_link *link, int arg
         return err_errno(e, ENOMEM, "hosts");
     m->c = c;
     m->link = link;
-    m->signal_fd = m->code = -1;
+    m->signal_fd = m->stop_fd = m->code = -1;
     uv_loop_init(&m->loop);
     m->stop_code = EXIT_UNAVAILABLE;
     uv_timer_init(&m->loop, &m->begin);
     uv_timer_init(&m->loop, &m->late);
     uv_timer_init(&m->loop, &m->alive);
     m->begin.data = m->late.data = m->alive.data = m;
-    int rc = remote_plan_make(&m->plan, c, argc, argv, first_operand, e);
-    if (rc == 0) {
+    int rc = watch_world(m, e);
+    if (rc == 0)
+        rc = remote_plan_make(&m->plan, c, argc, argv, first_operand, m->stop_fd, e);
+    if (rc == 0)
+        uv_run(&m->loop, UV_RUN_NOWAIT); /* a signal may have come meanwhile */
+    if (rc == 0 && !m->stopping) {
         remote_plan_say_unused(&m->plan, stderr);
         rc = open_all(m, e);
     }
@@ -282,7 +289,7 @@ static int print_host(const struct remote_plan *p, int i, FILE *out, struct err 
 int remote_print_plan(const struct config *c, int argc, char **argv, int first_operand, FILE *out, struct err *e)
 {
     struct remote_plan p;
-    int rc = remote_plan_make(&p, c, argc, argv, first_operand, e);
+    int rc = remote_plan_make(&p, c, argc, argv, first_operand, -1, e);
     if (rc == 0)
         remote_plan_say_unused(&p, stderr);
     for (int i = 0; i < p.hosts.n && rc == 0; i++)

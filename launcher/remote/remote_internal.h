@@ -58,7 +58,7 @@ struct remote {
     uv_timer_t alive;       /* when they are asked whether they live */
     struct log_console *console;
     struct watch *signals, *guardian;
-    int signal_fd;
+    int signal_fd, stop_fd; /* stop_fd: of the signals that stop us only; it is never read */
     struct program rsh;
     struct far *far;
     int n, left;

@@ -73,7 +73,7 @@ static int choose_token(struct remote_plan *p, struct err *e)
 }
 
 int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, char **argv, int first_operand,
-                     struct err *e)
+                     int abort_fd, struct err *e)
 {
     *p = (struct remote_plan){.c = c, .argc = argc, .argv = argv, .first_operand = first_operand};
     if (c->hosts && c->hostfile)
@@ -98,7 +98,7 @@ int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, ch
     p->local = calloc((size_t)p->hosts.n, sizeof *p->local);
     if (!p->local)
         return err_errno(e, ENOMEM, "hosts");
-    remote_find_local(p->hosts.v, p->hosts.n, p->local);
+    remote_find_local(p->hosts.v, p->hosts.n, abort_fd, p->local);
     TRY(remote_shell_make(&p->shell, c->rsh, c->remote_crun, REMOTE_COMMAND, e));
     TRY(choose_endpoint(p, e));
     return choose_token(p, e);

@@ -25,8 +25,10 @@ struct remote_plan {
     char **argv;
 };
 
+/* Waits for the name service, 2 s at most; once abort_fd (-1: none) is readable, no longer, and the plan is of no
+ * use. */
 int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, char **argv, int first_operand,
-                     struct err *e);
+                     int abort_fd, struct err *e);
 /* One line where --nproc-per-node was typed for nobody. */
 void remote_plan_say_unused(const struct remote_plan *p, FILE *out);
 /* The order of host i, head included; b is wiped by the caller. */

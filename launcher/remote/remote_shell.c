@@ -35,10 +35,10 @@ static bool look(const struct host *h, struct lookup **ret)
     return is_own;
 }
 
-static bool await(const struct host *h, struct lookup *l, int64_t deadline)
+static bool await(const struct host *h, struct lookup *l, int64_t deadline, int abort_fd)
 {
     struct addrinfo *found;
-    if (wait_fd(resolve_fd(l), POLLIN, deadline, -1, NULL) < 0) {
+    if (wait_fd(resolve_fd(l), POLLIN, deadline, abort_fd, NULL) < 0) {
         resolve_abandon(l);
         return false;
     }
@@ -49,7 +49,7 @@ static bool await(const struct host *h, struct lookup *l, int64_t deadline)
     return is_own;
 }
 
-void remote_find_local(const struct host *hosts, int n, bool *ret)
+void remote_find_local(const struct host *hosts, int n, int abort_fd, bool *ret)
 {
     struct lookup **asked = calloc((size_t)n, sizeof *asked);
     const int64_t deadline = clock_ms() + RESOLVE_MS;
@@ -57,7 +57,7 @@ void remote_find_local(const struct host *hosts, int n, bool *ret)
         ret[i] = asked && look(&hosts[i], &asked[i]);
     for (int i = 0; i < n; i++)
         if (asked && asked[i])
-            ret[i] = await(&hosts[i], asked[i], deadline);
+            ret[i] = await(&hosts[i], asked[i], deadline, abort_fd);
     free(asked);
 }
 

@@ -27,7 +27,7 @@ int remote_shell_make(struct remote_shell *s, const char *rsh, const char *crun,
 void remote_shell_words(const struct remote_shell *s, const struct host *h, char *ret[REMOTE_RSH_WORDS + 3]);
 
 /* Which of n hosts are this machine. A name with a user never is. Asks the name service for all of them at once, at
- * most 2 s. */
-void remote_find_local(const struct host *hosts, int n, bool *ret);
+ * most 2 s, and no longer than until abort_fd (-1: none) is readable: what is not known then is another machine. */
+void remote_find_local(const struct host *hosts, int n, int abort_fd, bool *ret);
 
 #endif

@@ -1,13 +1,14 @@
 /* getaddrinfo(3) as it may be found, for LD_PRELOAD. FAULT_NAMES=HOW:PATH; hosts whose names begin with "late-" are
  *
  *   late       not known until PATH exists; from then on they are this machine
- *   held       waited for until PATH exists, a minute at most; then they are not known
+ *   held       waited for until PATH exists, a minute at most; then they are not known; PATH.asked is made before
  *   together   not known; PATH is made once three of them are asked for at the same time, which is waited for a second
  */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -26,6 +27,9 @@ static int answer(const char *fault)
     if (strncmp(fault, "late", 4) == 0)
         return is_there(path) ? 0 : EAI_AGAIN;
     if (strncmp(fault, "held", 4) == 0) {
+        char asked[4096];
+        snprintf(asked, sizeof asked, "%s.asked", path);
+        close(open(asked, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
         for (int i = 0; i < 6000 && !is_there(path); i++)
             usleep(TURN_US);
         return EAI_NONAME;

@@ -431,6 +431,15 @@ def test_all_hosts_are_looked_up_at_once(crun):
     assert together.exists()
 
 
+def test_a_signal_during_a_look_up_ends_crun_before_any_agent_is_started(crun, ssh):
+    known = crun.tmp / "known"
+    p = crun.start("-H", "late-a,late-b", "--rsh", ssh, "true", extra_env={**preload("fault_names"), "FAULT_NAMES": f"held:{known}"})
+    wait("a look-up", pathlib.Path(f"{known}.asked").exists)
+    p.send_signal(signal.SIGTERM)
+    _, err = p.communicate(timeout=90)
+    assert (p.returncode, err) == (128 + signal.SIGTERM, b"") and not (crun.tmp / "calls").exists()
+
+
 def test_what_is_for_other_hosts_has_no_effect_without_any(crun, ssh):
     for args in (("-x", "A=1"), ("--rsh", ssh), ("--remote-crun", "/no/such/crun")):
         rc, _, err = crun.run(*args, "true")
