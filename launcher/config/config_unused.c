@@ -46,9 +46,14 @@ static const char *without_more_rounds(const struct config *c)
     return c->nnodes.max > c->nnodes.min ? NULL : without_restarts(c);
 }
 
+static const char *one_node_spares(const struct config *c)
+{
+    return c->home.kind == HOME_LOCAL ? "a job of one node has no spares" : NULL;
+}
+
 static const char *without_spares(const struct config *c)
 {
-    return c->home.kind == HOME_LOCAL ? "a job of one node has no spares" : without_restarts(c);
+    return one_node_spares(c) ? one_node_spares(c) : without_restarts(c);
 }
 
 static const char *polling(const struct config *c)
@@ -158,6 +163,8 @@ static const char *without_hosts(const struct config *c)
     X("rdzv-tls", false, without_server)                                                                               \
     X("rdzv-ca", false, without_server)                                                                                \
     X("insecure", false, without_server)                                                                               \
+    X("spare", false, one_node_spares)                                                                                 \
+    X("spare-exit-code", false, one_node_spares)                                                                       \
     X("max-node-failures", false, without_spares)                                                                      \
     X("restart-window", false, without_restarts)                                                                       \
     X("restart-backoff", false, without_restarts)                                                                      \

@@ -553,7 +553,7 @@ def test_a_python_of_choice(crun):
 
 def test_what_has_no_effect_here_is_said(crun):
     for option in (("--node-rank", "3"), ("--iface", "lo"), ("--rdzv-tls",), ("--restart-window", "9"), ("--insecure",),
-                   ("--resize-timeout", "9"), ("--fatal-codes", "3"), ("--http-bind", "127.0.0.2")):
+                   ("--resize-timeout", "9"), ("--fatal-codes", "3"), ("--http-bind", "127.0.0.2"), ("--spare",), ("--spare-exit-code", "3")):
         _, err = said(crun, *option, "true")
         assert re.fullmatch(rf"crun: {option[0]} has no effect: [^\n]+\n", err), err
     _, err = said(crun, "--preemption-signal", "USR1", "--signals-to-handle", "SIGTERM,SIGUSR1", "true")
