@@ -39,8 +39,11 @@ static void add_report(struct json_write *w, const char *report)
     json_end(w, '}');
 }
 
-static const char *condition(const struct rdzv_member *m)
+/* Nothing moves a member of a job that is over any more: its connection tells whether its agent still stops workers. */
+static const char *condition(const struct job *job, const struct rdzv_member *m)
 {
+    if (leader_is_over(job->reign.leader) && !m->done)
+        return party_find_(job, m->node) ? "stopping" : "ended";
     return m->silent ? "silent" : m->done ? "done" : m->leaving ? "leaving" : m->ready ? "ready" : "running";
 }
 
@@ -77,7 +80,7 @@ static int add_node(void *arg, const struct rdzv_member *m)
     json_bool(w, "member", m->member);
     json_int(w, "group_rank", m->group_rank);
     json_int(w, "rank_base", m->rank_base);
-    json_text(w, "state", condition(m));
+    json_text(w, "state", condition(l->job, m));
     if ((host = leader_find(l->job->reign.leader, m->node)))
         add_host(w, l->job, host);
     json_end(w, '}');

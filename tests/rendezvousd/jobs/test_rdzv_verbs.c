@@ -147,6 +147,20 @@ static void a_round_runs_and_ends(void **state)
     close(b);
 }
 
+static void nodes_of_a_failed_job_do_not_run(void **state)
+{
+    int a = dial(state), b = dial(state);
+    begin_round(a, b);
+    client_talk(b, "RDZV.FAIL j node2 1 code=9 fatal=1\r\n", "+OK\r\n");
+    expect_part(a, "RDZV.STATUS j\r\n", "\"state\":\"failed\"");
+    expect_part(a, "RDZV.STATUS j\r\n", "\"group_rank\":1,\"rank_base\":2,\"state\":\"stopping\",\"connected\":true");
+    close(b);
+    client_say(a, "RDZV.NEXT j node1 1 5000\r\n");
+    expect_part(a, "", "kind=end");
+    expect_part(a, "RDZV.STATUS j\r\n", "\"group_rank\":1,\"rank_base\":2,\"state\":\"ended\",\"connected\":false");
+    close(a);
+}
+
 static void next_answers_nil_at_its_timeout(void **state)
 {
     int a = dial(state);
@@ -342,6 +356,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_round_runs_and_ends, start, stop),
+        cmocka_unit_test_setup_teardown(nodes_of_a_failed_job_do_not_run, start, stop),
         cmocka_unit_test_setup_teardown(next_answers_nil_at_its_timeout, start, stop),
         cmocka_unit_test_setup_teardown(group_rank_0_is_told_all_addresses, start, stop),
         cmocka_unit_test_setup_teardown(every_refusal_has_its_word, start, stop),
