@@ -217,8 +217,10 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
                  now->joined, now->min_nodes);
     else if (now->joined < now->min_nodes)
         presence_text(now, out, cap);
+    else if (now->min_nodes == now->max_nodes)
+        snprintf(out, cap, "%d of %d nodes here", now->joined, now->max_nodes);
     else
-        snprintf(out, cap, "%d nodes of %d to %d are here", now->joined, now->min_nodes, now->max_nodes);
+        snprintf(out, cap, "%d of %d to %d nodes here", now->joined, now->min_nodes, now->max_nodes);
     if (r->agent.state == AGENT_PARTING || effects_has_wish(r)) /* it waits AGENT_PART_MS at most */
         return;
     if (!p->text[0]) {

@@ -165,7 +165,9 @@ const struct explain_message explain_crun[] = {
      "leave some out, or give --spare for hosts that wait for a place"},
     {"rounds failed early one after another; *", "a round that begins at once would most likely fail as well",
      "look at why the rounds failed; --restart-backoff is the wait"},
-    {"* nodes of * to * are here*", "enough nodes are here; the job waits for more until last_call_timeout is over",
+    {"* of * nodes here",
+     "enough nodes are here; the job waits for more until last_call_timeout is over, or, where this crun began to host "
+     "late, until workers of a host before it must have ended",
      "nothing, or a shorter last_call_timeout in --rdzv-conf"},
     {"the job was started with *", "this node was started with other settings than the first one",
      "give all nodes the same options; the message names those that differ"},

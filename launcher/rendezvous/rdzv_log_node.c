@@ -24,6 +24,8 @@ static void post_progress(struct log_client *l, int64_t now)
         return;
     l->progress_at = now + LOG_CLIENT_PROGRESS_MS;
     presence_read(l->pulse.data ? l->pulse.data : "", l->pulse.len, &i->progress.now);
+    if (l->pulse_moved > 0) /* one of a leader that died stands still until another one leads */
+        presence_age(&i->progress.now, now - l->pulse_moved);
     if (i->progress.now.joined == 0) /* this node is there */
         i->progress.now.joined = 1;
     i->progress.now.min_nodes = l->o.job.min_nodes;

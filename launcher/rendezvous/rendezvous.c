@@ -187,6 +187,8 @@ int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *
         return 0;
     z->client->ops->close(z->client);
     z->client = NULL;
+    /* Without a last round, too: this crun may have dialled a host that hung and then died, or have been its spare, and
+     * that host's workers may not have ended yet. */
     z->o.client.job.first_round = last_round + 1;
     z->o.client.job.hold_ms =
         z->o.client.job.silence_ms + z->o.client.job.kill_ms; /* others may still run the last one */
