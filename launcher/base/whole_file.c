@@ -90,14 +90,14 @@ static int write_in_place(const char *path, const char *text, size_t n, int how)
     return rc;
 }
 
-/* old: of the file that is there, NULL: none. */
-static int replace(const char *path, const char *text, size_t n, const struct stat *old)
+/* old: of the file that is there and whose owner and mode stay, NULL: none. */
+static int replace(int at, const char *path, const char *text, size_t n, const struct stat *old)
 {
     char tmp[PATH_MAX];
     if ((size_t)snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= sizeof tmp)
         return -ENAMETOOLONG;
-    unlink(tmp); /* of a process that was killed */
-    const int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? 0600 : 0666);
+    unlinkat(at, tmp, 0); /* of a process that was killed */
+    const int fd = openat(at, tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, old ? 0600 : 0666);
     if (fd < 0)
         return -errno;
     int rc = file_write_all(fd, text, n);
@@ -107,10 +107,10 @@ static int replace(const char *path, const char *text, size_t n, const struct st
         rc = -errno;
     if (close(fd) < 0 && rc == 0)
         rc = -errno;
-    if (rc == 0 && rename(tmp, path) < 0)
+    if (rc == 0 && renameat(at, tmp, at, path) < 0)
         rc = -errno;
     if (rc < 0)
-        unlink(tmp);
+        unlinkat(at, tmp, 0);
     return rc;
 }
 
@@ -123,17 +123,31 @@ static bool cannot_be_replaced(int rc)
 static int write_regular(const char *path, const char *text, size_t n, const struct stat *old)
 {
     char *real = realpath(path, NULL);
-    const int rc = real ? replace(real, text, n, old) : -errno;
+    const int rc = real ? replace(AT_FDCWD, real, text, n, old) : -errno;
     free(real);
     return cannot_be_replaced(rc) ? write_in_place(path, text, n, O_TRUNC) : rc;
+}
+
+/* As fs.protected_symlinks has it, which realpath(3) and a kernel without it do not. */
+static bool is_planted(const char *path)
+{
+    char folder[PATH_MAX];
+    struct stat link, at;
+    const char *slash = strrchr(path, '/');
+    if (lstat(path, &link) < 0 || !S_ISLNK(link.st_mode) || link.st_uid == geteuid())
+        return false;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash + 1 - path) : 1, slash ? path : ".");
+    return stat(folder, &at) < 0 || ((at.st_mode & S_ISVTX) && (at.st_mode & S_IWOTH) && at.st_uid != link.st_uid);
 }
 
 static int write_to(const char *path, const char *text, size_t n)
 {
     struct stat st, link;
+    if (is_planted(path))
+        return -EACCES;
     if (stat(path, &st) < 0) /* perhaps a link to what is not there yet */
         return errno == ENOENT && lstat(path, &link) == 0 ? write_in_place(path, text, n, O_CREAT)
-                                                          : replace(path, text, n, NULL);
+                                                          : replace(AT_FDCWD, path, text, n, NULL);
     const int own = open_own_output(&st);
     if (own >= 0)
         return write_and_close(own, &st, text, n);
@@ -146,6 +160,37 @@ int whole_file_write(const char *path, const char *text, size_t n, struct err *e
     const int rc = write_to(path, text, n);
     if (rc == -ENXIO && stat(path, &st) == 0 && S_ISFIFO(st.st_mode))
         return err_set(e, rc, "cannot write '%s': it is a FIFO that nobody reads", path);
+    return rc < 0 ? err_errno(e, -rc, "cannot write '%s'", path) : 0;
+}
+
+/* A descriptor of the folder that holds what path, which lies below at, names; *name: that name. */
+static int open_parent(int at, const char *path, const char **name)
+{
+    char part[NAME_MAX + 1];
+    int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    for (const char *slash; fd >= 0 && (slash = strchr(path, '/')); path = slash + 1) {
+        const int above = fd;
+        snprintf(part, sizeof part, "%.*s", (int)(slash - path), path);
+        fd = openat(above, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        const int why = errno;
+        close(above);
+        errno = why;
+    }
+    *name = path;
+    return fd < 0 ? -errno : fd;
+}
+
+int whole_file_write_below(int at, size_t at_bytes, const char *path, const char *text, size_t n, struct err *e)
+{
+    struct stat st;
+    const char *name;
+    const int folder = open_parent(at, path + at_bytes, &name);
+    if (folder < 0)
+        return err_errno(e, -folder, "cannot write '%s'", path);
+    const bool is_ours =
+        fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid();
+    const int rc = replace(folder, name, text, n, is_ours ? &st : NULL);
+    close(folder);
     return rc < 0 ? err_errno(e, -rc, "cannot write '%s'", path) : 0;
 }
 
@@ -172,6 +217,8 @@ static int check_folder(const char *path)
 int whole_file_check(const char *path)
 {
     struct stat st;
+    if (is_planted(path))
+        return -EACCES;
     if (stat(path, &st) < 0)
         return errno == ENOENT ? check_folder(path) : -errno;
     if (S_ISDIR(st.st_mode))

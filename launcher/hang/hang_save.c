@@ -104,7 +104,7 @@ static void write_saved(struct hang_watch *w, const struct save *s)
 {
     for (int i = 0; i < s->n; i++)
         if (!s->v[i].why[0])
-            logmux_write_file(w->o.mux, s->v[i].path, s->v[i].text.data, s->v[i].text.len);
+            logmux_write_log(w->o.mux, s->v[i].path, s->v[i].text.data, s->v[i].text.len);
 }
 
 static void print_saved(struct hang_watch *w, const struct save *s)

@@ -3,7 +3,7 @@
  * Other users may be able to write into the folder above the root. So a root of a random name is made anew, with mode
  * 0700, and so is the folder above it if that is in a shared one (log_conf.dir_is_private). All below the root is made
  * and opened through a descriptor of the root, and no link is followed there: nobody can put another folder in its
- * place.
+ * place. A root of a predictable name may be a link, if that is our user's or root's.
  *
  *   crun       DIR/RUN_ID/round-R/rank-N.{out,err,error.json}
  *              DIR/RUN_ID/round-R/filtered-G.{out,err}                   G: group rank

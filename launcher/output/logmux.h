@@ -77,6 +77,8 @@ const struct logmux_words *logmux_words(const struct logmux *m, int local); /* N
 
 /* Write a small file whole, in place of any of that name; what goes wrong is printed. */
 void logmux_write_file(struct logmux *m, const char *path, const char *text, size_t n);
+/* The same, but below the root of the logs no link is followed, and what is there is replaced, whatever it is. */
+void logmux_write_log(struct logmux *m, const char *path, const char *text, size_t n);
 
 /* A line of the event log, its newline included; NULL: one that could not be made. */
 void logmux_add_event(struct logmux *m, const char *line, size_t n);

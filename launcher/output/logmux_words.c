@@ -89,10 +89,10 @@ void logmux_on_record(struct logmux *m, const struct output_message *a)
     m->waits_for--;
 }
 
-void logmux_write_file(struct logmux *m, const char *path, const char *text, size_t n)
+static void write_file(struct logmux *m, const char *path, const char *text, size_t n, bool is_log)
 {
     const size_t named = strlen(path) + 1, most = OUTPUT_BODY_MAX - named;
-    struct output_head head = {.word = OUTPUT_WRITE};
+    struct output_head head = {.word = OUTPUT_WRITE, .number = is_log};
     struct buf body;
     buf_init(&body, OUTPUT_BODY_MAX);
     for (size_t at = 0; !head.n && m->pid && named < OUTPUT_BODY_MAX; at += most) {
@@ -105,6 +105,16 @@ void logmux_write_file(struct logmux *m, const char *path, const char *text, siz
     m->waits_for += head.n;
     m->writes += head.n;
     buf_free(&body);
+}
+
+void logmux_write_file(struct logmux *m, const char *path, const char *text, size_t n)
+{
+    write_file(m, path, text, n, false);
+}
+
+void logmux_write_log(struct logmux *m, const char *path, const char *text, size_t n)
+{
+    write_file(m, path, text, n, true);
 }
 
 void logmux_on_wrote(struct logmux *m, const struct output_message *a)

@@ -36,7 +36,7 @@ struct watch;
     X(OUTPUT_TELL)    /* what did a worker leave (round, number: local rank, n: question)? paths of record and core */ \
     X(OUTPUT_TAIL)    /* to the agent (round, number, n: question): its last lines of stderr */                        \
     X(OUTPUT_RECORD)  /* to the agent (round, number, n: question and OUTPUT_HAS_...): struct failure_record */        \
-    X(OUTPUT_WRITE)   /* a part of a file's text (n: 1 for the last); the path and a NUL come first */                 \
+    X(OUTPUT_WRITE)   /* a part of a file's text (n: 1 for the last, number: 1 for a log); its path, a NUL first */    \
     X(OUTPUT_WROTE)   /* to the agent: the file is there, or the sentence of an error */                               \
     X(OUTPUT_EVENT)   /* a line of the event log (number) */                                                           \
     X(OUTPUT_EVENTS)  /* to the agent (number: 0 or an error): the event log is open, or the sentence of an error */   \

@@ -11,12 +11,14 @@
 #include "launcher/report/failure.h"
 #include "launcher/report/failure_report.h"
 
-static void write_text(const struct failure_report_options *o, const char *path, const char *text)
+typedef void write_fn(struct logmux *m, const char *path, const char *text, size_t n);
+
+static void write_text(const struct failure_report_options *o, write_fn *write, const char *path, const char *text)
 {
     struct buf line;
     buf_init(&line, 0);
     if (buf_printf(&line, "%s\n", text) == 0)
-        logmux_write_file(o->mux, path, line.data, line.len);
+        write(o->mux, path, line.data, line.len);
     buf_free(&line);
 }
 
@@ -32,11 +34,11 @@ bool failure_files_write(const struct failure_report_options *o, const struct fa
     if (logs)
         snprintf(path, sizeof path, "%s/failure.json", o->logs->root);
     if (report && logs)
-        write_text(o, path, report);
+        write_text(o, logmux_write_log, path, report);
     if (report && file)
-        write_text(o, o->failure_file, report);
+        write_text(o, logmux_write_file, o->failure_file, report);
     if (of_culprit)
-        write_text(o, o->error_file, of_culprit);
+        write_text(o, logmux_write_file, o->error_file, of_culprit);
     snprintf(ret, FAILURE_FILES_MAX, "%s%s%s%s%s", path, logs && (file || record) ? " or of " : "",
              file ? "--failure-file" : "", file && record ? " or of " : "", record ? o->error_file : "");
     const bool written = report || of_culprit;

@@ -10,6 +10,7 @@
 #include "common/base/err.h"
 #include "launcher/base/whole_file.h"
 #include "launcher/output/process/file_thread.h"
+#include "launcher/output/process/round_files.h"
 #include "launcher/output/process/scratch.h"
 
 #define SWEEP_MS 1000 /* not while workers are being started, nor in short runs */
@@ -165,6 +166,22 @@ static void write_whole(struct file_job *job)
     whole_file_write(w->path, w->text.data, w->text.len, &w->e);
 }
 
+static void write_log(struct file_job *job)
+{
+    struct whole *w = container_of(job, struct whole, job);
+    const struct chores_options *o = &w->c->o;
+    file_thread_enter(o->log_files, w->path);
+    if (round_files_open_root(o->logs, o->log_root_fd, &w->e) == 0)
+        whole_file_write_below(*o->log_root_fd, log_layout_root_bytes(o->logs), w->path, w->text.data, w->text.len,
+                               &w->e);
+}
+
+static bool is_log(const struct chores *c, const char *path)
+{
+    const size_t root = strlen(c->o.logs->root);
+    return root > 0 && strncmp(path, c->o.logs->root, root) == 0 && path[root] == '/';
+}
+
 static void on_whole(struct file_job *job)
 {
     struct whole *w = container_of(job, struct whole, job);
@@ -179,7 +196,7 @@ static struct whole *begin_whole(struct chores *c, const char *path, size_t name
     struct whole *w = malloc(sizeof *w + named);
     if (!w)
         return NULL;
-    *w = (struct whole){.job = {.work = write_whole, .done = on_whole}, .c = c};
+    *w = (struct whole){.job = {.done = on_whole}, .c = c};
     memcpy(w->path, path, named);
     return w;
 }
@@ -192,7 +209,9 @@ bool chores_write_part(struct chores *c, const struct output_message *m)
     if (!c->begun || buf_add(&c->begun->text, m->body + named, m->n - named) < 0)
         return false;
     if (m->head.n == 1) {
-        file_thread_add(c->thread, &c->begun->job);
+        const bool by_root = m->head.number && is_log(c, c->begun->path);
+        c->begun->job.work = by_root ? write_log : write_whole;
+        file_thread_add(by_root ? c->o.log_files : c->thread, &c->begun->job);
         c->begun = NULL;
     }
     return true;

@@ -15,7 +15,10 @@ struct file_thread;
 
 struct chores_options {
     struct output_page *page;
-    const char *scratch; /* path of the temporary folder, borrowed; NULL: none */
+    const char *scratch;           /* path of the temporary folder, borrowed; NULL: none */
+    const struct log_layout *logs; /* borrowed; files below its root are written by log_files */
+    struct file_thread *log_files;
+    int *log_root_fd; /* theirs, as of round_files_open_root() */
     void (*tell)(void *arg, const struct output_head *head, const void *body, size_t n); /* the agent */
     void (*print)(void *arg, const char *text);                                          /* a line for people */
     void (*moved)(void *arg);                                                            /* something was done */

@@ -70,6 +70,9 @@ static int open_files(struct process *p, struct err *e)
 {
     const struct chores_options chores = {.page = p->page,
                                           .scratch = p->setup.scratch,
+                                          .logs = &p->setup.layout,
+                                          .log_files = streams_files(p->streams),
+                                          .log_root_fd = streams_root_fd(p->streams),
                                           .tell = pass_on,
                                           .print = print_text,
                                           .moved = on_moved,

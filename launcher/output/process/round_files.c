@@ -29,14 +29,12 @@ static void remove_records(const struct round_files *w)
     }
 }
 
-/* Opened once. If somebody removed it since, another one takes its place under the same number. */
-static int open_root(struct opening *o)
+int round_files_open_root(const struct log_layout *layout, int *root, struct err *e)
 {
     struct stat st;
-    int *root = o->what.root_fd;
     if (*root >= 0 && fstat(*root, &st) == 0 && st.st_nlink > 0)
         return 0;
-    const int fd = log_layout_open_root(&o->what.layout, &o->e);
+    const int fd = log_layout_open_root(layout, e);
     if (fd < 0)
         return fd;
     if (*root < 0) {
@@ -51,12 +49,12 @@ static int open_root(struct opening *o)
 static int make_root(struct opening *o)
 {
     TRY(log_layout_make_root(&o->what.layout, &o->e));
-    return open_root(o);
+    return round_files_open_root(&o->what.layout, o->what.root_fd, &o->e);
 }
 
 static int open_round(struct opening *o)
 {
-    TRY(open_root(o));
+    TRY(round_files_open_root(&o->what.layout, o->what.root_fd, &o->e));
     TRY(log_layout_make_round(&o->what.layout, *o->what.root_fd, o->what.workers, &o->e));
     remove_records(&o->what);
     for (int i = 0; i < o->n; i++)

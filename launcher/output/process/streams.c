@@ -226,6 +226,11 @@ struct file_thread *streams_files(struct streams *m)
     return m->files;
 }
 
+int *streams_root_fd(struct streams *m)
+{
+    return &m->root_fd;
+}
+
 struct log_console *streams_console(struct streams *m)
 {
     return m->console;

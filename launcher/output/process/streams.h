@@ -63,6 +63,7 @@ bool streams_at_end(const struct streams *m);    /* every pipe is at end-of-file
 size_t streams_copy_tail(struct streams *m, int local, char out[LINES_TAIL_BYTES]);
 
 struct file_thread *streams_files(struct streams *m);
+int *streams_root_fd(struct streams *m); /* for streams_files() alone: as of round_files_open_root() */
 struct log_console *streams_console(struct streams *m);
 void streams_print(struct streams *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -181,3 +181,35 @@ def test_a_folder_is_refused_at_once_and_nothing_is_none(crun):
     assert err == f"crun: cannot write the failure report {crun.tmp} (--failure-file): it is a folder, expected the name of a file\n"
     rc, _, err = crun.run("--failure-file=", *FAILS)
     assert rc == 3 and "cannot write" not in err, err
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_link_of_another_user_in_the_log_folder_is_not_followed(crun, renamed):
+    """He owns the folder of the run, and may put another in its place while the job runs."""
+    if os.geteuid() != 0:
+        pytest.skip("another uid needs root")
+    victim, root, moved = crun.tmp / "victim", crun.tmp / "logs/fid", crun.tmp / "logs/moved"
+    victim.write_text("secret\n")
+    for folder in (root.parent, root):
+        folder.mkdir(0o777)
+        os.chown(folder, 65534, 65534)
+    link = "mkdir logs/fid; " if renamed else ""
+    link += "ln -s ../../victim logs/fid/failure.json; chown -h 65534:65534 logs/fid logs/fid/*"
+    script = f"mv logs/fid logs/moved; {link}; exit 3" if renamed else f"{link}; exit 3"
+    rc, _, err = crun.run("--rdzv-id", "fid", "-r", "3", "--log-dir", root.parent, "sh", "-c", script, cwd=crun.tmp)
+    assert rc == 3 and "cannot write" not in err, err
+    assert victim.read_text() == "secret\n"
+    assert report((moved if renamed else root).joinpath("failure.json").read_text())["rank"] == 0
+
+
+def test_a_typed_path_is_no_link_of_another_user_in_a_shared_folder(crun):
+    if os.geteuid() != 0:
+        pytest.skip("another uid needs root")
+    shared, victim = crun.tmp / "shared", crun.tmp / "victim"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    victim.write_text("secret\n")
+    (shared / "why.json").symlink_to(victim)
+    os.lchown(shared / "why.json", 65534, 65534)
+    rc, _, err = crun.run("--failure-file", shared / "why.json", *FAILS)
+    assert rc != 0 and "Permission denied" in err and victim.read_text() == "secret\n", err

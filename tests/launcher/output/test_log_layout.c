@@ -175,6 +175,28 @@ static void a_link_in_the_place_of_a_file_or_folder_is_refused(void **state)
     close(root);
 }
 
+/* Our own may lead to another disk. */
+static void a_link_in_the_place_of_the_root_is_followed_if_it_is_ours(void **state)
+{
+    char other[64], path[LOG_PATH_MAX];
+    struct log_layout l;
+    struct err e;
+    (void)state;
+    open_layout(&l, LOG_LAYOUT_CRUN);
+    snprintf(other, sizeof other, "%s/other", folder);
+    assert_int_equal(mkdir(other, 0777), 0);
+    assert_int_equal(symlink("other", l.root), 0);
+    log_layout_name_round(&l, 1, 0);
+    make_round(&l);
+    snprintf(path, sizeof path, "%s/round-1", other);
+    assert_int_equal(mode_of(path) & S_IFMT, S_IFDIR);
+    if (geteuid() != 0)
+        return;
+    assert_int_equal(lchown(l.root, 65534, 65534), 0);
+    assert_int_equal(log_layout_open_root(&l, &e), ERR_OUTPUT);
+    assert_non_null(strstr(e.text, "is a symbolic link of another user"));
+}
+
 static void without_a_folder_nothing_is_made(void **state)
 {
     const struct log_conf c = {0};
@@ -209,6 +231,7 @@ int main(void)
         CASE(in_a_shared_folder_a_job_makes_its_own),
         CASE(another_folder_in_the_place_of_the_root_gets_nothing),
         CASE(a_link_in_the_place_of_a_file_or_folder_is_refused),
+        CASE(a_link_in_the_place_of_the_root_is_followed_if_it_is_ours),
         CASE(without_a_folder_nothing_is_made),
         CASE(a_path_that_is_too_long_is_refused),
     };
