@@ -39,11 +39,11 @@ class Run:
         self.held.touch()
 
     @classmethod
-    def at(cls, out):
-        """That whose checkpoints are there."""
-        if str(out) not in cls.of:
-            cls.of[str(out)] = cls(out)
-        return cls.of[str(out)]
+    def named(cls, run_id, out):
+        """That of this id, whose checkpoints are there. Its folder does not tell runs apart: a later test may be given the same one."""
+        if run_id not in cls.of:
+            cls.of[run_id] = cls(out)
+        return cls.of[run_id]
 
     def env(self, last):
         return {**self.stand.env("fault_disk"), "FAULT_DISK_HOLD": str(self.held), "FAULT_DISK_ONLY": f"step-{last:08}."}
@@ -76,9 +76,10 @@ class Job:
 
     def __init__(self, data, out, *options, model="small", crun=(), world=WORLD, run_id=None, device="cpu", program=("trainer",), last=None, more=None):
         """more: of the environment."""
-        self.world, self.planned, self.failed, self.run = world, False, None, Run.at(out)
+        self.world, self.planned, self.failed = world, False, None
         last = last or (options[options.index("--max-steps") + 1] if "--max-steps" in options else STEPS)
         self.run_id, self.out = run_id or f"recovery-{os.getpid()}-{random.SystemRandom().randrange(1 << 30)}", out
+        self.run = Run.named(self.run_id, out)
         command = [CRUN, "--nproc_per_node", world, "--max-restarts", 50, "--restart-backoff", 0, "--hold-timeout", 60, "--run-id", self.run_id,
                    *crun, *program,
                    "--train-data", data / "train", *MODELS[model], "--image-size", SIZES[model], "--batch-size", BATCH, "--num-epochs", EPOCHS,
