@@ -100,6 +100,14 @@ class Crun:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
+    def kill_both(self, guardian):
+        """Guardian and agent, at once: the agent cannot act before the guardian is dead. That death continues it, so it may end before the second kill."""
+        agent = self.agent_of(guardian)
+        with self.stopped(agent):
+            os.kill(guardian, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(agent, signal.SIGKILL)
+
     def agent_of(self, guardian):
         return children(guardian)[0]
 

@@ -134,9 +134,7 @@ def test_the_deputy_ends_daemons_and_cleans_up_when_both_halves_are_killed(crun,
     for r in range(2):
         crun.wait_file(f"ready-{r}")
     agent = crun.agent_of(p.pid)
-    with crun.stopped(agent):
-        p.kill()
-        os.kill(agent, signal.SIGKILL)
+    crun.kill_both(p.pid)
     crun.wait_processes_gone(15)
     p.communicate(timeout=60)
     assert ours(agent) == [] and crun.leftovers() == []
