@@ -6,10 +6,11 @@
 
 struct err;
 
-/* Behind symbolic links, but for those that another user put into a folder such as /tmp: -EACCES. A file that is there is replaced at once, by one of its mode, so that a reader sees the old
- * text or the new one; a device, a FIFO, and a file that cannot be replaced (a mount, a folder that is not ours to
- * write to) are written in place. Where path is what this process prints to, a socket too, behind what it has printed.
- * Waits for a FIFO, a socket or a terminal at most WHOLE_FILE_WAIT_MS, and for no FIFO that nobody reads. -errno. */
+/* Follows symbolic links, but for those that another user put into a folder such as /tmp: -EACCES. A file that is there
+ * is replaced at once, by one of its mode, so that a reader sees the old text or the new one; a device, a FIFO, and a
+ * file that cannot be replaced (a mount, a folder that is not ours to write to) are written in place. Where path is
+ * what this process prints to, a socket too, behind what it has printed. Waits for a FIFO, a socket or a terminal at
+ * most WHOLE_FILE_WAIT_MS, and for no FIFO that nobody reads. -errno. */
 #define WHOLE_FILE_WAIT_MS 500
 int whole_file_write(const char *path, const char *text, size_t n, struct err *e);
 
