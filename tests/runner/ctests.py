@@ -49,7 +49,7 @@ class Program:
         needed = [targets[t] for t in listed["depends"] if t in targets]
         self.targets = sorted({os.path.relpath(f, build) for t in needed for f in t["filename"]})
         own = [t for t in needed if any(f in self.argv for f in t["filename"])]
-        sources = {s for t in own for part in t["target_sources"] for s in part["sources"]}
+        sources = {s for t in own for part in t["target_sources"] for s in part.get("sources", ())}
         run = {a for a in self.argv if a.endswith(".c")}  # of a room's program, the file whose tests are run
         if run:
             sources = run | {s for s in sources if not os.path.basename(s).startswith("test_")}  # and what its tests share
