@@ -44,7 +44,7 @@
 
 static_assert(sizeof(struct gauges_page) <= GUARDIAN_GAUGES_PAGE, "it fits");
 
-enum { FILES_ONE_WORKER = 32, FILES_A_WORKER = 6, FILES_A_HELD_ONE = 3 }; /* descriptors that a job on one node needs */
+enum { FILES_ONE_WORKER = 33, FILES_A_WORKER = 6, FILES_A_HELD_ONE = 3 }; /* descriptors that a job on one node needs */
 enum { STACK_MIN = 128 * 1024 };                                          /* bytes; 80 KiB serve the usual ways */
 
 /* Their options are completed behind their names. */

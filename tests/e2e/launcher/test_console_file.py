@@ -204,7 +204,7 @@ def test_a_full_disk_that_has_room_again_goes_on_with_whole_lines(crun, small_di
 @pytest.mark.parametrize("redirect", ['>"$0" 2>&1', '>"$0" 2>"$0.err"'])
 def test_files_cost_the_agent_no_descriptor(crun, redirect):
     """The number that crun says it needs is enough (test_run.py)."""
-    p = crun.start("sh", "-c", "echo said", prefix=into(crun.tmp / "out", redirect), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)))
+    p = crun.start("sh", "-c", "echo said", prefix=into(crun.tmp / "out", redirect), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (33, 33)))
     assert p.wait(timeout=60) == 0 and (crun.tmp / "out").read_text() == "said\n", (crun.tmp / "out").read_text()
 
 

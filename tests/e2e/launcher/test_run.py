@@ -172,7 +172,7 @@ def test_a_worker_cannot_cut_its_page_short(crun):
     assert rc == 7, err
 
 
-@pytest.mark.parametrize("files, workers, options, need", [(40, 64, [], 410), (64, 8, [], 74), (74, 8, ["--max-restarts", 1], 98)])
+@pytest.mark.parametrize("files, workers, options, need", [(40, 64, [], 411), (64, 8, [], 75), (74, 8, ["--max-restarts", 1], 99)])
 def test_what_the_workers_need_of_open_files_is_told_before_the_first_starts(crun, files, workers, options, need):
     limit = lambda n: lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))
     args = "--nproc-per-node", workers, *options, "touch", crun.tmp / "started"
@@ -186,7 +186,7 @@ def test_what_the_workers_need_of_open_files_is_told_before_the_first_starts(cru
 def test_however_few_files_may_be_open_crun_says_so_and_ends(crun):
     if has_sanitizer("asan"):
         pytest.skip("the address sanitizer needs files of its own")
-    for files in range(4, 32):
+    for files in range(4, 33):
         with open(crun.tmp / "err", "wb") as err:  # which crun writes to from a process of its own, if it can
             p = crun.start("touch", crun.tmp / "started", stderr=err, preexec_fn=lambda n=files: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n)))
             assert p.wait(30) in (69, 127), files
@@ -226,15 +226,15 @@ def test_a_port_that_another_program_holds_is_named_with_the_reason(crun):
             assert rc == 69 and said in err and "Connection refused" in err
 
 
-@pytest.mark.parametrize("files", [8, 11, 15, 16, 24, 31])
+@pytest.mark.parametrize("files", [8, 11, 15, 16, 24, 32])
 def test_too_few_open_files_are_a_sentence_and_no_abort(crun, files):
     rc, _, err = crun.run("true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
-    assert (rc, err) == (69, f"crun: at most {files} files may be open here (ulimit -n, RLIMIT_NOFILE): 1 worker needs 32\n")
+    assert (rc, err) == (69, f"crun: at most {files} files may be open here (ulimit -n, RLIMIT_NOFILE): 1 worker needs 33\n")
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_as_many_open_files_as_that_sentence_asks_for_are_enough(crun, workers):
-    files = 32 + 6 * (workers - 1)
+    files = 33 + 6 * (workers - 1)
     rc, _, err = crun.run("--nproc-per-node", workers, "true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
     assert rc == 0, err
 
