@@ -108,7 +108,8 @@ static int write_report(const struct doctor_config *c, const char *verdict, stru
     static const char *const kinds[] = {"rung-*/log", "rung-*/metrics.jsonl", "plans/*/*.json"};
     char path[PATH_MAX], folder[PATH_MAX], pattern[PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/gpu-doctor.txt", c->out);
-    FILE *f = fopen(path, "we");
+    unlink(path); /* of the run before */
+    FILE *f = fopen(path, "wxe");
     if (!f)
         return err_errno(e, errno, "write %s", path);
     fprintf(f, "trainer %s gpu-doctor\n%s\n", CRUN_VERSION, verdict);

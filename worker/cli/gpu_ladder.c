@@ -132,7 +132,7 @@ static int start(struct climb *c, pid_t *ret, struct err *e)
 {
     const pid_t parent = getpid();
     const int in = open("/dev/null", O_RDONLY | O_CLOEXEC),
-              log = open(c->log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+              log = open(c->log, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     int rc = 0;
     if (in < 0 || log < 0)
         rc = err_errno(e, errno, "open %s", in < 0 ? "/dev/null" : c->log);

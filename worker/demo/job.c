@@ -209,7 +209,7 @@ static int open_all(struct job *j, struct err *e)
     if (j->fds[SIGNALS] < 0 || j->fds[FOLDER] < 0 || inotify_add_watch(j->fds[FOLDER], j->o->run, IN_MODIFY) < 0)
         return err_errno(e, errno, "watch %s", j->o->run);
     snprintf(path, sizeof path, "%s/output", j->o->run);
-    j->output = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    j->output = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     return j->output < 0 ? err_set(e, ERR_OUTPUT, "create %s: %s", path, strerror(errno)) : start(j, e);
 }
 

@@ -188,7 +188,7 @@ static int open_old(struct caffe2_log *l, const struct caffe2_log_options *o, co
     TRY(look_at(l->path, first_epoch, &old, e));
     if (!old.ours || (!resume && old.has_rows))
         return 0;
-    l->fd = open(l->path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    l->fd = open(l->path, O_WRONLY | O_APPEND | O_NOFOLLOW | O_CLOEXEC);
     if (l->fd < 0)
         return err_errno(e, errno, "open %s", l->path);
     if (lock_fails(l->fd)) {

@@ -14,6 +14,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "worker/data/db/lmdb_lock.h"
 #include "worker/data/db/record.h"
 #include "worker/data/sets/dataset_impl.h"
@@ -153,8 +154,13 @@ static int list_keys(struct lmdb *l, struct err *e)
 static int open_env(struct lmdb *l, struct err *e)
 {
     const unsigned flags = MDB_RDONLY | MDB_NOTLS; /* any thread may use the transaction */
-    TRY(lmdb_lock_reserve(l->path, e));
-    for (unsigned lock = 0;; lock = MDB_NOLOCK) {
+    const int is_odd = lmdb_lock_reserve(l->path, e);
+    if (is_odd < 0)
+        return is_odd;
+    if (is_odd)
+        log_warn("data", "'%s/lock.mdb' is a link or no regular file, and is not used: nobody must write to the data",
+                 l->path);
+    for (unsigned lock = is_odd ? MDB_NOLOCK : 0;; lock = MDB_NOLOCK) {
         int rc = mdb_env_create(&l->env);
         if (rc == 0)
             rc = mdb_env_set_maxreaders(l->env, LMDB_LOCK_READERS);

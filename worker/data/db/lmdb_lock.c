@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
@@ -15,9 +16,14 @@
 int lmdb_lock_reserve(const char *path, struct err *e)
 {
     char file[PATH_MAX];
+    struct stat st;
     if (snprintf(file, sizeof file, "%s/lock.mdb", path) >= (int)sizeof file)
         return err_set(e, -ENAMETOOLONG, "a path is too long: %s", path);
-    const int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lstat(file, &st) == 0 && !S_ISREG(st.st_mode))
+        return 1;
+    const int fd = open(file, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd < 0 && errno == ELOOP) /* put there since */
+        return 1;
     int code = fd < 0 ? errno : 0;
     /* the size stays: others have mapped as much of it as there is, and look there for readers */
     if (fd >= 0 && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, HEAD_BYTES + LMDB_LOCK_READERS * READER_BYTES) < 0)

@@ -66,7 +66,8 @@ static int write_file(const char *path, const void *data, size_t n, struct err *
     char part[PATH_MAX];
     if (snprintf(part, sizeof part, "%s.%ld~", path, (long)getpid()) >= (int)sizeof part)
         return err_set(e, -ENAMETOOLONG, "the path '%.100s...' is too long", path);
-    FILE *f = fopen(part, "wb");
+    unlink(part); /* of a process that was killed */
+    FILE *f = fopen(part, "wxbe");
     if (!f)
         return err_errno(e, errno, "cannot write '%s'", path);
     errno = 0;

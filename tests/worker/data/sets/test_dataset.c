@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <leveldb/c.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -294,6 +295,25 @@ static void a_cut_lmdb_is_refused(void **state)
     open_fails(in(*state, "db"), NULL, "cannot read the LMDB");
 }
 
+/* Another user may have put it there, and LMDB would write to where it leads. */
+static void a_lock_file_that_is_a_link_is_not_written_to(void **state)
+{
+    struct dataset *d;
+    struct stat st;
+    struct err e;
+    char lock[4096];
+    put_pictures(*state);
+    make(*state, "db", (struct make_db_options){.writer = &db_writer_lmdb});
+    snprintf(lock, sizeof lock, "%s", in(*state, "db/lock.mdb"));
+    unlink(lock);
+    assert_int_equal(symlink("../victim", lock), 0);
+    assert_int_equal(close(open(in(*state, "victim"), O_WRONLY | O_CREAT, 0600)), 0);
+    assert_int_equal(dataset_open(&d, in(*state, "db"), &(struct dataset_options){0}, &e), 0);
+    dataset_close(d);
+    assert_int_equal(stat(in(*state, "victim"), &st), 0);
+    assert_int_equal(st.st_size + st.st_blocks, 0);
+}
+
 /* A child has the data base open, through LevelDB itself or as we read it, while the parent goes on. */
 struct holder {
     pid_t pid;
@@ -458,6 +478,7 @@ int main(void)
         CASE(a_shuffle_keeps_every_picture),
         CASE(a_foreign_data_base_needs_num_labels),
         CASE(a_cut_lmdb_is_refused),
+        CASE(a_lock_file_that_is_a_link_is_not_written_to),
         CASE(a_leveldb_that_another_process_may_change_is_refused),
         CASE(many_processes_read_a_leveldb_and_leave_it_as_it_was),
         CASE(an_existing_data_base_is_left_alone),
