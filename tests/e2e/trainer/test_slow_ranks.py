@@ -57,9 +57,10 @@ class Job:
         assert self.p.poll() is None, self.text()[-4000:]
 
     def named(self, after):
-        """The first straggler after what was printed so far: rank, class, last of the ten steps that showed it."""
+        """The first straggler after what was printed so far, of steps after the onset: rank, class, last of the ten steps that showed it."""
         def found():
-            return re.search(r"straggler: rank (\d+) \((\w+)\): .*steps \d+ to (\d+)", "".join(self.lines[after:]))
+            shown = re.finditer(r"straggler: rank (\d+) \((\w+)\): .*steps \d+ to (\d+)", "".join(self.lines[after:]))
+            return next((f for f in shown if int(f[3]) > ONSET), None)
         wait("a straggler", lambda: found() or self.p.poll() is not None, 200)
         assert found(), self.text()[-4000:]
         return int(found()[1]), found()[2], int(found()[3])
