@@ -2,6 +2,7 @@
  * (tensorflow/core/lib/io/ record_writer.h). */
 #include "worker/report/tensorboard.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -72,15 +73,30 @@ static int put_head(struct tensorboard *t, int64_t first_step, struct err *e)
     return put_event(t, &start, e);
 }
 
+/* The second for a new file's name: TensorBoard reads files in the order of their names, and a run that goes on within
+ * the same second, or on a host whose clock is behind, comes after the files that are there. */
+static long long next_second(const char *dir)
+{
+    long long next = (long long)time(NULL), there;
+    DIR *d = opendir(dir);
+    for (const struct dirent *entry; d && (entry = readdir(d));)
+        if (sscanf(entry->d_name, "events.out.tfevents.%10lld.", &there) == 1 && there >= next)
+            next = there + 1;
+    if (d)
+        closedir(d);
+    return next;
+}
+
 static int create(struct tensorboard *t, const char *dir, struct err *e)
 {
     char host[HOST_NAME_MAX + 1] = "localhost";
     if (gethostname(host, sizeof host) < 0)
         strcpy(host, "localhost");
     host[sizeof host - 1] = '\0';
+    const long long second = next_second(dir);
     for (int number = 0; number < 1000; number++) {
-        if (snprintf(t->path, sizeof t->path, "%s/events.out.tfevents.%lld.%s.%d.%d", dir, (long long)time(NULL), host,
-                     (int)getpid(), number) >= (int)sizeof t->path)
+        if (snprintf(t->path, sizeof t->path, "%s/events.out.tfevents.%lld.%s.%d.%d", dir, second, host, (int)getpid(),
+                     number) >= (int)sizeof t->path)
             return err_set(e, -ENAMETOOLONG, "a path is too long: %s", dir);
         t->fd = open(t->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
         if (t->fd >= 0)

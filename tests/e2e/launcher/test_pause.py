@@ -40,7 +40,9 @@ def end(crun, shell):
     """-> what came since"""
     shell.type("\x03")
     text = shell.until("ready> ")
-    assert "stopped by SIGINT" in text and shell.code() == 130 and crun.processes() == [shell.p.pid], text
+    assert "stopped by SIGINT" in text and shell.code() == 130, text
+    crun.wait_processes(1)
+    assert crun.processes() == [shell.p.pid]
     return text
 
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/base/crc32c.h"
@@ -111,6 +112,20 @@ static void a_run_that_goes_on_starts_a_session_at_its_next_step_in_a_file_of_it
     tensorboard_close(u);
 }
 
+/* TensorBoard reads files in the order of their names: also on a host whose clock is behind. */
+static void a_run_that_goes_on_has_the_last_name(void **state)
+{
+    struct tensorboard *t;
+    char there[4096];
+    snprintf(there, sizeof there, "%s/events.out.tfevents.%lld.zz.9.0", (char *)*state, (long long)time(NULL) + 60);
+    FILE *f = fopen(there, "wb");
+    assert_non_null(f);
+    fclose(f);
+    assert_int_equal(tensorboard_open(&t, *state, 7, NULL), 0);
+    assert_true(strcmp(tensorboard_path(t), there) > 0);
+    tensorboard_close(t);
+}
+
 static void a_folder_that_cannot_be_written_is_named(void **state)
 {
     struct tensorboard *t;
@@ -132,6 +147,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_scalar_is_a_summary_value_of_its_step, scratch_make, scratch_drop),
         cmocka_unit_test_setup_teardown(a_run_that_goes_on_starts_a_session_at_its_next_step_in_a_file_of_its_own,
                                         scratch_make, scratch_drop),
+        cmocka_unit_test_setup_teardown(a_run_that_goes_on_has_the_last_name, scratch_make, scratch_drop),
         cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_written_is_named, scratch_make, scratch_drop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
