@@ -100,13 +100,16 @@ class Crun:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
 
-    def kill_both(self, guardian):
-        """Guardian and agent, at once: the agent cannot act before the guardian is dead. That death continues it, so it may end before the second kill."""
-        agent = self.agent_of(guardian)
-        with self.stopped(agent):
-            os.kill(guardian, signal.SIGKILL)
+    def kill_both(self, guardian, in_shell=False):
+        """Guardian and agent, as in one instant: neither acts, nor does the deputy before both are dead (a death continues it). in_shell: a shell
+        would see the guardian stop; there the agent goes on when the guardian dies, and may end before the second kill."""
+        agent, still = self.agent_of(guardian), [] if in_shell else [guardian, self.deputy_of(guardian)]
+        for pid in [*still, agent]:
+            os.kill(pid, signal.SIGSTOP)
+            self.wait_state(pid, "T")
+        for pid in [guardian, agent] if in_shell else [agent, guardian]:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(agent, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
     def agent_of(self, guardian):
         return children(guardian)[0]

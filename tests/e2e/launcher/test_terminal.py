@@ -130,7 +130,7 @@ def test_a_kill_of_crun_leaves_the_shell_and_no_child_of_the_worker(crun, shell,
     shell.run(f"{control}; cd {crun.tmp}; $CRUN --cgroup off sh -c 'sleep 1000 & touch up; sleep 1000; true'")
     crun.wait_file("up")
     guardian = next(pid for pid in children(shell.p.pid) if comm(pid) == "crun")
-    crun.kill_both(guardian)
+    crun.kill_both(guardian, in_shell=True)
     shell.until("ready> ")
     crun.wait_processes(1)
     assert shell.code() == 137 and crun.processes() == [shell.p.pid]
