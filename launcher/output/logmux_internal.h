@@ -46,7 +46,7 @@ struct logmux {
     struct event_lines *lines; /* NULL: there is no event log */
     bool events_are_open;
     struct err events_error;
-    int questions;                 /* so far */
+    int questions;                 /* asked so far: the number of the newest */
     int waits_for;                 /* answers */
     int writes;                    /* of them: files */
     struct asked *asked;           /* max_workers */

@@ -136,7 +136,7 @@ static double gib(int64_t bytes)
     return (double)bytes / (1 << 30);
 }
 
-/* Parts that would fit into `room` of a rank; 0: none would. */
+/* A power of two times the present parts: the least --accumulate with which a rank fits into `room`; 0: none. */
 static int parts_that_fit(const struct memory_need *n, int64_t room)
 {
     if (n->parts == 0 || room <= 0)
