@@ -1,5 +1,7 @@
 #include "worker/train/run.h"
 
+#include <errno.h>
+
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -8,6 +10,7 @@
 #include "worker/config/config.h"
 #include "worker/parallel/ddp.h"
 #include "worker/run/mem_report.h"
+#include "worker/session/hold.h"
 
 static void tell_parts(struct run *r, const struct step_result *res)
 {
@@ -72,10 +75,20 @@ static struct step_wishes wishes(struct run *r)
                                 .save = saver_wants(&r->saver, &next, run_over_at(r, &next))};
 }
 
+/* A hold ends the wait of a rank in a collective, and the failed collective leads to the next round. A rank that is
+ * alone waits in none, so it looks for itself. */
+static int let_go_alone(const struct run *r, struct err *e)
+{
+    if (r->s.comm->world > 1 || !hold_wanted())
+        return 0;
+    return err_set(e, -ECANCELED, "crun forms another round");
+}
+
 static int one_step(struct run *r, struct err *e)
 {
     struct step_result res;
     struct ddp_stats before, after;
+    TRY(let_go_alone(r, e));
     ddp_stats(r->s.ddp, &before);
     trace_step(&r->trace, ++r->steps);
     TRY(drill_at(&r->drill, &r->s.state, r->s.rank, r->at.updates + r->step.ahead.outstanding + 1, false, e));
