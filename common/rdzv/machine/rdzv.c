@@ -124,11 +124,11 @@ static void offer_while_running(struct step *s, struct node *n)
         rdzv_turn_away_(s, n, NULL);
 }
 
-/* Who waited for what becomes of a silent member: all members are heard of again. */
+/* Who waited for what becomes of a silent member: all members are heard of again. Walks the nodes only if one waited. */
 static void offer_to_successors(struct step *s)
 {
     struct node *n, *next;
-    if (has_silent_member(s->r))
+    if (s->r->heirs == 0 || s->r->config.max_nodes > s->r->config.min_nodes || has_silent_member(s->r))
         return;
     HASH_ITER (hh, s->r->nodes, n, next)
         if (!n->is.member && !n->is.silent && !rdzv_may_wait_(s->r, n))
@@ -173,13 +173,13 @@ static void take_join(struct step *s)
     struct standing to = n->is;
     n->slots = ev->slots;
     n->node_rank = ev->node_rank;
-    n->waits |= ev->waits;
     n->port = ev->port;
     memcpy(n->addr, ev->addr, sizeof n->addr);
     memcpy(n->addrs, ev->addrs, sizeof n->addrs);
     memcpy(n->role, ev->role, sizeof n->role);
     to.joined = true;
     to.silent = false;
+    to.waits |= ev->waits;
     rdzv_stand_(s->r, n, to);
     hold_for_predecessor(s);
     if (ev->round > s->r->m.round_floor)

@@ -116,7 +116,7 @@ static int check_state(const struct rdzv *r, const struct tally *t, struct err *
 /* The counts, lists and pointers that steps keep are those that a walk finds. */
 static int check_counts(const struct rdzv *r, struct err *e)
 {
-    int ready = 0, working = 0, working_done = 0, members = 0, staying = 0, silent = 0, fenced = 0;
+    int ready = 0, working = 0, working_done = 0, members = 0, staying = 0, heirs = 0, silent = 0, fenced = 0;
     const struct node *leader = NULL;
     for (const struct node *n = r->nodes; n; n = n->hh.next) {
         const struct standing *is = &n->is;
@@ -125,6 +125,7 @@ static int check_counts(const struct rdzv *r, struct err *e)
         working_done += is->member && !is->joined && is->done;
         members += is->member;
         staying += !is->leaving && !is->silent;
+        heirs += !is->member && !is->silent && !is->waits;
         silent += is->silent;
         if (is->member && n->group_rank == 0)
             leader = n;
@@ -133,12 +134,13 @@ static int check_counts(const struct rdzv *r, struct err *e)
         fenced += n->is.silent;
         MUST(!n->silent_next || n->fence <= n->silent_next->fence, "the fence of '%s' is out of order", n->id);
     }
-    MUST(r->ready == ready && r->working == working && r->working_done == working_done && r->members == members &&
-             r->staying == staying && fenced == silent,
-         "counted are %d ready, %d working, %d of them done, %d members, %d staying, %d silent; there are %d, %d, %d, "
-         "%d, %d, %d",
-         r->ready, r->working, r->working_done, r->members, r->staying, fenced, ready, working, working_done, members,
-         staying, silent);
+    MUST(
+        r->ready == ready && r->working == working && r->working_done == working_done && r->members == members &&
+            r->staying == staying && r->heirs == heirs && fenced == silent,
+        "counted are %d ready, %d working, %d of them done, %d members, %d staying, %d heirs, %d silent; there are %d, "
+        "%d, %d, %d, %d, %d, %d",
+        r->ready, r->working, r->working_done, r->members, r->staying, r->heirs, fenced, ready, working, working_done,
+        members, staying, heirs, silent);
     MUST(r->leader == leader, "the leader is '%s', expected '%s'", r->leader ? r->leader->id : "",
          leader ? leader->id : "");
     return 0;

@@ -23,6 +23,7 @@ struct standing {
     bool done;    /* all its workers of this round exited 0 */
     bool leaving; /* asked to go; still has workers */
     bool silent;  /* nothing heard of it, nothing proved */
+    bool waits;   /* it may be a spare: its JOIN says so, or it had a seat */
 };
 
 struct node {
@@ -32,7 +33,6 @@ struct node {
     char role[RDZV_ROLE_MAX + 1];
     int slots, node_rank, port;
     int failures;       /* rounds that it broke */
-    bool waits;         /* it may be a spare: its JOIN says so, or it had a seat */
     uint64_t seq;       /* of its last news */
     struct standing is; /* changed by rdzv_stand_() alone, which keeps the counts */
     int64_t fence;      /* silent: from then on its workers are dead */
@@ -88,6 +88,7 @@ struct rdzv {
     struct node *gone;    /* forgotten since then */
     struct node *silent;  /* in order of their fences */
     int ready, working, working_done, members, staying; /* counts; working: members that have not joined again */
+    int heirs; /* count: heard of, not members, not content to be spares; each may succeed a silent member */
     int64_t *restart_times; /* with a restart window: those that may still count, oldest first */
     size_t restart_n, restart_cap;
     bool restart_new;    /* one is not in the log yet */

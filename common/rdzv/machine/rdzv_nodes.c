@@ -35,6 +35,7 @@ static void count(struct rdzv *r, const struct node *n, int by)
     r->working_done += is->member && !is->joined && is->done ? by : 0;
     r->members += is->member ? by : 0;
     r->staying += !is->leaving && !is->silent ? by : 0;
+    r->heirs += !is->member && !is->silent && !is->waits ? by : 0;
 }
 
 /* Fences come in the order of time but after a replay: the search from the end is short. */

@@ -99,7 +99,7 @@ static void number_roles(struct rdzv *r)
 
 static void enlist(struct rdzv *r, struct node *n, int group_rank)
 {
-    struct standing to = {.member = true};
+    struct standing to = {.member = true, .waits = n->is.waits};
     n->group_rank = group_rank;
     n->rank_base = r->m.world_size;
     r->m.world_size += n->slots;
@@ -151,7 +151,7 @@ void rdzv_start_round_(struct step *s)
     m->round_started = s->now;
     for (struct node *n = r->nodes; n; n = n->hh.next) {
         struct standing to = n->is;
-        n->waits |= to.member;
+        to.waits |= to.member;
         to.member = to.done = false;
         n->group_rank = n->rank_base = -1;
         rdzv_stand_(r, n, to);
@@ -172,7 +172,7 @@ void rdzv_start_round_(struct step *s)
 
 bool rdzv_may_wait_(const struct rdzv *r, const struct node *n)
 {
-    return n->waits || r->config.max_nodes > r->config.min_nodes;
+    return n->is.waits || r->config.max_nodes > r->config.min_nodes;
 }
 
 void rdzv_turn_away_(struct step *s, struct node *n, const struct rdzv_cause *why)

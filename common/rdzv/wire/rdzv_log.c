@@ -61,7 +61,7 @@ static const struct rdzv_field node_fields[] = {
     NUMBER("rank_base", rank_base, -1, RDZV_NODES_MAX *RDZV_SLOTS_MAX, -1),
     NUMBER("slots", slots, 1, RDZV_SLOTS_MAX, 0),
     NUMBER("failures", failures, 0, COUNT_MAX, 0),
-    NUMBER("waits", waits, 0, 1, 0),
+    NUMBER("waits", is.waits, 0, 1, 0),
     NUMBER("node_rank", node_rank, INT_MIN, INT_MAX, -1),
     TEXT("addr", addr),
     TEXT("addrs", addrs),
@@ -219,7 +219,6 @@ static int read_node(struct rdzv *r, const struct line *l, struct err *e)
     memcpy(n->role, from.role, sizeof n->role);
     n->slots = from.slots;
     n->failures = from.failures;
-    n->waits = from.waits;
     n->node_rank = from.node_rank;
     n->port = from.port;
     n->seq = from.seq;
