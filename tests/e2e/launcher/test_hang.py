@@ -222,10 +222,10 @@ def test_a_worker_with_a_debugger_is_no_hang(crun, start):
     libc.ptrace(PTRACE_INTERRUPT, pids[0], None, None)
     os.waitpid(pids[0], 0x40000000)  # __WALL
     with pytest.raises(AssertionError):
-        c.wait("has stood|no rank", 5)
+        c.wait("has stood|no rank", 3)
     assert libc.ptrace(PTRACE_DETACH, pids[0], None, None) == 0
     with pytest.raises(AssertionError):
-        c.wait("has stood|no rank", 3)
+        c.wait("has stood|no rank", 2)
     os.kill(pids[0], signal.SIGSTOP)
     c.wait("rank 0 has stood")
     assert c.end() == 124

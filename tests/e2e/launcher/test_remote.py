@@ -225,14 +225,14 @@ def test_a_host_that_is_given_up_is_not_lost_as_well(crun, ssh):
     switches = "$(grep ctxt /proc/$PPID/status)"
     asleep = f'until before="{switches}"; sleep 0.3; grep -q "State:.S" /proc/$PPID/status && [ "$before" = "{switches}" ]; do :; done'
     path.write_text(path.read_text().replace("exec env -i", f"{asleep}; kill -STOP $PPID; exec 3>&1; {{ env -i").replace('sh -c "$*"', f'sh -c "$*" 2>&1; exec sleep 1000 2>&-; }} | tee {said} 2>&-'))
-    p = crun.start("-H", ONE, "--rsh", ssh, "--rdzv-conf", "join_timeout=15", "sleep", "60", stderr=subprocess.PIPE, text=True)
+    p = crun.start("-H", ONE, "--rsh", ssh, "--rdzv-conf", "join_timeout=8", "sleep", "60", stderr=subprocess.PIPE, text=True)
     wait("its first word", lambda: said.exists() and said.read_bytes())
     stopped, began = crun.agent_of(p.pid), time.monotonic()
     assert state(stopped) == "T"
-    wait("the end of the time", lambda: time.monotonic() > began + 15.2)
+    wait("the end of the time", lambda: time.monotonic() > began + 8.2)
     os.kill(stopped, signal.SIGCONT)
     _, err = p.communicate(timeout=60)
-    assert p.returncode == 69 and f"host {ONE}: crun did not begin there within 15 s" in err and "is lost" not in err, err
+    assert p.returncode == 69 and f"host {ONE}: crun did not begin there within 8 s" in err and "is lost" not in err, err
 
 
 def test_a_stop_does_not_wait_for_an_ssh_that_hangs(crun, ssh):
@@ -363,12 +363,12 @@ def test_a_host_that_is_lost_is_told(crun, ssh):
 
 @pytest.mark.long
 def test_a_host_whose_ssh_hangs_later_is_lost(crun, ssh):
-    p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.4", "sh", "-c", UP)
+    p = up(crun, ssh, "--rdzv-conf", "keep_alive_interval=0.2", "sh", "-c", UP)
     for pid in on_two(crun):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGSTOP)
     out, err = p.communicate(timeout=90)
-    assert f"crun: host {TWO} is lost: nothing was heard of it for 12 s (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)\n" in err.decode(), err
+    assert f"crun: host {TWO} is lost: nothing was heard of it for 6 s (--rdzv-conf keep_alive_interval, keep_alive_max_attempt)\n" in err.decode(), err
     assert p.returncode not in (0, 255) and b"\006" not in out + err
     crun.wait_processes_gone(30)
 
