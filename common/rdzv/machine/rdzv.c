@@ -124,7 +124,7 @@ static void offer_while_running(struct step *s, struct node *n)
         rdzv_turn_away_(s, n, NULL);
 }
 
-/* Who waited for what becomes of a silent member: all members are heard of again. Walks the nodes only if one waited. */
+/* Who waited for what becomes of a silent member: all members are heard of again. */
 static void offer_to_successors(struct step *s)
 {
     struct node *n, *next;

@@ -58,8 +58,9 @@ def sent(text_of):
     return [(r["sends"]["sum"], r["sent"]) for r in event]
 
 
-def test_bytes_are_as_planned_and_fewer_cross_than_in_one_ring(tmp_path):
-    large = ["--arch", "mlp", "--device", "cpu", "--no-sync-bn", "--mem-report", "--max-steps", 3]
+@pytest.mark.parametrize("network", [["--arch", "mlp"], pytest.param(["--arch", "resnet18", "--image-size", 32], marks=pytest.mark.slow)], ids=["mlp", "resnet18"])
+def test_bytes_are_as_planned_and_fewer_cross_than_in_one_ring(tmp_path, network):
+    large = [*network, "--device", "cpu", "--no-sync-bn", "--mem-report", "--max-steps", 3]
     for name, more in ("flat", []), ("hierarchical", ["--allreduce", "hierarchical"]):
         nodes((2, 2), tmp_path / name, *large, *more)
         for planned, really in sent(tmp_path / name):

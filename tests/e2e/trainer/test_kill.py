@@ -19,18 +19,22 @@ SHARED = [*SMALL, "--model-parallel-size", 2, "--model-parallel-dim", 1]  # four
 MODELS = {"small": (28, SMALL), "cut": (28, [*SMALL, "--zero", 1]), "resnet18": (32, ["--arch", "resnet18"]),
           "2x2": (28, SHARED), "2x2-zero-1": (28, [*SHARED, "--zero", 1]), "2x2-zero-2": (28, [*SHARED, "--zero", 2]),
           "zero-3": (28, ["--arch", "mlp", "--num-channels", 1, "--zero", 3]), "resnet18-zero-3": (32, ["--arch", "resnet18", "--zero", 3]), "2x2-zero-3": (28, [*SHARED, "--fsdp"]),
-          "2x2-stages": (28, [*SMALL, "--stages", 2, "--microbatches", 4])}
+          "2x2-stages": (28, [*SMALL, "--stages", 2, "--microbatches", 4]), "long": (28, [*SMALL, "--num-epochs", 3, "--batch-size", 64])}
 
 
-STEPS = EPOCHS * IMAGES // BATCH
+def images(model):
+    return 640 if model == "long" else IMAGES
+
+
+def steps(model):
+    return 3 * 640 // 64 if model == "long" else EPOCHS * IMAGES // BATCH
 
 
 def command(model, world, run_id, out, data):
     size, args = MODELS[model]
     return [str(a) for a in (
         CRUN, "--standalone", "--nproc_per_node", world, "--max-restarts", 3, "--recovery", "restart", "--run-id", run_id, "trainer",
-        "--train-data", data / "train", *args, "--image-size", size, "--batch-size", BATCH,
-        "--num-epochs", EPOCHS, "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out,
+        "--train-data", data / "train", "--image-size", size, "--batch-size", BATCH, "--num-epochs", EPOCHS, *args, "--device", "cpu", "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out,
         "--checkpoint-every", EVERY, "--resume", "auto", "--print-freq", 1, "--log-level", "info", "--seed", 7)]
 
 
@@ -87,7 +91,7 @@ def undisturbed(shapes, tmp_path_factory):
     known = {}
 
     def prepare(model, world):
-        data = shapes(MODELS[model][0], IMAGES, 20)
+        data = shapes(MODELS[model][0], images(model), 20)
 
         def begin(run_id, out, env=None):
             return Job(model, world, run_id, out, data, env=env)
@@ -153,6 +157,7 @@ def kill_at(job, run_id, rank, moment):
 LAYOUTS = [pytest.param(model, 4, 1, id=model, marks=marks) for marks, models in (((), ("2x2-zero-2", "2x2-zero-3", "2x2-stages")), (pytest.mark.slow, ("2x2", "2x2-zero-1")))
            for model in models]
 LAYOUTS += [pytest.param("zero-3", 3, 1, id="3-zero-3"), pytest.param("resnet18-zero-3", 3, 1, id="resnet18-3-zero-3", marks=pytest.mark.slow)]
+LAYOUTS += [pytest.param("long", 3, 3, id="long-3", marks=pytest.mark.slow)]  # a kill in each of three epochs
 
 
 @pytest.mark.long
@@ -161,12 +166,13 @@ def test_a_worker_killed_at_any_moment_changes_no_bit(undisturbed, tmp_path, mod
     begin, expected = undisturbed(model, world)
     seed = random.SystemRandom().randrange(1 << 30)
     rng = random.Random(seed)
-    print(f"world {world}, seed {seed}, {STEPS} steps")
+    last = steps(model)
+    print(f"world {world}, seed {seed}, {last} steps")
     held = tmp_path / "held"
-    late = faulty_disk(hold=held, only=f"step-{STEPS:08}.")  # a late kill still finds the job
+    late = faulty_disk(hold=held, only=f"step-{last:08}.")  # a late kill still finds the job
     for i in range(kills):
         out, run_id = tmp_path / f"kill-{i}", f"kill-{world}-{i}-{seed}"
-        moment = (STEPS - 1) * (i + rng.random()) / kills
+        moment = (last - 1) * (i + rng.random()) / kills
         rank = rng.randrange(world)
         held.touch()
         job = begin(run_id, out, env=late)

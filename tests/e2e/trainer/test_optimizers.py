@@ -23,10 +23,10 @@ def data(shapes):
     return shapes(28, 50, 20)  # the last batch of an epoch is short
 
 
-def train(data, out, *args, world=1, epochs=3):
+def train(data, out, *args, world=1, epochs=3, batch=16):
     launch = [CRUN, "--standalone", "--nproc_per_node", world, "trainer"] if world > 1 else [TRAINER]
     p = run(*launch, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet", "--image-size", 28,
-            "--num-channels", 1, "--batch-size", 16, "--num-epochs", epochs, "--device", "ref", "--checkpoint-dir", out,
+            "--num-channels", 1, "--batch-size", batch, "--num-epochs", epochs, "--device", "ref", "--checkpoint-dir", out,
             "--seed", 3, *args)
     assert p.returncode in (0, 75), p.stdout + p.stderr
     return p
@@ -36,11 +36,13 @@ def largest_difference(a, b):
     return np.max(np.abs(a - b) / np.abs(b))
 
 
+@pytest.mark.parametrize("batch", [16, pytest.param(32, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_losses_do_not_depend_on_the_world(data, tmp_path, name):
+def test_losses_do_not_depend_on_the_world(shapes, tmp_path, name, batch):
+    data = shapes(28, 3 * batch + 2 * batch // 16, 20)  # the last batch of an epoch is short
     args = EVERYTHING[name] + OPTIONS + ["--sync-bn"]
-    train(data, tmp_path / "one", *args)
-    train(data, tmp_path / "two", *args, world=2)
+    train(data, tmp_path / "one", *args, batch=batch)
+    train(data, tmp_path / "two", *args, world=2, batch=batch)
     one, two = loss_curve(tmp_path / "one"), loss_curve(tmp_path / "two")
     assert len(one) == 12 and one[-1] < one[0]
     worst = largest_difference(two, one)

@@ -15,18 +15,22 @@ from processes import wait
 from support import free_port, worker_pid
 from tensors import newest
 
+LONG = ["--batch-size", 32, "--num-epochs", 5]  # of 640 images: 100 steps
+
+
 @pytest.fixture(scope="module")
 def undisturbed(shapes, tmp_path_factory):
     """-> data, and the weights at the end, by model"""
     known = {}
 
-    def of(model="small"):
-        if model not in known:
-            data = shapes(SIZES[model], IMAGES, 20)
-            job = Job(data, tmp_path_factory.mktemp("undisturbed") / "out", model=model)
+    def of(model="small", long=()):
+        key = model, bool(long)
+        if key not in known:
+            data = shapes(SIZES[model], 640 if long else IMAGES, 20)
+            job = Job(data, tmp_path_factory.mktemp("undisturbed") / "out", *long, model=model)
             job.finish()
-            known[model] = (data, job.weights())
-        return known[model]
+            known[key] = (data, job.weights())
+        return known[key]
 
     return of
 
@@ -45,19 +49,21 @@ def test_a_rank_that_is_killed_costs_no_step_and_no_bit(undisturbed, tmp_path, m
     assert job.weights() == expected
 
 
-@pytest.mark.parametrize("model", ["small", pytest.param("resnet18", marks=pytest.mark.slow)])
-def test_random_ranks_at_random_moments(undisturbed, tmp_path, model):
-    data, expected = undisturbed(model)
+@pytest.mark.parametrize("model, long", [("small", []), *(pytest.param(model, LONG, marks=pytest.mark.slow) for model in ("small", "resnet18"))],
+                         ids=["small", "small, 100 steps", "resnet18, 100 steps"])
+def test_random_ranks_at_random_moments(undisturbed, tmp_path, model, long):
+    data, expected = undisturbed(model, long)
+    last, between = (100, 20) if long else (STEPS, 7)
     seed = random.SystemRandom().randrange(1 << 30)
     rng = random.Random(seed)
     print("seed", seed)
-    job = Job(data, tmp_path / "out", model=model)
+    job = Job(data, tmp_path / "out", *long, model=model, last=last)
     victims = [rng.randrange(WORLD) for _ in range(4)]
     for i, victim in enumerate(victims):
         kill, delay = job.kill(victim), rng.random() * 0.02
-        job.from_step(5 + 7 * i, lambda kill=kill, delay=delay: (time.sleep(delay), kill()))
+        job.from_step(5 + between * i, lambda kill=kill, delay=delay: (time.sleep(delay), kill()))
         job.at_recovery()  # one after the other
-    job.at_step(STEPS - 2, job.kill())
+    job.at_step(last - 2, job.kill())
     text = job.finish()
     for before, after, victim in zip(job.pids, job.pids[1:], victims):
         assert [a == b for a, b in zip(before, after)] == [r != victim for r in range(WORLD)]

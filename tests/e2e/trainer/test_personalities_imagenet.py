@@ -54,13 +54,13 @@ def test_two_machines_meet_at_tcp_and_by_environment(folder, tmp_path):
 
 
 # What the machine of a test is: two processes, a small network and small batches.
-SCALED = "#!/bin/sh\nshift\nexec {trainer} imagenet \"$@\" --procs 2 -a mlp --image-size 32 --epochs 1 -j 1 -b {batch} --device cpu\n"
+SCALED = "#!/bin/sh\nshift\nexec {trainer} imagenet \"$@\" --procs 2 -a {arch} --image-size 32 --epochs 1 -j 1 -b {batch} --device cpu\n"
 
 
-def typed(cwd, folder, script, batch, port="0"):
+def typed(cwd, folder, script, batch, port="0", arch="mlp"):
     """A script of TorchShard's page, as it stands there: only the directory, the interface and the address are this machine's."""
     (cwd / "bin").mkdir(parents=True)
-    (cwd / "bin/python3").write_text(SCALED.format(trainer=TRAINER, batch=batch))
+    (cwd / "bin/python3").write_text(SCALED.format(trainer=TRAINER, batch=batch, arch=arch))
     (cwd / "bin/python3").chmod(0o755)
     for there, here in (("${imagenet directory}", str(folder)), ("ens1f1", "lo"), ("172.20.10.22", "127.0.0.1"), ("12355", str(port))):
         script = script.replace(there, here)
@@ -74,14 +74,15 @@ def ended(p):
     return err
 
 
-def test_torchshards_lines_for_one_machine(folder, tmp_path):
+@pytest.mark.parametrize("arch", ["mlp", pytest.param("resnet18", marks=pytest.mark.slow)])
+def test_torchshards_lines_for_one_machine(folder, tmp_path, arch):
     curves = {}
     for name, line in {
             "base": "python3 main.py --multiprocessing-distributed --num-classes 1000 ${imagenet directory} ",
             "shard": "python3 main.py --multiprocessing-distributed --num-classes 1000 --enable-model-parallel --model-parallel-dim 0 ${imagenet directory} ",
             "amp": "python3 main.py --multiprocessing-distributed --num-classes 1000 --enable-model-parallel --model-parallel-dim 0 --enable-amp-mode ${imagenet directory} ",
             "zero": "python3 main.py --multiprocessing-distributed --num-classes 1000 --enable-model-parallel --model-parallel-dim 0 --enable-zero-optim ${imagenet directory}"}.items():
-        err = ended(typed(tmp_path / name, folder, line, 16))
+        err = ended(typed(tmp_path / name, folder, line, 16, arch=arch))
         assert ("that share the last layer, split over features" in err) == (name != "base") and ("(O1" in err) == (name == "amp"), err
         curves[name] = losses(tmp_path / name / "checkpoint.pth.tar")
         assert (tmp_path / name / "checkpoint.pth.tar/latest").exists()
@@ -106,13 +107,14 @@ python3 main.py \\
     # --enable-amp-mode or --enable-zero-optim """
 
 
+@pytest.mark.parametrize("arch, classes", [("mlp", 2000), pytest.param("resnet18", 20000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("more", ["", "--enable-zero-optim", "--enable-amp-mode"])
-def test_torchshards_lines_for_two_machines(folder, tmp_path, more):
-    text = NODE.replace("2000000", "2000").replace("# --enable-amp-mode or --enable-zero-optim ", more)
+def test_torchshards_lines_for_two_machines(folder, tmp_path, more, arch, classes):
+    text = NODE.replace("2000000", str(classes)).replace("# --enable-amp-mode or --enable-zero-optim ", more)
     port = free_port()
-    ps = [typed(tmp_path / str(r), folder, text.replace("RANK", str(r)), 8, port) for r in range(2)]
+    ps = [typed(tmp_path / str(r), folder, text.replace("RANK", str(r)), 8, port, arch) for r in range(2)]
     err = [ended(p) for p in ps][0]
-    for says in ("16 global, 8 per node, up to 4 per rank (4 ranks, 2 nodes); 2 steps", "that share the last layer, split over classes", "2000 classes"):
+    for says in ("16 global, 8 per node, up to 4 per rank (4 ranks, 2 nodes); 2 steps", "that share the last layer, split over classes", f"{classes} classes"):
         assert says in err, err
     assert len(losses(tmp_path / "0/checkpoint.pth.tar")) == 2 and (tmp_path / "0/checkpoint.pth.tar/latest").exists()
 

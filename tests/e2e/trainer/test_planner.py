@@ -45,10 +45,11 @@ def test_the_time_of_a_step_is_predicted(world, args):
     assert timed == counted
 
 
-def test_links_between_nodes_are_given_or_asked_for():
+@pytest.mark.parametrize("a_node", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_links_between_nodes_are_given_or_asked_for(a_node):
     p = plan("--world-size", 4, "--local-world-size", 2, "--step-time", code=2)
     assert "links between nodes are not here to be measured: --network TIME,GIGABIT" in p.stderr
-    two = ["--world-size", 2, "--local-world-size", 1, "--step-time"]  # no link that is measured
+    two = ["--world-size", 2 * a_node, "--local-world-size", a_node, "--step-time"]  # of one rank: no link that is measured
     slow, slower = (plan_json(*two, "--network", n)["step"]["seconds"] for n in ("100us,1", "100us,0.1"))
     # the gradients at 1 and at 0.1 gigabit a second, and nothing to hide them behind
     sends = plan_json(*two[:4])["ranks"][0]["sends"]["gradients"]

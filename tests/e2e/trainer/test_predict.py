@@ -47,8 +47,11 @@ def predict(*args, code=0):
     return p
 
 
-def test_predict_agrees_with_the_evaluation_of_the_same_files(data, trained):
-    p = predict("--checkpoint", trained, "--json", data / "val")
+@pytest.mark.parametrize("which, net", [("trained", []), pytest.param("resnet18", ["--arch", "resnet18", "--image-size", 32], marks=pytest.mark.slow)],
+                         ids=["convnet", "resnet18"])
+def test_predict_agrees_with_the_evaluation_of_the_same_files(request, data, which, net):
+    checkpoint = request.getfixturevalue(which)
+    p = predict("--checkpoint", checkpoint, "--json", data / "val")
     rows = [json.loads(line) for line in p.stdout.splitlines()]
     names = sorted(d.name for d in (data / "val").iterdir())
     assert len(rows) == 30
@@ -59,7 +62,7 @@ def test_predict_agrees_with_the_evaluation_of_the_same_files(data, trained):
         odds = [c["probability"] for c in top]
         assert odds == sorted(odds, reverse=True) and abs(sum(odds) - 1) < 1e-9
         hits += top[0]["class"] == row["file"].split("/")[-2]
-    e = run(*command(data, "--evaluate", "--resume", trained))
+    e = run(*command(data, *net, "--evaluate", "--resume", checkpoint))
     assert f"* Acc@1 {100 * hits / 30:.3f} Acc@5 100.000" in e.stdout, (e.stdout, hits)
 
 

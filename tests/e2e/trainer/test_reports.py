@@ -157,9 +157,10 @@ def test_event_files_of_a_run_that_begins_again_are_not_drawn_twice(data, tmp_pa
     assert sorted(curves(tmp_path)["train/loss"]) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("epochs", [8, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("which", ["tfevents", "metrics.jsonl", "_v2_"])
-def test_a_log_that_cannot_be_written_ends_alone(data, tmp_path, which):
-    epochs, full = 8, tmp_path / "full"
+def test_a_log_that_cannot_be_written_ends_alone(data, tmp_path, which, epochs):
+    full = tmp_path / "full"
     full.touch()
     args = convnet(data, "--arch", "mlp", "--tensorboard", tmp_path / "tb", "--log-dir", tmp_path, "--eval-every", 0, "--print-freq", 1, epochs=epochs)
     p = run(*args, env=faulty_disk(full=full, only=which, room=4))

@@ -48,10 +48,14 @@ def whole(tmp_path_factory):
 
 
 # The last one: two pieces of the model on each of two stages.
-@pytest.mark.parametrize("stages, more", [(2, ["--schedule", "gpipe"]), (3, []), (2, ["--recompute"]), (4, ["--stage-cut", "layer1.1,layer2,layer4"]),
-                                          (2, ["--schedule", "interleaved"])], ids=["gpipe", "1f1b", "recompute", "named", "interleaved"])
-def test_stages_alone_have_the_bits_of_one_process(data, whole, tmp_path, stages, more):
-    net = RESNET if {"--stage-cut", "interleaved"} & set(more) else []
+ALONE = {"gpipe": (2, ["--schedule", "gpipe"]), "1f1b": (3, []), "recompute": (2, ["--recompute"]), "named": (4, ["--stage-cut", "layer1.1,layer2,layer4"]),
+         "interleaved": (2, ["--schedule", "interleaved"])}
+LARGE = "named", "interleaved"  # need a network of many layers
+
+
+@pytest.mark.parametrize("stages, more, net", [pytest.param(*row, RESNET if name in LARGE else [], id=name) for name, row in ALONE.items()] + [
+    pytest.param(*row, RESNET, id=f"{name}-resnet18", marks=pytest.mark.slow) for name, row in ALONE.items() if name not in LARGE])
+def test_stages_alone_have_the_bits_of_one_process(data, whole, tmp_path, stages, more, net):
     one, both = whole(data, *net)
     p = train(stages, data, *both, "--stages", stages, *more, "--checkpoint-dir", tmp_path / "many", "--log-dir", tmp_path / "many.log", device="cpu")
     assert f"pipeline: {stages} stages of 1 rank, 4 micro-batches" in p.stderr + p.stdout

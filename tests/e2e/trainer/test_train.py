@@ -95,13 +95,14 @@ def test_model_file_has_torchvisions_names_and_shapes(trained):
     assert trainable == 11_689_512 - 990 * 513
 
 
-def test_evaluation_is_exact_for_uneven_shards(data, small_trained, tmp_path):
+@pytest.mark.parametrize("net, trained_one", [(small, "small_trained"), pytest.param(resnet, "trained", marks=pytest.mark.slow)], ids=["small", "resnet18"])
+def test_evaluation_is_exact_for_uneven_shards(request, data, tmp_path, net, trained_one):
     lines = []
     for world in (1, 2, 3):
         out = tmp_path / str(world)
-        shutil.copytree(small_trained[0], out)
+        shutil.copytree(request.getfixturevalue(trained_one)[0], out)
         p = run(CRUN, "--standalone", "--nproc_per_node", world,
-                *small(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
+                *net(data, "--test-data", data / "val", "--resume", "auto", out=out, epochs=2))
         assert p.returncode == 0, p.stderr
         lines.append(re.search(r"\* Acc@1 .*", p.stdout).group())
         evals = [json.loads(m) for m in (out / "metrics.jsonl").read_text().splitlines() if "test_images" in m]
