@@ -265,9 +265,10 @@ const char *straggler_text(const struct straggler_verdict *s, uint64_t step, con
     return out;
 }
 
-static bool is_same(const struct straggler_verdict *a, const struct straggler_verdict *b)
+/* Does the new one say nothing that the earlier one did not? One slow link says nothing of the rank's other links. */
+static bool is_same(const struct straggler_verdict *earlier, const struct straggler_verdict *new)
 {
-    return a->rank == b->rank && a->why == b->why;
+    return earlier->rank == new->rank && earlier->why == new->why && (earlier->peer < 0 || earlier->peer == new->peer);
 }
 
 /* Have windows in a row shown it for long enough? */

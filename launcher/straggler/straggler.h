@@ -78,7 +78,8 @@ bool straggler_judge(const struct straggler_rank *v, int n, struct straggler_ver
 /* One sentence for people, "rank 3 is slow: ...". step: the last of the window. */
 const char *straggler_text(const struct straggler_verdict *s, uint64_t step, const char *host, char *out, size_t cap);
 
-/* Who was named already is not named again before so many windows without it. */
+/* Who was named already is not named again before so many windows without it. A slow rank includes its links; a slow
+ * link says nothing of its rank. */
 #define STRAGGLER_CALM 3
 #define STRAGGLER_LEAST_MS 300
 struct straggler_memory {

@@ -312,8 +312,8 @@ static void two_kinds_of_machine_name_nobody(void **state)
 static void who_was_named_is_named_again_only_after_it_was_well(void **state)
 {
     (void)state;
-    const struct straggler_verdict a = {.rank = 1, .why = STRAGGLER_DATA, .step_ms = 100},
-                                   b = {.rank = 2, .why = STRAGGLER_DATA, .step_ms = 100};
+    const struct straggler_verdict a = {.rank = 1, .peer = -1, .why = STRAGGLER_DATA, .step_ms = 100},
+                                   b = {.rank = 2, .peer = -1, .why = STRAGGLER_DATA, .step_ms = 100};
     struct straggler_memory m = {0};
     uint64_t step = 0;
     assert_true(straggler_is_news(&m, &a, step += 10));
@@ -325,6 +325,22 @@ static void who_was_named_is_named_again_only_after_it_was_well(void **state)
         assert_false(straggler_is_news(&m, NULL, step += 10));
     assert_true(straggler_is_news(&m, &a, step += 10));
     assert_true(straggler_is_news(&m, &b, step += 10));
+}
+
+static void a_link_that_was_named_hides_neither_its_rank_nor_another_link(void **state)
+{
+    (void)state;
+    const struct straggler_verdict link = {.rank = 1, .peer = 2, .why = STRAGGLER_NETWORK, .step_ms = 100},
+                                   other_link = {.rank = 1, .peer = 3, .why = STRAGGLER_NETWORK, .step_ms = 100},
+                                   rank = {.rank = 1, .peer = -1, .why = STRAGGLER_NETWORK, .step_ms = 100};
+    struct straggler_memory m = {0};
+    uint64_t step = 0;
+    assert_true(straggler_is_news(&m, &link, step += 10));
+    assert_false(straggler_is_news(&m, &link, step += 10));
+    assert_true(straggler_is_news(&m, &other_link, step += 10));
+    assert_true(straggler_is_news(&m, &rank, step += 10));
+    assert_false(straggler_is_news(&m, &link, step += 10)); /* one of the rank's */
+    assert_false(straggler_is_news(&m, &rank, step += 10));
 }
 
 static void nobody_is_named_while_a_rank_is_not_known(void **state)
@@ -355,6 +371,7 @@ int main(void)
         cmocka_unit_test(of_two_tries_the_quicker_one_counts),
         cmocka_unit_test(two_kinds_of_machine_name_nobody),
         cmocka_unit_test(who_was_named_is_named_again_only_after_it_was_well),
+        cmocka_unit_test(a_link_that_was_named_hides_neither_its_rank_nor_another_link),
         cmocka_unit_test(nobody_is_named_while_a_rank_is_not_known),
     };
     return cmocka_run_group_tests_name("straggler", tests, NULL, NULL);
