@@ -314,8 +314,9 @@ def test_nodes_that_are_left_go_on_with_a_smaller_world(crun, rounds):
     """The node that hosts nothing dies whole: ranks and world of the other's workers change in the same processes."""
     port = crun.port()
     ends = ["--hold-timeout", 60, "--nnodes", "1:2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--max-restarts", 3, "--rdzv-conf", "last_call_timeout=1"]
-    first = crun.start("--nproc_per_node", 2, "--log-prefix=off", *ends, "--rdzv-id", "j", *rounds, 400, stdout=(out := open(crun.tmp / "out", "wb")))
-    wait("the host", lambda: len(crun.own(first.pid)) >= 5)
+    first = crun.start("--nproc_per_node", 2, "--log-prefix=off", *ends, "--rdzv-id", "j", *rounds, 400, stdout=(out := open(crun.tmp / "out", "wb")),
+                       stderr=open(crun.tmp / "err", "wb"))
+    wait("the host", lambda: "this crun hosts the rendezvous" in (crun.tmp / "err").read_text())
     second = crun.start("--nproc_per_node", 2, "--log-prefix=off", *ends, "--rdzv-id", "j", *rounds, 400, stdout=out)
     job = Job.__new__(Job)
     job.crun, job.p, job.out = crun, first, out
@@ -325,7 +326,8 @@ def test_nodes_that_are_left_go_on_with_a_smaller_world(crun, rounds):
     os.kill(crun.agent_of(second.pid), signal.SIGKILL)
     after = job.in_round(n + 1, ranks=2)
     second.communicate()
-    rc, text, err = job.end()
-    assert rc == 0, err
+    assert first.wait(timeout=90) == 0, (crun.tmp / "err").read_text()
+    out.close()
+    text = (crun.tmp / "out").read_text()
     kept = {pid for pid in before.values()} & set(after.values())
     assert len(kept) == 2 and "rank 1 of 2" in text
