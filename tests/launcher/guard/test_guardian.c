@@ -26,6 +26,7 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/lease.h"
 #include "launcher/guard/patience.h"
+#include "launcher/guard/procs.h"
 #include "launcher/guard/stuck.h"
 
 #define WAIT_MS 20000
@@ -278,15 +279,44 @@ static void a_connection_given_up_ends_with_a_reset(void **state)
     code_of(guardian);
 }
 
+/* The guardian's child that is not the agent. */
+static pid_t deputy_of(pid_t guardian)
+{
+    for (const int64_t end = clock_deadline(WAIT_MS); clock_left(end); usleep(1000)) {
+        struct procs ps;
+        pid_t deputy = 0;
+        assert_true(procs_below(&ps, guardian));
+        for (size_t i = 0; i < ps.n; i++)
+            if (ps.v[i].parent == guardian && ps.v[i].pid != board->agent)
+                deputy = ps.v[i].pid;
+        procs_free(&ps);
+        if (deputy)
+            return deputy;
+    }
+    fail_msg("no deputy");
+    return -1;
+}
+
+static void stop(pid_t pid)
+{
+    kill(pid, SIGSTOP);
+    for (const int64_t end = clock_deadline(WAIT_MS); state_of(pid) != 'T' && clock_left(end);)
+        usleep(1000);
+    assert_int_equal(state_of(pid), 'T');
+}
+
 static void both_dead_at_once_prove_nothing(void **state)
 {
     (void)state;
     pid_t guardian = start(holds);
     int fd = take();
     await(&board->agent);
-    kill(guardian, SIGSTOP); /* so that neither outlives the other */
+    const pid_t deputy = deputy_of(guardian);
+    stop(guardian); /* so that neither outlives the other, and nobody acts in between */
+    stop(deputy);
     kill(board->agent, SIGKILL);
     kill(guardian, SIGKILL);
+    kill(deputy, SIGCONT);
     assert_int_equal(end_of(fd), ECONNRESET);
     assert_false(dead(board->worker));
     kill(board->worker, SIGKILL);
