@@ -1,7 +1,7 @@
 /* A signal in a rare moment, for LD_PRELOAD: a process that
  *
  *   FAULT_SIGNAL_MKDIR=n     has just made the temporary folder
- *   FAULT_SIGNAL_UNWATCH=n   is about to watch its signals no longer
+ *   FAULT_SIGNAL_UNWATCH=n   has just ceased to watch its signals
  *   FAULT_SIGNAL_SWEEP=n     is about to look for all that is below it, the first of all, which makes the file
  *                            FAULT_SIGNAL_FIRST
  *   FAULT_SIGNAL_SOCKETPAIR=n  makes its first pair of sockets, as crun does before anything else
@@ -60,16 +60,17 @@ static bool is_signalfd(int fd)
     return readlink(link, name, sizeof name - 1) > 0 && strcmp(name, "anon_inode:[signalfd]") == 0;
 }
 
+/* libuv takes it out once before, after it has tried whether it can be watched, and also when it is not in there. What
+ * it puts in is no sign of anything: newer ones do that through io_uring. */
 int epoll_ctl(int epoll, int op, int fd, struct epoll_event *event)
 {
-    static int added; /* libuv tries it first, and takes it out again */
+    static int taken_out;
     int (*real)(int, int, int, struct epoll_event *);
     *(void **)&real = dlsym(RTLD_NEXT, "epoll_ctl");
-    const bool counts = is_signalfd(fd);
-    added += counts && op == EPOLL_CTL_ADD;
-    if (counts && op == EPOLL_CTL_DEL && added == 2)
+    const int rc = real(epoll, op, fd, event);
+    if (rc == 0 && op == EPOLL_CTL_DEL && is_signalfd(fd) && ++taken_out == 2)
         get("FAULT_SIGNAL_UNWATCH");
-    return real(epoll, op, fd, event);
+    return rc;
 }
 
 int socketpair(int domain, int type, int protocol, int ends[2])
