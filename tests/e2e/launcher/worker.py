@@ -30,9 +30,9 @@ class Page:
     def attach(self):
         self.put(20, 4, 1)
 
-    def progress(self, step):
+    def progress(self, step, at_ns=None):
         self.put(24, 8, step)
-        self.put(32, 8, time.monotonic_ns())
+        self.put(32, 8, at_ns or time.monotonic_ns())
         os.write(self.u32(8), (1).to_bytes(8, "little"))
 
 
@@ -126,11 +126,10 @@ def stubborn():
 
 
 def steps(fail_round):
-    """Makes a step; rank 1 kills itself in the first rounds."""
+    """Says of its first step that it is made in 1000 s; rank 1 kills itself in the first rounds."""
     page = Page()
     page.attach()
-    time.sleep(0.02)
-    page.progress(1)
+    page.progress(1, time.monotonic_ns() + 1000 * 10**9)
     if rank == 1 and int(os.environ["CRUN_ROUND"]) <= int(fail_round):
         os.kill(os.getpid(), signal.SIGKILL)
     if int(os.environ["CRUN_ROUND"]) <= int(fail_round):
