@@ -111,8 +111,8 @@ def test_a_node_counts_itself_while_joining(cluster, home):
 
 @pytest.mark.parametrize("home", ["redis", "file"])
 def test_a_node_that_missed_a_whole_round_is_in_the_next(cluster, home):
-    args = [*where(cluster, home), "--rdzv_conf", "keep_alive_max_attempt=20", "--nnodes", 3, "--max-restarts", 1]
-    program = ["sh", "-c", """[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; touch $OUT/ran-$GROUP_RANK; [ $GROUP_RANK = 2 ] || exec sleep 60
+    args = [*where(cluster, home), "--rdzv_conf", "keep_alive_max_attempt=600", "--nnodes", 3, "--max-restarts", 1]
+    program = ["sh", "-c", """[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; touch $OUT/ran-$GROUP_RANK; [ $GROUP_RANK = 2 ] || exec sleep 600
                               while [ ! -e $OUT/ran-0 ]; do sleep 0.02; done; exit 3"""]
 
     def node(rank):
