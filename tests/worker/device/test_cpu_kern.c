@@ -476,7 +476,7 @@ static void xent_sums(const float *z, int n, int first, const float *top, double
 
 static void row_is_that_of_doubles(const struct kern *k, int n, int label)
 {
-    float z[CLASSES], top[TOP_N], sums[SUMS_N];
+    float z[CLASSES] = {0}, top[TOP_N], sums[SUMS_N];
     double want[SUMS_N], gradient[CLASSES];
     make_logits(z, n, n);
     top[TOP_MAX] = k->largest(z, n);
