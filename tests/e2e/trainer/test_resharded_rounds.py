@@ -12,7 +12,7 @@ import pytest
 from metrics_file import loss_curve
 from daemon import Daemon
 from outlived_job import IMAGES, Job, check_no_step_is_lost, listens
-from processes import wait
+from processes import WAIT, wait
 from support import free_port
 from tensors import newest
 
@@ -185,18 +185,23 @@ def test_a_rank_that_dies_while_parts_go_to_other_owners(undisturbed, tmp_path, 
     """Of the old layout, or of the new one, all of the state is there, or all go back to a checkpoint: losses tell."""
     data, expected = undisturbed(layout)
     nodes = Nodes(data, tmp_path, layout, (3, 1), ["--checkpoint-every", 4])
+    killed = threading.Event()
 
-    def lose_a_node_and_a_rank():
-        victim = nodes.first.pid(1)
-        nodes.end(1)
+    def lose_a_rank(victim):
         wait("the next round", lambda: "restart 1/50" in nodes.first.text())
         time.sleep(delay)
         os.kill(victim, signal.SIGKILL)
+        killed.set()
 
-    nodes.first.at_step(9, lambda: threading.Thread(target=lose_a_node_and_a_rank).start(), saved=4)
-    nodes.first.at_recovery("restart 2/50")
+    def lose_a_node_and_a_rank():
+        nodes.end(1)
+        threading.Thread(target=lose_a_rank, args=[nodes.first.pid(1)]).start()
+
+    nodes.first.at_step(9, lose_a_node_and_a_rank, saved=4)
+    nodes.first.at_step(LAST - 5, lambda: killed.wait(WAIT))  # it does not end before
     text = nodes.finish()
     nodes.check_end(expected)
+    assert "restart 2/50" in text, text
     assert "goes on from step" in text or "resumed from step" in text
 
 
