@@ -1,7 +1,5 @@
 #include "worker/train/run.h"
 
-#include <errno.h>
-
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -10,7 +8,6 @@
 #include "worker/config/config.h"
 #include "worker/parallel/ddp.h"
 #include "worker/run/mem_report.h"
-#include "worker/session/hold.h"
 
 static void tell_parts(struct run *r, const struct step_result *res)
 {
@@ -76,12 +73,11 @@ static struct step_wishes wishes(struct run *r)
 }
 
 /* A hold ends the wait of a rank in a collective, and the failed collective leads to the next round. A rank that is
- * alone waits in none, so it looks for itself. */
+ * alone waits in none, so it asks whether its communicator was aborted. */
 static int let_go_alone(const struct run *r, struct err *e)
 {
-    if (r->s.comm->world > 1 || !hold_wanted())
-        return 0;
-    return err_set(e, -ECANCELED, "crun forms another round");
+    struct comm *c = r->s.comm;
+    return c->world > 1 ? 0 : c->ops->barrier(c, COMM_CONTROL, e);
 }
 
 static int one_step(struct run *r, struct err *e)
