@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from stand import Stand
 from support import CRUN, faulty_disk, worker_pid
 from tensors import newest
 
@@ -193,20 +194,21 @@ def test_a_worker_killed_while_saving_changes_no_bit(undisturbed, tmp_path, mode
     begin, expected = undisturbed(model, world)
     run_id = f"kill-save-{world}-{random.SystemRandom().randrange(1 << 30)}"
     held = tmp_path / "held"
-    held.touch()
-    job = begin(run_id, tmp_path / "killed", env=faulty_disk(hold=held, only="step-00000008."))
-    begun, hit = [], []
+    stand = Stand(tmp_path / "stand", 2 * EVERY - 1)  # so that the first save is over before the second one is due
+    job = begin(run_id, tmp_path / "killed", env={**faulty_disk(hold=held, only="step-"), **stand.env("fault_disk")})
+    hit = []
 
     def on_line(line):
-        if "saving step" in line:
-            begun.append(line)
-            if len(begun) == 2:
-                hit.append(kill(run_id, rank))
+        if f"saved step {EVERY}" in line:
+            held.touch()
+            stand.go()
+        if (at := re.search(r"saving step (\d+)", line)) and int(at[1]) > EVERY and not hit:  # 8, or 9 if the writer rests late
+            hit.append(kill(run_id, rank) and int(at[1]))
         if "restart 1/3" in line:
             held.unlink(missing_ok=True)
 
     job.watch(on_line)
     text = job.finish()
-    assert hit == [True], "the save was never seen"
-    assert "saved step 8" not in text.partition("restart 1/3")[0], "the save was over when the rank died"
+    assert hit and hit[0], "the save was never seen:\n" + text
+    assert f"saved step {hit[0]}" not in text.partition("restart 1/3")[0], "the save was over when the rank died"
     check(text, tmp_path / "killed", expected, "while saving")
