@@ -150,7 +150,7 @@ def test_no_crun_hosts_on_the_port_of_a_daemon_that_is_restarted(tmp_path, monke
             if not holder.stdout.readline():
                 pytest.skip(f"no namespaces here: {holder.stderr.read()}")
             monkeypatch.setenv("HOME", str(tmp_path))
-            there, env, port = ["nsenter", "-t", str(holder.pid), "-m"], {"RUNTIME_DIRECTORY": "/run/rendezvousd"}, free_port()
+            there, env, port = ["nsenter", "-t", str(holder.pid), "-m", "-r"], {"RUNTIME_DIRECTORY": "/run/rendezvousd"}, free_port()
             with Daemon(port=port, prefix=there, env=env):
                 pass
             where = ["--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2"]

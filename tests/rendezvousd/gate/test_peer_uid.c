@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "rendezvousd/gate/peer_uid.h"
 #include "tests/rendezvousd/harness.h"
@@ -19,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { OTHER_UID = 54321 };
+enum { OTHER_UID = 54321, WAIT_MS = 20000 };
 
 /* Connect from `from` family to a listener on `host`; returns our end, *peer the other. Skips where there is no
  * IPv6. */
@@ -125,9 +126,15 @@ static int connect_between(const char *from, const char *to)
     n = fill(&a, from);
     fill(&b, to);
     const int l = socket(b.ss_family, SOCK_STREAM, 0), peer = socket(a.ss_family, SOCK_STREAM, 0);
-    if (bind(l, (struct sockaddr *)&b, n) < 0 || listen(l, 1) < 0 || getsockname(l, (struct sockaddr *)&b, &n) < 0 ||
-        bind(peer, (struct sockaddr *)&a, n) < 0 || connect(peer, (struct sockaddr *)&b, n) < 0)
-        return 2;
+    const int64_t end = clock_deadline(WAIT_MS);
+    while (bind(l, (struct sockaddr *)&b, n) < 0) /* the kernel readies an IPv6 address in the background */
+        if (errno != EADDRNOTAVAIL || clock_left(end) == 0)
+            return 2;
+    if (listen(l, 1) < 0 || getsockname(l, (struct sockaddr *)&b, &n) < 0 || bind(peer, (struct sockaddr *)&a, n) < 0)
+        return 3;
+    while (connect(peer, (struct sockaddr *)&b, n) < 0)
+        if (errno != ENETUNREACH || clock_left(end) == 0)
+            return 4;
     const int rc = peer_uid(&asker, accept(l, NULL, NULL), &uid, &e);
     if (rc < 0)
         print_error("%s -> %s: %s\n", from, to, e.text);
