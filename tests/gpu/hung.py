@@ -59,7 +59,7 @@ def named(text):
         function, line = wanted[m[1]][m[2]] or ("??", "")
         return m[0] if function == "??" else f"{function} {line.rpartition('/')[2]}"
 
-    return re.sub(r"(/.*?)\(\+(0x[0-9a-f]+)\)\[0x[0-9a-f]+\]", name, text)
+    return re.sub(r"(/.*?)\(\+(0x[0-9a-f]+)\) ?\[0x[0-9a-f]+\]", name, text)
 
 
 def dissect(job):
