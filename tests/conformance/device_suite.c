@@ -394,8 +394,7 @@ static void compare_op(const struct side *got, const struct side *ref, const str
         free(w);
         free(z);
     }
-    bool param_gradient = op->kind == OP_CONV_BWD_PARAM || op->kind == OP_LINEAR_BWD_PARAM || op->kind == OP_BN_BWD;
-    for (int q = 0; q < 2 && param_gradient; q++) {
+    for (int q = 0; q < 2 && op_writes_gradients(op->kind); q++) {
         if (op->param[q] < 0)
             continue;
         const struct param *pr = &ref->p->params[op->param[q]];
@@ -513,7 +512,12 @@ static const struct {
     {XENT, {OP_XENT_BWD, false, 1 + 1.0 / 64, 0}},
 };
 enum { NMUTANTS = sizeof(mutants) / sizeof(mutants[0]) };
-_Static_assert((int)NMUTANTS == (int)OP_ALONE_KINDS, "one mutant for every kind of op that needs no group");
+#define X(kind, word, inputs, params, call, work, traits, ...) +!((traits)&OP_OF_GROUP)
+_Static_assert((int)NMUTANTS == 0
+#include "worker/program/ops.def"
+               ,
+               "one mutant for every kind of op that needs no group");
+#undef X
 
 /* device_suite fp32|tf32|...: all ops in one type. Without bf16 units bf16 is skipped as a whole. */
 int main(int argc, char **argv)

@@ -26,6 +26,7 @@
 
 struct err;
 struct program;
+struct plan_range; /* program.h */
 struct program_chunk;
 struct device;
 struct plan;
@@ -91,11 +92,6 @@ struct plan_group {
     /* In place. */
     int (*sum)(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e);
     int (*max)(void *ctx, void *buf, size_t n, enum dtype t, void *stream, struct err *e);
-};
-
-/* Elements [first, end) of an arena. */
-struct plan_range {
-    size_t first, end;
 };
 
 /* For parameters that are not in memory all the time (ZeRO 3). Training thread. */

@@ -9,7 +9,7 @@ bool half_compute(const struct plan_options *o)
 
 static bool is_forward_product(enum op_kind k)
 {
-    return k == OP_CONV || k == OP_LINEAR;
+    return op_facts(k)->work == WORK_FORWARD;
 }
 
 bool half_casts(const struct op *op)
@@ -44,18 +44,12 @@ static bool is_term(const struct program *p, int tensor)
     return false;
 }
 
-/* Made of what is counted and summed for the loss. */
-static bool of_loss(enum op_kind k)
-{
-    return k == OP_LABELS || k == OP_XENT_TOP || k == OP_XENT_SUMS || k == OP_XENT_PARTS || k == OP_SUM || k == OP_MAX;
-}
-
 bool half_tensor(const struct program *p, const struct plan_options *o, int tensor)
 {
     if (!half_compute(o) || tensor == p->logits || is_term(p, tensor))
         return false;
     const struct op *made_by = writer(p, tensor);
-    if (made_by && of_loss(made_by->kind))
+    if (made_by && op_is(made_by->kind, OP_OF_LOSS))
         return false;
     if (made_by && (made_by->kind == OP_GATHER || made_by->kind == OP_SLICE))
         return half_tensor(p, o, made_by->in[0]);
@@ -85,6 +79,17 @@ bool half_weight(const struct program *p, const struct plan_options *o, int para
 
 bool half_gradients(const struct plan_options *o, const struct op *op)
 {
-    const bool product = op->kind == OP_LINEAR_BWD_PARAM || op->kind == OP_CONV_BWD_PARAM || op->kind == OP_BIAS_BWD;
-    return (o->compute == DT_F16 && product) || (half_compute(o) && o->half_bn && op->kind == OP_BN_BWD);
+    if (op->kind == OP_BN_BWD)
+        return half_compute(o) && o->half_bn;
+    return o->compute == DT_F16 && op_writes_gradients(op->kind);
+}
+
+double half_call_bytes(const struct program *p, const struct plan_options *o, const struct op *op, double real)
+{
+    const enum op_call call = op_facts(op->kind)->call;
+    if (call == CALL_NONE || p->group < 2)
+        return 0;
+    const struct tensor *t = &p->tensors[call == CALL_SCATTER ? op->in[0] : op->out];
+    const bool half = call == CALL_GATHER && half_tensor(p, o, op->in[0]) && !o->emulate;
+    return (double)t->c * t->h * t->w * t->ranks * o->batch * (half ? 2 : real);
 }

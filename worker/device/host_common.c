@@ -19,20 +19,12 @@ static bool reads_params(const struct op *op)
 
 static bool writes_reduce(const struct op *op, bool training)
 {
-    return op->kind == OP_XENT || op->kind == OP_XENT_PARTS || op->kind == OP_LINEAR_BWD_PARAM ||
-           op->kind == OP_CONV_BWD_PARAM || op->kind == OP_BIAS_BWD || op->kind == OP_BN_BWD ||
-           (op->kind == OP_BN && training);
-}
-
-/* Of an op over a group. */
-static bool calls_group(enum op_kind k)
-{
-    return k == OP_GATHER || k == OP_SCATTER || k == OP_SUM || k == OP_MAX;
+    return op_is(op->kind, OP_WRITES_METRICS) || op_writes_gradients(op->kind) || (op->kind == OP_BN && training);
 }
 
 static int check_group(const struct program *p, const struct plan_options *o, enum op_kind k, struct err *e)
 {
-    if (calls_group(k) && p->group > 1 && (!o->group || o->group->ranks != p->group))
+    if (op_facts(k)->call && p->group > 1 && (!o->group || o->group->ranks != p->group))
         return err_set(e, -EINVAL, "operation '%s' is over a group of %d ranks, but the plan has one of %d", op_name(k),
                        p->group, o->group ? o->group->ranks : 1);
     return 0;
@@ -113,24 +105,12 @@ int host_run_ops(const struct host_ops *ops, const struct plan_options *o, const
     return 0;
 }
 
-bool host_reads(const struct program *p, const struct op *op, struct plan_range *ret)
-{
-    const bool first = op->kind == OP_CONV_BWD_DATA || op->kind == OP_LINEAR_BWD_DATA || op->kind == OP_BN_BWD;
-    const bool all = op->kind == OP_CONV || op->kind == OP_LINEAR || op->kind == OP_BN || op->kind == OP_BIAS;
-    if (!first && !all)
-        return false;
-    const struct param *from = &p->params[op->param[0]],
-                       *last = all && op->param[1] >= 0 ? &p->params[op->param[1]] : from; /* side by side */
-    *ret = (struct plan_range){from->offset, last->offset + last->count};
-    return true;
-}
-
 int host_check_batch(const struct program *p, int first_op, int end_op, const struct batch *b, int n, struct err *e)
 {
     bool images = false, labels = false;
     for (int i = first_op; i < end_op; i++) {
-        images |= p->ops[i].kind == OP_INPUT;
-        labels |= p->ops[i].kind == OP_XENT || p->ops[i].kind == OP_XENT_BWD || p->ops[i].kind == OP_LABELS;
+        images |= op_is(p->ops[i].kind, OP_READS_INPUT);
+        labels |= op_is(p->ops[i].kind, OP_READS_LABELS);
     }
     if (!b->weights || (images && !b->images) || (labels && !b->labels))
         return err_set(e, -EINVAL, "the batch has no %s",

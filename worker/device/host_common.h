@@ -24,8 +24,6 @@ int host_run_ops(const struct host_ops *ops, const struct plan_options *o, const
 /* The tensors that a run of a chunk begins and ends with; -1: none. */
 int host_boundary_in(const struct program_chunk *c, enum run_pass pass);
 int host_boundary_out(const struct program_chunk *c, enum run_pass pass);
-/* What an op reads of the parameters; false: nothing. */
-bool host_reads(const struct program *p, const struct op *op, struct plan_range *ret);
 
 /* Weights are 0 or 1; labels of samples that count are classes (only if the slice reads labels); images are there if it
  * has OP_INPUT. */

@@ -10,6 +10,7 @@
 #include "worker/parallel/ddp.h"
 #include "worker/parallel/ownership.h"
 #include "worker/parallel/pages.h"
+#include "worker/program/program.h"
 
 /* Pieces [first, end) hold what is read. */
 struct read {

@@ -116,11 +116,6 @@ static int ask_bucket(struct walk *w, int k)
     return 0;
 }
 
-static bool makes_gradient(enum op_kind k)
-{
-    return k == OP_BN_BWD || k == OP_CONV_BWD_PARAM || k == OP_LINEAR_BWD_PARAM || k == OP_BIAS_BWD;
-}
-
 /* Elements below `end` are final: what is complete goes, and backward waits where it is too far ahead. */
 static int ready(struct walk *w, size_t end)
 {
@@ -179,7 +174,7 @@ static int need_for(struct walk *w, const struct residency *r, int op, int *k)
 {
     const struct ownership *own = &w->s->own;
     struct plan_range range;
-    if (!r || !host_reads(w->s->program, &w->s->program->ops[op], &range))
+    if (!r || !program_reads(w->s->program, &w->s->program->ops[op], &range))
         return 0;
     while (*k < residency_reads(r)) {
         const struct residency_read v = residency_read(r, *k);
@@ -192,24 +187,14 @@ static int need_for(struct walk *w, const struct residency *r, int op, int *k)
 
 /* --- operations */
 
-static double elements(const struct walk *w, int tensor)
-{
-    const struct tensor *t = &w->s->program->tensors[tensor];
-    return (double)t->c * t->h * t->w * t->ranks * w->plan.batch;
-}
-
 static int call_of_group(struct walk *w, const struct op *op)
 {
-    const double stored = half_tensor(w->s->program, &w->plan, op->in[0]) && !w->plan.emulate ? 2 : w->real;
-    if (w->s->program->group < 2)
-        return 0;
-    if (op->kind == OP_GATHER)
-        return call(w, LAYOUT_TENSOR, NETWORK_GATHER, elements(w, op->out) * stored);
-    if (op->kind == OP_SCATTER)
-        return call(w, LAYOUT_TENSOR, NETWORK_SCATTER, elements(w, op->in[0]) * w->real);
-    if (op->kind == OP_SUM || op->kind == OP_MAX)
-        return call(w, LAYOUT_TENSOR, NETWORK_ALL_REDUCE, elements(w, op->out) * w->real);
-    return 0;
+    const double bytes = half_call_bytes(w->s->program, &w->plan, op, w->real);
+    const enum op_call c = op_facts(op->kind)->call;
+    const enum network_call over = c == CALL_GATHER    ? NETWORK_GATHER
+                                   : c == CALL_SCATTER ? NETWORK_SCATTER
+                                                       : NETWORK_ALL_REDUCE;
+    return bytes > 0 ? call(w, LAYOUT_TENSOR, over, bytes) : 0;
 }
 
 static int call_of_bn(struct walk *w, const struct op *op)
@@ -223,16 +208,15 @@ static int call_of_bn(struct walk *w, const struct op *op)
 static int walk_ops(struct walk *w, int first, int end, const struct residency *reads, int *k)
 {
     const struct program *p = w->s->program;
+    struct plan_range made;
     for (int i = first; i < end; i++) {
         const struct op *op = &p->ops[i];
         TRY(need_for(w, reads, i, k));
         TRY(run(w, op_times_of(w->times, &w->load, i)));
         TRY(call_of_group(w, op));
         TRY(call_of_bn(w, op));
-        if (!w->reduces || !makes_gradient(op->kind))
-            continue;
-        const struct param *last = &p->params[op->param[op->param[1] >= 0 ? 1 : 0]];
-        TRY(ready(w, program_param_end(p, last)));
+        if (w->reduces && program_gradients(p, op, &made))
+            TRY(ready(w, made.end));
     }
     return 0;
 }

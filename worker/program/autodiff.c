@@ -60,7 +60,7 @@ static void contribute(struct walk *w, int t, int g)
  * gradient. */
 static void emit(struct walk *w, int f, enum op_kind kind, int a, int b, int x)
 {
-    if (x >= 0 && !w->wanted[x] && kind != OP_BN_BWD)
+    if (x >= 0 && !w->wanted[x] && !op_writes_gradients(kind))
         return;
     int out = -1;
     if (x >= 0 && w->wanted[x])
@@ -81,78 +81,49 @@ static void emit(struct walk *w, int f, enum op_kind kind, int a, int b, int x)
         contribute(w, x, out);
 }
 
+/* The tensor that `of` stands for at forward op op, whose result has the gradient dy. */
+static int operand(const struct walk *w, const struct op *op, int dy, enum op_operand of)
+{
+    switch (of) {
+    case OF_X:
+        return op->in[0];
+    case OF_Y:
+        return op->out;
+    case OF_DY:
+        return dy;
+    case OF_LOGITS:
+        return w->b->p.logits;
+    case OF_NONE:
+        break;
+    }
+    return -1;
+}
+
 static void reverse_op(struct walk *w, int f)
 {
     const struct op op = w->b->p.ops[f]; /* a copy: the list moves as it grows */
-    int x = op.in[0], y = op.out;
-    int dy = y >= 0 ? w->grad[y] : -1;
+    const struct op_facts *facts = op_facts(op.kind);
+    const struct op_backward *back = facts->back;
+    const int y = op.out, dy = y >= 0 ? w->grad[y] : -1;
     if (y >= 0 && !w->wanted[y])
         return;
-    if (y >= 0 && dy < 0 && op.kind != OP_XENT_PARTS) /* inside of the loss, which has a gradient of its own */
+    if (y >= 0 && dy < 0 && back->to != OF_LOGITS) /* inside of the loss, which has a gradient of its own */
         return;
-    switch (op.kind) {
-    case OP_INPUT:
-        break;
-    case OP_XENT:
-        emit(w, f, OP_XENT_BWD, x, -1, x);
-        break;
-    case OP_LINEAR:
-        emit(w, f, OP_LINEAR_BWD_PARAM, x, dy, -1);
-        emit(w, f, OP_LINEAR_BWD_DATA, dy, -1, x);
-        break;
-    case OP_CONV:
-        emit(w, f, OP_CONV_BWD_PARAM, x, dy, -1);
-        emit(w, f, OP_CONV_BWD_DATA, dy, -1, x);
-        break;
-    case OP_BN:
-        emit(w, f, OP_BN_BWD, x, dy, x);
-        break;
-    case OP_RELU:
-        emit(w, f, OP_RELU_BWD, y, dy, x);
-        break;
-    case OP_MAXPOOL:
-        emit(w, f, OP_MAXPOOL_BWD, x, dy, x);
-        break;
-    case OP_AVGPOOL:
-        emit(w, f, OP_AVGPOOL_BWD, dy, -1, x);
-        break;
-    case OP_ADD:
-        for (int i = 0; i < 2; i++)
-            if (w->wanted[op.in[i]])
-                contribute(w, op.in[i], dy);
-        break;
-    case OP_XENT_PARTS:
-        emit(w, f, OP_XENT_PARTS_BWD, w->b->p.logits, y, w->b->p.logits);
-        break;
-    case OP_GATHER:
-        emit(w, f, OP_SCATTER, dy, -1, x);
-        break;
-    case OP_SCATTER:
-        emit(w, f, OP_GATHER, dy, -1, x);
-        break;
-    case OP_SLICE:
-        emit(w, f, OP_PAD, dy, -1, x);
-        break;
-    case OP_BIAS:
-        emit(w, f, OP_BIAS_BWD, dy, -1, -1);
-        contribute(w, x, dy);
-        break;
-    case OP_SUM:
-        contribute(w, x, dy);
-        break;
-    case OP_MAX:
-        builder_fail(w->b, "'%s' has no derivative", w->b->p.tensors[y].name);
-        break;
-    default:
-        assert(!"a backward op in the forward list");
-    }
+    if (!back->kind && !facts->passes)
+        builder_fail(w->b, "'%s' has no derivative", y >= 0 ? w->b->p.tensors[y].name : facts->name);
+    for (; back->kind; back++)
+        emit(w, f, back->kind, operand(w, &op, dy, back->a), operand(w, &op, dy, back->b),
+             operand(w, &op, dy, back->to));
+    for (int i = 0; i < facts->passes; i++)
+        if (w->wanted[op.in[i]])
+            contribute(w, op.in[i], dy);
 }
 
-/* Does the gradient of op's first operand come through op's own result? Not that of logits that a loss looks at before
- * it ends: OP_XENT_PARTS makes it. */
-static bool passes_gradient(const struct op *op)
+/* Does op only look at the logits before the loss ends? Their gradient does not come through its result. */
+static bool looks_at_logits(const struct program *p, const struct op *op)
 {
-    return op->kind != OP_XENT_TOP && op->kind != OP_XENT_SUMS;
+    const struct op_facts *facts = op_facts(op->kind);
+    return op->in[0] == p->logits && !facts->back->kind && !facts->passes;
 }
 
 /* Is tensor t what the program, or a part of a model that it has, is there to make? */
@@ -180,14 +151,13 @@ static int survey(struct walk *w, int nfwd, int last)
     for (int i = 0; i < nfwd; i++) {
         const struct op *op = &p->ops[i];
         bool wanted = op->param[0] >= 0;
-        for (int k = 0; k < 2; k++)
-            if (op->in[k] >= 0) {
-                w->readers[op->in[k]] += k > 0 || passes_gradient(op);
-                wanted |= w->wanted[op->in[k]];
-            }
+        for (int k = 0; k < op_facts(op->kind)->inputs; k++) {
+            w->readers[op->in[k]] += k > 0 || !looks_at_logits(p, op);
+            wanted |= w->wanted[op->in[k]];
+        }
         if (op->out >= 0)
             w->wanted[op->out] = wanted;
-        if (op->kind == OP_XENT_PARTS)
+        if (op_facts(op->kind)->back->to == OF_LOGITS)
             w->readers[p->logits]++;
     }
     for (int t = 0; t < p->ntensors; t++)
@@ -257,10 +227,7 @@ static void lay_out(struct program *p)
 {
     for (int i = p->nfwd; i < p->nops; i++) {
         const struct op *op = &p->ops[i];
-        if (op->kind != OP_LINEAR_BWD_PARAM && op->kind != OP_CONV_BWD_PARAM && op->kind != OP_BN_BWD &&
-            op->kind != OP_BIAS_BWD)
-            continue;
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < 2 && op_writes_gradients(op->kind); k++)
             if (op->param[k] >= 0) {
                 p->params[op->param[k]].offset = p->n_train;
                 p->n_train = program_param_end(p, &p->params[op->param[k]]);

@@ -18,20 +18,44 @@
 
 enum { MAX_CHANNELS = 1 << 24, MAX_SIDE = 1 << 15, MAX_KERNEL = 1 << 10 };
 
+#define BACK(kind, a, b, to)                                                                                           \
+    {                                                                                                                  \
+        kind, OF_##a, OF_##b, OF_##to                                                                                  \
+    }
+#define NO_BACK                                                                                                        \
+    {                                                                                                                  \
+        0                                                                                                              \
+    }
+static const struct op_facts facts[OP_KINDS] = {
+#define X(kind, word, inputs, params, call, work, traits, passes, ...)                                                 \
+    [kind] = {#word, inputs, params, call, work, traits, passes, {__VA_ARGS__}},
+#include "worker/program/ops.def"
+#undef X
+};
+
+const struct op_facts *op_facts(enum op_kind k)
+{
+    return &facts[k];
+}
+
 const char *op_name(enum op_kind k)
 {
-    static const char *const name[] = {
-#define X(kind, text) text,
-        OPS(X)
-#undef X
-    };
-    return (unsigned)k < OP_KINDS ? name[k] : "?";
+    return (unsigned)k < OP_KINDS ? facts[k].name : "?";
+}
+
+bool op_is(enum op_kind k, unsigned traits)
+{
+    return (facts[k].traits & traits) != 0;
 }
 
 bool op_is_product(enum op_kind k)
 {
-    return k == OP_CONV || k == OP_CONV_BWD_DATA || k == OP_CONV_BWD_PARAM || k == OP_LINEAR ||
-           k == OP_LINEAR_BWD_DATA || k == OP_LINEAR_BWD_PARAM;
+    return facts[k].work >= WORK_FORWARD;
+}
+
+bool op_writes_gradients(enum op_kind k)
+{
+    return facts[k].params[0] == 'g' || facts[k].params[0] == 'b';
 }
 
 int builder_fail(struct builder *b, const char *fmt, ...)
@@ -158,16 +182,10 @@ bool builder_source(struct builder *b, const char *name, int x, struct tensor *r
     return true;
 }
 
-/* Ops that do the same to rows of other ranks as to this one's. */
-static bool takes_gathered(enum op_kind kind)
-{
-    return kind == OP_LINEAR || kind == OP_RELU || kind >= OP_ALONE_KINDS;
-}
-
 struct op *builder_produce(struct builder *b, enum op_kind kind, const char *name, int x, int y, int c, int h, int w)
 {
     const int ranks = x >= 0 && !b->err.code ? b->p.tensors[x].ranks : 1;
-    if (ranks > 1 && !takes_gathered(kind))
+    if (ranks > 1 && !op_is(kind, OP_ROWWISE | OP_OF_GROUP))
         builder_fail(b, "'%s' (%s) reads the rows of a group of ranks", name, op_name(kind));
     int out = builder_tensor(b, name, c, h, w, false);
     struct op *op = builder_op(b, kind);
@@ -385,6 +403,32 @@ size_t program_param_end(const struct program *p, const struct param *q)
 {
     const size_t align = q->role == PARAM_TRAIN && p->align ? p->align : ARENA_ALIGN;
     return q->offset + (q->count + align - 1) / align * align;
+}
+
+/* Of the parameters with role `one` or 'b', from the first to the last; of gradients with their padding. */
+static bool range_of(const struct program *p, const struct op *op, char one, struct plan_range *ret)
+{
+    const char *role = facts[op->kind].params;
+    bool any = false;
+    for (int i = 0; role[i]; i++) {
+        if (op->param[i] < 0 || (role[i] != one && role[i] != 'b'))
+            continue;
+        const struct param *q = &p->params[op->param[i]];
+        ret->first = any ? ret->first : q->offset;
+        ret->end = one == 'r' ? q->offset + q->count : program_param_end(p, q);
+        any = true;
+    }
+    return any;
+}
+
+bool program_reads(const struct program *p, const struct op *op, struct plan_range *ret)
+{
+    return range_of(p, op, 'r', ret);
+}
+
+bool program_gradients(const struct program *p, const struct op *op, struct plan_range *ret)
+{
+    return range_of(p, op, 'g', ret);
 }
 
 int64_t param_whole_size(const struct param *p, int dim)

@@ -25,45 +25,6 @@
 
 struct err;
 
-#define OPS(X) OPS_ALONE(X) OPS_OF_GROUP(X)
-#define OPS_ALONE(X)         /* kind, name, inputs -> outputs, parameters */                                           \
-    X(OP_INPUT, "input")     /* images u8 (N,H,W,C) of the batch -> out[0] = (x / 255 - mean) / std */                 \
-    X(OP_CONV, "conv")       /* x -> y; param[0] weight (K,C,kh,kw), param[1] bias (K) or -1 */                        \
-    X(OP_BN, "bn")           /* x -> y; param[0] gamma, [1] beta, [2] running mean, [3] running var */                 \
-    X(OP_RELU, "relu")       /* x -> y */                                                                              \
-    X(OP_ADD, "add")         /* a, b -> y; also sums gradients of a tensor with several readers */                     \
-    X(OP_MAXPOOL, "maxpool") /* x -> y; padding never wins */                                                          \
-    X(OP_AVGPOOL, "avgpool") /* x (N,C,H,W) -> y (N,C,1,1), mean over H, W */                                          \
-    X(OP_LINEAR,                                                                                                       \
-      "linear") /* x (N,C,H,W) flattened to (N, C*H*W) -> y (N,K,1,1); param[0] weight (K, C*H*W), [1] bias (K) */     \
-    X(OP_XENT, "xent")                         /* logits (N,K,1,1), labels and weights of the batch -> metrics */      \
-    X(OP_XENT_BWD, "xent_bwd")                 /* logits -> dlogits = weight * (softmax - onehot) * grad_scale */      \
-    X(OP_LINEAR_BWD_DATA, "linear_bwd_data")   /* dy -> dx; param[0] */                                                \
-    X(OP_LINEAR_BWD_PARAM, "linear_bwd_param") /* x, dy -> gradients of param[0], param[1] */                          \
-    X(OP_AVGPOOL_BWD, "avgpool_bwd")           /* dy -> dx */                                                          \
-    X(OP_MAXPOOL_BWD, "maxpool_bwd")           /* x, dy -> dx; the first maximum in row order gets the gradient */     \
-    X(OP_RELU_BWD, "relu_bwd")                 /* y, dy -> dx = y > 0 ? dy : 0 */                                      \
-    X(OP_BN_BWD, "bn_bwd")                     /* x, dy -> dx, gradients of param[0], param[1] */                      \
-    X(OP_CONV_BWD_DATA, "conv_bwd_data")       /* dy -> dx; param[0] */                                                \
-    X(OP_CONV_BWD_PARAM, "conv_bwd_param")     /* x, dy -> gradients of param[0], param[1] */
-
-/* Of a model that a tensor group shares (split.h). Tensors have rows of this rank, (N,...), or of all ranks of the
- * group in their order, (ranks * N,...). */
-#define OPS_OF_GROUP(X)                                                                                                \
-    X(OP_SLICE, "slice")           /* x (N,C,h,w) -> y (N,c,h,w): channels [first, first + c) */                       \
-    X(OP_PAD, "pad")               /* dy -> dx: zeros around the channels [first, first + c) */                        \
-    X(OP_GATHER, "gather")         /* x (N,...) -> y (ranks * N,...): everybody's rows */                              \
-    X(OP_SCATTER, "scatter")       /* x (ranks * N,...) -> y (N,...): this rank's rows of the sum over the group */    \
-    X(OP_SUM, "sum")               /* x -> y: sum over the group */                                                    \
-    X(OP_MAX, "max")               /* x -> y: maximum over the group */                                                \
-    X(OP_BIAS, "bias")             /* x (N,C,1,1) -> y = x + param[0] (C) */                                           \
-    X(OP_BIAS_BWD, "bias_bwd")     /* dy -> gradient of param[0] */                                                    \
-    X(OP_LABELS, "labels")         /* labels and weights of the batch -> (N,2,1,1), LABEL_* */                         \
-    X(OP_XENT_TOP, "xent_top")     /* logits (n,k,1,1) of classes [first, first + k), labels -> (n,4,1,1), TOP_* */    \
-    X(OP_XENT_SUMS, "xent_sums")   /* logits, the maximum of tops -> (n,3,1,1), SUMS_* */                              \
-    X(OP_XENT_PARTS, "xent_parts") /* the sum of sums, top -> (n,3,1,1), LSE_*; metrics of this rank's N rows */       \
-    X(OP_XENT_PARTS_BWD, "xent_parts_bwd") /* logits, LSE_* -> dlogits */
-
 /* Channels of the small tensors of a loss over parts of the logits. */
 enum { LABEL_CLASS, LABEL_WEIGHT, LABEL_N };                /* a sample that does not count has class -1 */
 enum { TOP_MAX, TOP_TARGET, TOP_CLASS, TOP_WEIGHT, TOP_N }; /* target: the label's logit; of other ranks -infinity */
@@ -71,18 +32,51 @@ enum { SUMS_EXP, SUMS_LOGITS, SUMS_BETTER, SUMS_N };        /* of exp(z - max), 
 enum { LSE_LSE, LSE_CLASS, LSE_WEIGHT, LSE_N };             /* log of the sum of exp(z) over all classes */
 
 enum op_kind {
-#define X(kind, name) kind,
-    OPS(X)
+#define X(kind, ...) kind,
+#include "worker/program/ops.def"
 #undef X
-        OP_KINDS,
-    OP_ALONE_KINDS = OP_SLICE
+    OP_KINDS
 };
+
+enum op_call { CALL_NONE, CALL_GATHER, CALL_SCATTER, CALL_SUM, CALL_MAX };
+/* What the time of an op goes to: nothing that counts; memory traffic; a product of matrices, which makes the result,
+ * or a gradient of the data, or of the parameters. */
+enum op_work { WORK_SMALL, WORK_MEMORY, WORK_FORWARD, WORK_DATA, WORK_PARAM };
+enum op_trait {
+    OP_ROWWISE = 1, /* does the same to rows of other ranks as to this one's, as all ops of a group do */
+    OP_OF_GROUP = 2,
+    OP_OF_LOSS = 4, /* the result is counted and summed for the loss: it stays wide */
+    OP_READS_INPUT = 8,
+    OP_READS_LABELS = 16,
+    OP_WRITES_METRICS = 32,
+};
+
+/* A tensor of a forward op as its backward ops see it; none; the logits of the program. */
+enum op_operand { OF_NONE, OF_X, OF_Y, OF_DY, OF_LOGITS };
+
+/* What is known of a kind of operation: a row of ops.def. */
+struct op_facts {
+    const char *name;
+    int inputs;        /* tensors that it reads */
+    char params[5];    /* of param[i]: 'r' its value is read, 'g' its gradient is written, 'b' both, 's' statistics */
+    enum op_call call; /* of the group that it is over */
+    enum op_work work;
+    unsigned traits;       /* of op_trait */
+    int passes;            /* the gradient of its result is that of its first so many inputs */
+    struct op_backward {   /* its backward ops, in their order; a row of zeros ends them */
+        enum op_kind kind; /* reads a and b, makes a contribution to the gradient of `to` */
+        enum op_operand a, b, to;
+    } back[3];
+};
+const struct op_facts *op_facts(enum op_kind k);
 const char *op_name(enum op_kind k);
-bool op_is_product(enum op_kind k); /* of matrices: CONV, LINEAR and their backward ops */
+bool op_is(enum op_kind k, unsigned traits); /* has it one of these traits? */
+bool op_is_product(enum op_kind k);          /* of matrices, see op_work */
+bool op_writes_gradients(enum op_kind k);    /* of parameters */
 
 struct op {
     enum op_kind kind;
-    int in[2];                  /* tensor ids, -1 where unused, in the order of the list above */
+    int in[2];                  /* tensor ids, -1 where unused, in the order of ops.def */
     int out;                    /* tensor id, -1 if none */
     int param[4];               /* indices into program.params, -1 where unused */
     int fwd;                    /* backward ops: index of the forward op; else -1 */
@@ -210,6 +204,15 @@ int program_find_param(const struct program *p, const char *name);  /* -1 if non
  * elements lies nowhere). The list has them in no particular order. */
 const struct param *program_param_from(const struct program *p, size_t at);
 size_t program_param_end(const struct program *p, const struct param *q); /* of its place in an arena, with padding */
+
+/* Elements [first, end) of an arena. */
+struct plan_range {
+    size_t first, end;
+};
+/* The parameters that op reads; those whose gradients it writes, with their padding. They lie side by side. False:
+ * there are none. */
+bool program_reads(const struct program *p, const struct op *op, struct plan_range *ret);
+bool program_gradients(const struct program *p, const struct op *op, struct plan_range *ret);
 size_t program_trainable(const struct program *p); /* number of trainable parameters, padding excluded */
 
 /* Initial value of element i of a parameter: a function of (seed, name, element of the whole parameter), equal on every

@@ -119,28 +119,12 @@ static void add_parameters(const struct session *s, int parts, struct traffic *r
 
 /* --- operations of the program */
 
-static double elements(const struct program *p, int tensor, int rows)
-{
-    const struct tensor *t = &p->tensors[tensor];
-    return (double)t->c * t->h * t->w * t->ranks * rows;
-}
-
-/* Gathered as it is stored; sums stay wide until they are whole. */
 static void add_of_group(const struct session *s, const struct plan_options *o, const struct op *op,
                          struct traffic *ret)
 {
-    const struct program *p = s->program;
-    const int n = p->group;
-    const double wide = (double)dtype_size(s->device->ops->real);
-    const double stored = half_tensor(p, o, op->in[0]) && !o->emulate ? 2 : wide;
-    if (n < 2)
-        return;
-    if (op->kind == OP_GATHER)
-        add(&ret->layer, once(n, elements(p, op->out, o->batch) * stored));
-    else if (op->kind == OP_SCATTER)
-        add(&ret->layer, once(n, elements(p, op->in[0], o->batch) * wide));
-    else if (op->kind == OP_SUM || op->kind == OP_MAX)
-        add(&ret->layer, 2 * once(n, elements(p, op->out, o->batch) * wide));
+    const enum op_call call = op_facts(op->kind)->call;
+    const double bytes = half_call_bytes(s->program, o, op, (double)dtype_size(s->device->ops->real));
+    add(&ret->layer, (call == CALL_SUM || call == CALL_MAX ? 2 : 1) * once(s->program->group, bytes));
 }
 
 /* Doubles: sums and their count forward, two sums a channel backward. */

@@ -138,7 +138,7 @@ static int dnn_step(struct cpu_plan *pl, int i, struct dnn_kernel *k, int src, i
     return 0;
 }
 
-static int emit_forward(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_emit_forward(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     bool linear = op->kind == OP_LINEAR;
@@ -157,7 +157,7 @@ static int emit_forward(struct cpu_plan *pl, int i, struct err *e)
     return dnn_bind(k, DNN_BIAS, pl->params + pl->p->params[op->param[1]].offset, e);
 }
 
-static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct dnn_kernel *fwd, *k;
@@ -178,7 +178,7 @@ static int emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
     return spread ? cpu_plan_spread(pl, i, &s, dx, e) : 0;
 }
 
-static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct dnn_kernel *fwd, *k, *set, *add;
@@ -224,18 +224,4 @@ static int emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
         TRY(cpu_plan_use(pl, db, &st->bias, e));
     }
     return 0;
-}
-
-int cpu_plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e)
-{
-    switch (pl->p->ops[op].kind) {
-    case OP_CONV:
-    case OP_LINEAR:
-        return emit_forward(pl, op, e);
-    case OP_CONV_BWD_DATA:
-    case OP_LINEAR_BWD_DATA:
-        return emit_bwd_data(pl, op, e);
-    default:
-        return emit_bwd_param(pl, op, e);
-    }
 }

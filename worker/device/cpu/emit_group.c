@@ -11,50 +11,6 @@ static bool is_linear(enum op_kind k)
     return k == OP_LINEAR || k == OP_LINEAR_BWD_DATA || k == OP_LINEAR_BWD_PARAM;
 }
 
-bool cpu_plan_of_group(const struct cpu_plan *pl, int op)
-{
-    const struct op *o = &pl->p->ops[op];
-    return o->kind >= OP_ALONE_KINDS || (is_linear(o->kind) && pl->p->params[o->param[0]].sharded);
-}
-
-static step_fn run_of(enum op_kind k)
-{
-    switch (k) {
-    case OP_LINEAR:
-        return cpu_step_linear;
-    case OP_LINEAR_BWD_DATA:
-        return cpu_step_linear_bwd_data;
-    case OP_LINEAR_BWD_PARAM:
-        return cpu_step_linear_bwd_param;
-    case OP_SLICE:
-        return cpu_step_slice;
-    case OP_PAD:
-        return cpu_step_pad;
-    case OP_GATHER:
-        return cpu_step_gather;
-    case OP_SCATTER:
-        return cpu_step_scatter;
-    case OP_SUM:
-        return cpu_step_sum;
-    case OP_MAX:
-        return cpu_step_max;
-    case OP_BIAS:
-        return cpu_step_bias;
-    case OP_BIAS_BWD:
-        return cpu_step_bias_bwd;
-    case OP_LABELS:
-        return cpu_step_labels;
-    case OP_XENT_TOP:
-        return cpu_step_xent_top;
-    case OP_XENT_SUMS:
-        return cpu_step_xent_sums;
-    case OP_XENT_PARTS:
-        return cpu_step_xent_parts;
-    default:
-        return cpu_step_xent_parts_bwd;
-    }
-}
-
 /* The buffer of an operand as plain rows; NO_BUFFER: there is none. */
 static int operand(struct cpu_plan *pl, int i, int t, struct err *e)
 {
@@ -110,7 +66,7 @@ static int make_scratch(struct cpu_plan *pl, int i, struct step *s, struct err *
     return cpu_plan_use(pl, b, &s->out, e);
 }
 
-int cpu_plan_emit_group(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_emit_group(struct cpu_plan *pl, int i, step_fn run, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct plan_range reads;
@@ -123,7 +79,7 @@ int cpu_plan_emit_group(struct cpu_plan *pl, int i, struct err *e)
         return b;
     if (op->out >= 0)
         TRY(cpu_plan_value(pl, op->out, LAYOUT_PLAIN, e));
-    TRY(cpu_plan_step(pl, run_of(op->kind), op_name(op->kind), i, &s, e));
+    TRY(cpu_plan_step(pl, run, op_name(op->kind), i, &s, e));
     s->store = op->out >= 0 ? pl->values[op->out].store : STORE_F32;
     if (a != NO_BUFFER)
         TRY(cpu_plan_use(pl, a, &s->group.a, e));
@@ -135,7 +91,7 @@ int cpu_plan_emit_group(struct cpu_plan *pl, int i, struct err *e)
     TRY(widen(pl, i, op->in[1], &s->group.wide_b, e));
     if (op->kind == OP_LINEAR || op->kind == OP_LINEAR_BWD_DATA)
         TRY(round_weight(pl, s, op->param[0], e));
-    if (host_reads(pl->p, op, &reads))
+    if (program_reads(pl->p, op, &reads))
         TRY(cpu_plan_read(pl, reads.first, reads.end, e));
     return make_scratch(pl, i, s, e);
 }

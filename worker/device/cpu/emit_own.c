@@ -34,7 +34,7 @@ static int use(struct cpu_plan *pl, int buffer, const void *p, struct err *e)
 static int read_op(struct cpu_plan *pl, int i, struct err *e)
 {
     struct plan_range r;
-    return host_reads(pl->p, &pl->p->ops[i], &r) ? cpu_plan_read(pl, r.first, r.end, e) : 0;
+    return program_reads(pl->p, &pl->p->ops[i], &r) ? cpu_plan_read(pl, r.first, r.end, e) : 0;
 }
 
 #define OPERAND(name, i, t, block)                                                                                     \
@@ -339,10 +339,11 @@ static int emit_xent(struct cpu_plan *pl, int i, struct err *e)
     return op->kind == OP_XENT ? 0 : use(pl, pl->values[op->out].buffer, &s->xent.dlogits, e);
 }
 
-int cpu_plan_emit_own(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct fused *f = &pl->fused[i];
+    const bool shared = op->param[0] >= 0 && pl->p->params[op->param[0]].sharded;
     if (f->bn >= 0)
         return emit_bn(pl, i, f->bn, f->other, f->relu >= 0, e);
     switch (op->kind) {
@@ -366,7 +367,46 @@ int cpu_plan_emit_own(struct cpu_plan *pl, int i, struct err *e)
     case OP_XENT:
     case OP_XENT_BWD:
         return emit_xent(pl, i, e);
-    default:
-        return err_set(e, -ENOTSUP, "the cpu device has no operation '%s'", op_name(op->kind));
+    case OP_CONV:
+        return cpu_plan_emit_forward(pl, i, e);
+    case OP_CONV_BWD_DATA:
+        return cpu_plan_emit_bwd_data(pl, i, e);
+    case OP_CONV_BWD_PARAM:
+        return cpu_plan_emit_bwd_param(pl, i, e);
+    case OP_LINEAR:
+        return shared ? cpu_plan_emit_group(pl, i, cpu_step_linear, e) : cpu_plan_emit_forward(pl, i, e);
+    case OP_LINEAR_BWD_DATA:
+        return shared ? cpu_plan_emit_group(pl, i, cpu_step_linear_bwd_data, e) : cpu_plan_emit_bwd_data(pl, i, e);
+    case OP_LINEAR_BWD_PARAM:
+        return shared ? cpu_plan_emit_group(pl, i, cpu_step_linear_bwd_param, e) : cpu_plan_emit_bwd_param(pl, i, e);
+    case OP_SLICE:
+        return cpu_plan_emit_group(pl, i, cpu_step_slice, e);
+    case OP_PAD:
+        return cpu_plan_emit_group(pl, i, cpu_step_pad, e);
+    case OP_GATHER:
+        return cpu_plan_emit_group(pl, i, cpu_step_gather, e);
+    case OP_SCATTER:
+        return cpu_plan_emit_group(pl, i, cpu_step_scatter, e);
+    case OP_SUM:
+        return cpu_plan_emit_group(pl, i, cpu_step_sum, e);
+    case OP_MAX:
+        return cpu_plan_emit_group(pl, i, cpu_step_max, e);
+    case OP_BIAS:
+        return cpu_plan_emit_group(pl, i, cpu_step_bias, e);
+    case OP_BIAS_BWD:
+        return cpu_plan_emit_group(pl, i, cpu_step_bias_bwd, e);
+    case OP_LABELS:
+        return cpu_plan_emit_group(pl, i, cpu_step_labels, e);
+    case OP_XENT_TOP:
+        return cpu_plan_emit_group(pl, i, cpu_step_xent_top, e);
+    case OP_XENT_SUMS:
+        return cpu_plan_emit_group(pl, i, cpu_step_xent_sums, e);
+    case OP_XENT_PARTS:
+        return cpu_plan_emit_group(pl, i, cpu_step_xent_parts, e);
+    case OP_XENT_PARTS_BWD:
+        return cpu_plan_emit_group(pl, i, cpu_step_xent_parts_bwd, e);
+    case OP_KINDS:
+        break;
     }
+    return err_set(e, -EINVAL, "operation %d of kind %d (expected less than %d)", i, (int)op->kind, OP_KINDS);
 }

@@ -288,12 +288,8 @@ static int emit(struct cpu_plan *pl, int first, int end, struct err *e)
 {
     fuse_ops(pl->p, first, end, pl->readers, pl->o.keep_all, pl->fused);
     for (int i = first; i < end; i++) {
-        if (pl->fused[i].skip)
-            continue;
-        if (cpu_plan_of_group(pl, i))
-            TRY(cpu_plan_emit_group(pl, i, e));
-        else
-            TRY(op_is_product(pl->p->ops[i].kind) ? cpu_plan_emit_dnn(pl, i, e) : cpu_plan_emit_own(pl, i, e));
+        if (!pl->fused[i].skip)
+            TRY(cpu_plan_emit(pl, i, e));
     }
     return 0;
 }
@@ -475,12 +471,6 @@ int cpu_plan_ready(struct cpu_plan *pl, int op, struct err *e)
     const struct run_hooks *h = pl->args->hooks;
     if (!h || !h->ready)
         return 0;
-    for (int k = 0; k < 2; k++) {
-        int i = pl->p->ops[op].param[k];
-        if (i < 0)
-            continue;
-        const struct param *q = &pl->p->params[i];
-        TRY(h->ready(h->ctx, q->offset, program_param_end(pl->p, q), NULL, e));
-    }
-    return 0;
+    struct plan_range r;
+    return program_gradients(pl->p, &pl->p->ops[op], &r) ? h->ready(h->ctx, r.first, r.end, NULL, e) : 0;
 }

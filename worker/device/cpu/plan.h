@@ -204,17 +204,18 @@ struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block);
 size_t store_size(enum store s);
 enum dtype store_type(enum store s);
 
-int cpu_plan_emit_dnn(struct cpu_plan *pl, int op, struct err *e); /* emit_dnn.c: convolutions and linear layers */
+int cpu_plan_emit(struct cpu_plan *pl, int op, struct err *e);         /* emit_own.c: any, by its kind */
+int cpu_plan_emit_forward(struct cpu_plan *pl, int op, struct err *e); /* emit_dnn.c: convolutions and linear layers */
+int cpu_plan_emit_bwd_data(struct cpu_plan *pl, int op, struct err *e);
+int cpu_plan_emit_bwd_param(struct cpu_plan *pl, int op, struct err *e);
 /* The block that a forward convolution wants to read. */
 int cpu_plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e);
 /* emit_product.c: copies around products of matrices. The buffer of x, NHWC, unfolded, which a step makes for the next
  * one alone, or x itself; and rows of pixels to tensor dx. */
 int cpu_plan_unfolded(struct cpu_plan *pl, int op, const struct dnn_shape *s, int x, struct err *e);
 int cpu_plan_spread(struct cpu_plan *pl, int op, const struct dnn_shape *s, int rows, struct err *e);
-int cpu_plan_emit_own(struct cpu_plan *pl, int op, struct err *e); /* emit_own.c: everything else but */
-/* emit_group.c: ops over a group of ranks, and linear layers that the group shares. */
-bool cpu_plan_of_group(const struct cpu_plan *pl, int op);
-int cpu_plan_emit_group(struct cpu_plan *pl, int op, struct err *e);
+/* emit_group.c: a step on plain rows: ops over a group of ranks, and linear layers that the group shares. */
+int cpu_plan_emit_group(struct cpu_plan *pl, int op, step_fn run, struct err *e);
 void cpu_plan_round_weights(struct cpu_plan *pl); /* refreshes pl->rounded */
 
 /* plan_memory.c: give every buffer its memory; then the scratch memory that steps share. */

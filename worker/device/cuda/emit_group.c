@@ -12,7 +12,7 @@ static int emit_call(struct cuda_plan *pl, int i, size_t n, enum dtype type, int
     TRY(a);
     TRY(b);
     TRY(cuda_plan_step(pl, STEP_GROUP, op_name(kind), i, &s, e));
-    s->group.kind = kind;
+    s->group.call = op_facts(kind)->call;
     s->group.n = n;
     s->group.type = type;
     pl->calls = true;
@@ -21,7 +21,7 @@ static int emit_call(struct cuda_plan *pl, int i, size_t n, enum dtype type, int
 }
 
 /* GATHER, SUM, MAX: what comes out is of the type of what goes in. */
-static int emit_combined(struct cuda_plan *pl, int i, struct err *e)
+int emit_combined(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     return emit_call(pl, i, cuda_plan_elements(pl, op->in[0]), pl->types[op->in[0]], cuda_plan_value(pl, op->in[0], e),
@@ -29,7 +29,7 @@ static int emit_combined(struct cuda_plan *pl, int i, struct err *e)
 }
 
 /* The sum is rounded once, when it is whole. */
-static int emit_scatter(struct cuda_plan *pl, int i, struct err *e)
+int emit_scatter(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const size_t n = cuda_plan_elements(pl, op->out);
@@ -48,7 +48,7 @@ static int emit_scatter(struct cuda_plan *pl, int i, struct err *e)
 }
 
 /* Channels of rows: channels last, a row is a pixel; planes: all of a sample. */
-static int emit_columns(struct cuda_plan *pl, int i, struct err *e)
+int emit_columns(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const bool pad = op->kind == OP_PAD;
@@ -68,7 +68,7 @@ static int emit_columns(struct cuda_plan *pl, int i, struct err *e)
     return emit_use(pl, op->out, &a->out, e);
 }
 
-static int emit_labels(struct cuda_plan *pl, int i, struct err *e)
+int emit_labels(struct cuda_plan *pl, int i, struct err *e)
 {
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_LABELS, "labels", i, &s, e));
@@ -78,7 +78,7 @@ static int emit_labels(struct cuda_plan *pl, int i, struct err *e)
 }
 
 /* TOP, SUMS and BWD read logits and what is known of their rows; PARTS reads sums and tops. */
-static int emit_part(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
+int emit_part(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const bool parts = k == KERNEL_XENT_PARTS;
@@ -100,7 +100,7 @@ static int emit_part(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
     return emit_use(pl, op->out, &a->out, e);
 }
 
-static int emit_bias_op(struct cuda_plan *pl, int i, struct err *e)
+int emit_bias_op(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const int x = cuda_plan_value(pl, op->in[0], e), y = cuda_plan_value(pl, op->out, e);
@@ -112,41 +112,9 @@ static int emit_bias_op(struct cuda_plan *pl, int i, struct err *e)
     return emit_vector(pl, i, op->param[0], x, y, pl->types[op->out], e);
 }
 
-static int emit_bias_bwd(struct cuda_plan *pl, int i, struct err *e)
+int emit_bias_bwd(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     TRY(emit_vector_gradient(pl, i, op->param[0], op->in[0], e));
     return cuda_plan_gradients_ready(pl, i, e);
-}
-
-int emit_group(struct cuda_plan *pl, int i, struct err *e)
-{
-    const enum op_kind kind = pl->p->ops[i].kind;
-    switch (kind) {
-    case OP_SLICE:
-    case OP_PAD:
-        return emit_columns(pl, i, e);
-    case OP_GATHER:
-    case OP_SUM:
-    case OP_MAX:
-        return emit_combined(pl, i, e);
-    case OP_SCATTER:
-        return emit_scatter(pl, i, e);
-    case OP_BIAS:
-        return emit_bias_op(pl, i, e);
-    case OP_BIAS_BWD:
-        return emit_bias_bwd(pl, i, e);
-    case OP_LABELS:
-        return emit_labels(pl, i, e);
-    case OP_XENT_TOP:
-        return emit_part(pl, i, KERNEL_XENT_TOP, e);
-    case OP_XENT_SUMS:
-        return emit_part(pl, i, KERNEL_XENT_SUMS, e);
-    case OP_XENT_PARTS:
-        return emit_part(pl, i, KERNEL_XENT_PARTS, e);
-    case OP_XENT_PARTS_BWD:
-        return emit_part(pl, i, KERNEL_XENT_PARTS_BWD, e);
-    default:
-        return err_set(e, -ENOTSUP, "the cuda device has no operation '%s'", op_name(kind));
-    }
 }

@@ -106,7 +106,7 @@ static int emit_xent(struct cuda_plan *pl, int i, struct err *e)
     return backward ? emit_use(pl, op->out, &a->dlogits, e) : 0;
 }
 
-int emit_own(struct cuda_plan *pl, int i, struct err *e)
+int emit_op(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     if (pl->fused[i].bn >= 0 || op->kind == OP_BN)
@@ -137,7 +137,44 @@ int emit_own(struct cuda_plan *pl, int i, struct err *e)
     case OP_XENT:
     case OP_XENT_BWD:
         return emit_xent(pl, i, e);
-    default:
-        return err_set(e, -ENOTSUP, "the cuda device has no operation '%s'", op_name(op->kind));
+    case OP_CONV:
+        return emit_conv(pl, i, e);
+    case OP_CONV_BWD_DATA:
+        return emit_conv_bwd_data(pl, i, e);
+    case OP_CONV_BWD_PARAM:
+        return emit_conv_bwd_param(pl, i, e);
+    case OP_LINEAR:
+        return emit_linear(pl, i, e);
+    case OP_LINEAR_BWD_DATA:
+        return emit_linear_bwd_data(pl, i, e);
+    case OP_LINEAR_BWD_PARAM:
+        return emit_linear_bwd_param(pl, i, e);
+    case OP_SLICE:
+    case OP_PAD:
+        return emit_columns(pl, i, e);
+    case OP_GATHER:
+    case OP_SUM:
+    case OP_MAX:
+        return emit_combined(pl, i, e);
+    case OP_SCATTER:
+        return emit_scatter(pl, i, e);
+    case OP_BIAS:
+        return emit_bias_op(pl, i, e);
+    case OP_BIAS_BWD:
+        return emit_bias_bwd(pl, i, e);
+    case OP_LABELS:
+        return emit_labels(pl, i, e);
+    case OP_XENT_TOP:
+        return emit_part(pl, i, KERNEL_XENT_TOP, e);
+    case OP_XENT_SUMS:
+        return emit_part(pl, i, KERNEL_XENT_SUMS, e);
+    case OP_XENT_PARTS:
+        return emit_part(pl, i, KERNEL_XENT_PARTS, e);
+    case OP_XENT_PARTS_BWD:
+        return emit_part(pl, i, KERNEL_XENT_PARTS_BWD, e);
+    case OP_BN: /* above */
+    case OP_KINDS:
+        break;
     }
+    return err_set(e, -EINVAL, "operation %d of kind %d (expected less than %d)", i, (int)op->kind, OP_KINDS);
 }

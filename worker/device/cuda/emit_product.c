@@ -146,7 +146,7 @@ static int source(const struct cuda_plan *pl, int i)
     return pl->p->ops[bn >= 0 ? bn : i].in[0];
 }
 
-static int emit_conv(struct cuda_plan *pl, int i, struct err *e)
+int emit_conv(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct rung *r = &pl->rungs[i];
@@ -244,7 +244,7 @@ static int emit_dgrad_onto(struct cuda_plan *pl, int i, int sum, struct err *e)
     return 0;
 }
 
-static int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
+int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct step *s;
@@ -264,7 +264,7 @@ static int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
     return emit_result(pl, i, op->out, dx, e);
 }
 
-static int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
+int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const int bn = pl->rungs[i].prologue;
@@ -320,7 +320,7 @@ static int linear_weight(struct cuda_plan *pl, int i, struct gpu_gemm *m, struct
 }
 
 /* The bias is added in fp32, and the result rounded once. */
-static int emit_linear(struct cuda_plan *pl, int i, struct err *e)
+int emit_linear(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const enum dtype type = half_tensor(pl->p, &pl->o, op->out) ? pl->product : DT_F32;
@@ -339,7 +339,7 @@ static int emit_linear(struct cuda_plan *pl, int i, struct err *e)
 }
 
 /* A term of a sum over ranks stays wide. */
-static int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
+int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const bool wide = !half_tensor(pl->p, &pl->o, op->out);
@@ -353,7 +353,7 @@ static int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
     return wide ? 0 : emit_result(pl, i, op->out, dx, e);
 }
 
-static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
+int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct gpu_gemm m = linear(pl, &pl->p->ops[op->fwd], DT_F32); /* dw (K, C) = dy^T (K, N) . x (N, C) */
@@ -370,22 +370,4 @@ static int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[1], e), operand(pl, i, op->in[0], e), dw, e));
     TRY(emit_bias_gradient(pl, i, op->in[1], e));
     return cuda_plan_gradients_ready(pl, i, e);
-}
-
-int emit_product(struct cuda_plan *pl, int i, struct err *e)
-{
-    switch (pl->p->ops[i].kind) {
-    case OP_CONV:
-        return emit_conv(pl, i, e);
-    case OP_CONV_BWD_DATA:
-        return emit_conv_bwd_data(pl, i, e);
-    case OP_CONV_BWD_PARAM:
-        return emit_conv_bwd_param(pl, i, e);
-    case OP_LINEAR:
-        return emit_linear(pl, i, e);
-    case OP_LINEAR_BWD_DATA:
-        return emit_linear_bwd_data(pl, i, e);
-    default:
-        return emit_linear_bwd_param(pl, i, e);
-    }
 }

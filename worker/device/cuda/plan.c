@@ -237,16 +237,13 @@ int cuda_plan_flush(struct cuda_plan *pl, int op, struct err *e)
 
 int cuda_plan_gradients_ready(struct cuda_plan *pl, int op, struct err *e)
 {
-    for (int k = 0; k < 2; k++) {
-        const int i = pl->p->ops[op].param[k];
-        if (i < 0)
-            continue;
-        const struct param *q = &pl->p->params[i];
-        const size_t end = program_param_end(pl->p, q);
-        if (pl->npending == 0)
-            pl->pending_first = q->offset;
-        pl->pending[pl->npending++] = i;
-        pl->pending_end = end;
+    const struct op *o = &pl->p->ops[op];
+    struct plan_range r;
+    if (program_gradients(pl->p, o, &r)) {
+        pl->pending_first = pl->npending ? pl->pending_first : r.first;
+        pl->pending_end = r.end;
+        for (int k = 0; k < 2 && o->param[k] >= 0; k++)
+            pl->pending[pl->npending++] = o->param[k];
     }
     return pl->npending > 0 && pl->pending_end - pl->pending_first >= GROUP_ELEMENTS ? cuda_plan_flush(pl, op, e) : 0;
 }
@@ -337,11 +334,8 @@ static int emit_round(struct cuda_plan *pl, int i, struct err *e)
 
 static int emit(struct cuda_plan *pl, int i, struct err *e)
 {
-    const enum op_kind kind = pl->p->ops[i].kind;
-    if (op_is_product(kind))
-        return emit_product(pl, i, e);
-    TRY(kind >= OP_ALONE_KINDS ? emit_group(pl, i, e) : emit_own(pl, i, e));
-    return emit_round(pl, i, e);
+    TRY(emit_op(pl, i, e));
+    return op_is_product(pl->p->ops[i].kind) ? 0 : emit_round(pl, i, e);
 }
 
 int cuda_plan_emit(struct cuda_plan *pl, int first, int end, struct err *e)

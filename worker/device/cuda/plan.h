@@ -56,8 +56,8 @@ struct step {
     bool in_arena;          /* STEP_GEMM: its result is a gradient where it belongs: added to, if the run accumulates */
     bool adds;              /* STEP_GEMM: it adds to what is there in every run */
     bool of_arena;          /* STEP_GEMM: its weight is read where parameters lie */
-    struct {                /* STEP_GROUP: an op of that kind over the plan's group; n elements of each rank's rows */
-        enum op_kind kind;
+    struct {                /* STEP_GROUP: that call of the plan's group; n elements of each rank's rows */
+        enum op_call call;
         const void *in;
         void *out;
         size_t n;
@@ -259,9 +259,20 @@ int emit_bn(struct cuda_plan *pl, int last, struct err *e); /* emit_bn.c: BN wit
 int emit_bn_pool(struct cuda_plan *pl, int pool, struct err *e);
 int emit_bn_mean(struct cuda_plan *pl, int pool, struct err *e);
 int emit_bn_bwd(struct cuda_plan *pl, int op, struct err *e);
-int emit_product(struct cuda_plan *pl, int op, struct err *e); /* emit_product.c: convolutions and linear layers */
-int emit_own(struct cuda_plan *pl, int op, struct err *e);     /* emit_own.c: everything else */
-int emit_group(struct cuda_plan *pl, int op, struct err *e);   /* emit_group.c: ops of models that a group shares */
+int emit_conv(struct cuda_plan *pl, int op, struct err *e); /* emit_product.c */
+int emit_conv_bwd_data(struct cuda_plan *pl, int op, struct err *e);
+int emit_conv_bwd_param(struct cuda_plan *pl, int op, struct err *e);
+int emit_linear(struct cuda_plan *pl, int op, struct err *e);
+int emit_linear_bwd_data(struct cuda_plan *pl, int op, struct err *e);
+int emit_linear_bwd_param(struct cuda_plan *pl, int op, struct err *e);
+int emit_columns(struct cuda_plan *pl, int op, struct err *e); /* emit_group.c: SLICE, PAD */
+int emit_combined(struct cuda_plan *pl, int op, struct err *e);
+int emit_scatter(struct cuda_plan *pl, int op, struct err *e);
+int emit_bias_op(struct cuda_plan *pl, int op, struct err *e);
+int emit_bias_bwd(struct cuda_plan *pl, int op, struct err *e);
+int emit_labels(struct cuda_plan *pl, int op, struct err *e);
+int emit_part(struct cuda_plan *pl, int op, enum kernel k, struct err *e); /* of a loss over parts of the logits */
+int emit_op(struct cuda_plan *pl, int op, struct err *e);                  /* emit_own.c: any, by its kind */
 /* emit_product.c: the gradient of a vector, sums of dy over all but channels; y = x + the vector. x and y are of one
  * type, and may be one buffer. */
 int emit_vector_gradient(struct cuda_plan *pl, int op, int param, int dy, struct err *e);

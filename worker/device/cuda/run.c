@@ -38,14 +38,14 @@ static int over_group(struct cuda_plan *pl, const struct step *s, struct err *e)
     const bool alone = !g || pl->p->group == 1;
     void *stream = gpu->ops->stream_native(pl->cuda->compute);
     const size_t n = s->group.n, bytes = n * dtype_size(s->group.type);
-    if (!alone && s->group.kind == OP_GATHER)
+    if (!alone && s->group.call == CALL_GATHER)
         return g->gather(g->ctx, s->group.in, s->group.out, n, s->group.type, stream, e);
-    if (!alone && s->group.kind == OP_SCATTER)
+    if (!alone && s->group.call == CALL_SCATTER)
         return g->scatter(g->ctx, s->group.in, s->group.out, n, s->group.type, stream, e);
     TRY(gpu->ops->copy(gpu, pl->cuda->compute, s->group.out, s->group.in, bytes, e));
     if (alone)
         return 0;
-    return (s->group.kind == OP_MAX ? g->max : g->sum)(g->ctx, s->group.out, n, s->group.type, stream, e);
+    return (s->group.call == CALL_MAX ? g->max : g->sum)(g->ctx, s->group.out, n, s->group.type, stream, e);
 }
 
 static void settle_finalise(const struct cuda_plan *pl, struct k_bn_finalise *f, const struct variant_key *v)
@@ -79,8 +79,8 @@ static void settle_copies(const struct cuda_plan *pl, struct step *s)
 /* A pass that is run again has been counted. */
 static float *metrics_of(const struct cuda_plan *pl, const struct step *s, const struct variant_key *v)
 {
-    const enum op_kind kind = pl->p->ops[s->op].kind;
-    return v->again || (kind != OP_XENT && kind != OP_XENT_PARTS) ? NULL : pl->reduce + pl->p->n_train + pl->p->n_stats;
+    return v->again || !op_is(pl->p->ops[s->op].kind, OP_WRITES_METRICS) ? NULL
+                                                                         : pl->reduce + pl->p->n_train + pl->p->n_stats;
 }
 
 /* What depends on the run and not on the plan alone. */

@@ -52,17 +52,17 @@ static struct geometry geometry(const struct ref_plan *pl, const struct op *op, 
 
 static struct geometry geometry_of(const struct ref_plan *pl, const struct op *op)
 {
-    if (op->kind == OP_CONV || op->kind == OP_LINEAR)
+    const enum op_work work = op_facts(op->kind)->work;
+    if (work == WORK_FORWARD)
         return geometry(pl, op, op->in[0], op->out);
-    if (op->kind == OP_CONV_BWD_DATA || op->kind == OP_LINEAR_BWD_DATA)
+    if (work == WORK_DATA)
         return geometry(pl, op, op->out, op->in[0]);
     return geometry(pl, op, op->in[0], op->in[1]);
 }
 
 size_t ref_col_elements(const struct ref_plan *pl, const struct op *op)
 {
-    if (op->kind != OP_CONV && op->kind != OP_LINEAR && op->kind != OP_CONV_BWD_DATA && op->kind != OP_CONV_BWD_PARAM &&
-        op->kind != OP_LINEAR_BWD_DATA && op->kind != OP_LINEAR_BWD_PARAM)
+    if (!op_is_product(op->kind))
         return 0;
     struct geometry g = geometry_of(pl, op);
     return g.direct ? 0 : g.window * g.positions * g.some;

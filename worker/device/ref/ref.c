@@ -58,37 +58,9 @@ static int ref_sync(struct device *d, struct err *e)
 }
 
 static ref_kernel *const kernels[OP_KINDS] = {
-    [OP_INPUT] = ref_input,
-    [OP_CONV] = ref_product,
-    [OP_BN] = ref_bn,
-    [OP_RELU] = ref_relu,
-    [OP_ADD] = ref_add,
-    [OP_MAXPOOL] = ref_maxpool,
-    [OP_AVGPOOL] = ref_avgpool,
-    [OP_LINEAR] = ref_product,
-    [OP_XENT] = ref_xent,
-    [OP_XENT_BWD] = ref_xent_bwd,
-    [OP_LINEAR_BWD_DATA] = ref_product_bwd_data,
-    [OP_LINEAR_BWD_PARAM] = ref_product_bwd_param,
-    [OP_AVGPOOL_BWD] = ref_avgpool_bwd,
-    [OP_MAXPOOL_BWD] = ref_maxpool_bwd,
-    [OP_RELU_BWD] = ref_relu_bwd,
-    [OP_BN_BWD] = ref_bn_bwd,
-    [OP_CONV_BWD_DATA] = ref_product_bwd_data,
-    [OP_CONV_BWD_PARAM] = ref_product_bwd_param,
-    [OP_SLICE] = ref_slice,
-    [OP_PAD] = ref_pad,
-    [OP_GATHER] = ref_gather,
-    [OP_SCATTER] = ref_scatter,
-    [OP_SUM] = ref_sum,
-    [OP_MAX] = ref_max,
-    [OP_BIAS] = ref_bias,
-    [OP_BIAS_BWD] = ref_bias_bwd,
-    [OP_LABELS] = ref_labels,
-    [OP_XENT_TOP] = ref_xent_top,
-    [OP_XENT_SUMS] = ref_xent_sums,
-    [OP_XENT_PARTS] = ref_xent_parts,
-    [OP_XENT_PARTS_BWD] = ref_xent_parts_bwd,
+#define X(kind, word, ...) [kind] = ref_##word,
+#include "worker/program/ops.def"
+#undef X
 };
 
 static void give_doubles(const struct ref_plan *pl, double *p)
@@ -143,9 +115,10 @@ struct shared { /* elements of what ops share */
 
 static size_t exchange_elements(const struct ref_plan *pl, const struct op *op)
 {
-    if (op->kind == OP_GATHER)
+    const enum op_call call = op_facts(op->kind)->call;
+    if (call == CALL_GATHER)
         return ref_elements(pl, op->out);
-    return op->kind == OP_SCATTER ? ref_elements(pl, op->in[0]) : 0;
+    return call == CALL_SCATTER ? ref_elements(pl, op->in[0]) : 0;
 }
 
 static void widen(size_t *most, size_t n)
@@ -222,7 +195,7 @@ static int tell_needs(const struct ref_plan *pl, const struct plan_needs *needs,
     if (!reads)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
     for (int i = first; i < end; i++)
-        n += host_reads(pl->p, &pl->p->ops[i], &reads[n]);
+        n += program_reads(pl->p, &pl->p->ops[i], &reads[n]);
     int rc = needs->order(needs->ctx, reads, n, e);
     free(reads);
     return rc;
@@ -282,12 +255,8 @@ static void ref_plan_memory(const struct plan *base, struct plan_memory *ret)
 /* Tell the caller that the gradients of op's parameters, padding included, are final. */
 static int tell_ready(const struct ref_plan *pl, const struct op *op, const struct run_hooks *hooks, struct err *e)
 {
-    if (op->kind != OP_BN_BWD && op->kind != OP_CONV_BWD_PARAM && op->kind != OP_LINEAR_BWD_PARAM &&
-        op->kind != OP_BIAS_BWD)
-        return 0;
-    const struct param *from = &pl->p->params[op->param[0]];
-    const struct param *last = op->param[1] >= 0 ? &pl->p->params[op->param[1]] : from;
-    return hooks->ready(hooks->ctx, from->offset, program_param_end(pl->p, last), NULL, e);
+    struct plan_range r;
+    return program_gradients(pl->p, op, &r) ? hooks->ready(hooks->ctx, r.first, r.end, NULL, e) : 0;
 }
 
 /* reads: of how many parameters a run has asked for. */
@@ -295,7 +264,7 @@ static int run_op(struct ref_plan *pl, const struct op *op, const struct run_arg
 {
     ref_kernel *kernel = kernels[op->kind];
     struct plan_range range;
-    const struct plan_needs *needs = pl->needs && host_reads(pl->p, op, &range) ? pl->needs : NULL;
+    const struct plan_needs *needs = pl->needs && program_reads(pl->p, op, &range) ? pl->needs : NULL;
     if (needs)
         TRY(needs->need(needs->ctx, *reads, e));
     TRY(pl->rounding ? ref_rounded(pl, kernel, op, a, e) : kernel(pl, op, a, e));

@@ -63,12 +63,17 @@ struct ref_plan {
 
 typedef int ref_kernel(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e);
 
-ref_kernel ref_input, ref_add, ref_relu, ref_relu_bwd, ref_maxpool, ref_maxpool_bwd, ref_avgpool, ref_avgpool_bwd;
-ref_kernel ref_xent, ref_xent_bwd;
-ref_kernel ref_bn, ref_bn_bwd;
-ref_kernel ref_slice, ref_pad, ref_gather, ref_scatter, ref_sum, ref_max, ref_bias, ref_bias_bwd; /* group.c */
-ref_kernel ref_labels, ref_xent_top, ref_xent_sums, ref_xent_parts, ref_xent_parts_bwd;           /* group_xent.c */
-ref_kernel ref_product, ref_product_bwd_data, ref_product_bwd_param; /* convolution and linear */
+/* A kernel for each kind, ref_<word of ops.def>: a kind without one does not link. Convolutions and linear layers share
+ * theirs. */
+#define ref_conv ref_product
+#define ref_linear ref_product
+#define ref_conv_bwd_data ref_product_bwd_data
+#define ref_linear_bwd_data ref_product_bwd_data
+#define ref_conv_bwd_param ref_product_bwd_param
+#define ref_linear_bwd_param ref_product_bwd_param
+#define X(kind, word, ...) ref_kernel ref_##word;
+#include "worker/program/ops.def"
+#undef X
 
 /* round.c: a plan that computes in halves, by rounding what they would hold (device/half.h). */
 int ref_rounding_create(struct ref_plan *pl, const struct plan_options *o, struct err *e);

@@ -73,7 +73,7 @@ static void round_weights(struct ref_plan *pl, const struct op *op)
 {
     struct rounding *r = pl->rounding;
     struct plan_range range;
-    if (!host_reads(pl->p, op, &range))
+    if (!program_reads(pl->p, op, &range))
         return;
     memcpy(r->weights + range.first, pl->params + range.first, (range.end - range.first) * sizeof(double));
     for (int k = 0; k < 2; k++)
