@@ -28,7 +28,7 @@ int norm_add_squares(struct state *s, const void *arena, enum ownership_arena a,
                      double *sum, struct err *e)
 {
     for (int k = 0; k < s->own->npieces; k++) {
-        const struct ownership_range r = ownership_saved(s->own, &s->own->pieces[k]);
+        const struct ownership_range r = s->own->pieces[k].saved;
         const size_t from = r.first > first ? r.first : first, to = r.end < end ? r.end : end;
         const size_t at = from < to ? ownership_place(s->own, a, from) : 0;
         if (from < to)

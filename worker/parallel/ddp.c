@@ -308,11 +308,10 @@ static int open_groups(struct ddp *d, const struct ddp_options *o, struct err *e
 static int check_groups(const struct ddp *d, struct err *e)
 {
     for (int k = 0; k <= d->own->npieces; k++) {
-        const struct ownership_piece p = ddp_bucket(d, k);
-        const int ranks = ownership_group(d->own, p.group).count,
-                  have = d->groups[p.group] ? d->groups[p.group]->world : 1;
-        if (have != ranks)
-            return err_set(e, -EINVAL, "a communicator of %d for gradients that %d ranks sum", have, ranks);
+        const struct ownership_piece *p = &d->own->pieces[k];
+        const int have = d->groups[p->group] ? d->groups[p->group]->world : 1;
+        if (have != p->ranks)
+            return err_set(e, -EINVAL, "a communicator of %d for gradients that %d ranks sum", have, p->ranks);
     }
     return 0;
 }

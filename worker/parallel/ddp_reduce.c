@@ -48,17 +48,11 @@ static int reduce_half(struct ddp *d, struct comm *c, size_t first, size_t n, vo
     return unpack(d, first, d->half, n, (float)c->world, stream, e);
 }
 
-/* This rank's part of a piece that is cut. */
-static struct ownership_range own_part(const struct ddp *d, const struct ownership_piece *p)
-{
-    return ownership_part(p, ownership_group(d->own, p->group).index);
-}
-
 static void shed(const struct ddp *d, const struct ownership_piece *p)
 {
     struct ownership_range gaps[OWNERSHIP_GAPS];
     int n;
-    ownership_gaps(d->own, p, gaps, &n);
+    ownership_gaps(p, gaps, &n);
     for (int i = 0; i < n; i++)
         pages_drop(d->reduce, gaps[i].first * dtype_size(d->real), gaps[i].end * dtype_size(d->real));
 }
@@ -67,57 +61,48 @@ static void shed(const struct ddp *d, const struct ownership_piece *p)
 static int share_with_second(struct ddp *d, struct comm *c, const struct ownership_piece *p, void *stream,
                              struct err *e)
 {
-    const struct ownership_range mine = own_part(d, p), second = ownership_second(d->own, p);
     const size_t bytes = p->part * dtype_size(d->real);
-    const int distance = d->own->second_distance[p->group];
     struct comm_request *all[2] = {NULL, NULL};
-    if (distance == 0)
+    if (p->distance == 0)
         return 0;
-    int rc = c->ops->irecv(c, COMM_GRADIENTS, element(d, second.first), bytes,
-                           (c->rank + c->world - distance) % c->world, stream, &all[0], e);
+    int rc = c->ops->irecv(c, COMM_GRADIENTS, element(d, p->second.first), bytes,
+                           (c->rank + c->world - p->distance) % c->world, stream, &all[0], e);
     if (rc == 0)
-        rc = c->ops->isend(c, COMM_GRADIENTS, element(d, mine.first), bytes, (c->rank + distance) % c->world, stream,
-                           &all[1], e);
+        rc = c->ops->isend(c, COMM_GRADIENTS, element(d, p->mine.first), bytes, (c->rank + p->distance) % c->world,
+                           stream, &all[1], e);
     return comm_wait_all(all, 2, rc, e);
 }
 
 /* A rank's part becomes the sum where it lies. */
 static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_piece *p, void *stream, struct err *e)
 {
-    const struct ownership_range mine = own_part(d, p);
     const float ranks = (float)c->world;
-    uint16_t *half = d->half ? d->half + (mine.first - p->first) : NULL;
+    uint16_t *half = d->half ? d->half + (p->mine.first - p->first) : NULL;
     if (half)
         TRY(pack(d, p->first, p->end - p->first, ranks, stream, e));
     TRY(c->ops->reduce_scatter(c, COMM_GRADIENTS, half ? (void *)d->half : element(d, p->first),
-                               half ? (void *)half : element(d, mine.first), p->part, half ? d->wire : d->real,
+                               half ? (void *)half : element(d, p->mine.first), p->part, half ? d->wire : d->real,
                                COMM_SUM, stream, e));
     if (half)
-        TRY(unpack(d, mine.first, half, p->part, ranks, stream, e));
+        TRY(unpack(d, p->mine.first, half, p->part, ranks, stream, e));
     TRY(share_with_second(d, c, p, stream, e));
     if (d->sheds)
         shed(d, p);
     return 0;
 }
 
-struct ownership_piece ddp_bucket(const struct ddp *d, int k)
-{
-    const struct ownership *own = d->own;
-    return k < own->npieces ? own->pieces[k] : (struct ownership_piece){own->n_train, own->n_train, LAYOUT_BATCH, 0};
-}
-
 int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
 {
-    const struct ownership_piece p = ddp_bucket(d, k);
-    struct comm *c = ddp_group(d, p.group);
-    size_t first = p.first, end = p.end + (k == d->buckets - 1 && !d->tail_stays ? d->n_tail : 0);
+    const struct ownership_piece *p = &d->own->pieces[k];
+    struct comm *c = ddp_group(d, p->group);
+    size_t first = p->first, end = p->end + (k == d->buckets - 1 && !d->tail_stays ? d->n_tail : 0);
     if (!c)
         return 0;
-    if (p.part)
-        return reduce_scatter(d, c, &p, stream, e);
-    if (d->half && first < p.end) {
-        TRY(reduce_half(d, c, first, p.end - first, stream, e));
-        first = p.end;
+    if (p->part)
+        return reduce_scatter(d, c, p, stream, e);
+    if (d->half && first < p->end) {
+        TRY(reduce_half(d, c, first, p->end - first, stream, e));
+        first = p->end;
     }
     return first < end ? all_reduce(c, element(d, first), end - first, d->real, stream, e) : 0;
 }
@@ -140,7 +125,7 @@ int ddp_gather(struct ddp *d, void *arena, struct err *e)
     TRY(cut ? ddp_fork(d, e) : 0);
     for (int k = 0; k < d->own->npieces; k++) {
         const struct ownership_piece *p = &d->own->pieces[k];
-        TRY(ddp_gather_piece(d, k, at + own_part(d, p).first * elem, at + p->first * elem, e));
+        TRY(ddp_gather_piece(d, k, at + p->mine.first * elem, at + p->first * elem, e));
     }
     return cut ? ddp_end(d, e) : 0;
 }

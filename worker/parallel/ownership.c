@@ -74,13 +74,36 @@ static struct run next_run(const struct program *p, size_t at)
     return r;
 }
 
-static int add_piece(struct ownership *own, int cap, struct ownership_piece p, struct err *e)
+/* The piece [first, end) behind the others, not counted yet. part: of each rank; 0: it is not cut. */
+static void add_piece(struct ownership *own, size_t first, size_t end, enum layout_group group, size_t part)
 {
-    if (p.first == p.end)
+    const struct layout_ranks g = ownership_group(own, group);
+    struct ownership_piece *p = &own->pieces[own->npieces];
+    *p = (struct ownership_piece){.first = first,
+                                  .end = end,
+                                  .group = group,
+                                  .part = part,
+                                  .ranks = g.count,
+                                  .index = g.index,
+                                  .distance = layout_second_distance(&own->layout, &g),
+                                  .second = {.first = end, .end = end}};
+    p->mine = p->saved = ownership_part(p, g.index);
+    if (part && p->distance)
+        p->second = ownership_part(p, (g.index + g.count - p->distance) % g.count);
+    if (!part && g.index > 0)
+        p->saved.end = p->saved.first;
+}
+
+/* The same, counted, if it is not empty; at most cap pieces. */
+static int add_some(struct ownership *own, int cap, size_t first, size_t end, enum layout_group group, size_t part,
+                    struct err *e)
+{
+    if (first == end)
         return 0;
     if (own->npieces == cap)
         return err_set(e, -ENOSPC, "more than %d pieces of an arena", cap);
-    own->pieces[own->npieces++] = p;
+    add_piece(own, first, end, group, part);
+    own->npieces++;
     return 0;
 }
 
@@ -118,9 +141,9 @@ static int cut_run(struct ownership *own, const struct program *p, const struct 
     for (size_t at = r->first, end; at < whole.end; at = end) {
         end = cut && own->layout.zero == 3 ? gathered_end(p, &by_unit, &whole, unit, at)
                                            : piece_end(&by_unit, &whole, at);
-        TRY(add_piece(own, cap, (struct ownership_piece){at, end, r->group, cut ? (end - at) / ranks : 0}, e));
+        TRY(add_some(own, cap, at, end, r->group, cut ? (end - at) / ranks : 0, e));
     }
-    return add_piece(own, cap, (struct ownership_piece){whole.end, r->end, r->group, 0}, e);
+    return add_some(own, cap, whole.end, r->end, r->group, 0, e);
 }
 
 static int list_pieces(struct ownership *own, const struct program *p, const struct sizes *z, struct err *e)
@@ -129,12 +152,13 @@ static int list_pieces(struct ownership *own, const struct program *p, const str
     for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end))
         runs++;
     const int cap = (int)(own->n_train / min_size(z->small, z->most)) + 4 * runs + 1;
-    own->pieces = calloc((size_t)cap, sizeof *own->pieces);
+    own->pieces = calloc((size_t)cap + 1, sizeof *own->pieces);
     own->owned = calloc(2 * (size_t)cap, sizeof *own->owned);
     if (!own->pieces || !own->owned)
         return err_errno(e, ENOMEM, "%d pieces of an arena", cap);
     for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end))
         TRY(cut_run(own, p, &r, z, cap, e));
+    add_piece(own, own->n_train, own->n_train, LAYOUT_BATCH, 0);
     return 0;
 }
 
@@ -145,29 +169,18 @@ struct ownership_range ownership_part(const struct ownership_piece *piece, int i
                        : (struct ownership_range){.first = piece->first, .end = piece->end};
 }
 
-struct ownership_range ownership_second(const struct ownership *own, const struct ownership_piece *piece)
-{
-    const struct layout_ranks g = ownership_group(own, piece->group);
-    const int distance = own->second_distance[piece->group];
-    const struct ownership_range r = ownership_part(piece, (g.index + g.count - distance) % g.count);
-    return distance && piece->part ? r : (struct ownership_range){.first = piece->end, .end = piece->end};
-}
-
 /* What this rank updates of a piece, in ascending order; the second one may be empty. */
-static void updated(const struct ownership *own, const struct ownership_piece *piece, struct ownership_range ret[2])
+static void updated(const struct ownership_piece *piece, struct ownership_range ret[2])
 {
-    const struct ownership_range mine = ownership_part(piece, ownership_group(own, piece->group).index),
-                                 second = ownership_second(own, piece);
-    const bool in_order = mine.first < second.first;
-    ret[0] = in_order ? mine : second;
-    ret[1] = in_order ? second : mine;
+    const bool in_order = piece->mine.first < piece->second.first;
+    ret[0] = in_order ? piece->mine : piece->second;
+    ret[1] = in_order ? piece->second : piece->mine;
 }
 
-void ownership_gaps(const struct ownership *own, const struct ownership_piece *piece,
-                    struct ownership_range ret[OWNERSHIP_GAPS], int *n)
+void ownership_gaps(const struct ownership_piece *piece, struct ownership_range ret[OWNERSHIP_GAPS], int *n)
 {
     struct ownership_range has[2];
-    updated(own, piece, has);
+    updated(piece, has);
     const size_t ends[] = {piece->first, has[0].first, has[0].end, has[1].first, has[1].end, piece->end};
     *n = 0;
     for (int i = 0; i < OWNERSHIP_GAPS; i++)
@@ -175,10 +188,9 @@ void ownership_gaps(const struct ownership *own, const struct ownership_piece *p
             ret[(*n)++] = (struct ownership_range){.first = ends[2 * i], .end = ends[2 * i + 1]};
 }
 
-size_t ownership_foreign(const struct ownership *own, const struct ownership_piece *piece)
+size_t ownership_foreign(const struct ownership_piece *piece)
 {
-    const struct ownership_range second = ownership_second(own, piece);
-    return piece->part ? piece->end - piece->first - piece->part - (second.end - second.first) : 0;
+    return piece->part ? piece->end - piece->first - piece->part - (piece->second.end - piece->second.first) : 0;
 }
 
 static void add_owned(struct ownership *own, struct ownership_range r, size_t *kept)
@@ -198,7 +210,7 @@ static void list_owned(struct ownership *own)
     size_t kept = 0;
     for (int i = 0; i < own->npieces; i++) {
         struct ownership_range r[2];
-        updated(own, &own->pieces[i], r);
+        updated(&own->pieces[i], r);
         add_owned(own, r[0], &kept);
         add_owned(own, r[1], &kept);
     }
@@ -213,10 +225,6 @@ int ownership_init(struct ownership *own, const struct layout *l, int rank, cons
                               .n_train = p->n_train,
                               .whole_gradients = o->whole_gradients,
                               .compact = o->compact};
-    for (int g = 0; g < LAYOUT_GROUPS; g++) {
-        const struct layout_ranks r = ownership_group(own, (enum layout_group)g);
-        own->second_distance[g] = layout_second_distance(l, &r);
-    }
     TRY(sizes_of(o, &z, e));
     int rc = list_pieces(own, p, &z, e);
     if (rc < 0) {
@@ -287,15 +295,6 @@ size_t ownership_place(const struct ownership *own, enum ownership_arena a, size
     return own->owned[k].kept + (i - own->owned[k].first);
 }
 
-struct ownership_range ownership_saved(const struct ownership *own, const struct ownership_piece *piece)
-{
-    const int index = ownership_group(own, piece->group).index;
-    struct ownership_range r = ownership_part(piece, index);
-    if (!piece->part && index > 0)
-        r.end = r.first;
-    return r;
-}
-
 struct ownership_range ownership_clip(const struct ownership *own, int k, size_t first, size_t end)
 {
     const struct ownership_range *r = &own->owned[k];
@@ -307,7 +306,7 @@ struct ownership_range ownership_clip(const struct ownership *own, int k, size_t
 static struct ownership_range range_from(const struct ownership *own, enum ownership_arena a, bool saves, size_t x)
 {
     for (int k = 0; saves && k < own->npieces; k++) {
-        const struct ownership_range r = ownership_saved(own, &own->pieces[k]);
+        const struct ownership_range r = own->pieces[k].saved;
         if (r.end > x && r.end > r.first)
             return r;
     }

@@ -50,27 +50,32 @@ enum { OWNERSHIP_ALIGN = 16 }; /* elements; parameters begin at multiples of it 
 
 enum ownership_arena { OWNERSHIP_PARAMS, OWNERSHIP_GRADIENTS, OWNERSHIP_MOMENTS, OWNERSHIP_AVERAGES };
 
-struct ownership_piece {
-    size_t first, end;       /* elements of the arena */
-    enum layout_group group; /* who holds copies: gradients are summed over it */
-    size_t part;             /* elements of a rank's part; 0: not cut */
-};
-
-/* [first, end) of the arena. kept: where its first element is in arenas of which only what is owned has a place. */
+/* [first, end) of the arena; empty: first == end. kept: where its first element is in arenas of which only what is
+ * owned has a place. */
 struct ownership_range {
     size_t first, end, kept;
+};
+
+struct ownership_piece {
+    size_t first, end;             /* elements of the arena */
+    enum layout_group group;       /* who holds copies: gradients are summed over it */
+    size_t part;                   /* elements of a rank's part; 0: not cut */
+    int ranks, index;              /* of the group; this rank's in it */
+    int distance;                  /* to the second owner (layout_second_distance()) */
+    struct ownership_range mine;   /* this rank's part, or all of a piece that is not cut: it updates it */
+    struct ownership_range second; /* it is the second owner of, and updates, too; empty: nothing */
+    struct ownership_range saved;  /* it saves: each element of the model is saved by one rank */
 };
 
 struct ownership {
     struct layout layout;
     int rank;
-    size_t n_train; /* elements of the whole arena of this rank */
-    struct ownership_piece *pieces;
+    size_t n_train;                 /* elements of the whole arena of this rank */
+    struct ownership_piece *pieces; /* (npieces + 1), the last one empty, of the batch group, for the tail (ddp.h) */
     int npieces;
     struct ownership_range *owned; /* what this rank updates, ascending, neighbours in one */
     int nowned;
     bool whole_gradients, compact;
-    int second_distance[LAYOUT_GROUPS]; /* of this rank's groups (layout_second_distance()) */
 };
 
 struct ownership_options {
@@ -95,7 +100,7 @@ bool ownership_is_cut(const struct ownership *own, enum ownership_arena a);
 size_t ownership_elements(const struct ownership *own, enum ownership_arena a); /* that this rank keeps */
 
 /* Do other ranks have elements of the model, or sums of gradients, that this one does not have? Then norms and the like
- * take all of them (ownership_saved()). */
+ * take all of them (`saved` of the pieces). */
 bool ownership_is_spread(const struct ownership *own);
 
 /* Do parameters that others own come and go (residency.h)? */
@@ -110,15 +115,11 @@ bool ownership_cuts_tensors(const struct ownership *own);
 /* [first, end) of a piece that rank `index` of its group updates. */
 struct ownership_range ownership_part(const struct ownership_piece *piece, int index);
 
-/* What this rank has of a piece that is cut as second owner; empty: nothing. */
-struct ownership_range ownership_second(const struct ownership *own, const struct ownership_piece *piece);
-
 /* What this rank updates nothing of, of a piece that is cut: *n ranges between what it does. */
 enum { OWNERSHIP_GAPS = 3 };
-void ownership_gaps(const struct ownership *own, const struct ownership_piece *piece,
-                    struct ownership_range ret[OWNERSHIP_GAPS], int *n);
+void ownership_gaps(const struct ownership_piece *piece, struct ownership_range ret[OWNERSHIP_GAPS], int *n);
 /* Elements of a piece that this rank does not update; 0: it is not cut. */
-size_t ownership_foreign(const struct ownership *own, const struct ownership_piece *piece);
+size_t ownership_foreign(const struct ownership_piece *piece);
 
 size_t ownership_largest_piece(const struct ownership *own); /* elements, at least 1: what a buffer for any takes */
 size_t ownership_largest_part(const struct ownership *own);  /* of a rank; 0: nothing is cut */
@@ -141,9 +142,6 @@ struct ownership_run {
  * dimension. q has role PARAM_TRAIN. */
 bool ownership_next_run(const struct ownership *own, enum ownership_arena a, const struct param *q, bool saves,
                         size_t *cursor, struct ownership_run *ret);
-
-/* What this rank saves of a piece: each element of the model is saved by one rank. Empty: first == end. */
-struct ownership_range ownership_saved(const struct ownership *own, const struct ownership_piece *piece);
 
 /* The part of [first, end) that the k-th owned range has; first == end: none. */
 struct ownership_range ownership_clip(const struct ownership *own, int k, size_t first, size_t end);

@@ -59,7 +59,7 @@ static bool is_cut(const struct residency *r, int piece)
 /* Elements of a piece that others own. */
 static size_t foreign(const struct residency *r, int piece)
 {
-    return ownership_foreign(r->own, &r->own->pieces[piece]);
+    return ownership_foreign(&r->own->pieces[piece]);
 }
 
 static int mixed(const struct ownership_piece *p, struct err *e)
@@ -323,16 +323,10 @@ static const void *at(void *ctx, int i)
 
 /* --- while it runs */
 
-static struct ownership_range own_part(const struct residency *r, int piece)
-{
-    const struct ownership_piece *p = &r->own->pieces[piece];
-    return ownership_part(p, ownership_group(r->own, p->group).index);
-}
-
 static int fetch(struct residency *r, int g, struct err *e)
 {
     const int k = r->gathers.at[g];
-    const size_t mine = ownership_place(r->own, OWNERSHIP_PARAMS, own_part(r, k).first);
+    const size_t mine = ownership_place(r->own, OWNERSHIP_PARAMS, r->own->pieces[k].mine.first);
     const struct ddp_fetch f = {.piece = k,
                                 .mine = r->arena + mine * r->size,
                                 .to = r->windows ? r->windows + r->gathered_to[g]
@@ -370,7 +364,7 @@ static void release(void *ctx, int i)
     for (int k = v->drops; k < v[1].drops; k++) {
         struct ownership_range gaps[OWNERSHIP_GAPS];
         int n;
-        ownership_gaps(r->own, &r->own->pieces[r->drops.at[k]], gaps, &n);
+        ownership_gaps(&r->own->pieces[r->drops.at[k]], gaps, &n);
         for (int j = 0; j < n && !has_windows(r); j++)
             pages_drop(r->arena, gaps[j].first * r->size, gaps[j].end * r->size);
         r->tickets[r->drops.at[k]] = 0;

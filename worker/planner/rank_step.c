@@ -77,11 +77,6 @@ static int await(struct walk *w, int job)
 
 /* --- gradients */
 
-static double foreign(const struct walk *w, const struct ownership_piece *p)
-{
-    return (double)ownership_foreign(&w->s->own, p);
-}
-
 static int buckets_of(const struct walk *w)
 {
     const struct ownership *own = &w->s->own;
@@ -106,7 +101,8 @@ static int ask_bucket(struct walk *w, int k)
         const struct ownership_piece *p = &own->pieces[k];
         const double n = (double)(p->end - p->first), tail = is_last && !p->part ? tail_of(w) : 0;
         c = cost_of(w, p->group, p->part ? NETWORK_SCATTER : NETWORK_ALL_REDUCE, n * w->wire + tail);
-        more = (w->wire < w->real ? 2 * n * w->real * w->copy : 0) + (w->sheds ? foreign(w, p) * w->real * w->page : 0);
+        more = (w->wire < w->real ? 2 * n * w->real * w->copy : 0) +
+               (w->sheds ? (double)ownership_foreign(p) * w->real * w->page : 0);
     } else if (tail_of(w) > 0) {
         c = cost_of(w, LAYOUT_BATCH, NETWORK_ALL_REDUCE, tail_of(w));
     }
@@ -161,7 +157,7 @@ static int need(struct walk *w, const struct residency *r, int k)
     for (int i = v.asks; i < v.asks_end; i++) {
         const struct ownership_piece *p = &w->s->own.pieces[gathers[i]];
         const double bytes = (double)(p->end - p->first) * w->real;
-        TRY(ask(w, cost_of(w, p->group, NETWORK_GATHER, bytes), foreign(w, p) * w->real * w->page));
+        TRY(ask(w, cost_of(w, p->group, NETWORK_GATHER, bytes), (double)ownership_foreign(p) * w->real * w->page));
         w->gathers[gathers[i]] = w->asked;
     }
     for (int i = v.first; i < v.end; i++)

@@ -73,11 +73,11 @@ static void add_gradients(const struct session *s, int parts, struct traffic *re
     for (int part = in_each_part(s) ? 0 : parts - 1; part < parts && all > 1; part++) {
         for (int k = 0; k < s->own.npieces; k++) {
             const struct ownership_piece *p = &s->own.pieces[k];
-            const int n = ownership_group(&s->own, p->group).count;
             const double elements = (double)(p->end - p->first);
-            if (n > 1)
-                add(&ret->gradients, p->part ? once(n, elements * wire) : all_reduce(s, p->group, elements, wire));
-            if (p->part && s->own.second_distance[p->group])
+            if (p->ranks > 1)
+                add(&ret->gradients,
+                    p->part ? once(p->ranks, elements * wire) : all_reduce(s, p->group, elements, wire));
+            if (p->part && p->distance)
                 add(&ret->gradients, (double)p->part * real);
         }
         if (part == parts - 1 || s->layout.stages == 1) /* stages: once a step (ddp_hold_tail()) */
@@ -88,9 +88,8 @@ static void add_gradients(const struct session *s, int parts, struct traffic *re
 static void add_piece(const struct session *s, const struct ownership_piece *p, struct traffic *ret)
 {
     const double real = (double)dtype_size(s->device->ops->real);
-    const int n = ownership_group(&s->own, p->group).count;
-    if (p->part && n > 1)
-        add(&ret->parameters, once(n, (double)(p->end - p->first) * real));
+    if (p->part && p->ranks > 1)
+        add(&ret->parameters, once(p->ranks, (double)(p->end - p->first) * real));
 }
 
 struct gathering {

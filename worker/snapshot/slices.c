@@ -151,11 +151,10 @@ static int add_owned(struct slices *s, struct room *room, int tensor, const stru
                      const struct ownership_piece *p, struct err *e)
 {
     const struct ownership *own = s->state->own;
-    const int index = ownership_group(own, p->group).index;
     const bool cut = p->part > 0 && ownership_is_cut(own, l->part.owned_as);
     const struct ownership_range all = {.first = p->first, .end = p->end};
-    TRY(add_range(s, room, tensor, l, cut ? ownership_part(p, index) : all, cut || index == 0, e));
-    return cut ? add_range(s, room, tensor, l, ownership_second(own, p), false, e) : 0;
+    TRY(add_range(s, room, tensor, l, cut ? p->mine : all, cut || p->index == 0, e));
+    return cut ? add_range(s, room, tensor, l, p->second, false, e) : 0;
 }
 
 static int add_trained(struct slices *s, struct room *room, int tensor, const struct listed *l, struct err *e)
@@ -167,7 +166,8 @@ static int add_trained(struct slices *s, struct room *room, int tensor, const st
         if (p.end <= q->offset || p.first >= q->offset + q->count)
             continue;
         if (!ownership_is_cut(own, l->part.owned_as)) { /* one piece of it, whatever it is sent in */
-            p = (struct ownership_piece){q->offset, q->offset + q->count, p.group, 0};
+            p.first = q->offset;
+            p.end = q->offset + q->count;
             return add_owned(s, room, tensor, l, &p, e);
         }
         TRY(add_owned(s, room, tensor, l, &p, e));

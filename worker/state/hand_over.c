@@ -74,7 +74,7 @@ static int move_range(const struct way *w, struct ownership_range r, struct err 
 static int move_part(struct way *w, const struct layout_ranks *g, const struct ownership_piece *p, int part,
                      struct err *e)
 {
-    w->from = holders_of_part(g, w->s->own->second_distance[p->group], part, w->here);
+    w->from = holders_of_part(g, p->distance, part, w->here);
     return move_range(w, ownership_part(p, part), e);
 }
 
@@ -82,7 +82,6 @@ static int move_part(struct way *w, const struct layout_ranks *g, const struct o
 static int move_piece(struct way *w, const struct layout_ranks *g, const struct ownership_piece *p, struct err *e)
 {
     const struct ownership *own = w->s->own;
-    const int distance = own->second_distance[p->group];
     const bool cut = w->what == HAND_OVER_UPDATED || ownership_is_cut(own, OWNERSHIP_AVERAGES);
     w->from = holders_of_whole(g, w->here);
     if (p->part == 0 || !cut)
@@ -90,7 +89,7 @@ static int move_piece(struct way *w, const struct layout_ranks *g, const struct 
     if (w->what == HAND_OVER_WHOLE)
         return 0;
     TRY(move_part(w, g, p, g->index, e));
-    return distance ? move_part(w, g, p, (g->index + g->count - distance) % g->count, e) : 0;
+    return p->distance ? move_part(w, g, p, (g->index + g->count - p->distance) % g->count, e) : 0;
 }
 
 /* Ranks of a group find the same pieces of it in the same order, wherever they lie in their arenas. */

@@ -92,7 +92,7 @@ static void check_pieces(const struct world *w, const struct arena_model *m)
         size_t at = 0;
         for (int k = 0; k < own->npieces; k++) {
             const struct ownership_piece *p = &own->pieces[k];
-            const int ranks = ownership_group(own, p->group).count;
+            const int ranks = p->ranks;
             assert_int_equal(p->first, at);
             assert_true(p->end > p->first);
             assert_true(p->part == 0 || w->l.zero > 0);
@@ -180,7 +180,7 @@ static void check_owners(const struct world *w, const struct arena_model *m)
             if (id[x] >= 0)
                 held[id[x]]++;
         for (int k = 0; k < own->npieces; k++) {
-            const struct ownership_range r = ownership_saved(own, &own->pieces[k]);
+            const struct ownership_range r = own->pieces[k].saved;
             for (size_t x = r.first; x < r.end; x++)
                 if (id[x] >= 0)
                     saved[id[x]]++;
@@ -219,7 +219,7 @@ static void check_kept(const struct world *w, const struct arena_model *m)
         }
         for (int k = 0; k < own->npieces; k++) {
             const size_t n = own->pieces[k].end - own->pieces[k].first;
-            const bool two = own->second_distance[own->pieces[k].group] > 0;
+            const bool two = own->pieces[k].distance > 0;
             most += own->pieces[k].part ? own->pieces[k].part * (two ? 2 : 1) : n;
         }
         assert_int_equal(kept, most);
@@ -249,7 +249,7 @@ static void check_gaps(const struct world *w, const struct arena_model *m)
             struct ownership_range gaps[OWNERSHIP_GAPS];
             size_t foreign = 0;
             int n;
-            ownership_gaps(own, &own->pieces[k], gaps, &n);
+            ownership_gaps(&own->pieces[k], gaps, &n);
             for (size_t x = own->pieces[k].first; x < own->pieces[k].end; x++) {
                 int times = 0;
                 for (int j = 0; j < n; j++)
@@ -259,7 +259,7 @@ static void check_gaps(const struct world *w, const struct arena_model *m)
                     times += x >= own->owned[j].first && x < own->owned[j].end;
                 assert_int_equal(times, 1);
             }
-            assert_int_equal(foreign, ownership_foreign(own, &own->pieces[k]));
+            assert_int_equal(foreign, ownership_foreign(&own->pieces[k]));
         }
     }
 }
