@@ -128,7 +128,7 @@ static struct device *open_sleepy(void)
 /* Layers enough for any cut. */
 static struct program *write_layers(void)
 {
-    struct program *p = program_create("layers", 1, 1, 1, NULL, NULL);
+    struct program *p = program_create("layers", input_pictures(1, 1, 1, NULL, NULL));
     int x = program_input(p);
     for (int i = 0; i < 2 * STAGES_MAX; i++) {
         char name[16];
@@ -163,7 +163,7 @@ static struct device *open_timed(void)
 /* The first one is cheap: nobody asks for the gradient of images. */
 static struct program *write_convolutions(void)
 {
-    struct program *p = program_create("convolutions", 1, SIDE, SIDE, NULL, NULL);
+    struct program *p = program_create("convolutions", input_pictures(1, SIDE, SIDE, NULL, NULL));
     int x = program_conv(p, "first", program_input(p), CHANNELS, 1, 1, 0, false);
     for (int i = 0; i < CONVS; i++) {
         char conv[16], relu[16];
@@ -247,7 +247,7 @@ static void train_with(struct rank *r, const struct program *p, const struct own
                                               .reduce = reduce}};
     MUST(stage_open(&g, &so, e));
     const struct run_args all = {
-        .batch = {.images = images, .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
+        .batch = {.rows = images, .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
     for (int i = 0; i < r->work->steps; i++)
         step(r, g, ddp, &all, &r->steps[i]);
     stage_close(g);

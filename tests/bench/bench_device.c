@@ -134,7 +134,7 @@ static void close_all(struct bench *b)
     b->ops->release(b->d, b->momentum);
     b->ops->close(b->d);
     program_destroy(b->p);
-    free((void *)b->data.images);
+    free((void *)b->data.rows);
     free((void *)b->data.labels);
     free((void *)b->data.weights);
     free(b->times);

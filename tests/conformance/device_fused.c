@@ -31,7 +31,7 @@ static int conv_bn(struct program *p, const char *name, int x, int k, int kernel
 static struct program *blocks(void)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("blocks", 3, SIZE, SIZE, mean, std);
+    struct program *p = program_create("blocks", input_pictures(3, SIZE, SIZE, mean, std));
     int x = program_relu(p, "relu", conv_bn(p, "stem", program_input(p), 24, 3, 2));
     int y = program_relu(p, "a.relu", conv_bn(p, "a.1", x, 24, 3, 1));
     x = program_relu(p, "a.out", program_add(p, "a.add", conv_bn(p, "a.2", y, 24, 3, 1), x));
@@ -62,7 +62,7 @@ static int bottleneck(struct program *p, const char *name, int x, int k, int sho
 static struct program *bottlenecks(void)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("bottlenecks", 3, SIZE, SIZE, mean, std);
+    struct program *p = program_create("bottlenecks", input_pictures(3, SIZE, SIZE, mean, std));
     int x = program_relu(p, "relu", conv_bn(p, "stem", program_input(p), 24, 3, 2));
     x = bottleneck(p, "b", bottleneck(p, "a", x, 24, 2), 24, 0);
     program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), CLASSES));

@@ -39,7 +39,7 @@ static int conv_bn(struct program *p, const char *name, int x, int k, int kernel
 static struct program *small(void)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("small", 3, 32, 32, mean, std);
+    struct program *p = program_create("small", input_pictures(3, 32, 32, mean, std));
     int x = program_relu(p, "relu", conv_bn(p, "stem", program_input(p), 24, 7, 2));
     x = program_maxpool(p, "pool", x, 3, 2, 1);
     int y = program_relu(p, "a.relu", conv_bn(p, "a.1", x, 24, 3, 1));
@@ -175,7 +175,7 @@ static void a_sample_of_weight_0_counts_nowhere(void **state)
     images_make(&im, p, 4, 13);
     im.weights[1] = 0;
     double *a = first_step(rig_device, p, &mode_f32, &im, 4, false);
-    size_t image = (size_t)p->channels * 32 * 32;
+    size_t image = (size_t)p->input.channels * 32 * 32;
     memset(im.pixels + image, 255, image);
     im.labels[1] = -5;
     double *b = first_step(rig_device, p, &mode_f32, &im, 4, false);
@@ -368,7 +368,7 @@ static void *rank_main(void *arg)
     struct rank *r = arg;
     struct side s;
     struct run_hooks h = {.ctx = r, .all_sum = meet, .on_host = true};
-    size_t image = (size_t)r->p->channels * 32 * 32;
+    size_t image = (size_t)r->p->input.channels * 32 * 32;
     int first = r->rank ? 3 : 0, n = r->rank ? 5 : 3; /* an uneven split of 8 samples */
     struct batch b = {r->im->pixels + (size_t)first * image, r->im->labels + first, r->im->weights + first};
     side_open(&s, rig_device, r->p, &mode_f32, n, true, false, 1);

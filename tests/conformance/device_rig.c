@@ -173,7 +173,7 @@ double relative_distance(const double *a, const double *b, size_t n)
 
 void images_make(struct images *im, const struct program *p, int n, uint64_t seed)
 {
-    size_t count = (size_t)n * (size_t)p->channels * (size_t)p->height * (size_t)p->width;
+    size_t count = (size_t)n * input_row_bytes(&p->input);
     double *v = malloc(sizeof(*v) * count);
     noise(v, count, seed, DT_F32);
     im->pixels = malloc(count);

@@ -85,7 +85,7 @@ static void find_seams(void)
 static struct program *around(const struct seam *s)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("seam", 3, SIZE, SIZE, mean, std);
+    struct program *p = program_create("seam", input_pictures(3, SIZE, SIZE, mean, std));
     int x = program_conv(p, "before", program_input(p), s->c, 3, 1, 1, false);
     x = program_relu(p, "relu", program_bn(p, "bn", x, 1e-5f, false));
     x = program_conv(p, "seam", x, s->k, s->r, s->stride, s->r / 2, false);

@@ -25,7 +25,7 @@ enum { STEMS = sizeof stems / sizeof *stems };
 static struct program *network(const struct stem *s)
 {
     static const float mean[] = {0.5f, 0.25f, 0.375f, 0.125f}, std[] = {0.25f, 0.5f, 0.3f, 0.2f};
-    struct program *p = program_create("stem", s->channels, s->height, s->width, mean, std);
+    struct program *p = program_create("stem", input_pictures(s->channels, s->height, s->width, mean, std));
     int x = program_conv(p, "conv", program_input(p), FILTERS, s->kernel, s->stride, s->pad, false);
     x = program_relu(p, "relu", program_bn(p, "bn", x, 1e-5f, false));
     program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), 5));
@@ -72,11 +72,11 @@ static void backward(double *x, double *y, double *w)
 static void check_images(const struct side *s, const struct images *im, const double *x)
 {
     const struct program *p = s->p;
-    const int c = p->channels, all = p->height * p->width;
+    const int c = p->input.channels, all = p->input.height * p->input.width;
     for (int i = 0; i < BATCH * c * all; i++) {
         const int n = i / c / all, channel = i / all % c;
         const uint8_t byte = im->pixels[(n * all + i % all) * c + channel];
-        const double want = (double)(((float)byte / 255.0f - p->mean[channel]) / p->std[channel]);
+        const double want = (double)(((float)byte / 255.0f - p->input.mean[channel]) / p->input.std[channel]);
         if (x[i] != want && x[i] != dtype_rounded(s->mode.compute, want))
             fail_msg("element %d of the images is %g, expected %g", i, x[i], want);
     }

@@ -50,8 +50,8 @@ static struct program *build(enum group g, const struct shape *s, bool absolute)
     float minus[4];
     for (int i = 0; i < 4; i++)
         minus[i] = -mean[i];
-    struct program *p =
-        program_create("one op", g == INPUT ? (s->c - 1) % 4 + 1 : 3, s->h, s->w, absolute ? minus : mean, std);
+    struct program *p = program_create(
+        "one op", input_pictures(g == INPUT ? (s->c - 1) % 4 + 1 : 3, s->h, s->w, absolute ? minus : mean, std));
     int x = g == INPUT ? -1
                        : program_tensor(p, "x", g == XENT ? CLASSES : s->c, g == XENT ? 1 : s->h, g == XENT ? 1 : s->w);
     switch (g) {
@@ -111,7 +111,7 @@ static void mutate(struct program *p, const struct mutant *m)
             continue;
         switch (op->kind) {
         case OP_INPUT:
-            p->mean[0] += 4.0f / 255;
+            p->input.mean[0] += 4.0f / 255;
             break;
         case OP_CONV:
         case OP_CONV_BWD_DATA:

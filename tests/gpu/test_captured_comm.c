@@ -37,7 +37,7 @@ struct rig {
 static struct program *small(void)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("small", 3, SIZE, SIZE, mean, std);
+    struct program *p = program_create("small", input_pictures(3, SIZE, SIZE, mean, std));
     int x = program_conv(p, "conv", program_input(p), 8, 3, 1, 1, false);
     x = program_relu(p, "relu", program_bn(p, "bn", x, 1e-5f, false));
     program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), CLASSES));

@@ -140,8 +140,8 @@ static int keep_first(struct steps *t, struct err *e)
 static int step(struct steps *t, int k, double *loss, struct err *e)
 {
     const struct device_ops *ops = t->dev->ops;
-    const size_t image = (size_t)t->p->channels * (size_t)t->p->height * (size_t)t->p->width, n = (size_t)t->batch;
-    struct run_args run = {.batch = {.images = t->images + (size_t)k * n * image,
+    const size_t image = input_row_bytes(&t->p->input), n = (size_t)t->batch;
+    struct run_args run = {.batch = {.rows = t->images + (size_t)k * n * image,
                                      .labels = t->labels + (size_t)k * n,
                                      .weights = t->weights},
                            .grad_scale = 1,

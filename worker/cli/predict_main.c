@@ -316,7 +316,7 @@ static int run_model(struct predictor *p, const char *path, struct err *e)
     input_scratch_destroy(scratch);
     buf_free(&file);
     TRY(rc);
-    const struct run_args run = {.batch = {.images = p->pixels, .labels = &label, .weights = &weight},
+    const struct run_args run = {.batch = {.rows = p->pixels, .labels = &label, .weights = &weight},
                                  .grad_scale = 1,
                                  .params_version = p->state.version};
     TRY(p->device->ops->run(p->plan, &run, e));

@@ -23,6 +23,7 @@
 #include "worker/device/update_rule.h"
 #include "worker/precision/dtype.h"
 #include "worker/precision/loss_scale.h"
+#include "worker/program/input.h"
 
 struct err;
 struct program;
@@ -49,15 +50,22 @@ struct device_options {
     } gpu;
 };
 
-/* One batch in host memory. Borrowed until run() returns. n = batch of the plan. */
+/* One batch in host memory: n rows, each a sample of what the model reads (struct input); n is the plan's batch.
+ * Borrowed until run() returns. */
 struct batch {
-    const uint8_t *images; /* (n, H, W, C) */
-    const int32_t *labels; /* (n), 0..classes-1; anything where the weight is 0 */
-    const float *weights;  /* (n), 0 or 1 */
-    /* images are memory of device_async.host_alloc(): the device reads them itself, and run() returns once it has. Else
+    const void *rows;        /* (n, input_row_bytes()); NULL in the parts of a model that do not read it */
+    const int32_t *labels;   /* (n, input_row_labels()), 0..classes-1; anything where the weight is 0 */
+    const float *weights;    /* (n), 0 or 1 */
+    const uint32_t *samples; /* (n) their numbers in the data set, of padding BATCH_PADDING; NULL: not known */
+    /* rows are memory of device_async.host_alloc(): the device reads them itself, and run() returns once it has. Else
      * a device with streams makes a copy first. */
     bool locked;
 };
+
+#define BATCH_PADDING UINT32_MAX
+
+/* The same batch from row `first` on. */
+struct batch batch_at(const struct batch *b, const struct input *in, size_t first);
 
 struct run_hooks {
     void *ctx;

@@ -42,11 +42,11 @@ struct fold fold_find(const struct program *p)
     if (conv < 0)
         return f;
     const struct op *op = &p->ops[conv];
-    if (!has_form(op->kh, op->sh, p->height) || !has_form(op->kw, op->sw, p->width))
+    if (!has_form(op->kh, op->sh, p->input.height) || !has_form(op->kw, op->sw, p->input.width))
         return f;
     f.conv = conv;
-    fold_side(&f, 0, op->kh, op->ph, p->height);
-    fold_side(&f, 1, op->kw, op->pw, p->width);
+    fold_side(&f, 0, op->kh, op->ph, p->input.height);
+    fold_side(&f, 1, op->kw, op->pw, p->input.width);
     return f;
 }
 

@@ -107,16 +107,16 @@ int host_run_ops(const struct host_ops *ops, const struct plan_options *o, const
 
 int host_check_batch(const struct program *p, int first_op, int end_op, const struct batch *b, int n, struct err *e)
 {
-    bool images = false, labels = false;
+    bool rows = false, labels = false;
     for (int i = first_op; i < end_op; i++) {
-        images |= op_is(p->ops[i].kind, OP_READS_INPUT);
+        rows |= op_is(p->ops[i].kind, OP_READS_INPUT);
         labels |= op_is(p->ops[i].kind, OP_READS_LABELS);
     }
-    if (!b->weights || (images && !b->images) || (labels && !b->labels))
+    if (!b->weights || (rows && !b->rows) || (labels && !b->labels))
         return err_set(e, -EINVAL, "the batch has no %s",
-                       !b->weights            ? "weights"
-                       : images && !b->images ? "images"
-                                              : "labels");
+                       !b->weights        ? "weights"
+                       : rows && !b->rows ? "rows"
+                                          : "labels");
     for (int i = 0; i < n; i++) {
         if (b->weights[i] != 0 && b->weights[i] != 1)
             return err_set(e, -EINVAL, "sample %d of the batch has weight %g (expected 0 or 1)", i,
@@ -126,6 +126,16 @@ int host_check_batch(const struct program *p, int first_op, int end_op, const st
                            p->classes - 1);
     }
     return 0;
+}
+
+struct batch batch_at(const struct batch *b, const struct input *in, size_t first)
+{
+    struct batch from = *b;
+    from.rows = b->rows ? (const char *)b->rows + first * input_row_bytes(in) : NULL;
+    from.labels = b->labels ? b->labels + first * input_row_labels(in) : NULL;
+    from.weights = b->weights + first;
+    from.samples = b->samples ? b->samples + first : NULL;
+    return from;
 }
 
 double host_batch_count(const struct batch *b, int n)

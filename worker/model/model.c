@@ -58,7 +58,8 @@ int model_build(struct program **ret, const struct model_options *o, struct err 
     if (!shape && !convnet && strcmp(o->arch, "mlp"))
         return err_set(e, -EINVAL, "unknown architecture '%s' (expected one of %s)", o->arch, model_names());
     TRY(check(o, e));
-    struct program *p = program_create(o->arch, o->channels, o->image_size, o->image_size, o->mean, o->std);
+    struct program *p =
+        program_create(o->arch, input_pictures(o->channels, o->image_size, o->image_size, o->mean, o->std));
     if (!p)
         return err_set(e, -ENOMEM, "no memory for a model");
     if (o->align)

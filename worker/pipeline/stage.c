@@ -26,16 +26,14 @@ static enum comm_channel channel_of_labels(const struct stage *g)
     return g->o.device->ops->async ? COMM_CONTROL : COMM_STATISTICS;
 }
 
-enum { ROW_BYTES = sizeof(int32_t) + sizeof(float) };
-
-static int make_room(struct stage *g, size_t n, struct err *e)
+static int make_room(struct stage *g, size_t bytes, struct err *e)
 {
-    if (g->room < n) {
+    if (g->room < bytes) {
         free(g->rows);
-        g->rows = malloc(n * ROW_BYTES);
-        g->room = g->rows ? n : 0;
+        g->rows = malloc(bytes);
+        g->room = g->rows ? bytes : 0;
     }
-    return g->room < n ? err_errno(e, ENOMEM, "labels of %zu samples", n) : 0;
+    return g->room < bytes ? err_errno(e, ENOMEM, "labels of samples, %zu bytes", bytes) : 0;
 }
 
 int stage_share_batch(struct stage *g, struct batch *b, size_t n, struct err *e)
@@ -43,17 +41,19 @@ int stage_share_batch(struct stage *g, struct batch *b, size_t n, struct err *e)
     struct comm *c = g->o.comm;
     const enum comm_channel ch = channel_of_labels(g);
     const int index = g->o.index;
-    TRY(make_room(g, n, e));
+    const size_t nlabels = n * input_row_labels(&g->o.program->input),
+                 bytes = nlabels * sizeof(int32_t) + n * sizeof(float);
+    TRY(make_room(g, bytes, e));
     int32_t *const labels = g->rows; /* then n weights: one message for both */
-    float *const weights = (float *)g->rows + n;
+    float *const weights = (float *)g->rows + nlabels;
     if (index > 0) {
-        TRY(comm_recv(c, ch, g->rows, n * ROW_BYTES, index - 1, NULL, e));
+        TRY(comm_recv(c, ch, g->rows, bytes, index - 1, NULL, e));
         *b = (struct batch){.labels = labels, .weights = weights};
     } else {
-        memcpy(labels, b->labels, n * sizeof *labels);
+        memcpy(labels, b->labels, nlabels * sizeof *labels);
         memcpy(weights, b->weights, n * sizeof *weights);
     }
-    return index < g->o.order.stages - 1 ? c->ops->send(c, ch, g->rows, n * ROW_BYTES, index + 1, NULL, e) : 0;
+    return index < g->o.order.stages - 1 ? c->ops->send(c, ch, g->rows, bytes, index + 1, NULL, e) : 0;
 }
 
 /* --- messages */
@@ -108,18 +108,6 @@ static int send_out(struct stage *g, const struct pipeline_action *a, struct mai
 
 /* --- actions */
 
-/* The rows of a micro-batch. */
-static struct batch rows_of(const struct stage *g, const struct batch *all, int micro_batch)
-{
-    const struct program *p = g->o.program;
-    const size_t first = (size_t)micro_batch * (size_t)g->o.plan.batch,
-                 image = (size_t)p->channels * (size_t)p->height * (size_t)p->width;
-    return (struct batch){.images = all->images ? all->images + first * image : NULL,
-                          .labels = all->labels + first,
-                          .weights = all->weights + first,
-                          .locked = all->locked};
-}
-
 struct doing {
     const struct run_args *all;
     bool training;
@@ -133,7 +121,7 @@ static struct run_args args_of(const struct stage *g, const struct doing *d)
 {
     const struct chunk *c = &g->chunks[d->a.chunk];
     struct run_args r = *d->all;
-    r.batch = rows_of(g, &d->all->batch, d->a.micro_batch);
+    r.batch = batch_at(&d->all->batch, &g->o.program->input, (size_t)d->a.micro_batch * (size_t)g->o.plan.batch);
     r.pass = d->a.backward ? RUN_BACKWARD : RUN_FORWARD;
     r.set = d->a.micro_batch % c->sets;
     r.accumulate = d->a.micro_batch > 0;

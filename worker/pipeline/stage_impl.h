@@ -41,7 +41,7 @@ struct stage {
     int nasks;
     int asked;   /* of those, in this step */
     void *rows;  /* labels, then weights of a step's samples, as they travel */
-    size_t room; /* of as many samples */
+    size_t room; /* bytes */
 };
 
 static inline int way_of(const struct pipeline_action *a)

@@ -23,7 +23,7 @@ struct bench {
     struct plan_options plan;
     struct plan_group group;
     void *memory[MEMORY_N];
-    uint8_t *images;
+    uint8_t *rows;
     int32_t *labels;
     float *weights;
     uint64_t version;
@@ -69,21 +69,22 @@ static int take_boundary(struct bench *b, int which, int tensor, struct err *e)
 static int open_bench(struct bench *b, struct err *e)
 {
     const struct program *p = b->load.program;
-    const size_t rows = (size_t)b->plan.batch, image = (size_t)p->channels * (size_t)p->height * (size_t)p->width;
+    const size_t n = (size_t)b->plan.batch, bytes = n * input_row_bytes(&p->input),
+                 labels = n * input_row_labels(&p->input);
     TRY(take(b, PARAMS, p->n_train, -0.05, 0.05, e));
     TRY(take(b, STATS, p->n_stats, 0.5, 1, e));
     TRY(take(b, REDUCE, p->n_reduce, 0, 0, e));
-    b->images = malloc(rows * image);
-    b->labels = malloc(rows * sizeof *b->labels);
-    b->weights = malloc(rows * sizeof *b->weights);
-    if (!b->images || !b->labels || !b->weights)
-        return err_errno(e, ENOMEM, "a batch of %zu images", rows);
-    for (size_t i = 0; i < rows * image; i++)
-        b->images[i] = (uint8_t)(i * 2654435761u >> 24);
-    for (size_t i = 0; i < rows; i++) {
+    b->rows = malloc(bytes);
+    b->labels = malloc(labels * sizeof *b->labels);
+    b->weights = malloc(n * sizeof *b->weights);
+    if (!b->rows || !b->labels || !b->weights)
+        return err_errno(e, ENOMEM, "a batch of %zu samples", n);
+    for (size_t i = 0; i < bytes; i++)
+        b->rows[i] = (uint8_t)(i * 2654435761u >> 24);
+    for (size_t i = 0; i < labels; i++)
         b->labels[i] = (int32_t)(i % (size_t)p->classes);
+    for (size_t i = 0; i < n; i++)
         b->weights[i] = 1;
-    }
     return 0;
 }
 
@@ -92,7 +93,7 @@ static void close_bench(struct bench *b)
     for (int i = 0; i < MEMORY_N; i++)
         if (b->memory[i])
             b->d->ops->release(b->d, b->memory[i]);
-    free(b->images);
+    free(b->rows);
     free(b->labels);
     free(b->weights);
 }
@@ -174,7 +175,7 @@ static int run(struct bench *b, struct plan *pl, enum run_pass pass, struct note
         n->used = processor_seconds();
         n->at_ns = clock_ns();
     }
-    const struct run_args a = {.batch = {b->images, b->labels, b->weights, false},
+    const struct run_args a = {.batch = {.rows = b->rows, .labels = b->labels, .weights = b->weights},
                                .grad_scale = 1,
                                .pass = pass,
                                .boundary = {b->memory[back ? D_OUT : IN], b->memory[back ? D_IN : OUT]},

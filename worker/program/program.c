@@ -132,8 +132,22 @@ int builder_param(struct builder *b, const char *layer, const char *suffix, enum
     return builder_add_param(b, &q);
 }
 
-struct program *program_create(const char *arch, int channels, int height, int width, const float *mean,
-                               const float *std)
+static void check_input(struct builder *b, const struct input *in)
+{
+    if (in->rows == INPUT_TOKENS) {
+        if (in->length < 1 || in->vocabulary < 2)
+            builder_fail(b, "rows of %d tokens of a vocabulary of %d (expected at least 1, at least 2)", in->length,
+                         in->vocabulary);
+        return;
+    }
+    if (in->channels < 1 || in->channels > 4)
+        builder_fail(b, "images of %d channels (expected 1 to 4)", in->channels);
+    for (int c = 0; c < in->channels && c < 4; c++)
+        if (!(in->std[c] > 0))
+            builder_fail(b, "standard deviation %g of channel %d (expected more than 0)", (double)in->std[c], c);
+}
+
+struct program *program_create(const char *arch, struct input input)
 {
     struct builder *b = calloc(1, sizeof *b);
     if (!b)
@@ -142,17 +156,8 @@ struct program *program_create(const char *arch, int channels, int height, int w
     snprintf(p->arch, sizeof p->arch, "%s", arch);
     p->logits = -1;
     p->group = 1;
-    p->channels = channels;
-    p->height = height;
-    p->width = width;
-    if (channels < 1 || channels > 4)
-        builder_fail(b, "images of %d channels (expected 1 to 4)", channels);
-    for (int c = 0; c < channels && c < 4; c++) {
-        p->mean[c] = mean ? mean[c] : 0.0f;
-        p->std[c] = std ? std[c] : 1.0f;
-        if (!(p->std[c] > 0))
-            builder_fail(b, "standard deviation %g of channel %d (expected more than 0)", (double)p->std[c], c);
-    }
+    p->input = input;
+    check_input(b, &input);
     return p;
 }
 
@@ -229,7 +234,10 @@ int program_tensor(struct program *p, const char *name, int c, int h, int w)
 int program_input(struct program *p)
 {
     struct builder *b = builder_of(p);
-    struct op *op = builder_produce(b, OP_INPUT, "input", -1, -1, p->channels, p->height, p->width);
+    const struct input *in = &p->input;
+    if (in->rows != INPUT_PICTURES)
+        return builder_fail(b, "operation 'input' reads pictures, and the model's rows are tokens");
+    struct op *op = builder_produce(b, OP_INPUT, "input", -1, -1, in->channels, in->height, in->width);
     return op ? op->out : -1;
 }
 

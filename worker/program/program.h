@@ -23,6 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "worker/program/input.h"
+
 struct err;
 
 /* Channels of the small tensors of a loss over parts of the logits. */
@@ -165,16 +167,14 @@ struct program {
     int logits;   /* tensor id of the input of XENT; of this rank's part of them, where ranks have parts */
     int classes;  /* of the whole model */
     int group;    /* ranks of the group that ops are over; 1: there is none */
-    int channels, height, width; /* of the images */
-    float mean[4], std[4];       /* OP_INPUT, per channel, of values in [0,1] */
+    struct input input;
     char arch[32];
     size_t align; /* elements, a multiple of 16: each parameter takes a multiple of it */
 };
 
 /* --- building (worker/model/, tests). Functions return the id of the new tensor; errors are remembered and reported by
  * program_differentiate(). */
-struct program *program_create(const char *arch, int channels, int height, int width, const float *mean,
-                               const float *std);
+struct program *program_create(const char *arch, struct input input);
 void program_destroy(struct program *p);
 
 int program_tensor(struct program *p, const char *name, int c, int h,

@@ -300,8 +300,7 @@ int stages_program(struct program **ret, const struct program *whole, const int 
                    struct err *e)
 {
     assert(parts % stages == 0 && parts / stages <= PROGRAM_CHUNKS_MAX);
-    struct program *p =
-        program_create(whole->arch, whole->channels, whole->height, whole->width, whole->mean, whole->std);
+    struct program *p = program_create(whole->arch, whole->input);
     struct copying c = {.to = p ? builder_of(p) : NULL,
                         .from = whole,
                         .tensor = malloc(((size_t)whole->ntensors + 1) * sizeof(int)),

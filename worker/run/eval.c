@@ -39,7 +39,7 @@ static int one_batch(const struct eval_options *o, struct eval_result *ret, stru
 {
     struct loader_batch batch = {0};
     const int64_t start = clock_ns();
-    TRY(o->loader ? loader_next(o->loader, &batch, e) : 0); /* images (n, H, W, C) u8, labels (n), weights (n) */
+    TRY(o->loader ? loader_next(o->loader, &batch, e) : 0); /* rows, labels, weights */
     int rc = run_batch(o, &batch, ret, e);
     if (o->loader)
         loader_done(o->loader, &batch);

@@ -47,17 +47,12 @@ static const float *weigh(const struct step *t, const struct batch *b)
 /* Forward and backward, part after part; buckets leave as they fill in the last one. all: of all parts. */
 static int run_parts(struct step *t, const struct run_args *all, struct err *e)
 {
-    const struct program *p = t->state->program;
-    const size_t image = (size_t)p->channels * (size_t)p->height * (size_t)p->width, part = (size_t)t->part;
+    const struct input *in = &t->state->program->input;
     const bool each = ddp_each_part(t->ddp);
     for (int i = 0; i < t->parts; i++) {
         const bool last = i == t->parts - 1, reduced = last || each;
-        const size_t first = (size_t)i * part;
         struct run_args run = *all;
-        run.batch = (struct batch){.images = all->batch.images + first * image,
-                                   .labels = all->batch.labels + first,
-                                   .weights = all->batch.weights + first,
-                                   .locked = all->batch.locked};
+        run.batch = batch_at(&all->batch, in, (size_t)i * (size_t)t->part);
         run.accumulate = i > 0 && !each;
         run.hooks = reduced ? ddp_hooks(t->ddp) : ddp_idle_hooks(t->ddp);
         ddp_begin(t->ddp, reduced);
@@ -72,12 +67,12 @@ static int run_parts(struct step *t, const struct run_args *all, struct err *e)
 
 static int run_batch(struct step *t, const struct batch *b, double grad_scale, struct err *e)
 {
-    const struct run_args all = {
-        .batch = {.images = b->images, .labels = b->labels, .weights = weigh(t, b), .locked = b->locked},
-        .grad_scale = grad_scale,
-        .smoothing = t->smoothing,
-        .params_version = t->state->version,
-        .trace = trace_ops(t->trace)};
+    struct run_args all = {.batch = *b,
+                           .grad_scale = grad_scale,
+                           .smoothing = t->smoothing,
+                           .params_version = t->state->version,
+                           .trace = trace_ops(t->trace)};
+    all.batch.weights = weigh(t, b);
     return t->stage ? stage_train(t->stage, &all, e) : run_parts(t, &all, e);
 }
 
@@ -85,7 +80,7 @@ static int run_batch(struct step *t, const struct batch *b, double grad_scale, s
 static int next_batch(struct step *t, struct loader_batch *ret, struct err *e)
 {
     *ret = (struct loader_batch){0};
-    TRY(t->loader ? loader_next(t->loader, ret, e) : 0); /* images (n, H, W, C) u8, labels (n), weights (n) */
+    TRY(t->loader ? loader_next(t->loader, ret, e) : 0); /* rows of samples, their labels and weights */
     if (t->stage && stage_share_batch(t->stage, &ret->b, (size_t)t->parts * (size_t)t->part, e) < 0)
         return err_wrap(e, "labels of a step");
     return 0;

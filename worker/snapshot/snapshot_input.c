@@ -20,8 +20,8 @@ void meta_add_input(cJSON *meta, const struct snapshot_identity *id)
     cJSON_AddStringToObject(meta, "input", inputs[id->cfg->input]);
     cJSON_AddStringToObject(meta, "net_style", styles[id->cfg->net_style]);
     cJSON_AddNumberToObject(meta, "scale", (double)id->cfg->scale);
-    cJSON_AddItemToObject(meta, "mean", cJSON_CreateFloatArray(id->program->mean, 4));
-    cJSON_AddItemToObject(meta, "std", cJSON_CreateFloatArray(id->program->std, 4));
+    cJSON_AddItemToObject(meta, "mean", cJSON_CreateFloatArray(id->program->input.mean, 4));
+    cJSON_AddItemToObject(meta, "std", cJSON_CreateFloatArray(id->program->input.std, 4));
 }
 
 struct text {
@@ -80,9 +80,9 @@ int meta_check_input(const cJSON *meta, const struct snapshot_identity *id, bool
         return 0;
     TRY(compare(id, tell, "input", text_of(kind), text_of(inputs[id->cfg->input]), e));
     TRY(compare(id, tell, "mean", channels_text(mean, NULL, id->channels),
-                channels_text(NULL, id->program->mean, id->channels), e));
+                channels_text(NULL, id->program->input.mean, id->channels), e));
     TRY(compare(id, tell, "std", channels_text(std, NULL, id->channels),
-                channels_text(NULL, id->program->std, id->channels), e));
+                channels_text(NULL, id->program->input.std, id->channels), e));
     if (tell && json_f64(meta, "scale", &scale, NULL) == 0 && scale != (double)id->cfg->scale)
         log_warn("resume", "--scale was %g and is now %g", scale, (double)id->cfg->scale);
     return 0;

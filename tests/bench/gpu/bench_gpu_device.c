@@ -186,7 +186,7 @@ static int serve(struct bench *b, struct err *e)
 static void close_bench(struct bench *b)
 {
     for (int i = 0; i < BATCHES; i++) {
-        free((void *)(uintptr_t)b->batches[i].images);
+        free((void *)(uintptr_t)b->batches[i].rows);
         free((void *)(uintptr_t)b->batches[i].labels);
         free((void *)(uintptr_t)b->batches[i].weights);
     }

@@ -138,7 +138,7 @@ double *rig_metrics(struct rig *r)
 
 void samples_make(struct samples *s, const struct program *p, int n, uint64_t seed)
 {
-    size_t bytes = (size_t)p->channels * (size_t)p->height * (size_t)p->width, all = (size_t)n * bytes;
+    size_t bytes = input_row_bytes(&p->input), all = (size_t)n * bytes;
     double *values = malloc((all + (size_t)n) * sizeof *values);
     s->images = malloc(all);
     s->labels = malloc((size_t)n * sizeof *s->labels);
@@ -160,12 +160,6 @@ void samples_free(struct samples *s)
     free(s->images);
     free(s->labels);
     free(s->weights);
-}
-
-struct batch samples_part(const struct samples *s, const struct program *p, int first)
-{
-    size_t bytes = (size_t)p->channels * (size_t)p->height * (size_t)p->width;
-    return (struct batch){s->images + (size_t)first * bytes, s->labels + first, s->weights + first};
 }
 
 void assert_near(const char *what, double got, double expected, double tolerance)
@@ -199,7 +193,7 @@ double relative_error(const double *a, const double *b, size_t n)
 static struct program *net(const char *name)
 {
     static const float mean[] = {0.5f, 0.4f, 0.6f}, std[] = {0.25f, 0.3f, 0.2f};
-    return program_create(name, 3, 9, 9, mean, std);
+    return program_create(name, input_pictures(3, 9, 9, mean, std));
 }
 
 static int conv_bn(struct program *p, const char *name, int x, int k, int kernel, int stride)

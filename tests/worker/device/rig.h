@@ -44,9 +44,6 @@ struct samples {
 void samples_make(struct samples *s, const struct program *p, int n, uint64_t seed);
 void samples_free(struct samples *s);
 
-/* Samples [first, first + n) of all. */
-struct batch samples_part(const struct samples *s, const struct program *p, int first);
-
 void assert_near(const char *what, double got, double expected, double tolerance);
 void assert_all(struct rig *r, const char *tensor, const double *expected, int n); /* within 1e-14 */
 

@@ -19,7 +19,7 @@ struct form {
 /* again: something else reads the images, too. */
 static struct program *network(const struct form *f, bool again)
 {
-    struct program *p = program_create("stem", 3, f->height, f->width, mean, std);
+    struct program *p = program_create("stem", input_pictures(3, f->height, f->width, mean, std));
     const int images = program_input(p);
     int x = program_conv(p, "conv", images, 8, f->kernel, f->stride, f->pad, false);
     if (again)

@@ -30,7 +30,7 @@ static int bn_of(struct program *p, const char *name, int x)
 
 static struct net begin(int *ret_x)
 {
-    struct net n = {.p = program_create("few ops", 3, 4, 4, mean, std)};
+    struct net n = {.p = program_create("few ops", input_pictures(3, 4, 4, mean, std))};
     *ret_x = program_input(n.p);
     return n;
 }

@@ -222,7 +222,7 @@ static void run_split(const struct program *p, const struct samples *s, const in
     assert_int_equal(0, pthread_barrier_init(&w->barrier, NULL, (unsigned)size));
     for (int i = 0, first = 0; i < size; first += shares[i++]) {
         ranks[i] = (struct rank){.w = w, .rank = i};
-        ranks[i].batch = shares[i] ? samples_part(s, p, first) : (struct batch){dark, &label, &nothing};
+        ranks[i].batch = shares[i] ? batch_at(&s->b, &p->input, (size_t)first) : (struct batch){dark, &label, &nothing};
         ranks[i].hooks = (struct run_hooks){.ctx = &ranks[i], .all_sum = sync ? sum_in_order : NULL};
         rig_open(&ranks[i].rig, p, shares[i] ? shares[i] : 1, true, 1);
     }

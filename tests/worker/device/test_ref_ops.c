@@ -13,7 +13,7 @@ static const struct batch all_count = {.weights = ones};
 /* A program of one op over a free tensor "x" of c x h x w; the caller adds the op and calls done(). */
 static struct program *bench(int c, int h, int w, int *ret_x)
 {
-    struct program *p = program_create("op", 1, 1, 1, NULL, NULL);
+    struct program *p = program_create("op", input_pictures(1, 1, 1, NULL, NULL));
     *ret_x = program_tensor(p, "x", c, h, w);
     return p;
 }
@@ -46,14 +46,36 @@ static void assert_values(const char *what, const double *got, const double *exp
 static void input_normalises_interleaved_bytes(void **state)
 {
     static const float mean[] = {0.5f, 0}, std[] = {0.5f, 0.25f};
-    struct program *p = program_create("op", 2, 1, 2, mean, std);
+    struct program *p = program_create("op", input_pictures(2, 1, 2, mean, std));
     program_relu(p, "y", program_input(p));
     struct rig r;
     done(&r, p, 2, false);
     const uint8_t images[] = {0, 51, 255, 102, 255, 0, 0, 255};
-    rig_run(&r, &(struct batch){.images = images, .weights = ones}, false, NULL);
+    rig_run(&r, &(struct batch){.rows = images, .weights = ones}, false, NULL);
     assert_all(&r, "input", (double[]){-1, 1, 0.8, 1.6, 1, -1, 0, 4}, 8);
     finish(&r, p);
+}
+
+static void rows_of_a_batch_are_stepped_through_by_what_a_model_reads(void **state)
+{
+    static const int32_t labels[24];
+    static const uint32_t samples[3];
+    static const char rows[3 * 32];
+    const struct batch b = {rows, labels, ones, samples, true};
+    const struct input pictures = input_pictures(2, 4, 4, NULL, NULL),
+                       tokens = {.rows = INPUT_TOKENS, .length = 8, .vocabulary = 9};
+    struct batch at = batch_at(&b, &pictures, 2);
+    assert_ptr_equal(at.rows, rows + 64);
+    assert_ptr_equal(at.labels, labels + 2);
+    assert_ptr_equal(at.weights, ones + 2);
+    assert_ptr_equal(at.samples, samples + 2);
+    assert_true(at.locked);
+    at = batch_at(&b, &tokens, 2);
+    assert_ptr_equal(at.rows, rows + 64);
+    assert_ptr_equal(at.labels, labels + 16);
+    at = batch_at(&(struct batch){.labels = labels, .weights = ones}, &tokens, 1);
+    assert_null(at.rows);
+    assert_null(at.samples);
 }
 
 static void convolution_by_hand(void **state)
@@ -456,6 +478,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(input_normalises_interleaved_bytes),
+        cmocka_unit_test(rows_of_a_batch_are_stepped_through_by_what_a_model_reads),
         cmocka_unit_test(convolution_by_hand),
         cmocka_unit_test(convolutions_of_odd_shapes_follow_the_definition),
         cmocka_unit_test(a_batch_that_is_unfolded_in_parts_gives_the_same),

@@ -31,7 +31,7 @@ struct rank {
 
 static struct program *build(enum op_kind kind, int *ret_x, int *ret_y, struct err *e)
 {
-    struct program *p = program_create("op", 3, 4, 4, NULL, NULL);
+    struct program *p = program_create("op", input_pictures(3, 4, 4, NULL, NULL));
     const int x = program_tensor(p, "x", CHANNELS, 1, 1);
     program_set_group(p, RANKS);
     if (kind == OP_SCATTER)
@@ -188,7 +188,7 @@ static void a_maximum_has_no_derivative(void **state)
 static void rows_of_a_group_are_not_taken_for_those_of_a_rank(void **state)
 {
     (void)state;
-    struct program *p = program_create("op", 3, 4, 4, NULL, NULL);
+    struct program *p = program_create("op", input_pictures(3, 4, 4, NULL, NULL));
     struct err e = {0};
     program_set_group(p, RANKS);
     const int x = program_gather(p, "all", program_input(p));

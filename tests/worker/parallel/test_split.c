@@ -64,7 +64,7 @@ static void put(const struct side *s, void *arena, size_t i, double v)
 
 static struct program *build(const struct net *n, int ranks, int index)
 {
-    struct program *p = program_create("split", 3, 4, 4, NULL, NULL);
+    struct program *p = program_create("split", input_pictures(3, 4, 4, NULL, NULL));
     struct err e;
     int x = program_relu(p, "relu", program_conv(p, "conv", program_input(p), n->features, 3, 1, 1, true));
     x = program_avgpool(p, "pool", x);
@@ -347,7 +347,7 @@ static void halves_are_rounded_where_a_whole_layer_rounds_them(void **state)
 
 static void assert_refused(const struct net *n, int ranks, const char *why)
 {
-    struct program *p = program_create("split", 3, 4, 4, NULL, NULL);
+    struct program *p = program_create("split", input_pictures(3, 4, 4, NULL, NULL));
     struct err e;
     int x = program_conv(p, "conv", program_input(p), n->features, 3, 1, 1, true);
     program_classifier(p, "fc", x, n->classes, &(struct split){n->kind, ranks, 0});

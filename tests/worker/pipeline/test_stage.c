@@ -43,7 +43,7 @@ static _Thread_local int self; /* index */
 static int build(struct program **ret, int i, struct err *e)
 {
     static const char *const layers[] = {"w0", "w1", "w2"}, *const sums[] = {"w0", "y1", "y"};
-    struct program *p = program_create("three", 1, 1, 1, NULL, NULL);
+    struct program *p = program_create("three", input_pictures(1, 1, 1, NULL, NULL));
     const int before = i > 0 ? program_tensor(p, sums[i - 1], CLASSES, 1, 1) : -1;
     int y = program_linear(p, layers[i], program_input(p), CLASSES);
     if (i > 0)
@@ -70,7 +70,7 @@ static int train(struct one *o, struct device *d, const struct program *p, doubl
         .plan = {.batch = 1, .training = true, .compute = DT_F64, .params = params, .stats = params, .reduce = reduce}};
     const float weights[MICRO] = {1, 1};
     const struct run_args all = {
-        .batch = {.images = x[o->index], .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
+        .batch = {.rows = x[o->index], .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
     struct comm *groups[LAYOUT_GROUPS] = {0};
     struct stage *g;
     TRY(ownership_init_alone(&own, p, e));

@@ -18,7 +18,7 @@ static struct program *net(void)
 {
     const float mean[] = {0}, std[] = {1};
     struct err e;
-    struct program *p = program_create("net", 1, 12, 12, mean, std);
+    struct program *p = program_create("net", input_pictures(1, 12, 12, mean, std));
     int x = program_input(p);
     x = program_relu(p, "a.relu", program_conv(p, "a", x, 8, 3, 1, 1, true));
     x = program_relu(p, "b.relu", program_conv(p, "b", x, 8, 3, 1, 1, true));

@@ -15,7 +15,7 @@ static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
 
 static struct program *images(int side)
 {
-    struct program *p = program_create("test", 3, side, side, mean, std);
+    struct program *p = program_create("test", input_pictures(3, side, side, mean, std));
     assert_non_null(p);
     return p;
 }
@@ -136,7 +136,7 @@ static void statistics_lie_in_forward_order(void **state)
 
 static void an_addition_hands_its_gradient_to_both_inputs_without_a_copy(void **state)
 {
-    struct program *p = program_create("test", 3, 1, 1, mean, std);
+    struct program *p = program_create("test", input_pictures(3, 1, 1, mean, std));
     int a = program_tensor(p, "a", 2, 1, 1), b = program_tensor(p, "b", 2, 1, 1);
     int ra = program_relu(p, "ra", a), rb = program_relu(p, "rb", b);
     program_add(p, "sum", ra, rb);
@@ -152,7 +152,7 @@ static void an_addition_hands_its_gradient_to_both_inputs_without_a_copy(void **
 
 static void gradients_of_several_readers_are_summed_before_they_are_used(void **state)
 {
-    struct program *p = program_create("test", 3, 1, 1, mean, std);
+    struct program *p = program_create("test", input_pictures(3, 1, 1, mean, std));
     int x = program_relu(p, "x", program_tensor(p, "a", 2, 1, 1));
     int r = program_add(p, "s1", program_relu(p, "r1", x), program_relu(p, "r2", x));
     program_add(p, "s2", r, x);
@@ -170,7 +170,7 @@ static void gradients_of_several_readers_are_summed_before_they_are_used(void **
 
 static void one_operation_alone_keeps_the_gradient_of_its_free_input(void **state)
 {
-    struct program *p = program_create("test", 3, 1, 1, mean, std);
+    struct program *p = program_create("test", input_pictures(3, 1, 1, mean, std));
     program_conv(p, "y", program_tensor(p, "x", 3, 5, 5), 4, 3, 2, 1, true);
     assert_int_equal(0, program_differentiate(p, NULL));
     assert_backward(p, (int[]){OP_CONV_BWD_PARAM, OP_CONV_BWD_DATA, -1});
@@ -229,7 +229,11 @@ static void the_first_mistake_is_reported(void **state)
     assert_int_equal(0, program_differentiate(p, NULL));
     assert_refused(p, "differentiated twice");
 
-    assert_refused(program_create("test", 5, 1, 1, NULL, NULL), "images of 5 channels");
+    assert_refused(program_create("test", input_pictures(5, 1, 1, NULL, NULL)), "images of 5 channels");
+    struct program *tokens = program_create("test", (struct input){.rows = INPUT_TOKENS, .length = 8, .vocabulary = 9});
+    program_input(tokens);
+    assert_refused(tokens, "'input' reads pictures");
+    assert_refused(program_create("test", (struct input){.rows = INPUT_TOKENS, .length = 8}), "a vocabulary of 0");
     assert_refused(images(4), "no operation");
 }
 

@@ -28,7 +28,7 @@ int exact_net(struct program **ret, const struct split *s, struct err *e)
 int exact_net_aligned(struct program **ret, const struct split *s, size_t elements, struct err *e)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("exact", 3, SIDE, SIDE, mean, std);
+    struct program *p = program_create("exact", input_pictures(3, SIDE, SIDE, mean, std));
     int x = program_conv(p, "stem", program_input(p), WIDTH, 3, 2, 1, true);
     x = block(p, "one", program_relu(p, "stem.relu", x), WIDTH, 1);
     x = program_avgpool(p, "pool", block(p, "two", x, 2 * WIDTH, 2));

@@ -19,13 +19,13 @@ static int open_data(struct step_rig *r, const struct step_rig_options *o, struc
     const struct layout_ranks batch = ownership_group(&r->own, LAYOUT_BATCH);
     const size_t images = (size_t)o->batch * (size_t)o->steps - (size_t)o->short_by;
     const struct dataset_options null = {
-        .kind = DATASET_NULL, .num_labels = p->classes, .null_samples = images, .null_size = p->height};
+        .kind = DATASET_NULL, .num_labels = p->classes, .null_samples = images, .null_size = p->input.height};
     const struct loader_options l = {.sampler = {.n = images,
                                                  .batch = (size_t)o->batch,
                                                  .rank = batch.index,
                                                  .world = batch.count,
                                                  .parts = o->parts},
-                                     .input = {.size = p->height, .channels = p->channels},
+                                     .input = {.size = p->input.height, .channels = p->input.channels},
                                      .threads = 1};
     TRY(dataset_open(&r->set, "null", &null, e));
     r->step.part = (int)sampler_part_rows(&l.sampler);

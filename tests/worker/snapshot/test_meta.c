@@ -21,7 +21,7 @@
 #include "worker/snapshot/snapshot_choice.h"
 #include "worker/snapshot/snapshot_meta.h"
 
-static const struct program program = {.std = {1, 1, 1, 1}};
+static const struct program program = {.input = {.std = {1, 1, 1, 1}}};
 
 static const struct train_config *config(void)
 {

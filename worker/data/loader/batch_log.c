@@ -56,8 +56,9 @@ void batch_log_close(struct batch_log *l)
 static bool hash_rows(struct batch_log *l, const struct loader_batch *b, const void *all, size_t bytes)
 {
     bool good = true;
-    for (size_t i = 0; i < b->count && good; i++)
-        good = l->crypto->EVP_DigestUpdate(l->sha, (const char *)all + b->rows[i] * bytes, bytes);
+    for (size_t i = 0; i < b->rows && good; i++)
+        if (b->b.samples[i] != BATCH_PADDING)
+            good = l->crypto->EVP_DigestUpdate(l->sha, (const char *)all + i * bytes, bytes);
     return good;
 }
 
@@ -66,7 +67,7 @@ static int hash(struct batch_log *l, const struct loader_batch *b, size_t image_
     const struct crypto_lib *c = l->crypto;
     unsigned char sum[EVP_MAX_MD_SIZE];
     unsigned int n = 0;
-    if (!c->EVP_DigestInit_ex(l->sha, c->EVP_sha256(), NULL) || !hash_rows(l, b, b->b.images, image_bytes) ||
+    if (!c->EVP_DigestInit_ex(l->sha, c->EVP_sha256(), NULL) || !hash_rows(l, b, b->b.rows, image_bytes) ||
         !hash_rows(l, b, b->b.labels, sizeof *b->b.labels) || !hash_rows(l, b, b->b.weights, sizeof *b->b.weights) ||
         !c->EVP_DigestFinal_ex(l->sha, sum, &n))
         return err_set(e, -EIO, "SHA-256 failed");
@@ -87,8 +88,12 @@ int batch_log_write(struct batch_log *l, const struct loader_batch *b, size_t im
         &l->line,
         "{\"rank\": %d, \"world\": %d, \"epoch\": %lld, \"step\": %lld, \"sha256\": \"%s\", \"bad\": %zu, \"ids\": [",
         l->rank, l->world, (long long)b->epoch, (long long)b->step, hex, b->bad);
-    for (size_t i = 0; i < b->count && rc >= 0; i++)
-        rc = buf_printf(&l->line, "%s%u", i ? ", " : "", b->ids[i]);
+    const char *before = "";
+    for (size_t i = 0; i < b->rows && rc >= 0; i++)
+        if (b->b.samples[i] != BATCH_PADDING) {
+            rc = buf_printf(&l->line, "%s%u", before, b->b.samples[i]);
+            before = ", ";
+        }
     if (rc < 0 || buf_printf(&l->line, "]}\n") < 0)
         return err_set(e, -ENOMEM, "no memory for a line of %zu samples", b->count);
     const ssize_t n = write(l->fd, l->line.data, l->line.len);

@@ -60,8 +60,8 @@ struct slot {
     bool locked; /* images: the device's */
     int32_t *labels;
     float *weights;
-    uint32_t *ids, *rows;
-    uint64_t *passes; /* through the set; crops differ from one to the next */
+    uint32_t *samples; /* (share) */
+    uint64_t *passes;  /* (share) through the set; crops differ from one to the next */
 };
 
 struct loader {
@@ -80,7 +80,7 @@ struct loader {
     uint64_t order_pass;            /* of order; UINT64_MAX: none */
     uint32_t *order;
     uint64_t begun, taken;    /* batches begun by the threads, given to the caller */
-    size_t handed;            /* samples handed out of batch begun - 1 */
+    size_t handed;            /* rows of batch begun - 1 that were handed out, or are padding */
     struct left_out left_out; /* the caller's side only */
     struct loader_stats stats;
 
@@ -117,9 +117,10 @@ static void choose_sample(struct loader *l, struct slot *s, int part, size_t i)
     if (l->order_pass != p.pass)
         sampler_order(&l->o.sampler, p.pass, l->order);
     l->order_pass = p.pass;
-    s->ids[s->count] = l->order[p.at];
-    s->passes[s->count] = p.pass;
-    s->rows[s->count++] = (uint32_t)((size_t)part * sampler_part_rows(&l->o.sampler) + i);
+    const size_t row = (size_t)part * sampler_part_rows(&l->o.sampler) + i;
+    s->samples[row] = l->order[p.at];
+    s->passes[row] = p.pass;
+    s->count++;
 }
 
 /* Ids of the samples, in order, and where they go: part after part, each filled up with padding. */
@@ -127,6 +128,7 @@ static void choose_samples(struct loader *l, struct slot *s)
 {
     const int parts = sampler_parts(&l->o.sampler);
     s->count = 0;
+    memset(s->samples, 0xff, l->share * sizeof *s->samples); /* BATCH_PADDING */
     for (int part = 0; part < parts; part++) {
         const size_t n = sampler_count(&l->o.sampler, s->epoch, s->step, part);
         for (size_t i = 0; i < n; i++)
@@ -135,15 +137,13 @@ static void choose_samples(struct loader *l, struct slot *s)
     s->pending = s->count;
 }
 
-/* Images and weights of a batch before its samples come. */
+/* Rows and weights of a batch before its samples come. */
 static void lay_padding(const struct loader *l, struct slot *s)
 {
-    size_t next = 0;
     memset(s->labels, 0, l->share * sizeof *s->labels);
     for (size_t i = 0; i < l->share; i++) {
-        const bool sample = next < s->count && s->rows[next] == i;
+        const bool sample = s->samples[i] != BATCH_PADDING;
         s->weights[i] = sample ? 1.0f : 0.0f;
-        next += sample;
         if (!sample)
             memset(s->images + i * l->image_bytes, 0, l->image_bytes);
     }
@@ -174,20 +174,29 @@ static struct slot *slot_of(struct loader *l, uint64_t batch)
     return &l->slots[batch % (uint64_t)l->n_slots];
 }
 
+/* Is a sample of batch begun - 1 still to be handed out? Passes over padding. */
+static bool has_more(struct loader *l)
+{
+    const struct slot *s = slot_of(l, l->begun - 1);
+    while (l->handed < l->share && s->samples[l->handed] == BATCH_PADDING)
+        l->handed++;
+    return l->handed < l->share;
+}
+
 /* The next sample to do; false: nothing now. */
 static bool hand_out(struct loader *l, struct job *j)
 {
     if (!l->sought)
         return false;
-    while (l->begun == 0 || l->handed == slot_of(l, l->begun - 1)->count) {
+    while (l->begun == 0 || !has_more(l)) {
         struct slot *next = slot_of(l, l->begun);
         if (l->epoch >= l->end_epoch || next->state != SLOT_FREE)
             return false;
         begin_batch(l, next);
     }
     struct slot *s = slot_of(l, l->begun - 1);
-    *j = (struct job){.slot = s, .place = s->rows[l->handed], .pass = s->passes[l->handed], .id = s->ids[l->handed]};
-    l->handed++;
+    const size_t row = l->handed++;
+    *j = (struct job){.slot = s, .place = row, .pass = s->passes[row], .id = s->samples[row]};
     return true;
 }
 
@@ -321,10 +330,9 @@ static int alloc_slots(struct loader *l, struct err *e)
         s->images = alloc_images(l, &s->locked);
         s->labels = calloc(n, sizeof *s->labels);
         s->weights = calloc(n, sizeof *s->weights);
-        s->ids = calloc(n, sizeof *s->ids);
-        s->rows = calloc(n, sizeof *s->rows);
+        s->samples = calloc(n, sizeof *s->samples);
         s->passes = calloc(n, sizeof *s->passes);
-        if (!s->images || !s->labels || !s->weights || !s->ids || !s->rows || !s->passes)
+        if (!s->images || !s->labels || !s->weights || !s->samples || !s->passes)
             return err_set(e, -ENOMEM, "no memory for %d batches of %zu images of %zu bytes", l->n_slots, n,
                            l->image_bytes);
     }
@@ -445,8 +453,7 @@ void loader_destroy(struct loader *l)
         free(l->slots[i].unsound);
         free(l->slots[i].labels);
         free(l->slots[i].weights);
-        free(l->slots[i].ids);
-        free(l->slots[i].rows);
+        free(l->slots[i].samples);
         free(l->slots[i].passes);
     }
     free(l->slots);
@@ -585,14 +592,17 @@ int loader_next(struct loader *l, struct loader_batch *ret, struct err *e)
         s->state = SLOT_TAKEN;
         l->taken++;
         *ret = (struct loader_batch){
-            .b = {.images = s->images, .labels = s->labels, .weights = s->weights, .locked = s->locked},
+            .b = {.rows = s->images,
+                  .labels = s->labels,
+                  .weights = s->weights,
+                  .samples = s->samples,
+                  .locked = s->locked},
             .slot = (int)(s - l->slots),
             .epoch = s->epoch,
             .step = s->step,
+            .rows = l->share,
             .count = s->count,
             .bad = s->bad,
-            .ids = s->ids,
-            .rows = s->rows,
         };
     }
     pthread_mutex_unlock(&l->lock);

@@ -1,8 +1,8 @@
 /* Loader threads that keep a ring of ready batches ahead of training.
  *
  *   sampler.h: (epoch, step, rank) -> ids -> threads: dataset's read() -> input.h: decode, crop, flip -> a row of a
- *   slot
- *   -> loader_next(): images (n, H, W, C) u8, labels (n), weights (n) -> training -> loader_done(): the slot is free
+ *   slot -> loader_next(): rows, pictures (n, H, W, C) u8, labels (n), weights (n) -> training -> loader_done(): the
+ *   slot is free
  *
  * Results depend on the sampler, epoch and step only, never on the number of threads or on timing. A sample that cannot
  * be decoded gets weight 0 and zero pixels, is counted, and is told once (left_out.h) when its batch is taken; with
@@ -41,14 +41,12 @@ struct loader_options {
 };
 
 struct loader_batch {
-    struct batch b; /* padded to the share with weight 0 */
+    struct batch b; /* part p of the sampler's from row p * sampler_part_rows() on, padded with weight 0 */
     int slot;
-    int64_t epoch, step;  /* step within the epoch */
-    size_t count;         /* samples of this rank */
-    size_t bad;           /* of them, weight 0 */
-    const uint32_t *ids;  /* (count) sample numbers */
-    const uint32_t *rows; /* (count), rising: where they lie in the batch, part p of the sampler's from row p *
-                             sampler_part_rows() on */
+    int64_t epoch, step; /* step within the epoch */
+    size_t rows;         /* of b, padding included */
+    size_t count;        /* samples of this rank */
+    size_t bad;          /* of them, weight 0 */
 };
 
 int loader_create(struct loader **ret, struct dataset *d, const struct loader_options *o, struct err *e);

@@ -60,7 +60,7 @@ static int emit_input(struct cpu_plan *pl, int i, struct err *e)
     TRY(cpu_plan_value(pl, op->out, block, e));
     TRY(cpu_plan_step(pl, cpu_step_input, "input", i, &s, e));
     s->store = pl->values[op->out].store;
-    s->input = (struct input_job){.l = pl->values[op->out].layout, .mean = pl->p->mean, .std = pl->p->std};
+    s->input = (struct input_job){.l = pl->values[op->out].layout, .mean = pl->p->input.mean, .std = pl->p->input.std};
     return use(pl, pl->values[op->out].buffer, &s->input.y, e);
 }
 

@@ -31,7 +31,7 @@ int cpu_step_param_gradient(struct cpu_plan *pl, struct step *s, struct err *e)
 int cpu_step_input(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
-    s->input.images = pl->args->batch.images;
+    s->input.images = pl->args->batch.rows;
     pl->cpu->kern->input(&s->input, s->store, pl->cpu->threads);
     return 0;
 }

@@ -25,14 +25,14 @@ static int emit_input(struct cuda_plan *pl, int i, struct err *e)
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_INPUT, "input", i, &s, e));
     struct k_input *a = &s->args.as_KERNEL_INPUT;
-    *a = (struct k_input){.y = cuda_plan_view(pl, op->out), .channels = pl->p->channels, .images = pl->images};
+    *a = (struct k_input){.y = cuda_plan_view(pl, op->out), .channels = pl->p->input.channels, .images = pl->images};
     for (int c = 0; c < 4; c++) {
-        a->mean[c] = pl->p->mean[c];
-        a->std[c] = pl->p->std[c];
+        a->mean[c] = pl->p->input.mean[c];
+        a->std[c] = pl->p->input.std[c];
     }
     if (pl->fold.conv >= 0)
         a->fold = (struct k_input_fold){
-            .h = pl->p->height, .w = pl->p->width, .top = pl->fold.before[0], .left = pl->fold.before[1]};
+            .h = pl->p->input.height, .w = pl->p->input.width, .top = pl->fold.before[0], .left = pl->fold.before[1]};
     return emit_use(pl, op->out, &a->out, e);
 }
 

@@ -293,7 +293,7 @@ static void keep_results(struct cuda_plan *pl)
 /* Convolutions want channels in groups (padded with zeros): 4 halves, 8 bfloats (decision 0007). */
 static int channels_of_input(const struct cuda_plan *pl)
 {
-    const int c = pl->p->channels, group = !pl->nhwc ? 1 : pl->product == DT_BF16 ? 8 : 4;
+    const int c = pl->p->input.channels, group = !pl->nhwc ? 1 : pl->product == DT_BF16 ? 8 : 4;
     return pl->fold.conv >= 0 ? FOLD_PIXEL : (c + group - 1) / group * group;
 }
 

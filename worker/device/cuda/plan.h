@@ -344,7 +344,7 @@ void tune_tell(const struct cuda_plan *pl);
 int stage_send(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e);
 int stage_let_go(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e);
 bool stage_whole(const struct cuda_plan *pl, const struct batch *b);
-size_t stage_images_bytes(const struct cuda_plan *pl); /* of a batch; 0 where no step of the plan reads them */
+size_t stage_rows_bytes(const struct cuda_plan *pl); /* of a batch; 0 where no step of the plan reads them */
 
 /* run.c */
 int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct variant_key *v, const struct run_hooks *h,

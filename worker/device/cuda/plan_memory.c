@@ -25,7 +25,7 @@ static void cut_fixed(struct cuda_plan *pl, struct cutter *c)
     const struct program *p = pl->p;
     const size_t n = (size_t)pl->o.batch;
     int widest = 1;
-    pl->images = cut(c, stage_images_bytes(pl));
+    pl->images = cut(c, stage_rows_bytes(pl));
     pl->labels = cut(c, n * sizeof(int32_t));
     pl->sample_weights = cut(c, n * sizeof(float));
     pl->samples = cut(c, n * 4 * sizeof(float));

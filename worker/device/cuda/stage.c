@@ -5,22 +5,22 @@
 #include "worker/device/cuda/plan.h"
 #include "worker/device/cuda/tell/watch.h"
 
-size_t stage_images_bytes(const struct cuda_plan *pl)
+size_t stage_rows_bytes(const struct cuda_plan *pl)
 {
     const struct program *p = pl->p;
     bool input = !pl->o.chunk;
     for (int i = pl->ops.first; i < pl->ops.end; i++)
-        input = input || p->ops[i].kind == OP_INPUT;
-    return !input ? 0 : (size_t)pl->o.batch * (size_t)p->channels * (size_t)p->height * (size_t)p->width;
+        input = input || op_is(p->ops[i].kind, OP_READS_INPUT);
+    return !input ? 0 : (size_t)pl->o.batch * input_row_bytes(&p->input);
 }
 
-/* A backward pass reads what its forward pass has made of the images. */
-static const uint8_t *images_of(const struct cuda_plan *pl, const struct batch *b, enum run_pass pass)
+/* A backward pass reads what its forward pass has made of the rows. */
+static const void *rows_of(const struct cuda_plan *pl, const struct batch *b, enum run_pass pass)
 {
-    return pass != RUN_BACKWARD && stage_images_bytes(pl) ? b->images : NULL;
+    return pass != RUN_BACKWARD && stage_rows_bytes(pl) ? b->rows : NULL;
 }
 
-/* What follows the images in a stage: labels and weights. */
+/* What follows the rows in a stage: labels and weights. */
 static void copy_batch(const struct cuda_plan *pl, const struct batch *b, char *to)
 {
     const size_t n = (size_t)pl->o.batch;
@@ -33,13 +33,13 @@ static void copy_batch(const struct cuda_plan *pl, const struct batch *b, char *
         labels[i] = weights[i] > 0 ? labels[i] : 0;
 }
 
-/* Pictures that lie in page-locked memory go from where they are. */
-static int send_batch(struct cuda_plan *pl, const struct stage *s, const uint8_t *images, bool locked, struct err *e)
+/* Rows that lie in page-locked memory go from where they are. */
+static int send_batch(struct cuda_plan *pl, const struct stage *s, const void *rows, bool locked, struct err *e)
 {
     struct gpu *g = pl->cuda->gpu;
-    const size_t at = locked || !images ? pl->labels_at : 0;
+    const size_t at = locked || !rows ? pl->labels_at : 0;
     TRY(g->ops->copy_in(g, pl->cuda->copy, (char *)s->device + at, s->host + at, pl->stage_bytes - at, e));
-    return at && images ? g->ops->copy_in(g, pl->cuda->copy, s->device, images, stage_images_bytes(pl), e) : 0;
+    return at && rows ? g->ops->copy_in(g, pl->cuda->copy, s->device, rows, stage_rows_bytes(pl), e) : 0;
 }
 
 int stage_send(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e)
@@ -48,18 +48,18 @@ int stage_send(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, 
     const struct gpu_ops *gpu = c->gpu->ops;
     struct stage *s = &pl->stage[pl->next_stage];
     const struct watched watched = cuda_watched(c);
-    const uint8_t *images = images_of(pl, b, pass);
-    const size_t at = images ? 0 : pl->labels_at;
+    const void *rows = rows_of(pl, b, pass);
+    const size_t at = rows ? 0 : pl->labels_at;
     pl->next_stage = (pl->next_stage + 1) % STAGES;
     watch_wait(c->watch, "the batch before the last");
     const int rc = s->used ? gpu->event_sync(c->gpu, s->emptied, e) : 0; /* seldom waits */
     watch_done(c->watch);
     TRY(rc);
-    if (images && !b->locked)
-        memcpy(s->host, images, stage_images_bytes(pl));
+    if (rows && !b->locked)
+        memcpy(s->host, rows, stage_rows_bytes(pl));
     copy_batch(pl, b, s->host);
     TRY(first_runs_mark(&pl->first, &watched, FIRST_COPY, e));
-    TRY(send_batch(pl, s, images, b->locked, e));
+    TRY(send_batch(pl, s, rows, b->locked, e));
     TRY(first_runs_mark(&pl->first, &watched, FIRST_COPIED, e));
     TRY(gpu->event_record(c->gpu, s->filled, c->copy, e));
     TRY(gpu->event_wait(c->gpu, s->filled, c->compute, e));
@@ -72,7 +72,7 @@ int stage_let_go(struct cuda_plan *pl, const struct batch *b, enum run_pass pass
 {
     struct cuda *c = pl->cuda;
     const struct stage *s = &pl->stage[(pl->next_stage + STAGES - 1) % STAGES];
-    if (!b->locked || !images_of(pl, b, pass))
+    if (!b->locked || !rows_of(pl, b, pass))
         return 0;
     watch_wait(c->watch, "the copy of a batch");
     const int rc = c->gpu->ops->event_sync(c->gpu, s->filled, e);

@@ -216,7 +216,7 @@ static double share_of_model(const struct cuda_plan *pl, const struct step *s)
     if (pl->p->ops[0].kind != OP_INPUT || f->in[0] != pl->p->ops[0].out)
         return 1;
     const struct fold_window w = fold_window(&pl->fold, pl->p, s->op);
-    return (double)pl->p->channels * f->kh * f->kw / ((double)pl->image_channels * w.filter[0] * w.filter[1]);
+    return (double)pl->p->input.channels * f->kh * f->kw / ((double)pl->image_channels * w.filter[0] * w.filter[1]);
 }
 
 void cuda_step_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *ret)

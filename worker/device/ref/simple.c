@@ -7,14 +7,15 @@
 int ref_input(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
     int threads = pl->threads;
-    size_t n = (size_t)pl->n, plane = ref_plane(pl, op->out), channels = (size_t)pl->p->channels;
-    double *x = pl->value[op->out]; /* (c, n, plane), from images (n, plane, c) u8 */
+    size_t n = (size_t)pl->n, plane = ref_plane(pl, op->out), channels = (size_t)pl->p->input.channels;
+    const uint8_t *rows = a->batch.rows; /* pictures (n, plane, c) */
+    double *x = pl->value[op->out];      /* (c, n, plane) */
     PARALLEL_FOR
     for (size_t s = 0; s < n; s++)
         for (size_t c = 0; c < channels; c++)
             for (size_t i = 0; i < plane; i++) {
-                double v = a->batch.images[(s * plane + i) * channels + c] / 255.0;
-                x[(c * n + s) * plane + i] = (v - (double)pl->p->mean[c]) / (double)pl->p->std[c];
+                double v = rows[(s * plane + i) * channels + c] / 255.0;
+                x[(c * n + s) * plane + i] = (v - (double)pl->p->input.mean[c]) / (double)pl->p->input.std[c];
             }
     return 0;
 }

@@ -106,10 +106,10 @@ static void drain(struct loader *l, size_t share, struct buf *out)
         buf_add(out, &b.epoch, sizeof b.epoch);
         buf_add(out, &b.step, sizeof b.step);
         buf_add(out, &b.count, sizeof b.count);
-        buf_add(out, b.ids, b.count * sizeof *b.ids);
+        buf_add(out, b.b.samples, b.count * sizeof *b.b.samples);
         buf_add(out, b.b.weights, share * sizeof *b.b.weights);
         buf_add(out, b.b.labels, share * sizeof *b.b.labels);
-        buf_add(out, b.b.images, share * PIXELS);
+        buf_add(out, ((const uint8_t *)b.b.rows), share * PIXELS);
         loader_done(l, &b);
     }
     if (rc != -ENODATA)
@@ -294,8 +294,8 @@ static void gather(struct dataset *d, int world, uint8_t images[N][PIXELS], int 
         int steps = 0;
         for (seek(l, 4, 0, 5); loader_next(l, &b, NULL) == 0; steps++) {
             for (size_t i = 0; i < b.count; i++) {
-                seen[b.ids[i]]++;
-                memcpy(images[b.ids[i]], b.b.images + i * PIXELS, PIXELS);
+                seen[b.b.samples[i]]++;
+                memcpy(images[b.b.samples[i]], ((const uint8_t *)b.b.rows) + i * PIXELS, PIXELS);
             }
             loader_done(l, &b);
         }
@@ -334,9 +334,10 @@ static void padding_has_weight_0_and_no_pixels(void **state)
         assert_int_equal(loader_next(l, &b, NULL), 0);
         assert_int_equal(b.count, step < 4 ? 3 : 2); /* of 5: 2 + 3; of 3: 1 + 2 */
         for (size_t i = 0; i < 3; i++)
-            assert_true(b.b.weights[i] == (i < b.count ? 1.0f : 0.0f));
+            assert_true(b.b.weights[i] == (i < b.count ? 1.0f : 0.0f) &&
+                        (b.b.samples[i] == BATCH_PADDING) == (i >= b.count));
         for (size_t i = b.count * PIXELS; i < 3 * PIXELS; i++)
-            assert_int_equal(b.b.images[i], 0);
+            assert_int_equal(((const uint8_t *)b.b.rows)[i], 0);
         loader_done(l, &b);
     }
     assert_int_equal(loader_next(l, &b, NULL), -ENODATA);
@@ -359,11 +360,11 @@ static void evaluation_takes_the_files_in_order_through_the_central_crop(void **
             struct image im;
             uint8_t want[PIXELS];
             int label;
-            assert_int_equal(b.ids[i], next);
+            assert_int_equal(b.b.samples[i], next);
             assert_int_equal(f->data->ops->read(f->data, next, &file, &label, NULL), 0);
             assert_int_equal(image_decode(file.data, file.len, 3, &im, NULL), 0);
             assert_int_equal(fixture_eval(&im, 14, SIZE, want), 0); /* 12 * 256 / 224 = 13.7 */
-            assert_memory_equal(b.b.images + i * PIXELS, want, PIXELS);
+            assert_memory_equal(((const uint8_t *)b.b.rows) + i * PIXELS, want, PIXELS);
             assert_int_equal(b.b.labels[i], label);
             image_free(&im);
             buf_free(&file);
@@ -391,11 +392,11 @@ static void a_bad_sample_gets_weight_0_and_is_reported_once(void **state)
         int saved = fixture_capture_stderr();
         for (seek(l, epoch, 0, epoch + 1); loader_next(l, &b, NULL) == 0; loader_done(l, &b))
             for (size_t i = 0; i < b.count; i++) {
-                bool is_bad = b.ids[i] == 6 || b.ids[i] == 9;
+                bool is_bad = b.b.samples[i] == 6 || b.b.samples[i] == 9;
                 bad += is_bad;
                 assert_true(b.b.weights[i] == (is_bad ? 0.0f : 1.0f));
                 for (size_t k = 0; is_bad && k < PIXELS; k++)
-                    assert_int_equal(b.b.images[i * PIXELS + k], 0);
+                    assert_int_equal(((const uint8_t *)b.b.rows)[i * PIXELS + k], 0);
             }
         long bytes = fixture_captured_bytes(saved);
         assert_int_equal(bad, 2);
@@ -449,7 +450,7 @@ static void a_file_that_is_gone_is_a_bad_sample(void **state)
     int saved = fixture_capture_stderr();
     for (seek(l, 0, 0, 1); loader_next(l, &b, NULL) == 0; loader_done(l, &b))
         for (size_t i = 0; i < b.count; i++) {
-            const bool is_bad = b.ids[i] == 6 || b.ids[i] == 9 || b.ids[i] == 20;
+            const bool is_bad = b.b.samples[i] == 6 || b.b.samples[i] == 9 || b.b.samples[i] == 20;
             bad += is_bad;
             assert_true(b.b.weights[i] == (is_bad ? 0.0f : 1.0f));
         }

@@ -57,7 +57,7 @@ void card_open(struct card *c, struct program *p, const struct fake_options *fak
 
 static void make_batch(struct card *c, int n)
 {
-    const size_t bytes = (size_t)n * (size_t)c->p->channels * (size_t)c->p->height * (size_t)c->p->width;
+    const size_t bytes = (size_t)n * input_row_bytes(&c->p->input);
     assert_true(n <= CARD_BATCH_MAX);
     free(c->images);
     c->images = malloc(bytes);
@@ -66,9 +66,8 @@ static void make_batch(struct card *c, int n)
         c->labels[i] = i % CARD_CLASSES;
         c->weights[i] = 1;
     }
-    c->run = (struct run_args){.batch = {.images = c->images, .labels = c->labels, .weights = c->weights},
-                               .grad_scale = 1,
-                               .params_version = 1};
+    c->run = (struct run_args){
+        .batch = {.rows = c->images, .labels = c->labels, .weights = c->weights}, .grad_scale = 1, .params_version = 1};
 }
 
 int card_plan(struct card *c, int batch, enum dtype type, enum memory_format format, struct err *e)

@@ -36,7 +36,7 @@ struct rig {
 static struct program *small(void)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("small", 3, SIZE, SIZE, mean, std);
+    struct program *p = program_create("small", input_pictures(3, SIZE, SIZE, mean, std));
     int x = program_conv(p, "conv", program_input(p), 8, 3, 1, 1, false);
     x = program_relu(p, "relu", program_bn(p, "bn", x, 1e-5f, false));
     program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), CLASSES));
@@ -52,9 +52,8 @@ static void open_device(struct rig *r, bool graphs, size_t memory)
     arenas_open(&r->at, r->d, r->p);
     for (int i = 0; i < BATCH; i++)
         r->weights[i] = 1;
-    r->run = (struct run_args){.batch = {.images = r->images, .labels = r->labels, .weights = r->weights},
-                               .grad_scale = 1,
-                               .params_version = 1};
+    r->run = (struct run_args){
+        .batch = {.rows = r->images, .labels = r->labels, .weights = r->weights}, .grad_scale = 1, .params_version = 1};
 }
 
 static int plan_of(struct rig *r, int batch, struct plan **ret, struct err *e)
@@ -213,7 +212,7 @@ static void page_locked_pictures_go_from_where_they_are(void **state)
     arenas_fill(&plain.at, plain.p);
     arenas_fill(&locked.at, locked.p);
     MUST(locked.d->ops->async->host_alloc(locked.d, sizeof plain.images, &p, e));
-    locked.run.batch.images = p;
+    locked.run.batch.rows = p;
     locked.run.batch.locked = true;
     for (int i = 0; i < 4; i++) {
         noise_fill(plain.images, sizeof plain.images);

@@ -376,7 +376,7 @@ static struct outcome run_middle(enum pipeline_kind kind, bool recompute, bool g
     MUST(stage_open(&g, &so, e));
     for (int i = 0; i < STEPS; i++) {
         const struct run_args all = {
-            .batch = {.images = no_images, .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
+            .batch = {.rows = no_images, .labels = labels, .weights = weights}, .grad_scale = 1, .params_version = 1};
         MUST(stage_train(g, &all, e));
         MUST(ddp_wait(ddp, e));
     }

@@ -15,7 +15,7 @@
 int tiny_build(struct program **ret, struct err *e)
 {
     static const float mean[4] = {0.5f}, std[4] = {0.25f, 1, 1, 1};
-    struct program *p = program_create("tiny", 1, TINY_SIZE, TINY_SIZE, mean, std);
+    struct program *p = program_create("tiny", input_pictures(1, TINY_SIZE, TINY_SIZE, mean, std));
     int x = program_input(p);
     x = program_conv(p, "conv", x, 4, 3, 1, 1, false);
     x = program_bn(p, "bn", x, 1e-5f, false);
@@ -45,7 +45,7 @@ static int block(struct program *p, int width)
 int block_build(struct program **ret, int width, struct err *e)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("block", 3, BLOCKS_SIZE, BLOCKS_SIZE, mean, std);
+    struct program *p = program_create("block", input_pictures(3, BLOCKS_SIZE, BLOCKS_SIZE, mean, std));
     program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", block(p, width)), BLOCKS_CLASSES));
     *ret = p;
     return program_differentiate(p, e);
@@ -54,7 +54,7 @@ int block_build(struct program **ret, int width, struct err *e)
 int blocks_build(struct program **ret, int width, struct err *e)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("blocks", 3, BLOCKS_SIZE, BLOCKS_SIZE, mean, std);
+    struct program *p = program_create("blocks", input_pictures(3, BLOCKS_SIZE, BLOCKS_SIZE, mean, std));
     int x = block(p, width);
     int y = program_relu(p, "b.relu", conv_bn(p, "b.1", x, 2 * width, 3, 2));
     y = conv_bn(p, "b.2", y, 2 * width, 3, 1);
@@ -82,7 +82,7 @@ static int bottleneck(struct program *p, char name, int x, int width, int shortc
 int bottlenecks_build(struct program **ret, int width, struct err *e)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("bottlenecks", 3, BLOCKS_SIZE, BLOCKS_SIZE, mean, std);
+    struct program *p = program_create("bottlenecks", input_pictures(3, BLOCKS_SIZE, BLOCKS_SIZE, mean, std));
     int x = program_relu(p, "relu", conv_bn(p, "stem", program_input(p), width, 3, 2));
     x = bottleneck(p, 'a', program_maxpool(p, "pool", x, 3, 2, 1), width, 1);
     x = bottleneck(p, 'c', bottleneck(p, 'b', x, width, 0), width, 2);
