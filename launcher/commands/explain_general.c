@@ -63,7 +63,7 @@ const struct explain_message explain_general[] = {
      "two tensors are\ntwo parameters are\nparameter '*' is too\nafter the end of the program\nreads tensor *\n"
      "reads the rows of a group\nwindow does not fit\noutput channels\nadds * x\nhas * outputs\ntakes channels\n"
      "a group of * ranks\nhas no place in this plan\nof a plan that\nis not kept by this plan\nstreams beside\n"
-     "adds a bias\ndevice has no operation\nparameters that are not there\nare read together with some\nfor what never comes\nthe slice holds\nbut the plan\n"
+     "adds a bias\noperation * of kind\nreads pictures, and\na vocabulary of\nparameters that are not there\nare read together with some\nfor what never comes\nthe slice holds\nbut the plan\n"
      "operations * to * of a program\npass * of a plan\nwithout memory for its boundary\nthe batch has no\n"
      "is not part of this plan\npieces of an arena\nis the root in a world\nis opened by rank\nis opened from a\n"
      "both must be positive\na message with rank\nhas one of * bytes\ncannot be reduced\ntoo large to be staged\n"
@@ -73,7 +73,7 @@ const struct explain_message explain_general[] = {
      "a line was cut short\nposition is negative\nis left out",
      "a call that the program made itself was wrong, or its size impossible",
      "if the message does not name an option of yours: please report it, with the command line"},
-    {"processor's engine\ninner product\nproduct of matrices\ndescribe *\nchoose a device\nPCI bus id\n"
+    {"processor's engine\nproduct of matrices\ndescribe *\nchoose a device\nPCI bus id\n"
      "allocate memory\nwait for a stream\nask a stream\nrecord an event\nwait for an event\ntime between events\n"
      "fill memory\nend of capture\ninstantiate a graph\nupload a graph\nlaunch a graph\nlibjpeg: ",
      "a library failed; its own words follow", "for a GPU: trainer gpu-doctor; else please report it"},

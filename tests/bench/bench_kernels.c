@@ -1,4 +1,4 @@
-/* What oneDNN alone needs for a training step: every convolution and inner product of a model, forward, by data and by
+/* What oneDNN alone needs for a training step: every convolution of a model, forward, by data and by
  * weights, each by itself, in the layouts that oneDNN likes best, data in cache or not as it comes. Equal shapes are
  * run once and counted.
  *   bench_kernels [arch=resnet50] [image=224] [batch=16] [threads=2] [type=f32|bf16] [repeat=5] [table=1] [serve=0]
@@ -57,14 +57,12 @@ static struct dnn_shape shape_of(const struct bench *b, const struct program *p,
 {
     const struct op *f = op->fwd >= 0 ? &p->ops[op->fwd] : op;
     const struct tensor *x = &p->tensors[f->in[0]], *y = &p->tensors[f->out];
-    bool linear = f->kind == OP_LINEAR;
     struct dnn_shape s;
     memset(&s, 0, sizeof s); /* compared as bytes */
-    s.linear = linear;
     s.bias = op->param[1] >= 0;
     s.training = true;
     s.n = b->batch;
-    s.c = linear ? x->c * x->h * x->w : x->c;
+    s.c = x->c;
     s.h = x->h;
     s.w = x->w;
     s.k = y->c;
@@ -212,7 +210,7 @@ static int add(struct bench *b, const struct dnn_shape *s, enum dnn_dir dir, str
     TRY(add_one(b, s, dir, any, 1, e));
     if (b->product)
         return s->c > 3 ? add_product(b, s, dir, e) : 0;
-    return b->compare && !s->linear ? add_others(b, s, dir, e) : 0;
+    return b->compare ? add_others(b, s, dir, e) : 0;
 }
 
 static int collect(struct bench *b, const struct program *p, struct err *e)
@@ -221,17 +219,14 @@ static int collect(struct bench *b, const struct program *p, struct err *e)
         struct dnn_shape s;
         switch (p->ops[i].kind) {
         case OP_CONV:
-        case OP_LINEAR:
             s = shape_of(b, p, &p->ops[i]);
             TRY(add(b, &s, DNN_FORWARD, e));
             break;
         case OP_CONV_BWD_DATA:
-        case OP_LINEAR_BWD_DATA:
             s = shape_of(b, p, &p->ops[i]);
             TRY(add(b, &s, DNN_BWD_DATA, e));
             break;
         case OP_CONV_BWD_PARAM:
-        case OP_LINEAR_BWD_PARAM:
             s = shape_of(b, p, &p->ops[i]);
             TRY(add(b, &s, DNN_BWD_WEIGHTS, e));
             break;
@@ -328,7 +323,7 @@ static void print_table(const struct bench *b)
     for (int i = 0; i < b->n; i++) {
         const struct timed *t = &b->kernels[i];
         const struct dnn_shape *s = &t->shape;
-        double flop = 2.0 * s->n * s->k * s->c * (s->linear ? 1 : (double)s->oh * s->ow * s->kh * s->kw);
+        double flop = 2.0 * s->n * s->k * s->c * s->oh * s->ow * s->kh * s->kw;
         printf("  %9.3f ms x %d  %6.0f GF/s  %-10s %4d x %3dx%-3d -> %4d x %3dx%-3d by %dx%d/%d  %s\n",
                1e3 * best_of(t), t->count, flop / best_of(t) * 1e-9, names[t->dir], s->c, s->h, s->w, s->k, s->oh,
                s->ow, s->kh, s->kw, s->sh, dnn_implementation(t->kernel));

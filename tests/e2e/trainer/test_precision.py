@@ -106,7 +106,7 @@ def test_fp32_is_asked_for_as_fp32(data):
             env={**os.environ, "ONEDNN_VERBOSE": "1", "ONEDNN_DEFAULT_FPMATH_MODE": "ANY"})
     assert p.returncode == 0, p.stderr
     ran = [line for line in p.stdout.splitlines() if line.startswith("onednn_verbose,") and ",exec,cpu," in line]
-    for kind in ("convolution", "inner_product", "reorder", "forward_training", "backward_data", "backward_weights"):
+    for kind in ("convolution", "matmul", "reorder", "forward_training", "backward_data", "backward_weights"):
         assert any(f",{kind}," in line for line in ran), kind
     assert not [line for line in ran if "fpmath" in line]
 

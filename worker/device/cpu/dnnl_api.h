@@ -24,6 +24,8 @@ struct api_descs {
 /* *ret is the caller's, for api_desc_destroy(), which takes NULL. */
 dnnl_status_t api_desc_create(api_desc *ret, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
                               dnnl_format_tag_t tag);
+dnnl_status_t api_desc_strided(api_desc *ret, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
+                               const dnnl_dims_t strides);
 dnnl_status_t api_desc_clone(api_desc *ret, api_const_desc d);
 void api_desc_destroy(api_desc d);
 const dnnl_dim_t *api_desc_dims(api_const_desc d); /* borrowed from d */
@@ -32,12 +34,9 @@ const dnnl_dim_t *api_desc_dims(api_const_desc d); /* borrowed from d */
 dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
                               enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
                               const_dnnl_primitive_desc_t hint, dnnl_alg_kind_t how);
-dnnl_status_t api_inner_product(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
-                                enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
-                                const_dnnl_primitive_desc_t hint);
-/* c (m,n) = a (m,k) . b (k,n) */
+/* c (m,n) = a (m,k) . b (k,n) + bias (1,n), NULL: none */
 dnnl_status_t api_matmul(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, api_const_desc a, api_const_desc b,
-                         api_const_desc c, dnnl_primitive_attr_t attr);
+                         api_const_desc bias, api_const_desc c, dnnl_primitive_attr_t attr);
 /* y = f(x) + y */
 dnnl_status_t api_append_sum(dnnl_post_ops_t ops);
 

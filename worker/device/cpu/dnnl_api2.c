@@ -11,6 +11,14 @@ dnnl_status_t api_desc_create(api_desc *ret, int ndims, const dnnl_dims_t dims, 
     return s == dnnl_success ? api_desc_clone(ret, &md) : s;
 }
 
+dnnl_status_t api_desc_strided(api_desc *ret, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
+                               const dnnl_dims_t strides)
+{
+    dnnl_memory_desc_t md;
+    dnnl_status_t s = dnnl_memory_desc_init_by_strides(&md, ndims, dims, type, strides);
+    return s == dnnl_success ? api_desc_clone(ret, &md) : s;
+}
+
 dnnl_status_t api_desc_clone(api_desc *ret, api_const_desc d)
 {
     dnnl_memory_desc_t *copy = malloc(sizeof(*copy));
@@ -51,26 +59,11 @@ dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, 
     return st == dnnl_success ? dnnl_primitive_desc_create(ret, &op, attr, engine, hint) : st;
 }
 
-dnnl_status_t api_inner_product(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
-                                enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
-                                const_dnnl_primitive_desc_t hint)
-{
-    dnnl_inner_product_desc_t op;
-    dnnl_status_t st;
-    if (dir == DNN_FORWARD)
-        st = dnnl_inner_product_forward_desc_init(&op, api_forward_kind(s), d->src, d->weights, d->bias, d->dst);
-    else if (dir == DNN_BWD_DATA)
-        st = dnnl_inner_product_backward_data_desc_init(&op, d->src, d->weights, d->dst);
-    else
-        st = dnnl_inner_product_backward_weights_desc_init(&op, d->src, d->weights, d->bias, d->dst);
-    return st == dnnl_success ? dnnl_primitive_desc_create(ret, &op, attr, engine, hint) : st;
-}
-
 dnnl_status_t api_matmul(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, api_const_desc a, api_const_desc b,
-                         api_const_desc c, dnnl_primitive_attr_t attr)
+                         api_const_desc bias, api_const_desc c, dnnl_primitive_attr_t attr)
 {
     dnnl_matmul_desc_t op;
-    dnnl_status_t st = dnnl_matmul_desc_init(&op, a, b, NULL, c);
+    dnnl_status_t st = dnnl_matmul_desc_init(&op, a, b, bias, c);
     return st == dnnl_success ? dnnl_primitive_desc_create(ret, &op, attr, engine, NULL) : st;
 }
 

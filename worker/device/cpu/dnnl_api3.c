@@ -7,6 +7,12 @@ dnnl_status_t api_desc_create(api_desc *ret, int ndims, const dnnl_dims_t dims, 
     return dnnl_memory_desc_create_with_tag(ret, ndims, dims, type, tag);
 }
 
+dnnl_status_t api_desc_strided(api_desc *ret, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
+                               const dnnl_dims_t strides)
+{
+    return dnnl_memory_desc_create_with_strides(ret, ndims, dims, type, strides);
+}
+
 dnnl_status_t api_desc_clone(api_desc *ret, api_const_desc d)
 {
     return dnnl_memory_desc_clone(ret, d);
@@ -42,24 +48,10 @@ dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, 
                                                                    d->dst, strides, dilates, pad, end, hint, attr);
 }
 
-dnnl_status_t api_inner_product(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, const struct dnn_shape *s,
-                                enum dnn_dir dir, const struct api_descs *d, dnnl_primitive_attr_t attr,
-                                const_dnnl_primitive_desc_t hint)
-{
-    if (dir == DNN_FORWARD)
-        return dnnl_inner_product_forward_primitive_desc_create(ret, engine, api_forward_kind(s), d->src, d->weights,
-                                                                d->bias, d->dst, attr);
-    if (dir == DNN_BWD_DATA)
-        return dnnl_inner_product_backward_data_primitive_desc_create(ret, engine, d->src, d->weights, d->dst, hint,
-                                                                      attr);
-    return dnnl_inner_product_backward_weights_primitive_desc_create(ret, engine, d->src, d->weights, d->bias, d->dst,
-                                                                     hint, attr);
-}
-
 dnnl_status_t api_matmul(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, api_const_desc a, api_const_desc b,
-                         api_const_desc c, dnnl_primitive_attr_t attr)
+                         api_const_desc bias, api_const_desc c, dnnl_primitive_attr_t attr)
 {
-    return dnnl_matmul_primitive_desc_create(ret, engine, a, b, NULL, c, attr);
+    return dnnl_matmul_primitive_desc_create(ret, engine, a, b, bias, c, attr);
 }
 
 dnnl_status_t api_append_sum(dnnl_post_ops_t ops)

@@ -20,6 +20,7 @@ struct dnn_kernel {
     struct dnn_shape shape;
     enum dnn_dir dir;
     bool product; /* of matrices: the rows of activations are pixels */
+    bool matmul;  /* of dnn_matmul_create(): `shape` has no more than the bias */
     int block[DNN_SLOTS];
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive;
@@ -187,9 +188,8 @@ static int block_of(api_const_desc md, enum dtype t)
 
 static dnnl_status_t weights_desc(api_desc *md, const struct dnn_shape *s, enum dtype t, bool plain)
 {
-    const dnnl_dims_t conv = {s->k, s->c, s->kh, s->kw}, linear = {s->k, s->c};
-    dnnl_format_tag_t tag = !plain ? dnnl_format_tag_any : s->linear ? dnnl_oi : dnnl_oihw;
-    return api_desc_create(md, s->linear ? 2 : 4, s->linear ? linear : conv, data_type(t), tag);
+    const dnnl_dims_t dims = {s->k, s->c, s->kh, s->kw};
+    return api_desc_create(md, 4, dims, data_type(t), plain ? dnnl_oihw : dnnl_format_tag_any);
 }
 
 /* --- creating */
@@ -226,14 +226,9 @@ static int make_descs(const struct dnn_shape *s, enum dnn_dir dir, int src_block
                       struct api_descs *m, struct err *e)
 {
     enum dtype weights_type = dir == DNN_BWD_WEIGHTS ? DT_F32 : s->src_type;
-    const dnnl_dims_t bias = {s->k}, src = {s->n, s->c}, dst = {s->n, s->k};
-    if (s->linear) {
-        DNN_TRY(api_desc_create(&m->src, 2, src, data_type(s->src_type), dnnl_nc), "describe x");
-        DNN_TRY(api_desc_create(&m->dst, 2, dst, data_type(s->dst_type), dnnl_nc), "describe y");
-    } else {
-        DNN_TRY(act_desc(&m->src, s->n, s->c, s->h, s->w, src_block, nhwc, s->src_type), "describe x");
-        DNN_TRY(act_desc(&m->dst, s->n, s->k, s->oh, s->ow, dst_block, nhwc, s->dst_type), "describe y");
-    }
+    const dnnl_dims_t bias = {s->k};
+    DNN_TRY(act_desc(&m->src, s->n, s->c, s->h, s->w, src_block, nhwc, s->src_type), "describe x");
+    DNN_TRY(act_desc(&m->dst, s->n, s->k, s->oh, s->ow, dst_block, nhwc, s->dst_type), "describe y");
     DNN_TRY(weights_desc(&m->weights, s, weights_type, false), "describe weights");
     if (s->bias && dir != DNN_BWD_DATA)
         DNN_TRY(api_desc_create(&m->bias, 1, bias, dnnl_f32, dnnl_a), "describe bias");
@@ -294,7 +289,7 @@ static int kernel_query(struct dnn_kernel *k, struct err *e)
             continue;
         DNN_TRY(api_desc_clone(&k->md[s], md), "describe an operand");
         k->arg[s] = arg[s];
-        if (k->shape.linear || (s != DNN_SRC && s != DNN_DST)) {
+        if (k->matmul || (s != DNN_SRC && s != DNN_DST)) {
             k->block[s] = LAYOUT_PLAIN;
             continue;
         }
@@ -323,8 +318,8 @@ static bool winograd_pays(const struct dnn_kernel *k)
 {
     const struct dnn_shape *s = &k->shape;
     const int tiles = s->n * ((s->oh + 3) / 4) * ((s->ow + 3) / 4);
-    return k->dir == DNN_BWD_WEIGHTS && !s->linear && s->kh == 3 && s->kw == 3 && s->sh == 1 && s->sw == 1 &&
-           s->src_type == DT_F32 && tiles >= 32 && s->c >= 32 && s->k >= 32;
+    return k->dir == DNN_BWD_WEIGHTS && s->kh == 3 && s->kw == 3 && s->sh == 1 && s->sw == 1 && s->src_type == DT_F32 &&
+           tiles >= 32 && s->c >= 32 && s->k >= 32;
 }
 
 static dnnl_status_t describe_convolution(struct dnn_kernel *k, const struct api_descs *m, dnnl_primitive_attr_t attr,
@@ -344,11 +339,9 @@ static int describe(struct dnn_kernel *k, const struct api_descs *m, const struc
     dnnl_primitive_attr_t attr;
     TRY(scratch_attr(&attr, false, e));
     const_dnnl_primitive_desc_t hint = k->dir == DNN_FORWARD ? NULL : fwd->desc;
-    bool linear = k->shape.linear;
-    dnnl_status_t st = linear ? api_inner_product(&k->desc, k->dnn->engine, &k->shape, k->dir, m, attr, hint)
-                              : describe_convolution(k, m, attr, hint);
+    const dnnl_status_t st = describe_convolution(k, m, attr, hint);
     dnnl_primitive_attr_destroy(attr);
-    return st == dnnl_success ? 0 : fail(e, st, linear ? "inner product" : "convolution");
+    return st == dnnl_success ? 0 : fail(e, st, "convolution");
 }
 
 static int kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
@@ -377,8 +370,8 @@ failed:
 int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
                       const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
 {
-    const bool nhwc = !s->linear && (is_nhwc(src_block, s->c) || is_nhwc(dst_block, s->k));
-    const bool unsure = !s->linear && !nhwc && (is_ambiguous(src_block, s->c) || is_ambiguous(dst_block, s->k));
+    const bool nhwc = is_nhwc(src_block, s->c) || is_nhwc(dst_block, s->k);
+    const bool unsure = !nhwc && (is_ambiguous(src_block, s->c) || is_ambiguous(dst_block, s->k));
     struct dnn_kernel *other;
     int rc = kernel_create(d, s, dir, src_block, dst_block, nhwc, fwd, ret, e);
     if (!unsure || (rc < 0 && rc != -ENOTSUP) || (rc == 0 && !dnn_reference(*ret)))
@@ -409,13 +402,13 @@ static int product_descs(const struct dnn_shape *s, enum dnn_dir dir, struct api
     return 0;
 }
 
-static int describe_product(struct dnn_kernel *k, const struct api_descs *m, struct err *e)
+/* c = a . b + bias (NULL: none), or added to what is there. */
+static int describe_product(struct dnn_kernel *k, api_const_desc a, api_const_desc b, api_const_desc bias,
+                            api_const_desc c, bool add, struct err *e)
 {
     dnnl_primitive_attr_t attr;
-    TRY(scratch_attr(&attr, false, e));
-    const dnnl_status_t st = k->dir == DNN_BWD_WEIGHTS
-                                 ? api_matmul(&k->desc, k->dnn->engine, m->dst, m->src, m->weights, attr)
-                                 : api_matmul(&k->desc, k->dnn->engine, m->dst, m->weights, m->src, attr);
+    TRY(scratch_attr(&attr, add, e));
+    const dnnl_status_t st = api_matmul(&k->desc, k->dnn->engine, a, b, bias, c, attr);
     dnnl_primitive_attr_destroy(attr);
     return st == dnnl_success ? 0 : fail(e, st, "product of matrices");
 }
@@ -435,7 +428,7 @@ int dnn_product_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir di
 {
     struct api_descs m = {0};
     int rc;
-    if (s->linear || s->bias || dir == DNN_FORWARD || (dir == DNN_BWD_DATA && (s->kh * s->kw > 1 || s->ph || s->pw)))
+    if (s->bias || dir == DNN_FORWARD || (dir == DNN_BWD_DATA && (s->kh * s->kw > 1 || s->ph || s->pw)))
         return err_set(e, -ENOTSUP, "no product of matrices takes the place of this kernel");
     struct dnn_kernel *k = kernel_alloc(d);
     if (!k)
@@ -444,7 +437,10 @@ int dnn_product_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir di
     k->dir = dir;
     k->product = true;
     TRY_GOTO(rc, product_descs(s, dir, &m, e), failed);
-    TRY_GOTO(rc, describe_product(k, &m, e), failed);
+    TRY_GOTO(rc,
+             dir == DNN_BWD_WEIGHTS ? describe_product(k, m.dst, m.src, NULL, m.weights, false, e)
+                                    : describe_product(k, m.dst, m.weights, NULL, m.src, false, e),
+             failed);
     TRY_GOTO(rc, kernel_query(k, e), failed);
     TRY_GOTO(rc, describe_filter(k, e), failed);
     TRY_GOTO(rc, kernel_finish(k, e), failed);
@@ -454,6 +450,39 @@ int dnn_product_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir di
 failed:
     free_descs(&m);
     dnn_kernel_destroy(k);
+    return rc;
+}
+
+static int matmul_descs(const struct dnn_matmul *p, struct api_descs *m, struct err *e)
+{
+    const dnnl_dims_t a = {p->m, p->k}, b = {p->k, p->n}, c = {p->m, p->n}, bias = {1, p->n};
+    const dnnl_dims_t a_by = {p->a[0], p->a[1]}, b_by = {p->b[0], p->b[1]}, c_by = {p->c[0], p->c[1]};
+    DNN_TRY(api_desc_strided(&m->src, 2, a, data_type(p->in), a_by), "describe a matrix");
+    DNN_TRY(api_desc_strided(&m->weights, 2, b, data_type(p->in), b_by), "describe a matrix");
+    DNN_TRY(api_desc_strided(&m->dst, 2, c, data_type(p->out), c_by), "describe a matrix");
+    if (p->bias)
+        DNN_TRY(api_desc_create(&m->bias, 2, bias, dnnl_f32, dnnl_ab), "describe a bias");
+    return 0;
+}
+
+int dnn_matmul_create(struct dnn *d, const struct dnn_matmul *p, struct dnn_kernel **ret, struct err *e)
+{
+    struct api_descs m = {0};
+    struct dnn_kernel *k = kernel_alloc(d);
+    if (!k)
+        return err_set(e, -ENOMEM, "out of memory");
+    k->matmul = true;
+    k->dir = DNN_FORWARD;
+    k->shape.bias = p->bias;
+    int rc = matmul_descs(p, &m, e);
+    rc = rc < 0 ? rc : describe_product(k, m.src, m.weights, m.bias, m.dst, p->add, e);
+    rc = rc < 0 ? rc : kernel_query(k, e);
+    rc = rc < 0 ? rc : kernel_finish(k, e);
+    free_descs(&m);
+    if (rc < 0)
+        dnn_kernel_destroy(k);
+    else
+        *ret = k;
     return rc;
 }
 
@@ -595,13 +624,4 @@ int dnn_run(const struct dnn_kernel *k, struct err *e)
 {
     DNN_TRY(dnnl_primitive_execute(k->primitive, k->dnn->stream, k->nargs, k->args), "execute");
     return 0;
-}
-
-int dnn_multiply(size_t m, size_t n, size_t k, const float *a, bool a_columns, const float *b, bool b_columns,
-                 float beta, float *c, struct err *e)
-{
-    const dnnl_dim_t rows = (dnnl_dim_t)m, columns = (dnnl_dim_t)n, depth = (dnnl_dim_t)k;
-    const dnnl_status_t s = dnnl_sgemm(a_columns ? 'T' : 'N', b_columns ? 'T' : 'N', rows, columns, depth, 1.0f, a,
-                                       a_columns ? rows : depth, b, b_columns ? depth : columns, beta, c, columns);
-    return s == dnnl_success ? 0 : err_set(e, -EIO, "oneDNN: product of matrices: %s", dnnl_status2str(s));
 }

@@ -1,14 +1,15 @@
 /* oneDNN (2.x or 3.x) behind a narrow door.
  *
- * A kernel is a primitive with its memory objects. Convolutions and inner products are asked for by shape, direction
- * and the blocks of their activations (LAYOUT_ANY: oneDNN chooses); weights always take the layout that oneDNN likes
- * best, and reorder kernels carry them from and to the plain fp32 arenas. Scratch memory is the caller's. Binding
- * allocates, running does not. */
+ * A kernel is a primitive with its memory objects. Convolutions are asked for by shape, direction and the blocks of
+ * their activations (LAYOUT_ANY: oneDNN chooses); weights always take the layout that oneDNN likes best, and reorder
+ * kernels carry them from and to the plain fp32 arenas. Products of matrices take theirs as they lie. Scratch memory is
+ * the caller's. Binding allocates, running does not. */
 #ifndef CRUN_WORKER_DEVICE_CPU_DNNL_WRAP_H
 #define CRUN_WORKER_DEVICE_CPU_DNNL_WRAP_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "worker/device/cpu/kern/layout.h"
 #include "worker/precision/dtype.h"
@@ -20,14 +21,14 @@ struct dnn_kernel;
 enum dnn_dir { DNN_FORWARD, DNN_BWD_DATA, DNN_BWD_WEIGHTS };
 enum dnn_slot { DNN_SRC, DNN_WEIGHTS, DNN_BIAS, DNN_DST, DNN_SCRATCH, DNN_SLOTS };
 
-/* y (n,k,oh,ow) of x (n,c,h,w). linear: x is (n,c), y is (n,k), the rest 1 or unused. In a backward kernel SRC,
- * WEIGHTS, BIAS and DST stand for the gradient where that is what it writes or reads. */
+/* y (n,k,oh,ow) of x (n,c,h,w). In a backward kernel SRC, WEIGHTS, BIAS and DST stand for the gradient where that is
+ * what it writes or reads. */
 struct dnn_shape {
-    bool linear, bias, training;
+    bool bias, training;
     int n, c, h, w, k, oh, ow;
     int kh, kw, sh, sw, ph, pw;
     enum dtype src_type,
-        dst_type; /* DT_F32 or DT_BF16; weights are src_type, gradients of weights and biases are fp32 */
+        dst_type; /* DT_F32 or DT_BF16; weights are src_type, their gradients and those of biases fp32 */
 };
 
 int dnn_open(struct dnn **ret, struct err *e);
@@ -49,6 +50,15 @@ int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir
  * row of kh * kw * c numbers for each pixel of the output; by data kh = kw = 1. -ENOTSUP: there is none. */
 int dnn_product_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, struct dnn_kernel **ret,
                        struct err *e);
+/* c (m,n) = a (m,k) . b (k,n), + bias (n) and + what is there, where asked for. Strides are those of memory, in
+ * elements: from row to row, from column to column; one of the two is 1. SRC is a, WEIGHTS b, DST c; BIAS is fp32. */
+struct dnn_matmul {
+    int64_t m, n, k;
+    int64_t a[2], b[2], c[2];
+    bool bias, add;
+    enum dtype in, out; /* DT_F32 or DT_BF16: of a and b; of c, fp32 where it is added to */
+};
+int dnn_matmul_create(struct dnn *d, const struct dnn_matmul *m, struct dnn_kernel **ret, struct err *e);
 int dnn_reorder_create(struct dnn *d, const struct layout *from, enum dtype from_type, const struct layout *to,
                        enum dtype to_type, struct dnn_kernel **ret, struct err *e);
 /* Between kernel k's weights (DST where to_plain, else SRC is plain) and a plain fp32 arena. add: sum into the
@@ -62,11 +72,6 @@ size_t dnn_bytes(const struct dnn_kernel *k, enum dnn_slot s); /* 0 where there 
 bool dnn_reference(const struct dnn_kernel *k);                /* a slow fall-back implementation */
 const char *dnn_implementation(const struct dnn_kernel *k);
 bool dnn_same_weights(const struct dnn_kernel *a, const struct dnn_kernel *b); /* one copy of the weights serves both */
-
-/* c (m,n) = a (m,k) . b (k,n) + beta * c, row after row, fp32; a_columns, b_columns: a is given as (k,m), b as (n,k).
- * Threads are OpenMP's. */
-int dnn_multiply(size_t m, size_t n, size_t k, const float *a, bool a_columns, const float *b, bool b_columns,
-                 float beta, float *c, struct err *e);
 
 int dnn_bind(struct dnn_kernel *k, enum dnn_slot s, void *memory, struct err *e);
 int dnn_run(const struct dnn_kernel *k, struct err *e);

@@ -1,4 +1,4 @@
-/* Convolutions and linear layers become oneDNN kernels.
+/* Convolutions become oneDNN kernels.
  *
  * A tensor has the layout that its producer likes best; a reader is asked first for a kernel that takes it as it is,
  * and only where oneDNN has none but slow reference code is the tensor copied into another layout. Backward kernels are
@@ -14,8 +14,7 @@ static struct dnn_shape shape_of(const struct cpu_plan *pl, const struct op *op)
 {
     const struct op *fwd = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
     const struct tensor *x = &pl->p->tensors[fwd->in[0]], *y = &pl->p->tensors[fwd->out];
-    struct dnn_shape s = {.linear = fwd->kind == OP_LINEAR,
-                          .bias = op->param[1] >= 0,
+    struct dnn_shape s = {.bias = op->param[1] >= 0,
                           .training = pl->o.training,
                           .n = pl->o.batch,
                           .c = x->c,
@@ -32,8 +31,6 @@ static struct dnn_shape shape_of(const struct cpu_plan *pl, const struct op *op)
                           .pw = op->pw,
                           .src_type = store_type(pl->store),
                           .dst_type = store_type(pl->store)};
-    if (s.linear)
-        s.c = x->c * x->h * x->w;
     return s;
 }
 
@@ -47,7 +44,7 @@ static int choose(struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir d
         {src, dst}, {LAYOUT_ANY, LAYOUT_ANY}, {lanes, lanes}, {LAYOUT_PLAIN, lanes}, {LAYOUT_PLAIN, LAYOUT_PLAIN}};
     struct dnn_kernel *slow = NULL, *k;
     struct err why = {0};
-    int n = s->linear || pl->o.format != MEMORY_AUTO ? 1 : (int)(sizeof(pairs) / sizeof(pairs[0])), rc = 0;
+    int n = pl->o.format != MEMORY_AUTO ? 1 : (int)(sizeof(pairs) / sizeof(pairs[0])), rc = 0;
     for (int i = 0; i < n; i++) {
         rc = dnn_kernel_create(pl->cpu->dnn, s, dir, pairs[i][0], pairs[i][1], fwd, &k, &why);
         if (rc == -ENOTSUP)
@@ -65,7 +62,7 @@ static int choose(struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir d
             slow = k;
     }
     if (!slow)
-        return err_set(e, rc, "operation '%s': %s", s->linear ? "linear" : "conv", why.text);
+        return err_set(e, rc, "operation 'conv': %s", why.text);
     *ret = slow;
     return 0;
 }
@@ -92,8 +89,7 @@ static int forward_kernel(struct cpu_plan *pl, int f, struct dnn_kernel **ret, s
 static bool takes_product(const struct cpu_plan *pl, const struct dnn_shape *s, enum dnn_dir dir,
                           const struct dnn_kernel *fwd)
 {
-    return !s->linear && dnn_block(fwd, DNN_SRC) == s->c && dnn_block(fwd, DNN_DST) == s->k &&
-           product_pays(s, dir, pl->cpu->amx);
+    return dnn_block(fwd, DNN_SRC) == s->c && dnn_block(fwd, DNN_DST) == s->k && product_pays(s, dir, pl->cpu->amx);
 }
 
 /* product: wanted, and whether it is one. */
@@ -138,10 +134,9 @@ static int dnn_step(struct cpu_plan *pl, int i, struct dnn_kernel *k, int src, i
     return 0;
 }
 
-int cpu_plan_emit_forward(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_emit_conv(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    bool linear = op->kind == OP_LINEAR;
     struct dnn_kernel *k;
     TRY(forward_kernel(pl, i, &k, e));
     TRY(cpu_plan_value(pl, op->in[0], dnn_block(k, DNN_SRC), e));
@@ -150,14 +145,14 @@ int cpu_plan_emit_forward(struct cpu_plan *pl, int i, struct err *e)
     TRY(cpu_plan_value(pl, op->out, dnn_block(k, DNN_DST), e));
     int w = cpu_plan_weights(pl, k, op->param[0], i, e);
     TRY(w);
-    TRY(dnn_step(pl, i, k, x, w, pl->values[op->out].buffer, op->out, linear ? "linear" : "conv", e));
+    TRY(dnn_step(pl, i, k, x, w, pl->values[op->out].buffer, op->out, "conv", e));
     if (op->param[1] < 0)
         return 0;
     TRY(cpu_plan_read_param(pl, op->param[1], e));
     return dnn_bind(k, DNN_BIAS, pl->params + pl->p->params[op->param[1]].offset, e);
 }
 
-int cpu_plan_emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_emit_conv_bwd_data(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct dnn_kernel *fwd, *k;
@@ -174,11 +169,11 @@ int cpu_plan_emit_bwd_data(struct cpu_plan *pl, int i, struct err *e)
     TRY(w);
     const int dx = spread ? cpu_plan_buffer(pl, dnn_bytes(k, DNN_SRC), e) : pl->values[op->out].buffer;
     TRY(dx);
-    TRY(dnn_step(pl, i, k, dx, w, dy, spread ? -1 : op->out, s.linear ? "linear_bwd_data" : "conv_bwd_data", e));
+    TRY(dnn_step(pl, i, k, dx, w, dy, spread ? -1 : op->out, "conv_bwd_data", e));
     return spread ? cpu_plan_spread(pl, i, &s, dx, e) : 0;
 }
 
-int cpu_plan_emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_emit_conv_bwd_param(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct dnn_kernel *fwd, *k, *set, *add;
@@ -201,7 +196,7 @@ int cpu_plan_emit_bwd_param(struct cpu_plan *pl, int i, struct err *e)
         TRY(x = cpu_plan_unfolded(pl, i, &s, x, e));
     int dw = cpu_plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
     TRY(dw);
-    TRY(cpu_plan_step(pl, cpu_step_param_gradient, s.linear ? "linear_bwd_param" : "conv_bwd_param", i, &st, e));
+    TRY(cpu_plan_step(pl, cpu_step_param_gradient, "conv_bwd_param", i, &st, e));
     st->kernel = k;
     st->reorder = set;
     st->reorder_add = add;

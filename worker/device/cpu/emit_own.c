@@ -343,7 +343,6 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct fused *f = &pl->fused[i];
-    const bool shared = op->param[0] >= 0 && pl->p->params[op->param[0]].sharded;
     if (f->bn >= 0)
         return emit_bn(pl, i, f->bn, f->other, f->relu >= 0, e);
     switch (op->kind) {
@@ -368,17 +367,16 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
     case OP_XENT_BWD:
         return emit_xent(pl, i, e);
     case OP_CONV:
-        return cpu_plan_emit_forward(pl, i, e);
+        return cpu_plan_emit_conv(pl, i, e);
     case OP_CONV_BWD_DATA:
-        return cpu_plan_emit_bwd_data(pl, i, e);
+        return cpu_plan_emit_conv_bwd_data(pl, i, e);
     case OP_CONV_BWD_PARAM:
-        return cpu_plan_emit_bwd_param(pl, i, e);
+        return cpu_plan_emit_conv_bwd_param(pl, i, e);
     case OP_LINEAR:
-        return shared ? cpu_plan_emit_group(pl, i, cpu_step_linear, e) : cpu_plan_emit_forward(pl, i, e);
     case OP_LINEAR_BWD_DATA:
-        return shared ? cpu_plan_emit_group(pl, i, cpu_step_linear_bwd_data, e) : cpu_plan_emit_bwd_data(pl, i, e);
+        return cpu_plan_emit_linear(pl, i, e);
     case OP_LINEAR_BWD_PARAM:
-        return shared ? cpu_plan_emit_group(pl, i, cpu_step_linear_bwd_param, e) : cpu_plan_emit_bwd_param(pl, i, e);
+        return cpu_plan_emit_linear_bwd_param(pl, i, e);
     case OP_SLICE:
         return cpu_plan_emit_group(pl, i, cpu_step_slice, e);
     case OP_PAD:

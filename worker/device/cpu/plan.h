@@ -85,7 +85,8 @@ struct step {
     int read;       /* 1 + which of the plan's reads of parameters it does; 0: none */
     double seconds; /* spent so far */
     struct dnn_kernel *kernel;
-    struct dnn_kernel *reorder, *reorder_add; /* parameter gradients: into the arena, or added to it */
+    struct dnn_kernel *reorder, *reorder_add; /* parameter gradients: into the arena, or added to it; of a linear layer
+                                               * the product itself writes or (reorder_add) adds */
     enum store store;
     void *out; /* emulation: what was written unrounded, rounded to `store` afterwards */
     size_t count;
@@ -119,9 +120,12 @@ struct step {
         struct group_job { /* rows of tensors, plain (n, c) */
             const void *a, *b;
             void *y;
-            float *wide_a, *wide_b; /* what bf16 is converted to, or from; scratch of gradients */
-            float *rounded;         /* where it makes halves of its weights itself; else NULL */
+            float *wide; /* of SCATTER, a sum that becomes bf16; else NULL */
         } group;
+        struct {
+            void *x, *dy;
+            void *rounded; /* where the step makes halves of its weights itself; else NULL */
+        } linear;
     };
 };
 
@@ -143,7 +147,7 @@ struct cpu_plan {
     struct fused *fused;         /* per op */
     int *readers;                /* per tensor, of all ops that this kind of plan could run */
     struct value *values;        /* per tensor */
-    struct dnn_kernel **forward; /* per op: kernel of a convolution or linear layer, a hint for its backward ops */
+    struct dnn_kernel **forward; /* per op: kernel of a convolution, a hint for its backward ops */
     struct bn_state *bns;        /* per op */
     int *index_buffer;           /* per op: which elements won in max pooling */
 
@@ -156,7 +160,7 @@ struct cpu_plan {
     struct plan_block *blocks; /* what lives as long as the plan */
     int nbuffers, npatches, nsteps, nkernels, nweights, nreads, nblocks;
     size_t cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_reads, cap_blocks;
-    float **rounded; /* per parameter: its values as halves, kept wide, where plain products read them; else NULL */
+    void **rounded;       /* per parameter: its values as halves, for products of linear layers; else NULL */
     size_t rounded_bytes; /* of them */
     size_t scratch_bytes, partial_doubles, plane_floats;
     double *partial;
@@ -204,17 +208,19 @@ struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block);
 size_t store_size(enum store s);
 enum dtype store_type(enum store s);
 
-int cpu_plan_emit(struct cpu_plan *pl, int op, struct err *e);         /* emit_own.c: any, by its kind */
-int cpu_plan_emit_forward(struct cpu_plan *pl, int op, struct err *e); /* emit_dnn.c: convolutions and linear layers */
-int cpu_plan_emit_bwd_data(struct cpu_plan *pl, int op, struct err *e);
-int cpu_plan_emit_bwd_param(struct cpu_plan *pl, int op, struct err *e);
+int cpu_plan_emit(struct cpu_plan *pl, int op, struct err *e);      /* emit_own.c: any, by its kind */
+int cpu_plan_emit_conv(struct cpu_plan *pl, int op, struct err *e); /* emit_dnn.c */
+int cpu_plan_emit_conv_bwd_data(struct cpu_plan *pl, int op, struct err *e);
+int cpu_plan_emit_conv_bwd_param(struct cpu_plan *pl, int op, struct err *e);
+int cpu_plan_emit_linear(struct cpu_plan *pl, int op, struct err *e); /* linear.c: forward and by data */
+int cpu_plan_emit_linear_bwd_param(struct cpu_plan *pl, int op, struct err *e);
 /* The block that a forward convolution wants to read. */
 int cpu_plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e);
 /* emit_product.c: copies around products of matrices. The buffer of x, NHWC, unfolded, which a step makes for the next
  * one alone, or x itself; and rows of pixels to tensor dx. */
 int cpu_plan_unfolded(struct cpu_plan *pl, int op, const struct dnn_shape *s, int x, struct err *e);
 int cpu_plan_spread(struct cpu_plan *pl, int op, const struct dnn_shape *s, int rows, struct err *e);
-/* emit_group.c: a step on plain rows: ops over a group of ranks, and linear layers that the group shares. */
+/* emit_group.c: a step on plain rows, of an op over a group of ranks. */
 int cpu_plan_emit_group(struct cpu_plan *pl, int op, step_fn run, struct err *e);
 void cpu_plan_round_weights(struct cpu_plan *pl); /* refreshes pl->rounded */
 
@@ -261,7 +267,7 @@ int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, double lse,
                       int64_t label, void *out);
 
-/* steps_group.c, steps_split.c */
+/* steps_group.c, steps_split.c, linear.c */
 int cpu_step_gather(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_scatter(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_sum(struct cpu_plan *pl, struct step *s, struct err *e);
@@ -271,7 +277,6 @@ int cpu_step_pad(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_bias(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_bias_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_linear(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_linear_bwd_data(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_linear_bwd_param(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_labels(struct cpu_plan *pl, struct step *s, struct err *e);
 int cpu_step_xent_top(struct cpu_plan *pl, struct step *s, struct err *e);

@@ -88,7 +88,7 @@ bool product_pays(const struct dnn_shape *s, enum dnn_dir dir, bool amx)
 {
     enum { LINE = 16, SHORT_LINE = 8 };
     const bool weights = dir == DNN_BWD_WEIGHTS, tiles = amx && s->src_type == DT_BF16;
-    if (s->linear || s->bias || dir == DNN_FORWARD || s->src_type != s->dst_type)
+    if (s->bias || dir == DNN_FORWARD || s->src_type != s->dst_type)
         return false;
     if (s->kh == 1 && s->kw == 1 && s->ph == 0 && s->pw == 0)
         return tiles || s->ow <= (weights ? LINE : SHORT_LINE);

@@ -28,11 +28,11 @@ int cpu_step_scatter(struct cpu_plan *pl, struct step *s, struct err *e)
     const struct op *op = &pl->p->ops[s->op];
     const struct plan_group *g = pl->o.group;
     const size_t n = elements(pl, op->out);
-    float *sum = s->group.wide_a ? s->group.wide_a : s->group.y;
+    float *sum = s->group.wide ? s->group.wide : s->group.y;
     TRY(explain(pl, op, g->scatter(g->ctx, s->group.a, sum, n, DT_F32, NULL, e), e));
     if (store_rounds(s->store))
         pl->cpu->kern->round(sum, n, s->store, pl->cpu->threads);
-    for (size_t i = 0; i < n && s->group.wide_a; i++)
+    for (size_t i = 0; i < n && s->group.wide; i++)
         ((uint16_t *)s->group.y)[i] = bf16_from_f32(sum[i]);
     return 0;
 }

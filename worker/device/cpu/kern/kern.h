@@ -1,4 +1,4 @@
-/* The cpu device's own kernels: everything that is not a convolution or an inner product. One table per instruction
+/* The cpu device's own kernels: everything that is not a convolution or a product. One table per instruction
  * set; its files (kern_set.h) are compiled once for each, and kern_select() takes the best that the processor has.
  *
  * Own batch normalisation, because samples of weight 0 must not count, statistics are summed over ranks between the

@@ -1,0 +1,240 @@
+/* Linear layers, whole or in parts that a group shares, and a bias that comes after a sum over the group: products of
+ * plain matrices (dnn_matmul_create()), x (n,c), y (n,k), of the rows of all ranks that the tensors have.
+ *
+ * Weights (k,c) are read where they lie in the arena, and their gradients are written there: at millions of classes a
+ * copy of either would be most of the memory. Halves take one copy, of the rounded weights, for all products. */
+#include <string.h>
+
+#include "worker/device/cpu/plan.h"
+#include "worker/device/half.h"
+
+struct shape {
+    int64_t n, c, k;
+};
+
+static struct shape shape_of(const struct cpu_plan *pl, const struct op *op)
+{
+    const struct op *fwd = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
+    const struct layout x = cpu_plan_layout(pl, fwd->in[0], LAYOUT_PLAIN);
+    return (struct shape){x.n, (int64_t)x.c * x.h * x.w, pl->p->tensors[fwd->out].c};
+}
+
+static float *param(const struct cpu_plan *pl, int i)
+{
+    return pl->params + pl->p->params[i].offset;
+}
+
+static float *gradient(const struct cpu_plan *pl, int i)
+{
+    return pl->reduce + pl->p->params[i].offset;
+}
+
+/* --- weights as halves */
+
+static void round_weight(const struct cpu_plan *pl, int i, void *to)
+{
+    const float *from = param(pl, i);
+    const size_t n = pl->p->params[i].count;
+    if (pl->store != STORE_BF16) {
+        memcpy(to, from, n * sizeof *from);
+        pl->cpu->kern->round(to, n, pl->store, pl->cpu->threads);
+        return;
+    }
+#pragma omp parallel for simd schedule(static) num_threads(pl->cpu->threads)
+    for (size_t j = 0; j < n; j++)
+        ((uint16_t *)to)[j] = bf16_from_f32(from[j]);
+}
+
+void cpu_plan_round_weights(struct cpu_plan *pl)
+{
+    for (int i = 0; i < pl->p->nparams; i++)
+        if (pl->rounded[i])
+            round_weight(pl, i, pl->rounded[i]);
+}
+
+/* The last step's product reads the weight: from the arena, from a copy that is kept, or from one that it makes. */
+static int use_weight(struct cpu_plan *pl, struct step *s, int i, struct err *e)
+{
+    const size_t bytes = pl->p->params[i].count * store_size(pl->store);
+    if (pl->store == STORE_F32)
+        return dnn_bind(s->kernel, DNN_WEIGHTS, param(pl, i), e);
+    if (pl->o.needs || (pl->o.fresh_weights && !pl->o.keep_all)) {
+        const int b = cpu_plan_buffer(pl, bytes, e);
+        TRY(b);
+        TRY(cpu_plan_use_kernel(pl, b, s->kernel, DNN_WEIGHTS, e));
+        return cpu_plan_use(pl, b, &s->linear.rounded, e);
+    }
+    if (!pl->rounded[i]) {
+        TRY(cpu_plan_run_block(pl, bytes, &pl->rounded[i], e));
+        pl->rounded_bytes += bytes;
+    }
+    return dnn_bind(s->kernel, DNN_WEIGHTS, pl->rounded[i], e);
+}
+
+/* --- planning */
+
+/* The buffer of tensor t as plain rows, of halves where those are computed with. */
+static int rows_of(struct cpu_plan *pl, int i, int t, struct err *e)
+{
+    TRY(cpu_plan_value(pl, t, LAYOUT_PLAIN, e));
+    return cpu_plan_operand(pl, i, t, LAYOUT_PLAIN, e);
+}
+
+static int product(struct cpu_plan *pl, const struct dnn_matmul *m, struct dnn_kernel **ret, struct err *e)
+{
+    TRY(dnn_matmul_create(pl->cpu->dnn, m, ret, e));
+    return cpu_plan_kernel(pl, *ret, e);
+}
+
+/* y = x . w^T + bias, or dx = dy . w */
+int cpu_plan_emit_linear(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const struct shape h = shape_of(pl, op);
+    const bool back = op->kind == OP_LINEAR_BWD_DATA;
+    const int64_t depth = back ? h.k : h.c, width = back ? h.c : h.k;
+    struct plan_range reads;
+    struct dnn_kernel *k;
+    struct step *s;
+    const int x = rows_of(pl, i, op->in[0], e);
+    TRY(x);
+    TRY(cpu_plan_value(pl, op->out, LAYOUT_PLAIN, e));
+    const struct value *y = &pl->values[op->out];
+    const struct dnn_matmul m = {.m = h.n,
+                                 .n = width,
+                                 .k = depth,
+                                 .a = {depth, 1},
+                                 .b = {back ? h.c : 1, back ? 1 : h.c},
+                                 .c = {width, 1},
+                                 .bias = !back && op->param[1] >= 0,
+                                 .in = store_type(pl->store),
+                                 .out = store_type(y->store)};
+    TRY(product(pl, &m, &k, e));
+    TRY(cpu_plan_step(pl, cpu_step_linear, op_name(op->kind), i, &s, e));
+    s->kernel = k;
+    TRY(cpu_plan_use_kernel(pl, x, k, DNN_SRC, e));
+    TRY(cpu_plan_use_kernel(pl, y->buffer, k, DNN_DST, e));
+    TRY(use_weight(pl, s, op->param[0], e));
+    TRY(m.bias ? dnn_bind(k, DNN_BIAS, param(pl, op->param[1]), e) : 0);
+    if (store_rounds(y->store)) {
+        s->count = layout_count(&y->layout);
+        TRY(cpu_plan_use(pl, y->buffer, &s->out, e));
+    }
+    return program_reads(pl->p, op, &reads) ? cpu_plan_read(pl, reads.first, reads.end, e) : 0;
+}
+
+/* dw = dy^T . x, into the arena or added to it. Where each rank's sum is rounded before it is added it is made in a
+ * buffer, of each rank's rows. */
+int cpu_plan_emit_linear_bwd_param(struct cpu_plan *pl, int i, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const struct shape h = shape_of(pl, op);
+    const bool rounds = half_gradients(&pl->o, op);
+    struct dnn_matmul m = {.m = h.k,
+                           .n = h.c,
+                           .k = rounds ? pl->o.batch : h.n,
+                           .a = {1, h.k},
+                           .b = {h.c, 1},
+                           .c = {h.c, 1},
+                           .in = store_type(pl->store),
+                           .out = DT_F32};
+    struct step *s;
+    const int x = rows_of(pl, i, op->in[0], e), dy = x < 0 ? x : rows_of(pl, i, op->in[1], e);
+    TRY(dy);
+    TRY(cpu_plan_step(pl, cpu_step_linear_bwd_param, op_name(op->kind), i, &s, e));
+    TRY(product(pl, &m, &s->kernel, e));
+    TRY(cpu_plan_use(pl, x, &s->linear.x, e));
+    TRY(cpu_plan_use(pl, dy, &s->linear.dy, e));
+    if (rounds) {
+        const int b = cpu_plan_buffer(pl, pl->p->params[op->param[0]].count * sizeof(float), e);
+        TRY(b);
+        TRY(cpu_plan_use_kernel(pl, b, s->kernel, DNN_DST, e));
+        return cpu_plan_use(pl, b, &s->out, e);
+    }
+    m.add = true;
+    TRY(product(pl, &m, &s->reorder_add, e));
+    struct dnn_kernel *const both[] = {s->kernel, s->reorder_add};
+    for (int k = 0; k < 2; k++) {
+        TRY(cpu_plan_use_kernel(pl, dy, both[k], DNN_SRC, e));
+        TRY(cpu_plan_use_kernel(pl, x, both[k], DNN_WEIGHTS, e));
+        TRY(dnn_bind(both[k], DNN_DST, gradient(pl, op->param[0]), e));
+    }
+    return 0;
+}
+
+/* --- running */
+
+int cpu_step_linear(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    if (s->linear.rounded)
+        round_weight(pl, pl->p->ops[s->op].param[0], s->linear.rounded);
+    return cpu_step_dnn(pl, s, e);
+}
+
+/* Rounded for each rank's rows by themselves, as if each rank had summed its own. Halves of this kind lie in floats. */
+static int add_rounded(struct cpu_plan *pl, struct step *s, const struct shape *h, float *arena, struct err *e)
+{
+    const size_t each = (size_t)pl->o.batch, count = (size_t)h->k * (size_t)h->c;
+    for (size_t first = 0; first < (size_t)h->n; first += each) {
+        TRY(dnn_bind(s->kernel, DNN_SRC, (float *)s->linear.dy + first * (size_t)h->k, e));
+        TRY(dnn_bind(s->kernel, DNN_WEIGHTS, (float *)s->linear.x + first * (size_t)h->c, e));
+        TRY(dnn_run(s->kernel, e));
+        pl->cpu->kern->round(s->out, count, pl->store, pl->cpu->threads);
+        if (first == 0 && !pl->args->accumulate)
+            memcpy(arena, s->out, count * sizeof *arena);
+        else
+            pl->cpu->kern->accumulate(arena, s->out, count, pl->cpu->threads);
+    }
+    return 0;
+}
+
+/* Sums over rows of dy, (n,k), from row `first` on. */
+static void add_bias_gradient(float *to, const void *dy, bool bf16, size_t first, size_t n, size_t k, bool add,
+                              enum store rounds, int threads)
+{
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (size_t j = 0; j < k; j++) {
+        float sum = 0;
+        for (size_t i = first; i < first + n; i++)
+            sum += bf16 ? f32_from_bf16(((const uint16_t *)dy)[i * k + j]) : ((const float *)dy)[i * k + j];
+        to[j] = store_value(rounds, sum) + (add ? to[j] : 0);
+    }
+}
+
+static void bias_gradient(struct cpu_plan *pl, const struct op *op, int bias, const void *dy, bool bf16, size_t n)
+{
+    const bool rounds = half_gradients(&pl->o, op);
+    const size_t each = rounds ? (size_t)pl->o.batch : n;
+    for (size_t first = 0; first < n; first += each)
+        add_bias_gradient(gradient(pl, bias), dy, bf16, first, each, pl->p->params[bias].count,
+                          first > 0 || pl->args->accumulate, rounds ? pl->store : STORE_F32, pl->cpu->threads);
+}
+
+int cpu_step_linear_bwd_param(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    const struct op *op = &pl->p->ops[s->op];
+    const struct shape h = shape_of(pl, op);
+    TRY(s->out ? add_rounded(pl, s, &h, gradient(pl, op->param[0]), e)
+               : dnn_run(pl->args->accumulate ? s->reorder_add : s->kernel, e));
+    if (op->param[1] >= 0)
+        bias_gradient(pl, op, op->param[1], s->linear.dy, pl->store == STORE_BF16, (size_t)h.n);
+    return cpu_plan_ready(pl, s->op, e);
+}
+
+int cpu_step_bias(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    (void)e;
+    const struct op *op = &pl->p->ops[s->op];
+    const size_t k = (size_t)pl->p->tensors[op->out].c, n = (size_t)pl->o.batch;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < k; j++)
+            ((float *)s->group.y)[i * k + j] = ((const float *)s->group.a)[i * k + j] + param(pl, op->param[0])[j];
+    return 0;
+}
+
+int cpu_step_bias_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    const struct op *op = &pl->p->ops[s->op];
+    bias_gradient(pl, op, op->param[0], s->group.a, pl->values[op->in[0]].store == STORE_BF16, (size_t)pl->o.batch);
+    return cpu_plan_ready(pl, s->op, e);
+}
