@@ -12,11 +12,6 @@ static bool is_forward_product(enum op_kind k)
     return op_facts(k)->work == WORK_FORWARD;
 }
 
-bool half_casts(const struct op *op)
-{
-    return op_is_product(op->kind);
-}
-
 static const struct op *writer(const struct program *p, int tensor)
 {
     for (int i = 0; i < p->nops; i++)
@@ -62,7 +57,7 @@ bool half_tensor(const struct program *p, const struct plan_options *o, int tens
         return false;
     const int of = gradient_of(p, op);
     const struct op *made = of >= 0 ? writer(p, of) : NULL;
-    return half_casts(op) || (made && (is_forward_product(made->kind) || made->kind == OP_BIAS));
+    return op_is_product(op->kind) || (made && (is_forward_product(made->kind) || made->kind == OP_BIAS));
 }
 
 bool half_weight(const struct program *p, const struct plan_options *o, int param)

@@ -25,7 +25,6 @@ struct program;
 
 bool half_compute(const struct plan_options *o); /* any at all */
 bool half_tensor(const struct program *p, const struct plan_options *o, int tensor);
-bool half_casts(const struct op *op); /* reads halves and a weight of halves, whatever its operands are */
 bool half_weight(const struct program *p, const struct plan_options *o, int param);
 /* Bytes of the values, those of all ranks together, that op's call of its group is over; 0: it makes none. Gathered as
  * they are stored; sums are wide, `real` bytes a value. */

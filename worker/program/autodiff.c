@@ -68,11 +68,8 @@ static void emit(struct walk *w, int f, enum op_kind kind, int a, int b, int x)
     struct op *op = builder_op(w->b, kind);
     if (!op)
         return;
-    const struct op *fwd = &w->b->p.ops[f];
-    op->kh = fwd->kh, op->kw = fwd->kw, op->sh = fwd->sh, op->sw = fwd->sw, op->ph = fwd->ph, op->pw = fwd->pw;
-    op->eps = fwd->eps;
-    op->first = fwd->first;
-    memcpy(op->param, fwd->param, sizeof op->param);
+    *op = w->b->p.ops[f]; /* its window, parameters and the like */
+    op->kind = kind;
     op->fwd = f;
     op->in[0] = a;
     op->in[1] = b;

@@ -235,14 +235,6 @@ static int make_descs(const struct dnn_shape *s, enum dnn_dir dir, int src_block
     return 0;
 }
 
-static void free_descs(struct api_descs *m)
-{
-    api_desc_destroy(m->src);
-    api_desc_destroy(m->weights);
-    api_desc_destroy(m->bias);
-    api_desc_destroy(m->dst);
-}
-
 static int scratch_attr(dnnl_primitive_attr_t *ret, bool add, struct err *e)
 {
     dnnl_primitive_attr_t attr;
@@ -304,10 +296,31 @@ static int kernel_query(struct dnn_kernel *k, struct err *e)
     return 0;
 }
 
+static void free_descs(struct api_descs *m)
+{
+    api_desc_destroy(m->src);
+    api_desc_destroy(m->weights);
+    api_desc_destroy(m->bias);
+    api_desc_destroy(m->dst);
+}
+
 static int kernel_finish(struct dnn_kernel *k, struct err *e)
 {
     DNN_TRY(dnnl_primitive_create(&k->primitive, k->desc), "create a primitive");
     return 0;
+}
+
+/* The end of making k, which is described unless rc < 0. Frees m, and k where it fails. */
+static int kernel_complete(struct dnn_kernel *k, struct api_descs *m, int rc, struct dnn_kernel **ret, struct err *e)
+{
+    rc = rc < 0 ? rc : kernel_query(k, e);
+    rc = rc < 0 ? rc : kernel_finish(k, e);
+    free_descs(m);
+    if (rc < 0)
+        dnn_kernel_destroy(k);
+    else
+        *ret = k;
+    return rc;
 }
 
 /* Gradients of weights by Winograd's minimal filtering: Lavin, Gray, "Fast Algorithms for Convolutional Neural
@@ -348,23 +361,14 @@ static int kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir 
                          bool nhwc, const struct dnn_kernel *fwd, struct dnn_kernel **ret, struct err *e)
 {
     struct api_descs m = {0};
-    int rc;
     struct dnn_kernel *k = kernel_alloc(d);
     if (!k)
         return err_set(e, -ENOMEM, "out of memory");
     k->shape = *s;
     k->dir = dir;
-    TRY_GOTO(rc, make_descs(s, dir, src_block, dst_block, nhwc, &m, e), failed);
-    TRY_GOTO(rc, describe(k, &m, fwd, e), failed);
-    TRY_GOTO(rc, kernel_query(k, e), failed);
-    TRY_GOTO(rc, kernel_finish(k, e), failed);
-    free_descs(&m);
-    *ret = k;
-    return 0;
-failed:
-    free_descs(&m);
-    dnn_kernel_destroy(k);
-    return rc;
+    int rc = make_descs(s, dir, src_block, dst_block, nhwc, &m, e);
+    rc = rc < 0 ? rc : describe(k, &m, fwd, e);
+    return kernel_complete(k, &m, rc, ret, e);
 }
 
 int dnn_kernel_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir, int src_block, int dst_block,
@@ -427,7 +431,6 @@ int dnn_product_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir di
                        struct err *e)
 {
     struct api_descs m = {0};
-    int rc;
     if (s->bias || dir == DNN_FORWARD || (dir == DNN_BWD_DATA && (s->kh * s->kw > 1 || s->ph || s->pw)))
         return err_set(e, -ENOTSUP, "no product of matrices takes the place of this kernel");
     struct dnn_kernel *k = kernel_alloc(d);
@@ -436,21 +439,12 @@ int dnn_product_create(struct dnn *d, const struct dnn_shape *s, enum dnn_dir di
     k->shape = *s;
     k->dir = dir;
     k->product = true;
-    TRY_GOTO(rc, product_descs(s, dir, &m, e), failed);
-    TRY_GOTO(rc,
-             dir == DNN_BWD_WEIGHTS ? describe_product(k, m.dst, m.src, NULL, m.weights, false, e)
-                                    : describe_product(k, m.dst, m.weights, NULL, m.src, false, e),
-             failed);
-    TRY_GOTO(rc, kernel_query(k, e), failed);
-    TRY_GOTO(rc, describe_filter(k, e), failed);
-    TRY_GOTO(rc, kernel_finish(k, e), failed);
-    free_descs(&m);
-    *ret = k;
-    return 0;
-failed:
-    free_descs(&m);
-    dnn_kernel_destroy(k);
-    return rc;
+    int rc = product_descs(s, dir, &m, e);
+    rc = rc < 0 ? rc : describe_filter(k, e);
+    if (rc == 0)
+        rc = dir == DNN_BWD_WEIGHTS ? describe_product(k, m.dst, m.src, NULL, m.weights, false, e)
+                                    : describe_product(k, m.dst, m.weights, NULL, m.src, false, e);
+    return kernel_complete(k, &m, rc, ret, e);
 }
 
 static int matmul_descs(const struct dnn_matmul *p, struct api_descs *m, struct err *e)
@@ -476,14 +470,7 @@ int dnn_matmul_create(struct dnn *d, const struct dnn_matmul *p, struct dnn_kern
     k->shape.bias = p->bias;
     int rc = matmul_descs(p, &m, e);
     rc = rc < 0 ? rc : describe_product(k, m.src, m.weights, m.bias, m.dst, p->add, e);
-    rc = rc < 0 ? rc : kernel_query(k, e);
-    rc = rc < 0 ? rc : kernel_finish(k, e);
-    free_descs(&m);
-    if (rc < 0)
-        dnn_kernel_destroy(k);
-    else
-        *ret = k;
-    return rc;
+    return kernel_complete(k, &m, rc, ret, e);
 }
 
 /* --- reorders */

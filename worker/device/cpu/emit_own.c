@@ -1,5 +1,6 @@
-/* Everything that own kernels do: input, batch normalisation with what rides along, pooling, sums, the loss. Copies of
- * tensors into other layouts are steps of their own, so every operand is settled before the step itself is begun. */
+/* Everything that own kernels do: input, batch normalisation with what rides along, pooling, sums, the loss, and ops
+ * over a group of ranks. Copies of tensors into other layouts are steps of their own, so every operand is settled
+ * before the step itself is begun. */
 #include <errno.h>
 
 #include "worker/device/cpu/plan.h"
@@ -290,8 +291,8 @@ static int emit_pool(struct cpu_plan *pl, int i, struct err *e)
     int dy = max ? op->in[1] : op->in[0];
     int block = block_for(pl, big, -1), small_block = max ? block : LAYOUT_PLAIN;
     struct step *s;
-    static const step_fn run[2][2] = {{cpu_step_avgpool_bwd, cpu_step_avgpool},
-                                      {cpu_step_maxpool_bwd, cpu_step_maxpool}};
+    static step_fn *const run[2][2] = {{cpu_step_avgpool_bwd, cpu_step_avgpool},
+                                       {cpu_step_maxpool_bwd, cpu_step_maxpool}};
 
     if (max && op->kh * op->kw > 256)
         return err_set(e, -ENOTSUP, "max pooling over %d elements (expected at most 256)", op->kh * op->kw);
@@ -339,6 +340,37 @@ static int emit_xent(struct cpu_plan *pl, int i, struct err *e)
     return op->kind == OP_XENT ? 0 : use(pl, pl->values[op->out].buffer, &s->xent.dlogits, e);
 }
 
+/* The last step sums in fp32, beside a result t that is stored as bf16. */
+static int widen(struct cpu_plan *pl, struct step *s, int t, struct err *e)
+{
+    if (pl->values[t].store != STORE_BF16)
+        return 0;
+    const struct layout l = cpu_plan_layout(pl, t, LAYOUT_PLAIN);
+    int b = cpu_plan_buffer(pl, layout_count(&l) * sizeof(float), e);
+    TRY(b);
+    return cpu_plan_use(pl, b, &s->group.wide, e);
+}
+
+/* A step on plain rows, (n, c), of an op over a group of ranks: a rank's rows travel as they lie. */
+static int emit_group(struct cpu_plan *pl, int i, step_fn *run, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const int y = op->out;
+    struct step *s;
+    OPERAND(a, i, op->in[0], LAYOUT_PLAIN);
+    OPERAND(b, i, op->in[1], LAYOUT_PLAIN);
+    if (y >= 0)
+        TRY(cpu_plan_value(pl, y, LAYOUT_PLAIN, e));
+    TRY(cpu_plan_step(pl, run, op_name(op->kind), i, &s, e));
+    s->store = y >= 0 ? pl->values[y].store : STORE_F32;
+    TRY(use(pl, a, &s->group.a, e));
+    TRY(use(pl, b, &s->group.b, e));
+    TRY(use(pl, y >= 0 ? pl->values[y].buffer : NO_BUFFER, &s->group.y, e));
+    if (op->kind == OP_SCATTER)
+        TRY(widen(pl, s, y, e));
+    return read_op(pl, i, e);
+}
+
 int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
@@ -378,31 +410,31 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
     case OP_LINEAR_BWD_PARAM:
         return cpu_plan_emit_linear_bwd_param(pl, i, e);
     case OP_SLICE:
-        return cpu_plan_emit_group(pl, i, cpu_step_slice, e);
+        return emit_group(pl, i, cpu_step_slice, e);
     case OP_PAD:
-        return cpu_plan_emit_group(pl, i, cpu_step_pad, e);
+        return emit_group(pl, i, cpu_step_pad, e);
     case OP_GATHER:
-        return cpu_plan_emit_group(pl, i, cpu_step_gather, e);
+        return emit_group(pl, i, cpu_step_gather, e);
     case OP_SCATTER:
-        return cpu_plan_emit_group(pl, i, cpu_step_scatter, e);
+        return emit_group(pl, i, cpu_step_scatter, e);
     case OP_SUM:
-        return cpu_plan_emit_group(pl, i, cpu_step_sum, e);
+        return emit_group(pl, i, cpu_step_sum, e);
     case OP_MAX:
-        return cpu_plan_emit_group(pl, i, cpu_step_max, e);
+        return emit_group(pl, i, cpu_step_max, e);
     case OP_BIAS:
-        return cpu_plan_emit_group(pl, i, cpu_step_bias, e);
+        return emit_group(pl, i, cpu_step_bias, e);
     case OP_BIAS_BWD:
-        return cpu_plan_emit_group(pl, i, cpu_step_bias_bwd, e);
+        return emit_group(pl, i, cpu_step_bias_bwd, e);
     case OP_LABELS:
-        return cpu_plan_emit_group(pl, i, cpu_step_labels, e);
+        return emit_group(pl, i, cpu_step_labels, e);
     case OP_XENT_TOP:
-        return cpu_plan_emit_group(pl, i, cpu_step_xent_top, e);
+        return emit_group(pl, i, cpu_step_xent_top, e);
     case OP_XENT_SUMS:
-        return cpu_plan_emit_group(pl, i, cpu_step_xent_sums, e);
+        return emit_group(pl, i, cpu_step_xent_sums, e);
     case OP_XENT_PARTS:
-        return cpu_plan_emit_group(pl, i, cpu_step_xent_parts, e);
+        return emit_group(pl, i, cpu_step_xent_parts, e);
     case OP_XENT_PARTS_BWD:
-        return cpu_plan_emit_group(pl, i, cpu_step_xent_parts_bwd, e);
+        return emit_group(pl, i, cpu_step_xent_parts_bwd, e);
     case OP_KINDS:
         break;
     }

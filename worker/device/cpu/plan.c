@@ -53,7 +53,7 @@ int cpu_plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e)
     return pl->nbuffers++;
 }
 
-int cpu_plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e)
+int cpu_plan_step(struct cpu_plan *pl, step_fn *run, const char *label, int op, struct step **ret, struct err *e)
 {
     TRY(ARRAY_GROW(pl->steps, pl->cap_steps, (size_t)pl->nsteps + 1, "steps of a plan", e));
     struct step *s = calloc(1, sizeof(*s));

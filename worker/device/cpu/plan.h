@@ -33,7 +33,8 @@ struct cpu {
 
 struct cpu_plan;
 struct step;
-typedef int (*step_fn)(struct cpu_plan *pl, struct step *s, struct err *e);
+typedef int step_fn(struct cpu_plan *pl, struct step *s, struct err *e);
+typedef int emit_fn(struct cpu_plan *pl, int op, struct err *e);
 
 enum { NO_BUFFER = -1 };
 
@@ -79,7 +80,7 @@ struct weight_copy {
 };
 
 struct step {
-    step_fn run;
+    step_fn *run;
     const char *label;
     int op;
     int read;       /* 1 + which of the plan's reads of parameters it does; 0: none */
@@ -185,7 +186,7 @@ int cpu_plan_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e)
 /* What only a run writes to: address space where none will come. */
 int cpu_plan_run_block(struct cpu_plan *pl, size_t bytes, void **ret, struct err *e);
 int cpu_plan_buffer(struct cpu_plan *pl, size_t bytes, struct err *e); /* index */
-int cpu_plan_step(struct cpu_plan *pl, step_fn run, const char *label, int op, struct step **ret, struct err *e);
+int cpu_plan_step(struct cpu_plan *pl, step_fn *run, const char *label, int op, struct step **ret, struct err *e);
 int cpu_plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e); /* takes it over, also on failure */
 /* The last step uses the buffer: through a pointer that it holds, or as a kernel's argument. */
 int cpu_plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e);
@@ -208,20 +209,15 @@ struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block);
 size_t store_size(enum store s);
 enum dtype store_type(enum store s);
 
-int cpu_plan_emit(struct cpu_plan *pl, int op, struct err *e);      /* emit_own.c: any, by its kind */
-int cpu_plan_emit_conv(struct cpu_plan *pl, int op, struct err *e); /* emit_dnn.c */
-int cpu_plan_emit_conv_bwd_data(struct cpu_plan *pl, int op, struct err *e);
-int cpu_plan_emit_conv_bwd_param(struct cpu_plan *pl, int op, struct err *e);
-int cpu_plan_emit_linear(struct cpu_plan *pl, int op, struct err *e); /* linear.c: forward and by data */
-int cpu_plan_emit_linear_bwd_param(struct cpu_plan *pl, int op, struct err *e);
+emit_fn cpu_plan_emit; /* emit_own.c: any, by its kind */
+emit_fn cpu_plan_emit_conv, cpu_plan_emit_conv_bwd_data, cpu_plan_emit_conv_bwd_param; /* emit_dnn.c */
+emit_fn cpu_plan_emit_linear, cpu_plan_emit_linear_bwd_param; /* linear.c: forward and by data; by weights */
 /* The block that a forward convolution wants to read. */
 int cpu_plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e);
 /* emit_product.c: copies around products of matrices. The buffer of x, NHWC, unfolded, which a step makes for the next
  * one alone, or x itself; and rows of pixels to tensor dx. */
 int cpu_plan_unfolded(struct cpu_plan *pl, int op, const struct dnn_shape *s, int x, struct err *e);
 int cpu_plan_spread(struct cpu_plan *pl, int op, const struct dnn_shape *s, int rows, struct err *e);
-/* emit_group.c: a step on plain rows, of an op over a group of ranks. */
-int cpu_plan_emit_group(struct cpu_plan *pl, int op, step_fn run, struct err *e);
 void cpu_plan_round_weights(struct cpu_plan *pl); /* refreshes pl->rounded */
 
 /* plan_memory.c: give every buffer its memory; then the scratch memory that steps share. */
@@ -242,47 +238,18 @@ int cpu_plan_patch(struct cpu_plan *pl, const struct patch *p, struct err *e);
 /* Gradients of a parameter are final. */
 int cpu_plan_ready(struct cpu_plan *pl, int op, struct err *e);
 
-/* steps*.c */
-int cpu_step_dnn(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_param_gradient(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_input(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_bn_train(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_bn_eval(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_add(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_relu_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_maxpool(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_maxpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_avgpool(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_avgpool_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
-
-/* steps_product.c */
-int cpu_step_unfold(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_spread(struct cpu_plan *pl, struct step *s, struct err *e);
-
-/* steps_xent.c */
-int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
+step_fn cpu_step_dnn, cpu_step_param_gradient, cpu_step_input, cpu_step_add, cpu_step_relu_bwd; /* steps.c */
+step_fn cpu_step_maxpool, cpu_step_maxpool_bwd, cpu_step_avgpool, cpu_step_avgpool_bwd;
+step_fn cpu_step_bn_train, cpu_step_bn_eval, cpu_step_bn_bwd;                         /* steps_bn.c */
+step_fn cpu_step_unfold, cpu_step_spread;                                             /* steps_product.c */
+step_fn cpu_step_linear, cpu_step_linear_bwd_param, cpu_step_bias, cpu_step_bias_bwd; /* linear.c */
+step_fn cpu_step_gather, cpu_step_scatter, cpu_step_sum, cpu_step_max, cpu_step_slice, cpu_step_pad; /* steps_group.c */
+step_fn cpu_step_labels, cpu_step_xent_top, cpu_step_xent_sums, cpu_step_xent_parts,
+    cpu_step_xent_parts_bwd;              /* steps_split.c */
+step_fn cpu_step_xent, cpu_step_xent_bwd; /* steps_xent.c */
 /* dlogits of one row z[0..k), of all classes or of a part of them. label: its class' place in z, if it is there. */
 void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, double lse,
                       int64_t label, void *out);
-
-/* steps_group.c, steps_split.c, linear.c */
-int cpu_step_gather(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_scatter(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_sum(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_max(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_slice(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_pad(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_bias(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_bias_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_linear(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_linear_bwd_param(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_labels(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_xent_top(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_xent_sums(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_xent_parts(struct cpu_plan *pl, struct step *s, struct err *e);
-int cpu_step_xent_parts_bwd(struct cpu_plan *pl, struct step *s, struct err *e);
 
 /* plan.c and plan_access.c: members of device_cpu_ops. */
 int cpu_plan_create(struct device *d, const struct program *p, const struct plan_options *o, struct plan **ret,

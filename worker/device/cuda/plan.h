@@ -255,24 +255,12 @@ size_t cuda_plan_form_elements(const struct k_tensor *t);
  * this pointer. */
 int emit_kernel(struct cuda_plan *pl, enum kernel k, const char *label, int op, struct step **ret, struct err *e);
 int emit_use(struct cuda_plan *pl, int tensor, const void *pointer_to_pointer, struct err *e);
-int emit_bn(struct cuda_plan *pl, int last, struct err *e); /* emit_bn.c: BN with what rides along; last of these ops */
-int emit_bn_pool(struct cuda_plan *pl, int pool, struct err *e);
-int emit_bn_mean(struct cuda_plan *pl, int pool, struct err *e);
-int emit_bn_bwd(struct cuda_plan *pl, int op, struct err *e);
-int emit_conv(struct cuda_plan *pl, int op, struct err *e); /* emit_product.c */
-int emit_conv_bwd_data(struct cuda_plan *pl, int op, struct err *e);
-int emit_conv_bwd_param(struct cuda_plan *pl, int op, struct err *e);
-int emit_linear(struct cuda_plan *pl, int op, struct err *e);
-int emit_linear_bwd_data(struct cuda_plan *pl, int op, struct err *e);
-int emit_linear_bwd_param(struct cuda_plan *pl, int op, struct err *e);
-int emit_columns(struct cuda_plan *pl, int op, struct err *e); /* emit_group.c: SLICE, PAD */
-int emit_combined(struct cuda_plan *pl, int op, struct err *e);
-int emit_scatter(struct cuda_plan *pl, int op, struct err *e);
-int emit_bias_op(struct cuda_plan *pl, int op, struct err *e);
-int emit_bias_bwd(struct cuda_plan *pl, int op, struct err *e);
-int emit_labels(struct cuda_plan *pl, int op, struct err *e);
+typedef int emit_fn(struct cuda_plan *pl, int op, struct err *e);
+emit_fn emit_op;                                          /* emit_own.c: any, by its kind */
+emit_fn emit_bn, emit_bn_pool, emit_bn_mean, emit_bn_bwd; /* emit_bn.c: BN with what rides along; last of these ops */
+emit_fn emit_conv, emit_conv_bwd_data, emit_conv_bwd_param, emit_linear, emit_linear_bwd_data, emit_linear_bwd_param;
+emit_fn emit_columns, emit_combined, emit_scatter, emit_bias_op, emit_bias_bwd, emit_labels; /* emit_group.c */
 int emit_part(struct cuda_plan *pl, int op, enum kernel k, struct err *e); /* of a loss over parts of the logits */
-int emit_op(struct cuda_plan *pl, int op, struct err *e);                  /* emit_own.c: any, by its kind */
 /* emit_product.c: the gradient of a vector, sums of dy over all but channels; y = x + the vector. x and y are of one
  * type, and may be one buffer. */
 int emit_vector_gradient(struct cuda_plan *pl, int op, int param, int dy, struct err *e);

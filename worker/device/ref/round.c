@@ -124,7 +124,7 @@ int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, co
         pl->params = r->weights;
     for (int k = 0; k < 2; k++) {
         const int t = op->in[k];
-        if (!half_casts(op) || t < 0 || r->stored[t])
+        if (!op_is_product(op->kind) || t < 0 || r->stored[t])
             continue;
         own[k] = pl->value[t];
         memcpy(r->cast[k], own[k], ref_elements(pl, t) * sizeof(double));
