@@ -7,9 +7,9 @@
 #include "common/args/args.h"
 #include "common/args/nearest.h"
 #include "common/base/err.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 
 #define VALUE_MAX 64
-#define TIME_MAX_S (86400.0 * 365)
 
 static const struct {
     const char *key;
@@ -42,8 +42,8 @@ static int set_time(const char *key, const char *value, int64_t *ret, struct err
 {
     double s;
     TRY(parse_seconds(value, key, &s, e));
-    if (s < 0.001 || s > TIME_MAX_S)
-        return err_set(e, ERR_USAGE, "%s: %s is out of range, expected 1ms to 365d", key, value);
+    if (s < 0.001 || s * 1000 > RDZV_TIME_MAX_MS)
+        return err_set(e, ERR_USAGE, "%s: %s is out of range, expected 1ms to 7d", key, value);
     *ret = (int64_t)(s * 1000 + 0.5);
     return 0;
 }
@@ -204,6 +204,11 @@ int rdzv_conf_parse(const char *text, struct rdzv_conf *ret, struct err *e)
         p += n + (comma != NULL);
         left -= n + (comma != NULL);
     }
+    if (c.keep_alive_interval_ms * c.keep_alive_max_attempt > RDZV_LIVENESS_MAX_MS)
+        return err_set(
+            e, ERR_USAGE,
+            "keep_alive_interval x keep_alive_max_attempt: %g s x %lld is out of range, expected at most 10m",
+            (double)c.keep_alive_interval_ms / 1000, (long long)c.keep_alive_max_attempt);
     *ret = c;
     return 0;
 }

@@ -26,7 +26,7 @@ int stops_parse_grace(const char *text, void *field, struct err *e)
     if (strcmp(text, "same") == 0)
         *s = -1;
     else if (parse_seconds(text, "", &seconds, &why) < 0 || seconds > STOPS_GRACE_MAX)
-        return err_set(e, ERR_USAGE, "expected a time such as 90 or 10m, up to 7d, or 'same'");
+        return err_set(e, ERR_USAGE, "expected a time such as 90 or 10m, up to 5d, or 'same'");
     else
         *s = seconds;
     return 0;

@@ -28,7 +28,7 @@ struct err;
 #define STOPS_FORWARDED "SIGUSR1,SIGUSR2"
 #define STOPS_INSIST_MS 5000
 #define STOPS_LIMIT_MAX (86400.0 * 365)
-#define STOPS_GRACE_MAX (86400.0 * 7) /* seconds */
+#define STOPS_GRACE_MAX (86400.0 * 5) /* seconds; with a kill and a minute less than RDZV_TIME_MAX_MS */
 
 struct stops {
     double shutdown, resize,

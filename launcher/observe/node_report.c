@@ -1,6 +1,7 @@
 #include "launcher/observe/node_report.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,8 @@
 static int add_real(struct buf *out, const char *key, double v)
 {
     char text[32];
+    if (!isfinite(v)) /* a loss that has diverged: not known is what can be shown of it */
+        return 0;
     snprintf(text, sizeof text, "%.6g", v);
     return rdzv_field_text(out, key, text);
 }

@@ -5,6 +5,7 @@
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/jobs/jobs_impl.h"
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -271,10 +272,9 @@ static int keep_field(struct buf *out, const char *key, const char *fields, size
         return err_set(e, -EINVAL, "%s: expected a number of at most 31 characters", key);
     if (rc == 0)
         return 0;
-    double v = strtod(text, &end);
-    if (!text[0] || *end)
-        return err_set(e, -EINVAL, "%s '%s': expected a number", key, text);
-    (void)v;
+    const double v = strtod(text, &end);
+    if (!text[0] || *end || !isfinite(v) || text[strspn(text, "+-.0123456789eE")])
+        return err_set(e, -EINVAL, "%s '%s': expected a number in decimal", key, text);
     return rdzv_field_text(out, key, text);
 }
 

@@ -218,6 +218,7 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
                        "nothing is heard of the %d nodes of the job before: it begins anew once they are dead",
                        rdzv_nodes(l->machine));
     if (!l->machine || l->over || is_abandoned(l, ev)) {
+        TRY(rdzv_config_check_times(ev->settings, e));
         snprintf(instance, sizeof instance, "%016" PRIx64, ev->draw);
         TRY(leader_begin_(l, ev->settings, instance, now, e));
     }

@@ -210,6 +210,26 @@ int rdzv_config_decode(const char *p, size_t n, struct rdzv_config *ret, struct 
     return 0;
 }
 
+int rdzv_config_check_times(const struct rdzv_config *c, struct err *e)
+{
+    const struct {
+        const char *key;
+        int64_t ms, most;
+    } times[] = {{"silence", c->silence_ms, RDZV_LIVENESS_MAX_MS},
+                 {"kill", c->kill_ms, RDZV_LIVENESS_MAX_MS},
+                 {"backoff", c->backoff_ms, RDZV_LIVENESS_MAX_MS},
+                 {"backoff_max", c->backoff_max_ms, RDZV_LIVENESS_MAX_MS},
+                 {"backoff_reset", c->backoff_reset_ms, RDZV_TIME_MAX_MS},
+                 {"restart_window", c->restart_window_ms, RDZV_TIME_MAX_MS},
+                 {"join_timeout", c->join_timeout_ms, RDZV_TIME_MAX_MS},
+                 {"last_call", c->last_call_ms, RDZV_TIME_MAX_MS}};
+    for (size_t i = 0; i < COUNT(times); i++)
+        if (times[i].ms > times[i].most)
+            return err_set(e, -EINVAL, "%s=%lld: expected at most %lld ms (%s)", times[i].key, (long long)times[i].ms,
+                           (long long)times[i].most, times[i].most == RDZV_TIME_MAX_MS ? "7 days" : "10 minutes");
+    return 0;
+}
+
 /* --- two agents that disagree */
 
 static int differ(struct err *e, const char *option, const char *ours, const char *theirs)

@@ -34,6 +34,12 @@ void rdzv_config_defaults(struct rdzv_config *ret); /* one node, no restarts, no
 int rdzv_config_encode(const struct rdzv_config *c, struct buf *out);
 int rdzv_config_decode(const char *p, size_t n, struct rdzv_config *ret, struct err *e);
 
+/* May a new job have these durations? silence, kill and back-offs up to 10 minutes, all others up to 7 days: whoever
+ * sets them holds a place at a rendezvous for so long. -EINVAL names the first that is too long, and its bound. */
+#define RDZV_LIVENESS_MAX_MS (10 * 60000)
+#define RDZV_TIME_MAX_MS (7 * 86400000)
+int rdzv_config_check_times(const struct rdzv_config *c, struct err *e);
+
 /* 0 if an agent with `theirs` may join a job of `ours`; ERR_REFUSED names the first setting that differs and both
  * values, as the user typed them (--nnodes 2:4, not 2:3). first_round is not compared. */
 int rdzv_config_differs(const struct rdzv_config *ours, const struct rdzv_config *theirs, struct err *e);

@@ -39,7 +39,7 @@ static void the_rendezvous_waits_longer_than_a_stop_may_take(void **state)
     static const struct {
         const char *timeout;
         int64_t least_ms;
-    } cases[] = {{"0", 600000}, {"30", 600000}, {"600", 630001}, {"700", 730001}, {"7d", 7 * 86400000LL + 30001}};
+    } cases[] = {{"0", 600000}, {"30", 600000}, {"600", 630001}, {"700", 730001}, {"5d", 5 * 86400000LL + 30001}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct config c;
         struct err e;

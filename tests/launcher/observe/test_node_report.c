@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
@@ -94,6 +95,8 @@ static void the_first_worker_of_group_rank_0_speaks_for_the_job(void **state)
     pages[0].figures_set = 1u << CRUN_FIGURE_LOSS | 1u << CRUN_FIGURE_EVAL_ACCURACY;
     assert_string_equal(write_it(&v),
                         "step=3 base=4 steps=3,, loss=2 images_per_s=310.5 eval_accuracy=0.5 logs=/logs%20of/r");
+    crun_page_set_real(&pages[0].figure[CRUN_FIGURE_LOSS], NAN); /* nothing that a rendezvous takes */
+    assert_string_equal(write_it(&v), "step=3 base=4 steps=3,, images_per_s=310.5 eval_accuracy=0.5 logs=/logs%20of/r");
     v.leads = false;
     assert_string_equal(write_it(&v), "step=3 base=4 steps=3,,");
 }

@@ -671,7 +671,9 @@ static void status_names_what_people_ask(void **s)
     pair_start(&p, NULL);
     const char report[] = "step=12 images_per_s=310.5 loss=2.25 secret=x";
     assert_int_equal(jobs_report(p.b.party, "r", "node2", report, strlen(report), &p.b.e), 0);
-    assert_int_equal(jobs_report(p.b.party, "r", "node2", "step=abc", 8, &p.b.e), -EINVAL);
+    static const char *const bad[] = {"step=abc", "step=0x10", "loss=nan", "images_per_s=-inf", "loss=1e999", "step="};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(jobs_report(p.b.party, "r", "node2", bad[i], strlen(bad[i]), &p.b.e), -EINVAL);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
     assert_int_equal(jobs_status_from(p.j, "alice", "r", 0, &out, &p.a.e), 0);
     cJSON *o = cJSON_Parse(out.data);

@@ -225,6 +225,24 @@ static void agents_that_disagree_are_told_both_values(void **state)
     assert_int_equal(rdzv_config_differs(&a, &b, &e), ERR_REFUSED);
 }
 
+static void durations_have_bounds(void **state)
+{
+    struct rdzv_config c = settings();
+    struct err e;
+    (void)state;
+    assert_int_equal(rdzv_config_check_times(&c, &e), 0);
+    int64_t *const times[] = {&c.silence_ms,       &c.kill_ms,           &c.backoff_ms,      &c.backoff_max_ms,
+                              &c.backoff_reset_ms, &c.restart_window_ms, &c.join_timeout_ms, &c.last_call_ms};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        c = settings();
+        *times[i] = i < 4 ? 600000 : 604800000;
+        assert_int_equal(rdzv_config_check_times(&c, &e), 0);
+        ++*times[i];
+        assert_int_equal(rdzv_config_check_times(&c, &e), -EINVAL);
+    }
+    assert_string_equal(e.text, "last_call=604800001: expected at most 604800000 ms (7 days)");
+}
+
 static void what_is_missing_has_its_default(void **state)
 {
     struct rdzv_event ev;
@@ -358,6 +376,7 @@ int main(void)
         cmocka_unit_test(settings_come_back_beside_a_join),
         cmocka_unit_test(settings_of_another_protocol_are_refused_with_both_versions),
         cmocka_unit_test(agents_that_disagree_are_told_both_values),
+        cmocka_unit_test(durations_have_bounds),
         cmocka_unit_test(what_is_missing_has_its_default),
         cmocka_unit_test(hostile_text_is_refused_by_name_and_value),
         cmocka_unit_test(damaged_records_do_no_harm),
