@@ -23,7 +23,7 @@ const struct explain_message explain_rendezvousd[] = {
     {"which cannot authenticate\nbegins no request of this generation\nno server of PyTorch's TCPStore",
      "a client of PyTorch's store speaks another protocol, or may not connect here",
      "workers use the store of their round, not the rendezvousd; ?generation=1 for torch 1.13"},
-    {"belongs to another principal\nis another principal's\nis unknown here",
+    {"is another principal's\nis unknown here\nseveral principals have a run",
      "the job belongs to somebody else, or is not there", "the token of its owner; another --rdzv-id"},
     {"a newer connection stands for\nthis connection stands for\nhas no part in it any more",
      "the node connected a second time; the newer connection counts", "nothing: crun dials again"},

@@ -27,7 +27,7 @@ void command_auth(struct conn *c, const struct request *rq)
 static int use_own(struct conn *c)
 {
     if (gate_owns_space(c))
-        return spaces_use(c, SPACE_OF_PRINCIPAL, c->principal);
+        return spaces_use(c, c->principal, NULL);
     conn_use_space(c, c->s->space);
     return 0;
 }
@@ -41,13 +41,10 @@ static int use_job(struct conn *c, const struct request_arg *run)
     }
     memcpy(name, run->p, run->n);
     name[run->n] = 0;
-    const char *owner = c->s->jobs ? jobs_owner(c->s->jobs, name) : NULL;
-    if (!owner)
-        reply_error(&c->reply, "NOJOB run '%s' is unknown here: nobody has joined it, or it was forgotten", name);
-    else if (strcmp(owner, c->principal) != 0)
-        reply_error(&c->reply, "NOPERM run '%s' belongs to another principal", name);
-    else
-        return spaces_use(c, SPACE_OF_JOB, name);
+    const char *owner = c->s->jobs ? jobs_owner(c->s->jobs, c->principal, name) : NULL;
+    if (owner)
+        return spaces_use(c, owner, name);
+    reply_error(&c->reply, "NOJOB run '%s' is unknown here: nobody has joined it, or it was forgotten", name);
     return 1;
 }
 

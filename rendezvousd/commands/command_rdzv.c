@@ -20,7 +20,7 @@ static void say_error(struct conn *c, int rc, const struct err *e)
         int rc;
         const char *word;
     } words[] = {{ERR_FENCED, "FENCED"}, {ERR_REFUSED, "REFUSED"}, {ERR_MISMATCH, "DIFFERS"}, {-ENOENT, "NOJOB"},
-                 {-EACCES, "NOPERM"},    {-EDQUOT, "LIMIT"},       {-ENOMEM, "OOM"},          {-EAGAIN, "BUSY"}};
+                 {-EDQUOT, "LIMIT"},     {-ENOMEM, "OOM"},         {-EAGAIN, "BUSY"}};
     const char *word = "ERR";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].rc == rc)

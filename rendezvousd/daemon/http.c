@@ -113,10 +113,10 @@ static void add_reader(const struct http *h, const struct history_reader *who, b
 }
 
 static int add_jobs(const struct http *h, const struct history_reader *who, const char *run, size_t first,
-                    struct json_write *w, struct err *e)
+                    const char *of, struct json_write *w, struct err *e)
 {
     struct buf list = {0};
-    const char *principal = who->all || who->queue ? NULL : who->principal;
+    const char *principal = who->all || who->queue ? of : who->principal;
     if (!sees_any(who))
         return 0;
     int rc = jobs_status_from(h->o.jobs, principal, run, first, &list, e);
@@ -130,7 +130,8 @@ static int add_jobs(const struct http *h, const struct history_reader *who, cons
     return rc;
 }
 
-/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. page=1: a reader who
+/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. principal=NAME: of those that the
+ * reader may see, only that one's. page=1: a reader who
  * may see nothing gets an answer that says so, in place of a 401. */
 static int jobs(void *arg, struct http_answer *a)
 {
@@ -149,10 +150,10 @@ static int jobs(void *arg, struct http_answer *a)
     json_begin(&w, NULL, '{');
     json_text(&w, "version", CRUN_VERSION);
     add_reader(h, &who, good, &w);
-    const int rc = add_jobs(h, &who, run, first, &w, &e);
-    if (rc == -ENOENT || rc == -EACCES) {
+    const int rc = add_jobs(h, &who, run, first, http_argument(a, "principal"), &w, &e);
+    if (rc == -ENOENT || rc == -EINVAL) {
         buf_clear(&a->body);
-        return http_refuse(a, 404, rc == -ENOENT ? e.text : "there is no such run of this principal");
+        return http_refuse(a, rc == -ENOENT ? 404 : 409, e.text);
     }
     json_end(&w, '}');
     a->type = "application/json";

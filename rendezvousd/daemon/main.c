@@ -245,13 +245,13 @@ static void on_trim(uv_timer_t *t)
     malloc_trim(0);
 }
 
-static void on_forgotten(void *arg, const char *run)
+static void on_forgotten(void *arg, const char *principal, const char *run)
 {
     struct daemon *d = arg;
     if (!uv_is_active((uv_handle_t *)&d->trim))
         uv_timer_start(&d->trim, on_trim, TRIM_MS, 0);
-    server_forget_run(d->server, run);
-    history_forget_run(d->history, run);
+    server_forget_run(d->server, principal, run);
+    history_forget_run(d->history, principal, run);
 }
 
 static int on_ended_asked(void *arg, const char *principal, const char *run, struct buf *out)

@@ -307,11 +307,11 @@ void history_settle(struct history *h)
         end_unheard(r);
 }
 
-void history_forget_run(struct history *h, const char *run)
+void history_forget_run(struct history *h, const char *principal, const char *run)
 {
     struct record *r, *next;
     DL_FOREACH_SAFE(h->live, r, next)
-    if (strcmp(r->run, run) == 0)
+    if (strcmp(r->run, run) == 0 && strcmp(r->principal, principal) == 0)
         end_unheard(r);
 }
 

@@ -45,8 +45,8 @@ void history_close(struct history *h); /* NULL allowed; the loop must turn once 
 void history_watcher(struct history *h, struct jobs_watcher *ret); /* for jobs_watch(), before jobs_load() */
 /* All jobs are loaded: records of jobs that are not among them end, as nothing else would end them. */
 void history_settle(struct history *h);
-/* The run id is forgotten: a record that is still open ends, one that never had a round goes. */
-void history_forget_run(struct history *h, const char *run);
+/* This principal's run id is forgotten: a record that is still open ends, one that never had a round goes. */
+void history_forget_run(struct history *h, const char *principal, const char *run);
 
 /* --- for those who look */
 

@@ -1,6 +1,7 @@
 /* Jobs: their life, the steps of their leaders, and time. See jobs.h. */
 #include "rendezvousd/jobs/jobs.h"
 #include "common/base/clock.h"
+#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "rendezvousd/jobs/jobs_impl.h"
@@ -11,7 +12,8 @@
 #include <utlist.h>
 
 #define MODULE "jobs"
-#define PAUSE_MS 500 /* we are that late: we did not run */
+#define PAUSE_MS 500    /* we are that late: we did not run */
+#define TOGETHER_MS 100 /* dates this close are looked at in one go: most have moved on */
 
 static void fill_defaults(struct jobs_options *o)
 {
@@ -50,11 +52,106 @@ static void on_timer_closed(uv_handle_t *h)
     free(h);
 }
 
+/* --- names */
+
+/* principal and run id as one key; its length. Nobody has a principal longer than LEADER_NAME_MAX. */
+static size_t make_key(const struct jobs *j, const char *principal, const char *run,
+                       char ret[LEADER_NAME_MAX + JOBS_RUN_MAX + 2])
+{
+    const size_t n = j->o.embedded ? 0 : strnlen(principal, LEADER_NAME_MAX), m = strnlen(run, JOBS_RUN_MAX);
+    memcpy(ret, principal, n);
+    ret[n] = 0;
+    memcpy(ret + n + 1, run, m);
+    return n + 1 + m;
+}
+
+static struct owner *find_owner(const struct jobs *j, const char *principal)
+{
+    struct owner *o;
+    HASH_FIND_STR(j->owners, principal, o);
+    return o;
+}
+
+static struct owner *owner_of(struct jobs *j, const char *principal)
+{
+    struct owner *o = find_owner(j, principal);
+    if (o || !(o = calloc(1, sizeof *o + strlen(principal) + 1)))
+        return o;
+    strcpy(o->name, principal);
+    HASH_ADD_STR(j->owners, name, o);
+    if (o->hh.tbl)
+        return o;
+    free(o);
+    return NULL;
+}
+
+static void release_owner(struct jobs *j, struct owner *o)
+{
+    if (o->jobs > 0)
+        return;
+    HASH_DEL(j->owners, o);
+    free(o);
+}
+
+int job_name_(struct job *job, struct err *e)
+{
+    struct jobs *j = job->jobs;
+    const char *run = leader_run(job->reign.leader), *principal = leader_principal(job->reign.leader);
+    struct owner *o = owner_of(j, principal);
+    job->key_len = make_key(j, principal, run, job->key);
+    HASH_ADD_KEYPTR(hh, j->named, job->key, job->key_len, job);
+    if (o && job->hh.tbl) {
+        job->owner = o;
+        o->jobs++;
+        return 0;
+    }
+    if (job->hh.tbl)
+        HASH_DEL(j->named, job);
+    if (o)
+        release_owner(j, o);
+    return err_set(e, -ENOMEM, "no memory for run '%s'", run);
+}
+
+struct job *job_find_(const struct jobs *j, const char *principal, const char *run)
+{
+    struct job *job;
+    char key[sizeof job->key];
+    const size_t n = make_key(j, principal, run, key);
+    HASH_FIND(hh, j->named, key, n, job);
+    return job;
+}
+
+int job_look_up_(const struct jobs *j, const char *principal, const char *run, struct job **ret, struct err *e)
+{
+    struct job *job = principal || j->o.embedded ? job_find_(j, principal ? principal : "", run) : NULL, *other;
+    if (!principal && !j->o.embedded)
+        DL_FOREACH (j->all, other) {
+            if (strcmp(leader_run(other->reign.leader), run) != 0)
+                continue;
+            if (job)
+                return err_set(e, -EINVAL, "several principals have a run '%s', '%s' and '%s' among them: name one",
+                               run, leader_principal(job->reign.leader), leader_principal(other->reign.leader));
+            job = other;
+        }
+    if (!job)
+        return err_set(e, -ENOENT, "run '%s' is unknown here: nobody has joined it, or it was forgotten", run);
+    *ret = job;
+    return 0;
+}
+
+/* --- life */
+
 static void job_free(struct job *job)
 {
     struct jobs_party *p, *next;
     HASH_ITER (hh, job->parties, p, next)
         party_unbind_(p);
+    if (job->owner) {
+        HASH_DEL(job->jobs->named, job);
+        job->owner->jobs--;
+        release_owner(job->jobs, job->owner);
+    }
+    expiry_remove(&job->jobs->ticks, &job->tick);
     DL_DELETE(job->jobs->all, job);
     job->jobs->count--;
     leader_destroy(job->reign.leader);
@@ -71,32 +168,20 @@ void jobs_destroy(struct jobs *j)
     }
     if (j->timer)
         uv_close((uv_handle_t *)j->timer, on_timer_closed);
+    expiry_free(&j->ticks);
     free(j);
 }
 
-void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *run), void *arg)
+void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *principal, const char *run), void *arg)
 {
     j->forgotten = forgotten;
     j->forgotten_arg = arg;
 }
 
-/* --- jobs */
-
-struct job *job_find_(const struct jobs *j, const char *run)
-{
-    struct job *job;
-    DL_FOREACH (j->all, job)
-        if (strcmp(leader_run(job->reign.leader), run) == 0)
-            return job;
-    return NULL;
-}
-
 int job_check_limits_(const struct jobs *j, const char *run, const char *principal, struct err *e)
 {
-    size_t theirs = 0;
-    const struct job *job;
-    DL_FOREACH (j->all, job)
-        theirs += strcmp(leader_principal(job->reign.leader), principal) == 0;
+    const struct owner *o = find_owner(j, principal);
+    const size_t theirs = o ? o->jobs : 0;
     if (j->count >= j->o.max_jobs)
         return err_set(e, -EDQUOT, "run '%s' is one job too many: there are %zu, the most there can be", run, j->count);
     if (theirs >= j->o.max_jobs_per_principal)
@@ -130,8 +215,10 @@ static void on_transition(void *arg, enum rdzv_state from, enum rdzv_state to, u
 int job_create_(struct jobs *j, const char *run, const char *principal, struct job **ret, struct err *e)
 {
     struct job *job = calloc(1, sizeof *job);
-    if (!job)
+    if (!job || expiry_reserve(&j->ticks) < 0) {
+        free(job);
         return err_set(e, -ENOMEM, "no memory for run '%s'", run);
+    }
     const struct leader_options o = {
         .run = run, .principal = principal, .stepped = on_step, .traced = on_transition, .arg = job};
     int rc = leader_create(&job->reign.leader, &o, e);
@@ -141,6 +228,7 @@ int job_create_(struct jobs *j, const char *run, const char *principal, struct j
     }
     job->jobs = j;
     job->reign.holder = "rendezvousd";
+    expiry_set(&j->ticks, &job->tick, INT64_MAX);
     DL_PREPEND(j->all, job);
     j->count++;
     *ret = job;
@@ -150,12 +238,13 @@ int job_create_(struct jobs *j, const char *run, const char *principal, struct j
 void job_forget_(struct job *job)
 {
     struct jobs *j = job->jobs;
-    char run[JOBS_RUN_MAX + 1];
+    char run[JOBS_RUN_MAX + 1], principal[LEADER_NAME_MAX + 1];
     snprintf(run, sizeof run, "%s", leader_run(job->reign.leader));
+    snprintf(principal, sizeof principal, "%s", leader_principal(job->reign.leader));
     job_close_home_(job, true);
     job_free(job);
     if (j->forgotten)
-        j->forgotten(j->forgotten_arg, run);
+        j->forgotten(j->forgotten_arg, principal, run);
 }
 
 void job_forget_if_empty_(struct job *job)
@@ -231,8 +320,9 @@ static void on_timer(uv_timer_t *t)
 }
 
 /* The timer may fire too early: then it is set anew. */
-static void arm(struct jobs *j, int64_t deadline)
+static void arm(struct jobs *j)
 {
+    const int64_t deadline = j->ticks.n ? expiry_first(&j->ticks)->at : INT64_MAX;
     if (deadline >= j->armed)
         return;
     j->armed = deadline;
@@ -241,18 +331,27 @@ static void arm(struct jobs *j, int64_t deadline)
         uv_timer_start(j->timer, on_timer, deadline > now ? (uint64_t)(deadline - now) : 0, 0);
 }
 
+static void set_tick(struct job *job)
+{
+    expiry_set(&job->jobs->ticks, &job->tick, leader_deadline(job->reign.leader));
+}
+
+/* A date that has moved away is found out when the old one comes. */
 void job_arm_(struct job *job)
 {
-    arm(job->jobs, leader_deadline(job->reign.leader));
+    if (leader_deadline(job->reign.leader) < job->tick.at)
+        set_tick(job);
+    arm(job->jobs);
 }
 
 /* The one job of a crun: its date moves with every sign of life, and wakes nobody as long as all is well. */
 void job_heard_(struct job *job)
 {
     struct jobs *j = job->jobs;
-    if (j->all == job && !job->next && leader_deadline(job->reign.leader) > j->armed) {
+    if (j->count == 1 && leader_deadline(job->reign.leader) > j->armed) {
         jobs_notice_pause_(j); /* which the date tells */
         j->armed = INT64_MAX;
+        set_tick(job);
     }
     job_arm_(job);
 }
@@ -269,18 +368,20 @@ static void job_tick(struct job *job, int64_t now)
 
 void jobs_tick(struct jobs *j)
 {
-    struct job *job, *next;
     const int64_t now = j->o.now();
     jobs_notice_pause_(j);
-    DL_FOREACH_SAFE(j->all, job, next)
-    {
-        if (leader_deadline(job->reign.leader) <= now)
-            job_tick(job, now);
+    for (size_t left = j->count; left > 0 && j->ticks.n && expiry_first(&j->ticks)->at <= now + TOGETHER_MS; left--) {
+        struct job *job = container_of(expiry_first(&j->ticks), struct job, tick);
+        const int64_t at = leader_deadline(job->reign.leader);
+        if (at > now && at <= job->tick.at)
+            break;
+        expiry_set(&j->ticks, &job->tick, at <= now ? INT64_MAX : at);
+        if (at <= now)
+            job_tick(job, now); /* which arms it, or ends it */
     }
     jobs_tell_(j);
     j->armed = INT64_MAX;
-    DL_FOREACH (j->all, job)
-        job_arm_(job);
+    arm(j);
 }
 
 int64_t jobs_deadline(const struct jobs *j)
@@ -318,8 +419,8 @@ bool jobs_all_told(const struct jobs *j)
     return true;
 }
 
-const char *jobs_owner(const struct jobs *j, const char *run)
+const char *jobs_owner(const struct jobs *j, const char *principal, const char *run)
 {
-    const struct job *job = job_find_(j, run);
+    const struct job *job = job_find_(j, principal, run);
     return job ? leader_principal(job->reign.leader) : NULL;
 }

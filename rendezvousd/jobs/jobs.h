@@ -1,4 +1,5 @@
-/* Jobs by run id: each a leader (common/rdzv/leader/leader.h), the parties that stand for its members, and its log.
+/* Jobs by principal and run id: each a leader (common/rdzv/leader/leader.h), the parties that stand for its members,
+ * and its log. Two principals may use one run id: neither hears of the other's job.
  *
  * The life of a job:
  *   - the first JOIN of a run id makes it: an instance (a random id), the settings of that JOIN, the principal it
@@ -95,8 +96,7 @@ struct jobs_joined {
  *   ERR_FENCED    of an older round, or the party is void;
  *   ERR_REFUSED   by the machine, or the party stands for another node;
  *   ERR_MISMATCH  JOIN: settings differ from the job's, both are named;
- *   -ENOENT       no such job;
- *   -EACCES       the job belongs to another principal;
+ *   -ENOENT       this principal has no such job;
  *   -EDQUOT       a limit;
  *   -EAGAIN       JOIN: ask again, nothing is heard of the job's nodes;
  *   -EINVAL, -ENOMEM. */
@@ -110,8 +110,8 @@ int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t 
 void jobs_next_cancel(struct jobs_party *p);
 /* FAIL, DONE, LEAVE of ev->node, also from a party that stands for nobody. */
 int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e);
-/* Stop the job in good order. principal NULL: asked by this process. signal: that the workers are to get, "": the usual
- * one. */
+/* Stop the job in good order. principal NULL: whose ever it is; -EINVAL: several have one of that name. signal: that the
+ * workers are to get, "": the usual one. */
 int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e);
 /* fields: a record (rdzv_wire.h); step, images_per_s and loss are kept, all of it goes to the watcher
  * (jobs_watch.h). */
@@ -121,11 +121,12 @@ int jobs_postmortem(struct jobs_party *p, const char *run, const char *node, con
 
 /* --- what others may know */
 
-/* The principal a run id belongs to, NULL: there is no such job. Borrowed until the next call that changes jobs. */
-const char *jobs_owner(const struct jobs *j, const char *run);
+/* Whose this job is: that principal, in a hosting crun the first that joined. NULL: there is no such job. Borrowed until
+ * the next call that changes jobs. */
+const char *jobs_owner(const struct jobs *j, const char *principal, const char *run);
 /* JSON of reference/protocol.md, section "Status". principal NULL: of everybody; run NULL: of all jobs
  * ({"jobs":[...]}). One text holds at most 2,000 nodes, and as many events and restarts: of a run the nodes that come
- * after the first `first`. -ENOENT, -EACCES, -ENOMEM. */
+ * after the first `first`. -ENOENT, -ENOMEM; -EINVAL: principal NULL, and several have this run. */
 int jobs_status_from(const struct jobs *j, const char *principal, const char *run, size_t first, struct buf *out,
                      struct err *e);
 /* While nodes gather (common/rdzv/leader/presence.h). */
@@ -144,7 +145,7 @@ void jobs_stats(const struct jobs *j, struct jobs_stats *ret);
 /* Every job is over, and every party that is still there has been notified: a crun that hosts jobs may end. */
 bool jobs_all_told(const struct jobs *j);
 
-/* Called when the last job of a run id is forgotten: what else is kept under it may go. */
-void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *run), void *arg);
+/* Called when a principal's last job of a run id is forgotten: what else is kept under it may go. */
+void jobs_on_forgotten(struct jobs *j, void (*forgotten)(void *arg, const char *principal, const char *run), void *arg);
 
 #endif

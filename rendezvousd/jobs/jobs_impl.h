@@ -6,6 +6,7 @@
 #include "common/rdzv/leader/rdzv_reign.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/jobs/jobs_watch.h"
+#include "rendezvousd/store/expiry.h"
 #include <assert.h>
 
 struct job;
@@ -46,12 +47,26 @@ struct job {
     uint64_t restarts;            /* counted */
     struct job_seen seen;
     int world_size;          /* of the newest round */
+    struct deadline tick;    /* in jobs->ticks; no later than that of its leader */
+    struct owner *owner;     /* NULL: it is being loaded, and has no name yet */
     struct job *prev, *next; /* jobs->all, newest first */
+    UT_hash_handle hh;       /* jobs->named, by key */
+    size_t key_len;
+    char key[LEADER_NAME_MAX + JOBS_RUN_MAX + 2]; /* principal, 0, run id; in a hosting crun the run id alone */
+};
+
+/* A principal that has jobs. */
+struct owner {
+    size_t jobs;
+    UT_hash_handle hh;
+    char name[];
 };
 
 struct jobs {
     struct jobs_options o; /* no zeroes: defaults are filled in */
-    struct job *all;
+    struct job *all, *named;
+    struct owner *owners;
+    struct expiry ticks;
     size_t count;
     struct jobs_party *tell; /* those whose news may go out */
     bool telling;
@@ -59,15 +74,18 @@ struct jobs {
     int64_t armed;     /* the earliest date known */
     struct jobs_stats stats;
     struct jobs_watcher watcher;
-    void (*forgotten)(void *arg, const char *run);
+    void (*forgotten)(void *arg, const char *principal, const char *run);
     void *forgotten_arg;
 };
 
 /* jobs.c */
-struct job *job_find_(const struct jobs *j, const char *run); /* NULL */
+struct job *job_find_(const struct jobs *j, const char *principal, const char *run); /* NULL */
+/* principal NULL: of whichever has a job of that name. -ENOENT; -EINVAL: several have one. */
+int job_look_up_(const struct jobs *j, const char *principal, const char *run, struct job **ret, struct err *e);
 int job_check_limits_(const struct jobs *j, const char *run, const char *principal, struct err *e);
 int job_create_(struct jobs *j, const char *run, const char *principal, struct job **ret, struct err *e);
-void job_forget_(struct job *job); /* with its log */
+int job_name_(struct job *job, struct err *e); /* so that it is found: by the principal and run id of its leader */
+void job_forget_(struct job *job);             /* with its log */
 /* One event, and all that follows but the telling. */
 int job_step_(struct job *job, const struct leader_event *ev, struct err *e);
 void job_after_(struct job *job); /* a step: log, queue, arm */
@@ -84,9 +102,6 @@ int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct 
 void party_unbind_(struct jobs_party *p);
 void party_queue_(struct jobs_party *p); /* queue it if it asks and there is news for it */
 void jobs_tell_(struct jobs *j);
-
-/* jobs_verbs.c: -EACCES; principal NULL may do everything */
-int job_check_owner_(const struct job *job, const char *principal, struct err *e);
 
 void job_watch_(struct job *job); /* jobs_watch.c: reports what has changed */
 

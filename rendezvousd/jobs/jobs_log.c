@@ -125,7 +125,9 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
     struct jobs *j = arg;
     struct job *job;
     TRY(job_create_(j, "", "", &job, e));
-    const int rc = take_over(job, home, e);
+    int rc = take_over(job, home, e);
+    if (rc >= 0)
+        rc = job_name_(job, e);
     const struct leader *l = job->reign.leader;
     if (rc < 0)
         job->reign.home = NULL;         /* whose file stays */
@@ -143,7 +145,7 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
 
 int jobs_load(struct jobs *j, struct err *e)
 {
-    void (*const forgotten)(void *arg, const char *run) = j->forgotten;
+    void (*const forgotten)(void *arg, const char *principal, const char *run) = j->forgotten;
     if (!j->o.dir)
         return 0;
     j->forgotten = NULL; /* what cannot be loaded nobody has known */

@@ -183,22 +183,12 @@ static void add_all(struct status *s, const struct jobs *j, const char *principa
     json_begin(w, NULL, '{');
     json_begin(w, "jobs", '[');
     DL_FOREACH (j->all, job)
-        if (job_check_owner_(job, principal, NULL) == 0)
+        if (!principal || j->o.embedded || strcmp(leader_principal(job->reign.leader), principal) == 0)
             add_job(s, job);
     json_end(w, ']');
     json_int(w, "now_ms", j->o.now());
     json_int(w, "epoch", (long long)j->o.epoch);
     json_end(w, '}');
-}
-
-static int find(const struct jobs *j, const char *principal, const char *run, struct job **ret, struct err *e)
-{
-    struct job *job = job_find_(j, run);
-    if (!job)
-        return err_set(e, -ENOENT, "run '%s' is unknown here: nobody has joined it, or it was forgotten", run);
-    TRY(job_check_owner_(job, principal, e));
-    *ret = job;
-    return 0;
 }
 
 int jobs_status_from(const struct jobs *j, const char *principal, const char *run, size_t first, struct buf *out,
@@ -207,7 +197,7 @@ int jobs_status_from(const struct jobs *j, const char *principal, const char *ru
     struct status s = {.w = {.out = out}, .nodes = NODES_MAX, .lines = LINES_MAX, .skip = first};
     struct job *job = NULL;
     if (run)
-        TRY(find(j, principal, run, &job, e));
+        TRY(job_look_up_(j, principal, run, &job, e));
     if (job)
         add_job(&s, job);
     else
@@ -220,7 +210,7 @@ int jobs_status_from(const struct jobs *j, const char *principal, const char *ru
 int jobs_progress(const struct jobs *j, const char *principal, const char *run, struct presence *ret, struct err *e)
 {
     struct job *job = NULL;
-    TRY(find(j, principal, run, &job, e));
+    TRY(job_look_up_(j, principal, run, &job, e));
     presence_look(leader_machine(job->reign.leader), leader_config(job->reign.leader), j->o.now(), ret);
     return 0;
 }

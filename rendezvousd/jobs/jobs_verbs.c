@@ -30,13 +30,6 @@ static int check_names(const struct jobs *j, const char *run, const char *node, 
     return 0;
 }
 
-int job_check_owner_(const struct job *job, const char *principal, struct err *e)
-{
-    if (!principal || job->jobs->o.embedded || strcmp(leader_principal(job->reign.leader), principal) == 0)
-        return 0;
-    return err_set(e, -EACCES, "run '%s' belongs to another principal", leader_run(job->reign.leader));
-}
-
 static int check_party(const struct jobs_party *p, const char *run, const char *node, struct err *e)
 {
     TRY(check_names(p->jobs, run, node, e));
@@ -45,19 +38,12 @@ static int check_party(const struct jobs_party *p, const char *run, const char *
     return 0;
 }
 
-static int no_job(const char *run, struct err *e)
-{
-    return err_set(e, -ENOENT, "run '%s' is unknown here: nobody has joined it, or it was forgotten", run);
-}
-
 /* The member a request speaks of. */
 static int look_up(struct jobs_party *p, const char *run, const char *node, struct job **ret,
                    struct leader_member **ret_member, struct err *e)
 {
-    struct job *job = job_find_(p->jobs, run);
-    if (!job)
-        return no_job(run, e);
-    TRY(job_check_owner_(job, p->o.principal, e));
+    struct job *job = NULL;
+    TRY(job_look_up_(p->jobs, p->o.principal, run, &job, e));
     if (!(*ret_member = leader_find(job->reign.leader, node)))
         return err_set(e, ERR_REFUSED, "node '%s' of run '%s' is unknown: it has not joined, or was given up", node,
                        run);
@@ -83,7 +69,7 @@ static int heard(struct jobs_party *p, struct err *e)
 /* A member's first JOIN after each round is the round's doing: a job that restarts as quickly as it can is no flood. */
 static bool is_awaited(struct jobs_party *p, const char *run, const struct rdzv_event *join)
 {
-    struct job *job = job_find_(p->jobs, run);
+    struct job *job = job_find_(p->jobs, p->o.principal, run);
     if (!job || p->job != job || !party_member_(p) || join->round <= p->round || !leader_machine(job->reign.leader) ||
         join->round != rdzv_round(leader_machine(job->reign.leader)))
         return false;
@@ -109,13 +95,14 @@ static int check_rate(struct jobs_party *p, const char *run, const struct rdzv_e
 
 static int find_or_create(struct jobs_party *p, const char *run, struct job **ret, struct err *e)
 {
-    struct job *job = job_find_(p->jobs, run);
-    if (job) {
-        *ret = job;
-        return job_check_owner_(job, p->o.principal, e);
-    }
+    if ((*ret = job_find_(p->jobs, p->o.principal, run)))
+        return 0;
     TRY(job_check_limits_(p->jobs, run, p->o.principal, e));
-    return job_create_(p->jobs, run, p->o.principal, ret, e);
+    TRY(job_create_(p->jobs, run, p->o.principal, ret, e));
+    const int rc = job_name_(*ret, e);
+    if (rc < 0)
+        job_forget_(*ret);
+    return rc;
 }
 
 /* Is there room for one more node? */
@@ -249,10 +236,8 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
 
 int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e)
 {
-    struct job *job = job_find_(j, run);
-    if (!job)
-        return no_job(run, e);
-    TRY(job_check_owner_(job, principal, e));
+    struct job *job = NULL;
+    TRY(job_look_up_(j, principal, run, &job, e));
     struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause.rank = -1};
     snprintf(drain.cause.text, sizeof drain.cause.text, "%s", signal);
     int rc = job_step_(job, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain}, e);

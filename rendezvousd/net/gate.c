@@ -328,7 +328,7 @@ void gate_raise(struct conn *c, const char *name)
     g->authenticated++;
     if (first)
         conn_trusted(c);
-    if (g->o.own_spaces && spaces_use(c, SPACE_OF_PRINCIPAL, kept) < 0)
+    if (g->o.own_spaces && spaces_use(c, kept, NULL) < 0)
         abort(); /* small and of fixed size */
     count_unauthenticated(c, false);
 }

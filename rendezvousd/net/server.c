@@ -77,9 +77,9 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
 
 /* --- who may come */
 
-void server_forget_run(struct server *s, const char *run)
+void server_forget_run(struct server *s, const char *principal, const char *run)
 {
-    spaces_drop(s, SPACE_OF_JOB, run);
+    spaces_drop(s, principal, run);
 }
 
 int server_set_members(struct server *s, const char *addresses)

@@ -99,8 +99,8 @@ server_changes(const struct server *s); /* requests that changed keys of the def
  * commas, copied. NULL: members have no rights of their own. Connections that are there stay. -ENOMEM. */
 int server_set_members(struct server *s, const char *addresses);
 
-/* The job of this run id is forgotten: its keys go. */
-void server_forget_run(struct server *s, const char *run);
+/* This principal's job of this run id is forgotten: its keys go. */
+void server_forget_run(struct server *s, const char *principal, const char *run);
 
 /* Close listeners and connections, fail waiters, then call done(arg) once, after which s is freed. Replies that are
  * being written have a second to get through. Idempotent. */

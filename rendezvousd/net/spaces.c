@@ -9,42 +9,41 @@
 struct named_space {
     struct space *space;
     UT_hash_handle hh;
-    char name[]; /* the kind as one letter, then the name */
+    size_t n;
+    char name[]; /* n bytes: the principal; of a job a 0 and its run id besides */
 };
 
-static struct named_space *find_space(struct server *s, enum space_kind kind, const char *name)
+/* Its name alone, to be freed. NULL: no memory. */
+static struct named_space *name_it(const char *principal, const char *run)
 {
-    struct named_space *n;
-    size_t len = strlen(name) + 1;
-    char *key = malloc(len);
-    if (!key)
+    const size_t n = strlen(principal), m = run ? strlen(run) + 1 : 0;
+    struct named_space *sp = calloc(1, sizeof *sp + n + m + 1);
+    if (!sp)
         return NULL;
-    key[0] = kind == SPACE_OF_JOB ? 'j' : 'p';
-    memcpy(key + 1, name, len - 1);
-    HASH_FIND(hh, s->spaces, key, len, n);
-    free(key);
-    return n;
+    sp->n = n + m;
+    memcpy(sp->name, principal, n);
+    if (run)
+        memcpy(sp->name + n + 1, run, m - 1);
+    return sp;
 }
 
-static struct named_space *make(struct server *s, enum space_kind kind, const char *name)
+static struct named_space *find_space(struct server *s, const struct named_space *named)
 {
-    size_t len = strlen(name), max = kind == SPACE_OF_JOB ? s->o.max_job_bytes : s->o.max_memory_bytes;
-    struct named_space *n = calloc(1, sizeof *n + len + 2);
-    if (!n || space_create(&n->space, s, max) < 0) {
-        free(n);
-        return NULL;
+    struct named_space *found;
+    HASH_FIND(hh, s->spaces, named->name, named->n, found);
+    return found;
+}
+
+int spaces_use(struct conn *c, const char *principal, const char *run)
+{
+    struct server *s = c->s;
+    struct named_space *fresh = name_it(principal, run), *n = fresh ? find_space(s, fresh) : NULL;
+    if (fresh && !n && space_create(&fresh->space, s, run ? s->o.max_job_bytes : s->o.max_memory_bytes) == 0) {
+        n = fresh;
+        HASH_ADD_KEYPTR(hh, s->spaces, n->name, n->n, n);
     }
-    n->name[0] = kind == SPACE_OF_JOB ? 'j' : 'p';
-    memcpy(n->name + 1, name, len);
-    HASH_ADD_KEYPTR(hh, s->spaces, n->name, len + 1, n);
-    return n;
-}
-
-int spaces_use(struct conn *c, enum space_kind kind, const char *name)
-{
-    struct named_space *n = find_space(c->s, kind, name);
-    if (!n)
-        n = make(c->s, kind, name);
+    if (n != fresh)
+        free(fresh);
     if (!n)
         return -ENOMEM;
     conn_use_space(c, n->space);
@@ -58,11 +57,12 @@ static void drop(struct server *s, struct named_space *n)
     free(n);
 }
 
-void spaces_drop(struct server *s, enum space_kind kind, const char *name)
+void spaces_drop(struct server *s, const char *principal, const char *run)
 {
-    struct named_space *n = find_space(s, kind, name);
+    struct named_space *named = name_it(principal, run), *n = named ? find_space(s, named) : NULL;
     if (n)
         drop(s, n);
+    free(named);
 }
 
 void spaces_drop_all(struct server *s)

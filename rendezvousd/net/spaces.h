@@ -9,13 +9,12 @@
 struct conn;
 struct server;
 
-enum space_kind { SPACE_OF_PRINCIPAL, SPACE_OF_JOB };
-
-/* Let c use it from now on; made if it is not there. -ENOMEM: c stays where it was. */
-int spaces_use(struct conn *c, enum space_kind kind, const char *name);
+/* Let c use that of this principal, or of its job `run` (NULL: none); made if it is not there. -ENOMEM: c stays where it
+ * was. */
+int spaces_use(struct conn *c, const char *principal, const char *run);
 
 /* Its keys go once the last connection has left it. */
-void spaces_drop(struct server *s, enum space_kind kind, const char *name);
+void spaces_drop(struct server *s, const char *principal, const char *run);
 void spaces_drop_all(struct server *s);
 
 #endif

@@ -284,6 +284,7 @@ def test_reports_and_paths_are_for_their_principal_and_admins(tokens, tmp_path):
             jobs = api(d, "/api/jobs", who)
             assert {j["run"] for j in jobs["jobs"]} == runs and len(jobs["figures"]) == 1, "and nothing else of it"
         assert finished(d, basic(BOB)) == {}
+        assert {j["run"] for j in api(d, "/api/jobs?principal=bob", basic(ADMIN))["jobs"]} == {"bobs"}
         for path in (f"/api/job?instance={over}", f"/api/job?instance={lives}", "/api/jobs?run=alices"):
             assert ask(d, path, basic(BOB))[0] == 404, path
         for path in ("/api/jobs", "/api/history", f"/api/job?instance={over}", "/metrics"):

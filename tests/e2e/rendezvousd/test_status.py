@@ -80,7 +80,7 @@ def test_it_authenticates_where_it_must_and_sees_its_own_jobs(home, tokens):
         assert "resnet" in status(d.port, "--token-file", mine).stdout
         assert "resnet" not in status(d.port, "--token-file", theirs).stdout
         p = status(d.port, "--token-file", theirs, "resnet")
-        assert p.returncode == 1 and "NOPERM" in p.stderr
+        assert p.returncode == 1 and "NOJOB" in p.stderr
         p = status(d.port)  # with the token made for us, which this daemon does not know
         assert p.returncode == 1 and "the server does not hold the secret that we hold for principal" in p.stderr
         assert (home / ".config/crun/token").stat().st_mode & 0o777 == 0o600

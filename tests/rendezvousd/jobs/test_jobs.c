@@ -288,20 +288,122 @@ static void a_job_belongs_to_its_principal(void **s)
     struct buf out = {0};
     (void)s;
     pair_start(&p, NULL);
-    rig_open_as(p.j, &m, "r", "node3", "10.0.0.9", "mallory");
-    assert_int_equal(rig_join(&m, &p.c, 0), -EACCES);
-    m.node = "node1";
-    assert_int_equal(rig_next(&m), -EACCES);
-    assert_int_equal(rig_say(&m, RDZV_DONE, 1, 0), -EACCES);
-    assert_int_equal(jobs_drain(p.j, "mallory", "r", "", &m.e), -EACCES);
-    assert_int_equal(jobs_status_from(p.j, "mallory", "r", 0, &out, &m.e), -EACCES);
+    rig_open_as(p.j, &m, "r", "node1", "10.0.0.9", "mallory");
+    assert_int_equal(rig_next(&m), -ENOENT);
+    assert_int_equal(rig_say(&m, RDZV_DONE, 1, 0), -ENOENT);
+    assert_int_equal(jobs_drain(p.j, "mallory", "r", "", &m.e), -ENOENT);
+    assert_int_equal(jobs_status_from(p.j, "mallory", "r", 0, &out, &m.e), -ENOENT);
     assert_int_equal(jobs_status_from(p.j, "mallory", NULL, 0, &out, &m.e), 0);
     assert_null(strstr(out.data, "node1"));
-    assert_string_equal(jobs_owner(p.j, "r"), "alice");
-    assert_null(jobs_owner(p.j, "q"));
+    assert_string_equal(jobs_owner(p.j, "alice", "r"), "alice");
+    assert_null(jobs_owner(p.j, "mallory", "r"));
+    assert_null(jobs_owner(p.j, "alice", "q"));
     buf_free(&out);
     rig_close(&m, JOBS_GONE);
     pair_end(&p);
+}
+
+static char forgotten[2][64];
+
+static void note_forgotten(void *arg, const char *principal, const char *run)
+{
+    (void)arg;
+    snprintf(forgotten[forgotten[0][0] != 0], sizeof *forgotten, "%s/%s", principal, run);
+}
+
+/* Whoever comes first takes no name from another. */
+static void principals_have_names_of_their_own(void **s)
+{
+    struct pair p;
+    struct agent m;
+    struct buf out = {0};
+    struct rdzv_config other = rig_config(1, 1);
+    (void)s;
+    memset(forgotten, 0, sizeof forgotten);
+    pair_start(&p, NULL);
+    jobs_on_forgotten(p.j, note_forgotten, NULL);
+    rig_open_as(p.j, &m, "r", "node1", "10.0.0.9", "mallory");
+    assert_int_equal(rig_join(&m, &other, 0), 0);
+    assert_int_equal(rig_next(&m), 0);
+    assert_int_equal(m.news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(p.a.told, 1); /* it has heard nothing of that */
+    assert_int_equal(jobs_status_from(p.j, NULL, "r", 0, &out, &m.e), -EINVAL);
+    assert_non_null(strstr(m.e.text, "several principals have a run 'r', 'mallory' and 'alice'"));
+    assert_int_equal(jobs_drain(p.j, "mallory", "r", "", &m.e), 0);
+    rig_join(&m, &other, 1);
+    assert_int_equal(p.a.told, 1);
+    assert_int_equal(jobs_drain(p.j, "alice", "r", "", &m.e), 0);
+    assert_int_equal(p.a.told, 2);
+    rig_pass(p.j, LEADER_LINGER_MS); /* mallory's was over; alice's nodes have been silent for too long */
+    assert_string_equal(forgotten[0], "mallory/r");
+    assert_string_equal(forgotten[1], "");
+    rig_pass(p.j, LEADER_LINGER_MS);
+    assert_string_equal(forgotten[1], "alice/r");
+    buf_free(&out);
+    rig_close(&m, JOBS_GONE);
+    pair_end(&p);
+}
+
+static void each_principal_has_its_share_of_jobs(void **s)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.max_jobs = 3, .max_jobs_per_principal = 2});
+    struct rdzv_config c = rig_config(2, 2);
+    static const char *const runs[] = {"r0", "r1", "r2"};
+    struct agent a[3], b, over;
+    (void)s;
+    for (int i = 0; i < 2; i++) {
+        rig_open_as(j, &a[i], runs[i], "node1", "10.0.0.2", "alice");
+        assert_int_equal(rig_join(&a[i], &c, 0), 0);
+    }
+    rig_open_as(j, &over, "r2", "node1", "10.0.0.2", "alice");
+    assert_int_equal(rig_join(&over, &c, 0), -EDQUOT);
+    assert_string_equal(over.e.text, "run 'r2' is one job too many: this principal has 2, the most it may have");
+    rig_open_as(j, &b, "r0", "node1", "10.0.0.3", "bob");
+    assert_int_equal(rig_join(&b, &c, 0), 0);
+    rig_close(&a[0], JOBS_GONE); /* the job goes, and makes room */
+    assert_int_equal(rig_join(&over, &c, 0), 0);
+    rig_close(&a[1], JOBS_GONE);
+    rig_close(&b, JOBS_GONE);
+    rig_close(&over, JOBS_GONE);
+    assert_null(jobs_owner(j, "bob", "r0"));
+    jobs_destroy(j);
+}
+
+/* 300 jobs whose members are heard at different times: each falls silent, and ends, at its own date. */
+static void each_of_many_jobs_keeps_its_dates(void **s)
+{
+    enum { JOBS = 300 };
+    struct jobs *j = rig_jobs(&(struct jobs_options){.max_jobs_per_principal = JOBS});
+    struct rdzv_config c = rig_config(1, 1);
+    static struct agent a[JOBS];
+    static char runs[JOBS][8];
+    struct jobs_stats st;
+    (void)s;
+    c.max_restarts = 0;
+    for (int i = 0; i < JOBS; i++) {
+        snprintf(runs[i], sizeof runs[i], "r%d", i);
+        rig_open(j, &a[i], runs[i], "node1", "10.0.0.2");
+        assert_int_equal(rig_join(&a[i], &c, 0), 0);
+        assert_int_equal(rig_next(&a[i]), 0);
+        rig_pass(j, 7);
+    }
+    for (int i = 0; i < JOBS; i += 2)
+        assert_int_equal(rig_next(&a[i]), 0); /* the others were heard up to 2.1 s ago */
+    const int64_t heard = rig_now;
+    for (int i = 1; i < JOBS; i += 2) { /* silence and kill after it was heard, no earlier */
+        rig_pass(j, heard - (JOBS - i) * 7 + 4000 - 1 - rig_now);
+        jobs_stats(j, &st);
+        assert_int_equal(st.jobs, JOBS - i / 2);
+        rig_pass(j, 1);
+        jobs_stats(j, &st);
+        assert_int_equal(st.jobs, JOBS - i / 2 - 1);
+    }
+    rig_pass(j, 4000);
+    jobs_stats(j, &st);
+    assert_int_equal(st.jobs, 0);
+    for (int i = 0; i < JOBS; i++)
+        rig_close(&a[i], JOBS_SILENT);
+    jobs_destroy(j);
 }
 
 static void agents_that_disagree_are_refused(void **s)
@@ -327,7 +429,7 @@ static void nobody_is_left_to_disagree_with(void **s)
     rig_open(j, &a, "r", "node1", "10.0.0.2");
     assert_int_equal(rig_join(&a, &typo, 0), 0);
     rig_close(&a, JOBS_GONE);
-    assert_null(jobs_owner(j, "r"));
+    assert_null(jobs_owner(j, "alice", "r"));
     rig_open(j, &b, "r", "node1", "10.0.0.2");
     assert_int_equal(rig_join(&b, &right, 0), 0);
     rig_close(&b, JOBS_GONE);
@@ -445,9 +547,10 @@ static void a_new_instance_waits_for_workers_in_their_grace(void **s)
 
 static const char *forgotten_run;
 
-static void on_forgotten(void *arg, const char *run)
+static void on_forgotten(void *arg, const char *principal, const char *run)
 {
     (void)arg;
+    assert_string_equal(principal, "alice");
     assert_string_equal(run, "r");
     forgotten_run = "r";
 }
@@ -810,6 +913,9 @@ int main(void)
         cmocka_unit_test(news_of_a_forgotten_node_are_void),
         cmocka_unit_test(a_shared_rendezvous_needs_a_run_id),
         cmocka_unit_test(a_job_belongs_to_its_principal),
+        cmocka_unit_test(principals_have_names_of_their_own),
+        cmocka_unit_test(each_principal_has_its_share_of_jobs),
+        cmocka_unit_test(each_of_many_jobs_keeps_its_dates),
         cmocka_unit_test(agents_that_disagree_are_refused),
         cmocka_unit_test(nobody_is_left_to_disagree_with),
         cmocka_unit_test(a_finished_id_is_a_new_instance),
