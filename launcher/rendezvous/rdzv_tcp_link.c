@@ -15,6 +15,9 @@
 #define PAUSE_FIRST_MS 50
 #define PAUSE_MAX_MS 1000
 #define DIAL_MS 5000
+/* To prove who we are: a few times the --auth-timeout of the server. Until strangers before us have had theirs, we are
+ * in its queue, and who dials again goes to the queue's end. */
+#define GREET_MS 10000
 
 int64_t tcp_left_ms(const struct tcp *t)
 {
@@ -182,11 +185,6 @@ static bool on_this_host(int fd)
            memcmp(own, peer, ADDR_BYTES) == 0;
 }
 
-static int64_t greeting_ms(const struct tcp *t)
-{
-    return t->mode == TCP_RUNNING ? t->o.heartbeat_ms : DIAL_MS;
-}
-
 static void on_dialled(void *arg, int fd, const char *text)
 {
     struct tcp *t = arg;
@@ -210,7 +208,7 @@ static void on_dialled(void *arg, int fd, const char *text)
                                         .reply = on_reply,
                                         .lost = on_lost,
                                         .arg = t};
-    t->greet_due = clock_ms() + greeting_ms(t);
+    t->greet_due = clock_ms() + GREET_MS;
     if (rdzv_conn_open(&t->conn, t->loop, fd, &o, &e) < 0) {
         tcp_give_up(t, e.text);
         return;
@@ -223,6 +221,7 @@ void tcp_dial(struct tcp *t)
 {
     struct err e = {0};
     t->dial_begun = clock_ms();
-    if (dial_start(&t->dial, t->loop, &t->to, greeting_ms(t), on_dialled, t, &e) < 0)
+    const int64_t ms = t->mode == TCP_RUNNING ? t->o.heartbeat_ms : DIAL_MS;
+    if (dial_start(&t->dial, t->loop, &t->to, ms, on_dialled, t, &e) < 0)
         tcp_give_up(t, e.text);
 }

@@ -101,8 +101,8 @@ static const struct arg_spec specs[] = {
      .max = 1000000,
      .env = "RENDEZVOUSD_MAX_UNAUTHENTICATED",
      .help =
-         "connections that have yet to authenticate; more wait in the kernel's queue, and the oldest get less time. "
-         "One remote address (or /64 of IPv6) may hold half of them"},
+         "connections that have yet to authenticate, half of --max-clients at most. For one more the oldest that has "
+         "sent nothing is closed, first of those of one address, /64 of IPv6 or local user that has more than half"},
     {.name = "max-clients-per-address",
      .type = ARG_INT,
      AT(max_per_address),
@@ -191,6 +191,14 @@ static const struct arg_spec specs[] = {
      .max = 1000000,
      .env = "RENDEZVOUSD_MAX_CLIENTS",
      .help = "connections served at once; more are refused. Fewer where the system allows fewer open files"},
+    {.name = "max-clients-per-principal",
+     .type = ARG_INT,
+     AT(max_per_principal),
+     .def = "0",
+     .min = 0,
+     .max = 1000000,
+     .env = "RENDEZVOUSD_MAX_CLIENTS_PER_PRINCIPAL",
+     .help = "connections of one principal of --token-file; 0: half of --max-clients where it has several principals"},
     {.name = "max-memory",
      BYTES,
      AT(max_memory),

@@ -215,6 +215,7 @@ static int open_gate(struct daemon *d, struct err *e)
                                               .plain_auth = c->plain_auth,
                                               .max_unauthenticated = (size_t)c->max_unauthenticated,
                                               .max_per_address = (size_t)c->max_per_address,
+                                              .max_per_principal = (size_t)c->max_per_principal,
                                               .auth_timeout_ms = (int64_t)(c->auth_timeout_s * 1000),
                                               .tls_cert = c->tls_cert,
                                               .tls_key = c->tls_key,

@@ -6,16 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct name {
-    struct name *next;
-    char text[AUTH_PRINCIPAL_MAX + 1];
-};
-
 struct tokens {
     struct auth_tokens all;
     const char *path; /* NULL: the user's own, or none */
     bool own, drawn;
-    struct name *names; /* as many as there ever were principals with a connection */
+    struct principal *principals;
 };
 
 static int load(const struct tokens *t, struct auth_tokens *ret, bool *ret_drawn, struct err *e)
@@ -50,10 +45,10 @@ void tokens_close(struct tokens *t)
 {
     if (!t)
         return;
-    while (t->names) {
-        struct name *n = t->names;
-        t->names = n->next;
-        free(n);
+    while (t->principals) {
+        struct principal *p = t->principals;
+        t->principals = p->next;
+        free(p);
     }
     auth_tokens_free(&t->all);
     free(t);
@@ -93,16 +88,16 @@ const struct auth_token *tokens_find(const struct tokens *t, const char *princip
     return auth_tokens_find(&t->all, principal, n);
 }
 
-const char *tokens_name(struct tokens *t, const char *principal)
+struct principal *tokens_principal(struct tokens *t, const char *name)
 {
-    for (struct name *n = t->names; n; n = n->next)
-        if (strcmp(n->text, principal) == 0)
-            return n->text;
-    struct name *n = calloc(1, sizeof *n);
-    if (!n)
+    struct principal *p;
+    for (p = t->principals; p; p = p->next)
+        if (strcmp(p->name, name) == 0)
+            return p;
+    if (!(p = calloc(1, sizeof *p)))
         return NULL;
-    strncpy(n->text, principal, AUTH_PRINCIPAL_MAX);
-    n->next = t->names;
-    t->names = n;
-    return n->text;
+    strncpy(p->name, name, AUTH_PRINCIPAL_MAX);
+    p->next = t->principals;
+    t->principals = p;
+    return p;
 }

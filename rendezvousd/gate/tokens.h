@@ -6,10 +6,8 @@
 #ifndef CRUN_RENDEZVOUSD_TOKENS_H
 #define CRUN_RENDEZVOUSD_TOKENS_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "common/auth/auth.h"
 
-struct auth_token;
 struct err;
 struct tokens;
 
@@ -26,7 +24,12 @@ bool tokens_were_drawn(const struct tokens *t);
 const struct auth_token *tokens_at(const struct tokens *t, size_t i);
 const struct auth_token *tokens_find(const struct tokens *t, const char *principal, size_t n); /* NULL: none */
 
-/* The same text, good until tokens_close(). NULL: no memory. */
-const char *tokens_name(struct tokens *t, const char *principal);
+/* Who had a connection once; good until tokens_close(). */
+struct principal {
+    struct principal *next;
+    size_t connections; /* the gate's */
+    char name[AUTH_PRINCIPAL_MAX + 1];
+};
+struct principal *tokens_principal(struct tokens *t, const char *name); /* NULL: no memory */
 
 #endif

@@ -173,13 +173,15 @@ static void on_timer(uv_timer_t *t)
     const int64_t left = kind == TIMER_AUTH ? gate_time_left_ms(c) : 0;
     if (left > 0) {
         conn_set_timer(c, TIMER_AUTH, left);
-        gate_make_haste(c->s);
+        server_accept_waiting(c->s);
         return;
     }
     if (kind == TIMER_AUTH) {
+        struct server *s = c->s;
         gate_too_late(c);
         conn_say_last_words(c);
         conn_flush(c);
+        server_accept_waiting(s);
         return;
     }
     if (kind == TIMER_REQUEST)

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -59,9 +60,9 @@ void gate_destroy(struct gate *g)
     audit_finish(&g->audit);
     tokens_close(g->tokens);
     tls_context_free(g->tls);
-    struct address *a, *next;
-    HASH_ITER (hh, g->addresses, a, next) {
-        HASH_DEL(g->addresses, a);
+    struct source *a, *next;
+    HASH_ITER (hh, g->sources, a, next) {
+        HASH_DEL(g->sources, a);
         free(a);
     }
     free(g);
@@ -103,7 +104,9 @@ bool gate_has_tokens(const struct gate *g)
 
 const char *gate_own_principal(const struct gate *g)
 {
-    return gate_has_tokens(g) ? tokens_name(g->tokens, tokens_at(g->tokens, 0)->principal) : "local";
+    const struct principal *p =
+        gate_has_tokens(g) ? tokens_principal(g->tokens, tokens_at(g->tokens, 0)->principal) : NULL;
+    return p ? p->name : "local";
 }
 
 bool gate_token_was_drawn(const struct gate *g)
@@ -146,58 +149,107 @@ void gate_refused(struct conn *c, const char *fmt, ...)
     audit_refusal(g ? &g->audit : &once, clock_ms(), peer_addr_text(&c->peer->addr), reason);
 }
 
-/* --- addresses */
+/* --- sources */
 
-static struct address *address_of(struct gate *g, const uint8_t of[16])
+static struct source *source_of(struct gate *g, const uint8_t key[16])
 {
-    struct address *a;
-    uint8_t ip[16] = {0};
-    memcpy(ip, of, addr_is_v4(of) ? 16 : 8);
-    HASH_FIND(hh, g->addresses, ip, 16, a);
+    struct source *a;
+    HASH_FIND(hh, g->sources, key, 16, a);
     if (a)
         return a;
     a = calloc(1, sizeof *a);
     if (!a)
         abort(); /* small and of fixed size */
-    memcpy(a->ip, ip, 16);
-    HASH_ADD(hh, g->addresses, ip, 16, a);
+    memcpy(a->key, key, 16);
+    HASH_ADD(hh, g->sources, key, 16, a);
     return a;
 }
 
-/* Count c from now on as one that has yet to authenticate, or no longer. */
-static void count_unauthenticated(struct conn *c, bool yes)
+static struct source *address_of(struct gate *g, const struct peer_addr *of)
 {
-    struct gate *g = c->s->o.gate;
-    if (c->peer->unauthenticated == yes)
-        return;
-    c->peer->unauthenticated = yes;
-    struct address *a = address_of(g, c->peer->addr.ip);
-    if (yes) {
-        g->unauthenticated++;
-        a->unauthenticated++;
-        c->peer->c = c;
-        DL_APPEND(g->strangers, c->peer);
-    } else {
-        DL_DELETE(g->strangers, c->peer);
-        g->unauthenticated--;
-        a->unauthenticated--;
-        server_accept_waiting(c->s);
-    }
+    uint8_t key[16] = {0};
+    memcpy(key, of->ip, addr_is_v4(of->ip) ? 16 : 8);
+    return source_of(g, key);
 }
 
-bool gate_has_room(const struct server *s)
+/* No address begins like that: ff.. is multicast. */
+static struct source *user_of(struct gate *g, uid_t uid)
 {
-    return !s->o.gate || s->o.gate->unauthenticated < s->o.gate->o.max_unauthenticated;
+    uint8_t key[16] = {0xff};
+    memcpy(key + 8, &uid, sizeof uid);
+    return source_of(g, key);
+}
+
+static void leave_source(struct gate *g, struct source *a)
+{
+    if (a->all > 0 || a->unauthenticated > 0)
+        return;
+    HASH_DEL(g->sources, a);
+    free(a);
+}
+
+/* --- strangers: those who have yet to authenticate */
+
+/* At most half of all connections. */
+static size_t places(const struct server *s)
+{
+    const size_t half = s->o.max_clients / 2 + 1, most = s->o.gate->o.max_unauthenticated;
+    return most < half ? most : half;
+}
+
+/* The kernel is asked whose a connection within this host is once places get scarce. */
+static struct source *where_from(struct conn *c)
+{
+    struct gate *g = c->s->o.gate;
+    uid_t uid;
+    int fd;
+    if (g->unauthenticated >= places(c->s) / 4 && peer_addr_is_loopback(&c->peer->addr) &&
+        uv_fileno((uv_handle_t *)&c->tcp, &fd) == 0 && peer_uid(&c->s->uid_asker, fd, &uid, NULL) == 0)
+        return user_of(g, uid);
+    return c->peer->address;
+}
+
+static void become_stranger(struct conn *c)
+{
+    struct gate *g = c->s->o.gate;
+    struct gate_peer *p = c->peer;
+    p->from = where_from(c);
+    p->from->unauthenticated++;
+    p->unauthenticated = true;
+    p->c = c;
+    g->unauthenticated++;
+    DL_APPEND(g->strangers, p);
+}
+
+static void be_no_stranger(struct conn *c)
+{
+    struct gate *g = c->s->o.gate;
+    struct gate_peer *p = c->peer;
+    if (!p->unauthenticated)
+        return;
+    p->unauthenticated = false;
+    DL_DELETE(g->strangers, p);
+    g->unauthenticated--;
+    p->from->unauthenticated--;
+    leave_source(g, p->from);
 }
 
 /* --- while all places are taken */
 
-#define SILENT_MS 250 /* a client sends its first request at once */
+#define GREEDY_MS 250 /* of one whose source holds more than half of all places */
 #define SLOW_MS 1000
 
+/* Nothing has come of it, not even what is yet to be read. */
 static bool is_silent(const struct conn *c)
 {
-    return !c->front && !c->tls;
+    int fd, n = 0;
+    return !c->front && !c->tls && uv_fileno((const uv_handle_t *)&c->tcp, &fd) == 0 && ioctl(fd, FIONREAD, &n) == 0 &&
+           n == 0;
+}
+
+static bool is_greedy(const struct conn *c)
+{
+    return c->peer->from->unauthenticated > places(c->s) / 2;
 }
 
 static int64_t age_ms(const struct conn *c)
@@ -207,29 +259,52 @@ static int64_t age_ms(const struct conn *c)
 
 static int64_t hurried_ms(const struct conn *c)
 {
-    const int64_t most = is_silent(c) ? SILENT_MS : SLOW_MS;
+    const int64_t most = is_silent(c) ? 0 : is_greedy(c) ? GREEDY_MS : SLOW_MS;
     return most < gate_auth_timeout_ms(c) ? most : gate_auth_timeout_ms(c);
 }
 
-void gate_make_haste(struct server *s)
+/* Whose place is taken first: the oldest of those that have sent nothing, among them of those whose source is greedy;
+ * else the oldest of a greedy source; else the oldest. NULL: none that has not its last words already. */
+static struct conn *find_first(const struct gate *g, size_t half)
 {
-    struct gate_peer *p, *first = NULL;
-    if (!s->o.gate || gate_has_room(s))
-        return;
-    DL_FOREACH (s->o.gate->strangers, p) {
-        if (p->c->timer_kind != TIMER_AUTH) /* it has its last words already */
+    enum { GREEDY_SILENT, SILENT, GREEDY, ANY };
+    struct conn *best[ANY + 1] = {NULL};
+    struct gate_peer *p;
+    DL_FOREACH (g->strangers, p) {
+        const bool greedy = p->from->unauthenticated > half;
+        if ((!greedy && best[SILENT]) || p->c->timer_kind != TIMER_AUTH)
             continue;
-        first = first ? first : p;
-        if (is_silent(p->c)) {
-            first = p;
+        const int rank = is_silent(p->c) ? (greedy ? GREEDY_SILENT : SILENT) : greedy ? GREEDY : ANY;
+        best[rank] = best[rank] ? best[rank] : p->c;
+        if (rank == GREEDY_SILENT)
             break;
-        }
     }
-    if (!first || first->hurried)
-        return;
-    first->hurried = true;
-    const int64_t left = hurried_ms(first->c) - age_ms(first->c);
-    conn_set_timer(first->c, TIMER_AUTH, left > 0 ? left : 0);
+    int i = 0;
+    while (i < ANY && !best[i])
+        i++;
+    return best[i];
+}
+
+static bool is_full(const struct server *s)
+{
+    return s->o.gate && (s->o.gate->unauthenticated >= places(s) || s->clients >= s->o.max_clients);
+}
+
+bool gate_make_room(struct server *s)
+{
+    struct conn *first = is_full(s) ? find_first(s->o.gate, places(s) / 2) : NULL;
+    if (!first)
+        return !s->o.gate || s->o.gate->unauthenticated < places(s);
+    const int64_t left = hurried_ms(first) - age_ms(first);
+    first->peer->hurried = true;
+    if (left > 0) {
+        conn_set_timer(first, TIMER_AUTH, left);
+        return s->o.gate->unauthenticated < places(s);
+    }
+    gate_too_late(first);
+    conn_say_last_words(first);
+    conn_flush(first);
+    return true;
 }
 
 int64_t gate_time_left_ms(struct conn *c)
@@ -237,39 +312,31 @@ int64_t gate_time_left_ms(struct conn *c)
     struct gate_peer *p = c->peer;
     if (!p->hurried)
         return 0;
-    const int64_t most = gate_has_room(c->s) ? gate_auth_timeout_ms(c) : hurried_ms(c), left = most - age_ms(c);
-    p->hurried = !gate_has_room(c->s);
+    const int64_t most = is_full(c->s) ? hurried_ms(c) : gate_auth_timeout_ms(c), left = most - age_ms(c);
+    p->hurried = is_full(c->s);
     return left;
 }
 
 /* No denial: the network may have delayed the peer's request. Who tries again may be in time. */
 void gate_too_late(struct conn *c)
 {
-    const long long ms = (long long)(c->peer->hurried ? hurried_ms(c) : gate_auth_timeout_ms(c));
-    gate_refused(c, "not authenticated within %lld ms", ms);
-    reply_error(&c->reply, "TIMEOUT not authenticated within %lld ms", ms);
-    count_unauthenticated(c, false); /* its place is free before it has taken its last words */
+    const bool early = c->peer->hurried && age_ms(c) < gate_auth_timeout_ms(c);
+    const long long ms = (long long)(early ? age_ms(c) : gate_auth_timeout_ms(c));
+    const char *why = early ? ", and others wait for a place" : "";
+    gate_refused(c, "not authenticated within %lld ms%s", ms, why);
+    reply_error(&c->reply, "TIMEOUT not authenticated within %lld ms%s", ms, why);
+    be_no_stranger(c); /* its place is free before it has taken its last words */
 }
 
-/* --- shares */
-
-/* No address beyond loopback takes more than its share of connections, or of the places of those yet to
- * authenticate. */
-static const char *too_many(struct conn *c, const struct address *a)
+/* No address beyond loopback takes more than its share of connections. */
+static const char *too_many(struct conn *c)
 {
     const struct gate *g = c->s->o.gate;
-    if (peer_addr_is_loopback(&c->peer->addr))
+    if (peer_addr_is_loopback(&c->peer->addr) || g->o.max_per_address == 0 ||
+        c->peer->address->all <= g->o.max_per_address)
         return NULL;
-    if (g->o.max_per_address > 0 && a->all > g->o.max_per_address) {
-        gate_refused(c, "more than %zu connections of this address", g->o.max_per_address);
-        return "LIMIT too many connections of this address";
-    }
-    if (a->unauthenticated > g->o.max_unauthenticated / 2) {
-        gate_refused(c, "more than %zu connections of this address have yet to authenticate",
-                     g->o.max_unauthenticated / 2);
-        return "LIMIT too many connections of this address have yet to authenticate";
-    }
-    return NULL;
+    gate_refused(c, "more than %zu connections of this address", g->o.max_per_address);
+    return "LIMIT too many connections of this address";
 }
 
 const char *gate_peer_host(const struct conn *c)
@@ -293,6 +360,13 @@ static void left_unconvinced(struct conn *c)
                      gate_printable(c->peer->wants, name));
 }
 
+static void leave_principal(struct gate_peer *p)
+{
+    if (p->of)
+        p->of->connections--;
+    p->of = NULL;
+}
+
 void gate_leave(struct conn *c)
 {
     struct gate_peer *p = c->peer;
@@ -301,36 +375,64 @@ void gate_leave(struct conn *c)
         return;
     left_unconvinced(c);
     if (g) {
-        count_unauthenticated(c, false);
-        struct address *a = address_of(g, p->addr.ip);
-        if (--a->all == 0) {
-            HASH_DEL(g->addresses, a);
-            free(a);
-        }
+        be_no_stranger(c);
+        leave_principal(p);
+        p->address->all--;
+        leave_source(g, p->address);
     }
     explicit_bzero(p, sizeof *p);
     free(p);
     c->peer = NULL;
+    server_accept_waiting(c->s);
 }
 
 /* --- coming in */
 
-void gate_raise(struct conn *c, const char *name)
+/* Connections that one principal may have. */
+static size_t share_of_principal(const struct server *s)
+{
+    const struct gate *g = s->o.gate;
+    return g->o.max_per_principal ? g->o.max_per_principal : s->o.max_clients / (tokens_count(g->tokens) > 1 ? 2 : 1);
+}
+
+static bool join_principal(struct conn *c, struct principal *p)
+{
+    if (c->peer->of == p)
+        return true;
+    if (p->connections >= share_of_principal(c->s)) {
+        gate_refused(c, "principal '%s' has %zu connections, the most it may have", p->name, p->connections);
+        reply_error(&c->reply,
+                    "LIMIT principal '%s' has %zu connections, the most it may have (--max-clients-per-principal)",
+                    p->name, p->connections);
+        c->last_words = true;
+        return false;
+    }
+    leave_principal(c->peer);
+    c->peer->of = p;
+    p->connections++;
+    return true;
+}
+
+bool gate_raise(struct conn *c, const char *name)
 {
     struct gate *g = c->s->o.gate;
-    const char *kept = tokens_name(g->tokens, name);
-    if (!kept)
+    struct principal *p = tokens_principal(g->tokens, name);
+    if (!p)
         abort(); /* small and of fixed size */
+    if (!join_principal(c, p))
+        return false;
     bool first = c->trust == TRUST_NONE;
     c->trust = TRUST_FULL;
-    c->principal = kept;
+    c->principal = p->name;
     c->peer->by_token = true;
     g->authenticated++;
     if (first)
         conn_trusted(c);
-    if (g->o.own_spaces && spaces_use(c, kept, NULL) < 0)
+    if (g->o.own_spaces && spaces_use(c, p->name, NULL) < 0)
         abort(); /* small and of fixed size */
-    count_unauthenticated(c, false);
+    be_no_stranger(c);
+    server_accept_waiting(c->s);
+    return true;
 }
 
 static const char *trust(struct conn *c, enum trust level, const char *principal)
@@ -343,7 +445,7 @@ static const char *trust(struct conn *c, enum trust level, const char *principal
 static const char *must_authenticate(struct conn *c)
 {
     c->trust = TRUST_NONE;
-    count_unauthenticated(c, true);
+    become_stranger(c);
     return NULL;
 }
 
@@ -411,11 +513,12 @@ const char *gate_admit(struct conn *c)
     if (!c->peer)
         abort(); /* small and of fixed size */
     peer_addr_read(&c->tcp, &c->peer->addr);
-    struct address *a = g ? address_of(g, c->peer->addr.ip) : NULL;
-    if (a)
-        a->all++;
+    if (g) {
+        c->peer->address = address_of(g, &c->peer->addr);
+        c->peer->address->all++;
+    }
     if (c->s->clients > c->s->o.max_clients)
         return "ERR max number of clients reached";
     const char *no = admit(c);
-    return no || !a ? no : too_many(c, a);
+    return no || !g ? no : too_many(c);
 }

@@ -10,9 +10,11 @@
  *     any other                                 refused                must authenticate
  *
  * With `insecure` everybody may do everything. Who must authenticate has auth_timeout_ms for it, requests of
- * GATE_REQUEST_MAX bytes and the commands marked COMMAND_OPEN. When max_unauthenticated of them are there, the next
- * ones wait in the kernel's queue, and the oldest that has sent nothing is given 250 ms in all, or if all have sent
- * something, the oldest a second. Each refused peer makes one log line ("audit: refused peer=... reason=..."), as long
+ * GATE_REQUEST_MAX bytes and the commands marked COMMAND_OPEN. When max_unauthenticated of them are there, or
+ * server_options.max_clients connections in all, the oldest that has sent nothing is closed for the next one, those
+ * first that come from where more than half of them come from: one address, one /64 of IPv6, one user of this host. If
+ * all have sent something, the next one waits in the kernel's queue until the oldest has had a second (of a source with
+ * more than half of them: 250 ms). Each refused peer makes one log line ("audit: refused peer=... reason=..."), as long
  * as there are not too many of them; then they are counted.
  *
  * One gate may serve several servers; it must outlive them. Loop thread only. */
@@ -42,6 +44,7 @@ struct gate_options {
     bool plain_auth;                /* AUTH and HELLO ... AUTH are allowed: the secret itself goes over the wire */
     size_t max_unauthenticated;     /* 0: 1000 */
     size_t max_per_address;         /* connections of one address beyond loopback; 0: no limit */
+    size_t max_per_principal;       /* 0: all there may be; half of them where there are several principals */
     int64_t auth_timeout_ms;        /* 0: 2000 */
     const char *tls_cert, *tls_key; /* PEM; NULL: no TLS */
     const char *tls_client_ca;      /* NULL, or clients must show a certificate of this authority */
@@ -90,9 +93,9 @@ const char *gate_admit(struct conn *c);
 void gate_leave(struct conn *c);                  /* as it closes */
 const char *gate_peer_host(const struct conn *c); /* peer_addr.h; until it leaves */
 const char *gate_peer_text(const struct conn *c); /* with its port */
-bool gate_has_room(const struct server *s);       /* for one more that has to authenticate */
-/* Somebody waits for a place: unless there is one, the oldest stranger's time gets shorter. */
-void gate_make_haste(struct server *s);
+/* Somebody waits for a place. True: there is one, perhaps that of a stranger who is closed for it. False: the oldest
+ * stranger's time gets shorter; server_accept_waiting() is called when it is over. */
+bool gate_make_room(struct server *s);
 int64_t gate_auth_timeout_ms(const struct conn *c);
 /* Its timer has fired: > 0 if it has more time than that, as it has sent something, or there is room again. */
 int64_t gate_time_left_ms(struct conn *c);

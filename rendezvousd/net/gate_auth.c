@@ -88,12 +88,10 @@ void gate_prove(struct conn *c, const struct request_arg *proof)
     /* Between the two the token file may have been read again. */
     const struct auth_token *t = tokens_find(g->tokens, c->peer->wants, strlen(c->peer->wants));
     bool right = auth_server_check(&c->peer->challenge, proof->p, proof->n) && t;
-    if (right) {
-        gate_raise(c, t->principal);
-        reply_status(&c->reply, "OK");
-    } else {
+    if (!right)
         wrong(c, "proof", c->peer->wants);
-    }
+    else if (gate_raise(c, t->principal))
+        reply_status(&c->reply, "OK");
     c->peer->wants[0] = 0;
 }
 
@@ -129,10 +127,8 @@ bool gate_password(struct conn *c, const struct request_arg *user, const struct 
         return false;
     }
     const struct auth_token *t = match(g->tokens, user, password);
-    if (t) {
-        gate_raise(c, t->principal);
-        return true;
-    }
+    if (t)
+        return gate_raise(c, t->principal);
     if (user)
         principal_text(user, name);
     wrong(c, "password", name);

@@ -8,9 +8,9 @@
 #include "rendezvousd/gate/peer_addr.h"
 #include "rendezvousd/net/gate.h"
 
-/* Connections of one IPv4 address, or of one /64 of IPv6: a host has a whole one. */
-struct address {
-    uint8_t ip[16]; /* of a /64 the first half, then zeroes */
+/* Where connections come from: one IPv4 address, one /64 of IPv6 (a host has a whole one), or a user of this host. */
+struct source {
+    uint8_t key[16]; /* of a /64 the first half, then zeroes; of a user: see user_of() */
     size_t all, unauthenticated;
     UT_hash_handle hh;
 };
@@ -19,7 +19,7 @@ struct gate {
     struct gate_options o; /* no zeroes: defaults are filled in */
     struct tokens *tokens;
     struct tls_context *tls;
-    struct address *addresses;
+    struct source *sources;
     struct audit audit;
     char instance[33];
     uint64_t refused, authenticated;
@@ -36,12 +36,15 @@ struct gate_peer {
     bool by_token;                 /* it has proved who it is */
     bool unauthenticated;          /* counted as such */
     bool hurried;                  /* while all places are taken its time is shorter */
+    struct source *address, *from; /* from: where the stranger's place counts, of its user if that was asked for */
+    struct principal *of;          /* who it has proved to be */
     struct conn *c;                /* whose peer it is */
     struct gate_peer *prev, *next; /* in gate.strangers, while unauthenticated */
 };
 
-/* c has proved to be `name`: everything is open to it. */
-void gate_raise(struct conn *c, const char *name);
+/* c has proved to be `name`: everything is open to it. False: that one has too many connections; the error is in the
+ * reply. */
+bool gate_raise(struct conn *c, const char *name);
 
 /* For the log: what a stranger sent may hold anything. Returns ret. */
 const char *gate_printable(const char *text, char ret[AUTH_PRINCIPAL_MAX + 1]);

@@ -78,21 +78,19 @@ static void on_connection(uv_stream_t *stream, int status)
         return;
     }
     s->turns.accept |= ++s->turns.accepted > TURN_ACCEPTS || turn_read_over(s);
-    l->waiting = s->turns.accept || !gate_has_room(s); /* libuv takes no more from the kernel's queue until this one is
-                                                          accepted */
-    if (l->waiting)
-        gate_make_haste(s);
-    else
+    l->waiting = s->turns.accept || !gate_make_room(s); /* libuv takes no more from the kernel's queue until this one
+                                                           is accepted */
+    if (!l->waiting)
         conn_accept(s, stream);
 }
 
 void server_accept_waiting(struct server *s)
 {
     struct listener *l;
-    if (s->closing)
+    if (s->closing || s->turns.accept) /* then it is called again in the next turn */
         return;
     DL_FOREACH (s->listeners, l) {
-        if (!l->waiting || !gate_has_room(s))
+        if (!l->waiting || !gate_make_room(s) || !l->waiting) /* who makes room may call this */
             continue;
         l->waiting = false;
         conn_accept(s, (uv_stream_t *)&l->tcp);

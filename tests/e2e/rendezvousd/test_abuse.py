@@ -417,3 +417,45 @@ def test_a_minute_of_everything_leaves_nothing():
         # Of a daemon of 5 MiB that held 3 MB a moment ago, and no leak: 300 KiB of holes that the allocator keeps, more or less, by chance.
         # Eight bytes lost with every request would be more than that in each turn.
         assert max(sizes) - min(sizes) <= max(min(sizes) // 100, 512 * 1024)
+
+
+def crowd(port, n):
+    """Connections that say nothing."""
+    out = []
+    for _ in range(n):
+        s = socket.socket()
+        s.setblocking(False)
+        s.connect_ex(("127.0.0.1", port))
+        out.append(s)
+    return out
+
+
+def test_idlers_by_the_thousand_keep_nobody_out(tokens, tmp_path):
+    """Nor do they end a worker when the daemon is restarted under them. None of them would give up its place within the hour."""
+    port, log = free_port(), tmp_path / "log"
+    args = ["--token-file", tokens, "--state-dir", tmp_path / "state", "--auth-timeout", "1h"]
+    with open(log, "wb") as f, Daemon(*args, port=port) as d:
+        p = subprocess.Popen([CRUN, "--nnodes", "1", "--rdzv-id", "j1", "--rdzv-backend", "rendezvousd", "--rdzv-endpoint", f"127.0.0.1:{port}", "--token-file", tokens,
+                              "sh", "-c", "echo running; exec sleep 600"], stdout=f, stderr=f, stdin=subprocess.DEVNULL)
+        try:
+            until(lambda: "running" in log.read_text(), "the worker runs")
+            idle = crowd(port, 4000)
+            began = time.perf_counter()
+            with Client(port) as c:
+                c.authenticate(*ALICE)
+            print(f"a proof among 4,000 idle connections took {(time.perf_counter() - began) * 1e3:.0f} ms, seen from Python")
+            assert d.stop() == 0
+            with Daemon(*args, port=port) as d:
+                idle += crowd(port, 4000)
+                with Client(port) as c:
+                    c.authenticate(*ALICE)
+                    until(lambda: '"connected":true' in c("RDZV.STATUS", "j1"), "the agent is back")
+                    assert '"state":"running","round":1,' in c("RDZV.STATUS", "j1")
+                assert p.poll() is None and log.read_text().count("running") == 1
+                p.terminate()
+                assert p.wait(60) == 143, log.read_text()
+        finally:
+            p.kill()
+            p.wait(60)
+            for s in idle:
+                s.close()

@@ -94,12 +94,12 @@ static void tokens_are_read_again_and_names_stay(void **state)
     write_tokens("alice 0123456789abcdef\nbob 0123456789abcdef\n");
     assert_int_equal(tokens_open(&t, path, false, &e), 0);
     assert_int_equal(tokens_count(t), 2);
-    const char *bob = tokens_name(t, "bob");
+    const struct principal *bob = tokens_principal(t, "bob");
     write_tokens("alice fedcba9876543210\n");
     assert_int_equal(tokens_reload(t, &e), 0);
     assert_null(tokens_find(t, "bob", 3));
-    assert_string_equal(bob, "bob");
-    assert_ptr_equal(tokens_name(t, "bob"), bob);
+    assert_string_equal(bob->name, "bob");
+    assert_ptr_equal(tokens_principal(t, "bob"), bob);
     assert_string_equal(tokens_find(t, "alice", 5)->secret, "fedcba9876543210");
     write_tokens("alice short\n");
     assert_int_equal(tokens_reload(t, &e), ERR_USAGE);
