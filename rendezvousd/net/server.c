@@ -47,6 +47,7 @@ int server_create(struct server **ret, uv_loop_t *loop, const struct server_opti
     memset(s, 0, offsetof(struct server, read_bytes)); /* the rest is no page of ours until a client speaks */
     s->loop = loop;
     s->uid_asker = -1;
+    s->expiry_ms = INT64_MAX;
     if (o)
         s->o = *o;
     fill_defaults(&s->o);

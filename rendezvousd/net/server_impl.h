@@ -136,6 +136,7 @@ struct server {
     uv_timer_t write_timer; /* looks at them; runs while there are any */
     struct space *expiring; /* those with keys that expire */
     uv_timer_t expiry_timer;
+    int64_t expiry_ms;      /* when it fires; INT64_MAX: not at all */
     struct jobs *jobs;      /* borrowed; NULL: this server hosts no rendezvous */
     struct rdzv_door *door; /* with jobs */
     int uid_asker;          /* of peer_uid() */
@@ -164,7 +165,7 @@ void space_release(struct space *sp); /* the last one destroys it; NULL allowed 
 void space_tick(struct space *sp, const struct server *s);
 void space_expect_expiry(struct space *sp,
                          struct server *s); /* have the timer look for what may expire sooner now: after each read */
-void space_expire(struct server *s);        /* the timer's work: delete what is due, look again when the next is */
+void space_expire(struct server *s); /* the timer's work: delete what is due, for a turn; look again when the next is */
 
 /* command_rdzv_party.c */
 void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party */

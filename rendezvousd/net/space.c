@@ -70,24 +70,29 @@ static void on_timer(uv_timer_t *t)
 static void arm(struct server *s, int64_t at_ms)
 {
     int64_t now = (int64_t)uv_now(s->loop);
+    s->expiry_ms = at_ms;
     uv_timer_start(&s->expiry_timer, on_timer, at_ms < now ? 1 : (uint64_t)(at_ms - now) + 1, 0);
 }
 
 void space_expire(struct server *s)
 {
+    const int64_t now = (int64_t)uv_now(s->loop);
     int64_t next = INT64_MAX;
     struct space *sp, *following;
+    s->expiry_ms = INT64_MAX;
     DL_FOREACH_SAFE(s->expiring, sp, following)
     {
-        space_tick(sp, s);
-        keyspace_expire_due(sp->keys, EXPIRE_AT_ONCE);
-        sp->expiry_ms = keyspace_next_expiry(sp->keys);
-        if (sp->expiry_ms == INT64_MAX) {
+        if (sp->expiry_ms <= now && !turn_over(s)) {
+            space_tick(sp, s);
+            keyspace_expire_due(sp->keys, EXPIRE_AT_ONCE);
+            sp->expiry_ms = keyspace_next_expiry(sp->keys);
             DL_DELETE(s->expiring, sp);
-            sp->expiring = NULL;
-        } else if (sp->expiry_ms < next) {
-            next = sp->expiry_ms;
+            if (sp->expiry_ms < INT64_MAX)
+                DL_APPEND(s->expiring, sp); /* behind those whose keys wait for the next turn */
+            else
+                sp->expiring = NULL;
         }
+        next = sp->expiry_ms < next ? sp->expiry_ms : next;
     }
     if (next < INT64_MAX)
         arm(s, next);
@@ -95,17 +100,13 @@ void space_expire(struct server *s)
 
 static void expect_expiry(struct space *sp, struct server *s, int64_t at_ms)
 {
-    int64_t soonest = at_ms;
-    struct space *other;
     if (s->closing)
         return;
     if (!sp->expiring)
         DL_APPEND(s->expiring, sp);
     sp->expiring = s;
     sp->expiry_ms = at_ms;
-    DL_FOREACH (s->expiring, other)
-        soonest = other->expiry_ms < soonest ? other->expiry_ms : soonest;
-    if (soonest == at_ms)
+    if (at_ms < s->expiry_ms)
         arm(s, at_ms);
 }
 
