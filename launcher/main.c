@@ -27,6 +27,7 @@
 #include "launcher/base/pty.h"
 #include "launcher/base/whole_file.h"
 #include "launcher/chaos/chaos.h"
+#include "launcher/commands/admin.h"
 #include "launcher/commands/explain.h"
 #include "launcher/commands/status.h"
 #include "launcher/commands/topo.h"
@@ -48,9 +49,10 @@ enum { FILES_ONE_WORKER = 33, FILES_A_WORKER = 6, FILES_A_HELD_ONE = 3 }; /* des
 enum { STACK_MIN = 128 * 1024 };                                          /* bytes; 80 KiB serve the usual ways */
 
 /* Their options are completed behind their names. */
-static const struct arg_program *const commands[] = {&chaos_program,  &doctor_program, &explain_program,
-                                                     &status_program, &topo_program,   NULL};
-static int (*const mains[])(int argc, char **argv) = {chaos_main, doctor_main, explain_main, status_main, topo_main};
+static const struct arg_program *const commands[] = {
+    &admin_program, &chaos_program, &doctor_program, &explain_program, &status_program, &topo_program, NULL};
+static int (*const mains[])(int argc, char **argv) = {admin_main,   chaos_main,  doctor_main,
+                                                      explain_main, status_main, topo_main};
 static_assert(sizeof commands / sizeof *commands == sizeof mains / sizeof *mains + 1, "one of each, and a NULL");
 
 static const char *command_name(size_t i)

@@ -12,6 +12,7 @@ FILES = {
         "usr/lib/*/crun/chaos-clock.so": None,
         "usr/share/man/man1/crun-chaos.1": None,
         "usr/share/man/man1/crun-doctor.1": None,
+        "usr/share/man/man1/crun-admin.1": None,
         "usr/share/man/man1/crun-status.1": None,
         "usr/share/man/man1/crun-topo.1": None,
         "usr/share/bash-completion/completions/crun.bash": "usr/share/bash-completion/completions/crun-launcher",

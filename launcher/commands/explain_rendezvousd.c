@@ -27,7 +27,12 @@ const struct explain_message explain_rendezvousd[] = {
      "a client of PyTorch's store speaks another protocol, or may not connect here",
      "workers use the store of their round, not the rendezvousd; ?generation=1 for torch 1.13"},
     {"is another principal's\nis unknown here\nseveral principals have a run",
-     "the job belongs to somebody else, or is not there", "the token of its owner; another --rdzv-id"},
+     "the job belongs to somebody else, or is not there, or several have one of that name",
+     "the token of its owner; another --rdzv-id; --principal of crun admin"},
+    {"is no operator", "crun admin is for the operators of a rendezvousd",
+     "their token (--token-file); rendezvousd --operators names them"},
+    {"evicted the job\nis evicted by", "an operator of the rendezvous ended the job with crun admin evict",
+     "ask the operator that is named"},
     {"a newer connection stands for\nthis connection stands for\nhas no part in it any more",
      "the node connected a second time; the newer connection counts", "nothing: crun dials again"},
     {"the user of a connection\nthe peer of a connection\nthe own end of a connection\nthe peer is on another host\n"

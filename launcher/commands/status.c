@@ -17,45 +17,20 @@
 #include "common/rdzv/leader/leader.h"
 #include "common/rdzv/leader/rdzv_host.h"
 #include "common/rdzv/machine/rdzv.h"
-#include "launcher/rendezvous/rdzv_ask.h"
+#include "launcher/commands/ask_options.h"
 
 #define WATCH_MS 1000
 #define KEEP_MS 3600000
 
 struct status_config {
-    const char *endpoint, *token_file, *ca;
-    double timeout_s;
-    bool tls, watch, json;
+    struct ask_options ask;
+    bool watch, json;
 };
 
 static const struct arg_spec specs[] = {
     ARG_GROUP("Status"),
-    {.name = "rdzv-endpoint",
-     .type = ARG_STRING,
-     .at = offsetof(struct status_config, endpoint),
-     .def = "127.0.0.1",
-     .metavar = "WHERE",
-     .env = "CRUN_RDZV_ENDPOINT,PET_RDZV_ENDPOINT",
-     .help = "HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; or, for one RUN, the redis:// or "
-             "file:// URL where its nodes meet"},
-    {.name = "token-file",
-     .type = ARG_STRING,
-     .at = offsetof(struct status_config, token_file),
-     .metavar = "FILE",
-     .env = "CRUN_TOKEN_FILE",
-     .help =
-         "secret to authenticate with where it is asked for; ~/.config/crun/token, made on first use, if not given"},
-    {.name = "rdzv-tls",
-     .type = ARG_FLAG,
-     .at = offsetof(struct status_config, tls),
-     .env = "CRUN_RDZV_TLS",
-     .help = "speak TLS with the rendezvousd"},
-    {.name = "rdzv-ca",
-     .type = ARG_STRING,
-     .at = offsetof(struct status_config, ca),
-     .metavar = "FILE",
-     .env = "CRUN_RDZV_CA",
-     .help = "certificates of those who may vouch for the rendezvousd, PEM; implies --rdzv-tls"},
+    ASK_OPTIONS("HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; or, for one RUN, the redis:// or "
+                "file:// URL where its nodes meet"),
     {.name = "watch",
      .type = ARG_FLAG,
      .at = offsetof(struct status_config, watch),
@@ -64,13 +39,6 @@ static const struct arg_spec specs[] = {
      .type = ARG_FLAG,
      .at = offsetof(struct status_config, json),
      .help = "print the rendezvous' answer as it is: JSON, one line for each look"},
-    {.name = "timeout",
-     .type = ARG_SECONDS,
-     .at = offsetof(struct status_config, timeout_s),
-     .def = "10s",
-     .min = 0.1,
-     .max = 3600,
-     .help = "the longest to wait for an answer"},
     ARG_END,
 };
 
@@ -93,7 +61,7 @@ struct status {
 
 static int64_t timeout_ms(const struct status *s)
 {
-    return (int64_t)(s->config.timeout_s * 1000);
+    return (int64_t)(s->config.ask.timeout_s * 1000);
 }
 
 /* --- asking a server */
@@ -168,10 +136,10 @@ static int read_home(struct status *s, char **ret, struct err *e)
     struct rdzv_home_options o = {.run_id = s->run, .io_timeout_ms = timeout_ms(s), .keep_ms = KEEP_MS};
     struct rdzv_home *home;
     struct leader *leader;
-    if (strncmp(s->config.endpoint, "file://", 7) == 0 && s->home_fd == 0)
+    if (strncmp(s->config.ask.endpoint, "file://", 7) == 0 && s->home_fd == 0)
         TRY(start_home_process(&s->home_fd, e));
     o.process_fd = s->home_fd;
-    TRY(rdzv_home_open(&home, s->config.endpoint, &o, e));
+    TRY(rdzv_home_open(&home, s->config.ask.endpoint, &o, e));
     int rc = rdzv_host_read(home, &leader, e);
     if (rc == 0) {
         rc = to_json(leader_machine(leader), s->run, ret, e);
@@ -204,7 +172,7 @@ static int print_answer(struct status *s, struct err *e)
     TRY(fetch(s, &json, e));
     if (s->config.watch && !s->config.json && isatty(STDOUT_FILENO))
         fputs("\033[H\033[J", stdout); /* home, and clear to the end */
-    int rc = s->config.json ? puts(json) : status_print(json, s->run != NULL, stdout, e);
+    int rc = s->config.json ? puts(json) : status_print(json, s->run ? STATUS_DETAILS : STATUS_LIST, stdout, e);
     free(json);
     if (fflush(stdout) != 0)
         return err_errno(e, errno, "the terminal");
@@ -243,13 +211,10 @@ static int run(struct status *s)
 
 static int find_endpoint(struct status *s, struct err *e)
 {
-    s->ask.timeout_ms = timeout_ms(s);
-    s->ask.token_file = s->config.token_file;
-    s->ask.tls = s->config.tls;
-    s->ask.ca = s->config.ca;
-    if (strstr(s->config.endpoint, "://"))
+    ask_options_apply(&s->config.ask, &s->ask);
+    if (strstr(s->config.ask.endpoint, "://"))
         return s->run ? 0 : err_set(e, ERR_USAGE, "a Redis or a directory has no list of jobs: name the RUN");
-    return rdzv_ask_init(&s->ask, s->config.endpoint, e);
+    return rdzv_ask_init(&s->ask, s->config.ask.endpoint, e);
 }
 
 int status_main(int argc, char **argv)

@@ -147,9 +147,11 @@ static int world(const cJSON *job)
 
 /* --- the tables */
 
-static void job_row(struct table *t, const cJSON *job)
+static void job_row(struct table *t, const cJSON *job, bool owners)
 {
     const cJSON *r = report(job);
+    if (owners)
+        cell(t, "%s", text(job, "principal"));
     cell(t, "%s", text(job, "run"));
     cell(t, "%s", text(job, "state"));
     cell(t, "%.0f", number(job, "round"));
@@ -220,10 +222,12 @@ static void print_waiting(const cJSON *job, FILE *out)
     finish(&t, out, &e);
 }
 
-static int print_jobs(const cJSON *jobs, const cJSON *ended, FILE *out, struct err *e)
+static int print_jobs(const cJSON *jobs, const cJSON *ended, bool owners, FILE *out, struct err *e)
 {
     struct table t = {0};
     const cJSON *job;
+    if (owners)
+        headings(&t, (const char *const[]){"PRINCIPAL", NULL});
     headings(&t, (const char *const[]){"RUN", "STATE", "ROUND", "NODES", "RANKS", "RESTARTS", "STEP", "IMAGES/S",
                                        "LOSS", "AGE", NULL});
     cJSON_ArrayForEach(job, ended)
@@ -231,7 +235,7 @@ static int print_jobs(const cJSON *jobs, const cJSON *ended, FILE *out, struct e
         if (!is_listed(jobs, job))
             ended_row(&t, job);
     }
-    cJSON_ArrayForEach(job, jobs) job_row(&t, job);
+    cJSON_ArrayForEach(job, jobs) job_row(&t, job, owners);
     TRY(finish(&t, out, e));
     cJSON_ArrayForEach(job, jobs) print_waiting(job, out);
     return 0;
@@ -325,8 +329,9 @@ static int print_ends(const cJSON *ended, FILE *out, struct err *e)
     return finish(&t, out, e);
 }
 
-int status_print(const char *json, bool details, FILE *out, struct err *e)
+int status_print(const char *json, enum status_what what, FILE *out, struct err *e)
 {
+    const bool details = what == STATUS_DETAILS;
     cJSON *o = cJSON_Parse(json), *one = NULL;
     const cJSON *jobs = cJSON_GetObjectItemCaseSensitive(o, "jobs");
     const cJSON *ended = cJSON_GetObjectItemCaseSensitive(o, "ended");
@@ -339,7 +344,7 @@ int status_print(const char *json, bool details, FILE *out, struct err *e)
         cJSON_AddItemReferenceToArray(one, o);
         jobs = one;
     }
-    int rc = print_jobs(jobs, ended, out, e);
+    int rc = print_jobs(jobs, ended, what == STATUS_OWNERS, out, e);
     if (rc == 0 && details && ended)
         rc = print_ends(ended, out, e);
     const cJSON *job;

@@ -1,5 +1,6 @@
 /* RDZV.*: reference/protocol.md says what each verb takes and answers. command_rdzv_party.c: who asks. */
 #include "rendezvousd/commands/command_rdzv.h"
+#include "common/auth/auth.h"
 #include "common/base/err.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/commands/commands.h"
@@ -38,25 +39,24 @@ static void say_done(struct conn *c, int rc, const struct err *e)
 
 /* --- arguments */
 
+/* False: the error is in the reply. */
+static bool copy_name(struct conn *c, const struct request_arg *a, const char *what, size_t least, size_t most,
+                      char *ret)
+{
+    if (a->n < least || a->n > most || memchr(a->p, 0, a->n)) {
+        reply_error(&c->reply, "ERR %s of %zu bytes: expected %zu to %zu, none of them 0", what, a->n, least, most);
+        return false;
+    }
+    memcpy(ret, a->p, a->n);
+    ret[a->n] = 0;
+    return true;
+}
+
 /* Run id and, unless NULL, node id; false: the error is in the reply. */
 static bool copy_names(struct conn *c, const struct request *rq, char *run, char *node)
 {
-    const struct request_arg *r = &rq->argv[1], *n = node ? &rq->argv[2] : NULL;
-    if (r->n > JOBS_RUN_MAX || memchr(r->p, 0, r->n)) {
-        reply_error(&c->reply, "ERR run id of %zu bytes: expected at most %d, none of them 0", r->n, JOBS_RUN_MAX);
-        return false;
-    }
-    if (n && (n->n == 0 || n->n > RDZV_ID_MAX || memchr(n->p, 0, n->n))) {
-        reply_error(&c->reply, "ERR node id of %zu bytes: expected 1 to %d, none of them 0", n->n, RDZV_ID_MAX);
-        return false;
-    }
-    memcpy(run, r->p, r->n);
-    run[r->n] = 0;
-    if (n) {
-        memcpy(node, n->p, n->n);
-        node[n->n] = 0;
-    }
-    return true;
+    return copy_name(c, &rq->argv[1], "run id", 0, JOBS_RUN_MAX, run) &&
+           (!node || copy_name(c, &rq->argv[2], "node id", 1, RDZV_ID_MAX, node));
 }
 
 /* Members of a round may use the keys of its bootstrap store, not the rendezvous that shares its port. */
@@ -302,6 +302,44 @@ void command_rdzv_status(struct conn *c, const struct request *rq)
     } else {
         rdzv_say_record_(c, 0, &out);
     }
+}
+
+/* What operators ask of the jobs of all: LIST, DRAIN run [principal], EVICT run [principal]. */
+void command_rdzv_admin(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], principal[AUTH_PRINCIPAL_MAX + 1] = "";
+    const char *who = c->principal ? c->principal : "", *of = NULL;
+    const struct request_arg *verb = &rq->argv[1];
+    const bool list = request_arg_is(verb, "list"), drains = request_arg_is(verb, "drain");
+    struct buf out = {0};
+    struct err e = {0};
+    int rc;
+    if (list ? rq->argc != 2 : (!drains && !request_arg_is(verb, "evict")) || rq->argc < 3 || rq->argc > 4) {
+        reply_error(&c->reply, "ERR expected RDZV.ADMIN LIST, or DRAIN or EVICT run [principal]");
+        return;
+    }
+    if (!admit(c))
+        return;
+    if (!gate_is_operator(c)) {
+        gate_refused(c, "principal '%s' asked for '%.5s' of jobs, and is no operator", who, verb->p);
+        reply_error(&c->reply, "NOPERM principal '%s' is no operator of this rendezvous (--operators)", who);
+        return;
+    }
+    if (!list && !copy_name(c, &rq->argv[2], "run id", 0, JOBS_RUN_MAX, run))
+        return;
+    if (rq->argc == 4 && !copy_name(c, &rq->argv[3], "principal", 1, AUTH_PRINCIPAL_MAX, principal))
+        return;
+    of = rq->argc == 4 ? principal : NULL;
+    if (list)
+        rc = jobs_status_from(c->s->jobs, NULL, NULL, 0, &out, &e);
+    else
+        rc = drains ? jobs_drain(c->s->jobs, of, run, "", &e) : jobs_evict(c->s->jobs, of, run, who, &e);
+    if (rc == 0 && list) {
+        rdzv_say_record_(c, 0, &out);
+        return;
+    }
+    buf_free(&out);
+    say_done(c, rc, &e);
 }
 
 static void say_round(struct conn *c, int rc, const char *run, const char *node, int64_t round, const char *ok)

@@ -80,6 +80,7 @@ enum {
     X(rdzv_status, "rdzv.status", -1, COMMAND_FULL)                                                                    \
     X(rdzv_report, "rdzv.report", -4, COMMAND_FULL)                                                                    \
     X(rdzv_postmortem, "rdzv.postmortem", 4, COMMAND_FULL)                                                             \
+    X(rdzv_admin, "rdzv.admin", -2, COMMAND_FULL)                                                                      \
     X(rdzv_alive, "rdzv.alive", 4, 0)                                                                                  \
     X(rdzv_failure, "rdzv.failure", 5, 0)                                                                              \
     X(rdzv_steps, "rdzv.steps", 5, 0)                                                                                  \

@@ -80,6 +80,12 @@ static const struct arg_spec specs[] = {
      .help = "lines 'principal secret', readable by its owner only, or fd:N for an inherited descriptor. Every "
              "connection has to prove "
              "that it knows one; read again on SIGHUP. Without it, only local connections of our own user are served"},
+    {.name = "operators",
+     .type = ARG_STRING,
+     AT(operators),
+     .metavar = "NAME[,NAME]",
+     .env = "RENDEZVOUSD_OPERATORS",
+     .help = "principals of --token-file that may list, drain and evict the jobs of all (crun admin)"},
     {.name = "allow-plain-auth",
      .type = ARG_FLAG,
      AT(plain_auth),
@@ -323,6 +329,8 @@ int config_check(const struct config *c, struct err *e)
         return err_set(e, ERR_USAGE, "--insecure and --token-file contradict each other");
     if (c->plain_auth && !c->token_file)
         return err_set(e, ERR_USAGE, "--allow-plain-auth without --token-file has no effect");
+    if (c->operators && !c->token_file)
+        return err_set(e, ERR_USAGE, "--operators without --token-file has no effect");
     if (!c->tls_cert && (c->tls_key || c->tls_client_ca || c->tls_only))
         return err_set(e, ERR_USAGE, "--%s without --tls-cert has no effect",
                        c->tls_key         ? "tls-key"

@@ -21,7 +21,7 @@ struct config {
     double port_timeout_s;
     bool insecure;
 
-    const char *token_file;
+    const char *token_file, *operators;
     bool plain_auth;
     double auth_timeout_s;
     int64_t max_unauthenticated, max_per_address;

@@ -210,6 +210,9 @@ static int open_gate(struct daemon *d, struct err *e)
     const struct config *c = &d->config;
     return gate_create(&d->gate,
                        &(struct gate_options){.token_file = c->token_file,
+                                              .operators = !c->token_file ? NULL
+                                                           : c->operators ? c->operators
+                                                                          : "",
                                               .insecure = c->insecure,
                                               .own_spaces = true,
                                               .plain_auth = c->plain_auth,

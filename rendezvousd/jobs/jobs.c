@@ -129,7 +129,9 @@ int job_look_up_(const struct jobs *j, const char *principal, const char *run, s
             if (strcmp(leader_run(other->reign.leader), run) != 0)
                 continue;
             if (job)
-                return err_set(e, -EINVAL, "several principals have a run '%s', '%s' and '%s' among them: name one",
+                return err_set(e, -EINVAL,
+                               "several principals have a run '%s', '%s' and '%s' among them: name one (crun admin "
+                               "--principal; principal= over HTTP)",
                                run, leader_principal(job->reign.leader), leader_principal(other->reign.leader));
             job = other;
         }

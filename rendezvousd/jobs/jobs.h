@@ -113,6 +113,9 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
 /* Stop the job in good order. principal NULL: whose ever it is; -EINVAL: several have one of that name. signal: that the
  * workers are to get, "": the usual one. */
 int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e);
+/* End the job at once, whatever state it is in: its members get an END that says why, and it is forgotten
+ * LEADER_LINGER_MS later. who: the operator. principal NULL: as jobs_drain(). */
+int jobs_evict(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e);
 /* fields: a record (rdzv_wire.h); step, images_per_s and loss are kept, all of it goes to the watcher
  * (jobs_watch.h). */
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e);

@@ -1,6 +1,7 @@
 /* What a party may ask: see jobs.h. */
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/job/exitcode.h"
 #include "common/net/addr.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/jobs/jobs_impl.h"
@@ -12,6 +13,7 @@
 #include <sys/random.h>
 #include <utlist.h>
 
+#define MODULE "jobs"
 #define JOINS_MS 10000
 /* What a node costs in the machine, beside the member itself. */
 #define NODE_BYTES 1500
@@ -234,15 +236,29 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
     return rc;
 }
 
-int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e)
+static int drain(struct jobs *j, const char *principal, const char *run, const struct rdzv_cause *cause, struct err *e)
 {
+    const struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause = *cause};
     struct job *job = NULL;
     TRY(job_look_up_(j, principal, run, &job, e));
-    struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause.rank = -1};
-    snprintf(drain.cause.text, sizeof drain.cause.text, "%s", signal);
     int rc = job_step_(job, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain}, e);
     jobs_tell_(j);
     return rc;
+}
+
+int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e)
+{
+    struct rdzv_cause cause = {.rank = -1};
+    snprintf(cause.text, sizeof cause.text, "%s", signal);
+    return drain(j, principal, run, &cause, e);
+}
+
+int jobs_evict(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e)
+{
+    struct rdzv_cause cause = {.rank = -1, .exit_code = EXIT_UNAVAILABLE};
+    snprintf(cause.text, sizeof cause.text, "an operator of the rendezvous (%s) evicted the job", who);
+    log_warn(MODULE, "run=%s is evicted by '%s'", run, who);
+    return drain(j, principal, run, &cause, e);
 }
 
 /* --- reports */

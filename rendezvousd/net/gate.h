@@ -40,6 +40,8 @@ struct gate_options {
     bool own_uid_only;      /* local peers of another uid are refused whatever they know */
     bool own_spaces;        /* each principal that has proved who it is begins in a key-space of its own */
     bool trust_local;       /* local peers of our own uid need no token; without tokens they never do */
+    /* Principals that may look after the jobs of all (crun admin), commas between; NULL: whoever may do everything. */
+    const char *operators;
     bool insecure;
     bool plain_auth;                /* AUTH and HELLO ... AUTH are allowed: the secret itself goes over the wire */
     size_t max_unauthenticated;     /* 0: 1000 */
@@ -103,6 +105,7 @@ void gate_too_late(struct conn *c); /* its time to authenticate is over: reply *
 void gate_refused(struct conn *c, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* one audit line */
 
 bool gate_owns_space(const struct conn *c); /* its key-space is its principal's (own_spaces) */
+bool gate_is_operator(const struct conn *c);
 
 /* STORE.AUTH, STORE.PROVE, AUTH: answer into c->reply. user may be NULL. */
 void gate_challenge(struct conn *c, const struct request_arg *principal, const struct request_arg *nonce);

@@ -19,6 +19,16 @@ bool gate_owns_space(const struct conn *c)
     return c->s->o.gate && c->s->o.gate->o.own_spaces && c->peer->by_token;
 }
 
+bool gate_is_operator(const struct conn *c)
+{
+    const char *list = c->s->o.gate ? c->s->o.gate->o.operators : NULL;
+    const size_t n = c->principal ? strlen(c->principal) : 0;
+    for (const char *p = list; p && *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == n && memcmp(p, c->principal, n) == 0)
+            return true;
+    return c->trust == TRUST_FULL && !list;
+}
+
 static bool principal_text(const struct request_arg *a, char ret[AUTH_PRINCIPAL_MAX + 1])
 {
     if (a->n == 0 || a->n > AUTH_PRINCIPAL_MAX || memchr(a->p, 0, a->n))

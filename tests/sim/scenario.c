@@ -75,7 +75,7 @@ int step_event(struct job *j, const struct rdzv_event *ev)
 int step(struct job *j, enum rdzv_event_kind kind, const char *node, uint64_t round, int slots)
 {
     struct rdzv_event ev = {.kind = kind, .round = round, .slots = slots, .node_rank = -1};
-    if (kind != RDZV_LEAVE)
+    if (kind != RDZV_LEAVE && kind != RDZV_DRAIN) /* theirs in good order */
         ev.cause = (struct rdzv_cause){.exit_code = 137, .rank = 1, .text = "killed"};
     snprintf(ev.node, sizeof ev.node, "%s", node);
     snprintf(ev.addr, sizeof ev.addr, "@%s", node);

@@ -18,7 +18,7 @@ ARGUMENTS = {
     "scan": ["0", "COUNT", "1000000", "MATCH", "*a*b*c*d*e"], "store.cas": ["c", "0", "", "v"], "store.wait": ["N", "0"], "echo": ["hello"], "select": ["0"],
     "client": ["LIST"], "command": [], "store.use": [""], "store.auth": ["x", "0" * 64], "store.prove": ["x"], "auth": ["x"],
     "rdzv.join": ["r", "n", "v=1 nnodes=1:2 slots=1"], "rdzv.next": ["r", "n", "0", "0"], "rdzv.fail": ["r", "n", "1"], "rdzv.done": ["r", "n", "1"], "rdzv.leave": ["r", "x"],
-    "rdzv.drain": ["other"], "rdzv.report": ["r", "n", "step=1"], "rdzv.postmortem": ["r", "n", "{}"], "rdzv.alive": ["r", "n", "1"], "rdzv.failure": ["r", "n", "1", "{}"], "rdzv.steps": ["r", "n", "1", "10 0 0"], "rdzv.quiet": ["r", "n", "1", "1000 0"],
+    "rdzv.drain": ["other"], "rdzv.admin": ["list"], "rdzv.report": ["r", "n", "step=1"], "rdzv.postmortem": ["r", "n", "{}"], "rdzv.alive": ["r", "n", "1"], "rdzv.failure": ["r", "n", "1", "{}"], "rdzv.steps": ["r", "n", "1", "10 0 0"], "rdzv.quiet": ["r", "n", "1", "1000 0"],
 }
 LEFT_OUT = {"quit"}  # nothing after it is read
 

@@ -53,7 +53,7 @@ static void note_event(struct leader *l, const struct rdzv_event *ev, int64_t no
         note(l, now, "node %s is back", ev->node);
         break;
     case RDZV_DRAIN:
-        note(l, now, "drain");
+        note(l, now, "%s", ev->cause.exit_code ? ev->cause.text : "drain");
         break;
     case RDZV_TICK:
         break;

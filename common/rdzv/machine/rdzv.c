@@ -367,21 +367,35 @@ static int resume(struct step *s)
     return 0;
 }
 
+/* True: it is no drain in good order, and the job is over. */
+static bool is_evicted(struct step *s)
+{
+    const struct rdzv_cause *c = &s->ev->cause;
+    if (c->exit_code == EXIT_OK)
+        return false;
+    s->r->m.why = RDZV_WHY_FAILURE;
+    rdzv_finish_(s, RDZV_FAILED, c->exit_code, c);
+    return true;
+}
+
 static int drain_waiting(struct step *s)
 {
-    rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
+    if (!is_evicted(s))
+        rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
     return 0;
 }
 
 static int drain_running(struct step *s)
 {
-    rdzv_stop_round_(s, RDZV_WHY_DRAIN, &s->ev->cause);
+    if (!is_evicted(s))
+        rdzv_stop_round_(s, RDZV_WHY_DRAIN, &s->ev->cause);
     return 0;
 }
 
 static int drain_stopping(struct step *s)
 {
-    s->r->m.why = RDZV_WHY_DRAIN;
+    if (!is_evicted(s))
+        s->r->m.why = RDZV_WHY_DRAIN;
     return 0;
 }
 

@@ -24,7 +24,8 @@
  *   - a node leaves in good order: with MIN left NEWS_STOP(resize), else the job drains;
  *   - rounds fail early one after another: the first restart of such a row is immediate, each further one waits twice
  *     as long as the one before (BACKOFF), counted from the failure;
- *   - drain: NEWS_STOP(drain), and NEWS_END with EXIT_REQUEUE when all workers are gone;
+ *   - drain: NEWS_STOP(drain), and NEWS_END with EXIT_REQUEUE when all workers are gone. With an exit code in its cause
+ *     (an operator evicts the job) NEWS_END at once: the job has failed of that;
  *   - FAIL, DONE or JOIN of an older round: refused, ERR_FENCED. Round numbers only grow.
  *
  * Every NEWS_STOP is answered in one way, whatever its reason: JOIN, with the number of the stopped round, once all
@@ -143,7 +144,7 @@ struct rdzv_event {
     char addrs[RDZV_ADDRS_MAX + 1]; /* JOIN: every address its workers may connect from */
     int port;                     /* JOIN: where its bootstrap store listens already, in case it becomes group rank 0 */
     char role[RDZV_ROLE_MAX + 1]; /* JOIN: label of its workers */
-    struct rdzv_cause cause;      /* FAIL, GONE; LEAVE: why, exit_code 0: in good order; text of that and of DRAIN: the
+    struct rdzv_cause cause;      /* FAIL, GONE; LEAVE, DRAIN: why, exit_code 0: in good order; then its text is the
                                     signal that the workers of all nodes are to get, "": the usual one */
 };
 

@@ -303,6 +303,44 @@ static void a_job_belongs_to_its_principal(void **s)
     pair_end(&p);
 }
 
+/* In a round, between rounds, before the first; its members hear why. */
+static void an_operator_ends_a_job_in_any_state(void **s)
+{
+    static const char why[] = "an operator of the rendezvous (ops) evicted the job";
+    struct pair p;
+    struct agent *const both[] = {&p.a, &p.b};
+    (void)s;
+    for (int state = 0; state < 3; state++) {
+        pair_start(&p, NULL);
+        if (state > 0)
+            assert_int_equal(rig_say(&p.a, RDZV_FAIL, 1, 1), 0);
+        if (state > 1)
+            assert_int_equal(rig_join(&p.a, &p.c, 1), 0);
+        assert_int_equal(jobs_evict(p.j, "bob", "r", "ops", &p.a.e), -ENOENT);
+        assert_int_equal(jobs_evict(p.j, NULL, "r", "ops", &p.a.e), 0);
+        for (int i = 0; i < 2; i++) {
+            rig_next(both[i]);
+            assert_int_equal(both[i]->news.kind, RDZV_NEWS_END);
+            assert_int_equal(both[i]->news.exit_code, 69);
+            assert_string_equal(both[i]->news.cause.text, why);
+        }
+        assert_int_equal(jobs_evict(p.j, NULL, "r", "ops", &p.a.e), 0); /* it is over: nothing changes */
+        rig_pass(p.j, LEADER_LINGER_MS);
+        assert_null(jobs_owner(p.j, "alice", "r"));
+        pair_end(&p);
+    }
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config c = rig_config(2, 2);
+    struct agent lone;
+    rig_open(j, &lone, "q", "node1", "10.0.0.2");
+    assert_int_equal(rig_join(&lone, &c, 0), 0);
+    rig_close(&lone, JOBS_SILENT);
+    assert_int_equal(jobs_evict(j, "alice", "q", "ops", &lone.e), 0);
+    rig_pass(j, LEADER_LINGER_MS);
+    assert_null(jobs_owner(j, "alice", "q"));
+    jobs_destroy(j);
+}
+
 static char forgotten[2][64];
 
 static void note_forgotten(void *arg, const char *principal, const char *run)
@@ -914,6 +952,7 @@ int main(void)
         cmocka_unit_test(a_shared_rendezvous_needs_a_run_id),
         cmocka_unit_test(a_job_belongs_to_its_principal),
         cmocka_unit_test(principals_have_names_of_their_own),
+        cmocka_unit_test(an_operator_ends_a_job_in_any_state),
         cmocka_unit_test(each_principal_has_its_share_of_jobs),
         cmocka_unit_test(each_of_many_jobs_keeps_its_dates),
         cmocka_unit_test(agents_that_disagree_are_refused),
