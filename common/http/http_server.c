@@ -11,12 +11,20 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #define MODULE "http"
-#define MAX_CONNECTIONS 128
+#define MAX_CONNECTIONS 128 /* for one more the oldest is closed: a probe always gets in */
+#define BEING_CLOSED 16     /* at once, beside them */
 #define TIMEOUT_S 10
 #define MEMORY_PER_CONNECTION (32 * 1024)
 #define URLS_MAX 256
+
+struct client {
+    int fd;
+    bool leaves; /* shut down: libmicrohttpd closes it in its next run */
+    struct client *prev, *next;
+};
 
 struct http_server {
     struct http_server_options o;
@@ -25,7 +33,9 @@ struct http_server {
     struct auth_tokens tokens;
     uv_poll_t poll;
     uv_timer_t timer;
-    bool has_clients;
+    struct client *clients; /* the oldest first */
+    int staying;            /* of them, those that do not leave */
+    unsigned closed;        /* ever */
     int open_handles;
 };
 
@@ -164,22 +174,54 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
     return send_answer(h, c, &a);
 }
 
+/* --- clients */
+
+static void let_oldest_leave(struct http_server *h)
+{
+    struct client *c = h->clients;
+    while (c && c->leaves)
+        c = c->next;
+    if (!c)
+        return;
+    c->leaves = true;
+    h->staying--;
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+static void on_connection(void *arg, struct MHD_Connection *mhd, void **context,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    struct http_server *h = arg;
+    struct client *c = *context;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED && (c = calloc(1, sizeof *c))) {
+        *context = c;
+        c->fd = h->lib->MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        DL_APPEND(h->clients, c);
+        if (++h->staying > MAX_CONNECTIONS)
+            let_oldest_leave(h);
+    } else if (what == MHD_CONNECTION_NOTIFY_CLOSED && c) {
+        h->closed++;
+        h->staying -= !c->leaves;
+        DL_DELETE(h->clients, c);
+        free(c);
+    }
+}
+
 /* --- the loop */
 
 static void on_timer(uv_timer_t *t);
 
-/* At its limit libmicrohttpd listens no more, and takes it up again in a run that begins below the limit: when the last
- * connections end in one run, it takes another one. */
+/* At its limit libmicrohttpd listens no more, and takes it up again in a run that begins below the limit: after a run
+ * in which connections ended, it takes another one. */
 static void turn(struct http_server *h)
 {
     MHD_UNSIGNED_LONG_LONG ms;
-    bool had_clients;
+    unsigned before;
     do {
-        had_clients = h->has_clients;
+        before = h->closed;
         h->lib->MHD_run(h->mhd);
-        h->has_clients = h->lib->MHD_get_timeout(h->mhd, &ms) == MHD_YES;
-    } while (had_clients && !h->has_clients);
-    if (h->has_clients)
+    } while (h->closed != before);
+    if (h->lib->MHD_get_timeout(h->mhd, &ms) == MHD_YES)
         uv_timer_start(&h->timer, on_timer, ms < 1000 ? ms : 1000, 0);
     else
         uv_timer_stop(&h->timer);
@@ -237,9 +279,9 @@ static int start(struct http_server *h, int fd, struct err *e)
 {
     h->mhd = h->lib->MHD_start_daemon(
         MHD_USE_EPOLL | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request, h, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL,
-        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)MEMORY_PER_CONNECTION, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, h, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)(MAX_CONNECTIONS + BEING_CLOSED), MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY_PER_CONNECTION, MHD_OPTION_END);
     if (h->mhd)
         return 0;
     close(fd);

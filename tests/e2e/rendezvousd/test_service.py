@@ -303,6 +303,25 @@ def test_noise_and_idlers_on_the_http_port_harm_nobody():
             s.close()
 
 
+def test_a_probe_is_answered_whoever_holds_the_http_port():
+    """For each one more than 128 the oldest is closed, here before it has been silent for its 10 s."""
+    with Daemon("--http-port", "0") as d:
+        host, port = d.http[len("http://"):].split(":")
+        idle = [socket.create_connection((host, int(port)), timeout=30) for _ in range(300)]
+        for s in idle:
+            s.sendall(b"GET /api/jobs HT")
+        for path in ("/healthz", "/readyz"):
+            assert get(d.http + path)[0] == 200
+        for s in idle[200:]:
+            s.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                s.recv(1)
+        assert idle[0].recv(1) == b""
+        for s in idle:
+            s.close()
+        assert d.stop() == 0
+
+
 def test_the_http_port_hears_again_when_all_of_its_connections_have_gone_at_once():
     """All that it serves at a time (128), gone while the daemon was stopped: it sees it in one turn."""
     with Daemon("--http-port", "0") as d:
