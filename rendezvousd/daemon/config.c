@@ -9,14 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int parse_size(const char *text, void *field, struct err *e)
+static int parse_size_or_0(const char *text, void *field, struct err *e)
 {
     int64_t n;
-    TRY(parse_bytes(text, 1, &n, e));
+    TRY(parse_bytes(text, 0, &n, e));
     if (n > (int64_t)1 << 50)
         return err_set(e, ERR_USAGE, "expected at most 1048576G");
     *(int64_t *)field = n;
     return 0;
+}
+
+static int parse_size(const char *text, void *field, struct err *e)
+{
+    int64_t n;
+    TRY(parse_bytes(text, 1, &n, e));
+    return parse_size_or_0(text, field, e);
 }
 
 #define AT(field) .at = offsetof(struct config, field)
@@ -210,8 +217,16 @@ static const struct arg_spec specs[] = {
      AT(max_memory),
      .def = "1G",
      .env = "RENDEZVOUSD_MAX_MEMORY",
-     .help = "of all keys and values of a key-space, beyond which writes are refused; and as much again for clients' "
-             "buffers"},
+     .help = "of all keys and values, beyond which writes are refused; and as much again for clients' buffers"},
+    {.name = "max-memory-per-principal",
+     .type = ARG_CUSTOM,
+     .parse = parse_size_or_0,
+     .metavar = "BYTES",
+     AT(max_principal_memory),
+     .def = "0",
+     .env = "RENDEZVOUSD_MAX_MEMORY_PER_PRINCIPAL",
+     .help = "of all keys and values of one principal of --token-file, with those of its jobs; 0: half of --max-memory "
+             "where it has several principals"},
     {.name = "max-request",
      BYTES,
      AT(max_request),

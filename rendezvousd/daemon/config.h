@@ -37,7 +37,7 @@ struct config {
     int64_t history;
 
     int64_t max_clients, max_per_principal, max_jobs, max_jobs_per_principal, max_nodes;
-    int64_t max_memory, max_request, max_output, max_job_memory; /* bytes */
+    int64_t max_memory, max_principal_memory, max_request, max_output, max_job_memory; /* bytes */
     double request_timeout_s;
 
     int log_level;

@@ -235,6 +235,7 @@ static int open_server(struct daemon *d, struct err *e)
                                .max_request_bytes = (size_t)c->max_request,
                                .max_output_bytes = (size_t)c->max_output,
                                .max_memory_bytes = (size_t)c->max_memory,
+                               .max_principal_bytes = (size_t)c->max_principal_memory,
                                .binary = &front_tcpstore,
                                .max_job_bytes = (size_t)c->max_job_memory,
                                .request_timeout_ms = (int64_t)(c->request_timeout_s * 1000),

@@ -27,7 +27,7 @@ const struct auth_token *tokens_find(const struct tokens *t, const char *princip
 /* Who had a connection once; good until tokens_close(). */
 struct principal {
     struct principal *next;
-    size_t connections; /* the gate's */
+    size_t connections, buffer_bytes; /* the server's, of its connections */
     char name[AUTH_PRINCIPAL_MAX + 1];
 };
 struct principal *tokens_principal(struct tokens *t, const char *name); /* NULL: no memory */

@@ -127,14 +127,17 @@ void conn_finish(struct conn *c)
 static struct conn *largest_holder(const struct server *s)
 {
     struct conn *c, *largest = s->conns;
-    DL_FOREACH (s->conns, c)
-        if (c->charged > largest->charged)
+    DL_FOREACH (s->conns, c) {
+        const size_t theirs = gate_buffers(c), most = gate_buffers(largest);
+        if (theirs > most || (theirs == most && c->charged > largest->charged))
             largest = c;
+    }
     return largest;
 }
 
 /* All buffers together have a limit of their own, so that a write beyond the limit of the keys can still be answered.
- * What does not fit is paid for by those who hold most, not by whoever happens to come next. */
+ * What does not fit is paid for by the principal that holds most, and of its connections by the one that does, not by
+ * whoever happens to come next. */
 void conn_charge(struct conn *c)
 {
     if (c->closing)
@@ -144,6 +147,7 @@ void conn_charge(struct conn *c)
     size_t now = in + c->reply.out.cap + c->flying.cap + c->sealed.cap;
     bool grows = now > c->charged;
     s->buffer_bytes += now - c->charged;
+    gate_count_buffers(c, now);
     c->charged = now;
     while (grows && s->buffer_bytes > s->o.max_memory_bytes && !c->closing) {
         struct conn *largest = largest_holder(s);

@@ -360,11 +360,25 @@ static void left_unconvinced(struct conn *c)
                      gate_printable(c->peer->wants, name));
 }
 
-static void leave_principal(struct gate_peer *p)
+void gate_count_buffers(struct conn *c, size_t bytes)
 {
-    if (p->of)
-        p->of->connections--;
-    p->of = NULL;
+    if (c->peer && c->peer->of)
+        c->peer->of->buffer_bytes += bytes - c->charged;
+}
+
+size_t gate_buffers(const struct conn *c)
+{
+    return c->peer && c->peer->of ? c->peer->of->buffer_bytes : c->charged;
+}
+
+static void leave_principal(struct conn *c)
+{
+    struct principal *p = c->peer->of;
+    if (!p)
+        return;
+    p->connections--;
+    p->buffer_bytes -= c->charged;
+    c->peer->of = NULL;
 }
 
 void gate_leave(struct conn *c)
@@ -376,7 +390,7 @@ void gate_leave(struct conn *c)
     left_unconvinced(c);
     if (g) {
         be_no_stranger(c);
-        leave_principal(p);
+        leave_principal(c);
         p->address->all--;
         leave_source(g, p->address);
     }
@@ -392,7 +406,12 @@ void gate_leave(struct conn *c)
 static size_t share_of_principal(const struct server *s)
 {
     const struct gate *g = s->o.gate;
-    return g->o.max_per_principal ? g->o.max_per_principal : s->o.max_clients / (tokens_count(g->tokens) > 1 ? 2 : 1);
+    return g->o.max_per_principal ? g->o.max_per_principal : gate_fair_share(s, s->o.max_clients);
+}
+
+size_t gate_fair_share(const struct server *s, size_t all)
+{
+    return s->o.gate && tokens_count(s->o.gate->tokens) > 1 ? all / 2 : all;
 }
 
 static bool join_principal(struct conn *c, struct principal *p)
@@ -407,9 +426,10 @@ static bool join_principal(struct conn *c, struct principal *p)
         c->last_words = true;
         return false;
     }
-    leave_principal(c->peer);
+    leave_principal(c);
     c->peer->of = p;
     p->connections++;
+    p->buffer_bytes += c->charged;
     return true;
 }
 

@@ -33,6 +33,7 @@ static void destroy(struct server *s)
     space_release(s->space);
     waiters_sweep(&s->remains, SIZE_MAX);
     keyspace_sweep(&s->memory, SIZE_MAX);
+    spaces_free_shares(s);
     peer_uid_close(&s->uid_asker);
     free(s->members);
     free(s);

@@ -48,7 +48,9 @@ struct server_options {
     size_t max_output_bytes;  /* 0: 64 MiB queued replies of one client, then it is closed */
     size_t max_memory_bytes;  /* 0: 1 GiB of keys, values and waiters: beyond it writes get -OOM ...; and as
                                     much again for all clients' buffers: beyond it those that hold most are closed */
-    size_t max_job_bytes;     /* 0: 256 MiB of keys in one job's key-space (STORE.USE) */
+    size_t max_principal_bytes; /* of keys of one principal, of its jobs too; 0: max_memory_bytes, half of that where
+                                   there are several */
+    size_t max_job_bytes;       /* 0: 256 MiB of keys in one job's key-space (STORE.USE) */
     /* 0: 10000; a started but unfinished request older than this closes the connection, and so do replies of which
      * nothing was read for so long */
     int64_t request_timeout_ms;

@@ -123,6 +123,7 @@ struct server {
     struct space *space;          /* the default one */
     char *members;                /* see server_set_members() */
     struct named_space *spaces;   /* of principals and jobs (spaces.h) */
+    struct share *shares;         /* what each principal's take of .memory */
     struct keyspace_total memory; /* of all key-spaces */
     struct waiter *remains;       /* of waiters in any of them (waiters_sweep()) */
     struct listener *listeners;

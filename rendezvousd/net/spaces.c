@@ -34,12 +34,35 @@ static struct named_space *find_space(struct server *s, const struct named_space
     return found;
 }
 
+/* What all key-spaces of one principal take, as long as the server lives. */
+struct share {
+    struct keyspace_total total;
+    UT_hash_handle hh;
+    char principal[];
+};
+
+static struct keyspace_total *share_of(struct server *s, const char *principal)
+{
+    struct share *sh;
+    HASH_FIND_STR(s->shares, principal, sh);
+    if (sh || !(sh = calloc(1, sizeof *sh + strlen(principal) + 1)))
+        return sh ? &sh->total : NULL;
+    strcpy(sh->principal, principal);
+    sh->total.above = &s->memory;
+    sh->total.max_bytes =
+        s->o.max_principal_bytes ? s->o.max_principal_bytes : gate_fair_share(s, s->o.max_memory_bytes);
+    HASH_ADD_STR(s->shares, principal, sh);
+    return &sh->total;
+}
+
 int spaces_use(struct conn *c, const char *principal, const char *run)
 {
     struct server *s = c->s;
-    struct named_space *fresh = name_it(principal, run), *n = fresh ? find_space(s, fresh) : NULL;
+    struct keyspace_total *share = share_of(s, principal);
+    struct named_space *fresh = share ? name_it(principal, run) : NULL, *n = fresh ? find_space(s, fresh) : NULL;
     if (fresh && !n && space_create(&fresh->space, s, run ? s->o.max_job_bytes : s->o.max_memory_bytes) == 0) {
         n = fresh;
+        keyspace_share(n->space->keys, share);
         HASH_ADD_KEYPTR(hh, s->spaces, n->name, n->n, n);
     }
     if (n != fresh)
@@ -70,4 +93,13 @@ void spaces_drop_all(struct server *s)
     struct named_space *n, *next;
     HASH_ITER (hh, s->spaces, n, next)
         drop(s, n);
+}
+
+void spaces_free_shares(struct server *s)
+{
+    struct share *sh, *next;
+    HASH_ITER (hh, s->shares, sh, next) {
+        HASH_DEL(s->shares, sh);
+        free(sh);
+    }
 }

@@ -36,9 +36,10 @@ size_t keyspace_entry_bytes(size_t key_len, size_t value_len)
 
 bool keyspace_fits(const struct keyspace *k, size_t more)
 {
-    const struct keyspace_total *t = k->total;
-    return k->bytes <= k->max_bytes && more <= k->max_bytes - k->bytes &&
-           (!t || (t->bytes <= t->max_bytes && more <= t->max_bytes - t->bytes));
+    bool fits = k->bytes <= k->max_bytes && more <= k->max_bytes - k->bytes;
+    for (const struct keyspace_total *t = k->total; t && fits; t = t->above)
+        fits = t->bytes <= t->max_bytes && more <= t->max_bytes - t->bytes;
+    return fits;
 }
 
 void keyspace_share(struct keyspace *k, struct keyspace_total *t)
@@ -54,8 +55,13 @@ struct keyspace_total *keyspace_shared(const struct keyspace *k)
 void keyspace_charge(struct keyspace *k, ptrdiff_t delta)
 {
     k->bytes += (size_t)delta;
-    if (k->total)
-        k->total->bytes += (size_t)delta;
+    keyspace_charge_total(k->total, delta);
+}
+
+void keyspace_charge_total(struct keyspace_total *t, ptrdiff_t delta)
+{
+    for (; t; t = t->above)
+        t->bytes += (size_t)delta;
 }
 
 size_t keyspace_bytes(const struct keyspace *k)
@@ -88,8 +94,17 @@ static void free_entry(struct key *en)
 
 static void leave_chain(struct keyspace_total *t, struct key *first)
 {
+    while (t->above)
+        t = t->above;
     first->hh.prev = t->remains;
     t->remains = first;
+}
+
+/* What is left in a chain counts in the topmost total alone. */
+static void count_as_left(struct keyspace_total *t, size_t bytes)
+{
+    for (; t && t->above; t = t->above)
+        t->bytes -= bytes;
 }
 
 /* Part of a long queue. */
@@ -202,6 +217,7 @@ void key_drop(struct keyspace *k, struct key *en)
         tell(k, KEY_DELETED, en);
     if (k->total && en->type == KEY_QUEUE && en->queue.n > FREED_AT_ONCE) {
         k->bytes -= en->charged;
+        count_as_left(k->total, en->charged);
         en->hh.next = NULL;
         leave_chain(k->total, en);
         return;
@@ -230,6 +246,7 @@ void keyspace_clear(struct keyspace *k)
     }
     expiry_free(&k->expiry);
     k->bytes -= k->key_bytes;
+    count_as_left(k->total, k->key_bytes);
     k->key_bytes = k->count = k->queues = 0;
     if (!k->total)
         keyspace_sweep(&own, SIZE_MAX);

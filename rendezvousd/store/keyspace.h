@@ -89,14 +89,17 @@ void keyspace_charge(struct keyspace *k, ptrdiff_t delta);
 size_t keyspace_bytes(const struct keyspace *k);
 size_t keyspace_entry_bytes(size_t key_len, size_t value_len); /* what a new key takes */
 
-/* Count this one's bytes in *t too, whose limit then holds besides its own. Before anything is stored; *t must outlive
- * k. All-zero but for max_bytes at first. */
+/* Count this one's bytes in *t and all above it, too, whose limits then hold besides its own. Before anything is stored;
+ * *t must outlive k. All-zero but for max_bytes and above at first. */
 struct keyspace_total {
     size_t bytes, max_bytes;
-    struct key *remains; /* what was cleared, or held much, and is yet to be freed; counted in `bytes` until then */
+    struct keyspace_total *above; /* NULL: none */
+    struct key *remains; /* of the topmost: what was cleared, or held much, and is yet to be freed; counted in its
+                            `bytes` until then */
 };
 void keyspace_share(struct keyspace *k, struct keyspace_total *t);
-struct keyspace_total *keyspace_shared(const struct keyspace *k); /* NULL: with nobody */
+struct keyspace_total *keyspace_shared(const struct keyspace *k);      /* NULL: with nobody */
+void keyspace_charge_total(struct keyspace_total *t, ptrdiff_t delta); /* and all above it; NULL: nothing */
 /* Free what remains of at_most keys and items of queues, fewer if they are large. True: nothing is left. */
 bool keyspace_sweep(struct keyspace_total *t, size_t at_most);
 

@@ -80,8 +80,8 @@ static void charge(struct waiters *w, ptrdiff_t delta)
 {
     if (w->keys)
         keyspace_charge(w->keys, delta);
-    else if (w->total)
-        w->total->bytes += (size_t)delta;
+    else
+        keyspace_charge_total(w->total, delta);
 }
 
 static size_t waiter_bytes(size_t names)

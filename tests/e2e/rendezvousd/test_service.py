@@ -147,7 +147,7 @@ def test_few_descriptors_harm_nobody_who_is_there():
 
 
 def test_logs_of_jobs_take_no_descriptors_of_clients(tokens, tmp_path):
-    with Daemon("--token-file", tokens, "--state-dir", tmp_path / "state", prefix=["/bin/sh", "-c", "ulimit -n 112; exec \"$0\" \"$@\""]) as d:
+    with Daemon("--token-file", tokens, "--max-clients-per-principal", "64", "--state-dir", tmp_path / "state", prefix=["/bin/sh", "-c", "ulimit -n 112; exec \"$0\" \"$@\""]) as d:
         agents = [Client(d.port).authenticate(*ALICE) for _ in range(60)]
         for i, a in enumerate(agents):
             a("RDZV.JOIN", f"j{i}", "n", "v=1 nnodes=1 slots=1")
@@ -174,7 +174,7 @@ def test_logs_of_jobs_are_on_disk_before_their_names_and_with_each_decision(toke
 
 
 def test_memory_of_all_key_spaces_together_has_a_limit(tokens):
-    with Daemon("--token-file", tokens, "--max-memory", "1M") as d, Client(d.port) as a, Client(d.port) as b:
+    with Daemon("--token-file", tokens, "--max-memory", "1M", "--max-memory-per-principal", "900K") as d, Client(d.port) as a, Client(d.port) as b:
         a.authenticate(*ALICE)
         b.authenticate(*BOB)
         for i in range(7):

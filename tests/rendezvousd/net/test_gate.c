@@ -12,6 +12,7 @@
 #include "tests/rendezvousd/harness.h"
 #include "tests/rendezvousd/rig.h"
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,7 +27,7 @@ struct door {
     struct gate *gate;
 };
 
-static void door_start(struct door *d, struct gate_options o, size_t max_clients)
+static void door_start(struct door *d, struct gate_options o, size_t max_clients, size_t max_memory)
 {
     static const char tokens[] = "alice alice-0123456789abcdef\nbob bob-0123456789abcdefgh\n";
     char path[] = "/tmp/test-gate-XXXXXX";
@@ -40,7 +41,8 @@ static void door_start(struct door *d, struct gate_options o, size_t max_clients
     if (gate_create(&d->gate, &o, &e) < 0)
         fail_msg("%s", e.text);
     unlink(path);
-    rig_start(&d->rig, &(struct server_options){.gate = d->gate, .max_clients = max_clients});
+    rig_start(&d->rig,
+              &(struct server_options){.gate = d->gate, .max_clients = max_clients, .max_memory_bytes = max_memory});
 }
 
 static void door_stop(struct door *d)
@@ -77,7 +79,7 @@ static void the_oldest_that_has_said_nothing_gives_way(void **state)
     struct door d;
     int idle[6];
     (void)state;
-    door_start(&d, (struct gate_options){.max_unauthenticated = 4}, 0);
+    door_start(&d, (struct gate_options){.max_unauthenticated = 4}, 0, 0);
     for (int i = 0; i < 4; i++)
         idle[i] = rig_open(&d.rig);
     say(&d, idle[0], "*");
@@ -106,7 +108,7 @@ static void what_is_not_read_yet_has_been_said(void **state)
     struct door d;
     int fds[CROWD];
     (void)state;
-    door_start(&d, (struct gate_options){.max_unauthenticated = 4}, 0);
+    door_start(&d, (struct gate_options){.max_unauthenticated = 4}, 0, 0);
     for (int i = 0; i < CROWD; i++) {
         fds[i] = client_open(d.rig.port);
         assert_int_equal(send(fds[i], ALICE, strlen(ALICE), 0), strlen(ALICE));
@@ -136,7 +138,7 @@ static void a_user_with_more_than_half_gives_way_first(void **state)
     (void)state;
     if (geteuid() != 0)
         skip(); /* another user's sockets need root */
-    door_start(&d, (struct gate_options){.max_unauthenticated = 8}, 0);
+    door_start(&d, (struct gate_options){.max_unauthenticated = 8}, 0, 0);
     for (int i = 0; i < 2; i++)
         ours[i] = rig_open(&d.rig);
     for (int i = 0; i < 7; i++)
@@ -160,7 +162,7 @@ static void one_principal_leaves_places_to_others(void **state)
     struct door d;
     int bobs[4], idle[4];
     (void)state;
-    door_start(&d, (struct gate_options){0}, 6);
+    door_start(&d, (struct gate_options){0}, 6, 0);
     for (int i = 0; i < 4; i++) {
         bobs[i] = rig_open(&d.rig);
         say(&d, bobs[i], BOB);
@@ -188,6 +190,42 @@ static void one_principal_leaves_places_to_others(void **state)
     door_stop(&d);
 }
 
+static void fill(struct door *d, int fd, int key, size_t n, const char *answer)
+{
+    struct buf b = {0};
+    buf_printf(&b, "*3\r\n$3\r\nSET\r\n$4\r\nk%03d\r\n$%zu\r\n%0*d\r\n", key, n, (int)n, 0);
+    rig_send(&d->rig, fd, b.data, b.len);
+    has(d, fd, answer);
+    buf_free(&b);
+}
+
+/* Of 64 KiB each of two has half, in whatever it keeps it; what is deleted is free again. */
+static void one_principal_leaves_memory_to_others(void **state)
+{
+    struct door d;
+    (void)state;
+    door_start(&d, (struct gate_options){.own_spaces = true}, 0, 64 * 1024);
+    const int alice = rig_open(&d.rig), bob = rig_open(&d.rig);
+    say(&d, alice, ALICE);
+    has(&d, alice, "+OK\r\n");
+    say(&d, bob, BOB);
+    has(&d, bob, "+OK\r\n");
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 7; i++)
+            fill(&d, bob, i, 4000, "+OK\r\n");
+        fill(&d, bob, 7, 4000, "-OOM ");
+        for (int i = 0; i < 7; i++)
+            fill(&d, alice, i, 4000, "+OK\r\n");
+        say(&d, bob, round ? "FLUSHDB\r\n" : "DEL k000 k001 k002 k003 k004 k005 k006\r\n");
+        has(&d, bob, round ? "+OK\r\n" : ":7\r\n");
+        say(&d, alice, "FLUSHDB\r\n");
+        has(&d, alice, "+OK\r\n");
+    }
+    close(alice);
+    close(bob);
+    door_stop(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +233,7 @@ int main(void)
         cmocka_unit_test(what_is_not_read_yet_has_been_said),
         cmocka_unit_test(a_user_with_more_than_half_gives_way_first),
         cmocka_unit_test(one_principal_leaves_places_to_others),
+        cmocka_unit_test(one_principal_leaves_memory_to_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
