@@ -263,8 +263,8 @@ static int64_t hurried_ms(const struct conn *c)
     return most < gate_auth_timeout_ms(c) ? most : gate_auth_timeout_ms(c);
 }
 
-/* Whose place is taken first: the oldest of those that have sent nothing, among them of those whose source is greedy;
- * else the oldest of a greedy source; else the oldest. NULL: none that has not its last words already. */
+/* Who gives way first. Of those that have sent nothing the oldest of a greedy source, else the oldest; if all have sent
+ * something the oldest of a greedy source, else the oldest. NULL: there is nobody, or all are being closed already. */
 static struct conn *find_first(const struct gate *g, size_t half)
 {
     enum { GREEDY_SILENT, SILENT, GREEDY, ANY };

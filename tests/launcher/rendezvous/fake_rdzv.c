@@ -146,12 +146,20 @@ static void answer(struct fake_conn *c, int argc, const char **argv)
     } else if (strcmp(verb, "ALIVE") == 0) {
         note(f, verb, argv[3]);
         say(c, f->alive);
+    } else if (strcmp(verb, "STORE.AUTH") == 0 && f->queue) {
+        f->queued = c;
     } else if (strcmp(verb, "STORE.AUTH") == 0) {
         say(c, "+OK");
     } else {
         note(f, verb, argc > 3 ? argv[3] : "");
         say(c, f->claim_error ? f->claim_error : "+OK");
     }
+}
+
+void fake_admit(struct fake *f)
+{
+    f->queue = false;
+    say(f->queued, "+OK");
 }
 
 static void give_memory(uv_handle_t *h, size_t hint, uv_buf_t *ret)

@@ -19,6 +19,8 @@ struct fake {
     /* what it does */
     bool mute;                                         /* reads, never answers */
     bool deaf;                                         /* accepts, never reads */
+    bool queue;                                        /* STORE.AUTH is answered when fake_admit() is called */
+    struct fake_conn *queued;                          /* who waits for that */
     bool split;                                        /* answers byte by byte */
     bool half;                                         /* answers half, then nothing */
     const char *garbage;                               /* answers this instead, once */
@@ -38,6 +40,7 @@ void fake_open(struct fake *f, uv_loop_t *loop, const char *host);
 void fake_listen(struct fake *f);                 /* again, at the same port */
 void fake_shut(struct fake *f);                   /* the door; who is in stays */
 void fake_tell(struct fake *f, const char *news); /* without seq=: it counts itself. Answers every open NEXT */
+void fake_admit(struct fake *f);                  /* who has waited in the queue */
 void fake_reset(struct fake *f);                  /* every connection */
 void fake_close(struct fake *f);
 

@@ -329,6 +329,28 @@ static void a_lost_connection_is_resumed_where_it_was(void **state)
     assert_non_null(strstr(rig->f.log, "NEXT(1)"));
 }
 
+/* Dialling again would put it at the end of the server's queue. */
+static void its_turn_to_prove_who_it_is_is_waited_for(void **state)
+{
+    char path[] = "/tmp/test-token-XXXXXX";
+    const int fd = mkstemp(path);
+    (void)state;
+    assert_int_equal(write(fd, "team a-secret-of-enough-bytes\n", 30), 30);
+    close(fd);
+    rig->o.token_file = path;
+    run_a_round();
+    unlink(path);
+    const int before = rig->f.connections, nexts = rig->f.nexts;
+    rig->f.queue = true;
+    fake_reset(&rig->f);
+    AWAIT(rig->f.queued);
+    turn_for(5 * HEARTBEAT_MS);
+    assert_int_equal(rig->f.connections, before + 1);
+    fake_admit(&rig->f);
+    AWAIT(rig->f.nexts > nexts);
+    assert_int_equal(rig->f.connections, before + 1);
+}
+
 static void a_join_whose_answer_is_lost_is_said_again(void **state)
 {
     (void)state;
@@ -883,6 +905,7 @@ int main(int argc, char **argv)
         CASE(progress_is_told_while_joining),
         CASE(a_spare_waits_for_its_round),
         CASE(a_lost_connection_is_resumed_where_it_was),
+        CASE(its_turn_to_prove_who_it_is_is_waited_for),
         CASE(a_join_whose_answer_is_lost_is_said_again),
         CASE(claims_are_repeated_on_a_new_connection),
         CASE(answers_in_pieces_are_answers),
