@@ -52,7 +52,7 @@ MUTANTS = {
         "common/rdzv/homes/rdzv_dir_writer.c", "if (rc == 0 && fdatasync(fd) < 0)", "if (rc > 0)",
         ["rendezvousd/test_service.py::test_logs_of_jobs_are_on_disk_before_their_names_and_with_each_decision"]),
     "second_owner_on_the_other_side": (
-        "worker/parallel/ddp_reduce.c", "bytes, (c->rank + distance) % c->world, stream,", "bytes, (c->rank + c->world - distance) % c->world, stream,", ["zero"]),
+        "worker/parallel/ddp_reduce.c", "bytes, (c->rank + p->distance) % c->world,", "bytes, (c->rank + c->world - p->distance) % c->world,", ["zero"]),
     "the_rest_of_a_batch_is_nobodys": (
         "worker/data/loader/sampler.c", "return (batch + (size_t)world - 1) / (size_t)world;", "return batch / (size_t)world;", ["data_sampler"]),
     "guardian_acts_before_the_agent": (

@@ -124,8 +124,8 @@ int jobs_postmortem(struct jobs_party *p, const char *run, const char *node, con
 
 /* --- what others may know */
 
-/* Whose this job is: that principal, in a hosting crun the first that joined. NULL: there is no such job. Borrowed until
- * the next call that changes jobs. */
+/* Whose this job is: that principal, in a hosting crun the first that joined. NULL: there is no such job. Borrowed
+ * until the next call that changes jobs. */
 const char *jobs_owner(const struct jobs *j, const char *principal, const char *run);
 /* JSON of reference/protocol.md, section "Status". principal NULL: of everybody; run NULL: of all jobs
  * ({"jobs":[...]}). One text holds at most 2,000 nodes, and as many events and restarts: of a run the nodes that come

@@ -89,8 +89,8 @@ void keyspace_charge(struct keyspace *k, ptrdiff_t delta);
 size_t keyspace_bytes(const struct keyspace *k);
 size_t keyspace_entry_bytes(size_t key_len, size_t value_len); /* what a new key takes */
 
-/* Count this one's bytes in *t and all above it, too, whose limits then hold besides its own. Before anything is stored;
- * *t must outlive k. All-zero but for max_bytes and above at first. */
+/* Count this one's bytes in *t and all above it, too, whose limits then hold besides its own. Before anything is
+ * stored; *t must outlive k. All-zero but for max_bytes and above at first. */
 struct keyspace_total {
     size_t bytes, max_bytes;
     struct keyspace_total *above; /* NULL: none */
