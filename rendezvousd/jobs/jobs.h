@@ -110,8 +110,8 @@ int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t 
 void jobs_next_cancel(struct jobs_party *p);
 /* FAIL, DONE, LEAVE of ev->node, also from a party that stands for nobody. */
 int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e);
-/* Stop the job in good order. principal NULL: whose ever it is; -EINVAL: several have one of that name. signal: that the
- * workers are to get, "": the usual one. */
+/* Stop the job in good order. principal NULL: whosever it is; -EINVAL: several have one of that name. signal: that
+ * the workers are to get, "": the usual one. */
 int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e);
 /* End the job at once, whatever state it is in: its members get an END that says why, and it is forgotten
  * LEADER_LINGER_MS later. who: the operator. principal NULL: as jobs_drain(). */
