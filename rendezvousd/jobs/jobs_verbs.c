@@ -257,8 +257,9 @@ int jobs_evict(struct jobs *j, const char *principal, const char *run, const cha
 {
     struct rdzv_cause cause = {.rank = -1, .exit_code = EXIT_UNAVAILABLE};
     snprintf(cause.text, sizeof cause.text, "an operator of the rendezvous (%s) evicted the job", who);
+    TRY(drain(j, principal, run, &cause, e));
     log_warn(MODULE, "run=%s is evicted by '%s'", run, who);
-    return drain(j, principal, run, &cause, e);
+    return 0;
 }
 
 /* --- reports */
