@@ -1,9 +1,10 @@
 /* `crun status [options] [RUN]`: what a rendezvous knows of its jobs, in a terminal.
  *
- * The room commands/ holds the commands that start no job: crun status, crun admin and crun topo. Each has its own option table and
- * a ..._main() that main.c calls before anything else is begun: no guardian, no loop, calls that block. status.c asks a
- * server for RDZV.STATUS, or reads the log of decisions in a Redis or a folder, and gets the same JSON from both;
- * status_print.c makes text of it. topo.c prints what topo_devices.c finds. */
+ * The room commands/ holds the commands that start no job: crun status, crun admin and crun topo. Each has its own
+ * option table and a ..._main() that main.c calls before anything else is begun: no guardian, no loop, calls that
+ * block. status.c asks a server for RDZV.STATUS, or reads the log of decisions in a Redis or a folder, and gets the
+ * same JSON from both; status_print.c makes text of it, also of what an operator's RDZV.ADMIN LIST answers (admin.c).
+ * topo.c prints what topo_devices.c finds. */
 #ifndef CRUN_LAUNCHER_STATUS_H
 #define CRUN_LAUNCHER_STATUS_H
 

@@ -130,8 +130,8 @@ static int add_jobs(const struct http *h, const struct history_reader *who, cons
     return rc;
 }
 
-/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. principal=NAME: of those that the
- * reader may see, only that one's. page=1: a reader who
+/* /api/jobs?run=ID&from=N: that job alone, its nodes from the one after the first N on. principal=NAME: of those that
+ * the reader may see, only that one's. page=1: a reader who
  * may see nothing gets an answer that says so, in place of a 401. */
 static int jobs(void *arg, struct http_answer *a)
 {
