@@ -21,7 +21,6 @@ struct member {
     char *addresses;              /* every address of every node, on group rank 0 */
     uv_timer_t report, take_over; /* to the rendezvous, for people who look; of the rendezvous */
     struct node_report reported;
-    uint64_t last_round;  /* that this node heard of, as a member or not */
     struct rdzv_news end; /* zeroed until the job is over */
     bool announced;       /* to the crun that started this one, that it has joined */
     bool has_seat;        /* in the newest round; where false, it waits as a spare, or heard of none */

@@ -72,8 +72,6 @@ static void note_news(struct run *r, const struct rdzv_news *news)
         if (news->spare)
             note_no_place(r, news);
         failures_send_early(r);
-    } else {
-        m->last_round = news->round;
     }
     if (news->kind == RDZV_NEWS_ROUND)
         note_round(r, news);
@@ -165,7 +163,7 @@ static void on_take_over(uv_timer_t *t)
     struct err e = {0};
     if (r->agent.state != AGENT_JOINING)
         return;
-    int rc = rendezvous_take_over(m->rendezvous, m->last_round, &e);
+    int rc = rendezvous_take_over(m->rendezvous, &e);
     if (rc == 0)
         return;
     if (rc > 0 && r->config->home.kind == HOME_STATIC)

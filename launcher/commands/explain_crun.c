@@ -265,8 +265,14 @@ const struct explain_message explain_crun[] = {
     {"--iface '*'", "this host has no such interface with an address", "one of those that are named"},
     {"bootstrap store", "no port could be opened for the store of the workers", "ulimit -n; is --master-port free?"},
     /* --- talking to the rendezvous */
-    {"no longer knows job", "the rendezvous was restarted and forgot the job",
-     "start the job again; --state-dir keeps jobs"},
+    {"has lost its memory of job\ndid not know this job (instance\n"
+     "comes from instance",
+     "the rendezvous was restarted, or another crun hosts",
+     "nothing: the job goes on, one restart is used up; --state-dir of rendezvousd keeps jobs"},
+    {"the job '*' that node '*' was in is over", "it ended while this node could not be reached",
+     "look at the other nodes' reports; start this crun again for a job of its own"},
+    {"no restart is left (--max-restarts", "the rendezvous was lost, which is a failure of the job, and one too many",
+     "start the job again, or a larger --max-restarts"},
     {"do not trust each other\ndoes not prove who it is\nno place for a secret that",
      "the nodes have different secrets, or none", "the same token file on all: docs/guide/tokens-and-tls.md"},
     {"settings differ from those of job", "this node was started with other settings than the first one",

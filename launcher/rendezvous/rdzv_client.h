@@ -19,6 +19,21 @@ struct err;
 struct jobs;
 struct rdzv_client;
 
+/* What a node knows of its job: each JOIN brings it, for the leader may have lost its memory, or be another one. */
+struct rdzv_past {
+    char instance[RDZV_INSTANCE_MAX + 1]; /* "": no job yet */
+    uint64_t round;                       /* the last that this node heard of, as a member or not */
+    int restarts;                         /* used up so far; one more if workers were fenced */
+};
+
+static inline void rdzv_past_heard(struct rdzv_past *p, const struct rdzv_news *news)
+{
+    if (news->kind == RDZV_NEWS_END)
+        return;
+    p->round = news->round > p->round ? news->round : p->round;
+    p->restarts = news->restart_count;
+}
+
 /* What is known while this node waits for a round; at most once a second. */
 struct rdzv_progress {
     struct presence now;
@@ -46,9 +61,10 @@ struct rdzv_client_options {
     const char *addr;  /* address other nodes reach it by; NULL: the source address of its connection */
     const char *addrs; /* all its addresses, comma-separated */
     const char *role;
-    struct jobs *jobs;    /* local: the jobs that this crun hosts for others too; NULL: its own, of this node alone */
-    int slots, node_rank; /* node_rank -1: not numbered */
-    bool waits, numbered; /* as in struct rdzv_event */
+    struct rdzv_past past; /* local, in a dead host's place */
+    struct jobs *jobs;     /* local: the jobs that this crun hosts for others too; NULL: its own, of this node alone */
+    int slots, node_rank;  /* node_rank -1: not numbered */
+    bool waits, numbered;  /* as in struct rdzv_event */
     /* The port where the bootstrap store for the next round listens; asked before each JOIN. < 0: failed. */
     int (*store_port)(void *arg);
     void (*on_news)(void *arg, const struct rdzv_news *news);
@@ -90,6 +106,7 @@ struct rdzv_client_ops {
 
 struct rdzv_client {
     const struct rdzv_client_ops *ops; /* first member of every home's struct */
+    struct rdzv_past past;             /* clients behind a connection, and local ones */
 };
 
 extern const struct rdzv_client_ops rdzv_client_local_ops, rdzv_client_tcp_ops, rdzv_client_log_ops;

@@ -22,9 +22,9 @@ struct local {
     struct jobs *jobs;
     struct jobs_party *party;
     const char *run;
-    uint64_t round, seq; /* of the last news */
-    bool waiting;        /* has joined, has not heard of a round yet */
-    bool inside;         /* a callback of ours runs */
+    uint64_t seq; /* of the last news */
+    bool waiting; /* has joined, has not heard of a round yet */
+    bool inside;  /* a callback of ours runs */
     uv_timer_t progress;
 };
 
@@ -39,8 +39,7 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *member_
     const bool end = news->kind == RDZV_NEWS_END;
     l->seq = news->seq;
     l->inside = true;
-    if (!end)
-        l->round = news->round;
+    rdzv_past_heard(&l->base.past, news);
     if (news->kind == RDZV_NEWS_ROUND ? !news->spare : end) {
         l->waiting = false;
         uv_timer_stop(&l->progress);
@@ -77,6 +76,7 @@ static int local_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rd
     if (!l)
         return err_errno(e, ENOMEM, "rendezvous");
     l->base.ops = &rdzv_client_local_ops;
+    l->base.past = o->past;
     l->o = *o;
     l->run = o->run_id ? o->run_id : "";
     int rc = open_jobs(l, loop, e);
@@ -103,7 +103,8 @@ static int local_join(struct rdzv_client *c, struct err *e)
 {
     struct local *l = (struct local *)c;
     struct rdzv_event ev = {.kind = RDZV_JOIN,
-                            .round = l->round,
+                            .round = l->base.past.round,
+                            .restarts = l->base.past.restarts,
                             .slots = l->o.slots,
                             .node_rank = l->o.node_rank,
                             .waits = l->o.waits,
@@ -117,9 +118,11 @@ static int local_join(struct rdzv_client *c, struct err *e)
     copy(ev.addr, sizeof ev.addr, l->o.addr);
     copy(ev.addrs, sizeof ev.addrs, l->o.addrs);
     copy(ev.role, sizeof ev.role, l->o.role);
+    copy(ev.instance, sizeof ev.instance, l->base.past.instance);
     l->waiting = true;
     TRY(jobs_join(l->party, l->run, &ev, &l->o.job, &joined, e));
     l->seq = joined.seq;
+    copy(l->base.past.instance, sizeof l->base.past.instance, joined.instance);
     TRY(request_next(l, e));
     if (l->waiting && l->o.on_progress)
         uv_timer_start(&l->progress, on_progress, PROGRESS_MS, PROGRESS_MS);
@@ -128,7 +131,7 @@ static int local_join(struct rdzv_client *c, struct err *e)
 
 static int send_claim(struct local *l, enum rdzv_event_kind kind, const struct rdzv_cause *cause, struct err *e)
 {
-    struct rdzv_event ev = {.kind = kind, .round = l->round};
+    struct rdzv_event ev = {.kind = kind, .round = l->base.past.round};
     copy(ev.node, sizeof ev.node, l->o.node);
     if (cause)
         ev.cause = *cause;

@@ -97,6 +97,7 @@ void tcp_fence(struct tcp *t, const char *why)
         return;
     const bool workers = t->mode == TCP_RUNNING;
     set_mode(t, TCP_FENCED);
+    t->base.past.restarts++; /* our round is broken by this; what its rendezvous says of it is the truth */
     t->failing = false;
     tcp_alive_stop(t);
     if (workers && t->o.on_lease)

@@ -14,7 +14,8 @@
  *   - nothing heard until the lease (rdzv_lease.h) is over, or refused as unknown: on_fence, then nothing is sent until
  *     join();
  *   - the process was stopped: every callback looks at the clock before anything else;
- *   - the daemon has lost its memory of the job: on_fence, on_failed;
+ *   - it has lost its memory of the job, or another one is there: on_fence, and the JOIN that follows brings what this
+ *     node knows of the job (struct rdzv_past);
  *   - refused for good, or out of reach for connect_ms with no workers running: on_failed. */
 #ifndef CRUN_LAUNCHER_RDZV_TCP_H
 #define CRUN_LAUNCHER_RDZV_TCP_H
@@ -100,10 +101,9 @@ struct tcp {
     struct rdzv_cause cause;
     struct rdzv_cause why_leaving;
     bool leaving, parting; /* LEAVE is sent; while workers ran, so that JOIN must follow */
-    uint64_t seq, known_round, round;
+    uint64_t seq, round;
     int group_rank, group_world;
     struct endpoint leader;
-    char instance[64];
     struct lease lease;
     struct tcp_alive alive;
 };

@@ -77,12 +77,14 @@ static void own_address(const struct tcp *t, char ret[RDZV_ADDR_MAX + 1])
 static int join_record(struct tcp *t, int port, struct buf *out)
 {
     struct rdzv_event ev = {.kind = RDZV_JOIN,
-                            .round = t->known_round,
+                            .round = t->base.past.round,
                             .slots = t->o.slots,
                             .node_rank = t->o.node_rank,
                             .waits = t->o.waits,
                             .numbered = t->o.numbered,
+                            .restarts = t->base.past.restarts,
                             .port = port};
+    memcpy(ev.instance, t->base.past.instance, sizeof ev.instance);
     snprintf(ev.node, sizeof ev.node, "%s", t->o.node);
     own_address(t, ev.addr);
     snprintf(ev.addrs, sizeof ev.addrs, "%s", t->o.addrs ? t->o.addrs : "");
@@ -99,7 +101,7 @@ static void send_join(struct tcp *t)
         tcp_fail(t, EXIT_UNAVAILABLE, "this node cannot listen for its workers' store: %s", strerror(-port));
         return;
     }
-    t->joined_round = t->known_round;
+    t->joined_round = t->base.past.round;
     t->join_sent = true;
     if (join_record(t, port, &b) == 0)
         send_request(t, ASK_JOIN, 4, (const char *[]){"RDZV.JOIN", t->o.run_id, t->o.node, b.data});

@@ -59,7 +59,7 @@ static void on_round(struct tcp *t, const struct tcp_asked *a, const struct rdzv
 static void on_stop(struct tcp *t, const struct rdzv_news *news)
 {
     t->failing = false;
-    if (t->mode == TCP_JOINING && !t->leaving && t->joined_round < t->known_round) {
+    if (t->mode == TCP_JOINING && !t->leaving && t->joined_round < t->base.past.round) {
         t->joined = false;
         tcp_say(t, ASK_JOIN);
     } else if (t->mode == TCP_RUNNING || t->mode == TCP_DONE)
@@ -77,8 +77,7 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
     if (news.seq <= t->seq)
         return;
     t->seq = news.seq;
-    if (news.kind != RDZV_NEWS_END && news.round > t->known_round)
-        t->known_round = news.round;
+    rdzv_past_heard(&t->base.past, &news);
     char *addrs = calloc(1, r->len + 1); /* as long as there are nodes */
     if (!addrs || rdzv_field_find(r->str, r->len, "member_addrs", addrs, r->len + 1) < 0) {
         tcp_give_up(t, addrs ? "the members' addresses are malformed" : "no memory for the members' addresses");
@@ -102,47 +101,47 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
 
 /* --- answers */
 
+/* It was restarted and kept nothing, or another one is there. The JOIN that follows says what it has lost. */
 static void lost_memory(struct tcp *t)
 {
-    tcp_fail(t, EXIT_UNAVAILABLE,
-             "the rendezvous at %s no longer knows job '%s': it was restarted without --state-dir, the job was ended, "
-             "or a crun of another job hosts in its place",
-             t->o.endpoint, t->o.run_id);
+    char why[512];
+    snprintf(why, sizeof why, "the rendezvous at %.200s has lost its memory of job '%.200s'", t->o.endpoint,
+             t->o.run_id);
+    tcp_fence(t, why);
 }
 
-/* Whoever hosts in place of a host that died goes on above the rounds it knew of. */
-static bool goes_on(const struct tcp *t, const redisReply *r)
+/* The job has another name from now on. */
+static void take_instance(struct tcp *t, const char *instance)
 {
-    return (uint64_t)rdzv_field_number(r->str, r->len, "first_round", 0) > t->known_round;
+    struct rdzv_past *past = &t->base.past;
+    if (past->instance[0] && past->round > 0)
+        log_warn("rendezvous",
+                 "%s did not know this job (instance %s, round %llu, restarts %d): it goes on there as instance %s",
+                 t->o.endpoint, past->instance, (unsigned long long)past->round, past->restarts, instance);
+    snprintf(past->instance, sizeof past->instance, "%s", instance);
 }
 
 /* A hosting crun that another job has begun to use: a slip of --rdzv-id would look like waiting for nodes. */
 static void warn_of_other_job(const struct tcp *t, const redisReply *r)
 {
     char run[256];
-    if (t->known_round == 0 && rdzv_field_find(r->str, r->len, "serves", run, sizeof run) == 1)
+    if (t->base.past.round == 0 && rdzv_field_find(r->str, r->len, "serves", run, sizeof run) == 1)
         log_warn("rendezvous", "%s serves job '%s'; this node waits there for nodes of job '%s' (--rdzv-id)",
                  t->o.endpoint, run, t->o.run_id);
 }
 
 static void on_joined(struct tcp *t, const redisReply *r)
 {
-    char instance[sizeof t->instance];
+    char instance[RDZV_INSTANCE_MAX + 1];
     if (r->type != REDIS_REPLY_STRING || rdzv_field_find(r->str, r->len, "instance", instance, sizeof instance) != 1) {
         tcp_fail(t, EXIT_UNAVAILABLE, "%s does not answer as a rendezvous does", t->o.endpoint);
         return;
     }
     if (t->mode != TCP_JOINING)
         return;
-    if (strcmp(instance, t->instance) != 0) {
-        if (t->instance[0] && t->known_round &&
-            !goes_on(t, r)) { /* somebody has begun this job anew; we belong to the old one */
-            lost_memory(t);
-            return;
-        }
-        t->seq = 0;
-        snprintf(t->instance, sizeof t->instance, "%s", instance);
-    }
+    if (strcmp(instance, t->base.past.instance) != 0)
+        take_instance(t, instance);
+    t->seq = (uint64_t)rdzv_field_number(r->str, r->len, "seq", 0); /* its leader may count anew */
     t->joined = true;
     warn_of_other_job(t, r);
     tcp_say(t, ASK_NEXT);

@@ -180,18 +180,17 @@ static int open_tcp(struct rendezvous *z, struct err *e)
     return open_client(z, &rdzv_client_tcp_ops, e);
 }
 
-int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *e)
+int rendezvous_take_over(struct rendezvous *z, struct err *e)
 {
     ask_whether_own(z); /* again: the first answer may have been an error */
     if (!z->may_host || z->hosted || host(z, e) < 0)
         return 0;
+    z->o.client.past = z->client->past;
     z->client->ops->close(z->client);
     z->client = NULL;
-    /* Without a last round, too: this crun may have dialled a host that hung and then died, or have been its spare, and
-     * that host's workers may not have ended yet. */
-    z->o.client.job.first_round = last_round + 1;
-    z->o.client.job.hold_ms =
-        z->o.client.job.silence_ms + z->o.client.job.kill_ms; /* others may still run the last one */
+    /* Others may still run the last round. Without one, too: this crun may have dialled a host that hung and then died,
+     * and that host's workers may not have ended yet. */
+    z->o.client.job.hold_ms = z->o.client.job.silence_ms + z->o.client.job.kill_ms;
     TRY(open_client(z, &rdzv_client_local_ops, e));
     return 1;
 }

@@ -56,10 +56,10 @@ bool rendezvous_takes_reports(const struct rendezvous *z);
 void rendezvous_publish_failure(struct rendezvous *z, const char *text, const bool *hurry);
 #define RENDEZVOUS_PUBLISH_MS 1000
 
-/* Nobody answers where the rendezvous should be. 1: this crun hosts it from now on, with rounds above last_round, and
- * must join again; 0: it may not, does not know yet whether it may, or somebody does already. Not from inside a
+/* Nobody answers where the rendezvous should be. 1: this crun hosts it from now on, with rounds above those it knows,
+ * and must join again; 0: it may not, does not know yet whether it may, or somebody does already. Not from inside a
  * callback of the client. */
-int rendezvous_take_over(struct rendezvous *z, uint64_t last_round, struct err *e);
+int rendezvous_take_over(struct rendezvous *z, struct err *e);
 
 bool rendezvous_hosts(const struct rendezvous *z);
 /* The server of a hosting crun, NULL if it does not host: a fixed port serves the workers' store as well. */

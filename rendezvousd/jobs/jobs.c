@@ -34,12 +34,15 @@ int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e)
     j->o = *o;
     fill_defaults(&j->o);
     j->armed = INT64_MAX;
+    j->born_ms = j->o.now();
+    j->ended = calloc(ENDED_MAX, sizeof *j->ended);
+    j->timer = o->loop && j->ended ? calloc(1, sizeof *j->timer) : NULL;
+    if (!j->ended || (o->loop && !j->timer)) {
+        free(j->ended);
+        free(j);
+        return err_set(e, -ENOMEM, "no memory for jobs");
+    }
     if (o->loop) {
-        j->timer = calloc(1, sizeof *j->timer);
-        if (!j->timer) {
-            free(j);
-            return err_set(e, -ENOMEM, "no memory for jobs");
-        }
         uv_timer_init(o->loop, j->timer);
         j->timer->data = j;
     }
@@ -171,6 +174,7 @@ void jobs_destroy(struct jobs *j)
     if (j->timer)
         uv_close((uv_handle_t *)j->timer, on_timer_closed);
     expiry_free(&j->ticks);
+    free(j->ended);
     free(j);
 }
 
@@ -260,6 +264,20 @@ void job_forget_if_empty_(struct job *job)
 
 /* --- steps */
 
+/* Nodes of an instance that is over may come later than its end is kept: they must not begin it again. */
+static void note_end(struct jobs *j, const char *instance)
+{
+    memcpy(j->ended[j->ended_count++ % ENDED_MAX], instance, sizeof *j->ended);
+}
+
+bool jobs_has_ended_(const struct jobs *j, const char *instance)
+{
+    for (size_t i = 0; i < ENDED_MAX && i < j->ended_count; i++)
+        if (strcmp(j->ended[i], instance) == 0)
+            return true;
+    return false;
+}
+
 static void report(struct job *job)
 {
     const struct leader *l = job->reign.leader;
@@ -275,8 +293,10 @@ static void report(struct job *job)
     uint64_t restarts = (uint64_t)rdzv_restarts(machine);
     job->jobs->stats.restarts += restarts > job->restarts ? restarts - job->restarts : 0;
     job->restarts = restarts;
-    if (leader_is_over(l) && !job->over)
+    if (leader_is_over(l) && !job->over) {
+        note_end(job->jobs, leader_instance(l));
         log_info(MODULE, "run=%s is over: %s", leader_run(l), rdzv_state_name(rdzv_state(machine)));
+    }
     job->over = leader_is_over(l);
     job_watch_(job);
 }

@@ -28,6 +28,8 @@ struct jobs_party {
     UT_hash_handle hh;                        /* job->parties, by node */
 };
 
+#define ENDED_MAX 1024
+
 /* A job as last reported to the watcher; compared as bytes. */
 struct job_seen {
     uint64_t round;
@@ -70,8 +72,11 @@ struct jobs {
     size_t count;
     struct jobs_party *tell; /* those whose news may go out */
     bool telling;
-    uv_timer_t *timer; /* NULL: no loop */
-    int64_t armed;     /* the earliest date known */
+    uv_timer_t *timer;                      /* NULL: no loop */
+    int64_t armed;                          /* the earliest date known */
+    int64_t born_ms;                        /* what ran before it has no memory of */
+    char (*ended)[LEADER_INSTANCE_LEN + 1]; /* ENDED_MAX instances that are over; a ring */
+    size_t ended_count;
     struct jobs_stats stats;
     struct jobs_watcher watcher;
     void (*forgotten)(void *arg, const char *principal, const char *run);
@@ -90,6 +95,7 @@ void job_forget_(struct job *job);             /* with its log */
 int job_step_(struct job *job, const struct leader_event *ev, struct err *e);
 void job_after_(struct job *job); /* a step: log, queue, arm */
 void job_arm_(struct job *job);
+bool jobs_has_ended_(const struct jobs *j, const char *instance);
 void job_heard_(struct job *job);           /* of a member: job_arm_(), later where it can be */
 void job_forget_if_empty_(struct job *job); /* nobody is left, and there was no round */
 void jobs_notice_pause_(struct jobs *j);

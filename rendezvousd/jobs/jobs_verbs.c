@@ -138,7 +138,9 @@ static void describe(const struct job *job, const struct leader_member *m, struc
     snprintf(ret->instance, sizeof ret->instance, "%s", m->instance);
     ret->epoch = job->jobs->o.epoch;
     ret->seq = m->joined_seq;
-    ret->first_round = leader_config(job->reign.leader)->first_round;
+    const struct rdzv *machine = leader_machine(job->reign.leader);
+    ret->first_round =
+        rdzv_round(machine) == 0 ? rdzv_next_round(machine) : leader_config(job->reign.leader)->first_round;
     ret->beside = beside(job);
 }
 
@@ -163,11 +165,33 @@ static const char *reached_at(const struct jobs_party *p)
     return far ? p->o.local : NULL;
 }
 
+/* A crun that hosts begins without memory. When it began nobody else hosted here any more, so by the end of this time
+ * no worker of a round before is left. */
+static int64_t blank_ms(const struct jobs *j, const struct rdzv_config *c)
+{
+    const int64_t until = j->born_ms + c->silence_ms + c->kill_ms, now = j->o.now();
+    return j->o.embedded && until > now ? until - now : 0;
+}
+
+/* Both sides say that a node goes on from an instance that is not known here. */
+static void tell_foreign(const struct job *job, const struct rdzv_event *ev)
+{
+    log_warn(MODULE, "run=%s node=%s comes from instance %s, round %llu, restarts %d, which its rendezvous has lost",
+             leader_run(job->reign.leader), ev->node, ev->instance, (unsigned long long)ev->round, ev->restarts);
+}
+
 static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev, const struct rdzv_config *settings,
                     struct jobs_joined *ret, struct err *e)
 {
-    struct leader_event ask = {
-        .kind = LEADER_ASK, .ask = ev, .settings = settings, .reached = reached_at(p), .here = !p->o.addr};
+    struct rdzv_config config = *settings;
+    struct leader_event ask = {.kind = LEADER_ASK,
+                               .ask = ev,
+                               .settings = &config,
+                               .instance = ev->round > 0 ? ev->instance : NULL,
+                               .reached = reached_at(p),
+                               .here = !p->o.addr};
+    config.blank_ms = blank_ms(job->jobs, settings);
+    const bool foreign = leader_is_foreign(job->reign.leader, &ask);
     TRY(check_room(job, ev->node, e));
     if (leader_may_begin(job->reign.leader) && getrandom(&ask.draw, sizeof ask.draw, 0) != sizeof ask.draw)
         return err_errno(e, errno, "cannot draw an instance id");
@@ -175,11 +199,23 @@ static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev
     TRY(party_bind_(p, job, ev->node, e));
     int rc = job_step_(job, &ask, e);
     struct leader_member *m = party_member_(p);
+    if (rc == 0 && foreign)
+        tell_foreign(job, ev);
     if (!m)
         party_unbind_(p);
     else if (rc == 0)
         describe(job, m, ret);
     return rc;
+}
+
+/* The end of its job was kept for a while, and is not any more. */
+static int check_past(const struct jobs_party *p, const char *run, const struct rdzv_event *join, struct err *e)
+{
+    const struct job *job = join->instance[0] ? job_find_(p->jobs, p->o.principal, run) : NULL;
+    if (!join->instance[0] || (job && strcmp(leader_instance(job->reign.leader), join->instance) == 0) ||
+        !jobs_has_ended_(p->jobs, join->instance))
+        return 0;
+    return err_set(e, ERR_REFUSED, "the job '%s' that node '%s' was in is over", run, join->node);
 }
 
 int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *join, const struct rdzv_config *settings,
@@ -189,6 +225,7 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
     struct rdzv_event ev = *join;
     TRY(check_party(p, run, ev.node, e));
     TRY(check_rate(p, run, &ev, e));
+    TRY(check_past(p, run, &ev, e));
     TRY(find_or_create(p, run, &job, e));
     int rc = join_job(p, job, &ev, settings, ret, e);
     if (rc < 0)

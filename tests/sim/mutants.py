@@ -36,6 +36,14 @@ MUTANTS = {
     "news_of_the_forgotten_kept": {"leader_member.c": [("        m->has_news = false;\n    if (!m->elder)", "        m->has_news = true;\n    if (!m->elder)")]},
     "waiting_nodes_counted_unheard": {"leader_replay.c": [("m->was_silent = n->silent || (n->ready && rdzv_round(r->l->machine) == 0);", "m->was_silent = n->silent;")]},
     "successor_turned_away": {"leader_ask.c": [("return p.taken >= l->config.max_nodes && !p.is_heard;", "return p.taken >= l->config.max_nodes && !p.is_heard && !l;")]},
+    # what nodes bring of a leader that lost its memory
+    "restarts_of_a_lost_job_forgotten": {"leader_ask.c": [("ev->ask->round, ev->ask->restarts, now, e);", "ev->ask->round, 0, now, e);")]},
+    "rounds_of_a_lost_job_forgotten": {"leader_ask.c": [("rdzv_raise(l->machine, ev->ask->round, ev->ask->restarts", "rdzv_raise(l->machine, 0, ev->ask->restarts")],
+                                       "rdzv.c": [("    if (ev->round > s->r->m.round_floor)", "    if (ev->round > s->r->m.round_floor && !n)")]},
+    "spent_budget_taken": {"leader_ask.c": [("ev->ask->restarts <= c->max_restarts)", "ev->ask->restarts <= c->max_restarts + 1)")]},
+    "lost_job_begun_again": {"leader_ask.c": [("        snprintf(l->former, sizeof", "        snprintf(l->former, 0 * sizeof")]},
+    "survivor_taken_for_a_member": {"leader_ask.c": [("(ev->ask->round == 0 || leader_is_foreign(l, ev))", "(ev->ask->round == 0 || (leader_is_foreign(l, ev) && !l))")]},
+    "blank_host_knows_everything": {"rdzv.c": [("latest(s->now + s->r->config.last_call_ms, s->r->blank_until);", "latest(s->now + s->r->config.last_call_ms, 0);")]},
     # its reign
     "told_before_it_stands": {"rdzv_reign.c": [("return number <= r->home->stands;", "return number <= r->home->stands || r;")]},
     # the leader over a home, and the seat

@@ -14,10 +14,12 @@ struct err;
 #define SIM_ONE(...) +1
 enum { SIM_STATES = 0 RDZV_STATES(SIM_ONE), SIM_EVENTS = 0 RDZV_EVENTS(SIM_ONE), SIM_EVENTS_MAX = 4096 };
 
-enum sim_kind { SIM_MEMORY, SIM_DIR };
+/* SIM_BLANK: a node hosts, and dies; another one hosts in its place, without memory. */
+enum sim_kind { SIM_MEMORY, SIM_DIR, SIM_BLANK, SIM_KINDS };
 
 struct sim_stats {
-    uint64_t steps, rounds, restarts, resizes, fences, refused, backoffs, instances, told, succeeded, failed, drained;
+    uint64_t steps, rounds, restarts, resizes, fences, refused, backoffs, instances, adopted, told, succeeded, failed,
+        drained;
     uint64_t crashes, pauses, partitions, cuts, leaves, jumps, daemon_restarts, daemon_pauses, compactions;
     uint64_t nodes_min, nodes_max;
     uint64_t taken[SIM_STATES][SIM_EVENTS], turned_down[SIM_STATES][SIM_EVENTS];

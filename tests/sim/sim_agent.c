@@ -25,6 +25,7 @@ static void ask(struct world *w, struct agent *a, enum request what)
     uint64_t round = what == ASK_JOIN ? a->told_round : a->worker_round;
     struct message m = {
         .sent = clock_of(w, a), .agent = (int)(a - w->agents), .ask = what, .round = round, .seen_seq = a->seen_seq};
+    m.restarts = a->restarts;
     memcpy(m.news.instance, a->instance, sizeof m.news.instance);
     a->asked_join = what == ASK_JOIN ? m.sent : a->asked_join;
     sim_send(w, m);
@@ -92,7 +93,7 @@ static void start_workers(struct world *w, struct agent *a, uint64_t round)
     a->mode = AGENT_WORKING;
     a->workers = true;
     a->worker_round = round;
-    a->done = a->done_told = a->failed = a->lapsed = false;
+    a->done = a->done_told = a->failed = a->lapsed = a->lost = false;
     a->killed_at = NEVER;
     a->finish_at = clock_of(w, a) + sim_between(w, 200, sim_chance(w, 0.5) ? 60000 : 15000);
     sim_check_alone(w, a);
@@ -105,6 +106,8 @@ static void take_news(struct world *w, struct agent *a, const struct told *news)
     a->seen_seq = news->seq;
     if (news->round > a->told_round)
         a->told_round = news->round;
+    if (news->kind != RDZV_NEWS_END)
+        a->restarts = news->restarts;
     switch (news->kind) {
     case RDZV_NEWS_ROUND:
         if (a->workers)
@@ -128,6 +131,13 @@ static void take_news(struct world *w, struct agent *a, const struct told *news)
     }
 }
 
+/* Its round breaks here, and its rendezvous may never say so. */
+static void lose_round(struct agent *a)
+{
+    a->restarts += a->mode == AGENT_WORKING && !a->lost;
+    a->lost = true;
+}
+
 void sim_agent_receive(struct world *w, struct agent *a, const struct message *m)
 {
     if (a->mode == AGENT_DEAD || a->mode == AGENT_ENDED)
@@ -143,7 +153,7 @@ void sim_agent_receive(struct world *w, struct agent *a, const struct message *m
         if (m->answer == ANSWER_OK) /* else it is a member already, by a JOIN whose answer was lost */
             a->seen_seq = m->seen_seq;
     }
-    if (m->answer != ANSWER_REFUSED && m->acked_send > a->acked_send) /* a refusal extends no lease */
+    if (m->answer == ANSWER_OK && m->acked_send > a->acked_send) /* a refusal extends no lease */
         a->acked_send = m->acked_send;
     if (m->news.kind != 0 && !stale && strcmp(m->news.instance, a->instance) == 0)
         take_news(w, a, &m->news);
@@ -152,7 +162,14 @@ void sim_agent_receive(struct world *w, struct agent *a, const struct message *m
     a->done_told |= m->answer == ANSWER_OK && m->ask == ASK_DONE && m->round == a->worker_round;
     /* a copy of its JOIN came late, and has made it a member of another instance */
     bool elsewhere = m->acked_send > a->asked_join && m->news.instance[0] && strcmp(m->news.instance, a->instance) != 0;
-    if ((m->answer == ANSWER_REFUSED || elsewhere) && m->acked_send >= a->joining_since && a->mode != AGENT_JOINING) {
+    if (m->answer == ANSWER_DIFFERS && a->mode == AGENT_JOINING &&
+        m->acked_send == a->asked_join) { /* it has no part in any job here, and no workers */
+        a->mode = AGENT_ENDED;
+        if (sim_faulty(w)) /* somebody starts it again */
+            sim_add_agent(w);
+    } else if ((m->answer == ANSWER_REFUSED || elsewhere) && m->acked_send >= a->joining_since &&
+               a->mode != AGENT_JOINING) {
+        lose_round(a);
         sim_agent_kill_workers(w, a, w->config.kill_ms);
         start_joining(w, a);
     } else if (m->answer == ANSWER_OK && m->ask == ASK_JOIN && m->acked_send == a->asked_join &&
@@ -208,6 +225,7 @@ void sim_agent_tick(struct world *w, struct agent *a)
     if (a->workers && a->killed_at <= now)
         workers_gone(w, a);
     if (a->workers && lease_end(w, a) <= now && !a->lapsed) {
+        lose_round(a);
         a->lapsed = true; /* workers that were given time to stop in good order have no more of it */
         sim_agent_kill_workers(w, a, w->config.kill_ms);
     }

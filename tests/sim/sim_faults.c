@@ -99,11 +99,24 @@ static void leave(struct world *w, struct agent *a)
     a->next_ask = w->now + a->skew;
 }
 
+/* The agent of the crun that hosts. */
+static void die_with_host(struct world *w, struct agent *a)
+{
+    if (!alive(a))
+        return;
+    note(w, "with the host dies", a);
+    w->stats->crashes++;
+    a->mode = AGENT_DEAD;
+    a->workers = false;
+}
+
 static void host_fault(struct world *w)
 {
     if (!w->up)
         return;
-    if (w->durable && sim_chance(w, 0.6)) {
+    if ((w->durable && sim_chance(w, 0.6)) || (w->blank && sim_chance(w, 0.2))) {
+        if (w->blank && sim_chance(w, 0.7))
+            die_with_host(w, any(w));
         sim_host_kill(w, sim_chance(w, 0.7) ? sim_between(w, 1, 500) : sim_between(w, 500, 8000));
     } else if (w->durable && sim_chance(w, 0.5)) {
         sim_host_compact(w);

@@ -80,6 +80,9 @@ static void on_step(void *arg, const struct rdzv_event *ev, enum rdzv_state befo
     struct world *w = arg;
     struct err e;
     notice_instance(w);
+    if (w->brought > 0)
+        sim_account_adopted(w, w->brought);
+    w->brought = 0;
     w->fx = fx;
     w->stats->steps++;
     w->events++;
@@ -120,7 +123,11 @@ static struct told told_of(struct world *w, const struct agent *a)
     if (!m)
         return t;
     if (m->has_news && rdzv_reign_stands(&w->reign, m->stamp)) {
-        t = (struct told){.seq = m->news.seq, .round = m->news.round, .kind = m->news.kind, .spare = m->news.spare};
+        t = (struct told){.seq = m->news.seq,
+                          .round = m->news.round,
+                          .kind = m->news.kind,
+                          .spare = m->news.spare,
+                          .restarts = m->news.restart_count};
         leader_step(w->reign.leader, &(struct leader_event){.kind = LEADER_TOLD, .node = a->id}, 0, NULL);
     }
     snprintf(t.instance, sizeof t.instance, "%s", m->instance);
@@ -182,6 +189,7 @@ static void forget(struct world *w)
     leader_destroy(w->reign.leader);
     w->reign.leader = NULL;
     w->rdzv = NULL;
+    w->instance[0] = 0;
     w->disk.home.ops->forget(&w->disk.home, NULL);
     arm(w);
 }
@@ -205,6 +213,14 @@ static int create(struct world *w, struct err *e)
     return rdzv_reign_claim(&w->reign, "", w->seed, e) == 1 ? 0 : -EIO;
 }
 
+static void note_end(struct world *w)
+{
+    const struct leader *l = w->reign.leader;
+    const char *last = w->ended[(w->ended_count + ENDED_MAX - 1) % ENDED_MAX];
+    if (leader_is_over(l) && strcmp(last, leader_instance(l)) != 0)
+        memcpy(w->ended[w->ended_count++ % ENDED_MAX], leader_instance(l), sizeof w->ended[0]);
+}
+
 static int step(struct world *w, const struct leader_event *ev)
 {
     struct err e;
@@ -214,6 +230,7 @@ static int step(struct world *w, const struct leader_event *ev)
     decide(w, false);
     tell(w);
     arm(w);
+    note_end(w);
     return 0;
 }
 
@@ -252,6 +269,7 @@ void sim_host_drain(struct world *w)
 void sim_host_open(struct world *w)
 {
     w->host_skew = sim_between(w, 0, 1000000000);
+    w->born = sim_host_clock(w);
     w->up = true;
     w->armed = NEVER;
 }
@@ -299,9 +317,15 @@ void sim_host_kill(struct world *w, int64_t down_ms)
 {
     if (w->trace)
         fprintf(stderr, "%6lld daemon killed\n", (long long)w->now);
-    if (w->rdzv && !w->disk.landings)
+    if (w->durable && w->rdzv && !w->disk.landings)
         check_log(w);
-    sim_disk_go_back(w);
+    if (w->durable)
+        sim_disk_go_back(w);
+    w->life += w->blank;
+    w->former[0] = 0; /* it is in no log */
+    if (w->blank)
+        w->instance[0] = 0;
+    w->ended_count = 0;
     leader_destroy(w->reign.leader);
     w->reign.leader = NULL;
     w->rdzv = NULL;
@@ -310,6 +334,7 @@ void sim_host_kill(struct world *w, int64_t down_ms)
     for (int i = 0; i < w->agent_count; i++) {
         w->agents[i].connected = w->agents[i].to_tell = false;
         w->agents[i].greets = true;
+        w->agents[i].known &= w->durable;
     }
     w->stats->daemon_restarts++;
 }
@@ -324,6 +349,7 @@ static void restart(struct world *w)
 {
     struct err e;
     w->host_skew = sim_between(w, 1, 1000000000) - w->now;
+    w->born = sim_host_clock(w);
     w->up = true;
     if (w->trace)
         fprintf(stderr, "%6lld daemon restarted\n", (long long)w->now);
@@ -355,6 +381,7 @@ static struct rdzv_event event_of(const struct world *w, const struct agent *a, 
         [ASK_JOIN] = RDZV_JOIN, [ASK_FAIL] = RDZV_FAIL, [ASK_DONE] = RDZV_DONE, [ASK_LEAVE] = RDZV_LEAVE};
     struct rdzv_event ev = {.kind = kinds[m->ask],
                             .round = m->round,
+                            .restarts = m->restarts,
                             .slots = a->slots,
                             .node_rank = a->node_rank,
                             .waits = a->slots % 2,
@@ -379,8 +406,37 @@ static bool is_deserted(const struct world *w)
 
 static void check_company(struct world *w, const struct agent *a, const struct message *m, const char *before)
 {
-    if (m->round == 0 && strcmp(before, w->instance) == 0 && rdzv_knows(w->rdzv, a->id))
+    const bool stranger =
+        m->round == 0 || (strcmp(m->news.instance, w->instance) != 0 && strcmp(m->news.instance, w->former) != 0);
+    if (stranger && strcmp(before, w->instance) == 0 && rdzv_knows(w->rdzv, a->id))
         sim_broken(w, "%s is taken into a job that nobody is heard of", a->id);
+}
+
+/* A node is taken that names a round of another instance. over: the instance that was over before it came, or NULL. */
+static void check_past(struct world *w, const struct agent *a, const struct message *m, const char *over)
+{
+    if (m->round == 0 || !m->news.instance[0] || strcmp(m->news.instance, w->instance) == 0 ||
+        !rdzv_knows(w->rdzv, a->id))
+        return; /* or it hears of an end alone */
+    if (w->config.restart_window_ms == 0 && m->restarts > w->config.max_restarts)
+        sim_broken(w, "%s is taken with %d of %d restarts used up", a->id, m->restarts, w->config.max_restarts);
+    if (over && strcmp(over, w->instance) != 0 && strcmp(m->news.instance, w->former) == 0)
+        sim_broken(w, "%s begins the job %s anew, which is over", a->id, over);
+}
+
+/* As rendezvousd/jobs. */
+static int64_t blank_ms(const struct world *w)
+{
+    const int64_t until = w->born + w->config.silence_ms + w->config.kill_ms, now = sim_host_clock(w);
+    return w->blank && until > now ? until - now : 0;
+}
+
+static bool has_ended(const struct world *w, const char *instance)
+{
+    for (unsigned i = 0; i < ENDED_MAX && i < w->ended_count; i++)
+        if (strcmp(w->ended[i], instance) == 0)
+            return strcmp(leader_instance(w->reign.leader), instance) != 0;
+    return false;
 }
 
 static int take_join(struct world *w, struct agent *a, const struct message *m, uint64_t *ret_seq)
@@ -389,13 +445,38 @@ static int take_join(struct world *w, struct agent *a, const struct message *m, 
     struct err e;
     if (!w->reign.leader && create(w, &e) < 0)
         return sim_broken(w, "%s", e.text), ERR_REFUSED;
-    if (!leader_find(w->reign.leader, a->id))
+    const struct leader_member *known = leader_find(w->reign.leader, a->id);
+    if (!known || !known->known)
         a->told_seq = 0; /* a member like any new one: its JOIN says what its news begin with */
     const bool deserted = !a->known && is_deserted(w);
     char before[sizeof w->instance];
     memcpy(before, w->instance, sizeof before);
-    int rc =
-        step(w, &(struct leader_event){.kind = LEADER_ASK, .ask = &ev, .settings = &w->config, .draw = sim_random(w)});
+    struct rdzv_config settings = w->config;
+    settings.blank_ms = blank_ms(w);
+    const struct leader_event ask = {.kind = LEADER_ASK,
+                                     .ask = &ev,
+                                     .settings = &settings,
+                                     .instance = m->round > 0 ? m->news.instance : NULL,
+                                     .draw = sim_random(w)};
+    if (has_ended(w, m->news.instance))
+        return ERR_MISMATCH;
+    const bool past = m->round > 0 && m->news.instance[0] && strcmp(m->news.instance, w->instance) != 0;
+    const bool over = sim_is_over(w);
+    const bool first = !w->rdzv || rdzv_round(w->rdzv) == 0;
+    w->brought = past ? m->restarts : 0;
+    w->stats->adopted += past && leader_is_foreign(w->reign.leader, &ask);
+    int rc = step(w, &ask);
+    w->brought = 0;
+    if (rc == ERR_REFUSED && past && w->config.restart_window_ms == 0 && m->restarts > w->config.max_restarts)
+        return ERR_MISMATCH; /* for good */
+    if (rc == 0)
+        check_past(w, a, m, over ? before : NULL);
+    if (strcmp(before, w->instance) != 0)
+        w->former[0] = 0;
+    if (rc == 0 && past && rdzv_knows(w->rdzv, a->id) && !w->former[0] && (first || strcmp(before, w->instance) != 0))
+        memcpy(w->former, m->news.instance, sizeof w->former);
+    if (rc == 0)
+        a->named_round = m->round;
     if (rc == 0 && deserted)
         check_company(w, a, m, before);
     const struct leader_member *member = leader_find(w->reign.leader, a->id);
@@ -475,9 +556,10 @@ void sim_host_receive(struct world *w, const struct message *m)
                                  .ask = m->ask,
                                  .round = m->round,
                                  .seen_seq = seq,
-                                 .answer = rc == 0            ? ANSWER_OK
-                                           : rc == ERR_FENCED ? ANSWER_FENCED
-                                                              : ANSWER_REFUSED,
+                                 .answer = rc == 0              ? ANSWER_OK
+                                           : rc == ERR_FENCED   ? ANSWER_FENCED
+                                           : rc == ERR_MISMATCH ? ANSWER_DIFFERS
+                                                                : ANSWER_REFUSED,
                                  .acked_send = m->sent,
                                  .news = w->reign.leader ? told_of(w, a) : (struct told){0}});
 }

@@ -12,6 +12,7 @@
 #define AGENTS_MAX 160 /* in all */
 #define MESSAGES_MAX 16384
 #define RESTARTS_MAX 256
+#define ENDED_MAX 16
 #define NEVER INT64_MAX
 
 enum request { ASK_HEARTBEAT, ASK_JOIN, ASK_FAIL, ASK_DONE, ASK_LEAVE, TELL_GONE, TELL_LOST };
@@ -21,6 +22,7 @@ struct told {
     uint64_t seq, round; /* seq 0: nothing */
     enum rdzv_news_kind kind;
     bool spare;
+    int restarts;
     char instance[LEADER_INSTANCE_LEN + 1]; /* of the node, with or without news */
 };
 
@@ -29,7 +31,9 @@ struct message {
     int agent;
     bool to_agent;
     enum request ask;
+    unsigned life; /* of the host it is sent to */
     uint64_t round;
+    int restarts;
     uint64_t seen_seq; /* of news; in the answer to a JOIN: those above came with it */
     /* to_agent */
     enum rdzv_answer answer;
@@ -54,6 +58,7 @@ struct agent {
     enum agent_mode mode;
     int64_t skew;
     uint64_t seen_seq, told_round;
+    int restarts;          /* that it heard of, and one more if its round broke with its rendezvous */
     int64_t acked_send;    /* when the newest request that was answered was sent: the agent's lease counts from here */
     int64_t answered_send; /* the same, refusals included */
     int64_t asked_join;    /* its newest JOIN: what an older one was answered came by an older connection */
@@ -66,6 +71,7 @@ struct agent {
     bool bye;                                      /* it is told that all its processes are gone */
     int64_t finish_at;                             /* all workers exit 0 */
     int64_t killed_at;                             /* being stopped: dead from then on */
+    bool lost;                                     /* its round, which counts as a restart, once */
     bool lapsed; /* killed because its lease is over; it stays so, whatever is heard later */
     bool failed, done, done_told, leaving;
     bool greets;                    /* it has lost its connection to a daemon that was killed */
@@ -75,9 +81,10 @@ struct agent {
     bool woke;                      /* from a pause, and has not looked at its lease yet */
     /* the host's side; times on the host's clock */
     bool known, connected, gone;
-    int64_t heard_sent; /* when its newest message was sent */
-    unsigned joined_as; /* place in the order of first JOINs */
-    bool to_tell;       /* its news, when they stand */
+    uint64_t named_round; /* by its newest JOIN */
+    int64_t heard_sent;   /* when its newest message was sent */
+    unsigned joined_as;   /* place in the order of first JOINs */
+    bool to_tell;         /* its news, when they stand */
     uint64_t told_seq;
     char told_instance[LEADER_INSTANCE_LEN + 1];
 };
@@ -126,7 +133,7 @@ struct sim_disk {
 struct world {
     uint64_t seed, rng;
     int64_t now, faults_end;
-    bool trace, durable, roles, cut_all;
+    bool trace, durable, blank, roles, cut_all;
     double loss, repeat, fault_rate, long_delay;
     int64_t next_fault;
     struct rdzv_config config;
@@ -135,7 +142,13 @@ struct world {
     struct rdzv *rdzv;             /* its machine */
     const struct rdzv_effects *fx; /* of the step at hand */
     char instance[LEADER_INSTANCE_LEN + 1];
+    char former[LEADER_INSTANCE_LEN + 1]; /* the first that was brought to it before its first round */
     bool up;
+    unsigned life;                                  /* of the host: how often it lost its memory */
+    int64_t born;                                   /* when this one began; host's clock */
+    int brought;                                    /* restarts that the JOIN at hand brings from another instance */
+    char ended[ENDED_MAX][LEADER_INSTANCE_LEN + 1]; /* instances that are over, as far as the host knows; a ring */
+    unsigned ended_count;
     int64_t host_skew, host_up_at, host_paused_until;
     int known;     /* nodes */
     int64_t armed; /* host's clock: the earliest date it knew */
@@ -193,6 +206,7 @@ void sim_check_step(struct world *w, const struct rdzv_event *ev, enum rdzv_stat
 void sim_account_logged(struct world *w);
 void sim_account_restarted(struct world *w);
 void sim_account_compacted(struct world *w);
+void sim_account_adopted(struct world *w, int restarts);
 
 /* sim_agent.c */
 void sim_agent_born(struct world *w, struct agent *a);

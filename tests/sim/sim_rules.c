@@ -145,6 +145,21 @@ void sim_account_restarted(struct world *w)
         a->restart_at[i] = now - a->restart_age[i];
 }
 
+/* A node has brought what its rendezvous has lost: it counts, up to the budget. */
+void sim_account_adopted(struct world *w, int restarts)
+{
+    struct account *a = &w->account;
+    const int64_t now = sim_host_clock(w);
+    const int most = w->config.max_restarts;
+    if (w->config.restart_window_ms == 0 && restarts > most)
+        restarts = most;
+    if (w->config.restart_window_ms > 0)
+        forget_old_restarts(w, now);
+    for (int i = a->restarts; w->config.restart_window_ms > 0 && i < restarts && a->counted < most; i++)
+        a->restart_at[a->counted++] = now;
+    a->restarts = restarts > a->restarts ? restarts : a->restarts;
+}
+
 void sim_account_compacted(struct world *w)
 {
     struct account *a = &w->account;
@@ -290,7 +305,10 @@ static void check_round(struct world *w)
     w->account.round_at = now;
     w->stats->rounds++;
     for (int i = 0; i < r.members; i++)
-        if (!r.at[i]) {
+        if (r.at[i] && round <= r.at[i]->named_round)
+            sim_broken(w, "round %llu follows round %llu, which %s has named", (unsigned long long)round,
+                       (unsigned long long)r.at[i]->named_round, r.at[i]->id);
+        else if (!r.at[i]) {
             sim_broken(w, "nobody has group rank %d of %d", i, r.members);
             return;
         }

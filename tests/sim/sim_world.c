@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FAULTS_MS = 70000, HORIZON_MS = 300000 };
+enum { FAULTS_MS = 73000, HORIZON_MS = 300000 };
 
 uint64_t sim_random(struct world *w) /* splitmix64 */
 {
@@ -105,6 +105,7 @@ static bool is_cut(const struct world *w, const struct message *m)
 void sim_send(struct world *w, struct message m)
 {
     bool certain = m.ask >= TELL_GONE && !m.to_agent;
+    m.life = w->life;
     if (is_cut(w, &m) || (!certain && sim_faulty(w) && sim_chance(w, w->loss)))
         return;
     enqueue(w, &m);
@@ -124,7 +125,7 @@ static void deliver(struct world *w)
     else if (m.to_agent) {
         sim_agent_receive(w, a, &m);
         w->wakes[m.agent] = sim_agent_wake(w, a);
-    } else if (w->up)
+    } else if (w->up && m.life == w->life) /* else that connection was another host's */
         sim_host_receive(w, &m);
 }
 
@@ -132,17 +133,19 @@ static int alive(const struct world *w)
 {
     int n = 0;
     for (int i = 0; i < w->agent_count; i++)
-        n += w->agents[i].mode != AGENT_ENDED && w->agents[i].mode != AGENT_DEAD;
+        n += (w->agents[i].mode != AGENT_ENDED && w->agents[i].mode != AGENT_DEAD) ||
+             (w->blank && (w->agents[i].workers || w->agents[i].known)); /* its seat is not free before */
     return n;
 }
 
 struct agent *sim_add_agent(struct world *w)
 {
-    if (w->agent_count == AGENTS_MAX || alive(w) == w->agent_limit)
+    if (w->agent_count == AGENTS_MAX || alive(w) >= w->agent_limit)
         return NULL;
     struct agent *a = &w->agents[w->agent_count++];
     snprintf(a->id, sizeof a->id, "node%d", w->agent_count);
     sim_agent_born(w, a);
+    w->wakes[a - w->agents] = sim_agent_wake(w, a);
     w->most_alive = alive(w) > w->most_alive ? alive(w) : w->most_alive;
     return a;
 }
@@ -230,6 +233,8 @@ static void set_up(struct world *w)
     w->roles = sim_chance(w, 0.5);
     w->agent_limit = draw_nodes(w);
     draw_config(w, w->agent_limit);
+    if (w->blank) /* a seat for each node that there is */
+        w->agent_limit = w->config.max_nodes;
     w->next_fault = sim_between(w, 0, 3000);
     for (int i = 0; i < MESSAGES_MAX; i++)
         w->heap[i].slot = i;
@@ -245,7 +250,7 @@ static void count_run(const struct world *w, struct sim_stats *t)
 
 static void live(struct world *w)
 {
-    int64_t n = sim_between(w, 3, w->agent_limit);
+    int64_t n = sim_between(w, w->agent_limit < 3 ? 1 : 3, w->agent_limit);
     for (int64_t i = 0; i < n; i++)
         sim_add_agent(w);
     look_at_all(w);
@@ -274,6 +279,7 @@ int sim_run(enum sim_kind kind, uint64_t seed, int trace, struct sim_stats *tota
         *w = (struct world){.seed = seed,
                             .trace = trace,
                             .durable = kind == SIM_DIR,
+                            .blank = kind == SIM_BLANK,
                             .stats = total,
                             .e = e,
                             .slots = slots,

@@ -106,9 +106,32 @@ static void a_host_that_knows_nothing_is_told_of_a_round_and_lets_its_workers_en
         says(&j, RDZV_JOIN, "a", 0, "");
         j.now = 200;
         says(&j, RDZV_JOIN, "b", 2, "");
+        j.now = 900; /* again, on a new connection */
+        says(&j, RDZV_JOIN, "b", 2, "");
         ticks(&j, 4200, first);
         end(&j);
     }
+}
+
+static void a_host_without_memory_waits_unless_all_are_here(void **state)
+{
+    struct rdzv_config c = job_config(1, 2, 0);
+    (void)state;
+    c.blank_ms = 4000;
+    c.last_call_ms = 300;
+    struct job j = begin_with(&c);
+    j.now = 100;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    ticks(&j, 4100, "a: round 1 start, node 0/1 at @a, ranks 0+ of 2, restart 0; ");
+    end(&j);
+    j = begin_with(&c);
+    j.now = 100;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    j.now = 200;
+    says(&j, RDZV_JOIN, "b", 0,
+         "a: round 1 start, node 0/2 at @a, ranks 0+ of 4, restart 0; b: round 1 start, node 1/2 at @a, ranks 2+ of "
+         "4, restart 0; ");
+    end(&j);
 }
 
 static void a_late_joiner_waits_for_the_next_round(void **state)
@@ -259,6 +282,7 @@ int main(void)
         cmocka_unit_test(the_last_call_waits_for_more_than_the_minimum),
         cmocka_unit_test(a_host_in_a_dead_hosts_place_lets_the_last_rounds_workers_end),
         cmocka_unit_test(a_host_that_knows_nothing_is_told_of_a_round_and_lets_its_workers_end),
+        cmocka_unit_test(a_host_without_memory_waits_unless_all_are_here),
         cmocka_unit_test(a_late_joiner_waits_for_the_next_round),
         cmocka_unit_test(a_silent_node_that_resumes_costs_nothing),
         cmocka_unit_test(no_round_starts_without_a_silent_node_before_its_workers_are_dead),

@@ -17,6 +17,11 @@
  *     and rounds of an instance are never carried into the next;
  *   - who leads has changed (leader_restore()): every member has a full silence_ms + kill_ms from then on. One that
  *     waits for the first round counts for it only once it is heard: it may be dead already;
+ *   - who led before has lost its memory, and nodes bring what they know with their JOIN (instance, round, restarts). A
+ *     job that has had no round adopts it from the first of them: that instance counts as its own, rounds and restarts
+ *     go on above, and the first round is held until workers of a round before are dead (rdzv.h). A job that has had
+ *     one takes such a node as a new one, and the larger number of restarts stands. A node that brings more restarts
+ *     than the budget has is refused: its job has failed;
  *   - a dead member is missed late: a JOIN that finds all places taken is to ask again (-EAGAIN) until each member was
  *     heard since;
  *   - what was decided may be lost (leader_hold()): nothing is decided until all that it may concern is dead;
@@ -50,7 +55,7 @@ struct leader;
 #define LEADER_LINGER_MS 60000
 #define LEADER_EVENTS 64
 #define LEADER_RESTARTS 16
-#define LEADER_INSTANCE_LEN 16
+#define LEADER_INSTANCE_LEN RDZV_INSTANCE_MAX
 #define LEADER_NAME_MAX 1023 /* bytes of a run id, and of a principal */
 
 struct leader_options {
@@ -137,7 +142,8 @@ struct leader_event {
     const char *node;                   /* all but ASK, DRAIN, TICK */
     const struct rdzv_event *ask;       /* ASK; DRAIN: with the cause that is handed on */
     const struct rdzv_config *settings; /* JOIN */
-    const char *instance; /* ASK, LEARN: the job the node heard of last, "": of none; NULL: not reported */
+    const char *instance; /* ASK, LEARN: the job the node heard of last, "": of none; NULL: not reported. Members that
+                             speak by themselves bring it with a JOIN, as ask->instance */
     const char *reached;  /* JOIN: our address as this node, on another host, has it; NULL: not known */
     uint64_t draw;        /* JOIN: a random number, the name of an instance that begins */
     bool here;            /* HEARD, ASK: it is in this process and never silent */
@@ -153,6 +159,9 @@ int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms,
 
 /* May a JOIN begin an instance? Else it needs no draw. */
 bool leader_may_begin(const struct leader *l);
+
+/* Does this JOIN come from an instance that this job neither is nor goes on from? */
+bool leader_is_foreign(const struct leader *l, const struct leader_event *ev);
 
 /* When the next LEADER_TICK is due; INT64_MAX: never. Looked for: silence has no date. */
 int64_t leader_deadline(const struct leader *l);

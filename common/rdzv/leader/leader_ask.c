@@ -71,6 +71,7 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
     l->known = 0;
     l->history = (struct leader_history){.started_ms = now};
     l->restarts_logged = 0;
+    l->former[0] = 0;
     snprintf(l->instance, sizeof l->instance, "%s", instance);
     leader_raise_(l, now);
     leader_hold_for_elders_(l, now);
@@ -81,7 +82,12 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
 
 static bool has_heard_of(const struct leader *l, const char *instance)
 {
-    return instance && instance[0] && strcmp(instance, l->instance) == 0;
+    return instance && instance[0] && (strcmp(instance, l->instance) == 0 || strcmp(instance, l->former) == 0);
+}
+
+bool leader_is_foreign(const struct leader *l, const struct leader_event *ev)
+{
+    return !l->o.looked_for && ev->ask->round > 0 && ev->instance && ev->instance[0] && !has_heard_of(l, ev->instance);
 }
 
 /* One that wants a job of its own: it has no part in this one, or settings that this one has not. */
@@ -89,7 +95,8 @@ static bool is_stranger(const struct leader *l, const struct leader_event *ev)
 {
     if (rdzv_round(l->machine) == 0)
         return rdzv_config_differs(&l->config, ev->settings, NULL) < 0;
-    return ev->ask->round == 0 && !has_heard_of(l, ev->instance) && !rdzv_knows(l->machine, ev->ask->node);
+    return (ev->ask->round == 0 || leader_is_foreign(l, ev)) && !has_heard_of(l, ev->instance) &&
+           !rdzv_knows(l->machine, ev->ask->node);
 }
 
 static bool is_anybody_heard(const struct leader *l)
@@ -171,6 +178,37 @@ static void drop_answered(struct leader_member *m, const struct rdzv_event *ev)
     m->has_news = false;
 }
 
+/* --- what a node knows of a leader before us */
+
+/* Rounds of an instance other than this one: of this one we know more than its members. */
+static bool brings_past(const struct leader *l, const struct leader_event *ev)
+{
+    return !l->o.looked_for && ev->ask->round > 0 && ev->instance && ev->instance[0] &&
+           strcmp(ev->instance, l->instance) != 0;
+}
+
+/* Its round broke when its rendezvous was lost, and that was one restart too many. */
+static int check_budget(const struct leader *l, const struct leader_event *ev, struct err *e)
+{
+    const struct rdzv_config *c = ev->settings;
+    if (!brings_past(l, ev) || c->restart_window_ms > 0 || ev->ask->restarts <= c->max_restarts)
+        return 0;
+    return err_set(e, ERR_REFUSED,
+                   "node '%s' had a running round when its rendezvous was lost, and no restart is left "
+                   "(--max-restarts %d)",
+                   ev->ask->node, c->max_restarts);
+}
+
+static int adopt(struct leader *l, const struct leader_event *ev, int64_t now, struct err *e)
+{
+    if (!brings_past(l, ev))
+        return 0;
+    if (rdzv_round(l->machine) == 0 && !l->former[0])
+        snprintf(l->former, sizeof l->former, "%s", ev->instance);
+    l->changed = true;
+    return rdzv_raise(l->machine, ev->ask->round, ev->ask->restarts, now, e);
+}
+
 static int join_member(struct leader *l, const struct leader_event *ev, int64_t now, struct err *e)
 {
     struct leader_member *m = leader_find(l, ev->ask->node);
@@ -209,10 +247,13 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
         return 0;
     }
     if (l->over && has_heard_of(l, ev->instance)) {
-        if ((m = leader_member_of(l, ev->ask->node)))
+        if ((m = leader_member_of(l, ev->ask->node))) {
             leader_remind_end(l, m, ev->ask->round);
+            m->joined_seq = m->news.seq - 1;
+        }
         return m ? 0 : err_set(e, -ENOMEM, "no memory for node '%s'", ev->ask->node);
     }
+    TRY(check_budget(l, ev, e));
     if (is_too_early(l, ev))
         return err_set(e, -EAGAIN,
                        "nothing is heard of the %d nodes of the job before: it begins anew once they are dead",
@@ -227,6 +268,7 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
         return err_set(e, ERR_MISMATCH, "%s", differs.text);
     if (may_succeed(l, ev, now))
         return err_set(e, -EAGAIN, "all places are taken: it is not known yet whether all nodes there are alive");
+    TRY(adopt(l, ev, now, e));
     return join_member(l, ev, now, e);
 }
 

@@ -10,7 +10,8 @@ struct leader {
     struct rdzv *machine; /* NULL: no job yet */
     struct rdzv_config config;
     char instance[LEADER_INSTANCE_LEN + 1];
-    struct leader_member *members; /* by node */
+    char former[LEADER_INSTANCE_LEN + 1]; /* the instance that this one goes on from; "": none */
+    struct leader_member *members;        /* by node */
     struct leader_member *lists[LEADER_LIST_COUNT];
     struct leader_member *fresh, *unsaid;
     size_t known; /* members the machine knows */

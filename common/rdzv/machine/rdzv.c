@@ -64,7 +64,7 @@ static void full_house(struct step *s)
 
 static void call_last(struct step *s)
 {
-    s->r->m.last_call = s->now + s->r->config.last_call_ms;
+    s->r->m.last_call = latest(s->now + s->r->config.last_call_ms, s->r->blank_until);
     rdzv_set_state_(s->r, RDZV_LAST_CALL, latest(s->r->m.last_call, s->r->m.not_before));
 }
 
@@ -177,11 +177,12 @@ static void take_join(struct step *s)
     memcpy(n->addr, ev->addr, sizeof n->addr);
     memcpy(n->addrs, ev->addrs, sizeof n->addrs);
     memcpy(n->role, ev->role, sizeof n->role);
+    if (!to.joined) /* a repeated one has held already */
+        hold_for_predecessor(s);
     to.joined = true;
     to.silent = false;
     to.waits |= ev->waits;
     rdzv_stand_(s->r, n, to);
-    hold_for_predecessor(s);
     if (ev->round > s->r->m.round_floor)
         s->r->m.round_floor = ev->round;
 }
@@ -558,6 +559,7 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
         r->m.begun = true;
         if (r->config.hold_ms > 0)
             r->m.not_before = now_ms + r->config.hold_ms;
+        r->blank_until = now_ms + r->config.blank_ms;
         rdzv_set_state_(r, RDZV_JOINING, now_ms + r->config.join_timeout_ms);
     }
     TRY(table[r->m.state][ev->kind](&s));

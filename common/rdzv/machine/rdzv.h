@@ -93,6 +93,7 @@ const char *rdzv_reason_name(enum rdzv_reason why); /* "failure" */
 #define RDZV_TEXT_MAX 255
 #define RDZV_ADDRS_MAX 511 /* bytes of all addresses of a node, separated by commas */
 #define RDZV_ROLE_MAX 63
+#define RDZV_INSTANCE_MAX 16 /* bytes of the name of one life of a job */
 #define RDZV_SLOTS_MAX 4096
 #define RDZV_NODES_MAX 100000
 
@@ -119,9 +120,12 @@ struct rdzv_config {
     int64_t silence_ms;      /* an agent kills its workers when unheard for this long: 3000 */
     int64_t kill_ms;         /* bound of that kill: 1000 */
     uint64_t first_round;    /* number of the first round; >= 1 */
-    int64_t hold_ms; /* no round begins earlier after the first event: workers of rounds that this machine has not
+    int64_t hold_ms;  /* no round begins earlier after the first event: workers of rounds that this machine has not
                                    seen may run that long; 0: none are known of, and a JOIN that names one before the
                                    first round holds it for silence and kill. Not compared, not in RDZV.JOIN */
+    int64_t blank_ms; /* the last call before the first round is over no earlier after the first event. For a host that
+                                   begins without memory: whoever is not here may still run a round that it does not
+                                   know of. 0: it has its memory. Not compared, not in RDZV.JOIN */
 };
 
 struct rdzv_cause {
@@ -136,12 +140,14 @@ struct rdzv_event {
     char node[RDZV_ID_MAX + 1]; /* all but TICK and DRAIN; stable for the life of an agent */
     uint64_t round; /* FAIL, DONE: the round it speaks of; JOIN: the last round this node heard of (in ROUND or
                                     STOP), all of whose workers are gone; 0: none yet */
-    int slots;      /* JOIN: workers this node offers, 1..RDZV_SLOTS_MAX */
-    int node_rank;  /* JOIN: as the user numbered it, -1: did not */
-    bool waits;     /* JOIN: it is content to be a spare, whatever MIN and MAX are */
-    bool numbered;  /* JOIN: node_rank is a place that one node has, not a wish for an order */
-    char addr[RDZV_ADDR_MAX + 1];   /* JOIN: address other nodes reach it by */
-    char addrs[RDZV_ADDRS_MAX + 1]; /* JOIN: every address its workers may connect from */
+    int restarts;   /* JOIN: the most it heard of, and one more if it lost a running round with its rendezvous */
+    char instance[RDZV_INSTANCE_MAX + 1]; /* JOIN: the job it heard of last, "": none. The leader's business */
+    int slots;                            /* JOIN: workers this node offers, 1..RDZV_SLOTS_MAX */
+    int node_rank;                        /* JOIN: as the user numbered it, -1: did not */
+    bool waits;                           /* JOIN: it is content to be a spare, whatever MIN and MAX are */
+    bool numbered;                        /* JOIN: node_rank is a place that one node has, not a wish for an order */
+    char addr[RDZV_ADDR_MAX + 1];         /* JOIN: address other nodes reach it by */
+    char addrs[RDZV_ADDRS_MAX + 1];       /* JOIN: every address its workers may connect from */
     int port;                     /* JOIN: where its bootstrap store listens already, in case it becomes group rank 0 */
     char role[RDZV_ROLE_MAX + 1]; /* JOIN: label of its workers */
     struct rdzv_cause cause;      /* FAIL, GONE; LEAVE, DRAIN: why, exit_code 0: in good order; then its text is the
@@ -256,6 +262,9 @@ int rdzv_replay(struct rdzv *r, const char *text, size_t n, int64_t now_ms, stru
  * `round`, and `restarts` are used up (never more than the budget; with a window they count from now_ms on). Lower
  * values than known change nothing. -ENOMEM. */
 int rdzv_raise(struct rdzv *r, uint64_t round, int restarts, int64_t now_ms, struct err *e);
+
+/* The number that the next round will have at least. */
+uint64_t rdzv_next_round(const struct rdzv *r);
 
 /* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or
  * ERR_CORRUPT naming the broken one. For the simulator and for assert in debug builds. */

@@ -80,6 +80,7 @@ struct rdzv {
     struct core m;
     void (*changed_state)(void *arg, enum rdzv_state from, enum rdzv_state to, uint64_t round);
     void *trace_arg;
+    int64_t blank_until;  /* time: the last call before the first round may end then */
     struct core logged;   /* m as the last rdzv_delta() wrote it */
     bool logging;         /* rdzv_delta() or rdzv_replay() was called: forgotten nodes are remembered for the next */
     struct node *nodes;   /* by id */

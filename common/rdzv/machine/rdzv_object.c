@@ -33,12 +33,14 @@ int rdzv_create(struct rdzv **ret, const struct rdzv_config *c, struct err *e)
         return err_set(e, -EINVAL, "max restarts %d: expected 0 or more", c->max_restarts);
     if (c->max_node_failures < 0)
         return err_set(e, -EINVAL, "max node failures %d: expected 0 or more", c->max_node_failures);
-    if (c->join_timeout_ms <= 0 || c->last_call_ms < 0 || c->silence_ms <= 0 || c->kill_ms < 0 || c->hold_ms < 0)
-        return err_set(e, -EINVAL,
-                       "join timeout %lld, last call %lld, silence %lld, kill %lld, hold %lld ms: expected > 0, >= 0, "
-                       "> 0, >= 0, >= 0",
-                       (long long)c->join_timeout_ms, (long long)c->last_call_ms, (long long)c->silence_ms,
-                       (long long)c->kill_ms, (long long)c->hold_ms);
+    if (c->join_timeout_ms <= 0 || c->last_call_ms < 0 || c->silence_ms <= 0 || c->kill_ms < 0 || c->hold_ms < 0 ||
+        c->blank_ms < 0)
+        return err_set(
+            e, -EINVAL,
+            "join timeout %lld, last call %lld, silence %lld, kill %lld, hold %lld, blank %lld ms: expected > 0, >= 0, "
+            "> 0, >= 0, >= 0, >= 0",
+            (long long)c->join_timeout_ms, (long long)c->last_call_ms, (long long)c->silence_ms, (long long)c->kill_ms,
+            (long long)c->hold_ms, (long long)c->blank_ms);
     if (c->restart_window_ms < 0 || c->backoff_ms < 0 || c->backoff_reset_ms < 0 ||
         (c->backoff_ms > 0 && c->backoff_max_ms < c->backoff_ms))
         return err_set(e, -EINVAL,

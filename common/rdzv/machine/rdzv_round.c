@@ -139,14 +139,19 @@ void rdzv_tell_round_(struct step *s, struct node *n)
     rdzv_name_leader_(s->r, news);
 }
 
+uint64_t rdzv_next_round(const struct rdzv *r)
+{
+    const uint64_t last = r->m.round > r->m.round_floor ? r->m.round : r->m.round_floor;
+    return last + 1 > r->config.first_round ? last + 1 : r->config.first_round;
+}
+
 void rdzv_start_round_(struct step *s)
 {
     struct rdzv *r = s->r;
     struct core *m = &r->m;
     int ready = line_up(r);
     m->why = m->round ? m->why : RDZV_WHY_START;
-    uint64_t last = m->round > m->round_floor ? m->round : m->round_floor;
-    m->round = last + 1 > r->config.first_round ? last + 1 : r->config.first_round;
+    m->round = rdzv_next_round(r);
     m->world_size = m->done_count = m->departed_done = 0;
     m->round_started = s->now;
     for (struct node *n = r->nodes; n; n = n->hh.next) {

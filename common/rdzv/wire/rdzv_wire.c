@@ -56,6 +56,8 @@ static const struct rdzv_field event_fields[] = {
     TEXT(KIND(RDZV_JOIN), "addrs", addrs),
     NUMBER(KIND(RDZV_JOIN), "port", port, 0, 65535, 0),
     TEXT(KIND(RDZV_JOIN), "role", role),
+    TEXT(KIND(RDZV_JOIN), "instance", instance),
+    NUMBER(KIND(RDZV_JOIN), "restarts", restarts, 0, INT_MAX, 0),
     NUMBER(CAUSE, "code", cause.exit_code, 0, 255, 0),
     NUMBER(CAUSE, "rank", cause.rank, -1, INT_MAX, -1),
     NUMBER(KIND(RDZV_FAIL), "fatal", cause.fatal, 0, 1, 0),

@@ -258,18 +258,25 @@ def test_a_daemon_that_is_killed_and_restarted_restarts_no_worker(cluster, stamp
 
 
 @pytest.mark.slow
-def test_a_daemon_without_memory_ends_the_job_with_a_sentence(cluster, stamps):
+def test_a_daemon_without_memory_is_told_what_it_lost(cluster, stamps):
     port = free_port()
     first = daemon_at(cluster, port=port)
-    args = ["--nnodes", "2", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", STEADY]
+    args = ["--nnodes", "2", "--max-restarts", 1, "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job", "--rdzv_conf", STEADY]
     nodes = [cluster.node(*args, program=STAMP) for _ in range(2)]
-    stamps.wait_round(2)
+    one, _ = stamps.wait_round(2)
     first.kill()
     first.wait()
+    second = daemon_at(cluster, port=port)
+    two, _ = stamps.wait_round(2, after=one)
+    stamps.never_two()
+    assert any("has lost its memory of job 'job'" in n.text() for n in nodes), texts(nodes)
+    assert all("did not know this job (instance" in n.text() for n in nodes), texts(nodes)
+    second.kill()
+    second.wait()
     daemon_at(cluster, port=port)
     for n in nodes:
-        assert n.wait() == 69, n.text()
-        assert n.text().count("no longer knows job 'job'") == 1, n.text()
+        assert n.wait() == 69 and "no restart is left (--max-restarts 1)" in n.text(), n.text()
+    assert max(stamps.read()) == two
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_while_joining_a_line_each_second_says_what_is_missing(cluster):
 @pytest.mark.long
 def test_a_host_that_dies_is_followed_by_another_on_its_machine(cluster):
     port = free_port()
-    args = c10d(port, "--rdzv_conf", "last_call_timeout=200ms", "--log-level", "info")
+    args = c10d(port, "--max-restarts", 1, "--rdzv_conf", "last_call_timeout=200ms", "--log-level", "info")
     host = cluster.node(*args)
     wait("the host", lambda: "joining: 1 of 2" in host.text())
     other = cluster.node(*args)
@@ -83,7 +83,7 @@ def test_a_host_that_dies_is_followed_by_another_on_its_machine(cluster):
 ])
 def test_all_others_follow_a_new_host(cluster, ranks, conf):
     port = free_port()
-    args = ["--nnodes", "2:3", "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "j",
+    args = ["--nnodes", "2:3", "--max-restarts", 1, "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", "j",
             "--rdzv_conf", f"last_call_timeout=1s{conf}"]
     host = cluster.node("--node-rank", ranks[0], *args)
     wait("the host", lambda: "joining: 1 of 2" in host.text())

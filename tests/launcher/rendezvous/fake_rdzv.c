@@ -132,8 +132,8 @@ static void answer(struct fake_conn *c, int argc, const char **argv)
     if (strcmp(verb, "JOIN") == 0) {
         f->joins++;
         note(f, verb, round_of(argv[3], round, sizeof round));
-        snprintf(text, sizeof text, "instance=%s epoch=1 seq=%llu first_round=%d v=1", f->instance, f->seq,
-                 f->first_round);
+        snprintf(f->join, sizeof f->join, "%s", argv[3]);
+        snprintf(text, sizeof text, "instance=%s epoch=1 seq=%llu first_round=1 v=1", f->instance, f->seq);
         if (f->join_error)
             say(c, f->join_error);
         else

@@ -26,12 +26,12 @@ struct fake {
     const char *garbage;                               /* answers this instead, once */
     const char *reset_on;                              /* resets the connection that asks this verb, once */
     const char *instance;                              /* of JOIN's answer */
-    int first_round;                                   /* the same */
     const char *join_error, *next_error, *claim_error; /* "-FENCED ..." */
     const char *alive;                                 /* "+MAJORITY" */
     char news[512];                                    /* the record NEXT answers; it carries seq= */
     unsigned long long seq;                            /* of news */
     /* what it saw */
+    char join[2048]; /* the record of the newest JOIN */
     char log[16384]; /* "JOIN(round=0) NEXT(0) ..." */
     int joins, nexts, connections;
 };

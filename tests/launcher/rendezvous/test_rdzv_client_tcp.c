@@ -551,45 +551,44 @@ static void a_claim_of_an_older_round_fences(void **state)
     AWAIT(rig->fences == 1);
 }
 
-static void a_daemon_that_lost_its_memory_ends_the_node(void **state)
+/* A daemon that was restarted and kept nothing, and a host in place of one that died. */
+static void a_rendezvous_without_memory_is_told_what_it_has_lost(void **state)
 {
     (void)state;
+    static const char *const errors[] = {"-NOJOB run 'job' is unknown here", "-REFUSED node is unknown"};
+    static const char *const instances[] = {"aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb", "bbbbbbbbbbbbbbbb"};
+    char brings[80];
     run_a_round();
-    rig->f.next_error = "-NOJOB run 'job' is unknown";
-    AWAIT(rig->failures == 1);
-    assert_string_equal(rig->log, "round(1) fence(0) failed(69)");
-    assert_non_null(strstr(rig->why, "--state-dir"));
-}
-
-static void another_instance_of_the_job_is_not_joined(void **state)
-{
-    (void)state;
-    run_a_round();
-    rig->f.next_error = "-REFUSED node is unknown";
-    AWAIT(rig->fences == 1);
-    rig->f.next_error = NULL;
-    rig->f.instance = "bbbbbbbbbbbbbbbb";
-    join();
-    AWAIT(rig->failures == 1);
-    assert_int_equal(rig->last_code, EXIT_UNAVAILABLE);
-}
-
-/* A host in place of one that died: its rounds are above ours. */
-static void another_instance_that_goes_on_is_joined(void **state)
-{
-    (void)state;
-    run_a_round();
-    rig->f.next_error = "-REFUSED node is unknown";
-    AWAIT(rig->fences == 1);
-    rig->f.next_error = NULL;
-    rig->f.instance = "bbbbbbbbbbbbbbbb";
-    rig->f.first_round = 2;
-    rig->f.seq = 0;
-    join();
-    AWAIT(strstr(rig->f.log, "JOIN(round=1)"));
-    tell_round(2, 1, 2);
-    AWAIT(rig->rounds == 2);
+    for (int i = 0; i < 2; i++) {
+        rig->f.next_error = errors[i];
+        AWAIT(rig->fences == i + 1);
+        assert_true(i > 0 || strstr(rig->why, "has lost its memory of job 'job'"));
+        rig->f.next_error = NULL;
+        rig->f.instance = instances[i + 1];
+        rig->f.seq = 0; /* it counts anew, also under the same name */
+        const int joins = rig->f.joins;
+        join();
+        AWAIT(rig->f.joins > joins);
+        snprintf(brings, sizeof brings, " instance=%s restarts=%d ", instances[i], i + 1);
+        assert_non_null(strstr(rig->f.join, brings));
+        snprintf(brings, sizeof brings, " round=%d ", i + 1);
+        assert_non_null(strstr(rig->f.join, brings));
+        snprintf(brings, sizeof brings, "kind=round round=%d group_world=3 restart_count=%d", i + 2, i + 1);
+        fake_tell(&rig->f, brings);
+        AWAIT(rig->rounds == i + 2);
+    }
     assert_int_equal(rig->failures, 0);
+}
+
+/* What its rendezvous says of the round that broke is the truth. */
+static void a_restart_that_the_rendezvous_counts_is_counted_once(void **state)
+{
+    (void)state;
+    run_a_round();
+    fake_tell(&rig->f, "kind=stop round=1 why=failure restart_count=1");
+    AWAIT(rig->stops == 1);
+    join();
+    AWAIT(strstr(rig->f.join, " restarts=1 "));
 }
 
 static void a_daemon_restarted_while_nodes_gather_is_joined(void **state)
@@ -920,9 +919,8 @@ int main(int argc, char **argv)
         CASE(an_idle_client_is_not_fenced),
         CASE(a_node_that_is_not_known_kills_and_joins_again),
         CASE(a_claim_of_an_older_round_fences),
-        CASE(a_daemon_that_lost_its_memory_ends_the_node),
-        CASE(another_instance_of_the_job_is_not_joined),
-        CASE(another_instance_that_goes_on_is_joined),
+        CASE(a_rendezvous_without_memory_is_told_what_it_has_lost),
+        CASE(a_restart_that_the_rendezvous_counts_is_counted_once),
         CASE(a_daemon_restarted_while_nodes_gather_is_joined),
         CASE(refusals_of_a_join_have_their_exit_codes),
         CASE(a_limit_is_waited_out),

@@ -504,6 +504,111 @@ static void a_finished_id_is_a_new_instance(void **s)
     pair_end(&p);
 }
 
+/* --- what a node brings of a rendezvous that lost its memory */
+
+static int rejoin(struct agent *a, const struct rdzv_config *c, uint64_t round, const char *instance, int restarts)
+{
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .round = round, .slots = 2, .node_rank = -1, .restarts = restarts};
+    snprintf(ev.node, sizeof ev.node, "%s", a->node);
+    snprintf(ev.instance, sizeof ev.instance, "%s", instance);
+    int rc = jobs_join(a->party, a->run, &ev, c, &a->joined, &a->e);
+    if (rc == 0)
+        a->news = (struct rdzv_news){.seq = a->joined.seq};
+    return rc == 0 ? rig_next(a) : rc;
+}
+
+static void a_new_host_goes_on_above_what_a_survivor_brings(void **s)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.embedded = true});
+    struct rdzv_config c = rig_config(2, 2);
+    struct agent host, survivor, spent;
+    (void)s;
+    rig_open(j, &host, "r", "node1", "");
+    rig_open(j, &survivor, "r", "node2", "10.0.0.3");
+    rig_open(j, &spent, "r", "node3", "10.0.0.4");
+    assert_int_equal(rejoin(&host, &c, 0, "", 0), 0);
+    assert_int_equal(rejoin(&spent, &c, 7, "00112233445566aa", 4), ERR_REFUSED);
+    assert_non_null(strstr(spent.e.text, "no restart is left (--max-restarts 3)"));
+    assert_int_equal(rejoin(&survivor, &c, 7, "00112233445566aa", 2), 0);
+    assert_int_equal(survivor.joined.first_round, 8); /* for peers that know no other sign */
+    rig_pass(j, 2000);
+    assert_int_equal(rig_next(&survivor), 0);
+    rig_pass(j, 1999);
+    assert_int_equal(host.told, 0);
+    rig_pass(j, 1);
+    assert_int_equal(host.news.round, 8);
+    assert_int_equal(survivor.news.round, 8);
+    assert_int_equal(survivor.news.restart_count, 2);
+    rig_close(&host, JOBS_GONE);
+    rig_close(&survivor, JOBS_GONE);
+    rig_close(&spent, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+static void a_survivor_of_another_job_is_new_and_the_larger_count_stands(void **s)
+{
+    struct jobs *j = rig_jobs(NULL);
+    struct rdzv_config c = rig_config(1, 2);
+    struct agent a, survivor;
+    (void)s;
+    rig_open(j, &a, "r", "node1", "10.0.0.2");
+    rig_open(j, &survivor, "r", "node2", "10.0.0.3");
+    assert_int_equal(rejoin(&a, &c, 0, "", 0), 0);
+    rig_pass(j, 1000);
+    assert_int_equal(a.news.round, 1);
+    assert_int_equal(rejoin(&survivor, &c, 7, "00112233445566aa", 2), 0);
+    assert_string_equal(survivor.joined.instance, a.joined.instance);
+    assert_int_equal(rig_next(&a), 0);
+    assert_int_equal(a.news.kind, RDZV_NEWS_STOP);
+    assert_int_equal(a.news.why, RDZV_WHY_RESIZE);
+    assert_int_equal(rejoin(&a, &c, 1, a.joined.instance, 0), 0);
+    assert_int_equal(a.news.round, 8);
+    assert_int_equal(a.news.restart_count, 2);
+    rig_close(&a, JOBS_GONE);
+    rig_close(&survivor, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+static void a_crun_that_hosts_waits_for_workers_that_it_does_not_know_of(void **s)
+{
+    struct rdzv_config c = rig_config(1, 2);
+    (void)s;
+    for (int embedded = 0; embedded < 2; embedded++) {
+        struct jobs *j = rig_jobs(&(struct jobs_options){.embedded = embedded});
+        struct agent a;
+        rig_open(j, &a, "r", "node1", "");
+        rig_pass(j, 500);
+        assert_int_equal(rejoin(&a, &c, 0, "", 0), 0);
+        rig_pass(j, embedded ? 3499 : 999);
+        assert_int_equal(a.told, 0);
+        rig_pass(j, 1);
+        assert_int_equal(a.news.round, 1);
+        rig_close(&a, JOBS_GONE);
+        jobs_destroy(j);
+    }
+}
+
+static void a_job_that_is_over_is_not_begun_again_by_a_late_node(void **s)
+{
+    struct pair p;
+    struct agent late;
+    char instance[sizeof p.a.joined.instance];
+    (void)s;
+    pair_start(&p, NULL);
+    memcpy(instance, p.a.joined.instance, sizeof instance);
+    assert_int_equal(rig_say(&p.a, RDZV_DONE, 1, 0), 0);
+    assert_int_equal(rig_say(&p.b, RDZV_DONE, 1, 0), 0);
+    rig_close(&p.a, JOBS_GONE);
+    rig_close(&p.b, JOBS_GONE);
+    rig_pass(p.j, LEADER_LINGER_MS);
+    assert_null(jobs_owner(p.j, "alice", "r"));
+    rig_open(p.j, &late, "r", "node2", "10.0.0.3");
+    assert_int_equal(rejoin(&late, &p.c, 1, instance, 0), ERR_REFUSED);
+    assert_non_null(strstr(late.e.text, "is over"));
+    rig_close(&late, JOBS_GONE);
+    jobs_destroy(p.j);
+}
+
 /* Both nodes were killed, which proves nothing, and the job is run again with other settings. */
 static void a_job_whose_nodes_are_not_heard_of_is_not_joined(void **s)
 {
@@ -958,6 +1063,10 @@ int main(void)
         cmocka_unit_test(agents_that_disagree_are_refused),
         cmocka_unit_test(nobody_is_left_to_disagree_with),
         cmocka_unit_test(a_finished_id_is_a_new_instance),
+        cmocka_unit_test(a_new_host_goes_on_above_what_a_survivor_brings),
+        cmocka_unit_test(a_survivor_of_another_job_is_new_and_the_larger_count_stands),
+        cmocka_unit_test(a_crun_that_hosts_waits_for_workers_that_it_does_not_know_of),
+        cmocka_unit_test(a_job_that_is_over_is_not_begun_again_by_a_late_node),
         cmocka_unit_test(a_job_whose_nodes_are_not_heard_of_is_not_joined),
         cmocka_unit_test(one_that_is_heard_again_goes_on_with_who_waited),
         cmocka_unit_test(a_new_instance_waits_for_workers_in_their_grace),

@@ -61,6 +61,8 @@ static void every_field_of_an_event_comes_back(void **state)
             draw_text(ev.addr, sizeof ev.addr);
             draw_text(ev.addrs, sizeof ev.addrs);
             draw_text(ev.role, sizeof ev.role);
+            draw_text(ev.instance, sizeof ev.instance);
+            ev.restarts = (int)between(0, INT_MAX);
         }
         if (ev.kind == RDZV_FAIL || ev.kind == RDZV_GONE) {
             ev.cause.exit_code = (int)between(0, 255);
