@@ -51,6 +51,15 @@ MUTANTS = {
     "log_of_a_job_not_on_disk": (
         "common/rdzv/homes/rdzv_dir_writer.c", "if (rc == 0 && fdatasync(fd) < 0)", "if (rc > 0)",
         ["rendezvousd/test_service.py::test_logs_of_jobs_are_on_disk_before_their_names_and_with_each_decision"]),
+    "a_question_is_taken_for_an_answer": (
+        "rendezvousd/jobs/jobs_verbs.c", "    job_confirmed_(job, m, p->answered_ms);\n    p->asks", "    job_confirmed_(job, m, p->jobs->o.now());\n    p->asks",
+        ["rendezvousd_jobs"]),
+    "lease_of_a_host_for_one_node_less": (
+        "rendezvousd/jobs/jobs_lease.c", "c->min_nodes - 1 - job->departed;", "c->min_nodes - 2 - job->departed;", ["rendezvousd_jobs"]),
+    "the_dead_have_left_in_good_order": (
+        "rendezvousd/jobs/jobs_lease.c", "job->departed += !m->known && m->member_round", "job->departed += m->member_round", ["rendezvousd_jobs"]),
+    "hold_of_a_new_host_left_out": (
+        "common/rdzv/machine/rdzv.c", "    if (!to.joined) /* a repeated one has held already */\n", "    if (!n)\n", ["rdzv_scenarios"]),
     "second_owner_on_the_other_side": (
         "worker/parallel/ddp_reduce.c", "bytes, (c->rank + p->distance) % c->world,", "bytes, (c->rank + c->world - p->distance) % c->world,", ["zero"]),
     "the_rest_of_a_batch_is_nobodys": (

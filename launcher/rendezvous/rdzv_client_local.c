@@ -1,5 +1,8 @@
 /* The rendezvous in this process: of one node, or where this crun hosts the others. The jobs are the caller's, or made
- * here for this node alone; there is no connection, so nothing is ever silent, fenced or redialled.
+ * here for this node alone; there is no connection, so nothing is ever redialled.
+ *
+ * The workers of a node that hosts have a lease, too (jobs_lease()): if it is cut off from the others they may go on
+ * under another host. It holds until join(), also while workers stop in good order.
  *
  * close() must not be called from inside a callback. */
 #include <assert.h>
@@ -9,9 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "launcher/rendezvous/rdzv_client.h"
+#include "launcher/rendezvous/rdzv_lease.h"
 #include "rendezvousd/jobs/jobs.h"
 
 #define PROGRESS_MS 1000
@@ -22,16 +27,94 @@ struct local {
     struct jobs *jobs;
     struct jobs_party *party;
     const char *run;
-    uint64_t seq; /* of the last news */
-    bool waiting; /* has joined, has not heard of a round yet */
-    bool inside;  /* a callback of ours runs */
-    uv_timer_t progress;
+    uint64_t seq;  /* of the last news */
+    bool waiting;  /* has joined, has not heard of a round yet */
+    bool inside;   /* a callback of ours runs */
+    bool working;  /* in a round; workers may be there */
+    bool fenced;   /* they are being killed; no news but an END until join() */
+    int64_t armed; /* the lease was looked at then */
+    int open_handles;
+    uv_timer_t progress, lease;
 };
 
 static int request_next(struct local *l, struct err *e)
 {
     return jobs_next(l->party, l->run, l->o.node, l->seq, e);
 }
+
+/* --- the lease */
+
+static void fence(struct local *l, int64_t now)
+{
+    const int64_t silence_ms = l->o.job.silence_ms;
+    const int64_t still_ms = l->o.still_ms ? l->o.still_ms(l->o.arg, now - silence_ms) : 0;
+    char why[320], still[80] = "";
+    if (still_ms >= SILENCE_STILL_MS)
+        snprintf(still, sizeof still, ", of which this crun itself stood still for %lld ms", (long long)still_ms);
+    snprintf(why, sizeof why,
+             "fewer than %d nodes were heard here for %lld ms%s (--rdzv-conf keep_alive_interval, "
+             "keep_alive_max_attempt), and the others may go on under another host",
+             l->o.job.min_nodes, (long long)silence_ms, still);
+    l->working = false;
+    l->fenced = true;
+    l->base.past.restarts++;
+    if (l->o.on_lease)
+        l->o.on_lease(l->o.arg, now);
+    l->o.on_fence(l->o.arg, why);
+}
+
+static void on_lease_over(uv_timer_t *t);
+
+static void set_lease(struct local *l, int64_t until, int64_t now)
+{
+    l->armed = now;
+    if (l->o.on_lease)
+        l->o.on_lease(l->o.arg, until == INT64_MAX ? 0 : until);
+    uv_update_time(l->lease.loop);
+    if (until == INT64_MAX)
+        uv_timer_stop(&l->lease);
+    else
+        uv_timer_start(&l->lease, on_lease_over, (uint64_t)(until - now), 0);
+}
+
+static void keep_lease(struct local *l)
+{
+    const int64_t until = l->working ? jobs_lease(l->party) : INT64_MAX, now = clock_ms();
+    if (until > now) {
+        set_lease(l, until, now);
+        return;
+    }
+    uv_timer_stop(&l->lease);
+    fence(l, now);
+}
+
+static void on_lease_over(uv_timer_t *t)
+{
+    keep_lease(container_of(t, struct local, lease));
+}
+
+/* Moved with what others answer, so that its timer wakes nobody as long as all is well; but not with each of them, for
+ * they may be thousands. */
+static void on_confirmed(void *arg)
+{
+    struct local *l = arg;
+    const int64_t now = clock_ms();
+    if (!l->working || now - l->armed < l->o.heartbeat_ms / 4)
+        return;
+    const int64_t until = jobs_lease(l->party);
+    if (until > now) /* else its timer is due */
+        set_lease(l, until, now);
+}
+
+static void set_working(struct local *l, bool working)
+{
+    if (l->working == working)
+        return;
+    l->working = working;
+    keep_lease(l);
+}
+
+/* --- news */
 
 static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs)
 {
@@ -40,6 +123,18 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *member_
     l->seq = news->seq;
     l->inside = true;
     rdzv_past_heard(&l->base.past, news);
+    if (l->fenced && !end) { /* JOIN answers it */
+        l->inside = false;
+        request_next(l, NULL);
+        return;
+    }
+    if (end || (news->kind == RDZV_NEWS_ROUND && !news->spare))
+        set_working(l, !end);
+    if (l->fenced) { /* before it began */
+        l->inside = false;
+        request_next(l, NULL);
+        return;
+    }
     if (news->kind == RDZV_NEWS_ROUND ? !news->spare : end) {
         l->waiting = false;
         uv_timer_stop(&l->progress);
@@ -81,8 +176,9 @@ static int local_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rd
     l->run = o->run_id ? o->run_id : "";
     int rc = open_jobs(l, loop, e);
     if (rc == 0)
-        rc = jobs_party_open(&l->party, l->jobs,
-                             &(struct jobs_party_options){.principal = "", .told = on_told, .arg = l}, e);
+        rc = jobs_party_open(
+            &l->party, l->jobs,
+            &(struct jobs_party_options){.principal = "", .told = on_told, .confirmed = on_confirmed, .arg = l}, e);
     if (rc < 0) {
         if (!o->jobs)
             jobs_destroy(l->jobs);
@@ -90,6 +186,9 @@ static int local_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rd
         return rc;
     }
     uv_timer_init(loop, &l->progress);
+    uv_timer_init(loop, &l->lease);
+    l->progress.data = l->lease.data = l;
+    l->open_handles = 2;
     *ret = &l->base;
     return 0;
 }
@@ -120,6 +219,8 @@ static int local_join(struct rdzv_client *c, struct err *e)
     copy(ev.role, sizeof ev.role, l->o.role);
     copy(ev.instance, sizeof ev.instance, l->base.past.instance);
     l->waiting = true;
+    l->fenced = l->working = false;
+    keep_lease(l);
     TRY(jobs_join(l->party, l->run, &ev, &l->o.job, &joined, e));
     l->seq = joined.seq;
     copy(l->base.past.instance, sizeof l->base.past.instance, joined.instance);
@@ -145,6 +246,7 @@ static int local_fail(struct rdzv_client *c, const struct rdzv_cause *cause, str
 
 static int local_done(struct rdzv_client *c, struct err *e)
 {
+    set_working((struct local *)c, false);
     return send_claim((struct local *)c, RDZV_DONE, NULL, e);
 }
 
@@ -161,7 +263,9 @@ static int local_report(struct rdzv_client *c, const char *fields, struct err *e
 
 static void on_closed(uv_handle_t *h)
 {
-    free(container_of(h, struct local, progress));
+    struct local *l = h->data;
+    if (--l->open_handles == 0)
+        free(l);
 }
 
 static void local_close(struct rdzv_client *c)
@@ -174,6 +278,7 @@ static void local_close(struct rdzv_client *c)
     if (!l->o.jobs)
         jobs_destroy(l->jobs);
     uv_close((uv_handle_t *)&l->progress, on_closed);
+    uv_close((uv_handle_t *)&l->lease, on_closed);
 }
 
 const struct rdzv_client_ops rdzv_client_local_ops = {

@@ -286,6 +286,7 @@ static void report(struct job *job)
         return;
     if (rdzv_round(machine) != job->round) {
         job->round = rdzv_round(machine);
+        job->departed = 0;
         if (job->round > 0)
             log_info(MODULE, "run=%s round %llu begins nodes=%d", leader_run(l), (unsigned long long)job->round,
                      rdzv_nodes(machine));

@@ -79,6 +79,8 @@ struct jobs_party_options {
     /* The answer to jobs_next(): news, and on group rank 0 before the workers of a ROUND start, all addresses of all
      * members (comma separated, else NULL). news NULL: another party stands for the node now. Borrowed for the call. */
     void (*told)(void *arg, const struct rdzv_news *news, const char *member_addrs);
+    /* Another node has answered: jobs_lease() may have moved. In this process only; NULL: it has no lease. */
+    void (*confirmed)(void *arg);
     void *arg;
 };
 
@@ -108,6 +110,10 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *ev
  * time: a second one takes the place of the first. */
 int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, struct err *e);
 void jobs_next_cancel(struct jobs_party *p);
+/* Until when the workers of this party, which is in this process, may run: MIN nodes, itself counted, each have got an
+ * answer of ours that was sent within silence_ms, or have left the round in good order. A node shows by a NEXT that it
+ * has got the answer to the one before. INT64_MAX: nobody is needed. */
+int64_t jobs_lease(const struct jobs_party *p);
 /* FAIL, DONE, LEAVE of ev->node, also from a party that stands for nobody. */
 int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e);
 /* Stop the job in good order. principal NULL: whosever it is; -EINVAL: several have one of that name. signal: that

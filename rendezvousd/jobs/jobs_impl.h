@@ -23,6 +23,7 @@ struct jobs_party {
     int joins;       /* since joins_since, but those that a round awaited */
     uint64_t round;  /* the last that awaited one */
     int64_t joins_since;
+    int64_t answered_ms;                      /* its newest JOIN or NEXT was answered then; 0: none was */
     struct jobs_party *tell_prev, *tell_next; /* jobs->tell */
     struct jobs_party *disk_prev, *disk_next; /* job->undurable, oldest record first */
     UT_hash_handle hh;                        /* job->parties, by node */
@@ -43,6 +44,8 @@ struct job {
     struct rdzv_reign reign;    /* its home: NULL before the first decision */
     struct rdzv_home memory;    /* its home, where there is no state directory or no log of it */
     struct jobs_party *parties; /* by node */
+    struct jobs_party *here;    /* of these the one in this process; NULL: none */
+    int departed;               /* nodes of the newest round that have left in good order */
     uint64_t round;             /* the newest that is in our log of events */
     bool over;
     struct jobs_party *undurable; /* they ask, and their news wait for the disk */
@@ -108,6 +111,11 @@ int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct 
 void party_unbind_(struct jobs_party *p);
 void party_queue_(struct jobs_party *p); /* queue it if it asks and there is news for it */
 void jobs_tell_(struct jobs *j);
+
+/* jobs_lease.c */
+void job_confirmed_(struct job *job, struct leader_member *m, int64_t sent_ms);
+/* Its connection has ended: has it left the round in good order? */
+void job_note_departed_(struct job *job, const struct leader_member *m);
 
 void job_watch_(struct job *job); /* jobs_watch.c: reports what has changed */
 

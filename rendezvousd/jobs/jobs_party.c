@@ -39,6 +39,8 @@ void party_unbind_(struct jobs_party *p)
         DL_DELETE2(p->jobs->tell, p, tell_prev, tell_next);
     if (p->waits_disk)
         DL_DELETE2(p->job->undurable, p, disk_prev, disk_next);
+    if (p->job && p->job->here == p)
+        p->job->here = NULL;
     if (p->job)
         HASH_DEL(p->job->parties, p);
     p->to_tell = p->waits_disk = false;
@@ -72,6 +74,9 @@ int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct 
     if (!p->hh.tbl)
         return err_set(e, -ENOMEM, "no memory for node '%s'", node);
     p->job = job;
+    p->answered_ms = 0;
+    if (!p->o.addr)
+        job->here = p;
     if (older) {
         log_info(MODULE, "run=%s node=%s comes by a new connection", leader_run(job->reign.leader), node);
         make_void(older);
@@ -92,6 +97,9 @@ void jobs_party_close(struct jobs_party *p, enum jobs_end how)
     if (!job)
         return;
     jobs_notice_pause_(j);
+    struct leader_member *m = leader_find(job->reign.leader, node);
+    if (how == JOBS_GONE && m)
+        job_note_departed_(job, m);
     job_step_(job, &(struct leader_event){.kind = how == JOBS_GONE ? LEADER_GONE : LEADER_LOST, .node = node}, NULL);
     job_forget_if_empty_(job);
     jobs_tell_(j);
@@ -121,7 +129,7 @@ void party_queue_(struct jobs_party *p)
     DL_APPEND2(p->job->undurable, p, disk_prev, disk_next);
 }
 
-static void tell(struct jobs_party *p, const struct leader_member *m)
+static void tell(struct jobs_party *p, struct leader_member *m)
 {
     const struct rdzv_news news = m->news;
     struct buf addrs = {0};
@@ -129,7 +137,10 @@ static void tell(struct jobs_party *p, const struct leader_member *m)
     if (rdzv_news_is_for_leader(&news))
         text = leader_addresses(p->job->reign.leader, &addrs) == 0 && addrs.len ? addrs.data : "";
     leader_step(p->job->reign.leader, &(struct leader_event){.kind = LEADER_TOLD, .node = p->node}, 0, NULL);
+    if (news.kind == RDZV_NEWS_ROUND && !news.spare)
+        m->member_round = news.round;
     p->asks = false;
+    p->answered_ms = p->jobs->o.now();
     p->o.told(p->o.arg, &news, text); /* p may be gone afterwards */
     buf_free(&addrs);
 }

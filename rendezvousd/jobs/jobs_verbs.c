@@ -205,6 +205,10 @@ static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev
         party_unbind_(p);
     else if (rc == 0)
         describe(job, m, ret);
+    if (rc == 0 && m) {
+        p->answered_ms = job->jobs->o.now();
+        job_confirmed_(job, m, p->answered_ms);
+    }
     return rc;
 }
 
@@ -249,6 +253,7 @@ int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t 
     if (!m || ((!m->known || leader_is_over(job->reign.leader)) && !m->has_news))
         return err_set(e, ERR_REFUSED, "node '%s' of run '%s' has no part in it any more (%s)", node, run,
                        rdzv_state_name(rdzv_state(leader_machine(job->reign.leader))));
+    job_confirmed_(job, m, p->answered_ms);
     p->asks = true;
     party_queue_(p);
     jobs_tell_(p->jobs);
@@ -257,6 +262,8 @@ int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t 
 
 void jobs_next_cancel(struct jobs_party *p)
 {
+    if (p->asks)
+        p->answered_ms = p->jobs->o.now();
     p->asks = false;
 }
 

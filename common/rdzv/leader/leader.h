@@ -109,6 +109,8 @@ struct leader_member {
     uint64_t beat, looked; /* counter of its newest beat; the newest look at all that found one */
     int64_t written_ms;    /* its slot */
     char *report;          /* the shell's; freed with the member */
+    uint64_t member_round; /* the newest that it was told of as a member */
+    int64_t confirmed_ms;  /* the newest answer that it has got for certain was sent then, or its JOIN came; 0: none */
     int64_t refused_ms;    /* its JOIN found all places taken then; 0: it did not */
     bool was_silent;       /* for leader_restore(): or it waited for the first round */
     bool fresh, unsaid;    /* in leader_next_fresh(); not in a decision yet */

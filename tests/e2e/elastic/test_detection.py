@@ -3,6 +3,7 @@
 Workers leave their time in one file (tests/fault/stamp.c). Times are printed; bounds are asserted with room for a loaded machine and measured in
 tests/bench/bench_detection.py.
 """
+import functools
 import os
 import random
 import re
@@ -17,6 +18,7 @@ from processes import state
 from support import BUILD, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "fault"))
+import netns  # noqa: E402
 from proxy import FAULTS, Proxy  # noqa: E402
 
 pytestmark = pytest.mark.serial
@@ -160,6 +162,32 @@ def test_a_silent_partition_and_a_healed_one(cluster, net, stamps):
 @pytest.mark.slow
 def test_a_silent_partition_with_the_default_heartbeat(cluster, net, stamps):
     partition(cluster, net, stamps, DEFAULTS, 3, 1)
+
+
+def test_the_workers_of_a_host_that_is_cut_off_end_before_the_others_go_on(cluster, net, stamps):
+    """A node hosts, and its link is cut. A machine that gets its address hosts in its place. Workers take all the time that they get to stop."""
+    host, *others, successor = net.hosts
+    args = ["--nnodes", "2:3", "--rdzv_endpoint", f"{host.addr}:29400", "--rdzv_id", "job", "--rdzv_conf", "last_call_timeout=60", "--max-restarts", 9]
+    start = functools.partial(cluster.node, *args, program=STAMP, env={"STAMP_DEAF": "1"})
+    nodes = [start(prefix=h.prefix()) for h in (host, *others)]
+    one, _ = stamps.wait_round(3)
+    cut = time.monotonic()
+    host.cut()
+    wait("a fence", lambda: "fewer than 2 nodes were heard here" in nodes[0].text())
+    netns.ip("addr", "add", f"{host.addr}/24", "dev", "eth0", ns=successor.ns)
+    for h in others:
+        netns.ip("neigh", "flush", "dev", "eth0", ns=h.ns)
+    start(prefix=successor.prefix())
+    two, began = stamps.wait_round(3, after=one)
+    ranks = stamps.read()
+    ends = max(last for _, last in ranks[one].values())
+    print(f"link cut to the end of all workers: {ends - cut:.2f} s (bound 4 s), to the next round {began - cut:.2f} s")
+    stamps.never_two()
+    assert ends - cut < 4 + LATE, texts(nodes)
+    assert two > one
+    host_of_old = nodes.pop(0)
+    host_of_old.process.kill()
+    cluster.finish(*nodes, cluster.nodes[-1])
 
 
 @pytest.mark.slow

@@ -588,6 +588,89 @@ static void a_crun_that_hosts_waits_for_workers_that_it_does_not_know_of(void **
     }
 }
 
+/* --- the lease of the workers beside a host */
+
+/* A hosting crun and two nodes, of which one other is needed, in their first round. */
+static struct jobs *host_and_two(struct agent *host, struct agent *b, struct agent *d, const struct rdzv_config *c)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.embedded = true});
+    rig_open(j, host, "r", "node1", "");
+    rig_open(j, b, "r", "node2", "10.0.0.3");
+    rig_open(j, d, "r", "node3", "10.0.0.4");
+    assert_int_equal(jobs_lease(host->party), INT64_MAX); /* no job */
+    assert_int_equal(rejoin(host, c, 0, "", 0), 0);
+    assert_int_equal(rejoin(b, c, 0, "", 0), 0);
+    assert_int_equal(rejoin(d, c, 0, "", 0), 0);
+    assert_int_equal(host->news.round, 1);
+    return j;
+}
+
+/* It answers nothing and is asked again: that proves nothing; the answer that it had before does. */
+static void ask_again(struct agent *a)
+{
+    jobs_next_cancel(a->party);
+    assert_int_equal(rig_next(a), 0);
+}
+
+static void the_workers_beside_a_host_need_answers_that_min_nodes_have_got(void **s)
+{
+    struct rdzv_config c = rig_config(2, 3);
+    struct agent host, b, d;
+    struct jobs *j = host_and_two(&host, &b, &d, &c);
+    const int64_t start = rig_now;
+    (void)s;
+    assert_int_equal(jobs_lease(host.party), start + c.silence_ms);
+    rig_pass(j, 1000);
+    assert_int_equal(rig_next(&b), 0); /* asked now, for what was answered at the start */
+    assert_int_equal(jobs_lease(host.party), start + c.silence_ms);
+    rig_pass(j, 500);
+    ask_again(&b); /* the one before is answered with nothing; this one shows that it arrived */
+    assert_int_equal(jobs_lease(host.party), start + 1500 + c.silence_ms);
+    rig_pass(j, 1000);
+    ask_again(&d); /* the newest of the others counts */
+    ask_again(&d);
+    assert_int_equal(jobs_lease(host.party), start + 2500 + c.silence_ms);
+    rig_close(&host, JOBS_GONE);
+    rig_close(&b, JOBS_GONE);
+    rig_close(&d, JOBS_GONE);
+    jobs_destroy(j);
+}
+
+static void who_left_in_good_order_is_missed_by_no_lease_and_who_died_is(void **s)
+{
+    struct rdzv_config c = rig_config(2, 3);
+    (void)s;
+    for (int leaves = 0; leaves < 2; leaves++) {
+        struct agent host, b, d;
+        struct jobs *j = host_and_two(&host, &b, &d, &c);
+        const int64_t start = rig_now;
+        if (leaves) {
+            assert_int_equal(rig_say(&d, RDZV_LEAVE, 1, 0), 0);
+            assert_int_equal(rejoin(&d, &c, 1, "", 0), 0); /* its workers are gone; this is its END */
+            assert_int_equal(d.news.kind, RDZV_NEWS_END);
+        }
+        rig_close(&d, JOBS_GONE);
+        assert_int_equal(jobs_lease(host.party), leaves ? INT64_MAX : start + c.silence_ms);
+        rig_close(&b, JOBS_SILENT);
+        assert_int_equal(jobs_lease(host.party), leaves ? INT64_MAX : start + c.silence_ms);
+        rig_close(&host, JOBS_GONE);
+        jobs_destroy(j);
+    }
+}
+
+static void a_host_that_needs_nobody_has_no_lease(void **s)
+{
+    struct rdzv_config c = rig_config(1, 3);
+    struct agent host, b, d;
+    struct jobs *j = host_and_two(&host, &b, &d, &c);
+    (void)s;
+    assert_int_equal(jobs_lease(host.party), INT64_MAX);
+    rig_close(&host, JOBS_GONE);
+    rig_close(&b, JOBS_GONE);
+    rig_close(&d, JOBS_GONE);
+    jobs_destroy(j);
+}
+
 static void a_job_that_is_over_is_not_begun_again_by_a_late_node(void **s)
 {
     struct pair p;
@@ -1066,6 +1149,9 @@ int main(void)
         cmocka_unit_test(a_new_host_goes_on_above_what_a_survivor_brings),
         cmocka_unit_test(a_survivor_of_another_job_is_new_and_the_larger_count_stands),
         cmocka_unit_test(a_crun_that_hosts_waits_for_workers_that_it_does_not_know_of),
+        cmocka_unit_test(the_workers_beside_a_host_need_answers_that_min_nodes_have_got),
+        cmocka_unit_test(who_left_in_good_order_is_missed_by_no_lease_and_who_died_is),
+        cmocka_unit_test(a_host_that_needs_nobody_has_no_lease),
         cmocka_unit_test(a_job_that_is_over_is_not_begun_again_by_a_late_node),
         cmocka_unit_test(a_job_whose_nodes_are_not_heard_of_is_not_joined),
         cmocka_unit_test(one_that_is_heard_again_goes_on_with_who_waited),

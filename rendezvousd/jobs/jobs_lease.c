@@ -1,0 +1,54 @@
+/* Until when the workers beside a hosting crun may run: as long as enough nodes of its job answer it. Nobody else ends
+ * their lease, for its own agent never loses its connection. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "common/base/err.h"
+#include "rendezvousd/jobs/jobs_impl.h"
+
+static int newest_first(const void *pa, const void *pb)
+{
+    const int64_t a = *(const int64_t *)pa, b = *(const int64_t *)pb;
+    return (a < b) - (a > b);
+}
+
+/* When answers that the other nodes are known to have got were sent, the newest first. */
+static size_t collect(const struct jobs_party *own, int64_t *ret)
+{
+    size_t n = 0;
+    for (const struct leader_member *m = leader_members(own->job->reign.leader); m; m = m->hh.next)
+        if (m->confirmed_ms > 0 && m != party_member_(own))
+            ret[n++] = m->confirmed_ms;
+    qsort(ret, n, sizeof *ret, newest_first);
+    return n;
+}
+
+int64_t jobs_lease(const struct jobs_party *p)
+{
+    const struct job *job = p->job;
+    if (!job || !leader_machine(job->reign.leader))
+        return INT64_MAX;
+    const struct rdzv_config *c = leader_config(job->reign.leader);
+    const int others = c->min_nodes - 1 - job->departed;
+    int64_t *times = others > 0 ? malloc(leader_member_count(job->reign.leader) * sizeof *times) : NULL;
+    if (others <= 0)
+        return INT64_MAX;
+    const size_t n = times ? collect(p, times) : 0;
+    const int64_t until = n >= (size_t)others ? times[others - 1] + c->silence_ms : 0;
+    free(times);
+    return until;
+}
+
+void job_confirmed_(struct job *job, struct leader_member *m, int64_t sent_ms)
+{
+    if (sent_ms <= m->confirmed_ms)
+        return;
+    m->confirmed_ms = sent_ms;
+    if (job->here && job->here->o.confirmed)
+        job->here->o.confirmed(job->here->o.arg);
+}
+
+void job_note_departed_(struct job *job, const struct leader_member *m)
+{
+    job->departed += !m->known && m->member_round == job->round;
+}
