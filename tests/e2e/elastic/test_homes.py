@@ -111,6 +111,7 @@ def test_a_node_counts_itself_while_joining(cluster, home):
 
 @pytest.mark.parametrize("home", ["redis", "file"])
 def test_a_node_that_missed_a_whole_round_is_in_the_next(cluster, home):
+    """The first node leads: a leader that stands still holds up all others."""
     args = [*where(cluster, home), "--rdzv_conf", "keep_alive_max_attempt=600", "--nnodes", 3, "--max-restarts", 1]
     program = ["sh", "-c", """[ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 0; touch $OUT/ran-$GROUP_RANK; [ $GROUP_RANK = 2 ] || exec sleep 600
                               while [ ! -e $OUT/ran-0 ]; do sleep 0.02; done; exit 3"""]
@@ -118,7 +119,11 @@ def test_a_node_that_missed_a_whole_round_is_in_the_next(cluster, home):
     def node(rank):
         return cluster.node(*args, "--node-rank", rank, program=program)
 
+    def has_claimed():
+        return cluster.servers[-1].cli("keys", "*pulse*") if home == "redis" else list(cluster.tmp.glob("shared/*/pulse"))
+
     first = joined(node(0), 1, 3)
+    wait("its claim", has_claimed)
     second = joined(node(1), 2, 3)
     os.kill(second.agent(), signal.SIGSTOP)
     third = node(2)
