@@ -224,7 +224,7 @@ def test_a_host_that_is_given_up_is_not_lost_as_well(crun, ssh):
     path, said = pathlib.Path(ssh), crun.tmp / "said"
     switches = "$(grep ctxt /proc/$PPID/status)"
     asleep = f'until before="{switches}"; sleep 0.3; grep -q "State:.S" /proc/$PPID/status && [ "$before" = "{switches}" ]; do :; done'
-    path.write_text(path.read_text().replace("exec env -i", f"{asleep}; kill -STOP $PPID; exec 3>&1; {{ env -i").replace('sh -c "$*"', f'sh -c "$*" 2>&1; exec sleep 1000 2>&-; }} | tee {said} 2>&-'))
+    path.write_text(path.read_text().replace("exec env -i", f"{asleep}; kill -STOP $PPID; exec 3>&1; {{ env -i").replace('sh -c "$*"', f'sh -c "$*" 2>&1; exec sleep 20 2>&-; }} | tee {said} 2>&-'))
     p = crun.start("-H", ONE, "--rsh", ssh, "--rdzv-conf", "join_timeout=8,keep_alive_max_attempt=100", "true", stderr=subprocess.PIPE, text=True)
     wait("its first word", lambda: said.exists() and said.read_bytes())
     stopped = crun.agent_of(p.pid)
