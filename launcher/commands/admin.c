@@ -74,7 +74,7 @@ static int ask(struct rdzv_ask *a, int n, char **words, const struct admin_confi
     if (r->type == REDIS_REPLY_STRING)
         rc = c->json ? puts(r->str) < 0 : status_print(r->str, STATUS_OWNERS, stdout, e);
     freeReplyObject(r);
-    if (fflush(stdout) != 0)
+    if (fflush(stdout) != 0 || ferror(stdout))
         return err_errno(e, errno, "the terminal");
     return rc < 0 ? rc : 0;
 }

@@ -107,11 +107,11 @@ void gate_refused(struct conn *c, const char *fmt, ...) __attribute__((format(pr
 bool gate_owns_space(const struct conn *c); /* its key-space is its principal's (own_spaces) */
 /* c's buffers take so much now. */
 void gate_count_buffers(struct conn *c, size_t bytes);
-size_t
-gate_buffers(const struct conn *c); /* of all connections of its principal; of c alone, where it has proved none */
+/* Bytes of the buffers of all connections of its principal; of c alone, where it has proved none. */
+size_t gate_buffers(const struct conn *c);
 bool gate_is_operator(const struct conn *c);
-size_t gate_fair_share(const struct server *s,
-                       size_t all); /* that one principal may have, where nothing else is said */
+/* What one principal may have of `all`, where nothing else is said. */
+size_t gate_fair_share(const struct server *s, size_t all);
 
 /* STORE.AUTH, STORE.PROVE, AUTH: answer into c->reply. user may be NULL. */
 void gate_challenge(struct conn *c, const struct request_arg *principal, const struct request_arg *nonce);
