@@ -13,6 +13,6 @@ int64_t socket_sent(int fd)
     if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &i, &n) < 0)
         return -errno;
     return n >= offsetof(struct tcp_info, tcpi_bytes_retrans) + sizeof i.tcpi_bytes_retrans
-               ? (int64_t)(i.tcpi_bytes_sent - i.tcpi_bytes_retrans)
+               ? (int64_t)(i.tcpi_bytes_sent - i.tcpi_bytes_retrans + i.tcpi_notsent_bytes)
                : -ENOSYS;
 }

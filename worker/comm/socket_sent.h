@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-/* Bytes of data that the kernel has sent over a TCP connection so far, each once. -errno; -ENOSYS: before Linux
- * 4.19. */
+/* Bytes of data that this end has written to a TCP connection so far, those that the kernel still has to send
+ * included. -errno; -ENOSYS: before Linux 4.19. */
 int64_t socket_sent(int fd);
 
 #endif
