@@ -132,7 +132,7 @@ def run_until_said(crun, text, *args):
         time.sleep(0.01)
     (crun.tmp / "said").touch()
     out, _ = p.communicate(timeout=90)
-    assert crun.processes() == []
+    crun.wait_processes_gone()
     return p.returncode, out.decode(), (crun.tmp / "err").read_text()
 
 
@@ -224,7 +224,7 @@ def test_a_host_that_is_given_up_is_not_lost_as_well(crun, ssh):
     path, said = pathlib.Path(ssh), crun.tmp / "said"
     switches = "$(grep ctxt /proc/$PPID/status)"
     asleep = f'until before="{switches}"; sleep 0.3; grep -q "State:.S" /proc/$PPID/status && [ "$before" = "{switches}" ]; do :; done'
-    path.write_text(path.read_text().replace("exec env -i", f"{asleep}; kill -STOP $PPID; exec 3>&1; {{ env -i").replace('sh -c "$*"', f'sh -c "$*" 2>&1; exec sleep 20 2>&-; }} | tee {said} 2>&-'))
+    path.write_text(path.read_text().replace("exec env -i", f"{asleep}; kill -STOP $PPID; exec 3>&1 4>&2; {{ env -i").replace('sh -c "$*"', f'sh -c "$*" 2>&4; exec sleep 20 2>&- 4>&-; }} | tee {said} 2>&-'))
     p = crun.start("-H", ONE, "--rsh", ssh, "--rdzv-conf", "join_timeout=8,keep_alive_max_attempt=100", "true", stderr=subprocess.PIPE, text=True)
     wait("its first word", lambda: said.exists() and said.read_bytes())
     stopped = crun.agent_of(p.pid)
@@ -234,7 +234,7 @@ def test_a_host_that_is_given_up_is_not_lost_as_well(crun, ssh):
     os.kill(stopped, signal.SIGCONT)
     _, err = p.communicate(timeout=60)
     given_up = p.returncode == 69 and f"host {ONE}: crun did not begin there within 8 s" in err
-    assert (given_up or p.returncode == 0) and "is lost" not in err, err
+    assert (given_up or p.returncode == 0) and "is lost" not in err, err + said.read_text()
 
 
 def test_a_stop_does_not_wait_for_an_ssh_that_hangs(crun, ssh):
