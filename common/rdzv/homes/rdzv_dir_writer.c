@@ -1,10 +1,12 @@
 #include "common/rdzv/homes/rdzv_dir_writer.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
@@ -102,19 +104,36 @@ static void close_from(unsigned first)
         close((int)fd);
 }
 
-/* Nobody waits for the end of anything because this process still has it. */
+/* Connections and listeners; nothing where there is no /proc. */
+static void close_sockets_but(int kept)
+{
+    DIR *open_fds = opendir("/proc/self/fd");
+    for (const struct dirent *d; open_fds && (d = readdir(open_fds));) {
+        const int fd = atoi(d->d_name);
+        int type;
+        socklen_t n = sizeof type;
+        if (fd > STDERR_FILENO && fd != kept && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0)
+            close(fd);
+    }
+    if (open_fds)
+        closedir(open_fds);
+}
+
+/* Nobody waits for the end of anything because this process still has it. The daemon's other files in the directory
+ * are closed last: on a disk that hangs, close(2) does not return. */
 static void keep_only(int socket_fd, int jobs_fd, int lock_fd)
 {
     const int up[] = {fcntl(socket_fd, F_DUPFD, ABOVE_FD), fcntl(jobs_fd, F_DUPFD, ABOVE_FD),
                       fcntl(lock_fd, F_DUPFD, ABOVE_FD)};
-    for (int i = 0; i < 3; i++)
-        if (up[i] < 0 || dup2(up[i], SOCKET_FD + i) < 0)
-            close(SOCKET_FD + i);
-    close_from(ABOVE_FD);
     for (int fd = 0; fd < 3; fd++)
         close(fd);
     while (open("/dev/null", O_RDWR | O_CLOEXEC) < STDERR_FILENO)
         ;
+    close_sockets_but(up[0]);
+    for (int i = 0; i < 3; i++)
+        if (up[i] < 0 || dup2(up[i], SOCKET_FD + i) < 0)
+            close(SOCKET_FD + i);
+    close_from(ABOVE_FD);
 }
 
 /* In the place of one that was killed; another daemon may have been faster. */

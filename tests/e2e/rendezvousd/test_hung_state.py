@@ -6,7 +6,8 @@ import time
 import pytest
 
 from daemon import ALICE, Client, Daemon, until
-from shared_fs import SharedFs
+from runner import procs
+from shared_fs import FLUSH, SharedFs
 
 
 @pytest.fixture
@@ -43,3 +44,10 @@ def test_it_delays_news_but_no_heartbeat_and_no_end(tokens, tmp_path, disk):
         a.authenticate(*ALICE)
         assert "kind=end" in a("RDZV.NEXT", "job", "a", seq, "20000")  # what was decided meanwhile is there
         assert d.stop() == 0
+
+
+def test_a_writer_that_its_disk_holds_at_its_start_keeps_nothing_of_the_daemon_open(tokens, tmp_path, disk):
+    disk.hold = lambda opcode, pid: opcode == FLUSH and procs.Stat(procs.Stat(pid).parent).parent == os.getpid()  # a close of the daemon's child
+    with Daemon("--token-file", tokens, "--state-dir", tmp_path / "disk" / "state") as d:
+        assert disk.asked.wait(30)
+        assert d.stop() == 0  # its standard error is at its end then
