@@ -60,7 +60,7 @@ void rdzv_home_finish_(struct rdzv_home *h)
 
 int rdzv_home_wait_(struct rdzv_home *h, int fd, int lost_fd, int64_t deadline)
 {
-    uint64_t n;
+    eventfd_t n;
     struct pollfd p[4] = {{.fd = fd, .events = POLLIN},
                           {.fd = h->wake_fd, .events = POLLIN},
                           {.fd = h->cancel_fd, .events = POLLIN},
@@ -68,9 +68,9 @@ int rdzv_home_wait_(struct rdzv_home *h, int fd, int lost_fd, int64_t deadline)
     const int ready = poll(p, 4, clock_left(deadline));
     if (ready > 0 && p[2].revents)
         return -ECANCELED;
-    if (ready > 0 && p[1].revents && read(h->wake_fd, &n, sizeof n) < 0)
-        return 0; /* another thread of ours was faster */
-    return ready > 0 && p[0].revents;
+    if (ready > 0 && p[1].revents)
+        eventfd_read(h->wake_fd, &n);
+    return ready <= 0 ? 0 : p[0].revents ? 1 : -EINTR;
 }
 
 void rdzv_home_interrupt(struct rdzv_home *h)

@@ -139,8 +139,7 @@ int64_t file_poll_ms(struct file_home *h)
 
 bool file_doze(struct file_home *h, int64_t ms)
 {
-    const int64_t until = clock_deadline(ms);
-    return rdzv_home_wait_(&h->base, -1, -1, until) == 0 && clock_left(until) == 0;
+    return rdzv_home_wait_(&h->base, -1, -1, clock_deadline(ms)) == 0;
 }
 
 static void note_activity(struct file_home *h, uint32_t *crc, const char *p, size_t n)

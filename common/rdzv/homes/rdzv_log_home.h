@@ -13,8 +13,8 @@ int rdzv_home_far_open(struct rdzv_home **ret, const char *url, const struct rdz
 /* wake_fd is taken over; 0: one is made. A handle of zeros may be finished. */
 int rdzv_home_init_(struct rdzv_home *h, const struct rdzv_home_ops *ops, int wake_fd, struct err *e);
 void rdzv_home_finish_(struct rdzv_home *h);
-/* Sleep until events on fd (-1: none), the deadline (0), or an interrupt (0, taken). 1: there are events. -ECANCELED.
- * lost_fd: a socket whose end is an event of fd as well, -1: none. */
+/* Sleep until events on fd (-1: none), the deadline (0), or an interrupt (-EINTR, taken). 1: there are events.
+ * -ECANCELED. lost_fd: a socket whose end wakes as an interrupt does, -1: none. */
 int rdzv_home_wait_(struct rdzv_home *h, int fd, int lost_fd, int64_t deadline);
 
 #endif

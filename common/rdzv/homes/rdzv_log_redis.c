@@ -181,10 +181,10 @@ static int redis_exchange(struct rdzv_home *base, const char *node, const struct
 int redis_await_reply(struct redis_home *h, int64_t timeout_ms, redisReply **r, struct err *e)
 {
     int rc = rdzv_home_wait_(&h->base, h->blocked.fd, h->conn.fd, clock_deadline(timeout_ms));
+    if (rc == 0 || rc == -EINTR)
+        return 0;
     if (rc < 0)
         return err_set(e, rc, "the Redis is waited for no longer");
-    if (rc == 0)
-        return 0;
     TRY(resp_receive(&h->blocked, r, clock_deadline(h->io_ms), e));
     h->pending = false;
     if ((*r)->type != REDIS_REPLY_ERROR)

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,7 @@
 #include "common/net/redis_link.h"
 #include "common/rdzv/homes/home_process.h"
 #include "common/rdzv/homes/rdzv_home.h"
+#include "common/rdzv/homes/rdzv_log_home.h"
 #include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
 static void a_url_names_user_password_host_and_database(void **state)
@@ -538,15 +538,9 @@ static void a_call_is_cancelled_from_another_thread(void **state)
     kill(process, SIGCONT);
 }
 
-static atomic_bool waited;
-
-/* Again and again: one that comes before the wait is there ends nothing. */
 static void *interrupt(void *home)
 {
-    while (!atomic_load(&waited)) {
-        rdzv_home_interrupt(home);
-        usleep(5000);
-    }
+    rdzv_home_interrupt(home);
     return NULL;
 }
 
@@ -559,9 +553,19 @@ static void an_interrupt_reaches_the_wait_there(void **state)
     assert_int_equal(exchange(h, "n=1", &e), 0);
     assert_int_equal(pthread_create(&thread, NULL, interrupt, h), 0);
     assert_int_equal(h->ops->wait_slot(h, "one", 3600000, &e), 0);
-    atomic_store(&waited, true);
     pthread_join(thread, NULL);
     h->ops->close(h);
+}
+
+static void an_interrupt_at_the_deadline_is_not_lost(void **state)
+{
+    struct rdzv_home h = {0};
+    (void)state;
+    assert_int_equal(rdzv_home_init_(&h, NULL, 0, NULL), 0);
+    rdzv_home_interrupt(&h);
+    assert_int_equal(rdzv_home_wait_(&h, -1, -1, 0), -EINTR);
+    assert_int_equal(rdzv_home_wait_(&h, -1, -1, 0), 0);
+    rdzv_home_finish_(&h);
 }
 
 static void a_node_goes_on_with_another_process_but_a_leader_begins_anew(void **state)
@@ -720,6 +724,7 @@ int main(void)
         IN_A_FOLDER(a_call_that_is_not_answered_ends_with_its_time_and_happens_later, _and_process),
         IN_A_FOLDER(a_call_is_cancelled_from_another_thread, _and_process),
         IN_A_FOLDER(an_interrupt_reaches_the_wait_there, _and_process),
+        IN_A_FOLDER(an_interrupt_at_the_deadline_is_not_lost, _and_process),
         IN_A_FOLDER(a_node_goes_on_with_another_process_but_a_leader_begins_anew, _and_process),
         IN_A_FOLDER(a_large_batch_goes_through_in_one_piece, _and_process),
         cmocka_unit_test(a_redis_that_may_lose_writes_is_refused_with_the_remedy),
