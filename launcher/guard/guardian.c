@@ -36,7 +36,6 @@
  * killed. */
 #define KILL_BOUND_MS 30000
 #define KILL_AGAIN_MS 1000 /* the agent has waited for them already */
-#define DEPUTY_REAP_MS 20  /* nothing holds up its end but a debugger */
 #define STUCK_MS 500 /* who waits in the kernel for so long when an agent is given up, is left: the user has waited */
 
 /* What the agent and the guardian share; the pages are zero until one of them writes. */
@@ -351,7 +350,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     }
     end_console(g, l, NEIGHBOUR_STDOUT);
     end_console(g, l, NEIGHBOUR_STDERR);
-    beside_wait(&g->beside.v[NEIGHBOUR_DEPUTY].beside, DEPUTY_REAP_MS);
+    beside_wait(&g->beside.v[NEIGHBOUR_DEPUTY].beside, BESIDE_KILL_MS); /* it was killed */
     return code;
 }
 
