@@ -59,6 +59,18 @@ def machine():
     return (user + nice + system + irq + softirq) / TICKS, stolen / TICKS
 
 
+def used():
+    """-> seconds: the time, and what all cores together, and this process with all below it, have worked until now"""
+    processes, me = everyone(), os.getpid()
+    return time.monotonic(), machine()[0], sum(processes[pid].cpu for pid in [me, *descendants(me, processes)] if pid in processes)
+
+
+def share_of_others(before, now):
+    """-> the share of the cores that others used between two used()"""
+    seconds, worked, ours = (b - a for a, b in zip(before, now))
+    return max(0.0, min(1.0, (worked - ours) / (seconds * CORES)))
+
+
 class Others(threading.Thread):
     """Measures every few seconds which share of the cores is used by processes that are not below this one, and writes it to a file."""
 
@@ -69,16 +81,15 @@ class Others(threading.Thread):
         self.before = self.look()
 
     def look(self):
-        processes, me = everyone(), os.getpid()
-        self.cpu = sum(processes[pid].cpu for pid in [me, *descendants(me, processes)] if pid in processes)
-        return time.monotonic(), machine()[0], self.cpu
+        now = used()
+        self.cpu = now[2]
+        return now
 
     def run(self):
         while True:
             time.sleep(self.every)
             now = self.look()
-            seconds, worked, ours = (b - a for a, b in zip(self.before, now))
-            self.share = max(0.0, min(1.0, (worked - ours) / (seconds * CORES)))
+            self.share = share_of_others(self.before, now)
             new = self.path.with_suffix(".new")
             new.write_text(f"{self.share:.3f}")
             new.replace(self.path)

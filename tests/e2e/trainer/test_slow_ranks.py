@@ -1,6 +1,7 @@
-"""A rank that is slow is named, and why: its processor (stopped for as long as it works), its data (files that open slowly), its network (a proxy that
-holds back what comes from it and goes to it). Other processes of a busy machine hide a rank's slowness for a while, so these tests take the first name,
-whenever it comes; that 20 steps suffice on a machine with nothing else to do is checked by tests/launcher/straggler, with simulated ranks."""
+"""A rank that is slow is named, and why: its processor (stopped for as long as it works) or its data (files that open slowly) within 20 steps, its network
+(a proxy that holds back what comes from it and goes to it) once two tries of its links in a row were slow and no other process hides it. Where others work
+on the machine, they slow all ranks, and hide the slow one for a while: 20 steps are asked for where they use less than a fifth of the cores.
+tests/launcher/straggler asks for them with simulated ranks, always."""
 import collections
 import os
 import pathlib
@@ -14,6 +15,7 @@ import time
 import pytest
 
 from processes import wait
+from runner import procs
 from stand import Stand
 from support import CRUN, worker_pid
 
@@ -57,13 +59,16 @@ class Job:
         assert self.p.poll() is None, self.text()[-4000:]
 
     def named(self, after):
-        """The first straggler after what was printed so far, of steps after the onset: rank, class, last of the ten steps that showed it."""
+        """The first straggler after what was printed so far, of steps after the onset: rank, class, last of the ten steps that showed it; and whether
+        others worked on the machine until then."""
+        before = procs.used()
+
         def found():
             shown = re.finditer(r"straggler: rank (\d+) \((\w+)\): .*steps \d+ to (\d+)", "".join(self.lines[after:]))
             return next((f for f in shown if int(f[3]) > ONSET), None)
         wait("a straggler", lambda: found() or self.p.poll() is not None, 200)
         assert found(), self.text()[-4000:]
-        return int(found()[1]), found()[2], int(found()[3])
+        return int(found()[1]), found()[2], int(found()[3]), procs.share_of_others(before, procs.used()) >= procs.BUSY
 
     def end(self):
         self.p.send_signal(signal.SIGTERM)
@@ -186,10 +191,10 @@ def test_a_rank_at_half_its_speed_is_named_for_its_compute(data, stand):
     before = len(job.lines)
     with job.half_speed(SLOW):
         stand.go()
-        rank, why, step = job.named(before)
+        rank, why, step, busy = job.named(before)
     job.end()
     assert (rank, why) == (SLOW, "compute"), job.text()[-4000:]
-    assert step > ONSET
+    assert ONSET < step <= ONSET + 20 or busy, step
 
 
 @pytest.mark.serial
@@ -202,10 +207,10 @@ def test_a_rank_whose_files_are_slow_is_named_for_its_data(data, stand, tmp_path
     before = len(job.lines)
     when.touch()
     stand.go()
-    rank, why, step = job.named(before)
+    rank, why, step, busy = job.named(before)
     job.end()
     assert (rank, why) == (SLOW, "data"), job.text()[-4000:]
-    assert step > ONSET
+    assert ONSET < step <= ONSET + 20 or busy, step
 
 
 @pytest.mark.serial
@@ -219,7 +224,7 @@ def test_a_rank_behind_a_slow_proxy_is_named_for_its_network(data, stand, tmp_pa
     before = len(job.lines)
     when.touch()
     stand.go()
-    rank, why, step = job.named(before)
+    rank, why, step, _ = job.named(before)
     when.unlink()
     job.end()
     assert (rank, why) == (SLOW, "network"), job.text()[-4000:]
