@@ -132,7 +132,7 @@ def run_until_said(crun, text, *args):
         time.sleep(0.01)
     (crun.tmp / "said").touch()
     out, _ = p.communicate(timeout=90)
-    crun.wait_processes_gone()
+    assert crun.processes() == []
     return p.returncode, out.decode(), (crun.tmp / "err").read_text()
 
 
