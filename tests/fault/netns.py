@@ -2,6 +2,8 @@
 import secrets
 import subprocess
 
+from processes import wait
+
 
 def new_name():
     """Of a namespace or a link: nobody else's, whatever process ids they see."""
@@ -39,6 +41,7 @@ class Host:
         ip("link", "set", self.port_of_switch, "master", "br0", "up", ns=net.switch)
         ip("addr", "add", f"{self.addr}/24", "dev", "eth0", ns=self.ns)
         ip("link", "set", "eth0", "up", ns=self.ns)
+        wait(f"carrier of {self.ns}", lambda: "state UP" in ip("-o", "link", "show", "eth0", ns=self.ns).stdout)  # the kernel finds it a moment later
 
     def prefix(self):
         """What to put in front of a command so that it runs here; the process stays the same (exec)."""
