@@ -350,7 +350,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
     }
     end_console(g, l, NEIGHBOUR_STDOUT);
     end_console(g, l, NEIGHBOUR_STDERR);
-    beside_wait(&g->beside.v[NEIGHBOUR_DEPUTY].beside, BESIDE_KILL_MS); /* it was killed */
+    beside_wait(&g->beside.v[NEIGHBOUR_DEPUTY].beside, BESIDE_KILL_MS); /* end_beside() killed it */
     return code;
 }
 

@@ -104,7 +104,7 @@ static void close_from(unsigned first)
         close((int)fd);
 }
 
-/* Connections and listeners; nothing where there is no /proc. */
+/* Close the connections and listeners that the daemon had open. Without /proc, close_from() does it, later. */
 static void close_sockets_but(int kept)
 {
     DIR *open_fds = opendir("/proc/self/fd");
