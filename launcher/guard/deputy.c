@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -111,30 +110,37 @@ int deputy_run(const struct deputy *d)
 
 /* --- the output process */
 
-static void *stand_in(void *arg)
+static struct {
+    struct deputy deputy;
+    pthread_t thread;
+    bool runs;
+} stand_in;
+
+static void *stand_in_run(void *arg)
 {
-    struct deputy *d = arg;
+    const struct deputy *d = arg;
     poll(NULL, 0, STAND_IN_MS);
     if (has_ended(d->guardian_fd, 0))
         on_guardian_gone(d);
     else
         on_agent_gone(d);
-    free(d);
     return NULL;
 }
 
 void deputy_stand_in(const struct deputy *d)
 {
-    struct deputy *own = malloc(sizeof *own);
-    pthread_t thread;
     pthread_attr_t attr;
-    if (!own)
+    if (stand_in.runs)
         return;
-    *own = *d;
+    stand_in.deputy = *d;
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    if (pthread_create(&thread, &attr, stand_in, own) != 0)
-        free(own);
+    stand_in.runs = pthread_create(&stand_in.thread, &attr, stand_in_run, &stand_in.deputy) == 0;
     pthread_attr_destroy(&attr);
+}
+
+void deputy_stand_in_wait(void)
+{
+    if (stand_in.runs && has_ended(stand_in.deputy.guardian_fd, 0))
+        pthread_join(stand_in.thread, NULL);
 }

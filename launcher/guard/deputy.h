@@ -39,4 +39,8 @@ int deputy_run(const struct deputy *d);
 /* In the output process, when guardian or agent is gone. d is copied; its descriptors must stay open. */
 void deputy_stand_in(const struct deputy *d);
 
+/* Before the output process ends: where the guardian is gone, blocks until the one that stands in has acted, for at
+ * most a minute. The agent that it kills is what this process waited for. */
+void deputy_stand_in_wait(void);
+
 #endif

@@ -1,8 +1,9 @@
-/* A rank with slow files, and ranks that meet by way of a proxy, for LD_PRELOAD:
+/* Slow files, slow words, and ranks that meet by way of a proxy, for LD_PRELOAD:
  *
  *   FAULT_SLOW_RANK=N         the rank that the next two are about
  *   FAULT_SLOW_PATH=TEXT      opening a file whose path holds TEXT takes FAULT_SLOW_MS milliseconds longer,
  *   FAULT_SLOW_WHEN=FILE      while FILE exists
+ *   FAULT_SLOW_WORDS=TEXT     write(2) of what begins with TEXT takes FAULT_SLOW_MS milliseconds longer, in any process
  *   FAULT_SLOW_PROXY=PORT     connect(2) over TCP goes to the proxy at 127.0.0.1:PORT, which is told in a first line
  *                             "RANK HOST PORT" who wants to go where, and answers with the port that it goes on
  *                             from, in a line; but for those to the round's store. getsockname(2) and getpeername(2)
@@ -31,21 +32,27 @@ static const char *rank(void)
 
 /* --- files */
 
-static void delay(const char *path)
+static void delay(void)
 {
-    const char *text = getenv("FAULT_SLOW_PATH"), *when = getenv("FAULT_SLOW_WHEN"), *ms = getenv("FAULT_SLOW_MS"),
-               *who = getenv("FAULT_SLOW_RANK");
-    if (!text || !when || !ms || !who || strcmp(who, rank()) != 0 || !strstr(path, text) || access(when, F_OK) != 0)
+    const char *ms = getenv("FAULT_SLOW_MS");
+    if (!ms)
         return;
     const struct timespec t = {.tv_sec = atoi(ms) / 1000, .tv_nsec = (long)(atoi(ms) % 1000) * 1000000};
     nanosleep(&t, NULL);
+}
+
+static void delay_file(const char *path)
+{
+    const char *text = getenv("FAULT_SLOW_PATH"), *when = getenv("FAULT_SLOW_WHEN"), *who = getenv("FAULT_SLOW_RANK");
+    if (text && when && who && strcmp(who, rank()) == 0 && strstr(path, text) && access(when, F_OK) == 0)
+        delay();
 }
 
 static int open_slowly(const char *name, const char *path, int flags, mode_t mode)
 {
     int (*real)(const char *, int, ...);
     *(void **)&real = dlsym(RTLD_NEXT, name);
-    delay(path);
+    delay_file(path);
     return real(path, flags, mode);
 }
 
@@ -79,8 +86,20 @@ int plain_openat(int fd, const char *path, int flags, ...)
     const mode_t mode = va_arg(a, mode_t);
     va_end(a);
     *(void **)&real = dlsym(RTLD_NEXT, "openat");
-    delay(path);
+    delay_file(path);
     return real(fd, path, flags, mode);
+}
+
+/* --- words */
+
+ssize_t write(int fd, const void *data, size_t n)
+{
+    ssize_t (*real)(int, const void *, size_t);
+    const char *text = getenv("FAULT_SLOW_WORDS");
+    *(void **)&real = dlsym(RTLD_NEXT, "write");
+    if (text && n >= strlen(text) && memcmp(data, text, strlen(text)) == 0)
+        delay();
+    return real(fd, data, n);
 }
 
 /* --- connections */

@@ -308,6 +308,7 @@ int output_process_run(const struct guardian_output *g)
             process_go_on(p);
     }
     guardian_output_is_done(g);
+    deputy_stand_in_wait();
     close_consoles(p);
     return 0;
 }

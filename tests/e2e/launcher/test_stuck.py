@@ -18,8 +18,8 @@ from support import preload
 WORKER = "setsid sleep 1000 & touch $HERE/up-$RANK; exec sleep 1000"
 
 
-def start(crun, *args, worker=WORKER):
-    p = crun.start("--nproc_per_node", 2, *args, "sh", "-c", worker, extra_env={"HERE": str(crun.tmp)})
+def start(crun, *args, worker=WORKER, env=None):
+    p = crun.start("--nproc_per_node", 2, *args, "sh", "-c", worker, extra_env={"HERE": str(crun.tmp), **(env or {})})
     for r in (0, 1):
         crun.wait_file(f"up-{r}")
     return p, crun.agent_of(p.pid), direct_workers(crun.agent_of(p.pid))
@@ -208,6 +208,20 @@ def test_the_output_process_stands_in_for_a_deputy_killed_with_a_half(crun, vict
         crun.wait_processes_gone(30)
     err = said(p)
     assert victim == "agent" or how == "stopped" or err.count("the guardian is gone and its agent") == 1, err
+    assert crun.leftovers() == []
+
+
+def test_the_output_process_says_what_it_did_before_it_ends(crun):
+    words = "crun: the guardian is gone and its agent"
+    p, agent, workers = start(crun, env={**preload("fault_slow"), "FAULT_SLOW_WORDS": words, "FAULT_SLOW_MS": "500"})
+    deputy = crun.deputy_of(p.pid)
+    with stuck(agent, "traced"):
+        os.kill(p.pid, signal.SIGSTOP)  # it replaces nobody
+        os.kill(deputy, signal.SIGKILL)
+        p.kill()
+        wait_dead([agent, *workers])
+        crun.wait_processes_gone(30)
+    assert said(p).count(words) == 1
     assert crun.leftovers() == []
 
 
