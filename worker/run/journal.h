@@ -41,8 +41,9 @@ struct journal {
 /* Before anything is changed: can logs be written where they are to go? ERR_OUTPUT. */
 int journal_check(const struct session *s, struct err *e);
 /* at: where the run starts or (resumed) goes on; logs are cut back to it. evaluates: an evaluation there is still to
- * come. What an older run has logged is kept under another name where this one starts. */
-int journal_open(struct journal *j, const struct session *s, const struct position *at, bool evaluates, bool resumed,
+ * come. What an older run has logged is kept under another name where this one starts. at->seconds is raised to what
+ * was logged last: another rank, by a clock of its own, may have written that. */
+int journal_open(struct journal *j, const struct session *s, struct position *at, bool evaluates, bool resumed,
                  int restart, const char *command_line, struct err *e);
 void journal_close(struct journal *j);
 

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -70,11 +71,11 @@ static cJSON *describe(const struct session *s, const char *command_line)
     return o;
 }
 
-static int open_files(struct journal *j, const struct session *s, const struct position *at, bool evaluates,
-                      bool resumed, int restart, const char *dir, const char *command_line, struct err *e)
+static int open_files(struct journal *j, const struct session *s, struct position *at, bool evaluates, bool resumed,
+                      int restart, const char *dir, const char *command_line, struct err *e)
 {
     char path[4096];
-    double seconds;
+    double logged;
     TRY(path_make_writable(dir, e));
     TRY(lock_folder(j, s, dir, e));
     snprintf(j->bad_samples, sizeof j->bad_samples, "%s/bad-samples.txt", dir);
@@ -83,7 +84,8 @@ static int open_files(struct journal *j, const struct session *s, const struct p
         TRY(set_aside(path, e));
         TRY(set_aside(j->bad_samples, e));
     }
-    TRY(metrics_open(&j->metrics, path, at->updates, evaluates, &seconds, e));
+    TRY(metrics_open(&j->metrics, path, at->updates, evaluates, &logged, e));
+    at->seconds = fmax(at->seconds, logged);
     TRY(metrics_event(j->metrics, resumed ? "resume" : "start", at->updates, restart, describe(s, command_line), e));
     struct caffe2_log_options o = {.dir = dir,
                                    .arch = s->cfg->arch,
@@ -93,7 +95,9 @@ static int open_files(struct journal *j, const struct session *s, const struct p
                                    .lr = s->cfg->base_lr,
                                    .parameters = command_line,
                                    .resume = resumed};
-    return caffe2_log_open(&j->csv, &o, at->epoch, &seconds, e);
+    TRY(caffe2_log_open(&j->csv, &o, at->epoch, &logged, e));
+    at->seconds = fmax(at->seconds, logged);
+    return 0;
 }
 
 int journal_check(const struct session *s, struct err *e)
@@ -115,7 +119,7 @@ static void begin_progress(struct journal *j, const struct session *s)
     progress_init(&j->progress, (enum progress_format)s->cfg->progress, (int)s->cfg->print_freq, j->prefix);
 }
 
-int journal_open(struct journal *j, const struct session *s, const struct position *at, bool evaluates, bool resumed,
+int journal_open(struct journal *j, const struct session *s, struct position *at, bool evaluates, bool resumed,
                  int restart, const char *command_line, struct err *e)
 {
     const char *dir = s->cfg->log_dir ? s->cfg->log_dir : s->cfg->checkpoint_dir;

@@ -208,6 +208,18 @@ def test_the_csv_log_counts_the_images_of_shortened_epochs(data, tmp_path):
     assert [r[rows[0].index("cumulative_input_count")] for r in rows[1:]] == ["96", "192", "288"]
 
 
+def test_training_time_goes_on_from_what_was_logged(data, tmp_path):
+    """A checkpoint, or a rank that takes over, may have a smaller one: by its own clock."""
+    metrics = tmp_path / "metrics.jsonl"
+    args = convnet(data, "--arch", "mlp", "--checkpoint-dir", tmp_path, "--resume", "auto")
+    assert run(*args).returncode == 0
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    metrics.write_text("".join(json.dumps({**r, "seconds": 1000.0} if r.get("step") == 5 and "lr" in r else r) + "\n" for r in rows))
+    assert run(*args, "--num-epochs", 2).returncode == 0
+    seconds = [m["seconds"] for m in map(json.loads, metrics.read_text().splitlines()) if "lr" in m]
+    assert len(seconds) == 10 and seconds[4] == 1000 < seconds[5] <= seconds[9]
+
+
 def test_a_row_that_is_written_again_keeps_the_rate_of_its_steps(data, tmp_path):
     def rows(*args):
         p = run(*convnet(data, "--arch", "mlp", "--checkpoint-dir", tmp_path, "--resume", "auto", *args))
