@@ -1,4 +1,5 @@
 """When a job of several nodes fails, group rank 0 reports for all of them."""
+import contextlib
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import pytest
 
 from cluster import free_port, joined, wait
 from processes import state
+from servers import Wire
 
 FAST = "last_call_timeout=200ms,keep_alive_max_attempt=20"
 
@@ -24,6 +26,17 @@ def home(cluster, kind):
         (cluster.tmp / "meet").mkdir()
         return ["--rdzv_endpoint", f"file://{cluster.tmp}/meet"]
     return ["--rdzv_endpoint", f"127.0.0.1:{free_port()}"]
+
+
+def is_led(where):
+    """Over a Redis or a folder one of the nodes leads, the first one that asks: is there one?"""
+    kind, _, place = where[1].partition("://")
+    if kind == "file":
+        return any(pathlib.Path(place).glob("*/pulse"))
+    if kind != "redis":
+        return True
+    with contextlib.closing(Wire(int(place.rpartition(":")[2]))) as w:
+        return w.ask("KEYS", "*pulse*") != b"*0\r\n"
 
 
 def start(cluster, script, n=2, args=(), kind="daemon"):
@@ -126,6 +139,7 @@ def test_a_group_rank_0_that_missed_the_round_hears_of_it_all_the_same(cluster, 
                                                    while [ ! -s $OUT/pid ]; do sleep 0.02; done; echo last words >&2; exit 7"""])
 
     second = joined(node(1), 1, 3)
+    wait("a leader that is not stopped", lambda: is_led(where))
     first = joined(node(0), 2, 3)
     os.kill(first.agent(), signal.SIGSTOP)
     third = node(2)
