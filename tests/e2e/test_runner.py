@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import types
 
 import pytest
@@ -16,6 +17,7 @@ from support import ROOT, run as run_program
 sys.path.insert(0, str(ROOT / "tests"))
 from runner import budget, choose, ctests, deadlines, emulated, inherit, look, procs, pytests, tell  # noqa: E402
 from runner.cases import Case  # noqa: E402
+from runner.lane import Job  # noqa: E402
 
 TAP = """1..4
 ok 1 - adds
@@ -243,6 +245,17 @@ def test_a_program_that_loops_is_ended_with_what_it_started(tmp_path):
     events = lane(tmp_path, (["sh", "-c", "sleep 1000 & echo $! >child; wait"], 0.3), (["true"], 60))
     assert {(e["ended"], e["code"], e["late"]) for e in events if "ended" in e} == {("0", -9, True), ("1", 0, False)}
     assert not os.path.exists(f"/proc/{(tmp_path / 'child').read_text().strip()}")
+
+
+def test_a_job_beside_others_has_twice_its_time_also_when_they_are_gone():
+    job = Job.__new__(Job)
+    with subprocess.Popen(["sleep", "1000"]) as p:
+        job.spec, job.pid, job.late, job.beside_others = {"seconds": 1000}, p.pid, False, False
+        for others, since, late in (True, 900, False), (False, 1900, False), (False, 2100, True):
+            job.begun = time.monotonic() - since
+            job.end_if_late(others)
+            assert job.late == late
+        assert p.wait(60) == -9
 
 
 def test_a_lane_that_is_ended_leaves_nothing(tmp_path):

@@ -60,7 +60,7 @@ def kill_all_below(pid, seconds=10):
 
 class Job:
     def __init__(self, spec, lane):
-        self.spec, self.begun, self.late = spec, time.monotonic(), False
+        self.spec, self.begun, self.late, self.beside_others = spec, time.monotonic(), False, False
         self.pid = os.fork()
         if self.pid == 0:
             self.become(lane)
@@ -83,7 +83,8 @@ class Job:
         os._exit(127)
 
     def end_if_late(self, busy):
-        limit = self.spec["seconds"] * (2 if busy else 1) if self.spec["seconds"] else None
+        self.beside_others |= busy  # what they took is not given back when they go
+        limit = self.spec["seconds"] * (2 if self.beside_others else 1) if self.spec["seconds"] else None
         if limit and not self.late and time.monotonic() - self.begun > limit:
             self.late = True
             below = [self.pid, *procs.descendants(self.pid)]
