@@ -118,9 +118,9 @@ class Crun:
         """The output process."""
         return next(pid for pid in children(guardian) if comm(pid) == "job-output")
 
-    def deputy_of(self, guardian, before=None):
-        """The deputy; another one than that."""
-        return wait("a deputy", lambda: next((pid for pid in children(guardian) if comm(pid) == "job-deputy" and pid != before), None))
+    def deputy_of(self, guardian, *before):
+        """The deputy; another one than those. One that is killed may be there for a while."""
+        return wait("a deputy", lambda: next((pid for pid in children(guardian) if comm(pid) == "job-deputy" and pid not in before), None))
 
     def close(self):
         """Nobody outlives a crun: not one that ended, nor one that is killed here because its test did not wait for it."""

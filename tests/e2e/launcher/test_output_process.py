@@ -22,22 +22,23 @@ def wait_text(path, text):
     wait(f"{text} in {path.name}", lambda: path.exists() and text in path.read_text())
 
 
-def wait_another(crun, p, before):
-    return wait("another output process", lambda: next((pid for pid in children(p.pid) if comm(pid) == "job-output" and pid != before), None))
+def wait_another(crun, p, *before):
+    """One that is killed may be there for a while."""
+    return wait("another output process", lambda: next((pid for pid in children(p.pid) if comm(pid) == "job-output" and pid not in before), None))
 
 
 def test_its_death_is_noticed_by_no_worker(crun):
     log = crun.tmp / "l" / "j" / "round-1" / "rank-0.out"
     p = crun.start("--log-dir", crun.tmp / "l", "--run-id", "j", "sh", "-c", STEADY, stdout=open(crun.tmp / "out", "wb"))
-    err = b""
+    wait_text(log, "line-")
+    outputs, err = [crun.output_of(p.pid)], b""
     for deaths in (1, 2, 3):
-        wait_text(log, "line-")
-        before, size = crun.output_of(p.pid), log.stat().st_size
-        kill(before)
-        wait_another(crun, p, before)
-        wait("more lines", lambda: log.stat().st_size > size + 100)
-        while err.count(b"is gone; another took over") < deaths:  # a line dies with the process that is about to print it
+        kill(outputs[-1])
+        outputs.append(wait_another(crun, p, *outputs))
+        while err.count(b"is gone; another took over") < deaths:
             err += p.stderr.readline() or pytest.fail(err)
+        size = log.stat().st_size
+        wait("more lines", lambda: log.stat().st_size > size + 100)
     (crun.tmp / "stop").touch()
     err += p.stderr.read()
     assert p.wait(60) == 0 and err.count(b"is gone; another took over") == 3, err

@@ -161,7 +161,7 @@ def test_a_killed_deputy_is_replaced_and_told(crun):
     deputies = [crun.deputy_of(p.pid)]
     for _ in range(3):
         os.kill(deputies[-1], signal.SIGKILL)
-        deputies.append(crun.deputy_of(p.pid, deputies[-1]))
+        deputies.append(crun.deputy_of(p.pid, *deputies))
         line = p.stderr.readline().decode()
         assert line == f"crun: its deputy process (pid {deputies[-2]}) is gone; another took over (pid {deputies[-1]})\n"
         assert state(deputies[-2]) is None, "nobody has reaped it"
