@@ -49,7 +49,7 @@ MUTANTS = {
         "common/rdzv/homes/rdzv_log_file_lead.c", "if (rc == 1 && fsync(h->job_fd) < 0)", "if (rc == 2)",
         ["elastic/test_homes.py::test_a_decision_in_a_folder_is_on_disk_before_it_has_its_number_and_that_before_anything_else"]),
     "log_of_a_job_not_on_disk": (
-        "common/rdzv/homes/rdzv_dir_writer.c", "if (rc == 0 && fdatasync(fd) < 0)", "if (rc > 0)",
+        "rendezvousd/state/state_writer.c", "if (rc == 0 && fdatasync(fd) < 0)", "if (rc > 0)",
         ["rendezvousd/test_service.py::test_logs_of_jobs_are_on_disk_before_their_names_and_with_each_decision"]),
     "a_question_is_taken_for_an_answer": (
         "rendezvousd/jobs/jobs_verbs.c", "    job_confirmed_(job, m, p->answered_ms);\n    p->asks", "    job_confirmed_(job, m, p->jobs->o.now());\n    p->asks",

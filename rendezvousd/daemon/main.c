@@ -12,7 +12,6 @@
 #include "common/base/log.h"
 #include "common/http/http_auth.h"
 #include "common/job/exitcode.h"
-#include "common/rdzv/homes/rdzv_dir.h"
 #include "rendezvousd/daemon/config.h"
 #include "rendezvousd/daemon/http.h"
 #include "rendezvousd/daemon/sd_notify.h"
@@ -22,6 +21,7 @@
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
+#include "rendezvousd/state/state_dir.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ struct daemon {
     uv_timer_t trim;
     struct gate *gate;
     struct server *server;
-    struct rdzv_dir *dir; /* NULL: jobs live in memory only */
+    struct state_dir *dir; /* NULL: jobs live in memory only */
     struct history *history;
     struct jobs *jobs;
     struct http *http;
@@ -102,7 +102,7 @@ static void on_server_closed(void *arg)
     d->jobs = NULL;
     history_close(d->history);
     d->history = NULL;
-    rdzv_dir_close(d->dir);
+    state_dir_close(d->dir);
     d->dir = NULL;
     gate_destroy(d->gate);
     d->gate = NULL;
@@ -179,7 +179,7 @@ static size_t may_open(size_t want)
     return (size_t)l.rlim_cur;
 }
 
-/* Each client takes a descriptor. Logs of jobs are another process's (rdzv_dir_writer.h). */
+/* Each client takes a descriptor. Logs of jobs are another process's (state_writer.h). */
 static void share_files(struct daemon *d)
 {
     const struct config *c = &d->config;
@@ -276,7 +276,7 @@ static int open_jobs(struct daemon *d, struct err *e)
                              .max_nodes = (size_t)c->max_nodes,
                              .max_job_bytes = (size_t)c->max_job_memory};
     if (c->state_dir)
-        TRY(rdzv_dir_open(&d->dir, &d->loop, c->state_dir, &o.epoch, e));
+        TRY(state_dir_open(&d->dir, &d->loop, c->state_dir, &o.epoch, e));
     o.dir = d->dir;
     TRY(history_open(
         &d->history,

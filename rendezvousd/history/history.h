@@ -9,7 +9,7 @@
  *   - a record begins with the first news of an instance, and follows it: state, rounds, restarts, curves;
  *   - once its job is over it is one of the finished, of which the newest max_jobs are kept: some 16 KiB each at most;
  *   - with a state directory a record is on disk when its job ends, and while it runs every HISTORY_WRITE_MS: a daemon
- *     that is killed loses that much of a curve. Its disk holds nobody up (common/rdzv/homes/rdzv_dir.h).
+ *     that is killed loses that much of a curve. Its disk holds nobody up (rendezvousd/state/state_dir.h).
  * Who may see what is struct history_reader. Loop thread only. */
 #ifndef CRUN_RENDEZVOUSD_HISTORY_H
 #define CRUN_RENDEZVOUSD_HISTORY_H

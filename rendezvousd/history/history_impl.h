@@ -7,7 +7,7 @@
 #include "rendezvousd/history/history.h"
 #include "rendezvousd/history/node_figures.h"
 
-struct rdzv_dir;
+struct state_dir;
 struct rdzv_home;
 
 /* Where a curve breaks: a restart, or another number of nodes. */
@@ -55,8 +55,8 @@ struct history {
     struct record *live, *finished;
     size_t n_finished;
     uint64_t last_number;
-    struct rdzv_dir *dir; /* NULL: in memory only */
-    uv_timer_t *timer;    /* to write what is dirty; NULL with dir */
+    struct state_dir *dir; /* NULL: in memory only */
+    uv_timer_t *timer;     /* to write what is dirty; NULL with dir */
     bool is_armed;
 };
 

@@ -1,4 +1,4 @@
-/* Records on disk: DIR/history is a state directory of its own (common/rdzv/homes/rdzv_dir.h), with one file for
+/* Records on disk: DIR/history is a state directory of its own (rendezvousd/state/state_dir.h), with one file for
  * each, which holds one text: the record as JSON. */
 #include <errno.h>
 #include <math.h>
@@ -13,8 +13,8 @@
 #include "common/base/err.h"
 #include "common/json/json.h"
 #include "common/json/json_write.h"
-#include "common/rdzv/homes/rdzv_dir.h"
 #include "rendezvousd/history/history_impl.h"
+#include "rendezvousd/state/state_dir.h"
 
 #define TURN_MS 5 /* of writing at once: curves of many jobs take longer than a heartbeat may wait */
 
@@ -22,7 +22,7 @@
 
 static bool begin_home(struct record *r)
 {
-    return r->home || rdzv_dir_home(r->history->dir, r->instance, &r->home, NULL) == 0;
+    return r->home || state_dir_home(r->history->dir, r->instance, &r->home, NULL) == 0;
 }
 
 static void close_home(struct record *r)
@@ -34,7 +34,7 @@ static void close_home(struct record *r)
 
 void store_write_(struct record *r)
 {
-    struct buf b = {.max = RDZV_DIR_RECORD_MAX};
+    struct buf b = {.max = STATE_RECORD_MAX};
     struct json_write w = {.out = &b};
     if (!r->history->dir || !begin_home(r))
         return;
@@ -249,7 +249,7 @@ static int load_text(struct history *h, const struct buf *text, struct record **
 /* A file that ends in the middle of its only record says nothing, and goes. */
 static int load(void *arg, struct rdzv_home *home, struct err *e)
 {
-    struct buf text = {.max = RDZV_DIR_RECORD_MAX};
+    struct buf text = {.max = STATE_RECORD_MAX};
     struct record *r = NULL;
     int rc = home->ops->load(home, &text, e);
     if (rc == 0 && text.len > 0)
@@ -283,8 +283,8 @@ int store_open_(struct history *h, struct err *e)
         return err_set(e, -ENOMEM, "no memory for the history of jobs");
     uv_timer_init(h->o.loop, h->timer);
     h->timer->data = h;
-    TRY(rdzv_dir_open(&h->dir, h->o.loop, dir, &epoch, e));
-    TRY(rdzv_dir_each(h->dir, load, h, e));
+    TRY(state_dir_open(&h->dir, h->o.loop, dir, &epoch, e));
+    TRY(state_dir_each(h->dir, load, h, e));
     while (h->n_finished > h->o.max_jobs) {
         store_remove_(h->finished);
         record_free_(h->finished);
@@ -306,6 +306,6 @@ void store_close_(struct history *h)
     }
     if (h->timer)
         uv_close((uv_handle_t *)h->timer, on_timer_closed);
-    rdzv_dir_close(h->dir);
+    state_dir_close(h->dir);
     h->dir = NULL;
 }

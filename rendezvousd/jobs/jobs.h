@@ -17,7 +17,7 @@
  *   - nobody is left before the first round: the job is forgotten;
  *   - no member is heard of: a node that the job does not know is to ask again until they are back, or known to be
  *     dead;
- *   - with a state directory (common/rdzv/homes/rdzv_dir.h) no news is sent before the decision behind it is on disk;
+ *   - with a state directory (rendezvousd/state/state_dir.h) no news is sent before the decision behind it is on disk;
  *     heartbeats never wait.
  *
  * No file, no socket; time comes from jobs_options.now. One thread. Callbacks are called from inside any call below:
@@ -33,7 +33,7 @@ struct buf;
 struct err;
 struct jobs;
 struct jobs_party;
-struct rdzv_dir;
+struct state_dir;
 
 #define JOBS_RUN_MAX 255    /* bytes of a run id */
 #define JOBS_REPORT_MAX 255 /* bytes of a report */
@@ -49,7 +49,7 @@ struct jobs_options {
     size_t max_nodes;              /* of one job; 0: 20000 */
     size_t max_job_bytes;          /* of one job in memory; 0: 256 MiB */
     int max_joins;                 /* of one party within 10 s, a member's first after each round not counted; 0: 100 */
-    struct rdzv_dir *dir;          /* borrowed; NULL: jobs live in memory only */
+    struct state_dir *dir;         /* borrowed; NULL: jobs live in memory only */
 };
 
 int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);

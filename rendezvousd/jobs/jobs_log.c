@@ -2,8 +2,8 @@
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/rdzv/homes/rdzv_dir.h"
 #include "rendezvousd/jobs/jobs_impl.h"
+#include "rendezvousd/state/state_dir.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +70,7 @@ static void open_home(struct job *job)
     struct err e;
     if (!job->jobs->o.dir)
         live_in_memory(job);
-    else if (rdzv_dir_home(job->jobs->o.dir, leader_instance(job->reign.leader), &home, &e) < 0 ||
+    else if (state_dir_home(job->jobs->o.dir, leader_instance(job->reign.leader), &home, &e) < 0 ||
              lead(job, home, &e) < 0)
         give_up(job, &e);
 }
@@ -149,8 +149,8 @@ int jobs_load(struct jobs *j, struct err *e)
     if (!j->o.dir)
         return 0;
     j->forgotten = NULL; /* what cannot be loaded nobody has known */
-    const int rc = rdzv_dir_each(j->o.dir, load, j, e);
+    const int rc = state_dir_each(j->o.dir, load, j, e);
     j->forgotten = forgotten;
-    j->stats.damaged = rdzv_dir_damaged(j->o.dir);
+    j->stats.damaged = state_dir_damaged(j->o.dir);
     return rc;
 }

@@ -6,8 +6,8 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/rdzv/homes/rdzv_dir.h"
 #include "common/rdzv/leader/leader.h"
+#include "rendezvousd/state/state_dir.h"
 #include "tests/fuzz/driver.h"
 #include <stdio.h>
 #include <string.h>
@@ -24,12 +24,12 @@ static void die(const char *why, const struct err *e)
 static void frame_records(const uint8_t *p, size_t n, struct buf *out)
 {
     uint32_t number = 0;
-    if (rdzv_dir_frame_header(out) < 0)
+    if (state_log_header(out) < 0)
         die("no memory", NULL);
     for (size_t at = 0; at <= n;) {
         const uint8_t *end = at < n ? memchr(p + at, 1, n - at) : NULL;
         size_t len = end ? (size_t)(end - (p + at)) : n - at;
-        if (rdzv_dir_frame(out, ++number, p + at, len) < 0)
+        if (state_log_frame(out, ++number, p + at, len) < 0)
             die("no memory", NULL);
         at += len + 1;
     }
@@ -42,7 +42,7 @@ static int load(const struct buf *file, struct leader **ret, struct err *e)
     size_t good;
     if (leader_create(ret, &(struct leader_options){.run = ""}, e) < 0)
         die("no leader", e);
-    int rc = rdzv_dir_parse(file->data ? file->data : "", file->len, &text, &good, e);
+    int rc = state_log_parse(file->data ? file->data : "", file->len, &text, &good, e);
     if (rc == 0)
         rc = leader_replay(*ret, text.data ? text.data : "", text.len, NOW_MS, e);
     if (rc == 0)
@@ -57,7 +57,7 @@ static void check_again(const struct buf *first)
     struct buf file = {0}, second = {0};
     struct leader *copy;
     struct err e = {0};
-    if (rdzv_dir_frame_header(&file) < 0 || rdzv_dir_frame(&file, 1, first->data, first->len) < 0)
+    if (state_log_header(&file) < 0 || state_log_frame(&file, 1, first->data, first->len) < 0)
         die("no memory", NULL);
     if (load(&file, &copy, &e) < 0 || !leader_machine(copy))
         die("what was written does not load", &e);

@@ -14,9 +14,9 @@
  * A call is asked and waited for: the caller's thread sleeps until the answer, the call's deadline, or a cancel, and
  * never on a disk. A Redis is waited for on its sockets. A folder may hold whoever touches it in the kernel, deaf to
  * SIGKILL, for as long as its server is away; so it is touched by a process of its own (home_process.h), and waited for
- * on a socket as well. A daemon's loop waits for nothing: what is appended to its directory, by a process of its own
- * too (rdzv_dir.h), is reported by landed(). One thread per handle; only rdzv_home_interrupt() and rdzv_home_cancel()
- * may be called from any thread.
+ * on a socket as well. A daemon's loop waits for nothing: what is appended to its directory (rendezvousd/state), by a
+ * process of its own too, is reported by landed(). One thread per handle; only rdzv_home_interrupt() and
+ * rdzv_home_cancel() may be called from any thread.
  *
  * Calls return 0 (or a documented value), or a negative code: the connection or the file system failed, and what was
  * asked may or may not have happened, or happens later still (a disk that comes back): that is what fence, epoch and

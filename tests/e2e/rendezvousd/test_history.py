@@ -66,7 +66,7 @@ def crc32c(data):
 
 
 def log_of(text):
-    """A file of the state directory with one record (common/rdzv/homes/rdzv_dir.h)."""
+    """A file of the state directory with one record (rendezvousd/state/state_dir.h)."""
     head = f"{len(text.encode()):08x} 00000001"
     return f"rendezvousd-log 2\n{head} {crc32c((head + text).encode()):08x}\n{text}\n".encode()
 

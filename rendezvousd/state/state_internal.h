@@ -1,15 +1,15 @@
-/* The inside of the state directory, shared by rdzv_dir.c (directory, reading it), rdzv_dir_home.c (homes: what is to
- * be written of each), rdzv_dir_batch.c (batches, and the process that writes them) and rdzv_dir_writer.c (that
+/* The inside of the state directory, shared by state_dir.c (directory, reading it), state_home.c (homes: what is to
+ * be written of each), state_batch.c (batches, and the process that writes them) and state_writer.c (that
  * process).
  *
  * A home with something to write is in dir->dirty, and while that is being written in dir->flying; it may be in both.
  * One batch flies at a time. */
-#ifndef CRUN_COMMON_RDZV_DIR_INTERNAL_H
-#define CRUN_COMMON_RDZV_DIR_INTERNAL_H
+#ifndef CRUN_RENDEZVOUSD_STATE_INTERNAL_H
+#define CRUN_RENDEZVOUSD_STATE_INTERNAL_H
 
 #include "common/rdzv/homes/home_wire.h"
-#include "common/rdzv/homes/rdzv_dir.h"
-#include "common/rdzv/homes/rdzv_dir_writer.h"
+#include "rendezvousd/state/state_dir.h"
+#include "rendezvousd/state/state_writer.h"
 
 #define DIR_ID_MAX 64
 
@@ -28,7 +28,7 @@ enum dir_file {
 
 struct dir_home {
     struct rdzv_home base;
-    struct rdzv_dir *dir;
+    struct state_dir *dir;
     char id[DIR_ID_MAX + 1];
     bool listed; /* there is a file to load */
     enum dir_file file;
@@ -48,7 +48,7 @@ struct dir_home {
     struct dir_home *fly_prev, *fly_next;     /* dir->flying */
 };
 
-struct rdzv_dir {
+struct state_dir {
     uv_loop_t *loop;
     char *path;                   /* absolute */
     int dir_fd, jobs_fd, lock_fd; /* until logs are loaded, then -1 */
@@ -68,20 +68,20 @@ struct rdzv_dir {
     bool ends;         /* what cannot be removed now stays */
 };
 
-/* rdzv_dir.c: the text of its file, which is there */
+/* state_dir.c: the text of its file, which is there */
 int dir_read(struct dir_home *h, struct buf *ret, struct err *e);
 
-/* rdzv_dir_home.c */
+/* state_home.c */
 enum dir_op dir_op_(const struct dir_home *h); /* what its file needs now */
 void dir_landed_(struct dir_home *h);          /* after flying_op, with h->result; h may be gone afterwards */
-void dir_retry_(struct rdzv_dir *d);           /* make those dirty whose files could not be removed */
+void dir_retry_(struct state_dir *d);          /* make those dirty whose files could not be removed */
 
-/* rdzv_dir_batch.c */
-int dir_writer_open(struct rdzv_dir *d, struct err *e);
-void dir_mark_(struct dir_home *h);  /* it is dirty: dir_start_() writes it, or the end of a landing */
-void dir_start_(struct rdzv_dir *d); /* write what is dirty, unless a batch flies */
-void dir_retry_later_(struct rdzv_dir *d);
+/* state_batch.c */
+int dir_writer_open(struct state_dir *d, struct err *e);
+void dir_mark_(struct dir_home *h);   /* it is dirty: dir_start_() writes it, or the end of a landing */
+void dir_start_(struct state_dir *d); /* write what is dirty, unless a batch flies */
+void dir_retry_later_(struct state_dir *d);
 /* Have it all written, and wait for that, at most so long; then let the process go. */
-void dir_drain(struct rdzv_dir *d, int64_t most_ms);
+void dir_drain(struct state_dir *d, int64_t most_ms);
 
 #endif

@@ -10,14 +10,14 @@
  * record (the daemon or its host died while it was written) is good up to there; a bad record with a good one behind it
  * is damage: such a file is set aside.
  *
- * Appending only copies; a process of its own (rdzv_dir_writer.h) writes everything that has gathered and syncs it
+ * Appending only copies; a process of its own (state_writer.h) writes everything that has gathered and syncs it
  * (group commit: one fdatasync per log and turn), so that no disk ever delays a heartbeat, or the end of the daemon. A
  * log that cannot be written any more (disk full, I/O error) is reported once and removed, and then all of it counts as
  * kept: its job goes on in memory only, and a restarted daemon does not know it rather than knowing it wrongly. Where
  * the disk does not even remove it, that is tried every second and at the end, which names what stays. Loop thread
  * only. */
-#ifndef CRUN_COMMON_RDZV_DIR_H
-#define CRUN_COMMON_RDZV_DIR_H
+#ifndef CRUN_RENDEZVOUSD_STATE_DIR_H
+#define CRUN_RENDEZVOUSD_STATE_DIR_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,36 +25,36 @@
 
 #include "common/rdzv/homes/rdzv_home.h"
 
-struct rdzv_dir;
+struct state_dir;
 
-#define RDZV_DIR_RECORD_MAX ((size_t)64 << 20) /* bytes of one record's text */
-#define RDZV_DIR_FILE_MAX ((size_t)1 << 30)
+#define STATE_RECORD_MAX ((size_t)64 << 20) /* bytes of one record's text */
+#define STATE_FILE_MAX ((size_t)1 << 30)
 
 /* Make or take over DIR. *ret_epoch: how often it was opened, this time included. -EBUSY: another daemon uses it.
  * Blocks on the disk. */
-int rdzv_dir_open(struct rdzv_dir **ret, uv_loop_t *loop, const char *path, uint64_t *ret_epoch, struct err *e);
+int state_dir_open(struct state_dir **ret, uv_loop_t *loop, const char *path, uint64_t *ret_epoch, struct err *e);
 /* Has what is left written, waits for it, for 2 s where the disk does not answer, and lets the directory go. All homes
  * are closed by then. NULL allowed; the loop must turn once more. */
-void rdzv_dir_close(struct rdzv_dir *d);
+void state_dir_close(struct state_dir *d);
 
 /* The home of a new job. id: 1 to 64 letters, digits or '-'. Its file is made with the first decision. forget() takes
  * the file away, when the home is closed. -ENOMEM. */
-int rdzv_dir_home(struct rdzv_dir *d, const char *id, struct rdzv_home **ret, struct err *e);
+int state_dir_home(struct state_dir *d, const char *id, struct rdzv_home **ret, struct err *e);
 /* Give take() the home of every log that is there, in the order of their names; whoever took one over must append
  * something whole before all else, for the end of the file may be torn, or forget it. Where take() returns ERR_CORRUPT
  * (its load() did, or the text makes no sense) the file is renamed to ID.log.damaged and logged: the others are read
  * all the same. Another error ends it; e names the file. A home that was not taken is closed here. Once: afterwards
  * nothing of the directory is open here. */
-int rdzv_dir_each(struct rdzv_dir *d, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg,
-                  struct err *e);
-size_t rdzv_dir_damaged(const struct rdzv_dir *d); /* files that were set aside */
+int state_dir_each(struct state_dir *d, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg,
+                   struct err *e);
+size_t state_dir_damaged(const struct state_dir *d); /* files that were set aside */
 
-/* --- the format, pure (rdzv_dir_log.c) */
+/* --- the format, pure (state_log.c) */
 
-int rdzv_dir_frame_header(struct buf *out);
-int rdzv_dir_frame(struct buf *out, uint32_t number, const void *text, size_t n);
+int state_log_header(struct buf *out);
+int state_log_frame(struct buf *out, uint32_t number, const void *text, size_t n);
 /* Append the texts of all whole records to *out, each ended by a newline. *ret_good: bytes of them and the header.
  * ERR_CORRUPT: not our file, or damage before its end; -ENOMEM. */
-int rdzv_dir_parse(const char *p, size_t n, struct buf *out, size_t *ret_good, struct err *e);
+int state_log_parse(const char *p, size_t n, struct buf *out, size_t *ret_good, struct err *e);
 
 #endif

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "common/base/buf.h"
-#include "common/rdzv/homes/rdzv_dir_internal.h"
+#include "rendezvousd/state/state_internal.h"
 #include "tests/rendezvousd/jobs/jobs_rig.h"
 #include <dirent.h>
 #include <errno.h>
@@ -26,7 +26,7 @@
 struct daemon {
     char dir[64];
     uv_loop_t loop;
-    struct rdzv_dir *p;
+    struct state_dir *p;
     struct jobs *j;
     uint64_t epoch;
     struct err e;
@@ -42,7 +42,7 @@ static void make_dir(struct daemon *d)
 static int start(struct daemon *d)
 {
     assert_int_equal(uv_loop_init(&d->loop), 0);
-    if (rdzv_dir_open(&d->p, &d->loop, d->dir, &d->epoch, &d->e) < 0)
+    if (state_dir_open(&d->p, &d->loop, d->dir, &d->epoch, &d->e) < 0)
         fail_msg("%s", d->e.text);
     d->j = rig_jobs(&(struct jobs_options){.dir = d->p, .epoch = d->epoch});
     return jobs_load(d->j, &d->e);
@@ -51,7 +51,7 @@ static int start(struct daemon *d)
 static void stop(struct daemon *d)
 {
     jobs_destroy(d->j);
-    rdzv_dir_close(d->p);
+    state_dir_close(d->p);
     uv_run(&d->loop, UV_RUN_DEFAULT);
     assert_int_equal(uv_loop_close(&d->loop), 0);
 }
@@ -124,9 +124,9 @@ static void check_texts(struct buf *read, int n)
 
 static void make_log(struct buf *b, size_t *ends)
 {
-    rdzv_dir_frame_header(b);
+    state_log_header(b);
     for (uint32_t i = 0; i < 4; i++) {
-        rdzv_dir_frame(b, i + 1, texts[i], strlen(texts[i]));
+        state_log_frame(b, i + 1, texts[i], strlen(texts[i]));
         ends[i] = b->len;
     }
 }
@@ -143,7 +143,7 @@ static void a_torn_log_is_good_up_to_there(void **s)
         int whole = 0;
         while (whole < 4 && ends[whole] <= n)
             whole++;
-        if (rdzv_dir_parse(b.data, n, &read, &good, &e) < 0)
+        if (state_log_parse(b.data, n, &read, &good, &e) < 0)
             fail_msg("at %zu: %s", n, e.text);
         check_texts(&read, whole);
         assert_true(good <= n);
@@ -159,7 +159,7 @@ static void a_tail_of_zeroes_or_rubbish_is_torn(void **s)
     (void)s;
     make_log(&b, ends);
     memset(b.data + ends[2], 0, b.len - ends[2]);
-    assert_int_equal(rdzv_dir_parse(b.data, b.len, &read, &good, NULL), 0);
+    assert_int_equal(state_log_parse(b.data, b.len, &read, &good, NULL), 0);
     check_texts(&read, 3);
     assert_int_equal(good, ends[2]);
     buf_free(&b);
@@ -175,7 +175,7 @@ static void damage_before_the_end_is_refused(void **s)
     for (size_t i = 0; i < ends[2]; i++) {
         struct buf read = {0};
         b.data[i] ^= 0x01;
-        assert_int_equal(rdzv_dir_parse(b.data, b.len, &read, &good, &e), ERR_CORRUPT);
+        assert_int_equal(state_log_parse(b.data, b.len, &read, &good, &e), ERR_CORRUPT);
         buf_free(&read);
         b.data[i] ^= 0x01;
     }
@@ -190,10 +190,10 @@ static void records_do_not_change_places(void **s)
     struct buf read = {0};
     struct err e;
     (void)s;
-    rdzv_dir_frame_header(&b);
-    rdzv_dir_frame(&b, 1, texts[0], strlen(texts[0]));
-    rdzv_dir_frame(&b, 3, texts[2], strlen(texts[2]));
-    assert_int_equal(rdzv_dir_parse(b.data, b.len, &read, &good, &e), ERR_CORRUPT);
+    state_log_header(&b);
+    state_log_frame(&b, 1, texts[0], strlen(texts[0]));
+    state_log_frame(&b, 3, texts[2], strlen(texts[2]));
+    assert_int_equal(state_log_parse(b.data, b.len, &read, &good, &e), ERR_CORRUPT);
     assert_non_null(strstr(e.text, "record 2"));
     buf_free(&read);
     buf_free(&b);
@@ -204,8 +204,8 @@ static void another_version_is_refused(void **s)
     size_t good;
     struct buf read = {0};
     (void)s;
-    assert_int_equal(rdzv_dir_parse("rendezvousd-log 3\n", 18, &read, &good, NULL), ERR_CORRUPT);
-    assert_int_equal(rdzv_dir_parse("rendezvousd-log 1\n", 18, &read, &good, NULL), ERR_CORRUPT);
+    assert_int_equal(state_log_parse("rendezvousd-log 3\n", 18, &read, &good, NULL), ERR_CORRUPT);
+    assert_int_equal(state_log_parse("rendezvousd-log 1\n", 18, &read, &good, NULL), ERR_CORRUPT);
 }
 
 /* --- the directory */
@@ -226,13 +226,13 @@ static void the_epoch_counts_openings(void **s)
 static void two_daemons_never_share_a_directory(void **s)
 {
     struct daemon d;
-    struct rdzv_dir *other;
+    struct state_dir *other;
     uint64_t epoch;
     struct err e;
     (void)s;
     make_dir(&d);
     start(&d);
-    assert_int_equal(rdzv_dir_open(&other, &d.loop, d.dir, &epoch, &e), -EBUSY);
+    assert_int_equal(state_dir_open(&other, &d.loop, d.dir, &epoch, &e), -EBUSY);
     assert_non_null(strstr(e.text, d.dir));
     stop(&d);
     remove_dir(&d);
@@ -268,7 +268,7 @@ static void look_at_the_file(void *arg)
     size_t good;
     snprintf(path, sizeof path, "%s/jobs/to.log", e->d->dir);
     read_log(path, &b);
-    assert_int_equal(rdzv_dir_parse(b.data, b.len, &read, &good, NULL), 0);
+    assert_int_equal(state_log_parse(b.data, b.len, &read, &good, NULL), 0);
     for (size_t i = 0; i < read.len; i++)
         there += read.data[i] == '\n';
     buf_free(&b);
@@ -285,8 +285,8 @@ static void who_hears_of_the_disk_may_write_again(void **s)
     (void)s;
     make_dir(&d);
     start(&d);
-    assert_int_equal(rdzv_dir_home(d.p, "from", &e.from, &d.e), 0);
-    assert_int_equal(rdzv_dir_home(d.p, "to", &e.to, &d.e), 0);
+    assert_int_equal(state_dir_home(d.p, "from", &e.from, &d.e), 0);
+    assert_int_equal(state_dir_home(d.p, "to", &e.to, &d.e), 0);
     e.from->landed = write_again;
     e.to->landed = look_at_the_file;
     e.from->arg = e.to->arg = &e;
@@ -311,7 +311,7 @@ static void a_damaged_epoch_is_refused(void **s)
 {
     static const char *const bad[] = {"", "x\n", "12", "1 2\n", "-3\n", "99999999999999999999999\n"};
     struct daemon d;
-    struct rdzv_dir *p;
+    struct state_dir *p;
     uint64_t epoch;
     char path[80];
     (void)s;
@@ -320,7 +320,7 @@ static void a_damaged_epoch_is_refused(void **s)
     snprintf(path, sizeof path, "%s/epoch", d.dir);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_log(path, bad[i], strlen(bad[i]));
-        assert_int_equal(rdzv_dir_open(&p, &d.loop, d.dir, &epoch, &d.e), ERR_CORRUPT);
+        assert_int_equal(state_dir_open(&p, &d.loop, d.dir, &epoch, &d.e), ERR_CORRUPT);
     }
     uv_loop_close(&d.loop);
     remove_dir(&d);
@@ -609,7 +609,7 @@ static void a_damaged_log_is_set_aside(void **s)
     assert_true(log_path(&after, path, sizeof path));
     read_log(path, &log);
     log.data[log.len * 2 / 3] ^= 1; /* the job itself has been read by then */
-    rdzv_dir_frame(&log, 99, "", 0);
+    state_log_frame(&log, 99, "", 0);
     write_log(path, log.data, log.len);
     assert_int_equal(start(&after), 0);
     jobs_stats(after.j, &stats);
@@ -724,7 +724,7 @@ static void a_disk_that_stands_still_holds_up_no_end(void **s)
     stop(&p.d);
     again = p.d;
     assert_int_equal(uv_loop_init(&again.loop), 0);
-    assert_int_equal(rdzv_dir_open(&again.p, &again.loop, again.dir, &again.epoch, &again.e), -EBUSY);
+    assert_int_equal(state_dir_open(&again.p, &again.loop, again.dir, &again.epoch, &again.e), -EBUSY);
     assert_int_equal(uv_loop_close(&again.loop), 0);
     kill(writer, SIGCONT);
     assert_int_equal(waitpid(writer, NULL, 0), writer);
@@ -836,7 +836,7 @@ static void a_log_that_could_not_be_removed_goes_at_the_end(void **s)
 }
 
 /* Until its next try nothing happens. */
-static bool rests(const struct rdzv_dir *d)
+static bool rests(const struct state_dir *d)
 {
     return d->retry && uv_timer_get_due_in(d->retry) > 0 && !d->flies && !d->dirty;
 }
@@ -879,13 +879,13 @@ static void a_decision_too_large_for_a_log_costs_the_log(void **s)
     (void)s;
     make_dir(&d);
     start(&d);
-    assert_int_equal(rdzv_dir_home(d.p, "huge", &h, &d.e), 0);
+    assert_int_equal(state_dir_home(d.p, "huge", &h, &d.e), 0);
     append(h, "small");
     settle(&d);
     assert_true(log_path(&d, path, sizeof path));
-    assert_int_equal(buf_reserve(&huge, RDZV_DIR_RECORD_MAX + 1), 0);
-    memset(huge.data, 'x', RDZV_DIR_RECORD_MAX + 1);
-    huge.len = RDZV_DIR_RECORD_MAX + 1;
+    assert_int_equal(buf_reserve(&huge, STATE_RECORD_MAX + 1), 0);
+    memset(huge.data, 'x', STATE_RECORD_MAX + 1);
+    huge.len = STATE_RECORD_MAX + 1;
     assert_true(rdzv_home_append(h, &(struct rdzv_write){.decision = &huge}, NULL) > 0);
     buf_free(&huge);
     settle(&d);

@@ -1,4 +1,4 @@
-/* Writing: what has gathered goes to the process that writes (rdzv_dir_writer.h), one batch at a time. A process that
+/* Writing: what has gathered goes to the process that writes (state_writer.h), one batch at a time. A process that
  * ends takes the batch with it; the next one has another process. */
 #include <errno.h>
 #include <poll.h>
@@ -15,7 +15,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/net/resolve.h"
-#include "common/rdzv/homes/rdzv_dir_internal.h"
+#include "rendezvousd/state/state_internal.h"
 
 #define MODULE "state"
 #define BATCH_BYTES ((size_t)64 << 20)
@@ -26,14 +26,14 @@
 
 void dir_mark_(struct dir_home *h)
 {
-    struct rdzv_dir *d = h->dir;
+    struct state_dir *d = h->dir;
     if (!h->dirty)
         DL_APPEND2(d->dirty, h, dirty_prev, dirty_next);
     h->dirty = true;
 }
 
 /* What is dirty, as one batch; what would make it too large comes with the next. */
-static int take_off(struct rdzv_dir *d)
+static int take_off(struct state_dir *d)
 {
     struct dir_home *h, *next;
     struct home_head head = {0};
@@ -60,7 +60,7 @@ static int take_off(struct rdzv_dir *d)
     return 0;
 }
 
-static void land(struct rdzv_dir *d)
+static void land(struct state_dir *d)
 {
     struct dir_home *h, *next;
     d->landing = true;
@@ -74,7 +74,7 @@ static void land(struct rdzv_dir *d)
     d->landing = false;
 }
 
-static void set_results(struct rdzv_dir *d, int rc)
+static void set_results(struct state_dir *d, int rc)
 {
     struct dir_home *h;
     DL_FOREACH2(d->flying, h, fly_next) h->result = rc;
@@ -89,7 +89,7 @@ static void on_handle_closed(uv_handle_t *h)
     free(h);
 }
 
-int dir_writer_open(struct rdzv_dir *d, struct err *e)
+int dir_writer_open(struct state_dir *d, struct err *e)
 {
     uv_poll_t *poll = calloc(1, sizeof *poll);
     const int fd = poll ? dir_writer_start(d->path, d->jobs_fd, d->lock_fd, &d->writer) : -ENOMEM;
@@ -117,7 +117,7 @@ static bool reap(pid_t pid, int64_t most_ms)
     return waitpid(pid, NULL, WNOHANG) != 0;
 }
 
-static void close_socket(struct rdzv_dir *d)
+static void close_socket(struct state_dir *d)
 {
     if (d->fd < 0)
         return;
@@ -129,7 +129,7 @@ static void close_socket(struct rdzv_dir *d)
 }
 
 /* It was killed, or could not enter the directory. What it had is lost, and its logs with it. */
-static void lose_writer(struct rdzv_dir *d)
+static void lose_writer(struct state_dir *d)
 {
     close_socket(d);
     kill(d->writer, SIGKILL);
@@ -141,7 +141,7 @@ static void lose_writer(struct rdzv_dir *d)
 
 /* --- batches */
 
-static int send_some(struct rdzv_dir *d)
+static int send_some(struct state_dir *d)
 {
     while (d->sent < d->batch.len) {
         const ssize_t n = send(d->fd, d->batch.data + d->sent, d->batch.len - d->sent, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -155,7 +155,7 @@ static int send_some(struct rdzv_dir *d)
 }
 
 /* 1: the batch is answered; 0: not yet. */
-static int receive_some(struct rdzv_dir *d)
+static int receive_some(struct state_dir *d)
 {
     const int rc = home_receive(d->fd, &d->answer, clock_ms(), -1);
     if (rc < 0)
@@ -178,7 +178,7 @@ static int receive_some(struct rdzv_dir *d)
 }
 
 /* One that flies: 1: it has landed, or is lost. */
-static int go_on(struct rdzv_dir *d)
+static int go_on(struct state_dir *d)
 {
     int rc = send_some(d);
     rc = rc ? rc : receive_some(d);
@@ -194,12 +194,12 @@ static int go_on(struct rdzv_dir *d)
     return 1;
 }
 
-static void await(struct rdzv_dir *d)
+static void await(struct state_dir *d)
 {
     uv_poll_start(d->poll, UV_READABLE | (d->sent < d->batch.len ? UV_WRITABLE : 0), on_ready);
 }
 
-void dir_start_(struct rdzv_dir *d)
+void dir_start_(struct state_dir *d)
 {
     while (!d->flies && !d->landing && d->dirty) {
         int rc = take_off(d);
@@ -219,7 +219,7 @@ void dir_start_(struct rdzv_dir *d)
 
 static void on_ready(uv_poll_t *poll, int status, int events)
 {
-    struct rdzv_dir *d = poll->data;
+    struct state_dir *d = poll->data;
     (void)status, (void)events;
     if (go_on(d))
         dir_start_(d);
@@ -235,7 +235,7 @@ static void on_retry(uv_timer_t *t)
 }
 
 /* Where there is no memory for a timer it is tried at the end. */
-void dir_retry_later_(struct rdzv_dir *d)
+void dir_retry_later_(struct state_dir *d)
 {
     if (!d->retry && (d->retry = calloc(1, sizeof *d->retry))) {
         uv_timer_init(d->loop, d->retry);
@@ -247,7 +247,7 @@ void dir_retry_later_(struct rdzv_dir *d)
 
 /* --- the end */
 
-static bool is_settled(struct rdzv_dir *d, int64_t deadline)
+static bool is_settled(struct state_dir *d, int64_t deadline)
 {
     for (dir_start_(d); d->flies; dir_start_(d)) {
         const short events = (short)(POLLIN | (d->sent < d->batch.len ? POLLOUT : 0));
@@ -259,7 +259,7 @@ static bool is_settled(struct rdzv_dir *d, int64_t deadline)
 }
 
 /* The disk does not answer: whatever is left of logs is let go of. */
-static void abandon(struct rdzv_dir *d, int64_t waited_ms)
+static void abandon(struct state_dir *d, int64_t waited_ms)
 {
     log_error(MODULE,
               "the state directory '%s' has not answered for %lld ms: what was decided last may be missing there; "
@@ -275,7 +275,7 @@ static void abandon(struct rdzv_dir *d, int64_t waited_ms)
     }
 }
 
-void dir_drain(struct rdzv_dir *d, int64_t most_ms)
+void dir_drain(struct state_dir *d, int64_t most_ms)
 {
     d->ends = true;
     dir_retry_(d);

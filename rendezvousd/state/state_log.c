@@ -1,8 +1,8 @@
-/* The format of a log: see rdzv_dir.h. Pure. */
+/* The format of a log: see state_dir.h. Pure. */
 #include "common/base/crc32c.h"
 #include "common/base/err.h"
 #include "common/base/numbers.h"
-#include "common/rdzv/homes/rdzv_dir.h"
+#include "rendezvousd/state/state_dir.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,12 +12,12 @@
 #define FRAME_LEN 27  /* "LLLLLLLL NNNNNNNN CCCCCCCC\n" */
 #define SUMMED_LEN 17 /* "LLLLLLLL NNNNNNNN" */
 
-int rdzv_dir_frame_header(struct buf *out)
+int state_log_header(struct buf *out)
 {
     return buf_add(out, HEADER, HEADER_LEN);
 }
 
-int rdzv_dir_frame(struct buf *out, uint32_t number, const void *text, size_t n)
+int state_log_frame(struct buf *out, uint32_t number, const void *text, size_t n)
 {
     char frame[FRAME_LEN + 1];
     TRY(buf_reserve(out, FRAME_LEN + n + 1));
@@ -50,7 +50,7 @@ static bool read_record(const char *p, size_t n, uint32_t *ret_number, size_t *r
         return false;
     if (!read_hex(p, &len) || !read_hex(p + 9, ret_number) || !read_hex(p + 18, &crc))
         return false;
-    if (len > RDZV_DIR_RECORD_MAX || len > n - FRAME_LEN - 1 || p[FRAME_LEN + len] != '\n')
+    if (len > STATE_RECORD_MAX || len > n - FRAME_LEN - 1 || p[FRAME_LEN + len] != '\n')
         return false;
     *ret_len = len;
     return crc32c(crc32c(0, p, SUMMED_LEN), p + FRAME_LEN, len) == crc;
@@ -81,7 +81,7 @@ static int take(struct buf *out, const char *text, size_t n)
     return n && text[n - 1] != '\n' ? buf_add(out, "\n", 1) : 0;
 }
 
-int rdzv_dir_parse(const char *p, size_t n, struct buf *out, size_t *ret_good, struct err *e)
+int state_log_parse(const char *p, size_t n, struct buf *out, size_t *ret_good, struct err *e)
 {
     uint32_t expected = 1;
     size_t at = HEADER_LEN;

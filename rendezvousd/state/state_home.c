@@ -1,6 +1,6 @@
 /* The homes of jobs in a state directory: what is to be written of each, and what becomes of it.
  *
- *   append ──► pending ──► a batch (rdzv_dir_batch.c) ──► landed: it stands
+ *   append ──► pending ──► a batch (state_batch.c) ──► landed: it stands
  *                             └─ failed: the file is to go, for it lacks what is told from now on.
  *                                  Once that was tried, all counts as standing; it is tried until it is done. */
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/rdzv/homes/rdzv_dir_internal.h"
+#include "rendezvousd/state/state_internal.h"
 
 #define MODULE "state"
 
@@ -92,7 +92,7 @@ void dir_landed_(struct dir_home *h)
         h->base.landed(h->base.arg);
 }
 
-void dir_retry_(struct rdzv_dir *d)
+void dir_retry_(struct state_dir *d)
 {
     struct dir_home *h;
     DL_FOREACH (d->homes, h) {
@@ -122,12 +122,12 @@ static int dir_claim(struct rdzv_home *base, const char *seen, const char *epoch
 static int dir_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 {
     struct dir_home *h = (struct dir_home *)base;
-    struct buf file = {.max = RDZV_DIR_FILE_MAX + 1};
+    struct buf file = {.max = STATE_FILE_MAX + 1};
     size_t good;
     if (!h->listed)
         return 0;
     int rc = dir_read(h, &file, e);
-    rc = rc ? rc : rdzv_dir_parse(file.data ? file.data : "", file.len, ret, &good, e);
+    rc = rc ? rc : state_log_parse(file.data ? file.data : "", file.len, ret, &good, e);
     if (rc == 0 && good < file.len)
         log_warn(MODULE, "'%s.log' ends within a record: its last %zu bytes are void", h->id, file.len - good);
     buf_free(&file);
@@ -136,16 +136,16 @@ static int dir_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 
 static int frame(struct dir_home *h, const struct rdzv_write *w)
 {
-    if (w->decision->len > RDZV_DIR_RECORD_MAX)
+    if (w->decision->len > STATE_RECORD_MAX)
         return -E2BIG;
     if (w->whole || h->file == DIR_FOREIGN) {
         buf_clear(&h->pending);
         h->file = DIR_OURS;
         h->pending_whole = true;
         h->records = 0;
-        TRY(rdzv_dir_frame_header(&h->pending));
+        TRY(state_log_header(&h->pending));
     }
-    return rdzv_dir_frame(&h->pending, ++h->records, w->decision->data, w->decision->len);
+    return state_log_frame(&h->pending, ++h->records, w->decision->data, w->decision->len);
 }
 
 /* What no memory could be found for is as lost as what no disk takes. */
@@ -190,7 +190,7 @@ static const struct rdzv_home_ops dir_ops = {
     .close = dir_close,
 };
 
-int rdzv_dir_home(struct rdzv_dir *d, const char *id, struct rdzv_home **ret, struct err *e)
+int state_dir_home(struct state_dir *d, const char *id, struct rdzv_home **ret, struct err *e)
 {
     struct dir_home *h = calloc(1, sizeof *h);
     if (!h)

@@ -1,4 +1,4 @@
-/* The process that writes the state directory (rdzv_dir.h), so that a disk which does not answer holds up neither a
+/* The process that writes the state directory (state_dir.h), so that a disk which does not answer holds up neither a
  * heartbeat nor the end of the daemon.
  *
  *   daemon ── a batch: name, what, text of each log ──► writer: write, fdatasync, one log after the other
@@ -8,8 +8,8 @@
  * signals that end one: what it was sent it writes. The end of the socket is its end; until then it holds the
  * directory's lock, so that a daemon started in the place of one that was killed never writes beside it. Once logs are
  * loaded the daemon itself has nothing open there: even close(2) may wait for a disk. */
-#ifndef CRUN_COMMON_RDZV_DIR_WRITER_H
-#define CRUN_COMMON_RDZV_DIR_WRITER_H
+#ifndef CRUN_RENDEZVOUSD_STATE_WRITER_H
+#define CRUN_RENDEZVOUSD_STATE_WRITER_H
 
 #include <sys/types.h>
 

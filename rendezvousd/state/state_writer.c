@@ -1,4 +1,4 @@
-#include "common/rdzv/homes/rdzv_dir_writer.h"
+#include "rendezvousd/state/state_writer.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/rdzv/homes/home_wire.h"
-#include "common/rdzv/homes/rdzv_dir_internal.h"
+#include "rendezvousd/state/state_internal.h"
 
 int dir_writer_put(struct buf *batch, const char *id, enum dir_op op, const struct buf *text)
 {

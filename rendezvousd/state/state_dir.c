@@ -1,4 +1,4 @@
-/* The state directory: taking it over, reading every log of it once, and letting it go. See rdzv_dir.h. */
+/* The state directory: taking it over, reading every log of it once, and letting it go. See state_dir.h. */
 #include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
@@ -19,8 +19,8 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
-#include "common/rdzv/homes/rdzv_dir_internal.h"
-#include "common/rdzv/homes/rdzv_dir_writer.h"
+#include "rendezvousd/state/state_internal.h"
+#include "rendezvousd/state/state_writer.h"
 
 #define MODULE "state"
 #define LOCK_MS 1000
@@ -29,7 +29,7 @@
 
 /* --- opening */
 
-static int open_dirs(struct rdzv_dir *d, const char *path, struct err *e)
+static int open_dirs(struct state_dir *d, const char *path, struct err *e)
 {
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return err_errno(e, errno, "state directory '%s' cannot be made", path);
@@ -45,7 +45,7 @@ static int open_dirs(struct rdzv_dir *d, const char *path, struct err *e)
 }
 
 /* The lock goes with the daemon and the process that writes for it, however they end; the latter takes a moment. */
-static int lock(struct rdzv_dir *d, const char *path, struct err *e)
+static int lock(struct state_dir *d, const char *path, struct err *e)
 {
     const int64_t deadline = clock_deadline(LOCK_MS);
     d->lock_fd = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -80,7 +80,7 @@ static int read_epoch(int dir_fd, uint64_t *ret)
     return 0;
 }
 
-static int count_epoch(struct rdzv_dir *d, const char *path, uint64_t *ret, struct err *e)
+static int count_epoch(struct state_dir *d, const char *path, uint64_t *ret, struct err *e)
 {
     char text[32];
     uint64_t before;
@@ -97,7 +97,7 @@ static int count_epoch(struct rdzv_dir *d, const char *path, uint64_t *ret, stru
     return 0;
 }
 
-static void close_fds(struct rdzv_dir *d)
+static void close_fds(struct state_dir *d)
 {
     int *const fds[] = {&d->lock_fd, &d->jobs_fd, &d->dir_fd};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
@@ -107,16 +107,16 @@ static void close_fds(struct rdzv_dir *d)
     }
 }
 
-static void free_dir(struct rdzv_dir *d)
+static void free_dir(struct state_dir *d)
 {
     close_fds(d);
     free(d->path);
     free(d);
 }
 
-int rdzv_dir_open(struct rdzv_dir **ret, uv_loop_t *loop, const char *path, uint64_t *ret_epoch, struct err *e)
+int state_dir_open(struct state_dir **ret, uv_loop_t *loop, const char *path, uint64_t *ret_epoch, struct err *e)
 {
-    struct rdzv_dir *d = calloc(1, sizeof *d);
+    struct state_dir *d = calloc(1, sizeof *d);
     if (!d)
         return err_set(e, -ENOMEM, "no memory for a state directory");
     d->loop = loop;
@@ -135,7 +135,7 @@ int rdzv_dir_open(struct rdzv_dir **ret, uv_loop_t *loop, const char *path, uint
     return 0;
 }
 
-void rdzv_dir_close(struct rdzv_dir *d)
+void state_dir_close(struct state_dir *d)
 {
     if (!d)
         return;
@@ -144,7 +144,7 @@ void rdzv_dir_close(struct rdzv_dir *d)
     free_dir(d);
 }
 
-size_t rdzv_dir_damaged(const struct rdzv_dir *d)
+size_t state_dir_damaged(const struct state_dir *d)
 {
     return d->damaged;
 }
@@ -164,8 +164,8 @@ int dir_read(struct dir_home *h, struct buf *ret, struct err *e)
         return err_errno(e, rc, "it cannot be opened");
     }
     int rc = 0;
-    if (st.st_size > (off_t)RDZV_DIR_FILE_MAX)
-        rc = err_set(e, -EFBIG, "it has %lld bytes, more than %zu", (long long)st.st_size, RDZV_DIR_FILE_MAX);
+    if (st.st_size > (off_t)STATE_FILE_MAX)
+        rc = err_set(e, -EFBIG, "it has %lld bytes, more than %zu", (long long)st.st_size, STATE_FILE_MAX);
     if (rc == 0 && (rc = file_read_all(fd, ret)) < 0)
         rc = err_errno(e, -rc, "it cannot be read");
     close(fd);
@@ -173,7 +173,7 @@ int dir_read(struct dir_home *h, struct buf *ret, struct err *e)
 }
 
 /* What was read of it is forgotten; the file stays for whoever wants to look at it. */
-static int set_aside(struct rdzv_dir *d, const char *name, const struct err *why, struct err *e)
+static int set_aside(struct state_dir *d, const char *name, const struct err *why, struct err *e)
 {
     char aside[DIR_ID_MAX + 16];
     snprintf(aside, sizeof aside, "%s.damaged", name);
@@ -186,14 +186,14 @@ static int set_aside(struct rdzv_dir *d, const char *name, const struct err *why
     return 0;
 }
 
-static int hand_out(struct rdzv_dir *d, const char *id, int (*take)(void *arg, struct rdzv_home *h, struct err *e),
+static int hand_out(struct state_dir *d, const char *id, int (*take)(void *arg, struct rdzv_home *h, struct err *e),
                     void *arg, struct err *e)
 {
     struct err why = {0};
     struct rdzv_home *h;
     char name[DIR_ID_MAX + 8];
     snprintf(name, sizeof name, "%s.log", id);
-    int rc = rdzv_dir_home(d, id, &h, &why);
+    int rc = state_dir_home(d, id, &h, &why);
     if (rc == 0) {
         ((struct dir_home *)h)->listed = true;
         rc = take(arg, h, &why);
@@ -218,7 +218,7 @@ static int by_name(const void *a, const void *b)
 }
 
 /* ret: malloc'ed names without ".log", sorted. What a rewrite has left unfinished is removed. */
-static int list_logs(struct rdzv_dir *d, char ***ret, size_t *ret_n, struct err *e)
+static int list_logs(struct state_dir *d, char ***ret, size_t *ret_n, struct err *e)
 {
     int fd = dup(d->jobs_fd);
     DIR *all = fd < 0 ? NULL : fdopendir(fd);
@@ -247,8 +247,8 @@ static int list_logs(struct rdzv_dir *d, char ***ret, size_t *ret_n, struct err 
     return rc;
 }
 
-int rdzv_dir_each(struct rdzv_dir *d, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg,
-                  struct err *e)
+int state_dir_each(struct state_dir *d, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg,
+                   struct err *e)
 {
     char **ids = NULL;
     size_t n = 0;
