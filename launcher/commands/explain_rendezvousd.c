@@ -53,12 +53,15 @@ const struct explain_message explain_rendezvousd[] = {
     /* --- the state directory */
     {"is in use by another rendezvousd", "two daemons have one state directory",
      "stop the other one, or another --state-dir"},
+    {"its format is *, but\nis of an older version of crun",
+     "another version wrote what a rendezvous keeps; it is left as it is",
+     "the version that wrote it, or one of a release later; another --state-dir or --rdzv-id begins anew"},
     {"job log '*\nit has * bytes, more than\nits first line is not\nrecord * at byte\nends within a record\n"
-     "it holds no record of a job\na line has no good field\nits format is *, but\na line of no node\n"
+     "it holds no record of a job\na line has no good field\na line of no node\n"
      "which no version writes\nthere is no state=\nthere is no id=\nthere is no age=\nit begins with no word\n"
      "line * has no end\nfield '*\nfield *=*\nthe event has no kind=\nthe news have no kind=\nis missing\n"
      "an entry of another kind\nholds something else\nis damaged",
-     "a log of decisions is damaged or of another version; that job is forgotten, the others go on",
+     "a log of decisions is damaged; that job is forgotten, the others go on",
      "look at the disk; the file is kept as .damaged"},
     {"will not outlive this daemon\nthe job goes on, but",
      "the state directory cannot be written: jobs go on in memory", "make room, or correct the rights"},

@@ -336,7 +336,7 @@ static int open_http(struct daemon *d, struct err *e)
 static int exit_code_of(int rc)
 {
     return rc == -EINVAL || rc == ERR_USAGE || rc == -ENOENT || rc == -EBADF ? EXIT_USAGE_ERROR
-           : rc == ERR_CORRUPT                                               ? EXIT_DATA
+           : rc == ERR_CORRUPT || rc == ERR_MISMATCH                         ? EXIT_DATA
            : rc == -ENOMEM || rc == -EIO                                     ? EXIT_INTERNAL
                                                                              : EXIT_UNAVAILABLE;
 }

@@ -20,12 +20,107 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "rendezvousd/state/state_internal.h"
+#include "rendezvousd/state/state_log.h"
 #include "rendezvousd/state/state_writer.h"
 
 #define MODULE "state"
 #define LOCK_MS 1000
 #define LOCK_PAUSE_MS 10
 #define LAST_MS 2000 /* for a disk that does not answer, at the end */
+
+/* --- the logs that are there */
+
+static bool is_good_id(const char *id)
+{
+    const size_t n = strlen(id);
+    return n > 0 && n <= DIR_ID_MAX &&
+           strspn(id, "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == n;
+}
+
+static bool ends_in(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* NULL: errno. */
+static DIR *list_dir(int dir_fd)
+{
+    const int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *all = fd < 0 ? NULL : fdopendir(fd);
+    if (!all && fd >= 0)
+        close(fd);
+    return all;
+}
+
+static void free_ids(struct state_dir *d)
+{
+    for (size_t i = 0; i < d->n_ids; i++)
+        free(d->ids[i]);
+    free(d->ids);
+    d->ids = NULL;
+    d->n_ids = 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static int add_id(struct state_dir *d, const char *name, size_t *cap)
+{
+    char *id = strndup(name, strlen(name) - strlen(".log"));
+    if (!id || ARRAY_RESERVE(d->ids, *cap, d->n_ids + 1) < 0) {
+        free(id);
+        return -ENOMEM;
+    }
+    d->ids[d->n_ids] = id;
+    d->n_ids += is_good_id(id);
+    if (!is_good_id(id))
+        free(id);
+    return 0;
+}
+
+static int list_logs(struct state_dir *d, struct err *e)
+{
+    DIR *all = list_dir(d->jobs_fd);
+    size_t cap = 0;
+    int rc = 0;
+    if (!all)
+        return err_errno(e, errno, "the state directory cannot be listed");
+    for (const struct dirent *f; rc == 0 && (f = readdir(all));)
+        if (ends_in(f->d_name, ".log"))
+            rc = add_id(d, f->d_name, &cap);
+    closedir(all);
+    if (d->n_ids)
+        qsort(d->ids, d->n_ids, sizeof *d->ids, by_name);
+    return rc < 0 ? err_set(e, rc, "no memory for the names of jobs") : 0;
+}
+
+/* What else is wrong with it is seen when it is loaded. */
+static int check_version(struct state_dir *d, const char *id, struct err *e)
+{
+    char name[DIR_ID_MAX + 8], head[STATE_LOG_HEADER_MAX];
+    struct err why;
+    size_t end;
+    snprintf(name, sizeof name, "%s.log", id);
+    const int fd = openat(d->jobs_fd, name, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? -1 : read(fd, head, sizeof head);
+    if (fd >= 0)
+        close(fd);
+    if (n < 0 || state_log_check(head, (size_t)n, &end, &why) != ERR_MISMATCH)
+        return 0;
+    return err_set(e, ERR_MISMATCH, "job log '%s/jobs/%s': %s", d->path, name, why.text);
+}
+
+/* Before anything is touched: whoever started the wrong version can go back to the right one. */
+static int check_versions(struct state_dir *d, struct err *e)
+{
+    TRY(list_logs(d, e));
+    for (size_t i = 0; i < d->n_ids; i++)
+        TRY(check_version(d, d->ids[i], e));
+    return 0;
+}
 
 /* --- opening */
 
@@ -110,6 +205,7 @@ static void close_fds(struct state_dir *d)
 static void free_dir(struct state_dir *d)
 {
     close_fds(d);
+    free_ids(d);
     free(d->path);
     free(d);
 }
@@ -125,6 +221,7 @@ int state_dir_open(struct state_dir **ret, uv_loop_t *loop, const char *path, ui
     if (rc == 0 && !(d->path = realpath(path, NULL)))
         rc = err_errno(e, errno, "state directory '%s'", path);
     rc = rc ? rc : lock(d, path, e);
+    rc = rc ? rc : check_versions(d, e);
     rc = rc ? rc : count_epoch(d, path, ret_epoch, e);
     rc = rc ? rc : dir_writer_open(d, e);
     if (rc < 0) {
@@ -205,60 +302,25 @@ static int hand_out(struct state_dir *d, const char *id, int (*take)(void *arg, 
     return rc < 0 ? err_set(e, rc, "job log 'jobs/%s' of the state directory: %s", name, why.text) : 0;
 }
 
-static bool is_good_id(const char *id)
+/* What a rewrite has left when the daemon or its host died. */
+static void remove_unfinished(struct state_dir *d)
 {
-    const size_t n = strlen(id);
-    return n > 0 && n <= DIR_ID_MAX &&
-           strspn(id, "0123456789-abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == n;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* ret: malloc'ed names without ".log", sorted. What a rewrite has left unfinished is removed. */
-static int list_logs(struct state_dir *d, char ***ret, size_t *ret_n, struct err *e)
-{
-    int fd = dup(d->jobs_fd);
-    DIR *all = fd < 0 ? NULL : fdopendir(fd);
-    if (!all)
-        return err_errno(e, errno, "the state directory cannot be listed");
-    rewinddir(all);
-    char **v = NULL;
-    size_t n = 0, cap = 0;
-    int rc = 0;
-    for (struct dirent *f; rc == 0 && (f = readdir(all));) {
-        size_t len = strlen(f->d_name);
-        if (len > 4 && strcmp(f->d_name + len - 4, ".new") == 0)
+    DIR *all = list_dir(d->jobs_fd);
+    for (const struct dirent *f; all && (f = readdir(all));)
+        if (ends_in(f->d_name, ".new"))
             unlinkat(d->jobs_fd, f->d_name, 0);
-        if (len <= 4 || strcmp(f->d_name + len - 4, ".log") != 0)
-            continue;
-        if (ARRAY_RESERVE(v, cap, n + 1) < 0 || !(v[n] = strndup(f->d_name, len - 4)))
-            rc = err_set(e, -ENOMEM, "no memory for the names of jobs");
-        else
-            n++;
-    }
-    closedir(all);
-    if (n)
-        qsort(v, n, sizeof *v, by_name);
-    *ret = v;
-    *ret_n = n;
-    return rc;
+    if (all)
+        closedir(all);
 }
 
 int state_dir_each(struct state_dir *d, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg,
                    struct err *e)
 {
-    char **ids = NULL;
-    size_t n = 0;
-    int rc = list_logs(d, &ids, &n, e);
-    for (size_t i = 0; i < n; i++) {
-        if (rc == 0 && is_good_id(ids[i]))
-            rc = hand_out(d, ids[i], take, arg, e);
-        free(ids[i]);
-    }
-    free(ids);
+    int rc = 0;
+    remove_unfinished(d);
+    for (size_t i = 0; i < d->n_ids && rc == 0; i++)
+        rc = hand_out(d, d->ids[i], take, arg, e);
+    free_ids(d);
     close_fds(d); /* the writer has them */
     return rc;
 }

@@ -3,12 +3,10 @@
  *
  *   DIR/lock            held while a daemon uses it: two never share one
  *   DIR/epoch           how often it was opened, a decimal number
- *   DIR/jobs/ID.log     "rendezvousd-log 2", then records (1 is read as well)
+ *   DIR/jobs/ID.log     records (state_log.h)
  *
- * A record is a line "LENGTH NUMBER CRC32C" (8 hexadecimal digits each; the sum covers the first two words and the
- * text), LENGTH bytes of text (a decision), a newline. Numbers count from 1 without gaps. A file that ends within a
- * record (the daemon or its host died while it was written) is good up to there; a bad record with a good one behind it
- * is damage: such a file is set aside.
+ * A directory with a log of another version is refused at the opening, by name and with nothing touched. A damaged log
+ * is set aside, and the others are read all the same.
  *
  * Appending only copies; a process of its own (state_writer.h) writes everything that has gathered and syncs it
  * (group commit: one fdatasync per log and turn), so that no disk ever delays a heartbeat, or the end of the daemon. A
@@ -24,14 +22,15 @@
 #include <uv.h>
 
 #include "common/rdzv/homes/rdzv_home.h"
+#include "common/rdzv/wire/rdzv_frame.h"
 
 struct state_dir;
 
-#define STATE_RECORD_MAX ((size_t)64 << 20) /* bytes of one record's text */
+#define STATE_RECORD_MAX RDZV_FRAME_MAX /* bytes of one record's text */
 #define STATE_FILE_MAX ((size_t)1 << 30)
 
-/* Make or take over DIR. *ret_epoch: how often it was opened, this time included. -EBUSY: another daemon uses it.
- * Blocks on the disk. */
+/* Make or take over DIR. *ret_epoch: how often it was opened, this time included. -EBUSY: another daemon uses it;
+ * ERR_MISMATCH: a log in it is of another version. Blocks on the disk. */
 int state_dir_open(struct state_dir **ret, uv_loop_t *loop, const char *path, uint64_t *ret_epoch, struct err *e);
 /* Has what is left written, waits for it, for 2 s where the disk does not answer, and lets the directory go. All homes
  * are closed by then. NULL allowed; the loop must turn once more. */
@@ -48,13 +47,5 @@ int state_dir_home(struct state_dir *d, const char *id, struct rdzv_home **ret, 
 int state_dir_each(struct state_dir *d, int (*take)(void *arg, struct rdzv_home *h, struct err *e), void *arg,
                    struct err *e);
 size_t state_dir_damaged(const struct state_dir *d); /* files that were set aside */
-
-/* --- the format, pure (state_log.c) */
-
-int state_log_header(struct buf *out);
-int state_log_frame(struct buf *out, uint32_t number, const void *text, size_t n);
-/* Append the texts of all whole records to *out, each ended by a newline. *ret_good: bytes of them and the header.
- * ERR_CORRUPT: not our file, or damage before its end; -ENOMEM. */
-int state_log_parse(const char *p, size_t n, struct buf *out, size_t *ret_good, struct err *e);
 
 #endif

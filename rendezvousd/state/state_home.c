@@ -12,6 +12,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "rendezvousd/state/state_internal.h"
+#include "rendezvousd/state/state_log.h"
 
 #define MODULE "state"
 
@@ -145,7 +146,7 @@ static int frame(struct dir_home *h, const struct rdzv_write *w)
         h->records = 0;
         TRY(state_log_header(&h->pending));
     }
-    return state_log_frame(&h->pending, ++h->records, w->decision->data, w->decision->len);
+    return rdzv_frame_put(&h->pending, ++h->records, w->decision->data, w->decision->len);
 }
 
 /* What no memory could be found for is as lost as what no disk takes. */

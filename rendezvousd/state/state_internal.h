@@ -52,6 +52,8 @@ struct state_dir {
     uv_loop_t *loop;
     char *path;                   /* absolute */
     int dir_fd, jobs_fd, lock_fd; /* until logs are loaded, then -1 */
+    char **ids;                   /* of logs that are there, sorted; until they are loaded */
+    size_t n_ids;
     struct dir_home *homes, *dirty, *flying;
     /* the process that writes; one batch at a time */
     pid_t writer;

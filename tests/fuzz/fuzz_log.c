@@ -7,7 +7,8 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/rdzv/leader/leader.h"
-#include "rendezvousd/state/state_dir.h"
+#include "common/rdzv/wire/rdzv_frame.h"
+#include "rendezvousd/state/state_log.h"
 #include "tests/fuzz/driver.h"
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +30,7 @@ static void frame_records(const uint8_t *p, size_t n, struct buf *out)
     for (size_t at = 0; at <= n;) {
         const uint8_t *end = at < n ? memchr(p + at, 1, n - at) : NULL;
         size_t len = end ? (size_t)(end - (p + at)) : n - at;
-        if (state_log_frame(out, ++number, p + at, len) < 0)
+        if (rdzv_frame_put(out, ++number, p + at, len) < 0)
             die("no memory", NULL);
         at += len + 1;
     }
@@ -57,7 +58,7 @@ static void check_again(const struct buf *first)
     struct buf file = {0}, second = {0};
     struct leader *copy;
     struct err e = {0};
-    if (state_log_header(&file) < 0 || state_log_frame(&file, 1, first->data, first->len) < 0)
+    if (state_log_header(&file) < 0 || rdzv_frame_put(&file, 1, first->data, first->len) < 0)
         die("no memory", NULL);
     if (load(&file, &copy, &e) < 0 || !leader_machine(copy))
         die("what was written does not load", &e);

@@ -2,16 +2,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <unistd.h>
 
 #include "common/base/buf.h"
-#include "common/base/crc32c.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/numbers.h"
+#include "common/rdzv/wire/rdzv_frame.h"
 
 #define TORN_TRIES 20 /* of a file that is being written */
 
@@ -37,19 +36,12 @@ void framed_file_unescape(const char *text, char *out, size_t cap)
     out[n] = 0;
 }
 
-/* Length, checksum, text. */
-static int frame(const char *text, size_t n, struct buf *out)
-{
-    TRY(buf_printf(out, "%08zx %08" PRIx32 "\n", n, crc32c(0, text, n)));
-    return buf_add(out, text, n);
-}
-
 /* close(2) is what sends the bytes to an NFS server, and where it complains. */
 int framed_file_write(int at, const char *path, int flags, bool sync, const char *text, size_t n)
 {
     struct buf b = {0};
     int fd = openat(at, path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
-    int rc = fd < 0 ? -errno : frame(text, n, &b);
+    int rc = fd < 0 ? -errno : rdzv_frame_put(&b, 0, text, n);
     if (rc == 0)
         rc = file_write_all(fd, b.data, b.len);
     if (rc == 0 && sync && fsync(fd) < 0)
@@ -60,18 +52,21 @@ int framed_file_write(int at, const char *path, int flags, bool sync, const char
     return rc;
 }
 
+/* Until format 2 heads were "LENGTH CRC32C\n". */
+static bool is_older(const struct buf *b)
+{
+    return b->len >= 18 && b->data[8] == ' ' && b->data[17] == '\n';
+}
+
 /* The text within a frame; -EAGAIN if it is not whole. */
 static int unframe(struct buf *b)
 {
-    size_t n = 0;
-    uint32_t crc = 0;
-    const size_t head = 18;
-    if (b->len < head || sscanf(b->data, "%8zx %8" SCNx32, &n, &crc) != 2 || n > b->len - head ||
-        crc32c(0, b->data + head, n) != crc)
-        return -EAGAIN;
-    buf_consume(b, head);
-    b->len = n;
-    b->data[n] = 0;
+    struct rdzv_frame f;
+    if (!rdzv_frame_take(b->data, b->len, &f))
+        return is_older(b) ? -EPROTONOSUPPORT : -EAGAIN;
+    buf_consume(b, RDZV_FRAME_HEAD);
+    b->len = f.len;
+    b->data[f.len] = 0;
     return 0;
 }
 

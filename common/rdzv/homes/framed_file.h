@@ -1,5 +1,5 @@
-/* Small files with length and checksum in front, written in place: who reads one while it is written sees that it is
- * torn. For folders on NFS, of which only close-to-open coherence is relied on. Blocking. */
+/* Small files of one frame each (common/rdzv/wire/rdzv_frame.h), written in place: who reads one while it is written
+ * sees that it is torn. For folders on NFS, of which only close-to-open coherence is relied on. Blocking. */
 #ifndef CRUN_COMMON_FRAMED_FILE_H
 #define CRUN_COMMON_FRAMED_FILE_H
 
@@ -16,7 +16,7 @@ void framed_file_unescape(const char *text, char *out, size_t cap);
 int framed_file_write(int at, const char *path, int flags, bool sync, const char *text, size_t n);
 
 /* The text, over what out held. -ENOENT if there is none; -EAGAIN if it stays torn: its writer stopped in the middle,
- * or goes on; -errno. */
+ * or goes on; -EPROTONOSUPPORT: a crun wrote it that does not write frames of this form; -errno. */
 int framed_file_read(int at, const char *path, struct buf *out);
 
 #endif

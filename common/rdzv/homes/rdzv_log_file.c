@@ -8,7 +8,7 @@
  *
  * link() is the fence: two leaders cannot both take the next number. A reply lost on its way makes the kernel say
  * EEXIST to the one who did take it: reading back tells. Decisions stay until the job ends: nobody can mistake a gap
- * for the end of the log. The other files are written in place, with length and checksum in front, and read by open,
+ * for the end of the log. The other files are written in place, as frames with a checksum, and read by open,
  * read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify, locks, renaming over a file
  * that others read, or times of files (but for what is cleared away, rdzv_log_file_clear.c); a file read while it is
  * being written fails its checksum and is read again. A folder's cached listing is refreshed by making a file in it.
@@ -45,6 +45,9 @@ int file_write(struct file_home *h, const char *path, int flags, bool sync, cons
 int file_read(struct file_home *h, const char *path, struct buf *out, struct err *e)
 {
     int rc = framed_file_read(h->job_fd, path, out);
+    if (rc == -EPROTONOSUPPORT)
+        return err_set(e, rc, "'%s/%s/%s' is of an older version of crun: all nodes of a job must have the same",
+                       h->dir, h->name, path);
     return rc < 0 ? err_errno(e, -rc, "read '%s/%s/%s'", h->dir, h->name, path) : 0;
 }
 

@@ -51,7 +51,8 @@ struct buf;
 struct err;
 struct leader;
 
-#define LEADER_FORMAT 2 /* of decisions; no other is read */
+#define LEADER_FORMAT 3        /* of decisions, and of the files that hold them */
+#define LEADER_FORMAT_OLDEST 2 /* read as well; its lines are the same */
 #define LEADER_LINGER_MS 60000
 #define LEADER_EVENTS 64
 #define LEADER_RESTARTS 16

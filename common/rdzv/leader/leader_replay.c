@@ -34,9 +34,10 @@ static int check_format(const char *p, size_t n, struct err *e)
 {
     long long format;
     TRY(number_field(p, n, "format", &format, e));
-    if (format == LEADER_FORMAT)
+    if (format >= LEADER_FORMAT_OLDEST && format <= LEADER_FORMAT)
         return 0;
-    return err_set(e, ERR_CORRUPT, "its format is %lld, but this program reads format %d", format, LEADER_FORMAT);
+    return err_set(e, ERR_MISMATCH, "its format is %lld, but this program reads formats %d and %d", format,
+                   LEADER_FORMAT_OLDEST, LEADER_FORMAT);
 }
 
 static int name(char **ret, const char *p, size_t n, const char *key, struct err *e)

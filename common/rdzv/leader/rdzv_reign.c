@@ -62,7 +62,7 @@ static int replay(struct rdzv_reign *r, const char *p, size_t n, int64_t now, st
     }
     int rc = leader_replay(r->leader, p, n, now, e);
     rc = rc ? rc : leader_restore(r->leader, now, e);
-    return rc == 0 || rc == -ENOMEM ? rc : ERR_CORRUPT;
+    return rc == 0 || rc == -ENOMEM || rc == ERR_MISMATCH ? rc : ERR_CORRUPT;
 }
 
 int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_reign *r), struct err *e)

@@ -66,9 +66,9 @@ def crc32c(data):
 
 
 def log_of(text):
-    """A file of the state directory with one record (rendezvousd/state/state_dir.h)."""
+    """A file of the state directory with one record (rendezvousd/state/state_log.h)."""
     head = f"{len(text.encode()):08x} 00000001"
-    return f"rendezvousd-log 2\n{head} {crc32c((head + text).encode()):08x}\n{text}\n".encode()
+    return f"rendezvousd-log 3\n{head} {crc32c((head + text).encode()):08x}\n{text}\n".encode()
 
 
 # ---- with crun and real workers

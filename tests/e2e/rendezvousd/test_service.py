@@ -16,7 +16,7 @@ import urllib.request
 
 import pytest
 
-from daemon import ALICE, BOB, DEADLINE, Client, Daemon, RespError, until, write_tokens
+from daemon import ALICE, BOB, DEADLINE, Client, Daemon, RespError, refused_start, until, write_tokens
 from support import BUILD, ROOT, faulty_disk, free_port
 
 
@@ -444,6 +444,26 @@ def test_one_damaged_job_log_is_set_aside_and_the_others_go_on(tokens, tmp_path)
         assert d.stop() == 0
     assert not log.exists() and log.with_name(log.name + ".damaged").read_bytes() == text
     assert f"job log 'jobs/{log.name}' of the state directory is damaged: record 1 at byte 18 is damaged, and more follow" in d.err
+
+
+@pytest.mark.parametrize("folder", ["jobs", "history/jobs"])
+def test_a_log_of_another_version_is_refused_by_name_and_left_as_it_is(tokens, tmp_path, folder):
+    state = ("--state-dir", tmp_path / "state", "--token-file", tokens)
+    with Daemon(*state) as d, Client(d.port) as c:
+        c.authenticate(*ALICE)
+        c("RDZV.JOIN", "r", "n1", "slots=1", "v=1", "nnodes=1:1", "silence=600000")
+        assert "kind=round" in c("RDZV.NEXT", "r", "n1", "0", "20000")
+        assert d.stop() == 0
+    log, = (tmp_path / "state" / folder).glob("*.log")
+    log.write_bytes(log.read_bytes().replace(b"rendezvousd-log 3\n", b"rendezvousd-log 4\n"))
+
+    def files():
+        return {f: f.read_bytes() for f in (tmp_path / "state").rglob("*") if f.is_file() and (folder == "jobs" or f.name != "epoch")}
+
+    before = files()
+    said, code = refused_start(*state)
+    assert said.startswith(f"rendezvousd: job log '{log}': its format is 4, but this rendezvousd reads formats 2 and 3: ") and code == 65
+    assert files() == before
 
 
 def test_every_command_that_says_try_help_has_it():

@@ -7,7 +7,9 @@
 #include <cmocka.h>
 
 #include "common/base/buf.h"
+#include "common/rdzv/wire/rdzv_frame.h"
 #include "rendezvousd/state/state_internal.h"
+#include "rendezvousd/state/state_log.h"
 #include "tests/rendezvousd/jobs/jobs_rig.h"
 #include <dirent.h>
 #include <errno.h>
@@ -126,7 +128,7 @@ static void make_log(struct buf *b, size_t *ends)
 {
     state_log_header(b);
     for (uint32_t i = 0; i < 4; i++) {
-        state_log_frame(b, i + 1, texts[i], strlen(texts[i]));
+        rdzv_frame_put(b, i + 1, texts[i], strlen(texts[i]));
         ends[i] = b->len;
     }
 }
@@ -174,10 +176,11 @@ static void damage_before_the_end_is_refused(void **s)
     make_log(&b, ends);
     for (size_t i = 0; i < ends[2]; i++) {
         struct buf read = {0};
-        b.data[i] ^= 0x01;
-        assert_int_equal(state_log_parse(b.data, b.len, &read, &good, &e), ERR_CORRUPT);
+        const bool version = i == strlen("rendezvousd-log ");
+        b.data[i] ^= 0x04;
+        assert_int_equal(state_log_parse(b.data, b.len, &read, &good, &e), version ? ERR_MISMATCH : ERR_CORRUPT);
         buf_free(&read);
-        b.data[i] ^= 0x01;
+        b.data[i] ^= 0x04;
     }
     assert_non_null(strstr(e.text, "record 3 at byte"));
     buf_free(&b);
@@ -191,21 +194,28 @@ static void records_do_not_change_places(void **s)
     struct err e;
     (void)s;
     state_log_header(&b);
-    state_log_frame(&b, 1, texts[0], strlen(texts[0]));
-    state_log_frame(&b, 3, texts[2], strlen(texts[2]));
+    rdzv_frame_put(&b, 1, texts[0], strlen(texts[0]));
+    rdzv_frame_put(&b, 3, texts[2], strlen(texts[2]));
     assert_int_equal(state_log_parse(b.data, b.len, &read, &good, &e), ERR_CORRUPT);
     assert_non_null(strstr(e.text, "record 2"));
     buf_free(&read);
     buf_free(&b);
 }
 
-static void another_version_is_refused(void **s)
+static void the_version_before_is_read_and_no_other(void **s)
 {
-    size_t good;
+    static const char *const refused[] = {"rendezvousd-log 1\n", "rendezvousd-log 4\n", "rendezvousd-log 99999\n"};
     struct buf read = {0};
+    size_t good;
+    struct err e;
     (void)s;
-    assert_int_equal(state_log_parse("rendezvousd-log 3\n", 18, &read, &good, NULL), ERR_CORRUPT);
-    assert_int_equal(state_log_parse("rendezvousd-log 1\n", 18, &read, &good, NULL), ERR_CORRUPT);
+    assert_int_equal(state_log_parse("rendezvousd-log 2\n", 18, &read, &good, NULL), 0);
+    assert_int_equal(good, 18);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        assert_int_equal(state_log_parse(refused[i], strlen(refused[i]), &read, &good, &e), ERR_MISMATCH);
+    assert_non_null(strstr(e.text, "its format is 99999, but this rendezvousd reads formats 2 and 3"));
+    assert_int_equal(state_log_parse("rendezvousd-log \n", 17, &read, &good, NULL), ERR_CORRUPT);
+    assert_int_equal(state_log_parse("rendezvousd-log 3x\n", 19, &read, &good, NULL), ERR_CORRUPT);
 }
 
 /* --- the directory */
@@ -609,7 +619,7 @@ static void a_damaged_log_is_set_aside(void **s)
     assert_true(log_path(&after, path, sizeof path));
     read_log(path, &log);
     log.data[log.len * 2 / 3] ^= 1; /* the job itself has been read by then */
-    state_log_frame(&log, 99, "", 0);
+    rdzv_frame_put(&log, 99, "", 0);
     write_log(path, log.data, log.len);
     assert_int_equal(start(&after), 0);
     jobs_stats(after.j, &stats);
@@ -628,6 +638,82 @@ static void a_damaged_log_is_set_aside(void **s)
     stop(&after);
     buf_free(&log);
     remove_dir(&after);
+}
+
+/* Whoever started the wrong version can go back to the right one: nothing is renamed, written or counted. */
+static void a_directory_of_another_version_is_refused_as_it_is(void **s)
+{
+    struct pair p;
+    struct buf log = {0}, after = {0};
+    struct state_dir *dir;
+    uint64_t epoch;
+    char path[160];
+    struct err e;
+    (void)s;
+    begin_pair(&p);
+    close_pair(&p);
+    stop(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    read_log(path, &log);
+    log.data[strlen("rendezvousd-log ")] = '9';
+    write_log(path, log.data, log.len);
+    assert_int_equal(uv_loop_init(&p.d.loop), 0);
+    assert_int_equal(state_dir_open(&dir, &p.d.loop, p.d.dir, &epoch, &e), ERR_MISMATCH);
+    assert_int_equal(uv_loop_close(&p.d.loop), 0);
+    assert_non_null(strstr(e.text, path));
+    assert_non_null(strstr(e.text, "its format is 9"));
+    read_log(path, &after);
+    assert_int_equal(after.len, log.len);
+    assert_memory_equal(after.data, log.data, log.len);
+    log.data[strlen("rendezvousd-log ")] = '3';
+    write_log(path, log.data, log.len);
+    assert_int_equal(start(&p.d), 0);
+    assert_int_equal(p.d.epoch, 2);
+    stop(&p.d);
+    buf_free(&log);
+    buf_free(&after);
+    remove_dir(&p.d);
+}
+
+/* The same in the words of the version before. */
+static void write_as_before(const char *path)
+{
+    struct buf log = {0}, text = {0}, older = {0};
+    size_t good;
+    read_log(path, &log);
+    assert_int_equal(state_log_parse(log.data, log.len, &text, &good, NULL), 0);
+    for (char *at = text.data; (at = strstr(at, " format=3 "));)
+        at[strlen(" format=")] = '2';
+    assert_int_equal(buf_addstr(&older, "rendezvousd-log 2\n"), 0);
+    assert_int_equal(rdzv_frame_put(&older, 1, text.data, text.len), 0);
+    write_log(path, older.data, older.len);
+    buf_free(&log);
+    buf_free(&text);
+    buf_free(&older);
+}
+
+static void a_log_of_the_version_before_is_read_and_written_anew(void **s)
+{
+    struct pair p;
+    struct presence now;
+    struct buf log = {0};
+    char path[160];
+    (void)s;
+    begin_pair(&p);
+    close_pair(&p);
+    stop(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    write_as_before(path);
+    assert_int_equal(start(&p.d), 0);
+    assert_int_equal(jobs_progress(p.d.j, NULL, "r", &now, NULL), 0);
+    assert_int_equal(now.round, 1);
+    stop(&p.d);
+    read_log(path, &log);
+    assert_memory_equal(log.data, "rendezvousd-log 3\n", 18);
+    assert_non_null(strstr(log.data, "format=3"));
+    assert_null(strstr(log.data, "format=2"));
+    buf_free(&log);
+    remove_dir(&p.d);
 }
 
 static void finished_and_forgotten_jobs_leave_nothing(void **s)
@@ -903,7 +989,7 @@ int main(void)
         cmocka_unit_test(a_tail_of_zeroes_or_rubbish_is_torn),
         cmocka_unit_test(damage_before_the_end_is_refused),
         cmocka_unit_test(records_do_not_change_places),
-        cmocka_unit_test(another_version_is_refused),
+        cmocka_unit_test(the_version_before_is_read_and_no_other),
         cmocka_unit_test(the_epoch_counts_openings),
         cmocka_unit_test(two_daemons_never_share_a_directory),
         cmocka_unit_test(who_hears_of_the_disk_may_write_again),
@@ -916,6 +1002,8 @@ int main(void)
         cmocka_unit_test(a_log_cut_anywhere_loads),
         cmocka_unit_test(a_job_is_as_old_as_before_the_restart),
         cmocka_unit_test(a_damaged_log_is_set_aside),
+        cmocka_unit_test(a_directory_of_another_version_is_refused_as_it_is),
+        cmocka_unit_test(a_log_of_the_version_before_is_read_and_written_anew),
         cmocka_unit_test(finished_and_forgotten_jobs_leave_nothing),
         cmocka_unit_test(a_long_life_takes_bounded_room),
         cmocka_unit_test(a_disk_that_stands_still_delays_no_heartbeat),

@@ -417,10 +417,12 @@ static void another_format_is_refused_with_a_sentence(void **state)
 {
     struct leader *l = make(true);
     struct err e = {0};
-    const char *text = "@job format=3 run=r principal= instance=1 v=1 nnodes=1:1\n";
+    const char *text = "@job format=4 run=r principal= instance=1 v=1 nnodes=1:1\n";
     (void)state;
-    assert_int_equal(leader_replay(l, text, strlen(text), now, &e), ERR_CORRUPT);
-    assert_string_equal(e.text, "its format is 3, but this program reads format 2");
+    assert_int_equal(leader_replay(l, text, strlen(text), now, &e), ERR_MISMATCH);
+    assert_string_equal(e.text, "its format is 4, but this program reads formats 2 and 3");
+    text = "@job format=1 run=r principal= instance=1 v=1 nnodes=1:1\n";
+    assert_int_equal(leader_replay(l, text, strlen(text), now, &e), ERR_MISMATCH);
     text = "D epoch=1-x holder=node0 home=folder instance=5\n"; /* as crun once wrote it */
     assert_int_equal(leader_replay(l, text, strlen(text), now, &e), ERR_CORRUPT);
     leader_destroy(l);

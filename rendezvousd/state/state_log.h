@@ -1,0 +1,28 @@
+/* The format of a log in the state directory. Pure.
+ *
+ *     "rendezvousd-log VERSION\n", then frames (common/rdzv/wire/rdzv_frame.h), numbered from 1 without gaps
+ *
+ * VERSION is that of the texts, too: LEADER_FORMAT; the one before it is read as well. A file that ends within a frame
+ * (the daemon or its host died while it was written) is good up to there; a bad frame with a good one behind it is
+ * damage. */
+#ifndef CRUN_RENDEZVOUSD_STATE_LOG_H
+#define CRUN_RENDEZVOUSD_STATE_LOG_H
+
+#include <stddef.h>
+
+struct buf;
+struct err;
+
+#define STATE_LOG_HEADER_MAX 32 /* bytes of the first line */
+
+int state_log_header(struct buf *out); /* -ENOMEM */
+
+/* Of a file that begins with these bytes, STATE_LOG_HEADER_MAX or all that there are. *ret: bytes of its first line, 0:
+ * it ends within that. ERR_MISMATCH: another version, named in e; ERR_CORRUPT: not our file. */
+int state_log_check(const char *p, size_t n, size_t *ret, struct err *e);
+
+/* Append the texts of all whole frames to *out, each ended by a newline. *ret_good: bytes of them and the header. As
+ * state_log_check(); ERR_CORRUPT also for damage before its end; -ENOMEM. */
+int state_log_parse(const char *p, size_t n, struct buf *out, size_t *ret_good, struct err *e);
+
+#endif
