@@ -51,6 +51,15 @@ MUTANTS = {
     "log_of_a_job_not_on_disk": (
         "rendezvousd/state/state_writer.c", "if (rc == 0 && fdatasync(fd) < 0)", "if (rc > 0)",
         ["rendezvousd/test_service.py::test_logs_of_jobs_are_on_disk_before_their_names_and_with_each_decision"]),
+    "news_do_not_wait_for_a_log_that_is_written_anew": (
+        "rendezvousd/state/state_home.c", "    if (anew)\n        base->stands = base->asked - 1;\n", "", ["rendezvousd_state_dir"]),
+    "only_the_first_lost_log_comes_back": (
+        "rendezvousd/state/state_home.c", "        if (wants_room(other))\n            other->base.rewrite(other->base.arg);", "        (void)other;",
+        ["rendezvousd_state_dir"]),
+    "a_lost_log_is_not_written_at_the_end": (
+        "rendezvousd/jobs/jobs_log.c", "    else if (home->unlogged)\n", "    else if (!home)\n", ["rendezvousd_state_dir"]),
+    "any_version_of_a_log_is_read": (
+        "rendezvousd/state/state_log.c", "if (version < LEADER_FORMAT_OLDEST || version > LEADER_FORMAT)", "if (version < 0)", ["rendezvousd_state_dir"]),
     "a_question_is_taken_for_an_answer": (
         "rendezvousd/jobs/jobs_verbs.c", "    job_confirmed_(job, m, p->answered_ms);\n    p->asks", "    job_confirmed_(job, m, p->jobs->o.now());\n    p->asks",
         ["rendezvousd_jobs"]),

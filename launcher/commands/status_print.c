@@ -222,6 +222,18 @@ static void print_waiting(const cJSON *job, FILE *out)
     finish(&t, out, &e);
 }
 
+/* A job whose log its daemon cannot write: likewise. */
+static void print_unlogged(const cJSON *job, FILE *out)
+{
+    struct table t = {.columns = 1};
+    struct err e;
+    if (!cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(job, "durable")))
+        return;
+    cell(&t, "%s would be lost if rendezvousd ended: its log cannot be written (is the disk full?)", text(job, "run"));
+    putc('\n', out);
+    finish(&t, out, &e);
+}
+
 static int print_jobs(const cJSON *jobs, const cJSON *ended, bool owners, FILE *out, struct err *e)
 {
     struct table t = {0};
@@ -237,7 +249,11 @@ static int print_jobs(const cJSON *jobs, const cJSON *ended, bool owners, FILE *
     }
     cJSON_ArrayForEach(job, jobs) job_row(&t, job, owners);
     TRY(finish(&t, out, e));
-    cJSON_ArrayForEach(job, jobs) print_waiting(job, out);
+    cJSON_ArrayForEach(job, jobs)
+    {
+        print_waiting(job, out);
+        print_unlogged(job, out);
+    }
     return 0;
 }
 

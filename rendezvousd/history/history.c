@@ -83,6 +83,7 @@ void record_free_(struct record *r)
     } else {
         DL_DELETE(h->live, r);
     }
+    store_close_home_(r);
     record_free_nodes_(r);
     curve_free(&r->curve);
     free(r->marks);

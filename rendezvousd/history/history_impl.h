@@ -43,7 +43,7 @@ struct record {
     uint32_t mark_count;
     char *failure, *logs;         /* JSON, checked; path. NULL: none. For its principal's eyes */
     struct node_figures *reports; /* by node; while it is not over */
-    struct rdzv_home *home;       /* of its file; NULL: none is open */
+    struct rdzv_home *home;       /* of its file, while it is not over or not on disk; NULL: none is open */
     bool dirty;                   /* differs from what is on disk */
     struct record *prev, *next;   /* history->live, newest first; history->finished, oldest first */
     UT_hash_handle hh;            /* by instance */
@@ -77,8 +77,9 @@ void record_write_summary_(const struct record *r, struct json_write *w); /* its
 /* history_store.c */
 int store_open_(struct history *h, struct err *e);
 void store_close_(struct history *h);
-void store_touch_(struct record *r);  /* it is to be written sometime */
-void store_write_(struct record *r);  /* now; one that is over has its file closed by that */
-void store_remove_(struct record *r); /* its file */
+void store_touch_(struct record *r);      /* it is to be written sometime */
+void store_write_(struct record *r);      /* now */
+void store_remove_(struct record *r);     /* its file */
+void store_close_home_(struct record *r); /* the file stays */
 
 #endif

@@ -20,16 +20,40 @@
 
 /* --- writing */
 
-static bool begin_home(struct record *r)
-{
-    return r->home || state_dir_home(r->history->dir, r->instance, &r->home, NULL) == 0;
-}
-
-static void close_home(struct record *r)
+void store_close_home_(struct record *r)
 {
     if (r->home)
         r->home->ops->close(r->home);
     r->home = NULL;
+}
+
+/* That of one that is over is open until it is on disk. */
+static void on_landed(void *arg)
+{
+    struct record *r = arg;
+    if (r->over && !r->home->unlogged && r->home->stands == r->home->asked)
+        store_close_home_(r);
+}
+
+static void on_rewrite(void *arg)
+{
+    store_write_(arg);
+}
+
+static void take_home(struct record *r, struct rdzv_home *home)
+{
+    r->home = home;
+    home->landed = on_landed;
+    home->rewrite = on_rewrite;
+    home->arg = r;
+}
+
+static bool begin_home(struct record *r)
+{
+    struct rdzv_home *home;
+    if (!r->home && state_dir_home(r->history->dir, r->instance, &home, NULL) == 0)
+        take_home(r, home);
+    return r->home;
 }
 
 void store_write_(struct record *r)
@@ -43,8 +67,6 @@ void store_write_(struct record *r)
         rdzv_home_append(r->home, &(struct rdzv_write){.decision = &b, .whole = true}, NULL);
     buf_free(&b);
     r->dirty = false;
-    if (r->over)
-        close_home(r);
 }
 
 void store_remove_(struct record *r)
@@ -52,7 +74,7 @@ void store_remove_(struct record *r)
     if (!r->history->dir || !begin_home(r))
         return;
     r->home->ops->forget(r->home, NULL);
-    close_home(r);
+    store_close_home_(r);
 }
 
 /* As many as so long allows, but one; true: that is all. */
@@ -265,7 +287,7 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
     if (!r || r->over) {
         home->ops->close(home);
     } else { /* until jobs_load() speaks of it: history_settle() */
-        r->home = home;
+        take_home(r, home);
         r->state[0] = 0;
     }
     return 0;
@@ -301,8 +323,11 @@ void store_close_(struct history *h)
 {
     if (h->dir) {
         write_dirty(h, INT32_MAX);
-        for (struct record *r = h->live; r; r = r->next)
-            close_home(r);
+        for (struct record *r = h->all; r; r = r->hh.next) {
+            if (r->home && r->home->unlogged) /* there may be room by now */
+                store_write_(r);
+            store_close_home_(r);
+        }
     }
     if (h->timer)
         uv_close((uv_handle_t *)h->timer, on_timer_closed);

@@ -416,7 +416,7 @@ void jobs_stats(const struct jobs *j, struct jobs_stats *ret)
 {
     const struct job *job;
     *ret = j->stats;
-    ret->jobs = ret->nodes = ret->running = 0;
+    ret->jobs = ret->nodes = ret->running = ret->unlogged = 0;
     DL_FOREACH (j->all, job) {
         struct rdzv *machine = leader_machine(job->reign.leader);
         if (leader_is_over(job->reign.leader) || !machine)
@@ -424,6 +424,7 @@ void jobs_stats(const struct jobs *j, struct jobs_stats *ret)
         ret->jobs++;
         ret->nodes += (size_t)rdzv_nodes(machine);
         ret->running += rdzv_state(machine) == RDZV_RUNNING;
+        ret->unlogged += j->o.dir && !job_is_durable_(job);
     }
 }
 

@@ -148,6 +148,7 @@ struct jobs_stats {
     uint64_t joins, rounds, restarts, fences, finished;
     uint64_t failed; /* of the finished */
     size_t damaged;  /* logs found damaged at the start */
+    size_t unlogged; /* jobs not over that would not outlive this daemon, though it has a state directory */
 };
 void jobs_stats(const struct jobs *j, struct jobs_stats *ret);
 

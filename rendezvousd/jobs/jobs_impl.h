@@ -122,5 +122,6 @@ void job_watch_(struct job *job); /* jobs_watch.c: reports what has changed */
 /* jobs_log.c: the decisions of a job in its home */
 void job_decide_(struct job *job);
 void job_close_home_(struct job *job, bool forget);
+bool job_is_durable_(const struct job *job); /* its log is on disk, or on its way: it outlives this daemon */
 
 #endif

@@ -35,12 +35,20 @@ static void on_landed(void *arg)
     jobs_tell_(job->jobs); /* the job may be gone afterwards */
 }
 
+/* What cannot be put into words now may be the next time. */
+static void on_rewrite(void *arg)
+{
+    struct job *job = arg;
+    rdzv_reign_decide(&job->reign, true, NULL, 0, job->jobs->o.now(), NULL);
+}
+
 static int lead(struct job *job, struct rdzv_home *home, struct err *e)
 {
     char seen[24];
     uint64_t draw;
     job->reign.home = home;
     home->landed = on_landed;
+    home->rewrite = on_rewrite;
     home->arg = job;
     snprintf(seen, sizeof seen, "%llu", (unsigned long long)job->jobs->o.epoch - 1);
     if (getrandom(&draw, sizeof draw, 0) != sizeof draw)
@@ -55,33 +63,47 @@ static void live_in_memory(struct job *job)
     lead(job, &job->memory, NULL);
 }
 
-/* Without its log the job lives on in memory. */
-static void give_up(struct job *job, const struct err *why)
+static int open_log(struct job *job, struct err *e)
 {
-    log_error(MODULE, "run=%s %s: it will not outlive this daemon", leader_run(job->reign.leader), why->text);
-    job_close_home_(job, true);
-    live_in_memory(job);
-    release(job);
+    struct rdzv_home *home, *before = job->reign.home;
+    TRY(state_dir_home(job->jobs->o.dir, leader_instance(job->reign.leader), &home, e));
+    home->asked = home->stands = before ? before->asked : 0; /* numbers go on */
+    const int rc = lead(job, home, e);
+    if (rc < 0) {
+        home->ops->close(home);
+        job->reign.home = before;
+    }
+    return rc;
 }
 
-static void open_home(struct job *job)
+/* Where there is no memory for its log, the job lives in that of this process, and has a log from a later decision on.
+ * True: what is decided now must say everything. */
+static bool open_home(struct job *job)
 {
-    struct rdzv_home *home;
     struct err e;
-    if (!job->jobs->o.dir)
+    const bool first = !job->reign.home;
+    const int rc = job->jobs->o.dir ? open_log(job, &e) : 0;
+    if (rc < 0 && first)
+        log_error(MODULE, "run=%s %s: it will not outlive this daemon", leader_run(job->reign.leader), e.text);
+    if (!job->reign.home)
         live_in_memory(job);
-    else if (state_dir_home(job->jobs->o.dir, leader_instance(job->reign.leader), &home, &e) < 0 ||
-             lead(job, home, &e) < 0)
-        give_up(job, &e);
+    return !first;
 }
 
 void job_decide_(struct job *job)
 {
-    struct err e;
-    if (!job->reign.home)
-        open_home(job);
-    if (rdzv_reign_decide(&job->reign, false, NULL, 0, job->jobs->o.now(), &e) < 0)
-        give_up(job, &e);
+    struct rdzv_reign *r = &job->reign;
+    const bool unlogged = !r->home || (r->home == &job->memory && job->jobs->o.dir);
+    const bool whole = unlogged && open_home(job);
+    const int rc = rdzv_reign_decide(r, whole, NULL, 0, job->jobs->o.now(), NULL);
+    if (rc < 0 && r->home != &job->memory)
+        state_home_lose(r->home, rc);
+}
+
+bool job_is_durable_(const struct job *job)
+{
+    const struct rdzv_home *home = job->reign.home;
+    return home && home != &job->memory && !home->unlogged;
 }
 
 void job_close_home_(struct job *job, bool forget)
@@ -91,6 +113,8 @@ void job_close_home_(struct job *job, bool forget)
         return;
     if (forget)
         home->ops->forget(home, NULL);
+    else if (home->unlogged)
+        on_rewrite(job); /* there may be room by now */
     else
         rdzv_reign_note_age(&job->reign, job->jobs->o.now());
     home->ops->close(home);

@@ -20,7 +20,8 @@
 #define MODULE "state"
 #define BATCH_BYTES ((size_t)64 << 20)
 #define FOLLOW_MS 1000 /* from the end of its socket to that of the process */
-#define RETRY_MS 1000  /* between tries to remove a file */
+#define RETRY_MS 100   /* from a failure to another try; twice as long each time, up to */
+#define RETRY_MOST_MS 30000
 
 /* --- what flies */
 
@@ -227,22 +228,31 @@ static void on_ready(uv_poll_t *poll, int status, int events)
         await(d);
 }
 
-/* --- removing, again */
+/* --- again */
 
 static void on_retry(uv_timer_t *t)
 {
     dir_retry_(t->data);
 }
 
-/* Where there is no memory for a timer it is tried at the end. */
-void dir_retry_later_(struct state_dir *d)
+static uv_timer_t *timer_of(struct state_dir *d)
 {
     if (!d->retry && (d->retry = calloc(1, sizeof *d->retry))) {
         uv_timer_init(d->loop, d->retry);
         d->retry->data = d;
     }
-    if (d->retry && !uv_is_active((uv_handle_t *)d->retry))
-        uv_timer_start(d->retry, on_retry, RETRY_MS, 0);
+    return d->retry;
+}
+
+/* Where there is no memory for a timer it is tried at the end. */
+void dir_retry_later_(struct state_dir *d)
+{
+    uv_timer_t *t = d->ends ? NULL : timer_of(d);
+    if (!t || uv_is_active((uv_handle_t *)t))
+        return;
+    d->retry_ms = d->retry_ms ? d->retry_ms : RETRY_MS;
+    uv_timer_start(t, on_retry, (uint64_t)d->retry_ms, 0);
+    d->retry_ms = d->retry_ms < RETRY_MOST_MS / 2 ? 2 * d->retry_ms : RETRY_MOST_MS;
 }
 
 /* --- the end */

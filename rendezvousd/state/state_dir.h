@@ -11,9 +11,9 @@
  * Appending only copies; a process of its own (state_writer.h) writes everything that has gathered and syncs it
  * (group commit: one fdatasync per log and turn), so that no disk ever delays a heartbeat, or the end of the daemon. A
  * log that cannot be written any more (disk full, I/O error) is reported once and removed, and then all of it counts as
- * kept: its job goes on in memory only, and a restarted daemon does not know it rather than knowing it wrongly. Where
- * the disk does not even remove it, that is tried every second and at the end, which names what stays. Loop thread
- * only. */
+ * kept: its job goes on in memory only, and a restarted daemon does not know it rather than knowing it wrongly. It is
+ * written anew as soon as it can be (rdzv_home.rewrite): that is tried after 100 ms, then less and less often, at last
+ * every 30 s. So is the removal, where the disk refuses that; what stays at the end is named. Loop thread only. */
 #ifndef CRUN_RENDEZVOUSD_STATE_DIR_H
 #define CRUN_RENDEZVOUSD_STATE_DIR_H
 
@@ -39,6 +39,8 @@ void state_dir_close(struct state_dir *d);
 /* The home of a new job. id: 1 to 64 letters, digits or '-'. Its file is made with the first decision. forget() takes
  * the file away, when the home is closed. -ENOMEM. */
 int state_dir_home(struct state_dir *d, const char *id, struct rdzv_home **ret, struct err *e);
+/* What is to be appended cannot be put into words (no memory): the log is lost as if the disk were full. */
+void state_home_lose(struct rdzv_home *h, int rc);
 /* Give take() the home of every log that is there, in the order of their names; whoever took one over must append
  * something whole before all else, for the end of the file may be torn, or forget it. Where take() returns ERR_CORRUPT
  * (its load() did, or the text makes no sense) the file is renamed to ID.log.damaged and logged: the others are read

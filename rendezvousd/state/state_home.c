@@ -2,7 +2,10 @@
  *
  *   append ──► pending ──► a batch (state_batch.c) ──► landed: it stands
  *                             └─ failed: the file is to go, for it lacks what is told from now on.
- *                                  Once that was tried, all counts as standing; it is tried until it is done. */
+ *                                  Once that was tried, all counts as standing: the log is lost. From time to time one
+ *                                  of those asks its owner for something whole: if that can be written there is room
+ *                                  again, and the others ask for theirs. From the asking on, what is appended waits
+ *                                  for the disk as ever. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,10 +46,42 @@ static void lose(struct dir_home *h, int rc)
 {
     if (!is_kept(h))
         return;
-    log_error(MODULE, "the log of job %s cannot be written: %s; the job goes on, but will not outlive this daemon",
-              h->id, strerror(-rc));
+    if (!h->base.unlogged)
+        log_error(MODULE,
+                  "the log of job %s cannot be written: %s; the job goes on, but will not outlive this daemon until it "
+                  "can",
+                  h->id, strerror(-rc));
+    h->base.unlogged = true;
     let_go(h);
     dir_mark_(h);
+    dir_retry_later_(h->dir);
+}
+
+void state_home_lose(struct rdzv_home *base, int rc)
+{
+    struct dir_home *h = (struct dir_home *)base;
+    lose(h, rc);
+    dir_start_(h->dir);
+}
+
+static bool wants_room(const struct dir_home *h)
+{
+    return h->base.unlogged && h->base.rewrite && !h->closed && !is_kept(h);
+}
+
+static void stand(struct dir_home *h)
+{
+    struct dir_home *other, *next;
+    h->base.stands = h->flying_last;
+    if (!h->base.unlogged || h->flying_op != DIR_RENEW)
+        return;
+    h->base.unlogged = false;
+    log_warn(MODULE, "the log of job %s is written again: the job outlives this daemon", h->id);
+    DL_FOREACH_SAFE(h->dir->homes, other, next)
+    {
+        if (wants_room(other))
+            other->base.rewrite(other->base.arg);
+    }
 }
 
 static void not_removed(struct dir_home *h)
@@ -77,15 +112,16 @@ static void free_home(struct dir_home *h)
 void dir_landed_(struct dir_home *h)
 {
     if (h->flying_op == DIR_REMOVE) {
-        if (h->result < 0)
+        if (h->file == DIR_GOES && h->result < 0)
             not_removed(h);
-        else
+        else if (h->file == DIR_GOES)
             h->file = DIR_GONE;
-        h->base.stands = UINT64_MAX; /* whatever is appended */
+        if (!is_kept(h))
+            h->base.stands = UINT64_MAX; /* whatever is appended */
     } else if (h->result < 0 && h->flying_op != DIR_NOTHING) {
         lose(h, h->result);
     } else if (is_kept(h)) {
-        h->base.stands = h->flying_last;
+        stand(h);
     }
     if (h->closed && !h->dirty && h->file != DIR_GOES)
         free_home(h);
@@ -95,11 +131,23 @@ void dir_landed_(struct dir_home *h)
 
 void dir_retry_(struct state_dir *d)
 {
-    struct dir_home *h;
+    struct dir_home *h, *first = NULL;
+    bool again = false;
     DL_FOREACH (d->homes, h) {
         if (h->file == DIR_GOES)
             dir_mark_(h);
+        first = first || !wants_room(h) ? first : h;
+        again = again || h->file == DIR_GOES || wants_room(h);
     }
+    if (first) { /* the next time it is another one's turn */
+        DL_DELETE(d->homes, first);
+        DL_APPEND(d->homes, first);
+        first->base.rewrite(first->base.arg);
+    }
+    if (again)
+        dir_retry_later_(d);
+    else
+        d->retry_ms = 0;
     dir_start_(d);
 }
 
@@ -137,8 +185,6 @@ static int dir_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 
 static int frame(struct dir_home *h, const struct rdzv_write *w)
 {
-    if (w->decision->len > STATE_RECORD_MAX)
-        return -E2BIG;
     if (w->whole || h->file == DIR_FOREIGN) {
         buf_clear(&h->pending);
         h->file = DIR_OURS;
@@ -146,6 +192,8 @@ static int frame(struct dir_home *h, const struct rdzv_write *w)
         h->records = 0;
         TRY(state_log_header(&h->pending));
     }
+    if (w->decision->len > STATE_RECORD_MAX)
+        return -E2BIG;
     return rdzv_frame_put(&h->pending, ++h->records, w->decision->data, w->decision->len);
 }
 
@@ -153,8 +201,11 @@ static int frame(struct dir_home *h, const struct rdzv_write *w)
 static int dir_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e)
 {
     struct dir_home *h = (struct dir_home *)base;
+    const bool anew = h->base.unlogged && !is_kept(h) && w->whole;
     (void)e;
-    if (is_kept(h)) {
+    if (anew)
+        base->stands = base->asked - 1;
+    if (is_kept(h) || anew) {
         const int rc = frame(h, w);
         if (rc < 0)
             lose(h, rc);
@@ -167,6 +218,7 @@ static int dir_append(struct rdzv_home *base, const struct rdzv_write *w, struct
 static void dir_forget(struct rdzv_home *base, const char *node)
 {
     (void)node;
+    base->unlogged = false; /* it is meant to go */
     let_go((struct dir_home *)base);
 }
 

@@ -18,7 +18,7 @@
     X(DIR_FOREIGN) /* not there, or an earlier daemon's: a whole file takes its place with the first decision */       \
     X(DIR_OURS)    /* all that stands is in it: what follows is appended */                                            \
     X(DIR_GOES)    /* is to be removed, and that is tried until it is done: forgotten, or it lacks decisions */        \
-    X(DIR_GONE)    /* removed for good: nothing is kept any more */
+    X(DIR_GONE)    /* removed: nothing is kept, unless it is lost (rdzv_home.unlogged) and something whole comes */
 
 enum dir_file {
 #define X(name) name,
@@ -66,7 +66,8 @@ struct state_dir {
     struct home_inbox answer;
     size_t damaged;    /* logs that were set aside */
     bool landing;      /* owners hear of it: what they append now flies next */
-    uv_timer_t *retry; /* runs while files could not be removed: then it is tried again */
+    uv_timer_t *retry; /* runs while logs are lost or could not be removed: then it is tried again */
+    int64_t retry_ms;  /* until the next try after that; 0: the first is not made */
     bool ends;         /* what cannot be removed now stays */
 };
 
@@ -76,7 +77,8 @@ int dir_read(struct dir_home *h, struct buf *ret, struct err *e);
 /* state_home.c */
 enum dir_op dir_op_(const struct dir_home *h); /* what its file needs now */
 void dir_landed_(struct dir_home *h);          /* after flying_op, with h->result; h may be gone afterwards */
-void dir_retry_(struct state_dir *d);          /* make those dirty whose files could not be removed */
+/* Try again what could not be: remove files, and write one lost log anew; if that can be, the others follow. */
+void dir_retry_(struct state_dir *d);
 
 /* state_batch.c */
 int dir_writer_open(struct state_dir *d, struct err *e);

@@ -819,9 +819,78 @@ static void a_disk_that_stands_still_holds_up_no_end(void **s)
     remove_dir(&again);
 }
 
-static void a_writer_that_is_killed_costs_what_it_had(void **s)
+/* Until the news of its next turn are told. */
+static void await_news(struct pair *p)
 {
-    struct daemon after;
+    while (p->a.news.kind != RDZV_NEWS_STOP)
+        uv_run(&p->d.loop, UV_RUN_ONCE);
+}
+
+/* No file in the directory grows beyond so many bytes. */
+static void set_room(const struct daemon *d, rlim_t bytes)
+{
+    struct rlimit room;
+    assert_int_equal(prlimit(d->p->writer, RLIMIT_FSIZE, NULL, &room), 0);
+    room.rlim_cur = bytes;
+    assert_int_equal(prlimit(d->p->writer, RLIMIT_FSIZE, &room, NULL), 0);
+}
+
+static size_t jobs_without_log(const struct daemon *d)
+{
+    struct jobs_stats stats;
+    jobs_stats(d->j, &stats);
+    return stats.unlogged;
+}
+
+static bool is_told_durable(const struct daemon *d)
+{
+    struct buf out = {0};
+    assert_int_equal(jobs_status_from(d->j, NULL, "r", 0, &out, NULL), 0);
+    const bool durable = strstr(out.data, "\"durable\":true");
+    assert_true(durable || strstr(out.data, "\"durable\":false"));
+    buf_free(&out);
+    return durable;
+}
+
+/* Both break and join again; a has been told of the stop. */
+static void break_and_join(struct pair *p)
+{
+    rig_next(&p->a);
+    rig_say(&p->b, RDZV_FAIL, 1, 7);
+    await_news(p);
+    rig_join(&p->a, &p->c, 1);
+    rig_next(&p->a);
+    rig_join(&p->b, &p->c, 1);
+    rig_next(&p->b);
+}
+
+static void await_round_2(struct pair *p)
+{
+    while (p->a.news.round != 2)
+        uv_run(&p->d.loop, UV_RUN_ONCE);
+}
+
+/* Of the job that has gone on to its second round: all of it is there. */
+static void check_restart(struct pair *p)
+{
+    struct presence now;
+    struct buf out = {0};
+    char instance[LEADER_INSTANCE_LEN + 1];
+    strcpy(instance, p->a.joined.instance);
+    kill_and_start(p);
+    assert_int_equal(jobs_progress(p->d.j, NULL, "r", &now, NULL), 0);
+    assert_int_equal(now.round, 2);
+    assert_int_equal(jobs_status_from(p->d.j, NULL, "r", 0, &out, NULL), 0);
+    assert_non_null(strstr(out.data, instance));
+    assert_non_null(strstr(out.data, "\"restart_count\":1"));
+    assert_non_null(strstr(out.data, "\"cause\":\"rank 0 broke\""));
+    buf_free(&out);
+    stop(&p->d);
+    remove_dir(&p->d);
+}
+
+static void a_writer_that_is_killed_costs_what_it_had_until_the_next_one_writes(void **s)
+{
     struct pair p;
     char path[160];
     (void)s;
@@ -831,54 +900,182 @@ static void a_writer_that_is_killed_costs_what_it_had(void **s)
     stop_writer(&p.d);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
     kill(p.d.p->writer, SIGKILL);
-    settle(&p.d);
-    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP); /* the job goes on */
+    await_news(&p);                                  /* the job goes on */
     assert_false(log_path(&p.d, path, sizeof path)); /* rather unknown than wrong */
+    assert_int_equal(jobs_without_log(&p.d), 1);
+    rig_join(&p.a, &p.c, 1);
+    rig_next(&p.a);
+    rig_join(&p.b, &p.c, 1);
+    rig_next(&p.b);
+    await_round_2(&p);
+    settle(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    assert_int_equal(jobs_without_log(&p.d), 0);
+    check_restart(&p);
+}
+
+static void a_full_disk_costs_the_log_until_there_is_room(void **s)
+{
+    struct pair p;
+    char path[160];
+    (void)s;
+    begin_pair(&p);
+    assert_int_equal(jobs_without_log(&p.d), 0);
+    assert_true(is_told_durable(&p.d));
+    set_room(&p.d, 16);
+    break_and_join(&p);
+    assert_false(log_path(&p.d, path, sizeof path)); /* rather unknown than wrong */
+    await_round_2(&p);
+    assert_int_equal(jobs_without_log(&p.d), 1);
+    assert_false(is_told_durable(&p.d));
+    set_room(&p.d, RLIM_INFINITY);
+    settle(&p.d);
+    assert_true(log_path(&p.d, path, sizeof path));
+    assert_int_equal(jobs_without_log(&p.d), 0);
+    assert_true(is_told_durable(&p.d));
+    check_restart(&p);
+}
+
+/* From the moment on that it is asked for: or a restart would not know what was told. */
+static void news_wait_for_a_log_that_is_written_anew(void **s)
+{
+    struct pair p;
+    (void)s;
+    begin_pair(&p);
+    rig_next(&p.a);
+    set_room(&p.d, 16);
+    rig_say(&p.b, RDZV_FAIL, 1, 7);
+    await_news(&p);
+    while (p.d.p->flies)
+        uv_run(&p.d.loop, UV_RUN_ONCE);
+    set_room(&p.d, RLIM_INFINITY);
+    stop_writer(&p.d);
+    while (!p.d.p->flies)
+        uv_run(&p.d.loop, UV_RUN_ONCE);
+    const int told = p.a.told;
+    rig_join(&p.a, &p.c, 1);
+    rig_next(&p.a);
+    rig_join(&p.b, &p.c, 1);
+    rig_next(&p.b);
+    uv_run(&p.d.loop, UV_RUN_NOWAIT);
+    assert_int_equal(p.a.told, told);
+    kill(p.d.p->writer, SIGCONT);
+    await_round_2(&p);
+    check_restart(&p); /* as it is at that moment */
+}
+
+static void what_is_lost_is_written_at_the_end_too(void **s)
+{
+    struct pair p;
+    struct presence now;
+    char path[160];
+    (void)s;
+    begin_pair(&p);
+    set_room(&p.d, 16);
+    break_and_join(&p);
+    await_round_2(&p);
     close_pair(&p);
+    assert_false(log_path(&p.d, path, sizeof path));
+    set_room(&p.d, RLIM_INFINITY);
     stop(&p.d);
-    after = p.d;
+    assert_int_equal(start(&p.d), 0);
+    assert_int_equal(jobs_progress(p.d.j, NULL, "r", &now, NULL), 0);
+    assert_int_equal(now.round, 2);
+    stop(&p.d);
+    remove_dir(&p.d);
+}
+
+enum { MANY = 5 };
+
+/* One after the other asks whether there is room, and then all have their logs again. */
+static void all_logs_come_back_together(void **s)
+{
+    static const char *const runs[MANY] = {"r0", "r1", "r2", "r3", "r4"};
+    struct daemon d;
+    struct agent a[MANY];
+    const struct rdzv_config c = rig_config(1, 1);
+    (void)s;
+    make_dir(&d);
+    assert_int_equal(start(&d), 0);
+    for (int i = 0; i < MANY; i++) {
+        rig_open(d.j, &a[i], runs[i], "n", "10.0.0.2");
+        assert_int_equal(rig_join(&a[i], &c, 0), 0);
+        rig_next(&a[i]);
+    }
+    settle(&d);
+    set_room(&d, 16);
+    for (int i = 0; i < MANY; i++) {
+        rig_next(&a[i]);
+        rig_say(&a[i], RDZV_FAIL, 1, 7);
+    }
+    for (int i = 0; i < MANY; i++)
+        while (a[i].news.kind != RDZV_NEWS_STOP)
+            uv_run(&d.loop, UV_RUN_ONCE);
+    assert_int_equal(jobs_without_log(&d), MANY);
+    set_room(&d, RLIM_INFINITY);
+    while (jobs_without_log(&d) == MANY)
+        uv_run(&d.loop, UV_RUN_ONCE);
+    while (d.p->flies || d.p->dirty)
+        uv_run(&d.loop, UV_RUN_ONCE);
+    assert_int_equal(jobs_without_log(&d), 0);
+    for (int i = 0; i < MANY; i++)
+        rig_close(&a[i], JOBS_SILENT);
+    struct daemon after;
+    char command[256];
+    make_dir(&after);
+    snprintf(command, sizeof command, "cp -r '%s/.' '%s/'", d.dir, after.dir);
+    assert_int_equal(system(command), 0);
+    stop(&d);
+    remove_dir(&d);
     assert_int_equal(start(&after), 0);
-    rig_open(after.j, &p.a, "other", "node1", "10.0.0.1");
-    assert_int_equal(rig_join(&p.a, &p.c, 0), 0);
-    settle(&after);
-    assert_true(log_path(&after, path, sizeof path)); /* and others are kept */
-    rig_close(&p.a, JOBS_GONE);
+    struct jobs_stats stats;
+    jobs_stats(after.j, &stats);
+    assert_int_equal(stats.jobs, MANY);
     stop(&after);
     remove_dir(&after);
 }
 
-static void a_full_disk_costs_the_log_not_the_job(void **s)
+/* A folder in its place can be neither written nor unlinked. */
+static void put_folder(const struct pair *p, const char *path, char away[176])
 {
-    struct pair p;
-    struct rlimit was, small;
-    char path[160];
-    (void)s;
-    begin_pair(&p);
-    getrlimit(RLIMIT_FSIZE, &was);
-    small = was;
-    small.rlim_cur = 16;
-    prlimit(p.d.p->writer, RLIMIT_FSIZE, &small, NULL);
-    rig_next(&p.a);
-    rig_say(&p.b, RDZV_FAIL, 1, 7);
-    settle(&p.d);
-    prlimit(p.d.p->writer, RLIMIT_FSIZE, &was, NULL);
-    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
-    assert_false(log_path(&p.d, path, sizeof path)); /* rather unknown than wrong */
-    rig_join(&p.a, &p.c, 1);
-    rig_next(&p.a);
-    rig_join(&p.b, &p.c, 1);
-    assert_int_equal(p.a.news.round, 2);
-    end_pair(&p);
+    snprintf(away, 176, "%s.away", p->d.dir);
+    assert_int_equal(rename(path, away), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
 }
 
-/* Until the news of its next turn are told. */
-static void await_news(struct pair *p)
+/* And its log of the time before is there again. */
+static void take_folder_away(const char *path, const char *away)
 {
-    while (p->a.news.kind != RDZV_NEWS_STOP)
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rename(away, path), 0);
+}
+
+static void a_log_that_cannot_be_removed_is_written_anew_when_it_can(void **s)
+{
+    struct pair p;
+    char path[160], away[176];
+    (void)s;
+    begin_pair(&p);
+    assert_true(log_path(&p.d, path, sizeof path));
+    put_folder(&p, path, away);
+    break_and_join(&p);
+    take_folder_away(path, away);
+    await_round_2(&p);
+    settle(&p.d);
+    assert_int_equal(jobs_without_log(&p.d), 0);
+    check_restart(&p);
+}
+
+/* Of a job that is forgotten. */
+static void forget_it(struct pair *p)
+{
+    rig_say(&p->a, RDZV_DONE, 1, 0);
+    rig_say(&p->b, RDZV_DONE, 1, 0);
+    rig_pass(p->d.j, LEADER_LINGER_MS);
+    while (!p->d.p->homes->refused)
         uv_run(&p->d.loop, UV_RUN_ONCE);
 }
 
-/* A folder in its place can be neither written nor unlinked. */
 static void a_log_that_cannot_be_removed_goes_when_it_can(void **s)
 {
     struct pair p;
@@ -886,14 +1083,9 @@ static void a_log_that_cannot_be_removed_goes_when_it_can(void **s)
     (void)s;
     begin_pair(&p);
     assert_true(log_path(&p.d, path, sizeof path));
-    snprintf(away, sizeof away, "%s.away", p.d.dir);
-    assert_int_equal(rename(path, away), 0);
-    assert_int_equal(mkdir(path, 0700), 0);
-    rig_next(&p.a);
-    rig_say(&p.b, RDZV_FAIL, 1, 7);
-    await_news(&p); /* the job goes on */
-    assert_int_equal(rmdir(path), 0);
-    assert_int_equal(rename(away, path), 0); /* and its log of the time before is there again */
+    put_folder(&p, path, away);
+    forget_it(&p);
+    take_folder_away(path, away);
     settle(&p.d);
     assert_false(log_path(&p.d, path, sizeof path));
     end_pair(&p);
@@ -907,15 +1099,10 @@ static void a_log_that_could_not_be_removed_goes_at_the_end(void **s)
     (void)s;
     begin_pair(&p);
     assert_true(log_path(&p.d, path, sizeof path));
-    snprintf(away, sizeof away, "%s.away", p.d.dir);
-    assert_int_equal(rename(path, away), 0);
-    assert_int_equal(mkdir(path, 0700), 0);
-    rig_next(&p.a);
-    rig_say(&p.b, RDZV_FAIL, 1, 7);
-    await_news(&p);
+    put_folder(&p, path, away);
+    forget_it(&p);
     close_pair(&p);
-    assert_int_equal(rmdir(path), 0);
-    assert_int_equal(rename(away, path), 0);
+    take_folder_away(path, away);
     stop(&p.d);
     assert_false(log_path(&p.d, path, sizeof path));
     remove_dir(&p.d);
@@ -950,10 +1137,15 @@ static void a_directory_that_is_gone_for_a_while_brings_no_old_log_back(void **s
         writer = p.d.p->writer;
     }
     assert_in_range(started, 1, 3);
+    rig_join(&p.a, &p.c, 1);
+    rig_next(&p.a);
+    rig_join(&p.b, &p.c, 1);
+    rig_next(&p.b);
+    await_round_2(&p);
     assert_int_equal(rename(away, p.d.dir), 0);
     settle(&p.d);
-    assert_false(log_path(&p.d, path, sizeof path));
-    end_pair(&p);
+    assert_int_equal(jobs_without_log(&p.d), 0);
+    check_restart(&p);
 }
 
 static void a_decision_too_large_for_a_log_costs_the_log(void **s)
@@ -970,7 +1162,6 @@ static void a_decision_too_large_for_a_log_costs_the_log(void **s)
     settle(&d);
     assert_true(log_path(&d, path, sizeof path));
     assert_int_equal(buf_reserve(&huge, STATE_RECORD_MAX + 1), 0);
-    memset(huge.data, 'x', STATE_RECORD_MAX + 1);
     huge.len = STATE_RECORD_MAX + 1;
     assert_true(rdzv_home_append(h, &(struct rdzv_write){.decision = &huge}, NULL) > 0);
     buf_free(&huge);
@@ -1008,8 +1199,12 @@ int main(void)
         cmocka_unit_test(a_long_life_takes_bounded_room),
         cmocka_unit_test(a_disk_that_stands_still_delays_no_heartbeat),
         cmocka_unit_test(a_disk_that_stands_still_holds_up_no_end),
-        cmocka_unit_test(a_writer_that_is_killed_costs_what_it_had),
-        cmocka_unit_test(a_full_disk_costs_the_log_not_the_job),
+        cmocka_unit_test(a_writer_that_is_killed_costs_what_it_had_until_the_next_one_writes),
+        cmocka_unit_test(a_full_disk_costs_the_log_until_there_is_room),
+        cmocka_unit_test(news_wait_for_a_log_that_is_written_anew),
+        cmocka_unit_test(what_is_lost_is_written_at_the_end_too),
+        cmocka_unit_test(all_logs_come_back_together),
+        cmocka_unit_test(a_log_that_cannot_be_removed_is_written_anew_when_it_can),
         cmocka_unit_test(a_log_that_cannot_be_removed_goes_when_it_can),
         cmocka_unit_test(a_log_that_could_not_be_removed_goes_at_the_end),
         cmocka_unit_test(a_directory_that_is_gone_for_a_while_brings_no_old_log_back),
