@@ -6,8 +6,6 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
@@ -110,23 +108,16 @@ static int to_json(struct rdzv *machine, const char *run, char **ret, struct err
     return *ret ? 0 : err_set(e, -ENOMEM, "no memory for the status of a job");
 }
 
-/* A process that a folder's disk may hold in our place (home_process.h): it ends after us, at the latest when the disk
- * answers. *ret_fd: where it is asked. */
+/* A process that a folder's disk may hold in our place: it ends after us, at the latest when the disk answers. *ret_fd:
+ * where it is asked. */
 static int start_home_process(int *ret_fd, struct err *e)
 {
-    int ends[2], never = eventfd(0, EFD_CLOEXEC);
-    if (never < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
-        return err_errno(e, errno, "a process for the shared folder");
-    const pid_t pid = fork();
-    if (pid == 0) {
-        close(ends[0]);
-        _exit(home_process(ends[1], never));
-    }
-    *ret_fd = ends[0];
-    const int why = errno;
-    close(ends[1]);
-    close(never);
-    return pid < 0 ? err_errno(e, why, "a process for the shared folder") : 0;
+    pid_t pid;
+    const int fd = home_process_start(home_serve_folder, "crun-home", &pid);
+    if (fd < 0)
+        return err_start(e, -fd, "a process for the shared folder");
+    *ret_fd = fd;
+    return 0;
 }
 
 /* What a job's log in a Redis or a directory says: JSON like RDZV.STATUS's, without what only a daemon knows (limits,

@@ -278,9 +278,8 @@ static int open_jobs(struct daemon *d, struct err *e)
     if (c->state_dir)
         TRY(state_dir_open(&d->dir, &d->loop, c->state_dir, &o.epoch, e));
     o.dir = d->dir;
-    TRY(history_open(
-        &d->history,
-        &(struct history_options){.loop = &d->loop, .max_jobs = (size_t)c->history, .state_dir = c->state_dir}, e));
+    TRY(history_open(&d->history,
+                     &(struct history_options){.loop = &d->loop, .max_jobs = (size_t)c->history, .dir = d->dir}, e));
     TRY(jobs_create(&d->jobs, &o, e));
     uv_timer_init(&d->loop, &d->trim);
     jobs_on_forgotten(d->jobs, on_forgotten, d);

@@ -325,7 +325,7 @@ int history_open(struct history **ret, const struct history_options *o, struct e
         return err_set(e, -ENOMEM, "no memory for the history of jobs");
     h->o = *o;
     h->o.wall = o->wall ? o->wall : system_wall;
-    const int rc = o->state_dir ? store_open_(h, e) : 0;
+    const int rc = o->dir ? store_open_(h, e) : 0;
     if (rc < 0) {
         history_close(h);
         return rc;

@@ -24,6 +24,7 @@ struct err;
 struct history;
 struct jobs_watcher;
 struct json_write;
+struct state_dir;
 
 #define HISTORY_WRITE_MS 30000
 #define HISTORY_LIST_MAX 500   /* finished jobs in one answer */
@@ -35,7 +36,7 @@ struct history_options {
     uv_loop_t *loop;
     double (*wall)(void);  /* seconds since 1970; NULL: the system's */
     size_t max_jobs;       /* finished ones */
-    const char *state_dir; /* NULL: in memory only. A folder "history" is made in it */
+    struct state_dir *dir; /* closed after it; NULL: in memory only. A folder "history" is made in it */
 };
 
 /* Reads what the state directory holds, which blocks on its disk. */

@@ -1,5 +1,5 @@
-/* Records on disk: DIR/history is a state directory of its own (rendezvousd/state/state_dir.h), with one file for
- * each, which holds one text: the record as JSON. */
+/* Records on disk: DIR/history is a directory within that of the daemon (rendezvousd/state/state_dir.h), with one file
+ * for each, which holds one text: the record as JSON. */
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>
@@ -297,15 +297,11 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
 
 int store_open_(struct history *h, struct err *e)
 {
-    char dir[4096];
-    uint64_t epoch;
-    if (snprintf(dir, sizeof dir, "%s/history", h->o.state_dir) >= (int)sizeof dir)
-        return err_set(e, -ENAMETOOLONG, "state directory '%.200s...': the name is too long", h->o.state_dir);
     if (!(h->timer = calloc(1, sizeof *h->timer)))
         return err_set(e, -ENOMEM, "no memory for the history of jobs");
     uv_timer_init(h->o.loop, h->timer);
     h->timer->data = h;
-    TRY(state_dir_open(&h->dir, h->o.loop, dir, &epoch, e));
+    TRY(state_dir_open_within(&h->dir, h->o.dir, "history", e));
     TRY(state_dir_each(h->dir, load, h, e));
     while (h->n_finished > h->o.max_jobs) {
         store_remove_(h->finished);

@@ -1,13 +1,10 @@
-/* Writing: what has gathered goes to the process that writes (state_writer.h), one batch at a time. A process that
- * ends takes the batch with it; the next one has another process. */
+/* Writing: what has gathered goes through a door to the process that writes (state_writer.h), one batch at a time. A
+ * process that ends takes the batch with it; the next one goes through another door. */
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -19,7 +16,7 @@
 
 #define MODULE "state"
 #define BATCH_BYTES ((size_t)64 << 20)
-#define FOLLOW_MS 1000 /* from the end of its socket to that of the process */
+#define FOLLOW_MS 1000 /* from the end of its doors to that of the process */
 #define RETRY_MS 100   /* from a failure to another try; twice as long each time, up to */
 #define RETRY_MOST_MS 30000
 
@@ -81,7 +78,7 @@ static void set_results(struct state_dir *d, int rc)
     DL_FOREACH2(d->flying, h, fly_next) h->result = rc;
 }
 
-/* --- the process */
+/* --- the door */
 
 static void on_ready(uv_poll_t *poll, int status, int events);
 
@@ -90,54 +87,48 @@ static void on_handle_closed(uv_handle_t *h)
     free(h);
 }
 
-int dir_writer_open(struct state_dir *d, struct err *e)
+int dir_watch_(struct state_dir *d)
 {
     uv_poll_t *poll = calloc(1, sizeof *poll);
-    const int fd = poll ? dir_writer_start(d->path, d->jobs_fd, d->lock_fd, &d->writer) : -ENOMEM;
-    int rc = fd < 0 ? fd : uv_poll_init(d->loop, poll, fd);
+    const int rc = poll ? uv_poll_init(d->loop, poll, d->fd) : -ENOMEM;
     if (rc < 0) {
         free(poll);
-        if (fd >= 0)
-            close(fd);
-        return err_errno(e, -rc, "no process that writes the state directory");
+        return rc;
     }
     poll->data = d;
     d->poll = poll;
-    d->fd = fd;
     return 0;
 }
 
-/* True: it is gone. */
-static bool reap(pid_t pid, int64_t most_ms)
+static void close_door(struct state_dir *d)
 {
-    struct pollfd f = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
-    if (f.fd >= 0) {
-        poll(&f, 1, clock_left(clock_deadline(most_ms)));
-        close(f.fd);
-    }
-    return waitpid(pid, NULL, WNOHANG) != 0;
-}
-
-static void close_socket(struct state_dir *d)
-{
-    if (d->fd < 0)
-        return;
-    uv_close((uv_handle_t *)d->poll, on_handle_closed);
-    close(d->fd);
+    if (d->poll)
+        uv_close((uv_handle_t *)d->poll, on_handle_closed);
+    if (d->fd >= 0)
+        close(d->fd);
+    d->poll = NULL;
     d->fd = -1;
     d->answer.head_n = 0;
     buf_clear(&d->answer.body);
 }
 
-/* It was killed, or could not enter the directory. What it had is lost, and its logs with it. */
-static void lose_writer(struct state_dir *d)
+static int open_door(struct state_dir *d)
 {
-    close_socket(d);
-    kill(d->writer, SIGKILL);
-    reap(d->writer, FOLLOW_MS);
-    if (!d->missed)
-        log_error(MODULE, "the process that writes the state directory (pid %d) has ended", (int)d->writer);
-    d->missed = true;
+    TRY(d->fd = state_process_door(d->process, d->path));
+    const int rc = dir_watch_(d);
+    if (rc < 0)
+        close_door(d);
+    return rc;
+}
+
+int dir_enter_(struct state_dir *d)
+{
+    const struct home_head nothing = {0};
+    const struct buf none = {0};
+    TRY(d->fd = state_process_door(d->process, d->path));
+    TRY(home_send(d->fd, &nothing, &none, INT64_MAX, -1));
+    TRY(home_receive(d->fd, &d->answer, INT64_MAX, -1));
+    return d->answer.head.rc;
 }
 
 /* --- batches */
@@ -155,14 +146,9 @@ static int send_some(struct state_dir *d)
     return 0;
 }
 
-/* 1: the batch is answered; 0: not yet. */
-static int receive_some(struct state_dir *d)
+static void take_results(struct state_dir *d)
 {
-    const int rc = home_receive(d->fd, &d->answer, clock_ms(), -1);
-    if (rc < 0)
-        return rc == -ETIMEDOUT ? 0 : -EPIPE;
     struct dir_home *h;
-    d->missed = false;
     const char *at = d->answer.body.data;
     size_t left = d->answer.body.len;
     DL_FOREACH2(d->flying, h, fly_next)
@@ -175,10 +161,20 @@ static int receive_some(struct state_dir *d)
         }
         h->result = result;
     }
+}
+
+/* 1: the batch is answered; 0: not yet. */
+static int receive_some(struct state_dir *d)
+{
+    const int rc = home_receive(d->fd, &d->answer, clock_ms(), -1);
+    if (rc < 0)
+        return rc == -ETIMEDOUT ? 0 : -EPIPE;
+    TRY(d->answer.head.rc); /* the directory is not ours */
+    take_results(d);
     return 1;
 }
 
-/* One that flies: 1: it has landed, or is lost. */
+/* One that flies: 1: it has landed, or is lost with its door. */
 static int go_on(struct state_dir *d)
 {
     int rc = send_some(d);
@@ -188,8 +184,8 @@ static int go_on(struct state_dir *d)
     d->flies = false;
     uv_poll_stop(d->poll);
     if (rc < 0) {
-        set_results(d, -EPIPE);
-        lose_writer(d);
+        set_results(d, rc);
+        close_door(d);
     }
     land(d);
     return 1;
@@ -204,7 +200,7 @@ void dir_start_(struct state_dir *d)
 {
     while (!d->flies && !d->landing && d->dirty) {
         int rc = take_off(d);
-        rc = rc == 0 && d->fd < 0 ? dir_writer_open(d, NULL) : rc;
+        rc = rc == 0 && d->fd < 0 ? open_door(d) : rc;
         if (rc < 0) {
             set_results(d, rc);
             land(d);
@@ -274,7 +270,7 @@ static void abandon(struct state_dir *d, int64_t waited_ms)
     log_error(MODULE,
               "the state directory '%s' has not answered for %lld ms: what was decided last may be missing there; "
               "process %d goes on writing when it answers, and no rendezvousd can use it before",
-              d->path, (long long)waited_ms, (int)d->writer);
+              d->path, (long long)waited_ms, (int)d->process->pid);
     set_results(d, 0);
     d->flies = false;
     land(d);
@@ -285,18 +281,23 @@ static void abandon(struct state_dir *d, int64_t waited_ms)
     }
 }
 
-void dir_drain(struct state_dir *d, int64_t most_ms)
+static void close_timer(struct state_dir *d)
+{
+    if (d->retry)
+        uv_close((uv_handle_t *)d->retry, on_handle_closed);
+    d->retry = NULL;
+}
+
+void dir_drain_(struct state_dir *d, int64_t most_ms)
 {
     d->ends = true;
     dir_retry_(d);
     const bool settled = is_settled(d, clock_deadline(most_ms));
     if (!settled)
         abandon(d, most_ms);
-    close_socket(d);
-    if (d->retry)
-        uv_close((uv_handle_t *)d->retry, on_handle_closed);
-    if (settled && d->writer > 0)
-        reap(d->writer, FOLLOW_MS);
+    close_door(d);
+    close_timer(d);
+    state_process_end(&d->own, settled ? FOLLOW_MS : 0);
     buf_free(&d->batch);
     buf_free(&d->answer.body);
 }

@@ -5,17 +5,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <poll.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <utlist.h>
 
 #include "common/base/array.h"
-#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -24,8 +22,6 @@
 #include "rendezvousd/state/state_writer.h"
 
 #define MODULE "state"
-#define LOCK_MS 1000
-#define LOCK_PAUSE_MS 10
 #define LAST_MS 2000 /* for a disk that does not answer, at the end */
 
 /* --- the logs that are there */
@@ -139,23 +135,6 @@ static int open_dirs(struct state_dir *d, const char *path, struct err *e)
     return 0;
 }
 
-/* The lock goes with the daemon and the process that writes for it, however they end; the latter takes a moment. */
-static int lock(struct state_dir *d, const char *path, struct err *e)
-{
-    const int64_t deadline = clock_deadline(LOCK_MS);
-    d->lock_fd = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (d->lock_fd < 0)
-        return err_errno(e, errno, "'%s/lock'", path);
-    while (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK)
-            return err_errno(e, errno, "'%s/lock' cannot be locked", path);
-        if (clock_left(deadline) == 0)
-            return err_set(e, -EBUSY, "state directory '%s' is in use by another rendezvousd", path);
-        poll(NULL, 0, LOCK_PAUSE_MS);
-    }
-    return 0;
-}
-
 static int read_epoch(int dir_fd, uint64_t *ret)
 {
     char text[32] = "", *end;
@@ -194,7 +173,7 @@ static int count_epoch(struct state_dir *d, const char *path, uint64_t *ret, str
 
 static void close_fds(struct state_dir *d)
 {
-    int *const fds[] = {&d->lock_fd, &d->jobs_fd, &d->dir_fd};
+    int *const fds[] = {&d->jobs_fd, &d->dir_fd};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++) {
         if (*fds[i] >= 0)
             close(*fds[i]);
@@ -210,21 +189,37 @@ static void free_dir(struct state_dir *d)
     free(d);
 }
 
-int state_dir_open(struct state_dir **ret, uv_loop_t *loop, const char *path, uint64_t *ret_epoch, struct err *e)
+static int enter(struct state_dir *d, struct err *e)
+{
+    const int rc = dir_enter_(d);
+    if (rc == -EBUSY)
+        return err_set(e, rc, "state directory '%s' is in use by another rendezvousd", d->path);
+    return rc < 0 ? err_start(e, -rc, "state directory '%s': it cannot be entered", d->path) : 0;
+}
+
+static int open_all(struct state_dir *d, const char *path, uint64_t *ret_epoch, struct err *e)
+{
+    TRY(open_dirs(d, path, e));
+    if (!(d->path = realpath(path, NULL)))
+        return err_errno(e, errno, "state directory '%s'", path);
+    TRY(enter(d, e));
+    TRY(check_versions(d, e));
+    TRY(count_epoch(d, path, ret_epoch, e));
+    return dir_watch_(d) < 0 ? err_set(e, -ENOMEM, "no memory for a state directory") : 0;
+}
+
+static int open_dir(struct state_dir **ret, uv_loop_t *loop, struct state_process *process, const char *path,
+                    uint64_t *ret_epoch, struct err *e)
 {
     struct state_dir *d = calloc(1, sizeof *d);
     if (!d)
         return err_set(e, -ENOMEM, "no memory for a state directory");
     d->loop = loop;
-    d->dir_fd = d->jobs_fd = d->lock_fd = d->fd = -1;
-    int rc = open_dirs(d, path, e);
-    if (rc == 0 && !(d->path = realpath(path, NULL)))
-        rc = err_errno(e, errno, "state directory '%s'", path);
-    rc = rc ? rc : lock(d, path, e);
-    rc = rc ? rc : check_versions(d, e);
-    rc = rc ? rc : count_epoch(d, path, ret_epoch, e);
-    rc = rc ? rc : dir_writer_open(d, e);
+    d->dir_fd = d->jobs_fd = d->fd = d->own.fd = -1;
+    d->process = process ? process : &d->own;
+    const int rc = open_all(d, path, ret_epoch, e);
     if (rc < 0) {
+        dir_drain_(d, 0);
         free_dir(d);
         return rc;
     }
@@ -232,11 +227,25 @@ int state_dir_open(struct state_dir **ret, uv_loop_t *loop, const char *path, ui
     return 0;
 }
 
+int state_dir_open(struct state_dir **ret, uv_loop_t *loop, const char *path, uint64_t *ret_epoch, struct err *e)
+{
+    return open_dir(ret, loop, NULL, path, ret_epoch, e);
+}
+
+int state_dir_open_within(struct state_dir **ret, struct state_dir *d, const char *name, struct err *e)
+{
+    char path[PATH_MAX];
+    uint64_t epoch;
+    if (snprintf(path, sizeof path, "%s/%s", d->path, name) >= (int)sizeof path)
+        return err_set(e, -ENAMETOOLONG, "state directory '%.200s...': the name is too long", d->path);
+    return open_dir(ret, d->loop, d->process, path, &epoch, e);
+}
+
 void state_dir_close(struct state_dir *d)
 {
     if (!d)
         return;
-    dir_drain(d, LAST_MS);
+    dir_drain_(d, LAST_MS);
     assert(!d->homes);
     free_dir(d);
 }

@@ -32,6 +32,8 @@ struct state_dir;
 /* Make or take over DIR. *ret_epoch: how often it was opened, this time included. -EBUSY: another daemon uses it;
  * ERR_MISMATCH: a log in it is of another version. Blocks on the disk. */
 int state_dir_open(struct state_dir **ret, uv_loop_t *loop, const char *path, uint64_t *ret_epoch, struct err *e);
+/* The directory `name` in it, made if there is none: written by the same process, closed before. */
+int state_dir_open_within(struct state_dir **ret, struct state_dir *d, const char *name, struct err *e);
 /* Has what is left written, waits for it, for 2 s where the disk does not answer, and lets the directory go. All homes
  * are closed by then. NULL allowed; the loop must turn once more. */
 void state_dir_close(struct state_dir *d);

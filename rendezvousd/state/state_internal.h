@@ -1,6 +1,6 @@
-/* The inside of the state directory, shared by state_dir.c (directory, reading it), state_home.c (homes: what is to
- * be written of each), state_batch.c (batches, and the process that writes them) and state_writer.c (that
- * process).
+/* The inside of the state directory, shared by state_dir.c (directory, reading it), state_home.c (homes: what is to be
+ * written of each), state_batch.c (batches, and the door to the process that writes them), state_process.c (that
+ * process) and state_writer.c (what it does).
  *
  * A home with something to write is in dir->dirty, and while that is being written in dir->flying; it may be in both.
  * One batch flies at a time. */
@@ -9,6 +9,7 @@
 
 #include "common/rdzv/homes/home_wire.h"
 #include "rendezvousd/state/state_dir.h"
+#include "rendezvousd/state/state_process.h"
 #include "rendezvousd/state/state_writer.h"
 
 #define DIR_ID_MAX 64
@@ -50,19 +51,18 @@ struct dir_home {
 
 struct state_dir {
     uv_loop_t *loop;
-    char *path;                   /* absolute */
-    int dir_fd, jobs_fd, lock_fd; /* until logs are loaded, then -1 */
-    char **ids;                   /* of logs that are there, sorted; until they are loaded */
+    char *path;          /* absolute */
+    int dir_fd, jobs_fd; /* until logs are loaded, then -1 */
+    char **ids;          /* of logs that are there, sorted; until they are loaded */
     size_t n_ids;
     struct dir_home *homes, *dirty, *flying;
-    /* the process that writes; one batch at a time */
-    pid_t writer;
-    int fd;           /* to it; -1: there is none; the next batch starts one */
-    bool missed;      /* no answer since one ended: that was reported */
-    uv_poll_t *poll;  /* of fd */
-    bool flies;       /* a batch has no answer yet */
-    struct buf batch; /* with its head in front */
-    size_t sent;      /* bytes of it */
+    /* the door to the process that writes; one batch at a time */
+    struct state_process own, *process; /* its own, or that of the directory which it is within */
+    int fd;                             /* -1: there is none; the next batch opens one */
+    uv_poll_t *poll;                    /* of fd */
+    bool flies;                         /* a batch has no answer yet */
+    struct buf batch;                   /* with its head in front */
+    size_t sent;                        /* bytes of it */
     struct home_inbox answer;
     size_t damaged;    /* logs that were set aside */
     bool landing;      /* owners hear of it: what they append now flies next */
@@ -81,11 +81,12 @@ void dir_landed_(struct dir_home *h);          /* after flying_op, with h->resul
 void dir_retry_(struct state_dir *d);
 
 /* state_batch.c */
-int dir_writer_open(struct state_dir *d, struct err *e);
+int dir_enter_(struct state_dir *d);  /* have the directory locked. Blocks; -EBUSY: another daemon has it; -errno */
+int dir_watch_(struct state_dir *d);  /* its door, from then on */
 void dir_mark_(struct dir_home *h);   /* it is dirty: dir_start_() writes it, or the end of a landing */
 void dir_start_(struct state_dir *d); /* write what is dirty, unless a batch flies */
 void dir_retry_later_(struct state_dir *d);
 /* Have it all written, and wait for that, at most so long; then let the process go. */
-void dir_drain(struct state_dir *d, int64_t most_ms);
+void dir_drain_(struct state_dir *d, int64_t most_ms);
 
 #endif

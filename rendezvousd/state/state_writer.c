@@ -1,25 +1,24 @@
 #include "rendezvousd/state/state_writer.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/buf.h"
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/rdzv/homes/home_wire.h"
 #include "rendezvousd/state/state_internal.h"
+
+#define LOCK_MS 1000
+#define LOCK_PAUSE_MS 10
 
 int dir_writer_put(struct buf *batch, const char *id, enum dir_op op, const struct buf *text)
 {
@@ -90,106 +89,53 @@ static int write_batch(int dir, struct home_pieces in, struct buf *out)
     return 0;
 }
 
-/* --- the process */
+/* --- the door */
 
-enum { SOCKET_FD = 3, JOBS_FD, LOCK_FD, ABOVE_FD };
-
-static void close_from(unsigned first)
+/* The lock goes with the process that has it, however that ends, which takes a moment. */
+static int lock(const char *dir, int *ret)
 {
-    struct rlimit most;
-    if (syscall(SYS_close_range, first, ~0u, 0) == 0)
-        return;
-    getrlimit(RLIMIT_NOFILE, &most); /* before Linux 5.9 */
-    for (unsigned fd = first; fd < most.rlim_cur; fd++)
-        close((int)fd);
-}
-
-/* Close the connections and listeners that the daemon had open. Without /proc, close_from() does it, later. */
-static void close_sockets_but(int kept)
-{
-    DIR *open_fds = opendir("/proc/self/fd");
-    for (const struct dirent *d; open_fds && (d = readdir(open_fds));) {
-        const int fd = atoi(d->d_name);
-        int type;
-        socklen_t n = sizeof type;
-        if (fd > STDERR_FILENO && fd != kept && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0)
-            close(fd);
-    }
-    if (open_fds)
-        closedir(open_fds);
-}
-
-/* Nobody waits for the end of anything because this process still has it. The daemon's other files in the directory
- * are closed last: on a disk that hangs, close(2) does not return. */
-static void keep_only(int socket_fd, int jobs_fd, int lock_fd)
-{
-    const int up[] = {fcntl(socket_fd, F_DUPFD, ABOVE_FD), fcntl(jobs_fd, F_DUPFD, ABOVE_FD),
-                      fcntl(lock_fd, F_DUPFD, ABOVE_FD)};
-    for (int fd = 0; fd < 3; fd++)
-        close(fd);
-    while (open("/dev/null", O_RDWR | O_CLOEXEC) < STDERR_FILENO)
-        ;
-    close_sockets_but(up[0]);
-    for (int i = 0; i < 3; i++)
-        if (up[i] < 0 || dup2(up[i], SOCKET_FD + i) < 0)
-            close(SOCKET_FD + i);
-    close_from(ABOVE_FD);
-}
-
-/* In the place of one that was killed; another daemon may have been faster. */
-static int enter(const char *dir)
-{
-    char path[4096];
+    char path[PATH_MAX];
+    const int64_t deadline = clock_deadline(LOCK_MS);
     snprintf(path, sizeof path, "%s/lock", dir);
-    const int lock = open(path, O_RDWR | O_CLOEXEC);
-    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) < 0)
-        return -1;
-    snprintf(path, sizeof path, "%s/jobs", dir);
-    return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    *ret = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*ret < 0)
+        return -errno;
+    while (flock(*ret, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK || clock_left(deadline) == 0)
+            return errno == EWOULDBLOCK ? -EBUSY : -errno;
+        poll(NULL, 0, LOCK_PAUSE_MS);
+    }
+    return 0;
 }
 
-static void live(int jobs_fd, const sigset_t *mask)
+static int enter(const char *dir, int *ret_lock, int *ret_jobs)
+{
+    char path[PATH_MAX];
+    TRY(lock(dir, ret_lock));
+    snprintf(path, sizeof path, "%s/jobs", dir);
+    *ret_jobs = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return *ret_jobs < 0 ? -errno : 0;
+}
+
+void dir_serve(const struct home_door *d, const char *path, const char *run_id, int door, int wake_fd)
 {
     struct home_inbox in = {0};
     struct home_head head = {0};
     struct buf out = {0};
-    static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ};
-    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
-        signal(ignored[i], SIG_IGN);
-    sigprocmask(SIG_SETMASK, mask, NULL);
-    prctl(PR_SET_NAME, "rendezvousd-log");
-    while (home_receive(SOCKET_FD, &in, INT64_MAX, -1) == 0) {
+    int lock_fd = -1, jobs_fd = -1;
+    (void)d, (void)run_id, (void)wake_fd;
+    head.rc = enter(path, &lock_fd, &jobs_fd);
+    while (home_receive(door, &in, INT64_MAX, -1) == 0) {
         head.number = in.head.number;
-        if (write_batch(jobs_fd, home_pieces(&in), &out) < 0 || home_send(SOCKET_FD, &head, &out, INT64_MAX, -1) < 0)
+        if (head.rc == 0 && write_batch(jobs_fd, home_pieces(&in), &out) < 0)
+            break;
+        if (home_send(door, &head, &out, INT64_MAX, -1) < 0 || head.rc < 0)
             break;
     }
     buf_free(&in.body);
     buf_free(&out);
-}
-
-int dir_writer_start(const char *dir, int jobs_fd, int lock_fd, pid_t *ret_pid)
-{
-    int ends[2];
-    sigset_t all, mask;
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
-        return -errno;
-    sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, &mask); /* the daemon's handlers are none of its */
-    const pid_t pid = fork();
-    if (pid == 0) {
-        keep_only(ends[1], jobs_fd, lock_fd);
-        const int jobs = jobs_fd < 0 ? enter(dir) : JOBS_FD;
-        if (jobs >= 0)
-            live(jobs, &mask);
-        _exit(jobs < 0);
-    }
-    const int why = errno;
-    sigprocmask(SIG_SETMASK, &mask, NULL);
-    close(ends[1]);
-    if (pid < 0) {
-        close(ends[0]);
-        return -why;
-    }
-    *ret_pid = pid;
-    return ends[0];
+    if (jobs_fd >= 0)
+        close(jobs_fd);
+    if (lock_fd >= 0)
+        close(lock_fd);
 }

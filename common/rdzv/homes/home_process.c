@@ -2,13 +2,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
-#include <stdio.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@
 #include "common/rdzv/homes/home_serve.h"
 #include "common/rdzv/homes/rdzv_home.h"
 
-enum { STACK_BYTES = 256 << 10, TEXTS_MAX = 32 << 10 };
+enum { STACK_BYTES = 256 << 10, TEXTS_MAX = 32 << 10, FDS_MAX = 2 };
 
 /* A request to open one; the texts follow each other, each with its NUL. */
 struct asked {
@@ -32,27 +33,28 @@ int home_process_ask(int process_fd, const struct home_door *d, const char *url,
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
     } control = {0};
-    const int fds[2] = {door, wake_fd};
+    const int fds[FDS_MAX] = {door, wake_fd};
+    const size_t n = (wake_fd < 0 ? 1 : 2) * sizeof(int);
     struct iovec v[] = {{(void *)d, sizeof *d}, {(void *)url, strlen(url) + 1}, {(void *)run_id, strlen(run_id) + 1}};
-    struct msghdr m = {.msg_iov = v, .msg_iovlen = 3, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = 3, .msg_control = &control, .msg_controllen = CMSG_SPACE(n)};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (v[1].iov_len + v[2].iov_len > TEXTS_MAX)
         return -E2BIG;
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fds);
-    memcpy(CMSG_DATA(c), fds, sizeof fds);
+    c->cmsg_len = CMSG_LEN(n);
+    memcpy(CMSG_DATA(c), fds, n);
     return sendmsg(process_fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* 1: *ret and fds; 0: none is there; -EPIPE: nobody will ask any more. */
-static int receive(int fd, struct asked *ret, int fds[2])
+/* 1: *ret and fds (-1: none); 0: none is there; -EPIPE: nobody will ask any more. */
+static int receive(int fd, struct asked *ret, int fds[FDS_MAX])
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
     } control;
     struct iovec v = {ret, sizeof *ret};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
@@ -60,28 +62,37 @@ static int receive(int fd, struct asked *ret, int fds[2])
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
         return -EPIPE;
     const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
-    if (!c || c->cmsg_len != CMSG_LEN(2 * sizeof(int)))
+    if (!c)
         return 0;
-    memcpy(fds, CMSG_DATA(c), 2 * sizeof(int));
+    fds[0] = fds[1] = -1;
+    memcpy(fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
     return 1;
 }
 
 /* --- serving */
 
-struct serving {
-    const struct asked *asked;
-    int door, wake_fd;
+struct process {
     int caller_fd, end_fd;
-    sem_t taken; /* the thread needs the above no more */
+    home_service *service;
+    int gone_fd; /* an eventfd: a thread has ended */
+    atomic_int threads;
+};
+
+struct serving {
+    struct process *process;
+    const struct asked *asked;
+    int fds[FDS_MAX];
+    sem_t taken; /* the thread needs the above no more, but the process */
 };
 
 /* Where the kernel refuses a table of our own, all stays shared. */
-static bool leave_descriptors(const struct serving *s)
+static bool leave_descriptors(const struct process *p)
 {
     if (HAS_THREAD_SANITIZER || unshare(CLONE_FILES) < 0)
         return false;
-    close(s->caller_fd);
-    close(s->end_fd);
+    close(p->caller_fd);
+    if (p->end_fd >= 0)
+        close(p->end_fd);
     const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     for (int fd = 0; fd <= 2 && null >= 0; fd++)
         dup2(null, fd);
@@ -93,23 +104,20 @@ static bool leave_descriptors(const struct serving *s)
 static void *run_thread(void *arg)
 {
     struct serving *s = arg;
-    struct rdzv_home *home = NULL;
-    struct err e = {0};
-    const int door = s->door;
-    const char *url = s->asked->texts, *run_id = url + strlen(url) + 1;
-    const struct rdzv_home_options o = {.run_id = run_id,
-                                        .io_timeout_ms = s->asked->door.io_timeout_ms,
-                                        .keep_ms = s->asked->door.keep_ms,
-                                        .allow_unsafe = s->asked->door.unsafe,
-                                        .max_lag_ms = s->asked->door.max_lag_ms,
-                                        .wake_fd = s->wake_fd};
-    const bool own = leave_descriptors(s);
-    const int rc = rdzv_home_open(&home, url, &o, &e); /* touches no disk */
-    s->door = s->wake_fd = own ? s->door : -1;
+    struct process *p = s->process;
+    const int door = s->fds[0], wake_fd = s->fds[1];
+    struct asked *a = malloc(sizeof *a);
+    if (a)
+        *a = *s->asked;
+    if (!leave_descriptors(p))
+        s->fds[0] = s->fds[1] = -1; /* they are these */
     sem_post(&s->taken);
-    if (rc == 0)
-        home_serve(home, door);
+    if (a)
+        p->service(&a->door, a->texts, a->texts + strlen(a->texts) + 1, door, wake_fd);
+    free(a);
     close(door);
+    atomic_fetch_sub(&p->threads, 1);
+    eventfd_write(p->gone_fd, 1);
     return NULL;
 }
 
@@ -118,41 +126,72 @@ static void serve(struct serving *s)
 {
     pthread_t thread;
     pthread_attr_t a;
-    const int fds[2] = {s->door, s->wake_fd};
     pthread_attr_init(&a);
     pthread_attr_setstacksize(&a, STACK_BYTES);
     pthread_attr_setdetachstate(&a, PTHREAD_CREATE_DETACHED);
     sem_init(&s->taken, 0, 0);
+    atomic_fetch_add(&s->process->threads, 1);
     const bool started = pthread_create(&thread, &a, run_thread, s) == 0;
     while (started && sem_wait(&s->taken) < 0)
         ;
-    for (int i = 0; i < 2 && (!started || s->door >= 0); i++)
-        close(fds[i]);
+    if (!started)
+        atomic_fetch_sub(&s->process->threads, 1);
+    for (int i = 0; i < FDS_MAX; i++)
+        if (s->fds[i] >= 0)
+            close(s->fds[i]);
     sem_destroy(&s->taken);
     pthread_attr_destroy(&a);
 }
 
 /* Everything that is asked for now; false: nobody will ask any more. */
-static bool take(int caller_fd, int end_fd, struct asked *asked)
+static bool take(struct process *p, struct asked *asked)
 {
-    int fds[2], rc;
-    while ((rc = receive(caller_fd, asked, fds)) > 0)
-        serve(&(struct serving){
-            .asked = asked, .door = fds[0], .wake_fd = fds[1], .caller_fd = caller_fd, .end_fd = end_fd});
+    struct serving s = {.process = p, .asked = asked};
+    int rc;
+    while ((rc = receive(p->caller_fd, asked, s.fds)) > 0)
+        serve(&s);
     return rc == 0;
+}
+
+int home_process_run(int caller_fd, int end_fd, home_service *service)
+{
+    static struct asked asked;
+    static struct process p; /* which threads see to their end */
+    struct pollfd fds[2] = {{.fd = end_fd, .events = POLLIN}, {.fd = caller_fd, .events = POLLIN}};
+    eventfd_t n;
+    p.caller_fd = caller_fd;
+    p.end_fd = end_fd;
+    p.service = service;
+    p.gone_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    do {
+        poll(fds, 2, -1);
+        if (fds[0].revents)
+            return 0;
+    } while (!fds[1].revents || take(&p, &asked));
+    if (end_fd >= 0)
+        send(end_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* no other is to take our place */
+    for (fds[1].fd = p.gone_fd; atomic_load(&p.threads) > 0 && !fds[0].revents; eventfd_read(p.gone_fd, &n))
+        poll(fds, 2, -1);
+    return 0;
+}
+
+/* --- shared folders */
+
+void home_serve_folder(const struct home_door *d, const char *url, const char *run_id, int door, int wake_fd)
+{
+    struct rdzv_home *home;
+    struct err e;
+    const struct rdzv_home_options o = {.run_id = run_id,
+                                        .io_timeout_ms = d->io_timeout_ms,
+                                        .keep_ms = d->keep_ms,
+                                        .allow_unsafe = d->unsafe,
+                                        .max_lag_ms = d->max_lag_ms,
+                                        .wake_fd = wake_fd};
+    if (rdzv_home_open(&home, url, &o, &e) == 0)
+        home_serve(home, door);
 }
 
 int home_process(int caller_fd, int end_fd)
 {
-    static struct asked asked;
-    struct pollfd p[2] = {{.fd = end_fd, .events = POLLIN}, {.fd = caller_fd, .events = POLLIN}};
-    for (;;) {
-        poll(p, 2, -1);
-        if (p[0].revents)
-            return 0;
-        if (p[1].revents && !take(caller_fd, end_fd, &asked)) {
-            send(end_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL); /* no other is to take our place */
-            return 0;
-        }
-    }
+    return home_process_run(caller_fd, end_fd, home_serve_folder);
 }

@@ -1,6 +1,7 @@
 """rendezvousd whose state directory is on a disk that stops to answer."""
 import os
 import re
+import signal
 import time
 
 import pytest
@@ -46,8 +47,35 @@ def test_it_delays_news_but_no_heartbeat_and_no_end(tokens, tmp_path, disk):
         assert d.stop() == 0
 
 
-def test_a_writer_that_its_disk_holds_at_its_start_keeps_nothing_of_the_daemon_open(tokens, tmp_path, disk):
+def writer_of(d):
+    """The one process that writes for this daemon."""
+    pid, = (p for p in procs.children(d.p.pid) if procs.Stat(p).state != "Z")
+    return pid
+
+
+def test_a_writer_that_its_disk_holds_keeps_nothing_of_the_daemon_open(tokens, tmp_path, disk):
     disk.hold = lambda opcode, pid: opcode == FLUSH and procs.Stat(procs.Stat(pid).parent).parent == os.getpid()  # a close of the daemon's child
-    with Daemon("--token-file", tokens, "--state-dir", tmp_path / "disk" / "state") as d:
+    with Daemon("--token-file", tokens, "--state-dir", tmp_path / "disk" / "state") as d, Client(d.port) as c:
+        c.authenticate(*ALICE)
+        c("RDZV.JOIN", "job", "a", "v=1 nnodes=2 slots=1")
         assert disk.asked.wait(30)
         assert d.stop() == 0  # its standard error is at its end then
+
+
+def test_a_writer_that_is_replaced_has_no_connection_of_the_daemon(tokens, tmp_path):
+    """One process for logs and records, also when it was killed: its clients' ends are seen by others when they come."""
+    with Daemon("--token-file", tokens, "--state-dir", tmp_path / "state") as d, Client(d.port) as c:
+        c.authenticate(*ALICE)
+        c("RDZV.JOIN", "job", "a", "v=1 nnodes=1 slots=1 max_restarts=3 silence=600000")
+        assert "kind=round" in c("RDZV.NEXT", "job", "a", "0", "20000")
+        first = writer_of(d)
+        os.kill(first, signal.SIGKILL)
+        c("RDZV.FAIL", "job", "a", "1", "exit_code=7 rank=1")
+        assert "kind=stop" in c("RDZV.NEXT", "job", "a", "1", "20000")
+        second = writer_of(d)
+        assert second != first
+        sockets = [f for f in os.listdir(f"/proc/{second}/fd") if os.readlink(f"/proc/{second}/fd/{f}").startswith("socket:")]
+        assert len(sockets) == 1, "that where the daemon asks: doors are its threads'"
+        until(lambda: list((tmp_path / "state" / "jobs").glob("*.log")), "its log is written anew")
+        assert d.stop() == 0
+    assert f"the process that writes the state directory (pid {first}) has ended" in d.err

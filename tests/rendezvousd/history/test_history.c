@@ -13,18 +13,23 @@
 #include "common/base/err.h"
 #include "rendezvousd/history/history_impl.h"
 #include "rendezvousd/jobs/jobs_watch.h"
+#include "rendezvousd/state/state_dir.h"
 
 enum { JOBS = 300, STEPS = 600 };
 
 static char dir[64];
 static uv_loop_t loop;
+static struct state_dir *disk;
 static struct history *history;
 static struct jobs_watcher tell;
 
 static void open_history(void)
 {
     struct err e = {0};
-    const struct history_options o = {.loop = &loop, .max_jobs = JOBS, .state_dir = dir};
+    struct history_options o = {.loop = &loop, .max_jobs = JOBS};
+    uint64_t epoch;
+    assert_int_equal(state_dir_open(&disk, &loop, dir, &epoch, &e), 0);
+    o.dir = disk;
     assert_int_equal(history_open(&history, &o, &e), 0);
     history_watcher(history, &tell);
 }
@@ -32,6 +37,7 @@ static void open_history(void)
 static void close_history(void)
 {
     history_close(history);
+    state_dir_close(disk);
     assert_int_equal(uv_run(&loop, UV_RUN_DEFAULT), 0);
 }
 

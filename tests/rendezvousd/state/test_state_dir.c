@@ -770,8 +770,8 @@ static void a_long_life_takes_bounded_room(void **s)
 static void stop_writer(const struct daemon *d)
 {
     int status;
-    kill(d->p->writer, SIGSTOP);
-    assert_int_equal(waitpid(d->p->writer, &status, WUNTRACED), d->p->writer);
+    kill(d->p->process->pid, SIGSTOP);
+    assert_int_equal(waitpid(d->p->process->pid, &status, WUNTRACED), d->p->process->pid);
     assert_true(WIFSTOPPED(status));
 }
 
@@ -789,7 +789,7 @@ static void a_disk_that_stands_still_delays_no_heartbeat(void **s)
         uv_run(&p.d.loop, UV_RUN_NOWAIT);
     }
     assert_int_equal(p.a.told, 1); /* but nothing is told that is not on disk */
-    kill(p.d.p->writer, SIGCONT);
+    kill(p.d.p->process->pid, SIGCONT);
     settle(&p.d);
     assert_int_equal(p.a.told, 2);
     assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
@@ -805,7 +805,7 @@ static void a_disk_that_stands_still_holds_up_no_end(void **s)
     rig_next(&p.a);
     stop_writer(&p.d);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
-    const pid_t writer = p.d.p->writer;
+    const pid_t writer = p.d.p->process->pid;
     close_pair(&p);
     stop(&p.d);
     again = p.d;
@@ -830,9 +830,9 @@ static void await_news(struct pair *p)
 static void set_room(const struct daemon *d, rlim_t bytes)
 {
     struct rlimit room;
-    assert_int_equal(prlimit(d->p->writer, RLIMIT_FSIZE, NULL, &room), 0);
+    assert_int_equal(prlimit(d->p->process->pid, RLIMIT_FSIZE, NULL, &room), 0);
     room.rlim_cur = bytes;
-    assert_int_equal(prlimit(d->p->writer, RLIMIT_FSIZE, &room, NULL), 0);
+    assert_int_equal(prlimit(d->p->process->pid, RLIMIT_FSIZE, &room, NULL), 0);
 }
 
 static size_t jobs_without_log(const struct daemon *d)
@@ -899,7 +899,7 @@ static void a_writer_that_is_killed_costs_what_it_had_until_the_next_one_writes(
     rig_next(&p.a);
     stop_writer(&p.d);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
-    kill(p.d.p->writer, SIGKILL);
+    kill(p.d.p->process->pid, SIGKILL);
     await_news(&p);                                  /* the job goes on */
     assert_false(log_path(&p.d, path, sizeof path)); /* rather unknown than wrong */
     assert_int_equal(jobs_without_log(&p.d), 1);
@@ -959,7 +959,7 @@ static void news_wait_for_a_log_that_is_written_anew(void **s)
     rig_next(&p.b);
     uv_run(&p.d.loop, UV_RUN_NOWAIT);
     assert_int_equal(p.a.told, told);
-    kill(p.d.p->writer, SIGCONT);
+    kill(p.d.p->process->pid, SIGCONT);
     await_round_2(&p);
     check_restart(&p); /* as it is at that moment */
 }
@@ -1128,13 +1128,13 @@ static void a_directory_that_is_gone_for_a_while_brings_no_old_log_back(void **s
     stop_writer(&p.d);
     rig_say(&p.b, RDZV_FAIL, 1, 7);
     assert_int_equal(rename(p.d.dir, away), 0);
-    pid_t writer = p.d.p->writer;
+    pid_t writer = p.d.p->process->pid;
     kill(writer, SIGKILL);
     await_news(&p);
     while (started == 0 || (!rests(p.d.p) && started <= 3)) { /* one more try, and what comes of it */
         uv_run(&p.d.loop, UV_RUN_ONCE);
-        started += p.d.p->writer != writer;
-        writer = p.d.p->writer;
+        started += p.d.p->process->pid != writer;
+        writer = p.d.p->process->pid;
     }
     assert_in_range(started, 1, 3);
     rig_join(&p.a, &p.c, 1);

@@ -1,0 +1,90 @@
+/* A home process (home_process.h) forked by a program that has connections and listeners: they are not to live on in
+ * it. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/rdzv/homes/home_process.h"
+
+enum { CALLER_FD = STDERR_FILENO + 1 };
+
+static void close_from(unsigned first)
+{
+    struct rlimit most;
+    if (syscall(SYS_close_range, first, ~0u, 0) == 0)
+        return;
+    getrlimit(RLIMIT_NOFILE, &most); /* before Linux 5.9 */
+    for (unsigned fd = first; fd < most.rlim_cur; fd++)
+        close((int)fd);
+}
+
+/* Without /proc, close_from() does it, later. */
+static void close_sockets_but(int kept)
+{
+    DIR *open_fds = opendir("/proc/self/fd");
+    for (const struct dirent *d; open_fds && (d = readdir(open_fds));) {
+        const int fd = atoi(d->d_name);
+        int type;
+        socklen_t n = sizeof type;
+        if (fd > STDERR_FILENO && fd != kept && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0)
+            close(fd);
+    }
+    if (open_fds)
+        closedir(open_fds);
+}
+
+/* Nobody waits for the end of anything because this process still has it. Files are closed last: on a disk that hangs,
+ * close(2) does not return. */
+static void keep_only(int fd)
+{
+    const int kept = fcntl(fd, F_DUPFD, CALLER_FD + 1);
+    for (int i = 0; i <= STDERR_FILENO; i++)
+        close(i);
+    for (int i = 0; i <= STDERR_FILENO && open("/dev/null", O_RDWR | O_CLOEXEC) >= 0; i++)
+        ;
+    close_sockets_but(kept);
+    if (kept < 0 || dup2(kept, CALLER_FD) < 0)
+        _exit(1);
+    close_from(CALLER_FD + 1);
+}
+
+static void be_apart(int fd, const char *name, const sigset_t *mask)
+{
+    static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ};
+    keep_only(fd);
+    for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
+        signal(ignored[i], SIG_IGN);
+    sigprocmask(SIG_SETMASK, mask, NULL);
+    prctl(PR_SET_NAME, name);
+}
+
+int home_process_start(home_service *service, const char *name, pid_t *ret_pid)
+{
+    int ends[2];
+    sigset_t all, mask;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
+        return -errno;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &mask); /* the caller's handlers are none of its */
+    const pid_t pid = fork();
+    if (pid == 0) {
+        be_apart(ends[1], name, &mask);
+        _exit(home_process_run(CALLER_FD, -1, service));
+    }
+    const int why = errno;
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    close(ends[1]);
+    if (pid < 0) {
+        close(ends[0]);
+        return -why;
+    }
+    *ret_pid = pid;
+    return ends[0];
+}
