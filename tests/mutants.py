@@ -58,6 +58,8 @@ MUTANTS = {
         ["rendezvousd_state_dir"]),
     "a_lost_log_is_not_written_at_the_end": (
         "rendezvousd/jobs/jobs_log.c", "    else if (home->unlogged)\n", "    else if (!home)\n", ["rendezvousd_state_dir"]),
+    "a_page_of_addresses_begins_a_node_late": (
+        "rendezvousd/jobs/jobs_party.c", "more = to < news.group_world ? to : 0;", "more = to < news.group_world ? to + 1 : 0;", ["rendezvousd_jobs"]),
     "any_version_of_a_log_is_read": (
         "rendezvousd/state/state_log.c", "if (version < LEADER_FORMAT_OLDEST || version > LEADER_FORMAT)", "if (version < 0)", ["rendezvousd_state_dir"]),
     "a_question_is_taken_for_an_answer": (

@@ -39,7 +39,7 @@ struct local {
 
 static int request_next(struct local *l, struct err *e)
 {
-    return jobs_next(l->party, l->run, l->o.node, l->seq, e);
+    return jobs_next(l->party, l->run, l->o.node, l->seq, -1, e);
 }
 
 /* --- the lease */
@@ -116,10 +116,11 @@ static void set_working(struct local *l, bool working)
 
 /* --- news */
 
-static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs)
+static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs, int more)
 {
     struct local *l = arg;
     const bool end = news->kind == RDZV_NEWS_END;
+    (void)more; /* all comes at once */
     l->seq = news->seq;
     l->inside = true;
     rdzv_past_heard(&l->base.past, news);

@@ -222,6 +222,7 @@ static void on_closed(uv_handle_t *h)
     auth_tokens_free(&t->tokens);
     tls_context_free(t->tls);
     buf_free(&t->report);
+    buf_free(&t->members);
     free(t);
 }
 

@@ -11,7 +11,7 @@
 #include "common/net/resp_reader.h"
 #include "common/net/tls_stream.h"
 
-#define REPLY_MAX ((size_t)1 << 20) /* bytes of a reply: every address of every member is the longest */
+#define REPLY_MAX ((size_t)1 << 20) /* bytes of a reply: a page of members' addresses is the longest */
 #define ARRAY_MAX 16                /* elements of an answer */
 #define READ_BYTES 16384
 

@@ -102,6 +102,9 @@ struct tcp {
     struct rdzv_cause why_leaving;
     bool leaving, parting; /* LEAVE is sent; while workers ran, so that JOIN must follow */
     uint64_t seq, round;
+    struct buf members;   /* addresses of members, as far as their pages have come */
+    uint64_t members_seq; /* of the news that they come with */
+    int members_from;     /* the group rank that the next page begins with; 0: none is awaited */
     int group_rank, group_world;
     struct endpoint leader;
     struct lease lease;

@@ -161,11 +161,12 @@ void tcp_say_failure(struct tcp *t, const char *text)
 
 void tcp_say(struct tcp *t, enum tcp_ask what)
 {
-    char seq[24], hold[24], round[24];
+    char seq[24], hold[24], round[24], from[24];
     if (!t->up || t->closing)
         return;
     snprintf(seq, sizeof seq, "%llu", (unsigned long long)t->seq);
     snprintf(round, sizeof round, "%llu", (unsigned long long)t->round);
+    snprintf(from, sizeof from, "%d", t->members_from);
     snprintf(hold, sizeof hold, "%lld", (long long)hold_ms(t));
     if (what == ASK_FAIL || what == ASK_DONE || what == ASK_LEAVE || (what == ASK_NEXT && !t->next_open))
         queue_report(t);
@@ -177,7 +178,8 @@ void tcp_say(struct tcp *t, enum tcp_ask what)
         break;
     case ASK_NEXT:
         if (!t->next_open)
-            send_request(t, what, 5, (const char *[]){"RDZV.NEXT", t->o.run_id, t->o.node, seq, hold});
+            send_request(t, what, t->members_from ? 7 : 5,
+                         (const char *[]){"RDZV.NEXT", t->o.run_id, t->o.node, seq, hold, "FROM", from});
         break;
     case ASK_FAIL:
         send_fail(t, round);

@@ -1,4 +1,5 @@
 /* What the rendezvous answers: news, acknowledgements, refusals. See rdzv_tcp.h. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,6 +67,26 @@ static void on_stop(struct tcp *t, const struct rdzv_news *news)
         t->o.on_news(t->o.arg, news);
 }
 
+/* The members' addresses that come with these news, page by page: each is asked for by a NEXT that acknowledges nothing
+ * yet. 1: t->members has them all, or there are none; 0: not yet; -ENOMEM, -EINVAL. */
+static int take_members(struct tcp *t, const struct rdzv_news *news, const redisReply *r)
+{
+    const bool other = t->members_seq != news->seq;
+    const int from = t->members_from;
+    t->members_from = 0;
+    t->members_seq = news->seq;
+    if (other || !from)
+        buf_clear(&t->members);
+    if (other && from && rdzv_news_is_for_leader(news))
+        return 0;                       /* their first page was not asked for */
+    char *page = calloc(1, r->len + 1); /* it is shorter */
+    int rc = page ? rdzv_field_find(r->str, r->len, "member_addrs", page, r->len + 1) : -ENOMEM;
+    rc = rc < 0 ? rc : buf_printf(&t->members, "%s%s", t->members.len && page[0] ? "," : "", page);
+    free(page);
+    t->members_from = rc < 0 ? 0 : (int)rdzv_field_number(r->str, r->len, "more", 0);
+    return rc < 0 ? rc : t->members_from == 0;
+}
+
 static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *r)
 {
     struct rdzv_news news;
@@ -76,14 +97,14 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
     }
     if (news.seq <= t->seq)
         return;
+    const int rc = take_members(t, &news, r);
+    if (rc < 0)
+        tcp_give_up(t, rc == -ENOMEM ? "no memory for the members' addresses" : "the members' addresses are malformed");
+    if (rc <= 0)
+        return;
     t->seq = news.seq;
     rdzv_past_heard(&t->base.past, &news);
-    char *addrs = calloc(1, r->len + 1); /* as long as there are nodes */
-    if (!addrs || rdzv_field_find(r->str, r->len, "member_addrs", addrs, r->len + 1) < 0) {
-        tcp_give_up(t, addrs ? "the members' addresses are malformed" : "no memory for the members' addresses");
-        free(addrs);
-        return;
-    }
+    const char *addrs = t->members.data ? t->members.data : "";
     switch (news.kind) {
     case RDZV_NEWS_ROUND:
         on_round(t, a, &news, addrs);
@@ -96,7 +117,7 @@ static void on_news(struct tcp *t, const struct tcp_asked *a, const redisReply *
         tcp_end(t, &news);
         break;
     }
-    free(addrs);
+    buf_free(&t->members);
 }
 
 /* --- answers */

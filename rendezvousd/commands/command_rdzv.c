@@ -170,18 +170,23 @@ void command_rdzv_join(struct conn *c, const struct request *rq)
 void command_rdzv_next(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
-    int64_t seq, timeout_ms;
+    int64_t seq, timeout_ms, from = 0;
     struct err e = {0};
     struct jobs_party *p;
+    if (rq->argc != 5 && (rq->argc != 7 || !request_arg_is(&rq->argv[5], "from"))) {
+        reply_error(&c->reply, "ERR expected RDZV.NEXT run node seq timeout [FROM group-rank]");
+        return;
+    }
     if (!read_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "sequence number", INT64_MAX, &seq) ||
-        !read_number(c, &rq->argv[4], "timeout", TIMEOUT_MAX_MS, &timeout_ms))
+        !read_number(c, &rq->argv[4], "timeout", TIMEOUT_MAX_MS, &timeout_ms) ||
+        (rq->argc == 7 && !read_number(c, &rq->argv[6], "group rank", RDZV_NODES_MAX, &from)))
         return;
     if (!(p = rdzv_party_of_(c, &e))) {
         say_error(c, -ENOMEM, &e);
         return;
     }
     size_t before = c->reply.out.len;
-    int rc = jobs_next(p, run, node, (uint64_t)seq, &e);
+    int rc = jobs_next(p, run, node, (uint64_t)seq, (int)from, &e);
     if (rc < 0)
         say_error(c, rc, &e);
     else if (c->reply.out.len == before && !c->reply.failed)

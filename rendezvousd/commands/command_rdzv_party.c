@@ -78,7 +78,7 @@ void rdzv_say_record_(struct conn *c, int rc, struct buf *b)
     buf_free(b);
 }
 
-static void say_news(struct conn *c, const struct rdzv_news *news, const char *member_addrs)
+static void say_news(struct conn *c, const struct rdzv_news *news, const char *member_addrs, int more)
 {
     struct buf b = {0};
     if (!news) {
@@ -88,6 +88,8 @@ static void say_news(struct conn *c, const struct rdzv_news *news, const char *m
     int rc = rdzv_news_encode(news, &b);
     if (rc == 0 && member_addrs)
         rc = rdzv_field_text(&b, "member_addrs", member_addrs);
+    if (rc == 0 && more)
+        rc = rdzv_field_int(&b, "more", more);
     rdzv_say_record_(c, rc, &b);
 }
 
@@ -106,10 +108,10 @@ static void next_forgotten(struct conn *c, void *arg)
 
 const struct blocked_ops rdzv_next_ops_ = {.timeout = next_ended, .forget = next_forgotten, .interrupt = next_ended};
 
-static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs)
+static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs, int more)
 {
     struct conn *c = ((struct rdzv_conn *)arg)->c;
-    say_news(c, news, member_addrs);
+    say_news(c, news, member_addrs, more);
     if (c->blocked != &rdzv_next_ops_)
         return; /* answered at once: NEXT has not blocked yet */
     conn_wake(c);

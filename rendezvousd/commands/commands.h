@@ -39,7 +39,7 @@ enum {
     X(set, "set", -3, COMMAND_GROWS | KEYS_ONE)                                                                        \
     X(incr, "incr", 2, COMMAND_GROWS | KEYS_ONE)                                                                       \
     X(incrby, "incrby", 3, COMMAND_GROWS | KEYS_ONE)                                                                   \
-    X(rdzv_next, "rdzv.next", 5, COMMAND_FULL)                                                                         \
+    X(rdzv_next, "rdzv.next", -5, COMMAND_FULL)                                                                        \
     X(store_wait, "store.wait", -3, COMMAND_BLOCKS | KEYS_BUT_LAST)                                                    \
     X(ping, "ping", -1, 0)                                                                                             \
     X(del, "del", -2, COMMAND_WRITES | KEYS_ALL)                                                                       \

@@ -37,6 +37,7 @@ struct state_dir;
 
 #define JOBS_RUN_MAX 255    /* bytes of a run id */
 #define JOBS_REPORT_MAX 255 /* bytes of a report */
+#define JOBS_PAGE 500       /* members whose addresses are announced at once: less than 1 MiB as a field of a record */
 
 struct jobs_options {
     int64_t (*now)(void); /* monotonic, ms; NULL: clock_ms */
@@ -76,9 +77,11 @@ struct jobs_party_options {
     const char *principal; /* borrowed for the party's life */
     const char *addr;      /* peer's address, taken where JOIN brings none; NULL: in this process; "": unknown */
     const char *local;     /* address of our end of its connection */
-    /* The answer to jobs_next(): news, and on group rank 0 before the workers of a ROUND start, all addresses of all
-     * members (comma separated, else NULL). news NULL: another party stands for the node now. Borrowed for the call. */
-    void (*told)(void *arg, const struct rdzv_news *news, const char *member_addrs);
+    /* The answer to jobs_next(): news, and on group rank 0 before the workers of a ROUND start, all addresses of the
+     * members (comma separated, else NULL), or a page of them. more: the group rank that the next page begins with, as
+     * whose answer these news come again; 0: there is none. news NULL: another party stands for the node now. Borrowed
+     * for the call. */
+    void (*told)(void *arg, const struct rdzv_news *news, const char *member_addrs, int more);
     /* Another node has answered: jobs_lease() may have moved. In this process only; NULL: it has no lease. */
     void (*confirmed)(void *arg);
     void *arg;
@@ -106,9 +109,10 @@ struct jobs_joined {
 /* ev: a JOIN event with addr "" where the party's own is meant. */
 int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *ev, const struct rdzv_config *settings,
               struct jobs_joined *ret, struct err *e);
-/* Acknowledge news up to `seq` and ask for the next: told() gets it, perhaps before this returns. One question at a
- * time: a second one takes the place of the first. */
-int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, struct err *e);
+/* Acknowledge news up to `seq` and ask for the next: told() gets it, perhaps before this returns. from: the group rank
+ * that a page of addresses is to begin with; -1: all of them at once. One question at a time: a second one takes the
+ * place of the first. */
+int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e);
 void jobs_next_cancel(struct jobs_party *p);
 /* Until when the workers of this party, which is in this process, may run: MIN nodes, itself counted, each have got an
  * answer of ours that was sent within silence_ms, or have left the round in good order. A node shows by a NEXT that it

@@ -17,6 +17,7 @@ struct jobs_party {
     struct job *job; /* it stands for `node` of this one; NULL: for none */
     char node[RDZV_ID_MAX + 1];
     bool asks;       /* a NEXT waits for its answer */
+    int from;        /* that wants addresses from this group rank on; -1: all at once */
     bool is_void;    /* a newer party stands for its node */
     bool to_tell;    /* in jobs->tell */
     bool waits_disk; /* in job->undurable */

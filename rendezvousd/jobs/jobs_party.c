@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "rendezvousd/jobs/jobs_impl.h"
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static void make_void(struct jobs_party *p)
     if (!p->asks)
         return;
     p->asks = false;
-    p->o.told(p->o.arg, NULL, NULL);
+    p->o.told(p->o.arg, NULL, NULL, 0);
 }
 
 int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct err *e)
@@ -129,19 +130,25 @@ void party_queue_(struct jobs_party *p)
     DL_APPEND2(p->job->undurable, p, disk_prev, disk_next);
 }
 
+/* News that come in pages are announced with the last of them. */
 static void tell(struct jobs_party *p, struct leader_member *m)
 {
     const struct rdzv_news news = m->news;
     struct buf addrs = {0};
     const char *text = NULL;
-    if (rdzv_news_is_for_leader(&news))
-        text = leader_addresses(p->job->reign.leader, &addrs) == 0 && addrs.len ? addrs.data : "";
-    leader_step(p->job->reign.leader, &(struct leader_event){.kind = LEADER_TOLD, .node = p->node}, 0, NULL);
-    if (news.kind == RDZV_NEWS_ROUND && !news.spare)
+    const int from = p->from < 0 ? 0 : p->from, to = p->from < 0 ? INT_MAX : p->from + JOBS_PAGE;
+    int more = 0;
+    if (rdzv_news_is_for_leader(&news)) {
+        text = leader_addresses(p->job->reign.leader, from, to, &addrs) == 0 && addrs.len ? addrs.data : "";
+        more = to < news.group_world ? to : 0;
+    }
+    if (!more)
+        leader_step(p->job->reign.leader, &(struct leader_event){.kind = LEADER_TOLD, .node = p->node}, 0, NULL);
+    if (!more && news.kind == RDZV_NEWS_ROUND && !news.spare)
         m->member_round = news.round;
     p->asks = false;
     p->answered_ms = p->jobs->o.now();
-    p->o.told(p->o.arg, &news, text); /* p may be gone afterwards */
+    p->o.told(p->o.arg, &news, text, more); /* p may be gone afterwards */
     buf_free(&addrs);
 }
 

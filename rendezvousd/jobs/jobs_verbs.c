@@ -240,7 +240,7 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
 
 /* --- the others */
 
-int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, struct err *e)
+int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e)
 {
     struct leader_member *m;
     struct job *job = NULL;
@@ -255,6 +255,7 @@ int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t 
                        rdzv_state_name(rdzv_state(leader_machine(job->reign.leader))));
     job_confirmed_(job, m, p->answered_ms);
     p->asks = true;
+    p->from = from;
     party_queue_(p);
     jobs_tell_(p->jobs);
     return 0;

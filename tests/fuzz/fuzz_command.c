@@ -147,12 +147,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 static const char *draw_word(void)
 {
     static const char *const words[] = {
-        "a",    "b",        "l",       "m",       "",     "0",
-        "1",    "-1",       "2",       "5",       "100",  "9223372036854775807",
-        "x",    "nx",       "xx",      "get",     "ex",   "px",
-        "*",    "[a-",      "count",   "match",   "id",   "list",
-        "0.",   "1e9",      "setname", "getname", "docs", "async",
-        "sync", "\xff\r\n",
+        "a",    "b",    "l",        "m",       "",     "0",
+        "1",    "-1",   "2",        "5",       "100",  "9223372036854775807",
+        "x",    "nx",   "xx",       "get",     "ex",   "px",
+        "*",    "[a-",  "count",    "match",   "id",   "list",
+        "0.",   "1e9",  "setname",  "getname", "docs", "async",
+        "sync", "from", "\xff\r\n",
     };
     return words[fuzz_draw(sizeof words / sizeof *words)];
 }

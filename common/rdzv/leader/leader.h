@@ -220,8 +220,9 @@ bool leader_is_over(const struct leader *l);
 int64_t leader_over_since(const struct leader *l); /* 0: it is not */
 /* Nobody is left of a job that had no round yet, but for those that must still be notified. */
 bool leader_is_empty(const struct leader *l);
-/* Every address of every member of the round, comma separated. -ENOMEM. */
-int leader_addresses(const struct leader *l, struct buf *out);
+/* Append every address of the round's members whose group ranks are from `from` to below `to`, comma separated.
+ * -ENOMEM. */
+int leader_addresses(const struct leader *l, int from, int to, struct buf *out);
 bool leader_lists_address(const char *addrs, const char *addr); /* "a,b" has it; an empty one is in no list */
 
 /* --- decisions */

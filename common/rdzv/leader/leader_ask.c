@@ -148,6 +148,8 @@ static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t
 {
     struct places p = {.l = l, .is_heard = true};
     struct leader_member *m;
+    if (l->machine && rdzv_nodes(l->machine) < l->config.max_nodes) /* or a job's nodes would all be counted for each */
+        return false;
     if (!l->machine || l->over || ev->here || ev->ask->waits || l->config.max_nodes > l->config.min_nodes ||
         rdzv_knows(l->machine, ev->ask->node) || !(m = leader_member_of(l, ev->ask->node)))
         return false;

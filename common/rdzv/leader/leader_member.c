@@ -253,17 +253,24 @@ bool leader_lists_address(const char *addrs, const char *addr)
     return false;
 }
 
+struct range {
+    int from, to; /* group ranks */
+    struct buf *out;
+};
+
 static int add_addresses(void *arg, const struct rdzv_member *m)
 {
-    struct buf *out = arg;
-    if (!m->member)
+    const struct range *r = arg;
+    struct buf *out = r->out;
+    if (!m->member || m->group_rank < r->from || m->group_rank >= r->to)
         return 0;
     if (m->addr[0] && !leader_lists_address(m->addrs, m->addr))
         TRY(buf_printf(out, "%s%s", out->len ? "," : "", m->addr));
     return m->addrs[0] ? buf_printf(out, "%s%s", out->len ? "," : "", m->addrs) : 0;
 }
 
-int leader_addresses(const struct leader *l, struct buf *out)
+int leader_addresses(const struct leader *l, int from, int to, struct buf *out)
 {
-    return l->machine ? rdzv_members(l->machine, add_addresses, out) : 0;
+    struct range r = {from, to, out};
+    return l->machine ? rdzv_members(l->machine, add_addresses, &r) : 0;
 }

@@ -1,6 +1,7 @@
 /* What a node's beat makes of the job: its requests, in order and once each; its place; its life. */
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,7 @@ int host_slot_text(struct rdzv_host *h, const struct leader_member *m, struct bu
     snprintf(slot.instance, sizeof slot.instance, "%s", leader_instance(h->r.leader));
     int rc = m->has_news ? rdzv_news_encode(&m->news, &news) : 0;
     if (rc == 0 && m->has_news && rdzv_news_is_for_leader(&m->news))
-        rc = leader_addresses(h->r.leader, &members);
+        rc = leader_addresses(h->r.leader, 0, INT_MAX, &members);
     slot.news = news.data;
     slot.news_len = news.len;
     slot.members = members.data;

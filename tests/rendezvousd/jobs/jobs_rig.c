@@ -54,7 +54,7 @@ struct rdzv_config rig_config(int min, int max)
                                 .first_round = 1};
 }
 
-static void on_told(void *arg, const struct rdzv_news *news, const char *members)
+static void on_told(void *arg, const struct rdzv_news *news, const char *members, int more)
 {
     struct agent *a = arg;
     if (!news) {
@@ -63,6 +63,7 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *members
     }
     a->news = *news;
     a->told++;
+    a->more = more;
     snprintf(a->members, sizeof a->members, "%s", members ? members : "");
     if (a->then)
         a->then(a);
@@ -98,7 +99,7 @@ int rig_join(struct agent *a, const struct rdzv_config *c, uint64_t round)
 
 int rig_next(struct agent *a)
 {
-    return jobs_next(a->party, a->run, a->node, a->news.seq, &a->e);
+    return jobs_next(a->party, a->run, a->node, a->news.seq, -1, &a->e);
 }
 
 int rig_say(struct agent *a, enum rdzv_event_kind kind, uint64_t round, int exit_code)

@@ -11,6 +11,7 @@ struct agent {
     struct jobs_joined joined;
     struct rdzv_news news;         /* the last it was told */
     char members[1024];            /* addresses it was told with it, "" */
+    int more;                      /* the group rank that more of them begin with; 0: none */
     int told;                      /* how often */
     bool is_void;                  /* it was told that another stands for its node */
     struct err e;                  /* of its last request */

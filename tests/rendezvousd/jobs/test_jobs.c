@@ -922,7 +922,7 @@ static void where_all_are_on_loopback_so_is_the_leader(void **s)
     check_all_on_loopback("::ffff:127.0.0.1");
 }
 
-static void on_members(void *arg, const struct rdzv_news *news, const char *members)
+static void on_members(void *arg, const struct rdzv_news *news, const char *members, int more)
 {
     if (news && members)
         snprintf(arg, 256, "%s", members);
@@ -942,7 +942,7 @@ static void check_members(const char *peer, const char *addrs, const char *membe
     snprintf(ev.addrs, sizeof ev.addrs, "%s", addrs);
     assert_int_equal(jobs_party_open(&p, j, &o, &e), 0);
     assert_int_equal(jobs_join(p, "r", &ev, &c, &joined, &e), 0);
-    assert_int_equal(jobs_next(p, "r", "node1", joined.seq, &e), 0);
+    assert_int_equal(jobs_next(p, "r", "node1", joined.seq, -1, &e), 0);
     assert_string_equal(told, members);
     jobs_party_close(p, JOBS_GONE);
     jobs_destroy(j);
@@ -955,6 +955,91 @@ static void the_address_of_the_connection_is_one_of_the_nodes_once(void **s)
     check_members("10.0.0.1", "10.0.0.1,10.0.0.2", "10.0.0.1,10.0.0.2");
     check_members("10.0.0.1", "10.0.0.11,110.0.0.1", "10.0.0.11,110.0.0.1,10.0.0.1");
     check_members("", "10.0.0.1,10.0.0.2", "10.0.0.1,10.0.0.2"); /* it was gone before it was accepted */
+}
+
+struct pages {
+    struct buf list;
+    size_t largest;
+    int more, told;
+};
+
+static void on_page(void *arg, const struct rdzv_news *news, const char *members, int more)
+{
+    struct pages *p = arg;
+    if (!news || !members)
+        return;
+    const size_t n = strlen(members);
+    p->largest = n > p->largest ? n : p->largest;
+    p->more = more;
+    p->told++;
+    assert_int_equal(buf_printf(&p->list, "%s%s", p->list.len ? "," : "", members), 0);
+}
+
+/* As many bytes of addresses as a node may have, of which the first says which one it is. */
+static void fill_addrs(char ret[RDZV_ADDRS_MAX + 1], int node)
+{
+    const size_t n = (size_t)snprintf(ret, RDZV_ADDRS_MAX + 1, "fd00::%x", node);
+    for (size_t i = n; i < RDZV_ADDRS_MAX; i++)
+        ret[i] = ",fd01::1234:abcd"[(i - n) % 16];
+    ret[RDZV_ADDRS_MAX] = 0;
+}
+
+static void check_list(const struct buf *list, int nodes)
+{
+    char *seen = calloc((size_t)nodes, 1);
+    int n = 0;
+    for (const char *at = list->data; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        const long node = strncmp(at, "fd00::", 6) == 0 ? strtol(at + 6, NULL, 16) : -1;
+        if (node < 0)
+            continue;
+        assert_in_range(node, 0, nodes - 1);
+        assert_int_equal(seen[node]++, 0);
+        n++;
+    }
+    assert_int_equal(n, nodes);
+    free(seen);
+}
+
+/* As the client of a connection asks for them: the same news again and again. */
+static void addresses_of_so_many_members_come_in_pages(void **s)
+{
+    enum { MOST = RDZV_NODES_MAX, DAILY = 2 * JOBS_PAGE + 203 };
+    const int nodes = are_all_points_taken() ? MOST : DAILY;
+    struct jobs *j = rig_jobs(&(struct jobs_options){.max_nodes = MOST, .max_job_bytes = (size_t)1 << 30});
+    struct rdzv_config c = rig_config(nodes, nodes);
+    struct rdzv_event ev = {.kind = RDZV_JOIN, .slots = 1, .node_rank = -1, .port = 4000};
+    struct jobs_party **p = calloc((size_t)nodes, sizeof *p);
+    struct pages pages = {0}, whole = {0};
+    struct jobs_joined joined, first = {0};
+    struct err e;
+    (void)s;
+    c.order = RDZV_ORDER_JOIN;
+    for (int i = 0; i < nodes; i++) {
+        const struct jobs_party_options o = {.principal = "alice", .addr = "10.0.0.2", .told = on_page, .arg = &pages};
+        snprintf(ev.node, sizeof ev.node, "node%d", i);
+        fill_addrs(ev.addrs, i);
+        assert_int_equal(jobs_party_open(&p[i], j, &o, &e), 0);
+        if (jobs_join(p[i], "r", &ev, &c, i ? &joined : &first, &e) < 0)
+            fail_msg("node %d: %s", i, e.text);
+    }
+    do {
+        assert_int_equal(jobs_next(p[0], "r", "node0", first.seq, pages.more, &e), 0);
+    } while (pages.more);
+    assert_int_equal(pages.told, (nodes + JOBS_PAGE - 1) / JOBS_PAGE);
+    assert_in_range(pages.largest, JOBS_PAGE * RDZV_ADDRS_MAX, (1 << 20) - 1024);
+    check_list(&pages.list, nodes);
+    whole.list = pages.list;
+    pages = (struct pages){0};
+    assert_int_equal(jobs_next(p[0], "r", "node0", first.seq, -1, &e), 0);
+    assert_int_equal(pages.told, 1);
+    assert_int_equal(pages.more, 0);
+    check_list(&pages.list, nodes);
+    for (int i = 0; i < nodes; i++)
+        jobs_party_close(p[i], JOBS_GONE);
+    free(p);
+    buf_free(&pages.list);
+    buf_free(&whole.list);
+    jobs_destroy(j);
 }
 
 /* --- calls from inside callbacks */
@@ -1163,6 +1248,7 @@ int main(void)
         cmocka_unit_test(a_leader_on_loopback_is_named_as_others_see_it),
         cmocka_unit_test(where_all_are_on_loopback_so_is_the_leader),
         cmocka_unit_test(the_address_of_the_connection_is_one_of_the_nodes_once),
+        cmocka_unit_test(addresses_of_so_many_members_come_in_pages),
         cmocka_unit_test(a_callback_may_ask_and_claim),
         cmocka_unit_test(status_names_what_people_ask),
         cmocka_unit_test(events_are_a_ring),
