@@ -3,6 +3,7 @@
 #include "common/net/addr.h"
 #include <arpa/inet.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void peer_addr_read(const uv_tcp_t *tcp, struct peer_addr *ret)
@@ -58,14 +59,30 @@ static bool parse(const char *p, size_t n, uint8_t ret[ADDR_BYTES])
     return addr_read(text, ret);
 }
 
-bool peer_addr_in_list(const struct peer_addr *a, const char *list)
+static int compare(const void *a, const void *b)
 {
-    uint8_t one[ADDR_BYTES];
-    for (const char *p = list; p && *p;) {
-        size_t n = strcspn(p, ",");
-        if (parse(p, n, one) && memcmp(one, a->ip, 16) == 0)
-            return true;
+    return memcmp(a, b, ADDR_BYTES);
+}
+
+struct peer_list *peer_list_read(const char *text)
+{
+    size_t most = 1;
+    for (const char *p = text; (p = strchr(p, ',')); p++)
+        most++;
+    struct peer_list *l = malloc(sizeof *l + most * sizeof *l->v);
+    if (!l)
+        return NULL;
+    l->n = 0;
+    for (const char *p = text; *p;) {
+        const size_t n = strcspn(p, ",");
+        l->n += parse(p, n, l->v[l->n]);
         p += n + (p[n] == ',');
     }
-    return false;
+    qsort(l->v, l->n, sizeof *l->v, compare);
+    return l;
+}
+
+bool peer_list_has(const struct peer_list *l, const struct peer_addr *a)
+{
+    return l && bsearch(a->ip, l->v, l->n, sizeof *l->v, compare);
 }

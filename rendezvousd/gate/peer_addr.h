@@ -27,7 +27,15 @@ const char *peer_addr_text(struct peer_addr *a);
 /* "10.0.0.7", also where it came as ::ffff:10.0.0.7; "fe80::1"; "" if it is not known. The same. */
 const char *peer_addr_host(struct peer_addr *a);
 bool peer_addr_is_loopback(const struct peer_addr *a);
-/* list: addresses separated by commas, NULL: none. What is no address matches nothing. */
-bool peer_addr_in_list(const struct peer_addr *a, const char *list);
+
+/* Addresses to look peers up in, one or a million. */
+struct peer_list {
+    size_t n;
+    uint8_t v[][16]; /* in order */
+};
+
+/* text: separated by commas; what is no address is left out. The caller's, to be freed with free(3). NULL: no memory. */
+struct peer_list *peer_list_read(const char *text);
+bool peer_list_has(const struct peer_list *l, const struct peer_addr *a);
 
 #endif

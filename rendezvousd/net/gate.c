@@ -488,8 +488,8 @@ static const char *admit_local(struct conn *c, uid_t uid)
 static const char *admit_remote(struct conn *c)
 {
     const struct gate *g = c->s->o.gate;
-    const char *members = c->s->members;
-    if (members && peer_addr_in_list(&c->peer->addr, members))
+    const struct peer_list *members = c->s->members;
+    if (peer_list_has(members, &c->peer->addr))
         return trust(c, TRUST_STORE, "member");
     if (g && gate_has_tokens(g))
         return must_authenticate(c);

@@ -1,6 +1,7 @@
 /* The server's life: options, in-process access, and an orderly end in which every handle is counted. */
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "rendezvousd/gate/peer_addr.h"
 #include "rendezvousd/gate/peer_uid.h"
 #include "rendezvousd/net/server_impl.h"
 #include "rendezvousd/net/spaces.h"
@@ -86,11 +87,11 @@ void server_forget_run(struct server *s, const char *principal, const char *run)
 
 int server_set_members(struct server *s, const char *addresses)
 {
-    char *copy = addresses ? strdup(addresses) : NULL;
-    if (addresses && !copy)
+    struct peer_list *members = addresses ? peer_list_read(addresses) : NULL;
+    if (addresses && !members)
         return -ENOMEM;
     free(s->members);
-    s->members = copy;
+    s->members = members;
     return 0;
 }
 

@@ -121,7 +121,7 @@ struct server {
     uv_loop_t *loop;
     struct server_options o;      /* no zeroes: defaults are filled in */
     struct space *space;          /* the default one */
-    char *members;                /* see server_set_members() */
+    struct peer_list *members;    /* see server_set_members() */
     struct named_space *spaces;   /* of principals and jobs (spaces.h) */
     struct share *shares;         /* what each principal's take of .memory */
     struct keyspace_total memory; /* of all key-spaces */

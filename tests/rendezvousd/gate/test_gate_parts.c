@@ -54,11 +54,33 @@ static void an_address_is_found_in_a_list_however_it_is_written(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct peer_addr a = address(cases[i].peer);
-        if (peer_addr_in_list(&a, cases[i].list) != cases[i].in)
+        struct peer_list *l = peer_list_read(cases[i].list);
+        if (peer_list_has(l, &a) != cases[i].in)
             fail_msg("%s in '%s': expected %d", cases[i].peer, cases[i].list, cases[i].in);
+        free(l);
     }
     struct peer_addr a = address("10.0.0.5");
-    assert_false(peer_addr_in_list(&a, NULL));
+    assert_false(peer_list_has(NULL, &a));
+}
+
+static void a_peer_is_found_among_thousands(void **state)
+{
+    enum { MANY = 5000 };
+    char text[16 * MANY], *at = text;
+    (void)state;
+    for (int i = 0; i < MANY; i++)
+        at += sprintf(at, "%s10.%d.%d.7", i ? "," : "", i * 7 % 251, i / 251);
+    struct peer_list *l = peer_list_read(text);
+    assert_int_equal(l->n, MANY);
+    for (int i = 0; i < MANY; i++) {
+        char one[16], other[16];
+        snprintf(one, sizeof one, "10.%d.%d.7", i * 7 % 251, i / 251);
+        snprintf(other, sizeof other, "10.%d.%d.8", i * 7 % 251, i / 251);
+        struct peer_addr yes = address(one), no = address(other);
+        assert_true(peer_list_has(l, &yes));
+        assert_false(peer_list_has(l, &no));
+    }
+    free(l);
 }
 
 static void loopback_is_all_of_127_and_one_of_v6(void **state)
@@ -157,6 +179,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_address_is_found_in_a_list_however_it_is_written),
+        cmocka_unit_test(a_peer_is_found_among_thousands),
         cmocka_unit_test(loopback_is_all_of_127_and_one_of_v6),
         cmocka_unit_test(tokens_are_read_again_and_names_stay),
         cmocka_unit_test(no_tokens_are_none),
