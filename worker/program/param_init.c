@@ -139,12 +139,16 @@ static void normal_tails(int n, double x[BLOCK])
         x[i] = q[i] < 0 ? -x[i] : x[i];
 }
 
-static void normal_block(double scale, const uint64_t bits[BLOCK], double x[BLOCK])
+/* Share of a normal distribution that lies beyond -2 standard deviations. */
+#define BEYOND_TWO 0.022750131948179209
+
+/* cut: share of each tail that is left out. */
+static void normal_block(double scale, double cut, const uint64_t bits[BLOCK], double x[BLOCK])
 {
     double u[BLOCK], tail[BLOCK];
     int at[BLOCK], n = 0;
     for (int i = 0; i < BLOCK; i++) /* 52 bits + 0.5: never 0 nor 1 */
-        u[i] = (to_double(bits[i] >> 12) + 0.5) * 0x1p-52;
+        u[i] = cut + (to_double(bits[i] >> 12) + 0.5) * 0x1p-52 * (1 - 2 * cut);
     normal_centres(u, x);
     for (int i = 0; i < BLOCK; i++) { /* 15 of 100 */
         tail[n] = u[i];
@@ -168,17 +172,17 @@ static void uniform_block(double scale, const uint64_t bits[BLOCK], double x[BLO
 static inline void fill_run(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
 {
     const uint64_t name = hash_name(p->name);
-    const bool drawn = p->init == INIT_NORMAL || p->init == INIT_UNIFORM;
+    const bool drawn = p->init != INIT_ZEROS && p->init != INIT_ONES;
     uint64_t bits[BLOCK];
     double x[BLOCK];
     for (size_t i = 0; !drawn && i < n; i++)
         out[i] = p->init == INIT_ONES;
     for (size_t i = 0, k = first % BLOCK; drawn && i < n; i += BLOCK - k, k = 0) {
         random_block(seed, name, first + i - k, bits);
-        if (p->init == INIT_NORMAL)
-            normal_block(p->init_scale, bits, x);
-        else
+        if (p->init == INIT_UNIFORM)
             uniform_block(p->init_scale, bits, x);
+        else
+            normal_block(p->init_scale, p->init == INIT_TRUNCATED ? BEYOND_TWO : 0, bits, x);
         memcpy(out + i, x + k, (n - i < BLOCK - k ? n - i : BLOCK - k) * sizeof *x);
     }
 }

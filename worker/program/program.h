@@ -98,8 +98,9 @@ enum param_role { PARAM_TRAIN, PARAM_STAT };
 enum param_init {
     INIT_ZEROS,
     INIT_ONES,
-    INIT_NORMAL,  /* init_scale = standard deviation */
-    INIT_UNIFORM, /* in [-init_scale, init_scale) */
+    INIT_NORMAL,    /* init_scale = standard deviation */
+    INIT_TRUNCATED, /* the same distribution without its tails beyond 2 * init_scale */
+    INIT_UNIFORM,   /* in [-init_scale, init_scale) */
 };
 
 struct param {

@@ -127,6 +127,29 @@ static void normal_values_have_the_moments_and_tails_of_the_normal_distribution(
     assert_in_range(beyond_three, 540 - 4 * 23, 540 + 4 * 23); /* 0.0027 */
 }
 
+/* The same draw, of the middle of the distribution: both lie at the same share of theirs. The variance of a normal
+ * distribution cut at 2 is 1 - 4 phi(2) / (1 - 2 Phi(-2)); four sampling errors of it. */
+static void truncated_values_are_those_of_a_normal_distribution_without_its_tails(void **state)
+{
+    enum { N = 200000 };
+    struct param normal = param_of("x", INIT_NORMAL, 1), cut = param_of("x", INIT_TRUNCATED, 1);
+    static double x[N], y[N];
+    const double tail = 0.5 * erfc(sqrt(2));
+    double squares = 0, most = 0;
+    param_initial_fill(&normal, 7, 0, N, x);
+    param_initial_fill(&cut, 7, 0, N, y);
+    for (size_t i = 0; i < N; i++) {
+        const double share = 0.5 * erfc(-x[i] / sqrt(2)), of_cut = 0.5 * erfc(-y[i] / sqrt(2));
+        assert_true(fabs(of_cut - (tail + share * (1 - 2 * tail))) < 1e-14);
+        squares += y[i] * y[i];
+        most = fabs(y[i]) > most ? fabs(y[i]) : most;
+    }
+    assert_true(most <= 2 && most > 1.999);
+    assert_true(fabs(squares / N - 0.7737413) < 0.008);
+    cut.init_scale = 0.25;
+    assert_same(param_initial(&cut, 7, 500), y[500] / 4);
+}
+
 static void uniform_values_fill_their_range_and_stay_in_it(void **state)
 {
     enum { N = 100000 };
@@ -154,6 +177,7 @@ int main(void)
         cmocka_unit_test(a_slice_equals_the_whole),
         cmocka_unit_test(name_and_seed_change_the_values),
         cmocka_unit_test(normal_values_have_the_moments_and_tails_of_the_normal_distribution),
+        cmocka_unit_test(truncated_values_are_those_of_a_normal_distribution_without_its_tails),
         cmocka_unit_test(uniform_values_fill_their_range_and_stay_in_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
