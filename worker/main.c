@@ -132,14 +132,32 @@ static int train_as_asked(const struct train_config *cfg, int argc, char **argv)
     return train(cfg, argc, argv);
 }
 
+/* `-e CHECKPOINT`. */
+static int take_operand(struct train_config *c, int argc, char **argv, const struct arg_result *r, struct err *e)
+{
+    if (r->first_operand >= argc)
+        return 0;
+    if (!c->evaluate || argc - r->first_operand > 1 || train_config_resume(c) != RESUME_OFF)
+        return err_set(
+            e, ERR_USAGE,
+            "unexpected argument '%s': trainer takes options, and one checkpoint with --evaluate, if there is "
+            "no --resume",
+            argv[r->first_operand]);
+    c->resume = argv[r->first_operand];
+    return 0;
+}
+
 static int train_main(int argc, char **argv)
 {
     struct train_config cfg = {0};
     struct arg_result args;
     struct err e;
     int rc = args_parse(&train_program, argc, argv, &cfg, &args, &e);
-    if (rc == 0)
+    if (rc == 0) {
         train_config_by_optimizer(&cfg, &train_program, &args);
+        train_config_note_given(&cfg, &train_program, &args);
+        rc = args.help || args.version ? 0 : take_operand(&cfg, argc, argv, &args, &e);
+    }
     if (rc == 0 && args_answer(&train_program, "trainer " CRUN_VERSION, &cfg, &args, stdout))
         return EXIT_OK;
     if (rc < 0) {

@@ -30,7 +30,7 @@ const struct explain_message explain_trainer[] = {
      "the timeline has no steps\n--save_dir needs\n--image_size * images are first scaled\n--batch_size * over\n"
      "--epoch_size * is less\nwhich one?\n--procs * goes with\n--data-parallel is for\nwhich pictures?\n"
      "exactly IN and OUT\na run is needed:\n--out needs the path\n--local-world-size *\n"
-     "--drill-corrupt needs\n--loss-spike * needs\n--ema needs\nonly --schedule interleaved",
+     "--resume leads to none\n--drill-corrupt needs\n--loss-spike * needs\n--ema needs\nonly --schedule interleaved",
      "two options do not fit together, or one of them needs another", "the message names the option to add or to drop"},
     {"--sampler sharded: *\n--drop-last: *", "the samples cannot be divided among the ranks in this way",
      "another number of ranks or another batch size; --sampler global has no such limit"},
@@ -117,7 +117,21 @@ const struct explain_message explain_trainer[] = {
      "it holds no tensors\nbefore 1.6:\ninstead of floating-point numbers",
      "a .pth file holds more than tensors, or is damaged; trainer executes nothing in it",
      "in Python: torch.save(model.state_dict(), FILE)"},
-    {"the checkpoint is of arch\nthe checkpoint is of --net-style\nthe checkpoint has * this run\n"
+    {"is no number: it goes wrong\nis no finite number\nis no printable character\n: braces do not match\nmore than * words\n"
+     "there is no value '\nno number to count with\n' has a value already\nmore than * values at a time\nis no key: \n"
+     "' is given twice\n=' has no value\n' is no name\n'in' is \nno operation above is\n' needs *=\nthe input's name is\n"
+     "is the name of an operation\nis the first operation, and\nbehind the classifier\nmore than * operations\n"
+     "more than * blocks\n'repeat' needs\na block has at most\n'block' needs a name\n' is a word already\n"
+     "' has no value '\nhas nothing to read: \nnames within '\nneeds NAME=VALUE\nwith its repetitions\n"
+     "longer than * bytes\n' is set in line\nstands within what begins\n'end' without\n'end' stands\nno 'end' follows\n"
+     "that it could set\nnothing reads '\nthe model ends \nthe most that a model may have\na model is text",
+     "the text of a model is wrong, or too long; the message names the line",
+     "correct that line of --arch FILE.net; docs/guide/models.md has the language"},
+    {"the checkpoint's model has the sum\nits model has * elements",
+     "the model in a checkpoint is not that of its weights: the checkpoint is damaged, or somebody changed it",
+     "an older checkpoint, or the one from which this one was copied"},
+    {"the checkpoint is of arch\nthe checkpoint is of --net-style\nis another than this run's\n' is '* here\n"
+     "the checkpoint has * this run\n"
      "the checkpoint was trained\nin the checkpoint and '*' in the training set\nthe checkpoint is in the middle\n"
      "the checkpoint keeps an average\nits tensor '*' is",
      "the checkpoint was made with a model, classes or an order of samples that do not fit this run",

@@ -86,8 +86,7 @@ static int make_params(struct bench *b, struct err *e)
 
 static void make_batch(struct bench *b)
 {
-    const size_t pixels =
-        (size_t)b->batch * (size_t)b->model.channels * (size_t)b->model.image_size * (size_t)b->model.image_size;
+    const size_t pixels = (size_t)b->batch * input_row_bytes(&b->model.input);
     uint8_t *images = malloc(pixels);
     int32_t *labels = malloc(sizeof(*labels) * (size_t)b->batch);
     float *weights = malloc(sizeof(*weights) * (size_t)b->batch);
@@ -184,7 +183,7 @@ static int run(struct bench *b, struct err *e)
     const bool cpu = strcmp(b->ops->name, "cpu") == 0;
     printf("%s %s image=%d batch=%d threads=%d %s: %.1f images/s best, %.1f median, %.1f of each operation's fastest "
            "run; %.1f MB\n",
-           b->device, b->model.arch, b->model.image_size, b->batch, b->threads, b->type, b->batch / b->times[0],
+           b->device, b->model.arch, b->model.input.height, b->batch, b->threads, b->type, b->batch / b->times[0],
            b->batch / b->times[b->steps / 2], b->batch / sum_of_fastest(b),
            cpu ? (double)cpu_plan_bytes(b->plan) / 1e6 : 0.0);
     if (b->profile && cpu)
@@ -197,6 +196,7 @@ int main(int argc, char **argv)
 {
     static struct bench b;
     struct err e = {0};
+    const int side = number(argc, argv, "image", "64");
     b = (struct bench){.type = option(argc, argv, "type", "f32"),
                        .device = option(argc, argv, "device", "cpu"),
                        .format = option(argc, argv, "format", "auto"),
@@ -207,10 +207,7 @@ int main(int argc, char **argv)
                        .serve = number(argc, argv, "serve", "0"),
                        .model = {.arch = option(argc, argv, "arch", "resnet18"),
                                  .classes = number(argc, argv, "classes", "10"),
-                                 .channels = number(argc, argv, "channels", "3"),
-                                 .image_size = number(argc, argv, "image", "64"),
-                                 .mean = {0.5f, 0.5f, 0.5f},
-                                 .std = {0.25f, 0.25f, 0.25f}}};
+                                 .input = input_pictures(number(argc, argv, "channels", "3"), side, side, NULL, NULL)}};
     b.training = strcmp(b.type, "eval") != 0;
     if (b.batch < 1 || b.steps < 1) {
         fprintf(stderr, "batch and steps are at least 1\n");

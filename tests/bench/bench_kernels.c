@@ -370,12 +370,11 @@ int main(int argc, char **argv)
 {
     static struct bench b;
     struct err e = {0};
-    struct model_options m = {.arch = option(argc, argv, "arch", "resnet50"),
-                              .classes = 1000,
-                              .channels = 3,
-                              .image_size = number(argc, argv, "image", "224"),
-                              .mean = {0.5f, 0.5f, 0.5f},
-                              .std = {0.25f, 0.25f, 0.25f}};
+    const int side = number(argc, argv, "image", "224");
+    struct model_options m = {
+        .arch = option(argc, argv, "arch", "resnet50"),
+        .classes = 1000,
+        .input = input_pictures(3, side, side, (float[4]){0.5f, 0.5f, 0.5f}, (float[4]){0.25f, 0.25f, 0.25f})};
     b.batch = number(argc, argv, "batch", "16");
     b.repeat = number(argc, argv, "repeat", "5");
     b.compare = number(argc, argv, "compare", "0");

@@ -66,7 +66,7 @@ static int open_plan(struct side *s, struct err *e)
     TRY(host_alloc(s->p->n_train * sizeof(float), &params, e));
     TRY(host_alloc(s->p->n_stats * sizeof(float), &stats, e));
     TRY(host_alloc(s->p->n_reduce * sizeof(float), &reduce, e));
-    TRY(host_alloc((size_t)o->batch * 3 * (size_t)o->model.image_size * (size_t)o->model.image_size, &images, e));
+    TRY(host_alloc((size_t)o->batch * input_row_bytes(&o->model.input), &images, e));
     TRY(host_alloc(sizeof(int32_t) * (size_t)o->batch, &labels, e));
     TRY(host_alloc(sizeof(float) * (size_t)o->batch, &weights, e));
     s->params = params;
@@ -175,18 +175,15 @@ static int run_rank(const struct bench *o, int rank, struct store *store)
 
 int main(int argc, char **argv)
 {
-    struct bench o = {.delay_ms = number(argc, argv, "delay_ms", "5"),
-                      .steps = number(argc, argv, "steps", "6"),
-                      .rounds = number(argc, argv, "rounds", "3"),
-                      .batch = number(argc, argv, "batch", "8"),
-                      .bucket_kb = number(argc, argv, "bucket_kb", "4096"),
-                      .check = number(argc, argv, "check", "0"),
-                      .model = {.arch = "resnet50",
-                                .classes = 1000,
-                                .channels = 3,
-                                .image_size = number(argc, argv, "image", "96"),
-                                .mean = {0.5f, 0.5f, 0.5f},
-                                .std = {0.25f, 0.25f, 0.25f}}};
+    const int side = number(argc, argv, "image", "96");
+    struct bench o = {
+        .delay_ms = number(argc, argv, "delay_ms", "5"),
+        .steps = number(argc, argv, "steps", "6"),
+        .rounds = number(argc, argv, "rounds", "3"),
+        .batch = number(argc, argv, "batch", "8"),
+        .bucket_kb = number(argc, argv, "bucket_kb", "4096"),
+        .check = number(argc, argv, "check", "0"),
+        .model = {.arch = "resnet50", .classes = 1000, .input = input_pictures(3, side, side, NULL, NULL)}};
     if (o.steps < 1 || o.rounds < 1 || o.rounds > 64 || o.batch < 1 || o.bucket_kb < 1 || o.delay_ms > 999) {
         fprintf(stderr, "steps, rounds (to 64), batch and bucket_kb are at least 1, delay_ms at most 999\n");
         return 2;

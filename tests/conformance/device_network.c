@@ -19,10 +19,8 @@ static struct program *model(const char *arch, int size)
     bool convnet = strcmp(arch, "convnet") == 0;
     struct model_options o = {.arch = arch,
                               .classes = 10,
-                              .channels = convnet ? 1 : 3,
-                              .image_size = size,
-                              .mean = {0.5f, 0.5f, 0.5f, 0},
-                              .std = {0.25f, 0.25f, 0.25f, 1}};
+                              .input = input_pictures(convnet ? 1 : 3, size, size, (float[4]){0.5f, 0.5f, 0.5f, 0},
+                                                      (float[4]){0.25f, 0.25f, 0.25f, 1})};
     if (model_build(&p, &o, &e) < 0)
         fail_msg("%s", e.text);
     return p;

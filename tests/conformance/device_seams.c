@@ -61,8 +61,7 @@ static void add_seam(const struct seam *s)
 /* conv <- ReLU <- BN, without a sum between */
 static void find_seams(void)
 {
-    const struct model_options m = {
-        .arch = "resnet50", .classes = 10, .channels = 3, .image_size = 64, .std = {1, 1, 1, 1}};
+    const struct model_options m = {.arch = "resnet50", .classes = 10, .input = input_pictures(3, 64, 64, NULL, NULL)};
     struct program *p;
     MUST(model_build(&p, &m, e));
     for (int i = 0; i < p->nfwd; i++) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write image.corpus, record.corpus and safetensors.corpus beside this file: sound inputs, and some that claim sizes
-which they do not hold. Usage: make_corpora.py TRAINER"""
+"""Write image.corpus, net.corpus, record.corpus and safetensors.corpus beside this file: sound inputs, and some that
+claim sizes which they do not hold. Usage: make_corpora.py TRAINER"""
 import json
 import pathlib
 import struct
@@ -98,5 +98,16 @@ def files():
     yield safetensors(b'{"__metadata__":{"a":"' + b"\\u0041" * 500 + b'"}}', 0)
 
 
-for name, inputs in ("image", pictures(sys.argv[1])), ("record", records()), ("safetensors", files()):
+def nets():
+    for path in sorted((HERE / "../../worker/model/nets").glob("*.net")):
+        yield path.read_bytes()
+    yield (b"let a=3 w=8\nblock b out stride=1\n    conv out={out} kernel=3 stride={stride} pad=1 names=w init=zeros\n"
+           b"    bn names=g init=normal:1/sqrt(fan_in)\n    relu\n    add with=in from=relu1\nend\ninput\n"
+           b"conv x out={w} # eight\nrepeat i times={a - 1}\n    b l{i} out={w}\nend\nclassifier c decay=no\nset a=2\n")
+    yield b"input\nrelu a\nrelu b from=input\nadd c with=a\nclassifier d\n"
+    yield b"input\nrepeat i times=10000\nrepeat j times=10000\nend\nend\nclassifier c\n"
+    yield b"input\nconv a out=16777216 kernel=1024 pad=1023\nconv b out=16777216 kernel=1024 pad=1023\nclassifier c\n"
+
+
+for name, inputs in ("image", pictures(sys.argv[1])), ("net", nets()), ("record", records()), ("safetensors", files()):
     (HERE / f"{name}.corpus").write_text("".join(i.hex() + "\n" for i in inputs))

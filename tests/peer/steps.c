@@ -168,12 +168,11 @@ static int step(struct steps *t, int k, double *loss, struct err *e)
 
 static int open_all(struct steps *t, char **argv, struct err *e)
 {
+    const int side = atoi(argv[3]);
     struct model_options m = {.arch = argv[2],
-                              .image_size = atoi(argv[3]),
                               .classes = atoi(argv[4]),
-                              .channels = 3,
-                              .mean = {0.485F, 0.456F, 0.406F},
-                              .std = {0.229F, 0.224F, 0.225F, 1}};
+                              .input = input_pictures(3, side, side, (float[4]){0.485F, 0.456F, 0.406F},
+                                                      (float[4]){0.229F, 0.224F, 0.225F, 1})};
     t->batch = atoi(argv[5]);
     t->steps = atoi(argv[6]);
     t->clip = atof(argv[8]);
@@ -188,7 +187,7 @@ static int open_all(struct steps *t, char **argv, struct err *e)
                              .stats = t->s.stats,
                              .reduce = t->s.reduce};
     TRY(t->dev->ops->plan(t->dev, t->p, &o, &t->plan, e));
-    const size_t n = (size_t)t->batch * (size_t)t->steps, image = 3 * (size_t)m.image_size * (size_t)m.image_size;
+    const size_t n = (size_t)t->batch * (size_t)t->steps, image = 3 * (size_t)side * (size_t)side;
     t->images = need(n, image);
     t->labels = need(n, sizeof *t->labels);
     t->weights = need((size_t)t->batch, sizeof *t->weights);

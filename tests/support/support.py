@@ -28,6 +28,15 @@ def run(*args, timeout=120, **kw):
     return subprocess.run([str(a) for a in args], timeout=timeout, text=True, check=False, **kw)
 
 
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
 def has_sanitizer(name):
     """Is crun built with this one, "asan" or "tsan"? It needs files, memory and processes of its own."""
     return f"__{name}_init".encode() in CRUN.read_bytes()

@@ -60,6 +60,9 @@ int safetensors_read_part(struct safetensors *s, size_t i, int64_t at, size_t n,
 /* Bytes of a tensor: -EINVAL for a negative or overflowing shape, an unknown type or too many dimensions. */
 int ckpt_tensor_bytes(const struct ckpt_tensor *t, int64_t *ret);
 
+/* Elements of a tensor of floating-point numbers, whose shape was checked; 0 of others. */
+int64_t ckpt_tensor_reals(const struct ckpt_tensor *t);
+
 /* "F32 [64, 3, 7, 7]" into out. Returns out. */
 char *ckpt_tensor_shape(const struct ckpt_tensor *t, char *out, size_t cap);
 #define CKPT_SHAPE_LEN 112

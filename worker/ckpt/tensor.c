@@ -17,6 +17,12 @@ int ckpt_tensor_bytes(const struct ckpt_tensor *t, int64_t *ret)
     return 0;
 }
 
+int64_t ckpt_tensor_reals(const struct ckpt_tensor *t)
+{
+    int64_t bytes = 0;
+    return t->dtype <= DT_F16 && ckpt_tensor_bytes(t, &bytes) == 0 ? bytes / (int64_t)dtype_size(t->dtype) : 0;
+}
+
 char *ckpt_tensor_shape(const struct ckpt_tensor *t, char *out, size_t cap)
 {
     size_t at = (size_t)snprintf(out, cap, "%s [", (unsigned)t->dtype > DT_U8 ? "?" : dtype_name(t->dtype));

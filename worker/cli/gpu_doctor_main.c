@@ -132,8 +132,9 @@ static int write_report(const struct doctor_config *c, const char *verdict, stru
 /* What training would refuse is no fault of the GPU's. */
 static int check_network(const struct doctor_config *c, struct err *e)
 {
-    const struct model_options m = {
-        .arch = c->arch, .classes = LABELS, .channels = 3, .image_size = (int)c->image_size, .std = {1, 1, 1, 1}};
+    const struct model_options m = {.arch = c->arch,
+                                    .classes = LABELS,
+                                    .input = input_pictures(3, (int)c->image_size, (int)c->image_size, NULL, NULL)};
     struct program *p;
     TRY(model_build(&p, &m, e));
     program_destroy(p);

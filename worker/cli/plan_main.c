@@ -12,6 +12,7 @@
 #include "worker/cli/cli.h"
 #include "worker/cli/plan_ranks.h"
 #include "worker/config/exit_code.h"
+#include "worker/manifest/run_model.h"
 #include "worker/personality/personality.h"
 #include "worker/planner/here.h"
 #include "worker/session/forecast.h"
@@ -392,10 +393,15 @@ int plan_main(int argc, char **argv)
     if (rc < 0)
         return fail(rc, &e);
     const struct plan_config *c = (const struct plan_config *)train;
-    if (wants_time(c))
+    struct run_model model;
+    if ((rc = run_model_choose(&model, train, &e)) < 0)
+        code = fail(rc, &e);
+    else if (wants_time(c))
         code = plan_measured(c);
     else
         code = (rc = print_plan(c, NULL, &e)) == 0 ? EXIT_OK : fail(rc, &e);
+    if (rc >= 0)
+        run_model_free(&model);
     free(train);
     return code;
 }

@@ -26,12 +26,14 @@
 #include "worker/data/image/picture_name.h"
 #include "worker/data/loader/input.h"
 #include "worker/device/device.h"
+#include "worker/manifest/class_names.h"
+#include "worker/manifest/manifest_choice.h"
+#include "worker/manifest/manifest_model.h"
 #include "worker/model/model.h"
 #include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
-#include "worker/snapshot/class_names.h"
+#include "worker/session/memory_room.h"
 #include "worker/snapshot/pretrained.h"
-#include "worker/snapshot/snapshot_choice.h"
 #include "worker/state/state.h"
 
 #define FILE_MAX ((size_t)1 << 30)
@@ -63,6 +65,7 @@ static const struct arg_spec specs[] = {
      .type = ARG_STRING,
      .at = AT(arch),
      .def = "resnet50",
+     .metavar = "NAME|FILE.net",
      .help = "model of a bare file of weights; a checkpoint knows its own"},
     {.name = "image-size",
      .type = ARG_INT,
@@ -70,7 +73,7 @@ static const struct arg_spec specs[] = {
      .def = "224",
      .min = 8,
      .max = 4096,
-     .help = "of a bare file of weights: pixels square"},
+     .help = "of a bare file of weights: pixels square. Not given: as the model says, if it does"},
     {.name = "num-channels",
      .type = ARG_INT,
      .at = AT(channels),
@@ -109,6 +112,7 @@ struct predictor {
     const struct predict_config *cfg;
     const struct arg_result *args;
     struct weights *weights;
+    char *arch, *text; /* of the model */
     struct model_options model;
     struct input_options input;
     char **names;
@@ -171,27 +175,45 @@ static void channels_of(const cJSON *meta, const char *name, float out[4])
         out[i] = (float)cJSON_GetNumberValue(cJSON_GetArrayItem(list, i));
 }
 
+static int name_model(struct predictor *p, const char *arch, struct err *e)
+{
+    char name[MODEL_NAME_MAX + 1];
+    model_name(arch, name);
+    if (!(p->arch = strdup(name)))
+        return err_errno(e, ENOMEM, "a model's name");
+    p->model.arch = p->arch;
+    p->model.text = p->text;
+    return 0;
+}
+
+static void set_input(struct predictor *p)
+{
+    float mean[4], std[4];
+    input_normalization(p->input.kind, p->input.channels, mean, std);
+    p->model.input = input_pictures(p->input.channels, p->input.size, p->input.size, mean, std);
+}
+
 /* What a checkpoint does not say (older ones) is as torch does it. */
 static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
 {
-    static const char *const inputs[] = {INPUTS(CHOICE_NAME)}, *const styles[] = {NET_STYLES(CHOICE_NAME)};
-    int64_t classes, size, channels, scale = 0;
-    TRY(json_str(meta, "arch", &p->model.arch, e));
-    TRY(json_i64(meta, "num_labels", &classes, e));
-    TRY(json_i64(meta, "image_size", &size, e));
-    TRY(json_i64(meta, "channels", &channels, e));
+    static const char *const inputs[] = {INPUTS(CHOICE_NAME)};
+    int64_t scale = 0;
+    struct meta_shape shape;
+    const char *arch;
+    TRY(json_str(meta, "arch", &arch, e));
+    TRY(meta_shape(meta, &shape, e));
+    TRY(meta_model_text(meta, &p->text, e));
+    TRY(name_model(p, arch, e));
     json_i64(meta, "scale", &scale, NULL);
-    p->model.classes = (int)classes;
-    p->model.style =
-        (enum net_style)meta_choice_id(meta, "net_style", styles, sizeof styles / sizeof *styles, NET_TORCH);
+    p->model.classes = shape.classes;
     p->input = (struct input_options){
         .kind = (enum input_kind)meta_choice_id(meta, "input", inputs, sizeof inputs / sizeof *inputs, INPUT_TORCH),
-        .size = (int)size,
-        .channels = (int)channels,
+        .size = shape.size,
+        .channels = shape.channels,
         .scale = (int)scale};
-    input_normalization(p->input.kind, p->input.channels, p->model.mean, p->model.std);
-    channels_of(meta, "mean", p->model.mean);
-    channels_of(meta, "std", p->model.std);
+    set_input(p);
+    channels_of(meta, "mean", p->model.input.mean);
+    channels_of(meta, "std", p->model.input.std);
     for (struct class_names c = class_names_of(meta); !p->cfg->class_names && class_names_next(&c);)
         TRY(add_name(p, c.name, c.length, e));
     return 0;
@@ -215,21 +237,36 @@ static void tell_useless(const struct predictor *p)
                  p->input.channels);
 }
 
-/* A bare file: as many classes as its last vector has elements. */
+/* As many as the last layer's vector has elements. */
+static int count_classes(struct predictor *p, const char *layer, struct err *e)
+{
+    char name[CKPT_NAME_MAX + 1];
+    size_t i = 0;
+    snprintf(name, sizeof name, "%s.bias", layer);
+    const struct ckpt_tensor *bias = weights_find(p->weights, name, &i);
+    if (!bias || bias->ndim != 1 || bias->shape[0] < 2 || bias->shape[0] > 1 << 24)
+        return err_set(e, ERR_MISMATCH, "%s has no tensor '%s' that tells the number of classes", p->cfg->checkpoint,
+                       name);
+    p->model.classes = (int)bias->shape[0];
+    return 0;
+}
+
+/* A bare file. */
 static int from_options(struct predictor *p, struct err *e)
 {
-    size_t i = 0;
-    const struct ckpt_tensor *bias = weights_find(p->weights, "fc.bias", &i);
-    if (!bias || bias->ndim != 1 || bias->shape[0] < 2 || bias->shape[0] > 1 << 24)
-        return err_set(e, ERR_MISMATCH, "%s has no tensor 'fc.bias' that tells the number of classes",
-                       p->cfg->checkpoint);
-    if (p->cfg->channels == 2)
+    const struct predict_config *c = p->cfg;
+    struct model_facts facts;
+    if (c->channels == 2)
         return err_set(e, ERR_USAGE, "--num-channels 2: must be 1 or 3");
-    p->model.arch = p->cfg->arch;
-    p->model.classes = (int)bias->shape[0];
-    p->input =
-        (struct input_options){.kind = INPUT_TORCH, .size = (int)p->cfg->image_size, .channels = (int)p->cfg->channels};
-    input_normalization(INPUT_TORCH, p->input.channels, p->model.mean, p->model.std);
+    if (model_text(&p->text, c->arch, NET_TORCH, false, e) < 0)
+        return err_wrap(e, "--arch");
+    TRY(model_facts(c->arch, p->text, &facts, e));
+    TRY(name_model(p, c->arch, e));
+    TRY(count_classes(p, facts.last, e));
+    const bool any_size = facts.size == 0 || is_given(p, "image-size");
+    p->input = (struct input_options){
+        .kind = INPUT_TORCH, .size = any_size ? (int)c->image_size : facts.size, .channels = (int)c->channels};
+    set_input(p);
     return 0;
 }
 
@@ -241,6 +278,26 @@ static int load_weights(struct predictor *p, struct err *e)
     if (rc == ERR_MISMATCH && !weights_meta(p->weights) && !is_given(p, "arch"))
         return err_set(e, rc, "%.300s; it is taken as %s unless --arch says what it is of", why.text, p->cfg->arch);
     return rc < 0 ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+/* What a stranger's model would take, before it is taken. */
+static int check_room(const void *ctx, size_t bytes, struct err *e)
+{
+    struct memory_limit limit;
+    const struct predictor *p = ctx;
+    memory_limit_read("", &limit);
+    if (bytes <= (size_t)limit.bytes)
+        return 0;
+    return err_set(e, ERR_MISMATCH, "model %s takes %.1f GiB for a picture, and %.1f GiB are allowed here (%s)",
+                   p->arch, (double)bytes / (1 << 30), (double)limit.bytes / (1 << 30), limit.name);
+}
+
+static int check_held(const struct predictor *p, struct err *e)
+{
+    int64_t held = 0;
+    for (size_t i = 0; i < weights_count(p->weights); i++)
+        held += ckpt_tensor_reals(weights_at(p->weights, i));
+    return model_check_held(&p->model, held, e) < 0 ? err_wrap(e, "%s", p->cfg->checkpoint) : 0;
 }
 
 static int open_device(struct predictor *p, struct err *e)
@@ -255,7 +312,9 @@ static int open_device(struct predictor *p, struct err *e)
                                       .compute = p->device->ops->real,
                                       .params = p->state.params,
                                       .stats = p->state.stats,
-                                      .reduce = p->state.reduce};
+                                      .reduce = p->state.reduce,
+                                      .room = check_room,
+                                      .room_ctx = p};
     return p->device->ops->plan(p->device, p->program, &plan, &p->plan, e);
 }
 
@@ -273,8 +332,8 @@ static int predictor_open(struct predictor *p, struct err *e)
         return err_set(e, ERR_USAGE, "--class-names %s has %d names, the model %d classes", p->cfg->class_names,
                        p->n_names, p->model.classes);
     TRY(input_check(&p->input, e));
-    p->model.channels = p->input.channels;
-    p->model.image_size = p->input.size;
+    if (meta)
+        TRY(check_held(p, e));
     TRY(model_build(&p->program, &p->model, e));
     TRY(open_device(p, e));
     const size_t classes = (size_t)p->model.classes, side = (size_t)p->input.size;
@@ -293,6 +352,8 @@ static void predictor_close(struct predictor *p)
     if (p->device)
         p->device->ops->close(p->device);
     program_destroy(p->program);
+    free(p->arch);
+    free(p->text);
     weights_close(p->weights);
     for (int i = 0; i < p->n_names; i++)
         free(p->names[i]);

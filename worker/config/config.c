@@ -42,16 +42,14 @@ const struct arg_program train_program = {
         "Exit codes: 0 complete, 2 wrong command line, 65 bad data, 75 stopped before the end (start again to go "
         "on), 78 the checkpoint does not fit.",
     .specs = specs,
-    .operands = ARG_NO_OPERANDS,
+    .operands = ARG_OPERANDS, /* of --evaluate */
     .sections = sections,
 };
 
 int train_config_defaults(struct train_config *c, struct arg_result *r, struct err *e)
 {
-    char *argv[] = {(char *)"trainer", (char *)"--train-data", (char *)"", NULL};
-    const int rc = args_parse(&train_program, 3, argv, c, r, e);
-    c->train_data = NULL;
-    return rc;
+    char *argv[] = {(char *)"trainer", NULL};
+    return args_parse(&train_program, 1, argv, c, r, e);
 }
 
 void train_config_by_optimizer(struct train_config *c, const struct arg_program *p, const struct arg_result *r)
@@ -65,6 +63,13 @@ void train_config_by_optimizer(struct train_config *c, const struct arg_program 
         c->base_lr = usual[c->optimizer].base_lr;
     if (args_source(p, r, "weight-decay") == ARG_FROM_DEFAULT)
         c->weight_decay = usual[c->optimizer].weight_decay;
+}
+
+void train_config_note_given(struct train_config *c, const struct arg_program *p, const struct arg_result *r)
+{
+    c->given.arch = args_source(p, r, "arch") != ARG_FROM_DEFAULT;
+    c->given.image_size = args_source(p, r, "image-size") != ARG_FROM_DEFAULT;
+    c->given.num_channels = args_source(p, r, "num-channels") != ARG_FROM_DEFAULT;
 }
 
 enum resume train_config_resume(const struct train_config *c)

@@ -102,10 +102,18 @@ enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
 
 struct train_config {
     const char *train_data, *test_data;
-    int data_format;     /* enum dataset_kind */
-    int64_t num_labels;  /* 0: as many as the training set has classes */
-    int64_t null_images; /* of --train-data null; 0: ImageNet's number */
+    int data_format;                  /* enum dataset_kind */
+    int64_t num_labels;               /* 0: as many as the training set has classes */
+    int64_t null_images;              /* of --train-data null; 0: ImageNet's number */
     int64_t num_channels, image_size;
+    /* Not options: which of three are given, and what run_model_choose() finds (manifest/run_model.h): the model's text,
+     * and names of classes where there is no --train-data. */
+    struct {
+        bool arch, image_size, num_channels;
+    } given;
+    const char *model;
+    char *const *class_names;
+    int n_class_names;
     int input, sampler, shuffle; /* enum input_kind, enum sampler_kind, enum shuffle */
     bool drop_last;
     int64_t epoch_size; /* 0: the set's own number */
@@ -220,6 +228,12 @@ int train_config_defaults(struct train_config *c, struct arg_result *r, struct e
 /* Rate and weight decay that the command line leaves out become those that torch.optim has for the optimizer: adam and
  * adamw do not learn at SGD's rate. p, r: of the args_parse() that c comes from. */
 void train_config_by_optimizer(struct train_config *c, const struct arg_program *p, const struct arg_result *r);
+
+/* Notes what c->given has. p, r: as above. */
+void train_config_note_given(struct train_config *c, const struct arg_program *p, const struct arg_result *r);
+
+/* Are num_channels, and what is given for each of them, possible? */
+int train_config_check_channels(const struct train_config *c, struct err *e);
 
 /* Check what single options cannot know. ERR_USAGE with one sentence. */
 int train_config_check(const struct train_config *c, struct err *e);

@@ -24,18 +24,33 @@ static int check_aliases(const struct train_config *c, struct err *e)
     return 0;
 }
 
-static int check_input(const struct train_config *c, struct err *e)
+int train_config_check_channels(const struct train_config *c, struct err *e)
 {
     if (c->num_channels != 1 && c->num_channels != 3)
         return err_set(e, ERR_USAGE, "--num-channels %d: must be 1 or 3", (int)c->num_channels);
-    if (c->scale && c->input != INPUT_TORCH && c->input != INPUT_CAFFE2)
-        return err_set(e, ERR_USAGE, "--scale %d: --input plain and cifar scale to --image-size", (int)c->scale);
-    if (c->input != INPUT_TORCH && (c->crop_scale.min != 0.08 || c->crop_scale.max != 1))
-        return err_set(e, ERR_USAGE, "--crop-scale: only --input torch crops shares of the area");
     if ((c->mean.n && c->mean.n != 1 && c->mean.n != c->num_channels) ||
         (c->std.n && c->std.n != 1 && c->std.n != c->num_channels))
         return err_set(e, ERR_USAGE, "--mean and --std take one value or one for each of the %d channels",
                        (int)c->num_channels);
+    return 0;
+}
+
+static int check_data(const struct train_config *c, struct err *e)
+{
+    if (c->evaluate && !c->test_data)
+        return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
+    if (!c->train_data && !c->evaluate)
+        return err_set(e, ERR_USAGE, "option '--train-data' is required: a folder of training images, for example");
+    return 0;
+}
+
+static int check_input(const struct train_config *c, struct err *e)
+{
+    TRY(train_config_check_channels(c, e));
+    if (c->scale && c->input != INPUT_TORCH && c->input != INPUT_CAFFE2)
+        return err_set(e, ERR_USAGE, "--scale %d: --input plain and cifar scale to --image-size", (int)c->scale);
+    if (c->input != INPUT_TORCH && (c->crop_scale.min != 0.08 || c->crop_scale.max != 1))
+        return err_set(e, ERR_USAGE, "--crop-scale: only --input torch crops shares of the area");
     if (c->drop_last && c->sampler != SAMPLER_DISTRIBUTED)
         return err_set(e, ERR_USAGE, "--drop-last is an option of --sampler distributed; the others repeat nothing");
     if (c->num_labels == 1)
@@ -146,6 +161,7 @@ static int check_auto(const struct train_config *c, struct err *e)
 
 int train_config_check(const struct train_config *c, struct err *e)
 {
+    TRY(check_data(c, e));
     TRY(check_aliases(c, e));
     TRY(check_input(c, e));
     TRY(check_folders(c, e));
@@ -155,8 +171,6 @@ int train_config_check(const struct train_config *c, struct err *e)
     TRY(check_stages(c, e));
     TRY(check_seconds(c, e));
     TRY(check_replicas(c, e));
-    if (c->evaluate && !c->test_data)
-        return err_set(e, ERR_USAGE, "--evaluate needs --test-data");
     if (c->start_epoch >= c->num_epochs)
         return err_set(e, ERR_USAGE, "--start-epoch %d: the run has %d epochs, counted from 0", (int)c->start_epoch,
                        (int)c->num_epochs);

@@ -1,10 +1,13 @@
-/* Models by name. A model is a function that writes the forward list of a program, layer after layer, as its paper
- * draws it; the room knows shapes and names of parameters (torchvision's), and nothing of devices or training.
+/* Models as text: a shipped one (nets/) or a user's FILE.net, one operation a line. docs/guide/models.md describes the
+ * language. The room knows the words, shapes and names of parameters, and nothing of devices or training.
  *
- *   name, options -> architectures.h: whose function -> resnet.c, convnet.c, mlp.c: program_conv(), program_bn(), ...
+ *   --arch resnet50 or FILE.net -> model_text(): the text, which is also what a checkpoint keeps
+ *   text -> net_read.h: lines, values, blocks -> a straight list of operations -> net_words.h: program_conv(), ...
  *   -> program_differentiate() -> a program that a device can plan (program.h)
  *
- * A new model is a file of its own and a line in model.c. */
+ * A text may come from a stranger's checkpoint: its length, the lines that are gone through, the operations and the
+ * elements that they would take are bounded, and what exceeds a bound is refused before memory is taken for it. Errors
+ * are one sentence with the line. A new model is a file in nets/ and a line in model.c. */
 #ifndef CRUN_WORKER_MODEL_H
 #define CRUN_WORKER_MODEL_H
 
@@ -12,6 +15,7 @@
 #include <stddef.h>
 
 #include "common/base/choice.h"
+#include "worker/program/input.h"
 #include "worker/program/split.h"
 
 struct err;
@@ -26,20 +30,44 @@ struct program;
 
 enum net_style { NET_STYLES(CHOICE_ID) };
 
+enum {
+    MODEL_TEXT_MAX = 1 << 16, /* bytes */
+    MODEL_NAME_MAX = 31       /* bytes of a model's name */
+};
+
+/* *ret: the text that arch means, a shipped model's name or the path of a file (it ends in ".net" or has a slash), from
+ * malloc. Options of the trainer that the text has values for stand behind it as `set` lines: style, and
+ * zero_init_residual (residual_gamma). -EINVAL: neither, with the list of names, or what is wrong with the text, and in
+ * which line; -errno of the file. Blocks on the file. */
+int model_text(char **ret, const char *arch, enum net_style style, bool zero_init_residual, struct err *e);
+
+/* What a model that arch means is called: "tiny" of nets/tiny.net. */
+void model_name(const char *arch, char out[MODEL_NAME_MAX + 1]);
+
+/* What a text says of its input and its end. */
+struct model_facts {
+    int size, channels; /* the only ones that it takes; 0: any */
+    char last[64];      /* name of the layer that has an output a class */
+};
+
+/* what: stands before "line N" in errors. -EINVAL: see model_text(). */
+int model_facts(const char *what, const char *text, struct model_facts *ret, struct err *e);
+
+/* Do both texts make the same network, whatever its initial values are? *same; if not, *e says which operation is the
+ * first that differs (ERR_MISMATCH). Both have been read before. */
+int model_compare(const char *theirs, const char *ours, struct err *e);
+
 struct model_options {
-    const char *arch;     /* resnet18/34/50/101/152, convnet, mlp */
-    enum net_style style; /* of ResNets; the others have one */
-    int classes;          /* >= 2 */
-    int channels;         /* 1 or 3 */
-    int image_size; /* square; >= 32 for ResNets (smaller than 32 still works down to 1x1 maps), 28 for convnet, any for mlp */
-    bool zero_init_residual; /* last gamma of every block starts at 0 */
-    float mean[4], std[4];
+    const char *arch;   /* name of the program, and of the shipped model where text is NULL */
+    const char *text;   /* NULL: the shipped one, in torchvision's style, each gamma 1 */
+    int classes;        /* >= 2 */
+    struct input input; /* square pictures of 1 or 3 channels */
     struct split split; /* of the last layer over a tensor group; all-zero: none */
     size_t align;       /* program_align(); 0: as it is without */
 };
 
-/* Build and differentiate. *ret is freed with program_destroy(). -EINVAL: unknown arch (with the list) or impossible
- * size. */
+/* Build and differentiate. *ret is freed with program_destroy(). -EINVAL: unknown arch (with the list), a text that is
+ * wrong, an impossible size. */
 int model_build(struct program **ret, const struct model_options *o, struct err *e);
 
 /* Weight of a step's batch statistics in the running ones. */

@@ -205,6 +205,7 @@ static int choose_model(struct caffe2 *c, const struct personality_args *a, stru
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
         if (strcmp(archs[i], name) == 0) {
             c->train.arch = archs[i];
+            c->train.given.arch = personality_given(a, "num-layers");
             return 0;
         }
     return err_set(e, ERR_USAGE, "--num_layers %d: expected 18, 34, 50, 101 or 152", (int)c->num_layers);

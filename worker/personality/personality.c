@@ -162,6 +162,8 @@ int personality_parse(const struct personality *p, int argc, char **argv, const 
     int rc = train_config_defaults(config, &m->result, e);
     if (rc == 0)
         rc = args_parse(&m->program, argc, argv, config, &m->result, e);
+    if (rc == 0)
+        train_config_note_given(config, &m->program, &m->result);
     const bool page = rc == 0 && (m->result.help || m->result.version);
     if (rc == 0 && !page)
         rc = p->apply(config, &a, e);

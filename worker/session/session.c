@@ -170,6 +170,7 @@ static void identify(struct session *s)
     session_describe_precision(s);
     s->identity = (struct snapshot_identity){.cfg = s->cfg,
                                              .arch = s->cfg->arch,
+                                             .model = s->cfg->model,
                                              .classes = s->train_set->class_names,
                                              .nclasses = s->train_set->classes,
                                              .num_labels = session_labels(s),
@@ -329,9 +330,12 @@ void session_banner(const struct session *s)
             session_labels(s), (int)cfg->image_size, (int)cfg->image_size);
     fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, s->precision_text,
             s->threads, s->loader_threads);
-    fprintf(stderr, "data: %zu training images%s", s->train_set->n, s->test_set ? ", " : "\n");
+    fputs("data:", stderr);
+    if (cfg->train_data)
+        fprintf(stderr, " %zu training images%s", s->train_set->n, s->test_set ? "," : "");
     if (s->test_set)
-        fprintf(stderr, "%zu held out\n", s->test_set->n);
+        fprintf(stderr, " %zu held out", s->test_set->n);
+    fputc('\n', stderr);
     fprintf(stderr, "batch: %lld global, %lld per node, up to %zu per rank (%d ranks, %d nodes); %lld steps an epoch\n",
             (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes),
             sampler_share((size_t)batch, s->batch.count), s->batch.count, s->nodes, (long long)s->steps_per_epoch);

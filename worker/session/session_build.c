@@ -67,14 +67,20 @@ int session_open_data(struct session *s, struct err *e)
 {
     const struct train_config *cfg = s->cfg;
     TRY(check_input(s, e));
+    /* without training data, of an evaluation: the classes are the checkpoint's */
+    const bool trains = cfg->train_data != NULL;
     struct dataset_options o = {
+        .testing = !trains,
+        .class_names = trains ? NULL : cfg->class_names,
+        .classes = trains ? 0 : cfg->n_class_names,
         .kind = (enum dataset_kind)cfg->data_format,
         .num_labels = (int)cfg->num_labels,
         .null_samples = (size_t)cfg->null_images,
         .null_size = (int)cfg->image_size,
     };
-    TRY(open_set(s, &s->train_set, "--train-data", cfg->train_data, &o, e));
-    if (cfg->num_labels && s->train_set->classes > cfg->num_labels)
+    TRY(trains ? open_set(s, &s->train_set, "--train-data", cfg->train_data, &o, e)
+               : open_set(s, &s->train_set, "--test-data", cfg->test_data, &o, e));
+    if (trains && cfg->num_labels && s->train_set->classes > cfg->num_labels)
         return err_set(e, ERR_DATA, "%s has %d classes, --num-labels allows %d", cfg->train_data, s->train_set->classes,
                        (int)cfg->num_labels);
     if (s->train_set->classes < 2 && cfg->num_labels < 2)
@@ -120,12 +126,13 @@ static int cut_model(struct session *s, struct err *e)
 
 int session_build_model(struct session *s, struct err *e)
 {
+    const int size = (int)s->cfg->image_size;
+    float mean[4], std[4];
+    normalization(s->cfg, mean, std);
     struct model_options o = {.arch = s->cfg->arch,
-                              .style = (enum net_style)s->cfg->net_style,
+                              .text = s->cfg->model,
                               .classes = session_labels(s),
-                              .channels = (int)s->cfg->num_channels,
-                              .image_size = (int)s->cfg->image_size,
-                              .zero_init_residual = s->cfg->zero_init_residual};
+                              .input = input_pictures((int)s->cfg->num_channels, size, size, mean, std)};
     static const enum split_kind kinds[] = {[MODEL_PARALLEL_FEATURES] = SPLIT_FEATURES,
                                             [MODEL_PARALLEL_CLASSES] = SPLIT_CLASSES,
                                             [MODEL_PARALLEL_LAST] = SPLIT_CLASSES};
@@ -134,7 +141,6 @@ int session_build_model(struct session *s, struct err *e)
                                  layout_place(&s->layout, s->rank).tensor};
     if (s->layout.zero == 3)
         o.align = OWNERSHIP_ALIGN * (size_t)s->batch.count;
-    normalization(s->cfg, o.mean, o.std);
     TRY(model_build(&s->whole, &o, e));
     if (s->layout.stages > 1)
         return cut_model(s, e);

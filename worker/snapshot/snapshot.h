@@ -37,7 +37,7 @@ struct position {
 
 struct snapshot_identity {          /* what a checkpoint and a run must share, and what is noted */
     const struct train_config *cfg; /* options of which differences are logged */
-    const char *arch;
+    const char *arch, *model;       /* its name, its text */
     char *const *classes;
     int nclasses;
     int64_t num_labels, image_size, channels, seed; /* num_labels: outputs of the model */

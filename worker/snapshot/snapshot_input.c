@@ -8,17 +8,15 @@
 #include "common/json/json.h"
 #include "worker/config/config.h"
 #include "worker/data/loader/input.h"
-#include "worker/model/model.h"
+#include "worker/manifest/manifest_choice.h"
 #include "worker/program/program.h"
 #include "worker/snapshot/snapshot.h"
-#include "worker/snapshot/snapshot_choice.h"
 
-static const char *const inputs[] = {INPUTS(CHOICE_NAME)}, *const styles[] = {NET_STYLES(CHOICE_NAME)};
+static const char *const inputs[] = {INPUTS(CHOICE_NAME)};
 
 void meta_add_input(cJSON *meta, const struct snapshot_identity *id)
 {
     cJSON_AddStringToObject(meta, "input", inputs[id->cfg->input]);
-    cJSON_AddStringToObject(meta, "net_style", styles[id->cfg->net_style]);
     cJSON_AddNumberToObject(meta, "scale", (double)id->cfg->scale);
     cJSON_AddItemToObject(meta, "mean", cJSON_CreateFloatArray(id->program->input.mean, 4));
     cJSON_AddItemToObject(meta, "std", cJSON_CreateFloatArray(id->program->input.std, 4));
@@ -60,22 +58,12 @@ static int compare(const struct snapshot_identity *id, bool tell, const char *op
     return 0;
 }
 
-/* The same tensors make another network; only ResNets come in styles. */
-static int check_style(const cJSON *meta, const struct snapshot_identity *id, struct err *e)
-{
-    const char *was = meta_choice(meta, "net_style"), *now = styles[id->cfg->net_style];
-    if (!was || strcmp(was, now) == 0 || strncmp(id->arch, "resnet", 6) != 0)
-        return 0;
-    return err_set(e, ERR_MISMATCH, "the checkpoint is of --net-style %.40s, this run of %s", was, now);
-}
-
 int meta_check_input(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
 {
     const char *kind = meta_choice(meta, "input");
     double scale;
     const cJSON *mean = cJSON_GetObjectItemCaseSensitive(meta, "mean"),
                 *std = cJSON_GetObjectItemCaseSensitive(meta, "std");
-    TRY(check_style(meta, id, e));
     if (!kind || !mean || !std)
         return 0;
     TRY(compare(id, tell, "input", text_of(kind), text_of(inputs[id->cfg->input]), e));

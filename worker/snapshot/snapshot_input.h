@@ -12,7 +12,7 @@ struct snapshot_identity;
 void meta_add_input(cJSON *meta, const struct snapshot_identity *id);
 
 /* A run that only evaluates: ERR_MISMATCH names both values where it prepares pictures otherwise. Others: logged, if
- * tell. An older manifest without these values is taken. Any run: ERR_MISMATCH for a ResNet of another style. */
+ * tell. An older manifest without these values is taken. */
 int meta_check_input(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e);
 
 #endif

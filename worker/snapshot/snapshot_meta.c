@@ -1,6 +1,6 @@
 /* The position is what a run goes on from. Of what else is noted, some must not change, as the weights would mean
- * something else; the rest may, and differences are logged. The order of samples and the input are checked in
- * snapshot_order.c and snapshot_input.c. */
+ * something else; the rest may, and differences are logged. The order of samples, the input and the model are checked in
+ * snapshot_order.c, snapshot_input.c and manifest_model.c. */
 #include "worker/snapshot/snapshot_meta.h"
 
 #include <errno.h>
@@ -13,9 +13,10 @@
 #include "common/base/log.h"
 #include "common/json/json.h"
 #include "worker/config/config.h"
+#include "worker/manifest/class_names.h"
+#include "worker/manifest/manifest_model.h"
 #include "worker/precision/loss_scale.h"
 #include "worker/program/program.h"
-#include "worker/snapshot/class_names.h"
 #include "worker/snapshot/snapshot.h"
 #include "worker/snapshot/snapshot_input.h"
 #include "worker/snapshot/snapshot_order.h"
@@ -108,7 +109,7 @@ static int64_t number_of(const struct snapshot_identity *id, const struct number
 cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
 {
     cJSON *m = cJSON_CreateObject();
-    cJSON_AddStringToObject(m, "arch", id->arch);
+    meta_add_model(m, &(struct meta_model){id->arch, id->model, id->cfg->net_style});
     cJSON_AddStringToObject(m, "device", id->device);
     cJSON_AddStringToObject(m, "amp", id->amp);
     cJSON_AddStringToObject(m, "optimizer", id->optimizer);
@@ -257,9 +258,7 @@ static int tell_noted(const cJSON *meta, const struct snapshot_identity *id, str
 int meta_check(const cJSON *meta, const struct snapshot_identity *id, bool tell, struct err *e)
 {
     const char *text;
-    TRY(json_str(meta, "arch", &text, e));
-    if (strcmp(text, id->arch) != 0)
-        return err_set(e, ERR_MISMATCH, "the checkpoint is of arch %s, this run of %s", text, id->arch);
+    TRY(meta_check_model(meta, &(struct meta_model){id->arch, id->model, id->cfg->net_style}, e));
     TRY(check_fixed(meta, id, e));
     TRY(class_names_check(meta, id->classes, id->nclasses, e));
     TRY(meta_check_input(meta, id, tell, e));

@@ -6,8 +6,8 @@
 #include "common/base/err.h"
 #include "common/json/json.h"
 #include "worker/data/loader/sampler.h"
+#include "worker/manifest/manifest_choice.h"
 #include "worker/snapshot/snapshot.h"
-#include "worker/snapshot/snapshot_choice.h"
 
 static const char *const kinds[] = {SAMPLERS(CHOICE_NAME)};
 enum { KINDS = sizeof kinds / sizeof *kinds };

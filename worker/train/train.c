@@ -16,6 +16,7 @@
 #include "common/job/exitcode.h"
 #include "worker/config/config.h"
 #include "worker/device/module/module.h"
+#include "worker/manifest/run_model.h"
 #include "worker/planner/here.h"
 #include "worker/session/hold.h"
 #include "worker/session/outlive.h"
@@ -181,13 +182,16 @@ static int run_planned(const struct train_config *cfg, const struct env_contract
 int train_run(const struct train_config *cfg, const struct env_contract *env, const char *command_line, int *ret_exit,
               struct err *e)
 {
-    struct train_config chosen;
+    struct train_config whole = *cfg, chosen;
+    struct run_model model;
     struct meet meet = {0};
     if (!session_goes_on(env)) /* a world may have become smaller since */
         TRY(drill_check(&cfg->drill, (int)env->world_size, e));
-    if (cfg->auto_parallel)
-        TRY(here_choose(cfg, env, &chosen, &meet, e));
-    const int rc = run_planned(cfg->auto_parallel ? &chosen : cfg, env, &meet, command_line, ret_exit, e);
+    TRY(run_model_choose(&model, &whole, e));
+    int rc = cfg->auto_parallel ? here_choose(&whole, env, &chosen, &meet, e) : 0;
+    if (rc == 0)
+        rc = run_planned(cfg->auto_parallel ? &chosen : &whole, env, &meet, command_line, ret_exit, e);
     meet_close(&meet, 0); /* where the run did not take it over */
+    run_model_free(&model);
     return rc;
 }

@@ -51,7 +51,7 @@ static int fill_arena(struct bench *b, struct err *e)
 
 static void make_batch(struct bench *b, struct batch *out, uint32_t seed)
 {
-    const size_t pixels = (size_t)b->batch * 3 * (size_t)b->model.image_size * (size_t)b->model.image_size;
+    const size_t pixels = (size_t)b->batch * input_row_bytes(&b->model.input);
     uint8_t *images = malloc(pixels);
     int32_t *labels = malloc(sizeof(*labels) * (size_t)b->batch);
     float *weights = malloc(sizeof(*weights) * (size_t)b->batch);
@@ -205,6 +205,7 @@ static void close_bench(struct bench *b)
 int main(int argc, char **argv)
 {
     struct err e = {0};
+    const int side = number(argc, argv, "image", "224");
     struct bench b = {.device = option(argc, argv, "device", "cuda"),
                       .type = option(argc, argv, "type", "fp16"),
                       .cache = option(argc, argv, "cache", NULL),
@@ -213,10 +214,7 @@ int main(int argc, char **argv)
                       .profile = number(argc, argv, "profile", "0"),
                       .model = {.arch = option(argc, argv, "arch", "resnet50"),
                                 .classes = number(argc, argv, "classes", "1000"),
-                                .channels = 3,
-                                .image_size = number(argc, argv, "image", "224"),
-                                .mean = {0.5f, 0.5f, 0.5f},
-                                .std = {0.25f, 0.25f, 0.25f}}};
+                                .input = input_pictures(3, side, side, NULL, NULL)}};
     if (b.batch < 1 || b.model.classes < 1) {
         fprintf(stderr, "batch and classes are at least 1\n");
         return 2;

@@ -231,8 +231,7 @@ static int plan_it(struct device *d, const struct program *p, int batch, struct 
 
 static int run(const struct options *o, int *ret_missed, struct err *e)
 {
-    const struct model_options m = {
-        .arch = o->arch, .classes = 1000, .channels = 3, .image_size = 224, .std = {1, 1, 1, 1}};
+    const struct model_options m = {.arch = o->arch, .classes = 1000, .input = input_pictures(3, 224, 224, NULL, NULL)};
     const struct cuda_options c = {.graphs = true, .fused_patterns = o->fused};
     struct program *p;
     struct gpu *g;

@@ -6,7 +6,7 @@ from crun_run import REPO
 
 ROOMS = ("common", "launcher", "rendezvousd", "worker")
 # What makes or prints a message. Not here: progress and results, and the findings of crun doctor, which has a remedy beside each.
-MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fail|machine_bad|tcp_give_up|tcp_fail|gate_refused|complain|say|warn|tell|"
+MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fail|net_fail|machine_bad|tcp_give_up|tcp_fail|gate_refused|complain|say|warn|tell|"
           "lose|remote_print_line|fail|die|console_try")
 # Where snprintf() makes a sentence that is printed elsewhere: as the cause of an end, or of a wait. What begins with a comma or the like,
 # is one word, or is in PARTS goes into such a sentence.

@@ -12,7 +12,7 @@ import pytest
 from crun_run import Crun
 from daemon import ALICE, BOB, Client, Daemon, until, write_tokens
 from processes import children, comm, wait
-from support import BUILD, LIBCRUN, ROOT
+from support import BUILD, LIBCRUN, ROOT, crc32c
 
 ADMIN = ("admin", "admin-0123456789abcdef")
 FAKE_NVML = str(BUILD / "tests" / "launcher")
@@ -54,15 +54,6 @@ def end(c, run, code=7, text="rank%200%20broke", name="n", seq=1):
     assert c("RDZV.FAIL", run, f"{name}1", "1", f"code={code}", "rank=0", "fatal=1", f"text={text}") == "OK"
     while "kind=end" not in c("RDZV.NEXT", run, f"{name}1", str(seq), "20000"):
         seq += 1
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def log_of(text):

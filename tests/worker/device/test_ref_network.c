@@ -125,7 +125,7 @@ static void gradients_of_pools_biases_and_a_flattened_map_match_finite_differenc
  * little room between kinks. */
 static void gradients_of_resnet18_match_finite_differences_along_directions(void **state)
 {
-    struct model_options o = {.arch = "resnet18", .classes = 10, .channels = 3, .image_size = 32, .std = {1, 1, 1}};
+    struct model_options o = {.arch = "resnet18", .classes = 10, .input = input_pictures(3, 32, 32, NULL, NULL)};
     struct program *p;
     struct rig r;
     struct samples s;

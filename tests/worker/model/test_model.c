@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -15,20 +16,28 @@
 #include "worker/model/model.h"
 #include "worker/program/program.h"
 
-static struct program *build(const char *arch, int classes, int channels, int side)
+static struct program *build_as(const char *arch, enum net_style style, int classes, int channels, int side)
 {
-    struct model_options o = {.arch = arch,
-                              .classes = classes,
-                              .channels = channels,
-                              .image_size = side,
-                              .zero_init_residual = true,
-                              .mean = {0.5f, 0.5f, 0.5f},
-                              .std = {0.25f, 0.25f, 0.25f}};
+    char *text = NULL;
     struct program *p = NULL;
     struct err e = {0};
+    if (model_text(&text, arch, style, style == NET_TORCH, &e) < 0)
+        fail_msg("%s", e.text);
+    const struct model_options o = {
+        .arch = arch,
+        .text = text,
+        .classes = classes,
+        .input = input_pictures(channels, side, side, NULL, NULL),
+    };
     if (model_build(&p, &o, &e) < 0)
         fail_msg("%s", e.text);
+    free(text);
     return p;
+}
+
+static struct program *build(const char *arch, int classes, int channels, int side)
+{
+    return build_as(arch, NET_TORCH, classes, channels, side);
 }
 
 static void parameters_are_as_many_as_published(void **state)
@@ -43,6 +52,13 @@ static void parameters_are_as_many_as_published(void **state)
         {"resnet50", 1000, 3, 224, 25557032},
         {"resnet101", 1000, 3, 224, 44549160},
         {"resnet152", 1000, 3, 224, 60192808},
+        {"wide_resnet50_2", 1000, 3, 224, 68883240},
+        {"wide_resnet101_2", 1000, 3, 224, 126886696},
+        {"wrn_28_10", 10, 3, 32, 36479194},
+        {"wrn_16_4", 10, 3, 32, 2748890},
+        {"resnet18_small", 10, 3, 32, 11173962},
+        {"resnet34_small", 10, 3, 32, 21282122},
+        {"resnet50_small", 10, 3, 32, 23520842},
         {"convnet", 10, 1, 28, 29034},
         {"mlp", 10, 1, 28, 669706},
     };
@@ -336,7 +352,7 @@ static void initial_values_follow_torchvision(void **state)
     assert_int_equal(init_of(p, "bn1.running_var"), INIT_ONES);
     assert_int_equal(init_of(p, "bn1.running_mean"), INIT_ZEROS);
     program_destroy(p);
-    struct model_options o = {.arch = "resnet18", .classes = 2, .channels = 3, .image_size = 32, .std = {1, 1, 1}};
+    const struct model_options o = {.arch = "resnet18", .classes = 2, .input = input_pictures(3, 32, 32, NULL, NULL)};
     assert_int_equal(0, model_build(&p, &o, NULL));
     assert_int_equal(init_of(p, "layer1.0.bn2.weight"), INIT_ONES);
     program_destroy(p);
@@ -344,13 +360,7 @@ static void initial_values_follow_torchvision(void **state)
 
 static struct program *build_caffe2(const char *arch, int side)
 {
-    struct model_options o = {
-        .arch = arch, .style = NET_CAFFE2, .classes = 1000, .channels = 3, .image_size = side, .std = {1, 1, 1}};
-    struct program *p = NULL;
-    struct err e = {0};
-    if (model_build(&p, &o, &e) < 0)
-        fail_msg("%s", e.text);
-    return p;
+    return build_as(arch, NET_CAFFE2, 1000, 3, side);
 }
 
 /* 227 -> 114 -> 56 in Caffe2's trainer, and 224 -> 112 -> 55; torchvision's padded pool gives 57 and 56. */
@@ -405,22 +415,23 @@ static void assert_refused(struct model_options o, const char *text)
 
 static void impossible_models_are_refused_with_a_sentence(void **state)
 {
-    struct model_options o = {.arch = "resnet18", .classes = 10, .channels = 3, .image_size = 32, .std = {1, 1, 1}};
+    const struct model_options o = {.arch = "resnet18", .classes = 10, .input = input_pictures(3, 32, 32, NULL, NULL)};
     struct model_options bad = o;
     bad.arch = "resnet19";
     assert_refused(bad, "unknown architecture 'resnet19' (expected one of resnet18, resnet34, resnet50, resnet101, "
-                        "resnet152, convnet, mlp)");
+                        "resnet152, resnet18_small, resnet34_small, resnet50_small, wide_resnet50_2, wide_resnet101_2, "
+                        "wrn_28_10, wrn_16_4, convnet, mlp, or a file FILE.net)");
     bad = o, bad.classes = 1;
     assert_refused(bad, "1 classes (expected at least 2)");
-    bad = o, bad.channels = 2;
+    bad = o, bad.input.channels = 2;
     assert_refused(bad, "images of 2 channels (expected 1 or 3)");
-    bad = o, bad.image_size = 0;
+    bad = o, bad.input = input_pictures(3, 0, 0, NULL, NULL);
     assert_refused(bad, "image size 0 (expected at least 1)");
     bad = o, bad.arch = "convnet";
     assert_refused(bad, "image size 32 (expected 28");
-    bad = o, bad.std[1] = 0;
+    bad = o, bad.input.std[1] = 0;
     assert_refused(bad, "standard deviation 0 of channel 1");
-    bad = o, bad.image_size = 1 << 20;
+    bad = o, bad.input = input_pictures(3, 1 << 20, 1 << 20, NULL, NULL);
     assert_refused(bad, "tensor 'input' would be 3 x 1048576 x 1048576");
 }
 

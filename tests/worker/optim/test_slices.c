@@ -19,7 +19,7 @@ static void without_bn_decay_vectors_are_out_of_the_decay_and_matrices_in(void *
     struct program *p;
     struct ownership own;
     struct err e;
-    struct model_options o = {.arch = "resnet18", .classes = 10, .channels = 3, .image_size = 32, .std = {1, 1, 1, 1}};
+    struct model_options o = {.arch = "resnet18", .classes = 10, .input = input_pictures(3, 32, 32, NULL, NULL)};
     assert_int_equal(model_build(&p, &o, &e), 0);
     assert_int_equal(ownership_init_alone(&own, p, &e), 0);
     for (int all = 0; all < 2; all++) {
@@ -75,7 +75,7 @@ static void slices_are_of_what_the_rank_owns(void **state)
     (void)state;
     struct program *p;
     struct err e;
-    struct model_options m = {.arch = "convnet", .classes = 10, .channels = 1, .image_size = 28, .std = {1, 1, 1, 1}};
+    struct model_options m = {.arch = "convnet", .classes = 10, .input = input_pictures(1, 28, 28, NULL, NULL)};
     assert_int_equal(model_build(&p, &m, &e), 0);
     for (int world = 1; world <= 4; world++)
         for (int zero = 0; zero <= 1; zero++)

@@ -17,12 +17,8 @@ static struct program *model(const char *arch, int ranks, enum split_kind kind, 
 {
     struct program *p;
     struct err e;
-    const struct model_options o = {.arch = arch,
-                                    .classes = 1001,
-                                    .channels = 3,
-                                    .image_size = 64,
-                                    .std = {1, 1, 1, 1},
-                                    .split = {kind, ranks, index}};
+    const struct model_options o = {
+        .arch = arch, .classes = 1001, .input = input_pictures(3, 64, 64, NULL, NULL), .split = {kind, ranks, index}};
     if (model_build(&p, &o, &e) < 0)
         fail_msg("%s", e.text);
     return p;

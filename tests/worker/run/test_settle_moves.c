@@ -93,9 +93,7 @@ static int build(struct program **ret, int zero, int world, struct err *e)
 {
     const struct model_options o = {.arch = "convnet",
                                     .classes = 3,
-                                    .channels = 1,
-                                    .image_size = 28,
-                                    .std = {1, 1, 1, 1},
+                                    .input = input_pictures(1, 28, 28, NULL, NULL),
                                     .align = zero == 3 ? (size_t)OWNERSHIP_ALIGN * (size_t)world : 0};
     return model_build(ret, &o, e);
 }

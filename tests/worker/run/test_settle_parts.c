@@ -157,9 +157,7 @@ static int one_rank(struct rank *r, struct err *e)
     struct step_rig rig;
     const struct model_options o = {.arch = "convnet",
                                     .classes = 3,
-                                    .channels = 1,
-                                    .image_size = 28,
-                                    .std = {1, 1, 1, 1},
+                                    .input = input_pictures(1, 28, 28, NULL, NULL),
                                     .align = c->zero == 3 ? (size_t)OWNERSHIP_ALIGN * WORLD : 0};
     struct step_rig_options ro = {.optimizer = c->optimizer,
                                   .batch = BATCH,

@@ -64,8 +64,7 @@ static int one_rank(struct rank *r, struct err *e)
     struct device *d;
     struct program *p;
     struct step_rig rig;
-    const struct model_options o = {
-        .arch = "convnet", .classes = 3, .channels = 1, .image_size = 28, .std = {1, 1, 1, 1}};
+    const struct model_options o = {.arch = "convnet", .classes = 3, .input = input_pictures(1, 28, 28, NULL, NULL)};
     const struct step_rig_options ro = {.optimizer = {.rule = UPDATE_SGD, .momentum = 0.9, .decay_vectors = true},
                                         .precision = r->precision,
                                         .batch = BATCH,

@@ -116,8 +116,7 @@ static int one_rank(struct rank *r, struct err *e)
     const struct plan_of_test *t = r->t;
     struct device *d;
     struct program *p;
-    const struct model_options o = {
-        .arch = "convnet", .classes = 3, .channels = 1, .image_size = 28, .std = {1, 1, 1, 1}};
+    const struct model_options o = {.arch = "convnet", .classes = 3, .input = input_pictures(1, 28, 28, NULL, NULL)};
     const struct precision_options off = {.level = LEVEL_O0, .loss_scale = 1};
     struct step_rig_options ro = {.optimizer = {.rule = UPDATE_SGD, .momentum = 0.9, .decay_vectors = true},
                                   .batch = BATCH,

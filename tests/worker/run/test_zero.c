@@ -82,9 +82,7 @@ static int one_rank(struct rank *r, struct err *e)
     struct step_rig rig;
     const struct model_options o = {.arch = "convnet",
                                     .classes = 3,
-                                    .channels = 1,
-                                    .image_size = 28,
-                                    .std = {1, 1, 1, 1},
+                                    .input = input_pictures(1, 28, 28, NULL, NULL),
                                     .align = r->zero == 3 ? OWNERSHIP_ALIGN * (size_t)r->comm->world : 0};
     struct step_rig_options ro = {.optimizer = r->c->optimizer,
                                   .batch = BATCH,

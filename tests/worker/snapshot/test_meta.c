@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include <errno.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,11 +15,12 @@
 #include "common/base/err.h"
 #include "worker/config/config.h"
 #include "worker/data/loader/input.h"
+#include "worker/manifest/class_names.h"
+#include "worker/manifest/manifest_choice.h"
+#include "worker/manifest/manifest_model.h"
 #include "worker/model/model.h"
 #include "worker/program/program.h"
-#include "worker/snapshot/class_names.h"
 #include "worker/snapshot/snapshot.h"
-#include "worker/snapshot/snapshot_choice.h"
 #include "worker/snapshot/snapshot_meta.h"
 
 static const struct program program = {.input = {.std = {1, 1, 1, 1}}};
@@ -35,12 +37,23 @@ static const struct train_config *config(void)
     return &cfg;
 }
 
+/* As long as the program. */
+static const char *text_of(enum net_style style, bool zeros)
+{
+    static char *texts[2][2];
+    struct err e;
+    if (!texts[style][zeros] && model_text(&texts[style][zeros], "resnet18", style, zeros, &e) < 0)
+        fail_msg("%s", e.text);
+    return texts[style][zeros];
+}
+
 static struct snapshot_identity identity(void)
 {
     static char *classes[] = {"a", "b"};
     return (struct snapshot_identity){
         .cfg = config(),
         .arch = "resnet18",
+        .model = text_of(NET_CAFFE2, true),
         .classes = classes,
         .nclasses = 2,
         .batch = 64,
@@ -76,6 +89,7 @@ static cJSON *older(const struct position *at, const struct snapshot_identity *i
     cJSON *m = stored(at, id);
     replace_number(m, "input", 3);
     replace_number(m, "net_style", 1);
+    cJSON_DeleteItemFromObjectCaseSensitive(m, "model");
     replace_number(cJSON_GetObjectItemCaseSensitive(m, "order"), "kind", 2);
     cJSON_DeleteItemFromObjectCaseSensitive(m, "rate_workers");
     cJSON_DeleteItemFromObjectCaseSensitive(m, "rate_batch");
@@ -113,9 +127,75 @@ static void numbers_of_older_checkpoints_mean_what_they_meant(void **state)
     struct train_config torch = *id.cfg;
     torch.net_style = NET_TORCH;
     id.cfg = &torch;
+    id.model = text_of(NET_TORCH, true);
     assert_int_equal(meta_check(m, &id, false, &e), ERR_MISMATCH);
     assert_non_null(strstr(e.text, "is of --net-style caffe2, this run of torch"));
     cJSON_Delete(m);
+}
+
+static void assert_mismatch(const cJSON *m, const struct snapshot_identity *id, const char *text)
+{
+    struct err e = {0};
+    assert_int_equal(meta_check(m, id, false, &e), ERR_MISMATCH);
+    if (!strstr(e.text, text))
+        fail_msg("the error is '%s', expected to hold '%s'", e.text, text);
+}
+
+static void a_model_is_compared_by_its_text(void **state)
+{
+    struct snapshot_identity id = identity();
+    cJSON *m = stored(&middle, &id);
+    struct err e = {0};
+    char *text, *kept;
+    (void)state;
+    assert_int_equal(meta_model_text(m, &kept, &e), 0);
+    assert_string_equal(kept, id.model);
+    free(kept);
+    id.model = text_of(NET_CAFFE2, false); /* other initial values: the same network */
+    if (meta_check(m, &id, false, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(model_text(&text, "resnet34", NET_CAFFE2, true, &e), 0);
+    id.model = text;
+    assert_mismatch(m, &id,
+                    "the checkpoint's model resnet18 is another than this run's: 'conv layer2.0.conv1 "
+                    "from=layer1.1.relu out=128 kernel=3 stride=2 pad=1 bias=0' is 'conv layer1.2.conv1");
+    id.arch = "resnet34";
+    assert_mismatch(m, &id, "the checkpoint is of arch resnet18, this run of resnet34");
+    free(text);
+    cJSON_Delete(m);
+}
+
+static void assert_damaged(const char *member, const char *value, const char *text)
+{
+    const struct snapshot_identity id = identity();
+    cJSON *m = stored(&middle, &id), *model = cJSON_GetObjectItemCaseSensitive(m, "model");
+    char *ignored;
+    struct err e = {0};
+    cJSON_ReplaceItemInObjectCaseSensitive(model, member, cJSON_CreateString(value));
+    assert_int_equal(meta_model_text(m, &ignored, &e), ERR_CORRUPT);
+    if (!strstr(e.text, text))
+        fail_msg("the error is '%s', expected to hold '%s'", e.text, text);
+    cJSON_Delete(m);
+}
+
+static void a_text_that_is_not_the_stored_one_is_refused(void **state)
+{
+    (void)state;
+    assert_damaged("text", "input\nclassifier fc\n", "and ");
+    assert_damaged("crc32c", "00000000", "and 00000000 is noted");
+}
+
+static void a_model_has_the_elements_that_are_stored(void **state)
+{
+    struct model_options o = {.arch = "mlp", .classes = 10, .input = input_pictures(1, 28, 28, NULL, NULL)};
+    struct err e = {0};
+    (void)state;
+    assert_int_equal(model_check_held(&o, 669706, &e), 0);
+    assert_int_equal(model_check_held(&o, 669705, &e), ERR_MISMATCH);
+    assert_string_equal(e.text, "its model has 669706 elements, and only 669705 are stored");
+    o.text = "input\nconv out=1048576 kernel=7\nconv out=1048576 kernel=7 pad=3\nclassifier fc\n";
+    assert_int_equal(model_check_held(&o, 1000, &e), -EINVAL);
+    assert_non_null(strstr(e.text, "line 3: 5.39e+13 parameters so far"));
 }
 
 static void rates_follow_the_ranks_that_training_began_with(void **state)
@@ -248,6 +328,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(choices_are_stored_by_name),
         cmocka_unit_test(numbers_of_older_checkpoints_mean_what_they_meant),
+        cmocka_unit_test(a_model_is_compared_by_its_text),
+        cmocka_unit_test(a_text_that_is_not_the_stored_one_is_refused),
+        cmocka_unit_test(a_model_has_the_elements_that_are_stored),
         cmocka_unit_test(rates_follow_the_ranks_that_training_began_with),
         cmocka_unit_test(names_of_classes_are_stored_whatever_is_in_them),
         cmocka_unit_test(names_of_classes_of_older_checkpoints_are_a_list),

@@ -34,7 +34,7 @@ static int one_rank(struct rank *r)
     struct state s;
     struct layout l;
     struct ownership own;
-    struct model_options o = {.arch = "convnet", .classes = 3, .channels = 1, .image_size = 28, .std = {1, 1, 1, 1}};
+    struct model_options o = {.arch = "convnet", .classes = 3, .input = input_pictures(1, 28, 28, NULL, NULL)};
     struct device_options threads = {.threads = 1};
     TRY(device_open(&d, "ref", &threads, &r->e));
     TRY(model_build(&p, &o, &r->e));

@@ -249,9 +249,7 @@ static int make_place(struct made *m, const struct change *c, int world, int ran
 {
     const struct model_options o = {.arch = "convnet",
                                     .classes = 7,
-                                    .channels = 1,
-                                    .image_size = 28,
-                                    .std = {1, 1, 1, 1},
+                                    .input = input_pictures(1, 28, 28, NULL, NULL),
                                     .split = {c->tensor > 1 ? SPLIT_CLASSES : SPLIT_NONE, c->tensor, rank % c->tensor},
                                     .align = c->zero == 3 ? (size_t)(OWNERSHIP_ALIGN * world / c->stages) : 0};
     const struct ownership_options oo = {.elem_bytes = 8, .bucket_bytes = bucket, .first_bucket_bytes = bucket / 4};

@@ -30,9 +30,7 @@ static struct program *split_resnet50(enum split_kind kind)
     struct program *p;
     const struct model_options o = {.arch = "resnet50",
                                     .classes = CLASSES,
-                                    .channels = 3,
-                                    .image_size = 224,
-                                    .std = {1, 1, 1, 1},
+                                    .input = input_pictures(3, 224, 224, NULL, NULL),
                                     .split = {.kind = kind, .ranks = RANKS, .index = 1}};
     MUST(model_build(&p, &o, e));
     return p;

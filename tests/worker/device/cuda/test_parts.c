@@ -48,7 +48,7 @@ static void open_idle(struct device **ret)
 static struct program *stage_of(int stage, size_t align)
 {
     const struct model_options o = {
-        .arch = "resnet50", .classes = 1000, .channels = 3, .image_size = 224, .std = {1, 1, 1, 1}, .align = align};
+        .arch = "resnet50", .classes = 1000, .input = input_pictures(3, 224, 224, NULL, NULL), .align = align};
     struct program *whole, *p;
     int cuts[STAGES_PARTS_MAX];
     MUST(model_build(&whole, &o, e));

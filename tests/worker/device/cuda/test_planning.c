@@ -71,12 +71,10 @@ static struct program *model(const char *arch)
 {
     struct program *p;
     struct err e = {0};
-    const struct model_options o = {.arch = arch,
-                                    .classes = 1000,
-                                    .channels = 3,
-                                    .image_size = 224,
-                                    .mean = {0.5f, 0.5f, 0.5f, 0},
-                                    .std = {0.25f, 0.25f, 0.25f, 1}};
+    const struct model_options o = {
+        .arch = arch,
+        .classes = 1000,
+        .input = input_pictures(3, 224, 224, (float[4]){0.5f, 0.5f, 0.5f, 0}, (float[4]){0.25f, 0.25f, 0.25f, 1})};
     if (model_build(&p, &o, &e) < 0)
         fail_msg("%s", e.text);
     return p;

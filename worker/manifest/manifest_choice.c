@@ -1,4 +1,4 @@
-#include "worker/snapshot/snapshot_choice.h"
+#include "worker/manifest/manifest_choice.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "worker/snapshot/class_names.h"
+#include "worker/manifest/class_names.h"
 
 #include <errno.h>
 #include <stdint.h>

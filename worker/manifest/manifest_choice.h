@@ -1,7 +1,7 @@
 /* Choices (common/base/choice.h) in a manifest: by their names, so that lists of them may change. Older checkpoints
  * hold numbers, which mean what they meant then. */
-#ifndef CRUN_WORKER_SNAPSHOT_CHOICE_H
-#define CRUN_WORKER_SNAPSHOT_CHOICE_H
+#ifndef CRUN_WORKER_MANIFEST_CHOICE_H
+#define CRUN_WORKER_MANIFEST_CHOICE_H
 
 #include <cjson/cJSON.h>
 

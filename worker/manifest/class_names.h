@@ -2,8 +2,8 @@
  * ten times the memory of the names, which may be millions. "class_bytes": {"<class>": hex} has the bytes of names that
  * are no UTF-8 or have a line feed in them; in the text U+FFFD stands for such a byte. Older checkpoints have a list of
  * strings. */
-#ifndef CRUN_WORKER_SNAPSHOT_CLASS_NAMES_H
-#define CRUN_WORKER_SNAPSHOT_CLASS_NAMES_H
+#ifndef CRUN_WORKER_MANIFEST_CLASS_NAMES_H
+#define CRUN_WORKER_MANIFEST_CLASS_NAMES_H
 
 #include <cjson/cJSON.h>
 #include <stdbool.h>

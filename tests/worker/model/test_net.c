@@ -1,0 +1,418 @@
+/* The language of models: what a text comes to, and what is wrong with wrong ones. */
+#include <errno.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/base/buf.h"
+#include "common/base/err.h"
+#include "worker/model/model.h"
+#include "worker/model/net_read.h"
+#include "worker/program/program.h"
+
+/* --- what a text comes to */
+
+static char *listing(const char *text)
+{
+    struct net n;
+    struct err e = {0};
+    struct buf out = {0};
+    if (net_read(&n, "t", text, &e) < 0)
+        fail_msg("%s", e.text);
+    for (int i = 0; i < n.n; i++) {
+        assert_int_equal(net_print(&n, i, &out), 0);
+        assert_int_equal(buf_addstr(&out, "\n"), 0);
+    }
+    net_free(&n);
+    return out.data;
+}
+
+static void assert_comes_to(const char *text, const char *want)
+{
+    char *got = listing(text);
+    assert_string_equal(got, want);
+    free(got);
+}
+
+static void an_operation_reads_the_one_before_it_unless_it_says_otherwise(void **state)
+{
+    (void)state;
+    assert_comes_to("input\n"
+                    "conv a out=8 kernel=3 pad=1\n"
+                    "relu\n"
+                    "conv out=8 # the second one\n"
+                    "add sum with=a\n"
+                    "relu from=a\n"
+                    "add last from=relu2 with=sum\n"
+                    "classifier head\n",
+                    "input input size=0 channels=0\n"
+                    "conv a from=input out=8 kernel=3 stride=1 pad=1 bias=1\n"
+                    "relu relu1 from=a\n"
+                    "conv conv2 from=relu1 out=8 kernel=1 stride=1 pad=0 bias=1\n"
+                    "add sum from=conv2 with=a\n"
+                    "relu relu2 from=a\n"
+                    "add last from=relu2 with=sum\n"
+                    "classifier head from=last\n");
+}
+
+static void blocks_repetitions_and_values_are_written_out(void **state)
+{
+    (void)state;
+    assert_comes_to("let width=4 deep=2\n"
+                    "block unit out=8 kernel\n"
+                    "    let twice={2 * kernel - 1}\n"
+                    "    linear out={out * twice} from=in\n"
+                    "    relu act\n"
+                    "end\n"
+                    "block pair width\n"
+                    "    unit a out={width} kernel=1\n"
+                    "    unit kernel=2\n"
+                    "    add with=in\n"
+                    "end\n"
+                    "input\n"
+                    "repeat i times={deep} start=3\n"
+                    "    pair l{i}.x width={width * (i - 2)}\n"
+                    "end\n"
+                    "classifier head\n"
+                    "set deep=1\n",
+                    "input input size=0 channels=0\n"
+                    "linear l3.x.a.linear1 from=input out=4\n"
+                    "relu l3.x.a.act from=l3.x.a.linear1\n"
+                    "linear l3.x.linear1 from=l3.x.a.act out=24\n"
+                    "relu l3.x.act from=l3.x.linear1\n"
+                    "add l3.x.add1 from=l3.x.act with=input\n"
+                    "classifier head from=l3.x.add1\n");
+}
+
+static void names_mean_the_nearest_scope(void **state)
+{
+    (void)state;
+    assert_comes_to("block b\n"
+                    "    relu a\n"
+                    "    add one with=a\n"
+                    "    add two with=outer\n"
+                    "end\n"
+                    "input\n"
+                    "relu a\n"
+                    "relu outer\n"
+                    "b l.0\n"
+                    "add three with=a\n"
+                    "classifier c\n",
+                    "input input size=0 channels=0\n"
+                    "relu a from=input\n"
+                    "relu outer from=a\n"
+                    "relu l.0.a from=outer\n"
+                    "add l.0.one from=l.0.a with=l.0.a\n"
+                    "add l.0.two from=l.0.one with=outer\n"
+                    "add three from=l.0.two with=a\n"
+                    "classifier c from=three\n");
+}
+
+/* A word that a later version may bring. */
+static void a_block_hides_an_operation_of_its_name(void **state)
+{
+    (void)state;
+    assert_comes_to("block relu\n"
+                    "    relu one\n"
+                    "    relu two\n"
+                    "end\n"
+                    "input\n"
+                    "relu b\n"
+                    "classifier c\n",
+                    "input input size=0 channels=0\n"
+                    "relu b.one from=input\n"
+                    "relu b.two from=b.one\n"
+                    "classifier c from=b.two\n");
+}
+
+static void numbers_are_counted(void **state)
+{
+    static const struct {
+        const char *text, *out;
+    } known[] = {{"{1 + 2 * 3}", "7"},       {"{(1 + 2) * 3}", "9"}, {"{7 - 2 - 1}", "4"}, {"{48 / 6 / 2}", "4"},
+                 {"{sqrt(2 * 8)}", "4"},     {"{-3 + a}", "9"},      {"3e1", "30"},        {"{a}{a}", "1212"},
+                 {"{ a * (a - 11) }", "12"}, {"{1.5 * 4}", "6"}};
+    char text[128], want[128];
+    (void)state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        snprintf(text, sizeof text, "let a=12\ninput\nlinear l out=%s\nclassifier c\n", known[i].text);
+        snprintf(want, sizeof want, "input input size=0 channels=0\nlinear l from=input out=%s\nclassifier c from=l\n",
+                 known[i].out);
+        assert_comes_to(text, want);
+    }
+}
+
+static void only_values_of_the_text_itself_can_be_set(void **state)
+{
+    const char *text =
+        "let a=1 b=2\nblock x\nlet c=1\nend\ninput\nrepeat i times=1\nlet d=1\nend\nclassifier y\nlet e=1";
+    (void)state;
+    assert_true(net_has_value(text, "a") && net_has_value(text, "b") && net_has_value(text, "e"));
+    assert_false(net_has_value(text, "c") || net_has_value(text, "d") || net_has_value(text, "times"));
+}
+
+/* --- programs */
+
+static int build(struct program **ret, const char *text, int side, struct err *e)
+{
+    const struct model_options o = {
+        .arch = "t", .text = text, .classes = 10, .input = input_pictures(3, side, side, NULL, NULL)};
+    return model_build(ret, &o, e);
+}
+
+static const struct param *param_of(const struct program *p, const char *name)
+{
+    const int i = program_find_param(p, name);
+    if (i < 0)
+        fail_msg("no parameter '%s'", name);
+    return &p->params[i];
+}
+
+static void assert_begins(const struct program *p, const char *name, enum param_init init, double scale, bool decay)
+{
+    const struct param *q = param_of(p, name);
+    assert_int_equal(q->init, init);
+    if (fabs(q->init_scale - scale) > 1e-15)
+        fail_msg("%s: scale %.17g, expected %.17g", name, q->init_scale, scale);
+    assert_int_equal(q->decay, decay);
+}
+
+static void parameters_begin_and_are_called_as_the_text_says(void **state)
+{
+    const char *text = "let layers=8\n"
+                       "input\n"
+                       "conv c out=6 kernel=3 init=normal:0.02/sqrt(2*{layers}) bias_init=zeros decay=no\n"
+                       "bn b init=zeros names=gamma,beta\n"
+                       "linear l out=5 init=truncated:sqrt(1/fan_in) bias_init=normal:1e-6 names=l_weight\n"
+                       "linear m out=7 init=uniform:sqrt(6/(fan_in+fan_out)) bias_init=ones\n"
+                       "classifier d init=default bias_init=zeros\n";
+    struct program *p;
+    struct err e = {0};
+    (void)state;
+    if (build(&p, text, 8, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_begins(p, "c.weight", INIT_NORMAL, 0.02 / 4, false);
+    assert_begins(p, "c.bias", INIT_ZEROS, 0, false);
+    assert_begins(p, "gamma", INIT_ZEROS, 0, true);
+    assert_begins(p, "beta", INIT_ZEROS, 0, true);
+    assert_begins(p, "b.running_var", INIT_ONES, 0, false);
+    assert_begins(p, "l_weight", INIT_TRUNCATED, sqrt(1.0 / (6 * 6 * 6)), true);
+    assert_begins(p, "l.bias", INIT_NORMAL, 1e-6, true);
+    assert_begins(p, "m.weight", INIT_UNIFORM, sqrt(6.0 / (5 + 7)), true);
+    assert_begins(p, "m.bias", INIT_ONES, 0, true);
+    assert_begins(p, "d.weight", INIT_UNIFORM, 1 / sqrt(7.0), true);
+    assert_begins(p, "d.bias", INIT_ZEROS, 0, true);
+    program_destroy(p);
+}
+
+static void a_model_says_which_pictures_it_takes(void **state)
+{
+    struct model_facts f;
+    struct program *p;
+    struct err e = {0};
+    const char *text = "input size=28 channels=1\nclassifier last.layer\n";
+    (void)state;
+    assert_int_equal(model_facts("t", text, &f, &e), 0);
+    assert_int_equal(f.size, 28);
+    assert_int_equal(f.channels, 1);
+    assert_string_equal(f.last, "last.layer");
+    assert_int_equal(build(&p, text, 28, &e), -EINVAL);
+    assert_string_equal(e.text, "images of 3 channels (expected 1, as many as t takes)");
+}
+
+/* --- wrong texts */
+
+#define REST "\nclassifier c\n"
+static const struct wrong {
+    const char *text, *sentence;
+} wrong[] = {
+    {"input\ncnov a out=8" REST,
+     "t, line 2: unknown word 'cnov' (expected input, conv, bn, relu, add, maxpool, avgpool, "
+     "linear, classifier, let, set, block, repeat, or a block that is defined above)"},
+    {"input\nconv a kernel=3" REST, "t, line 2: 'conv' needs out="},
+    {"input\nconv a out=0" REST, "t, line 2: out=0 (expected a whole number from 1 to 16777216)"},
+    {"input\nconv a out=2.5" REST, "t, line 2: out=2.5 (expected a whole number from 1 to 16777216)"},
+    {"input\nconv a out=8 size=3" REST, "t, line 2: 'conv' has no key 'size' (expected from, out, kernel, stride, pad, "
+                                        "bias, init, bias_init, decay, names)"},
+    {"input\nconv a out=8 bias=maybe" REST, "t, line 2: bias=maybe (expected yes or no)"},
+    {"input\nconv a out=8 out=9" REST, "t, line 2: 'out' is given twice"},
+    {"input\nconv a b out=8" REST, "t, line 2: 'b': KEY=VALUE is expected behind the name"},
+    {"input\nconv a! out=8" REST, "t, line 2: 'a!' is no name: letters, digits, '_', '-', and '.' within"},
+    {"input\nconv a out={width}" REST, "t, line 2: there is no value 'width' here"},
+    {"let w=big\ninput\nconv a out={2 * w}" REST, "t, line 3: 'w' is 'big', no number to count with"},
+    {"input\nconv a out={2 *}" REST, "t, line 2: '2 *' is no number: it goes wrong at ''"},
+    {"input\nconv a out={1 / 0}" REST, "t, line 2: '1 / 0' is no finite number"},
+    {"input\nconv a out={8" REST, "t, line 2: 'out={8': braces do not match"},
+    {"input\nrelu a\nrelu a" REST, "t, line 3: 'a' is the name of an operation in line 2, too"},
+    {"input\nrelu a from=b" REST, "t, line 2: no operation above is called 'b'"},
+    {"input\nrelu a\nrelu b from=input" REST, "t, line 2: nothing reads 'a'"},
+    {"input\nrelu a\nadd b" REST, "t, line 3: 'add' needs with=, the other operation that it reads"},
+    {"input\nrelu a from=in" REST, "t, line 2: 'in' is what a block reads, and this is within none"},
+    {"relu a" REST, "t, line 1: the first operation is 'relu' (expected input)"},
+    {"input\ninput" REST, "t, line 2: 'input' is the first operation, and only that"},
+    {"input\nrelu a\n", "t, line 2: the model ends here, without a classifier"},
+    {"input" REST "relu a\n", "t, line 3: 'relu' stands behind the classifier, which ends a model"},
+    {"# nothing\n", "t, line 1: the model ends without an operation"},
+    {"", "t is empty: a model is text"},
+    {"repeat i times=3\nrelu a\n", "t, line 1: no 'end' follows"},
+    {"input\nend" REST, "t, line 2: 'end' without a 'block' or 'repeat'"},
+    {"input\nrepeat i times=2\nblock b\nend\nend" REST, "t, line 3: 'block' stands within what begins in line 2"},
+    {"input\nrepeat i\nrelu\nend" REST, "t, line 2: 'times=' is missing"},
+    {"block b w\nrelu\nend\ninput\nb x" REST, "t, line 5: block 'b' needs w="},
+    {"block b\nrelu\nend\ninput\nb x w=1" REST, "t, line 5: block 'b' has no value 'w'"},
+    {"block b\nb x\nend\ninput\nb y" REST, "t, line 2: unknown word 'b' (expected input, conv, bn, relu, add, maxpool, "
+                                           "avgpool, linear, classifier, let, set, block, repeat, or a block that is "
+                                           "defined above)"},
+    {"let a=1\nlet a=2\ninput" REST, "t, line 2: 'a' has a value already, 1"},
+    {"input" REST "set w=2\n", "t, line 3: there is no 'let w=' that it could set"},
+    {"input\nconv a out=8 init=gauss" REST, "t, line 2: 'gauss' are no initial values (expected default, zeros, ones, "
+                                            "normal:S, truncated:S or uniform:B)"},
+    {"input\nconv a out=8 init=normal:1/fan" REST,
+     "t, line 2: 'fan' means nothing in initial values (expected fan_in or "
+     "fan_out)"},
+    {"input\nrelu \303\274" REST, "t, line 2: byte 0xc3 is no printable character of ASCII"},
+};
+
+static void assert_wrong(const char *text, const char *sentence)
+{
+    struct net n;
+    struct err e = {0};
+    const int rc = net_read(&n, "t", text, &e);
+    net_free(&n);
+    if (rc != -EINVAL || strcmp(e.text, sentence) != 0)
+        fail_msg("%s\nis refused with %d: '%s', expected '%s'", text, rc, e.text, sentence);
+}
+
+static void wrong_texts_get_one_sentence_with_the_line(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_wrong(wrong[i].text, wrong[i].sentence);
+}
+
+static void shapes_that_do_not_fit_are_told_with_the_line(void **state)
+{
+    static const struct wrong shapes[] = {
+        {"input\nconv a out=8 kernel=9" REST,
+         "model t of 8 x 8 images, line 2: 'a': a 9 x 9 window does not fit into 8 x 8 with padding 0"},
+        {"input\nconv a out=8\nadd b with=input" REST,
+         "model t of 8 x 8 images, line 3: 'b' adds 8 x 8 x 8 and 3 x 8 x 8"},
+        {"input\nconv a out=8 names=w\nconv b out=8 names=w" REST,
+         "model t of 8 x 8 images, line 3: two parameters are called 'w'"},
+        {"input\nconv a out=8 init=normal:2-fan_in" REST,
+         "model t of 8 x 8 images, line 2: 'normal:2-fan_in' is -1 (expected 0 or more)"},
+    };
+    struct program *p;
+    struct err e = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        assert_int_equal(build(&p, shapes[i].text, 8, &e), -EINVAL);
+        assert_string_equal(e.text, shapes[i].sentence);
+    }
+}
+
+/* --- hostile ones */
+
+static char *repeated(const char *before, const char *line, int n, const char *after)
+{
+    struct buf b = {0};
+    int rc = buf_addstr(&b, before);
+    for (int i = 0; rc == 0 && i < n; i++)
+        rc = buf_addstr(&b, line);
+    if (rc == 0)
+        rc = buf_addstr(&b, after);
+    assert_int_equal(rc, 0);
+    return b.data;
+}
+
+static void what_would_never_end_is_refused(void **state)
+{
+    char *text;
+    (void)state;
+    assert_wrong("input\nrepeat i times=1000000000\nrelu\nend" REST,
+                 "t, line 2: times=1000000000 (expected a whole number from 0 to 10000)");
+    assert_wrong("input\nrepeat i times=10000\nrelu\nend" REST, "t, line 3: more than 2048 operations");
+    assert_wrong("input\nrepeat i times=10000\nrepeat j times=10000\nrepeat k times=10000\nend\nend\nend" REST,
+                 "t, line 4: the model is longer than 8192 lines with its repetitions");
+    assert_wrong("block a\nrepeat i times=100\nlet x={i}\nend\nend\n"
+                 "block b\nrepeat i times=100\na\nend\nend\ninput\nrepeat i times=100\nb\nend" REST,
+                 "t, line 3: the model is longer than 8192 lines with its repetitions");
+    text = repeated("input\n", "repeat i times=1\n", 20, "relu\n");
+    assert_wrong(text, "t, line 18: more than 16 blocks and repetitions within one another");
+    free(text);
+    text = repeated("input\nconv a out={", "(", 100, "1}" REST);
+    assert_wrong(text,
+                 "t, line 2: '((((((((((((((((((((((((((((((((((((((((((((((((((((((((((((' is no number: it goes "
+                 "wrong at '(((((((((((((((((((('");
+    free(text);
+    text = repeated("input\n#", "x", 600, REST);
+    assert_wrong(text, "t, line 2: longer than 512 bytes");
+    free(text);
+    text = repeated("input\n", "# a comment\n", 6000, REST);
+    assert_wrong(text, "t has 72020 bytes (expected at most 65536)");
+    free(text);
+}
+
+static void sizes_beyond_any_machine_are_refused(void **state)
+{
+    static const struct wrong sizes[] = {
+        {"input\nconv a out=16777216 kernel=8 pad=7\nconv b out=16777216 kernel=1024 pad=1023" REST,
+         "model t of 8 x 8 images, line 3: parameter 'b.weight' is too large"},
+        {"input\nlinear a out=16777216\nlinear b out=16777216" REST,
+         "model t of 8 x 8 images, line 3: 2.81e+14 parameters so far (expected at most 1.1e+12)"},
+        {"input\nconv a out=16777216 kernel=1 pad=0\nmaxpool b kernel=1\nmaxpool d kernel=1\nconv e out=1 kernel=64 pad=63"
+         "\nconv f out=16777216 bias=no" REST,
+         "model t of 8 x 8 images, line 6: 8.78e+10 numbers for one picture so far (expected at most 6.87e+10)"},
+    };
+    struct program *p;
+    struct err e = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        assert_int_equal(build(&p, sizes[i].text, 8, &e), -EINVAL);
+        assert_string_equal(e.text, sizes[i].sentence);
+    }
+}
+
+/* --- files */
+
+static void a_file_is_told_by_its_path(void **state)
+{
+    char *text, name[MODEL_NAME_MAX + 1];
+    struct err e = {0};
+    (void)state;
+    model_name("a/b/tiny.net", name);
+    assert_string_equal(name, "tiny");
+    model_name("resnet50", name);
+    assert_string_equal(name, "resnet50");
+    assert_int_equal(model_text(&text, "/nowhere/at.net", NET_TORCH, false, &e), -ENOENT);
+    assert_non_null(strstr(e.text, "open /nowhere/at.net"));
+    assert_int_equal(model_text(&text, "/", NET_TORCH, false, &e), -EINVAL);
+    assert_string_equal(e.text, "/ is no regular file: a model is text");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_operation_reads_the_one_before_it_unless_it_says_otherwise),
+        cmocka_unit_test(blocks_repetitions_and_values_are_written_out),
+        cmocka_unit_test(names_mean_the_nearest_scope),
+        cmocka_unit_test(a_block_hides_an_operation_of_its_name),
+        cmocka_unit_test(numbers_are_counted),
+        cmocka_unit_test(only_values_of_the_text_itself_can_be_set),
+        cmocka_unit_test(parameters_begin_and_are_called_as_the_text_says),
+        cmocka_unit_test(a_model_says_which_pictures_it_takes),
+        cmocka_unit_test(wrong_texts_get_one_sentence_with_the_line),
+        cmocka_unit_test(shapes_that_do_not_fit_are_told_with_the_line),
+        cmocka_unit_test(what_would_never_end_is_refused),
+        cmocka_unit_test(sizes_beyond_any_machine_are_refused),
+        cmocka_unit_test(a_file_is_told_by_its_path),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,165 @@
+/* A word of the language is a row here: its kind in ops.def, its keys, and a function that appends it. */
+#include "worker/model/net_words.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "worker/model/model.h"
+#include "worker/model/net_number.h"
+#include "worker/model/net_read.h"
+
+const struct net_key_facts net_keys[NET_KEYS_N] = {
+#define X(id, word, type, min, max) [id] = {word, type, min, max},
+    NET_KEYS(X)
+#undef X
+};
+
+static int whole(const struct net_op *op, enum net_key k)
+{
+    return (int)op->v[k];
+}
+
+static int input(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)op, (void)in, (void)o;
+    return program_input(p);
+}
+
+static int conv(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_conv(p, op->name, in[0], whole(op, KEY_OUT), whole(op, KEY_KERNEL), whole(op, KEY_STRIDE),
+                        whole(op, KEY_PAD), op->v[KEY_BIAS] != 0);
+}
+
+static int bn(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_bn(p, op->name, in[0], (float)op->v[KEY_EPS], false);
+}
+
+static int relu(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_relu(p, op->name, in[0]);
+}
+
+static int add(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_add(p, op->name, in[0], in[1]);
+}
+
+static int maxpool(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_maxpool(p, op->name, in[0], whole(op, KEY_KERNEL), whole(op, KEY_STRIDE), whole(op, KEY_PAD));
+}
+
+static int avgpool(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_avgpool(p, op->name, in[0]);
+}
+
+static int linear(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_linear(p, op->name, in[0], whole(op, KEY_OUT));
+}
+
+static int classifier(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    program_classifier(p, op->name, in[0], o->classes, &o->split);
+    return p->logits;
+}
+
+const struct net_word net_words[] = {
+    {NULL, OP_INPUT, "size=0 channels=0", input},
+    {NULL, OP_CONV, "out kernel=1 stride=1 pad=0 bias=yes", conv},
+    {NULL, OP_BN, "eps=1e-5", bn},
+    {NULL, OP_RELU, "", relu},
+    {NULL, OP_ADD, "", add},
+    {NULL, OP_MAXPOOL, "kernel stride=1 pad=0", maxpool},
+    {NULL, OP_AVGPOOL, "", avgpool},
+    {NULL, OP_LINEAR, "out", linear},
+    {"classifier", OP_LINEAR, "", classifier},
+};
+const int net_words_n = sizeof net_words / sizeof *net_words;
+
+const char *net_word_text(const struct net_word *w)
+{
+    return w->word ? w->word : op_name(w->kind);
+}
+
+bool net_word_ends(const struct net_word *w)
+{
+    return w->build == classifier;
+}
+
+const char *net_word_key(const struct net_word *w, enum net_key k, char out[32])
+{
+    const size_t length = strlen(net_keys[k].word);
+    for (const char *at = w->keys; *at;) {
+        const size_t n = strcspn(at, " "), name = strcspn(at, "= ");
+        if (name == length && memcmp(at, net_keys[k].word, length) == 0) {
+            snprintf(out, 32, "%.*s", name == n ? 0 : (int)(n - name - 1), at + name + (name < n));
+            return out;
+        }
+        at += n + (at[n] == ' ');
+    }
+    return NULL;
+}
+
+/* --- initial values */
+
+struct fans {
+    double in, out;
+};
+
+static int fan(void *ctx, const char *name, size_t n, double *ret, struct err *e)
+{
+    const struct fans *f = ctx;
+    if (n == 6 && memcmp(name, "fan_in", n) == 0)
+        *ret = f->in;
+    else if (n == 7 && memcmp(name, "fan_out", n) == 0)
+        *ret = f->out;
+    else
+        return err_set(e, -EINVAL, "'%.*s' means nothing in initial values (expected fan_in or fan_out)", (int)n, name);
+    return 0;
+}
+
+int net_draw(const char *text, double fan_in, double fan_out, struct param *ret, struct err *e)
+{
+    static const struct {
+        const char *word;
+        enum param_init init;
+        bool scaled;
+    } kinds[] = {{"zeros", INIT_ZEROS, false},
+                 {"ones", INIT_ONES, false},
+                 {"normal", INIT_NORMAL, true},
+                 {"truncated", INIT_TRUNCATED, true},
+                 {"uniform", INIT_UNIFORM, true}};
+    if (!text || strcmp(text, "default") == 0)
+        return 0;
+    const size_t n = strcspn(text, ":");
+    struct fans f = {fan_in, fan_out};
+    const struct net_names names = {fan, &f};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        double scale = 0;
+        if (strlen(kinds[i].word) != n || memcmp(kinds[i].word, text, n) != 0 || kinds[i].scaled != (text[n] == ':'))
+            continue;
+        if (kinds[i].scaled)
+            TRY(net_number(text + n + 1, strlen(text + n + 1), &names, &scale, e));
+        if (scale < 0)
+            return err_set(e, -EINVAL, "'%s' is %g (expected 0 or more)", text, scale);
+        ret->init = kinds[i].init;
+        ret->init_scale = scale;
+        return 0;
+    }
+    return err_set(e, -EINVAL,
+                   "'%s' are no initial values (expected default, zeros, ones, normal:S, truncated:S or uniform:B)",
+                   text);
+}
