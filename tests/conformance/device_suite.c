@@ -512,11 +512,11 @@ static const struct {
     {XENT, {OP_XENT_BWD, false, 1 + 1.0 / 64, 0}},
 };
 enum { NMUTANTS = sizeof(mutants) / sizeof(mutants[0]) };
-#define X(kind, word, inputs, params, call, work, traits, ...) +!((traits)&OP_OF_GROUP)
+#define X(kind, word, inputs, params, call, work, traits, ...) +!((traits) & (OP_OF_GROUP | OP_HOST_ONLY))
 _Static_assert((int)NMUTANTS == 0
 #include "worker/program/ops.def"
                ,
-               "one mutant for every kind of op that needs no group");
+               "one mutant for every kind of op that needs no group and that all devices have");
 #undef X
 
 /* device_suite fp32|tf32|...: all ops in one type. Without bf16 units bf16 is skipped as a whole. */

@@ -9,8 +9,8 @@
  *   batch -> run(): forward, loss, backward; hooks tell which gradients are final -> reduce arena (sums over samples)
  *   -> somebody sums it over all ranks (worker/parallel) -> update(), update_stats(): params, moments, statistics
  *
- * Shared by devices: fuse.h (ops that ride along), liveness.h (who lives when), half.h (which values are halves),
- * update_rule.h, rules.h (updates), host_common.h. */
+ * Shared by devices: fuse.h (ops that ride along), liveness.h (who lives when), half.h (which values are halves), drop.h
+ * (which elements are dropped), update_rule.h, rules.h (updates), host_common.h. */
 #ifndef CRUN_WORKER_DEVICE_H
 #define CRUN_WORKER_DEVICE_H
 
@@ -53,10 +53,11 @@ struct device_options {
 /* One batch in host memory: n rows, each a sample of what the model reads (struct input); n is the plan's batch.
  * Borrowed until run() returns. */
 struct batch {
-    const void *rows;        /* (n, input_row_bytes()); NULL in the parts of a model that do not read it */
-    const int32_t *labels;   /* (n, input_row_labels()), 0..classes-1; anything where the weight is 0 */
-    const float *weights;    /* (n), 0 or 1 */
-    const uint32_t *samples; /* (n) their numbers in the data set, of padding BATCH_PADDING; NULL: not known */
+    const void *rows;      /* (n, input_row_bytes()); NULL in the parts of a model that do not read it */
+    const int32_t *labels; /* (n, input_row_labels()), 0..classes-1; anything where the weight is 0 */
+    const float *weights;  /* (n), 0 or 1 */
+    /* (n) their numbers in the data set, of padding BATCH_PADDING; NULL: not known, as long as nothing is dropped */
+    const uint32_t *samples;
     /* rows are memory of device_async.host_alloc(): the device reads them itself, and run() returns once it has. Else
      * a device with streams makes a copy first. */
     bool locked;
@@ -189,6 +190,7 @@ struct run_args {
     struct batch batch;
     double grad_scale;             /* multiplies dlogits; 1 if in doubt */
     double smoothing;              /* of labels, 0..1, in the loss and its gradient */
+    uint64_t seed, step;           /* of training, and how many steps were done before: what is dropped (drop.h) */
     bool accumulate;               /* add to gradients, statistics and metrics instead of replacing them */
     enum run_pass pass;            /* of a chunk: one of them; else RUN_BOTH */
     int set;                       /* of activations: a backward pass finds in it what the forward pass has left */

@@ -76,7 +76,7 @@ bool half_gradients(const struct plan_options *o, const struct op *op)
 {
     if (op->kind == OP_BN_BWD)
         return half_compute(o) && o->half_bn;
-    return o->compute == DT_F16 && op_writes_gradients(op->kind);
+    return o->compute == DT_F16 && (op->kind == OP_BIAS_BWD || op_facts(op->kind)->work == WORK_PARAM);
 }
 
 double half_call_bytes(const struct program *p, const struct plan_options *o, const struct op *op, double real)

@@ -105,18 +105,21 @@ int host_run_ops(const struct host_ops *ops, const struct plan_options *o, const
     return 0;
 }
 
-int host_check_batch(const struct program *p, int first_op, int end_op, const struct batch *b, int n, struct err *e)
+int host_check_batch(const struct program *p, int first_op, int end_op, bool training, const struct batch *b, int n,
+                     struct err *e)
 {
-    bool rows = false, labels = false;
+    bool rows = false, labels = false, samples = false;
     for (int i = first_op; i < end_op; i++) {
         rows |= op_is(p->ops[i].kind, OP_READS_INPUT);
         labels |= op_is(p->ops[i].kind, OP_READS_LABELS);
+        samples |= training && op_is(p->ops[i].kind, OP_DRAWS);
     }
-    if (!b->weights || (rows && !b->rows) || (labels && !b->labels))
+    if (!b->weights || (rows && !b->rows) || (labels && !b->labels) || (samples && !b->samples))
         return err_set(e, -EINVAL, "the batch has no %s",
-                       !b->weights        ? "weights"
-                       : rows && !b->rows ? "rows"
-                                          : "labels");
+                       !b->weights            ? "weights"
+                       : rows && !b->rows     ? "rows"
+                       : labels && !b->labels ? "labels"
+                                              : "numbers of samples");
     for (int i = 0; i < n; i++) {
         if (b->weights[i] != 0 && b->weights[i] != 1)
             return err_set(e, -EINVAL, "sample %d of the batch has weight %g (expected 0 or 1)", i,

@@ -26,8 +26,9 @@ int host_boundary_in(const struct program_chunk *c, enum run_pass pass);
 int host_boundary_out(const struct program_chunk *c, enum run_pass pass);
 
 /* Weights are 0 or 1; labels of samples that count are classes (only if the slice reads labels); images are there if it
- * has OP_INPUT. */
-int host_check_batch(const struct program *p, int first_op, int end_op, const struct batch *b, int n, struct err *e);
+ * has OP_INPUT; numbers of samples if in training it drops some. */
+int host_check_batch(const struct program *p, int first_op, int end_op, bool training, const struct batch *b, int n,
+                     struct err *e);
 
 /* Number of samples that count. */
 double host_batch_count(const struct batch *b, int n);

@@ -42,16 +42,21 @@ int stage_share_batch(struct stage *g, struct batch *b, size_t n, struct err *e)
     const enum comm_channel ch = channel_of_labels(g);
     const int index = g->o.index;
     const size_t nlabels = n * input_row_labels(&g->o.program->input),
-                 bytes = nlabels * sizeof(int32_t) + n * sizeof(float);
+                 bytes = nlabels * sizeof(int32_t) + n * (sizeof(float) + sizeof(uint32_t));
     TRY(make_room(g, bytes, e));
-    int32_t *const labels = g->rows; /* then n weights: one message for both */
+    int32_t *const labels = g->rows; /* then n weights and n numbers of samples: one message for all */
     float *const weights = (float *)g->rows + nlabels;
+    uint32_t *const samples = (uint32_t *)g->rows + nlabels + n;
     if (index > 0) {
         TRY(comm_recv(c, ch, g->rows, bytes, index - 1, NULL, e));
-        *b = (struct batch){.labels = labels, .weights = weights};
+        *b = (struct batch){.labels = labels, .weights = weights, .samples = samples};
     } else {
         memcpy(labels, b->labels, nlabels * sizeof *labels);
         memcpy(weights, b->weights, n * sizeof *weights);
+        if (b->samples)
+            memcpy(samples, b->samples, n * sizeof *samples);
+        else
+            memset(samples, 0xff, n * sizeof *samples); /* BATCH_PADDING */
     }
     return index < g->o.order.stages - 1 ? c->ops->send(c, ch, g->rows, bytes, index + 1, NULL, e) : 0;
 }

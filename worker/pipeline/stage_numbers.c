@@ -81,9 +81,9 @@ struct stage_traffic stage_traffic(const struct stage *g)
         t.messages += a.to >= 0;
         t.bytes += a.to >= 0 ? (int64_t)g->chunks[a.chunk].out_bytes[way_of(&a)] : 0;
     }
-    if (g->o.index < p->stages - 1) { /* labels and weights */
+    if (g->o.index < p->stages - 1) { /* labels, weights and numbers of samples */
         t.messages++;
-        t.bytes += (int64_t)p->micro_batches * g->o.plan.batch * (int64_t)(sizeof(int32_t) + sizeof(float));
+        t.bytes += (int64_t)p->micro_batches * g->o.plan.batch * (int64_t)(sizeof(int32_t) + sizeof(float) + sizeof(uint32_t));
     }
     return t;
 }

@@ -26,6 +26,7 @@ struct bench {
     uint8_t *rows;
     int32_t *labels;
     float *weights;
+    uint32_t *samples;
     uint64_t version;
     int rounds;
     const struct op_pause *pause;
@@ -77,7 +78,8 @@ static int open_bench(struct bench *b, struct err *e)
     b->rows = malloc(bytes);
     b->labels = malloc(labels * sizeof *b->labels);
     b->weights = malloc(n * sizeof *b->weights);
-    if (!b->rows || !b->labels || !b->weights)
+    b->samples = calloc(n, sizeof *b->samples);
+    if (!b->rows || !b->labels || !b->weights || !b->samples)
         return err_errno(e, ENOMEM, "a batch of %zu samples", n);
     for (size_t i = 0; i < bytes; i++)
         b->rows[i] = (uint8_t)(i * 2654435761u >> 24);
@@ -96,6 +98,7 @@ static void close_bench(struct bench *b)
     free(b->rows);
     free(b->labels);
     free(b->weights);
+    free(b->samples);
 }
 
 /* --- a group of ranks that all hold the same */
@@ -175,12 +178,13 @@ static int run(struct bench *b, struct plan *pl, enum run_pass pass, struct note
         n->used = processor_seconds();
         n->at_ns = clock_ns();
     }
-    const struct run_args a = {.batch = {.rows = b->rows, .labels = b->labels, .weights = b->weights},
-                               .grad_scale = 1,
-                               .pass = pass,
-                               .boundary = {b->memory[back ? D_OUT : IN], b->memory[back ? D_IN : OUT]},
-                               .params_version = b->version,
-                               .trace = n ? &trace : NULL};
+    const struct run_args a = {
+        .batch = {.rows = b->rows, .labels = b->labels, .weights = b->weights, .samples = b->samples},
+        .grad_scale = 1,
+        .pass = pass,
+        .boundary = {b->memory[back ? D_OUT : IN], b->memory[back ? D_IN : OUT]},
+        .params_version = b->version,
+        .trace = n ? &trace : NULL};
     return pl->ops->run(pl, &a, e);
 }
 

@@ -278,7 +278,7 @@ static int receive(struct walk *w, int actor, int way)
 static int share_batch(struct walk *w)
 {
     const int self = layout_place(&w->s->layout, w->s->rank).stage, last = w->s->layout.stages - 1;
-    const double bytes = (double)w->parts * w->plan.batch * (sizeof(int32_t) + sizeof(float));
+    const double bytes = (double)w->parts * w->plan.batch * (sizeof(int32_t) + sizeof(float) + sizeof(uint32_t));
     TRY(self > 0 ? receive(w, self - 1, 0) : 0);
     return self < last ? send(w, (struct neighbour){self + 1, 0, bytes}) : 0;
 }

@@ -14,15 +14,6 @@
 
 #include "worker/program/program.h"
 
-/* FNV-1a, 64 bits. */
-static uint64_t hash_name(const char *s)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (; *s; s++)
-        h = (h ^ (unsigned char)*s) * 0x100000001b3u;
-    return h;
-}
-
 /* Values come in blocks, of elements [first, first + BLOCK), first being a multiple of it: loops without branches,
  * which the compiler turns into vectors. A lane is rounded as an element alone would be: vectors change no bit. */
 enum { BLOCK = 64 };
@@ -171,12 +162,12 @@ static void uniform_block(double scale, const uint64_t bits[BLOCK], double x[BLO
 /* Elements [first, first + n) of the whole parameter. */
 static inline void fill_run(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
 {
-    const uint64_t name = hash_name(p->name);
-    const bool drawn = p->init != INIT_ZEROS && p->init != INIT_ONES;
+    const uint64_t name = program_hash(p->name);
+    const bool drawn = p->init != INIT_ZEROS && p->init != INIT_ONES && p->init != INIT_CONSTANT;
     uint64_t bits[BLOCK];
     double x[BLOCK];
     for (size_t i = 0; !drawn && i < n; i++)
-        out[i] = p->init == INIT_ONES;
+        out[i] = p->init == INIT_CONSTANT ? p->init_scale : p->init == INIT_ONES;
     for (size_t i = 0, k = first % BLOCK; drawn && i < n; i += BLOCK - k, k = 0) {
         random_block(seed, name, first + i - k, bits);
         if (p->init == INIT_UNIFORM)

@@ -16,6 +16,14 @@
 #include "common/base/array.h"
 #include "worker/program/builder.h"
 
+uint64_t program_hash(const char *s)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (; *s; s++)
+        h = (h ^ (unsigned char)*s) * 0x100000001b3u;
+    return h;
+}
+
 enum { MAX_CHANNELS = 1 << 24, MAX_SIDE = 1 << 15, MAX_KERNEL = 1 << 10 };
 
 #define BACK(kind, a, b, to)                                                                                           \
@@ -98,7 +106,7 @@ struct op *builder_op(struct builder *b, enum op_kind kind)
     if (ARRAY_GROW(p->ops, b->cap_ops, (size_t)p->nops + 1, "ops of a program", &b->err) < 0)
         return NULL;
     struct op *op = &p->ops[p->nops++];
-    *op = (struct op){.kind = kind, .in = {-1, -1}, .out = -1, .param = {-1, -1, -1, -1}, .fwd = -1};
+    *op = (struct op){.kind = kind, .in = {-1, -1}, .out = -1, .param = {-1, -1, -1, -1}, .fwd = -1, .groups = 1};
     return op;
 }
 
@@ -243,14 +251,24 @@ int program_input(struct program *p)
 
 int program_conv(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, bool bias)
 {
+    return program_conv_groups(p, name, x, k, kernel, stride, pad, 1, bias);
+}
+
+int program_conv_groups(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, int groups,
+                        bool bias)
+{
     struct builder *b = builder_of(p);
     struct tensor in;
     if (!builder_source(b, name, x, &in) || !check_window(b, name, &in, kernel, stride, pad, kernel - 1))
         return -1;
     if (k < 1 || k > MAX_CHANNELS)
         return builder_fail(b, "'%s' has %d output channels", name, k);
-    double fan_out = (double)kernel * kernel * k, fan_in = (double)kernel * kernel * in.c;
-    int weight = builder_param(b, name, "weight", PARAM_TRAIN, 4, (int64_t[]){k, in.c, kernel, kernel}, INIT_NORMAL,
+    if (groups < 1 || in.c % groups || k % groups)
+        return builder_fail(b, "'%s' has %d groups of %d input and %d output channels (expected a divisor of both)",
+                            name, groups, in.c, k);
+    const int c = in.c / groups;
+    double fan_out = (double)kernel * kernel * k, fan_in = (double)kernel * kernel * c;
+    int weight = builder_param(b, name, "weight", PARAM_TRAIN, 4, (int64_t[]){k, c, kernel, kernel}, INIT_NORMAL,
                                sqrt(2 / fan_out));
     int add =
         bias ? builder_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, 1 / sqrt(fan_in)) : -1;
@@ -260,6 +278,7 @@ int program_conv(struct program *p, const char *name, int x, int k, int kernel, 
         return -1;
     op->param[0] = weight;
     op->param[1] = add;
+    op->groups = groups;
     op->kh = op->kw = kernel;
     op->sh = op->sw = stride;
     op->ph = op->pw = pad;
@@ -336,23 +355,187 @@ int program_avgpool(struct program *p, const char *name, int x)
     return op ? op->out : -1;
 }
 
+/* `features` inputs make k outputs, at each of h x w positions. */
+static int linear(struct program *p, const char *name, int x, int64_t features, int k, int h, int w, bool bias)
+{
+    struct builder *b = builder_of(p);
+    if (k < 1 || k > MAX_CHANNELS)
+        return builder_fail(b, "'%s' has %d outputs", name, k);
+    double scale = 1 / sqrt((double)features);
+    int weight = builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){k, features}, INIT_UNIFORM, scale);
+    int add = bias ? builder_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, scale) : -1;
+    struct op *op = builder_produce(b, OP_LINEAR, name, x, -1, k, h, w);
+    if (!op)
+        return -1;
+    op->param[0] = weight;
+    op->param[1] = add;
+    return op->out;
+}
+
 int program_linear(struct program *p, const char *name, int x, int k)
+{
+    struct tensor in;
+    if (!builder_source(builder_of(p), name, x, &in))
+        return -1;
+    return linear(p, name, x, (int64_t)in.c * in.h * in.w, k, 1, 1, true);
+}
+
+int program_linear_each(struct program *p, const char *name, int x, int k, bool bias)
+{
+    struct tensor in;
+    if (!builder_source(builder_of(p), name, x, &in))
+        return -1;
+    const int y = linear(p, name, x, in.c, k, in.h, in.w, bias);
+    if (y >= 0)
+        p->ops[p->nops - 1].each = true;
+    return y;
+}
+
+int program_norm(struct program *p, const char *name, int x, float eps, bool rms, bool bias)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
     if (!builder_source(b, name, x, &in))
         return -1;
-    if (k < 1 || k > MAX_CHANNELS)
-        return builder_fail(b, "'%s' has %d outputs", name, k);
-    int64_t features = (int64_t)in.c * in.h * in.w;
-    double scale = 1 / sqrt((double)features);
-    int weight = builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){k, features}, INIT_UNIFORM, scale);
-    int bias = builder_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, scale);
-    struct op *op = builder_produce(b, OP_LINEAR, name, x, -1, k, 1, 1);
+    if (!(eps >= 0))
+        return builder_fail(b, "'%s' adds %g to a variance (expected 0 or more)", name, (double)eps);
+    const int64_t shape[] = {in.c};
+    int gamma = builder_param(b, name, "weight", PARAM_TRAIN, 1, shape, INIT_ONES, 0);
+    int beta = bias ? builder_param(b, name, "bias", PARAM_TRAIN, 1, shape, INIT_ZEROS, 0) : -1;
+    struct op *op = builder_produce(b, OP_NORM, name, x, -1, in.c, in.h, in.w);
     if (!op)
         return -1;
-    op->param[0] = weight;
-    op->param[1] = bias;
+    op->param[0] = gamma;
+    op->param[1] = beta;
+    op->eps = eps;
+    op->rms = rms;
+    return op->out;
+}
+
+int program_act(struct program *p, const char *name, int x, enum op_act act)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, x, &in))
+        return -1;
+    struct op *op = builder_produce(b, OP_ACT, name, x, -1, in.c, in.h, in.w);
+    if (!op)
+        return -1;
+    op->act = act;
+    return op->out;
+}
+
+/* A parameter called `name`, without a suffix; index or -1. */
+static int param_named(struct builder *b, const char *name, int ndim, const int64_t *shape, enum param_init init,
+                       double init_scale)
+{
+    struct param q = {
+        .role = PARAM_TRAIN, .ndim = ndim, .count = 1, .init = init, .init_scale = init_scale, .decay = true};
+    if (strlen(name) >= sizeof q.name)
+        return builder_fail(b, "parameter name '%s' is longer than %zu bytes", name, sizeof q.name - 1);
+    strcpy(q.name, name);
+    for (int i = 0; i < ndim; i++) {
+        q.shape[i] = shape[i];
+        q.count *= (size_t)shape[i]; /* those of a tensor: no overflow */
+    }
+    return builder_add_param(b, &q);
+}
+
+int program_scale(struct program *p, const char *name, int x, double value, bool of_map)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, x, &in))
+        return -1;
+    int by = param_named(b, name, of_map ? 3 : 1, (int64_t[]){in.c, 1, 1}, INIT_CONSTANT, value);
+    struct op *op = builder_produce(b, OP_SCALE, name, x, -1, in.c, in.h, in.w);
+    if (!op)
+        return -1;
+    op->param[0] = by;
+    return op->out;
+}
+
+int program_attention(struct program *p, const char *name, int x, int heads, int kv_heads, bool causal)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, x, &in))
+        return -1;
+    if (heads < 1 || kv_heads < 1 || heads > MAX_CHANNELS || kv_heads > MAX_CHANNELS || heads % kv_heads)
+        return builder_fail(b, "'%s' has %d heads of queries and %d of keys (expected a multiple of the latter)", name,
+                            heads, kv_heads);
+    const int all = heads + 2 * kv_heads;
+    if (in.c % all)
+        return builder_fail(b, "'%s' reads %d channels (expected a multiple of its %d heads: of queries, keys, values)",
+                            name, in.c, all);
+    struct op *op = builder_produce(b, OP_ATTENTION, name, x, -1, in.c / all * heads, in.h, in.w);
+    if (!op)
+        return -1;
+    op->heads = heads;
+    op->kv_heads = kv_heads;
+    op->causal = causal;
+    return op->out;
+}
+
+int program_prepend(struct program *p, const char *name, int x)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, x, &in))
+        return -1;
+    int token = param_named(b, name, 3, (int64_t[]){1, 1, in.c}, INIT_ZEROS, 0);
+    struct op *op = builder_produce(b, OP_PREPEND, name, x, -1, in.c, 1 + in.h * in.w, 1);
+    if (!op)
+        return -1;
+    op->param[0] = token;
+    return op->out;
+}
+
+int program_position(struct program *p, const char *name, int x)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, x, &in))
+        return -1;
+    int table = param_named(b, name, 3, (int64_t[]){1, (int64_t)in.h * in.w, in.c}, INIT_NORMAL, 0.02);
+    struct op *op = builder_produce(b, OP_POSITION, name, x, -1, in.c, in.h, in.w);
+    if (!op)
+        return -1;
+    op->param[0] = table;
+    return op->out;
+}
+
+int program_pick(struct program *p, const char *name, int x, int position)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, x, &in))
+        return -1;
+    if (position < 0 || position >= in.h * in.w)
+        return builder_fail(b, "'%s' takes position %d of %d", name, position, in.h * in.w);
+    struct op *op = builder_produce(b, OP_PICK, name, x, -1, in.c, 1, 1);
+    if (!op)
+        return -1;
+    op->first = position;
+    return op->out;
+}
+
+int program_drop(struct program *p, const char *name, int x, double rate, bool samples)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, x, &in))
+        return -1;
+    if (!(rate >= 0 && rate < 1))
+        return builder_fail(b, "'%s' drops a share of %g (expected 0 or more, and less than 1)", name, rate);
+    if (rate == 0)
+        return x;
+    struct op *op = builder_produce(b, OP_DROP, name, x, -1, in.c, in.h, in.w);
+    if (!op)
+        return -1;
+    op->rate = (float)rate;
+    op->samples = samples;
+    op->layer = program_hash(name);
     return op->out;
 }
 

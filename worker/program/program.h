@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common/base/choice.h"
 #include "worker/program/input.h"
 
 struct err;
@@ -51,6 +52,9 @@ enum op_trait {
     OP_READS_INPUT = 8,
     OP_READS_LABELS = 16,
     OP_WRITES_METRICS = 32,
+    OP_OF_POSITIONS = 64, /* works on the channels of a position: they should lie side by side */
+    OP_DRAWS = 128,       /* reads the numbers of samples, in training */
+    OP_HOST_ONLY = 256,   /* the cuda device has no kernel of it */
 };
 
 /* A tensor of a forward op as its backward ops see it; none; the logits of the program. */
@@ -76,6 +80,13 @@ bool op_is(enum op_kind k, unsigned traits); /* has it one of these traits? */
 bool op_is_product(enum op_kind k);          /* of matrices, see op_work */
 bool op_writes_gradients(enum op_kind k);    /* of parameters */
 
+/* What OP_ACT makes of x. */
+#define OP_ACTS(X)                                                                                                     \
+    X(ACT_GELU, "gelu")           /* x * P(N(0,1) < x) */                                                              \
+    X(ACT_GELU_TANH, "gelu-tanh") /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) */                        \
+    X(ACT_SILU, "silu")           /* x / (1 + e^-x) */
+enum op_act { OP_ACTS(CHOICE_ID) };
+
 struct op {
     enum op_kind kind;
     int in[2];                  /* tensor ids, -1 where unused, in the order of ops.def */
@@ -83,8 +94,18 @@ struct op {
     int param[4];               /* indices into program.params, -1 where unused */
     int fwd;                    /* backward ops: index of the forward op; else -1 */
     int kh, kw, sh, sw, ph, pw; /* CONV, MAXPOOL and their backward ops: kernel, stride, padding */
-    float eps;                  /* BN */
-    int first;                  /* SLICE, PAD: channel of x; XENT_TOP, SUMS, PARTS_BWD: class of the first logit */
+    float eps;                  /* BN, NORM */
+    int groups;                 /* CONV: output channel k reads the inputs of group k / (K / groups) alone */
+    bool each;                  /* LINEAR: of each position */
+    bool rms;                   /* NORM */
+    int heads, kv_heads;        /* ATTENTION: of queries; of keys and of values, a divisor of heads */
+    bool causal;                /* ATTENTION */
+    enum op_act act;            /* ACT */
+    float rate;                 /* DROP: the share that becomes 0 */
+    bool samples;               /* DROP: of samples, each as a whole */
+    uint64_t layer;             /* DROP: a number of its own, from its name: the same in every part of a model */
+    int first;                  /* SLICE, PAD: channel of x; PICK: position; XENT_TOP, SUMS, PARTS_BWD: class of the
+                                 * first logit */
 };
 
 struct tensor {
@@ -101,13 +122,14 @@ enum param_init {
     INIT_NORMAL,    /* init_scale = standard deviation */
     INIT_TRUNCATED, /* the same distribution without its tails beyond 2 * init_scale */
     INIT_UNIFORM,   /* in [-init_scale, init_scale) */
+    INIT_CONSTANT,  /* init_scale */
 };
 
 struct param {
     char name[96]; /* torchvision's state_dict name */
     enum param_role role;
     int ndim;
-    int64_t shape[4]; /* OIHW for convolutions, (K, C) for linear, (C) else */
+    int64_t shape[4]; /* OIHW for convolutions, (K, C) for linear, (C) else; (C,1,1), (1,T,C): see below */
     size_t count;     /* elements */
     size_t offset;    /* elements into `params`/`reduce` (TRAIN) or `stats` (STAT) */
     enum param_init init;
@@ -182,12 +204,33 @@ int program_tensor(struct program *p, const char *name, int c, int h,
                    int w); /* a free tensor: input of a single-op program */
 int program_input(struct program *p);
 int program_conv(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, bool bias);
+/* In `groups` of channels that see nothing of one another; as many as channels: a depthwise convolution. */
+int program_conv_groups(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, int groups,
+                        bool bias);
 int program_bn(struct program *p, const char *name, int x, float eps, bool zero_gamma);
 int program_relu(struct program *p, const char *name, int x);
 int program_add(struct program *p, const char *name, int a, int b);
 int program_maxpool(struct program *p, const char *name, int x, int kernel, int stride, int pad);
 int program_avgpool(struct program *p, const char *name, int x);
-int program_linear(struct program *p, const char *name, int x, int k);
+int program_linear(struct program *p, const char *name, int x, int k); /* of all that a sample has, with a bias */
+/* Of each position: x (C,h,w) -> (k,h,w); "name.weight" (k,C), "name.bias" (k). */
+int program_linear_each(struct program *p, const char *name, int x, int k, bool bias);
+/* Of the channels of each position; "name.weight" (C), "name.bias" (C). */
+int program_norm(struct program *p, const char *name, int x, float eps, bool rms, bool bias);
+int program_act(struct program *p, const char *name, int x, enum op_act act);
+/* By one number a channel, which begins as `value`; the parameter is called `name`, (C,1,1) if of_map, else (C). */
+int program_scale(struct program *p, const char *name, int x, double value, bool of_map);
+/* In training a share `rate` of the elements, 0 <= rate < 1, becomes 0 (dropout), or of the samples (stochastic depth);
+ * what is kept is divided by 1 - rate. Of rate 0: x itself. */
+int program_drop(struct program *p, const char *name, int x, double rate, bool samples);
+/* x ((heads + 2 kv_heads) D,h,w): queries, keys, values, of each head after head. Head i of the queries reads head
+ * i / (heads / kv_heads) of the others. -> (heads D,h,w) */
+int program_attention(struct program *p, const char *name, int x, int heads, int kv_heads, bool causal);
+/* One position more, the first: (C,h,w) -> (C,1 + h w,1); the parameter is called `name`, (1,1,C), zeros at first. */
+int program_prepend(struct program *p, const char *name, int x);
+/* Plus a value for each position; the parameter is called `name`, (1,h w,C), normal with deviation 0.02 at first. */
+int program_position(struct program *p, const char *name, int x);
+int program_pick(struct program *p, const char *name, int x, int position); /* (C,h,w) -> (C,1,1) */
 void program_xent(struct program *p, int logits);
 
 /* Pad each trainable parameter to a multiple of `elements`, itself one of 16: so that many ranks can own equal parts of
@@ -218,6 +261,7 @@ size_t program_trainable(const struct program *p); /* number of trainable parame
 
 /* Initial value of element i of a parameter: a function of (seed, name, element of the whole parameter), equal on every
  * machine and for every part (decision 0005). */
+uint64_t program_hash(const char *name); /* FNV-1a, of 64 bits */
 double param_initial(const struct param *p, uint64_t seed, size_t i);
 void param_initial_fill(const struct param *p, uint64_t seed, size_t first, size_t n, double *out);
 

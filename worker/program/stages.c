@@ -82,6 +82,8 @@ double stages_cost(const struct program *whole, int op)
     const double y = o->out >= 0 ? (double)whole->tensors[o->out].h * whole->tensors[o->out].w : 0;
     if (op_facts(o->kind)->work == WORK_FORWARD)
         return 2 * elements_of(whole, o->param[0]) * y * whole->tensors[o->out].ranks;
+    if (o->kind == OP_ATTENTION)
+        return 4 * y * y * whole->tensors[o->out].c * whole->tensors[o->out].ranks;
     if (op_facts(o->kind)->work == WORK_SMALL)
         return 0; /* and of parts that may differ in size */
     return OPERATIONS_A_VALUE * (values_of(whole, o->in[0]) + values_of(whole, o->in[1]) + values_of(whole, o->out));

@@ -65,11 +65,19 @@ static int run_parts(struct step *t, const struct run_args *all, struct err *e)
     return 0;
 }
 
+/* Of the run, skipped ones among them. A device that has the loss scale counts those, too. */
+static int64_t steps_before(const struct step *t)
+{
+    return t->moments_from + t->updates + (t->ahead.guarded ? 0 : t->state->loss_scale.skipped);
+}
+
 static int run_batch(struct step *t, const struct batch *b, double grad_scale, struct err *e)
 {
     struct run_args all = {.batch = *b,
                            .grad_scale = grad_scale,
                            .smoothing = t->smoothing,
+                           .seed = t->seed,
+                           .step = (uint64_t)steps_before(t),
                            .params_version = t->state->version,
                            .trace = trace_ops(t->trace)};
     all.batch.weights = weigh(t, b);

@@ -57,6 +57,7 @@ struct step {
     const struct trace *trace; /* NULL: none */
     int parts; /* >= 1: the batch goes through the plan in so many parts, whose gradients are added up before they are reduced */
     int part;         /* samples of one: the batch of the plan */
+    uint64_t seed;    /* of what is dropped */
     double smoothing; /* of labels */
     int64_t ignored;  /* a label that does not count; where there is one: */
     float *weights;   /* (parts * part), of the step's own; else NULL */

@@ -71,6 +71,7 @@ static struct step step_of(struct run *r)
                          .ddp = r->s.ddp,
                          .optimizer = &r->s.optimizer,
                          .trace = &r->trace,
+                         .seed = (uint64_t)r->cfg->seed,
                          .smoothing = r->cfg->label_smoothing,
                          .ignored = r->cfg->ignore_index,
                          .weights = r->s.weights,

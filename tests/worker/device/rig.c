@@ -26,7 +26,7 @@ static void fill(struct rig *r, uint64_t seed)
         const struct param *q = &r->p->params[i];
         double *to = (q->role == PARAM_STAT ? r->stats : r->params) + q->offset;
         param_initial_fill(q, seed, 0, q->count, to);
-        if (q->role == PARAM_STAT || q->init == INIT_NORMAL || q->init == INIT_UNIFORM)
+        if (q->role == PARAM_STAT || (q->init != INIT_ZEROS && q->init != INIT_ONES))
             continue;
         noise(to, q->count, seed + (uint64_t)i);
         for (size_t k = 0; k < q->count; k++)
@@ -143,16 +143,18 @@ void samples_make(struct samples *s, const struct program *p, int n, uint64_t se
     s->images = malloc(all);
     s->labels = malloc((size_t)n * sizeof *s->labels);
     s->weights = malloc((size_t)n * sizeof *s->weights);
-    assert_true(values && s->images && s->labels && s->weights);
+    s->numbers = malloc((size_t)n * sizeof *s->numbers);
+    assert_true(values && s->images && s->labels && s->weights && s->numbers);
     noise(values, all + (size_t)n, seed);
     for (size_t i = 0; i < all; i++)
         s->images[i] = (uint8_t)((values[i] + 1) * 127.5);
     for (int i = 0; i < n; i++) {
         s->labels[i] = (int32_t)((values[all + (size_t)i] + 1) / 2 * p->classes);
         s->weights[i] = 1;
+        s->numbers[i] = (uint32_t)(i * i + 7);
     }
     free(values);
-    s->b = (struct batch){s->images, s->labels, s->weights};
+    s->b = (struct batch){s->images, s->labels, s->weights, s->numbers};
 }
 
 void samples_free(struct samples *s)
@@ -160,6 +162,7 @@ void samples_free(struct samples *s)
     free(s->images);
     free(s->labels);
     free(s->weights);
+    free(s->numbers);
 }
 
 void assert_near(const char *what, double got, double expected, double tolerance)
@@ -247,4 +250,45 @@ struct program *net_flat(void)
     x = program_conv(p, "c1", program_maxpool(p, "m0", x, 2, 2, 0), 5, 5, 1, 2, true);
     x = program_maxpool(p, "m1", program_relu(p, "r1", x), 2, 2, 0);
     return finished(p, x);
+}
+
+/* A block of ConvNeXt's kind, c channels. */
+static int depthwise_block(struct program *p, int x, int c)
+{
+    int y = program_conv_groups(p, "dw", x, c, 3, 1, 1, c, true);
+    y = program_linear_each(p, "up", program_norm(p, "ln", y, 1e-6f, false, true), 2 * c, true);
+    y = program_linear_each(p, "down", program_act(p, "gelu", y, ACT_GELU), c, true);
+    y = program_drop(p, "leave", program_scale(p, "gamma", y, 0.5, true), 0.3, true);
+    return program_add(p, "sum", y, x);
+}
+
+struct program *net_rows(void)
+{
+    struct program *p = net("rows");
+    int x = program_norm(p, "stem", program_conv(p, "c0", program_input(p), 4, 3, 2, 0, true), 1e-6f, false, false);
+    x = program_conv_groups(p, "c1", depthwise_block(p, x, 4), 6, 2, 2, 0, 2, true);
+    x = program_act(p, "silu", program_norm(p, "rms", x, 1e-6f, true, true), ACT_SILU);
+    x = program_drop(p, "out", program_linear_each(p, "mix", x, 5, false), 0.2, false);
+    x = program_avgpool(p, "avg", program_act(p, "tanh", x, ACT_GELU_TANH));
+    return finished(p, program_scale(p, "last", x, 2, false));
+}
+
+static int attend(struct program *p, const char *name, int x, bool causal)
+{
+    char part[4][32];
+    static const char *const parts[] = {"norm", "qkv", "heads", "out"};
+    for (int i = 0; i < 4; i++)
+        snprintf(part[i], sizeof part[i], "%s.%s", name, parts[i]);
+    int y = program_linear_each(p, part[1], program_norm(p, part[0], x, 1e-6f, false, true), 12, true);
+    y = program_linear_each(p, part[3], program_attention(p, part[2], y, 2, 1, causal), 6, true);
+    return program_add(p, name, y, x);
+}
+
+struct program *net_attention(void)
+{
+    struct program *p = net("attention");
+    int x = program_conv(p, "c0", program_input(p), 6, 3, 3, 0, true);
+    x = program_position(p, "positions", program_prepend(p, "token", x));
+    x = attend(p, "b", attend(p, "a", x, false), true);
+    return finished(p, program_add(p, "both", program_pick(p, "first", x, 0), program_pick(p, "last", x, 9)));
 }

@@ -34,12 +34,13 @@ double *rig_param(struct rig *r, const char *name);    /* in params or stats */
 double *rig_gradient(struct rig *r, const char *name); /* in reduce; of a statistic: its sums */
 double *rig_metrics(struct rig *r);
 
-/* Random images, labels and weights 1. Freed with sample_free(). */
+/* Random images, labels and numbers, weights 1. Freed with sample_free(). */
 struct samples {
     struct batch b;
     uint8_t *images;
     int32_t *labels;
     float *weights;
+    uint32_t *numbers;
 };
 void samples_make(struct samples *s, const struct program *p, int n, uint64_t seed);
 void samples_free(struct samples *s);
@@ -57,5 +58,7 @@ void noise(double *out, size_t n, uint64_t seed);
 struct program *net_basic(void);      /* stem with max pool, two basic blocks, one with a projection */
 struct program *net_bottleneck(void); /* a bottleneck with a strided 3x3 and one without projection */
 struct program *net_flat(void);       /* convolutions with bias, max pools, a linear layer over a map */
+struct program *net_attention(void);  /* a class token, positions, attention with shared keys, causal and not */
+struct program *net_rows(void); /* norms, linear layers of positions, groups, all that is dropped; no batch norm */
 
 #endif

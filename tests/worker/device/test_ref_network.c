@@ -1,5 +1,6 @@
 /* Whole networks on the ref device: gradients against finite differences, shards of a batch against the whole batch,
  * samples that do not count, accumulation. */
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -120,6 +121,12 @@ static void gradients_of_pools_biases_and_a_flattened_map_match_finite_differenc
     check_gradients(net_flat(), 1);
 }
 
+static void gradients_of_rows_and_attention_match_finite_differences(void **state)
+{
+    check_gradients(net_rows(), 1);
+    check_gradients(net_attention(), 1);
+}
+
 /* A true model is too large to move each parameter: it is moved along random directions. Its bottom layers see maps of
  * 1 x 1, where batch norm over few samples is strongly curved, hence a smaller step; 65,000 rectified values leave
  * little room between kinks. */
@@ -218,11 +225,13 @@ static void run_split(const struct program *p, const struct samples *s, const in
     static uint8_t dark[3 * 9 * 9];
     static int32_t label;
     static float nothing;
+    static uint32_t number = BATCH_PADDING;
     *w = (struct world){.size = size};
     assert_int_equal(0, pthread_barrier_init(&w->barrier, NULL, (unsigned)size));
     for (int i = 0, first = 0; i < size; first += shares[i++]) {
         ranks[i] = (struct rank){.w = w, .rank = i};
-        ranks[i].batch = shares[i] ? batch_at(&s->b, &p->input, (size_t)first) : (struct batch){dark, &label, &nothing};
+        ranks[i].batch =
+            shares[i] ? batch_at(&s->b, &p->input, (size_t)first) : (struct batch){dark, &label, &nothing, &number};
         ranks[i].hooks = (struct run_hooks){.ctx = &ranks[i], .all_sum = sync ? sum_in_order : NULL};
         rig_open(&ranks[i].rig, p, shares[i] ? shares[i] : 1, true, 1);
     }
@@ -267,9 +276,11 @@ static void uneven_shards_with_synchronised_statistics_add_up_to_the_whole(void 
 {
     const int splits[][MAX_RANKS] = {{5}, {2, 3}, {1, 1, 3}, {4, 0, 1}};
     const int sizes[] = {1, 2, 3, 3};
+    struct program *(*const nets[])(void) = {net_basic, net_bottleneck, net_rows, net_attention};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int net = 0; net < 2; net++) {
-            double tail, error = distance(net ? net_bottleneck() : net_basic(), splits[i], sizes[i], true, true, &tail);
+        for (int net = 0; net < 4; net++) {
+            struct program *p = nets[net]();
+            double tail, error = distance(p, splits[i], sizes[i], true, true, &tail);
             print_message("# %d ranks, net %d: gradients %.2g, statistics and metrics %.2g\n", sizes[i], net, error,
                           tail);
             assert_true(error < 1e-10);
@@ -282,6 +293,40 @@ static void an_unweighted_average_of_uneven_shards_is_noticed(void **state)
     double tail, error = distance(net_basic(), (int[]){1, 4}, 2, true, false, &tail);
     print_message("# distance %.2g\n", error);
     assert_true(error > 1e-3);
+}
+
+/* Numbers of samples, not their places, say what is dropped; and so do seed and step. */
+static void what_is_dropped_follows_the_sample_the_seed_and_the_step(void **state)
+{
+    struct program *p = net_rows();
+    struct samples s;
+    struct rig r;
+    double kept[4 * 5 * 4], again[4 * 5 * 4];
+    samples_make(&s, p, 4, 12);
+    rig_open(&r, p, 4, true, 1);
+    struct run_args a = {.batch = s.b, .grad_scale = 1, .seed = 3, .step = 9};
+    for (int change = 0; change < 5; change++) {
+        struct run_args b = a;
+        b.seed += change == 1;
+        b.step += change == 2;
+        s.numbers[1] += change == 3;
+        b.batch.samples = s.numbers;
+        assert_int_equal(0, r.plan->ops->run(r.plan, &b, NULL));
+        s.numbers[1] -= change == 3;
+        rig_get(&r, "out", change ? again : kept);
+        size_t differ[4] = {0};
+        for (size_t i = 0; change && i < sizeof kept / sizeof *kept; i++)
+            differ[i / 20] += (kept[i] == 0) != (again[i] == 0);
+        for (int i = 0; change && i < 4; i++)
+            assert_int_equal(differ[i] > 0, change < 3 || (change == 3 && i == 1));
+    }
+    a.batch.samples = NULL;
+    struct err e = {0};
+    assert_int_equal(-EINVAL, r.plan->ops->run(r.plan, &a, &e));
+    assert_string_equal(e.text, "the batch has no numbers of samples");
+    rig_close(&r);
+    samples_free(&s);
+    program_destroy(p);
 }
 
 static void statistics_that_are_not_synchronised_are_noticed(void **state)
@@ -358,9 +403,8 @@ static void a_batch_without_any_sample_gives_zeros(void **state)
 
 /* --- the arena */
 
-static void check_accumulation(bool emulate)
+static void check_accumulation(struct program *p, bool emulate)
 {
-    struct program *p = net_basic();
     struct samples s, t;
     struct rig r;
     samples_make(&s, p, 4, 31);
@@ -389,12 +433,15 @@ static void check_accumulation(bool emulate)
 
 static void accumulation_adds_gradients_statistics_and_metrics(void **state)
 {
-    check_accumulation(false);
+    check_accumulation(net_basic(), false);
+    check_accumulation(net_rows(), false);
+    check_accumulation(net_attention(), false);
 }
 
 static void accumulation_adds_gradients_that_are_rounded(void **state)
 {
-    check_accumulation(true);
+    check_accumulation(net_basic(), true);
+    check_accumulation(net_rows(), true);
 }
 
 /* What was announced, as it was then. */
@@ -513,9 +560,8 @@ static void an_error_of_a_hook_ends_the_run(void **state)
 }
 
 /* Each op of the list planned alone, its inputs put there by hand, does what it does in the whole. */
-static void every_slice_of_one_operation_gives_what_the_whole_gives(void **state)
+static void check_slices(struct program *p)
 {
-    struct program *p = net_basic();
     struct samples s;
     struct rig whole, slice;
     static double values[1 << 14], expected[1 << 14];
@@ -530,9 +576,7 @@ static void every_slice_of_one_operation_gives_what_the_whole_gives(void **state
             rig_put(&slice, p->tensors[op->in[k]].name, values);
         }
         rig_run(&slice, &s.b, false, NULL);
-        for (int k = 0; k < 2 && i >= p->nfwd && op->param[k] >= 0 && op->kind != OP_CONV_BWD_DATA &&
-                        op->kind != OP_LINEAR_BWD_DATA;
-             k++) {
+        for (int k = 0; k < 2 && op_writes_gradients(op->kind) && op->param[k] >= 0; k++) {
             const char *name = p->params[op->param[k]].name;
             assert_memory_equal(rig_gradient(&slice, name), rig_gradient(&whole, name),
                                 p->params[op->param[k]].count * 8);
@@ -550,9 +594,15 @@ static void every_slice_of_one_operation_gives_what_the_whole_gives(void **state
     program_destroy(p);
 }
 
-static void the_number_of_threads_changes_no_bit(void **state)
+static void every_slice_of_one_operation_gives_what_the_whole_gives(void **state)
 {
-    struct program *p = net_basic();
+    check_slices(net_basic());
+    check_slices(net_rows());
+    check_slices(net_attention());
+}
+
+static void check_threads(struct program *p)
+{
     struct samples s;
     struct rig two;
     struct device *one;
@@ -574,6 +624,13 @@ static void the_number_of_threads_changes_no_bit(void **state)
     rig_close(&two);
     samples_free(&s);
     program_destroy(p);
+}
+
+static void the_number_of_threads_changes_no_bit(void **state)
+{
+    check_threads(net_basic());
+    check_threads(net_rows());
+    check_threads(net_attention());
 }
 
 /* Ten steps on one batch: the loop of a training in small. */
@@ -610,9 +667,11 @@ int main(void)
         cmocka_unit_test(gradients_of_basic_blocks_match_finite_differences),
         cmocka_unit_test(gradients_of_bottlenecks_match_finite_differences),
         cmocka_unit_test(gradients_of_pools_biases_and_a_flattened_map_match_finite_differences),
+        cmocka_unit_test(gradients_of_rows_and_attention_match_finite_differences),
         cmocka_unit_test(gradients_of_resnet18_match_finite_differences_along_directions),
         cmocka_unit_test(uneven_shards_with_synchronised_statistics_add_up_to_the_whole),
         cmocka_unit_test(an_unweighted_average_of_uneven_shards_is_noticed),
+        cmocka_unit_test(what_is_dropped_follows_the_sample_the_seed_and_the_step),
         cmocka_unit_test(statistics_that_are_not_synchronised_are_noticed),
         cmocka_unit_test(a_sample_of_weight_0_changes_no_bit_of_anything_else),
         cmocka_unit_test(a_sample_of_weight_0_is_as_good_as_absent),

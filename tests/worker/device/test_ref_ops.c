@@ -6,6 +6,7 @@
 
 #include "common/base/err.h"
 #include "tests/worker/device/rig.h"
+#include "worker/device/drop.h"
 
 static const float ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
 static const struct batch all_count = {.weights = ones};
@@ -98,24 +99,26 @@ static void convolution_by_hand(void **state)
 }
 
 struct conv_case {
-    int n, c, h, w, k, kernel, stride, pad;
+    int n, c, h, w, k, kernel, stride, pad, groups; /* groups 0: 1 */
 };
 
 /* y, dx and dw by the definition, all four indices of each spelled out. */
 static void convolve(const struct conv_case *t, int oh, int ow, const double *x, const double *weight,
                      const double *bias, const double *dy, double *y, double *dx, double *dw)
 {
+    const int groups = t->groups ? t->groups : 1, c_in = t->c / groups;
     for (int i = 0; i < t->n * t->k * oh * ow; i++) {
         int ox = i % ow, oy = i / ow % oh, k = i / ow / oh % t->k, n = i / ow / oh / t->k;
+        const int c0 = k / (t->k / groups) * c_in;
         y[i] = bias[k];
-        for (int c = 0; c < t->c; c++)
+        for (int j = 0; j < c_in; j++)
             for (int ky = 0; ky < t->kernel; ky++)
                 for (int kx = 0; kx < t->kernel; kx++) {
                     int iy = oy * t->stride + ky - t->pad, ix = ox * t->stride + kx - t->pad;
                     if (iy < 0 || ix < 0 || iy >= t->h || ix >= t->w)
                         continue;
-                    int xi = ((n * t->c + c) * t->h + iy) * t->w + ix;
-                    int wi = ((k * t->c + c) * t->kernel + ky) * t->kernel + kx;
+                    int xi = ((n * t->c + c0 + j) * t->h + iy) * t->w + ix;
+                    int wi = ((k * c_in + j) * t->kernel + ky) * t->kernel + kx;
                     y[i] += x[xi] * weight[wi];
                     dx[xi] += dy[i] * weight[wi];
                     dw[wi] += dy[i] * x[xi];
@@ -140,13 +143,14 @@ static void check_convolution(const struct conv_case *t)
 {
     int x;
     struct program *p = bench(t->c, t->h, t->w, &x);
-    int out = program_conv(p, "y", x, t->k, t->kernel, t->stride, t->pad, true);
+    const int groups = t->groups ? t->groups : 1;
+    int out = program_conv_groups(p, "y", x, t->k, t->kernel, t->stride, t->pad, groups, true);
     struct rig r;
     done(&r, p, t->n, true);
     int oh = p->tensors[out].h, ow = p->tensors[out].w;
     size_t nx = (size_t)t->n * (size_t)t->c * (size_t)t->h * (size_t)t->w;
     size_t ny = (size_t)t->n * (size_t)t->k * (size_t)oh * (size_t)ow;
-    size_t nw = (size_t)t->k * (size_t)t->c * (size_t)t->kernel * (size_t)t->kernel;
+    size_t nw = (size_t)t->k * (size_t)(t->c / groups) * (size_t)t->kernel * (size_t)t->kernel;
     double *vx = zeros(nx), *vdy = zeros(ny), *y = zeros(ny), *dx = zeros(nx), *dw = zeros(nw), *got = zeros(nx + ny);
     noise(vx, nx, 1);
     noise(vdy, ny, 2);
@@ -160,8 +164,8 @@ static void check_convolution(const struct conv_case *t)
     double data = relative_error(got, dx, nx), weight = relative_error(rig_gradient(&r, "y.weight"), dw, nw);
     double window = (double)t->c * t->kernel * t->kernel, fan = (double)t->k * t->kernel * t->kernel;
     if (!(forward < rounding(window) && data < rounding(fan) && weight < rounding((double)t->n * oh * ow)))
-        fail_msg("n %d c %d h %d w %d k %d kernel %d stride %d pad %d: relative errors %g %g %g", t->n, t->c, t->h,
-                 t->w, t->k, t->kernel, t->stride, t->pad, forward, data, weight);
+        fail_msg("n %d c %d h %d w %d k %d kernel %d stride %d pad %d groups %d: relative errors %g %g %g", t->n, t->c,
+                 t->h, t->w, t->k, t->kernel, t->stride, t->pad, groups, forward, data, weight);
     free(vx), free(vdy), free(y), free(dx), free(dw), free(got);
     finish(&r, p);
 }
@@ -169,9 +173,11 @@ static void check_convolution(const struct conv_case *t)
 static void convolutions_of_odd_shapes_follow_the_definition(void **state)
 {
     const struct conv_case cases[] = {
-        {2, 3, 7, 5, 4, 3, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 0},  {3, 5, 9, 11, 7, 3, 2, 1},   {2, 3, 15, 13, 9, 7, 2, 3},
-        {5, 8, 6, 6, 3, 1, 2, 0}, {4, 6, 5, 5, 70, 1, 1, 0}, {2, 2, 5, 4, 3, 5, 1, 2},    {1, 130, 4, 4, 130, 3, 1, 1},
-        {8, 4, 8, 8, 4, 2, 3, 0}, {3, 2, 3, 3, 2, 3, 1, 2},  {2, 20, 40, 40, 3, 3, 1, 1},
+        {2, 3, 7, 5, 4, 3, 1, 1},    {1, 1, 1, 1, 1, 1, 1, 0},     {3, 5, 9, 11, 7, 3, 2, 1},
+        {2, 3, 15, 13, 9, 7, 2, 3},  {5, 8, 6, 6, 3, 1, 2, 0},     {4, 6, 5, 5, 70, 1, 1, 0},
+        {2, 2, 5, 4, 3, 5, 1, 2},    {1, 130, 4, 4, 130, 3, 1, 1}, {8, 4, 8, 8, 4, 2, 3, 0},
+        {3, 2, 3, 3, 2, 3, 1, 2},    {2, 20, 40, 40, 3, 3, 1, 1},  {2, 6, 9, 8, 6, 7, 1, 3, 6},
+        {3, 8, 7, 7, 4, 3, 2, 1, 2}, {2, 6, 5, 5, 12, 1, 1, 0, 3}, {2, 5, 6, 9, 10, 3, 2, 1, 5},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_convolution(&cases[i]);
@@ -295,6 +301,196 @@ static void relu_and_addition_by_hand(void **state)
     assert_all(&r, "r", (double[]){0, 0, 3}, 3);
     assert_all(&r, "y", (double[]){-2, 0, 6}, 3);
     assert_all(&r, "d x", (double[]){1, 10, 200}, 3);
+    finish(&r, p);
+}
+
+static void norms_of_channels_by_hand(void **state)
+{
+    int x;
+    struct program *p = bench(2, 1, 2, &x);
+    program_norm(p, "y", x, 0, false, true);
+    struct rig r;
+    done(&r, p, 1, true);
+    set(rig_param(&r, "y.weight"), (double[]){2, 3}, 2);
+    set(rig_param(&r, "y.bias"), (double[]){10, 20}, 2);
+    rig_put(&r, "x", (double[]){1, 5, 3, 1}); /* positions (1, 3) and (5, 1) */
+    rig_put(&r, "d y", (double[]){1, 0, 0, 1});
+    rig_run(&r, &all_count, false, NULL);
+    assert_all(&r, "y", (double[]){8, 12, 23, 17}, 4); /* xhat -1, 1; 1, -1 */
+    assert_values("d gamma", rig_gradient(&r, "y.weight"), (double[]){-1, -1}, 2);
+    assert_values("d beta", rig_gradient(&r, "y.bias"), (double[]){1, 1}, 2);
+    assert_all(&r, "d x", (double[]){0, 0, 0, 0}, 4); /* two channels are always -1 and 1 */
+    finish(&r, p);
+
+    p = bench(2, 1, 1, &x);
+    program_norm(p, "y", x, 0.5f, true, false);
+    done(&r, p, 1, true);
+    set(rig_param(&r, "y.weight"), (double[]){1, 2}, 2);
+    rig_put(&r, "x", (double[]){1, 2}); /* mean of squares 2.5, with eps 3 */
+    rig_put(&r, "d y", (double[]){1, 1});
+    rig_run(&r, &all_count, false, NULL);
+    const double s = sqrt(3);
+    assert_all(&r, "y", (double[]){1 / s, 4 / s}, 2);
+    assert_values("d gamma", rig_gradient(&r, "y.weight"), (double[]){1 / s, 2 / s}, 2);
+    assert_all(&r, "d x", (double[]){(1 - 2.5 / 3) / s, (2 - 5.0 / 3) / s}, 2);
+    finish(&r, p);
+}
+
+/* GELU by its power series with 40 digits, the others by Python's math.tanh and exp. */
+static void activations_have_known_values(void **state)
+{
+    static const struct {
+        enum op_act act;
+        double y[3], slope[3]; /* at -1.5, 0.25, 3 */
+    } known[] = {
+        {ACT_GELU,
+         {-0.1002108019032871, 0.14967658142073093, 2.99595030590511},
+         {-0.12746919222997952, 0.695373354883636, 1.011945647204184}},
+        {ACT_GELU_TANH,
+         {-0.10042842301976707, 0.149675350701685, 2.996362607918227},
+         {-0.1277107931514331, 0.6953540951510604, 1.0115841666309695}},
+        {ACT_SILU,
+         {-0.2736382857095345, 0.14054412522144952, 2.8577223804673},
+         {-0.041294154299142946, 0.6237100215701977, 1.0881041060151693}},
+    };
+    for (int k = 0; k < 3; k++) {
+        int x;
+        struct program *p = bench(1, 1, 3, &x);
+        program_act(p, "y", x, known[k].act);
+        struct rig r;
+        done(&r, p, 1, true);
+        rig_put(&r, "x", (double[]){-1.5, 0.25, 3});
+        rig_put(&r, "d y", (double[]){1, 1, 1});
+        rig_run(&r, &all_count, false, NULL);
+        assert_all(&r, "y", known[k].y, 3);
+        assert_all(&r, "d x", known[k].slope, 3);
+        finish(&r, p);
+    }
+}
+
+static void layer_scale_by_hand(void **state)
+{
+    int x;
+    struct program *p = bench(2, 1, 2, &x);
+    program_scale(p, "y", x, 1e-6, true);
+    struct rig r;
+    done(&r, p, 1, true);
+    assert_near("initial value", rig_param(&r, "y")[1], 1e-6, 0);
+    set(rig_param(&r, "y"), (double[]){2, -1}, 2);
+    rig_put(&r, "x", (double[]){1, 2, 3, 4});
+    rig_put(&r, "d y", (double[]){1, 10, 1, 10});
+    rig_run(&r, &all_count, false, NULL);
+    assert_all(&r, "y", (double[]){2, 4, -3, -4}, 4);
+    assert_values("d scale", rig_gradient(&r, "y"), (double[]){21, 43}, 2);
+    assert_all(&r, "d x", (double[]){2, 20, -1, -10}, 4);
+    finish(&r, p);
+}
+
+/* An element is a position and one of its channels. */
+static void dropped_elements_are_those_of_the_words(void **state)
+{
+    const struct drop_key k = drop_key(0x123456789, 7, 0xabcdef);
+    assert_int_equal(drop_bound(0.25f), 1u << 30);
+    int x, lost = 0;
+    const int c = 70, n = c * 6;
+    struct program *p = bench(c, 2, 3, &x);
+    program_drop(p, "y", x, 0.25, false);
+    struct rig r;
+    done(&r, p, 1, true);
+    double *ones_of_x = zeros((size_t)n), *y = zeros((size_t)n), *dx = zeros((size_t)n);
+    for (int i = 0; i < n; i++)
+        ones_of_x[i] = 3;
+    rig_put(&r, "x", ones_of_x);
+    rig_put(&r, "d y", ones_of_x);
+    struct run_args a = {
+        .batch = {.weights = ones, .samples = (uint32_t[]){4000000000}}, .seed = 0x123456789, .step = 7};
+    p->ops[0].layer = p->ops[1].layer = 0xabcdef;
+    assert_int_equal(0, r.plan->ops->run(r.plan, &a, NULL));
+    rig_get(&r, "y", y);
+    rig_get(&r, "d x", dx);
+    for (int i = 0; i < n; i++) {
+        const uint64_t element = (uint64_t)(i % 6 * c + i / 6); /* of channel i / 6 at position i % 6 */
+        const bool stays = drop_word(k, 4000000000, element) >= 1u << 30;
+        assert_near("what is kept", y[i], stays ? 4 : 0, 1e-14);
+        assert_near("its gradient", dx[i], y[i], 0);
+        lost += !stays;
+    }
+    assert_in_range(lost, n / 5, n / 3);
+    free(ones_of_x), free(y), free(dx);
+    finish(&r, p);
+}
+
+static void nothing_is_dropped_without_training(void **state)
+{
+    int x;
+    struct program *p = bench(1, 1, 4, &x);
+    program_drop(p, "y", x, 0.9, false);
+    struct rig r;
+    done(&r, p, 1, false);
+    rig_put(&r, "x", (double[]){1, 2, 3, 4});
+    rig_run(&r, &all_count, false, NULL);
+    assert_all(&r, "y", (double[]){1, 2, 3, 4}, 4);
+    finish(&r, p);
+}
+
+/* One head of two channels at two positions: scores of the first query 0, of the second log 3 and 0 (times sqrt 2). */
+static void attention_by_hand(void **state)
+{
+    for (int causal = 0; causal < 2; causal++) {
+        int x;
+        struct program *p = bench(6, 2, 1, &x);
+        program_attention(p, "y", x, 1, 1, causal);
+        struct rig r;
+        done(&r, p, 1, true);
+        const double s = log(3) * sqrt(2);
+        rig_put(&r, "x", (double[]){0, s, 0, 0, /* q */ 1, 0, 0, 0, /* k */ 4, 8, 0, 1 /* v */});
+        rig_put(&r, "d y", (double[]){0, 1, 0, 0});
+        rig_run(&r, &all_count, false, NULL);
+        assert_all(&r, "y", (double[]){causal ? 4 : 6, 5, causal ? 0 : 0.5, 0.25}, 4); /* 3/4 of 4 and 1/4 of 8 */
+        /* p = (3/4, 1/4), dp = (4, 8), ds = p (dp - 5) = (-3/4, 3/4), over sqrt 2 */
+        const double d = 0.75 / sqrt(2);
+        assert_all(&r, "d x", (double[]){0, -d, 0, 0, -d * s, d * s, 0, 0, 0.75, 0.25, 0, 0}, 12);
+        finish(&r, p);
+    }
+}
+
+static void positions_by_hand(void **state)
+{
+    int x;
+    struct program *p = bench(2, 1, 2, &x);
+    program_pick(p, "y", program_position(p, "table", program_prepend(p, "token", x)), 1);
+    struct rig r;
+    done(&r, p, 2, true);
+    set(rig_param(&r, "token"), (double[]){50, 60}, 2);
+    set(rig_param(&r, "table"), (double[]){1, 2, 3, 4, 5, 6}, 6);
+    rig_put(&r, "x", (double[]){10, 20, 30, 40, 11, 21, 31, 41});
+    rig_put(&r, "d y", (double[]){1, 2, 3, 4});
+    rig_run(&r, &all_count, false, NULL);
+    assert_all(&r, "token", (double[]){50, 10, 20, 60, 30, 40, 50, 11, 21, 60, 31, 41}, 12);
+    assert_all(&r, "table", (double[]){51, 13, 25, 62, 34, 46, 51, 14, 26, 62, 35, 47}, 12);
+    assert_all(&r, "y", (double[]){13, 34, 14, 35}, 4);
+    assert_values("d table", rig_gradient(&r, "table"), (double[]){0, 0, 4, 6, 0, 0}, 6);
+    assert_values("d token", rig_gradient(&r, "token"), (double[]){0, 0}, 2);
+    assert_all(&r, "d x", (double[]){1, 0, 2, 0, 3, 0, 4, 0}, 8);
+    finish(&r, p);
+}
+
+static void a_linear_layer_of_each_position_by_hand(void **state)
+{
+    int x;
+    struct program *p = bench(2, 1, 2, &x);
+    program_linear_each(p, "y", x, 1, true);
+    struct rig r;
+    done(&r, p, 1, true);
+    set(rig_param(&r, "y.weight"), (double[]){2, 3}, 2);
+    rig_param(&r, "y.bias")[0] = 0.5;
+    rig_put(&r, "x", (double[]){1, 2, 10, 20});
+    rig_put(&r, "d y", (double[]){1, 100});
+    rig_run(&r, &all_count, false, NULL);
+    assert_all(&r, "y", (double[]){32.5, 64.5}, 2);
+    assert_values("d weight", rig_gradient(&r, "y.weight"), (double[]){201, 2010}, 2);
+    assert_values("d bias", rig_gradient(&r, "y.bias"), (double[]){101}, 1);
+    assert_all(&r, "d x", (double[]){2, 200, 3, 300}, 4);
     finish(&r, p);
 }
 
@@ -488,6 +684,14 @@ int main(void)
         cmocka_unit_test(one_element_has_the_biased_variance_and_no_gradient),
         cmocka_unit_test(evaluation_normalises_by_running_statistics),
         cmocka_unit_test(relu_and_addition_by_hand),
+        cmocka_unit_test(norms_of_channels_by_hand),
+        cmocka_unit_test(activations_have_known_values),
+        cmocka_unit_test(layer_scale_by_hand),
+        cmocka_unit_test(dropped_elements_are_those_of_the_words),
+        cmocka_unit_test(nothing_is_dropped_without_training),
+        cmocka_unit_test(a_linear_layer_of_each_position_by_hand),
+        cmocka_unit_test(attention_by_hand),
+        cmocka_unit_test(positions_by_hand),
         cmocka_unit_test(max_pool_padding_never_wins_and_the_first_maximum_gets_the_gradient),
         cmocka_unit_test(average_pool_by_hand),
         cmocka_unit_test(cross_entropy_by_hand),

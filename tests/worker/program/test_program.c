@@ -48,6 +48,28 @@ static void shapes_follow_from_kernel_stride_and_padding(void **state)
     program_destroy(p);
 }
 
+static void positions_keep_their_places(void **state)
+{
+    struct program *p = images(8);
+    int x = program_conv_groups(p, "c", program_input(p), 12, 3, 2, 1, 3, false);
+    assert_shape(p, x, 12, 4, 4);
+    assert_int_equal(p->params[program_find_param(p, "c.weight")].shape[1], 1);
+    x = program_norm(p, "n", x, 1e-6f, false, false);
+    assert_shape(p, x, 12, 4, 4);
+    assert_int_equal(-1, program_find_param(p, "n.bias"));
+    x = program_linear_each(p, "l", x, 5, true);
+    assert_shape(p, x, 5, 4, 4);
+    const struct param *w = &p->params[program_find_param(p, "l.weight")];
+    assert_true(w->shape[0] == 5 && w->shape[1] == 12);
+    assert_int_equal(x, program_drop(p, "none", x, 0, true));
+    x = program_drop(p, "d", program_scale(p, "s", program_act(p, "a", x, ACT_GELU), 1e-6, true), 0.1, true);
+    assert_shape(p, x, 5, 4, 4);
+    const struct param *s = &p->params[program_find_param(p, "s")];
+    assert_true(s->ndim == 3 && s->shape[0] == 5 && s->shape[1] == 1 && s->count == 5);
+    assert_true(param_initial(s, 1, 3) == 1e-6);
+    program_destroy(p);
+}
+
 /* kinds of the backward list, -1 at the end */
 static void assert_backward(const struct program *p, const int *kinds)
 {
@@ -210,6 +232,15 @@ static void the_first_mistake_is_reported(void **state)
     p = images(4);
     program_relu(p, "same", program_relu(p, "same", program_input(p)));
     assert_refused(p, "two tensors are called 'same'");
+    p = images(8);
+    program_conv_groups(p, "c", program_input(p), 4, 3, 1, 1, 3, true);
+    assert_refused(p, "'c' has 3 groups of 3 input and 4 output channels (expected a divisor of both)");
+    p = images(8);
+    program_drop(p, "d", program_input(p), 1, false);
+    assert_refused(p, "'d' drops a share of 1 (expected 0 or more, and less than 1)");
+    p = images(8);
+    program_norm(p, "n", program_input(p), -1, false, true);
+    assert_refused(p, "'n' adds -1 to a variance (expected 0 or more)");
 
     p = images(4);
     x = program_input(p);
@@ -240,6 +271,7 @@ static void the_first_mistake_is_reported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(positions_keep_their_places),
         cmocka_unit_test(shapes_follow_from_kernel_stride_and_padding),
         cmocka_unit_test(backward_runs_in_reverse_and_stops_before_the_images),
         cmocka_unit_test(the_gradient_that_is_complete_first_lies_first),

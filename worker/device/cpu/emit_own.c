@@ -371,10 +371,22 @@ static int emit_group(struct cpu_plan *pl, int i, step_fn *run, struct err *e)
     return read_op(pl, i, e);
 }
 
+static int refuse(const struct cpu_plan *pl, const struct op *op, struct err *e)
+{
+    const struct op *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
+    return err_set(e, -ENOTSUP, "the cpu device has no kernel for operation '%s' (%s%s): use --device ref",
+                   pl->p->tensors[f->out].name, op_name(f->kind),
+                   op->groups > 1 ? " of groups"
+                   : op->each     ? " of each position"
+                                  : "");
+}
+
 int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct fused *f = &pl->fused[i];
+    if (op->groups > 1 || op->each)
+        return refuse(pl, op, e);
     if (f->bn >= 0)
         return emit_bn(pl, i, f->bn, f->other, f->relu >= 0, e);
     switch (op->kind) {
@@ -435,6 +447,23 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
         return emit_group(pl, i, cpu_step_xent_parts, e);
     case OP_XENT_PARTS_BWD:
         return emit_group(pl, i, cpu_step_xent_parts_bwd, e);
+    case OP_ATTENTION:
+    case OP_ATTENTION_BWD:
+    case OP_PREPEND:
+    case OP_PREPEND_BWD:
+    case OP_POSITION:
+    case OP_POSITION_BWD:
+    case OP_PICK:
+    case OP_PICK_BWD:
+    case OP_NORM:
+    case OP_NORM_BWD:
+    case OP_ACT:
+    case OP_ACT_BWD:
+    case OP_SCALE:
+    case OP_SCALE_BWD:
+    case OP_DROP:
+    case OP_DROP_BWD:
+        return refuse(pl, op, e);
     case OP_KINDS:
         break;
     }

@@ -172,6 +172,22 @@ int emit_op(struct cuda_plan *pl, int i, struct err *e)
         return emit_part(pl, i, KERNEL_XENT_PARTS, e);
     case OP_XENT_PARTS_BWD:
         return emit_part(pl, i, KERNEL_XENT_PARTS_BWD, e);
+    case OP_ATTENTION: /* all these are refused before */
+    case OP_ATTENTION_BWD:
+    case OP_PREPEND:
+    case OP_PREPEND_BWD:
+    case OP_POSITION:
+    case OP_POSITION_BWD:
+    case OP_PICK:
+    case OP_PICK_BWD:
+    case OP_NORM:
+    case OP_NORM_BWD:
+    case OP_ACT:
+    case OP_ACT_BWD:
+    case OP_SCALE:
+    case OP_SCALE_BWD:
+    case OP_DROP:
+    case OP_DROP_BWD:
     case OP_BN: /* above */
     case OP_KINDS:
         break;

@@ -397,6 +397,26 @@ static int check_type(const struct plan_options *o, struct err *e)
                    o->emulate ? "emulated " : "", dtype_name(o->compute));
 }
 
+/* Kinds of operations, and forms of them, that have no kernel here. */
+static bool lacks_kernel(const struct op *op)
+{
+    return op_is(op->kind, OP_HOST_ONLY) || op->groups > 1 || op->each;
+}
+
+static int check_ops(const struct cuda_plan *pl, struct err *e)
+{
+    for (int i = pl->first_op; i < pl->end_op; i++) {
+        const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
+        if (lacks_kernel(op))
+            return err_set(e, -ENOTSUP, "the cuda device has no kernel for operation '%s' (%s%s): use --device cpu",
+                           pl->p->tensors[f->out].name, op_name(f->kind),
+                           op->groups > 1 ? " of groups"
+                           : op->each     ? " of each position"
+                                          : "");
+    }
+    return 0;
+}
+
 static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program *p, const struct plan_options *o,
                      enum seams_allowed allowed, struct err *e)
 {
@@ -418,6 +438,7 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     pl->first_op = pl->ops.first;
     pl->end_op = o->chunk && o->training ? pl->ops.end_back : pl->ops.end;
     TRY(check_type(o, e));
+    TRY(check_ops(pl, e));
     return build(pl, e);
 }
 

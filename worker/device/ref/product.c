@@ -4,8 +4,9 @@
  *   dcol                = weight^T . dy, folded back into dx by adding
  *   d weight            = dy . col^T
  *
- * A linear layer is a convolution whose window is the whole image. A 1x1 window of stride 1 needs no unfolding. The
- * samples are taken some at a time, as many as fit into plan->col. */
+ * A linear layer is a convolution whose window is the whole image, or (op.each) one position. A 1x1 window of stride 1
+ * needs no unfolding. The samples are taken some at a time, as many as fit into plan->col. Groups of channels are
+ * products by themselves, one after another. */
 #include <string.h>
 
 #include "worker/device/ref/ref.h"
@@ -13,8 +14,9 @@
 enum { COL_LIMIT = 1 << 22 }; /* elements: 32 MiB */
 
 struct geometry {
-    size_t n;                  /* samples */
-    size_t c, h, w, k, oh, ow; /* image and output of one sample */
+    size_t n; /* samples */
+    size_t groups;
+    size_t c, h, w, k, oh, ow; /* image and output of one sample, channels of one group */
     size_t kh, kw, sh, sw, ph, pw;
     size_t window, positions; /* C*kh*kw and oh*ow */
     bool direct;              /* col would be x itself */
@@ -26,15 +28,21 @@ static struct geometry geometry(const struct ref_plan *pl, const struct op *op, 
 {
     const struct tensor *tx = &pl->p->tensors[x], *ty = &pl->p->tensors[y];
     bool linear = op->kind == OP_LINEAR || op->kind == OP_LINEAR_BWD_DATA || op->kind == OP_LINEAR_BWD_PARAM;
+    const size_t groups = (size_t)op->groups;
     struct geometry g = {.n = ref_samples(pl, x),
-                         .c = (size_t)tx->c,
+                         .groups = groups,
+                         .c = (size_t)tx->c / groups,
                          .h = (size_t)tx->h,
                          .w = (size_t)tx->w,
-                         .k = (size_t)ty->c,
+                         .k = (size_t)ty->c / groups,
                          .oh = (size_t)ty->h,
                          .ow = (size_t)ty->w,
-                         .kh = linear ? (size_t)tx->h : (size_t)op->kh,
-                         .kw = linear ? (size_t)tx->w : (size_t)op->kw,
+                         .kh = op->each ? 1
+                               : linear ? (size_t)tx->h
+                                        : (size_t)op->kh,
+                         .kw = op->each ? 1
+                               : linear ? (size_t)tx->w
+                                        : (size_t)op->kw,
                          .sh = linear ? 1 : (size_t)op->sh,
                          .sw = linear ? 1 : (size_t)op->sw,
                          .ph = linear ? 0 : (size_t)op->ph,
@@ -135,42 +143,84 @@ static size_t images_at_once(const struct geometry *g, size_t n0, size_t end)
     return left < g->some ? left : g->some;
 }
 
+/* y of one group, (k, N, oh, ow), from its x (c, N, h, w) and weight (k, c * kh * kw). */
+static void product(struct ref_plan *pl, const struct geometry *g, const double *weight, const double *x, double *y)
+{
+    const struct matrix by = {weight, g->window, 1};
+    for (size_t n0 = 0, count; n0 < g->n; n0 += count) {
+        count = images_at_once(g, n0, g->n);
+        ref_gemm(pl->threads, g->k, count * g->positions, g->window, by, columns(pl, g, x, n0, count),
+                 y + n0 * g->positions, g->n * g->positions, false);
+    }
+}
+
+/* Elements of one group of x, of y, of the weight. */
+static size_t x_of_group(const struct geometry *g)
+{
+    return g->c * g->n * g->h * g->w;
+}
+
+static size_t y_of_group(const struct geometry *g)
+{
+    return g->k * g->n * g->positions;
+}
+
+static size_t weight_of_group(const struct geometry *g)
+{
+    return g->k * g->window;
+}
+
 int ref_product(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
     struct geometry g = geometry_of(pl, op);
-    const double *x = pl->value[op->in[0]]; /* (C, N, h, w) */
-    double *y = pl->value[op->out];         /* (K, N, oh, ow) */
+    double *y = pl->value[op->out]; /* (K, N, oh, ow) */
     size_t run = g.n * g.positions;
-    struct matrix weight = {ref_param(pl, op->param[0]), g.window, 1}; /* (K, C * kh * kw) */
-    for (size_t n0 = 0, count; n0 < g.n; n0 += count) {
-        count = images_at_once(&g, n0, g.n);
-        ref_gemm(pl->threads, g.k, count * g.positions, g.window, weight, columns(pl, &g, x, n0, count),
-                 y + n0 * g.positions, run, false);
-    }
-    for (size_t k = 0; k < g.k && op->param[1] >= 0; k++)
+    for (size_t j = 0; j < g.groups; j++)
+        product(pl, &g, ref_param(pl, op->param[0]) + j * weight_of_group(&g),
+                pl->value[op->in[0]] + j * x_of_group(&g), y + j * y_of_group(&g));
+    for (size_t k = 0; k < g.groups * g.k && op->param[1] >= 0; k++)
         for (size_t i = 0; i < run; i++)
             y[k * run + i] += ref_param(pl, op->param[1])[k];
     return 0;
 }
 
+/* dx of one group, (c, N, h, w), from its dy (k, N, oh, ow). */
+static void product_bwd_data(struct ref_plan *pl, const struct geometry *g, const double *weight, const double *dy,
+                             double *dx)
+{
+    const struct matrix transposed = {weight, 1, g->window}; /* (c * kh * kw, k) */
+    for (size_t n0 = 0, count; n0 < g->n; n0 += count) {
+        count = images_at_once(g, n0, g->n);
+        struct matrix grad = {dy + n0 * g->positions, g->n * g->positions, 1};
+        ref_gemm(pl->threads, g->window, count * g->positions, g->k, transposed, grad, g->direct ? dx : pl->col,
+                 count * g->positions, false);
+        if (!g->direct)
+            fold(pl, g, dx, n0, count);
+    }
+}
+
 int ref_product_bwd_data(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
     struct geometry g = geometry_of(pl, op);
-    const double *dy = pl->value[op->in[0]]; /* (K, N, oh, ow) */
-    double *dx = pl->value[op->out];         /* (C, N, h, w) */
-    size_t run = g.n * g.positions;
-    struct matrix transposed = {ref_param(pl, op->param[0]), 1, g.window}; /* (C * kh * kw, K) */
+    double *dx = pl->value[op->out]; /* (C, N, h, w) */
     if (!g.direct)
         memset(dx, 0, ref_elements(pl, op->out) * sizeof *dx);
-    for (size_t n0 = 0, count; n0 < g.n; n0 += count) {
-        count = images_at_once(&g, n0, g.n);
-        struct matrix grad = {dy + n0 * g.positions, run, 1};
-        ref_gemm(pl->threads, g.window, count * g.positions, g.k, transposed, grad, g.direct ? dx : pl->col,
-                 count * g.positions, false);
-        if (!g.direct)
-            fold(pl, &g, dx, n0, count);
-    }
+    for (size_t j = 0; j < g.groups; j++)
+        product_bwd_data(pl, &g, ref_param(pl, op->param[0]) + j * weight_of_group(&g),
+                         pl->value[op->in[0]] + j * y_of_group(&g), dx + j * x_of_group(&g));
     return 0;
+}
+
+/* dw of one group over samples [from, to). */
+static void product_bwd_param(struct ref_plan *pl, const struct geometry *g, const double *x, const double *dy,
+                              size_t from, size_t to, double *dw, bool add)
+{
+    for (size_t n0 = from, count; n0 < to; n0 += count) {
+        count = images_at_once(g, n0, to);
+        struct matrix grad = {dy + n0 * g->positions, g->n * g->positions, 1}, col = columns(pl, g, x, n0, count);
+        struct matrix transposed = {col.at, col.col, col.row}; /* (count * P, c * kh * kw) */
+        ref_gemm(pl->threads, g->k, g->window, count * g->positions, grad, transposed, dw, g->window, n0 > from || add);
+    }
 }
 
 int ref_product_bwd_param(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
@@ -179,14 +229,10 @@ int ref_product_bwd_param(struct ref_plan *pl, const struct op *op, const struct
     const double *x = pl->value[op->in[0]], *dy = pl->value[op->in[1]]; /* (C, N, h, w), (K, N, oh, ow) */
     size_t run = g.n * g.positions;
     const size_t from = pl->row_first, to = pl->row_end ? pl->row_end : g.n;
-    for (size_t n0 = from, count; n0 < to; n0 += count) {
-        count = images_at_once(&g, n0, to);
-        struct matrix grad = {dy + n0 * g.positions, run, 1}, col = columns(pl, &g, x, n0, count);
-        struct matrix transposed = {col.at, col.col, col.row}; /* (count * P, C * kh * kw) */
-        ref_gemm(pl->threads, g.k, g.window, count * g.positions, grad, transposed, ref_gradient(pl, op->param[0]),
-                 g.window, n0 > from || a->accumulate);
-    }
-    for (size_t k = 0; k < g.k && op->param[1] >= 0; k++) {
+    for (size_t j = 0; j < g.groups; j++)
+        product_bwd_param(pl, &g, x + j * x_of_group(&g), dy + j * y_of_group(&g), from, to,
+                          ref_gradient(pl, op->param[0]) + j * weight_of_group(&g), a->accumulate);
+    for (size_t k = 0; k < g.groups * g.k && op->param[1] >= 0; k++) {
         double sum = 0, *bias = ref_gradient(pl, op->param[1]) + k;
         for (size_t i = from * g.positions; i < to * g.positions; i++)
             sum += dy[k * run + i];

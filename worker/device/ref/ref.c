@@ -141,6 +141,7 @@ static int take_op(struct ref_plan *pl, const struct op *op, struct shared *all,
     size_t channels = used[0] >= 0 ? (size_t)pl->p->tensors[used[0]].c : 0;
     widen(&all->col, ref_col_elements(pl, op));
     widen(&all->scratch, 2 * channels + 1);
+    widen(&all->scratch, ref_attention_elements(pl, op));
     widen(&all->exchange, exchange_elements(pl, op));
     if (op->kind != OP_BN && op->kind != OP_BN_BWD)
         return 0;
@@ -293,7 +294,7 @@ static int ref_run(struct plan *base, const struct run_args *a, struct err *e)
     struct ref_plan *pl = (struct ref_plan *)base;
     int first, end, reads = 0;
     TRY(host_run_ops(&pl->ops, &pl->o, a, &first, &end, e));
-    TRY(host_check_batch(pl->p, first, end, &a->batch, pl->n, e));
+    TRY(host_check_batch(pl->p, first, end, pl->training, &a->batch, pl->n, e));
     use_set(pl, a->set);
     pl->needs = a->pass == RUN_BACKWARD ? pl->o.needs_back : pl->o.needs;
     come_in(pl, a);

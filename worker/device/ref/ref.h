@@ -50,7 +50,7 @@ struct ref_plan {
     struct bn_saved *saved; /* per op, of the set in use; of BN ops only */
     double *col;            /* unfolded windows of some samples, col_cap elements */
     size_t col_cap;
-    double *scratch;                /* two sums a channel and a count; or the logits of a sample */
+    double *scratch;                /* two sums a channel and a count; the logits of a sample; scores of a query */
     const struct plan_group *group; /* NULL: a rank alone */
     double *exchange;               /* rows of all ranks of the group, each rank's by themselves */
     size_t row_first, row_end;      /* samples that gradients of parameters are summed over; 0, 0: all */
@@ -82,6 +82,9 @@ int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, co
 
 /* Elements of col that the op would like: all it unfolds, within a limit. 0: it unfolds nothing. */
 size_t ref_col_elements(const struct ref_plan *pl, const struct op *op);
+
+/* Elements of scratch that attention takes. 0: op is something else. */
+size_t ref_attention_elements(const struct ref_plan *pl, const struct op *op);
 
 /* Samples of tensor t: this rank's, or those of the group. */
 static inline size_t ref_samples(const struct ref_plan *pl, int t)
