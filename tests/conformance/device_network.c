@@ -52,6 +52,50 @@ static struct program *small(void)
     return p;
 }
 
+/* What other networks have that the cuda device refuses: blocks of ConvNeXt, ResNeXt and ViT, and all that is
+ * dropped. */
+static struct program *positions(void)
+{
+    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
+    struct program *p = program_create("positions", input_pictures(3, 32, 32, mean, std));
+    int x =
+        program_norm(p, "stem.norm", program_conv(p, "stem", program_input(p), 24, 4, 4, 0, true), 1e-6f, false, true);
+    int y = program_norm(p, "a.norm", program_conv_groups(p, "a.dw", x, 24, 7, 1, 3, 24, true), 1e-6f, false, true);
+    y = program_linear_each(p, "a.2", program_act(p, "a.gelu", program_linear_each(p, "a.1", y, 96, true), ACT_GELU),
+                            24, true);
+    y = program_drop(p, "a.depth", program_scale(p, "a.scale", y, 0.1, true), 0.3, true);
+    x = program_add(p, "a.add", y, x);
+    y = program_act(p, "b.silu", program_norm(p, "b.rms", x, 1e-6f, true, false), ACT_SILU);
+    y = program_drop(p, "b.drop", program_linear_each(p, "b.1", y, 24, false), 0.2, false);
+    x = program_add(p, "b.add", x, y);
+    y = program_relu(p, "c.relu", conv_bn(p, "c.1", x, 32, 1, 1));
+    y = program_bn(p, "c.2.bn", program_conv_groups(p, "c.2", y, 32, 3, 2, 1, 8, false), 1e-5f, false);
+    y = conv_bn(p, "c.3", program_relu(p, "c.2.relu", y), 48, 1, 1);
+    x = program_relu(p, "c.out", program_add(p, "c.add", y, conv_bn(p, "c.short", x, 48, 1, 2)));
+    x = program_position(p, "d.table", program_prepend(p, "d.token", x));
+    y = program_linear_each(p, "d.qkv", program_norm(p, "d.norm", x, 1e-6f, false, true), 96, true);
+    y = program_linear_each(p, "d.out", program_attention(p, "d.attention", y, 4, 2, false), 48, true);
+    x = program_add(p, "d.add", x, y);
+    x = program_add(p, "d.pool", program_pick(p, "d.first", x, 0), program_avgpool(p, "mean", x));
+    x = program_act(p, "tanh", x, ACT_GELU_TANH);
+    program_xent(p, program_linear(p, "fc", program_norm(p, "norm", x, 1e-6f, false, true), 10));
+    struct err e = {0};
+    if (program_differentiate(p, &e) < 0)
+        fail_msg("%s", e.text);
+    return p;
+}
+
+/* All networks of this file that the device has. */
+static int nets(void)
+{
+    return strcmp(rig_device, "cuda") == 0 ? 1 : 2;
+}
+
+static struct program *net(int i)
+{
+    return i ? positions() : small();
+}
+
 static double *reduce_of(const struct side *s)
 {
     double *v = malloc(sizeof(*v) * s->p->n_reduce);
@@ -81,15 +125,15 @@ static double *first_step(const char *device, const struct program *p, const str
     return r;
 }
 
-static void first_gradients_match(const char *arch, int size, const struct mode *m, double bound)
+static void first_gradients_match(struct program *p, const struct mode *m, double bound)
 {
-    struct program *p = model(arch, size);
     struct images im;
     images_make(&im, p, 4, 11);
     double *want = first_step("ref", p, &mode_f64, &im, 4, false), *got = first_step(rig_device, p, m, &im, 4, false);
     double d = relative_distance(got, want, p->n_train),
            l = relative_distance(got + p->n_train + p->n_stats, want + p->n_train + p->n_stats, 1);
-    print_message("# %s in %s: gradients differ by %.2g (bound %.2g), the loss by %.2g\n", arch, m->name, d, bound, l);
+    print_message("# %s in %s: gradients differ by %.2g (bound %.2g), the loss by %.2g\n", p->arch, m->name, d, bound,
+                  l);
     if (!(d <= bound))
         fail_msg("gradients differ by %g, bound %g", d, bound);
     if (!(l <= bound))
@@ -103,31 +147,31 @@ static void first_gradients_match(const char *arch, int size, const struct mode 
 static void gradients_of_resnet18_match_ref(void **state)
 {
     (void)state;
-    first_gradients_match("resnet18", 32, &mode_f32,
+    first_gradients_match(model("resnet18", 32), &mode_f32,
                           2e-2); /* ReLUs and maxima flip: no bound by rounding alone exists */
 }
 
 static void gradients_of_convnet_match_ref(void **state)
 {
     (void)state;
-    first_gradients_match("convnet", 28, &mode_f32, 1e-4);
+    first_gradients_match(model("convnet", 28), &mode_f32, 1e-4);
 }
 
 /* Its first layer reads the images, whose channels may be padded. */
 static void gradients_of_mlp_match_ref(void **state)
 {
     (void)state;
-    first_gradients_match("mlp", 9, &mode_f32, 1e-4);
+    first_gradients_match(model("mlp", 9), &mode_f32, 1e-4);
 }
 
-static void fusing_changes_no_bit(void **state)
+static void gradients_of_positions_match_ref(void **state)
 {
-    const struct mode *m = *state;
-    if (!can(m)) {
-        print_message("# no %s units in this processor\n", m->name);
-        skip();
-    }
-    struct program *p = small();
+    (void)state;
+    first_gradients_match(positions(), &mode_f32, 1e-4);
+}
+
+static void check_fusing(struct program *p, const struct mode *m)
+{
     struct images im;
     images_make(&im, p, 5, 12);
     im.weights[3] = 0;
@@ -142,6 +186,17 @@ static void fusing_changes_no_bit(void **state)
     free(plain);
     images_free(&im);
     program_destroy(p);
+}
+
+static void fusing_changes_no_bit(void **state)
+{
+    const struct mode *m = *state;
+    if (!can(m)) {
+        print_message("# no %s units in this processor\n", m->name);
+        skip();
+    }
+    for (int i = 0; i < nets(); i++)
+        check_fusing(net(i), m);
 }
 
 /* Tensors that are not alive at the same time share memory: gradients of activations live shortly, an evaluation keeps
@@ -165,10 +220,8 @@ static void a_plan_needs_less_memory_than_all_its_tensors(void **state)
     program_destroy(p);
 }
 
-static void a_sample_of_weight_0_counts_nowhere(void **state)
+static void check_weight_0(struct program *p)
 {
-    (void)state;
-    struct program *p = small();
     struct images im;
     images_make(&im, p, 4, 13);
     im.weights[1] = 0;
@@ -185,6 +238,13 @@ static void a_sample_of_weight_0_counts_nowhere(void **state)
     free(b);
     images_free(&im);
     program_destroy(p);
+}
+
+static void a_sample_of_weight_0_counts_nowhere(void **state)
+{
+    (void)state;
+    for (int i = 0; i < nets(); i++)
+        check_weight_0(net(i));
 }
 
 static void a_batch_without_samples_moves_nothing(void **state)
@@ -217,10 +277,8 @@ static void a_batch_without_samples_moves_nothing(void **state)
     program_destroy(p);
 }
 
-static void accumulating_the_same_batch_doubles_every_sum(void **state)
+static void check_accumulating(struct program *p)
 {
-    (void)state;
-    struct program *p = small();
     struct images im;
     struct side s;
     images_make(&im, p, 3, 15);
@@ -238,6 +296,13 @@ static void accumulating_the_same_batch_doubles_every_sum(void **state)
     side_close(&s);
     images_free(&im);
     program_destroy(p);
+}
+
+static void accumulating_the_same_batch_doubles_every_sum(void **state)
+{
+    (void)state;
+    for (int i = 0; i < nets(); i++)
+        check_accumulating(net(i));
 }
 
 static void a_new_version_of_the_parameters_is_taken_up(void **state)
@@ -269,10 +334,8 @@ static void a_new_version_of_the_parameters_is_taken_up(void **state)
     program_destroy(p);
 }
 
-static void an_evaluation_plan_gives_the_logits_of_ref(void **state)
+static void check_evaluation(struct program *p)
 {
-    (void)state;
-    struct program *p = small();
     struct images im;
     double *logits[2];
     images_make(&im, p, 3, 17);
@@ -294,6 +357,13 @@ static void an_evaluation_plan_gives_the_logits_of_ref(void **state)
     program_destroy(p);
 }
 
+static void an_evaluation_plan_gives_the_logits_of_ref(void **state)
+{
+    (void)state;
+    for (int i = 0; i < nets(); i++)
+        check_evaluation(net(i));
+}
+
 /* --- ready() */
 
 struct seen {
@@ -312,10 +382,8 @@ static int on_ready(void *ctx, size_t first, size_t end, void *stream, struct er
     return 0;
 }
 
-static void gradients_are_announced_once_and_in_order(void **state)
+static void check_announcements(struct program *p)
 {
-    (void)state;
-    struct program *p = small();
     struct images im;
     struct side s;
     struct seen seen = {.ordered = true};
@@ -329,6 +397,13 @@ static void gradients_are_announced_once_and_in_order(void **state)
     side_close(&s);
     images_free(&im);
     program_destroy(p);
+}
+
+static void gradients_are_announced_once_and_in_order(void **state)
+{
+    (void)state;
+    for (int i = 0; i < nets(); i++)
+        check_announcements(net(i));
 }
 
 /* --- batch statistics over two ranks, one thread each */
@@ -366,9 +441,8 @@ static void *rank_main(void *arg)
     struct rank *r = arg;
     struct side s;
     struct run_hooks h = {.ctx = r, .all_sum = meet, .on_host = true};
-    size_t image = (size_t)r->p->input.channels * 32 * 32;
     int first = r->rank ? 3 : 0, n = r->rank ? 5 : 3; /* an uneven split of 8 samples */
-    struct batch b = {r->im->pixels + (size_t)first * image, r->im->labels + first, r->im->weights + first};
+    const struct batch b = batch_at(&r->im->b, &r->p->input, (size_t)first);
     side_open(&s, rig_device, r->p, &mode_f32, n, true, false, 1);
     side_initialise(&s, 3);
     r->d = s.d;
@@ -453,10 +527,8 @@ static void updates_follow_the_torch_rule(void **state)
 /* Values of every forward tensor, and whether they are halves: the same on both devices. Differences: a value that lies
  * near the middle of two halves falls to either side (one in a hundred: fp32 sums are off by up to 2^-7 of a half's
  * ulp), and all that read it differ. */
-static void halves_are_those_of_ref(void **state)
+static void check_halves(struct program *p, const struct mode *m)
 {
-    const struct mode *m = *state;
-    struct program *p = small();
     struct images im;
     struct side sides[2];
     struct mode emulated = *m;
@@ -496,6 +568,12 @@ static void halves_are_those_of_ref(void **state)
     side_close(&sides[1]);
     images_free(&im);
     program_destroy(p);
+}
+
+static void halves_are_those_of_ref(void **state)
+{
+    for (int i = 0; i < nets(); i++)
+        check_halves(net(i), *state);
 }
 
 /* Nothing is copied from layout to layout between the input and the weight gradients. */
@@ -556,12 +634,45 @@ static void a_type_that_the_device_lacks_is_named(void **state)
     program_destroy(p);
 }
 
+static void operations_without_a_kernel_are_named(void **state)
+{
+    (void)state;
+    static const char *const named[] = {"'stem.norm' (norm)", "'a.dw' (conv of groups)",
+                                        "'a.1' (linear of each position)"};
+    struct err e = {0};
+    struct device *d;
+    struct plan *plan;
+    struct program *p = positions();
+    float *memory = calloc(p->n_reduce, sizeof(*memory));
+    assert_int_equal(0, rig_open(&d, rig_device, &(struct device_options){.threads = 1}, &e));
+    for (int i = 0; i < 3; i++) {
+        char want[160];
+        struct plan_options o = {.batch = 1,
+                                 .training = true,
+                                 .compute = DT_F32,
+                                 .first_op = i == 0   ? 0
+                                             : i == 1 ? 3
+                                                      : 5,
+                                 .end_op = p->nfwd,
+                                 .params = memory,
+                                 .stats = memory,
+                                 .reduce = memory};
+        snprintf(want, sizeof want, "the cuda device has no kernel for operation %s: use --device cpu", named[i]);
+        assert_int_equal(-ENOTSUP, d->ops->plan(d, p, &o, &plan, &e));
+        assert_string_equal(e.text, want);
+    }
+    d->ops->close(d);
+    free(memory);
+    program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest of_cpu[] = {
         cmocka_unit_test(gradients_of_resnet18_match_ref),
         cmocka_unit_test(gradients_of_convnet_match_ref),
         cmocka_unit_test(gradients_of_mlp_match_ref),
+        cmocka_unit_test(gradients_of_positions_match_ref),
         {"fusing_changes_no_bit_in_fp32", fusing_changes_no_bit, NULL, NULL, (void *)(uintptr_t)&mode_f32},
         {"fusing_changes_no_bit_in_emulated_bf16", fusing_changes_no_bit, NULL, NULL,
          (void *)(uintptr_t)&mode_emulated},
@@ -615,6 +726,7 @@ int main(void)
         cmocka_unit_test(gradients_are_announced_once_and_in_order),
         cmocka_unit_test(two_ranks_with_common_statistics_are_one),
         cmocka_unit_test(updates_follow_the_torch_rule),
+        cmocka_unit_test(operations_without_a_kernel_are_named),
     };
     if (strcmp(rig_device, "cpu") == 0)
         return cmocka_run_group_tests_name("cpu device, whole networks", of_cpu, NULL, NULL);

@@ -179,13 +179,15 @@ void images_make(struct images *im, const struct program *p, int n, uint64_t see
     im->pixels = malloc(count);
     im->labels = malloc(sizeof(*im->labels) * (size_t)n);
     im->weights = malloc(sizeof(*im->weights) * (size_t)n);
+    im->numbers = malloc(sizeof(*im->numbers) * (size_t)n);
     for (size_t i = 0; i < count; i++)
         im->pixels[i] = (uint8_t)(127.5 + 127.5 * v[i]);
     for (int i = 0; i < n; i++) {
         im->labels[i] = p->classes ? i % p->classes : 0;
         im->weights[i] = 1;
+        im->numbers[i] = (uint32_t)(7 * i + 3);
     }
-    im->b = (struct batch){im->pixels, im->labels, im->weights};
+    im->b = (struct batch){im->pixels, im->labels, im->weights, im->numbers};
     free(v);
 }
 
@@ -194,4 +196,5 @@ void images_free(struct images *im)
     free(im->pixels);
     free(im->labels);
     free(im->weights);
+    free(im->numbers);
 }

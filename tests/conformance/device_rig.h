@@ -71,12 +71,13 @@ void noise(double *out, size_t n, uint64_t seed, enum dtype t);
 /* |a - b| / |b| in the Euclidean norm. */
 double relative_distance(const double *a, const double *b, size_t n);
 
-/* A batch of noise images, labels in turn, weights 1. */
+/* A batch of noise images, labels in turn, weights 1, numbers of samples. */
 struct images {
     struct batch b;
     uint8_t *pixels;
     int32_t *labels;
     float *weights;
+    uint32_t *numbers;
 };
 void images_make(struct images *im, const struct program *p, int n, uint64_t seed);
 void images_free(struct images *im);

@@ -1,5 +1,6 @@
 #include "worker/device/fuse.h"
 
+#include "worker/device/half.h"
 #include "worker/program/program.h"
 
 struct fusing {
@@ -84,12 +85,77 @@ void fuse_ops(const struct program *p, int first_op, int end_op, const int *read
 {
     const struct fusing pl = {.p = p, .first_op = first_op, .end_op = end_op, .readers = readers, .fused = out};
     for (int i = first_op; i < end_op; i++)
-        out[i] = (struct fused){.bn = -1, .add = -1, .other = -1, .relu = -1, .relu_bwd = -1, .add_bwd = -1};
+        out[i] = (struct fused){
+            .bn = -1, .add = -1, .other = -1, .relu = -1, .relu_bwd = -1, .add_bwd = -1, .chain = -1, .next = -1};
     for (int i = first_op; i < end_op && !nothing; i++) {
         if (p->ops[i].kind == OP_BN)
             fuse_forward(&pl, i);
         else if (p->ops[i].kind == OP_RELU_BWD)
             fuse_backward(&pl, i);
+    }
+}
+
+/* --- chains */
+
+static bool works_by_element(enum op_kind k)
+{
+    switch (k) {
+    case OP_ACT:
+    case OP_ACT_BWD:
+    case OP_ADD:
+    case OP_DROP:
+    case OP_DROP_BWD:
+    case OP_RELU:
+    case OP_RELU_BWD:
+    case OP_SCALE:
+    case OP_SCALE_BWD:
+        return true;
+    default:
+        return false;
+    }
+}
+
+int fuse_value(const struct program *p, const struct op *op, const struct op *from)
+{
+    if (from)
+        return from->out;
+    return op->kind == OP_ACT_BWD || op->kind == OP_RELU_BWD || op->kind == OP_SCALE_BWD ? op->in[1] : op->in[0];
+}
+
+static bool may_chain(const struct fusing *pl, int i)
+{
+    return i >= 0 && works_by_element(pl->p->ops[i].kind) && !pl->fused[i].skip && pl->fused[i].bn < 0 &&
+           pl->fused[i].chain < 0;
+}
+
+/* Can op i, which is all that reads op `from`, go on with its result? */
+static bool goes_on(const struct fusing *pl, const struct plan_options *o, int from, int i, bool has_params)
+{
+    const struct op *a = &pl->p->ops[from], *b = &pl->p->ops[i];
+    const bool value = b->kind == OP_ADD ? b->in[0] != b->in[1] : fuse_value(pl->p, b, NULL) == a->out;
+    return value && !op_writes_gradients(a->kind) && b->out >= 0 && !(has_params && b->param[0] >= 0) &&
+           half_tensor(pl->p, o, a->out) == half_tensor(pl->p, o, b->out);
+}
+
+void fuse_chains(const struct program *p, const struct plan_options *o, int first_op, int end_op, const int *readers,
+                 struct fused *out)
+{
+    const struct fusing pl = {.p = p, .first_op = first_op, .end_op = end_op, .readers = readers, .fused = out};
+    for (int i = first_op; i < end_op; i++) {
+        int last = i, n = 1;
+        bool has_params = may_chain(&pl, i) && p->ops[i].param[0] >= 0;
+        while (may_chain(&pl, last) && n < FUSE_CHAIN_MAX) {
+            const int next = only_reader(&pl, last);
+            if (!may_chain(&pl, next) || !goes_on(&pl, o, last, next, has_params))
+                break;
+            has_params |= p->ops[next].param[0] >= 0;
+            out[last].skip = true;
+            out[last].next = next;
+            last = next;
+            n++;
+        }
+        if (last != i)
+            out[last].chain = i;
     }
 }
 

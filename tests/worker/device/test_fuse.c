@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "worker/device/device.h"
 #include "worker/device/fuse.h"
 #include "worker/program/program.h"
 
@@ -138,6 +139,53 @@ static void every_op_stands_alone_where_tests_want_every_tensor(void **state)
     end(&n);
 }
 
+static void chain(struct net *n)
+{
+    const struct plan_options o = {.compute = DT_F32};
+    fuse_chains(n->p, &o, 0, n->p->nops, n->readers, n->f);
+}
+
+static void ops_on_elements_are_one_pass_where_nobody_else_reads_between_them(void **state)
+{
+    int x;
+    struct net n = begin(&x);
+    x = program_conv(n.p, "conv", x, 4, 1, 1, 0, false);
+    int y = program_act(n.p, "act", program_norm(n.p, "norm", x, 0, false, true), ACT_GELU);
+    y = program_drop(n.p, "drop", program_scale(n.p, "scale", y, 1, true), 0.5, true);
+    finish(&n, program_relu(n.p, "relu", program_add(n.p, "add", x, y)), true, false);
+    chain(&n);
+    const int act = find(&n, OP_ACT, 0), scale = find(&n, OP_SCALE, 0), drop = find(&n, OP_DROP, 0),
+              add = find(&n, OP_ADD, 0), relu = find(&n, OP_RELU, 0);
+    /* act's result is read by scale's backward, too; what add makes by relu alone */
+    assert_false(n.f[act].skip || n.f[act].chain >= 0);
+    assert_true(n.f[scale].skip && n.f[drop].skip && n.f[add].skip && !n.f[relu].skip);
+    assert_true(n.f[scale].next == drop && n.f[drop].next == add && n.f[add].next == relu);
+    assert_int_equal(scale, n.f[relu].chain);
+    assert_int_equal(n.p->ops[drop].out, fuse_value(n.p, &n.p->ops[add], &n.p->ops[drop]));
+    /* back: the gradient behind relu goes two ways; the gradient of scale ends a chain, as its sums must be on time */
+    const int drop_bwd = find(&n, OP_DROP_BWD, 0), scale_bwd = find(&n, OP_SCALE_BWD, 0),
+              act_bwd = find(&n, OP_ACT_BWD, 0);
+    assert_int_equal(-1, n.f[find(&n, OP_RELU_BWD, 0)].next);
+    assert_true(n.f[drop_bwd].next == scale_bwd && n.f[scale_bwd].chain == drop_bwd);
+    assert_true(n.f[scale_bwd].next < 0 && n.f[act_bwd].chain < 0);
+    assert_int_equal(n.p->ops[scale_bwd].in[1], fuse_value(n.p, &n.p->ops[scale_bwd], NULL));
+    end(&n);
+}
+
+/* In halves of operands alone the linear layer's result is a half, what follows is not. */
+static void a_chain_has_results_of_one_type(void **state)
+{
+    int x;
+    struct net n = begin(&x);
+    x = program_linear_each(n.p, "linear", program_scale(n.p, "first", x, 1, true), 4, true);
+    finish(&n, program_relu(n.p, "r", program_drop(n.p, "drop", x, 0.5, false)), true, false);
+    const struct plan_options o = {.compute = DT_BF16, .half = HALF_OPERANDS};
+    fuse_chains(n.p, &o, 0, n.p->nops, n.readers, n.f);
+    assert_int_equal(find(&n, OP_DROP, 0), n.f[find(&n, OP_RELU, 0)].chain);
+    assert_int_equal(-1, n.f[find(&n, OP_RELU_BWD, 0)].next); /* what drop's backward makes is a half */
+    end(&n);
+}
+
 static void what_outlives_a_slice_is_what_others_may_ask_for(void **state)
 {
     int x;
@@ -173,6 +221,8 @@ int main(void)
         cmocka_unit_test(what_two_ops_read_is_not_taken_along),
         cmocka_unit_test(a_sum_with_itself_is_left_alone),
         cmocka_unit_test(every_op_stands_alone_where_tests_want_every_tensor),
+        cmocka_unit_test(ops_on_elements_are_one_pass_where_nobody_else_reads_between_them),
+        cmocka_unit_test(a_chain_has_results_of_one_type),
         cmocka_unit_test(what_outlives_a_slice_is_what_others_may_ask_for),
     };
     return cmocka_run_group_tests_name("fusing", tests, NULL, NULL);

@@ -6,8 +6,7 @@
 #include "worker/device/cpu/plan.h"
 #include "worker/device/host_common.h"
 
-/* Layout of tensor t; where it has none yet, that of a neighbour, or else the device's favourite. */
-static int block_for(struct cpu_plan *pl, int t, int like)
+int cpu_plan_block_for(struct cpu_plan *pl, int t, int like)
 {
     if (pl->values[t].buffer != NO_BUFFER)
         return pl->values[t].layout.b;
@@ -16,8 +15,7 @@ static int block_for(struct cpu_plan *pl, int t, int like)
     return cpu_plan_format(pl, t) ? cpu_plan_format(pl, t) : pl->cpu->lanes;
 }
 
-/* Give t a place (where it has none) and return the buffer of it in this block; NO_BUFFER for no tensor. */
-static int operand(struct cpu_plan *pl, int i, int t, int block, struct err *e)
+int cpu_plan_settle(struct cpu_plan *pl, int i, int t, int block, struct err *e)
 {
     if (t < 0)
         return NO_BUFFER;
@@ -25,21 +23,19 @@ static int operand(struct cpu_plan *pl, int i, int t, int block, struct err *e)
     return cpu_plan_in_block(pl, i, t, block, e);
 }
 
-/* The last step reaches the buffer, if there is one, through this pointer. */
-static int use(struct cpu_plan *pl, int buffer, const void *p, struct err *e)
+int cpu_plan_reach(struct cpu_plan *pl, int buffer, const void *p, struct err *e)
 {
     return buffer == NO_BUFFER ? 0 : cpu_plan_use(pl, buffer, p, e);
 }
 
-/* The last step reads the parameters of op i. */
-static int read_op(struct cpu_plan *pl, int i, struct err *e)
+int cpu_plan_read_op(struct cpu_plan *pl, int i, struct err *e)
 {
     struct plan_range r;
     return program_reads(pl->p, &pl->p->ops[i], &r) ? cpu_plan_read(pl, r.first, r.end, e) : 0;
 }
 
 #define OPERAND(name, i, t, block)                                                                                     \
-    int name = operand(pl, i, t, block, e);                                                                            \
+    int name = cpu_plan_settle(pl, i, t, block, e);                                                                    \
     if (name < NO_BUFFER)                                                                                              \
         return name;
 
@@ -62,7 +58,7 @@ static int emit_input(struct cpu_plan *pl, int i, struct err *e)
     TRY(cpu_plan_step(pl, cpu_step_input, "input", i, &s, e));
     s->store = pl->values[op->out].store;
     s->input = (struct input_job){.l = pl->values[op->out].layout, .mean = pl->p->input.mean, .std = pl->p->input.std};
-    return use(pl, pl->values[op->out].buffer, &s->input.y, e);
+    return cpu_plan_reach(pl, pl->values[op->out].buffer, &s->input.y, e);
 }
 
 static int make_bn_state(struct cpu_plan *pl, int bn, const struct view *v, struct err *e)
@@ -98,7 +94,7 @@ static bool past_caches(const struct layout *l, enum store s, int operands)
 /* BN, and the sum with `other` and the ReLU where fuse.c found them; i is the last of these ops. */
 static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, struct err *e)
 {
-    int x = pl->p->ops[bn].in[0], y = pl->p->ops[i].out, block = block_for(pl, x, other);
+    int x = pl->p->ops[bn].in[0], y = pl->p->ops[i].out, block = cpu_plan_block_for(pl, x, other);
     struct step *s;
     OPERAND(from, i, x, block);
     OPERAND(add, i, other, block);
@@ -108,7 +104,7 @@ static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, str
                       : relu           ? "bn+relu"
                                        : "bn",
                       bn, &s, e));
-    TRY(read_op(pl, bn, e));
+    TRY(cpu_plan_read_op(pl, bn, e));
     s->store = pl->values[y].store;
     struct layout l = cpu_plan_layout(pl, x, block);
     struct view v = layout_view(&l);
@@ -121,10 +117,10 @@ static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, str
                                             .beta = b->beta,
                                             .relu = relu,
                                             .past = past_caches(&l, s->store, add != NO_BUFFER ? 3 : 2)};
-    TRY(use(pl, from, &s->bn_fwd.stats.x, e));
-    TRY(use(pl, from, &s->bn_fwd.apply.x, e));
-    TRY(use(pl, add, &s->bn_fwd.apply.add, e));
-    return use(pl, pl->values[y].buffer, &s->bn_fwd.apply.y, e);
+    TRY(cpu_plan_reach(pl, from, &s->bn_fwd.stats.x, e));
+    TRY(cpu_plan_reach(pl, from, &s->bn_fwd.apply.x, e));
+    TRY(cpu_plan_reach(pl, add, &s->bn_fwd.apply.add, e));
+    return cpu_plan_reach(pl, pl->values[y].buffer, &s->bn_fwd.apply.y, e);
 }
 
 /* Does this ReLU's backward belong to this BN alone, so that its sign follows from the BN's input? */
@@ -157,7 +153,7 @@ static int bn_bwd_operands(struct cpu_plan *pl, int i, struct bn_bwd *ret, struc
 {
     const struct op *ops = pl->p->ops, *op = &ops[i];
     const struct fused *f = &pl->fused[i];
-    int dy = op->in[1], dy2 = -1, y = -1, block = block_for(pl, op->in[0], -1);
+    int dy = op->in[1], dy2 = -1, y = -1, block = cpu_plan_block_for(pl, op->in[0], -1);
     if (f->relu_bwd >= 0) {
         y = ops[f->relu_bwd].in[0];
         dy = ops[f->relu_bwd].in[1];
@@ -200,11 +196,11 @@ static int bn_bwd_sums(struct cpu_plan *pl, const struct bn_bwd *o, struct bn_bw
                                   .sum = b->sums,
                                   .sum_x = b->sums + view_channels(&v),
                                   .past = past_caches(&o->layout, o->store, 3)};
-    TRY(use(pl, o->x, &j->x, e));
-    TRY(use(pl, o->dy, &j->dy, e));
-    TRY(use(pl, o->dy2, &j->dy2, e));
-    TRY(use(pl, o->y, &j->y, e));
-    return use(pl, o->dz, &j->dz, e);
+    TRY(cpu_plan_reach(pl, o->x, &j->x, e));
+    TRY(cpu_plan_reach(pl, o->dy, &j->dy, e));
+    TRY(cpu_plan_reach(pl, o->dy2, &j->dy2, e));
+    TRY(cpu_plan_reach(pl, o->y, &j->y, e));
+    return cpu_plan_reach(pl, o->dz, &j->dz, e);
 }
 
 static int bn_bwd_apply(struct cpu_plan *pl, const struct bn_bwd *o, struct bn_bwd_apply_job *j,
@@ -217,13 +213,13 @@ static int bn_bwd_apply(struct cpu_plan *pl, const struct bn_bwd *o, struct bn_b
                                    .k1 = b->k1,
                                    .k2 = b->k2,
                                    .past = past_caches(&o->layout, o->store, 3)};
-    TRY(use(pl, o->x, &j->x, e));
-    TRY(use(pl, o->dx, &j->dx, e));
+    TRY(cpu_plan_reach(pl, o->x, &j->x, e));
+    TRY(cpu_plan_reach(pl, o->dx, &j->dx, e));
     if (o->dz != NO_BUFFER) /* formed once, in the pass over the sums */
-        return use(pl, o->dz, &j->dy, e);
-    TRY(use(pl, o->dy, &j->dy, e));
-    TRY(use(pl, o->dy2, &j->dy2, e));
-    return use(pl, o->y, &j->y, e);
+        return cpu_plan_reach(pl, o->dz, &j->dy, e);
+    TRY(cpu_plan_reach(pl, o->dy, &j->dy, e));
+    TRY(cpu_plan_reach(pl, o->dy2, &j->dy2, e));
+    return cpu_plan_reach(pl, o->y, &j->y, e);
 }
 
 static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
@@ -236,12 +232,12 @@ static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
         return err_set(e, -ENOTSUP, "the slice holds the backward of a bn, but not its forward operation");
     TRY(bn_bwd_operands(pl, i, &o, e));
     TRY(cpu_plan_step(pl, cpu_step_bn_bwd, o.label, i, &s, e));
-    TRY(read_op(pl, i, e));
+    TRY(cpu_plan_read_op(pl, i, e));
     s->store = o.store;
     s->bn = &pl->bns[op->fwd];
     if (o.dx != NO_BUFFER && pl->values[op->out].store != o.store) { /* wide sums, but dx is a half */
         s->count = layout_count(&pl->values[op->out].layout);
-        TRY(use(pl, o.dx, &s->out, e));
+        TRY(cpu_plan_reach(pl, o.dx, &s->out, e));
     }
     TRY(bn_bwd_sums(pl, &o, &s->bn_bwd.sums, b, e));
     return bn_bwd_apply(pl, &o, &s->bn_bwd.apply, b, e);
@@ -250,7 +246,7 @@ static int emit_bn_bwd(struct cpu_plan *pl, int i, struct err *e)
 /* y = a [+ b] [then ReLU] */
 static int emit_add(struct cpu_plan *pl, int i, int a, int b, bool relu, struct err *e)
 {
-    int y = pl->p->ops[i].out, block = block_for(pl, a, b);
+    int y = pl->p->ops[i].out, block = cpu_plan_block_for(pl, a, b);
     struct step *s;
     OPERAND(ba, i, a, block);
     OPERAND(bb, i, b, block);
@@ -259,15 +255,15 @@ static int emit_add(struct cpu_plan *pl, int i, int a, int b, bool relu, struct 
     s->store = pl->values[y].store;
     s->add.relu = relu;
     s->count = layout_count(&pl->values[y].layout);
-    TRY(use(pl, ba, &s->add.a, e));
-    TRY(use(pl, bb, &s->add.b, e));
-    return use(pl, pl->values[y].buffer, &s->add.y, e);
+    TRY(cpu_plan_reach(pl, ba, &s->add.a, e));
+    TRY(cpu_plan_reach(pl, bb, &s->add.b, e));
+    return cpu_plan_reach(pl, pl->values[y].buffer, &s->add.y, e);
 }
 
 static int emit_relu_bwd(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
-    int block = block_for(pl, op->in[0], op->in[1]);
+    int block = cpu_plan_block_for(pl, op->in[0], op->in[1]);
     struct step *s;
     OPERAND(y, i, op->in[0], block);
     OPERAND(dy, i, op->in[1], block);
@@ -275,9 +271,9 @@ static int emit_relu_bwd(struct cpu_plan *pl, int i, struct err *e)
     TRY(cpu_plan_step(pl, cpu_step_relu_bwd, "relu_bwd", i, &s, e));
     s->store = pl->values[op->out].store;
     s->count = layout_count(&pl->values[op->out].layout);
-    TRY(use(pl, y, &s->add.a, e));
-    TRY(use(pl, dy, &s->add.b, e));
-    return use(pl, pl->values[op->out].buffer, &s->add.y, e);
+    TRY(cpu_plan_reach(pl, y, &s->add.a, e));
+    TRY(cpu_plan_reach(pl, dy, &s->add.b, e));
+    return cpu_plan_reach(pl, pl->values[op->out].buffer, &s->add.y, e);
 }
 
 /* All four pooling ops: big is the tensor on the input side, small that on the output side; average pooling writes
@@ -289,7 +285,7 @@ static int emit_pool(struct cpu_plan *pl, int i, struct err *e)
     bool forward = op->kind == OP_MAXPOOL || op->kind == OP_AVGPOOL;
     int f = forward ? i : op->fwd, big = pl->p->ops[f].in[0];
     int dy = max ? op->in[1] : op->in[0];
-    int block = block_for(pl, big, -1), small_block = max ? block : LAYOUT_PLAIN;
+    int block = cpu_plan_block_for(pl, big, -1), small_block = max ? block : LAYOUT_PLAIN;
     struct step *s;
     static step_fn *const run[2][2] = {{cpu_step_avgpool_bwd, cpu_step_avgpool},
                                        {cpu_step_maxpool_bwd, cpu_step_maxpool}};
@@ -318,12 +314,12 @@ static int emit_pool(struct cpu_plan *pl, int i, struct err *e)
         pl->index_buffer[i] = index;
     }
     if (max && pl->index_buffer[f] != NO_BUFFER)
-        TRY(use(pl, pl->index_buffer[f], &s->pool.index, e));
+        TRY(cpu_plan_reach(pl, pl->index_buffer[f], &s->pool.index, e));
     size_t plane = (size_t)pl->cpu->threads * s->pool.vx.hw * LANES_MAX;
     if (max && !forward && plane > pl->plane_floats)
         pl->plane_floats = plane;
-    TRY(use(pl, in, forward ? &s->pool.x : &s->pool.dy, e));
-    return use(pl, pl->values[op->out].buffer, forward ? &s->pool.y : &s->pool.dx, e);
+    TRY(cpu_plan_reach(pl, in, forward ? &s->pool.x : &s->pool.dy, e));
+    return cpu_plan_reach(pl, pl->values[op->out].buffer, forward ? &s->pool.y : &s->pool.dx, e);
 }
 
 static int emit_xent(struct cpu_plan *pl, int i, struct err *e)
@@ -336,8 +332,8 @@ static int emit_xent(struct cpu_plan *pl, int i, struct err *e)
     TRY(cpu_plan_step(pl, op->kind == OP_XENT ? cpu_step_xent : cpu_step_xent_bwd, op_name(op->kind), i, &s, e));
     if (op->kind == OP_XENT_BWD)
         s->store = pl->values[op->out].store;
-    TRY(use(pl, logits, &s->xent.logits, e));
-    return op->kind == OP_XENT ? 0 : use(pl, pl->values[op->out].buffer, &s->xent.dlogits, e);
+    TRY(cpu_plan_reach(pl, logits, &s->xent.logits, e));
+    return op->kind == OP_XENT ? 0 : cpu_plan_reach(pl, pl->values[op->out].buffer, &s->xent.dlogits, e);
 }
 
 /* The last step sums in fp32, beside a result t that is stored as bf16. */
@@ -363,30 +359,20 @@ static int emit_group(struct cpu_plan *pl, int i, step_fn *run, struct err *e)
         TRY(cpu_plan_value(pl, y, LAYOUT_PLAIN, e));
     TRY(cpu_plan_step(pl, run, op_name(op->kind), i, &s, e));
     s->store = y >= 0 ? pl->values[y].store : STORE_F32;
-    TRY(use(pl, a, &s->group.a, e));
-    TRY(use(pl, b, &s->group.b, e));
-    TRY(use(pl, y >= 0 ? pl->values[y].buffer : NO_BUFFER, &s->group.y, e));
+    TRY(cpu_plan_reach(pl, a, &s->group.a, e));
+    TRY(cpu_plan_reach(pl, b, &s->group.b, e));
+    TRY(cpu_plan_reach(pl, y >= 0 ? pl->values[y].buffer : NO_BUFFER, &s->group.y, e));
     if (op->kind == OP_SCATTER)
         TRY(widen(pl, s, y, e));
-    return read_op(pl, i, e);
-}
-
-static int refuse(const struct cpu_plan *pl, const struct op *op, struct err *e)
-{
-    const struct op *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
-    return err_set(e, -ENOTSUP, "the cpu device has no kernel for operation '%s' (%s%s): use --device ref",
-                   pl->p->tensors[f->out].name, op_name(f->kind),
-                   op->groups > 1 ? " of groups"
-                   : op->each     ? " of each position"
-                                  : "");
+    return cpu_plan_read_op(pl, i, e);
 }
 
 int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct fused *f = &pl->fused[i];
-    if (op->groups > 1 || op->each)
-        return refuse(pl, op, e);
+    if (f->chain >= 0)
+        return cpu_plan_emit_chain(pl, i, e);
     if (f->bn >= 0)
         return emit_bn(pl, i, f->bn, f->other, f->relu >= 0, e);
     switch (op->kind) {
@@ -411,11 +397,11 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
     case OP_XENT_BWD:
         return emit_xent(pl, i, e);
     case OP_CONV:
-        return cpu_plan_emit_conv(pl, i, e);
+        return op->groups > 1 ? cpu_plan_emit_groups(pl, i, e) : cpu_plan_emit_conv(pl, i, e);
     case OP_CONV_BWD_DATA:
-        return cpu_plan_emit_conv_bwd_data(pl, i, e);
+        return op->groups > 1 ? cpu_plan_emit_groups(pl, i, e) : cpu_plan_emit_conv_bwd_data(pl, i, e);
     case OP_CONV_BWD_PARAM:
-        return cpu_plan_emit_conv_bwd_param(pl, i, e);
+        return op->groups > 1 ? cpu_plan_emit_groups_param(pl, i, e) : cpu_plan_emit_conv_bwd_param(pl, i, e);
     case OP_LINEAR:
     case OP_LINEAR_BWD_DATA:
         return cpu_plan_emit_linear(pl, i, e);
@@ -447,23 +433,27 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
         return emit_group(pl, i, cpu_step_xent_parts, e);
     case OP_XENT_PARTS_BWD:
         return emit_group(pl, i, cpu_step_xent_parts_bwd, e);
-    case OP_ATTENTION:
-    case OP_ATTENTION_BWD:
     case OP_PREPEND:
     case OP_PREPEND_BWD:
     case OP_POSITION:
     case OP_POSITION_BWD:
     case OP_PICK:
     case OP_PICK_BWD:
+        return cpu_plan_emit_positions(pl, i, e);
+    case OP_ATTENTION:
+    case OP_ATTENTION_BWD:
+        return cpu_plan_emit_attention(pl, i, e);
     case OP_NORM:
+        return cpu_plan_emit_norm(pl, i, e);
     case OP_NORM_BWD:
+        return cpu_plan_emit_norm_bwd(pl, i, e);
     case OP_ACT:
     case OP_ACT_BWD:
     case OP_SCALE:
     case OP_SCALE_BWD:
     case OP_DROP:
     case OP_DROP_BWD:
-        return refuse(pl, op, e);
+        return cpu_plan_emit_chain(pl, i, e);
     case OP_KINDS:
         break;
     }

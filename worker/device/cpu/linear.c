@@ -1,5 +1,6 @@
 /* Linear layers, whole or in parts that a group shares, and a bias that comes after a sum over the group: products of
- * plain matrices (dnn_matmul_create()), x (n,c), y (n,k), of the rows of all ranks that the tensors have.
+ * plain matrices (dnn_matmul_create()), x (n,c), y (n,k), of the rows of all ranks that the tensors have. A layer of each
+ * position (op.each) has a row for each, of NHWC tensors.
  *
  * Weights (k,c) are read where they lie in the arena, and their gradients are written there: at millions of classes a
  * copy of either would be most of the memory. Halves take one copy, of the rounded weights, for all products. */
@@ -10,13 +11,15 @@
 
 struct shape {
     int64_t n, c, k;
+    int64_t each; /* rows of a sample */
 };
 
 static struct shape shape_of(const struct cpu_plan *pl, const struct op *op)
 {
     const struct op *fwd = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
     const struct layout x = cpu_plan_layout(pl, fwd->in[0], LAYOUT_PLAIN);
-    return (struct shape){x.n, (int64_t)x.c * x.h * x.w, pl->p->tensors[fwd->out].c};
+    const int64_t positions = (int64_t)x.h * x.w, each = fwd->each ? positions : 1;
+    return (struct shape){x.n * each, x.c * positions / each, pl->p->tensors[fwd->out].c, each};
 }
 
 static float *param(const struct cpu_plan *pl, int i)
@@ -73,11 +76,18 @@ static int use_weight(struct cpu_plan *pl, struct step *s, int i, struct err *e)
 
 /* --- planning */
 
-/* The buffer of tensor t as plain rows, of halves where those are computed with. */
+/* Of tensor t of op. */
+static int block_of(const struct cpu_plan *pl, const struct op *op, int t)
+{
+    return op->each ? pl->p->tensors[t].c : LAYOUT_PLAIN;
+}
+
+/* The buffer of tensor t as rows, of halves where those are computed with. */
 static int rows_of(struct cpu_plan *pl, int i, int t, struct err *e)
 {
-    TRY(cpu_plan_value(pl, t, LAYOUT_PLAIN, e));
-    return cpu_plan_operand(pl, i, t, LAYOUT_PLAIN, e);
+    const int block = block_of(pl, &pl->p->ops[i], t);
+    TRY(cpu_plan_value(pl, t, block, e));
+    return cpu_plan_operand(pl, i, t, block, e);
 }
 
 static int product(struct cpu_plan *pl, const struct dnn_matmul *m, struct dnn_kernel **ret, struct err *e)
@@ -98,7 +108,7 @@ int cpu_plan_emit_linear(struct cpu_plan *pl, int i, struct err *e)
     struct step *s;
     const int x = rows_of(pl, i, op->in[0], e);
     TRY(x);
-    TRY(cpu_plan_value(pl, op->out, LAYOUT_PLAIN, e));
+    TRY(cpu_plan_value(pl, op->out, block_of(pl, op, op->out), e));
     const struct value *y = &pl->values[op->out];
     const struct dnn_matmul m = {.m = h.n,
                                  .n = width,
@@ -132,7 +142,7 @@ int cpu_plan_emit_linear_bwd_param(struct cpu_plan *pl, int i, struct err *e)
     const bool rounds = half_gradients(&pl->o, op);
     struct dnn_matmul m = {.m = h.k,
                            .n = h.c,
-                           .k = rounds ? pl->o.batch : h.n,
+                           .k = rounds ? pl->o.batch * h.each : h.n,
                            .a = {1, h.k},
                            .b = {h.c, 1},
                            .c = {h.c, 1},
@@ -145,6 +155,8 @@ int cpu_plan_emit_linear_bwd_param(struct cpu_plan *pl, int i, struct err *e)
     TRY(product(pl, &m, &s->kernel, e));
     TRY(cpu_plan_use(pl, x, &s->linear.x, e));
     TRY(cpu_plan_use(pl, dy, &s->linear.dy, e));
+    if (op->each && op->param[1] >= 0)
+        cpu_plan_need_sums(pl, (int)h.k);
     if (rounds) {
         const int b = cpu_plan_buffer(pl, pl->p->params[op->param[0]].count * sizeof(float), e);
         TRY(b);
@@ -174,7 +186,7 @@ int cpu_step_linear(struct cpu_plan *pl, struct step *s, struct err *e)
 /* Rounded for each rank's rows by themselves, as if each rank had summed its own. Halves of this kind lie in floats. */
 static int add_rounded(struct cpu_plan *pl, struct step *s, const struct shape *h, float *arena, struct err *e)
 {
-    const size_t each = (size_t)pl->o.batch, count = (size_t)h->k * (size_t)h->c;
+    const size_t each = (size_t)(pl->o.batch * h->each), count = (size_t)h->k * (size_t)h->c;
     for (size_t first = 0; first < (size_t)h->n; first += each) {
         TRY(dnn_bind(s->kernel, DNN_SRC, (float *)s->linear.dy + first * (size_t)h->k, e));
         TRY(dnn_bind(s->kernel, DNN_WEIGHTS, (float *)s->linear.x + first * (size_t)h->c, e));
@@ -201,13 +213,35 @@ static void add_bias_gradient(float *to, const void *dy, bool bf16, size_t first
     }
 }
 
-static void bias_gradient(struct cpu_plan *pl, const struct op *op, int bias, const void *dy, bool bf16, size_t n)
+/* The same of many rows: by vectors, and row after row. */
+static void add_bias_gradient_of_positions(struct cpu_plan *pl, float *to, const void *dy, bool bf16, size_t first,
+                                           size_t n, size_t k, bool add, enum store rounds)
+{
+    const struct columns_job j = {.rows = n,
+                                  .c = (int)k,
+                                  .x = (const char *)dy + first * k * store_size(bf16 ? STORE_BF16 : STORE_F32),
+                                  .sums = pl->partial + kern_sums((int)k, pl->cpu->threads),
+                                  .partial = pl->partial,
+                                  .runs = pl->plane};
+    pl->cpu->kern->columns(&j, bf16 ? STORE_BF16 : STORE_F32, pl->cpu->threads);
+    for (size_t i = 0; i < k; i++)
+        to[i] = store_value(rounds, (float)j.sums[i]) + (add ? to[i] : 0);
+}
+
+/* dy (n,k), n rows of `each` a sample. */
+static void bias_gradient(struct cpu_plan *pl, const struct op *op, int bias, const void *dy, bool bf16, size_t n,
+                          size_t each)
 {
     const bool rounds = half_gradients(&pl->o, op);
-    const size_t each = rounds ? (size_t)pl->o.batch : n;
-    for (size_t first = 0; first < n; first += each)
-        add_bias_gradient(gradient(pl, bias), dy, bf16, first, each, pl->p->params[bias].count,
-                          first > 0 || pl->args->accumulate, rounds ? pl->store : STORE_F32, pl->cpu->threads);
+    const size_t some = rounds ? (size_t)pl->o.batch * each : n, k = pl->p->params[bias].count;
+    const enum store store = rounds ? pl->store : STORE_F32;
+    for (size_t first = 0; first < n; first += some) {
+        const bool add = first > 0 || pl->args->accumulate;
+        if (op->each)
+            add_bias_gradient_of_positions(pl, gradient(pl, bias), dy, bf16, first, some, k, add, store);
+        else
+            add_bias_gradient(gradient(pl, bias), dy, bf16, first, some, k, add, store, pl->cpu->threads);
+    }
 }
 
 int cpu_step_linear_bwd_param(struct cpu_plan *pl, struct step *s, struct err *e)
@@ -217,7 +251,7 @@ int cpu_step_linear_bwd_param(struct cpu_plan *pl, struct step *s, struct err *e
     TRY(s->out ? add_rounded(pl, s, &h, gradient(pl, op->param[0]), e)
                : dnn_run(pl->args->accumulate ? s->reorder_add : s->kernel, e));
     if (op->param[1] >= 0)
-        bias_gradient(pl, op, op->param[1], s->linear.dy, pl->store == STORE_BF16, (size_t)h.n);
+        bias_gradient(pl, op, op->param[1], s->linear.dy, pl->store == STORE_BF16, (size_t)h.n, (size_t)h.each);
     return cpu_plan_ready(pl, s->op, e);
 }
 
@@ -235,6 +269,6 @@ int cpu_step_bias(struct cpu_plan *pl, struct step *s, struct err *e)
 int cpu_step_bias_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
-    bias_gradient(pl, op, op->param[0], s->group.a, pl->values[op->in[0]].store == STORE_BF16, (size_t)pl->o.batch);
+    bias_gradient(pl, op, op->param[0], s->group.a, pl->values[op->in[0]].store == STORE_BF16, (size_t)pl->o.batch, 1);
     return cpu_plan_ready(pl, s->op, e);
 }

@@ -127,7 +127,7 @@ struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block)
 
 int cpu_plan_format(const struct cpu_plan *pl, int t)
 {
-    if (pl->o.format == MEMORY_NHWC)
+    if (pl->o.format == MEMORY_NHWC || (pl->o.format == MEMORY_AUTO && pl->by_positions))
         return pl->p->tensors[t].c;
     return pl->o.format == MEMORY_NCHW ? LAYOUT_PLAIN : LAYOUT_ANY;
 }
@@ -259,6 +259,15 @@ static int check_type(const struct cpu *c, const struct plan_options *o, enum st
     return 0;
 }
 
+/* Has the program ops that want the channels of a position side by side? */
+static bool works_by_positions(const struct program *p)
+{
+    for (int i = 0; i < p->nops; i++)
+        if (op_is(p->ops[i].kind, OP_OF_POSITIONS) || p->ops[i].groups > 1 || p->ops[i].each)
+            return true;
+    return false;
+}
+
 static int allocate_tables(struct cpu_plan *pl, struct err *e)
 {
     size_t nops = (size_t)pl->p->nops, nt = (size_t)pl->p->ntensors;
@@ -287,6 +296,8 @@ static int allocate_tables(struct cpu_plan *pl, struct err *e)
 static int emit(struct cpu_plan *pl, int first, int end, struct err *e)
 {
     fuse_ops(pl->p, first, end, pl->readers, pl->o.keep_all, pl->fused);
+    if (!pl->o.keep_all)
+        fuse_chains(pl->p, &pl->o, first, end, pl->readers, pl->fused);
     for (int i = first; i < end; i++) {
         if (!pl->fused[i].skip)
             TRY(cpu_plan_emit(pl, i, e));
@@ -320,6 +331,7 @@ static int tell_needs(struct cpu_plan *pl, struct err *e)
 
 static int build(struct cpu_plan *pl, struct err *e)
 {
+    pl->by_positions = works_by_positions(pl->p);
     TRY(allocate_tables(pl, e));
     fuse_readers(pl->p, pl->o.training, pl->readers);
     TRY(pl->o.chunk ? emit_chunk(pl, e) : emit(pl, pl->ops.first, pl->ops.end, e));
@@ -372,6 +384,7 @@ void cpu_plan_close(struct plan *plan)
             host_unreserve(pl->blocks[i].at, pl->blocks[i].reserved);
         else
             free(pl->blocks[i].at);
+    cpu_plan_close_attentions(pl);
     free(pl->kernels);
     free(pl->steps);
     free(pl->blocks);

@@ -102,6 +102,17 @@ struct step {
             struct bn_bwd_sums_job sums;
             struct bn_bwd_apply_job apply;
         } bn_bwd;
+        struct norm_job norm;
+        struct norm_bwd_job norm_bwd;
+        struct chain_job chain;
+        struct {
+            const struct attention *of;
+            const void *x, *dy; /* dy: backward */
+            void *y;            /* dx: backward */
+            float *lse;         /* (n, heads, positions) */
+        } attention;
+        struct groups_job groups;
+        struct groups_param_job groups_param;
         struct pool_job pool;
         struct input_job input;
         struct {
@@ -143,6 +154,7 @@ struct cpu_plan {
     struct host_ops ops;
     int forward_steps, forward_reads; /* those before are of the forward pass; of a chunk */
     enum store store;                 /* of activations */
+    bool by_positions;                /* channels of a position lie side by side, unless options say otherwise */
     float *params, *stats, *reduce;
 
     struct fused *fused;         /* per op */
@@ -150,7 +162,7 @@ struct cpu_plan {
     struct value *values;        /* per tensor */
     struct dnn_kernel **forward; /* per op: kernel of a convolution, a hint for its backward ops */
     struct bn_state *bns;        /* per op */
-    int *index_buffer;           /* per op: which elements won in max pooling */
+    int *index_buffer;           /* per op: which elements won in max pooling; what softmax has divided by */
 
     struct live_buffer *buffers;
     struct patch *patches;
@@ -159,6 +171,9 @@ struct cpu_plan {
     struct weight_copy *weights;
     struct plan_range *reads;  /* of parameters, by steps; where plan_options.needs wants to know */
     struct plan_block *blocks; /* what lives as long as the plan */
+    struct attention **attentions;
+    int nattentions;
+    size_t cap_attentions;
     int nbuffers, npatches, nsteps, nkernels, nweights, nreads, nblocks;
     size_t cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_reads, cap_blocks;
     void **rounded;       /* per parameter: its values as halves, for products of linear layers; else NULL */
@@ -209,7 +224,22 @@ struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block);
 size_t store_size(enum store s);
 enum dtype store_type(enum store s);
 
-emit_fn cpu_plan_emit; /* emit_own.c: any, by its kind */
+/* emit_own.c: for those who emit ops with kernels of their own. The layout of tensor t; where it has none yet, that of a
+ * neighbour, or else the device's favourite. */
+int cpu_plan_block_for(struct cpu_plan *pl, int t, int like);
+/* Give t a place (where it has none) and return the buffer of it in this block; NO_BUFFER for no tensor. */
+int cpu_plan_settle(struct cpu_plan *pl, int op, int t, int block, struct err *e);
+/* The last step reaches the buffer, if there is one, through this pointer. */
+int cpu_plan_reach(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e);
+int cpu_plan_read_op(struct cpu_plan *pl, int op, struct err *e); /* the last step reads the parameters of op */
+
+emit_fn cpu_plan_emit;                              /* emit_own.c: any, by its kind */
+emit_fn cpu_plan_emit_norm, cpu_plan_emit_norm_bwd; /* rows.c */
+emit_fn cpu_plan_emit_chain;                        /* chain.c: of one op, or of all that fuse.h has put together */
+emit_fn cpu_plan_emit_positions;                    /* positions.c */
+emit_fn cpu_plan_emit_attention;                    /* attention.c */
+void cpu_plan_close_attentions(struct cpu_plan *pl);
+emit_fn cpu_plan_emit_groups, cpu_plan_emit_groups_param; /* groups.c: of conv with groups, forward and by data */
 emit_fn cpu_plan_emit_conv, cpu_plan_emit_conv_bwd_data, cpu_plan_emit_conv_bwd_param; /* emit_dnn.c */
 emit_fn cpu_plan_emit_linear, cpu_plan_emit_linear_bwd_param; /* linear.c: forward and by data; by weights */
 /* The block that a forward convolution wants to read. */
@@ -232,6 +262,13 @@ int cpu_plan_sets(const struct cpu_plan *pl);
 int cpu_plan_use_set(struct cpu_plan *pl, const struct run_args *a, struct err *e);
 void cpu_plan_leave_set(struct cpu_plan *pl, const struct run_args *a);
 
+/* rows.c: an error where only one of both tensors is stored as bf16; < 0: none, which goes with any. */
+int cpu_plan_same_stores(const struct cpu_plan *pl, int op, int t, int other, struct err *e);
+/* The memory that steps share has room for sums over rows of c: kern_sums() doubles and floats, and the results. */
+void cpu_plan_need_sums(struct cpu_plan *pl, int c);
+/* Sums of gradients into the arena, or added to it; param < 0: there is none. */
+void cpu_plan_give_sums(struct cpu_plan *pl, int param, const double *sums);
+
 char *cpu_plan_at(const struct cpu_plan *pl, int buffer); /* its memory, of the set in use */
 int cpu_plan_patch(struct cpu_plan *pl, const struct patch *p, struct err *e);
 
@@ -239,6 +276,7 @@ int cpu_plan_patch(struct cpu_plan *pl, const struct patch *p, struct err *e);
 int cpu_plan_ready(struct cpu_plan *pl, int op, struct err *e);
 
 step_fn cpu_step_dnn, cpu_step_param_gradient, cpu_step_input, cpu_step_add, cpu_step_relu_bwd; /* steps.c */
+step_fn cpu_step_norm, cpu_step_norm_bwd, cpu_step_chain, cpu_step_groups, cpu_step_groups_param, cpu_step_attention;
 step_fn cpu_step_maxpool, cpu_step_maxpool_bwd, cpu_step_avgpool, cpu_step_avgpool_bwd;
 step_fn cpu_step_bn_train, cpu_step_bn_eval, cpu_step_bn_bwd;                         /* steps_bn.c */
 step_fn cpu_step_unfold, cpu_step_spread;                                             /* steps_product.c */

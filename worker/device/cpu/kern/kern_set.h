@@ -34,6 +34,15 @@ void KERN_OF_SET(maxpool_bwd)(const struct pool_job *j, enum store t, int thread
 void KERN_OF_SET(avgpool)(const struct pool_job *j, enum store t, int threads);
 void KERN_OF_SET(avgpool_bwd)(const struct pool_job *j, enum store t, int threads);
 void KERN_OF_SET(add)(const void *a, const void *b, void *y, bool relu, size_t n, enum store t, int threads);
+void KERN_OF_SET(groups)(const struct groups_job *j, enum store t, int threads);
+void KERN_OF_SET(groups_param)(const struct groups_param_job *j, enum store t, int threads);
+void KERN_OF_SET(norm)(const struct norm_job *j, enum store t, int threads);
+void KERN_OF_SET(norm_bwd)(const struct norm_bwd_job *j, enum store t, int threads);
+void KERN_OF_SET(chain)(const struct chain_job *j, enum store t, int threads);
+void KERN_OF_SET(softmax)(const struct softmax_job *j, enum store t);
+void KERN_OF_SET(softmax_bwd)(const struct softmax_job *j, enum store t);
+void KERN_OF_SET(give_rows)(const float *from, void *to, size_t rows, int n, size_t stride, enum store t);
+void KERN_OF_SET(columns)(const struct columns_job *j, enum store t, int threads);
 void KERN_OF_SET(relu_bwd)(const void *y, const void *dy, void *dx, size_t n, enum store t, int threads);
 
 enum {
