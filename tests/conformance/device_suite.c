@@ -33,10 +33,11 @@ struct shape {
 
 static const struct shape shapes[] = {
     /* n  c  h   w   k  kernel stride pad */
-    {1, 3, 7, 7, 5, 3, 1, 1},    {2, 3, 15, 13, 16, 7, 2, 3},  {1, 16, 9, 9, 32, 3, 2, 1}, {3, 17, 5, 7, 9, 3, 1, 1},
-    {2, 64, 8, 8, 64, 3, 1, 1},  {2, 32, 7, 7, 48, 1, 2, 0},   {1, 24, 6, 6, 40, 1, 1, 0}, {2, 1, 12, 12, 10, 5, 1, 0},
-    {4, 64, 10, 9, 48, 3, 1, 1}, {5, 33, 3, 3, 65, 3, 2, 1},   {2, 16, 6, 5, 16, 2, 2, 0}, {4, 8, 16, 16, 8, 3, 2, 1},
-    {8, 2, 1, 1, 3, 1, 1, 0},    {2, 128, 7, 7, 256, 3, 2, 1},
+    {1, 3, 7, 7, 5, 3, 1, 1},   {2, 3, 15, 13, 16, 7, 2, 3},  {1, 16, 9, 9, 32, 3, 2, 1},
+    {3, 17, 5, 7, 9, 3, 1, 1},  {2, 64, 8, 8, 64, 3, 1, 1},   {2, 32, 7, 7, 48, 1, 2, 0},
+    {1, 24, 6, 6, 40, 1, 1, 0}, {2, 1, 12, 12, 10, 5, 1, 0},  {4, 64, 10, 9, 48, 3, 1, 1},
+    {5, 33, 3, 3, 65, 3, 2, 1}, {2, 16, 6, 5, 16, 2, 2, 0},   {4, 8, 16, 16, 8, 3, 2, 1},
+    {8, 2, 1, 1, 3, 1, 1, 0},   {2, 128, 7, 7, 256, 3, 2, 1}, {2, 2048, 6, 6, 64, 1, 1, 0}, /* rows of whole pages */
 };
 enum { NSHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
@@ -179,6 +180,8 @@ static struct program *build(enum group g, const struct shape *s, bool absolute)
 
 static bool fits(enum group g, const struct shape *s)
 {
+    if (s->c > 1024) /* for products that pack their operands */
+        return g == LINEAR_EACH;
     if (g == CONV_GROUPS || g == CONV_NARROW)
         return conv_groups(g, s) > 1 && s->c % conv_groups(g, s) == 0 && s->k % conv_groups(g, s) == 0;
     return g != MAXPOOL || s->kernel > 1;

@@ -195,7 +195,7 @@ static int emit(struct cpu_plan *pl, int i, int x, int dy, struct step *s, struc
     const struct tensor *in = &pl->p->tensors[op->in[0]];
     const struct value *y = &pl->values[op->out];
     struct shape shape;
-    struct attention *a;
+    struct attention *a = NULL;
     struct room r;
     memset(&shape, 0, sizeof shape); /* it is compared as bytes */
     shape.t = (int64_t)in->h * in->w;

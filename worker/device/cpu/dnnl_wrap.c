@@ -452,7 +452,10 @@ static int matmul_descs(const struct dnn_matmul *p, struct api_descs *m, struct 
     const dnnl_dims_t a = {p->m, p->k}, b = {p->k, p->n}, c = {p->m, p->n}, bias = {1, p->n};
     const dnnl_dims_t a_by = {p->a[0], p->a[1]}, b_by = {p->b[0], p->b[1]}, c_by = {p->c[0], p->c[1]};
     DNN_TRY(api_desc_strided(&m->src, 2, a, data_type(p->in), a_by), "describe a matrix");
-    DNN_TRY(api_desc_strided(&m->weights, 2, b, data_type(p->in), b_by), "describe a matrix");
+    if (p->packs)
+        DNN_TRY(api_desc_create(&m->weights, 2, b, data_type(p->in), dnnl_format_tag_any), "describe a matrix");
+    else
+        DNN_TRY(api_desc_strided(&m->weights, 2, b, data_type(p->in), b_by), "describe a matrix");
     DNN_TRY(api_desc_strided(&m->dst, 2, c, data_type(p->out), c_by), "describe a matrix");
     if (p->bias)
         DNN_TRY(api_desc_create(&m->bias, 2, bias, dnnl_f32, dnnl_ab), "describe a bias");
@@ -543,6 +546,20 @@ int dnn_weights_reorder_create(struct dnn *d, const struct dnn_kernel *k, bool t
         return fail(e, s, "describe weights");
     }
     return reorder_create(d, to_plain ? own : plain, to_plain ? plain : own, add, ret, e);
+}
+
+int dnn_matmul_pack_create(struct dnn *d, const struct dnn_matmul *p, const struct dnn_kernel *k,
+                           struct dnn_kernel **ret, struct err *e)
+{
+    const dnnl_dims_t b = {p->k, p->n}, b_by = {p->b[0], p->b[1]};
+    api_desc plain, own;
+    DNN_TRY(api_desc_strided(&plain, 2, b, data_type(p->in), b_by), "describe a matrix");
+    const dnnl_status_t s = api_desc_clone(&own, k->md[DNN_WEIGHTS]);
+    if (s != dnnl_success) {
+        api_desc_destroy(plain);
+        return fail(e, s, "describe a matrix");
+    }
+    return reorder_create(d, plain, own, false, ret, e);
 }
 
 void dnn_kernel_destroy(struct dnn_kernel *k)

@@ -56,9 +56,13 @@ struct dnn_matmul {
     int64_t m, n, k;
     int64_t a[2], b[2], c[2];
     bool bias, add;
+    bool packs;         /* b is read as oneDNN likes it best, of dnn_bytes(); dnn_matmul_pack_create() */
     enum dtype in, out; /* DT_F32 or DT_BF16: of a and b; of c, fp32 where it is added to */
 };
 int dnn_matmul_create(struct dnn *d, const struct dnn_matmul *m, struct dnn_kernel **ret, struct err *e);
+/* From b as p's strides say (SRC) to what product k of a p that packs reads (DST). */
+int dnn_matmul_pack_create(struct dnn *d, const struct dnn_matmul *p, const struct dnn_kernel *k,
+                           struct dnn_kernel **ret, struct err *e);
 int dnn_reorder_create(struct dnn *d, const struct layout *from, enum dtype from_type, const struct layout *to,
                        enum dtype to_type, struct dnn_kernel **ret, struct err *e);
 /* Between kernel k's weights (DST where to_plain, else SRC is plain) and a plain fp32 arena. add: sum into the

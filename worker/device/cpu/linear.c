@@ -55,23 +55,23 @@ void cpu_plan_round_weights(struct cpu_plan *pl)
             round_weight(pl, i, pl->rounded[i]);
 }
 
-/* The last step's product reads the weight: from the arena, from a copy that is kept, or from one that it makes. */
-static int use_weight(struct cpu_plan *pl, struct step *s, int i, struct err *e)
+/* The last step's kernel reads the weight: from the arena, from a copy that is kept, or from one that it makes. */
+static int use_weight(struct cpu_plan *pl, struct step *s, int i, enum dnn_slot slot, struct err *e)
 {
     const size_t bytes = pl->p->params[i].count * store_size(pl->store);
     if (pl->store == STORE_F32)
-        return dnn_bind(s->kernel, DNN_WEIGHTS, param(pl, i), e);
+        return dnn_bind(s->kernel, slot, param(pl, i), e);
     if (pl->o.needs || (pl->o.fresh_weights && !pl->o.keep_all)) {
         const int b = cpu_plan_buffer(pl, bytes, e);
         TRY(b);
-        TRY(cpu_plan_use_kernel(pl, b, s->kernel, DNN_WEIGHTS, e));
+        TRY(cpu_plan_use_kernel(pl, b, s->kernel, slot, e));
         return cpu_plan_use(pl, b, &s->linear.rounded, e);
     }
     if (!pl->rounded[i]) {
         TRY(cpu_plan_run_block(pl, bytes, &pl->rounded[i], e));
         pl->rounded_bytes += bytes;
     }
-    return dnn_bind(s->kernel, DNN_WEIGHTS, pl->rounded[i], e);
+    return dnn_bind(s->kernel, slot, pl->rounded[i], e);
 }
 
 /* --- planning */
@@ -96,6 +96,42 @@ static int product(struct cpu_plan *pl, const struct dnn_matmul *m, struct dnn_k
     return cpu_plan_kernel(pl, *ret, e);
 }
 
+/* Rows of b that lie a multiple of a page apart fall on the same few lines of the first cache, and oneDNN copies them
+ * only where that multiple is a power of two: with 768 x 3072 floats a product takes 64 ms instead of 24 that way. Of
+ * layers of positions alone, whose weights are small. */
+static bool should_pack(const struct op *op, const struct dnn_matmul *m)
+{
+    enum { PAGE = 4096, SOME = 64 };
+    return op->each && m->b[1] == 1 && m->m >= SOME && m->b[0] * (int64_t)dtype_size(m->in) % PAGE == 0;
+}
+
+/* A step that packs b for product k, which the next step runs; its buffer. */
+static int emit_pack(struct cpu_plan *pl, int i, const struct dnn_matmul *m, const struct dnn_kernel *k,
+                     struct step **ret, struct err *e)
+{
+    struct dnn_kernel *pack;
+    TRY(dnn_matmul_pack_create(pl->cpu->dnn, m, k, &pack, e));
+    TRY(cpu_plan_kernel(pl, pack, e));
+    const int b = cpu_plan_buffer(pl, dnn_bytes(k, DNN_WEIGHTS), e);
+    TRY(b);
+    TRY(cpu_plan_step(pl, cpu_step_linear, "pack", i, ret, e));
+    (*ret)->kernel = pack;
+    TRY(cpu_plan_use_kernel(pl, b, pack, DNN_DST, e));
+    return b;
+}
+
+/* The weight of op i, for product k of the next step; its buffer. */
+static int packed_weight(struct cpu_plan *pl, int i, const struct dnn_matmul *m, const struct dnn_kernel *k,
+                         struct err *e)
+{
+    struct step *s;
+    const int b = emit_pack(pl, i, m, k, &s, e);
+    TRY(b);
+    TRY(use_weight(pl, s, pl->p->ops[i].param[0], DNN_SRC, e));
+    TRY(cpu_plan_read_param(pl, pl->p->ops[i].param[0], e));
+    return b;
+}
+
 /* y = x . w^T + bias, or dx = dy . w */
 int cpu_plan_emit_linear(struct cpu_plan *pl, int i, struct err *e)
 {
@@ -103,34 +139,49 @@ int cpu_plan_emit_linear(struct cpu_plan *pl, int i, struct err *e)
     const struct shape h = shape_of(pl, op);
     const bool back = op->kind == OP_LINEAR_BWD_DATA;
     const int64_t depth = back ? h.k : h.c, width = back ? h.c : h.k;
-    struct plan_range reads;
     struct dnn_kernel *k;
     struct step *s;
+    int packed = NO_BUFFER;
     const int x = rows_of(pl, i, op->in[0], e);
     TRY(x);
     TRY(cpu_plan_value(pl, op->out, block_of(pl, op, op->out), e));
     const struct value *y = &pl->values[op->out];
-    const struct dnn_matmul m = {.m = h.n,
-                                 .n = width,
-                                 .k = depth,
-                                 .a = {depth, 1},
-                                 .b = {back ? h.c : 1, back ? 1 : h.c},
-                                 .c = {width, 1},
-                                 .bias = !back && op->param[1] >= 0,
-                                 .in = store_type(pl->store),
-                                 .out = store_type(y->store)};
+    struct dnn_matmul m = {.m = h.n,
+                           .n = width,
+                           .k = depth,
+                           .a = {depth, 1},
+                           .b = {back ? h.c : 1, back ? 1 : h.c},
+                           .c = {width, 1},
+                           .bias = !back && op->param[1] >= 0,
+                           .in = store_type(pl->store),
+                           .out = store_type(y->store)};
+    m.packs = should_pack(op, &m);
     TRY(product(pl, &m, &k, e));
+    TRY(m.packs ? packed = packed_weight(pl, i, &m, k, e) : 0);
     TRY(cpu_plan_step(pl, cpu_step_linear, op_name(op->kind), i, &s, e));
     s->kernel = k;
     TRY(cpu_plan_use_kernel(pl, x, k, DNN_SRC, e));
     TRY(cpu_plan_use_kernel(pl, y->buffer, k, DNN_DST, e));
-    TRY(use_weight(pl, s, op->param[0], e));
+    TRY(m.packs ? cpu_plan_use_kernel(pl, packed, k, DNN_WEIGHTS, e) : use_weight(pl, s, op->param[0], DNN_WEIGHTS, e));
     TRY(m.bias ? dnn_bind(k, DNN_BIAS, param(pl, op->param[1]), e) : 0);
     if (store_rounds(y->store)) {
         s->count = layout_count(&y->layout);
         TRY(cpu_plan_use(pl, y->buffer, &s->out, e));
     }
-    return program_reads(pl->p, op, &reads) ? cpu_plan_read(pl, reads.first, reads.end, e) : 0;
+    return m.packs ? 0 : cpu_plan_read_op(pl, i, e);
+}
+
+/* A product that writes, and (n: 2) one that adds. They read the same of what is packed, or nothing is. */
+static int gradient_products(struct cpu_plan *pl, struct dnn_matmul *m, int n, struct dnn_kernel *ret[2], struct err *e)
+{
+    for (int k = 0; k < n; k++) {
+        m->add = k > 0;
+        TRY(product(pl, m, &ret[k], e));
+    }
+    if (!m->packs || n < 2 || dnn_same_weights(ret[0], ret[1]))
+        return 0;
+    m->packs = false;
+    return gradient_products(pl, m, n, ret, e);
 }
 
 /* dw = dy^T . x, into the arena or added to it. Where each rank's sum is rounded before it is added it is made in a
@@ -151,24 +202,30 @@ int cpu_plan_emit_linear_bwd_param(struct cpu_plan *pl, int i, struct err *e)
     struct step *s;
     const int x = rows_of(pl, i, op->in[0], e), dy = x < 0 ? x : rows_of(pl, i, op->in[1], e);
     TRY(dy);
+    struct dnn_kernel *both[2] = {NULL, NULL};
+    int b = x;
+    m.packs = !rounds && should_pack(op, &m);
+    TRY(gradient_products(pl, &m, rounds ? 1 : 2, both, e));
+    if (m.packs) {
+        TRY(b = emit_pack(pl, i, &m, both[0], &s, e));
+        TRY(cpu_plan_use_kernel(pl, x, s->kernel, DNN_SRC, e));
+    }
     TRY(cpu_plan_step(pl, cpu_step_linear_bwd_param, op_name(op->kind), i, &s, e));
-    TRY(product(pl, &m, &s->kernel, e));
+    s->kernel = both[0];
+    s->reorder_add = both[1];
     TRY(cpu_plan_use(pl, x, &s->linear.x, e));
     TRY(cpu_plan_use(pl, dy, &s->linear.dy, e));
     if (op->each && op->param[1] >= 0)
         cpu_plan_need_sums(pl, (int)h.k);
     if (rounds) {
-        const int b = cpu_plan_buffer(pl, pl->p->params[op->param[0]].count * sizeof(float), e);
-        TRY(b);
-        TRY(cpu_plan_use_kernel(pl, b, s->kernel, DNN_DST, e));
-        return cpu_plan_use(pl, b, &s->out, e);
+        const int sum = cpu_plan_buffer(pl, pl->p->params[op->param[0]].count * sizeof(float), e);
+        TRY(sum);
+        TRY(cpu_plan_use_kernel(pl, sum, s->kernel, DNN_DST, e));
+        return cpu_plan_use(pl, sum, &s->out, e);
     }
-    m.add = true;
-    TRY(product(pl, &m, &s->reorder_add, e));
-    struct dnn_kernel *const both[] = {s->kernel, s->reorder_add};
     for (int k = 0; k < 2; k++) {
         TRY(cpu_plan_use_kernel(pl, dy, both[k], DNN_SRC, e));
-        TRY(cpu_plan_use_kernel(pl, x, both[k], DNN_WEIGHTS, e));
+        TRY(cpu_plan_use_kernel(pl, b, both[k], DNN_WEIGHTS, e));
         TRY(dnn_bind(both[k], DNN_DST, gradient(pl, op->param[0]), e));
     }
     return 0;
