@@ -102,9 +102,9 @@ enum resume { RESUME_OFF, RESUME_AUTO, RESUME_PATH };
 
 struct train_config {
     const char *train_data, *test_data;
-    int data_format;                  /* enum dataset_kind */
-    int64_t num_labels;               /* 0: as many as the training set has classes */
-    int64_t null_images;              /* of --train-data null; 0: ImageNet's number */
+    int data_format;     /* enum dataset_kind */
+    int64_t num_labels;  /* 0: as many as the training set has classes */
+    int64_t null_images; /* of --train-data null; 0: ImageNet's number */
     int64_t num_channels, image_size;
     /* Not options: which of three are given, and what run_model_choose() finds (manifest/run_model.h): the model's text,
      * and names of classes where there is no --train-data. */

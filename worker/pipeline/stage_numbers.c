@@ -83,7 +83,8 @@ struct stage_traffic stage_traffic(const struct stage *g)
     }
     if (g->o.index < p->stages - 1) { /* labels, weights and numbers of samples */
         t.messages++;
-        t.bytes += (int64_t)p->micro_batches * g->o.plan.batch * (int64_t)(sizeof(int32_t) + sizeof(float) + sizeof(uint32_t));
+        t.bytes +=
+            (int64_t)p->micro_batches * g->o.plan.batch * (int64_t)(sizeof(int32_t) + sizeof(float) + sizeof(uint32_t));
     }
     return t;
 }

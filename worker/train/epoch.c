@@ -103,7 +103,12 @@ static int check_loss(const struct run *r, struct err *e)
                    (long long)r->at.epoch + 1, loss, most);
 }
 
-static int nothing_counted(struct run *r, struct err *e)
+bool epoch_counted_nothing(const struct run *r)
+{
+    return r->at.step > 0 && r->at.epoch_count == 0 && !r->s.state.loss_scale.skipped;
+}
+
+static int refuse_epoch(struct run *r, struct err *e)
 {
     const struct train_config *cfg = r->cfg;
     const long long epoch = (long long)r->at.epoch + 1, ignored = (long long)cfg->ignore_index;
@@ -126,8 +131,8 @@ int epoch_end(struct run *r, bool *ret_stop, struct err *e)
 {
     const bool evaluates = epoch_evaluates(r);
     struct eval_result v = {0};
-    if (r->at.step > 0 && r->at.epoch_count == 0 && !r->s.state.loss_scale.skipped)
-        return nothing_counted(r, e);
+    if (epoch_counted_nothing(r))
+        return refuse_epoch(r, e);
     TRY(check_loss(r, e));
     if (evaluates) {
         TRY(epoch_evaluate(r, &v, e));

@@ -48,7 +48,8 @@ static int loop(struct run *r, bool *ret_stop, struct err *e)
         TRY(keep_where_due(r, e));
         int64_t start = clock_ns();
         r->saver.last = run_training_over(r) || run_stops_now(r);
-        if (guard_allows(&r->guard, &r->at) && saver_step(&r->saver, &r->at, run_epoch_over(r), r->save_asked))
+        const bool may_save = guard_allows(&r->guard, &r->at) && !(run_epoch_over(r) && epoch_counted_nothing(r));
+        if (may_save && saver_step(&r->saver, &r->at, run_epoch_over(r), r->save_asked))
             trace_long_span(&r->trace, "checkpoint", "checkpoint", start);
         if (run_stops_now(r) && !run_training_over(r)) {
             *ret_stop = true;

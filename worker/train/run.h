@@ -127,6 +127,7 @@ int replay_where_due(struct run *r, struct err *e);
 /* After a step. ERR_DATA: so far not one image could be decoded, and these are too many for an accident. The same on
  * all ranks. */
 int epoch_check_sound(struct run *r, const struct step_result *res, struct err *e);
+bool epoch_counted_nothing(const struct run *r); /* so far; at its end it is refused, and not worth saving */
 /* Where this rank writes what was left out; NULL: nowhere. */
 const char *epoch_bad_samples(const struct run *r);
 

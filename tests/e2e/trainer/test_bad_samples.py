@@ -40,6 +40,13 @@ def test_a_set_of_another_format_ends_the_run_after_two_batches(webp, tmp_path):
     assert len(names) == len({name for name, _ in names}) == 64 and {why for _, why in names} == {WHY}
 
 
+def test_a_set_that_is_over_before_leaves_no_checkpoint(webp, tmp_path):
+    """The corrected run would be refused: it would find a checkpoint there."""
+    p = train(webp, "--checkpoint-dir", tmp_path / "ck", batch=160)
+    assert p.returncode == 65, p.stderr
+    assert list((tmp_path / "ck").glob("step-*")) == []
+
+
 def test_ranks_find_it_together(webp):
     p = train(webp, world=2, batch=64)
     assert p.returncode == 65, p.stderr
