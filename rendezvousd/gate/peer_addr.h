@@ -34,7 +34,7 @@ struct peer_list {
     uint8_t v[][16]; /* in order */
 };
 
-/* text: separated by commas; what is no address is left out. The caller's, to be freed with free(3). NULL: no memory. */
+/* text: separated by commas; what is no address is left out. The caller frees it with free(3). NULL: no memory. */
 struct peer_list *peer_list_read(const char *text);
 bool peer_list_has(const struct peer_list *l, const struct peer_addr *a);
 

@@ -11,8 +11,8 @@
  *   tf32              convolutions and linear layers: operands lose what is beyond 11 bits, 2^-10 of each at most (cut
  *                     off; rounded: half of it), so 2 * 2^-10 S more
  *   relu, max pooling exact
- *   bn, norm          bn_bounds(), norm_bounds() follow rounding through the formula; sums run over at most 128 values in
- *                     fp32: 12 eps each
+ *   bn, norm          bn_bounds(), norm_bounds() follow rounding through the formula; sums run over at most 128 values
+ *                     in fp32: 12 eps each
  *   activations       act_bound()
  *   cross entropy     double inside, so one rounding of the result: 2 eps |value| + u |value|
  * Inputs and weights are representable in the type under test. For each op a mutant (wrong padding, scale, operand)
@@ -569,8 +569,8 @@ static struct bn_bounds attention_bounds(const struct side *ref, double u)
     return b;
 }
 
-/* In units of eps, of an activation's value at x and of its gradient where dy comes in: both functions are sums of a few
- * terms of about this size. */
+/* In units of eps, of an activation's value at x and of its gradient where dy comes in: both functions are sums of a
+ * few terms of about this size. */
 static double act_bound(double x, double dy, bool backward)
 {
     return backward ? 8 * fabs(dy) : 4 * fabs(x);

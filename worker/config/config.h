@@ -106,8 +106,8 @@ struct train_config {
     int64_t num_labels;  /* 0: as many as the training set has classes */
     int64_t null_images; /* of --train-data null; 0: ImageNet's number */
     int64_t num_channels, image_size;
-    /* Not options: which of three are given, and what run_model_choose() finds (manifest/run_model.h): the model's text,
-     * and names of classes where there is no --train-data. */
+    /* Not options: which of three are given, and what run_model_choose() finds (manifest/run_model.h): the model's
+     * text, and names of classes where there is no --train-data. */
     struct {
         bool arch, image_size, num_channels;
     } given;

@@ -9,8 +9,8 @@
  *   batch -> run(): forward, loss, backward; hooks tell which gradients are final -> reduce arena (sums over samples)
  *   -> somebody sums it over all ranks (worker/parallel) -> update(), update_stats(): params, moments, statistics
  *
- * Shared by devices: fuse.h (ops that ride along), liveness.h (who lives when), half.h (which values are halves), drop.h
- * (which elements are dropped), update_rule.h, rules.h (updates), host_common.h. */
+ * Shared by devices: fuse.h (ops that ride along), liveness.h (who lives when), half.h (which values are halves),
+ * drop.h (which elements are dropped), update_rule.h, rules.h (updates), host_common.h. */
 #ifndef CRUN_WORKER_DEVICE_H
 #define CRUN_WORKER_DEVICE_H
 

@@ -8,7 +8,8 @@
  *   both            convolutions and linear layers use copies of their weights that are rounded; in fp16 their
  *                   gradients are rounded, too, before they are added up (bf16: kept wide). Batch statistics are wide;
  *                   biases are
- *   norms, scales   of positions read and write values as others do; their parameters and the gradients of these are wide
+ *   norms, scales   of positions read and write values as others do; their parameters and the gradients of these are
+ *                   wide
  *   half_bn         scale and shift of batch norm are rounded before use, and their gradients
  *
  * Where a group of ranks shares a layer values are halves as if each rank had all of it: what is gathered is what it

@@ -1,6 +1,6 @@
 /* The position is what a run goes on from. Of what else is noted, some must not change, as the weights would mean
- * something else; the rest may, and differences are logged. The order of samples, the input and the model are checked in
- * snapshot_order.c, snapshot_input.c and manifest_model.c. */
+ * something else; the rest may, and differences are logged. The order of samples, the input and the model are checked
+ * in snapshot_order.c, snapshot_input.c and manifest_model.c. */
 #include "worker/snapshot/snapshot_meta.h"
 
 #include <errno.h>

@@ -117,9 +117,9 @@ struct rdzv_home {
     uint64_t asked, stands;          /* numbers of the decision appended last, and of the last that stands */
     /* More of what was under way stands. Called on the owner's loop, may append; NULL: not called. */
     void (*landed)(void *arg);
-    /* The log could not be written and is gone: what is appended counts as standing, and is kept nowhere. When it may be
-     * written anew, rewrite() is called on the owner's loop, who appends something whole, or waits for the next time.
-     * NULL: it stays lost. */
+    /* The log could not be written and is gone: what is appended counts as standing, and is kept nowhere. When it may
+     * be written anew, rewrite() is called on the owner's loop, who appends something whole, or waits for the next
+     * time. NULL: it stays lost. */
     bool unlogged;
     void (*rewrite)(void *arg);
     void *arg; /* of both */

@@ -1,6 +1,6 @@
 /* Linear layers, whole or in parts that a group shares, and a bias that comes after a sum over the group: products of
- * plain matrices (dnn_matmul_create()), x (n,c), y (n,k), of the rows of all ranks that the tensors have. A layer of each
- * position (op.each) has a row for each, of NHWC tensors.
+ * plain matrices (dnn_matmul_create()), x (n,c), y (n,k), of the rows of all ranks that the tensors have. A layer of
+ * each position (op.each) has a row for each, of NHWC tensors.
  *
  * Weights (k,c) are read where they lie in the arena, and their gradients are written there: at millions of classes a
  * copy of either would be most of the memory. Halves take one copy, of the rounded weights, for all products. */

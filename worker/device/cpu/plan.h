@@ -224,8 +224,8 @@ struct layout cpu_plan_layout(const struct cpu_plan *pl, int t, int block);
 size_t store_size(enum store s);
 enum dtype store_type(enum store s);
 
-/* emit_own.c: for those who emit ops with kernels of their own. The layout of tensor t; where it has none yet, that of a
- * neighbour, or else the device's favourite. */
+/* emit_own.c: for those who emit ops with kernels of their own. The layout of tensor t; where it has none yet, that of
+ * a neighbour, or else the device's favourite. */
 int cpu_plan_block_for(struct cpu_plan *pl, int t, int like);
 /* Give t a place (where it has none) and return the buffer of it in this block; NO_BUFFER for no tensor. */
 int cpu_plan_settle(struct cpu_plan *pl, int op, int t, int block, struct err *e);
