@@ -161,6 +161,8 @@ def test_a_folder_that_is_there_is_configured_for_the_kinds_of_gpus_that_are_ask
     (as_user.folder / "build/tests").mkdir()
     (as_user.folder / "build/build.ninja").touch()
     (info / "intro-buildoptions.json").write_text(json.dumps([{"name": "tests", "value": "auto"}, {"name": "gpu_archs", "value": has}]))
+    names = (ROOT / "dev").read_text().partition("FOR_LAUNCHER=(")[2].partition("packages=(")[0]
+    (as_user.folder / "build/packages-seen").write_text("\n".join(re.findall(r"[\w.+-]+", names)))
     as_user.has("dpkg-query", 'for name; do echo "$name install ok installed"; done')
     as_user.has("meson", f'echo "$*" >>{as_user.folder}/meson')
     as_user.has("ninja", f'echo ninja >>{as_user.folder}/meson')
@@ -212,6 +214,24 @@ def test_a_folder_with_other_letters_is_as_good_as_any(as_user, tmp_path_factory
     shutil.copytree(as_user.folder, folder, symlinks=True)
     p = run(folder / "dev", "build", env=as_user.env(), timeout=60)
     assert p.returncode == 2 and p.stderr.startswith("dev: packages are missing"), p.stderr
+
+
+def test_a_build_folder_is_set_up_again_for_packages_that_came_since_whoever_installed_them(as_root):
+    """`./dev demo` needs none of the tests' packages; `./dev fmt`, apt-get typed by hand or CI's cache may have brought them."""
+    called = as_root.folder / "called"
+    as_root.has("apt-get", "exit 0")
+    as_root.has("meson", f'echo "$1 $2" >>{called}; mkdir -p build/tests; >build/build.ninja')
+    as_root.has("ninja", f"echo ninja >>{called}")
+    as_root.has("python3", "exit 0")
+    as_root.has("nproc", "echo 2")
+    (as_root.bin / "mkdir").symlink_to(shutil.which("mkdir"))
+    text = (as_root.folder / "dev").read_text().replace("PYTHON=/usr/bin/python3", f"PYTHON={as_root.bin}/python3")
+    as_root.has("dpkg-query", 'for name; do echo "$name install ok installed"; done')
+    for more, calls in (("", ["setup build", "ninja"]), ("", ["ninja"]), ("another", ["setup --reconfigure", "ninja"]), ("another", ["ninja"])):
+        (as_root.folder / "dev").write_text(text.replace("FOR_ALL=(", f"FOR_ALL=({more} "))
+        called.write_text("")
+        p = as_root.dev("build")
+        assert (p.returncode, called.read_text().splitlines()) == (0, calls), p.stdout + p.stderr
 
 
 @pytest.mark.parametrize("version, has_pip, used", [("Debian clang-format version 14.0.6", False, "clang-format"),
