@@ -29,7 +29,7 @@
  *
  * What must outlive the leader is its decisions: text that leader_decide() gives and leader_replay() takes. Nothing may
  * be announced before the decision behind it stands. The format, a line each, in this order:
- *   @job format=2 run= principal= instance= <settings>   a new instance, or all of it; what was before is void
+ *   @job format=3 run= principal= instance= <settings>   a new instance, or all of it; what was before is void
  *   @age ms=                                             how old the job is
  *   machine/node/gone/restart ...                        rdzv_delta() or rdzv_snapshot()
  *   @answer host_node= inc= q= answer= text=             how its numbered requests were answered (homes); its news are
