@@ -183,6 +183,22 @@ def test_a_strangers_model_takes_nothing(data, trained, tmp_path, text, sentence
         assert len(p.stderr.splitlines()) == 1, p.stderr
 
 
+def test_a_strangers_pictures_are_not_larger_than_this_machine(data, tmp_path):
+    """400 GB of activations, from weights that are stored as they should be."""
+    def hostile(meta):
+        meta["image_size"] = Number("4096")
+
+    path = tmp_path / "wide.net"
+    path.write_text("input\nconv out=3000\navgpool\nclassifier head\n")
+    p = run(*command(data, "--arch", path, "--image-size", 8, "--max-steps", 1, "--checkpoint-dir", tmp_path / "ck"))
+    assert p.returncode == 0, p.stderr
+    forged = forge(tmp_path / "ck", tmp_path / "forged", hostile)
+    p = run(TRAINER, "predict", "--checkpoint", forged, "--device", "ref", data / "val")
+    assert p.returncode == 78 and re.search(r"model wide takes \d+\.\d GiB for a picture, and \d+\.\d GiB are allowed here", p.stderr), p.stderr
+    p = run(TRAINER, "-e", forged, "--test-data", data / "val", "--device", "ref", "--batch-size", 1)
+    assert p.returncode == 2 and "GiB are allowed here" in p.stderr, p.stderr
+
+
 # --- the page
 
 def test_the_page_has_every_word_and_key_of_the_language():
