@@ -10,7 +10,9 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "tests/must.h"
 #include "worker/model/model.h"
+#include "worker/program/stages.h"
 
 static struct program *model(const char *arch, int size)
 {
@@ -364,6 +366,94 @@ static void an_evaluation_plan_gives_the_logits_of_ref(void **state)
         check_evaluation(net(i));
 }
 
+/* --- a model in parts, each a program of its own: what is drawn, and what a pass leaves for another, is the whole's */
+
+enum { PARTS = 3, PART_BATCH = 4 };
+
+/* Plans chunk 0 of s->p with two sets of activations. */
+static void part_open(struct side *s, const char *device, const struct mode *m)
+{
+    const struct device_options options = {.threads = 2};
+    MUST(rig_open(&s->d, device, &options, e));
+    const size_t real = dtype_size(s->d->ops->real);
+    MUST(s->d->ops->alloc(s->d, s->p->n_train * real, &s->params, e));
+    MUST(s->d->ops->alloc(s->d, s->p->n_stats * real, &s->stats, e));
+    MUST(s->d->ops->alloc(s->d, s->p->n_reduce * real, &s->reduce, e));
+    MUST(s->d->ops->alloc(s->d, real, &s->momentum, e));
+    const struct plan_options o = {.batch = PART_BATCH,
+                                   .training = true,
+                                   .compute = m->compute,
+                                   .chunk = &s->p->chunks[0],
+                                   .sets = 2,
+                                   .params = s->params,
+                                   .stats = s->stats,
+                                   .reduce = s->reduce};
+    MUST(s->d->ops->plan(s->d, s->p, &o, &s->plan, e));
+    side_initialise(s, 3);
+}
+
+static void part_run(const struct side *s, const struct batch *b, enum run_pass pass, bool again, const void *in,
+                     void *out)
+{
+    const struct run_args a = {.batch = *b,
+                               .grad_scale = 1,
+                               .pass = pass,
+                               .set = 1,
+                               .again = again,
+                               .boundary = {in, out},
+                               .params_version = 1};
+    MUST(s->d->ops->run(s->plan, &a, e));
+}
+
+static void check_parts(struct program *whole, const char *device, const struct mode *m, double bound)
+{
+    int cuts[PARTS - 1];
+    struct images im;
+    struct side part[PARTS];
+    static double boundary[2 * PARTS][PART_BATCH * 24 * 16 * 16]; /* room for values of either type */
+    images_make(&im, whole, PART_BATCH, 12);
+    double *want = first_step(device, whole, m, &im, PART_BATCH, false);
+    MUST(stages_cut(whole, PARTS, cuts, e));
+    for (int i = 0; i < PARTS; i++) {
+        struct program *p;
+        MUST(stages_program(&p, whole, cuts, PARTS, PARTS, i, e));
+        part[i] = (struct side){.p = p, .n = PART_BATCH};
+        part_open(&part[i], device, m);
+    }
+    for (int i = 0; i < PARTS; i++)
+        part_run(&part[i], &im.b, RUN_FORWARD, false, boundary[i], boundary[i + 1]);
+    for (int i = PARTS - 1; i >= 0; i--) {
+        part_run(&part[i], &im.b, RUN_FORWARD, true, boundary[i], NULL); /* recomputed */
+        part_run(&part[i], &im.b, RUN_BACKWARD, false, boundary[PARTS + i + 1], boundary[PARTS + i]);
+        double *got = reduce_of(&part[i]);
+        for (int k = 0; k < part[i].p->nparams; k++) {
+            const struct param *q = &part[i].p->params[k], *w = &whole->params[program_find_param(whole, q->name)];
+            const size_t at = q->role == PARAM_STAT ? part[i].p->n_train : 0,
+                         in = w->role == PARAM_STAT ? whole->n_train : 0;
+            const double d = relative_distance(got + at + q->offset, want + in + w->offset, q->count);
+            if (!(d <= bound))
+                fail_msg("%s of part %d on %s differs by %g", q->name, i, device, d);
+        }
+        free(got);
+    }
+    for (int i = 0; i < PARTS; i++) {
+        side_close(&part[i]);
+        program_destroy((struct program *)(uintptr_t)part[i].p);
+    }
+    free(want);
+    images_free(&im);
+    program_destroy(whole);
+}
+
+static void parts_of_a_model_make_what_the_whole_makes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < nets(); i++) {
+        check_parts(net(i), "ref", &mode_f64, 0);
+        check_parts(net(i), rig_device, &mode_f32, 1e-5); /* of oneDNN's kernels in other layouts */
+    }
+}
+
 /* --- ready() */
 
 struct seen {
@@ -701,6 +791,7 @@ int main(void)
         cmocka_unit_test(gradients_are_announced_once_and_in_order),
         cmocka_unit_test(two_ranks_with_common_statistics_are_one),
         cmocka_unit_test(updates_follow_the_torch_rule),
+        cmocka_unit_test(parts_of_a_model_make_what_the_whole_makes),
         cmocka_unit_test(a_type_that_the_device_lacks_is_named),
     };
     /* natively in halves, and little of all: its GPU is emulated */
