@@ -454,6 +454,87 @@ static void parts_of_a_model_make_what_the_whole_makes(void **state)
     }
 }
 
+/* --- parameters that come for each read and go again */
+
+struct visitors {
+    float *arena, *kept;
+    struct plan_range reads[128];
+    int n, next;
+    bool in_order;
+};
+
+static int expect_reads(void *ctx, const struct plan_range *reads, int n, struct err *e)
+{
+    struct visitors *v = ctx;
+    (void)e;
+    assert_true(n > 0 && n <= 128);
+    memcpy(v->reads, reads, (size_t)n * sizeof *reads);
+    v->n = n;
+    return 0;
+}
+
+static int come(void *ctx, int k, struct err *e)
+{
+    struct visitors *v = ctx;
+    const struct plan_range r = v->reads[k];
+    (void)e;
+    v->in_order = v->in_order && k == v->next++;
+    memcpy(v->arena + r.first, v->kept + r.first, (r.end - r.first) * sizeof(float));
+    return 0;
+}
+
+static void leave(void *ctx, int k)
+{
+    const struct visitors *v = ctx;
+    for (size_t i = v->reads[k].first; i < v->reads[k].end; i++)
+        v->arena[i] = NAN;
+}
+
+static void check_visits(struct program *p)
+{
+    struct images im;
+    struct side s;
+    struct visitors v = {.in_order = true};
+    const struct plan_needs needs = {.ctx = &v, .order = expect_reads, .need = come, .release = leave, .on_host = true};
+    images_make(&im, p, 3, 12);
+    double *want = first_step(rig_device, p, &mode_f32, &im, 3, false);
+    side_open(&s, rig_device, p, &mode_f32, 3, true, false, 2);
+    side_initialise(&s, 3);
+    v.arena = s.params;
+    v.kept = malloc(p->n_train * sizeof(float));
+    memcpy(v.kept, v.arena, p->n_train * sizeof(float));
+    for (size_t i = 0; i < p->n_train; i++)
+        v.arena[i] = NAN;
+    const struct plan_options o = {.batch = 3,
+                                   .training = true,
+                                   .compute = DT_F32,
+                                   .params = s.params,
+                                   .stats = s.stats,
+                                   .reduce = s.reduce,
+                                   .needs = &needs};
+    s.d->ops->plan_close(s.plan);
+    MUST(s.d->ops->plan(s.d, p, &o, &s.plan, e));
+    side_run(&s, &im.b, 1, false, 1, NULL);
+    double *got = reduce_of(&s);
+    assert_true(v.in_order && v.next == v.n);
+    for (size_t i = 0; i < p->n_reduce; i++)
+        if (got[i] != want[i])
+            fail_msg("sum %zu is %g, and %g where parameters stay", i, got[i], want[i]);
+    free(got);
+    free(want);
+    free(v.kept);
+    side_close(&s);
+    images_free(&im);
+    program_destroy(p);
+}
+
+static void operations_read_only_what_they_say(void **state)
+{
+    (void)state;
+    for (int i = 0; i < nets(); i++)
+        check_visits(net(i));
+}
+
 /* --- ready() */
 
 struct seen {
@@ -791,6 +872,7 @@ int main(void)
         cmocka_unit_test(gradients_are_announced_once_and_in_order),
         cmocka_unit_test(two_ranks_with_common_statistics_are_one),
         cmocka_unit_test(updates_follow_the_torch_rule),
+        cmocka_unit_test(operations_read_only_what_they_say),
         cmocka_unit_test(parts_of_a_model_make_what_the_whole_makes),
         cmocka_unit_test(a_type_that_the_device_lacks_is_named),
     };
