@@ -20,6 +20,28 @@ static int block(struct program *p, const char *name, int x, int width, int stri
     return program_relu(p, name, program_add(p, n[7], y, x));
 }
 
+int exact_positions(struct program **ret, const struct split *s, struct err *e)
+{
+    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
+    struct program *p = program_create("positions", input_pictures(3, SIDE, SIDE, mean, std));
+    int x = program_conv(p, "stem", program_input(p), WIDTH, 4, 4, 0, true);
+    x = program_norm(p, "stem.norm", x, 1e-6f, false, true);
+    int y =
+        program_norm(p, "a.norm", program_conv_groups(p, "a.dw", x, WIDTH, 3, 1, 1, WIDTH, true), 1e-6f, false, true);
+    y = program_act(p, "a.gelu", program_linear_each(p, "a.1", y, 2 * WIDTH, true), ACT_GELU);
+    y = program_scale(p, "a.scale", program_linear_each(p, "a.2", y, WIDTH, true), 0.5, true);
+    x = program_add(p, "a", program_drop(p, "a.depth", y, 0.2, true), x);
+    x = program_conv_groups(p, "wide", x, 2 * WIDTH, 3, 1, 1, 2, true);
+    x = program_position(p, "table", program_prepend(p, "token", x));
+    y = program_linear_each(p, "b.qkv", program_norm(p, "b.norm", x, 1e-6f, true, false), 4 * WIDTH, true);
+    y = program_linear_each(p, "b.out", program_attention(p, "b.heads", y, 4, 2, false), 2 * WIDTH, true);
+    x = program_add(p, "b", program_drop(p, "b.drop", y, 0.1, false), x);
+    x = program_act(p, "silu", program_norm(p, "norm", program_pick(p, "pick", x, 0), 1e-6f, false, true), ACT_SILU);
+    program_classifier(p, "fc", x, CLASSES, s);
+    *ret = p;
+    return program_differentiate(p, e);
+}
+
 int exact_net(struct program **ret, const struct split *s, struct err *e)
 {
     return exact_net_aligned(ret, s, 0, e);

@@ -69,7 +69,7 @@ static uint64_t draw(uint64_t *x)
     return z ^ (z >> 31);
 }
 
-static struct point draw_point(uint64_t *x)
+struct point point_drawn(uint64_t *x)
 {
     struct point p;
     do
@@ -95,9 +95,9 @@ static int new_pairs(const struct point *p, bool take)
 
 struct point point_next(uint64_t *x)
 {
-    struct point best = draw_point(x);
+    struct point best = point_drawn(x);
     for (int i = 1; i < CANDIDATES; i++) {
-        const struct point p = draw_point(x);
+        const struct point p = point_drawn(x);
         if (new_pairs(&p, false) > new_pairs(&best, false))
             best = p;
     }
@@ -109,7 +109,7 @@ struct point point_staged(uint64_t *x, int zero)
 {
     struct point p;
     do
-        p = draw_point(x);
+        p = point_drawn(x);
     while (p.at[STAGES] == 0 || p.at[ZERO] != zero || point_world(&p) == point_pipeline(&p).stages);
     return p;
 }

@@ -29,6 +29,7 @@ bool point_own_statistics(const struct point *p);
 void point_describe(const struct point *p, char *out, size_t cap);
 
 /* seed: the generator's state, which moves on. */
+struct point point_drawn(uint64_t *seed); /* any, whatever pairs it has */
 struct point point_next(uint64_t *seed);
 /* Any point of several stages with this level of ZeRO, whatever pairs it has. */
 struct point point_staged(uint64_t *seed, int zero);

@@ -38,7 +38,8 @@ struct rank {
 static int build(struct program **ret, const struct exact_run *r, int rank, struct err *e)
 {
     const enum split_kind kind = r->tensor == 1 ? SPLIT_NONE : r->p.at[SPLIT] ? SPLIT_FEATURES : SPLIT_CLASSES;
-    return exact_net(ret, &(struct split){kind, r->tensor, rank % r->tensor}, e);
+    const struct split s = {kind, r->tensor, rank % r->tensor};
+    return r->positions ? exact_positions(ret, &s, e) : exact_net(ret, &s, e);
 }
 
 static struct optimizer optimizer_of(const struct point *p)
@@ -145,7 +146,7 @@ static int steps(struct rank *rank, struct step_rig *rig, const struct program *
 static int one_rank(struct rank *rank, struct err *e)
 {
     const struct exact_run *r = rank->shared->run;
-    const struct exact_run alone = {.p = r->p, .tensor = 1};
+    const struct exact_run alone = {.p = r->p, .tensor = 1, .positions = r->positions};
     struct device *d;
     struct program *p, *whole;
     struct step_rig rig;
@@ -173,9 +174,9 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-static size_t values_of(void)
+static size_t values_of(bool positions)
 {
-    const struct exact_run alone = {.tensor = 1};
+    const struct exact_run alone = {.tensor = 1, .positions = positions};
     struct program *p;
     size_t n = 0;
     assert_int_equal(build(&p, &alone, 0, NULL), 0);
@@ -194,7 +195,7 @@ int exact_try(const struct exact_run *r, struct exact_outcome *out, char *text, 
     struct shared all = {.run = r, .out = out};
     struct err e;
     int failed = 0;
-    *out = (struct exact_outcome){.n = values_of()};
+    *out = (struct exact_outcome){.n = values_of(r->positions)};
     out->params = calloc(out->n, sizeof *out->params);
     pthread_mutex_init(&all.lock, NULL);
     assert_int_equal(comm_local_open_threads(comms, r->world, 60000, &e), 0);

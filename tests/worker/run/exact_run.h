@@ -24,6 +24,7 @@ struct exact_run {
     struct point p;
     int world, tensor, zero, parts; /* what of the point the reference does not share */
     bool sync;
+    bool positions;           /* the network: exact_positions() instead of exact_net() */
     struct pipeline pipeline; /* stages 0: none */
     bool recompute;
     const char *device; /* NULL: "ref" */

@@ -24,7 +24,7 @@
 #include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 
-enum { POINTS = 48, STAGED = 32 };
+enum { POINTS = 48, STAGED = 32, POSITIONS = 32 };
 
 static const double BOUND = 1e-9; /* of |difference| / max(1, |value|) */
 
@@ -135,10 +135,9 @@ static void assert_moving(const struct exact_outcome *o)
     assert_true(isfinite(o->loss[EXACT_STEPS - 1]) && fabs(o->loss[EXACT_STEPS - 1] - o->loss[0]) > 1e-4);
 }
 
-static double examine(const struct point *p, enum mutant m)
+static double compare(struct exact_run alone, struct exact_run many, enum mutant m)
 {
     struct exact_outcome got, want;
-    struct exact_run alone = exact_reference(p), many = exact_point(p);
     many.mutate = m ? mutate : NULL;
     many.mutant = m;
     exact_train(&alone, &want);
@@ -150,14 +149,39 @@ static double examine(const struct point *p, enum mutant m)
     return d;
 }
 
-static void expect_exact(const struct point *p)
+static double examine(const struct point *p, enum mutant m)
+{
+    return compare(exact_reference(p), exact_point(p), m);
+}
+
+static void expect(const struct point *p, bool positions)
 {
     char text[256];
-    const double d = examine(p, RIGHT);
+    struct exact_run alone = exact_reference(p), many = exact_point(p);
+    alone.positions = many.positions = positions;
+    const double d = compare(alone, many, RIGHT);
     point_describe(p, text, sizeof text);
     print_message("# %.1e  %s\n", d, text);
     if (!(d <= BOUND))
         fail_msg("%s: differs by %.2e from one process (expected at most %.0e)", text, d, BOUND);
+}
+
+static void expect_exact(const struct point *p)
+{
+    expect(p, false);
+}
+
+/* Attention, norms, groups, and the same elements dropped, wherever a sample is. EXACT_POSITIONS=n: so many points. */
+static void points_of_positions_are_one_process(void **state)
+{
+    (void)state;
+    const char *n = getenv("EXACT_POSITIONS"), *seed = getenv("EXACT_SEED");
+    uint64_t x = seed ? strtoull(seed, NULL, 10) : 3;
+    for (int i = 0; i < (n ? atoi(n) : POSITIONS); i++) {
+        const struct point p = i % 2 ? point_staged(&x, i / 2 % 4) : point_drawn(&x);
+        if (n || is_for_today((size_t)i))
+            expect(&p, true);
+    }
 }
 
 static void points_drawn_by_a_seed_are_one_process(void **state)
@@ -286,6 +310,7 @@ int main(void)
         cmocka_unit_test(parameters_that_are_not_there_are_noticed),
         cmocka_unit_test(stages_whose_parameters_come_and_go_are_one_process),
         cmocka_unit_test(what_a_backward_pass_of_a_stage_lacks_is_noticed),
+        cmocka_unit_test(points_of_positions_are_one_process),
         cmocka_unit_test(points_drawn_by_a_seed_are_one_process),
     };
     return cmocka_run_group_tests_name("exactness", tests, NULL, NULL);
