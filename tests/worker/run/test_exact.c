@@ -19,6 +19,7 @@
 #include "tests/support/today.h"
 #include "tests/worker/run/exact_run.h"
 #include "tests/worker/run/step_rig.h"
+#include "worker/comm/comm.h"
 #include "worker/device/device.h"
 #include "worker/parallel/residency.h"
 #include "worker/pipeline/stage.h"
@@ -138,7 +139,8 @@ static void assert_moving(const struct exact_outcome *o)
 static double compare(struct exact_run alone, struct exact_run many, enum mutant m)
 {
     struct exact_outcome got, want;
-    many.mutate = m ? mutate : NULL;
+    if (m)
+        many.mutate = mutate;
     many.mutant = m;
     exact_train(&alone, &want);
     exact_train(&many, &got);
@@ -171,6 +173,28 @@ static void expect_exact(const struct point *p)
     expect(p, false);
 }
 
+/* world, tensor, over, zero, parts, half, sync, rule, loss, smooth: which value of each */
+#define POINT(...) (&(struct point){{__VA_ARGS__}})
+
+/* What is dropped would differ if it followed anything of a rank. */
+static void draw_by_rank(struct step_rig *rig, void *kept, int m)
+{
+    (void)kept, (void)m;
+    rig->step.seed += (uint64_t)rig->comm->rank;
+}
+
+static void elements_that_other_ranks_would_keep_are_noticed(void **state)
+{
+    (void)state;
+    const struct point *p = POINT(3, 0, 0, 0, 1, FULL, 1, 0, 0, 0); /* four ranks, two parts */
+    struct exact_run alone = exact_reference(p), many = exact_point(p);
+    alone.positions = many.positions = true;
+    many.mutate = draw_by_rank;
+    const double d = compare(alone, many, RIGHT);
+    print_message("# drawn by rank: %.1e\n", d);
+    assert_true(d > 1e3 * BOUND);
+}
+
 /* Attention, norms, groups, and the same elements dropped, wherever a sample is. EXACT_POSITIONS=n: so many points. */
 static void points_of_positions_are_one_process(void **state)
 {
@@ -201,9 +225,6 @@ static void points_drawn_by_a_seed_are_one_process(void **state)
 }
 
 /* --- points that upstream could not do, by their names there */
-
-/* world, tensor, over, zero, parts, half, sync, rule, loss, smooth: which value of each */
-#define POINT(...) (&(struct point){{__VA_ARGS__}})
 
 static void X1_the_backbone_has_its_whole_gradient(void **state)
 {
@@ -310,6 +331,7 @@ int main(void)
         cmocka_unit_test(parameters_that_are_not_there_are_noticed),
         cmocka_unit_test(stages_whose_parameters_come_and_go_are_one_process),
         cmocka_unit_test(what_a_backward_pass_of_a_stage_lacks_is_noticed),
+        cmocka_unit_test(elements_that_other_ranks_would_keep_are_noticed),
         cmocka_unit_test(points_of_positions_are_one_process),
         cmocka_unit_test(points_drawn_by_a_seed_are_one_process),
     };
