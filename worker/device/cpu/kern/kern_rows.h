@@ -155,10 +155,24 @@ static void NAME(norm_bwd)(const struct norm_bwd_job *j, int threads)
 
 /* --- functions */
 
-/* exp_of_float() of each lane, but that it does not fall below e^-87.3, 1e-38. */
+/* x, or the nearer bound; NaN stays. */
+static INLINE VF NAME(within)(VF x, float least, float most)
+{
+    const VF l = (VF){0} + least, m = (VF){0} + most;
+#if defined __AVX512F__ && L == 16
+    return (VF)_mm512_min_ps((__m512)m, _mm512_max_ps((__m512)l, (__m512)x));
+#elif defined __AVX__ && L == 8
+    return (VF)_mm256_min_ps((__m256)m, _mm256_max_ps((__m256)l, (__m256)x));
+#else
+    x = NAME(select)(x < l, l, x);
+    return NAME(select)(x > m, m, x);
+#endif
+}
+
+/* exp_of_float() of each lane, but that it does not fall below e^-87.3, 1e-38, nor rise above e^88. */
 static INLINE VF NAME(exp)(VF x)
 {
-    const VF lowest = (VF){0} - 87.33654f, c = NAME(select)(x < lowest, lowest, x);
+    const VF c = NAME(within)(x, -87.33654f, 88.0f);
     const VF shifted = c * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f;
     const VF r = c - n * 0.693359375f + n * 2.12194440e-4f;
     VF p = r * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -177,7 +191,7 @@ static INLINE VF NAME(reciprocal)(VF x)
     const VF r = (VF)_mm512_rcp14_ps((__m512)x);
     return r * (2 - x * r);
 #elif defined __AVX__ && L == 8
-    VF r = (VF)_mm256_rcp_ps((__m256)x);
+    const VF r = (VF)_mm256_rcp_ps((__m256)x);
     return r * (2 - x * r);
 #else
     return 1 / x;
@@ -187,35 +201,27 @@ static INLINE VF NAME(reciprocal)(VF x)
 /* And its derivative s (1 - s), where 1 - s would lose digits. */
 static INLINE VF NAME(sigmoid)(VF x, VF *ret_slope)
 {
-    const VF most = (VF){0} + 87.0f, minus = -x, e = NAME(exp)(NAME(select)(minus > most, most, minus)),
-             s = NAME(reciprocal)(1 + e);
+    const VF e = NAME(exp)(-x), s = NAME(reciprocal)(1 + e);
     *ret_slope = e * s * s;
     return s;
 }
 
-/* P(N(0,1) < x), to two units of 2^-24, and e^(-x^2 / 2). Within 1 Taylor's series; beyond, the tail is e^(-x^2 / 2)
- * times a polynomial in 1 / (1 + 0.3025 |x|), fitted to a part in 8e6. */
-static INLINE VF NAME(normal)(VF x, VF *ret_bell)
+/* P(N(0,1) < x), to three units of 2^-24: 1 / 2 and an odd function, x times a quotient of polynomials in x^2, fitted
+ * to 1e-8 up to 5.5; beyond it is 0 or 1. */
+static INLINE VF NAME(normal)(VF x)
 {
-    const VF most = (VF){0} + 64.0f, size = NAME(select)(x < 0, -x, x), a = NAME(select)(size > most, most, size);
-    const VF s = x * x, bell = NAME(exp)(s * -0.5f), t = NAME(reciprocal)(1 + a * 0.3025f);
-    VF q = s * (0.398942280f / -(128.0f * 5040 * 15)) + 0.398942280f / (64.0f * 720 * 13);
-    q = q * s - 0.398942280f / (32.0f * 120 * 11);
-    q = q * s + 0.398942280f / (16.0f * 24 * 9);
-    q = q * s - 0.398942280f / (8.0f * 6 * 7);
-    q = q * s + 0.398942280f / (4.0f * 2 * 5);
-    q = q * s - 0.398942280f / (2.0f * 3);
-    q = q * s + 0.398942280f;
-    VF p = t * 0.0368826725f - 0.157855198f;
-    p = p * t + 0.20038116f;
-    p = p * t - 0.0494765937f;
-    p = p * t + 0.126584917f;
-    p = p * t + 0.101168245f;
-    p = p * t + 0.121684812f;
-    p = p * t + 0.120630011f;
-    const VF tail = p * t * bell, beyond = NAME(select)(x > 0, 1 - tail, tail);
-    *ret_bell = bell;
-    return NAME(select)(a > 1, beyond, x * q + 0.5f);
+    const VF y = NAME(within)(x, -5.5f, 5.5f), s = y * y;
+    VF p = s * 2.274935262e-8f + 6.352126093e-6f, q = s * 1.197504162e-6f + 7.364780322e-5f;
+    p = p * s + 1.688265766e-4f;
+    q = q * s + 1.884449855e-3f;
+    p = p * s + 4.677266348e-3f;
+    q = q * s + 2.864592150e-2f;
+    p = p * s + 3.385273367e-2f;
+    q = q * s + 2.515221238e-1f;
+    p = p * s + 3.989422321e-1f;
+    q = q * s + 1;
+    const VF inside = y * p * NAME(reciprocal)(q) + 0.5f;
+    return NAME(select)(s >= 30.25f, NAME(where_positive)(x, (VF){0} + 1.0f), inside);
 }
 
 /* 2 sqrt(2 / pi) (x + 0.044715 x^3): of its sigmoid GELU's approximation is made. */
@@ -228,17 +234,15 @@ static INLINE VF NAME(act)(enum op_act act, VF x)
 {
     VF slope;
     if (act == ACT_GELU)
-        return x * NAME(normal)(x, &slope);
+        return x * NAME(normal)(x);
     return x * NAME(sigmoid)(act == ACT_SILU ? x : NAME(tanh_argument)(x), &slope);
 }
 
 static INLINE VF NAME(slope)(enum op_act act, VF x)
 {
     VF slope;
-    if (act == ACT_GELU) {
-        const VF p = NAME(normal)(x, &slope);
-        return p + x * slope * 0.398942280f;
-    }
+    if (act == ACT_GELU)
+        return NAME(normal)(x) + x * NAME(exp)(x * x * -0.5f) * 0.398942280f;
     if (act == ACT_SILU) {
         const VF s = NAME(sigmoid)(x, &slope);
         return s + x * slope;
