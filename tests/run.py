@@ -147,15 +147,18 @@ class Run:
         if args.names or args.changed or args.last_failed:
             self.chosen = choose.Chosen()
         for name in args.names:
-            self.chosen.add(chooser.named(name, here))
+            named = chooser.named(name, here)
+            named.e2e -= set(self.unknown(named.e2e))
+            if not named:
+                raise choose.Refused(f"{name}: no test has these parameters; ./dev test '{name.partition('[')[0]}' runs it with all that there are")
+            self.chosen.add(named)
         if args.changed:
             more, without = chooser.changed()
             self.chosen.add(more)
             if without:
                 print("changed, and no test belongs to it:", *without, file=sys.stderr)
         if args.last_failed:
-            units = self.read_failed()
-            self.chosen.add(choose.Chosen([u for u in units if u in self.programs], [u for u in units if "::" in u]))
+            self.add_failed(chooser)
         if self.chosen is not None and not self.chosen:
             raise choose.Refused("nothing differs that a test belongs to" if args.changed else "nothing failed in the last run")
         if args.parts:
@@ -168,11 +171,25 @@ class Run:
                 raise choose.Refused(f"--parts {p}: no test's path below tests/ begins so, and nothing of that name is in tests/e2e")
         return choose.Chosen([n for n, path in paths.items() if path.startswith(tuple(parts))], [E2E / p for p in parts if (E2E / p).exists()])
 
-    def read_failed(self):
+    def add_failed(self, chooser):
         path = self.logs / "failed"
         if not path.exists():
             raise choose.Refused(f"--last-failed: {path} is not there: no run has ended in this build")
-        return path.read_text().splitlines()
+        units = path.read_text().splitlines()
+        found, gone = chooser.still_there(units)
+        lost = self.unknown(found.e2e)
+        found.e2e -= set(lost)
+        gone += [t.removeprefix(f"{ROOT}/") for t in lost]
+        if units and not found:
+            raise choose.Refused(f"--last-failed: what failed in the last run is no longer there: {', '.join(gone)}; ./dev test PATH|NAME runs others")
+        if gone and not self.args.targets:
+            print("failed in the last run, and is no longer there:", *gone, file=sys.stderr)
+        self.chosen.add(found)
+
+    def unknown(self, tests):
+        """Those with [PARAMETERS] that pytest does not have. Nobody is asked before the build, which they may need."""
+        cases = sorted(t for t in tests if "[" in t)
+        return pytests.unknown(cases, self.env) if cases and not self.args.targets else []
 
     def marks(self):
         """What pytest is asked for."""
@@ -216,8 +233,8 @@ class Run:
         """-> all cases"""
         wanted, marks = self.wanted(), self.marks()
         if self.chosen:
-            there = [pathlib.Path(p) for p in self.chosen.e2e]
-            trainers = [p for p in there if any(p.is_relative_to(E2E / t) or str(p).startswith(f"{E2E / t}::") for t in TRAINERS)]
+            there = sorted(self.chosen.e2e)
+            trainers = [p for p in there if any(pathlib.Path(p.partition("::")[0]).is_relative_to(E2E / t) for t in TRAINERS)]
             idle, serial = [p for p in there if p not in trainers], there
         else:
             idle, trainers, serial = [E2E, *(f"--ignore={E2E / p}" for p in TRAINERS)], [E2E / p for p in TRAINERS], [E2E]
@@ -273,7 +290,8 @@ class Run:
     def again(self, units, seconds):
         """-> cases of these alone"""
         lane = Lane(f"again-{len(self.lanes)}", self)
-        lane.add_pytest([ROOT / u for u in units if "::" in u], []).add_programs([u for u in units if "::" not in u])
+        lane.add_pytest([f"{ROOT}/{u}" for u in units if "::" in u], [])  # no Path: parameters may have //
+        lane.add_programs([u for u in units if "::" not in u])
         return self.carry_out([lane], seconds)
 
     def end(self):

@@ -3,6 +3,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import resource
 import signal
 import subprocess
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from runner import budget, choose, ctests, deadlines, emulated, inherit, look, procs, pytests, tell  # noqa: E402
 from runner.cases import Case  # noqa: E402
 from runner.lane import Job  # noqa: E402
+import run as crun_tests  # noqa: E402
 
 TAP = """1..4
 ok 1 - adds
@@ -337,6 +339,7 @@ def test_the_smallest_of_three_measures_counts():
 # --- which tests -----------------------------------------------------------------------------------------------------------------
 
 GUARDIAN, BUF, CLIENT = "tests/launcher/guard/test_guardian.c", "tests/common/base/test_buf.c", "tests/e2e/launcher/test_hang.py"
+CASE = re.search(r"^def (test_\w+)", (ROOT / CLIENT).read_text(), re.M)[1]
 
 
 @pytest.fixture(scope="module")
@@ -348,7 +351,9 @@ def chooser():
 @pytest.mark.parametrize("what, programs, e2e", [
     ("launcher/guard/lease.c", {"launcher_guardian"}, []), ("launcher/guard", {"launcher_guardian"}, []), (GUARDIAN, {"launcher_guardian"}, []), ("guardian", {"launcher_guardian"}, []),
     ("tests/common", {"buf"}, []), ("worker/optim/schedule.c", {"schedule"}, []), (CLIENT, set(), [CLIENT]), ("hang", set(), [CLIENT]), ("launcher/hang/hang_lesson.c", set(), [CLIENT]),
-    (f"{CLIENT}::test_x", set(), [f"{CLIENT}::test_x"]), ("test_every_arrow_between_rooms_is_in_the_table", set(), ["tests/e2e/test_rooms.py::test_every_arrow_between_rooms_is_in_the_table"]),
+    *((what, set(), [f"{CLIENT}::{CASE}"]) for what in (f"{CLIENT}::{CASE}", f"test_hang.py::{CASE}", f"test_hang::{CASE}", f"hang::{CASE}", f"launcher/test_hang.py::{CASE}", CASE)),
+    (f"test_hang.py::{CASE}[a::b]", set(), [f"{CLIENT}::{CASE}[a::b]"]), (f"{CASE}[a]", set(), [f"{CLIENT}::{CASE}[a]"]), ("test_hang.py", set(), [CLIENT]), ("launcher/test_hang.py", set(), [CLIENT]),
+    ("test_every_arrow_between_rooms_is_in_the_table", set(), ["tests/e2e/test_rooms.py::test_every_arrow_between_rooms_is_in_the_table"]),
     ("tests/runner/look.py", set(), ["tests/e2e/test_runner.py"]), ("tests/common/meson.build", {"buf"}, []), ("tests/support/flood.py", set(), ["tests/e2e/rendezvousd/test_starve.py"]), ("docs/guide/hangs.md", set(), ["tests/e2e/docs", "tests/e2e/test_docs.py"])])
 def test_tests_are_found_by_source_and_by_name(chooser, what, programs, e2e):
     chosen = chooser.named(what, ROOT)
@@ -362,6 +367,39 @@ def test_a_path_is_that_of_the_folder_it_is_typed_in(chooser):
 def test_a_name_that_nothing_has_is_refused_with_those_near_it(chooser):
     with pytest.raises(choose.Refused, match="^launcher_gardian is no file of this tree, and no test of that name; near it: launcher_guardian"):
         chooser.named("launcher_gardian", ROOT)
+
+
+@pytest.mark.parametrize("what, why", [
+    (f"{CLIENT}::{CASE[:-1]}", f"^{CLIENT} has no test {CASE[:-1]}; it has {CASE}, .*[.]{{3}}$"), ("test_hang.py::test_nosuch[x]", f"^{CLIENT} has no test test_nosuch; it has test_"),
+    ("test_hagn.py::test_x", "^test_hagn.py is no file of end-to-end tests; near it: test_hang"), (f"{BUF}::adds", f"^{BUF}::adds: only files of end-to-end tests, .* give {BUF} alone$"),
+    ("xyzzy", "^xyzzy is no file of this tree, and no test of that name; ./dev test PATH runs")])
+def test_a_test_that_is_not_there_is_refused_with_what_there_is(chooser, what, why):
+    with pytest.raises(choose.Refused, match=why):
+        chooser.named(what, ROOT)
+
+
+def test_of_what_failed_the_tests_that_are_gone_are_left_out(chooser):
+    there = [f"{CLIENT}::{CASE}", f"{CLIENT}::{CASE}[tcp://x]", CLIENT]
+    found, gone = chooser.still_there([*there, "buf", f"{CLIENT}::test_nosuch", "tests/e2e/test_gone.py::test_x", "gone"])
+    assert found.programs == {"buf"} and found.e2e == {f"{ROOT}/{t}" for t in there} and gone == [f"{CLIENT}::test_nosuch", "tests/e2e/test_gone.py::test_x", "gone"]
+
+
+def test_pytest_says_which_parameters_there_are_no_more(tmp_path):
+    file = tmp_path / "test_it.py"
+    file.write_text("import pytest\n@pytest.mark.parametrize('x', ['tcp://a', 'b'])\ndef test_x(x):\n    pass\n")
+    assert pytests.unknown([f"{file}::test_x[{p}]" for p in ("tcp://a", "tcp://c", "b", "d e")], dict(os.environ)) == [f"{file}::test_x[tcp://c]", f"{file}::test_x[d e]"]
+
+
+@pytest.mark.parametrize("failed, said", [([f"{CLIENT}::test_nosuch"], f"what failed in the last run is no longer there: {CLIENT}::test_nosuch; ./dev test PATH|NAME runs others"),
+                                          ([], "nothing failed in the last run")])
+def test_a_last_run_of_which_nothing_is_left_is_said_in_a_sentence(tmp_path, failed, said):
+    (tmp_path / "test-logs").mkdir()
+    (tmp_path / "test-logs/failed").write_text("".join(f"{f}\n" for f in failed))
+    run = types.SimpleNamespace(logs=tmp_path / "test-logs", args=types.SimpleNamespace(names=[], changed=False, quick=False, parts=None, last_failed=True, targets=False), programs={})
+    for name in ("add_failed", "unknown"):
+        setattr(run, name, getattr(crun_tests.Run, name).__get__(run))
+    with pytest.raises(choose.Refused, match=re.escape(said)):
+        crun_tests.Run.choose(run, ROOT)
 
 
 @pytest.mark.parametrize("args, why", [(["--quick", "--slow"], "--quick and --slow exclude each other"), (["--write-budget", "buf"], "--write-budget needs a whole run"),

@@ -31,6 +31,26 @@ def e2e_files():
     return sorted(E2E.rglob("test_*.py"))
 
 
+def files_named(name):
+    """Those of end-to-end tests that have this name or the end of this path, with test_ and .py or without."""
+    names = {f"/{name}", f"/{name}.py", f"/test_{name}", f"/test_{name}.py"}
+    return [f for f in e2e_files() if str(f).endswith(tuple(names))]
+
+
+def functions(path):
+    return re.findall(r"^[ \t]*(?:async )?def (test_\w+)\(", text_of(path), re.M)
+
+
+def function_of(case):
+    """case: what pytest has after a file's '::': [CLASS::]FUNCTION[PARAMETERS]."""
+    return case.partition("[")[0].rpartition("::")[2]
+
+
+def has_test(path, case):
+    """Whether the function is there; of its parameters only pytest knows."""
+    return path in e2e_files() and function_of(case) in functions(path)
+
+
 class Chosen:
     """programs: names of C tests. e2e: what pytest is given."""
 
@@ -115,9 +135,28 @@ class Chooser:
     def of_name(self, name):
         stems = {name, f"test_{name}"}
         programs = [n for n, p in self.programs.items() if name in (n, n.rpartition("/")[2]) or pathlib.PurePath(p.path).stem in stems]
-        files = [f for f in e2e_files() if f.stem in stems]
-        functions = [f"{f}::{name}" for f in e2e_files() if re.search(rf"^def {re.escape(name)}\(", text_of(f), re.M)]
-        return Chosen(programs, files + functions)
+        return Chosen(programs, files_named(name) + [f"{f}::{name}" for f in e2e_files() if has_test(f, name)])
+
+    def of_case(self, what, file, path, case):
+        """file: as it was typed before '::'; path: where it is, if it is a path."""
+        files = [path] if path else files_named(file)
+        found = [f for f in files if has_test(f, case)]
+        if found:
+            return Chosen(e2e=[f"{f}::{case}" for f in found])
+        if not files:
+            raise self.refused(what, f"{file} is no file of end-to-end tests", file.removesuffix(".py"))
+        if files[0] not in e2e_files():
+            raise Refused(f"{what}: only files of end-to-end tests, tests/e2e/.../test_NAME.py, have tests after '::'; give {file} alone")
+        name, cases = function_of(case), functions(files[0])
+        near = difflib.get_close_matches(name, cases, 3, 0.5) or cases[:3]
+        raise Refused(f"{files[0].relative_to(ROOT)} has no test {name}; it has {', '.join(near)}{', ...' if len(near) < len(cases) else ''}")
+
+    def still_there(self, units):
+        """-> (what is chosen of tests that were there once, those that are gone)"""
+        programs = [u for u in units if u in self.programs]
+        parts = {u: u.partition("::") for u in units}
+        e2e = [u for u, (file, of, case) in parts.items() if ROOT / file in e2e_files() and (not of or has_test(ROOT / file, case))]
+        return Chosen(programs, [f"{ROOT}/{u}" for u in e2e]), [u for u in units if u not in programs and u not in e2e]
 
     def near(self, name):
         known = {n: n for n in [*self.programs, *(f.stem for f in e2e_files()), *self.rooms, *(m for f in e2e_files() for m in re.findall(r"^def (test_\w+)", text_of(f), re.M))]}
@@ -128,15 +167,18 @@ class Chooser:
         """what: as it was typed in the folder here. Raises Refused."""
         file, of, case = what.partition("::")
         path = next((p for p in ((here / file).resolve(), (ROOT / file).resolve()) if p.exists() and p.is_relative_to(ROOT) and p != ROOT), None)
-        if of and path:
-            return Chosen(e2e=[f"{path}::{case}"])
+        if of:
+            return self.of_case(what, file, path, case)
         chosen = self.of_path(path.relative_to(ROOT)) if path else self.of_name(what)
         if chosen:
             return chosen
         if path:
             raise Refused(f"no test belongs to {what}")
-        near = self.near(what)
-        raise Refused(f"{what} is no file of this tree, and no test of that name" + (f"; near it: {', '.join(near)}" if near else ""))
+        raise self.refused(what, f"{what} is no file of this tree, and no test of that name", what)
+
+    def refused(self, what, why, name):
+        near = [n for n in self.near(name) if n != what]
+        return Refused(why + (f"; near it: {', '.join(near)}" if near else "; ./dev test PATH runs what belongs to a file or folder"))
 
     def changed(self):
         """-> (what belongs to the files that differ from the main branch, files without a test)"""

@@ -1,6 +1,7 @@
 """The end-to-end tests: pytest's command, and what its plugin tells of each phase (tests/support/fixtures.py)."""
 import json
 import re
+import subprocess
 import sys
 
 from runner.cases import Case
@@ -11,6 +12,13 @@ def command(what, results, scratch, marks, processes=0, left_out=None):
     less = [f"--left-out={left_out}"] if left_out else []
     return [sys.executable, "-m", "pytest", *map(str, what), "-q", "-p", "no:cacheprovider", "-m", " and ".join(marks) or "not none",
             f"--basetemp={scratch}", f"--results={results}", *spread, *less]
+
+
+def unknown(cases, env):
+    """Those of FILE::FUNCTION[PARAMETERS] that pytest does not have, as they were given."""
+    p = subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *cases], capture_output=True, text=True, env=env, check=False)
+    missing = set(re.findall(r"^ERROR: not found: (.*)$", p.stdout + p.stderr, re.M))
+    return [c for c in cases if c in missing]
 
 
 class Lines:
