@@ -8,6 +8,7 @@ its tests are run until one fails. The last line is the sum. The exit code is 1 
 
 Faults of the rendezvous are sown by tests/sim/mutants.py, and seen by the simulator."""
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -115,6 +116,13 @@ MUTANTS = {
 def node(test):
     """Its name for pytest; None if it is one of meson's."""
     return f"tests/e2e/{test}" if "::" in test else None
+
+
+def need_pytest(tests):
+    """Asked before anything is built."""
+    needs = next(filter(node, tests), None)
+    if needs and importlib.util.find_spec("pytest") is None:
+        raise SystemExit(f"mutants: {sys.executable} has no pytest, which {needs} needs: start this with a python3 that has it, as /usr/bin/python3 after ./dev setup")
 
 
 def text_once(name, tree):
@@ -231,8 +239,10 @@ def main():
         p.error(f"expected a folder, and names of {', '.join(MUTANTS)}")
     out = pathlib.Path(args.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
+    tests = sorted({t for n in names for t in MUTANTS[n][3]})
+    need_pytest(tests)
     copy = Copy(out)
-    for test in sorted({t for n in names for t in MUTANTS[n][3]}):
+    for test in tests:
         if not copy.passes(test):
             copy.give_up(test)
     caught = 0
