@@ -84,6 +84,34 @@ def test_files_that_pages_name_exist():
     assert len(named) > 50 and not (missing := {n for n in named if not any(ROOT.glob(f"{n}*"))}), missing
 
 
+def asserts_of_sources():
+    """{name of a file: number of its assertions}"""
+    found = {}
+    for path in (p for room in ("common", "launcher", "rendezvousd", "worker") for p in (ROOT / room).rglob("*") if p.suffix in (".c", ".h", ".cc", ".cu", ".cuh")):
+        code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S)
+        if n := len(re.findall(r"(?<![\w.>])assert\(", code)):
+            found[path.name] = n
+    return found
+
+
+def asserts_of_page(text):
+    rows = [line.split("|")[1].partition(":")[0] for line in text.splitlines() if re.match(r"\| \w+\.\w+[ ,:]", line)]
+    return {name: int(n or 1) for row in rows for name, n in re.findall(r"(\w+\.\w+)(?: \((\d+)\))?", row)}
+
+
+def test_every_assertion_is_on_its_page():
+    assert asserts_of_page("| a.c: x | y | z |\n| b.c (2), c.cu: x | y.c | z |") == {"a.c": 1, "b.c": 2, "c.cu": 1}
+    assert asserts_of_page((ROOT / "docs/design/assertions.md").read_text()) == asserts_of_sources()
+
+
+def test_options_that_pages_name_exist():
+    """In the tables of what the programs read and write, on docs/design/security.md."""
+    known = set(re.findall(r"--[a-z][\w-]+", "".join(p.read_text() for p in (ROOT / "docs/reference").glob("options*.md")).replace("[no-]", "")))
+    rows = [line for line in (ROOT / "docs/design/security.md").read_text().splitlines() if line.startswith("| ")]
+    named = set(re.findall(r"`(?:\w+ [\w-]* ?)?(--[a-z][\w-]+)", "\n".join(rows)))
+    assert len(named) > 10 and not named - known, named - known
+
+
 def test_what_is_typed_with_a_path_can_be_executed():
     """`./NAME` of a page, where the tree has that file: at its top, or beside the page."""
     seen, barred = set(), set()
