@@ -52,24 +52,34 @@ static int64_t keys_of(const struct attention *a, int block)
     return a->s.causal ? first_of(a, block + 1) : a->s.t;
 }
 
+/* Of a and b from row to row and from column to column, of c from row to row. */
+static struct dnn_matmul with_strides(struct dnn_matmul p, int64_t a_row, int64_t a_col, int64_t b_row, int64_t b_col,
+                                      int64_t c_row)
+{
+    p.a[0] = a_row, p.a[1] = a_col;
+    p.b[0] = b_row, p.b[1] = b_col;
+    p.c[0] = c_row, p.c[1] = 1;
+    return p;
+}
+
 static struct dnn_matmul matmul_of(const struct attention *a, enum product which, int block)
 {
     const int64_t m = first_of(a, block + 1) - first_of(a, block), n = keys_of(a, block), d = a->s.d, row = a->stride,
                   x = channels_of_x(&a->s), y = a->s.heads * d;
     const enum dtype in = (enum dtype)a->s.in, out = (enum dtype)a->s.out;
+    struct dnn_matmul p = {.m = m, .n = d, .k = n, .in = in, .out = out};
     switch (which) {
     case SCORES:
-        return (struct dnn_matmul){m, n, d, {x, 1}, {1, x}, {row, 1}, false, false, in, DT_F32};
-    case VALUES:
-        return (struct dnn_matmul){m, d, n, {row, 1}, {x, 1}, {y, 1}, false, false, in, out};
     case DP:
-        return (struct dnn_matmul){m, n, d, {y, 1}, {1, x}, {row, 1}, false, false, in, DT_F32};
+        p.n = n, p.k = d, p.out = DT_F32;
+        return with_strides(p, which == DP ? y : x, 1, 1, x, row);
+    case VALUES:
+        return with_strides(p, row, 1, x, 1, y);
     case DQ:
-        return (struct dnn_matmul){m, d, n, {row, 1}, {x, 1}, {x, 1}, false, false, in, out};
-    case DV:
-        return (struct dnn_matmul){n, d, m, {1, row}, {y, 1}, {d, 1}, false, true, in, DT_F32};
-    default: /* DK */
-        return (struct dnn_matmul){n, d, m, {1, row}, {x, 1}, {d, 1}, false, true, in, DT_F32};
+        return with_strides(p, row, 1, x, 1, x);
+    default: /* DV, DK */
+        p.m = n, p.k = m, p.add = true, p.out = DT_F32;
+        return with_strides(p, 1, row, which == DV ? y : x, 1, d);
     }
 }
 
