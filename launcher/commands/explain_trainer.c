@@ -124,9 +124,12 @@ const struct explain_message explain_trainer[] = {
      "more than * blocks\n'repeat' needs\na block has at most\n'block' needs a name\n' is a word already\n"
      "' has no value '\nhas nothing to read: \nnames within '\nneeds NAME=VALUE\nwith its repetitions\n"
      "longer than * bytes\n' is set in line\nstands within what begins\n'end' without\n'end' stands\nno 'end' follows\n"
-     "that it could set\nnothing reads '\nthe model ends \nthe most that a model may have\na model is text",
+     "that it could set\nnothing reads '\ntakes position * of *\nthe model ends \nthe most that a model may have\na model is text",
      "the text of a model is wrong, or too long; the message names the line",
      "correct that line of --arch FILE.net; docs/guide/models.md has the language"},
+    {"the cuda device has no kernel for\na convolution in groups of bf16 whose",
+     "this device cannot run an operation of the model",
+     "--device cpu; for a convolution in groups of bf16, --amp off"},
     {"the checkpoint's model has the sum\nits model has * elements",
      "the model in a checkpoint is not that of its weights: the checkpoint is damaged, or somebody changed it",
      "an older checkpoint, or the one from which this one was copied"},

@@ -1,5 +1,5 @@
-/* The networks of test_exact.c, over images of 16 x 16, 37 classes, less than 20,000 parameters: two residual blocks; or
- * one of ConvNeXt's kind and one of a transformer, with all that is dropped. */
+/* The networks of test_exact.c, over images of 16 x 16, 37 classes, less than 20,000 parameters: two residual blocks;
+ * or one of ConvNeXt's kind and one of a transformer, with all that is dropped. */
 #ifndef CRUN_TESTS_EXACT_NET_H
 #define CRUN_TESTS_EXACT_NET_H
 
