@@ -104,6 +104,9 @@ def nets():
     yield (b"let a=3 w=8\nblock b out stride=1\n    conv out={out} kernel=3 stride={stride} pad=1 names=w init=zeros\n"
            b"    bn names=g init=normal:1/sqrt(fan_in)\n    relu\n    add with=in from=relu1\nend\ninput\n"
            b"conv x out={w} # eight\nrepeat i times={a - 1}\n    b l{i} out={w}\nend\nclassifier c decay=no\nset a=2\n")
+    yield (b"input\nconv a out=12 kernel=2 stride=2 groups=3\nscale s map=yes init=constant:-1e-6\nprepend t\nposition u\n"
+           b"norm rms=yes bias=no\nlinear q out=16 each=yes bias=no\nattention heads=2 kv_heads=1 causal=yes\ngelu\n"
+           b"drop rate=0.5\ndrop rate=0.25 samples=yes\nsilu\npick at=1\ngelu_tanh\nclassifier c\n")
     yield b"input\nrelu a\nrelu b from=input\nadd c with=a\nclassifier d\n"
     yield b"input\nrepeat i times=10000\nrepeat j times=10000\nend\nend\nclassifier c\n"
     yield b"input\nconv a out=16777216 kernel=1024 pad=1023\nconv b out=16777216 kernel=1024 pad=1023\nclassifier c\n"

@@ -126,14 +126,20 @@ static int read_value(struct reader *r, struct net_op *op, enum net_key k, const
     return 0;
 }
 
+static int find_key(const char *word)
+{
+    int k = 0;
+    while (k < NET_KEYS_N && strcmp(net_keys[k].word, word) != 0)
+        k++;
+    return k;
+}
+
 static int read_values(struct reader *r, struct net_op *op, const struct arguments *a)
 {
     char text[32];
     bool given[NET_KEYS_N] = {false};
     for (int i = 0; i < a->n; i++) {
-        int k = 0;
-        while (k < NET_KEYS_N && strcmp(net_keys[k].word, a->pairs[i].name) != 0)
-            k++;
+        const int k = find_key(a->pairs[i].name);
         if (k == NET_KEYS_N || !allows(op->word, (enum net_key)k))
             return unknown_key(r, op->word, a->pairs[i].name);
         given[k] = true;
@@ -144,7 +150,11 @@ static int read_values(struct reader *r, struct net_op *op, const struct argumen
             continue;
         if (!text[0])
             return net_fail(r, "'%s' needs %s=", net_word_text(op->word), net_keys[k].word);
-        TRY(read_value(r, op, (enum net_key)k, text));
+        const int other = find_key(text);
+        if (other < k)
+            op->v[k] = op->v[other];
+        else
+            TRY(read_value(r, op, (enum net_key)k, text));
     }
     if (!given[KEY_DECAY])
         op->v[KEY_DECAY] = 1;

@@ -172,7 +172,7 @@ static int let(struct reader *r, const struct arguments *a)
 
 static int unknown_word(const struct reader *r, struct token t)
 {
-    char list[256];
+    char list[320];
     size_t used = 0;
     for (int i = 0; i < net_words_n && used < sizeof list; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s, ", net_word_text(&net_words[i]));

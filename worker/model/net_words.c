@@ -21,6 +21,11 @@ static int whole(const struct net_op *op, enum net_key k)
     return (int)op->v[k];
 }
 
+static bool yes(const struct net_op *op, enum net_key k)
+{
+    return op->v[k] != 0;
+}
+
 static int input(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
     (void)op, (void)in, (void)o;
@@ -30,8 +35,8 @@ static int input(struct program *p, const struct net_op *op, const int *in, cons
 static int conv(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
     (void)o;
-    return program_conv(p, op->name, in[0], whole(op, KEY_OUT), whole(op, KEY_KERNEL), whole(op, KEY_STRIDE),
-                        whole(op, KEY_PAD), op->v[KEY_BIAS] != 0);
+    return program_conv_groups(p, op->name, in[0], whole(op, KEY_OUT), whole(op, KEY_KERNEL), whole(op, KEY_STRIDE),
+                               whole(op, KEY_PAD), whole(op, KEY_GROUPS), yes(op, KEY_BIAS));
 }
 
 static int bn(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
@@ -67,7 +72,67 @@ static int avgpool(struct program *p, const struct net_op *op, const int *in, co
 static int linear(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
     (void)o;
-    return program_linear(p, op->name, in[0], whole(op, KEY_OUT));
+    return program_linear_as(p, op->name, in[0], whole(op, KEY_OUT), yes(op, KEY_EACH), yes(op, KEY_BIAS));
+}
+
+static int norm(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_norm(p, op->name, in[0], (float)op->v[KEY_EPS], yes(op, KEY_RMS), yes(op, KEY_BIAS));
+}
+
+static int gelu(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_act(p, op->name, in[0], ACT_GELU);
+}
+
+static int gelu_tanh(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_act(p, op->name, in[0], ACT_GELU_TANH);
+}
+
+static int silu(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_act(p, op->name, in[0], ACT_SILU);
+}
+
+static int scale(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_scale(p, op->name, in[0], 1, yes(op, KEY_MAP));
+}
+
+static int drop(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_drop(p, op->name, in[0], op->v[KEY_RATE], yes(op, KEY_SAMPLES));
+}
+
+static int attention(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_attention(p, op->name, in[0], whole(op, KEY_HEADS), whole(op, KEY_KV_HEADS), yes(op, KEY_CAUSAL));
+}
+
+static int prepend(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_prepend(p, op->name, in[0]);
+}
+
+static int position(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_position(p, op->name, in[0]);
+}
+
+static int pick(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_pick(p, op->name, in[0], whole(op, KEY_AT));
 }
 
 static int classifier(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
@@ -78,13 +143,23 @@ static int classifier(struct program *p, const struct net_op *op, const int *in,
 
 const struct net_word net_words[] = {
     {NULL, OP_INPUT, "size=0 channels=0", input},
-    {NULL, OP_CONV, "out kernel=1 stride=1 pad=0 bias=yes", conv},
+    {NULL, OP_CONV, "out kernel=1 stride=1 pad=0 groups=1 bias=yes", conv},
     {NULL, OP_BN, "eps=1e-5", bn},
     {NULL, OP_RELU, "", relu},
     {NULL, OP_ADD, "", add},
     {NULL, OP_MAXPOOL, "kernel stride=1 pad=0", maxpool},
     {NULL, OP_AVGPOOL, "", avgpool},
-    {NULL, OP_LINEAR, "out", linear},
+    {NULL, OP_LINEAR, "out each=no bias=yes", linear},
+    {NULL, OP_NORM, "eps=1e-5 rms=no bias=yes", norm},
+    {"gelu", OP_ACT, "", gelu},
+    {"gelu_tanh", OP_ACT, "", gelu_tanh},
+    {"silu", OP_ACT, "", silu},
+    {NULL, OP_SCALE, "map=no", scale},
+    {NULL, OP_DROP, "rate samples=no", drop},
+    {NULL, OP_ATTENTION, "heads kv_heads=heads causal=no", attention},
+    {NULL, OP_PREPEND, "", prepend},
+    {NULL, OP_POSITION, "", position},
+    {NULL, OP_PICK, "at=0", pick},
     {"classifier", OP_LINEAR, "", classifier},
 };
 const int net_words_n = sizeof net_words / sizeof *net_words;
@@ -137,11 +212,9 @@ int net_draw(const char *text, double fan_in, double fan_out, struct param *ret,
         const char *word;
         enum param_init init;
         bool scaled;
-    } kinds[] = {{"zeros", INIT_ZEROS, false},
-                 {"ones", INIT_ONES, false},
-                 {"normal", INIT_NORMAL, true},
-                 {"truncated", INIT_TRUNCATED, true},
-                 {"uniform", INIT_UNIFORM, true}};
+    } kinds[] = {{"zeros", INIT_ZEROS, false},    {"ones", INIT_ONES, false},
+                 {"normal", INIT_NORMAL, true},   {"truncated", INIT_TRUNCATED, true},
+                 {"uniform", INIT_UNIFORM, true}, {"constant", INIT_CONSTANT, true}};
     if (!text || strcmp(text, "default") == 0)
         return 0;
     const size_t n = strcspn(text, ":");
@@ -153,13 +226,14 @@ int net_draw(const char *text, double fan_in, double fan_out, struct param *ret,
             continue;
         if (kinds[i].scaled)
             TRY(net_number(text + n + 1, strlen(text + n + 1), &names, &scale, e));
-        if (scale < 0)
+        if (scale < 0 && kinds[i].init != INIT_CONSTANT)
             return err_set(e, -EINVAL, "'%s' is %g (expected 0 or more)", text, scale);
         ret->init = kinds[i].init;
         ret->init_scale = scale;
         return 0;
     }
     return err_set(e, -EINVAL,
-                   "'%s' are no initial values (expected default, zeros, ones, normal:S, truncated:S or uniform:B)",
+                   "'%s' are no initial values (expected default, zeros, ones, normal:S, truncated:S, uniform:B or "
+                   "constant:X)",
                    text);
 }

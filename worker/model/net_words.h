@@ -17,7 +17,8 @@ enum net_type {
     NET_REAL,   /* a number from min to max */
     NET_YES_NO, /* yes or no */
     NET_TENSOR, /* the name of an operation above */
-    NET_DRAW,   /* initial values: default, zeros, ones, normal:S, truncated:S, uniform:B */
+    NET_DRAW,   /* initial values: default, zeros, ones, normal:S, truncated:S, uniform:B,
+                * constant:X */
     NET_NAMES,  /* names of parameters, with commas between them */
 };
 
@@ -29,8 +30,18 @@ enum net_type {
     X(KEY_KERNEL, "kernel", NET_WHOLE, 1, 1 << 10)                                                                     \
     X(KEY_STRIDE, "stride", NET_WHOLE, 1, 1 << 10)                                                                     \
     X(KEY_PAD, "pad", NET_WHOLE, 0, 1 << 10)                                                                           \
+    X(KEY_GROUPS, "groups", NET_WHOLE, 1, 1 << 24)                                                                     \
+    X(KEY_EACH, "each", NET_YES_NO, 0, 0)                                                                              \
     X(KEY_BIAS, "bias", NET_YES_NO, 0, 0)                                                                              \
     X(KEY_EPS, "eps", NET_REAL, 0, 1)                                                                                  \
+    X(KEY_RMS, "rms", NET_YES_NO, 0, 0)                                                                                \
+    X(KEY_MAP, "map", NET_YES_NO, 0, 0)                                                                                \
+    X(KEY_RATE, "rate", NET_REAL, 0, 0.999999)                                                                         \
+    X(KEY_SAMPLES, "samples", NET_YES_NO, 0, 0)                                                                        \
+    X(KEY_HEADS, "heads", NET_WHOLE, 1, 1 << 16)                                                                       \
+    X(KEY_KV_HEADS, "kv_heads", NET_WHOLE, 1, 1 << 16)                                                                 \
+    X(KEY_CAUSAL, "causal", NET_YES_NO, 0, 0)                                                                          \
+    X(KEY_AT, "at", NET_WHOLE, 0, 1 << 30)                                                                             \
     X(KEY_SIZE, "size", NET_WHOLE, 0, 4096)                                                                            \
     X(KEY_CHANNELS, "channels", NET_WHOLE, 0, 3)                                                                       \
     X(KEY_INIT, "init", NET_DRAW, 0, 0)                                                                                \
@@ -56,7 +67,8 @@ extern const struct net_key_facts net_keys[NET_KEYS_N];
 struct net_word {
     const char *word;  /* NULL: ops.def's word of kind */
     enum op_kind kind; /* how many tensors it reads, and whether it has parameters, stands there */
-    /* Its own keys, a blank between them: "out" must be given, "pad=0" has a default. Each operation may have `from`
+    /* Its own keys, a blank between them: "out" must be given, "pad=0" has a default, "kv_heads=heads" that of
+     * a key before it. Each operation may have `from`
      * (and `with`, if it reads two); those with parameters init, bias_init, decay and names. */
     const char *keys;
     /* Append it to p; in: tensors that it reads. The new tensor, or -1 as the functions of program.h. */

@@ -372,23 +372,26 @@ static int linear(struct program *p, const char *name, int x, int64_t features, 
     return op->out;
 }
 
-int program_linear(struct program *p, const char *name, int x, int k)
+int program_linear_as(struct program *p, const char *name, int x, int k, bool each, bool bias)
 {
     struct tensor in;
     if (!builder_source(builder_of(p), name, x, &in))
         return -1;
-    return linear(p, name, x, (int64_t)in.c * in.h * in.w, k, 1, 1, true);
+    const int y = each ? linear(p, name, x, in.c, k, in.h, in.w, bias)
+                       : linear(p, name, x, (int64_t)in.c * in.h * in.w, k, 1, 1, bias);
+    if (y >= 0)
+        p->ops[p->nops - 1].each = each;
+    return y;
+}
+
+int program_linear(struct program *p, const char *name, int x, int k)
+{
+    return program_linear_as(p, name, x, k, false, true);
 }
 
 int program_linear_each(struct program *p, const char *name, int x, int k, bool bias)
 {
-    struct tensor in;
-    if (!builder_source(builder_of(p), name, x, &in))
-        return -1;
-    const int y = linear(p, name, x, in.c, k, in.h, in.w, bias);
-    if (y >= 0)
-        p->ops[p->nops - 1].each = true;
-    return y;
+    return program_linear_as(p, name, x, k, true, bias);
 }
 
 int program_norm(struct program *p, const char *name, int x, float eps, bool rms, bool bias)

@@ -213,7 +213,8 @@ int program_add(struct program *p, const char *name, int a, int b);
 int program_maxpool(struct program *p, const char *name, int x, int kernel, int stride, int pad);
 int program_avgpool(struct program *p, const char *name, int x);
 int program_linear(struct program *p, const char *name, int x, int k); /* of all that a sample has, with a bias */
-/* Of each position: x (C,h,w) -> (k,h,w); "name.weight" (k,C), "name.bias" (k). */
+/* The same, or of each position: x (C,h,w) -> (k,h,w); "name.weight" (k,C), "name.bias" (k). */
+int program_linear_as(struct program *p, const char *name, int x, int k, bool each, bool bias);
 int program_linear_each(struct program *p, const char *name, int x, int k, bool bias);
 /* Of the channels of each position; "name.weight" (C), "name.bias" (C). */
 int program_norm(struct program *p, const char *name, int x, float eps, bool rms, bool bias);

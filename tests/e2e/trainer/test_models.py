@@ -98,8 +98,8 @@ def test_another_model_is_refused_and_another_way_to_write_it_is_not(data, train
     same.write_text("# the same\n" + TEXT.replace("width=6", "width={2 * 3}").replace("conv out", "conv conv1 init=ones out"))
     p = run(*command(data, "--arch", other, "--resume", trained))
     assert p.returncode == 78, p.stderr
-    assert ("the checkpoint's model small is another than this run's: 'conv stem.conv1 from=input out=6 kernel=3 stride=1 pad=1 bias=0' is "
-            "'conv stem.conv1 from=input out=6 kernel=5 stride=1 pad=2 bias=0' here") in p.stderr
+    assert ("the checkpoint's model small is another than this run's: 'conv stem.conv1 from=input out=6 kernel=3 stride=1 pad=1 groups=1 bias=0' is "
+            "'conv stem.conv1 from=input out=6 kernel=5 stride=1 pad=2 groups=1 bias=0' here") in p.stderr
     assert run(*command(data, "--arch", same, "--resume", trained, "--num-epochs", 3)).returncode == 0
 
 

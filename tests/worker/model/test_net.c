@@ -53,13 +53,52 @@ static void an_operation_reads_the_one_before_it_unless_it_says_otherwise(void *
                     "add last from=relu2 with=sum\n"
                     "classifier head\n",
                     "input input size=0 channels=0\n"
-                    "conv a from=input out=8 kernel=3 stride=1 pad=1 bias=1\n"
+                    "conv a from=input out=8 kernel=3 stride=1 pad=1 groups=1 bias=1\n"
                     "relu relu1 from=a\n"
-                    "conv conv2 from=relu1 out=8 kernel=1 stride=1 pad=0 bias=1\n"
+                    "conv conv2 from=relu1 out=8 kernel=1 stride=1 pad=0 groups=1 bias=1\n"
                     "add sum from=conv2 with=a\n"
                     "relu relu2 from=a\n"
                     "add last from=relu2 with=sum\n"
                     "classifier head from=last\n");
+}
+
+static void keys_have_their_defaults(void **state)
+{
+    (void)state;
+    assert_comes_to("input\n"
+                    "conv a out=6 groups=3 init=zeros\n"
+                    "norm\n"
+                    "norm rms=yes bias=no eps=0\n"
+                    "gelu\n"
+                    "gelu_tanh\n"
+                    "silu\n"
+                    "linear b out=12 each=yes bias=no\n"
+                    "attention heads=2\n"
+                    "attention c heads=2 kv_heads=1 causal=yes\n"
+                    "scale gamma map=yes init=constant:-1e-6\n"
+                    "drop rate=0.5\n"
+                    "drop rate={1 / 8} samples=yes\n"
+                    "prepend token\n"
+                    "position table\n"
+                    "pick at=3\n"
+                    "classifier d\n",
+                    "input input size=0 channels=0\n"
+                    "conv a from=input out=6 kernel=1 stride=1 pad=0 groups=3 bias=1\n"
+                    "norm norm1 from=a bias=1 eps=1.0000000000000001e-05 rms=0\n"
+                    "norm norm2 from=norm1 bias=0 eps=0 rms=1\n"
+                    "gelu gelu1 from=norm2\n"
+                    "gelu_tanh gelu_tanh1 from=gelu1\n"
+                    "silu silu1 from=gelu_tanh1\n"
+                    "linear b from=silu1 out=12 each=1 bias=0\n"
+                    "attention attention1 from=b heads=2 kv_heads=2 causal=0\n"
+                    "attention c from=attention1 heads=2 kv_heads=1 causal=1\n"
+                    "scale gamma from=c map=1\n"
+                    "drop drop1 from=gamma rate=0.5 samples=0\n"
+                    "drop drop2 from=drop1 rate=0.125 samples=1\n"
+                    "prepend token from=drop2\n"
+                    "position table from=token\n"
+                    "pick pick1 from=table at=3\n"
+                    "classifier d from=pick1\n");
 }
 
 static void blocks_repetitions_and_values_are_written_out(void **state)
@@ -83,9 +122,9 @@ static void blocks_repetitions_and_values_are_written_out(void **state)
                     "classifier head\n"
                     "set deep=1\n",
                     "input input size=0 channels=0\n"
-                    "linear l3.x.a.linear1 from=input out=4\n"
+                    "linear l3.x.a.linear1 from=input out=4 each=0 bias=1\n"
                     "relu l3.x.a.act from=l3.x.a.linear1\n"
-                    "linear l3.x.linear1 from=l3.x.a.act out=24\n"
+                    "linear l3.x.linear1 from=l3.x.a.act out=24 each=0 bias=1\n"
                     "relu l3.x.act from=l3.x.linear1\n"
                     "add l3.x.add1 from=l3.x.act with=input\n"
                     "classifier head from=l3.x.add1\n");
@@ -143,7 +182,8 @@ static void numbers_are_counted(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         snprintf(text, sizeof text, "let a=12\ninput\nlinear l out=%s\nclassifier c\n", known[i].text);
-        snprintf(want, sizeof want, "input input size=0 channels=0\nlinear l from=input out=%s\nclassifier c from=l\n",
+        snprintf(want, sizeof want,
+                 "input input size=0 channels=0\nlinear l from=input out=%s each=0 bias=1\nclassifier c from=l\n",
                  known[i].out);
         assert_comes_to(text, want);
     }
@@ -212,6 +252,73 @@ static void parameters_begin_and_are_called_as_the_text_says(void **state)
     program_destroy(p);
 }
 
+static const struct op *op_of(const struct program *p, const char *name)
+{
+    const int x = program_find_tensor(p, name);
+    for (int i = 0; i < p->nfwd; i++)
+        if (x >= 0 && p->ops[i].out == x)
+            return &p->ops[i];
+    fail_msg("no operation '%s'", name);
+    return NULL;
+}
+
+static void assert_shape(const struct program *p, const char *name, int ndim, const int64_t *shape)
+{
+    const struct param *q = param_of(p, name);
+    assert_int_equal(q->ndim, ndim);
+    assert_memory_equal(q->shape, shape, (size_t)ndim * sizeof *shape);
+}
+
+/* Every word and key reaches the operation. */
+static void operations_of_positions_are_what_the_text_says(void **state)
+{
+    const char *text = "input\n"
+                       "conv c out=12 kernel=2 stride=2 groups=3\n"
+                       "scale gamma map=yes init=constant:-1e-6\n"
+                       "norm n eps=0.25 rms=yes bias=no\n"
+                       "prepend token init=normal:1\n"
+                       "position table decay=no\n"
+                       "linear l out=16 each=yes bias=no\n"
+                       "attention a heads=2 kv_heads=1 causal=yes\n"
+                       "gelu_tanh g\n"
+                       "drop d rate=0.25 samples=yes\n"
+                       "drop none rate=0\n"
+                       "scale flat\n"
+                       "pick p at=16\n"
+                       "silu s\n"
+                       "linear k out=3 bias=no\n"
+                       "gelu h\n"
+                       "classifier e\n";
+    struct program *p;
+    struct err e = {0};
+    (void)state;
+    if (build(&p, text, 8, &e) < 0)
+        fail_msg("%s", e.text);
+    assert_int_equal(op_of(p, "c")->groups, 3);
+    assert_shape(p, "c.weight", 4, (int64_t[]){12, 1, 2, 2});
+    assert_shape(p, "gamma", 3, (int64_t[]){12, 1, 1});
+    assert_begins(p, "gamma", INIT_CONSTANT, -1e-6, true);
+    assert_true(op_of(p, "n")->rms && op_of(p, "n")->eps == 0.25F && op_of(p, "n")->param[1] < 0);
+    assert_shape(p, "token", 3, (int64_t[]){1, 1, 12});
+    assert_begins(p, "token", INIT_NORMAL, 1, true);
+    assert_shape(p, "table", 3, (int64_t[]){1, 17, 12});
+    assert_begins(p, "table", INIT_NORMAL, 0.02, false);
+    assert_true(op_of(p, "l")->each && op_of(p, "l")->param[1] < 0);
+    assert_shape(p, "l.weight", 2, (int64_t[]){16, 12});
+    const struct op *a = op_of(p, "a"), *d = op_of(p, "d");
+    assert_true(a->heads == 2 && a->kv_heads == 1 && a->causal);
+    assert_true(d->rate == 0.25F && d->samples);
+    assert_int_equal(program_find_tensor(p, "none"), -1);
+    assert_shape(p, "flat", 1, (int64_t[]){8});
+    assert_begins(p, "flat", INIT_ONES, 0, true);
+    assert_int_equal(op_of(p, "p")->first, 16);
+    assert_true(!op_of(p, "k")->each && op_of(p, "k")->param[1] < 0);
+    assert_int_equal(op_of(p, "g")->act, ACT_GELU_TANH);
+    assert_int_equal(op_of(p, "s")->act, ACT_SILU);
+    assert_int_equal(op_of(p, "h")->act, ACT_GELU);
+    program_destroy(p);
+}
+
 static void a_model_says_which_pictures_it_takes(void **state)
 {
     struct model_facts f;
@@ -230,17 +337,18 @@ static void a_model_says_which_pictures_it_takes(void **state)
 /* --- wrong texts */
 
 #define REST "\nclassifier c\n"
+#define WORDS                                                                                                          \
+    "input, conv, bn, relu, add, maxpool, avgpool, linear, norm, gelu, gelu_tanh, silu, scale, drop, attention, "      \
+    "prepend, position, pick, classifier, let, set, block, repeat, or a block that is defined above"
 static const struct wrong {
     const char *text, *sentence;
 } wrong[] = {
-    {"input\ncnov a out=8" REST,
-     "t, line 2: unknown word 'cnov' (expected input, conv, bn, relu, add, maxpool, avgpool, "
-     "linear, classifier, let, set, block, repeat, or a block that is defined above)"},
+    {"input\ncnov a out=8" REST, "t, line 2: unknown word 'cnov' (expected " WORDS ")"},
     {"input\nconv a kernel=3" REST, "t, line 2: 'conv' needs out="},
     {"input\nconv a out=0" REST, "t, line 2: out=0 (expected a whole number from 1 to 16777216)"},
     {"input\nconv a out=2.5" REST, "t, line 2: out=2.5 (expected a whole number from 1 to 16777216)"},
     {"input\nconv a out=8 size=3" REST, "t, line 2: 'conv' has no key 'size' (expected from, out, kernel, stride, pad, "
-                                        "bias, init, bias_init, decay, names)"},
+                                        "groups, bias, init, bias_init, decay, names)"},
     {"input\nconv a out=8 bias=maybe" REST, "t, line 2: bias=maybe (expected yes or no)"},
     {"input\nconv a out=8 out=9" REST, "t, line 2: 'out' is given twice"},
     {"input\nconv a b out=8" REST, "t, line 2: 'b': KEY=VALUE is expected behind the name"},
@@ -267,13 +375,16 @@ static const struct wrong {
     {"input\nrepeat i\nrelu\nend" REST, "t, line 2: 'times=' is missing"},
     {"block b w\nrelu\nend\ninput\nb x" REST, "t, line 5: block 'b' needs w="},
     {"block b\nrelu\nend\ninput\nb x w=1" REST, "t, line 5: block 'b' has no value 'w'"},
-    {"block b\nb x\nend\ninput\nb y" REST, "t, line 2: unknown word 'b' (expected input, conv, bn, relu, add, maxpool, "
-                                           "avgpool, linear, classifier, let, set, block, repeat, or a block that is "
-                                           "defined above)"},
+    {"block b\nb x\nend\ninput\nb y" REST, "t, line 2: unknown word 'b' (expected " WORDS ")"},
     {"let a=1\nlet a=2\ninput" REST, "t, line 2: 'a' has a value already, 1"},
     {"input" REST "set w=2\n", "t, line 3: there is no 'let w=' that it could set"},
     {"input\nconv a out=8 init=gauss" REST, "t, line 2: 'gauss' are no initial values (expected default, zeros, ones, "
-                                            "normal:S, truncated:S or uniform:B)"},
+                                            "normal:S, truncated:S, uniform:B or constant:X)"},
+    {"input\ndrop a" REST, "t, line 2: 'drop' needs rate="},
+    {"input\ndrop a rate=1" REST, "t, line 2: rate=1 (expected a number from 0 to 0.999999)"},
+    {"input\nattention a" REST, "t, line 2: 'attention' needs heads="},
+    {"input\nscale a bias_init=ones" REST,
+     "t, line 2: 'scale' has no key 'bias_init' (expected from, map, init, decay, names)"},
     {"input\nconv a out=8 init=normal:1/fan" REST,
      "t, line 2: 'fan' means nothing in initial values (expected fan_in or "
      "fan_out)"},
@@ -304,6 +415,13 @@ static void shapes_that_do_not_fit_are_told_with_the_line(void **state)
          "model t of 8 x 8 images, line 2: 'a': a 9 x 9 window does not fit into 8 x 8 with padding 0"},
         {"input\nconv a out=8\nadd b with=input" REST,
          "model t of 8 x 8 images, line 3: 'b' adds 8 x 8 x 8 and 3 x 8 x 8"},
+        {"input\nconv a out=8 groups=3" REST,
+         "model t of 8 x 8 images, line 2: 'a' has 3 groups of 3 input and 8 output channels (expected a divisor of "
+         "both)"},
+        {"input\nattention a heads=2" REST,
+         "model t of 8 x 8 images, line 2: 'a' reads 3 channels (expected a multiple of its 6 heads: of queries, keys, "
+         "values)"},
+        {"input\npick a at=64" REST, "model t of 8 x 8 images, line 2: 'a' takes position 64 of 64"},
         {"input\nconv a out=8 names=w\nconv b out=8 names=w" REST,
          "model t of 8 x 8 images, line 3: two parameters are called 'w'"},
         {"input\nconv a out=8 init=normal:2-fan_in" REST,
@@ -401,12 +519,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_operation_reads_the_one_before_it_unless_it_says_otherwise),
+        cmocka_unit_test(keys_have_their_defaults),
         cmocka_unit_test(blocks_repetitions_and_values_are_written_out),
         cmocka_unit_test(names_mean_the_nearest_scope),
         cmocka_unit_test(a_block_hides_an_operation_of_its_name),
         cmocka_unit_test(numbers_are_counted),
         cmocka_unit_test(only_values_of_the_text_itself_can_be_set),
         cmocka_unit_test(parameters_begin_and_are_called_as_the_text_says),
+        cmocka_unit_test(operations_of_positions_are_what_the_text_says),
         cmocka_unit_test(a_model_says_which_pictures_it_takes),
         cmocka_unit_test(wrong_texts_get_one_sentence_with_the_line),
         cmocka_unit_test(shapes_that_do_not_fit_are_told_with_the_line),

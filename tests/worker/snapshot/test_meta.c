@@ -158,7 +158,7 @@ static void a_model_is_compared_by_its_text(void **state)
     id.model = text;
     assert_mismatch(m, &id,
                     "the checkpoint's model resnet18 is another than this run's: 'conv layer2.0.conv1 "
-                    "from=layer1.1.relu out=128 kernel=3 stride=2 pad=1 bias=0' is 'conv layer1.2.conv1");
+                    "from=layer1.1.relu out=128 kernel=3 stride=2 pad=1 groups=1 bias=0' is 'conv layer1.2.conv1");
     id.arch = "resnet34";
     assert_mismatch(m, &id, "the checkpoint is of arch resnet18, this run of resnet34");
     free(text);
