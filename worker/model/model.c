@@ -33,8 +33,16 @@
     X("resnet50_small", net_resnet_bottleneck, SMALL)                                                                  \
     X("wide_resnet50_2", net_resnet_bottleneck, "set wide=2\n")                                                        \
     X("wide_resnet101_2", net_resnet_bottleneck, "set wide=2 blocks3=23\n")                                            \
+    X("resnext50_32x4d", net_resnet_bottleneck, "set wide=2 groups=32\n")                                              \
+    X("resnext101_32x8d", net_resnet_bottleneck, "set wide=4 groups=32 blocks3=23\n")                                  \
     X("wrn_28_10", net_wide_resnet, "")                                                                                \
     X("wrn_16_4", net_wide_resnet, "set depth=16 width=4\n")                                                           \
+    X("convnext_tiny", net_convnext, "")                                                                               \
+    X("convnext_small", net_convnext, "set blocks3=27 stochastic_depth=0.4\n")                                         \
+    X("convnext_base", net_convnext, "set width=128 blocks3=27 stochastic_depth=0.5\n")                                \
+    X("vit_b_16", net_vit, "")                                                                                         \
+    X("vit_l_16", net_vit, "set width=1024 layers=24 heads=16 mlp=4096\n")                                             \
+    X("vit_s_16", net_vit, "set width=384 heads=6 mlp=1536\n")                                                         \
     X("convnet", net_convnet, "")
 
 static const struct shipped {

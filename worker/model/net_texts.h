@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 
-extern const char net_resnet_basic[], net_resnet_bottleneck[], net_wide_resnet[], net_convnet[], net_mlp[];
+extern const char net_resnet_basic[], net_resnet_bottleneck[], net_wide_resnet[], net_convnet[], net_mlp[],
+    net_convnext[], net_vit[];
 
 #endif

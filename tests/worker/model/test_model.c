@@ -52,6 +52,14 @@ static void parameters_are_as_many_as_published(void **state)
         {"resnet50", 1000, 3, 224, 25557032},
         {"resnet101", 1000, 3, 224, 44549160},
         {"resnet152", 1000, 3, 224, 60192808},
+        {"resnext50_32x4d", 1000, 3, 224, 25028904},
+        {"resnext101_32x8d", 1000, 3, 224, 88791336},
+        {"convnext_tiny", 1000, 3, 224, 28589128},
+        {"convnext_small", 1000, 3, 224, 50223688},
+        {"convnext_base", 1000, 3, 224, 88591464},
+        {"vit_s_16", 1000, 3, 224, 22050664},
+        {"vit_b_16", 1000, 3, 224, 86567656},
+        {"vit_l_16", 1000, 3, 224, 304326632},
         {"wide_resnet50_2", 1000, 3, 224, 68883240},
         {"wide_resnet101_2", 1000, 3, 224, 126886696},
         {"wrn_28_10", 10, 3, 32, 36479194},
@@ -272,6 +280,120 @@ static void the_small_network_has_the_names_of_its_tutorial(void **state)
     program_destroy(p);
 }
 
+static void expect_affine(struct checker *k, const char *layer, int ndim, const int64_t *shape)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s.weight", layer);
+    expect(k, name, ndim, shape);
+    snprintf(name, sizeof name, "%s.bias", layer);
+    expect(k, name, 1, shape);
+}
+
+static void expect_convnext_block(struct checker *k, const char *block, int64_t c)
+{
+    char layer[128];
+    snprintf(layer, sizeof layer, "%s.block.0", block);
+    expect_affine(k, layer, 4, (int64_t[]){c, 1, 7, 7});
+    snprintf(layer, sizeof layer, "%s.block.2", block);
+    expect_affine(k, layer, 1, &c);
+    snprintf(layer, sizeof layer, "%s.block.3", block);
+    expect_affine(k, layer, 2, (int64_t[]){4 * c, c});
+    snprintf(layer, sizeof layer, "%s.block.5", block);
+    expect_affine(k, layer, 2, (int64_t[]){c, 4 * c});
+    snprintf(layer, sizeof layer, "%s.layer_scale", block);
+    expect(k, layer, 3, (int64_t[]){c, 1, 1});
+}
+
+/* Rates of stochastic depth rise from 0 to 0.1 over the 18 blocks. */
+static void expect_drop(const struct program *p, const char *block, int number)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s.stochastic_depth", block);
+    const int x = program_find_tensor(p, name);
+    assert_true(number == 0 ? x < 0 : x >= 0);
+    for (int i = 0; i < p->nfwd; i++)
+        if (x >= 0 && p->ops[i].out == x)
+            assert_true(p->ops[i].samples && fabsf(p->ops[i].rate - 0.1F * (float)number / 17) < 1e-7F);
+}
+
+/* 182 entries, as len(state_dict()) of torchvision's. */
+static void convnext_has_the_names_and_shapes_of_torchvision(void **state)
+{
+    static const int blocks[] = {3, 3, 9, 3};
+    struct program *p = build("convnext_tiny", 1000, 3, 224);
+    struct checker k = {.p = p};
+    char name[64];
+    int number = 0;
+    (void)state;
+    assert_int_equal(p->nparams, 182);
+    expect_affine(&k, "features.0.0", 4, (int64_t[]){96, 3, 4, 4});
+    expect_affine(&k, "features.0.1", 1, (int64_t[]){96});
+    for (int s = 0; s < 4; s++) {
+        const int64_t c = 96 << s, next = 2 * c;
+        for (int b = 0; b < blocks[s]; b++, number++) {
+            snprintf(name, sizeof name, "features.%d.%d", 2 * s + 1, b);
+            expect_convnext_block(&k, name, c);
+            expect_drop(p, name, number);
+        }
+        if (s == 3)
+            break;
+        snprintf(name, sizeof name, "features.%d.0", 2 * s + 2);
+        expect_affine(&k, name, 1, &c);
+        snprintf(name, sizeof name, "features.%d.1", 2 * s + 2);
+        expect_affine(&k, name, 4, (int64_t[]){next, c, 2, 2});
+    }
+    expect_affine(&k, "classifier.0", 1, (int64_t[]){768});
+    expect_affine(&k, "classifier.2", 2, (int64_t[]){1000, 768});
+    assert_int_equal(k.next, p->nparams);
+    program_destroy(p);
+}
+
+static void expect_vit_layer(struct checker *k, const char *layer, int64_t c, int64_t mlp)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s.ln_1", layer);
+    expect_affine(k, name, 1, &c);
+    snprintf(name, sizeof name, "%s.self_attention.in_proj_weight", layer);
+    expect(k, name, 2, (int64_t[]){3 * c, c});
+    snprintf(name, sizeof name, "%s.self_attention.in_proj_bias", layer);
+    expect(k, name, 1, (int64_t[]){3 * c});
+    snprintf(name, sizeof name, "%s.self_attention.out_proj", layer);
+    expect_affine(k, name, 2, (int64_t[]){c, c});
+    snprintf(name, sizeof name, "%s.ln_2", layer);
+    expect_affine(k, name, 1, &c);
+    snprintf(name, sizeof name, "%s.mlp.0", layer);
+    expect_affine(k, name, 2, (int64_t[]){mlp, c});
+    snprintf(name, sizeof name, "%s.mlp.3", layer);
+    expect_affine(k, name, 2, (int64_t[]){c, mlp});
+}
+
+static void expect_vit(const char *arch, int64_t c, int64_t mlp)
+{
+    struct program *p = build(arch, 1000, 3, 224);
+    struct checker k = {.p = p};
+    char name[64];
+    assert_int_equal(p->nparams, 152);
+    expect_affine(&k, "conv_proj", 4, (int64_t[]){c, 3, 16, 16});
+    expect(&k, "class_token", 3, (int64_t[]){1, 1, c});
+    expect(&k, "encoder.pos_embedding", 3, (int64_t[]){1, 197, c});
+    for (int i = 0; i < 12; i++) {
+        snprintf(name, sizeof name, "encoder.layers.encoder_layer_%d", i);
+        expect_vit_layer(&k, name, c, mlp);
+    }
+    expect_affine(&k, "encoder.ln", 1, &c);
+    expect_affine(&k, "heads.head", 2, (int64_t[]){1000, c});
+    assert_int_equal(k.next, p->nparams);
+    program_destroy(p);
+}
+
+/* 152 entries, as len(state_dict()) of torchvision's. */
+static void transformers_have_the_names_and_shapes_of_torchvision(void **state)
+{
+    (void)state;
+    expect_vit("vit_b_16", 768, 3072);
+    expect_vit("vit_s_16", 384, 1536);
+}
+
 static const struct op *producer(const struct program *p, const char *tensor)
 {
     int t = program_find_tensor(p, tensor);
@@ -306,14 +428,17 @@ static void bottlenecks_stride_in_the_3x3_convolution(void **state)
     program_destroy(p);
 }
 
-/* Multiplications of the forward convolutions and linear layer at 224 x 224: 1.814, 3.664, 4.089 GMAC as torchvision
- * states. */
+/* Multiplications of the forward convolutions and linear layer at 224 x 224, as torchvision states them. */
 static void forward_costs_what_is_published(void **state)
 {
     const struct {
         const char *arch;
         double giga;
-    } known[] = {{"resnet18", 1.814}, {"resnet34", 3.664}, {"resnet50", 4.089}, {"resnet101", 7.801}};
+    } known[] = {{"resnet18", 1.814},
+                 {"resnet34", 3.664},
+                 {"resnet50", 4.089},
+                 {"resnet101", 7.801},
+                 {"resnext50_32x4d", 4.230}};
     for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
         struct program *p = build(known[k].arch, 1000, 3, 224);
         double macs = 0;
@@ -351,6 +476,25 @@ static void initial_values_follow_torchvision(void **state)
     assert_int_equal(init_of(p, "layer1.0.downsample.1.weight"), INIT_ONES);
     assert_int_equal(init_of(p, "bn1.running_var"), INIT_ONES);
     assert_int_equal(init_of(p, "bn1.running_mean"), INIT_ZEROS);
+    program_destroy(p);
+    p = build("convnext_tiny", 1000, 3, 224);
+    assert_int_equal(init_of(p, "features.5.8.block.5.weight"), INIT_NORMAL);
+    assert_true(scale_of(p, "features.5.8.block.5.weight") == 0.02);
+    assert_int_equal(init_of(p, "features.4.1.bias"), INIT_ZEROS);
+    assert_int_equal(init_of(p, "features.1.0.layer_scale"), INIT_CONSTANT);
+    assert_true(scale_of(p, "features.1.0.layer_scale") == 1e-6);
+    program_destroy(p);
+    p = build("vit_b_16", 1000, 3, 224);
+    bound = scale_of(p, "encoder.layers.encoder_layer_11.self_attention.in_proj_weight");
+    assert_true(fabs(bound * bound * 4 * 768 - 6) < 1e-12);
+    bound = scale_of(p, "encoder.layers.encoder_layer_0.self_attention.out_proj.weight");
+    assert_true(fabs(bound * bound * 768 - 1) < 1e-12);
+    std = scale_of(p, "conv_proj.weight");
+    assert_true(fabs(std * std * 768 - 1) < 1e-12);
+    assert_int_equal(init_of(p, "class_token"), INIT_ZEROS);
+    assert_int_equal(init_of(p, "encoder.pos_embedding"), INIT_NORMAL);
+    assert_true(scale_of(p, "encoder.layers.encoder_layer_0.mlp.3.bias") == 1e-6);
+    assert_int_equal(init_of(p, "heads.head.weight"), INIT_ZEROS);
     program_destroy(p);
     const struct model_options o = {.arch = "resnet18", .classes = 2, .input = input_pictures(3, 32, 32, NULL, NULL)};
     assert_int_equal(0, model_build(&p, &o, NULL));
@@ -420,7 +564,8 @@ static void impossible_models_are_refused_with_a_sentence(void **state)
     bad.arch = "resnet19";
     assert_refused(bad, "unknown architecture 'resnet19' (expected one of resnet18, resnet34, resnet50, resnet101, "
                         "resnet152, resnet18_small, resnet34_small, resnet50_small, wide_resnet50_2, wide_resnet101_2, "
-                        "wrn_28_10, wrn_16_4, convnet, mlp, or a file FILE.net)");
+                        "resnext50_32x4d, resnext101_32x8d, wrn_28_10, wrn_16_4, convnext_tiny, convnext_small, "
+                        "convnext_base, vit_b_16, vit_l_16, vit_s_16, convnet, mlp, or a file FILE.net)");
     bad = o, bad.classes = 1;
     assert_refused(bad, "1 classes (expected at least 2)");
     bad = o, bad.input.channels = 2;
@@ -440,6 +585,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_are_as_many_as_published),
         cmocka_unit_test(names_and_shapes_are_those_of_torchvision_in_its_order),
+        cmocka_unit_test(convnext_has_the_names_and_shapes_of_torchvision),
+        cmocka_unit_test(transformers_have_the_names_and_shapes_of_torchvision),
         cmocka_unit_test(the_small_network_has_the_names_of_its_tutorial),
         cmocka_unit_test(bottlenecks_stride_in_the_3x3_convolution),
         cmocka_unit_test(forward_costs_what_is_published),
