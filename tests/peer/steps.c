@@ -1,4 +1,4 @@
-/* steps DEVICE ARCH SIZE CLASSES BATCH STEPS THREADS CLIP DIR: training steps of a network from given weights on given
+/* steps DEVICE ARCH|FILE.net SIZE CLASSES BATCH STEPS THREADS CLIP DIR: training steps of a network from given weights on given
  * images, for a comparison with another framework. Plain SGD at rate 0.01; where CLIP is not 0, gradients are clipped
  * to that norm.
  *
@@ -173,10 +173,14 @@ static int open_all(struct steps *t, char **argv, struct err *e)
                               .classes = atoi(argv[4]),
                               .input = input_pictures(3, side, side, (float[4]){0.485F, 0.456F, 0.406F},
                                                       (float[4]){0.229F, 0.224F, 0.225F, 1})};
+    char *text;
     t->batch = atoi(argv[5]);
     t->steps = atoi(argv[6]);
     t->clip = atof(argv[8]);
+    TRY(model_text(&text, argv[2], NET_TORCH, false, e));
+    m.text = text;
     TRY(model_build(&t->p, &m, e));
+    free(text);
     TRY(device_open(&t->dev, argv[1], &(struct device_options){.threads = atoi(argv[7])}, e));
     TRY(ownership_init_alone(&t->own, t->p, e));
     TRY(state_init(&t->s, t->dev, t->p, &t->own, &(struct state_options){0}, e));
@@ -218,7 +222,7 @@ int main(int argc, char **argv)
     struct err e = {0};
     struct steps t = {0};
     if (argc != 10) {
-        fprintf(stderr, "usage: steps DEVICE ARCH SIZE CLASSES BATCH STEPS THREADS CLIP DIR\n");
+        fprintf(stderr, "usage: steps DEVICE ARCH|FILE.net SIZE CLASSES BATCH STEPS THREADS CLIP DIR\n");
         return 2;
     }
     int rc = run_all(&t, argv, &e); /* the process ends here: nothing is given back */

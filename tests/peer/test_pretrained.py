@@ -25,3 +25,21 @@ def test_weights_of_any_type_evaluate_as_in_torchvision(shapes, tmp_path, dtype)
     ours = float(re.search(r"Test: loss (\d+\.\d+)", p.stderr).group(1))
     print(f"{dtype}: loss {ours} here, {loss:.6f} in torch")
     assert abs(ours - loss) <= 1e-3 * max(1, abs(loss))
+
+
+@pytest.mark.parametrize("arch", ["convnext_tiny", "vit_b_16", "resnext50_32x4d"])
+def test_a_pth_of_other_networks_evaluates_as_in_torchvision(shapes, tmp_path, arch):
+    data = shapes(32, 64, 60)
+    torch.manual_seed(3)
+    model = torchvision.models.__dict__[arch](num_classes=10, **({"image_size": 32} if arch == "vit_b_16" else {}))
+    with torch.no_grad():
+        for p in model.parameters():  # a vision transformer's head begins as zeros, a ConvNeXt's layer scales nearly so
+            p.add_(torch.randn_like(p), alpha=0.02)
+    torch.save(model.state_dict(), tmp_path / "w.pth")
+    loss, _ = evaluate(model, data / "val", 32)
+    p = run(TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", arch, "--image-size", 32, "--device", "cpu",
+            "--amp", "off", "--evaluate", "--pretrained", tmp_path / "w.pth", timeout=300)
+    assert p.returncode == 0, p.stderr
+    ours = float(re.search(r"Test: loss (\d+\.\d+)", p.stderr).group(1))
+    print(f"{arch}: loss {ours} here, {loss:.6f} in torch")
+    assert abs(ours - loss) <= 1e-3 * max(1, abs(loss))

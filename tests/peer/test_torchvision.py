@@ -25,16 +25,17 @@ def evaluate(model, folder, size):
     return loss / len(files), 100 * hits / len(files)
 
 
-@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("arch", ["resnet18", "resnet50", "resnext50_32x4d", "convnext_tiny", "vit_b_16"])
 def test_a_checkpoint_evaluates_in_torchvision_as_here(shapes, tmp_path, arch):
     data = shapes(64, 320, 100)
+    sized = {"image_size": 64} if arch.startswith("vit") else {}
     p = run(TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", arch, "--image-size",
                 64, "--batch-size", 32, "--num-epochs", 1, "--device", "cpu", "--amp", "off", "--checkpoint-dir", tmp_path,
                 timeout=600)
     assert p.returncode == 0, p.stderr
     ours = [json.loads(m) for m in (tmp_path / "metrics.jsonl").read_text().splitlines() if "test_images" in m][-1]
     newest = max(tmp_path.glob("step-*"))
-    model = torchvision.models.__dict__[arch](num_classes=10)
+    model = torchvision.models.__dict__[arch](num_classes=10, **sized)
     model.load_state_dict(safetensors.torch.load_file(newest / "model.safetensors"))
     loss, acc1 = evaluate(model, data / "val", 64)
     print(f"{arch}: loss {ours['test_loss']:.6f} here, {loss:.6f} in torch; Acc@1 {ours['test_acc1']:.2f} and {acc1:.2f}")
