@@ -144,7 +144,7 @@ struct train_config {
     bool nesterov, bn_decay;
     int lr_policy, lr_scale, lr_warmup; /* enum lr_policy, lr_scale, lr_warmup */
     struct milestones milestones;
-    double lr_step_epochs, lr_gamma, lr_power, warmup_start;
+    double lr_step_epochs, lr_gamma, lr_power, lr_min, warmup_start;
     double warmup_epochs; /* < 0: 5 % of the run, or what the policy brings */
     int64_t seed, eval_every;
     int64_t start_epoch, eval_steps; /* 0: the first; the whole set */

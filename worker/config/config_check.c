@@ -89,6 +89,9 @@ static int check_optimizer(const struct train_config *c, struct err *e)
     if ((c->lr_policy == LR_HOROVOD || c->lr_policy == LR_APEX) && c->lr_scale != LR_SCALE_NONE)
         return err_set(e, ERR_USAGE, "--lr-policy %s scales the rate itself: leave --lr-scale out",
                        schedule_policy_name((enum lr_policy)c->lr_policy));
+    if (c->lr_policy == LR_COSINE && c->lr_min > c->base_lr)
+        return err_set(e, ERR_USAGE, "--lr-min %g is above --base-learning-rate %g, from which the rate falls",
+                       c->lr_min, c->base_lr);
     if (c->ema >= 1)
         return err_set(e, ERR_USAGE, "--ema %g: an average that keeps all of itself never moves", c->ema);
     return 0;

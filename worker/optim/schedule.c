@@ -46,7 +46,8 @@ double schedule_lr(const struct schedule *s, int64_t step)
         return s->base_lr * warm(s, step);
     switch (s->policy) {
     case LR_COSINE:
-        return step >= s->total_steps ? 0 : s->base_lr * (1 + cos(M_PI * done(s, step))) / 2;
+        return step >= s->total_steps ? s->least
+                                      : s->least + (s->base_lr - s->least) * (1 + cos(M_PI * done(s, step))) / 2;
     case LR_MULTISTEP:
     case LR_HOROVOD:
     case LR_APEX:
@@ -71,6 +72,9 @@ int schedule_check(const struct schedule *s, struct err *e)
         return err_set(e, -EINVAL, "learning-rate policy %d is not known", (int)s->policy);
     if (!(s->base_lr >= 0) || !isfinite(s->base_lr))
         return err_set(e, -EINVAL, "base learning rate %g is not a number from 0 upwards", s->base_lr);
+    if (s->policy == LR_COSINE && !(s->least >= 0 && s->least <= s->base_lr))
+        return err_set(e, -EINVAL, "the rate at the end, %g, is not between 0 and the base learning rate %g", s->least,
+                       s->base_lr);
     if (s->total_steps < 1)
         return err_set(e, -EINVAL, "a run of %" PRId64 " steps is shorter than one step", s->total_steps);
     if (s->warmup_steps < 0 || s->warmup_steps > s->total_steps)

@@ -9,7 +9,7 @@
 struct err;
 
 #define LR_POLICIES(X)                                                                                                 \
-    X(LR_COSINE, "cosine")       /* half a cosine from base to 0 */                                                    \
+    X(LR_COSINE, "cosine")       /* half a cosine from base to least */                                                \
     X(LR_STEP, "step")           /* times gamma every step_size steps */                                               \
     X(LR_MULTISTEP, "multistep") /* times gamma at each milestone */                                                   \
     X(LR_POLY, "poly")           /* (1 - share of the run done)^power */                                               \
@@ -39,6 +39,7 @@ struct schedule {
     enum lr_warmup warmup;
     double warmup_start; /* CAFFE2, CONSTANT, HOROVOD */
     double base_lr;
+    double least;         /* COSINE: the rate at the end, at most base_lr */
     int64_t total_steps;  /* of the run */
     int64_t warmup_steps; /* steps before it: base * the warm-up's factor */
     int64_t step_size;    /* STEP: every so many steps, counted from step 0 ... */
@@ -52,8 +53,8 @@ struct schedule {
 /* Can it be used? -EINVAL names the member, its value and what is expected. */
 int schedule_check(const struct schedule *s, struct err *e);
 
-/* Rate of step s (0-based). COSINE: base * (1 + cos(pi * (s - warmup) / (total - warmup))) / 2, 0 beyond the end. POLY:
- * base * (1 - (s - warmup) / (total - warmup))^power, 0 beyond the end. The others count s from the beginning of the
+/* Rate of step s (0-based). COSINE: least + (base - least) * (1 + cos(pi * (s - warmup) / (total - warmup))) / 2,
+ * least beyond the end. POLY: base * (1 - (s - warmup) / (total - warmup))^power, 0 beyond the end. The others count s from the beginning of the
  * run, warm-up included, as Caffe2's LearningRate and torch's StepLR do. */
 double schedule_lr(const struct schedule *s, int64_t step);
 

@@ -57,10 +57,12 @@ struct schedule rate_schedule(const struct train_config *cfg, double workers, in
                               int64_t total)
 {
     const int64_t step_size = steps_of(cfg->lr_step_epochs, steps_per_epoch);
+    const double scaled = scale(cfg, workers, parts);
     struct schedule s = {.policy = (enum lr_policy)cfg->lr_policy,
                          .warmup = (enum lr_warmup)cfg->lr_warmup,
                          .warmup_start = cfg->warmup_start,
-                         .base_lr = cfg->base_lr * scale(cfg, workers, parts),
+                         .base_lr = cfg->base_lr * scaled,
+                         .least = cfg->lr_min * scaled,
                          .total_steps = total,
                          .step_size = step_size > 0 ? step_size : 1,
                          .gamma = cfg->lr_gamma,

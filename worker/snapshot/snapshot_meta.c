@@ -67,6 +67,7 @@ static const struct number {
     X("label-smoothing", label_smoothing)                                                                              \
     X("ema", ema)                                                                                                      \
     X("accumulate", accumulate)                                                                                        \
+    X("lr-min", lr_min)                                                                                                \
     X("lr-power", lr_power)                                                                                            \
     X("lr-step", lr_step_epochs)                                                                                       \
     X("lr-gamma", lr_gamma)                                                                                            \

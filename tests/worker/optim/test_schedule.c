@@ -53,6 +53,18 @@ static void cosine_without_warm_up_starts_at_the_base_rate(void **state)
     EXPECT(&s, {0, 0.4}, {1, 0.34142135623730951}, {2, 0.2}, {3, 0.058578643762690494}, {4, 0});
 }
 
+/* torch's CosineAnnealingLR(eta_min=0.1): the mean of both ends in the middle. */
+static void cosine_ends_at_the_least_rate(void **state)
+{
+    (void)state;
+    struct schedule s = {.policy = LR_COSINE, .base_lr = 0.4, .least = 0.1, .total_steps = 6, .warmup_steps = 2};
+    EXPECT(&s, {0, 0.2}, {2, 0.4}, {3, 0.35606601717798213}, {4, 0.25}, {5, 0.14393398282201789}, {6, 0.1}, {9, 0.1});
+    s.least = 0.5;
+    struct err e = {0};
+    assert_int_equal(schedule_check(&s, &e), -EINVAL);
+    assert_string_equal(e.text, "the rate at the end, 0.5, is not between 0 and the base learning rate 0.4");
+}
+
 /* torch: lr * 0.1^(epoch div 30), here with 1000 steps an epoch. */
 static void step_drops_where_the_seeds_table_says(void **state)
 {
@@ -219,6 +231,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cosine_after_warm_up_follows_the_golden_table),
+        cmocka_unit_test(cosine_ends_at_the_least_rate),
         cmocka_unit_test(cosine_without_warm_up_starts_at_the_base_rate),
         cmocka_unit_test(step_drops_where_the_seeds_table_says),
         cmocka_unit_test(step_counts_from_step_0_even_after_warm_up),

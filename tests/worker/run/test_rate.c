@@ -47,6 +47,15 @@ static void horovod_scales_by_ranks_and_parts(void **state)
     expect(&c, 8, 100, 0, 0.02535);
 }
 
+static void the_least_rate_is_scaled_as_the_base_rate(void **state)
+{
+    struct train_config c = plain;
+    (void)state;
+    c.lr_min = 0.01, c.lr_scale = LR_SCALE_WORKERS, c.num_epochs = 2;
+    expect(&c, 4, 10, 10, 0.22); /* half of 0.4 and 0.04, in the middle */
+    expect(&c, 4, 10, 20, 0.04);
+}
+
 /* Half of the nodes are lost, the global batch stays: so does the rate. A batch that follows the ranks is another
  * matter. */
 static void ranks_that_go_change_no_rate_while_the_batch_stays(void **state)
@@ -107,6 +116,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(horovod_scales_by_ranks_and_parts),
+        cmocka_unit_test(the_least_rate_is_scaled_as_the_base_rate),
         cmocka_unit_test(ranks_that_go_change_no_rate_while_the_batch_stays),
         cmocka_unit_test(apex_scales_by_the_global_batch),
         cmocka_unit_test(the_scale_of_the_rate_is_ranks_or_batch),
