@@ -27,6 +27,23 @@ def test_weights_of_any_type_evaluate_as_in_torchvision(shapes, tmp_path, dtype)
     assert abs(ours - loss) <= 1e-3 * max(1, abs(loss))
 
 
+def test_positions_are_resampled_as_in_torchvision(shapes, tmp_path):
+    data = shapes(48, 64, 60)
+    torch.manual_seed(3)
+    small, large = (torchvision.models.vit_b_16(num_classes=10, image_size=s) for s in (32, 48))
+    torch.nn.init.normal_(small.heads.head.weight, std=0.1)
+    torch.nn.init.normal_(small.encoder.pos_embedding, std=1)
+    torch.save(small.state_dict(), tmp_path / "w.pth")
+    large.load_state_dict(torchvision.models.vision_transformer.interpolate_embeddings(48, 16, small.state_dict()))
+    loss, _ = evaluate(large, data / "val", 48)
+    p = run(TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "vit_b_16", "--image-size", 48, "--device", "cpu",
+            "--amp", "off", "--evaluate", "--pretrained", tmp_path / "w.pth", timeout=300)
+    assert p.returncode == 0 and "from 2 x 2 to 3 x 3 positions" in p.stderr, p.stderr
+    ours = float(re.search(r"Test: loss (\d+\.\d+)", p.stderr).group(1))
+    print(f"positions resampled: loss {ours} here, {loss:.6f} in torch")
+    assert abs(ours - loss) <= 1e-3 * max(1, abs(loss))
+
+
 @pytest.mark.parametrize("arch", ["convnext_tiny", "vit_b_16", "resnext50_32x4d"])
 def test_a_pth_of_other_networks_evaluates_as_in_torchvision(shapes, tmp_path, arch):
     data = shapes(32, 64, 60)

@@ -11,6 +11,7 @@
 #include "worker/comm/comm.h"
 #include "worker/program/program.h"
 #include "worker/snapshot/deal.h"
+#include "worker/snapshot/positions.h"
 #include "worker/snapshot/slices.h"
 #include "worker/snapshot/stored.h"
 #include "worker/state/state.h"
@@ -34,20 +35,26 @@ static bool same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b,
 }
 
 /* Is this tensor of ours taken from w? */
-static int take_one(struct weights *w, const struct state *s, const struct ckpt_tensor *want, bool other_classes,
-                    bool *ret, struct err *e)
+static int take_one(struct weights *w, const struct slices *s, size_t tensor, bool other_classes, bool *ret,
+                    struct err *e)
 {
+    const struct ckpt_tensor *want = &s->tensors[tensor];
+    struct positions g;
     char a[CKPT_SHAPE_LEN], b[CKPT_SHAPE_LEN];
     size_t i = 0;
     const struct ckpt_tensor *have = weights_find(w, want->name, &i);
     if (!have)
         return err_set(e, ERR_MISMATCH, "it has no tensor '%s'", want->name);
-    *ret = same_shape(have, want, 0);
+    const bool resampled = stored_is_resampled(s, tensor, have, &g);
+    if (resampled)
+        log_info("pretrained", "'%s' is resampled from %d x %d to %d x %d positions", want->name, g.from_h, g.from_w,
+                 g.to_h, g.to_w);
+    *ret = resampled || same_shape(have, want, 0);
     if (*ret)
         return 0;
     ckpt_tensor_shape(have, a, sizeof a);
     ckpt_tensor_shape(want, b, sizeof b);
-    if (!other_classes || !is_last_layer(s->whole, want->name) || !same_shape(have, want, 1))
+    if (!other_classes || !is_last_layer(s->state->whole, want->name) || !same_shape(have, want, 1))
         return err_set(e, ERR_MISMATCH, "its tensor '%s' is %s instead of %s", want->name, a, b);
     log_warn("pretrained", "'%s' is %s for another number of classes and stays at its initial value, %s", want->name, a,
              b);
@@ -85,7 +92,7 @@ static int choose(const struct slices *s, struct weights *w, bool other_classes,
 {
     for (size_t i = 0; i < s->n_model; i++)
         if (s->kinds[i] != SLICES_COUNTER)
-            TRY(take_one(w, s->state, &s->tensors[i], other_classes, &taken[i], e));
+            TRY(take_one(w, s, i, other_classes, &taken[i], e));
     for (size_t i = 0; i < weights_count(w); i++)
         if (!is_wanted(s, weights_at(w, i)->name))
             log_warn("pretrained", "tensor '%s' is no part of this model and is left out", weights_at(w, i)->name);

@@ -142,7 +142,7 @@ static int check_tensors(const struct resumption *r, struct err *e)
 {
     for (size_t i = 0; i < r->slices.n; i++)
         if (r->wanted[i])
-            TRY(ckpt_has(r->ckpt, i < r->slices.n_model ? "model" : "train", &r->slices.tensors[i], e));
+            TRY(stored_check(r->ckpt, &r->slices, i, e));
     return 0;
 }
 

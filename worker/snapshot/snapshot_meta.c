@@ -47,7 +47,7 @@ static const struct number {
     const char *name;
     size_t at; /* int64_t */
     enum { FIXED, FIXED_IN_TRAINING, NOTED } rule;
-} numbers[] = {{AT(num_labels), FIXED}, {AT(image_size), FIXED}, {AT(channels), FIXED}, {AT(seed), FIXED_IN_TRAINING},
+} numbers[] = {{AT(num_labels), FIXED}, {AT(image_size), NOTED}, {AT(channels), FIXED}, {AT(seed), FIXED_IN_TRAINING},
                {AT(batch), NOTED},      {AT(world), NOTED},      {AT(threads), NOTED},  {AT(train_images), NOTED}};
 #define NUMBERS (sizeof numbers / sizeof *numbers)
 

@@ -1,13 +1,16 @@
-/* Tensors that lie in files, read piece by piece: a checkpoint, whose sums are verified, or weights from elsewhere. */
+/* Tensors that lie in files, read piece by piece: a checkpoint, whose sums are verified, or weights from elsewhere.
+ * Tables of positions of another picture size are resampled (positions.h). */
 #ifndef CRUN_WORKER_SNAPSHOT_STORED_H
 #define CRUN_WORKER_SNAPSHOT_STORED_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "worker/snapshot/slices.h"
 
 struct ckpt;
+struct positions;
 struct err;
 struct weights;
 
@@ -19,8 +22,13 @@ struct stored {
     struct ckpt *ckpt;           /* borrowed: one of them */
     struct weights *weights;
     uint32_t crc; /* of the tensor so far */
-    void *whole;  /* of weights: the tensor that is being read, as elements of the state */
+    void *whole;  /* the tensor that is being read, as elements of the state; NULL: it comes as it is stored */
 };
+
+/* Is a tensor of `slices` a table that is made of this one, which is stored under its name? */
+bool stored_is_resampled(const struct slices *s, size_t tensor, const struct ckpt_tensor *have, struct positions *ret);
+/* Has the checkpoint the tensor, or a table that it is made of? Errors as of ckpt_has(). */
+int stored_check(struct ckpt *c, const struct slices *s, size_t tensor, struct err *e);
 
 struct stored stored_checkpoint(struct ckpt *c, const struct slices *s);
 /* Floating-point tensors of any type, as the state's. */

@@ -103,6 +103,58 @@ def test_another_model_is_refused_and_another_way_to_write_it_is_not(data, train
     assert run(*command(data, "--arch", same, "--resume", trained, "--num-epochs", 3)).returncode == 0
 
 
+VIT = """input
+conv patch out=12 kernel=8 stride=8
+prepend token
+position table
+linear qkv out=36 each=yes
+attention heads=3
+linear proj out=12 each=yes
+add with=table
+norm
+gelu
+drop rate=0.1
+pick
+classifier head
+"""
+
+
+@pytest.fixture(scope="module")
+def vit(data, tmp_path_factory):
+    """A small transformer after three steps: 3 x 3 positions and a token."""
+    folder = tmp_path_factory.mktemp("vit")
+    (folder / "vit.net").write_text(VIT)
+    p = run(*command(data, "--arch", folder / "vit.net", "--image-size", 24, "--max-steps", 3, "--optimizer", "adamw", "--ema", 0.9,
+                     "--checkpoint-dir", folder / "ck"))
+    assert p.returncode == 0, p.stderr
+    return folder / "ck"
+
+
+@pytest.mark.parametrize("world, layout", [(1, []), (2, ["--zero", 3])], ids=["alone", "zero"])
+def test_positions_are_resampled_for_another_picture_size(data, vit, tmp_path, world, layout):
+    p = run(CRUN, "--standalone", "--nproc-per-node", world,
+            *command(data, "--image-size", 40, "--resume", vit, "--optimizer", "adamw", "--ema", 0.9, "--base-learning-rate", 0, "--max-steps", 4,
+                     "--checkpoint-dir", tmp_path, *layout))
+    assert p.returncode == 0 and "'table' is resampled from 3 x 3 to 5 x 5 positions" in p.stderr and "image_size was 24 and is now 40" in p.stderr, p.stderr
+    old, new = (load(newest(d) / "model.safetensors") for d in (vit, tmp_path))
+    assert old["table"].shape == (1, 10, 12) and new["table"].shape == (1, 26, 12)
+    assert (old["table"][0, 0] == new["table"][0, 0]).all()  # the token's
+    both = old["table"][0, 1:].reshape(3, 3, 12), new["table"][0, 1:].reshape(5, 5, 12)[::2, ::2]  # where both grids have a place
+    assert abs(both[0] - both[1]).max() <= 1e-14 and abs(new["table"] - new["table"][0, 2]).max() > 1e-3
+    assert all((old[k] == new[k]).all() for k in old if k != "table")
+    second = load(newest(tmp_path) / "train.safetensors")["second.table"]
+    assert second.shape == (1, 26, 12) and (second >= 0).all() and second.any()
+    p = run(TRAINER, "-e", vit, "--image-size", 32, "--test-data", data / "val", "--device", "ref")
+    assert p.returncode == 0 and "from 3 x 3 to 4 x 4" in p.stderr and "Acc@1" in p.stdout, p.stderr
+
+
+def test_another_picture_size_that_a_layer_does_not_bear_is_refused(data, tmp_path):
+    p = run(*command(data, "--arch", "mlp", "--image-size", 24, "--max-steps", 1, "--checkpoint-dir", tmp_path))
+    assert p.returncode == 0, p.stderr
+    p = run(*command(data, "--image-size", 32, "--resume", tmp_path, "--max-steps", 2))
+    assert p.returncode == 78 and "tensor 'fc1.weight' in" in p.stderr and "instead of F64 [512, 3072]" in p.stderr, p.stderr
+
+
 @pytest.mark.parametrize("text, sentence", [
     (TEXT.replace("relu\n", "rulu\n"), "wrong.net, line 4: unknown word 'rulu'"),
     (TEXT.replace("out={width}", "out={wide}"), "wrong.net, line 2: there is no value 'wide' here"),
