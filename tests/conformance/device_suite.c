@@ -182,6 +182,8 @@ static bool fits(enum group g, const struct shape *s)
 {
     if (s->c > 1024) /* for products that pack their operands */
         return g == LINEAR_EACH;
+    if (is_attention(g) && s->c > 64) /* heads of as many channels */
+        return false;
     if (g == CONV_GROUPS || g == CONV_NARROW)
         return conv_groups(g, s) > 1 && s->c % conv_groups(g, s) == 0 && s->k % conv_groups(g, s) == 0;
     return g != MAXPOOL || s->kernel > 1;

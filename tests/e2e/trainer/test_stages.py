@@ -143,7 +143,7 @@ def test_a_plan_says_what_each_stage_holds_and_sends():
     assert [r["stage"] for r in ranks] == [0, 0, 1, 1]
     whole = json.loads(plan("--json"))["ranks"][0]["memory"]["parameters"]
     assert abs(ranks[0]["memory"]["parameters"] + ranks[2]["memory"]["parameters"] - whole) < 4096
-    back, labels = ranks[2]["sends"]["stages"], 8 * 2 * 8  # micro-batches x samples x (label, weight)
+    back, labels = ranks[2]["sends"]["stages"], 8 * 2 * 12  # micro-batches x samples x (label, weight, number)
     assert ranks[0]["sends"]["stages"] == back + labels and back > 0
     kept = {name: json.loads(plan(*line, *more, "--json"))["ranks"][0]["memory"]["activations"]
             for name, more in {"gpipe": ["--schedule", "gpipe"], "1f1b": [], "recompute": ["--recompute"]}.items()}
