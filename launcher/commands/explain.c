@@ -1,5 +1,6 @@
 #include "launcher/commands/explain.h"
 
+#include <ctype.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,14 +90,78 @@ static bool matches(const struct explain_message *m, const char *text)
     return false;
 }
 
-static int explain_text(const char *text)
+/* --- a message that was cut short */
+
+#define FEW_WORDS 4 /* fewer words of a pattern may stand anywhere by chance */
+
+static int words_of(const char *text, size_t n)
+{
+    int words = 0;
+    size_t letters = 0;
+    for (size_t i = 0; i <= n; i++) {
+        letters = i < n && isalpha((unsigned char)text[i]) ? letters + 1 : 0;
+        words += letters == 2;
+    }
+    return words;
+}
+
+/* Words of the pattern that the text ends with: the paste broke off within the message. 0: too few. */
+static int words_until_cut(const char *pattern, const char *text)
+{
+    char cut[260];
+    for (size_t n = strlen(pattern); n > 0; n--) {
+        if (pattern[n] && pattern[n] != ' ' && !strchr(".,:;", pattern[n]))
+            continue;
+        const int words = words_of(pattern, n);
+        if (words < FEW_WORDS)
+            return 0;
+        snprintf(cut, sizeof cut, "*%.*s", (int)n, pattern);
+        if (pattern[n - 1] != '*' && fnmatch(cut, text, 0) == 0)
+            return words;
+    }
+    return 0;
+}
+
+/* The row with most words of what the text has of a message, or NULL. */
+static const struct explain_message *find_cut(const char *text)
+{
+    char pattern[256], whole[4096];
+    const struct explain_message *found = NULL;
+    int most = 0;
+    size_t n = strlen(text);
+    while (n > 0 && (strchr(" .:;,", text[n - 1]) || (unsigned char)text[n - 1] >= 0x80)) /* "...", and that in UTF-8 */
+        n--;
+    snprintf(whole, sizeof whole, "%.*s", (int)n, text);
+    for (size_t i = 0; i < TABLES; i++)
+        for (const struct explain_message *m = tables[i].rows; m->patterns; m++)
+            for (const char *p = m->patterns; next_pattern(&p, pattern, sizeof pattern);) {
+                const int words = words_until_cut(pattern, whole);
+                if (words > most) {
+                    most = words;
+                    found = m;
+                }
+            }
+    return found;
+}
+
+static const struct explain_message *find_whole(const char *text)
 {
     for (size_t i = 0; i < TABLES; i++)
         for (const struct explain_message *m = tables[i].rows; m->patterns; m++)
-            if (matches(m, text)) {
-                printf("%s\nremedy: %s\n", m->means, m->remedy);
-                return EXIT_OK;
-            }
+            if (matches(m, text))
+                return m;
+    return NULL;
+}
+
+static int explain_text(const char *text)
+{
+    const struct explain_message *m = find_whole(text);
+    if (!m)
+        m = find_cut(text);
+    if (m) {
+        printf("%s\nremedy: %s\n", m->means, m->remedy);
+        return EXIT_OK;
+    }
     printf("crun explain: '%s' is not known: expected an exit code from 0 to 255 or a message of crun, rendezvousd or "
            "trainer\n",
            text);
@@ -168,7 +233,8 @@ static void print_table(size_t i)
 {
     printf(
         "# Messages: %s\n\nWritten by `./dev docs` from the tables of `crun explain`. A text in `code` may stand anywhere "
-        "in a\nmessage; `*` stands for anything. The first row that matches counts.\n\n",
+        "in a\nmessage; `*` stands for anything. The first row that matches counts. If none does, it is the row of which "
+        "the end of\nthe message has most words: a message may be cut short.\n\n",
         tables[i].title);
     for (const struct explain_message *m = tables[i].rows; m->patterns; m++)
         print_row(m);

@@ -49,7 +49,8 @@ const struct explain_message explain_general[] = {
      "look at it (dmesg); another try may succeed"},
     {"Connection refused\nConnection reset\nConnection timed out\nNo route to host\nNetwork is unreachable",
      "nobody listens there, or the network does not lead there", "is it up, the address right, the port open?"},
-    {"is not JSON\nare no JSON\nit contains a zero byte\nit is empty\nmember '*' is not\nis larger than * bytes\nno regular file",
+    {"is not JSON\nare no JSON\nit contains a zero byte\nit is empty\nmember '*' is not\nmember '*' is missing\n"
+     "is larger than * bytes\nno regular file",
      "a file does not hold what is expected", "look at its path; write it anew"},
     {"is not a folder\ncannot make folder\ncannot write into folder\ncannot create\ncannot make the folder\ndoes not exist",
      "a path does not lead where it should", "look at the path, its owner and mode"},
@@ -59,7 +60,7 @@ const struct explain_message explain_general[] = {
     {"can be read only once\ndid not end within * s", "a descriptor (fd:N) gives its secret once",
      "a file instead of fd:N"},
     {"event * is unknown\na node id has\na cause has at most\nrank order * is unknown\n"
-     "has no derivative\nnobody reads tensor\nthe program is differentiated\nthe program has no\ntensor '*' would be\n"
+     "has no derivative\ntakes position * of\nnobody reads tensor\nthe program is differentiated\nthe program has no\ntensor '*' would be\n"
      "two tensors are\ntwo parameters are\nparameter '*' is too\nafter the end of the program\nreads tensor *\n"
      "reads the rows of a group\nwindow does not fit\noutput channels\nadds * x\nhas * outputs\ntakes channels\n"
      "a group of * ranks\nhas no place in this plan\nof a plan that\nis not kept by this plan\nstreams beside\n"
@@ -79,7 +80,8 @@ const struct explain_message explain_general[] = {
      "a library failed; its own words follow", "for a GPU: trainer gpu-doctor; else please report it"},
     {"is not given: the last layer", "--model-parallel-size without --model-parallel-dim shares nothing",
      "--model-parallel-dim 1"},
-    {"Resource temporarily unavailable", "no process or thread could be started", "ulimit -u; the limit of the cgroup"},
+    {"Resource temporarily unavailable\ncannot start a process\nno thread for\nthreads that start workers",
+     "no process or thread could be started", "ulimit -u; the limit of the cgroup"},
     {"; given up in * s",
      "the rendezvous cannot be used yet; what stands before says why, and the time is what is left",
      "start it, or look at its address; --rdzv-conf join_timeout=30m waits longer"},

@@ -5,8 +5,24 @@
 /* Messages of rendezvousd, of a crun that hosts in its place, and of the stores. */
 const struct explain_message explain_rendezvousd[] = {
     /* --- who may come in */
+    {"NOPERM this server speaks TLS only\nthis server speaks TLS only",
+     "a client connected without TLS to a server that has a certificate",
+     "--rdzv-tls on the nodes; https:// or rediss:// for others; docs/guide/tokens-and-tls.md"},
+    {"the rendezvous of this server takes those that have authenticated\nthis connection has not authenticated\nAuthentication required",
+     "the server wants a proof of a token, and this client, or this crun, showed none",
+     "the same token file on all nodes: --token-file; crun makes ~/.config/crun/token"},
+    {"STORE.PROVE without\na principal has 1 to\ncalled without any password configured",
+     "a client authenticates in another way than the server expects",
+     "the same version everywhere; docs/reference/protocol.md"},
+    {"is no member of round",
+     "the node is no part of the round that it names: it was given up, or the job went on without it",
+     "nothing: crun ends its workers and joins again"},
+    {"this server is read-only\nwithout tokens this server answers\nShow a token, as Bearer\na token of this server's HTTP\n"
+     "instance=: expected that of a job\nfrom=: expected a number\nafter=: expected a number",
+     "the HTTP port refuses the request: it only shows things, and to those only that it knows",
+     "GET with a token: curl -H 'Authorization: Bearer SECRET'; --http-token-file; docs/guide/tokens-and-tls.md"},
     {"refused peer=*\nmore peers were refused\nuid * is not\nbelongs to no member\nno token file, so peers\n"
-     "has authenticated\nbut may use keys only\nsaw our proof and left",
+     "but may use keys only\nsaw our proof and left",
      "somebody without the right token, user or address connected",
      "the same token file for those who may; else look who it is"},
     {"not authenticated within",
@@ -59,8 +75,8 @@ const struct explain_message explain_rendezvousd[] = {
     {"job log '*\nit has * bytes, more than\nits first line is not\nrecord * at byte\nends within a record\n"
      "it holds no record of a job\na line has no good field\na line of no node\n"
      "which no version writes\nthere is no state=\nthere is no id=\nthere is no age=\nit begins with no word\n"
-     "line * has no end\nfield '*\nfield *=*\nthe event has no kind=\nthe news have no kind=\nis missing\n"
-     "an entry of another kind\nholds something else\nis damaged",
+     "line * has no end\nfield '*\nfield *=*\nthe event has no kind=\nthe news have no kind=\n"
+     "an entry of another kind\nholds something else\nof the state directory is damaged\nit is damaged, and cannot be renamed",
      "a log of decisions is damaged; that job is forgotten, the others go on",
      "look at the disk; the file is kept as .damaged"},
     {"will not outlive this daemon\nthe job goes on, but",
@@ -108,10 +124,22 @@ const struct explain_message explain_rendezvousd[] = {
     {"beyond loopback readers must show a token\nfor HTTP\nHTTP (libmicrohttpd\nlibmicrohttpd does not start",
      "the HTTP port cannot be opened as asked", "--http-token-file FILE; install libmicrohttpd"},
     /* --- clients and the store */
+    {"this server hosts no rendezvous\nthis server is no bootstrap store\nthis is not the bootstrap store of",
+     "the request went to a server of another kind: the store of a round, say, in place of the rendezvous",
+     "--rdzv-endpoint is that of rendezvousd or of the crun that hosts"},
+    {"ERR unknown command\nERR unknown subcommand\nwrong number of arguments for\nERR syntax error\nERR invalid cursor\n"
+     "the pattern takes too long\nERR DB index\nClient names cannot\nNOPROTO\ninvalid expire time\nwould overflow\n"
+     "string exceeds maximum\nERR timeout is negative\nSyntax error in HELLO\nProtocol version is not",
+     "a client sent a command that the server does not have, or not in this form",
+     "is the client of this version, or one of Redis? docs/reference/protocol.md has all commands"},
+    {"too big bulk count\ninvalid bulk length\ntoo big mbulk\ninvalid multibulk\ntoo big inline request\n"
+     "unbalanced quotes in request\nexpected CRLF after bulk\nbegins no RESP request\nthe reply is malformed",
+     "what one side sent is no RESP: another program or another protocol is at the other end",
+     "look at host and port: workers of PyTorch's TCPStore have a port of their own, and so has HTTP"},
     {"client * closed: *\nProtocol error*\nout of step\nbefore it has authenticated",
      "a client broke the protocol, or a limit, and was disconnected",
      "is it meant to speak RESP? docs/reference/protocol.md"},
-    {"certificate '*' cannot be used\nprivate key '*' cannot be used\nprivate key (it does not\nauthority '*' cannot be used",
+    {"certificate '*' cannot be used\nprivate key '*' cannot be used\nprivate key\nclient authority\nTLS cannot be set up\nauthority '*' cannot be used",
      "a file of TLS is not there, may not be read, or is no certificate or key in PEM",
      "openssl x509 -in FILE -noout -text, openssl pkey -in FILE -check; the user of the daemon must be able to read them"},
     {"cannot reach *: the server closed the connection\nport *: the server closed the connection",

@@ -56,12 +56,18 @@ const struct explain_message explain_trainer[] = {
      "): give --num-labels\n--num-labels allows\ntoo many class*\nhas too many classes",
      "training and test data, or the data and --num-labels, disagree about the classes",
      "the same class folders in both; classes.txt or --num-labels for data bases"},
-    {"could be used: \ncould not be read or decoded\n* counted in epoch *: each is of class",
+    {"images could not be read or decoded and",
+     "some images of the set are damaged: they weigh nothing in training, and are not counted in a test",
+     "bad-samples.txt in the run's folder names them; remove or repair them, or --strict-data to end at the first one"},
+    {"could be used: \n* counted in epoch *: each is of class",
      "no image of a set counts: all are damaged, or of the class that --ignore-index leaves out",
      "look at the files that are named; --strict-data ends the run at the first one"},
-    {"cannot be made; the one kind of data set", "trainer make-data draws pictures of one kind",
-     "trainer make-data shapes --out DIR"},
-    {"neither a JPEG nor a PNG\nnot a whole JPEG\nnot a whole PNG\na PNG image*\na damaged P* header\n"
+    {"cannot be made; the one kind of data set\nname one kind of data set to make",
+     "trainer make-data draws pictures of one kind", "trainer make-data shapes --out DIR"},
+    {"this build has no LMDB\nthis build has no LevelDB\nreads and writes no .pth\nwhich this build cannot read",
+     "trainer was built without the library for this format",
+     "install the -dev package that is named, and build again"},
+    {"neither a JPEG nor a PNG\nmore than * scans\npremature end of file\nnot a whole JPEG\nnot a whole PNG\na PNG image*\na damaged P* header\n"
      "a P* image cut short\nthe file is empty\nan image of * pixels\nimages have 1 or 3 channels\nis left out:\n"
      "are left out:\nare left out so far\nsamples that were left out cannot be written\n"
      "trainer predict: '*' cannot be used\na file of more than\nimages of * pixels",
@@ -79,9 +85,6 @@ const struct explain_message explain_trainer[] = {
      "free some space there, or read a copy on another disk"},
     {"LevelDB '\nLMDB '\nwrite the LevelDB\nwrite the LMDB\nthe disk is full\nexists already\nwas left by a make-db",
      "a data base cannot be read or written", "look at the path, the rights and the free space"},
-    {"this build has no LMDB\nthis build has no LevelDB\nreads and writes no .pth\nwhich this build cannot read",
-     "trainer was built without the library for this format",
-     "install the -dev package that is named, and build again"},
     {"does not describe a shapes\nholds a data set made with\nwas not made by make-data\nchoose another --out\n"
      "classes of * pixels: 2 to\ntraining and * test images",
      "trainer make-data does not overwrite what it did not make, or cannot draw so much",
@@ -100,16 +103,6 @@ const struct explain_message explain_trainer[] = {
      "weights as .safetensors, or as .pth that torch.save() wrote; trainer convert makes one of the other"},
     {"no checkpoint found at\nno weights found at\nnames no checkpoint\na checkpoint has no file",
      "the path holds no complete checkpoint", "name the checkpoint folder, or a step-N folder in it"},
-    {"holds no sound checkpoint\nis passed over:\nis damaged: its CRC32C\nis not a sound safetensors\nits CRC32C is\n"
-     "its manifest says\nits format is '*' instead\nits version is\nit is of step * instead\nthe manifest *\n"
-     "member 'meta'\nits crc32c is *\nends at byte *, before its data\nhas no tensor '\nhas no entry '\nhas no shape\n"
-     "has no dtype\nhas no data_offsets\nhas more than * dimensions\nthe shape of tensor\na tensor's name has\n"
-     "needs * bytes, its offsets\nfewer than are asked for\nbegins at byte * of the data\nits header describes\nhas two tensors named\n"
-     "overflows\na header of * bytes\nis not a regular file\nis * instead of *\nhas no possible size\nreads at most\n"
-     "at most * can be read again\nmust be a JSON object\nis no sound zip\nentry '*' is\nstorage '*\nmore than * times as large\n"
-     "none of torch.save()\non a big-endian machine\nreaches beyond its storage\nhas * dimensions",
-     "a file of a checkpoint or of weights is damaged, incomplete, or of another format",
-     "an older checkpoint (--resume auto passes damaged ones over), or copy the file again"},
     {"which only Python could make\na class has no name\na persistent id\na tensor's arguments\nit calls what is no\n"
      "it sets attributes\nit holds too many values\nit ends early\nits stack is empty\na mark is missing\n"
      "an integer has more\nit remembers too much\nit recalls what\na key has no value\nsomething is added to\n"
@@ -117,6 +110,16 @@ const struct explain_message explain_trainer[] = {
      "it holds no tensors\nbefore 1.6:\ninstead of floating-point numbers",
      "a .pth file holds more than tensors, or is damaged; trainer executes nothing in it",
      "in Python: torch.save(model.state_dict(), FILE)"},
+    {"holds no sound checkpoint\nis passed over:\nis damaged: its CRC32C\nis not a sound safetensors\nits CRC32C is\n"
+     "its manifest says\nits format is '*' instead\nits version is\nit is of step * instead\nthe manifest *\n"
+     "member 'meta'\nits crc32c is *\nends at byte *, before its data\nhas no tensor '\nhas no entry '\nhas no shape\n"
+     "has no dtype\nhas no data_offsets\nhas more than * dimensions\nthe shape of tensor\na tensor's name has\n"
+     "needs * bytes, its offsets\nfewer than are asked for\nbegins at byte * of the data\nits header describes\nhas two tensors named\n"
+     "overflows\na header of * bytes\nis not a regular file\nis * instead of *\nhas no possible size\nreads at most\n"
+     "at most * can be read again\nits header goes on after\nit is shorter than 8 bytes\nmust be a JSON object\nis no sound zip\nentry '*' is\nstorage '*\nmore than * times as large\n"
+     "none of torch.save()\non a big-endian machine\nreaches beyond its storage\nhas * dimensions",
+     "a file of a checkpoint or of weights is damaged, incomplete, or of another format",
+     "an older checkpoint (--resume auto passes damaged ones over), or copy the file again"},
     {"is no number: it goes wrong\nis no finite number\nis no printable character\n: braces do not match\nmore than * words\n"
      "there is no value '\nno number to count with\n' has a value already\nmore than * values at a time\nis no key: \n"
      "' is given twice\n=' has no value\n' is no name\n'in' is \nno operation above is\n' needs *=\nthe input's name is\n"
@@ -233,6 +236,10 @@ const struct explain_message explain_trainer[] = {
     {"ranks did not come within\ndid not come to\nnot all of the other * ranks came",
      "some ranks did not start, or cannot reach the place where ranks meet",
      "look at the ranks that are named; all need the same address, --run-id and number of ranks"},
+    {"an address of family\nreceiving from any rank is not used\nwaiting without an operation\nthe socket of the connection with rank\n"
+     "its other side has not been begun\nthe other side has one of",
+     "a collective of gloo was begun in a way that the other ranks do not follow",
+     "the same version and the same options on all ranks; else please report it"},
     {"went away\nno answer within\nno answer from rank\nhas failed on rank\nthe communicator has failed\n"
      "the communicator was aborted\nno connection with it was made\nthe connection with it from\nno mesh on",
      "a rank died, hangs or cannot be reached: collectives end on all others",
@@ -241,13 +248,23 @@ const struct explain_message explain_trainer[] = {
      "ranks of different runs met", "another --run-id for each run"},
     {"no route to rank\nis not an address of this machine\nthe local address '\nis meant by it",
      "the network interface that was chosen does not reach the other ranks", "name another one; ip addr lists them"},
+    {"a launcher has started\nis named twice\n--gpus: more than", "ranks are counted by the launcher and by an option",
+     "leave out the option that the message names"},
     {"nothing tells where rank 0 is\na multicast address\nare not both set\nneed a place to meet\nmay serve several runs\n"
      "needs --run_id: a name\nset MASTER_ADDR\nset both or neither\nPMI_SIZE is *\n--shard_id *\nmachines are counted\n"
      "machines of -n\n--rank * needs\n--world-size * needs\n--local-rank *, but",
      "without crun, ranks on several machines need an address and their numbers",
      "start them with crun, or set what the message names"},
-    {"a launcher has started\nis named twice\n--gpus: more than", "ranks are counted by the launcher and by an option",
-     "leave out the option that the message names"},
+    {"machines meet in /tmp",
+     "ranks of several machines look for each other in a folder that each machine has for itself",
+     "--redis_host HOST, or --file_store_path with a folder that all machines share; or start them with crun"},
+    {"is meant for a global batch of",
+     "--base_learning_rate of resnet50_trainer.py belongs to a batch of 256 images over all ranks, and this run's is another",
+     "the rate that the line names, or --lr-scale batch256; nothing, if you chose the rate for this batch"},
+    {"Dummy data is used", "--dummy makes up images: speed can be measured, and nothing is learnt",
+     "leave --dummy out"},
+    {"You have chosen a specific GPU", "--gpu of main.py takes one GPU, and no other rank is started",
+     "leave --gpu out to use all GPUs"},
     {"trainer: rank * was killed\ntrainer: rank * ended with\ntrainer: rank * has not ended",
      "a process that trainer had started failed, so the others were ended", "read what that rank said before"},
     {"there are no collectives named\nthis build has no gloo\nthis build of the cuda module has no NCCL\nnccl moves\n"
@@ -278,7 +295,7 @@ const struct explain_message explain_trainer[] = {
      "cannot be captured as a graph",
      "a library of the GPU failed, or a result is wrong", "trainer gpu-doctor, and send its gpu-doctor.txt"},
     {"the host has waited", "the GPU has not finished for long", "nvidia-smi; the message names the operation"},
-    {"device computes in\nkeeps batch norm in fp32\nhas a memory format of its own\nhas a format of its own\n"
+    {"device computes in\ndevice has no kernel for operation\na convolution in groups of\nkeeps batch norm in fp32\nhas a memory format of its own\nhas a format of its own\n"
      "is not built for the * device\nis there\nconvolutions in *\nthere may be a GPU here",
      "this device does not support what was asked for", "the message names what it supports; --device"},
     {"oneDNN*", "oneDNN failed on this processor", "ONEDNN_VERBOSE=1 shows why; --device ref to compare"},
