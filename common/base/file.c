@@ -11,6 +11,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
+#include "common/base/err.h"
 
 static struct file_at *at_page;
 
@@ -25,6 +26,32 @@ void file_at(const char *path)
         return;
     snprintf(at_page->path, sizeof at_page->path, "%s", path ? path : "");
     at_page->since_ms = path ? clock_ms() : 0;
+}
+
+int file_open_regular(const char *path, int code, struct err *e)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return err_errno(e, errno, "open %s", path);
+    if (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
+        return fd;
+    close(fd);
+    return err_set(e, code, "%s is not a regular file, but a %s", path, S_ISFIFO(st.st_mode) ? "named pipe" : "device");
+}
+
+int file_stream_regular(FILE **ret, const char *path, int code, struct err *e)
+{
+    const int fd = file_open_regular(path, code, e);
+    if (fd < 0)
+        return fd;
+    FILE *f = fdopen(fd, "r");
+    if (!f) {
+        close(fd);
+        return err_errno(e, ENOMEM, "open %s", path);
+    }
+    *ret = f;
+    return 0;
 }
 
 /* 0: not known, as of a pipe or of what the kernel makes up. */
@@ -79,7 +106,7 @@ static int read_text(char *out, size_t cap, const char *format, va_list ap)
     out[0] = '\0';
     if (vsnprintf(path, sizeof path, format, ap) >= (int)sizeof path)
         return -ENAMETOOLONG;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return -errno;
     const ssize_t n = read(fd, out, cap - 1);

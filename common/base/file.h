@@ -4,8 +4,18 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct buf;
+struct err;
+
+/* Open a file whose path a user gave, for reading. What is no regular file is refused, not waited for: the writer of a
+ * FIFO may never come. A folder is opened: read(2) refuses it. Returns the descriptor, which the caller closes; -errno
+ * of open(2); code, if it is no regular file. Never blocks, but for a disk that does not answer. */
+int file_open_regular(const char *path, int code, struct err *e);
+
+/* The same as a stream, which the caller closes. */
+int file_stream_regular(FILE **ret, const char *path, int code, struct err *e);
 
 /* Append what fd, which stands at its beginning, holds up to its end. 0; -E2BIG beyond out->max; -ENOMEM; -errno of
  * read(2). */

@@ -1,12 +1,10 @@
 #include "common/json/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/buf.h"
@@ -57,22 +55,9 @@ static int parse_text(const struct buf *b, const char *path, cJSON **ret, struct
     return 0;
 }
 
-/* What others put there may be a FIFO, and neither its writer nor its end ever come. */
-static int open_regular(const char *path, struct err *e)
-{
-    struct stat st;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0)
-        return err_errno(e, errno, "open '%s'", path);
-    if (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))) /* read(2) has a word for a folder */
-        return fd;
-    close(fd);
-    return err_set(e, ERR_CORRUPT, "'%s' is not JSON: it is no regular file", path);
-}
-
 int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e)
 {
-    const int fd = open_regular(path, e);
+    const int fd = file_open_regular(path, ERR_CORRUPT, e); /* others may have put a FIFO there */
     if (fd < 0)
         return fd;
     struct buf b;

@@ -1,7 +1,6 @@
 #include "common/net/redis_link.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/base/numbers.h"
 #include "common/net/addr.h"
 #include "common/net/tls_stream.h"
@@ -93,9 +93,9 @@ static int parse_path(struct redis_link *l, const char *p, struct err *e)
 
 static int read_password_file(struct redis_link *l, const char *path, struct err *e)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = file_open_regular(path, -EINVAL, e);
     if (fd < 0)
-        return err_errno(e, errno, "CRUN_REDIS_PASSWORD_FILE '%.200s'", path);
+        return err_wrap(e, "CRUN_REDIS_PASSWORD_FILE");
     ssize_t n = read(fd, l->password, sizeof l->password - 1);
     close(fd);
     if (n < 0)

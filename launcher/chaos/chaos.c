@@ -96,8 +96,11 @@ static const char *plan_name(const struct chaos *c)
 static int read_plan(struct chaos *c, struct err *e)
 {
     struct buf text = {.max = PLAN_BYTES_MAX};
-    const int fd = strcmp(c->config.plan, "-") == 0 ? STDIN_FILENO : open(c->config.plan, O_RDONLY | O_CLOEXEC);
-    int rc = fd < 0 ? -errno : file_read_all(fd, &text);
+    const bool piped = strcmp(c->config.plan, "-") == 0;
+    const int fd = piped ? STDIN_FILENO : file_open_regular(c->config.plan, ERR_USAGE, e);
+    if (fd < 0)
+        return ERR_USAGE;
+    int rc = file_read_all(fd, &text);
     if (fd > STDIN_FILENO)
         close(fd);
     if (rc == -E2BIG)

@@ -50,8 +50,11 @@ const struct explain_message explain_general[] = {
     {"Connection refused\nConnection reset\nConnection timed out\nNo route to host\nNetwork is unreachable",
      "nobody listens there, or the network does not lead there", "is it up, the address right, the port open?"},
     {"is not JSON\nare no JSON\nit contains a zero byte\nit is empty\nmember '*' is not\nmember '*' is missing\n"
-     "is larger than * bytes\nno regular file",
+     "is larger than * bytes",
      "a file does not hold what is expected", "look at its path; write it anew"},
+    {"is not a regular file\nno regular file",
+     "the path leads to a named pipe, a device or a folder; its end may never come, so nothing is read from it",
+     "save what it gives to a file, and name that"},
     {"is not a folder\ncannot make folder\ncannot write into folder\ncannot create\ncannot make the folder\ndoes not exist",
      "a path does not lead where it should", "look at the path, its owner and mode"},
     {"is not installed or cannot be loaded", "a library is missing that is opened when it is first needed",

@@ -115,7 +115,7 @@ const struct explain_message explain_trainer[] = {
      "member 'meta'\nits crc32c is *\nends at byte *, before its data\nhas no tensor '\nhas no entry '\nhas no shape\n"
      "has no dtype\nhas no data_offsets\nhas more than * dimensions\nthe shape of tensor\na tensor's name has\n"
      "needs * bytes, its offsets\nfewer than are asked for\nbegins at byte * of the data\nits header describes\nhas two tensors named\n"
-     "overflows\na header of * bytes\nis not a regular file\nis * instead of *\nhas no possible size\nreads at most\n"
+     "overflows\na header of * bytes\nis * instead of *\nhas no possible size\nreads at most\n"
      "at most * can be read again\nits header goes on after\nit is shorter than 8 bytes\nmust be a JSON object\nis no sound zip\nentry '*' is\nstorage '*\nmore than * times as large\n"
      "none of torch.save()\non a big-endian machine\nreaches beyond its storage\nhas * dimensions",
      "a file of a checkpoint or of weights is damaged, incomplete, or of another format",

@@ -89,7 +89,8 @@ static int parse_shape(const struct safetensors *s, const cJSON *entry, struct c
     cJSON_ArrayForEach(d, shape)
     {
         if (t->ndim == CKPT_DIMS_MAX)
-            return err_set(e, -ENOTSUP, "%s: tensor '%s' has more than %d dimensions", s->path, t->name, CKPT_DIMS_MAX);
+            return err_set(e, ERR_CORRUPT, "%s: tensor '%s' has more than %d dimensions", s->path, t->name,
+                           CKPT_DIMS_MAX);
         if (!whole(d, &t->shape[t->ndim++]))
             return err_set(e, ERR_CORRUPT, "%s: the shape of tensor '%s' holds something other than whole numbers",
                            s->path, t->name);
@@ -102,7 +103,7 @@ static int parse_entry(const struct safetensors *s, const char *name, const cJSO
 {
     struct ckpt_tensor *t = &it->t;
     if (!name[0] || strlen(name) > CKPT_NAME_MAX)
-        return err_set(e, -ENOTSUP, "%s: a tensor's name has %zu bytes instead of 1 to %d: '%.60s'", s->path,
+        return err_set(e, ERR_CORRUPT, "%s: a tensor's name has %zu bytes instead of 1 to %d: '%.60s'", s->path,
                        strlen(name), CKPT_NAME_MAX, name);
     strcpy(t->name, name);
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
@@ -247,7 +248,7 @@ static int add_tensor(struct safetensors *s, size_t *cap, const char *name, cons
         return err_set(e, ERR_CORRUPT, "%s: the entry of tensor '%.60s' has %td bytes, at most %d are taken", s->path,
                        name, value->end - value->p, ENTRY_MAX);
     if (s->n == TENSORS_MAX)
-        return err_set(e, -ENOTSUP, "%s holds more than %d tensors", s->path, TENSORS_MAX);
+        return err_set(e, ERR_CORRUPT, "%s holds more than %d tensors", s->path, TENSORS_MAX);
     TRY(ARRAY_GROW(s->items, *cap, s->n + 1, "tensors", e));
     s->items[s->n] = (struct item){0};
     cJSON *entry = parse_part(value);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/pointer.h"
@@ -47,9 +48,8 @@ static int open_file(struct weights *w, const char *path, struct err *e)
 {
     static const unsigned char old_torch[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46};
     unsigned char head[9] = {0};
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return err_errno(e, errno, "open %s", path);
+    FILE *f = NULL;
+    TRY(file_stream_regular(&f, path, ERR_CORRUPT, e));
     size_t n = fread(head, 1, sizeof head, f);
     const int failed = ferror(f) ? errno : 0;
     fclose(f);
@@ -73,9 +73,7 @@ int weights_open(struct weights **ret, const char *path, struct err *e)
     struct weights *w = calloc(1, sizeof *w);
     if (!w)
         return err_errno(e, ENOMEM, "%s", path);
-    int rc = S_ISDIR(st.st_mode) || pointer_read(path) >= 0 ? open_checkpoint(w, path, e)
-             : S_ISREG(st.st_mode)                          ? open_file(w, path, e)
-                                                            : err_set(e, ERR_CORRUPT, "%s is not a regular file", path);
+    int rc = S_ISDIR(st.st_mode) || pointer_read(path) >= 0 ? open_checkpoint(w, path, e) : open_file(w, path, e);
     if (rc < 0) {
         weights_close(w);
         return rc;

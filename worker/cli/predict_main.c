@@ -144,9 +144,9 @@ static int add_name(struct predictor *p, const char *name, size_t n, struct err 
 
 static int read_file(const char *path, struct buf *b, struct err *e)
 {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = file_open_regular(path, ERR_DATA, e);
     if (fd < 0)
-        return err_errno(e, errno, "open %s", path);
+        return fd;
     buf_clear(b);
     const int rc = file_read_all(fd, b);
     close(fd);

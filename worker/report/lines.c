@@ -9,9 +9,7 @@
 
 int lines_open(struct lines *l, const char *path, struct err *e)
 {
-    l->file = fopen(path, "re");
-    if (!l->file)
-        return err_errno(e, errno, "open %s", path);
+    TRY(file_stream_regular(&l->file, path, ERR_CORRUPT, e));
     l->path = path;
     l->begin = l->end = 0;
     l->torn = false;

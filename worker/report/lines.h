@@ -18,6 +18,7 @@ struct lines {
     char text[LINE_MAX_BYTES]; /* the current line without its newline */
 };
 
+/* 0; -errno; ERR_CORRUPT if it is no regular file. */
 int lines_open(struct lines *l, const char *path, struct err *e);
 /* 1: a line; 0: no further complete line; ERR_CORRUPT for a line longer than LINE_MAX_BYTES. */
 int lines_next(struct lines *l, struct err *e);

@@ -11,9 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/buf.h"
+#include "common/base/err.h"
 #include "common/base/file.h"
 
 /* A file of n bytes, at its beginning. */
@@ -120,12 +122,42 @@ static void small_files_are_read_by_their_paths(void **state)
     close(fd);
 }
 
+static void what_is_no_regular_file_is_not_waited_for(void **state)
+{
+    char dir[] = "/tmp/crun-file.XXXXXX", path[64];
+    struct err e;
+    FILE *f = NULL;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/x", dir);
+    assert_int_equal(file_open_regular(path, ERR_DATA, &e), -ENOENT);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(file_open_regular(path, ERR_DATA, &e), ERR_DATA);
+    assert_non_null(strstr(e.text, "/x is not a regular file, but a named pipe"));
+    assert_int_equal(file_stream_regular(&f, path, ERR_CORRUPT, &e), ERR_CORRUPT);
+    assert_null(f);
+    unlink(path);
+    assert_int_equal(file_open_regular("/dev/null", ERR_DATA, &e), ERR_DATA);
+    assert_string_equal(e.text, "/dev/null is not a regular file, but a device");
+    const int fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+    assert_int_equal(file_write_all(fd, "abc", 3), 0);
+    close(fd);
+    assert_int_equal(file_stream_regular(&f, path, ERR_CORRUPT, &e), 0);
+    assert_int_equal(getc(f), 'a');
+    fclose(f);
+    unlink(path);
+    rmdir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(files_of_all_sizes_are_read_whole),   cmocka_unit_test(what_has_no_size_is_read_to_its_end),
-        cmocka_unit_test(more_than_the_limit_is_refused),      cmocka_unit_test(errors_are_told),
+        cmocka_unit_test(files_of_all_sizes_are_read_whole),
+        cmocka_unit_test(what_has_no_size_is_read_to_its_end),
+        cmocka_unit_test(more_than_the_limit_is_refused),
+        cmocka_unit_test(errors_are_told),
         cmocka_unit_test(small_files_are_read_by_their_paths),
+        cmocka_unit_test(what_is_no_regular_file_is_not_waited_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

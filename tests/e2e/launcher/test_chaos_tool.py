@@ -356,6 +356,14 @@ def test_a_wrong_command_line_is_one_sentence(args, says):
     assert p.returncode == 2 and p.stdout == "" and says in p.stderr and p.stderr.count("\n") == 1 and p.stderr.startswith("crun chaos: "), p
 
 
+def test_a_fifo_that_nobody_writes_to_is_neither_plan_nor_target(tool, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    p = subprocess.run([CRUN, "chaos", "--plan", tmp_path / "fifo", "1"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert (p.returncode, p.stderr) == (2, f"crun chaos: {tmp_path}/fifo is not a regular file, but a named pipe\n")
+    t = tool("at 0 kill worker", tmp_path / "fifo")
+    assert t.wait() == 2 and t.text().startswith(f"crun chaos: TARGET 0: the file {tmp_path}/fifo holds no pid"), t.text()
+
+
 def test_a_plan_that_is_no_plan_but_a_large_file_is_said(tool):
     t = tool("x" * ((1 << 20) + 1), 1)
     assert t.wait() == 2 and f"{t.plan} has more than 1048576 bytes: expected a plan, which is shorter" in t.text()

@@ -95,6 +95,16 @@ def test_bad_input_gets_one_clear_sentence_and_the_right_code(trained, tmp_path)
     assert np.all([not q.name.endswith(".tmp") for q in tmp_path.iterdir()])
 
 
+@pytest.mark.parametrize("entries, says", [
+    (",".join(f'"{n}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}' for n in range(262145)), "holds more than 262144 tensors"),
+    ('"a":{"dtype":"U8","shape":[0,1,1,1,1],"data_offsets":[0,0]}', "more than 4 dimensions"), (f'"{"n" * 200}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}', "a tensor's name")],
+    ids=["tensors", "dimensions", "name"])
+def test_a_file_beyond_what_is_read_is_bad_data(tmp_path, entries, says):
+    (tmp_path / "m.safetensors").write_bytes(len(entries + "{}").to_bytes(8, "little") + f"{{{entries}}}".encode())
+    p = convert(tmp_path / "m.safetensors", tmp_path / "o.pth", code=65)
+    assert len(p.stderr.splitlines()) == 1 and says in p.stderr, p.stderr
+
+
 def binary_int(n):
     return pickle.dumps(n, 2)[2:-1]
 

@@ -187,6 +187,21 @@ def test_a_fifo_in_a_folder_is_no_picture(data, trained, tmp_path):
     assert predict("--checkpoint", trained, tmp_path).stdout.startswith(f"{tmp_path / good.name}\n")
 
 
+@pytest.mark.parametrize("args, code", [
+    ("predict --checkpoint CK FIFO", 65), ("predict --checkpoint FIFO PICTURE", 65), ("predict --checkpoint CK --class-names FIFO PICTURE", 65), ("convert FIFO out.pth", 65),
+    ("plot FIFO --out out.png", 65), ("--train-data MNIST --arch mlp", 65), ("--train-data CIFAR --arch wrn_16_4", 65),
+    ("--train-data SHAPES --arch resnet18 --pretrained FIFO", 65)])
+def test_a_fifo_that_a_user_names_is_refused_and_not_waited_for(data, trained, tmp_path, args, code):
+    """Nobody writes to it: opening it would wait for ever."""
+    for fifo in ("fifo", "mnist/train-images-idx3-ubyte", "cifar/data_batch_1.bin"):
+        (tmp_path / fifo).parent.mkdir(exist_ok=True)
+        os.mkfifo(tmp_path / fifo)
+    words = {"CK": trained, "FIFO": tmp_path / "fifo", "MNIST": tmp_path / "mnist", "CIFAR": tmp_path / "cifar", "SHAPES": data / "train",
+             "PICTURE": sorted((data / "val").glob("*/*"))[0], "out.pth": tmp_path / "out.pth", "out.png": tmp_path / "out.png"}
+    p = run(TRAINER, *(words.get(a, a) for a in args.split()), timeout=60)
+    assert p.returncode == code and "is not a regular file, but a named pipe" in p.stderr.splitlines()[-1], (p.returncode, p.stderr)
+
+
 def test_output_that_cannot_be_written_is_no_success(data, trained):
     with open("/dev/full", "w") as full:
         p = subprocess.run([str(TRAINER), "predict", "--checkpoint", str(trained), str(sorted((data / "val").glob("*/*"))[0])], stdout=full,

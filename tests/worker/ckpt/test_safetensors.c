@@ -170,8 +170,8 @@ static void malformed_headers_are_refused_with_a_reason(void **state)
     refuse(state, "{\"a\":" T("F32", "[-1]", "[0,4]") "}", 4, ERR_CORRUPT, "whole numbers");
     refuse(state, "{\"a\":" T("F32", "[1e300]", "[0,4]") "}", 4, ERR_CORRUPT, "whole numbers");
     refuse(state, "{\"a\":" T("BOOL", "[1]", "[0,1]") "}", 1, -ENOTSUP, "'BOOL'");
-    refuse(state, "{\"a\":" T("U8", "[1,1,1,1,1]", "[0,1]") "}", 1, -ENOTSUP, "more than 4 dimensions");
-    refuse(state, "{\"\":" T("U8", "[1]", "[0,1]") "}", 1, -ENOTSUP, "0 bytes");
+    refuse(state, "{\"a\":" T("U8", "[1,1,1,1,1]", "[0,1]") "}", 1, ERR_CORRUPT, "more than 4 dimensions");
+    refuse(state, "{\"\":" T("U8", "[1]", "[0,1]") "}", 1, ERR_CORRUPT, "0 bytes");
 }
 
 static void offsets_must_fit_shapes_and_the_file(void **state)

@@ -35,7 +35,7 @@ static int share_lock(const char *path, int *ret, struct err *e)
     char file[PATH_MAX + 8];
     struct flock lock = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
     snprintf(file, sizeof file, "%s/LOCK", path);
-    const int fd = open(file, O_RDONLY | O_CLOEXEC);
+    const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return 0; /* never opened, or copied without it */
     if (fcntl(fd, F_OFD_SETLK, &lock) < 0 && (errno == EAGAIN || errno == EACCES)) {

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "worker/data/sets/raw_set.h"
 
 #define SIZE 32
@@ -60,9 +61,8 @@ static int add_file(struct raw_set *r, const char *dir, const char *name, struct
     if (!folder)
         return err_set(e, ERR_DATA, "'%s/%s' does not exist", dir, name);
     snprintf(path, sizeof path, "%s/%s/%s", dir, folder, name);
-    FILE *f = fopen(path, "rbe");
-    if (!f)
-        return err_errno(e, errno, "cannot read '%s'", path);
+    FILE *f = NULL;
+    TRY(file_stream_regular(&f, path, ERR_DATA, e));
     int rc = add_records(r, f, path, e);
     fclose(f);
     return rc;

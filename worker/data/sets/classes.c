@@ -7,6 +7,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "worker/data/sets/dataset_impl.h"
 
 void dataset_free_classes(struct dataset *d)
@@ -141,11 +142,14 @@ static int read_classes(const char *path, struct class_list *ret, struct err *e)
     int rc = 0;
     if (snprintf(file, sizeof file, "%s/" DATASET_CLASSES_FILE, path) >= (int)sizeof file)
         return -ENOENT;
-    FILE *f = fopen(file, "re");
-    if (!f && errno != ENOENT)
-        return err_set(e, ERR_DATA, "cannot read '%s': %s", file, strerror(errno));
-    if (!f)
-        return -ENOENT;
+    FILE *f = NULL;
+    rc = file_stream_regular(&f, file, ERR_DATA, e);
+    if (rc == -ENOENT)
+        return rc;
+    if (rc < 0 && rc != ERR_DATA)
+        return err_set(e, ERR_DATA, "cannot read '%s': %s", file, strerror(-rc));
+    if (rc < 0)
+        return rc;
     while (rc == 0 && getline(&line, &line_cap, f) > 0) {
         line[strcspn(line, "\r\n")] = '\0';
         if (*line)

@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "worker/data/image/image.h"
 #include "worker/data/sets/raw_set.h"
 
@@ -114,9 +116,14 @@ static int load_part(struct raw_set *r, const char *dir, const struct dataset_op
     for (int labels = 0; labels < 2; labels++) {
         if (!find_file(dir, parts[o->testing][labels], path, sizeof path))
             return err_set(e, ERR_DATA, "'%s' (or .gz) does not exist", path);
-        gzFile f = gzopen(path, "rbe");
-        if (!f)
-            return err_errno(e, errno, "cannot read '%s'", path);
+        const int fd = file_open_regular(path, ERR_DATA, e);
+        if (fd < 0)
+            return fd;
+        gzFile f = gzdopen(fd, "rb");
+        if (!f) {
+            close(fd);
+            return err_errno(e, ENOMEM, "cannot read '%s'", path);
+        }
         gzbuffer(f, 1u << 17);
         int rc = labels ? get_labels(r, f, path, n, e) : get_pictures(r, f, path, &n, e);
         gzclose(f);

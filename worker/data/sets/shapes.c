@@ -22,6 +22,7 @@
 #include "common/base/buf.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/file.h"
 #include "worker/data/image/jpeg_write.h"
 
 #define QUALITY 90
@@ -94,9 +95,10 @@ static void describe(const struct shapes_options *o, struct buf *out)
 static int same_set(const char *path, const struct shapes_options *o, struct err *e)
 {
     char text[1024], key[64];
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return errno == ENOENT ? 0 : err_errno(e, errno, "cannot read '%s'", path);
+    FILE *f = NULL;
+    const int rc = file_stream_regular(&f, path, ERR_USAGE, e);
+    if (rc < 0)
+        return rc == -ENOENT ? 0 : rc;
     size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     text[n] = '\0';

@@ -79,6 +79,9 @@ static void passwords_come_from_the_environment_where_the_url_has_none(void **st
     assert_string_equal(l.password, "first");
     setenv("CRUN_REDIS_PASSWORD_FILE", "/nowhere/at/all", 1);
     assert_int_equal(redis_link_parse(&l, "redis://h", &e), -ENOENT);
+    setenv("CRUN_REDIS_PASSWORD_FILE", "/dev/null", 1);
+    assert_int_equal(redis_link_parse(&l, "redis://h", &e), -EINVAL);
+    assert_non_null(strstr(e.text, "CRUN_REDIS_PASSWORD_FILE: /dev/null is not a regular file"));
     unsetenv("CRUN_REDIS_PASSWORD_FILE");
     unsetenv("CRUN_REDIS_PASSWORD");
     unsetenv("REDISCLI_AUTH");
