@@ -245,7 +245,7 @@ const struct explain_message explain_crun[] = {
      "the report of group rank 0 has more; --state-dir of rendezvousd keeps what was told"},
     {"did not answer within * ms", "a node was asked for its part of the failure report, and it, or its disk, hangs",
      "look at that node; its log folder has what its workers wrote"},
-    {"the rendezvous could not be reached in time\nthe rendezvous has begun another round",
+    {"the rendezvous could not be reached in time\nthe rendezvous has begun another round\nthe job went on without this node",
      "this node lost touch, or others went on without it; its workers were ended",
      "look at the network and at the rendezvous; the node joins again by itself"},
     {"restart * (*)*: detect ",

@@ -28,6 +28,7 @@ PARTS = {"rank%s %s wait%s in %s", "before its first step", "at step %u64", "in 
 CALL = re.compile(rf"\b({MAKERS}|snprintf)\(")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 LITERALS = re.compile(r'(?:"(?:[^"\\]|\\.)*"\s*)+')
+CHOICE = re.compile(r'\?\s*"((?:[^"\\]|\\.)*)"\s*:\s*"((?:[^"\\]|\\.)*)"')
 FIELD = re.compile(r"%%|%[-+0-9.*]*(?:l|ll|z|h|t|j)*[a-zA-Z]")
 
 
@@ -69,6 +70,9 @@ def formats():
             found = [s for s in found if s not in RESULTS]
             if found and not found[0].startswith(("\\r", " ", "Try ", "'")) and not (call[1] == "fprintf" and re.match(r"%\w+ of %", found[0])):
                 yield path, call[1], found[0]
+                for first, other in CHOICE.findall(args):  # a whole sentence each
+                    if first == found[0] and " " in other and whole(other.strip()):
+                        yield path, call[1], other
 
 
 def messages():
