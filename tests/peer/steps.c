@@ -1,6 +1,6 @@
-/* steps DEVICE ARCH|FILE.net SIZE CLASSES BATCH STEPS THREADS CLIP DIR: training steps of a network from given weights on given
- * images, for a comparison with another framework. Plain SGD at rate 0.01; where CLIP is not 0, gradients are clipped
- * to that norm.
+/* steps DEVICE ARCH|FILE.net SIZE CLASSES BATCH STEPS THREADS CLIP DIR: training steps of a network from given weights
+ * on given images, for a comparison with another framework. Plain SGD at rate 0.01; where CLIP is not 0, gradients are
+ * clipped to that norm.
  *
  * Reads DIR/weights.safetensors (torchvision's names, F64 or F32), DIR/images (STEPS, BATCH, SIZE, SIZE, 3) u8,
  * DIR/labels (STEPS, BATCH) i32. Writes DIR/<DEVICE>.safetensors, all F64: logits and "grad.<name>" of the first step

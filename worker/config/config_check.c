@@ -7,6 +7,7 @@
 #include "worker/data/loader/input.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/device/device.h"
+#include "worker/optim/patterns.h"
 #include "worker/optim/schedule.h"
 
 #define CHECKPOINT_NAME_MAX 200 /* bytes: with the epochs and suffixes behind it, it is still a file name */
@@ -89,6 +90,8 @@ static int check_optimizer(const struct train_config *c, struct err *e)
     if ((c->lr_policy == LR_HOROVOD || c->lr_policy == LR_APEX) && c->lr_scale != LR_SCALE_NONE)
         return err_set(e, ERR_USAGE, "--lr-policy %s scales the rate itself: leave --lr-scale out",
                        schedule_policy_name((enum lr_policy)c->lr_policy));
+    TRY(patterns_check("no-decay", c->no_decay, false, e));
+    TRY(patterns_check("lr-mul", c->lr_mul, true, e));
     if (c->lr_policy == LR_COSINE && c->lr_min > c->base_lr)
         return err_set(e, ERR_USAGE, "--lr-min %g is above --base-learning-rate %g, from which the rate falls",
                        c->lr_min, c->base_lr);

@@ -54,8 +54,8 @@ struct schedule {
 int schedule_check(const struct schedule *s, struct err *e);
 
 /* Rate of step s (0-based). COSINE: least + (base - least) * (1 + cos(pi * (s - warmup) / (total - warmup))) / 2,
- * least beyond the end. POLY: base * (1 - (s - warmup) / (total - warmup))^power, 0 beyond the end. The others count s from the beginning of the
- * run, warm-up included, as Caffe2's LearningRate and torch's StepLR do. */
+ * least beyond the end. POLY: base * (1 - (s - warmup) / (total - warmup))^power, 0 beyond the end. The others count s
+ * from the beginning of the run, warm-up included, as Caffe2's LearningRate and torch's StepLR do. */
 double schedule_lr(const struct schedule *s, int64_t step);
 
 const char *schedule_policy_name(enum lr_policy p);

@@ -7,45 +7,53 @@
 #include "common/base/err.h"
 #include "worker/device/half.h"
 #include "worker/optim/norm.h"
+#include "worker/optim/patterns.h"
 #include "worker/parallel/ddp.h"
 #include "worker/parallel/ownership.h"
 #include "worker/precision/precision.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
+/* Of the whole arena. */
+struct whole_slice {
+    struct update_slice s;
+    double factor;
+};
+
 /* Biases and the scales and shifts of batch norm are vectors. */
-static struct update_slice slice_of(const struct param *q, const struct optimizer *o)
+static struct whole_slice slice_of(const struct param *q, const struct optimizer *o)
 {
-    const bool vector = q->ndim < 2;
-    return (struct update_slice){.first = q->offset,
-                                 .weight_decay = !q->decay || (vector && !o->decay_vectors) ? 0 : o->weight_decay,
-                                 .trust = vector ? 0 : o->trust};
+    const bool vector = q->ndim < 2,
+               decays = q->decay && (!vector || o->decay_vectors) && !patterns_fit(o->no_decay, q->name);
+    return (struct whole_slice){
+        {.first = q->offset, .weight_decay = decays ? o->weight_decay : 0, .trust = vector ? 0 : o->trust},
+        patterns_factor(o->lr_mul, q->name)};
 }
 
-static bool alike(const struct update_slice *a, const struct update_slice *b)
+static bool alike(const struct whole_slice *a, const struct whole_slice *b)
 {
-    return a->weight_decay == b->weight_decay && a->trust == 0 && b->trust == 0;
+    return a->s.weight_decay == b->s.weight_decay && a->s.trust == 0 && b->s.trust == 0 && a->factor == b->factor;
 }
 
 /* Slices of the whole arena; how many. */
-static int slice_all(const struct optimizer *o, const struct program *p, struct update_slice *v)
+static int slice_all(const struct optimizer *o, const struct program *p, struct whole_slice *v)
 {
     int n = 0;
     size_t at = 0;
     for (const struct param *q; (q = program_param_from(p, at)); at = q->offset + q->count) {
-        const struct update_slice one = slice_of(q, o);
+        const struct whole_slice one = slice_of(q, o);
         if (n == 0 || !alike(&v[n - 1], &one))
             v[n++] = one;
-        v[n - 1].n = q->offset + q->count - v[n - 1].first;
+        v[n - 1].s.n = q->offset + q->count - v[n - 1].s.first;
     }
     return n;
 }
 
 /* What the k-th owned range has of slice j of the whole arena becomes a slice. */
-static void add_owned(struct optimizer *o, const struct ownership *own, int k, int j, const struct update_slice *all)
+static void add_owned(struct optimizer *o, const struct ownership *own, int k, int j, const struct whole_slice *all)
 {
-    const struct ownership_range r = ownership_clip(own, k, all[j].first, all[j].first + all[j].n);
-    struct update_slice one = all[j];
+    const struct ownership_range r = ownership_clip(own, k, all[j].s.first, all[j].s.first + all[j].s.n);
+    struct update_slice one = all[j].s;
     if (r.first == r.end)
         return;
     one.first = r.first;
@@ -53,29 +61,38 @@ static void add_owned(struct optimizer *o, const struct ownership *own, int k, i
     one.skipped = r.first - ownership_place(own, OWNERSHIP_MOMENTS, r.first);
     one.params_skipped = r.first - ownership_place(own, OWNERSHIP_PARAMS, r.first);
     o->whole[o->nslices] = j;
+    if (o->factors)
+        o->factors[o->nslices] = all[j].factor;
     o->slices[o->nslices++] = one;
+}
+
+static void free_slices(struct optimizer *o)
+{
+    free(o->slices);
+    free(o->whole);
+    free(o->rates);
+    free(o->factors);
 }
 
 int optimizer_slice(struct optimizer *o, const struct program *p, const struct ownership *own, struct err *e)
 {
     const size_t most = (size_t)p->nparams + 1, cut = most + (size_t)own->nowned; /* a range cuts one slice more */
-    struct update_slice *all = calloc(most, sizeof *all);
-    free(o->slices);
-    free(o->whole);
-    free(o->rates);
+    struct whole_slice *all = calloc(most, sizeof *all);
+    free_slices(o);
     o->slices = calloc(cut, sizeof *o->slices);
     o->whole = calloc(cut, sizeof *o->whole);
     o->rates = calloc(cut, sizeof *o->rates);
+    o->factors = o->lr_mul ? calloc(cut, sizeof *o->factors) : NULL;
     o->nslices = 0;
-    if (!all || !o->slices || !o->whole || !o->rates) {
+    if (!all || !o->slices || !o->whole || !o->rates || (o->lr_mul && !o->factors)) {
         free(all);
         return err_errno(e, ENOMEM, "parameter slices");
     }
     o->nwhole = slice_all(o, p, all);
     for (int k = 0, i = 0; k < own->nowned; k++) {
-        for (; i < o->nwhole && all[i].first + all[i].n <= own->owned[k].first; i++)
+        for (; i < o->nwhole && all[i].s.first + all[i].s.n <= own->owned[k].first; i++)
             ;
-        for (int j = i; j < o->nwhole && all[j].first < own->owned[k].end; j++)
+        for (int j = i; j < o->nwhole && all[j].s.first < own->owned[k].end; j++)
             add_owned(o, own, k, j, all);
     }
     free(all);
@@ -84,9 +101,7 @@ int optimizer_slice(struct optimizer *o, const struct program *p, const struct o
 
 void optimizer_finish(struct optimizer *o)
 {
-    free(o->slices);
-    free(o->whole);
-    free(o->rates);
+    free_slices(o);
     *o = (struct optimizer){0};
 }
 
@@ -174,7 +189,7 @@ static int update_params(const struct optimizer *o, struct state *s, const struc
 {
     const struct device_ops *ops = s->device->ops;
     const void *count = state_metric(s, optimizer_divisor(o));
-    if (ops->update_all && !rates)
+    if (ops->update_all && !rates && !o->factors)
         return ops->update_all(s->device, all, o->slices, o->nslices, s->params, s->reduce, s->momentum, count, e);
     for (int i = 0; i < o->nslices; i++) {
         struct update u = *all;
@@ -184,7 +199,7 @@ static int update_params(const struct optimizer *o, struct state *s, const struc
         u.params_skipped = o->slices[i].params_skipped;
         u.weight_decay = o->slices[i].weight_decay;
         u.trust = rates ? 0 : o->slices[i].trust;
-        u.lr = rates ? all->lr * rates[i] : all->lr;
+        u.lr = all->lr * (rates ? rates[i] : 1) * (o->factors ? o->factors[i] : 1);
         TRY(ops->update(s->device, &u, s->params, s->reduce, s->momentum, count, e));
     }
     return 0;

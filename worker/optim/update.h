@@ -31,12 +31,15 @@ struct optimizer {
     double momentum, beta2, eps;
     double weight_decay, trust; /* of matrices and filters */
     bool decay_vectors;         /* weight decay of biases and batch norm, too */
+    const char *no_decay;       /* patterns (patterns.h) of parameters without; NULL: none */
+    const char *lr_mul;         /* patterns, and factors of the rate; NULL: none */
     double clip_norm;           /* 0: never clipped */
     double ema; /* share of the old average that a step keeps, once optimizer_kept() has come so far; 0: no average */
     bool sum_losses;    /* gradients are of the sum of losses, not of their mean */
     double bn_momentum; /* weight of a step's statistics in the running ones */
     struct update_slice *slices;
-    int *whole; /* (nslices): of which slice of the whole arena it is a part, counted alike on all ranks */
+    int *whole;      /* (nslices): of which slice of the whole arena it is a part, counted alike on all ranks */
+    double *factors; /* (nslices): of the rate; NULL: all are 1 */
     int nslices, nwhole;
     double *rates; /* (nslices): what the next update multiplies their rates by, where optimizer_agree() says so */
 };

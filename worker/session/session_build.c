@@ -11,6 +11,7 @@
 #include "worker/config/cores.h"
 #include "worker/data/sets/dataset.h"
 #include "worker/model/model.h"
+#include "worker/optim/patterns.h"
 #include "worker/parallel/residency.h"
 #include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
@@ -142,6 +143,8 @@ int session_build_model(struct session *s, struct err *e)
     if (s->layout.zero == 3)
         o.align = OWNERSHIP_ALIGN * (size_t)s->batch.count;
     TRY(model_build(&s->whole, &o, e));
+    TRY(patterns_check_model("no-decay", s->cfg->no_decay, s->whole, e));
+    TRY(patterns_check_model("lr-mul", s->cfg->lr_mul, s->whole, e));
     if (s->layout.stages > 1)
         return cut_model(s, e);
     s->program = s->whole;
@@ -161,6 +164,8 @@ static struct optimizer choose_optimizer(const struct train_config *c)
                           .weight_decay = c->weight_decay,
                           .trust = c->optimizer == OPTIMIZER_LARS ? c->lars_eta : 0,
                           .decay_vectors = c->bn_decay && c->optimizer != OPTIMIZER_LARS,
+                          .no_decay = c->no_decay,
+                          .lr_mul = c->lr_mul,
                           .clip_norm = c->clip_grad_norm,
                           .ema = c->ema,
                           .sum_losses = c->loss_reduction != LOSS_MEAN,

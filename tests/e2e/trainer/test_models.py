@@ -170,6 +170,24 @@ def test_a_wrong_file_is_told_with_its_line(data, tmp_path, text, sentence):
     assert len(p.stderr.splitlines()) == 1, p.stderr
 
 
+def test_rates_and_decay_go_by_names(data, net, tmp_path):
+    def step(name, rate, *args):
+        p = run(*command(data, "--arch", net, "--max-steps", 1, "--lr-policy", "fixed", "--warmup-epochs", 0, "--momentum", 0, "--weight-decay", 0.1,
+                         "--base-learning-rate", rate, "--checkpoint-dir", tmp_path / name, *args))
+        assert p.returncode == 0, p.stderr
+        return load(newest(tmp_path / name) / "model.safetensors")
+
+    first, plain = step("first", 0), step("plain", 0.01)
+    faster, spared = step("faster", 0.01, "--lr-mul", "*.bias=1,head.*=2"), step("spared", 0.01, "--no-decay", "head.w*")
+    for k in plain:
+        assert abs(faster[k] - (2 * plain[k] - first[k] if k.startswith("head") else plain[k])).max() <= 1e-15, k
+        assert abs(spared[k] - (plain[k] + 0.01 * 0.1 * first[k] if k == "head.weight" else plain[k])).max() <= 1e-15, k
+    assert (plain["head.weight"] != first["head.weight"]).all()
+    for option, value, sentence in (("--no-decay", "haed.*", "'haed.*' is the name of no parameter of small"), ("--lr-mul", "head.*=0", "expected PATTERN=FACTOR")):
+        p = run(*command(data, "--arch", net, option, value))
+        assert p.returncode == 2 and sentence in p.stderr, p.stderr
+
+
 # --- checkpoints of strangers
 
 class Number(str):
