@@ -95,20 +95,13 @@ static int send_all(struct resp_conn *c, int64_t deadline, struct err *e)
     return send_bytes(c, &c->cipher, deadline, e);
 }
 
-static int feed_codec(struct resp_conn *c, const char *p, size_t n, struct err *e)
-{
-    if (n > 0 && redisReaderFeed(c->reader, p, n) != REDIS_OK)
-        return err_set(e, -EPROTO, "malformed reply: %s", c->reader->errstr);
-    return 0;
-}
-
 static int feed_tls(struct resp_conn *c, const char *p, size_t n, int64_t deadline, struct err *e)
 {
     struct err unsent;
     int rc = tls_stream_feed(c->tls, p, n, &c->plain, &c->cipher, e);
     int sent = send_bytes(c, &c->cipher, deadline, rc < 0 ? &unsent : e);
     TRY(rc < 0 ? rc : sent);
-    TRY(feed_codec(c, c->plain.data, c->plain.len, e));
+    TRY(resp_reader_feed(&c->bound, c->reader, c->plain.data, c->plain.len, e));
     buf_clear(&c->plain);
     return rc == 1 ? err_set(e, -ECONNRESET, "the server closed the connection") : 0;
 }
@@ -125,7 +118,8 @@ static int feed(struct resp_conn *c, int64_t deadline, struct err *e)
         return err_errno(e, errno, "receive");
     if (n == 0)
         return err_set(e, -ECONNRESET, "the server closed the connection");
-    return c->tls ? feed_tls(c, chunk, (size_t)n, deadline, e) : feed_codec(c, chunk, (size_t)n, e);
+    return c->tls ? feed_tls(c, chunk, (size_t)n, deadline, e)
+                  : resp_reader_feed(&c->bound, c->reader, chunk, (size_t)n, e);
 }
 
 int resp_start_tls(struct resp_conn *c, struct tls_context *ctx, const char *server_name, int64_t deadline,
@@ -143,18 +137,15 @@ int resp_start_tls(struct resp_conn *c, struct tls_context *ctx, const char *ser
     return rc;
 }
 
+/* A server that never ends its reply has no more time than one that says nothing. */
 static int receive(struct resp_conn *c, redisReply **reply, int64_t deadline, struct err *e)
 {
     for (;;) {
-        void *r = NULL;
-        if (redisReaderGetReply(c->reader, &r) != REDIS_OK)
-            return err_set(e, -EPROTO, "malformed reply: %s", c->reader->errstr);
-        if (r) {
-            *reply = r;
-            return 0;
-        }
-        if (c->reader->len > c->max_reply)
-            return err_set(e, -E2BIG, "a reply exceeds %zu bytes", c->max_reply);
+        const int rc = resp_reader_take(&c->bound, c->reader, c->max_reply, reply, e);
+        if (rc != 0)
+            return rc < 0 ? rc : 0;
+        if (c->bound.bytes > 0 && clock_left(deadline) == 0)
+            return err_set(e, -ETIMEDOUT, "the deadline passed within a reply");
         TRY(feed(c, deadline, e));
     }
 }

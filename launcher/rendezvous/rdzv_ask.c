@@ -10,6 +10,7 @@
 #include "common/job/slurm.h"
 #include "common/net/tls_stream.h"
 
+#define GREETING_MAX ((size_t)1 << 16) /* bytes of an answer of a server that has proved nothing */
 #define ANSWER_MAX ((size_t)256 << 20)
 
 int rdzv_ask_init(struct rdzv_ask *a, const char *endpoint, struct err *e)
@@ -94,10 +95,11 @@ int rdzv_ask_open(struct rdzv_ask *a, struct err *e)
     if (a->conn.fd >= 0)
         return 0;
     TRY(resp_dial(&a->conn, a->host, a->port, clock_deadline(a->timeout_ms), e));
-    a->conn.max_reply = ANSWER_MAX;
+    a->conn.max_reply = GREETING_MAX;
     int rc = start_tls(a, e);
     if (rc == 0)
         rc = authenticate(a, e);
+    a->conn.max_reply = ANSWER_MAX;
     if (rc < 0)
         resp_hang_up(&a->conn);
     return rc;

@@ -243,23 +243,17 @@ static void handle_reply(struct rdzv_conn *c, const redisReply *r)
 
 static void decode(struct rdzv_conn *c, const char *data, size_t n)
 {
-    if (redisReaderFeed(c->reader, data, n) != REDIS_OK) {
-        lose_malformed(c, "the reply is malformed");
-        return;
-    }
-    while (!c->closing && !c->lost) {
-        void *r = NULL;
-        if (redisReaderGetReply(c->reader, &r) != REDIS_OK) {
-            lose_malformed(c, c->reader->errstr[0] ? c->reader->errstr : "the reply is malformed");
-            return;
-        }
-        if (!r)
-            break;
+    struct err e = {0};
+    redisReply *r;
+    int rc = resp_reader_feed(&c->bound, c->reader, data, n, &e);
+    while (rc == 0 && !c->closing && !c->lost &&
+           (rc = resp_reader_take(&c->bound, c->reader, REPLY_MAX, &r, &e)) == 1) {
         handle_reply(c, r);
         freeReplyObject(r);
+        rc = 0;
     }
-    if (!c->closing && c->reader->len > REPLY_MAX)
-        lose(c, RDZV_LOST, "the reply is too long");
+    if (rc < 0)
+        lose_malformed(c, e.text);
 }
 
 static void decrypt(struct rdzv_conn *c, const char *data, size_t n)
