@@ -1,7 +1,9 @@
 #include "common/base/path.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -38,4 +40,40 @@ int path_make_writable(const char *dir, struct err *e)
     if (access(dir, W_OK | X_OK) < 0)
         return err_set(e, ERR_OUTPUT, "cannot write into folder %s: %s", dir, strerror(errno));
     return 0;
+}
+
+/* The link is read through a descriptor, so nobody can put another in its place after its owner was looked at. */
+static int open_link(const char *path)
+{
+    char to[2 * PATH_MAX], target[PATH_MAX];
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    const int link = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    const bool is_link = link >= 0 && fstat(link, &st) == 0 && S_ISLNK(st.st_mode);
+    const bool is_ours = is_link && (st.st_uid == geteuid() || st.st_uid == 0);
+    const ssize_t n = is_ours ? readlinkat(link, "", target, sizeof target - 1) : -1;
+    if (link >= 0)
+        close(link);
+    errno = link < 0 || is_link ? ELOOP : ENOTDIR;
+    if (n < 0)
+        return -1;
+    target[n] = 0;
+    snprintf(to, sizeof to, "%.*s%s", target[0] == '/' || !slash ? 0 : (int)(slash + 1 - path), path, target);
+    return open(to, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+int path_open_dir(const char *path)
+{
+    char plain[PATH_MAX]; /* a slash at its end would have a link followed */
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    if (n >= sizeof plain) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    memcpy(plain, path, n);
+    plain[n] = 0;
+    const int fd = open(plain, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    return fd < 0 && (errno == ELOOP || errno == ENOTDIR) ? open_link(plain) : fd; /* as those flags tell a link */
 }

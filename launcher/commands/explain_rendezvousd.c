@@ -69,6 +69,9 @@ const struct explain_message explain_rendezvousd[] = {
     /* --- the state directory */
     {"is in use by another rendezvousd", "two daemons have one state directory",
      "stop the other one, or another --state-dir"},
+    {"or choose another --state-dir\nmay be written by others (mode\nwas replaced while it was opened",
+     "other users could change the state directory, or decide what the daemon writes to",
+     "chown and chmod go-w it, remove links from it, or name a folder that is not there yet"},
     {"its format is *, but\nis of an older version of crun",
      "another version wrote what a rendezvous keeps; it is left as it is",
      "the version that wrote it, or one of a release later; another --state-dir or --rdzv-id begins anew"},

@@ -83,38 +83,21 @@ int log_layout_make_root(const struct log_layout *l, struct err *e)
     return make_private(l->root, e);
 }
 
-/* The folder behind a link of our user's or root's: many link their logs to another disk. The link is read through a
- * descriptor, so nobody can put another in its place after its owner was looked at. -1: errno. */
-static int open_link(const char *path)
+/* One of a random name is no link. */
+static int open_root(const struct log_layout *l)
 {
-    char to[2 * LOG_PATH_MAX], target[LOG_PATH_MAX];
-    struct stat st;
-    const int link = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    const bool is_ours =
-        link >= 0 && fstat(link, &st) == 0 && S_ISLNK(st.st_mode) && (st.st_uid == geteuid() || st.st_uid == 0);
-    const ssize_t n = is_ours ? readlinkat(link, "", target, sizeof target - 1) : -1;
-    if (link >= 0)
-        close(link);
-    errno = ELOOP;
-    if (n < 0)
-        return -1;
-    target[n] = '\0';
-    snprintf(to, sizeof to, "%.*s%s", target[0] == '/' ? 0 : (int)(strrchr(path, '/') + 1 - path), path, target);
-    return open(to, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return l->torchrun ? open(l->root, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW) : path_open_dir(l->root);
 }
 
 int log_layout_open_root(const struct log_layout *l, struct err *e)
 {
     if (!l->torchrun)
         TRY(path_make_dirs(l->root, e));
-    const int how = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW;
-    int fd = open(l->root, how);
+    int fd = open_root(l);
     if (fd < 0 && errno == ENOENT) { /* somebody tidied up since it was made */
         TRY(log_layout_make_root(l, e));
-        fd = open(l->root, how);
+        fd = open_root(l);
     }
-    if (fd < 0 && (errno == ELOOP || errno == ENOTDIR) && !l->torchrun) /* as O_NOFOLLOW and O_DIRECTORY tell a link */
-        fd = open_link(l->root);
     if (fd < 0 && errno == ELOOP)
         return err_set(e, ERR_OUTPUT,
                        "the log folder %s is a symbolic link of another user: remove it, or choose another --log-dir",

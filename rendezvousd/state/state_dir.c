@@ -17,6 +17,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "rendezvousd/state/state_folder.h"
 #include "rendezvousd/state/state_internal.h"
 #include "rendezvousd/state/state_log.h"
 #include "rendezvousd/state/state_writer.h"
@@ -100,7 +101,7 @@ static int check_version(struct state_dir *d, const char *id, struct err *e)
     struct err why;
     size_t end;
     snprintf(name, sizeof name, "%s.log", id);
-    const int fd = openat(d->jobs_fd, name, O_RDONLY | O_CLOEXEC);
+    const int fd = state_folder_file(d->jobs_fd, name, O_RDONLY);
     const ssize_t n = fd < 0 ? -1 : read(fd, head, sizeof head);
     if (fd >= 0)
         close(fd);
@@ -120,28 +121,36 @@ static int check_versions(struct state_dir *d, struct err *e)
 
 /* --- opening */
 
-static int open_dirs(struct state_dir *d, const char *path, struct err *e)
+/* The daemon is asked about DIR by this path when another process is to write there. */
+static int resolve_path(struct state_dir *d, const char *path, struct err *e)
 {
-    if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return err_errno(e, errno, "state directory '%s' cannot be made", path);
-    d->dir_fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (d->dir_fd < 0)
+    struct stat now, st;
+    if (!(d->path = realpath(path, NULL)))
         return err_errno(e, errno, "state directory '%s'", path);
-    if (mkdirat(d->dir_fd, "jobs", 0700) < 0 && errno != EEXIST)
-        return err_errno(e, errno, "'%s/jobs' cannot be made", path);
-    d->jobs_fd = openat(d->dir_fd, "jobs", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (d->jobs_fd < 0)
-        return err_errno(e, errno, "'%s/jobs'", path);
+    if (stat(d->path, &now) < 0 || fstat(d->dir_fd, &st) < 0)
+        return err_errno(e, errno, "state directory '%s'", path);
+    if (now.st_ino != st.st_ino || now.st_dev != st.st_dev)
+        return err_set(e, ERR_REFUSED, "state directory '%s' was replaced while it was opened: start again", path);
+    return 0;
+}
+
+/* above: what it is within; NULL: nothing. */
+static int open_dirs(struct state_dir *d, const struct state_dir *above, const char *path, struct err *e)
+{
+    TRY(d->dir_fd = above ? state_folder_within(above->dir_fd, above->path, strrchr(path, '/') + 1, true, e)
+                          : state_folder_top(path, e));
+    TRY(resolve_path(d, path, e));
+    TRY(d->jobs_fd = state_folder_within(d->dir_fd, path, "jobs", true, e));
     return 0;
 }
 
 static int read_epoch(int dir_fd, uint64_t *ret)
 {
     char text[32] = "", *end;
-    int fd = openat(dir_fd, "epoch", O_RDONLY | O_CLOEXEC);
+    const int fd = state_folder_file(dir_fd, "epoch", O_RDONLY);
     *ret = 0;
     if (fd < 0)
-        return errno == ENOENT ? 0 : -errno;
+        return fd == -ENOENT ? 0 : fd;
     ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
     if (n < 0)
@@ -161,6 +170,8 @@ static int count_epoch(struct state_dir *d, const char *path, uint64_t *ret, str
     int rc = read_epoch(d->dir_fd, &before);
     if (rc == ERR_CORRUPT)
         return err_set(e, ERR_CORRUPT, "'%s/epoch' is damaged: expected one decimal number", path);
+    if (rc == ERR_REFUSED)
+        return err_set(e, rc, "'%s/epoch' cannot be read: " STATE_FOLDER_FOREIGN, path);
     if (rc < 0)
         return err_errno(e, -rc, "'%s/epoch'", path);
     const int n = snprintf(text, sizeof text, "%" PRIu64 "\n", before + 1);
@@ -194,21 +205,22 @@ static int enter(struct state_dir *d, struct err *e)
     const int rc = dir_enter_(d);
     if (rc == -EBUSY)
         return err_set(e, rc, "state directory '%s' is in use by another rendezvousd", d->path);
+    if (rc == ERR_REFUSED)
+        return err_set(e, rc, "'%s/lock' cannot be used: " STATE_FOLDER_FOREIGN, d->path);
     return rc < 0 ? err_start(e, -rc, "state directory '%s': it cannot be entered", d->path) : 0;
 }
 
-static int open_all(struct state_dir *d, const char *path, uint64_t *ret_epoch, struct err *e)
+static int open_all(struct state_dir *d, const struct state_dir *above, const char *path, uint64_t *ret_epoch,
+                    struct err *e)
 {
-    TRY(open_dirs(d, path, e));
-    if (!(d->path = realpath(path, NULL)))
-        return err_errno(e, errno, "state directory '%s'", path);
+    TRY(open_dirs(d, above, path, e));
     TRY(enter(d, e));
     TRY(check_versions(d, e));
     TRY(count_epoch(d, path, ret_epoch, e));
     return dir_watch_(d) < 0 ? err_set(e, -ENOMEM, "no memory for a state directory") : 0;
 }
 
-static int open_dir(struct state_dir **ret, uv_loop_t *loop, struct state_process *process, const char *path,
+static int open_dir(struct state_dir **ret, uv_loop_t *loop, const struct state_dir *above, const char *path,
                     uint64_t *ret_epoch, struct err *e)
 {
     struct state_dir *d = calloc(1, sizeof *d);
@@ -216,8 +228,8 @@ static int open_dir(struct state_dir **ret, uv_loop_t *loop, struct state_proces
         return err_set(e, -ENOMEM, "no memory for a state directory");
     d->loop = loop;
     d->dir_fd = d->jobs_fd = d->fd = d->own.fd = -1;
-    d->process = process ? process : &d->own;
-    const int rc = open_all(d, path, ret_epoch, e);
+    d->process = above ? above->process : &d->own;
+    const int rc = open_all(d, above, path, ret_epoch, e);
     if (rc < 0) {
         dir_drain_(d, 0);
         free_dir(d);
@@ -238,7 +250,7 @@ int state_dir_open_within(struct state_dir **ret, struct state_dir *d, const cha
     uint64_t epoch;
     if (snprintf(path, sizeof path, "%s/%s", d->path, name) >= (int)sizeof path)
         return err_set(e, -ENAMETOOLONG, "state directory '%.200s...': the name is too long", d->path);
-    return open_dir(ret, d->loop, d->process, path, &epoch, e);
+    return open_dir(ret, d->loop, d, path, &epoch, e);
 }
 
 void state_dir_close(struct state_dir *d)
@@ -262,14 +274,15 @@ int dir_read(struct dir_home *h, struct buf *ret, struct err *e)
     struct stat st;
     char name[DIR_ID_MAX + 8];
     snprintf(name, sizeof name, "%s.log", h->id);
-    int fd = openat(h->dir->jobs_fd, name, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) < 0) {
-        int rc = errno;
+    const int fd = state_folder_file(h->dir->jobs_fd, name, O_RDONLY);
+    if (fd == ERR_REFUSED)
+        return err_set(e, fd, "it cannot be read: " STATE_FOLDER_FOREIGN);
+    int rc = fd < 0 ? fd : fstat(fd, &st) < 0 ? -errno : 0;
+    if (rc < 0) {
         if (fd >= 0)
             close(fd);
-        return err_errno(e, rc, "it cannot be opened");
+        return err_errno(e, -rc, "it cannot be opened");
     }
-    int rc = 0;
     if (st.st_size > (off_t)STATE_FILE_MAX)
         rc = err_set(e, -EFBIG, "it has %lld bytes, more than %zu", (long long)st.st_size, STATE_FILE_MAX);
     if (rc == 0 && (rc = file_read_all(fd, ret)) < 0)

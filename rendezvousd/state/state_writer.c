@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/rdzv/homes/home_wire.h"
+#include "rendezvousd/state/state_folder.h"
 #include "rendezvousd/state/state_internal.h"
 
 #define LOCK_MS 1000
@@ -40,14 +40,15 @@ static int write_and_close(int fd, const char *text, size_t n)
 
 static int append(int dir, const char *name, const char *text, size_t n)
 {
-    const int fd = openat(dir, name, O_WRONLY | O_APPEND | O_CLOEXEC);
-    return fd < 0 ? -errno : write_and_close(fd, text, n);
+    const int fd = state_folder_file(dir, name, O_WRONLY | O_APPEND);
+    return fd < 0 ? fd : write_and_close(fd, text, n);
 }
 
 int dir_renew(int dir, const char *name, const char *fresh, const char *text, size_t n)
 {
-    const int fd = openat(dir, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    int rc = fd < 0 ? -errno : write_and_close(fd, text, n);
+    unlinkat(dir, fresh, 0); /* of a daemon that died, or somebody's link */
+    const int fd = state_folder_file(dir, fresh, O_WRONLY | O_CREAT | O_EXCL);
+    int rc = fd < 0 ? fd : write_and_close(fd, text, n);
     if (rc == 0 && renameat(dir, fresh, dir, name) < 0)
         rc = -errno;
     if (rc == 0 && fsync(dir) < 0)
@@ -69,10 +70,11 @@ static int carry_out(int dir, const char *id, enum dir_op op, const char *text, 
     char name[DIR_ID_MAX + 8], fresh[DIR_ID_MAX + 8];
     snprintf(name, sizeof name, "%s.log", id);
     snprintf(fresh, sizeof fresh, "%s.new", id);
-    return op == DIR_APPEND   ? append(dir, name, text, n)
-           : op == DIR_RENEW  ? dir_renew(dir, name, fresh, text, n)
-           : op == DIR_REMOVE ? remove_file(dir, name)
-                              : 0;
+    const int rc = op == DIR_APPEND   ? append(dir, name, text, n)
+                   : op == DIR_RENEW  ? dir_renew(dir, name, fresh, text, n)
+                   : op == DIR_REMOVE ? remove_file(dir, name)
+                                      : 0;
+    return rc == ERR_REFUSED ? -EPERM : rc; /* a word of the system's for the log */
 }
 
 static int write_batch(int dir, struct home_pieces in, struct buf *out)
@@ -92,14 +94,10 @@ static int write_batch(int dir, struct home_pieces in, struct buf *out)
 /* --- the door */
 
 /* The lock goes with the process that has it, however that ends, which takes a moment. */
-static int lock(const char *dir, int *ret)
+static int lock(int dir, int *ret)
 {
-    char path[PATH_MAX];
     const int64_t deadline = clock_deadline(LOCK_MS);
-    snprintf(path, sizeof path, "%s/lock", dir);
-    *ret = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (*ret < 0)
-        return -errno;
+    TRY(*ret = state_folder_file(dir, "lock", O_RDWR | O_CREAT));
     while (flock(*ret, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK || clock_left(deadline) == 0)
             return errno == EWOULDBLOCK ? -EBUSY : -errno;
@@ -108,13 +106,16 @@ static int lock(const char *dir, int *ret)
     return 0;
 }
 
-static int enter(const char *dir, int *ret_lock, int *ret_jobs)
+/* The daemon has looked at them and named what is wrong; for one that is started again they are looked at again. */
+static int enter(const char *path, int *ret_lock, int *ret_jobs)
 {
-    char path[PATH_MAX];
-    TRY(lock(dir, ret_lock));
-    snprintf(path, sizeof path, "%s/jobs", dir);
-    *ret_jobs = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    return *ret_jobs < 0 ? -errno : 0;
+    const int dir = state_folder_again(path);
+    int rc = dir < 0 ? dir : lock(dir, ret_lock);
+    if (rc == 0)
+        rc = *ret_jobs = state_folder_within(dir, path, "jobs", false, NULL);
+    if (dir >= 0)
+        close(dir);
+    return rc < 0 ? rc : 0;
 }
 
 void dir_serve(const struct home_door *d, const char *path, const char *run_id, int door, int wake_fd)

@@ -1173,6 +1173,160 @@ static void a_decision_too_large_for_a_log_costs_the_log(void **s)
     remove_dir(&d);
 }
 
+/* --- others who can write there */
+
+/* Opens it, and what is within it, and lets it go. */
+static int try_to_open(struct daemon *d)
+{
+    struct state_dir *within = NULL;
+    int rc;
+    assert_int_equal(uv_loop_init(&d->loop), 0);
+    rc = state_dir_open(&d->p, &d->loop, d->dir, &d->epoch, &d->e);
+    if (rc == 0) {
+        rc = state_dir_open_within(&within, d->p, "history", &d->e);
+        state_dir_close(within);
+        state_dir_close(d->p);
+    }
+    uv_run(&d->loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&d->loop), 0);
+    return rc;
+}
+
+static void expect_refusal(struct daemon *d, const char *why)
+{
+    const int rc = try_to_open(d);
+    if (rc != ERR_REFUSED || !strstr(d->e.text, why))
+        fail_msg("%d '%s', expected '%s'", rc, rc < 0 ? d->e.text : "", why);
+}
+
+static char *in_dir(const struct daemon *d, const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", d->dir, name);
+    return path;
+}
+
+static void links_in_it_are_not_followed(void **s)
+{
+    static const char *const files[] = {"epoch", "lock", "history/epoch", "history/lock"};
+    static const char *const folders[] = {"jobs", "history", "history/jobs"};
+    struct daemon d;
+    struct stat st;
+    char victim[96], aside[96];
+    (void)s;
+    make_dir(&d);
+    snprintf(victim, sizeof victim, "%s.victim", d.dir);
+    snprintf(aside, sizeof aside, "%s.aside", d.dir);
+    write_log(victim, "7\n", 2);
+    assert_int_equal(symlink(victim, in_dir(&d, "epoch.new")), 0);
+    assert_int_equal(try_to_open(&d), 0);
+    assert_int_equal(lstat(in_dir(&d, "epoch"), &st), 0);
+    assert_true(S_ISREG(st.st_mode));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        assert_int_equal(rename(in_dir(&d, files[i]), aside), 0);
+        assert_int_equal(symlink(victim, in_dir(&d, files[i])), 0);
+        expect_refusal(&d, "it is a link");
+        assert_int_equal(rename(aside, in_dir(&d, files[i])), 0);
+    }
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        assert_int_equal(rename(in_dir(&d, folders[i]), aside), 0);
+        assert_int_equal(symlink(aside, in_dir(&d, folders[i])), 0);
+        expect_refusal(&d, "a link to one");
+        assert_int_equal(unlink(in_dir(&d, folders[i])), 0);
+        assert_int_equal(rename(aside, in_dir(&d, folders[i])), 0);
+    }
+    assert_int_equal(try_to_open(&d), 0);
+    struct buf all = {0};
+    read_log(victim, &all);
+    assert_int_equal(all.len, 2);
+    assert_memory_equal(all.data, "7\n", 2);
+    buf_free(&all);
+    assert_int_equal(unlink(victim), 0);
+    remove_dir(&d);
+}
+
+static int take_none(void *arg, struct rdzv_home *h, struct err *e)
+{
+    struct buf text = {0};
+    (void)arg;
+    const int rc = h->ops->load(h, &text, e);
+    buf_free(&text);
+    return rc;
+}
+
+static void a_log_that_is_a_link_is_not_read(void **s)
+{
+    struct daemon d;
+    struct stat st;
+    (void)s;
+    make_dir(&d);
+    assert_int_equal(try_to_open(&d), 0);
+    assert_int_equal(symlink("/etc/passwd", in_dir(&d, "jobs/x-1.log")), 0);
+    assert_int_equal(uv_loop_init(&d.loop), 0);
+    assert_int_equal(state_dir_open(&d.p, &d.loop, d.dir, &d.epoch, &d.e), 0);
+    assert_int_equal(state_dir_each(d.p, take_none, NULL, &d.e), ERR_REFUSED);
+    assert_non_null(strstr(d.e.text, "'jobs/x-1.log'"));
+    assert_non_null(strstr(d.e.text, "it is a link"));
+    state_dir_close(d.p);
+    uv_run(&d.loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&d.loop), 0);
+    assert_int_equal(lstat(in_dir(&d, "jobs/x-1.log"), &st), 0); /* and not set aside */
+    remove_dir(&d);
+}
+
+static void what_others_may_write_to_is_refused(void **s)
+{
+    struct daemon d;
+    (void)s;
+    make_dir(&d);
+    assert_int_equal(try_to_open(&d), 0);
+    assert_int_equal(chmod(d.dir, 0775), 0);
+    expect_refusal(&d, "may be written by others (mode 0775): chmod go-w it");
+    assert_int_equal(chmod(d.dir, 0777), 0);
+    expect_refusal(&d, "mode 0777");
+    assert_int_equal(chmod(d.dir, 01777), 0); /* nobody else can take away what is ours */
+    assert_int_equal(try_to_open(&d), 0);
+    static const char *const folders[] = {"jobs", "history", "history/jobs"};
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        assert_int_equal(chmod(in_dir(&d, folders[i]), 01777), 0);
+        expect_refusal(&d, "mode 1777");
+        assert_int_equal(chmod(in_dir(&d, folders[i]), 0700), 0);
+    }
+    if (geteuid() == 0) {
+        for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+            assert_int_equal(chown(in_dir(&d, folders[i]), 65534, 65534), 0);
+            expect_refusal(&d, "belongs to uid 65534, expected our own (0) or root");
+            assert_int_equal(chown(in_dir(&d, folders[i]), 0, 0), 0);
+        }
+        assert_int_equal(chown(in_dir(&d, "epoch"), 65534, 65534), 0);
+        expect_refusal(&d, "another user's");
+        assert_int_equal(chown(in_dir(&d, "epoch"), 0, 0), 0);
+        assert_int_equal(chown(d.dir, 65534, 65534), 0);
+        expect_refusal(&d, "belongs to uid 65534");
+    }
+    remove_dir(&d);
+}
+
+static void it_may_be_a_link_of_our_own(void **s)
+{
+    struct daemon d, real;
+    (void)s;
+    make_dir(&real);
+    d = real;
+    strcat(d.dir, "-l");
+    assert_int_equal(symlink(real.dir, d.dir), 0);
+    assert_int_equal(try_to_open(&d), 0);
+    strcat(d.dir, "/");
+    assert_int_equal(try_to_open(&d), 0);
+    d.dir[strlen(d.dir) - 1] = 0;
+    if (geteuid() == 0) {
+        assert_int_equal(lchown(d.dir, 65534, 65534), 0);
+        expect_refusal(&d, "is a symbolic link of another user");
+    }
+    assert_int_equal(unlink(d.dir), 0);
+    remove_dir(&real);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1209,6 +1363,10 @@ int main(void)
         cmocka_unit_test(a_log_that_could_not_be_removed_goes_at_the_end),
         cmocka_unit_test(a_directory_that_is_gone_for_a_while_brings_no_old_log_back),
         cmocka_unit_test(a_decision_too_large_for_a_log_costs_the_log),
+        cmocka_unit_test(links_in_it_are_not_followed),
+        cmocka_unit_test(a_log_that_is_a_link_is_not_read),
+        cmocka_unit_test(what_others_may_write_to_is_refused),
+        cmocka_unit_test(it_may_be_a_link_of_our_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
