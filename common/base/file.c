@@ -28,16 +28,21 @@ void file_at(const char *path)
     at_page->since_ms = path ? clock_ms() : 0;
 }
 
-int file_open_regular(const char *path, int code, struct err *e)
+int file_open_regular_at(int at, const char *name, int flags, const char *path, int code, struct err *e)
 {
     struct stat st;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    const int fd = openat(at, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
     if (fd < 0)
         return err_errno(e, errno, "open %s", path);
     if (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)))
         return fd;
     close(fd);
     return err_set(e, code, "%s is not a regular file, but a %s", path, S_ISFIFO(st.st_mode) ? "named pipe" : "device");
+}
+
+int file_open_regular(const char *path, int code, struct err *e)
+{
+    return file_open_regular_at(AT_FDCWD, path, 0, path, code, e);
 }
 
 int file_stream_regular(FILE **ret, const char *path, int code, struct err *e)

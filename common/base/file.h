@@ -13,6 +13,8 @@ struct err;
  * FIFO may never come. A folder is opened: read(2) refuses it. Returns the descriptor, which the caller closes; -errno
  * of open(2); code, if it is no regular file. Never blocks, but for a disk that does not answer. */
 int file_open_regular(const char *path, int code, struct err *e);
+/* `name` in the folder open at `at`, with more flags of open(2); `path` is what messages call it. */
+int file_open_regular_at(int at, const char *name, int flags, const char *path, int code, struct err *e);
 
 /* The same as a stream, which the caller closes. */
 int file_stream_regular(FILE **ret, const char *path, int code, struct err *e);

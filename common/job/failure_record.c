@@ -2,6 +2,7 @@
 #include "common/job/failure_record.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,16 +59,32 @@ static int interpret(const cJSON *tree, struct failure_record *r, struct err *e)
     return 0;
 }
 
-bool failure_record_look(const char *path, struct failure_record *ret)
+static int take_record(int rc, cJSON *tree, const char *path, struct failure_record *ret, struct err *e)
+{
+    struct failure_record r;
+    if (rc < 0)
+        return rc;
+    rc = interpret(tree, &r, e);
+    cJSON_Delete(tree);
+    if (rc < 0)
+        return err_wrap(e, "failure record '%s'", path);
+    *ret = r;
+    return 0;
+}
+
+bool failure_record_look(int at, const char *name, const char *path, struct failure_record *ret)
 {
     struct err why;
     struct stat st;
-    if (failure_record_read(path, ret, &why) == 0)
+    cJSON *tree = NULL;
+    if (take_record(json_read_in(at, name, path, MAX_FILE_BYTES, &tree, &why), tree, path, ret, &why) == 0)
         return true;
-    if (stat(path, &st) < 0)
+    if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return false;
     *ret = (struct failure_record){.timestamp = 0};
-    if (st.st_size == 0)
+    if (S_ISLNK(st.st_mode))
+        snprintf(ret->message, sizeof ret->message, "its error record is a symbolic link, which is not read");
+    else if (st.st_size == 0)
         snprintf(ret->message, sizeof ret->message, "its error record is empty: a full disk or a kill came between");
     else
         snprintf(ret->message, sizeof ret->message, "its error record cannot be read: %.400s", why.text);
@@ -76,14 +93,7 @@ bool failure_record_look(const char *path, struct failure_record *ret)
 
 int failure_record_read(const char *path, struct failure_record *ret, struct err *e)
 {
-    cJSON *tree;
+    cJSON *tree = NULL;
     struct err local, *why = e ? e : &local; /* err_wrap() needs one to keep the code */
-    TRY(json_read_file(path, MAX_FILE_BYTES, &tree, why));
-    struct failure_record r;
-    int rc = interpret(tree, &r, why);
-    cJSON_Delete(tree);
-    if (rc < 0)
-        return err_wrap(why, "failure record '%s'", path);
-    *ret = r;
-    return 0;
+    return take_record(json_read_file(path, MAX_FILE_BYTES, &tree, why), tree, path, ret, why);
 }

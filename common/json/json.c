@@ -1,6 +1,7 @@
 #include "common/json/json.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -55,9 +56,8 @@ static int parse_text(const struct buf *b, const char *path, cJSON **ret, struct
     return 0;
 }
 
-int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e)
+static int read_file(int fd, const char *path, size_t max_bytes, cJSON **ret, struct err *e)
 {
-    const int fd = file_open_regular(path, ERR_CORRUPT, e); /* others may have put a FIFO there */
     if (fd < 0)
         return fd;
     struct buf b;
@@ -68,6 +68,16 @@ int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *
         rc = parse_text(&b, path, ret, e);
     buf_free(&b);
     return rc;
+}
+
+int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e)
+{
+    return read_file(file_open_regular(path, ERR_CORRUPT, e), path, max_bytes, ret, e);
+}
+
+int json_read_in(int at, const char *name, const char *path, size_t max_bytes, cJSON **ret, struct err *e)
+{
+    return read_file(file_open_regular_at(at, name, O_NOFOLLOW, path, ERR_CORRUPT, e), path, max_bytes, ret, e);
 }
 
 static int find_member(const cJSON *o, const char *name, cJSON_bool (*is)(const cJSON *), const char *type,

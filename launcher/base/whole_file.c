@@ -163,8 +163,7 @@ int whole_file_write(const char *path, const char *text, size_t n, struct err *e
     return rc < 0 ? err_errno(e, -rc, "cannot write '%s'", path) : 0;
 }
 
-/* A descriptor of the folder that holds what path, which lies below at, names; *name: that name. */
-static int open_parent(int at, const char *path, const char **name)
+int whole_file_open_parent(int at, const char *path, const char **name)
 {
     char part[NAME_MAX + 1];
     int fd = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -184,7 +183,7 @@ int whole_file_write_below(int at, size_t at_bytes, const char *path, const char
 {
     struct stat st;
     const char *name;
-    const int folder = open_parent(at, path + at_bytes, &name);
+    const int folder = whole_file_open_parent(at, path + at_bytes, &name);
     if (folder < 0)
         return err_errno(e, -folder, "cannot write '%s'", path);
     const bool is_ours =

@@ -19,6 +19,10 @@ int whole_file_write(const char *path, const char *text, size_t n, struct err *e
  * to. -errno. */
 int whole_file_write_below(int at, size_t at_bytes, const char *path, const char *text, size_t n, struct err *e);
 
+/* A descriptor, the caller's, of the folder that holds what `path` names, which lies below the folder `at`; *name: that
+ * name, within path. No link is followed. -errno. */
+int whole_file_open_parent(int at, const char *path, const char **name);
+
 /* Whether there is a place for it: 0 or -errno; -EISDIR: it is a folder. */
 int whole_file_check(const char *path);
 

@@ -101,25 +101,46 @@ void chores_end(struct chores *c)
 
 /* --- error records and cores */
 
+static bool is_log(const struct chores *c, const char *path)
+{
+    const size_t root = strlen(c->o.logs->root);
+    return root > 0 && strncmp(path, c->o.logs->root, root) == 0 && path[root] == '/';
+}
+
 struct reading {
     struct file_job job;
     struct chores *c;
+    bool is_log; /* of the log folder, and so read by its thread */
     struct output_head head;
     const char *core; /* behind path */
     struct failure_record record;
     char path[]; /* "": none */
 };
 
+/* Both folders may be renamed by others who may write above them: they are reached by descriptors. -1: there is none. */
+static int open_record_folder(const struct reading *r, const char **name)
+{
+    const struct chores_options *o = &r->c->o;
+    const int at = r->is_log ? *o->log_root_fd : r->c->scratch_fd;
+    const size_t above = r->is_log ? log_layout_root_bytes(o->logs) : o->scratch ? strlen(o->scratch) + 1 : 0;
+    return at < 0 || strlen(r->path) <= above ? -1 : whole_file_open_parent(at, r->path + above, name);
+}
+
 static void read_record(struct file_job *job)
 {
     struct reading *r = container_of(job, struct reading, job);
+    struct file_thread *thread = r->is_log ? r->c->o.log_files : r->c->thread;
     if (r->path[0]) {
-        file_thread_enter(r->c->thread, r->path);
-        if (failure_record_look(r->path, &r->record))
+        const char *name;
+        file_thread_enter(thread, r->path);
+        const int at = open_record_folder(r, &name);
+        if (at >= 0 && failure_record_look(at, name, r->path, &r->record))
             r->head.n |= OUTPUT_HAS_RECORD;
+        if (at >= 0)
+            close(at);
     }
     if (r->core[0]) {
-        file_thread_enter(r->c->thread, r->core);
+        file_thread_enter(thread, r->core);
         if (access(r->core, F_OK) == 0)
             r->head.n |= OUTPUT_HAS_CORE;
     }
@@ -146,7 +167,8 @@ void chores_tell_record(struct chores *c, const struct output_message *m)
     *r = (struct reading){.job = {.work = read_record, .done = on_record}, .c = c, .head = head};
     memcpy(r->path, m->body, m->n + 1);
     r->core = r->path + named;
-    file_thread_add(c->thread, &r->job);
+    r->is_log = is_log(c, r->path);
+    file_thread_add(r->is_log ? c->o.log_files : c->thread, &r->job);
 }
 
 /* --- files that are written whole */
@@ -174,12 +196,6 @@ static void write_log(struct file_job *job)
     if (round_files_open_root(o->logs, o->log_root_fd, &w->e) == 0)
         whole_file_write_below(*o->log_root_fd, log_layout_root_bytes(o->logs), w->path, w->text.data, w->text.len,
                                &w->e);
-}
-
-static bool is_log(const struct chores *c, const char *path)
-{
-    const size_t root = strlen(c->o.logs->root);
-    return root > 0 && strncmp(path, c->o.logs->root, root) == 0 && path[root] == '/';
 }
 
 static void on_whole(struct file_job *job)

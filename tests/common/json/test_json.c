@@ -178,6 +178,22 @@ static void a_record_that_is_none_is_an_error(void **state)
     assert_int_equal(failure_record_write("", &r, &error), 0);
 }
 
+static void a_record_is_no_link(void **state)
+{
+    struct failure_record r;
+    char link[512];
+    put("{\"message\": \"the secret\", \"timestamp\": 18}");
+    snprintf(link, sizeof link, "%s.link", path);
+    assert_int_equal(symlink(path, link), 0);
+    assert_true(failure_record_look(AT_FDCWD, path, path, &r));
+    assert_string_equal(r.message, "the secret");
+    assert_true(failure_record_look(AT_FDCWD, link, link, &r));
+    assert_string_equal(r.message, "its error record is a symbolic link, which is not read");
+    assert_int_equal(r.timestamp, 0);
+    assert_int_equal(unlink(link), 0);
+    assert_false(failure_record_look(AT_FDCWD, link, link, &r));
+}
+
 static void a_long_message_is_cut_between_characters(void **state)
 {
     struct failure_record r;
@@ -204,6 +220,7 @@ int main(void)
         cmocka_unit_test(torchrun_shows_the_message_of_a_record),
         cmocka_unit_test(torchruns_records_are_read_in_both_forms),
         cmocka_unit_test(a_record_that_is_none_is_an_error),
+        cmocka_unit_test(a_record_is_no_link),
         cmocka_unit_test(a_long_message_is_cut_between_characters),
     };
     close(mkstemp(path));

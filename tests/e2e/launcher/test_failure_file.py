@@ -202,6 +202,25 @@ def test_a_link_of_another_user_in_the_log_folder_is_not_followed(crun, renamed)
     assert report((moved if renamed else root).joinpath("failure.json").read_text())["rank"] == 0
 
 
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_link_of_another_user_is_no_error_record(crun, renamed):
+    """He has it point at a file that only crun's user may read, whose text would be in the report."""
+    if os.geteuid() != 0:
+        pytest.skip("another uid needs root")
+    victim, root, moved = crun.tmp / "victim", crun.tmp / "logs/fid", crun.tmp / "logs/moved"
+    victim.write_text('{"message": "the secret", "timestamp": "17"}')
+    victim.chmod(0o600)
+    for folder in (root.parent, root):
+        folder.mkdir(0o777)
+        os.chown(folder, 65534, 65534)
+    script = 'mv logs/fid logs/moved; mkdir -p "${TORCHELASTIC_ERROR_FILE%/*}"; chown -R 65534:65534 logs/fid; ' if renamed else ""
+    script += f'ln -s {victim} "$TORCHELASTIC_ERROR_FILE"; chown -h 65534:65534 "$TORCHELASTIC_ERROR_FILE"; exit 3'
+    rc, _, err = crun.run("--rdzv-id", "fid", "-r", "3", "--log-dir", root.parent, "sh", "-c", script, cwd=crun.tmp)
+    text = (moved if renamed else root).joinpath("failure.json").read_text()
+    assert rc == 3 and report(text)["rank"] == 0 and "the secret" not in text + err, text + err
+    assert ("its error record is a symbolic link, which is not read" in text) == (not renamed), text
+
+
 def test_a_typed_path_is_no_link_of_another_user_in_a_shared_folder(crun):
     if os.geteuid() != 0:
         pytest.skip("another uid needs root")
