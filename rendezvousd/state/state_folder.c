@@ -63,8 +63,8 @@ int state_folder_within(int dir, const char *path, const char *name, bool make, 
         return err_errno(e, errno, "'%s' cannot be made", whole);
     const int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 && (errno == ELOOP || errno == ENOTDIR))
-        return err_set(e, ERR_REFUSED,
-                       "'%s' is no folder, or a link to one: remove it, or choose another --state-dir", whole);
+        return err_set(e, ERR_REFUSED, "'%s' is no folder, or a link to one: remove it, or choose another --state-dir",
+                       whole);
     return fd < 0 ? err_errno(e, errno, "'%s'", whole) : check(fd, whole, false, e);
 }
 

@@ -157,8 +157,8 @@ static void a_line_without_an_end_is_read_no_further(void **state)
     char piece[16385] = "";
     (void)state;
     memset(piece, 'a', sizeof piece - 1);
-    for (const char *const *first = (const char *const[]){"+", "-", ":", "$", "*", "+\n\r", "*2\r\n$1\r\na\r\n+", NULL}; *first;
-         first++) {
+    for (const char *const *first = (const char *const[]){"+", "-", ":", "$", "*", "+\n\r", "*2\r\n$1\r\na\r\n+", NULL};
+         *first; first++) {
         const pid_t pid = serve(&c, *first, piece, 4096);
         c.max_reply = (size_t)256 << 20;
         assert_int_equal(resp_receive(&c, &r, clock_deadline(60000), &e), -E2BIG);
