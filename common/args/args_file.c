@@ -105,6 +105,8 @@ static int take_line(const struct arg_program *p, char *line, const char *path, 
     return 0;
 }
 
+#define FILE_BYTES_MAX (1 << 20)
+
 /* NULL with *e unset: there is none. A pipe is not waited for. */
 static FILE *open_file(const char *path, struct err *e)
 {
@@ -119,6 +121,9 @@ static FILE *open_file(const char *path, struct err *e)
                 S_ISDIR(st.st_mode)    ? "a folder"
                 : S_ISFIFO(st.st_mode) ? "a named pipe"
                                        : "no ordinary file");
+    } else if (S_ISREG(st.st_mode) && st.st_size > FILE_BYTES_MAX) {
+        err_set(e, ERR_USAGE, "%s has %lld bytes: expected a file of settings, of at most %d", path,
+                (long long)st.st_size, FILE_BYTES_MAX);
     } else {
         FILE *f = fdopen(fd, "r");
         if (f)

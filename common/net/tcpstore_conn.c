@@ -111,6 +111,8 @@ static int receive(struct tcpstore_conn *c, char *p, size_t n, int64_t deadline,
         else {
             p += got;
             n -= (size_t)got;
+            if (n > 0 && clock_left(deadline) == 0)
+                return err_set(e, -ETIMEDOUT, "the deadline passed within an answer");
         }
     }
     return 0;

@@ -527,6 +527,11 @@ static void mistakes_in_settings_files_are_named_with_their_line(void **state)
     memset(much + strlen("run-id = "), 'x', ARG_FILE_TEXT_MAX);
     assert_int_equal(parse_with_files(much, "", "--train-data D"), ERR_USAGE);
     assert_non_null(strstr(error.text, "line 1: expected less than 8192 bytes of settings"));
+    static char huge[(1 << 20) + 2]; /* one comment: a line is read whole */
+    memset(huge, '#', sizeof huge - 1);
+    assert_int_equal(parse_with_files(huge, "", "--train-data D"), ERR_USAGE);
+    assert_non_null(
+        strstr(error.text, "args-test.conf has 1048577 bytes: expected a file of settings, of at most 1048576"));
     unlink(second_file);
 }
 
