@@ -56,7 +56,8 @@ static int write_claim(const char *folder, int port, bool make)
         fchmod(dir, mode); /* whatever the umask is */
     snprintf(name, sizeof name, "%d", port);
     int rc = st.st_uid == geteuid() ? 0 : -EPERM;
-    const int fd = rc < 0 ? -1 : openat(dir, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+    const int fd =
+        rc < 0 ? -1 : openat(dir, name, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
     if (rc == 0)
         rc = fd < 0 ? -errno : file_write_all(fd, text, (size_t)snprintf(text, sizeof text, "%ld\n", (long)getpid()));
     if (rc == 0 && futimens(fd, NULL) < 0)
