@@ -77,7 +77,8 @@ bool failure_record_look(int at, const char *name, const char *path, struct fail
     struct err why;
     struct stat st;
     cJSON *tree = NULL;
-    if (take_record(json_read_in(at, name, path, MAX_FILE_BYTES, &tree, &why), tree, path, ret, &why) == 0)
+    const int rc = json_read_in(at, name, path, MAX_FILE_BYTES, &tree, &why);
+    if (take_record(rc, tree, path, ret, &why) == 0)
         return true;
     if (fstatat(at, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return false;
@@ -95,5 +96,6 @@ int failure_record_read(const char *path, struct failure_record *ret, struct err
 {
     cJSON *tree = NULL;
     struct err local, *why = e ? e : &local; /* err_wrap() needs one to keep the code */
-    return take_record(json_read_file(path, MAX_FILE_BYTES, &tree, why), tree, path, ret, why);
+    const int rc = json_read_file(path, MAX_FILE_BYTES, &tree, why);
+    return take_record(rc, tree, path, ret, why);
 }
