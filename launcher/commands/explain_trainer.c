@@ -20,7 +20,7 @@ const struct explain_message explain_trainer[] = {
      "trainer --help lists the commands; docs/reference/personalities.md the options that are refused"},
     {"--num-channels *: must be 1 or 3\n--scale *: --input plain\nonly --input torch crops\n--mean and --std take\nexpected shares of 255\n"
      "--num-labels 1:\nis above MAX\n"
-     "--min-bytes * is above\nranks: results are known for up to\nlearning-rate policy\n"
+     "--min-bytes * is above\nranks: results are known for up to\nlearning-rate policy\n--lr-min * is above\nthe rate at the end, \n"
      "a run of * steps is shorter\nwarm-up of *\nstep size * of the step policy\ngamma * policy\npower * policy",
      "the value of an option is outside of what makes sense", "the message says what is expected"},
     {"--resume auto needs --checkpoint-dir\nneed --checkpoint-dir\n--evaluate needs --test-data\n--nesterov \n"
