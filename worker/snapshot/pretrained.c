@@ -47,7 +47,7 @@ static int take_one(struct weights *w, const struct slices *s, size_t tensor, bo
         return err_set(e, ERR_MISMATCH, "it has no tensor '%s'", want->name);
     const bool resampled = stored_is_resampled(s, tensor, have, &g);
     if (resampled)
-        log_info("pretrained", "'%s' is resampled from %d x %d to %d x %d positions", want->name, g.from_h, g.from_w,
+        log_warn("pretrained", "'%s' is resampled from %d x %d to %d x %d positions", want->name, g.from_h, g.from_w,
                  g.to_h, g.to_w);
     *ret = resampled || same_shape(have, want, 0);
     if (*ret)

@@ -36,7 +36,7 @@ int stored_check(struct ckpt *c, const struct slices *s, size_t tensor, struct e
     const int rc = ckpt_has(c, file_of(s, tensor), want, e);
     if (rc != ERR_MISMATCH || have->dtype != want->dtype || !stored_is_resampled(s, tensor, have, &g))
         return rc;
-    log_info("resume", "'%s' is resampled from %d x %d to %d x %d positions", want->name, g.from_h, g.from_w, g.to_h,
+    log_warn("resume", "'%s' is resampled from %d x %d to %d x %d positions", want->name, g.from_h, g.from_w, g.to_h,
              g.to_w);
     return 0;
 }

@@ -310,7 +310,7 @@ static void operations_of_positions_are_what_the_text_says(void **state)
     assert_true(d->rate == 0.25F && d->samples);
     assert_int_equal(program_find_tensor(p, "none"), -1);
     assert_shape(p, "flat", 1, (int64_t[]){8});
-    assert_begins(p, "flat", INIT_ONES, 0, true);
+    assert_begins(p, "flat", INIT_CONSTANT, 1, true);
     assert_int_equal(op_of(p, "p")->first, 16);
     assert_true(!op_of(p, "k")->each && op_of(p, "k")->param[1] < 0);
     assert_int_equal(op_of(p, "g")->act, ACT_GELU_TANH);
