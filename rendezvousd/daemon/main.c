@@ -88,8 +88,8 @@ static void on_keep(uv_timer_t *t)
     port_claim_renew(&d->claim);
 }
 
-/* No crun of this host hosts a job on our port while this daemon is restarted (launcher/rendezvous/rendezvous.c). Nobody
- * comes back to a port that the kernel picked. */
+/* No crun of this host hosts a job on our port while this daemon is restarted (launcher/rendezvous/rendezvous.c).
+ * Nobody comes back to a port that the kernel picked. */
 static void keep_port(struct daemon *d)
 {
     struct err e;

@@ -117,7 +117,7 @@ struct reading {
     char path[]; /* "": none */
 };
 
-/* Both folders may be renamed by others who may write above them: they are reached by descriptors. -1: there is none. */
+/* Both folders may be renamed by others who may write above them: descriptors lead to them. -1: there is none. */
 static int open_record_folder(const struct reading *r, const char **name)
 {
     const struct chores_options *o = &r->c->o;

@@ -1,4 +1,5 @@
 """rendezvousd whose state directory is on a disk that stops to answer."""
+import contextlib
 import os
 import re
 import signal
@@ -52,6 +53,15 @@ def writer_of(d):
     return until(lambda: [p for p in procs.children(d.p.pid) if procs.Stat(p).state != "Z"], "a process that writes")[0]
 
 
+def sockets_of(pid):
+    folder = f"/proc/{pid}/fd"
+    found = []
+    for fd in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            found += [fd] if os.readlink(f"{folder}/{fd}").startswith("socket:") else []
+    return found
+
+
 def test_a_writer_that_its_disk_holds_keeps_nothing_of_the_daemon_open(tokens, tmp_path, disk):
     disk.hold = lambda opcode, pid: opcode == FLUSH and procs.Stat(procs.Stat(pid).parent).parent == os.getpid()  # a close of the daemon's child
     with Daemon("--token-file", tokens, "--state-dir", tmp_path / "disk" / "state") as d, Client(d.port) as c:
@@ -73,8 +83,7 @@ def test_a_writer_that_is_replaced_has_no_connection_of_the_daemon(tokens, tmp_p
         assert "kind=stop" in c("RDZV.NEXT", "job", "a", "1", "20000")
         until(lambda: writer_of(d) != first, "another process that writes")
         second = writer_of(d)
-        sockets = [f for f in os.listdir(f"/proc/{second}/fd") if os.readlink(f"/proc/{second}/fd/{f}").startswith("socket:")]
-        assert len(sockets) == 1, "that where the daemon asks: doors are its threads'"
+        until(lambda: len(sockets_of(second)) == 1, "one socket alone, where the daemon asks: doors are its threads'")
         until(lambda: list((tmp_path / "state" / "jobs").glob("*.log")), "its log is written anew")
         assert d.stop() == 0
     assert f"the process that writes the state directory (pid {first}) has ended" in d.err
