@@ -224,7 +224,7 @@ def test_a_user_s_daemon_keeps_its_port_from_the_same_user_alone(own_run, tmp_pa
     try:
         with Daemon("--insecure", port=port, prefix=mine, program=there / "rendezvousd") as d:
             d.stop(signal.SIGKILL)
-        p = subprocess.run([*mine, there / "crun", "--insecure", "--log-level", "info", "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2", "--rdzv-conf", "join_timeout=1", *JOB],
+        p = subprocess.run([*mine, there / "crun", "--insecure", "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2", "--rdzv-conf", "join_timeout=1", *JOB],
                            capture_output=True, text=True, timeout=60, check=False)
         assert p.returncode != 0 and f"({folder}/{port}): this crun does not host there" in p.stderr, p.stderr
         with Thief(own_run, port) as thief:
