@@ -11,8 +11,8 @@ int path_make_dirs(const char *dir, struct err *e);
 int path_make_writable(const char *dir, struct err *e);
 
 /* A descriptor of a folder, the caller's. Its last part may be a link only if that is our user's or root's, as
- * many have it who keep things on another disk: nobody else can put a link there that is followed. -1 with errno; ELOOP: somebody
- * else's link. */
+ * many have it who keep things on another disk: nobody else can put a link there that is followed. -1 with errno;
+ * ELOOP: somebody else's link. */
 int path_open_dir(const char *path);
 
 #endif

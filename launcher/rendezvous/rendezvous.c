@@ -11,7 +11,6 @@
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/net/port_claim.h"
 #include "launcher/config/home.h"
 #include "launcher/rendezvous/addresses.h"
 #include "rendezvousd/jobs/jobs.h"
@@ -19,7 +18,8 @@
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
 
-#define GOODBYE_MS 2000 /* for nodes that know the end to close their connections */
+#define KEPT_PORTS "/run/rendezvousd" /* a file for each, named by its number */
+#define GOODBYE_MS 2000               /* for nodes that know the end to close their connections */
 
 struct rendezvous {
     struct rendezvous_options o;
@@ -134,6 +134,14 @@ static bool meets_nobody(const struct rendezvous_options *o)
     return o->home->kind == HOME_STATIC && o->one_node;
 }
 
+/* A rendezvousd of this host has the port, or comes back to it (rendezvousd/daemon/main.c). */
+static bool is_kept(int port)
+{
+    char path[sizeof KEPT_PORTS + 16];
+    snprintf(path, sizeof path, KEPT_PORTS "/%d", port);
+    return access(path, F_OK) == 0;
+}
+
 static void on_own(void *arg, bool own)
 {
     struct rendezvous *z = arg;
@@ -146,20 +154,17 @@ static void on_own(void *arg, bool own)
 static void ask_whether_own(struct rendezvous *z)
 {
     const struct home *h = z->o.home;
-    char folder[PORT_CLAIM_FOLDER_MAX];
     const bool is_asked = h->hosting == HOME_HOSTS_IF_OWN && !z->o.client.tls && !z->may_host && !z->asked;
-    if (is_asked && !port_claim_is_held(h->port, folder) &&
-        own_host_ask(&z->asked, z->loop, h->host, on_own, z) == OWN_HOST_YES)
+    if (is_asked && !is_kept(h->port) && own_host_ask(&z->asked, z->loop, h->host, on_own, z) == OWN_HOST_YES)
         z->may_host = true;
 }
 
 static int open_tcp(struct rendezvous *z, struct err *e)
 {
     const struct home *h = z->o.home;
-    char folder[PORT_CLAIM_FOLDER_MAX];
     z->may_host = !z->o.client.tls && h->hosting == HOME_HOSTS;
-    if (h->hosting == HOME_HOSTS_IF_OWN && port_claim_is_held(h->port, folder))
-        log_info("rendezvous", "port %d is a rendezvousd's (%s/%d): this crun does not host there", h->port, folder,
+    if (h->hosting == HOME_HOSTS_IF_OWN && is_kept(h->port))
+        log_info("rendezvous", "port %d is a rendezvousd's (" KEPT_PORTS "/%d): this crun does not host there", h->port,
                  h->port);
     ask_whether_own(z);
     if (!z->may_host)

@@ -7,13 +7,11 @@
  * - SIGTERM, SIGINT: no longer ready, no new connections; replies that are on their way are written; exit 0. */
 #include "common/args/args.h"
 #include "common/base/clock.h"
-#include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/http/http_auth.h"
 #include "common/job/exitcode.h"
-#include "common/net/port_claim.h"
 #include "rendezvousd/daemon/config.h"
 #include "rendezvousd/daemon/http.h"
 #include "rendezvousd/daemon/sd_notify.h"
@@ -48,8 +46,6 @@ struct daemon {
     uv_signal_t signals[3];
     size_t n_signals;
     uv_timer_t trim;
-    uv_timer_t keep; /* renews the claim on the port */
-    struct port_claim claim;
     struct gate *gate;
     struct server *server;
     struct state_dir *dir; /* NULL: jobs live in memory only */
@@ -82,24 +78,17 @@ static int write_port_file(const char *path, int port, struct err *e)
     return 0;
 }
 
-static void on_keep(uv_timer_t *t)
+/* A mark that outlives this daemon while it is restarted: no crun of this host hosts a job on its port meanwhile
+ * (launcher/rendezvous/rendezvous.c). systemd makes the folder, and removes it when the service is stopped. */
+static void keep_port(int port)
 {
-    const struct daemon *d = container_of(t, struct daemon, keep);
-    port_claim_renew(&d->claim);
-}
-
-/* No crun of this host hosts a job on our port while this daemon is restarted (launcher/rendezvous/rendezvous.c).
- * Nobody comes back to a port that the kernel picked. */
-static void keep_port(struct daemon *d)
-{
+    const char *dir = getenv("RUNTIME_DIRECTORY");
+    char path[4096];
     struct err e;
-    uv_timer_init(&d->loop, &d->keep);
-    if (d->config.port == 0)
+    if (!dir || snprintf(path, sizeof path, "%s/%d", dir, port) >= (int)sizeof path)
         return;
-    if (port_claim_make(&d->claim, d->port, getenv("RUNTIME_DIRECTORY"), &e) < 0)
+    if (write_port_file(path, port, &e) < 0)
         log_warn(MODULE, "%s: a crun may host on the port while this daemon is restarted", e.text);
-    else
-        uv_timer_start(&d->keep, on_keep, PORT_CLAIM_RENEW_MS, PORT_CLAIM_RENEW_MS);
 }
 
 /* --- end */
@@ -126,7 +115,6 @@ static void shut_down(struct daemon *d, int signum)
     for (size_t i = 0; i < d->n_signals; i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     uv_close((uv_handle_t *)&d->trim, NULL);
-    uv_close((uv_handle_t *)&d->keep, NULL);
     if (d->http)
         http_not_ready(d->http);
     server_close(d->server, on_server_closed, d);
@@ -370,10 +358,8 @@ static int start(struct daemon *d, int *ret_exit, struct err *e)
     if (rc < 0)
         return rc;
     *ret_exit = EXIT_CANT_CREATE;
-    if (d->config.port_file)
-        TRY(write_port_file(d->config.port_file, d->port, e));
-    keep_port(d);
-    return 0;
+    keep_port(d->port);
+    return d->config.port_file ? write_port_file(d->config.port_file, d->port, e) : 0;
 }
 
 static int complain(const struct err *e, int code)
@@ -419,7 +405,6 @@ static int serve(struct daemon *d)
     uv_run(&d->loop, UV_RUN_DEFAULT);
     if (d->config.port_file)
         unlink(d->config.port_file);
-    port_claim_drop(&d->claim);
     uv_loop_close(&d->loop);
     return EXIT_OK;
 }

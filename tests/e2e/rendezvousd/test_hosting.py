@@ -1,6 +1,5 @@
 """A crun that hosts the rendezvous keeps strangers out as rendezvousd does; so does the store of a round."""
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -9,7 +8,7 @@ import sys
 import pytest
 
 from daemon import ALICE, BOB, Client, Daemon, RespError, network_namespace, until, write_tokens
-from support import CRUN, RENDEZVOUSD, free_port, preload, run
+from support import CRUN, free_port, preload, run
 
 HOST = ("--nnodes", "1:2", "--rdzv-id", "j1", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=20")
 
@@ -142,95 +141,33 @@ def test_a_daemon_takes_its_port_when_a_crun_that_hosts_there_has_ended():
         d.p.terminate()
 
 
-@pytest.fixture
-def own_run(tmp_path, monkeypatch):
-    """Prefix of commands that have /run to themselves."""
-    holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", "mount -t tmpfs -o mode=755 none /run && echo made && exec sleep 600"],
+def test_no_crun_hosts_on_the_port_of_a_daemon_that_is_restarted(tmp_path, monkeypatch):
+    """As under systemd, whose folder stays meanwhile (RuntimeDirectoryPreserve=restart)."""
+    holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /run && mkdir /run/rendezvousd && echo made && exec sleep 600"],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with holder:
         try:
             if not holder.stdout.readline():
                 pytest.skip(f"no namespaces here: {holder.stderr.read()}")
             monkeypatch.setenv("HOME", str(tmp_path))
-            yield ["nsenter", "-t", str(holder.pid), "-m", "-r"]
+            there, env, port = ["nsenter", "-t", str(holder.pid), "-m", "-r"], {"RUNTIME_DIRECTORY": "/run/rendezvousd"}, free_port()
+            with Daemon(port=port, prefix=there, env=env):
+                pass
+            where = ["--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2"]
+            job = ["sh", "-c", "echo rank $RANK"]
+            thief = subprocess.Popen([*there, CRUN, *where, "--rdzv-id", "stranger", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=60", *job],
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            with thief:
+                try:
+                    until(lambda: "refused" in thief.stderr.readline(), "it waits for the daemon")
+                    p = run(*there, CRUN, *where, "--rdzv-conf", "is_host=1,last_call_timeout=0.2", *job, timeout=60)
+                    assert p.returncode == 0 and "rank 0" in p.stdout, "whoever asks for it does host"
+                    with Daemon(port=port, prefix=there, env=env):
+                        assert thief.wait(60) == 0 and "rank 0" in thief.stdout.read()
+                finally:
+                    thief.kill()
         finally:
             holder.kill()
-
-
-JOB = ["sh", "-c", "echo rank $RANK"]
-
-
-class Thief:
-    """A crun of another job, which hosts where it may."""
-
-    def __init__(self, there, port):
-        conf = ["--rdzv-conf", "last_call_timeout=0.2,join_timeout=60"]
-        self.p = subprocess.Popen([*there, CRUN, "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2", "--rdzv-id", "stranger", *conf, *JOB],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def waits(self):
-        until(lambda: "refused" in self.p.stderr.readline(), "it waits for the daemon")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.p.kill()
-        self.p.communicate()
-
-
-@pytest.mark.parametrize("supervised", [True, False])
-def test_no_crun_hosts_on_the_port_of_a_daemon_that_is_restarted(own_run, supervised):
-    """As under systemd, whose folder stays meanwhile (RuntimeDirectoryPreserve=restart); or one that is killed."""
-    env, port = {"RUNTIME_DIRECTORY": "/run/rendezvousd"} if supervised else {}, free_port()
-    if supervised:
-        subprocess.run([*own_run, "mkdir", "/run/rendezvousd"], check=True)
-    with Daemon(port=port, prefix=own_run, env=env) as d:
-        d.stop(signal.SIGTERM if supervised else signal.SIGKILL)
-    with Thief(own_run, port) as thief:
-        thief.waits()
-        p = run(*own_run, CRUN, "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2", "--rdzv-conf", "is_host=1,last_call_timeout=0.2", *JOB, timeout=60)
-        assert p.returncode == 0 and "rank 0" in p.stdout, "whoever asks for it does host"
-        with Daemon(port=port, prefix=own_run, env=env):
-            assert thief.p.wait(60) == 0 and "rank 0" in thief.p.stdout.read()
-
-
-@pytest.mark.parametrize("end", ["in good order", "killed, long ago", "a stranger's", "in a folder open to others", "a link"])
-def test_a_port_that_no_daemon_comes_back_to_is_free(own_run, end):
-    port = free_port()
-    claim = f"/run/rendezvousd/{port}"
-    with Daemon(port=port, prefix=own_run) as d:
-        assert subprocess.run([*own_run, "test", "-f", claim], check=False).returncode == 0
-        d.stop(signal.SIGTERM if end == "in good order" else signal.SIGKILL)
-    change = {"in good order": f"! test -e {claim}", "killed, long ago": f"touch -d '-76 seconds' {claim}", "a stranger's": f"chown 65534 {claim}",
-              "in a folder open to others": "chmod 0777 /run/rendezvousd", "a link": f"cd /run/rendezvousd && mv {port} x && ln -s x {port}"}
-    subprocess.run([*own_run, "sh", "-c", change[end]], check=True)
-    with Thief(own_run, port) as thief:
-        assert thief.p.wait(60) == 0 and "rank 0" in thief.p.stdout.read()
-
-
-def test_a_user_s_daemon_keeps_its_port_from_the_same_user_alone(own_run, tmp_path):
-    """It has no folder in /run: a folder of its user's in /tmp."""
-    if not shutil.which("setpriv"):
-        pytest.skip("another uid needs setpriv(1)")
-    port, there = free_port(), tmp_path / "bin"
-    there.mkdir()
-    for folder in (there, *(f for f in there.parents if f.stat().st_mode & 0o077 == 0)):
-        folder.chmod(0o711)
-    for program in (CRUN, RENDEZVOUSD):
-        shutil.copy(program, there)
-    mine = [*own_run, "setpriv", "--reuid", "65533", "--regid", "65533", "--clear-groups", "env", f"HOME={there}"]
-    folder = "/tmp/rendezvousd-65533"
-    try:
-        with Daemon("--insecure", port=port, prefix=mine, program=there / "rendezvousd") as d:
-            d.stop(signal.SIGKILL)
-        p = subprocess.run([*mine, there / "crun", "--insecure", "--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2", "--rdzv-conf", "join_timeout=1", *JOB],
-                           capture_output=True, text=True, timeout=60, check=False)
-        assert p.returncode != 0 and f"({folder}/{port}): this crun does not host there" in p.stderr, p.stderr
-        with Thief(own_run, port) as thief:
-            assert thief.p.wait(60) == 0 and "rank 0" in thief.p.stdout.read()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 LATE = ("--insecure", "--rdzv-id", "late", "--rdzv-backend", "c10d", "--rdzv-conf", "join_timeout=60", "echo", "it runs")
