@@ -1,7 +1,7 @@
 /* Folders and files of the state directory (state_dir.h), so that nobody else decides what the daemon writes to or
- * reads: all are reached through descriptors, no link is followed below DIR, files are regular ones, and they belong to the
- * daemon's user or to root. Folders are written by no group and no others. DIR itself may be if it is sticky, as /tmp
- * is, and may be a link of the daemon's user's or root's. */
+ * reads: all are reached through descriptors, no link is followed below DIR, files are regular ones, and they belong to
+ * the daemon's user or to root. Folders are written by no group and no others. DIR itself may be if it is sticky, as
+ * /tmp is, and may be a link of the daemon's user's or root's. */
 #ifndef CRUN_RENDEZVOUSD_STATE_FOLDER_H
 #define CRUN_RENDEZVOUSD_STATE_FOLDER_H
 
