@@ -1,5 +1,5 @@
 """PyTorch's side of bench_train.py: arguments batch, NCHW or channels_last, eager or compiled (torch.compile), f32 or bf16 (autocast), threads,
-image size. Runs two steps at the start and two on each line of standard input; prints the seconds of the fastest."""
+image size, architecture. Runs two steps at the start and two on each line of standard input; prints the seconds of the fastest."""
 import sys
 import time
 
@@ -8,7 +8,7 @@ import torchvision
 
 batch, layout, mode, kind, threads, image = int(sys.argv[1]), *sys.argv[2:5], int(sys.argv[5]), int(sys.argv[6])
 torch.set_num_threads(threads)
-model = torchvision.models.resnet50()
+model = torchvision.models.get_model(sys.argv[7])
 x, y = torch.randn(batch, 3, image, image), torch.randint(0, 1000, (batch,))
 if layout == "channels_last":
     model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
