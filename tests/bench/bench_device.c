@@ -90,13 +90,15 @@ static void make_batch(struct bench *b)
     uint8_t *images = malloc(pixels);
     int32_t *labels = malloc(sizeof(*labels) * (size_t)b->batch);
     float *weights = malloc(sizeof(*weights) * (size_t)b->batch);
+    uint32_t *samples = malloc(sizeof(*samples) * (size_t)b->batch);
     for (size_t i = 0; i < pixels; i++)
         images[i] = (uint8_t)(i * 2654435761u >> 13);
     for (int n = 0; n < b->batch; n++) {
+        samples[n] = (uint32_t)n;
         labels[n] = n % b->model.classes;
         weights[n] = 1;
     }
-    b->data = (struct batch){images, labels, weights};
+    b->data = (struct batch){images, labels, weights, samples};
     b->times = malloc(sizeof(*b->times) * (size_t)b->steps);
 }
 
