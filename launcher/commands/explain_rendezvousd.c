@@ -111,8 +111,6 @@ const struct explain_message explain_rendezvousd[] = {
     {"trying again for * s",
      "another process has the port, often a crun that hosts a job in the daemon's place; the daemon waits for it",
      "ss -ltnp shows who listens; --rdzv-backend rendezvousd keeps a crun from hosting; --port-timeout"},
-    {"a crun may host on the port", "the mark of the port cannot be written to RUNTIME_DIRECTORY",
-     "RuntimeDirectory= of systemd, or a folder that the daemon may write"},
     {"cannot listen on\ncannot listen\ncannot accept connections\na listener\nthe server is closing",
      "the address is taken, or not one of this machine", "another --port or --bind; ss -ltnp shows who listens"},
     {"no client can be accepted\nfiles may be open", "too few descriptors for so many clients",

@@ -11,6 +11,7 @@
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/net/port_mark.h"
 #include "launcher/config/home.h"
 #include "launcher/rendezvous/addresses.h"
 #include "rendezvousd/jobs/jobs.h"
@@ -18,15 +19,14 @@
 #include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
 
-#define KEPT_PORTS "/run/rendezvousd" /* a file for each, named by its number */
-#define GOODBYE_MS 2000               /* for nodes that know the end to close their connections */
+#define GOODBYE_MS 2000 /* for nodes that know the end to close their connections */
 
 struct rendezvous {
     struct rendezvous_options o;
     uv_loop_t *loop;
     struct rdzv_client *client;
     struct hosted *hosted; /* NULL: somebody else hosts */
-    bool may_host;
+    bool may_host, told_whose;
     struct own_host *asked; /* whether the host is this machine; NULL: that is not being asked */
     char addr[RDZV_ADDR_MAX + 1], addrs[RDZV_ADDRS_MAX + 1];
     uv_timer_t late; /* bounds rendezvous_see_off() */
@@ -134,14 +134,6 @@ static bool meets_nobody(const struct rendezvous_options *o)
     return o->home->kind == HOME_STATIC && o->one_node;
 }
 
-/* A rendezvousd of this host has the port, or comes back to it (rendezvousd/daemon/main.c). */
-static bool is_kept(int port)
-{
-    char path[sizeof KEPT_PORTS + 16];
-    snprintf(path, sizeof path, KEPT_PORTS "/%d", port);
-    return access(path, F_OK) == 0;
-}
-
 static void on_own(void *arg, bool own)
 {
     struct rendezvous *z = arg;
@@ -155,7 +147,7 @@ static void ask_whether_own(struct rendezvous *z)
 {
     const struct home *h = z->o.home;
     const bool is_asked = h->hosting == HOME_HOSTS_IF_OWN && !z->o.client.tls && !z->may_host && !z->asked;
-    if (is_asked && !is_kept(h->port) && own_host_ask(&z->asked, z->loop, h->host, on_own, z) == OWN_HOST_YES)
+    if (is_asked && !port_is_marked(h->port) && own_host_ask(&z->asked, z->loop, h->host, on_own, z) == OWN_HOST_YES)
         z->may_host = true;
 }
 
@@ -163,9 +155,6 @@ static int open_tcp(struct rendezvous *z, struct err *e)
 {
     const struct home *h = z->o.home;
     z->may_host = !z->o.client.tls && h->hosting == HOME_HOSTS;
-    if (h->hosting == HOME_HOSTS_IF_OWN && is_kept(h->port))
-        log_info("rendezvous", "port %d is a rendezvousd's (" KEPT_PORTS "/%d): this crun does not host there", h->port,
-                 h->port);
     ask_whether_own(z);
     if (!z->may_host)
         return open_client(z, &rdzv_client_tcp_ops, e);
@@ -180,9 +169,22 @@ static int open_tcp(struct rendezvous *z, struct err *e)
     return open_client(z, &rdzv_client_tcp_ops, e);
 }
 
+/* After a dial that was refused. */
+static void tell_whose_port(struct rendezvous *z)
+{
+    if (z->o.home->hosting != HOME_HOSTS_IF_OWN || z->told_whose || !port_is_marked(z->o.home->port))
+        return;
+    z->told_whose = true;
+    log_warn("rendezvous",
+             "a rendezvousd of this machine had port %d in the last minute: this crun does not host there meanwhile "
+             "(--rdzv-conf is_host=1 does)",
+             z->o.home->port);
+}
+
 int rendezvous_take_over(struct rendezvous *z, struct err *e)
 {
-    ask_whether_own(z); /* again: the first answer may have been an error */
+    tell_whose_port(z);
+    ask_whether_own(z); /* again: the first answer may have been an error, the port may have been a daemon's */
     if (!z->may_host || z->hosted || host(z, e) < 0)
         return 0;
     z->o.client.past = z->client->past;

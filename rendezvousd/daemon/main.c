@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/http/http_auth.h"
 #include "common/job/exitcode.h"
+#include "common/net/port_mark.h"
 #include "rendezvousd/daemon/config.h"
 #include "rendezvousd/daemon/http.h"
 #include "rendezvousd/daemon/sd_notify.h"
@@ -53,6 +54,7 @@ struct daemon {
     struct jobs *jobs;
     struct http *http;
     int port, http_port;
+    bool is_marked; /* the port */
     size_t clients; /* as many as there are descriptors for */
 };
 
@@ -76,19 +78,6 @@ static int write_port_file(const char *path, int port, struct err *e)
         return err_errno(e, -rc, "port file '%s' cannot be written", path);
     }
     return 0;
-}
-
-/* A mark that outlives this daemon while it is restarted: no crun of this host hosts a job on its port meanwhile
- * (launcher/rendezvous/rendezvous.c). systemd makes the folder, and removes it when the service is stopped. */
-static void keep_port(int port)
-{
-    const char *dir = getenv("RUNTIME_DIRECTORY");
-    char path[4096];
-    struct err e;
-    if (!dir || snprintf(path, sizeof path, "%s/%d", dir, port) >= (int)sizeof path)
-        return;
-    if (write_port_file(path, port, &e) < 0)
-        log_warn(MODULE, "%s: a crun may host on the port while this daemon is restarted", e.text);
 }
 
 /* --- end */
@@ -291,6 +280,13 @@ static int open_jobs(struct daemon *d, struct err *e)
     return server_set_jobs(d->server, d->jobs, e);
 }
 
+/* No crun of this host hosts a job on our port while this daemon is killed and started again, or stopped and started. */
+static void keep_port(struct daemon *d)
+{
+    if (d->port && !d->is_marked) /* one that the kernel picks is another one the next time */
+        d->is_marked = port_mark(d->port) == 0;
+}
+
 /* Another process may have the port for a while: a crun that hosts, or the daemon that this one follows. */
 static int listen_on(struct daemon *d, const char *address, int64_t deadline, struct err *e)
 {
@@ -299,6 +295,7 @@ static int listen_on(struct daemon *d, const char *address, int64_t deadline, st
         log_warn(MODULE, "%s; trying again for %g s", e->text, d->config.port_timeout_s);
     while (rc == -EADDRINUSE && clock_left(deadline) > 0) {
         poll(NULL, 0, PORT_RETRY_MS);
+        keep_port(d);
         rc = server_listen(d->server, address, d->port, &d->port, e);
     }
     return rc;
@@ -310,6 +307,7 @@ static int listen_all(struct daemon *d, struct err *e)
     const char *list = d->config.bind;
     const int64_t deadline = clock_deadline((int64_t)(d->config.port_timeout_s * 1000));
     d->port = (int)d->config.port; /* the first address decides where the kernel picks */
+    keep_port(d);
     while (config_next_address(&list, one, sizeof one) > 0)
         TRY(listen_on(d, one, deadline, e));
     look_at_backlog(&d->config);
@@ -358,7 +356,6 @@ static int start(struct daemon *d, int *ret_exit, struct err *e)
     if (rc < 0)
         return rc;
     *ret_exit = EXIT_CANT_CREATE;
-    keep_port(d->port);
     return d->config.port_file ? write_port_file(d->config.port_file, d->port, e) : 0;
 }
 

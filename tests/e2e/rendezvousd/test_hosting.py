@@ -141,33 +141,26 @@ def test_a_daemon_takes_its_port_when_a_crun_that_hosts_there_has_ended():
         d.p.terminate()
 
 
-def test_no_crun_hosts_on_the_port_of_a_daemon_that_is_restarted(tmp_path, monkeypatch):
-    """As under systemd, whose folder stays meanwhile (RuntimeDirectoryPreserve=restart)."""
-    holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /run && mkdir /run/rendezvousd && echo made && exec sleep 600"],
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with holder:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_no_crun_hosts_on_the_port_of_a_daemon_that_is_restarted(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    port = free_port()
+    with Daemon(port=port) as d:
+        d.p.send_signal(how)
+        d.p.wait(60)
+    where, job = ["--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2"], ["sh", "-c", "echo rank $RANK"]
+    thief = subprocess.Popen([CRUN, *where, "--rdzv-id", "stranger", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=60", *job],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with thief:
         try:
-            if not holder.stdout.readline():
-                pytest.skip(f"no namespaces here: {holder.stderr.read()}")
-            monkeypatch.setenv("HOME", str(tmp_path))
-            there, env, port = ["nsenter", "-t", str(holder.pid), "-m", "-r"], {"RUNTIME_DIRECTORY": "/run/rendezvousd"}, free_port()
-            with Daemon(port=port, prefix=there, env=env):
-                pass
-            where = ["--rdzv-endpoint", f"127.0.0.1:{port}", "--nnodes", "1:2"]
-            job = ["sh", "-c", "echo rank $RANK"]
-            thief = subprocess.Popen([*there, CRUN, *where, "--rdzv-id", "stranger", "--rdzv-conf", "last_call_timeout=0.2,join_timeout=60", *job],
-                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            with thief:
-                try:
-                    until(lambda: "refused" in thief.stderr.readline(), "it waits for the daemon")
-                    p = run(*there, CRUN, *where, "--rdzv-conf", "is_host=1,last_call_timeout=0.2", *job, timeout=60)
-                    assert p.returncode == 0 and "rank 0" in p.stdout, "whoever asks for it does host"
-                    with Daemon(port=port, prefix=there, env=env):
-                        assert thief.wait(60) == 0 and "rank 0" in thief.stdout.read()
-                finally:
-                    thief.kill()
+            line = until(lambda: next((line for line in thief.stderr if "does not host there" in line), None), "it waits for the daemon")
+            assert f"a rendezvousd of this machine had port {port} in the last minute" in line, line
+            p = run(CRUN, *where, "--rdzv-conf", "is_host=1,last_call_timeout=0.2", *job, timeout=60)
+            assert p.returncode == 0 and "rank 0" in p.stdout, "whoever asks for it does host"
+            with Daemon(port=port):
+                assert thief.wait(60) == 0 and "rank 0" in thief.stdout.read()
         finally:
-            holder.kill()
+            thief.kill()
 
 
 LATE = ("--insecure", "--rdzv-id", "late", "--rdzv-backend", "c10d", "--rdzv-conf", "join_timeout=60", "echo", "it runs")
