@@ -102,7 +102,8 @@ def test_a_minute_without_the_disk(cluster, disk):
     again, _ = cluster.wait_round(2, after=first)
     cluster.finish()
     assert sorted(cluster.rounds()) == [first, again]
-    assert all("has not answered for 5" in n.text() for n in nodes), nodes[0].text()
+    for n in nodes:  # told ever more seldom: after some 3 s, and once more in the second half of that minute
+        assert max(float(s) for s in re.findall(r"has not answered for ([\d.]+)", n.text())) >= 30000, n.text()
 
 
 def test_a_disk_that_is_back_within_the_lease_costs_nothing(cluster, disk):

@@ -136,8 +136,10 @@ static void a_user_with_more_than_half_gives_way_first(void **state)
     struct door d;
     int ours[3], theirs[7];
     (void)state;
-    if (geteuid() != 0)
-        skip(); /* another user's sockets need root */
+    if (geteuid() != 0) { /* another user's sockets */
+        print_message("# needs root\n");
+        skip();
+    }
     door_start(&d, (struct gate_options){.max_unauthenticated = 8}, 0, 0);
     for (int i = 0; i < 2; i++)
         ours[i] = rig_open(&d.rig);

@@ -289,8 +289,10 @@ static void gradients_are_those_of_a_convolution(void **state)
 
 static void and_so_in_bf16(void **state)
 {
-    if (!dnn_native_bf16(*state))
+    if (!dnn_native_bf16(*state)) {
+        print_message("# no bf16 units in this processor\n");
         skip();
+    }
     all_gradients(*state, DT_BF16);
 }
 
