@@ -87,13 +87,12 @@ bool port_is_marked(int port)
     struct {
         struct nlmsghdr head;
         struct inet_diag_req_v2 what;
-    } ask = {.head = {.nlmsg_len = sizeof ask,
-                      .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-                      .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
-             .what = {.sdiag_family = AF_INET,
-                      .sdiag_protocol = IPPROTO_TCP,
-                      .idiag_states = ~(1u << TCP_LISTEN),
-                      .id = {.idiag_sport = htons((uint16_t)port)}}};
+    } ask = {
+        .head = {.nlmsg_len = sizeof ask, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP},
+        .what = {.sdiag_family = AF_INET,
+                 .sdiag_protocol = IPPROTO_TCP,
+                 .idiag_states = ~(1u << TCP_LISTEN),
+                 .id = {.idiag_sport = htons((uint16_t)port)}}};
     const int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     if (fd < 0)
         return false;

@@ -70,7 +70,8 @@ const struct explain_message explain_crun[] = {
     /* --- the rendezvous */
     {"*nobody listens at *: this crun hosts*", "the endpoint is this machine's and was free, so this crun serves it",
      "is_host=0 in --rdzv-conf where a daemon is to be there"},
-    {"a rendezvousd of this machine had port *", "the daemon is being restarted, and no crun may take its place meanwhile",
+    {"a rendezvousd of this machine had port *",
+     "the daemon is being restarted, and no crun may take its place meanwhile",
      "wait a minute; is_host=1 in --rdzv-conf where the daemon is gone for good"},
     {"*the shared folder '*' has not answered for*",
      "the disk or file server of --rdzv_endpoint file://... does not answer: nodes hear nothing of each other",

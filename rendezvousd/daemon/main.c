@@ -280,7 +280,7 @@ static int open_jobs(struct daemon *d, struct err *e)
     return server_set_jobs(d->server, d->jobs, e);
 }
 
-/* No crun of this host hosts a job on our port while this daemon is killed and started again, or stopped and started. */
+/* No crun of this host hosts a job on our port while this daemon is killed, or stopped, and started again. */
 static void keep_port(struct daemon *d)
 {
     if (d->port && !d->is_marked) /* one that the kernel picks is another one the next time */
