@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from runner import budget, choose, ctests, emulated, inherit, look, procs, pytests, tell
+from runner import budget, choose, ctests, deadlines, emulated, inherit, look, procs, pytests, tell
 from runner.cases import Case
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -125,13 +125,13 @@ class Lane:
 
 
 class Run:
-    def __init__(self, args, scratch):
+    def __init__(self, args, scratch, worth):
         self.args, self.scratch, self.build = args, scratch, pathlib.Path(args.build).resolve()
         self.logs = self.build / "test-logs"
         self.chosen, self.left_out, self.dear = None, None, []  # dear: what --quick leaves out
         self.env = {**inherit.environment(os.environ), "CRUN_BUILD": str(self.build), "PYTHONPYCACHEPREFIX": str(self.build / "pycache"),
                     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1", "CRUN_TEST_LOAD": str(scratch / "others"), **dict(s.split("=", 1) for s in args.set)}
-        self.wait = float(self.env.setdefault("CRUN_TEST_WAIT", str(15 * args.patience)))
+        self.wait = float(self.env.setdefault("CRUN_TEST_WAIT", f"{deadlines.one_wait(args.patience, worth):.0f}"))
         self.programs = ctests.Programs(self.build).all
         self.others = self.progress = None
         self.lanes, self.lock = [], open(self.build / "test-logs.lock", "wb")
@@ -379,14 +379,15 @@ def main():
         return
     in_a_session_of_its_own()
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="crun-tests."))
-    run = Run(args, scratch)
+    worth = 1 if args.targets else budget.calibrate()
+    run = Run(args, scratch, worth)
     try:
         run.choose(pathlib.Path(args.here))
         if args.targets:
             print("\n".join(run.targets()))
             shutil.rmtree(scratch)
             return
-        begun, lost, worth = time.monotonic(), stolen(), budget.calibrate()
+        begun, lost = time.monotonic(), stolen()
         run.begin()
         if run.chosen and not args.parts:
             run.progress.say(run.chosen.tell())
@@ -405,6 +406,8 @@ def main():
     lanes, tests = run.costs(worth)
     run.write_logs(cases, tests)
     said, fits = judge(run, lanes, tests)
+    if worth < 0.9:
+        said.append(f"a second of this processor counts as {worth:.2f} s of tests/budget")
     green = bool(cases) and all(c.outcome != "failed" for c in cases)
     if green and args.gpu_emulated and not run.chosen:
         said.append(emulated.write_seen())

@@ -313,6 +313,7 @@ def test_a_test_that_hangs_fails_and_the_others_go_on(tmp_path):
 def test_a_deadline_follows_the_load_and_the_table():
     assert deadlines.seconds("tests/e2e/launcher/test_run.py::test_x", 60) == 120 and deadlines.seconds("buf", 150) == 300
     assert deadlines.seconds("buf", 60, busy=True) == 240 and deadlines.seconds("buf", 60, slow=True) == 3600
+    assert deadlines.one_wait(4, 1.3) == 60 and deadlines.one_wait(10, 1) == 150 and deadlines.one_wait(4, 0.4) == 150, "a slow processor"
     assert deadlines.seconds("layouts on cuda", 60) == 600
 
 

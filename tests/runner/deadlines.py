@@ -9,6 +9,11 @@ LONGER = {  # what a test's or program's name says: times as long
 }
 
 
+def one_wait(patience, worth):
+    """patience: 4, more under sanitizers. worth: what a second of this processor is worth (budget.calibrate()): who is slow gets more of them."""
+    return 15 * patience * max(1, 1 / worth)
+
+
 def seconds(name, wait, slow=False, busy=False):
     """busy: others work on this machine."""
     times = max([SLOW if slow else 1, *(t for pattern, t in LONGER.items() if re.search(pattern, name))])
