@@ -60,6 +60,11 @@ def no_namespaces():
     return fails("unshare", "--pid", "--net", "--mount", "--fork", "--mount-proc", "true")
 
 
+def no_mounts():
+    """Not root, or root of a container that may not."""
+    return fails("unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt")
+
+
 MOUNTS_FUSE = 'exec 3<>/dev/fuse && mount -i -t fuse -o "fd=3,rootmode=40000,user_id=$(id -u),group_id=$(id -g)" probe /tmp'
 
 
@@ -138,7 +143,8 @@ ROWS = [
     (r"no mpirun|no mpiexec|openmpi-bin, mpich", lambda: lacks("mpirun.openmpi")() or lacks("mpirun.mpich")() or lacks("mpiexec.hydra")()),
     (r"no cgroup2 can be made here|no cpu cgroup", no_cgroup),
     (r"network namespaces|no network namespace|virtual links|no ip\(8\)|no pid namespaces|no mount namespaces|no namespaces", no_namespaces),
-    (r"needs root|another uid needs root|root may be another user|no right to mount|cannot mount", not_root),
+    (r"needs root|another uid needs root|root may be another user", not_root),
+    (r"no right to mount|cannot mount", no_mounts),
     (r"no FUSE ", no_fuse),
     (r"needs \d+ CPUs|one core with two threads", few_cpus),
     (r"no cgroup here limits memory", anywhere),  # no controller is delegated to this process

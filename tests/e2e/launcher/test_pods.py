@@ -45,7 +45,7 @@ def can_be_made():
 def volumes(crun, shapes):
     """A folder that uid 1000 can reach."""
     if not can_be_made():
-        pytest.skip("needs root and namespaces")
+        pytest.skip("no namespaces here, or not root")
     path = pathlib.Path(tempfile.mkdtemp(prefix="crun-pods-"))
     path.chmod(0o755)
     shutil.copytree(shapes(28, 148, 20), path / "data")

@@ -162,7 +162,7 @@ static void a_full_disk_leaves_the_checkpoint_before(void **state)
 {
     int rc = in_child(on_a_small_disk, *state);
     if (rc == CANNOT_MOUNT) {
-        print_message("# SKIP mounting a small disk needs root\n");
+        print_message("# SKIP no right to mount a small disk\n");
         skip();
     }
     assert_int_equal(rc, 0);
