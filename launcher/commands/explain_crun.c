@@ -360,6 +360,10 @@ const struct explain_message explain_crun[] = {
     {"the disk of the log files has not answered*",
      "the disk or the file server below --log-dir hangs: workers go on, and files lose what does not fit into memory",
      "look at that disk; files on one of this node"},
+    {"the disk of the event log has not answered*\nthe disk of the preemption file has not answered*\n"
+     "the disk of error records and the temporary folder has not answered*",
+     "a disk or file server that crun reads or writes beside its job hangs: workers go on without it",
+     "look at that disk; TMPDIR, --event-log and --preemption-file on one of this node"},
     {"* answers again after *; * bytes were dropped", "a disk hung, and is back", "look at why it hung"},
     {"the event log * is incomplete from here on*", "a line could not be written: a full disk, or one that hangs",
      "make room; the job goes on without the rest of its events"},

@@ -51,6 +51,7 @@ struct group {
     int open_handles; /* the timers */
     struct spawn_thread *spawner;
     struct launch *launch;  /* the processes are being made; NULL: they are not */
+    uint64_t forward;       /* signals that came meanwhile: bit signo - 1 */
     struct group_stop stop; /* once they are; reason -1: none */
     bool clearing;
     bool keeping; /* those that are held stay */

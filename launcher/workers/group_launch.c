@@ -289,6 +289,16 @@ static int take_spawned(struct group *g, const struct launch *l, struct err *e)
     return watch_new(g, e);
 }
 
+/* What came while the processes were made: some may have been ready for it before we knew their ids. */
+static void forward_late(struct group *g)
+{
+    const uint64_t signals = g->forward;
+    g->forward = 0;
+    for (int signo = 1; signo <= 64; signo++)
+        if (signals >> (signo - 1) & 1)
+            group_forward(g, signo);
+}
+
 static void on_spawned(struct spawn_batch *b)
 {
     struct launch *l = container_of(b, struct launch, batch);
@@ -315,6 +325,7 @@ static void on_spawned(struct spawn_batch *b)
         group_stop_late(g);
     else if (g->paused)
         group_pause(g, true, g->pause_typed);
+    forward_late(g);
     group_look_for_stops(g); /* SIGCHLD may have come before we knew their ids */
     group_reap_orphans(g);
 }

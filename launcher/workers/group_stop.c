@@ -157,6 +157,8 @@ void group_insist(struct group *g)
 
 void group_forward(struct group *g, int signo)
 {
+    if (g->launch)
+        g->forward |= UINT64_C(1) << (signo - 1);
     for (int i = 0; i < g->n; i++)
         if (group_is_there(&g->workers[i]))
             tree_signal(g->workers[i].pid, !g->children[i].guest, signo);

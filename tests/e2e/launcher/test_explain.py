@@ -82,6 +82,14 @@ def test_every_function_that_makes_messages_is_known():
     assert len(others) > 30 and not (new := {f for f in others if not re.fullmatch(MAKERS, f)}), new
 
 
+def test_each_disk_that_hangs_is_known():
+    """The message begins with the disk's name, so that no scan of the sources finds its words."""
+    disks = re.findall(r'\.disk = "([^"]+)"', "".join(p.read_text() for p in pathlib.Path(REPO, "launcher/output/process").glob("*.c")))
+    assert len(disks) > 3
+    for disk in disks:
+        assert explain(f"crun: {disk} has not answered for 1000 ms (/x/y): what is there waits")[0] == 0, disk
+
+
 def test_a_message_without_a_row_would_be_seen():
     assert not hits("the moon is full, expectedly")
 

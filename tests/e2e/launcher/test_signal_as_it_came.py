@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 
 import pytest
 
@@ -156,6 +157,15 @@ def test_a_signal_reaches_the_group_of_a_worker_and_nobody_who_left_it(crun):
     p.send_signal(signal.SIGTERM)
     rc, out, err = end(crun, p)
     assert rc == 128 + signal.SIGTERM and "got" not in out, (out, err)
+
+
+def test_a_signal_that_comes_at_once_is_forwarded(crun):
+    """The worker may be ready for it before its agent knows that it is there: three of ten were lost."""
+    for _ in range(12):
+        p = crun.start("bash", "-c", "trap 'echo got; exit' USR1; echo up; for i in $(seq 300); do sleep 0.01; done", stdin=subprocess.DEVNULL)
+        assert p.stdout.readline().endswith(b"up\n")
+        p.send_signal(signal.SIGUSR1)
+        assert p.communicate(timeout=60)[0].endswith(b"got\n") and p.returncode == 0
 
 
 def test_no_signal_is_forwarded_with_none(crun):
