@@ -41,7 +41,6 @@ static const struct shape shapes[] = {
 };
 enum { NSHAPES = sizeof(shapes) / sizeof(shapes[0]) };
 
-/* From DEPTHWISE on: those that the cuda device refuses. */
 #define GROUPS_OF(X)                                                                                                   \
     X(INPUT, "input")                                                                                                  \
     X(CONV, "conv")                                                                                                    \
@@ -829,12 +828,9 @@ int main(int argc, char **argv)
         printf("1..0 # SKIP no %s units in this processor\n", mode->name);
         return 0;
     }
-    const bool all = strcmp(rig_device, "cuda") != 0;
     size_t n = 0;
     for (int i = 0; i < GROUPS + NMUTANTS; i++) {
         bool is_mutant = i >= GROUPS;
-        if (!all && (is_mutant ? mutants[i - GROUPS].group : (enum group)i) >= DEPTHWISE)
-            continue;
         struct subject *t = &subjects[i];
         *t = (struct subject){.group = is_mutant ? mutants[i - GROUPS].group : (enum group)i, .mode = mode};
         if (is_mutant) {

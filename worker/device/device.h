@@ -45,6 +45,7 @@ struct device_options {
         bool check;             /* wait after each step of a plan, and look at what it wrote */
         bool fused;             /* cuDNN's fused patterns where it has them */
         bool deterministic;     /* equal runs give equal bits */
+        bool fast_attention;    /* its backward pass in halves may add up in any order */
         size_t workspace_limit; /* bytes a convolution may take as scratch, 0: no limit */
         const char *cache_dir;  /* of tuned choices; NULL: none */
     } gpu;

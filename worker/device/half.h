@@ -8,6 +8,7 @@
  *   both            convolutions and linear layers use copies of their weights that are rounded; in fp16 their
  *                   gradients are rounded, too, before they are added up (bf16: kept wide). Batch statistics are wide;
  *                   biases are
+ *   GPUs            round the bias of a linear layer of each position, too, where the product adds it
  *   norms, scales   of positions read and write values as others do; their parameters and the gradients of these are
  *                   wide
  *   half_bn         scale and shift of batch norm are rounded before use, and their gradients

@@ -23,7 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "common/base/choice.h"
+#include "worker/program/act.h"
 #include "worker/program/input.h"
 
 struct err;
@@ -54,7 +54,6 @@ enum op_trait {
     OP_WRITES_METRICS = 32,
     OP_OF_POSITIONS = 64, /* works on the channels of a position: they should lie side by side */
     OP_DRAWS = 128,       /* reads the numbers of samples, in training */
-    OP_HOST_ONLY = 256,   /* the cuda device has no kernel of it */
 };
 
 /* A tensor of a forward op as its backward ops see it; none; the logits of the program. */
@@ -79,13 +78,6 @@ const char *op_name(enum op_kind k);
 bool op_is(enum op_kind k, unsigned traits); /* has it one of these traits? */
 bool op_is_product(enum op_kind k);          /* of matrices, see op_work */
 bool op_writes_gradients(enum op_kind k);    /* of parameters */
-
-/* What OP_ACT makes of x. */
-#define OP_ACTS(X)                                                                                                     \
-    X(ACT_GELU, "gelu")           /* x * P(N(0,1) < x) */                                                              \
-    X(ACT_GELU_TANH, "gelu-tanh") /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) */                        \
-    X(ACT_SILU, "silu")           /* x / (1 + e^-x) */
-enum op_act { OP_ACTS(CHOICE_ID) };
 
 struct op {
     enum op_kind kind;

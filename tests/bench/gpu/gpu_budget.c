@@ -1,16 +1,19 @@
 /* The budget of a training step in fp16 on a GPU that is not there, from its plan alone: what each node of the captured
  * graph moves and computes, how long that takes on an H200 and an H100, and what it adds up to.
- *   gpu_budget [arch=resnet50] [batch=256] [nodes=0|1] [fused=1|0] [check=0|1]
- * nodes=0: sums alone. fused=0: without fused patterns. check=1: fails where ResNet-50's aims are missed (batch 256) by
- * all that a step of a GPU that is alone enqueues on its compute stream (run/step.c): the graph, and around it what
- * `around` below has. cuDNN is not asked for plans; what it was seen to fuse for an H200 (test_planning) is what is
- * planned here.
+ *   gpu_budget [arch=resnet50] [batch=256] [nodes=0|1] [fused=1|0] [check=0|1] [table=0|1]
+ * nodes=0: sums alone. fused=0: without fused patterns. check=1: fails where ResNet-50's aims are missed (batch 256)
+ * by all that a step of a GPU that is alone enqueues on its compute stream (run/step.c): the graph, and around it what
+ * `around` below has. table=1: a line a model instead, vision transformers and ConvNeXt among them. cuDNN is not asked
+ * for plans; what it was seen to fuse for an H200 (test_planning) is what is planned here.
  *
- * The model of a node: it moves its bytes at 90 % of what was measured for large copies, and computes at some part E of
- * what was measured for large products, whichever takes longer, and the next node begins NODE_US later. Measured on an
- * H200: 4.3 TB/s, 790 TFLOP/s. An H100 has the same multiprocessors, and memory at 3.35 / 4.8 of that speed. E is asked
- * for: what the published record (MLPerf Training 4.0: 7,950 images/s a H200, 7,157 a H100; a line through both says 94
- * us an image that no memory speeds up, 33 % of 790 TFLOP/s) amounts to, and which E this plan needs to reach it. */
+ * The model of a node: it moves its bytes at 90 % of what was measured for large copies, and computes at some part E
+ * of what was measured for large products, whichever takes longer, and the next node begins NODE_US later. Measured on
+ * an H200: 4.3 TB/s, 790 TFLOP/s. An H100 has the same multiprocessors, and memory at 3.35 / 4.8 of that speed. E is
+ * asked for: what the published record (MLPerf Training 4.0: 7,950 images/s a H200, 7,157 a H100; a line through both
+ * says 94 us an image that no memory speeds up, 33 % of 790 TFLOP/s) amounts to, and which E this plan needs to reach
+ * it. Own kernels that multiply much (depthwise convolutions) are taken to reach half of 67 TFLOP/s in fp32; no card
+ * has said so.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,20 +35,22 @@ struct card {
     double bytes, flop; /* a second, as measured */
 };
 static const struct card h200 = {"H200", 4.3e12, 790e12}, h100 = {"H100", 4.3e12 * 3.35 / 4.8, 790e12};
+static const double FP32 = 0.5 * 67e12, PEAK = 989e12; /* of both */
 
 struct options {
     const char *arch;
-    int batch, nodes, fused, check;
+    int batch, nodes, fused, check, table;
 };
 
 struct totals {
     int nodes;
-    double read, written, flop;
+    double read, written, flop, flop_fp32;
 };
 
 static double node_us(const struct card *c, const struct step_traffic *t, double e)
 {
-    const double memory = (t->read + t->written) / (SHARE * c->bytes), compute = t->flop / (e * c->flop);
+    const double memory = (t->read + t->written) / (SHARE * c->bytes),
+                 compute = t->flop / (e * c->flop) + t->flop_fp32 / FP32;
     return 1e6 * (memory > compute ? memory : compute) + t->nodes * NODE_US;
 }
 
@@ -181,7 +186,7 @@ static void print_around(const struct cuda_plan *pl)
                node_us(&h200, &a[i].t, RECORD_E));
 }
 
-static int report(const struct cuda_plan *pl, const struct options *o)
+static struct totals total(const struct cuda_plan *pl)
 {
     struct totals sum = {0};
     for (int i = 0; i < pl->nsteps; i++) {
@@ -191,7 +196,29 @@ static int report(const struct cuda_plan *pl, const struct options *o)
         sum.read += t.read;
         sum.written += t.written;
         sum.flop += t.flop;
+        sum.flop_fp32 += t.flop_fp32;
     }
+    return sum;
+}
+
+/* A line of the table: with products as fast as the record's, and twice that. */
+static void print_line(const struct cuda_plan *pl, const struct options *o)
+{
+    const struct totals sum = total(pl);
+    double around_us;
+    const struct step_traffic more = sum_around(pl, &around_us);
+    printf("%-14s %5d %6d %7.1f %7.2f %6.2f", o->arch, o->batch, sum.nodes + more.nodes,
+           (sum.read + sum.written + more.read + more.written) / 1e9, sum.flop / 1e12, sum.flop_fp32 / 1e12);
+    for (int k = 1; k <= 2; k++) {
+        const double us = step_us(pl, &h200, k * RECORD_E) + around_us;
+        printf("   %7.1f %7.0f %5.1f", us / 1e3, 1e6 * o->batch / us, 100 * sum.flop / (us * 1e-6) / PEAK);
+    }
+    printf("\n");
+}
+
+static int report(const struct cuda_plan *pl, const struct options *o)
+{
+    const struct totals sum = total(pl);
     double around_us;
     const struct step_traffic more = sum_around(pl, &around_us);
     const double bytes = sum.read + sum.written, all = bytes + more.read + more.written,
@@ -247,7 +274,10 @@ static int run(const struct options *o, int *ret_missed, struct err *e)
     }
     rc = plan_it(d, p, o->batch, &plan, e);
     if (rc == 0) {
-        *ret_missed = report((const struct cuda_plan *)plan, o);
+        if (o->table)
+            print_line((const struct cuda_plan *)plan, o);
+        else
+            *ret_missed = report((const struct cuda_plan *)plan, o);
         d->ops->plan_close(plan);
     }
     d->ops->close(d);
@@ -255,22 +285,38 @@ static int run(const struct options *o, int *ret_missed, struct err *e)
     return rc;
 }
 
+static int print_table(struct options o, struct err *e)
+{
+    static const char *const archs[] = {"resnet50", "vit_b_16", "vit_s_16", "convnext_tiny"};
+    int missed = 0;
+    printf("a step in fp16, predicted for an H200; products at %.0f and %.0f %% of 790 TFLOP/s\n", 100 * RECORD_E,
+           200 * RECORD_E);
+    printf("%-14s %5s %6s %7s %7s %6s   %7s %7s %5s   %7s %7s %5s\n", "model", "batch", "nodes", "GB", "TFLOP", "fp32",
+           "ms", "img/s", "% 989", "ms", "img/s", "% 989");
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
+        o.arch = archs[i];
+        TRY(run(&o, &missed, e));
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"arch", "batch", "nodes", "fused", "check", NULL};
+    static const char *const names[] = {"arch", "batch", "nodes", "fused", "check", "table", NULL};
     refuse_others(argc, argv, names);
     const struct options o = {.arch = option(argc, argv, "arch", "resnet50"),
                               .batch = number_in(argc, argv, "batch", "256", 1, 1000000),
                               .nodes = number_in(argc, argv, "nodes", "0", 0, 1),
                               .fused = number_in(argc, argv, "fused", "1", 0, 1),
-                              .check = number_in(argc, argv, "check", "0", 0, 1)};
+                              .check = number_in(argc, argv, "check", "0", 0, 1),
+                              .table = number_in(argc, argv, "table", "0", 0, 1)};
     struct err e = {0};
     int missed = 0;
     if (o.check && (strcmp(o.arch, "resnet50") != 0 || o.batch != 256)) {
         fprintf(stderr, "gpu_budget: check=1 (expected arch=resnet50 batch=256, whose aims it checks)\n");
         return 2;
     }
-    if (run(&o, &missed, &e) < 0) {
+    if ((o.table ? print_table(o, &e) : run(&o, &missed, &e)) < 0) {
         fprintf(stderr, "gpu_budget: %s\n", e.text);
         return e.code == -EINVAL ? 2 : 1;
     }

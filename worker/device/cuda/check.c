@@ -66,6 +66,15 @@ static struct written of_kernel(const struct cuda_plan *pl, const struct step *s
         return s->args.as_KERNEL_ROWS.back ? (struct written){0}
                                            : of_view(&s->args.as_KERNEL_ROWS.v, s->args.as_KERNEL_ROWS.out);
     case KERNEL_INPUT:
+    case KERNEL_ROW_NORM:
+    case KERNEL_ROW_NORM_BWD:
+    case KERNEL_CHAIN:
+    case KERNEL_SCALE_BWD:
+    case KERNEL_SEQUENCE:
+    case KERNEL_GROUP_CONV:
+    case KERNEL_GROUP_CONV_DATA:
+    case KERNEL_ATTENTION:
+    case KERNEL_ATTENTION_BWD_KEYS:
     case KERNEL_ADD:
     case KERNEL_RELU_BWD:
     case KERNEL_MAXPOOL:

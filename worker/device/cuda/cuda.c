@@ -150,6 +150,7 @@ void cuda_options_from(const struct device_options *o, struct cuda_options *ret,
                                  .check = o->gpu.check,
                                  .tf32 = o->gpu.tf32,
                                  .fused_patterns = o->gpu.fused,
+                                 .fast_attention = o->gpu.fast_attention && !o->gpu.deterministic,
                                  .workspace_limit = o->gpu.workspace_limit};
     *ret_dnn = (struct cudnn_options){.index = o->index,
                                       .workspace_limit = o->gpu.workspace_limit,

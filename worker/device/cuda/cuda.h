@@ -38,6 +38,7 @@ struct cuda {
         bool tf32;              /* fp32 convolutions and products may round operands to TF32 */
         bool check;             /* walk, wait after each step and look at what it wrote */
         bool fused_patterns;    /* cuDNN's conv+stats and its kin, where there are plans */
+        bool fast_attention;    /* backward by cuDNN's engine that does not repeat its bits */
         size_t workspace_limit; /* bytes, 0: none */
     } options;
     int64_t tuned_ns;    /* of tune_seconds */

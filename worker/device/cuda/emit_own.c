@@ -115,6 +115,8 @@ int emit_op(struct cuda_plan *pl, int i, struct err *e)
         return emit_bn_pool(pl, i, e);
     if (op->kind == OP_AVGPOOL && pl->rungs[i].mean >= 0)
         return emit_bn_mean(pl, i, e);
+    if (emit_is_chained(pl, op->kind))
+        return emit_chain(pl, i, e);
     switch (op->kind) {
     case OP_INPUT:
         return emit_input(pl, i, e);
@@ -172,23 +174,29 @@ int emit_op(struct cuda_plan *pl, int i, struct err *e)
         return emit_part(pl, i, KERNEL_XENT_PARTS, e);
     case OP_XENT_PARTS_BWD:
         return emit_part(pl, i, KERNEL_XENT_PARTS_BWD, e);
-    case OP_ATTENTION: /* all these are refused before */
-    case OP_ATTENTION_BWD:
+    case OP_NORM:
+        return emit_norm(pl, i, e);
+    case OP_NORM_BWD:
+        return emit_norm_bwd(pl, i, e);
+    case OP_SCALE_BWD:
+        return emit_scale_bwd(pl, i, e);
     case OP_PREPEND:
     case OP_PREPEND_BWD:
     case OP_POSITION:
     case OP_POSITION_BWD:
     case OP_PICK:
     case OP_PICK_BWD:
-    case OP_NORM:
-    case OP_NORM_BWD:
-    case OP_ACT:
+        return emit_sequence(pl, i, e);
+    case OP_ATTENTION:
+        return emit_attention(pl, i, e);
+    case OP_ATTENTION_BWD:
+        return emit_attention_bwd(pl, i, e);
+    case OP_ACT: /* links of chains, above */
     case OP_ACT_BWD:
     case OP_SCALE:
-    case OP_SCALE_BWD:
     case OP_DROP:
     case OP_DROP_BWD:
-    case OP_BN: /* above */
+    case OP_BN: /* above, too */
     case OP_KINDS:
         break;
     }

@@ -21,7 +21,8 @@ struct cudnn_shape cuda_plan_shape(const struct cuda_plan *pl, int op)
                                 .pad = {w.pad[0], w.pad[1]},
                                 .type = pl->product,
                                 .nhwc = pl->nhwc,
-                                .tf32 = pl->cuda->options.tf32};
+                                .tf32 = pl->cuda->options.tf32,
+                                .groups = f->groups > 1 ? f->groups : 0};
 }
 
 /* A step that runs a cuDNN graph; slots are filled in by the caller with cuda_plan_use(). */
@@ -37,8 +38,7 @@ static int cudnn_step(struct cuda_plan *pl, int op, enum cudnn_pattern pattern, 
     return 0;
 }
 
-static int convert(struct cuda_plan *pl, int i, const char *label, struct k_convert how, int from, int to,
-                   struct err *e)
+int emit_convert(struct cuda_plan *pl, int i, const char *label, struct k_convert how, int from, int to, struct err *e)
 {
     struct step *s;
     TRY(cuda_plan_step(pl, STEP_KERNEL, label, i, &s, e));
@@ -50,7 +50,7 @@ static int convert(struct cuda_plan *pl, int i, const char *label, struct k_conv
 }
 
 /* The buffer that a product reads a tensor from: its value, or a copy in the products' type, made once. */
-static int operand(struct cuda_plan *pl, int i, int t, struct err *e)
+int emit_operand(struct cuda_plan *pl, int i, int t, struct err *e)
 {
     const enum dtype type = cuda_plan_view(pl, t).type;
     const int value = cuda_plan_value(pl, t, e);
@@ -60,44 +60,44 @@ static int operand(struct cuda_plan *pl, int i, int t, struct err *e)
     const size_t n = cuda_plan_elements(pl, t);
     const int copy = cuda_plan_buffer(pl, n * dtype_size(pl->product), false, e);
     TRY(copy);
-    TRY(convert(pl, i, "cast", (struct k_convert){.n = n, .from = type, .to = pl->product}, value, copy, e));
+    TRY(emit_convert(pl, i, "cast", (struct k_convert){.n = n, .from = type, .to = pl->product}, value, copy, e));
     return pl->operand[t] = copy;
 }
 
 /* The buffer that a product writes a tensor to, and what brings it into its own where that is of another type. */
-static int result(struct cuda_plan *pl, int t, struct err *e)
+int emit_result(struct cuda_plan *pl, int t, struct err *e)
 {
     if (cuda_plan_view(pl, t).type == pl->product)
         return cuda_plan_value(pl, t, e);
     return cuda_plan_buffer(pl, cuda_plan_elements(pl, t) * dtype_size(pl->product), false, e);
 }
 
-static int emit_result(struct cuda_plan *pl, int i, int t, int written, struct err *e)
+int emit_written(struct cuda_plan *pl, int i, int t, int written, struct err *e)
 {
     const enum dtype type = cuda_plan_view(pl, t).type;
     const int value = cuda_plan_value(pl, t, e);
     TRY(value);
     if (written == value)
         return 0;
-    return convert(pl, i, "cast", (struct k_convert){.n = cuda_plan_elements(pl, t), .from = pl->product, .to = type},
-                   written, value, e);
+    return emit_convert(pl, i, "cast",
+                        (struct k_convert){.n = cuda_plan_elements(pl, t), .from = pl->product, .to = type}, written,
+                        value, e);
 }
 
 int emit_vector(struct cuda_plan *pl, int i, int param, int x, int y, enum dtype type, struct err *e)
 {
     struct step *s;
-    int copy = NO_BUFFER;
+    int copy;
     if (param < 0)
         return 0;
-    if (pl->o.needs)
-        TRY(copy = cuda_plan_weight_copy(pl, i, param, e));
+    TRY(emit_read(pl, i, param, &copy, e));
     TRY(cuda_plan_step(pl, STEP_KERNEL, "bias", i, &s, e));
     s->kernel = KERNEL_BN_APPLY;
     struct k_bn_apply *a = &s->args.as_KERNEL_BN_APPLY;
     struct view4 v = cuda_plan_view(pl, pl->p->ops[i].out);
     v.type = type;
-    *a = (struct k_bn_apply){.v = v, .shift = pl->params + pl->p->params[param].offset};
-    TRY(cuda_plan_use(pl, copy, 0, &a->shift, e));
+    *a = (struct k_bn_apply){.v = v};
+    TRY(emit_use_read(pl, param, copy, &a->shift, e));
     TRY(cuda_plan_use(pl, x, 0, &a->x, e));
     return cuda_plan_use(pl, y, 0, &a->y, e);
 }
@@ -114,7 +114,7 @@ int emit_vector_gradient(struct cuda_plan *pl, int i, int param, int t, struct e
     struct step *sum;
     if (param < 0)
         return 0;
-    const int dy = operand(pl, i, t, e);
+    const int dy = emit_operand(pl, i, t, e);
     TRY(dy);
     v.type = pl->product;
     TRY(cuda_plan_step(pl, STEP_KERNEL, "bias gradient", i, &sum, e));
@@ -129,8 +129,8 @@ int emit_vector_gradient(struct cuda_plan *pl, int i, int param, int t, struct e
     TRY(cuda_plan_use(pl, sums, 0, &a->sums, e));
     const int out = cuda_plan_weight_gradient(pl, i, param, DT_F32, e);
     TRY(out);
-    return convert(pl, i, "bias gradient", (struct k_convert){.n = (size_t)v.c, .from = DT_F64, .to = DT_F32}, sums,
-                   out, e);
+    return emit_convert(pl, i, "bias gradient", (struct k_convert){.n = (size_t)v.c, .from = DT_F64, .to = DT_F32},
+                        sums, out, e);
 }
 
 /* The gradient of a bias: sums of dy. */
@@ -150,13 +150,15 @@ int emit_conv(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct rung *r = &pl->rungs[i];
+    if (emit_is_own_group(pl, i))
+        return emit_group_conv(pl, i, e);
     const enum cudnn_pattern pattern = r->prologue >= 0 ? DNN_SBR_CONV_STATS
                                        : r->stats >= 0  ? DNN_CONV_STATS
                                                         : DNN_CONV;
     struct step *s;
     int k = 0;
-    const int x = operand(pl, i, source(pl, i), e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
-              y = result(pl, op->out, e);
+    const int x = emit_operand(pl, i, source(pl, i), e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
+              y = emit_result(pl, op->out, e);
     TRY(x);
     TRY(w);
     TRY(y);
@@ -173,7 +175,7 @@ int emit_conv(struct cuda_plan *pl, int i, struct err *e)
         TRY(cuda_plan_use_bn(pl, r->stats, BN_SQUARES, &s->dnn.slot[k++], e));
     }
     TRY(emit_bias(pl, i, y, pl->product, e));
-    return emit_result(pl, i, op->out, y, e);
+    return emit_written(pl, i, op->out, y, e);
 }
 
 /* Through the convolution, the ReLU before it and into the sums of the BN before that; BN_BWD goes on from dz. */
@@ -248,12 +250,14 @@ int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     struct step *s;
+    if (emit_is_own_group(pl, i))
+        return emit_group_conv(pl, i, e);
     if (pl->rungs[i].drelu >= 0)
         return emit_dgrad_drelu_bn(pl, i, pl->rungs[i].drelu, e);
     if (pl->rungs[i].onto >= 0)
         return emit_dgrad_onto(pl, i, pl->rungs[i].onto, e);
-    const int dy = operand(pl, i, op->in[0], e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
-              dx = result(pl, op->out, e);
+    const int dy = emit_operand(pl, i, op->in[0], e), w = cuda_plan_weight_copy(pl, i, op->param[0], e),
+              dx = emit_result(pl, op->out, e);
     TRY(dy);
     TRY(w);
     TRY(dx);
@@ -261,7 +265,7 @@ int emit_conv_bwd_data(struct cuda_plan *pl, int i, struct err *e)
     TRY(cuda_plan_use(pl, dy, 0, &s->dnn.slot[0], e));
     TRY(cuda_plan_use(pl, w, 0, &s->dnn.slot[1], e));
     TRY(cuda_plan_use(pl, dx, 0, &s->dnn.slot[2], e));
-    return emit_result(pl, i, op->out, dx, e);
+    return emit_written(pl, i, op->out, dx, e);
 }
 
 int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
@@ -270,7 +274,9 @@ int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     const int bn = pl->rungs[i].prologue;
     struct step *s;
     int k = 0;
-    const int x = operand(pl, i, source(pl, i), e), dy = operand(pl, i, op->in[1], e),
+    if (emit_is_own_group(pl, i))
+        return emit_group_conv(pl, i, e);
+    const int x = emit_operand(pl, i, source(pl, i), e), dy = emit_operand(pl, i, op->in[1], e),
               dw = cuda_plan_weight_gradient(pl, i, op->param[0], pl->product, e);
     TRY(x);
     TRY(dy);
@@ -287,16 +293,17 @@ int emit_conv_bwd_param(struct cuda_plan *pl, int i, struct err *e)
     return cuda_plan_gradients_ready(pl, i, e);
 }
 
-/* Matrices of a linear layer: x (N, C), w (K, C), y (N, K). */
+/* Matrices of a linear layer: x (N, C), w (K, C), y (N, K); of each position, N of them all. */
 static struct gpu_gemm linear(const struct cuda_plan *pl, const struct op *f, enum dtype out)
 {
     const struct view4 x = cuda_plan_view(pl, f->in[0]), y = cuda_plan_view(pl, f->out);
+    const int64_t positions = (int64_t)x.h * x.w;
     return (struct gpu_gemm){.in = pl->product,
                              .out = out,
                              .tf32 = pl->cuda->options.tf32,
-                             .m = x.n,
+                             .m = x.n * (f->each ? positions : 1),
                              .n = y.c,
-                             .k = (int64_t)x.c * x.h * x.w,
+                             .k = x.c * (f->each ? 1 : positions),
                              .alpha = 1};
 }
 
@@ -305,7 +312,7 @@ static bool lies_alike(const struct cuda_plan *pl, int i)
 {
     const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
     const struct view4 x = cuda_plan_view(pl, f->in[0]);
-    return x.h * x.w == 1 || !pl->nhwc;
+    return f->each || x.h * x.w == 1 || !pl->nhwc;
 }
 
 /* The weight of a linear layer as its products read it: m->b, or a buffer. At millions of classes a copy would be most
@@ -319,6 +326,38 @@ static int linear_weight(struct cuda_plan *pl, int i, struct gpu_gemm *m, struct
     return 0;
 }
 
+/* Can a product of each position do this on the way? Not if nothing is to be fused, nor where bits must repeat, as it
+ * is not among those that are tried; nor of halves among wide values, where a bias stays wide. */
+static bool has_epilogue(const struct cuda_plan *pl, int i, enum gemm_epilogue epilogue, struct gpu_gemm m)
+{
+    struct cuda *c = pl->cuda;
+    const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
+    struct dnn_algo first;
+    int n = 0;
+    m.epilogue = epilogue;
+    return f->each && op->param[1] >= 0 && pl->type == pl->product && !pl->o.keep_all && c->options.fused_patterns &&
+           !(c->dnn && cudnn_deterministic(c->dnn)) &&
+           c->gpu->ops->gemm_algos(c->gpu, &m, PLAN_GEMM_WORKSPACE, false, &first, 1, &n, NULL) == 0 && n > 0;
+}
+
+/* The bias is of the result's type. */
+static int emit_linear_biased(struct cuda_plan *pl, int i, struct gpu_gemm m, struct err *e)
+{
+    const struct op *op = &pl->p->ops[i];
+    const int y = m.out == DT_F32 ? cuda_plan_value(pl, op->out, e) : emit_result(pl, op->out, e),
+              w = linear_weight(pl, i, &m, e), x = emit_operand(pl, i, op->in[0], e);
+    int bias = NO_BUFFER;
+    TRY(y);
+    if (m.out != DT_F32 || pl->o.needs)
+        TRY(bias = cuda_plan_vector_copy(pl, i, op->param[1], m.out, e));
+    m.epilogue = GEMM_BIAS;
+    TRY(gemm_step(pl, i, &m, x, w, y, e));
+    struct step *s = pl->steps[pl->nsteps - 1];
+    s->label = "linear+bias";
+    TRY(emit_use_read(pl, op->param[1], bias, &s->gemm.bias, e));
+    return m.out == DT_F32 ? 0 : emit_written(pl, i, op->out, y, e);
+}
+
 /* The bias is added in fp32, and the result rounded once. */
 int emit_linear(struct cuda_plan *pl, int i, struct err *e)
 {
@@ -326,16 +365,20 @@ int emit_linear(struct cuda_plan *pl, int i, struct err *e)
     const enum dtype type = half_tensor(pl->p, &pl->o, op->out) ? pl->product : DT_F32;
     struct gpu_gemm m = linear(pl, op, DT_F32); /* y (N, K) = x (N, C) . w^T (C, K) */
     m.trans_b = true;
+    m.out = type;
+    if (has_epilogue(pl, i, GEMM_BIAS, m))
+        return emit_linear_biased(pl, i, m, e);
+    m.out = DT_F32;
     const size_t n = (size_t)(m.m * m.n);
-    const int y = type == DT_F32 ? cuda_plan_value(pl, op->out, e) : result(pl, op->out, e),
+    const int y = type == DT_F32 ? cuda_plan_value(pl, op->out, e) : emit_result(pl, op->out, e),
               sum = type == DT_F32 ? y : cuda_plan_buffer(pl, n * sizeof(float), false, e),
               w = linear_weight(pl, i, &m, e);
-    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[0], e), w, sum, e));
+    TRY(gemm_step(pl, i, &m, emit_operand(pl, i, op->in[0], e), w, sum, e));
     TRY(emit_bias(pl, i, sum, DT_F32, e));
     if (sum == y)
         return 0;
-    TRY(convert(pl, i, "round", (struct k_convert){.n = n, .from = DT_F32, .to = type}, sum, y, e));
-    return emit_result(pl, i, op->out, y, e);
+    TRY(emit_convert(pl, i, "round", (struct k_convert){.n = n, .from = DT_F32, .to = type}, sum, y, e));
+    return emit_written(pl, i, op->out, y, e);
 }
 
 /* A term of a sum over ranks stays wide. */
@@ -346,11 +389,12 @@ int emit_linear_bwd_data(struct cuda_plan *pl, int i, struct err *e)
     struct gpu_gemm m =
         linear(pl, &pl->p->ops[op->fwd], wide ? DT_F32 : pl->product); /* dx (N, C) = dy (N, K) . w (K, C) */
     const int64_t k = m.n;
-    const int dx = wide ? cuda_plan_value(pl, op->out, e) : result(pl, op->out, e), w = linear_weight(pl, i, &m, e);
+    const int dx = wide ? cuda_plan_value(pl, op->out, e) : emit_result(pl, op->out, e),
+              w = linear_weight(pl, i, &m, e);
     m.n = m.k;
     m.k = k;
-    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[0], e), w, dx, e));
-    return wide ? 0 : emit_result(pl, i, op->out, dx, e);
+    TRY(gemm_step(pl, i, &m, emit_operand(pl, i, op->in[0], e), w, dx, e));
+    return wide ? 0 : emit_written(pl, i, op->out, dx, e);
 }
 
 int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
@@ -367,7 +411,18 @@ int emit_linear_bwd_param(struct cuda_plan *pl, int i, struct err *e)
         m.c = pl->reduce + pl->p->params[op->param[0]].offset;
     else
         TRY(dw = cuda_plan_weight_gradient(pl, i, op->param[0], DT_F32, e));
-    TRY(gemm_step(pl, i, &m, operand(pl, i, op->in[1], e), operand(pl, i, op->in[0], e), dw, e));
-    TRY(emit_bias_gradient(pl, i, op->in[1], e));
+    const bool on_the_way = pl->product != DT_F32 && /* where fusing may change the order of a sum */
+                            has_epilogue(pl, i, GEMM_BIAS_GRADIENT, m);
+    m.epilogue = on_the_way ? GEMM_BIAS_GRADIENT : GEMM_PLAIN;
+    TRY(gemm_step(pl, i, &m, emit_operand(pl, i, op->in[1], e), emit_operand(pl, i, op->in[0], e), dw, e));
+    if (on_the_way) {
+        struct step *s = pl->steps[pl->nsteps - 1];
+        const int db = cuda_plan_weight_gradient(pl, i, op->param[1], DT_F32, e);
+        TRY(db);
+        s->label = "linear_bwd_param+bias";
+        TRY(cuda_plan_use(pl, db, 0, &s->gemm.bias, e));
+    } else {
+        TRY(emit_bias_gradient(pl, i, op->in[1], e));
+    }
     return cuda_plan_gradients_ready(pl, i, e);
 }

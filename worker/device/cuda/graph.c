@@ -13,7 +13,10 @@ static const enum role roles[DNN_PATTERN_COUNT][DNN_SLOTS_MAX] = {
                             ROLE_DSCALE, ROLE_DBIAS, ROLE_UNREAD, ROLE_UNREAD, ROLE_UNREAD},
     [DNN_PRODUCT] = {ROLE_X, ROLE_FILTER, ROLE_Y},
     [DNN_PRODUCT_DATA] = {ROLE_Y, ROLE_FILTER, ROLE_X},
-    [DNN_PRODUCT_WEIGHT] = {ROLE_Y, ROLE_X, ROLE_FILTER}};
+    [DNN_PRODUCT_WEIGHT] = {ROLE_Y, ROLE_X, ROLE_FILTER},
+    [DNN_SDPA] = {ROLE_QKV, ROLE_HEADS, ROLE_LSE},
+    [DNN_SDPA_BWD] = {ROLE_QKV, ROLE_HEADS, ROLE_DHEADS, ROLE_LSE, ROLE_DELTA, ROLE_DQKV},
+    [DNN_SDPA_BWD_FAST] = {ROLE_QKV, ROLE_HEADS, ROLE_DHEADS, ROLE_LSE, ROLE_DELTA, ROLE_DQKV, ROLE_DSUMS}};
 
 enum role graph_role(enum cudnn_pattern p, int slot)
 {
@@ -41,7 +44,8 @@ bool graph_of_gemm(const struct gpu_gemm *m, struct gpu_dnn *ret)
                   k = p == DNN_PRODUCT          ? m->n
                       : p == DNN_PRODUCT_WEIGHT ? m->m
                                                 : m->k;
-    if ((m->trans_a && m->trans_b) || m->alpha != 1 || n >= LARGEST || c >= LARGEST || k >= LARGEST)
+    if ((m->trans_a && m->trans_b) || m->alpha != 1 || m->epilogue != GEMM_PLAIN || n >= LARGEST || c >= LARGEST ||
+        k >= LARGEST)
         return false;
     *ret = (struct gpu_dnn){.pattern = p,
                             .shape = {.n = (int)n,
@@ -105,11 +109,15 @@ static const enum role result_of[] = {
 
 enum role graph_result(enum cudnn_pattern p)
 {
+    if (cudnn_pattern_attention(p))
+        return p == DNN_SDPA ? ROLE_HEADS : ROLE_DQKV;
     return result_of[direction_of(p)];
 }
 
 bool graph_is_result(enum cudnn_pattern p, enum role r)
 {
+    if (cudnn_pattern_attention(p))
+        return r == graph_result(p) || r == (p == DNN_SDPA ? ROLE_LSE : ROLE_DELTA) || r == ROLE_DSUMS;
     return r == graph_result(p) || r == ROLE_SUM || r == ROLE_SQUARES || r == ROLE_DSCALE || r == ROLE_DBIAS ||
            r == ROLE_UNREAD;
 }
@@ -127,6 +135,7 @@ struct k_product graph_product(const struct gpu_dnn *d)
                           .s = s->s,
                           .oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
                           .ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1,
+                          .groups = s->groups > 1 ? s->groups : 1,
                           .stride = {s->stride[0], s->stride[1]},
                           .pad = {s->pad[0], s->pad[1]},
                           .type = s->type,
@@ -148,8 +157,8 @@ struct k_product graph_product(const struct gpu_dnn *d)
 
 int64_t graph_terms(const struct k_product *p)
 {
-    return p->direction == PRODUCT_FORWARD ? (int64_t)p->c * p->r * p->s
-           : p->direction == PRODUCT_DATA  ? (int64_t)p->k * p->r * p->s
+    return p->direction == PRODUCT_FORWARD ? (int64_t)(p->c / p->groups) * p->r * p->s
+           : p->direction == PRODUCT_DATA  ? (int64_t)(p->k / p->groups) * p->r * p->s
                                            : (int64_t)p->n * p->oh * p->ow;
 }
 
@@ -162,7 +171,17 @@ size_t graph_elements(const struct k_product *p, enum role r)
     case ROLE_Y:
         return (size_t)p->n * (size_t)p->k * (size_t)p->oh * (size_t)p->ow;
     case ROLE_FILTER:
-        return (size_t)p->k * (size_t)p->c * (size_t)p->r * (size_t)p->s;
+        return (size_t)p->k * (size_t)(p->c / p->groups) * (size_t)p->r * (size_t)p->s;
+    case ROLE_QKV:
+    case ROLE_DQKV:
+        return (size_t)p->n * (size_t)p->h * (size_t)(p->k + 2 * p->groups) * (size_t)p->c;
+    case ROLE_HEADS:
+    case ROLE_DHEADS:
+    case ROLE_DSUMS:
+        return (size_t)p->n * (size_t)p->h * (size_t)p->k * (size_t)p->c;
+    case ROLE_LSE:
+    case ROLE_DELTA:
+        return (size_t)p->n * (size_t)p->h * (size_t)p->k;
     case ROLE_SUM:
     case ROLE_SQUARES:
         return (size_t)p->k;
@@ -175,6 +194,8 @@ enum dtype graph_type(const struct k_product *p, enum role r)
 {
     if (r == result_of[p->direction])
         return p->out;
+    if (r == ROLE_QKV || r == ROLE_DQKV || r == ROLE_HEADS || r == ROLE_DHEADS)
+        return p->type;
     return r == ROLE_X || r == ROLE_BEFORE || r == ROLE_Y || r == ROLE_FILTER || r == ROLE_SCALE || r == ROLE_SHIFT
                ? p->type
                : DT_F32;

@@ -24,6 +24,13 @@
     X(ROLE_BETA)                                                                                                       \
     X(ROLE_DSCALE)                                                                                                     \
     X(ROLE_DBIAS)                                                                                                      \
+    X(ROLE_QKV)                                                                                                        \
+    X(ROLE_HEADS)                                                                                                      \
+    X(ROLE_DHEADS)                                                                                                     \
+    X(ROLE_LSE)                                                                                                        \
+    X(ROLE_DELTA)                                                                                                      \
+    X(ROLE_DQKV)                                                                                                       \
+    X(ROLE_DSUMS)                                                                                                      \
     X(ROLE_UNREAD)
 enum role {
 #define X(id) id,
@@ -38,7 +45,7 @@ void *graph_at(const struct gpu_dnn *d, enum role r); /* NULL */
 enum role graph_result(enum cudnn_pattern p);         /* of the convolution itself */
 bool graph_is_result(enum cudnn_pattern p, enum role r);
 
-/* A product as a graph, its slots and plan with it; false: it is too large for one. And back. */
+/* A product as a graph, its slots and plan with it; false: it is too large for one, or has an epilogue. And back. */
 bool graph_of_gemm(const struct gpu_gemm *m, struct gpu_dnn *ret);
 struct gpu_gemm graph_gemm(const struct gpu_dnn *d);
 

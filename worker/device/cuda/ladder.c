@@ -45,8 +45,8 @@ static bool find_plan(const struct cuda_plan *pl, int op, enum cudnn_pattern pat
 static void climb_statistics(struct cuda_plan *pl, int conv)
 {
     const int y = op_at(pl, conv)->out, bn = reader(pl, OP_BN, 0, y, conv, pl->p->nfwd);
-    if (pl->allowed == SEAMS_NONE || bn < 0 || op_at(pl, conv)->param[1] >= 0 || bn >= pl->end_op ||
-        !find_plan(pl, conv, DNN_CONV_STATS))
+    if (pl->allowed == SEAMS_NONE || bn < 0 || op_at(pl, conv)->groups > 1 || op_at(pl, conv)->param[1] >= 0 ||
+        bn >= pl->end_op || !find_plan(pl, conv, DNN_CONV_STATS))
         return;
     pl->rungs[conv].stats = bn;
     pl->rungs[bn].stats = conv;
@@ -217,8 +217,9 @@ static void climb_mean(struct cuda_plan *pl, int pool)
 static bool is_product(const struct cuda_plan *pl, int i)
 {
     const struct op *op = op_at(pl, i);
-    return op->kind == OP_CONV_BWD_DATA && op->kh == 1 && op->kw == 1 && op->sh == 1 && op->sw == 1 && op->ph == 0 &&
-           op->pw == 0 && pl->rungs[i].drelu < 0 && pl->readers[op->out] == 1;
+    return op->kind == OP_CONV_BWD_DATA && op_at(pl, op->fwd)->groups < 2 && op->kh == 1 && op->kw == 1 &&
+           op->sh == 1 && op->sw == 1 && op->ph == 0 && op->pw == 0 && pl->rungs[i].drelu < 0 &&
+           pl->readers[op->out] == 1;
 }
 
 /* Has tensor t been written, and read by all but `last`, when op `now` is enqueued? */

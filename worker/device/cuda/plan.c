@@ -44,11 +44,15 @@ static int patch(struct cuda_plan *pl, int buffer, size_t offset, const void *po
     return 0;
 }
 
+void cuda_plan_need_sums(struct cuda_plan *pl, size_t doubles, size_t counters)
+{
+    pl->partial_doubles = doubles > pl->partial_doubles ? doubles : pl->partial_doubles;
+    pl->counters = counters > pl->counters ? counters : pl->counters;
+}
+
 void cuda_plan_need_partial(struct cuda_plan *pl, const struct view4 *v)
 {
-    const size_t n = kernel_partial(v), counters = kernel_counters(v);
-    pl->partial_doubles = n > pl->partial_doubles ? n : pl->partial_doubles;
-    pl->counters = counters > pl->counters ? counters : pl->counters;
+    cuda_plan_need_sums(pl, kernel_partial(v), kernel_counters(v));
 }
 
 int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e)
@@ -135,18 +139,20 @@ int cuda_plan_value(struct cuda_plan *pl, int t, struct err *e)
 
 /* --- weights */
 
-/* The form of a parameter's copy. Vectors stay fp32: batch norm and biases are computed in it. */
+/* The form of a parameter's copy. What is no weight of a product stays fp32 and flat: batch norm, biases and such are
+ * computed in it. */
 static struct k_tensor form_of(const struct cuda_plan *pl, const struct op *op, int param)
 {
     const struct param *q = &pl->p->params[param];
-    if (q->ndim < 2)
+    if (!op_is_product(op->kind) || param != op->param[0])
         return (struct k_tensor){.k = (int)q->count, .c = 1, .rs = 1, .padded_c = 1, .type = DT_F32};
     const struct op *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
     const struct view4 x = cuda_plan_view(pl, f->in[0]);
     const int k = (int)q->shape[0];
-    const int rs = q->ndim == 4 ? (int)(q->shape[2] * q->shape[3]) : x.h * x.w;
+    const int rs = q->ndim == 4 ? (int)(q->shape[2] * q->shape[3]) : f->each ? 1 : x.h * x.w;
     const int c = (int)(q->count / (size_t)k) / rs;
-    struct k_tensor t = {.k = k, .c = c, .rs = rs, .padded_c = x.c, .krsc = pl->nhwc, .type = pl->product};
+    struct k_tensor t = {
+        .k = k, .c = c, .rs = rs, .padded_c = f->groups > 1 ? c : x.c, .krsc = pl->nhwc, .type = pl->product};
     if (pl->fold.conv >= 0 && f == &pl->p->ops[pl->fold.conv]) {
         const struct fold *d = &pl->fold;
         t.rs = d->filter[0] * d->filter[1];
@@ -174,12 +180,9 @@ static int fits_pack(const struct k_tensor *t, const char *name, struct err *e)
                    n, INT32_MAX, PACK_ROW_MAX);
 }
 
-int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e)
+static int copy_as(struct cuda_plan *pl, int op, int param, struct k_tensor form, struct err *e)
 {
     struct weight *w = &pl->weights[param];
-    if (w->copy != NO_BUFFER)
-        return w->copy;
-    const struct k_tensor form = form_of(pl, &pl->p->ops[op], param);
     TRY(fits_pack(&form, pl->p->params[param].name, e));
     if (pl->o.needs)
         return reads_copy(pl, op, param, &form, e);
@@ -187,6 +190,19 @@ int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e
     const int b = cuda_plan_buffer(pl, cuda_plan_form_elements(&w->form) * dtype_size(w->form.type), true, e);
     TRY(b);
     return w->copy = b;
+}
+
+int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e)
+{
+    return pl->weights[param].copy != NO_BUFFER ? pl->weights[param].copy
+                                                : copy_as(pl, op, param, form_of(pl, &pl->p->ops[op], param), e);
+}
+
+int cuda_plan_vector_copy(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e)
+{
+    struct k_tensor form = form_of(pl, &pl->p->ops[op], param);
+    form.type = type;
+    return pl->weights[param].copy != NO_BUFFER ? pl->weights[param].copy : copy_as(pl, op, param, form, e);
 }
 
 int cuda_plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e)
@@ -290,10 +306,39 @@ static void keep_results(struct cuda_plan *pl)
             pl->buffers[pl->value[t]].keep = true;
 }
 
+/* Has the program ops that want the channels of a position side by side? */
+static bool works_by_positions(const struct program *p)
+{
+    for (int i = 0; i < p->nops; i++)
+        if (op_is(p->ops[i].kind, OP_OF_POSITIONS) || p->ops[i].groups > 1 || p->ops[i].each)
+            return true;
+    return false;
+}
+
+static bool has_activations(const struct program *p)
+{
+    for (int i = 0; i < p->nops; i++)
+        if (p->ops[i].kind == OP_ACT || p->ops[i].kind == OP_ACT_BWD)
+            return true;
+    return false;
+}
+
+/* Zeros among the channels of images are for who multiplies them with weights. */
+static bool pads_images(const struct cuda_plan *pl)
+{
+    for (int i = 1; i < pl->p->nops && pl->p->ops[0].kind == OP_INPUT; i++) {
+        const struct op *op = &pl->p->ops[i];
+        const bool reads = op->in[0] == pl->p->ops[0].out || op->in[1] == pl->p->ops[0].out;
+        if (reads && (op_is(op->kind, OP_OF_POSITIONS) || op->groups > 1 || emit_is_chained(pl, op->kind)))
+            return false;
+    }
+    return true;
+}
+
 /* Convolutions want channels in groups (padded with zeros): 4 halves, 8 bfloats (decision 0007). */
 static int channels_of_input(const struct cuda_plan *pl)
 {
-    const int c = pl->p->input.channels, group = !pl->nhwc ? 1 : pl->product == DT_BF16 ? 8 : 4;
+    const int c = pl->p->input.channels, group = !pl->nhwc || !pads_images(pl) ? 1 : pl->product == DT_BF16 ? 8 : 4;
     return pl->fold.conv >= 0 ? FOLD_PIXEL : (c + group - 1) / group * group;
 }
 
@@ -302,7 +347,8 @@ static struct fold find_fold(const struct cuda_plan *pl)
 {
     const struct fold none = {.conv = -1}, f = fold_find(pl->p);
     const struct program_chunk *c = pl->o.chunk;
-    if (f.conv < 0 || pl->product == DT_F32 || !pl->nhwc || (c && (c->first > 0 || c->end <= f.conv)))
+    if (f.conv < 0 || pl->p->ops[f.conv].groups > 1 || pl->product == DT_F32 || !pl->nhwc ||
+        (c && (c->first > 0 || c->end <= f.conv)))
         return none;
     return 2.0 * pl->o.batch * f.size[0] * f.size[1] < INT32_MAX ? f : none;
 }
@@ -335,7 +381,8 @@ static int emit_round(struct cuda_plan *pl, int i, struct err *e)
 static int emit(struct cuda_plan *pl, int i, struct err *e)
 {
     TRY(emit_op(pl, i, e));
-    return op_is_product(pl->p->ops[i].kind) ? 0 : emit_round(pl, i, e);
+    const enum op_kind k = pl->p->ops[i].kind;
+    return op_is_product(k) || emit_is_chained(pl, k) ? 0 : emit_round(pl, i, e); /* those round themselves */
 }
 
 int cuda_plan_emit(struct cuda_plan *pl, int first, int end, struct err *e)
@@ -362,6 +409,18 @@ static void fuse_all(struct cuda_plan *pl)
     fuse_ops(pl->p, ops->first_back, ops->end_back, pl->readers, pl->o.keep_all, pl->fused);
 }
 
+/* Of what other fusions have left. */
+static void chain_all(struct cuda_plan *pl)
+{
+    const struct host_ops *ops = &pl->ops;
+    if (!pl->chains || pl->o.keep_all)
+        return;
+    fuse_chains(pl->p, &pl->o, ops->first, ops->end, pl->readers, pl->fused);
+    if (pl->o.chunk && pl->o.training)
+        fuse_chains(pl->p, &pl->o, ops->first_back, ops->end_back, pl->readers, pl->fused);
+    emit_part_chains(pl);
+}
+
 static int emit_all(struct cuda_plan *pl, struct err *e)
 {
     if (pl->o.chunk)
@@ -378,6 +437,7 @@ static int build(struct cuda_plan *pl, struct err *e)
     TRY(allocate_tables(pl, e));
     fuse_all(pl);
     TRY(ladder_climb(pl, e));
+    chain_all(pl);
     TRY(cuda_plan_fixed(pl, e));
     TRY(emit_all(pl, e));
     for (int i = 0; i < pl->p->nparams; i++) /* a rank that is alone unpacks them with the last group */
@@ -397,26 +457,6 @@ static int check_type(const struct plan_options *o, struct err *e)
                    o->emulate ? "emulated " : "", dtype_name(o->compute));
 }
 
-/* Kinds of operations, and forms of them, that have no kernel here. */
-static bool lacks_kernel(const struct op *op)
-{
-    return op_is(op->kind, OP_HOST_ONLY) || op->groups > 1 || op->each;
-}
-
-static int check_ops(const struct cuda_plan *pl, struct err *e)
-{
-    for (int i = pl->first_op; i < pl->end_op; i++) {
-        const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
-        if (lacks_kernel(op))
-            return err_set(e, -ENOTSUP, "the cuda device has no kernel for operation '%s' (%s%s): use --device cpu",
-                           pl->p->tensors[f->out].name, op_name(f->kind),
-                           op->groups > 1 ? " of groups"
-                           : op->each     ? " of each position"
-                                          : "");
-    }
-    return 0;
-}
-
 static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program *p, const struct plan_options *o,
                      enum seams_allowed allowed, struct err *e)
 {
@@ -431,14 +471,14 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     pl->unpacks = -1;
     pl->product = o->compute;
     pl->type = half_compute(o) && o->half == HALF_OPERANDS ? DT_F32 : o->compute;
-    pl->nhwc = o->format != MEMORY_NCHW;
+    pl->nhwc = o->format != MEMORY_NCHW || works_by_positions(p);
+    pl->chains = works_by_positions(p) || has_activations(p);
     pl->fold = find_fold(pl);
     pl->image_channels = channels_of_input(pl);
     TRY(host_plan_ops(p, o, &pl->ops, e));
     pl->first_op = pl->ops.first;
     pl->end_op = o->chunk && o->training ? pl->ops.end_back : pl->ops.end;
     TRY(check_type(o, e));
-    TRY(check_ops(pl, e));
     return build(pl, e);
 }
 

@@ -48,6 +48,7 @@ enum { SOURCES_MAX = 4 };
 struct step {
     enum step_kind kind;
     const char *label;
+    char text[64]; /* of a label that is put together */
     int op;
     enum kernel kernel;
     union kernel_args args; /* STEP_KERNEL; `weights`, `labels` and such are those of the plan's own batch */
@@ -66,6 +67,7 @@ struct step {
     void *at;              /* FILL, ALL_SUM */
     double *keep;          /* ALL_SUM: where this rank's values go first, or NULL */
     size_t n;              /* FILL: bytes; ALL_SUM: doubles */
+    bool always;           /* FILL: also where a run adds to what is there */
     size_t first, end;     /* READY: of the reduce arena */
     int table_at, entries; /* KERNEL_UNPACK: of the plan's table */
     int read;              /* it reads parameters that come and go: which of the plan's reads, from 1 on; 0: none */
@@ -156,6 +158,7 @@ struct cuda_plan {
     enum dtype *types; /* per tensor: what it is stored as */
     bool calls;        /* a step calls the plan's group */
     bool nhwc;
+    bool chains;        /* ops that work element by element are links of chains */
     struct fold fold;   /* its convolution is computed as fold.h says, and images lie so */
     int image_channels; /* of an image as it lies, zeros among them */
     float *params, *stats, *reduce;
@@ -165,7 +168,7 @@ struct cuda_plan {
     int *readers, *value; /* per tensor; value: buffer or NO_BUFFER */
     int *operand; /* per tensor: its copy in the products' type, likewise; unused where that is the type it has */
     struct bn_state *bns;   /* per op */
-    int *index_buffer;      /* per op: max pooling's; the mask of a ReLU that another op does */
+    int *index_buffer;      /* per op: max pooling's; the mask of a ReLU that another op does; attention's logarithms */
     struct weight *weights; /* per parameter */
     struct live_buffer *buffers;
     struct patch *patches;
@@ -210,6 +213,8 @@ struct cuda_plan {
     uint8_t *images; /* device: what the steps read */
     int32_t *labels;
     float *sample_weights;
+    uint32_t *numbers;   /* of the samples, in the data set */
+    struct k_draw *draw; /* what is dropped */
     struct stage {
         char *host; /* page-locked copy of one batch */
         void *device;
@@ -217,7 +222,7 @@ struct cuda_plan {
         bool used;
     } stage[STAGES];
     int next_stage;
-    size_t stage_bytes, labels_at, weights_at;
+    size_t stage_bytes, labels_at, weights_at, numbers_at, draw_at;
 
     struct gpu_event **marks; /* (nsteps + 1) of a traced run, NULL before the first */
     struct variant *variants; /* at most cuda_plan_variants() */
@@ -238,13 +243,15 @@ int cuda_plan_step(struct cuda_plan *pl, enum step_kind kind, const char *label,
 /* The last step reaches `buffer` through this pointer that it holds. NO_BUFFER: nothing to do. */
 int cuda_plan_use(struct cuda_plan *pl, int buffer, size_t offset, const void *pointer_to_pointer, struct err *e);
 int cuda_plan_use_bn(struct cuda_plan *pl, int bn, enum bn_part part, const void *pointer_to_pointer, struct err *e);
-int cuda_plan_value(struct cuda_plan *pl, int tensor, struct err *e);     /* its buffer, made where it has none */
-void cuda_plan_need_partial(struct cuda_plan *pl, const struct view4 *v); /* for the sums of such a view */
+int cuda_plan_value(struct cuda_plan *pl, int tensor, struct err *e); /* its buffer, made where it has none */
+void cuda_plan_need_sums(struct cuda_plan *pl, size_t doubles, size_t counters); /* partial ones, for a step */
+void cuda_plan_need_partial(struct cuda_plan *pl, const struct view4 *v);        /* for the sums of such a view */
 struct view4 cuda_plan_view(const struct cuda_plan *pl, int tensor);
 size_t cuda_plan_elements(const struct cuda_plan *pl, int tensor);      /* of its view: channels of padding count */
 struct cudnn_shape cuda_plan_shape(const struct cuda_plan *pl, int op); /* of the forward convolution behind op */
 /* Buffers of a parameter of this op in the form that the op wants. The gradient is unpacked with the next group. */
 int cuda_plan_weight_copy(struct cuda_plan *pl, int op, int param, struct err *e);
+int cuda_plan_vector_copy(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e); /* flat */
 int cuda_plan_weight_gradient(struct cuda_plan *pl, int op, int param, enum dtype type, struct err *e);
 int cuda_plan_gradients_ready(struct cuda_plan *pl, int op,
                               struct err *e); /* of this op; unpacks and tells when a group is full */
@@ -259,12 +266,27 @@ typedef int emit_fn(struct cuda_plan *pl, int op, struct err *e);
 emit_fn emit_op;                                          /* emit_own.c: any, by its kind */
 emit_fn emit_bn, emit_bn_pool, emit_bn_mean, emit_bn_bwd; /* emit_bn.c: BN with what rides along; last of these ops */
 emit_fn emit_conv, emit_conv_bwd_data, emit_conv_bwd_param, emit_linear, emit_linear_bwd_data, emit_linear_bwd_param;
+emit_fn emit_group_conv;                                    /* emit_groups.c: all three passes */
+bool emit_is_own_group(const struct cuda_plan *pl, int op); /* a convolution in groups that cuDNN does not do */
+/* emit_product.c: the buffer that a product reads a tensor from, in the products' type; that it writes one to, and what
+ * brings that into the tensor's own. */
+int emit_operand(struct cuda_plan *pl, int op, int tensor, struct err *e);
+int emit_result(struct cuda_plan *pl, int tensor, struct err *e);
+int emit_written(struct cuda_plan *pl, int op, int tensor, int written, struct err *e);
+emit_fn emit_norm, emit_norm_bwd, emit_chain, emit_scale_bwd, emit_sequence; /* emit_rows.c */
+/* Tensor t (-1: NO_BUFFER) as values of this type: the buffer where it is, or of a copy. */
+int emit_as_type(struct cuda_plan *pl, int op, int tensor, enum dtype type, struct err *e);
+emit_fn emit_attention, emit_attention_bwd;                                                  /* emit_attention.c */
+bool emit_is_chained(const struct cuda_plan *pl, enum op_kind k);                            /* emit_chain() does it */
+void emit_part_chains(struct cuda_plan *pl);                                                 /* after fuse_chains() */
 emit_fn emit_columns, emit_combined, emit_scatter, emit_bias_op, emit_bias_bwd, emit_labels; /* emit_group.c */
 int emit_part(struct cuda_plan *pl, int op, enum kernel k, struct err *e); /* of a loss over parts of the logits */
 /* emit_product.c: the gradient of a vector, sums of dy over all but channels; y = x + the vector. x and y are of one
  * type, and may be one buffer. */
 int emit_vector_gradient(struct cuda_plan *pl, int op, int param, int dy, struct err *e);
 int emit_vector(struct cuda_plan *pl, int op, int param, int x, int y, enum dtype type, struct err *e);
+int emit_convert(struct cuda_plan *pl, int op, const char *label, struct k_convert how, int from, int to,
+                 struct err *e); /* buffers */
 
 /* chunk.c: parts of a model (program_chunk). The steps of a pass, between what comes in and what goes out. */
 int chunk_emit(struct cuda_plan *pl, struct err *e);
@@ -281,6 +303,10 @@ int chunk_cross(struct cuda_plan *pl, struct step *s, const void *rows, struct e
 int reads_add(struct cuda_plan *pl, size_t first, size_t end, struct err *e);
 /* A step that copies `param` into a form; its buffer. */
 int reads_copy(struct cuda_plan *pl, int op, int param, const struct k_tensor *form, struct err *e);
+/* A parameter (-1: none) that is read as it lies, flat and wide: before the step that reads it a copy of it, where
+ * parameters come and go (else *ret NO_BUFFER); then the last step reads it through this pointer. */
+int emit_read(struct cuda_plan *pl, int op, int param, int *ret, struct err *e);
+int emit_use_read(struct cuda_plan *pl, int param, int copy, const void *pointer_to_pointer, struct err *e);
 /* Before a step of this batch norm: its scale and shift into pl->bns[bn].params. Once a pass; else nothing. */
 int reads_copy_bn(struct cuda_plan *pl, int bn, struct err *e);
 int reads_tell(struct cuda_plan *pl, struct err *e);                         /* all of them are known */
@@ -329,7 +355,7 @@ void tune_tell(const struct cuda_plan *pl);
 
 /* stage.c: enqueue the batch's way to the card. let_go: pictures that were sent from where they are may change from now
  * on; waits for their copy, while the steps before are still computed. whole: every sample counts. */
-int stage_send(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e);
+int stage_send(struct cuda_plan *pl, const struct run_args *a, struct err *e);
 int stage_let_go(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e);
 bool stage_whole(const struct cuda_plan *pl, const struct batch *b);
 size_t stage_rows_bytes(const struct cuda_plan *pl); /* of a batch; 0 where no step of the plan reads them */

@@ -28,6 +28,8 @@ static void cut_fixed(struct cuda_plan *pl, struct cutter *c)
     pl->images = cut(c, stage_rows_bytes(pl));
     pl->labels = cut(c, n * sizeof(int32_t));
     pl->sample_weights = cut(c, n * sizeof(float));
+    pl->numbers = cut(c, n * sizeof(uint32_t));
+    pl->draw = cut(c, sizeof *pl->draw);
     pl->samples = cut(c, n * 4 * sizeof(float));
     pl->grad_scale = cut(c, sizeof(float));
     for (int t = 0; t < p->ntensors; t++)
@@ -54,9 +56,11 @@ int cuda_plan_fixed(struct cuda_plan *pl, struct err *e)
     pl->fixed = block;
     struct cutter c = {.base = pl->fixed};
     cut_fixed(pl, &c);
-    pl->stage_bytes = (size_t)((char *)pl->samples - pl->fixed); /* images, labels and weights lie first */
+    pl->stage_bytes = (size_t)((char *)pl->samples - pl->fixed); /* the batch and the draw lie first */
     pl->labels_at = (size_t)((char *)pl->labels - pl->fixed);
     pl->weights_at = (size_t)((char *)pl->sample_weights - pl->fixed);
+    pl->numbers_at = (size_t)((char *)pl->numbers - pl->fixed);
+    pl->draw_at = (size_t)((char *)pl->draw - pl->fixed);
     for (int i = 0; i < STAGES; i++)
         TRY(make_stage(pl, &pl->stage[i], e));
     return 0;
@@ -195,6 +199,12 @@ static void fill_in(struct cuda_plan *pl)
             s->args.as_KERNEL_BN_STATS.partial = partial;
         if (s->kind == STEP_KERNEL && s->kernel == KERNEL_BN_BWD_SUMS)
             s->args.as_KERNEL_BN_BWD_SUMS.partial = partial;
+        if (s->kind == STEP_KERNEL && s->kernel == KERNEL_ROW_NORM_BWD)
+            s->args.as_KERNEL_ROW_NORM_BWD.partial = partial;
+        if (s->kind == STEP_KERNEL && s->kernel == KERNEL_GROUP_CONV_WEIGHT)
+            s->args.as_KERNEL_GROUP_CONV_WEIGHT.partial = partial;
+        if (s->kind == STEP_KERNEL && s->kernel == KERNEL_SCALE_BWD)
+            s->args.as_KERNEL_SCALE_BWD.partial = partial;
     }
 }
 

@@ -57,6 +57,23 @@ int reads_copy(struct cuda_plan *pl, int op, int param, const struct k_tensor *f
     return b;
 }
 
+int emit_read(struct cuda_plan *pl, int op, int param, int *ret, struct err *e)
+{
+    *ret = NO_BUFFER;
+    if (param < 0 || !pl->o.needs)
+        return 0;
+    TRY(*ret = cuda_plan_weight_copy(pl, op, param, e));
+    return 0;
+}
+
+int emit_use_read(struct cuda_plan *pl, int param, int copy, const void *pointer_to_pointer, struct err *e)
+{
+    if (param < 0)
+        return 0;
+    *(float **)(uintptr_t)pointer_to_pointer = pl->params ? pl->params + pl->p->params[param].offset : NULL;
+    return cuda_plan_use(pl, copy, 0, pointer_to_pointer, e);
+}
+
 /* Scale and shift lie side by side, padded alike. */
 int reads_copy_bn(struct cuda_plan *pl, int bn, struct err *e)
 {

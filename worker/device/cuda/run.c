@@ -147,7 +147,7 @@ int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct varian
         /* cuBLASLt's choice for a shape serves every plan: it may count on what each of them has, and no more */
         return g->ops->gemm(g, stream, &s->gemm, pl->workspace, PLAN_GEMM_WORKSPACE, e);
     case STEP_FILL:
-        return v->accumulate || v->again ? 0 : g->ops->fill(g, stream, s->at, 0, s->n, e);
+        return !s->always && (v->accumulate || v->again) ? 0 : g->ops->fill(g, stream, s->at, 0, s->n, e);
     case STEP_ALL_SUM:
         return all_sum(pl, s, h, e);
     case STEP_GROUP:
@@ -356,7 +356,7 @@ static int enqueue(struct cuda_plan *pl, const struct run_args *a, struct err *e
     const struct watched watched = cuda_watched(pl->cuda);
     pl->cuda->runs++;
     TRY(first_runs_begin(&pl->first, &watched, pl->o.training, e));
-    TRY(stage_send(pl, &a->batch, a->pass, e));
+    TRY(stage_send(pl, a, e));
     chunk_use_set(pl, a->set);
     if (!pl->fresh || pl->version != a->params_version) {
         TRY(refresh(pl, e));

@@ -20,10 +20,15 @@ static const void *rows_of(const struct cuda_plan *pl, const struct batch *b, en
     return pass != RUN_BACKWARD && stage_rows_bytes(pl) ? b->rows : NULL;
 }
 
-/* What follows the rows in a stage: labels and weights. */
-static void copy_batch(const struct cuda_plan *pl, const struct batch *b, char *to)
+/* What follows the rows in a stage: labels, weights, numbers of samples, and what is drawn from. */
+static void copy_batch(const struct cuda_plan *pl, const struct run_args *a, char *to)
 {
+    const struct batch *b = &a->batch;
+    const struct k_draw draw = {.seed = a->seed, .step = a->step};
     const size_t n = (size_t)pl->o.batch;
+    memcpy(to + pl->draw_at, &draw, sizeof draw);
+    if (b->samples)
+        memcpy(to + pl->numbers_at, b->samples, n * sizeof *b->samples);
     if (b->labels)
         memcpy(to + pl->labels_at, b->labels, n * sizeof *b->labels);
     memcpy(to + pl->weights_at, b->weights, n * sizeof *b->weights);
@@ -42,13 +47,14 @@ static int send_batch(struct cuda_plan *pl, const struct stage *s, const void *r
     return at && rows ? g->ops->copy_in(g, pl->cuda->copy, s->device, rows, stage_rows_bytes(pl), e) : 0;
 }
 
-int stage_send(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, struct err *e)
+int stage_send(struct cuda_plan *pl, const struct run_args *a, struct err *e)
 {
+    const struct batch *b = &a->batch;
     struct cuda *c = pl->cuda;
     const struct gpu_ops *gpu = c->gpu->ops;
     struct stage *s = &pl->stage[pl->next_stage];
     const struct watched watched = cuda_watched(c);
-    const void *rows = rows_of(pl, b, pass);
+    const void *rows = rows_of(pl, b, a->pass);
     const size_t at = rows ? 0 : pl->labels_at;
     pl->next_stage = (pl->next_stage + 1) % STAGES;
     watch_wait(c->watch, "the batch before the last");
@@ -57,7 +63,7 @@ int stage_send(struct cuda_plan *pl, const struct batch *b, enum run_pass pass, 
     TRY(rc);
     if (rows && !b->locked)
         memcpy(s->host, rows, stage_rows_bytes(pl));
-    copy_batch(pl, b, s->host);
+    copy_batch(pl, a, s->host);
     TRY(first_runs_mark(&pl->first, &watched, FIRST_COPY, e));
     TRY(send_batch(pl, s, rows, b->locked, e));
     TRY(first_runs_mark(&pl->first, &watched, FIRST_COPIED, e));

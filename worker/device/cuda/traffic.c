@@ -18,15 +18,26 @@ static double touched(int size, int filter, int stride, double out)
     return filter < stride && out * filter < size ? out * filter : size;
 }
 
+/* Queries, keys, values and the result; backward their gradients, too, and five products for two. */
+static double attention_traffic(const struct cudnn_shape *s, bool backward, struct step_traffic *t)
+{
+    const double size = (double)dtype_size(s->type), rows = (double)s->n * s->h,
+                 x = size * rows * (s->k + 2 * s->groups) * s->c, y = size * rows * s->k * s->c;
+    *t = (struct step_traffic){.read = x + (backward ? 2 * y : 0), .written = backward ? x : y};
+    return (backward ? 10.0 : 4.0) * rows * s->k * s->h * s->c / (s->causal ? 2 : 1);
+}
+
 static double product_traffic(const struct gpu_dnn *d, struct step_traffic *t)
 {
     const struct cudnn_shape *s = &d->shape;
     const double size = (double)dtype_size(s->type), oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
                  ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
     const double x = size * s->n * s->c * s->h * s->w, y = size * s->n * s->k * oh * ow,
-                 w = size * s->k * s->c * s->r * s->s,
+                 depth = s->groups > 1 ? s->c / s->groups : s->c, w = size * s->k * depth * s->r * s->s,
                  seen =
                      size * s->n * s->c * touched(s->h, s->r, s->stride[0], oh) * touched(s->w, s->s, s->stride[1], ow);
+    if (cudnn_pattern_attention(d->pattern))
+        return attention_traffic(s, d->pattern != DNN_SDPA, t);
     switch (d->pattern) {
     case DNN_DGRAD:
         *t = (struct step_traffic){.read = y + w, .written = x};
@@ -42,7 +53,7 @@ static double product_traffic(const struct gpu_dnn *d, struct step_traffic *t)
         *t = (struct step_traffic){.read = seen + w, .written = y};
         break;
     }
-    return 2.0 * s->n * s->k * oh * ow * s->c * s->r * s->s;
+    return 2.0 * s->n * s->k * oh * ow * depth * s->r * s->s;
 }
 
 static void gemm_traffic(const struct gpu_gemm *m, struct step_traffic *t)
@@ -144,6 +155,65 @@ static void columns_traffic(const struct step *s, struct step_traffic *t)
     t->written = (s->kernel == KERNEL_PAD ? all : part) * (double)dtype_size(a->to);
 }
 
+/* What works on rows of channels. */
+static void rows_traffic(const struct step *s, struct step_traffic *t)
+{
+    switch (s->kernel) {
+    case KERNEL_ROW_NORM:
+    case KERNEL_ROW_NORM_BWD: {
+        const struct k_row_norm *a = &s->args.as_KERNEL_ROW_NORM;
+        const double b = (double)a->rows * a->c * (double)dtype_size(a->type);
+        t->read = b + (s->kernel == KERNEL_ROW_NORM ? 0 : b);
+        t->written = one(a->y, b);
+    } break;
+    case KERNEL_CHAIN: {
+        const struct k_chain *a = &s->args.as_KERNEL_CHAIN;
+        const double b = (double)a->n * (double)dtype_size(a->type);
+        t->read = t->written = b;
+        for (int k = 0; k < a->nlinks; k++)
+            t->read += one(a->links[k].with, b);
+    } break;
+    case KERNEL_SCALE_BWD: {
+        const struct k_scale_bwd *a = &s->args.as_KERNEL_SCALE_BWD;
+        t->read = 2 * bytes_of(&a->v);
+        t->written = one(a->dx, bytes_of(&a->v));
+    } break;
+    case KERNEL_SEQUENCE: {
+        const struct k_sequence *a = &s->args.as_KERNEL_SEQUENCE;
+        const double position = (double)a->n * a->c * (double)dtype_size(a->type);
+        t->read = position * (a->from < a->to ? a->from : a->to);
+        t->written = position * a->to;
+    } break;
+    case KERNEL_GROUP_CONV:
+    case KERNEL_GROUP_CONV_DATA:
+    case KERNEL_GROUP_CONV_WEIGHT: {
+        const struct k_group_conv *a = &s->args.as_KERNEL_GROUP_CONV;
+        const double size = (double)dtype_size(a->type), x = size * a->n * a->c * a->h * a->w,
+                     y = size * a->n * a->k * a->oh * a->ow;
+        t->read = s->kernel == KERNEL_GROUP_CONV ? x : s->kernel == KERNEL_GROUP_CONV_DATA ? y : x + y;
+        t->written = s->kernel == KERNEL_GROUP_CONV ? y : s->kernel == KERNEL_GROUP_CONV_DATA ? x : 0;
+        t->flop_fp32 = 2.0 * a->n * a->k * a->oh * a->ow * (a->c / a->groups) * a->r * a->s;
+    } break;
+    case KERNEL_ATTENTION:
+    case KERNEL_ATTENTION_BWD_QUERIES:
+    case KERNEL_ATTENTION_BWD_KEYS: {
+        const struct k_attention *a = &s->args.as_KERNEL_ATTENTION;
+        const double size = (double)dtype_size(a->type), rows = (double)a->n * a->t,
+                     x = size * rows * (a->heads + 2 * a->kv_heads) * a->d, y = size * rows * a->heads * a->d,
+                     products = s->kernel == KERNEL_ATTENTION               ? 4
+                                : s->kernel == KERNEL_ATTENTION_BWD_QUERIES ? 6
+                                                                            : 8;
+        t->read = x + (s->kernel == KERNEL_ATTENTION ? 0 : s->kernel == KERNEL_ATTENTION_BWD_QUERIES ? 2 * y : y);
+        t->written = s->kernel == KERNEL_ATTENTION ? y : s->kernel == KERNEL_ATTENTION_BWD_QUERIES ? y : x - y;
+        t->flop_fp32 = products * rows * a->heads * a->t * a->d / (a->causal ? 2 : 1);
+    } break;
+    default: {
+        const struct k_table_gradient *a = &s->args.as_KERNEL_TABLE_GRADIENT;
+        t->read = (double)a->n * a->rows * a->c * (double)dtype_size(a->type);
+    } break;
+    }
+}
+
 static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *t)
 {
     if (s->gathers)
@@ -198,6 +268,20 @@ static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, str
     case KERNEL_XENT_SUMS:
     case KERNEL_XENT_PARTS_BWD:
         part_traffic(s, t);
+        break;
+    case KERNEL_ROW_NORM:
+    case KERNEL_ROW_NORM_BWD:
+    case KERNEL_CHAIN:
+    case KERNEL_SCALE_BWD:
+    case KERNEL_SEQUENCE:
+    case KERNEL_TABLE_GRADIENT:
+    case KERNEL_GROUP_CONV:
+    case KERNEL_GROUP_CONV_DATA:
+    case KERNEL_GROUP_CONV_WEIGHT:
+    case KERNEL_ATTENTION:
+    case KERNEL_ATTENTION_BWD_QUERIES:
+    case KERNEL_ATTENTION_BWD_KEYS:
+        rows_traffic(s, t);
         break;
     case KERNEL_ROUND:
         t->read = t->written = (double)s->args.as_KERNEL_ROUND.n * sizeof(float);

@@ -10,7 +10,8 @@ struct step_traffic {
     double read, written; /* bytes of device memory */
     double flop; /* of the model's convolutions and products, without zeros of padding and folding (device/fold.h) that
                   * are computed, too; else 0: what own kernels compute hides behind memory */
-    int nodes;   /* of the captured graph of a rank that is alone; engines count as one */
+    double flop_fp32; /* of own kernels that arithmetic in fp32 may bound, not memory; else 0 */
+    int nodes;        /* of the captured graph of a rank that is alone; engines count as one */
 };
 
 void cuda_step_traffic(const struct cuda_plan *pl, const struct step *s, struct step_traffic *ret);

@@ -14,8 +14,10 @@
 
 #define __global__
 #define __device__
+#define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __shared__ static // blocks run one after the other
 
 struct dim3 {
@@ -105,6 +107,7 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float x)
 using std::isfinite;
 
 #define UNROLL
+#define ROLLED
 #define UNBRACKET(...) __VA_ARGS__
 #define LAUNCH(kernel, grid, block, stream, ...)                                                                       \
     ((void)(stream), emulate::launch(dim3(grid), dim3(block), [&] { UNBRACKET kernel(__VA_ARGS__); }))

@@ -75,7 +75,8 @@ static struct sizes sizes_of(const struct cudnn_shape *s)
     const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
               ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
     return (struct sizes){.x = (size_t)s->n * (size_t)s->c * (size_t)s->h * (size_t)s->w,
-                          .w = (size_t)s->k * (size_t)s->c * (size_t)s->r * (size_t)s->s,
+                          .w = (size_t)s->k * (size_t)(s->groups > 1 ? s->c / s->groups : s->c) * (size_t)s->r *
+                               (size_t)s->s,
                           .y = (size_t)s->n * (size_t)s->k * (size_t)oh * (size_t)ow,
                           .oh = oh,
                           .ow = ow};
@@ -155,9 +156,42 @@ static void add_tap(const struct cudnn_shape *s, enum sum sum, int t, int output
         }
 }
 
+/* The same of groups, term by term. */
+static void product_of_groups(const struct cudnn_shape *s, const void *x, const void *w, const void *y, void *to)
+{
+    const struct sizes z = sizes_of(s);
+    const int cg = s->c / s->groups, kg = s->k / s->groups;
+    const size_t n_to = !y ? z.y : !x ? z.x : z.w;
+    double *sum = calloc(n_to + 1, sizeof *sum);
+    for (int n = 0; n < s->n; n++)
+        for (int p = 0; p < z.oh; p++)
+            for (int q = 0; q < z.ow; q++)
+                for (int k = 0; k < s->k; k++)
+                    for (int i = 0; i < cg * s->r * s->s; i++) {
+                        const int c = i / s->s / s->r, r = i / s->s % s->r, t = i % s->s;
+                        const int h = p * s->stride[0] - s->pad[0] + r, v = q * s->stride[1] - s->pad[1] + t;
+                        if (h < 0 || h >= s->h || v < 0 || v >= s->w)
+                            continue;
+                        const size_t ax = at(s->nhwc, n, k / kg * cg + c, h, v, s->c, s->h, s->w),
+                                     aw = at(s->nhwc, k, c, r, t, cg, s->r, s->s),
+                                     ay = at(s->nhwc, n, k, p, q, s->k, z.oh, z.ow);
+                        const double fx = x ? operand(x, s->type, s->tf32, ax) : 1,
+                                     fw = w ? operand(w, s->type, s->tf32, aw) : 1,
+                                     fy = y ? operand(y, s->type, s->tf32, ay) : 1;
+                        sum[!y ? ay : !x ? ax : aw] += fx * fw * fy;
+                    }
+    for (size_t i = 0; i < n_to; i++)
+        fake_set(to, s->type, i, sum[i]);
+    free(sum);
+}
+
 /* The direction whose operand is NULL is run, and its result stored at `to`. */
 static void product(const struct cudnn_shape *s, const void *x, const void *w, const void *y, void *to)
 {
+    if (s->groups > 1) {
+        product_of_groups(s, x, w, y, to);
+        return;
+    }
     const struct sizes z = sizes_of(s);
     const enum sum sum = !y ? SUM_Y : !x ? SUM_X : SUM_W;
     double *vx = images(s, x, s->c, s->h, s->w), *vw = filter(s, w, sum == SUM_Y), *vy = images(s, y, s->k, z.oh, z.ow);
@@ -244,6 +278,35 @@ static void dgrad_drelu_bn(const struct cudnn_shape *s, void *const *p)
     free(sums);
 }
 
+/* Attention by the own kernels, emulated. */
+static void attention(const struct gpu_dnn *d)
+{
+    const struct cudnn_shape *s = &d->shape;
+    void *const *p = d->slot;
+    struct k_attention a = {.n = s->n,
+                            .t = s->h,
+                            .heads = s->k,
+                            .kv_heads = s->groups,
+                            .d = s->c,
+                            .scale = (float)(1 / sqrt((double)s->c)),
+                            .causal = s->causal,
+                            .type = s->type,
+                            .x = p[0]};
+    if (d->pattern == DNN_SDPA) {
+        a.out = p[1];
+        a.lse = p[2];
+        kernel_launch(KERNEL_ATTENTION, &a, NULL);
+        return;
+    }
+    a.y = p[1];
+    a.dy = p[2];
+    a.lse = p[3];
+    a.delta = p[4];
+    a.out = p[5];
+    kernel_launch(KERNEL_ATTENTION_BWD_QUERIES, &a, NULL);
+    kernel_launch(KERNEL_ATTENTION_BWD_KEYS, &a, NULL);
+}
+
 void fake_dnn(const struct gpu_dnn *d)
 {
     const struct cudnn_shape *s = &d->shape;
@@ -277,6 +340,11 @@ void fake_dnn(const struct gpu_dnn *d)
     case DNN_DGRAD_DRELU_BN:
         dgrad_drelu_bn(s, p);
         break;
+    case DNN_SDPA:
+    case DNN_SDPA_BWD:
+    case DNN_SDPA_BWD_FAST:
+        attention(d);
+        break;
     default:
         break;
     }
@@ -289,13 +357,30 @@ struct outcome {
     int channels;
     int first, second; /* slots of sums, -1: none */
 };
+static struct outcome outcome_of_attention(const struct gpu_dnn *d)
+{
+    const struct cudnn_shape *s = &d->shape;
+    const bool forward = d->pattern == DNN_SDPA;
+    const int row = (forward ? s->k : s->k + 2 * s->groups) * s->c;
+    const size_t sample = (size_t)s->h * (size_t)row;
+    return (struct outcome){d->slot[forward ? 1 : 5], (size_t)s->n * sample, sample, row, -1, -1};
+}
+
 static struct outcome outcome_of(const struct gpu_dnn *d)
 {
+    if (cudnn_pattern_attention(d->pattern))
+        return outcome_of_attention(d);
     const struct sizes z = sizes_of(&d->shape);
     const size_t samples = (size_t)d->shape.n;
     struct outcome forward = {NULL, z.y, z.y / samples, d->shape.k, -1, -1},
                    data = {NULL, z.x, z.x / samples, d->shape.c, -1, -1},
-                   filter = {NULL, z.w, z.w / (size_t)d->shape.k, d->shape.c, -1, -1}, *r = &forward;
+                   filter = {NULL,
+                             z.w,
+                             z.w / (size_t)d->shape.k,
+                             d->shape.groups > 1 ? d->shape.c / d->shape.groups : d->shape.c,
+                             -1,
+                             -1},
+                   *r = &forward;
     switch (d->pattern) {
     case DNN_CONV:
         r->at = d->slot[2];
@@ -386,9 +471,17 @@ void fake_gemm(const struct gpu_gemm *g)
         memset(sum, 0, n * sizeof *sum);
         for (size_t k = 0; k < depth; k++)
             add_row(sum, operand(g->a, g->in, g->tf32, g->trans_a ? k * m + i : i * depth + k), b + k * n, n);
-        for (size_t j = 0; j < n; j++)
-            fake_set(g->c, g->out, i * n + j,
-                     (double)g->alpha * sum[j] + (g->add ? fake_get(g->c, g->out, i * n + j) : 0));
+        for (size_t j = 0; j < n; j++) {
+            const double x = (double)g->alpha * sum[j] + (g->add ? fake_get(g->c, g->out, i * n + j) : 0);
+            const bool biased = g->epilogue == GEMM_BIAS; /* added to a sum in fp32 */
+            fake_set(g->c, g->out, i * n + j, biased ? (double)(float)x + fake_get(g->bias, g->out, j) : x);
+        }
+    }
+    for (size_t i = 0; i < m && g->epilogue == GEMM_BIAS_GRADIENT; i++) {
+        double rows = 0;
+        for (size_t k = 0; k < depth; k++)
+            rows += fake_get(g->a, g->in, k * m + i);
+        fake_set(g->bias, DT_F32, i, rows);
     }
     free(b);
     free(sum);

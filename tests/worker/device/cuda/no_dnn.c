@@ -53,6 +53,11 @@ int cudnn_import(struct cudnn *d, const char *json, struct err *e)
     return err_set(e, -ENOTSUP, "cuDNN is not linked");
 }
 
+int cudnn_version(void)
+{
+    return 0;
+}
+
 bool cudnn_deterministic(const struct cudnn *d)
 {
     return false;

@@ -395,7 +395,9 @@ static void a_damaged_list_is_an_error(void **state)
         {"{}", "array"},
         {"[1]", "graph"},
         {"[{\"graph\": \"g7\"}]", "pattern"},
-        {"[{\"graph\": \"g7\", \"pattern\": 10, \"shape\": " GOOD_SHAPE "}]", "pattern is 10"},
+        {"[{\"graph\": \"g7\", \"pattern\": 13, \"shape\": " GOOD_SHAPE "}]", "pattern is 13"},
+        {"[{\"graph\": \"g7\", \"pattern\": 10, \"shape\": " GOOD_SHAPE "}]", "14 numbers (expected 16)"},
+        {GRAPH("[4,16,14,14,32,3,3,1,1,1,1,1,1,0,5]", "{\"index\": 0}"), "no convolution"}, /* 5 groups */
         {GRAPH("[4, 16]", "{}"), "2 numbers"},
         {GRAPH("7", "{}"), "0 numbers"},
         {GRAPH("[4,16,14,14,32,3,3,0,1,1,1,1,1,0]", "{\"index\": 0}"), "no convolution"},  /* stride 0 */
@@ -588,10 +590,96 @@ static void a_convolution_is_scaled_by_1_and_added_to_nothing(void **state)
     }
 }
 
+/* Plans of these can be finalised where there is a driver alone; the heuristics answer anywhere. */
+static void attention_is_offered_engines(void **state)
+{
+    static const struct {
+        int heads, kv_heads, t, d;
+        bool causal;
+    } all[] = {{12, 12, 197, 64, false}, {6, 6, 197, 64, false}, {12, 12, 1024, 64, true}, {8, 2, 256, 128, true}};
+    struct cudnn *d = open_with((struct cudnn_options){0});
+    (void)state;
+    for (int p = DNN_SDPA; p <= DNN_SDPA_BWD_FAST; p++)
+        for (size_t i = 0; i < 2 * sizeof all / sizeof *all; i++) {
+            const enum dtype type = i % 2 ? DT_BF16 : DT_F16;
+            struct cudnn_shape s = {.n = 4,
+                                    .c = all[i / 2].d,
+                                    .h = all[i / 2].t,
+                                    .w = 1,
+                                    .k = all[i / 2].heads,
+                                    .r = 1,
+                                    .s = 1,
+                                    .stride = {1, 1},
+                                    .type = type,
+                                    .nhwc = true,
+                                    .groups = all[i / 2].kv_heads,
+                                    .causal = all[i / 2].causal};
+            char text[128];
+            int n;
+            cudnn_describe(p, &s, text, sizeof text);
+            MUST(cudnn_offers(d, p, &s, &n, e));
+            print_message("# %s: %d configurations\n", text, n);
+            if (n < 1)
+                fail_msg("%s has none", text);
+            s.type = DT_F32;
+            MUST(cudnn_offers(d, p, &s, &n, e));
+            assert_int_equal(0, n);
+        }
+    cudnn_close(d);
+}
+
+static void convolutions_in_groups_are_planned(void **state)
+{
+    struct cudnn *d = open_with((struct cudnn_options){0});
+    struct cudnn_shape s = halves;
+    (void)state;
+    s.c = s.k = 64;
+    s.groups = 4;
+    for (int p = DNN_CONV; p <= DNN_WGRAD; p++)
+        if (p == DNN_CONV || p == DNN_DGRAD || p == DNN_WGRAD)
+            assert_non_null(strstr(find(d, p, &s)->graph, " g4 "));
+    cudnn_close(d);
+}
+
+/* Shapes of groups and of attention keep what is theirs alone, in the list of a checkpoint too. */
+static void a_list_tells_groups_and_masks_apart(void **state)
+{
+    struct cudnn *from = open_with((struct cudnn_options){0}), *to = open_with((struct cudnn_options){0});
+    struct cudnn_shape s = {.n = 4,
+                            .c = 64,
+                            .h = 197,
+                            .w = 1,
+                            .k = 12,
+                            .r = 1,
+                            .s = 1,
+                            .stride = {1, 1},
+                            .type = DT_F16,
+                            .nhwc = true,
+                            .groups = 4,
+                            .causal = true};
+    struct cudnn_plan *p;
+    struct err e = {0};
+    char *text;
+    (void)state;
+    MUST(cudnn_bar(from, DNN_SDPA, &s, false, "as the test wants it", false, e));
+    MUST(cudnn_export(from, &text, e));
+    MUST(cudnn_import(to, text, e));
+    assert_int_equal(-ENOTSUP, cudnn_find(to, DNN_SDPA, &s, &p, &e));
+    assert_non_null(strstr(e.text, "as the test wants it"));
+    s.causal = false;
+    assert_true(cudnn_find(to, DNN_SDPA, &s, &p, &e) == 0 || !strstr(e.text, "as the test wants it"));
+    free(text);
+    cudnn_close(from);
+    cudnn_close(to);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_convolution_is_scaled_by_1_and_added_to_nothing),
+        cmocka_unit_test(attention_is_offered_engines),
+        cmocka_unit_test(convolutions_in_groups_are_planned),
+        cmocka_unit_test(a_list_tells_groups_and_masks_apart),
         cmocka_unit_test(every_candidate_is_adopted_from_its_text),
         cmocka_unit_test(a_plan_is_executed_more_than_once),
         cmocka_unit_test(a_cached_plan_is_taken_as_measured),

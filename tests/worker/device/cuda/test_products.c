@@ -23,8 +23,10 @@ static struct {
     int asked, run, named; /* named: how many algorithms it knows, 0: one */
     bool refuse;
     cublasComputeType_t compute;
-    uint32_t reductions; /* that were allowed */
-    uint64_t ran;        /* the first word of the algorithm that ran last */
+    uint32_t reductions;         /* that were allowed */
+    uint64_t ran;                /* the first word of the algorithm that ran last */
+    cublasLtEpilogue_t epilogue; /* that it ran with, and the bias */
+    void *bias;
 } lt;
 
 /* The runtime has a device. */
@@ -77,7 +79,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
                               cudaStream_t stream)
 {
+    size_t n;
     lt.run++;
+    cublasLtMatmulDescGetAttribute(op, CUBLASLT_MATMUL_DESC_EPILOGUE, &lt.epilogue, sizeof lt.epilogue, &n);
+    cublasLtMatmulDescGetAttribute(op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &lt.bias, sizeof lt.bias, &n);
     memcpy(&lt.ran, algo, sizeof lt.ran);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -185,6 +190,30 @@ static void the_algorithm_that_is_asked_for_runs(void **state)
     g->ops->close(g);
 }
 
+/* An epilogue is a plan of its own; its vector may be another one each time. */
+static void biases_are_added_and_summed_on_the_way(void **state)
+{
+    static max_align_t stream, vectors[2];
+    static const struct {
+        enum gemm_epilogue how;
+        cublasLtEpilogue_t want;
+    } all[] = {{GEMM_PLAIN, CUBLASLT_EPILOGUE_DEFAULT},
+               {GEMM_BIAS, CUBLASLT_EPILOGUE_BIAS},
+               {GEMM_BIAS_GRADIENT, CUBLASLT_EPILOGUE_BGRADB}};
+    struct gpu *g = open_gpu();
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct gpu_gemm m = {.in = DT_F16, .out = DT_F16, .m = 9, .n = 10, .k = 64, .alpha = 1};
+        m.epilogue = all[i / 2].how;
+        m.bias = i < 2 ? NULL : &vectors[i % 2];
+        MUST(g->ops->gemm(g, (struct gpu_stream *)(void *)&stream, &m, NULL, 0, e));
+        assert_int_equal(all[i / 2].want, lt.epilogue);
+        assert_ptr_equal(m.bias, lt.bias);
+    }
+    assert_int_equal(3, lt.asked);
+    g->ops->close(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +222,7 @@ int main(void)
         cmocka_unit_test(tf32_is_what_the_product_says),
         cmocka_unit_test(algorithms_are_named_in_order),
         cmocka_unit_test(the_algorithm_that_is_asked_for_runs),
+        cmocka_unit_test(biases_are_added_and_summed_on_the_way),
     };
     return cmocka_run_group_tests_name("products of the GPU", tests, NULL, NULL);
 }

@@ -39,24 +39,31 @@ int cudnn_pattern_slots(enum cudnn_pattern p)
 
 bool cudnn_pattern_fused(enum cudnn_pattern p)
 {
-    return half_only[p];
+    return half_only[p] || cudnn_pattern_attention(p);
 }
 
 void cudnn_describe(enum cudnn_pattern p, const struct cudnn_shape *s, char *out, size_t cap)
 {
-    char move[64];
+    char move[64], groups[16] = "";
     if (cudnn_pattern_product(p)) {
         snprintf(out, cap, "%s n%d c%d k%d %s %s %s", names[p], s->n, s->c, s->k,
                  s->type == DT_F32 && s->tf32 ? "TF32" : dtype_name(s->type), s->add ? "added to" : "to",
                  dtype_name(s->out));
         return;
     }
+    if (cudnn_pattern_attention(p)) {
+        snprintf(out, cap, "%s n%d h%d/%d t%d d%d %s%s", names[p], s->n, s->k, s->groups, s->h, s->c,
+                 s->causal ? "causal " : "", dtype_name(s->type));
+        return;
+    }
     if (s->stride[0] == s->stride[1] && s->pad[0] == s->pad[1])
         snprintf(move, sizeof move, "/%d+%d", s->stride[0], s->pad[0]);
     else
         snprintf(move, sizeof move, "/%dx%d+%dx%d", s->stride[0], s->stride[1], s->pad[0], s->pad[1]);
-    snprintf(out, cap, "%s n%d c%d %dx%d k%d %dx%d%s %s %s", names[p], s->n, s->c, s->h, s->w, s->k, s->r, s->s, move,
-             s->type == DT_F32 && s->tf32 ? "TF32" : dtype_name(s->type), s->nhwc ? "nhwc" : "nchw");
+    if (s->groups > 1)
+        snprintf(groups, sizeof groups, " g%d", s->groups);
+    snprintf(out, cap, "%s n%d c%d %dx%d k%d%s %dx%d%s %s %s", names[p], s->n, s->c, s->h, s->w, s->k, groups, s->r,
+             s->s, move, s->type == DT_F32 && s->tf32 ? "TF32" : dtype_name(s->type), s->nhwc ? "nhwc" : "nchw");
 }
 
 static int open_properties(struct cudnn *d, int index, struct err *e)
@@ -202,14 +209,15 @@ static bool has_note(const cudnnBackendNumericalNote_t *notes, int64_t n, cudnnB
 
 /* May this engine compute what was asked for? Full sums in fp32, TF32 only where allowed, the same bits each time where
  * asked for. */
-static bool engine_will_do(const struct cudnn *d, const struct cudnn_shape *s, cudnnBackendDescriptor_t engine)
+static bool engine_will_do(const struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s,
+                           cudnnBackendDescriptor_t engine)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t n = 0;
     if (cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                  CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &n, notes) != CUDNN_STATUS_SUCCESS)
         return false;
-    if (d->o.deterministic && has_note(notes, n, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
+    if ((d->o.deterministic || p == DNN_SDPA_BWD) && has_note(notes, n, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
         return false;
     if (has_note(notes, n, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
         return false;
@@ -296,7 +304,7 @@ static struct cudnn_plan *try_config(struct cudnn *d, enum cudnn_pattern pattern
     p->config = config;
     if (cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine) !=
             CUDNN_STATUS_SUCCESS ||
-        !engine_will_do(d, s, engine) || cudnn_plan_finish(p, NULL) < 0 ||
+        !engine_will_do(d, pattern, s, engine) || cudnn_plan_finish(p, NULL) < 0 ||
         cudnn_choice_barred(d, pattern, s, p->choice)) {
         cudnn_plan_free(p);
         return NULL;
@@ -311,16 +319,57 @@ static int no_engine(enum cudnn_pattern pattern, const struct cudnn_shape *s, st
     return err_set(e, -ENOTSUP, "cuDNN %zu has no engine for %s", cudnnGetVersion(), text);
 }
 
+static bool may_have_engines(enum cudnn_pattern pattern, const struct cudnn_shape *s)
+{
+    if (cudnn_pattern_attention(pattern))
+        return s->type != DT_F32;
+    return !cudnn_pattern_product(pattern) && (!half_only[pattern] || (s->type == DT_F16 && s->nhwc));
+}
+
+static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK};
+
+/* How many the heuristics would name: asked for none of them, they do not look whether one can run here. */
+static int count_configs(struct cudnn *d, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode)
+{
+    struct cudnn_parts b = {.what = "heuristics"};
+    int64_t n = 0;
+    cudnnBackendDescriptor_t heur = cudnn_make(&b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    cudnn_set(&b, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
+    cudnn_set(&b, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    cudnn_set(&b, heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d->props);
+    cudnn_seal(&b, heur);
+    if (b.rc < 0 || cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &n,
+                                             NULL) != CUDNN_STATUS_SUCCESS)
+        n = 0;
+    cudnn_parts_close(&b);
+    return (int)n;
+}
+
+int cudnn_offers(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, int *ret, struct err *e)
+{
+    char text[128];
+    struct cudnn_parts b = {.e = e, .what = text};
+    cudnnBackendDescriptor_t graph;
+    cudnn_describe(pattern, s, text, sizeof text);
+    *ret = 0;
+    if (!may_have_engines(pattern, s))
+        return 0;
+    const int rc = cudnn_graph_build(&b, pattern, s, &graph);
+    for (size_t m = 0; rc == 0 && m < sizeof modes / sizeof *modes; m++)
+        *ret += count_configs(d, graph, modes[m]);
+    cudnn_parts_close(&b);
+    return rc;
+}
+
 int cudnn_candidates(struct cudnn *d, enum cudnn_pattern pattern, const struct cudnn_shape *s, struct cudnn_plan **ret,
                      int cap, int *ret_n, struct err *e)
 {
-    static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B, CUDNN_HEUR_MODE_FALLBACK};
     char text[128];
     struct cudnn_parts b = {.e = e, .what = text};
     cudnnBackendDescriptor_t graph, configs[CONFIGS_MAX];
     int found = 0;
     cudnn_describe(pattern, s, text, sizeof text);
-    if (cudnn_pattern_product(pattern) || (half_only[pattern] && (s->type != DT_F16 || !s->nhwc)))
+    if (!may_have_engines(pattern, s))
         return no_engine(pattern, s, e);
     int rc = cudnn_graph_build(&b, pattern, s, &graph);
     for (size_t m = 0; rc == 0 && m < sizeof modes / sizeof *modes && found < cap; m++) {
@@ -357,7 +406,7 @@ int cudnn_plan_check(struct cudnn_plan *p, struct err *e)
     cudnnBackendDescriptor_t engine = cudnn_make(&b, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     if (b.rc == 0 && (cudnnBackendGetAttribute(p->config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
                                                &n, &engine) != CUDNN_STATUS_SUCCESS ||
-                      !engine_will_do(p->d, &p->shape, engine)))
+                      !engine_will_do(p->d, p->pattern, &p->shape, engine)))
         b.rc = err_set(e, -ENOTSUP, "%s for %s is not deterministic or not precise enough for this run", p->name,
                        p->graph);
     cudnn_parts_close(&b);

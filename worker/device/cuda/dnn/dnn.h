@@ -1,5 +1,5 @@
-/* Convolutions by cuDNN's backend (graph) API: one graph a shape and pattern, a plan chosen by heuristics, by
- * measurement, or taken from a cache.
+/* Convolutions and attention by cuDNN's backend (graph) API: one graph a shape and pattern, a plan chosen by
+ * heuristics, by measurement, or taken from a cache.
  *
  * Works with no GPU (decision 0007): given the properties of a device as JSON, heuristics run and plans are
  * finalised; only execution and timing need the card.
@@ -18,6 +18,13 @@
  *   PRODUCT         x, w -> y                          any type; `out` is the result's, to which it may be added
  *   PRODUCT_DATA    dy, w -> dx
  *   PRODUCT_WEIGHT  dy, x -> dw
+ * and of attention (dnn_sdpa.c), halves; x (n, t, (heads + 2 kv_heads) d) holds queries, keys and values of a position
+ * (OP_ATTENTION); lse and delta are fp32 (n, heads, t):
+ *   SDPA            x -> y, lse                        y (n, t, heads d), lse: logarithms of the sums of exp(score)
+ *   SDPA_BWD        x, y, dy, lse -> delta, dx         delta: dy . y of each query and head. Repeats its bits; before
+ *                                                      cuDNN 9.25 its workspace grows with n heads t^2
+ *   SDPA_BWD_FAST   x, y, dy, lse -> delta, dx, sums   sums: fp32 (n, heads, t, d), zeros before: gradients of queries
+ *                                                      are added up there in an order of their own
  * Fused patterns follow Jia et al., "Highly Scalable Deep Learning Training System", and NVIDIA's MLPerf ResNet; facts
  * in cuDNN's documentation. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_DNN_H
@@ -44,7 +51,10 @@ struct err;
     X(DNN_DGRAD_DRELU_BN, "dgrad+drelu+bn", 13, true)                                                                  \
     X(DNN_PRODUCT, "product", 3, false)                                                                                \
     X(DNN_PRODUCT_DATA, "product dgrad", 3, false)                                                                     \
-    X(DNN_PRODUCT_WEIGHT, "product wgrad", 3, false)
+    X(DNN_PRODUCT_WEIGHT, "product wgrad", 3, false)                                                                   \
+    X(DNN_SDPA, "attention", 3, false)                                                                                 \
+    X(DNN_SDPA_BWD, "attention_bwd", 6, false)                                                                         \
+    X(DNN_SDPA_BWD_FAST, "attention_bwd of any order", 7, false)
 
 enum cudnn_pattern {
 #define X(id, name, slots, half) id,
@@ -53,9 +63,11 @@ enum cudnn_pattern {
         DNN_PATTERN_COUNT
 };
 #define DNN_SLOTS_MAX 13
-#define DNN_GRAPHS DNN_PRODUCT /* patterns before this one are cuDNN's */
+#define DNN_GRAPHS DNN_PRODUCT /* patterns before this one are of convolutions */
 
-struct cudnn_shape { /* of the forward convolution, whichever direction is asked for */
+/* Of the forward convolution, whichever direction is asked for. Attention: n; c: of a head; h: positions; k: heads;
+ * groups: those of keys and of values; causal; w, r, s and strides are 1. */
+struct cudnn_shape {
     int n, c, h, w, k, r, s;
     int stride[2], pad[2]; /* of h, of w */
     enum dtype type;       /* of x, w, y and their gradients: DT_F32, DT_F16, DT_BF16; sums in fp32 */
@@ -63,6 +75,8 @@ struct cudnn_shape { /* of the forward convolution, whichever direction is asked
     bool tf32;             /* DT_F32: tensor cores with TF32 operands allowed */
     enum dtype out;        /* products: of the result; else unused */
     bool add;              /* products: to what the result holds */
+    int groups;            /* convolutions: of channels; 0: they are one */
+    bool causal;           /* attention: to positions up to a query's own */
 };
 
 /* One of cuBLASLt's ways to compute a product. */
@@ -151,11 +165,22 @@ int cudnn_failed(const struct cudnn_plan *p, int status, struct err *e);
 
 const char *cudnn_pattern_name(enum cudnn_pattern p);
 int cudnn_pattern_slots(enum cudnn_pattern p);
-bool cudnn_pattern_fused(enum cudnn_pattern p); /* more than a convolution: there is a rung below it */
+bool cudnn_pattern_fused(enum cudnn_pattern p); /* more than a convolution: own kernels do what it does, too */
 static inline bool cudnn_pattern_product(enum cudnn_pattern p)
 {
-    return p >= DNN_GRAPHS;
+    return p >= DNN_PRODUCT && p <= DNN_PRODUCT_WEIGHT;
 }
+static inline bool cudnn_pattern_attention(enum cudnn_pattern p)
+{
+    return p >= DNN_SDPA;
+}
+static inline bool cudnn_pattern_attention_bwd(enum cudnn_pattern p)
+{
+    return p > DNN_SDPA;
+}
+/* Configurations of engines that the heuristics name for a graph, whether or not a plan of one can be finalised: plans
+ * of attention cannot where there is no driver. */
+int cudnn_offers(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, int *ret, struct err *e);
 /* Do they make the same graph, for the same pattern? */
 bool cudnn_same_shape(const struct cudnn_shape *x, const struct cudnn_shape *y);
 /* "conv n32 c64 56x56 k64 3x3/1+1 F16 nhwc", "product dgrad n100352 c256 k64 F16 added to F16" */

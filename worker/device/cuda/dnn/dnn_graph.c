@@ -294,7 +294,7 @@ static void emit(struct build *g, enum cudnn_pattern p)
     case DNN_DGRAD_DRELU_BN:
         dgrad_drelu_bn(g);
         break;
-    default: /* a product is none of cuDNN's */
+    default: /* a product is none of cuDNN's, attention has a file of its own */
         break;
     }
 }
@@ -302,13 +302,15 @@ static void emit(struct build *g, enum cudnn_pattern p)
 int cudnn_graph_build(struct cudnn_parts *b, enum cudnn_pattern p, const struct cudnn_shape *s,
                       cudnnBackendDescriptor_t *ret)
 {
+    if (cudnn_pattern_attention(p))
+        return cudnn_sdpa_build(b, p, s, ret);
     const int oh = (s->h + 2 * s->pad[0] - s->r) / s->stride[0] + 1,
               ow = (s->w + 2 * s->pad[1] - s->s) / s->stride[1] + 1;
     struct build g = {.b = b,
                       .s = s,
                       .type = data_type(s->type),
                       .x = {s->n, s->c, s->h, s->w},
-                      .w = {s->k, s->c, s->r, s->s},
+                      .w = {s->k, s->groups > 1 ? s->c / s->groups : s->c, s->r, s->s},
                       .y = {s->n, s->k, oh, ow},
                       .inside = VIRTUAL};
     emit(&g, p);

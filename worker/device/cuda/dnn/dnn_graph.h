@@ -7,7 +7,7 @@
 
 #include "worker/device/cuda/dnn/dnn.h"
 
-enum { DNN_PARTS_MAX = 64 };
+enum { DNN_PARTS_MAX = 128 };
 
 /* Descriptors that live and die together. */
 struct cudnn_parts {
@@ -28,5 +28,9 @@ int cudnn_fail(struct err *e, cudnnStatus_t status, const char *what);
 /* The finalised operation graph of a pattern; parts own everything. Slot i has unique id i + 1. */
 int cudnn_graph_build(struct cudnn_parts *b, enum cudnn_pattern p, const struct cudnn_shape *s,
                       cudnnBackendDescriptor_t *ret);
+
+/* The same of attention (dnn_sdpa.c). */
+int cudnn_sdpa_build(struct cudnn_parts *b, enum cudnn_pattern p, const struct cudnn_shape *s,
+                     cudnnBackendDescriptor_t *ret);
 
 #endif

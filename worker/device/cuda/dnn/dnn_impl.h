@@ -37,6 +37,7 @@ struct cudnn_plan {
     struct cudnn_parts parts;              /* engine configuration and plan; the graph may go */
     cudnnBackendDescriptor_t config, plan; /* none of what is known from records to be barred */
     struct dnn_algo algo;                  /* of a product, instead of these */
+    float scalars[3];                      /* of attention: what its graph takes by value */
     int64_t workspace;
     char graph[128], name[128];
     char *choice; /* JSON of engine and knobs; NULL: of the graph as a whole */
@@ -66,6 +67,10 @@ int cudnn_adopt(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape 
 /* An engine that was barred elsewhere. */
 int cudnn_adopt_barred(struct cudnn *d, enum cudnn_pattern p, const struct cudnn_shape *s, const cJSON *choice,
                        const char *why, struct err *e);
+
+/* The tensors of an attention's graph, by their ids, from its slots; their number. Scalars are host memory of p. */
+enum { DNN_BOUND_MAX = 16 };
+int cudnn_sdpa_bind(struct cudnn_plan *p, void *const *slots, int64_t ids[DNN_BOUND_MAX], void *at[DNN_BOUND_MAX]);
 
 /* A product's plan from a choice: its algo, name and workspace. -ENOTSUP: of another cuBLASLt, or not deterministic. */
 int cudnn_product_read(struct cudnn_plan *p, const cJSON *choice, struct err *e);

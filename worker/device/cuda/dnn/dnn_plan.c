@@ -58,14 +58,19 @@ const char *cudnn_plan_choice(const struct cudnn_plan *p)
 
 int cudnn_execute(struct cudnn_plan *p, void *handle, void *const *pointers, void *workspace)
 {
-    int64_t ids[DNN_SLOTS_MAX];
-    const int n = cudnn_pattern_slots(p->pattern);
-    for (int i = 0; i < n; i++)
+    int64_t ids[DNN_BOUND_MAX];
+    void *at[DNN_BOUND_MAX];
+    int n = cudnn_pattern_slots(p->pattern);
+    for (int i = 0; i < n; i++) {
         ids[i] = i + 1;
+        at[i] = pointers[i];
+    }
+    if (cudnn_pattern_attention(p->pattern))
+        n = cudnn_sdpa_bind(p, pointers, ids, at);
     struct cudnn_parts b = {.what = p->graph}; /* a pack for each call: one that is finalised takes no other pointers */
     cudnnBackendDescriptor_t pack = cudnn_make(&b, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
-    cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
+    cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, at);
     cudnn_set(&b, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     cudnn_seal(&b, pack);
     const int status =

@@ -6,9 +6,10 @@
  *     {"graph": "conv n256 c64 ...", "pattern": 0, "shape": [n, c, h, w, k, r, s, sh, sw, ph, pw, type, nhwc, tf32],
  *      "engine": {"index": 34, "knobs": [[2, 13], ...]}, "us": 41.5, "state": "timed"}
  *
- * A product's shape goes on with the type of its result and whether it is added; its engine is in dnn_product.c.
- * state: guessed, timed: this engine is taken, and was timed; barred: it never is, "why"; barred or slower without an
- * engine: the graph is left out. "settled": the fused graph was measured against what lies below it. */
+ * A product's shape goes on with the type of its result and whether it is added; its engine is in dnn_product.c. That
+ * of a convolution in groups goes on with their number, that of attention with the heads of keys and whether it is
+ * causal. state: guessed, timed: this engine is taken, and was timed; barred: it never is, "why"; barred or slower
+ * without an engine: the graph is left out. "settled": the fused graph was measured against what lies below it. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -27,7 +28,9 @@
 enum {
     CACHE_VERSION = 3,
     SHAPE_NUMBERS = 14,
-    ALL_NUMBERS = 16 /* of products */,
+    GROUPS = 16, /* behind those of products */
+    CAUSAL,
+    ALL_NUMBERS,
     LARGEST = 1 << 24,
     PATH_BYTES = 1024,
     FILE_BYTES = 1 << 18
@@ -39,7 +42,7 @@ static void shape_numbers(const struct cudnn_shape *s, int out[ALL_NUMBERS])
     const int v[ALL_NUMBERS] = {
         s->n,         s->c,         s->h,      s->w,      s->k,         s->r,    s->s,
         s->stride[0], s->stride[1], s->pad[0], s->pad[1], (int)s->type, s->nhwc, s->tf32 && s->type == DT_F32,
-        (int)s->out,  s->add};
+        (int)s->out,  s->add,       s->groups, s->causal};
     memcpy(out, v, sizeof v);
 }
 
@@ -56,9 +59,11 @@ static bool is_type(int v)
     return v == DT_F32 || v == DT_F16 || v == DT_BF16;
 }
 
-static int numbers_of(enum cudnn_pattern p)
+/* Which numbers follow those of every shape in a record: *ret_from, and how many. */
+static int more_numbers(enum cudnn_pattern p, bool groups, int *ret_from)
 {
-    return cudnn_pattern_product(p) ? ALL_NUMBERS : SHAPE_NUMBERS;
+    *ret_from = cudnn_pattern_product(p) ? SHAPE_NUMBERS : GROUPS;
+    return cudnn_pattern_product(p) || cudnn_pattern_attention(p) ? 2 : groups;
 }
 
 /* As convolutions over single pixels. */
@@ -76,6 +81,8 @@ static int check_numbers(enum cudnn_pattern p, const int *v, struct err *e)
         good = good && v[i] > 0 && v[i] < LARGEST;
     if (cudnn_pattern_product(p) && !is_product(v))
         return err_set(e, ERR_CORRUPT, "a plan's shape is that of no product");
+    const int groups = v[GROUPS] ? v[GROUPS] : 1;
+    good = good && groups > 0 && v[4] % groups == 0 && (cudnn_pattern_attention(p) || v[1] % groups == 0);
     if (!good || v[5] > v[2] + 2 * v[9] || v[6] > v[3] + 2 * v[10])
         return err_set(e, ERR_CORRUPT, "a plan's shape is that of no convolution");
     return 0;
@@ -83,12 +90,13 @@ static int check_numbers(enum cudnn_pattern p, const int *v, struct err *e)
 
 static int shape_read(enum cudnn_pattern p, const cJSON *list, struct cudnn_shape *ret, struct err *e)
 {
-    int v[ALL_NUMBERS] = {0};
-    if (cJSON_GetArraySize(list) != numbers_of(p))
-        return err_set(e, ERR_CORRUPT, "a plan's shape has %d numbers (expected %d)", cJSON_GetArraySize(list),
-                       numbers_of(p));
-    for (int i = 0; i < numbers_of(p); i++)
-        v[i] = cJSON_GetArrayItem(list, i)->valueint; /* 0 where it is no number */
+    int v[ALL_NUMBERS] = {0}, from;
+    const int size = cJSON_GetArraySize(list),
+              more = more_numbers(p, size > SHAPE_NUMBERS && !cudnn_pattern_product(p), &from);
+    if (size != SHAPE_NUMBERS + more)
+        return err_set(e, ERR_CORRUPT, "a plan's shape has %d numbers (expected %d)", size, SHAPE_NUMBERS + more);
+    for (int i = 0; i < size; i++) /* 0 where it is no number */
+        v[i < SHAPE_NUMBERS ? i : from + i - SHAPE_NUMBERS] = cJSON_GetArrayItem(list, i)->valueint;
     TRY(check_numbers(p, v, e));
     *ret = (struct cudnn_shape){.n = v[0],
                                 .c = v[1],
@@ -103,7 +111,9 @@ static int shape_read(enum cudnn_pattern p, const cJSON *list, struct cudnn_shap
                                 .nhwc = v[12] != 0,
                                 .tf32 = v[13] != 0,
                                 .out = (enum dtype)v[14],
-                                .add = v[15] != 0};
+                                .add = v[15] != 0,
+                                .groups = v[GROUPS],
+                                .causal = v[CAUSAL] != 0};
     return 0;
 }
 
@@ -115,12 +125,16 @@ static const char *const state_names[] = {
 
 cJSON *cudnn_record_make(const struct cudnn_plan *p)
 {
-    int shape[ALL_NUMBERS];
+    int shape[ALL_NUMBERS], from;
     cJSON *o = cJSON_CreateObject();
     shape_numbers(&p->shape, shape);
     cJSON_AddStringToObject(o, "graph", p->graph);
     cJSON_AddNumberToObject(o, "pattern", p->pattern);
-    cJSON_AddItemToObject(o, "shape", cJSON_CreateIntArray(shape, numbers_of(p->pattern)));
+    cJSON *list = cJSON_CreateIntArray(shape, SHAPE_NUMBERS);
+    const int more = more_numbers(p->pattern, shape[GROUPS] > 0, &from);
+    for (int i = 0; i < more; i++)
+        cJSON_AddItemToArray(list, cJSON_CreateNumber(shape[from + i]));
+    cJSON_AddItemToObject(o, "shape", list);
     if (p->choice)
         cJSON_AddRawToObject(o, "engine", p->choice);
     cJSON_AddNumberToObject(o, "us", p->us);

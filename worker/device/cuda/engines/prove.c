@@ -50,6 +50,7 @@ static void cut_all(struct prover *v, struct cutter *c)
     v->partial = cut(c, kernel_partial(&view), sizeof(double));
     v->counters = cut(c, kernel_counters(&view), sizeof(unsigned));
     v->parts = cut(c, KERNEL_BAD_BLOCKS, sizeof(uint64_t));
+    v->attention = cut(c, v->of_attention ? prove_attention_floats(v) : 0, sizeof(float));
 }
 
 static int take_scratch(struct prover *v, struct err *e)
@@ -131,7 +132,10 @@ int prove_begin(struct prover *v, struct gpu_dnn *d, struct err *e)
     const int gamma = graph_slot(d->pattern, ROLE_GAMMA), beta = graph_slot(d->pattern, ROLE_BETA);
     v->product = graph_product(d);
     v->product.onto = d->shape.add ? read_as(v->product.out, ONTO) : 0;
+    v->of_attention = cudnn_pattern_attention(d->pattern);
     TRY(take_scratch(v, e));
+    if (v->of_attention)
+        return prove_attention_begin(v, d, e);
     if (gamma >= 0) { /* parameters */
         d->slot[gamma] = v->gamma;
         d->slot[beta] = v->beta;
@@ -146,6 +150,12 @@ int prove_begin(struct prover *v, struct gpu_dnn *d, struct err *e)
     return launch(v, KERNEL_EXPECT, &k, e);
 }
 
+/* Bytes of what is to be written: no numbers, but where the engine adds to what is there. */
+static int poison_of(const struct gpu_dnn *d, enum role r)
+{
+    return r == ROLE_DSUMS ? 0 : d->shape.add ? ONTO : 0xff;
+}
+
 int prove_poison(struct prover *v, const struct gpu_dnn *d, struct err *e)
 {
     struct gpu *g = v->pl->cuda->gpu;
@@ -154,7 +164,7 @@ int prove_poison(struct prover *v, const struct gpu_dnn *d, struct err *e)
         if (!graph_is_result(d->pattern, r))
             continue;
         const size_t bytes = graph_elements(&v->product, r) * dtype_size(graph_type(&v->product, r));
-        TRY(g->ops->fill(g, v->pl->cuda->compute, d->slot[i], d->shape.add ? ONTO : 0xff, bytes, e));
+        TRY(g->ops->fill(g, v->pl->cuda->compute, d->slot[i], poison_of(d, r), bytes, e));
     }
     return 0;
 }
@@ -290,6 +300,8 @@ static int look_at_sums(struct prover *v, const struct gpu_dnn *d, struct err *e
 int prove_result(struct prover *v, const struct gpu_dnn *d, double *ret_ratio, struct err *e)
 {
     TRY(find_unwritten(v, d, e));
+    if (v->of_attention)
+        return prove_attention_result(v, d, ret_ratio, e);
     TRY(look_at_samples(v, d, ret_ratio, e));
     return look_at_sums(v, d, e);
 }

@@ -7,8 +7,10 @@
  *
  * Sums that are made on the way are compared with own kernels' over the result itself.
  *
- * Where equal bits are asked for it runs again: of all that it wrote and somebody reads, 64 bits a tensor are compared
- * with those of its first run (KERNEL_CHECKSUM).
+ * Attention: prove_attention.c.
+ *
+ * Where equal bits are asked for, and of the backward attention that promises them, it runs again: of all that it
+ * wrote and somebody reads, 64 bits a tensor are compared with those of its first run (KERNEL_CHECKSUM).
  *
  * It writes over the plan's buffers and over batch norm's vectors; parameters are left alone. */
 #ifndef CRUN_WORKER_DEVICE_CUDA_ENGINES_PROVE_H
@@ -27,10 +29,11 @@ struct prover {
     void *memory; /* scratch, device memory */
     size_t bytes;
     struct k_product product; /* of the graph at hand */
+    bool of_attention;
     int samples;
     double *exact, *stored, *out, *bad, *sums, *partial;
     unsigned *counters;
-    float *gamma, *beta;
+    float *gamma, *beta, *attention;
     uint64_t *parts;              /* of a checksum */
     uint64_t bits[DNN_SLOTS_MAX]; /* prove_remember() */
 };
@@ -48,5 +51,10 @@ int prove_remember(struct prover *v, const struct gpu_dnn *d, struct err *e);
  * remembered. */
 int prove_same(struct prover *v, const struct gpu_dnn *d, struct err *e);
 void prove_finish(struct prover *v);
+
+/* prove_attention.c: what these do of attention. Floats of scratch; inputs and what is expected; the verdict. */
+size_t prove_attention_floats(const struct prover *v);
+int prove_attention_begin(struct prover *v, const struct gpu_dnn *d, struct err *e);
+int prove_attention_result(struct prover *v, const struct gpu_dnn *d, double *ret_ratio, struct err *e);
 
 #endif

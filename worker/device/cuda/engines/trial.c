@@ -105,7 +105,7 @@ static int prove_and_time(struct trial *t, const struct gpu_dnn *d, double *ret_
     TRY(prove_poison(&t->prover, d, e));
     TRY(run_once(t, d, e));
     TRY(prove_result(&t->prover, d, &ratio, e));
-    if (cudnn_deterministic(t->pl->cuda->dnn))
+    if (cudnn_deterministic(t->pl->cuda->dnn) || d->pattern == DNN_SDPA_BWD)
         TRY(run_again(t, d, e));
     if (ret_us && tune_may_time(t->pl->cuda, t->began_ns))
         TRY(time_engine(t, d, &us, e));

@@ -36,6 +36,10 @@ struct gpu_info {
     int runtime, driver, dnn;  /* versions as the libraries number them: 13000, 91900 */
 };
 
+/* What a product does on the way: adds a bias (n), of C's type, to each row of the result; sums the rows of A, which is
+ * stored (k, m), in fp32: the gradient of a bias (m). */
+enum gemm_epilogue { GEMM_PLAIN, GEMM_BIAS, GEMM_BIAS_GRADIENT };
+
 /* One product, of a fully connected layer or a 1x1 convolution: row-major C (m, n) = alpha * op(A) * op(B) [+ C]. */
 struct gpu_gemm {
     enum dtype in, out; /* of A and B; of C. Sums in fp32; DT_F32 in TF32 where allowed */
@@ -45,7 +49,9 @@ struct gpu_gemm {
     const void *a, *b;
     void *c;
     float alpha;
-    bool add;                /* to what C holds */
+    bool add; /* to what C holds */
+    enum gemm_epilogue epilogue;
+    void *bias;              /* what is added, or written; NULL: GEMM_PLAIN */
     struct cudnn_plan *plan; /* which of cuBLASLt's algorithms; NULL: the first that it names */
 };
 

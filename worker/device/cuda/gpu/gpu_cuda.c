@@ -315,16 +315,30 @@ static int blas_fail(struct err *e, cublasStatus_t rc, const struct gpu_gemm *m)
                    (long long)m->m, (long long)m->n, (long long)m->k, cublasLtGetStatusString(rc));
 }
 
+/* Before there is a vector the heuristics are told of one that is aligned as all are. */
+static cublasStatus_t set_bias(struct gemm_plan *p, const struct gpu_gemm *m)
+{
+    const void *at = m->bias ? m->bias : (const void *)(uintptr_t)256;
+    return cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at, sizeof at);
+}
+
 /* cuBLAS counts columns first: row-major C = A * B is column-major C' = B' * A', so the operands change places. */
 static cublasStatus_t describe(struct gemm_plan *p, const struct gpu_gemm *m)
 {
     const cublasComputeType_t compute = m->in == DT_F32 && m->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const cublasLtEpilogue_t epilogue = m->epilogue == GEMM_BIAS            ? CUBLASLT_EPILOGUE_BIAS
+                                        : m->epilogue == GEMM_BIAS_GRADIENT ? CUBLASLT_EPILOGUE_BGRADB
+                                                                            : CUBLASLT_EPILOGUE_DEFAULT;
     const cublasOperation_t ta = m->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, tb = m->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     cublasStatus_t rc = cublasLtMatmulDescCreate(&p->op, compute, CUDA_R_32F);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb);
+    if (rc == CUBLAS_STATUS_SUCCESS && m->epilogue != GEMM_PLAIN)
+        rc = cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (rc == CUBLAS_STATUS_SUCCESS && m->epilogue != GEMM_PLAIN)
+        rc = set_bias(p, m);
     if (rc == CUBLAS_STATUS_SUCCESS) /* B' has n rows, or k if B is stored (n, k) */
         rc = cublasLtMatrixLayoutCreate(&p->a, data_type(m->in), (uint64_t)(m->trans_b ? m->k : m->n),
                                         (uint64_t)(m->trans_b ? m->n : m->k), m->trans_b ? m->k : m->n);
@@ -379,6 +393,7 @@ static struct gpu_gemm key_of(const struct gpu_gemm *m)
     k.m = m->m;
     k.n = m->n;
     k.k = m->k;
+    k.epilogue = m->epilogue;
     return k;
 }
 
@@ -423,6 +438,8 @@ static int cuda_gemm(struct gpu *g, struct gpu_stream *s, const struct gpu_gemm 
     const float beta = m->add ? 1 : 0;
     cublasLtMatmulAlgo_t chosen;
     TRY(gemm_plan(c, m, workspace_bytes, &p, e));
+    if (m->epilogue != GEMM_PLAIN)
+        TRY(blas_fail(e, set_bias(p, m), m));
     if (m->plan)
         memcpy(&chosen, cudnn_plan_algo(m->plan)->opaque, sizeof chosen);
     return blas_fail(e,

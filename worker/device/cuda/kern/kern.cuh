@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("unroll 1")
 /* Where a vector's elements are used, and no earlier: ptxas would rather widen a bfloat right after its load, as a
  * shift is all it takes, and would hold whole rows in twice the registers, some of them in local memory. */
 static __device__ __forceinline__ float widened(__nv_bfloat16 x)

@@ -63,7 +63,10 @@ __device__ inline int coordinate(uint32_t h, int size, bool edge)
 
 __device__ inline element element_of(const k_product &s, uint32_t seed, int i)
 {
-    const int a = s.direction == PRODUCT_WEIGHT ? s.k : s.n, b = s.direction == PRODUCT_FORWARD ? s.k : s.c,
+    const int a = s.direction == PRODUCT_WEIGHT ? s.k : s.n,
+              b = s.direction == PRODUCT_FORWARD  ? s.k
+                  : s.direction == PRODUCT_WEIGHT ? s.c / s.groups
+                                                  : s.c,
               p = s.direction == PRODUCT_FORWARD ? s.oh
                   : s.direction == PRODUCT_DATA  ? s.h
                                                  : s.r,
@@ -88,7 +91,7 @@ __device__ inline size_t result_at(const k_product &s, const element &e)
         return index_of(s.nhwc, e.a, e.b, e.p, e.q, s.k, s.oh, s.ow);
     if (s.direction == PRODUCT_DATA)
         return index_of(s.nhwc, e.a, e.b, e.p, e.q, s.c, s.h, s.w);
-    return index_of(s.nhwc, e.a, e.b, e.p, e.q, s.c, s.r, s.s);
+    return index_of(s.nhwc, e.a, e.b, e.p, e.q, s.c / s.groups, s.r, s.s);
 }
 
 /* --- by definition */
@@ -132,9 +135,11 @@ template <typename T> __device__ both input(const k_product &s, int n, int c, in
 /* Term t of element e: its two factors multiplied; 0 in the padding. */
 template <typename T> __device__ both term(const k_product &s, const element &e, unsigned t)
 {
+    const int of_x = s.c / s.groups, of_y = s.k / s.groups;
     int n = e.a, c = e.b, k = e.b, p = e.p, q = e.q, r, f; /* r, f: of the filter */
     if (s.direction == PRODUCT_WEIGHT) {
         k = e.a;
+        c += k / of_y * of_x;
         r = e.p;
         f = e.q;
         q = (int)(t % (unsigned)s.ow);
@@ -143,7 +148,11 @@ template <typename T> __device__ both term(const k_product &s, const element &e,
     } else {
         f = (int)(t % (unsigned)s.s);
         r = (int)(t / (unsigned)s.s % (unsigned)s.r);
-        (s.direction == PRODUCT_FORWARD ? c : k) = (int)(t / (unsigned)s.s / (unsigned)s.r);
+        const int within = (int)(t / (unsigned)s.s / (unsigned)s.r);
+        if (s.direction == PRODUCT_FORWARD)
+            c = k / of_y * of_x + within;
+        else
+            k = c / of_x * of_y + within;
     }
     int h = p * s.stride[0] - s.pad[0] + r, w = q * s.stride[1] - s.pad[1] + f;
     if (s.direction == PRODUCT_DATA) { /* from the input's place to the output's */
@@ -163,7 +172,7 @@ template <typename T> __device__ both term(const k_product &s, const element &e,
     const both x = s.direction == PRODUCT_DATA ? both{0, 0} : input<T>(s, n, c, h, w),
                filter = s.direction == PRODUCT_WEIGHT
                             ? both{0, 0}
-                            : factor<T>(s.filter, index_of(s.nhwc, k, c, r, f, s.c, s.r, s.s), s.tf32),
+                            : factor<T>(s.filter, index_of(s.nhwc, k, c % of_x, r, f, of_x, s.r, s.s), s.tf32),
                y = s.direction == PRODUCT_FORWARD
                        ? both{0, 0}
                        : factor<T>(s.y, index_of(s.nhwc, n, k, p, q, s.k, s.oh, s.ow), s.tf32);
@@ -173,8 +182,8 @@ template <typename T> __device__ both term(const k_product &s, const element &e,
 
 __device__ inline unsigned terms_of(const k_product &s)
 {
-    return s.direction == PRODUCT_FORWARD ? (unsigned)(s.c * s.r * s.s)
-           : s.direction == PRODUCT_DATA  ? (unsigned)(s.k * s.r * s.s)
+    return s.direction == PRODUCT_FORWARD ? (unsigned)(s.c / s.groups * s.r * s.s)
+           : s.direction == PRODUCT_DATA  ? (unsigned)(s.k / s.groups * s.r * s.s)
                                           : (unsigned)s.n * (unsigned)s.oh * (unsigned)s.ow;
 }
 
@@ -252,6 +261,27 @@ template <typename T> __global__ void distance(k_distance a)
 void launch_KERNEL_DISTANCE(const k_distance *a, cudaStream_t s)
 {
     DISPATCH_TYPE(a->product.out, LAUNCH((distance<T>), 1, BLOCK, s, *a););
+}
+
+template <typename T> __global__ void gap(k_gap a)
+{
+    double off = 0, all = 0;
+    for (size_t i = threadIdx.x; i < a.n; i += BLOCK) {
+        const double b = a.b[i], d = to_float(static_cast<const T *>(a.a)[i]) - b;
+        off += d * d;
+        all += b * b;
+    }
+    off = block_sum(off);
+    all = block_sum(all);
+    if (threadIdx.x)
+        return;
+    a.out[0] = off;
+    a.out[1] = all;
+}
+
+void launch_KERNEL_GAP(const k_gap *a, cudaStream_t s)
+{
+    DISPATCH_TYPE(a->type, LAUNCH((gap<T>), 1, BLOCK, s, *a););
 }
 
 /* --- no numbers */

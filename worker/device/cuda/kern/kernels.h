@@ -14,6 +14,7 @@
 
 #include "worker/device/update_rule.h"
 #include "worker/precision/dtype.h"
+#include "worker/program/act.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -180,6 +181,119 @@ struct
     uint8_t *index;
     int kh, kw, sh, sw, ph, pw;
 };
+
+/* --- operations on the channels of positions: rows of c values, (n, h, w, c) */
+
+/* y = (x - mean) * inv * gamma + beta of each row; rms: without the mean. BWD: dx = inv * (g - mean of g - xhat * mean
+ * of g * xhat), g = dy * gamma, and the gradients of gamma and beta; mean and deviation are made again. */
+struct k_row_norm {
+    unsigned rows;
+    int c;
+    enum dtype type;
+    bool rms;
+    float eps;
+    const void *x, *dy;
+    const float *gamma, *beta; /* (c); beta NULL: zeros */
+    void *y;                   /* BWD: dx; NULL: nobody wants it */
+    float *dgamma, *dbeta;     /* (c); dbeta NULL: nobody wants it */
+    struct k_partial partial;  /* kernel_norm_partial(), kernel_norm_counters() */
+};
+
+/* The run's draws: seed and step of run_args (device/drop.h). */
+struct k_draw {
+    uint64_t seed, step;
+};
+
+/* One operation of a chain, on the value v that the one before has left. */
+enum k_link_kind {
+    LINK_ADD,      /* v + with */
+    LINK_RELU,     /* max(v, 0) */
+    LINK_RELU_BWD, /* with > 0 ? v : 0 */
+    LINK_ACT,      /* act(v) */
+    LINK_ACT_BWD,  /* v * act'(with) */
+    LINK_SCALE,    /* v * by of the channel */
+    LINK_DROP      /* v * kept, or 0 */
+};
+struct k_link {
+    enum k_link_kind kind;
+    enum op_act act;
+    const void *with; /* of the chain's type */
+    const float *by;
+    uint64_t layer; /* DROP: this and the rest */
+    uint32_t bound;
+    float kept;
+    bool samples; /* whole samples, not elements */
+};
+enum { K_LINKS_MAX = 6 };
+
+/* y = the links, one after another, of x. Each value is rounded as if it were stored. */
+struct k_chain {
+    size_t n, sample;         /* elements: in all, of a sample */
+    int c;                    /* SCALE: channels lie side by side; 0: no link wants to know */
+    enum dtype type, rounded; /* rounded: fp32 values are those of this half; else DT_F32 */
+    const void *x;
+    void *y;
+    const struct k_draw *draw;
+    const uint32_t *samples; /* (n / sample) their numbers in the data set */
+    int nlinks;
+    struct k_link links[K_LINKS_MAX];
+};
+
+/* dx = dy * by; sums[0..c) of dy * x over all rows. */
+struct k_scale_bwd {
+    struct view4 v;
+    const void *x, *dy;
+    const float *by;
+    void *dx;     /* NULL: nobody wants it */
+    double *sums; /* (2c + 1), of which the first c are written for the caller */
+    struct k_partial partial;
+};
+
+/* out (n, to, c): position t is in (n, from, c) at t - shift; where there is no such position `outside` (c), NULL:
+ * zeros; all that plus table (to, c), NULL: zeros. */
+struct k_sequence {
+    int n, from, to, shift, c;
+    enum dtype type;
+    const void *in;
+    const float *outside, *table;
+    void *out;
+};
+
+/* out (rows, c) = the sum over samples of positions [0, rows) of dy (n, t, c). */
+struct k_table_gradient {
+    int n, t, rows, c;
+    enum dtype type;
+    const void *dy;
+    float *out;
+};
+
+/* A convolution in groups, NHWC: out (n, oh, ow, k) = filter (k, r, s, c / groups) over x (n, h, w, c), plus bias (k).
+ * DATA: dx from y, the gradient of the result. WEIGHT: the gradient of the filter, of the type, and of the bias. */
+struct k_group_conv {
+    int n, c, h, w, k, r, s, oh, ow, groups;
+    int stride[2], pad[2];
+    enum dtype type;
+    const void *x, *filter, *y;
+    const float *bias; /* NULL: none */
+    void *out;
+    float *dbias;             /* NULL: nobody wants it */
+    struct k_partial partial; /* WEIGHT: kernel_group_partial(), kernel_group_counters() */
+};
+
+/* Attention of x (n, t, (heads + 2 kv_heads) d) to y (n, t, heads d): OP_ATTENTION. lse, delta: (n, heads, t).
+ * BWD_QUERIES reads y and dy, writes delta and the queries' part of dx; BWD_KEYS then reads it, and writes the rest.
+ * */
+struct k_attention {
+    int n, t, heads, kv_heads, d; /* d: at most KERNEL_HEAD_MAX */
+    float scale;                  /* 1 / sqrt(d) */
+    bool causal, wide;            /* wide: the result is fp32, whatever the type */
+    enum dtype type;
+    const void *x, *y, *dy;
+    void *out;    /* y; BWD: dx */
+    float *lse;   /* logarithms of the sums of exp(score); forward NULL: nobody asks */
+    float *delta; /* BWD */
+};
+#define KERNEL_HEAD_MAX 128
 
 /* Metrics of a batch (sums over samples of weight 1, in sample order) and, if dlogits is not NULL, its gradient times
  * scale. */
@@ -386,6 +500,7 @@ enum product_direction { PRODUCT_FORWARD, PRODUCT_DATA, PRODUCT_WEIGHT };
 struct k_product {
     enum product_direction direction;
     int n, c, h, w, k, r, s, oh, ow;
+    int groups;            /* of channels; 1: they are one */
     int stride[2], pad[2]; /* of h, of w */
     enum dtype type;
     bool nhwc, tf32;
@@ -413,6 +528,15 @@ struct k_distance {
     const double *exact, *stored;
     const void *result;
     double *out; /* (3) */
+};
+
+/* out[0] = the sum of squares of a - b, out[1] of b. */
+struct k_gap {
+    size_t n;
+    enum dtype type; /* of a */
+    const void *a;
+    const float *b;
+    double *out; /* (2) */
 };
 
 struct k_count { /* elements that are NaN, infinite: a pair a block */
@@ -449,6 +573,18 @@ struct k_checksum {
     X(KERNEL_MAXPOOL_BWD, struct k_pool)                                                                               \
     X(KERNEL_AVGPOOL, struct k_pool)                                                                                   \
     X(KERNEL_AVGPOOL_BWD, struct k_pool)                                                                               \
+    X(KERNEL_ROW_NORM, struct k_row_norm)                                                                              \
+    X(KERNEL_ROW_NORM_BWD, struct k_row_norm)                                                                          \
+    X(KERNEL_CHAIN, struct k_chain)                                                                                    \
+    X(KERNEL_SCALE_BWD, struct k_scale_bwd)                                                                            \
+    X(KERNEL_SEQUENCE, struct k_sequence)                                                                              \
+    X(KERNEL_TABLE_GRADIENT, struct k_table_gradient)                                                                  \
+    X(KERNEL_GROUP_CONV, struct k_group_conv)                                                                          \
+    X(KERNEL_GROUP_CONV_DATA, struct k_group_conv)                                                                     \
+    X(KERNEL_GROUP_CONV_WEIGHT, struct k_group_conv)                                                                   \
+    X(KERNEL_ATTENTION, struct k_attention)                                                                            \
+    X(KERNEL_ATTENTION_BWD_QUERIES, struct k_attention)                                                                \
+    X(KERNEL_ATTENTION_BWD_KEYS, struct k_attention)                                                                   \
     X(KERNEL_XENT, struct k_xent)                                                                                      \
     X(KERNEL_SLICE, struct k_columns)                                                                                  \
     X(KERNEL_PAD, struct k_columns)                                                                                    \
@@ -471,6 +607,7 @@ struct k_checksum {
     X(KERNEL_NOISE, struct k_noise)                                                                                    \
     X(KERNEL_EXPECT, struct k_expect)                                                                                  \
     X(KERNEL_DISTANCE, struct k_distance)                                                                              \
+    X(KERNEL_GAP, struct k_gap)                                                                                        \
     X(KERNEL_COUNT_BAD, struct k_count)                                                                                \
     X(KERNEL_CHECKSUM, struct k_checksum)
 
@@ -486,6 +623,11 @@ enum kernel {
 size_t kernel_partial(const struct view4 *v);
 size_t kernel_counters(const struct view4 *v);
 #define KERNEL_NORM_PARTIAL 1024
+/* The same of KERNEL_ROW_NORM_BWD, whose partial is not looked at. Host, pure. */
+size_t kernel_norm_partial(const struct k_row_norm *a);
+size_t kernel_norm_counters(const struct k_row_norm *a);
+size_t kernel_group_partial(const struct k_group_conv *a); /* of KERNEL_GROUP_CONV_WEIGHT */
+size_t kernel_group_counters(const struct k_group_conv *a);
 /* Blocks of KERNEL_COUNT_BAD and KERNEL_CHECKSUM over n elements. Host, pure. */
 int kernel_bad_blocks(size_t n);
 /* Bytes of a mask of this view: one for each vector that a thread loads at once. Host, pure. */
