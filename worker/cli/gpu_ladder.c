@@ -29,17 +29,38 @@ static const struct rung {
     const char *name, *args; /* beyond what all have; words */
     bool trains;
     int gpus;
+    bool of_text; /* of attention_net, not of the ladder's network */
+    bool first;   /* of its network: others' losses are compared with this one's */
 } rungs[] = {
     {"device", "gpu-info --json", false, 1},
-    {"plain convolutions", "--no-cuda-graphs --no-conv-fusion --deterministic", true, 1},
+    {"plain convolutions", "--no-cuda-graphs --no-conv-fusion --deterministic", true, 1, .first = true},
     {"halves", "--no-cuda-graphs --no-conv-fusion --deterministic --amp fp16", true, 1},
     {"fused patterns", "--no-cuda-graphs --deterministic --amp fp16", true, 1},
     {"graphs", "--deterministic --amp fp16", true, 1},
     {"autotune", "--amp fp16 --tune-seconds 60", true, 1},
     {"two ranks", "--amp fp16 --tune-seconds 60 --sync-bn --gpus 0,1", true, 2},
     {"two ranks on one GPU", "--amp fp16 --deterministic --sync-bn --procs 2 --oversubscribe --comm gloo", true, 1},
+    {"own attention", "--no-cuda-graphs --no-conv-fusion --deterministic --amp fp16", true, 1, true, true},
+    {"attention, epilogues", "--no-cuda-graphs --amp fp16", true, 1, .of_text = true},
 };
-enum { RUNGS = sizeof rungs / sizeof *rungs, PLAIN = 1 };
+enum { RUNGS = sizeof rungs / sizeof *rungs };
+
+/* Attention and products that add a bias, as in vision transformers, small. */
+static const char attention_net[] = "input\n"
+                                    "conv stem out=64 kernel=4 stride=4\n"
+                                    "prepend token\n"
+                                    "position table\n"
+                                    "norm norm.1\n"
+                                    "linear qkv out=192 each=yes\n"
+                                    "attention attention heads=2\n"
+                                    "linear out out=64 each=yes\n"
+                                    "norm norm.2\n"
+                                    "linear mlp.1 out=256 each=yes\n"
+                                    "gelu gelu\n"
+                                    "linear mlp.2 out=64 each=yes\n"
+                                    "add add with=table\n"
+                                    "pick class\n"
+                                    "classifier fc\n";
 
 struct climb {
     const struct gpu_ladder *l;
@@ -95,7 +116,10 @@ static void command_of(struct climb *c, const struct rung *r, bool check)
         add_option(c, "image-size", l->image_size);
         add_option(c, "batch-size", l->batch);
         add_option(c, "max-steps", l->steps);
-        add_word(c, "--arch=%s", l->arch);
+        if (r->of_text)
+            add_word(c, "--arch=%s/attention.net", l->out);
+        else
+            add_word(c, "--arch=%s", l->arch);
         add_word(c, "--plan-cache=%s/plans", l->out);
         add_word(c, "--log-dir=%s", c->folder);
     }
@@ -219,12 +243,13 @@ static int judge(struct climb *c, const struct rung *r, int status, struct err *
     if (!r->trains)
         return 0;
     c->loss = last_loss(c->folder);
-    if (r == &rungs[PLAIN])
+    if (r->first)
         c->plain = c->loss;
     if (!isfinite(c->loss))
         return err_set(why, -EIO, "its last loss is no number");
     if (fabs(c->loss - c->plain) > APART * fabs(c->plain))
-        return err_set(why, -EIO, "its last loss is %.4f, that of plain convolutions %.4f", c->loss, c->plain);
+        return err_set(why, -EIO, "its last loss is %.4f, that of the first rung with its network %.4f", c->loss,
+                       c->plain);
     return 0;
 }
 
@@ -283,12 +308,25 @@ static void say_no_time(int n, struct err *why)
     printf("%d %-22s %s\n", n + 1, rungs[n].name, why->text);
 }
 
+static int write_net(const struct gpu_ladder *l, struct err *e)
+{
+    char path[1100];
+    snprintf(path, sizeof path, "%s/attention.net", l->out);
+    TRY(path_make_dirs(l->out, e));
+    FILE *f = fopen(path, "we");
+    const bool written = f && fputs(attention_net, f) >= 0;
+    if ((f && fclose(f) != 0) || !written)
+        return err_errno(e, errno, "write %s", path);
+    return 0;
+}
+
 int gpu_ladder_climb(const struct gpu_ladder *l, struct gpu_ladder_end *ret, struct err *why, struct err *e)
 {
     struct climb c = {.l = l};
     enum verdict v = HOLDS;
     int n = 0;
     clear_places(&c);
+    TRY(write_net(l, e));
     for (; n < RUNGS && v == HOLDS; n++) {
         if (rungs[n].gpus > l->gpus) {
             printf("%d %-22s left out: %d GPU can be used here\n", n + 1, rungs[n].name, l->gpus);

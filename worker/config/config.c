@@ -136,6 +136,7 @@ void train_config_gpu(const struct train_config *c, bool alone, struct gpu_optio
                                 .tf32 = c->tf32,
                                 .fused = c->conv_fusion,
                                 .deterministic = c->deterministic,
+                                .fast_attention = c->fast_attention,
                                 .workspace_limit = (size_t)c->workspace_mb << 20,
                                 .cache_dir = plan_cache(c, cache, CONFIG_CACHE_BYTES)};
 }

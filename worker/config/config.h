@@ -173,7 +173,7 @@ struct train_config {
     const char *gpus, *dist_url, *run_id;
     bool data_parallel, oversubscribe;
 
-    bool tf32, cuda_graphs, autotune, conv_fusion, deterministic, cuda_check; /* of GPUs */
+    bool tf32, cuda_graphs, autotune, conv_fusion, deterministic, fast_attention, cuda_check; /* of GPUs */
     int64_t workspace_mb;                                                     /* 0: no limit */
     const char *plan_cache;                                                   /* "auto", "none" or a folder */
     double tune_seconds;                                                      /* 0: no limit */

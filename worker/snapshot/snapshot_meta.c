@@ -78,8 +78,9 @@ static const struct number {
     X("sync-bn", sync_bn)
 
 /* The same of options whose values are names, and of flags. */
-static const char *const named_options[] = {"lr-policy", "lr-scale", "lr-warmup", "sampler",  "shuffle",
-                                            "drop-last", "nesterov", "sgd-rule",  "no-decay", "lr-mul"};
+static const char *const named_options[] = {"lr-policy", "lr-scale",  "lr-warmup",     "sampler",
+                                            "shuffle",   "drop-last", "nesterov",      "sgd-rule",
+                                            "no-decay",  "lr-mul",    "fast-attention"};
 #define NAMED_OPTIONS (sizeof named_options / sizeof *named_options)
 
 static void add_milestones(cJSON *options, const struct milestones *m)

@@ -40,7 +40,7 @@ def test_dev_refuses_what_it_does_not_know(dev, args, why):
 
 
 @pytest.mark.parametrize("args, why", [
-    (["256"], "'256' is none of arch=, batch=, nodes=, fused=, check="), (["batches=7"], "'batches=7' is none of "), (["batch=0"], "batch=0 (expected 1 to 1000000)"),
+    (["256"], "'256' is none of arch=, batch=, nodes=, fused=, check=, table="), (["batches=7"], "'batches=7' is none of "), (["batch=0"], "batch=0 (expected 1 to 1000000)"),
     (["batch="], "batch= (expected 1 to 1000000)"), (["batch=7x"], "batch=7x (expected 1 to 1000000)"), (["nodes=7"], "nodes=7 (expected 0 to 1)"),
     (["arch=vgg16"], "unknown architecture 'vgg16'"), (["check=1", "batch=64"], "check=1 (expected arch=resnet50 batch=256, whose aims it checks)"),
     (["check=1", "arch=resnet18"], "check=1 (expected arch=resnet50 batch=256, ")])

@@ -61,7 +61,7 @@ static void rungs_run_in_folders_of_any_name_and_the_first_that_differs_is_named
     assert_non_null(end.rung);
     assert_string_equal(end.rung, "two ranks");
     assert_false(end.no_time);
-    assert_non_null(strstr(why.text, "its last loss is 3.5000, that of plain convolutions 1.5000"));
+    assert_non_null(strstr(why.text, "its last loss is 3.5000, that of the first rung with its network 1.5000"));
 }
 
 static const char sleeps[] = "#!/bin/sh\nexec sleep 1000\n";
