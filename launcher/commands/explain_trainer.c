@@ -295,7 +295,7 @@ const struct explain_message explain_trainer[] = {
      "cannot be captured as a graph",
      "a library of the GPU failed, or a result is wrong", "trainer gpu-doctor, and send its gpu-doctor.txt"},
     {"the host has waited", "the GPU has not finished for long", "nvidia-smi; the message names the operation"},
-    {"device computes in\ndevice has no kernel for operation\na convolution in groups of\nkeeps batch norm in fp32\nhas a memory format of its own\nhas a format of its own\n"
+    {"device computes in\na convolution in groups of\nkeeps batch norm in fp32\nhas a memory format of its own\nhas a format of its own\n"
      "is not built for the * device\nis there\nconvolutions in *\nthere may be a GPU here",
      "this device does not support what was asked for", "the message names what it supports; --device"},
     {"oneDNN*", "oneDNN failed on this processor", "ONEDNN_VERBOSE=1 shows why; --device ref to compare"},
