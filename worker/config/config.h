@@ -174,9 +174,9 @@ struct train_config {
     bool data_parallel, oversubscribe;
 
     bool tf32, cuda_graphs, autotune, conv_fusion, deterministic, fast_attention, cuda_check; /* of GPUs */
-    int64_t workspace_mb;                                                     /* 0: no limit */
-    const char *plan_cache;                                                   /* "auto", "none" or a folder */
-    double tune_seconds;                                                      /* 0: no limit */
+    int64_t workspace_mb;                                                                     /* 0: no limit */
+    const char *plan_cache; /* "auto", "none" or a folder */
+    double tune_seconds;    /* 0: no limit */
 
     int64_t threads; /* 0: cores / local ranks */
     const char *comm;
