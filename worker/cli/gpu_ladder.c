@@ -47,13 +47,13 @@ enum { RUNGS = sizeof rungs / sizeof *rungs };
 
 /* Attention and products that add a bias, as in vision transformers, small. */
 static const char attention_net[] = "input\n"
-                                    "conv stem out=64 kernel=4 stride=4\n"
+                                    "conv stem out=64 kernel=16 stride=16\n"
                                     "prepend token\n"
                                     "position table\n"
                                     "norm norm.1\n"
                                     "linear qkv out=192 each=yes\n"
                                     "attention attention heads=2\n"
-                                    "linear out out=64 each=yes\n"
+                                    "linear proj out=64 each=yes\n"
                                     "norm norm.2\n"
                                     "linear mlp.1 out=256 each=yes\n"
                                     "gelu gelu\n"
