@@ -1,4 +1,4 @@
-#include "launcher/rendezvous/rdzv_lease.h"
+#include "common/rdzv/client/lease.h"
 
 #include <stdio.h>
 
@@ -31,12 +31,18 @@ void lease_majority(struct lease *l, int64_t asked)
         l->majority = asked;
 }
 
+int64_t lease_ms(int64_t silence_ms, int64_t kill_ms)
+{
+    return silence_ms - (silence_ms + kill_ms) / 100;
+}
+
 int64_t lease_until(const struct lease *l)
 {
-    int64_t heard = l->acked + l->silence_ms;
+    const int64_t ms = lease_ms(l->silence_ms, l->kill_ms);
+    int64_t heard = l->acked + ms;
     if (!l->lost || !l->refused || !l->majority)
         return heard;
-    int64_t proved = least(least(l->refused, l->majority) + l->silence_ms, l->lost + l->grace_ms);
+    int64_t proved = least(least(l->refused, l->majority) + ms, l->lost + l->grace_ms);
     return proved > heard ? proved : heard;
 }
 

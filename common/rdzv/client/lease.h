@@ -2,18 +2,18 @@
  * times are clock_ms() values that the caller brings, and each is the moment of asking, not that of the answer.
  *
  *   - the newest request that the rendezvous acknowledged, plus silence_ms: until then it cannot have given this node
- *     up;
+ *     up. One hundredth of silence_ms and kill_ms is taken off: the rendezvous' clock may be that much faster;
  *   - after that only while its daemon is proved gone: its address refused or reset us less than silence_ms ago, and
  *     the round's bootstrap store, which a majority of the round can reach, answered less than silence_ms ago;
  *     daemon_grace_ms at most. */
-#ifndef CRUN_LAUNCHER_RDZV_LEASE_H
-#define CRUN_LAUNCHER_RDZV_LEASE_H
+#ifndef CRUN_COMMON_RDZV_LEASE_H
+#define CRUN_COMMON_RDZV_LEASE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 struct lease {
-    int64_t silence_ms, grace_ms;
+    int64_t silence_ms, kill_ms, grace_ms;
     int64_t acked;    /* newest acknowledged request, 0: none */
     int64_t lost;     /* since when the daemon is away, 0: it is there */
     int64_t refused;  /* newest dial that was refused or reset, 0: none, or a later one ended in another way */
@@ -24,6 +24,9 @@ void lease_acked(struct lease *l, int64_t asked);
 void lease_lost(struct lease *l, int64_t now);
 void lease_dialled(struct lease *l, int64_t begun, int refused); /* refused 0: timed out, unreachable */
 void lease_majority(struct lease *l, int64_t asked);
+
+/* How long workers may run after a request that was acknowledged. */
+int64_t lease_ms(int64_t silence_ms, int64_t kill_ms);
 
 /* The moment from which workers must not run. */
 int64_t lease_until(const struct lease *l);
