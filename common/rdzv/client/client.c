@@ -18,6 +18,10 @@
 /* To prove who we are: a few times the --auth-timeout of the server. Until strangers before us have had theirs, we are
  * in its queue, and who dials again goes to the queue's end. */
 #define GREET_MS 10000
+/* What may be done where a leader that was elected cannot be dialled. */
+#define UNREACHED                                                                                                      \
+    "; that node leads the job, and all others must reach it: let it announce another address (--local-addr, --iface), " \
+    "or not lead (--rdzv-conf is_host=0)"
 
 void client_init(struct client *c, const struct client_options *o)
 {
@@ -243,7 +247,7 @@ static void drop(struct client *c)
 {
     if (c->connected || c->dialling)
         client_add_(c, CLIENT_HANG_UP);
-    c->connected = c->dialling = c->up = c->next_open = false;
+    c->connected = c->dialling = c->up = c->next_open = c->named = c->acked = false;
     c->asked_first = c->asked_last = 0;
 }
 
@@ -293,7 +297,9 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
     check(c, now);
     if (c->mode == CLIENT_RUNNING)
         client_lease_moved_(c);
-    out_of_reach(c, ev->text, now);
+    char why[512];
+    snprintf(why, sizeof why, c->o.elected ? "%.250s" UNREACHED : "%.500s", ev->text);
+    out_of_reach(c, why, now);
     client_again_(c, now);
     seek(c, refused);
 }
@@ -321,7 +327,7 @@ static void on_address(struct client *c, const struct client_event *ev, int64_t 
     snprintf(c->where, sizeof c->where, "%s", ev->text);
     snprintf(c->epoch, sizeof c->epoch, "%s", ev->epoch);
     snprintf(c->seen, sizeof c->seen, "%s", ev->seen);
-    c->acked = c->stranger = false;
+    c->stranger = false;
     c->pause_ms = 0;
     if (c->mode != CLIENT_FENCED && c->mode != CLIENT_NEW)
         dial(c, now);

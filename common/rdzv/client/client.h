@@ -208,7 +208,7 @@ struct client {
     bool next_open; /* a NEXT has no answer yet */
     struct buf report, postmortem; /* what a REPORT, POSTMORTEM under way says; report: or is to say with the next NEXT */
     char epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1]; /* elected: dialled, "": none; highest seen */
-    bool acked;                                             /* in that epoch, as was said */
+    bool named, acked; /* on this connection: the epoch was named; it was acknowledged, and said so */
 
     /* what was announced and claimed */
     enum client_mode mode;

@@ -87,8 +87,8 @@ void client_greet_(struct client *c, int64_t now)
 {
     if (c->mode == CLIENT_FENCED || c->mode == CLIENT_OVER)
         return;
-    if (c->o.elected && !c->acked)
-        send_request(c, ASK_TERM, true, now);
+    if (c->o.elected && !c->named)
+        c->named = send_request(c, ASK_TERM, true, now);
     if (c->failing)
         client_say_(c, ASK_FAIL, now);
     if (c->leaving)

@@ -1,0 +1,401 @@
+/* Who leads: when a node looks, claims, renews and lets go. See election.h. */
+#include "common/rdzv/client/election.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NEVER INT64_MAX
+
+enum {
+    LOOK_MS = 25,         /* between two looks; more where there are more nodes */
+    RENEWALS = 3,         /* in D */
+    AGAIN_MS = 100,       /* before a renewal that failed is tried again */
+    TURN_MS = 40,         /* between two group ranks that claim */
+    TURNS = 8,            /* of their own; all others come after them */
+    LAST_MS = 2000,       /* whoever has let go, or could not lead, waits for others */
+    JITTER_MS = 20,
+};
+
+const char *election_state_name(enum election_state s)
+{
+    static const char *const names[] = {ELECTION_STATES(CHOICE_NAME)};
+    return names[s];
+}
+
+/* One hundredth more. */
+static int64_t by_any_clock(int64_t ms)
+{
+    return ms + (ms + 99) / 100;
+}
+
+int64_t election_fence_ms(const struct election_options *o, int64_t before_ms)
+{
+    return by_any_clock(before_ms + o->silence_ms + o->kill_ms);
+}
+
+static uint64_t draw(struct election *x) /* splitmix64 */
+{
+    uint64_t z = (x->rng += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static int64_t chance(struct election *x, int64_t most)
+{
+    return (int64_t)(draw(x) % (uint64_t)(most + 1));
+}
+
+void election_init(struct election *x, const struct election_options *o)
+{
+    *x = (struct election){.o = *o, .rng = o->seed, .rank = -1, .next_look = NEVER, .next_renewal = NEVER};
+    x->own = *o->own;
+    x->own.epoch[0] = 0;
+    x->o.own = NULL;
+    x->full_ms = election_fence_ms(o, ELECTION_D_MS);
+}
+
+static void add(struct election *x, enum election_effect_kind kind)
+{
+    assert(x->fx_count < ELECTION_EFFECTS_MAX);
+    x->fx[x->fx_count++] = kind;
+}
+
+/* --- looking */
+
+static void look(struct election *x)
+{
+    if (x->asking)
+        return;
+    x->asking = true;
+    x->next_look = NEVER;
+    add(x, ELECTION_LOOK);
+}
+
+static void start_looking(struct election *x)
+{
+    x->state = ELECTION_LOOKING;
+    x->since = x->claim_at = 0;
+    x->has_view = false;
+    look(x);
+}
+
+static void note_epoch(struct election *x, const char *epoch)
+{
+    if (rdzv_epoch_number(epoch) > rdzv_epoch_number(x->highest))
+        snprintf(x->highest, sizeof x->highest, "%s", epoch);
+}
+
+static bool is_own(const struct election *x)
+{
+    return x->own.epoch[0] && strcmp(x->view.epoch, x->own.epoch) == 0;
+}
+
+static bool stood_still(const struct election *x, int64_t now)
+{
+    return x->since > 0 && now - x->since >= by_any_clock(ELECTION_D_MS);
+}
+
+static bool may_claim(const struct election *x, int64_t now)
+{
+    return !x->view.epoch[0] || x->view.released || is_own(x) || stood_still(x, now) || x->refused;
+}
+
+/* Group ranks in turn, then all others; before the first round there are none. */
+static int64_t turn(struct election *x)
+{
+    const int64_t late = x->last ? LAST_MS : 0;
+    if (!x->view.epoch[0])
+        return late + chance(x, JITTER_MS + x->o.nodes / 5);
+    return late + TURN_MS * (x->rank >= 0 && x->rank < TURNS ? x->rank : TURNS) + chance(x, JITTER_MS);
+}
+
+/* --- claiming */
+
+/* What is owed to those whom the leader before has acknowledged. */
+static void take_debt(struct election *x, int64_t now)
+{
+    x->was_member = x->highest[0];
+    x->grace_ms = 0;
+    if (x->view.released && x->view.hold_ms > election_fence_ms(&x->o, 0))
+        x->grace_ms = x->view.hold_ms - election_fence_ms(&x->o, 0);
+    else if (!x->view.released && x->view.epoch[0] && (is_own(x) || !stood_still(x, now)))
+        x->grace_ms = by_any_clock(ELECTION_D_MS);
+    x->hold_until = 0;
+    x->above = false;
+}
+
+static void claim(struct election *x, int64_t now)
+{
+    const uint64_t seen = rdzv_epoch_number(x->view.epoch), highest = rdzv_epoch_number(x->highest);
+    take_debt(x, now);
+    snprintf(x->own.epoch, sizeof x->own.epoch, "%" PRIu64 "-%016" PRIx64, (seen > highest ? seen : highest) + 1,
+             draw(x));
+    x->own.n = 0;
+    x->own.released = false;
+    x->own.hold_ms = 0;
+    x->state = ELECTION_CLAIMING;
+    x->next_look = NEVER;
+    add(x, ELECTION_CLAIM);
+}
+
+/* A look begins whenever it is due; a claim that is allowed is made when its turn comes. */
+static void go_on_looking(struct election *x, int64_t now)
+{
+    if (x->o.never || !x->has_view || !may_claim(x, now))
+        x->claim_at = 0;
+    else if (!x->claim_at)
+        x->claim_at = now + turn(x);
+    if (x->claim_at && now >= x->claim_at)
+        claim(x, now);
+    else if (now >= x->next_look)
+        look(x);
+}
+
+static void dial(struct election *x)
+{
+    snprintf(x->dialled, sizeof x->dialled, "%s", x->view.epoch);
+    x->refused = false;
+    add(x, ELECTION_DIAL);
+}
+
+/* It is ours from `sent` on. */
+static void begin_term(struct election *x, int64_t sent, int64_t now)
+{
+    x->view = x->own;
+    x->last = x->refused = false;
+    x->claim_at = 0;
+    note_epoch(x, x->own.epoch);
+    x->until = sent + ELECTION_D_MS;
+    x->owed_until = now + x->grace_ms + election_fence_ms(&x->o, 0);
+    x->few_since = 0;
+    x->state = ELECTION_LOADING;
+    add(x, ELECTION_LOAD);
+}
+
+static void on_seen(struct election *x, const struct election_event *ev, int64_t now)
+{
+    x->asking = false;
+    if (x->state != ELECTION_LOOKING)
+        return;
+    x->next_look = now + LOOK_MS + x->o.nodes / 10;
+    if (ev->rc < 0) { /* what stands still meanwhile may be for the same reason */
+        x->since = 0;
+        x->has_view = false;
+        return;
+    }
+    const struct rdzv_claim none = {0}, *seen = ev->rc > 0 ? ev->claim : &none;
+    if (!x->has_view || x->since == 0 || !rdzv_claim_is(seen, &x->view)) {
+        x->since = now;
+        x->claim_at = 0;
+    }
+    x->view = *seen;
+    x->has_view = true;
+    note_epoch(x, seen->epoch);
+    if (seen->epoch[0] && !seen->released && !is_own(x) && strcmp(seen->epoch, x->dialled) != 0)
+        dial(x);
+    go_on_looking(x, now);
+}
+
+/* --- leading */
+
+static void renew(struct election *x)
+{
+    x->next_renewal = NEVER;
+    add(x, ELECTION_RENEW);
+}
+
+static void resign(struct election *x)
+{
+    x->until = 0;
+    x->next_renewal = NEVER;
+    x->dialled[0] = 0;
+    add(x, ELECTION_UNTIL);
+    add(x, ELECTION_RESIGN);
+}
+
+/* Nobody is acknowledged from now on, for good; what is left to wait for goes with the claim. */
+static void release(struct election *x, int64_t now)
+{
+    resign(x);
+    x->own.released = true;
+    x->own.hold_ms = x->owed_until > now ? x->owed_until - now : 0;
+    x->state = ELECTION_RELEASING;
+    add(x, ELECTION_RELEASE);
+}
+
+static void on_claimed(struct election *x, const struct election_event *ev, int64_t now)
+{
+    if (ev->rc > 0)
+        begin_term(x, ev->sent, now);
+    else
+        start_looking(x); /* one that is ours after all is seen */
+}
+
+static void on_loaded(struct election *x, const struct election_event *ev, int64_t now)
+{
+    if (x->state != ELECTION_LOADING)
+        return;
+    if (ev->rc < 0) {
+        x->last = true;
+        release(x, now);
+        return;
+    }
+    if (ev->hold || x->above || (x->was_member && ev->rc == 0)) {
+        x->hold_until = now + (ev->hold_ms > x->full_ms ? ev->hold_ms : x->full_ms);
+        x->owed_until = x->hold_until > x->owed_until ? x->hold_until : x->owed_until;
+    }
+    x->state = ELECTION_LEADING;
+    add(x, ELECTION_UNTIL);
+    dial(x);
+    renew(x);
+}
+
+static void on_renewed(struct election *x, const struct election_event *ev, int64_t now)
+{
+    if (x->state != ELECTION_LEADING)
+        return;
+    if (ev->rc == 0) {
+        resign(x);
+        start_looking(x);
+        return;
+    }
+    x->next_renewal = ev->rc > 0 ? ev->sent + ELECTION_D_MS / RENEWALS : now + AGAIN_MS;
+    if (ev->rc > 0) {
+        x->own.n = ev->claim->n;
+        x->view = x->own;
+        x->until = ev->sent + ELECTION_D_MS;
+        add(x, ELECTION_UNTIL);
+    }
+}
+
+/* Whoever acknowledged that one may do so still: nobody is acknowledged here before we have claimed above it. */
+static void on_higher(struct election *x, const struct election_event *ev, int64_t now)
+{
+    if (x->state != ELECTION_LEADING || !rdzv_epoch_is_foreign(ev->epoch, x->own.epoch))
+        return;
+    note_epoch(x, ev->epoch);
+    resign(x);
+    claim(x, now);
+    x->above = true;
+}
+
+static void on_heard(struct election *x, const struct election_event *ev, int64_t now)
+{
+    if (x->state != ELECTION_LEADING || ev->enough) {
+        x->few_since = 0;
+        return;
+    }
+    x->few_since = x->few_since ? x->few_since : now;
+    if (now - x->few_since < ELECTION_FEW_MS)
+        return;
+    x->last = true;
+    release(x, now);
+}
+
+/* --- following */
+
+static void on_acked(struct election *x)
+{
+    snprintf(x->acked, sizeof x->acked, "%s", x->dialled);
+    if (x->state != ELECTION_LOOKING)
+        return;
+    x->state = ELECTION_FOLLOWING;
+    x->refused = x->last = false;
+    x->next_look = NEVER;
+    x->claim_at = 0;
+}
+
+static void on_away(struct election *x, const struct election_event *ev, int64_t now)
+{
+    if (x->state == ELECTION_FOLLOWING)
+        start_looking(x);
+    if (x->state != ELECTION_LOOKING)
+        return;
+    x->refused = ev->refused && x->acked[0] && strcmp(x->acked, x->dialled) == 0;
+    go_on_looking(x, now);
+}
+
+static void on_leave(struct election *x, int64_t now)
+{
+    x->o.never = true;
+    if (x->state == ELECTION_LEADING)
+        release(x, now);
+    else if (x->state != ELECTION_CLAIMING && x->state != ELECTION_LOADING && x->state != ELECTION_RELEASING)
+        x->state = ELECTION_IDLE;
+    x->next_look = x->next_renewal = NEVER;
+}
+
+/* --- time */
+
+static void on_tick(struct election *x, int64_t now)
+{
+    if (x->state == ELECTION_LOOKING)
+        go_on_looking(x, now);
+    if (x->state == ELECTION_LEADING && now >= x->next_renewal)
+        renew(x);
+}
+
+int64_t election_deadline(const struct election *x)
+{
+    int64_t due = x->state == ELECTION_LEADING ? x->next_renewal : NEVER;
+    if (x->state != ELECTION_LOOKING)
+        return due;
+    due = x->next_look;
+    return x->claim_at && x->claim_at < due ? x->claim_at : due;
+}
+
+void election_step(struct election *x, const struct election_event *ev, int64_t now)
+{
+    x->fx_count = 0;
+    switch (ev->kind) {
+    case ELECTION_BEGIN:
+        if (x->state == ELECTION_IDLE)
+            start_looking(x);
+        break;
+    case ELECTION_SEEN:
+        on_seen(x, ev, now);
+        break;
+    case ELECTION_CLAIMED:
+        if (x->state == ELECTION_CLAIMING)
+            on_claimed(x, ev, now);
+        break;
+    case ELECTION_LOADED:
+        on_loaded(x, ev, now);
+        break;
+    case ELECTION_RENEWED:
+        on_renewed(x, ev, now);
+        break;
+    case ELECTION_RELEASED:
+        if (x->state == ELECTION_RELEASING && x->o.never)
+            x->state = ELECTION_IDLE;
+        else if (x->state == ELECTION_RELEASING)
+            start_looking(x);
+        break;
+    case ELECTION_ACKED:
+        on_acked(x);
+        break;
+    case ELECTION_AWAY:
+        on_away(x, ev, now);
+        break;
+    case ELECTION_HIGHER:
+        on_higher(x, ev, now);
+        break;
+    case ELECTION_HEARD:
+        on_heard(x, ev, now);
+        break;
+    case ELECTION_RANK:
+        x->rank = ev->rank;
+        break;
+    case ELECTION_LEAVE:
+        on_leave(x, now);
+        break;
+    case ELECTION_TICK:
+        on_tick(x, now);
+        break;
+    }
+    if (x->state == ELECTION_LEADING && x->o.never && ev->kind == ELECTION_LOADED)
+        release(x, now);
+}

@@ -1,0 +1,129 @@
+/* Who leads a job whose home the nodes share (rdzv_home.h: a Redis, a folder), as one of them sees it. Pure: no I/O, no
+ * clock. launcher/rendezvous/rdzv_client_elected.c is its shell, tests/sim drives it too.
+ *
+ * The home keeps one claim: who leads (an epoch), where it listens, and how often it was renewed. Claim, renewal and
+ * release are each one compare-and-set. A claim is valid for D. The life of a node:
+ *   - looking: no leader answers it. It reads the claim again and again, and dials whoever has it;
+ *   - following: the leader has acknowledged it. It reads nothing;
+ *   - leading: it has claimed, has read the decisions, and serves. It renews its claim several times in D, and
+ *     acknowledges only until D after the sending of the last renewal that was confirmed.
+ * When a node claims (docs/design/decisions/0038-members-dial-their-leader.md says why that is safe):
+ *   - nobody ever did, or the leader has released its claim: at once;
+ *   - the claim was seen unchanged for D while the home answered. That counts from the receipt of the first answer that
+ *     showed it to the sending of the new claim; a time in which the home did not answer counts nothing;
+ *   - the leader's address refuses this node, which that leader has acknowledged in this epoch;
+ *   - it is its own, but nobody is served under it any more.
+ * Nodes claim in turn, by their group rank; whoever has released a claim comes last.
+ * What a new leader owes: nobody is given up before `grace_ms` and the silence and the kill that each member has in any
+ * case; where decisions may be lost, nothing at all is decided before `hold_ms` after the claim. */
+#ifndef CRUN_COMMON_RDZV_ELECTION_H
+#define CRUN_COMMON_RDZV_ELECTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/choice.h"
+#include "common/rdzv/homes/rdzv_claim.h"
+
+#define ELECTION_D_MS 1500      /* how long a claim is valid */
+#define ELECTION_FEW_MS 10000   /* a leader that hears fewer than MIN nodes for so long releases its claim */
+#define ELECTION_EFFECTS_MAX 8
+
+#define ELECTION_STATES(X)                                                                                             \
+    X(ELECTION_IDLE, "idle")           /* takes no part */                                                             \
+    X(ELECTION_LOOKING, "looking")     /* no leader answers */                                                         \
+    X(ELECTION_FOLLOWING, "following") /* the leader has acknowledged this node */                                     \
+    X(ELECTION_CLAIMING, "claiming")   /* the claim is under way */                                                    \
+    X(ELECTION_LOADING, "loading")     /* it is ours; the decisions so far are being read */                           \
+    X(ELECTION_LEADING, "leading")                                                                                     \
+    X(ELECTION_RELEASING, "releasing") /* nobody is acknowledged any more; the release is under way */
+
+enum election_state { ELECTION_STATES(CHOICE_ID) };
+const char *election_state_name(enum election_state s);
+
+struct election_options {
+    int64_t silence_ms, kill_ms;
+    int nodes;      /* of the job, about: more of them look less often */
+    bool never;     /* this node does not lead */
+    uint64_t seed;  /* of its epochs, and of chance */
+    const struct rdzv_claim *own; /* address, port and node of our claims; copied */
+};
+
+enum election_event_kind {
+    ELECTION_BEGIN,    /* this node wants a leader */
+    ELECTION_SEEN,     /* what a LOOK found: rc 1: claim; 0: nobody ever claimed; < 0: the home does not answer */
+    ELECTION_CLAIMED,  /* rc 1, 0: somebody was faster, < 0: not known */
+    ELECTION_LOADED,   /* rc 1; 0: there are none; < 0: they cannot be read. hold: some may be lost; hold_ms: another
+                          server may have acknowledged for so long what this one does not know */
+    ELECTION_RENEWED,  /* rc 1: claim is how it stands; 0: somebody else has claimed, < 0: not known */
+    ELECTION_RELEASED, /* tried */
+    ELECTION_ACKED,    /* the leader dialled has acknowledged this node */
+    ELECTION_AWAY,     /* the leader dialled cannot be had; refused: by its address */
+    ELECTION_HIGHER,   /* a request named `epoch`, above ours */
+    ELECTION_HEARD,    /* enough: MIN nodes are heard here */
+    ELECTION_RANK,     /* rank of this node in the newest round */
+    ELECTION_LEAVE,    /* let go what we lead, and take no part any more */
+    ELECTION_TICK,
+};
+
+struct election_event {
+    enum election_event_kind kind;
+    int rc;
+    const struct rdzv_claim *claim;
+    int64_t sent; /* CLAIMED, RENEWED: when the call was */
+    int64_t hold_ms;
+    bool refused, enough, hold;
+    int rank;
+    const char *epoch;
+};
+
+enum election_effect_kind {
+    ELECTION_LOOK,    /* read the claim */
+    ELECTION_CLAIM,   /* replace exactly x->view by x->own */
+    ELECTION_LOAD,    /* read the decisions; then lead, with x->grace_ms and x->hold_until */
+    ELECTION_RENEW,   /* x->own */
+    ELECTION_RELEASE, /* x->own, which says so */
+    ELECTION_DIAL,    /* x->view, whose epoch is the one to name, with x->highest */
+    ELECTION_UNTIL,   /* lead no later than x->until */
+    ELECTION_RESIGN,  /* serve nobody any more */
+};
+
+struct election {
+    struct election_options o;
+    enum election_state state;
+    enum election_effect_kind fx[ELECTION_EFFECTS_MAX];
+    int fx_count;
+    uint64_t rng;
+
+    struct rdzv_claim own;          /* ours, of the newest time that we claimed; epoch "": never */
+    struct rdzv_claim view;         /* as last seen, or replaced by us; epoch "": none is there */
+    bool has_view;                  /* the home has answered since this node looks */
+    char highest[RDZV_EPOCH_MAX + 1]; /* epoch seen, by anybody who told us; "": none */
+    char dialled[RDZV_EPOCH_MAX + 1]; /* "": none */
+    char acked[RDZV_EPOCH_MAX + 1]; /* the newest whose leader has acknowledged this node */
+    bool was_member;                /* an epoch was seen before the claim at hand */
+    bool above;                     /* it goes above an epoch that others may still acknowledge */
+    int64_t full_ms;                /* D, silence and kill */
+    bool refused;                   /* the leader dialled, which had acknowledged us, refuses */
+    bool asking;                    /* a LOOK is under way */
+    bool last;                      /* we have released the claim that is there */
+    int rank;                       /* -1: not known */
+    int64_t since;                  /* view stands still since then; 0: not known */
+    int64_t claim_at;               /* 0: not allowed yet */
+    int64_t next_look, next_renewal;
+    int64_t until;                  /* we may acknowledge; 0: we do not lead */
+    int64_t grace_ms, hold_until;   /* hold_until: nothing is decided before; 0: no hold */
+    int64_t owed_until;             /* what a release hands on: nobody is given up before */
+    int64_t few_since;              /* 0: MIN nodes are heard */
+};
+
+void election_init(struct election *x, const struct election_options *o);
+
+/* Apply one; then x->fx holds what follows from it, in order. */
+void election_step(struct election *x, const struct election_event *ev, int64_t now);
+int64_t election_deadline(const struct election *x); /* of the next ELECTION_TICK; INT64_MAX: never */
+
+/* Silence and kill, D before them, and one hundredth more for clocks. */
+int64_t election_fence_ms(const struct election_options *o, int64_t before_ms);
+
+#endif
