@@ -153,19 +153,12 @@ void dir_retry_(struct state_dir *d)
 
 /* --- the home */
 
+/* Its lock is the claim. */
 static int dir_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {
     (void)base, (void)e;
     snprintf(ret, RDZV_IDENTITY_MAX + 1, "directory");
     return 0;
-}
-
-/* The directory's lock is the claim. */
-static int dir_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record,
-                     struct err *e)
-{
-    (void)base, (void)seen, (void)epoch, (void)record, (void)e;
-    return 1;
 }
 
 static int dir_load(struct rdzv_home *base, struct buf *ret, struct err *e)
@@ -215,9 +208,8 @@ static int dir_append(struct rdzv_home *base, const struct rdzv_write *w, struct
     return base->stands == UINT64_MAX ? 1 : RDZV_UNDER_WAY;
 }
 
-static void dir_forget(struct rdzv_home *base, const char *node)
+static void dir_forget(struct rdzv_home *base)
 {
-    (void)node;
     base->unlogged = false; /* it is meant to go */
     let_go((struct dir_home *)base);
 }
@@ -236,7 +228,6 @@ static void dir_close(struct rdzv_home *base)
 static const struct rdzv_home_ops dir_ops = {
     .name = "directory",
     .identity = dir_identity,
-    .claim = dir_claim,
     .load = dir_load,
     .append = dir_append,
     .forget = dir_forget,
@@ -248,7 +239,7 @@ int state_dir_home(struct state_dir *d, const char *id, struct rdzv_home **ret, 
     struct dir_home *h = calloc(1, sizeof *h);
     if (!h)
         return err_set(e, -ENOMEM, "no memory for the log of a job");
-    h->base = (struct rdzv_home){.ops = &dir_ops, .wake_fd = -1, .cancel_fd = -1};
+    h->base = (struct rdzv_home){.ops = &dir_ops, .cancel_fd = -1};
     h->dir = d;
     snprintf(h->id, sizeof h->id, "%s", id);
     DL_APPEND(d->homes, h);

@@ -18,7 +18,7 @@
 #include "common/rdzv/homes/home_serve.h"
 #include "common/rdzv/homes/rdzv_home.h"
 
-enum { STACK_BYTES = 256 << 10, TEXTS_MAX = 32 << 10, FDS_MAX = 2 };
+enum { STACK_BYTES = 256 << 10, TEXTS_MAX = 32 << 10 };
 
 /* A request to open one; the texts follow each other, each with its NUL. */
 struct asked {
@@ -28,33 +28,30 @@ struct asked {
 
 /* --- asking */
 
-int home_process_ask(int process_fd, const struct home_door *d, const char *url, const char *run_id, int door,
-                     int wake_fd)
+int home_process_ask(int process_fd, const struct home_door *d, const char *url, const char *run_id, int door)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        char bytes[CMSG_SPACE(sizeof(int))];
     } control = {0};
-    const int fds[FDS_MAX] = {door, wake_fd};
-    const size_t n = (wake_fd < 0 ? 1 : 2) * sizeof(int);
     struct iovec v[] = {{(void *)d, sizeof *d}, {(void *)url, strlen(url) + 1}, {(void *)run_id, strlen(run_id) + 1}};
-    struct msghdr m = {.msg_iov = v, .msg_iovlen = 3, .msg_control = &control, .msg_controllen = CMSG_SPACE(n)};
+    struct msghdr m = {.msg_iov = v, .msg_iovlen = 3, .msg_control = &control, .msg_controllen = sizeof control};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (v[1].iov_len + v[2].iov_len > TEXTS_MAX)
         return -E2BIG;
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(n);
-    memcpy(CMSG_DATA(c), fds, n);
+    c->cmsg_len = CMSG_LEN(sizeof door);
+    memcpy(CMSG_DATA(c), &door, sizeof door);
     return sendmsg(process_fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
 
-/* 1: *ret and fds (-1: none); 0: none is there; -EPIPE: nobody will ask any more. */
-static int receive(int fd, struct asked *ret, int fds[FDS_MAX])
+/* 1: *ret and its door; 0: none is there; -EPIPE: nobody will ask any more. */
+static int receive(int fd, struct asked *ret, int *ret_door)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
+        char bytes[CMSG_SPACE(sizeof(int))];
     } control;
     struct iovec v = {ret, sizeof *ret};
     struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
@@ -64,8 +61,7 @@ static int receive(int fd, struct asked *ret, int fds[FDS_MAX])
     const struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&m) : NULL;
     if (!c)
         return 0;
-    fds[0] = fds[1] = -1;
-    memcpy(fds, CMSG_DATA(c), c->cmsg_len - CMSG_LEN(0));
+    memcpy(ret_door, CMSG_DATA(c), sizeof *ret_door);
     return 1;
 }
 
@@ -81,7 +77,7 @@ struct process {
 struct serving {
     struct process *process;
     const struct asked *asked;
-    int fds[FDS_MAX];
+    int door;
     sem_t taken; /* the thread needs the above no more, but the process */
 };
 
@@ -105,15 +101,15 @@ static void *run_thread(void *arg)
 {
     struct serving *s = arg;
     struct process *p = s->process;
-    const int door = s->fds[0], wake_fd = s->fds[1];
+    const int door = s->door;
     struct asked *a = malloc(sizeof *a);
     if (a)
         *a = *s->asked;
     if (!leave_descriptors(p))
-        s->fds[0] = s->fds[1] = -1; /* they are these */
+        s->door = -1; /* it is this one */
     sem_post(&s->taken);
     if (a)
-        p->service(&a->door, a->texts, a->texts + strlen(a->texts) + 1, door, wake_fd);
+        p->service(&a->door, a->texts, a->texts + strlen(a->texts) + 1, door);
     free(a);
     close(door);
     atomic_fetch_sub(&p->threads, 1);
@@ -136,9 +132,8 @@ static void serve(struct serving *s)
         ;
     if (!started)
         atomic_fetch_sub(&s->process->threads, 1);
-    for (int i = 0; i < FDS_MAX; i++)
-        if (s->fds[i] >= 0)
-            close(s->fds[i]);
+    if (s->door >= 0)
+        close(s->door);
     sem_destroy(&s->taken);
     pthread_attr_destroy(&a);
 }
@@ -148,7 +143,7 @@ static bool take(struct process *p, struct asked *asked)
 {
     struct serving s = {.process = p, .asked = asked};
     int rc;
-    while ((rc = receive(p->caller_fd, asked, s.fds)) > 0)
+    while ((rc = receive(p->caller_fd, asked, &s.door)) > 0)
         serve(&s);
     return rc == 0;
 }
@@ -177,7 +172,7 @@ int home_process_run(int caller_fd, int end_fd, home_service *service)
 
 /* --- shared folders */
 
-void home_serve_folder(const struct home_door *d, const char *url, const char *run_id, int door, int wake_fd)
+void home_serve_folder(const struct home_door *d, const char *url, const char *run_id, int door)
 {
     struct rdzv_home *home;
     struct err e;
@@ -185,8 +180,7 @@ void home_serve_folder(const struct home_door *d, const char *url, const char *r
                                         .io_timeout_ms = d->io_timeout_ms,
                                         .keep_ms = d->keep_ms,
                                         .allow_unsafe = d->unsafe,
-                                        .max_lag_ms = d->max_lag_ms,
-                                        .wake_fd = wake_fd};
+                                        .max_lag_ms = d->max_lag_ms};
     if (rdzv_home_open(&home, url, &o, &e) == 0)
         home_serve(home, door);
 }

@@ -24,8 +24,8 @@ struct home_door {
 };
 
 /* What a process has at hand: it serves `url` on `door` (home_wire.h) until that is at its end. In a thread of its own.
- * Borrowed but for wake_fd, where interrupts arrive; -1: there are none. */
-typedef void home_service(const struct home_door *d, const char *url, const char *run_id, int door, int wake_fd);
+ * Borrowed. */
+typedef void home_service(const struct home_door *d, const char *url, const char *run_id, int door);
 home_service home_serve_folder; /* a shared folder, by its URL: calls of rdzv_home.h */
 
 /* The whole life of the process: until caller_fd (SOCK_SEQPACKET) is at its end and all doors are, or end_fd is
@@ -37,9 +37,8 @@ int home_process(int caller_fd, int end_fd); /* with home_serve_folder() */
  * caller's; -errno. */
 int home_process_start(home_service *service, const char *name, pid_t *ret_pid);
 
-/* Have that served on `door`, and interrupts let in by wake_fd. Both are sent, and stay the caller's. Returns before
- * anything is opened; -EAGAIN: nobody takes it; -EPIPE: the process is gone. */
-int home_process_ask(int process_fd, const struct home_door *d, const char *url, const char *run_id, int door,
-                     int wake_fd);
+/* Have that served on `door`, which is sent, and stays the caller's. Returns before anything is opened; -EAGAIN: nobody
+ * takes it; -EPIPE: the process is gone. */
+int home_process_ask(int process_fd, const struct home_door *d, const char *url, const char *run_id, int door);
 
 #endif

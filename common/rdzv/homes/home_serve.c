@@ -1,10 +1,8 @@
 #include "common/rdzv/homes/home_serve.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/rdzv/homes/home_wire.h"
 
@@ -13,9 +11,6 @@ struct served {
     struct home_inbox in;
     struct home_head head; /* of the answer */
     struct buf body;
-    struct rdzv_view view;
-    struct rdzv_slot_write *slots;
-    size_t slot_cap;
 };
 
 /* A piece as a text that is only read. */
@@ -28,40 +23,6 @@ static int take_buf(struct home_pieces *in, struct buf *ret)
     return 0;
 }
 
-/* --- every node */
-
-static int exchange(struct served *s, struct home_pieces *in, struct err *e)
-{
-    const char *node;
-    struct buf beat;
-    struct rdzv_view *v = &s->view;
-    TRY(home_take_text(in, &node));
-    TRY(take_buf(in, &beat));
-    TRY(s->home->ops->exchange(s->home, node, &beat, s->in.head.flags & HOME_FLAG_CALL, v, e));
-    TRY(home_put_text(&s->body, v->epoch));
-    TRY(home_put_text(&s->body, v->identity));
-    TRY(home_put(&s->body, v->pulse.data, v->pulse.len));
-    return home_put(&s->body, v->slot.data, v->slot.len);
-}
-
-static int wait_slot(struct served *s, struct home_pieces *in, struct err *e)
-{
-    const char *node;
-    TRY(home_take_text(in, &node));
-    return s->home->ops->wait_slot(s->home, node, s->in.head.ms, e);
-}
-
-static int forget(struct served *s, struct home_pieces *in, struct err *e)
-{
-    const char *node;
-    (void)e;
-    TRY(home_take_text(in, &node));
-    s->home->ops->forget(s->home, node);
-    return 0;
-}
-
-/* --- the leader */
-
 static int identity(struct served *s, struct home_pieces *in, struct err *e)
 {
     char text[RDZV_IDENTITY_MAX + 1];
@@ -71,14 +32,24 @@ static int identity(struct served *s, struct home_pieces *in, struct err *e)
     return home_put_text(&s->body, text);
 }
 
+static int look(struct served *s, struct home_pieces *in, struct err *e)
+{
+    struct rdzv_claim seen;
+    (void)in;
+    const int rc = s->home->ops->look(s->home, &seen, e);
+    if (rc == 1)
+        TRY(home_put(&s->body, &seen, sizeof seen));
+    return rc;
+}
+
 static int claim(struct served *s, struct home_pieces *in, struct err *e)
 {
-    const char *seen, *epoch;
+    struct rdzv_claim seen, own;
     struct buf record;
-    TRY(home_take_text(in, &seen));
-    TRY(home_take_text(in, &epoch));
+    TRY(home_take_claim(in, &seen));
+    TRY(home_take_claim(in, &own));
     TRY(take_buf(in, &record));
-    return s->home->ops->claim(s->home, seen, epoch, &record, e);
+    return s->home->ops->claim(s->home, &seen, &own, &record, e);
 }
 
 static int load(struct served *s, struct home_pieces *in, struct err *e)
@@ -94,63 +65,40 @@ static int load(struct served *s, struct home_pieces *in, struct err *e)
 static int append(struct served *s, struct home_pieces *in, struct err *e)
 {
     struct buf decision;
-    size_t n = 0;
+    const char *epoch;
     TRY(take_buf(in, &decision));
-    while (in->p < in->end) {
-        TRY(ARRAY_RESERVE(s->slots, s->slot_cap, n + 1));
-        TRY(home_take_slot(in, &s->slots[n++]));
-    }
-    const struct rdzv_write w = {.decision = decision.len ? &decision : NULL,
-                                 .slots = s->slots,
-                                 .slot_count = n,
+    TRY(home_take_text(in, &epoch));
+    const struct rdzv_write w = {.decision = &decision,
+                                 .epoch = epoch,
                                  .whole = s->in.head.flags & HOME_FLAG_WHOLE,
                                  .over = s->in.head.flags & HOME_FLAG_OVER};
     return s->home->ops->append(s->home, &w, e);
 }
 
-static int pulse(struct served *s, struct home_pieces *in, struct err *e)
+static int renew(struct served *s, struct home_pieces *in, struct err *e)
 {
-    struct buf record;
-    TRY(take_buf(in, &record));
-    return s->home->ops->pulse(s->home, &record, e);
+    struct rdzv_claim own;
+    TRY(home_take_claim(in, &own));
+    const int rc = s->home->ops->renew(s->home, &own, e);
+    if (rc == 1)
+        TRY(home_put(&s->body, &own, sizeof own));
+    return rc;
 }
 
-struct beats {
-    struct buf *body;
-    int rc;
-};
-
-static void put_beat(void *arg, const char *node, const char *beat, size_t n)
+static int forget(struct served *s, struct home_pieces *in, struct err *e)
 {
-    struct beats *b = arg;
-    b->rc = b->rc ? b->rc : home_put_text(b->body, node);
-    b->rc = b->rc ? b->rc : home_put(b->body, beat, n);
-}
-
-static int beats(struct served *s, struct home_pieces *in, struct err *e)
-{
-    struct beats b = {.body = &s->body};
-    (void)in;
-    TRY(s->home->ops->beats(s->home, s->in.head.flags & HOME_FLAG_ALL, put_beat, &b, e));
-    return b.rc;
-}
-
-static int wait_calls(struct served *s, struct home_pieces *in, struct err *e)
-{
-    (void)in;
-    return s->home->ops->wait_calls(s->home, s->in.head.ms, e);
+    (void)in, (void)e;
+    s->home->ops->forget(s->home);
+    return 0;
 }
 
 /* --- calls */
 
 typedef int serve_call(struct served *s, struct home_pieces *in, struct err *e);
 
-static serve_call *const calls[] = {
-    [HOME_EXCHANGE] = exchange,     [HOME_WAIT_SLOT] = wait_slot, [HOME_FORGET] = forget,
-    [HOME_IDENTITY] = identity,     [HOME_CLAIM] = claim,         [HOME_LOAD] = load,
-    [HOME_APPEND] = append,         [HOME_PULSE] = pulse,         [HOME_BEATS] = beats,
-    [HOME_WAIT_CALLS] = wait_calls,
-};
+static serve_call *const calls[] = {[HOME_IDENTITY] = identity, [HOME_LOOK] = look,     [HOME_CLAIM] = claim,
+                                    [HOME_LOAD] = load,         [HOME_APPEND] = append, [HOME_RENEW] = renew,
+                                    [HOME_FORGET] = forget};
 
 static void serve_one(struct served *s)
 {
@@ -178,7 +126,4 @@ void home_serve(struct rdzv_home *home, int fd)
     home->ops->close(home);
     buf_free(&s.in.body);
     buf_free(&s.body);
-    buf_free(&s.view.pulse);
-    buf_free(&s.view.slot);
-    free(s.slots);
 }

@@ -24,13 +24,6 @@ int home_put_text(struct buf *body, const char *text)
     return home_put(body, text, strlen(text) + 1);
 }
 
-int home_put_slot(struct buf *body, const struct rdzv_slot_write *s)
-{
-    TRY(home_put_text(body, s->node));
-    TRY(home_put(body, s->text, s->len));
-    return home_put(body, &s->quiet, sizeof s->quiet);
-}
-
 int home_take(struct home_pieces *in, const char **ret, size_t *ret_n)
 {
     uint32_t n;
@@ -52,14 +45,14 @@ int home_take_text(struct home_pieces *in, const char **ret)
     return n > 0 && (*ret)[n - 1] == 0 ? 0 : -EPROTO;
 }
 
-int home_take_slot(struct home_pieces *in, struct rdzv_slot_write *ret)
+int home_take_claim(struct home_pieces *in, struct rdzv_claim *ret)
 {
-    const char *quiet;
+    const char *p;
     size_t n;
-    TRY(home_take_text(in, &ret->node));
-    TRY(home_take(in, &ret->text, &ret->len));
-    TRY(home_take(in, &quiet, &n));
-    ret->quiet = n == 1 && *quiet;
+    TRY(home_take(in, &p, &n));
+    if (n != sizeof *ret)
+        return -EPROTO;
+    memcpy(ret, p, sizeof *ret);
     return 0;
 }
 

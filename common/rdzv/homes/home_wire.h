@@ -17,16 +17,13 @@ struct err;
 
 /* name, what an answer says besides its code. Texts have their NUL. */
 #define HOME_CALLS(X)                                                                                                  \
-    X(HOME_EXCHANGE)   /* node, beat, flag CALL: epoch, identity, pulse, slot */                                       \
-    X(HOME_WAIT_SLOT)  /* node, ms */                                                                                  \
-    X(HOME_FORGET)     /* node */                                                                                      \
-    X(HOME_IDENTITY)   /* : identity, ms: the lag */                                                                   \
-    X(HOME_CLAIM)      /* seen, epoch, record */                                                                       \
-    X(HOME_LOAD)       /* : decisions */                                                                               \
-    X(HOME_APPEND)     /* decision, then slots; flags WHOLE, OVER */                                                   \
-    X(HOME_PULSE)      /* record */                                                                                    \
-    X(HOME_BEATS)      /* flag ALL: node and beat of each */                                                           \
-    X(HOME_WAIT_CALLS) /* ms */
+    X(HOME_IDENTITY) /* : identity, ms: the lag */                                                                     \
+    X(HOME_LOOK)     /* : claim */                                                                                     \
+    X(HOME_CLAIM)    /* seen, own, record */                                                                           \
+    X(HOME_LOAD)     /* : decisions */                                                                                 \
+    X(HOME_APPEND)   /* decision, epoch; flags WHOLE, OVER */                                                          \
+    X(HOME_RENEW)    /* own: own */                                                                                    \
+    X(HOME_FORGET)
 
 enum home_call {
 #define X(name) name,
@@ -34,7 +31,7 @@ enum home_call {
 #undef X
 };
 
-enum { HOME_FLAG_CALL = 1, HOME_FLAG_ALL = 2, HOME_FLAG_WHOLE = 4, HOME_FLAG_OVER = 8 };
+enum { HOME_FLAG_WHOLE = 1, HOME_FLAG_OVER = 2 };
 
 struct home_head {
     uint32_t what; /* enum home_call */
@@ -49,7 +46,6 @@ struct home_head {
 
 int home_put(struct buf *body, const void *data, size_t n);
 int home_put_text(struct buf *body, const char *text);
-int home_put_slot(struct buf *body, const struct rdzv_slot_write *s);
 
 struct home_pieces {
     const char *p, *end;
@@ -57,7 +53,7 @@ struct home_pieces {
 /* Borrowed. -EPROTO: there is no such piece. */
 int home_take(struct home_pieces *in, const char **ret, size_t *ret_n);
 int home_take_text(struct home_pieces *in, const char **ret);
-int home_take_slot(struct home_pieces *in, struct rdzv_slot_write *ret);
+int home_take_claim(struct home_pieces *in, struct rdzv_claim *ret);
 
 /* --- messages. Deadlines are clock_ms() times; -ETIMEDOUT, -ECANCELED when abort_fd becomes readable, -EPIPE after the
  * last one. */

@@ -4,8 +4,7 @@
  * The handle's *door* is a socket pair, one end of which is sent to the process, where a thread opens the home and
  * serves it. A call whose answer did not come in time is still owed: the next one waits for it first, so that calls
  * happen in the order in which they were made, and none piles up. A door that breaks (the process was killed; another
- * one takes its place) is made anew by the next call, but not under a leader: its calls fail until it identifies itself
- * again (rdzv_home_ops.identity). */
+ * one takes its place) is made anew by the next call. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +17,6 @@
 #include "common/base/err.h"
 #include "common/rdzv/homes/home_process.h"
 #include "common/rdzv/homes/home_wire.h"
-#include "common/rdzv/homes/rdzv_log_file_internal.h"
 #include "common/rdzv/homes/rdzv_log_home.h"
 
 struct far_home {
@@ -29,8 +27,7 @@ struct far_home {
     int process_fd, fd; /* fd: our end of the door, -1: none */
     uint64_t asked;     /* number of the newest call */
     int64_t asked_ms;
-    bool owed;  /* its answer has not come */
-    bool leads; /* since identity(): the door must not be made anew */
+    bool owed; /* its answer has not come */
     int64_t lag_ms;
     struct buf body; /* of the call to come */
     struct home_inbox in;
@@ -53,11 +50,9 @@ static int open_door(struct far_home *h, struct err *e)
     int ends[2];
     if (h->fd >= 0)
         return 0;
-    if (h->leads)
-        return err_set(e, -ECONNRESET, "the process that has the shared folder '%s' open was lost", h->folder);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
         return err_errno(e, errno, "a socket to the process that has the shared folder '%s' open", h->folder);
-    const int rc = home_process_ask(h->process_fd, &h->door, h->url, h->run_id, ends[1], h->base.wake_fd);
+    const int rc = home_process_ask(h->process_fd, &h->door, h->url, h->run_id, ends[1]);
     close(ends[1]);
     if (rc < 0) {
         close(ends[0]);
@@ -141,73 +136,19 @@ static int bad_answer(const struct far_home *h, struct err *e)
     return err_set(e, -EPROTO, "the process that has the shared folder '%s' open gave no proper answer", h->folder);
 }
 
-/* --- every node */
-
-static int64_t far_now(struct rdzv_home *base)
-{
-    (void)base;
-    return clock_ms();
-}
-
-static int take_into(struct home_pieces *in, struct buf *out)
-{
-    const char *p;
-    size_t n;
-    TRY(home_take(in, &p, &n));
-    buf_clear(out);
-    return buf_add(out, p, n);
-}
-
-static int take_view(struct home_pieces *in, struct rdzv_view *v)
-{
-    const char *epoch, *identity;
-    TRY(home_take_text(in, &epoch));
-    TRY(home_take_text(in, &identity));
-    snprintf(v->epoch, sizeof v->epoch, "%s", epoch);
-    snprintf(v->identity, sizeof v->identity, "%s", identity);
-    TRY(take_into(in, &v->pulse));
-    return take_into(in, &v->slot);
-}
-
-static int far_exchange(struct rdzv_home *base, const char *node, const struct buf *beat, bool urgent,
-                        struct rdzv_view *ret, struct err *e)
-{
-    struct far_home *h = (struct far_home *)base;
-    struct home_pieces in;
-    int filled = home_put_text(fresh(h), node);
-    filled = filled ? filled : home_put(&h->body, beat->data, beat->len);
-    TRY(call(h, filled, (struct home_head){.what = HOME_EXCHANGE, .flags = urgent ? HOME_FLAG_CALL : 0}, &in, e));
-    return take_view(&in, ret) < 0 ? bad_answer(h, e) : 0;
-}
-
-static int far_wait_slot(struct rdzv_home *base, const char *node, int64_t timeout_ms, struct err *e)
-{
-    struct far_home *h = (struct far_home *)base;
-    const int filled = home_put_text(fresh(h), node);
-    return call(h, filled, (struct home_head){.what = HOME_WAIT_SLOT, .ms = timeout_ms}, NULL, e);
-}
-
-static void far_forget(struct rdzv_home *base, const char *node)
-{
-    struct far_home *h = (struct far_home *)base;
-    call(h, home_put_text(fresh(h), node), (struct home_head){.what = HOME_FORGET}, NULL, NULL);
-}
-
-/* --- the leader */
+/* --- what is asked */
 
 static int far_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {
     struct far_home *h = (struct far_home *)base;
     struct home_pieces in;
     const char *text;
-    h->leads = false;
     fresh(h);
     TRY(call(h, 0, (struct home_head){.what = HOME_IDENTITY}, &in, e));
     if (home_take_text(&in, &text) < 0)
         return bad_answer(h, e);
     snprintf(ret, RDZV_IDENTITY_MAX + 1, "%s", text);
     h->lag_ms = h->in.head.ms;
-    h->leads = true;
     return 0;
 }
 
@@ -216,12 +157,22 @@ static int64_t far_lag_ms(struct rdzv_home *base)
     return ((struct far_home *)base)->lag_ms;
 }
 
-static int far_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record,
-                     struct err *e)
+static int far_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err *e)
 {
     struct far_home *h = (struct far_home *)base;
-    int filled = home_put_text(fresh(h), seen);
-    filled = filled ? filled : home_put_text(&h->body, epoch);
+    struct home_pieces in;
+    int rc;
+    fresh(h);
+    TRY(rc = call(h, 0, (struct home_head){.what = HOME_LOOK}, &in, e));
+    return rc == 1 && home_take_claim(&in, ret) < 0 ? bad_answer(h, e) : rc;
+}
+
+static int far_claim(struct rdzv_home *base, const struct rdzv_claim *seen, const struct rdzv_claim *own,
+                     const struct buf *record, struct err *e)
+{
+    struct far_home *h = (struct far_home *)base;
+    int filled = home_put(fresh(h), seen, sizeof *seen);
+    filled = filled ? filled : home_put(&h->body, own, sizeof *own);
     filled = filled ? filled : home_put(&h->body, record->data, record->len);
     return call(h, filled, (struct home_head){.what = HOME_CLAIM}, NULL, e);
 }
@@ -243,40 +194,26 @@ static int far_append(struct rdzv_home *base, const struct rdzv_write *w, struct
 {
     struct far_home *h = (struct far_home *)base;
     const uint32_t flags = (w->whole ? HOME_FLAG_WHOLE : 0) | (w->over ? HOME_FLAG_OVER : 0);
-    int filled = w->decision ? home_put(fresh(h), w->decision->data, w->decision->len) : home_put(fresh(h), "", 0);
-    for (size_t i = 0; i < w->slot_count && filled == 0; i++)
-        filled = home_put_slot(&h->body, &w->slots[i]);
+    int filled = home_put(fresh(h), w->decision->data, w->decision->len);
+    filled = filled ? filled : home_put_text(&h->body, w->epoch);
     return call(h, filled, (struct home_head){.what = HOME_APPEND, .flags = flags}, NULL, e);
 }
 
-static int far_pulse(struct rdzv_home *base, const struct buf *record, struct err *e)
-{
-    struct far_home *h = (struct far_home *)base;
-    const int filled = home_put(fresh(h), record->data, record->len);
-    return call(h, filled, (struct home_head){.what = HOME_PULSE}, NULL, e);
-}
-
-static int far_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *arg, struct err *e)
+static int far_renew(struct rdzv_home *base, struct rdzv_claim *own, struct err *e)
 {
     struct far_home *h = (struct far_home *)base;
     struct home_pieces in;
-    const char *node, *beat;
-    size_t n;
-    fresh(h);
-    TRY(call(h, 0, (struct home_head){.what = HOME_BEATS, .flags = all ? HOME_FLAG_ALL : 0}, &in, e));
-    struct buf beats = h->in.body; /* visit() may call this home */
-    h->in = (struct home_inbox){0};
-    while (home_take_text(&in, &node) == 0 && home_take(&in, &beat, &n) == 0)
-        visit(arg, node, beat, n);
-    buf_free(&beats);
-    return 0;
+    int rc;
+    const int filled = home_put(fresh(h), own, sizeof *own);
+    TRY(rc = call(h, filled, (struct home_head){.what = HOME_RENEW}, &in, e));
+    return rc == 1 && home_take_claim(&in, own) < 0 ? bad_answer(h, e) : rc;
 }
 
-static int far_wait_calls(struct rdzv_home *base, int64_t timeout_ms, struct err *e)
+static void far_forget(struct rdzv_home *base)
 {
     struct far_home *h = (struct far_home *)base;
     fresh(h);
-    return call(h, 0, (struct home_head){.what = HOME_WAIT_CALLS, .ms = timeout_ms}, NULL, e);
+    call(h, 0, (struct home_head){.what = HOME_FORGET}, NULL, NULL);
 }
 
 /* --- the handle */
@@ -297,20 +234,15 @@ static void far_close(struct rdzv_home *base)
 
 static const struct rdzv_home_ops far_ops = {
     .name = "far",
-    .now = far_now,
-    .exchange = far_exchange,
-    .wait_slot = far_wait_slot,
-    .address = file_address,
-    .forget = far_forget,
-    .lag_ms = far_lag_ms,
     .identity = far_identity,
-    .claim = far_claim,
     .load = far_load,
     .append = far_append,
-    .pulse = far_pulse,
-    .beats = far_beats,
-    .wait_calls = far_wait_calls,
+    .forget = far_forget,
     .close = far_close,
+    .look = far_look,
+    .claim = far_claim,
+    .renew = far_renew,
+    .lag_ms = far_lag_ms,
 };
 
 int rdzv_home_far_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e)
@@ -326,7 +258,7 @@ int rdzv_home_far_open(struct rdzv_home **ret, const char *url, const struct rdz
                                  .unsafe = o->allow_unsafe};
     h->url = strdup(url);
     h->run_id = strdup(o->run_id);
-    const int rc = rdzv_home_init_(&h->base, &far_ops, o->wake_fd, e);
+    const int rc = rdzv_home_init_(&h->base, &far_ops, e);
     if (rc < 0 || !h->url || !h->run_id) {
         far_close(&h->base);
         return rc < 0 ? rc : err_set(e, -ENOMEM, "no memory for a shared folder");

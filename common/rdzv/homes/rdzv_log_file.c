@@ -1,21 +1,17 @@
 /* A job's home in a directory that all its nodes share (file:///DIR), made to work on NFS.
  *
- *   DIR/crun-RUN/             mode 0700, ours
- *     decision-00000001 ...   one decision each: written whole under another name, fsync(2), then link(2): a name is
+ *   DIR/crun-RUN/             mode 0700, ours; made under another name, and renamed when it is whole
+ *     claim/...               who leads (rdzv_log_file_claim.c)
+ *     log/00000001 ...        one decision each: written whole under another name, fsync(2), then link(2): a name is
  *                             taken once, by one
- *     pulse                   renewed by the leader
- *     beats/NODE, slots/NODE  written by the node, and for it
  *
- * link() is the fence: two leaders cannot both take the next number. A reply lost on its way makes the kernel say
- * EEXIST to the one who did take it: reading back tells. Decisions stay until the job ends: nobody can mistake a gap
- * for the end of the log. The other files are written in place, as frames with a checksum, and read by open,
- * read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify, locks, renaming over a file
- * that others read, or times of files (but for what is cleared away, rdzv_log_file_clear.c); a file read while it is
- * being written fails its checksum and is read again. A folder's cached listing is refreshed by making a file in it.
- * Everybody polls: every 20 ms while something happens, backing off to 1 s. */
+ * link() is the fence of the log: two leaders cannot both take the next number, and each begins with a record of its
+ * own, so that an older one finds its next number taken. A reply lost on its way makes the kernel say EEXIST to the one
+ * who did take it: reading back tells. Decisions stay until the job ends: nobody can mistake a gap for the end of the
+ * log. Files are read by open, read, close: that is what NFS keeps coherent (close-to-open). Nothing relies on inotify,
+ * locks, or times of files (but for what is cleared away, rdzv_log_file_clear.c). */
 #include <errno.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,16 +19,11 @@
 #include <unistd.h>
 
 #include "common/base/clock.h"
-#include "common/base/crc32c.h"
 #include "common/base/err.h"
-#include "common/net/own_address.h"
-#include "common/net/resolve.h"
 #include "common/rdzv/homes/framed_file.h"
 #include "common/rdzv/homes/rdzv_log_file_internal.h"
 #include "common/rdzv/homes/rdzv_log_home.h"
 #include "common/rdzv/wire/rdzv_wire.h"
-
-enum { POLL_FIRST_MS = 20, POLL_LAST_MS = 1000 };
 
 /* --- small files */
 
@@ -45,18 +36,10 @@ int file_write(struct file_home *h, const char *path, int flags, bool sync, cons
 int file_read(struct file_home *h, const char *path, struct buf *out, struct err *e)
 {
     int rc = framed_file_read(h->job_fd, path, out);
-    if (rc == -EPROTONOSUPPORT)
-        return err_set(e, rc, "'%s/%s/%s' is of an older version of crun: all nodes of a job must have the same",
-                       h->dir, h->name, path);
     return rc < 0 ? err_errno(e, -rc, "read '%s/%s/%s'", h->dir, h->name, path) : 0;
 }
 
 /* --- the folder */
-
-static int make_folder(int at, const char *name)
-{
-    return mkdirat(at, name, 0700) == 0 || errno == EEXIST ? 0 : -errno;
-}
 
 static int check_owner(struct file_home *h, struct err *e)
 {
@@ -69,6 +52,11 @@ static int check_owner(struct file_home *h, struct err *e)
     if (st.st_mode & 022)
         return err_set(e, ERR_REFUSED, "'%s/%s' may be written by others (mode %03o): expected 700", h->dir, h->name,
                        (unsigned)st.st_mode & 0777);
+    if (faccessat(h->job_fd, FILE_CLAIM, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+        return err_set(e, ERR_REFUSED,
+                       "'%s/%s' is of an older version of crun, whose nodes dial no leader: all nodes of a job must "
+                       "have the same",
+                       h->dir, h->name);
     h->job_inode = st.st_ino;
     return 0;
 }
@@ -80,6 +68,41 @@ void file_leave(struct file_home *h)
     h->job_fd = -1;
 }
 
+/* What a folder begins with, in one of another name. */
+static int furnish(int fd)
+{
+    if (mkdirat(fd, FILE_CLAIM, 0700) < 0 || mkdirat(fd, FILE_LOG, 0700) < 0)
+        return -errno;
+    TRY(framed_file_write(fd, FILE_MARK, O_EXCL, false, RDZV_HOME_MARK, strlen(RDZV_HOME_MARK)));
+    TRY(file_token_make(fd));
+    return fsync(fd) < 0 ? -errno : 0;
+}
+
+/* There is one afterwards, ours or another node's. */
+static int make_folder(const struct file_home *h)
+{
+    char draft[64];
+    int rc = 0;
+    if (faccessat(h->dir_fd, h->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        return 0;
+    snprintf(draft, sizeof draft, "crun-~new-%d-%lld", (int)getpid(), (long long)clock_ns());
+    if (mkdirat(h->dir_fd, draft, 0700) < 0)
+        return -errno;
+    const int fd = openat(h->dir_fd, draft, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    rc = fd < 0 ? -errno : furnish(fd);
+    if (rc == 0 && renameat(h->dir_fd, draft, h->dir_fd, h->name) < 0)
+        rc = errno == EEXIST || errno == ENOTEMPTY ? 1 : -errno;
+    if (rc != 0 && fd >= 0) {
+        file_empty(fd, FILE_CLAIM);
+        file_empty(fd, FILE_LOG);
+        file_empty(fd, ".");
+        unlinkat(h->dir_fd, draft, AT_REMOVEDIR);
+    }
+    if (fd >= 0)
+        close(fd);
+    return rc < 0 ? rc : fsync(h->dir_fd) < 0 ? -errno : 0;
+}
+
 /* make: the folder, too. 1: there is none. */
 static int enter_folder(struct file_home *h, bool make, struct err *e)
 {
@@ -89,7 +112,7 @@ static int enter_folder(struct file_home *h, bool make, struct err *e)
         return err_set(e, -ENOTDIR, "the shared folder '%s': %s", h->dir, strerror(ENOENT));
     if (h->dir_fd < 0)
         return err_errno(e, errno, "the shared folder '%s'", h->dir);
-    int rc = make ? make_folder(h->dir_fd, h->name) : 0;
+    int rc = make ? make_folder(h) : 0;
     if (rc == 0)
         h->job_fd = openat(h->dir_fd, h->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (!make && h->job_fd < 0 && errno == ENOENT)
@@ -97,20 +120,14 @@ static int enter_folder(struct file_home *h, bool make, struct err *e)
     if (rc < 0 || h->job_fd < 0)
         return err_errno(e, rc < 0 ? -rc : errno, "the job's folder '%s/%s'", h->dir, h->name);
     rc = check_owner(h, e);
-    if (rc == 0 && make && ((rc = make_folder(h->job_fd, "beats")) < 0 || (rc = make_folder(h->job_fd, "slots")) < 0))
-        err_errno(e, -rc, "the job's folder '%s/%s'", h->dir, h->name);
     if (rc < 0)
         file_leave(h);
-    if (rc == 0 && make && (fsync(h->job_fd) < 0 || fsync(h->dir_fd) < 0))
-        rc = err_errno(e, errno, "the job's folder '%s/%s'", h->dir, h->name);
-    h->next = 1;
-    h->epoch[0] = 0;
-    h->has_slot = false;
+    h->next = 0;
     return rc;
 }
 
-/* The folder we hold may have been cleared away by the last of an earlier job. */
-static int be_inside(struct file_home *h, bool make, struct err *e)
+/* The folder we hold may have been cleared away with an earlier job. */
+int file_inside(struct file_home *h, bool make, struct err *e)
 {
     struct stat st;
     if (h->job_fd >= 0 && (fstatat(h->dir_fd, h->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_ino != h->job_inode))
@@ -118,126 +135,117 @@ static int be_inside(struct file_home *h, bool make, struct err *e)
     return h->job_fd >= 0 ? 0 : enter_folder(h, make, e);
 }
 
-int file_inside(struct file_home *h, struct err *e)
+/* --- the log */
+
+static void decision_name(unsigned n, char out[32])
 {
-    return be_inside(h, true, e);
+    snprintf(out, 32, FILE_LOG "/%08u", n);
 }
 
-int file_inside_if_there(struct file_home *h, struct err *e)
-{
-    return be_inside(h, false, e);
-}
-
-static int64_t file_now(struct rdzv_home *base)
-{
-    (void)base;
-    return clock_ms();
-}
-
-int64_t file_poll_ms(struct file_home *h)
-{
-    int64_t ms = (clock_ms() - h->active) / 10;
-    return ms < POLL_FIRST_MS ? POLL_FIRST_MS : ms > POLL_LAST_MS ? POLL_LAST_MS : ms;
-}
-
-bool file_doze(struct file_home *h, int64_t ms)
-{
-    return rdzv_home_wait_(&h->base, -1, -1, clock_deadline(ms)) == 0;
-}
-
-static void note_activity(struct file_home *h, uint32_t *crc, const char *p, size_t n)
-{
-    uint32_t now = crc32c(0, p, n);
-    if (now != *crc)
-        h->active = clock_ms();
-    *crc = now;
-}
-
-/* --- every node */
-
-static unsigned long long epoch_number(const char *epoch)
-{
-    return strtoull(epoch, NULL, 10);
-}
-
-/* A pulse may come from a leader that does not know of its end yet: only the newest reign's counts. */
-static int read_pulse(struct file_home *h, struct err *e)
+/* Read decision h->next, and on, to the end; out may be NULL. */
+static int catch_up(struct file_home *h, struct buf *out, struct err *e)
 {
     struct buf b = {0};
-    char epoch[RDZV_EPOCH_MAX + 1] = "";
-    int rc = file_read(h, "pulse", &b, e);
-    if (rc == 0 && rdzv_field_find(b.data, b.len, "epoch", epoch, sizeof epoch) == 1 &&
-        epoch_number(epoch) >= epoch_number(h->epoch)) {
-        snprintf(h->epoch, sizeof h->epoch, "%s", epoch);
-        buf_clear(&h->pulse);
-        rc = buf_add(&h->pulse, b.data, b.len);
-    }
-    buf_free(&b);
-    return rc == -ENOENT || rc == -EAGAIN ? 0 : rc;
-}
-
-/* The node makes its slot before it first looks for it: what NFS does not find it may not look for again for half a
- * minute. */
-static void make_slot(struct file_home *h, const char *path)
-{
-    int fd = h->has_slot ? -1 : openat(h->job_fd, path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd >= 0)
-        close(fd);
-    h->has_slot = true;
-}
-
-static int file_exchange(struct rdzv_home *base, const char *node, const struct buf *beat, bool call,
-                         struct rdzv_view *ret, struct err *e)
-{
-    struct file_home *h = (struct file_home *)base;
-    char file[FILE_NAME_CAP], path[FILE_NAME_CAP + 8];
-    framed_file_escape(node, file, sizeof file);
-    TRY(file_inside(h, e));
-    snprintf(path, sizeof path, "beats/%s", file);
-    TRY(file_write(h, path, 0, false, beat->data, beat->len, e));
-    if (call)
-        h->active = clock_ms();
-    TRY(read_pulse(h, e));
-    snprintf(ret->epoch, sizeof ret->epoch, "%s", h->epoch);
-    buf_clear(&ret->pulse);
-    TRY(buf_add(&ret->pulse, h->pulse.data ? h->pulse.data : "", h->pulse.len));
-    snprintf(path, sizeof path, "slots/%s", file);
-    make_slot(h, path);
-    int rc = file_read(h, path, &ret->slot, e);
-    if (rc == -ENOENT || rc == -EAGAIN)
-        buf_clear(&ret->slot);
-    else if (rc < 0)
-        return rc;
-    h->slot_crc = crc32c(0, ret->slot.data ? ret->slot.data : "", ret->slot.len);
-    return 0;
-}
-
-static int file_wait_slot(struct rdzv_home *base, const char *node, int64_t timeout_ms, struct err *e)
-{
-    struct file_home *h = (struct file_home *)base;
-    char file[FILE_NAME_CAP], path[FILE_NAME_CAP + 8];
-    struct buf b = {0};
-    int64_t until = clock_deadline(timeout_ms);
-    uint32_t before = h->slot_crc;
-    framed_file_escape(node, file, sizeof file);
-    snprintf(path, sizeof path, "slots/%s", file);
-    while (clock_left(until) > 0 && h->slot_crc == before) {
-        int64_t ms = file_poll_ms(h);
-        if (!file_doze(h, ms < clock_left(until) ? ms : clock_left(until)))
+    char name[32], epoch[RDZV_EPOCH_MAX + 1];
+    int rc = 0;
+    h->next = h->next ? h->next : 1;
+    while (rc == 0) {
+        decision_name(h->next, name);
+        rc = file_read(h, name, &b, e);
+        if (rc < 0)
             break;
-        if (file_read(h, path, &b, NULL) == 0)
-            note_activity(h, &h->slot_crc, b.data, b.len);
+        size_t line = strcspn(b.data, "\n"), word = strcspn(b.data, " \n") + 1; /* "@reign epoch=..." */
+        if (line > word && rdzv_field_find(b.data + word, line - word, "epoch", epoch, sizeof epoch) == 1)
+            memcpy(h->reign, epoch, sizeof epoch);
+        rc = out ? buf_add(out, b.data, b.len) : 0;
+        h->next++;
     }
     buf_free(&b);
+    return rc == -ENOENT   ? 0
+           : rc == -EAGAIN ? err_set(e, ERR_CORRUPT, "'%s/%s/%s' is damaged", h->dir, h->name, name)
+                           : rc;
+}
+
+/* Take the next number for text. 1, or 0: somebody else has it. */
+static int take_number(struct file_home *h, const struct buf *text, struct err *e)
+{
+    char name[32], draft[64];
+    struct buf b = {0};
+    decision_name(h->next, name);
+    snprintf(draft, sizeof draft, FILE_LOG "/.draft-%d-%lld", (int)getpid(), (long long)clock_ns());
+    TRY(file_write(h, draft, O_EXCL, true, text->data, text->len, e));
+    int rc = linkat(h->job_fd, draft, h->job_fd, name, 0) == 0 ? 1 : -errno;
+    unlinkat(h->job_fd, draft, 0);
+    const int log_fd = rc == 1 ? openat(h->job_fd, FILE_LOG, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (rc == 1 && (log_fd < 0 || fsync(log_fd) < 0)) /* the name, too, is on disk before it counts */
+        rc = -errno;
+    if (log_fd >= 0)
+        close(log_fd);
+    if (rc == -EEXIST) { /* by us, if a reply was lost on its way */
+        rc = file_read(h, name, &b, e);
+        rc = rc < 0 ? rc : b.len == text->len && memcmp(b.data, text->data, b.len) == 0;
+        buf_free(&b);
+    } else if (rc < 0)
+        return err_errno(e, -rc, "link '%s/%s/%s'", h->dir, h->name, name);
+    h->next += rc == 1;
+    return rc;
+}
+
+/* --- the calls */
+
+static int file_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
+{
+    TRY(file_inside((struct file_home *)base, true, e));
+    snprintf(ret, RDZV_IDENTITY_MAX + 1, "folder");
     return 0;
 }
 
-int file_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e)
+/* An older leader's decision may come before our record, which the load that follows then reads. */
+static int file_claim(struct rdzv_home *base, const struct rdzv_claim *seen, const struct rdzv_claim *own,
+                      const struct buf *record, struct err *e)
 {
-    char text[INET6_ADDRSTRLEN] = "127.0.0.1";
-    own_address(text);
-    snprintf(ret, cap, "%s", text);
-    return 0;
+    struct file_home *h = (struct file_home *)base;
+    int rc;
+    TRY(file_inside(h, true, e));
+    TRY(rc = file_token_take(h, seen, own, e));
+    while (rc == 1) {
+        TRY(catch_up(h, NULL, e));
+        int taken;
+        TRY(taken = take_number(h, record, e));
+        if (taken == 1)
+            break;
+    }
+    memcpy(h->reign, own->epoch, sizeof h->reign);
+    return rc;
+}
+
+static int file_load(struct rdzv_home *base, struct buf *ret, struct err *e)
+{
+    struct file_home *h = (struct file_home *)base;
+    const int rc = file_inside(h, false, e);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    h->next = 1;
+    return catch_up(h, ret, e);
+}
+
+/* A handle that has read nothing yet, or whose decision may stand already, reads to the end first. */
+static int file_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e)
+{
+    struct file_home *h = (struct file_home *)base;
+    const int rc = file_inside(h, false, e);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    if (h->next == 0)
+        TRY(catch_up(h, NULL, e));
+    return strcmp(h->reign, w->epoch) == 0 ? take_number(h, w->decision, e) : 0;
+}
+
+static int file_renew(struct rdzv_home *base, struct rdzv_claim *own, struct err *e)
+{
+    struct file_home *h = (struct file_home *)base;
+    const int rc = file_inside(h, false, e);
+    return rc != 0 ? (rc < 0 ? rc : 0) : file_token_renew(h, own, e);
 }
 
 /* --- the handle */
@@ -251,7 +259,6 @@ static void file_close(struct rdzv_home *base)
     if (h->dir_fd >= 0)
         close(h->dir_fd);
     rdzv_home_finish_(base);
-    buf_free(&h->pulse);
     free(h->dir);
     free(h->name);
     free(h);
@@ -259,19 +266,14 @@ static void file_close(struct rdzv_home *base)
 
 static const struct rdzv_home_ops file_ops = {
     .name = "file",
-    .now = file_now,
-    .exchange = file_exchange,
-    .wait_slot = file_wait_slot,
-    .address = file_address,
-    .forget = file_forget,
     .identity = file_identity,
-    .claim = file_claim,
     .load = file_load,
     .append = file_append,
-    .pulse = file_pulse,
-    .beats = file_beats,
-    .wait_calls = file_wait_calls,
+    .forget = file_forget,
     .close = file_close,
+    .look = file_look,
+    .claim = file_claim,
+    .renew = file_renew,
 };
 
 int rdzv_log_file_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e)
@@ -285,7 +287,7 @@ int rdzv_log_file_open(struct rdzv_home **ret, const char *url, const struct rdz
     h->keep_ms = o->keep_ms;
     framed_file_escape(o->run_id, run, sizeof run - 64);
     h->dir = strdup(path);
-    const int rc = rdzv_home_init_(&h->base, &file_ops, o->wake_fd, e);
+    const int rc = rdzv_home_init_(&h->base, &file_ops, e);
     if (rc < 0 || !h->dir || asprintf(&h->name, "crun-%s", run) < 0) {
         file_close(&h->base);
         return rc < 0 ? rc : err_set(e, -ENOMEM, "no memory for a shared folder");

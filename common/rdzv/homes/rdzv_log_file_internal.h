@@ -10,6 +10,9 @@
 #include "common/rdzv/homes/rdzv_home.h"
 
 #define FILE_NAME_CAP 300
+#define FILE_CLAIM "claim" /* folders in a job's; what is old is told by them */
+#define FILE_LOG "log"
+#define FILE_MARK "decision-00000001" /* a file for crun of older versions, which reads it and refuses the job */
 
 struct file_home {
     struct rdzv_home base;
@@ -18,41 +21,28 @@ struct file_home {
     int dir_fd, job_fd;
     ino_t job_inode;
     int64_t keep_ms;
-    char epoch[RDZV_EPOCH_MAX + 1]; /* newest seen */
-    char own_epoch[RDZV_EPOCH_MAX + 1];
-    bool has_slot;                /* the file of our node is there */
-    unsigned next;                /* number of the next decision */
-    struct buf pulse;             /* newest seen of the newest epoch */
-    uint32_t slot_crc, calls_crc; /* of what was seen last */
-    int64_t active;               /* when something last happened */
+    unsigned next;                  /* number of the next decision; 0: nothing was read yet */
+    char reign[RDZV_EPOCH_MAX + 1]; /* of the newest decision read */
 };
 
-/* Framed files below the job's folder. */
+void file_leave(struct file_home *h); /* close the job's folder */
+
+/* rdzv_log_file_clear.c: the job's folder goes, and what jobs left in DIR long ago. */
+void file_forget(struct rdzv_home *base);
+/* The files of a folder, all of them. */
+void file_empty(int at, const char *folder);
+
+/* rdzv_log_file_claim.c: the token */
+int file_token_make(int job_fd); /* of a job that nobody has claimed; 0, -errno */
+int file_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err *e);
+/* 1: the token is own's now; 0: it is not `seen` any more. */
+int file_token_take(struct file_home *h, const struct rdzv_claim *seen, const struct rdzv_claim *own, struct err *e);
+int file_token_renew(struct file_home *h, struct rdzv_claim *own, struct err *e);
+
+/* rdzv_log_file.c: make and open the job's folder, if it is not, or not the same any more. make false: for who only
+ * reads; 1: there is none. */
+int file_inside(struct file_home *h, bool make, struct err *e);
 int file_write(struct file_home *h, const char *path, int flags, bool sync, const char *text, size_t n, struct err *e);
 int file_read(struct file_home *h, const char *path, struct buf *out, struct err *e);
-
-/* Make and open the job's folder, if it is not, or not the same any more. */
-int file_inside(struct file_home *h, struct err *e);
-int file_inside_if_there(struct file_home *h, struct err *e); /* for who only reads; makes nothing. 1: it is not */
-
-void file_leave(struct file_home *h); /* close it */
-
-int64_t file_poll_ms(struct file_home *h);
-bool file_doze(struct file_home *h, int64_t ms); /* false: interrupted before that */
-
-/* rdzv_home_ops.address: the first address of a network that is up; loopback if there is none. Touches no disk. */
-int file_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e);
-
-/* rdzv_log_file_clear.c: the node's files go, the job's with the last node's, and what jobs left in DIR long ago. */
-void file_forget(struct rdzv_home *base, const char *node);
-
-/* rdzv_log_file_lead.c: the leader's calls (rdzv_home.h) */
-int file_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
-int file_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record, struct err *e);
-int file_load(struct rdzv_home *base, struct buf *ret, struct err *e);
-int file_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e);
-int file_pulse(struct rdzv_home *base, const struct buf *record, struct err *e);
-int file_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *arg, struct err *e);
-int file_wait_calls(struct rdzv_home *base, int64_t timeout_ms, struct err *e);
 
 #endif

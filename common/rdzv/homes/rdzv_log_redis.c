@@ -1,29 +1,23 @@
 /* A job's home in a Redis (5 or newer; a Redis Cluster too: every key carries the hash tag {run id}).
  *
- *   crun:{RUN}:epoch   string   the newest reign; WATCHed by every transaction of its leader
- *   crun:{RUN}:pulse   string   renewed by the leader
- *   crun:{RUN}:log     stream   decisions, ids <epoch number>-<n>: Redis itself refuses an id older than the newest
- *   crun:{RUN}:beats   hash     node -> beat
- *   crun:{RUN}:slots   hash     node -> slot, written in the transaction of the decision they follow from
- *   crun:{RUN}:calls   stream   names of nodes that ask for something: what the leader blocks on
- *   crun:{RUN}:wake:NODE list   one item for each news: what the node blocks on
+ *   crun:{RUN}:claim       string   who leads (rdzv_claim.h); WATCHed by every transaction that depends on it
+ *   crun:{RUN}:decisions   stream   decisions, ids <epoch number>-<n>: Redis itself refuses an id older than the newest
+ *   crun:{RUN}:epoch, :log          what a crun of older versions finds there, and refuses
  *
- * Each handle has two connections, one that blocks and one that does not; nothing is polled. Every key expires keep_ms
- * after its last renewal. A leader's connection is never replaced under it: what one reign reads and writes is one
- * incarnation of the server. */
+ * One connection, and at rest one writer a job: its leader. Every key expires keep_ms after its last renewal. The
+ * connection may be lost under a leader: the next one must lead to the same incarnation of the server, or all that the
+ * leader asks is refused. A decision whose answer was lost is found by its id. Where a server may be replaced by a
+ * replica, claim, renewal and decision count only once enough replicas have them (rdzv_log_redis_safe.c). */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "common/net/addr.h"
 #include "common/rdzv/homes/rdzv_log_home.h"
 #include "common/rdzv/homes/rdzv_log_redis_internal.h"
 
-#define CALLS_KEPT "20000" /* names in the stream of calls */
+#define OLD_EPOCH "newer" /* in the key of older versions */
 
 /* --- requests */
 
@@ -58,11 +52,9 @@ static int first_error(struct redis_home *h, redisReply *const *r, size_t n, str
     return found ? redis_link_refused(&h->link, found->str, e) : 0;
 }
 
-/* Send what is queued and take n replies; any error reply is this call's error, and ends the connection: what stands in
- * an unfinished transaction goes with it. */
-int redis_converse(struct redis_home *h, struct resp_conn *c, size_t n, redisReply **r, struct err *e)
+int redis_converse(struct redis_home *h, size_t n, redisReply **r, struct err *e)
 {
-    int rc = resp_exchange(c, n, r, clock_deadline(h->io_ms), e);
+    int rc = resp_exchange(&h->conn, n, r, clock_deadline(h->io_ms), e);
     if (rc < 0) {
         char name[300];
         if (e)
@@ -72,29 +64,19 @@ int redis_converse(struct redis_home *h, struct resp_conn *c, size_t n, redisRep
     rc = first_error(h, r, n, e);
     if (rc < 0) {
         redis_free_replies(r, n);
-        resp_hang_up(c);
+        resp_hang_up(&h->conn);
     }
     return rc;
 }
 
-int redis_connected(struct redis_home *h, struct err *e)
+static int connected(struct redis_home *h, struct err *e)
 {
     if (h->conn.fd >= 0 && resp_is_stale(&h->conn))
         resp_hang_up(&h->conn);
     if (h->conn.fd >= 0)
         return 0;
-    if (h->leads)
-        return err_set(e, -ECONNRESET, "the connection to the Redis was lost");
-    h->pending = false;
-    h->run_id[0] = 0;
-    resp_hang_up(&h->blocked);
+    h->checked = false;
     return redis_link_dial(&h->link, &h->conn, clock_deadline(h->io_ms), e);
-}
-
-static int64_t redis_now(struct rdzv_home *base)
-{
-    (void)base;
-    return clock_ms();
 }
 
 struct word redis_key(const struct redis_home *h, enum key k)
@@ -102,161 +84,313 @@ struct word redis_key(const struct redis_home *h, enum key k)
     return (struct word){h->keys[k], strlen(h->keys[k])};
 }
 
-int redis_queue_expiry(struct redis_home *h, enum key k, const char *ms, struct err *e)
+static int queue_expiry(struct redis_home *h, enum key k, const char *ms, struct err *e)
 {
     return QUEUE(&h->conn, e, W("PEXPIRE"), redis_key(h, k), W(ms));
 }
 
-void redis_forget_calls(struct redis_home *h)
-{
-    for (size_t i = 0; i < h->called_count; i++)
-        free(h->called[i]);
-    h->called_count = 0;
-}
+/* --- which server */
 
-/* --- every node */
-
-static int take_text(const redisReply *r, struct buf *out, struct err *e)
+/* *facts of the server that is dialled now. */
+static int learn(struct redis_home *h, struct redis_facts *facts, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {
-    buf_clear(out);
-    if (r->type == REDIS_REPLY_NIL)
-        return 0;
-    if (r->type != REDIS_REPLY_STRING)
-        return err_set(e, -EPROTO, "the Redis holds something else under this job's keys");
-    return buf_add(out, r->str, (size_t)r->len);
-}
-
-static int take_view(const redisReply *pair, const redisReply *slot, struct rdzv_view *v, struct err *e)
-{
-    if (pair->type != REDIS_REPLY_ARRAY || pair->elements != 2)
-        return err_set(e, -EPROTO, "MGET: expected two values");
-    const redisReply *epoch = pair->element[0];
-    snprintf(v->epoch, sizeof v->epoch, "%s", epoch->type == REDIS_REPLY_STRING ? epoch->str : "");
-    TRY(take_text(pair->element[1], &v->pulse, e));
-    return take_text(slot, &v->slot, e);
-}
-
-static int queue_exchange(struct redis_home *h, const char *node, const struct buf *beat, bool call, struct err *e)
-{
-    struct resp_conn *c = &h->conn;
-    TRY(QUEUE(c, e, W("MULTI")));
-    TRY(QUEUE(c, e, W("HSET"), redis_key(h, KEY_BEATS), W(node), {beat->data, beat->len}));
-    TRY(QUEUE(c, e, W("MGET"), redis_key(h, KEY_EPOCH), redis_key(h, KEY_PULSE)));
-    TRY(QUEUE(c, e, W("HGET"), redis_key(h, KEY_SLOTS), W(node)));
-    TRY(redis_queue_expiry(h, KEY_BEATS, h->keep, e));
-    if (call) {
-        TRY(QUEUE(c, e, W("XADD"), redis_key(h, KEY_CALLS), W("MAXLEN"), W("~"), W(CALLS_KEPT), W("*"), W("n"),
-                  W(node)));
-        TRY(redis_queue_expiry(h, KEY_CALLS, h->keep, e));
-    }
-    return QUEUE(c, e, W("EXEC"));
-}
-
-static int redis_exchange(struct rdzv_home *base, const char *node, const struct buf *beat, bool call,
-                          struct rdzv_view *ret, struct err *e)
-{
-    struct redis_home *h = (struct redis_home *)base;
-    redisReply *r[MAX_REPLIES];
-    size_t n = call ? 8 : 6;
-    TRY(redis_connected(h, e));
-    if (!h->run_id[0])
-        TRY(redis_learn_server(h, e));
-    memcpy(ret->identity, h->run_id, sizeof h->run_id);
-    int rc = queue_exchange(h, node, beat, call, e);
-    if (rc < 0) {
-        resp_hang_up(&h->conn);
-        return rc;
-    }
-    TRY(redis_converse(h, &h->conn, n, r, e));
-    const redisReply *done = r[n - 1];
-    if (done->type != REDIS_REPLY_ARRAY || done->elements < 3)
-        rc = err_set(e, -EPROTO, "EXEC: expected an array");
-    if (rc == 0)
-        rc = take_view(done->element[1], done->element[2], ret, e);
-    redis_free_replies(r, n);
-    return rc;
-}
-
-/* Until a reply to the pending blocking command, the time is over (0) or interrupt() (0). 1: *r is the reply. */
-int redis_await_reply(struct redis_home *h, int64_t timeout_ms, redisReply **r, struct err *e)
-{
-    int rc = rdzv_home_wait_(&h->base, h->blocked.fd, h->conn.fd, clock_deadline(timeout_ms));
-    if (rc == 0 || rc == -EINTR)
-        return 0;
-    if (rc < 0)
-        return err_set(e, rc, "the Redis is waited for no longer");
-    TRY(resp_receive(&h->blocked, r, clock_deadline(h->io_ms), e));
-    h->pending = false;
-    if ((*r)->type != REDIS_REPLY_ERROR)
-        return 1;
-    rc = redis_link_refused(&h->link, (*r)->str, e);
-    freeReplyObject(*r);
-    resp_hang_up(&h->blocked);
-    return rc;
-}
-
-int redis_dial_blocked(struct redis_home *h, struct err *e)
-{
-    if (h->blocked.fd >= 0)
-        return 0;
-    h->pending = false;
-    struct redis_link same = h->link; /* where the other one is, whatever the sentinels say by now */
-    same.hosts[0] = h->link.now;
-    same.host_count = 1;
-    same.sentinel = false;
-    same.moved.name[0] = 0;
-    int rc = redis_link_dial(&same, &h->blocked, clock_deadline(h->io_ms), e);
-    h->link.tls_context = same.tls_context;
-    return rc;
-}
-
-static int redis_wait_slot(struct rdzv_home *base, const char *node, int64_t timeout_ms, struct err *e)
-{
-    struct redis_home *h = (struct redis_home *)base;
-    redisReply *r = NULL;
-    char list[400];
-    snprintf(list, sizeof list, "%s%s", h->wake_prefix, node);
-    if (h->conn.fd < 0)
-        return err_set(e, -ECONNRESET, "the connection to the Redis was lost");
-    TRY(redis_dial_blocked(h, e));
-    if (!h->pending) {
-        TRY(QUEUE(&h->blocked, e, W("BLPOP"), W(list), W("5")));
-        TRY(resp_send(&h->blocked, clock_deadline(h->io_ms), e));
-        h->pending = true;
-    }
-    int rc = redis_await_reply(h, timeout_ms, &r, e);
-    if (rc == 1)
-        freeReplyObject(r);
-    return rc < 0 ? rc : 0;
-}
-
-static int redis_address(struct rdzv_home *base, char *ret, size_t cap, struct err *e)
-{
-    struct redis_home *h = (struct redis_home *)base;
-    struct sockaddr_storage a;
-    socklen_t len = sizeof a;
-    uint8_t ip[ADDR_BYTES];
-    char text[INET6_ADDRSTRLEN];
-    TRY(redis_connected(h, e));
-    if (getsockname(h->conn.fd, (struct sockaddr *)&a, &len) < 0 || !addr_of((struct sockaddr *)&a, ip))
-        return err_set(e, -EPROTO, "the connection's own address is unknown");
-    snprintf(ret, cap, "%s", addr_text(ip, text));
+    TRY(connected(h, e));
+    TRY(redis_learn_facts(h, facts, e));
+    snprintf(ret, RDZV_IDENTITY_MAX + 1, "%s-%s", facts->run_id, facts->replid);
     return 0;
 }
 
-static void redis_forget(struct rdzv_home *base, const char *node)
+/* A job of an older version has an epoch, and no claim. */
+static int refuse_older(struct redis_home *h, struct err *e)
+{
+    redisReply *r[2];
+    TRY(QUEUE(&h->conn, e, W("EXISTS"), redis_key(h, KEY_CLAIM)));
+    TRY(QUEUE(&h->conn, e, W("GET"), redis_key(h, KEY_OLD_EPOCH)));
+    TRY(redis_converse(h, 2, r, e));
+    const bool older = r[0]->type == REDIS_REPLY_INTEGER && r[0]->integer == 0 && r[1]->type == REDIS_REPLY_STRING &&
+                       strcmp(r[1]->str, OLD_EPOCH) != 0;
+    redis_free_replies(r, 2);
+    return older ? err_set(e, ERR_REFUSED,
+                           "this job is led there by an older version of crun, whose nodes dial no leader: all nodes "
+                           "of a job must have the same")
+                 : 0;
+}
+
+static int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e)
 {
     struct redis_home *h = (struct redis_home *)base;
-    redisReply *r[3];
-    char list[400];
-    struct err e;
-    snprintf(list, sizeof list, "%s%s", h->wake_prefix, node);
-    if (h->conn.fd < 0 || QUEUE(&h->conn, &e, W("HDEL"), redis_key(h, KEY_BEATS), W(node)) < 0 ||
-        QUEUE(&h->conn, &e, W("HDEL"), redis_key(h, KEY_SLOTS), W(node)) < 0 ||
-        QUEUE(&h->conn, &e, W("DEL"), W(list)) < 0)
-        return;
-    if (redis_converse(h, &h->conn, 3, r, &e) == 0)
-        redis_free_replies(r, 3);
+    struct redis_facts facts;
+    TRY(learn(h, &facts, h->identity, e));
+    TRY(redis_judge(&facts, h->allow_unsafe, h->given_lag_ms, &h->lag_ms, e));
+    TRY(refuse_older(h, e));
+    memcpy(ret, h->identity, sizeof h->identity);
+    h->cluster = facts.cluster;
+    h->min_replicas = facts.min_replicas > 1 ? facts.min_replicas : 1;
+    h->took_over = facts.promoted && h->lag_ms > 0;
+    h->checked = true;
+    h->over = h->unsure = false;
+    h->seq = 0;
+    return redis_learn_waited(h, e);
+}
+
+/* 1: the server is still the one that identity() found; 0: it is another. */
+static int is_same(struct redis_home *h, struct err *e)
+{
+    struct redis_facts facts;
+    char now[RDZV_IDENTITY_MAX + 1];
+    TRY(connected(h, e));
+    if (h->checked)
+        return 1;
+    TRY(learn(h, &facts, now, e));
+    h->checked = strcmp(now, h->identity) == 0;
+    return h->checked;
+}
+
+/* --- the claim */
+
+/* 1, or 0: there is none. */
+static int take_claim(const redisReply *r, struct rdzv_claim *ret, struct err *e)
+{
+    *ret = (struct rdzv_claim){0};
+    if (r->type == REDIS_REPLY_NIL)
+        return 0;
+    if (r->type != REDIS_REPLY_STRING || rdzv_claim_decode(r->str, (size_t)r->len, ret, e) < 0)
+        return err_set(e, -EPROTO, "the Redis holds something else under this job's keys");
+    return 1;
+}
+
+static int redis_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err *e)
+{
+    struct redis_home *h = (struct redis_home *)base;
+    redisReply *r;
+    TRY(connected(h, e));
+    TRY(QUEUE(&h->conn, e, W("GET"), redis_key(h, KEY_CLAIM)));
+    TRY(redis_converse(h, 1, &r, e));
+    const int rc = take_claim(r, ret, e);
+    freeReplyObject(r);
+    return rc;
+}
+
+static int unwatch(struct redis_home *h, struct err *e)
+{
+    redisReply *r;
+    TRY(QUEUE(&h->conn, e, W("UNWATCH")));
+    TRY(redis_converse(h, 1, &r, e));
+    freeReplyObject(r);
+    return 0;
+}
+
+/* From here on the next transaction happens only if the claim does not change before it. 1: *ret is the claim, 0: there
+ * is none. */
+static int watch(struct redis_home *h, struct rdzv_claim *ret, struct err *e)
+{
+    redisReply *r[2];
+    TRY(QUEUE(&h->conn, e, W("WATCH"), redis_key(h, KEY_CLAIM)));
+    TRY(QUEUE(&h->conn, e, W("GET"), redis_key(h, KEY_CLAIM)));
+    TRY(redis_converse(h, 2, r, e));
+    const int rc = take_claim(r[1], ret, e);
+    redis_free_replies(r, 2);
+    return rc;
+}
+
+/* EXEC what is queued: n requests after MULTI. 1: it happened; 0: the fence refused it. */
+static int execute(struct redis_home *h, size_t n, struct err *e)
+{
+    redisReply *r[MAX_REPLIES];
+    int rc = QUEUE(&h->conn, e, W("EXEC"));
+    if (rc == 0 && (rc = redis_converse(h, n + 2, r, e)) == 0) {
+        rc = r[n + 1]->type != REDIS_REPLY_NIL;
+        redis_free_replies(r, n + 2);
+    } else
+        resp_hang_up(&h->conn);
+    return rc;
+}
+
+/* 1 once enough replicas have it. */
+static int confirmed(struct redis_home *h, int rc, struct err *e)
+{
+    if (rc == 1)
+        TRY(redis_await_replicas(h, e));
+    return rc;
+}
+
+static int queue_claim(struct redis_home *h, const struct rdzv_claim *c, struct err *e)
+{
+    struct buf text = {0};
+    int rc = rdzv_claim_encode(c, &text);
+    rc = rc < 0 ? err_set(e, rc, "no memory for a claim")
+                : QUEUE(&h->conn, e, W("SET"), redis_key(h, KEY_CLAIM), {text.data, text.len}, W("PX"), W(h->keep));
+    buf_free(&text);
+    return rc;
+}
+
+static int queue_decision(struct redis_home *h, const char *epoch, const struct buf *text, struct err *e)
+{
+    char id[48];
+    snprintf(id, sizeof id, "%" PRIu64 "-%" PRIu64, rdzv_epoch_number(epoch), h->seq);
+    return QUEUE(&h->conn, e, W("XADD"), redis_key(h, KEY_LOG), W(id), W("d"), {text->data, text->len});
+}
+
+static int redis_claim(struct rdzv_home *base, const struct rdzv_claim *seen, const struct rdzv_claim *own,
+                       const struct buf *record, struct err *e)
+{
+    struct redis_home *h = (struct redis_home *)base;
+    struct resp_conn *c = &h->conn;
+    struct rdzv_claim now;
+    int rc;
+    TRY(rc = is_same(h, e));
+    if (rc == 0)
+        return 0;
+    TRY(watch(h, &now, e));
+    if (!rdzv_claim_is(&now, seen)) {
+        TRY(unwatch(h, e));
+        return 0;
+    }
+    h->seq = 1;
+    TRY(QUEUE(c, e, W("MULTI")));
+    if (!seen->epoch[0]) /* what a claim that vanished has left is no job */
+        TRY(QUEUE(c, e, W("DEL"), redis_key(h, KEY_LOG), redis_key(h, KEY_OLD_LOG)));
+    TRY(queue_claim(h, own, e));
+    TRY(queue_decision(h, own->epoch, record, e));
+    TRY(queue_expiry(h, KEY_LOG, h->keep, e));
+    if (!seen->epoch[0]) {
+        TRY(QUEUE(c, e, W("SET"), redis_key(h, KEY_OLD_EPOCH), W(OLD_EPOCH), W("PX"), W(h->keep)));
+        TRY(QUEUE(c, e, W("XADD"), redis_key(h, KEY_OLD_LOG), W("0-1"), W("d"), W(RDZV_HOME_MARK)));
+        TRY(queue_expiry(h, KEY_OLD_LOG, h->keep, e));
+    }
+    rc = execute(h, seen->epoch[0] ? 3 : 7, e);
+    return confirmed(h, rc, e);
+}
+
+/* How long keys are kept, as text. */
+static const char *keep_of(const struct redis_home *h, char over[24])
+{
+    snprintf(over, 24, "%d", OVER_KEEP_MS);
+    return h->over ? over : h->keep;
+}
+
+static int redis_renew(struct rdzv_home *base, struct rdzv_claim *own, struct err *e)
+{
+    struct redis_home *h = (struct redis_home *)base;
+    struct rdzv_claim now, next = *own;
+    char over[24];
+    int rc;
+    TRY(rc = is_same(h, e));
+    if (rc == 0)
+        return 0;
+    TRY(watch(h, &now, e));
+    if (strcmp(now.epoch, own->epoch) != 0) {
+        TRY(unwatch(h, e));
+        return 0;
+    }
+    next.n = now.n + 1; /* one whose answer was lost may have happened */
+    TRY(QUEUE(&h->conn, e, W("MULTI")));
+    TRY(queue_claim(h, &next, e));
+    for (enum key k = KEY_CLAIM; k < KEY_COUNT; k++)
+        TRY(queue_expiry(h, k, keep_of(h, over), e));
+    rc = execute(h, 1 + KEY_COUNT, e);
+    if (rc == 1)
+        own->n = next.n;
+    return confirmed(h, rc, e);
+}
+
+/* --- the log */
+
+/* One page of the log after *last, which moves on. Returns how many decisions, or an error. */
+static int load_page(struct redis_home *h, char last[48], struct buf *out, struct err *e)
+{
+    redisReply *r;
+    char from[64], count[12];
+    unsigned long long ms = 0, seq = 0;
+    sscanf(last, "%llu-%llu", &ms, &seq);
+    snprintf(from, sizeof from, "%llu-%llu", ms, seq + 1); /* the successor: exclusive ranges are newer than Redis 5 */
+    snprintf(count, sizeof count, "%d", PAGE);
+    TRY(QUEUE(&h->conn, e, W("XRANGE"), redis_key(h, KEY_LOG), W(from), W("+"), W("COUNT"), W(count)));
+    TRY(redis_converse(h, 1, &r, e));
+    int rc = r->type == REDIS_REPLY_ARRAY ? (int)r->elements : err_set(e, -EPROTO, "XRANGE: expected an array");
+    for (int i = 0; i < rc; i++) {
+        const redisReply *entry = r->element[i];
+        if (entry->type != REDIS_REPLY_ARRAY || entry->elements != 2 || entry->element[1]->elements != 2) {
+            rc = err_set(e, -EPROTO, "the decision log holds an entry of another kind");
+            break;
+        }
+        const redisReply *text = entry->element[1]->element[1];
+        snprintf(last, 48, "%s", entry->element[0]->str);
+        int added = buf_add(out, text->str, (size_t)text->len);
+        rc = added < 0 ? err_set(e, added, "the decision log does not fit in memory") : rc;
+    }
+    freeReplyObject(r);
+    return rc;
+}
+
+static int redis_load(struct rdzv_home *base, struct buf *ret, struct err *e)
+{
+    struct redis_home *h = (struct redis_home *)base;
+    char last[48] = "0-0";
+    TRY(connected(h, e));
+    for (;;) {
+        int n = load_page(h, last, ret, e);
+        if (n < PAGE)
+            return n < 0 ? n : 0;
+    }
+}
+
+/* Does our newest decision stand, whose answer was lost? 1, 0. */
+static int stands(struct redis_home *h, const char *epoch, struct err *e)
+{
+    redisReply *r;
+    char id[48];
+    snprintf(id, sizeof id, "%" PRIu64 "-%" PRIu64, rdzv_epoch_number(epoch), h->seq);
+    TRY(QUEUE(&h->conn, e, W("XRANGE"), redis_key(h, KEY_LOG), W(id), W(id)));
+    TRY(redis_converse(h, 1, &r, e));
+    const int rc = r->type == REDIS_REPLY_ARRAY && r->elements > 0;
+    freeReplyObject(r);
+    return rc;
+}
+
+static int write_decision(struct redis_home *h, const struct rdzv_write *w, struct err *e)
+{
+    char over[24];
+    TRY(QUEUE(&h->conn, e, W("MULTI")));
+    if (w->whole)
+        TRY(QUEUE(&h->conn, e, W("XTRIM"), redis_key(h, KEY_LOG), W("MAXLEN"), W("0")));
+    TRY(queue_decision(h, w->epoch, w->decision, e));
+    h->over = w->over;
+    TRY(queue_expiry(h, KEY_LOG, keep_of(h, over), e));
+    return execute(h, 2 + (size_t)w->whole, e);
+}
+
+/* The same decision again, until it is known to stand, or not to. */
+static int redis_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e)
+{
+    struct redis_home *h = (struct redis_home *)base;
+    struct rdzv_claim now;
+    int rc;
+    TRY(rc = is_same(h, e));
+    if (rc == 0)
+        return 0;
+    TRY(rc = h->unsure ? stands(h, w->epoch, e) : 0);
+    if (rc == 0) {
+        TRY(watch(h, &now, e));
+        if (strcmp(now.epoch, w->epoch) != 0) {
+            TRY(unwatch(h, e));
+            return 0;
+        }
+        h->seq += !h->unsure;
+        h->unsure = true;
+        TRY(rc = write_decision(h, w, e));
+    }
+    TRY(rc = confirmed(h, rc, e));
+    h->unsure = false;
+    if (rc == 1)
+        TRY(redis_note_waited(h, e));
+    return rc;
+}
+
+/* They expire. */
+static void redis_forget(struct rdzv_home *base)
+{
+    (void)base;
 }
 
 /* --- the handle */
@@ -267,48 +401,37 @@ static void redis_close(struct rdzv_home *base)
     if (!h)
         return;
     resp_finish(&h->conn);
-    resp_finish(&h->blocked);
     redis_link_finish(&h->link);
     for (int i = 0; i < KEY_COUNT; i++)
         free(h->keys[i]);
-    redis_forget_calls(h);
-    free(h->called);
-    free(h->wake_prefix);
     rdzv_home_finish_(base);
     free(h);
 }
 
 static const struct rdzv_home_ops redis_ops = {
     .name = "redis",
-    .now = redis_now,
-    .exchange = redis_exchange,
-    .wait_slot = redis_wait_slot,
-    .address = redis_address,
-    .forget = redis_forget,
-    .lag_ms = redis_lag_ms,
-    .took_over = redis_took_over,
     .identity = redis_identity,
-    .claim = redis_claim,
     .load = redis_load,
     .append = redis_append,
-    .pulse = redis_pulse,
-    .beats = redis_beats,
-    .wait_calls = redis_wait_calls,
+    .forget = redis_forget,
     .close = redis_close,
+    .look = redis_look,
+    .claim = redis_claim,
+    .renew = redis_renew,
+    .lag_ms = redis_lag_ms,
+    .took_over = redis_took_over,
 };
 
 /* Keys of one job; its id without what would end the hash tag. */
 static int make_keys(struct redis_home *h, const char *run_id)
 {
-    static const char *const names[KEY_COUNT] = {"epoch", "pulse", "log", "beats", "slots", "calls"};
+    static const char *const names[KEY_COUNT] = {"claim", "decisions", "epoch", "log"};
     struct buf id = {0};
     int rc = 0;
     for (const char *p = run_id; *p && rc == 0; p++)
         rc = *p == '{' || *p == '}' || *p == '%' ? buf_printf(&id, "%%%02X", (unsigned char)*p) : buf_add(&id, p, 1);
     for (int i = 0; i < KEY_COUNT && rc == 0; i++)
         rc = asprintf(&h->keys[i], "crun:{%s}:%s", id.data, names[i]) < 0 ? -ENOMEM : 0;
-    if (rc == 0 && asprintf(&h->wake_prefix, "crun:{%s}:wake:", id.data) < 0)
-        rc = -ENOMEM;
     buf_free(&id);
     return rc;
 }
@@ -323,10 +446,9 @@ int rdzv_log_redis_open(struct rdzv_home **ret, const char *url, const struct rd
     h->allow_unsafe = o->allow_unsafe;
     h->given_lag_ms = o->max_lag_ms;
     snprintf(h->keep, sizeof h->keep, "%" PRId64, o->keep_ms);
-    int rc = rdzv_home_init_(&h->base, &redis_ops, o->wake_fd, e);
+    int rc = rdzv_home_init_(&h->base, &redis_ops, e);
     resp_init(&h->conn, h->base.cancel_fd);
-    resp_init(&h->blocked, h->base.cancel_fd);
-    h->conn.max_reply = h->blocked.max_reply = MAX_REPLY;
+    h->conn.max_reply = MAX_REPLY;
     rc = rc ? rc : redis_link_parse(&h->link, url, e);
     if (rc == 0 && make_keys(h, o->run_id) < 0)
         rc = err_set(e, -ENOMEM, "no memory for a connection");

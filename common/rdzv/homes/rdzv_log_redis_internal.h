@@ -14,38 +14,31 @@
 
 enum {
     OVER_KEEP_MS = 600000, /* a job that is over is remembered this long */
-    BLOCK_MS = 5000,       /* of one blocking command */
     PAGE = 500,            /* decisions of one read */
     MAX_REPLY = 256 << 20,
-    MAX_REPLIES = 16,
+    MAX_REPLIES = 12,
 };
 
-enum key { KEY_EPOCH, KEY_PULSE, KEY_LOG, KEY_BEATS, KEY_SLOTS, KEY_CALLS, KEY_COUNT };
+enum key { KEY_CLAIM, KEY_LOG, KEY_OLD_EPOCH, KEY_OLD_LOG, KEY_COUNT };
 
 struct redis_home {
     struct rdzv_home base;
     struct redis_link link;
     int64_t io_ms, keep_ms;
     char *keys[KEY_COUNT];
-    char *wake_prefix;
     char keep[24];
-    struct resp_conn conn, blocked;
-    bool pending; /* a blocking command's reply is to come on `blocked` */
-    bool leads;   /* since identity(): conn must not be dialled anew */
-    bool over;    /* the newest decision of this reign ends the job */
+    struct resp_conn conn;
+    bool over; /* the newest decision ends the job */
     bool allow_unsafe;
     int64_t given_lag_ms; /* by the user; 0: none */
     int64_t lag_ms;       /* rdzv_home_ops.lag_ms */
     bool took_over;       /* rdzv_home_ops.took_over; our first decision takes it away */
     bool cluster;
     long long min_replicas; /* of its configuration, at least 1 */
-    char identity[RDZV_IDENTITY_MAX + 1];
-    char run_id[44]; /* of the server on conn, "": not asked yet; "-": it does not say */
-    char epoch[RDZV_EPOCH_MAX + 1];
-    uint64_t seq;
-    char calls_last[48]; /* id of the last call read */
-    char **called;       /* names of nodes that called */
-    size_t called_count, called_cap;
+    char identity[RDZV_IDENTITY_MAX + 1]; /* "": not asked */
+    bool checked;                         /* the server on conn has that identity */
+    uint64_t seq;                         /* of the newest decision of our term */
+    bool unsure;                          /* whether that decision stands */
 };
 
 struct word {
@@ -68,16 +61,8 @@ void redis_free_replies(redisReply **r, size_t n);
 
 /* Send what is queued and take n replies; any error reply is this call's error, and ends the connection: what stands in
  * an unfinished transaction goes with it. */
-int redis_converse(struct redis_home *h, struct resp_conn *c, size_t n, redisReply **r, struct err *e);
-int redis_connected(struct redis_home *h, struct err *e);
+int redis_converse(struct redis_home *h, size_t n, redisReply **r, struct err *e);
 struct word redis_key(const struct redis_home *h, enum key k);
-int redis_queue_expiry(struct redis_home *h, enum key k, const char *ms, struct err *e);
-
-/* The blocking connection, dialled if need be; and until a reply to what is pending there: 1: *r is the reply; 0: the
- * time is over, or interrupt(). */
-int redis_dial_blocked(struct redis_home *h, struct err *e);
-int redis_await_reply(struct redis_home *h, int64_t timeout_ms, redisReply **r, struct err *e);
-void redis_forget_calls(struct redis_home *h);
 
 /* rdzv_log_redis_safe.c: what a server says of itself, and whether a leader may trust it. */
 struct redis_facts {
@@ -93,24 +78,14 @@ int redis_judge(const struct redis_facts *f, bool allow_unsafe, int64_t given_la
                 struct err *e);
 /* Ask the server on h->conn. */
 int redis_learn_facts(struct redis_home *h, struct redis_facts *ret, struct err *e);
-int redis_learn_server(struct redis_home *h, struct err *e); /* h->run_id */
 int64_t redis_lag_ms(struct rdzv_home *base);
 bool redis_took_over(struct rdzv_home *base);
 /* Whether somebody has decided on this server, and that we have: a key of all jobs, crun:server. Servers that do not
  * let us are as if nobody had. */
 int redis_learn_waited(struct redis_home *h, struct err *e);
 int redis_note_waited(struct redis_home *h, struct err *e);
-/* Are as many replicas there as a write needs? Then no other server can have acknowledged any until now: too few are
- * left for it. -EAGAIN: they are not. */
+/* What was written until now is on as many replicas as a write needs: then no other server can have acknowledged any
+ * meanwhile, for too few are left for it. -EAGAIN: it is not. */
 int redis_await_replicas(struct redis_home *h, struct err *e);
-
-/* rdzv_log_redis_lead.c: the leader's calls (rdzv_home.h) */
-int redis_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1], struct err *e);
-int redis_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record, struct err *e);
-int redis_load(struct rdzv_home *base, struct buf *ret, struct err *e);
-int redis_append(struct rdzv_home *base, const struct rdzv_write *w, struct err *e);
-int redis_pulse(struct rdzv_home *base, const struct buf *record, struct err *e);
-int redis_beats(struct rdzv_home *base, bool all, rdzv_beat_visit *visit, void *arg, struct err *e);
-int redis_wait_calls(struct rdzv_home *base, int64_t timeout_ms, struct err *e);
 
 #endif

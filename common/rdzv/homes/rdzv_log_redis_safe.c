@@ -94,7 +94,7 @@ int redis_learn_facts(struct redis_home *h, struct redis_facts *ret, struct err 
     *ret = (struct redis_facts){.sentinel = h->link.sentinel};
     TRY(QUEUE(&h->conn, e, W("INFO"), W("server")));
     TRY(QUEUE(&h->conn, e, W("INFO"), W("replication")));
-    TRY(redis_converse(h, &h->conn, 2, r, e));
+    TRY(redis_converse(h, 2, r, e));
     info_field(text_of(r[0]), "run_id:", ret->run_id, sizeof ret->run_id);
     info_field(text_of(r[0]), "redis_mode:", word, sizeof word);
     ret->cluster = strcmp(word, "cluster") == 0;
@@ -107,18 +107,6 @@ int redis_learn_facts(struct redis_home *h, struct redis_facts *ret, struct err 
     redis_free_replies(r, 2);
     TRY(config_number(h, "min-replicas-to-write", &ret->min_replicas, e));
     return config_number(h, "min-replicas-max-lag", &ret->max_lag_s, e);
-}
-
-int redis_learn_server(struct redis_home *h, struct err *e)
-{
-    redisReply *r;
-    TRY(QUEUE(&h->conn, e, W("INFO"), W("server")));
-    TRY(redis_converse(h, &h->conn, 1, &r, e));
-    info_field(text_of(r), "run_id:", h->run_id, sizeof h->run_id);
-    freeReplyObject(r);
-    if (!h->run_id[0])
-        strcpy(h->run_id, "-");
-    return 0;
 }
 
 int64_t redis_lag_ms(struct rdzv_home *base)
@@ -165,9 +153,10 @@ int redis_await_replicas(struct redis_home *h, struct err *e)
         return 0;
     snprintf(ms, sizeof ms, "%lld", (long long)h->io_ms / 2 + 1);
     snprintf(replicas, sizeof replicas, "%lld", h->min_replicas);
-    TRY(redis_queue_expiry(h, KEY_EPOCH, h->keep, e)); /* a write, for what is there already says nothing of now */
+    /* a write, for what is there already says nothing of now */
+    TRY(QUEUE(&h->conn, e, W("PEXPIRE"), redis_key(h, KEY_CLAIM), W(h->keep)));
     TRY(QUEUE(&h->conn, e, W("WAIT"), W(replicas), W(ms)));
-    TRY(redis_converse(h, &h->conn, 2, r, e));
+    TRY(redis_converse(h, 2, r, e));
     const long long n = r[1]->type == REDIS_REPLY_INTEGER ? r[1]->integer : 0;
     redis_free_replies(r, 2);
     return n >= h->min_replicas ? 0

@@ -10,13 +10,6 @@ static int memory_identity(struct rdzv_home *h, char ret[RDZV_IDENTITY_MAX + 1],
     return 0;
 }
 
-static int memory_claim(struct rdzv_home *h, const char *seen, const char *epoch, const struct buf *record,
-                        struct err *e)
-{
-    (void)h, (void)seen, (void)epoch, (void)record, (void)e;
-    return 1;
-}
-
 static int memory_load(struct rdzv_home *h, struct buf *ret, struct err *e)
 {
     (void)h, (void)ret, (void)e;
@@ -29,9 +22,9 @@ static int memory_append(struct rdzv_home *h, const struct rdzv_write *w, struct
     return 1;
 }
 
-static void memory_forget(struct rdzv_home *h, const char *node)
+static void memory_forget(struct rdzv_home *h)
 {
-    (void)h, (void)node;
+    (void)h;
 }
 
 static void memory_close(struct rdzv_home *h)
@@ -42,7 +35,6 @@ static void memory_close(struct rdzv_home *h)
 static const struct rdzv_home_ops memory_ops = {
     .name = "memory",
     .identity = memory_identity,
-    .claim = memory_claim,
     .load = memory_load,
     .append = memory_append,
     .forget = memory_forget,
@@ -51,5 +43,5 @@ static const struct rdzv_home_ops memory_ops = {
 
 void rdzv_memory_init(struct rdzv_home *ret)
 {
-    *ret = (struct rdzv_home){.ops = &memory_ops, .wake_fd = -1, .cancel_fd = -1, .stands = UINT64_MAX};
+    *ret = (struct rdzv_home){.ops = &memory_ops, .cancel_fd = -1, .stands = UINT64_MAX};
 }
