@@ -102,7 +102,7 @@ static int64_t elder_fence(const struct leader *l, const struct leader_member *m
     int64_t bound = l->config.silence_ms + l->config.kill_ms;
     if (m->gone)
         return 0;
-    if (m->connected && !l->o.looked_for && now - l->history.started_ms < LEADER_LINGER_MS)
+    if (m->connected && now - l->history.started_ms < LEADER_LINGER_MS)
         return now + bound;
     return m->heard_ms + bound;
 }
@@ -163,7 +163,7 @@ static void fall_silent(struct leader *l, struct leader_member *m)
 /* Nobody needs it any more: not even for its news. */
 static void drop_if_done(struct leader *l, struct leader_member *m)
 {
-    if (!m->known && !m->elder && (m->told || !m->has_news) && !l->o.looked_for)
+    if (!m->known && !m->elder && (m->told || !m->has_news))
         leader_drop_(l, m);
 }
 
@@ -195,31 +195,12 @@ static void take_lost(struct leader *l, struct leader_member *m, int64_t now)
 
 /* --- what it has seen */
 
-static void take_seen(struct leader *l, struct leader_member *m, uint64_t seq)
+static void take_seen(struct leader_member *m, uint64_t seq)
 {
-    struct rdzv_news news = m->news;
-    if (!l->o.looked_for) {
-        if (m->has_news && m->news.seq <= seq) {
-            m->acked = m->news.seq;
-            m->has_news = false;
-        }
+    if (!m->has_news || m->news.seq > seq)
         return;
-    }
-    bool newer = m->has_news && m->news.kind == RDZV_NEWS_END && seq > m->news.seq;
-    m->told |= m->has_news && seq >= m->news.seq;
-    m->seq = seq > m->seq ? seq : m->seq;
-    if (newer) /* it has seen more than the home remembers: what is true now must look newer */
-        leader_tell_(l, m, &news);
-}
-
-static void learn(struct leader *l, const struct leader_event *ev, int64_t now)
-{
-    bool ours = !ev->instance || strcmp(ev->instance, l->instance) == 0 || l->hold_until;
-    if (!ours || (ev->round <= l->raised_round && ev->restarts <= l->raised_restarts))
-        return;
-    l->raised_round = ev->round > l->raised_round ? ev->round : l->raised_round;
-    l->raised_restarts = ev->restarts > l->raised_restarts ? ev->restarts : l->raised_restarts;
-    leader_raise_(l, now);
+    m->acked = m->news.seq;
+    m->has_news = false;
 }
 
 /* --- time */
@@ -234,15 +215,15 @@ int64_t leader_deadline(const struct leader *l)
     const struct leader_member *heard = l->lists[LEADER_LIST_HEARD], *ended = l->lists[LEADER_LIST_ENDED];
     int64_t d = l->machine ? rdzv_deadline(l->machine) : INT64_MAX;
     if (l->over)
-        d = l->o.looked_for ? INT64_MAX : l->over_ms + LEADER_LINGER_MS;
-    else if (!l->o.looked_for) {
+        d = l->over_ms + LEADER_LINGER_MS;
+    else {
         d = heard ? earlier(d, leader_last_heard_(l, heard) + l->config.silence_ms) : d;
         d = ended ? earlier(d, ended->heard_ms + LEADER_LINGER_MS) : d;
     }
     return d < l->hold_until ? l->hold_until : d;
 }
 
-static void take_tick(struct leader *l, int64_t seen, int64_t now)
+static void take_tick(struct leader *l, int64_t now)
 {
     struct leader_member *m;
     bool held = now < l->hold_until;
@@ -250,9 +231,9 @@ static void take_tick(struct leader *l, int64_t seen, int64_t now)
     l->held = held;
     if (held || !l->machine)
         return;
-    while (!l->over && (m = l->lists[LEADER_LIST_HEARD]) && leader_last_heard_(l, m) + l->config.silence_ms <= seen)
+    while (!l->over && (m = l->lists[LEADER_LIST_HEARD]) && leader_last_heard_(l, m) + l->config.silence_ms <= now)
         fall_silent(l, m);
-    while (!l->over && !l->o.looked_for && (m = l->lists[LEADER_LIST_ENDED]) && m->heard_ms + LEADER_LINGER_MS <= now)
+    while (!l->over && (m = l->lists[LEADER_LIST_ENDED]) && m->heard_ms + LEADER_LINGER_MS <= now)
         leader_drop_(l, m);
     if (rdzv_deadline(l->machine) <= now)
         leader_hold_for_elders_(l, now);
@@ -267,8 +248,10 @@ void leader_awake(struct leader *l, int64_t now_ms)
 
 void leader_hold(struct leader *l, int64_t until_ms)
 {
-    if (until_ms > l->hold_until)
-        l->hold_until = until_ms;
+    if (until_ms <= l->hold_until)
+        return;
+    l->hold_until = until_ms;
+    l->held = true;
 }
 
 int64_t leader_held_until(const struct leader *l)
@@ -285,7 +268,7 @@ static void step_member(struct leader *l, const struct leader_event *ev, struct 
         leader_heard_(l, m, ev->here, now);
         break;
     case LEADER_SEEN:
-        take_seen(l, m, ev->seq);
+        take_seen(m, ev->seq);
         break;
     case LEADER_TOLD:
         m->told = true;
@@ -307,13 +290,10 @@ int leader_step(struct leader *l, const struct leader_event *ev, int64_t now_ms,
     switch (ev->kind) {
     case LEADER_ASK:
         return leader_ask_(l, ev, now_ms, e);
-    case LEADER_LEARN:
-        learn(l, ev, now_ms);
-        return 0;
     case LEADER_DRAIN:
         return l->machine && !l->over ? leader_machine_step_(l, ev->ask, now_ms, e) : 0;
     case LEADER_TICK:
-        take_tick(l, l->o.looked_for ? ev->seen_ms : now_ms, now_ms);
+        take_tick(l, now_ms);
         return 0;
     default:
         if (m)

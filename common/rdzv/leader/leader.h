@@ -1,6 +1,6 @@
 /* The leader of one run id: the rendezvous machine (rdzv.h) and all that stands around it, whatever carries it. Pure:
- * no I/O, no clock, memory only for its members. rendezvousd and a crun that hosts drive it from connections
- * (rendezvousd/jobs), agents that elect a leader from beats in a shared home (rdzv_host.h), tests/sim from schedules.
+ * no I/O, no clock, memory only for its members. whoever hosts a rendezvous drives it from connections
+ * (rendezvousd/jobs): rendezvousd, a crun that hosts, an agent that was elected; tests/sim drives it, too.
  *
  * The life of a run id:
  *   - a first JOIN begins a job: an instance (a random id) with the settings of that JOIN;
@@ -32,8 +32,6 @@
  *   @job format=3 run= principal= instance= <settings>   a new instance, or all of it; what was before is void
  *   @age ms=                                             how old the job is
  *   machine/node/gone/restart ...                        rdzv_delta() or rdzv_snapshot()
- *   @answer host_node= inc= q= answer= text=             how its numbered requests were answered (homes); its news are
- *                                                        void but for those that follow
  *   @news host_node= instance= <news>                    a member's news; void once it is in a line "gone"
  *   @elder host_node=                                    it may have workers of the instance before
  *   @restart at= round= code= rank= text=                for people
@@ -42,7 +40,6 @@
 #define CRUN_COMMON_RDZV_LEADER_H
 
 #include "common/rdzv/machine/rdzv.h"
-#include "common/rdzv/wire/rdzv_slot.h"
 
 #define HASH_NONFATAL_OOM 1
 #include "common/base/seeded_hash.h"
@@ -61,9 +58,6 @@ struct leader;
 
 struct leader_options {
     const char *run, *principal; /* copied; written into decisions, "" where the home is the run's own */
-    /* Members show themselves when they are looked for: silence is judged against leader_event.seen_ms alone, and no
-     * member is ever dropped (its beat may stay). Else they speak by themselves, and time is enough. */
-    bool looked_for;
     /* Every step of the machine, refused ones with their code. NULL: nobody listens. */
     void (*stepped)(void *arg, const struct rdzv_event *ev, enum rdzv_state before, uint64_t round_before,
                     const struct rdzv_effects *fx, int rc);
@@ -100,20 +94,12 @@ struct leader_member {
     uint64_t acked;      /* news up to this one are seen or void */
     uint64_t joined_seq; /* news above this one came with or after its newest JOIN */
     int64_t heard_ms;
-    /* numbered requests; homes only */
-    char inc[20];            /* its life */
-    uint64_t q;              /* the newest that was answered */
-    enum rdzv_answer answer; /* how */
-    char *why;               /* if not ok; NULL: nothing to say */
     /* the shell's */
     uint64_t stamp;        /* of the decision behind its news */
-    uint64_t beat, looked; /* counter of its newest beat; the newest look at all that found one */
-    int64_t written_ms;    /* its slot */
     char *report;          /* the shell's; freed with the member */
     uint64_t member_round; /* the newest that it was told of as a member */
     int64_t confirmed_ms;  /* the newest answer that it has got for certain was sent then, or its JOIN came; 0: none */
     int64_t refused_ms;    /* its JOIN found all places taken then; 0: it did not */
-    bool was_silent;       /* for leader_restore(): or it waited for the first round */
     bool fresh, unsaid;    /* in leader_next_fresh(); not in a decision yet */
     enum leader_list list;
     struct leader_member *prev, *next;               /* of list, longest unheard first */
@@ -131,9 +117,8 @@ size_t leader_member_count(const struct leader *l);
 enum leader_event_kind {
     LEADER_ASK,   /* JOIN, FAIL, DONE or LEAVE of ask->node */
     LEADER_HEARD, /* a sign of life of a node */
-    LEADER_SEEN,  /* it has seen news up to seq; homes: sent by a predecessor perhaps */
+    LEADER_SEEN,  /* it has seen news up to seq */
     LEADER_TOLD,  /* its newest news went out */
-    LEADER_LEARN, /* what a predecessor of ours, whose decisions may be lost, announced to it */
     LEADER_GONE,  /* all its processes are dead, or it took its leave */
     LEADER_LOST,  /* its connection is lost, nothing is proved */
     LEADER_DRAIN,
@@ -145,15 +130,11 @@ struct leader_event {
     const char *node;                   /* all but ASK, DRAIN, TICK */
     const struct rdzv_event *ask;       /* ASK; DRAIN: with the cause that is handed on */
     const struct rdzv_config *settings; /* JOIN */
-    const char *instance; /* ASK, LEARN: the job the node heard of last, "": of none; NULL: not reported. Members that
-                             speak by themselves bring it with a JOIN, as ask->instance */
+    const char *instance; /* JOIN: the job the node heard of last, as ask->instance; NULL: of none */
     const char *reached;  /* JOIN: our address as this node, on another host, has it; NULL: not known */
     uint64_t draw;        /* JOIN: a random number, the name of an instance that begins */
     bool here;            /* HEARD, ASK: it is in this process and never silent */
     uint64_t seq;         /* SEEN */
-    uint64_t round;       /* LEARN: the highest it heard of */
-    int restarts;         /* LEARN: the most */
-    int64_t seen_ms;      /* TICK, of those looked for: whatever was sent until then was seen */
 };
 
 /* Apply one. Errors, of ASK alone: ERR_FENCED (older round), ERR_REFUSED (by the machine), ERR_MISMATCH (settings; both
@@ -166,7 +147,7 @@ bool leader_may_begin(const struct leader *l);
 /* Does this JOIN come from an instance that this job neither is nor goes on from? */
 bool leader_is_foreign(const struct leader *l, const struct leader_event *ev);
 
-/* When the next LEADER_TICK is due; INT64_MAX: never. Looked for: silence has no date. */
+/* When the next LEADER_TICK is due; INT64_MAX: never. */
 int64_t leader_deadline(const struct leader *l);
 
 /* We did not run ourselves until now: that is nobody's silence. */
@@ -176,16 +157,10 @@ void leader_awake(struct leader *l, int64_t now_ms);
 void leader_hold(struct leader *l, int64_t until_ms);
 int64_t leader_held_until(const struct leader *l); /* 0: never was */
 
-/* Members whose news or answers are new, each once. NULL: no more. */
+/* Members whose news are new, each once. NULL: no more. */
 struct leader_member *leader_next_fresh(struct leader *l);
-/* A numbered request was answered: it goes with the next decision. why: copied; NULL or "": nothing to say. */
-int leader_answer(struct leader *l, struct leader_member *m, uint64_t q, enum rdzv_answer a, const char *why);
-/* The head of its slot: to whom, and how its newest request was answered. */
-void leader_answered(const struct leader_member *m, struct rdzv_slot *ret);
 /* The member `node`, made if need be. NULL: no memory. */
 struct leader_member *leader_member_of(struct leader *l, const char *node);
-/* Another life of that node: answers and news for the one before are not for it. */
-void leader_new_life(struct leader *l, struct leader_member *m, const char *inc);
 /* Its END again, or for the first time: it knows of the job that is over. round: of END where there is none. */
 void leader_remind_end(struct leader *l, struct leader_member *m, uint64_t round);
 
@@ -239,8 +214,9 @@ int leader_age_line(const struct leader *l, int64_t now_ms, struct buf *out);
 /* Take over decisions in the order they were written, on a leader fresh from leader_create(). Lines of a shell ("@reign
  * ...") are passed over. ERR_CORRUPT, -ENOMEM. */
 int leader_replay(struct leader *l, const char *text, size_t n, int64_t now_ms, struct err *e);
-/* After the last of them: from now on it is ours. */
-int leader_restore(struct leader *l, int64_t now_ms, struct err *e);
+/* After the last of them: from now on it is ours. Members that are not heard are given up grace_ms later than any
+ * other: who led before may have acknowledged them until then. */
+int leader_restore(struct leader *l, int64_t now_ms, int64_t grace_ms, struct err *e);
 
 /* The names of the log. "": none was read. */
 const char *leader_run(const struct leader *l);

@@ -11,14 +11,6 @@
 
 /* --- a new instance */
 
-/* Take up the rounds and restarts that other leaders announced to nodes. */
-void leader_raise_(struct leader *l, int64_t now)
-{
-    if (l->machine && (l->raised_round > rdzv_round(l->machine) || l->raised_restarts > rdzv_restarts(l->machine)) &&
-        rdzv_raise(l->machine, l->raised_round, l->raised_restarts, now, NULL) == 0)
-        l->changed = true;
-}
-
 /* A member of the last round that is neither done nor back may still have workers. */
 static int mark_elder(void *arg, const struct rdzv_member *n)
 {
@@ -47,13 +39,11 @@ static void end_instance(struct leader *l, int64_t now)
     rdzv_members(l->machine, mark_elder, l);
     HASH_ITER (hh, l->members, m, next) {
         leader_set_known_(l, m, false, now);
-        if (!l->o.looked_for && !m->connected && !m->elder && (m->told || !m->has_news))
+        if (!m->connected && !m->elder && (m->told || !m->has_news))
             leader_drop_(l, m);
     }
     rdzv_destroy(l->machine);
     l->machine = NULL;
-    l->raised_round = 0; /* what was announced of it says nothing of the next */
-    l->raised_restarts = 0;
     l->hold_until = now < l->hold_until ? l->hold_until : 0;
 }
 
@@ -73,7 +63,6 @@ int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *ins
     l->restarts_logged = 0;
     l->former[0] = 0;
     snprintf(l->instance, sizeof l->instance, "%s", instance);
-    leader_raise_(l, now);
     leader_hold_for_elders_(l, now);
     return 0;
 }
@@ -87,7 +76,7 @@ static bool has_heard_of(const struct leader *l, const char *instance)
 
 bool leader_is_foreign(const struct leader *l, const struct leader_event *ev)
 {
-    return !l->o.looked_for && ev->ask->round > 0 && ev->instance && ev->instance[0] && !has_heard_of(l, ev->instance);
+    return ev->ask->round > 0 && ev->instance && ev->instance[0] && !has_heard_of(l, ev->instance);
 }
 
 /* One that wants a job of its own: it has no part in this one, or settings that this one has not. */
@@ -142,8 +131,7 @@ static int count_place(void *arg, const struct rdzv_member *n)
     return 0;
 }
 
-/* One that seems to have a place may be dead already, and this node be its successor. Where members are looked for, a
- * beat that was written before the JOIN may be found after it, but not half the time of a silence later. */
+/* One that seems to have a place may be dead already, and this node be its successor. */
 static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t now)
 {
     struct places p = {.l = l, .is_heard = true};
@@ -153,13 +141,13 @@ static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t
     if (!l->machine || l->over || ev->here || ev->ask->waits || l->config.max_nodes > l->config.min_nodes ||
         rdzv_knows(l->machine, ev->ask->node) || !(m = leader_member_of(l, ev->ask->node)))
         return false;
-    if (!l->o.looked_for && m->list == LEADER_LIST_NONE) { /* kept for a while: it asks again */
+    if (m->list == LEADER_LIST_NONE) { /* kept for a while: it asks again */
         m->heard_ms = now;
         leader_list_(l, m, LEADER_LIST_ENDED);
     }
     if (m->refused_ms == 0)
         m->refused_ms = now;
-    p.since = m->refused_ms + (l->o.looked_for ? l->config.silence_ms / 2 : 0);
+    p.since = m->refused_ms;
     rdzv_members(l->machine, count_place, &p);
     return p.taken >= l->config.max_nodes && !p.is_heard;
 }
@@ -167,7 +155,7 @@ static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t
 /* A JOIN of a member that must still hear of an end: of this instance, or of the one before. */
 static bool is_late(const struct leader *l, const struct leader_member *m, const struct leader_event *ev)
 {
-    return !l->o.looked_for && m && m->has_news && m->news.kind == RDZV_NEWS_END &&
+    return m && m->has_news && m->news.kind == RDZV_NEWS_END &&
            (l->over || strcmp(m->instance, l->instance) != 0) && (!m->told || ev->ask->round > 0);
 }
 
@@ -185,8 +173,7 @@ static void drop_answered(struct leader_member *m, const struct rdzv_event *ev)
 /* Rounds of an instance other than this one: of this one we know more than its members. */
 static bool brings_past(const struct leader *l, const struct leader_event *ev)
 {
-    return !l->o.looked_for && ev->ask->round > 0 && ev->instance && ev->instance[0] &&
-           strcmp(ev->instance, l->instance) != 0;
+    return ev->ask->round > 0 && ev->instance && ev->instance[0] && strcmp(ev->instance, l->instance) != 0;
 }
 
 /* Its round broke when its rendezvous was lost, and that was one restart too many. */
@@ -217,12 +204,11 @@ static int join_member(struct leader *l, const struct leader_event *ev, int64_t 
     const bool is_new = !m;
     if (is_new)
         TRY(leader_add_(l, ev->ask->node, &m, e));
-    if (!m->known && m->has_news && !l->o.looked_for) { /* of an instance before: not for it any more */
+    if (!m->known && m->has_news) { /* of an instance before: not for it any more */
         m->acked = m->news.seq;
         m->has_news = false;
     }
-    if (!l->o.looked_for)
-        drop_answered(m, ev->ask);
+    drop_answered(m, ev->ask);
     if (ev->reached)
         snprintf(l->outside, sizeof l->outside, "%s", ev->reached);
     m->joined_seq = m->has_news ? m->news.seq - 1 : m->acked;
@@ -230,7 +216,7 @@ static int join_member(struct leader *l, const struct leader_event *ev, int64_t 
     leader_elder_(l, m, false); /* its workers are gone, it says */
     leader_hold_for_elders_(l, now);
     int rc = leader_machine_step_(l, ev->ask, now, e);
-    if (rc < 0 && is_new && !l->o.looked_for)
+    if (rc < 0 && is_new)
         leader_drop_(l, m);
     if (rc < 0)
         return rc;
@@ -276,16 +262,11 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
 
 int leader_ask_(struct leader *l, const struct leader_event *ev, int64_t now, struct err *e)
 {
-    struct leader_member *m = leader_find(l, ev->ask->node);
     if (now < l->hold_until)
         return err_set(e, -EAGAIN, "what was decided before may be lost: it is waited for");
     if (ev->ask->kind == RDZV_JOIN)
         return join(l, ev, now, e);
     if (!l->machine)
         return err_set(e, ERR_REFUSED, "node '%s' has joined no job", ev->ask->node);
-    if (!l->over)
-        return leader_machine_step_(l, ev->ask, now, e);
-    if (m && l->o.looked_for && has_heard_of(l, ev->instance))
-        leader_remind_end(l, m, ev->ask->round);
-    return 0; /* its END says so */
+    return l->over ? 0 : leader_machine_step_(l, ev->ask, now, e); /* its END says so */
 }

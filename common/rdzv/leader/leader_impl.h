@@ -25,8 +25,6 @@ struct leader {
     int64_t awake_ms;     /* when we ran again after a pause of our own */
     int64_t hold_until;   /* 0: no hold */
     bool held;            /* at the last tick */
-    uint64_t raised_round;
-    int raised_restarts; /* as other leaders announced them to nodes of this instance */
     bool begun;          /* the instance is not in a decision yet */
     bool changed;        /* something else is not */
     uint64_t restarts_logged;
@@ -45,7 +43,6 @@ void leader_elder_(struct leader *l, struct leader_member *m, bool is);
 /* leader_ask.c */
 int leader_ask_(struct leader *l, const struct leader_event *ev, int64_t now, struct err *e);
 int leader_begin_(struct leader *l, const struct rdzv_config *c, const char *instance, int64_t now, struct err *e);
-void leader_raise_(struct leader *l, int64_t now);
 
 /* leader_member.c */
 int leader_add_(struct leader *l, const char *node, struct leader_member **ret, struct err *e);

@@ -32,27 +32,14 @@ int leader_age_line(const struct leader *l, int64_t now_ms, struct buf *out)
     return rdzv_field_int(out, "ms", (long long)(now_ms - l->history.started_ms));
 }
 
-static int answer_line(const struct leader_member *m, struct buf *out)
+static int news_line(const struct leader_member *m, struct buf *out)
 {
-    struct rdzv_slot slot;
-    leader_answered(m, &slot);
-    TRY(begin_line(out, "@answer"));
+    if (!m->has_news)
+        return 0;
+    TRY(begin_line(out, "@news"));
     TRY(rdzv_field_text(out, "host_node", m->node));
-    return rdzv_slot_head_encode(&slot, out);
-}
-
-/* A member's news, how it was answered, and what may be left of it. */
-static int member_lines(const struct leader_member *m, struct buf *out)
-{
-    if (m->inc[0])
-        TRY(answer_line(m, out));
-    if (m->has_news) {
-        TRY(begin_line(out, "@news"));
-        TRY(rdzv_field_text(out, "host_node", m->node));
-        TRY(rdzv_field_text(out, "instance", m->instance));
-        TRY(rdzv_news_encode(&m->news, out));
-    }
-    return 0;
+    TRY(rdzv_field_text(out, "instance", m->instance));
+    return rdzv_news_encode(&m->news, out);
 }
 
 static int elder_lines(const struct leader *l, struct buf *out)
@@ -94,7 +81,7 @@ int leader_text(struct leader *l, int64_t now_ms, struct buf *out, struct err *e
         TRY(rdzv_snapshot(l->machine, now_ms, out, e));
     }
     for (const struct leader_member *m = l->members; m; m = m->hh.next)
-        TRY(member_lines(m, out));
+        TRY(news_line(m, out));
     TRY(elder_lines(l, out));
     TRY(restart_lines(l, 0, out));
     return begin_line(out, "");
@@ -108,7 +95,7 @@ static int changes(struct leader *l, int64_t now, struct buf *out, struct err *e
         TRY(rdzv_delta(l->machine, now, out, e));
     }
     for (const struct leader_member *m = l->unsaid; m; m = m->unsaid_next)
-        TRY(member_lines(m, out));
+        TRY(news_line(m, out));
     TRY(restart_lines(l, l->restarts_logged, out));
     return begin_line(out, "");
 }

@@ -60,7 +60,6 @@ void leader_drop_(struct leader *l, struct leader_member *m)
     if (m->known)
         l->known--;
     HASH_DEL(l->members, m);
-    free(m->why);
     free(m->report);
     free(m);
 }
@@ -119,38 +118,6 @@ void leader_tell_(struct leader *l, struct leader_member *m, const struct rdzv_n
     m->told = false;
     memcpy(m->instance, l->instance, sizeof m->instance);
     leader_touch_(l, m);
-}
-
-int leader_answer(struct leader *l, struct leader_member *m, uint64_t q, enum rdzv_answer a, const char *why)
-{
-    char *text = why && why[0] ? strndup(why, 399) : NULL;
-    if (why && why[0] && !text)
-        return -ENOMEM;
-    free(m->why);
-    m->why = text;
-    m->q = q;
-    m->answer = a;
-    leader_touch_(l, m);
-    return 0;
-}
-
-void leader_answered(const struct leader_member *m, struct rdzv_slot *ret)
-{
-    *ret = (struct rdzv_slot){.q = m->q, .answer = m->answer};
-    memcpy(ret->inc, m->inc, sizeof ret->inc);
-    snprintf(ret->text, sizeof ret->text, "%s", m->why ? m->why : "");
-}
-
-void leader_new_life(struct leader *l, struct leader_member *m, const char *inc)
-{
-    (void)l;
-    snprintf(m->inc, sizeof m->inc, "%s", inc);
-    free(m->why);
-    m->why = NULL;
-    m->q = 0;
-    m->refused_ms = 0;
-    m->answer = ANSWER_OK;
-    m->has_news = false;
 }
 
 /* --- a leader of the round that is known by its loopback address */

@@ -64,10 +64,7 @@ static int take_job(struct reading *r, const char *p, size_t n, struct err *e)
     TRY(rdzv_config_decode(p, n, &c, e));
     struct leader_member *m, *next;
     HASH_ITER (hh, l->members, m, next) /* what was before is void */
-        if (l->o.looked_for)
-            leader_elder_(l, m, false);
-        else
-            leader_drop_(l, m);
+        leader_drop_(l, m);
     rdzv_destroy(l->machine); /* before it is begun anew, so that nothing of it is carried over */
     l->machine = NULL;
     return leader_begin_(l, &c, instance, r->now, e);
@@ -93,19 +90,6 @@ static int take_news(struct reading *r, const char *p, size_t n, struct err *e)
     m->news = news;
     m->has_news = true;
     m->seq = news.seq > m->seq ? news.seq : m->seq;
-    return 0;
-}
-
-static int take_answer(struct reading *r, const char *p, size_t n, struct err *e)
-{
-    struct leader_member *m;
-    struct rdzv_slot slot = {0};
-    TRY(rdzv_slot_head_decode(p, n, &slot, e));
-    TRY(member_of(r, p, n, &m, e));
-    leader_new_life(r->l, m, slot.inc); /* its news follow, if there are any */
-    m->q = slot.q;
-    m->answer = slot.answer;
-    m->why = slot.text[0] ? strdup(slot.text) : NULL;
     return 0;
 }
 
@@ -155,8 +139,9 @@ static int take_line(struct reading *r, const char *p, size_t n, struct err *e)
         int (*take)(struct reading *r, const char *p, size_t n, struct err *e);
         bool any; /* also before the first job */
     } words[] = {{"@job ", take_job, true},       {"@age ", take_age, false},     {"@news ", take_news, true},
-                 {"@answer ", take_answer, true}, {"@elder ", take_elder, false}, {"@restart ", take_restart, false}};
-    if (n >= 6 && memcmp(p, "@reign", 6) == 0)
+                 {"@elder ", take_elder, false}, {"@restart ", take_restart, false}};
+    /* "@answer": until version 0.1 members asked by numbers in a home; their news say what came of it */
+    if ((n >= 6 && memcmp(p, "@reign", 6) == 0) || (n >= 7 && memcmp(p, "@answer", 7) == 0))
         return 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         size_t len = strlen(words[i].word);
@@ -218,33 +203,28 @@ static int see_node(void *arg, const struct rdzv_member *n)
         TRY(leader_add_(r->l, n->node, &m, NULL));
     leader_set_known_(r->l, m, true, r->now);
     leader_elder_(r->l, m, false); /* it has joined since: its workers were gone */
-    /* Before the first round the last call waits for those that are heard late; later a round would begin without them,
-     * and be resized when they are heard. */
-    m->was_silent = n->silent || (n->ready && rdzv_round(r->l->machine) == 0);
     return 0;
 }
 
-static void restore_member(struct leader *l, struct leader_member *m, int64_t now)
+static void restore_member(struct leader *l, struct leader_member *m, int64_t now, int64_t grace_ms)
 {
     bool end = m->has_news && m->news.kind == RDZV_NEWS_END;
-    struct rdzv_event ev = {.kind = RDZV_SILENT};
+    struct rdzv_event ev = {.kind = RDZV_SILENT, .grace_ms = grace_ms};
     memcpy(ev.node, m->node, sizeof ev.node);
-    m->heard_ms = now;
-    if (m->known && !l->over && (!l->o.looked_for || m->was_silent)) {
+    m->heard_ms = now + grace_ms;
+    if (m->known && !l->over) {
         leader_list_(l, m, LEADER_LIST_SILENT);
         leader_machine_step_(l, &ev, now, NULL);
-    } else if (m->known && !l->over) {
-        leader_list_(l, m, LEADER_LIST_HEARD);
     } else if (!m->known && !end) { /* stale: of a node that has no place any more */
         m->has_news = false;
-        if (!l->o.looked_for && !m->elder)
+        if (!m->elder)
             leader_drop_(l, m);
     } else if (!m->known) {
         leader_list_(l, m, LEADER_LIST_ENDED);
     }
 }
 
-int leader_restore(struct leader *l, int64_t now_ms, struct err *e)
+int leader_restore(struct leader *l, int64_t now_ms, int64_t grace_ms, struct err *e)
 {
     struct reading r = {.l = l, .now = now_ms};
     struct leader_member *m, *next;
@@ -258,6 +238,6 @@ int leader_restore(struct leader *l, int64_t now_ms, struct err *e)
         if (m->has_news && m->news.kind == RDZV_NEWS_END && strcmp(m->instance, l->instance) == 0)
             leader_keep_end_(l, &m->news);
     HASH_ITER (hh, l->members, m, next)
-        restore_member(l, m, now_ms);
+        restore_member(l, m, now_ms, grace_ms);
     return 0;
 }

@@ -1,9 +1,6 @@
 #include "common/rdzv/leader/rdzv_reign.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/err.h"
@@ -14,27 +11,20 @@
 /* --- the beginning */
 
 /* "@reign ...", the first line of each decision; that of a claim stands alone. */
-static int reign_line(const struct rdzv_reign *r, bool claim, struct buf *out)
+static int reign_line(const char *epoch, const char *holder, const char *identity, bool claim, struct buf *out)
 {
     TRY(buf_addstr(out, "@reign"));
-    TRY(rdzv_field_text(out, "epoch", r->epoch));
-    TRY(rdzv_field_text(out, "holder", r->holder));
-    TRY(rdzv_field_text(out, "home", r->identity));
+    TRY(rdzv_field_text(out, "epoch", epoch));
+    TRY(rdzv_field_text(out, "holder", holder));
+    TRY(rdzv_field_text(out, "home", identity));
     if (claim)
         TRY(rdzv_field_int(out, "claim", 1));
     return buf_add(out, "\n", 1);
 }
 
-int rdzv_reign_claim(struct rdzv_reign *r, const char *seen, uint64_t draw, struct err *e)
+int rdzv_reign_record(const char *epoch, const char *holder, const char *identity, struct buf *out)
 {
-    struct buf record = {0};
-    char mark[RDZV_MARK_LEN + 1];
-    rdzv_home_mark(r->identity, mark);
-    snprintf(r->epoch, sizeof r->epoch, "%llu-%016" PRIx64 "-%s", strtoull(seen, NULL, 10) + 1, draw, mark);
-    int rc = reign_line(r, true, &record);
-    rc = rc ? rc : r->home->ops->claim(r->home, seen, r->epoch, &record, e);
-    buf_free(&record);
-    return rc;
+    return reign_line(epoch, holder, identity, true, out);
 }
 
 /* Only a decision shows that a reign has waited out what its home may have lost. A claim without one, in another
@@ -50,7 +40,7 @@ static void note_identity(struct rdzv_reign *r, const char *p, size_t n)
     r->lost = !decision && (r->lost || strcmp(home, r->identity) != 0);
 }
 
-static int replay(struct rdzv_reign *r, const char *p, size_t n, int64_t now, struct err *e)
+static int replay(struct rdzv_reign *r, const char *p, size_t n, int64_t now, int64_t grace_ms, struct err *e)
 {
     static const char reign[] = "@reign ";
     const char *end = p + n;
@@ -61,16 +51,17 @@ static int replay(struct rdzv_reign *r, const char *p, size_t n, int64_t now, st
             note_identity(r, at + sizeof reign - 1, len - (sizeof reign - 1));
     }
     int rc = leader_replay(r->leader, p, n, now, e);
-    rc = rc ? rc : leader_restore(r->leader, now, e);
+    rc = rc ? rc : leader_restore(r->leader, now, grace_ms, e);
     return rc == 0 || rc == -ENOMEM || rc == ERR_MISMATCH ? rc : ERR_CORRUPT;
 }
 
-int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_reign *r), struct err *e)
+int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_reign *r), int64_t grace_ms,
+                         struct err *e)
 {
     struct buf log = {0};
     buf_init(&log, (size_t)1 << 30);
     int rc = r->home->ops->load(r->home, &log, e); /* which may take its time: what follows is of the moment after it */
-    if (rc == 0 && (rc = replay(r, log.data ? log.data : "", log.len, now(r), e)) < 0)
+    if (rc == 0 && (rc = replay(r, log.data ? log.data : "", log.len, now(r), grace_ms, e)) < 0)
         err_wrap(e, "decision log");
     buf_free(&log);
     return rc;
@@ -93,16 +84,15 @@ static int append(struct rdzv_reign *r, const struct rdzv_write *w, struct err *
     return rdzv_home_append(r->home, w, e);
 }
 
-int rdzv_reign_decide(struct rdzv_reign *r, bool whole, const struct rdzv_slot_write *slots, size_t n, int64_t now_ms,
-                      struct err *e)
+int rdzv_reign_decide(struct rdzv_reign *r, bool whole, int64_t now_ms, struct err *e)
 {
     struct buf decision = {0};
     const size_t keep = (r->keep_bytes ? r->keep_bytes : KEEP_BYTES) + 4 * r->whole;
     whole = whole || r->logged > keep || (leader_begins(r->leader) && r->former_identity[0]);
-    int rc = reign_line(r, false, &decision);
+    int rc = reign_line(r->epoch, r->holder, r->identity, false, &decision);
     rc = rc ? rc : leader_decide(r->leader, now_ms, whole, &decision, e);
     const struct rdzv_write w = {
-        .decision = &decision, .slots = slots, .slot_count = n, .whole = whole, .over = leader_is_over(r->leader)};
+        .decision = &decision, .epoch = r->epoch, .whole = whole, .over = leader_is_over(r->leader)};
     rc = rc < 0 ? err_set(e, rc, "no memory for a decision") : append(r, &w, e);
     buf_free(&decision);
     return rc < 0 ? rc : rc > 0;

@@ -1,9 +1,8 @@
 /* A reign: one leader (leader.h) over one home (rdzv_home.h). It is what stands between a step of the leader and what
- * is announced of it, whoever leads: rendezvousd over its memory or its directory and a crun that hosts
- * (rendezvousd/jobs), agents that elect one of themselves over a Redis or a shared folder (rdzv_host.h), and tests/sim
- * over simulated ones.
+ * is announced of it, whoever leads: rendezvousd over its memory or its directory, a crun that hosts, an agent that was
+ * elected over a Redis or a shared folder (all by rendezvousd/jobs), and tests/sim over simulated homes.
  *
- *   - claim the epoch: from then on the home takes nothing of an older leader;
+ *   - the owner of the home, or whoever has its claim, begins: the home takes nothing of an older leader;
  *   - read the decisions so far into a fresh leader;
  *   - then append each change as one decision. What is not appended has not happened, and what does not stand is not
  *     announced.
@@ -21,26 +20,26 @@ struct rdzv_reign {
     size_t
         keep_bytes; /* of decisions, beside four times the last whole one, before one says everything again; 0: 1 MiB */
 
-    char epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1];
+    char epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1]; /* of the term, and of the home */
+
     char former_identity[RDZV_IDENTITY_MAX + 1]; /* of the home when the newest decision was made; "": there was none */
     bool lost;            /* a claim in another incarnation of the home has no decision behind it */
     size_t logged, whole; /* bytes since the newest whole decision, and of that */
 };
 
-/* Become the leader, if the epoch is still `seen`; draw: a random number. r->identity comes from the home's identity().
- * 1, or 0 if somebody else was first. */
-int rdzv_reign_claim(struct rdzv_reign *r, const char *seen, uint64_t draw, struct err *e);
+/* The first line of the log of whoever claims: "@reign epoch= holder= home= claim=1". -ENOMEM. */
+int rdzv_reign_record(const char *epoch, const char *holder, const char *identity, struct buf *out);
 /* Take over what was decided; the leader has a machine then, unless there was no job. now() is asked when all is read:
- * members have their time from then on. ERR_CORRUPT for a text that makes no sense. */
-int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_reign *r), struct err *e);
+ * members have their time from then on, and grace_ms more (leader_restore()). ERR_CORRUPT for a text that makes no
+ * sense. */
+int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_reign *r), int64_t grace_ms,
+                         struct err *e);
 /* The home has lost what it acknowledged, or may have. was_member: somebody led there once. Where nothing was decided,
  * one that took over (rdzv_home_ops.took_over) may know nothing of what its predecessor still acknowledges. */
 bool rdzv_reign_has_loss(const struct rdzv_reign *r, bool was_member);
 
-/* Append what is undecided, or all if `whole`, with these slots. 1: it stands, or will (rdzv_reign_newest()); 0:
- * another one leads. */
-int rdzv_reign_decide(struct rdzv_reign *r, bool whole, const struct rdzv_slot_write *slots, size_t n, int64_t now_ms,
-                      struct err *e);
+/* Append what is undecided, or all if `whole`. 1: it stands, or will (rdzv_reign_newest()); 0: another one leads. */
+int rdzv_reign_decide(struct rdzv_reign *r, bool whole, int64_t now_ms, struct err *e);
 /* Before the home is closed in good order: how old the job is now. */
 void rdzv_reign_note_age(struct rdzv_reign *r, int64_t now_ms);
 uint64_t rdzv_reign_newest(const struct rdzv_reign *r); /* number of the newest decision */

@@ -344,7 +344,7 @@ static int gone_running(struct step *s)
 static int fall_silent(struct step *s)
 {
     struct standing to = s->n->is;
-    int64_t fence = s->now + s->r->config.silence_ms + s->r->config.kill_ms;
+    int64_t fence = s->now + s->ev->grace_ms + s->r->config.silence_ms + s->r->config.kill_ms;
     if (to.silent && fence <= s->n->fence)
         return 0;
     if (to.silent) { /* reported again by a successor that has not heard it either: a full time from now on */

@@ -150,6 +150,7 @@ struct rdzv_event {
     char addrs[RDZV_ADDRS_MAX + 1];       /* JOIN: every address its workers may connect from */
     int port;                     /* JOIN: where its bootstrap store listens already, in case it becomes group rank 0 */
     char role[RDZV_ROLE_MAX + 1]; /* JOIN: label of its workers */
+    int64_t grace_ms;             /* SILENT: it may have been acknowledged elsewhere for so long after now */
     struct rdzv_cause cause;      /* FAIL, GONE; LEAVE, DRAIN: why, exit_code 0: in good order; then its text is the
                                     signal that the workers of all nodes are to get, "": the usual one */
 };
