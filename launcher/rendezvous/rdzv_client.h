@@ -1,6 +1,6 @@
 /* The agent's side of a rendezvous, wherever it lives (design/architecture.md): in this process (rdzv_client_local.c,
  * also where this crun hosts the others), behind a connection to rendezvousd or to a hosting crun (rdzv_client_tcp.c),
- * in the decision log of a Redis or of a directory (rdzv_client_log.c).
+ * behind one to whichever node leads over a Redis or a shared directory, and perhaps this one (rdzv_client_elected.c).
  *
  * Calls return at once. Callbacks come on the loop's thread, possibly from inside join, fail, done or leave: they only
  * queue. A client asks for the next news by itself, redials by itself, and keeps the silence rule of
@@ -12,41 +12,21 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#include "common/rdzv/leader/presence.h"
+#include "common/rdzv/client/client.h"
 #include "common/rdzv/machine/rdzv.h"
 
 struct err;
+struct hosting;
 struct jobs;
 struct rdzv_client;
-
-/* What a node knows of its job: each JOIN brings it, for the leader may have lost its memory, or be another one. */
-struct rdzv_past {
-    char instance[RDZV_INSTANCE_MAX + 1]; /* "": no job yet */
-    uint64_t round;                       /* the last that this node heard of, as a member or not */
-    int restarts;                         /* used up so far; one more if workers were fenced */
-};
-
-static inline void rdzv_past_heard(struct rdzv_past *p, const struct rdzv_news *news)
-{
-    if (news->kind == RDZV_NEWS_END)
-        return;
-    p->round = news->round > p->round ? news->round : p->round;
-    p->restarts = news->restart_count;
-}
-
-/* What is known while this node waits for a round; at most once a second. */
-struct rdzv_progress {
-    struct presence now;
-    /* instead of all that: what stands between us and the rendezvous ("cannot reach 10.0.0.5:29400: ..."), or "" */
-    char text[256];
-    int64_t left_ms; /* with `text`: until this node gives up; <= 0: not known */
-};
 
 struct rdzv_client_options {
     struct rdzv_config job;
     int64_t heartbeat_ms; /* keep_alive_interval: the longest this client lets pass between two requests; 1000 */
     int64_t connect_ms; /* how long the rendezvous may be unreachable before the first JOIN is answered: join_timeout */
     int64_t daemon_grace_ms; /* workers may run on without a daemon proved gone (decision 0004); 60000 */
+    bool never_leads;        /* over a shared home: others must */
+    int lead_port;           /* where this node listens while it leads; 0: a port that the kernel draws */
     bool allow_unsafe;       /* Redis: struct rdzv_home_options */
     int64_t max_lag_ms;      /* likewise */
     int home_fd;             /* to a home process (common/rdzv/homes/home_process.h); 0: none */
@@ -101,6 +81,8 @@ struct rdzv_client_ops {
     /* The failure report of the job that is over, for the same. NULL: nobody keeps it. */
     int (*publish)(struct rdzv_client *c, const char *text, struct err *e);
     bool (*is_answered)(const struct rdzv_client *c); /* that was; or it never will be. NULL with publish */
+    /* Over a shared home: the server while this node leads, else NULL. NULL: never */
+    struct hosting *(*hosting)(const struct rdzv_client *c);
     void (*close)(struct rdzv_client *c);             /* NULL allowed; no callback after it */
 };
 
@@ -109,6 +91,6 @@ struct rdzv_client {
     struct rdzv_past past;             /* clients behind a connection, and local ones */
 };
 
-extern const struct rdzv_client_ops rdzv_client_local_ops, rdzv_client_tcp_ops, rdzv_client_log_ops;
+extern const struct rdzv_client_ops rdzv_client_local_ops, rdzv_client_tcp_ops, rdzv_client_elected_ops;
 
 #endif

@@ -1,65 +1,36 @@
-/* The agent's calls to a rendezvous behind a connection, and the clock of this node. See rdzv_tcp.h. */
+/* The agent's calls to a rendezvous behind a connection, and what its client (common/rdzv/client/client.h) asks for: a
+ * clock, a dial, a connection that speaks RESP. See rdzv_tcp.h. */
 #include <errno.h>
-#include <stdarg.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "common/base/choice.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
-#include "common/job/exitcode.h"
 #include "common/job/slurm.h"
+#include "common/net/addr.h"
 #include "common/net/tls_stream.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 #include "launcher/config/home.h"
 #include "launcher/rendezvous/rdzv_tcp.h"
-
-static const char *const mode_names[] = {TCP_MODES(CHOICE_NAME)};
-
-static void set_mode(struct tcp *t, enum tcp_mode mode)
-{
-    if (mode != t->mode)
-        log_debug("rendezvous", "%s -> %s", mode_names[t->mode], mode_names[mode]);
-    t->mode = mode;
-}
 
 /* --- the clock */
 
 static void on_clock(uv_timer_t *timer)
 {
     struct tcp *t = timer->data;
-    int64_t now;
-    t->clock_due = 0;
-    now = tcp_check(t);
-    if (t->closing)
-        return;
-    const struct tcp_asked *first = &t->asked[t->asked_first % TCP_ASKED_MAX];
-    if (t->conn && !t->up && now >= t->greet_due)
-        tcp_give_up(t, "it does not answer");
-    else if (t->asked_first != t->asked_last && now >= first->due)
-        tcp_give_up(t, "it does not answer any more");
-    else if (tcp_waits_to_reach(t) && now >= t->progress_at + TCP_PROGRESS_MS)
-        tcp_still_out_of_reach(t);
-    tcp_arm(t);
+    t->clock_due = INT64_MAX;
+    tcp_step(t, (struct client_event){.kind = CLIENT_TICK});
 }
 
 /* Moved with every answer, so that it wakes nobody as long as all is well. */
-void tcp_arm(struct tcp *t)
+static void arm(struct tcp *t)
 {
-    int64_t due = INT64_MAX, now = clock_ms();
-    if (t->closing)
-        return;
-    if (t->mode == TCP_RUNNING)
-        due = lease_until(&t->lease);
-    if (t->conn && !t->up && t->greet_due < due)
-        due = t->greet_due;
-    if (t->asked_first != t->asked_last && t->asked[t->asked_first % TCP_ASKED_MAX].due < due)
-        due = t->asked[t->asked_first % TCP_ASKED_MAX].due;
-    if (tcp_waits_to_reach(t) && t->progress_at + TCP_PROGRESS_MS < due)
-        due = t->progress_at + TCP_PROGRESS_MS;
-    if (due == t->clock_due)
+    const int64_t due = client_deadline(&t->c), now = clock_ms();
+    if (t->closing || due == t->clock_due)
         return;
     t->clock_due = due;
     uv_update_time(t->loop);
@@ -69,132 +40,341 @@ void tcp_arm(struct tcp *t)
         uv_timer_start(&t->clock, on_clock, due > now ? (uint64_t)(due - now) : 0, 0);
 }
 
-int64_t tcp_check(struct tcp *t)
+/* --- requests */
+
+/* The address that others reach this node by, unless the user named one: where its connection comes from. */
+static void own_source(const struct tcp *t, char ret[RDZV_ADDR_MAX + 1])
 {
-    int64_t now = clock_ms();
-    char why[SILENCE_TEXT_MAX];
-    if (t->closing || t->mode != TCP_RUNNING || now < lease_until(&t->lease))
-        return now;
-    silence_text(now - t->lease.acked, t->o.still_ms ? t->o.still_ms(t->o.arg, t->lease.acked) : 0, why);
-    tcp_fence(t, why);
-    if (t->conn || t->dial)
-        tcp_give_up(t, why);
-    return now;
+    struct sockaddr_storage sa = {0};
+    socklen_t n = sizeof sa;
+    uint8_t ip[ADDR_BYTES];
+    ret[0] = '\0';
+    if (t->o.addr && t->o.addr[0])
+        snprintf(ret, RDZV_ADDR_MAX + 1, "%s", t->o.addr);
+    else if (getsockname(rdzv_conn_fd(t->conn), (struct sockaddr *)&sa, &n) == 0 && addr_of((struct sockaddr *)&sa, ip))
+        addr_text(ip, ret);
 }
 
-void tcp_lease_moved(struct tcp *t)
+static int join_record(struct tcp *t, struct buf *out)
 {
-    if (t->o.on_lease)
-        t->o.on_lease(t->o.arg, t->mode == TCP_RUNNING ? lease_until(&t->lease) : 0);
-    tcp_arm(t);
+    struct rdzv_event ev;
+    client_claim(&t->c, ASK_JOIN, &ev);
+    ev.port = t->o.store_port && !t->c.leaving ? t->o.store_port(t->o.arg) : 0;
+    if (ev.port < 0) {
+        tcp_step(t, (struct client_event){.kind = CLIENT_STORE_FAILED, .error = ev.port});
+        return -ECANCELED;
+    }
+    ev.slots = t->o.slots;
+    ev.node_rank = t->o.node_rank;
+    ev.waits = t->o.waits;
+    ev.numbered = t->o.numbered;
+    own_source(t, ev.addr);
+    snprintf(ev.addrs, sizeof ev.addrs, "%s", t->o.addrs ? t->o.addrs : "");
+    snprintf(ev.role, sizeof ev.role, "%s", t->o.role ? t->o.role : "");
+    TRY(rdzv_event_encode(&ev, out));
+    return rdzv_config_encode(&t->o.job, out);
 }
 
-/* --- endings */
-
-void tcp_fence(struct tcp *t, const char *why)
+static int claim_record(struct tcp *t, enum client_ask what, struct buf *out)
 {
-    if (t->mode != TCP_RUNNING && t->mode != TCP_DONE)
+    struct rdzv_event ev;
+    client_claim(&t->c, what, &ev);
+    return rdzv_event_encode(&ev, out);
+}
+
+static bool leaves_in_good_order(const struct tcp *t)
+{
+    return t->c.why_leaving.exit_code == 0 && !t->c.why_leaving.text[0];
+}
+
+static int send_request(struct tcp *t, const struct client_effect *fx)
+{
+    const char *run = t->o.run_id, *node = t->o.node;
+    char seq[24], hold[24], round[24], from[24];
+    struct buf b = {0};
+    int n = 4, rc = 0;
+    snprintf(seq, sizeof seq, "%llu", (unsigned long long)fx->seq);
+    snprintf(round, sizeof round, "%llu",
+             (unsigned long long)(fx->what == ASK_TERM && t->c.mode != CLIENT_RUNNING && t->c.mode != CLIENT_DONE
+                                      ? 0
+                                      : t->c.round));
+    snprintf(from, sizeof from, "%d", fx->from);
+    snprintf(hold, sizeof hold, "%lld", (long long)fx->ms);
+    if (fx->what == ASK_JOIN)
+        rc = join_record(t, &b);
+    else if (fx->what == ASK_FAIL || (fx->what == ASK_LEAVE && !leaves_in_good_order(t)))
+        rc = claim_record(t, fx->what, &b);
+    if (rc < 0) {
+        buf_free(&b);
+        return rc;
+    }
+    const char *const text = fx->what == ASK_REPORT       ? t->c.report.data
+                             : fx->what == ASK_POSTMORTEM ? t->c.postmortem.data
+                                                          : b.data;
+    const char *v[7] = {NULL, run, node, text};
+    switch (fx->what) {
+    case ASK_TERM:
+        memcpy(v, ((const char *[]){"RDZV.TERM", run, node, t->c.epoch, t->c.seen, round}), 6 * sizeof *v);
+        n = 6;
+        break;
+    case ASK_NEXT:
+        memcpy(v, ((const char *[]){"RDZV.NEXT", run, node, seq, hold, "FROM", from}), sizeof v);
+        n = fx->from ? 7 : 5;
+        break;
+    case ASK_FAIL:
+        memcpy(v, ((const char *[]){"RDZV.FAIL", run, node, round, text}), 5 * sizeof *v);
+        n = 5;
+        break;
+    case ASK_DONE:
+        v[0] = "RDZV.DONE";
+        v[3] = round;
+        break;
+    case ASK_LEAVE:
+        v[0] = "RDZV.LEAVE";
+        n = text ? 4 : 3;
+        break;
+    case ASK_STATUS:
+        memcpy(v, ((const char *[]){"RDZV.STATUS", run, "BRIEF"}), 3 * sizeof *v);
+        n = 3;
+        break;
+    case ASK_JOIN:
+        v[0] = "RDZV.JOIN";
+        break;
+    case ASK_REPORT:
+        v[0] = "RDZV.REPORT";
+        break;
+    case ASK_POSTMORTEM: /* whoever does not know it refuses it, which is nobody's business */
+        v[0] = "RDZV.POSTMORTEM";
+        break;
+    }
+    rc = fx->together ? rdzv_conn_queue(t->conn, n, v, NULL) : rdzv_conn_send(t->conn, n, v, NULL);
+    if (fx->what == ASK_REPORT)
+        buf_clear(&t->c.report);
+    buf_free(&b);
+    return rc;
+}
+
+static void carry_out_send(struct tcp *t, const struct client_effect *fx)
+{
+    const int rc = t->conn ? send_request(t, fx) : -EPIPE;
+    if (rc < 0 && rc != -ECANCELED && t->conn)
+        tcp_step(t, (struct client_event){.kind = CLIENT_LOST, .how = RDZV_LOST, .text = strerror(-rc)});
+}
+
+/* --- the connection */
+
+/* It ends with a reset, which proves nothing of this node. */
+static void hang_up(struct tcp *t)
+{
+    const struct linger reset = {.l_onoff = 1};
+    dial_cancel(t->dial);
+    t->dial = NULL;
+    if (!t->conn)
         return;
-    const bool workers = t->mode == TCP_RUNNING;
-    set_mode(t, TCP_FENCED);
-    t->base.past.restarts++; /* our round is broken by this; what its rendezvous says of it is the truth */
-    t->failing = false;
-    tcp_alive_stop(t);
-    if (workers && t->o.on_lease)
-        t->o.on_lease(t->o.arg, clock_ms());
-    t->o.on_fence(t->o.arg, why);
+    setsockopt(rdzv_conn_fd(t->conn), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    if (t->has_socket && t->o.on_socket)
+        t->o.on_socket(t->o.arg, -1);
+    t->has_socket = false;
+    rdzv_conn_close(t->conn);
+    t->conn = NULL;
 }
 
-void tcp_fail(struct tcp *t, int code, const char *fmt, ...)
+static void on_lost(void *arg, enum rdzv_lost how, const char *why)
 {
-    char why[1024];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(why, sizeof why, fmt, ap);
-    va_end(ap);
-    if (t->mode == TCP_OVER)
+    tcp_step(arg, (struct client_event){.kind = CLIENT_LOST, .how = how, .text = why});
+}
+
+static void on_reply(void *arg, const redisReply *r)
+{
+    static const enum client_reply_kind kinds[] = {[REDIS_REPLY_STATUS] = REPLY_STATUS,
+                                                   [REDIS_REPLY_STRING] = REPLY_RECORD,
+                                                   [REDIS_REPLY_NIL] = REPLY_NIL,
+                                                   [REDIS_REPLY_ERROR] = REPLY_ERROR};
+    const size_t n = sizeof kinds / sizeof *kinds;
+    const bool known = r->type == REDIS_REPLY_STATUS || ((size_t)r->type < n && kinds[r->type] != REPLY_STATUS);
+    const struct client_reply reply = {
+        .kind = known ? kinds[r->type] : REPLY_OTHER, .text = r->str ? r->str : "", .len = r->str ? r->len : 0};
+    tcp_step(arg, (struct client_event){.kind = CLIENT_REPLY, .reply = reply});
+}
+
+static void on_ready(void *arg)
+{
+    const struct linger reset = {.l_onoff = 1};
+    struct tcp *t = arg;
+    setsockopt(rdzv_conn_fd(t->conn), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    t->has_socket = true;
+    if (t->o.on_socket)
+        t->o.on_socket(t->o.arg, rdzv_conn_fd(t->conn));
+    tcp_step(t, (struct client_event){.kind = CLIENT_READY});
+}
+
+/* Both ends have the same address: nobody stands between us. */
+static bool on_this_host(int fd)
+{
+    struct sockaddr_storage a = {0}, b = {0};
+    socklen_t na = sizeof a, nb = sizeof b;
+    uint8_t own[ADDR_BYTES], peer[ADDR_BYTES];
+    return getsockname(fd, (struct sockaddr *)&a, &na) == 0 && getpeername(fd, (struct sockaddr *)&b, &nb) == 0 &&
+           addr_of((struct sockaddr *)&a, own) && addr_of((struct sockaddr *)&b, peer) &&
+           memcmp(own, peer, ADDR_BYTES) == 0;
+}
+
+static void on_dialled(void *arg, int fd, const char *text)
+{
+    struct tcp *t = arg;
+    struct err e = {0};
+    t->dial = NULL;
+    tcp_step(t, (struct client_event){.kind = CLIENT_DIALLED, .error = fd < 0 ? fd : 0, .text = text});
+    if (fd < 0)
         return;
-    if (t->mode == TCP_RUNNING) /* not where they are done */
-        tcp_fence(t, "");
-    set_mode(t, TCP_OVER);
-    tcp_alive_stop(t);
-    uv_timer_stop(&t->retry);
-    t->o.on_failed(t->o.arg, code, why);
+    if (t->closing || !t->c.connected) { /* the clock has given it up */
+        close(fd);
+        return;
+    }
+    const struct rdzv_conn_options o = {.tls = t->tls,
+                                        .server_name = t->to.host,
+                                        .token = t->tokens.n ? &t->tokens.v[0] : NULL,
+                                        .unproved = t->o.insecure || on_this_host(fd),
+                                        .ready = on_ready,
+                                        .reply = on_reply,
+                                        .lost = on_lost,
+                                        .arg = t};
+    if (rdzv_conn_open(&t->conn, t->loop, fd, &o, &e) < 0)
+        tcp_step(t, (struct client_event){.kind = CLIENT_LOST, .how = RDZV_LOST, .text = e.text});
+}
+
+static void start_dial(struct tcp *t, int64_t ms)
+{
+    struct err e = {0};
+    const int rc = dial_start(&t->dial, t->loop, &t->to, ms, on_dialled, t, &e);
+    if (rc < 0)
+        tcp_step(t, (struct client_event){.kind = CLIENT_DIALLED, .error = rc, .text = e.text});
+}
+
+/* --- effects */
+
+static void tell(struct tcp *t, const struct client_effect *fx)
+{
+    if (fx->members && t->o.on_members)
+        t->o.on_members(t->o.arg, fx->members);
+    if (fx->news.kind == RDZV_NEWS_ROUND && !fx->news.spare)
+        tcp_alive_note(t, &fx->news);
+    if (t->seeker.told)
+        t->seeker.told(t->seeker.arg, &fx->news);
+    t->o.on_news(t->o.arg, &fx->news);
+}
+
+static void carry_out(struct tcp *t, const struct client_effect *fx)
+{
+    switch (fx->kind) {
+    case CLIENT_DIAL:
+        start_dial(t, fx->ms);
+        break;
+    case CLIENT_HANG_UP:
+        hang_up(t);
+        break;
+    case CLIENT_SEND:
+        carry_out_send(t, fx);
+        break;
+    case CLIENT_TELL:
+        tell(t, fx);
+        break;
+    case CLIENT_FENCE:
+        t->o.on_fence(t->o.arg, fx->text);
+        break;
+    case CLIENT_FAILED:
+        t->o.on_failed(t->o.arg, fx->code, fx->text);
+        break;
+    case CLIENT_LEASE:
+        if (t->o.on_lease)
+            t->o.on_lease(t->o.arg, fx->ms);
+        break;
+    case CLIENT_PROGRESS:
+        if (t->o.on_progress)
+            t->o.on_progress(t->o.arg, &fx->progress);
+        break;
+    case CLIENT_ALIVE:
+        if (fx->ms)
+            tcp_alive_start(t);
+        else
+            tcp_alive_stop(t);
+        break;
+    case CLIENT_SEEK:
+        t->seeker.seek(t->seeker.arg, fx->ms != 0);
+        break;
+    case CLIENT_ACKED:
+        t->seeker.acked(t->seeker.arg);
+        break;
+    case CLIENT_WARN:
+        log_warn("rendezvous", "%s", fx->text);
+        break;
+    case CLIENT_NOTE:
+        log_info("rendezvous", "%s", fx->text);
+        break;
+    }
+}
+
+/* The callbacks may ask for more: it is carried out after what was asked for before. */
+static void apply(struct tcp *t)
+{
+    const struct client_effect *fx;
+    if (t->applying)
+        return;
+    t->applying = true;
+    while ((fx = client_effect(&t->c))) {
+        if (!t->closing)
+            carry_out(t, fx);
+        client_done(&t->c);
+    }
+    t->applying = false;
+    t->base.past = t->c.past;
+    arm(t);
+}
+
+void tcp_step(struct tcp *t, struct client_event ev)
+{
+    if (t->closing)
+        return;
+    if (t->o.still_ms && t->c.mode == CLIENT_RUNNING)
+        ev.still_ms = t->o.still_ms(t->o.arg, t->c.lease.acked);
+    client_step(&t->c, &ev, clock_ms());
+    apply(t);
 }
 
 /* --- the agent's calls */
 
 static int tcp_join(struct rdzv_client *c, struct err *e)
 {
-    struct tcp *t = (struct tcp *)c;
     (void)e;
-    if (t->mode == TCP_OVER)
-        return 0;
-    set_mode(t, TCP_JOINING);
-    t->joined = false;
-    t->progress_at = clock_ms();
-    tcp_alive_stop(t);
-    tcp_lease_moved(t);
-    if (t->up)
-        tcp_greet(t);
-    else if (!t->dial && !t->conn) {
-        t->away = clock_ms();
-        if (t->pause_ms == 0)
-            tcp_dial(t);
-        else
-            tcp_again(t);
-    }
+    tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_JOIN});
     return 0;
 }
 
 static int tcp_fail_round(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
 {
-    struct tcp *t = (struct tcp *)c;
     (void)e;
-    tcp_check(t);
-    if (t->mode != TCP_RUNNING)
-        return 0;
-    t->failing = true;
-    t->cause = *cause;
-    if (t->up)
-        tcp_say(t, ASK_FAIL);
+    tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_FAIL, .cause = cause});
     return 0;
 }
 
 static int tcp_done(struct rdzv_client *c, struct err *e)
 {
-    struct tcp *t = (struct tcp *)c;
     (void)e;
-    tcp_check(t);
-    if (t->mode != TCP_RUNNING)
-        return 0;
-    set_mode(t, TCP_DONE);
-    tcp_alive_stop(t);
-    tcp_lease_moved(t);
-    if (t->up)
-        tcp_say(t, ASK_DONE);
+    tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_FINISH});
     return 0;
 }
 
 static int tcp_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
 {
-    struct tcp *t = (struct tcp *)c;
     (void)e;
-    t->leaving = true;
-    t->why_leaving = why ? *why : (struct rdzv_cause){.rank = -1};
-    t->parting = t->mode == TCP_RUNNING || t->mode == TCP_FENCED;
-    if (t->mode != TCP_OVER && !t->join_sent)
-        tcp_end(t, &(struct rdzv_news){.kind = RDZV_NEWS_END, .exit_code = EXIT_REQUEUE});
-    else if (t->up && t->mode != TCP_OVER)
-        tcp_say(t, ASK_LEAVE);
+    tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_LEAVE, .cause = why});
     return 0;
 }
 
 static int tcp_report(struct rdzv_client *c, const char *fields, struct err *e)
 {
-    struct tcp *t = (struct tcp *)c;
-    if (t->mode == TCP_RUNNING && tcp_keep_report(t, fields) < 0)
-        return err_set(e, -ENOMEM, "no memory for a report");
+    (void)e;
+    tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_REPORT, .text = fields});
     return 0;
 }
 
@@ -202,17 +382,18 @@ static int tcp_report(struct rdzv_client *c, const char *fields, struct err *e)
 static int tcp_publish(struct rdzv_client *c, const char *text, struct err *e)
 {
     struct tcp *t = (struct tcp *)c;
-    if (!t->up || t->mode != TCP_OVER)
+    if (!t->c.up || t->c.mode != CLIENT_OVER)
         return err_set(e, -ENOTCONN, "the rendezvous cannot be reached");
-    tcp_say_failure(t, text);
+    tcp_step(t, (struct client_event){.kind = CLIENT_PUBLISH, .text = text});
     return 0;
 }
 
 static bool tcp_is_answered(const struct rdzv_client *c)
 {
-    const struct tcp *t = (const struct tcp *)c;
-    return !t->up || t->asked_first == t->asked_last;
+    return client_is_answered(&((const struct tcp *)c)->c);
 }
+
+/* --- life */
 
 static void on_closed(uv_handle_t *h)
 {
@@ -221,8 +402,7 @@ static void on_closed(uv_handle_t *h)
         return;
     auth_tokens_free(&t->tokens);
     tls_context_free(t->tls);
-    buf_free(&t->report);
-    buf_free(&t->members);
+    client_finish(&t->c);
     free(t);
 }
 
@@ -235,12 +415,11 @@ static void tcp_close(struct rdzv_client *c)
         return;
     t->closing = true;
     dial_cancel(t->dial);
-    if (t->conn && t->mode != TCP_RUNNING && t->mode != TCP_FENCED)
+    if (t->conn && t->c.mode != CLIENT_RUNNING && t->c.mode != CLIENT_FENCED)
         setsockopt(rdzv_conn_fd(t->conn), SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
     rdzv_conn_close(t->conn);
     tcp_alive_stop(t);
     uv_close((uv_handle_t *)&t->clock, on_closed);
-    uv_close((uv_handle_t *)&t->retry, on_closed);
     uv_close((uv_handle_t *)&t->alive.tick, on_closed);
 }
 
@@ -248,8 +427,10 @@ static int prepare(struct tcp *t, struct err *e)
 {
     enum auth_origin origin;
     int port;
-    TRY(home_parse_endpoint(t->o.endpoint, RDZV_PORT, t->to.host, &port, e));
-    snprintf(t->to.port, sizeof t->to.port, "%d", port);
+    if (!t->seeker.seek) {
+        TRY(home_parse_endpoint(t->o.endpoint, RDZV_PORT, t->to.host, &port, e));
+        snprintf(t->to.port, sizeof t->to.port, "%d", port);
+    }
     if (t->o.tls)
         TRY(tls_context_client(&t->tls, t->o.tls_ca, NULL, NULL, e));
     if (t->o.insecure && !t->o.token_file)
@@ -257,7 +438,8 @@ static int prepare(struct tcp *t, struct err *e)
     return auth_tokens_own(&t->tokens, t->o.token_file, &origin, e);
 }
 
-static int tcp_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)
+int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options *o, const struct tcp_seeker *s,
+             struct err *e)
 {
     struct tcp *t = calloc(1, sizeof *t);
     if (!t)
@@ -265,25 +447,54 @@ static int tcp_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv
     t->base.ops = &rdzv_client_tcp_ops;
     t->o = *o;
     t->loop = loop;
-    t->lease = (struct lease){.silence_ms = o->job.silence_ms, .grace_ms = o->daemon_grace_ms};
-    t->rng = (unsigned)clock_ns();
+    if (s)
+        t->seeker = *s;
+    client_init(&t->c, &(struct client_options){.job = o->job,
+                                                .heartbeat_ms = o->heartbeat_ms,
+                                                .connect_ms = o->connect_ms,
+                                                .grace_ms = o->daemon_grace_ms,
+                                                .run_id = o->run_id,
+                                                .node = o->node,
+                                                .endpoint = o->endpoint,
+                                                .elected = s != NULL,
+                                                .shows_progress = o->on_progress != NULL,
+                                                .seed = (unsigned)clock_ns()});
+    t->clock_due = INT64_MAX;
     uv_timer_init(loop, &t->clock);
-    uv_timer_init(loop, &t->retry);
     uv_timer_init(loop, &t->alive.tick);
-    t->clock.data = t->retry.data = t->alive.tick.data = t;
-    t->open_handles = 3;
+    t->clock.data = t->alive.tick.data = t;
+    t->open_handles = 2;
     int rc = prepare(t, e);
     if (rc < 0) {
         tcp_close(&t->base);
         return rc;
     }
+    *ret = t;
+    return 0;
+}
+
+void tcp_address(struct tcp *t, const struct endpoint *to, const char *where, const char *epoch, const char *seen)
+{
+    t->to = *to;
+    tcp_step(t, (struct client_event){.kind = CLIENT_ADDRESS, .text = where, .epoch = epoch, .seen = seen});
+}
+
+void tcp_trouble(struct tcp *t, const char *why)
+{
+    tcp_step(t, (struct client_event){.kind = CLIENT_TROUBLE, .text = why});
+}
+
+static int tcp_open_one(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)
+{
+    struct tcp *t;
+    TRY(tcp_open(&t, loop, o, NULL, e));
     *ret = &t->base;
     return 0;
 }
 
 const struct rdzv_client_ops rdzv_client_tcp_ops = {
     .name = "tcp",
-    .open = tcp_open,
+    .open = tcp_open_one,
     .join = tcp_join,
     .fail = tcp_fail_round,
     .done = tcp_done,

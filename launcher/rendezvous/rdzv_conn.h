@@ -8,17 +8,12 @@
 #include <stddef.h>
 #include <uv.h>
 
+#include "common/rdzv/client/client.h"
+
 struct auth_token;
 struct err;
 struct rdzv_conn;
 struct tls_context;
-
-/* Why a connection is of no use. */
-enum rdzv_lost {
-    RDZV_LOST,     /* closed, reset, malformed: try again */
-    RDZV_STRANGER, /* it speaks something else: whom we look for may come later */
-    RDZV_DENIED,   /* one of us does not accept the other's proof, or its certificate: trying again will not help */
-};
 
 struct rdzv_conn_options {
     struct tls_context *tls;        /* NULL: plain */

@@ -24,21 +24,18 @@ static void on_reply(void *arg, const redisReply *r)
 {
     struct tcp *t = arg;
     struct tcp_alive *a = &t->alive;
-    tcp_check(t);
     if (!a->on || !a->waiting)
         return;
     a->waiting = false;
-    if (r->type != REDIS_REPLY_STATUS || strcmp(r->str, "MAJORITY") != 0)
-        return;
-    lease_majority(&t->lease, a->asked);
-    tcp_lease_moved(t);
+    if (r->type == REDIS_REPLY_STATUS && strcmp(r->str, "MAJORITY") == 0)
+        tcp_step(t, (struct client_event){.kind = CLIENT_MAJORITY, .at = a->asked});
 }
 
 static void send_alive(struct tcp *t)
 {
     struct tcp_alive *a = &t->alive;
     char round[24];
-    snprintf(round, sizeof round, "%llu", (unsigned long long)t->round);
+    snprintf(round, sizeof round, "%llu", (unsigned long long)t->c.round);
     a->asked = clock_ms();
     a->waiting = rdzv_conn_send(a->conn, 4, (const char *[]){"RDZV.ALIVE", t->o.run_id, t->o.node, round}, NULL) == 0;
 }
@@ -55,7 +52,6 @@ static void on_lost(void *arg, enum rdzv_lost how, const char *why)
     struct tcp *t = arg;
     (void)how;
     (void)why;
-    tcp_check(t);
     hang_up(&t->alive); /* the next tick dials again */
 }
 
@@ -65,7 +61,6 @@ static void on_dialled(void *arg, int fd, const char *text)
     const struct rdzv_conn_options o = {.ready = on_ready, .reply = on_reply, .lost = on_lost, .arg = t};
     (void)text;
     t->alive.dial = NULL;
-    tcp_check(t);
     if (fd >= 0 && t->alive.on)
         rdzv_conn_open(&t->alive.conn, t->loop, fd, &o, NULL);
     else if (fd >= 0)
@@ -77,34 +72,40 @@ static void count(struct tcp *t)
 {
     int64_t now = clock_ms();
     int others = t->o.majority ? t->o.majority(t->o.arg) : 0;
-    if (2 * (others + 1) <= t->group_world)
-        return;
-    lease_majority(&t->lease, now);
-    tcp_lease_moved(t);
+    if (2 * (others + 1) > t->alive.group_world)
+        tcp_step(t, (struct client_event){.kind = CLIENT_MAJORITY, .at = now});
 }
 
 static void on_tick(uv_timer_t *timer)
 {
     struct tcp *t = timer->data;
     struct tcp_alive *a = &t->alive;
-    tcp_check(t);
     if (t->closing || !a->on)
         return;
-    if (t->group_rank == 0)
+    if (a->group_rank == 0)
         count(t);
     else if (a->conn && a->ready && !a->waiting)
         send_alive(t);
     else if (a->waiting && clock_ms() - a->asked >= t->o.heartbeat_ms)
         hang_up(a);
     else if (!a->conn && !a->dial)
-        dial_start(&a->dial, t->loop, &t->leader, t->o.heartbeat_ms, on_dialled, t, NULL);
+        dial_start(&a->dial, t->loop, &a->leader, t->o.heartbeat_ms, on_dialled, t, NULL);
+}
+
+void tcp_alive_note(struct tcp *t, const struct rdzv_news *round)
+{
+    struct tcp_alive *a = &t->alive;
+    a->group_rank = round->group_rank;
+    a->group_world = round->group_world;
+    snprintf(a->leader.host, sizeof a->leader.host, "%s", round->leader_addr);
+    snprintf(a->leader.port, sizeof a->leader.port, "%d", round->leader_port);
 }
 
 void tcp_alive_start(struct tcp *t)
 {
     struct tcp_alive *a = &t->alive;
     int64_t every = t->o.heartbeat_ms / TICKS_PER_HEARTBEAT;
-    if (a->on || t->closing || t->o.daemon_grace_ms <= 0)
+    if (a->on || t->closing)
         return;
     every = every > TICK_MIN_MS ? every : TICK_MIN_MS;
     a->on = true;

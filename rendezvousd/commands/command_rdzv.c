@@ -4,6 +4,7 @@
 #include "common/base/err.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/commands/commands.h"
+#include "common/rdzv/homes/rdzv_claim.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/server_impl.h"
 #include <errno.h>
@@ -21,7 +22,8 @@ static void say_error(struct conn *c, int rc, const struct err *e)
         int rc;
         const char *word;
     } words[] = {{ERR_FENCED, "FENCED"}, {ERR_REFUSED, "REFUSED"}, {ERR_MISMATCH, "DIFFERS"}, {-ENOENT, "NOJOB"},
-                 {-EDQUOT, "LIMIT"},     {-ENOMEM, "OOM"},         {-EAGAIN, "BUSY"}};
+                 {-EDQUOT, "LIMIT"},     {-ENOMEM, "OOM"},         {-EAGAIN, "BUSY"},
+                 {-ESTALE, "NOTERM"}};
     const char *word = "ERR";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].rc == rc)
@@ -165,6 +167,20 @@ void command_rdzv_join(struct conn *c, const struct request *rq)
         say_error(c, rc, &e);
     else
         rdzv_say_record_(c, joined_record(&joined, &answer), &answer);
+}
+
+/* TERM run node epoch seen round: whom the node dials, before anything else. */
+void command_rdzv_term(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1], epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1];
+    struct err e = {0};
+    int64_t round;
+    if (!read_names(c, rq, run, node) || !copy_name(c, &rq->argv[3], "epoch", 1, RDZV_EPOCH_MAX, epoch) ||
+        !copy_name(c, &rq->argv[4], "highest epoch", 0, RDZV_EPOCH_MAX, seen) ||
+        !read_number(c, &rq->argv[5], "round", INT64_MAX, &round))
+        return;
+    struct jobs_party *p = rdzv_party_of_(c, &e);
+    say_done(c, p ? jobs_term(p, run, epoch, seen, (uint64_t)round, &e) : -ENOMEM, &e);
 }
 
 void command_rdzv_next(struct conn *c, const struct request *rq)

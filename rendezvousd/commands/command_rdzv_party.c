@@ -95,9 +95,13 @@ static void say_news(struct conn *c, const struct rdzv_news *news, const char *m
 
 static void next_ended(struct conn *c, void *arg)
 {
+    struct err e = {0};
     (void)arg;
     jobs_next_cancel(c->rdzv->party);
-    reply_nil(&c->reply);
+    if (jobs_may_answer(c->s->jobs, &e) < 0)
+        reply_error(&c->reply, "NOTERM %s", e.text);
+    else
+        reply_nil(&c->reply);
 }
 
 static void next_forgotten(struct conn *c, void *arg)

@@ -58,6 +58,28 @@ int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);
  * time any silent node has. Before the first party. ERR_CORRUPT and others name the file: nothing must be served
  * then. */
 int jobs_load(struct jobs *j, struct err *e);
+/* The one job that an elected leader leads (common/rdzv/client/election.h), over the home that it has claimed. Nobody is
+ * acknowledged before jobs_lead_until() says until when; parties must name the epoch (jobs_term()) before anything
+ * else. */
+struct jobs_lead {
+    struct rdzv_home *home; /* load and append alone are called; borrowed until jobs_destroy() */
+    const char *run, *node, *epoch, *identity; /* copied */
+    int64_t grace_ms;   /* after the silence and the kill that each member has, as leader_restore() */
+    int64_t full_until; /* nothing is decided before in a home that knew no round, once a JOIN names one */
+    /* A party named an epoch that is not below ours: nobody is acknowledged from then on. Only queues. */
+    void (*higher)(void *arg, const char *epoch);
+    void *arg;
+};
+struct jobs_led {
+    bool is_empty; /* the home held no job */
+    bool lost;     /* decisions may be lost: jobs_hold() is due */
+};
+/* Before the first party. ERR_CORRUPT, ERR_MISMATCH: what the home holds cannot be read. */
+int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret, struct err *e);
+void jobs_lead_until(struct jobs *j, int64_t until_ms);
+void jobs_hold(struct jobs *j, int64_t until_ms); /* nothing is decided before */
+int jobs_heard(const struct jobs *j);             /* nodes that are heard, of all jobs; INT_MAX: all jobs are over */
+
 /* Parties must be closed before, jobs need not be over. NULL allowed. With a loop, memory goes when the loop has
  * turned. */
 void jobs_destroy(struct jobs *j);
@@ -104,6 +126,7 @@ struct jobs_joined {
  *   -ENOENT       this principal has no such job;
  *   -EDQUOT       a limit;
  *   -EAGAIN       JOIN: ask again, nothing is heard of the job's nodes;
+ *   -ESTALE       who was elected does not lead now, or not under the epoch that was named;
  *   -EINVAL, -ENOMEM. */
 
 /* ev: a JOIN event with addr "" where the party's own is meant. */
@@ -114,6 +137,12 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *ev
  * place of the first. */
 int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e);
 void jobs_next_cancel(struct jobs_party *p);
+/* May anybody be acknowledged now? Looked at for each answer, after its request was read. 0, -ESTALE. */
+int jobs_may_answer(const struct jobs *j, struct err *e);
+/* The first words to an elected leader: the epoch that is dialled, the highest that the node has seen, and the round of
+ * its workers (0: it has none). ERR_FENCED: this job has no such round. */
+int jobs_term(struct jobs_party *p, const char *run, const char *epoch, const char *seen, uint64_t round,
+              struct err *e);
 /* Until when the workers of this party, which is in this process, may run: MIN nodes, itself counted, each have got an
  * answer of ours that was sent within silence_ms, or have left the round in good order. A node shows by a NEXT that it
  * has got the answer to the one before. INT64_MAX: nobody is needed. */

@@ -21,6 +21,7 @@ struct jobs_party {
     bool is_void;    /* a newer party stands for its node */
     bool to_tell;    /* in jobs->tell */
     bool waits_disk; /* in job->undurable */
+    bool in_term;    /* it has named the epoch of the leader that was elected */
     int joins;       /* since joins_since, but those that a round awaited */
     uint64_t round;  /* the last that awaited one */
     int64_t joins_since;
@@ -68,8 +69,18 @@ struct owner {
     char name[];
 };
 
+/* That of an elected leader; home NULL: whoever leads here was not elected. */
+struct term {
+    struct rdzv_home *home;
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1], epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1];
+    int64_t until, full_until, hold_until;
+    void (*higher)(void *arg, const char *epoch);
+    void *arg;
+};
+
 struct jobs {
     struct jobs_options o; /* no zeroes: defaults are filled in */
+    struct term term;
     struct job *all, *named;
     struct owner *owners;
     struct expiry ticks;
@@ -113,6 +124,10 @@ void party_unbind_(struct jobs_party *p);
 void party_queue_(struct jobs_party *p); /* queue it if it asks and there is news for it */
 void jobs_tell_(struct jobs *j);
 
+/* jobs_term.c */
+int party_check_term_(const struct jobs_party *p, struct err *e);
+void job_note_past_(struct job *job, const struct rdzv_event *join); /* a JOIN that may name a round */
+
 /* jobs_lease.c */
 void job_confirmed_(struct job *job, struct leader_member *m, int64_t sent_ms);
 /* Its connection has ended: has it left the round in good order? */
@@ -124,5 +139,7 @@ void job_watch_(struct job *job); /* jobs_watch.c: reports what has changed */
 void job_decide_(struct job *job);
 void job_close_home_(struct job *job, bool forget);
 bool job_is_durable_(const struct job *job); /* its log is on disk, or on its way: it outlives this daemon */
+void job_live_in_(struct job *job, struct rdzv_home *home); /* from now on */
+int64_t job_clock_(const struct rdzv_reign *r);
 
 #endif

@@ -6,8 +6,8 @@
 #include "rendezvousd/state/state_dir.h"
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <utlist.h>
 
 #define MODULE "jobs"
@@ -39,28 +39,30 @@ static void on_landed(void *arg)
 static void on_rewrite(void *arg)
 {
     struct job *job = arg;
-    rdzv_reign_decide(&job->reign, true, NULL, 0, job->jobs->o.now(), NULL);
+    rdzv_reign_decide(&job->reign, true, job->jobs->o.now(), NULL);
 }
 
-static int lead(struct job *job, struct rdzv_home *home, struct err *e)
+void job_live_in_(struct job *job, struct rdzv_home *home)
 {
-    char seen[24];
-    uint64_t draw;
+    const struct term *t = &job->jobs->term;
     job->reign.home = home;
     home->landed = on_landed;
     home->rewrite = on_rewrite;
     home->arg = job;
-    snprintf(seen, sizeof seen, "%llu", (unsigned long long)job->jobs->o.epoch - 1);
-    if (getrandom(&draw, sizeof draw, 0) != sizeof draw)
-        return err_errno(e, errno, "cannot draw an epoch");
-    TRY(home->ops->identity(home, job->reign.identity, e));
-    return rdzv_reign_claim(&job->reign, seen, draw, e);
+    snprintf(job->reign.epoch, sizeof job->reign.epoch, "%llu", (unsigned long long)job->jobs->o.epoch);
+    if (t->home) {
+        memcpy(job->reign.epoch, t->epoch, sizeof t->epoch);
+        memcpy(job->reign.identity, t->identity, sizeof t->identity);
+        job->reign.holder = t->node;
+    } else {
+        home->ops->identity(home, job->reign.identity, NULL); /* of one owner: it cannot fail */
+    }
 }
 
 static void live_in_memory(struct job *job)
 {
     rdzv_memory_init(&job->memory);
-    lead(job, &job->memory, NULL);
+    job_live_in_(job, &job->memory);
 }
 
 static int open_log(struct job *job, struct err *e)
@@ -68,12 +70,8 @@ static int open_log(struct job *job, struct err *e)
     struct rdzv_home *home, *before = job->reign.home;
     TRY(state_dir_home(job->jobs->o.dir, leader_instance(job->reign.leader), &home, e));
     home->asked = home->stands = before ? before->asked : 0; /* numbers go on */
-    const int rc = lead(job, home, e);
-    if (rc < 0) {
-        home->ops->close(home);
-        job->reign.home = before;
-    }
-    return rc;
+    job_live_in_(job, home);
+    return 0;
 }
 
 /* Where there is no memory for its log, the job lives in that of this process, and has a log from a later decision on.
@@ -82,6 +80,10 @@ static bool open_home(struct job *job)
 {
     struct err e;
     const bool first = !job->reign.home;
+    if (job->jobs->term.home) {
+        job_live_in_(job, job->jobs->term.home);
+        return true;
+    }
     const int rc = job->jobs->o.dir ? open_log(job, &e) : 0;
     if (rc < 0 && first)
         log_error(MODULE, "run=%s %s: it will not outlive this daemon", leader_run(job->reign.leader), e.text);
@@ -93,10 +95,12 @@ static bool open_home(struct job *job)
 void job_decide_(struct job *job)
 {
     struct rdzv_reign *r = &job->reign;
+    if (job->jobs->o.now() < leader_held_until(r->leader))
+        return; /* a decision says that what may be lost was waited for */
     const bool unlogged = !r->home || (r->home == &job->memory && job->jobs->o.dir);
     const bool whole = unlogged && open_home(job);
-    const int rc = rdzv_reign_decide(r, whole, NULL, 0, job->jobs->o.now(), NULL);
-    if (rc < 0 && r->home != &job->memory)
+    const int rc = rdzv_reign_decide(r, whole, job->jobs->o.now(), NULL);
+    if (rc < 0 && r->home != &job->memory && !job->jobs->term.home)
         state_home_lose(r->home, rc);
 }
 
@@ -106,13 +110,26 @@ bool job_is_durable_(const struct job *job)
     return home && home != &job->memory && !home->unlogged;
 }
 
+static void decide_all(struct job *job)
+{
+    const int64_t now = job->jobs->o.now();
+    if (now >= leader_held_until(job->reign.leader) && leader_machine(job->reign.leader))
+        rdzv_reign_decide(&job->reign, true, now, NULL);
+}
+
 void job_close_home_(struct job *job, bool forget)
 {
     struct rdzv_home *home = job->reign.home;
     if (!home)
         return;
+    if (job->jobs->term.home) { /* whoever leads next begins with the durations of now; the home is not ours to close */
+        if (!forget)
+            decide_all(job);
+        job->reign.home = NULL;
+        return;
+    }
     if (forget)
-        home->ops->forget(home, NULL);
+        home->ops->forget(home);
     else if (home->unlogged)
         on_rewrite(job); /* there may be room by now */
     else
@@ -123,7 +140,7 @@ void job_close_home_(struct job *job, bool forget)
 
 /* --- loading */
 
-static int64_t now_here(const struct rdzv_reign *r)
+int64_t job_clock_(const struct rdzv_reign *r)
 {
     return container_of(r, struct job, reign)->jobs->o.now();
 }
@@ -132,8 +149,8 @@ static int64_t now_here(const struct rdzv_reign *r)
 static int take_over(struct job *job, struct rdzv_home *home, struct err *e)
 {
     struct leader *l = job->reign.leader;
-    TRY(lead(job, home, e));
-    TRY(rdzv_reign_take_over(&job->reign, now_here, e));
+    job_live_in_(job, home);
+    TRY(rdzv_reign_take_over(&job->reign, job_clock_, 0, e));
     if (!leader_machine(l))
         return 0;
     job->over = leader_is_over(l);
@@ -141,7 +158,7 @@ static int take_over(struct job *job, struct rdzv_home *home, struct err *e)
     job->restarts = (uint64_t)rdzv_restarts(leader_machine(l));
     while (leader_next_fresh(l)) /* nobody asks yet */
         ;
-    return rdzv_reign_decide(&job->reign, true, NULL, 0, now_here(&job->reign), e);
+    return rdzv_reign_decide(&job->reign, true, job_clock_(&job->reign), e);
 }
 
 static int load(void *arg, struct rdzv_home *home, struct err *e)

@@ -161,7 +161,7 @@ void jobs_tell_(struct jobs *j)
     while ((p = j->tell)) {
         DL_DELETE2(j->tell, p, tell_prev, tell_next);
         p->to_tell = false;
-        struct leader_member *m = can_tell(p);
+        struct leader_member *m = jobs_may_answer(j, NULL) == 0 ? can_tell(p) : NULL;
         if (m && rdzv_reign_stands(&p->job->reign, m->stamp))
             tell(p, m);
         else if (m)

@@ -37,7 +37,7 @@ static int check_party(const struct jobs_party *p, const char *run, const char *
     TRY(check_names(p->jobs, run, node, e));
     if (p->is_void)
         return err_set(e, ERR_FENCED, "a newer connection stands for node '%s' of run '%s'", node, run);
-    return 0;
+    return party_check_term_(p, e);
 }
 
 /* The member a request speaks of. */
@@ -231,6 +231,7 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
     TRY(check_rate(p, run, &ev, e));
     TRY(check_past(p, run, &ev, e));
     TRY(find_or_create(p, run, &job, e));
+    job_note_past_(job, &ev);
     int rc = join_job(p, job, &ev, settings, ret, e);
     if (rc < 0)
         job_forget_if_empty_(job);

@@ -102,7 +102,7 @@ void rdzv_reign_note_age(struct rdzv_reign *r, int64_t now_ms)
 {
     struct buf line = {0};
     if (r->home && leader_age_line(r->leader, now_ms, &line) == 0)
-        append(r, &(struct rdzv_write){.decision = &line}, NULL);
+        append(r, &(struct rdzv_write){.decision = &line, .epoch = r->epoch}, NULL);
     buf_free(&line);
 }
 

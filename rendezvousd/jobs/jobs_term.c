@@ -1,0 +1,155 @@
+/* The term of an elected leader: its one job, from what its home holds, and whom it may acknowledge until when. The
+ * election itself is common/rdzv/client/election.h. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "rendezvousd/jobs/jobs_impl.h"
+
+#define MODULE "jobs"
+
+/* --- taking over */
+
+static void note_loaded(struct job *job)
+{
+    struct leader *l = job->reign.leader;
+    job->over = leader_is_over(l);
+    job->round = rdzv_round(leader_machine(l));
+    job->restarts = (uint64_t)rdzv_restarts(leader_machine(l));
+    while (leader_next_fresh(l)) /* nobody asks yet */
+        ;
+    log_info(MODULE, "run=%s taken over: %s, round %llu, %d nodes", leader_run(l),
+             rdzv_state_name(rdzv_state(leader_machine(l))), (unsigned long long)job->round,
+             rdzv_nodes(leader_machine(l)));
+}
+
+int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret, struct err *e)
+{
+    struct term *t = &j->term;
+    struct job *job;
+    *t = (struct term){
+        .home = lead->home, .full_until = lead->full_until, .higher = lead->higher, .arg = lead->arg};
+    snprintf(t->run, sizeof t->run, "%s", lead->run);
+    snprintf(t->node, sizeof t->node, "%s", lead->node);
+    snprintf(t->epoch, sizeof t->epoch, "%s", lead->epoch);
+    snprintf(t->identity, sizeof t->identity, "%s", lead->identity);
+    TRY(job_create_(j, lead->run, "", &job, e));
+    job_live_in_(job, lead->home);
+    int rc = rdzv_reign_take_over(&job->reign, job_clock_, lead->grace_ms, e);
+    *ret = (struct jobs_led){.is_empty = !leader_machine(job->reign.leader),
+                             .lost = rdzv_reign_has_loss(&job->reign, false)};
+    if (rc == 0 && !ret->is_empty)
+        rc = job_name_(job, e);
+    if (rc < 0 || ret->is_empty) { /* the first JOIN makes it */
+        job->reign.home = NULL;
+        job_forget_(job);
+        return rc;
+    }
+    note_loaded(job);
+    job_arm_(job);
+    job_watch_(job);
+    return 0;
+}
+
+/* --- until when */
+
+void jobs_lead_until(struct jobs *j, int64_t until_ms)
+{
+    const bool lapsed = j->o.now() >= j->term.until;
+    struct job *job;
+    j->term.until = until_ms;
+    if (!lapsed)
+        return;
+    DL_FOREACH (j->all, job) /* what could not be told meanwhile */
+        for (struct jobs_party *p = job->parties; p; p = p->hh.next)
+            party_queue_(p);
+    jobs_tell_(j);
+}
+
+void jobs_hold(struct jobs *j, int64_t until_ms)
+{
+    struct job *job;
+    j->term.hold_until = until_ms;
+    DL_FOREACH (j->all, job) {
+        leader_hold(job->reign.leader, until_ms);
+        job_arm_(job);
+    }
+}
+
+int jobs_may_answer(const struct jobs *j, struct err *e)
+{
+    if (!j->term.home || j->o.now() < j->term.until)
+        return 0;
+    return err_set(e, -ESTALE, "this node does not lead the job now: its claim is not confirmed");
+}
+
+int party_check_term_(const struct jobs_party *p, struct err *e)
+{
+    if (!p->jobs->term.home)
+        return 0;
+    if (!p->in_term)
+        return err_set(e, -ESTALE, "the leader of this job was elected: expected the epoch first (RDZV.TERM)");
+    return jobs_may_answer(p->jobs, e);
+}
+
+/* --- who dials */
+
+static int check_round(const struct jobs *j, const char *run, uint64_t round, struct err *e)
+{
+    const struct job *job = job_find_(j, "", run);
+    const struct rdzv *machine = job ? leader_machine(job->reign.leader) : NULL;
+    if (round == 0 || (machine && rdzv_round(machine) >= round))
+        return 0;
+    return err_set(e, ERR_FENCED, "the rendezvous has lost round %llu of job '%s' (was its home emptied?)",
+                   (unsigned long long)round, run);
+}
+
+int jobs_term(struct jobs_party *p, const char *run, const char *epoch, const char *seen, uint64_t round,
+              struct err *e)
+{
+    struct jobs *j = p->jobs;
+    struct term *t = &j->term;
+    if (!t->home || strcmp(t->run, run) != 0)
+        return err_set(e, -ESTALE, "nobody leads job '%s' here", run);
+    if (rdzv_epoch_is_foreign(seen, t->epoch)) {
+        t->until = 0;
+        t->higher(t->arg, seen);
+        return err_set(e, -ESTALE, "this node leads under epoch %s, and must claim anew above %s", t->epoch, seen);
+    }
+    if (strcmp(epoch, t->epoch) != 0)
+        return err_set(e, -ESTALE, "this node leads under epoch %s, not %s", t->epoch, epoch);
+    TRY(jobs_may_answer(j, e));
+    TRY(check_round(j, run, round, e));
+    p->in_term = true;
+    return 0;
+}
+
+/* Rounds that this home has never held: their workers may run under a leader that it does not know of. */
+void job_note_past_(struct job *job, const struct rdzv_event *join)
+{
+    struct leader *l = job->reign.leader;
+    const struct term *t = &job->jobs->term;
+    if (!t->home)
+        return;
+    if (t->hold_until > job->jobs->o.now())
+        leader_hold(l, t->hold_until);
+    if (join->round > 0 && (!leader_machine(l) || rdzv_round(leader_machine(l)) == 0))
+        leader_hold(l, t->full_until);
+}
+
+int jobs_heard(const struct jobs *j)
+{
+    const struct job *job;
+    int n = 0;
+    bool over = j->all != NULL;
+    DL_FOREACH (j->all, job) {
+        over = over && leader_is_over(job->reign.leader);
+        for (const struct leader_member *m = leader_members(job->reign.leader); m; m = m->hh.next)
+            n += m->connected && m->list != LEADER_LIST_SILENT;
+    }
+    return over ? INT_MAX : n;
+}
