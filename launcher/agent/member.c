@@ -224,6 +224,8 @@ static int open_rendezvous(struct run *r, struct err *e)
                 .heartbeat_ms = c->conf.keep_alive_interval_ms,
                 .connect_ms = config_join_timeout_ms(c),
                 .daemon_grace_ms = c->conf.daemon_grace_ms,
+                .never_leads = c->conf.is_host == 0,
+                .lead_port = (int)c->conf.port,
                 .allow_unsafe = c->conf.allow_unsafe == 1,
                 .max_lag_ms = c->conf.max_lag_ms,
                 .run_id = c->run_id,

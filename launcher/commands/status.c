@@ -8,12 +8,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
 #include "common/rdzv/homes/home_process.h"
 #include "common/rdzv/homes/rdzv_home.h"
-#include "common/rdzv/leader/leader.h"
-#include "common/rdzv/leader/rdzv_host.h"
+#include "common/rdzv/leader/rdzv_reign.h"
 #include "common/rdzv/machine/rdzv.h"
 #include "launcher/commands/ask_options.h"
 
@@ -120,22 +120,60 @@ static int start_home_process(int *ret_fd, struct err *e)
     return 0;
 }
 
-/* What a job's log in a Redis or a directory says: JSON like RDZV.STATUS's, without what only a daemon knows (limits,
- * events, reports). -ENOENT: there is no such job. Waits up to timeout_ms for each call of the home. */
+static int64_t now_here(const struct rdzv_reign *r)
+{
+    (void)r;
+    return clock_ms();
+}
+
+/* What a job's log in a Redis or a directory says: JSON like RDZV.STATUS's, without what only a leader knows (limits,
+ * events, reports). -ENOENT: there is no such job. */
+static int read_log(struct status *s, struct rdzv_home *home, char **ret, struct err *e)
+{
+    struct rdzv_reign r = {.home = home};
+    TRY(leader_create(&r.leader, &(struct leader_options){.run = s->run}, e));
+    int rc = rdzv_reign_take_over(&r, now_here, 0, e);
+    if (rc == 0 && !leader_machine(r.leader))
+        rc = err_set(e, -ENOENT, "no job of this run id is known there");
+    if (rc == 0)
+        rc = to_json(leader_machine(r.leader), s->run, ret, e);
+    leader_destroy(r.leader);
+    return rc;
+}
+
+/* Whoever leads, at one of the addresses of its claim. 1: it has answered; 0: none of them does. */
+static int ask_leader(struct status *s, const struct rdzv_claim *claim, char **ret)
+{
+    redisReply *r = NULL;
+    struct err e;
+    snprintf(s->ask.port, sizeof s->ask.port, "%d", claim->port);
+    for (const char *p = claim->addrs; *p && !r; p += strcspn(p, ","), p += *p == ',') {
+        snprintf(s->ask.host, sizeof s->ask.host, "%.*s", (int)strcspn(p, ","), p);
+        resp_init(&s->ask.conn, -1);
+        if (request_status(s, &r, &e) < 0)
+            r = NULL;
+        rdzv_ask_finish(&s->ask);
+    }
+    s->ask.host[0] = 0;
+    *ret = r && r->type == REDIS_REPLY_STRING ? strdup(r->str) : NULL;
+    if (r)
+        freeReplyObject(r);
+    return *ret != NULL;
+}
+
+/* The job at a Redis or in a directory: asks its leader, else reads its log. Waits up to timeout_ms for each. */
 static int read_home(struct status *s, char **ret, struct err *e)
 {
     struct rdzv_home_options o = {.run_id = s->run, .io_timeout_ms = timeout_ms(s), .keep_ms = KEEP_MS};
+    struct rdzv_claim claim;
     struct rdzv_home *home;
-    struct leader *leader;
     if (strncmp(s->config.ask.endpoint, "file://", 7) == 0 && s->home_fd == 0)
         TRY(start_home_process(&s->home_fd, e));
     o.process_fd = s->home_fd;
     TRY(rdzv_home_open(&home, s->config.ask.endpoint, &o, e));
-    int rc = rdzv_host_read(home, &leader, e);
-    if (rc == 0) {
-        rc = to_json(leader_machine(leader), s->run, ret, e);
-        leader_destroy(leader);
-    }
+    int rc = home->ops->look(home, &claim, e);
+    if (rc >= 0 && (rc == 0 || claim.released || !ask_leader(s, &claim, ret)))
+        rc = read_log(s, home, ret, e);
     home->ops->close(home);
     return rc < 0 ? err_wrap(e, "run '%s'", s->run) : 0;
 }

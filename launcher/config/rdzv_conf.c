@@ -33,6 +33,7 @@ static const char *const unused[] = {
     X(keep_alive_max_attempt)                                                                                          \
     X(timeout)                                                                                                         \
     X(is_host)                                                                                                         \
+    X(port)                                                                                                            \
     X(rank)                                                                                                            \
     X(store_type)                                                                                                      \
     X(allow_unsafe)                                                                                                    \
@@ -77,6 +78,11 @@ static int set_timeout(struct rdzv_conf *c, const char *key, const char *value, 
 static int set_is_host(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
 {
     return set_flag(key, value, ALL_WORDS, &c->is_host, e);
+}
+
+static int set_port(struct rdzv_conf *c, const char *key, const char *value, struct err *e)
+{
+    return parse_i64(value, key, 1, 65535, &c->port, e);
 }
 
 static int set_rank(struct rdzv_conf *c, const char *key, const char *value, struct err *e)

@@ -32,6 +32,7 @@ struct rdzv_conf {
 #undef X
     int64_t keep_alive_max_attempt; /* signs of life that may fail in a row: 3 */
     int is_host;                    /* -1 not set, 0, 1 */
+    int64_t port;                   /* where a node listens that leads over a Redis or a folder; 0: any */
     int64_t rank;                   /* -1; the same as --node-rank */
     int allow_unsafe;               /* -1 not set, 0, 1: a Redis that may lose what it acknowledged is accepted */
     int64_t max_lag_ms;             /* the Redis' min-replicas-max-lag, where it does not say; 0: not given */

@@ -16,7 +16,7 @@
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "launcher/rendezvous/rdzv_client.h"
-#include "launcher/rendezvous/rdzv_lease.h"
+#include "common/rdzv/client/lease.h"
 #include "rendezvousd/jobs/jobs.h"
 
 #define PROGRESS_MS 1000

@@ -108,7 +108,7 @@ static int send_request(struct tcp *t, const struct client_effect *fx)
         buf_free(&b);
         return rc;
     }
-    const char *const text = fx->what == ASK_REPORT       ? t->c.report.data
+    const char *const text = fx->what == ASK_REPORT       ? t->c.sent.data
                              : fx->what == ASK_POSTMORTEM ? t->c.postmortem.data
                                                           : b.data;
     const char *v[7] = {NULL, run, node, text};
@@ -148,8 +148,6 @@ static int send_request(struct tcp *t, const struct client_effect *fx)
         break;
     }
     rc = fx->together ? rdzv_conn_queue(t->conn, n, v, NULL) : rdzv_conn_send(t->conn, n, v, NULL);
-    if (fx->what == ASK_REPORT)
-        buf_clear(&t->c.report);
     buf_free(&b);
     return rc;
 }

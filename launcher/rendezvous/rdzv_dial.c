@@ -1,6 +1,8 @@
 #include "launcher/rendezvous/rdzv_dial.h"
 
 #include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -27,6 +29,7 @@ struct dial {
     uv_poll_t looked_up;
     bool looking;
     struct addrinfo *found, *order[TRIES_MAX];
+    struct addrinfo *listed[TRIES_MAX]; /* of a list, one each */
     int n, next, live; /* addresses; the next to try; under way */
     struct attempt tries[TRIES_MAX];
     uv_timer_t patience, head_start;
@@ -46,6 +49,8 @@ static void on_closed(uv_handle_t *h)
         return;
     if (d->found)
         freeaddrinfo(d->found);
+    for (int i = 0; i < TRIES_MAX && d->listed[i]; i++)
+        freeaddrinfo(d->listed[i]);
     free(d);
 }
 
@@ -106,8 +111,10 @@ static void end(struct dial *d, int fd, const char *text)
 static void fail(struct dial *d, int why)
 {
     char text[512];
-    snprintf(text, sizeof text, strchr(d->to.host, ':') ? "[%s]:%s: %s" : "%s:%s: %s", d->to.host, d->to.port,
-             strerror(why));
+    const char *form = strchr(d->to.host, ',')   ? "%.400s port %s: %s"
+                       : strchr(d->to.host, ':') ? "[%.400s]:%s: %s"
+                                                 : "%.400s:%s: %s";
+    snprintf(text, sizeof text, form, d->to.host, d->to.port, strerror(why));
     end(d, -why, text);
 }
 
@@ -240,8 +247,26 @@ static void on_looked_up(uv_poll_t *p, int status, int events)
     try_next(d);
 }
 
+/* "a,b,c" */
+static int take_list(struct dial *d, struct err *e)
+{
+    const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+    char one[INET6_ADDRSTRLEN];
+    for (const char *p = d->to.host; *p && d->n < TRIES_MAX; p += strcspn(p, ","), p += *p == ',') {
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
+        if (getaddrinfo(one, d->to.port, &hints, &d->listed[d->n]) != 0)
+            return err_set(e, -EINVAL, "'%s': expected a numeric address", one);
+        d->order[d->n] = d->listed[d->n];
+        d->n++;
+    }
+    uv_timer_start(&d->head_start, on_head_start, 0, 0);
+    return 0;
+}
+
 static int look_up(struct dial *d, struct err *e)
 {
+    if (strchr(d->to.host, ','))
+        return take_list(d, e);
     int rc = resolve_start(d->to.host, d->to.port, &d->found, &d->lookup, e);
     if (rc < 0)
         return rc;

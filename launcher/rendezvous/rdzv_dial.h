@@ -1,5 +1,6 @@
 /* One attempt to connect to HOST:PORT from the event loop: the name is looked up, its addresses are tried with a short
- * head start each, in turns of IPv6 and IPv4, and the first that answers wins. */
+ * head start each, in turns of IPv6 and IPv4, and the first that answers wins. HOST may be several numeric addresses,
+ * separated by commas: they are tried in that order. */
 #ifndef CRUN_LAUNCHER_RDZV_DIAL_H
 #define CRUN_LAUNCHER_RDZV_DIAL_H
 
@@ -9,7 +10,7 @@
 struct dial;
 struct err;
 
-#define DIAL_HOST_MAX 255
+#define DIAL_HOST_MAX 511
 #define DIAL_HEAD_START_MS 250 /* as RFC 8305 has it */
 
 struct endpoint {

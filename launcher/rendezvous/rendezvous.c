@@ -1,11 +1,11 @@
 #include "launcher/rendezvous/rendezvous.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include "common/base/container_of.h"
@@ -14,9 +14,8 @@
 #include "common/net/port_mark.h"
 #include "launcher/config/home.h"
 #include "launcher/rendezvous/addresses.h"
+#include "launcher/rendezvous/hosting.h"
 #include "rendezvousd/jobs/jobs.h"
-#include "rendezvousd/net/front.h"
-#include "rendezvousd/net/gate.h"
 #include "rendezvousd/net/server.h"
 
 #define GOODBYE_MS 2000 /* for nodes that know the end to close their connections */
@@ -25,7 +24,7 @@ struct rendezvous {
     struct rendezvous_options o;
     uv_loop_t *loop;
     struct rdzv_client *client;
-    struct hosted *hosted; /* NULL: somebody else hosts */
+    struct hosting *hosted; /* NULL: somebody else hosts */
     bool may_host, told_whose;
     struct own_host *asked; /* whether the host is this machine; NULL: that is not being asked */
     char addr[RDZV_ADDR_MAX + 1], addrs[RDZV_ADDRS_MAX + 1];
@@ -35,78 +34,19 @@ struct rendezvous {
 
 /* --- hosting */
 
-struct hosted {
-    struct gate *gate;
-    struct server *server;
-    struct jobs *jobs;
-};
-
-static void on_server_gone(void *arg)
-{
-    struct hosted *h = arg;
-    jobs_destroy(h->jobs);
-    gate_destroy(h->gate);
-    free(h);
-}
-
-static void stop_hosting(struct hosted *h)
-{
-    if (h && h->server)
-        server_close(h->server, on_server_gone, h);
-    else if (h)
-        on_server_gone(h);
-}
-
-/* A name may mean another address here than on other nodes (127.0.1.1 in many an /etc/hosts): all interfaces, IPv4 and
- * IPv6, then. */
-static int listen_on(struct server *s, const char *host, int port, struct err *e)
-{
-    if (strcasecmp(host, "localhost") == 0) {
-        TRY(server_listen(s, "127.0.0.1", port, NULL, e));
-        int rc = server_listen(s, "::1", port, NULL, e);
-        return rc == -EADDRINUSE ? rc : 0; /* there may be no IPv6 */
-    }
-    int rc = server_listen(s, host, port, NULL, e);
-    if (rc != -EINVAL && rc != -EADDRNOTAVAIL)
-        return rc;
-    rc = server_listen(s, "::", port, NULL, e);
-    return rc == 0 || rc == -EADDRINUSE ? rc : server_listen(s, "0.0.0.0", port, NULL, e);
-}
-
-static int open_hosted(struct hosted *h, const struct rendezvous_options *o, uv_loop_t *loop, struct err *e)
-{
-    const struct home *home = o->home;
-    const struct gate_options gate = {.token_file = o->client.token_file,
-                                      .own_token = !o->client.insecure,
-                                      .own_uid_only = true,
-                                      .trust_local = true,
-                                      .insecure = o->client.insecure};
-    TRY(gate_create(&h->gate, &gate, e));
-    if (!o->one_node && gate_token_was_drawn(h->gate))
-        return err_set(e, ERR_USAGE,
-                       "there is no place for a secret that the other nodes could share (~/.config/crun/token cannot "
-                       "be made): copy one to all nodes and name it with --token-file, or take --insecure");
-    const bool has_store = home->kind == HOME_STATIC; /* on the same port */
-    const struct server_options server = {.gate = h->gate, .binary = has_store ? &front_tcpstore : NULL};
-    TRY(server_create(&h->server, loop, &server, e));
-    TRY(jobs_create(&h->jobs, &(struct jobs_options){.loop = loop, .embedded = true}, e));
-    TRY(server_set_jobs(h->server, h->jobs, e));
-    return listen_on(h->server, home->host, home->port, e);
-}
-
 /* -EADDRINUSE: somebody else does. */
 static int host(struct rendezvous *z, struct err *e)
 {
-    struct hosted *h = calloc(1, sizeof *h);
-    if (!h)
-        return err_errno(e, ENOMEM, "rendezvous");
-    int rc = open_hosted(h, &z->o, z->loop, e);
-    if (rc < 0) {
-        stop_hosting(h);
-        return rc;
-    }
-    z->hosted = h;
-    log_info("rendezvous", "hosting at %s", z->o.home->endpoint);
+    const struct home *home = z->o.home;
+    TRY(hosting_open(&z->hosted, z->loop,
+                     &(struct hosting_options){.token_file = z->o.client.token_file,
+                                               .insecure = z->o.client.insecure,
+                                               .one_node = z->o.one_node,
+                                               .has_store = home->kind == HOME_STATIC,
+                                               .host = home->host,
+                                               .port = home->port},
+                     e));
+    log_info("rendezvous", "hosting at %s", home->endpoint);
     return 0;
 }
 
@@ -237,7 +177,7 @@ int rendezvous_open(struct rendezvous **ret, uv_loop_t *loop, const struct rende
     case HOME_STATIC:
         return open_tcp(z, e);
     default:
-        return open_client(z, &rdzv_client_log_ops, e);
+        return open_client(z, &rdzv_client_elected_ops, e);
     }
 }
 
@@ -297,21 +237,29 @@ void rendezvous_publish_failure(struct rendezvous *z, const char *text, const bo
     z->is_late = false;
 }
 
-static bool alone(const struct rendezvous *z)
+/* Whoever hosts. One that was elected leads a job that may go on without it, and is a client of its own. */
+static const struct hosting *host_of(const struct rendezvous *z)
+{
+    const struct rdzv_client *c = z->client;
+    return z->hosted ? z->hosted : c && c->ops->hosting ? c->ops->hosting(c) : NULL;
+}
+
+static bool alone(const struct rendezvous *z, const struct hosting *h)
 {
     struct server_stats st;
-    server_stats(z->hosted->server, &st);
-    return st.clients == 0;
+    server_stats(h->server, &st);
+    return st.clients <= (h != z->hosted);
 }
 
 void rendezvous_see_off(struct rendezvous *z, int64_t bound_ms, const bool *hurry)
 {
     bool all_told = false;
-    if (!z->hosted)
+    const struct hosting *h = host_of(z);
+    if (!h || (h != z->hosted && jobs_heard(h->jobs) < INT_MAX))
         return;
     uv_timer_start(&z->late, on_late, (uint64_t)bound_ms, 0);
-    while (!(all_told && alone(z)) && !z->is_late && !*hurry) {
-        if (!all_told && (all_told = jobs_all_told(z->hosted->jobs)))
+    while ((h = host_of(z)) && !(all_told && alone(z, h)) && !z->is_late && !*hurry) {
+        if (!all_told && (all_told = jobs_all_told(h->jobs)))
             uv_timer_start(&z->late, on_late, GOODBYE_MS, 0); /* their news may still be on the way */
         else
             uv_run(z->loop, UV_RUN_ONCE);
@@ -331,6 +279,6 @@ void rendezvous_close(struct rendezvous *z)
     if (z->client)
         z->client->ops->close(z->client);
     own_host_close(z->asked);
-    stop_hosting(z->hosted);
+    hosting_close(z->hosted);
     uv_close((uv_handle_t *)&z->late, on_closed);
 }

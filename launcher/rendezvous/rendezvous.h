@@ -1,12 +1,12 @@
 /* The client side of the rendezvous: how a node meets the others of its job.
  *
  * Each home of a rendezvous has a client behind one small table of functions (rdzv_client.h): inside this process
- * (rdzv_client_local.c), a rendezvousd or a crun that hosts (rdzv_client_tcp.c: rdzv_dial.c connects, rdzv_conn.c
- * speaks RESP, rdzv_tcp_ask.c asks, rdzv_tcp_talk.c takes the answers, rdzv_tcp_link.c dials again, rdzv_tcp_alive.c
- * and rdzv_lease.c decide until when workers may run), the log of decisions in a Redis or a shared folder
- * (rdzv_client_log.c). Requests (join, fail, done, leave) go down through it; news, leases and failures come up as
- * callbacks, which only queue. Beside it stands the bootstrap store (bootstrap.h), where the workers of a round meet on
- * the machine of group rank 0.
+ * (rdzv_client_local.c); behind a connection to a rendezvousd or a crun that hosts (rdzv_client_tcp.c around
+ * common/rdzv/client: rdzv_dial.c connects, rdzv_conn.c speaks RESP, rdzv_tcp_alive.c asks whether the round goes on);
+ * over a Redis or a shared folder the same behind a connection to the leader, whom the nodes elect and who may be this
+ * one (rdzv_client_elected.c, keeper.c). Requests (join, fail, done, leave) go down through it; news, leases and
+ * failures come up as callbacks, which only queue. Beside it stands the bootstrap store (bootstrap.h), where the workers
+ * of a round meet on the machine of group rank 0.
  *
  * This file puts them together for the agent: the client of the home it has, and, where this crun hosts the
  * rendezvous, server and jobs. Who hosts: by what was typed (home.h) this crun may or must. It tries to listen; a port

@@ -73,7 +73,7 @@ void store_remove_(struct record *r)
 {
     if (!r->history->dir || !begin_home(r))
         return;
-    r->home->ops->forget(r->home, NULL);
+    r->home->ops->forget(r->home);
     store_close_home_(r);
 }
 
@@ -283,7 +283,7 @@ static int load(void *arg, struct rdzv_home *home, struct err *e)
         return rc; /* the home is not ours then */
     }
     if (!r)
-        home->ops->forget(home, NULL);
+        home->ops->forget(home);
     if (!r || r->over) {
         home->ops->close(home);
     } else { /* until jobs_load() speaks of it: history_settle() */

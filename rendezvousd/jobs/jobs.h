@@ -78,6 +78,9 @@ struct jobs_led {
 int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret, struct err *e);
 void jobs_lead_until(struct jobs *j, int64_t until_ms);
 void jobs_hold(struct jobs *j, int64_t until_ms); /* nothing is decided before */
+/* The term is over: the home gets the durations of now, if it still takes anything, and nothing more. */
+void jobs_yield(struct jobs *j);
+bool jobs_all_know(const struct jobs *j); /* there is a job, it is over, and every node of it knows */
 int jobs_heard(const struct jobs *j);             /* nodes that are heard, of all jobs; INT_MAX: all jobs are over */
 
 /* Parties must be closed before, jobs need not be over. NULL allowed. With a loop, memory goes when the loop has

@@ -74,6 +74,7 @@ struct term {
     struct rdzv_home *home;
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1], epoch[RDZV_EPOCH_MAX + 1], identity[RDZV_IDENTITY_MAX + 1];
     int64_t until, full_until, hold_until;
+    struct rdzv_home nowhere; /* after it */
     void (*higher)(void *arg, const char *epoch);
     void *arg;
 };

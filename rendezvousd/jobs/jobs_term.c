@@ -80,6 +80,37 @@ void jobs_hold(struct jobs *j, int64_t until_ms)
     }
 }
 
+void jobs_yield(struct jobs *j)
+{
+    struct job *job;
+    if (!j->term.home)
+        return;
+    j->term.until = 0;
+    DL_FOREACH (j->all, job)
+        job_close_home_(job, false);
+    rdzv_memory_init(&j->term.nowhere);
+    j->term.home = &j->term.nowhere;
+}
+
+static bool all_know(const struct leader *l)
+{
+    if (!leader_is_over(l))
+        return false;
+    for (const struct leader_member *m = leader_members(l); m; m = m->hh.next)
+        if (m->elder || (m->has_news && !m->told))
+            return false;
+    return true;
+}
+
+bool jobs_all_know(const struct jobs *j)
+{
+    const struct job *job;
+    DL_FOREACH (j->all, job)
+        if (!all_know(job->reign.leader))
+            return false;
+    return j->all != NULL;
+}
+
 int jobs_may_answer(const struct jobs *j, struct err *e)
 {
     if (!j->term.home || j->o.now() < j->term.until)

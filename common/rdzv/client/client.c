@@ -36,6 +36,7 @@ void client_finish(struct client *c)
     while (client_effect(c))
         client_done(c);
     buf_free(&c->report);
+    buf_free(&c->sent);
     buf_free(&c->postmortem);
     buf_free(&c->members);
 }
@@ -335,6 +336,11 @@ static void on_address(struct client *c, const struct client_event *ev, int64_t 
 
 static void on_trouble(struct client *c, const struct client_event *ev, int64_t now)
 {
+    if (ev->error) {
+        client_fail_(c, ev->error, "%s", ev->text);
+        drop(c);
+        return;
+    }
     if (c->up || c->mode == CLIENT_NEW)
         return;
     if (c->mode == CLIENT_RUNNING)

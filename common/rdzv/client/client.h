@@ -147,7 +147,7 @@ enum client_event_kind {
     CLIENT_REPORT,       /* text: for status pages */
     CLIENT_PUBLISH,      /* text: the failure report of the job that is over */
     CLIENT_ADDRESS,      /* text: where the leader of `epoch` listens, for people; seen */
-    CLIENT_TROUBLE,      /* text: why there is no leader to dial */
+    CLIENT_TROUBLE,      /* text: why there is no leader to dial; error: exit code, if there will be none; else 0 */
     CLIENT_DIALLED,      /* error: 0, or -errno with text */
     CLIENT_READY,        /* the connection is proved */
     CLIENT_LOST,         /* how, text */
@@ -206,7 +206,8 @@ struct client {
     struct client_asked asked[CLIENT_ASKED_MAX];
     unsigned asked_first, asked_last;
     bool next_open; /* a NEXT has no answer yet */
-    struct buf report, postmortem; /* what a REPORT, POSTMORTEM under way says; report: or is to say with the next NEXT */
+    struct buf report;            /* goes with the next NEXT; empty: none waits */
+    struct buf sent, postmortem;  /* what the REPORT, the POSTMORTEM under way says */
     char epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1]; /* elected: dialled, "": none; highest seen */
     bool named, acked; /* on this connection: the epoch was named; it was acknowledged, and said so */
 

@@ -67,14 +67,26 @@ static bool send_request(struct client *c, enum client_ask what, bool together, 
     return true;
 }
 
+/* Together with what follows: the host wakes up for that one anyway. */
+static void send_report(struct client *c, int64_t now)
+{
+    const struct buf before = c->sent;
+    if (c->report.len == 0)
+        return;
+    if (c->mode == CLIENT_RUNNING || c->mode == CLIENT_DONE)
+        send_request(c, ASK_REPORT, true, now);
+    c->sent = c->report;
+    c->report = before;
+    buf_clear(&c->report);
+}
+
 void client_say_(struct client *c, enum client_ask what, int64_t now)
 {
     if (!c->up || (what == ASK_NEXT && c->next_open))
         return;
     const bool carries = what == ASK_FAIL || what == ASK_DONE || what == ASK_LEAVE || what == ASK_NEXT;
-    if (carries && c->report.len > 0 && (c->mode == CLIENT_RUNNING || c->mode == CLIENT_DONE) &&
-        !send_request(c, ASK_REPORT, true, now)) /* with what follows: the host wakes up for that one anyway */
-        buf_clear(&c->report);
+    if (carries)
+        send_report(c, now);
     if (what == ASK_JOIN) {
         c->joined_round = c->past.round;
         c->join_sent = true;

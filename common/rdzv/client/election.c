@@ -14,6 +14,7 @@ enum {
     AGAIN_MS = 100,       /* before a renewal that failed is tried again */
     TURN_MS = 40,         /* between two group ranks that claim */
     TURNS = 8,            /* of their own; all others come after them */
+    PAUSE_MS = 500,       /* after a claim that failed */
     LAST_MS = 2000,       /* whoever has let go, or could not lead, waits for others */
     JITTER_MS = 20,
 };
@@ -148,6 +149,8 @@ static void go_on_looking(struct election *x, int64_t now)
         x->claim_at = 0;
     else if (!x->claim_at)
         x->claim_at = now + turn(x);
+    if (x->claim_at && x->claim_at < x->not_before)
+        x->claim_at = x->not_before;
     if (x->claim_at && now >= x->claim_at)
         claim(x, now);
     else if (now >= x->next_look)
@@ -228,10 +231,12 @@ static void release(struct election *x, int64_t now)
 
 static void on_claimed(struct election *x, const struct election_event *ev, int64_t now)
 {
-    if (ev->rc > 0)
+    if (ev->rc > 0) {
         begin_term(x, ev->sent, now);
-    else
-        start_looking(x); /* one that is ours after all is seen */
+        return;
+    }
+    x->not_before = ev->rc < 0 ? now + PAUSE_MS : 0;
+    start_looking(x); /* one that is ours after all is seen */
 }
 
 static void on_loaded(struct election *x, const struct election_event *ev, int64_t now)

@@ -110,6 +110,7 @@ struct election {
     int rank;                       /* -1: not known */
     int64_t since;                  /* view stands still since then; 0: not known */
     int64_t claim_at;               /* 0: not allowed yet */
+    int64_t not_before;             /* no claim is made */
     int64_t next_look, next_renewal;
     int64_t until;                  /* we may acknowledge; 0: we do not lead */
     int64_t grace_ms, hold_until;   /* hold_until: nothing is decided before; 0: no hold */

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 #include <string.h>
 
-#include "launcher/rendezvous/rdzv_lease.h"
+#include "common/rdzv/client/lease.h"
 
 static struct lease heard_at(int64_t t)
 {

@@ -1,0 +1,32 @@
+/* The rendezvous in this process, for others: gate, server and jobs of a crun that hosts. Loop thread only. */
+#ifndef CRUN_LAUNCHER_HOSTING_H
+#define CRUN_LAUNCHER_HOSTING_H
+
+#include <stdbool.h>
+#include <uv.h>
+
+struct err;
+struct jobs;
+struct server;
+
+struct hosting_options {       /* borrowed for the call */
+    const char *token_file;    /* NULL: the user's own */
+    bool insecure, one_node;   /* one_node: the job has no other: a secret of its own will do */
+    bool has_store;            /* the workers' store is on the same port */
+    const char *host;          /* to listen on; NULL: all interfaces */
+    int port;                  /* 0: the kernel draws one */
+};
+
+struct hosting {
+    struct gate *gate;
+    struct server *server;
+    struct jobs *jobs;
+    int port;
+};
+
+/* ERR_USAGE: there is no secret that the other nodes could share; -EADDRINUSE: somebody has the port. */
+int hosting_open(struct hosting **ret, uv_loop_t *loop, const struct hosting_options *o, struct err *e);
+/* NULL allowed. Connections are closed when the loop has turned; jobs go with them. */
+void hosting_close(struct hosting *h);
+
+#endif
