@@ -124,11 +124,15 @@ static void claim(struct elected *d)
         push(d, (struct election_event){.kind = ELECTION_CLAIMED, .rc = 0});
 }
 
+static void on_clock(uv_timer_t *t);
+
+/* From inside of a call of the jobs, which are to be closed for it. */
 static void on_higher(void *arg, const char *epoch)
 {
     struct elected *d = arg;
     snprintf(d->higher, sizeof d->higher, "%s", epoch);
-    push(d, (struct election_event){.kind = ELECTION_HIGHER, .epoch = d->higher});
+    d->clock_due = 0;
+    uv_timer_start(&d->clock, on_clock, 0, 0);
 }
 
 /* The decisions are here. */
@@ -351,6 +355,9 @@ static void on_clock(uv_timer_t *t)
 {
     struct elected *d = container_of(t, struct elected, clock);
     d->clock_due = INT64_MAX;
+    if (d->higher[0])
+        push(d, (struct election_event){.kind = ELECTION_HIGHER, .epoch = d->higher});
+    d->higher[0] = 0;
     push(d, (struct election_event){.kind = ELECTION_TICK});
 }
 

@@ -123,7 +123,7 @@ static int one_run(const char *url, int n, int run)
                                         .arg = a};
         rdzv_config_defaults(&o.job);
         o.job.min_nodes = o.job.max_nodes = n;
-        if (rdzv_client_log_ops.open(&a->client, &b.loop, &o, &e) < 0 || a->client->ops->join(a->client, &e) < 0) {
+        if (rdzv_client_elected_ops.open(&a->client, &b.loop, &o, &e) < 0 || a->client->ops->join(a->client, &e) < 0) {
             fprintf(stderr, "agent %d: %s\n", i, e.text);
             return 1;
         }

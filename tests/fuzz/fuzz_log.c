@@ -47,7 +47,7 @@ static int load(const struct buf *file, struct leader **ret, struct err *e)
     if (rc == 0)
         rc = leader_replay(*ret, text.data ? text.data : "", text.len, NOW_MS, e);
     if (rc == 0)
-        rc = leader_restore(*ret, NOW_MS, e);
+        rc = leader_restore(*ret, NOW_MS, 0, e);
     buf_free(&text);
     return rc;
 }

@@ -67,13 +67,6 @@ static int disk_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1]
     return 0;
 }
 
-static int disk_claim(struct rdzv_home *base, const char *seen, const char *epoch, const struct buf *record,
-                      struct err *e)
-{
-    (void)base, (void)seen, (void)epoch, (void)record, (void)e;
-    return 1;
-}
-
 static int disk_load(struct rdzv_home *base, struct buf *ret, struct err *e)
 {
     const struct sim_disk *d = (struct sim_disk *)base;
@@ -117,10 +110,9 @@ static int disk_append(struct rdzv_home *base, const struct rdzv_write *v, struc
     return RDZV_UNDER_WAY;
 }
 
-static void disk_forget(struct rdzv_home *base, const char *node)
+static void disk_forget(struct rdzv_home *base)
 {
     struct sim_disk *d = (struct sim_disk *)base;
-    (void)node;
     lose_landings(d);
     buf_clear(&d->log);
     d->books = (struct books){0};
@@ -129,7 +121,6 @@ static void disk_forget(struct rdzv_home *base, const char *node)
 static const struct rdzv_home_ops disk_ops = {
     .name = "disk",
     .identity = disk_identity,
-    .claim = disk_claim,
     .load = disk_load,
     .append = disk_append,
     .forget = disk_forget,

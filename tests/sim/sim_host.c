@@ -112,7 +112,7 @@ static void decide(struct world *w, bool whole)
     struct err e;
     if (!whole && !leader_undecided(w->reign.leader))
         return;
-    if (rdzv_reign_decide(&w->reign, whole, NULL, 0, sim_host_clock(w), &e) != 1)
+    if (rdzv_reign_decide(&w->reign, whole, sim_host_clock(w), &e) != 1)
         sim_broken(w, "%s", e.text);
 }
 
@@ -190,7 +190,7 @@ static void forget(struct world *w)
     w->reign.leader = NULL;
     w->rdzv = NULL;
     w->instance[0] = 0;
-    w->disk.home.ops->forget(&w->disk.home, NULL);
+    w->disk.home.ops->forget(&w->disk.home);
     arm(w);
 }
 
@@ -209,8 +209,7 @@ static int create(struct world *w, struct err *e)
     sim_disk_open(w, on_landed);
     w->reign = (struct rdzv_reign){.home = &w->disk.home, .holder = "sim", .keep_bytes = KEEP_BYTES};
     TRY(leader_create(&w->reign.leader, &o, e));
-    TRY(w->reign.home->ops->identity(w->reign.home, w->reign.identity, e));
-    return rdzv_reign_claim(&w->reign, "", w->seed, e) == 1 ? 0 : -EIO;
+    return w->reign.home->ops->identity(w->reign.home, w->reign.identity, e);
 }
 
 static void note_end(struct world *w)
@@ -356,7 +355,7 @@ static void restart(struct world *w)
     if (w->disk.log.len == 0)
         return;
     sim_account_restarted(w);
-    if (create(w, &e) < 0 || rdzv_reign_take_over(&w->reign, reign_clock, &e) < 0) {
+    if (create(w, &e) < 0 || rdzv_reign_take_over(&w->reign, reign_clock, 0, &e) < 0) {
         sim_broken(w, "%s", e.text);
         return;
     }

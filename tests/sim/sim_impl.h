@@ -17,6 +17,8 @@
 
 enum request { ASK_HEARTBEAT, ASK_JOIN, ASK_FAIL, ASK_DONE, ASK_LEAVE, TELL_GONE, TELL_LOST };
 
+enum answer { ANSWER_OK, ANSWER_FENCED, ANSWER_REFUSED, ANSWER_DIFFERS };
+
 /* What an agent needs of its news. */
 struct told {
     uint64_t seq, round; /* seq 0: nothing */
@@ -36,7 +38,7 @@ struct message {
     int restarts;
     uint64_t seen_seq; /* of news; in the answer to a JOIN: those above came with it */
     /* to_agent */
-    enum rdzv_answer answer;
+    enum answer answer;
     int64_t acked_send; /* on the agent's clock */
     struct told news;   /* from an agent: the instance it is of */
 };

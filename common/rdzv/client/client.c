@@ -270,6 +270,22 @@ static void dial(struct client *c, int64_t now)
     client_add_(c, CLIENT_DIAL)->ms = c->mode == CLIENT_RUNNING ? c->o.heartbeat_ms : DIAL_MS;
 }
 
+/* Whoever is there leads no more, or not yet: that is nobody's trouble unless it lasts. */
+void client_turn_away_(struct client *c, const char *why, int64_t now)
+{
+    char text[640];
+    client_text_(c, CLIENT_NOTE, "%s: %s", c->where, why);
+    drop(c);
+    if (c->mode == CLIENT_RUNNING)
+        lease_lost(&c->lease, now);
+    c->away = c->away ? c->away : now;
+    snprintf(text, sizeof text, "%.120s: %.500s", c->where, why);
+    if (now - c->away >= CLIENT_PROGRESS_MS)
+        out_of_reach(c, text, now);
+    client_again_(c, now);
+    seek(c, false);
+}
+
 void client_give_up_(struct client *c, const char *why, int64_t now)
 {
     char text[640];

@@ -363,8 +363,10 @@ static void on_join_refused(struct client *c, const struct client_reply *r, int6
         break;
     case AGAIN:
     case NOJOB:
-    case NO_TERM:
         client_give_up_(c, r->text, now);
+        break;
+    case NO_TERM:
+        client_turn_away_(c, r->text, now);
         break;
     case NOT_YET:
         wait_for_verdict(c, r->text + strlen("BUSY "), now);
@@ -399,7 +401,9 @@ static void on_refused(struct client *c, const struct client_asked *a, const str
         client_again_(c, now);
     } else if (v == NOT_YET) {
         client_again_(c, now); /* nothing is decided for a while: it is said again then */
-    } else if (c->mode == CLIENT_JOINING || v == NO_TERM) {
+    } else if (v == NO_TERM) {
+        client_turn_away_(c, r->text, now);
+    } else if (c->mode == CLIENT_JOINING) {
         client_give_up_(c, r->text, now);
     } else if (v == NOJOB) {
         lost_memory(c, now);
@@ -416,7 +420,7 @@ static void on_term_refused(struct client *c, const struct client_reply *r, int6
     if (verdict_of(r) == FENCED && (c->mode == CLIENT_RUNNING || c->mode == CLIENT_DONE))
         client_fence_(c, r->text, now);
     else
-        client_give_up_(c, r->text, now);
+        client_turn_away_(c, r->text, now);
 }
 
 static void on_error(struct client *c, const struct client_asked *a, const struct client_reply *r, int64_t now)

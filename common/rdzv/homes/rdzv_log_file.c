@@ -92,12 +92,8 @@ static int make_folder(const struct file_home *h)
     rc = fd < 0 ? -errno : furnish(fd);
     if (rc == 0 && renameat(h->dir_fd, draft, h->dir_fd, h->name) < 0)
         rc = errno == EEXIST || errno == ENOTEMPTY ? 1 : -errno;
-    if (rc != 0 && fd >= 0) {
-        file_empty(fd, FILE_CLAIM);
-        file_empty(fd, FILE_LOG);
-        file_empty(fd, ".");
-        unlinkat(h->dir_fd, draft, AT_REMOVEDIR);
-    }
+    if (rc != 0 && fd >= 0)
+        file_remove(h->dir_fd, fd, draft);
     if (fd >= 0)
         close(fd);
     return rc < 0 ? rc : fsync(h->dir_fd) < 0 ? -errno : 0;

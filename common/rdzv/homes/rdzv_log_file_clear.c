@@ -53,7 +53,8 @@ static bool is_before(int at, const char *path, int64_t ms)
     return fstatat(at, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && written_ms(&st) < ms;
 }
 
-void file_empty(int at, const char *folder)
+/* Unlink the files of a folder. */
+static void empty(int at, const char *folder)
 {
     const int fd = openat(at, folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -63,20 +64,26 @@ void file_empty(int at, const char *folder)
         closedir(dir);
 }
 
+void file_remove(int dir_fd, int job_fd, const char *name)
+{
+    static const char *const folders[] = {FILE_CLAIM, FILE_LOG, "beats", "slots"}; /* these of older versions, too */
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        empty(job_fd, folders[i]);
+        unlinkat(job_fd, folders[i], AT_REMOVEDIR);
+    }
+    empty(job_fd, ".");
+    unlinkat(dir_fd, name, AT_REMOVEDIR);
+}
+
 /* What is left of a job: under a name that nobody looks for. */
 static void remove_job(int dir_fd, int job_fd, const char *name)
 {
-    static const char *const folders[] = {FILE_CLAIM, FILE_LOG, "beats", "slots"}; /* these of older versions, too */
     char old[64];
     snprintf(old, sizeof old, OLD "%d-%lld", (int)getpid(), (long long)clock_ns());
-    if (!is_old(name) && renameat(dir_fd, name, dir_fd, old) < 0)
-        return;
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
-        file_empty(job_fd, folders[i]);
-        unlinkat(job_fd, folders[i], AT_REMOVEDIR);
-    }
-    file_empty(job_fd, ".");
-    unlinkat(dir_fd, is_old(name) ? name : old, AT_REMOVEDIR);
+    if (is_old(name))
+        file_remove(dir_fd, job_fd, name);
+    else if (renameat(dir_fd, name, dir_fd, old) == 0)
+        file_remove(dir_fd, job_fd, old);
 }
 
 /* A folder that a job of ours made, in which nothing has happened for long: each renewal makes that of the claim young,

@@ -29,8 +29,7 @@ void file_leave(struct file_home *h); /* close the job's folder */
 
 /* rdzv_log_file_clear.c: the job's folder goes, and what jobs left in DIR long ago. */
 void file_forget(struct rdzv_home *base);
-/* The files of a folder, all of them. */
-void file_empty(int at, const char *folder);
+void file_remove(int dir_fd, int job_fd, const char *name); /* a job's folder, whatever its name, with all of it */
 
 /* rdzv_log_file_claim.c: the token */
 int file_token_make(int job_fd); /* of a job that nobody has claimed; 0, -errno */

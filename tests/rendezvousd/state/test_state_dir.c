@@ -309,9 +309,9 @@ static void who_hears_of_the_disk_may_write_again(void **s)
     assert_true(e.told > 0);
     assert_int_equal(e.too_early, 0);
     assert_int_equal(e.to->stands, e.to->asked);
-    e.from->ops->forget(e.from, NULL);
+    e.from->ops->forget(e.from);
     e.from->ops->close(e.from);
-    e.to->ops->forget(e.to, NULL);
+    e.to->ops->forget(e.to);
     e.to->ops->close(e.to);
     stop(&d);
     remove_dir(&d);

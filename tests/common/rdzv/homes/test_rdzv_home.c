@@ -210,72 +210,160 @@ static struct buf text(const char *p)
     return b;
 }
 
-static int exchange(struct rdzv_home *h, const char *said, struct err *e)
+static struct rdzv_claim claim_of(const char *epoch)
 {
-    struct rdzv_view v = {0};
-    struct buf beat = text(said);
-    const int rc = h->ops->exchange(h, "one", &beat, true, &v, e);
-    buf_free(&beat);
-    buf_free(&v.pulse);
-    buf_free(&v.slot);
+    struct rdzv_claim c = {.port = 4711, .addrs = "10.0.0.1,fd00::1", .node = "node one"};
+    snprintf(c.epoch, sizeof c.epoch, "%s", epoch);
+    return c;
+}
+
+/* Replace `seen` by a claim of that epoch, with a record of it. */
+static int claim(struct rdzv_home *h, const struct rdzv_claim *seen, const char *epoch, struct err *e)
+{
+    const struct rdzv_claim own = claim_of(epoch);
+    char identity[RDZV_IDENTITY_MAX + 1], line[96];
+    assert_int_equal(h->ops->identity(h, identity, e), 0);
+    snprintf(line, sizeof line, "@reign epoch=%s claim=1\n", epoch);
+    struct buf record = text(line);
+    const int rc = h->ops->claim(h, seen, &own, &record, e);
+    buf_free(&record);
     return rc;
+}
+
+static int append(struct rdzv_home *h, const char *epoch, const char *words, struct err *e)
+{
+    char line[160];
+    snprintf(line, sizeof line, "@reign epoch=%s\n%s\n", epoch, words);
+    struct buf d = text(line);
+    const int rc = h->ops->append(h, &(struct rdzv_write){.decision = &d, .epoch = epoch}, e);
+    buf_free(&d);
+    return rc;
+}
+
+static void check_log(struct rdzv_home *h, const char *expected)
+{
+    struct buf log = {0};
+    assert_int_equal(h->ops->load(h, &log, NULL), 0);
+    assert_string_equal(log.data, expected);
+    buf_free(&log);
+}
+
+static const struct rdzv_claim none;
+
+static void the_claim_says_who_leads_and_how_often_it_was_renewed(void **state)
+{
+    struct rdzv_home *a = open_folder(), *b = open_folder();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(b->ops->look(b, &seen, &e), 0);
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    assert_int_equal(b->ops->look(b, &seen, &e), 1);
+    assert_true(rdzv_claim_is(&seen, &own));
+    assert_string_equal(seen.addrs, "10.0.0.1,fd00::1");
+    assert_string_equal(seen.node, "node one");
+    assert_int_equal(seen.port, 4711);
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    assert_int_equal(own.n, 1);
+    own.released = true;
+    own.hold_ms = 1234;
+    assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    assert_int_equal(b->ops->look(b, &seen, &e), 1);
+    assert_true(rdzv_claim_is(&seen, &own) && seen.released);
+    assert_int_equal(seen.n, 2);
+    assert_int_equal(seen.hold_ms, 1234);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    assert_int_equal(a->ops->look(a, &seen, &e), 1);
+    assert_false(seen.released);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+/* Whoever would claim has seen it unchanged for a while; a renewal comes first. */
+static void a_claim_that_was_renewed_meanwhile_is_not_replaced(void **state)
+{
+    struct rdzv_home *a = open_folder(), *b = open_folder();
+    struct rdzv_claim own = claim_of("1-x"), seen;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    assert_int_equal(claim(b, &none, "1-z", &e), 0);
+    assert_int_equal(b->ops->look(b, &seen, &e), 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(a->ops->renew(a, &own, &e), 1);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 0);
+    assert_int_equal(append(a, "1-x", "d", &e), 1);
+    assert_int_equal(b->ops->look(b, &seen, &e), 1);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    assert_int_equal(a->ops->renew(a, &own, &e), 0); /* it stood still, and wakes up */
+    own.released = true;
+    assert_int_equal(a->ops->renew(a, &own, &e), 0);
+    a->ops->close(a);
+    b->ops->close(b);
+}
+
+static void a_renewal_whose_answer_was_lost_is_found_by_the_next(void **state)
+{
+    struct rdzv_home *h = open_folder();
+    struct rdzv_claim own = claim_of("1-x"), lost;
+    struct err e;
+    (void)state;
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    lost = own;
+    assert_int_equal(h->ops->renew(h, &lost, &e), 1);
+    assert_int_equal(h->ops->renew(h, &own, &e), 1); /* the same again */
+    assert_int_equal(own.n, 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(h->ops->renew(h, &lost, &e), 1);
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    assert_int_equal(own.n, lost.n + 1);
+    h->ops->close(h);
 }
 
 static void an_older_leader_can_append_nothing(void **state)
 {
-    struct rdzv_home *a = open_folder(), *b = open_folder();
-    struct buf record = text("T epoch=1-x\n"), second = text("T epoch=2-y\n"), d = text("D epoch=1-x\n"), log = {0};
-    const struct rdzv_write w = {.decision = &d};
-    char identity[RDZV_IDENTITY_MAX + 1];
+    struct rdzv_home *a = open_folder(), *b = open_folder(), *again;
+    struct rdzv_claim seen;
     struct err e;
     (void)state;
-    assert_int_equal(a->ops->identity(a, identity, &e), 0);
-    assert_int_equal(b->ops->identity(b, identity, &e), 0);
-    assert_int_equal(a->ops->claim(a, "", "1-x", &record, &e), 1);
-    assert_int_equal(b->ops->claim(b, "", "1-z", &record, &e), 0);
-    assert_int_equal(a->ops->append(a, &w, &e), 1);
-    assert_int_equal(b->ops->claim(b, "1-x", "2-y", &second, &e), 1);
-    assert_int_equal(a->ops->append(a, &w, &e), 0);
-    assert_int_equal(a->ops->pulse(a, &record, &e), 0);
-    assert_int_equal(b->ops->load(b, &log, &e), 0);
-    assert_string_equal(log.data, "T epoch=1-x\nD epoch=1-x\nT epoch=2-y\n");
+    assert_int_equal(claim(a, &none, "1-x", &e), 1);
+    assert_int_equal(append(a, "1-x", "one", &e), 1);
+    assert_int_equal(b->ops->look(b, &seen, &e), 1);
+    assert_int_equal(claim(b, &seen, "2-y", &e), 1);
+    assert_int_equal(append(a, "1-x", "two", &e), 0);
+    again = open_folder(); /* also by a handle that has read nothing */
+    assert_int_equal(append(again, "1-x", "three", &e), 0);
+    assert_int_equal(append(b, "2-y", "four", &e), 1);
+    check_log(a, "@reign epoch=1-x claim=1\n@reign epoch=1-x\none\n@reign epoch=2-y claim=1\n@reign epoch=2-y\nfour\n");
     a->ops->close(a);
     b->ops->close(b);
-    buf_free(&record);
-    buf_free(&second);
-    buf_free(&d);
-    buf_free(&log);
+    again->ops->close(again);
 }
 
-static void the_last_node_clears_the_folder(void **state)
+static void the_end_of_a_job_clears_its_folder(void **state)
 {
     struct rdzv_home *h = open_folder();
-    struct rdzv_view v = {0};
-    struct buf beat = text("inc=1 n=1");
     struct err e;
     (void)state;
-    assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), 0);
-    assert_int_equal(h->ops->exchange(h, "two", &beat, true, &v, &e), 0);
-    assert_string_equal(v.epoch, "");
-    h->ops->forget(h, "one");
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    assert_int_equal(append(h, "1-x", "one", &e), 1);
     assert_int_not_equal(rmdir(dir), 0);
-    h->ops->forget(h, "two");
+    h->ops->forget(h);
     h->ops->close(h);
     assert_int_equal(rmdir(dir), 0);
-    buf_free(&beat);
-    buf_free(&v.pulse);
-    buf_free(&v.slot);
 }
 
 /* As `crun status` does: its folder would refuse a job of another user. */
 static void who_only_reads_makes_no_folder(void **state)
 {
     struct rdzv_home *h = open_folder();
+    struct rdzv_claim seen;
     struct buf log = {0};
     struct err e;
     (void)state;
     assert_int_equal(h->ops->load(h, &log, &e), 0);
     assert_int_equal(log.len, 0);
+    assert_int_equal(h->ops->look(h, &seen, &e), 0);
     h->ops->close(h);
     assert_int_equal(rmdir(dir), 0);
     buf_free(&log);
@@ -316,39 +404,18 @@ static bool is_there(const char *path)
 
 #define JOB "crun-a%2Fb%20%7Bc%7D"
 
-/* While a beat is young its node may only stand still, and is to learn of the end: 1 s here. */
-static void a_killed_node_does_not_keep_the_folder_for_ever(void **state)
-{
-    struct rdzv_view v = {0};
-    struct buf beat = text("inc=1 n=1");
-    struct err e;
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        struct rdzv_home *h = open_folder();
-        assert_int_equal(h->ops->exchange(h, "killed", &beat, true, &v, &e), 0);
-        assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), 0);
-        age(JOB "/beats/killed", i == 0 ? -60 : 2);
-        h->ops->forget(h, "one");
-        h->ops->close(h);
-        assert_int_equal(is_there(JOB "/beats/killed"), i == 0);
-        assert_int_equal(is_there(JOB), i == 0);
-    }
-    assert_int_equal(rmdir(dir), 0);
-    buf_free(&beat);
-    buf_free(&v.pulse);
-    buf_free(&v.slot);
-}
-
 static void make(const char *path, int seconds)
 {
+    static const char *const files[] = {"decision-00000001", "claim/term-1-x.7", "log/00000001"};
     char command[400];
-    snprintf(command, sizeof command, "umask 077; mkdir -p '%s/%s/beats' '%s/%s/slots'", dir, path, dir, path);
+    snprintf(command, sizeof command, "umask 077; mkdir -p '%s/%s/claim' '%s/%s/log'", dir, path, dir, path);
     assert_int_equal(system(command), 0);
-    static const char *const files[] = {"decision-00000001", "pulse", "beats/x", "slots/x"};
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(command, sizeof command, "%s/%s/%s", dir, path, files[i]);
         close(open(command, O_WRONLY | O_CREAT, 0600));
-        snprintf(command, sizeof command, "%s/%s", path, files[i]);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        snprintf(command, sizeof command, "%s/%s", path, i ? "log" : "claim");
         age(command, seconds);
     }
     age(path, seconds);
@@ -357,56 +424,27 @@ static void make(const char *path, int seconds)
 static void what_killed_jobs_left_goes_with_the_end_of_another(void **state)
 {
     struct rdzv_home *h = open_folder();
-    struct rdzv_view v = {0};
-    struct buf beat = text("inc=1 n=1");
     struct err e;
     (void)state;
     make("crun-dead", 5);
     make("crun-~old-1-1", 5);
     drop("crun-~old-1-1/decision-00000001");
-    drop("crun-~old-1-1/beats/x");
-    drop("crun-~old-1-1/beats");
+    drop("crun-~old-1-1/log/00000001");
+    drop("crun-~old-1-1/log");
     age("crun-~old-1-1", 5);
+    make("crun-~new-1-1", 5); /* whose maker was killed */
     make("crun-lives", -60);
     make("crun-leads", 5);
-    age("crun-leads/pulse", -60);
-    make("crun-beats", 5);
-    age("crun-beats/beats/x", -60);
+    age("crun-leads/claim", -60);
     make("crun-results", 5); /* somebody's own */
     drop("crun-results/decision-00000001");
     age("crun-results", 5);
-    assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), 0);
-    h->ops->forget(h, "one");
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    h->ops->forget(h);
     h->ops->close(h);
-    assert_false(is_there("crun-dead") || is_there("crun-~old-1-1") || is_there(JOB));
-    assert_true(is_there("crun-lives/beats/x") && is_there("crun-leads/beats/x") && is_there("crun-beats/beats/x"));
-    assert_true(is_there("crun-results/beats/x") && is_there("crun-results/pulse"));
-    buf_free(&beat);
-    buf_free(&v.pulse);
-    buf_free(&v.slot);
-}
-
-/* Whoever was to clear it was killed once its beats were gone. */
-static void a_folder_without_beats_goes_once_it_is_old(void **state)
-{
-    static const char *const jobs[] = {"crun-old", "crun-young"};
-    struct rdzv_home *h = open_folder();
-    struct err e;
-    char path[32];
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        make(jobs[i], 5);
-        snprintf(path, sizeof path, "%s/beats/x", jobs[i]);
-        drop(path);
-        snprintf(path, sizeof path, "%s/beats", jobs[i]);
-        drop(path);
-        age(jobs[i], i == 0 ? 5 : -60);
-    }
-    assert_int_equal(exchange(h, "inc=1 n=1", &e), 0);
-    h->ops->forget(h, "one");
-    h->ops->close(h);
-    assert_false(is_there("crun-old"));
-    assert_true(is_there("crun-young/decision-00000001") && is_there("crun-young/slots/x"));
+    assert_false(is_there("crun-dead") || is_there("crun-~old-1-1") || is_there("crun-~new-1-1") || is_there(JOB));
+    assert_true(is_there("crun-lives/log/00000001") && is_there("crun-leads/log/00000001"));
+    assert_true(is_there("crun-results/claim/term-1-x.7"));
 }
 
 static void no_run_id_is_taken_for_the_name_of_a_removed_job(void **state)
@@ -414,13 +452,12 @@ static void no_run_id_is_taken_for_the_name_of_a_removed_job(void **state)
     struct rdzv_home *h = open_job("exp.old-2", 60000);
     struct err e;
     (void)state;
-    make("crun-lives.old-1", 5);
-    age("crun-lives.old-1/beats/x", -60);
-    assert_int_equal(exchange(h, "inc=1 n=1", &e), 0);
+    make("crun-lives.old-1", -60);
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
     make_empty("crun-exp.old-2/kept"); /* not ours: what holds it stays, under another name */
-    h->ops->forget(h, "one");
+    h->ops->forget(h);
     h->ops->close(h);
-    assert_true(is_there("crun-lives.old-1/decision-00000001") && is_there("crun-lives.old-1/slots/x"));
+    assert_true(is_there("crun-lives.old-1/decision-00000001"));
     assert_false(is_there("crun-exp.old-2"));
 }
 
@@ -433,8 +470,8 @@ static void a_job_with_a_long_id_leaves_nothing(void **state)
     memset(id, 'i', sizeof id - 1);
     id[sizeof id - 1] = 0;
     struct rdzv_home *h = open_job(id, 60000);
-    assert_int_equal(exchange(h, "inc=1 n=1", &e), 0);
-    h->ops->forget(h, "one");
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    h->ops->forget(h);
     h->ops->close(h);
     assert_int_equal(rmdir(dir), 0);
 }
@@ -442,81 +479,55 @@ static void a_job_with_a_long_id_leaves_nothing(void **state)
 static void a_folder_others_may_write_is_refused(void **state)
 {
     struct rdzv_home *h = open_folder();
-    struct rdzv_view v = {0};
-    struct buf beat = text("inc=1 n=1");
+    char identity[RDZV_IDENTITY_MAX + 1], job[128];
     struct err e;
-    char job[128];
     (void)state;
-    snprintf(job, sizeof job, "%s/crun-a%%2Fb%%20%%7Bc%%7D", dir);
+    snprintf(job, sizeof job, "%s/%s", dir, JOB);
     assert_int_equal(mkdir(job, 0700), 0);
     assert_int_equal(chmod(job, 0777), 0);
-    assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), ERR_REFUSED);
+    assert_int_equal(h->ops->identity(h, identity, &e), ERR_REFUSED);
     assert_non_null(strstr(e.text, "may be written by others (mode 777): expected 700"));
     h->ops->close(h);
-    buf_free(&beat);
 }
 
-/* On NFS a name that was looked for in vain is not looked for again for a while. */
-static void a_node_makes_its_slot_before_it_looks_for_it(void **state)
+static void a_folder_of_an_older_version_is_refused(void **state)
 {
     struct rdzv_home *h = open_folder();
-    struct rdzv_view v = {0};
-    struct buf beat = text("inc=1 n=1");
+    char identity[RDZV_IDENTITY_MAX + 1];
     struct err e;
-    char slot[160];
     (void)state;
-    assert_int_equal(h->ops->exchange(h, "one", &beat, true, &v, &e), 0);
-    assert_int_equal(v.slot.len, 0);
-    snprintf(slot, sizeof slot, "%s/crun-a%%2Fb%%20%%7Bc%%7D/slots/one", dir);
-    assert_int_equal(access(slot, F_OK), 0);
-    h->ops->forget(h, "one");
+    make_empty(JOB);
+    make_empty(JOB "/beats");
+    assert_int_equal(h->ops->identity(h, identity, &e), ERR_REFUSED);
+    assert_non_null(strstr(e.text, "is of an older version of crun"));
     h->ops->close(h);
-    buf_free(&beat);
-    buf_free(&v.pulse);
-    buf_free(&v.slot);
 }
 
 /* --- a folder in a process of its own */
 
-static void read_beat(void *arg, const char *node, const char *beat, size_t n)
-{
-    assert_string_equal(node, "one");
-    assert_int_equal(buf_add(arg, beat, n), 0);
-}
-
-static char *beat_of(struct rdzv_home *h, struct buf *b)
-{
-    struct err e;
-    buf_clear(b);
-    assert_int_equal(h->ops->beats(h, true, read_beat, b, &e), 0);
-    return b->data;
-}
-
 static void a_call_that_is_not_answered_ends_with_its_time_and_happens_later(void **state)
 {
     struct rdzv_home *h = open_folder_within(100), *other = open_folder();
-    char identity[RDZV_IDENTITY_MAX + 1];
-    struct buf beat = {0};
+    struct rdzv_claim own = claim_of("1-x"), seen;
     struct err e;
     (void)state;
-    assert_int_equal(other->ops->identity(other, identity, &e), 0);
+    assert_int_equal(claim(other, &none, "1-x", &e), 1);
     int rc;
-    while ((rc = exchange(h, "n=1", &e)) == -ETIMEDOUT) /* a thread starts for it */
+    while ((rc = h->ops->look(h, &seen, &e)) == -ETIMEDOUT) /* a thread starts for it */
         ;
-    assert_int_equal(rc, 0);
+    assert_int_equal(rc, 1);
     stop_process();
-    assert_int_equal(exchange(h, "n=2", &e), -ETIMEDOUT);
+    assert_int_equal(h->ops->renew(h, &own, &e), -ETIMEDOUT);
     assert_non_null(strstr(e.text, dir));
     assert_non_null(strstr(e.text, "has not answered for "));
-    assert_int_equal(exchange(h, "n=3", &e), -ETIMEDOUT); /* it is not even asked */
+    assert_int_equal(h->ops->look(h, &seen, &e), -ETIMEDOUT); /* it is not even asked */
     kill(process, SIGCONT);
-    while ((rc = h->ops->wait_slot(h, "one", 0, &e)) == -ETIMEDOUT)
+    while ((rc = h->ops->look(h, &seen, &e)) == -ETIMEDOUT)
         ;
-    assert_int_equal(rc, 0);
-    assert_string_equal(beat_of(other, &beat), "n=2");
+    assert_int_equal(rc, 1);
+    assert_int_equal(seen.n, 1);
     h->ops->close(h);
     other->ops->close(other);
-    buf_free(&beat);
 }
 
 static void *cancel(void *home)
@@ -528,103 +539,51 @@ static void *cancel(void *home)
 static void a_call_is_cancelled_from_another_thread(void **state)
 {
     struct rdzv_home *h = open_folder();
+    struct rdzv_claim seen;
     pthread_t thread;
     struct err e;
     (void)state;
-    assert_int_equal(exchange(h, "n=1", &e), 0);
+    assert_int_equal(h->ops->look(h, &seen, &e), 0);
     stop_process();
     assert_int_equal(pthread_create(&thread, NULL, cancel, h), 0);
-    assert_int_equal(exchange(h, "n=2", &e), -ECANCELED);
-    assert_int_equal(exchange(h, "n=3", &e), -ECANCELED);
+    assert_int_equal(h->ops->look(h, &seen, &e), -ECANCELED);
+    assert_int_equal(h->ops->look(h, &seen, &e), -ECANCELED);
     pthread_join(thread, NULL);
     h->ops->close(h);
     kill(process, SIGCONT);
 }
 
-static void *interrupt(void *home)
+static void a_leader_goes_on_with_another_process(void **state)
 {
-    rdzv_home_interrupt(home);
-    return NULL;
-}
-
-static void an_interrupt_reaches_the_wait_there(void **state)
-{
-    struct rdzv_home *h = open_folder_within(3600000);
-    pthread_t thread;
+    struct rdzv_home *h = open_folder();
+    struct rdzv_claim own = claim_of("1-x");
     struct err e;
     (void)state;
-    assert_int_equal(exchange(h, "n=1", &e), 0);
-    assert_int_equal(pthread_create(&thread, NULL, interrupt, h), 0);
-    assert_int_equal(h->ops->wait_slot(h, "one", 3600000, &e), 0);
-    pthread_join(thread, NULL);
-    h->ops->close(h);
-}
-
-static void an_interrupt_at_the_deadline_is_not_lost(void **state)
-{
-    struct rdzv_home h = {0};
-    (void)state;
-    assert_int_equal(rdzv_home_init_(&h, NULL, 0, NULL), 0);
-    rdzv_home_interrupt(&h);
-    assert_int_equal(rdzv_home_wait_(&h, -1, -1, 0), -EINTR);
-    assert_int_equal(rdzv_home_wait_(&h, -1, -1, 0), 0);
-    rdzv_home_finish_(&h);
-}
-
-static void a_node_goes_on_with_another_process_but_a_leader_begins_anew(void **state)
-{
-    struct rdzv_home *node = open_folder(), *leader = open_folder();
-    struct buf record = text("@reign epoch=1-x\n");
-    char identity[RDZV_IDENTITY_MAX + 1];
-    struct err e;
-    (void)state;
-    assert_int_equal(exchange(node, "n=1", &e), 0);
-    assert_int_equal(leader->ops->identity(leader, identity, &e), 0);
-    assert_int_equal(leader->ops->claim(leader, "", "1-x", &record, &e), 1);
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
     end_process();
     start_process();
-    assert_int_equal(exchange(node, "n=2", &e), -ECONNRESET);
-    assert_int_equal(exchange(node, "n=3", &e), 0);
-    for (int i = 0; i < 2; i++)
-        assert_int_equal(leader->ops->pulse(leader, &record, &e), -ECONNRESET);
-    assert_int_equal(leader->ops->identity(leader, identity, &e), 0);
-    assert_int_equal(leader->ops->claim(leader, "1-x", "2-y", &record, &e), 1);
-    node->ops->close(node);
-    leader->ops->close(leader);
-    buf_free(&record);
+    assert_int_equal(h->ops->renew(h, &own, &e), -ECONNRESET);
+    assert_int_equal(h->ops->renew(h, &own, &e), 1);
+    assert_int_equal(append(h, "1-x", "one", &e), 1);
+    check_log(h, "@reign epoch=1-x claim=1\n@reign epoch=1-x\none\n");
+    h->ops->close(h);
 }
 
-static void a_large_batch_goes_through_in_one_piece(void **state)
+static void a_large_decision_goes_through_in_one_piece(void **state)
 {
-    enum { SLOTS = 3000, LONG = 1000 };
-    struct rdzv_home *h = open_folder(), *node = open_folder();
-    struct buf record = text("@reign epoch=1-x\n"), d = text("@reign epoch=1-x\n"), log = {0};
-    struct rdzv_slot_write *slots = calloc(SLOTS, sizeof *slots);
-    char identity[RDZV_IDENTITY_MAX + 1], slot[LONG];
+    struct rdzv_home *h = open_folder(), *other = open_folder();
+    struct buf d = text("@reign epoch=1-x\n"), log = {0};
     struct err e;
     (void)state;
-    memset(slot, 's', sizeof slot);
-    for (int i = 0; i < SLOTS; i++)
-        slots[i] = (struct rdzv_slot_write){.node = i == SLOTS - 1 ? "last" : "one", .text = slot, .len = sizeof slot};
-    for (int i = 0; i < 100000; i++)
+    for (int i = 0; i < 400000; i++)
         buf_addstr(&d, "0123456789");
-    assert_int_equal(h->ops->identity(h, identity, &e), 0);
-    assert_int_equal(h->ops->claim(h, "", "1-x", &record, &e), 1);
-    const struct rdzv_write w = {.decision = &d, .slots = slots, .slot_count = SLOTS};
-    assert_int_equal(h->ops->append(h, &w, &e), 1);
-    assert_int_equal(node->ops->load(node, &log, &e), 0);
-    assert_int_equal(log.len, record.len + d.len);
-    assert_memory_equal(log.data + record.len, d.data, d.len);
-    struct rdzv_view v = {0};
-    assert_int_equal(node->ops->exchange(node, "last", &record, false, &v, &e), 0);
-    assert_int_equal(v.slot.len, sizeof slot);
-    assert_string_equal(v.epoch, "1-x");
+    assert_int_equal(claim(h, &none, "1-x", &e), 1);
+    assert_int_equal(h->ops->append(h, &(struct rdzv_write){.decision = &d, .epoch = "1-x"}, &e), 1);
+    assert_int_equal(other->ops->load(other, &log, &e), 0);
+    assert_true(log.len > d.len);
+    assert_memory_equal(log.data + log.len - d.len, d.data, d.len);
     h->ops->close(h);
-    node->ops->close(node);
-    free(slots);
-    buf_free(&v.pulse);
-    buf_free(&v.slot);
-    buf_free(&record);
+    other->ops->close(other);
     buf_free(&d);
     buf_free(&log);
 }
@@ -712,31 +671,32 @@ int main(void)
         cmocka_unit_test(a_bad_url_is_refused_without_showing_its_password),
         cmocka_unit_test(passwords_come_from_the_environment_where_the_url_has_none),
         cmocka_unit_test(a_user_without_a_password_is_refused),
+        IN_A_FOLDER(the_claim_says_who_leads_and_how_often_it_was_renewed, ),
+        IN_A_FOLDER(the_claim_says_who_leads_and_how_often_it_was_renewed, _and_process),
+        IN_A_FOLDER(a_claim_that_was_renewed_meanwhile_is_not_replaced, ),
+        IN_A_FOLDER(a_claim_that_was_renewed_meanwhile_is_not_replaced, _and_process),
+        IN_A_FOLDER(a_renewal_whose_answer_was_lost_is_found_by_the_next, ),
+        IN_A_FOLDER(a_renewal_whose_answer_was_lost_is_found_by_the_next, _and_process),
         IN_A_FOLDER(an_older_leader_can_append_nothing, ),
         IN_A_FOLDER(an_older_leader_can_append_nothing, _and_process),
-        IN_A_FOLDER(the_last_node_clears_the_folder, ),
-        IN_A_FOLDER(the_last_node_clears_the_folder, _and_process),
+        IN_A_FOLDER(the_end_of_a_job_clears_its_folder, ),
+        IN_A_FOLDER(the_end_of_a_job_clears_its_folder, _and_process),
         IN_A_FOLDER(who_only_reads_makes_no_folder, ),
         IN_A_FOLDER(who_only_reads_makes_no_folder, _and_process),
-        IN_A_FOLDER(a_killed_node_does_not_keep_the_folder_for_ever, ),
-        IN_A_FOLDER(a_killed_node_does_not_keep_the_folder_for_ever, _and_process),
+        IN_A_FOLDER(a_folder_others_may_write_is_refused, ),
+        IN_A_FOLDER(a_folder_others_may_write_is_refused, _and_process),
+        IN_A_FOLDER(a_folder_of_an_older_version_is_refused, ),
+        IN_A_FOLDER(a_folder_of_an_older_version_is_refused, _and_process),
         IN_A_FOLDER(what_killed_jobs_left_goes_with_the_end_of_another, ),
-        IN_A_FOLDER(a_folder_without_beats_goes_once_it_is_old, ),
         IN_A_FOLDER(no_run_id_is_taken_for_the_name_of_a_removed_job, ),
         IN_A_FOLDER(a_job_with_a_long_id_leaves_nothing, ),
         IN_A_FOLDER(a_call_that_is_not_answered_ends_with_its_time_and_happens_later, _and_process),
         IN_A_FOLDER(a_call_is_cancelled_from_another_thread, _and_process),
-        IN_A_FOLDER(an_interrupt_reaches_the_wait_there, _and_process),
-        IN_A_FOLDER(an_interrupt_at_the_deadline_is_not_lost, _and_process),
-        IN_A_FOLDER(a_node_goes_on_with_another_process_but_a_leader_begins_anew, _and_process),
-        IN_A_FOLDER(a_large_batch_goes_through_in_one_piece, _and_process),
+        IN_A_FOLDER(a_leader_goes_on_with_another_process, _and_process),
+        IN_A_FOLDER(a_large_decision_goes_through_in_one_piece, _and_process),
         cmocka_unit_test(a_redis_that_may_lose_writes_is_refused_with_the_remedy),
         cmocka_unit_test(a_redis_of_which_both_sides_of_a_cut_would_take_writes_is_refused),
         cmocka_unit_test(a_redis_that_does_not_say_its_lag_is_told_it),
-        IN_A_FOLDER(a_node_makes_its_slot_before_it_looks_for_it, ),
-        IN_A_FOLDER(a_node_makes_its_slot_before_it_looks_for_it, _and_process),
-        IN_A_FOLDER(a_folder_others_may_write_is_refused, ),
-        IN_A_FOLDER(a_folder_others_may_write_is_refused, _and_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

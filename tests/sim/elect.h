@@ -1,0 +1,26 @@
+/* Jobs whose nodes elect their leader over a shared home: the shipped client, election, jobs and leader of each node
+ * under one virtual clock, with a simulated network and home. */
+#ifndef CRUN_TESTS_ELECT_H
+#define CRUN_TESTS_ELECT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+enum elect_kind {
+    ELECT_FOLDER, /* linearizable; listings may be a second old */
+    ELECT_REDIS,  /* loses what it had, its last writes, or everything; an old primary may live on */
+    ELECT_CUTS,   /* a folder; cuts between some nodes last, and firewalls refuse */
+    ELECT_KINDS,
+};
+
+struct elect_stats {
+    uint64_t events, rounds, terms, releases, higher, kills, pauses, cuts, outages, wipes, failovers, lost_replies,
+        fences;
+};
+
+/* One schedule. 0, or ERR_CORRUPT with the rule that broke. */
+int elect_run(enum elect_kind kind, uint64_t seed, bool trace, struct elect_stats *total, struct err *e);
+
+#endif
