@@ -93,7 +93,8 @@ static void on_appended(struct elected *d, const struct keeper_answer *a)
         return;
     }
     d->home.base.stands = a->number;
-    d->home.base.landed(d->home.base.arg);
+    if (d->home.base.landed)
+        d->home.base.landed(d->home.base.arg);
 }
 
 /* --- leading */

@@ -125,6 +125,7 @@ void job_close_home_(struct job *job, bool forget)
     if (job->jobs->term.home) { /* whoever leads next begins with the durations of now; the home is not ours to close */
         if (!forget)
             decide_all(job);
+        home->landed = home->rewrite = NULL;
         job->reign.home = NULL;
         return;
     }

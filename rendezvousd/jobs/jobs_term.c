@@ -45,7 +45,7 @@ int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret
     if (rc == 0 && !ret->is_empty)
         rc = job_name_(job, e);
     if (rc < 0 || ret->is_empty) { /* the first JOIN makes it */
-        job->reign.home = NULL;
+        job_close_home_(job, true);
         job_forget_(job);
         return rc;
     }
@@ -75,7 +75,7 @@ void jobs_hold(struct jobs *j, int64_t until_ms)
     struct job *job;
     j->term.hold_until = until_ms;
     DL_FOREACH (j->all, job) {
-        leader_hold(job->reign.leader, until_ms);
+        leader_hold(job->reign.leader, until_ms, j->o.now());
         job_arm_(job);
     }
 }
@@ -164,12 +164,12 @@ void job_note_past_(struct job *job, const struct rdzv_event *join)
 {
     struct leader *l = job->reign.leader;
     const struct term *t = &job->jobs->term;
+    const int64_t now = job->jobs->o.now();
     if (!t->home)
         return;
-    if (t->hold_until > job->jobs->o.now())
-        leader_hold(l, t->hold_until);
+    leader_hold(l, t->hold_until, now);
     if (join->round > 0 && (!leader_machine(l) || rdzv_round(leader_machine(l)) == 0))
-        leader_hold(l, t->full_until);
+        leader_hold(l, t->full_until, now);
 }
 
 int jobs_heard(const struct jobs *j)
@@ -180,7 +180,7 @@ int jobs_heard(const struct jobs *j)
     DL_FOREACH (j->all, job) {
         over = over && leader_is_over(job->reign.leader);
         for (const struct leader_member *m = leader_members(job->reign.leader); m; m = m->hh.next)
-            n += m->connected && m->list != LEADER_LIST_SILENT;
+            n += m->known && m->connected && m->list != LEADER_LIST_SILENT;
     }
     return over ? INT_MAX : n;
 }

@@ -90,7 +90,8 @@ struct node {
     int64_t paused_until, born_at;
     struct client c;
     struct election x;
-    int conn; /* -1 */
+    int conn;    /* -1 */
+    int address; /* which node it dials */
     /* workers; true times */
     bool works;
     uint64_t work_round;
@@ -350,8 +351,7 @@ static void client(struct world *w, struct node *n, struct client_event ev);
 
 static void dial(struct world *w, struct node *n, int64_t ms)
 {
-    const struct rdzv_claim *v = &n->x.view;
-    const int to = v->port - 1;
+    const int to = n->address;
     const bool cut = is_cut(w, n->index, to);
     struct message *m = post(w, M_DIAL, cut ? w->now + ms : delay(w));
     m->node = n->index;
@@ -628,6 +628,7 @@ static void carry_out_election(struct world *w, struct node *n, enum election_ef
         break;
     case ELECTION_DIAL:
         note(w, n, "dials %s under %s", n->x.view.node, n->x.view.epoch);
+        n->address = n->x.view.port - 1;
         client(w, n, (struct client_event){.kind = CLIENT_ADDRESS,
                                            .text = n->x.view.node,
                                            .epoch = n->x.view.epoch,
@@ -1319,12 +1320,12 @@ static void set_up(struct world *w)
     w->max = w->nodes;
     w->min = (int)between(w, 1, w->nodes);
     w->safe_replicas = w->kind == ELECT_REDIS && chance(w, 0.5);
-    w->live_from = chance(w, 0.2) && w->nodes > 2 ? w->nodes - 1 : 0; /* the last never leads */
+    w->live_from = chance(w, 0.2) && w->nodes > 2 && w->kind != ELECT_CUTS ? w->nodes - 1 : 0; /* the last never leads */
     w->faults_end = FAULTS_MS;
     new_identity(w, &w->home);
     rdzv_config_defaults(c);
     c->min_nodes = w->min;
-    c->max_nodes = w->max;
+    c->max_nodes = 2 * w->max; /* one that vanished has a place for a while */
     c->max_restarts = 1000;
     c->last_call_ms = between(w, 0, 2000);
     c->join_timeout_ms = 3600000;

@@ -154,7 +154,7 @@ int64_t leader_deadline(const struct leader *l);
 void leader_awake(struct leader *l, int64_t now_ms);
 
 /* Nothing is asked or decided before: what is not known of may be at work. Later holds only add. */
-void leader_hold(struct leader *l, int64_t until_ms);
+void leader_hold(struct leader *l, int64_t until_ms, int64_t now_ms);
 int64_t leader_held_until(const struct leader *l); /* 0: never was */
 
 /* Members whose news are new, each once. NULL: no more. */

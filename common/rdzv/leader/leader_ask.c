@@ -159,10 +159,11 @@ static bool is_late(const struct leader *l, const struct leader_member *m, const
            (l->over || strcmp(m->instance, l->instance) != 0) && (!m->told || ev->ask->round > 0);
 }
 
-/* A node's JOIN answers its STOP: that need not be sent any more. */
+/* A node's JOIN answers its STOP: that need not be sent any more. Nor need the beginning of a round that it has heard of:
+ * whoever led before announced it, and what was decided since may be lost. */
 static void drop_answered(struct leader_member *m, const struct rdzv_event *ev)
 {
-    if (!m->has_news || m->news.kind != RDZV_NEWS_STOP || ev->round < m->news.round)
+    if (!m->has_news || m->news.kind == RDZV_NEWS_END || ev->round < m->news.round)
         return;
     m->acked = m->news.seq;
     m->has_news = false;
