@@ -93,6 +93,8 @@ const struct explain_message explain_rendezvousd[] = {
      "the disk of the state directory or folder hangs", "look at the disk; heartbeats and stops go on meanwhile"},
     {"state directory *\nthe process that has the shared folder\nthe process that opens the shared folder",
      "the folder of a rendezvous cannot be used", "look at its path, rights and disk"},
+    {"is of an older version of crun*\nis led there by an older version of crun*",
+     "nodes of two versions would follow two leaders: all nodes of a job need the same", "the same crun on all nodes"},
     {"another user's job has this run id", "somebody else's job in this folder has the same name", "another --rdzv-id"},
     /* --- a Redis */
     {"may lose what it acknowledged\nno replica of this Redis\ndoes not say which incarnation",

@@ -40,6 +40,7 @@ struct elected {
     struct election_event events[EVENTS_MAX]; /* to come */
     unsigned first, last;
     bool pumping, closing, answered, warned;
+    bool failed; /* our newest claim: what is wrong stays wrong though the home can be read */
     char higher[RDZV_EPOCH_MAX + 1];
     struct keeper *keeper;
     struct lead_home home;
@@ -267,17 +268,27 @@ static void complain_of_nobody(struct elected *d)
     tcp_trouble(d->tcp, text);
 }
 
+/* It has answered. */
+static void be_content(struct elected *d)
+{
+    if (d->tcp->c.homeless)
+        tcp_trouble(d->tcp, "");
+}
+
 static void on_seen(struct elected *d, const struct keeper_answer *a)
 {
     if (a->rc < 0)
         complain(d, a);
     else if (d->x.o.never && (a->rc == 0 || a->claim.released))
         complain_of_nobody(d);
+    else if (!d->failed)
+        be_content(d);
     push(d, (struct election_event){.kind = ELECTION_SEEN, .rc = a->rc, .claim = &a->claim});
 }
 
 static void on_claimed(struct elected *d, const struct keeper_answer *a)
 {
+    d->failed = a->rc < 0;
     if (a->rc < 0)
         complain(d, a);
     memcpy(d->identity, a->identity, sizeof d->identity);
@@ -302,6 +313,10 @@ static void on_answer(void *arg, struct keeper_answer *a)
         on_loaded(d, a);
         break;
     case KEEPER_RENEW:
+        if (a->rc < 0)
+            complain(d, a);
+        else
+            be_content(d);
         if (strcmp(a->claim.epoch, d->x.own.epoch) == 0)
             push(d, (struct election_event){
                         .kind = ELECTION_RENEWED, .rc = a->rc, .sent = a->sent, .claim = &a->claim});

@@ -198,7 +198,7 @@ void client_progress_(struct client *c, const struct rdzv_progress *p, int64_t n
 static void still_out_of_reach(struct client *c, int64_t now)
 {
     struct rdzv_progress p = {.left_ms = client_left_ms_(c, now)};
-    if (c->stranger || (c->o.elected && !c->epoch[0] && c->why[0]))
+    if (c->stranger || c->homeless)
         snprintf(p.text, sizeof p.text, "%.*s", (int)sizeof p.text - 1, c->why);
     else if (c->why[0])
         snprintf(p.text, sizeof p.text, "cannot reach %.*s", (int)sizeof p.text - 14, c->why);
@@ -229,13 +229,17 @@ static void out_of_reach(struct client *c, const char *why, int64_t now)
     const bool first = !c->why[0] && why[0];
     if (!c->away)
         c->away = now;
-    if (why != c->why)
+    if (why != c->why && !c->homeless)
         snprintf(c->why, sizeof c->why, "%s", why);
     if (c->mode == CLIENT_RUNNING || c->mode == CLIENT_FENCED || c->mode == CLIENT_OVER)
         return;
     if (why[0] && now - c->away >= c->o.connect_ms) {
-        client_fail_(c, EXIT_UNAVAILABLE, "cannot reach the rendezvous at %s within %lld s: %s", c->o.endpoint,
-                     (long long)(c->o.connect_ms / 1000), why);
+        if (c->homeless)
+            client_fail_(c, EXIT_UNAVAILABLE, "given up after %lld s (join_timeout): %s",
+                         (long long)(c->o.connect_ms / 1000), c->why);
+        else
+            client_fail_(c, EXIT_UNAVAILABLE, "cannot reach the rendezvous at %s within %lld s: %s", c->o.endpoint,
+                         (long long)(c->o.connect_ms / 1000), c->why);
         return;
     }
     if (first)
@@ -357,12 +361,12 @@ static void on_trouble(struct client *c, const struct client_event *ev, int64_t 
         drop(c);
         return;
     }
-    if (c->up || c->mode == CLIENT_NEW)
+    c->homeless = ev->text[0];
+    if (!c->homeless)
         return;
-    if (c->mode == CLIENT_RUNNING)
-        lease_lost(&c->lease, now);
-    if (!c->epoch[0])
-        out_of_reach(c, ev->text, now);
+    snprintf(c->why, sizeof c->why, "%s", ev->text);
+    if (!c->up && c->mode != CLIENT_NEW)
+        out_of_reach(c, c->why, now);
 }
 
 /* --- the agent's calls */

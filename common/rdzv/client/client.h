@@ -147,7 +147,7 @@ enum client_event_kind {
     CLIENT_REPORT,       /* text: for status pages */
     CLIENT_PUBLISH,      /* text: the failure report of the job that is over */
     CLIENT_ADDRESS,      /* text: where the leader of `epoch` listens, for people; seen */
-    CLIENT_TROUBLE,      /* text: why there is no leader to dial; error: exit code, if there will be none; else 0 */
+    CLIENT_TROUBLE,      /* text: why there can be no leader now; "": nothing. error: exit code, if there never will */
     CLIENT_DIALLED,      /* error: 0, or -errno with text */
     CLIENT_READY,        /* the connection is proved */
     CLIENT_LOST,         /* how, text */
@@ -202,6 +202,7 @@ struct client {
     unsigned rng;
     char why[512]; /* it is out of reach */
     bool stranger; /* somebody else is there */
+    bool homeless; /* elected: `why` is what is wrong with the home, whatever else is out of reach for it */
     int64_t progress_at; /* of the last one */
     struct client_asked asked[CLIENT_ASKED_MAX];
     unsigned asked_first, asked_last;

@@ -289,7 +289,7 @@ static void on_higher(struct election *x, const struct election_event *ev, int64
 
 static void on_heard(struct election *x, const struct election_event *ev, int64_t now)
 {
-    if (x->state != ELECTION_LEADING || ev->enough) {
+    if (x->state != ELECTION_LEADING || ev->enough || now >= x->until) { /* whom nobody acknowledges does not stay */
         x->few_since = 0;
         return;
     }

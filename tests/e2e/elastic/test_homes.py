@@ -62,8 +62,8 @@ def redis_cli(url, *words):
 def decisions(cluster, home, url):
     """Ids of the decisions in the log of the job."""
     if home == "file":
-        return sorted(p.name for p in cluster.tmp.glob("shared/*/decision-*"))
-    return [word for word in redis_cli(url, "xrange", "crun:{job}:log", "-", "+") if re.fullmatch("[0-9]+-[0-9]+", word)]
+        return sorted(p.name for p in cluster.tmp.glob("shared/*/log/0*"))
+    return [word for word in redis_cli(url, "xrange", "crun:{job}:decisions", "-", "+") if re.fullmatch("[0-9]+-[0-9]+", word)]
 
 
 @pytest.mark.skipif(not shutil.which("redis-cli"), reason="no redis-cli")
@@ -120,7 +120,7 @@ def test_a_node_that_missed_a_whole_round_is_in_the_next(cluster, home):
         return cluster.node(*args, "--node-rank", rank, program=program)
 
     def has_claimed():
-        return cluster.servers[-1].cli("keys", "*pulse*") if home == "redis" else list(cluster.tmp.glob("shared/*/pulse"))
+        return cluster.servers[-1].cli("keys", "*claim*") if home == "redis" else list(cluster.tmp.glob("shared/*/claim/leader-*"))
 
     first = joined(node(0), 1, 3)
     wait("its claim", has_claimed)
@@ -139,7 +139,7 @@ def test_an_id_whose_first_leader_was_killed_is_used_twice(cluster, home):
     wait("a claim, and the first decision", lambda: len(decisions(cluster, home, args[1])) > 1)
     kill_and_wait(lone)
     if home == "redis":  # killed before the second decision, whenever that was
-        redis_cli(args[1], "xdel", "crun:{job}:log", *decisions(cluster, home, args[1])[2:], "9-9")
+        redis_cli(args[1], "xdel", "crun:{job}:decisions", *decisions(cluster, home, args[1])[2:], "9-9")
     for turn in range(2):
         nodes = [cluster.node(*args, program=["sh", "-c", f"touch $OUT/ran-{turn}"]) for _ in range(2)]
         assert [n.wait() for n in nodes] == [0, 0], "\n".join(n.text() for n in nodes)
@@ -168,4 +168,4 @@ def test_a_decision_in_a_folder_is_on_disk_before_it_has_its_number_and_that_bef
     assert len(links) >= 3, told
     for number, i in enumerate(links, 1):
         draft, name = told[i].split()[1:]
-        assert name == f"JOB/decision-{number:08}" and told[i - 1] == f"fsync {draft}" and told[i + 1] == "fsync JOB", told
+        assert name == f"JOB/log/{number:08}" and told[i - 1] == f"fsync {draft}" and told[i + 1] == "fsync JOB/log", told

@@ -32,11 +32,11 @@ def is_led(where):
     """Over a Redis or a folder one of the nodes leads, the first one that asks: is there one?"""
     kind, _, place = where[1].partition("://")
     if kind == "file":
-        return any(pathlib.Path(place).glob("*/pulse"))
+        return any(pathlib.Path(place).glob("*/claim/leader-*"))
     if kind != "redis":
         return True
     with contextlib.closing(Wire(int(place.rpartition(":")[2]))) as w:
-        return w.ask("KEYS", "*pulse*") != b"*0\r\n"
+        return w.ask("KEYS", "*claim*") != b"*0\r\n"
 
 
 def start(cluster, script, n=2, args=(), kind="daemon"):

@@ -7,9 +7,9 @@ from crun_run import REPO
 ROOMS = ("common", "launcher", "rendezvousd", "worker")
 # What makes or prints a message; test_explain.py looks for others. Not here: the findings of crun doctor, which has a remedy beside each, and what
 # is written at level info or debug.
-MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fail|net_fail|machine_bad|tcp_give_up|tcp_fail|gate_refused|complain|say|warn|tell|"
-          "lose|remote_print_line|fail|die|console_try|reply_error|personality_warn|streams_print|log_client_post_text|http_refuse|protocol_error|header|corrupt|"
-         "give_up_unbegun|lose_malformed|opened|tcp_fence|write_note|err_start|usage_error|ssl_error|file_error|jpeg_errors_raise|png_error|journal_say|fputs|"
+MAKERS = ("err_set|err_errno|log_warn|log_error|logmux_print|fprintf|builder_fail|net_fail|machine_bad|client_give_up_|client_fail_|client_fence_|client_turn_away_|client_text_|tcp_trouble|gate_refused|complain|say|warn|tell|"
+          "lose|remote_print_line|fail|die|console_try|reply_error|personality_warn|streams_print|http_refuse|protocol_error|header|corrupt|"
+         "give_up_unbegun|lose_malformed|opened|write_note|err_start|usage_error|ssl_error|file_error|jpeg_errors_raise|png_error|journal_say|fputs|"
          "GlooError|GLOO_THROW|GLOO_THROW_INVALID_OPERATION_EXCEPTION")
 ERRNO = {"err_errno", "err_start", "ssl_error", "file_error"}  # these add what the system, or OpenSSL, says
 # Progress and results of trainer, which the same function prints as its warnings.
@@ -21,7 +21,7 @@ RESULTS = {"epoch %lld: train loss %.4f Acc@1 %.2f, test loss %.4f Acc@1 %.2f (%
 SENTENCES = {"common/rdzv/leader/leader.c", "common/rdzv/machine/rdzv.c", "launcher/agent/machine/farewell.c", "launcher/agent/member_news.c",
              "launcher/stdio/console_file.c", "launcher/guard/stuck.c", "launcher/hang/hang.c", "launcher/hang/hang_quiet.c", "launcher/output/process/event_file.c",
              "launcher/output/process/file_thread.c", "launcher/observe/timeline.c", "launcher/hang/quiet.c", "launcher/output/process/queued_file.c",
-             "launcher/output/log_console.c", "launcher/report/failure_report.c", "rendezvousd/history/history.c", "launcher/rendezvous/rdzv_log_node.c", "launcher/straggler/straggler.c", "worker/data/sets/shapes_main.c",
+             "launcher/output/log_console.c", "launcher/report/failure_report.c", "rendezvousd/history/history.c", "launcher/rendezvous/rdzv_client_elected.c", "launcher/straggler/straggler.c", "worker/data/sets/shapes_main.c",
              "worker/run/guard.c"}
 PARTS = {"rank%s %s wait%s in %s", "before its first step", "at step %u64", "in %s after step %u64", "agent (pid %d, state %c%s%s%s%s)",
          "weights were others before the update of step %lld", "%s were others after step %lld"}
