@@ -18,6 +18,7 @@ struct call {
     struct rdzv_claim seen; /* CLAIM */
     char epoch[RDZV_EPOCH_MAX + 1];
     bool whole, over;
+    int64_t begun; /* APPEND: first tried then */
     struct call *prev, *next;
 };
 
@@ -35,6 +36,7 @@ struct keeper {
     pthread_cond_t asked;
     struct call *calls, *line, *done; /* line: decisions and what follows them */
     int64_t again_at;                 /* the first of the line is not tried before */
+    int64_t patience_ms;
     bool stop, over;
 };
 
@@ -58,6 +60,7 @@ static int claim(struct keeper *k, struct call *c)
 
 static int append(struct keeper *k, struct call *c)
 {
+    c->begun = c->begun ? c->begun : c->a.sent;
     const struct rdzv_write w = {.decision = &c->a.text, .epoch = c->epoch, .whole = c->whole, .over = c->over};
     return k->home->ops->append(k->home, &w, &c->a.e);
 }
@@ -113,7 +116,7 @@ static struct call *await_call(struct keeper *k)
 
 static bool is_tried_again(const struct keeper *k, const struct call *c)
 {
-    return c->a.call == KEEPER_APPEND && c->a.rc < 0 && !k->stop;
+    return c->a.call == KEEPER_APPEND && c->a.rc < 0 && !k->stop && clock_ms() - c->begun < k->patience_ms;
 }
 
 static void *run(void *arg)
@@ -310,7 +313,7 @@ static int start(struct keeper *k)
     return -rc;
 }
 
-int keeper_open(struct keeper **ret, uv_loop_t *loop, struct rdzv_home *home,
+int keeper_open(struct keeper **ret, uv_loop_t *loop, struct rdzv_home *home, int64_t patience_ms,
                 void (*answer)(void *arg, struct keeper_answer *a), void *arg, struct err *e)
 {
     struct keeper *k = calloc(1, sizeof *k);
@@ -319,7 +322,7 @@ int keeper_open(struct keeper **ret, uv_loop_t *loop, struct rdzv_home *home,
         home->ops->close(home);
         return err_errno(e, ENOMEM, "rendezvous");
     }
-    *k = (struct keeper){.home = home, .answer = answer, .arg = arg, .loop = loop};
+    *k = (struct keeper){.home = home, .answer = answer, .arg = arg, .loop = loop, .patience_ms = patience_ms};
     pthread_mutex_init(&k->mutex, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);

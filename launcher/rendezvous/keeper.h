@@ -1,7 +1,7 @@
 /* A shared home (rdzv_home.h) as the event loop needs it: a thread of its own waits for it, and its answers come on the
  * loop, in the order in which they were asked for. Only decisions, the release that ends them and the forgetting after
  * it form a line of their own, behind everything else: no renewal waits for them. A decision that fails is tried again
- * until it stands, somebody else leads, or its term is over. */
+ * for a while, until it stands, somebody else leads, or its term is over. */
 #ifndef CRUN_LAUNCHER_KEEPER_H
 #define CRUN_LAUNCHER_KEEPER_H
 
@@ -19,7 +19,7 @@ enum keeper_call {
     KEEPER_CLAIM,   /* identity and claim; rc as that */
     KEEPER_LOAD,    /* text: the decisions */
     KEEPER_RENEW,   /* claim */
-    KEEPER_APPEND,  /* decision `number` stands (1), or somebody else leads (0) */
+    KEEPER_APPEND,  /* decision `number` stands (1), somebody else leads (0), or the home does not take it (< 0) */
     KEEPER_RELEASE, /* claim: tried */
     KEEPER_FORGET,
 };
@@ -38,8 +38,8 @@ struct keeper_answer {
     bool took_over;
 };
 
-/* answer: on the loop; may ask for more, not close. Takes home over. */
-int keeper_open(struct keeper **ret, uv_loop_t *loop, struct rdzv_home *home,
+/* answer: on the loop; may ask for more, not close. patience_ms: how long a decision is tried. Takes home over. */
+int keeper_open(struct keeper **ret, uv_loop_t *loop, struct rdzv_home *home, int64_t patience_ms,
                 void (*answer)(void *arg, struct keeper_answer *a), void *arg, struct err *e);
 
 /* -ENOMEM: no answer will come. */

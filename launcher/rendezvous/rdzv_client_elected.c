@@ -85,12 +85,17 @@ static void lead_forget(struct rdzv_home *base)
 static const struct rdzv_home_ops lead_ops = {
     .name = "lead", .load = lead_load, .append = lead_append, .forget = lead_forget};
 
+static void complain(struct elected *d, const struct keeper_answer *a);
+
 static void on_appended(struct elected *d, const struct keeper_answer *a)
 {
     if (d->x.state != ELECTION_LEADING || strcmp(a->claim.epoch, d->x.own.epoch) != 0)
         return; /* of a term that is over */
     if (a->rc != 1) {
-        push(d, (struct election_event){.kind = ELECTION_RENEWED, .rc = 0});
+        keeper_end_term(d->keeper);
+        if (a->rc < 0)
+            complain(d, a);
+        push(d, (struct election_event){.kind = a->rc < 0 ? ELECTION_UNABLE : ELECTION_RENEWED, .rc = 0});
         return;
     }
     d->home.base.stands = a->number;
@@ -523,7 +528,7 @@ static int open_home(struct elected *d, struct err *e)
     const int rc = rdzv_home_open(&home, d->o.endpoint, &o, e);
     if (rc < 0)
         return rc == -EINVAL ? ERR_USAGE : rc; /* the URL */
-    return keeper_open(&d->keeper, d->loop, home, on_answer, d, e);
+    return keeper_open(&d->keeper, d->loop, home, d->o.job.silence_ms, on_answer, d, e);
 }
 
 static int elected_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)

@@ -373,6 +373,12 @@ void election_step(struct election *x, const struct election_event *ev, int64_t 
     case ELECTION_RENEWED:
         on_renewed(x, ev, now);
         break;
+    case ELECTION_UNABLE:
+        if (x->state != ELECTION_LEADING)
+            break;
+        x->last = true;
+        release(x, now);
+        break;
     case ELECTION_RELEASED:
         if (x->state == ELECTION_RELEASING && x->o.never)
             x->state = ELECTION_IDLE;

@@ -56,6 +56,7 @@ enum election_event_kind {
     ELECTION_LOADED,   /* rc 1; 0: there are none; < 0: they cannot be read. hold: some may be lost; hold_ms: another
                           server may have acknowledged for so long what this one does not know */
     ELECTION_RENEWED,  /* rc 1: claim is how it stands; 0: somebody else has claimed, < 0: not known */
+    ELECTION_UNABLE,   /* the home takes no decision of ours */
     ELECTION_RELEASED, /* tried */
     ELECTION_ACKED,    /* the leader dialled has acknowledged this node */
     ELECTION_AWAY,     /* the leader dialled cannot be had; refused: by its address */
