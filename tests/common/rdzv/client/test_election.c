@@ -1,0 +1,278 @@
+/* When a node looks, claims, renews and lets go. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/rdzv/client/election.h"
+
+enum { SILENCE = 3000, KILL = 1000, FENCE = 4040, FULL = 5555, D_AND_MORE = 1515 };
+
+static struct election x;
+static int64_t now;
+
+static int start(void **state)
+{
+    const struct rdzv_claim own = {.port = 1, .addrs = "10.0.0.1", .node = "me"};
+    (void)state;
+    now = 1000000;
+    election_init(&x, &(struct election_options){.silence_ms = SILENCE, .kill_ms = KILL, .nodes = 4, .own = &own});
+    return 0;
+}
+
+static void step(struct election_event ev)
+{
+    election_step(&x, &ev, now);
+}
+
+static bool did(enum election_effect_kind kind)
+{
+    for (int i = 0; i < x.fx_count; i++)
+        if (x.fx[i] == kind)
+            return true;
+    return false;
+}
+
+static struct rdzv_claim claim(const char *epoch, uint64_t n)
+{
+    struct rdzv_claim c = {.n = n, .port = 7, .addrs = "10.0.0.7", .node = "other"};
+    snprintf(c.epoch, sizeof c.epoch, "%s", epoch);
+    return c;
+}
+
+static void see(const char *epoch, uint64_t n)
+{
+    const struct rdzv_claim c = claim(epoch, n);
+    step((struct election_event){.kind = ELECTION_SEEN, .rc = 1, .claim = &c});
+}
+
+/* Time passes, and looks find the same. True: it has claimed. */
+static bool claims_within(int64_t ms, const char *epoch, uint64_t n)
+{
+    for (const int64_t until = now + ms; now < until; now += 5) {
+        step((struct election_event){.kind = ELECTION_TICK});
+        if (did(ELECTION_CLAIM))
+            return true;
+        if (x.asking && epoch)
+            see(epoch, n);
+        else if (x.asking)
+            step((struct election_event){.kind = ELECTION_SEEN, .rc = 0});
+        if (did(ELECTION_CLAIM))
+            return true;
+    }
+    return false;
+}
+
+static void win(int rc)
+{
+    step((struct election_event){.kind = ELECTION_CLAIMED, .rc = 1, .sent = now});
+    assert_true(did(ELECTION_LOAD));
+    step((struct election_event){.kind = ELECTION_LOADED, .rc = rc});
+    assert_int_equal(x.state, ELECTION_LEADING);
+}
+
+static void lead_first(void)
+{
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    step((struct election_event){.kind = ELECTION_SEEN, .rc = 0});
+    assert_true(claims_within(100, NULL, 0));
+    win(0);
+}
+
+static void an_empty_home_is_claimed_at_once_and_owes_nothing(void **state)
+{
+    (void)state;
+    lead_first();
+    assert_int_equal(rdzv_epoch_number(x.own.epoch), 1);
+    assert_int_equal(x.hold_until, 0);
+    assert_int_equal(x.grace_ms, 0);
+    assert_int_equal(x.until, now + ELECTION_D_MS);
+    assert_true(did(ELECTION_DIAL) && did(ELECTION_RENEW) && did(ELECTION_UNTIL));
+}
+
+static void a_claim_that_is_renewed_is_left_alone_and_one_that_stands_still_for_d_is_not(void **state)
+{
+    (void)state;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    for (uint64_t n = 0; n < 5; n++)
+        assert_false(claims_within(1400, "3-a", n));
+    const int64_t t = now;
+    assert_true(claims_within(3000, "3-a", 9));
+    assert_true(now - t >= D_AND_MORE && now - t < D_AND_MORE + 500);
+    assert_int_equal(rdzv_epoch_number(x.own.epoch), 4);
+    win(1);
+    assert_int_equal(x.grace_ms, 0); /* D was waited out */
+}
+
+static void a_time_in_which_the_home_does_not_answer_does_not_count(void **state)
+{
+    (void)state;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    assert_false(claims_within(1000, "3-a", 1));
+    step((struct election_event){.kind = ELECTION_SEEN, .rc = -110});
+    assert_false(claims_within(1400, "3-a", 1));
+    assert_true(claims_within(1000, "3-a", 1));
+}
+
+/* Two nodes behind a firewall that refuses would depose each other for ever. */
+static void a_refusal_counts_only_of_a_leader_that_has_acknowledged(void **state)
+{
+    (void)state;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    see("3-a", 1);
+    assert_true(did(ELECTION_DIAL));
+    for (uint64_t n = 2; n < 6; n++) {
+        step((struct election_event){.kind = ELECTION_AWAY, .refused = true});
+        assert_false(claims_within(1000, "3-a", n));
+    }
+    step((struct election_event){.kind = ELECTION_ACKED});
+    assert_int_equal(x.state, ELECTION_FOLLOWING);
+    assert_int_equal(election_deadline(&x), INT64_MAX); /* it reads nothing */
+    step((struct election_event){.kind = ELECTION_AWAY, .refused = true});
+    assert_true(did(ELECTION_LOOK));
+    assert_true(claims_within(500, "3-a", 9));
+    win(1);
+    assert_int_equal(x.grace_ms, D_AND_MORE); /* it may acknowledge others still */
+}
+
+static void group_ranks_claim_in_turn(void **state)
+{
+    int64_t took[3];
+    for (int rank = 0; rank < 3; rank++) {
+        start(state);
+        step((struct election_event){.kind = ELECTION_RANK, .rank = rank * 4});
+        step((struct election_event){.kind = ELECTION_BEGIN});
+        see("3-a", 1);
+        step((struct election_event){.kind = ELECTION_ACKED});
+        step((struct election_event){.kind = ELECTION_AWAY, .refused = true});
+        const int64_t t = now;
+        assert_true(claims_within(1000, "3-a", 1));
+        took[rank] = now - t;
+    }
+    assert_true(took[0] + 100 < took[1] && took[1] + 100 < took[2] && took[2] < 500);
+}
+
+static void a_release_hands_on_what_is_owed(void **state)
+{
+    struct rdzv_claim free = claim("3-a", 4);
+    (void)state;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    see("3-a", 1);
+    step((struct election_event){.kind = ELECTION_ACKED});
+    step((struct election_event){.kind = ELECTION_AWAY, .refused = true});
+    assert_true(claims_within(500, "3-a", 1));
+    win(1);
+    now += 100;
+    step((struct election_event){.kind = ELECTION_LEAVE});
+    assert_true(x.fx[0] == ELECTION_UNTIL && x.until == 0); /* first of all */
+    assert_true(did(ELECTION_RELEASE) && x.own.released);
+    assert_int_equal(x.own.hold_ms, D_AND_MORE + FENCE - 100);
+    start(state);
+    free.released = true;
+    free.hold_ms = D_AND_MORE + FENCE - 100;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    step((struct election_event){.kind = ELECTION_SEEN, .rc = 1, .claim = &free});
+    for (int i = 0; i < 200 && !did(ELECTION_CLAIM); i++, now += 5)
+        step((struct election_event){.kind = x.asking ? ELECTION_SEEN : ELECTION_TICK, .rc = 1, .claim = &free});
+    assert_true(did(ELECTION_CLAIM));
+    win(1);
+    assert_int_equal(x.grace_ms, D_AND_MORE - 100);
+}
+
+static void whoever_hears_too_few_lets_go_and_comes_last(void **state)
+{
+    (void)state;
+    lead_first();
+    for (int i = 0; i < 25 && x.state == ELECTION_LEADING; i++, now += 500) {
+        const struct rdzv_claim as_it_is = x.own;
+        step((struct election_event){.kind = ELECTION_RENEWED, .rc = 1, .sent = now, .claim = &as_it_is});
+        step((struct election_event){.kind = ELECTION_HEARD, .enough = false});
+    }
+    assert_int_equal(x.state, ELECTION_RELEASING);
+    assert_true(now - 1000000 >= ELECTION_FEW_MS && now - 1000000 < ELECTION_FEW_MS + 1500);
+    struct rdzv_claim free = x.own;
+    step((struct election_event){.kind = ELECTION_RELEASED});
+    const int64_t t = now;
+    for (int i = 0; i < 2000 && !did(ELECTION_CLAIM); i++, now += 5)
+        step((struct election_event){.kind = x.asking ? ELECTION_SEEN : ELECTION_TICK, .rc = 1, .claim = &free});
+    assert_true(now - t >= 2000 && now - t < 3000);
+}
+
+static void a_higher_epoch_is_claimed_above_with_a_full_hold(void **state)
+{
+    (void)state;
+    lead_first();
+    step((struct election_event){.kind = ELECTION_HIGHER, .epoch = "7-b"});
+    assert_true(x.fx[0] == ELECTION_UNTIL && x.until == 0);
+    assert_true(did(ELECTION_RESIGN) && did(ELECTION_CLAIM));
+    assert_int_equal(rdzv_epoch_number(x.own.epoch), 8);
+    win(1);
+    assert_int_equal(x.hold_until, now + FULL);
+    step((struct election_event){.kind = ELECTION_HIGHER, .epoch = "6-c"});
+    assert_int_equal(x.fx_count, 0);
+}
+
+/* It was emptied, and gives a number again. */
+static void a_home_that_knows_nothing_is_held_by_whoever_knows_an_epoch(void **state)
+{
+    (void)state;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    see("5-a", 1);
+    step((struct election_event){.kind = ELECTION_ACKED});
+    step((struct election_event){.kind = ELECTION_AWAY, .refused = false});
+    assert_true(claims_within(500, NULL, 0));
+    assert_int_equal(rdzv_epoch_number(x.own.epoch), 6);
+    win(0);
+    assert_int_equal(x.hold_until, now + FULL);
+    assert_true(rdzv_epoch_is_foreign("6-z", "6-y") && rdzv_epoch_is_foreign("7-y", "6-y"));
+    assert_false(rdzv_epoch_is_foreign("6-y", "6-y") || rdzv_epoch_is_foreign("5-y", "6-y") || rdzv_epoch_is_foreign("", "1-y"));
+}
+
+static void d_counts_from_the_sending_of_a_renewal_that_was_confirmed(void **state)
+{
+    (void)state;
+    lead_first();
+    struct rdzv_claim renewed = x.own;
+    const int64_t sent = now;
+    renewed.n = 1;
+    now += 700;
+    step((struct election_event){.kind = ELECTION_RENEWED, .rc = -104});
+    assert_int_equal(x.until, sent + ELECTION_D_MS);
+    step((struct election_event){.kind = ELECTION_RENEWED, .rc = 1, .sent = sent + 500, .claim = &renewed});
+    assert_int_equal(x.until, sent + 500 + ELECTION_D_MS);
+    step((struct election_event){.kind = ELECTION_RENEWED, .rc = 0});
+    assert_true(did(ELECTION_RESIGN) && did(ELECTION_LOOK) && x.until == 0);
+}
+
+static void who_may_not_lead_never_claims(void **state)
+{
+    (void)state;
+    x.o.never = true;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    assert_false(claims_within(5000, NULL, 0));
+    assert_false(claims_within(5000, "3-a", 1));
+}
+
+#define FRESH(test) cmocka_unit_test_setup(test, start)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        FRESH(an_empty_home_is_claimed_at_once_and_owes_nothing),
+        FRESH(a_claim_that_is_renewed_is_left_alone_and_one_that_stands_still_for_d_is_not),
+        FRESH(a_time_in_which_the_home_does_not_answer_does_not_count),
+        FRESH(a_refusal_counts_only_of_a_leader_that_has_acknowledged),
+        FRESH(group_ranks_claim_in_turn),
+        FRESH(a_release_hands_on_what_is_owed),
+        FRESH(whoever_hears_too_few_lets_go_and_comes_last),
+        FRESH(a_higher_epoch_is_claimed_above_with_a_full_hold),
+        FRESH(a_home_that_knows_nothing_is_held_by_whoever_knows_an_epoch),
+        FRESH(d_counts_from_the_sending_of_a_renewal_that_was_confirmed),
+        FRESH(who_may_not_lead_never_claims),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
