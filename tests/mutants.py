@@ -44,10 +44,10 @@ MUTANTS = {
         "        folder_remove(tmp, NULL);\n        return rc;\n    }\n    return 0;",
         ["trainer/test_checkpoints.py::test_what_a_checkpoint_is_made_of_is_on_disk_before_its_name_and_that_before_anything_else"]),
     "decision_numbered_before_it_is_on_disk": (
-        "common/rdzv/homes/rdzv_log_file_lead.c", "TRY(file_write(h, draft, O_EXCL, true,", "TRY(file_write(h, draft, O_EXCL, false,",
+        "common/rdzv/homes/rdzv_log_file.c", "TRY(file_write(h, draft, O_EXCL, true,", "TRY(file_write(h, draft, O_EXCL, false,",
         ["elastic/test_homes.py::test_a_decision_in_a_folder_is_on_disk_before_it_has_its_number_and_that_before_anything_else"]),
     "number_of_a_decision_not_on_disk": (
-        "common/rdzv/homes/rdzv_log_file_lead.c", "if (rc == 1 && fsync(h->job_fd) < 0)", "if (rc == 2)",
+        "common/rdzv/homes/rdzv_log_file.c", "if (rc == 1 && (log_fd < 0 || fsync(log_fd) < 0))", "if (rc == 2)",
         ["elastic/test_homes.py::test_a_decision_in_a_folder_is_on_disk_before_it_has_its_number_and_that_before_anything_else"]),
     "log_of_a_job_not_on_disk": (
         "rendezvousd/state/state_writer.c", "if (rc == 0 && fdatasync(fd) < 0)", "if (rc > 0)",
