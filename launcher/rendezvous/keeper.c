@@ -52,8 +52,7 @@ static int claim(struct keeper *k, struct call *c)
     a->took_over = h->ops->took_over && h->ops->took_over(h);
     int rc = rdzv_reign_record(a->claim.epoch, a->claim.node, a->identity, &record);
     a->sent = clock_ms();
-    rc = rc < 0 ? err_set(&a->e, rc, "no memory for a claim")
-                : h->ops->claim(h, &c->seen, &a->claim, &record, &a->e);
+    rc = rc < 0 ? err_set(&a->e, rc, "no memory for a claim") : h->ops->claim(h, &c->seen, &a->claim, &record, &a->e);
     buf_free(&record);
     return rc;
 }

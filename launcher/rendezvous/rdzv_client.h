@@ -83,7 +83,7 @@ struct rdzv_client_ops {
     bool (*is_answered)(const struct rdzv_client *c); /* that was; or it never will be. NULL with publish */
     /* Over a shared home: the server while this node leads, else NULL. NULL: never */
     struct hosting *(*hosting)(const struct rdzv_client *c);
-    void (*close)(struct rdzv_client *c);             /* NULL allowed; no callback after it */
+    void (*close)(struct rdzv_client *c); /* NULL allowed; no callback after it */
 };
 
 struct rdzv_client {

@@ -107,8 +107,10 @@ static void on_appended(struct elected *d, const struct keeper_answer *a)
 
 static int serve(struct elected *d, struct err *e)
 {
-    const struct hosting_options o = {
-        .token_file = d->o.token_file, .insecure = d->o.insecure, .one_node = d->o.job.max_nodes == 1, .port = d->o.lead_port};
+    const struct hosting_options o = {.token_file = d->o.token_file,
+                                      .insecure = d->o.insecure,
+                                      .one_node = d->o.job.max_nodes == 1,
+                                      .port = d->o.lead_port};
     if (d->hosting)
         return 0;
     TRY(hosting_open(&d->hosting, d->loop, &o, e));
@@ -323,8 +325,8 @@ static void on_answer(void *arg, struct keeper_answer *a)
         else
             be_content(d);
         if (strcmp(a->claim.epoch, d->x.own.epoch) == 0)
-            push(d, (struct election_event){
-                        .kind = ELECTION_RENEWED, .rc = a->rc, .sent = a->sent, .claim = &a->claim});
+            push(d,
+                 (struct election_event){.kind = ELECTION_RENEWED, .rc = a->rc, .sent = a->sent, .claim = &a->claim});
         break;
     case KEEPER_APPEND:
         on_appended(d, a);

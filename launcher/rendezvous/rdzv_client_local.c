@@ -15,8 +15,8 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
-#include "launcher/rendezvous/rdzv_client.h"
 #include "common/rdzv/client/lease.h"
+#include "launcher/rendezvous/rdzv_client.h"
 #include "rendezvousd/jobs/jobs.h"
 
 #define PROGRESS_MS 1000

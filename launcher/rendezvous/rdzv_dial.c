@@ -30,7 +30,7 @@ struct dial {
     bool looking;
     struct addrinfo *found, *order[TRIES_MAX];
     struct addrinfo *listed[TRIES_MAX]; /* of a list, one each */
-    int n, next, live; /* addresses; the next to try; under way */
+    int n, next, live;                  /* addresses; the next to try; under way */
     struct attempt tries[TRIES_MAX];
     uv_timer_t patience, head_start;
     int refused, failed, no_way; /* errno of an attempt that ended so, 0: none did */

@@ -2,9 +2,9 @@
 #include "rendezvousd/commands/command_rdzv.h"
 #include "common/auth/auth.h"
 #include "common/base/err.h"
+#include "common/rdzv/homes/rdzv_claim.h"
 #include "common/rdzv/wire/rdzv_wire.h"
 #include "rendezvousd/commands/commands.h"
-#include "common/rdzv/homes/rdzv_claim.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/net/server_impl.h"
 #include <errno.h>
@@ -22,8 +22,7 @@ static void say_error(struct conn *c, int rc, const struct err *e)
         int rc;
         const char *word;
     } words[] = {{ERR_FENCED, "FENCED"}, {ERR_REFUSED, "REFUSED"}, {ERR_MISMATCH, "DIFFERS"}, {-ENOENT, "NOJOB"},
-                 {-EDQUOT, "LIMIT"},     {-ENOMEM, "OOM"},         {-EAGAIN, "BUSY"},
-                 {-ESTALE, "NOTERM"}};
+                 {-EDQUOT, "LIMIT"},     {-ENOMEM, "OOM"},         {-EAGAIN, "BUSY"},         {-ESTALE, "NOTERM"}};
     const char *word = "ERR";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].rc == rc)

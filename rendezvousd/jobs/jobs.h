@@ -58,11 +58,11 @@ int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);
  * time any silent node has. Before the first party. ERR_CORRUPT and others name the file: nothing must be served
  * then. */
 int jobs_load(struct jobs *j, struct err *e);
-/* The one job that an elected leader leads (common/rdzv/client/election.h), over the home that it has claimed. Nobody is
- * acknowledged before jobs_lead_until() says until when; parties must name the epoch (jobs_term()) before anything
+/* The one job that an elected leader leads (common/rdzv/client/election.h), over the home that it has claimed. Nobody
+ * is acknowledged before jobs_lead_until() says until when; parties must name the epoch (jobs_term()) before anything
  * else. */
 struct jobs_lead {
-    struct rdzv_home *home; /* load and append alone are called; borrowed until jobs_destroy() */
+    struct rdzv_home *home;                    /* load and append alone are called; borrowed until jobs_destroy() */
     const char *run, *node, *epoch, *identity; /* copied */
     int64_t grace_ms;   /* after the silence and the kill that each member has, as leader_restore() */
     int64_t full_until; /* nothing is decided before in a home that knew no round, once a JOIN names one */
@@ -81,7 +81,7 @@ void jobs_hold(struct jobs *j, int64_t until_ms); /* nothing is decided before *
 /* The term is over: the home gets the durations of now, if it still takes anything, and nothing more. */
 void jobs_yield(struct jobs *j);
 bool jobs_all_know(const struct jobs *j); /* there is a job, it is over, and every node of it knows */
-int jobs_heard(const struct jobs *j);             /* nodes that are heard, of all jobs; INT_MAX: all jobs are over */
+int jobs_heard(const struct jobs *j);     /* nodes that are heard, of all jobs; INT_MAX: all jobs are over */
 
 /* Parties must be closed before, jobs need not be over. NULL allowed. With a loop, memory goes when the loop has
  * turned. */

@@ -6,8 +6,8 @@
 #include "rendezvousd/state/state_dir.h"
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 #define MODULE "jobs"

@@ -31,8 +31,7 @@ int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret
 {
     struct term *t = &j->term;
     struct job *job;
-    *t = (struct term){
-        .home = lead->home, .full_until = lead->full_until, .higher = lead->higher, .arg = lead->arg};
+    *t = (struct term){.home = lead->home, .full_until = lead->full_until, .higher = lead->higher, .arg = lead->arg};
     snprintf(t->run, sizeof t->run, "%s", lead->run);
     snprintf(t->node, sizeof t->node, "%s", lead->node);
     snprintf(t->epoch, sizeof t->epoch, "%s", lead->epoch);
@@ -139,8 +138,7 @@ static int check_round(const struct jobs *j, const char *run, uint64_t round, st
                    (unsigned long long)round, run);
 }
 
-int jobs_term(struct jobs_party *p, const char *run, const char *epoch, const char *seen, uint64_t round,
-              struct err *e)
+int jobs_term(struct jobs_party *p, const char *run, const char *epoch, const char *seen, uint64_t round, struct err *e)
 {
     struct jobs *j = p->jobs;
     struct term *t = &j->term;

@@ -96,7 +96,7 @@ struct node {
     bool works;
     uint64_t work_round;
     char work_instance[RDZV_INSTANCE_MAX + 1];
-    int64_t dead_at;    /* they are being killed, or stop */
+    int64_t dead_at;     /* they are being killed, or stop */
     int64_t lease_until; /* on its clock; 0: none */
     bool join_due;
     /* leading */
@@ -200,7 +200,8 @@ static void broken(struct world *w, const char *fmt, ...)
                             (long long)w->now, text);
 }
 
-static void note(const struct world *w, const struct node *n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void note(const struct world *w, const struct node *n, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 static void note(const struct world *w, const struct node *n, const char *fmt, ...)
 {
     va_list ap;
@@ -600,9 +601,9 @@ static void on_loaded(struct world *w, struct node *n, char *log)
     w->st->terms++;
     note(w, n, "leads under %s, grace %lld, %s%s", n->x.own.epoch, (long long)n->x.grace_ms,
          led.is_empty ? "empty" : "a job", led.lost ? ", lost" : "");
-    push(w, n, (struct election_event){.kind = ELECTION_LOADED,
-                                       .rc = !led.is_empty,
-                                       .hold = led.lost || (w->safe_replicas && !led.is_empty)});
+    push(w, n,
+         (struct election_event){
+             .kind = ELECTION_LOADED, .rc = !led.is_empty, .hold = led.lost || (w->safe_replicas && !led.is_empty)});
 }
 
 static void carry_out_election(struct world *w, struct node *n, enum election_effect_kind fx)
@@ -629,10 +630,9 @@ static void carry_out_election(struct world *w, struct node *n, enum election_ef
     case ELECTION_DIAL:
         note(w, n, "dials %s under %s", n->x.view.node, n->x.view.epoch);
         n->address = n->x.view.port - 1;
-        client(w, n, (struct client_event){.kind = CLIENT_ADDRESS,
-                                           .text = n->x.view.node,
-                                           .epoch = n->x.view.epoch,
-                                           .seen = n->x.highest});
+        client(w, n,
+               (struct client_event){
+                   .kind = CLIENT_ADDRESS, .text = n->x.view.node, .epoch = n->x.view.epoch, .seen = n->x.highest});
         break;
     case ELECTION_UNTIL:
         if (!n->jobs)
@@ -825,10 +825,11 @@ static void on_dial(struct world *w, const struct message *m)
                                 .client_life = n->life,
                                 .server_life = to->serving};
     running = to;
-    if (jobs_party_open(&w->conns[i].party, to->jobs,
-                        &(struct jobs_party_options){
-                            .principal = "", .addr = "10.0.0.9", .local = "10.0.0.8", .told = on_told, .arg = (void *)(intptr_t)i},
-                        &e) < 0)
+    if (jobs_party_open(
+            &w->conns[i].party, to->jobs,
+            &(struct jobs_party_options){
+                .principal = "", .addr = "10.0.0.9", .local = "10.0.0.8", .told = on_told, .arg = (void *)(intptr_t)i},
+            &e) < 0)
         broken(w, "%s", e.text);
     running = n;
     n->conn = i;
@@ -844,8 +845,9 @@ static void on_client_message(struct world *w, const struct message *m)
         return;
     running = n;
     if (m->kind == M_REPLY)
-        client(w, n, (struct client_event){.kind = CLIENT_REPLY,
-                                           .reply = {m->reply, m->text ? m->text : "", m->text ? strlen(m->text) : 0}});
+        client(w, n,
+               (struct client_event){.kind = CLIENT_REPLY,
+                                     .reply = {m->reply, m->text ? m->text : "", m->text ? strlen(m->text) : 0}});
     else
         client(w, n, (struct client_event){.kind = CLIENT_LOST, .how = RDZV_LOST, .text = "reset"});
 }
@@ -1070,8 +1072,8 @@ static void on_answer(struct world *w, struct message *m)
         break;
     case H_RENEW:
         if (strcmp(m->own.epoch, n->x.own.epoch) == 0)
-            push(w, n, (struct election_event){
-                           .kind = ELECTION_RENEWED, .rc = m->rc, .sent = m->sent, .claim = &m->own});
+            push(w, n,
+                 (struct election_event){.kind = ELECTION_RENEWED, .rc = m->rc, .sent = m->sent, .claim = &m->own});
         break;
     case H_APPEND:
     case H_RELEASE:
@@ -1283,8 +1285,9 @@ static void fault(struct world *w)
     } else if (what < 94) {
         running = n;
         if (awake(n) && n->works && n->dead_at == NEVER)
-            client(w, n, (struct client_event){
-                             .kind = CLIENT_FAIL, .cause = &(struct rdzv_cause){.exit_code = 1, .rank = -1}});
+            client(
+                w, n,
+                (struct client_event){.kind = CLIENT_FAIL, .cause = &(struct rdzv_cause){.exit_code = 1, .rank = -1}});
     } else if (w->kind == ELECT_REDIS) {
         redis_fault(w);
     }
@@ -1320,7 +1323,8 @@ static void set_up(struct world *w)
     w->max = w->nodes;
     w->min = (int)between(w, 1, w->nodes);
     w->safe_replicas = w->kind == ELECT_REDIS && chance(w, 0.5);
-    w->live_from = chance(w, 0.2) && w->nodes > 2 && w->kind != ELECT_CUTS ? w->nodes - 1 : 0; /* the last never leads */
+    w->live_from =
+        chance(w, 0.2) && w->nodes > 2 && w->kind != ELECT_CUTS ? w->nodes - 1 : 0; /* the last never leads */
     w->faults_end = FAULTS_MS;
     new_identity(w, &w->home);
     rdzv_config_defaults(c);

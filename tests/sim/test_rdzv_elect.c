@@ -31,14 +31,15 @@ static void many(enum elect_kind kind, const char *home)
         if (elect_run(kind, seed, false, &st, &e) < 0)
             fail_msg("%s: %s (replay: ELECT_HOME=%d ELECT_SEED=%llu)", home, e.text, (int)kind,
                      (unsigned long long)seed);
-    print_message("# %s: %llu schedules in %.1f s: %llu events, %llu rounds begun on a node, %llu terms, %llu releases, "
-                  "%llu higher epochs named, %llu kills, %llu pauses, %llu cuts, %llu outages, %llu wipes, %llu failovers, "
-                  "%llu answers lost, %llu fenced\n",
-                  home, (unsigned long long)runs, (double)(clock_ms() - t0) / 1000, (unsigned long long)st.events,
-                  (unsigned long long)st.rounds, (unsigned long long)st.terms, (unsigned long long)st.releases,
-                  (unsigned long long)st.higher, (unsigned long long)st.kills, (unsigned long long)st.pauses,
-                  (unsigned long long)st.cuts, (unsigned long long)st.outages, (unsigned long long)st.wipes,
-                  (unsigned long long)st.failovers, (unsigned long long)st.lost_replies, (unsigned long long)st.fences);
+    print_message(
+        "# %s: %llu schedules in %.1f s: %llu events, %llu rounds begun on a node, %llu terms, %llu releases, "
+        "%llu higher epochs named, %llu kills, %llu pauses, %llu cuts, %llu outages, %llu wipes, %llu failovers, "
+        "%llu answers lost, %llu fenced\n",
+        home, (unsigned long long)runs, (double)(clock_ms() - t0) / 1000, (unsigned long long)st.events,
+        (unsigned long long)st.rounds, (unsigned long long)st.terms, (unsigned long long)st.releases,
+        (unsigned long long)st.higher, (unsigned long long)st.kills, (unsigned long long)st.pauses,
+        (unsigned long long)st.cuts, (unsigned long long)st.outages, (unsigned long long)st.wipes,
+        (unsigned long long)st.failovers, (unsigned long long)st.lost_replies, (unsigned long long)st.fences);
     /* A simulation in which little happens proves little. */
     assert_true(st.rounds > 2 * runs);
     assert_true(st.terms > 2 * runs);
@@ -86,5 +87,6 @@ int main(void)
         cmocka_unit_test(every_rule_holds_while_cuts_last),
     };
     const struct CMUnitTest mutant[] = {cmocka_unit_test(the_sown_fault_is_seen)};
-    return getenv("ELECT_FAULT") ? cmocka_run_group_tests(mutant, NULL, NULL) : cmocka_run_group_tests(sound, NULL, NULL);
+    return getenv("ELECT_FAULT") ? cmocka_run_group_tests(mutant, NULL, NULL)
+                                 : cmocka_run_group_tests(sound, NULL, NULL);
 }

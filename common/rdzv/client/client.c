@@ -19,7 +19,7 @@
  * in its queue, and who dials again goes to the queue's end. */
 #define GREET_MS 10000
 /* What may be done where a leader that was elected cannot be dialled. */
-#define UNREACHED                                                                                                      \
+#define UNREACHED                                                                                                        \
     "; that node leads the job, and all others must reach it: let it announce another address (--local-addr, --iface), " \
     "or not lead (--rdzv-conf is_host=0)"
 

@@ -84,17 +84,7 @@ struct client_options { /* strings are borrowed */
     unsigned seed; /* of the pauses' jitter */
 };
 
-enum client_ask {
-    ASK_TERM,
-    ASK_JOIN,
-    ASK_NEXT,
-    ASK_FAIL,
-    ASK_DONE,
-    ASK_LEAVE,
-    ASK_REPORT,
-    ASK_POSTMORTEM,
-    ASK_STATUS
-};
+enum client_ask { ASK_TERM, ASK_JOIN, ASK_NEXT, ASK_FAIL, ASK_DONE, ASK_LEAVE, ASK_REPORT, ASK_POSTMORTEM, ASK_STATUS };
 
 struct client_asked {
     enum client_ask what;
@@ -193,22 +183,22 @@ struct client {
     /* the connection */
     char where[CLIENT_WHERE_MAX + 1]; /* whom it is with, for people */
     bool dialling, connected;
-    bool up;           /* proved; requests may be sent */
+    bool up; /* proved; requests may be sent */
     int64_t dial_begun;
     int64_t greet_due; /* when it must be up */
     int64_t away;      /* since when the rendezvous is out of reach, 0: it is not */
     int64_t pause_ms;  /* before the next dial */
     int64_t retry_at;  /* INT64_MAX: no retry is due */
     unsigned rng;
-    char why[512]; /* it is out of reach */
-    bool stranger; /* somebody else is there */
-    bool homeless; /* elected: `why` is what is wrong with the home, whatever else is out of reach for it */
+    char why[512];       /* it is out of reach */
+    bool stranger;       /* somebody else is there */
+    bool homeless;       /* elected: `why` is what is wrong with the home, whatever else is out of reach for it */
     int64_t progress_at; /* of the last one */
     struct client_asked asked[CLIENT_ASKED_MAX];
     unsigned asked_first, asked_last;
-    bool next_open; /* a NEXT has no answer yet */
-    struct buf report;            /* goes with the next NEXT; empty: none waits */
-    struct buf sent, postmortem;  /* what the REPORT, the POSTMORTEM under way says */
+    bool next_open;                                           /* a NEXT has no answer yet */
+    struct buf report;                                        /* goes with the next NEXT; empty: none waits */
+    struct buf sent, postmortem;                              /* what the REPORT, the POSTMORTEM under way says */
     char epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1]; /* elected: dialled, "": none; highest seen */
     bool named, acked; /* on this connection: the epoch was named; it was acknowledged, and said so */
 

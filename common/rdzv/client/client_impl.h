@@ -13,10 +13,10 @@ void client_fence_(struct client *c, const char *why, int64_t now);
 void client_fail_(struct client *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void client_lease_moved_(struct client *c);
 void client_alive_(struct client *c, bool on);
-void client_give_up_(struct client *c, const char *why, int64_t now); /* the connection; dials again */
+void client_give_up_(struct client *c, const char *why, int64_t now);   /* the connection; dials again */
 void client_turn_away_(struct client *c, const char *why, int64_t now); /* likewise: who is there does not lead */
-void client_again_(struct client *c, int64_t now);                    /* dial, or say what must be said, after a pause */
-int64_t client_left_ms_(const struct client *c, int64_t now);         /* until it is given up; 0: not known */
+void client_again_(struct client *c, int64_t now);            /* dial, or say what must be said, after a pause */
+int64_t client_left_ms_(const struct client *c, int64_t now); /* until it is given up; 0: not known */
 void client_progress_(struct client *c, const struct rdzv_progress *p, int64_t now); /* at most once a second */
 
 /* client_talk.c */

@@ -195,8 +195,8 @@ static void on_news(struct client *c, const struct client_asked *a, const struct
         return;
     const int rc = take_members(c, &news, r);
     if (rc < 0)
-        client_give_up_(c, rc == -ENOMEM ? "no memory for the members' addresses" : "the members' addresses are malformed",
-                        now);
+        client_give_up_(
+            c, rc == -ENOMEM ? "no memory for the members' addresses" : "the members' addresses are malformed", now);
     if (rc <= 0)
         return;
     c->seq = news.seq;

@@ -9,13 +9,13 @@
 #define NEVER INT64_MAX
 
 enum {
-    LOOK_MS = 25,         /* between two looks; more where there are more nodes */
-    RENEWALS = 3,         /* in D */
-    AGAIN_MS = 100,       /* before a renewal that failed is tried again */
-    TURN_MS = 40,         /* between two group ranks that claim */
-    TURNS = 8,            /* of their own; all others come after them */
-    PAUSE_MS = 500,       /* after a claim that failed */
-    LAST_MS = 2000,       /* whoever has let go, or could not lead, waits for others */
+    LOOK_MS = 25,   /* between two looks; more where there are more nodes */
+    RENEWALS = 3,   /* in D */
+    AGAIN_MS = 100, /* before a renewal that failed is tried again */
+    TURN_MS = 40,   /* between two group ranks that claim */
+    TURNS = 8,      /* of their own; all others come after them */
+    PAUSE_MS = 500, /* after a claim that failed */
+    LAST_MS = 2000, /* whoever has let go, or could not lead, waits for others */
     JITTER_MS = 20,
 };
 

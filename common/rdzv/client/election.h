@@ -25,8 +25,8 @@
 #include "common/base/choice.h"
 #include "common/rdzv/homes/rdzv_claim.h"
 
-#define ELECTION_D_MS 1500      /* how long a claim is valid */
-#define ELECTION_FEW_MS 10000   /* a leader that hears fewer than MIN nodes for so long releases its claim */
+#define ELECTION_D_MS 1500    /* how long a claim is valid */
+#define ELECTION_FEW_MS 10000 /* a leader that hears fewer than MIN nodes for so long releases its claim */
 #define ELECTION_EFFECTS_MAX 8
 
 #define ELECTION_STATES(X)                                                                                             \
@@ -43,9 +43,9 @@ const char *election_state_name(enum election_state s);
 
 struct election_options {
     int64_t silence_ms, kill_ms;
-    int nodes;      /* of the job, about: more of them look less often */
-    bool never;     /* this node does not lead */
-    uint64_t seed;  /* of its epochs, and of chance */
+    int nodes;                    /* of the job, about: more of them look less often */
+    bool never;                   /* this node does not lead */
+    uint64_t seed;                /* of its epochs, and of chance */
     const struct rdzv_claim *own; /* address, port and node of our claims; copied */
 };
 
@@ -96,27 +96,27 @@ struct election {
     int fx_count;
     uint64_t rng;
 
-    struct rdzv_claim own;          /* ours, of the newest time that we claimed; epoch "": never */
-    struct rdzv_claim view;         /* as last seen, or replaced by us; epoch "": none is there */
-    bool has_view;                  /* the home has answered since this node looks */
+    struct rdzv_claim own;            /* ours, of the newest time that we claimed; epoch "": never */
+    struct rdzv_claim view;           /* as last seen, or replaced by us; epoch "": none is there */
+    bool has_view;                    /* the home has answered since this node looks */
     char highest[RDZV_EPOCH_MAX + 1]; /* epoch seen, by anybody who told us; "": none */
     char dialled[RDZV_EPOCH_MAX + 1]; /* "": none */
-    char acked[RDZV_EPOCH_MAX + 1]; /* the newest whose leader has acknowledged this node */
-    bool was_member;                /* an epoch was seen before the claim at hand */
-    bool above;                     /* it goes above an epoch that others may still acknowledge */
-    int64_t full_ms;                /* D, silence and kill */
-    bool refused;                   /* the leader dialled, which had acknowledged us, refuses */
-    bool asking;                    /* a LOOK is under way */
-    bool last;                      /* we have released the claim that is there */
-    int rank;                       /* -1: not known */
-    int64_t since;                  /* view stands still since then; 0: not known */
-    int64_t claim_at;               /* 0: not allowed yet */
-    int64_t not_before;             /* no claim is made */
+    char acked[RDZV_EPOCH_MAX + 1];   /* the newest whose leader has acknowledged this node */
+    bool was_member;                  /* an epoch was seen before the claim at hand */
+    bool above;                       /* it goes above an epoch that others may still acknowledge */
+    int64_t full_ms;                  /* D, silence and kill */
+    bool refused;                     /* the leader dialled, which had acknowledged us, refuses */
+    bool asking;                      /* a LOOK is under way */
+    bool last;                        /* we have released the claim that is there */
+    int rank;                         /* -1: not known */
+    int64_t since;                    /* view stands still since then; 0: not known */
+    int64_t claim_at;                 /* 0: not allowed yet */
+    int64_t not_before;               /* no claim is made */
     int64_t next_look, next_renewal;
-    int64_t until;                  /* we may acknowledge; 0: we do not lead */
-    int64_t grace_ms, hold_until;   /* hold_until: nothing is decided before; 0: no hold */
-    int64_t owed_until;             /* what a release hands on: nobody is given up before */
-    int64_t few_since;              /* 0: MIN nodes are heard */
+    int64_t until;                /* we may acknowledge; 0: we do not lead */
+    int64_t grace_ms, hold_until; /* hold_until: nothing is decided before; 0: no hold */
+    int64_t owed_until;           /* what a release hands on: nobody is given up before */
+    int64_t few_since;            /* 0: MIN nodes are heard */
 };
 
 void election_init(struct election *x, const struct election_options *o);

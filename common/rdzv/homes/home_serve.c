@@ -96,9 +96,9 @@ static int forget(struct served *s, struct home_pieces *in, struct err *e)
 
 typedef int serve_call(struct served *s, struct home_pieces *in, struct err *e);
 
-static serve_call *const calls[] = {[HOME_IDENTITY] = identity, [HOME_LOOK] = look,     [HOME_CLAIM] = claim,
-                                    [HOME_LOAD] = load,         [HOME_APPEND] = append, [HOME_RENEW] = renew,
-                                    [HOME_FORGET] = forget};
+static serve_call *const calls[] = {
+    [HOME_IDENTITY] = identity, [HOME_LOOK] = look,   [HOME_CLAIM] = claim,  [HOME_LOAD] = load,
+    [HOME_APPEND] = append,     [HOME_RENEW] = renew, [HOME_FORGET] = forget};
 
 static void serve_one(struct served *s)
 {

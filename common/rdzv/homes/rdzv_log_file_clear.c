@@ -1,6 +1,6 @@
 /* How a job's folder goes (rdzv_log_file.c): the leader of a job that is over takes it away when everybody knows. Where
- * somebody does not, who may only stand still, it stays, as do folders of jobs that nobody ended: until keep_ms after the
- * last renewal, when the end of another job takes them away.
+ * somebody does not, who may only stand still, it stays, as do folders of jobs that nobody ended: until keep_ms after
+ * the last renewal, when the end of another job takes them away.
  *
  * These ages are the one use of times of files: all are the file server's, compared with those of a file that is made
  * for it. */

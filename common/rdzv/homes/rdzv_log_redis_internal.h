@@ -34,7 +34,7 @@ struct redis_home {
     int64_t lag_ms;       /* rdzv_home_ops.lag_ms */
     bool took_over;       /* rdzv_home_ops.took_over; our first decision takes it away */
     bool cluster;
-    long long min_replicas; /* of its configuration, at least 1 */
+    long long min_replicas;               /* of its configuration, at least 1 */
     char identity[RDZV_IDENTITY_MAX + 1]; /* "": not asked */
     bool checked;                         /* the server on conn has that identity */
     uint64_t seq;                         /* of the newest decision of our term */

@@ -130,11 +130,11 @@ struct leader_event {
     const char *node;                   /* all but ASK, DRAIN, TICK */
     const struct rdzv_event *ask;       /* ASK; DRAIN: with the cause that is handed on */
     const struct rdzv_config *settings; /* JOIN */
-    const char *instance; /* JOIN: the job the node heard of last, as ask->instance; NULL: of none */
-    const char *reached;  /* JOIN: our address as this node, on another host, has it; NULL: not known */
-    uint64_t draw;        /* JOIN: a random number, the name of an instance that begins */
-    bool here;            /* HEARD, ASK: it is in this process and never silent */
-    uint64_t seq;         /* SEEN */
+    const char *instance;               /* JOIN: the job the node heard of last, as ask->instance; NULL: of none */
+    const char *reached;                /* JOIN: our address as this node, on another host, has it; NULL: not known */
+    uint64_t draw;                      /* JOIN: a random number, the name of an instance that begins */
+    bool here;                          /* HEARD, ASK: it is in this process and never silent */
+    uint64_t seq;                       /* SEEN */
 };
 
 /* Apply one. Errors, of ASK alone: ERR_FENCED (older round), ERR_REFUSED (by the machine), ERR_MISMATCH (settings; both

@@ -155,12 +155,12 @@ static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t
 /* A JOIN of a member that must still hear of an end: of this instance, or of the one before. */
 static bool is_late(const struct leader *l, const struct leader_member *m, const struct leader_event *ev)
 {
-    return m && m->has_news && m->news.kind == RDZV_NEWS_END &&
-           (l->over || strcmp(m->instance, l->instance) != 0) && (!m->told || ev->ask->round > 0);
+    return m && m->has_news && m->news.kind == RDZV_NEWS_END && (l->over || strcmp(m->instance, l->instance) != 0) &&
+           (!m->told || ev->ask->round > 0);
 }
 
-/* A node's JOIN answers its STOP: that need not be sent any more. Nor need the beginning of a round that it has heard of:
- * whoever led before announced it, and what was decided since may be lost. */
+/* A node's JOIN answers its STOP: that need not be sent any more. Nor need the beginning of a round that it has heard
+ * of: whoever led before announced it, and what was decided since may be lost. */
 static void drop_answered(struct leader_member *m, const struct rdzv_event *ev)
 {
     if (!m->has_news || m->news.kind == RDZV_NEWS_END || ev->round < m->news.round)

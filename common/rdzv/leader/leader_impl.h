@@ -25,8 +25,8 @@ struct leader {
     int64_t awake_ms;     /* when we ran again after a pause of our own */
     int64_t hold_until;   /* 0: no hold */
     bool held;            /* at the last tick */
-    bool begun;          /* the instance is not in a decision yet */
-    bool changed;        /* something else is not */
+    bool begun;           /* the instance is not in a decision yet */
+    bool changed;         /* something else is not */
     uint64_t restarts_logged;
     struct leader_history history;
 };

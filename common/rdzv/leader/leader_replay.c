@@ -138,8 +138,11 @@ static int take_line(struct reading *r, const char *p, size_t n, struct err *e)
         const char *word;
         int (*take)(struct reading *r, const char *p, size_t n, struct err *e);
         bool any; /* also before the first job */
-    } words[] = {{"@job ", take_job, true},       {"@age ", take_age, false},     {"@news ", take_news, true},
-                 {"@elder ", take_elder, false}, {"@restart ", take_restart, false}};
+    } words[] = {{"@job ", take_job, true},
+                 {"@age ", take_age, false},
+                 {"@news ", take_news, true},
+                 {"@elder ", take_elder, false},
+                 {"@restart ", take_restart, false}};
     /* "@answer": until version 0.1 members asked by numbers in a home; their news say what came of it */
     if ((n >= 6 && memcmp(p, "@reign", 6) == 0) || (n >= 7 && memcmp(p, "@answer", 7) == 0))
         return 0;

@@ -229,7 +229,8 @@ static void a_home_that_knows_nothing_is_held_by_whoever_knows_an_epoch(void **s
     win(0);
     assert_int_equal(x.hold_until, now + FULL);
     assert_true(rdzv_epoch_is_foreign("6-z", "6-y") && rdzv_epoch_is_foreign("7-y", "6-y"));
-    assert_false(rdzv_epoch_is_foreign("6-y", "6-y") || rdzv_epoch_is_foreign("5-y", "6-y") || rdzv_epoch_is_foreign("", "1-y"));
+    assert_false(rdzv_epoch_is_foreign("6-y", "6-y") || rdzv_epoch_is_foreign("5-y", "6-y") ||
+                 rdzv_epoch_is_foreign("", "1-y"));
 }
 
 static void d_counts_from_the_sending_of_a_renewal_that_was_confirmed(void **state)

@@ -434,8 +434,9 @@ static void nobody_is_given_up_before_the_grace_is_over(void **state)
 static void answers_of_older_logs_are_passed_over(void **state)
 {
     struct leader *l = make();
-    const char *text = "@reign epoch=1-x holder=node0 home=folder\n@job format=2 run=r principal= instance=5 v=1 nnodes=1:1\n"
-                       "machine state=joining\n@answer host_node=a inc=1 instance=5 q=1 answer=ok\n";
+    const char *text =
+        "@reign epoch=1-x holder=node0 home=folder\n@job format=2 run=r principal= instance=5 v=1 nnodes=1:1\n"
+        "machine state=joining\n@answer host_node=a inc=1 instance=5 q=1 answer=ok\n";
     struct err e = {0};
     (void)state;
     if (leader_replay(l, text, strlen(text), now, &e) < 0)
