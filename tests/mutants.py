@@ -25,6 +25,39 @@ PATIENCE = 8  # times meson's 30 s for a C program
 
 # name: (file, what stands there, what stands there instead, tests: names of meson's, or pytest's below tests/e2e)
 MUTANTS = {
+    "release_erases_what_is_owed": (
+        "common/rdzv/client/election.c", '        x->grace_ms = x->view.hold_ms - election_fence_ms(&x->o, 0);', '        x->grace_ms = 0;',
+        ["election"]),
+    "refusal_without_an_acknowledgement": (
+        "common/rdzv/client/election.c", '    x->refused = ev->refused && x->acked[0] && strcmp(x->acked, x->dialled) == 0;', '    x->refused = ev->refused;',
+        ["election"]),
+    "refused_leader_owes_nothing": (
+        "common/rdzv/client/election.c", '        x->grace_ms = by_any_clock(ELECTION_D_MS);', '        x->grace_ms = 0;',
+        ["election"]),
+    "claims_above_without_a_hold": (
+        "common/rdzv/client/election.c", 'ev->hold || x->above ||', 'ev->hold ||',
+        ["election"]),
+    "d_counts_from_the_answer": (
+        "common/rdzv/client/election.c", '        x->until = ev->sent + ELECTION_D_MS;', '        x->until = now + ELECTION_D_MS;',
+        ["election"]),
+    "acknowledges_after_its_release": (
+        "common/rdzv/client/election.c", 'static void release(struct election *x, int64_t now)\n{\n    resign(x);', 'static void release(struct election *x, int64_t now)\n{',
+        ["election"]),
+    "lost_decisions_not_waited_for": (
+        "common/rdzv/client/election.c", '    if (ev->hold || x->above ||', '    if (x->above ||',
+        ["election"]),
+    "few_nodes_will_do": (
+        "common/rdzv/client/election.c", '    if (now - x->few_since < ELECTION_FEW_MS)', '    if (now - x->few_since < NEVER)',
+        ["election"]),
+    "emptied_home_holds_nothing": (
+        "common/rdzv/client/election.c", 'x->above || (x->was_member && ev->rc == 0))', 'x->above)',
+        ["election"]),
+    "renewals_are_no_news": (
+        "common/rdzv/homes/rdzv_claim.c", 'strcmp(a->epoch, b->epoch) == 0 && a->n == b->n && a->released == b->released;', 'strcmp(a->epoch, b->epoch) == 0 && a->released == b->released;',
+        ["election"]),
+    "lease_by_the_same_clock": (
+        "common/rdzv/client/lease.c", 'return silence_ms - (silence_ms + kill_ms) / 100;', 'return silence_ms + 0 * kill_ms;',
+        ["lease"]),
     "warm_up_begins_a_step_late": (
         "worker/optim/schedule.c", "return m + (1 - m) * (double)(step + 1) / w;", "return m + (1 - m) * (double)step / w;", ["schedule"]),
     "clean_steps_counted_over_an_overflow": (

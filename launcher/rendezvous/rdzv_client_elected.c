@@ -13,6 +13,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
+#include "common/net/addr.h"
 #include "common/rdzv/client/election.h"
 #include "launcher/rendezvous/hosting.h"
 #include "launcher/rendezvous/keeper.h"
@@ -503,12 +504,22 @@ static uint64_t draw(void)
     return v;
 }
 
+/* The one that the user named first; loopback only where there is nothing else. */
+static void own_addresses(const struct elected *d, char *out, size_t cap)
+{
+    char one[RDZV_ADDR_MAX + 1];
+    size_t n = (size_t)snprintf(out, cap, "%s", d->o.addr ? d->o.addr : "");
+    for (const char *p = d->o.addrs ? d->o.addrs : ""; *p; p += strcspn(p, ","), p += *p == ',') {
+        snprintf(one, sizeof one, "%.*s", (int)strcspn(p, ","), p);
+        if ((n == 0 || !addr_host_is_loopback(one)) && n + strlen(one) + 1 < cap)
+            n += (size_t)snprintf(out + n, cap - n, "%s%s", n ? "," : "", one);
+    }
+}
+
 static void set_up_election(struct elected *d)
 {
     struct rdzv_claim own = {0};
-    const bool named = d->o.addr && d->o.addr[0];
-    snprintf(own.addrs, sizeof own.addrs, "%s%s%s", named ? d->o.addr : "", named && d->o.addrs ? "," : "",
-             d->o.addrs ? d->o.addrs : "");
+    own_addresses(d, own.addrs, sizeof own.addrs);
     snprintf(own.node, sizeof own.node, "%s", d->o.node);
     election_init(&d->x, &(struct election_options){.silence_ms = d->o.job.silence_ms,
                                                     .kill_ms = d->o.job.kill_ms,

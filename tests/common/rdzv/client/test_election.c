@@ -233,6 +233,17 @@ static void a_home_that_knows_nothing_is_held_by_whoever_knows_an_epoch(void **s
                  rdzv_epoch_is_foreign("", "1-y"));
 }
 
+static void what_may_be_lost_is_waited_for(void **state)
+{
+    (void)state;
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    assert_true(claims_within(3000, "3-a", 1));
+    step((struct election_event){.kind = ELECTION_CLAIMED, .rc = 1, .sent = now});
+    step((struct election_event){.kind = ELECTION_LOADED, .rc = 1, .hold = true, .hold_ms = 15000});
+    assert_int_equal(x.hold_until, now + 15000);
+    assert_int_equal(x.owed_until, now + 15000);
+}
+
 static void d_counts_from_the_sending_of_a_renewal_that_was_confirmed(void **state)
 {
     (void)state;
@@ -272,6 +283,7 @@ int main(void)
         FRESH(whoever_hears_too_few_lets_go_and_comes_last),
         FRESH(a_higher_epoch_is_claimed_above_with_a_full_hold),
         FRESH(a_home_that_knows_nothing_is_held_by_whoever_knows_an_epoch),
+        FRESH(what_may_be_lost_is_waited_for),
         FRESH(d_counts_from_the_sending_of_a_renewal_that_was_confirmed),
         FRESH(who_may_not_lead_never_claims),
     };
