@@ -18,7 +18,7 @@ static void many(enum elect_kind kind, const char *home)
 {
     struct elect_stats st = {0};
     struct err e = {0};
-    const uint64_t runs = sim_env("ELECT_RUNS", 300), one = sim_env("ELECT_SEED", 0), first = sim_env("ELECT_FIRST", 1);
+    const uint64_t runs = sim_env("ELECT_RUNS", 100), one = sim_env("ELECT_SEED", 0), first = sim_env("ELECT_FIRST", 1);
     const int64_t t0 = clock_ms();
     if (sim_env("ELECT_HOME", kind) != kind)
         return;
