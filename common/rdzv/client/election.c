@@ -16,6 +16,7 @@ enum {
     TURNS = 8,      /* of their own; all others come after them */
     PAUSE_MS = 500, /* after a claim that failed */
     LAST_MS = 2000, /* whoever has let go, or could not lead, waits for others */
+    FRESH_MS = 5,   /* what was seen before is looked at once more before it is replaced */
     JITTER_MS = 20,
 };
 
@@ -151,10 +152,11 @@ static void go_on_looking(struct election *x, int64_t now)
         x->claim_at = now + turn(x);
     if (x->claim_at && x->claim_at < x->not_before)
         x->claim_at = x->not_before;
-    if (x->claim_at && now >= x->claim_at)
+    const bool due = x->claim_at && now >= x->claim_at;
+    if (due && now - x->seen_at <= FRESH_MS)
         claim(x, now);
-    else if (now >= x->next_look)
-        look(x);
+    else if (due || now >= x->next_look)
+        look(x); /* of a thousand that begin at once one claims */
 }
 
 static void dial(struct election *x)
@@ -196,6 +198,7 @@ static void on_seen(struct election *x, const struct election_event *ev, int64_t
     }
     x->view = *seen;
     x->has_view = true;
+    x->seen_at = now;
     note_epoch(x, seen->epoch);
     if (seen->epoch[0] && !seen->released && !is_own(x) && strcmp(seen->epoch, x->dialled) != 0)
         dial(x);
@@ -349,7 +352,7 @@ int64_t election_deadline(const struct election *x)
     if (x->state != ELECTION_LOOKING)
         return due;
     due = x->next_look;
-    return x->claim_at && x->claim_at < due ? x->claim_at : due;
+    return x->claim_at && !x->asking && x->claim_at < due ? x->claim_at : due; /* an answer goes on by itself */
 }
 
 void election_step(struct election *x, const struct election_event *ev, int64_t now)

@@ -110,6 +110,7 @@ struct election {
     bool last;                        /* we have released the claim that is there */
     int rank;                         /* -1: not known */
     int64_t since;                    /* view stands still since then; 0: not known */
+    int64_t seen_at;                  /* when view was */
     int64_t claim_at;                 /* 0: not allowed yet */
     int64_t not_before;               /* no claim is made */
     int64_t next_look, next_renewal;
