@@ -35,8 +35,18 @@ static int conv_bn(struct program *p, const char *name, int x, int k, int kernel
     return program_bn(p, bn, program_conv(p, name, x, k, kernel, stride, kernel / 2, false), 1e-5f, false);
 }
 
-/* Everything that a ResNet has, in little: stem, a block with a plain shortcut, one with a projection. */
-static struct program *small(void)
+static struct program *differentiated(struct program *p, const char *factors)
+{
+    struct err e = {0};
+    program_freeze(p, factors);
+    if (program_differentiate(p, &e) < 0)
+        fail_msg("%s", e.text);
+    return p;
+}
+
+/* Everything that a ResNet has, in little: stem, a block with a plain shortcut, one with a projection. factors: of what
+ * is frozen 0. */
+static struct program *small_frozen(const char *factors)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
     struct program *p = program_create("small", input_pictures(3, 32, 32, mean, std));
@@ -48,15 +58,17 @@ static struct program *small(void)
     y = conv_bn(p, "b.2", y, 40, 3, 1);
     x = program_relu(p, "b.out", program_add(p, "b.add", y, conv_bn(p, "b.short", x, 40, 1, 2)));
     program_xent(p, program_linear(p, "fc", program_avgpool(p, "mean", x), 10));
-    struct err e = {0};
-    if (program_differentiate(p, &e) < 0)
-        fail_msg("%s", e.text);
-    return p;
+    return differentiated(p, factors);
+}
+
+static struct program *small(void)
+{
+    return small_frozen(NULL);
 }
 
 /* What other networks have that the cuda device refuses: blocks of ConvNeXt, ResNeXt and ViT, and all that is
  * dropped. */
-static struct program *positions(void)
+static struct program *positions_frozen(const char *factors)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
     struct program *p = program_create("positions", input_pictures(3, 32, 32, mean, std));
@@ -83,18 +95,34 @@ static struct program *positions(void)
     x = program_add(p, "d.pool", program_pick(p, "d.first", x, 0), program_avgpool(p, "mean", x));
     x = program_act(p, "tanh", x, ACT_GELU_TANH);
     program_xent(p, program_linear(p, "fc", program_norm(p, "norm", x, 1e-6f, false, true), 10));
-    struct err e = {0};
-    if (program_differentiate(p, &e) < 0)
-        fail_msg("%s", e.text);
-    return p;
+    return differentiated(p, factors);
 }
 
-/* All networks of this file. */
-enum { NETS = 2 };
+static struct program *positions(void)
+{
+    return positions_frozen(NULL);
+}
 
+/* All networks of this file that the device has: cuda freezes whole convolutions and linear layers alone. */
+static int nets(void)
+{
+    return strcmp(rig_device, "cuda") == 0 ? 2 : 4;
+}
+
+/* What is frozen: some in the middle, which gradients pass; a beginning, where they end. */
 static struct program *net(int i)
 {
-    return i ? positions() : small();
+    switch (i) {
+    case 0:
+        return small();
+    case 1:
+        return positions();
+    case 2:
+        return small_frozen("a.1*=0,a.2=0,a.2.bn.weight=0,b.2.bn.*=0,b.short.bn.*=0,fc.weight=0");
+    default:
+        return positions_frozen("stem*=0,a.dw.*=0,a.norm.weight=0,a.scale=0,b.1.weight=0,c.1.*=0,c.2.bn.*=0,d.t*=0,"
+                                "d.qkv.weight=0,norm.*=0");
+    }
 }
 
 static double *reduce_of(const struct side *s)
@@ -169,6 +197,10 @@ static void gradients_of_positions_match_ref(void **state)
 {
     (void)state;
     first_gradients_match(positions(), &mode_f32, 1e-4);
+    first_gradients_match(net(3), &mode_f32, 1e-4);
+    first_gradients_match(small_frozen("*=0,*.bias=1"), &mode_f32, 1e-4);
+    first_gradients_match(positions_frozen("*=0,*.bias=1"), &mode_f32, 1e-4);
+    first_gradients_match(positions_frozen("*=0,fc.*=1"), &mode_f32, 1e-4);
 }
 
 static void check_fusing(struct program *p, const struct mode *m)
@@ -196,7 +228,7 @@ static void fusing_changes_no_bit(void **state)
         print_message("# no %s units in this processor\n", m->name);
         skip();
     }
-    for (int i = 0; i < NETS; i++)
+    for (int i = 0; i < nets(); i++)
         check_fusing(net(i), m);
 }
 
@@ -244,7 +276,7 @@ static void check_weight_0(struct program *p)
 static void a_sample_of_weight_0_counts_nowhere(void **state)
 {
     (void)state;
-    for (int i = 0; i < NETS; i++)
+    for (int i = 0; i < nets(); i++)
         check_weight_0(net(i));
 }
 
@@ -308,7 +340,7 @@ static void check_accumulating(struct program *p)
 static void accumulating_the_same_batch_doubles_every_sum(void **state)
 {
     (void)state;
-    for (int i = 0; i < NETS; i++)
+    for (int i = 0; i < nets(); i++)
         check_accumulating(net(i));
 }
 
@@ -367,7 +399,7 @@ static void check_evaluation(struct program *p)
 static void an_evaluation_plan_gives_the_logits_of_ref(void **state)
 {
     (void)state;
-    for (int i = 0; i < NETS; i++)
+    for (int i = 0; i < nets(); i++)
         check_evaluation(net(i));
 }
 
@@ -381,8 +413,8 @@ static void part_open(struct side *s, const char *device, const struct mode *m)
     const struct device_options options = {.threads = 2};
     MUST(rig_open(&s->d, device, &options, e));
     const size_t real = dtype_size(s->d->ops->real);
-    MUST(s->d->ops->alloc(s->d, s->p->n_train * real, &s->params, e));
-    MUST(s->d->ops->alloc(s->d, s->p->n_stats * real, &s->stats, e));
+    MUST(s->d->ops->alloc(s->d, program_params(s->p) * real, &s->params, e));
+    MUST(s->d->ops->alloc(s->d, program_statistics(s->p) * real, &s->stats, e));
     MUST(s->d->ops->alloc(s->d, s->p->n_reduce * real, &s->reduce, e));
     MUST(s->d->ops->alloc(s->d, real, &s->momentum, e));
     const struct plan_options o = {.batch = PART_BATCH,
@@ -433,6 +465,8 @@ static void check_parts(struct program *whole, const char *device, const struct 
         double *got = reduce_of(&part[i]);
         for (int k = 0; k < part[i].p->nparams; k++) {
             const struct param *q = &part[i].p->params[k], *w = &whole->params[program_find_param(whole, q->name)];
+            if (q->frozen) /* there is nothing of it */
+                continue;
             const size_t at = q->role == PARAM_STAT ? part[i].p->n_train : 0,
                          in = w->role == PARAM_STAT ? whole->n_train : 0;
             const double d = relative_distance(got + at + q->offset, want + in + w->offset, q->count);
@@ -453,7 +487,7 @@ static void check_parts(struct program *whole, const char *device, const struct 
 static void parts_of_a_model_make_what_the_whole_makes(void **state)
 {
     (void)state;
-    for (int i = 0; i < NETS; i++) {
+    for (int i = 0; i < nets(); i++) {
         check_parts(net(i), "ref", &mode_f64, 0);
         check_parts(net(i), rig_device, &mode_f32, 1e-5); /* of oneDNN's kernels in other layouts */
     }
@@ -506,9 +540,9 @@ static void check_visits(struct program *p)
     side_open(&s, rig_device, p, &mode_f32, 3, true, false, 2);
     side_initialise(&s, 3);
     v.arena = s.params;
-    v.kept = malloc(p->n_train * sizeof(float));
-    memcpy(v.kept, v.arena, p->n_train * sizeof(float));
-    for (size_t i = 0; i < p->n_train; i++)
+    v.kept = malloc(program_params(p) * sizeof(float));
+    memcpy(v.kept, v.arena, program_params(p) * sizeof(float));
+    for (size_t i = 0; i < program_params(p); i++)
         v.arena[i] = NAN;
     const struct plan_options o = {.batch = 3,
                                    .training = true,
@@ -536,7 +570,7 @@ static void check_visits(struct program *p)
 static void operations_read_only_what_they_say(void **state)
 {
     (void)state;
-    for (int i = 0; i < NETS; i++)
+    for (int i = 0; i < nets(); i++)
         check_visits(net(i));
 }
 
@@ -578,7 +612,7 @@ static void check_announcements(struct program *p)
 static void gradients_are_announced_once_and_in_order(void **state)
 {
     (void)state;
-    for (int i = 0; i < NETS; i++)
+    for (int i = 0; i < nets(); i++)
         check_announcements(net(i));
 }
 
@@ -748,7 +782,7 @@ static void check_halves(struct program *p, const struct mode *m)
 
 static void halves_are_those_of_ref(void **state)
 {
-    for (int i = 0; i < NETS; i++)
+    for (int i = 0; i < nets(); i++)
         check_halves(net(i), *state);
 }
 

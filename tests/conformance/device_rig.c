@@ -33,8 +33,8 @@ void side_open(struct side *s, const char *device, const struct program *p, cons
         .gpu = {.tf32 = m->tf32, .fused = !m->unfused, .tune = m->timed, .deterministic = !m->timed}};
     MUST(rig_open(&s->d, device, &options, e));
     size_t real = dtype_size(s->d->ops->real);
-    MUST(s->d->ops->alloc(s->d, p->n_train * real, &s->params, e));
-    MUST(s->d->ops->alloc(s->d, p->n_stats * real, &s->stats, e));
+    MUST(s->d->ops->alloc(s->d, program_params(p) * real, &s->params, e));
+    MUST(s->d->ops->alloc(s->d, program_statistics(p) * real, &s->stats, e));
     MUST(s->d->ops->alloc(s->d, p->n_reduce * real, &s->reduce, e));
     MUST(s->d->ops->alloc(s->d, p->n_train * real, &s->momentum, e));
     struct plan_options o = {.batch = batch,

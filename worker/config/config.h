@@ -142,7 +142,7 @@ struct train_config {
     int64_t ignore_index; /* a label that counts nowhere; none is negative */
     double max_loss;      /* of an epoch; 0: any */
     bool nesterov, bn_decay;
-    const char *no_decay, *lr_mul;      /* worker/optim/patterns.h; NULL: none */
+    const char *no_decay, *lr_mul;      /* worker/program/patterns.h; NULL: none */
     int lr_policy, lr_scale, lr_warmup; /* enum lr_policy, lr_scale, lr_warmup */
     struct milestones milestones;
     double lr_step_epochs, lr_gamma, lr_power, lr_min, warmup_start;

@@ -7,8 +7,8 @@
 #include "worker/data/loader/input.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/device/device.h"
-#include "worker/optim/patterns.h"
 #include "worker/optim/schedule.h"
+#include "worker/program/patterns.h"
 
 #define CHECKPOINT_NAME_MAX 200 /* bytes: with the epochs and suffixes behind it, it is still a file name */
 

@@ -19,7 +19,8 @@ static bool reads_params(const struct op *op)
 
 static bool writes_reduce(const struct op *op, bool training)
 {
-    return op_is(op->kind, OP_WRITES_METRICS) || op_writes_gradients(op->kind) || (op->kind == OP_BN && training);
+    return op_is(op->kind, OP_WRITES_METRICS) || op_writes_gradients(op->kind) ||
+           (op->kind == OP_BN && training && !op->fixed);
 }
 
 static int check_group(const struct program *p, const struct plan_options *o, enum op_kind k, struct err *e)
@@ -40,7 +41,7 @@ static int check_ops(const struct program *p, const struct plan_options *o, int 
         if (writes_reduce(op, o->training) && !o->reduce)
             return err_set(e, -EINVAL, "operation %d (%s) writes sums, but the plan has no arena", i,
                            op_name(op->kind));
-        if (op->kind == OP_BN && !o->training && !o->stats)
+        if (op->kind == OP_BN && (!o->training || op->fixed) && !o->stats)
             return err_set(e, -EINVAL, "operation %d (bn) needs running statistics, but the plan has none", i);
     }
     return 0;

@@ -331,6 +331,7 @@ static int build_ops(struct program *p, const struct net *n, const struct model_
             err_wrap(e, "model %s of %d x %d images, line %d", o->arch, o->input.height, o->input.width,
                      n->ops[i].line);
     free(ids);
+    program_freeze(p, o->factors);
     if (rc == 0 && (rc = program_differentiate(p, e)) < 0)
         err_wrap(e, "model %s of %d x %d images", o->arch, o->input.height, o->input.width);
     return rc;

@@ -58,12 +58,13 @@ int model_facts(const char *what, const char *text, struct model_facts *ret, str
 int model_compare(const char *theirs, const char *ours, struct err *e);
 
 struct model_options {
-    const char *arch;   /* name of the program, and of the shipped model where text is NULL */
-    const char *text;   /* NULL: the shipped one, in torchvision's style, each gamma 1 */
-    int classes;        /* >= 2 */
-    struct input input; /* square pictures of 1 or 3 channels */
-    struct split split; /* of the last layer over a tensor group; all-zero: none */
-    size_t align;       /* program_align(); 0: as it is without */
+    const char *arch;    /* name of the program, and of the shipped model where text is NULL */
+    const char *text;    /* NULL: the shipped one, in torchvision's style, each gamma 1 */
+    int classes;         /* >= 2 */
+    struct input input;  /* square pictures of 1 or 3 channels */
+    struct split split;  /* of the last layer over a tensor group; all-zero: none */
+    size_t align;        /* program_align(); 0: as it is without */
+    const char *factors; /* program_freeze(); NULL: none */
 };
 
 /* Build and differentiate. *ret is freed with program_destroy(). -EINVAL: unknown arch (with the list), a text that is

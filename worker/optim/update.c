@@ -7,10 +7,10 @@
 #include "common/base/err.h"
 #include "worker/device/half.h"
 #include "worker/optim/norm.h"
-#include "worker/optim/patterns.h"
 #include "worker/parallel/ddp.h"
 #include "worker/parallel/ownership.h"
 #include "worker/precision/precision.h"
+#include "worker/program/patterns.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
 
@@ -40,7 +40,7 @@ static int slice_all(const struct optimizer *o, const struct program *p, struct 
 {
     int n = 0;
     size_t at = 0;
-    for (const struct param *q; (q = program_param_from(p, at)); at = q->offset + q->count) {
+    for (const struct param *q; (q = program_param_from(p, at)) && !q->frozen; at = q->offset + q->count) {
         const struct whole_slice one = slice_of(q, o);
         if (n == 0 || !alike(&v[n - 1], &one))
             v[n++] = one;
@@ -126,7 +126,7 @@ static int round_param(struct state *s, const struct param *q, enum dtype t, str
         const struct ownership_range r = ownership_clip(s->own, k, q->offset, q->offset + q->count);
         if (cut && r.first < r.end)
             TRY(round_range(s, s->params, ownership_place(s->own, OWNERSHIP_PARAMS, r.first), r.end - r.first, t, e));
-        if (r.first < r.end)
+        if (r.first < r.end && !q->frozen)
             TRY(round_range(s, s->momentum, ownership_place(s->own, OWNERSHIP_MOMENTS, r.first), r.end - r.first, t,
                             e));
     }
@@ -141,7 +141,7 @@ int optimizer_round(struct state *s, const struct precision *p, struct err *e)
         if (q->role == PARAM_TRAIN && (p->half_bn || !of_bn(program, i)))
             TRY(round_param(s, q, p->half, e));
     }
-    return p->half_bn ? s->device->ops->round(s->device, s->stats, program->n_stats, p->half, e) : 0;
+    return p->half_bn ? s->device->ops->round(s->device, s->stats, program_statistics(program), p->half, e) : 0;
 }
 
 /* Is it LARS of tensors that ranks hold parts of? Then its rates are those of norms over all ranks. */
@@ -189,7 +189,7 @@ static int update_params(const struct optimizer *o, struct state *s, const struc
 {
     const struct device_ops *ops = s->device->ops;
     const void *count = state_metric(s, optimizer_divisor(o));
-    if (ops->update_all && !rates && !o->factors)
+    if (ops->update_all && !rates && !o->factors && o->nslices > 0)
         return ops->update_all(s->device, all, o->slices, o->nslices, s->params, s->reduce, s->momentum, count, e);
     for (int i = 0; i < o->nslices; i++) {
         struct update u = *all;
@@ -226,7 +226,7 @@ static int update_averages(const struct optimizer *o, struct state *s, int64_t s
         return 0;
     if (!cut)
         TRY(blend_params(s, 0, s->program->n_train, weight, e));
-    for (int k = 0; k < s->own->nowned && cut; k++) {
+    for (int k = 0; k < s->own->nowned && cut && s->own->owned[k].first < s->own->n_train; k++) {
         const struct ownership_range *r = &s->own->owned[k];
         TRY(blend_params(s, ownership_place(s->own, OWNERSHIP_AVERAGES, r->first), r->end - r->first, weight, e));
     }

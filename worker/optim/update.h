@@ -9,6 +9,8 @@
  *                 cut, too, and gathered while they are read (parallel/residency.h)
  *   blend         moving averages of params and stats
  *
+ * Of frozen parameters and fixed statistics nothing is touched.
+ *
  * all of it by loops over slices, on the device. */
 #ifndef CRUN_WORKER_OPTIM_UPDATE_H
 #define CRUN_WORKER_OPTIM_UPDATE_H

@@ -166,7 +166,7 @@ static int release(struct ddp *d, int k, struct err *e)
 static void hold_back(struct ddp *d, size_t end)
 {
     pthread_mutex_lock(&d->lock);
-    while (d->has_thread && !d->failed.code && d->done < d->complete && d->done < d->own->npieces &&
+    while (d->has_thread && !d->failed.code && d->done < d->complete && d->done < d->own->nbuckets &&
            end - d->own->pieces[d->done].first > d->window)
         pthread_cond_wait(&d->change, &d->lock);
     pthread_mutex_unlock(&d->lock);
@@ -271,9 +271,9 @@ static int alloc_half(struct ddp *d, size_t n, struct err *e)
 static int plan(struct ddp *d, struct err *e)
 {
     const struct ownership *own = d->own;
-    const bool rides = own->npieces > 0 && own->pieces[own->npieces - 1].group == LAYOUT_BATCH &&
-                       own->pieces[own->npieces - 1].part == 0;
-    d->stats.buckets = d->buckets = own->npieces + (d->n_tail > 0 && !rides);
+    const bool rides = own->nbuckets > 0 && own->pieces[own->nbuckets - 1].group == LAYOUT_BATCH &&
+                       own->pieces[own->nbuckets - 1].part == 0;
+    d->stats.buckets = d->buckets = own->nbuckets + (d->n_tail > 0 && !rides);
     d->sheds = ownership_is_cut(own, OWNERSHIP_GRADIENTS) && !d->async;
     d->window = ownership_window(own);
     return d->wire == DT_F16 || d->wire == DT_BF16 ? alloc_half(d, ownership_largest_piece(own), e) : 0;

@@ -58,7 +58,7 @@ int ddp_join(struct ddp *d, struct err *e);
 /* ddp_join(), and where it is to be waited for: how that went which was enqueued so far. */
 int ddp_end(struct ddp *d, struct err *e);
 
-/* Sum bucket k, which is piece k, over its group, the tail with the last one.
+/* Sum bucket k (ownership_bucket()) over its group, the tail with the last one.
  * Blocks, or is enqueued on stream; any one thread. */
 int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e);
 /* Piece k comes to `to`; mine: this rank's part of it, in its place in `to` or apart from it. */

@@ -93,7 +93,7 @@ static int reduce_scatter(struct ddp *d, struct comm *c, const struct ownership_
 
 int ddp_reduce_bucket(struct ddp *d, int k, void *stream, struct err *e)
 {
-    const struct ownership_piece *p = &d->own->pieces[k];
+    const struct ownership_piece *p = ownership_bucket(d->own, k);
     struct comm *c = ddp_group(d, p->group);
     size_t first = p->first, end = p->end + (k == d->buckets - 1 && !d->tail_stays ? d->n_tail : 0);
     if (!c)
@@ -123,7 +123,7 @@ int ddp_gather(struct ddp *d, void *arena, struct err *e)
     char *at = arena;
     const bool cut = ownership_largest_part(d->own) > 0;
     TRY(cut ? ddp_fork(d, e) : 0);
-    for (int k = 0; k < d->own->npieces; k++) {
+    for (int k = 0; k < d->own->nbuckets; k++) {
         const struct ownership_piece *p = &d->own->pieces[k];
         TRY(ddp_gather_piece(d, k, at + p->mine.first * elem, at + p->first * elem, e));
     }
@@ -152,7 +152,7 @@ int ddp_keep(struct ddp *d, bool first, bool last, struct err *e)
     const size_t owned = ownership_elements(d->own, OWNERSHIP_GRADIENTS);
     if (!d->kept && !(d->kept = malloc((owned + d->n_tail) * dtype_size(d->real))))
         return err_set(e, -ENOMEM, "no memory for %zu gradients", owned);
-    for (int k = 0; k < d->own->nowned; k++) {
+    for (int k = 0; k < d->own->nowned && d->own->owned[k].first < d->own->n_train; k++) {
         const struct ownership_range *r = &d->own->owned[k];
         keep_range(d, r->kept, r->first, r->end - r->first, first, last);
     }

@@ -43,6 +43,7 @@ static int sizes_of(const struct ownership_options *o, struct sizes *ret, struct
 struct run {
     size_t first, end;
     enum layout_group group;
+    bool frozen;
 };
 
 /* Where the place of the parameter that has element `at` ends; the end of the run behind the last one. */
@@ -66,8 +67,11 @@ static enum layout_group group_of(const struct param *q)
 static struct run next_run(const struct program *p, size_t at)
 {
     const struct param *q = program_param_from(p, at);
-    struct run r = {.first = at, .end = p->n_train, .group = q ? group_of(q) : LAYOUT_BATCH};
-    while (q && group_of(q) == r.group)
+    struct run r = {.first = at,
+                    .end = at < p->n_train ? p->n_train : program_params(p),
+                    .group = q ? group_of(q) : LAYOUT_BATCH,
+                    .frozen = at >= p->n_train};
+    while (q && group_of(q) == r.group && q->frozen == r.frozen)
         q = program_param_from(p, q->offset + q->count);
     if (q)
         r.end = q->offset;
@@ -133,9 +137,9 @@ static int cut_run(struct ownership *own, const struct program *p, const struct 
                    struct err *e)
 {
     const size_t ranks = (size_t)ownership_group(own, r->group).count;
-    const bool cut = own->layout.zero > 0 && ranks > 1;
+    const bool cut = own->layout.zero > (r->frozen ? 2 : 0) && ranks > 1;
     const size_t unit = cut ? ranks * OWNERSHIP_ALIGN : 1;
-    const struct run whole = {r->first, r->first + (r->end - r->first) / unit * unit, r->group};
+    const struct run whole = {r->first, r->first + (r->end - r->first) / unit * unit, r->group, r->frozen};
     const struct sizes by_unit = {.small = (z->small + unit - 1) / unit * unit,
                                   .most = (z->most + unit - 1) / unit * unit};
     for (size_t at = r->first, end; at < whole.end; at = end) {
@@ -151,13 +155,15 @@ static int list_pieces(struct ownership *own, const struct program *p, const str
     int runs = 0;
     for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end))
         runs++;
-    const int cap = (int)(own->n_train / min_size(z->small, z->most)) + 4 * runs + 1;
+    const int cap = (int)(own->n_params / min_size(z->small, z->most)) + 4 * runs + 1;
     own->pieces = calloc((size_t)cap + 1, sizeof *own->pieces);
     own->owned = calloc(2 * (size_t)cap, sizeof *own->owned);
     if (!own->pieces || !own->owned)
         return err_errno(e, ENOMEM, "%d pieces of an arena", cap);
-    for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end))
+    for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end)) {
         TRY(cut_run(own, p, &r, z, cap, e));
+        own->nbuckets = r.frozen ? own->nbuckets : own->npieces;
+    }
     add_piece(own, own->n_train, own->n_train, LAYOUT_BATCH, 0);
     return 0;
 }
@@ -198,7 +204,7 @@ static void add_owned(struct ownership *own, struct ownership_range r, size_t *k
     struct ownership_range *last = own->nowned ? &own->owned[own->nowned - 1] : NULL;
     if (r.first == r.end)
         return;
-    if (last && last->end == r.first)
+    if (last && last->end == r.first && r.first != own->n_train)
         last->end = r.end;
     else
         own->owned[own->nowned++] = (struct ownership_range){r.first, r.end, *kept};
@@ -223,6 +229,7 @@ int ownership_init(struct ownership *own, const struct layout *l, int rank, cons
     *own = (struct ownership){.layout = *l,
                               .rank = rank,
                               .n_train = p->n_train,
+                              .n_params = program_params(p),
                               .whole_gradients = o->whole_gradients,
                               .compact = o->compact};
     TRY(sizes_of(o, &z, e));
@@ -275,12 +282,25 @@ bool ownership_is_spread(const struct ownership *own)
     return own->layout.stages > 1 || ownership_cuts_tensors(own);
 }
 
+static bool has_frozen(enum ownership_arena a)
+{
+    return a == OWNERSHIP_PARAMS || a == OWNERSHIP_AVERAGES;
+}
+
 size_t ownership_elements(const struct ownership *own, enum ownership_arena a)
 {
+    const size_t all = has_frozen(a) ? own->n_params : own->n_train;
+    int n = own->nowned;
     if (!ownership_is_cut(own, a))
-        return own->n_train;
-    const struct ownership_range *last = own->nowned ? &own->owned[own->nowned - 1] : NULL;
-    return last ? last->kept + last->end - last->first : 0;
+        return all;
+    while (n > 0 && own->owned[n - 1].end > all)
+        n--;
+    return n > 0 ? own->owned[n - 1].kept + own->owned[n - 1].end - own->owned[n - 1].first : 0;
+}
+
+const struct ownership_piece *ownership_bucket(const struct ownership *own, int k)
+{
+    return &own->pieces[k < own->nbuckets ? k : own->npieces];
 }
 
 size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i)
@@ -314,7 +334,7 @@ static struct ownership_range range_from(const struct ownership *own, enum owner
         if (own->owned[k].end > x)
             return own->owned[k];
     const bool all = !saves && !ownership_is_cut(own, a);
-    return all ? (struct ownership_range){.end = own->n_train} : (struct ownership_range){.first = x, .end = x};
+    return all ? (struct ownership_range){.end = own->n_params} : (struct ownership_range){.first = x, .end = x};
 }
 
 bool ownership_next_run(const struct ownership *own, enum ownership_arena a, const struct param *q, bool saves,
@@ -334,7 +354,7 @@ bool ownership_next_run(const struct ownership *own, enum ownership_arena a, con
 size_t ownership_largest_piece(const struct ownership *own)
 {
     size_t most = 1;
-    for (int k = 0; k < own->npieces; k++)
+    for (int k = 0; k < own->nbuckets; k++)
         most = own->pieces[k].end - own->pieces[k].first > most ? own->pieces[k].end - own->pieces[k].first : most;
     return most;
 }
@@ -342,7 +362,7 @@ size_t ownership_largest_piece(const struct ownership *own)
 size_t ownership_largest_part(const struct ownership *own)
 {
     size_t most = 0;
-    for (int k = 0; k < own->npieces; k++)
+    for (int k = 0; k < own->nbuckets; k++)
         most = own->pieces[k].part > most ? own->pieces[k].part : most;
     return most;
 }

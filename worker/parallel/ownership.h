@@ -26,6 +26,9 @@
  * With second owners (layout.h) `own` is two parts of each piece that is cut: the rank's, and the one of which it is
  * the second owner. It gets the sums of both and makes the same update of both, bit for bit.
  *
+ * Frozen parameters lie behind the others, in pieces of their own: nothing of them is summed or updated, so they are cut
+ * with zero = 3 alone, and there are no moments of them.
+ *
  * With zero = 3 a piece is also what is gathered at once: some parameters side by side, at least a small bucket's
  * worth, or a part of a large one. Where parameters are padded to a unit of all ranks (program_align()) a piece ends
  * where a parameter does. Of moments only what is owned has a place, side by side. The other arenas are address
@@ -70,10 +73,10 @@ struct ownership_piece {
 struct ownership {
     struct layout layout;
     int rank;
-    size_t n_train;                 /* elements of the whole arena of this rank */
+    size_t n_train, n_params;       /* elements of this rank's whole arenas: of gradients; of parameters */
     struct ownership_piece *pieces; /* (npieces + 1), the last one empty, of the batch group, for the tail (ddp.h) */
-    int npieces;
-    struct ownership_range *owned; /* what this rank updates, ascending, neighbours in one */
+    int npieces, nbuckets;          /* nbuckets: the first ones, of trained parameters, which are summed */
+    struct ownership_range *owned;  /* what this rank updates, ascending, neighbours in one */
     int nowned;
     bool whole_gradients, compact;
 };
@@ -121,10 +124,14 @@ void ownership_gaps(const struct ownership_piece *piece, struct ownership_range 
 /* Elements of a piece that this rank does not update; 0: it is not cut. */
 size_t ownership_foreign(const struct ownership_piece *piece);
 
+/* Of gradients, that is, of trained parameters: */
 size_t ownership_largest_piece(const struct ownership *own); /* elements, at least 1: what a buffer for any takes */
 size_t ownership_largest_part(const struct ownership *own);  /* of a rank; 0: nothing is cut */
 /* Elements of gradients that wait to be reduced, at most, where they are cut: then backward waits. */
 size_t ownership_window(const struct ownership *own);
+
+/* What is summed as bucket k: piece k < nbuckets, or (k == nbuckets) nothing but the tail. */
+const struct ownership_piece *ownership_bucket(const struct ownership *own, int k);
 
 /* Where element i, which this rank keeps, is in its memory of the arena. */
 size_t ownership_place(const struct ownership *own, enum ownership_arena a, size_t i);

@@ -86,6 +86,10 @@ struct pipeline_action pipeline_action(const struct pipeline *p, int stage, int 
     const int part = pipeline_part(p, stage, a.chunk), ahead = a.backward ? -1 : 1;
     a.from = stage_of(p, part - ahead);
     a.to = stage_of(p, part + ahead);
+    if (a.backward && part <= p->trains_from)
+        a.to = -1;
+    if (a.backward && part < p->trains_from)
+        a.from = -1;
     return a;
 }
 

@@ -36,6 +36,7 @@ struct pipeline {
     enum pipeline_kind kind;
     int stages, micro_batches; /* >= 1 */
     int chunks;                /* parts of the model that a stage has; 1 but for interleaved */
+    int trains_from;           /* the first part that is trained: those before it are sent no gradients */
 };
 
 /* ERR_USAGE: a number below 1; chunks of gpipe or 1f1b; interleaved with one stage, or with micro-batches that are no
@@ -46,7 +47,7 @@ struct pipeline_action {
     bool backward;
     int chunk, micro_batch;
     /* The stages that its input comes from and its result goes to: activations, or backward gradients of them. -1: none
-     * (the first part reads images, the last one has the loss). */
+     * (the first part reads images, the last one has the loss; below what is trained there are no gradients). */
     int from, to;
 };
 

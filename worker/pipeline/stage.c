@@ -167,7 +167,7 @@ static int go_backward(struct stage *g, const struct doing *d, struct err *e)
 {
     const struct chunk *c = &g->chunks[d->a.chunk];
     const bool last = d->a.micro_batch == g->o.order.micro_batches - 1, each = ddp_each_part(g->o.ddp);
-    if (g->o.recompute && c->holds != d->a.micro_batch)
+    if (g->o.recompute && c->holds != d->a.micro_batch && goes_back(g, d->a.chunk))
         TRY(go_again(g, d, e));
     struct run_args r = args_of(g, d);
     if (each || (last && d->a.chunk == g->o.order.chunks - 1)) {

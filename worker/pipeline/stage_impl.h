@@ -8,6 +8,7 @@
 
 #include "worker/pipeline/mail.h"
 #include "worker/pipeline/stage.h"
+#include "worker/program/program.h"
 
 enum { FORWARD, BACKWARD, WAYS };
 enum { AHEAD = STAGE_MESSAGES_OUT }; /* messages of a way that have memory of their own */
@@ -43,6 +44,12 @@ struct stage {
     void *rows;  /* labels, then weights of a step's samples, as they travel */
     size_t room; /* bytes */
 };
+
+/* Does a chunk have a backward pass? One below all that is trained has none. */
+static inline bool goes_back(const struct stage *g, int chunk)
+{
+    return g->o.program->chunks[chunk].end_back > g->o.program->chunks[chunk].first_back;
+}
 
 static inline int way_of(const struct pipeline_action *a)
 {

@@ -64,7 +64,7 @@ void stage_each_gather(const struct stage *g, void (*gather)(void *ctx, int piec
     for (int i = 0; i < pipeline_actions(p); i++) {
         const struct pipeline_action a = pipeline_action(p, g->o.index, i);
         const struct chunk *c = &g->chunks[a.chunk];
-        if (!a.backward || (g->o.recompute && holds[a.chunk] != a.micro_batch))
+        if (!a.backward || (g->o.recompute && holds[a.chunk] != a.micro_batch && goes_back(g, a.chunk)))
             each_gather(c->needs[FORWARD], gather, ctx);
         if (a.backward)
             each_gather(c->needs[BACKWARD], gather, ctx);

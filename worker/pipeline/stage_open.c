@@ -86,7 +86,7 @@ static int open_chunk(struct stage *g, int k, struct err *e)
     struct chunk *c = &g->chunks[k];
     struct plan_options p = o->plan;
     c->holds = -1;
-    c->sets = o->recompute ? 1 : live;
+    c->sets = o->recompute || !goes_back(g, k) ? 1 : live;
     c->out_bytes[FORWARD] = bytes_of(o, of->out);
     c->out_bytes[BACKWARD] = o->plan.training ? bytes_of(o, of->d_in) : 0;
     p.chunk = of;

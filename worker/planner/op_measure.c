@@ -72,8 +72,8 @@ static int open_bench(struct bench *b, struct err *e)
     const struct program *p = b->load.program;
     const size_t n = (size_t)b->plan.batch, bytes = n * input_row_bytes(&p->input),
                  labels = n * input_row_labels(&p->input);
-    TRY(take(b, PARAMS, p->n_train, -0.05, 0.05, e));
-    TRY(take(b, STATS, p->n_stats, 0.5, 1, e));
+    TRY(take(b, PARAMS, program_params(p), -0.05, 0.05, e));
+    TRY(take(b, STATS, program_statistics(p), 0.5, 1, e));
     TRY(take(b, REDUCE, p->n_reduce, 0, 0, e));
     b->rows = malloc(bytes);
     b->labels = malloc(labels * sizeof *b->labels);

@@ -73,7 +73,7 @@ static uint64_t op_key(const struct op_load *l, int op)
     const struct op *x = &p->ops[op];
     char text[512];
     size_t at = (size_t)manner(l, text, sizeof text);
-    at += (size_t)snprintf(text + at, sizeof text - at, "|%s", op_name(x->kind));
+    at += (size_t)snprintf(text + at, sizeof text - at, "|%s%s", x->fixed ? "fixed " : "", op_name(x->kind));
     at += (size_t)shape(p, x->in[0], text + at, sizeof text - at);
     at += (size_t)shape(p, x->in[1], text + at, sizeof text - at);
     at += (size_t)shape(p, x->out, text + at, sizeof text - at);

@@ -80,9 +80,9 @@ static int await(struct walk *w, int job)
 static int buckets_of(const struct walk *w)
 {
     const struct ownership *own = &w->s->own;
-    const bool rides = own->npieces > 0 && own->pieces[own->npieces - 1].group == LAYOUT_BATCH &&
-                       own->pieces[own->npieces - 1].part == 0;
-    return own->npieces + !rides;
+    const bool rides = own->nbuckets > 0 && own->pieces[own->nbuckets - 1].group == LAYOUT_BATCH &&
+                       own->pieces[own->nbuckets - 1].part == 0;
+    return own->nbuckets + !rides;
 }
 
 static double tail_of(const struct walk *w)
@@ -97,7 +97,7 @@ static int ask_bucket(struct walk *w, int k)
     const bool is_last = k == buckets_of(w) - 1;
     struct network_cost c = {0};
     double more = 0;
-    if (k < own->npieces) {
+    if (k < own->nbuckets) {
         const struct ownership_piece *p = &own->pieces[k];
         const double n = (double)(p->end - p->first), tail = is_last && !p->part ? tail_of(w) : 0;
         c = cost_of(w, p->group, p->part ? NETWORK_SCATTER : NETWORK_ALL_REDUCE, n * w->wire + tail);
@@ -120,7 +120,7 @@ static int ready(struct walk *w, size_t end)
     while (w->complete < buckets_of(w) - 1 && own->pieces[w->complete].end <= end)
         TRY(ask_bucket(w, w->complete));
     int d = 0;
-    while (w->sheds && d < w->complete && d < own->npieces && end > own->pieces[d].first + window)
+    while (w->sheds && d < w->complete && d < own->nbuckets && end > own->pieces[d].first + window)
         d++;
     return d > 0 ? await(w, w->jobs[d - 1]) : 0;
 }
@@ -169,15 +169,16 @@ static int need(struct walk *w, const struct residency *r, int k)
 static int need_for(struct walk *w, const struct residency *r, int op, int *k)
 {
     const struct ownership *own = &w->s->own;
-    struct plan_range range;
-    if (!r || !program_reads(w->s->program, &w->s->program->ops[op], &range))
-        return 0;
-    while (*k < residency_reads(r)) {
-        const struct residency_read v = residency_read(r, *k);
-        if (v.end > v.first && (own->pieces[v.first].end <= range.first || own->pieces[v.first].first >= range.end))
-            return 0;
-        TRY(need(w, r, (*k)++));
-    }
+    struct plan_range ranges[PROGRAM_READS_MOST];
+    const int n = r ? program_reads(w->s->program, &w->s->program->ops[op], ranges) : 0;
+    for (int i = 0; i < n; i++)
+        for (; *k < residency_reads(r); (*k)++) {
+            const struct residency_read v = residency_read(r, *k);
+            if (v.end > v.first &&
+                (own->pieces[v.first].end <= ranges[i].first || own->pieces[v.first].first >= ranges[i].end))
+                break;
+            TRY(need(w, r, *k));
+        }
     return 0;
 }
 
@@ -195,7 +196,7 @@ static int call_of_group(struct walk *w, const struct op *op)
 
 static int call_of_bn(struct walk *w, const struct op *op)
 {
-    if (!w->s->cfg->sync_bn || (op->kind != OP_BN && op->kind != OP_BN_BWD))
+    if (!w->s->cfg->sync_bn || op->fixed || (op->kind != OP_BN && op->kind != OP_BN_BWD))
         return 0;
     return call(w, LAYOUT_BATCH, NETWORK_ALL_REDUCE, (2.0 * w->s->program->tensors[op->in[0]].c + 1) * sizeof(double));
 }
@@ -316,7 +317,7 @@ static int act(struct walk *w, const struct pipeline_action *a, const struct pip
     TRY(a->from >= 0 ? receive(w, a->from, a->backward) : 0);
     if (a->to >= 0)
         TRY(add(w, (struct action){.act = ACT_SENT, .way = a->backward, .number = STAGE_MESSAGES_OUT - 1}));
-    if (a->backward && w->s->cfg->recompute && holds[a->chunk] != a->micro_batch)
+    if (a->backward && w->s->cfg->recompute && holds[a->chunk] != a->micro_batch && c->end_back > c->first_back)
         TRY(pass(w, c, a->chunk, false));
     TRY(a->backward ? back(w, a, p) : pass(w, c, a->chunk, false));
     holds[a->chunk] = a->micro_batch;

@@ -4,8 +4,8 @@
  * parameters (first: they travel over the network) and of its inputs. A tensor with several readers gets a contribution
  * from each; they are summed by OP_ADD as they come, and since all readers stand behind the producer, the sum is
  * complete when the walk reaches the producer. The gradient of OP_ADD's output *is* the gradient of both inputs: the
- * same tensor id, no op. Gradients that lead to no parameter and to no free tensor (those of the images) are never
- * made. */
+ * same tensor id, no op. Gradients that lead to no trained parameter and to no free tensor (those of the images) are
+ * never made: the walk ends above the lowest layer that is trained. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@ struct walk {
     int *grad;    /* per forward tensor: id of its gradient so far, -1 if none yet */
     int *readers; /* per forward tensor: contributions still to be expected in all */
     int *parts;   /* per forward tensor: contributions made so far */
-    bool *wanted; /* per forward tensor: leads to a parameter or a free tensor */
+    bool *wanted; /* per forward tensor: leads to a trained parameter or a free tensor */
 };
 
 /* A new gradient tensor shaped like t: "d name", or "d name #k" if it is one of several parts. */
@@ -56,26 +56,52 @@ static void contribute(struct walk *w, int t, int g)
     w->grad[t] = sum;
 }
 
+/* No gradients of frozen parameters: op loses those that it would but write. A backward op without any that others
+ * have, too, becomes that one. Does it write a gradient at all? */
+static bool leave_out_frozen(const struct program *p, struct op *op)
+{
+    const char *role = op_facts(op->kind)->params;
+    bool gives = false;
+    for (int k = 0; role[k]; k++)
+        gives |= program_gives(p, op, k);
+    if (op->kind == OP_SCALE_BWD && !gives) /* dx = dy * [0] */
+        *op = (struct op){.kind = OP_SCALE,
+                          .in = {op->in[1], -1},
+                          .param = {op->param[0], -1, -1, -1},
+                          .fwd = op->fwd,
+                          .groups = op->groups};
+    else if (op_facts(op->kind)->work == WORK_PARAM && gives && !program_gives(p, op, 0))
+        *op = (struct op){.kind = OP_BIAS_BWD,
+                          .in = {op->in[1], -1},
+                          .param = {op->param[1], -1, -1, -1},
+                          .fwd = op->fwd,
+                          .groups = 1};
+    else
+        for (int k = 0; role[k]; k++)
+            if (role[k] == 'g' && !program_gives(p, op, k))
+                op->param[k] = -1;
+    return gives;
+}
+
 /* Append the backward op `kind` of forward op f with inputs a and b. Where x >= 0 it makes a contribution to x's
  * gradient. */
 static void emit(struct walk *w, int f, enum op_kind kind, int a, int b, int x)
 {
-    if (x >= 0 && !w->wanted[x] && !op_writes_gradients(kind))
+    struct op one = w->b->p.ops[f]; /* its window, parameters and the like */
+    one.kind = kind;
+    one.fwd = f;
+    one.in[0] = a;
+    one.in[1] = b;
+    const bool gives = leave_out_frozen(&w->b->p, &one), wanted = x >= 0 && w->wanted[x];
+    if (!gives && !wanted)
         return;
-    int out = -1;
-    if (x >= 0 && w->wanted[x])
-        out = gradient_tensor(w, x, w->readers[x] > 1 ? 2 * w->parts[x] + 1 : 0);
+    one.out = wanted ? gradient_tensor(w, x, w->readers[x] > 1 ? 2 * w->parts[x] + 1 : 0) : -1;
     struct op *op = builder_op(w->b, kind);
     if (!op)
         return;
-    *op = w->b->p.ops[f]; /* its window, parameters and the like */
-    op->kind = kind;
-    op->fwd = f;
-    op->in[0] = a;
-    op->in[1] = b;
-    op->out = out;
-    if (out >= 0)
-        contribute(w, x, out);
+    *op = one;
+    if (one.out >= 0)
+        contribute(w, x, one.out);
 }
 
 /* The tensor that `of` stands for at forward op op, whose result has the gradient dy. */
@@ -132,6 +158,16 @@ static bool is_result(const struct program *p, int t, int last)
     return is;
 }
 
+static bool is_trained(const struct program *p, int param)
+{
+    return param >= 0 && p->params[param].role == PARAM_TRAIN && !p->params[param].frozen;
+}
+
+static bool learns(const struct program *p, const struct op *op)
+{
+    return is_trained(p, op->param[0]) || is_trained(p, op->param[1]);
+}
+
 /* Who is wanted, how often each tensor is read, and whether every result is used. */
 static int survey(struct walk *w, int nfwd, int last)
 {
@@ -145,9 +181,12 @@ static int survey(struct walk *w, int nfwd, int last)
     for (int t = 0; t < p->ntensors; t++)
         w->wanted[t] = !made[t];
     free(made);
+    for (int c = 0; c < p->nchunks; c++)
+        if (p->chunks[c].in >= 0)
+            w->wanted[p->chunks[c].in] = p->chunks[c].learns_before;
     for (int i = 0; i < nfwd; i++) {
         const struct op *op = &p->ops[i];
-        bool wanted = op->param[0] >= 0;
+        bool wanted = learns(p, op);
         for (int k = 0; k < op_facts(op->kind)->inputs; k++) {
             w->readers[op->in[k]] += k > 0 || !looks_at_logits(p, op);
             wanted |= w->wanted[op->in[k]];
@@ -176,7 +215,7 @@ static void reverse_chunks(struct walk *w)
     struct program *p = &w->b->p;
     for (int k = p->nchunks - 1; k >= 0; k--) {
         struct program_chunk *c = &p->chunks[k];
-        c->d_out = c->out >= 0 ? w->grad[c->out] = gradient_tensor(w, c->out, 0) : -1;
+        c->d_out = c->out >= 0 && w->wanted[c->out] ? w->grad[c->out] = gradient_tensor(w, c->out, 0) : -1;
         c->first_back = p->nops;
         reverse_ops(w, c->first, c->end);
         c->end_back = p->nops;
@@ -219,23 +258,57 @@ out:
     return rc;
 }
 
-/* Trainable parameters in the order in which their gradients are complete, statistics in forward order. */
+/* The next place in an arena that ends at `end`. */
+static size_t place(const struct program *p, struct param *q, size_t end)
+{
+    q->offset = end;
+    return program_param_end(p, q);
+}
+
+/* Behind the trained parameters; those of an operation side by side. */
+static void lay_out_frozen(struct program *p)
+{
+    size_t end = p->n_train;
+    for (int i = p->nfwd - 1; i >= 0; i--)
+        for (int k = 0; k < 2; k++) {
+            const int q = p->ops[i].param[k];
+            if (q >= 0 && p->params[q].frozen && p->params[q].role == PARAM_TRAIN)
+                end = place(p, &p->params[q], end);
+        }
+    p->n_frozen = end - p->n_train;
+}
+
+static size_t lay_out_stats(struct program *p, bool frozen, size_t end)
+{
+    for (int i = 0; i < p->nparams; i++)
+        if (p->params[i].role == PARAM_STAT && p->params[i].frozen == frozen)
+            end = place(p, &p->params[i], end);
+    return end;
+}
+
+/* Trained parameters in the order in which their gradients are complete, statistics in forward order. */
 static void lay_out(struct program *p)
 {
-    for (int i = p->nfwd; i < p->nops; i++) {
-        const struct op *op = &p->ops[i];
-        for (int k = 0; k < 2 && op_writes_gradients(op->kind); k++)
-            if (op->param[k] >= 0) {
-                p->params[op->param[k]].offset = p->n_train;
-                p->n_train = program_param_end(p, &p->params[op->param[k]]);
-            }
-    }
-    for (int i = 0; i < p->nparams; i++)
-        if (p->params[i].role == PARAM_STAT) {
-            p->params[i].offset = p->n_stats;
-            p->n_stats = program_param_end(p, &p->params[i]);
-        }
+    for (int i = p->nfwd; i < p->nops; i++)
+        for (int k = 0; op_facts(p->ops[i].kind)->params[k]; k++)
+            if (program_gives(p, &p->ops[i], k))
+                p->n_train = place(p, &p->params[p->ops[i].param[k]], p->n_train);
+    lay_out_frozen(p);
+    p->n_stats = lay_out_stats(p, false, 0);
+    p->n_fixed = lay_out_stats(p, true, p->n_stats) - p->n_stats;
     p->n_reduce = p->n_train + p->n_stats + METRIC_N;
+}
+
+/* Batch norms of which nothing is trained. */
+static void fix_norms(struct program *p)
+{
+    for (int i = 0; i < p->nops; i++) {
+        struct op *op = &p->ops[i];
+        if (op->kind != OP_BN || learns(p, op))
+            continue;
+        op->fixed = true;
+        p->params[op->param[2]].frozen = p->params[op->param[3]].frozen = true;
+    }
 }
 
 int program_differentiate(struct program *p, struct err *e)
@@ -246,6 +319,8 @@ int program_differentiate(struct program *p, struct err *e)
     if (!p->nops)
         builder_fail(b, "the program has no operation");
     b->closed = true;
+    if (!b->err.code)
+        fix_norms(p);
     if (b->err.code || walk_back(b) < 0) {
         if (e)
             *e = b->err;

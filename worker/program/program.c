@@ -15,6 +15,7 @@
 
 #include "common/base/array.h"
 #include "worker/program/builder.h"
+#include "worker/program/patterns.h"
 
 uint64_t program_hash(const char *s)
 {
@@ -587,6 +588,12 @@ const struct param *program_param_from(const struct program *p, size_t at)
     return next;
 }
 
+void program_freeze(struct program *p, const char *factors)
+{
+    for (int i = 0; i < p->nparams; i++)
+        p->params[i].frozen |= p->params[i].role == PARAM_TRAIN && patterns_factor(factors, p->params[i].name) == 0;
+}
+
 void program_align(struct program *p, size_t elements)
 {
     assert(elements > 0 && elements % ARENA_ALIGN == 0);
@@ -599,15 +606,16 @@ size_t program_param_end(const struct program *p, const struct param *q)
     return q->offset + (q->count + align - 1) / align * align;
 }
 
-/* Of the parameters with role `one` or 'b', from the first to the last; of gradients with their padding. */
-static bool range_of(const struct program *p, const struct op *op, char one, struct plan_range *ret)
+/* Of the parameters with role `one` or 'b', trained or frozen, from the first to the last; of gradients with their
+ * padding. */
+static bool range_of(const struct program *p, const struct op *op, char one, bool frozen, struct plan_range *ret)
 {
     const char *role = facts[op->kind].params;
     bool any = false;
     for (int i = 0; role[i]; i++) {
-        if (op->param[i] < 0 || (role[i] != one && role[i] != 'b'))
+        const struct param *q = op->param[i] < 0 ? NULL : &p->params[op->param[i]];
+        if (!q || q->frozen != frozen || (role[i] != one && role[i] != 'b'))
             continue;
-        const struct param *q = &p->params[op->param[i]];
         ret->first = any ? ret->first : q->offset;
         ret->end = one == 'r' ? q->offset + q->count : program_param_end(p, q);
         any = true;
@@ -615,14 +623,22 @@ static bool range_of(const struct program *p, const struct op *op, char one, str
     return any;
 }
 
-bool program_reads(const struct program *p, const struct op *op, struct plan_range *ret)
+int program_reads(const struct program *p, const struct op *op, struct plan_range ret[PROGRAM_READS_MOST])
 {
-    return range_of(p, op, 'r', ret);
+    int n = range_of(p, op, 'r', false, &ret[0]);
+    n += range_of(p, op, 'r', true, &ret[n]);
+    return n;
 }
 
 bool program_gradients(const struct program *p, const struct op *op, struct plan_range *ret)
 {
-    return range_of(p, op, 'g', ret);
+    return range_of(p, op, 'g', false, ret);
+}
+
+bool program_gives(const struct program *p, const struct op *op, int k)
+{
+    const char role = facts[op->kind].params[k];
+    return (role == 'g' || role == 'b') && op->param[k] >= 0 && !p->params[op->param[k]].frozen;
 }
 
 int64_t param_whole_size(const struct param *p, int dim)
@@ -641,11 +657,21 @@ struct param_run param_run_at(const struct param *p, size_t i)
     return (struct param_run){(outer * (size_t)p->shard_whole + (size_t)p->shard_first) * inner + at, run - at};
 }
 
-size_t program_trainable(const struct program *p)
+static size_t count_params(const struct program *p, bool frozen)
 {
     size_t n = 0;
     for (int i = 0; i < p->nparams; i++)
-        if (p->params[i].role == PARAM_TRAIN)
+        if (p->params[i].role == PARAM_TRAIN && p->params[i].frozen == frozen)
             n += p->params[i].count;
     return n;
+}
+
+size_t program_trainable(const struct program *p)
+{
+    return count_params(p, false);
+}
+
+size_t program_frozen(const struct program *p)
+{
+    return count_params(p, true);
 }

@@ -8,9 +8,10 @@
  * pooling workspaces and layouts are the device's own matter: a backward op names its forward op (op.fwd).
  *
  * Arenas, all of the device's `real` type (f64 on ref, f32 elsewhere), element offsets in struct param:
- *   params   trainable parameters in backward order: the gradient that is complete first comes first; each padded to 16
- *            elements, or to what program_align() says
- *   stats    BN running means and variances
+ *   params   trained parameters, [0, n_train), in backward order: the gradient that is complete first comes first; then
+ *            n_frozen elements of frozen ones, which have no gradient; each padded to 16 elements, or to what
+ *            program_align() says
+ *   stats    BN running means and variances, [0, n_stats); then n_fixed elements of those that never change
  *   reduce   [0, n_train) gradients at the offsets of params; [n_train, n_train + n_stats) this step's BN statistics at
  *            the offsets of stats; then METRIC_N metrics. Everything in it is a *sum over samples* (statistics times
  *            the samples they stand for), so one all-reduce(sum) and a division by METRIC_COUNT makes it exact for
@@ -90,6 +91,7 @@ struct op {
     int groups;                 /* CONV: output channel k reads the inputs of group k / (K / groups) alone */
     bool each;                  /* LINEAR: of each position */
     bool rms;                   /* NORM */
+    bool fixed;                 /* BN, BN_BWD: in training, too, it uses its running statistics, and keeps them */
     int heads, kv_heads;        /* ATTENTION: of queries; of keys and of values, a divisor of heads */
     bool causal;                /* ATTENTION */
     enum op_act act;            /* ACT */
@@ -124,6 +126,7 @@ struct param {
     int64_t shape[4]; /* OIHW for convolutions, (K, C) for linear, (C) else; (C,1,1), (1,T,C): see below */
     size_t count;     /* elements */
     size_t offset;    /* elements into `params`/`reduce` (TRAIN) or `stats` (STAT) */
+    bool frozen;      /* training does not change it: it lies behind n_train, or behind n_stats */
     enum param_init init;
     double init_scale;
     bool decay; /* weight decay applies (torch: to every trainable parameter) */
@@ -163,8 +166,9 @@ enum metric {
  * [first, end) and backward [first_back, end_back), and what goes in and out. */
 struct program_chunk {
     int first, end, first_back, end_back;
-    int in, out;     /* tensors that it is given, and makes; -1: it reads images; it has the loss */
-    int d_in, d_out; /* gradients of them: it makes the one and is given the other; -1: none */
+    int in, out;        /* tensors that it is given, and makes; -1: it reads images; it has the loss */
+    int d_in, d_out;    /* gradients of them: it makes the one and is given the other; -1: none */
+    bool learns_before; /* are parameters of parts before it trained? Else it makes no gradient of `in` */
 };
 enum { PROGRAM_CHUNKS_MAX = 8 };
 
@@ -177,11 +181,11 @@ struct program {
     int ntensors;
     struct param *params;
     int nparams;
-    size_t n_train, n_stats,
-        n_reduce; /* arena sizes in elements, padding included; n_reduce = n_train + n_stats + METRIC_N */
-    int logits;   /* tensor id of the input of XENT; of this rank's part of them, where ranks have parts */
-    int classes;  /* of the whole model */
-    int group;    /* ranks of the group that ops are over; 1: there is none */
+    size_t n_train, n_stats, n_reduce; /* elements, padding included; n_reduce = n_train + n_stats + METRIC_N */
+    size_t n_frozen, n_fixed;          /* elements behind n_train in `params`, behind n_stats in `stats` */
+    int logits;  /* tensor id of the input of XENT; of this rank's part of them, where ranks have parts */
+    int classes; /* of the whole model */
+    int group;   /* ranks of the group that ops are over; 1: there is none */
     struct input input;
     char arch[32];
     size_t align; /* elements, a multiple of 16: each parameter takes a multiple of it */
@@ -230,6 +234,10 @@ void program_xent(struct program *p, int logits);
  * it. Before program_differentiate(). */
 void program_align(struct program *p, size_t elements);
 
+/* Freeze the parameters whose rate has the factor 0 (patterns.h); NULL: none. A batch norm of which both are frozen is
+ * fixed. Before program_differentiate(). */
+void program_freeze(struct program *p, const char *factors);
+
 /* Append the backward list, drop gradients nobody reads (of the images), lay out the arenas. Without a XENT op
  * gradients start at a tensor "d <last output>" that the caller fills (tests of single ops; there the gradient of every
  * free tensor is kept). Returns 0 or -EINVAL with the first building error. */
@@ -237,20 +245,35 @@ int program_differentiate(struct program *p, struct err *e);
 
 int program_find_tensor(const struct program *p, const char *name); /* -1 if none */
 int program_find_param(const struct program *p, const char *name);  /* -1 if none */
-/* The trained parameter that lies first in the arena from element `at` on; NULL: none does (one without
+/* The parameter, trained or frozen, that lies first in the arena from element `at` on; NULL: none does (one without
  * elements lies nowhere). The list has them in no particular order. */
 const struct param *program_param_from(const struct program *p, size_t at);
 size_t program_param_end(const struct program *p, const struct param *q); /* of its place in an arena, with padding */
+
+/* Elements of the arenas `params` and `stats`. */
+static inline size_t program_params(const struct program *p)
+{
+    return p->n_train + p->n_frozen;
+}
+
+static inline size_t program_statistics(const struct program *p)
+{
+    return p->n_stats + p->n_fixed;
+}
 
 /* Elements [first, end) of an arena. */
 struct plan_range {
     size_t first, end;
 };
-/* The parameters that op reads; those whose gradients it writes, with their padding. They lie side by side. False:
- * there are none. */
-bool program_reads(const struct program *p, const struct op *op, struct plan_range *ret);
+/* The parameters that op reads: how many ranges. Trained ones lie side by side, and so do frozen ones. */
+enum { PROGRAM_READS_MOST = 2 };
+int program_reads(const struct program *p, const struct op *op, struct plan_range ret[PROGRAM_READS_MOST]);
+/* Those whose gradients it writes, with their padding. False: there are none. */
 bool program_gradients(const struct program *p, const struct op *op, struct plan_range *ret);
-size_t program_trainable(const struct program *p); /* number of trainable parameters, padding excluded */
+bool program_gives(const struct program *p, const struct op *op, int k); /* does op write a gradient of param[k]? */
+/* Elements of parameters that are trained, or frozen, without padding. */
+size_t program_trainable(const struct program *p);
+size_t program_frozen(const struct program *p);
 
 /* Initial value of element i of a parameter: a function of (seed, name, element of the whole parameter), equal on every
  * machine and for every part (decision 0005). */

@@ -229,6 +229,25 @@ int stages_cut_at(const struct program *whole, const char *names, int parts, int
 
 /* --- a stage's program */
 
+static bool learns(const struct program *p, int first, int end)
+{
+    for (int i = first; i < end; i++)
+        for (int k = 0; k < 2; k++) {
+            const struct param *q = p->ops[i].param[k] < 0 ? NULL : &p->params[p->ops[i].param[k]];
+            if (q && !q->frozen)
+                return true;
+        }
+    return false;
+}
+
+int stages_first_trained(const struct program *whole, const int *cuts, int parts)
+{
+    int first = 0;
+    while (first < parts && !learns(whole, 0, first < parts - 1 ? cuts[first] : whole->nfwd))
+        first++;
+    return first;
+}
+
 struct copying {
     struct builder *to;
     const struct program *from;
@@ -272,7 +291,8 @@ static void copy_op(struct copying *c, const struct op *from)
 static void copy_part(struct copying *c, int first, int end)
 {
     struct program *p = &c->to->p;
-    struct program_chunk k = {.first = p->nops, .in = -1, .out = -1, .d_in = -1, .d_out = -1};
+    struct program_chunk k = {
+        .first = p->nops, .in = -1, .out = -1, .d_in = -1, .d_out = -1, .learns_before = learns(c->from, 0, first)};
     int in = -1, out = -1;
     if (first > 0 && crossing(c->from, first, &in) == 1)
         k.in = copy_tensor(c, in);

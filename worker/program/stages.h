@@ -29,6 +29,9 @@ int stages_cut(const struct program *whole, int parts, int *cuts, struct err *e)
  * possible. */
 int stages_cut_at(const struct program *whole, const char *names, int parts, int *cuts, struct err *e);
 
+/* The first of the parts of which parameters are trained; `parts`: none. Those before it are sent no gradients. */
+int stages_first_trained(const struct program *whole, const int *cuts, int parts);
+
 /* Floating-point operations of forward op `op` for one image, memory traffic counted as such. */
 double stages_cost(const struct program *whole, int op);
 

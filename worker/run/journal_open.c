@@ -65,7 +65,7 @@ static cJSON *describe(const struct session *s, const char *command_line)
     cJSON_AddStringToObject(o, "device_text", s->device_text);
     cJSON_AddNumberToObject(o, "classes", (double)s->identity.num_labels);
     cJSON_AddNumberToObject(o, "train_images", (double)s->train_set->n);
-    cJSON_AddNumberToObject(o, "parameters", (double)program_trainable(s->whole));
+    cJSON_AddNumberToObject(o, "parameters", (double)(program_trainable(s->whole) + program_frozen(s->whole)));
     cJSON *config = cJSON_AddObjectToObject(o, "config");
     args_json(&train_program, s->cfg, config);
     return o;

@@ -22,12 +22,14 @@ static void add_plan(const struct plan *pl, const struct stage *g, struct memory
     r->workspace += (int64_t)m.workspace;
 }
 
-/* Elements of the largest parameter: its gradient is made in one go. */
+/* Elements of the largest trained parameter: its gradient is made in one go. */
 static size_t largest_parameter(const struct program *p)
 {
     size_t most = 0;
-    for (int i = 0; i < p->nparams; i++)
-        most = p->params[i].role == PARAM_TRAIN && p->params[i].count > most ? p->params[i].count : most;
+    for (int i = 0; i < p->nparams; i++) {
+        const struct param *q = &p->params[i];
+        most = q->role == PARAM_TRAIN && !q->frozen && q->count > most ? q->count : most;
+    }
     return most;
 }
 
@@ -67,7 +69,7 @@ void memory_report(const struct session *s, struct memory_report *ret)
 {
     const struct state *st = &s->state;
     const int64_t params = (int64_t)state_bytes(st, ownership_elements(&s->own, OWNERSHIP_PARAMS));
-    const int64_t stats = (int64_t)state_bytes(st, s->program->n_stats);
+    const int64_t stats = (int64_t)state_bytes(st, program_statistics(s->program));
     struct rusage u;
     *ret = (struct memory_report){.parameters = params + stats,
                                   .gathered = gathered_bytes(s),

@@ -326,7 +326,11 @@ void session_banner(const struct session *s)
 {
     const struct train_config *cfg = s->cfg;
     int64_t batch = cfg->batch_size;
-    fprintf(stderr, "%s: %zu parameters, %d classes, %d x %d images\n", cfg->arch, program_trainable(s->whole),
+    const size_t trained = program_trainable(s->whole), frozen = program_frozen(s->whole);
+    char some[64] = "";
+    if (frozen)
+        snprintf(some, sizeof some, ", %zu of them trained", trained);
+    fprintf(stderr, "%s: %zu parameters%s, %d classes, %d x %d images\n", cfg->arch, trained + frozen, some,
             session_labels(s), (int)cfg->image_size, (int)cfg->image_size);
     fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, s->precision_text,
             s->threads, s->loader_threads);

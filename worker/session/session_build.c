@@ -11,9 +11,9 @@
 #include "worker/config/cores.h"
 #include "worker/data/sets/dataset.h"
 #include "worker/model/model.h"
-#include "worker/optim/patterns.h"
 #include "worker/parallel/residency.h"
 #include "worker/pipeline/stage.h"
+#include "worker/program/patterns.h"
 #include "worker/program/program.h"
 #include "worker/program/stages.h"
 #include "worker/session/hints.h"
@@ -122,6 +122,7 @@ static int cut_model(struct session *s, struct err *e)
     if (rc == -EINVAL) /* the command line's fault */
         return ERR_USAGE;
     TRY(rc);
+    s->pipeline.trains_from = stages_first_trained(s->whole, s->cuts, parts);
     return stages_program(&s->program, s->whole, s->cuts, parts, stages, stage, e);
 }
 
@@ -133,6 +134,7 @@ int session_build_model(struct session *s, struct err *e)
     struct model_options o = {.arch = s->cfg->arch,
                               .text = s->cfg->model,
                               .classes = session_labels(s),
+                              .factors = s->cfg->lr_mul,
                               .input = input_pictures((int)s->cfg->num_channels, size, size, mean, std)};
     static const enum split_kind kinds[] = {[MODEL_PARALLEL_FEATURES] = SPLIT_FEATURES,
                                             [MODEL_PARALLEL_CLASSES] = SPLIT_CLASSES,
@@ -145,6 +147,10 @@ int session_build_model(struct session *s, struct err *e)
     TRY(model_build(&s->whole, &o, e));
     TRY(patterns_check_model("no-decay", s->cfg->no_decay, s->whole, e));
     TRY(patterns_check_model("lr-mul", s->cfg->lr_mul, s->whole, e));
+    if (s->whole->n_train == 0)
+        return err_set(e, ERR_USAGE, "%s%s: all parameters of %s are frozen, so there is nothing to train",
+                       s->cfg->lr_mul ? "--lr-mul " : "--arch ", s->cfg->lr_mul ? s->cfg->lr_mul : s->cfg->arch,
+                       s->whole->arch);
     if (s->layout.stages > 1)
         return cut_model(s, e);
     s->program = s->whole;

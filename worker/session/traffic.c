@@ -71,7 +71,7 @@ static void add_gradients(const struct session *s, int parts, struct traffic *re
     const double tail = (double)(s->program->n_reduce - s->program->n_train) * real;
     const int all = s->batch.count;
     for (int part = in_each_part(s) ? 0 : parts - 1; part < parts && all > 1; part++) {
-        for (int k = 0; k < s->own.npieces; k++) {
+        for (int k = 0; k < s->own.nbuckets; k++) {
             const struct ownership_piece *p = &s->own.pieces[k];
             const double elements = (double)(p->end - p->first);
             if (p->ranks > 1)
@@ -140,7 +140,7 @@ static void add_operations(const struct session *s, struct traffic *ret)
     for (int i = 0; i < s->program->nops; i++) {
         const struct op *op = &s->program->ops[i];
         add_of_group(s, &o, op, ret);
-        if (op->kind == OP_BN || op->kind == OP_BN_BWD)
+        if ((op->kind == OP_BN || op->kind == OP_BN_BWD) && !op->fixed)
             add_of_bn(s, op, ret);
     }
 }

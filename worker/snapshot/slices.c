@@ -81,7 +81,7 @@ static size_t list_file(const struct state *s, const struct part *parts, int fir
     for (int k = first; k < end; k++)
         for (int i = 0; i < p->nparams && parts[k].arena; i++) {
             const struct param *q = &p->params[i];
-            if (q->role != parts[k].role)
+            if (q->role != parts[k].role || (q->frozen && parts[k].kind == SLICES_MOMENTS))
                 continue;
             v[n++] = whole_tensor(s, &parts[k], q);
             n += parts[k].kind == SLICES_STATISTICS && add_counter(q, &v[n]);

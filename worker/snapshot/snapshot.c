@@ -121,18 +121,17 @@ struct resumption {
     int reader;
     struct ckpt *ckpt; /* of the reader */
     cJSON *meta;       /* its manifest's */
+    bool moments;      /* are they taken? */
     bool *wanted;      /* [slices.n] */
 };
 
-/* Another optimizer's moments mean nothing to ours, which begins with none; an average that was not kept begins with
- * the weights. Returns whether it was kept. */
+/* An average that was not kept begins with the weights. Returns whether it was kept. */
 static bool choose(struct resumption *r)
 {
-    const bool moments = meta_same_optimizer(r->meta, r->id);
     double ema = 0;
     json_f64(cJSON_GetObjectItemCaseSensitive(r->meta, "options"), "ema", &ema, NULL);
     for (size_t i = 0; i < r->slices.n; i++)
-        r->wanted[i] = r->slices.kinds[i] == SLICES_MOMENTS    ? moments
+        r->wanted[i] = r->slices.kinds[i] == SLICES_MOMENTS    ? r->moments
                        : r->slices.kinds[i] == SLICES_AVERAGES ? ema > 0
                                                                : true;
     return ema > 0;
@@ -163,9 +162,21 @@ static int share_meta(struct resumption *r, const char *dir, int64_t step, struc
     return rc;
 }
 
+/* Another optimizer's moments mean nothing to ours, which begins with none; and so it does if parameters are trained
+ * that were frozen: steps of Adam that take others' number for theirs would be too long. */
+static int share_moments(struct resumption *r, struct err *e)
+{
+    const bool same = meta_same_optimizer(r->meta, r->id);
+    r->moments = r->ckpt && same && stored_has_moments(r->ckpt, &r->slices);
+    if (r->ckpt && same && !r->moments && !r->id->evaluate)
+        log_warn("resume", "parameters are trained now that were frozen: the optimizer begins without momentum");
+    return r->comm->ops->broadcast(r->comm, COMM_CONTROL, &r->moments, sizeof r->moments, r->reader, NULL, e);
+}
+
 /* Returns 1 if the checkpoint turned out to be damaged: on all ranks; *why is the reader's. */
 static int load(struct resumption *r, struct err *why, struct err *e)
 {
+    TRY(share_moments(r, e));
     const bool reads = r->comm->rank == r->reader, averages = !choose(r);
     struct stored from = {0};
     int rc = reads ? check_tensors(r, e) : 0, reading = 0;
@@ -192,7 +203,7 @@ static int take_position(const struct resumption *r, bool tell, struct position 
     found.step = meta_place(r->meta, found.step, r->id);
     *at = found;
     meta_take_scale(r->meta, r->id, tell, &s->loss_scale);
-    if (!meta_same_optimizer(r->meta, r->id)) /* no moments were taken */
+    if (!r->moments)
         at->moments_from = at->updates - s->loss_scale.skipped;
     return 0;
 }

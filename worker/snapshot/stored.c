@@ -41,6 +41,14 @@ int stored_check(struct ckpt *c, const struct slices *s, size_t tensor, struct e
     return 0;
 }
 
+bool stored_has_moments(struct ckpt *c, const struct slices *s)
+{
+    for (size_t i = s->n_model; i < s->n; i++)
+        if (s->kinds[i] == SLICES_MOMENTS && !find_stored(c, s, i))
+            return false;
+    return true;
+}
+
 /* *from, malloc'ed, of another size, becomes the tensor. */
 static int resample(const struct stored *s, size_t tensor, const struct positions *g, void **from, struct err *e)
 {

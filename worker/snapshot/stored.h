@@ -29,6 +29,8 @@ struct stored {
 bool stored_is_resampled(const struct slices *s, size_t tensor, const struct ckpt_tensor *have, struct positions *ret);
 /* Has the checkpoint the tensor, or a table that it is made of? Errors as of ckpt_has(). */
 int stored_check(struct ckpt *c, const struct slices *s, size_t tensor, struct err *e);
+/* Has the checkpoint all moments? It has none of what was frozen when it was saved. */
+bool stored_has_moments(struct ckpt *c, const struct slices *s);
 
 struct stored stored_checkpoint(struct ckpt *c, const struct slices *s);
 /* Floating-point tensors of any type, as the state's. */

@@ -69,8 +69,10 @@ static int first_bad(struct state *s, struct comm *c, struct place w, const char
     double *bad = calloc((size_t)whole->nparams + 1, sizeof *bad);
     int rc = bad ? 0 : err_errno(e, ENOMEM, "%d parameters", whole->nparams);
     for (int i = 0; i < p->nparams && rc == 0; i++) {
+        const bool sums = w.as == OWNERSHIP_GRADIENTS,
+                   is = p->params[i].role == w.role && !(sums && p->params[i].frozen);
         bool finite = true;
-        rc = p->params[i].role == w.role ? param_finite(s, &w, &p->params[i], &finite, e) : 0;
+        rc = is ? param_finite(s, &w, &p->params[i], &finite, e) : 0;
         if (!finite)
             bad[program_find_param(whole, p->params[i].name)] = 1;
     }

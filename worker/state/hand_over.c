@@ -66,6 +66,8 @@ static int move_range(const struct way *w, struct ownership_range r, struct err 
     if (w->what != HAND_OVER_UPDATED)
         return move(w, s->ema_params, ownership_place(own, OWNERSHIP_AVERAGES, r.first), n, e);
     TRY(move(w, s->params, ownership_place(own, OWNERSHIP_PARAMS, r.first), n, e));
+    if (r.first >= own->n_train) /* frozen */
+        return 0;
     TRY(move(w, s->momentum, ownership_place(own, OWNERSHIP_MOMENTS, r.first), n, e));
     return move(w, s->second, ownership_place(own, OWNERSHIP_MOMENTS, r.first), n, e);
 }
@@ -109,7 +111,7 @@ static int move_pieces(struct way *w, struct err *e)
 static int move_statistics(struct way *w, struct err *e)
 {
     const struct layout_ranks g = layout_group(&w->s->own->layout, LAYOUT_BATCH, w->to);
-    const size_t n = w->s->program->n_stats;
+    const size_t n = program_statistics(w->s->program);
     w->from = holders_of_whole(&g, w->here);
     if (!is_mine(w))
         return 0;

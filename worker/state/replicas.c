@@ -47,7 +47,8 @@ static int add_hash(struct state *s, const void *arena, size_t first, size_t n, 
 static int hash_pieces(struct state *s, const void *arena, enum ownership_arena a, uint32_t hash[GROUPS], struct err *e)
 {
     const struct ownership *own = s->own;
-    for (int k = 0; k < own->npieces; k++) {
+    const int n = a == OWNERSHIP_PARAMS || a == OWNERSHIP_AVERAGES ? own->npieces : own->nbuckets;
+    for (int k = 0; k < n; k++) {
         const struct ownership_piece *p = &own->pieces[k];
         if (p->part == 0 || (!ownership_is_cut(own, a) && a != OWNERSHIP_GRADIENTS))
             TRY(add_hash(s, arena, ownership_place(own, a, p->first), p->end - p->first, &hash[p->group == groups[1]],
@@ -58,7 +59,7 @@ static int hash_pieces(struct state *s, const void *arena, enum ownership_arena 
 
 int replicas_hash(struct state *s, bool sums, struct replicas_hashes *ret, struct err *e)
 {
-    const size_t n_stats = s->program->n_stats;
+    const size_t n_stats = program_statistics(s->program);
     *ret = (struct replicas_hashes){0};
     TRY(hash_pieces(s, s->params, OWNERSHIP_PARAMS, ret->of[REPLICAS_PARAMS], e));
     TRY(hash_pieces(s, s->momentum, OWNERSHIP_MOMENTS, ret->of[REPLICAS_MOMENTUM], e));
@@ -69,12 +70,12 @@ int replicas_hash(struct state *s, bool sums, struct replicas_hashes *ret, struc
     if (!sums)
         return 0;
     TRY(hash_pieces(s, s->reduce, OWNERSHIP_GRADIENTS, ret->of[REPLICAS_SUMS], e));
-    return add_hash(s, s->reduce, s->program->n_train, n_stats, &ret->of[REPLICAS_SUMS][0], e);
+    return add_hash(s, s->reduce, s->program->n_train, s->program->n_stats, &ret->of[REPLICAS_SUMS][0], e);
 }
 
 uint32_t replicas_hash_params(const struct state *s)
 {
-    return crc32c(0, s->params, state_bytes(s, s->program->n_train));
+    return crc32c(0, s->params, state_bytes(s, program_params(s->program)));
 }
 
 /* The first rank of those whose hash more than half of a group has; the group's first where there is no such hash. */

@@ -121,16 +121,16 @@ struct way {
     char *room;
 };
 
-/* Where element i of the arena of parameters is in each of the arenas; NULL: there is no such arena, or averages are
- * whole on every rank. */
+/* Where element i of the arena of parameters is in each of the arenas; NULL: there is no such arena, or it is frozen
+ * and has no moments, or averages are whole on every rank. */
 static void places(const struct state *s, size_t i, char *ret[ARENAS])
 {
     const size_t param = ownership_place(s->own, OWNERSHIP_PARAMS, i),
                  moment = ownership_place(s->own, OWNERSHIP_MOMENTS, i);
-    const bool moves = s->ema_params && ownership_is_cut(s->own, OWNERSHIP_AVERAGES);
+    const bool trained = i < s->own->n_train, moves = s->ema_params && ownership_is_cut(s->own, OWNERSHIP_AVERAGES);
     ret[0] = (char *)s->params + state_bytes(s, param);
-    ret[1] = (char *)s->momentum + state_bytes(s, moment);
-    ret[2] = s->second ? (char *)s->second + state_bytes(s, moment) : NULL;
+    ret[1] = trained ? (char *)s->momentum + state_bytes(s, moment) : NULL;
+    ret[2] = trained && s->second ? (char *)s->second + state_bytes(s, moment) : NULL;
     ret[3] = moves ? (char *)s->ema_params + state_bytes(s, ownership_place(s->own, OWNERSHIP_AVERAGES, i)) : NULL;
 }
 

@@ -85,27 +85,33 @@ static bool come_and_go(const struct state *s)
 static int alloc_params(struct state *s, void **ret, struct err *e)
 {
     return come_and_go(s)
-               ? pages_open(ret, state_bytes(s, s->program->n_train), e)
+               ? pages_open(ret, state_bytes(s, program_params(s->program)), e)
                : s->device->ops->alloc(s->device, state_bytes(s, ownership_elements(s->own, OWNERSHIP_PARAMS)), ret, e);
 }
 
 static void release_params(const struct state *s, void *arena)
 {
     if (arena && come_and_go(s))
-        pages_close(arena, state_bytes(s, s->program->n_train));
+        pages_close(arena, state_bytes(s, program_params(s->program)));
     else if (arena)
         s->device->ops->release(s->device, arena);
+}
+
+/* A stage of which nothing is trained has none. */
+static int alloc_moments(struct state *s, void **ret, struct err *e)
+{
+    return s->device->ops->alloc(s->device, state_bytes(s, s->n_moments ? s->n_moments : 1), ret, e);
 }
 
 static int alloc_optional(struct state *s, const struct state_options *o, struct err *e)
 {
     const struct device_ops *ops = s->device->ops;
     if (o->second)
-        TRY(ops->alloc(s->device, state_bytes(s, s->n_moments), &s->second, e));
+        TRY(alloc_moments(s, &s->second, e));
     if (!o->ema)
         return 0;
     TRY(alloc_params(s, &s->ema_params, e));
-    TRY(ops->alloc(s->device, state_bytes(s, s->program->n_stats + 1), &s->ema_stats, e));
+    TRY(ops->alloc(s->device, state_bytes(s, program_statistics(s->program) + 1), &s->ema_stats, e));
     TRY(fill_initial(s, s->ema_params, PARAM_TRAIN, o->seed, e));
     return fill_initial(s, s->ema_stats, PARAM_STAT, o->seed, e);
 }
@@ -145,7 +151,7 @@ int state_forecast(struct state *s, struct device *d, const struct program *p, c
                    const struct state_options *o, struct err *e)
 {
     measure(s, d, p, own, o);
-    const size_t bytes = state_bytes(s, p->n_reduce);
+    const size_t most = p->n_reduce > program_params(p) ? p->n_reduce : program_params(p), bytes = state_bytes(s, most);
     void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return err_errno(e, errno, "%zu bytes of address space", bytes);
@@ -163,8 +169,8 @@ int state_init(struct state *s, struct device *d, const struct program *p, const
     const uint64_t seed = o->seed;
     int rc;
     TRY_GOTO(rc, alloc_params(s, &s->params, e), fail);
-    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, s->n_moments), &s->momentum, e), fail);
-    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, p->n_stats ? p->n_stats : 1), &s->stats, e), fail);
+    TRY_GOTO(rc, alloc_moments(s, &s->momentum, e), fail);
+    TRY_GOTO(rc, d->ops->alloc(d, state_bytes(s, program_statistics(p) + 1), &s->stats, e), fail);
     TRY_GOTO(rc, alloc_reduce(s, e), fail);
     s->norm = state_metric(s, METRIC_NORM);
     TRY_GOTO(rc, fill_initial(s, s->params, PARAM_TRAIN, seed, e), fail);
@@ -250,9 +256,9 @@ int state_divide(struct state *ret, const struct state *s, const struct program 
     n.version++;
     int rc = divide_params(&n, e);
     if (rc == 0)
-        rc = n.device->ops->alloc(n.device, state_bytes(&n, n.n_moments), &n.momentum, e);
+        rc = alloc_moments(&n, &n.momentum, e);
     if (rc == 0 && s->second)
-        rc = n.device->ops->alloc(n.device, state_bytes(&n, n.n_moments), &n.second, e);
+        rc = alloc_moments(&n, &n.second, e);
     if (rc < 0) {
         state_finish_but(&n, s);
         return rc;
@@ -274,12 +280,12 @@ void state_finish_but(struct state *s, const struct state *other)
 
 void state_arenas(const struct state *s, struct state_arena ret[STATE_ARENAS])
 {
-    const size_t n_train = s->program->n_train, n_stats = s->program->n_stats;
-    ret[0] = (struct state_arena){s->params, n_train};
+    const size_t n_params = program_params(s->program), n_stats = program_statistics(s->program);
+    ret[0] = (struct state_arena){s->params, n_params};
     ret[1] = (struct state_arena){s->momentum, s->n_moments};
     ret[2] = (struct state_arena){s->second, s->n_moments};
     ret[3] = (struct state_arena){s->stats, n_stats};
-    ret[4] = (struct state_arena){s->ema_params, n_train};
+    ret[4] = (struct state_arena){s->ema_params, n_params};
     ret[5] = (struct state_arena){s->ema_stats, n_stats};
 }
 

@@ -24,16 +24,16 @@ struct program;
 struct state {
     struct device *device;         /* borrowed */
     const struct program *program; /* borrowed: of this rank's stage */
-    const struct program *whole;  /* borrowed: of the model that it is a stage of; the same where there are no stages */
-    const struct ownership *own;  /* borrowed: what of the arenas this rank keeps and updates */
-    enum dtype real;              /* of all arenas */
-    void *params;                 /* (n_train); where parameters are cut, what this rank owns (ownership_place()) */
-    void *momentum;               /* (n_moments) */
-    void *second;                 /* (n_moments), Adam's second moments, or NULL */
-    size_t n_moments;             /* elements: ownership_elements() */
-    void *ema_params, *ema_stats; /* (n_train), as params, (n_stats): moving averages of both, or NULL */
+    const struct program *whole; /* borrowed: of the model that it is a stage of; the same where there are no stages */
+    const struct ownership *own; /* borrowed: what of the arenas this rank keeps and updates */
+    enum dtype real;             /* of all arenas */
+    void *params;     /* (program_params()); where parameters are cut, what this rank owns (ownership_place()) */
+    void *momentum;   /* (n_moments) */
+    void *second;     /* (n_moments), Adam's second moments, or NULL */
+    size_t n_moments; /* elements: ownership_elements() */
+    void *ema_params, *ema_stats; /* as params and stats: moving averages of both, or NULL */
     void *norm;                   /* METRIC_NORM of reduce: goes where the metrics go */
-    void *stats;                  /* (n_stats) */
+    void *stats;                  /* (program_statistics()) */
     void *reduce;                 /* (n_reduce) */
     size_t reserved;              /* bytes of address space that all arenas share (a forecast); else 0 */
     struct loss_scale loss_scale; /* 1 from state_init() on; the run says what it wants, a checkpoint what it was */

@@ -183,7 +183,7 @@ def test_rates_and_decay_go_by_names(data, net, tmp_path):
         assert abs(faster[k] - (2 * plain[k] - first[k] if k.startswith("head") else plain[k])).max() <= 1e-15, k
         assert abs(spared[k] - (plain[k] + 0.01 * 0.1 * first[k] if k == "head.weight" else plain[k])).max() <= 1e-15, k
     assert (plain["head.weight"] != first["head.weight"]).all()
-    for option, value, sentence in (("--no-decay", "haed.*", "'haed.*' is the name of no parameter of small"), ("--lr-mul", "head.*=0", "expected PATTERN=FACTOR")):
+    for option, value, sentence in (("--no-decay", "haed.*", "'haed.*' is the name of no parameter of small"), ("--lr-mul", "head.*=-1", "expected PATTERN=FACTOR")):
         p = run(*command(data, "--arch", net, option, value))
         assert p.returncode == 2 and sentence in p.stderr, p.stderr
 

@@ -10,9 +10,9 @@
 
 #include "common/base/err.h"
 #include "worker/model/model.h"
-#include "worker/optim/patterns.h"
 #include "worker/optim/update.h"
 #include "worker/parallel/ownership.h"
+#include "worker/program/patterns.h"
 #include "worker/program/program.h"
 
 /* Every parameter's decay by its slice. */
@@ -98,10 +98,10 @@ static void wrong_patterns_are_refused(void **state)
         {"a,,b", false, "--o: a pattern of 0 bytes (expected 1 to 127)"},
         {"", false, "--o: a pattern of 0 bytes (expected 1 to 127)"},
         {"a=2", false, "--o: 'a=2' (expected patterns of names, with commas between them)"},
-        {"a", true, "--o: 'a=' (expected PATTERN=FACTOR, a number above 0, at most 1000)"},
-        {"a=1,b=0", true, "--o: 'b=0' (expected PATTERN=FACTOR, a number above 0, at most 1000)"},
-        {"a=1001", true, "--o: 'a=1001' (expected PATTERN=FACTOR, a number above 0, at most 1000)"},
-        {"a=1x", true, "--o: 'a=1x' (expected PATTERN=FACTOR, a number above 0, at most 1000)"},
+        {"a", true, "--o: 'a=' (expected PATTERN=FACTOR, a number from 0 to 1000)"},
+        {"a=1,b=-1", true, "--o: 'b=-1' (expected PATTERN=FACTOR, a number from 0 to 1000)"},
+        {"a=1001", true, "--o: 'a=1001' (expected PATTERN=FACTOR, a number from 0 to 1000)"},
+        {"a=1x", true, "--o: 'a=1x' (expected PATTERN=FACTOR, a number from 0 to 1000)"},
     };
     struct err e;
     (void)state;
@@ -110,7 +110,7 @@ static void wrong_patterns_are_refused(void **state)
         assert_string_equal(e.text, wrong[i].sentence);
     }
     assert_int_equal(patterns_check("o", NULL, true, &e), 0);
-    assert_int_equal(patterns_check("o", "a*=1e-3,[bc]=1000", true, &e), 0);
+    assert_int_equal(patterns_check("o", "a*=1e-3,[bc]=1000,d=0", true, &e), 0);
 }
 
 /* Each element that a rank owns is in one slice, which is like its parameter; no other is in any. */

@@ -50,7 +50,8 @@ static int build(struct program **ret, int i, struct err *e)
         y = program_add(p, sums[i], before, y);
     if (i == DEVICES - 1)
         program_xent(p, y);
-    p->chunks[0] = (struct program_chunk){.end = p->nops, .in = before, .out = i < DEVICES - 1 ? y : -1};
+    p->chunks[0] =
+        (struct program_chunk){.end = p->nops, .in = before, .out = i < DEVICES - 1 ? y : -1, .learns_before = i > 0};
     p->nchunks = 1;
     *ret = p;
     return program_differentiate(p, e);

@@ -202,6 +202,69 @@ static void one_operation_alone_keeps_the_gradient_of_its_free_input(void **stat
     program_destroy(p);
 }
 
+static const struct param *param_of(const struct program *p, const char *name)
+{
+    return &p->params[program_find_param(p, name)];
+}
+
+static void the_walk_ends_above_the_lowest_layer_that_is_trained(void **state)
+{
+    struct program *p = chain();
+    program_freeze(p, "conv.*=0,bn.*=0,fc.bias=0");
+    assert_int_equal(0, program_differentiate(p, NULL));
+    assert_backward(p, (int[]){OP_XENT_BWD, OP_LINEAR_BWD_PARAM, -1});
+    assert_int_equal(-1, p->ops[7].param[1]);
+    assert_int_equal(-1, program_find_tensor(p, "d relu"));
+    assert_int_equal(96, p->n_train);
+    /* fc.bias, then bn's 2 and 2, then conv's 54 and 2: each padded to 16 */
+    assert_int_equal(96, offset_of(p, "fc.bias"));
+    assert_int_equal(112, offset_of(p, "bn.weight"));
+    assert_int_equal(144, offset_of(p, "conv.weight"));
+    assert_int_equal(96 + 16 + 32 + 64 + 16, program_params(p));
+    assert_int_equal(96, program_trainable(p));
+    assert_int_equal(3 + 4 + 56, program_frozen(p));
+    assert_true(p->ops[2].fixed && param_of(p, "bn.running_mean")->frozen);
+    assert_int_equal(0, p->n_stats);
+    assert_int_equal(32, program_statistics(p));
+    assert_int_equal(96 + METRIC_N, p->n_reduce);
+    program_destroy(p);
+}
+
+static void a_gradient_passes_what_is_frozen(void **state)
+{
+    struct program *p = chain();
+    struct plan_range r[PROGRAM_READS_MOST];
+    program_freeze(p, "bn.*=0,conv.weight=0,fc.weight=0");
+    assert_int_equal(0, program_differentiate(p, NULL));
+    assert_backward(p, (int[]){OP_XENT_BWD, OP_BIAS_BWD, OP_LINEAR_BWD_DATA, OP_RELU_BWD, OP_BN_BWD, OP_BIAS_BWD, -1});
+    assert_int_equal(program_find_param(p, "fc.bias"), p->ops[7].param[0]);
+    assert_int_equal(program_find_tensor(p, "d bn"), p->ops[10].in[1]);
+    assert_true(p->ops[10].fixed && !program_gives(p, &p->ops[10], 0) && !program_gives(p, &p->ops[10], 1));
+    /* fc reads both of its own, which lie apart */
+    assert_int_equal(2, program_reads(p, &p->ops[4], r));
+    assert_int_equal(offset_of(p, "fc.bias"), r[0].first);
+    assert_int_equal(offset_of(p, "fc.weight"), r[1].first);
+    assert_int_equal(offset_of(p, "fc.weight") + 96, r[1].end);
+    program_destroy(p);
+}
+
+static void a_scale_that_is_frozen_is_one_for_gradients_too(void **state)
+{
+    struct program *p = images(4);
+    int x = program_linear_each(p, "l", program_input(p), 2, true);
+    x = program_pick(p, "k", program_norm(p, "n", program_scale(p, "s", x, 2, false), 1e-6f, false, true), 0);
+    program_xent(p, program_linear(p, "fc", x, 3));
+    program_freeze(p, "s=0,n.weight=0");
+    assert_int_equal(0, program_differentiate(p, NULL));
+    assert_backward(p, (int[]){OP_XENT_BWD, OP_LINEAR_BWD_PARAM, OP_LINEAR_BWD_DATA, OP_PICK_BWD, OP_NORM_BWD, OP_SCALE,
+                               OP_LINEAR_BWD_PARAM, -1});
+    const struct op *norm = &p->ops[p->nfwd + 4], *scale = &p->ops[p->nfwd + 5];
+    assert_true(!program_gives(p, norm, 0) && program_gives(p, norm, 1) && norm->param[0] >= 0);
+    assert_int_equal(norm->out, scale->in[0]);
+    assert_int_equal(-1, scale->in[1]);
+    program_destroy(p);
+}
+
 static void assert_refused(struct program *p, const char *text)
 {
     struct err e = {0};
@@ -272,6 +335,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(positions_keep_their_places),
+        cmocka_unit_test(the_walk_ends_above_the_lowest_layer_that_is_trained),
+        cmocka_unit_test(a_gradient_passes_what_is_frozen),
+        cmocka_unit_test(a_scale_that_is_frozen_is_one_for_gradients_too),
         cmocka_unit_test(shapes_follow_from_kernel_stride_and_padding),
         cmocka_unit_test(backward_runs_in_reverse_and_stops_before_the_images),
         cmocka_unit_test(the_gradient_that_is_complete_first_lies_first),

@@ -20,7 +20,7 @@ static int block(struct program *p, const char *name, int x, int width, int stri
     return program_relu(p, name, program_add(p, n[7], y, x));
 }
 
-int exact_positions(struct program **ret, const struct split *s, struct err *e)
+static struct program *build_positions(const struct split *s)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
     struct program *p = program_create("positions", input_pictures(3, SIDE, SIDE, mean, std));
@@ -38,16 +38,10 @@ int exact_positions(struct program **ret, const struct split *s, struct err *e)
     x = program_add(p, "b", program_drop(p, "b.drop", y, 0.1, false), x);
     x = program_act(p, "silu", program_norm(p, "norm", program_pick(p, "pick", x, 0), 1e-6f, false, true), ACT_SILU);
     program_classifier(p, "fc", x, CLASSES, s);
-    *ret = p;
-    return program_differentiate(p, e);
+    return p;
 }
 
-int exact_net(struct program **ret, const struct split *s, struct err *e)
-{
-    return exact_net_aligned(ret, s, 0, e);
-}
-
-int exact_net_aligned(struct program **ret, const struct split *s, size_t elements, struct err *e)
+static struct program *build_net(const struct split *s)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
     struct program *p = program_create("exact", input_pictures(3, SIDE, SIDE, mean, std));
@@ -55,8 +49,32 @@ int exact_net_aligned(struct program **ret, const struct split *s, size_t elemen
     x = block(p, "one", program_relu(p, "stem.relu", x), WIDTH, 1);
     x = program_avgpool(p, "pool", block(p, "two", x, 2 * WIDTH, 2));
     program_classifier(p, "fc", x, CLASSES, s);
+    return p;
+}
+
+int exact_positions(struct program **ret, const struct split *s, struct err *e)
+{
+    *ret = build_positions(s);
+    return program_differentiate(*ret, e);
+}
+
+int exact_net(struct program **ret, const struct split *s, struct err *e)
+{
+    *ret = build_net(s);
+    return program_differentiate(*ret, e);
+}
+
+int exact_net_aligned(struct program **ret, const struct split *s, size_t elements, struct err *e)
+{
+    *ret = build_net(s);
     if (elements)
-        program_align(p, elements);
-    *ret = p;
-    return program_differentiate(p, e);
+        program_align(*ret, elements);
+    return program_differentiate(*ret, e);
+}
+
+int exact_frozen(struct program **ret, const struct split *s, bool positions, const char *factors, struct err *e)
+{
+    *ret = positions ? build_positions(s) : build_net(s);
+    program_freeze(*ret, factors);
+    return program_differentiate(*ret, e);
 }

@@ -3,6 +3,7 @@
 #ifndef CRUN_TESTS_EXACT_NET_H
 #define CRUN_TESTS_EXACT_NET_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "worker/program/split.h"
@@ -11,6 +12,8 @@ struct err;
 
 int exact_positions(struct program **ret, const struct split *s, struct err *e);
 int exact_net(struct program **ret, const struct split *s, struct err *e);
+/* One of both, with parameters that are frozen (program_freeze()). */
+int exact_frozen(struct program **ret, const struct split *s, bool positions, const char *factors, struct err *e);
 /* Parameters padded to a multiple of so many elements (program_align()). */
 int exact_net_aligned(struct program **ret, const struct split *s, size_t elements, struct err *e);
 

@@ -39,6 +39,8 @@ static int build(struct program **ret, const struct exact_run *r, int rank, stru
 {
     const enum split_kind kind = r->tensor == 1 ? SPLIT_NONE : r->p.at[SPLIT] ? SPLIT_FEATURES : SPLIT_CLASSES;
     const struct split s = {kind, r->tensor, rank % r->tensor};
+    if (r->frozen && !r->still)
+        return exact_frozen(ret, &s, r->positions, r->frozen, e);
     return r->positions ? exact_positions(ret, &s, e) : exact_net(ret, &s, e);
 }
 
@@ -83,6 +85,7 @@ static int options_of(const struct exact_run *r, struct step_rig_options *o, str
                                    .recompute = r->recompute,
                                    .bucket_bytes = r->zero == 3 ? 64000 : 8000, /* pieces of some pages */
                                    .emulate = r->p.at[HALF] != FULL};
+    o->optimizer.lr_mul = r->still ? r->frozen : NULL;
     return precision_resolve(&levels[r->p.at[HALF]], false, &o->precision, e);
 }
 
@@ -146,7 +149,7 @@ static int steps(struct rank *rank, struct step_rig *rig, const struct program *
 static int one_rank(struct rank *rank, struct err *e)
 {
     const struct exact_run *r = rank->shared->run;
-    const struct exact_run alone = {.p = r->p, .tensor = 1, .positions = r->positions};
+    const struct exact_run alone = {.p = r->p, .tensor = 1, .positions = r->positions, .frozen = r->frozen};
     struct device *d;
     struct program *p, *whole;
     struct step_rig rig;

@@ -73,6 +73,7 @@ static int open_plan(struct step_rig *r, const struct step_rig_options *o, struc
     if (r->own.layout.stages == 1)
         return s->device->ops->plan(s->device, r->program, &p, &r->plan, e);
     g.order.micro_batches = r->step.parts;
+    g.order.trains_from = r->trains_from;
     TRY(pipeline_check(&g.order, e));
     return stage_open(&r->stage, &g, e);
 }
@@ -88,6 +89,7 @@ static int open_program(struct step_rig *r, struct program *p, const struct layo
         return 0;
     r->whole = p;
     TRY(stages_cut(p, parts, cuts, e));
+    r->trains_from = stages_first_trained(p, cuts, parts);
     return stages_program(&r->program, p, cuts, parts, l->stages, layout_place(l, r->comm->rank).stage, e);
 }
 

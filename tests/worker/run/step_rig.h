@@ -41,6 +41,7 @@ struct step_rig {
     struct state state;
     struct program *program; /* of this rank's stage */
     struct program *whole;   /* NULL: that is the whole model */
+    int trains_from;         /* of a pipeline */
     struct dataset *set;
     struct loader *loader;
     struct plan *plan;

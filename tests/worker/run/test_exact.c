@@ -3,7 +3,8 @@
  * The reference is one process with --accumulate = micro-batches. Where batch statistics are each rank's own (always
  * with halves, whose gradients of weights are rounded for each part) it is --accumulate = ranks * micro-batches.
  *
- * EXACT_POINTS=n: how many points, EXACT_STAGED=n: of stages with ZeRO 3, all of which are taken; EXACT_SEED=s. */
+ * EXACT_POINTS=n: how many points, EXACT_STAGED=n: of stages with ZeRO 3, EXACT_FROZEN=n: with frozen parameters, all of
+ * which are taken; EXACT_SEED=s. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@
 
 #include "common/base/err.h"
 #include "tests/support/today.h"
+#include "tests/worker/run/exact_net.h"
 #include "tests/worker/run/exact_run.h"
 #include "tests/worker/run/step_rig.h"
 #include "worker/comm/comm.h"
@@ -25,7 +27,7 @@
 #include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 
-enum { POINTS = 48, STAGED = 32, POSITIONS = 32 };
+enum { POINTS = 48, STAGED = 32, POSITIONS = 32, FROZEN = 32 };
 
 static const double BOUND = 1e-9; /* of |difference| / max(1, |value|) */
 
@@ -156,21 +158,22 @@ static double examine(const struct point *p, enum mutant m)
     return compare(exact_reference(p), exact_point(p), m);
 }
 
-static void expect(const struct point *p, bool positions)
+static void expect(const struct point *p, bool positions, const char *frozen)
 {
     char text[256];
     struct exact_run alone = exact_reference(p), many = exact_point(p);
     alone.positions = many.positions = positions;
+    alone.frozen = many.frozen = frozen;
     const double d = compare(alone, many, RIGHT);
     point_describe(p, text, sizeof text);
-    print_message("# %.1e  %s\n", d, text);
+    print_message("# %.1e  %s%s%s\n", d, text, frozen ? ", " : "", frozen ? frozen : "");
     if (!(d <= BOUND))
         fail_msg("%s: differs by %.2e from one process (expected at most %.0e)", text, d, BOUND);
 }
 
 static void expect_exact(const struct point *p)
 {
-    expect(p, false);
+    expect(p, false, NULL);
 }
 
 /* world, tensor, over, zero, parts, half, sync, rule, loss, smooth: which value of each */
@@ -204,7 +207,81 @@ static void points_of_positions_are_one_process(void **state)
     for (int i = 0; i < (n ? atoi(n) : POSITIONS); i++) {
         const struct point p = i % 2 ? point_staged(&x, i / 2 % 4) : point_drawn(&x);
         if (n || is_for_today((size_t)i))
-            expect(&p, true);
+            expect(&p, true, NULL);
+    }
+}
+
+/* What is frozen: the beginning; all but the last layer; batch norms and a layer in the middle, which gradients pass;
+ * all but biases. */
+static const char *const frozen_nets[] = {"stem.*=0,one.*=0", "*=0,fc.*=1", "one.b1.*=0,two.b2.weight=0,two.c2.*=0",
+                                          "*.weight=0"};
+static const char *const frozen_positions[] = {
+    "stem*=0,a.*=0", "*=0,fc.*=1", "table=0,token=0,a.scale=0,b.norm.*=0,norm.weight=0,wide.*=0", "*=0,*.bias=1"};
+
+static void frozen_points_are_one_process(void **state)
+{
+    (void)state;
+    const char *n = getenv("EXACT_FROZEN"), *seed = getenv("EXACT_SEED");
+    uint64_t x = seed ? strtoull(seed, NULL, 10) : 5;
+    for (int i = 0; i < (n ? atoi(n) : FROZEN); i++) {
+        const struct point p = i % 2 ? point_staged(&x, i / 2 % 4) : point_drawn(&x);
+        const bool positions = i / 4 % 2;
+        if (n || is_for_today((size_t)i))
+            expect(&p, positions, (positions ? frozen_positions : frozen_nets)[i / 8 % 4]);
+    }
+}
+
+/* The first of them, of one process: where they begin. */
+static void assert_untouched(const struct exact_outcome *o, bool positions, const char *frozen)
+{
+    struct program *p;
+    size_t at = 0, n = 0;
+    assert_int_equal(exact_frozen(&p, &(struct split){SPLIT_NONE, 1, 0}, positions, frozen, NULL), 0);
+    for (int i = 0; i < p->nparams; at += p->params[i++].count)
+        for (size_t k = 0; k < p->params[i].count && p->params[i].frozen; k++, n++) {
+            const double value = param_initial(&p->params[i], 1, k);
+            assert_true(memcmp(&o->params[at + k], &value, sizeof value) == 0);
+            assert_true(memcmp(&o->params[at + k + o->n / 2], &value, sizeof value) == 0); /* and its average */
+        }
+    assert_true(n > 0);
+    program_destroy(p);
+}
+
+/* Gradients that are not made would have changed nothing else. */
+static void what_is_not_frozen_learns_as_if_rates_were_0(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof frozen_positions / sizeof *frozen_positions; i++) {
+        const struct point *p = POINT(0, 0, 0, 0, 1, FULL, 0, 4, 0, 0); /* Adam, with an average */
+        struct exact_run frozen = exact_reference(p);
+        struct exact_outcome got, want;
+        frozen.positions = true;
+        frozen.frozen = frozen_positions[i];
+        exact_train(&frozen, &got);
+        frozen.still = true;
+        exact_train(&frozen, &want);
+        assert_moving(&want);
+        assert_memory_equal(got.loss, want.loss, sizeof got.loss);
+        assert_memory_equal(got.params, want.params, got.n / 2 * sizeof *got.params);
+        assert_untouched(&got, true, frozen_positions[i]);
+        free(got.params);
+        free(want.params);
+    }
+}
+
+/* Frozen ones use their running statistics, and keep them. */
+static void frozen_batch_norms_do_not_move(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        const struct point *p = POINT(0, 0, 0, 0, 1, FULL, 0, 1, 0, 0);
+        struct exact_run one = exact_reference(p);
+        struct exact_outcome got;
+        one.frozen = frozen_nets[i];
+        exact_train(&one, &got);
+        assert_moving(&got);
+        assert_untouched(&got, false, frozen_nets[i]);
+        free(got.params);
     }
 }
 
@@ -332,7 +409,10 @@ int main(void)
         cmocka_unit_test(stages_whose_parameters_come_and_go_are_one_process),
         cmocka_unit_test(what_a_backward_pass_of_a_stage_lacks_is_noticed),
         cmocka_unit_test(elements_that_other_ranks_would_keep_are_noticed),
+        cmocka_unit_test(what_is_not_frozen_learns_as_if_rates_were_0),
+        cmocka_unit_test(frozen_batch_norms_do_not_move),
         cmocka_unit_test(points_of_positions_are_one_process),
+        cmocka_unit_test(frozen_points_are_one_process),
         cmocka_unit_test(points_drawn_by_a_seed_are_one_process),
     };
     return cmocka_run_group_tests_name("exactness", tests, NULL, NULL);

@@ -30,8 +30,11 @@ int cpu_plan_reach(struct cpu_plan *pl, int buffer, const void *p, struct err *e
 
 int cpu_plan_read_op(struct cpu_plan *pl, int i, struct err *e)
 {
-    struct plan_range r;
-    return program_reads(pl->p, &pl->p->ops[i], &r) ? cpu_plan_read(pl, r.first, r.end, e) : 0;
+    struct plan_range r[PROGRAM_READS_MOST];
+    const int n = program_reads(pl->p, &pl->p->ops[i], r);
+    for (int k = 0; k < n; k++)
+        TRY(cpu_plan_read(pl, r[k].first, r[k].end, e));
+    return 0;
 }
 
 #define OPERAND(name, i, t, block)                                                                                     \
@@ -99,7 +102,7 @@ static int emit_bn(struct cpu_plan *pl, int i, int bn, int other, bool relu, str
     OPERAND(from, i, x, block);
     OPERAND(add, i, other, block);
     TRY(cpu_plan_value(pl, y, block, e));
-    TRY(cpu_plan_step(pl, pl->o.training ? cpu_step_bn_train : cpu_step_bn_eval,
+    TRY(cpu_plan_step(pl, pl->o.training && !pl->p->ops[bn].fixed ? cpu_step_bn_train : cpu_step_bn_eval,
                       add != NO_BUFFER ? "bn+add+relu"
                       : relu           ? "bn+relu"
                                        : "bn",
@@ -422,7 +425,7 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
     case OP_BIAS:
         return emit_group(pl, i, cpu_step_bias, e);
     case OP_BIAS_BWD:
-        return emit_group(pl, i, cpu_step_bias_bwd, e);
+        return cpu_plan_emit_bias_bwd(pl, i, e);
     case OP_LABELS:
         return emit_group(pl, i, cpu_step_labels, e);
     case OP_XENT_TOP:

@@ -294,7 +294,7 @@ static void bias_gradient(struct cpu_plan *pl, const struct op *op, int bias, co
     const enum store store = rounds ? pl->store : STORE_F32;
     for (size_t first = 0; first < n; first += some) {
         const bool add = first > 0 || pl->args->accumulate;
-        if (op->each)
+        if (op->each || each > 1)
             add_bias_gradient_of_positions(pl, gradient(pl, bias), dy, bf16, first, some, k, add, store);
         else
             add_bias_gradient(gradient(pl, bias), dy, bf16, first, some, k, add, store, pl->cpu->threads);
@@ -323,9 +323,28 @@ int cpu_step_bias(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
+/* Rows are samples, or positions of samples, whose channels lie side by side. */
+int cpu_plan_emit_bias_bwd(struct cpu_plan *pl, int i, struct err *e)
+{
+    const int t = pl->p->ops[i].in[0], c = pl->p->tensors[t].c;
+    const bool positions = pl->p->tensors[t].h * pl->p->tensors[t].w > 1;
+    const int block = positions ? c : LAYOUT_PLAIN;
+    struct step *s;
+    TRY(cpu_plan_value(pl, t, block, e));
+    const int dy = cpu_plan_operand(pl, i, t, block, e);
+    TRY(dy);
+    TRY(cpu_plan_step(pl, cpu_step_bias_bwd, "bias_bwd", i, &s, e));
+    if (positions)
+        cpu_plan_need_sums(pl, c);
+    return cpu_plan_use(pl, dy, &s->group.a, e);
+}
+
 int cpu_step_bias_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
-    bias_gradient(pl, op, op->param[0], s->group.a, pl->values[op->in[0]].store == STORE_BF16, (size_t)pl->o.batch, 1);
+    const struct layout l = cpu_plan_layout(pl, op->in[0], LAYOUT_PLAIN);
+    const size_t each = (size_t)(l.h * l.w);
+    bias_gradient(pl, op, op->param[0], s->group.a, pl->values[op->in[0]].store == STORE_BF16, (size_t)l.n * each,
+                  each);
     return cpu_plan_ready(pl, s->op, e);
 }

@@ -107,9 +107,11 @@ int cpu_plan_read(struct cpu_plan *pl, size_t first, size_t end, struct err *e)
 {
     if (!pl->o.needs)
         return 0;
+    struct step *s = pl->steps[pl->nsteps - 1];
     TRY(ARRAY_GROW(pl->reads, pl->cap_reads, (size_t)pl->nreads + 1, "reads of parameters", e));
     pl->reads[pl->nreads++] = (struct plan_range){first, end};
-    pl->steps[pl->nsteps - 1]->read = pl->nreads;
+    s->read = s->read ? s->read : pl->nreads;
+    s->reads++;
     return 0;
 }
 
@@ -424,11 +426,11 @@ static int run_step(struct cpu_plan *pl, struct step *s, struct err *e)
     const bool back = pl->args->pass == RUN_BACKWARD;
     const struct plan_needs *needs = s->read == 0 ? NULL : back ? pl->o.needs_back : pl->o.needs;
     const int read = s->read - 1 - (back ? pl->forward_reads : 0);
-    if (needs)
-        TRY(needs->need(needs->ctx, read, e));
+    for (int i = 0; needs && i < s->reads; i++)
+        TRY(needs->need(needs->ctx, read + i, e));
     TRY(s->run(pl, s, e));
-    if (needs)
-        needs->release(needs->ctx, read);
+    for (int i = 0; needs && i < s->reads; i++)
+        needs->release(needs->ctx, read + i);
     return 0;
 }
 

@@ -83,8 +83,8 @@ struct step {
     step_fn *run;
     const char *label;
     int op;
-    int read;       /* 1 + which of the plan's reads of parameters it does; 0: none */
-    double seconds; /* spent so far */
+    int read, reads; /* 1 + which of the plan's reads of parameters it does first, and how many; 0: none */
+    double seconds;  /* spent so far */
     struct dnn_kernel *kernel;
     struct dnn_kernel *reorder, *reorder_add; /* parameter gradients: into the arena, or added to it; of a linear layer
                                                * the product itself writes or (reorder_add) adds */
@@ -206,7 +206,8 @@ int cpu_plan_kernel(struct cpu_plan *pl, struct dnn_kernel *k, struct err *e); /
 /* The last step uses the buffer: through a pointer that it holds, or as a kernel's argument. */
 int cpu_plan_use(struct cpu_plan *pl, int buffer, const void *pointer_to_pointer, struct err *e);
 int cpu_plan_use_kernel(struct cpu_plan *pl, int buffer, struct dnn_kernel *k, enum dnn_slot s, struct err *e);
-/* The last step reads elements [first, end) of the parameters: nothing else may. */
+/* The last step reads elements [first, end) of the parameters, and what it was said to read before: nothing else
+ * may. */
 int cpu_plan_read(struct cpu_plan *pl, size_t first, size_t end, struct err *e);
 int cpu_plan_read_param(struct cpu_plan *pl, int param, struct err *e);
 /* Weights of a kernel: an existing copy in that layout, or a new one; where none is kept, one that a step of `op` makes
@@ -281,6 +282,7 @@ step_fn cpu_step_maxpool, cpu_step_maxpool_bwd, cpu_step_avgpool, cpu_step_avgpo
 step_fn cpu_step_bn_train, cpu_step_bn_eval, cpu_step_bn_bwd;                         /* steps_bn.c */
 step_fn cpu_step_unfold, cpu_step_spread;                                             /* steps_product.c */
 step_fn cpu_step_linear, cpu_step_linear_bwd_param, cpu_step_bias, cpu_step_bias_bwd; /* linear.c */
+emit_fn cpu_plan_emit_bias_bwd;
 step_fn cpu_step_gather, cpu_step_scatter, cpu_step_sum, cpu_step_max, cpu_step_slice, cpu_step_pad; /* steps_group.c */
 step_fn cpu_step_labels, cpu_step_xent_top, cpu_step_xent_sums, cpu_step_xent_parts,
     cpu_step_xent_parts_bwd;              /* steps_split.c */

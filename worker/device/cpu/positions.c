@@ -62,8 +62,8 @@ static int step_prepend_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
     const struct sequence dy = sequence_of(pl, op->in[0]);
     const size_t c = (size_t)channels(pl, op->in[0]);
     const enum store store = pl->values[op->in[0]].store;
-    float *to = pl->reduce + pl->p->params[op->param[0]].offset;
-    for (size_t i = 0; i < c; i++) {
+    float *to = op->param[0] < 0 ? NULL : pl->reduce + pl->p->params[op->param[0]].offset;
+    for (size_t i = 0; to && i < c; i++) {
         double sum = 0;
         for (size_t n = 0; n < dy.n; n++)
             sum += (double)value(s->add.a, n * dy.t * c + i, store);

@@ -103,7 +103,7 @@ int cpu_step_norm_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
     j->dbeta = j->dgamma + kern_sums(j->c, 1) / 2;
     j->runs = pl->plane;
     pl->cpu->kern->norm_bwd(j, s->store, pl->cpu->threads);
-    cpu_plan_give_sums(pl, op->param[0], j->dgamma);
+    cpu_plan_give_sums(pl, program_gives(pl->p, op, 0) ? op->param[0] : -1, j->dgamma);
     cpu_plan_give_sums(pl, op->param[1], j->dbeta);
     return cpu_plan_ready(pl, s->op, e);
 }

@@ -94,38 +94,53 @@ int cpu_step_bn_eval(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
+static void give_gradient(const struct cpu_plan *pl, const struct op *op, int k, const double *sums, int c)
+{
+    float *to = program_gives(pl->p, op, k) ? pl->reduce + pl->p->params[op->param[k]].offset : NULL; /* (c) */
+    for (int i = 0; to && i < c; i++)
+        to[i] = half_bn(pl, (float)sums[i]) + (pl->args->accumulate ? to[i] : 0);
+}
+
 /* dx needs the sums over all ranks; gradients of gamma and beta are this rank's, the reduction of gradients adds the
  * others'. */
+static int sums_of_gradients(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    const struct op *op = &pl->p->ops[s->op];
+    struct bn_state *b = s->bn;
+    const int c = s->bn_bwd.sums.v.c, padded = view_channels(&s->bn_bwd.sums.v);
+    for (int i = 0; i < c; i++) {
+        b->wire[i] = b->sums[i]; /* (2, c): sum dy, sum dy * xhat */
+        b->wire[c + i] = b->sums[padded + i] * (double)b->invstd[i];
+    }
+    give_gradient(pl, op, 0, b->wire + c, c);
+    give_gradient(pl, op, 1, b->wire, c);
+    TRY(cpu_plan_ready(pl, s->op, e));
+    TRY(sum_over_ranks(pl, b->wire, 2 * c, e));
+    const double per = b->count > 0 ? 1 / b->count : 0;
+    for (int i = 0; i < c; i++) {
+        b->k1[i] = (float)(b->wire[i] * per);
+        b->k2[i] = (float)(b->wire[c + i] * per * (double)b->invstd[i]);
+    }
+    return 0;
+}
+
+/* Of a fixed one k1 and k2 are 0, as they were made: dx is dy times the scale. */
 int cpu_step_bn_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
     struct bn_state *b = s->bn;
     struct bn_bwd_sums_job *j = &s->bn_bwd.sums;
-    int c = j->v.c, padded = view_channels(&j->v);
     j->weights = pl->args->batch.weights;
     j->partial = pl->partial;
-    pl->cpu->kern->bn_bwd_sums(j, s->store, pl->cpu->threads);
-
-    float *dgamma = pl->reduce + pl->p->params[op->param[0]].offset; /* (c) */
-    float *dbeta = pl->reduce + pl->p->params[op->param[1]].offset;
-    bool add = pl->args->accumulate;
-    for (int i = 0; i < c; i++) {
-        b->wire[i] = b->sums[i]; /* (2, c): sum dy, sum dy * xhat */
-        b->wire[c + i] = b->sums[padded + i] * (double)b->invstd[i];
-        dbeta[i] = half_bn(pl, (float)b->wire[i]) + (add ? dbeta[i] : 0);
-        dgamma[i] = half_bn(pl, (float)b->wire[c + i]) + (add ? dgamma[i] : 0);
-    }
-    TRY(cpu_plan_ready(pl, s->op, e));
-    TRY(sum_over_ranks(pl, b->wire, 2 * c, e));
+    if (!op->fixed || j->dz)
+        pl->cpu->kern->bn_bwd_sums(j, s->store, pl->cpu->threads);
+    if (!op->fixed)
+        TRY(sums_of_gradients(pl, s, e));
     if (!s->bn_bwd.apply.dx)
         return 0;
     const float *gamma = param_at(pl, op->param[0]);
-    double per = b->count > 0 ? 1 / b->count : 0;
-    for (int i = 0; i < c; i++) {
+    for (int i = 0; i < j->v.c; i++)
         b->scale[i] = half_bn(pl, gamma[i]) * b->invstd[i];
-        b->k1[i] = (float)(b->wire[i] * per);
-        b->k2[i] = (float)(b->wire[c + i] * per * (double)b->invstd[i]);
-    }
     s->bn_bwd.apply.weights = pl->args->batch.weights;
     pl->cpu->kern->bn_bwd_apply(&s->bn_bwd.apply, s->store, pl->cpu->threads);
     if (s->out)

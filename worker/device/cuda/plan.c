@@ -457,6 +457,30 @@ static int check_type(const struct plan_options *o, struct err *e)
                    o->emulate ? "emulated " : "", dtype_name(o->compute));
 }
 
+/* Is some of what op reads frozen, in a way that the kernels of its kind do not know? Those of convolutions and linear
+ * layers have all gradients of an operation or none, all others have all. */
+static bool freezes_badly(const struct program *p, const struct op *op)
+{
+    const int a = op->param[0], b = op->param[1];
+    const bool one = a >= 0 && p->params[a].frozen, other = b >= 0 && p->params[b].frozen;
+    if (op_is(op->kind, OP_OF_POSITIONS) || op->groups > 1 || op->each)
+        return one || other;
+    return op->fixed || (a >= 0 && b >= 0 && one != other);
+}
+
+static int check_ops(const struct cuda_plan *pl, struct err *e)
+{
+    for (int i = pl->first_op; i < pl->end_op; i++) {
+        const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
+        if (freezes_badly(pl->p, f))
+            return err_set(e, -ENOTSUP,
+                           "the cuda device freezes whole convolutions and linear layers, and no other operation, but "
+                           "'%s' (%s) has frozen parameters: use --device cpu, or other patterns for --lr-mul",
+                           pl->p->tensors[f->out].name, op_name(f->kind));
+    }
+    return 0;
+}
+
 static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program *p, const struct plan_options *o,
                      enum seams_allowed allowed, struct err *e)
 {
@@ -479,6 +503,7 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     pl->first_op = pl->ops.first;
     pl->end_op = o->chunk && o->training ? pl->ops.end_back : pl->ops.end;
     TRY(check_type(o, e));
+    TRY(check_ops(pl, e));
     return build(pl, e);
 }
 

@@ -171,7 +171,7 @@ int ref_prepend_bwd(struct ref_plan *pl, const struct op *op, const struct run_a
 {
     const struct sequence s = sequence_of(pl, op->in[0]);
     const double *dy = pl->value[op->in[0]];
-    double *to = ref_gradient(pl, op->param[0]);
+    double *to = op->param[0] >= 0 ? ref_gradient(pl, op->param[0]) : NULL;
     for (size_t c = 0; c < s.c; c++) {
         double sum = 0;
         for (size_t i = c * s.n; i < (c + 1) * s.n; i++) {
@@ -179,7 +179,8 @@ int ref_prepend_bwd(struct ref_plan *pl, const struct op *op, const struct run_a
             if (op->out >= 0)
                 memcpy(pl->value[op->out] + i * (s.t - 1), dy + i * s.t + 1, (s.t - 1) * sizeof *dy);
         }
-        to[c] = sum + (a->accumulate ? to[c] : 0);
+        if (to)
+            to[c] = sum + (a->accumulate ? to[c] : 0);
     }
     return 0;
 }

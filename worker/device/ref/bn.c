@@ -6,6 +6,7 @@
  *   dbeta       = sum dy,  dgamma = sum dy * xhat: this rank's sums; the all-reduce of gradients adds the others'
  *   dx          = gamma / sqrt(var + eps) * (dy - sum dy / m - xhat * sum dy * xhat / m), the sums over all ranks, m
  *               elements; 0 for a sample that does not count: it moved no statistic
+ *   op.fixed    mean, var are the running ones, also in training; dx = gamma / sqrt(var + eps) * dy
  *
  * The arena gets mean * s and var * m / (m - 1) * s, s being the samples of this rank that count (m = 1: var
  * itself). */
@@ -105,7 +106,7 @@ int ref_bn(struct ref_plan *pl, const struct op *op, const struct run_args *a, s
     struct channels s = channels_of(pl, op->in[0]);
     const struct bn_saved *b = &pl->saved[f];
     const double *gamma = ref_param(pl, op->param[0]), *beta = ref_param(pl, op->param[1]);
-    if (pl->training) {
+    if (pl->training && !op->fixed) {
         TRY(batch_statistics(pl, op, f, a, e));
         if (!a->again)
             hand_over(pl, op, b, a);
@@ -138,22 +139,42 @@ static void gradient_sums(const struct ref_plan *pl, const double *x, const doub
     }
 }
 
+static void fixed_bwd(struct ref_plan *pl, const struct op *op)
+{
+    const struct channels s = channels_of(pl, op->in[0]);
+    const double *dy = pl->value[op->in[1]], *gamma = ref_param(pl, op->param[0]);
+    running_statistics(pl, op, op->fwd);
+    for (size_t i = 0; i < s.c * s.n * s.plane; i++)
+        pl->value[op->out][i] = gamma[i / (s.n * s.plane)] * pl->saved[op->fwd].inv_std[i / (s.n * s.plane)] * dy[i];
+}
+
+/* This rank's sums become gradients, of those that are trained. */
+static void give_sums(struct ref_plan *pl, const struct op *op, const double *sums, bool add)
+{
+    const size_t c = (size_t)pl->p->tensors[op->in[0]].c;
+    for (int k = 0; k < 2; k++) {
+        double *to = program_gives(pl->p, op, k) ? ref_gradient(pl, op->param[k]) : NULL;
+        for (size_t i = 0; to && i < c; i++)
+            to[i] = sums[(k == 0 ? c : 0) + i] + (add ? to[i] : 0);
+    }
+}
+
 int ref_bn_bwd(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
+    if (op->fixed) {
+        fixed_bwd(pl, op);
+        return 0;
+    }
     int threads = pl->threads;
     const double *x = pl->value[op->in[0]], *dy = pl->value[op->in[1]];
     struct channels s = channels_of(pl, op->in[0]);
     const struct bn_saved *b = &pl->saved[op->fwd];
     const double *gamma = ref_param(pl, op->param[0]);
-    double *sums = pl->scratch /* (2, c) */, *dgamma = ref_gradient(pl, op->param[0]),
-           *dbeta = ref_gradient(pl, op->param[1]);
+    double *sums = pl->scratch;                            /* (2, c) */
     if (op->fwd < pl->ops.first || op->fwd >= pl->ops.end) /* a slice without the forward op */
         TRY(batch_statistics(pl, op, op->fwd, a, e));
     gradient_sums(pl, x, dy, s, a->batch.weights, b, sums);
-    for (size_t c = 0; c < s.c; c++) {
-        dbeta[c] = sums[c] + (a->accumulate ? dbeta[c] : 0);
-        dgamma[c] = sums[s.c + c] + (a->accumulate ? dgamma[c] : 0);
-    }
+    give_sums(pl, op, sums, a->accumulate);
     TRY(sum_over_ranks(a, op, sums, 2 * s.c, e));
     if (op->out < 0)
         return 0;

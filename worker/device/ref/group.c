@@ -95,10 +95,12 @@ int ref_bias(struct ref_plan *pl, const struct op *op, const struct run_args *a,
 
 int ref_bias_bwd(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
-    const size_t n = ref_samples(pl, op->in[0]), c = (size_t)pl->p->tensors[op->in[0]].c;
+    const size_t samples = ref_samples(pl, op->in[0]), c = (size_t)pl->p->tensors[op->in[0]].c,
+                 plane = ref_plane(pl, op->in[0]), n = samples * plane;
+    const size_t first = pl->row_first * plane, end = (pl->row_end ? pl->row_end : samples) * plane;
     for (size_t k = 0; k < c; k++) {
         double sum = 0, *to = ref_gradient(pl, op->param[0]) + k;
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = first; i < end; i++)
             sum += pl->value[op->in[0]][k * n + i];
         *to = a->accumulate ? *to + sum : sum;
     }

@@ -191,7 +191,7 @@ static int take_memory(struct ref_plan *pl, struct err *e)
 /* What ops [first, end) read of the parameters, op after op. */
 static int tell_needs(const struct ref_plan *pl, const struct plan_needs *needs, int first, int end, struct err *e)
 {
-    struct plan_range *reads = calloc((size_t)pl->p->nops + 1, sizeof *reads);
+    struct plan_range *reads = calloc(((size_t)pl->p->nops + 1) * PROGRAM_READS_MOST, sizeof *reads);
     int n = 0;
     if (!reads)
         return err_set(e, -ENOMEM, "no memory for a plan of %d operations", pl->p->nops);
@@ -264,12 +264,13 @@ static int tell_ready(const struct ref_plan *pl, const struct op *op, const stru
 static int run_op(struct ref_plan *pl, const struct op *op, const struct run_args *a, int *reads, struct err *e)
 {
     ref_kernel *kernel = kernels[op->kind];
-    struct plan_range range;
-    const struct plan_needs *needs = pl->needs && program_reads(pl->p, op, &range) ? pl->needs : NULL;
-    if (needs)
-        TRY(needs->need(needs->ctx, *reads, e));
+    struct plan_range ranges[PROGRAM_READS_MOST];
+    const struct plan_needs *needs = pl->needs;
+    const int n = needs ? program_reads(pl->p, op, ranges) : 0;
+    for (int i = 0; i < n; i++)
+        TRY(needs->need(needs->ctx, *reads + i, e));
     TRY(pl->rounding ? ref_rounded(pl, kernel, op, a, e) : kernel(pl, op, a, e));
-    if (needs)
+    for (int i = 0; i < n; i++)
         needs->release(needs->ctx, (*reads)++);
     return 0;
 }

@@ -12,7 +12,7 @@ struct rounding {
     struct plan_options o;
     bool *stored;    /* per tensor: half_tensor() */
     bool *weight;    /* per parameter: half_weight() */
-    double *weights; /* (n_train): parameters as ops see them */
+    double *weights; /* (program_params()): parameters as ops see them */
     double *part;    /* (n_train): gradients of one op, before they are rounded and added */
     double *cast[2]; /* operands */
 };
@@ -42,12 +42,12 @@ int ref_rounding_create(struct ref_plan *pl, const struct plan_options *o, struc
     const size_t operand = largest_tensor(pl);
     r->stored = calloc((size_t)p->ntensors + 1, sizeof *r->stored);
     r->weight = calloc((size_t)p->nparams + 1, sizeof *r->weight);
-    r->weights = calloc(p->n_train + 1, sizeof(double));
+    r->weights = calloc(program_params(p) + 1, sizeof(double));
     r->part = calloc(p->n_train + 1, sizeof(double));
     r->cast[0] = calloc(operand, sizeof(double));
     r->cast[1] = calloc(operand, sizeof(double));
     if (!r->stored || !r->weight || !r->weights || !r->part || !r->cast[0] || !r->cast[1])
-        return err_set(e, -ENOMEM, "no memory for a plan of %zu parameters in halves", p->n_train);
+        return err_set(e, -ENOMEM, "no memory for a plan of %zu parameters in halves", program_params(p));
     for (int t = 0; t < p->ntensors; t++)
         r->stored[t] = half_tensor(p, o, t);
     for (int i = 0; i < p->nparams; i++)
@@ -72,10 +72,11 @@ void ref_rounding_destroy(struct rounding *r)
 static void round_weights(struct ref_plan *pl, const struct op *op)
 {
     struct rounding *r = pl->rounding;
-    struct plan_range range;
-    if (!program_reads(pl->p, op, &range))
-        return;
-    memcpy(r->weights + range.first, pl->params + range.first, (range.end - range.first) * sizeof(double));
+    struct plan_range ranges[PROGRAM_READS_MOST];
+    const int n = program_reads(pl->p, op, ranges);
+    for (int i = 0; i < n; i++)
+        memcpy(r->weights + ranges[i].first, pl->params + ranges[i].first,
+               (ranges[i].end - ranges[i].first) * sizeof(double));
     for (int k = 0; k < 2; k++)
         if (op->param[k] >= 0 && r->weight[op->param[k]])
             round_all(r->weights + pl->p->params[op->param[k]].offset, pl->p->params[op->param[k]].count, r->o.compute);
@@ -86,7 +87,7 @@ static void take_gradients(struct ref_plan *pl, const struct op *op, bool add)
 {
     struct rounding *r = pl->rounding;
     for (int k = 0; k < 2; k++) {
-        if (op->param[k] < 0)
+        if (!program_gives(pl->p, op, k))
             continue;
         const struct param *q = &pl->p->params[op->param[k]];
         for (size_t i = q->offset; i < q->offset + q->count; i++)
@@ -124,7 +125,7 @@ int ref_rounded(struct ref_plan *pl, ref_kernel *kernel, const struct op *op, co
         pl->params = r->weights;
     for (int k = 0; k < 2; k++) {
         const int t = op->in[k];
-        if (!op_is_product(op->kind) || t < 0 || r->stored[t])
+        if ((!op_is_product(op->kind) && op->kind != OP_BIAS_BWD) || t < 0 || r->stored[t])
             continue;
         own[k] = pl->value[t];
         memcpy(r->cast[k], own[k], ref_elements(pl, t) * sizeof(double));

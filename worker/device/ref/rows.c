@@ -53,16 +53,19 @@ static void norm_gradients(struct ref_plan *pl, const struct op *op, bool add)
 {
     const struct positions p = positions_of(pl, op->in[0]);
     const double *x = pl->value[op->in[0]], *dy = pl->value[op->in[1]];
-    double *dgamma = ref_gradient(pl, op->param[0]), *dbeta = op->param[1] >= 0 ? ref_gradient(pl, op->param[1]) : NULL;
+    double *dgamma = program_gives(pl->p, op, 0) ? ref_gradient(pl, op->param[0]) : NULL,
+           *dbeta = program_gives(pl->p, op, 1) ? ref_gradient(pl, op->param[1]) : NULL;
     for (size_t c = 0; c < p.c && !add; c++) {
-        dgamma[c] = 0;
+        if (dgamma)
+            dgamma[c] = 0;
         if (dbeta)
             dbeta[c] = 0;
     }
     for (size_t i = 0; i < p.n; i++) {
         const struct moments m = moments_of(x + i, &p, op);
         for (size_t c = 0; c < p.c; c++) {
-            dgamma[c] += dy[c * p.at + i] * (x[c * p.at + i] - m.mean) * m.inv_std;
+            if (dgamma)
+                dgamma[c] += dy[c * p.at + i] * (x[c * p.at + i] - m.mean) * m.inv_std;
             if (dbeta)
                 dbeta[c] += dy[c * p.at + i];
         }

@@ -1,4 +1,4 @@
-#include "worker/optim/patterns.h"
+#include "worker/program/patterns.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -63,9 +63,9 @@ int patterns_check(const char *option, const char *list, bool factors, struct er
         if (!factors && p.factor[0])
             return err_set(e, ERR_USAGE, "--%s: '%s=%s' (expected patterns of names, with commas between them)", option,
                            p.pattern, p.factor);
-        if (factors && (parse_f64(p.factor, "factor", 0, FACTOR_MOST, &factor, NULL) < 0 || factor == 0))
-            return err_set(e, ERR_USAGE, "--%s: '%s=%s' (expected PATTERN=FACTOR, a number above 0, at most %g)",
-                           option, p.pattern, p.factor, FACTOR_MOST);
+        if (factors && (parse_f64(p.factor, "factor", 0, FACTOR_MOST, &factor, NULL) < 0))
+            return err_set(e, ERR_USAGE, "--%s: '%s=%s' (expected PATTERN=FACTOR, a number from 0 to %g)", option,
+                           p.pattern, p.factor, FACTOR_MOST);
     }
     return 0;
 }
