@@ -7,10 +7,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "common/base/array.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
+#include "worker/ckpt/foreign.h"
 #include "worker/ckpt/pointer.h"
 #include "worker/ckpt/torch_zip.h"
 
@@ -18,7 +20,17 @@ struct weights { /* one of them is open */
     struct ckpt *ckpt;
     struct safetensors *file; /* of ckpt, if that is open */
     struct torch_zip *torch;
-    bool averages; /* of ckpt, where it has any */
+    bool averages;         /* of ckpt, where it has any */
+    struct packed *packed; /* with numbers behind those of the file */
+    size_t npacked, cap_packed;
+    bool *found; /* (weights_count()) */
+};
+
+/* What is one tensor here and several in the file. */
+struct packed {
+    struct ckpt_tensor *t;
+    size_t part[FOREIGN_PARTS];
+    int n;
 };
 
 static int open_checkpoint(struct weights *w, const char *path, struct err *e)
@@ -91,6 +103,10 @@ void weights_close(struct weights *w)
     else
         safetensors_close(w->file);
     torch_zip_close(w->torch);
+    for (size_t i = 0; i < w->npacked; i++)
+        free(w->packed[i].t);
+    free(w->packed);
+    free(w->found);
     free(w);
 }
 
@@ -109,14 +125,77 @@ const struct ckpt_tensor *weights_at(const struct weights *w, size_t i)
     return w->torch ? torch_zip_at(w->torch, i) : safetensors_at(w->file, i);
 }
 
-const struct ckpt_tensor *weights_find(const struct weights *w, const char *name, size_t *ret_i)
+static bool find_exact(const struct weights *w, const char *name, size_t *ret_i)
 {
     for (size_t i = 0; i < weights_count(w); i++)
         if (strcmp(weights_at(w, i)->name, name) == 0) {
             *ret_i = i;
-            return weights_at(w, i);
+            return true;
         }
-    return NULL;
+    return false;
+}
+
+/* Parts one behind the other, which are alike but for their first dimension. */
+static bool put_together(const struct weights *w, const struct packed *p, struct ckpt_tensor *ret)
+{
+    *ret = *weights_at(w, p->part[0]);
+    for (int k = 1; k < p->n; k++) {
+        const struct ckpt_tensor *t = weights_at(w, p->part[k]);
+        bool alike = t->ndim == ret->ndim && t->ndim > 0 && t->dtype == ret->dtype;
+        for (int d = 1; alike && d < t->ndim; d++)
+            alike = t->shape[d] == ret->shape[d];
+        if (!alike || __builtin_add_overflow(ret->shape[0], t->shape[0], &ret->shape[0]))
+            return false;
+    }
+    return true;
+}
+
+/* NULL: its parts do not fit together, or there is no memory. */
+static const struct ckpt_tensor *pack(struct weights *w, struct packed p, size_t *ret_i)
+{
+    struct ckpt_tensor t;
+    for (size_t i = 0; i < w->npacked; i++)
+        if (w->packed[i].part[0] == p.part[0]) {
+            *ret_i = weights_count(w) + i;
+            return w->packed[i].t;
+        }
+    if (!put_together(w, &p, &t) || ARRAY_GROW(w->packed, w->cap_packed, w->npacked + 1, "tensors", NULL) < 0 ||
+        !(p.t = malloc(sizeof *p.t)))
+        return NULL;
+    *p.t = t;
+    *ret_i = weights_count(w) + w->npacked;
+    w->packed[w->npacked++] = p;
+    return p.t;
+}
+
+static void mark(struct weights *w, size_t i)
+{
+    if (!w->found)
+        w->found = calloc(weights_count(w) + 1, sizeof *w->found);
+    if (w->found)
+        w->found[i] = true;
+}
+
+const struct ckpt_tensor *weights_find(struct weights *w, const char *name, size_t *ret_i)
+{
+    char names[FOREIGN_PARTS][FOREIGN_NAME];
+    struct packed p = {.n = 1};
+    bool found = find_exact(w, name, &p.part[0]);
+    for (int which = 0; !found && which < FOREIGN_LIBRARIES; which++) {
+        p.n = foreign_names(name, which, names);
+        found = p.n > 0;
+        for (int k = 0; found && k < p.n; k++)
+            found = find_exact(w, names[k], &p.part[k]);
+    }
+    for (int k = 0; found && k < p.n; k++)
+        mark(w, p.part[k]);
+    *ret_i = p.part[0];
+    return !found ? NULL : p.n == 1 ? weights_at(w, p.part[0]) : pack(w, p, ret_i);
+}
+
+bool weights_was_found(const struct weights *w, size_t i)
+{
+    return w->found && w->found[i];
 }
 
 void weights_take_averages(struct weights *w)
@@ -164,7 +243,7 @@ static double element(enum dtype t, const void *p, size_t i)
     }
 }
 
-int weights_read_real(struct weights *w, size_t i, enum dtype real, void *dst, struct err *e)
+static int read_one(struct weights *w, size_t i, enum dtype real, void *dst, struct err *e)
 {
     const struct ckpt_tensor *t = weights_at(w, i);
     int64_t bytes;
@@ -185,4 +264,18 @@ int weights_read_real(struct weights *w, size_t i, enum dtype real, void *dst, s
     }
     free(raw);
     return rc;
+}
+
+int weights_read_real(struct weights *w, size_t i, enum dtype real, void *dst, struct err *e)
+{
+    const struct packed *p = i < weights_count(w) ? NULL : &w->packed[i - weights_count(w)];
+    char *to = dst;
+    for (int k = 0; p && k < p->n; k++) {
+        const struct ckpt_tensor *t = weights_at(w, p->part[k]);
+        int64_t bytes;
+        TRY(ckpt_tensor_bytes(t, &bytes));
+        TRY(read_one(w, p->part[k], real, to, e));
+        to += (size_t)bytes / dtype_size(t->dtype) * dtype_size(real);
+    }
+    return p ? 0 : read_one(w, i, real, dst, e);
 }

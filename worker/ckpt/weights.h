@@ -22,7 +22,10 @@ void weights_close(struct weights *w);              /* NULL allowed */
 const cJSON *weights_meta(const struct weights *w); /* of a checkpoint's manifest; NULL for a bare file */
 size_t weights_count(const struct weights *w);
 const struct ckpt_tensor *weights_at(const struct weights *w, size_t i); /* data is NULL; valid until close */
-const struct ckpt_tensor *weights_find(const struct weights *w, const char *name, size_t *ret_i); /* NULL: none */
+/* NULL: none. What has another library's name is found by torchvision's (foreign.h); if it is in several tensors there,
+ * *ret_i is a number behind weights_count(), for weights_read_real() alone. */
+const struct ckpt_tensor *weights_find(struct weights *w, const char *name, size_t *ret_i);
+bool weights_was_found(const struct weights *w, size_t i); /* or a part of what was */
 /* Into dst, as it is stored. */
 int weights_read(struct weights *w, size_t i, void *dst, struct err *e);
 /* As real (DT_F32 or DT_F64), from any floating-point type; rounds to nearest even. ERR_MISMATCH for integers. */

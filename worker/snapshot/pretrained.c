@@ -43,6 +43,10 @@ static int take_one(struct weights *w, const struct slices *s, size_t tensor, bo
     char a[CKPT_SHAPE_LEN], b[CKPT_SHAPE_LEN];
     size_t i = 0;
     const struct ckpt_tensor *have = weights_find(w, want->name, &i);
+    if (!have && other_classes && is_last_layer(s->state->whole, want->name)) {
+        log_warn("pretrained", "'%s' is not there and stays at its initial value", want->name);
+        return 0;
+    }
     if (!have)
         return err_set(e, ERR_MISMATCH, "it has no tensor '%s'", want->name);
     const bool resampled = stored_is_resampled(s, tensor, have, &g);
@@ -94,7 +98,7 @@ static int choose(const struct slices *s, struct weights *w, bool other_classes,
         if (s->kinds[i] != SLICES_COUNTER)
             TRY(take_one(w, s, i, other_classes, &taken[i], e));
     for (size_t i = 0; i < weights_count(w); i++)
-        if (!is_wanted(s, weights_at(w, i)->name))
+        if (!is_wanted(s, weights_at(w, i)->name) && !weights_was_found(w, i))
             log_warn("pretrained", "tensor '%s' is no part of this model and is left out", weights_at(w, i)->name);
     return 0;
 }
