@@ -30,7 +30,7 @@ const struct explain_message explain_trainer[] = {
      "the timeline has no steps\n--save_dir needs\n--image_size * images are first scaled\n--batch_size * over\n"
      "--epoch_size * is less\nwhich one?\n--procs * goes with\n--data-parallel is for\nwhich pictures?\n"
      "exactly IN and OUT\na run is needed:\n--out needs the path\n--local-world-size *\n"
-     "--resume leads to none\n--drill-corrupt needs\n--loss-spike * needs\n--ema needs\nonly --schedule interleaved",
+     "--resume leads to none\nparameters of * are frozen\n--drill-corrupt needs\n--loss-spike * needs\n--ema needs\nonly --schedule interleaved",
      "two options do not fit together, or one of them needs another", "the message names the option to add or to drop"},
     {"--sampler sharded: *\n--drop-last: *", "the samples cannot be divided among the ranks in this way",
      "another number of ranks or another batch size; --sampler global has no such limit"},
@@ -130,7 +130,7 @@ const struct explain_message explain_trainer[] = {
      "that it could set\nnothing reads '\ntakes position * of *\nthe model ends \nthe most that a model may have\na model is text",
      "the text of a model is wrong, or too long; the message names the line",
      "correct that line of --arch FILE.net; docs/guide/models.md has the language"},
-    {"the cuda device has no kernel for\na convolution in groups of bf16 whose",
+    {"the cuda device has no kernel for\nthe cuda device freezes whole\na convolution in groups of bf16 whose",
      "this device cannot run an operation of the model",
      "--device cpu; for a convolution in groups of bf16, --amp off"},
     {"the checkpoint's model has the sum\nits model has * elements",
@@ -142,11 +142,11 @@ const struct explain_message explain_trainer[] = {
      "the checkpoint keeps an average\nits tensor '*' is",
      "the checkpoint was made with a model, classes or an order of samples that do not fit this run",
      "the same options as that run; docs/guide/checkpoints.md says what may differ"},
-    {"was * and is now *\nit begins without momentum\nthe loss scale begins anew\nplanned anew, results may\n"
+    {"was * and is now *\nit begins without momentum\nthe optimizer begins without momentum\nthe loss scale begins anew\nplanned anew, results may\n"
      "computes with another engine\nsays * epochs in its name",
      "the run goes on with other settings than before; results may differ from an undisturbed run",
      "nothing, if that is what you want"},
-    {"stays at its initial value\nis no part of this model",
+    {"stays at its initial value\nis not there and stays at its initial\nis no part of this model",
      "the weights were made for another last layer, or hold more", "nothing, if you train the last layer anew"},
     {"it has no tensor '\nit is of *, this model is\ntensors of *: is it of another",
      "the weights lack a part of this model", "weights of the same --arch"},

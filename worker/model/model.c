@@ -268,6 +268,17 @@ static int rename_param(struct program *p, struct param *q, const char *list, in
     return 0;
 }
 
+static int check_table(const struct param *q, const struct net_op *op, struct err *e)
+{
+    if (q->init != INIT_SINCOS2D)
+        return 0;
+    if (op->word->kind != OP_POSITION)
+        return err_set(e, -EINVAL, "sincos2d are initial values of '%s' (expected of 'position' alone)", q->name);
+    if (q->shape[2] % 4)
+        return err_set(e, -EINVAL, "sincos2d of %lld channels (expected a multiple of 4)", (long long)q->shape[2]);
+    return 0;
+}
+
 /* What op says of its parameters, which are those from `first` on. */
 static int settle_params(struct program *p, const struct net_op *op, int first, struct err *e)
 {
@@ -281,7 +292,9 @@ static int settle_params(struct program *p, const struct net_op *op, int first, 
         struct param *q = &p->params[i];
         if (i < first + 2)
             TRY(net_draw(op->text[i == first ? KEY_INIT : KEY_BIAS_INIT], fan_in, fan_out, q, e));
+        TRY(check_table(q, op, e));
         q->decay = q->decay && op->v[KEY_DECAY] != 0;
+        q->frozen = q->role == PARAM_TRAIN && op->v[KEY_TRAIN] == 0;
         TRY(rename_param(p, q, op->text[KEY_NAMES], i - first, e));
     }
     return 0;

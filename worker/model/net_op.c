@@ -23,6 +23,7 @@ static bool allows(const struct net_word *w, enum net_key k)
         return facts->inputs > 1;
     case KEY_INIT:
     case KEY_DECAY:
+    case KEY_TRAIN:
     case KEY_NAMES:
         return facts->params[0] != '\0';
     case KEY_BIAS_INIT:
@@ -158,6 +159,8 @@ static int read_values(struct reader *r, struct net_op *op, const struct argumen
     }
     if (!given[KEY_DECAY])
         op->v[KEY_DECAY] = 1;
+    if (!given[KEY_TRAIN])
+        op->v[KEY_TRAIN] = 1;
     if (!given[KEY_FROM] && allows(op->word, KEY_FROM))
         op->in[0] = r->x;
     if (!given[KEY_WITH] && allows(op->word, KEY_WITH))

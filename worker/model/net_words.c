@@ -212,9 +212,10 @@ int net_draw(const char *text, double fan_in, double fan_out, struct param *ret,
         const char *word;
         enum param_init init;
         bool scaled;
-    } kinds[] = {{"zeros", INIT_ZEROS, false},    {"ones", INIT_ONES, false},
-                 {"normal", INIT_NORMAL, true},   {"truncated", INIT_TRUNCATED, true},
-                 {"uniform", INIT_UNIFORM, true}, {"constant", INIT_CONSTANT, true}};
+    } kinds[] = {{"zeros", INIT_ZEROS, false},      {"ones", INIT_ONES, false},
+                 {"normal", INIT_NORMAL, true},     {"truncated", INIT_TRUNCATED, true},
+                 {"uniform", INIT_UNIFORM, true},   {"constant", INIT_CONSTANT, true},
+                 {"sincos2d", INIT_SINCOS2D, false}};
     if (!text || strcmp(text, "default") == 0)
         return 0;
     const size_t n = strcspn(text, ":");
@@ -233,7 +234,7 @@ int net_draw(const char *text, double fan_in, double fan_out, struct param *ret,
         return 0;
     }
     return err_set(e, -EINVAL,
-                   "'%s' are no initial values (expected default, zeros, ones, normal:S, truncated:S, uniform:B or "
-                   "constant:X)",
+                   "'%s' are no initial values (expected default, zeros, ones, normal:S, truncated:S, uniform:B, "
+                   "constant:X or sincos2d)",
                    text);
 }

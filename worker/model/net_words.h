@@ -17,8 +17,7 @@ enum net_type {
     NET_REAL,   /* a number from min to max */
     NET_YES_NO, /* yes or no */
     NET_TENSOR, /* the name of an operation above */
-    NET_DRAW,   /* initial values: default, zeros, ones, normal:S, truncated:S, uniform:B,
-                * constant:X */
+    NET_DRAW,   /* initial values: default, zeros, ones, normal:S, truncated:S, uniform:B, constant:X, sincos2d */
     NET_NAMES,  /* names of parameters, with commas between them */
 };
 
@@ -47,6 +46,7 @@ enum net_type {
     X(KEY_INIT, "init", NET_DRAW, 0, 0)                                                                                \
     X(KEY_BIAS_INIT, "bias_init", NET_DRAW, 0, 0)                                                                      \
     X(KEY_DECAY, "decay", NET_YES_NO, 0, 0)                                                                            \
+    X(KEY_TRAIN, "train", NET_YES_NO, 0, 0)                                                                            \
     X(KEY_NAMES, "names", NET_NAMES, 0, 0)
 
 enum net_key {
@@ -69,7 +69,7 @@ struct net_word {
     enum op_kind kind; /* how many tensors it reads, and whether it has parameters, stands there */
     /* Its own keys, a blank between them: "out" must be given, "pad=0" has a default, "kv_heads=heads" that of
      * a key before it. Each operation may have `from`
-     * (and `with`, if it reads two); those with parameters init, bias_init, decay and names. */
+     * (and `with`, if it reads two); those with parameters init, bias_init, decay, train and names. */
     const char *keys;
     /* Append it to p; in: tensors that it reads. The new tensor, or -1 as the functions of program.h. */
     int (*build)(struct program *p, const struct net_op *op, const int *in, const struct model_options *o);

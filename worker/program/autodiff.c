@@ -110,6 +110,8 @@ static int operand(const struct walk *w, const struct op *op, int dy, enum op_op
     switch (of) {
     case OF_X:
         return op->in[0];
+    case OF_SECOND:
+        return op->in[1];
     case OF_Y:
         return op->out;
     case OF_DY:
@@ -187,7 +189,7 @@ static int survey(struct walk *w, int nfwd, int last)
     for (int i = 0; i < nfwd; i++) {
         const struct op *op = &p->ops[i];
         bool wanted = learns(p, op);
-        for (int k = 0; k < op_facts(op->kind)->inputs; k++) {
+        for (int k = 0; k < 2 && op->in[k] >= 0; k++) {
             w->readers[op->in[k]] += k > 0 || !looks_at_logits(p, op);
             wanted |= w->wanted[op->in[k]];
         }

@@ -159,14 +159,60 @@ static void uniform_block(double scale, const uint64_t bits[BLOCK], double x[BLO
         x[i] = scale * ((double)(int64_t)(bits[i] >> 11) * 0x1p-52 - 1);
 }
 
+/* --- tables of positions */
+
+/* e^x for -10 < x <= 0: a sum of powers of what is left of a multiple of log 2. */
+static double plain_exp(double x)
+{
+    const int k = (int)(x * 1.4426950408889634 - 0.5);
+    const double r = x - k * 0.693147180369123816490 - k * 1.90821492927058770002e-10;
+    const uint64_t bits = (uint64_t)(1023 + k) << 52;
+    double sum = 1, power;
+    for (int i = 16; i > 0; i--)
+        sum = sum * r / i + 1;
+    memcpy(&power, &bits, 8);
+    return sum * power;
+}
+
+/* sin x, or (quarters 1) cos x, for 0 <= x < 2^16: of what is left of a multiple of pi / 2. */
+static double plain_sin(double x, int quarters)
+{
+    const int k = (int)(x * 0.63661977236758134 + 0.5), quarter = (k + quarters) % 4;
+    const double r = x - k * 1.57079632673412561417 - k * 6.07710050650619224932e-11, r2 = r * r;
+    double odd = 1, even = 1;
+    for (int i = 18; i > 0; i -= 2) {
+        even = 1 - even * r2 / (i * (i - 1));
+        odd = 1 - odd * r2 / (i * (i + 1));
+    }
+    const double v = quarter % 2 ? even : odd * r;
+    return quarter < 2 ? v : -v;
+}
+
+/* As MAE's get_2d_sincos_pos_embed(): sines, then cosines, of the column at channels / 4 frequencies from 1 to almost
+ * 1 / 10000, and the same of the row; positions before the picture are zeros. */
+static void fill_table(const struct param *p, size_t first, size_t n, double *out)
+{
+    const size_t channels = (size_t)p->shape[2], some = channels / 4, extra = (size_t)p->grid.extra,
+                 w = (size_t)p->grid.w;
+    for (size_t i = 0; i < n; i++) {
+        const size_t position = (first + i) / channels, c = (first + i) % channels, place = position - extra;
+        const double rate = plain_exp(-9.2103403719761836 * (double)(c % some) / (double)some); /* log 10000 */
+        const double at = (double)(c / some < 2 ? place % w : place / w);
+        out[i] = position < extra ? 0 : plain_sin(at * rate, (int)(c / some % 2));
+    }
+}
+
 /* Elements [first, first + n) of the whole parameter. */
 static inline void fill_run(const struct param *p, uint64_t seed, size_t first, size_t n, double *out)
 {
     const uint64_t name = program_hash(p->name);
-    const bool drawn = p->init != INIT_ZEROS && p->init != INIT_ONES && p->init != INIT_CONSTANT;
+    const bool table = p->init == INIT_SINCOS2D,
+               drawn = !table && p->init != INIT_ZEROS && p->init != INIT_ONES && p->init != INIT_CONSTANT;
     uint64_t bits[BLOCK];
     double x[BLOCK];
-    for (size_t i = 0; !drawn && i < n; i++)
+    if (table)
+        fill_table(p, first, n, out);
+    for (size_t i = 0; !table && !drawn && i < n; i++)
         out[i] = p->init == INIT_CONSTANT ? p->init_scale : p->init == INIT_ONES;
     for (size_t i = 0, k = first % BLOCK; drawn && i < n; i += BLOCK - k, k = 0) {
         random_block(seed, name, first + i - k, bits);

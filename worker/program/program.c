@@ -16,6 +16,7 @@
 #include "common/base/array.h"
 #include "worker/program/builder.h"
 #include "worker/program/patterns.h"
+#include "worker/program/split.h"
 
 uint64_t program_hash(const char *s)
 {
@@ -495,6 +496,19 @@ int program_prepend(struct program *p, const char *name, int x)
     return op->out;
 }
 
+struct program_grid program_grid(const struct program *p, int x)
+{
+    struct program_grid g = {0};
+    for (int i = p->nops - 1; i >= 0; i--)
+        if (p->ops[i].out == x && p->ops[i].kind == OP_PREPEND) {
+            x = p->ops[i].in[0];
+            g.extra++;
+        }
+    g.h = p->tensors[x].h;
+    g.w = p->tensors[x].w;
+    return g;
+}
+
 int program_position(struct program *p, const char *name, int x)
 {
     struct builder *b = builder_of(p);
@@ -506,6 +520,7 @@ int program_position(struct program *p, const char *name, int x)
     if (!op)
         return -1;
     op->param[0] = table;
+    p->params[table].grid = program_grid(p, x);
     return op->out;
 }
 
@@ -524,7 +539,25 @@ int program_pick(struct program *p, const char *name, int x, int position)
     return op->out;
 }
 
+/* Numbers of all the group's samples; -1 where x has this rank's rows alone. */
+static int samples_of(struct program *p, const char *name, const struct tensor *x)
+{
+    struct builder *b = builder_of(p);
+    char own[sizeof x->name + 16], all[sizeof x->name + 16];
+    if (x->ranks == 1)
+        return -1;
+    snprintf(own, sizeof own, "%.63s.own", name);
+    snprintf(all, sizeof all, "%.63s.samples", name);
+    const struct op *op = builder_produce(b, OP_NUMBERS, own, -1, -1, SAMPLE_N, 1, 1);
+    return program_gather(p, all, op ? op->out : -1);
+}
+
 int program_drop(struct program *p, const char *name, int x, double rate, bool samples)
+{
+    return program_drop_part(p, name, x, rate, samples, 0, 0);
+}
+
+int program_drop_part(struct program *p, const char *name, int x, double rate, bool samples, int first, int whole)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
@@ -534,9 +567,14 @@ int program_drop(struct program *p, const char *name, int x, double rate, bool s
         return builder_fail(b, "'%s' drops a share of %g (expected 0 or more, and less than 1)", name, rate);
     if (rate == 0)
         return x;
-    struct op *op = builder_produce(b, OP_DROP, name, x, -1, in.c, in.h, in.w);
+    if (first < 0 || (whole && in.c > whole - first))
+        return builder_fail(b, "'%s' drops channels %d to %d of %d", name, first, first + in.c, whole);
+    const int numbers = samples_of(p, name, &in);
+    struct op *op = builder_produce(b, OP_DROP, name, x, numbers, in.c, in.h, in.w);
     if (!op)
         return -1;
+    op->first = first;
+    op->whole = whole;
     op->rate = (float)rate;
     op->samples = samples;
     op->layer = program_hash(name);

@@ -31,6 +31,7 @@ struct err;
 
 /* Channels of the small tensors of a loss over parts of the logits. */
 enum { LABEL_CLASS, LABEL_WEIGHT, LABEL_N };                /* a sample that does not count has class -1 */
+enum { SAMPLE_HIGH, SAMPLE_LOW, SAMPLE_N };                 /* of its number: 16 bits each, whole in a float */
 enum { TOP_MAX, TOP_TARGET, TOP_CLASS, TOP_WEIGHT, TOP_N }; /* target: the label's logit; of other ranks -infinity */
 enum { SUMS_EXP, SUMS_LOGITS, SUMS_BETTER, SUMS_N };        /* of exp(z - max), of z; logits that beat the label's */
 enum { LSE_LSE, LSE_CLASS, LSE_WEIGHT, LSE_N };             /* log of the sum of exp(z) over all classes */
@@ -49,7 +50,7 @@ enum op_work { WORK_SMALL, WORK_MEMORY, WORK_FORWARD, WORK_DATA, WORK_PARAM };
 enum op_trait {
     OP_ROWWISE = 1, /* does the same to rows of other ranks as to this one's, as all ops of a group do */
     OP_OF_GROUP = 2,
-    OP_OF_LOSS = 4, /* the result is counted and summed for the loss: it stays wide */
+    OP_OF_LOSS = 4, /* the result is counted, or summed for the loss: it stays wide */
     OP_READS_INPUT = 8,
     OP_READS_LABELS = 16,
     OP_WRITES_METRICS = 32,
@@ -57,8 +58,9 @@ enum op_trait {
     OP_DRAWS = 128,       /* reads the numbers of samples, in training */
 };
 
-/* A tensor of a forward op as its backward ops see it; none; the logits of the program. */
-enum op_operand { OF_NONE, OF_X, OF_Y, OF_DY, OF_LOGITS };
+/* A tensor of a forward op as its backward ops see it; none; the logits of the program. SECOND: its second input, or
+ * none. */
+enum op_operand { OF_NONE, OF_X, OF_SECOND, OF_Y, OF_DY, OF_LOGITS };
 
 /* What is known of a kind of operation: a row of ops.def. */
 struct op_facts {
@@ -99,7 +101,8 @@ struct op {
     bool samples;               /* DROP: of samples, each as a whole */
     uint64_t layer;             /* DROP: a number of its own, from its name: the same in every part of a model */
     int first;                  /* SLICE, PAD: channel of x; PICK: position; XENT_TOP, SUMS, PARTS_BWD: class of the
-                                 * first logit */
+                                 * first logit; DROP: of the whole, the channel that x begins with */
+    int whole;                  /* DROP: channels of the whole that x has a part of; 0: x is the whole */
 };
 
 struct tensor {
@@ -117,6 +120,12 @@ enum param_init {
     INIT_TRUNCATED, /* the same distribution without its tails beyond 2 * init_scale */
     INIT_UNIFORM,   /* in [-init_scale, init_scale) */
     INIT_CONSTANT,  /* init_scale */
+    INIT_SINCOS2D,  /* of a table of positions (param.grid), sines and cosines of their columns and rows */
+};
+
+/* Where positions are: `extra` of their own, then those of a picture, row after row. */
+struct program_grid {
+    int extra, h, w;
 };
 
 struct param {
@@ -129,7 +138,8 @@ struct param {
     bool frozen;      /* training does not change it: it lies behind n_train, or behind n_stats */
     enum param_init init;
     double init_scale;
-    bool decay; /* weight decay applies (torch: to every trainable parameter) */
+    struct program_grid grid; /* of OP_POSITION's; else all 0 */
+    bool decay;               /* weight decay applies (torch: to every trainable parameter) */
     /* This is one rank's part of a parameter that the ranks of a tensor group hold in parts (parallel/ownership.h):
      * indices [shard_first, shard_first + shape[shard_dim]) of shard_whole along dimension shard_dim. */
     bool sharded;
@@ -220,6 +230,9 @@ int program_scale(struct program *p, const char *name, int x, double value, bool
 /* In training a share `rate` of the elements, 0 <= rate < 1, becomes 0 (dropout), or of the samples (stochastic depth);
  * what is kept is divided by 1 - rate. Of rate 0: x itself. */
 int program_drop(struct program *p, const char *name, int x, double rate, bool samples);
+/* The same of a part of something: its channels from `first` on, of `whole` ones. What becomes 0 is what would of the
+ * whole. */
+int program_drop_part(struct program *p, const char *name, int x, double rate, bool samples, int first, int whole);
 /* x ((heads + 2 kv_heads) D,h,w): queries, keys, values, of each head after head. Head i of the queries reads head
  * i / (heads / kv_heads) of the others. -> (heads D,h,w) */
 int program_attention(struct program *p, const char *name, int x, int heads, int kv_heads, bool causal);
@@ -227,6 +240,8 @@ int program_attention(struct program *p, const char *name, int x, int heads, int
 int program_prepend(struct program *p, const char *name, int x);
 /* Plus a value for each position; the parameter is called `name`, (1,h w,C), normal with deviation 0.02 at first. */
 int program_position(struct program *p, const char *name, int x);
+/* Of the positions of tensor x: those that were prepended, and the picture behind them. */
+struct program_grid program_grid(const struct program *p, int x);
 int program_pick(struct program *p, const char *name, int x, int position); /* (C,h,w) -> (C,1,1) */
 void program_xent(struct program *p, int logits);
 

@@ -77,6 +77,13 @@ static const char *part_name(char *out, const char *name, const char *part)
     return out;
 }
 
+/* x, with the rows of the whole group. */
+static int all_rows(struct program *p, const char *name, int x)
+{
+    const bool has_them = x >= 0 && x < p->ntensors && p->tensors[x].ranks == p->group;
+    return has_them ? x : program_gather(p, PART(name, "in"), x);
+}
+
 /* Which indices of a dimension this rank has; an error where a rank would have none. */
 static bool cut(struct builder *b, const struct split *s, const char *what, int n, struct split_part *ret)
 {
@@ -121,7 +128,7 @@ static void split_over_classes(struct program *p, const char *name, int x, int c
     struct split_part part;
     if (!cut(b, s, "classes", classes, &part))
         return;
-    x = program_gather(p, PART(name, "in"), x);
+    x = all_rows(p, name, x);
     const int logits = program_linear(p, name, x, (int)part.n);
     mark_part(p, program_find_param(p, PART(name, "weight")), 0, &part, classes);
     mark_part(p, program_find_param(p, PART(name, "bias")), 0, &part, classes);
@@ -140,7 +147,7 @@ static void split_over_features(struct program *p, const char *name, int x, int 
         return;
     }
     const double scale = 1 / sqrt((double)in.c); /* of the whole layer, as program_linear() has it */
-    x = program_slice(p, PART(name, "part"), program_gather(p, PART(name, "in"), x), (int)part.first, (int)part.n);
+    x = program_slice(p, PART(name, "part"), all_rows(p, name, x), (int)part.first, (int)part.n);
     const int weight =
         builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){classes, (int64_t)part.n}, INIT_UNIFORM, scale);
     const int bias = builder_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){classes}, INIT_UNIFORM, scale);

@@ -33,8 +33,8 @@ struct split_part {
 };
 struct split_part split_part(size_t n, int parts, int index);
 
-/* Append the layer `name` of `classes` outputs over x, and the loss. A building error: fewer classes, or features, than
- * ranks; features that are maps of more than 1 x 1. */
+/* Append the layer `name` of `classes` outputs over x, of this rank's rows or of the group's, and the loss. A
+ * building error: fewer classes, or features, than ranks; features that are maps of more than 1 x 1. */
 void program_classifier(struct program *p, const char *name, int x, int classes, const struct split *s);
 
 /* --- what it is made of: as the functions of program.h */

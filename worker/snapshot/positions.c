@@ -7,14 +7,6 @@
 
 enum { TAPS = 4 };
 
-static const struct op *producer(const struct program *p, int x)
-{
-    for (int i = 0; i < p->nfwd; i++)
-        if (p->ops[i].out == x)
-            return &p->ops[i];
-    return NULL;
-}
-
 /* Of averages and moments, too (slices.c). */
 static bool is_of(const char *tensor, const char *param)
 {
@@ -27,16 +19,6 @@ static bool is_of(const char *tensor, const char *param)
     return is;
 }
 
-/* The table that op reads: how many of its positions come before those of the picture, and that one's shape. */
-static void read_grid(const struct program *p, const struct op *op, struct positions *ret)
-{
-    int x = op->in[0];
-    for (const struct op *by; (by = producer(p, x)) && by->kind == OP_PREPEND; x = by->in[0])
-        ret->extra++;
-    ret->to_h = p->tensors[x].h;
-    ret->to_w = p->tensors[x].w;
-}
-
 bool positions_fit(const struct program *p, const struct ckpt_tensor *want, const struct ckpt_tensor *have,
                    struct positions *ret)
 {
@@ -44,10 +26,11 @@ bool positions_fit(const struct program *p, const struct ckpt_tensor *want, cons
         return false;
     for (int i = 0; i < p->nfwd; i++) {
         const struct op *op = &p->ops[i];
-        struct positions g = {.channels = want->shape[2]};
+        const struct program_grid to =
+            op->kind == OP_POSITION ? p->params[op->param[0]].grid : (struct program_grid){0};
+        struct positions g = {.extra = to.extra, .to_h = to.h, .to_w = to.w, .channels = want->shape[2]};
         if (op->kind != OP_POSITION || !is_of(want->name, p->params[op->param[0]].name))
             continue;
-        read_grid(p, op, &g);
         const int64_t places = have->shape[1] - g.extra;
         g.from_h = g.from_w = (int)lround(sqrt(places > 0 ? (double)places : 0));
         if (places < 1 || (int64_t)g.from_h * g.from_w != places ||

@@ -277,7 +277,7 @@ static void operations_of_positions_are_what_the_text_says(void **state)
                        "scale gamma map=yes init=constant:-1e-6\n"
                        "norm n eps=0.25 rms=yes bias=no\n"
                        "prepend token init=normal:1\n"
-                       "position table decay=no\n"
+                       "position table decay=no init=sincos2d train=no\n"
                        "linear l out=16 each=yes bias=no\n"
                        "attention a heads=2 kv_heads=1 causal=yes\n"
                        "gelu_tanh g\n"
@@ -298,11 +298,14 @@ static void operations_of_positions_are_what_the_text_says(void **state)
     assert_shape(p, "c.weight", 4, (int64_t[]){12, 1, 2, 2});
     assert_shape(p, "gamma", 3, (int64_t[]){12, 1, 1});
     assert_begins(p, "gamma", INIT_CONSTANT, -1e-6, true);
+    assert_begins(p, "table", INIT_SINCOS2D, 0, false);
+    assert_true(param_of(p, "table")->frozen && !param_of(p, "gamma")->frozen);
+    const struct program_grid grid = param_of(p, "table")->grid;
+    assert_true(grid.extra == 1 && grid.h == 4 && grid.w == 4);
     assert_true(op_of(p, "n")->rms && op_of(p, "n")->eps == 0.25F && op_of(p, "n")->param[1] < 0);
     assert_shape(p, "token", 3, (int64_t[]){1, 1, 12});
     assert_begins(p, "token", INIT_NORMAL, 1, true);
     assert_shape(p, "table", 3, (int64_t[]){1, 17, 12});
-    assert_begins(p, "table", INIT_NORMAL, 0.02, false);
     assert_true(op_of(p, "l")->each && op_of(p, "l")->param[1] < 0);
     assert_shape(p, "l.weight", 2, (int64_t[]){16, 12});
     const struct op *a = op_of(p, "a"), *d = op_of(p, "d");
@@ -348,7 +351,7 @@ static const struct wrong {
     {"input\nconv a out=0" REST, "t, line 2: out=0 (expected a whole number from 1 to 16777216)"},
     {"input\nconv a out=2.5" REST, "t, line 2: out=2.5 (expected a whole number from 1 to 16777216)"},
     {"input\nconv a out=8 size=3" REST, "t, line 2: 'conv' has no key 'size' (expected from, out, kernel, stride, pad, "
-                                        "groups, bias, init, bias_init, decay, names)"},
+                                        "groups, bias, init, bias_init, decay, train, names)"},
     {"input\nconv a out=8 bias=maybe" REST, "t, line 2: bias=maybe (expected yes or no)"},
     {"input\nconv a out=8 out=9" REST, "t, line 2: 'out' is given twice"},
     {"input\nconv a b out=8" REST, "t, line 2: 'b': KEY=VALUE is expected behind the name"},
@@ -379,12 +382,12 @@ static const struct wrong {
     {"let a=1\nlet a=2\ninput" REST, "t, line 2: 'a' has a value already, 1"},
     {"input" REST "set w=2\n", "t, line 3: there is no 'let w=' that it could set"},
     {"input\nconv a out=8 init=gauss" REST, "t, line 2: 'gauss' are no initial values (expected default, zeros, ones, "
-                                            "normal:S, truncated:S, uniform:B or constant:X)"},
+                                            "normal:S, truncated:S, uniform:B, constant:X or sincos2d)"},
     {"input\ndrop a" REST, "t, line 2: 'drop' needs rate="},
     {"input\ndrop a rate=1" REST, "t, line 2: rate=1 (expected a number from 0 to 0.999999)"},
     {"input\nattention a" REST, "t, line 2: 'attention' needs heads="},
     {"input\nscale a bias_init=ones" REST,
-     "t, line 2: 'scale' has no key 'bias_init' (expected from, map, init, decay, names)"},
+     "t, line 2: 'scale' has no key 'bias_init' (expected from, map, init, decay, train, names)"},
     {"input\nconv a out=8 init=normal:1/fan" REST,
      "t, line 2: 'fan' means nothing in initial values (expected fan_in or "
      "fan_out)"},
@@ -421,6 +424,10 @@ static void shapes_that_do_not_fit_are_told_with_the_line(void **state)
         {"input\nattention a heads=2" REST,
          "model t of 8 x 8 images, line 2: 'a' reads 3 channels (expected a multiple of its 6 heads: of queries, keys, "
          "values)"},
+        {"input\nposition a init=sincos2d" REST,
+         "model t of 8 x 8 images, line 2: sincos2d of 3 channels (expected a multiple of 4)"},
+        {"input\nscale a init=sincos2d" REST,
+         "model t of 8 x 8 images, line 2: sincos2d are initial values of 'a' (expected of 'position' alone)"},
         {"input\npick a at=64" REST, "model t of 8 x 8 images, line 2: 'a' takes position 64 of 64"},
         {"input\nconv a out=8 names=w\nconv b out=8 names=w" REST,
          "model t of 8 x 8 images, line 3: two parameters are called 'w'"},

@@ -198,12 +198,63 @@ static void rows_of_a_group_are_not_taken_for_those_of_a_rank(void **state)
     program_destroy(p);
 }
 
+enum { WHOLE = 40, PART_FIRST = 9, PART = 19, SIDE = 3, DROP_BATCH = 3, PLANE = SIDE * SIDE };
+
+/* y of a drop of n channels from `first` on, of the whole. */
+static void run_drop(const char *device, int first, int n, const double *x, double *y)
+{
+    static const float weights[] = {1, 1, 1};
+    static const uint32_t samples[] = {70000, 3, 4000000000};
+    struct device *d;
+    struct plan *pl;
+    struct err e = {0};
+    struct program *p = program_create("drop", input_pictures(3, 4, 4, NULL, NULL));
+    const int t = program_tensor(p, "x", n, SIDE, SIDE);
+    const int u = program_drop_part(p, "d", program_act(p, "a", t, ACT_SILU), 0.4, false, first, WHOLE);
+    assert_int_equal(program_differentiate(p, &e), 0);
+    assert_int_equal(device_open(&d, device, &(struct device_options){.threads = 2}, &e), 0);
+    const struct plan_options o = {
+        .batch = DROP_BATCH, .training = true, .compute = d->ops->real, .end_op = p->nfwd, .keep_all = true};
+    assert_int_equal(d->ops->plan(d, p, &o, &pl, &e), 0);
+    assert_int_equal(d->ops->put(pl, t, x, &e), 0);
+    const struct run_args a = {.batch = {.weights = weights, .samples = samples}, .seed = 5, .step = 2};
+    assert_int_equal(d->ops->run(pl, &a, &e), 0);
+    assert_int_equal(d->ops->get(pl, u, y, &e), 0);
+    d->ops->plan_close(pl);
+    d->ops->close(d);
+    program_destroy(p);
+}
+
+/* As ranks would that have some of the channels each. */
+static void a_part_of_the_channels_drops_what_the_whole_would(void **state)
+{
+    static double x[DROP_BATCH * WHOLE * PLANE], y[DROP_BATCH * WHOLE * PLANE], part_x[DROP_BATCH * PART * PLANE],
+        part_y[DROP_BATCH * PART * PLANE];
+    size_t dropped = 0;
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        x[i] = 1 + (double)(i % 7);
+    run_drop(*state, 0, WHOLE, x, y);
+    for (size_t n = 0; n < DROP_BATCH; n++)
+        memcpy(part_x + n * PART * PLANE, x + (n * WHOLE + PART_FIRST) * PLANE, PART * PLANE * sizeof *x);
+    run_drop(*state, PART_FIRST, PART, part_x, part_y);
+    for (size_t n = 0; n < DROP_BATCH; n++)
+        for (size_t i = 0; i < PART * PLANE; i++) {
+            assert_true(part_y[n * PART * PLANE + i] == y[(n * WHOLE + PART_FIRST) * PLANE + i]);
+            dropped += part_y[n * PART * PLANE + i] == 0;
+        }
+    assert_true(dropped > DROP_BATCH * PART * PLANE / 4 && dropped < DROP_BATCH * PART * PLANE / 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_and_gradients_are_those_of_the_definition),
         cmocka_unit_test(a_maximum_has_no_derivative),
         cmocka_unit_test(rows_of_a_group_are_not_taken_for_those_of_a_rank),
+        cmocka_unit_test_prestate(a_part_of_the_channels_drops_what_the_whole_would, (void *)"ref"),
+#ifdef HAVE_CPU_DEVICE
+        cmocka_unit_test_prestate(a_part_of_the_channels_drops_what_the_whole_would, (void *)"cpu"),
+#endif
     };
     return cmocka_run_group_tests_name("ops over a group", tests, NULL, NULL);
 }

@@ -82,6 +82,32 @@ static void zeros_and_ones_are_that(void **state)
     assert_same(param_initial(&constant, 1, 5), 1e-6);
 }
 
+/* Of MAE's, with what the C library makes of sines and powers: to some units in the last place. */
+static void a_table_has_the_sines_of_columns_and_rows(void **state)
+{
+    enum { EXTRA = 2, H = 40, W = 300, C = 24 };
+    const struct param p = {.name = "table",
+                            .ndim = 3,
+                            .shape = {1, EXTRA + H * W, C},
+                            .count = (size_t)(EXTRA + H * W) * C,
+                            .init = INIT_SINCOS2D,
+                            .grid = {EXTRA, H, W}};
+    static double out[(EXTRA + H * W) * C], part[100];
+    (void)state;
+    param_initial_fill(&p, 1, 0, p.count, out);
+    for (size_t i = 0; i < p.count; i++) {
+        const size_t at = i / C - EXTRA, c = i % C;
+        const double rate = pow(10000, -(double)(c % (C / 4)) / (C / 4)),
+                     angle = rate * (double)(c < C / 2 ? at % W : at / W),
+                     want = i / C < EXTRA     ? 0
+                            : c / (C / 4) % 2 ? cos(angle)
+                                              : sin(angle);
+        assert_true(fabs(out[i] - want) <= 1e-15 * fmax(1, angle));
+    }
+    param_initial_fill(&p, 7, 1234, 100, part);
+    assert_memory_equal(part, out + 1234, sizeof part);
+}
+
 /* Of the normal distribution within two deviations the variance is 0.7737; its sampling error 0.0023 of n = 100,000. */
 static void truncated_values_stay_within_two_deviations(void **state)
 {
@@ -193,6 +219,7 @@ int main(void)
         cmocka_unit_test(values_are_the_known_ones_bit_for_bit),
         cmocka_unit_test(a_part_has_the_values_of_the_whole),
         cmocka_unit_test(zeros_and_ones_are_that),
+        cmocka_unit_test(a_table_has_the_sines_of_columns_and_rows),
         cmocka_unit_test(truncated_values_stay_within_two_deviations),
         cmocka_unit_test(a_slice_equals_the_whole),
         cmocka_unit_test(name_and_seed_change_the_values),

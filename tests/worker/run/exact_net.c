@@ -20,7 +20,7 @@ static int block(struct program *p, const char *name, int x, int width, int stri
     return program_relu(p, name, program_add(p, n[7], y, x));
 }
 
-static struct program *build_positions(const struct split *s)
+static struct program *build_positions(const struct split *s, bool rows)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
     struct program *p = program_create("positions", input_pictures(3, SIDE, SIDE, mean, std));
@@ -37,6 +37,11 @@ static struct program *build_positions(const struct split *s)
     y = program_linear_each(p, "b.out", program_attention(p, "b.heads", y, 4, 2, false), 2 * WIDTH, true);
     x = program_add(p, "b", program_drop(p, "b.drop", y, 0.1, false), x);
     x = program_act(p, "silu", program_norm(p, "norm", program_pick(p, "pick", x, 0), 1e-6f, false, true), ACT_SILU);
+    if (s->ranks > 1 && rows) {
+        program_set_group(p, s->ranks);
+        x = program_gather(p, "rows", x);
+    }
+    x = program_drop(p, "c.depth", program_drop(p, "c.drop", x, 0.2, false), 0.1, true);
     program_classifier(p, "fc", x, CLASSES, s);
     return p;
 }
@@ -50,12 +55,6 @@ static struct program *build_net(const struct split *s)
     x = program_avgpool(p, "pool", block(p, "two", x, 2 * WIDTH, 2));
     program_classifier(p, "fc", x, CLASSES, s);
     return p;
-}
-
-int exact_positions(struct program **ret, const struct split *s, struct err *e)
-{
-    *ret = build_positions(s);
-    return program_differentiate(*ret, e);
 }
 
 int exact_net(struct program **ret, const struct split *s, struct err *e)
@@ -72,9 +71,16 @@ int exact_net_aligned(struct program **ret, const struct split *s, size_t elemen
     return program_differentiate(*ret, e);
 }
 
-int exact_frozen(struct program **ret, const struct split *s, bool positions, const char *factors, struct err *e)
+int exact_frozen(struct program **ret, const struct split *s, const char *factors, struct err *e)
 {
-    *ret = positions ? build_positions(s) : build_net(s);
+    *ret = build_net(s);
+    program_freeze(*ret, factors);
+    return program_differentiate(*ret, e);
+}
+
+int exact_positions(struct program **ret, const struct split *s, bool rows, const char *factors, struct err *e)
+{
+    *ret = build_positions(s, rows);
     program_freeze(*ret, factors);
     return program_differentiate(*ret, e);
 }

@@ -10,10 +10,11 @@
 
 struct err;
 
-int exact_positions(struct program **ret, const struct split *s, struct err *e);
+/* rows: what is dropped last is dropped from the rows of the whole tensor group, if there is one; before they are split.
+ * With halves partial sums of gradients would be rounded there. factors: program_freeze(). */
+int exact_positions(struct program **ret, const struct split *s, bool rows, const char *factors, struct err *e);
 int exact_net(struct program **ret, const struct split *s, struct err *e);
-/* One of both, with parameters that are frozen (program_freeze()). */
-int exact_frozen(struct program **ret, const struct split *s, bool positions, const char *factors, struct err *e);
+int exact_frozen(struct program **ret, const struct split *s, const char *factors, struct err *e);
 /* Parameters padded to a multiple of so many elements (program_align()). */
 int exact_net_aligned(struct program **ret, const struct split *s, size_t elements, struct err *e);
 

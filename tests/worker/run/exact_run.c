@@ -39,9 +39,8 @@ static int build(struct program **ret, const struct exact_run *r, int rank, stru
 {
     const enum split_kind kind = r->tensor == 1 ? SPLIT_NONE : r->p.at[SPLIT] ? SPLIT_FEATURES : SPLIT_CLASSES;
     const struct split s = {kind, r->tensor, rank % r->tensor};
-    if (r->frozen && !r->still)
-        return exact_frozen(ret, &s, r->positions, r->frozen, e);
-    return r->positions ? exact_positions(ret, &s, e) : exact_net(ret, &s, e);
+    const char *frozen = r->still ? NULL : r->frozen;
+    return r->positions ? exact_positions(ret, &s, r->p.at[HALF] == FULL, frozen, e) : exact_frozen(ret, &s, frozen, e);
 }
 
 static struct optimizer optimizer_of(const struct point *p)

@@ -236,7 +236,9 @@ static void assert_untouched(const struct exact_outcome *o, bool positions, cons
 {
     struct program *p;
     size_t at = 0, n = 0;
-    assert_int_equal(exact_frozen(&p, &(struct split){SPLIT_NONE, 1, 0}, positions, frozen, NULL), 0);
+    const struct split none = {SPLIT_NONE, 1, 0};
+    assert_int_equal(
+        positions ? exact_positions(&p, &none, false, frozen, NULL) : exact_frozen(&p, &none, frozen, NULL), 0);
     for (int i = 0; i < p->nparams; at += p->params[i++].count)
         for (size_t k = 0; k < p->params[i].count && p->params[i].frozen; k++, n++) {
             const double value = param_initial(&p->params[i], 1, k);

@@ -8,6 +8,7 @@
 struct piece {
     const struct op *op;
     int with, buffer; /* tensor and its buffer; -1, NO_BUFFER: none */
+    int rows;         /* buffer of the numbers of a group's samples (SAMPLE_*); NO_BUFFER: none */
 };
 
 struct chain {
@@ -51,7 +52,7 @@ static void put_together(const struct cpu_plan *pl, int last, struct chain *c)
         const size_t at = strlen(c->label);
         if (!from)
             c->x = value;
-        c->piece[c->n++] = (struct piece){op, other, NO_BUFFER};
+        c->piece[c->n++] = (struct piece){op, link_kind(op->kind) == LINK_DROP ? -1 : other, NO_BUFFER, NO_BUFFER};
         c->wants_positions |= op_is(op->kind, OP_OF_POSITIONS);
         snprintf(c->label + at, sizeof c->label - at, "%s%s", from ? "+" : "", op_name(op->kind));
         from = op;
@@ -70,9 +71,34 @@ static int settle(struct cpu_plan *pl, int i, struct chain *c, struct layout *re
         if (p->buffer < NO_BUFFER)
             return p->buffer;
         TRY(cpu_plan_same_stores(pl, i, c->x, p->with, e));
+        if (link_kind(p->op->kind) == LINK_DROP)
+            p->rows = cpu_plan_settle(pl, i, p->op->in[1], LAYOUT_PLAIN, e);
+        if (p->rows < NO_BUFFER)
+            return p->rows;
     }
     TRY(c->y >= 0 ? cpu_plan_value(pl, c->y, block, e) : 0);
     return cpu_plan_same_stores(pl, i, c->x, c->y, e);
+}
+
+/* rows: of NUMBERS of a group. */
+static int add_draw(struct cpu_plan *pl, struct link *k, const struct piece *p, struct err *e)
+{
+    const struct op *op = p->op;
+    const size_t n = (size_t)pl->o.batch * (size_t)pl->p->tensors[op->in[0]].ranks;
+    void *factor = NULL, *sample = NULL;
+    if (op->samples)
+        TRY(cpu_plan_block(pl, n * sizeof(float), &factor, e));
+    if (p->rows != NO_BUFFER)
+        TRY(cpu_plan_block(pl, n * sizeof(uint32_t), &sample, e));
+    k->factor = factor;
+    k->sample = sample;
+    k->samples = n;
+    k->first = (size_t)op->first;
+    k->whole = (size_t)op->whole;
+    k->bound = drop_bound(op->rate);
+    k->kept = (float)(1 / (1 - (double)op->rate));
+    k->layer = op->layer;
+    return cpu_plan_reach(pl, p->rows, &k->rows, e);
 }
 
 static int add_link(struct cpu_plan *pl, struct step *s, const struct piece *p, struct err *e)
@@ -80,19 +106,14 @@ static int add_link(struct cpu_plan *pl, struct step *s, const struct piece *p, 
     struct chain_job *j = &s->chain;
     const struct op *op = p->op;
     struct link *k = &j->links[j->n];
-    void *factor = NULL;
     if (link_kind(op->kind) == LINK_DROP && !pl->o.training)
         return 0;
     j->n++;
     *k = (struct link){.kind = link_kind(op->kind), .act = op->act};
     if (op->param[0] >= 0)
         k->by = pl->params + pl->p->params[op->param[0]].offset;
-    if (k->kind == LINK_DROP && op->samples)
-        TRY(cpu_plan_block(pl, (size_t)pl->o.batch * sizeof(float), &factor, e));
-    k->factor = factor;
-    k->bound = drop_bound(op->rate);
-    k->kept = (float)(1 / (1 - (double)op->rate));
-    k->layer = op->layer;
+    if (k->kind == LINK_DROP)
+        TRY(add_draw(pl, k, p, e));
     return cpu_plan_reach(pl, p->buffer, &k->with, e);
 }
 
@@ -128,9 +149,13 @@ static void draw(const struct cpu_plan *pl, struct link *k)
 {
     const struct run_args *a = pl->args;
     k->key = drop_key(a->seed, a->step, k->layer);
-    k->sample = a->batch.samples;
     float *factor = (float *)(uintptr_t)k->factor;
-    for (int i = 0; factor && i < pl->o.batch; i++)
+    uint32_t *sample = (uint32_t *)(uintptr_t)k->sample;
+    if (!k->rows)
+        k->sample = a->batch.samples;
+    for (size_t i = 0; k->rows && i < k->samples; i++)
+        sample[i] = (uint32_t)k->rows[i * SAMPLE_N + SAMPLE_HIGH] << 16 | (uint32_t)k->rows[i * SAMPLE_N + SAMPLE_LOW];
+    for (size_t i = 0; factor && i < k->samples; i++)
         factor[i] = drop_word(k->key, k->sample[i], 0) >= k->bound ? k->kept : 0;
 }
 

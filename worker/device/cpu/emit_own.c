@@ -426,6 +426,8 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
         return emit_group(pl, i, cpu_step_bias, e);
     case OP_BIAS_BWD:
         return cpu_plan_emit_bias_bwd(pl, i, e);
+    case OP_NUMBERS:
+        return emit_group(pl, i, cpu_step_numbers, e);
     case OP_LABELS:
         return emit_group(pl, i, cpu_step_labels, e);
     case OP_XENT_TOP:

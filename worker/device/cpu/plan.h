@@ -284,7 +284,7 @@ step_fn cpu_step_unfold, cpu_step_spread;                                       
 step_fn cpu_step_linear, cpu_step_linear_bwd_param, cpu_step_bias, cpu_step_bias_bwd; /* linear.c */
 emit_fn cpu_plan_emit_bias_bwd;
 step_fn cpu_step_gather, cpu_step_scatter, cpu_step_sum, cpu_step_max, cpu_step_slice, cpu_step_pad; /* steps_group.c */
-step_fn cpu_step_labels, cpu_step_xent_top, cpu_step_xent_sums, cpu_step_xent_parts,
+step_fn cpu_step_labels, cpu_step_numbers, cpu_step_xent_top, cpu_step_xent_sums, cpu_step_xent_parts,
     cpu_step_xent_parts_bwd;              /* steps_split.c */
 step_fn cpu_step_xent, cpu_step_xent_bwd; /* steps_xent.c */
 /* dlogits of one row z[0..k), of all classes or of a part of them. label: its class' place in z, if it is there. */

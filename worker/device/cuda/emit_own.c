@@ -196,7 +196,8 @@ int emit_op(struct cuda_plan *pl, int i, struct err *e)
     case OP_SCALE:
     case OP_DROP:
     case OP_DROP_BWD:
-    case OP_BN: /* above, too */
+    case OP_BN:      /* above, too */
+    case OP_NUMBERS: /* refused (plan.c) */
     case OP_KINDS:
         break;
     }

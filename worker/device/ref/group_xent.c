@@ -30,6 +30,16 @@ int ref_labels(struct ref_plan *pl, const struct op *op, const struct run_args *
     return 0;
 }
 
+int ref_numbers(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    for (size_t s = 0; s < (size_t)pl->n; s++) {
+        const uint32_t number = a->batch.samples ? a->batch.samples[s] : 0; /* else nothing is drawn */
+        const double parts[SAMPLE_N] = {[SAMPLE_HIGH] = number >> 16, [SAMPLE_LOW] = number & 0xffff};
+        put_row(pl, op->out, s, parts);
+    }
+    return 0;
+}
+
 int ref_xent_top(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
     const size_t samples = ref_samples(pl, op->out), k = (size_t)pl->p->tensors[op->in[0]].c;

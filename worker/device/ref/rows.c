@@ -193,20 +193,29 @@ int ref_scale_bwd(struct ref_plan *pl, const struct op *op, const struct run_arg
 
 /* --- what is dropped */
 
+/* Of this rank's samples, or of those of the group. */
+static uint32_t sample_of(const struct run_args *a, const double *rows, size_t s, size_t n)
+{
+    return rows ? (uint32_t)rows[SAMPLE_HIGH * n + s] << 16 | (uint32_t)rows[SAMPLE_LOW * n + s] : a->batch.samples[s];
+}
+
 int ref_drop(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
     int threads = pl->threads;
     const double *x = pl->value[op->in[0]], kept = 1 / (1 - (double)op->rate);
     double *y = pl->value[op->out];
-    const size_t n = (size_t)pl->n, channels = (size_t)pl->p->tensors[op->out].c, plane = ref_plane(pl, op->out);
+    const size_t n = ref_samples(pl, op->out), channels = (size_t)pl->p->tensors[op->out].c,
+                 plane = ref_plane(pl, op->out), whole = op->whole ? (size_t)op->whole : channels;
+    const double *rows = op->in[1] >= 0 ? pl->value[op->in[1]] : NULL; /* (SAMPLE_N, n) */
     const struct drop_key key = drop_key(a->seed, a->step, op->layer);
     const uint32_t bound = drop_bound(op->rate);
     PARALLEL_FOR
     for (size_t s = 0; s < n; s++)
         for (size_t c = 0; c < channels; c++)
             for (size_t i = 0; i < plane; i++) {
-                const size_t at = (c * n + s) * plane + i, element = op->samples ? 0 : i * channels + c;
-                const bool stays = !pl->training || drop_word(key, a->batch.samples[s], element) >= bound;
+                const size_t at = (c * n + s) * plane + i,
+                             element = op->samples ? 0 : i * whole + (size_t)op->first + c;
+                const bool stays = !pl->training || drop_word(key, sample_of(a, rows, s, n), element) >= bound;
                 y[at] = stays ? x[at] * (pl->training ? kept : 1) : 0;
             }
     return 0;

@@ -134,6 +134,9 @@ struct link {
     const float *by;        /* (c) */
     const float *factor;    /* (samples) */
     const uint32_t *sample; /* (samples): their numbers */
+    const float *rows;      /* (samples, SAMPLE_N): their numbers as they have come over a group; NULL: they did not */
+    size_t samples;
+    size_t first, whole; /* DROP: x has channels from `first` on, of `whole` ones; whole 0: all */
     uint64_t layer;
     struct drop_key key; /* of the layer in this step */
     uint32_t bound;

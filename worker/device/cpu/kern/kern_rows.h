@@ -345,7 +345,8 @@ static void NAME(drop_strip)(const struct chain_job *j, const struct link *k, fl
         EACH_VECTOR(n, NAME(link_factor), v, k->factor[s]);
         return;
     }
-    const uint32_t *word = drop_words_of(k, k->sample[s], at % each, n, room);
+    const size_t in = at % each, element = k->whole ? in / j->c * k->whole + k->first + in % j->c : in;
+    const uint32_t *word = drop_words_of(k, k->sample[s], element, n, room);
     EACH_VECTOR(n, NAME(link_drop), v, word, k->bound, k->kept);
 }
 
