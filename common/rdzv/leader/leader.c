@@ -109,7 +109,7 @@ static int64_t elder_fence(const struct leader *l, const struct leader_member *m
 
 void leader_hold_for_elders_(struct leader *l, int64_t now)
 {
-    int64_t until = now;
+    int64_t until = now > l->first_until ? now : l->first_until;
     if (l->elders == 0 || !l->machine)
         return;
     for (struct leader_member *m = l->members; m; m = m->hh.next) {
@@ -265,6 +265,14 @@ void leader_hold(struct leader *l, int64_t until_ms, int64_t now_ms)
 int64_t leader_held_until(const struct leader *l)
 {
     return l->hold_until;
+}
+
+/* Elders may hold it longer: that is looked at whenever it would begin. */
+void leader_hold_first(struct leader *l, int64_t until_ms)
+{
+    l->first_until = until_ms;
+    if (l->machine)
+        rdzv_hold(l->machine, until_ms);
 }
 
 /* --- events */

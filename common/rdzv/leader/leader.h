@@ -156,6 +156,9 @@ void leader_awake(struct leader *l, int64_t now_ms);
 /* Nothing is asked or decided before: what is not known of may be at work. Later holds only add. */
 void leader_hold(struct leader *l, int64_t until_ms, int64_t now_ms);
 int64_t leader_held_until(const struct leader *l); /* 0: never was */
+/* The first round of a job begins no earlier, from now on; later or earlier than was set before. INT64_MAX: none does.
+ * Replaces the wait for the rounds that a JOIN names, where settings.hold_ms is set. */
+void leader_hold_first(struct leader *l, int64_t until_ms);
 
 /* Members whose news are new, each once. NULL: no more. */
 struct leader_member *leader_next_fresh(struct leader *l);
