@@ -52,6 +52,7 @@ struct client_effect *client_add_(struct client *c, enum client_effect_kind kind
     fx->seq = 0;
     fx->from = fx->code = 0;
     fx->together = false;
+    fx->got = 0;
     fx->ms = 0;
     fx->members = NULL;
     fx->text[0] = 0;
@@ -254,6 +255,7 @@ static void drop(struct client *c)
         client_add_(c, CLIENT_HANG_UP);
     c->connected = c->dialling = c->up = c->next_open = c->named = c->acked = false;
     c->asked_first = c->asked_last = 0;
+    c->got = 0;
 }
 
 static void seek(struct client *c, bool refused)
@@ -319,7 +321,7 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
     if (c->mode == CLIENT_RUNNING)
         client_lease_moved_(c);
     char why[512];
-    snprintf(why, sizeof why, c->o.elected ? "%.250s" UNREACHED : "%.500s", ev->text);
+    snprintf(why, sizeof why, c->o.elected && !c->o.listed ? "%.250s" UNREACHED : "%.500s", ev->text);
     out_of_reach(c, why, now);
     client_again_(c, now);
     seek(c, refused);

@@ -20,7 +20,11 @@
  * Where the leader is elected (options.elected) its address is found by others (election.h): the client asks for it
  * with CLIENT_SEEK whenever it has none that answers, and gets it with CLIENT_ADDRESS. The first words on each
  * connection then name the job, the epoch that is dialled and the highest that this node has seen: whoever else listens
- * there refuses. */
+ * there refuses.
+ *
+ * With a list of hosts (options.listed) it is the same, but that no epoch is named, and hosts.h says whom to dial. A host
+ * that hears too few seats acknowledges nothing: its answers to JOIN and NEXT say so. Each JOIN and NEXT says how many
+ * answers to them have come on this connection. */
 #ifndef CRUN_COMMON_RDZV_CLIENT_H
 #define CRUN_COMMON_RDZV_CLIENT_H
 
@@ -80,6 +84,7 @@ struct client_options { /* strings are borrowed */
     const char *run_id, *node;
     const char *endpoint; /* the rendezvous as the user named it, for people */
     bool elected;         /* its address comes by CLIENT_ADDRESS */
+    bool listed;          /* likewise, of a host of a list; elected is set, too */
     bool shows_progress;
     unsigned seed; /* of the pauses' jitter */
 };
@@ -106,7 +111,7 @@ enum client_effect_kind {
     CLIENT_PROGRESS, /* progress */
     CLIENT_ALIVE,    /* ask the round whether it goes on without its daemon: ms 1, or no longer: 0 */
     CLIENT_SEEK,     /* elected: the leader cannot be had at the address known; ms 1: it was refused there */
-    CLIENT_ACKED,    /* elected: the leader of the epoch dialled has acknowledged this node */
+    CLIENT_ACKED,    /* elected: the leader of the epoch dialled has acknowledged this node; listed: each time */
     CLIENT_WARN,     /* log text */
     CLIENT_NOTE,     /* log text, which is of less interest */
 };
@@ -117,6 +122,7 @@ struct client_effect {
     uint64_t seq;         /* NEXT */
     int from;             /* NEXT: group rank of the page of addresses; 0: the first */
     bool together;        /* it leaves with the next one */
+    uint64_t got;         /* JOIN, NEXT: answers to them that have come on this connection */
     int64_t ms;
     int code;
     struct rdzv_news news;
@@ -197,6 +203,7 @@ struct client {
     struct client_asked asked[CLIENT_ASKED_MAX];
     unsigned asked_first, asked_last;
     bool next_open;                                           /* a NEXT has no answer yet */
+    uint64_t got;                                             /* answers to JOIN and NEXT on this connection */
     struct buf report;                                        /* goes with the next NEXT; empty: none waits */
     struct buf sent, postmortem;                              /* what the REPORT, the POSTMORTEM under way says */
     char epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1]; /* elected: dialled, "": none; highest seen */

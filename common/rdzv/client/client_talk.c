@@ -64,6 +64,7 @@ static bool send_request(struct client *c, enum client_ask what, bool together, 
     fx->from = c->members_from;
     fx->ms = client_hold_ms(c);
     fx->together = together;
+    fx->got = c->got;
     return true;
 }
 
@@ -99,7 +100,7 @@ void client_greet_(struct client *c, int64_t now)
 {
     if (c->mode == CLIENT_FENCED || c->mode == CLIENT_OVER)
         return;
-    if (c->o.elected && !c->named)
+    if (c->o.elected && !c->o.listed && !c->named)
         c->named = send_request(c, ASK_TERM, true, now);
     if (c->failing)
         client_say_(c, ASK_FAIL, now);
@@ -301,7 +302,7 @@ static void on_status(struct client *c, const struct client_reply *r, int64_t no
 
 /* --- refusals */
 
-enum verdict { FENCED, REFUSED, DIFFERS, DENIED, NOJOB, AGAIN, NOT_YET, NO_TERM, NONSENSE };
+enum verdict { FENCED, REFUSED, DIFFERS, DENIED, NOJOB, AGAIN, NOT_YET, NO_TERM, FEW, NONSENSE };
 
 static enum verdict verdict_of(const struct client_reply *r)
 {
@@ -311,7 +312,7 @@ static enum verdict verdict_of(const struct client_reply *r)
     } words[] = {{"FENCED ", FENCED},    {"REFUSED ", REFUSED}, {"DIFFERS ", DIFFERS}, {"NOAUTH ", DENIED},
                  {"WRONGPASS ", DENIED}, {"NOPERM ", DENIED},   {"NOJOB ", NOJOB},     {"LIMIT ", AGAIN},
                  {"OOM ", AGAIN},        {"BUSY ", NOT_YET},    {"LOADING ", AGAIN},   {"ERR max number", AGAIN},
-                 {"NOTERM ", NO_TERM}};
+                 {"NOTERM ", NO_TERM},   {"FEW ", FEW}};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strncmp(r->text, words[i].word, strlen(words[i].word)) == 0)
             return words[i].v;
@@ -363,6 +364,7 @@ static void on_join_refused(struct client *c, const struct client_reply *r, int6
         break;
     case AGAIN:
     case NOJOB:
+    case FEW:
         client_give_up_(c, r->text, now);
         break;
     case NO_TERM:
@@ -390,12 +392,25 @@ static void on_join_refused(struct client *c, const struct client_reply *r, int6
     }
 }
 
+/* The host acknowledges nobody: too few seats are there. Others may come to it, or this node finds another one. */
+static void on_few(struct client *c, int64_t now)
+{
+    c->away = c->away ? c->away : now;
+    if (now - c->away >= c->o.connect_ms && (c->mode == CLIENT_JOINING || c->mode == CLIENT_DONE))
+        client_fail_(c, EXIT_UNAVAILABLE, "fewer nodes than a round needs (%d) met at the hosts %s within %lld s",
+                     c->o.job.min_nodes, c->o.endpoint, (long long)(c->o.connect_ms / 1000));
+}
+
 /* NEXT, DONE or FAIL is refused. A node that is joining has nothing to lose: it joins again. */
 static void on_refused(struct client *c, const struct client_asked *a, const struct client_reply *r, int64_t now)
 {
     enum verdict v = verdict_of(r);
     if (a->what != ASK_NEXT && c->mode == CLIENT_JOINING)
         return; /* a claim about a round that is over */
+    if (v == FEW) {
+        on_few(c, now);
+        return;
+    }
     if (c->mode == CLIENT_JOINING && (v == REFUSED || v == NOJOB)) {
         c->joined = false;
         client_again_(c, now);
@@ -453,10 +468,17 @@ static void on_acknowledged(struct client *c, const struct client_asked *a)
     client_alive_(c, false);
     if (c->mode == CLIENT_RUNNING)
         client_lease_moved_(c);
-    if (c->o.elected && !c->acked) {
+    if (c->o.elected && (c->o.listed || !c->acked)) {
         c->acked = true;
         client_add_(c, CLIENT_ACKED);
     }
+}
+
+static bool is_few(const struct client_asked *a, const struct client_reply *r)
+{
+    if (r->kind == REPLY_ERROR)
+        return a->what == ASK_NEXT && verdict_of(r) == FEW;
+    return a->what == ASK_JOIN && r->kind == REPLY_RECORD && rdzv_field_number(r->text, r->len, "few", 0) > 0;
 }
 
 void client_hear_(struct client *c, const struct client_reply *r, int64_t now)
@@ -466,13 +488,19 @@ void client_hear_(struct client *c, const struct client_reply *r, int64_t now)
         return;
     }
     const struct client_asked a = c->asked[c->asked_first++ % CLIENT_ASKED_MAX];
+    const bool few = is_few(&a, r);
     if (a.what == ASK_NEXT)
         c->next_open = false;
+    c->got += a.what == ASK_NEXT || a.what == ASK_JOIN;
     if (r->kind == REPLY_ERROR) {
         on_error(c, &a, r, now);
+        if (few && c->up)
+            go_on(c, now);
         return;
     }
-    if (acknowledges(a.what))
+    if (few)
+        on_few(c, now);
+    else if (acknowledges(a.what))
         on_acknowledged(c, &a);
     if (a.what == ASK_JOIN)
         on_joined(c, r, now);

@@ -134,5 +134,6 @@ int main(void)
         cmocka_unit_test(the_first_round_waits_from_the_join_that_made_min),
         cmocka_unit_test(a_full_job_begins_when_all_have_got_an_answer_sent_after_the_newest_join),
     };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,191 @@
+/* Which host of a list a node dials. See hosts.h. */
+#include "common/rdzv/client/hosts.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define NEVER INT64_MAX
+
+const char *hosts_state_name(enum hosts_state s)
+{
+    static const char *const names[] = {HOSTS_STATES(CHOICE_NAME)};
+    return names[s];
+}
+
+void hosts_init(struct hosts *h, const struct hosts_options *o)
+{
+    *h = (struct hosts){.o = *o, .rng = o->seed, .host = -1, .due = NEVER};
+}
+
+int64_t hosts_deadline(const struct hosts *h)
+{
+    return h->due;
+}
+
+static void add(struct hosts *h, enum hosts_effect_kind kind)
+{
+    assert(h->fx_count < HOSTS_EFFECTS_MAX);
+    h->fx[h->fx_count++] = kind;
+}
+
+static int64_t chance(struct hosts *h, int64_t most) /* splitmix64 */
+{
+    uint64_t z = (h->rng += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (int64_t)((z ^ (z >> 31)) % (uint64_t)(most + 1));
+}
+
+/* --- asking */
+
+static void ask(struct hosts *h, int64_t now)
+{
+    memset(h->seen, 0, sizeof h->seen);
+    h->state = HOSTS_ASKING;
+    h->due = now + HOSTS_ASK_MS;
+    add(h, HOSTS_ASK);
+}
+
+static bool acknowledges(const struct hosts *h, int host)
+{
+    return h->seen[host].seats + 1 >= h->o.min;
+}
+
+/* Whoever goes to a host that does not know its round loses its workers: not while the old host may come back. */
+static bool may_dial(const struct hosts *h, int host, bool working)
+{
+    const bool left = h->refused || (h->host >= 0 && h->seen[h->host].answer == HOSTS_REFUSED);
+    return h->seen[host].answer == HOSTS_HEARS &&
+           (!working || host == h->host || h->host < 0 || left || acknowledges(h, host));
+}
+
+/* Is a better than b? One that is avoided counts one seat and a half less: it loses ties, and does not hold a node that
+ * one more seat would free. */
+static bool is_better(const struct hosts *h, int a, int b, int64_t now)
+{
+    const bool acks_a = acknowledges(h, a), acks_b = acknowledges(h, b);
+    const int seats_a = 2 * h->seen[a].seats - (h->avoided[a] > now ? 3 : 0);
+    const int seats_b = 2 * h->seen[b].seats - (h->avoided[b] > now ? 3 : 0);
+    if (acks_a != acks_b)
+        return acks_a;
+    if (seats_a != seats_b)
+        return seats_a > seats_b;
+    return h->seen[a].round > h->seen[b].round; /* else the one that comes first in the list, which is b */
+}
+
+static int best(const struct hosts *h, bool working, int64_t now)
+{
+    int found = -1;
+    for (int i = 0; i < h->o.count; i++)
+        if (may_dial(h, i, working) && (found < 0 || is_better(h, i, found, now)))
+            found = i;
+    return found;
+}
+
+/* --- at a host */
+
+static void stay(struct hosts *h, int64_t now)
+{
+    h->state = HOSTS_AT;
+    h->due = now + h->o.silence_ms + chance(h, 2 * h->o.silence_ms);
+}
+
+static void choose(struct hosts *h, bool working, int64_t now)
+{
+    const int found = best(h, working, now);
+    if (h->connected && (found < 0 || found == h->host)) {
+        stay(h, now);
+        return;
+    }
+    if (found < 0) {
+        h->state = HOSTS_PAUSING;
+        h->due = now + HOSTS_AGAIN_MS;
+        return;
+    }
+    h->host = found;
+    h->connected = true;
+    h->refused = false;
+    stay(h, now);
+    add(h, HOSTS_DIAL);
+}
+
+static bool all_answered(const struct hosts *h)
+{
+    for (int i = 0; i < h->o.count; i++)
+        if (!h->seen[i].here)
+            return false;
+    return true;
+}
+
+static void on_answer(struct hosts *h, const struct hosts_event *ev, int64_t now)
+{
+    if (h->state != HOSTS_ASKING)
+        return;
+    h->seen[ev->host].here = true;
+    h->seen[ev->host].answer = ev->answer;
+    h->seen[ev->host].seats = ev->seats;
+    h->seen[ev->host].round = ev->round;
+    if (all_answered(h))
+        choose(h, ev->working, now);
+}
+
+static void on_acked(struct hosts *h, int64_t now)
+{
+    if (h->state == HOSTS_IDLE || h->host < 0)
+        return;
+    h->connected = true; /* dialled again meanwhile */
+    h->refused = false;
+    h->avoided[h->host] = 0;
+    stay(h, now);
+}
+
+static void on_away(struct hosts *h, const struct hosts_event *ev, int64_t now)
+{
+    if (h->state == HOSTS_IDLE)
+        return;
+    h->refused = ev->refused;
+    if (h->connected || h->state == HOSTS_AT) {
+        h->connected = false;
+        ask(h, now);
+    }
+}
+
+static void on_tick(struct hosts *h, const struct hosts_event *ev, int64_t now)
+{
+    if (now < h->due)
+        return;
+    if (h->state == HOSTS_ASKING) {
+        choose(h, ev->working, now);
+        return;
+    }
+    if (h->state == HOSTS_AT)
+        h->avoided[h->host] = now + 2 * h->o.silence_ms;
+    ask(h, now);
+}
+
+void hosts_step(struct hosts *h, const struct hosts_event *ev, int64_t now)
+{
+    h->fx_count = 0;
+    switch (ev->kind) {
+    case HOSTS_BEGIN:
+        if (h->state == HOSTS_IDLE || h->state == HOSTS_PAUSING)
+            ask(h, now);
+        break;
+    case HOSTS_ANSWER:
+        on_answer(h, ev, now);
+        break;
+    case HOSTS_ACKED:
+        on_acked(h, now);
+        break;
+    case HOSTS_AWAY:
+        on_away(h, ev, now);
+        break;
+    case HOSTS_LEAVE:
+        h->state = HOSTS_IDLE;
+        h->due = NEVER;
+        break;
+    case HOSTS_TICK:
+        on_tick(h, ev, now);
+        break;
+    }
+}

@@ -1,0 +1,99 @@
+/* Which host of a list a node dials (--rdzv-endpoint node1,node2,node3), as that node sees it. Pure: no I/O, no clock.
+ * launcher/rendezvous/rdzv_client_listed.c is its shell, tests/sim drives it too. Decision 0039 has the rules.
+ *
+ * The life of a node:
+ *   - asking: it asks all hosts how many seats they hear, and which round they had last. It dials the best of those
+ *     that answer in time: one that acknowledges its members, or would with this node; else the one that hears most
+ *     seats; else the one with the highest round; else the first of the list;
+ *   - at a host: it is connected there, or tries to be.
+ * What goes wrong, and what is done:
+ *   - the connection is lost: it asks anew. While its workers run it goes to another host only if the one that it was
+ *     at refuses to be dialled, or the other one acknowledges its members already;
+ *   - the host acknowledges nothing for silence_ms, and by chance up to twice as long again: it asks anew, and the host
+ *     that it is at counts less for twice silence_ms. The connection stays until another host is better;
+ *   - no host answers: it asks again and again. */
+#ifndef CRUN_COMMON_RDZV_HOSTS_H
+#define CRUN_COMMON_RDZV_HOSTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "common/base/choice.h"
+
+#define HOSTS_MAX 16
+#define HOSTS_ASK_MS 200   /* answers that come later are too late */
+#define HOSTS_AGAIN_MS 300 /* between two times that no host can be dialled */
+#define HOSTS_EFFECTS_MAX 4
+
+#define HOSTS_STATES(X)                                                                                                \
+    X(HOSTS_IDLE, "idle")       /* takes no part */                                                                    \
+    X(HOSTS_ASKING, "asking")   /* answers of the hosts are awaited */                                                 \
+    X(HOSTS_PAUSING, "pausing") /* none could be dialled */                                                            \
+    X(HOSTS_AT, "at a host")    /* `host` was dialled */
+
+enum hosts_state { HOSTS_STATES(CHOICE_ID) };
+const char *hosts_state_name(enum hosts_state s);
+
+struct hosts_options {
+    int count; /* of hosts, 2..HOSTS_MAX */
+    int min;   /* nodes of a round */
+    int64_t silence_ms;
+    uint64_t seed; /* of chance */
+};
+
+enum hosts_event_kind {
+    HOSTS_BEGIN,  /* this node wants a host */
+    HOSTS_ANSWER, /* to HOSTS_ASK, of `host` */
+    HOSTS_ACKED,  /* the host has acknowledged a request */
+    HOSTS_AWAY,   /* the connection is lost, or could not be made; refused: by the host's address */
+    HOSTS_LEAVE,  /* take no part any more */
+    HOSTS_TICK,
+};
+
+enum hosts_answer {
+    HOSTS_NONE,    /* it did not answer, or is of no use */
+    HOSTS_REFUSED, /* nobody listens there */
+    HOSTS_HEARS,   /* `seats`, `round` */
+};
+
+struct hosts_event {
+    enum hosts_event_kind kind;
+    bool working; /* of all events: workers run here */
+    bool refused;
+    int host;
+    enum hosts_answer answer;
+    int seats;      /* that it hears, this node's not counted */
+    uint64_t round; /* the last it had, 0: none */
+};
+
+enum hosts_effect_kind {
+    HOSTS_ASK,  /* all hosts; earlier questions are void */
+    HOSTS_DIAL, /* h->host */
+};
+
+struct hosts {
+    struct hosts_options o;
+    enum hosts_state state;
+    enum hosts_effect_kind fx[HOSTS_EFFECTS_MAX];
+    int fx_count;
+    uint64_t rng;
+    int host;                   /* that this node is at, or was last; -1: none yet */
+    bool connected;             /* to it, or trying */
+    bool refused;               /* it refuses to be dialled, since it was lost */
+    int64_t due;                /* of the next HOSTS_TICK; INT64_MAX: none */
+    int64_t avoided[HOSTS_MAX]; /* it counts less until then */
+    struct {
+        enum hosts_answer answer;
+        bool here;
+        int seats;
+        uint64_t round;
+    } seen[HOSTS_MAX]; /* answers to the newest question */
+};
+
+void hosts_init(struct hosts *h, const struct hosts_options *o);
+
+/* Apply one; then h->fx holds what follows from it, in order. */
+void hosts_step(struct hosts *h, const struct hosts_event *ev, int64_t now);
+int64_t hosts_deadline(const struct hosts *h); /* of the next HOSTS_TICK; INT64_MAX: never */
+
+#endif

@@ -1,0 +1,24 @@
+/* Jobs whose nodes are given a list of hosts: the shipped client, choice of host, jobs and leader of each node under one
+ * virtual clock, with a simulated network. */
+#ifndef CRUN_TESTS_LISTED_H
+#define CRUN_TESTS_LISTED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+enum listed_kind {
+    LISTED_HEALED, /* all is healed in the end */
+    LISTED_CUTS,   /* two nodes never meet, while others meet both */
+    LISTED_KINDS,
+};
+
+struct listed_stats {
+    uint64_t events, rounds, kills, pauses, cuts, fences;
+};
+
+/* One schedule. 0, or ERR_CORRUPT with the rule that broke. */
+int listed_run(enum listed_kind kind, uint64_t seed, bool trace, struct listed_stats *total, struct err *e);
+
+#endif
