@@ -16,13 +16,14 @@
 
 /* --- replies */
 
-static void say_error(struct conn *c, int rc, const struct err *e)
+void rdzv_say_error_(struct conn *c, int rc, const struct err *e)
 {
     static const struct {
         int rc;
         const char *word;
-    } words[] = {{ERR_FENCED, "FENCED"}, {ERR_REFUSED, "REFUSED"}, {ERR_MISMATCH, "DIFFERS"}, {-ENOENT, "NOJOB"},
-                 {-EDQUOT, "LIMIT"},     {-ENOMEM, "OOM"},         {-EAGAIN, "BUSY"},         {-ESTALE, "NOTERM"}};
+    } words[] = {{ERR_FENCED, "FENCED"}, {ERR_REFUSED, "REFUSED"}, {ERR_MISMATCH, "DIFFERS"},
+                 {-ENOENT, "NOJOB"},     {-EDQUOT, "LIMIT"},       {-ENOMEM, "OOM"},
+                 {-EAGAIN, "BUSY"},      {-ESTALE, "NOTERM"},      {-EBUSY, "FEW"}};
     const char *word = "ERR";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (words[i].rc == rc)
@@ -33,7 +34,7 @@ static void say_error(struct conn *c, int rc, const struct err *e)
 static void say_done(struct conn *c, int rc, const struct err *e)
 {
     if (rc < 0)
-        say_error(c, rc, e);
+        rdzv_say_error_(c, rc, e);
     else
         reply_status(&c->reply, "OK");
 }
@@ -134,6 +135,7 @@ static int join(struct conn *c, const char *run, const char *node, const struct 
     struct jobs_party *p = rdzv_party_of_(c, e);
     if (!p)
         return -ENOMEM;
+    jobs_got(p, (uint64_t)rdzv_field_number(fields->data, fields->len, "got", 0));
     rdzv_config_defaults(&settings); /* agents send everything, people what matters to them */
     TRY(rdzv_config_decode(fields->data, fields->len, &settings, e));
     TRY(decode_event(fields->data, fields->len, RDZV_JOIN, node, &ev, e));
@@ -147,6 +149,8 @@ static int joined_record(const struct jobs_joined *j, struct buf *out)
     TRY(rdzv_field_int(out, "seq", (long long)j->seq));
     TRY(rdzv_field_int(out, "v", RDZV_PROTOCOL));
     TRY(rdzv_field_int(out, "first_round", (long long)j->first_round));
+    if (j->few)
+        TRY(rdzv_field_int(out, "few", 1));
     return j->beside ? rdzv_field_text(out, "serves", j->beside) : 0;
 }
 
@@ -163,7 +167,7 @@ void command_rdzv_join(struct conn *c, const struct request *rq)
         rc = join(c, run, node, &fields, &joined, &e);
     buf_free(&fields);
     if (rc < 0)
-        say_error(c, rc, &e);
+        rdzv_say_error_(c, rc, &e);
     else
         rdzv_say_record_(c, joined_record(&joined, &answer), &answer);
 }
@@ -185,27 +189,51 @@ void command_rdzv_term(struct conn *c, const struct request *rq)
 void command_rdzv_next(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
-    int64_t seq, timeout_ms, from = 0;
+    int64_t seq, timeout_ms, from = 0, got = 0;
     struct err e = {0};
     struct jobs_party *p;
-    if (rq->argc != 5 && (rq->argc != 7 || !request_arg_is(&rq->argv[5], "from"))) {
-        reply_error(&c->reply, "ERR expected RDZV.NEXT run node seq timeout [FROM group-rank]");
+    const size_t left = rq->argc - 5;
+    const bool pages = left > 0 && request_arg_is(&rq->argv[5], "from");
+    if (left % 2 || left > (pages ? 4 : 2) || (left > 2 * pages && !request_arg_is(&rq->argv[5 + 2 * pages], "got"))) {
+        reply_error(&c->reply, "ERR expected RDZV.NEXT run node seq timeout [FROM group-rank] [GOT answers]");
         return;
     }
     if (!read_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "sequence number", INT64_MAX, &seq) ||
         !read_number(c, &rq->argv[4], "timeout", TIMEOUT_MAX_MS, &timeout_ms) ||
-        (rq->argc == 7 && !read_number(c, &rq->argv[6], "group rank", RDZV_NODES_MAX, &from)))
+        (pages && !read_number(c, &rq->argv[6], "group rank", RDZV_NODES_MAX, &from)) ||
+        (left > 2 * pages && !read_number(c, &rq->argv[6 + 2 * pages], "answers", INT64_MAX, &got)))
         return;
     if (!(p = rdzv_party_of_(c, &e))) {
-        say_error(c, -ENOMEM, &e);
+        rdzv_say_error_(c, -ENOMEM, &e);
         return;
     }
+    jobs_got(p, (uint64_t)got);
     size_t before = c->reply.out.len;
     int rc = jobs_next(p, run, node, (uint64_t)seq, (int)from, &e);
     if (rc < 0)
-        say_error(c, rc, &e);
+        rdzv_say_error_(c, rc, &e);
     else if (c->reply.out.len == before && !c->reply.failed)
         conn_block(c, &rdzv_next_ops_, NULL, timeout_ms);
+}
+
+/* SEATS run node: whom a host of a list hears. */
+void command_rdzv_seats(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    struct jobs_seats seats;
+    struct buf out = {0};
+    struct err e = {0};
+    if (!read_names(c, rq, run, node))
+        return;
+    int rc = jobs_seats(c->s->jobs, run, node, &seats, &e);
+    if (rc < 0) {
+        rdzv_say_error_(c, rc, &e);
+        return;
+    }
+    rc = rdzv_field_int(&out, "heard", seats.heard);
+    rc = rc < 0 ? rc : rdzv_field_int(&out, "round", (long long)seats.round);
+    rc = rc < 0 || !seats.over ? rc : rdzv_field_int(&out, "over", 1);
+    rdzv_say_record_(c, rc, &out);
 }
 
 static void claim(struct conn *c, const struct request *rq, enum rdzv_event_kind kind)
@@ -318,7 +346,7 @@ void command_rdzv_status(struct conn *c, const struct request *rq)
         rc = add_ended(c, principal, rq->argc == 1 ? NULL : run, &out);
     if (rc < 0) {
         buf_free(&out);
-        say_error(c, rc, &e);
+        rdzv_say_error_(c, rc, &e);
     } else {
         rdzv_say_record_(c, 0, &out);
     }

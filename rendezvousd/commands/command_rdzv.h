@@ -13,6 +13,8 @@ struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e); /* opened wher
 /* A record that was built; the buffer goes. */
 void rdzv_say_record_(struct conn *c, int rc, struct buf *b);
 
+void rdzv_say_error_(struct conn *c, int rc, const struct err *e);
+
 extern const struct blocked_ops rdzv_next_ops_; /* a NEXT that waits */
 
 #endif

@@ -82,7 +82,9 @@ static void say_news(struct conn *c, const struct rdzv_news *news, const char *m
 {
     struct buf b = {0};
     if (!news) {
-        reply_error(&c->reply, "FENCED a newer connection stands for this node");
+        reply_error(&c->reply, jobs_party_is_void(c->rdzv->party)
+                                   ? "FENCED a newer connection stands for this node"
+                                   : "NOJOB this host has given up the job: another one may lead it");
         return;
     }
     int rc = rdzv_news_encode(news, &b);
@@ -98,8 +100,9 @@ static void next_ended(struct conn *c, void *arg)
     struct err e = {0};
     (void)arg;
     jobs_next_cancel(c->rdzv->party);
-    if (jobs_may_answer(c->s->jobs, &e) < 0)
-        reply_error(&c->reply, "NOTERM %s", e.text);
+    const int rc = jobs_may_answer(c->s->jobs, &e);
+    if (rc < 0)
+        rdzv_say_error_(c, rc, &e);
     else
         reply_nil(&c->reply);
 }
@@ -112,15 +115,28 @@ static void next_forgotten(struct conn *c, void *arg)
 
 const struct blocked_ops rdzv_next_ops_ = {.timeout = next_ended, .forget = next_forgotten, .interrupt = next_ended};
 
+static void wake(struct conn *c)
+{
+    conn_wake(c);
+    if (c->s->door)
+        uv_idle_start(&c->s->door->idle, on_idle);
+}
+
 static void on_told(void *arg, const struct rdzv_news *news, const char *member_addrs, int more)
 {
     struct conn *c = ((struct rdzv_conn *)arg)->c;
     say_news(c, news, member_addrs, more);
+    if (c->blocked == &rdzv_next_ops_)
+        wake(c); /* else it is answered at once: NEXT has not blocked yet */
+}
+
+static void on_again(void *arg)
+{
+    struct conn *c = ((struct rdzv_conn *)arg)->c;
     if (c->blocked != &rdzv_next_ops_)
-        return; /* answered at once: NEXT has not blocked yet */
-    conn_wake(c);
-    if (c->s->door)
-        uv_idle_start(&c->s->door->idle, on_idle);
+        return;
+    next_ended(c, NULL);
+    wake(c);
 }
 
 struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e)
@@ -140,8 +156,12 @@ struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e)
     uint8_t ip[ADDR_BYTES];
     if (uv_tcp_getsockname(&c->tcp, (struct sockaddr *)&sa, &n) == 0 && addr_of((struct sockaddr *)&sa, ip))
         addr_text(ip, r->local);
-    const struct jobs_party_options o = {
-        .principal = r->principal, .addr = gate_peer_host(c), .local = r->local, .told = on_told, .arg = r};
+    const struct jobs_party_options o = {.principal = r->principal,
+                                         .addr = gate_peer_host(c),
+                                         .local = r->local,
+                                         .told = on_told,
+                                         .again = on_again,
+                                         .arg = r};
     if (jobs_party_open(&r->party, c->s->jobs, &o, e) < 0) {
         free(r);
         return NULL;

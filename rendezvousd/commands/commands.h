@@ -73,6 +73,7 @@ enum {
     X(command, "command", -1, 0)                                                                                       \
     X(info, "info", -1, 0)                                                                                             \
     X(rdzv_term, "rdzv.term", 6, COMMAND_FULL)                                                                         \
+    X(rdzv_seats, "rdzv.seats", 3, COMMAND_FULL)                                                                       \
     X(rdzv_join, "rdzv.join", -4, COMMAND_FULL)                                                                        \
     X(rdzv_fail, "rdzv.fail", -4, COMMAND_FULL)                                                                        \
     X(rdzv_done, "rdzv.done", 4, COMMAND_FULL)                                                                         \

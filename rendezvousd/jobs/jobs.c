@@ -37,10 +37,14 @@ int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e)
     j->born_ms = j->o.now();
     j->ended = calloc(ENDED_MAX, sizeof *j->ended);
     j->timer = o->loop && j->ended ? calloc(1, sizeof *j->timer) : NULL;
-    if (!j->ended || (o->loop && !j->timer)) {
+    int rc = !j->ended || (o->loop && !j->timer) ? err_set(e, -ENOMEM, "no memory for jobs") : 0;
+    rc = rc ? rc : jobs_open_seats_(j, e);
+    if (rc < 0) {
+        jobs_close_seats_(j);
+        free(j->timer);
         free(j->ended);
         free(j);
-        return err_set(e, -ENOMEM, "no memory for jobs");
+        return rc;
     }
     if (o->loop) {
         uv_timer_init(o->loop, j->timer);
@@ -174,6 +178,7 @@ void jobs_destroy(struct jobs *j)
     if (j->timer)
         uv_close((uv_handle_t *)j->timer, on_timer_closed);
     expiry_free(&j->ticks);
+    jobs_close_seats_(j);
     free(j->ended);
     free(j);
 }
@@ -319,7 +324,9 @@ void job_after_(struct job *job)
 
 int job_step_(struct job *job, const struct leader_event *ev, struct err *e)
 {
+    job_hold_first_(job);
     int rc = leader_step(job->reign.leader, ev, job->jobs->o.now(), e);
+    job_hold_first_(job); /* a first JOIN has made it */
     if (rc == 0)
         job_after_(job);
     return rc;
@@ -393,6 +400,7 @@ void jobs_tick(struct jobs *j)
 {
     const int64_t now = j->o.now();
     jobs_notice_pause_(j);
+    jobs_look_at_seats_(j);
     for (size_t left = j->count; left > 0 && j->ticks.n && expiry_first(&j->ticks)->at <= now + TOGETHER_MS; left--) {
         struct job *job = container_of(expiry_first(&j->ticks), struct job, tick);
         const int64_t at = leader_deadline(job->reign.leader);

@@ -51,6 +51,10 @@ struct jobs_options {
     size_t max_job_bytes;          /* of one job in memory; 0: 256 MiB */
     int max_joins;                 /* of one party within 10 s, a member's first after each round not counted; 0: 100 */
     struct state_dir *dir;         /* borrowed; NULL: jobs live in memory only */
+    /* A host of a list, with the job listed_run alone, whose seats follow from these settings; both are borrowed for
+     * the call. NULL: it is none. */
+    const struct rdzv_config *listed;
+    const char *listed_run;
 };
 
 int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);
@@ -105,10 +109,13 @@ struct jobs_party_options {
     /* The answer to jobs_next(): news, and on group rank 0 before the workers of a ROUND start, all addresses of the
      * members (comma separated, else NULL), or a page of them. more: the group rank that the next page begins with, as
      * whose answer these news come again; 0: there is none. news NULL: another party stands for the node now. Borrowed
-     * for the call. */
+     * for the call. Or, at a host of a list, the job is unknown here from now on (jobs_party_is_void() tells which). */
     void (*told)(void *arg, const struct rdzv_news *news, const char *member_addrs, int more);
     /* Another node has answered: jobs_lease() may have moved. In this process only; NULL: it has no lease. */
     void (*confirmed)(void *arg);
+    /* The answer to jobs_next() is due, with whatever there is, so that the node shows that it is here. At a host of a
+     * list only; NULL: it comes at its time. */
+    void (*again)(void *arg);
     void *arg;
 };
 
@@ -119,6 +126,7 @@ struct jobs_joined {
     char instance[LEADER_INSTANCE_LEN + 1];
     uint64_t epoch, seq;  /* seq: news up to this one were delivered, or void; NEXT asks for newer ones */
     uint64_t first_round; /* all rounds of this instance are at least that */
+    bool few;             /* at a host of a list: too few seats are heard, so that this acknowledges nothing */
     const char *beside; /* in a hosting crun: the oldest other job there is, else NULL. Borrowed as from jobs_owner() */
 };
 
@@ -140,8 +148,19 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *ev
  * place of the first. */
 int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e);
 void jobs_next_cancel(struct jobs_party *p);
-/* May anybody be acknowledged now? Looked at for each answer, after its request was read. 0, -ESTALE. */
-int jobs_may_answer(const struct jobs *j, struct err *e);
+/* May anybody be acknowledged now? Looked at for each answer, after its request was read. 0; -ESTALE: whoever was
+ * elected does not lead now; -EBUSY: this host of a list hears too few seats. */
+int jobs_may_answer(struct jobs *j, struct err *e);
+/* A host of a list: before JOIN or NEXT, how many answers to JOIN and NEXT the node has got from this party. */
+void jobs_got(struct jobs_party *p, uint64_t answers);
+bool jobs_party_is_void(const struct jobs_party *p); /* another party stands for its node */
+/* What a node that has no host yet wants to know of this one. -ENOENT: it hosts no such job for a list. */
+struct jobs_seats {
+    int heard;      /* seats, that of `node` not counted */
+    uint64_t round; /* the newest that this host knows; 0: none */
+    bool over;      /* the job is over, as all are told who come */
+};
+int jobs_seats(struct jobs *j, const char *run, const char *node, struct jobs_seats *ret, struct err *e);
 /* The first words to an elected leader: the epoch that is dialled, the highest that the node has seen, and the round of
  * its workers (0: it has none). ERR_FENCED: this job has no such round. */
 int jobs_term(struct jobs_party *p, const char *run, const char *epoch, const char *seen, uint64_t round,

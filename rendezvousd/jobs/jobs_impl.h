@@ -4,6 +4,7 @@
 #define CRUN_RENDEZVOUSD_JOBS_IMPL_H
 
 #include "common/rdzv/leader/rdzv_reign.h"
+#include "common/rdzv/leader/seats.h"
 #include "rendezvousd/jobs/jobs.h"
 #include "rendezvousd/jobs/jobs_watch.h"
 #include "rendezvousd/store/expiry.h"
@@ -25,6 +26,10 @@ struct jobs_party {
     int joins;       /* since joins_since, but those that a round awaited */
     uint64_t round;  /* the last that awaited one */
     int64_t joins_since;
+    int seat;                                 /* at a host of a list; -1: it has not said */
+    uint64_t seated;                          /* in jobs->seated, as long as its node comes by this one */
+    uint64_t answers;                         /* to its JOINs and NEXTs */
+    struct seats_sent sent;                   /* the newest of them */
     int64_t answered_ms;                      /* its newest JOIN or NEXT was answered then; 0: none was */
     struct jobs_party *tell_prev, *tell_next; /* jobs->tell */
     struct jobs_party *disk_prev, *disk_next; /* job->undurable, oldest record first */
@@ -82,6 +87,9 @@ struct term {
 struct jobs {
     struct jobs_options o; /* no zeroes: defaults are filled in */
     struct term term;
+    struct seats *seats; /* of a host of a list; NULL: it is none */
+    char listed_run[JOBS_RUN_MAX + 1];
+    uint64_t seatings, *seated; /* by seat: which party has it */
     struct job *all, *named;
     struct owner *owners;
     struct expiry ticks;
@@ -126,8 +134,21 @@ void party_queue_(struct jobs_party *p); /* queue it if it asks and there is new
 void jobs_tell_(struct jobs *j);
 
 /* jobs_term.c */
+bool jobs_leads_(const struct jobs *j); /* it was not elected, or its claim is confirmed */
 int party_check_term_(const struct jobs_party *p, struct err *e);
 void job_note_past_(struct job *job, const struct rdzv_event *join); /* a JOIN that may name a round */
+
+/* jobs_seats.c; all of it does nothing but at a host of a list */
+int jobs_open_seats_(struct jobs *j, struct err *e);
+void jobs_close_seats_(struct jobs *j);
+void jobs_look_at_seats_(struct jobs *j); /* before anything is asked: jobs may go */
+bool jobs_hear_enough_(const struct jobs *j);
+void job_hold_first_(struct job *job);
+/* As jobs_join(): the seat that its node names is its own. */
+int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_event *join, struct err *e);
+void party_resume_seat_(struct jobs_party *p, const char *node);
+void party_leave_seat_(struct jobs_party *p, enum jobs_end how);
+void party_answered_(struct jobs_party *p); /* JOIN or NEXT, in whatever way */
 
 /* jobs_lease.c */
 void job_confirmed_(struct job *job, struct leader_member *m, int64_t sent_ms);

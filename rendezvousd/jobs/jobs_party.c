@@ -30,6 +30,7 @@ int jobs_party_open(struct jobs_party **ret, struct jobs *j, const struct jobs_p
         return err_set(e, -ENOMEM, "no memory for a member");
     p->jobs = j;
     p->o = *o;
+    p->seat = -1;
     *ret = p;
     return 0;
 }
@@ -56,6 +57,11 @@ static void make_void(struct jobs_party *p)
         return;
     p->asks = false;
     p->o.told(p->o.arg, NULL, NULL, 0);
+}
+
+bool jobs_party_is_void(const struct jobs_party *p)
+{
+    return p->is_void;
 }
 
 int party_bind_(struct jobs_party *p, struct job *job, const char *node, struct err *e)
@@ -90,6 +96,8 @@ void jobs_party_close(struct jobs_party *p, enum jobs_end how)
     if (!p)
         return;
     struct jobs *j = p->jobs;
+    jobs_look_at_seats_(j);
+    party_leave_seat_(p, how);
     struct job *job = p->job;
     char node[RDZV_ID_MAX + 1];
     memcpy(node, p->node, sizeof node);
@@ -148,8 +156,16 @@ static void tell(struct jobs_party *p, struct leader_member *m)
         m->member_round = news.round;
     p->asks = false;
     p->answered_ms = p->jobs->o.now();
+    party_answered_(p);
     p->o.told(p->o.arg, &news, text, more); /* p may be gone afterwards */
     buf_free(&addrs);
+}
+
+/* Whoever hears of an end starts nothing, and whoever has workers is a member, of a round that this host would have given
+ * up if it heard too few seats. */
+static bool may_tell(const struct jobs *j, const struct leader_member *m)
+{
+    return m && jobs_leads_(j) && (jobs_hear_enough_(j) || m->news.kind == RDZV_NEWS_END);
 }
 
 void jobs_tell_(struct jobs *j)
@@ -161,7 +177,9 @@ void jobs_tell_(struct jobs *j)
     while ((p = j->tell)) {
         DL_DELETE2(j->tell, p, tell_prev, tell_next);
         p->to_tell = false;
-        struct leader_member *m = jobs_may_answer(j, NULL) == 0 ? can_tell(p) : NULL;
+        struct leader_member *m = can_tell(p);
+        if (!may_tell(j, m))
+            continue; /* it is queued again when that may be */
         if (m && rdzv_reign_stands(&p->job->reign, m->stamp))
             tell(p, m);
         else if (m)

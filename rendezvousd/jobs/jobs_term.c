@@ -110,11 +110,20 @@ bool jobs_all_know(const struct jobs *j)
     return j->all != NULL;
 }
 
-int jobs_may_answer(const struct jobs *j, struct err *e)
+bool jobs_leads_(const struct jobs *j)
 {
-    if (!j->term.home || j->o.now() < j->term.until)
-        return 0;
-    return err_set(e, -ESTALE, "this node does not lead the job now: its claim is not confirmed");
+    return !j->term.home || j->o.now() < j->term.until;
+}
+
+int jobs_may_answer(struct jobs *j, struct err *e)
+{
+    jobs_look_at_seats_(j);
+    if (!jobs_leads_(j))
+        return err_set(e, -ESTALE, "this node does not lead the job now: its claim is not confirmed");
+    if (!jobs_hear_enough_(j))
+        return err_set(e, -EBUSY, "%d of the %d seats that a round needs are heard here",
+                       seats_heard(j->seats, NULL, j->o.now()), j->seats->min);
+    return 0;
 }
 
 int party_check_term_(const struct jobs_party *p, struct err *e)

@@ -141,6 +141,7 @@ static void describe(const struct job *job, const struct leader_member *m, struc
     const struct rdzv *machine = leader_machine(job->reign.leader);
     ret->first_round =
         rdzv_round(machine) == 0 ? rdzv_next_round(machine) : leader_config(job->reign.leader)->first_round;
+    ret->few = !jobs_hear_enough_(job->jobs);
     ret->beside = beside(job);
 }
 
@@ -191,6 +192,7 @@ static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev
                                .reached = reached_at(p),
                                .here = !p->o.addr};
     config.blank_ms = blank_ms(job->jobs, settings);
+    config.hold_ms = job->jobs->seats ? 1 : config.hold_ms; /* the seats say how long it waits */
     const bool foreign = leader_is_foreign(job->reign.leader, &ask);
     TRY(check_room(job, ev->node, e));
     if (leader_may_begin(job->reign.leader) && getrandom(&ask.draw, sizeof ask.draw, 0) != sizeof ask.draw)
@@ -222,12 +224,13 @@ static int check_past(const struct jobs_party *p, const char *run, const struct 
     return err_set(e, ERR_REFUSED, "the job '%s' that node '%s' was in is over", run, join->node);
 }
 
-int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *join, const struct rdzv_config *settings,
-              struct jobs_joined *ret, struct err *e)
+static int join_run(struct jobs_party *p, const char *run, const struct rdzv_event *join,
+                    const struct rdzv_config *settings, struct jobs_joined *ret, struct err *e)
 {
     struct job *job;
     struct rdzv_event ev = *join;
     TRY(check_party(p, run, ev.node, e));
+    TRY(party_join_seat_(p, run, join, e));
     TRY(check_rate(p, run, &ev, e));
     TRY(check_past(p, run, &ev, e));
     TRY(find_or_create(p, run, &job, e));
@@ -239,13 +242,23 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
     return rc;
 }
 
+int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *join, const struct rdzv_config *settings,
+              struct jobs_joined *ret, struct err *e)
+{
+    jobs_look_at_seats_(p->jobs);
+    const int rc = join_run(p, run, join, settings, ret, e);
+    party_answered_(p);
+    return rc;
+}
+
 /* --- the others */
 
-int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e)
+static int next_of(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e)
 {
     struct leader_member *m;
     struct job *job = NULL;
     TRY(check_party(p, run, node, e));
+    party_resume_seat_(p, node);
     TRY(look_up(p, run, node, &job, &m, e));
     TRY(party_bind_(p, job, node, e));
     TRY(heard(p, e));
@@ -262,10 +275,21 @@ int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t 
     return 0;
 }
 
+int jobs_next(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e)
+{
+    jobs_look_at_seats_(p->jobs);
+    const int rc = next_of(p, run, node, seq, from, e);
+    if (rc < 0)
+        party_answered_(p);
+    return rc;
+}
+
 void jobs_next_cancel(struct jobs_party *p)
 {
     if (p->asks)
         p->answered_ms = p->jobs->o.now();
+    if (p->asks)
+        party_answered_(p);
     p->asks = false;
 }
 
@@ -273,6 +297,7 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
 {
     struct leader_member *m;
     struct job *job = NULL;
+    jobs_look_at_seats_(p->jobs);
     TRY(check_party(p, run, ev->node, e));
     TRY(look_up(p, run, ev->node, &job, &m, e));
     if (p->job == job && strcmp(p->node, ev->node) == 0 && !leader_is_over(job->reign.leader))
