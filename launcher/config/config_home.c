@@ -64,6 +64,8 @@ int config_find_home(struct config *c, struct err *e)
         .store_type_file = c->conf.store_type_file,
         .standalone = c->standalone,
         .endpoint_is_near = c->endpoint_typed,
+        .spare = c->spare,
+        .min_nodes = c->nnodes.min,
         .max_nodes = c->nnodes.max,
     };
     TRY(home_decide(&typed, &look, &c->home, e));

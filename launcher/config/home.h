@@ -4,6 +4,8 @@
  *   - --standalone, or one node and nothing else: inside this crun;
  *   - an endpoint HOST[:PORT] (backend c10d, tcp or none): dial it, or host it where HOST is an address of this
  *     machine; with backend rendezvousd only dial it;
+ *   - a list of endpoints HOST[:PORT],HOST[:PORT],...: dial the one that hears most nodes; those that are this machine
+ *     are hosted;
  *   - backend static, --master-addr or --master-port: node rank 0 hosts there, and the workers' store is on the same
  *     port;
  *   - redis://, rediss://, redis+sentinel://, rediss+sentinel://, file://: the decision log there;
@@ -22,6 +24,7 @@ struct err;
 #define HOME_ENDPOINT_MAX 1023
 #define HOME_HOST_MAX 255
 #define HOME_ID_MAX 128
+#define HOME_LIST_MAX 16
 #define HOME_MASTER_PORT 29500 /* of a static rendezvous without one, as torchrun's */
 #define HOME_RUN_ID "none"     /* of a job without a name, as torchrun's; a shared home takes none of that name */
 
@@ -30,15 +33,16 @@ struct err;
     X(HOME_TCP, "tcp")       /* rendezvousd, or a crun that hosts */                                                   \
     X(HOME_STATIC, "static") /* the same, on the port of the workers' store */                                         \
     X(HOME_REDIS, "redis")                                                                                             \
-    X(HOME_FILE, "file")
+    X(HOME_FILE, "file")                                                                                               \
+    X(HOME_LISTED, "listed hosts") /* one of several cruns that host */
 
 enum home_kind { HOME_KINDS(CHOICE_ID) };
 
-/* Whether this crun carries the rendezvous of HOME_TCP or HOME_STATIC. */
+/* Whether this crun carries the rendezvous of HOME_TCP, HOME_STATIC or HOME_LISTED. */
 enum home_hosting {
     HOME_DIALS,        /* never */
     HOME_HOSTS_IF_OWN, /* if the host is an address of this machine and nobody listens there */
-    HOME_HOSTS,        /* unless somebody listens there */
+    HOME_HOSTS,        /* unless somebody listens there; HOME_LISTED: at the host whose place in the list is our seat */
 };
 
 /* What the user typed; NULL or -1: nothing. */
@@ -49,8 +53,9 @@ struct home_typed {
     int is_host;                /* rdzv_conf: -1 not set, 0, 1 */
     bool store_type_file;       /* rdzv_conf */
     bool standalone;
+    bool spare;            /* this node is content to wait */
     bool endpoint_is_near; /* the endpoint was typed on the command line, not inherited */
-    int max_nodes;
+    int min_nodes, max_nodes;
 };
 
 /* What is looked up elsewhere; each returns NULL if there is none, valid until the next call. */
@@ -62,12 +67,19 @@ struct home_look {
     void *arg;
 };
 
+struct home_host {
+    char host[HOME_HOST_MAX + 1];
+    int port;
+};
+
 struct home {
     enum home_kind kind;
     enum home_hosting hosting;
     char endpoint[HOME_ENDPOINT_MAX + 1]; /* as the clients take it: "10.0.0.5:29400", "[::1]:29400", a URL; "" local */
     char host[HOME_HOST_MAX + 1];         /* tcp, static: without brackets */
     int port;                             /* tcp, static */
+    struct home_host list[HOME_LIST_MAX]; /* listed */
+    int listed;                           /* how many they are */
     char run_id[HOME_ID_MAX + 1];         /* typed, the scheduler's, HOME_RUN_ID, or "" (local: draw one) */
     int node_rank;                        /* typed or the scheduler's; -1: none */
     bool numbered;                        /* node_rank is a place that one node has: static, or the scheduler's */

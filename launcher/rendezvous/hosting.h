@@ -7,14 +7,17 @@
 
 struct err;
 struct jobs;
+struct rdzv_config;
 struct server;
 
-struct hosting_options {     /* borrowed for the call */
-    const char *token_file;  /* NULL: the user's own */
-    bool insecure, one_node; /* one_node: the job has no other: a secret of its own will do */
-    bool has_store;          /* the workers' store is on the same port */
-    const char *host;        /* to listen on; NULL: all interfaces */
-    int port;                /* 0: the kernel draws one */
+struct hosting_options {              /* borrowed for the call */
+    const char *token_file;           /* NULL: the user's own */
+    bool insecure, one_node;          /* one_node: the job has no other: a secret of its own will do */
+    bool has_store;                   /* the workers' store is on the same port */
+    const char *host;                 /* to listen on; NULL: all interfaces */
+    int port;                         /* 0: the kernel draws one */
+    const struct rdzv_config *listed; /* a host of a list, of the job listed_run; NULL: it is none */
+    const char *listed_run;
 };
 
 struct hosting {

@@ -1,6 +1,7 @@
 /* The agent's side of a rendezvous, wherever it lives (design/architecture.md): in this process (rdzv_client_local.c,
  * also where this crun hosts the others), behind a connection to rendezvousd or to a hosting crun (rdzv_client_tcp.c),
- * behind one to whichever node leads over a Redis or a shared directory, and perhaps this one (rdzv_client_elected.c).
+ * behind one to whichever node leads over a Redis or a shared directory, and perhaps this one (rdzv_client_elected.c),
+ * behind one to a host of a list, and perhaps this one (rdzv_client_listed.c).
  *
  * Calls return at once. Callbacks come on the loop's thread, possibly from inside join, fail, done or leave: they only
  * queue. A client asks for the next news by itself, redials by itself, and keeps the silence rule of
@@ -16,6 +17,7 @@
 #include "common/rdzv/machine/rdzv.h"
 
 struct err;
+struct home_host;
 struct hosting;
 struct jobs;
 struct rdzv_client;
@@ -24,12 +26,15 @@ struct rdzv_client_options {
     struct rdzv_config job;
     int64_t heartbeat_ms; /* keep_alive_interval: the longest this client lets pass between two requests; 1000 */
     int64_t connect_ms; /* how long the rendezvous may be unreachable before the first JOIN is answered: join_timeout */
-    int64_t daemon_grace_ms; /* workers may run on without a daemon proved gone (decision 0004); 60000 */
-    bool never_leads;        /* over a shared home: others must */
-    int lead_port;           /* where this node listens while it leads; 0: a port that the kernel draws */
-    bool allow_unsafe;       /* Redis: struct rdzv_home_options */
-    int64_t max_lag_ms;      /* likewise */
-    int home_fd;             /* to a home process (common/rdzv/homes/home_process.h); 0: none */
+    int64_t daemon_grace_ms;      /* workers may run on without a daemon proved gone (decision 0004); 60000 */
+    bool never_leads;             /* over a shared home: others must */
+    int lead_port;                /* where this node listens while it leads; 0: a port that the kernel draws */
+    bool allow_unsafe;            /* Redis: struct rdzv_home_options */
+    int64_t max_lag_ms;           /* likewise */
+    int home_fd;                  /* to a home process (common/rdzv/homes/home_process.h); 0: none */
+    const struct home_host *list; /* of hosts; list_count 0: there is none */
+    int list_count;
+    bool hosts_own_seat; /* whatever the name of that host means here */
     const char *run_id;
     /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
     const char *endpoint;
@@ -91,6 +96,7 @@ struct rdzv_client {
     struct rdzv_past past;             /* clients behind a connection, and local ones */
 };
 
-extern const struct rdzv_client_ops rdzv_client_local_ops, rdzv_client_tcp_ops, rdzv_client_elected_ops;
+extern const struct rdzv_client_ops rdzv_client_local_ops, rdzv_client_tcp_ops, rdzv_client_elected_ops,
+    rdzv_client_listed_ops;
 
 #endif

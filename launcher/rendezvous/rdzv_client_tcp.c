@@ -55,7 +55,7 @@ static void own_source(const struct tcp *t, char ret[RDZV_ADDR_MAX + 1])
         addr_text(ip, ret);
 }
 
-static int join_record(struct tcp *t, struct buf *out)
+static int join_record(struct tcp *t, const struct client_effect *fx, struct buf *out)
 {
     struct rdzv_event ev;
     client_claim(&t->c, ASK_JOIN, &ev);
@@ -72,6 +72,8 @@ static int join_record(struct tcp *t, struct buf *out)
     snprintf(ev.addrs, sizeof ev.addrs, "%s", t->o.addrs ? t->o.addrs : "");
     snprintf(ev.role, sizeof ev.role, "%s", t->o.role ? t->o.role : "");
     TRY(rdzv_event_encode(&ev, out));
+    if (t->c.o.listed)
+        TRY(rdzv_field_int(out, "got", (long long)fx->got));
     return rdzv_config_encode(&t->o.job, out);
 }
 
@@ -90,7 +92,7 @@ static bool leaves_in_good_order(const struct tcp *t)
 static int send_request(struct tcp *t, const struct client_effect *fx)
 {
     const char *run = t->o.run_id, *node = t->o.node;
-    char seq[24], hold[24], round[24], from[24];
+    char seq[24], hold[24], round[24], from[24], got[24];
     struct buf b = {0};
     int n = 4, rc = 0;
     snprintf(seq, sizeof seq, "%llu", (unsigned long long)fx->seq);
@@ -100,8 +102,9 @@ static int send_request(struct tcp *t, const struct client_effect *fx)
                                       : t->c.round));
     snprintf(from, sizeof from, "%d", fx->from);
     snprintf(hold, sizeof hold, "%lld", (long long)fx->ms);
+    snprintf(got, sizeof got, "%llu", (unsigned long long)fx->got);
     if (fx->what == ASK_JOIN)
-        rc = join_record(t, &b);
+        rc = join_record(t, fx, &b);
     else if (fx->what == ASK_FAIL || (fx->what == ASK_LEAVE && !leaves_in_good_order(t)))
         rc = claim_record(t, fx->what, &b);
     if (rc < 0) {
@@ -111,15 +114,19 @@ static int send_request(struct tcp *t, const struct client_effect *fx)
     const char *const text = fx->what == ASK_REPORT       ? t->c.sent.data
                              : fx->what == ASK_POSTMORTEM ? t->c.postmortem.data
                                                           : b.data;
-    const char *v[7] = {NULL, run, node, text};
+    const char *v[9] = {NULL, run, node, text};
     switch (fx->what) {
     case ASK_TERM:
         memcpy(v, ((const char *[]){"RDZV.TERM", run, node, t->c.epoch, t->c.seen, round}), 6 * sizeof *v);
         n = 6;
         break;
     case ASK_NEXT:
-        memcpy(v, ((const char *[]){"RDZV.NEXT", run, node, seq, hold, "FROM", from}), sizeof v);
+        memcpy(v, ((const char *[]){"RDZV.NEXT", run, node, seq, hold, "FROM", from}), 7 * sizeof *v);
         n = fx->from ? 7 : 5;
+        if (t->c.o.listed) {
+            v[n++] = "GOT";
+            v[n++] = got;
+        }
         break;
     case ASK_FAIL:
         memcpy(v, ((const char *[]){"RDZV.FAIL", run, node, round, text}), 5 * sizeof *v);
@@ -206,8 +213,7 @@ static void on_ready(void *arg)
     tcp_step(t, (struct client_event){.kind = CLIENT_READY});
 }
 
-/* Both ends have the same address: nobody stands between us. */
-static bool on_this_host(int fd)
+bool tcp_is_on_this_host(int fd)
 {
     struct sockaddr_storage a = {0}, b = {0};
     socklen_t na = sizeof a, nb = sizeof b;
@@ -232,7 +238,7 @@ static void on_dialled(void *arg, int fd, const char *text)
     const struct rdzv_conn_options o = {.tls = t->tls,
                                         .server_name = t->to.host,
                                         .token = t->tokens.n ? &t->tokens.v[0] : NULL,
-                                        .unproved = t->o.insecure || on_this_host(fd),
+                                        .unproved = t->o.insecure || tcp_is_on_this_host(fd),
                                         .ready = on_ready,
                                         .reply = on_reply,
                                         .lost = on_lost,
@@ -455,6 +461,7 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
                                                 .node = o->node,
                                                 .endpoint = o->endpoint,
                                                 .elected = s != NULL,
+                                                .listed = s && s->listed,
                                                 .shows_progress = o->on_progress != NULL,
                                                 .seed = (unsigned)clock_ns()});
     t->clock_due = INT64_MAX;

@@ -26,7 +26,8 @@ struct tcp_alive {
 struct tcp_seeker {
     void (*seek)(void *arg, bool refused); /* only queues, as acked does */
     void (*acked)(void *arg);
-    void (*told)(void *arg, const struct rdzv_news *news);
+    void (*told)(void *arg, const struct rdzv_news *news); /* NULL: nobody wants to know */
+    bool listed; /* its client has a list of hosts, among which others choose */
     void *arg;
 };
 
@@ -57,6 +58,8 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
              struct err *e);
 void tcp_address(struct tcp *t, const struct endpoint *to, const char *where, const char *epoch, const char *seen);
 void tcp_trouble(struct tcp *t, const char *why);
+
+bool tcp_is_on_this_host(int fd); /* both ends have the same address: nobody stands between them */
 
 /* rdzv_tcp_alive.c */
 void tcp_alive_start(struct tcp *t);

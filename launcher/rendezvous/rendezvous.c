@@ -86,7 +86,8 @@ static void on_own(void *arg, bool own)
 static void ask_whether_own(struct rendezvous *z)
 {
     const struct home *h = z->o.home;
-    const bool is_asked = h->hosting == HOME_HOSTS_IF_OWN && !z->o.client.tls && !z->may_host && !z->asked;
+    const bool is_asked =
+        h->kind != HOME_LISTED && h->hosting == HOME_HOSTS_IF_OWN && !z->o.client.tls && !z->may_host && !z->asked;
     if (is_asked && !port_is_marked(h->port) && own_host_ask(&z->asked, z->loop, h->host, on_own, z) == OWN_HOST_YES)
         z->may_host = true;
 }
@@ -176,6 +177,12 @@ int rendezvous_open(struct rendezvous **ret, uv_loop_t *loop, const struct rende
     case HOME_TCP:
     case HOME_STATIC:
         return open_tcp(z, e);
+    case HOME_LISTED:
+        z->o.client.list = o->home->list;
+        z->o.client.list_count = o->home->listed;
+        z->o.client.hosts_own_seat = o->home->hosting == HOME_HOSTS;
+        z->o.client.never_leads = o->home->hosting == HOME_DIALS;
+        return open_client(z, &rdzv_client_listed_ops, e);
     default:
         return open_client(z, &rdzv_client_elected_ops, e);
     }
@@ -248,7 +255,7 @@ static bool alone(const struct rendezvous *z, const struct hosting *h)
 {
     struct server_stats st;
     server_stats(h->server, &st);
-    return st.clients <= (h != z->hosted);
+    return st.clients <= (h != z->hosted); /* its own client */
 }
 
 void rendezvous_see_off(struct rendezvous *z, int64_t bound_ms, const bool *hurry)

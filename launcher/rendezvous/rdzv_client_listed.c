@@ -1,0 +1,351 @@
+/* The rendezvous of nodes that are given a list of hosts: the client behind a connection (rdzv_client_tcp.c), what says
+ * which host it dials (common/rdzv/client/hosts.h), and, if this machine is in the list, the server of a host, which
+ * this node dials as all others do. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "common/base/clock.h"
+#include "common/base/container_of.h"
+#include "common/base/err.h"
+#include "common/base/log.h"
+#include "launcher/config/home.h"
+#include "launcher/rendezvous/addresses.h"
+#include "launcher/rendezvous/host_question.h"
+#include "launcher/rendezvous/hosting.h"
+#include "launcher/rendezvous/rdzv_tcp.h"
+
+#define MODULE "rendezvous"
+#define EVENTS_MAX 64
+#define LOOK_MS 5000 /* before a host that is not this machine is looked at again: its name may mean it by then */
+
+static_assert(HOME_LIST_MAX <= HOSTS_MAX, "each host of a list has its place");
+
+struct listed;
+
+struct place { /* a host of the list */
+    struct listed *owner;
+    int index;
+    struct endpoint to;
+    char where[HOME_HOST_MAX + 16];
+    bool own;               /* it is this machine, as far as is known */
+    struct own_host *asked; /* whether it is; NULL: that is not being asked */
+    struct host_question *question;
+};
+
+struct listed {
+    struct rdzv_client base;
+    struct rdzv_client_options o;
+    uv_loop_t *loop;
+    struct tcp *tcp;
+    struct hosts x;
+    struct hosts_event events[EVENTS_MAX]; /* to come */
+    unsigned first, last;
+    bool pumping, closing;
+    struct place places[HOSTS_MAX];
+    struct hosting *hosting; /* NULL: this node hosts nothing, yet */
+    char why[512];           /* the newest question got no answer */
+    int64_t looked;          /* at what hosts are own; 0: not yet */
+    uv_timer_t clock;
+    int64_t clock_due;
+};
+
+static void pump(struct listed *d);
+
+static void push(struct listed *d, struct hosts_event ev)
+{
+    if (d->last - d->first < EVENTS_MAX)
+        d->events[d->last++ % EVENTS_MAX] = ev;
+    pump(d);
+}
+
+/* Those of a node that is done would begin again under a host that does not know of it: it waits as long as they would
+ * live. */
+static bool has_workers(const struct listed *d)
+{
+    const struct client *c = &d->tcp->c;
+    return c->mode == CLIENT_RUNNING || (c->mode == CLIENT_DONE && clock_ms() < c->lease.acked + d->o.job.silence_ms);
+}
+
+/* --- hosting */
+
+static void try_to_host(struct listed *d, struct place *p)
+{
+    const struct home_host *h = &d->o.list[p->index];
+    struct err e = {0};
+    const int rc = hosting_open(&d->hosting, d->loop,
+                                &(struct hosting_options){.token_file = d->o.token_file,
+                                                          .insecure = d->o.insecure,
+                                                          .host = h->host,
+                                                          .port = h->port,
+                                                          .listed = &d->o.job,
+                                                          .listed_run = d->o.run_id},
+                                &e);
+    if (rc == 0)
+        log_info(MODULE, "hosting at %s", p->where);
+    else if (rc != -EADDRINUSE) /* then another crun of this machine does */
+        log_warn(MODULE, "this node cannot host at %s: %s", p->where, e.text);
+}
+
+static void on_own(void *arg, bool own)
+{
+    struct place *p = arg;
+    p->asked = NULL;
+    p->own = own;
+    if (own && !p->owner->hosting)
+        try_to_host(p->owner, p);
+}
+
+static void look_whether_own(struct listed *d, struct place *p)
+{
+    if (p->own || p->asked)
+        return;
+    p->own = (d->o.hosts_own_seat && d->o.node_rank == p->index) ||
+             own_host_ask(&p->asked, d->loop, d->o.list[p->index].host, on_own, p) == OWN_HOST_YES;
+}
+
+/* One place for each crun: that of its seat before others, for several may run on one machine. */
+static void host_if_own(struct listed *d)
+{
+    const int n = d->o.list_count;
+    const int64_t now = clock_ms();
+    const bool looks = d->looked == 0 || now - d->looked >= LOOK_MS;
+    d->looked = looks ? now : d->looked;
+    for (int i = 0; i < n && !d->hosting && !d->o.never_leads; i++) {
+        struct place *p = &d->places[(d->o.node_rank + i) % n];
+        if (looks)
+            look_whether_own(d, p);
+        if (p->own)
+            try_to_host(d, p);
+    }
+}
+
+/* --- asking */
+
+static void on_answered(void *arg, struct host_question *q, enum hosts_answer answer, int seats, uint64_t round,
+                        const char *why)
+{
+    struct place *p = arg;
+    struct listed *d = p->owner;
+    if (p->question != q)
+        return;
+    p->question = NULL;
+    log_debug(MODULE, "%s: %s%d seats, round %llu", p->where, why[0] ? why : "hears ", seats,
+              (unsigned long long)round);
+    if (answer != HOSTS_HEARS)
+        snprintf(d->why, sizeof d->why, "none of the hosts %.200s can be used; %.80s: %.160s", d->o.endpoint, p->where,
+                 answer == HOSTS_REFUSED ? "nobody listens there" : why);
+    push(d, (struct hosts_event){
+                .kind = HOSTS_ANSWER, .host = p->index, .answer = answer, .seats = seats, .round = round});
+}
+
+static void ask(struct listed *d)
+{
+    host_if_own(d);
+    for (int i = 0; i < d->o.list_count; i++) {
+        struct place *p = &d->places[i];
+        host_question_close(p->question);
+        p->question = host_question_ask(
+            d->loop, &(struct host_question_options){.to = &p->to,
+                                                     .run = d->o.run_id,
+                                                     .node = d->o.node,
+                                                     .token = d->tcp->tokens.n ? &d->tcp->tokens.v[0] : NULL,
+                                                     .insecure = d->o.insecure,
+                                                     .answered = on_answered,
+                                                     .arg = p});
+    }
+}
+
+static void dial(struct listed *d)
+{
+    const struct place *p = &d->places[d->x.host];
+    tcp_address(d->tcp, &p->to, p->where, "listed", "");
+}
+
+static void on_seek(void *arg, bool refused)
+{
+    push(arg, (struct hosts_event){.kind = HOSTS_AWAY, .refused = refused});
+}
+
+static void on_acked(void *arg)
+{
+    push(arg, (struct hosts_event){.kind = HOSTS_ACKED});
+}
+
+/* --- time */
+
+static void on_clock(uv_timer_t *t)
+{
+    struct listed *d = container_of(t, struct listed, clock);
+    d->clock_due = INT64_MAX;
+    push(d, (struct hosts_event){.kind = HOSTS_TICK});
+}
+
+/* Moved with every acknowledgement, so that it wakes nobody as long as all is well. */
+static void arm(struct listed *d)
+{
+    const int64_t due = hosts_deadline(&d->x), now = clock_ms();
+    if (due == d->clock_due || d->closing)
+        return;
+    d->clock_due = due;
+    uv_update_time(d->loop);
+    if (due == INT64_MAX)
+        uv_timer_stop(&d->clock);
+    else
+        uv_timer_start(&d->clock, on_clock, due > now ? (uint64_t)(due - now) : 0, 0);
+}
+
+/* What is carried out may bring further events: they wait for the rest of the effects. */
+static void pump(struct listed *d)
+{
+    if (d->pumping || d->closing)
+        return;
+    d->pumping = true;
+    while (d->first != d->last) {
+        struct hosts_event ev = d->events[d->first++ % EVENTS_MAX];
+        const enum hosts_state before = d->x.state;
+        enum hosts_effect_kind fx[HOSTS_EFFECTS_MAX];
+        ev.working = has_workers(d);
+        hosts_step(&d->x, &ev, clock_ms());
+        if (d->x.state != before)
+            log_debug(MODULE, "%s -> %s", hosts_state_name(before), hosts_state_name(d->x.state));
+        if (d->x.state == HOSTS_PAUSING && before != HOSTS_PAUSING)
+            tcp_trouble(d->tcp, d->why[0] ? d->why : "no host has answered yet");
+        const int n = d->x.fx_count;
+        memcpy(fx, d->x.fx, sizeof fx);
+        for (int i = 0; i < n; i++)
+            if (fx[i] == HOSTS_ASK)
+                ask(d);
+            else
+                dial(d);
+    }
+    d->pumping = false;
+    arm(d);
+}
+
+/* --- the agent's calls */
+
+static struct rdzv_client *inner(const struct rdzv_client *c)
+{
+    return &((const struct listed *)c)->tcp->base;
+}
+
+static int listed_join(struct rdzv_client *c, struct err *e)
+{
+    push((struct listed *)c, (struct hosts_event){.kind = HOSTS_BEGIN});
+    return inner(c)->ops->join(inner(c), e);
+}
+
+static int listed_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
+{
+    return inner(c)->ops->fail(inner(c), cause, e);
+}
+
+static int listed_done(struct rdzv_client *c, struct err *e)
+{
+    return inner(c)->ops->done(inner(c), e);
+}
+
+static int listed_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
+{
+    return inner(c)->ops->leave(inner(c), why, e);
+}
+
+static int listed_report(struct rdzv_client *c, const char *fields, struct err *e)
+{
+    return inner(c)->ops->report(inner(c), fields, e);
+}
+
+static int listed_publish(struct rdzv_client *c, const char *text, struct err *e)
+{
+    return inner(c)->ops->publish(inner(c), text, e);
+}
+
+static bool listed_is_answered(const struct rdzv_client *c)
+{
+    return inner(c)->ops->is_answered(inner(c));
+}
+
+static struct hosting *listed_hosting(const struct rdzv_client *c)
+{
+    return ((const struct listed *)c)->hosting;
+}
+
+/* --- life */
+
+static void on_closed(uv_handle_t *h)
+{
+    free(container_of((uv_timer_t *)h, struct listed, clock));
+}
+
+static void listed_close(struct rdzv_client *c)
+{
+    struct listed *d = (struct listed *)c;
+    if (!d || d->closing)
+        return;
+    d->closing = true;
+    for (int i = 0; i < d->o.list_count; i++) {
+        own_host_close(d->places[i].asked);
+        host_question_close(d->places[i].question);
+    }
+    if (d->tcp)
+        d->tcp->base.ops->close(&d->tcp->base);
+    hosting_close(d->hosting);
+    uv_close((uv_handle_t *)&d->clock, on_closed);
+}
+
+static uint64_t draw(void)
+{
+    uint64_t v = 0;
+    if (getrandom(&v, sizeof v, 0) != sizeof v)
+        v = (uint64_t)clock_ns();
+    return v;
+}
+
+static int listed_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)
+{
+    struct listed *d = calloc(1, sizeof *d);
+    if (!d)
+        return err_errno(e, ENOMEM, "rendezvous");
+    d->base.ops = &rdzv_client_listed_ops;
+    d->o = *o;
+    d->loop = loop;
+    d->clock_due = INT64_MAX;
+    for (int i = 0; i < o->list_count; i++) {
+        struct place *p = &d->places[i];
+        *p = (struct place){.owner = d, .index = i};
+        snprintf(p->to.host, sizeof p->to.host, "%s", o->list[i].host);
+        snprintf(p->to.port, sizeof p->to.port, "%d", o->list[i].port);
+        home_join(o->list[i].host, o->list[i].port, p->where, sizeof p->where);
+    }
+    uv_timer_init(loop, &d->clock);
+    hosts_init(&d->x,
+               &(struct hosts_options){
+                   .count = o->list_count, .min = o->job.min_nodes, .silence_ms = o->job.silence_ms, .seed = draw()});
+    const struct tcp_seeker seeker = {.seek = on_seek, .acked = on_acked, .listed = true, .arg = d};
+    const int rc = tcp_open(&d->tcp, loop, o, &seeker, e);
+    if (rc < 0) {
+        listed_close(&d->base);
+        return rc;
+    }
+    host_if_own(d);
+    *ret = &d->base;
+    return 0;
+}
+
+const struct rdzv_client_ops rdzv_client_listed_ops = {
+    .name = "listed",
+    .open = listed_open,
+    .join = listed_join,
+    .fail = listed_fail,
+    .done = listed_done,
+    .leave = listed_leave,
+    .report = listed_report,
+    .publish = listed_publish,
+    .is_answered = listed_is_answered,
+    .hosting = listed_hosting,
+    .close = listed_close,
+};
