@@ -96,6 +96,7 @@ void jobs_party_close(struct jobs_party *p, enum jobs_end how)
     if (!p)
         return;
     struct jobs *j = p->jobs;
+    p->asks = false; /* nobody is told any more */
     jobs_look_at_seats_(j);
     party_leave_seat_(p, how);
     struct job *job = p->job;

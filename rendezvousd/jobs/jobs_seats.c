@@ -93,11 +93,23 @@ void job_hold_first_(struct job *job)
         leader_hold_first(job->reign.leader, seats_begin_at(j->seats, j->o.now()));
 }
 
+/* The leader would turn a newcomer away for good: it may be the successor of a node that is dead. */
+static int check_place(const struct jobs *j, int seat, const char *node, struct err *e)
+{
+    const struct job *job = job_find_(j, "", j->listed_run);
+    const char *before = seat >= 0 && seat < j->seats->max ? j->seats->v[seat].node : "";
+    const struct leader_member *m = job && before[0] ? leader_find(job->reign.leader, before) : NULL;
+    if (!m || !m->known || m->list == LEADER_LIST_SILENT || strcmp(before, node) == 0)
+        return 0;
+    return err_set(e, -EAGAIN, "node rank %d is taken by node '%s', which is heard of", seat, before);
+}
+
 static int sit_down(struct jobs_party *p, int seat, const char *node, struct err *e)
 {
     struct jobs *j = p->jobs;
-    if (p->seat == seat && strcmp(j->seats->v[seat].node, node) == 0)
+    if (p->seat >= 0 && p->seat == seat && strcmp(j->seats->v[seat].node, node) == 0)
         return 0;
+    TRY(check_place(j, seat, node, e));
     TRY(seats_connect(j->seats, seat, node, j->o.now(), e));
     p->seat = seat;
     p->seated = ++j->seatings;

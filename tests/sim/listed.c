@@ -929,7 +929,7 @@ static void set_up(struct world *w)
     w->rng = w->seed * 2654435761u + (uint64_t)w->kind;
     w->nodes = (int)between(w, w->kind == LISTED_CUTS ? 3 : 2, NODES);
     w->min = (int)between(w, w->nodes / 2 + 1, w->nodes);
-    w->hosts = (int)between(w, 2, w->nodes);
+    w->hosts = (int)between(w, w->kind == LISTED_CUTS ? 3 : 2, w->nodes); /* one that all reach is among them */
     w->faults_end = FAULTS_MS;
     rdzv_config_defaults(c);
     c->min_nodes = w->min;

@@ -1,0 +1,170 @@
+/* Which host of a list a node dials. */
+#include "common/rdzv/client/hosts.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#define SILENCE 3000
+
+static struct hosts three(void)
+{
+    struct hosts h;
+    hosts_init(&h, &(struct hosts_options){.count = 3, .min = 2, .silence_ms = SILENCE, .seed = 1});
+    return h;
+}
+
+static void step(struct hosts *h, struct hosts_event ev, int64_t now)
+{
+    hosts_step(h, &ev, now);
+}
+
+static void hears(struct hosts *h, int host, int seats, uint64_t round, bool working, int64_t now)
+{
+    step(h,
+         (struct hosts_event){.kind = HOSTS_ANSWER,
+                              .host = host,
+                              .answer = HOSTS_HEARS,
+                              .seats = seats,
+                              .round = round,
+                              .working = working},
+         now);
+}
+
+static void nothing(struct hosts *h, int host, enum hosts_answer answer, bool working, int64_t now)
+{
+    step(h, (struct hosts_event){.kind = HOSTS_ANSWER, .host = host, .answer = answer, .working = working}, now);
+}
+
+static void assert_asks(const struct hosts *h)
+{
+    assert_int_equal(h->fx_count, 1);
+    assert_int_equal(h->fx[0], HOSTS_ASK);
+}
+
+static void assert_dials(const struct hosts *h, int host)
+{
+    assert_int_equal(h->fx_count, 1);
+    assert_int_equal(h->fx[0], HOSTS_DIAL);
+    assert_int_equal(h->host, host);
+}
+
+/* One that is at host 1, and has been acknowledged there. */
+static struct hosts member(int64_t now)
+{
+    struct hosts h = three();
+    step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, now);
+    hears(&h, 0, 0, 0, false, now);
+    hears(&h, 1, 2, 3, false, now);
+    hears(&h, 2, 0, 0, false, now);
+    assert_dials(&h, 1);
+    step(&h, (struct hosts_event){.kind = HOSTS_ACKED}, now);
+    return h;
+}
+
+static void the_best_host_is_dialled_once_all_have_answered(void **state)
+{
+    static const struct {
+        int seats[3];
+        uint64_t round[3];
+        int best;
+    } cases[] = {{{0, 0, 0}, {0, 0, 0}, 0},  /* the first of the list */
+                 {{0, 0, 0}, {1, 4, 4}, 1},  /* the highest round */
+                 {{0, 1, 2}, {9, 9, 0}, 2},  /* the most seats */
+                 {{0, 1, 0}, {9, 0, 0}, 1}}; /* acknowledges, with this node */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct hosts h = three();
+        step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, 100);
+        assert_asks(&h);
+        for (int k = 2; k >= 0; k--) {
+            assert_int_equal(h.state, HOSTS_ASKING);
+            hears(&h, k, cases[i].seats[k], cases[i].round[k], false, 100);
+        }
+        assert_dials(&h, cases[i].best);
+    }
+}
+
+static void late_answers_are_not_waited_for(void **state)
+{
+    struct hosts h = three();
+    step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, 100);
+    hears(&h, 2, 0, 0, false, 110);
+    assert_int_equal(hosts_deadline(&h), 100 + HOSTS_ASK_MS);
+    step(&h, (struct hosts_event){.kind = HOSTS_TICK}, 100 + HOSTS_ASK_MS);
+    assert_dials(&h, 2);
+    h = three();
+    step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, 100);
+    step(&h, (struct hosts_event){.kind = HOSTS_TICK}, 100 + HOSTS_ASK_MS); /* nobody: again, after a pause */
+    assert_int_equal(h.state, HOSTS_PAUSING);
+    step(&h, (struct hosts_event){.kind = HOSTS_TICK}, 100 + HOSTS_ASK_MS + HOSTS_AGAIN_MS);
+    assert_asks(&h);
+}
+
+static void a_host_that_acknowledges_nothing_is_left_for_another_and_loses_ties(void **state)
+{
+    struct hosts h = member(1000);
+    const int64_t due = hosts_deadline(&h);
+    assert_in_range(due, 1000 + SILENCE, 1000 + 3 * SILENCE);
+    step(&h, (struct hosts_event){.kind = HOSTS_TICK}, due);
+    assert_asks(&h);
+    hears(&h, 0, 0, 0, false, due);
+    hears(&h, 1, 0, 0, false, due);
+    hears(&h, 2, 0, 0, false, due);
+    assert_dials(&h, 0);
+    h = member(1000); /* nobody else is there: the connection stays */
+    step(&h, (struct hosts_event){.kind = HOSTS_TICK}, due);
+    hears(&h, 1, 0, 0, false, due);
+    nothing(&h, 0, HOSTS_REFUSED, false, due);
+    nothing(&h, 2, HOSTS_NONE, false, due);
+    assert_int_equal(h.fx_count, 0);
+    assert_int_equal(h.state, HOSTS_AT);
+}
+
+static void workers_are_not_given_up_for_a_host_that_does_not_know_them(void **state)
+{
+    struct hosts h = member(1000);
+    step(&h, (struct hosts_event){.kind = HOSTS_AWAY, .working = true}, 2000);
+    assert_asks(&h);
+    hears(&h, 0, 0, 0, true, 2000);
+    hears(&h, 2, 0, 0, true, 2000);
+    nothing(&h, 1, HOSTS_NONE, true, 2000);
+    assert_int_equal(h.state, HOSTS_PAUSING);
+    step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, 2100); /* they are gone */
+    assert_asks(&h);
+    hears(&h, 0, 0, 0, false, 2100);
+    hears(&h, 2, 0, 0, false, 2100);
+    nothing(&h, 1, HOSTS_NONE, false, 2100);
+    assert_dials(&h, 0);
+}
+
+static void workers_are_given_up_if_their_host_is_dead_or_another_one_leads(void **state)
+{
+    struct hosts h = member(1000);
+    step(&h, (struct hosts_event){.kind = HOSTS_AWAY, .working = true}, 2000);
+    hears(&h, 0, 0, 0, true, 2000);
+    nothing(&h, 1, HOSTS_REFUSED, true, 2000);
+    hears(&h, 2, 0, 0, true, 2000);
+    assert_dials(&h, 0);
+    h = member(1000);
+    step(&h, (struct hosts_event){.kind = HOSTS_AWAY, .working = true}, 2000);
+    hears(&h, 0, 0, 0, true, 2000);
+    nothing(&h, 1, HOSTS_NONE, true, 2000);
+    hears(&h, 2, 1, 4, true, 2000);
+    assert_dials(&h, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_best_host_is_dialled_once_all_have_answered),
+        cmocka_unit_test(late_answers_are_not_waited_for),
+        cmocka_unit_test(a_host_that_acknowledges_nothing_is_left_for_another_and_loses_ties),
+        cmocka_unit_test(workers_are_not_given_up_for_a_host_that_does_not_know_them),
+        cmocka_unit_test(workers_are_given_up_if_their_host_is_dead_or_another_one_leads),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,101 @@
+"""A list of hosts: nodes of the job host its rendezvous, and the job goes on when any of them is lost."""
+import time
+
+import pytest
+
+from cluster import free_port, joined, wait
+from test_detection import LATE, STAMP, stamps, texts  # noqa: F401
+from test_hosts import kill_all_of, restarts_of
+
+SILENCE, KILL = 2.1, 1  # seconds: keep_alive_interval=700ms, three times; the bound of a kill
+CONF = "last_call_timeout=60,keep_alive_interval=700ms"
+REHOST = (2 * SILENCE + KILL) * 1.01  # from the MIN-th JOIN at a host that knows nothing to its first round
+
+
+def arguments(hosts, nnodes="2:3", conf=CONF, restarts=9):
+    return ["--nnodes", nnodes, "--rdzv-endpoint", ",".join(hosts), "--rdzv-id", "j", "--max-restarts", restarts, "--rdzv-conf", conf]
+
+
+def local_hosts(n):
+    return [f"127.0.0.1:{free_port()}" for _ in range(n)]
+
+
+def start(cluster, args, seat, **kw):
+    return cluster.node("--node-rank", seat, *args, **kw)
+
+
+def three(cluster, args, **kw):
+    """Three nodes, of which the first hosts for all."""
+    first = joined(start(cluster, args, 0, **kw), 1, 2)
+    return [first, *(start(cluster, args, seat, **kw) for seat in (1, 2))]
+
+
+def test_a_full_job_begins_at_once(cluster):
+    args = arguments(local_hosts(3))
+    begun = time.monotonic()
+    nodes = [start(cluster, args, seat) for seat in (2, 1, 0)]
+    cluster.wait_round(3)
+    took = time.monotonic() - begun
+    print(f"three cruns started to the first round: {took:.2f} s")
+    assert took < REHOST - 1, texts(nodes)
+    cluster.finish(*nodes)
+
+
+def test_a_job_goes_on_when_its_host_is_killed_and_when_the_next_one_is(cluster):
+    args = arguments(local_hosts(3))
+    nodes = three(cluster, args)
+    number, ranks = cluster.wait_round(3)
+    assert restarts_of(ranks) == 0
+    for lost, used in ((0, 1), (1, 2)):
+        kill_all_of(nodes[lost])
+        killed = time.monotonic()
+        after, ranks = cluster.wait_round(2, after=number)
+        took = time.monotonic() - killed
+        print(f"host killed to the next round: {took:.2f} s (bound {REHOST + 0.6:.2f} s)")
+        assert took < REHOST + 0.6 + LATE and restarts_of(ranks) == used, texts(nodes)
+        nodes[lost] = start(cluster, args, lost)
+        number, ranks = cluster.wait_round(3, after=after)
+        assert restarts_of(ranks) == used, texts(nodes)
+    cluster.finish(*nodes)
+
+
+def test_a_restart_less_than_lost_hosts_ends_the_job(cluster):
+    args = arguments(local_hosts(3), restarts=0)
+    nodes = three(cluster, args)
+    cluster.wait_round(3)
+    kill_all_of(nodes[0])
+    assert [n.wait() for n in nodes[1:]] == [69, 69]
+    assert "no restart is left (--max-restarts 0)" in nodes[1].text(), texts(nodes)
+
+
+def test_a_seat_that_is_taken_is_waited_for(cluster):
+    args = arguments(local_hosts(3), nnodes="2:2")
+    first = joined(start(cluster, args, 0), 1, 2)
+    other = start(cluster, args, 0)
+    wait("a refusal", lambda: "node rank 0 is taken by node" in other.text())
+    other.process.kill()
+    other.wait()
+    second = start(cluster, args, 1)
+    cluster.wait_round(2)
+    cluster.finish(first, second)
+
+
+@pytest.mark.serial
+@pytest.mark.long
+def test_a_host_whose_machine_is_cut_off(cluster, net, stamps):  # noqa: F811
+    """Its workers, which are deaf to signals, end before the others go on; when it is back all go on in one round."""
+    machines = net.hosts[:3]
+    args = arguments([f"{h.addr}:29400" for h in machines])
+    first = joined(start(cluster, args, 0, prefix=machines[0].prefix(), program=STAMP, env={"STAMP_DEAF": "1"}), 1, 2)
+    nodes = [first, *(start(cluster, args, seat, prefix=machines[seat].prefix(), program=STAMP, env={"STAMP_DEAF": "1"}) for seat in (1, 2))]
+    one, _ = stamps.wait_round(3)
+    cut = time.monotonic()
+    machines[0].cut()
+    two, began = stamps.wait_round(2, after=one)
+    print(f"link cut to the next round: {began - cut:.2f} s (bound 17 s)")
+    assert began - cut < 17, texts(nodes)
+    stamps.never_two()
+    machines[0].heal()
+    stamps.wait_round(3, after=two)
+    stamps.never_two()
+    cluster.finish(*nodes)
