@@ -146,7 +146,7 @@ bool jobs_hear_enough_(const struct jobs *j);
 void job_hold_first_(struct job *job);
 /* As jobs_join(): the seat that its node names is its own. */
 int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_event *join, struct err *e);
-void party_resume_seat_(struct jobs_party *p, const char *node);
+int party_resume_seat_(struct jobs_party *p, const struct job *job, const char *node, struct err *e);
 void party_leave_seat_(struct jobs_party *p, enum jobs_end how);
 void party_answered_(struct jobs_party *p); /* JOIN or NEXT, in whatever way */
 

@@ -153,12 +153,16 @@ int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_ev
     return 0;
 }
 
-/* A member that resumes on a new connection. Where its seat is not known, nor is it. */
-void party_resume_seat_(struct jobs_party *p, const char *node)
+/* Whoever asks on a connection on which it has not joined has workers, and perhaps of another host's round. */
+int party_resume_seat_(struct jobs_party *p, const struct job *job, const char *node, struct err *e)
 {
-    const int seat = p->jobs->seats ? seats_of(p->jobs->seats, node) : -1;
-    if (seat >= 0 && p->seat < 0)
-        sit_down(p, seat, node, NULL);
+    struct jobs *j = p->jobs;
+    const int seat = j->seats ? seats_of(j->seats, node) : -1;
+    if (!j->seats)
+        return 0;
+    if (seat < 0 || (!has_round(job) && (!is_seated(p) || j->seats->v[seat].joined.order == 0)))
+        return err_set(e, -ENOENT, "this host knows no round of run '%s'", j->listed_run);
+    return is_seated(p) ? 0 : sit_down(p, seat, node, e);
 }
 
 void party_leave_seat_(struct jobs_party *p, enum jobs_end how)

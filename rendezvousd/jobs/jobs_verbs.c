@@ -193,6 +193,7 @@ static int join_job(struct jobs_party *p, struct job *job, struct rdzv_event *ev
                                .here = !p->o.addr};
     config.blank_ms = blank_ms(job->jobs, settings);
     config.hold_ms = job->jobs->seats ? 1 : config.hold_ms; /* the seats say how long it waits */
+    config.goes_on = job->jobs->seats;
     const bool foreign = leader_is_foreign(job->reign.leader, &ask);
     TRY(check_room(job, ev->node, e));
     if (leader_may_begin(job->reign.leader) && getrandom(&ask.draw, sizeof ask.draw, 0) != sizeof ask.draw)
@@ -258,8 +259,8 @@ static int next_of(struct jobs_party *p, const char *run, const char *node, uint
     struct leader_member *m;
     struct job *job = NULL;
     TRY(check_party(p, run, node, e));
-    party_resume_seat_(p, node);
     TRY(look_up(p, run, node, &job, &m, e));
+    TRY(party_resume_seat_(p, job, node, e));
     TRY(party_bind_(p, job, node, e));
     TRY(heard(p, e));
     leader_step(job->reign.leader, &(struct leader_event){.kind = LEADER_SEEN, .node = p->node, .seq = seq}, 0, NULL);
@@ -300,6 +301,7 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
     jobs_look_at_seats_(p->jobs);
     TRY(check_party(p, run, ev->node, e));
     TRY(look_up(p, run, ev->node, &job, &m, e));
+    TRY(party_resume_seat_(p, job, ev->node, e));
     if (p->job == job && strcmp(p->node, ev->node) == 0 && !leader_is_over(job->reign.leader))
         TRY(heard(p, e));
     int rc = job_step_(job, &(struct leader_event){.kind = LEADER_ASK, .ask = ev}, e);

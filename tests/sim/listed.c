@@ -77,7 +77,8 @@ struct node {
     struct client c;
     struct hosts x;
     unsigned question; /* the newest */
-    int conn;          /* -1 */
+    uint64_t dials;
+    int conn; /* -1 */
     /* workers; true times */
     bool works;
     uint64_t work_round;
@@ -311,6 +312,7 @@ static void dial(struct world *w, struct node *n, int64_t ms)
     m->node = n->index;
     m->life = n->life;
     m->conn = to; /* which node */
+    m->seq = ++n->dials;
     m->error = cut ? -ETIMEDOUT : 0;
 }
 
@@ -321,6 +323,7 @@ static void hang_up(struct world *w, struct node *n)
         to_server(w, n->conn, M_CLOSED);
     }
     n->conn = -1;
+    n->dials++; /* what is under way is of no use */
 }
 
 static char *record_of(struct world *w, struct node *n, enum client_ask what)
@@ -678,7 +681,7 @@ static void on_dial(struct world *w, const struct message *m)
 {
     struct node *n = &w->n[m->node], *to = &w->n[m->conn];
     int error = m->error;
-    if (n->life != m->life || !n->alive || !n->c.dialling)
+    if (n->life != m->life || !n->alive || !n->c.dialling || m->seq != n->dials)
         return;
     if (!error && is_cut(w, n->index, to->index))
         error = -ETIMEDOUT;
@@ -928,7 +931,7 @@ static void set_up(struct world *w)
     struct rdzv_config *c = &w->config;
     w->rng = w->seed * 2654435761u + (uint64_t)w->kind;
     w->nodes = (int)between(w, w->kind == LISTED_CUTS ? 3 : 2, NODES);
-    w->min = (int)between(w, w->nodes / 2 + 1, w->nodes);
+    w->min = (int)between(w, w->nodes / 2 + 1, w->kind == LISTED_CUTS ? w->nodes - 1 : w->nodes);
     w->hosts = (int)between(w, w->kind == LISTED_CUTS ? 3 : 2, w->nodes); /* one that all reach is among them */
     w->faults_end = FAULTS_MS;
     rdzv_config_defaults(c);

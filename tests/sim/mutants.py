@@ -57,6 +57,7 @@ MUTANTS = {
     "hosts_do_not_wait": {"seats.c": [("wait_ms = 2 * s->silence_ms + s->kill_ms,", "wait_ms = 0,")]},
     "new_connections_have_joined": {"seats.c": [("    x->joined = (struct seats_sent){0};\n    snprintf", "    snprintf")]},
     "all_are_here_unasked": {"seats.c": [(" || s->v[i].confirmed.order <= newest)", ")")]},
+    "workers_of_others_acknowledged": {"jobs_seats.c": [("    if (seat < 0 || (!has_round(job) && (", "    if (seat < 0 || (!job && (")]},
     "higher_rounds_ignored": {"jobs_seats.c": [("        join->round > rdzv_round(", "        !join && join->round > rdzv_round(")]},
     "first_host_of_the_list": {"hosts.c": [("    const bool acks_a = acknowledges(h, a), acks_b = acknowledges(h, b);", "    if (a >= 0)\n        return a < b;\n    const bool acks_a = acknowledges(h, a), acks_b = acknowledges(h, b);")]},
     # its reign

@@ -59,13 +59,12 @@ static bool may_dial(const struct hosts *h, int host, bool working)
            (!working || host == h->host || h->host < 0 || left || acknowledges(h, host));
 }
 
-/* Is a better than b? One that is avoided counts one seat and a half less: it loses ties, and does not hold a node that
- * one more seat would free. */
+/* Is a better than b? One that is avoided loses ties. */
 static bool is_better(const struct hosts *h, int a, int b, int64_t now)
 {
     const bool acks_a = acknowledges(h, a), acks_b = acknowledges(h, b);
-    const int seats_a = 2 * h->seen[a].seats - (h->avoided[a] > now ? 3 : 0);
-    const int seats_b = 2 * h->seen[b].seats - (h->avoided[b] > now ? 3 : 0);
+    const int seats_a = 2 * h->seen[a].seats - (h->avoided[a] > now ? 1 : 0);
+    const int seats_b = 2 * h->seen[b].seats - (h->avoided[b] > now ? 1 : 0);
     if (acks_a != acks_b)
         return acks_a;
     if (seats_a != seats_b)

@@ -10,7 +10,7 @@
  *   - the connection is lost: it asks anew. While its workers run it goes to another host only if the one that it was
  *     at refuses to be dialled, or the other one acknowledges its members already;
  *   - the host acknowledges nothing for silence_ms, and by chance up to twice as long again: it asks anew, and the host
- *     that it is at counts less for twice silence_ms. The connection stays until another host is better;
+ *     that it is at loses ties for twice silence_ms. The connection stays until another host is better;
  *   - no host answers: it asks again and again. */
 #ifndef CRUN_COMMON_RDZV_HOSTS_H
 #define CRUN_COMMON_RDZV_HOSTS_H
@@ -81,7 +81,7 @@ struct hosts {
     bool connected;             /* to it, or trying */
     bool refused;               /* it refuses to be dialled, since it was lost */
     int64_t due;                /* of the next HOSTS_TICK; INT64_MAX: none */
-    int64_t avoided[HOSTS_MAX]; /* it counts less until then */
+    int64_t avoided[HOSTS_MAX]; /* it loses ties until then */
     struct {
         enum hosts_answer answer;
         bool here;

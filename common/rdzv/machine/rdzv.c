@@ -64,7 +64,8 @@ static void full_house(struct step *s)
 
 static void call_last(struct step *s)
 {
-    s->r->m.last_call = latest(s->now + s->r->config.last_call_ms, s->r->blank_until);
+    const bool goes_on = s->r->config.goes_on && s->r->m.round_floor > 0;
+    s->r->m.last_call = goes_on ? s->now : latest(s->now + s->r->config.last_call_ms, s->r->blank_until);
     rdzv_set_state_(s->r, RDZV_LAST_CALL, latest(s->r->m.last_call, s->r->m.not_before));
 }
 

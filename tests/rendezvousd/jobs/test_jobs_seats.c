@@ -1,0 +1,231 @@
+/* A host of a list: whom it acknowledges, when its job begins, and when it forgets it. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/rendezvousd/jobs/jobs_rig.h"
+
+/* A node that gets each answer at once. */
+struct sitter {
+    struct jobs_party *party;
+    char node[16];
+    int seat;
+    uint64_t got; /* answers to JOIN and NEXT on this connection */
+    bool asks, unknown;
+    struct rdzv_news news;
+    struct jobs_joined joined;
+    struct err e;
+};
+
+struct host {
+    struct rdzv_config config;
+    struct jobs *jobs;
+    struct sitter n[3];
+};
+
+static void on_told(void *arg, const struct rdzv_news *news, const char *members, int more)
+{
+    struct sitter *s = arg;
+    s->asks = false;
+    s->got++;
+    s->unknown = !news;
+    if (news)
+        s->news = *news;
+}
+
+static void on_again(void *arg)
+{
+    struct sitter *s = arg;
+    jobs_next_cancel(s->party);
+    s->asks = false;
+    s->got++;
+}
+
+static void come(struct host *h, int seat)
+{
+    struct sitter *s = &h->n[seat];
+    const struct jobs_party_options o = {
+        .principal = "", .addr = "10.0.0.9", .local = "10.0.0.1", .told = on_told, .again = on_again, .arg = s};
+    jobs_party_close(s->party, JOBS_SILENT);
+    *s = (struct sitter){.seat = seat};
+    snprintf(s->node, sizeof s->node, "node%d", seat);
+    assert_int_equal(jobs_party_open(&s->party, h->jobs, &o, NULL), 0);
+}
+
+static struct host *open_host(struct host *h)
+{
+    *h = (struct host){.config = rig_config(2, 3)};
+    h->config.max_restarts = 9;
+    h->jobs = rig_jobs(&(struct jobs_options){.embedded = true, .listed = &h->config, .listed_run = "j"});
+    return h;
+}
+
+static void close_host(struct host *h)
+{
+    for (int i = 0; i < 3; i++)
+        jobs_party_close(h->n[i].party, JOBS_SILENT);
+    jobs_destroy(h->jobs);
+}
+
+static int join(struct host *h, int seat, uint64_t round)
+{
+    struct sitter *s = &h->n[seat];
+    struct rdzv_event ev = {
+        .kind = RDZV_JOIN, .round = round, .slots = 1, .node_rank = seat, .numbered = true, .port = 1};
+    memcpy(ev.node, s->node, sizeof s->node);
+    if (round > 0)
+        snprintf(ev.instance, sizeof ev.instance, "of-another-host");
+    jobs_got(s->party, s->got);
+    const int rc = jobs_join(s->party, "j", &ev, &h->config, &s->joined, &s->e);
+    s->got++;
+    s->news = (struct rdzv_news){.seq = rc == 0 ? s->joined.seq : 0};
+    return rc;
+}
+
+static int next(struct host *h, int seat)
+{
+    struct sitter *s = &h->n[seat];
+    jobs_got(s->party, s->got);
+    s->asks = true;
+    const int rc = jobs_next(s->party, "j", s->node, s->news.seq, -1, &s->e);
+    if (rc < 0) {
+        s->asks = false;
+        s->got++;
+    }
+    return rc;
+}
+
+static void come_and_wait(struct host *h, int seat)
+{
+    come(h, seat);
+    assert_int_equal(join(h, seat, 0), 0);
+    assert_int_equal(next(h, seat), 0);
+}
+
+/* Three nodes in round 1, which ask for what follows. */
+static void begin(struct host *h)
+{
+    open_host(h);
+    for (int i = 0; i < 3; i++)
+        come_and_wait(h, i);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(next(h, i), 0); /* the newest JOIN has answered theirs */
+    rig_pass(h->jobs, 1);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(h->n[i].news.kind, RDZV_NEWS_ROUND);
+        assert_int_equal(h->n[i].news.round, 1);
+        assert_int_equal(next(h, i), 0);
+    }
+}
+
+static void nobody_is_acknowledged_before_min_seats_have_shown_that_they_hear(void **state)
+{
+    struct host h;
+    struct err e;
+    open_host(&h);
+    come_and_wait(&h, 0);
+    assert_true(h.n[0].joined.few);
+    assert_int_equal(jobs_may_answer(h.jobs, &e), -EBUSY);
+    assert_string_equal(e.text, "1 of the 2 seats that a round needs are heard here");
+    come(&h, 2);
+    assert_int_equal(join(&h, 2, 0), 0);
+    assert_true(h.n[2].joined.few); /* it has come, and got nothing yet */
+    assert_int_equal(next(&h, 2), 0);
+    assert_int_equal(jobs_may_answer(h.jobs, &e), 0);
+    struct jobs_seats seats;
+    assert_int_equal(jobs_seats(h.jobs, "j", "node0", &seats, &e), 0);
+    assert_int_equal(seats.heard, 1);
+    assert_int_equal(jobs_seats(h.jobs, "k", "node0", &seats, &e), -ENOENT);
+    close_host(&h);
+}
+
+static void a_job_of_fewer_than_max_nodes_waits_for_another_host_to_be_out(void **state)
+{
+    struct host h;
+    open_host(&h);
+    come_and_wait(&h, 0);
+    come_and_wait(&h, 1);
+    for (int ms = 0; ms < 7069; ms += 500) {
+        rig_pass(h.jobs, ms + 500 < 7069 ? 500 : 7069 - ms);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(h.n[i].news.kind, 0);
+            on_again(&h.n[i]);
+            assert_int_equal(next(&h, i), 0);
+        }
+    }
+    rig_pass(h.jobs, 1);
+    assert_int_equal(h.n[0].news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(h.n[1].news.group_world, 2);
+    close_host(&h);
+}
+
+static void a_full_job_begins_at_once(void **state)
+{
+    struct host h;
+    begin(&h);
+    close_host(&h);
+}
+
+static void a_host_that_hears_too_few_forgets_its_round(void **state)
+{
+    struct host h;
+    struct err e;
+    begin(&h);
+    rig_now += 3000;
+    assert_int_equal(jobs_may_answer(h.jobs, &e), -EBUSY);
+    for (int i = 0; i < 3; i++)
+        assert_true(h.n[i].unknown);
+    assert_int_equal(next(&h, 0), -ENOENT);
+    assert_int_equal(join(&h, 0, 1), 0);
+    assert_int_equal(join(&h, 1, 1), 0);
+    assert_int_equal(next(&h, 0), 0);
+    assert_int_equal(next(&h, 1), 0);
+    rig_pass(h.jobs, 2500); /* its last call is over; it waits for other hosts */
+    assert_int_equal(h.n[0].news.kind, 0);
+    close_host(&h);
+}
+
+static void workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged(void **state)
+{
+    struct host h;
+    open_host(&h);
+    come_and_wait(&h, 0);
+    come_and_wait(&h, 1);
+    come(&h, 1); /* it was elsewhere meanwhile */
+    assert_int_equal(next(&h, 1), -ENOENT);
+    assert_int_equal(join(&h, 1, 4), 0);
+    assert_int_equal(next(&h, 1), 0);
+    close_host(&h);
+}
+
+static void a_node_that_heard_of_a_higher_round_ends_a_lower_one(void **state)
+{
+    struct host h;
+    begin(&h);
+    come(&h, 2);
+    assert_int_equal(join(&h, 2, 7), 0);
+    assert_true(h.n[0].unknown && h.n[1].unknown);
+    assert_int_equal(next(&h, 0), ERR_REFUSED); /* it has not joined the job that goes on from there */
+    assert_int_equal(h.n[2].joined.first_round, 8);
+    close_host(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nobody_is_acknowledged_before_min_seats_have_shown_that_they_hear),
+        cmocka_unit_test(a_job_of_fewer_than_max_nodes_waits_for_another_host_to_be_out),
+        cmocka_unit_test(a_full_job_begins_at_once),
+        cmocka_unit_test(a_host_that_hears_too_few_forgets_its_round),
+        cmocka_unit_test(workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged),
+        cmocka_unit_test(a_node_that_heard_of_a_higher_round_ends_a_lower_one),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
