@@ -73,7 +73,7 @@ const struct explain_message explain_crun[] = {
     {"a rendezvousd of this machine had port *",
      "the daemon is being restarted, and no crun may take its place meanwhile",
      "wait a minute; is_host=1 in --rdzv-conf where the daemon is gone for good"},
-    {"*none of the hosts * can be used*",
+    {"*none of the hosts * can be used*\nno host has answered yet",
      "no node of the list of hosts answers yet, or what listens there is something else",
      "start crun there, with the same list and --rdzv-id; each host of the list must be reachable by all nodes"},
     {"*is a list of hosts*", "several nodes host the rendezvous in turn, so that each node needs a seat",

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "common/args/args.h"
 #include "common/base/choice.h"
@@ -176,7 +177,93 @@ static int take_tcp(struct choice *c, const char *endpoint, struct err *e)
     return take_address(c, h->host, h->port);
 }
 
-static int take_endpoint(struct choice *c, const char *endpoint, struct err *e)
+/* --- a list of hosts */
+
+static int read_list(struct choice *c, const char *list, struct err *e)
+{
+    struct home *h = c->home;
+    char one[HOME_ENDPOINT_MAX + 1];
+    if (strlen(list) > HOME_ENDPOINT_MAX)
+        return too_long(list, HOME_ENDPOINT_MAX, e);
+    for (const char *p = list;; p++) {
+        const size_t n = strcspn(p, ",");
+        struct home_host *to = &h->list[h->listed];
+        if (h->listed == HOME_LIST_MAX)
+            return err_set(e, ERR_USAGE, "'%.100s...': expected at most %d hosts", list, HOME_LIST_MAX);
+        snprintf(one, sizeof one, "%.*s", (int)n, p);
+        TRY(home_parse_endpoint(one, RDZV_PORT, to->host, &to->port, e));
+        if (to->port == 0)
+            return err_set(e, ERR_USAGE, "'%s': expected a port from 1 to 65535 that the other nodes can dial", one);
+        for (const struct home_host *o = h->list; o < to; o++)
+            if (strcasecmp(o->host, to->host) == 0 && o->port == to->port)
+                return err_set(e, ERR_USAGE, "'%s' is in the list twice: expected each host once", one);
+        h->listed++;
+        p += n;
+        if (!*p)
+            return 0;
+    }
+}
+
+/* Why a host that hears MIN nodes knows that no other one does (decision 0039). */
+static int check_list(const struct choice *c, const char *list, struct err *e)
+{
+    const struct home_typed *t = c->t;
+    const struct home *h = c->home;
+    if (t->max_nodes == 1)
+        return err_set(e, ERR_USAGE, "'%s' is a list of hosts, and a job of one node meets nobody: leave it out", list);
+    if (c->home->is_configured || (t->backend && !backend_is(c, "c10d tcp")))
+        return err_set(e, ERR_USAGE,
+                       "'%s': a list names nodes of the job that host its rendezvous, not a rendezvousd, and goes with "
+                       "no other backend than c10d: give it with --rdzv-endpoint, without --rdzv-backend",
+                       list);
+    if (2 * t->min_nodes <= t->max_nodes)
+        return err_set(e, ERR_USAGE,
+                       "'%s' with --nnodes %d:%d: two hosts of a list could gather %d nodes each and both run the job; "
+                       "expected MIN to be more than half of MAX, as %d:%d, or a rendezvousd, a Redis or a folder",
+                       list, t->min_nodes, t->max_nodes, t->min_nodes, t->max_nodes / 2 + 1, t->max_nodes);
+    if (t->spare)
+        return err_set(
+            e, ERR_USAGE,
+            "--spare does not go with a list of hosts ('%s'): there a node has a seat, or no part in the job", list);
+    if (h->node_rank < 0)
+        return err_set(e, ERR_USAGE,
+                       "'%s' is a list of hosts, where each node has a seat of its own: give --node-rank, 0 to %d, on "
+                       "each node another one, or start crun under Slurm, PBS, mpirun or as a Kubernetes Indexed Job",
+                       list, t->max_nodes - 1);
+    if (h->node_rank >= t->max_nodes)
+        return err_set(e, ERR_USAGE, "--node-rank %d: expected 0 to %d, as --nnodes allows %d nodes", h->node_rank,
+                       t->max_nodes - 1, t->max_nodes);
+    return 0;
+}
+
+static int take_list(struct choice *c, const char *list, const struct scheduler *s, struct err *e)
+{
+    struct home *h = c->home;
+    const int is_host = c->t->is_host;
+    size_t n = 0;
+    if (h->node_rank < 0)
+        h->node_rank = s->node_rank;
+    TRY(read_list(c, list, e));
+    TRY(check_list(c, list, e));
+    h->kind = HOME_LISTED;
+    h->numbered = true;
+    h->hosting = is_host < 0 ? HOME_HOSTS_IF_OWN : is_host ? HOME_HOSTS : HOME_DIALS;
+    for (int i = 0; i < h->listed && n < sizeof h->endpoint; i++) {
+        char one[HOME_HOST_MAX + 16];
+        n += (size_t)snprintf(h->endpoint + n, sizeof h->endpoint - n, "%s%s", i ? "," : "",
+                              home_join(h->list[i].host, h->list[i].port, one, sizeof one));
+    }
+    return n < sizeof h->endpoint ? 0 : too_long(list, HOME_ENDPOINT_MAX, e);
+}
+
+static bool is_list(const struct choice *c, const char *endpoint)
+{
+    return strchr(endpoint, ',') && !strstr(endpoint, "://") && !c->t->store_type_file && !backend_is(c, "file redis");
+}
+
+/* --- one place */
+
+static int take_endpoint(struct choice *c, const struct scheduler *s, const char *endpoint, struct err *e)
 {
     const enum home_kind kind = kind_of_url(endpoint);
     if (kind == HOME_FILE && endpoint[strlen("file://")] != '/')
@@ -195,6 +282,8 @@ static int take_endpoint(struct choice *c, const char *endpoint, struct err *e)
         snprintf(url, sizeof url, "redis://%s", endpoint);
         return take_url(c, HOME_REDIS, url, e);
     }
+    if (is_list(c, endpoint))
+        return take_list(c, endpoint, s, e);
     return take_tcp(c, endpoint, e);
 }
 
@@ -253,7 +342,7 @@ static int look_around(struct choice *c, const struct scheduler *s, struct err *
     if (configured) {
         c->home->from = "crun.conf";
         c->home->is_configured = true;
-        return take_endpoint(c, configured, e);
+        return take_endpoint(c, s, configured, e);
     }
     return err_set(
         e, ERR_USAGE,
@@ -308,7 +397,7 @@ static int choose(struct choice *c, const struct scheduler *s, struct err *e)
         return take_static(c, e);
     if (t->endpoint) {
         c->home->from = "--rdzv-endpoint";
-        return take_endpoint(c, t->endpoint, e) < 0 ? err_wrap(e, "--rdzv-endpoint") : 0;
+        return take_endpoint(c, s, t->endpoint, e) < 0 ? err_wrap(e, "--rdzv-endpoint") : 0;
     }
     if (backend_is(c, "redis file"))
         return err_set(e, ERR_USAGE, "--rdzv-backend %s needs --rdzv-endpoint", t->backend);

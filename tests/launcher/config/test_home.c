@@ -45,6 +45,7 @@ static int decide(const struct home_typed *t, const struct machine *m, struct ho
     return home_decide(t, &look, h, e);
 }
 
+#define SEAT(rank) .master_port = -1, .node_rank = (rank), .is_host = -1
 #define TYPED .master_port = -1, .node_rank = -1, .is_host = -1
 
 static void what_was_typed_decides(void **state)
@@ -74,6 +75,9 @@ static void what_was_typed_decides(void **state)
         {{TYPED, .max_nodes = 2, .endpoint = "2001:db8::7"}, HOME_TCP, HOME_HOSTS_IF_OWN, "[2001:db8::7]:29400", "none", -1},
         {{.master_port = -1, .node_rank = 3, .is_host = 1, .max_nodes = 4, .endpoint = "n1"}, HOME_TCP, HOME_HOSTS, "n1:29400", "none", 3},
         {{.master_port = -1, .node_rank = -1, .is_host = 0, .max_nodes = 4, .endpoint = "n1"}, HOME_TCP, HOME_DIALS, "n1:29400", "none", -1},
+        {{.master_port = -1, .node_rank = 2, .is_host = -1, .min_nodes = 2, .max_nodes = 3, .endpoint = "n1,[::1]:5,n3:7"}, HOME_LISTED, HOME_HOSTS_IF_OWN, "n1:29400,[::1]:5,n3:7", "none", 2},
+        {{.master_port = -1, .node_rank = 0, .is_host = 0, .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b", .backend = "c10d"}, HOME_LISTED, HOME_DIALS, "a:29400,b:29400", "none", 0},
+        {{.master_port = -1, .node_rank = 0, .is_host = 1, .min_nodes = 2, .max_nodes = 2, .endpoint = "a:1,a:2", .run_id = "j"}, HOME_LISTED, HOME_HOSTS, "a:1,a:2", "j", 0},
         {{.master_port = 29501, .node_rank = 0, .is_host = -1, .max_nodes = 2, .master_addr = "n1"}, HOME_STATIC, HOME_HOSTS, "n1:29501", "none", 0},
         {{.master_port = 29501, .node_rank = 1, .is_host = -1, .max_nodes = 2, .master_addr = "n1"}, HOME_STATIC, HOME_DIALS, "n1:29501", "none", 1},
         {{.master_port = -1, .node_rank = 1, .is_host = -1, .max_nodes = 2, .master_addr = "n1"}, HOME_STATIC, HOME_DIALS, "n1:29500", "none", 1},
@@ -145,6 +149,16 @@ static void what_cannot_be_is_refused_by_a_sentence(void **state)
         {{.master_port = 0, .node_rank = 0, .is_host = -1, .max_nodes = 2, .master_addr = "h"}, "a static rendezvous needs a port"},
         {{.master_port = -1, .node_rank = 2, .is_host = -1, .max_nodes = 2, .master_addr = "h"}, "--node-rank 2: expected 0 to 1, as --nnodes allows 2 nodes"},
         {{.master_port = -1, .node_rank = 1, .is_host = -1, .max_nodes = 1, .master_addr = "h"}, "--node-rank 1: expected 0 to 0"},
+        {{TYPED, .min_nodes = 2, .max_nodes = 3, .endpoint = "a,b"}, "each node has a seat of its own: give --node-rank, 0 to 2"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 4, .endpoint = "a,b"}, "two hosts of a list could gather 2 nodes each and both run the job; expected MIN to be more than half of MAX, as 3:4"},
+        {{SEAT(3), .min_nodes = 2, .max_nodes = 3, .endpoint = "a,b"}, "--node-rank 3: expected 0 to 2"},
+        {{SEAT(0), .min_nodes = 1, .max_nodes = 1, .endpoint = "a,b"}, "a job of one node meets nobody"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b", .spare = true}, "--spare does not go with a list of hosts"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b", .backend = "rendezvousd"}, "goes with no other backend than c10d"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b:29400,A"}, "'A' is in the list twice"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,"}, "'': expected HOST, HOST:PORT"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b:0"}, "a port from 1 to 65535"},
+        {{SEAT(0), .min_nodes = 2, .max_nodes = 2, .endpoint = "a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"}, "expected at most 16 hosts"},
         /* clang-format on */
     };
     const struct machine m = {0};
