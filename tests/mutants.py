@@ -103,6 +103,20 @@ MUTANTS = {
         "rendezvousd/jobs/jobs_lease.c", "c->min_nodes - 1 - job->departed;", "c->min_nodes - 2 - job->departed;", ["rendezvousd_jobs"]),
     "the_dead_have_left_in_good_order": (
         "rendezvousd/jobs/jobs_lease.c", "job->departed += !m->known && m->member_round", "job->departed += m->member_round", ["rendezvousd_jobs"]),
+    "heard_by_coming": (
+        "rendezvousd/jobs/jobs_seats.c", '    seats_confirm(j->seats, p->seat, p->sent);', '    seats_confirm(j->seats, p->seat, seats_answer(j->seats, j->o.now()));', ["rendezvousd_jobs_seats"]),
+    "heard_by_questions": (
+        "rendezvousd/jobs/jobs_seats.c", '    const struct job *job = job_find_(j, "", run);\n    *ret', '    const struct job *job = job_find_(j, "", run);\n    if (seats_of(j->seats, node) >= 0)\n        seats_confirm(j->seats, seats_of(j->seats, node), seats_answer(j->seats, j->o.now()));\n    *ret', ["rendezvousd_jobs_seats"]),
+    "lapsed_host_remembers": (
+        "rendezvousd/jobs/jobs_seats.c", '    if (!j->seats || seats_may_answer(j->seats, j->o.now()))\n        return;', '    if (j)\n        return;', ["rendezvousd_jobs_seats"]),
+    "hosts_wait_for_one_silence": (
+        "common/rdzv/leader/seats.c", 'wait_ms = 2 * s->silence_ms + s->kill_ms,', 'wait_ms = s->silence_ms + s->kill_ms,', ["seats"]),
+    "all_are_here_unasked": (
+        "common/rdzv/leader/seats.c", ' || s->v[i].confirmed.order <= newest)', ')', ["seats"]),
+    "workers_of_others_acknowledged": (
+        "rendezvousd/jobs/jobs_seats.c", '    if (seat < 0 || (!has_round(job) && (', '    if (seat < 0 || (!job && (', ["rendezvousd_jobs_seats"]),
+    "higher_rounds_ignored": (
+        "rendezvousd/jobs/jobs_seats.c", '        join->round > rdzv_round(', '        !join && join->round > rdzv_round(', ["rendezvousd_jobs_seats"]),
     "hold_of_a_new_host_left_out": (
         "common/rdzv/machine/rdzv.c", "    if (!to.joined) /* a repeated one has held already */\n", "    if (!n)\n", ["rdzv_scenarios"]),
     "second_owner_on_the_other_side": (

@@ -73,7 +73,7 @@ struct node {
     unsigned life;
     char id[RDZV_ID_MAX + 1];
     int64_t offset, rate; /* clock: offset + now * (1 + rate / 10000) */
-    int64_t paused_until, born_at;
+    int64_t paused_from, paused_until, born_at;
     struct client c;
     struct hosts x;
     unsigned question; /* the newest */
@@ -187,9 +187,14 @@ static int64_t true_time(const struct node *n, int64_t at)
     return t;
 }
 
+static bool is_paused(const struct node *n)
+{
+    return n->paused_from <= W->now && n->paused_until > W->now;
+}
+
 static bool awake(const struct node *n)
 {
-    return n->alive && n->paused_until <= W->now;
+    return n->alive && !is_paused(n);
 }
 
 static char *keep(struct world *w, const char *p, size_t n)
@@ -219,7 +224,7 @@ static struct message *post(struct world *w, enum kind kind, int64_t at)
 
 static int64_t delay(struct world *w)
 {
-    return w->now + (faulty(w) && chance(w, 0.02) ? between(w, 0, 4000) : between(w, 0, 4));
+    return w->now + (faulty(w) && chance(w, 0.04) ? between(w, 0, 8000) : between(w, 0, 4));
 }
 
 static bool is_cut(const struct world *w, int a, int b)
@@ -885,11 +890,16 @@ static void fault(struct world *w)
     } else if (what < 45) {
         w->st->pauses++;
         note(w, n, "stands still until %lld", (long long)until);
+        n->paused_from = w->now;
         n->paused_until = until;
     } else if (what < 60) {
         w->st->cuts++;
         note(w, n, "is cut from node %d until %lld", other, (long long)until);
         cut(w, n->index, other, until, false);
+        if (chance(w, 0.3)) { /* about when it would notice */
+            w->n[other].paused_from = w->now + between(w, 1000, 4000);
+            w->n[other].paused_until = w->n[other].paused_from + between(w, 1000, 8000);
+        }
     } else if (what < 68) {
         for (int i = 0; i < w->nodes; i++)
             cut(w, n->index, i, until, false);
@@ -917,8 +927,7 @@ static void heal(struct world *w)
             }
     for (int i = 0; i < w->nodes; i++) {
         struct node *n = &w->n[i];
-        if (n->paused_until > w->now)
-            n->paused_until = w->now;
+        n->paused_from = n->paused_until = 0;
         if (!n->alive && n->born_at > w->now)
             n->born_at = w->now;
     }
@@ -979,9 +988,9 @@ static void deliver(struct world *w, int i)
     int64_t later = 0;
     if (k && is_cut(w, k->client, k->server)) /* TCP sends it again, until somebody gives up */
         later = w->cut_until[k->client][k->server];
-    if (w->n[m.node].alive && w->n[m.node].paused_until > w->now)
+    if (w->n[m.node].alive && is_paused(&w->n[m.node]))
         later = w->n[m.node].paused_until;
-    if (m.kind == M_DIAL && w->n[m.conn].alive && w->n[m.conn].paused_until > w->now)
+    if (m.kind == M_DIAL && w->n[m.conn].alive && is_paused(&w->n[m.conn]))
         later = w->n[m.conn].paused_until < w->now + 5000 ? w->n[m.conn].paused_until : w->now + 5000;
     if (later == NEVER) {
         w->m[i] = w->m[--w->messages];

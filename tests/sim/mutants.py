@@ -48,17 +48,10 @@ MUTANTS = {
     "begun_round_announced_again": {"leader_ask.c": [("m->news.kind == RDZV_NEWS_END || ev->round < m->news.round)", "m->news.kind != RDZV_NEWS_STOP || ev->round < m->news.round)")]},
     "forgotten_nodes_are_heard": {"jobs_term.c": [("m->known && m->connected &&", "m->connected &&")]},
     # a list of hosts
-    "heard_by_coming": {"jobs_seats.c": [("    seats_confirm(j->seats, p->seat, p->sent);", "    seats_confirm(j->seats, p->seat, seats_answer(j->seats, j->o.now()));")]},
-    "heard_by_questions": {"jobs_seats.c": [("    const struct job *job = job_find_(j, \"\", run);\n    *ret", "    const struct job *job = job_find_(j, \"\", run);\n    if (seats_of(j->seats, node) >= 0)\n        seats_confirm(j->seats, seats_of(j->seats, node), seats_answer(j->seats, j->o.now()));\n    *ret")]},
     "one_seat_less_is_enough": {"seats.c": [("return seats_heard(s, NULL, now) >= s->min;", "return seats_heard(s, NULL, now) >= s->min - 1;")]},
     "few_do_not_matter": {"seats.c": [("return seats_heard(s, NULL, now) >= s->min;", "return seats_heard(s, NULL, now) >= 0;")]},
-    "lapsed_host_remembers": {"jobs_seats.c": [("    if (!j->seats || seats_may_answer(j->seats, j->o.now()))\n        return;", "    if (j)\n        return;")]},
-    "hosts_wait_for_one_silence": {"seats.c": [("wait_ms = 2 * s->silence_ms + s->kill_ms,", "wait_ms = s->silence_ms + s->kill_ms,")]},
     "hosts_do_not_wait": {"seats.c": [("wait_ms = 2 * s->silence_ms + s->kill_ms,", "wait_ms = 0,")]},
     "new_connections_have_joined": {"seats.c": [("    x->joined = (struct seats_sent){0};\n    snprintf", "    snprintf")]},
-    "all_are_here_unasked": {"seats.c": [(" || s->v[i].confirmed.order <= newest)", ")")]},
-    "workers_of_others_acknowledged": {"jobs_seats.c": [("    if (seat < 0 || (!has_round(job) && (", "    if (seat < 0 || (!job && (")]},
-    "higher_rounds_ignored": {"jobs_seats.c": [("        join->round > rdzv_round(", "        !join && join->round > rdzv_round(")]},
     "first_host_of_the_list": {"hosts.c": [("    const bool acks_a = acknowledges(h, a), acks_b = acknowledges(h, b);", "    if (a >= 0)\n        return a < b;\n    const bool acks_a = acknowledges(h, a), acks_b = acknowledges(h, b);")]},
     # its reign
     "told_before_it_stands": {"rdzv_reign.c": [("return number <= r->home->stands;", "return number <= r->home->stands || r;")]},

@@ -145,6 +145,27 @@ static void nobody_is_acknowledged_before_min_seats_have_shown_that_they_hear(vo
     close_host(&h);
 }
 
+static void an_answer_counts_from_when_it_was_sent_and_questions_count_nothing(void **state)
+{
+    struct host h;
+    struct err e;
+    struct jobs_seats seats;
+    open_host(&h);
+    for (int i = 0; i < 2; i++) {
+        come(&h, i);
+        assert_int_equal(join(&h, i, 0), 0);
+    }
+    rig_now += 2900; /* their next requests were held up */
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(next(&h, i), 0);
+    assert_int_equal(jobs_may_answer(h.jobs, &e), 0);
+    rig_now += 100;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(jobs_seats(h.jobs, "j", h.n[i].node, &seats, &e), 0);
+    assert_int_equal(jobs_may_answer(h.jobs, &e), -EBUSY);
+    close_host(&h);
+}
+
 static void a_job_of_fewer_than_max_nodes_waits_for_another_host_to_be_out(void **state)
 {
     struct host h;
@@ -220,6 +241,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nobody_is_acknowledged_before_min_seats_have_shown_that_they_hear),
+        cmocka_unit_test(an_answer_counts_from_when_it_was_sent_and_questions_count_nothing),
         cmocka_unit_test(a_job_of_fewer_than_max_nodes_waits_for_another_host_to_be_out),
         cmocka_unit_test(a_full_job_begins_at_once),
         cmocka_unit_test(a_host_that_hears_too_few_forgets_its_round),
