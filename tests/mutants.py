@@ -117,6 +117,8 @@ MUTANTS = {
         "rendezvousd/jobs/jobs_seats.c", '    if (seat < 0 || (!has_round(job) && (', '    if (seat < 0 || (!job && (', ["rendezvousd_jobs_seats"]),
     "higher_rounds_ignored": (
         "rendezvousd/jobs/jobs_seats.c", '        join->round > rdzv_round(', '        !join && join->round > rdzv_round(', ["rendezvousd_jobs_seats"]),
+    "new_connections_have_joined": (
+        "common/rdzv/leader/seats.c", '    x->joined = (struct seats_sent){0};\n    snprintf', '    snprintf', ["seats"]),
     "hold_of_a_new_host_left_out": (
         "common/rdzv/machine/rdzv.c", "    if (!to.joined) /* a repeated one has held already */\n", "    if (!n)\n", ["rdzv_scenarios"]),
     "second_owner_on_the_other_side": (

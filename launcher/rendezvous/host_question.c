@@ -25,16 +25,21 @@ static void answer(struct host_question *q, enum hosts_answer answer, int seats,
     host_question_close(q);
 }
 
+static void fail(struct host_question *q, enum hosts_answer how, const char *why)
+{
+    answer(q, how, 0, 0, why);
+}
+
 static void on_late(uv_timer_t *t)
 {
-    answer(container_of(t, struct host_question, late), HOSTS_NONE, 0, 0, "it does not answer");
+    fail(container_of(t, struct host_question, late), HOSTS_NONE, "it does not answer");
 }
 
 static void on_reply(void *arg, const redisReply *r)
 {
     struct host_question *q = arg;
     if (r->type != REDIS_REPLY_STRING) {
-        answer(q, HOSTS_NONE, 0, 0, r->type == REDIS_REPLY_ERROR ? r->str : "it is no host of this list");
+        fail(q, HOSTS_NONE, r->type == REDIS_REPLY_ERROR ? r->str : "it is no host of this list");
         return;
     }
     answer(q, HOSTS_HEARS, (int)rdzv_field_number(r->str, r->len, "heard", 0),
@@ -44,7 +49,7 @@ static void on_reply(void *arg, const redisReply *r)
 static void on_lost(void *arg, enum rdzv_lost how, const char *why)
 {
     (void)how;
-    answer(arg, HOSTS_NONE, 0, 0, why);
+    fail(arg, HOSTS_NONE, why);
 }
 
 static void on_ready(void *arg)
@@ -60,7 +65,7 @@ static void on_dialled(void *arg, int fd, const char *text)
     struct err e = {0};
     q->dial = NULL;
     if (fd < 0) {
-        answer(q, fd == -ECONNREFUSED || fd == -ECONNRESET ? HOSTS_REFUSED : HOSTS_NONE, 0, 0, text);
+        fail(q, fd == -ECONNREFUSED || fd == -ECONNRESET ? HOSTS_REFUSED : HOSTS_NONE, text);
         return;
     }
     const struct rdzv_conn_options o = {.server_name = q->o.to->host,
@@ -71,7 +76,7 @@ static void on_dialled(void *arg, int fd, const char *text)
                                         .lost = on_lost,
                                         .arg = q};
     if (rdzv_conn_open(&q->conn, q->loop, fd, &o, &e) < 0)
-        answer(q, HOSTS_NONE, 0, 0, e.text);
+        fail(q, HOSTS_NONE, e.text);
 }
 
 struct host_question *host_question_ask(uv_loop_t *loop, const struct host_question_options *o)

@@ -42,7 +42,7 @@ static bool has_round(const struct job *job)
 
 /* --- what this host knows is void */
 
-static void give_up(struct job *job, const char *why)
+static void lose(struct job *job, const char *why)
 {
     struct jobs *j = job->jobs;
     struct jobs_party *p, *next;
@@ -67,7 +67,7 @@ void jobs_look_at_seats_(struct jobs *j)
         return;
     DL_FOREACH_SAFE(j->all, job, next)
     if (has_round(job) && !leader_is_over(job->reign.leader))
-        give_up(job, "fewer seats are heard here than a round needs, and the others may go on under another host");
+        lose(job, "fewer seats are heard here than a round needs, and the others may go on under another host");
 }
 
 bool jobs_hear_enough_(const struct jobs *j)
@@ -81,7 +81,7 @@ static void heed_higher(struct jobs *j, const char *run, const struct rdzv_event
     struct job *job = job_find_(j, "", run);
     if (job && has_round(job) && !leader_is_over(job->reign.leader) &&
         join->round > rdzv_round(leader_machine(job->reign.leader)))
-        give_up(job, "a node has heard of a higher round");
+        lose(job, "a node has heard of a higher round");
 }
 
 /* --- seats */

@@ -51,7 +51,6 @@ MUTANTS = {
     "one_seat_less_is_enough": {"seats.c": [("return seats_heard(s, NULL, now) >= s->min;", "return seats_heard(s, NULL, now) >= s->min - 1;")]},
     "few_do_not_matter": {"seats.c": [("return seats_heard(s, NULL, now) >= s->min;", "return seats_heard(s, NULL, now) >= 0;")]},
     "hosts_do_not_wait": {"seats.c": [("wait_ms = 2 * s->silence_ms + s->kill_ms,", "wait_ms = 0,")]},
-    "new_connections_have_joined": {"seats.c": [("    x->joined = (struct seats_sent){0};\n    snprintf", "    snprintf")]},
     "first_host_of_the_list": {"hosts.c": [("    const bool acks_a = acknowledges(h, a), acks_b = acknowledges(h, b);", "    if (a >= 0)\n        return a < b;\n    const bool acks_a = acknowledges(h, a), acks_b = acknowledges(h, b);")]},
     # its reign
     "told_before_it_stands": {"rdzv_reign.c": [("return number <= r->home->stands;", "return number <= r->home->stands || r;")]},

@@ -26,8 +26,8 @@
  * With second owners (layout.h) `own` is two parts of each piece that is cut: the rank's, and the one of which it is
  * the second owner. It gets the sums of both and makes the same update of both, bit for bit.
  *
- * Frozen parameters lie behind the others, in pieces of their own: nothing of them is summed or updated, so they are cut
- * with zero = 3 alone, and there are no moments of them.
+ * Frozen parameters lie behind the others, in pieces of their own: nothing of them is summed or updated, so they are
+ * cut with zero = 3 alone, and there are no moments of them.
  *
  * With zero = 3 a piece is also what is gathered at once: some parameters side by side, at least a small bucket's
  * worth, or a part of a large one. Where parameters are padded to a unit of all ranks (program_align()) a piece ends

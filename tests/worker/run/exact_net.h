@@ -10,8 +10,8 @@
 
 struct err;
 
-/* rows: what is dropped last is dropped from the rows of the whole tensor group, if there is one; before they are split.
- * With halves partial sums of gradients would be rounded there. factors: program_freeze(). */
+/* rows: what is dropped last is dropped from the rows of the whole tensor group, if there is one. With halves partial
+ * sums of gradients would be rounded there. factors: program_freeze(). */
 int exact_positions(struct program **ret, const struct split *s, bool rows, const char *factors, struct err *e);
 int exact_net(struct program **ret, const struct split *s, struct err *e);
 int exact_frozen(struct program **ret, const struct split *s, const char *factors, struct err *e);
