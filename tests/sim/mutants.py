@@ -45,7 +45,6 @@ MUTANTS = {
     # who leads, and whom a leader acknowledges until when; more of it in tests/mutants.py
     "acknowledges_without_its_claim": {"jobs_term.c": [("    if (!j->term.home || j->o.now() < j->term.until)", "    if (!j->term.home || j->term.until || !e)")]},
     "claims_after_half_of_d": {"election.c": [("now - x->since >= by_any_clock(ELECTION_D_MS);", "now - x->since >= by_any_clock(ELECTION_D_MS) / 2;")]},
-    "begun_round_announced_again": {"leader_ask.c": [("m->news.kind == RDZV_NEWS_END || ev->round < m->news.round)", "m->news.kind != RDZV_NEWS_STOP || ev->round < m->news.round)")]},
     "forgotten_nodes_are_heard": {"jobs_term.c": [("m->known && m->connected &&", "m->connected &&")]},
     # a list of hosts
     "one_seat_less_is_enough": {"seats.c": [("return seats_heard(s, NULL, now) >= s->min;", "return seats_heard(s, NULL, now) >= s->min - 1;")]},
