@@ -58,9 +58,6 @@ MUTANTS = {
     "lease_by_the_same_clock": (
         "common/rdzv/client/lease.c", 'return silence_ms - (silence_ms + kill_ms) / 100;', 'return silence_ms + 0 * kill_ms;',
         ["lease"]),
-    "begun_round_announced_again": (
-        "common/rdzv/leader/leader_ask.c", "m->news.kind == RDZV_NEWS_END || ev->round < m->news.round)",
-        "m->news.kind != RDZV_NEWS_STOP || ev->round < m->news.round)", ["leader"]),
     "warm_up_begins_a_step_late": (
         "worker/optim/schedule.c", "return m + (1 - m) * (double)(step + 1) / w;", "return m + (1 - m) * (double)step / w;", ["schedule"]),
     "clean_steps_counted_over_an_overflow": (

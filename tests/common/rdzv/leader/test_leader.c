@@ -430,20 +430,6 @@ static void nobody_is_given_up_before_the_grace_is_over(void **state)
     buf_free(&log);
 }
 
-/* What was decided since may be lost: it has heard of that round from whoever led before. */
-static void a_join_answers_the_beginning_of_the_round_that_it_names(void **state)
-{
-    struct rdzv_config c = settings(2, 2, 3);
-    struct leader *l = make();
-    (void)state;
-    join_as(l, "a", &c, 0, "");
-    join_as(l, "b", &c, 0, "");
-    assert_int_equal(news(l, "a")->kind, RDZV_NEWS_ROUND);
-    assert_int_equal(join_as(l, "a", &c, 1, leader_instance(l)), 0);
-    assert_int_equal(news(l, "a")->kind, 0);
-    leader_destroy(l);
-}
-
 /* Until version 0.1 members asked by numbers in a Redis and in a folder. */
 static void answers_of_older_logs_are_passed_over(void **state)
 {
@@ -472,7 +458,6 @@ int main(void)
         cmocka_unit_test(a_full_job_is_known_to_be_full_once_all_members_were_heard_again),
         cmocka_unit_test(who_takes_over_knows_job_and_news),
         cmocka_unit_test(nobody_is_given_up_before_the_grace_is_over),
-        cmocka_unit_test(a_join_answers_the_beginning_of_the_round_that_it_names),
         cmocka_unit_test(answers_of_older_logs_are_passed_over),
         cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
         cmocka_unit_test(a_cause_is_told_whole_and_as_utf8),
