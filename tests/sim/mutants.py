@@ -43,7 +43,7 @@ MUTANTS = {
     "survivor_taken_for_a_member": {"leader_ask.c": [("(ev->ask->round == 0 || leader_is_foreign(l, ev))", "(ev->ask->round == 0 || (leader_is_foreign(l, ev) && !l))")]},
     "blank_host_knows_everything": {"rdzv.c": [("latest(s->now + s->r->config.last_call_ms, s->r->blank_until);", "latest(s->now + s->r->config.last_call_ms, 0);")]},
     # who leads, and whom a leader acknowledges until when; more of it in tests/mutants.py
-    "acknowledges_without_its_claim": {"jobs_term.c": [("    if (!j->term.home || j->o.now() < j->term.until)", "    if (!j->term.home || j->term.until || !e)")]},
+    "acknowledges_without_its_claim": {"jobs_term.c": [("    if (!jobs_leads_(j))", "    if (!jobs_leads_(j) && !j->term.until)")]},
     "claims_after_half_of_d": {"election.c": [("now - x->since >= by_any_clock(ELECTION_D_MS);", "now - x->since >= by_any_clock(ELECTION_D_MS) / 2;")]},
     "forgotten_nodes_are_heard": {"jobs_term.c": [("m->known && m->connected &&", "m->connected &&")]},
     # a list of hosts
