@@ -1,5 +1,5 @@
-/* A host of a list: its one job, and the seats that it hears (common/rdzv/leader/seats.h). What it knows is void as soon
- * as it hears fewer than MIN seats, or a node has heard of a higher round: another host may lead then. */
+/* A host of a list: its one job, and the seats that it hears (common/rdzv/leader/seats.h). What it knows is void as
+ * soon as it hears fewer than MIN seats, or a node has heard of a higher round: another host may lead then. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

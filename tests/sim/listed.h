@@ -1,5 +1,5 @@
-/* Jobs whose nodes are given a list of hosts: the shipped client, choice of host, jobs and leader of each node under one
- * virtual clock, with a simulated network. */
+/* Jobs whose nodes are given a list of hosts: the shipped client, choice of host, jobs and leader of each node under
+ * one virtual clock, with a simulated network. */
 #ifndef CRUN_TESTS_LISTED_H
 #define CRUN_TESTS_LISTED_H
 

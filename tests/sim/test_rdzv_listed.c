@@ -1,6 +1,6 @@
-/* Random schedules against jobs with a list of hosts. LISTED_RUNS: how many of each kind; LISTED_FIRST: the first seed;
- * LISTED_KIND: 0 healed, 1 lasting cuts: this one alone; LISTED_SEED: replay one, with its trace. LISTED_FAULT: the name
- * of the fault that is sown into this program (mutants.py): it must be seen. */
+/* Random schedules against jobs with a list of hosts. LISTED_RUNS: how many of each kind; LISTED_FIRST: the first
+ * seed; LISTED_KIND: 0 healed, 1 lasting cuts: this one alone; LISTED_SEED: replay one, with its trace. LISTED_FAULT:
+ * the name of the fault that is sown into this program (mutants.py): it must be seen. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

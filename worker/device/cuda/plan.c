@@ -478,10 +478,11 @@ static int check_ops(const struct cuda_plan *pl, struct err *e)
                            "'%s' (%s) has frozen parameters: use --device cpu, or other patterns for --lr-mul",
                            pl->p->tensors[f->out].name, op_name(f->kind));
         if (op->kind == OP_NUMBERS)
-            return err_set(e, -ENOTSUP,
-                           "the cuda device has no kernel for operation '%s' (%s), which a drop over rows of a group of "
-                           "ranks needs: use --device cpu",
-                           pl->p->tensors[op->out].name, op_name(op->kind));
+            return err_set(
+                e, -ENOTSUP,
+                "the cuda device has no kernel for operation '%s' (%s), which a drop over rows of a group of "
+                "ranks needs: use --device cpu",
+                pl->p->tensors[op->out].name, op_name(op->kind));
     }
     return 0;
 }
