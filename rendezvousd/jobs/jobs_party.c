@@ -162,8 +162,8 @@ static void tell(struct jobs_party *p, struct leader_member *m)
     buf_free(&addrs);
 }
 
-/* Whoever hears of an end starts nothing, and whoever has workers is a member, of a round that this host would have given
- * up if it heard too few seats. */
+/* Whoever hears of an end starts nothing, and whoever has workers is a member, of a round that this host would have
+ * given up if it heard too few seats. */
 static bool may_tell(const struct jobs *j, const struct leader_member *m)
 {
     return m && jobs_leads_(j) && (jobs_hear_enough_(j) || m->news.kind == RDZV_NEWS_END);
