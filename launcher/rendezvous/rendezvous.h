@@ -5,9 +5,9 @@
  * common/rdzv/client: rdzv_dial.c connects, rdzv_conn.c speaks RESP, rdzv_tcp_alive.c asks whether the round goes on);
  * over a Redis or a shared folder the same behind a connection to the leader, whom the nodes elect and who may be this
  * one (rdzv_client_elected.c, keeper.c), or to the host of a list that they choose (rdzv_client_listed.c,
- * host_question.c). Requests (join, fail, done, leave) go down through it; news, leases and
- * failures come up as callbacks, which only queue. Beside it stands the bootstrap store (bootstrap.h), where the workers
- * of a round meet on the machine of group rank 0.
+ * host_question.c). Requests (join, fail, done, leave) go down through it; news, leases and failures come up as
+ * callbacks, which only queue. Beside it stands the bootstrap store (bootstrap.h), where the workers of a round meet on
+ * the machine of group rank 0.
  *
  * This file puts them together for the agent: the client of the home it has, and, where this crun hosts the
  * rendezvous, server and jobs. Who hosts: by what was typed (home.h) this crun may or must. It tries to listen; a port
