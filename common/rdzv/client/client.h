@@ -22,9 +22,9 @@
  * connection then name the job, the epoch that is dialled and the highest that this node has seen: whoever else listens
  * there refuses.
  *
- * With a list of hosts (options.listed) it is the same, but that no epoch is named, and hosts.h says whom to dial. A host
- * that hears too few seats acknowledges nothing: its answers to JOIN and NEXT say so. Each JOIN and NEXT says how many
- * answers to them have come on this connection. */
+ * With a list of hosts (options.listed) it is the same, but that no epoch is named, and hosts.h says whom to dial. A
+ * host that hears too few seats acknowledges nothing: its answers to JOIN and NEXT say so. Each JOIN and NEXT says how
+ * many answers to them have come on this connection. */
 #ifndef CRUN_COMMON_RDZV_CLIENT_H
 #define CRUN_COMMON_RDZV_CLIENT_H
 

@@ -43,8 +43,8 @@ struct seats {
 int seats_init(struct seats *s, const struct rdzv_config *c, struct err *e);
 void seats_finish(struct seats *s);
 
-/* `node` comes by a new connection, and has not joined on it. -EAGAIN: another node, which is heard, has that seat; ERR_REFUSED: there is no such
- * seat. */
+/* `node` comes by a new connection, and has not joined on it. -EAGAIN: another node, which is heard, has that seat;
+ * ERR_REFUSED: there is no such seat. */
 int seats_connect(struct seats *s, int seat, const char *node, int64_t now, struct err *e);
 /* It has no workers. Repeats on one connection change nothing. */
 void seats_join(struct seats *s, int seat, int64_t now);
