@@ -62,7 +62,8 @@ static int open_all(struct hosting *h, uv_loop_t *loop, const struct hosting_opt
                        "be made): copy one to all nodes and name it with --token-file, or take --insecure");
     const struct server_options server = {.gate = h->gate, .binary = o->has_store ? &front_tcpstore : NULL};
     TRY(server_create(&h->server, loop, &server, e));
-    const struct jobs_options jobs = {.loop = loop, .embedded = true, .listed = o->listed, .listed_run = o->listed_run};
+    const struct jobs_options jobs = {
+        .loop = loop, .embedded = true, .listed = o->listed, .listed_run = o->listed_run, .elected = o->elected};
     TRY(jobs_create(&h->jobs, &jobs, e));
     TRY(server_set_jobs(h->server, h->jobs, e));
     return listen_on(h, o->host, o->port, e);

@@ -111,7 +111,8 @@ static int serve(struct elected *d, struct err *e)
     const struct hosting_options o = {.token_file = d->o.token_file,
                                       .insecure = d->o.insecure,
                                       .one_node = d->o.job.max_nodes == 1,
-                                      .port = d->o.lead_port};
+                                      .port = d->o.lead_port,
+                                      .elected = true};
     if (d->hosting)
         return 0;
     TRY(hosting_open(&d->hosting, d->loop, &o, e));

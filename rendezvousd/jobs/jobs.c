@@ -46,6 +46,8 @@ int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e)
         free(j);
         return rc;
     }
+    if (o->elected)
+        jobs_no_term_(j);
     if (o->loop) {
         uv_timer_init(o->loop, j->timer);
         j->timer->data = j;

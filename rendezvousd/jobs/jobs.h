@@ -55,6 +55,7 @@ struct jobs_options {
      * the call. NULL: it is none. */
     const struct rdzv_config *listed;
     const char *listed_run;
+    bool elected; /* of a node that may lead the one job of a shared home: nobody is acknowledged before jobs_lead() */
 };
 
 int jobs_create(struct jobs **ret, const struct jobs_options *o, struct err *e);
@@ -78,7 +79,8 @@ struct jobs_led {
     bool is_empty; /* the home held no job */
     bool lost;     /* decisions may be lost: jobs_hold() is due */
 };
-/* Before the first party. ERR_CORRUPT, ERR_MISMATCH: what the home holds cannot be read. */
+/* In jobs with the option `elected`, which acknowledge nobody before. ERR_CORRUPT, ERR_MISMATCH: what the home holds
+ * cannot be read. */
 int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret, struct err *e);
 void jobs_lead_until(struct jobs *j, int64_t until_ms);
 void jobs_hold(struct jobs *j, int64_t until_ms); /* nothing is decided before */

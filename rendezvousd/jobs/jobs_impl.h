@@ -134,6 +134,7 @@ void party_queue_(struct jobs_party *p); /* queue it if it asks and there is new
 void jobs_tell_(struct jobs *j);
 
 /* jobs_term.c */
+void jobs_no_term_(struct jobs *j);     /* nobody is led here, or no longer */
 bool jobs_leads_(const struct jobs *j); /* it was not elected, or its claim is confirmed */
 int party_check_term_(const struct jobs_party *p, struct err *e);
 void job_note_past_(struct job *job, const struct rdzv_event *join); /* a JOIN that may name a round */

@@ -79,6 +79,13 @@ void jobs_hold(struct jobs *j, int64_t until_ms)
     }
 }
 
+void jobs_no_term_(struct jobs *j)
+{
+    j->term.until = 0;
+    rdzv_memory_init(&j->term.nowhere);
+    j->term.home = &j->term.nowhere;
+}
+
 void jobs_yield(struct jobs *j)
 {
     struct job *job;
@@ -87,8 +94,7 @@ void jobs_yield(struct jobs *j)
     j->term.until = 0;
     DL_FOREACH (j->all, job)
         job_close_home_(job, false);
-    rdzv_memory_init(&j->term.nowhere);
-    j->term.home = &j->term.nowhere;
+    jobs_no_term_(j);
 }
 
 static bool all_know(const struct leader *l)

@@ -582,7 +582,7 @@ static void on_loaded(struct world *w, struct node *n, char *log)
     struct err e = {0};
     if (n->x.state != ELECTION_LOADING)
         return;
-    jobs_create(&n->jobs, &(struct jobs_options){.now = clock_now, .embedded = true}, &e);
+    jobs_create(&n->jobs, &(struct jobs_options){.now = clock_now, .embedded = true, .elected = true}, &e);
     n->home = (struct rdzv_home){.ops = &lead_ops};
     n->log = log;
     int rc = jobs_lead(n->jobs,

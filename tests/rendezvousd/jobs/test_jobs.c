@@ -1207,6 +1207,23 @@ static void the_progress_line_names_who_is_missing(void **s)
     jobs_destroy(j);
 }
 
+/* A node that has found the claim may come before the leader has read the decisions so far. A job of its own, in memory,
+ * would be led beside the one of the home. */
+static void nobody_joins_before_an_elected_leader_leads(void **state)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.embedded = true, .elected = true});
+    const struct rdzv_config c = rig_config(1, 2);
+    struct agent a;
+    struct err e;
+    (void)state;
+    rig_open(j, &a, "j", "node0", "");
+    assert_int_equal(jobs_term(a.party, "j", "1-0000000000000001", "", 0, &e), -ESTALE);
+    assert_int_equal(rig_join(&a, &c, 0), -ESTALE);
+    assert_int_equal(jobs_heard(j), 0);
+    rig_close(&a, JOBS_SILENT);
+    jobs_destroy(j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -1254,6 +1271,7 @@ int main(void)
         cmocka_unit_test(events_are_a_ring),
         cmocka_unit_test(a_status_lists_so_many_nodes_and_counts_all),
         cmocka_unit_test(the_progress_line_names_who_is_missing),
+        cmocka_unit_test(nobody_joins_before_an_elected_leader_leads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
