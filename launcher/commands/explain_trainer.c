@@ -43,7 +43,8 @@ const struct explain_message explain_trainer[] = {
      "leave the option out, or name a file of weights"},
     {"GiB are allowed here\nGiB are free on this machine",
      "a run needs more memory than its cgroup, this machine or ulimit -v allows",
-     "--accumulate N cuts batches into N parts; or a smaller --batch-size or --image-size, fewer ranks a host, more memory"},
+     "--accumulate N cuts batches into N parts; or a smaller --batch-size, --image-size or --arch, --zero 3, fewer ranks a "
+     "host, more memory"},
     {"--memory-limit is what\nis not TIME,GIGABIT\nis no line of them\nare not here to be measured\nare not here, so that their link\nplanning: measuring\n--memory-limit: nothing fits\nno plan for * ranks is possible",
      "the planner (--auto-parallel) lacks a value, or cannot read it",
      "the message has an example; docs/guide/planning.md"},

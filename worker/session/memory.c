@@ -65,18 +65,29 @@ static int64_t gathered_bytes(const struct session *s)
     return (int64_t)state_bytes(&s->state, train > test ? train : test);
 }
 
-void memory_report(const struct session *s, struct memory_report *ret)
+static struct memory_report parts_of_state(const struct session *s)
 {
     const struct state *st = &s->state;
     const int64_t params = (int64_t)state_bytes(st, ownership_elements(&s->own, OWNERSHIP_PARAMS));
     const int64_t stats = (int64_t)state_bytes(st, program_statistics(s->program));
-    struct rusage u;
-    *ret = (struct memory_report){.parameters = params + stats,
-                                  .gathered = gathered_bytes(s),
+    return (struct memory_report){.parameters = params + stats,
                                   .gradients = gradient_bytes(s),
                                   .optimizer = (int64_t)state_bytes(st, st->n_moments) * (st->second ? 2 : 1),
-                                  .averages = st->ema_params ? params + stats : 0,
-                                  .kept = s->kept};
+                                  .averages = st->ema_params ? params + stats : 0};
+}
+
+int64_t memory_of_state(const struct session *s)
+{
+    const struct memory_report r = parts_of_state(s);
+    return memory_planned(&r);
+}
+
+void memory_report(const struct session *s, struct memory_report *ret)
+{
+    struct rusage u;
+    *ret = parts_of_state(s);
+    ret->gathered = gathered_bytes(s);
+    ret->kept = s->kept;
     add_plan(s->train_plan, s->train_stage, ret);
     add_plan(s->test_plan, s->test_stage, ret);
     if (session_loads(s))

@@ -156,9 +156,8 @@ static int refuse(const struct memory_need *n, int64_t needed, int64_t limit, co
     if (n->ranks > 1)
         snprintf(together, sizeof together, " (%d ranks of %.1f GiB)", n->ranks, gib(needed / n->ranks));
     return err_set(e, ERR_USAGE,
-                   "%s needs %.1f GiB%s, %.1f GiB are allowed here (%s): %sa smaller --batch-size or "
-                   "--image-size",
-                   n->what, gib(needed), together, gib(limit), name, accumulate);
+                   "%s needs %.1f GiB%s, %.1f GiB are allowed here (%s): %s%s", n->what, gib(needed), together,
+                   gib(limit), name, accumulate, n->remedy ? n->remedy : "a smaller --batch-size or --image-size");
 }
 
 int memory_room_judge(const struct memory_need *n, const struct memory_limit *l, int64_t space, bool *ret_near,
@@ -220,4 +219,12 @@ int memory_room_of_evaluation(const void *ctx, size_t bytes, struct err *e)
 {
     struct memory_need n = {.more = (int64_t)bytes, .what = "the plan of evaluation"};
     return check(ctx, &n, e);
+}
+
+int memory_room_of_state(const struct session *s, int64_t bytes, struct err *e)
+{
+    struct memory_need n = {.more = bytes,
+                            .what = "the state of the model (parameters, gradients, moments)",
+                            .remedy = "a smaller --arch, or more ranks with --zero 3"};
+    return check(s, &n, e);
 }

@@ -28,7 +28,8 @@ struct memory_need { /* of one rank */
     int ranks;        /* of this host that need as much each */
     int parts;        /* of a step now (--accumulate); 0: more parts would not help */
     int samples;      /* of a part */
-    const char *what; /* "the plan of training" */
+    const char *what;   /* "the plan of training" */
+    const char *remedy; /* beside --accumulate; NULL: smaller batches, smaller images */
 };
 
 /* ERR_USAGE: it cannot fit. space: RLIMIT_AS, or INT64_MAX. *ret_near: it fits, but barely. Pure. */
@@ -38,5 +39,7 @@ int memory_room_judge(const struct memory_need *n, const struct memory_limit *l,
 /* plan_options.room of a session's plans; ctx: the session. */
 int memory_room_of_training(const void *ctx, size_t bytes, struct err *e);
 int memory_room_of_evaluation(const void *ctx, size_t bytes, struct err *e);
+/* Of parameters, gradients, moments and averages, where these are in the host's memory. */
+int memory_room_of_state(const struct session *s, int64_t bytes, struct err *e);
 
 #endif

@@ -20,6 +20,7 @@
 #include "worker/program/program.h"
 #include "worker/session/hold.h"
 #include "worker/session/memory.h"
+#include "worker/session/memory_room.h"
 #include "worker/session/pictures.h"
 #include "worker/session/session_build.h"
 #include "worker/session/session_layout.h"
@@ -50,6 +51,17 @@ static int take_precision(struct session *s, struct err *e)
     return optimizer_round(&s->state, &s->precision, e);
 }
 
+/* Before any of it is taken: the kernel kills without a word. */
+static int check_room(struct session *s, const struct state_options *o, struct err *e)
+{
+    if (s->device->ops->memory) /* its own */
+        return 0;
+    TRY(state_forecast(&s->state, s->device, s->program, &s->own, o, e));
+    const int64_t bytes = memory_of_state(s);
+    state_finish(&s->state);
+    return memory_room_of_state(s, bytes, e);
+}
+
 static int open_device(struct session *s, const struct env_contract *env, struct err *e)
 {
     const struct state_options state = session_state(s);
@@ -58,6 +70,7 @@ static int open_device(struct session *s, const struct env_contract *env, struct
     TRY(session_resolve_precision(s, e));
     s->device->ops->describe(s->device, s->device_text, sizeof s->device_text);
     TRY(session_build_ownership(s, e));
+    TRY(check_room(s, &state, e));
     const int rc = state_init(&s->state, s->device, s->program, &s->own, &state, e);
     if (rc < 0)
         return rc == -ENOMEM ? err_wrap(e, "parameters, gradients and moments") : rc;

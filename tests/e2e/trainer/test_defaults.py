@@ -54,3 +54,10 @@ def test_what_does_not_fit_is_refused_before_it_is_taken(shapes, tmp_path):
     assert p.returncode == 2, p.stderr
     assert re.search(r"the plan of training needs \d\.\d GiB, 2\.0 GiB are allowed here \(its address space: ulimit -v\)", p.stderr), p.stderr
     assert "a smaller --batch-size or --image-size" in p.stderr
+    # Its state alone: 304 million parameters, with gradients and moments, in double precision.
+    args[args.index("resnet18")] = "vit_l_16"
+    args[args.index(448)] = 224
+    p = run(*args, preexec_fn=small)
+    assert p.returncode == 2, p.stderr
+    assert re.search(r"the state of the model \(parameters, gradients, moments\) needs \d\.\d GiB, 2\.0 GiB are allowed here", p.stderr), p.stderr
+    assert "a smaller --arch, or more ranks with --zero 3" in p.stderr
