@@ -1207,8 +1207,8 @@ static void the_progress_line_names_who_is_missing(void **s)
     jobs_destroy(j);
 }
 
-/* A node that has found the claim may come before the leader has read the decisions so far. A job of its own, in memory,
- * would be led beside the one of the home. */
+/* A node that has found the claim may come before the leader has read the decisions so far. A job of its own, in
+ * memory, would be led beside the one of the home. */
 static void nobody_joins_before_an_elected_leader_leads(void **state)
 {
     struct jobs *j = rig_jobs(&(struct jobs_options){.embedded = true, .elected = true});
