@@ -197,6 +197,8 @@ static void gradients_of_positions_match_ref(void **state)
 {
     (void)state;
     first_gradients_match(positions(), &mode_f32, 1e-4);
+    if (nets() == 2) /* the others are refused */
+        return;
     first_gradients_match(net(3), &mode_f32, 1e-4);
     first_gradients_match(small_frozen("*=0,*.bias=1"), &mode_f32, 1e-4);
     first_gradients_match(positions_frozen("*=0,*.bias=1"), &mode_f32, 1e-4);

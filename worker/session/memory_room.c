@@ -155,9 +155,9 @@ static int refuse(const struct memory_need *n, int64_t needed, int64_t limit, co
         snprintf(accumulate, sizeof accumulate, "--accumulate %d, ", parts);
     if (n->ranks > 1)
         snprintf(together, sizeof together, " (%d ranks of %.1f GiB)", n->ranks, gib(needed / n->ranks));
-    return err_set(e, ERR_USAGE,
-                   "%s needs %.1f GiB%s, %.1f GiB are allowed here (%s): %s%s", n->what, gib(needed), together,
-                   gib(limit), name, accumulate, n->remedy ? n->remedy : "a smaller --batch-size or --image-size");
+    return err_set(e, ERR_USAGE, "%s needs %.1f GiB%s, %.1f GiB are allowed here (%s): %s%s", n->what, gib(needed),
+                   together, gib(limit), name, accumulate,
+                   n->remedy ? n->remedy : "a smaller --batch-size or --image-size");
 }
 
 int memory_room_judge(const struct memory_need *n, const struct memory_limit *l, int64_t space, bool *ret_near,

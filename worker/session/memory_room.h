@@ -24,10 +24,10 @@ void memory_limit_read(const char *root, struct memory_limit *ret);
 struct memory_need { /* of one rank */
     int64_t held;    /* by this process already, bytes; of address space: held_space */
     int64_t held_space;
-    int64_t more;     /* about to be taken */
-    int ranks;        /* of this host that need as much each */
-    int parts;        /* of a step now (--accumulate); 0: more parts would not help */
-    int samples;      /* of a part */
+    int64_t more;       /* about to be taken */
+    int ranks;          /* of this host that need as much each */
+    int parts;          /* of a step now (--accumulate); 0: more parts would not help */
+    int samples;        /* of a part */
     const char *what;   /* "the plan of training" */
     const char *remedy; /* beside --accumulate; NULL: smaller batches, smaller images */
 };
