@@ -65,27 +65,28 @@ static int64_t gathered_bytes(const struct session *s)
     return (int64_t)state_bytes(&s->state, train > test ? train : test);
 }
 
-static struct memory_report parts_of_state(const struct session *s)
+static struct memory_report parts_of_state(const struct session *s, bool second, bool averages)
 {
     const struct state *st = &s->state;
     const int64_t params = (int64_t)state_bytes(st, ownership_elements(&s->own, OWNERSHIP_PARAMS));
     const int64_t stats = (int64_t)state_bytes(st, program_statistics(s->program));
     return (struct memory_report){.parameters = params + stats,
                                   .gradients = gradient_bytes(s),
-                                  .optimizer = (int64_t)state_bytes(st, st->n_moments) * (st->second ? 2 : 1),
-                                  .averages = st->ema_params ? params + stats : 0};
+                                  .optimizer = (int64_t)state_bytes(st, st->n_moments) * (second ? 2 : 1),
+                                  .averages = averages ? params + stats : 0};
 }
 
 int64_t memory_of_state(const struct session *s)
 {
-    const struct memory_report r = parts_of_state(s);
+    const struct state_options o = session_state(s);
+    const struct memory_report r = parts_of_state(s, o.second, o.ema);
     return memory_planned(&r);
 }
 
 void memory_report(const struct session *s, struct memory_report *ret)
 {
     struct rusage u;
-    *ret = parts_of_state(s);
+    *ret = parts_of_state(s, s->state.second, s->state.ema_params);
     ret->gathered = gathered_bytes(s);
     ret->kept = s->kept;
     add_plan(s->train_plan, s->train_stage, ret);

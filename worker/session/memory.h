@@ -40,7 +40,7 @@ struct mem_marks {
     int64_t sent;               /* by the last step; -1: not known */
 };
 
-/* Parameters, gradients, moments and averages of this rank, in bytes; s->state may be a forecast. */
+/* Parameters, gradients, moments and averages of this rank, in bytes; s->state is measured at least. */
 int64_t memory_of_state(const struct session *s);
 
 struct memory_report { /* bytes */

@@ -56,9 +56,9 @@ static int check_room(struct session *s, const struct state_options *o, struct e
 {
     if (s->device->ops->memory) /* its own */
         return 0;
-    TRY(state_forecast(&s->state, s->device, s->program, &s->own, o, e));
+    state_measure(&s->state, s->device, s->program, &s->own, o);
     const int64_t bytes = memory_of_state(s);
-    state_finish(&s->state);
+    s->state = (struct state){0};
     return memory_room_of_state(s, bytes, e);
 }
 

@@ -134,8 +134,8 @@ static int alloc_reduce(struct state *s, struct err *e)
     return state_sheds(s) ? pages_open(&s->reduce, bytes, e) : s->device->ops->alloc(s->device, bytes, &s->reduce, e);
 }
 
-static void measure(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
-                    const struct state_options *o)
+void state_measure(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
+                   const struct state_options *o)
 {
     *s = (struct state){.device = d,
                         .program = p,
@@ -150,7 +150,7 @@ static void measure(struct state *s, struct device *d, const struct program *p, 
 int state_forecast(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                    const struct state_options *o, struct err *e)
 {
-    measure(s, d, p, own, o);
+    state_measure(s, d, p, own, o);
     const size_t most = p->n_reduce > program_params(p) ? p->n_reduce : program_params(p), bytes = state_bytes(s, most);
     void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
@@ -165,7 +165,7 @@ int state_forecast(struct state *s, struct device *d, const struct program *p, c
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e)
 {
-    measure(s, d, p, own, o);
+    state_measure(s, d, p, own, o);
     const uint64_t seed = o->seed;
     int rc;
     TRY_GOTO(rc, alloc_params(s, &s->params, e), fail);

@@ -50,6 +50,9 @@ struct state_options {
  * what they average. On failure nothing stays allocated. */
 int state_init(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                const struct state_options *o, struct err *e);
+/* Sizes alone: no arena is there, and nothing is to be finished. */
+void state_measure(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
+                   const struct state_options *o);
 /* The same sizes without memory: arenas are addresses for plans that are never run (plan_options.forecast). */
 int state_forecast(struct state *s, struct device *d, const struct program *p, const struct ownership *own,
                    const struct state_options *o, struct err *e);
