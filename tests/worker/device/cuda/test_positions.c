@@ -286,7 +286,7 @@ static void open_proof(struct proof *p, enum cudnn_pattern pattern, enum dtype t
 {
     struct gpu *g;
     *p = (struct proof){0};
-    MUST(fake_gpu_open(&g, &(struct fake_options){.wrong = wrong}));
+    assert_int_equal(0, fake_gpu_open(&g, &(struct fake_options){.wrong = wrong}));
     MUST(cuda_open_on(&p->d, g, NULL, &(struct cuda_options){0}, e));
     p->pl.cuda = (struct cuda *)p->d;
     p->v.pl = &p->pl;
@@ -311,14 +311,14 @@ static void open_proof(struct proof *p, enum cudnn_pattern pattern, enum dtype t
 }
 
 /* Runs the engine, which errs so; what the proof says. */
-static int verdict(struct proof *p, enum fake_wrong how, struct err *e)
+static int verdict(struct proof *p, enum fake_wrong how, struct err *ret)
 {
     double ratio;
     struct gpu *g = p->pl.cuda->gpu;
     wrong_now = how;
     MUST(prove_poison(&p->v, &p->dnn, e));
     MUST(g->ops->dnn(g, p->pl.cuda->compute, &p->dnn, NULL, e));
-    return prove_result(&p->v, &p->dnn, &ratio, e);
+    return prove_result(&p->v, &p->dnn, &ratio, ret);
 }
 
 static void engines_of_attention_are_proven(void **state)
@@ -328,12 +328,12 @@ static void engines_of_attention_are_proven(void **state)
     (void)state;
     for (size_t i = 0; i < 6; i++) {
         struct proof p;
-        struct err e;
+        struct err why;
         open_proof(&p, patterns[i / 2], i % 2 ? DT_BF16 : DT_F16);
         MUST(prove_begin(&p.v, &p.dnn, e));
-        assert_int_equal(0, verdict(&p, FAKE_RIGHT, &e));
+        assert_int_equal(0, verdict(&p, FAKE_RIGHT, &why));
         for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
-            assert_int_equal(ERR_MISMATCH, verdict(&p, bad[k], &e));
+            assert_int_equal(ERR_MISMATCH, verdict(&p, bad[k], &why));
         prove_finish(&p.v);
         p.d->ops->close(p.d);
     }
@@ -343,16 +343,16 @@ static void engines_of_attention_are_proven(void **state)
 static void equal_bits_of_two_runs_are_looked_at(void **state)
 {
     struct proof p;
-    struct err e;
+    struct err why;
     (void)state;
     open_proof(&p, DNN_SDPA_BWD, DT_BF16);
     MUST(prove_begin(&p.v, &p.dnn, e));
-    assert_int_equal(0, verdict(&p, FAKE_RIGHT, &e));
+    assert_int_equal(0, verdict(&p, FAKE_RIGHT, &why));
     MUST(prove_remember(&p.v, &p.dnn, e));
-    assert_int_equal(0, verdict(&p, FAKE_RIGHT, &e));
-    assert_int_equal(0, prove_same(&p.v, &p.dnn, &e));
-    assert_int_equal(0, verdict(&p, FAKE_BIT, &e));
-    assert_int_equal(ERR_MISMATCH, prove_same(&p.v, &p.dnn, &e));
+    assert_int_equal(0, verdict(&p, FAKE_RIGHT, &why));
+    assert_int_equal(0, prove_same(&p.v, &p.dnn, &why));
+    assert_int_equal(0, verdict(&p, FAKE_BIT, &why));
+    assert_int_equal(ERR_MISMATCH, prove_same(&p.v, &p.dnn, &why));
     prove_finish(&p.v);
     p.d->ops->close(p.d);
 }
