@@ -186,6 +186,8 @@ static int go_on(struct state_dir *d)
     if (rc < 0) {
         set_results(d, rc);
         close_door(d);
+        if (rc == -EPIPE)
+            state_process_broke(d->process);
     }
     land(d);
     return 1;

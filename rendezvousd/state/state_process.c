@@ -17,14 +17,15 @@
 #define MODULE "state"
 #define REAP_MS 20 /* the rest of an end that no disk holds up */
 
-static void reap(pid_t pid, int64_t most_ms)
+/* Whether it has ended, within so many milliseconds. */
+static bool reap(pid_t pid, int64_t most_ms)
 {
     struct pollfd f = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
     if (f.fd >= 0) {
         poll(&f, 1, clock_left(clock_deadline(most_ms)));
         close(f.fd);
     }
-    waitpid(pid, NULL, WNOHANG);
+    return waitpid(pid, NULL, WNOHANG) != 0;
 }
 
 static int start(struct state_process *p)
@@ -45,6 +46,20 @@ void state_process_end(struct state_process *p, int64_t most_ms)
     reap(p->pid, most_ms);
 }
 
+static void tell_end(const struct state_process *p)
+{
+    log_error(MODULE, "the process that writes the state directory (pid %d) has ended", (int)p->pid);
+}
+
+void state_process_broke(struct state_process *p)
+{
+    if (p->fd < 0 || !reap(p->pid, REAP_MS))
+        return;
+    tell_end(p);
+    close(p->fd);
+    p->fd = -1;
+}
+
 static int ask(struct state_process *p, const char *path, int door)
 {
     if (p->fd < 0)
@@ -59,7 +74,7 @@ int state_process_door(struct state_process *p, const char *path)
         return -errno;
     int rc = ask(p, path, ends[1]);
     if (rc == -EPIPE || rc == -ECONNRESET) {
-        log_error(MODULE, "the process that writes the state directory (pid %d) has ended", (int)p->pid);
+        tell_end(p);
         state_process_end(p, REAP_MS);
         rc = ask(p, path, ends[1]);
     }

@@ -15,6 +15,10 @@ struct state_process {
  * -errno. */
 int state_process_door(struct state_process *p, const char *path);
 
+/* A door of it broke: has the process died, as it may still be about to, the next door starts another one. Waits for
+ * that, 20 ms at most. */
+void state_process_broke(struct state_process *p);
+
 /* Nobody asks any more: it ends once it has written what it was sent. Waits for that, so long at most. */
 void state_process_end(struct state_process *p, int64_t most_ms);
 
