@@ -33,18 +33,21 @@ class Stamps:
     """What the workers left: {round: {rank: (first, last)}}, seconds of the monotonic clock."""
 
     def __init__(self, out):
-        self.path = out / "stamps"
+        self.path, self.seen, self.rounds = out / "stamps", 0, {}  # seen: bytes
 
     def read(self):
-        rounds = {}
         if self.path.exists():
-            for line in self.path.read_text().split("\n")[:-1]:  # the last one may be half written
+            with open(self.path, "rb") as file:
+                file.seek(self.seen)
+                lines = file.read().rpartition(b"\n")[0]  # the last one may be half written
+            self.seen += len(lines) + 1 if lines else 0
+            for line in lines.split(b"\n") if lines else ():
                 words = line.split()
                 number, rank, t = int(words[0]), int(words[1]), int(words[2]) / 1e9
-                ranks = rounds.setdefault(number, {})
+                ranks = self.rounds.setdefault(number, {})
                 first, last = ranks.get(rank, (t, t))
                 ranks[rank] = (min(first, t), max(last, t))
-        return rounds
+        return self.rounds
 
     def wait_round(self, world, after=0, seconds=60):
         """The first round above `after` in which ranks 0..world-1 run: (number, when the last of them began)."""

@@ -98,7 +98,9 @@ def test_a_typed_signal_is_the_workers_matter_and_no_failure(crun, shell, key, c
 @pytest.mark.parametrize("key, signo", [("\x03", "INT"), ("\x1c", "QUIT")])
 def test_a_worker_may_say_by_its_code_that_it_was_stopped(crun, shell, key, signo):
     code = 128 + signal.Signals[f"SIG{signo}"]
-    shell.run(f"""$CRUN --max-restarts 3 bash -c 'trap "exit {code}" {signo}; echo up; while :; do read; done'""")
+    program = (f"import signal, sys; s = [signal.SIG{signo}]; signal.pthread_sigmask(signal.SIG_BLOCK, s); "
+               f"print(\"up\", flush=True); signal.sigwait(s); sys.exit({code})")  # a trap of a shell waits for its read where it comes just before
+    shell.run(f"$CRUN --max-restarts 3 python3 -S -c '{program}'")
     shell.until("\r\nup\r?\n")
     shell.type(key)
     shell.until("ready> ")
