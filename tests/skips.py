@@ -3,6 +3,7 @@ import ctypes.util
 import functools
 import importlib.util
 import os
+import pathlib
 import re
 import resource
 import shutil
@@ -63,6 +64,11 @@ def no_namespaces():
 def no_mounts():
     """Not root, or root of a container that may not."""
     return fails("unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt")
+
+
+def hidden_from_others():
+    """A folder above the build may be entered by its owner alone."""
+    return any(not folder.stat().st_mode & 0o001 for folder in pathlib.Path(__file__).resolve().parents)
 
 
 MOUNTS_FUSE = 'exec 3<>/dev/fuse && mount -i -t fuse -o "fd=3,rootmode=40000,user_id=$(id -u),group_id=$(id -g)" probe /tmp'
@@ -144,6 +150,7 @@ ROWS = [
     (r"no cgroup2 can be made here|no cpu cgroup", no_cgroup),
     (r"network namespaces|no network namespace|virtual links|no ip\(8\)|no pid namespaces|no mount namespaces|no namespaces", no_namespaces),
     (r"needs root|another uid needs root|root may be another user", not_root),
+    (r"a build that it can read", hidden_from_others),
     (r"no right to mount|cannot mount", no_mounts),
     (r"no FUSE ", no_fuse),
     (r"needs \d+ CPUs|one core with two threads", few_cpus),

@@ -305,23 +305,23 @@ static size_t place(const int64_t by[2], int row, int column)
 }
 
 /* One product; each bit of `how` turns a matrix, or asks for more than the product. */
-static void multiply(struct dnn *d, int how, enum dtype in, enum dtype out)
+static void multiply(struct dnn *d, int rows, int columns, int how, enum dtype in, enum dtype out)
 {
     struct err e = {0};
     struct dnn_kernel *k;
-    const struct dnn_matmul m = {.m = ROWS,
-                                 .n = COLUMNS,
+    const struct dnn_matmul m = {.m = rows,
+                                 .n = columns,
                                  .k = DEPTH,
-                                 .a = {how & 1 ? 1 : DEPTH + BETWEEN, how & 1 ? ROWS + BETWEEN : 1},
-                                 .b = {how & 2 ? 1 : COLUMNS + BETWEEN, how & 2 ? DEPTH + BETWEEN : 1},
-                                 .c = {COLUMNS + BETWEEN, 1},
+                                 .a = {how & 1 ? 1 : DEPTH + BETWEEN, how & 1 ? rows + BETWEEN : 1},
+                                 .b = {how & 2 ? 1 : columns + BETWEEN, how & 2 ? DEPTH + BETWEEN : 1},
+                                 .c = {columns + BETWEEN, 1},
                                  .bias = (how & 4) != 0,
                                  .add = (how & 8) != 0,
                                  .in = in,
                                  .out = out};
     enum { MOST = (DEPTH + BETWEEN) * (DEPTH + BETWEEN) };
     void *a = make(MOST, in, 7), *b = make(MOST, in, 8), *c = make(MOST, out, 9), *before = make(MOST, out, 9);
-    float *bias = make(COLUMNS, DT_F32, 10);
+    float *bias = make((size_t)columns, DT_F32, 10);
     if (dnn_matmul_create(d, &m, &k, &e) < 0)
         fail_msg("%s", e.text);
     bind(k, DNN_SRC, a);
@@ -329,11 +329,11 @@ static void multiply(struct dnn *d, int how, enum dtype in, enum dtype out)
     bind(k, DNN_BIAS, bias);
     bind(k, DNN_DST, c);
     run(k);
-    for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < COLUMNS + BETWEEN && place(m.c, i, j) < MOST; j++) {
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns + BETWEEN && place(m.c, i, j) < MOST; j++) {
             const size_t to = place(m.c, i, j);
             double want = (double)at(before, out, to), size = 0;
-            if (j < COLUMNS) {
+            if (j < columns) {
                 want = (m.bias ? (double)bias[j] : 0) + (m.add ? want : 0);
                 for (int l = 0; l < DEPTH; l++) {
                     const double term = (double)at(a, in, place(m.a, i, l)) * (double)at(b, in, place(m.b, l, j));
@@ -344,7 +344,7 @@ static void multiply(struct dnn *d, int how, enum dtype in, enum dtype out)
             /* a sum of so many terms in fp32, stored once */
             const double bound = (DEPTH + 2) * 0x1p-24 * (size + 2) + (out == DT_BF16 ? 0x1p-8 * fabs(want) : 0);
             if (!(fabs((double)at(c, out, to) - want) <= bound))
-                fail_msg("product %d: element %d, %d is %g, expected %g", how, i, j, (double)at(c, out, to), want);
+                fail_msg("%d x %d, product %d: element %d, %d is %g, expected %g", rows, columns, how, i, j, (double)at(c, out, to), want);
         }
     dnn_kernel_destroy(k);
     free(a);
@@ -354,16 +354,29 @@ static void multiply(struct dnn *d, int how, enum dtype in, enum dtype out)
     free(bias);
 }
 
-static void a_product_takes_matrices_as_they_lie(void **state)
+static void multiply_all(struct dnn *d, int rows, int columns)
 {
     for (int how = 0; how < 16; how++)
-        multiply(*state, how, DT_F32, DT_F32);
-    if (!dnn_native_bf16(*state))
+        multiply(d, rows, columns, how, DT_F32, DT_F32);
+    if (!dnn_native_bf16(d))
         return;
     for (int how = 0; how < 16; how++)
-        multiply(*state, how, DT_BF16, DT_F32);
+        multiply(d, rows, columns, how, DT_BF16, DT_F32);
     for (int how = 0; how < 8; how++)
-        multiply(*state, how, DT_BF16, DT_BF16);
+        multiply(d, rows, columns, how, DT_BF16, DT_BF16);
+}
+
+static void a_product_takes_matrices_as_they_lie(void **state)
+{
+    multiply_all(*state, ROWS, COLUMNS);
+}
+
+/* oneDNN 3.7 took those of a single row or column for dense ones. */
+static void and_those_of_one_row_or_column(void **state)
+{
+    multiply_all(*state, 1, COLUMNS);
+    multiply_all(*state, ROWS, 1);
+    multiply_all(*state, 1, 1);
 }
 
 static void assert_none(struct dnn *d, const struct dnn_shape *s, enum dnn_dir dir)
@@ -446,6 +459,7 @@ int main(void)
         cmocka_unit_test(gradients_are_those_of_a_convolution), cmocka_unit_test(and_so_in_bf16),
         cmocka_unit_test(other_kernels_have_no_product),        cmocka_unit_test(where_it_pays),
         cmocka_unit_test(a_product_takes_matrices_as_they_lie),
+        cmocka_unit_test(and_those_of_one_row_or_column),
     };
     return cmocka_run_group_tests_name("products of matrices", tests, open_dnn, close_dnn);
 }

@@ -1,4 +1,6 @@
 /* The 3.x C API: no operation descriptors, memory descriptors are opaque. */
+#include <string.h>
+
 #include "worker/device/cpu/dnnl_api.h"
 
 dnnl_status_t api_desc_create(api_desc *ret, int ndims, const dnnl_dims_t dims, dnnl_data_type_t type,
@@ -48,10 +50,23 @@ dnnl_status_t api_convolution(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, 
                                                                    d->dst, strides, dilates, pad, end, hint, attr);
 }
 
+static bool is_brgemm(dnnl_primitive_desc_t d)
+{
+    const char *name = "";
+    (void)dnnl_primitive_desc_query(d, dnnl_query_impl_info_str, 0, &name);
+    return strncmp(name, "brg_matmul", 10) == 0;
+}
+
+/* brg_matmul (seen: 3.7) takes a matrix of one row or one column for dense, whatever its strides: another kernel does
+ * those. */
 dnnl_status_t api_matmul(dnnl_primitive_desc_t *ret, dnnl_engine_t engine, api_const_desc a, api_const_desc b,
                          api_const_desc bias, api_const_desc c, dnnl_primitive_attr_t attr)
 {
-    return dnnl_matmul_primitive_desc_create(ret, engine, a, b, bias, c, attr);
+    const dnnl_dim_t *dims = api_desc_dims(c);
+    dnnl_status_t st = dnnl_matmul_primitive_desc_create(ret, engine, a, b, bias, c, attr);
+    while (st == dnnl_success && (dims[0] == 1 || dims[1] == 1) && is_brgemm(*ret))
+        st = dnnl_primitive_desc_next_impl(*ret);
+    return st;
 }
 
 dnnl_status_t api_append_sum(dnnl_post_ops_t ops)
