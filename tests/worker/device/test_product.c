@@ -344,7 +344,8 @@ static void multiply(struct dnn *d, int rows, int columns, int how, enum dtype i
             /* a sum of so many terms in fp32, stored once */
             const double bound = (DEPTH + 2) * 0x1p-24 * (size + 2) + (out == DT_BF16 ? 0x1p-8 * fabs(want) : 0);
             if (!(fabs((double)at(c, out, to) - want) <= bound))
-                fail_msg("%d x %d, product %d: element %d, %d is %g, expected %g", rows, columns, how, i, j, (double)at(c, out, to), want);
+                fail_msg("%d x %d, product %d: element %d, %d is %g, expected %g", rows, columns, how, i, j,
+                         (double)at(c, out, to), want);
         }
     dnn_kernel_destroy(k);
     free(a);
@@ -458,8 +459,7 @@ int main(void)
         cmocka_unit_test(a_row_has_what_the_window_sees),       cmocka_unit_test(rows_are_spread_over_zeros),
         cmocka_unit_test(gradients_are_those_of_a_convolution), cmocka_unit_test(and_so_in_bf16),
         cmocka_unit_test(other_kernels_have_no_product),        cmocka_unit_test(where_it_pays),
-        cmocka_unit_test(a_product_takes_matrices_as_they_lie),
-        cmocka_unit_test(and_those_of_one_row_or_column),
+        cmocka_unit_test(a_product_takes_matrices_as_they_lie), cmocka_unit_test(and_those_of_one_row_or_column),
     };
     return cmocka_run_group_tests_name("products of matrices", tests, open_dnn, close_dnn);
 }
