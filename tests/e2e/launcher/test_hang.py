@@ -238,6 +238,10 @@ QUIET = """[ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || exit 0
 """
 
 
+# A tenth of a core is as good a sign as a whole one, and costs the tests less.
+COMPUTES = "timeout {} sh -c 'while :; do i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; sleep 0.1; done'"
+
+
 @pytest.fixture
 def quiet(crun):
     """Ranks that wait for rank `who`, which does something else first; after a restart all end well."""
@@ -270,7 +274,7 @@ def test_a_stopped_rank_among_those_that_tell_nothing_is_blamed(crun, quiet):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("does", ["timeout 9 sh -c 'while :; do :; done'", "for i in $(seq 18); do echo $i; sleep 0.5; done", "exec 3<>/dev/tcp"],
+@pytest.mark.parametrize("does", [COMPUTES.format(9), "for i in $(seq 18); do echo $i; sleep 0.5; done", "exec 3<>/dev/tcp"],
                          ids=["computes", "prints", "store"])
 def test_ranks_wait_as_long_as_one_gives_signs_of_life(crun, quiet, does):
     if does.startswith("exec 3"):  # by send(2), which no counter of the kernel shows
@@ -298,7 +302,7 @@ def test_a_rank_of_another_node_that_gives_no_sign_of_life_is_found(crun, quiet)
 
 @pytest.mark.long
 def test_a_node_waits_for_one_that_computes(crun, quiet):
-    nodes = several(crun, quiet, "timeout 7 sh -c 'while :; do :; done'\necho go > $TMPDIR/pipe")
+    nodes = several(crun, quiet, COMPUTES.format(7) + "\necho go > $TMPDIR/pipe")
     assert [c.end() for c in nodes] == [0, 0], nodes[0].text() + nodes[1].text()
     assert "sign of life" not in nodes[0].text() + nodes[1].text()
 

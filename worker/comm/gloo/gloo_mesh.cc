@@ -156,7 +156,9 @@ class Watch final : public Guest
  *
  * On its first tick it makes the loop's thread a batch thread, which does not preempt others when it wakes. Gloo's loop
  * spins while a pair's lock is taken; if it preempts the very thread that holds the lock, in the middle of its send,
- * both lose a whole time slice (4 ms for an all-reduce of one double, seen on two cores). */
+ * both lose a whole time slice (4 ms for an all-reduce of one double, seen on two cores). Of a process that is to run
+ * when nobody else does (SCHED_IDLE) it stays one of those: above them it would spin and the thread with the lock never
+ * run. */
 class Ticker final : public Guest
 {
   public:
@@ -183,7 +185,8 @@ class Ticker final : public Guest
         (void)!read(fd_, &ticks, sizeof ticks);
         if (!batch_) {
             sched_param none{};
-            (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
+            if (sched_getscheduler(0) == SCHED_OTHER)
+                (void)pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
             batch_ = true;
         }
     }
