@@ -370,6 +370,12 @@ def test_a_name_that_nothing_has_is_refused_with_those_near_it(chooser):
         chooser.named("launcher_gardian", ROOT)
 
 
+@pytest.mark.parametrize("what, near", [("launcher/nosuch.c", []), ("nosuch.c", []), ("launcher/guard/leese.c", ["launcher/guard/lease.c"]), ("launcher/lease.h", ["launcher/guard/lease.h"]),
+                                        ("launcher/gaurd", ["launcher/guard"]), ("docs/guide/hang.md", ["docs/guide/hangs.md"]), ("test_hagn.py", ["test_hang"])])
+def test_of_a_path_that_is_not_there_only_a_like_one_is_named(chooser, what, near):
+    assert chooser.near(what)[:1] == near
+
+
 @pytest.mark.parametrize("what, why", [
     (f"{CLIENT}::{CASE[:-1]}", f"^{CLIENT} has no test {CASE[:-1]}; it has {CASE}, .*[.]{{3}}$"), ("test_hang.py::test_nosuch[x]", f"^{CLIENT} has no test test_nosuch; it has test_"),
     ("test_hagn.py::test_x", "^test_hagn.py is no file of end-to-end tests; near it: test_hang"), (f"{BUF}::adds", f"^{BUF}::adds: only files of end-to-end tests, .* give {BUF} alone$"),

@@ -159,9 +159,18 @@ class Chooser:
         return Chosen(programs, [f"{ROOT}/{u}" for u in e2e]), [u for u in units if u not in programs and u not in e2e]
 
     def near(self, name):
-        known = {n: n for n in [*self.programs, *(f.stem for f in e2e_files()), *self.rooms, *(m for f in e2e_files() for m in re.findall(r"^def (test_\w+)", text_of(f), re.M))]}
-        known |= {pathlib.PurePath(p.path).stem: n for n, p in self.programs.items()} | {p.name: str(p) for p in rooms.sources(ROOT)}
-        return [known[n] for n in difflib.get_close_matches(name.rpartition("/")[2], known, 3, 0.65)]
+        """What a mistyped name may mean, at most three, nearest first. The part before the suffix decides: in a short name that would weigh too much."""
+        sought, known = pathlib.PurePath(name), {}
+        for said in (*self.programs, *(f.stem for f in e2e_files()), *(m for f in e2e_files() for m in functions(f)), *self.rooms,
+                     *(str(p) for p in rooms.sources(ROOT)), *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))):
+            known.setdefault(pathlib.PurePath(said).stem, set()).add(said)
+        for n, p in self.programs.items():
+            known.setdefault(pathlib.PurePath(p.path).stem, set()).add(n)
+        close = difflib.get_close_matches(sought.stem, known, 3, 0.65)
+        found = [(difflib.SequenceMatcher(None, name, said).ratio(), said) for stem in close for said in sorted(known[stem])]
+        if any(pathlib.PurePath(said).suffix == sought.suffix for _, said in found):
+            found = [(n, said) for n, said in found if pathlib.PurePath(said).suffix == sought.suffix]
+        return [said for _, said in sorted(found, key=lambda f: -f[0])[:3]]
 
     def named(self, what, here):
         """what: as it was typed in the folder here. Raises Refused."""
