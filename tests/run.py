@@ -143,7 +143,7 @@ class Run:
             listed = budget.read()
             if listed is None:
                 raise choose.Refused(f"--quick: {budget.PATH} is not there; a whole ./dev test --write-budget writes it")
-            self.dear = budget.too_dear(listed)
+            self.dear = budget.too_dear(listed, [n for n, p in self.programs.items() if not p.cuda])
         if args.names or args.changed or args.last_failed:
             self.chosen = choose.Chosen()
         for name in args.names:
@@ -335,7 +335,7 @@ def parse():
     p.add_argument("names", nargs="*", metavar="PATH|NAME", help="only what belongs to a source file or folder, or a test by its path or name")
     p.add_argument("--changed", action="store_true", help="only what belongs to files that differ from origin/main (main), committed or not")
     p.add_argument("--last-failed", action="store_true", help="only what failed in the last run")
-    p.add_argument("--quick", action="store_true", help="C tests without CUDA below 10 CPU seconds, and end-to-end tests below 0.3, as tests/budget has them")
+    p.add_argument("--quick", action="store_true", help=f"by tests/budget: end-to-end tests below {budget.LEAST} CPU seconds, and the cheapest C tests without CUDA, {budget.QUICK} together")
     p.add_argument("--gpu-emulated", action="store_true", help="the suite that runs the GPU engine on an emulated GPU")
     p.add_argument("--slow", action="store_true", help="all tests, also those of minutes and gpu-emulated")
     p.add_argument("--asan", action="store_true", help="under AddressSanitizer and UndefinedBehaviorSanitizer, in build-asan/")

@@ -325,11 +325,19 @@ def test_what_grew_is_named_and_ci_fails_above_a_quarter(tmp_path):
     budget.write({"c": 60, "idle": 40}, {"slow one": 30, "small": 0.1, "other one": 5, "t.py::x[a b]": 0.5, "t.py::y": 0.1}, path)
     listed = budget.read(path)
     assert listed == {"total": {"": 100}, "lane": {"c": 60, "idle": 40}, "test": {"slow one": 30, "other one": 5, "t.py::x[a b]": 0.5}}
-    assert budget.too_dear(listed) == ["slow one", "t.py::x[a b]"]
     assert budget.judge({"c": 60, "idle": 40}, {"slow one": 30}, listed) == (["CPU: 100 s of the 100 s in tests/budget (1.00)"], True)
     said, fits = budget.judge({"c": 80, "idle": 40}, {"slow one": 49, "small": 1.3, "t.py::x[a b]": 0.5}, listed)
     assert fits and said[1:4] == ["  lane c: 80 s of 60", "  grew by 19.0 s to 49.0: slow one", "  grew by 1.0 s to 1.3: small"] and len(said) == 5
     assert not budget.judge({"c": 90, "idle": 40}, {}, listed)[1]
+
+
+def test_the_quick_part_has_the_cheapest_tests_that_its_budget_holds(monkeypatch):
+    """95 are listed, so that 5 belong to what is not."""
+    monkeypatch.setattr(budget, "QUICK", 36)
+    listed = {"total": {"": 100}, "lane": {}, "test": {"dear": 30, "cuda": 2, "b": 21, "a": 10, "t.py::x": 12, "t.py::y": 20}}
+    assert budget.too_dear(listed, ["dear", "a", "b", "not listed"]) == ["cuda", "dear", "t.py::x", "t.py::y"]
+    monkeypatch.setattr(budget, "QUICK", 35)
+    assert budget.too_dear(listed, ["dear", "a", "b"]) == ["b", "cuda", "dear", "t.py::x", "t.py::y"]
 
 
 def test_the_smallest_of_three_measures_counts():
