@@ -146,6 +146,24 @@ static int save(struct rank *r, struct deal *d, struct slices *s, struct err *e)
     return deal_save_end(d, r->saving < 0 ? NULL : e);
 }
 
+static void touch(volatile char *at, size_t bytes)
+{
+    for (size_t i = 0; at && i < bytes; i += 1024)
+        at[i] = at[i];
+}
+
+/* Memory of the device is taken when it is used first: all of what this rank holds, so that who looks at memory later
+ * sees what else is taken. */
+static void take_state(const struct slices *s)
+{
+    for (size_t i = 0; i < s->n_held; i++) {
+        const struct slice *v = &s->held[i];
+        const size_t bytes = (size_t)piece_count(&v->piece) * slices_size(s, (size_t)v->piece.tensor);
+        touch(v->memory, bytes);
+        touch(v->average, bytes);
+    }
+}
+
 static void meet(struct rank *r)
 {
     if (r->job->barrier) {
@@ -160,8 +178,9 @@ static int with_state(struct rank *r, struct state *s)
     struct deal *d = NULL;
     if (r->job->layout.world == 1 && !r->job->load)
         number_moments(s);
-    meet(r);
     TRY(slices_init(&slices, s, &r->e));
+    take_state(&slices);
+    meet(r);
     int rc = deal_open(&d, r->comm, &slices, &r->e);
     if (rc == 0 && r->job->load)
         rc = load(r, d, &slices, &r->e);
