@@ -238,8 +238,8 @@ QUIET = """[ "$TORCHELASTIC_RESTART_COUNT" = 0 ] || exit 0
 """
 
 
-# A tenth of a core is as good a sign as a whole one, and costs the tests less.
-COMPUTES = "timeout {} sh -c 'while :; do i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; sleep 0.1; done'"
+# A part of a core is as good a sign as a whole one, and costs the tests less.
+COMPUTES = "timeout {} sh -c 'while :; do i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; sleep 0.1; done'"
 
 
 @pytest.fixture
