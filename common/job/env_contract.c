@@ -16,6 +16,7 @@
 
 #include "common/args/args.h"
 #include "common/base/err.h"
+#include "common/job/slurm.h"
 
 static const struct int_variable {
     size_t at;
@@ -72,29 +73,6 @@ static bool in_slurm_step(void)
     return id && parse_i64(id, "SLURM_STEP_ID", 0, INT64_MAX, &v, NULL) == 0 && v < 0xfffffff0;
 }
 
-/* "2(x3),1" is 2, 2, 2, 1 tasks on nodes 0 to 3. 0 if node is not in the list or the list is not well formed. */
-static int64_t tasks_on_node(const char *list, int64_t node)
-{
-    while (list && *list) {
-        char *end;
-        long long tasks = strtoll(list, &end, 10), repeat = 1;
-        if (end == list || tasks < 1)
-            return 0;
-        if (strncmp(end, "(x", 2) == 0) {
-            repeat = strtoll(end + 2, &end, 10);
-            if (*end++ != ')' || repeat < 1)
-                return 0;
-        }
-        if (node < repeat)
-            return tasks;
-        node -= repeat;
-        if (*end && *end != ',')
-            return 0;
-        list = *end ? end + 1 : end;
-    }
-    return 0;
-}
-
 /* Slurm knows the nodes as well. Variables of the step are nearer than those of the job. */
 static int read_slurm_nodes(struct env_contract *c, struct err *e)
 {
@@ -102,7 +80,7 @@ static int read_slurm_nodes(struct env_contract *c, struct err *e)
     TRY(read_int("SLURM_NODEID", 0, INT32_MAX, &c->group_rank, e));
     TRY(read_int("SLURM_NNODES", 1, INT32_MAX, &c->group_world_size, e));
     TRY(read_int("SLURM_STEP_NUM_NODES", 1, INT32_MAX, &c->group_world_size, e));
-    c->local_world_size = tasks_on_node(lookup("SLURM_STEP_TASKS_PER_NODE"), c->group_rank);
+    c->local_world_size = slurm_tasks_on_node(lookup("SLURM_STEP_TASKS_PER_NODE"), c->group_rank);
     return 0;
 }
 

@@ -1,7 +1,7 @@
 #include "common/job/slurm.h"
 
 #include <ctype.h>
-#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PORTS 3000
@@ -34,4 +34,26 @@ bool slurm_first_host(const char *list, char *ret, size_t cap)
         if (!isalnum((unsigned char)*p) && !strchr(".-_", *p))
             return false;
     return true;
+}
+
+int64_t slurm_tasks_on_node(const char *list, int64_t node)
+{
+    while (list && *list) {
+        char *end;
+        long long tasks = strtoll(list, &end, 10), repeat = 1;
+        if (end == list || tasks < 1)
+            return 0;
+        if (strncmp(end, "(x", 2) == 0) {
+            repeat = strtoll(end + 2, &end, 10);
+            if (*end++ != ')' || repeat < 1)
+                return 0;
+        }
+        if (node < repeat)
+            return tasks;
+        node -= repeat;
+        if (*end && *end != ',')
+            return 0;
+        list = *end ? end + 1 : end;
+    }
+    return 0;
 }

@@ -5,12 +5,17 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define RDZV_PORT 29400 /* of an endpoint without one, as torchrun's */
 
 /* The first host of a Slurm list: "node[07-12,20],gpu3" -> "node07". False if it is not one or does not fit into cap
  * bytes; *ret is then undefined. */
 bool slurm_first_host(const char *list, char *ret, size_t cap);
+
+/* "2(x3),1" is 2, 2, 2, 1 tasks on nodes 0 to 3 (SLURM_STEP_TASKS_PER_NODE). 0 if node is not in the list, or the list
+ * is NULL or not well formed. */
+int64_t slurm_tasks_on_node(const char *list, int64_t node);
 
 /* The port for a job of this id: every node finds the same one, two jobs on the same nodes seldom do. At least
  * RDZV_PORT, below the kernel's own (32768). */

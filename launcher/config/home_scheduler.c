@@ -32,11 +32,13 @@ static void look_tasks(const struct home_look *l, struct tasks *t)
 {
     *t = (struct tasks){.total = -1};
     if (env(l, "SLURM_JOB_ID")) {
-        const int nodes = number(env(l, "SLURM_STEP_NUM_NODES"), -1);
+        const int nodes = number(env(l, "SLURM_STEP_NUM_NODES"), -1), node = number(env(l, "SLURM_NODEID"), 0);
         t->launcher = "srun";
         t->one_a_node = "--ntasks-per-node=1";
         t->total = number(env(l, "SLURM_STEP_NUM_TASKS"), -1);
-        t->several = number(env(l, "SLURM_LOCALID"), 0) > 0 || (nodes > 0 && t->total > nodes);
+        t->several = number(env(l, "SLURM_LOCALID"), 0) > 0 ||
+                     (nodes > 0 && (t->total > nodes || number(env(l, "SLURM_PROCID"), 0) >= nodes)) ||
+                     slurm_tasks_on_node(env(l, "SLURM_STEP_TASKS_PER_NODE"), node) > 1;
     } else if (env(l, "OMPI_COMM_WORLD_RANK")) {
         t->launcher = "mpirun";
         t->one_a_node = "--map-by ppr:1:node";

@@ -23,7 +23,7 @@
  *     one takes such a node as a new one, and the larger number of restarts stands. A node that brings more restarts
  *     than the budget has is refused: its job has failed;
  *   - a dead member is missed late: a JOIN that finds all places taken is to ask again (-EAGAIN) until each member was
- *     heard since;
+ *     heard since. If the job succeeds before, it is turned away: all members lived. It begins no instance;
  *   - what was decided may be lost (leader_hold()): nothing is decided until all that it may concern is dead;
  *   - the machine forgets a node: its news are void, but an END.
  *

@@ -39,6 +39,7 @@ static void end_instance(struct leader *l, int64_t now)
     rdzv_members(l->machine, mark_elder, l);
     HASH_ITER (hh, l->members, m, next) {
         leader_set_known_(l, m, false, now);
+        m->refused_ms = 0;
         if (!m->connected && !m->elder && (m->told || !m->has_news))
             leader_drop_(l, m);
     }
@@ -152,6 +153,13 @@ static bool may_succeed(struct leader *l, const struct leader_event *ev, int64_t
     return p.taken >= l->config.max_nodes && !p.is_heard;
 }
 
+/* A JOIN that found all places taken, by nodes that have all done their work: it came for this instance, and must not
+ * begin the next. */
+static bool came_in_vain(const struct leader *l, const struct leader_member *m)
+{
+    return l->over && m && m->refused_ms > 0 && rdzv_state(l->machine) == RDZV_SUCCEEDED;
+}
+
 /* A JOIN of a member that must still hear of an end: of this instance, or of the one before. */
 static bool is_late(const struct leader *l, const struct leader_member *m, const struct leader_event *ev)
 {
@@ -213,6 +221,7 @@ static int join_member(struct leader *l, const struct leader_event *ev, int64_t 
     if (ev->reached)
         snprintf(l->outside, sizeof l->outside, "%s", ev->reached);
     m->joined_seq = m->has_news ? m->news.seq - 1 : m->acked;
+    m->refused_ms = 0;
     memcpy(m->instance, l->instance, sizeof m->instance);
     leader_elder_(l, m, false); /* its workers are gone, it says */
     leader_hold_for_elders_(l, now);
@@ -232,6 +241,11 @@ static int join(struct leader *l, const struct leader_event *ev, int64_t now, st
     struct leader_member *m = leader_find(l, ev->ask->node);
     char instance[LEADER_INSTANCE_LEN + 1];
     if (is_late(l, m, ev)) {
+        m->joined_seq = m->news.seq - 1;
+        return 0;
+    }
+    if (came_in_vain(l, m)) {
+        leader_turn_away_(l, m);
         m->joined_seq = m->news.seq - 1;
         return 0;
     }

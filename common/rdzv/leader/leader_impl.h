@@ -54,6 +54,7 @@ void leader_touch_(struct leader *l, struct leader_member *m); /* fresh and unsa
 void leader_tell_(struct leader *l, struct leader_member *m, const struct rdzv_news *news);
 void leader_keep_end_(struct leader *l, const struct rdzv_news *news); /* for those that come later */
 void leader_take_effects_(struct leader *l);
+void leader_turn_away_(struct leader *l, struct leader_member *m); /* the job has succeeded without it */
 
 /* leader_history.c */
 struct leader_before {

@@ -208,6 +208,19 @@ void leader_remind_end(struct leader *l, struct leader_member *m, uint64_t round
         leader_tell_(l, m, l->over && l->ended ? &l->end : &left);
 }
 
+void leader_turn_away_(struct leader *l, struct leader_member *m)
+{
+    struct rdzv_news news = {.kind = RDZV_NEWS_END,
+                             .round = rdzv_round(l->machine),
+                             .spare = true,
+                             .group_rank = -1,
+                             .exit_code = EXIT_UNAVAILABLE,
+                             .cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1}};
+    snprintf(news.cause.text, sizeof news.cause.text, "it had all its nodes (%d), and has succeeded without this one",
+             l->config.max_nodes);
+    leader_tell_(l, m, &news);
+}
+
 bool leader_lists_address(const char *addrs, const char *addr)
 {
     const size_t n = strlen(addr);

@@ -323,6 +323,29 @@ static void a_full_job_is_known_to_be_full_once_all_members_were_heard_again(voi
     }
 }
 
+/* Two tasks on each node of a Slurm step: the second ones must not run the program again. */
+static void who_found_all_places_taken_begins_no_job_when_that_one_has_succeeded(void **state)
+{
+    struct rdzv_config c = settings(2, 2, 0);
+    (void)state;
+    for (int succeeds = 0; succeeds < 2; succeeds++) {
+        struct leader *l = make();
+        join_as(l, "a", &c, 0, "");
+        join_as(l, "b", &c, 0, "");
+        assert_int_equal(join_as(l, "c", &c, 0, ""), -EAGAIN);
+        assert_int_equal(say(l, succeeds ? RDZV_DONE : RDZV_FAIL, "a", 1), 0);
+        assert_int_equal(say(l, RDZV_DONE, "b", 1), 0);
+        assert_true(leader_is_over(l));
+        assert_int_equal(join_as(l, "c", &c, 0, ""), 0);
+        assert_int_equal(news(l, "c")->kind, succeeds ? RDZV_NEWS_END : 0);
+        assert_int_equal(news(l, "c")->exit_code, succeeds ? EXIT_UNAVAILABLE : 0);
+        assert_int_equal(join_as(l, "d", &c, 0, ""), 0); /* it came after the end: the next job */
+        assert_int_equal(news(l, "d")->kind, 0);
+        assert_false(leader_is_over(l));
+        leader_destroy(l);
+    }
+}
+
 static void who_takes_over_knows_job_and_news(void **state)
 {
     struct rdzv_config c = settings(2, 2, 3);
@@ -456,6 +479,7 @@ int main(void)
         cmocka_unit_test(news_of_the_next_instance_are_numbered_above_those_before_also_after_a_restart),
         cmocka_unit_test(who_waited_for_the_first_round_counts_only_once_it_is_heard),
         cmocka_unit_test(a_full_job_is_known_to_be_full_once_all_members_were_heard_again),
+        cmocka_unit_test(who_found_all_places_taken_begins_no_job_when_that_one_has_succeeded),
         cmocka_unit_test(who_takes_over_knows_job_and_news),
         cmocka_unit_test(nobody_is_given_up_before_the_grace_is_over),
         cmocka_unit_test(answers_of_older_logs_are_passed_over),
