@@ -22,6 +22,10 @@
 #include "launcher/output/logmux.h"
 #include "launcher/remote/remote_wire.h"
 
+/* Nodes of a job start together: whoever hosts it listens a moment later than another one dials. With -H, on as many
+ * hosts as there are, by as many calls of ssh. */
+#define TROUBLE_QUIET_MS 900
+#define TROUBLE_QUIET_REMOTE_MS 5000
 /* Between lines that say the same of a rendezvous that does not answer. */
 #define TROUBLE_FIRST_MS 1000
 #define TROUBLE_MOST_MS 30000
@@ -181,11 +185,13 @@ void member_may_host(void *arg)
     uv_timer_start(&((struct run *)arg)->member->take_over, on_take_over, 0, 0);
 }
 
-/* A line where it begins, or its reason is another one, then after pauses. */
+/* A line where it lasts, or its reason is another one, then after pauses. */
 static void print_trouble(struct run *r, const struct rdzv_progress *p)
 {
     struct member *m = r->member;
     int unsaid;
+    if (p->for_ms < (r->config->control_fd < 0 ? TROUBLE_QUIET_MS : TROUBLE_QUIET_REMOTE_MS))
+        return;
     if (!repeat_is_same(p->text, m->trouble)) {
         snprintf(m->trouble, sizeof m->trouble, "%s", p->text);
         m->troubles = (struct repeat){.first_ms = TROUBLE_FIRST_MS, .most_ms = TROUBLE_MOST_MS};

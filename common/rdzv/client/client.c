@@ -198,7 +198,7 @@ void client_progress_(struct client *c, const struct rdzv_progress *p, int64_t n
 
 static void still_out_of_reach(struct client *c, int64_t now)
 {
-    struct rdzv_progress p = {.left_ms = client_left_ms_(c, now)};
+    struct rdzv_progress p = {.for_ms = now - c->away, .left_ms = client_left_ms_(c, now)};
     if (c->stranger || c->homeless)
         snprintf(p.text, sizeof p.text, "%.*s", (int)sizeof p.text - 1, c->why);
     else if (c->why[0])

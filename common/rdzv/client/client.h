@@ -75,6 +75,7 @@ struct rdzv_progress {
     struct presence now;
     /* instead of all that: what stands between us and the rendezvous ("cannot reach 10.0.0.5:29400: ..."), or "" */
     char text[256];
+    int64_t for_ms;  /* with `text`: how long it has stood there */
     int64_t left_ms; /* with `text`: until this node gives up; <= 0: not known */
 };
 

@@ -329,6 +329,7 @@ static void wait_for_verdict(struct client *c, const char *why, int64_t now)
                      (long long)(c->o.connect_ms / 1000), why);
         return;
     }
+    p.for_ms = now - c->away;
     p.left_ms = client_left_ms_(c, now);
     snprintf(p.text, sizeof p.text, "waiting: %.*s", (int)sizeof p.text - 10, why);
     client_progress_(c, &p, now);

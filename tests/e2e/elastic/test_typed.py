@@ -189,7 +189,7 @@ def test_the_port_of_a_daemon_that_is_away_is_left_to_it(cluster, said):
 
 
 def test_a_rendezvous_that_is_not_there_is_named_with_the_time_that_is_left(cluster):
-    """At once, then after pauses of 1, 2, 4 s and so on, not each second."""
+    """When it has lasted for a second, then after pauses of 1, 2, 4 s and so on, not each second."""
     port = free_port()
     node = cluster.node("--nnodes", 2, "--rdzv-backend", "rendezvousd", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv_id", "job")
 

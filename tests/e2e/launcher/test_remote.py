@@ -90,6 +90,15 @@ def test_a_job_that_fails_before_all_hosts_hear_of_it_waits_for_none(crun, ssh):
         assert json.loads((crun.tmp / "why.json").read_text())["unheard_nodes"] == 0
 
 
+def test_a_first_host_that_is_up_a_moment_later_than_the_others_is_no_trouble(crun, ssh):
+    """It hosts the rendezvous, which they dial until then."""
+    late = crun.tmp / "late-ssh"
+    late.write_text(f'#!/bin/sh\n[ $1 = {ONE} ] && sleep 0.5\nexec "{ssh}" "$@"\n')
+    late.chmod(0o755)
+    rc, _, err = crun.run("-H", f"{ONE},{TWO}", "--rsh", late, "true")
+    assert rc == 0 and "cannot reach" not in err, err
+
+
 def test_a_file_of_hosts_and_a_restart(crun, ssh):
     hosts = crun.tmp / "hosts"
     hosts.write_text(f"# two\n{ONE} slots=2\n{TWO}:1\n")
