@@ -174,10 +174,11 @@ const struct explain_message explain_crun[] = {
      "as many nodes as --nnodes allows take part in this job already: the command is not run here unless one goes",
      "nothing if this node is meant as a spare; a larger MAX in --nnodes MIN:MAX; another job needs another "
      "--rdzv-id"},
-    {"job * has no place for this node: it has all its nodes*",
+    {"job * has no place for this node: it has all its nodes*\njob * has no place for this node: it had all its nodes*",
      "as many nodes as --nnodes allows take part in this job already, and the command does not run here: most likely a "
-     "second job under the same name",
-     "a job of its own needs another --rdzv-id; a node that is meant to wait for a place: --spare"},
+     "second job under the same name, or a second crun of it on one machine",
+     "a job of its own needs another --rdzv-id; a node that is meant to wait for a place: --spare; one crun a node "
+     "(srun --ntasks-per-node=1)"},
     {"node rank * is taken by node *",
      "two cruns have the same number, of --node-rank or of the scheduler: several were started on one machine",
      "start one crun a node (srun --ntasks-per-node=1), or number them differently"},
@@ -210,8 +211,8 @@ const struct explain_message explain_crun[] = {
     {"rounds failed early one after another; *", "a round that begins at once would most likely fail as well",
      "look at why the rounds failed; --restart-backoff is the wait"},
     {"* of * nodes here",
-     "enough nodes are here; the job waits for more until last_call_timeout is over, or, where this crun began to host "
-     "late, until workers of a host before it must have ended",
+     "enough nodes are here; the job waits for more until last_call_timeout is over, and, where a crun hosts, until "
+     "workers of a host before it must have ended: four seconds, unless keep_alive_interval is set",
      "nothing, or a shorter last_call_timeout in --rdzv-conf"},
     {"the job was started with *", "this node was started with other settings than the first one",
      "give all nodes the same options; the message names those that differ"},
