@@ -81,23 +81,14 @@ static int norm(struct program *p, const struct net_op *op, const int *in, const
     return program_norm(p, op->name, in[0], (float)op->v[KEY_EPS], yes(op, KEY_RMS), yes(op, KEY_BIAS));
 }
 
-static int gelu(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
-{
-    (void)o;
-    return program_act(p, op->name, in[0], ACT_GELU);
-}
-
-static int gelu_tanh(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
-{
-    (void)o;
-    return program_act(p, op->name, in[0], ACT_GELU_TANH);
-}
-
-static int silu(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
-{
-    (void)o;
-    return program_act(p, op->name, in[0], ACT_SILU);
-}
+#define X(id, word)                                                                                                    \
+    static int word_of_##id(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)  \
+    {                                                                                                                  \
+        (void)o;                                                                                                       \
+        return program_act(p, op->name, in[0], id);                                                                    \
+    }
+OP_ACTS(X)
+#undef X
 
 static int scale(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
@@ -151,9 +142,9 @@ const struct net_word net_words[] = {
     {NULL, OP_AVGPOOL, "", avgpool},
     {NULL, OP_LINEAR, "out each=no bias=yes", linear},
     {NULL, OP_NORM, "eps=1e-5 rms=no bias=yes", norm},
-    {"gelu", OP_ACT, "", gelu},
-    {"gelu_tanh", OP_ACT, "", gelu_tanh},
-    {"silu", OP_ACT, "", silu},
+#define X(id, word) {word, OP_ACT, "", word_of_##id},
+    OP_ACTS(X) /* a row for each function of act.h */
+#undef X
     {NULL, OP_SCALE, "map=no", scale},
     {NULL, OP_DROP, "rate samples=no", drop},
     {NULL, OP_ATTENTION, "heads kv_heads=heads causal=no", attention},

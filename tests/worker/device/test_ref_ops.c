@@ -353,7 +353,8 @@ static void activations_have_known_values(void **state)
          {-0.2736382857095345, 0.14054412522144952, 2.8577223804673},
          {-0.041294154299142946, 0.6237100215701977, 1.0881041060151693}},
     };
-    for (int k = 0; k < 3; k++) {
+    _Static_assert(sizeof known / sizeof *known == OP_ACTS_N, "values of every activation");
+    for (int k = 0; k < OP_ACTS_N; k++) {
         int x;
         struct program *p = bench(1, 1, 3, &x);
         program_act(p, "y", x, known[k].act);
