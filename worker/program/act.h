@@ -6,10 +6,9 @@
 
 /* What OP_ACT makes of x. */
 #define OP_ACTS(X)                                                                                                     \
-    X(ACT_GELU, "gelu")             /* x * P(N(0,1) < x) */                                                            \
-    X(ACT_GELU_TANH, "gelu_tanh")   /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) */                      \
-    X(ACT_SILU, "silu")             /* x / (1 + e^-x) */                                                               \
-    X(ACT_HARD_SWISH, "hard_swish") /* x / 6 * (x + 3, from 0 to 6) */
+    X(ACT_GELU, "gelu")           /* x * P(N(0,1) < x) */                                                              \
+    X(ACT_GELU_TANH, "gelu_tanh") /* x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) */                        \
+    X(ACT_SILU, "silu")           /* x / (1 + e^-x) */
 enum op_act { OP_ACTS(CHOICE_ID) };
 
 #define OP_ACT_ONE(id, word) +1

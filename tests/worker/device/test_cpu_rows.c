@@ -130,8 +130,6 @@ static double act_of(enum op_act act, double x, bool slope)
 {
     const double u = act == ACT_SILU ? x : 2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u));
     const double du = act == ACT_SILU ? 1 : 2 * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
-    if (act == ACT_HARD_SWISH)
-        return fabs(x) < 3 ? (slope ? x / 3 + 0.5 : x * (x + 3) / 6) : x < 0 ? 0 : slope ? 1 : x;
     if (act == ACT_GELU)
         return slope ? 0.5 * erfc(-x * M_SQRT1_2) + x * exp(-x * x / 2) / sqrt(2 * M_PI)
                      : x * 0.5 * erfc(-x * M_SQRT1_2);

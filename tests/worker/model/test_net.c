@@ -72,7 +72,6 @@ static void keys_have_their_defaults(void **state)
                     "gelu\n"
                     "gelu_tanh\n"
                     "silu\n"
-                    "hard_swish\n"
                     "linear b out=12 each=yes bias=no\n"
                     "attention heads=2\n"
                     "attention c heads=2 kv_heads=1 causal=yes\n"
@@ -90,8 +89,7 @@ static void keys_have_their_defaults(void **state)
                     "gelu gelu1 from=norm2\n"
                     "gelu_tanh gelu_tanh1 from=gelu1\n"
                     "silu silu1 from=gelu_tanh1\n"
-                    "hard_swish hard_swish1 from=silu1\n"
-                    "linear b from=hard_swish1 out=12 each=1 bias=0\n"
+                    "linear b from=silu1 out=12 each=1 bias=0\n"
                     "attention attention1 from=b heads=2 kv_heads=2 causal=0\n"
                     "attention c from=attention1 heads=2 kv_heads=1 causal=1\n"
                     "scale gamma from=c map=1\n"
@@ -343,8 +341,8 @@ static void a_model_says_which_pictures_it_takes(void **state)
 
 #define REST "\nclassifier c\n"
 #define WORDS                                                                                                          \
-    "input, conv, bn, relu, add, maxpool, avgpool, linear, norm, gelu, gelu_tanh, silu, hard_swish, scale, drop, "     \
-    "attention, prepend, position, pick, classifier, let, set, block, repeat, or a block that is defined above"
+    "input, conv, bn, relu, add, maxpool, avgpool, linear, norm, gelu, gelu_tanh, silu, scale, drop, attention, "      \
+    "prepend, position, pick, classifier, let, set, block, repeat, or a block that is defined above"
 static const struct wrong {
     const char *text, *sentence;
 } wrong[] = {

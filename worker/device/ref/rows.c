@@ -121,8 +121,6 @@ static double act(enum op_act kind, double x)
         return x * sigmoid(2 * tanh_argument(x));
     case ACT_SILU:
         return x * sigmoid(x);
-    case ACT_HARD_SWISH:
-        return x * fmin(fmax(x + 3, 0), 6) / 6;
     }
     return NAN;
 }
@@ -139,8 +137,6 @@ static double slope(enum op_act kind, double x)
     }
     case ACT_SILU:
         return sigmoid(x) * (1 + x * (1 - sigmoid(x)));
-    case ACT_HARD_SWISH:
-        return x <= -3 ? 0 : x >= 3 ? 1 : (2 * x + 3) / 6;
     }
     return NAN;
 }

@@ -235,8 +235,6 @@ static INLINE VF NAME(act)(enum op_act act, VF x)
     VF slope;
     if (act == ACT_GELU)
         return x * NAME(normal)(x);
-    if (act == ACT_HARD_SWISH)
-        return x * NAME(within)(x + 3, 0, 6) * (1.0f / 6);
     return x * NAME(sigmoid)(act == ACT_SILU ? x : NAME(tanh_argument)(x), &slope);
 }
 
@@ -245,8 +243,6 @@ static INLINE VF NAME(slope)(enum op_act act, VF x)
     VF slope;
     if (act == ACT_GELU)
         return NAME(normal)(x) + x * NAME(exp)(x * x * -0.5f) * 0.398942280f;
-    if (act == ACT_HARD_SWISH)
-        return NAME(select)(x > -3, NAME(select)(x < 3, x * (1.0f / 3) + 0.5f, (VF){0} + 1.0f), (VF){0});
     if (act == ACT_SILU) {
         const VF s = NAME(sigmoid)(x, &slope);
         return s + x * slope;
@@ -336,8 +332,6 @@ static INLINE void NAME(link_drop)(float *v, const uint32_t *word, uint32_t boun
             EACH_VECTOR(n, f, __VA_ARGS__, ACT_GELU);                                                                  \
         else if ((act) == ACT_SILU)                                                                                    \
             EACH_VECTOR(n, f, __VA_ARGS__, ACT_SILU);                                                                  \
-        else if ((act) == ACT_HARD_SWISH)                                                                              \
-            EACH_VECTOR(n, f, __VA_ARGS__, ACT_HARD_SWISH);                                                            \
         else                                                                                                           \
             EACH_VECTOR(n, f, __VA_ARGS__, ACT_GELU_TANH);                                                             \
     } while (0)

@@ -78,8 +78,6 @@ __device__ __forceinline__ float act_of(enum op_act kind, float x)
 {
     if (kind == ACT_GELU)
         return 0.5f * x * (1 + erff(x * 0.7071067811865475f));
-    if (kind == ACT_HARD_SWISH)
-        return x * fminf(fmaxf(x + 3, 0), 6) / 6;
     return x * odds_of(kind == ACT_SILU ? x : twice_tanh_argument(x)).yes;
 }
 
@@ -87,8 +85,6 @@ __device__ __forceinline__ float slope_of(enum op_act kind, float x)
 {
     if (kind == ACT_GELU)
         return 0.5f * (1 + erff(x * 0.7071067811865475f)) + x * 0.3989422804014327f * expf(-0.5f * x * x);
-    if (kind == ACT_HARD_SWISH)
-        return x <= -3 ? 0 : x >= 3 ? 1 : (2 * x + 3) / 6;
     const odds o = odds_of(kind == ACT_SILU ? x : twice_tanh_argument(x));
     const float inner = kind == ACT_SILU ? 1 : 1.5957691216057308f * (1 + 3 * 0.044715f * x * x);
     return o.yes + x * o.yes * o.no * inner;
