@@ -6,7 +6,8 @@
  * which every operation took as long as in its fastest run (what lies between operations, copies of weights and the
  * update among it, counting as one of them); MB of plan memory.
  * serve=1: on each line of standard input the steps are run again, and the seconds are printed of the fastest step of
- * this turn and of the sum of the operations' fastest of all turns: for taking turns with others. */
+ * this turn, and of all turns the sum of the operations' fastest and the fastest update, which is within that sum: for
+ * taking turns with others. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +37,8 @@ struct bench {
     uint64_t version;
     double *times; /* seconds of the steps of this turn */
 
-    double fastest[MAX_STEPS], between; /* seconds; 0: not run yet */
-    double inside;                      /* of the step under way */
+    double fastest[MAX_STEPS], between, update; /* seconds; 0: not run yet */
+    double inside;                              /* of the step under way */
     int at;
 };
 
@@ -152,9 +153,12 @@ static int step(struct bench *b, double *ret_seconds, struct err *e)
     b->at = 0;
     b->inside = 0;
     TRY(b->ops->run(b->plan, &a, e));
+    const int64_t middle = clock_ns();
     if (b->training)
         TRY(b->ops->update(b->d, &u, b->params, b->reduce, b->momentum, (const char *)b->reduce + count, e));
-    *ret_seconds = (double)(clock_ns() - start) * 1e-9;
+    const int64_t end = clock_ns();
+    *ret_seconds = (double)(end - start) * 1e-9;
+    keep_lower(&b->update, (double)(end - middle) * 1e-9);
     keep_lower(&b->between, *ret_seconds - b->inside);
     return 0;
 }
@@ -170,7 +174,7 @@ static int run(struct bench *b, struct err *e)
     double first;
     TRY(open_all(b, e));
     TRY(step(b, &first, e)); /* not counted */
-    b->between = 0;
+    b->between = b->update = 0;
     memset(b->fastest, 0, sizeof b->fastest);
     for (int c = '\n'; c != EOF; c = b->serve ? getchar() : EOF) {
         if (c != '\n')
@@ -179,7 +183,7 @@ static int run(struct bench *b, struct err *e)
             TRY(step(b, &b->times[i], e));
         qsort(b->times, (size_t)b->steps, sizeof(*b->times), by_value);
         if (b->serve)
-            printf("%.6f %.6f\n", b->times[0], sum_of_fastest(b));
+            printf("%.6f %.6f %.6f\n", b->times[0], sum_of_fastest(b), b->update);
         fflush(stdout);
     }
     const bool cpu = strcmp(b->ops->name, "cpu") == 0;

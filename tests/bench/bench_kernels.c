@@ -1,6 +1,6 @@
 /* What oneDNN alone needs for a training step: every convolution of a model, forward, by data and by
- * weights, each by itself, in the layouts that oneDNN likes best, data in cache or not as it comes. Equal shapes are
- * run once and counted.
+ * weights, each by itself, in the layouts that oneDNN likes best, data in cache or not as it comes, and the products of
+ * linear layers and attention (products.h). Convolutions in groups are left out. Equal shapes are run once and counted.
  *   bench_kernels [arch=resnet50] [image=224] [batch=16] [threads=2] [type=f32|bf16] [repeat=5] [table=1] [serve=0]
  *                 [compare=0] [product=0]
  * Prints a row per shape and direction (best of `repeat`) and their sum. serve=1: at the start and on each line of
@@ -19,6 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "tests/bench/options.h"
+#include "tests/bench/products.h"
 #include "worker/device/cpu/dnnl_wrap.h"
 #include "worker/device/cpu/product.h"
 #include "worker/device/host_common.h"
@@ -41,6 +42,7 @@ struct timed {
 struct bench {
     struct dnn *dnn;
     struct timed kernels[MAX_KERNELS];
+    struct products products; /* none where convolutions are compared */
     int n;
     int batch, repeat, threads;
     bool compare, product;
@@ -216,8 +218,13 @@ static int add(struct bench *b, const struct dnn_shape *s, enum dnn_dir dir, str
 static int collect(struct bench *b, const struct program *p, struct err *e)
 {
     for (int i = 0; i < p->nops; i++) {
+        const struct op *op = &p->ops[i];
         struct dnn_shape s;
-        switch (p->ops[i].kind) {
+        if (!b->compare && !b->product)
+            TRY(products_add(&b->products, p, i, b->batch, b->type, e));
+        if (p->ops[op->fwd >= 0 ? op->fwd : i].groups > 1)
+            continue;
+        switch (op->kind) {
         case OP_CONV:
             s = shape_of(b, p, &p->ops[i]);
             TRY(add(b, &s, DNN_FORWARD, e));
@@ -274,12 +281,20 @@ static int run_group(struct bench *b, int from, int end, double passes[MAX_REPEA
  * one. */
 static int run_all(struct bench *b, double *ret_pass, double *ret_sum, struct err *e)
 {
-    double passes[MAX_REPEAT] = {0};
+    double passes[MAX_REPEAT + 1] = {0}; /* the last of runs that do not count */
     *ret_sum = 0;
     for (int i = 0; i < b->n; i = group_end(b, i))
         TRY(run_group(b, i, group_end(b, i), passes, e));
     for (int i = 0; i < b->n; i++)
         *ret_sum += best_of(&b->kernels[i]) * b->kernels[i].count;
+    for (int i = 0; i < b->products.n; i++) {
+        for (int r = -1; r < b->repeat; r++) {
+            double took;
+            TRY(products_run(&b->products, i, &took, e));
+            passes[r < 0 ? MAX_REPEAT : r] += took * b->products.at[i].count;
+        }
+        *ret_sum += b->products.at[i].best * b->products.at[i].count;
+    }
     *ret_pass = passes[0];
     for (int r = 1; r < b->repeat; r++)
         *ret_pass = passes[r] < *ret_pass ? passes[r] : *ret_pass;
@@ -336,6 +351,8 @@ static int run(struct bench *b, const struct model_options *m, bool table, bool 
     double pass, sum;
     TRY(model_build(&p, m, e));
     TRY(dnn_open(&b->dnn, e));
+    b->products.dnn = b->dnn;
+    b->products.threads = b->threads;
     TRY(collect(b, p, e));
     for (int slot = 0; slot < DNN_SLOTS; slot++)
         TRY(bind_slot(b, (enum dnn_slot)slot, e));
@@ -349,8 +366,10 @@ static int run(struct bench *b, const struct model_options *m, bool table, bool 
             printf("%.6f %.6f\n", pass, sum);
         fflush(stdout);
     }
-    if (table)
+    if (table) {
         print_table(b);
+        products_print(&b->products);
+    }
     printf("bare kernels: %.3f ms a step of %d, %.2f images/s\n", 1e3 * sum, b->batch, b->batch / sum);
     if (b->compare)
         print_gain(b);
@@ -361,6 +380,7 @@ static int run(struct bench *b, const struct model_options *m, bool table, bool 
         dnn_kernel_destroy(b->kernels[i].copies[1]);
         dnn_kernel_destroy(b->kernels[i].kernel);
     }
+    products_close(&b->products);
     dnn_close(b->dnn);
     program_destroy(p);
     return 0;
