@@ -172,7 +172,8 @@ void products_print(const struct products *s)
 {
     for (int i = 0; i < s->n; i++) {
         const struct product *t = &s->at[i];
-        const double flop = 2.0 * (double)t->m.m * (double)t->m.n * (double)t->m.k * (t->runs ? t->runs * s->threads : 1);
+        const double flop =
+            2.0 * (double)t->m.m * (double)t->m.n * (double)t->m.k * (t->runs ? t->runs * s->threads : 1);
         printf("  %9.3f ms x %d  %6.0f GF/s  %-10s (%lld,%lld) . (%lld,%lld)%s  %s\n", 1e3 * t->best, t->count,
                flop / t->best * 1e-9, t->name, (long long)t->m.m, (long long)t->m.k, (long long)t->m.k,
                (long long)t->m.n, t->runs ? " of each head" : "", dnn_implementation(t->kernel[0]));
