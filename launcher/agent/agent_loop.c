@@ -7,12 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 #include <uv.h>
 
-#include "common/base/clock.h"
 #include "common/base/container_of.h"
+#include "common/base/dice.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
@@ -46,14 +45,6 @@ static void log_to_console(void *arg, const char *line, size_t n)
     logmux_print_bytes(arg, line, n);
 }
 
-static uint64_t random_bits(void)
-{
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) /* early in the boot of a machine */
-        random = (uint64_t)clock_ns() * UINT64_C(0x9e3779b97f4a7c15);
-    return random;
-}
-
 /* A place for the workers' error records where no log folder was asked for; the output process makes it, for it may lie
  * on a disk that hangs. False: they have none. */
 static bool name_scratch(struct run *r)
@@ -62,7 +53,7 @@ static bool name_scratch(struct run *r)
     if (r->logs.root[0])
         return false;
     const int n =
-        snprintf(r->scratch, sizeof r->scratch, "%s/crun-%016" PRIx64, base && *base ? base : "/tmp", random_bits());
+        snprintf(r->scratch, sizeof r->scratch, "%s/crun-%016" PRIx64, base && *base ? base : "/tmp", dice_seed());
     if (n > 0 && (size_t)n < sizeof r->scratch)
         return true;
     r->scratch[0] = '\0';
@@ -279,7 +270,7 @@ static void name_node(struct run *r)
         snprintf(r->node, sizeof r->node, "%s+%d", r->host, (int)getpid());
         return;
     }
-    snprintf(r->node, sizeof r->node, "%s+%d-%016" PRIx64, r->host, (int)getpid(), random_bits());
+    snprintf(r->node, sizeof r->node, "%s+%d-%016" PRIx64, r->host, (int)getpid(), dice_seed());
 }
 
 static int run_job(struct run *r, int *ret_code, struct err *e)

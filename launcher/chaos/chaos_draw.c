@@ -4,23 +4,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/base/dice.h"
 #include "common/base/err.h"
 #include "launcher/chaos/chaos_target.h"
 
-/* --- dice: SplitMix64 */
-
-static uint64_t roll(uint64_t *dice)
-{
-    uint64_t z = *dice += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
+/* --- dice */
 
 /* 0..most */
 static int64_t roll_to(uint64_t *dice, int64_t most)
 {
-    return (int64_t)(roll(dice) % ((uint64_t)most + 1));
+    return (int64_t)(dice_roll(dice) % ((uint64_t)most + 1));
 }
 
 /* --- one fault */
@@ -39,7 +32,7 @@ static struct chaos_part draw_part(const struct chaos_act *a, const struct chaos
 {
     int nodes[CHAOS_NODES_MAX];
     const int n = candidates(t, a, nodes);
-    struct chaos_part part = {.act = a, .node = nodes[roll_to(dice, n - 1)], .pick = roll(dice)};
+    struct chaos_part part = {.act = a, .node = nodes[roll_to(dice, n - 1)], .pick = dice_roll(dice)};
     part.lasts_ms = a->lasts.least_ms + roll_to(dice, a->lasts.most_ms - a->lasts.least_ms);
     if (a->node < 0 && a->rank >= 0)
         part.node = -1;

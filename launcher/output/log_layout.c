@@ -6,11 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/base/clock.h"
+#include "common/base/dice.h"
 #include "common/base/err.h"
 #include "common/base/path.h"
 #include "launcher/output/log_conf.h"
@@ -42,9 +41,7 @@ int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *
 static void choose_suffix(char *out)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random)
-        random = (uint64_t)clock_ns() * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t random = dice_seed();
     for (int i = 0; i < SUFFIX; i++, random /= sizeof letters - 1)
         out[i] = letters[random % (sizeof letters - 1)];
 }

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/dice.h"
+
 #define NEVER INT64_MAX
 
 enum {
@@ -37,17 +39,9 @@ int64_t election_fence_ms(const struct election_options *o, int64_t before_ms)
     return by_any_clock(before_ms + o->silence_ms + o->kill_ms);
 }
 
-static uint64_t draw(struct election *x) /* splitmix64 */
-{
-    uint64_t z = (x->rng += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static int64_t chance(struct election *x, int64_t most)
 {
-    return (int64_t)(draw(x) % (uint64_t)(most + 1));
+    return (int64_t)(dice_roll(&x->rng) % (uint64_t)(most + 1));
 }
 
 void election_init(struct election *x, const struct election_options *o)
@@ -134,7 +128,7 @@ static void claim(struct election *x, int64_t now)
     const uint64_t seen = rdzv_epoch_number(x->view.epoch), highest = rdzv_epoch_number(x->highest);
     take_debt(x, now);
     snprintf(x->own.epoch, sizeof x->own.epoch, "%" PRIu64 "-%016" PRIx64, (seen > highest ? seen : highest) + 1,
-             draw(x));
+             dice_roll(&x->rng));
     x->own.n = 0;
     x->own.released = false;
     x->own.hold_ms = 0;

@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "common/base/dice.h"
+
 #define NEVER INT64_MAX
 
 const char *hosts_state_name(enum hosts_state s)
@@ -28,12 +30,9 @@ static void add(struct hosts *h, enum hosts_effect_kind kind)
     h->fx[h->fx_count++] = kind;
 }
 
-static int64_t chance(struct hosts *h, int64_t most) /* splitmix64 */
+static int64_t chance(struct hosts *h, int64_t most)
 {
-    uint64_t z = (h->rng += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (int64_t)((z ^ (z >> 31)) % (uint64_t)(most + 1));
+    return (int64_t)(dice_roll(&h->rng) % (uint64_t)(most + 1));
 }
 
 /* --- asking */
