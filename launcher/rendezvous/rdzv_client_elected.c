@@ -6,10 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "common/base/clock.h"
-#include "common/base/container_of.h"
+#include "common/base/dice.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
@@ -33,7 +32,6 @@ struct lead_home {
 };
 
 struct elected {
-    struct rdzv_client base;
     struct rdzv_client_options o;
     uv_loop_t *loop;
     struct tcp *tcp;
@@ -49,8 +47,7 @@ struct elected {
     int64_t lag_ms;
     bool took_over;
     struct hosting *hosting; /* NULL: this node does not lead, and does not try to */
-    uv_timer_t clock;
-    int64_t clock_due;
+    struct deadline_timer clock;
 };
 
 static void pump(struct elected *d);
@@ -135,15 +132,12 @@ static void claim(struct elected *d)
         push(d, (struct election_event){.kind = ELECTION_CLAIMED, .rc = 0});
 }
 
-static void on_clock(uv_timer_t *t);
-
 /* From inside of a call of the jobs, which are to be closed for it. */
 static void on_higher(void *arg, const char *epoch)
 {
     struct elected *d = arg;
     snprintf(d->higher, sizeof d->higher, "%s", epoch);
-    d->clock_due = 0;
-    uv_timer_start(&d->clock, on_clock, 0, 0);
+    deadline_timer_set(&d->clock, 0);
 }
 
 /* The decisions are here. */
@@ -376,27 +370,13 @@ static void carry_out(struct elected *d, enum election_effect_kind fx)
     }
 }
 
-static void on_clock(uv_timer_t *t)
+static void on_clock(void *arg)
 {
-    struct elected *d = container_of(t, struct elected, clock);
-    d->clock_due = INT64_MAX;
+    struct elected *d = arg;
     if (d->higher[0])
         push(d, (struct election_event){.kind = ELECTION_HIGHER, .epoch = d->higher});
     d->higher[0] = 0;
     push(d, (struct election_event){.kind = ELECTION_TICK});
-}
-
-static void arm(struct elected *d)
-{
-    const int64_t due = election_deadline(&d->x), now = clock_ms();
-    if (due == d->clock_due || d->closing)
-        return;
-    d->clock_due = due;
-    uv_update_time(d->loop);
-    if (due == INT64_MAX)
-        uv_timer_stop(&d->clock);
-    else
-        uv_timer_start(&d->clock, on_clock, due > now ? (uint64_t)(due - now) : 0, 0);
 }
 
 /* What is carried out may bring further events: they wait for the rest of the effects. */
@@ -418,55 +398,26 @@ static void pump(struct elected *d)
             carry_out(d, fx[i]);
     }
     d->pumping = false;
-    arm(d);
+    if (!d->closing)
+        deadline_timer_set(&d->clock, d->higher[0] ? 0 : election_deadline(&d->x));
 }
 
 /* --- the agent's calls */
 
-static struct rdzv_client *inner(const struct rdzv_client *c)
+static struct elected *of(const struct rdzv_client *c)
 {
-    return &((const struct elected *)c)->tcp->base;
+    return ((const struct tcp *)c)->seeker.arg;
 }
 
 static int elected_join(struct rdzv_client *c, struct err *e)
 {
-    push((struct elected *)c, (struct election_event){.kind = ELECTION_BEGIN});
-    return inner(c)->ops->join(inner(c), e);
-}
-
-static int elected_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
-{
-    return inner(c)->ops->fail(inner(c), cause, e);
-}
-
-static int elected_done(struct rdzv_client *c, struct err *e)
-{
-    return inner(c)->ops->done(inner(c), e);
-}
-
-static int elected_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
-{
-    return inner(c)->ops->leave(inner(c), why, e);
-}
-
-static int elected_report(struct rdzv_client *c, const char *fields, struct err *e)
-{
-    return inner(c)->ops->report(inner(c), fields, e);
-}
-
-static int elected_publish(struct rdzv_client *c, const char *text, struct err *e)
-{
-    return inner(c)->ops->publish(inner(c), text, e);
-}
-
-static bool elected_is_answered(const struct rdzv_client *c)
-{
-    return inner(c)->ops->is_answered(inner(c));
+    push(of(c), (struct election_event){.kind = ELECTION_BEGIN});
+    return tcp_join(c, e);
 }
 
 static struct hosting *elected_hosting(const struct rdzv_client *c)
 {
-    const struct elected *d = (const struct elected *)c;
+    const struct elected *d = of(c);
     return d->x.state == ELECTION_LEADING ? d->hosting : NULL;
 }
 
@@ -474,18 +425,15 @@ static struct hosting *elected_hosting(const struct rdzv_client *c)
 
 static void on_closed(uv_handle_t *h)
 {
-    free(container_of((uv_timer_t *)h, struct elected, clock));
+    free(h->data);
 }
 
 /* Whoever leads lets go; where the job is over and everybody knows, its traces go, too. */
-static void elected_close(struct rdzv_client *c)
+static void finish(struct elected *d)
 {
-    struct elected *d = (struct elected *)c;
-    if (!d || d->closing)
-        return;
     const bool known = d->hosting && d->x.state == ELECTION_LEADING && jobs_all_know(d->hosting->jobs);
     if (d->tcp)
-        d->tcp->base.ops->close(&d->tcp->base);
+        tcp_close(&d->tcp->base);
     if (d->keeper)
         push(d, (struct election_event){.kind = ELECTION_LEAVE});
     if (known)
@@ -494,15 +442,13 @@ static void elected_close(struct rdzv_client *c)
     hosting_close(d->hosting);
     keeper_close(d->keeper);
     buf_free(&d->home.log);
-    uv_close((uv_handle_t *)&d->clock, on_closed);
+    uv_close((uv_handle_t *)&d->clock.uv, on_closed);
 }
 
-static uint64_t draw(void)
+static void elected_close(struct rdzv_client *c)
 {
-    uint64_t v = 0;
-    if (getrandom(&v, sizeof v, 0) != sizeof v)
-        v = (uint64_t)clock_ns();
-    return v;
+    if (c && !of(c)->closing)
+        finish(of(c));
 }
 
 /* The one that the user named first; loopback only where there is nothing else. */
@@ -526,7 +472,7 @@ static void set_up_election(struct elected *d)
                                                     .kill_ms = d->o.job.kill_ms,
                                                     .nodes = d->o.job.max_nodes,
                                                     .never = d->o.never_leads,
-                                                    .seed = draw(),
+                                                    .seed = dice_seed(),
                                                     .own = &own});
 }
 
@@ -550,35 +496,29 @@ static int elected_open(struct rdzv_client **ret, uv_loop_t *loop, const struct 
     struct elected *d = calloc(1, sizeof *d);
     if (!d)
         return err_errno(e, ENOMEM, "rendezvous");
-    d->base.ops = &rdzv_client_elected_ops;
     d->o = *o;
     d->loop = loop;
-    d->clock_due = INT64_MAX;
     d->home.owner = d;
-    uv_timer_init(loop, &d->clock);
+    deadline_timer_init(&d->clock, loop, on_clock, d);
+    d->clock.uv.data = d;
     set_up_election(d);
     const struct tcp_seeker seeker = {.seek = on_seek, .acked = on_acked, .told = on_told, .arg = d};
     int rc = open_home(d, e);
     if (rc == 0)
-        rc = tcp_open(&d->tcp, loop, o, &seeker, e);
+        rc = tcp_open(&d->tcp, loop, o, &rdzv_client_elected_ops, &seeker, e);
     if (rc < 0) {
-        elected_close(&d->base);
+        finish(d);
         return rc;
     }
-    *ret = &d->base;
+    *ret = &d->tcp->base;
     return 0;
 }
 
 const struct rdzv_client_ops rdzv_client_elected_ops = {
+    TCP_CALLS,
     .name = "elected",
     .open = elected_open,
     .join = elected_join,
-    .fail = elected_fail,
-    .done = elected_done,
-    .leave = elected_leave,
-    .report = elected_report,
-    .publish = elected_publish,
-    .is_answered = elected_is_answered,
     .hosting = elected_hosting,
     .close = elected_close,
 };

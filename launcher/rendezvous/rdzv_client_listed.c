@@ -6,10 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "common/base/clock.h"
-#include "common/base/container_of.h"
+#include "common/base/dice.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "launcher/config/home.h"
@@ -37,7 +36,6 @@ struct place { /* a host of the list */
 };
 
 struct listed {
-    struct rdzv_client base;
     struct rdzv_client_options o;
     uv_loop_t *loop;
     struct tcp *tcp;
@@ -49,8 +47,7 @@ struct listed {
     struct hosting *hosting; /* NULL: this node hosts nothing, yet */
     char why[512];           /* the newest question got no answer */
     int64_t looked;          /* at what hosts are own; 0: not yet */
-    uv_timer_t clock;
-    int64_t clock_due;
+    struct deadline_timer clock;
 };
 
 static void pump(struct listed *d);
@@ -177,25 +174,9 @@ static void on_acked(void *arg)
 
 /* --- time */
 
-static void on_clock(uv_timer_t *t)
+static void on_clock(void *arg)
 {
-    struct listed *d = container_of(t, struct listed, clock);
-    d->clock_due = INT64_MAX;
-    push(d, (struct hosts_event){.kind = HOSTS_TICK});
-}
-
-/* Moved with every acknowledgement, so that it wakes nobody as long as all is well. */
-static void arm(struct listed *d)
-{
-    const int64_t due = hosts_deadline(&d->x), now = clock_ms();
-    if (due == d->clock_due || d->closing)
-        return;
-    d->clock_due = due;
-    uv_update_time(d->loop);
-    if (due == INT64_MAX)
-        uv_timer_stop(&d->clock);
-    else
-        uv_timer_start(&d->clock, on_clock, due > now ? (uint64_t)(due - now) : 0, 0);
+    push(arg, (struct hosts_event){.kind = HOSTS_TICK});
 }
 
 /* What is carried out may bring further events: they wait for the rest of the effects. */
@@ -223,86 +204,51 @@ static void pump(struct listed *d)
                 dial(d);
     }
     d->pumping = false;
-    arm(d);
+    deadline_timer_set(&d->clock, hosts_deadline(&d->x));
 }
 
 /* --- the agent's calls */
 
-static struct rdzv_client *inner(const struct rdzv_client *c)
+static struct listed *of(const struct rdzv_client *c)
 {
-    return &((const struct listed *)c)->tcp->base;
+    return ((const struct tcp *)c)->seeker.arg;
 }
 
 static int listed_join(struct rdzv_client *c, struct err *e)
 {
-    push((struct listed *)c, (struct hosts_event){.kind = HOSTS_BEGIN});
-    return inner(c)->ops->join(inner(c), e);
-}
-
-static int listed_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
-{
-    return inner(c)->ops->fail(inner(c), cause, e);
-}
-
-static int listed_done(struct rdzv_client *c, struct err *e)
-{
-    return inner(c)->ops->done(inner(c), e);
-}
-
-static int listed_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
-{
-    return inner(c)->ops->leave(inner(c), why, e);
-}
-
-static int listed_report(struct rdzv_client *c, const char *fields, struct err *e)
-{
-    return inner(c)->ops->report(inner(c), fields, e);
-}
-
-static int listed_publish(struct rdzv_client *c, const char *text, struct err *e)
-{
-    return inner(c)->ops->publish(inner(c), text, e);
-}
-
-static bool listed_is_answered(const struct rdzv_client *c)
-{
-    return inner(c)->ops->is_answered(inner(c));
+    push(of(c), (struct hosts_event){.kind = HOSTS_BEGIN});
+    return tcp_join(c, e);
 }
 
 static struct hosting *listed_hosting(const struct rdzv_client *c)
 {
-    return ((const struct listed *)c)->hosting;
+    return of(c)->hosting;
 }
 
 /* --- life */
 
 static void on_closed(uv_handle_t *h)
 {
-    free(container_of((uv_timer_t *)h, struct listed, clock));
+    free(h->data);
 }
 
-static void listed_close(struct rdzv_client *c)
+static void finish(struct listed *d)
 {
-    struct listed *d = (struct listed *)c;
-    if (!d || d->closing)
-        return;
     d->closing = true;
     for (int i = 0; i < d->o.list_count; i++) {
         own_host_close(d->places[i].asked);
         host_question_close(d->places[i].question);
     }
     if (d->tcp)
-        d->tcp->base.ops->close(&d->tcp->base);
+        tcp_close(&d->tcp->base);
     hosting_close(d->hosting);
-    uv_close((uv_handle_t *)&d->clock, on_closed);
+    uv_close((uv_handle_t *)&d->clock.uv, on_closed);
 }
 
-static uint64_t draw(void)
+static void listed_close(struct rdzv_client *c)
 {
-    uint64_t v = 0;
-    if (getrandom(&v, sizeof v, 0) != sizeof v)
-        v = (uint64_t)clock_ns();
-    return v;
+    if (c && !of(c)->closing)
+        finish(of(c));
 }
 
 static int listed_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)
@@ -310,10 +256,8 @@ static int listed_open(struct rdzv_client **ret, uv_loop_t *loop, const struct r
     struct listed *d = calloc(1, sizeof *d);
     if (!d)
         return err_errno(e, ENOMEM, "rendezvous");
-    d->base.ops = &rdzv_client_listed_ops;
     d->o = *o;
     d->loop = loop;
-    d->clock_due = INT64_MAX;
     for (int i = 0; i < o->list_count; i++) {
         struct place *p = &d->places[i];
         *p = (struct place){.owner = d, .index = i};
@@ -321,31 +265,24 @@ static int listed_open(struct rdzv_client **ret, uv_loop_t *loop, const struct r
         snprintf(p->to.port, sizeof p->to.port, "%d", o->list[i].port);
         home_join(o->list[i].host, o->list[i].port, p->where, sizeof p->where);
     }
-    uv_timer_init(loop, &d->clock);
-    hosts_init(&d->x,
-               &(struct hosts_options){
-                   .count = o->list_count, .min = o->job.min_nodes, .silence_ms = o->job.silence_ms, .seed = draw()});
+    deadline_timer_init(&d->clock, loop, on_clock, d);
+    d->clock.uv.data = d;
+    hosts_init(&d->x, &(struct hosts_options){.count = o->list_count,
+                                              .min = o->job.min_nodes,
+                                              .silence_ms = o->job.silence_ms,
+                                              .seed = dice_seed()});
     const struct tcp_seeker seeker = {.seek = on_seek, .acked = on_acked, .listed = true, .arg = d};
-    const int rc = tcp_open(&d->tcp, loop, o, &seeker, e);
+    const int rc = tcp_open(&d->tcp, loop, o, &rdzv_client_listed_ops, &seeker, e);
     if (rc < 0) {
-        listed_close(&d->base);
+        finish(d);
         return rc;
     }
     host_if_own(d);
-    *ret = &d->base;
+    *ret = &d->tcp->base;
     return 0;
 }
 
 const struct rdzv_client_ops rdzv_client_listed_ops = {
-    .name = "listed",
-    .open = listed_open,
-    .join = listed_join,
-    .fail = listed_fail,
-    .done = listed_done,
-    .leave = listed_leave,
-    .report = listed_report,
-    .publish = listed_publish,
-    .is_answered = listed_is_answered,
-    .hosting = listed_hosting,
-    .close = listed_close,
+    TCP_CALLS,           .name = "listed",          .open = listed_open,
+    .join = listed_join, .hosting = listed_hosting, .close = listed_close,
 };

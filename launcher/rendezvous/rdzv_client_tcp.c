@@ -17,27 +17,9 @@
 #include "launcher/config/home.h"
 #include "launcher/rendezvous/rdzv_tcp.h"
 
-/* --- the clock */
-
-static void on_clock(uv_timer_t *timer)
+static void on_clock(void *arg)
 {
-    struct tcp *t = timer->data;
-    t->clock_due = INT64_MAX;
-    tcp_step(t, (struct client_event){.kind = CLIENT_TICK});
-}
-
-/* Moved with every answer, so that it wakes nobody as long as all is well. */
-static void arm(struct tcp *t)
-{
-    const int64_t due = client_deadline(&t->c), now = clock_ms();
-    if (t->closing || due == t->clock_due)
-        return;
-    t->clock_due = due;
-    uv_update_time(t->loop);
-    if (due == INT64_MAX)
-        uv_timer_stop(&t->clock);
-    else
-        uv_timer_start(&t->clock, on_clock, due > now ? (uint64_t)(due - now) : 0, 0);
+    tcp_step(arg, (struct client_event){.kind = CLIENT_TICK});
 }
 
 /* --- requests */
@@ -332,7 +314,8 @@ static void apply(struct tcp *t)
     }
     t->applying = false;
     t->base.past = t->c.past;
-    arm(t);
+    if (!t->closing) /* moved with every answer: it wakes nobody as long as all is well */
+        deadline_timer_set(&t->clock, client_deadline(&t->c));
 }
 
 void tcp_step(struct tcp *t, struct client_event ev)
@@ -347,35 +330,35 @@ void tcp_step(struct tcp *t, struct client_event ev)
 
 /* --- the agent's calls */
 
-static int tcp_join(struct rdzv_client *c, struct err *e)
+int tcp_join(struct rdzv_client *c, struct err *e)
 {
     (void)e;
     tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_JOIN});
     return 0;
 }
 
-static int tcp_fail_round(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
+int tcp_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e)
 {
     (void)e;
     tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_FAIL, .cause = cause});
     return 0;
 }
 
-static int tcp_done(struct rdzv_client *c, struct err *e)
+int tcp_done(struct rdzv_client *c, struct err *e)
 {
     (void)e;
     tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_FINISH});
     return 0;
 }
 
-static int tcp_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
+int tcp_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e)
 {
     (void)e;
     tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_LEAVE, .cause = why});
     return 0;
 }
 
-static int tcp_report(struct rdzv_client *c, const char *fields, struct err *e)
+int tcp_report(struct rdzv_client *c, const char *fields, struct err *e)
 {
     (void)e;
     tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_REPORT, .text = fields});
@@ -383,7 +366,7 @@ static int tcp_report(struct rdzv_client *c, const char *fields, struct err *e)
 }
 
 /* On the connection that brought END: nobody dials for this. */
-static int tcp_publish(struct rdzv_client *c, const char *text, struct err *e)
+int tcp_publish(struct rdzv_client *c, const char *text, struct err *e)
 {
     struct tcp *t = (struct tcp *)c;
     if (!t->c.up || t->c.mode != CLIENT_OVER)
@@ -392,7 +375,7 @@ static int tcp_publish(struct rdzv_client *c, const char *text, struct err *e)
     return 0;
 }
 
-static bool tcp_is_answered(const struct rdzv_client *c)
+bool tcp_is_answered(const struct rdzv_client *c)
 {
     return client_is_answered(&((const struct tcp *)c)->c);
 }
@@ -411,7 +394,7 @@ static void on_closed(uv_handle_t *h)
 }
 
 /* With no workers the end is in good order, and this node is known to be gone. */
-static void tcp_close(struct rdzv_client *c)
+void tcp_close(struct rdzv_client *c)
 {
     const struct linger orderly = {0};
     struct tcp *t = (struct tcp *)c;
@@ -423,7 +406,7 @@ static void tcp_close(struct rdzv_client *c)
         setsockopt(rdzv_conn_fd(t->conn), SOL_SOCKET, SO_LINGER, &orderly, sizeof orderly);
     rdzv_conn_close(t->conn);
     tcp_alive_stop(t);
-    uv_close((uv_handle_t *)&t->clock, on_closed);
+    uv_close((uv_handle_t *)&t->clock.uv, on_closed);
     uv_close((uv_handle_t *)&t->alive.tick, on_closed);
 }
 
@@ -442,13 +425,13 @@ static int prepare(struct tcp *t, struct err *e)
     return auth_tokens_own(&t->tokens, t->o.token_file, &origin, e);
 }
 
-int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options *o, const struct tcp_seeker *s,
-             struct err *e)
+int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options *o, const struct rdzv_client_ops *ops,
+             const struct tcp_seeker *s, struct err *e)
 {
     struct tcp *t = calloc(1, sizeof *t);
     if (!t)
         return err_errno(e, ENOMEM, "rendezvous");
-    t->base.ops = &rdzv_client_tcp_ops;
+    t->base.ops = ops;
     t->o = *o;
     t->loop = loop;
     if (s)
@@ -464,10 +447,9 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
                                                 .listed = s && s->listed,
                                                 .shows_progress = o->on_progress != NULL,
                                                 .seed = (unsigned)clock_ns()});
-    t->clock_due = INT64_MAX;
-    uv_timer_init(loop, &t->clock);
+    deadline_timer_init(&t->clock, loop, on_clock, t);
     uv_timer_init(loop, &t->alive.tick);
-    t->clock.data = t->alive.tick.data = t;
+    t->clock.uv.data = t->alive.tick.data = t;
     t->open_handles = 2;
     int rc = prepare(t, e);
     if (rc < 0) {
@@ -492,20 +474,11 @@ void tcp_trouble(struct tcp *t, const char *why)
 static int tcp_open_one(struct rdzv_client **ret, uv_loop_t *loop, const struct rdzv_client_options *o, struct err *e)
 {
     struct tcp *t;
-    TRY(tcp_open(&t, loop, o, NULL, e));
+    TRY(tcp_open(&t, loop, o, &rdzv_client_tcp_ops, NULL, e));
     *ret = &t->base;
     return 0;
 }
 
 const struct rdzv_client_ops rdzv_client_tcp_ops = {
-    .name = "tcp",
-    .open = tcp_open_one,
-    .join = tcp_join,
-    .fail = tcp_fail_round,
-    .done = tcp_done,
-    .leave = tcp_leave,
-    .report = tcp_report,
-    .publish = tcp_publish,
-    .is_answered = tcp_is_answered,
-    .close = tcp_close,
+    TCP_CALLS, .name = "tcp", .open = tcp_open_one, .join = tcp_join, .close = tcp_close,
 };

@@ -7,6 +7,7 @@
 
 #include "common/auth/auth.h"
 #include "common/rdzv/client/client.h"
+#include "launcher/rendezvous/deadline_timer.h"
 #include "launcher/rendezvous/rdzv_client.h"
 #include "launcher/rendezvous/rdzv_conn.h"
 #include "launcher/rendezvous/rdzv_dial.h"
@@ -46,20 +47,33 @@ struct tcp {
     struct dial *dial;
     struct rdzv_conn *conn;
     bool has_socket; /* the connection stands for this node, as was said */
-    uv_timer_t clock;
-    int64_t clock_due; /* INT64_MAX: not armed */
+    struct deadline_timer clock;
     struct tcp_alive alive;
 };
 
 void tcp_step(struct tcp *t, struct client_event ev); /* and all that follows */
 
-/* With a seeker; then tcp_address() says whom to dial, tcp_trouble() why there is nobody. */
-int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options *o, const struct tcp_seeker *s,
-             struct err *e);
+/* With a seeker, whose ops stand in front of this client's; then tcp_address() says whom to dial, tcp_trouble() why
+ * there is nobody. */
+int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options *o, const struct rdzv_client_ops *ops,
+             const struct tcp_seeker *s, struct err *e);
 void tcp_address(struct tcp *t, const struct endpoint *to, const char *where, const char *epoch, const char *seen);
 void tcp_trouble(struct tcp *t, const char *why);
 
 bool tcp_is_on_this_host(int fd); /* both ends have the same address: nobody stands between them */
+
+/* The agent's calls, for tables of ops: all but open, join and close are the same with and without a seeker. */
+int tcp_join(struct rdzv_client *c, struct err *e);
+int tcp_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *e);
+int tcp_done(struct rdzv_client *c, struct err *e);
+int tcp_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e);
+int tcp_report(struct rdzv_client *c, const char *fields, struct err *e);
+int tcp_publish(struct rdzv_client *c, const char *text, struct err *e);
+bool tcp_is_answered(const struct rdzv_client *c);
+void tcp_close(struct rdzv_client *c);
+#define TCP_CALLS                                                                                                      \
+    .fail = tcp_fail, .done = tcp_done, .leave = tcp_leave, .report = tcp_report, .publish = tcp_publish,              \
+    .is_answered = tcp_is_answered
 
 /* rdzv_tcp_alive.c */
 void tcp_alive_start(struct tcp *t);
