@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tests/sim/members.h"
+
 struct err;
 
 enum elect_kind {
@@ -15,12 +17,7 @@ enum elect_kind {
     ELECT_KINDS,
 };
 
-struct elect_stats {
-    uint64_t events, rounds, terms, releases, higher, kills, pauses, cuts, outages, wipes, failovers, lost_replies,
-        fences;
-};
-
 /* One schedule. 0, or ERR_CORRUPT with the rule that broke. */
-int elect_run(enum elect_kind kind, uint64_t seed, bool trace, struct elect_stats *total, struct err *e);
+int elect_run(enum elect_kind kind, uint64_t seed, bool trace, struct members_stats *total, struct err *e);
 
 #endif

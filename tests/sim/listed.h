@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "tests/sim/members.h"
+
 struct err;
 
 enum listed_kind {
@@ -14,11 +16,7 @@ enum listed_kind {
     LISTED_KINDS,
 };
 
-struct listed_stats {
-    uint64_t events, rounds, kills, pauses, cuts, fences;
-};
-
 /* One schedule. 0, or ERR_CORRUPT with the rule that broke. */
-int listed_run(enum listed_kind kind, uint64_t seed, bool trace, struct listed_stats *total, struct err *e);
+int listed_run(enum listed_kind kind, uint64_t seed, bool trace, struct members_stats *total, struct err *e);
 
 #endif

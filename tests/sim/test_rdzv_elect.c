@@ -16,7 +16,7 @@
 
 static void many(enum elect_kind kind, const char *home)
 {
-    struct elect_stats st = {0};
+    struct members_stats st = {0};
     struct err e = {0};
     const uint64_t runs = sim_env("ELECT_RUNS", 100), one = sim_env("ELECT_SEED", 0), first = sim_env("ELECT_FIRST", 1);
     const int64_t t0 = clock_ms();
@@ -66,7 +66,7 @@ static void every_rule_holds_while_cuts_last(void **state)
 
 static void the_sown_fault_is_seen(void **state)
 {
-    struct elect_stats st = {0};
+    struct members_stats st = {0};
     struct err e = {0};
     const uint64_t runs = sim_env("ELECT_RUNS", 4000), first = sim_env("ELECT_FIRST", 1);
     (void)state;

@@ -16,7 +16,7 @@
 
 static void many(enum listed_kind kind, const char *what)
 {
-    struct listed_stats st = {0};
+    struct members_stats st = {0};
     struct err e = {0};
     const uint64_t runs = sim_env("LISTED_RUNS", 300), one = sim_env("LISTED_SEED", 0),
                    first = sim_env("LISTED_FIRST", 1);
@@ -56,7 +56,7 @@ static void every_rule_holds_while_cuts_last(void **state)
 
 static void the_sown_fault_is_seen(void **state)
 {
-    struct listed_stats st = {0};
+    struct members_stats st = {0};
     struct err e = {0};
     const uint64_t runs = sim_env("LISTED_RUNS", 4000), first = sim_env("LISTED_FIRST", 1);
     (void)state;
