@@ -39,8 +39,7 @@ int jobs_lead(struct jobs *j, const struct jobs_lead *lead, struct jobs_led *ret
     TRY(job_create_(j, lead->run, "", &job, e));
     job_live_in_(job, lead->home);
     int rc = rdzv_reign_take_over(&job->reign, job_clock_, lead->grace_ms, e);
-    *ret = (struct jobs_led){.is_empty = !leader_machine(job->reign.leader),
-                             .lost = rdzv_reign_has_loss(&job->reign, false)};
+    *ret = (struct jobs_led){.is_empty = !leader_machine(job->reign.leader), .lost = rdzv_reign_has_loss(&job->reign)};
     if (rc == 0 && !ret->is_empty)
         rc = job_name_(job, e);
     if (rc < 0 || ret->is_empty) { /* the first JOIN makes it */

@@ -64,7 +64,7 @@ static int ask(struct state_process *p, const char *path, int door)
 {
     if (p->fd < 0)
         TRY(start(p));
-    return home_process_ask(p->fd, &(struct home_door){0}, path, "", door);
+    return home_process_ask(p->fd, 0, path, "", door);
 }
 
 int state_process_door(struct state_process *p, const char *path)

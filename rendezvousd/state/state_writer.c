@@ -118,13 +118,13 @@ static int enter(const char *path, int *ret_lock, int *ret_jobs)
     return rc < 0 ? rc : 0;
 }
 
-void dir_serve(const struct home_door *d, const char *path, const char *run_id, int door)
+void dir_serve(int64_t keep_ms, const char *path, const char *run_id, int door)
 {
     struct home_inbox in = {0};
     struct home_head head = {0};
     struct buf out = {0};
     int lock_fd = -1, jobs_fd = -1;
-    (void)d, (void)run_id;
+    (void)keep_ms, (void)run_id;
     head.rc = enter(path, &lock_fd, &jobs_fd);
     while (home_receive(door, &in, INT64_MAX, -1) == 0) {
         head.number = in.head.number;

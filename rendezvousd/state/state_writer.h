@@ -11,9 +11,9 @@
 #define CRUN_RENDEZVOUSD_STATE_WRITER_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 struct buf;
-struct home_door;
 
 enum dir_op {
     DIR_NOTHING,
@@ -29,7 +29,7 @@ int dir_writer_put(struct buf *batch, const char *id, enum dir_op op, const stru
  * second for another to let it go, and answers batches. An answer's rc: 0, or why the directory is not ours: -EBUSY,
  * -errno; nothing is written then, and the door closes. Its body holds an int32_t for each log: 0 and it is on disk, or
  * -errno. */
-void dir_serve(const struct home_door *d, const char *path, const char *run_id, int door);
+void dir_serve(int64_t keep_ms, const char *path, const char *run_id, int door);
 
 /* A file in place of the one before, which stays until then: written as `fresh`, synced, renamed. Blocks. -errno. */
 int dir_renew(int dir, const char *name, const char *fresh, const char *text, size_t n);

@@ -9,7 +9,6 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
-#include "common/base/numbers.h"
 #include "common/rdzv/wire/rdzv_frame.h"
 
 #define TORN_TRIES 20 /* of a file that is being written */
@@ -21,17 +20,6 @@ void framed_file_escape(const char *text, char *out, size_t cap)
         bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '-' ||
                      *p == '_' || (*p == '.' && p != text);
         n += (size_t)snprintf(out + n, cap - n, plain ? "%c" : "%%%02X", (unsigned char)*p);
-    }
-    out[n] = 0;
-}
-
-void framed_file_unescape(const char *text, char *out, size_t cap)
-{
-    size_t n = 0;
-    for (const char *p = text; *p && n + 1 < cap; p++) {
-        const int c = *p == '%' ? hex_byte(p + 1, 2) : -1;
-        out[n++] = c < 0 ? *p : (char)c;
-        p += c < 0 ? 0 : 2;
     }
     out[n] = 0;
 }
@@ -52,18 +40,12 @@ int framed_file_write(int at, const char *path, int flags, bool sync, const char
     return rc;
 }
 
-/* Until format 2 heads were "LENGTH CRC32C\n". */
-static bool is_older(const struct buf *b)
-{
-    return b->len >= 18 && b->data[8] == ' ' && b->data[17] == '\n';
-}
-
 /* The text within a frame; -EAGAIN if it is not whole. */
 static int unframe(struct buf *b)
 {
     struct rdzv_frame f;
     if (!rdzv_frame_take(b->data, b->len, &f))
-        return is_older(b) ? -EPROTONOSUPPORT : -EAGAIN;
+        return -EAGAIN;
     buf_consume(b, RDZV_FRAME_HEAD);
     b->len = f.len;
     b->data[f.len] = 0;

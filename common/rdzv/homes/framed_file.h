@@ -8,15 +8,14 @@
 
 struct buf;
 
-/* A file name for any text, and back; cut off at cap. */
+/* A file name for any text; cut off at cap. */
 void framed_file_escape(const char *text, char *out, size_t cap);
-void framed_file_unescape(const char *text, char *out, size_t cap);
 
 /* In folder `at`; flags: those of open(2) besides O_WRONLY | O_CREAT; sync: on disk when it returns. 0 or -errno. */
 int framed_file_write(int at, const char *path, int flags, bool sync, const char *text, size_t n);
 
 /* The text, over what out held. -ENOENT if there is none; -EAGAIN if it stays torn: its writer stopped in the middle,
- * or goes on; -EPROTONOSUPPORT: a crun wrote it that does not write frames of this form; -errno. */
+ * or goes on; -errno. */
 int framed_file_read(int at, const char *path, struct buf *out);
 
 #endif

@@ -22,19 +22,20 @@ enum { STACK_BYTES = 256 << 10, TEXTS_MAX = 32 << 10 };
 
 /* A request to open one; the texts follow each other, each with its NUL. */
 struct asked {
-    struct home_door door;
+    int64_t keep_ms;
     char texts[TEXTS_MAX];
 };
 
 /* --- asking */
 
-int home_process_ask(int process_fd, const struct home_door *d, const char *url, const char *run_id, int door)
+int home_process_ask(int process_fd, int64_t keep_ms, const char *url, const char *run_id, int door)
 {
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(sizeof(int))];
     } control = {0};
-    struct iovec v[] = {{(void *)d, sizeof *d}, {(void *)url, strlen(url) + 1}, {(void *)run_id, strlen(run_id) + 1}};
+    struct iovec v[] = {
+        {&keep_ms, sizeof keep_ms}, {(void *)url, strlen(url) + 1}, {(void *)run_id, strlen(run_id) + 1}};
     struct msghdr m = {.msg_iov = v, .msg_iovlen = 3, .msg_control = &control, .msg_controllen = sizeof control};
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     if (v[1].iov_len + v[2].iov_len > TEXTS_MAX)
@@ -109,7 +110,7 @@ static void *run_thread(void *arg)
         s->door = -1; /* it is this one */
     sem_post(&s->taken);
     if (a)
-        p->service(&a->door, a->texts, a->texts + strlen(a->texts) + 1, door);
+        p->service(a->keep_ms, a->texts, a->texts + strlen(a->texts) + 1, door);
     free(a);
     close(door);
     atomic_fetch_sub(&p->threads, 1);
@@ -172,15 +173,11 @@ int home_process_run(int caller_fd, int end_fd, home_service *service)
 
 /* --- shared folders */
 
-void home_serve_folder(const struct home_door *d, const char *url, const char *run_id, int door)
+void home_serve_folder(int64_t keep_ms, const char *url, const char *run_id, int door)
 {
     struct rdzv_home *home;
     struct err e;
-    const struct rdzv_home_options o = {.run_id = run_id,
-                                        .io_timeout_ms = d->io_timeout_ms,
-                                        .keep_ms = d->keep_ms,
-                                        .allow_unsafe = d->unsafe,
-                                        .max_lag_ms = d->max_lag_ms};
+    const struct rdzv_home_options o = {.run_id = run_id, .keep_ms = keep_ms};
     if (rdzv_home_open(&home, url, &o, &e) == 0)
         home_serve(home, door);
 }

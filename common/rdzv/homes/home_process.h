@@ -17,15 +17,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* What rdzv_home_open() is to be called with there, besides the texts. */
-struct home_door {
-    int64_t io_timeout_ms, keep_ms, max_lag_ms;
-    bool unsafe;
-};
-
 /* What a process has at hand: it serves `url` on `door` (home_wire.h) until that is at its end. In a thread of its own.
  * Borrowed. */
-typedef void home_service(const struct home_door *d, const char *url, const char *run_id, int door);
+typedef void home_service(int64_t keep_ms, const char *url, const char *run_id, int door);
 home_service home_serve_folder; /* a shared folder, by its URL: calls of rdzv_home.h */
 
 /* The whole life of the process: until caller_fd (SOCK_SEQPACKET) is at its end and all doors are, or end_fd is
@@ -39,6 +33,6 @@ int home_process_start(home_service *service, const char *name, pid_t *ret_pid);
 
 /* Have that served on `door`, which is sent, and stays the caller's. Returns before anything is opened; -EAGAIN: nobody
  * takes it; -EPIPE: the process is gone. */
-int home_process_ask(int process_fd, const struct home_door *d, const char *url, const char *run_id, int door);
+int home_process_ask(int process_fd, int64_t keep_ms, const char *url, const char *run_id, int door);
 
 #endif

@@ -28,7 +28,6 @@ static int identity(struct served *s, struct home_pieces *in, struct err *e)
     char text[RDZV_IDENTITY_MAX + 1];
     (void)in;
     TRY(s->home->ops->identity(s->home, text, e));
-    s->head.ms = s->home->ops->lag_ms ? s->home->ops->lag_ms(s->home) : 0;
     return home_put_text(&s->body, text);
 }
 

@@ -17,7 +17,7 @@ struct err;
 
 /* name, what an answer says besides its code. Texts have their NUL. */
 #define HOME_CALLS(X)                                                                                                  \
-    X(HOME_IDENTITY) /* : identity, ms: the lag */                                                                     \
+    X(HOME_IDENTITY) /* : identity */                                                                                  \
     X(HOME_LOOK)     /* : claim */                                                                                     \
     X(HOME_CLAIM)    /* seen, own, record */                                                                           \
     X(HOME_LOAD)     /* : decisions */                                                                                 \
@@ -39,7 +39,6 @@ struct home_head {
     int32_t rc; /* of an answer; if negative, its body is the sentence of the error */
     uint32_t bytes;
     uint64_t number;
-    int64_t ms;
 };
 
 /* --- bodies: pieces, each with its length in front */

@@ -21,14 +21,13 @@
 
 struct far_home {
     struct rdzv_home base;
-    struct home_door door; /* what the process opens */
+    int64_t io_timeout_ms, keep_ms;
     char *url, *run_id;
     const char *folder; /* in url, for people */
     int process_fd, fd; /* fd: our end of the door, -1: none */
     uint64_t asked;     /* number of the newest call */
     int64_t asked_ms;
-    bool owed; /* its answer has not come */
-    int64_t lag_ms;
+    bool owed;       /* its answer has not come */
     struct buf body; /* of the call to come */
     struct home_inbox in;
 };
@@ -52,7 +51,7 @@ static int open_door(struct far_home *h, struct err *e)
         return 0;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
         return err_errno(e, errno, "a socket to the process that has the shared folder '%s' open", h->folder);
-    const int rc = home_process_ask(h->process_fd, &h->door, h->url, h->run_id, ends[1]);
+    const int rc = home_process_ask(h->process_fd, h->keep_ms, h->url, h->run_id, ends[1]);
     close(ends[1]);
     if (rc < 0) {
         close(ends[0]);
@@ -113,7 +112,7 @@ static struct buf *fresh(struct far_home *h)
  * home did. */
 static int call(struct far_home *h, int filled, struct home_head head, struct home_pieces *ret, struct err *e)
 {
-    const int64_t deadline = clock_deadline(h->door.io_timeout_ms + head.ms);
+    const int64_t deadline = clock_deadline(h->io_timeout_ms);
     if (filled < 0)
         return err_set(e, filled, "no memory for a call to the shared folder '%s'", h->folder);
     TRY(await(h, deadline, e)); /* the one before */
@@ -148,13 +147,7 @@ static int far_identity(struct rdzv_home *base, char ret[RDZV_IDENTITY_MAX + 1],
     if (home_take_text(&in, &text) < 0)
         return bad_answer(h, e);
     snprintf(ret, RDZV_IDENTITY_MAX + 1, "%s", text);
-    h->lag_ms = h->in.head.ms;
     return 0;
-}
-
-static int64_t far_lag_ms(struct rdzv_home *base)
-{
-    return ((struct far_home *)base)->lag_ms;
 }
 
 static int far_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err *e)
@@ -242,7 +235,6 @@ static const struct rdzv_home_ops far_ops = {
     .look = far_look,
     .claim = far_claim,
     .renew = far_renew,
-    .lag_ms = far_lag_ms,
 };
 
 int rdzv_home_far_open(struct rdzv_home **ret, const char *url, const struct rdzv_home_options *o, struct err *e)
@@ -252,10 +244,8 @@ int rdzv_home_far_open(struct rdzv_home **ret, const char *url, const struct rdz
         return err_set(e, -ENOMEM, "no memory for a shared folder");
     h->fd = -1;
     h->process_fd = o->process_fd;
-    h->door = (struct home_door){.io_timeout_ms = o->io_timeout_ms,
-                                 .keep_ms = o->keep_ms,
-                                 .max_lag_ms = o->max_lag_ms,
-                                 .unsafe = o->allow_unsafe};
+    h->io_timeout_ms = o->io_timeout_ms;
+    h->keep_ms = o->keep_ms;
     h->url = strdup(url);
     h->run_id = strdup(o->run_id);
     const int rc = rdzv_home_init_(&h->base, &far_ops, e);

@@ -111,14 +111,6 @@ void presence_read(const char *record, size_t n, struct presence *ret)
             ret->state = (enum rdzv_state)i;
 }
 
-void presence_age(struct presence *p, int64_t ms)
-{
-    if (p->waiting_ms >= 0)
-        p->waiting_ms += ms;
-    if (p->left_ms >= 0)
-        p->left_ms = p->left_ms > ms ? p->left_ms - ms : 0;
-}
-
 /* --- for people */
 
 char *presence_text(const struct presence *p, char *out, size_t cap)

@@ -26,8 +26,6 @@ void presence_look(struct rdzv *machine, const struct rdzv_config *c, int64_t no
 
 int presence_record(const struct presence *p, struct buf *out);         /* -ENOMEM, -E2BIG */
 void presence_read(const char *record, size_t n, struct presence *ret); /* what is missing there: 0, "", -1 */
-/* p is ms old: its times move on. */
-void presence_age(struct presence *p, int64_t ms);
 
 /* "1 of 3 nodes, missing node ranks 0,2; here: node1; for 12 s, given up in 588 s". Returns out. */
 char *presence_text(const struct presence *p, char *out, size_t cap);

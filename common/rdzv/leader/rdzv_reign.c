@@ -67,12 +67,9 @@ int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_
     return rc;
 }
 
-bool rdzv_reign_has_loss(const struct rdzv_reign *r, bool was_member)
+bool rdzv_reign_has_loss(const struct rdzv_reign *r)
 {
-    const bool took_over = r->home->ops->took_over && r->home->ops->took_over(r->home);
-    if (r->lost)
-        return true;
-    return r->former_identity[0] ? strcmp(r->former_identity, r->identity) != 0 : was_member || took_over;
+    return r->lost || (r->former_identity[0] && strcmp(r->former_identity, r->identity) != 0);
 }
 
 /* --- decisions */

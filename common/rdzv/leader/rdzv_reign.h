@@ -34,9 +34,8 @@ int rdzv_reign_record(const char *epoch, const char *holder, const char *identit
  * sense. */
 int rdzv_reign_take_over(struct rdzv_reign *r, int64_t (*now)(const struct rdzv_reign *r), int64_t grace_ms,
                          struct err *e);
-/* The home has lost what it acknowledged, or may have. was_member: somebody led there once. Where nothing was decided,
- * one that took over (rdzv_home_ops.took_over) may know nothing of what its predecessor still acknowledges. */
-bool rdzv_reign_has_loss(const struct rdzv_reign *r, bool was_member);
+/* The home has lost what it acknowledged, or may have: the newest decision was made in another incarnation of it. */
+bool rdzv_reign_has_loss(const struct rdzv_reign *r);
 
 /* Append what is undecided, or all if `whole`. 1: it stands, or will (rdzv_reign_newest()); 0: another one leads. */
 int rdzv_reign_decide(struct rdzv_reign *r, bool whole, int64_t now_ms, struct err *e);

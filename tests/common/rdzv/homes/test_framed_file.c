@@ -76,22 +76,11 @@ static void a_torn_file_is_known(void **state)
     buf_free(&b);
 }
 
-static void one_of_an_older_crun_is_known(void **state)
-{
-    static const char older[] = "00000003 364b3fb7\nabc";
-    struct buf b = {0};
-    (void)state;
-    put_bytes(older, sizeof older - 1);
-    assert_int_equal(framed_file_read(dir_fd, "f", &b), -EPROTONOSUPPORT);
-    buf_free(&b);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_was_written_last_is_read, make_dir, remove_dir),
         cmocka_unit_test_setup_teardown(a_torn_file_is_known, make_dir, remove_dir),
-        cmocka_unit_test_setup_teardown(one_of_an_older_crun_is_known, make_dir, remove_dir),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,19 +65,6 @@ static void a_job_that_waits_says_for_whom_since_when_and_how_long(void **state)
     end(&r);
 }
 
-static void times_move_on_while_nobody_tells_anew(void **state)
-{
-    char out[640];
-    struct presence p = {.joined = 1, .min_nodes = 2, .waiting_ms = 1500, .left_ms = 3000};
-    presence_age(&p, 2000);
-    assert_string_equal(presence_text(&p, out, sizeof out), "1 of 2 nodes; for 3 s, given up in 1 s");
-    presence_age(&p, 2000);
-    assert_string_equal(presence_text(&p, out, sizeof out), "1 of 2 nodes; for 5 s, given up in 0 s");
-    p = (struct presence){.joined = 1, .min_nodes = 2, .waiting_ms = -1, .left_ms = -1};
-    presence_age(&p, 2000);
-    assert_string_equal(presence_text(&p, out, sizeof out), "1 of 2 nodes");
-}
-
 static void a_node_that_went_silent_is_named(void **state)
 {
     struct rig r;
@@ -132,7 +119,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_that_waits_says_for_whom_since_when_and_how_long),
-        cmocka_unit_test(times_move_on_while_nobody_tells_anew),
         cmocka_unit_test(a_node_that_went_silent_is_named),
         cmocka_unit_test(very_many_names_are_cut),
         cmocka_unit_test(a_record_reads_back),
