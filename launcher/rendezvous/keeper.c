@@ -11,7 +11,7 @@
 #include "common/base/container_of.h"
 #include "common/rdzv/leader/rdzv_reign.h"
 
-enum { STACK_BYTES = 256 << 10, AGAIN_MS = 100 };
+enum { STACK_BYTES = 256 << 10, AGAIN_MS = 100, TOGETHER_BYTES = 1 << 20 };
 
 struct call {
     struct keeper_answer a;
@@ -39,6 +39,12 @@ struct keeper {
     int64_t patience_ms;
     bool stop, over;
 };
+
+static void free_call(struct call *c)
+{
+    buf_free(&c->a.text);
+    free(c);
+}
 
 /* --- the thread */
 
@@ -113,6 +119,31 @@ static struct call *await_call(struct keeper *k)
     }
 }
 
+/* Does `next` go with c, an append that nobody has begun? One that was tried is tried again as it was. */
+static bool goes_along(const struct call *c, const struct call *next)
+{
+    return next && c->a.call == KEEPER_APPEND && next->a.call == KEEPER_APPEND && !c->begun && !next->begun &&
+           strcmp(c->epoch, next->epoch) == 0 && c->a.text.len + next->a.text.len <= TOGETHER_BYTES;
+}
+
+/* Decisions that wait for the one before them are one append: a thousand nodes that join at once would wait for a
+ * thousand answers, or syncs of a disk. */
+static void gather(struct keeper *k, struct call *c)
+{
+    for (struct call *next = k->line; goes_along(c, next); next = k->line) {
+        if (buf_reserve(&c->a.text, next->a.text.len) < 0)
+            return;
+        if (next->whole) /* it contains what those before it say */
+            buf_clear(&c->a.text);
+        buf_add(&c->a.text, next->a.text.data, next->a.text.len);
+        c->a.number = next->a.number;
+        c->whole = c->whole || next->whole;
+        c->over = next->over;
+        DL_DELETE(k->line, next);
+        free_call(next);
+    }
+}
+
 static bool is_tried_again(const struct keeper *k, const struct call *c)
 {
     return c->a.call == KEEPER_APPEND && c->a.rc < 0 && !k->stop && clock_ms() - c->begun < k->patience_ms;
@@ -125,10 +156,12 @@ static void *run(void *arg)
     pthread_mutex_lock(&k->mutex);
     while ((c = await_call(k))) {
         const bool in_line = c == k->line;
-        if (in_line)
+        if (in_line) {
             DL_DELETE(k->line, c); /* whoever ends the term finds what nobody has begun */
-        else
+            gather(k, c);
+        } else {
             DL_DELETE(k->calls, c);
+        }
         pthread_mutex_unlock(&k->mutex);
         carry_out(k, c);
         pthread_mutex_lock(&k->mutex);
@@ -147,12 +180,6 @@ static void *run(void *arg)
 }
 
 /* --- the loop */
-
-static void free_call(struct call *c)
-{
-    buf_free(&c->a.text);
-    free(c);
-}
 
 static void free_calls(struct call *c)
 {

@@ -179,7 +179,7 @@ static void on_seen(struct election *x, const struct election_event *ev, int64_t
     x->asking = false;
     if (x->state != ELECTION_LOOKING)
         return;
-    x->next_look = now + LOOK_MS + x->o.nodes / 10;
+    x->next_look = now + LOOK_MS + x->o.nodes / 20;
     if (ev->rc < 0) { /* what stands still meanwhile may be for the same reason */
         x->since = 0;
         x->has_view = false;
