@@ -1,4 +1,4 @@
-/* See status.h. One blocking connection, kept while it lasts. */
+/* See status.h. One blocking connection, kept while it lasts. Of a list of hosts each is asked in turn. */
 #include "launcher/commands/status.h"
 
 #include <cjson/cJSON.h>
@@ -27,8 +27,10 @@ struct status_config {
 
 static const struct arg_spec specs[] = {
     ARG_GROUP("Status"),
-    ASK_OPTIONS("HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; or, for one RUN, the redis:// or "
-                "file:// URL where its nodes meet"),
+    ASK_OPTIONS(
+        "HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; a list of hosts, as the job's nodes "
+        "have it: the first that knows RUN, or any job, answers; or, for one RUN, the redis:// or file:// URL "
+        "where its nodes meet"),
     {.name = "watch",
      .type = ARG_FLAG,
      .at = offsetof(struct status_config, watch),
@@ -54,7 +56,9 @@ struct status {
     struct status_config config;
     const char *run;     /* NULL: all jobs */
     struct rdzv_ask ask; /* host "": no server is asked */
-    int home_fd;         /* to the process that touches a folder; 0: none yet */
+    struct home_host list[HOME_LIST_MAX];
+    int listed, at; /* at: the one that is asked, of `listed` */
+    int home_fd;    /* to the process that touches a folder; 0: none yet */
 };
 
 static int64_t timeout_ms(const struct status *s)
@@ -69,6 +73,53 @@ static int request_status(struct status *s, redisReply **ret, struct err *e)
     const char *const words[] = {"RDZV.STATUS", s->run};
     TRY(rdzv_ask_open(&s->ask, e));
     return rdzv_ask(&s->ask, s->run ? 2 : 1, words, ret, e);
+}
+
+static void take_host(struct status *s, int i)
+{
+    const struct home_host *h = &s->list[i];
+    s->at = i;
+    resp_init(&s->ask.conn, -1);
+    snprintf(s->ask.host, sizeof s->ask.host, "%s", h->host);
+    snprintf(s->ask.port, sizeof s->ask.port, "%d", h->port);
+}
+
+static bool has_jobs(const redisReply *r)
+{
+    cJSON *o = r->type == REDIS_REPLY_STRING ? cJSON_ParseWithLength(r->str, r->len) : NULL;
+    const bool has = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(o, "jobs")) > 0;
+    cJSON_Delete(o);
+    return has;
+}
+
+/* Each host in turn, from the one that answered last on, until one knows the job, or any. None: what the last said that
+ * answered, else why the last cannot be reached. */
+static int request_in_turn(struct status *s, redisReply **ret, struct err *e)
+{
+    redisReply *jobless = NULL;
+    int rc = 0;
+    for (int i = 0; i < s->listed; i++) {
+        struct err why;
+        redisReply *r;
+        const int one = request_status(s, &r, &why);
+        if (one == 0 && (s->run || has_jobs(r))) {
+            if (jobless)
+                freeReplyObject(jobless);
+            *ret = r;
+            return 0;
+        }
+        if (one == 0 && jobless)
+            freeReplyObject(jobless);
+        jobless = one == 0 ? r : jobless;
+        if (one < 0 && rc != ERR_REFUSED)
+            rc = err_set(e, one, "%s port %s: %s", s->ask.host, s->ask.port, why.text);
+        if (s->listed > 1) {
+            rdzv_ask_finish(&s->ask);
+            take_host(s, (s->at + 1) % s->listed);
+        }
+    }
+    *ret = jobless;
+    return jobless ? 0 : rc;
 }
 
 /* --- asking a Redis or a directory */
@@ -186,9 +237,7 @@ static int fetch(struct status *s, char **ret, struct err *e)
     redisReply *r;
     if (!s->ask.host[0])
         return read_home(s, ret, e);
-    int rc = request_status(s, &r, e);
-    if (rc < 0)
-        return err_wrap(e, "%s port %s", s->ask.host, s->ask.port);
+    TRY(request_in_turn(s, &r, e));
     *ret = r->type == REDIS_REPLY_STRING ? strdup(r->str) : NULL;
     freeReplyObject(r);
     return *ret ? 0
@@ -243,7 +292,9 @@ static int find_endpoint(struct status *s, struct err *e)
     ask_options_apply(&s->config.ask, &s->ask);
     if (strstr(s->config.ask.endpoint, "://"))
         return s->run ? 0 : err_set(e, ERR_USAGE, "a Redis or a directory has no list of jobs: name the RUN");
-    return rdzv_ask_init(&s->ask, s->config.ask.endpoint, e);
+    TRY(home_parse_list(s->config.ask.endpoint, s->list, &s->listed, e));
+    take_host(s, 0);
+    return 0;
 }
 
 int status_main(int argc, char **argv)

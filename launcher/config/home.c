@@ -179,25 +179,25 @@ static int take_tcp(struct choice *c, const char *endpoint, struct err *e)
 
 /* --- a list of hosts */
 
-static int read_list(struct choice *c, const char *list, struct err *e)
+int home_parse_list(const char *list, struct home_host ret[HOME_LIST_MAX], int *ret_n, struct err *e)
 {
-    struct home *h = c->home;
     char one[HOME_ENDPOINT_MAX + 1];
+    *ret_n = 0;
     if (strlen(list) > HOME_ENDPOINT_MAX)
         return too_long(list, HOME_ENDPOINT_MAX, e);
     for (const char *p = list;; p++) {
         const size_t n = strcspn(p, ",");
-        struct home_host *to = &h->list[h->listed];
-        if (h->listed == HOME_LIST_MAX)
+        struct home_host *to = &ret[*ret_n];
+        if (*ret_n == HOME_LIST_MAX)
             return err_set(e, ERR_USAGE, "'%.100s...': expected at most %d hosts", list, HOME_LIST_MAX);
         snprintf(one, sizeof one, "%.*s", (int)n, p);
         TRY(home_parse_endpoint(one, RDZV_PORT, to->host, &to->port, e));
         if (to->port == 0)
             return err_set(e, ERR_USAGE, "'%s': expected a port from 1 to 65535 that the other nodes can dial", one);
-        for (const struct home_host *o = h->list; o < to; o++)
+        for (const struct home_host *o = ret; o < to; o++)
             if (strcasecmp(o->host, to->host) == 0 && o->port == to->port)
                 return err_set(e, ERR_USAGE, "'%s' is in the list twice: expected each host once", one);
-        h->listed++;
+        ++*ret_n;
         p += n;
         if (!*p)
             return 0;
@@ -243,7 +243,7 @@ static int take_list(struct choice *c, const char *list, const struct scheduler 
     size_t n = 0;
     if (h->node_rank < 0)
         h->node_rank = s->node_rank;
-    TRY(read_list(c, list, e));
+    TRY(home_parse_list(list, h->list, &h->listed, e));
     TRY(check_list(c, list, e));
     h->kind = HOME_LISTED;
     h->numbered = true;

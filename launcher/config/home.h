@@ -96,6 +96,9 @@ const char *home_kind_name(enum home_kind k);
 /* "HOST:PORT", "HOST", "[V6]:PORT", "[V6]", "V6" -> host and port (default_port if it says none). ERR_USAGE. */
 int home_parse_endpoint(const char *text, int default_port, char host[HOME_HOST_MAX + 1], int *port, struct err *e);
 
+/* "HOST:PORT,HOST,...": each as above, none twice. ERR_USAGE. */
+int home_parse_list(const char *list, struct home_host ret[HOME_LIST_MAX], int *ret_n, struct err *e);
+
 /* "HOST:PORT" with brackets where HOST is IPv6; returns out. */
 char *home_join(const char *host, int port, char *out, size_t cap);
 

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from daemon import ALICE, BOB, Client, Daemon, until, write_tokens
-from support import CRUN, run
+from support import CRUN, free_port, run
 
 JOIN = ("slots=4", "v=1", "nnodes=2:2", "max_restarts=3", "silence=600000")  # nobody beats
 
@@ -26,6 +26,20 @@ def status(port, *args):
 def fill(c, run_id="resnet"):
     c("RDZV.JOIN", run_id, "node1", *JOIN)
     c("RDZV.REPORT", run_id, "node1", "step=12", "images_per_s=31.5", "loss=2.25")
+
+
+def test_of_a_list_of_hosts_the_one_that_knows_the_job_answers(home):
+    with Daemon() as idle, Daemon() as d, Client(d.port) as c:
+        fill(c)
+        dead = free_port()
+        ask = (CRUN, "status", "--rdzv-endpoint", ",".join(f"127.0.0.1:{port}" for port in (dead, idle.port, d.port)))
+        assert "resnet joining" in " ".join(run(*ask, timeout=30).stdout.split())
+        p = run(*ask, "resnet", timeout=30)
+        assert p.returncode == 0 and "node1" in p.stdout, p.stderr
+        p = run(*ask, "other", timeout=30)
+        assert p.returncode == 1 and p.stderr.startswith("crun status: 127.0.0.1 port ") and "NOJOB" in p.stderr, p.stderr
+    p = run(*ask, timeout=30)
+    assert p.returncode == 69 and f"127.0.0.1 port {d.port}" in p.stderr, p.stderr
 
 
 def test_jobs_and_one_job_are_printed(home):
