@@ -48,8 +48,7 @@ static void on_reply(void *arg, const redisReply *r)
 
 static void on_lost(void *arg, enum rdzv_lost how, const char *why)
 {
-    (void)how;
-    fail(arg, HOSTS_NONE, why);
+    fail(arg, how == RDZV_DENIED ? HOSTS_DENIED : HOSTS_NONE, why);
 }
 
 static void on_ready(void *arg)

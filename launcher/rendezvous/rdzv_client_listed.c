@@ -11,6 +11,7 @@
 #include "common/base/dice.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/job/exitcode.h"
 #include "launcher/config/home.h"
 #include "launcher/rendezvous/addresses.h"
 #include "launcher/rendezvous/host_question.h"
@@ -31,6 +32,7 @@ struct place { /* a host of the list */
     struct endpoint to;
     char where[HOME_HOST_MAX + 16];
     bool own;               /* it is this machine, as far as is known */
+    bool hosted;            /* by this crun */
     struct own_host *asked; /* whether it is; NULL: that is not being asked */
     struct host_question *question;
 };
@@ -46,6 +48,7 @@ struct listed {
     struct place places[HOSTS_MAX];
     struct hosting *hosting; /* NULL: this node hosts nothing, yet */
     char why[512];           /* the newest question got no answer */
+    char denial[512];        /* the newest host that does not accept our proof, or we its */
     int64_t looked;          /* at what hosts are own; 0: not yet */
     struct deadline_timer clock;
 };
@@ -81,6 +84,7 @@ static void try_to_host(struct listed *d, struct place *p)
                                                           .listed = &d->o.job,
                                                           .listed_run = d->o.run_id},
                                 &e);
+    p->hosted = rc == 0;
     if (rc == 0)
         log_info(MODULE, "hosting at %s", p->where);
     else if (rc != -EADDRINUSE) /* then another crun of this machine does */
@@ -135,8 +139,16 @@ static void on_answered(void *arg, struct host_question *q, enum hosts_answer an
     if (answer != HOSTS_HEARS)
         snprintf(d->why, sizeof d->why, "none of the hosts %.200s can be used; %.80s: %.160s", d->o.endpoint, p->where,
                  answer == HOSTS_REFUSED ? "nobody listens there" : why);
-    push(d, (struct hosts_event){
-                .kind = HOSTS_ANSWER, .host = p->index, .answer = answer, .seats = seats, .round = round});
+    if (answer == HOSTS_DENIED)
+        snprintf(d->denial, sizeof d->denial,
+                 "the host %.80s and this node do not trust each other, and no other host takes this node: %.300s",
+                 p->where, why);
+    push(d, (struct hosts_event){.kind = HOSTS_ANSWER,
+                                 .host = p->index,
+                                 .answer = answer,
+                                 .own = p->hosted,
+                                 .seats = seats,
+                                 .round = round});
 }
 
 static void ask(struct listed *d)
@@ -179,6 +191,21 @@ static void on_clock(void *arg)
     push(arg, (struct hosts_event){.kind = HOSTS_TICK});
 }
 
+static void carry_out(struct listed *d, enum hosts_effect_kind fx)
+{
+    switch (fx) {
+    case HOSTS_ASK:
+        ask(d);
+        break;
+    case HOSTS_DIAL:
+        dial(d);
+        break;
+    case HOSTS_DENY:
+        tcp_step(d->tcp, (struct client_event){.kind = CLIENT_TROUBLE, .text = d->denial, .error = EXIT_USAGE_ERROR});
+        break;
+    }
+}
+
 /* What is carried out may bring further events: they wait for the rest of the effects. */
 static void pump(struct listed *d)
 {
@@ -198,10 +225,7 @@ static void pump(struct listed *d)
         const int n = d->x.fx_count;
         memcpy(fx, d->x.fx, sizeof fx);
         for (int i = 0; i < n; i++)
-            if (fx[i] == HOSTS_ASK)
-                ask(d);
-            else
-                dial(d);
+            carry_out(d, fx[i]);
     }
     d->pumping = false;
     deadline_timer_set(&d->clock, hosts_deadline(&d->x));

@@ -49,7 +49,9 @@ static void pump(struct world *w, struct node *n)
         const int count = n->h.fx_count;
         memcpy(fx, n->h.fx, sizeof fx);
         for (int i = 0; i < count; i++) {
-            if (fx[i] == HOSTS_ASK) {
+            if (fx[i] == HOSTS_DENY)
+                broken(w, "%s is denied", n->id);
+            if (fx[i] != HOSTS_DIAL) {
                 ask_hosts(w, n);
                 continue;
             }

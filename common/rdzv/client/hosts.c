@@ -88,9 +88,41 @@ static void stay(struct hosts *h, int64_t now)
     h->due = now + h->o.silence_ms + chance(h, 2 * h->o.silence_ms);
 }
 
+/* All who answered refuse our secret. */
+static bool is_denied(const struct hosts *h)
+{
+    int denied = 0;
+    bool hosting = false;
+    for (int i = 0; i < h->o.count; i++) {
+        if (h->seen[i].answer == HOSTS_HEARS && (!h->seen[i].own || h->seen[i].seats > 0))
+            return false;
+        denied += h->seen[i].answer == HOSTS_DENIED;
+        hosting = hosting || h->seen[i].answer == HOSTS_HEARS;
+    }
+    return denied > 0 && !h->acked && (!hosting || 2 * denied >= h->o.count);
+}
+
+/* Is it the last time? */
+static bool note_denial(struct hosts *h)
+{
+    h->denials = is_denied(h) ? h->denials + 1 : 0;
+    return h->denials >= HOSTS_DENIALS;
+}
+
 static void choose(struct hosts *h, bool working, int64_t now)
 {
     const int found = best(h, working, now);
+    if (note_denial(h)) {
+        h->state = HOSTS_IDLE;
+        h->due = NEVER;
+        add(h, HOSTS_DENY);
+        return;
+    }
+    if (h->denials) {
+        h->state = HOSTS_PAUSING;
+        h->due = now + HOSTS_AGAIN_MS;
+        return;
+    }
     if (h->connected && (found < 0 || found == h->host)) {
         stay(h, now);
         return;
@@ -120,6 +152,7 @@ static void on_answer(struct hosts *h, const struct hosts_event *ev, int64_t now
     if (h->state != HOSTS_ASKING)
         return;
     h->seen[ev->host].here = true;
+    h->seen[ev->host].own = ev->own;
     h->seen[ev->host].answer = ev->answer;
     h->seen[ev->host].seats = ev->seats;
     h->seen[ev->host].round = ev->round;
@@ -131,6 +164,7 @@ static void on_acked(struct hosts *h, int64_t now)
 {
     if (h->state == HOSTS_IDLE || h->host < 0)
         return;
+    h->acked = true;
     h->connected = true; /* dialled again meanwhile */
     h->refused = false;
     h->avoided[h->host] = 0;

@@ -11,7 +11,10 @@
  *     at refuses to be dialled, or the other one acknowledges its members already;
  *   - the host acknowledges nothing for silence_ms, and by chance up to twice as long again: it asks anew, and the host
  *     that it is at loses ties for twice silence_ms. The connection stays until another host is better;
- *   - no host answers: it asks again and again. */
+ *   - no host answers: it asks again and again;
+ *   - every other host that can be reached refuses this node's secret, and none has ever acknowledged it: it ends. A
+ *     node that hosts ends only if half of the list refuses, and nobody has come to its own host: else one node with a
+ *     wrong secret would end the others. */
 #ifndef CRUN_COMMON_RDZV_HOSTS_H
 #define CRUN_COMMON_RDZV_HOSTS_H
 
@@ -23,6 +26,7 @@
 #define HOSTS_MAX 16
 #define HOSTS_ASK_MS 200   /* answers that come later are too late */
 #define HOSTS_AGAIN_MS 300 /* between two times that no host can be dialled */
+#define HOSTS_DENIALS 2    /* in a row, and this node gives up: one may be of a host that was just replaced */
 #define HOSTS_EFFECTS_MAX 4
 
 #define HOSTS_STATES(X)                                                                                                \
@@ -53,6 +57,7 @@ enum hosts_event_kind {
 enum hosts_answer {
     HOSTS_NONE,    /* it did not answer, or is of no use */
     HOSTS_REFUSED, /* nobody listens there */
+    HOSTS_DENIED,  /* one of us does not accept the other's proof */
     HOSTS_HEARS,   /* `seats`, `round` */
 };
 
@@ -62,6 +67,7 @@ struct hosts_event {
     bool refused;
     int host;
     enum hosts_answer answer;
+    bool own;       /* it is this node's */
     int seats;      /* that it hears, this node's not counted */
     uint64_t round; /* the last it had, 0: none */
 };
@@ -69,6 +75,7 @@ struct hosts_event {
 enum hosts_effect_kind {
     HOSTS_ASK,  /* all hosts; earlier questions are void */
     HOSTS_DIAL, /* h->host */
+    HOSTS_DENY, /* this node can have no part: its secret is refused */
 };
 
 struct hosts {
@@ -80,11 +87,13 @@ struct hosts {
     int host;                   /* that this node is at, or was last; -1: none yet */
     bool connected;             /* to it, or trying */
     bool refused;               /* it refuses to be dialled, since it was lost */
+    bool acked;                 /* a host has acknowledged this node once */
+    int denials;                /* questions in a row that only denials came to */
     int64_t due;                /* of the next HOSTS_TICK; INT64_MAX: none */
     int64_t avoided[HOSTS_MAX]; /* it loses ties until then */
     struct {
         enum hosts_answer answer;
-        bool here;
+        bool here, own;
         int seats;
         uint64_t round;
     } seen[HOSTS_MAX]; /* answers to the newest question */

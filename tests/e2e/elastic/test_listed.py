@@ -4,6 +4,7 @@ import time
 import pytest
 
 from cluster import free_port, joined, wait
+from daemon import ALICE, write_tokens
 from test_detection import LATE, STAMP, stamps, texts  # noqa: F401
 from test_hosts import kill_all_of, restarts_of
 
@@ -63,6 +64,18 @@ def test_a_restart_less_than_lost_hosts_ends_the_job(cluster):
     kill_all_of(nodes[0])
     assert [n.wait() for n in nodes[1:]] == [69, 69]
     assert "no restart is left (--max-restarts 0)" in nodes[1].text(), texts(nodes)
+
+
+def test_a_node_with_another_secret_ends_at_once_and_ends_nobody_else(cluster):
+    args = arguments(local_hosts(3))
+    theirs = write_tokens(cluster.tmp / "theirs", ALICE)
+    nodes = [joined(start(cluster, args, 0), 1, 2), start(cluster, args, 1)]
+    stranger = start(cluster, args, 2, env={"CRUN_TOKEN_FILE": str(theirs)})
+    assert stranger.wait() == 2, stranger.text()
+    assert stranger.text().count("do not trust each other, and no other host takes this node") == 1, stranger.text()
+    nodes.append(start(cluster, args, 2))
+    cluster.wait_round(3)
+    cluster.finish(*nodes)
 
 
 def test_a_seat_that_is_taken_is_waited_for(cluster):

@@ -156,6 +156,65 @@ static void workers_are_given_up_if_their_host_is_dead_or_another_one_leads(void
     assert_dials(&h, 2);
 }
 
+/* Answers of three hosts: 'd' a denial, 'r' nobody listens, '0' or '1' seats heard, 'o' our own, which hears nobody. */
+static void answers(struct hosts *h, const char *of, int64_t now)
+{
+    for (int i = 0; i < 3; i++) {
+        const enum hosts_answer a = of[i] == 'd' ? HOSTS_DENIED : of[i] == 'r' ? HOSTS_REFUSED : HOSTS_HEARS;
+        step(h,
+             (struct hosts_event){
+                 .kind = HOSTS_ANSWER, .host = i, .answer = a, .own = of[i] == 'o', .seats = of[i] == '1'},
+             now);
+    }
+}
+
+static void whoever_is_denied_by_all_that_answer_gives_up_at_the_second_time(void **state)
+{
+    static const char *const cases[] = {"ddd", "drr", "odd"};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct hosts h = three();
+        step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, 0);
+        answers(&h, cases[i], 10);
+        assert_int_equal(h.fx_count, 0);
+        assert_int_equal(hosts_deadline(&h), 10 + HOSTS_AGAIN_MS);
+        step(&h, (struct hosts_event){.kind = HOSTS_TICK}, 10 + HOSTS_AGAIN_MS);
+        assert_asks(&h);
+        answers(&h, cases[i], 400);
+        assert_int_equal(h.fx_count, 1);
+        assert_int_equal(h.fx[0], HOSTS_DENY);
+        assert_int_equal(hosts_deadline(&h), INT64_MAX);
+    }
+}
+
+static void one_stranger_does_not_end_a_node_that_others_take_or_may_come_to(void **state)
+{
+    static const struct {
+        const char *answers;
+        int dialled;
+    } cases[] = {{"d0r", 1}, {"odr", 0}, {"o1d", 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct hosts h = three();
+        step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, 0);
+        answers(&h, cases[i].answers, 10);
+        assert_dials(&h, cases[i].dialled);
+    }
+}
+
+static void a_node_that_was_acknowledged_once_is_not_ended_by_denials(void **state)
+{
+    struct hosts h = member(0);
+    (void)state;
+    step(&h, (struct hosts_event){.kind = HOSTS_AWAY}, 100);
+    for (int i = 0; i < 4; i++) {
+        answers(&h, "ddd", 110 + 1000 * i);
+        assert_int_equal(h.fx_count, 0);
+        step(&h, (struct hosts_event){.kind = HOSTS_TICK}, 900 + 1000 * i);
+        assert_asks(&h);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -164,6 +223,9 @@ int main(void)
         cmocka_unit_test(a_host_that_acknowledges_nothing_is_left_for_another_and_loses_ties),
         cmocka_unit_test(workers_are_not_given_up_for_a_host_that_does_not_know_them),
         cmocka_unit_test(workers_are_given_up_if_their_host_is_dead_or_another_one_leads),
+        cmocka_unit_test(whoever_is_denied_by_all_that_answer_gives_up_at_the_second_time),
+        cmocka_unit_test(one_stranger_does_not_end_a_node_that_others_take_or_may_come_to),
+        cmocka_unit_test(a_node_that_was_acknowledged_once_is_not_ended_by_denials),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
