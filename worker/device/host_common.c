@@ -197,8 +197,8 @@ int host_alloc(size_t bytes, void **ret, struct err *e)
         return err_set(e, -ENOMEM, "no memory for %zu bytes", bytes);
     if (align == HUGE_PAGE)
         (void)madvise(p, padded, MADV_HUGEPAGE); /* faster where the system has them, no different where not */
-    /* The kernel zeroes a page of a large block when it is first used, by whom and where it is used. Locked pages cannot
-     * be given back. */
+    /* The kernel zeroes a page of a large block when it is first used, by whom and where it is used. Locked pages
+     * cannot be given back. */
     if (align != HUGE_PAGE || madvise(p, padded, MADV_DONTNEED) != 0)
         memset(p, 0, padded ? padded : align);
     *ret = p;

@@ -43,8 +43,8 @@ void host_xent_backward(const double *z, int classes, int label, double smoothin
 
 int host_ask_room(const struct plan_options *o, size_t bytes, struct err *e); /* plan_options.room, of a large block */
 
-/* Zeroed memory aligned to 64 bytes, freed with free(). A large block takes the machine's memory page by page, when it is
- * used. -ENOMEM names the size. */
+/* Zeroed memory aligned to 64 bytes, freed with free(). A large block takes the machine's memory page by page, when it
+ * is used. -ENOMEM names the size. */
 int host_alloc(size_t bytes, void **ret, struct err *e);
 
 /* Address space behind which there is no memory, for plans that are never run: whoever touches it is killed. */
