@@ -174,9 +174,9 @@ const struct explain_message explain_crun[] = {
      "as many nodes as --nnodes allows take part in this job already: the command is not run here unless one goes",
      "nothing if this node is meant as a spare; a larger MAX in --nnodes MIN:MAX; another job needs another "
      "--rdzv-id"},
-    {"job * has no place for this node: it has all its nodes*\njob * has no place for this node: it had all its nodes*",
-     "as many nodes as --nnodes allows take part in this job already, and the command does not run here: most likely a "
-     "second job under the same name, or a second crun of it on one machine",
+    {"job * has no place for this node: it ha* all its nodes*",
+     "as many nodes as --nnodes allows are in this job, and the command does not run here: most likely a second job "
+     "under the same name, or a second crun of it on one machine",
      "a job of its own needs another --rdzv-id; a node that is meant to wait for a place: --spare; one crun a node "
      "(srun --ntasks-per-node=1)"},
     {"node rank * is taken by node *",

@@ -88,18 +88,16 @@ static void stay(struct hosts *h, int64_t now)
     h->due = now + h->o.silence_ms + chance(h, 2 * h->o.silence_ms);
 }
 
-/* All who answered refuse our secret. */
+/* Most hosts refuse our secret, and none takes it but our own, where nobody else is. */
 static bool is_denied(const struct hosts *h)
 {
     int denied = 0;
-    bool hosting = false;
     for (int i = 0; i < h->o.count; i++) {
         if (h->seen[i].answer == HOSTS_HEARS && (!h->seen[i].own || h->seen[i].seats > 0))
             return false;
         denied += h->seen[i].answer == HOSTS_DENIED;
-        hosting = hosting || h->seen[i].answer == HOSTS_HEARS;
     }
-    return denied > 0 && !h->acked && (!hosting || 2 * denied >= h->o.count);
+    return 2 * denied > h->o.count && !h->acked;
 }
 
 /* Is it the last time? */

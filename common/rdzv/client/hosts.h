@@ -12,9 +12,8 @@
  *   - the host acknowledges nothing for silence_ms, and by chance up to twice as long again: it asks anew, and the host
  *     that it is at loses ties for twice silence_ms. The connection stays until another host is better;
  *   - no host answers: it asks again and again;
- *   - every other host that can be reached refuses this node's secret, and none has ever acknowledged it: it ends. A
- *     node that hosts ends only if half of the list refuses, and nobody has come to its own host: else one node with a
- *     wrong secret would end the others. */
+ *   - more than half of the list refuses this node's secret, no other host takes it, nobody has come to its own, and
+ *     none has ever acknowledged it: it ends. Fewer would be few enough for one stranger to end the others. */
 #ifndef CRUN_COMMON_RDZV_HOSTS_H
 #define CRUN_COMMON_RDZV_HOSTS_H
 
