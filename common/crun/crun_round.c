@@ -202,11 +202,21 @@ static int enter(struct crun_page *p, const struct crun_page_round *r, struct cr
     return 0;
 }
 
-/* 1: taken. A round that was published and has been broken since is skipped. */
-static bool take(struct crun_page *p, struct crun_page_round *ret)
+/* Was a round published, and broken since? Then this process is to let go once more than it did. */
+static bool is_broken(struct crun_page *p)
 {
+    return atomic_load(&p->holds) != atomic_load(&p->held);
+}
+
+/* 1: taken. A round that was published and has been broken since is skipped. One that was published before all are to
+ * save and end is taken: others have taken it, and wait. */
+static bool take(struct crun_page *p, struct crun_page_round *ret, enum crun_stop_reason why)
+{
+    const bool saves = why == CRUN_STOP_DRAIN || why == CRUN_STOP_RESIZE;
     uint32_t seq;
-    if (crun_stop_reason() != CRUN_STOP_NONE || !crun_page_read_round(p, ret, &seq) || seq == self.seq)
+    if ((why != CRUN_STOP_NONE && !saves) || (saves && is_broken(p)))
+        return false;
+    if (!crun_page_read_round(p, ret, &seq) || seq == self.seq)
         return false;
     self.seq = seq;
     return true;
@@ -226,10 +236,10 @@ int crun_next_round(struct crun_info *ret, double timeout_s)
         const enum crun_stop_reason why = crun_stop_reason();
         if (why == CRUN_STOP_HOLD)
             acknowledge(p);
+        else if (take(p, &r, why))
+            return enter(p, &r, ret);
         else if (why != CRUN_STOP_NONE)
             return -ECANCELED;
-        else if (take(p, &r))
-            return enter(p, &r, ret);
         else if (atomic_load(&p->next_seq) == self.seq)
             return -EAGAIN;
         const int left = clock_left(deadline);

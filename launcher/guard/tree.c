@@ -155,7 +155,7 @@ static bool is_in_mask(pid_t pid, const char *name, int signo)
     return proc_field(pid, name, text) && strtoull(text, NULL, 16) >> (signo - 1) & 1;
 }
 
-static bool is_ready_for(pid_t pid, int signo)
+bool tree_is_ready_for(pid_t pid, int signo)
 {
     return is_in_mask(pid, "SigCgt", signo) || is_in_mask(pid, "SigBlk", signo);
 }
@@ -170,7 +170,7 @@ void tree_signal(pid_t pid, bool group, int signo)
     struct procs ps;
     procs_below(&ps, getpid());
     for (size_t i = 0; i < ps.n; i++)
-        if ((group ? getpgid(ps.v[i].pid) : ps.v[i].pid) == pid && is_ready_for(ps.v[i].pid, signo))
+        if ((group ? getpgid(ps.v[i].pid) : ps.v[i].pid) == pid && tree_is_ready_for(ps.v[i].pid, signo))
             kill(ps.v[i].pid, signo);
     procs_free(&ps);
 }

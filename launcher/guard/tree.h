@@ -36,6 +36,9 @@ int tree_pause(const pid_t *spared, int n, bool go_on);
  * would mean death. */
 void tree_signal(pid_t pid, bool group, int signo);
 
+/* The process catches or blocks the signal. False: it does not, or there is no /proc. */
+bool tree_is_ready_for(pid_t pid, int signo);
+
 /* The process was sent it and has not taken it yet. False: so it is not, or there is no /proc. */
 bool tree_has_pending(pid_t pid, int signo);
 

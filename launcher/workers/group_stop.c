@@ -46,18 +46,32 @@ void group_stop_child(struct child *c, pid_t pid, const struct group_stop *s)
     signal_child(c, pid, SIGCONT);
 }
 
+static bool is_ready(const struct group *g, int i)
+{
+    return group_is_there(&g->workers[i]) && tree_is_ready_for(g->workers[i].pid, g->stop.signo);
+}
+
+static bool others_are_ready(const struct group *g, int i)
+{
+    bool ready = false;
+    for (int k = 0; k < g->o.workers && !ready; k++)
+        ready = k != i && is_ready(g, k);
+    return ready;
+}
+
 /* A process that takes a place among workers which outlived their round, and is to save with them, but has not come so
  * far as to know what a signal is for: that would end it, and they would wait for it. It joins them, and they tell. */
-static bool joins_first(const struct group *g, const struct child *c)
+static bool joins_first(const struct group *g, int i)
 {
     const bool saves = g->stop.reason == CRUN_STOP_DRAIN || g->stop.reason == CRUN_STOP_RESIZE;
-    return g->goes_on && saves && c->local < g->o.workers && !atomic_load(&c->page->attached);
+    return g->goes_on && saves && g->children[i].local < g->o.workers &&
+           (!atomic_load(&g->children[i].page->attached) || (!is_ready(g, i) && others_are_ready(g, i)));
 }
 
 static void stop_child(struct group *g, int i)
 {
     g->workers[i].told_to_stop = true;
-    if (joins_first(g, &g->children[i]))
+    if (joins_first(g, i))
         atomic_store(&g->children[i].page->stop_reason, (uint32_t)g->stop.reason);
     else
         group_stop_child(&g->children[i], g->workers[i].pid, &g->stop);

@@ -647,6 +647,32 @@ static void a_round_that_broke_before_it_was_taken_is_passed_over(void **state)
     assert_int_equal(info.round, 3);
 }
 
+/* Others have taken it before, and wait. */
+static void a_round_that_was_there_before_all_are_to_save_and_end_is_taken(void **state)
+{
+    crun_stay();
+    say(CRUN_STOP_HOLD);
+    assert_int_equal(crun_next_round(&info, 0), -ETIMEDOUT);
+    tell_round(2, 1);
+    say(CRUN_STOP_DRAIN);
+    assert_int_equal(crun_next_round(&info, 0), 0);
+    assert_int_equal(info.round, 2);
+    assert_int_equal(crun_next_round(&info, 0), -ECANCELED);
+}
+
+static void but_not_one_that_broke_and_not_if_nobody_saves(void **state)
+{
+    crun_stay();
+    say(CRUN_STOP_HOLD);
+    assert_int_equal(crun_next_round(&info, 0), -ETIMEDOUT);
+    tell_round(2, 1);
+    say(CRUN_STOP_ABORT);
+    assert_int_equal(crun_next_round(&info, 0), -ECANCELED);
+    say(CRUN_STOP_HOLD);
+    say(CRUN_STOP_DRAIN);
+    assert_int_equal(crun_next_round(&info, 0), -ECANCELED);
+}
+
 static void who_is_to_end_is_not_held_any_more(void **state)
 {
     crun_stay();
@@ -749,6 +775,8 @@ int main(void)
         WITH_PAGE(without_a_launcher_that_holds_nobody_stays),
         HELD(a_process_that_is_held_says_so_and_gets_the_next_round),
         HELD(a_round_that_broke_before_it_was_taken_is_passed_over),
+        HELD(a_round_that_was_there_before_all_are_to_save_and_end_is_taken),
+        HELD(but_not_one_that_broke_and_not_if_nobody_saves),
         HELD(who_is_to_end_is_not_held_any_more),
         HELD(no_wake_up_is_lost),
         HELD(calls_to_the_store_end_when_there_is_a_reason_to_stop),
