@@ -170,9 +170,9 @@ int crun_wait_hold(double timeout_s);
 
 /* It has let go of the round: say so, and wait for the next one. 0: *ret is of that; steps count from here as those
  * of a process that has just begun (CRUN_PHASE_STARTING), and its error record of an earlier round is removed.
- * -ETIMEDOUT: still held; -ECANCELED: it is to end, and no round was published before; -EAGAIN: it is not held; -ENOTSUP
- * as crun_stay(); -EINVAL: not a time of up to 30 days. No other thread uses the store, or calls crun_progress(),
- * meanwhile. */
+ * -ETIMEDOUT: still held; -ECANCELED: it is to end, and no round was published before; -EAGAIN: it is not held;
+ * -ENOTSUP as crun_stay(); -EINVAL: not a time of up to 30 days. No other thread uses the store, or calls
+ * crun_progress(), meanwhile. */
 int crun_next_round(struct crun_info *ret, double timeout_s);
 
 /* Leave a failure record (TORCHELASTIC_ERROR_FILE and the page) that the launcher puts into its report. Call before
