@@ -212,7 +212,7 @@ static void pump(struct listed *d)
     if (d->pumping || d->closing)
         return;
     d->pumping = true;
-    while (d->first != d->last) {
+    while (d->first != d->last && !d->closing) {
         struct hosts_event ev = d->events[d->first++ % EVENTS_MAX];
         const enum hosts_state before = d->x.state;
         enum hosts_effect_kind fx[HOSTS_EFFECTS_MAX];
@@ -224,11 +224,12 @@ static void pump(struct listed *d)
             tcp_trouble(d->tcp, d->why[0] ? d->why : "no host has answered yet");
         const int n = d->x.fx_count;
         memcpy(fx, d->x.fx, sizeof fx);
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n && !d->closing; i++)
             carry_out(d, fx[i]);
     }
     d->pumping = false;
-    deadline_timer_set(&d->clock, hosts_deadline(&d->x));
+    if (!d->closing)
+        deadline_timer_set(&d->clock, hosts_deadline(&d->x));
 }
 
 /* --- the agent's calls */
