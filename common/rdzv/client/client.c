@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "common/rdzv/client/client_impl.h"
+#include "common/rdzv/client/election.h"
 
 #define PAUSE_FIRST_MS 50
 #define PAUSE_MAX_MS 1000
@@ -327,11 +328,24 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
     seek(c, refused);
 }
 
+/* The address of a leader that has died may be somebody else's by now; another node claims after ELECTION_D_MS. One that
+ * lives denies this node as long as it tries. */
+bool client_is_denied_(struct client *c, int64_t now)
+{
+    if (!c->o.elected || c->o.listed)
+        return true;
+    if (strcmp(c->denied, c->epoch) != 0) {
+        snprintf(c->denied, sizeof c->denied, "%s", c->epoch);
+        c->denied_since = now;
+    }
+    return now - c->denied_since >= 3 * ELECTION_D_MS;
+}
+
 static void on_lost(struct client *c, const struct client_event *ev, int64_t now)
 {
     if (!c->connected)
         return; /* the check gave it up */
-    if (ev->how == RDZV_DENIED && c->mode == CLIENT_JOINING) {
+    if (ev->how == RDZV_DENIED && c->mode == CLIENT_JOINING && client_is_denied_(c, now)) {
         client_fail_(c, EXIT_USAGE_ERROR, "the rendezvous at %s and this node do not trust each other: %s", c->where,
                      ev->text);
         drop(c);

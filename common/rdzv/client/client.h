@@ -208,6 +208,8 @@ struct client {
     struct buf report;                                        /* goes with the next NEXT; empty: none waits */
     struct buf sent, postmortem;                              /* what the REPORT, the POSTMORTEM under way says */
     char epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1]; /* elected: dialled, "": none; highest seen */
+    char denied[RDZV_EPOCH_MAX + 1]; /* elected: the epoch under which our proof was not accepted, or theirs */
+    int64_t denied_since;
     bool named, acked; /* on this connection: the epoch was named; it was acknowledged, and said so */
 
     /* what was announced and claimed */

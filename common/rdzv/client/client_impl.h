@@ -13,6 +13,7 @@ void client_fence_(struct client *c, const char *why, int64_t now);
 void client_fail_(struct client *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void client_lease_moved_(struct client *c);
 void client_alive_(struct client *c, bool on);
+bool client_is_denied_(struct client *c, int64_t now); /* for good: the other side lives, and trusts us not, or we it */
 void client_give_up_(struct client *c, const char *why, int64_t now);   /* the connection; dials again */
 void client_turn_away_(struct client *c, const char *why, int64_t now); /* likewise: who is there does not lead */
 void client_again_(struct client *c, int64_t now);            /* dial, or say what must be said, after a pause */

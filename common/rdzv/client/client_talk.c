@@ -379,6 +379,10 @@ static void on_join_refused(struct client *c, const struct client_reply *r, int6
                      c->where, r->text + strlen("DIFFERS "));
         break;
     case DENIED:
+        if (!client_is_denied_(c, now)) {
+            client_give_up_(c, r->text, now);
+            break;
+        }
         client_fail_(c, EXIT_USAGE_ERROR, "the rendezvous at %s does not admit this node: %s", c->where, r->text);
         break;
     case NONSENSE:

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from cluster import Cluster, free_port, joined, kill_and_wait, masked, wait
+from daemon import ALICE, write_tokens
 from support import CRUN, faulty_disk, run
 
 HOMES = ["rendezvousd", "c10d", "static", "redis", "file"]
@@ -144,6 +145,16 @@ def test_an_id_whose_first_leader_was_killed_is_used_twice(cluster, home):
         nodes = [cluster.node(*args, program=["sh", "-c", f"touch $OUT/ran-{turn}"]) for _ in range(2)]
         assert [n.wait() for n in nodes] == [0, 0], "\n".join(n.text() for n in nodes)
         assert (cluster.out / f"ran-{turn}").exists(), "\n".join(n.text() for n in nodes)
+
+
+def test_a_stranger_at_the_port_of_a_leader_that_was_killed_ends_nobody(cluster):
+    args, port = [*where(cluster, "redis"), "--nnodes", 2, "--local-addr", "127.0.0.1"], free_port()
+    lone = cluster.node(*args, "--rdzv-conf", f"port={port}")
+    wait("a claim, and the first decision", lambda: len(decisions(cluster, "redis", args[1])) > 1)
+    kill_and_wait(lone)
+    cluster.rendezvousd("--token-file", write_tokens(cluster.tmp / "theirs", ALICE), port=port)
+    nodes = [cluster.node(*args, program=["true"]) for _ in range(2)]
+    assert [n.wait() for n in nodes] == [0, 0], "\n".join(n.text() for n in nodes)
 
 
 @pytest.mark.parametrize("again", [3, 0])
