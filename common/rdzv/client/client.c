@@ -328,8 +328,8 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
     seek(c, refused);
 }
 
-/* The address of a leader that has died may be somebody else's by now; another node claims after ELECTION_D_MS. One that
- * lives denies this node as long as it tries. */
+/* The address of a leader that has died may be somebody else's by now; another node claims after ELECTION_D_MS. One
+ * that lives denies this node as long as it tries. */
 bool client_is_denied_(struct client *c, int64_t now)
 {
     if (!c->o.elected || c->o.listed)
