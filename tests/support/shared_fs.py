@@ -79,8 +79,11 @@ class SharedFs(PausingFs):
             del here[words(0)[0]]
             return b""
         if opcode == RENAME:
-            old, new = words(8)[:2]
-            self.things[struct.unpack_from("=Q", body)[0]][new] = here.pop(old)
+            (old, new), there = words(8)[:2], self.things[struct.unpack_from("=Q", body)[0]]
+            in_the_way = self.things.get(there.get(new))
+            if isinstance(in_the_way, dict) and in_the_way:
+                return errno.ENOTEMPTY
+            there[new] = here.pop(old)
             return b""
         if opcode == WRITE:
             _, at, size = struct.unpack_from("=QQI", body)

@@ -57,7 +57,6 @@ static int check_owner(struct file_home *h, struct err *e)
                        "'%s/%s' is of an older version of crun, whose nodes dial no leader: all nodes of a job must "
                        "have the same",
                        h->dir, h->name);
-    h->job_inode = st.st_ino;
     return 0;
 }
 
@@ -99,6 +98,14 @@ static int make_folder(const struct file_home *h)
     return rc < 0 ? rc : fsync(h->dir_fd) < 0 ? -errno : 0;
 }
 
+/* The folder we hold may have been cleared away with an earlier job. */
+static bool is_there(const struct file_home *h)
+{
+    struct stat own, st;
+    return fstat(h->job_fd, &own) == 0 && fstatat(h->dir_fd, h->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+           st.st_ino == own.st_ino;
+}
+
 /* make: the folder, too. 1: there is none. */
 static int enter_folder(struct file_home *h, bool make, struct err *e)
 {
@@ -116,17 +123,17 @@ static int enter_folder(struct file_home *h, bool make, struct err *e)
     if (rc < 0 || h->job_fd < 0)
         return err_errno(e, rc < 0 ? -rc : errno, "the job's folder '%s/%s'", h->dir, h->name);
     rc = check_owner(h, e);
-    if (rc < 0)
-        file_leave(h);
     h->next = 0;
-    return rc;
+    if (rc == 0)
+        return 0;
+    const bool gone = !is_there(h); /* cleared away meanwhile: then it is empty, not another version's */
+    file_leave(h);
+    return gone ? err_set(e, -EAGAIN, "'%s/%s' is being removed", h->dir, h->name) : rc;
 }
 
-/* The folder we hold may have been cleared away with an earlier job. */
 int file_inside(struct file_home *h, bool make, struct err *e)
 {
-    struct stat st;
-    if (h->job_fd >= 0 && (fstatat(h->dir_fd, h->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_ino != h->job_inode))
+    if (h->job_fd >= 0 && !is_there(h))
         file_leave(h);
     return h->job_fd >= 0 ? 0 : enter_folder(h, make, e);
 }

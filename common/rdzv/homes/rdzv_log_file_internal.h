@@ -19,7 +19,6 @@ struct file_home {
     char *dir;  /* of all jobs */
     char *name; /* of ours in it */
     int dir_fd, job_fd;
-    ino_t job_inode;
     int64_t keep_ms;
     unsigned next;                  /* number of the next decision; 0: nothing was read yet */
     char reign[RDZV_EPOCH_MAX + 1]; /* of the newest decision read */
