@@ -412,7 +412,7 @@ def main():
     if green and args.gpu_emulated and not run.chosen:
         said.append(emulated.write_seen())
     if green and args.write_budget:
-        budget.write(lanes, tests)
+        budget.write(budget.with_room(lanes), budget.with_room(tests))
         said.append(f"{budget.PATH} is written; commit it")
     well = tell.tell(cases, unsteady, time.monotonic() - begun, stolen() - lost, said) and fits
     if well:
