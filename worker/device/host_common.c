@@ -182,26 +182,42 @@ void host_xent_backward(const double *z, int classes, int label, double smoothin
         dz[j] = (exp(z[j] - lse) - (j == label ? 1 - smoothing : 0) - smoothing / classes) * scale;
 }
 
-int host_ask_room(const struct plan_options *o, size_t bytes, struct err *e)
+int host_ask_room(const struct plan_options *o, size_t before, size_t bytes, struct err *e)
 {
     enum { LARGE = 4 << 20 };
-    return o->room && bytes >= LARGE ? o->room(o->room_ctx, bytes, e) : 0;
+    return o->room && bytes >= LARGE ? o->room(o->room_ctx, before + bytes, e) : 0;
 }
 
-int host_alloc(size_t bytes, void **ret, struct err *e)
+enum { HUGE_PAGE = 2 << 20 };
+
+/* Not zeroed. */
+static int take(size_t bytes, void **ret, size_t *ret_padded, struct err *e)
 {
-    enum { HUGE_PAGE = 2 << 20 };
-    size_t align = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64, padded = (bytes + align - 1) / align * align;
+    const size_t align = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64, padded = (bytes + align - 1) / align * align;
     void *p = padded < bytes ? NULL : aligned_alloc(align, padded ? padded : align);
     if (!p)
         return err_set(e, -ENOMEM, "no memory for %zu bytes", bytes);
     if (align == HUGE_PAGE)
         (void)madvise(p, padded, MADV_HUGEPAGE); /* faster where the system has them, no different where not */
-    /* The kernel zeroes a page of a large block when it is first used, by whom and where it is used. Locked pages
-     * cannot be given back. */
-    if (align != HUGE_PAGE || madvise(p, padded, MADV_DONTNEED) != 0)
-        memset(p, 0, padded ? padded : align);
     *ret = p;
+    *ret_padded = padded ? padded : align;
+    return 0;
+}
+
+int host_alloc(size_t bytes, void **ret, struct err *e)
+{
+    size_t padded;
+    TRY(take(bytes, ret, &padded, e));
+    memset(*ret, 0, padded);
+    return 0;
+}
+
+int host_alloc_as_used(size_t bytes, void **ret, struct err *e)
+{
+    size_t padded;
+    TRY(take(bytes, ret, &padded, e));
+    if (bytes < 2 * HUGE_PAGE || madvise(*ret, padded, MADV_DONTNEED) != 0) /* locked pages cannot be given back */
+        memset(*ret, 0, padded);
     return 0;
 }
 

@@ -41,11 +41,13 @@ void host_xent(const double *z, int classes, int label, double smoothing, double
 /* dz = (softmax(z) - target) * scale. dz may be z. */
 void host_xent_backward(const double *z, int classes, int label, double smoothing, double scale, double *dz);
 
-int host_ask_room(const struct plan_options *o, size_t bytes, struct err *e); /* plan_options.room, of a large block */
+/* plan_options.room, of a large block. before: bytes of blocks that the plan has and has not used yet. */
+int host_ask_room(const struct plan_options *o, size_t before, size_t bytes, struct err *e);
 
-/* Zeroed memory aligned to 64 bytes, freed with free(). A large block takes the machine's memory page by page, when it
- * is used. -ENOMEM names the size. */
+/* Zeroed memory aligned to 64 bytes, freed with free(). -ENOMEM names the size. */
 int host_alloc(size_t bytes, void **ret, struct err *e);
+/* The same, but that a large block takes the machine's memory page by page, when it is used, where it is used. */
+int host_alloc_as_used(size_t bytes, void **ret, struct err *e);
 
 /* Address space behind which there is no memory, for plans that are never run: whoever touches it is killed. */
 int host_reserve(size_t bytes, void **ret, struct err *e);

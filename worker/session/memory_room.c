@@ -186,12 +186,23 @@ static void look_at_self(struct memory_need *n)
     }
 }
 
+/* Memory of a plan that is open is taken when it is used. */
+static void count_what_is_open(const struct session *s, struct memory_need *n)
+{
+    struct memory_report open;
+    memory_report(s, &open);
+    const int64_t planned = s->mem.held[MEM_BEGIN] + memory_planned(&open) - open.batches - open.gathered;
+    n->held = planned > n->held ? planned : n->held;
+}
+
 static int check(const struct session *s, struct memory_need *n, struct err *e)
 {
     struct rlimit space = {.rlim_cur = RLIM_INFINITY};
     struct memory_limit limit;
     bool near = false;
     look_at_self(n);
+    if (s->train_plan || s->train_stage)
+        count_what_is_open(s, n);
     n->ranks = s->layout.stages == 1 ? s->local_world : 1; /* stages differ */
     getrlimit(RLIMIT_AS, &space);
     memory_limit_read("", &limit);

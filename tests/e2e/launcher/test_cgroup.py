@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from crun_run import CRUN
+from support import TRAINER, run
 
 
 pytestmark = pytest.mark.serial
@@ -73,6 +74,17 @@ def test_a_worker_that_is_out_of_memory_is_named(crun):
                               prefix=["sh", "-c", f'echo $$ >{folder}/cgroup.procs; exec "$@"', "sh"])
     assert rc == 137 and "rank 0 killed by SIGKILL: out of memory (oom_kill of its cgroup)\n" in err, err
     assert f"memory    1 process killed since the round began, of cgroup {folder} (memory." in err
+
+
+@pytest.mark.parametrize("mib, more", [(170, []), (380, ["--test-data", "null", "--batch-size", 64])])
+def test_a_trainer_is_refused_with_a_sentence_and_not_killed(mib, more):
+    """What is open already is counted, used or not: the state beside the plan of training, that beside the plan of evaluation."""
+    with small_memory(mib) as folder:
+        if not folder:
+            pytest.skip("no cgroup here limits memory")
+        p = run("sh", "-c", f'echo $$ >{folder}/cgroup.procs; exec "$@"', "sh", TRAINER, "--train-data", "null", "--null-images", 64, "--arch", "resnet18",
+                "--image-size", 64, "--batch-size", 16, "--num-epochs", 1, "--threads", 1, *more)
+    assert p.returncode == 2 and "MiB" not in p.stdout and " are allowed here (memory." in p.stderr, (p.returncode, p.stdout, p.stderr)
 
 
 def ours(agent):

@@ -102,7 +102,7 @@ static void ref_plan_close(struct plan *base)
 static int take_doubles(struct ref_plan *pl, size_t n, double **ret, struct err *e)
 {
     void *p = &pl->nothing;
-    TRY(pl->forecast ? 0 : host_ask_room(&pl->o, n * sizeof(double), e));
+    TRY(pl->forecast ? 0 : host_ask_room(&pl->o, 0, n * sizeof(double), e));
     if (!pl->forecast && host_alloc(n * sizeof(double), &p, e) < 0)
         return err_wrap(e, "activations and work space of a plan");
     *ret = p;
