@@ -4,6 +4,7 @@
     import crun
 
     me = crun.info()                                   # rank, world size, round, …; rank 0 of 1 without crun
+    crun.on_preemption()                               # SIGTERM no longer ends the process before the loop has looked
     for step in range(start, steps):
         loss = train(step)
         crun.report(step + 1, loss=loss, images_per_s=rate)
