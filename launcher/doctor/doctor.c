@@ -225,6 +225,21 @@ static int look(struct doctor *d, struct err *e)
     return doctor_examine(d, e);
 }
 
+static bool is_anything_checked(const struct doctor *d)
+{
+    bool any = (d->named && d->place_host[0]) || d->shared_dir;
+    for (int i = 0; i < d->hosts.n && !any; i++)
+        any = !d->at[i].gone;
+    return any;
+}
+
+static int code_of(const struct doctor *d)
+{
+    if (!is_anything_checked(d))
+        return EXIT_UNAVAILABLE;
+    return d->found.n > 0 ? EXIT_FAIL : EXIT_OK;
+}
+
 int doctor_main(int argc, char **argv)
 {
     struct doctor d = {0};
@@ -241,7 +256,7 @@ int doctor_main(int argc, char **argv)
     d.run = r.first_operand < argc ? argv[r.first_operand] : NULL;
     signal(SIGPIPE, SIG_IGN);
     const int rc = look(&d, &e);
-    int code = rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc < 0 ? EXIT_UNAVAILABLE : d.found.n > 0 ? EXIT_FAIL : EXIT_OK;
+    const int code = rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc < 0 ? EXIT_UNAVAILABLE : code_of(&d);
     if (rc < 0)
         complain(&e, code);
     else if (d.config.json)

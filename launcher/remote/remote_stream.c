@@ -19,6 +19,14 @@ static bool cut_word(const char *line, size_t *n, const char *word)
     return true;
 }
 
+/* The farewell of an agent that is stopped since another host is missing: nobody sent a signal, and the cause is
+ * told. */
+static bool is_farewell_to_us(const struct remote *m, const char *line, size_t n)
+{
+    static const char farewell[] = "crun: stopped by SIGTERM";
+    return m->failed && m->stopping && n == strlen(farewell) && memcmp(line, farewell, n) == 0;
+}
+
 static void on_line(void *ctx, const char *line, size_t n)
 {
     struct far_stream *s = ctx;
@@ -30,6 +38,8 @@ static void on_line(void *ctx, const char *line, size_t n)
         ours = f->ready = cut_word(line, &n, REMOTE_HELLO);
     else if (!s->voice.is_err && cut_word(line, &n, REMOTE_BYE))
         ours = f->over = true;
+    if (s->voice.is_err && is_farewell_to_us(f->m, line, n))
+        return;
     if (n > 0 || !ours)
         log_console_line(f->m->console, &s->voice, line, n);
 }

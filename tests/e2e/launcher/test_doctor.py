@@ -375,4 +375,4 @@ def test_a_shell_that_closes_its_output_is_not_waited_for(tmp_path, then):
     rsh.write_text(f"#!/bin/sh\nexec >&-\necho $$ > {pid}\n{then}\n")
     rsh.chmod(0o755)
     p = subprocess.run([CRUN, "doctor", "-H", "one@127.0.0.1", "--rsh", rsh, "--timeout", "5"], capture_output=True, text=True, timeout=60, check=False)
-    assert p.returncode == 1 and "nothing began there within 5 s" in p.stdout and not pathlib.Path(f"/proc/{int(pid.read_text())}").exists(), p.stdout
+    assert p.returncode == 69 and "nothing began there within 5 s" in p.stdout and not pathlib.Path(f"/proc/{int(pid.read_text())}").exists(), p.stdout

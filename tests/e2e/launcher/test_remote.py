@@ -114,6 +114,7 @@ def test_a_host_that_cannot_be_reached_is_told_and_the_others_stop(crun, ssh):
     assert rc == 69 and time.monotonic() - start < 30
     assert "ssh: connect to host down port 22: Connection refused\n" in err
     assert f"crun: host down cannot be reached: {ssh} ended with exit code 255\n" in err
+    assert "stopped by" not in err, err
 
 
 def test_a_host_without_crun_and_one_without_the_folder_are_told(crun, ssh):
