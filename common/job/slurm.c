@@ -38,6 +38,7 @@ bool slurm_first_host(const char *list, char *ret, size_t cap)
 
 int64_t slurm_tasks_on_node(const char *list, int64_t node)
 {
+    int64_t most = 0;
     while (list && *list) {
         char *end;
         long long tasks = strtoll(list, &end, 10), repeat = 1;
@@ -48,12 +49,13 @@ int64_t slurm_tasks_on_node(const char *list, int64_t node)
             if (*end++ != ')' || repeat < 1)
                 return 0;
         }
-        if (node < repeat)
+        if (node >= 0 && node < repeat)
             return tasks;
-        node -= repeat;
+        node -= node >= 0 ? repeat : 0;
+        most = tasks > most ? tasks : most;
         if (*end && *end != ',')
             return 0;
         list = *end ? end + 1 : end;
     }
-    return 0;
+    return node < 0 ? most : 0;
 }

@@ -13,8 +13,8 @@
  * bytes; *ret is then undefined. */
 bool slurm_first_host(const char *list, char *ret, size_t cap);
 
-/* "2(x3),1" is 2, 2, 2, 1 tasks on nodes 0 to 3 (SLURM_STEP_TASKS_PER_NODE). 0 if node is not in the list, or the list
- * is NULL or not well formed. */
+/* "2(x3),1" is 2, 2, 2, 1 tasks on nodes 0 to 3 (SLURM_STEP_TASKS_PER_NODE). node < 0: the most on any. 0 if node is
+ * not in the list, or the list is NULL or not well formed. */
 int64_t slurm_tasks_on_node(const char *list, int64_t node);
 
 /* The port for a job of this id: every node finds the same one, two jobs on the same nodes seldom do. At least

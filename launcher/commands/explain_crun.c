@@ -199,7 +199,7 @@ const struct explain_message explain_crun[] = {
      "the one that is proposed, or none; docs/reference/options-crun.md lists them"},
     {"all places are taken: it is not known yet whether all nodes there are alive*",
      "this node waits until each node of the job was heard of again: one that is dead makes room for it", "nothing"},
-    {"* started * tasks, several on a node, and one crun starts all workers of a node*\n* started several tasks on this "
+    {"* started * tasks, several on a node, and one crun starts all workers of a node*\n* started several tasks on a "
      "node, and one crun starts all workers of a node*",
      "each task is a crun that would start all workers of its node: several workers would share each device",
      "srun --ntasks-per-node=1; or --nnodes N with the number of tasks, and --nproc-per-node 1"},

@@ -32,13 +32,13 @@ static void look_tasks(const struct home_look *l, struct tasks *t)
 {
     *t = (struct tasks){.total = -1};
     if (env(l, "SLURM_JOB_ID")) {
-        const int nodes = number(env(l, "SLURM_STEP_NUM_NODES"), -1), node = number(env(l, "SLURM_NODEID"), 0);
+        const int nodes = number(env(l, "SLURM_STEP_NUM_NODES"), -1);
         t->launcher = "srun";
         t->one_a_node = "--ntasks-per-node=1";
         t->total = number(env(l, "SLURM_STEP_NUM_TASKS"), -1);
         t->several = number(env(l, "SLURM_LOCALID"), 0) > 0 ||
                      (nodes > 0 && (t->total > nodes || number(env(l, "SLURM_PROCID"), 0) >= nodes)) ||
-                     slurm_tasks_on_node(env(l, "SLURM_STEP_TASKS_PER_NODE"), node) > 1;
+                     slurm_tasks_on_node(env(l, "SLURM_STEP_TASKS_PER_NODE"), -1) > 1;
     } else if (env(l, "OMPI_COMM_WORLD_RANK")) {
         t->launcher = "mpirun";
         t->one_a_node = "--map-by ppr:1:node";
@@ -54,11 +54,10 @@ int scheduler_check_tasks(const struct home_look *look, int max_nodes, struct er
     if (!t.several || t.total == max_nodes)
         return 0;
     if (t.total < 0)
-        return err_set(
-            e, ERR_USAGE,
-            "%s started several tasks on this node, and one crun starts all workers of a node: expected %s %s "
-            "(--standalone if each task is meant to run a job of its own)",
-            t.launcher, t.launcher, t.one_a_node);
+        return err_set(e, ERR_USAGE,
+                       "%s started several tasks on a node, and one crun starts all workers of a node: expected %s %s "
+                       "(--standalone if each task is meant to run a job of its own)",
+                       t.launcher, t.launcher, t.one_a_node);
     return err_set(e, ERR_USAGE,
                    "%s started %d tasks, several on a node, and one crun starts all workers of a node: expected %s %s, "
                    "or --nnodes %d if each task is meant to be a node (--standalone if it is meant to run a job of its "
