@@ -530,13 +530,15 @@ struct stuck {
     struct dataset base;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool open;
+    bool reads, open;
 };
 
 static int stuck_read(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)
 {
     struct stuck *s = (struct stuck *)d;
     pthread_mutex_lock(&s->lock);
+    s->reads = true;
+    pthread_cond_broadcast(&s->changed);
     while (!s->open)
         pthread_cond_wait(&s->changed, &s->lock);
     pthread_mutex_unlock(&s->lock);
@@ -563,6 +565,10 @@ static void a_batch_that_does_not_come_is_an_error_in_time(void **state)
     o.timeout_ms = 30;
     struct loader *l = open_loader(&s.base, &o);
     seek(l, 0, 0, 1);
+    pthread_mutex_lock(&s.lock);
+    while (!s.reads)
+        pthread_cond_wait(&s.changed, &s.lock);
+    pthread_mutex_unlock(&s.lock);
     assert_int_equal(loader_next(l, &b, &e), -ETIMEDOUT);
     assert_non_null(strstr(e.text, "30 ms: 'a picture on a dead server' is still being read"));
     assert_int_equal(loader_seek(l, 0, 0, 1, &e), -ETIMEDOUT);
