@@ -281,8 +281,9 @@ static int load_weights(struct predictor *p, struct err *e)
 }
 
 /* What a stranger's model would take, before it is taken. */
-static int check_room(const void *ctx, size_t bytes, struct err *e)
+static int check_room(const void *ctx, size_t before, size_t more, struct err *e)
 {
+    const size_t bytes = before + more;
     struct memory_limit limit;
     const struct predictor *p = ctx;
     memory_limit_read("", &limit);

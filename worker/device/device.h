@@ -161,8 +161,9 @@ struct plan_options {
     bool forecast;             /* for plan_memory() alone: host devices take address space instead of memory, and
                                       must not run it */
     /* Asked before a host device takes a block of so many bytes, some MiB or more, for the plan; what it returns below
-     * 0 is the error of plan(). NULL: nobody is asked. */
-    int (*room)(const void *ctx, size_t bytes, struct err *e);
+     * 0 is the error of plan(). before: bytes of the plan's blocks so far that take memory only once it runs. NULL:
+     * nobody is asked. */
+    int (*room)(const void *ctx, size_t before, size_t bytes, struct err *e);
     const void *room_ctx;
     int first_op, end_op; /* slice of the program; 0, 0: all (of the forward part if !training) */
     /* One of the parts of a model that the program is, borrowed, instead of a slice; NULL: none. Its forward and

@@ -184,8 +184,7 @@ void host_xent_backward(const double *z, int classes, int label, double smoothin
 
 int host_ask_room(const struct plan_options *o, size_t before, size_t bytes, struct err *e)
 {
-    enum { LARGE = 4 << 20 };
-    return o->room && bytes >= LARGE ? o->room(o->room_ctx, before + bytes, e) : 0;
+    return o->room && bytes >= HOST_LARGE ? o->room(o->room_ctx, before, bytes, e) : 0;
 }
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -193,7 +192,7 @@ enum { HUGE_PAGE = 2 << 20 };
 /* Not zeroed. */
 static int take(size_t bytes, void **ret, size_t *ret_padded, struct err *e)
 {
-    const size_t align = bytes >= 2 * HUGE_PAGE ? HUGE_PAGE : 64, padded = (bytes + align - 1) / align * align;
+    const size_t align = bytes >= HOST_LARGE ? HUGE_PAGE : 64, padded = (bytes + align - 1) / align * align;
     void *p = padded < bytes ? NULL : aligned_alloc(align, padded ? padded : align);
     if (!p)
         return err_set(e, -ENOMEM, "no memory for %zu bytes", bytes);
@@ -216,7 +215,7 @@ int host_alloc_as_used(size_t bytes, void **ret, struct err *e)
 {
     size_t padded;
     TRY(take(bytes, ret, &padded, e));
-    if (bytes < 2 * HUGE_PAGE || madvise(*ret, padded, MADV_DONTNEED) != 0) /* locked pages cannot be given back */
+    if (bytes < HOST_LARGE || madvise(*ret, padded, MADV_DONTNEED) != 0) /* locked pages cannot be given back */
         memset(*ret, 0, padded);
     return 0;
 }

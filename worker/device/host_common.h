@@ -41,7 +41,9 @@ void host_xent(const double *z, int classes, int label, double smoothing, double
 /* dz = (softmax(z) - target) * scale. dz may be z. */
 void host_xent_backward(const double *z, int classes, int label, double smoothing, double scale, double *dz);
 
-/* plan_options.room, of a large block. before: bytes of blocks that the plan has and has not used yet. */
+#define HOST_LARGE ((size_t)4 << 20) /* bytes; whole huge pages */
+
+/* plan_options.room, of a large block. before: bytes of large blocks that the plan has and has not used yet. */
 int host_ask_room(const struct plan_options *o, size_t before, size_t bytes, struct err *e);
 
 /* Zeroed memory aligned to 64 bytes, freed with free(). -ENOMEM names the size. */

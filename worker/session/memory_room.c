@@ -139,18 +139,19 @@ static double gib(int64_t bytes)
 /* A power of two times the present parts: the least --accumulate with which a rank fits into `room`; 0: none. */
 static int parts_that_fit(const struct memory_need *n, int64_t room)
 {
+    const double plan = (double)(n->more + n->unused);
     if (n->parts == 0 || room <= 0)
         return 0;
     int k = 2;
-    while (k < n->samples && 1.1 * (double)n->more / k > (double)room) /* weights do not shrink with the part */
+    while (k < n->samples && 1.1 * plan / k > (double)room) /* weights do not shrink with the part */
         k *= 2;
-    return 1.1 * (double)n->more / k <= (double)room ? n->parts * k : 0;
+    return 1.1 * plan / k <= (double)room ? n->parts * k : 0;
 }
 
 static int refuse(const struct memory_need *n, int64_t needed, int64_t limit, const char *name, struct err *e)
 {
     char accumulate[32] = "", together[64] = "";
-    const int parts = parts_that_fit(n, limit / n->ranks - (needed / n->ranks - n->more));
+    const int parts = parts_that_fit(n, limit / n->ranks - (needed / n->ranks - n->more - n->unused));
     if (parts > 0)
         snprintf(accumulate, sizeof accumulate, "--accumulate %d, ", parts);
     if (n->ranks > 1)
@@ -163,14 +164,14 @@ static int refuse(const struct memory_need *n, int64_t needed, int64_t limit, co
 int memory_room_judge(const struct memory_need *n, const struct memory_limit *l, int64_t space, bool *ret_near,
                       struct err *e)
 {
-    const int64_t needed = (n->held + n->more) * n->ranks;
+    const int64_t needed = (n->held + n->unused + n->more) * n->ranks;
     struct memory_need alone = *n;
     alone.ranks = 1;
     if (n->held_space + n->more > space)
         return refuse(&alone, n->held_space + n->more, space, "its address space: ulimit -v", e);
     if (needed > l->bytes)
         return refuse(n, needed, l->bytes, l->name, e);
-    *ret_near = (double)needed > NEAR * (double)l->bytes || n->more > l->available;
+    *ret_near = (double)needed > NEAR * (double)l->bytes || n->unused + n->more > l->available;
     return 0;
 }
 
@@ -211,24 +212,25 @@ static int check(const struct session *s, struct memory_need *n, struct err *e)
         log_warn(
             "memory",
             "%s needs %.1f GiB a rank, and %.1f GiB are free on this machine, %.1f GiB allowed (%s): it may be killed",
-            n->what, gib(n->held + n->more), gib(limit.available), gib(limit.bytes), limit.name);
+            n->what, gib(n->held + n->unused + n->more), gib(limit.available), gib(limit.bytes), limit.name);
     return 0;
 }
 
-int memory_room_of_training(const void *ctx, size_t bytes, struct err *e)
+int memory_room_of_training(const void *ctx, size_t before, size_t bytes, struct err *e)
 {
     const struct session *s = ctx;
     const struct sampler order = session_order(s, true);
-    struct memory_need n = {.more = (int64_t)bytes,
+    struct memory_need n = {.unused = (int64_t)before,
+                            .more = (int64_t)bytes,
                             .parts = sampler_parts(&order),
                             .samples = (int)session_part(s, true),
                             .what = "the plan of training"};
     return check(s, &n, e);
 }
 
-int memory_room_of_evaluation(const void *ctx, size_t bytes, struct err *e)
+int memory_room_of_evaluation(const void *ctx, size_t before, size_t bytes, struct err *e)
 {
-    struct memory_need n = {.more = (int64_t)bytes, .what = "the plan of evaluation"};
+    struct memory_need n = {.unused = (int64_t)before, .more = (int64_t)bytes, .what = "the plan of evaluation"};
     return check(ctx, &n, e);
 }
 

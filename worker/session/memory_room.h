@@ -24,6 +24,7 @@ void memory_limit_read(const char *root, struct memory_limit *ret);
 struct memory_need { /* of one rank */
     int64_t held;    /* by this process already, bytes; of address space: held_space */
     int64_t held_space;
+    int64_t unused;     /* bytes of held_space that are this plan's, and take memory once it runs */
     int64_t more;       /* about to be taken */
     int ranks;          /* of this host that need as much each */
     int parts;          /* of a step now (--accumulate); 0: more parts would not help */
@@ -37,8 +38,8 @@ int memory_room_judge(const struct memory_need *n, const struct memory_limit *l,
                       struct err *e);
 
 /* plan_options.room of a session's plans; ctx: the session. */
-int memory_room_of_training(const void *ctx, size_t bytes, struct err *e);
-int memory_room_of_evaluation(const void *ctx, size_t bytes, struct err *e);
+int memory_room_of_training(const void *ctx, size_t before, size_t bytes, struct err *e);
+int memory_room_of_evaluation(const void *ctx, size_t before, size_t bytes, struct err *e);
 /* Of parameters, gradients, moments and averages, where these are in the host's memory. */
 int memory_room_of_state(const struct session *s, int64_t bytes, struct err *e);
 

@@ -110,6 +110,27 @@ static void what_cannot_fit_is_refused_with_what_would(void **state)
             "--batch-size or --image-size");
 }
 
+/* Its memory is still to be taken, its addresses are not. */
+static void what_a_plan_has_and_has_not_used_counts_once(void **state)
+{
+    struct memory_need n = {.held = GIB / 4,
+                            .held_space = 2 * GIB,
+                            .unused = GIB,
+                            .more = GIB / 2,
+                            .ranks = 1,
+                            .what = "the plan of training"};
+    struct err e = {0};
+    bool near = false;
+    refused(&n, &small, INT64_MAX,
+            "the plan of training needs 1.8 GiB, 1.5 GiB are allowed here (memory.max of its cgroup /x): a smaller "
+            "--batch-size or --image-size");
+    const struct memory_limit large = {.bytes = 64 * GIB, .available = 64 * GIB, .name = "the memory of this machine"};
+    assert_int_equal(memory_room_judge(&n, &large, 3 * GIB, &near, &e), 0);
+    refused(&n, &large, 2 * GIB,
+            "the plan of training needs 2.5 GiB, 2.0 GiB are allowed here (its address space: ulimit -v): a smaller "
+            "--batch-size or --image-size");
+}
+
 static void ranks_of_a_host_share_what_is_there(void **state)
 {
     struct memory_need n = {
@@ -138,6 +159,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_container_has_its_limit_at_the_root, scratch_make, scratch_drop),
         cmocka_unit_test_setup_teardown(the_first_version_of_cgroups_counts_too, scratch_make, scratch_drop),
         cmocka_unit_test(what_cannot_fit_is_refused_with_what_would),
+        cmocka_unit_test(what_a_plan_has_and_has_not_used_counts_once),
         cmocka_unit_test(ranks_of_a_host_share_what_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

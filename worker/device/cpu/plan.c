@@ -28,8 +28,8 @@ static int take_block(struct cpu_plan *pl, size_t bytes, bool reserve, void **re
 {
     TRY(ARRAY_GROW(pl->blocks, pl->cap_blocks, (size_t)pl->nblocks + 1, "blocks of a plan", e));
     if (!reserve)
-        TRY(host_ask_room(&pl->o, pl->taken, bytes, e));
-    pl->taken += reserve ? 0 : bytes;
+        TRY(host_ask_room(&pl->o, pl->unused, bytes, e));
+    pl->unused += reserve || bytes < HOST_LARGE ? 0 : bytes;
     const int rc = reserve ? host_reserve(bytes, ret, e) : host_alloc_as_used(bytes, ret, e);
     if (rc < 0)
         return err_wrap(e, "activations and work space of a plan");

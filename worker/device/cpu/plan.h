@@ -175,7 +175,7 @@ struct cpu_plan {
     int nattentions;
     size_t cap_attentions;
     int nbuffers, npatches, nsteps, nkernels, nweights, nreads, nblocks;
-    size_t taken; /* bytes of blocks */
+    size_t unused; /* bytes of large blocks, which take memory once the plan runs */
     size_t cap_buffers, cap_patches, cap_steps, cap_kernels, cap_weights, cap_reads, cap_blocks;
     void **rounded;       /* per parameter: its values as halves, for products of linear layers; else NULL */
     size_t rounded_bytes; /* of them */
