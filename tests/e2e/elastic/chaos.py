@@ -88,6 +88,15 @@ def worlds(found, kind="worker"):
                   key=lambda w: w.begin)
 
 
+def idle_s(found):
+    """The longest time in which no worker ran, between the first and the last moment of any."""
+    longest, last = 0, None
+    for life in sorted((x for x in found if x.kind == "worker"), key=lambda x: x.begin):
+        longest = max(longest, life.begin - last) if last else 0
+        last = max(last or 0, life.last)
+    return longest / 1e9
+
+
 def overlaps(sorted_worlds):
     """-> (of one instance, of different ones): pairs of worlds that ran at once. A new instance of the job begins at round 1."""
     same, other = [], []
@@ -105,9 +114,26 @@ class Hosted:
     """The crun on the first host; it comes back when that is started again."""
 
     server = None  # the process that it is
+    least = 2  # nodes of a round
 
     def __init__(self, cluster, net):
         self.where = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"{net.hosts[0].addr}:29400"]
+
+    def seat(self, number):
+        """Options of that node alone."""
+        return []
+
+
+class Listed(Hosted):
+    """Each of the first three hosts may host it; more than half of all nodes make a round."""
+
+    least = 3
+
+    def __init__(self, cluster, net):
+        self.where = ["--rdzv_endpoint", ",".join(f"{h.addr}:29400" for h in net.hosts[:3])]
+
+    def seat(self, number):
+        return ["--node-rank", number]
 
 
 class Rendezvousd(Hosted):
@@ -142,7 +168,7 @@ class File(Hosted):
         self.where = ["--rdzv_endpoint", f"file://{shared}"]
 
 
-HOMES = {"c10d": Hosted, "rendezvousd": Rendezvousd, "redis": Redis, "file": File}
+HOMES = {"c10d": Hosted, "list": Listed, "rendezvousd": Rendezvousd, "redis": Redis, "file": File}
 
 
 # --- nodes ---
@@ -299,9 +325,9 @@ class Campaign:
 
 
 class Chaos(Campaign):
-    def __init__(self, cluster, net, home, places=3):
+    def __init__(self, cluster, net, home, places):
         (cluster.out / "journal").mkdir()
-        self.disks = []
+        self.size, self.disks = places, []
         try:
             for number in range(places):
                 self.disks.append(Disk(cluster.tmp / f"disk-{number}"))
@@ -312,7 +338,8 @@ class Chaos(Campaign):
 
     def make(self, place):
         return self.cluster.node(
-            "--nnodes", "2:3", "--nproc_per_node", WORKERS, "--rdzv_id", "chaos", *self.home.where, "--rdzv_conf", CONF, "--local-addr",
+            "--nnodes", f"{self.home.least}:{self.size}", "--nproc_per_node", WORKERS, "--rdzv_id", "chaos", *self.home.where,
+            *self.home.seat(place.number), "--rdzv_conf", CONF, "--local-addr",
             place.host.addr, "--max-restarts", 1000000, "--restart-backoff", 0, "--shutdown-timeout", 0.5, "--resize-timeout", 0.5, "--drain-timeout",
             0.5, "--log-dir", self.disks[place.number].folder, "--log-level", "info", program=WORKER, prefix=place.host.prefix(),
             env={"CHAOS_NODE": place.name})

@@ -1,3 +1,4 @@
+import contextlib
 import sys
 
 import pytest
@@ -16,13 +17,12 @@ def cluster(tmp_path):
     c.close()
 
 
-@pytest.fixture
-def net(cluster):
-    """Three hosts for nodes, a fourth for the daemon; they share a token."""
+@contextlib.contextmanager
+def hosts_with_a_token(cluster, count):
     why = netns.available()
     if why:
         pytest.skip(why)
-    n = netns.Net(4)
+    n = netns.Net(count)
     token = cluster.tmp / "token"
     token.write_text("team a-secret-of-enough-bytes\n")
     token.chmod(0o600)
@@ -31,3 +31,17 @@ def net(cluster):
     yield n
     cluster.close()
     n.close()
+
+
+@pytest.fixture
+def net(cluster):
+    """Three hosts for nodes, a fourth for the daemon; they share a token."""
+    with hosts_with_a_token(cluster, 4) as n:
+        yield n
+
+
+@pytest.fixture
+def wide_net(cluster):
+    """One more for nodes."""
+    with hosts_with_a_token(cluster, 5) as n:
+        yield n

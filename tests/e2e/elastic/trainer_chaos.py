@@ -117,7 +117,8 @@ class TrainerChaos(Campaign):
     def make(self, place):
         preload = [f"{k}={v}" for k, v in clock_env(self.clock(place)).items()]
         return self.cluster.node(
-            "--nnodes", NODES, "--nproc_per_node", WORKERS, "--rdzv_id", f"job-{self.job}", *self.home.where, "--rdzv_conf", CONF, "--local-addr",
+            "--nnodes", NODES, "--nproc_per_node", WORKERS, "--rdzv_id", f"job-{self.job}", *self.home.where,
+            *self.home.seat(place.number), "--rdzv_conf", CONF, "--local-addr",
             place.host.addr, "--max-restarts", 1000000, "--restart-backoff", 0, "--warm-spares", 1, "--log-level", "info",
             program=["env", *preload, *program(self.data, self.out())], prefix=place.host.prefix(), env={"CHAOS_NODE": place.name})
 
