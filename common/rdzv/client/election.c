@@ -137,16 +137,17 @@ static void claim(struct election *x, int64_t now)
     add(x, ELECTION_CLAIM);
 }
 
-/* A look begins whenever it is due; a claim that is allowed is made when its turn comes. */
+/* A look begins whenever it is due; a claim that is allowed is made when its turn comes. A look that fails changes no
+ * turn: a claim that may be replaced without waiting, such as a released one, stays so. */
 static void go_on_looking(struct election *x, int64_t now)
 {
-    if (x->o.never || !x->has_view || !may_claim(x, now))
+    if (x->o.never || (x->has_view && !may_claim(x, now)))
         x->claim_at = 0;
-    else if (!x->claim_at)
+    else if (x->has_view && !x->claim_at)
         x->claim_at = now + turn(x);
     if (x->claim_at && x->claim_at < x->not_before)
         x->claim_at = x->not_before;
-    const bool due = x->claim_at && now >= x->claim_at;
+    const bool due = x->has_view && x->claim_at && now >= x->claim_at;
     if (due && now - x->seen_at <= FRESH_MS)
         claim(x, now);
     else if (due || now >= x->next_look)
@@ -186,10 +187,9 @@ static void on_seen(struct election *x, const struct election_event *ev, int64_t
         return;
     }
     const struct rdzv_claim none = {0}, *seen = ev->rc > 0 ? ev->claim : &none;
-    if (!x->has_view || x->since == 0 || !rdzv_claim_is(seen, &x->view)) {
-        x->since = now;
-        x->claim_at = 0;
-    }
+    const bool same = rdzv_claim_is(seen, &x->view);
+    x->since = same && x->since > 0 ? x->since : now;
+    x->claim_at = same ? x->claim_at : 0;
     x->view = *seen;
     x->has_view = true;
     x->seen_at = now;
@@ -346,7 +346,8 @@ int64_t election_deadline(const struct election *x)
     if (x->state != ELECTION_LOOKING)
         return due;
     due = x->next_look;
-    return x->claim_at && !x->asking && x->claim_at < due ? x->claim_at : due; /* an answer goes on by itself */
+    return x->has_view && x->claim_at && !x->asking && x->claim_at < due ? x->claim_at
+                                                                         : due; /* an answer goes on by itself */
 }
 
 void election_step(struct election *x, const struct election_event *ev, int64_t now)

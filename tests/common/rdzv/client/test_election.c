@@ -202,6 +202,27 @@ static void whoever_hears_too_few_lets_go_and_comes_last(void **state)
     assert_true(now - t >= 2000 && now - t < 3000);
 }
 
+/* Its turn is 2 s after it has let go; of ten looks one fails. */
+static void a_look_that_fails_delays_no_claim_that_was_released(void **state)
+{
+    (void)state;
+    lead_first();
+    step((struct election_event){.kind = ELECTION_UNABLE});
+    struct rdzv_claim free = x.own;
+    step((struct election_event){.kind = ELECTION_RELEASED});
+    const int64_t t = now;
+    int looks = 0;
+    for (int i = 0; i < 2000 && !did(ELECTION_CLAIM); i++, now += 5) {
+        if (x.asking)
+            step((struct election_event){.kind = ELECTION_SEEN, .rc = ++looks % 10 ? 1 : -110, .claim = &free});
+        else
+            step((struct election_event){.kind = ELECTION_TICK});
+        assert_true(election_deadline(&x) > now || x.asking || did(ELECTION_CLAIM)); /* it does not ask in a circle */
+    }
+    assert_true(did(ELECTION_CLAIM) && looks > 20);
+    assert_true(now - t >= 2000 && now - t < 3000);
+}
+
 static void a_higher_epoch_is_claimed_above_with_a_full_hold(void **state)
 {
     (void)state;
@@ -281,6 +302,7 @@ int main(void)
         FRESH(group_ranks_claim_in_turn),
         FRESH(a_release_hands_on_what_is_owed),
         FRESH(whoever_hears_too_few_lets_go_and_comes_last),
+        FRESH(a_look_that_fails_delays_no_claim_that_was_released),
         FRESH(a_higher_epoch_is_claimed_above_with_a_full_hold),
         FRESH(a_home_that_knows_nothing_is_held_by_whoever_knows_an_epoch),
         FRESH(what_may_be_lost_is_waited_for),
