@@ -302,7 +302,8 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
     TRY(check_party(p, run, ev->node, e));
     TRY(look_up(p, run, ev->node, &job, &m, e));
     TRY(party_resume_seat_(p, job, ev->node, e));
-    if (p->job == job && strcmp(p->node, ev->node) == 0 && !leader_is_over(job->reign.leader))
+    TRY(party_bind_(p, job, ev->node, e)); /* its answer moves the node's lease: the node must count as heard */
+    if (!leader_is_over(job->reign.leader))
         TRY(heard(p, e));
     int rc = job_step_(job, &(struct leader_event){.kind = LEADER_ASK, .ask = ev}, e);
     jobs_tell_(p->jobs);

@@ -23,10 +23,10 @@ struct pair {
     struct agent a, b;
 };
 
-static void pair_start(struct pair *p, const struct jobs_options *o)
+static void pair_start_of(struct pair *p, const struct jobs_options *o, int min)
 {
     p->j = rig_jobs(o);
-    p->c = rig_config(2, 2);
+    p->c = rig_config(min, 2);
     rig_open(p->j, &p->a, "r", "node1", "10.0.0.2");
     rig_open(p->j, &p->b, "r", "node2", "10.0.0.3");
     assert_int_equal(rig_join(&p->a, &p->c, 0), 0);
@@ -37,6 +37,11 @@ static void pair_start(struct pair *p, const struct jobs_options *o)
     assert_int_equal(p->b.news.kind, RDZV_NEWS_ROUND);
     assert_int_equal(rig_next(&p->a), 0);
     assert_int_equal(rig_next(&p->b), 0);
+}
+
+static void pair_start(struct pair *p, const struct jobs_options *o)
+{
+    pair_start_of(p, o, 2);
 }
 
 static void pair_end(struct pair *p)
@@ -239,6 +244,28 @@ static void a_silent_node_that_resumes_has_lost_nothing(void **s)
     }
     assert_int_equal(p.a.told, 1);
     assert_int_equal(again.told, 0);
+    rig_close(&again, JOBS_SILENT);
+    pair_end(&p);
+}
+
+/* Its lease counts from when it asked. */
+static void a_failure_told_on_a_new_connection_is_a_sign_of_life(void **s)
+{
+    struct pair p;
+    struct agent again;
+    (void)s;
+    pair_start_of(&p, NULL, 1);
+    rig_close(&p.b, JOBS_SILENT);
+    keep_hearing(&p, &p.a, 3000);
+    rig_open(p.j, &again, "r", "node2", "10.0.0.3");
+    assert_int_equal(rig_say(&again, RDZV_FAIL, 1, 7), 0);
+    assert_int_equal(p.a.news.kind, RDZV_NEWS_STOP);
+    assert_int_equal(rig_join(&p.a, &p.c, 1), 0);
+    keep_hearing(&p, &p.a, 3000);
+    rig_pass(p.j, 900);
+    assert_int_equal(p.a.told, 2);
+    rig_pass(p.j, 200);
+    assert_int_equal(p.a.news.round, 2);
     rig_close(&again, JOBS_SILENT);
     pair_end(&p);
 }
@@ -1238,6 +1265,7 @@ int main(void)
         cmocka_unit_test(a_pause_of_our_own_is_nobodys_silence),
         cmocka_unit_test(signs_of_life_leave_nothing_to_wake_for),
         cmocka_unit_test(a_silent_node_that_resumes_has_lost_nothing),
+        cmocka_unit_test(a_failure_told_on_a_new_connection_is_a_sign_of_life),
         cmocka_unit_test(news_of_a_forgotten_node_are_void),
         cmocka_unit_test(a_shared_rendezvous_needs_a_run_id),
         cmocka_unit_test(a_job_belongs_to_its_principal),
