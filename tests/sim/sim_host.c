@@ -7,6 +7,7 @@
 
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "common/rdzv/wire/rdzv_wire.h"
 #include "tests/sim/sim_impl.h"
 
 enum { KEEP_BYTES = 65536, LATE_MS = 500 };
@@ -321,7 +322,7 @@ void sim_host_kill(struct world *w, int64_t down_ms)
     if (w->durable)
         sim_disk_go_back(w);
     w->life += w->blank;
-    w->former[0] = 0; /* it is in no log */
+    w->former[0] = 0;
     if (w->blank)
         w->instance[0] = 0;
     w->ended_count = 0;
@@ -343,6 +344,16 @@ static int64_t reign_clock(const struct rdzv_reign *r)
     return sim_host_clock(container_of(r, struct world, reign));
 }
 
+/* What the newest instance in the log goes on from. */
+static void read_former(struct world *w)
+{
+    const char *at = w->disk.log.data, *line = NULL;
+    for (; at && (at = strstr(at, "@job ")); at++)
+        line = at;
+    if (!line || rdzv_field_find(line, strcspn(line, "\n"), "former", w->former, sizeof w->former) < 0)
+        w->former[0] = 0;
+}
+
 /* Another process, perhaps after a boot: its clock begins anywhere. All nodes are silent until they are heard. */
 static void restart(struct world *w)
 {
@@ -355,6 +366,7 @@ static void restart(struct world *w)
     if (w->disk.log.len == 0)
         return;
     sim_account_restarted(w);
+    read_former(w);
     if (create(w, &e) < 0 || rdzv_reign_take_over(&w->reign, reign_clock, 0, &e) < 0) {
         sim_broken(w, "%s", e.text);
         return;
@@ -472,7 +484,8 @@ static int take_join(struct world *w, struct agent *a, const struct message *m, 
         check_past(w, a, m, over ? before : NULL);
     if (strcmp(before, w->instance) != 0)
         w->former[0] = 0;
-    if (rc == 0 && past && rdzv_knows(w->rdzv, a->id) && !w->former[0] && (first || strcmp(before, w->instance) != 0))
+    const bool adopts = strcmp(before, w->instance) != 0 || (first && !over); /* else it hears of an end alone */
+    if (rc == 0 && past && rdzv_knows(w->rdzv, a->id) && !w->former[0] && adopts)
         memcpy(w->former, m->news.instance, sizeof w->former);
     if (rc == 0)
         a->named_round = m->round;

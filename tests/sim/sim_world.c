@@ -129,12 +129,25 @@ static void deliver(struct world *w)
         sim_host_receive(w, &m);
 }
 
+/* It will count when that is read, although its node may be dead by then. */
+static bool has_join_under_way(const struct world *w, int agent)
+{
+    for (int i = 0; i < w->queued; i++) {
+        const struct message *m = &w->slots[w->heap[i].slot];
+        if (m->agent == agent && !m->to_agent && m->ask == ASK_JOIN && m->life == w->life)
+            return true;
+    }
+    return false;
+}
+
+/* Seats that are not free. Over hosts that die nobody succeeds a node that is dead but counts still: decision 0035 says
+ * what remains. */
 static int alive(const struct world *w)
 {
     int n = 0;
     for (int i = 0; i < w->agent_count; i++)
         n += (w->agents[i].mode != AGENT_ENDED && w->agents[i].mode != AGENT_DEAD) ||
-             (w->blank && (w->agents[i].workers || w->agents[i].known)); /* its seat is not free before */
+             (w->blank && (w->agents[i].workers || w->agents[i].known || has_join_under_way(w, i)));
     return n;
 }
 

@@ -201,8 +201,10 @@ static int adopt(struct leader *l, const struct leader_event *ev, int64_t now, s
 {
     if (!brings_past(l, ev))
         return 0;
-    if (rdzv_round(l->machine) == 0 && !l->former[0])
+    if (rdzv_round(l->machine) == 0 && !l->former[0]) {
         snprintf(l->former, sizeof l->former, "%s", ev->instance);
+        l->begun = true; /* the log's first line has it */
+    }
     l->changed = true;
     return rdzv_raise(l->machine, ev->ask->round, ev->ask->restarts, now, e);
 }

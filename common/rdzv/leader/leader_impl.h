@@ -26,7 +26,7 @@ struct leader {
     int64_t hold_until;   /* 0: no hold */
     bool held;            /* at the last tick */
     int64_t first_until;  /* leader_hold_first(); 0: no such hold */
-    bool begun;           /* the instance is not in a decision yet */
+    bool begun;           /* the instance, or what it goes on from, is in no decision yet */
     bool changed;         /* something else is not */
     uint64_t restarts_logged;
     struct leader_history history;

@@ -23,6 +23,8 @@ static int job_line(const struct leader *l, struct buf *out)
     TRY(rdzv_field_text(out, "run", l->run));
     TRY(rdzv_field_text(out, "principal", l->principal));
     TRY(rdzv_field_text(out, "instance", l->instance));
+    if (l->former[0])
+        TRY(rdzv_field_text(out, "former", l->former));
     return rdzv_config_encode(&l->config, out);
 }
 

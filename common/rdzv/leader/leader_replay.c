@@ -54,11 +54,13 @@ static int name(char **ret, const char *p, size_t n, const char *key, struct err
 static int take_job(struct reading *r, const char *p, size_t n, struct err *e)
 {
     struct leader *l = r->l;
-    char instance[LEADER_INSTANCE_LEN + 1];
+    char instance[LEADER_INSTANCE_LEN + 1], former[LEADER_INSTANCE_LEN + 1] = "";
     struct rdzv_config c;
     TRY(check_format(p, n, e));
     rdzv_config_defaults(&c);
     TRY(text_field(p, n, "instance", instance, sizeof instance, e));
+    if (rdzv_field_find(p, n, "former", former, sizeof former) < 0)
+        return err_set(e, ERR_CORRUPT, "a line has no good field 'former'");
     TRY(name(&l->run, p, n, "run", e));
     TRY(name(&l->principal, p, n, "principal", e));
     TRY(rdzv_config_decode(p, n, &c, e));
@@ -67,7 +69,9 @@ static int take_job(struct reading *r, const char *p, size_t n, struct err *e)
         leader_drop_(l, m);
     rdzv_destroy(l->machine); /* before it is begun anew, so that nothing of it is carried over */
     l->machine = NULL;
-    return leader_begin_(l, &c, instance, r->now, e);
+    TRY(leader_begin_(l, &c, instance, r->now, e));
+    memcpy(l->former, former, sizeof l->former);
+    return 0;
 }
 
 static int member_of(struct reading *r, const char *p, size_t n, struct leader_member **ret, struct err *e)

@@ -453,6 +453,31 @@ static void nobody_is_given_up_before_the_grace_is_over(void **state)
     buf_free(&log);
 }
 
+/* Nodes of a lost instance were taken into this one, which is over: another of them must not begin it again. */
+static void a_successor_knows_whose_end_it_is(void **state)
+{
+    const struct rdzv_config c = settings(2, 3, 3);
+    const struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause.rank = -1};
+    const char *lost = "00000000000000aa";
+    struct buf log = {0};
+    struct leader *l = make();
+    char instance[LEADER_INSTANCE_LEN + 1];
+    (void)state;
+    assert_int_equal(join_as(l, "new", &c, 0, ""), 0);
+    decide(l, &log);
+    assert_int_equal(join_as(l, "survivor", &c, 5, lost), 0);
+    decide(l, &log);
+    l = succeed(l, &log);
+    assert_int_equal(leader_step(l, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain}, now, NULL), 0);
+    assert_true(leader_is_over(l));
+    snprintf(instance, sizeof instance, "%s", leader_instance(l));
+    assert_int_equal(join_as(l, "late", &c, 5, lost), 0);
+    assert_string_equal(leader_instance(l), instance);
+    assert_int_equal(news(l, "late")->kind, RDZV_NEWS_END);
+    leader_destroy(l);
+    buf_free(&log);
+}
+
 /* Until version 0.1 members asked by numbers in a Redis and in a folder. */
 static void answers_of_older_logs_are_passed_over(void **state)
 {
@@ -482,6 +507,7 @@ int main(void)
         cmocka_unit_test(who_found_all_places_taken_begins_no_job_when_that_one_has_succeeded),
         cmocka_unit_test(who_takes_over_knows_job_and_news),
         cmocka_unit_test(nobody_is_given_up_before_the_grace_is_over),
+        cmocka_unit_test(a_successor_knows_whose_end_it_is),
         cmocka_unit_test(answers_of_older_logs_are_passed_over),
         cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
         cmocka_unit_test(a_cause_is_told_whole_and_as_utf8),
