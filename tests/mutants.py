@@ -52,6 +52,14 @@ MUTANTS = {
     "emptied_home_holds_nothing": (
         "common/rdzv/client/election.c", 'x->above || (x->was_member && ev->rc == 0))', 'x->above)',
         ["election"]),
+    "a_look_that_fails_costs_a_turn": (
+        "common/rdzv/client/election.c", '        x->has_view = false;\n        return;', '        x->has_view = false;\n        x->claim_at = 0;\n        return;',
+        ["election"]),
+    "claims_on_new_connections_are_unheard": (
+        "rendezvousd/jobs/jobs_verbs.c", "    if (!leader_is_over(job->reign.leader))\n        TRY(heard(p, e));", "    if (leader_is_over(job->reign.leader))\n        TRY(heard(p, e));",
+        ["rendezvousd_jobs"]),
+    "what_an_instance_goes_on_from_is_in_no_log": (
+        "common/rdzv/leader/leader_log.c", "    if (l->former[0])\n", "    if (l->former[0] && !out)\n", ["leader"]),
     "renewals_are_no_news": (
         "common/rdzv/homes/rdzv_claim.c", 'strcmp(a->epoch, b->epoch) == 0 && a->n == b->n && a->released == b->released;', 'strcmp(a->epoch, b->epoch) == 0 && a->released == b->released;',
         ["election"]),
