@@ -246,15 +246,16 @@ void leader_awake(struct leader *l, int64_t now_ms)
     l->awake_ms = now_ms;
 }
 
-/* Whoever is not heard has a silence more: that one resumes only when something may be decided again. */
+/* Whoever is not heard has a silence and a kill more: that one resumes only when something may be decided again, and
+ * may be acknowledged until then. */
 void leader_hold(struct leader *l, int64_t until_ms, int64_t now_ms)
 {
-    struct rdzv_event ev = {.kind = RDZV_SILENT, .grace_ms = until_ms - now_ms - l->config.kill_ms};
+    struct rdzv_event ev = {.kind = RDZV_SILENT, .grace_ms = until_ms - now_ms};
     if (until_ms <= l->hold_until || until_ms <= now_ms)
         return;
     l->hold_until = until_ms;
     l->held = true;
-    for (struct leader_member *m = l->members, *next; m && l->machine && ev.grace_ms > 0; m = next) {
+    for (struct leader_member *m = l->members, *next; m && l->machine; m = next) {
         next = m->hh.next;
         memcpy(ev.node, m->node, sizeof ev.node);
         if (m->list == LEADER_LIST_SILENT)

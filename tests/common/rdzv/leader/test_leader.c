@@ -453,6 +453,34 @@ static void nobody_is_given_up_before_the_grace_is_over(void **state)
     buf_free(&log);
 }
 
+/* Until the end of a hold, too, an answer moves a node's lease. */
+static void who_is_heard_until_a_hold_ends_has_a_silence_and_a_kill(void **state)
+{
+    const struct rdzv_config c = settings(1, 2, 3);
+    struct buf log = {0};
+    struct leader *l = make();
+    (void)state;
+    join_as(l, "a", &c, 0, "");
+    join_as(l, "b", &c, 0, "");
+    decide(l, &log);
+    l = succeed(l, &log);
+    leader_hold(l, now + 5000, now);
+    for (int i = 0; i < 50; i++) {
+        event(l, LEADER_HEARD, "b");
+        pass(l, 100);
+    }
+    for (int64_t ms = 0; ms < SILENCE + KILL - 100; ms += 100) {
+        event(l, LEADER_HEARD, "a");
+        pass(l, 100);
+        assert_int_equal(rdzv_nodes(leader_machine(l)), 2);
+    }
+    event(l, LEADER_HEARD, "a");
+    pass(l, 200);
+    assert_int_equal(rdzv_nodes(leader_machine(l)), 1);
+    leader_destroy(l);
+    buf_free(&log);
+}
+
 /* Nodes of a lost instance were taken into this one, which is over: another of them must not begin it again. */
 static void a_successor_knows_whose_end_it_is(void **state)
 {
@@ -507,6 +535,7 @@ int main(void)
         cmocka_unit_test(who_found_all_places_taken_begins_no_job_when_that_one_has_succeeded),
         cmocka_unit_test(who_takes_over_knows_job_and_news),
         cmocka_unit_test(nobody_is_given_up_before_the_grace_is_over),
+        cmocka_unit_test(who_is_heard_until_a_hold_ends_has_a_silence_and_a_kill),
         cmocka_unit_test(a_successor_knows_whose_end_it_is),
         cmocka_unit_test(answers_of_older_logs_are_passed_over),
         cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
