@@ -39,6 +39,11 @@ int64_t election_fence_ms(const struct election_options *o, int64_t before_ms)
     return by_any_clock(before_ms + o->silence_ms + o->kill_ms);
 }
 
+static int64_t longest(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 static int64_t chance(struct election *x, int64_t most)
 {
     return (int64_t)(dice_roll(&x->rng) % (uint64_t)(most + 1));
@@ -110,17 +115,20 @@ static int64_t turn(struct election *x)
 
 /* --- claiming */
 
-/* What is owed to those whom the leader before has acknowledged. */
+/* What is owed to those whom the leader before has acknowledged. A claim of ours whose answer was lost still owes what
+ * it replaced. */
 static void take_debt(struct election *x, int64_t now)
 {
+    const bool again = is_own(x) && !x->view.released;
     x->was_member = x->highest[0];
     x->grace_ms = 0;
+    x->handed_ms = again ? x->handed_ms : x->view.released ? x->view.hold_ms : 0;
     if (x->view.released && x->view.hold_ms > election_fence_ms(&x->o, 0))
         x->grace_ms = x->view.hold_ms - election_fence_ms(&x->o, 0);
-    else if (!x->view.released && x->view.epoch[0] && (is_own(x) || !stood_still(x, now)))
+    else if (!x->view.released && x->view.epoch[0] && (again || !stood_still(x, now)))
         x->grace_ms = by_any_clock(ELECTION_D_MS);
     x->hold_until = 0;
-    x->above = false;
+    x->above = again && x->above;
 }
 
 static void claim(struct election *x, int64_t now)
@@ -169,7 +177,7 @@ static void begin_term(struct election *x, int64_t sent, int64_t now)
     x->claim_at = 0;
     note_epoch(x, x->own.epoch);
     x->until = sent + ELECTION_D_MS;
-    x->owed_until = now + x->grace_ms + election_fence_ms(&x->o, 0);
+    x->owed_until = now + longest(x->grace_ms + election_fence_ms(&x->o, 0), x->full_ms);
     x->few_since = 0;
     x->state = ELECTION_LOADING;
     add(x, ELECTION_LOAD);
@@ -245,9 +253,12 @@ static void on_loaded(struct election *x, const struct election_event *ev, int64
         release(x, now);
         return;
     }
-    if (ev->hold || x->above || (x->was_member && ev->rc == 0)) {
-        x->hold_until = now + (ev->hold_ms > x->full_ms ? ev->hold_ms : x->full_ms);
-        x->owed_until = x->hold_until > x->owed_until ? x->hold_until : x->owed_until;
+    int64_t hold_ms = x->handed_ms;
+    if (ev->hold || x->above || (x->was_member && ev->rc == 0))
+        hold_ms = longest(hold_ms, longest(ev->hold_ms, x->full_ms));
+    if (hold_ms > 0) {
+        x->hold_until = now + hold_ms;
+        x->owed_until = longest(x->hold_until, x->owed_until);
     }
     x->state = ELECTION_LEADING;
     add(x, ELECTION_UNTIL);

@@ -181,6 +181,21 @@ static void a_release_hands_on_what_is_owed(void **state)
     assert_true(did(ELECTION_CLAIM));
     win(1);
     assert_int_equal(x.grace_ms, D_AND_MORE - 100);
+    assert_int_equal(x.hold_until, now + D_AND_MORE + FENCE - 100); /* its hold may have been for nodes of no log */
+}
+
+static void a_claim_above_whose_answer_is_lost_keeps_its_hold(void **state)
+{
+    (void)state;
+    lead_first();
+    step((struct election_event){.kind = ELECTION_HIGHER, .epoch = "7-b"});
+    const struct rdzv_claim ours = x.own;
+    step((struct election_event){.kind = ELECTION_CLAIMED, .rc = -104});
+    for (int i = 0; i < 400 && !did(ELECTION_CLAIM); i++, now += 5)
+        step((struct election_event){.kind = x.asking ? ELECTION_SEEN : ELECTION_TICK, .rc = 1, .claim = &ours});
+    assert_true(did(ELECTION_CLAIM));
+    win(1);
+    assert_int_equal(x.hold_until, now + FULL);
 }
 
 static void whoever_hears_too_few_lets_go_and_comes_last(void **state)
@@ -302,6 +317,7 @@ int main(void)
         FRESH(group_ranks_claim_in_turn),
         FRESH(a_release_hands_on_what_is_owed),
         FRESH(whoever_hears_too_few_lets_go_and_comes_last),
+        FRESH(a_claim_above_whose_answer_is_lost_keeps_its_hold),
         FRESH(a_look_that_fails_delays_no_claim_that_was_released),
         FRESH(a_higher_epoch_is_claimed_above_with_a_full_hold),
         FRESH(a_home_that_knows_nothing_is_held_by_whoever_knows_an_epoch),
