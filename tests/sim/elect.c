@@ -1,5 +1,5 @@
 /* See elect.h, members.h. What is simulated here is the home. */
-#include "tests/sim/elect.h"
+#include "tests/sim/elect_impl.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,47 +9,11 @@
 #include "common/base/err.h"
 #include "common/rdzv/leader/rdzv_reign.h"
 
-enum { LOG = 4096, STATES = 64, APPEND_AGAIN_MS = 100 };
-
-struct entry {
-    char epoch[RDZV_EPOCH_MAX + 1];
-    uint64_t number;
-    char *text; /* in the arena */
-};
-
-struct store { /* what one server of the home holds */
-    struct rdzv_claim claim;
-    bool has_claim;
-    int first, count; /* of entries */
-    struct entry log[LOG];
-    char identity[RDZV_IDENTITY_MAX + 1];
-};
-
-struct shared {     /* a world and its home */
-    struct world w; /* first */
-    enum elect_kind kind;
-    bool safe_replicas;
-    int live_from;
-    struct store home, old; /* old: a primary that lives on */
-    int64_t old_until, old_confirms_until;
-    bool on_old[NODES];
-    int64_t home_away_until, out_of_home[NODES];
-    struct {
-        int64_t at;
-        struct rdzv_claim claim;
-        bool has_claim;
-    } states[STATES]; /* of the claim: a ring */
-    unsigned state_count;
-};
-
-static struct shared *shared(struct world *w)
-{
-    return (struct shared *)w;
-}
+enum { APPEND_AGAIN_MS = 100 };
 
 static void pump(struct world *w, struct node *n);
 
-static void push(struct world *w, struct node *n, struct election_event ev)
+void elect_push_(struct world *w, struct node *n, struct election_event ev)
 {
     n->events[n->ev_last++ % 64] = ev;
     pump(w, n);
@@ -66,6 +30,7 @@ static struct message *ask_home(struct world *w, struct node *n, enum home_asked
     m->sent = clock_of(n);
     m->own = n->x.own;
     m->seen = n->x.view;
+    memcpy(m->identity, n->identity, sizeof m->identity);
     return m;
 }
 
@@ -113,7 +78,7 @@ static void on_higher(void *arg, const char *epoch)
     W->st->higher++;
     note(W, n, "hears of epoch %s", epoch);
     snprintf(n->higher, sizeof n->higher, "%s", epoch);
-    push(W, n, (struct election_event){.kind = ELECTION_HIGHER, .epoch = n->higher});
+    elect_push_(W, n, (struct election_event){.kind = ELECTION_HIGHER, .epoch = n->higher});
 }
 
 static void resign(struct world *w, struct node *n)
@@ -150,10 +115,10 @@ static void on_loaded(struct world *w, struct node *n, char *log)
     w->st->terms++;
     note(w, n, "leads under %s, grace %lld, %s%s", n->x.own.epoch, (long long)n->x.grace_ms,
          led.is_empty ? "empty" : "a job", led.lost ? ", lost" : "");
-    push(w, n,
-         (struct election_event){.kind = ELECTION_LOADED,
-                                 .rc = !led.is_empty,
-                                 .hold = led.lost || (shared(w)->safe_replicas && !led.is_empty)});
+    elect_push_(w, n,
+                (struct election_event){.kind = ELECTION_LOADED,
+                                        .rc = !led.is_empty,
+                                        .hold = led.lost || (shared(w)->safe_replicas && !led.is_empty)});
 }
 
 static void carry_out_election(struct world *w, struct node *n, enum election_effect_kind fx)
@@ -170,7 +135,7 @@ static void carry_out_election(struct world *w, struct node *n, enum election_ef
         break;
     case ELECTION_RENEW:
         ask_home(w, n, H_RENEW);
-        push(w, n, (struct election_event){.kind = ELECTION_HEARD, .enough = jobs_heard(n->jobs) >= w->min});
+        elect_push_(w, n, (struct election_event){.kind = ELECTION_HEARD, .enough = jobs_heard(n->jobs) >= w->min});
         break;
     case ELECTION_RELEASE:
         w->st->releases++;
@@ -331,9 +296,11 @@ static void on_home(struct world *w, struct message m)
     struct node *n = &w->n[m.node];
     struct store *s = store_of(w, m.node);
     const bool away = shared(w)->home_away_until > w->now || shared(w)->out_of_home[m.node] > w->now;
-    if (m.call == H_CLAIM || !n->identity[0])
-        snprintf(n->identity, sizeof n->identity, "%s", s->identity);
-    memcpy(m.identity, n->identity, sizeof m.identity);
+    if (m.life == n->life) { /* else what is left of a dead process, on its connection */
+        if (m.call == H_CLAIM || !n->identity[0])
+            snprintf(n->identity, sizeof n->identity, "%s", s->identity);
+        memcpy(m.identity, n->identity, sizeof m.identity);
+    }
     if (away) {
         m.rc = -ETIMEDOUT;
     } else {
@@ -359,7 +326,7 @@ static void on_home(struct world *w, struct message m)
             note_state(w);
         if (m.call != H_LOOK && m.call != H_LOAD && m.rc == 1 && !is_confirmed(w, s))
             m.rc = -EAGAIN;
-        if (faulty(w) && chance(w, 0.02)) {
+        if (faulty(w) && shared(w)->kind < ELECT_RELEASE && chance(w, 0.02)) {
             w->st->lost_replies++;
             m.rc = -ECONNRESET;
         }
@@ -375,23 +342,25 @@ static void on_home(struct world *w, struct message m)
 
 static void on_appended(struct world *w, struct node *n, const struct message *m)
 {
+    const struct append *a = &n->queue[n->queue_first % 256];
+    if (!n->append_out || n->queue_first == n->queue_last || (m->call == H_APPEND) != (a->text != NULL) ||
+        (a->text && (a->number != m->number || strcmp(a->epoch, m->own.epoch) != 0)))
+        return; /* of a term that is over */
     n->append_out = false;
-    if (n->queue_first == n->queue_last)
-        return;
     if (m->rc < 0 && m->call == H_APPEND) {
         n->append_at = clock_of(n) + APPEND_AGAIN_MS;
         return;
     }
     n->queue_first++;
     if (m->call == H_RELEASE) {
-        push(w, n, (struct election_event){.kind = ELECTION_RELEASED});
+        elect_push_(w, n, (struct election_event){.kind = ELECTION_RELEASED});
     } else if (n->x.state == ELECTION_LEADING && strcmp(m->own.epoch, n->x.own.epoch) == 0) {
         if (m->rc == 1) {
             n->home.stands = m->number;
             if (n->home.landed)
                 n->home.landed(n->home.arg);
         } else {
-            push(w, n, (struct election_event){.kind = ELECTION_RENEWED, .rc = 0});
+            elect_push_(w, n, (struct election_event){.kind = ELECTION_RENEWED, .rc = 0});
         }
     }
     append_next(w, n);
@@ -407,21 +376,22 @@ static void on_answer(struct world *w, struct message *m)
     case H_LOOK:
         if (m->rc < 0)
             client(w, n, (struct client_event){.kind = CLIENT_TROUBLE, .text = "away"});
-        push(w, n, (struct election_event){.kind = ELECTION_SEEN, .rc = m->rc, .claim = &m->own});
+        elect_push_(w, n, (struct election_event){.kind = ELECTION_SEEN, .rc = m->rc, .claim = &m->own});
         break;
     case H_CLAIM:
-        push(w, n, (struct election_event){.kind = ELECTION_CLAIMED, .rc = m->rc, .sent = m->sent});
+        elect_push_(w, n, (struct election_event){.kind = ELECTION_CLAIMED, .rc = m->rc, .sent = m->sent});
         break;
     case H_LOAD:
         if (m->rc < 0)
-            push(w, n, (struct election_event){.kind = ELECTION_LOADED, .rc = m->rc});
+            elect_push_(w, n, (struct election_event){.kind = ELECTION_LOADED, .rc = m->rc});
         else
             on_loaded(w, n, m->text);
         break;
     case H_RENEW:
         if (strcmp(m->own.epoch, n->x.own.epoch) == 0)
-            push(w, n,
-                 (struct election_event){.kind = ELECTION_RENEWED, .rc = m->rc, .sent = m->sent, .claim = &m->own});
+            elect_push_(
+                w, n,
+                (struct election_event){.kind = ELECTION_RENEWED, .rc = m->rc, .sent = m->sent, .claim = &m->own});
         break;
     case H_APPEND:
     case H_RELEASE:
@@ -447,28 +417,28 @@ static void born(struct world *w, struct node *n)
                                                     .never = n->index >= live_from && live_from > 0,
                                                     .seed = draw(w),
                                                     .own = &own});
-    push(w, n, (struct election_event){.kind = ELECTION_BEGIN});
+    elect_push_(w, n, (struct election_event){.kind = ELECTION_BEGIN});
 }
 
 static void away(struct world *w, struct node *n, bool refused)
 {
-    push(w, n, (struct election_event){.kind = ELECTION_AWAY, .refused = refused});
+    elect_push_(w, n, (struct election_event){.kind = ELECTION_AWAY, .refused = refused});
 }
 
 static void acked(struct world *w, struct node *n)
 {
-    push(w, n, (struct election_event){.kind = ELECTION_ACKED});
+    elect_push_(w, n, (struct election_event){.kind = ELECTION_ACKED});
 }
 
 static void ranked(struct world *w, struct node *n, int rank)
 {
-    push(w, n, (struct election_event){.kind = ELECTION_RANK, .rank = rank});
+    elect_push_(w, n, (struct election_event){.kind = ELECTION_RANK, .rank = rank});
 }
 
 static void tick(struct world *w, struct node *n)
 {
     if (election_deadline(&n->x) <= clock_of(n))
-        push(w, n, (struct election_event){.kind = ELECTION_TICK});
+        elect_push_(w, n, (struct election_event){.kind = ELECTION_TICK});
     append_next(w, n);
 }
 
@@ -494,16 +464,22 @@ static void new_identity(struct world *w, struct store *s)
     snprintf(s->identity, sizeof s->identity, "%08llx-%d", (unsigned long long)(draw(w) & 0xffffffff), 1);
 }
 
+void elect_empty_(struct world *w)
+{
+    struct store *s = &shared(w)->home;
+    w->st->wipes++;
+    note(w, NULL, "the home is emptied");
+    s->has_claim = false;
+    s->claim = (struct rdzv_claim){0};
+    s->first = s->count;
+    new_identity(w, s);
+}
+
 static void redis_fault(struct world *w)
 {
     struct store *s = &shared(w)->home;
     if (chance(w, 0.3)) {
-        w->st->wipes++;
-        note(w, NULL, "the home is emptied");
-        s->has_claim = false;
-        s->claim = (struct rdzv_claim){0};
-        s->first = s->count;
-        new_identity(w, s);
+        elect_empty_(w);
         return;
     }
     w->st->failovers++;
@@ -529,6 +505,10 @@ static void redis_fault(struct world *w)
 static void fault(struct world *w)
 {
     struct shared *s = shared(w);
+    if (s->kind >= ELECT_RELEASE) {
+        elect_made_(w);
+        return;
+    }
     struct node *n = &w->n[between(w, 0, w->nodes - 1)];
     const int other = (int)between(w, 0, w->nodes - 1);
     const int64_t what = between(w, 0, 99), until = w->now + between(w, 50, 12000);
@@ -570,14 +550,16 @@ static void heal(struct world *w)
 static void set_up(struct world *w)
 {
     struct shared *s = shared(w);
+    const bool made = s->kind >= ELECT_RELEASE;
     w->cuts_last = s->kind == ELECT_CUTS;
-    w->late = 0.02;
+    w->late = made ? 0 : 0.02;
     w->late_ms = 4000;
-    w->nodes = (int)between(w, w->cuts_last ? 3 : 2, NODES);
+    w->nodes = made ? NODES : (int)between(w, w->cuts_last ? 3 : 2, NODES);
     w->max = 2 * w->nodes; /* one that vanished has a place for a while */
-    w->min = (int)between(w, 1, w->nodes);
+    w->min = made ? 2 : (int)between(w, 1, w->nodes);
     s->safe_replicas = s->kind == ELECT_REDIS && chance(w, 0.5);
-    s->live_from = chance(w, 0.2) && w->nodes > 2 && !w->cuts_last ? w->nodes - 1 : 0; /* the last never leads */
+    s->live_from =
+        !made && chance(w, 0.2) && w->nodes > 2 && !w->cuts_last ? w->nodes - 1 : 0; /* the last never leads */
     new_identity(w, &s->home);
     settle(w);
 }

@@ -823,11 +823,12 @@ static void deliver(struct world *w, int i)
 
 static void live(struct world *w)
 {
-    int64_t next_fault = between(w, 0, 3000), live_until = FAULTS_MS + LIVE_MS;
+    const int64_t live_until = FAULTS_MS + LIVE_MS;
     bool healed = false;
+    w->next_fault = between(w, 0, 3000);
     while (!w->broken) {
         int first = -1;
-        int64_t now = next_fault;
+        int64_t now = w->next_fault;
         struct node *who = NULL;
         for (int i = 0; i < w->messages; i++)
             if (first < 0 || w->m[i].at < w->m[first].at ||
@@ -863,10 +864,12 @@ static void live(struct world *w)
         } else if (first >= 0 && w->m[first].at <= w->now) {
             deliver(w, first);
         } else {
+            const int64_t due = w->next_fault;
             w->ops->fault(w);
-            next_fault = w->now + between(w, 1, 3000);
-            if (next_fault >= w->faults_end)
-                next_fault = NEVER;
+            if (w->next_fault == due)
+                w->next_fault = w->now + between(w, 1, 3000);
+            if (w->next_fault >= w->faults_end)
+                w->next_fault = NEVER;
         }
     }
 }

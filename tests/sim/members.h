@@ -147,14 +147,14 @@ struct world_ops {
     void (*tick)(struct world *w, struct node *n);
     int64_t (*deadline)(const struct node *n);          /* of the next tick, on its clock */
     void (*deliver)(struct world *w, struct message m); /* that is not of a connection */
-    void (*fault)(struct world *w);
-    void (*heal)(struct world *w); /* NULL: nothing else */
+    void (*fault)(struct world *w);                     /* may say when the next one is: w->next_fault */
+    void (*heal)(struct world *w);                      /* NULL: nothing else */
 };
 
 struct world {
     const struct world_ops *ops;
     uint64_t seed, rng, order;
-    int64_t now, faults_end;
+    int64_t now, faults_end, next_fault;
     bool trace, listed, cuts_last;
     double late; /* share of messages that are late, by up to */
     int64_t late_ms;

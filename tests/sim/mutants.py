@@ -46,6 +46,8 @@ MUTANTS = {
     "acknowledges_without_its_claim": {"jobs_term.c": [("    if (!jobs_leads_(j))", "    if (!jobs_leads_(j) && !j->term.until)")]},
     "claims_after_half_of_d": {"election.c": [("now - x->since >= by_any_clock(ELECTION_D_MS);", "now - x->since >= by_any_clock(ELECTION_D_MS) / 2;")]},
     "forgotten_nodes_are_heard": {"jobs_term.c": [("m->known && m->connected &&", "m->connected &&")]},
+    "acknowledges_after_its_release": {"election.c": [("static void release(struct election *x, int64_t now)\n{\n    resign(x);", "static void release(struct election *x, int64_t now)\n{")]},
+    "claims_above_without_a_hold": {"election.c": [("ev->hold || x->above ||", "ev->hold ||")]},
     # a list of hosts
     "one_seat_less_is_enough": {"seats.c": [("return seats_heard(s, NULL, now) >= s->min;", "return seats_heard(s, NULL, now) >= s->min - 1;")]},
     "few_do_not_matter": {"seats.c": [("return seats_heard(s, NULL, now) >= s->min;", "return seats_heard(s, NULL, now) >= 0;")]},

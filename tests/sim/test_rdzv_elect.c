@@ -1,5 +1,6 @@
 /* Random schedules against jobs that elect their leader. ELECT_RUNS: how many for each home; ELECT_FIRST: the first
- * seed; ELECT_HOME: 0 folder, 1 Redis, 2 lasting cuts: this one alone; ELECT_SEED: replay one, with its trace.
+ * seed; ELECT_HOME: 0 folder, 1 Redis, 2 lasting cuts, 3 releases,
+ * 4 emptied homes: this one alone; ELECT_SEED: replay one, with its trace.
  * ELECT_FAULT: the name of the fault that is sown into this program (mutants.py): it must be seen. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +19,8 @@ static void many(enum elect_kind kind, const char *home)
 {
     struct members_stats st = {0};
     struct err e = {0};
-    const uint64_t runs = sim_env("ELECT_RUNS", 100), one = sim_env("ELECT_SEED", 0), first = sim_env("ELECT_FIRST", 1);
+    const uint64_t runs = sim_env("ELECT_RUNS", kind >= ELECT_RELEASE ? 30 : 100), one = sim_env("ELECT_SEED", 0),
+                   first = sim_env("ELECT_FIRST", 1);
     const int64_t t0 = clock_ms();
     if (sim_env("ELECT_HOME", kind) != kind)
         return;
@@ -64,6 +66,18 @@ static void every_rule_holds_while_cuts_last(void **state)
     many(ELECT_CUTS, "lasting cuts");
 }
 
+static void every_rule_holds_when_a_leader_lets_go_that_one_member_alone_hears(void **state)
+{
+    (void)state;
+    many(ELECT_RELEASE, "release");
+}
+
+static void every_rule_holds_when_a_home_is_emptied_under_a_leader(void **state)
+{
+    (void)state;
+    many(ELECT_EMPTIED, "emptied");
+}
+
 static void the_sown_fault_is_seen(void **state)
 {
     struct members_stats st = {0};
@@ -85,6 +99,8 @@ int main(void)
         cmocka_unit_test(every_rule_holds_over_a_shared_folder),
         cmocka_unit_test(every_rule_holds_over_a_redis),
         cmocka_unit_test(every_rule_holds_while_cuts_last),
+        cmocka_unit_test(every_rule_holds_when_a_leader_lets_go_that_one_member_alone_hears),
+        cmocka_unit_test(every_rule_holds_when_a_home_is_emptied_under_a_leader),
     };
     const struct CMUnitTest mutant[] = {cmocka_unit_test(the_sown_fault_is_seen)};
     return getenv("ELECT_FAULT") ? cmocka_run_group_tests(mutant, NULL, NULL)
