@@ -1,9 +1,9 @@
-/* Schedules that are made for one fault each; the dates of messages, clocks and workers are drawn, as ever. They go round
+/* Schedules that are made for one fault each; dates of messages, clocks and workers are drawn, as ever. They go round
  * as long as faults last: all work; the network is cut; what the schedule is for; all is healed.
  *
- * ELECT_RELEASE. The looker is cut from the leader, the member from everybody but the leader. The leader lets go just
- * after a renewal: the looker claims at once. A leader that still acknowledged, which its claim would allow for a second
- * more, would keep the member's workers while the looker's round begins.
+ * ELECT_RELEASE. The looker is cut from the leader, the member from everybody but the leader. The leader lets go
+ * just after a renewal: the looker claims at once. A leader that still acknowledged, which its claim would allow for a
+ * second more, would keep the member's workers while the looker's round begins.
  *
  * ELECT_EMPTIED. The looker is cut from the leader, two nodes are dead. The home is emptied while the leader cannot ask
  * it, and the two come back: they know of no epoch, so one of them leads. The looker names its epoch there, and is cut
