@@ -1,6 +1,7 @@
 """Nodes over a Redis or a shared folder that elect their leader and dial it."""
 import json
 import re
+import socket
 import subprocess
 import time
 
@@ -105,3 +106,29 @@ def test_a_node_that_cannot_reach_its_leader_names_the_address_and_the_remedy(cl
     for n in (leader, other):
         n.terminate()
         n.wait()
+
+
+def test_at_rest_a_redis_sees_one_writer_and_no_reader(cluster):
+    """The leader renews its claim; the others have read it once, while they had no leader, and ask no more."""
+    redis = cluster.redis()
+    args = ["--rdzv-endpoint", redis.url, "--rdzv-id", "job", "--nnodes", 3, "--log-level", "info"]
+    nodes = [cluster.node(*args) for _ in range(3)]
+    cluster.wait_round(3)
+    with socket.create_connection((redis.bind, redis.port)) as s:
+        s.sendall(b"MONITOR\r\n")
+        seen = s.makefile("rb")
+        assert seen.readline() == b"+OK\r\n"
+        for _ in range(2):  # what the round had still to write
+            while b'"EXEC"' not in seen.readline():
+                pass
+        began, lines = time.monotonic(), []
+        while sum(b'"EXEC"' in line for line in lines) < 8:
+            lines.append(seen.readline())
+        took = time.monotonic() - began
+        clients = [dict(f.split("=", 1) for f in c.split()) for c in redis.cli("CLIENT", "LIST").splitlines()]
+    commands = [re.search(rb"\[0 (\S+)\] \"(\w+)\"", line).groups() for line in lines]
+    print(f"{len(nodes)} nodes at rest: {len(commands) / took:.1f} commands a second, {len(commands) / 8:.0f} a renewal, of {len({a for a, _ in commands})} client")
+    assert len({address for address, _ in commands}) == 1, lines
+    assert {c for _, c in commands} <= {b"WATCH", b"GET", b"MULTI", b"SET", b"PEXPIRE", b"EXEC"}, lines
+    assert not [c for c in clients if "b" in c["flags"] or c["cmd"].startswith(("xread", "subscribe", "wait"))], clients
+    cluster.finish(*nodes)
