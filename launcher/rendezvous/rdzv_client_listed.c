@@ -33,6 +33,7 @@ struct place { /* a host of the list */
     char where[HOME_HOST_MAX + 16];
     bool own;               /* it is this machine, as far as is known */
     bool hosted;            /* by this crun */
+    bool distrusts;         /* it denied the newest question: that was said */
     struct own_host *asked; /* whether it is; NULL: that is not being asked */
     struct host_question *question;
 };
@@ -139,6 +140,10 @@ static void on_answered(void *arg, struct host_question *q, enum hosts_answer an
     if (answer != HOSTS_HEARS)
         snprintf(d->why, sizeof d->why, "none of the hosts %.200s can be used; %.80s: %.160s", d->o.endpoint, p->where,
                  answer == HOSTS_REFUSED ? "nobody listens there" : why);
+    if (answer == HOSTS_DENIED && !p->distrusts)
+        log_warn(MODULE, "the host %s and this node do not trust each other, so it cannot be in one job with us: %s",
+                 p->where, why);
+    p->distrusts = answer == HOSTS_DENIED || (p->distrusts && answer != HOSTS_HEARS);
     if (answer == HOSTS_DENIED)
         snprintf(d->denial, sizeof d->denial,
                  "the host %.80s and this node do not trust each other, and no other host takes this node: %.300s",

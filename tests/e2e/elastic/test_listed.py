@@ -78,6 +78,20 @@ def test_a_node_with_another_secret_ends_at_once_and_ends_nobody_else(cluster):
     cluster.finish(*nodes)
 
 
+def test_two_hosts_with_two_secrets_say_so(cluster):
+    """Neither is more than half of the list, so neither ends: each may be the stranger."""
+    args = arguments(local_hosts(2), nnodes="2:2", conf="join_timeout=600")
+    nodes = []
+    for seat in (0, 1):
+        mine = cluster.tmp / f"secret-{seat}"
+        mine.write_text(f"team a-secret-of-node-{seat}-of-enough-bytes\n")
+        mine.chmod(0o600)
+        nodes.append(start(cluster, args, seat, env={"CRUN_TOKEN_FILE": str(mine)}))
+    for node in nodes:
+        wait("the reason", lambda node=node: "and this node do not trust each other, so it cannot be in one job with us" in node.text())
+        node.process.terminate()
+
+
 def test_a_seat_that_is_taken_is_waited_for(cluster):
     args = arguments(local_hosts(3), nnodes="2:2")
     first = joined(start(cluster, args, 0), 1, 2)
