@@ -318,9 +318,27 @@ static int take_static(struct choice *c, struct err *e)
 
 /* --- nothing was typed */
 
+/* All nodes of the job are those that the scheduler has started crun on. */
+static int check_scheduler(const struct choice *c, const struct scheduler *s, struct err *e)
+{
+    const struct home_typed *t = c->t;
+    if (s->nodes > 0 && t->min_nodes > s->nodes)
+        return err_set(e, ERR_USAGE,
+                       "--nnodes asks for %d nodes, but %s has started crun on %d: expected --nnodes %d, or %d nodes "
+                       "(--rdzv-endpoint if others are to come from elsewhere)",
+                       t->min_nodes, s->name, s->nodes, s->nodes, t->min_nodes);
+    if (s->node_rank >= t->max_nodes && t->min_nodes == t->max_nodes && !t->spare)
+        return err_set(
+            e, ERR_USAGE,
+            "this is node %d of %s, counted from 0, but --nnodes allows %d: expected --nnodes %d, or --spare",
+            s->node_rank, s->name, t->max_nodes, s->node_rank + 1);
+    return 0;
+}
+
 static int take_scheduler(struct choice *c, const struct scheduler *s, struct err *e)
 {
     struct home *h = c->home;
+    TRY(check_scheduler(c, s, e));
     h->from = s->name;
     h->numbered = h->node_rank < 0;
     if (h->node_rank < 0)

@@ -75,7 +75,9 @@ static bool look_slurm(const struct home_look *l, int max_nodes, struct schedule
         return false;
     snprintf(s->job, sizeof s->job, step ? "%.60s.%.60s" : "%.60s", job, step ? step : "");
     look_tasks(l, &t);
-    s->node_rank = number(env(l, t.several && t.total == max_nodes ? "SLURM_PROCID" : "SLURM_NODEID"), -1);
+    const bool tasks = t.several && t.total == max_nodes; /* they are nodes */
+    s->node_rank = number(env(l, tasks ? "SLURM_PROCID" : "SLURM_NODEID"), -1);
+    s->nodes = tasks ? t.total : number(env(l, "SLURM_STEP_NUM_NODES"), 0);
     if (!nodes)
         nodes = env(l, "SLURM_JOB_NODELIST");
     if (!nodes || !slurm_first_host(nodes, s->host, sizeof s->host))

@@ -10,6 +10,7 @@ struct scheduler {
     int port;                     /* the same on every node, different for jobs that share nodes (mostly) */
     char job[HOME_ID_MAX + 1];    /* id, "" if not known */
     int node_rank;                /* -1: not numbered */
+    int nodes;                    /* that it has started crun on; 0: not known */
 };
 
 /* The first that is there: Slurm, PBS, Kubernetes, Open MPI (which under the others runs as their child). max_nodes: of

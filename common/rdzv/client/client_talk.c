@@ -360,7 +360,7 @@ static void on_join_refused_for_good(struct client *c, const char *answer)
 static void on_join_refused(struct client *c, const struct client_reply *r, int64_t now)
 {
     switch (verdict_of(r)) {
-    case FENCED: /* of a round that we have not heard of, or on a connection that counts no more: NEXT will say */
+    case FENCED:    /* of a round that we have not heard of, or on a connection that counts no more: NEXT will say */
         c->seq = 0; /* a leader that has lost decisions may give those news a number that we have seen */
         client_say_(c, ASK_NEXT, now);
         break;

@@ -189,6 +189,16 @@ static const struct {
     int node_rank;
 } task_cases[] = {
     {SRUN("2", "2", "1", "0", "1", ), {TYPED, .max_nodes = 2}, NULL, 1},
+    {SRUN("2", "2", "1", "0", "1", ),
+     {TYPED, .min_nodes = 3, .max_nodes = 3},
+     "asks for 3 nodes, but Slurm has started crun on 2"},
+    {SRUN("2", "2", "1", "0", "1", ), {TYPED, .min_nodes = 2, .max_nodes = 3}, NULL, 1},
+    {SRUN("2", "2", "1", "0", "1", ), {TYPED, .min_nodes = 3, .max_nodes = 3, .endpoint = "rdzv:29400"}, NULL, -1},
+    {SRUN("4", "4", "3", "0", "3", ),
+     {TYPED, .min_nodes = 2, .max_nodes = 2},
+     "this is node 3 of Slurm, counted from 0, but --nnodes allows 2"},
+    {SRUN("4", "4", "3", "0", "3", ), {TYPED, .min_nodes = 2, .max_nodes = 2, .spare = true}, NULL, 3},
+    {SRUN("4", "4", "3", "0", "3", ), {TYPED, .min_nodes = 1, .max_nodes = 2}, NULL, 3},
     {SRUN("2", "4", "0", "0", "0", ), {TYPED, .max_nodes = 2}, ONE_A_NODE},
     {SRUN("2", "4", "3", "1", "1", ), {TYPED, .max_nodes = 2}, "or --nnodes 4 if each task is meant to be a node"},
     {SRUN("2", "4", "2", "0", "1", ), {TYPED, .max_nodes = 4}, NULL, 2},
