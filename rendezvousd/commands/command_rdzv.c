@@ -183,7 +183,14 @@ void command_rdzv_term(struct conn *c, const struct request *rq)
         !read_number(c, &rq->argv[5], "round", INT64_MAX, &round))
         return;
     struct jobs_party *p = rdzv_party_of_(c, &e);
-    say_done(c, p ? jobs_term(p, run, epoch, seen, (uint64_t)round, &e) : -ENOMEM, &e);
+    const int rc = p ? jobs_term(p, run, epoch, seen, (uint64_t)round, &e) : -ENOMEM;
+    const char *instance = rc < 0 ? "" : jobs_term_instance(p);
+    char answer[64];
+    snprintf(answer, sizeof answer, "OK%s%s", instance[0] ? " " : "", instance);
+    if (rc < 0)
+        rdzv_say_error_(c, rc, &e);
+    else
+        reply_status(&c->reply, answer);
 }
 
 void command_rdzv_next(struct conn *c, const struct request *rq)

@@ -167,6 +167,8 @@ int jobs_seats(struct jobs *j, const char *run, const char *node, struct jobs_se
  * its workers (0: it has none). ERR_FENCED: this job has no such round. */
 int jobs_term(struct jobs_party *p, const char *run, const char *epoch, const char *seen, uint64_t round,
               struct err *e);
+/* Of the job that it leads, "": there is none yet. A node with workers of another instance must end them. */
+const char *jobs_term_instance(const struct jobs_party *p);
 /* Until when the workers of this party, which is in this process, may run: MIN nodes, itself counted, each have got an
  * answer of ours that was sent within silence_ms, or have left the round in good order. A node shows by a NEXT that it
  * has got the answer to the one before. INT64_MAX: nobody is needed. */

@@ -171,6 +171,12 @@ int jobs_term(struct jobs_party *p, const char *run, const char *epoch, const ch
     return 0;
 }
 
+const char *jobs_term_instance(const struct jobs_party *p)
+{
+    const struct job *job = job_find_(p->jobs, "", p->jobs->term.run);
+    return job ? leader_instance(job->reign.leader) : "";
+}
+
 /* Rounds that this home has never held: their workers may run under a leader that it does not know of. */
 void job_note_past_(struct job *job, const struct rdzv_event *join)
 {

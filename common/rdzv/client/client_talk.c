@@ -460,6 +460,14 @@ static void on_error(struct client *c, const struct client_asked *a, const struc
         on_refused(c, a, r, now);
 }
 
+/* "OK", or "OK INSTANCE": that of the job there, which may be an older one if the home has lost ours. */
+static void on_term(struct client *c, const struct client_reply *r, int64_t now)
+{
+    const char *instance = r->kind == REPLY_STATUS && strncmp(r->text, "OK ", 3) == 0 ? r->text + 3 : "";
+    if (instance[0] && c->past.round > 0 && strcmp(instance, c->past.instance) != 0)
+        lost_memory(c, now);
+}
+
 /* Questions and reports show that somebody is there, no more: they extend no lease. */
 static bool acknowledges(enum client_ask what)
 {
@@ -510,6 +518,8 @@ void client_hear_(struct client *c, const struct client_reply *r, int64_t now)
         on_acknowledged(c, &a);
     if (a.what == ASK_JOIN)
         on_joined(c, r, now);
+    else if (a.what == ASK_TERM)
+        on_term(c, r, now);
     else if (a.what == ASK_STATUS)
         on_status(c, r, now);
     else if (a.what == ASK_NEXT && r->kind == REPLY_RECORD)

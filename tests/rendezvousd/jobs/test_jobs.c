@@ -8,6 +8,7 @@
 
 #include "common/base/buf.h"
 #include "common/json/json.h"
+#include "common/rdzv/homes/rdzv_home.h"
 #include "tests/rendezvousd/jobs/jobs_rig.h"
 #include "tests/support/today.h"
 #include <errno.h>
@@ -1251,9 +1252,57 @@ static void nobody_joins_before_an_elected_leader_leads(void **state)
     jobs_destroy(j);
 }
 
+static void count_higher(void *arg, const char *epoch)
+{
+    (void)epoch;
+    ++*(int *)arg;
+}
+
+/* The first words to an elected leader: a lower epoch, a higher one, a round that its log has not; then it says whose
+ * job that is. */
+static void who_dials_an_elected_leader_names_its_epoch_and_hears_its_instance(void **state)
+{
+    struct jobs *j = rig_jobs(&(struct jobs_options){.embedded = true, .elected = true});
+    const struct rdzv_config c = rig_config(1, 2);
+    static const char own[] = "2-0000000000000002";
+    struct rdzv_home home;
+    struct jobs_led led;
+    struct agent a;
+    struct err e;
+    int higher = 0;
+    (void)state;
+    rdzv_memory_init(&home);
+    const struct jobs_lead lead = {.home = &home,
+                                   .run = "j",
+                                   .node = "node0",
+                                   .epoch = own,
+                                   .identity = "home",
+                                   .full_until = rig_now,
+                                   .higher = count_higher,
+                                   .arg = &higher};
+    assert_int_equal(jobs_lead(j, &lead, &led, &e), 0);
+    jobs_lead_until(j, rig_now + 1000);
+    rig_open(j, &a, "j", "node0", "");
+    assert_int_equal(jobs_term(a.party, "j", "1-0000000000000001", "", 0, &e), -ESTALE);
+    assert_int_equal(jobs_term(a.party, "j", own, "", 5, &e), ERR_FENCED);
+    assert_int_equal(rig_join(&a, &c, 0), -ESTALE);
+    assert_int_equal(jobs_term(a.party, "j", own, "", 0, &e), 0);
+    assert_string_equal(jobs_term_instance(a.party), "");
+    assert_int_equal(rig_join(&a, &c, 0), 0);
+    assert_string_equal(jobs_term_instance(a.party), a.joined.instance);
+    assert_int_equal(higher, 0);
+    assert_int_equal(jobs_term(a.party, "j", own, "2-0000000000000009", 0, &e), -ESTALE);
+    assert_int_equal(higher, 1);
+    assert_int_equal(jobs_may_answer(j, &e), -ESTALE); /* until it has claimed above */
+    rig_close(&a, JOBS_SILENT);
+    jobs_yield(j);
+    jobs_destroy(j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_dials_an_elected_leader_names_its_epoch_and_hears_its_instance),
         cmocka_unit_test(a_job_forms_and_ends),
         cmocka_unit_test(a_failure_stops_all_and_the_next_round_follows),
         cmocka_unit_test(news_are_kept_until_acknowledged),
