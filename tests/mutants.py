@@ -60,6 +60,33 @@ MUTANTS = {
         ["rendezvousd_jobs"]),
     "what_an_instance_goes_on_from_is_in_no_log": (
         "common/rdzv/leader/leader_log.c", "    if (l->former[0])\n", "    if (l->former[0] && !out)\n", ["leader"]),
+    "claims_after_half_of_d": (
+        "common/rdzv/client/election.c", "now - x->since >= by_any_clock(ELECTION_D_MS);", "now - x->since >= by_any_clock(ELECTION_D_MS) / 2;",
+        ["election"]),
+    "an_outage_of_the_home_counts": (
+        "common/rdzv/client/election.c", "        x->since = 0;\n        x->has_view = false;\n        return;", "        return;",
+        ["election"]),
+    "waits_by_the_same_clock": (
+        "common/rdzv/client/election.c", "    return ms + (ms + 99) / 100;", "    return ms;",
+        ["election"]),
+    "a_release_hands_on_no_hold": (
+        "common/rdzv/client/election.c", "    int64_t hold_ms = x->handed_ms;", "    int64_t hold_ms = 0;",
+        ["election"]),
+    "a_claim_that_is_seen_to_be_ours_owes_nothing": (
+        "common/rdzv/client/election.c", "    x->above = again && x->above;", "    x->above = false;",
+        ["election"]),
+    "a_hold_ends_without_the_kill": (
+        "common/rdzv/leader/leader.c", ".grace_ms = until_ms - now_ms};", ".grace_ms = until_ms - now_ms - l->config.kill_ms};",
+        ["leader"]),
+    "a_lower_epoch_is_taken": (
+        "rendezvousd/jobs/jobs_term.c", "    if (strcmp(epoch, t->epoch) != 0)", "    if (!epoch)",
+        ["rendezvousd_jobs"]),
+    "a_higher_epoch_is_not_heard": (
+        "rendezvousd/jobs/jobs_term.c", "    if (rdzv_epoch_is_foreign(seen, t->epoch)) {", "    if (!seen) {",
+        ["rendezvousd_jobs"]),
+    "rounds_of_no_log_are_taken": (
+        "rendezvousd/jobs/jobs_term.c", "    TRY(check_round(j, run, round, e));\n    p->in_term", "    if (!run)\n        TRY(check_round(j, run, round, e));\n    p->in_term",
+        ["rendezvousd_jobs"]),
     "renewals_are_no_news": (
         "common/rdzv/homes/rdzv_claim.c", 'strcmp(a->epoch, b->epoch) == 0 && a->n == b->n && a->released == b->released;', 'strcmp(a->epoch, b->epoch) == 0 && a->released == b->released;',
         ["election"]),

@@ -380,6 +380,13 @@ static void say(struct world *w, int conn, int rc, const struct err *e)
         reply(w, conn, REPLY_STATUS, "OK");
 }
 
+static void say_term(struct world *w, int conn, const char *instance)
+{
+    char text[64];
+    snprintf(text, sizeof text, "OK%s%s", instance[0] ? " " : "", instance);
+    reply(w, conn, REPLY_STATUS, text);
+}
+
 static void on_told(void *arg, const struct rdzv_news *news, const char *members, int more)
 {
     const int conn = (int)(intptr_t)arg;
@@ -454,8 +461,10 @@ static void serve(struct world *w, const struct message *m)
     switch (m->what) {
     case ASK_TERM:
         rc = jobs_term(p, "sim", m->epoch, m->seen_epoch, m->round, &e);
-        if (k->server_open) /* else it has resigned */
+        if (k->server_open && rc < 0) /* else it has resigned */
             say(w, m->conn, rc, &e);
+        else if (k->server_open)
+            say_term(w, m->conn, jobs_term_instance(p));
         break;
     case ASK_JOIN:
         serve_join(w, m->conn, p, m);
@@ -781,6 +790,25 @@ static bool is_live(const struct world *w)
     return true;
 }
 
+static bool is_for_server(const struct message *m)
+{
+    return m->kind == M_REQUEST || m->kind == M_CLOSED;
+}
+
+/* A connection is a stream: what was sent before, and waited longer, comes first. */
+static bool waits_for_another(struct world *w, const struct message *m)
+{
+    for (int i = 0; i < w->messages; i++) {
+        struct message *o = &w->m[i];
+        if (o->conn == m->conn && o->order < m->order && o->kind != M_DIAL && o->kind < M_HOME &&
+            is_for_server(o) == is_for_server(m)) {
+            o->at = w->now;
+            return true;
+        }
+    }
+    return false;
+}
+
 static void deliver(struct world *w, int i)
 {
     struct message m = w->m[i];
@@ -801,6 +829,8 @@ static void deliver(struct world *w, int i)
         w->m[i].at = later + 1;
         return;
     }
+    if (k && waits_for_another(w, &m))
+        return;
     w->m[i] = w->m[--w->messages];
     w->st->events++;
     switch (m.kind) {
