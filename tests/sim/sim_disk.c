@@ -101,7 +101,7 @@ static int disk_append(struct rdzv_home *base, const struct rdzv_write *v, struc
     l->at = landing_time(d->w);
     l->whole = v->whole;
     d->w->stats->compactions += v->whole;
-    if (v->whole)
+    if (v->whole || strstr(v->decision->data, "@job ")) /* the machine whole, too */
         sim_account_compacted(d->w);
     else if (has_core(v->decision->data))
         sim_account_logged(d->w);

@@ -350,7 +350,7 @@ static void read_former(struct world *w)
     const char *at = w->disk.log.data, *line = NULL;
     for (; at && (at = strstr(at, "@job ")); at++)
         line = at;
-    if (!line || rdzv_field_find(line, strcspn(line, "\n"), "former", w->former, sizeof w->former) < 0)
+    if (!line || rdzv_field_find(line + 5, strcspn(line, "\n") - 5, "former", w->former, sizeof w->former) < 0)
         w->former[0] = 0;
 }
 

@@ -42,10 +42,19 @@ static void forget_old_restarts(struct world *w, int64_t now)
     for (int i = 0; i < a->counted; i++) {
         if (now - a->restart_at[i] > w->config.restart_window_ms)
             continue;
-        a->restart_at[kept] = a->restart_at[i];
-        a->restart_age[kept++] = a->restart_age[i];
+        a->restart_at[kept++] = a->restart_at[i];
     }
     a->counted = kept;
+}
+
+/* The log has all that still count; later ones that count no more stay in it. */
+static void log_restarts(struct world *w, int64_t now)
+{
+    struct account *a = &w->account;
+    forget_old_restarts(w, now);
+    for (int i = 0; i < a->counted; i++)
+        a->restart_age[i] = now - a->restart_at[i];
+    a->logged = a->counted;
 }
 
 static int against_budget(struct world *w, int64_t now)
@@ -73,8 +82,7 @@ static void account_failure(struct world *w, int64_t now)
     w->stats->restarts++;
     if (w->config.restart_window_ms > 0 && a->counted < RESTARTS_MAX)
         a->restart_at[a->counted++] = now;
-    for (int i = 0; i < a->counted; i++)
-        a->restart_age[i] = now - a->restart_at[i]; /* as the log has it now */
+    log_restarts(w, now);
     a->row = now - a->round_at < w->config.backoff_reset_ms ? a->row + 1 : 0;
     a->not_before = now + (w->config.backoff_ms > 0 ? expected_wait(&w->config, a->row) : 0);
 }
@@ -141,6 +149,7 @@ void sim_account_restarted(struct world *w)
     a->not_before = now + (wait > 0 ? wait : 0);
     a->round_at = now - (a->core_logged_at - a->round_at);
     a->core_logged_at = now;
+    a->counted = a->logged;
     for (int i = 0; i < a->counted; i++)
         a->restart_at[i] = now - a->restart_age[i];
 }
@@ -155,18 +164,19 @@ void sim_account_adopted(struct world *w, int restarts)
         restarts = most;
     if (w->config.restart_window_ms > 0)
         forget_old_restarts(w, now);
+    const int counted = a->counted;
     for (int i = a->restarts; w->config.restart_window_ms > 0 && i < restarts && a->counted < most; i++)
         a->restart_at[a->counted++] = now;
+    if (a->counted > counted)
+        log_restarts(w, now);
     a->restarts = restarts > a->restarts ? restarts : a->restarts;
 }
 
 void sim_account_compacted(struct world *w)
 {
     struct account *a = &w->account;
-    forget_old_restarts(w, sim_host_clock(w));
     a->core_logged_at = sim_host_clock(w);
-    for (int i = 0; i < a->counted; i++)
-        a->restart_age[i] = a->core_logged_at - a->restart_at[i];
+    log_restarts(w, a->core_logged_at);
 }
 
 /* --- ranks */
