@@ -72,8 +72,8 @@ MUTANTS = {
     "a_release_hands_on_no_hold": (
         "common/rdzv/client/election.c", "    int64_t hold_ms = x->handed_ms;", "    int64_t hold_ms = 0;",
         ["election"]),
-    "a_claim_that_is_seen_to_be_ours_owes_nothing": (
-        "common/rdzv/client/election.c", "    x->above = again && x->above;", "    x->above = false;",
+    "a_claim_above_that_failed_is_forgotten": (
+        "common/rdzv/client/election.c", "    x->hold_until = 0;\n}", "    x->hold_until = 0;\n    x->above = false;\n}",
         ["election"]),
     "a_hold_ends_without_the_kill": (
         "common/rdzv/leader/leader.c", ".grace_ms = until_ms - now_ms};", ".grace_ms = until_ms - now_ms - l->config.kill_ms};",

@@ -97,7 +97,7 @@ struct account {
     int restarts;                                 /* of the job's life */
     int64_t restart_at[RESTARTS_MAX];             /* host's clock */
     int64_t restart_age[RESTARTS_MAX];            /* as the log has it */
-    int logged; /* of these ages */
+    int logged;                                   /* of these ages */
     int counted;                                  /* entries of those */
     int row;                                      /* failures in a row of rounds that lived too short */
     int64_t round_at, not_before, core_logged_at; /* host's clock */

@@ -128,7 +128,6 @@ static void take_debt(struct election *x, int64_t now)
     else if (!x->view.released && x->view.epoch[0] && (again || !stood_still(x, now)))
         x->grace_ms = by_any_clock(ELECTION_D_MS);
     x->hold_until = 0;
-    x->above = again && x->above;
 }
 
 static void claim(struct election *x, int64_t now)
@@ -260,6 +259,7 @@ static void on_loaded(struct election *x, const struct election_event *ev, int64
         x->hold_until = now + hold_ms;
         x->owed_until = longest(x->hold_until, x->owed_until);
     }
+    x->above = false;
     x->state = ELECTION_LEADING;
     add(x, ELECTION_UNTIL);
     dial(x);
@@ -292,7 +292,7 @@ static void on_higher(struct election *x, const struct election_event *ev, int64
     note_epoch(x, ev->epoch);
     resign(x);
     claim(x, now);
-    x->above = true;
+    x->above = true; /* until we lead so, or another one acknowledges us: this claim may fail */
 }
 
 static void on_heard(struct election *x, const struct election_event *ev, int64_t now)
@@ -316,7 +316,7 @@ static void on_acked(struct election *x)
     if (x->state != ELECTION_LOOKING)
         return;
     x->state = ELECTION_FOLLOWING;
-    x->refused = x->last = false;
+    x->refused = x->last = x->above = false;
     x->next_look = NEVER;
     x->claim_at = 0;
 }

@@ -103,7 +103,7 @@ struct election {
     char dialled[RDZV_EPOCH_MAX + 1]; /* "": none */
     char acked[RDZV_EPOCH_MAX + 1];   /* the newest whose leader has acknowledged this node */
     bool was_member;                  /* an epoch was seen before the claim at hand */
-    bool above;                       /* it goes above an epoch that others may still acknowledge */
+    bool above;                       /* ours must go above an epoch that others may still acknowledge */
     int64_t full_ms;                  /* D, silence and kill */
     bool refused;                     /* the leader dialled, which had acknowledged us, refuses */
     bool asking;                      /* a LOOK is under way */

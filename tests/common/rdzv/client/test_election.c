@@ -218,6 +218,20 @@ static void whoever_hears_too_few_lets_go_and_comes_last(void **state)
 }
 
 /* Its turn is 2 s after it has let go; of ten looks one fails. */
+static void a_claim_above_that_fails_is_made_again_with_its_hold(void **state)
+{
+    (void)state;
+    lead_first();
+    const struct rdzv_claim before = x.own;
+    step((struct election_event){.kind = ELECTION_HIGHER, .epoch = "7-b"});
+    step((struct election_event){.kind = ELECTION_CLAIMED, .rc = -110});
+    for (int i = 0; i < 1000 && !did(ELECTION_CLAIM); i++, now += 5)
+        step((struct election_event){.kind = x.asking ? ELECTION_SEEN : ELECTION_TICK, .rc = 1, .claim = &before});
+    assert_true(did(ELECTION_CLAIM));
+    win(1);
+    assert_int_equal(x.hold_until, now + FULL);
+}
+
 static void a_look_that_fails_delays_no_claim_that_was_released(void **state)
 {
     (void)state;
@@ -318,6 +332,7 @@ int main(void)
         FRESH(a_release_hands_on_what_is_owed),
         FRESH(whoever_hears_too_few_lets_go_and_comes_last),
         FRESH(a_claim_above_whose_answer_is_lost_keeps_its_hold),
+        FRESH(a_claim_above_that_fails_is_made_again_with_its_hold),
         FRESH(a_look_that_fails_delays_no_claim_that_was_released),
         FRESH(a_higher_epoch_is_claimed_above_with_a_full_hold),
         FRESH(a_home_that_knows_nothing_is_held_by_whoever_knows_an_epoch),
