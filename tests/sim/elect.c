@@ -272,6 +272,7 @@ static void take_renewal(struct store *s, struct message *m, bool release)
     if (release) {
         s->claim.released = true;
         s->claim.hold_ms = m->own.hold_ms;
+        s->claim.held = m->own.held;
     }
 }
 

@@ -122,7 +122,7 @@ static void take_debt(struct election *x, int64_t now)
     const bool again = is_own(x) && !x->view.released;
     x->was_member = x->highest[0];
     x->grace_ms = 0;
-    x->handed_ms = again ? x->handed_ms : x->view.released ? x->view.hold_ms : 0;
+    x->handed_ms = again ? x->handed_ms : x->view.released && x->view.held ? x->view.hold_ms : 0;
     if (x->view.released && x->view.hold_ms > election_fence_ms(&x->o, 0))
         x->grace_ms = x->view.hold_ms - election_fence_ms(&x->o, 0);
     else if (!x->view.released && x->view.epoch[0] && (again || !stood_still(x, now)))
@@ -139,6 +139,7 @@ static void claim(struct election *x, int64_t now)
     x->own.n = 0;
     x->own.released = false;
     x->own.hold_ms = 0;
+    x->own.held = false;
     x->state = ELECTION_CLAIMING;
     x->next_look = NEVER;
     add(x, ELECTION_CLAIM);
@@ -176,7 +177,7 @@ static void begin_term(struct election *x, int64_t sent, int64_t now)
     x->claim_at = 0;
     note_epoch(x, x->own.epoch);
     x->until = sent + ELECTION_D_MS;
-    x->owed_until = now + longest(x->grace_ms + election_fence_ms(&x->o, 0), x->full_ms);
+    x->owed_until = now + x->grace_ms + election_fence_ms(&x->o, 0);
     x->few_since = 0;
     x->state = ELECTION_LOADING;
     add(x, ELECTION_LOAD);
@@ -229,6 +230,7 @@ static void release(struct election *x, int64_t now)
     resign(x);
     x->own.released = true;
     x->own.hold_ms = x->owed_until > now ? x->owed_until - now : 0;
+    x->own.held = x->above || x->hold_until > now;
     x->state = ELECTION_RELEASING;
     add(x, ELECTION_RELEASE);
 }

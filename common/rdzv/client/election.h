@@ -116,8 +116,8 @@ struct election {
     int64_t next_look, next_renewal;
     int64_t until;                /* we may acknowledge; 0: we do not lead */
     int64_t grace_ms, hold_until; /* hold_until: nothing is decided before; 0: no hold */
-    int64_t handed_ms;            /* what the release owed that our claim replaces */
-    int64_t owed_until;           /* what a release hands on: nothing must be decided before */
+    int64_t handed_ms;            /* of hold_until: what the release owed that our claim replaces */
+    int64_t owed_until;           /* what a release hands on: nobody is given up before */
     int64_t few_since;            /* 0: MIN nodes are heard */
 };
 

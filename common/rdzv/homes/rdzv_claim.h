@@ -17,7 +17,8 @@ struct rdzv_claim {
     char epoch[RDZV_EPOCH_MAX + 1]; /* "": nobody ever led this job, or its home was emptied */
     uint64_t n;                     /* renewals: with the epoch it names this state of the claim */
     bool released;                  /* whoever comes first may claim */
-    int64_t hold_ms;                /* released: nothing must be decided for so long: what its leader still owed */
+    int64_t hold_ms;                /* released: nobody must be given up for so long, after what its leader owed */
+    bool held;                      /* released: nothing at all must be decided for so long */
     int port;
     char addrs[RDZV_ADDRS_MAX + 1]; /* where it listens, numeric, comma-separated, the best first */
     char node[RDZV_ID_MAX + 1];     /* who leads, for people */

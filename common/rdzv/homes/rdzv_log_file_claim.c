@@ -29,7 +29,7 @@ static void token_name(const struct rdzv_claim *c, char out[FILE_NAME_CAP])
 {
     const int n = snprintf(out, FILE_NAME_CAP, TOKEN "%s.%" PRIu64, c->epoch[0] ? c->epoch : "0", c->n);
     if (c->released)
-        snprintf(out + n, FILE_NAME_CAP - (size_t)n, ".r%" PRId64, c->hold_ms);
+        snprintf(out + n, FILE_NAME_CAP - (size_t)n, ".%c%" PRId64, c->held ? 'h' : 'r', c->hold_ms);
 }
 
 static void leader_name(const char *epoch, char out[FILE_NAME_CAP])
@@ -45,7 +45,8 @@ static bool parse_token(const char *file, struct rdzv_claim *ret)
     *ret = (struct rdzv_claim){0};
     if (sscanf(file, "term-%47[^.].%" SCNu64 "%n", ret->epoch, &ret->n, &end) < 2)
         return false;
-    ret->released = sscanf(file + end, ".%c%lld", &r, &hold) == 2 && r == 'r';
+    ret->released = sscanf(file + end, ".%c%lld", &r, &hold) == 2 && (r == 'r' || r == 'h');
+    ret->held = r == 'h';
     ret->hold_ms = hold;
     if (strcmp(ret->epoch, "0") == 0)
         ret->epoch[0] = 0;
@@ -119,6 +120,7 @@ int file_look(struct rdzv_home *base, struct rdzv_claim *ret, struct err *e)
     ret->n = token.n;
     ret->released = token.released;
     ret->hold_ms = token.hold_ms;
+    ret->held = token.held;
     return rc < 0 ? rc : 1;
 }
 

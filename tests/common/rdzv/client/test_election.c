@@ -181,7 +181,28 @@ static void a_release_hands_on_what_is_owed(void **state)
     assert_true(did(ELECTION_CLAIM));
     win(1);
     assert_int_equal(x.grace_ms, D_AND_MORE - 100);
-    assert_int_equal(x.hold_until, now + D_AND_MORE + FENCE - 100); /* its hold may have been for nodes of no log */
+    assert_int_equal(x.hold_until, 0);
+}
+
+/* Workers that no log names may be left. */
+static void a_release_during_a_hold_hands_the_hold_on(void **state)
+{
+    (void)state;
+    lead_first();
+    step((struct election_event){.kind = ELECTION_HIGHER, .epoch = "7-b"});
+    win(1);
+    now += 100;
+    step((struct election_event){.kind = ELECTION_UNABLE});
+    const struct rdzv_claim free = x.own;
+    assert_true(free.released && free.held);
+    start(state);
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    step((struct election_event){.kind = ELECTION_SEEN, .rc = 1, .claim = &free});
+    for (int i = 0; i < 200 && !did(ELECTION_CLAIM); i++, now += 5)
+        step((struct election_event){.kind = x.asking ? ELECTION_SEEN : ELECTION_TICK, .rc = 1, .claim = &free});
+    assert_true(did(ELECTION_CLAIM));
+    win(1);
+    assert_int_equal(x.hold_until, now + FULL - 100);
 }
 
 static void a_claim_above_whose_answer_is_lost_keeps_its_hold(void **state)
@@ -331,6 +352,7 @@ int main(void)
         FRESH(group_ranks_claim_in_turn),
         FRESH(a_release_hands_on_what_is_owed),
         FRESH(whoever_hears_too_few_lets_go_and_comes_last),
+        FRESH(a_release_during_a_hold_hands_the_hold_on),
         FRESH(a_claim_above_whose_answer_is_lost_keeps_its_hold),
         FRESH(a_claim_above_that_fails_is_made_again_with_its_hold),
         FRESH(a_look_that_fails_delays_no_claim_that_was_released),

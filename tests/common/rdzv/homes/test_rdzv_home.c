@@ -267,11 +267,13 @@ static void the_claim_says_who_leads_and_how_often_it_was_renewed(void **state)
     assert_int_equal(own.n, 1);
     own.released = true;
     own.hold_ms = 1234;
+    own.held = true;
     assert_int_equal(a->ops->renew(a, &own, &e), 1);
     assert_int_equal(b->ops->look(b, &seen, &e), 1);
     assert_true(rdzv_claim_is(&seen, &own) && seen.released);
     assert_int_equal(seen.n, 2);
     assert_int_equal(seen.hold_ms, 1234);
+    assert_true(seen.held);
     assert_int_equal(claim(b, &seen, "2-y", &e), 1);
     assert_int_equal(a->ops->look(a, &seen, &e), 1);
     assert_false(seen.released);
