@@ -167,6 +167,30 @@ static void a_silent_node_that_resumes_costs_nothing(void **state)
     end(&j);
 }
 
+static int find_silent(void *arg, const struct rdzv_member *m)
+{
+    *(bool *)arg |= m->silent;
+    return 0;
+}
+
+/* What is refused changes nothing, for nothing of it is logged. */
+static void a_join_that_is_refused_does_not_resume_its_node(void **state)
+{
+    struct job j = begin(2, 2, 1);
+    bool silent = false;
+    (void)state;
+    says(&j, RDZV_JOIN, "a", 0, "");
+    says(&j, RDZV_JOIN, "b", 0,
+         "a: round 1 start, node 0/2 at @a, ranks 0+ of 4, restart 0; "
+         "b: round 1 start, node 1/2 at @a, ranks 2+ of 4, restart 0; ");
+    says(&j, RDZV_DONE, "b", 1, "");
+    says(&j, RDZV_SILENT, "b", 0, "");
+    assert_int_equal(step(&j, RDZV_JOIN, "b", 1, 1), ERR_REFUSED);
+    assert_int_equal(rdzv_members(j.r, find_silent, &silent), 0);
+    assert_true(silent);
+    end(&j);
+}
+
 static void no_round_starts_without_a_silent_node_before_its_workers_are_dead(void **state)
 {
     struct job j = begin(1, 2, 3);
@@ -285,6 +309,7 @@ int main(void)
         cmocka_unit_test(a_host_without_memory_waits_unless_all_are_here),
         cmocka_unit_test(a_late_joiner_waits_for_the_next_round),
         cmocka_unit_test(a_silent_node_that_resumes_costs_nothing),
+        cmocka_unit_test(a_join_that_is_refused_does_not_resume_its_node),
         cmocka_unit_test(no_round_starts_without_a_silent_node_before_its_workers_are_dead),
         cmocka_unit_test(claims_about_an_older_round_are_fenced_and_change_nothing),
         cmocka_unit_test(a_leaving_node_shrinks_the_job_while_the_minimum_is_left),

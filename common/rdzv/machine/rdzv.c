@@ -235,14 +235,15 @@ static int join_running(struct step *s)
             offer_while_running(s, n);
         return 0;
     }
+    const bool repeated = s->ev->round < s->r->m.round; /* it has its place already */
+    if (n->is.done && !repeated)
+        return err_set(s->e, ERR_REFUSED, "node '%s' is done with round %llu and cannot join", n->id,
+                       (unsigned long long)s->r->m.round);
     hear(s);
-    if (s->ev->round < s->r->m.round) { /* repeated: it has its place already */
+    if (repeated) {
         offer_to_successors(s);
         return 0;
     }
-    if (n->is.done)
-        return err_set(s->e, ERR_REFUSED, "node '%s' is done with round %llu and cannot join", n->id,
-                       (unsigned long long)s->r->m.round);
     struct rdzv_cause cause = {.exit_code = EXIT_UNAVAILABLE, .rank = -1};
     snprintf(cause.text, sizeof cause.text, "node '%s' lost touch and stopped its workers", n->id);
     break_round(s, &cause);
