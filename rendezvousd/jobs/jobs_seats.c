@@ -104,10 +104,16 @@ static int check_place(const struct jobs *j, int seat, const char *node, struct 
     return err_set(e, -EAGAIN, "node rank %d is taken by node '%s', which is heard of", seat, before);
 }
 
+/* Does its node still come by this connection? */
+static bool is_seated(const struct jobs_party *p)
+{
+    return p->seat >= 0 && p->jobs->seated[p->seat] == p->seated;
+}
+
 static int sit_down(struct jobs_party *p, int seat, const char *node, struct err *e)
 {
     struct jobs *j = p->jobs;
-    if (p->seat >= 0 && p->seat == seat && strcmp(j->seats->v[seat].node, node) == 0)
+    if (is_seated(p) && p->seat == seat && strcmp(j->seats->v[seat].node, node) == 0)
         return 0;
     TRY(check_place(j, seat, node, e));
     TRY(seats_connect(j->seats, seat, node, j->o.now(), e));
@@ -115,12 +121,6 @@ static int sit_down(struct jobs_party *p, int seat, const char *node, struct err
     p->seated = ++j->seatings;
     j->seated[seat] = p->seated;
     return 0;
-}
-
-/* Does its node still come by this connection? */
-static bool is_seated(const struct jobs_party *p)
-{
-    return p->seat >= 0 && p->jobs->seated[p->seat] == p->seated;
 }
 
 /* Others that wait for the newest JOIN are to show that they are still here. */

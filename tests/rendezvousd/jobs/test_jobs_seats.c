@@ -212,6 +212,25 @@ static void a_host_that_hears_too_few_forgets_its_round(void **state)
     close_host(&h);
 }
 
+/* What its node sent before, on another connection, is read late. */
+static void a_seat_is_taken_back_from_a_late_connection(void **state)
+{
+    struct host h;
+    struct err e;
+    begin(&h);
+    rig_now += 3000;
+    assert_int_equal(jobs_may_answer(h.jobs, &e), -EBUSY); /* it knows nothing any more */
+    struct sitter now_there = h.n[0];
+    h.n[0].party = NULL;
+    come(&h, 0);
+    assert_int_equal(join(&h, 0, 1), 0);
+    jobs_party_close(h.n[0].party, JOBS_SILENT);
+    h.n[0] = now_there;
+    assert_int_equal(join(&h, 0, 1), 0);
+    assert_int_equal(next(&h, 0), 0);
+    close_host(&h);
+}
+
 static void workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged(void **state)
 {
     struct host h;
@@ -245,6 +264,7 @@ int main(void)
         cmocka_unit_test(a_job_of_fewer_than_max_nodes_waits_for_another_host_to_be_out),
         cmocka_unit_test(a_full_job_begins_at_once),
         cmocka_unit_test(a_host_that_hears_too_few_forgets_its_round),
+        cmocka_unit_test(a_seat_is_taken_back_from_a_late_connection),
         cmocka_unit_test(workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged),
         cmocka_unit_test(a_node_that_heard_of_a_higher_round_ends_a_lower_one),
     };
