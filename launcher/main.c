@@ -19,6 +19,7 @@
 #include "common/job/exitcode.h"
 #include "common/rdzv/homes/home_process.h"
 #include "launcher/agent/agent_loop.h"
+#include "launcher/agent/machine/agent.h"
 #include "launcher/base/cgroup_path.h"
 #include "launcher/base/oom.h"
 #include "launcher/base/own_fds.h"
@@ -181,6 +182,40 @@ static void ask_for_command(const char *typed, struct err *e)
         snprintf(e->text + said, sizeof e->text - said, ", did you mean 'crun %s'?", near.word);
 }
 
+/* "10.0.0.1:29500": what is left of $(hostname -I) with a port behind it. */
+static bool looks_like_endpoint(const char *word)
+{
+    const char *colon = strrchr(word, ':');
+    return colon && colon > word && colon[1] && strspn(colon + 1, "0123456789") == strlen(colon + 1) &&
+           !strchr(word, '/');
+}
+
+/* 0: there is one, or config->cannot says why not, and the other nodes must hear of it. Else an exit code. */
+static int find_program(struct program *ret, struct config *config, const struct arg_result *args, char **argv)
+{
+    struct err e = {0};
+    char **typed = argv + args->first_operand;
+    struct config_cannot *cannot = &config->cannot;
+    const int rc = cannot->code ? 0 : program_find(ret, &config->how, typed, &e);
+    if (rc == -ENOENT && args->first_operand == 1 && !strpbrk(argv[1], "./"))
+        ask_for_command(argv[1], &e);
+    if (rc == -ENOENT && looks_like_endpoint(*typed)) {
+        fprintf(stderr, "crun: program '%s' is not found: it looks like a second address for --rdzv-endpoint\n",
+                *typed);
+        return EXIT_NOT_FOUND;
+    }
+    if (rc < 0) {
+        cannot->code = rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND;
+        snprintf(cannot->text, sizeof cannot->text, "%.319s", e.text);
+    }
+    if (cannot->code == 0)
+        return 0;
+    if (!config_is_awaited(config))
+        return complain(cannot->code, &e);
+    fprintf(stderr, "crun: %s; this node tells the others, %d s at most\n", cannot->text, AGENT_TELL_MS / 1000);
+    return program_stand_in(ret, typed, &e) < 0 ? complain(EXIT_UNAVAILABLE, &e) : 0;
+}
+
 static int failure_code(int rc)
 {
     return rc == ERR_USAGE ? EXIT_USAGE_ERROR : rc == ERR_OUTPUT ? EXIT_CANT_CREATE : EXIT_UNAVAILABLE;
@@ -196,6 +231,15 @@ static int run_elsewhere(const struct config *config, const struct arg_result *a
     if (rc < 0)
         return complain(failure_code(rc), &e);
     return config->dry_run ? check_printed() : code;
+}
+
+/* By its path: so crun alone would be another program, as it will be for srun, ssh and scripts. */
+static void warn_other_crun(const struct config *c, const char *self)
+{
+    char path[1024];
+    const char *slash = strrchr(self, '/');
+    if (slash && strcmp(slash, "/crun") == 0 && c->control_fd < 0 && program_file_other_crun(path, sizeof path))
+        fprintf(stderr, "crun: the word crun means another program here, %s: crun-launcher is this one\n", path);
 }
 
 static int agent_main(const struct guardian_link *link, int argc, char **argv)
@@ -220,17 +264,16 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     log_init((enum log_level)config.log_level, "crun");
     if (check_open_files(&config, &e) < 0 || check_kernel(&e) < 0)
         return complain(EXIT_UNAVAILABLE, &e);
+    warn_other_crun(&config, argv[0]);
     if (!config.dry_run)
         guardian_start_console(link, config.stdin_rank >= 0);
     if (config_starts_agents(&config))
         return run_elsewhere(&config, &args, link, argc, argv);
     if (!config.dry_run)
         guardian_start_output(link); /* it gets ready while this process looks around */
-    int rc = program_find(&program, &config.how, argv + args.first_operand, &e);
-    if (rc == -ENOENT && args.first_operand == 1 && !strpbrk(argv[1], "./"))
-        ask_for_command(argv[1], &e);
-    if (rc < 0)
-        return complain(rc == -EACCES ? EXIT_CANNOT_EXEC : EXIT_NOT_FOUND, &e);
+    if ((code = find_program(&program, &config, &args, argv)))
+        return code;
+    int rc = 0;
     if ((rc = check_spares(&config, &program, &e)) < 0) {
         program_free(&program);
         return complain(failure_code(rc), &e);

@@ -7,6 +7,7 @@ FILES = {
     "crun-launcher": {
         "usr/bin/crun": f"{PRIVATE}/crun",
         "usr/bin/crun-launch": f"{PRIVATE}/crun-launch",
+        "usr/bin/crun-launcher": f"{PRIVATE}/crun-launcher",
         "usr/share/man/man1/crun.1": "usr/share/man/man1/crun-launcher.1",
         "usr/share/man/man1/crun-launch.1": "usr/share/man/man1/crun-launch.1",
         "usr/lib/*/crun/chaos-clock.so": None,

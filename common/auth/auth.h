@@ -110,13 +110,17 @@ int auth_random_hex(char *ret, size_t n, struct err *e);
 
 /* Where a user's own token came from. */
 enum auth_origin {
-    AUTH_FROM_FILE,  /* named by the user: --token-file, CRUN_TOKEN_FILE */
-    AUTH_FROM_HOME,  /* ~/.config/crun/token */
-    AUTH_FROM_DRAWN, /* nowhere to keep one: drawn for this process. Good for a job of one node only */
+    AUTH_FROM_FILE,     /* named by the user: --token-file, CRUN_TOKEN_FILE */
+    AUTH_FROM_VARIABLE, /* CRUN_TOKEN: "SECRET", of the principal AUTH_PRINCIPAL, or "PRINCIPAL SECRET" */
+    AUTH_FROM_HOME,     /* ~/.config/crun/token */
+    AUTH_FROM_DRAWN,    /* nowhere to keep one: drawn for this process. Good for a job of one node only */
 };
 
-/* The tokens a client works with (its own is the first one): those of `file`, or if that is NULL those of
- * ~/.config/crun/token, which is made with mode 0600 if it is not there (two that make it at once get the same), or if
+#define AUTH_VARIABLE "CRUN_TOKEN"
+#define AUTH_PRINCIPAL "crun"
+
+/* The tokens a client works with (its own is the first one): those of `file`, or if that is NULL that of CRUN_TOKEN, or
+ * without it those of ~/.config/crun/token, which is made with mode 0600 if it is not there (two that make it at once get the same), or if
  * that cannot be made one that is drawn. */
 int auth_tokens_own(struct auth_tokens *ret, const char *file, enum auth_origin *ret_origin, struct err *e);
 

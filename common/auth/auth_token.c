@@ -316,13 +316,33 @@ static bool is_or_can_be_made(const char *path, struct err *why)
     return is;
 }
 
+/* "SECRET" or "PRINCIPAL SECRET". Nodes on which the user has different names need no principal. */
+static int read_variable(struct auth_tokens *ret, const char *text, struct err *e)
+{
+    struct buf line;
+    const size_t n = strlen(text), word = skip_word(text, n, skip_blanks(text, n, 0));
+    const bool is_bare = skip_blanks(text, n, word) == n;
+    buf_init(&line, 4096);
+    int rc = buf_printf(&line, "%s%s", is_bare ? AUTH_PRINCIPAL " " : "", text);
+    rc = rc < 0 ? err_set(e, ERR_USAGE, AUTH_VARIABLE " is longer than 4096 bytes")
+                : auth_tokens_parse(ret, line.data, line.len, AUTH_VARIABLE, e);
+    if (line.data)
+        explicit_bzero(line.data, line.cap);
+    buf_free(&line);
+    return rc;
+}
+
 int auth_tokens_own(struct auth_tokens *ret, const char *file, enum auth_origin *ret_origin, struct err *e)
 {
+    const char *variable = getenv(AUTH_VARIABLE);
     char path[4096];
     struct err why;
     *ret_origin = AUTH_FROM_FILE;
     if (file)
         return auth_tokens_read(ret, file, e);
+    *ret_origin = AUTH_FROM_VARIABLE;
+    if (variable && *variable)
+        return read_variable(ret, variable, e);
     *ret_origin = AUTH_FROM_HOME;
     if (home_path(path, sizeof path, &why) == 0 && is_or_can_be_made(path, &why))
         return auth_tokens_read(ret, path, e);

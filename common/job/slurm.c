@@ -21,8 +21,9 @@ bool slurm_first_host(const char *list, char *ret, size_t cap)
     size_t digits = 0;
     if (list[name] == '[') {
         digits = strspn(list + name + 1, "0123456789");
-        if (digits == 0 || !list[name + 1 + digits] || !strchr("-,]", list[name + 1 + digits]))
-            return false;
+        const char *close = strchr(list + name, ']');
+        if (digits == 0 || !strchr("-,]", list[name + 1 + digits]) || !close || (close[1] && close[1] != ','))
+            return false; /* what follows the bracket would belong to the name */
     }
     if (name == 0 || name + digits >= cap)
         return false;

@@ -31,7 +31,7 @@ struct effects {
     struct agent_event queue[QUEUE_MAX];
     unsigned first, last; /* of the queue, modulo QUEUE_MAX */
     bool pumping;
-    uv_timer_t grace;  /* of AGENT_DO_STOP, or the wait of AGENT_DO_AWAIT */
+    uv_timer_t grace;  /* of AGENT_DO_STOP, or the wait of AGENT_DO_AWAIT; or AGENT_TELL_MS */
     int64_t grace_ms;  /* that it was started with */
     uv_timer_t insist; /* within it: SIGTERM follows the signal that the workers got first */
     int signo;         /* which one that was */
@@ -142,6 +142,13 @@ static void on_wait_over(uv_timer_t *t)
     post_grace_over((container_of(t, struct effects, grace))->r);
 }
 
+static void on_told_long_enough(uv_timer_t *t)
+{
+    struct run *r = (container_of(t, struct effects, grace))->r;
+    if (r->agent.state == AGENT_JOINING)
+        round_give_up(r);
+}
+
 static void on_insist(uv_timer_t *t)
 {
     group_insist((container_of(t, struct effects, insist))->r->group);
@@ -196,6 +203,8 @@ static void apply(struct run *r, const struct agent_effect *f)
     switch (f->kind) {
     case AGENT_DO_JOIN:
         effects_await_end(r, -1);
+        if (r->config->cannot.code)
+            uv_timer_start(&r->effects->grace, on_told_long_enough, AGENT_TELL_MS, 0);
         check_request(r, member_join(r, &e), &e);
         break;
     case AGENT_DO_FAIL:

@@ -155,10 +155,15 @@ int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *
 {
     struct member *m = r->member;
     const struct member_leader leader = member_leader(r, news);
-    if (news->group_rank != 0)
+    if (news->group_rank != 0) {
+        struct endpoint at;
         bootstrap_drop(&m->store);
-    else
+        member_leader_endpoint(r, news, &at);
+        member_try_store(r, &at);
+    } else {
+        member_drop_store_dial(r);
         TRY(member_serve(r, news, e));
+    }
     strcpy(m->store_url, "resp://");
     home_join(leader.host, leader.port, m->store_url + 7, sizeof m->store_url - 7);
     begin_reports(r);
@@ -219,6 +224,7 @@ static int open_rendezvous(struct run *r, struct err *e)
         .iface = c->iface,
         .local_addr = c->local_addr,
         .may_host = member_may_host,
+        .stranger = member_note_stranger,
         .client =
             {
                 .heartbeat_ms = c->conf.keep_alive_interval_ms,
@@ -238,8 +244,10 @@ static int open_rendezvous(struct run *r, struct err *e)
                 .slots = (int)c->nproc,
                 .waits = c->spare,
                 .numbered = c->home.numbered,
+                .secret_help = r->member->secret_help,
             },
     };
+    member_write_secret_help(r);
     config_job(c, &o.client.job);
     member_listen(r, &o.client);
     if (c->home.kind == HOME_FILE && (o.client.home_fd = guardian_start_home(r->link)) < 0)
@@ -264,6 +272,7 @@ int member_open(struct run *r, struct err *e)
         .loopback_only = c->home.kind == HOME_LOCAL,
         .shared = c->home.kind == HOME_STATIC ? rendezvous_server(m->rendezvous) : NULL,
         .shared_port = c->home.port,
+        .fixed_port = c->home.store_port,
         .run_id = c->run_id,
         .failure = on_failure,
         .steps = stragglers_hear,
@@ -289,6 +298,8 @@ void member_close(struct run *r)
     struct member *m = r->member;
     if (!m)
         return;
+    member_drop_store_dial(r);
+    own_host_close(m->asked);
     uv_close((uv_handle_t *)&m->report, NULL);
     uv_close((uv_handle_t *)&m->take_over, NULL);
     bootstrap_close(&m->store);

@@ -1,4 +1,4 @@
-/* What member.c and member_news.c share; for them alone. */
+/* What member.c, member_news.c and member_advice.c share; for them alone. */
 #ifndef CRUN_LAUNCHER_MEMBER_INTERNAL_H
 #define CRUN_LAUNCHER_MEMBER_INTERNAL_H
 
@@ -9,7 +9,9 @@
 #include "launcher/agent/member.h"
 #include "launcher/base/repeat.h"
 #include "launcher/observe/node_report.h"
+#include "launcher/rendezvous/addresses.h"
 #include "launcher/rendezvous/bootstrap.h"
+#include "launcher/rendezvous/rdzv_dial.h"
 #include "launcher/rendezvous/rendezvous.h"
 
 struct member {
@@ -27,7 +29,14 @@ struct member {
     bool refused;         /* the rendezvous does not take this node, and that is reported */
     char waits_for[640];  /* while this node joins, for people */
     char spare[512];      /* why it waits as a spare; "": it does not */
-    char trouble[256];    /* what stands between this node and the rendezvous, as it was printed; "": nothing */
+    char joining[512];    /* who was there when that was printed last */
+    struct repeat joinings;
+    char secret_help[512]; /* how a node whose secret is refused gets the right one; "": not known */
+    char stranger[64];     /* who was turned away last for another secret than ours */
+    bool hinted, port_told;
+    struct own_host *asked;  /* whether the master address is this machine; NULL: that is not being asked */
+    struct dial *store_dial; /* to the store of the round; NULL: none */
+    char trouble[256];       /* what stands between this node and the rendezvous, as it was printed; "": nothing */
     struct repeat troubles;
 };
 
@@ -36,5 +45,16 @@ struct member {
 void member_listen(struct run *r, struct rdzv_client_options *o); /* the client's calls are for it */
 void member_announce_hosting(struct run *r);
 void member_may_host(void *arg); /* struct rendezvous_options.may_host */
+
+/* --- member_advice.c */
+
+void member_write_secret_help(struct run *r); /* into secret_help */
+/* A node there proved another secret than ours; struct rendezvous_options.stranger. */
+void member_note_stranger(void *arg, const char *host);
+/* Once, to a node that hosts and stays alone: how the others may have gone elsewhere. */
+void member_hint_alone(struct run *r, const struct presence *now);
+/* The workers of this node will dial group rank 0: try it once, and say so if it cannot be reached. */
+void member_try_store(struct run *r, const struct endpoint *leader);
+void member_drop_store_dial(struct run *r);
 
 #endif

@@ -200,6 +200,35 @@ static void print_trouble(struct run *r, const struct rdzv_progress *p)
         logmux_print(r->mux, "%s", m->waits_for);
 }
 
+/* The minimum is there. */
+static void enough_text(const struct presence *now, char *out, size_t cap)
+{
+    char begins[64] = "";
+    if (now->left_ms >= 0)
+        snprintf(begins, sizeof begins, "; it begins in %lld s%s", (long long)(now->left_ms + 999) / 1000,
+                 now->joined < now->max_nodes ? ", sooner with all of them" : "");
+    if (now->min_nodes == now->max_nodes)
+        snprintf(out, cap, "%d of %d nodes here%s", now->joined, now->max_nodes, begins);
+    else
+        snprintf(out, cap, "%d of %d to %d nodes here%s", now->joined, now->min_nodes, now->max_nodes, begins);
+}
+
+/* At once when others are there than before, else after pauses: only the seconds differ. */
+static void print_joining(struct run *r, const struct presence *now)
+{
+    struct member *m = r->member;
+    char there[sizeof m->joining];
+    int unsaid;
+    snprintf(there, sizeof there, "%d %d %s %s %s", (int)now->state, now->joined, now->missing, now->silent, now->here);
+    if (strcmp(there, m->joining) != 0) {
+        strcpy(m->joining, there);
+        m->joinings = (struct repeat){.first_ms = TROUBLE_FIRST_MS, .most_ms = TROUBLE_MOST_MS};
+    }
+    if (repeat_is_said(&m->joinings, clock_ms(), &unsaid))
+        logmux_print(r->mux, now->state == RDZV_BACKOFF ? "%s" : "joining: %s", m->waits_for);
+    member_hint_alone(r, now);
+}
+
 static void on_progress(void *arg, const struct rdzv_progress *p)
 {
     struct run *r = arg;
@@ -221,15 +250,13 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
                  now->joined, now->min_nodes);
     else if (now->joined < now->min_nodes)
         presence_text(now, out, cap);
-    else if (now->min_nodes == now->max_nodes)
-        snprintf(out, cap, "%d of %d nodes here", now->joined, now->max_nodes);
     else
-        snprintf(out, cap, "%d of %d to %d nodes here", now->joined, now->min_nodes, now->max_nodes);
+        enough_text(now, out, cap);
     if (r->agent.state == AGENT_PARTING || effects_has_wish(r)) /* it waits AGENT_PART_MS at most */
         return;
     if (!p->text[0]) {
         r->member->trouble[0] = 0;
-        logmux_print(r->mux, now->state == RDZV_BACKOFF ? "%s" : "joining: %s", out);
+        print_joining(r, now);
         return;
     }
     print_trouble(r, p);
@@ -258,8 +285,15 @@ static int prepare_store(void *arg)
     struct run *r = arg;
     struct err e = {0};
     int port, rc = bootstrap_prepare(&r->member->store, &port, &e);
+    const int wanted = r->config->home.store_port;
     if (rc < 0)
         logmux_print(r->mux, "cannot open the bootstrap store: %s", e.text);
+    else if (wanted && port != wanted && !r->member->port_told)
+        logmux_print(r->mux,
+                     "port %d (--master-port) is taken on this machine: where this node comes first, the workers meet "
+                     "at port %d",
+                     wanted, port);
+    r->member->port_told = r->member->port_told || (rc == 0 && wanted && port != wanted);
     return rc < 0 ? rc : port;
 }
 

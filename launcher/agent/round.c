@@ -82,9 +82,16 @@ static void post_spawn_failed(struct run *r, int code, const char *text)
     const bool alone = r->config->home.kind == HOME_LOCAL;
     snprintf(ev.cause.text, sizeof ev.cause.text, "%.180s%s%.60s", text, alone ? "" : ", reported by ",
              alone ? "" : r->host);
-    logmux_print(r->mux, "%s", text);
+    if (!r->config->cannot.code) /* that was said at the start */
+        logmux_print(r->mux, "%s", text);
     r->round->unstarted = true;
     run_post(r, &ev);
+}
+
+void round_give_up(struct run *r)
+{
+    post_spawn_failed(r, r->config->cannot.code, r->config->cannot.text);
+    run_pump(r);
 }
 
 void round_begin(struct run *r, const struct rdzv_news *news)
@@ -95,6 +102,10 @@ void round_begin(struct run *r, const struct rdzv_news *news)
     d->previous_base = d->news.round ? d->news.rank_base : -1;
     d->news = *news;
     d->unstarted = false;
+    if (r->config->cannot.code) {
+        post_spawn_failed(r, r->config->cannot.code, r->config->cannot.text);
+        return;
+    }
     for (const struct round_part *p = round_parts; p < round_parts + round_parts_n && rc == 0; p++) {
         if (p->begin && (rc = p->begin(r, news, &e)) < 0)
             log_debug("agent", "round %llu cannot begin: %s", (unsigned long long)news->round, p->name);

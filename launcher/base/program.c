@@ -151,6 +151,18 @@ int program_find(struct program *ret, const struct program_how *how, char **args
     return 0;
 }
 
+int program_stand_in(struct program *ret, char **args, struct err *e)
+{
+    struct program p = {.path = strdup(args[0]), .name = strdup(args[0]), .argv = calloc(2, sizeof *p.argv)};
+    if (!p.path || !p.name || !p.argv) {
+        program_free(&p);
+        return err_errno(e, ENOMEM, "program");
+    }
+    p.argv[0] = args[0];
+    *ret = p;
+    return 0;
+}
+
 /* One that stands at text, in one of these forms; its length, 0: there is none. */
 static size_t match_template(const char *text, const char *name)
 {

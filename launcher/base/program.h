@@ -39,6 +39,9 @@ struct program {
  * executable. */
 int program_find(struct program *ret, const struct program_how *how, char **args, struct err *e);
 
+/* One that is named, and never started. -ENOMEM. */
+int program_stand_in(struct program *ret, char **args, struct err *e);
+
 /* Arguments of one worker: ${local_rank} and ${rank} are its numbers, $${rank} is ${rank}. rank NULL: not known yet.
  * *ret: one allocation, freed with free(). -ENOMEM. */
 int program_args(const struct program *p, const char *rank, int local_rank, char ***ret, struct err *e);

@@ -118,3 +118,16 @@ int program_file_find(const char *name, char **ret, struct err *e)
     free(unusable);
     return rc;
 }
+
+bool program_file_other_crun(char *ret, size_t cap)
+{
+    char *found = NULL, *unusable = NULL, beside[4096];
+    if (try_path("crun", &found, &unusable)) {
+        snprintf(ret, cap, "%s", found);
+        snprintf(beside, sizeof beside, "%s-launch", found);
+    }
+    const bool is_other = found && access(beside, F_OK) < 0;
+    free(found);
+    free(unusable);
+    return is_other;
+}

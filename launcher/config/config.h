@@ -98,6 +98,12 @@ struct config {
     char random_id[40];                                 /* run_id may point here */
     struct home home;
     struct rdzv_conf conf;
+    /* What keeps this node from starting its workers, where all nodes of the job are needed: it joins all the same, so
+     * that they end with it. code 0: nothing */
+    struct config_cannot {
+        int code;
+        char text[320];
+    } cannot;
 };
 
 extern const struct arg_program config_program;
@@ -106,6 +112,9 @@ extern const struct arg_section *const config_sections[]; /* of its manual page:
 /* config_read.c: returns 0, or ERR_USAGE with *e. r->help and the like are the caller's to act on. Strings of *c point
  * into argv, environ and *r. */
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e);
+
+/* True: the job cannot do without this node, and others wait for it. */
+bool config_is_awaited(const struct config *c);
 
 /* config_parse.c: values of the option table (struct arg_spec.parse). */
 int config_parse_nnodes(const char *text, void *field, struct err *e);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/auth/auth.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "launcher/config/config.h"
@@ -69,7 +70,7 @@ int config_find_home(struct config *c, struct err *e)
         .max_nodes = c->nnodes.max,
     };
     TRY(home_decide(&typed, &look, &c->home, e));
-    if (!c->token_file && !c->insecure && c->home.kind != HOME_LOCAL)
+    if (!c->token_file && !c->insecure && c->home.kind != HOME_LOCAL && !getenv(AUTH_VARIABLE))
         c->token_file = c->configured_token;
     return 0;
 }

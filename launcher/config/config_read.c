@@ -9,6 +9,7 @@
 #include "common/base/err.h"
 #include "common/base/numbers.h"
 #include "common/http/http_auth.h"
+#include "common/job/exitcode.h"
 #include "common/net/addr.h"
 #include "launcher/base/virtual_rank.h"
 #include "launcher/config/config.h"
@@ -28,15 +29,13 @@ static int refuse_control(const char *what, const char *text, struct err *e)
     return 0;
 }
 
-/* Becomes the name of a folder. */
 static int check_run_id(const char *id, struct err *e)
 {
     TRY(refuse_control("--rdzv-id", id, e));
     const int shown = strlen(id) > HOME_ID_MAX ? 60 : HOME_ID_MAX;
-    if (!*id || strchr(id, '/') || id[0] == '.' || strlen(id) > HOME_ID_MAX)
-        return err_set(e, ERR_USAGE,
-                       "--rdzv-id '%.*s%s': expected 1 to %d characters without '/', not beginning with '.'", shown, id,
-                       strlen(id) > HOME_ID_MAX ? "..." : "", HOME_ID_MAX);
+    if (!*id || id[0] == '.' || strlen(id) > HOME_ID_MAX)
+        return err_set(e, ERR_USAGE, "--rdzv-id '%.*s%s': expected 1 to %d characters, not beginning with '.'", shown,
+                       id, strlen(id) > HOME_ID_MAX ? "..." : "", HOME_ID_MAX);
     return 0;
 }
 
@@ -175,6 +174,22 @@ static int check_terminals(const struct config *c, struct err *e)
     return 0;
 }
 
+bool config_is_awaited(const struct config *c)
+{
+    return c->home.kind != HOME_LOCAL && c->nnodes.max > 1 && c->nnodes.min == c->nnodes.max && c->control_fd < 0 &&
+           !c->dry_run;
+}
+
+/* Whether an error ends this crun at once, or first the job, is known when all else is read. */
+static void count_workers(struct config *c, struct err *e)
+{
+    if (config_count_workers(c, e) == 0)
+        return;
+    c->cannot.code = EXIT_USAGE_ERROR;
+    snprintf(c->cannot.text, sizeof c->cannot.text, "%.319s", e->text);
+    c->nproc = 1;
+}
+
 int config_read(struct config *c, struct arg_result *r, int argc, char **argv, struct err *e)
 {
     memset(c, 0, sizeof *c);
@@ -185,7 +200,7 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     c->nproc_typed = args_source(&config_program, r, "nproc-per-node") == ARG_FROM_COMMAND_LINE;
     c->endpoint_typed = args_source(&config_program, r, "rdzv-endpoint") == ARG_FROM_COMMAND_LINE;
     if (!config_starts_agents(c))
-        TRY(config_count_workers(c, e));
+        count_workers(c, e);
     set_aside_configured(c, r);
     TRY(check_hosts(c, r, e));
     TRY(check_texts(c, e));
@@ -222,6 +237,8 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
         c->run_id = c->random_id;
     }
     TRY(check_run_id(c->run_id, e));
+    if (c->cannot.code && !config_is_awaited(c))
+        return err_set(e, ERR_USAGE, "%s", c->cannot.text);
     TRY(check_terminals(c, e));
     TRY(refuse_control("--role", c->role, e));
     if (!*c->role) /* --role "$ROLE" of a variable that is not set */

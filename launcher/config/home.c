@@ -362,6 +362,11 @@ static int look_around(struct choice *c, const struct scheduler *s, struct err *
         c->home->is_configured = true;
         return take_endpoint(c, s, configured, e);
     }
+    if (s->unread[0])
+        return err_set(e, ERR_USAGE,
+                       "the first node of %s's list '%s' cannot be told: expected names and NAME[NUMBERS], with "
+                       "nothing behind the bracket; give --rdzv-endpoint HOST:PORT, with the name of one of the nodes",
+                       s->name, s->unread);
     return err_set(
         e, ERR_USAGE,
         "--nnodes with %d nodes needs a place to meet: give --rdzv-endpoint HOST:PORT (the address of one of the "
@@ -404,6 +409,32 @@ static bool static_meant(const struct choice *c)
     return !t->backend && !t->endpoint && (t->master_port >= 0 || t->master_addr);
 }
 
+/* --master-addr with c10d: torchrun passes it over, and waits for an endpoint that nobody typed. */
+static bool is_master_meant(const struct choice *c)
+{
+    return c->t->max_nodes > 1 && !c->t->endpoint && c->t->master_addr && backend_is(c, "c10d tcp rendezvousd");
+}
+
+/* The rendezvous is there; the workers' store has a port of its own. */
+static int take_master(struct choice *c, struct err *e)
+{
+    const int port = c->t->master_port > 0 ? c->t->master_port : RDZV_PORT;
+    struct home *h = c->home;
+    TRY(home_parse_endpoint(c->t->master_addr, port, h->host, &h->port, e));
+    h->from = "--master-addr";
+    h->kind = HOME_TCP;
+    TRY(choose_hosting(c, c->t->master_addr, e));
+    return take_address(c, h->host, h->port);
+}
+
+/* Elsewhere the store of each round has a fresh port: a firewall wants to know it. */
+static void choose_store_port(struct choice *c)
+{
+    struct home *h = c->home;
+    const bool is_fixed = h->kind != HOME_LOCAL && h->kind != HOME_STATIC && !is_master_meant(c);
+    h->store_port = is_fixed && c->t->master_port > 0 ? c->t->master_port : 0;
+}
+
 static int choose(struct choice *c, const struct scheduler *s, struct err *e)
 {
     const struct home_typed *t = c->t;
@@ -417,6 +448,8 @@ static int choose(struct choice *c, const struct scheduler *s, struct err *e)
         c->home->from = "--rdzv-endpoint";
         return take_endpoint(c, s, t->endpoint, e) < 0 ? err_wrap(e, "--rdzv-endpoint") : 0;
     }
+    if (is_master_meant(c))
+        return take_master(c, e) < 0 ? err_wrap(e, "--master-addr") : 0;
     if (backend_is(c, "redis file"))
         return err_set(e, ERR_USAGE, "--rdzv-backend %s needs --rdzv-endpoint", t->backend);
     if (t->max_nodes == 1) {
@@ -471,8 +504,8 @@ static void note_unused(struct choice *c)
     const struct {
         bool is;
         const char *option;
-    } typed[] = {{h->kind != HOME_STATIC && t->master_port > 0, "--master-port"},
-                 {h->kind != HOME_STATIC && t->master_addr, "--master-addr"},
+    } typed[] = {{h->kind == HOME_LOCAL && t->master_port > 0, "--master-port"},
+                 {h->kind != HOME_STATIC && t->master_addr && !is_master_meant(c), "--master-addr"},
                  {t->standalone && t->endpoint, "--rdzv-endpoint"},
                  {t->standalone && t->backend, "--rdzv-backend"}};
     static_assert(sizeof typed / sizeof *typed < sizeof h->unused / sizeof *h->unused, "a NULL ends them");
@@ -503,6 +536,7 @@ int home_decide(const struct home_typed *t, const struct home_look *look, struct
     TRY(choose(&c, &s, e));
     TRY(choose_run_id(&c, &s, e));
     TRY(refuse_own_job(&c, e));
+    choose_store_port(&c);
     note_unused(&c);
     return 0;
 }

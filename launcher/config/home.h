@@ -6,6 +6,7 @@
  *     machine; with backend rendezvousd only dial it;
  *   - a list of endpoints HOST[:PORT],HOST[:PORT],...: dial the one that hears most nodes; those that are this machine
  *     are hosted;
+ *   - --master-addr with backend c10d: that endpoint, for torchrun's users mean it;
  *   - backend static, --master-addr or --master-port: node rank 0 hosts there, and the workers' store is on the same
  *     port;
  *   - redis://, rediss://, redis+sentinel://, rediss+sentinel://, file://: the decision log there;
@@ -78,6 +79,7 @@ struct home {
     char endpoint[HOME_ENDPOINT_MAX + 1]; /* as the clients take it: "10.0.0.5:29400", "[::1]:29400", a URL; "" local */
     char host[HOME_HOST_MAX + 1];         /* tcp, static: without brackets */
     int port;                             /* tcp, static */
+    int store_port;                       /* of the workers' store, typed: --master-port; 0: a fresh one each round */
     struct home_host list[HOME_LIST_MAX]; /* listed */
     int listed;                           /* how many they are */
     char run_id[HOME_ID_MAX + 1];         /* typed, the scheduler's, HOME_RUN_ID, or "" (local: draw one) */

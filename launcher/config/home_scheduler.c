@@ -65,6 +65,14 @@ int scheduler_check_tasks(const struct home_look *look, int max_nodes, struct er
                    t.launcher, t.total, t.launcher, t.one_a_node, t.total);
 }
 
+static void take_first_host(struct scheduler *s, const char *list)
+{
+    if (list && slurm_first_host(list, s->host, sizeof s->host))
+        return;
+    s->host[0] = 0;
+    snprintf(s->unread, sizeof s->unread, "%s", list ? list : "");
+}
+
 /* Each step of an allocation is a job of its own. */
 static bool look_slurm(const struct home_look *l, int max_nodes, struct scheduler *s)
 {
@@ -80,8 +88,7 @@ static bool look_slurm(const struct home_look *l, int max_nodes, struct schedule
     s->nodes = tasks ? t.total : number(env(l, "SLURM_STEP_NUM_NODES"), 0);
     if (!nodes)
         nodes = env(l, "SLURM_JOB_NODELIST");
-    if (!nodes || !slurm_first_host(nodes, s->host, sizeof s->host))
-        s->host[0] = 0;
+    take_first_host(s, nodes);
     s->name = "Slurm";
     return true;
 }
@@ -93,9 +100,7 @@ static bool look_pbs(const struct home_look *l, struct scheduler *s)
         return false;
     snprintf(s->job, sizeof s->job, "%s", job);
     s->node_rank = number(env(l, "PBS_NODENUM"), -1);
-    const char *first = l->first_line(l->arg, file);
-    if (!first || !slurm_first_host(first, s->host, sizeof s->host))
-        s->host[0] = 0;
+    take_first_host(s, l->first_line(l->arg, file));
     s->name = "PBS";
     return true;
 }

@@ -7,6 +7,7 @@
 struct scheduler {
     const char *name;             /* NULL: none; static storage */
     char host[HOME_HOST_MAX + 1]; /* of node 0, "" if not known */
+    char unread[61];              /* its list of nodes, whose first host cannot be told; "": none */
     int port;                     /* the same on every node, different for jobs that share nodes (mostly) */
     char job[HOME_ID_MAX + 1];    /* id, "" if not known */
     int node_rank;                /* -1: not numbered */

@@ -52,10 +52,12 @@ static void read_token(const struct facts_ask *ask, struct facts *f)
     char path[4096], proof[AUTH_HEX + 1];
     struct auth_tokens tokens = {0};
     struct err e = {0};
-    const char *at = token_path(ask, path, sizeof path);
-    if (!at)
+    const char *at = token_path(ask, path, sizeof path), *variable = getenv(AUTH_VARIABLE);
+    const bool by_variable = variable && *variable && (!at || at == path);
+    enum auth_origin origin;
+    if (!at && !by_variable)
         return;
-    int rc = auth_tokens_read(&tokens, at, &e);
+    int rc = by_variable ? auth_tokens_own(&tokens, NULL, &origin, &e) : auth_tokens_read(&tokens, at, &e);
     if (rc == 0)
         rc = auth_fingerprint(&tokens.v[0], ask->nonce, proof, &e);
     auth_tokens_free(&tokens);

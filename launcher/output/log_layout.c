@@ -34,6 +34,8 @@ int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *
         return err_set(e, ERR_OUTPUT, "--log-dir: the path is too long");
     const size_t n = strlen(l->root);
     snprintf(l->root + n, sizeof l->root - n, "/%s%s", run_id, l->torchrun ? "_XXXXXX" : "");
+    for (char *p = l->root + n + 1; (p = strchr(p, '/'));) /* one folder a job: others look for it by its name */
+        *p = '_';
     return 0;
 }
 

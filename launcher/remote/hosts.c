@@ -32,27 +32,42 @@ static bool name_ok(const char *name)
     return *host && *host != '-' && !strchr(host, '@') && strlen(name) <= HOSTS_NAME_MAX;
 }
 
-static int parse_slots(const char *text, const char *what, int *ret, struct err *e)
+static int parse_slots(const char *text, const char *what, int least, int *ret, struct err *e)
 {
     int64_t slots;
-    TRY(parse_i64(text, what, 1, RDZV_SLOTS_MAX, &slots, e));
+    TRY(parse_i64(text, what, least, RDZV_SLOTS_MAX, &slots, e));
     *ret = (int)slots;
     return 0;
 }
 
-/* "node", "node:4", "[v6]", "[v6]:4"; a bare IPv6 address has no slots. */
-static int parse_word(const char *word, struct host *ret, struct err *e)
+/* MPICH's "node:4:eth0": the interface goes, crun finds the one that leads to the others. */
+static void cut_interface(char *word)
 {
-    char name[WORD_MAX];
+    uint8_t ip[ADDR_BYTES];
+    char *slots = strchr(word, ':'), *interface = slots ? strchr(slots + 1, ':') : NULL;
+    const bool is_mpich = interface && strspn(slots + 1, "0123456789") == (size_t)(interface - slots - 1) &&
+                          interface > slots + 1 && isalpha((unsigned char)interface[1]) && !strchr(interface + 1, ':');
+    if (is_mpich && !addr_read(word, ip))
+        *interface = 0;
+}
+
+/* "node", "node:4", "[v6]", "[v6]:4"; a bare IPv6 address has no slots. */
+static int parse_word(const char *typed, struct host *ret, struct err *e)
+{
+    char name[WORD_MAX], word[WORD_MAX];
+    uint8_t ip[ADDR_BYTES];
     struct host_port at;
+    snprintf(word, sizeof word, "%s", typed);
+    cut_interface(word);
     if (word[0] == '[' && !strchr(word, ']'))
         return err_set(e, ERR_USAGE, "host '%s': expected a closing bracket", word);
     const bool split = addr_split(word, strlen(word), &at);
     snprintf(name, sizeof name, "%.*s", split ? (int)at.host_len : 0, word + (word[0] == '['));
-    if (!name_ok(name))
+    const char *host = strchr(name, '@') ? strchr(name, '@') + 1 : name;
+    if (!name_ok(name) || (strchr(name, ':') && !addr_read(host, ip)))
         return err_set(e, ERR_USAGE, "host '%.200s': expected HOST, HOST:SLOTS or USER@HOST", word);
     ret->slots = 0;
-    if (at.port && parse_slots(at.port, "slots", &ret->slots, e) < 0)
+    if (at.port && parse_slots(at.port, "slots", 1, &ret->slots, e) < 0)
         return err_wrap(e, "host '%.200s'", word);
     strcpy(ret->name, name);
     return 0;
@@ -92,33 +107,75 @@ int hosts_add_list(struct hosts *h, const char *list, const char *what, struct e
     }
 }
 
-/* What follows the host on its line. */
-static int parse_word_of_line(const char *word, struct host *one, struct err *e)
+static int take_user(const char *user, struct host *one, struct err *e)
 {
-    if (strncmp(word, "slots=", 6) == 0)
-        return parse_slots(word + 6, "slots", &one->slots, e);
-    if (strncmp(word, "max_slots=", 10) == 0 || strncmp(word, "max-slots=", 10) == 0)
-        return 0; /* crun never takes more than the slots */
+    char name[WORD_MAX];
+    if (strchr(one->name, '@') || snprintf(name, sizeof name, "%s@%s", user, one->name) > HOSTS_NAME_MAX ||
+        !name_ok(name))
+        return err_set(e, ERR_USAGE, "user=%.100s: expected the name of a user, once", user);
+    strcpy(one->name, name);
+    return 0;
+}
+
+/* KEY=VALUE behind a host, as Open MPI, Torque, DeepSpeed and MPICH write them. What says more than how many workers
+ * there are is passed over: crun takes no more than the slots, finds the interface, and binds by --numa-binding. */
+static int parse_word_of_line(const char *word, struct host *one, bool *ret_none, struct err *e)
+{
+    static const char *const slots[] = {"slots", "np", "cpu", "count"};
+    static const char *const passed[] = {"max_slots", "max-slots", "slots_max", "max", "ifname", "binding"};
+    const size_t n = strcspn(word, "=");
+    const char *value = word + n + (word[n] == '=');
+    for (size_t i = 0; word[n] && i < sizeof slots / sizeof *slots; i++)
+        if (strlen(slots[i]) == n && memcmp(word, slots[i], n) == 0) {
+            TRY(parse_slots(value, slots[i], 0, &one->slots, e));
+            *ret_none = one->slots == 0;
+            return 0;
+        }
+    for (size_t i = 0; word[n] && i < sizeof passed / sizeof *passed; i++)
+        if (strlen(passed[i]) == n && memcmp(word, passed[i], n) == 0)
+            return 0;
+    if (strncmp(word, "user=", 5) == 0)
+        return take_user(value, one, e);
     return err_set(e, ERR_USAGE, "'%.100s': expected slots=N", word);
 }
 
+/* "slots = 2" is "slots=2". */
+static void close_up(char *line)
+{
+    char *to = line;
+    for (const char *p = line; *p; p++) {
+        const char *next = p + strspn(p, " \t");
+        const bool is_beside = next > p && (*next == '=' || (to > line && to[-1] == '='));
+        if (is_beside)
+            p = next - 1;
+        else
+            *to++ = *p;
+    }
+    *to = 0;
+}
+
+/* Open MPI's slots=0: the host has no part. */
 static int add_line(struct hosts *h, char *line, struct err *e)
 {
     struct host one;
     char *rest = NULL;
+    bool none = false;
     line[strcspn(line, "#\r\n")] = 0;
+    close_up(line);
     char *word = strtok_r(line, " \t", &rest);
     if (!word)
         return 0;
     TRY(parse_word(word, &one, e));
     while ((word = strtok_r(NULL, " \t", &rest)))
-        TRY(parse_word_of_line(word, &one, e));
-    return add(h, &one, e);
+        TRY(parse_word_of_line(word, &one, &none, e));
+    return none ? 0 : add(h, &one, e);
 }
 
 int hosts_add_text(struct hosts *h, const char *text, const char *what, struct err *e)
 {
-    char *copy = strdup(text), *next = copy;
+    static const char byte_order_mark[] = "\xef\xbb\xbf"; /* as editors of Windows put it in front */
+    const size_t mark = strncmp(text, byte_order_mark, 3) == 0 ? 3 : 0;
+    char *copy = strdup(text + mark), *next = copy;
     int rc = copy ? 0 : err_errno(e, ENOMEM, "%s", what);
     for (int number = 1; rc == 0 && next; number++) {
         char *line = strsep(&next, "\n");

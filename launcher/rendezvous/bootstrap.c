@@ -24,27 +24,30 @@ void bootstrap_init(struct bootstrap *b, uv_loop_t *loop, const struct bootstrap
 
 /* --- the listener */
 
-static socklen_t any_address(int family, bool loopback, struct sockaddr_storage *sa)
+static socklen_t any_address(int family, bool loopback, int port, struct sockaddr_storage *sa)
 {
     *sa = (struct sockaddr_storage){.ss_family = (sa_family_t)family};
     if (family == AF_INET6) {
         ((struct sockaddr_in6 *)sa)->sin6_addr = loopback ? in6addr_loopback : in6addr_any;
+        ((struct sockaddr_in6 *)sa)->sin6_port = htons((uint16_t)port);
         return sizeof(struct sockaddr_in6);
     }
     ((struct sockaddr_in *)sa)->sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY);
+    ((struct sockaddr_in *)sa)->sin_port = htons((uint16_t)port);
     return sizeof(struct sockaddr_in);
 }
 
 /* IPv6 stands for both families, where the system has it. */
-static int listening_socket(int family, bool loopback, int *ret_fd)
+static int listening_socket(int family, bool loopback, int port, int *ret_fd)
 {
     struct sockaddr_storage sa;
-    const socklen_t n = any_address(family, loopback, &sa);
-    const int off = 0;
+    const socklen_t n = any_address(family, loopback, port, &sa);
+    const int off = 0, on = 1;
     int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -errno;
     if ((family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) < 0) ||
+        (port > 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) < 0) ||
         bind(fd, (struct sockaddr *)&sa, n) < 0 || listen(fd, BACKLOG) < 0) {
         const int rc = -errno;
         close(fd);
@@ -66,17 +69,29 @@ void bootstrap_share(struct bootstrap *b, struct server *server)
     b->o.shared = server;
 }
 
-int bootstrap_prepare(struct bootstrap *b, int *ret_port, struct err *e)
+static int listen_at(struct bootstrap *b, int port)
 {
     const bool loopback = b->o.loopback_only;
-    if (b->o.shared) {
-        *ret_port = b->o.shared_port;
+    const int rc = loopback ? -EAFNOSUPPORT : listening_socket(AF_INET6, false, port, &b->prepared_fd);
+    return rc == 0 || rc == -EADDRINUSE ? rc : listening_socket(AF_INET, loopback, port, &b->prepared_fd);
+}
+
+/* The server of the round before has the fixed port, and stays. */
+static bool stays(const struct bootstrap *b)
+{
+    return b->server && b->o.fixed_port > 0 && b->port == b->o.fixed_port;
+}
+
+int bootstrap_prepare(struct bootstrap *b, int *ret_port, struct err *e)
+{
+    if (b->o.shared || stays(b)) {
+        *ret_port = b->o.shared ? b->o.shared_port : b->port;
         return 0;
     }
     if (b->prepared_fd < 0) {
-        int rc = loopback ? -EAFNOSUPPORT : listening_socket(AF_INET6, false, &b->prepared_fd);
-        if (rc < 0)
-            rc = listening_socket(AF_INET, loopback, &b->prepared_fd);
+        int rc = listen_at(b, b->o.fixed_port);
+        if (rc < 0 && b->o.fixed_port > 0)
+            rc = listen_at(b, 0);
         if (rc < 0)
             return err_errno(e, -rc, "cannot listen for the workers");
         b->prepared_port = port_of(b->prepared_fd);
@@ -200,6 +215,14 @@ static int serve_own(struct bootstrap *b, const char *addrs, struct server **ret
     return rc;
 }
 
+/* The next round of a server that stays. */
+static int serve_on(struct bootstrap *b, const char *addrs, struct err *e)
+{
+    forget_members(b);
+    TRY(admit(b->server, addrs, e));
+    return server_renew_space(b->server, e);
+}
+
 static int serve_shared(struct bootstrap *b, const char *addrs, struct err *e)
 {
     server_set_alive(b->o.shared, on_alive, b);
@@ -223,10 +246,14 @@ int bootstrap_use(struct bootstrap *b, uint64_t round, int members, const char *
     struct server *fresh = NULL;
     int port = 0;
     TRY(bootstrap_prepare(b, &port, e));
-    TRY(b->o.shared ? serve_shared(b, addrs, e) : serve_own(b, addrs, &fresh, e));
-    stop_serving(b);
-    b->server = fresh;
-    b->port = port;
+    if (stays(b)) {
+        TRY(serve_on(b, addrs, e));
+    } else {
+        TRY(b->o.shared ? serve_shared(b, addrs, e) : serve_own(b, addrs, &fresh, e));
+        stop_serving(b);
+        b->server = fresh;
+        b->port = port;
+    }
     b->round = round;
     b->members = members;
     b->silence_ms = silence_ms;

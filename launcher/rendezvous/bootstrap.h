@@ -7,8 +7,8 @@
  *   the round before closes after, so no port is used twice in a row, and no key of a dead round can be read by a live
  *   one.
  * - Elsewhere: bootstrap_drop().
- * - With a fixed port one server, which also hosts the rendezvous, stays; each round gets a new key-space, and those
- *   who used the old one are disconnected.
+ * - With a fixed port one server stays, which may also host the rendezvous; each round gets a new key-space, and those
+ *   who used the old one are disconnected. A fixed port that is taken when a listener is opened is done without.
  *
  * Who may come in: processes of our own user on this host, and the addresses of the round's members. Loop thread only;
  * nothing blocks. */
@@ -28,6 +28,7 @@ struct bootstrap_options {
     /* fixed port: the server that hosts the rendezvous, which outlives us; NULL: a server for each round */
     struct server *shared;
     int shared_port;
+    int fixed_port;     /* likewise, of a server of ours: tried before each JOIN; 0: any port will do */
     const char *run_id; /* borrowed */
     /* A member of the round reports its workers' failures (RDZV.FAILURE), or steps (RDZV.STEPS; what is put into
      * answer[cap] is the reply); NULL: nobody listens. 0; ERR_REFUSED. */

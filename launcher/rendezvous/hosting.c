@@ -54,6 +54,8 @@ static int open_all(struct hosting *h, uv_loop_t *loop, const struct hosting_opt
                                       .own_token = !o->insecure,
                                       .own_uid_only = true,
                                       .trust_local = true,
+                                      .stranger = o->stranger,
+                                      .arg = o->arg,
                                       .insecure = o->insecure};
     TRY(gate_create(&h->gate, &gate, e));
     if (!o->one_node && gate_token_was_drawn(h->gate))

@@ -18,6 +18,8 @@ struct hosting_options {              /* borrowed for the call */
     int port;                         /* 0: the kernel draws one */
     const struct rdzv_config *listed; /* a host of a list, of the job listed_run; NULL: it is none */
     const char *listed_run;
+    void (*stranger)(void *arg, const char *host); /* as struct gate_options; NULL: nobody listens */
+    void *arg;
     bool elected; /* one that may come to lead a job (jobs_lead()) */
 };
 

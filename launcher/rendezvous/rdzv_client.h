@@ -38,9 +38,10 @@ struct rdzv_client_options {
     const char *run_id;
     /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
     const char *endpoint;
-    const char *token_file; /* secrets for the challenge (common/auth/auth.h), NULL: the user's own */
-    bool insecure;          /* a server that proves nothing will do */
-    bool tls;               /* tcp: TLS, whose certificates are those of tls_ca (NULL: the system's) */
+    const char *token_file;  /* secrets for the challenge (common/auth/auth.h), NULL: the user's own */
+    bool insecure;           /* a server that proves nothing will do */
+    const char *secret_help; /* as struct client_options */
+    bool tls;                /* tcp: TLS, whose certificates are those of tls_ca (NULL: the system's) */
     const char *tls_ca;
     const char *node;  /* id of this node: host name first, so that ids sort as hosts do */
     const char *addr;  /* address other nodes reach it by; NULL: the source address of its connection */

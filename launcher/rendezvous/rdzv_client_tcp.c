@@ -443,6 +443,7 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
                                                 .run_id = o->run_id,
                                                 .node = o->node,
                                                 .endpoint = o->endpoint,
+                                                .secret_help = s ? NULL : o->secret_help,
                                                 .elected = s != NULL,
                                                 .listed = s && s->listed,
                                                 .shows_progress = o->on_progress != NULL,

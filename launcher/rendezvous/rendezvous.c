@@ -44,6 +44,8 @@ static int host(struct rendezvous *z, struct err *e)
                                                .one_node = z->o.one_node,
                                                .has_store = home->kind == HOME_STATIC,
                                                .host = home->host,
+                                               .stranger = z->o.stranger,
+                                               .arg = z->o.client.arg,
                                                .port = home->port},
                      e));
     log_info("rendezvous", "hosting at %s", home->endpoint);
@@ -207,7 +209,7 @@ int rendezvous_done(struct rendezvous *z, struct err *e)
 
 int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e)
 {
-    if (z->hosted)
+    if (z->hosted && !(why && why->exit_code))
         TRY(jobs_drain(z->hosted->jobs, NULL, z->o.client.run_id, why ? why->text : "", e));
     return z->client->ops->leave(z->client, why, e);
 }

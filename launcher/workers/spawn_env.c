@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/auth/auth.h"
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/job/env_contract.h"
@@ -41,6 +42,13 @@ static bool replaced(const struct additions *a, const char *variable)
     return false;
 }
 
+/* The secret is crun's alone: programs print their environment into logs. */
+static bool is_secret(const char *variable)
+{
+    static const char name[] = AUTH_VARIABLE "=";
+    return strncmp(variable, name, sizeof name - 1) == 0;
+}
+
 static int collect(struct additions *a, const struct env_contract *c, const char *const *extra)
 {
     TRY(env_contract_write(c, add_variable, a));
@@ -68,7 +76,7 @@ int spawn_env_build(char **base, const struct env_contract *c, const char *const
         return err_errno(e, rc < 0 ? -rc : ENOMEM, "environment of a worker");
     }
     for (size_t i = 0; i < inherited; i++)
-        if (!replaced(&a, base[i]))
+        if (!replaced(&a, base[i]) && !is_secret(base[i]))
             env[n++] = base[i];
     char *text = (char *)(env + inherited + a.n + 1);
     memcpy(text, a.text.data, a.text.len);

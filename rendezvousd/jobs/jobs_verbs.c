@@ -95,6 +95,16 @@ static int check_rate(struct jobs_party *p, const char *run, const struct rdzv_e
     return 0;
 }
 
+static const char *beside(const struct job *job)
+{
+    const struct job *other;
+    if (job->jobs->o.embedded)
+        DL_FOREACH (job->jobs->all, other)
+            if (other != job && !leader_is_over(other->reign.leader))
+                return leader_run(other->reign.leader);
+    return NULL;
+}
+
 static int find_or_create(struct jobs_party *p, const char *run, struct job **ret, struct err *e)
 {
     if ((*ret = job_find_(p->jobs, p->o.principal, run)))
@@ -102,8 +112,12 @@ static int find_or_create(struct jobs_party *p, const char *run, struct job **re
     TRY(job_check_limits_(p->jobs, run, p->o.principal, e));
     TRY(job_create_(p->jobs, run, p->o.principal, ret, e));
     const int rc = job_name_(*ret, e);
+    const char *first = rc == 0 ? beside(*ret) : NULL;
     if (rc < 0)
         job_forget_(*ret);
+    if (first) /* the node is told as well */
+        log_warn(MODULE, "a node waits here for nodes of job '%s', not of job '%s': one --rdzv-id may be wrong", run,
+                 first);
     return rc;
 }
 
@@ -121,16 +135,6 @@ static int check_room(const struct job *job, const char *node, struct err *e)
         return err_set(e, -EDQUOT, "node '%s' does not fit into run '%s': it takes %zu bytes of %zu", node,
                        leader_run(job->reign.leader), sizeof *job + n * cost, o->max_job_bytes);
     return 0;
-}
-
-static const char *beside(const struct job *job)
-{
-    const struct job *other;
-    if (job->jobs->o.embedded)
-        DL_FOREACH (job->jobs->all, other)
-            if (other != job && !leader_is_over(other->reign.leader))
-                return leader_run(other->reign.leader);
-    return NULL;
 }
 
 static void describe(const struct job *job, const struct leader_member *m, struct jobs_joined *ret)
@@ -225,6 +229,20 @@ static int check_past(const struct jobs_party *p, const char *run, const struct 
     return err_set(e, ERR_REFUSED, "the job '%s' that node '%s' was in is over", run, join->node);
 }
 
+/* A node of other settings came to a crun that hosts and waits for all its nodes: they will never be there. */
+static void tell_differing(struct job *job, const struct rdzv_event *ev, const char *why)
+{
+    const struct jobs_options *o = &job->jobs->o;
+    const struct rdzv_config *c = leader_config(job->reign.leader);
+    const struct rdzv *machine = leader_machine(job->reign.leader);
+    struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause = {.rank = -1, .exit_code = EXIT_MISMATCH}};
+    snprintf(drain.cause.text, sizeof drain.cause.text, "node '%.*s' left: %.180s", (int)strcspn(ev->node, "+"),
+             ev->node, why);
+    log_warn(MODULE, "run=%s %s", leader_run(job->reign.leader), drain.cause.text);
+    if (o->embedded && !o->listed && !o->elected && machine && rdzv_round(machine) == 0 && c->min_nodes == c->max_nodes)
+        job_step_(job, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain}, NULL);
+}
+
 static int join_run(struct jobs_party *p, const char *run, const struct rdzv_event *join,
                     const struct rdzv_config *settings, struct jobs_joined *ret, struct err *e)
 {
@@ -237,6 +255,8 @@ static int join_run(struct jobs_party *p, const char *run, const struct rdzv_eve
     TRY(find_or_create(p, run, &job, e));
     job_note_past_(job, &ev);
     int rc = join_job(p, job, &ev, settings, ret, e);
+    if (rc == ERR_MISMATCH)
+        tell_differing(job, &ev, e ? e->text : "its settings differ");
     if (rc < 0)
         job_forget_if_empty_(job);
     jobs_tell_(p->jobs);

@@ -352,8 +352,13 @@ const char *gate_peer_text(const struct conn *c)
 /* Whoever finds our proof wrong does not send its own. */
 static void left_unconvinced(struct conn *c)
 {
+    const struct gate *g = c->s->o.gate;
     char name[AUTH_PRINCIPAL_MAX + 1];
-    if (c->peer->wants[0] && !c->peer->by_token && (c->end == END_OF_FILE || c->end == END_RESET))
+    if (!c->peer->wants[0] || c->peer->by_token || (c->end != END_OF_FILE && c->end != END_RESET))
+        return;
+    if (g && g->o.stranger)
+        g->o.stranger(g->o.arg, peer_addr_host(&c->peer->addr));
+    else
         gate_refused(c,
                      "it asked as principal '%s', saw our proof and left: its token is another one than ours, or its "
                      "connection broke",

@@ -42,6 +42,9 @@ struct gate_options {
     bool trust_local;       /* local peers of our own uid need no token; without tokens they never do */
     /* Principals that may look after the jobs of all (crun admin), commas between; NULL: whoever may do everything. */
     const char *operators;
+    /* A peer of that address holds another secret than ours, or its connection broke. NULL: nobody listens. */
+    void (*stranger)(void *arg, const char *host);
+    void *arg;
     bool insecure;
     bool plain_auth;                /* AUTH and HELLO ... AUTH are allowed: the secret itself goes over the wire */
     size_t max_unauthenticated;     /* 0: 1000 */

@@ -346,8 +346,8 @@ static void on_lost(struct client *c, const struct client_event *ev, int64_t now
     if (!c->connected)
         return; /* the check gave it up */
     if (ev->how == RDZV_DENIED && c->mode == CLIENT_JOINING && client_is_denied_(c, now)) {
-        client_fail_(c, EXIT_USAGE_ERROR, "the rendezvous at %s and this node do not trust each other: %s", c->where,
-                     ev->text);
+        client_fail_(c, EXIT_USAGE_ERROR, "the rendezvous at %s and this node do not trust each other: %s%s", c->where,
+                     ev->text, c->o.secret_help ? c->o.secret_help : "");
         drop(c);
         return;
     }

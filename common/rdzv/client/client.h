@@ -83,9 +83,10 @@ struct client_options { /* strings are borrowed */
     struct rdzv_config job;
     int64_t heartbeat_ms, connect_ms, grace_ms; /* as struct rdzv_client_options; grace_ms 0: no exception */
     const char *run_id, *node;
-    const char *endpoint; /* the rendezvous as the user named it, for people */
-    bool elected;         /* its address comes by CLIENT_ADDRESS */
-    bool listed;          /* likewise, of a host of a list; elected is set, too */
+    const char *endpoint;    /* the rendezvous as the user named it, for people */
+    const char *secret_help; /* behind the sentence of a secret that is refused: what the user can do; NULL: nothing */
+    bool elected;            /* its address comes by CLIENT_ADDRESS */
+    bool listed;             /* likewise, of a host of a list; elected is set, too */
     bool shows_progress;
     unsigned seed; /* of the pauses' jitter */
 };

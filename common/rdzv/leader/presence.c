@@ -69,6 +69,8 @@ void presence_look(struct rdzv *machine, const struct rdzv_config *c, int64_t no
     rdzv_members(machine, look_at, &l);
     name_missing(&l);
     free(l.there);
+    if (rdzv_begins(machine, &until))
+        ret->left_ms = until > now_ms ? until - now_ms : 0;
     if (!rdzv_waits(machine, &since, &until))
         return;
     ret->waiting_ms = now_ms > since ? now_ms - since : 0;

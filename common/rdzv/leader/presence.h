@@ -14,8 +14,8 @@ struct presence {
     enum rdzv_state state;
     int joined, min_nodes, max_nodes, restarts;
     uint64_t round;
-    /* JOINING: since when too few are there, and when the job is given up; milliseconds from now. -1: not so, or not
-     * known */
+    /* JOINING: since when too few are there, and when the job is given up. LAST_CALL: left_ms, when it begins.
+     * Milliseconds from now. -1: not so, or not known */
     int64_t waiting_ms, left_ms;
     char missing[128]; /* "0,2": node ranks below min_nodes that are not there, where the nodes are numbered; else "" */
     char silent[160];  /* "node2,node5": hosts of nodes that are not heard of, as many as there is room for */

@@ -271,6 +271,15 @@ static bool leaves_a_failure(struct step *s)
     return true;
 }
 
+/* Before a round: a job that needs all its nodes is over with one that can start nothing. */
+static int leave_gathering(struct step *s)
+{
+    leave_waiting(s);
+    if (s->r->config.min_nodes == s->r->config.max_nodes)
+        leaves_a_failure(s);
+    return 0;
+}
+
 /* A node without workers leaves between two rounds. If that takes the job below its minimum, the job drains. */
 static int leave_between(struct step *s)
 {
@@ -467,8 +476,8 @@ typedef int handler(struct step *s);
                    [RDZV_GONE] = gone_waiting, [RDZV_SILENT] = fall_silent, [RDZV_RESUME] = resume, \
                    [RDZV_DRAIN] = drain_waiting, [RDZV_TICK] = tick}
 static handler *const table[STATE_COUNT][EVENT_COUNT] = {
-    [RDZV_JOINING] = GATHERING(leave_waiting),
-    [RDZV_LAST_CALL] = GATHERING(leave_waiting),
+    [RDZV_JOINING] = GATHERING(leave_gathering),
+    [RDZV_LAST_CALL] = GATHERING(leave_gathering),
     [RDZV_BACKOFF] = GATHERING(leave_between),
     [RDZV_RUNNING] = {[RDZV_JOIN] = join_running, [RDZV_LEAVE] = leave_with_workers, [RDZV_FAIL] = fail_running,
                       [RDZV_DONE] = done_now, [RDZV_GONE] = gone_running, [RDZV_SILENT] = fall_silent,
@@ -567,6 +576,13 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
     TRY(table[r->m.state][ev->kind](&s));
     settle(&s);
     return 0;
+}
+
+bool rdzv_begins(const struct rdzv *r, int64_t *ret_at)
+{
+    if (r->m.state == RDZV_LAST_CALL)
+        *ret_at = r->m.deadline;
+    return r->m.state == RDZV_LAST_CALL;
 }
 
 bool rdzv_waits(const struct rdzv *r, int64_t *ret_since, int64_t *ret_until)

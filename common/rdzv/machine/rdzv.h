@@ -225,6 +225,8 @@ int64_t rdzv_deadline(const struct rdzv *r);
 
 /* JOINING: too few nodes are there since `since`, and at `until` the job is given up. False in any other state. */
 bool rdzv_waits(const struct rdzv *r, int64_t *ret_since, int64_t *ret_until);
+/* True: the minimum is there, and the round begins then if no more nodes come. */
+bool rdzv_begins(const struct rdzv *r, int64_t *ret_at);
 
 enum rdzv_state rdzv_state(const struct rdzv *r);
 uint64_t rdzv_round(const struct rdzv *r); /* current or last round, 0 before the first */

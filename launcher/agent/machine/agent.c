@@ -166,6 +166,11 @@ static void on_hung(struct agent *a, const struct agent_event *ev, struct agent_
 
 static void on_spawn_failed(struct agent *a, const struct agent_event *ev, struct agent_effects *fx)
 {
+    if (a->state == AGENT_JOINING && !a->had_seat) {
+        agent_add_effect(fx, AGENT_DO_LEAVE)->cause = ev->cause;
+        agent_part(a, ev->cause.exit_code, fx);
+        return;
+    }
     if (a->state != AGENT_RUNNING && a->state != AGENT_STOPPING && a->state != AGENT_HOLDING)
         return;
     if (ev->cause.fatal && !a->ended && !a->signo) {

@@ -307,6 +307,35 @@ static void a_token_is_made_once_for_its_owner_alone(void **state)
     auth_tokens_free(&b);
 }
 
+static void a_variable_holds_a_secret_with_or_without_its_principal(void **state)
+{
+    static const struct {
+        const char *text, *principal; /* principal NULL: refused */
+    } cases[] = {
+        {"0123456789abcdef", AUTH_PRINCIPAL},  {" 0123456789abcdef\n", AUTH_PRINCIPAL},
+        {"alice 0123456789abcdef", "alice"},   {"short", NULL},
+        {"alice 0123456789abcdef more", NULL},
+    };
+    enum auth_origin from;
+    struct auth_tokens t;
+    struct err e;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv(AUTH_VARIABLE, cases[i].text, 1);
+        const int rc = auth_tokens_own(&t, NULL, &from, &e);
+        assert_int_equal(from, AUTH_FROM_VARIABLE);
+        assert_int_equal(rc, cases[i].principal ? 0 : ERR_USAGE);
+        if (rc == 0) {
+            assert_string_equal(t.v[0].principal, cases[i].principal);
+            assert_string_equal(t.v[0].secret, "0123456789abcdef");
+            auth_tokens_free(&t);
+        } else {
+            assert_non_null(strstr(e.text, AUTH_VARIABLE));
+        }
+    }
+    unsetenv(AUTH_VARIABLE);
+}
+
 static void *own(void *arg)
 {
     struct auth_tokens *t = arg;
@@ -365,6 +394,7 @@ int main(void)
         cmocka_unit_test(roots_file_may_be_read_by_a_group_of_ours),
         cmocka_unit_test(a_file_that_others_may_read_is_refused_with_the_remedy),
         cmocka_unit_test(an_inherited_descriptor_is_read_to_its_end),
+        cmocka_unit_test(a_variable_holds_a_secret_with_or_without_its_principal),
         cmocka_unit_test_setup_teardown(a_token_is_made_once_for_its_owner_alone, make_home, drop_home),
         cmocka_unit_test_setup_teardown(many_that_make_it_at_once_get_the_same, make_home, drop_home),
         cmocka_unit_test_setup_teardown(without_a_home_a_token_is_drawn, make_home, drop_home),

@@ -31,6 +31,10 @@ static void the_first_host_of_a_list_is_found(void **state)
         {"node[,", NULL},
         {"node 1", NULL},
         {"a/b", NULL},
+        {"b[5,2]n3", NULL}, /* no name of the list begins with b5 alone */
+        {"n[1-2].site", NULL},
+        {"r[0-1]n[0-3]", NULL},
+        {"n[1", NULL},
         {"1234567890123456", NULL}, /* too long for the room */
     };
     (void)state;

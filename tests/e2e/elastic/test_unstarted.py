@@ -61,6 +61,6 @@ def test_enough_others_go_on_without_a_node_that_cannot_start(cluster, host):
     where = cluster.daemon() if not host else f"127.0.0.1:{free_port()}"
     common = ["--rdzv_endpoint", where, "--rdzv_id", "job", "--nnodes", "1:2", "--rdzv_conf", "last_call_timeout=60,keep_alive_max_attempt=20"]
     good = cluster.node(*common, program=["sh", "-c", "[ $WORLD_SIZE = 1 ] && exit 0; exec sleep 60"])
-    wait("the good node", lambda: "joining: 1 of 1 to 2 nodes here\n" in good.text())
+    wait("the good node", lambda: "joining: 1 of 1 to 2 nodes here; it begins in " in good.text())
     bad = cluster.node(*common, program=[program(cluster, "garbage")])
     assert (good.wait(), bad.wait()) == (0, 126), good.text() + bad.text()

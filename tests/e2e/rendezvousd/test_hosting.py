@@ -180,7 +180,7 @@ def test_a_crun_whose_name_becomes_known_late_hosts(tmp_path):
         (tmp_path / "known").touch()
         assert p.wait(60) == 0
     said = (tmp_path / "log").read_text()
-    assert "this crun hosts the rendezvous there until the job has ended" in said and "joining: 1 of 1 nodes here\n" in said and "it runs" in said, said
+    assert "this crun hosts the rendezvous there until the job has ended" in said and "joining: 1 of 1 nodes here; it begins in " in said and "it runs" in said, said
 
 
 def test_a_name_service_that_does_not_answer_makes_nobody_deaf(tmp_path):

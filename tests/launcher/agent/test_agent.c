@@ -620,7 +620,7 @@ static void every_event_in_every_state_does_what_the_table_says(void **state)
         /* gone, grace-over; fenced, failed(69), SIGTERM, hung(124), unkillable, preempted, held */
                              "",                "",                  "",    "exit(69) -> over", "exit(143) -> over", "", "", "exit(75) -> over", ""},
         [AGENT_JOINING]   = {"",                "spawn -> running",  "",    "",                         "exit(9) -> over",
-                             "",                "",                  "",
+                             "",                "",                  "leave(127) await -> parting",
                              "",                "",                  "join", "exit(69) -> over", "leave await -> parting", "", "", "leave await -> parting", ""},
         [AGENT_RUNNING]   = {"",                "",                  "",    "stop(resize) -> stopping", "stop(failure) -> stopping",
                              "",                "fail(3) stop(failure) -> stopping", "leave(127) clear -> stopping",

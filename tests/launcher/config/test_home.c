@@ -84,6 +84,9 @@ static void what_was_typed_decides(void **state)
         {{.master_port = 29501, .node_rank = -1, .is_host = -1, .max_nodes = 1}, HOME_STATIC, HOME_HOSTS, "127.0.0.1:29501", "none", 0},
         {{.master_port = 7, .node_rank = 1, .is_host = -1, .max_nodes = 2, .master_addr = "::1", .backend = "static"}, HOME_STATIC, HOME_DIALS, "[::1]:7", "none", 1},
         {{.master_port = -1, .node_rank = 0, .is_host = -1, .max_nodes = 2, .endpoint = "n1:9", .backend = "static"}, HOME_STATIC, HOME_HOSTS, "n1:9", "none", 0},
+        {{TYPED, .max_nodes = 2, .backend = "c10d", .master_addr = "n1"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29400", "none", -1},
+        {{.master_port = 29501, .node_rank = 1, .is_host = -1, .max_nodes = 2, .backend = "c10d", .master_addr = "n1"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29501", "none", 1},
+        {{.master_port = 29501, .node_rank = -1, .is_host = -1, .max_nodes = 2, .endpoint = "n1:29400"}, HOME_TCP, HOME_HOSTS_IF_OWN, "n1:29400", "none", -1},
         {{TYPED, .max_nodes = 2, .endpoint = "redis://h:6379/1", .run_id = "j"}, HOME_REDIS, HOME_DIALS, "redis://h:6379/1", "j", -1},
         {{TYPED, .max_nodes = 2, .endpoint = "rediss://h", .run_id = "j"}, HOME_REDIS, HOME_DIALS, "rediss://h", "j", -1},
         {{TYPED, .max_nodes = 2, .endpoint = "redis+sentinel://a,b/m", .run_id = "j", .backend = "redis"}, HOME_REDIS, HOME_DIALS, "redis+sentinel://a,b/m", "j", -1},
@@ -106,6 +109,54 @@ static void what_was_typed_decides(void **state)
                      h.endpoint, h.run_id, h.node_rank);
         assert_null(h.unused[0]);
     }
+}
+
+static void the_port_of_the_store_is_the_one_that_was_typed(void **state)
+{
+    static const struct {
+        struct home_typed t;
+        int store_port;
+        const char *unused;
+    } cases[] = {
+        {{.master_port = 7, .node_rank = -1, .is_host = -1, .max_nodes = 2, .endpoint = "n1"}, 7, NULL},
+        {{.master_port = 7, .node_rank = -1, .is_host = -1, .max_nodes = 2, .endpoint = "redis://h", .run_id = "j"},
+         7,
+         NULL},
+        {{.master_port = -1, .node_rank = -1, .is_host = -1, .max_nodes = 2, .endpoint = "n1"}, 0, NULL},
+        {{.master_port = 7, .node_rank = 0, .is_host = -1, .max_nodes = 2, .master_addr = "n1"},
+         0,
+         NULL}, /* the rendezvous' own */
+        {{.master_port = 7, .node_rank = 0, .is_host = -1, .max_nodes = 2, .backend = "c10d", .master_addr = "n1"},
+         0,
+         NULL},
+        {{.master_port = 7, .node_rank = 0, .is_host = -1, .max_nodes = 2, .master_addr = "n2", .endpoint = "n1"},
+         7,
+         "--master-addr"},
+        {{.master_port = 7, .node_rank = 0, .is_host = -1, .max_nodes = 1, .standalone = true}, 0, "--master-port"},
+    };
+    const struct machine m = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct home h;
+        struct err e;
+        if (decide(&cases[i].t, &m, &h, &e) < 0)
+            fail_msg("case %zu: %s", i, e.text);
+        if (h.store_port != cases[i].store_port || (h.unused[0] != NULL) != (cases[i].unused != NULL) ||
+            (h.unused[0] && strcmp(h.unused[0], cases[i].unused) != 0))
+            fail_msg("case %zu: port %d, unused %s", i, h.store_port, h.unused[0] ? h.unused[0] : "nothing");
+    }
+}
+
+static void a_list_of_nodes_that_cannot_be_read_is_named(void **state)
+{
+    static const char *const env[] = {"SLURM_JOB_ID", "7", "SLURM_NODEID", "0", "SLURM_JOB_NODELIST",
+                                      "n[1-2].site",  NULL};
+    const struct machine m = {.env = env};
+    struct home h;
+    struct err e;
+    (void)state;
+    assert_int_equal(decide(&(struct home_typed){TYPED, .max_nodes = 2}, &m, &h, &e), ERR_USAGE);
+    assert_non_null(strstr(e.text, "the first node of Slurm's list 'n[1-2].site' cannot be told"));
 }
 
 static void what_cannot_be_is_refused_by_a_sentence(void **state)
@@ -434,11 +485,7 @@ static void all_options_without_a_meaning_are_named(void **state)
     const struct machine m = {0};
     struct home h;
     struct err e;
-    const struct home_typed port = {.master_port = 5, .node_rank = -1, .is_host = -1, .max_nodes = 2, .endpoint = "h"},
-                            alone = {TYPED, .standalone = true, .max_nodes = 1, .endpoint = "h", .backend = "c10d"};
-    assert_int_equal(decide(&port, &m, &h, &e), 0);
-    assert_string_equal(h.unused[0], "--master-port");
-    assert_null(h.unused[1]);
+    const struct home_typed alone = {TYPED, .standalone = true, .max_nodes = 1, .endpoint = "h", .backend = "c10d"};
     assert_int_equal(decide(&alone, &m, &h, &e), 0);
     assert_string_equal(h.unused[0], "--rdzv-endpoint");
     assert_string_equal(h.unused[1], "--rdzv-backend");
@@ -452,6 +499,8 @@ int main(void)
         cmocka_unit_test(a_crun_in_a_worker_does_not_join_the_job_around_it),
         cmocka_unit_test(what_was_typed_decides),
         cmocka_unit_test(what_cannot_be_is_refused_by_a_sentence),
+        cmocka_unit_test(the_port_of_the_store_is_the_one_that_was_typed),
+        cmocka_unit_test(a_list_of_nodes_that_cannot_be_read_is_named),
         cmocka_unit_test(schedulers_and_the_configuration_file_are_asked),
         cmocka_unit_test(a_configured_address_is_never_hosted),
         cmocka_unit_test(a_scheduler_does_not_matter_where_something_is_typed),

@@ -60,6 +60,37 @@ static void files_of_three_kinds_are_read(void **state)
     hosts_free(&h);
 }
 
+static void files_are_read_as_their_programs_read_them(void **state)
+{
+    static const struct {
+        const char *of, *text, *hosts;
+    } cases[] = {
+        {"Open MPI", "\xef\xbb\xbfn1 slots=4 max_slots=8\nn2 slots = 2\nn3 slots=0\nn4 cpu=3\nn5 count =1\nu@n6\n",
+         "n1=4 n2=2 n4=3 n5=1 u@n6=0"},
+        {"MPICH", "n1:2\nn2:4:eth0\nn3:1 binding=user:0,1 ifname=ib0\nn4 user=me\nfe80::1\nfd00::2:1\n",
+         "n1=2 n2=4 n3=1 me@n4=0 fe80::1=0 fd00::2:1=0"},
+        {"DeepSpeed", "# two workers\nworker-1 slots=8\n\nworker-2 slots=8 # the last\n", "worker-1=8 worker-2=8"},
+        {"Torque", "n1 np=4\nn2 np=2\n", "n1=4 n2=2"},
+        {"PBS", "n1.site\nn1.site\nn2.site\nn2.site", "n1.site=2 n2.site=2"},
+    };
+    struct err e;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct hosts h = {0};
+        if (hosts_add_text(&h, cases[i].text, cases[i].of, &e) < 0)
+            fail_msg("%s", e.text);
+        assert_string_equal(text_of(&h), cases[i].hosts);
+        hosts_free(&h);
+    }
+    static const char *const wrong[] = {
+        "n1 slots=-1", "n1 slot=2", "n1 user=a@b", "n1 user=", "n1 = 2", "n1 slots=", "n1:x:eth0"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct hosts h = {0};
+        if (hosts_add_text(&h, wrong[i], "file", &e) != ERR_USAGE || !strstr(e.text, "file, line 1"))
+            fail_msg("'%s': %s", wrong[i], e.text);
+        hosts_free(&h);
+    }
+}
+
 static void what_is_no_host_is_refused(void **state)
 {
     static const struct {
@@ -140,8 +171,11 @@ static void what_is_no_order_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_are_read_as_mpirun_reads_them), cmocka_unit_test(files_of_three_kinds_are_read),
-        cmocka_unit_test(what_is_no_host_is_refused),          cmocka_unit_test(an_order_ends_where_it_says),
+        cmocka_unit_test(lists_are_read_as_mpirun_reads_them),
+        cmocka_unit_test(files_of_three_kinds_are_read),
+        cmocka_unit_test(files_are_read_as_their_programs_read_them),
+        cmocka_unit_test(what_is_no_host_is_refused),
+        cmocka_unit_test(an_order_ends_where_it_says),
         cmocka_unit_test(what_is_no_order_is_refused),
     };
     return cmocka_run_group_tests_name("hosts", tests, NULL, NULL);

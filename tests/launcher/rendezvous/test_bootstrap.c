@@ -131,6 +131,51 @@ static void a_port_stays_until_it_is_used_and_is_not_used_twice(void **state)
     finish(&r);
 }
 
+static int free_port(void)
+{
+    struct rig r;
+    start(&r, &alone);
+    const int port = prepare(&r);
+    finish(&r);
+    return port;
+}
+
+static void a_fixed_port_serves_round_after_round_with_new_keys(void **state)
+{
+    struct rig r;
+    const struct bootstrap_options fixed = {.loopback_only = true, .run_id = "job", .fixed_port = free_port()};
+    (void)state;
+    start(&r, &fixed);
+    for (uint64_t round = 1; round < 4; round++) {
+        assert_int_equal(prepare(&r), fixed.fixed_port);
+        use(&r, round, 1);
+        const int fd = connect_to(fixed.fixed_port);
+        assert_true(fd >= 0);
+        assert_string_equal(ask(&r, fd, "SET k v\r\n"), "+OK\r\n");
+        assert_string_equal(ask(&r, fd, "DBSIZE\r\n"), ":1\r\n");
+        close(fd);
+    }
+    bootstrap_drop(&r.b); /* somebody else leads */
+    turn(&r);
+    assert_int_equal(connect_to(fixed.fixed_port), -1);
+    assert_int_equal(prepare(&r), fixed.fixed_port);
+    finish(&r);
+}
+
+static void a_fixed_port_that_is_taken_is_done_without(void **state)
+{
+    struct rig r, other;
+    (void)state;
+    start(&other, &alone);
+    const struct bootstrap_options fixed = {.loopback_only = true, .run_id = "job", .fixed_port = prepare(&other)};
+    start(&r, &fixed);
+    assert_int_not_equal(prepare(&r), fixed.fixed_port);
+    use(&r, 1, 1);
+    assert_true(connect_to(r.b.port) >= 0);
+    finish(&r);
+    finish(&other);
+}
+
 static void keys_of_a_round_end_with_it(void **state)
 {
     struct rig r;
@@ -239,6 +284,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_comes_before_the_rounds_news_waits_for_it),
         cmocka_unit_test(a_port_stays_until_it_is_used_and_is_not_used_twice),
+        cmocka_unit_test(a_fixed_port_serves_round_after_round_with_new_keys),
+        cmocka_unit_test(a_fixed_port_that_is_taken_is_done_without),
         cmocka_unit_test(keys_of_a_round_end_with_it),
         cmocka_unit_test(both_languages_are_spoken),
         cmocka_unit_test(who_drops_the_round_serves_nobody),

@@ -1,0 +1,149 @@
+/* What a node tells its user about nodes that do not meet: why, and the commands that help. */
+#include "launcher/agent/member_internal.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/auth/auth.h"
+#include "common/base/container_of.h"
+#include "common/net/addr.h"
+#include "launcher/agent/run.h"
+#include "launcher/config/config.h"
+#include "launcher/output/logmux.h"
+
+#define ALONE_MS 5000     /* another node is late then: how it could have gone elsewhere is told */
+#define STORE_DIAL_MS 5000
+
+/* --- another secret */
+
+#define HOME_TOKEN "~/.config/crun/token"
+
+static bool has_variable(void)
+{
+    const char *token = getenv(AUTH_VARIABLE);
+    return token && *token;
+}
+
+void member_write_secret_help(struct run *r)
+{
+    const struct config *c = r->config;
+    char *out = r->member->secret_help;
+    const size_t cap = sizeof r->member->secret_help;
+    const enum home_kind kind = c->home.kind;
+    out[0] = 0;
+    if (kind != HOME_TCP && kind != HOME_STATIC)
+        return;
+    if (c->token_file || has_variable())
+        snprintf(out, cap, "\nStart all nodes with the same %s.", c->token_file ? "--token-file" : AUTH_VARIABLE);
+    else
+        snprintf(out, cap,
+                 "\nIf that is a node of this job, the two share no home folder. Give this node its secret, then start "
+                 "it again:\n  scp -p %s:.config/crun/token " HOME_TOKEN
+                 "\nor start every node with the same secret, 16 characters or more:\n  export " AUTH_VARIABLE "=...",
+                 c->home.host);
+}
+
+void member_note_stranger(void *arg, const char *host)
+{
+    struct run *r = arg;
+    struct member *m = r->member;
+    char again[192];
+    if (!m || !*host || strcmp(m->stranger, host) == 0)
+        return;
+    snprintf(m->stranger, sizeof m->stranger, "%s", host);
+    if (r->config->token_file || has_variable())
+        snprintf(again, sizeof again, "start it again with the %s of this node",
+                 r->config->token_file ? "--token-file" : AUTH_VARIABLE);
+    else
+        snprintf(again, sizeof again,
+                 "give it ours, then start it again:\n  scp -p " HOME_TOKEN " %s:.config/crun/token\n"
+                 "or start every node with the same " AUTH_VARIABLE,
+                 host);
+    logmux_print(r->mux, "a node at %s was turned away, for it holds another secret than this one: %s", host, again);
+}
+
+/* --- nodes that meet elsewhere, or nowhere */
+
+static void on_own(void *arg, bool own)
+{
+    struct run *r = arg;
+    const struct home *h = &r->config->home;
+    r->member->asked = NULL;
+    if (own)
+        logmux_print(r->mux,
+                     "no other node has come to %s: each needs this --master-addr and --master-port, and a "
+                     "--node-rank of its own",
+                     h->endpoint);
+    else
+        logmux_print(r->mux,
+                     "--master-addr %s is no address of this machine, and the node of --node-rank 0 hosts the "
+                     "rendezvous: is this one of another rank?",
+                     h->host);
+}
+
+static void hint_static(struct run *r)
+{
+    const enum own_host_answer a = own_host_ask(&r->member->asked, &r->loop, r->config->home.host, on_own, r);
+    if (a != OWN_HOST_ASKED)
+        on_own(r, a == OWN_HOST_YES);
+}
+
+static void hint_hosting(struct run *r)
+{
+    const struct home *h = &r->config->home;
+    if (addr_host_is_loopback(h->host))
+        logmux_print(r->mux,
+                     "no other node has come to %s, and none of another machine can: that name is each machine "
+                     "itself. Give all nodes the name of one of them: --rdzv-endpoint %s:%d",
+                     h->endpoint, r->host, h->port);
+    else
+        logmux_print(r->mux,
+                     "no other node has come to %s, where this crun hosts the rendezvous: all nodes need this same "
+                     "--rdzv-endpoint, not each its own name",
+                     h->endpoint);
+}
+
+void member_hint_alone(struct run *r, const struct presence *now)
+{
+    const struct home *h = &r->config->home;
+    struct member *m = r->member;
+    if (m->hinted || now->joined != 1 || now->min_nodes < 2 || now->waiting_ms < ALONE_MS || !member_hosts(r) ||
+        r->config->control_fd >= 0)
+        return;
+    m->hinted = true;
+    if (h->kind == HOME_STATIC)
+        hint_static(r);
+    else if (h->kind == HOME_TCP)
+        hint_hosting(r);
+}
+
+/* --- a store that workers cannot reach */
+
+static void on_store_dialled(void *arg, int fd, const char *text)
+{
+    struct run *r = arg;
+    r->member->store_dial = NULL;
+    if (fd >= 0)
+        close(fd);
+    else if (r->agent.state == AGENT_RUNNING)
+        logmux_print(r->mux,
+                     "cannot reach %s: the workers of all nodes meet there, at group rank 0. Allow that port between the nodes, or "
+                     "name one that is allowed with --master-port",
+                     text);
+}
+
+void member_try_store(struct run *r, const struct endpoint *leader)
+{
+    struct member *m = r->member;
+    member_drop_store_dial(r);
+    dial_start(&m->store_dial, &r->loop, leader, STORE_DIAL_MS, on_store_dialled, r, NULL);
+}
+
+void member_drop_store_dial(struct run *r)
+{
+    dial_cancel(r->member->store_dial);
+    r->member->store_dial = NULL;
+}

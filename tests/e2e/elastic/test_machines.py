@@ -1,0 +1,154 @@
+"""Machines that share nothing but a network, as a user finds them: what both sides say, and how both end."""
+import re
+
+import pytest
+
+import machines as rig
+from cluster import free_port, wait
+from daemon import write_tokens
+
+E = ["--rdzv-endpoint", "node1:29500", "--rdzv-id", "j"]
+SHARED = {"CRUN_TOKEN": "a-secret-of-enough-bytes"}
+PRINTS = ["sh", "-c", "echo rank $RANK of $WORLD_SIZE via $MASTER_ADDR:$MASTER_PORT, token ${CRUN_TOKEN-none}"]
+WAITS = ["sh", "-c", "exec sleep 60"]
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory):
+    why = rig.available()
+    if why:
+        pytest.skip(why)
+    made = rig.Machines(tmp_path_factory.mktemp("machines"), 4)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(cluster, net):
+    """start(1, "--nnodes", 2, ..., program=[...]) -> a crun on node1"""
+    def start(number, *args, env=SHARED, program=PRINTS):
+        m = net.v[number - 1]
+        return cluster.node(*args, prefix=m.prefix(), program=program, env={**m.env, **env})
+
+    for m in net.v:
+        (m.home / ".config" / "crun" / "token").unlink(missing_ok=True)
+    yield start
+    cluster.close()  # nobody of this test listens for the next one
+
+
+def hosting(node):
+    wait("a host", lambda: "this crun hosts the rendezvous there" in node.text())
+    return node
+
+
+def says(node, words):
+    wait(words, lambda: words in node.text())
+
+
+def test_machines_with_secrets_of_their_own_name_the_commands_that_help(start, net):
+    """Which are then typed: the file is copied as scp -p would, and both nodes train."""
+    host = hosting(start(1, "--nnodes", 2, *E, env={}))
+    other = start(2, "--nnodes", 2, *E, env={})
+    assert other.wait() == 2
+    assert "\n  scp -p node1:.config/crun/token ~/.config/crun/token\n" in other.text() and "\n  export CRUN_TOKEN=" in other.text(), other.text()
+    says(host, f"\n  scp -p ~/.config/crun/token {net.v[1].addr}:.config/crun/token\nor start every node with the same CRUN_TOKEN\n")
+    token = net.v[1].home / ".config" / "crun" / "token"
+    token.write_text((net.v[0].home / ".config" / "crun" / "token").read_text())
+    again = start(2, "--nnodes", 2, *E, env={})
+    assert (host.wait(), again.wait()) == (0, 0), host.text() + again.text()
+    assert "rank 0 of 2" in host.text() and "rank 1 of 2" in again.text()
+
+
+def test_nothing_shared_but_a_variable_is_one_command_more_on_each_node(start, net):
+    """export CRUN_TOKEN=..., and the line of the README. Workers do not see the secret."""
+    nodes = [hosting(start(1, "--nnodes", 2, *E)), start(2, "--nnodes", 2, *E)]
+    assert [n.wait() for n in nodes] == [0, 0], nodes[0].text() + nodes[1].text()
+    assert "token none" in nodes[0].text() and not (net.v[0].home / ".config" / "crun" / "token").exists()
+
+
+@pytest.mark.parametrize("first", [1, 2])
+@pytest.mark.parametrize("args, program, code, why", [
+    ((), ["nosuch.py"], 127, "script 'nosuch.py' is not found"),
+    (("--nproc-per-node", "gpu"), PRINTS, 2, "no GPU is usable here"),
+])
+def test_a_node_that_can_start_nothing_ends_all_with_its_sentence_and_code(start, first, args, program, code, why):
+    """Whoever hosts, and whoever comes first."""
+    env = {**SHARED, "CUDA_VISIBLE_DEVICES": ""}
+    good = lambda: start(1, "--nnodes", 2, *E, program=WAITS, env=env)
+    bad = lambda: start(2, "--nnodes", 2, *args, *E, program=program, env=env)
+    nodes = [good(), bad()] if first == 1 else [bad(), good()][::-1]
+    assert [n.wait() for n in nodes] == [code, code], nodes[0].text() + nodes[1].text()
+    assert f"{why}; this node tells the others" in nodes[1].text() or why in nodes[1].text(), nodes[1].text()
+    assert re.search(rf"the job failed: .*{re.escape(why)}.*, reported by node2 \(exit code {code}\)", nodes[0].text()), nodes[0].text()
+
+
+def test_a_hosting_node_that_can_start_nothing_tells_those_that_come(start):
+    host = hosting(start(1, "--nnodes", 2, *E, program=["nosuch.py"]))
+    other = start(2, "--nnodes", 2, *E, program=WAITS)
+    assert (host.wait(), other.wait()) == (127, 127), host.text() + other.text()
+    assert "reported by node1 (exit code 127)" in other.text()
+
+
+def test_a_node_of_other_settings_ends_all_that_wait_for_it(start):
+    host = hosting(start(1, "--nnodes", 2, *E))
+    other = start(2, "--nnodes", 3, *E)
+    assert (host.wait(), other.wait()) == (78, 78), host.text() + other.text()
+    assert "node 'node2' left: the job was started with --nnodes 2:2, not 3:3" in host.text()
+
+
+def test_a_node_of_another_id_is_told_on_both_sides(start):
+    host = hosting(start(1, "--nnodes", 2, *E))
+    other = start(2, "--nnodes", 2, "--rdzv-endpoint", "node1:29500", "--rdzv-id", "k")
+    says(host, "a node waits here for nodes of job 'k', not of job 'j': one --rdzv-id may be wrong")
+    says(other, "node1:29500 serves job 'j'; this node waits there for nodes of job 'k' (--rdzv-id)")
+
+
+def test_endpoints_that_never_meet_are_named_after_five_seconds(start):
+    """localhost on each node; each its own name; node rank 0 typed on a node that the master address is not of."""
+    on = lambda n, *args: start(n, "--nnodes", 2, *args, program=WAITS)
+    nodes = [on(1, "--rdzv-endpoint", "localhost:29500", "--rdzv-id", "j"), on(2, "--rdzv-endpoint", "127.0.1.1:29501", "--rdzv-id", "j"),
+             on(3, "--rdzv-endpoint", "node3:29500", "--rdzv-id", "j"), on(4, "--node-rank", 0, "--master-addr", "node1")]
+    says(nodes[0], "no other node has come to localhost:29500, and none of another machine can")
+    says(nodes[0], "--rdzv-endpoint node1:29500\n")
+    says(nodes[1], "no other node has come to 127.0.1.1:29501, and none of another machine can")
+    says(nodes[2], "all nodes need this same --rdzv-endpoint, not each its own name")
+    says(nodes[3], "--master-addr node1 is no address of this machine, and the node of --node-rank 0 hosts the rendezvous")
+    for n in nodes:
+        waits = re.findall(r"; for (\d+) s, given up in", n.text())
+        assert len(waits) <= 4 and all(int(b) - int(a) >= 1 for a, b in zip(waits, waits[1:])), n.text()  # after 1, 2, 4 s and so on
+
+
+def test_the_port_of_the_store_is_fixed_and_a_closed_one_is_named(start, net):
+    nodes = [hosting(start(1, "--nnodes", 2, "--master-port", 29501, *E)), start(2, "--nnodes", 2, "--master-port", 29501, *E)]
+    assert [n.wait() for n in nodes] == [0, 0], nodes[0].text() + nodes[1].text()
+    assert f"rank 1 of 2 via {net.v[0].addr}:29501" in nodes[1].text()
+
+
+def test_a_store_that_another_machine_cannot_reach_is_named(start, net, cluster):
+    """Only the port of the rendezvous is open between the two."""
+    tokens = write_tokens(cluster.tmp / "tokens", ("crun", SHARED["CRUN_TOKEN"]))
+    first, second, third = (m.host for m in net.v[:3])
+    cluster.rendezvousd("--token-file", tokens, prefix=third.prefix(), bind=third.addr, port=29400)
+    second.deaf_to_us(first)
+    try:
+        line = lambda n: start(n, "--nnodes", 2, "--rdzv-endpoint", "node3:29400", "--rdzv-id", "j", program=WAITS)
+        nodes = [line(1), line(2)]
+        says(nodes[1], ": the workers of all nodes meet there, at group rank 0. Allow that port between the nodes, or name one that is allowed with "
+                       "--master-port\n")
+        assert f"cannot reach {first.addr}:" in nodes[1].text() and "meet there" not in nodes[0].text()
+    finally:
+        second.hears_us(first)
+
+
+def test_master_addr_with_c10d_is_the_endpoint_that_is_meant(start, net):
+    line = lambda n: start(n, "--nnodes", 2, "--node_rank", n - 1, "--master_addr", "node1", "--master_port", 29502, "--rdzv_backend", "c10d")
+    nodes = [hosting(line(1)), line(2)]
+    assert [n.wait() for n in nodes] == [0, 0], nodes[0].text() + nodes[1].text()
+    assert "nobody listens at node1:29502" in nodes[0].text() and "no effect" not in nodes[1].text()
+
+
+def test_a_wait_for_more_nodes_says_when_it_ends(cluster):
+    node = cluster.node("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "j", program=WAITS)
+    wait("when it begins", lambda: re.search(r"joining: 1 of 1 to 2 nodes here; it begins in \d+ s, sooner with all of them\n", node.text()))
