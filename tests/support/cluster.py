@@ -77,10 +77,10 @@ class Cluster:
         self.servers = []
         self.nodes = []
 
-    def node(self, *args, program=WORKER, prefix=(), env=()):
+    def node(self, *args, program=WORKER, prefix=(), env=(), crun=CRUN):
         log = self.tmp / f"node-{len(self.nodes)}.log"
         with open(log, "wb") as f:
-            p = subprocess.Popen([*map(str, prefix), str(CRUN), *map(str, args), *map(str, program)], stdout=f, stderr=f,
+            p = subprocess.Popen([*map(str, prefix), str(crun), *map(str, args), *map(str, program)], stdout=f, stderr=f,
                                  stdin=subprocess.DEVNULL, env=dict(self.env, **dict(env)))
         self.processes.append(p)
         self.nodes.append(Node(p, log))
