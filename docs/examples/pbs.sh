@@ -9,7 +9,7 @@
 cd "$PBS_O_WORKDIR" || exit 1
 
 # PBS_NODEFILE names each node once for each of its mpiprocs: so many workers are started there.
-crun --hostfile "$PBS_NODEFILE" --run-id "$PBS_JOBID" --max-restarts 3 --log-dir "logs/$PBS_JOBID" \
+crun-launcher --hostfile "$PBS_NODEFILE" --run-id "$PBS_JOBID" --max-restarts 3 --log-dir "logs/$PBS_JOBID" \
     train.py --data "$HOME/data"
 code=$?
 

@@ -10,14 +10,17 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 
-TRAIN = """import os, pathlib, time
+TRAIN = """import os, pathlib, sys, time
 rank, state = int(os.environ["RANK"]), pathlib.Path("checkpoint")
 step = int(state.read_text()) if state.exists() else 0
 if rank == 0 and step:
     print(f"resumed from step {step}")
+if rank == 2 and step:
+    print("rank 2 reads shard 17", file=sys.stderr)
 while True:
     time.sleep(0.1)
     step += 1
@@ -88,8 +91,8 @@ def play(crun, screen):
 def folded(lines):
     """At the width of a terminal."""
     for at, kind, text in lines:
-        for i in range(0, max(len(text), 1), COLUMNS):
-            yield at, kind, text[i:i + COLUMNS]
+        for part in textwrap.wrap(text, COLUMNS, drop_whitespace=False) or [""]:
+            yield at, kind, part
 
 
 def timed(lines):

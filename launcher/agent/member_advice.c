@@ -14,7 +14,7 @@
 #include "launcher/config/config.h"
 #include "launcher/output/logmux.h"
 
-#define ALONE_MS 5000     /* another node is late then: how it could have gone elsewhere is told */
+#define ALONE_MS 5000 /* another node is late then: how it could have gone elsewhere is told */
 #define STORE_DIAL_MS 5000
 
 /* --- another secret */
@@ -129,10 +129,11 @@ static void on_store_dialled(void *arg, int fd, const char *text)
     if (fd >= 0)
         close(fd);
     else if (r->agent.state == AGENT_RUNNING)
-        logmux_print(r->mux,
-                     "cannot reach %s: the workers of all nodes meet there, at group rank 0. Allow that port between the nodes, or "
-                     "name one that is allowed with --master-port",
-                     text);
+        logmux_print(
+            r->mux,
+            "cannot reach %s: the workers of all nodes meet there, at group rank 0. Allow that port between the nodes, or "
+            "name one that is allowed with --master-port",
+            text);
 }
 
 void member_try_store(struct run *r, const struct endpoint *leader)

@@ -20,7 +20,8 @@ from support import BUILD, LIBCRUN, ROOT
 
 WAIT = float(os.environ.get("CRUN_TEST_WAIT", 60))
 BLOCK = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^ *```$", re.M | re.S)
-PROGRAMS = {"crun": "launcher/crun", "crun-launch": "launcher/crun", "rendezvousd": "rendezvousd/rendezvousd", "trainer": "worker/trainer"}
+PROGRAMS = {**dict.fromkeys(("crun", "crun-launch", "crun-launcher"), "launcher/crun"), "rendezvousd": "rendezvousd/rendezvousd",
+            "trainer": "worker/trainer"}
 
 
 def pages():

@@ -25,7 +25,7 @@ def clean(crun):
 def crun_lines(text):
     """The arguments of each crun in a script of a shell, its variables still in."""
     joined = re.sub(r"\\\n\s*", " ", text)
-    found = [line[line.index("crun "):] for line in joined.splitlines() if re.match(r"\s*(srun .*|mpirun .*)?\bcrun ", line)]
+    found = [line[line.index("crun-launcher "):] for line in joined.splitlines() if re.match(r"\s*(srun .*|mpirun .*)?\bcrun-launcher ", line)]
     assert found
     return [shlex.split(line)[1:] for line in found]
 
@@ -61,7 +61,7 @@ def test_the_slurm_example(clean):
 @pytest.mark.parametrize("name, requeue", [("pbs.sh", "qrerun 815.server"), ("slurm.sbatch", "scontrol requeue 4711")])
 def test_a_job_that_stopped_in_good_order_is_started_again(clean, name, requeue, code, again):
     """With stand-ins for crun and the scheduler's own programs."""
-    for tool, text in (("crun", f"exit {code}"), ("srun", f"exit {code}"), ("qrerun", f'echo qrerun "$@" >> {clean.tmp}/told'),
+    for tool, text in (("crun-launcher", f"exit {code}"), ("srun", f"exit {code}"), ("qrerun", f'echo qrerun "$@" >> {clean.tmp}/told'),
                        ("scontrol", f'echo scontrol "$@" >> {clean.tmp}/told')):
         (clean.tmp / tool).write_text(f"#!/bin/sh\n{text}\n")
         (clean.tmp / tool).chmod(0o755)
