@@ -200,8 +200,7 @@ static int find_program(struct program *ret, struct config *config, const struct
     if (rc == -ENOENT && args->first_operand == 1 && !strpbrk(argv[1], "./"))
         ask_for_command(argv[1], &e);
     if (rc == -ENOENT && looks_like_endpoint(*typed)) {
-        fprintf(stderr, "crun: program '%s' is not found: it looks like a second address for --rdzv-endpoint\n",
-                *typed);
+        fprintf(stderr, "crun: '%s' looks like a second address, and stands where a program is expected\n", *typed);
         return EXIT_NOT_FOUND;
     }
     if (rc < 0) {

@@ -116,7 +116,7 @@ static int find_or_create(struct jobs_party *p, const char *run, struct job **re
     if (rc < 0)
         job_forget_(*ret);
     if (first) /* the node is told as well */
-        log_warn(MODULE, "a node waits here for nodes of job '%s', not of job '%s': one --rdzv-id may be wrong", run,
+        log_warn(MODULE, "a node waits here for nodes of job '%s', not of job '%s': is one of the two ids wrong?", run,
                  first);
     return rc;
 }
@@ -238,7 +238,8 @@ static void tell_differing(struct job *job, const struct rdzv_event *ev, const c
     struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause = {.rank = -1, .exit_code = EXIT_MISMATCH}};
     snprintf(drain.cause.text, sizeof drain.cause.text, "node '%.*s' left: %.180s", (int)strcspn(ev->node, "+"),
              ev->node, why);
-    log_warn(MODULE, "run=%s %s", leader_run(job->reign.leader), drain.cause.text);
+    log_warn(MODULE, "run=%s: node '%.*s' left: %s", leader_run(job->reign.leader), (int)strcspn(ev->node, "+"),
+             ev->node, why);
     if (o->embedded && !o->listed && !o->elected && machine && rdzv_round(machine) == 0 && c->min_nodes == c->max_nodes)
         job_step_(job, &(struct leader_event){.kind = LEADER_DRAIN, .ask = &drain}, NULL);
 }

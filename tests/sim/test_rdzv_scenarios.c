@@ -10,6 +10,7 @@
 #include "common/base/err.h"
 #include "tests/sim/scenario.h"
 #include <errno.h>
+#include <string.h>
 
 static void one_node_runs_fails_restarts_and_succeeds(void **state)
 {
@@ -243,6 +244,30 @@ static void a_leaving_node_shrinks_the_job_while_the_minimum_is_left(void **stat
     end(&j);
 }
 
+static void leaves_because_it_can_start_nothing(struct job *j, const char *expected)
+{
+    struct rdzv_event ev = {.kind = RDZV_LEAVE, .cause = {.exit_code = 127, .rank = -1, .text = "no such script"}};
+    strcpy(ev.node, "a");
+    says_event(j, &ev, expected);
+}
+
+static void a_node_that_can_start_nothing_ends_a_job_that_needs_all_its_nodes(void **state)
+{
+    struct job all = begin(3, 3, 5), some = begin(2, 3, 5);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct job *j = i == 0 ? &all : &some;
+        says(j, RDZV_JOIN, "a", 0, "");
+        says(j, RDZV_JOIN, "b", 0, "");
+    }
+    leaves_because_it_can_start_nothing(&all, "a: end 75; b: end 127 no such script; ");
+    assert_int_equal(rdzv_state(all.r), RDZV_FAILED);
+    leaves_because_it_can_start_nothing(&some, "a: end 75; "); /* another one may come in its place */
+    assert_int_equal(rdzv_state(some.r), RDZV_JOINING);
+    end(&all);
+    end(&some);
+}
+
 static void a_drain_stops_all_and_ends_when_their_workers_are_gone(void **state)
 {
     struct job j = begin(2, 2, 0);
@@ -313,6 +338,7 @@ int main(void)
         cmocka_unit_test(no_round_starts_without_a_silent_node_before_its_workers_are_dead),
         cmocka_unit_test(claims_about_an_older_round_are_fenced_and_change_nothing),
         cmocka_unit_test(a_leaving_node_shrinks_the_job_while_the_minimum_is_left),
+        cmocka_unit_test(a_node_that_can_start_nothing_ends_a_job_that_needs_all_its_nodes),
         cmocka_unit_test(a_drain_stops_all_and_ends_when_their_workers_are_gone),
         cmocka_unit_test(training_that_completes_during_a_drain_has_succeeded),
         cmocka_unit_test(too_few_nodes_in_time_fail_the_job),

@@ -6,6 +6,7 @@ import pytest
 import machines as rig
 from cluster import free_port, wait
 from daemon import write_tokens
+from support import CRUN, LIBCRUN, ROOT
 
 E = ["--rdzv-endpoint", "node1:29500", "--rdzv-id", "j"]
 SHARED = {"CRUN_TOKEN": "a-secret-of-enough-bytes"}
@@ -28,9 +29,9 @@ def net(tmp_path_factory):
 @pytest.fixture
 def start(cluster, net):
     """start(1, "--nnodes", 2, ..., program=[...]) -> a crun on node1"""
-    def start(number, *args, env=SHARED, program=PRINTS):
+    def start(number, *args, env=SHARED, program=PRINTS, crun=CRUN):
         m = net.v[number - 1]
-        return cluster.node(*args, prefix=m.prefix(), program=program, env={**m.env, **env})
+        return cluster.node(*args, prefix=m.prefix(), program=program, env={**m.env, **env}, crun=crun)
 
     for m in net.v:
         (m.home / ".config" / "crun" / "token").unlink(missing_ok=True)
@@ -59,6 +60,28 @@ def test_machines_with_secrets_of_their_own_name_the_commands_that_help(start, n
     again = start(2, "--nnodes", 2, *E, env={})
     assert (host.wait(), again.wait()) == (0, 0), host.text() + again.text()
     assert "rank 0 of 2" in host.text() and "rank 1 of 2" in again.text()
+
+
+def lines_of_the_readme():
+    """What is typed on each of two machines: the secret, and the command."""
+    text = (ROOT / "README.md").read_text()
+    secret, = re.findall(r"`export (CRUN_TOKEN=\S+)`", text)
+    command, = re.findall(r"^    crun-launcher (--nnodes 2 .*) train\.py", text.replace("\\\n", " "), re.M)
+    return dict([secret.split("=")]), command.split()
+
+
+def test_two_machines_train_by_the_lines_of_the_readme(start, net, cluster):
+    """After the wheel: two commands on each. The program is the example worker: barriers, and a sum over 16 ranks."""
+    env, words = lines_of_the_readme()
+    launcher = cluster.tmp / "crun-launcher"
+    launcher.symlink_to(CRUN)
+    for m in net.v[:2]:
+        (m.home / "train.py").write_text((ROOT / "docs/examples/worker.py").read_text().replace("else 100", "else 5"))
+    env |= {"PYTHONPATH": str(ROOT / "python"), "LIBCRUN": str(LIBCRUN)}
+    nodes = [start(n, *words, program=["train.py"], env=env, crun=launcher) for n in (1, 2)]
+    assert [n.wait() for n in nodes] == [0, 0], nodes[0].text() + nodes[1].text()
+    done = re.findall(r"rank (\d+) of 16: hello, round 1, sum 600\n", nodes[0].text() + nodes[1].text())
+    assert sorted(map(int, done)) == list(range(16)), nodes[0].text() + nodes[1].text()
 
 
 def test_nothing_shared_but_a_variable_is_one_command_more_on_each_node(start, net):
@@ -101,7 +124,7 @@ def test_a_node_of_other_settings_ends_all_that_wait_for_it(start):
 def test_a_node_of_another_id_is_told_on_both_sides(start):
     host = hosting(start(1, "--nnodes", 2, *E))
     other = start(2, "--nnodes", 2, "--rdzv-endpoint", "node1:29500", "--rdzv-id", "k")
-    says(host, "a node waits here for nodes of job 'k', not of job 'j': one --rdzv-id may be wrong")
+    says(host, "a node waits here for nodes of job 'k', not of job 'j': is one of the two ids wrong?")
     says(other, "node1:29500 serves job 'j'; this node waits there for nodes of job 'k' (--rdzv-id)")
 
 

@@ -29,6 +29,7 @@ theirs_is_there() { # the container runtime
 ours_is_there() {
     crun-launcher --version | grep -q '^crun [0-9]'
     [ "$(env PATH=/usr/lib/crun-launcher/bin:/usr/bin:/bin sh -c 'crun --version')" = "$(crun-launcher --version)" ]
+    [ "$(/usr/lib/crun-launcher/bin/crun-launcher --version)" = "$(crun-launcher --version)" ]
     dpkg --verify $ours
     crun-launcher --nproc-per-node 2 --no-log-prefix sh -c 'echo rank $RANK of $WORLD_SIZE' | sort | tr '\n' ' ' | grep -q 'rank 0 of 2 rank 1 of 2'
 }

@@ -61,6 +61,10 @@ def test_a_prefix_may_have_blanks_quotes_and_any_letter(tmp_path):
     assert list((top / "logs of it" / "j").iterdir())
 
 
+def test_the_name_that_means_this_program_everywhere_is_installed(prefix):
+    assert run(prefix / "bin/crun-launcher", "--version").stdout == run(CRUN, "--version").stdout != ""
+
+
 def test_the_python_module_finds_the_library_of_its_prefix(prefix, crun):
     del crun.env["LIBCRUN"]
     module = next(prefix.rglob("crun/__init__.py")).parent
