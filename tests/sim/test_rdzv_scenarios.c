@@ -260,7 +260,7 @@ static void a_node_that_can_start_nothing_ends_a_job_that_needs_all_its_nodes(vo
         says(j, RDZV_JOIN, "a", 0, "");
         says(j, RDZV_JOIN, "b", 0, "");
     }
-    leaves_because_it_can_start_nothing(&all, "a: end 75; b: end 127 no such script; ");
+    leaves_because_it_can_start_nothing(&all, "a: end 75; b: end 127; ");
     assert_int_equal(rdzv_state(all.r), RDZV_FAILED);
     leaves_because_it_can_start_nothing(&some, "a: end 75; "); /* another one may come in its place */
     assert_int_equal(rdzv_state(some.r), RDZV_JOINING);

@@ -265,6 +265,13 @@ static void seek(struct client *c, bool refused)
         client_add_(c, CLIENT_SEEK)->ms = refused;
 }
 
+/* ms, but no longer than this node waits at all. */
+static int64_t within_patience(const struct client *c, int64_t ms, int64_t now)
+{
+    const bool waits = c->away && (c->mode == CLIENT_JOINING || c->mode == CLIENT_DONE);
+    return waits ? earlier(ms, client_left_ms_(c, now)) : ms;
+}
+
 static void dial(struct client *c, int64_t now)
 {
     c->retry_at = INT64_MAX;
@@ -274,7 +281,7 @@ static void dial(struct client *c, int64_t now)
     }
     c->dialling = true;
     c->dial_begun = now;
-    client_add_(c, CLIENT_DIAL)->ms = c->mode == CLIENT_RUNNING ? c->o.heartbeat_ms : DIAL_MS;
+    client_add_(c, CLIENT_DIAL)->ms = c->mode == CLIENT_RUNNING ? c->o.heartbeat_ms : within_patience(c, DIAL_MS, now);
 }
 
 /* Whoever is there leads no more, or not yet: that is nobody's trouble unless it lasts. */
@@ -314,7 +321,7 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
     c->dialling = c->stranger = false;
     if (ev->error == 0) {
         c->connected = true;
-        c->greet_due = now + GREET_MS;
+        c->greet_due = now + within_patience(c, GREET_MS, now);
         return;
     }
     lease_dialled(&c->lease, c->dial_begun, refused);

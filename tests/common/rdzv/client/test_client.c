@@ -1,0 +1,50 @@
+/* The client by itself: events in, effects out. What it does behind a connection is in launcher/rendezvous. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/rdzv/client/client.h"
+
+enum { PATIENCE_MS = 3000, BEGIN_MS = 100000 };
+
+/* The kind that is looked for, of the effects that wait; all of them are done. ms: of the last of its kind. */
+static bool takes(struct client *c, enum client_effect_kind kind, int64_t *ms)
+{
+    bool found = false;
+    for (const struct client_effect *fx; (fx = client_effect(c)); client_done(c))
+        if (fx->kind == kind) {
+            found = true;
+            *ms = fx->ms;
+        }
+    return found;
+}
+
+static void no_wait_is_longer_than_the_node_waits_at_all(void **state)
+{
+    const struct client_options o = {
+        .heartbeat_ms = 1000, .connect_ms = PATIENCE_MS, .run_id = "j", .node = "n", .endpoint = "h:1", .job = {.silence_ms = 3000}};
+    struct client c;
+    int64_t now = BEGIN_MS, ms = 0;
+    (void)state;
+    client_init(&c, &o);
+    client_step(&c, &(struct client_event){.kind = CLIENT_JOIN}, now);
+    assert_true(takes(&c, CLIENT_DIAL, &ms));
+    assert_in_range(ms, 1, PATIENCE_MS);
+    client_step(&c, &(struct client_event){.kind = CLIENT_DIALLED}, now += 10);
+    takes(&c, CLIENT_HANG_UP, &ms);
+    while (!takes(&c, CLIENT_FAILED, &ms) && now <= BEGIN_MS + PATIENCE_MS) /* who is there says nothing */
+        client_step(&c, &(struct client_event){.kind = CLIENT_TICK}, now = client_deadline(&c));
+    assert_int_equal(now, BEGIN_MS + PATIENCE_MS);
+    client_finish(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_wait_is_longer_than_the_node_waits_at_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
