@@ -172,14 +172,14 @@ def test_descriptors_of_the_caller_are_not_the_workers(crun):
 @pytest.mark.parametrize("ours", [False, True])
 def test_another_crun_on_path_is_named_to_who_types_a_path(crun, ours):
     """The container runtime has no crun-launch beside it; another build of ours has. crun-launcher needs no word."""
-    other = executable(crun.tmp / "crun", "#!/bin/sh\nexit 1\n")
-    (crun.tmp / "names").mkdir()
-    launcher = crun.tmp / "names" / "crun-launcher"
-    launcher.symlink_to(CRUN)
+    bin_ = crun.tmp / "bin"
+    bin_.mkdir()
+    other = executable(bin_ / "crun", "#!/bin/sh\nexit 1\n")
+    (bin_ / "crun-launcher").symlink_to(CRUN)
     if ours:
-        (crun.tmp / "crun-launch").symlink_to(CRUN)
-    path = f"{crun.tmp}:{os.environ['PATH']}"
+        (bin_ / "crun-launch").symlink_to(CRUN)
+    path = f"{bin_}:{os.environ['PATH']}"
     words = f"crun: the word crun means another program here, {other}: crun-launcher is this one\n"
     assert (words in run(crun, "true", PATH=path)[1]) != ours
-    crun.program = str(launcher)
+    crun.program = str(bin_ / "crun-launcher")
     assert "another program" not in run(crun, "true", PATH=path)[1]
