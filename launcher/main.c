@@ -19,7 +19,6 @@
 #include "common/job/exitcode.h"
 #include "common/rdzv/homes/home_process.h"
 #include "launcher/agent/agent_loop.h"
-#include "launcher/agent/machine/agent.h"
 #include "launcher/base/cgroup_path.h"
 #include "launcher/base/oom.h"
 #include "launcher/base/own_fds.h"

@@ -26,7 +26,6 @@
 #include "launcher/agent/signals.h"
 #include "launcher/agent/stragglers.h"
 #include "launcher/agent/turns.h"
-#include "launcher/agent/view.h"
 #include "launcher/agent/worker_setup.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"

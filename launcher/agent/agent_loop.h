@@ -2,6 +2,9 @@
 #ifndef CRUN_LAUNCHER_AGENT_LOOP_H
 #define CRUN_LAUNCHER_AGENT_LOOP_H
 
+/* A node that cannot start anything waits for the others, so that they end with it, for no more than this. */
+#define AGENT_TELL_MS 30000
+
 struct cgroup_tables;
 struct config;
 struct err;

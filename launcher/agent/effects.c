@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/include/crun.h"
 #include "common/job/exitcode.h"
+#include "launcher/agent/agent_loop.h"
 #include "launcher/agent/machine/farewell.h"
 #include "launcher/agent/member.h"
 #include "launcher/agent/notices.h"

@@ -16,6 +16,7 @@
 #include "launcher/output/log_layout.h"
 
 struct agent_http;
+struct agent_view;
 struct config;
 struct effects;
 struct events;
@@ -65,5 +66,8 @@ struct run {
     struct events *events;           /* observe/events.h */
     struct agent_http *http;         /* observe/agent_http.h; NULL: none */
 };
+
+/* view.c: the agent as those see it who look from outside (observe/agent_view.h); struct agent_http_options.look */
+void view_fill(void *run, struct agent_view *ret);
 
 #endif

@@ -1,5 +1,4 @@
-#include "launcher/agent/view.h"
-
+/* The agent as those see it who look from outside: its state, what it waits for, its workers. */
 #include <stdio.h>
 
 #include "common/base/choice.h"

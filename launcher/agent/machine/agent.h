@@ -37,7 +37,7 @@
  *   - a process that SIGKILL does not end: EXIT without a word to the rendezvous, which must not believe that nobody is
  *     left;
  *   - it is known before a round that this node's workers cannot be started: it waits for the others, and FAILs the
- *     round; or LEAVEs after AGENT_TELL_MS;
+ *     round; or LEAVEs when it has waited long enough;
  *   - the round's workers cannot be started (no such interpreter, no descriptors left): the node leaves, exit with the
  *     code that says why, 126 or 127 for a program that cannot be executed. Where the others could not go on without it
  *     (`fatal`) it FAILs instead, so that the job ends with this code on every node: trying again would not help. */
@@ -123,8 +123,6 @@ struct agent_effect {
 
 /* A rendezvous that does not answer delays a farewell by no more than this. */
 #define AGENT_PART_MS 2000
-/* A node that cannot start anything waits for the others, so that they end with it, for no more than this. */
-#define AGENT_TELL_MS 30000
 
 #define AGENT_EFFECTS_MAX 4
 struct agent_effects {

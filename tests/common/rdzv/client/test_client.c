@@ -24,8 +24,12 @@ static bool takes(struct client *c, enum client_effect_kind kind, int64_t *ms)
 
 static void no_wait_is_longer_than_the_node_waits_at_all(void **state)
 {
-    const struct client_options o = {
-        .heartbeat_ms = 1000, .connect_ms = PATIENCE_MS, .run_id = "j", .node = "n", .endpoint = "h:1", .job = {.silence_ms = 3000}};
+    const struct client_options o = {.heartbeat_ms = 1000,
+                                     .connect_ms = PATIENCE_MS,
+                                     .run_id = "j",
+                                     .node = "n",
+                                     .endpoint = "h:1",
+                                     .job = {.silence_ms = 3000}};
     struct client c;
     int64_t now = BEGIN_MS, ms = 0;
     (void)state;
