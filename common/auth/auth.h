@@ -120,8 +120,8 @@ enum auth_origin {
 #define AUTH_PRINCIPAL "crun"
 
 /* The tokens a client works with (its own is the first one): those of `file`, or if that is NULL that of CRUN_TOKEN, or
- * without it those of ~/.config/crun/token, which is made with mode 0600 if it is not there (two that make it at once get the same), or if
- * that cannot be made one that is drawn. */
+ * without it those of ~/.config/crun/token, which is made with mode 0600 if it is not there (two that make it at once
+ * get the same), or if that cannot be made one that is drawn. */
 int auth_tokens_own(struct auth_tokens *ret, const char *file, enum auth_origin *ret_origin, struct err *e);
 
 #endif
