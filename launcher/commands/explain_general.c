@@ -4,6 +4,15 @@
 
 /* Messages of all programs: what the system refuses, and values of options. The last that are looked at. */
 const struct explain_message explain_general[] = {
+    /* --- nodes of a job that do not meet */
+    {"do not trust each other\ndoes not prove who it is\nno place for a secret that\nholds another secret than this one",
+     "the nodes have different secrets, or none", "one CRUN_TOKEN or token file: docs/guide/tokens-and-tls.md"},
+    {"no other node has come to *\nis no address of this machine, and the node of --node-rank 0\nis one of the two ids wrong\n"
+     "looks like a second address\nthe first node of * list",
+     "the nodes were not given one place to meet, or one id", "the same on all nodes, a name that all know"},
+    {"settings differ from those of job\nnode '*' left: ",
+     "this node was started with other settings than the first one",
+     "the same --nnodes, --max-restarts and --rdzv-conf on all nodes"},
     /* --- lines of NCCL, CUDA, Gloo and PyTorch, as workers print them */
     {"Connection closed by peer\ngloo/transport/", "Gloo: another rank has ended, or its network has; this one noticed",
      "look at the first rank that failed, which crun's report names"},
