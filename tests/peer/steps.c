@@ -2,9 +2,13 @@
  * on given images, for a comparison with another framework. Plain SGD at rate 0.01; where CLIP is not 0, gradients are
  * clipped to that norm.
  *
- * Reads DIR/weights.safetensors (torchvision's names, F64 or F32), DIR/images (STEPS, BATCH, SIZE, SIZE, 3) u8,
- * DIR/labels (STEPS, BATCH) i32. Writes DIR/<DEVICE>.safetensors, all F64: logits and "grad.<name>" of the first step
- * (not clipped), the losses of all, and the parameters and statistics after the last under their own names. */
+ * Of a model of tokens SIZE is the length of a sample, CLASSES the vocabulary; a negative SIZE asks for the logits of
+ * all positions as a tensor, without it there are none.
+ *
+ * Reads DIR/weights.safetensors (torchvision's names, F64 or F32), DIR/images (STEPS, BATCH, SIZE, SIZE, 3) u8, or of
+ * tokens (STEPS, BATCH, SIZE) i32, DIR/labels (STEPS, BATCH), of tokens (STEPS, BATCH, SIZE), i32. Writes
+ * DIR/<DEVICE>.safetensors, all F64: logits and "grad.<name>" of the first step (not clipped), the losses of all, and
+ * the parameters and statistics after the last under their own names. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,10 +131,12 @@ static void keep_values(struct steps *t, const char *name, double *v, int64_t n)
 
 static int keep_first(struct steps *t, struct err *e)
 {
-    const int64_t n = (int64_t)t->batch * t->p->classes;
-    double *logits = need((size_t)n, sizeof *logits);
-    TRY(t->dev->ops->get(t->plan, t->p->logits, logits, e));
-    keep_values(t, "logits", logits, n);
+    const int64_t n = (int64_t)t->batch * t->p->classes * (int64_t)input_row_labels(&t->p->input);
+    if (t->p->logits >= 0) {
+        double *logits = need((size_t)n, sizeof *logits);
+        TRY(t->dev->ops->get(t->plan, t->p->logits, logits, e));
+        keep_values(t, "logits", logits, n);
+    }
     for (int i = 0; i < t->p->nparams; i++)
         if (t->p->params[i].role == PARAM_TRAIN)
             TRY(keep(t, "grad.", &t->p->params[i], t->s.reduce, e));
@@ -142,7 +148,7 @@ static int step(struct steps *t, int k, double *loss, struct err *e)
     const struct device_ops *ops = t->dev->ops;
     const size_t image = input_row_bytes(&t->p->input), n = (size_t)t->batch;
     struct run_args run = {.batch = {.rows = t->images + (size_t)k * n * image,
-                                     .labels = t->labels + (size_t)k * n,
+                                     .labels = t->labels + (size_t)k * n * input_row_labels(&t->p->input),
                                      .weights = t->weights},
                            .grad_scale = 1,
                            .params_version = t->s.version};
@@ -173,12 +179,17 @@ static int open_all(struct steps *t, char **argv, struct err *e)
                               .classes = atoi(argv[4]),
                               .input = input_pictures(3, side, side, (float[4]){0.485F, 0.456F, 0.406F},
                                                       (float[4]){0.229F, 0.224F, 0.225F, 1})};
+    struct model_facts facts;
     char *text;
     t->batch = atoi(argv[5]);
     t->steps = atoi(argv[6]);
     t->clip = atof(argv[8]);
     TRY(model_text(&text, argv[2], NET_TORCH, false, e));
     m.text = text;
+    TRY(model_facts(argv[2], text, &facts, e));
+    if (facts.tokens)
+        m.input = (struct input){.rows = INPUT_TOKENS, .length = abs(side), .vocabulary = m.classes};
+    m.whole_logits = side < 0;
     TRY(model_build(&t->p, &m, e));
     free(text);
     TRY(device_open(&t->dev, argv[1], &(struct device_options){.threads = atoi(argv[7])}, e));
@@ -191,15 +202,16 @@ static int open_all(struct steps *t, char **argv, struct err *e)
                              .stats = t->s.stats,
                              .reduce = t->s.reduce};
     TRY(t->dev->ops->plan(t->dev, t->p, &o, &t->plan, e));
-    const size_t n = (size_t)t->batch * (size_t)t->steps, image = 3 * (size_t)side * (size_t)side;
+    const size_t n = (size_t)t->batch * (size_t)t->steps, image = input_row_bytes(&t->p->input),
+                 labels = n * input_row_labels(&t->p->input);
     t->images = need(n, image);
-    t->labels = need(n, sizeof *t->labels);
+    t->labels = need(labels, sizeof *t->labels);
     t->weights = need((size_t)t->batch, sizeof *t->weights);
     for (int i = 0; i < t->batch; i++)
         t->weights[i] = 1;
     t->out = need((size_t)t->p->nparams * 2 + 2, sizeof *t->out);
     TRY(read_file(argv[9], "images", t->images, n * image, e));
-    TRY(read_file(argv[9], "labels", t->labels, n * sizeof *t->labels, e));
+    TRY(read_file(argv[9], "labels", t->labels, labels * sizeof *t->labels, e));
     return load_weights(t, argv[9], e);
 }
 

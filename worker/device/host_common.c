@@ -106,6 +106,39 @@ int host_run_ops(const struct host_ops *ops, const struct plan_options *o, const
     return 0;
 }
 
+bool host_left_to_backward(const struct program *p, const struct host_ops *ops, const struct op *head)
+{
+    const int i = (int)(head - p->ops);
+    const bool chunk = ops->end_back > ops->first_back;
+    for (int k = chunk ? ops->first_back : i; k < (chunk ? ops->end_back : ops->end); k++)
+        if (p->ops[k].kind == OP_HEAD_BWD && p->ops[k].fwd == i)
+            return true;
+    return false;
+}
+
+static int check_labels(const struct program *p, const struct batch *b, int n, struct err *e)
+{
+    const size_t per = input_row_labels(&p->input), rows = (size_t)n * per;
+    const int least = p->input.rows == INPUT_TOKENS ? -1 : 0;
+    for (size_t r = 0; r < rows; r++)
+        if (b->weights[r / per] != 0 && (b->labels[r] < least || b->labels[r] >= p->classes))
+            return err_set(e, -EINVAL, "sample %zu of the batch has label %d (expected %d to %d)", r / per,
+                           b->labels[r], least, p->classes - 1);
+    return 0;
+}
+
+/* Of padding, too: they are read. */
+static int check_tokens(const struct program *p, const struct batch *b, int n, struct err *e)
+{
+    const int32_t *tokens = b->rows;
+    const size_t length = (size_t)p->input.length;
+    for (size_t i = 0; i < (size_t)n * length; i++)
+        if (tokens[i] < 0 || tokens[i] >= p->input.vocabulary)
+            return err_set(e, -EINVAL, "sample %zu of the batch has token %d (expected 0 to %d)", i / length, tokens[i],
+                           p->input.vocabulary - 1);
+    return 0;
+}
+
 int host_check_batch(const struct program *p, int first_op, int end_op, bool training, const struct batch *b, int n,
                      struct err *e)
 {
@@ -121,15 +154,12 @@ int host_check_batch(const struct program *p, int first_op, int end_op, bool tra
                        : rows && !b->rows     ? "rows"
                        : labels && !b->labels ? "labels"
                                               : "numbers of samples");
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         if (b->weights[i] != 0 && b->weights[i] != 1)
             return err_set(e, -EINVAL, "sample %d of the batch has weight %g (expected 0 or 1)", i,
                            (double)b->weights[i]);
-        if (labels && b->weights[i] != 0 && (b->labels[i] < 0 || b->labels[i] >= p->classes))
-            return err_set(e, -EINVAL, "sample %d of the batch has label %d (expected 0 to %d)", i, b->labels[i],
-                           p->classes - 1);
-    }
-    return 0;
+    TRY(rows && p->input.rows == INPUT_TOKENS ? check_tokens(p, b, n, e) : 0);
+    return labels ? check_labels(p, b, n, e) : 0;
 }
 
 struct batch batch_at(const struct batch *b, const struct input *in, size_t first)

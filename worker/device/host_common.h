@@ -25,10 +25,19 @@ int host_run_ops(const struct host_ops *ops, const struct plan_options *o, const
 int host_boundary_in(const struct program_chunk *c, enum run_pass pass);
 int host_boundary_out(const struct program_chunk *c, enum run_pass pass);
 
-/* Weights are 0 or 1; labels of samples that count are classes (only if the slice reads labels); images are there if it
- * has OP_INPUT; numbers of samples if in training it drops some. */
+/* Weights are 0 or 1; labels of samples that count are classes, of tokens also -1 (only if the slice reads labels);
+ * rows are there if it reads them, tokens within the vocabulary; numbers of samples if in training it drops some. */
 int host_check_batch(const struct program *p, int first_op, int end_op, bool training, const struct batch *b, int n,
                      struct err *e);
+
+/* A plan of these ops leaves OP_HEAD, forward, to its backward op, which makes the metrics on its way. */
+bool host_left_to_backward(const struct program *p, const struct host_ops *ops, const struct op *head);
+
+/* The label of row r, of `per` rows a sample; -1: the row does not count. */
+static inline int host_label(const struct batch *b, size_t per, size_t r)
+{
+    return b->weights[r / per] != 0 ? b->labels[r] : -1;
+}
 
 /* Number of samples that count. */
 double host_batch_count(const struct batch *b, int n);

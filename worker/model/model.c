@@ -43,7 +43,12 @@
     X("vit_b_16", net_vit, "")                                                                                         \
     X("vit_l_16", net_vit, "set width=1024 layers=24 heads=16 mlp=4096\n")                                             \
     X("vit_s_16", net_vit, "set width=384 heads=6 mlp=1536\n")                                                         \
-    X("convnet", net_convnet, "")
+    X("convnet", net_convnet, "")                                                                                      \
+    X("gpt2", net_gpt2, "")                                                                                            \
+    X("gpt2_medium", net_gpt2, "set width=1024 layers=24 heads=16\n")                                                  \
+    X("gpt2_large", net_gpt2, "set width=1280 layers=36 heads=20\n")                                                   \
+    X("gpt2_xl", net_gpt2, "set width=1600 layers=48 heads=25\n")                                                      \
+    X("tinyllama", net_llama, "")
 
 static const struct shipped {
     const char *name, *text, *more;
@@ -182,7 +187,12 @@ int model_facts(const char *what, const char *text, struct model_facts *ret, str
     struct net n;
     const int rc = net_read(&n, what, text, e);
     if (rc == 0) {
-        *ret = (struct model_facts){(int)n.ops[0].v[KEY_SIZE], (int)n.ops[0].v[KEY_CHANNELS], ""};
+        const double *v = n.ops[0].v;
+        *ret = (struct model_facts){.tokens = n.ops[0].word->kind == OP_TOKENS,
+                                    .size = (int)v[KEY_SIZE],
+                                    .channels = (int)v[KEY_CHANNELS],
+                                    .length = (int)v[KEY_LENGTH],
+                                    .vocabulary = (int)v[KEY_VOCABULARY]};
         snprintf(ret->last, sizeof ret->last, "%s", n.ops[n.n - 1].name);
     }
     net_free(&n);
@@ -229,6 +239,8 @@ int model_compare(const char *theirs, const char *ours, struct err *e)
 
 static int check(const struct model_options *o, struct err *e)
 {
+    if (o->input.rows == INPUT_TOKENS)
+        return 0;
     if (o->classes < 2)
         return err_set(e, -EINVAL, "%d classes (expected at least 2)", o->classes);
     if (o->input.channels != 1 && o->input.channels != 3)
@@ -238,8 +250,31 @@ static int check(const struct model_options *o, struct err *e)
     return 0;
 }
 
-static int check_input(const struct net_op *input, const struct model_options *o, struct err *e)
+/* What the text says of tokens and the data do, together. */
+static int settle_tokens(const struct net_op *tokens, struct model_options *o, struct err *e)
 {
+    const int length = (int)tokens->v[KEY_LENGTH], vocabulary = (int)tokens->v[KEY_VOCABULARY];
+    struct input *in = &o->input;
+    if (length && in->length > length)
+        return err_set(e, -EINVAL, "sequences of %d tokens (expected at most %d, which %s takes)", in->length, length,
+                       o->arch);
+    if (vocabulary && in->vocabulary && in->vocabulary != vocabulary)
+        return err_set(e, -EINVAL, "a vocabulary of %d (expected %d, that of %s)", in->vocabulary, vocabulary, o->arch);
+    in->vocabulary = vocabulary ? vocabulary : in->vocabulary;
+    o->positions = length;
+    if (o->split.ranks > 1)
+        return err_set(e, -EINVAL, "%s reads tokens: such a model is not split over a tensor group", o->arch);
+    return 0;
+}
+
+static int check_input(const struct net_op *input, struct model_options *o, struct err *e)
+{
+    static const char *const names[] = {"pictures", "tokens"};
+    const bool tokens = input->word->kind == OP_TOKENS;
+    if (tokens != (o->input.rows == INPUT_TOKENS))
+        return err_set(e, -EINVAL, "%s reads %s, and the data are %s", o->arch, names[tokens], names[!tokens]);
+    if (tokens)
+        return settle_tokens(input, o, e);
     const int size = (int)input->v[KEY_SIZE], channels = (int)input->v[KEY_CHANNELS];
     if (size && size != o->input.height)
         return err_set(e, -EINVAL, "image size %d (expected %d, the only one that %s takes)", o->input.height, size,
@@ -272,8 +307,9 @@ static int check_table(const struct param *q, const struct net_op *op, struct er
 {
     if (q->init != INIT_SINCOS2D)
         return 0;
-    if (op->word->kind != OP_POSITION)
-        return err_set(e, -EINVAL, "sincos2d are initial values of '%s' (expected of 'position' alone)", q->name);
+    if (op->word->kind != OP_POSITION || q->ndim != 3 || q->grid.h == 0)
+        return err_set(e, -EINVAL, "sincos2d are initial values of '%s' (expected of a 'position' of pictures alone)",
+                       q->name);
     if (q->shape[2] % 4)
         return err_set(e, -EINVAL, "sincos2d of %lld channels (expected a multiple of 4)", (long long)q->shape[2]);
     return 0;
@@ -316,7 +352,7 @@ static int count(struct sizes *s, const struct program *p, struct err *e)
     if (s->params > PARAMS_MOST)
         return err_set(e, -EINVAL, "%.3g parameters so far (expected at most %.3g)", s->params, PARAMS_MOST);
     if (s->tensors > TENSORS_MOST)
-        return err_set(e, -EINVAL, "%.3g numbers for one picture so far (expected at most %.3g)", s->tensors,
+        return err_set(e, -EINVAL, "%.3g numbers for one sample so far (expected at most %.3g)", s->tensors,
                        TENSORS_MOST);
     return 0;
 }
@@ -333,25 +369,36 @@ static int build_op(struct program *p, const struct net *n, int i, int *ids, con
     return count(sizes, p, e);
 }
 
+/* "model NAME of ...", for errors. */
+static const char *model_what(const struct model_options *o, char out[96])
+{
+    if (o->input.rows == INPUT_TOKENS)
+        snprintf(out, 96, "model %.40s of %d tokens", o->arch, o->input.length);
+    else
+        snprintf(out, 96, "model %.40s of %d x %d images", o->arch, o->input.height, o->input.width);
+    return out;
+}
+
 static int build_ops(struct program *p, const struct net *n, const struct model_options *o, struct err *e)
 {
     struct sizes sizes = {0};
+    char what[96];
     int rc = 0, *ids = calloc((size_t)n->n, sizeof *ids);
     if (!ids)
         return err_errno(e, ENOMEM, "a model");
     for (int i = 0; rc == 0 && i < n->n; i++)
         if ((rc = build_op(p, n, i, ids, o, &sizes, e)) < 0)
-            err_wrap(e, "model %s of %d x %d images, line %d", o->arch, o->input.height, o->input.width,
-                     n->ops[i].line);
+            err_wrap(e, "%s, line %d", model_what(o, what), n->ops[i].line);
     free(ids);
     program_freeze(p, o->factors);
     if (rc == 0 && (rc = program_differentiate(p, e)) < 0)
-        err_wrap(e, "model %s of %d x %d images", o->arch, o->input.height, o->input.width);
+        err_wrap(e, "%s", model_what(o, what));
     return rc;
 }
 
-static int build(struct program **ret, const struct net *n, const struct model_options *o, struct err *e)
+static int build(struct program **ret, const struct net *n, const struct model_options *options, struct err *e)
 {
+    struct model_options own = *options, *o = &own;
     TRY(check_input(&n->ops[0], o, e));
     struct program *p = program_create(o->arch, o->input);
     if (!p)

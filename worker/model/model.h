@@ -46,8 +46,10 @@ void model_name(const char *arch, char out[MODEL_NAME_MAX + 1]);
 
 /* What a text says of its input and its end. */
 struct model_facts {
-    int size, channels; /* the only ones that it takes; 0: any */
-    char last[64];      /* name of the layer that has an output a class */
+    bool tokens;            /* it reads tokens, not pictures */
+    int size, channels;     /* of pictures: the only ones that it takes; 0: any */
+    int length, vocabulary; /* of tokens: the most of a sample, and how many there are; 0: as the data have */
+    char last[64];          /* name of the layer that has an output a class */
 };
 
 /* what: stands before "line N" in errors. -EINVAL: see model_text(). */
@@ -58,12 +60,16 @@ int model_facts(const char *what, const char *text, struct model_facts *ret, str
 int model_compare(const char *theirs, const char *ours, struct err *e);
 
 struct model_options {
-    const char *arch;    /* name of the program, and of the shipped model where text is NULL */
-    const char *text;    /* NULL: the shipped one, in torchvision's style, each gamma 1 */
-    int classes;         /* >= 2 */
-    struct input input;  /* square pictures of 1 or 3 channels */
-    struct split split;  /* of the last layer over a tensor group; all-zero: none */
-    size_t align;        /* program_align(); 0: as it is without */
+    const char *arch;   /* name of the program, and of the shipped model where text is NULL */
+    const char *text;   /* NULL: the shipped one, in torchvision's style, each gamma 1 */
+    int classes;        /* of pictures, >= 2 */
+    struct input input; /* square pictures of 1 or 3 channels, or tokens. input.vocabulary 0: the text's; length at most
+                          * the text's */
+    bool whole_logits;  /* of a head: the logits of all positions are a tensor, program.logits, for those who read them;
+                          * else nothing of that size exists */
+    int positions;      /* rows of tables of positions: model_build() knows them; 0: as there are positions */
+    struct split split; /* of the last layer over a tensor group; all-zero: none */
+    size_t align;       /* program_align(); 0: as it is without */
     const char *factors; /* program_freeze(); NULL: none */
 };
 

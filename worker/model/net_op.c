@@ -21,6 +21,8 @@ static bool allows(const struct net_word *w, enum net_key k)
         return facts->inputs > 0;
     case KEY_WITH:
         return facts->inputs > 1;
+    case KEY_TIED:
+        return w->kind == OP_HEAD;
     case KEY_INIT:
     case KEY_DECAY:
     case KEY_TRAIN:
@@ -115,7 +117,7 @@ static int read_value(struct reader *r, struct net_op *op, enum net_key k, const
         op->v[k] = text[0] == 'y';
         return 0;
     case NET_TENSOR:
-        return resolve(r, text, &op->in[k == KEY_WITH]);
+        return resolve(r, text, &op->in[k != KEY_FROM]);
     case NET_NAMES:
         return read_names(r, text, &op->text[k]);
     case NET_DRAW:
@@ -157,6 +159,11 @@ static int read_values(struct reader *r, struct net_op *op, const struct argumen
         else
             TRY(read_value(r, op, (enum net_key)k, text));
     }
+    if (given[KEY_TIED] && (given[KEY_INIT] || given[KEY_DECAY] || given[KEY_TRAIN] || given[KEY_NAMES]))
+        return net_fail(r,
+                        "'%s' with tied= has no parameters of its own, for which init, decay, train or names could "
+                        "be",
+                        net_word_text(op->word));
     if (!given[KEY_DECAY])
         op->v[KEY_DECAY] = 1;
     if (!given[KEY_TRAIN])
@@ -173,9 +180,9 @@ static int name_op(struct reader *r, struct net_op *op, const char *given)
 {
     char number[48], whole[sizeof r->scope + VALUE_MAX + 1];
     const int count = ++r->counts[op->word - net_words];
-    if (op->word->kind == OP_INPUT) {
-        strcpy(op->name, "input");
-        return *given ? net_fail(r, "'input %.40s': the input's name is 'input'", given) : 0;
+    if (net_word_begins(op->word)) {
+        strcpy(op->name, net_word_text(op->word));
+        return *given ? net_fail(r, "'%s %.40s': its name is '%s'", op->name, given, op->name) : 0;
     }
     snprintf(number, sizeof number, "%.31s%d", net_word_text(op->word), count);
     snprintf(whole, sizeof whole, "%s%s", r->scope, *given ? given : number);
@@ -193,11 +200,15 @@ static int name_op(struct reader *r, struct net_op *op, const char *given)
 static int check_place(const struct reader *r, const struct net_word *w)
 {
     const struct net *n = r->net;
-    if ((n->n == 0) != (w->kind == OP_INPUT))
-        return n->n == 0 ? net_fail(r, "the first operation is '%s' (expected input)", net_word_text(w))
-                         : net_fail(r, "'input' is the first operation, and only that");
+    if ((n->n == 0) != net_word_begins(w))
+        return n->n == 0 ? net_fail(r, "the first operation is '%s' (expected input or tokens)", net_word_text(w))
+                         : net_fail(r, "'%s' is the first operation, and only that", net_word_text(w));
     if (n->n > 0 && net_word_ends(n->ops[n->n - 1].word))
-        return net_fail(r, "'%s' stands behind the classifier, which ends a model", net_word_text(w));
+        return net_fail(r, "'%s' stands behind the %s, which ends a model", net_word_text(w),
+                        net_word_text(n->ops[n->n - 1].word));
+    if (net_word_ends(w) && (w->kind == OP_HEAD) != (n->ops[0].word->kind == OP_TOKENS))
+        return net_fail(r, "'%s' ends a model of %s (expected %s)", net_word_text(w),
+                        w->kind == OP_HEAD ? "tokens" : "pictures", w->kind == OP_HEAD ? "classifier" : "head");
     if (n->n == NET_OPS_MAX)
         return net_fail(r, "more than %d operations", NET_OPS_MAX);
     return 0;
@@ -238,7 +249,12 @@ int net_print(const struct net *n, int i, struct buf *out)
     TRY(buf_printf(out, "%s %s", net_word_text(op->word), op->name));
     for (int k = 0; k < 2; k++)
         if (op->in[k] >= 0)
-            TRY(buf_printf(out, " %s=%s", net_keys[k ? KEY_WITH : KEY_FROM].word, n->ops[op->in[k]].name));
+            TRY(buf_printf(out, " %s=%s",
+                           net_keys[!k                          ? KEY_FROM
+                                    : op->word->kind == OP_HEAD ? KEY_TIED
+                                                                : KEY_WITH]
+                               .word,
+                           n->ops[op->in[k]].name));
     for (int k = 0; k < NET_KEYS_N; k++)
         if (net_word_key(op->word, (enum net_key)k, ignored))
             TRY(buf_printf(out, " %s=%.17g", net_keys[k].word, op->v[k]));

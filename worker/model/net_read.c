@@ -128,7 +128,7 @@ static int use_block(struct reader *r, const struct block *b, const struct argum
     const size_t scope = strlen(r->scope);
     int counts[WORDS_MAX];
     if (r->x < 0)
-        return net_fail(r, "block '%s' has nothing to read: the first operation is input", b->name);
+        return net_fail(r, "block '%s' has nothing to read: the first operation is input or tokens", b->name);
     if (scope + strlen(a->name) + 1 > NET_NAME_MAX)
         return net_fail(r, "names within '%s%.60s' are longer than %d bytes", r->scope, a->name, NET_NAME_MAX);
     TRY(deeper(r));
@@ -172,7 +172,7 @@ static int let(struct reader *r, const struct arguments *a)
 
 static int unknown_word(const struct reader *r, struct token t)
 {
-    char list[320];
+    char list[384];
     size_t used = 0;
     for (int i = 0; i < net_words_n && used < sizeof list; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s, ", net_word_text(&net_words[i]));
@@ -297,7 +297,7 @@ static int check_end(struct reader *r)
         if (n->ops[i].readers == 0 && !net_word_ends(n->ops[i].word)) {
             r->line = n->ops[i].line - 1;
             return i + 1 < n->n ? net_fail(r, "nothing reads '%s'", n->ops[i].name)
-                                : net_fail(r, "the model ends here, without a classifier");
+                                : net_fail(r, "the model ends here, without a classifier or a head");
         }
     r->line = r->nlines - 1;
     return n->n > 0 ? 0 : net_fail(r, "the model ends without an operation");

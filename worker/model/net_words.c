@@ -32,6 +32,18 @@ static int input(struct program *p, const struct net_op *op, const int *in, cons
     return program_input(p);
 }
 
+static int tokens(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)op, (void)in, (void)o;
+    return program_tokens(p);
+}
+
+static int embed(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_embed(p, op->name, in[0], whole(op, KEY_OUT));
+}
+
 static int conv(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
     (void)o;
@@ -55,6 +67,12 @@ static int add(struct program *p, const struct net_op *op, const int *in, const 
 {
     (void)o;
     return program_add(p, op->name, in[0], in[1]);
+}
+
+static int mul(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_mul(p, op->name, in[0], in[1]);
 }
 
 static int maxpool(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
@@ -108,6 +126,12 @@ static int attention(struct program *p, const struct net_op *op, const int *in, 
     return program_attention(p, op->name, in[0], whole(op, KEY_HEADS), whole(op, KEY_KV_HEADS), yes(op, KEY_CAUSAL));
 }
 
+static int rope(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    (void)o;
+    return program_rope(p, op->name, in[0], whole(op, KEY_HEADS), whole(op, KEY_KV_HEADS), op->v[KEY_BASE]);
+}
+
 static int prepend(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
     (void)o;
@@ -116,8 +140,7 @@ static int prepend(struct program *p, const struct net_op *op, const int *in, co
 
 static int position(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
-    (void)o;
-    return program_position(p, op->name, in[0]);
+    return program_position_as(p, op->name, in[0], o->positions, !yes(op, KEY_MAP));
 }
 
 static int pick(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
@@ -132,12 +155,20 @@ static int classifier(struct program *p, const struct net_op *op, const int *in,
     return p->logits;
 }
 
+static int head(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
+{
+    return program_head(p, op->name, in[0], in[1], o->whole_logits) ? in[0] : -1;
+}
+
 const struct net_word net_words[] = {
     {NULL, OP_INPUT, "size=0 channels=0", input},
+    {NULL, OP_TOKENS, "length=0 vocabulary=0", tokens},
+    {NULL, OP_EMBED, "out", embed},
     {NULL, OP_CONV, "out kernel=1 stride=1 pad=0 groups=1 bias=yes", conv},
     {NULL, OP_BN, "eps=1e-5", bn},
     {NULL, OP_RELU, "", relu},
     {NULL, OP_ADD, "", add},
+    {NULL, OP_MUL, "", mul},
     {NULL, OP_MAXPOOL, "kernel stride=1 pad=0", maxpool},
     {NULL, OP_AVGPOOL, "", avgpool},
     {NULL, OP_LINEAR, "out each=no bias=yes", linear},
@@ -148,10 +179,12 @@ const struct net_word net_words[] = {
     {NULL, OP_SCALE, "map=no", scale},
     {NULL, OP_DROP, "rate samples=no", drop},
     {NULL, OP_ATTENTION, "heads kv_heads=heads causal=no", attention},
+    {NULL, OP_ROPE, "heads kv_heads=heads base=10000", rope},
     {NULL, OP_PREPEND, "", prepend},
-    {NULL, OP_POSITION, "", position},
+    {NULL, OP_POSITION, "map=yes", position},
     {NULL, OP_PICK, "at=0", pick},
     {"classifier", OP_LINEAR, "", classifier},
+    {NULL, OP_HEAD, "", head},
 };
 const int net_words_n = sizeof net_words / sizeof *net_words;
 
@@ -162,7 +195,12 @@ const char *net_word_text(const struct net_word *w)
 
 bool net_word_ends(const struct net_word *w)
 {
-    return w->build == classifier;
+    return w->build == classifier || w->build == head;
+}
+
+bool net_word_begins(const struct net_word *w)
+{
+    return w->kind == OP_INPUT || w->kind == OP_TOKENS;
 }
 
 const char *net_word_key(const struct net_word *w, enum net_key k, char out[32])

@@ -25,6 +25,7 @@ enum net_type {
 #define NET_KEYS(X)                                                                                                    \
     X(KEY_FROM, "from", NET_TENSOR, 0, 0)                                                                              \
     X(KEY_WITH, "with", NET_TENSOR, 0, 0)                                                                              \
+    X(KEY_TIED, "tied", NET_TENSOR, 0, 0)                                                                              \
     X(KEY_OUT, "out", NET_WHOLE, 1, 1 << 24)                                                                           \
     X(KEY_KERNEL, "kernel", NET_WHOLE, 1, 1 << 10)                                                                     \
     X(KEY_STRIDE, "stride", NET_WHOLE, 1, 1 << 10)                                                                     \
@@ -40,9 +41,12 @@ enum net_type {
     X(KEY_HEADS, "heads", NET_WHOLE, 1, 1 << 16)                                                                       \
     X(KEY_KV_HEADS, "kv_heads", NET_WHOLE, 1, 1 << 16)                                                                 \
     X(KEY_CAUSAL, "causal", NET_YES_NO, 0, 0)                                                                          \
+    X(KEY_BASE, "base", NET_REAL, 1, 1e12)                                                                             \
     X(KEY_AT, "at", NET_WHOLE, 0, 1 << 30)                                                                             \
     X(KEY_SIZE, "size", NET_WHOLE, 0, 4096)                                                                            \
     X(KEY_CHANNELS, "channels", NET_WHOLE, 0, 3)                                                                       \
+    X(KEY_LENGTH, "length", NET_WHOLE, 0, 32768)                                                                       \
+    X(KEY_VOCABULARY, "vocabulary", NET_WHOLE, 0, 1 << 24)                                                             \
     X(KEY_INIT, "init", NET_DRAW, 0, 0)                                                                                \
     X(KEY_BIAS_INIT, "bias_init", NET_DRAW, 0, 0)                                                                      \
     X(KEY_DECAY, "decay", NET_YES_NO, 0, 0)                                                                            \
@@ -69,7 +73,7 @@ struct net_word {
     enum op_kind kind; /* how many tensors it reads, and whether it has parameters, stands there */
     /* Its own keys, a blank between them: "out" must be given, "pad=0" has a default, "kv_heads=heads" that of
      * a key before it. Each operation may have `from`
-     * (and `with`, if it reads two); those with parameters init, bias_init, decay, train and names. */
+     * (and `with`, if it reads two; a head `tied`); those with parameters init, bias_init, decay, train and names. */
     const char *keys;
     /* Append it to p; in: tensors that it reads. The new tensor, or -1 as the functions of program.h. */
     int (*build)(struct program *p, const struct net_op *op, const int *in, const struct model_options *o);
@@ -77,6 +81,7 @@ struct net_word {
 extern const struct net_word net_words[];
 extern const int net_words_n;
 
+bool net_word_begins(const struct net_word *w); /* is it what a model reads? */
 const char *net_word_text(const struct net_word *w);
 /* Is it the last line of a model? */
 bool net_word_ends(const struct net_word *w);

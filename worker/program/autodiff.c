@@ -267,6 +267,15 @@ static size_t place(const struct program *p, struct param *q, size_t end)
     return program_param_end(p, q);
 }
 
+/* Does a forward op behind op i have parameter q, too? */
+static bool has_place(const struct program *p, int i, int q)
+{
+    for (i++; i < p->nfwd; i++)
+        if (p->ops[i].param[0] == q)
+            return true;
+    return false;
+}
+
 /* Behind the trained parameters; those of an operation side by side. */
 static void lay_out_frozen(struct program *p)
 {
@@ -274,7 +283,7 @@ static void lay_out_frozen(struct program *p)
     for (int i = p->nfwd - 1; i >= 0; i--)
         for (int k = 0; k < 2; k++) {
             const int q = p->ops[i].param[k];
-            if (q >= 0 && p->params[q].frozen && p->params[q].role == PARAM_TRAIN)
+            if (q >= 0 && p->params[q].frozen && p->params[q].role == PARAM_TRAIN && !has_place(p, i, q))
                 end = place(p, &p->params[q], end);
         }
     p->n_frozen = end - p->n_train;
@@ -288,12 +297,34 @@ static size_t lay_out_stats(struct program *p, bool frozen, size_t end)
     return end;
 }
 
+/* Does op write a gradient of parameter q? */
+static bool gives(const struct program *p, const struct op *op, int q)
+{
+    for (int k = 0; op_facts(op->kind)->params[k]; k++)
+        if (op->param[k] == q && program_gives(p, op, k))
+            return true;
+    return false;
+}
+
+/* Gradients that two ops write: the first one begins them, the others add. */
+static void find_shared(struct program *p)
+{
+    for (int i = p->nfwd; i < p->nops; i++)
+        for (int j = p->nfwd; j < p->nops; j++)
+            if (i != j && op_writes_gradients(p->ops[i].kind) && gives(p, &p->ops[i], p->ops[i].param[0]) &&
+                gives(p, &p->ops[j], p->ops[i].param[0])) {
+                p->ops[i].adds |= j < i;
+                p->ops[i].more |= j > i;
+            }
+}
+
 /* Trained parameters in the order in which their gradients are complete, statistics in forward order. */
 static void lay_out(struct program *p)
 {
+    find_shared(p);
     for (int i = p->nfwd; i < p->nops; i++)
         for (int k = 0; op_facts(p->ops[i].kind)->params[k]; k++)
-            if (program_gives(p, &p->ops[i], k))
+            if (program_gives(p, &p->ops[i], k) && !p->ops[i].more)
                 p->n_train = place(p, &p->params[p->ops[i].param[k]], p->n_train);
     lay_out_frozen(p);
     p->n_stats = lay_out_stats(p, false, 0);

@@ -185,7 +185,7 @@ bool builder_source(struct builder *b, const char *name, int x, struct tensor *r
 {
     if (b->err.code)
         return false;
-    if (b->closed || b->p.logits >= 0) {
+    if (b->closed || (b->p.nops > 0 && op_is(b->p.ops[b->p.nops - 1].kind, OP_WRITES_METRICS))) {
         builder_fail(b, "'%s' is added after the end of the program", name);
         return false;
     }
@@ -249,6 +249,32 @@ int program_input(struct program *p)
         return builder_fail(b, "operation 'input' reads pictures, and the model's rows are tokens");
     struct op *op = builder_produce(b, OP_INPUT, "input", -1, -1, in->channels, in->height, in->width);
     return op ? op->out : -1;
+}
+
+int program_tokens(struct program *p)
+{
+    struct builder *b = builder_of(p);
+    if (p->input.rows != INPUT_TOKENS)
+        return builder_fail(b, "operation 'tokens' reads tokens, and the model's rows are pictures");
+    struct op *op = builder_produce(b, OP_TOKENS, "tokens", -1, -1, 1, p->input.length, 1);
+    return op ? op->out : -1;
+}
+
+int program_embed(struct program *p, const char *name, int tokens, int c)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, tokens, &in))
+        return -1;
+    if (in.c != 1 || p->input.rows != INPUT_TOKENS)
+        return builder_fail(b, "'%s' reads %d channels (expected tokens)", name, in.c);
+    const int table =
+        builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){p->input.vocabulary, c}, INIT_NORMAL, 0.02);
+    struct op *op = builder_produce(b, OP_EMBED, name, tokens, -1, c, in.h, in.w);
+    if (!op)
+        return -1;
+    op->param[0] = table;
+    return op->out;
 }
 
 int program_conv(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, bool bias)
@@ -318,16 +344,26 @@ int program_relu(struct program *p, const char *name, int x)
     return op ? op->out : -1;
 }
 
-int program_add(struct program *p, const char *name, int a, int b_id)
+static int of_two(struct program *p, enum op_kind kind, const char *does, const char *name, int x, int y)
 {
     struct builder *b = builder_of(p);
     struct tensor l, r;
-    if (!builder_source(b, name, a, &l) || !builder_source(b, name, b_id, &r))
+    if (!builder_source(b, name, x, &l) || !builder_source(b, name, y, &r))
         return -1;
     if (l.c != r.c || l.h != r.h || l.w != r.w)
-        return builder_fail(b, "'%s' adds %d x %d x %d and %d x %d x %d", name, l.c, l.h, l.w, r.c, r.h, r.w);
-    struct op *op = builder_produce(b, OP_ADD, name, a, b_id, l.c, l.h, l.w);
+        return builder_fail(b, "'%s' %s %d x %d x %d and %d x %d x %d", name, does, l.c, l.h, l.w, r.c, r.h, r.w);
+    struct op *op = builder_produce(b, kind, name, x, y, l.c, l.h, l.w);
     return op ? op->out : -1;
+}
+
+int program_add(struct program *p, const char *name, int a, int b)
+{
+    return of_two(p, OP_ADD, "adds", name, a, b);
+}
+
+int program_mul(struct program *p, const char *name, int a, int b)
+{
+    return of_two(p, OP_MUL, "multiplies", name, a, b);
 }
 
 int program_maxpool(struct program *p, const char *name, int x, int kernel, int stride, int pad)
@@ -460,25 +496,50 @@ int program_scale(struct program *p, const char *name, int x, double value, bool
     return op->out;
 }
 
-int program_attention(struct program *p, const char *name, int x, int heads, int kv_heads, bool causal)
+/* x has channels for so many heads of queries, keys and values: how many each; -1: an error. */
+static int channels_of_head(struct builder *b, const char *name, int x, int heads, int kv_heads, struct tensor *in)
 {
-    struct builder *b = builder_of(p);
-    struct tensor in;
-    if (!builder_source(b, name, x, &in))
+    if (!builder_source(b, name, x, in))
         return -1;
     if (heads < 1 || kv_heads < 1 || heads > MAX_CHANNELS || kv_heads > MAX_CHANNELS || heads % kv_heads)
         return builder_fail(b, "'%s' has %d heads of queries and %d of keys (expected a multiple of the latter)", name,
                             heads, kv_heads);
     const int all = heads + 2 * kv_heads;
-    if (in.c % all)
+    if (in->c % all)
         return builder_fail(b, "'%s' reads %d channels (expected a multiple of its %d heads: of queries, keys, values)",
-                            name, in.c, all);
-    struct op *op = builder_produce(b, OP_ATTENTION, name, x, -1, in.c / all * heads, in.h, in.w);
+                            name, in->c, all);
+    return in->c / all;
+}
+
+int program_attention(struct program *p, const char *name, int x, int heads, int kv_heads, bool causal)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    const int each = channels_of_head(b, name, x, heads, kv_heads, &in);
+    struct op *op = each < 0 ? NULL : builder_produce(b, OP_ATTENTION, name, x, -1, each * heads, in.h, in.w);
     if (!op)
         return -1;
     op->heads = heads;
     op->kv_heads = kv_heads;
     op->causal = causal;
+    return op->out;
+}
+
+int program_rope(struct program *p, const char *name, int x, int heads, int kv_heads, double base)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    const int each = channels_of_head(b, name, x, heads, kv_heads, &in);
+    if (each >= 0 && each % 2)
+        return builder_fail(b, "'%s' turns heads of %d channels (expected an even number)", name, each);
+    if (!(base >= 1))
+        return builder_fail(b, "'%s' has base %g (expected at least 1)", name, base);
+    struct op *op = each < 0 ? NULL : builder_produce(b, OP_ROPE, name, x, -1, in.c, in.h, in.w);
+    if (!op)
+        return -1;
+    op->heads = heads;
+    op->kv_heads = kv_heads;
+    op->base = base;
     return op->out;
 }
 
@@ -511,16 +572,25 @@ struct program_grid program_grid(const struct program *p, int x)
 
 int program_position(struct program *p, const char *name, int x)
 {
+    return program_position_as(p, name, x, 0, false);
+}
+
+int program_position_as(struct program *p, const char *name, int x, int rows, bool flat)
+{
     struct builder *b = builder_of(p);
     struct tensor in;
     if (!builder_source(b, name, x, &in))
         return -1;
-    int table = param_named(b, name, 3, (int64_t[]){1, (int64_t)in.h * in.w, in.c}, INIT_NORMAL, 0.02);
+    const int64_t used = (int64_t)in.h * in.w, n = rows ? rows : used, shape[] = {1, n, in.c};
+    if (n < used)
+        return builder_fail(b, "'%s' has %lld rows for %lld positions", name, (long long)n, (long long)used);
+    int table = param_named(b, name, flat ? 2 : 3, flat ? shape + 1 : shape, INIT_NORMAL, 0.02);
     struct op *op = builder_produce(b, OP_POSITION, name, x, -1, in.c, in.h, in.w);
     if (!op)
         return -1;
     op->param[0] = table;
-    p->params[table].grid = program_grid(p, x);
+    if (p->input.rows == INPUT_PICTURES)
+        p->params[table].grid = program_grid(p, x);
     return op->out;
 }
 
@@ -587,8 +657,9 @@ void program_xent(struct program *p, int logits)
     struct tensor in;
     if (!builder_source(b, "xent", logits, &in))
         return;
-    if (in.c < 2 || in.h != 1 || in.w != 1) {
-        builder_fail(b, "the loss reads %d x %d x %d (expected at least 2 classes x 1 x 1)", in.c, in.h, in.w);
+    if (in.c < 2 || (size_t)in.h * (size_t)in.w != input_row_labels(&p->input)) {
+        builder_fail(b, "the loss reads %d x %d x %d (expected at least 2 classes, at %zu positions)", in.c, in.h, in.w,
+                     input_row_labels(&p->input));
         return;
     }
     struct op *op = builder_op(b, OP_XENT);
@@ -597,6 +668,47 @@ void program_xent(struct program *p, int logits)
     op->in[0] = logits;
     p->logits = logits;
     p->classes = in.c;
+}
+
+/* The table of a head: that of the embedding that made tensor `tied`, or its own. */
+static int head_table(struct program *p, const char *name, int tied, int c)
+{
+    struct builder *b = builder_of(p);
+    int table = -1;
+    if (tied < 0)
+        return builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){p->input.vocabulary, c}, INIT_NORMAL, 0.02);
+    for (int i = 0; i < p->nops; i++)
+        if (p->ops[i].out == tied && p->ops[i].kind == OP_EMBED)
+            table = p->ops[i].param[0];
+    if (table < 0)
+        return builder_fail(b, "'%s' is tied to '%s' (expected an embedding)", name, p->tensors[tied].name);
+    if (p->params[table].shape[1] != c)
+        return builder_fail(b, "'%s' reads %d channels, and the embedding that it is tied to has %lld", name, c,
+                            (long long)p->params[table].shape[1]);
+    return table;
+}
+
+bool program_head(struct program *p, const char *name, int x, int tied, bool whole)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, x, &in))
+        return false;
+    if (p->input.rows != INPUT_TOKENS || in.h * in.w != p->input.length)
+        return builder_fail(b, "'%s' reads %d positions (expected the %d of the tokens)", name, in.h * in.w,
+                            p->input.rows == INPUT_TOKENS ? p->input.length : 0) > 0;
+    const int table = head_table(p, name, tied, in.c);
+    struct op *op =
+        whole ? builder_produce(b, OP_LINEAR, name, x, -1, p->input.vocabulary, in.h, in.w) : builder_op(b, OP_HEAD);
+    if (!op)
+        return false;
+    op->in[0] = x;
+    op->param[0] = table;
+    op->each = true;
+    p->classes = p->input.vocabulary;
+    if (whole)
+        program_xent(p, op->out);
+    return !b->err.code;
 }
 
 int program_find_tensor(const struct program *p, const char *name)
@@ -652,7 +764,7 @@ static bool range_of(const struct program *p, const struct op *op, char one, boo
     bool any = false;
     for (int i = 0; role[i]; i++) {
         const struct param *q = op->param[i] < 0 ? NULL : &p->params[op->param[i]];
-        if (!q || q->frozen != frozen || (role[i] != one && role[i] != 'b'))
+        if (!q || q->frozen != frozen || (role[i] != one && role[i] != 'b') || (one == 'g' && op->more))
             continue;
         ret->first = any ? ret->first : q->offset;
         ret->end = one == 'r' ? q->offset + q->count : program_param_end(p, q);

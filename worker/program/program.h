@@ -16,7 +16,10 @@
  *            the offsets of stats; then METRIC_N metrics. Everything in it is a *sum over samples* (statistics times
  *            the samples they stand for), so one all-reduce(sum) and a division by METRIC_COUNT makes it exact for
  *            uneven shards.
- * Sample weights are 0 or 1. A sample of weight 0 (corrupt, or padding of a short batch) counts nowhere. */
+ * A parameter that two ops read (the embedding, and a head that is tied to it) has one gradient, to which both add: it
+ * lies where the op that adds last has it, and is ready after that one.
+ * Sample weights are 0 or 1. A sample of weight 0 (corrupt, or padding of a short batch) counts nowhere. Of tokens each
+ * position has a label and counts by itself; one with label -1 counts nowhere. */
 #ifndef CRUN_WORKER_PROGRAM_H
 #define CRUN_WORKER_PROGRAM_H
 
@@ -92,10 +95,13 @@ struct op {
     float eps;                  /* BN, NORM */
     int groups;                 /* CONV: output channel k reads the inputs of group k / (K / groups) alone */
     bool each;                  /* LINEAR: of each position */
+    bool adds;                  /* backward: the gradient of param[0] was begun by an op before it */
+    bool more;                  /* backward: that gradient is not complete, an op behind it adds to it */
     bool rms;                   /* NORM */
     bool fixed;                 /* BN, BN_BWD: in training, too, it uses its running statistics, and keeps them */
-    int heads, kv_heads;        /* ATTENTION: of queries; of keys and of values, a divisor of heads */
+    int heads, kv_heads;        /* ATTENTION, ROPE: of queries; of keys and of values, a divisor of heads */
     bool causal;                /* ATTENTION */
+    double base;                /* ROPE */
     enum op_act act;            /* ACT */
     float rate;                 /* DROP: the share that becomes 0 */
     bool samples;               /* DROP: of samples, each as a whole */
@@ -193,7 +199,8 @@ struct program {
     int nparams;
     size_t n_train, n_stats, n_reduce; /* elements, padding included; n_reduce = n_train + n_stats + METRIC_N */
     size_t n_frozen, n_fixed;          /* elements behind n_train in `params`, behind n_stats in `stats` */
-    int logits;  /* tensor id of the input of XENT; of this rank's part of them, where ranks have parts */
+    int logits;  /* tensor id of the input of XENT; of this rank's part of them, where ranks have parts; -1: there are
+                  * none as a tensor (HEAD) */
     int classes; /* of the whole model */
     int group;   /* ranks of the group that ops are over; 1: there is none */
     struct input input;
@@ -214,8 +221,13 @@ int program_conv(struct program *p, const char *name, int x, int k, int kernel, 
 int program_conv_groups(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, int groups,
                         bool bias);
 int program_bn(struct program *p, const char *name, int x, float eps, bool zero_gamma);
+/* The tokens of the batch, for program_embed() alone: (1,T,1). */
+int program_tokens(struct program *p);
+/* A row of the table "name.weight" (vocabulary,c) for each token: (1,T,1) -> (c,T,1). */
+int program_embed(struct program *p, const char *name, int tokens, int c);
 int program_relu(struct program *p, const char *name, int x);
 int program_add(struct program *p, const char *name, int a, int b);
+int program_mul(struct program *p, const char *name, int a, int b);
 int program_maxpool(struct program *p, const char *name, int x, int kernel, int stride, int pad);
 int program_avgpool(struct program *p, const char *name, int x);
 int program_linear(struct program *p, const char *name, int x, int k); /* of all that a sample has, with a bias */
@@ -236,14 +248,24 @@ int program_drop_part(struct program *p, const char *name, int x, double rate, b
 /* x ((heads + 2 kv_heads) D,h,w): queries, keys, values, of each head after head. Head i of the queries reads head
  * i / (heads / kv_heads) of the others. -> (heads D,h,w) */
 int program_attention(struct program *p, const char *name, int x, int heads, int kv_heads, bool causal);
+/* Rotary embedding of what such an attention reads: queries and keys of position p are turned by angles that are
+ * multiples of p (rotate-half). An even number of channels a head. */
+int program_rope(struct program *p, const char *name, int x, int heads, int kv_heads, double base);
 /* One position more, the first: (C,h,w) -> (C,1 + h w,1); the parameter is called `name`, (1,1,C), zeros at first. */
 int program_prepend(struct program *p, const char *name, int x);
-/* Plus a value for each position; the parameter is called `name`, (1,h w,C), normal with deviation 0.02 at first. */
+/* Plus a value for each position; the parameter is called `name`, (1,rows,C) or, flat, (rows,C), normal with deviation
+ * 0.02 at first. rows: of the table, at least h w; 0: h w. */
 int program_position(struct program *p, const char *name, int x);
+int program_position_as(struct program *p, const char *name, int x, int rows, bool flat);
 /* Of the positions of tensor x: those that were prepended, and the picture behind them. */
 struct program_grid program_grid(const struct program *p, int x);
 int program_pick(struct program *p, const char *name, int x, int position); /* (C,h,w) -> (C,1,1) */
+/* The end of a program: the loss of rows of logits, (classes,h,w), as many as a sample has labels. */
 void program_xent(struct program *p, int logits);
+/* The same, of logits that the head makes: x (C,h,w) times a table (vocabulary,C), which is that of the op that made
+ * tensor `tied`, an embedding, or (tied < 0) "name.weight". whole: the logits are a tensor, for those who read them;
+ * else no tensor of that size exists. False: an error, which is remembered. */
+bool program_head(struct program *p, const char *name, int x, int tied, bool whole);
 
 /* Pad each trainable parameter to a multiple of `elements`, itself one of 16: so that many ranks can own equal parts of
  * it. Before program_differentiate(). */

@@ -80,6 +80,8 @@ double stages_cost(const struct program *whole, int op)
 {
     const struct op *o = &whole->ops[op];
     const double y = o->out >= 0 ? (double)whole->tensors[o->out].h * whole->tensors[o->out].w : 0;
+    if (o->kind == OP_HEAD)
+        return 2 * elements_of(whole, o->param[0]) * values_of(whole, o->in[0]) / whole->tensors[o->in[0]].c;
     if (op_facts(o->kind)->work == WORK_FORWARD)
         return 2 * elements_of(whole, o->param[0]) * y * whole->tensors[o->out].ranks;
     if (o->kind == OP_ATTENTION)
@@ -318,10 +320,36 @@ static int copy_parts(struct copying *c, const int *cuts, int parts, int stages,
     return c->to->err.code;
 }
 
+static int part_of(const int *cuts, int parts, int op)
+{
+    int part = 0;
+    while (part < parts - 1 && op >= cuts[part])
+        part++;
+    return part;
+}
+
+/* A head that is tied to an embedding in another stage would be trained as another parameter. */
+static int check_tied(const struct program *whole, const int *cuts, int parts, int stages, struct err *e)
+{
+    for (int i = 0; i < whole->nfwd; i++)
+        for (int j = i + 1; j < whole->nfwd; j++) {
+            const int q = whole->ops[i].param[0];
+            if (q >= 0 && whole->ops[j].param[0] == q && !whole->params[q].frozen &&
+                part_of(cuts, parts, i) % stages != part_of(cuts, parts, j) % stages)
+                return err_set(
+                    e, -EINVAL,
+                    "'%s' is read in stages %d and %d: a head that is tied to the embedding needs a pipeline "
+                    "of one stage (untied: a head without tied=)",
+                    whole->params[q].name, part_of(cuts, parts, i) % stages, part_of(cuts, parts, j) % stages);
+        }
+    return 0;
+}
+
 int stages_program(struct program **ret, const struct program *whole, const int *cuts, int parts, int stages, int stage,
                    struct err *e)
 {
     assert(parts % stages == 0 && parts / stages <= PROGRAM_CHUNKS_MAX);
+    TRY(check_tied(whole, cuts, parts, stages, e));
     struct program *p = program_create(whole->arch, whole->input);
     struct copying c = {.to = p ? builder_of(p) : NULL,
                         .from = whole,

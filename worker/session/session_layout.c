@@ -85,6 +85,12 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
     return ddp_create(&s->ddp, s->groups, &s->own, s->state.reduce, p->n_reduce - p->n_train, s->state.real, &d, e);
 }
 
+/* What op makes; the fused head of a vocabulary makes no tensor. */
+static const char *made_by(const struct program *p, int op)
+{
+    return p->ops[op].out < 0 ? "head" : p->tensors[p->ops[op].out].name;
+}
+
 /* "conv1 to layer2.1.relu": the layers of a part of the model. */
 static int part_text(const struct session *s, int part, char *out, size_t cap)
 {
@@ -92,9 +98,9 @@ static int part_text(const struct session *s, int part, char *out, size_t cap)
     const int parts = s->pipeline.stages * s->pipeline.chunks;
     const int first = part ? s->cuts[part - 1] : 0;
     int last = part < parts - 1 ? s->cuts[part] - 1 : p->nfwd - 1;
-    while (p->ops[last].out < 0 || (part == parts - 1 && p->ops[last].out != p->logits))
+    while (p->logits >= 0 && (p->ops[last].out < 0 || (part == parts - 1 && p->ops[last].out != p->logits)))
         last--;
-    return snprintf(out, cap, "%s to %s", p->tensors[p->ops[first].out].name, p->tensors[p->ops[last].out].name);
+    return snprintf(out, cap, "%s to %s", made_by(p, first), made_by(p, last));
 }
 
 char *session_stage_text(const struct session *s, int stage, char *out, size_t cap)

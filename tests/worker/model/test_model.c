@@ -562,10 +562,12 @@ static void impossible_models_are_refused_with_a_sentence(void **state)
     const struct model_options o = {.arch = "resnet18", .classes = 10, .input = input_pictures(3, 32, 32, NULL, NULL)};
     struct model_options bad = o;
     bad.arch = "resnet19";
-    assert_refused(bad, "unknown architecture 'resnet19' (expected one of resnet18, resnet34, resnet50, resnet101, "
-                        "resnet152, resnet18_small, resnet34_small, resnet50_small, wide_resnet50_2, wide_resnet101_2, "
-                        "resnext50_32x4d, resnext101_32x8d, wrn_28_10, wrn_16_4, convnext_tiny, convnext_small, "
-                        "convnext_base, vit_b_16, vit_l_16, vit_s_16, convnet, mlp, or a file FILE.net)");
+    assert_refused(
+        bad,
+        "unknown architecture 'resnet19' (expected one of resnet18, resnet34, resnet50, resnet101, "
+        "resnet152, resnet18_small, resnet34_small, resnet50_small, wide_resnet50_2, wide_resnet101_2, "
+        "resnext50_32x4d, resnext101_32x8d, wrn_28_10, wrn_16_4, convnext_tiny, convnext_small, "
+        "convnext_base, vit_b_16, vit_l_16, vit_s_16, convnet, gpt2, gpt2_medium, gpt2_large, gpt2_xl, tinyllama, mlp, or a file FILE.net)");
     bad = o, bad.classes = 1;
     assert_refused(bad, "1 classes (expected at least 2)");
     bad = o, bad.input.channels = 2;

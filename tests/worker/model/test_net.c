@@ -96,7 +96,7 @@ static void keys_have_their_defaults(void **state)
                     "drop drop1 from=gamma rate=0.5 samples=0\n"
                     "drop drop2 from=drop1 rate=0.125 samples=1\n"
                     "prepend token from=drop2\n"
-                    "position table from=token\n"
+                    "position table from=token map=1\n"
                     "pick pick1 from=table at=3\n"
                     "classifier d from=pick1\n");
 }
@@ -341,8 +341,9 @@ static void a_model_says_which_pictures_it_takes(void **state)
 
 #define REST "\nclassifier c\n"
 #define WORDS                                                                                                          \
-    "input, conv, bn, relu, add, maxpool, avgpool, linear, norm, gelu, gelu_tanh, silu, scale, drop, attention, "      \
-    "prepend, position, pick, classifier, let, set, block, repeat, or a block that is defined above"
+    "input, tokens, embed, conv, bn, relu, add, mul, maxpool, avgpool, linear, norm, gelu, gelu_tanh, silu, scale, "   \
+    "drop, attention, rope, prepend, position, pick, classifier, head, let, set, block, repeat, or a block that is "   \
+    "defined above"
 static const struct wrong {
     const char *text, *sentence;
 } wrong[] = {
@@ -366,10 +367,18 @@ static const struct wrong {
     {"input\nrelu a\nrelu b from=input" REST, "t, line 2: nothing reads 'a'"},
     {"input\nrelu a\nadd b" REST, "t, line 3: 'add' needs with=, the other operation that it reads"},
     {"input\nrelu a from=in" REST, "t, line 2: 'in' is what a block reads, and this is within none"},
-    {"relu a" REST, "t, line 1: the first operation is 'relu' (expected input)"},
+    {"relu a" REST, "t, line 1: the first operation is 'relu' (expected input or tokens)"},
     {"input\ninput" REST, "t, line 2: 'input' is the first operation, and only that"},
-    {"input\nrelu a\n", "t, line 2: the model ends here, without a classifier"},
+    {"input\nrelu a\n", "t, line 2: the model ends here, without a classifier or a head"},
     {"input" REST "relu a\n", "t, line 3: 'relu' stands behind the classifier, which ends a model"},
+    {"tokens\ninput" REST, "t, line 2: 'input' is the first operation, and only that"},
+    {"tokens\nembed a out=8\nhead b tied=a init=zeros\n",
+     "t, line 3: 'head' with tied= has no parameters of its own, for which init, decay, train or names could be"},
+    {"tokens\nembed a out=8\nhead b with=a\n",
+     "t, line 3: 'head' has no key 'with' (expected from, tied, init, decay, train, names)"},
+    {"tokens\nembed a out=8" REST, "t, line 3: 'classifier' ends a model of pictures (expected head)"},
+    {"input\nhead a\n", "t, line 2: 'head' ends a model of tokens (expected classifier)"},
+    {"tokens t" REST, "t, line 1: 'tokens t': its name is 'tokens'"},
     {"# nothing\n", "t, line 1: the model ends without an operation"},
     {"", "t is empty: a model is text"},
     {"repeat i times=3\nrelu a\n", "t, line 1: no 'end' follows"},
@@ -427,7 +436,7 @@ static void shapes_that_do_not_fit_are_told_with_the_line(void **state)
         {"input\nposition a init=sincos2d" REST,
          "model t of 8 x 8 images, line 2: sincos2d of 3 channels (expected a multiple of 4)"},
         {"input\nscale a init=sincos2d" REST,
-         "model t of 8 x 8 images, line 2: sincos2d are initial values of 'a' (expected of 'position' alone)"},
+         "model t of 8 x 8 images, line 2: sincos2d are initial values of 'a' (expected of a 'position' of pictures alone)"},
         {"input\npick a at=64" REST, "model t of 8 x 8 images, line 2: 'a' takes position 64 of 64"},
         {"input\nconv a out=8 names=w\nconv b out=8 names=w" REST,
          "model t of 8 x 8 images, line 3: two parameters are called 'w'"},
@@ -441,6 +450,79 @@ static void shapes_that_do_not_fit_are_told_with_the_line(void **state)
         assert_int_equal(build(&p, shapes[i].text, 8, &e), -EINVAL);
         assert_string_equal(e.text, shapes[i].sentence);
     }
+}
+
+/* --- tokens */
+
+static int build_text(struct program **ret, const char *text, int length, int vocabulary, struct err *e)
+{
+    const struct model_options o = {
+        .arch = "t", .text = text, .input = {.rows = INPUT_TOKENS, .length = length, .vocabulary = vocabulary}};
+    return model_build(ret, &o, e);
+}
+
+#define TEXT "tokens length=8 vocabulary=11\nembed e out=6\nposition p map=no names=p.weight\n"
+
+static void a_tied_head_adds_to_the_gradient_of_the_embedding(void **state)
+{
+    struct program *p;
+    struct err e = {0};
+    int writers = 0;
+    (void)state;
+    assert_int_equal(build_text(&p, TEXT "linear l out=6 each=yes\nhead h tied=e\n", 5, 0, &e), 0);
+    const struct param *table = param_of(p, "e.weight"), *positions = param_of(p, "p.weight");
+    assert_int_equal(p->classes, 11);
+    assert_int_equal(p->logits, -1);
+    assert_int_equal(p->nparams, 4);
+    assert_true(table->shape[0] == 11 && table->shape[1] == 6);
+    assert_true(positions->ndim == 2 && positions->shape[0] == 8 && positions->shape[1] == 6);
+    assert_true(table->offset > positions->offset); /* where the op that adds last has it */
+    for (int i = p->nfwd; i < p->nops; i++) {
+        const struct op *op = &p->ops[i];
+        struct plan_range r;
+        if (op->param[0] < 0 || &p->params[op->param[0]] != table)
+            continue;
+        writers++;
+        assert_int_equal(op->kind, writers == 1 ? OP_HEAD_BWD : OP_EMBED_BWD);
+        assert_true(op->adds == (writers == 2) && op->more == (writers == 1));
+        assert_int_equal(program_gradients(p, op, &r), writers == 2);
+    }
+    assert_int_equal(writers, 2);
+    program_destroy(p);
+}
+
+static void a_text_of_tokens_takes_what_the_data_have(void **state)
+{
+    static const struct {
+        const char *text;
+        int length, vocabulary;
+        const char *sentence;
+    } wrong_ones[] = {
+        {TEXT "head h\n", 9, 11, "sequences of 9 tokens (expected at most 8, which t takes)"},
+        {TEXT "head h\n", 8, 12, "a vocabulary of 12 (expected 11, that of t)"},
+        {"input" REST, 8, 11, "t reads pictures, and the data are tokens"},
+        {TEXT "pick\nhead h\n", 8, 0,
+         "model t of 8 tokens, line 5: 'h' reads 1 positions (expected the 8 of the tokens)"},
+        {TEXT "linear l out=5 each=yes\nhead h tied=e\n", 8, 0,
+         "model t of 8 tokens, line 5: 'h' reads 5 channels, and the embedding that it is tied to has 6"},
+        {TEXT "linear l out=6 each=yes\nhead h tied=l\n", 8, 0,
+         "model t of 8 tokens, line 5: 'h' is tied to 'l' (expected an embedding)"},
+        {TEXT "rope r heads=2\nhead h\n", 8, 0,
+         "model t of 8 tokens, line 4: 'r' turns heads of 1 channels (expected an even number)"},
+    };
+    struct program *p;
+    struct err e = {0};
+    (void)state;
+    assert_int_equal(build_text(&p, "tokens\nembed e out=6\nhead h\n", 40, 99, &e), 0);
+    assert_int_equal(param_of(p, "h.weight")->shape[0], 99);
+    program_destroy(p);
+    for (size_t i = 0; i < sizeof wrong_ones / sizeof *wrong_ones; i++) {
+        assert_int_equal(build_text(&p, wrong_ones[i].text, wrong_ones[i].length, wrong_ones[i].vocabulary, &e),
+                         -EINVAL);
+        assert_string_equal(e.text, wrong_ones[i].sentence);
+    }
+    assert_int_equal(build(&p, TEXT "head h\n", 8, &e), -EINVAL);
+    assert_string_equal(e.text, "t reads tokens, and the data are pictures");
 }
 
 /* --- hostile ones */
@@ -494,7 +576,7 @@ static void sizes_beyond_any_machine_are_refused(void **state)
          "model t of 8 x 8 images, line 3: 2.81e+14 parameters so far (expected at most 1.1e+12)"},
         {"input\nconv a out=16777216 kernel=1 pad=0\nmaxpool b kernel=1\nmaxpool d kernel=1\nconv e out=1 kernel=64 pad=63"
          "\nconv f out=16777216 bias=no" REST,
-         "model t of 8 x 8 images, line 6: 8.78e+10 numbers for one picture so far (expected at most 6.87e+10)"},
+         "model t of 8 x 8 images, line 6: 8.78e+10 numbers for one sample so far (expected at most 6.87e+10)"},
     };
     struct program *p;
     struct err e = {0};
@@ -537,6 +619,8 @@ int main(void)
         cmocka_unit_test(a_model_says_which_pictures_it_takes),
         cmocka_unit_test(wrong_texts_get_one_sentence_with_the_line),
         cmocka_unit_test(shapes_that_do_not_fit_are_told_with_the_line),
+        cmocka_unit_test(a_tied_head_adds_to_the_gradient_of_the_embedding),
+        cmocka_unit_test(a_text_of_tokens_takes_what_the_data_have),
         cmocka_unit_test(what_would_never_end_is_refused),
         cmocka_unit_test(sizes_beyond_any_machine_are_refused),
         cmocka_unit_test(a_file_is_told_by_its_path),

@@ -459,6 +459,15 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
     case OP_DROP:
     case OP_DROP_BWD:
         return cpu_plan_emit_chain(pl, i, e);
+    case OP_TOKENS:
+    case OP_EMBED:
+    case OP_EMBED_BWD:
+    case OP_MUL:
+    case OP_ROPE:
+    case OP_ROPE_BWD:
+    case OP_HEAD:
+    case OP_HEAD_BWD:
+        return err_set(e, -ENOTSUP, "the cpu device has no operation '%s' yet", op_name(op->kind));
     case OP_KINDS:
         break;
     }

@@ -199,9 +199,10 @@ int ref_position_bwd(struct ref_plan *pl, const struct op *op, const struct run_
     const struct sequence s = sequence_of(pl, op->in[0]);
     const double *dy = pl->value[op->in[0]];
     double *to = ref_gradient(pl, op->param[0]);
-    for (size_t k = 0; k < s.t * s.c; k++) {
+    const size_t count = pl->p->params[op->param[0]].count; /* rows behind the last position are used by none */
+    for (size_t k = 0; k < count; k++) {
         double sum = 0;
-        for (size_t n = 0; n < s.n; n++)
+        for (size_t n = 0; n < s.n && k < s.t * s.c; n++)
             sum += dy[(k % s.c * s.n + n) * s.t + k / s.c];
         to[k] = sum + (a->accumulate ? to[k] : 0);
     }
@@ -222,5 +223,39 @@ int ref_pick_bwd(struct ref_plan *pl, const struct op *op, const struct run_args
     memset(pl->value[op->out], 0, s.c * s.n * s.t * sizeof(double));
     for (size_t i = 0; i < s.c * s.n; i++)
         pl->value[op->out][i * s.t + (size_t)op->first] = pl->value[op->in[0]][i];
+    return 0;
+}
+
+/* Rotate-half: with an angle of position * base^(-2j/D) for channels j and j + D/2 of a head. */
+static void turn(struct ref_plan *pl, const struct op *op, double sign)
+{
+    int threads = pl->threads;
+    const struct sequence s = sequence_of(pl, op->out);
+    const double *x = pl->value[op->in[0]];
+    double *y = pl->value[op->out];
+    const size_t all = (size_t)(op->heads + 2 * op->kv_heads), d = s.c / all, at = s.n * s.t,
+                 turned = d * (size_t)(op->heads + op->kv_heads);
+    PARALLEL_FOR
+    for (size_t c = 0; c < s.c; c++) {
+        const size_t j = c % d % (d / 2);
+        const bool low = c % d < d / 2;
+        const double *other = low ? x + (c + d / 2) * at : x + (c - d / 2) * at;
+        for (size_t i = 0; i < at; i++) {
+            const double angle = c < turned ? (double)(i % s.t) * pow(op->base, -2.0 * (double)j / (double)d) : 0;
+            y[c * at + i] =
+                c < turned ? x[c * at + i] * cos(angle) + (low ? -sign : sign) * other[i] * sin(angle) : x[c * at + i];
+        }
+    }
+}
+
+int ref_rope(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    turn(pl, op, 1);
+    return 0;
+}
+
+int ref_rope_bwd(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
+{
+    turn(pl, op, -1);
     return 0;
 }

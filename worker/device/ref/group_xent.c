@@ -71,15 +71,14 @@ int ref_xent_parts(struct ref_plan *pl, const struct op *op, const struct run_ar
 {
     const size_t samples = ref_samples(pl, op->out), n = (size_t)pl->n;
     const size_t mine = pl->group ? (size_t)pl->group->index * n : 0; /* others count theirs */
-    double counted[METRIC_N] = {0}, *metrics = pl->reduce + pl->p->n_train + pl->p->n_stats;
+    double counted[METRIC_N] = {0};
     for (size_t s = 0; s < samples; s++) {
         double sums[SUMS_N], top[TOP_N], lse[LSE_N];
         xent_parts(row(pl, op->in[0], s, SUMS_N, sums), row(pl, op->in[1], s, TOP_N, top), pl->p->classes, a->smoothing,
                    lse, s >= mine && s - mine < n ? counted : NULL);
         put_row(pl, op->out, s, lse);
     }
-    for (int m = 0; m < METRIC_N && !a->again; m++)
-        metrics[m] = counted[m] + (a->accumulate ? metrics[m] : 0);
+    ref_give_metrics(pl, counted, a);
     return 0;
 }
 

@@ -70,7 +70,7 @@ static struct geometry geometry_of(const struct ref_plan *pl, const struct op *o
 
 size_t ref_col_elements(const struct ref_plan *pl, const struct op *op)
 {
-    if (!op_is_product(op->kind))
+    if (!op_is_product(op->kind) || op->kind == OP_HEAD || op->kind == OP_HEAD_BWD)
         return 0;
     struct geometry g = geometry_of(pl, op);
     return g.direct ? 0 : g.window * g.positions * g.some;

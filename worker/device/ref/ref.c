@@ -142,6 +142,7 @@ static int take_op(struct ref_plan *pl, const struct op *op, struct shared *all,
     widen(&all->col, ref_col_elements(pl, op));
     widen(&all->scratch, 2 * channels + 1);
     widen(&all->scratch, ref_attention_elements(pl, op));
+    widen(&all->scratch, ref_head_elements(pl, op));
     widen(&all->exchange, exchange_elements(pl, op));
     if (op->kind != OP_BN && op->kind != OP_BN_BWD)
         return 0;

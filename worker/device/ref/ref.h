@@ -86,6 +86,12 @@ size_t ref_col_elements(const struct ref_plan *pl, const struct op *op);
 /* Elements of scratch that attention takes. 0: op is something else. */
 size_t ref_attention_elements(const struct ref_plan *pl, const struct op *op);
 
+/* simple.c: what rows have summed up, to the metrics of the arena. */
+void ref_give_metrics(struct ref_plan *pl, const double sums[METRIC_N], const struct run_args *a);
+
+/* head.c: elements of scratch that the logits of a block of rows take. 0: op is something else. */
+size_t ref_head_elements(const struct ref_plan *pl, const struct op *op);
+
 /* Samples of tensor t: this rank's, or those of the group. */
 static inline size_t ref_samples(const struct ref_plan *pl, int t)
 {

@@ -118,36 +118,56 @@ int ref_avgpool_bwd(struct ref_plan *pl, const struct op *op, const struct run_a
     return 0;
 }
 
-/* The logits of sample s, which lie a batch apart in (classes, N), side by side: (classes). */
-static double *gather(struct ref_plan *pl, const double *logits, int s)
+int ref_mul(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
-    for (int j = 0; j < pl->p->classes; j++)
-        pl->scratch[j] = logits[(size_t)j * (size_t)pl->n + (size_t)s];
+    const double *l = pl->value[op->in[0]], *r = pl->value[op->in[1]];
+    const size_t elements = ref_elements(pl, op->out);
+    for (size_t i = 0; i < elements; i++)
+        pl->value[op->out][i] = l[i] * r[i];
+    return 0;
+}
+
+/* The logits of row r, which lie `rows` apart in (classes, rows), side by side: (classes). */
+static double *gather(struct ref_plan *pl, const double *logits, size_t rows, size_t r)
+{
+    for (size_t j = 0; j < (size_t)pl->p->classes; j++)
+        pl->scratch[j] = logits[j * rows + r];
     return pl->scratch;
 }
 
 int ref_xent(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
-    double sums[METRIC_N] = {0}, *metrics = pl->reduce + pl->p->n_train + pl->p->n_stats;
-    for (int s = 0; s < pl->n; s++)
-        if (a->batch.weights[s] != 0)
-            host_xent(gather(pl, pl->value[op->in[0]], s), pl->p->classes, a->batch.labels[s], a->smoothing, sums);
+    const size_t per = ref_plane(pl, op->in[0]), rows = (size_t)pl->n * per;
+    double sums[METRIC_N] = {0};
+    for (size_t r = 0; r < rows; r++) {
+        const int label = host_label(&a->batch, per, r);
+        if (label >= 0)
+            host_xent(gather(pl, pl->value[op->in[0]], rows, r), pl->p->classes, label, a->smoothing, sums);
+    }
+    ref_give_metrics(pl, sums, a);
+    return 0;
+}
+
+void ref_give_metrics(struct ref_plan *pl, const double sums[METRIC_N], const struct run_args *a)
+{
+    double *metrics = pl->reduce + pl->p->n_train + pl->p->n_stats;
     for (int m = 0; m < METRIC_N && !a->again; m++)
         metrics[m] = sums[m] + (a->accumulate ? metrics[m] : 0);
-    return 0;
 }
 
 int ref_xent_bwd(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
-    double *dlogits = pl->value[op->out]; /* (classes, N) */
+    const size_t per = ref_plane(pl, op->in[0]), rows = (size_t)pl->n * per;
+    double *dlogits = pl->value[op->out]; /* (classes, rows) */
     memset(dlogits, 0, ref_elements(pl, op->out) * sizeof *dlogits);
-    for (int s = 0; s < pl->n; s++) {
-        if (a->batch.weights[s] == 0)
+    for (size_t r = 0; r < rows; r++) {
+        const int label = host_label(&a->batch, per, r);
+        if (label < 0)
             continue;
-        double *z = gather(pl, pl->value[op->in[0]], s);
-        host_xent_backward(z, pl->p->classes, a->batch.labels[s], a->smoothing, a->grad_scale, z);
-        for (int j = 0; j < pl->p->classes; j++)
-            dlogits[(size_t)j * (size_t)pl->n + (size_t)s] = z[j];
+        double *z = gather(pl, pl->value[op->in[0]], rows, r);
+        host_xent_backward(z, pl->p->classes, label, a->smoothing, a->grad_scale, z);
+        for (size_t j = 0; j < (size_t)pl->p->classes; j++)
+            dlogits[j * rows + r] = z[j];
     }
     return 0;
 }
