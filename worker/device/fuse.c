@@ -105,6 +105,7 @@ static bool works_by_element(enum op_kind k)
     case OP_ADD:
     case OP_DROP:
     case OP_DROP_BWD:
+    case OP_MUL:
     case OP_RELU:
     case OP_RELU_BWD:
     case OP_SCALE:
@@ -132,7 +133,8 @@ static bool may_chain(const struct fusing *pl, int i)
 static bool goes_on(const struct fusing *pl, const struct plan_options *o, int from, int i, bool has_params)
 {
     const struct op *a = &pl->p->ops[from], *b = &pl->p->ops[i];
-    const bool value = b->kind == OP_ADD ? b->in[0] != b->in[1] : fuse_value(pl->p, b, NULL) == a->out;
+    const bool value =
+        b->kind == OP_ADD || b->kind == OP_MUL ? b->in[0] != b->in[1] : fuse_value(pl->p, b, NULL) == a->out;
     return value && !op_writes_gradients(a->kind) && b->out >= 0 && !(has_params && b->param[0] >= 0) &&
            half_tensor(pl->p, o, a->out) == half_tensor(pl->p, o, b->out);
 }

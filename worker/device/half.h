@@ -11,6 +11,8 @@
  *   GPUs            round the bias of a linear layer of each position, too, where the product adds it
  *   norms, scales   of positions read and write values as others do; their parameters and the gradients of these are
  *                   wide
+ *   tables  of tokens are read as they are; the head over a vocabulary is a product like the others, whose logits are
+ *           wide and whose gradient of the weight is never rounded
  *   half_bn         scale and shift of batch norm are rounded before use, and their gradients
  *
  * Where a group of ranks shares a layer values are halves as if each rank had all of it: what is gathered is what it

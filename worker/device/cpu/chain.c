@@ -34,6 +34,8 @@ static enum link_kind link_kind(enum op_kind k)
         return LINK_SCALE;
     case OP_SCALE_BWD:
         return LINK_SCALE_BWD;
+    case OP_MUL:
+        return LINK_MUL;
     case OP_DROP:
     case OP_DROP_BWD:
         return LINK_DROP;

@@ -328,10 +328,12 @@ static int emit_pool(struct cpu_plan *pl, int i, struct err *e)
 static int emit_xent(struct cpu_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
+    const struct tensor *t = &pl->p->tensors[op->in[0]];
+    const int block = t->h * t->w > 1 ? t->c : LAYOUT_PLAIN; /* the logits of a row side by side */
     struct step *s;
-    OPERAND(logits, i, op->in[0], LAYOUT_PLAIN);
+    OPERAND(logits, i, op->in[0], block);
     if (op->kind == OP_XENT_BWD)
-        TRY(cpu_plan_value(pl, op->out, LAYOUT_PLAIN, e));
+        TRY(cpu_plan_value(pl, op->out, block, e));
     TRY(cpu_plan_step(pl, op->kind == OP_XENT ? cpu_step_xent : cpu_step_xent_bwd, op_name(op->kind), i, &s, e));
     if (op->kind == OP_XENT_BWD)
         s->store = pl->values[op->out].store;
@@ -452,6 +454,7 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
         return cpu_plan_emit_norm(pl, i, e);
     case OP_NORM_BWD:
         return cpu_plan_emit_norm_bwd(pl, i, e);
+    case OP_MUL:
     case OP_ACT:
     case OP_ACT_BWD:
     case OP_SCALE:
@@ -462,12 +465,12 @@ int cpu_plan_emit(struct cpu_plan *pl, int i, struct err *e)
     case OP_TOKENS:
     case OP_EMBED:
     case OP_EMBED_BWD:
-    case OP_MUL:
     case OP_ROPE:
     case OP_ROPE_BWD:
+        return cpu_plan_emit_tokens(pl, i, e);
     case OP_HEAD:
     case OP_HEAD_BWD:
-        return err_set(e, -ENOTSUP, "the cpu device has no operation '%s' yet", op_name(op->kind));
+        return cpu_plan_emit_head(pl, i, e);
     case OP_KINDS:
         break;
     }

@@ -34,7 +34,7 @@ static float *gradient(const struct cpu_plan *pl, int i)
 
 /* --- weights as halves */
 
-static void round_weight(const struct cpu_plan *pl, int i, void *to)
+void cpu_plan_round_weight(const struct cpu_plan *pl, int i, void *to)
 {
     const float *from = param(pl, i);
     const size_t n = pl->p->params[i].count;
@@ -52,26 +52,31 @@ void cpu_plan_round_weights(struct cpu_plan *pl)
 {
     for (int i = 0; i < pl->p->nparams; i++)
         if (pl->rounded[i])
-            round_weight(pl, i, pl->rounded[i]);
+            cpu_plan_round_weight(pl, i, pl->rounded[i]);
 }
 
-/* The last step's kernel reads the weight: from the arena, from a copy that is kept, or from one that it makes. */
-static int use_weight(struct cpu_plan *pl, struct step *s, int i, enum dnn_slot slot, struct err *e)
+int cpu_plan_weight(struct cpu_plan *pl, int i, struct dnn_kernel *k, enum dnn_slot slot, int *buffer, struct err *e)
 {
     const size_t bytes = pl->p->params[i].count * store_size(pl->store);
     if (pl->store == STORE_F32)
-        return dnn_bind(s->kernel, slot, param(pl, i), e);
+        return dnn_bind(k, slot, param(pl, i), e);
     if (pl->o.needs || (pl->o.fresh_weights && !pl->o.keep_all)) {
-        const int b = cpu_plan_buffer(pl, bytes, e);
-        TRY(b);
-        TRY(cpu_plan_use_kernel(pl, b, s->kernel, slot, e));
-        return cpu_plan_use(pl, b, &s->linear.rounded, e);
+        if (*buffer == NO_BUFFER)
+            TRY(*buffer = cpu_plan_buffer(pl, bytes, e));
+        return cpu_plan_use_kernel(pl, *buffer, k, slot, e);
     }
     if (!pl->rounded[i]) {
         TRY(cpu_plan_run_block(pl, bytes, &pl->rounded[i], e));
         pl->rounded_bytes += bytes;
     }
-    return dnn_bind(s->kernel, slot, pl->rounded[i], e);
+    return dnn_bind(k, slot, pl->rounded[i], e);
+}
+
+static int use_weight(struct cpu_plan *pl, struct step *s, int i, enum dnn_slot slot, struct err *e)
+{
+    int buffer = NO_BUFFER;
+    TRY(cpu_plan_weight(pl, i, s->kernel, slot, &buffer, e));
+    return cpu_plan_reach(pl, buffer, &s->linear.rounded, e);
 }
 
 /* --- planning */
@@ -236,7 +241,7 @@ int cpu_plan_emit_linear_bwd_param(struct cpu_plan *pl, int i, struct err *e)
 int cpu_step_linear(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     if (s->linear.rounded)
-        round_weight(pl, pl->p->ops[s->op].param[0], s->linear.rounded);
+        cpu_plan_round_weight(pl, pl->p->ops[s->op].param[0], s->linear.rounded);
     return cpu_step_dnn(pl, s, e);
 }
 

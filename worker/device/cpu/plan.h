@@ -121,6 +121,18 @@ struct step {
             void *to;
         } rows; /* of pixels: product.h */
         struct {
+            const float *table; /* (positions, d): cosines, then sines */
+            const void *x;
+            void *y;
+        } rope;
+        struct {
+            const struct head *of;
+            const void *x;
+            float *z;      /* a block of logits */
+            void *dz, *dx; /* of the backward pass; dz may be z */
+            void *rounded; /* as linear.rounded */
+        } head;
+        struct {
             const void *a, *b;
             void *y;
             bool relu;
@@ -182,7 +194,7 @@ struct cpu_plan {
     size_t scratch_bytes, partial_doubles, plane_floats;
     double *partial;
     float *plane;
-    double *metrics; /* batch * METRIC_N */
+    double *metrics; /* (batch * labels of a sample, METRIC_N) */
     char *memory;    /* shared_bytes, and set_bytes for each set of activations */
     size_t memory_bytes, shared_bytes, set_bytes;
     bool *of_set; /* per buffer: lives from the forward to the backward pass; NULL: there is one set, which is shared */
@@ -240,6 +252,8 @@ emit_fn cpu_plan_emit_norm, cpu_plan_emit_norm_bwd; /* rows.c */
 emit_fn cpu_plan_emit_chain;                        /* chain.c: of one op, or of all that fuse.h has put together */
 emit_fn cpu_plan_emit_positions;                    /* positions.c */
 emit_fn cpu_plan_emit_attention;                    /* attention.c */
+emit_fn cpu_plan_emit_tokens;                       /* tokens.c */
+emit_fn cpu_plan_emit_head;                         /* head.c */
 void cpu_plan_close_attentions(struct cpu_plan *pl);
 emit_fn cpu_plan_emit_groups, cpu_plan_emit_groups_param; /* groups.c: of conv with groups, forward and by data */
 emit_fn cpu_plan_emit_conv, cpu_plan_emit_conv_bwd_data, cpu_plan_emit_conv_bwd_param; /* emit_dnn.c */
@@ -251,6 +265,11 @@ int cpu_plan_conv_source_block(struct cpu_plan *pl, int op, struct err *e);
 int cpu_plan_unfolded(struct cpu_plan *pl, int op, const struct dnn_shape *s, int x, struct err *e);
 int cpu_plan_spread(struct cpu_plan *pl, int op, const struct dnn_shape *s, int rows, struct err *e);
 void cpu_plan_round_weights(struct cpu_plan *pl); /* refreshes pl->rounded */
+/* linear.c: kernel k of the last step reads the weight where it lies: in the arena, or in a copy of halves that is
+ * kept. Else in one that the step makes (cpu_plan_round_weight()) in *buffer, NO_BUFFER before the first use. */
+int cpu_plan_weight(struct cpu_plan *pl, int param, struct dnn_kernel *k, enum dnn_slot slot, int *buffer,
+                    struct err *e);
+void cpu_plan_round_weight(const struct cpu_plan *pl, int param, void *to);
 
 /* plan_memory.c: give every buffer its memory; then the scratch memory that steps share. */
 int cpu_plan_place(struct cpu_plan *pl, struct err *e);
@@ -286,9 +305,12 @@ step_fn cpu_step_linear, cpu_step_linear_bwd_param, cpu_step_bias, cpu_step_bias
 emit_fn cpu_plan_emit_bias_bwd;
 step_fn cpu_step_gather, cpu_step_scatter, cpu_step_sum, cpu_step_max, cpu_step_slice, cpu_step_pad; /* steps_group.c */
 step_fn cpu_step_labels, cpu_step_numbers, cpu_step_xent_top, cpu_step_xent_sums, cpu_step_xent_parts,
-    cpu_step_xent_parts_bwd;              /* steps_split.c */
-step_fn cpu_step_xent, cpu_step_xent_bwd; /* steps_xent.c */
-/* dlogits of one row z[0..k), of all classes or of a part of them. label: its class' place in z, if it is there. */
+    cpu_step_xent_parts_bwd;                             /* steps_split.c */
+step_fn cpu_step_xent, cpu_step_xent_bwd;                /* steps_xent.c */
+step_fn cpu_step_head;                                   /* head.c */
+void cpu_give_metrics(struct cpu_plan *pl, size_t rows); /* those of pl->metrics, in their order */
+/* dlogits of one row z[0..k), of all classes or of a part of them. label: its class' place in z, if it is there. out
+ * may be z. */
 void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, const float *z, int k, double lse,
                       int64_t label, void *out);
 

@@ -100,7 +100,8 @@ int cpu_plan_shared_memory(struct cpu_plan *pl, struct err *e)
     TRY(cpu_plan_run_block(pl, pl->scratch_bytes, &scratch, e));
     TRY(cpu_plan_run_block(pl, pl->partial_doubles * sizeof(double), &partial, e));
     TRY(cpu_plan_run_block(pl, pl->plane_floats * sizeof(float), &plane, e));
-    TRY(cpu_plan_run_block(pl, (size_t)pl->o.batch * METRIC_N * sizeof(double), &metrics, e));
+    TRY(cpu_plan_run_block(pl, (size_t)pl->o.batch * input_row_labels(&pl->p->input) * METRIC_N * sizeof(double),
+                           &metrics, e));
     pl->partial = partial;
     pl->plane = plane;
     pl->metrics = metrics;

@@ -81,8 +81,9 @@ static int step_position(struct cpu_plan *pl, struct step *s, struct err *e)
     const struct op *op = &pl->p->ops[s->op];
     const struct param *table = &pl->p->params[op->param[0]];
     const struct sequence x = sequence_of(pl, op->in[0]);
-    const struct chain_job j = {.count = x.n * table->count,
-                                .c = table->count,
+    const size_t used = x.t * (size_t)channels(pl, op->in[0]);
+    const struct chain_job j = {.count = x.n * used,
+                                .c = used,
                                 .positions = 1,
                                 .x = s->add.a,
                                 .y = s->add.y,
@@ -92,17 +93,21 @@ static int step_position(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
+/* Rows of the table behind the last position are used by none: their gradients are 0. */
 static int step_position_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
-    const int c = (int)pl->p->params[op->param[0]].count;
-    const struct columns_job j = {.rows = sequence_of(pl, op->in[0]).n,
-                                  .c = c,
+    const struct param *q = &pl->p->params[op->param[0]];
+    const struct sequence dy = sequence_of(pl, op->in[0]);
+    const size_t c = dy.t * (size_t)channels(pl, op->in[0]);
+    const struct columns_job j = {.rows = dy.n,
+                                  .c = (int)c,
                                   .x = s->add.a,
-                                  .sums = pl->partial + kern_sums(c, pl->cpu->threads),
+                                  .sums = pl->partial + kern_sums((int)c, pl->cpu->threads),
                                   .partial = pl->partial,
                                   .runs = pl->plane};
     pl->cpu->kern->columns(&j, pl->values[op->in[0]].store, pl->cpu->threads);
+    memset(j.sums + c, 0, (q->count - c) * sizeof *j.sums);
     cpu_plan_give_sums(pl, op->param[0], j.sums);
     return cpu_plan_ready(pl, s->op, e);
 }

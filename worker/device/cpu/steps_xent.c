@@ -16,29 +16,35 @@ static void sums_of(const struct cpu_plan *pl, const float *z, int label, double
     pl->cpu->kern->xent_sums(z, pl->p->classes, 0, top, sums);
 }
 
-/* Each sample's metrics by themselves, then summed in order: the same for any number of threads. */
-int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
+void cpu_give_metrics(struct cpu_plan *pl, size_t rows)
 {
-    (void)e;
-    const struct batch *b = &pl->args->batch;
-    const int classes = pl->p->classes;
-#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
-    for (int n = 0; n < pl->o.batch; n++) {
-        double *m = pl->metrics + (size_t)n * METRIC_N, top[TOP_N], sums[SUMS_N], lse[LSE_N]; /* (N, METRIC_N) */
-        memset(m, 0, METRIC_N * sizeof *m);
-        if (b->weights[n] == 0)
-            continue;
-        sums_of(pl, s->xent.logits + (size_t)n * (size_t)classes, b->labels[n], top, sums);
-        xent_parts(sums, top, classes, pl->args->smoothing, lse, m);
-    }
     static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
     float *out = pl->reduce + pl->p->n_train + pl->p->n_stats; /* (METRIC_N) */
     for (size_t k = 0; k < sizeof written / sizeof *written && !pl->args->again; k++) {
         double sum = 0;
-        for (int n = 0; n < pl->o.batch; n++)
-            sum += pl->metrics[(size_t)n * METRIC_N + written[k]];
+        for (size_t n = 0; n < rows; n++)
+            sum += pl->metrics[n * METRIC_N + written[k]];
         out[written[k]] = (float)sum + (pl->args->accumulate ? out[written[k]] : 0);
     }
+}
+
+/* Each row's metrics by themselves, then summed in order: the same for any number of threads. */
+int cpu_step_xent(struct cpu_plan *pl, struct step *s, struct err *e)
+{
+    (void)e;
+    const int classes = pl->p->classes;
+    const size_t per = input_row_labels(&pl->p->input), rows = (size_t)pl->o.batch * per;
+#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
+    for (size_t n = 0; n < rows; n++) {
+        const int label = host_label(&pl->args->batch, per, n);
+        double *m = pl->metrics + n * METRIC_N, top[TOP_N], sums[SUMS_N], lse[LSE_N];
+        memset(m, 0, METRIC_N * sizeof *m);
+        if (label < 0)
+            continue;
+        sums_of(pl, s->xent.logits + n * (size_t)classes, label, top, sums);
+        xent_parts(sums, top, classes, pl->args->smoothing, lse, m);
+    }
+    cpu_give_metrics(pl, rows);
     return 0;
 }
 
@@ -49,7 +55,8 @@ void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, co
 {
     const struct run_args *a = pl->args;
     const struct kern *kern = pl->cpu->kern;
-    const double shift = a->smoothing / pl->p->classes, scale = a->grad_scale;
+    const double shift = a->smoothing / pl->p->classes, scale = a->grad_scale,
+                 target = label >= 0 && label < k ? (double)z[label] : 0;
     float run[RUN];
     for (int first = 0; first < k; first += RUN) {
         const int n = k - first < RUN ? k - first : RUN;
@@ -59,10 +66,9 @@ void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, co
         else
             kern->xent_gradient(z + first, n, lse, shift, scale, to);
         if (label >= first && label < first + n)
-            to[label - first] =
-                (float)xent_parts_gradient((double)z[label], 0, 0, lse, pl->p->classes, a->smoothing, scale);
-        for (int j = 0; j < n && store == STORE_BF16; j++)
-            ((uint16_t *)out)[first + j] = bf16_from_f32(to[j]);
+            to[label - first] = (float)xent_parts_gradient(target, 0, 0, lse, pl->p->classes, a->smoothing, scale);
+        if (store == STORE_BF16)
+            kern->give_rows(to, (uint16_t *)out + first, 1, n, 0, store);
         for (int j = 0; j < n && store != STORE_BF16 && store != STORE_F32; j++)
             ((float *)out)[first + j] = store_value(store, to[j]);
     }
@@ -71,20 +77,21 @@ void cpu_row_gradient(const struct cpu_plan *pl, enum store store, bool part, co
 int cpu_step_xent_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
-    const struct batch *b = &pl->args->batch;
     const int classes = pl->p->classes;
-    const size_t row = (size_t)classes * store_size(s->store);
+    const size_t row = (size_t)classes * store_size(s->store), per = input_row_labels(&pl->p->input),
+                 rows = (size_t)pl->o.batch * per;
 #pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
-    for (int n = 0; n < pl->o.batch; n++) {
-        const float *z = s->xent.logits + (size_t)n * (size_t)classes;
-        char *out = (char *)s->xent.dlogits + (size_t)n * row;
+    for (size_t n = 0; n < rows; n++) {
+        const float *z = s->xent.logits + n * (size_t)classes;
+        const int label = host_label(&pl->args->batch, per, n);
+        char *out = (char *)s->xent.dlogits + n * row;
         double top[TOP_N], sums[SUMS_N];
-        if (b->weights[n] == 0) {
+        if (label < 0) {
             memset(out, 0, row);
             continue;
         }
-        sums_of(pl, z, b->labels[n], top, sums);
-        cpu_row_gradient(pl, s->store, false, z, classes, top[TOP_MAX] + log(sums[SUMS_EXP]), b->labels[n], out);
+        sums_of(pl, z, label, top, sums);
+        cpu_row_gradient(pl, s->store, false, z, classes, top[TOP_MAX] + log(sums[SUMS_EXP]), label, out);
     }
     return 0;
 }

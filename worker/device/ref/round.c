@@ -78,7 +78,7 @@ static void round_weights(struct ref_plan *pl, const struct op *op)
         memcpy(r->weights + ranges[i].first, pl->params + ranges[i].first,
                (ranges[i].end - ranges[i].first) * sizeof(double));
     for (int k = 0; k < 2; k++)
-        if (op->param[k] >= 0 && r->weight[op->param[k]])
+        if (op->param[k] >= 0 && r->weight[op->param[k]] && op->kind != OP_EMBED) /* a table that is tied to a head */
             round_all(r->weights + pl->p->params[op->param[k]].offset, pl->p->params[op->param[k]].count, r->o.compute);
 }
 

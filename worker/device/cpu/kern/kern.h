@@ -124,6 +124,7 @@ struct link {
         LINK_ACT,       /* act(value) */
         LINK_ACT_BWD,   /* value * act'(with) */
         LINK_ADD,       /* value + with */
+        LINK_MUL,       /* value * with */
         LINK_SCALE,     /* value * by, of the channel */
         LINK_SHIFT,     /* value + by */
         LINK_SCALE_BWD, /* the same; the sums of value * with over rows go to `sums` */

@@ -295,6 +295,11 @@ static INLINE void NAME(link_add)(float *v, const T *with, int i, int lanes)
     NAME(keep)(v + i, NAME(loadf)(v + i, L) + NAME(load)(with + i, lanes));
 }
 
+static INLINE void NAME(link_mul)(float *v, const T *with, int i, int lanes)
+{
+    NAME(keep)(v + i, NAME(loadf)(v + i, L) * NAME(load)(with + i, lanes));
+}
+
 static INLINE void NAME(link_scale)(float *v, const float *by, int i, int lanes)
 {
     NAME(keep)(v + i, NAME(loadf)(v + i, L) * NAME(loadf)(by + i, lanes));
@@ -369,6 +374,9 @@ static void NAME(chain_strip)(const struct chain_job *j, const struct link *k, f
         break;
     case LINK_ADD:
         EACH_VECTOR(n, NAME(link_add), v, with);
+        break;
+    case LINK_MUL:
+        EACH_VECTOR(n, NAME(link_mul), v, with);
         break;
     case LINK_SCALE:
         EACH_VECTOR(n, NAME(link_scale), v, k->by + c0);
