@@ -194,6 +194,7 @@ struct run_args {
     double smoothing;              /* of labels, 0..1, in the loss and its gradient */
     uint64_t seed, step;           /* of training, and how many steps were done before: what is dropped (drop.h) */
     bool accumulate;               /* add to gradients, statistics and metrics instead of replacing them */
+    bool add_metrics;              /* add to metrics, whatever accumulate says */
     enum run_pass pass;            /* of a chunk: one of them; else RUN_BOTH */
     int set;                       /* of activations: a backward pass finds in it what the forward pass has left */
     bool again;                    /* forward for the second time: statistics, metrics and the boundary have gone out */

@@ -174,8 +174,10 @@ static int go_backward(struct stage *g, const struct doing *d, struct err *e)
         ddp_hold_tail(g->o.ddp, !last);
         ddp_begin(g->o.ddp, true);
     }
-    if (each)
+    if (each) { /* a head makes its metrics on the way back */
         r.accumulate = false;
+        r.add_metrics = d->a.micro_batch > 0;
+    }
     if (each || last)
         r.hooks = ddp_hooks(g->o.ddp);
     struct run_hooks walked;

@@ -15,8 +15,8 @@ enum { ROWS = 1024 }; /* of a block */
 enum product { LOGITS, DX, DW, DW_ADD, PRODUCTS };
 
 struct head {
-    int64_t rows, c, v, per; /* in all; channels; vocabulary; labels of a sample */
-    int64_t stride;          /* logits from row to row */
+    int64_t rows, c, v, per;                 /* in all; channels; vocabulary; labels of a sample */
+    int64_t stride;                          /* logits from row to row */
     struct dnn_kernel *product[2][PRODUCTS]; /* of a whole block, and of the last one */
 };
 
@@ -44,14 +44,8 @@ static struct dnn_matmul product_of(const struct cpu_plan *pl, const struct head
                                    .in = in,
                                    .out = DT_F32};
     case DX:
-        return (struct dnn_matmul){.m = rows,
-                                   .n = h->c,
-                                   .k = h->v,
-                                   .a = {h->stride, 1},
-                                   .b = {h->c, 1},
-                                   .c = {h->c, 1},
-                                   .in = in,
-                                   .out = dx};
+        return (struct dnn_matmul){
+            .m = rows, .n = h->c, .k = h->v, .a = {h->stride, 1}, .b = {h->c, 1}, .c = {h->c, 1}, .in = in, .out = dx};
     default:
         return (struct dnn_matmul){.m = h->v,
                                    .n = h->c,

@@ -20,11 +20,12 @@ void cpu_give_metrics(struct cpu_plan *pl, size_t rows)
 {
     static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
     float *out = pl->reduce + pl->p->n_train + pl->p->n_stats; /* (METRIC_N) */
+    const bool add = pl->args->accumulate || pl->args->add_metrics;
     for (size_t k = 0; k < sizeof written / sizeof *written && !pl->args->again; k++) {
         double sum = 0;
         for (size_t n = 0; n < rows; n++)
             sum += pl->metrics[n * METRIC_N + written[k]];
-        out[written[k]] = (float)sum + (pl->args->accumulate ? out[written[k]] : 0);
+        out[written[k]] = (float)sum + (add ? out[written[k]] : 0);
     }
 }
 

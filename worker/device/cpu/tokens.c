@@ -73,16 +73,15 @@ static int emit_tokens(struct cpu_plan *pl, int i, struct step **ret, struct err
     const struct op *op = &pl->p->ops[i];
     const bool back = op->kind == OP_EMBED_BWD;
     const int tokens = cpu_plan_settle(pl, i, op->in[0], LAYOUT_PLAIN, e),
-              dy = !back || tokens < NO_BUFFER ? tokens
-                                               : cpu_plan_settle(pl, i, op->in[1], channels(pl, op->in[1]), e);
+              dy = !back || tokens < NO_BUFFER ? tokens : cpu_plan_settle(pl, i, op->in[1], channels(pl, op->in[1]), e);
     if (dy < NO_BUFFER)
         return dy;
     if (op->out >= 0)
         TRY(cpu_plan_value(pl, op->out, op->kind == OP_TOKENS ? LAYOUT_PLAIN : channels(pl, op->out), e));
     TRY(cpu_plan_step(pl,
-                      back                       ? step_embed_bwd
+                      back                    ? step_embed_bwd
                       : op->kind == OP_TOKENS ? step_tokens
-                                                 : step_embed,
+                                              : step_embed,
                       op_name(op->kind), i, ret, e));
     TRY(cpu_plan_read_op(pl, i, e));
     TRY(cpu_plan_reach(pl, tokens, &(*ret)->add.a, e));

@@ -152,7 +152,7 @@ void ref_give_metrics(struct ref_plan *pl, const double sums[METRIC_N], const st
 {
     double *metrics = pl->reduce + pl->p->n_train + pl->p->n_stats;
     for (int m = 0; m < METRIC_N && !a->again; m++)
-        metrics[m] = sums[m] + (a->accumulate ? metrics[m] : 0);
+        metrics[m] = sums[m] + (a->accumulate || a->add_metrics ? metrics[m] : 0);
 }
 
 int ref_xent_bwd(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
