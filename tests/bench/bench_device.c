@@ -1,7 +1,7 @@
 /* Training images a second of a device without loader and communication.
  *   bench_device [device=cpu] [arch=resnet18] [image=64] [batch=32] [threads=1] [type=f32|bf16|emulated|eval]
  *   [steps=10] [profile=0|1] [classes=10] [serve=0|1]
- *                [channels=3] [format=auto|nchw|nhwc]
+ *                [channels=3] [format=auto|nchw|nhwc]; of a model of tokens image is the length of a sample
  * Prints: device, arch, image, batch, threads, type, images/s of the fastest and of the median step, and of a step of
  * which every operation took as long as in its fastest run (what lies between operations, copies of weights and the
  * update among it, counting as one of them); MB of plan memory.
@@ -14,6 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "tests/bench/model_input.h"
 #include "tests/bench/options.h"
 #include "worker/device/cpu/cpu.h"
 #include "worker/device/device.h"
@@ -87,16 +88,20 @@ static int make_params(struct bench *b, struct err *e)
 
 static void make_batch(struct bench *b)
 {
-    const size_t pixels = (size_t)b->batch * input_row_bytes(&b->model.input);
+    const size_t pixels = (size_t)b->batch * input_row_bytes(&b->p->input),
+                 rows = (size_t)b->batch * input_row_labels(&b->p->input);
     uint8_t *images = malloc(pixels);
-    int32_t *labels = malloc(sizeof(*labels) * (size_t)b->batch);
+    int32_t *labels = malloc(sizeof(*labels) * rows);
     float *weights = malloc(sizeof(*weights) * (size_t)b->batch);
     uint32_t *samples = malloc(sizeof(*samples) * (size_t)b->batch);
     for (size_t i = 0; i < pixels; i++)
         images[i] = (uint8_t)(i * 2654435761u >> 13);
+    for (size_t i = 0; i < rows; i++)
+        labels[i] = (int32_t)(i * 2654435761u % (size_t)b->p->classes);
+    if (b->p->input.rows == INPUT_TOKENS)
+        memcpy(images, labels, pixels);
     for (int n = 0; n < b->batch; n++) {
         samples[n] = (uint32_t)n;
-        labels[n] = n % b->model.classes;
         weights[n] = 1;
     }
     b->data = (struct batch){images, labels, weights, samples};
@@ -111,6 +116,7 @@ static enum memory_format format_named(const char *s)
 static int open_all(struct bench *b, struct err *e)
 {
     const bool bf16 = b->type[0] == 'b' || strcmp(b->type, "emulated") == 0;
+    TRY(model_input(&b->model, e));
     TRY(model_build(&b->p, &b->model, e));
     TRY(device_open(&b->d, b->device, &(struct device_options){.threads = b->threads}, e));
     b->ops = b->d->ops;
@@ -169,6 +175,11 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static int facts_size(const struct bench *b)
+{
+    return b->p->input.rows == INPUT_TOKENS ? b->p->input.length : b->p->input.height;
+}
+
 static int run(struct bench *b, struct err *e)
 {
     double first;
@@ -189,7 +200,7 @@ static int run(struct bench *b, struct err *e)
     const bool cpu = strcmp(b->ops->name, "cpu") == 0;
     printf("%s %s image=%d batch=%d threads=%d %s: %.1f images/s best, %.1f median, %.1f of each operation's fastest "
            "run; %.1f MB\n",
-           b->device, b->model.arch, b->model.input.height, b->batch, b->threads, b->type, b->batch / b->times[0],
+           b->device, b->model.arch, facts_size(b), b->batch, b->threads, b->type, b->batch / b->times[0],
            b->batch / b->times[b->steps / 2], b->batch / sum_of_fastest(b),
            cpu ? (double)cpu_plan_bytes(b->plan) / 1e6 : 0.0);
     if (b->profile && cpu)

@@ -18,6 +18,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "tests/bench/model_input.h"
 #include "tests/bench/options.h"
 #include "tests/bench/products.h"
 #include "worker/device/cpu/dnnl_wrap.h"
@@ -345,10 +346,11 @@ static void print_table(const struct bench *b)
     }
 }
 
-static int run(struct bench *b, const struct model_options *m, bool table, bool serve, struct err *e)
+static int run(struct bench *b, struct model_options *m, bool table, bool serve, struct err *e)
 {
     struct program *p;
     double pass, sum;
+    TRY(model_input(m, e));
     TRY(model_build(&p, m, e));
     TRY(dnn_open(&b->dnn, e));
     b->products.dnn = b->dnn;

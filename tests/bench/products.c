@@ -77,6 +77,30 @@ static int add_linear(struct products *s, const struct program *p, const struct 
     return add(s, back ? "by data" : "forward", &m, 0, e);
 }
 
+/* Blocks of 1,024 rows, as in worker/device/cpu/head.c. */
+static int add_vocabulary(struct products *s, const struct program *p, const struct op *op, int batch, enum dtype type,
+                          struct err *e)
+{
+    const struct tensor *x = &p->tensors[op->in[0]];
+    const int64_t all = (int64_t)batch * x->h * x->w, c = x->c, v = p->classes, stride = (v + 15) / 16 * 16;
+    for (int64_t first = 0; first < all; first += 1024) {
+        const int64_t rows = all - first < 1024 ? all - first : 1024;
+        const struct dnn_matmul each[] = {
+            {.m = rows, .n = v, .k = c, .a = {c, 1}, .b = {1, c}, .c = {stride, 1}, .in = type, .out = DT_F32},
+            {.m = rows, .n = c, .k = v, .a = {stride, 1}, .b = {c, 1}, .c = {c, 1}, .in = type, .out = type},
+            {.m = v, .n = c, .k = rows, .a = {1, stride}, .b = {c, 1}, .c = {c, 1}, .in = type, .out = DT_F32}};
+        static const char *const names[] = {"head forward", "head by data", "head by weights"};
+        for (int k = 0; k < 3; k++) {
+            struct dnn_matmul m;
+            memset(&m, 0, sizeof m);
+            m.m = each[k].m, m.n = each[k].n, m.k = each[k].k, m.in = type, m.out = each[k].out;
+            memcpy(m.a, each[k].a, sizeof m.a), memcpy(m.b, each[k].b, sizeof m.b), memcpy(m.c, each[k].c, sizeof m.c);
+            TRY(add(s, names[k], &m, 0, e));
+        }
+    }
+    return 0;
+}
+
 struct heads {
     int64_t t, d, x, y, stride; /* positions, channels of a head, of x, of y, values of a row of scores */
     enum dtype type;
@@ -143,6 +167,8 @@ int products_add(struct products *s, const struct program *p, int i, int batch, 
     case OP_ATTENTION:
     case OP_ATTENTION_BWD:
         return add_attention(s, p, op, batch, type, e);
+    case OP_HEAD_BWD:
+        return add_vocabulary(s, p, op, batch, type, e);
     default:
         return 0;
     }

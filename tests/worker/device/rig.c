@@ -138,18 +138,24 @@ double *rig_metrics(struct rig *r)
 
 void samples_make(struct samples *s, const struct program *p, int n, uint64_t seed)
 {
-    size_t bytes = input_row_bytes(&p->input), all = (size_t)n * bytes;
-    double *values = malloc((all + (size_t)n) * sizeof *values);
+    const size_t bytes = input_row_bytes(&p->input), all = (size_t)n * bytes,
+                 labels = (size_t)n * input_row_labels(&p->input);
+    double *values = malloc((all + labels) * sizeof *values);
     s->images = malloc(all);
-    s->labels = malloc((size_t)n * sizeof *s->labels);
+    s->labels = malloc(labels * sizeof *s->labels);
     s->weights = malloc((size_t)n * sizeof *s->weights);
     s->numbers = malloc((size_t)n * sizeof *s->numbers);
     assert_true(values && s->images && s->labels && s->weights && s->numbers);
-    noise(values, all + (size_t)n, seed);
+    noise(values, all + labels, seed);
     for (size_t i = 0; i < all; i++)
         s->images[i] = (uint8_t)((values[i] + 1) * 127.5);
+    for (size_t i = 0; i < labels; i++)
+        s->labels[i] = (int32_t)((values[all + i] + 1) / 2 * p->classes);
+    if (p->input.rows == INPUT_TOKENS) {
+        memcpy(s->images, s->labels, all); /* of each token itself: gradients of a table have two parts */
+        s->labels[2] = -1;
+    }
     for (int i = 0; i < n; i++) {
-        s->labels[i] = (int32_t)((values[all + (size_t)i] + 1) / 2 * p->classes);
         s->weights[i] = 1;
         s->numbers[i] = (uint32_t)(i * i + 7);
     }
@@ -282,6 +288,19 @@ static int attend(struct program *p, const char *name, int x, bool causal)
     int y = program_linear_each(p, part[1], program_norm(p, part[0], x, 1e-6f, false, true), 12, true);
     y = program_linear_each(p, part[3], program_attention(p, part[2], y, 2, 1, causal), 6, true);
     return program_add(p, name, y, x);
+}
+
+struct program *net_text(void)
+{
+    struct program *p = program_create("text", (struct input){.rows = INPUT_TOKENS, .length = 5, .vocabulary = 7});
+    const int table = program_embed(p, "table", program_tokens(p), 6);
+    int x = program_position_as(p, "positions", table, 6, true);
+    int y = program_rope(p, "rope", program_linear_each(p, "qkv", x, 12, true), 2, 2, 10);
+    y = program_linear_each(p, "out", program_attention(p, "heads", y, 2, 2, true), 6, true);
+    x = program_mul(p, "mul", program_act(p, "act", x, ACT_SILU), program_add(p, "sum", x, y));
+    program_head(p, "head", program_norm(p, "norm", x, 1e-3f, true, false), table, false);
+    assert_int_equal(0, program_differentiate(p, NULL));
+    return p;
 }
 
 struct program *net_attention(void)

@@ -58,6 +58,7 @@ void noise(double *out, size_t n, uint64_t seed);
 struct program *net_basic(void);      /* stem with max pool, two basic blocks, one with a projection */
 struct program *net_bottleneck(void); /* a bottleneck with a strided 3x3 and one without projection */
 struct program *net_flat(void);       /* convolutions with bias, max pools, a linear layer over a map */
+struct program *net_text(void);       /* tokens, a tied head, attention that turns its queries, a product of two */
 struct program *net_attention(void);  /* a class token, positions, attention with shared keys, causal and not */
 struct program *net_rows(void); /* norms, linear layers of positions, groups, all that is dropped; no batch norm */
 

@@ -125,6 +125,7 @@ static void gradients_of_rows_and_attention_match_finite_differences(void **stat
 {
     check_gradients(net_rows(), 1);
     check_gradients(net_attention(), 1);
+    check_gradients(net_text(), 1);
 }
 
 /* A true model is too large to move each parameter: it is moved along random directions. Its bottom layers see maps of
@@ -631,6 +632,7 @@ static void the_number_of_threads_changes_no_bit(void **state)
     check_threads(net_basic());
     check_threads(net_rows());
     check_threads(net_attention());
+    check_threads(net_text());
 }
 
 /* Ten steps on one batch: the loop of a training in small. */
@@ -661,6 +663,29 @@ static void a_network_learns_a_batch_by_heart(void **state)
     program_destroy(p);
 }
 
+static void tokens_and_labels_beyond_the_vocabulary_are_refused(void **state)
+{
+    struct program *p = net_text();
+    struct rig r;
+    struct samples s;
+    struct err e = {0};
+    (void)state;
+    rig_open(&r, p, 3, true, 1);
+    samples_make(&s, p, 3, 1);
+    struct run_args a = {.batch = s.b, .grad_scale = 1, .params_version = 1};
+    assert_int_equal(r.dev->ops->run(r.plan, &a, &e), 0);
+    ((int32_t *)(void *)s.images)[7] = 7;
+    assert_int_equal(r.dev->ops->run(r.plan, &a, &e), -EINVAL);
+    assert_string_equal(e.text, "sample 1 of the batch has token 7 (expected 0 to 6)");
+    ((int32_t *)(void *)s.images)[7] = 6;
+    s.labels[14] = -2;
+    assert_int_equal(r.dev->ops->run(r.plan, &a, &e), -EINVAL);
+    assert_string_equal(e.text, "sample 2 of the batch has label -2 (expected -1 to 6)");
+    samples_free(&s);
+    rig_close(&r);
+    program_destroy(p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -668,6 +693,7 @@ int main(void)
         cmocka_unit_test(gradients_of_bottlenecks_match_finite_differences),
         cmocka_unit_test(gradients_of_pools_biases_and_a_flattened_map_match_finite_differences),
         cmocka_unit_test(gradients_of_rows_and_attention_match_finite_differences),
+        cmocka_unit_test(tokens_and_labels_beyond_the_vocabulary_are_refused),
         cmocka_unit_test(gradients_of_resnet18_match_finite_differences_along_directions),
         cmocka_unit_test(uneven_shards_with_synchronised_statistics_add_up_to_the_whole),
         cmocka_unit_test(an_unweighted_average_of_uneven_shards_is_noticed),

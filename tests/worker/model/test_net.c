@@ -525,6 +525,27 @@ static void a_text_of_tokens_takes_what_the_data_have(void **state)
     assert_string_equal(e.text, "t reads tokens, and the data are pictures");
 }
 
+static void shipped_models_of_tokens_have_their_parameters(void **state)
+{
+    static const struct {
+        const char *arch;
+        size_t parameters;
+    } all[] = {{"gpt2", 124439808},
+               {"gpt2_medium", 354823168},
+               {"gpt2_large", 774030080},
+               {"gpt2_xl", 1557611200},
+               {"tinyllama", 1100048384}};
+    struct err e = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const struct model_options o = {.arch = all[i].arch, .input = {.rows = INPUT_TOKENS, .length = 256}};
+        struct program *p;
+        assert_int_equal(model_build(&p, &o, &e), 0);
+        assert_int_equal(program_trainable(p), all[i].parameters);
+        program_destroy(p);
+    }
+}
+
 /* --- hostile ones */
 
 static char *repeated(const char *before, const char *line, int n, const char *after)
@@ -621,6 +642,7 @@ int main(void)
         cmocka_unit_test(shapes_that_do_not_fit_are_told_with_the_line),
         cmocka_unit_test(a_tied_head_adds_to_the_gradient_of_the_embedding),
         cmocka_unit_test(a_text_of_tokens_takes_what_the_data_have),
+        cmocka_unit_test(shipped_models_of_tokens_have_their_parameters),
         cmocka_unit_test(what_would_never_end_is_refused),
         cmocka_unit_test(sizes_beyond_any_machine_are_refused),
         cmocka_unit_test(a_file_is_told_by_its_path),
