@@ -300,7 +300,6 @@ step_fn cpu_step_dnn, cpu_step_param_gradient, cpu_step_input, cpu_step_add, cpu
 step_fn cpu_step_norm, cpu_step_norm_bwd, cpu_step_chain, cpu_step_groups, cpu_step_groups_param, cpu_step_attention;
 step_fn cpu_step_maxpool, cpu_step_maxpool_bwd, cpu_step_avgpool, cpu_step_avgpool_bwd;
 step_fn cpu_step_bn_train, cpu_step_bn_eval, cpu_step_bn_bwd;                         /* steps_bn.c */
-step_fn cpu_step_unfold, cpu_step_spread;                                             /* steps_product.c */
 step_fn cpu_step_linear, cpu_step_linear_bwd_param, cpu_step_bias, cpu_step_bias_bwd; /* linear.c */
 emit_fn cpu_plan_emit_bias_bwd;
 step_fn cpu_step_gather, cpu_step_scatter, cpu_step_sum, cpu_step_max, cpu_step_slice, cpu_step_pad; /* steps_group.c */
