@@ -468,10 +468,20 @@ static bool freezes_badly(const struct program *p, const struct op *op)
     return op->fixed || (a >= 0 && b >= 0 && one != other);
 }
 
+/* Of models of tokens; MUL is one of other models, too. */
+static bool has_no_kernel(enum op_kind k)
+{
+    return k == OP_TOKENS || k == OP_EMBED || k == OP_EMBED_BWD || k == OP_MUL || k == OP_ROPE || k == OP_ROPE_BWD ||
+           k == OP_HEAD || k == OP_HEAD_BWD;
+}
+
 static int check_ops(const struct cuda_plan *pl, struct err *e)
 {
     for (int i = pl->first_op; i < pl->end_op; i++) {
         const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
+        if (has_no_kernel(op->kind))
+            return err_set(e, -ENOTSUP, "the cuda device has no kernel for operation '%s': use --device cpu",
+                           op_name(op->kind));
         if (freezes_badly(pl->p, f))
             return err_set(e, -ENOTSUP,
                            "the cuda device freezes whole convolutions and linear layers, and no other operation, but "
