@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -184,6 +185,28 @@ static void impossible_cuts_are_refused(void **state)
     program_destroy(p);
 }
 
+/* Two copies of one table would be trained apart. */
+static void a_tied_head_stays_in_the_stage_of_its_embedding(void **state)
+{
+    (void)state;
+    for (int tied = 0; tied < 2; tied++) {
+        struct program *p = program_create("text", (struct input){.rows = INPUT_TOKENS, .length = 4, .vocabulary = 9}),
+                       *stage;
+        const int table = program_embed(p, "table", program_tokens(p), 6);
+        struct err e = {0};
+        int cuts[1];
+        program_head(p, "head", program_linear_each(p, "body", table, 6, true), tied ? table : -1, false);
+        assert_int_equal(program_differentiate(p, &e), 0);
+        assert_int_equal(stages_cut(p, 2, cuts, &e), 0);
+        assert_int_equal(stages_program(&stage, p, cuts, 2, 2, 0, &e), tied ? -EINVAL : 0);
+        if (tied)
+            assert_non_null(strstr(e.text, "'table.weight' is read in stages 0 and 1: a head that is tied"));
+        else
+            program_destroy(stage);
+        program_destroy(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +216,7 @@ int main(void)
         cmocka_unit_test(a_tensor_group_cuts_alike),
         cmocka_unit_test(cuts_have_names),
         cmocka_unit_test(impossible_cuts_are_refused),
+        cmocka_unit_test(a_tied_head_stays_in_the_stage_of_its_embedding),
     };
     return cmocka_run_group_tests_name("models in parts", tests, NULL, NULL);
 }
