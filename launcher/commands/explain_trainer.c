@@ -34,7 +34,8 @@ const struct explain_message explain_trainer[] = {
      "two options do not fit together, or one of them needs another", "the message names the option to add or to drop"},
     {"--sampler sharded: *\n--drop-last: *", "the samples cannot be divided among the ranks in this way",
      "another number of ranks or another batch size; --sampler global has no such limit"},
-    {"--stage-cut*\ncannot hold a model over * stage\ncannot be split over * ranks\nno layer '*' (possible:",
+    {"--stage-cut*\ncannot hold a model over * stage\ncannot be split over * ranks\nno layer '*' (possible:\n"
+     "such a model is not split over\nneeds a pipeline of one stage",
      "the model cannot be cut, or the ranks cannot be arranged, as the options ask",
      "one of the layers that the message lists; fewer stages or smaller groups; trainer plan shows the layout"},
     {"is of use: the checkpoint\n--arch * is of no use*\n--image-size * is of no use*\n--num-channels * is of no use*\n"
@@ -128,7 +129,7 @@ const struct explain_message explain_trainer[] = {
      "more than * blocks\n'repeat' needs\na block has at most\n'block' needs a name\n' is a word already\n"
      "' has no value '\nhas nothing to read: \nnames within '\nneeds NAME=VALUE\nwith its repetitions\n"
      "longer than * bytes\n' is set in line\nstands within what begins\n'end' without\n'end' stands\nno 'end' follows\n"
-     "that it could set\nnothing reads '\ntakes position * of *\nthe model ends \nthe most that a model may have\na model is text",
+     "that it could set\nnothing reads '\n reads *, and the data are \nreads tokens, and the model's rows\ntakes position * of *\nthe model ends \nthe most that a model may have\na model is text",
      "the text of a model is wrong, or too long; the message names the line",
      "correct that line of --arch FILE.net; docs/guide/models.md has the language"},
     {"the cuda device has no kernel for\nthe cuda device freezes whole\na convolution in groups of bf16 whose",
