@@ -198,8 +198,9 @@ static void print_text(const struct forecast *f, const struct plan_config *c, co
 {
     const struct layout *l = &f->layout;
     const int members = layout_members(l);
-    printf("%s: %zu parameters, %d classes, %d x %d images\n", c->train.arch, f->parameters, f->classes,
-           (int)c->train.image_size, (int)c->train.image_size);
+    char samples[64];
+    printf("%s: %zu parameters, %d %s, %s\n", c->train.arch, f->parameters, f->classes,
+           c->train.length ? "numbers of tokens" : "classes", train_config_samples(&c->train, samples));
     printf("device: %s; %s\n", f->device, f->precision);
     printf("layout: %d rank%s = %d data x %d tensor x %d stages; ZeRO %d%s", members, members == 1 ? "" : "s", l->data,
            l->tensor, l->stages, l->zero, l->seconds ? ", each part on two ranks" : "");

@@ -65,11 +65,34 @@ void train_config_by_optimizer(struct train_config *c, const struct arg_program 
         c->weight_decay = usual[c->optimizer].weight_decay;
 }
 
+/* The first of these options that was given. */
+static const char *first_given(const struct arg_program *p, const struct arg_result *r, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (args_source(p, r, names[i]) != ARG_FROM_DEFAULT)
+            return names[i];
+    return NULL;
+}
+
 void train_config_note_given(struct train_config *c, const struct arg_program *p, const struct arg_result *r)
 {
+    static const char *const pictures[] = {"image-size", "num-channels", "input",         "scale",       "mean",
+                                           "std",        "crop-scale",   "cache-decoded", "ignore-index"},
+                             *const tokens[] = {"token-bytes", "sequence-length"};
+    c->given.of_pictures = first_given(p, r, pictures, sizeof pictures / sizeof *pictures);
+    c->given.of_tokens = first_given(p, r, tokens, sizeof tokens / sizeof *tokens);
     c->given.arch = args_source(p, r, "arch") != ARG_FROM_DEFAULT;
     c->given.image_size = args_source(p, r, "image-size") != ARG_FROM_DEFAULT;
     c->given.num_channels = args_source(p, r, "num-channels") != ARG_FROM_DEFAULT;
+}
+
+const char *train_config_samples(const struct train_config *c, char out[64])
+{
+    if (c->length)
+        snprintf(out, 64, "sequences of %d tokens", c->length);
+    else
+        snprintf(out, 64, "%d x %d images", (int)c->image_size, (int)c->image_size);
+    return out;
 }
 
 enum resume train_config_resume(const struct train_config *c)

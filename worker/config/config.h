@@ -106,12 +106,16 @@ struct train_config {
     int64_t num_labels;  /* 0: as many as the training set has classes */
     int64_t null_images; /* of --train-data null; 0: ImageNet's number */
     int64_t num_channels, image_size;
-    /* Not options: which of three are given, and what run_model_choose() finds (manifest/run_model.h): the model's
-     * text, and names of classes where there is no --train-data. */
+    int64_t token_bytes;     /* 0, 2, 4 */
+    int64_t sequence_length; /* 0: the model's, or the checkpoint's */
+    /* Not options: which of them are given, and what run_model_choose() finds (manifest/run_model.h): the model's
+     * text, what it reads, and names of classes where there is no --train-data. */
     struct {
         bool arch, image_size, num_channels;
+        const char *of_pictures, *of_tokens; /* an option that is for one of them alone; NULL: none is given */
     } given;
     const char *model;
+    int length, vocabulary; /* of tokens, if the model reads them; 0: pictures */
     char *const *class_names;
     int n_class_names;
     int input, sampler, shuffle; /* enum input_kind, enum sampler_kind, enum shuffle */
@@ -235,6 +239,9 @@ void train_config_note_given(struct train_config *c, const struct arg_program *p
 
 /* Are num_channels, and what is given for each of them, possible? */
 int train_config_check_channels(const struct train_config *c, struct err *e);
+
+/* What the model reads: "224 x 224 images" or "sequences of 1024 tokens". Returns out. */
+const char *train_config_samples(const struct train_config *c, char out[64]);
 
 /* Check what single options cannot know. ERR_USAGE with one sentence. */
 int train_config_check(const struct train_config *c, struct err *e);

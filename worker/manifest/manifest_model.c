@@ -76,7 +76,10 @@ static int number(const cJSON *meta, const char *name, int min, int max, int *re
 
 int meta_shape(const cJSON *meta, struct meta_shape *ret, struct err *e)
 {
+    *ret = (struct meta_shape){0};
     TRY(number(meta, "num_labels", 2, 1 << 24, &ret->classes, e));
+    if (cJSON_GetObjectItemCaseSensitive(meta, "sequence_length"))
+        return number(meta, "sequence_length", 1, 1 << 24, &ret->length, e);
     TRY(number(meta, "image_size", 1, 4096, &ret->size, e));
     return number(meta, "channels", 1, 3, &ret->channels, e);
 }

@@ -22,7 +22,9 @@ int meta_model_text(const cJSON *meta, char **ret, struct err *e);
 
 /* What its program is built for. ERR_CORRUPT names a number that no model can have. */
 struct meta_shape {
-    int classes, size, channels;
+    int classes; /* of tokens the vocabulary */
+    int size, channels;
+    int length; /* of tokens; 0: it reads pictures */
 };
 int meta_shape(const cJSON *meta, struct meta_shape *ret, struct err *e);
 

@@ -78,7 +78,8 @@ static int check_held(const struct run_model *m, struct ckpt *k, struct err *e)
     const struct model_options o = {.arch = m->arch,
                                     .text = m->text,
                                     .classes = s.classes,
-                                    .input = input_pictures(s.channels, s.size, s.size, NULL, NULL)};
+                                    .input = s.length ? input_tokens(s.length, s.classes)
+                                                      : input_pictures(s.channels, s.size, s.size, NULL, NULL)};
     return model_check_held(&o, held, e);
 }
 
@@ -116,12 +117,33 @@ static int type_model(struct run_model *m, const struct train_config *c, struct 
     return m->arch ? 0 : err_errno(e, ENOMEM, "a model's name");
 }
 
+static int choose_tokens(struct train_config *c, const struct meta_shape *was, const struct model_facts *facts,
+                         struct err *e)
+{
+    c->length = c->sequence_length ? (int)c->sequence_length : was->length ? was->length : facts->length;
+    c->vocabulary = facts->vocabulary ? facts->vocabulary : c->num_labels ? (int)c->num_labels : was->classes;
+    if (!c->length || c->vocabulary < 2)
+        return err_set(e, ERR_USAGE, "%s takes any %s: --%s says which it is", c->arch,
+                       c->length ? "vocabulary" : "length", c->length ? "num-labels" : "sequence-length");
+    if (c->num_labels && c->num_labels != c->vocabulary)
+        return err_set(e, ERR_USAGE, "--num-labels %d: the vocabulary of %s is %d", (int)c->num_labels, c->arch,
+                       c->vocabulary);
+    c->num_labels = c->vocabulary;
+    return 0;
+}
+
 /* What is typed counts most, then the checkpoint, then what the model takes, if it does not take any. */
 static int choose_input(struct train_config *c, const cJSON *meta, const struct model_facts *facts, struct err *e)
 {
     struct meta_shape was = {.size = facts->size, .channels = facts->channels};
+    const char *other = facts->tokens ? c->given.of_pictures : c->given.of_tokens;
+    if (other)
+        return err_set(e, ERR_USAGE, "--%s is of no use with %s, which reads %s", other, c->arch,
+                       facts->tokens ? "tokens" : "pictures");
     if (meta)
         TRY(meta_shape(meta, &was, e));
+    if (facts->tokens)
+        return choose_tokens(c, &was, facts, e);
     if (!c->given.image_size && was.size)
         c->image_size = was.size;
     if (!c->given.num_channels && was.channels)

@@ -85,6 +85,8 @@ static int open_bench(struct bench *b, struct err *e)
         b->rows[i] = (uint8_t)(i * 2654435761u >> 24);
     for (size_t i = 0; i < labels; i++)
         b->labels[i] = (int32_t)(i % (size_t)p->classes);
+    if (p->input.rows == INPUT_TOKENS) /* one for each of them */
+        memcpy(b->rows, b->labels, bytes);
     for (size_t i = 0; i < n; i++)
         b->weights[i] = 1;
     return 0;

@@ -12,6 +12,11 @@ struct input input_pictures(int channels, int height, int width, const float *me
     return in;
 }
 
+struct input input_tokens(int length, int vocabulary)
+{
+    return (struct input){.rows = INPUT_TOKENS, .length = length, .vocabulary = vocabulary};
+}
+
 size_t input_row_bytes(const struct input *in)
 {
     return in->rows == INPUT_TOKENS ? (size_t)in->length * sizeof(int32_t)

@@ -15,6 +15,7 @@ struct input {
 };
 
 struct input input_pictures(int channels, int height, int width, const float *mean, const float *std); /* NULL: 0, 1 */
+struct input input_tokens(int length, int vocabulary);
 size_t input_row_bytes(const struct input *in);
 size_t input_row_labels(const struct input *in);
 

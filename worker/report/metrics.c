@@ -64,7 +64,7 @@ static int find_cut(const char *path, int64_t first_step, bool evaluates, struct
     while ((rc = lines_next(l, e)) > 0) {
         double step;
         bool known = find_number(l->text, "\"step\":", &step);
-        bool redone = evaluates && known && step == (double)first_step && strstr(l->text, "\"test_images\":");
+        bool redone = evaluates && known && step == (double)first_step && strstr(l->text, "\"test_loss\":");
         if (redone || (known && step > (double)first_step)) {
             c->at = c->at < 0 ? l->begin : c->at;
             continue;
@@ -227,10 +227,11 @@ int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e)
         {"step", (double)s->step},
         {"epoch", s->epoch},
         {"loss", s->loss, .exact = true},
+        {"perplexity", exp(s->loss), .left_out = !s->tokens},
         {"acc1", s->acc1},
         {"acc5", s->acc5},
         {"lr", s->lr},
-        {"images_per_sec", s->images_per_sec},
+        {s->tokens ? "tokens_per_sec" : "images_per_sec", s->rate},
         {"data_wait", s->data_wait},
         {"comm_wait", s->comm_wait},
         {"seconds", s->seconds},
@@ -248,9 +249,10 @@ int metrics_eval(struct metrics *m, const struct metrics_eval *s, struct err *e)
         {"step", (double)s->step},
         {"epoch", s->epoch},
         {"test_loss", s->loss, .exact = true},
+        {"test_perplexity", exp(s->loss), .left_out = !s->tokens},
         {"test_acc1", s->acc1},
         {"test_acc5", s->acc5},
-        {"test_images", (double)s->images},
+        {s->tokens ? "test_tokens" : "test_images", (double)s->counted},
         {"seconds", s->seconds},
         {"bad_samples", (double)s->bad_samples},
     };

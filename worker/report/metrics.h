@@ -33,7 +33,8 @@ struct metrics_step {
     int64_t step;                /* steps finished so far */
     double epoch;                /* fractional */
     double loss, acc1, acc5, lr; /* means over the global batch; acc in percent */
-    double images_per_sec;       /* global */
+    double rate;                 /* images, or tokens, a second, global */
+    bool tokens;                 /* the model reads tokens: "tokens_per_sec" and "perplexity" are written */
     double data_wait;            /* share of the step's time waiting for data, 0..1 */
     double comm_wait;            /* share waiting for collectives */
     double seconds;              /* training time so far, restarts carried on */
@@ -47,7 +48,8 @@ int metrics_step(struct metrics *m, const struct metrics_step *s, struct err *e)
 struct metrics_eval {
     int64_t step;
     double epoch, loss, acc1, acc5, seconds;
-    int64_t images;
+    int64_t counted;     /* images, or tokens */
+    bool tokens;         /* as above */
     int64_t bad_samples; /* could not be decoded */
 };
 int metrics_eval(struct metrics *m, const struct metrics_eval *v, struct err *e);

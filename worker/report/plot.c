@@ -304,7 +304,8 @@ static int write_script(const struct gnuplot *g, const struct picture *p, struct
     const struct panel panels[] = {
         {PLOT_LOSS, "loss", "#a6cee3", "#1f78b4", 1.15 * highest(p, PLOT_LOSS, 0.99)},
         {PLOT_ACC1, "Acc@1 (%)", "#b2df8a", "#33a02c", 105},
-        {PLOT_RATE, "images/s", "#cab2d6", "#6a3d9a", 1.25 * highest(p, PLOT_RATE, 0.99)},
+        {PLOT_RATE, p->runs[0].data.tokens ? "tokens/s" : "images/s", "#cab2d6", "#6a3d9a",
+         1.25 * highest(p, PLOT_RATE, 0.99)},
     };
     FILE *f = gnuplot_create(g, "plot.gp", e);
     if (!f)

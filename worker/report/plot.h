@@ -8,8 +8,8 @@ struct err;
 
 enum { PLOT_RUNS_MAX = 7 }; /* as many colours as everybody can distinguish, black among them */
 
-/* Loss, Acc@1 and images/s over steps. runs: folders with metrics.jsonl, such files, or CSV logs of Caffe2's trainer.
- * smoothing: steps of a centred mean if >= 1, else the share of a run's steps.
+/* Loss, Acc@1 and images/s, or tokens/s, over steps. runs: folders with metrics.jsonl, such files, or CSV logs of
+ * Caffe2's trainer. smoothing: steps of a centred mean if >= 1, else the share of a run's steps.
  *   - one run: every step as a point, the smoothed curve, evaluations, a dashed line at every event named "resume" or
  *     with restart > 0;
  *   - several: smoothed curves of training and dashed ones of evaluations, a colour a run, named in the legend by its

@@ -69,6 +69,14 @@ static bool add_event(struct plot_data *d, const cJSON *o, double step)
     return true;
 }
 
+static bool add_step(struct plot_data *d, const cJSON *o, double step)
+{
+    const double tokens = number(o, "tokens_per_sec");
+    d->tokens = d->tokens || isfinite(tokens);
+    return plot_data_add_step(d, step, number(o, "loss"), number(o, "acc1"),
+                              d->tokens ? tokens : number(o, "images_per_sec"));
+}
+
 static int add_line(struct plot_data *d, const struct lines *l, int64_t at, struct err *e)
 {
     cJSON *o = cJSON_Parse(l->text);
@@ -84,7 +92,7 @@ static int add_line(struct plot_data *d, const struct lines *l, int64_t at, stru
         else if (cJSON_HasObjectItem(o, "test_acc1"))
             ok = plot_data_add_eval(d, step, number(o, "test_loss"), number(o, "test_acc1"));
         else if (cJSON_HasObjectItem(o, "loss"))
-            ok = plot_data_add_step(d, step, number(o, "loss"), number(o, "acc1"), number(o, "images_per_sec"));
+            ok = add_step(d, o, step);
     }
     cJSON_Delete(o);
     return ok ? 0 : err_set(e, -ENOMEM, "no memory for line %" PRId64 " of %s", at, l->path);

@@ -29,7 +29,8 @@ struct plot_data {
     struct plot_eval *evals;
     struct plot_restart *restarts;
     size_t n_steps, n_evals, n_restarts;
-    bool means; /* a step here is the mean of many */
+    bool tokens; /* rates are of tokens */
+    bool means;  /* a step here is the mean of many */
 };
 
 /* path: metrics.jsonl (its first byte is a '{') or a CSV log. smoothing: see plot_draw().

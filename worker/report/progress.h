@@ -1,10 +1,11 @@
 /* Telling a person how far training is, in the lines of one of several programs. To stderr.
  *
- * plain: epoch, step, loss, Acc@1, images/s, ETA, share of time waiting for data; on a terminal one line redrawn at
- * most ten times a second, elsewhere a line every `every` steps and at the end of an epoch. The others write the lines
- * of the program they are named after, byte for byte, on a terminal too: torch: PyTorch's ImageNet example
- * (examples/imagenet/main.py); apex: NVIDIA Apex's (examples/imagenet/main_amp.py); article: the MNIST scripts of
- * distributed_tutorial (yangkky); caffe2: Caffe2's resnet50_trainer.py without the logger's prefix. */
+ * plain: epoch, step, loss, of tokens perplexity, Acc@1, images/s or tokens/s, ETA, share of time waiting for data;
+ * on a terminal one line redrawn at most ten times a second, elsewhere a line every `every` steps and at the end of
+ * an epoch. The others write the lines of the program they are named after, byte for byte, on a terminal too:
+ * torch: PyTorch's ImageNet example (examples/imagenet/main.py); apex: NVIDIA Apex's
+ * (examples/imagenet/main_amp.py); article: the MNIST scripts of distributed_tutorial (yangkky); caffe2: Caffe2's
+ * resnet50_trainer.py without the logger's prefix. */
 #ifndef CRUN_WORKER_PROGRESS_H
 #define CRUN_WORKER_PROGRESS_H
 
@@ -31,7 +32,8 @@ struct progress_state {
     int64_t total_done, total_steps;
     struct progress_value loss, acc1, acc5; /* acc in percent */
     struct progress_value time, data;       /* seconds of a step; of these waiting for data */
-    struct progress_value rate;             /* images/s, global */
+    struct progress_value rate;             /* images/s, or tokens/s, global */
+    bool tokens;                            /* the model reads tokens: perplexity is shown, too */
     double eta_seconds;
     bool synthetic; /* images are made up: the rate is not one of reading */
 };

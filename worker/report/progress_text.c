@@ -73,8 +73,11 @@ static void plain(const struct progress_state *s, int width, char *out, int cap)
     progress_duration(s->eta_seconds, eta, sizeof eta);
     (void)(add(line, room, true, "Epoch %" PRId64 "/%" PRId64 " [%*" PRId64 "/%" PRId64 "]", s->epoch + 1, s->epochs,
                digits(s->steps_per_epoch), s->step, s->steps_per_epoch) &&
-           add(line, room, false, "loss %.4f", s->loss.mean) && add(line, room, false, "Acc@1 %6.2f", s->acc1.mean) &&
-           add(line, room, false, "%.1f img/s%s", s->rate.mean, s->synthetic ? " (synthetic)" : "") &&
+           add(line, room, false, "loss %.4f", s->loss.mean) &&
+           (!s->tokens || add(line, room, false, "perplexity %.2f", exp(s->loss.mean))) &&
+           add(line, room, false, "Acc@1 %6.2f", s->acc1.mean) &&
+           add(line, room, false, "%.1f %s/s%s", s->rate.mean, s->tokens ? "tok" : "img",
+               s->synthetic ? " (synthetic)" : "") &&
            add(line, room, false, "ETA %s", eta) && add(line, room, false, "data wait %.0f%%", wait));
     snprintf(out, (size_t)cap, "%s", line);
 }

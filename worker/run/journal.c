@@ -69,6 +69,7 @@ static void show_progress(struct journal *j, const struct session *s, const stru
                                .total_done = done,
                                .total_steps = s->total_steps,
                                .eta_seconds = seconds_left(j, s, at, done),
+                               .tokens = s->cfg->length > 0,
                                .synthetic = strcmp(s->train_set->ops->name, "null") == 0};
     meters_show(&j->meters, &p);
     p.loss.mean = mean(at->epoch_loss, at->epoch_count);
@@ -81,11 +82,12 @@ static int scalars_step(struct tensorboard *t, const struct metrics_step *m, str
     const bool scaled = m->loss_scale > 0;
     const struct tensorboard_scalar v[] = {
         {"train/loss", m->loss},
+        {"train/perplexity", m->tokens ? exp(m->loss) : NAN},
         {"train/acc1", m->acc1},
         {"train/acc5", m->acc5},
         {"train/lr", m->lr},
         {"epoch", m->epoch},
-        {"speed/images_per_sec", m->images_per_sec},
+        {m->tokens ? "speed/tokens_per_sec" : "speed/images_per_sec", m->rate},
         {"speed/data_wait", m->data_wait},
         {"speed/comm_wait", m->comm_wait},
         {"train/skipped_steps", scaled ? (double)m->skipped : NAN},
@@ -97,7 +99,10 @@ static int scalars_step(struct tensorboard *t, const struct metrics_step *m, str
 
 static int scalars_eval(struct tensorboard *t, const struct metrics_eval *m, struct err *e)
 {
-    const struct tensorboard_scalar v[] = {{"test/loss", m->loss}, {"test/acc1", m->acc1}, {"test/acc5", m->acc5}};
+    const struct tensorboard_scalar v[] = {{"test/loss", m->loss},
+                                           {"test/perplexity", m->tokens ? exp(m->loss) : NAN},
+                                           {"test/acc1", m->acc1},
+                                           {"test/acc5", m->acc5}};
     return tensorboard_add(t, m->step, v, sizeof v / sizeof *v, e);
 }
 
@@ -165,7 +170,8 @@ static void keep_step(struct journal *j, const struct session *s, const struct p
                              .acc5 = r->count > 0 ? percent(r->top5, r->count) : NAN,
                              .grad_norm = r->grad_norm,
                              .lr = lr,
-                             .images_per_sec = mean(r->count, sample(at, r).seconds),
+                             .rate = mean(r->count, sample(at, r).seconds),
+                             .tokens = s->cfg->length > 0,
                              .data_wait = mean((double)r->wait_ns, (double)r->total_ns),
                              .comm_wait = comm_wait,
                              .seconds = at->seconds,
@@ -226,7 +232,11 @@ static void tell_evaluation(struct journal *j, const struct session *s, const st
                           sizeof line);
     if (line[0] && !(last && j->progress.format == PROGRESS_TORCH))
         journal_say(j, "%s", line);
-    if (!line[0])
+    if (!line[0] && s->cfg->length)
+        journal_say(j, "epoch %lld: train loss %.4f, test loss %.4f perplexity %.3f Acc@1 %.2f (%lld tokens)",
+                    (long long)at->epoch + 1, mean(at->epoch_loss, at->epoch_count), mean(v->loss, v->count),
+                    exp(mean(v->loss, v->count)), percent(v->top1, v->count), (long long)v->count);
+    else if (!line[0])
         journal_say(j, "epoch %lld: train loss %.4f Acc@1 %.2f, test loss %.4f Acc@1 %.2f (%lld images)",
                     (long long)at->epoch + 1, mean(at->epoch_loss, at->epoch_count),
                     percent(at->epoch_top1, at->epoch_count), mean(v->loss, v->count), percent(v->top1, v->count),
@@ -245,7 +255,8 @@ static void write_evaluation(struct journal *j, const struct session *s, const s
                              .acc1 = percent(v->top1, v->count),
                              .acc5 = percent(v->top5, v->count),
                              .seconds = at->seconds,
-                             .images = (int64_t)v->count,
+                             .counted = (int64_t)v->count,
+                             .tokens = s->cfg->length > 0,
                              .bad_samples = (int64_t)v->bad};
     if (j->tensorboard)
         tensorboard_wrote(j, scalars_eval(j->tensorboard, &m, &e), &e);
@@ -269,8 +280,9 @@ void journal_epoch(struct journal *j, const struct session *s, const struct posi
     struct caffe2_row row = {.time_spent = at->epoch_seconds,
                              .cumulative_time_spent = at->seconds,
                              .input_count = (int64_t)at->epoch_count,
-                             .cumulative_input_count =
-                                 at->epoch * sampler_images(&s->identity.order) + (int64_t)at->epoch_count,
+                             .cumulative_input_count = at->epoch * sampler_images(&s->identity.order) *
+                                                           (s->cfg->length ? s->cfg->length : 1) +
+                                                       (int64_t)at->epoch_count,
                              .cumulative_batch_count = at->updates,
                              .inputs_per_sec = mean(at->epoch_count, at->epoch_seconds),
                              .accuracy = mean(at->epoch_top1, at->epoch_count),
@@ -290,9 +302,9 @@ void journal_end(struct journal *j, const struct session *s, const struct positi
         return;
     memory_report(s, &m);
     if (j->meters.run_steps > 0)
-        journal_say(j, "speed: %.1f images/s over %lld steps without warm-up%s", meters_run_rate(&j->meters),
-                    (long long)j->meters.run_steps,
-                    strcmp(s->train_set->ops->name, "null") == 0 ? ", of made-up images" : "");
+        journal_say(j, "speed: %.1f %s/s over %lld steps without warm-up%s", meters_run_rate(&j->meters),
+                    s->cfg->length ? "tokens" : "images", (long long)j->meters.run_steps,
+                    strcmp(s->train_set->ops->name, "null") == 0 ? ", of made-up data" : "");
     journal_say(j, "memory: %s", memory_text(&m, true, text, sizeof text));
     cJSON *o = j->metrics ? cJSON_CreateObject() : NULL, *memory = o ? cJSON_AddObjectToObject(o, "memory") : NULL;
     if (!memory)
@@ -303,7 +315,8 @@ void journal_end(struct journal *j, const struct session *s, const struct positi
     cJSON_AddNumberToObject(memory, "resident_peak", (double)m.resident_peak);
     if (m.device_peak > 0)
         cJSON_AddNumberToObject(memory, "device_peak", (double)m.device_peak);
-    cJSON_AddNumberToObject(o, "mean_images_per_sec", meters_run_rate(&j->meters));
+    cJSON_AddNumberToObject(o, s->cfg->length ? "mean_tokens_per_sec" : "mean_images_per_sec",
+                            meters_run_rate(&j->meters));
     metrics_wrote(j, metrics_event(j->metrics, "end", at->updates, 0, o, &e), &e);
 }
 

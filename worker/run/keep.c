@@ -27,7 +27,7 @@ enum { LEAST_STEPS = 2 /* from the beginning of a round to the first copy: how l
 /* What a copy and a run must share, beside the shape of the state. */
 static uint32_t kin_of(const struct snapshot_identity *id)
 {
-    const int64_t of[] = {id->seed, id->batch, id->num_labels, id->image_size, id->channels};
+    const int64_t of[] = {id->seed, id->batch, id->num_labels, id->image_size, id->channels, id->sequence_length};
     uint32_t crc = crc32c(0, id->model, strlen(id->model) + 1);
     crc = crc32c(crc, id->optimizer, strlen(id->optimizer) + 1);
     return crc32c(crc, of, sizeof of);

@@ -6,6 +6,8 @@
  * find that it cannot. */
 #include "worker/run/saver.h"
 
+#include <math.h>
+
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -243,7 +245,7 @@ static void save_best(struct saver *v, struct position *at, bool over)
 
 int saver_evaluated(struct saver *v, struct position *at, const struct eval_result *r, bool over, struct err *e)
 {
-    const double top1 = r->top1 / r->count;
+    const double top1 = v->s->cfg->length ? exp(-r->loss / r->count) : r->top1 / r->count;
     if (v->writer)
         hear_of_result(v, at);
     TRY(agree_on_best(v, at, e));

@@ -62,7 +62,7 @@ struct step {
     int64_t ignored;  /* a label that does not count; where there is one: */
     float *weights;   /* (parts * part), of the step's own; else NULL */
     struct precision precision;
-    double grad_batch;   /* samples of a step: what precision_grad_scale() divides by */
+    double grad_batch;   /* labels of a step: what precision_grad_scale() divides by */
     bool saves_together; /* a checkpoint is a matter of all ranks: they tell one another who wants one */
     bool tells_waits;    /* ranks tell one another that they wait for the network */
     bool waits;          /* this one does */

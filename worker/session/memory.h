@@ -8,16 +8,16 @@
 struct session;
 
 #define MEMORY_PARTS(X)                                                                                                \
-    X(parameters, "parameters")     /* and running statistics */                                                       \
-    X(gathered, "gathered")         /* parameters of others, at most (ZeRO 3) */                                       \
-    X(gradients, "gradients")       /* with the sums that travel with them */                                          \
-    X(optimizer, "optimizer")       /* momentum, second moments */                                                     \
-    X(averages, "averages")         /* --ema */                                                                        \
-    X(activations, "activations")   /* and their gradients: the plans of training and of evaluation */                 \
-    X(weights, "weight copies")     /* in the layouts that kernels want */                                             \
-    X(workspace, "workspace")       /* of kernels */                                                                   \
-    X(batches, "batches of images") /* the loaders' rings */                                                           \
-    X(kept, "copies in memory")     /* of the node, which outlives a process (--memory-checkpoints) */
+    X(parameters, "parameters")      /* and running statistics */                                                      \
+    X(gathered, "gathered")          /* parameters of others, at most (ZeRO 3) */                                      \
+    X(gradients, "gradients")        /* with the sums that travel with them */                                         \
+    X(optimizer, "optimizer")        /* momentum, second moments */                                                    \
+    X(averages, "averages")          /* --ema */                                                                       \
+    X(activations, "activations")    /* and their gradients: the plans of training and of evaluation */                \
+    X(weights, "weight copies")      /* in the layouts that kernels want */                                            \
+    X(workspace, "workspace")        /* of kernels */                                                                  \
+    X(batches, "batches of samples") /* the loaders' rings */                                                          \
+    X(kept, "copies in memory")      /* of the node, which outlives a process (--memory-checkpoints) */
 
 /* Where --mem-report looks. */
 #define MEM_POINTS(X)                                                                                                  \

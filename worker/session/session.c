@@ -185,10 +185,11 @@ static void identify(struct session *s)
                                              .arch = s->cfg->arch,
                                              .model = s->cfg->model,
                                              .classes = s->train_set->class_names,
-                                             .nclasses = s->train_set->classes,
+                                             .nclasses = s->train_set->class_names ? s->train_set->classes : 0,
                                              .num_labels = session_labels(s),
-                                             .image_size = s->cfg->image_size,
-                                             .channels = s->cfg->num_channels,
+                                             .image_size = s->cfg->length ? 0 : s->cfg->image_size,
+                                             .channels = s->cfg->length ? 0 : s->cfg->num_channels,
+                                             .sequence_length = s->cfg->length,
                                              .seed = s->cfg->seed,
                                              .batch = s->cfg->batch_size,
                                              .world = s->layout.world,
@@ -335,24 +336,33 @@ void session_close(struct session *s)
     *s = (struct session){0};
 }
 
+static void tell_left_out(const char *option, const struct dataset *d)
+{
+    if (d && d->length && d->left_out)
+        fprintf(stderr, "%s: %s\n", option, d->left_out);
+}
+
 void session_banner(const struct session *s)
 {
     const struct train_config *cfg = s->cfg;
     int64_t batch = cfg->batch_size;
     const size_t trained = program_trainable(s->whole), frozen = program_frozen(s->whole);
-    char some[64] = "";
+    char some[64] = "", samples[64];
     if (frozen)
         snprintf(some, sizeof some, ", %zu of them trained", trained);
-    fprintf(stderr, "%s: %zu parameters%s, %d classes, %d x %d images\n", cfg->arch, trained + frozen, some,
-            session_labels(s), (int)cfg->image_size, (int)cfg->image_size);
+    fprintf(stderr, "%s: %zu parameters%s, %d %s, %s\n", cfg->arch, trained + frozen, some, session_labels(s),
+            cfg->length ? "numbers of tokens" : "classes", train_config_samples(cfg, samples));
     fprintf(stderr, "device: %s; %s; %d compute and %d loader threads a rank\n", s->device_text, s->precision_text,
             s->threads, s->loader_threads);
     fputs("data:", stderr);
     if (cfg->train_data)
-        fprintf(stderr, " %zu training images%s", s->train_set->n, s->test_set ? "," : "");
+        fprintf(stderr, " %zu training %s%s", s->train_set->n, cfg->length ? "sequences" : "images",
+                s->test_set ? "," : "");
     if (s->test_set)
         fprintf(stderr, " %zu held out", s->test_set->n);
     fputc('\n', stderr);
+    tell_left_out("--train-data", s->train_set);
+    tell_left_out("--test-data", s->test_set);
     fprintf(stderr, "batch: %lld global, %lld per node, up to %zu per rank (%d ranks, %d nodes); %lld steps an epoch\n",
             (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes),
             sampler_share((size_t)batch, s->batch.count), s->batch.count, s->nodes, (long long)s->steps_per_epoch);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/base/err.h"
 #include "common/base/log.h"
@@ -24,7 +25,8 @@
 static struct input_options input_of(const struct session *s, bool training)
 {
     const struct train_config *cfg = s->cfg;
-    return (struct input_options){.kind = (enum input_kind)cfg->input,
+    return (struct input_options){.tokens = cfg->length,
+                                  .kind = (enum input_kind)cfg->input,
                                   .size = (int)cfg->image_size,
                                   .channels = (int)cfg->num_channels,
                                   .scale = (int)cfg->scale,
@@ -49,8 +51,22 @@ static int open_set(const struct session *s, struct dataset **ret, const char *o
 {
     if (dataset_open(ret, path, o, e) < 0)
         return err_wrap(e, "%s", option);
-    if (s->leads && (*ret)->left_out)
+    if (s->leads && (*ret)->left_out && !(*ret)->length) /* of tokens the banner tells */
         log_warn("data", "%s %s: %s", option, path, (*ret)->left_out);
+    return 0;
+}
+
+/* Of a model of tokens: these, unless they are made up. */
+static int choose_format(const struct train_config *cfg, enum dataset_kind *ret, struct err *e)
+{
+    static const char *const kinds[] = {DATASET_KINDS(CHOICE_NAME)};
+    const char *path = cfg->train_data ? cfg->train_data : cfg->test_data;
+    *ret = (enum dataset_kind)cfg->data_format;
+    if (!cfg->length || *ret == DATASET_TOKENS || *ret == DATASET_NULL)
+        return 0;
+    if (*ret != DATASET_AUTO)
+        return err_set(e, ERR_USAGE, "--data-format %s are pictures, and %s reads tokens", kinds[*ret], cfg->arch);
+    *ret = strcmp(path, "null") == 0 ? DATASET_AUTO : DATASET_TOKENS;
     return 0;
 }
 
@@ -74,11 +90,14 @@ int session_open_data(struct session *s, struct err *e)
         .testing = !trains,
         .class_names = trains ? NULL : cfg->class_names,
         .classes = trains ? 0 : cfg->n_class_names,
-        .kind = (enum dataset_kind)cfg->data_format,
         .num_labels = (int)cfg->num_labels,
         .null_samples = (size_t)cfg->null_images,
         .null_size = (int)cfg->image_size,
+        .length = cfg->length,
+        .vocabulary = cfg->vocabulary,
+        .token_bytes = (int)cfg->token_bytes,
     };
+    TRY(choose_format(cfg, &o.kind, e));
     TRY(trains ? open_set(s, &s->train_set, "--train-data", cfg->train_data, &o, e)
                : open_set(s, &s->train_set, "--test-data", cfg->test_data, &o, e));
     if (trains && cfg->num_labels && s->train_set->classes > cfg->num_labels)
@@ -109,6 +128,16 @@ static void normalization(const struct train_config *cfg, float mean[4], float s
         std[i] = (float)cfg->std.v[i % cfg->std.n];
 }
 
+static struct input model_input(const struct train_config *cfg)
+{
+    const int size = (int)cfg->image_size;
+    float mean[4], std[4];
+    if (cfg->length)
+        return input_tokens(cfg->length, cfg->vocabulary);
+    normalization(cfg, mean, std);
+    return input_pictures((int)cfg->num_channels, size, size, mean, std);
+}
+
 /* This rank's stage of the model. */
 static int cut_model(struct session *s, struct err *e)
 {
@@ -128,14 +157,11 @@ static int cut_model(struct session *s, struct err *e)
 
 int session_build_model(struct session *s, struct err *e)
 {
-    const int size = (int)s->cfg->image_size;
-    float mean[4], std[4];
-    normalization(s->cfg, mean, std);
     struct model_options o = {.arch = s->cfg->arch,
                               .text = s->cfg->model,
                               .classes = session_labels(s),
                               .factors = s->cfg->lr_mul,
-                              .input = input_pictures((int)s->cfg->num_channels, size, size, mean, std)};
+                              .input = model_input(s->cfg)};
     static const enum split_kind kinds[] = {[MODEL_PARALLEL_FEATURES] = SPLIT_FEATURES,
                                             [MODEL_PARALLEL_CLASSES] = SPLIT_CLASSES,
                                             [MODEL_PARALLEL_LAST] = SPLIT_CLASSES};

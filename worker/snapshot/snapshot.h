@@ -27,8 +27,9 @@ struct position {
     double epoch_loss, epoch_top1, epoch_count, epoch_seconds; /* sums over the epoch so far */
     double seconds;                                            /* training time so far */
     double lr;                                                 /* of the last step; -1: not known */
-    /* best share of the test set that was right, of checkpoint step-<best_updates> (0: none yet). Where that could not
-     * be saved, only ranks that write know until all agree after the next evaluation (run/saver.h). */
+    /* best share of the test set that was right, or of tokens the reciprocal of the perplexity, of checkpoint
+     * step-<best_updates> (0: none yet). Where that could not be saved, only ranks that write know until all agree
+     * after the next evaluation (run/saver.h). */
     double best_top1;
     int64_t best_updates;
     int64_t moments_from;             /* updates without those left out, where the optimizer's moments were last zero */
@@ -40,8 +41,10 @@ struct snapshot_identity {          /* what a checkpoint and a run must share, a
     const char *arch, *model;       /* its name, its text */
     char *const *classes;
     int nclasses;
-    int64_t num_labels, image_size, channels, seed; /* num_labels: outputs of the model */
-    int64_t batch, world, threads;                  /* differences are logged, not refused */
+    int64_t num_labels, seed;      /* num_labels: outputs of the model */
+    int64_t image_size, channels;  /* of pictures; 0: it reads tokens */
+    int64_t sequence_length;       /* of tokens; 0: it reads pictures */
+    int64_t batch, world, threads; /* differences are logged, not refused */
     const char *device, *amp, *optimizer;
     /* of the job that writes: a restart without --resume auto goes on from its own checkpoints only */
     const char *run_id;

@@ -16,6 +16,8 @@ static const char *const inputs[] = {INPUTS(CHOICE_NAME)};
 
 void meta_add_input(cJSON *meta, const struct snapshot_identity *id)
 {
+    if (id->sequence_length)
+        return;
     cJSON_AddStringToObject(meta, "input", inputs[id->cfg->input]);
     cJSON_AddNumberToObject(meta, "scale", (double)id->cfg->scale);
     cJSON_AddItemToObject(meta, "mean", cJSON_CreateFloatArray(id->program->input.mean, 4));

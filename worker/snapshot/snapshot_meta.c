@@ -47,8 +47,16 @@ static const struct number {
     const char *name;
     size_t at; /* int64_t */
     enum { FIXED, FIXED_IN_TRAINING, NOTED } rule;
-} numbers[] = {{AT(num_labels), FIXED}, {AT(image_size), NOTED}, {AT(channels), FIXED}, {AT(seed), FIXED_IN_TRAINING},
-               {AT(batch), NOTED},      {AT(world), NOTED},      {AT(threads), NOTED},  {AT(train_images), NOTED}};
+    enum { ALWAYS, OF_PICTURES, OF_TOKENS } where;
+} numbers[] = {{AT(num_labels), FIXED},
+               {AT(image_size), NOTED, OF_PICTURES},
+               {AT(channels), FIXED, OF_PICTURES},
+               {AT(sequence_length), FIXED_IN_TRAINING, OF_TOKENS},
+               {AT(seed), FIXED_IN_TRAINING},
+               {AT(batch), NOTED},
+               {AT(world), NOTED},
+               {AT(threads), NOTED},
+               {AT(train_images), NOTED}};
 #define NUMBERS (sizeof numbers / sizeof *numbers)
 
 /* Options that may change between runs of one training; changes are logged. */
@@ -102,6 +110,11 @@ static void add_named_options(cJSON *options, const struct train_config *cfg)
     cJSON_Delete(all);
 }
 
+static bool is_noted(const struct snapshot_identity *id, const struct number *n)
+{
+    return n->where == ALWAYS || n->where == (id->sequence_length ? OF_TOKENS : OF_PICTURES);
+}
+
 static int64_t number_of(const struct snapshot_identity *id, const struct number *n)
 {
     return *(const int64_t *)(const void *)((const char *)id + n->at);
@@ -117,7 +130,8 @@ cJSON *meta_make(const struct position *at, const struct snapshot_identity *id)
     cJSON_AddStringToObject(m, "optimizer", id->optimizer);
     cJSON_AddStringToObject(m, "run_id", id->run_id);
     for (size_t i = 0; i < NUMBERS; i++)
-        cJSON_AddNumberToObject(m, numbers[i].name, (double)number_of(id, &numbers[i]));
+        if (is_noted(id, &numbers[i]))
+            cJSON_AddNumberToObject(m, numbers[i].name, (double)number_of(id, &numbers[i]));
 #define X(f) cJSON_AddNumberToObject(m, #f, (double)at->f);
     POSITION_FIELDS(X)
     OPTIONAL_FIELDS(X)
@@ -233,7 +247,7 @@ static int check_fixed(const cJSON *meta, const struct snapshot_identity *id, st
 {
     int64_t was;
     for (const struct number *n = numbers; n < numbers + NUMBERS; n++) {
-        if (n->rule == NOTED)
+        if (n->rule == NOTED || !is_noted(id, n))
             continue;
         TRY(json_i64(meta, n->name, &was, e));
         if (was != number_of(id, n) && !(id->evaluate && n->rule == FIXED_IN_TRAINING))
@@ -247,7 +261,7 @@ static int tell_noted(const cJSON *meta, const struct snapshot_identity *id, str
 {
     int64_t was;
     for (const struct number *n = numbers; n < numbers + NUMBERS; n++) {
-        if (n->rule != NOTED)
+        if (n->rule != NOTED || !is_noted(id, n))
             continue;
         TRY(json_i64(meta, n->name, &was, e));
         if (was != number_of(id, n))

@@ -78,7 +78,7 @@ static struct step step_of(struct run *r)
                          .parts = r->s.parts,
                          .part = r->s.part,
                          .precision = r->s.precision,
-                         .grad_batch = (double)r->cfg->batch_size,
+                         .grad_batch = (double)r->cfg->batch_size * (double)input_row_labels(&r->s.whole->input),
                          .saves_together = r->s.saves_together || r->guard.asks,
                          .tells_waits = run_tells_parts(r) && r->s.comm->world > 2,
                          .lockstep = outlive_waits(&r->s),

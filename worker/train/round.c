@@ -6,6 +6,7 @@
  * A checkpoint that cannot be written: training goes on, the last one must succeed. */
 #include "worker/train/run.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "common/base/clock.h"
@@ -94,7 +95,9 @@ static int finish_run(struct run *r, bool stopped, int *ret_exit, struct err *e)
                     r->cfg->checkpoint_dir ? "; --resume auto goes on from here" : "");
     else
         journal_complete(&r->journal);
-    if (!stopped && r->s.leads && r->last.count > 0)
+    if (!stopped && r->s.leads && r->last.count > 0 && r->cfg->length)
+        printf(" * loss %.6f perplexity %.4f\n", r->last.loss / r->last.count, exp(r->last.loss / r->last.count));
+    else if (!stopped && r->s.leads && r->last.count > 0)
         printf(" * Acc@1 %.3f Acc@5 %.3f\n", 100 * r->last.top1 / r->last.count, 100 * r->last.top5 / r->last.count);
     fflush(stdout);
     return 0;
@@ -107,8 +110,9 @@ static int only_evaluate(struct run *r, bool *ret_stop, struct err *e)
     TRY(epoch_check_test_loss(r, &r->last, true, e));
     *ret_stop = r->last.stopped;
     if (!*ret_stop)
-        journal_say(&r->journal, "Test: loss %.4f Acc@1 %.3f Acc@5 %.3f (%lld images)", r->last.loss / r->last.count,
-                    100 * r->last.top1 / r->last.count, 100 * r->last.top5 / r->last.count, (long long)r->last.count);
+        journal_say(&r->journal, "Test: loss %.4f Acc@1 %.3f Acc@5 %.3f (%lld %s)", r->last.loss / r->last.count,
+                    100 * r->last.top1 / r->last.count, 100 * r->last.top5 / r->last.count, (long long)r->last.count,
+                    r->cfg->length ? "tokens" : "images");
     return 0;
 }
 

@@ -87,12 +87,12 @@ static void each_kind_of_line_is_written_as_documented(void **state)
                              .acc1 = 54.7,
                              .acc5 = 92.2,
                              .lr = 0.09,
-                             .images_per_sec = 81.2,
+                             .rate = 81.2,
                              .data_wait = 0.01,
                              .comm_wait = 0.04,
                              .seconds = 98.1};
     struct metrics_eval v = {
-        .step = 126, .epoch = 2, .loss = 1.1, .acc1 = 60.1, .acc5 = 95, .seconds = 103.2, .images = 1000};
+        .step = 126, .epoch = 2, .loss = 1.1, .acc1 = 60.1, .acc5 = 95, .seconds = 103.2, .counted = 1000};
     assert_int_equal(metrics_step(m, &s, NULL), 0);
     assert_int_equal(metrics_eval(m, &v, NULL), 0);
     assert_int_equal(metrics_event(m, "re\"start\n", 126, 1, NULL, NULL), 0);
@@ -134,7 +134,7 @@ static void on_resume_later_steps_are_cut_off_and_time_goes_on(void **state)
 static void an_evaluation_goes_where_it_is_done_again_alone(void **state)
 {
     const char *path = scratch(state, "m.jsonl");
-    const struct metrics_eval v = {.step = 4, .epoch = 1, .images = 13};
+    const struct metrics_eval v = {.step = 4, .epoch = 1, .counted = 13};
     double seconds;
     struct metrics *m = must_open(path, 0, &seconds);
     put_steps(m, 1, 4);

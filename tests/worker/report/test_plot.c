@@ -30,7 +30,7 @@ static void make_run(const char *path, int n)
     assert_int_equal(metrics_event(m, "start", 0, 0, NULL, NULL), 0);
     for (int i = 1; i <= n; i++) {
         struct metrics_step s = {
-            .step = i, .loss = i == 7 ? NAN : 2 * exp(-i / 50.0), .acc1 = 100.0 * i / n, .images_per_sec = 80};
+            .step = i, .loss = i == 7 ? NAN : 2 * exp(-i / 50.0), .acc1 = 100.0 * i / n, .rate = 80};
         struct metrics_eval v = {.step = i, .loss = 1, .acc1 = 90.0 * i / n};
         if (i == n / 3)
             for (int k = 0; k < 2; k++) /* told twice: one line */

@@ -72,6 +72,10 @@ static void a_wide_line_has_every_part(void **state)
                         "Epoch 2/5 [31/63]  loss 1.2346  Acc@1  54.32  81.2 img/s  ETA 2m54s  data wait 2%");
     s.synthetic = true;
     assert_non_null(strstr(progress_text(PROGRESS_PLAIN, &s, 200, out, sizeof out), "81.2 img/s (synthetic)  ETA"));
+    s.tokens = true;
+    s.loss.mean = 2;
+    assert_non_null(strstr(progress_text(PROGRESS_PLAIN, &s, 200, out, sizeof out),
+                           "loss 2.0000  perplexity 7.39  Acc@1  54.32  81.2 tok/s (synthetic)  ETA"));
 }
 
 static void a_line_never_exceeds_its_width_and_loses_parts_from_the_right(void **state)

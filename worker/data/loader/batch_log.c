@@ -62,14 +62,15 @@ static bool hash_rows(struct batch_log *l, const struct loader_batch *b, const v
     return good;
 }
 
-static int hash(struct batch_log *l, const struct loader_batch *b, size_t image_bytes, char *hex, struct err *e)
+static int hash(struct batch_log *l, const struct loader_batch *b, const struct input_options *in, char *hex,
+                struct err *e)
 {
     const struct crypto_lib *c = l->crypto;
     unsigned char sum[EVP_MAX_MD_SIZE];
     unsigned int n = 0;
-    if (!c->EVP_DigestInit_ex(l->sha, c->EVP_sha256(), NULL) || !hash_rows(l, b, b->b.rows, image_bytes) ||
-        !hash_rows(l, b, b->b.labels, sizeof *b->b.labels) || !hash_rows(l, b, b->b.weights, sizeof *b->b.weights) ||
-        !c->EVP_DigestFinal_ex(l->sha, sum, &n))
+    if (!c->EVP_DigestInit_ex(l->sha, c->EVP_sha256(), NULL) || !hash_rows(l, b, b->b.rows, input_bytes(in)) ||
+        !hash_rows(l, b, b->b.labels, input_labels(in) * sizeof *b->b.labels) ||
+        !hash_rows(l, b, b->b.weights, sizeof *b->b.weights) || !c->EVP_DigestFinal_ex(l->sha, sum, &n))
         return err_set(e, -EIO, "SHA-256 failed");
     for (unsigned int i = 0; i < n; i++) {
         hex[2 * i] = "0123456789abcdef"[sum[i] >> 4];
@@ -79,10 +80,10 @@ static int hash(struct batch_log *l, const struct loader_batch *b, size_t image_
     return 0;
 }
 
-int batch_log_write(struct batch_log *l, const struct loader_batch *b, size_t image_bytes, struct err *e)
+int batch_log_write(struct batch_log *l, const struct loader_batch *b, const struct input_options *in, struct err *e)
 {
     char hex[2 * EVP_MAX_MD_SIZE + 1];
-    TRY(hash(l, b, image_bytes, hex, e));
+    TRY(hash(l, b, in, hex, e));
     buf_clear(&l->line);
     int rc = buf_printf(
         &l->line,

@@ -21,8 +21,20 @@ static int check_augment(const struct augment *a, struct err *e)
                    a->ratio_min, a->ratio_max);
 }
 
+size_t input_bytes(const struct input_options *o)
+{
+    return o->tokens ? (size_t)o->tokens * sizeof(int32_t) : (size_t)o->size * (size_t)o->size * (size_t)o->channels;
+}
+
+size_t input_labels(const struct input_options *o)
+{
+    return o->tokens ? (size_t)o->tokens : 1;
+}
+
 int input_check(struct input_options *o, struct err *e)
 {
+    if (o->tokens > 0)
+        return 0;
     if (o->size < 1)
         return err_set(e, -EINVAL, "images of %d pixels", o->size);
     if (o->channels != 1 && o->channels != 3)

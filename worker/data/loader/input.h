@@ -1,4 +1,5 @@
 /* How a picture becomes the input of a model: from file bytes to (size, size, channels) u8, and from that to numbers.
+ * Tokens are that input already.
  *
  *   - torch: training torchvision's RandomResizedCrop and flip, else Resize and CenterCrop; ImageNet's mean and
  *     deviation.
@@ -28,6 +29,7 @@ struct err;
 enum input_kind { INPUTS(CHOICE_ID) };
 
 struct input_options {
+    int tokens; /* a sample is so many tokens, and nothing below counts; 0: it is a picture */
     enum input_kind kind;
     int size, channels; /* channels: 1 or 3 */
     int scale;          /* short side before the crop; 0: caffe2 256, torch size * 256 / 224 rounded */
@@ -40,6 +42,9 @@ struct input_options {
 int input_check(struct input_options *o, struct err *e);
 
 #define INPUT_KEPT_BYTES ((size_t)32 << 20) /* of a file, or a decoded picture, from one to the next */
+
+size_t input_bytes(const struct input_options *o);  /* of a sample: what a model reads */
+size_t input_labels(const struct input_options *o); /* one, or one a token */
 
 /* Memory that a thread keeps from one picture to the next, some INPUT_KEPT_BYTES at most. */
 struct input_scratch;

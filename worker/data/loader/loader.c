@@ -56,8 +56,8 @@ struct slot {
     size_t n_unsound, unsound_cap;
     size_t failed;    /* place of the sample that *error is about */
     struct err error; /* code 0: none */
-    uint8_t *images;
-    bool locked; /* images: the device's */
+    uint8_t *rows;
+    bool locked; /* rows: the device's */
     int32_t *labels;
     float *weights;
     uint32_t *samples; /* (share) */
@@ -68,7 +68,7 @@ struct loader {
     struct dataset *data;
     struct loader_options o;
     struct batch_log *log; /* the caller's side only; NULL: none */
-    size_t share, image_bytes;
+    size_t share, row_bytes, row_labels;
     int64_t steps; /* per epoch */
 
     pthread_mutex_t lock; /* everything below */
@@ -140,12 +140,12 @@ static void choose_samples(struct loader *l, struct slot *s)
 /* Rows and weights of a batch before its samples come. */
 static void lay_padding(const struct loader *l, struct slot *s)
 {
-    memset(s->labels, 0, l->share * sizeof *s->labels);
+    memset(s->labels, 0, l->share * l->row_labels * sizeof *s->labels);
     for (size_t i = 0; i < l->share; i++) {
         const bool sample = s->samples[i] != BATCH_PADDING;
         s->weights[i] = sample ? 1.0f : 0.0f;
         if (!sample)
-            memset(s->images + i * l->image_bytes, 0, l->image_bytes);
+            memset(s->rows + i * l->row_bytes, 0, l->row_bytes);
     }
 }
 
@@ -226,16 +226,17 @@ static void take_in(struct loader *l, const struct job *j, int rc, int label, st
 static bool do_job(struct loader *l, struct reader *r, const struct job *j)
 {
     struct err e = {0};
-    int label = 0;
-    uint8_t *dst = j->slot->images + j->place * l->image_bytes;
+    int32_t *labels = j->slot->labels + j->place * l->row_labels;
+    uint8_t *dst = j->slot->rows + j->place * l->row_bytes;
     const struct reader_source source = {.data = l->data, .cache = l->o.cache, .input = &l->o.input};
-    const int rc = reader_load(r, &source, j->id, j->pass, dst, &label, &e);
+    const int rc = reader_load(r, &source, j->id, j->pass, dst, labels, &e);
     if (reader_is_left(r))
         return false;
-    if (rc == 0)
-        j->slot->labels[j->place] = label;
-    else
-        memset(dst, 0, l->image_bytes);
+    const int label = labels[0];
+    if (rc < 0) {
+        memset(dst, 0, l->row_bytes);
+        memset(labels, 0, l->row_labels * sizeof *labels);
+    }
     pthread_mutex_lock(&l->lock);
     take_in(l, j, rc, label, &e);
     if (--l->busy == 0 && !l->sought) /* a seek waits for it */
@@ -280,13 +281,9 @@ static int check_options(struct loader_options *o, struct err *e)
     TRY(input_check(&o->input, e));
     if (o->threads < 1 || o->threads > 4096 || o->prefetch < 0)
         return err_set(e, -EINVAL, "a loader needs 1 to 4096 threads, not %d", o->threads);
+    o->strict = o->strict || o->input.tokens;
     o->timeout_ms = o->timeout_ms ? o->timeout_ms : LOADER_TIMEOUT_MS;
     return 0;
-}
-
-static size_t image_bytes(const struct loader_options *o)
-{
-    return (size_t)o->input.size * (size_t)o->input.size * (size_t)o->input.channels;
 }
 
 /* What is ready, and the one the caller holds. */
@@ -297,28 +294,28 @@ static int slots(const struct loader_options *o)
 
 size_t loader_bytes(const struct loader_options *o)
 {
-    return (size_t)slots(o) * sampler_rows(&o->sampler) * image_bytes(o);
+    return (size_t)slots(o) * sampler_rows(&o->sampler) * input_bytes(&o->input);
 }
 
 /* Zeros. Where page-locked memory is short, plain memory does. */
-static uint8_t *alloc_images(const struct loader *l, bool *ret_locked)
+static uint8_t *alloc_rows(const struct loader *l, bool *ret_locked)
 {
-    const size_t bytes = l->share * l->image_bytes;
+    const size_t bytes = l->share * l->row_bytes;
     const struct device_async *a = l->o.device ? l->o.device->ops->async : NULL;
     void *p = NULL;
     *ret_locked = a && a->host_alloc(l->o.device, bytes, &p, NULL) == 0;
     if (!*ret_locked)
-        return calloc(l->share, l->image_bytes);
+        return calloc(l->share, l->row_bytes);
     memset(p, 0, bytes);
     return p;
 }
 
-static void free_images(const struct loader *l, const struct slot *s)
+static void free_rows(const struct loader *l, const struct slot *s)
 {
     if (s->locked)
-        l->o.device->ops->async->host_release(l->o.device, s->images);
+        l->o.device->ops->async->host_release(l->o.device, s->rows);
     else
-        free(s->images);
+        free(s->rows);
 }
 
 static int alloc_slots(struct loader *l, struct err *e)
@@ -327,14 +324,14 @@ static int alloc_slots(struct loader *l, struct err *e)
     l->slots = calloc((size_t)l->n_slots, sizeof *l->slots);
     for (int i = 0; l->slots && i < l->n_slots; i++) {
         struct slot *s = &l->slots[i];
-        s->images = alloc_images(l, &s->locked);
-        s->labels = calloc(n, sizeof *s->labels);
+        s->rows = alloc_rows(l, &s->locked);
+        s->labels = calloc(n * l->row_labels, sizeof *s->labels);
         s->weights = calloc(n, sizeof *s->weights);
         s->samples = calloc(n, sizeof *s->samples);
         s->passes = calloc(n, sizeof *s->passes);
-        if (!s->images || !s->labels || !s->weights || !s->samples || !s->passes)
-            return err_set(e, -ENOMEM, "no memory for %d batches of %zu images of %zu bytes", l->n_slots, n,
-                           l->image_bytes);
+        if (!s->rows || !s->labels || !s->weights || !s->samples || !s->passes)
+            return err_set(e, -ENOMEM, "no memory for %d batches of %zu samples of %zu bytes", l->n_slots, n,
+                           l->row_bytes);
     }
     l->order = calloc(l->data->n, sizeof *l->order);
     l->threads = calloc((size_t)l->o.threads, sizeof *l->threads);
@@ -360,6 +357,8 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     if (d->n < 1 || d->n > UINT32_MAX)
         return err_set(e, ERR_DATA, "a data set of %zu samples cannot be loaded", d->n);
     checked.sampler.n = d->n;
+    if (d->length != o->input.tokens)
+        return err_set(e, -EINVAL, "samples of %d tokens, of a set that has %d", o->input.tokens, d->length);
     TRY(check_options(&checked, e));
     struct loader *l = calloc(1, sizeof *l);
     if (!l)
@@ -367,7 +366,8 @@ int loader_create(struct loader **ret, struct dataset *d, const struct loader_op
     l->data = d;
     l->o = checked;
     l->share = sampler_rows(&l->o.sampler);
-    l->image_bytes = image_bytes(o);
+    l->row_bytes = input_bytes(&o->input);
+    l->row_labels = input_labels(&o->input);
     l->steps = sampler_steps(&l->o.sampler);
     l->n_slots = slots(&checked);
     l->order_pass = UINT64_MAX;
@@ -449,7 +449,7 @@ void loader_destroy(struct loader *l)
     if (!all)
         return;
     for (int i = 0; l->slots && i < l->n_slots; i++) {
-        free_images(l, &l->slots[i]);
+        free_rows(l, &l->slots[i]);
         free(l->slots[i].unsound);
         free(l->slots[i].labels);
         free(l->slots[i].weights);
@@ -592,7 +592,7 @@ int loader_next(struct loader *l, struct loader_batch *ret, struct err *e)
         s->state = SLOT_TAKEN;
         l->taken++;
         *ret = (struct loader_batch){
-            .b = {.rows = s->images,
+            .b = {.rows = s->rows,
                   .labels = s->labels,
                   .weights = s->weights,
                   .samples = s->samples,
@@ -608,7 +608,7 @@ int loader_next(struct loader *l, struct loader_batch *ret, struct err *e)
     pthread_mutex_unlock(&l->lock);
     if (rc == 0)
         tell_unsound(l, s);
-    if (rc == 0 && l->log && (rc = batch_log_write(l->log, ret, l->image_bytes, e)) < 0)
+    if (rc == 0 && l->log && (rc = batch_log_write(l->log, ret, &l->o.input, e)) < 0)
         loader_done(l, ret);
     return rc;
 }

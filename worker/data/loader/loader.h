@@ -1,12 +1,12 @@
 /* Loader threads that keep a ring of ready batches ahead of training.
  *
  *   sampler.h: (epoch, step, rank) -> ids -> threads: dataset's read() -> input.h: decode, crop, flip -> a row of a
- *   slot -> loader_next(): rows, pictures (n, H, W, C) u8, labels (n), weights (n) -> training -> loader_done(): the
- *   slot is free
+ *   slot -> loader_next(): rows, pictures (n, H, W, C) u8, labels (n), weights (n), or tokens (n, T) i32, labels
+ *   (n, T) -> training -> loader_done(): the slot is free
  *
  * Results depend on the sampler, epoch and step only, never on the number of threads or on timing. A sample that cannot
  * be decoded gets weight 0 and zero pixels, is counted, and is told once (left_out.h) when its batch is taken; with
- * strict it fails loader_next(). */
+ * strict it fails loader_next(), and so does a window of tokens that cannot be used. */
 #ifndef CRUN_WORKER_LOADER_H
 #define CRUN_WORKER_LOADER_H
 

@@ -8,18 +8,28 @@
 
 enum { ELSEWHERE, READING, LEFT };
 
-static int read_file(struct reader *r, const struct reader_source *s, uint32_t id, int *label, struct err *e)
+/* A read has ended; -ECANCELED: the reader was left behind in it. */
+static int end_read(struct reader *r, int rc)
 {
-    atomic_store(&r->id, id);
-    atomic_store(&r->state, READING);
-    const int rc = s->data->ops->read(s->data, id, &r->file, label, e);
     int was = READING;
     return atomic_compare_exchange_strong(&r->state, &was, ELSEWHERE) ? rc : -ECANCELED;
 }
 
+static void begin_read(struct reader *r, uint32_t id)
+{
+    atomic_store(&r->id, id);
+    atomic_store(&r->state, READING);
+}
+
+static int read_file(struct reader *r, const struct reader_source *s, uint32_t id, int32_t *label, struct err *e)
+{
+    begin_read(r, id);
+    return end_read(r, s->data->ops->read(s->data, id, &r->file, label, e));
+}
+
 /* By way of the cache: the whole picture, from there, or decoded for there. */
 static int load_whole(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, uint8_t *dst,
-                      int *label, struct err *e)
+                      int32_t *label, struct err *e)
 {
     struct image whole;
     if (!decoded_cache_find(s->cache, id, &whole, label)) {
@@ -31,8 +41,8 @@ static int load_whole(struct reader *r, const struct reader_source *s, uint32_t 
 }
 
 /* The same pixels either way. */
-int reader_load(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, uint8_t *dst, int *label,
-                struct err *e)
+static int load_picture(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, uint8_t *dst,
+                        int32_t *label, struct err *e)
 {
     struct image whole;
     *label = 0;
@@ -45,6 +55,15 @@ int reader_load(struct reader *r, const struct reader_source *s, uint32_t id, ui
         return load_whole(r, s, id, pass, dst, label, e);
     TRY(read_file(r, s, id, label, e));
     return input_load(s->input, r->scratch, r->file.data, r->file.len, pass, id, dst, e);
+}
+
+int reader_load(struct reader *r, const struct reader_source *s, uint32_t id, uint64_t pass, void *dst, int32_t *labels,
+                struct err *e)
+{
+    if (!s->input->tokens)
+        return load_picture(r, s, id, pass, dst, labels, e);
+    begin_read(r, id);
+    return end_read(r, s->data->ops->read_tokens(s->data, id, dst, labels, e));
 }
 
 void reader_finish(struct reader *r)

@@ -52,6 +52,8 @@ int dataset_open(struct dataset **ret, const char *path, const struct dataset_op
         return dataset_open_mnist(ret, path, o, e);
     case DATASET_CIFAR10:
         return dataset_open_cifar10(ret, path, o, e);
+    case DATASET_TOKENS:
+        return dataset_open_tokens(ret, path, o, e);
     case DATASET_NULL:
         return dataset_open_null(ret, o, e);
     default:

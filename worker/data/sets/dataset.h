@@ -1,8 +1,9 @@
 /* A data set is a numbered list of samples with labels, behind a vtable: a tree of pictures, a data base of records
- * (worker/data/db), MNIST's and CIFAR-10's own files, or pictures made up.
+ * (worker/data/db), MNIST's and CIFAR-10's own files, or pictures made up; or files of tokens.
  *
  *   path -> dataset_open(): what it looks like, or --data-format -> one source's open(): classes, number of samples
- *   sample id -> read(): the file's bytes, or pixels as PPM, and the label -> loader threads, any number at once
+ *   sample id -> read(): the file's bytes, or pixels as PPM, and the label; of tokens read_tokens(): the row itself ->
+ *   loader threads, any number at once
  *
  * A set knows nothing of order, epochs or ranks: that is the sampler's (worker/data/loader/sampler.h). */
 #ifndef CRUN_WORKER_DATASET_H
@@ -24,6 +25,9 @@ struct dataset_ops {
      * sample is damaged, gone, or may not be read, or *label is no class; other errors are the disk's, and the next try
      * may succeed. */
     int (*read)(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e);
+    /* Of a set of tokens, instead of read(): sample i as `length` tokens, and for each the one behind it. Any thread.
+     * ERR_DATA: a token that is none of the vocabulary, or a file that has changed. */
+    int (*read_tokens)(struct dataset *d, size_t i, int32_t *tokens, int32_t *labels, struct err *e);
     const char *(*sample_name)(struct dataset *d, size_t i); /* for messages; valid until close */
     void (*close)(struct dataset *d);
 };
@@ -31,12 +35,15 @@ struct dataset_ops {
 struct dataset {
     const struct dataset_ops *ops; /* first member of every source's struct */
     size_t n;
-    int classes;
-    char **class_names; /* classes entries; owned by the data set */
+    int length;         /* tokens of a sample; 0: samples are pictures */
+    int classes;        /* of tokens: the vocabulary */
+    char **class_names; /* classes entries; owned by the data set; NULL: tokens have no names */
     int *own_labels;    /* classes by the numbers that records use; NULL: they are the same */
     int n_own_labels;
     bool left_behind; /* a thread is stuck in read(): it is never closed */
-    char *left_out; /* a sentence: which of its pictures are no samples, as nothing here reads their formats; or NULL */
+    /* a sentence: which of its pictures are no samples, as nothing here reads their formats, or how many tokens at its
+     * end make none; or NULL */
+    char *left_out;
 };
 
 #define DATASET_KINDS(X)                                                                                               \
@@ -46,6 +53,7 @@ struct dataset {
     X(DATASET_LEVELDB, "leveldb") /* a folder with CURRENT: the same records */                                        \
     X(DATASET_MNIST, "mnist")     /* a folder with train-images-idx3-ubyte and so on, also .gz */                      \
     X(DATASET_CIFAR10, "cifar10") /* a folder with data_batch_1.bin and so on */                                       \
+    X(DATASET_TOKENS, "tokens")   /* a file, or DIR/<name>.bin: llm.c's, or without a header */                        \
     X(DATASET_NULL, "null")       /* made-up pictures, nothing is read */
 
 enum dataset_kind { DATASET_KINDS(CHOICE_ID) };
@@ -58,6 +66,8 @@ struct dataset_options {
     int num_labels;           /* of records without class names (lmdb, leveldb, null); 0: not set */
     size_t null_samples;      /* null: how many; 0: 1281167, or 50000 if testing */
     int null_size;            /* null: pixels a side */
+    int length, vocabulary;   /* tokens: of a sample; numbers from 0 to vocabulary - 1 */
+    int token_bytes;          /* tokens: of files without a header, 2 or 4; 0: they have one */
 };
 
 /* Opens what path holds. "null" as a path is DATASET_NULL. ERR_DATA: one sentence. -ENOTSUP: this build has no reader

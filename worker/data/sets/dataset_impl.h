@@ -10,6 +10,7 @@ int dataset_open_lmdb(struct dataset **ret, const char *path, const struct datas
 int dataset_open_leveldb(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
 int dataset_open_mnist(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
 int dataset_open_cifar10(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
+int dataset_open_tokens(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
 int dataset_open_null(struct dataset **ret, const struct dataset_options *o, struct err *e);
 
 /* The path holds such a set. */

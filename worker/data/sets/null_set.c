@@ -1,5 +1,5 @@
-/* Pictures made up on the spot, to measure everything but reading: noise that depends on the sample alone, label =
- * sample mod classes. */
+/* Pictures, or tokens, made up on the spot, to measure everything but reading: noise that depends on the sample alone,
+ * label of a picture = sample mod classes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,10 +34,21 @@ static int null_read(struct dataset *d, size_t i, struct buf *data, int *label, 
     return 0;
 }
 
+static int null_read_tokens(struct dataset *d, size_t i, int32_t *tokens, int32_t *labels, struct err *e)
+{
+    struct rng r = rng_stream(0, RNG_NULL, i, 0);
+    (void)e;
+    for (int k = 0; k < d->length; k++) {
+        tokens[k] = (int32_t)rng_below(&r, (uint64_t)d->classes);
+        labels[k > 0 ? k - 1 : d->length - 1] = tokens[k];
+    }
+    return 0;
+}
+
 static const char *null_sample_name(struct dataset *d, size_t i)
 {
     static _Thread_local char name[48];
-    snprintf(name, sizeof name, "made-up picture %zu", i);
+    snprintf(name, sizeof name, "made-up sample %zu", i);
     return name;
 }
 
@@ -50,6 +61,7 @@ static void null_close(struct dataset *d)
 static const struct dataset_ops null_ops = {
     .name = "null",
     .read = null_read,
+    .read_tokens = null_read_tokens,
     .sample_name = null_sample_name,
     .close = null_close,
 };
@@ -61,9 +73,11 @@ int dataset_open_null(struct dataset **ret, const struct dataset_options *o, str
         return err_set(e, -ENOMEM, "no memory for a data set");
     s->base.ops = &null_ops;
     s->base.n = o->null_samples ? o->null_samples : o->testing ? TEST_SAMPLES : TRAIN_SAMPLES;
+    s->base.length = o->length;
+    s->base.classes = o->vocabulary;
     s->size = o->null_size > 0 ? o->null_size : 224;
     int n = o->class_names ? o->classes : o->num_labels > 0 ? o->num_labels : 1000;
-    int rc = dataset_set_classes(&s->base, o->class_names, n, e);
+    int rc = o->length ? 0 : dataset_set_classes(&s->base, o->class_names, n, e);
     if (rc < 0)
         null_close(&s->base);
     else

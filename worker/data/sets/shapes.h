@@ -27,7 +27,7 @@ int shapes_make(const struct shapes_options *o, struct err *e);
 void shapes_draw(int cls, uint64_t seed, uint64_t index, int size, uint8_t *rgb);
 const char *shapes_class_name(int cls);
 
-/* The subcommand: argv[0] is "make-data". Returns an exit code. */
+/* `trainer make-data`, also of text (token_set.h): argv[0] is "make-data". Returns an exit code. */
 int shapes_main(int argc, char **argv);
 
 #endif

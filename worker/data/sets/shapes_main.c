@@ -1,4 +1,4 @@
-/* `trainer make-data shapes`: the command line around shapes_make(). */
+/* `trainer make-data shapes|text`: the command line around shapes_make() and text_make(). */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,9 +6,11 @@
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
 #include "worker/data/sets/shapes.h"
+#include "worker/data/sets/token_set.h"
 
 struct make_config {
-    const char *out;
+    const char *out, *text;
+    double val_share;
     int64_t classes, train_images, test_images, image_size, seed;
 };
 
@@ -20,7 +22,20 @@ static const struct arg_spec specs[] = {
      AT(out),
      .metavar = "DIR",
      .required = true,
-     .help = "folder that gets train/<class>/*.jpg and val/<class>/*.jpg; an unfinished set in it is completed"},
+     .help = "folder that gets train/<class>/*.jpg and val/<class>/*.jpg, and an unfinished set in it is completed; of "
+             "text train.bin and val.bin"},
+    {.name = "text",
+     .type = ARG_STRING,
+     AT(text),
+     .metavar = "FILE",
+     .help = "text: the file whose bytes become tokens"},
+    {.name = "val-share",
+     .type = ARG_REAL,
+     AT(val_share),
+     .def = "0.1",
+     .min = 0,
+     .max = 0.9,
+     .help = "text: share of the bytes, the last ones, that becomes val.bin; 0: none"},
     {.name = "classes",
      .type = ARG_INT,
      AT(classes),
@@ -61,8 +76,10 @@ static const struct arg_spec specs[] = {
 
 static const struct arg_program program = {
     .name = "trainer make-data",
-    .usage = "shapes --out DIR [options]",
-    .summary = "Draw a JPEG data set of bright shapes on dark cluttered backgrounds, to try training with.",
+    .usage = "shapes|text --out DIR [options]",
+    .summary =
+        "shapes: draw a JPEG data set of bright shapes on dark cluttered backgrounds, to try training with. text: "
+        "write the bytes of any file as tokens (a vocabulary of 256) in llm.c's format.",
     .specs = specs,
     .operands = ARG_OPERANDS,
 };
@@ -73,7 +90,22 @@ static int usage_error(const char *text)
     return EXIT_USAGE_ERROR;
 }
 
-static int run(const struct make_config *c)
+static int make_text(const struct make_config *c)
+{
+    struct err e = {0};
+    long long n[2];
+    if (!c->text)
+        return usage_error("text needs --text FILE: its bytes become tokens");
+    const int rc = text_make(&(struct text_options){.text = c->text, .out = c->out, .val_share = c->val_share}, n, &e);
+    if (rc == 0) {
+        printf("%s: %lld tokens to train on, %lld held out, of a vocabulary of 256\n", c->out, n[0], n[1]);
+        return EXIT_OK;
+    }
+    fprintf(stderr, "trainer make-data: %s\n", e.text);
+    return rc == ERR_DATA ? EXIT_DATA : rc == ERR_USAGE ? EXIT_USAGE_ERROR : EXIT_CANT_CREATE;
+}
+
+static int make_shapes(const struct make_config *c)
 {
     struct err e = {0};
     struct shapes_options o = {
@@ -100,12 +132,13 @@ int shapes_main(int argc, char **argv)
     if (args_answer(&program, "trainer " CRUN_VERSION, &c, &r, stdout))
         return EXIT_OK;
     if (r.first_operand != argc - 1)
-        return usage_error("name one kind of data set to make: shapes");
-    if (strcmp(argv[r.first_operand], "shapes") != 0) {
-        char text[200];
-        snprintf(text, sizeof text, "'%.100s' cannot be made; the one kind of data set there is: shapes",
-                 argv[r.first_operand]);
-        return usage_error(text);
-    }
-    return run(&c);
+        return usage_error("name one kind of data set to make: shapes or text");
+    if (strcmp(argv[r.first_operand], "text") == 0)
+        return make_text(&c);
+    if (strcmp(argv[r.first_operand], "shapes") == 0)
+        return make_shapes(&c);
+    char text[200];
+    snprintf(text, sizeof text, "'%.100s' cannot be made; the kinds of data sets there are: shapes and text",
+             argv[r.first_operand]);
+    return usage_error(text);
 }

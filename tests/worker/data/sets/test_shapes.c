@@ -224,6 +224,9 @@ static void the_command_line_gives_the_right_exit_codes(void **state)
     assert_int_equal(run_main((char *[]){"make-data", "shapes", "--out", file, NULL}), EXIT_CANT_CREATE);
     assert_int_equal(run_main((char *[]){"make-data", "shapes", NULL}), EXIT_USAGE_ERROR);
     assert_int_equal(run_main((char *[]){"make-data", "--out", below, NULL}), EXIT_USAGE_ERROR);
+    assert_int_equal(run_main((char *[]){"make-data", "text", "--out", below, NULL}), EXIT_USAGE_ERROR);
+    assert_int_equal(run_main((char *[]){"make-data", "text", "--out", below, "--text", file, NULL}), EXIT_CANT_CREATE);
+    assert_int_equal(run_main((char *[]){"make-data", "text", "--out", below, "--text", below, NULL}), EXIT_DATA);
     assert_int_equal(run_main((char *[]){"make-data", "cats", "--out", below, NULL}), EXIT_USAGE_ERROR);
     assert_int_equal(run_main((char *[]){"make-data", "shapes", "--out", below, "--classes", "99", NULL}),
                      EXIT_USAGE_ERROR);
