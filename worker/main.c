@@ -212,6 +212,7 @@ static const struct {
     {"plot", plot_main},
     {"convert", convert_main},
     {"predict", predict_main},
+    {"generate", generate_main},
     {"plan", plan_main},
     {"gpu-info", gpu_info_main},
     {"gpu-doctor", gpu_doctor_main},

@@ -76,13 +76,23 @@ const struct explain_message explain_trainer[] = {
     {"bytes now, and had\ncannot look at '*\nbecame shorter while it was read",
      "a file of tokens changed while it was in use", "write files beside and rename them; resume the run"},
     {"as tokens: such a set is\n--data-format * are pictures\nis of no use with *, which reads\n"
-     "samples of * tokens, of a set\n"
+     "reads tokens: trainer generate is\nreads pictures: trainer predict is\nsamples of * tokens, of a set\n"
      "reads *, and the data are\nand the model's rows are pictures\nreads tokens: such a model is not split",
      "the data are tokens and the model reads pictures, or the other way round; or an option is for the other of them",
      "--arch gpt2 reads tokens; docs/guide/data.md has their files"},
     {"takes any *: --* says which\n--num-labels *: the vocabulary of\n--token-bytes *: must be",
      "how many tokens a sample has, or how many different ones there are, is not said, or said twice",
      "the option that the message names; a checkpoint and most models say it themselves"},
+    {"--tokens: '*' is no number\n--tokens: * (expected\n--prompt: * has a vocabulary\n"
+     "either --prompt TEXT or --tokens\nthere is no token to continue",
+     "trainer generate needs tokens to continue: as a text, of a model of bytes, or as numbers",
+     "--prompt TEXT, or --tokens 1,2,3 with what the tokenizer of the model makes of a text"},
+    {"its '*' is another than its\ndoes not hold queries, keys and values\n--huggingface needs a checkpoint\n"
+     "is a bare file of weights: --arch\nis neither a GPT-2 nor a Llama\nit has no number '* above 0",
+     "weights, or the config.json beside them, are not of the model that is named",
+     "--arch with the config.json of these weights; docs/guide/checkpoints.md says what is read"},
+    {"attn_pdrop is", "the model was trained with dropout on attention probabilities, which trainer does not do",
+     "nothing is to be done; dropout elsewhere is that of config.json"},
     {"this build has no LMDB\nthis build has no LevelDB\nreads and writes no .pth\nwhich this build cannot read",
      "trainer was built without the library for this format",
      "install the -dev package that is named, and build again"},

@@ -1,4 +1,4 @@
-/* A row a tensor, or several that differ in their ends. '#' is a number, '*' query, key or value. */
+/* A row a tensor, or several that differ in their ends. '#' is a number, '*' one of the row's parts. */
 #include "worker/ckpt/foreign.h"
 
 #include <ctype.h>
@@ -8,19 +8,28 @@
 #define LAYER "encoder.layers.encoder_layer_#."
 
 static const struct row {
-    const char *ours, *hf, *timm;
+    const char *ours, *hf, *timm; /* timm NULL: it has no such model */
+    const char *prefix;           /* of hf's, where the model has a head */
+    const char *parts[FOREIGN_PARTS];
 } rows[] = {
-    {"class_token", "embeddings.cls_token", "cls_token"},
-    {"encoder.pos_embedding", "embeddings.position_embeddings", "pos_embed"},
-    {"conv_proj.", "embeddings.patch_embeddings.projection.", "patch_embed.proj."},
-    {LAYER "ln_1.", "encoder.layer.#.layernorm_before.", "blocks.#.norm1."},
-    {LAYER "self_attention.in_proj_", "encoder.layer.#.attention.attention.*.", "blocks.#.attn.qkv."},
-    {LAYER "self_attention.out_proj.", "encoder.layer.#.attention.output.dense.", "blocks.#.attn.proj."},
-    {LAYER "ln_2.", "encoder.layer.#.layernorm_after.", "blocks.#.norm2."},
-    {LAYER "mlp.0.", "encoder.layer.#.intermediate.dense.", "blocks.#.mlp.fc1."},
-    {LAYER "mlp.3.", "encoder.layer.#.output.dense.", "blocks.#.mlp.fc2."},
-    {"encoder.ln.", "layernorm.", "norm."},
-    {"heads.head.", "classifier.", "head."},
+    {"class_token", "embeddings.cls_token", "cls_token", "vit."},
+    {"encoder.pos_embedding", "embeddings.position_embeddings", "pos_embed", "vit."},
+    {"conv_proj.", "embeddings.patch_embeddings.projection.", "patch_embed.proj.", "vit."},
+    {LAYER "ln_1.", "encoder.layer.#.layernorm_before.", "blocks.#.norm1.", "vit."},
+    {LAYER "self_attention.in_proj_",
+     "encoder.layer.#.attention.attention.*.",
+     "blocks.#.attn.qkv.",
+     "vit.",
+     {"query", "key", "value"}},
+    {LAYER "self_attention.out_proj.", "encoder.layer.#.attention.output.dense.", "blocks.#.attn.proj.", "vit."},
+    {LAYER "ln_2.", "encoder.layer.#.layernorm_after.", "blocks.#.norm2.", "vit."},
+    {LAYER "mlp.0.", "encoder.layer.#.intermediate.dense.", "blocks.#.mlp.fc1.", "vit."},
+    {LAYER "mlp.3.", "encoder.layer.#.output.dense.", "blocks.#.mlp.fc2.", "vit."},
+    {"encoder.ln.", "layernorm.", "norm.", "vit."},
+    {"heads.head.", "classifier.", "head.", ""},
+    {"model.layers.#.self_attn.qkv_proj.", "layers.#.self_attn.*_proj.", NULL, "model.", {"q", "k", "v"}},
+    {"model.", "", NULL, "model."},
+    {"transformer.", "", NULL, "transformer."},
 };
 
 /* Does name begin with the pattern? Then *number is where its digits are, and *rest what stands behind it. */
@@ -57,16 +66,40 @@ static void compose(const char *prefix, const char *pattern, const char *part, c
 
 int foreign_names(const char *name, int which, char out[FOREIGN_PARTS][FOREIGN_NAME])
 {
-    static const char *const parts[FOREIGN_PARTS] = {"query", "key", "value"};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct row *r = &rows[i];
         const char *pattern = which < 2 ? r->hf : r->timm, *number, *rest;
-        const int is_head = strcmp(r->ours, "heads.head.") == 0, n = strchr(pattern, '*') ? FOREIGN_PARTS : 1;
-        if (!begins(name, r->ours, &number, &rest))
+        const int n = pattern && strchr(pattern, '*') ? FOREIGN_PARTS : 1;
+        if (!pattern || !begins(name, r->ours, &number, &rest))
             continue;
         for (int k = 0; k < n; k++)
-            compose(which == 0 && !is_head ? "vit." : "", pattern, parts[k], number, rest, out[k]);
+            compose(which == 0 ? r->prefix : "", pattern, r->parts[k], number, rest, out[k]);
         return n;
     }
     return 0;
+}
+
+static int ends(const char *name, const char *end)
+{
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && strcmp(name + n - m, end) == 0;
+}
+
+int foreign_is_conv1d(const char *name)
+{
+    return ends(name, ".attn.c_attn.weight") || ends(name, ".attn.c_proj.weight") || ends(name, ".mlp.c_fc.weight") ||
+           ends(name, ".mlp.c_proj.weight");
+}
+
+int foreign_is_first_conv1d(const char *name)
+{
+    return ends(name, ".attn.c_attn.weight");
+}
+
+int foreign_is_buffer(const char *name)
+{
+    const char *number, *rest;
+    if (begins(name, "transformer.h.#.attn.", &number, &rest) || begins(name, "h.#.attn.", &number, &rest))
+        return strcmp(rest, "bias") == 0 || strcmp(rest, "masked_bias") == 0;
+    return ends(name, ".rotary_emb.inv_freq");
 }

@@ -1,4 +1,4 @@
-/* What other libraries call the tensors of torchvision's vision transformers. Pure. */
+/* What other libraries call the tensors of torchvision's vision transformers, of GPT-2 and of Llama. Pure. */
 #ifndef CRUN_WORKER_CKPT_FOREIGN_H
 #define CRUN_WORKER_CKPT_FOREIGN_H
 
@@ -7,5 +7,13 @@ enum { FOREIGN_LIBRARIES = 3, FOREIGN_PARTS = 3, FOREIGN_NAME = 256 };
 /* The names that library `which` (Hugging Face's with a head; its bare model; timm) gives to what is called `name`
  * here: how many, 0 if it has none. Of three, queries, keys and values, the tensor here is one behind the other. */
 int foreign_names(const char *name, int which, char out[FOREIGN_PARTS][FOREIGN_NAME]);
+
+/* The matrices of a layer of GPT-2, which Hugging Face has as (in, out). Of the first of them, (C, 3 C) there and (3 C,
+ * C) here, the shape says which a file has. */
+int foreign_is_conv1d(const char *name);
+int foreign_is_first_conv1d(const char *name);
+
+/* Not weights: masks and frequencies that older files of Hugging Face's have. */
+int foreign_is_buffer(const char *name);
 
 #endif

@@ -66,14 +66,14 @@ static int plan(struct entry *v, const struct ckpt_tensor *t, size_t n, struct e
     return 0;
 }
 
-static int add_entry(struct buf *h, const struct entry *v, int64_t begin, bool first)
+static int add_entry(struct buf *h, const struct entry *v, int64_t begin)
 {
     cJSON *name = cJSON_CreateStringReference(v->t->name);
     char *quoted = name ? cJSON_PrintUnformatted(name) : NULL;
     cJSON_Delete(name);
     if (!quoted)
         return -ENOMEM;
-    int rc = buf_printf(h, "%s%s:{\"dtype\":\"%s\",\"shape\":[", first ? "" : ",", quoted, dtype_name(v->t->dtype));
+    int rc = buf_printf(h, ",%s:{\"dtype\":\"%s\",\"shape\":[", quoted, dtype_name(v->t->dtype));
     cJSON_free(quoted);
     for (int d = 0; rc == 0 && d < v->t->ndim; d++)
         rc = buf_printf(h, "%s%" PRId64, d ? "," : "", v->t->shape[d]);
@@ -89,9 +89,9 @@ static int make_header(struct buf *h, const struct entry *v, size_t n, struct er
     int64_t at = 0;
     int rc = buf_add(h, &length, sizeof length);
     if (rc == 0)
-        rc = buf_addstr(h, "{");
+        rc = buf_addstr(h, "{\"__metadata__\":{\"format\":\"pt\"}"); /* transformers asks for it */
     for (size_t i = 0; rc == 0 && i < n; at += v[i++].bytes)
-        rc = add_entry(h, &v[i], at, i == 0);
+        rc = add_entry(h, &v[i], at);
     if (rc == 0)
         rc = buf_addstr(h, "}");
     while (rc == 0 && h->len % 8 != 0)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/array.h"
 #include "common/base/err.h"
@@ -13,6 +14,7 @@
 #include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
 #include "worker/ckpt/foreign.h"
+#include "worker/ckpt/llmc_read.h"
 #include "worker/ckpt/pointer.h"
 #include "worker/ckpt/torch_zip.h"
 
@@ -20,17 +22,19 @@ struct weights { /* one of them is open */
     struct ckpt *ckpt;
     struct safetensors *file; /* of ckpt, if that is open */
     struct torch_zip *torch;
+    struct llmc *llmc;
     bool averages;         /* of ckpt, where it has any */
     struct packed *packed; /* with numbers behind those of the file */
     size_t npacked, cap_packed;
     bool *found; /* (weights_count()) */
 };
 
-/* What is one tensor here and several in the file. */
+/* What is one tensor here and several in the file, or (out, in) here and (in, out) there. */
 struct packed {
     struct ckpt_tensor *t;
     size_t part[FOREIGN_PARTS];
     int n;
+    bool transposed;
 };
 
 static int open_checkpoint(struct weights *w, const char *path, struct err *e)
@@ -52,7 +56,8 @@ static int is_none(const char *path, const unsigned char *head, size_t n, struct
     for (size_t i = 0; i < n && i < 4; i++)
         snprintf(bytes + 3 * i, sizeof bytes - 3 * i, " %02x", head[i]);
     return err_set(e, ERR_CORRUPT,
-                   "%s is no file of weights: expected .safetensors, or a .pth or .pt that torch.save() wrote; it %s%s",
+                   "%s is no file of weights: expected .safetensors, a .pth or .pt that torch.save() wrote, or llm.c's "
+                   ".bin; it %s%s",
                    path, n == 0 ? "is empty" : "begins with the bytes", bytes);
 }
 
@@ -72,20 +77,37 @@ static int open_file(struct weights *w, const char *path, struct err *e)
     if (n >= sizeof old_torch && memcmp(head, old_torch, sizeof old_torch) == 0)
         return err_set(e, -ENOTSUP,
                        "%s has the format of torch before 1.6: load it in Python and save it again (torch.save)", path);
+    if (llmc_is(head, n))
+        return llmc_open(&w->llmc, path, e);
     if (n < sizeof head || head[8] != '{') /* 8 bytes of length, then JSON */
         return is_none(path, head, n, e);
     return safetensors_open(&w->file, path, e);
 }
 
+/* A folder of Hugging Face's: its one file of weights. */
+static bool has_bare_file(const char *dir, char file[PATH_MAX])
+{
+    static const char *const names[] = {"manifest.json", "config.json", "model.safetensors"};
+    for (int i = 0; i < 3; i++)
+        if (snprintf(file, PATH_MAX, "%s/%s", dir, names[i]) >= PATH_MAX || (access(file, F_OK) == 0) == (i == 0))
+            return false;
+    return true;
+}
+
 int weights_open(struct weights **ret, const char *path, struct err *e)
 {
     struct stat st;
+    char file[PATH_MAX];
     if (stat(path, &st) < 0)
         return err_set(e, ERR_USAGE, "no weights found at '%s': %s", path, strerror(errno));
     struct weights *w = calloc(1, sizeof *w);
     if (!w)
         return err_errno(e, ENOMEM, "%s", path);
-    int rc = S_ISDIR(st.st_mode) || pointer_read(path) >= 0 ? open_checkpoint(w, path, e) : open_file(w, path, e);
+    int rc;
+    if (S_ISDIR(st.st_mode) && has_bare_file(path, file))
+        rc = open_file(w, file, e);
+    else
+        rc = S_ISDIR(st.st_mode) || pointer_read(path) >= 0 ? open_checkpoint(w, path, e) : open_file(w, path, e);
     if (rc < 0) {
         weights_close(w);
         return rc;
@@ -103,6 +125,7 @@ void weights_close(struct weights *w)
     else
         safetensors_close(w->file);
     torch_zip_close(w->torch);
+    llmc_close(w->llmc);
     for (size_t i = 0; i < w->npacked; i++)
         free(w->packed[i].t);
     free(w->packed);
@@ -117,12 +140,12 @@ const cJSON *weights_meta(const struct weights *w)
 
 size_t weights_count(const struct weights *w)
 {
-    return w->torch ? torch_zip_count(w->torch) : safetensors_count(w->file);
+    return w->torch ? torch_zip_count(w->torch) : w->llmc ? llmc_count(w->llmc) : safetensors_count(w->file);
 }
 
 const struct ckpt_tensor *weights_at(const struct weights *w, size_t i)
 {
-    return w->torch ? torch_zip_at(w->torch, i) : safetensors_at(w->file, i);
+    return w->torch ? torch_zip_at(w->torch, i) : w->llmc ? llmc_at(w->llmc, i) : safetensors_at(w->file, i);
 }
 
 static bool find_exact(const struct weights *w, const char *name, size_t *ret_i)
@@ -147,7 +170,22 @@ static bool put_together(const struct weights *w, const struct packed *p, struct
         if (!alike || __builtin_add_overflow(ret->shape[0], t->shape[0], &ret->shape[0]))
             return false;
     }
+    if (p->transposed) {
+        ret->shape[0] = weights_at(w, p->part[0])->shape[1];
+        ret->shape[1] = weights_at(w, p->part[0])->shape[0];
+    }
     return true;
+}
+
+/* Does the file have a tensor of this name as (in, out)? */
+static bool is_transposed(const struct weights *w, const char *name)
+{
+    for (size_t i = 0; foreign_is_conv1d(name) && i < weights_count(w); i++) {
+        const struct ckpt_tensor *t = weights_at(w, i);
+        if (t->ndim == 2 && foreign_is_first_conv1d(t->name))
+            return t->shape[0] < t->shape[1];
+    }
+    return false;
 }
 
 /* NULL: its parts do not fit together, or there is no memory. */
@@ -190,7 +228,10 @@ const struct ckpt_tensor *weights_find(struct weights *w, const char *name, size
     for (int k = 0; found && k < p.n; k++)
         mark(w, p.part[k]);
     *ret_i = p.part[0];
-    return !found ? NULL : p.n == 1 ? weights_at(w, p.part[0]) : pack(w, p, ret_i);
+    if (!found)
+        return NULL;
+    p.transposed = weights_at(w, p.part[0])->ndim == 2 && is_transposed(w, name);
+    return p.n == 1 && !p.transposed ? weights_at(w, p.part[0]) : pack(w, p, ret_i);
 }
 
 bool weights_was_found(const struct weights *w, size_t i)
@@ -223,6 +264,8 @@ int weights_read(struct weights *w, size_t i, void *dst, struct err *e)
 {
     if (w->torch)
         return torch_zip_read(w->torch, i, dst, e);
+    if (w->llmc)
+        return llmc_read(w->llmc, i, dst, e);
     if (!w->ckpt)
         return safetensors_read(w->file, i, dst, NULL, e);
     const int rc = w->averages ? read_average(w, i, dst, e) : -ENOENT;
@@ -266,10 +309,25 @@ static int read_one(struct weights *w, size_t i, enum dtype real, void *dst, str
     return rc;
 }
 
+static int read_transposed(struct weights *w, size_t i, enum dtype real, void *dst, struct err *e)
+{
+    const struct ckpt_tensor *t = weights_at(w, i);
+    const size_t rows = (size_t)t->shape[0], columns = (size_t)t->shape[1], size = dtype_size(real);
+    char *raw = malloc(rows * columns * size + 1), *to = dst;
+    int rc = raw ? read_one(w, i, real, raw, e) : err_errno(e, ENOMEM, "tensor '%s'", t->name);
+    for (size_t r = 0; rc == 0 && r < rows; r++)
+        for (size_t c = 0; c < columns; c++)
+            memcpy(to + (c * rows + r) * size, raw + (r * columns + c) * size, size);
+    free(raw);
+    return rc;
+}
+
 int weights_read_real(struct weights *w, size_t i, enum dtype real, void *dst, struct err *e)
 {
     const struct packed *p = i < weights_count(w) ? NULL : &w->packed[i - weights_count(w)];
     char *to = dst;
+    if (p && p->transposed)
+        return read_transposed(w, p->part[0], real, dst, e);
     for (int k = 0; p && k < p->n; k++) {
         const struct ckpt_tensor *t = weights_at(w, p->part[k]);
         int64_t bytes;

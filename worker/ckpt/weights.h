@@ -1,5 +1,5 @@
 /* Named tensors from wherever they lie: a checkpoint (its folder, or the newest of a folder of them; sums are checked),
- * a safetensors file, or a .pth file of torch. */
+ * a safetensors file (or a folder of Hugging Face's with one), a .pth file of torch, or llm.c's of a GPT-2. */
 #ifndef CRUN_WORKER_CKPT_WEIGHTS_H
 #define CRUN_WORKER_CKPT_WEIGHTS_H
 
@@ -22,8 +22,8 @@ void weights_close(struct weights *w);              /* NULL allowed */
 const cJSON *weights_meta(const struct weights *w); /* of a checkpoint's manifest; NULL for a bare file */
 size_t weights_count(const struct weights *w);
 const struct ckpt_tensor *weights_at(const struct weights *w, size_t i); /* data is NULL; valid until close */
-/* NULL: none. What has another library's name is found by torchvision's (foreign.h); if it is in several tensors there,
- * *ret_i is a number behind weights_count(), for weights_read_real() alone. */
+/* NULL: none. What has another library's name is found by ours (foreign.h); if it is in several tensors there, or as
+ * (in, out), *ret_i is a number behind weights_count(), for weights_read_real() alone. */
 const struct ckpt_tensor *weights_find(struct weights *w, const char *name, size_t *ret_i);
 bool weights_was_found(const struct weights *w, size_t i); /* or a part of what was */
 /* Into dst, as it is stored. */

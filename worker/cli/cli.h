@@ -3,6 +3,7 @@
  *
  *   plan       what a run would hold and send, rank by rank, without running it
  *   predict    pictures, a checkpoint -> input.h -> a plan of the forward part -> classes, one line a picture
+ *   generate   tokens, or bytes as text, that a model continues others with
  *   convert    weights between checkpoints, safetensors and torch's .pth files (ckpt/weights.h)
  *   gpu-info   which GPUs this process may use, and what cuDNN knows of them
  *   gpu-doctor what a run on a GPU climbs, rung by rung, and which is the first that fails
@@ -14,6 +15,7 @@
 
 int plan_main(int argc, char **argv);
 int predict_main(int argc, char **argv);
+int generate_main(int argc, char **argv);
 int convert_main(int argc, char **argv);
 int gpu_info_main(int argc, char **argv);
 int gpu_doctor_main(int argc, char **argv); /* 1 if a rung fails, 124 if no time was left for one */

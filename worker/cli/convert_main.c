@@ -10,13 +10,17 @@
 #include "common/args/args.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/base/path.h"
 #include "common/job/exitcode.h"
 #include "worker/ckpt/torch_zip.h"
 #include "worker/ckpt/weights.h"
+#include "worker/cli/hf_layout.h"
 #include "worker/config/exit_code.h"
+#include "worker/manifest/manifest_model.h"
+#include "worker/model/hf_config.h"
 
 struct convert_config {
-    bool ema;
+    bool ema, huggingface;
 };
 
 static const struct arg_spec specs[] = {
@@ -24,15 +28,20 @@ static const struct arg_spec specs[] = {
      .type = ARG_FLAG,
      .at = offsetof(struct convert_config, ema),
      .help = "of a checkpoint of a run with --ema: the average of its weights, which evaluations and predict take"},
+    {.name = "huggingface",
+     .type = ARG_FLAG,
+     .at = offsetof(struct convert_config, huggingface),
+     .help = "OUT is a folder that transformers' from_pretrained() takes: IN is a checkpoint of a GPT-2 or a Llama; "
+             "config.json and model.safetensors are written"},
     ARG_END,
 };
 
 static const struct arg_program program = {
     .name = "trainer convert",
-    .usage = "[--ema] IN OUT",
+    .usage = "[--ema] [--huggingface] IN OUT",
     .summary =
-        "Copy the weights of IN (a checkpoint folder, a .safetensors file, or a .pth file that torch.save wrote) to "
-        "OUT (.safetensors, .pth or .pt). Of a .pth file only tensors are taken and nothing in it is executed: a "
+        "Copy the weights of IN (a checkpoint folder, a .safetensors file, a .pth file that torch.save wrote, or "
+        "llm.c's .bin) to OUT (.safetensors, .pth or .pt). Of a .pth file only tensors are taken and nothing in it is executed: a "
         "state_dict, or the one inside {'state_dict': ...}; a prefix 'module.' is dropped.",
     .specs = specs,
     .operands = ARG_OPERANDS,
@@ -104,18 +113,53 @@ static int choose_weights(struct weights *w, const char *in, bool ema, struct er
     return 0;
 }
 
-static int convert(const char *in, const char *out, bool ema, size_t *ret_n, struct err *e)
+/* config.json, and the name of the file for the weights. */
+static int write_config(const struct weights *w, const char *dir, char path[PATH_MAX], struct err *e)
+{
+    cJSON *o = NULL;
+    char *text = NULL;
+    TRY(meta_model_text(weights_meta(w), &text, e));
+    int rc = hf_config_make(&o, text, e);
+    free(text);
+    TRY(rc);
+    text = cJSON_Print(o);
+    cJSON_Delete(o);
+    if (!text || snprintf(path, PATH_MAX, "%s/config.json", dir) > PATH_MAX - 32)
+        rc = err_set(e, ERR_USAGE, "the path of OUT is too long");
+    if (rc == 0)
+        rc = path_make_dirs(dir, e);
+    FILE *f = rc == 0 ? fopen(path, "wbe") : NULL;
+    if (rc == 0 && (!f || fprintf(f, "%s\n", text) < 0))
+        rc = err_set(e, ERR_OUTPUT, "cannot write %s: %s", path, strerror(errno));
+    if (f && fclose(f) != 0 && rc == 0)
+        rc = err_set(e, ERR_OUTPUT, "cannot write %s: %s", path, strerror(errno));
+    free(text);
+    snprintf(path, PATH_MAX, "%.*s/model.safetensors", PATH_MAX - 32, dir);
+    return rc;
+}
+
+static int convert(const char *in, const char *out, const struct convert_config *c, size_t *ret_n, struct err *e)
 {
     struct weights *w;
-    write_fn *write = writer_for(out);
+    char path[PATH_MAX];
+    write_fn *write = c->huggingface ? write_safetensors : writer_for(out);
     if (!write)
         return err_set(e, ERR_USAGE, "'%s' ends neither in .safetensors nor in .pth or .pt", out);
     TRY(weights_open(&w, in, e));
-    const size_t n = *ret_n = weights_count(w);
+    size_t n = weights_count(w);
     struct ckpt_tensor *t = calloc(n ? n : 1, sizeof *t);
-    int rc = t ? choose_weights(w, in, ema, e) : err_errno(e, ENOMEM, "list of %zu tensors", n);
+    int rc = t ? choose_weights(w, in, c->ema, e) : err_errno(e, ENOMEM, "list of %zu tensors", n);
+    if (rc == 0 && c->huggingface && !weights_meta(w))
+        rc = err_set(e, ERR_USAGE, "--huggingface needs a checkpoint, which knows its model; %s is a file of weights",
+                     in);
     if (rc == 0)
         rc = read_all(w, t, n, e);
+    if (rc == 0 && c->huggingface) {
+        rc = write_config(w, out, path, e);
+        rc = rc == 0 ? hf_layout(&t, &n, e) : rc;
+        out = path;
+    }
+    *ret_n = n;
     if (rc == 0)
         rc = write_whole(write, out, t, n, e);
     for (size_t i = 0; t && i < n; i++)
@@ -136,9 +180,9 @@ int convert_main(int argc, char **argv)
     if (rc == 0 && args_answer(&program, "trainer " CRUN_VERSION, &c, &r, stdout))
         return EXIT_OK;
     if (rc == 0 && r.first_operand != argc - 2)
-        rc = err_set(&e, ERR_USAGE, "exactly IN and OUT are needed: trainer convert [--ema] IN OUT");
+        rc = err_set(&e, ERR_USAGE, "exactly IN and OUT are needed: trainer convert [options] IN OUT");
     if (rc == 0)
-        rc = convert(argv[r.first_operand], argv[r.first_operand + 1], c.ema, &n, &e);
+        rc = convert(argv[r.first_operand], argv[r.first_operand + 1], &c, &n, &e);
     if (rc < 0) {
         fprintf(stderr, "trainer convert: %s\n", e.text);
         return exit_code_of(rc);

@@ -202,6 +202,8 @@ static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
     const char *arch;
     TRY(json_str(meta, "arch", &arch, e));
     TRY(meta_shape(meta, &shape, e));
+    if (shape.length)
+        return err_set(e, ERR_USAGE, "%s reads tokens: trainer generate is for such models", arch);
     TRY(meta_model_text(meta, &p->text, e));
     TRY(name_model(p, arch, e));
     json_i64(meta, "scale", &scale, NULL);
@@ -261,6 +263,8 @@ static int from_options(struct predictor *p, struct err *e)
     if (model_text(&p->text, c->arch, NET_TORCH, false, e) < 0)
         return err_wrap(e, "--arch");
     TRY(model_facts(c->arch, p->text, &facts, e));
+    if (facts.tokens)
+        return err_set(e, ERR_USAGE, "%s reads tokens: trainer generate is for such models", c->arch);
     TRY(name_model(p, c->arch, e));
     TRY(count_classes(p, facts.last, e));
     const bool any_size = facts.size == 0 || is_given(p, "image-size");

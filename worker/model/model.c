@@ -12,6 +12,7 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/file.h"
+#include "worker/model/hf_config.h"
 #include "worker/model/net_read.h"
 #include "worker/model/net_texts.h"
 #include "worker/program/program.h"
@@ -75,7 +76,7 @@ double model_bn_momentum(enum net_style style)
 static bool is_path(const char *arch)
 {
     const size_t n = strlen(arch);
-    return strchr(arch, '/') || (n > 4 && strcmp(arch + n - 4, ".net") == 0);
+    return strchr(arch, '/') || hf_config_is_path(arch) || (n > 4 && strcmp(arch + n - 4, ".net") == 0);
 }
 
 void model_name(const char *arch, char out[MODEL_NAME_MAX + 1])
@@ -85,6 +86,10 @@ void model_name(const char *arch, char out[MODEL_NAME_MAX + 1])
     size_t n = strlen(base);
     if (is_path(arch) && n > 4 && strcmp(base + n - 4, ".net") == 0)
         n -= 4;
+    if (strcmp(base, "config.json") == 0 && base > arch + 1) { /* the folder's */
+        for (n = 0, base--; base > arch && base[-1] != '/'; base--)
+            n++;
+    }
     snprintf(out, MODEL_NAME_MAX + 1, "%.*s", (int)(n < MODEL_NAME_MAX ? n : MODEL_NAME_MAX), n ? base : "model");
 }
 
@@ -173,7 +178,7 @@ int model_text(char **ret, const char *arch, enum net_style style, bool zero_ini
     struct buf body = {.max = MODEL_TEXT_MAX};
     if (!is_path(arch))
         return shipped_text(ret, arch, style, zero_init_residual, e);
-    int rc = read_file(arch, &body, e);
+    int rc = hf_config_is_path(arch) ? hf_config_text(&body, arch, e) : read_file(arch, &body, e);
     if (rc == 0)
         rc = model_facts(arch, body.data, &ignored, e);
     if (rc == 0)

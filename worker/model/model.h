@@ -1,7 +1,7 @@
 /* Models as text: a shipped one (nets/) or a user's FILE.net, one operation a line. docs/guide/models.md describes the
  * language. The room knows the words, shapes and names of parameters, and nothing of devices or training.
  *
- *   --arch resnet50 or FILE.net -> model_text(): the text, which is also what a checkpoint keeps
+ *   --arch resnet50, FILE.net or config.json -> model_text(): the text, which is also what a checkpoint keeps
  *   text -> net_read.h: lines, values, blocks -> a straight list of operations -> net_words.h: program_conv(), ...
  *   -> program_differentiate() -> a program that a device can plan (program.h)
  *
@@ -35,13 +35,13 @@ enum {
     MODEL_NAME_MAX = 31       /* bytes of a model's name */
 };
 
-/* *ret: the text that arch means, a shipped model's name or the path of a file (it ends in ".net" or has a slash), from
- * malloc. Options of the trainer that the text has values for stand behind it as `set` lines: style, and
- * zero_init_residual (residual_gamma). -EINVAL: neither, with the list of names, or what is wrong with the text, and in
- * which line; -errno of the file. Blocks on the file. */
+/* *ret: the text that arch means, a shipped model's name or the path of a file (it ends in ".net", or in ".json"
+ * (hf_config.h), or has a slash), from malloc. Options of the trainer that the text has values for stand behind it as
+ * `set` lines: style, and zero_init_residual (residual_gamma). -EINVAL: neither, with the list of names, or what is
+ * wrong with the text, and in which line; -errno of the file. Blocks on the file. */
 int model_text(char **ret, const char *arch, enum net_style style, bool zero_init_residual, struct err *e);
 
-/* What a model that arch means is called: "tiny" of nets/tiny.net. */
+/* What a model that arch means is called: "tiny" of nets/tiny.net and of tiny/config.json. */
 void model_name(const char *arch, char out[MODEL_NAME_MAX + 1]);
 
 /* What a text says of its input and its end. */

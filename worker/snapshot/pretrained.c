@@ -7,6 +7,7 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/json/json.h"
+#include "worker/ckpt/foreign.h"
 #include "worker/ckpt/weights.h"
 #include "worker/comm/comm.h"
 #include "worker/program/program.h"
@@ -16,10 +17,12 @@
 #include "worker/snapshot/stored.h"
 #include "worker/state/state.h"
 
+#define HEAD "lm_head.weight" /* Hugging Face's name */
+
 /* Is this tensor one of the layer that has an output a class? */
 static bool is_last_layer(const struct program *p, const char *name)
 {
-    for (int i = p->nfwd - 1; i >= 0; i--)
+    for (int i = p->nfwd - 1; i >= 0 && p->ops[i].kind != OP_HEAD; i--)
         if (p->ops[i].kind == OP_LINEAR)
             return strcmp(p->params[p->ops[i].param[0]].name, name) == 0 ||
                    (p->ops[i].param[1] >= 0 && strcmp(p->params[p->ops[i].param[1]].name, name) == 0);
@@ -91,14 +94,43 @@ static void does_not_fit(const struct slices *s, struct weights *w, struct err *
                 all, arch);
 }
 
+/* A head that is tied to the embedding here may stand in the file for itself: then with the same numbers. */
+static int check_head(const struct slices *s, struct weights *w, struct err *e)
+{
+    const struct program *p = s->state->whole;
+    const struct op *head = &p->ops[p->nfwd - 1];
+    size_t i, k;
+    if (head->kind != OP_HEAD || is_wanted(s, HEAD))
+        return 0;
+    const char *table = p->params[head->param[0]].name;
+    const struct ckpt_tensor *a = weights_find(w, HEAD, &i), *b = weights_find(w, table, &k);
+    if (!a || !b)
+        return 0;
+    const size_t bytes = (size_t)ckpt_tensor_reals(a) * sizeof(float);
+    float *of[2] = {malloc(bytes + 1), malloc(bytes + 1)};
+    int rc = of[0] && of[1] ? 0 : err_errno(e, ENOMEM, "tensor '%s'", a->name);
+    bool same = same_shape(a, b, 0);
+    if (rc == 0 && same && (rc = weights_read_real(w, i, DT_F32, of[0], e)) == 0)
+        rc = weights_read_real(w, k, DT_F32, of[1], e);
+    same = same && rc == 0 && memcmp(of[0], of[1], bytes) == 0;
+    free(of[0]);
+    free(of[1]);
+    if (rc == 0 && !same)
+        rc = err_set(e, ERR_MISMATCH, "its '%s' is another than its '%s', to which the head of %s is tied", a->name,
+                     b->name, p->arch);
+    return rc;
+}
+
 /* taken[s->n_model]: which tensors; num_batches_tracked is not among them. */
 static int choose(const struct slices *s, struct weights *w, bool other_classes, bool *taken, struct err *e)
 {
     for (size_t i = 0; i < s->n_model; i++)
         if (s->kinds[i] != SLICES_COUNTER)
             TRY(take_one(w, s, i, other_classes, &taken[i], e));
+    TRY(check_head(s, w, e));
     for (size_t i = 0; i < weights_count(w); i++)
-        if (!is_wanted(s, weights_at(w, i)->name) && !weights_was_found(w, i))
+        if (!is_wanted(s, weights_at(w, i)->name) && !weights_was_found(w, i) &&
+            !foreign_is_buffer(weights_at(w, i)->name))
             log_warn("pretrained", "tensor '%s' is no part of this model and is left out", weights_at(w, i)->name);
     return 0;
 }

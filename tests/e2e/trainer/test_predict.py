@@ -257,7 +257,7 @@ def test_weights_that_do_not_fit_are_named(data, trained, resnet18, tmp_path):
     for text, end in (b"", "it is empty"), (b"hello, world", "it begins with the bytes 68 65 6c 6c"), (b"\x89PNG\r\n\x1a\n....", "89 50 4e 47"):
         (tmp_path / "file.pth").write_bytes(text)
         p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "file.pth"))
-        assert p.returncode == 65 and f"{tmp_path}/file.pth is no file of weights: expected .safetensors, or a .pth or .pt that torch.save() wrote; " in p.stderr, p.stderr
+        assert p.returncode == 65 and f"{tmp_path}/file.pth is no file of weights: expected .safetensors, a .pth or .pt that torch.save() wrote, or llm.c's .bin; " in p.stderr, p.stderr
         assert p.stderr.rstrip().endswith(end), p.stderr
     p = run(*command(data, "--evaluate", "--pretrained", tmp_path / "none"))
     assert p.returncode == 2 and "no weights found" in p.stderr

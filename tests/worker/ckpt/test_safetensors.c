@@ -86,10 +86,11 @@ static void the_bytes_of_a_file_are_those_of_the_format(void **state)
     const struct ckpt_tensor t[] = {tensor("b", DT_U8, 1, 3, 0, bytes), tensor("a", DT_I64, 0, 0, 0, &counter)};
     struct err e;
     assert_int_equal(safetensors_write(path, t, 2, NULL, &e), 0);
-    static const char want[] = "\x70\0\0\0\0\0\0\0"
-                               "{\"a\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
-                               "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[8,11]}}      "
-                               "\xcb\x04\xfb\x71\x1f\x01\0\0\x01\x02\xff";
+    static const char want[] =
+        "\x90\0\0\0\0\0\0\0"
+        "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
+        "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[8,11]}}       "
+        "\xcb\x04\xfb\x71\x1f\x01\0\0\x01\x02\xff";
     size_t n;
     char *have = scratch_read(path, &n);
     assert_int_equal(n, sizeof want - 1);

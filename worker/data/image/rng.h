@@ -15,7 +15,8 @@
     X(RNG_AUGMENT, 2)   /* crop and flip: a = epoch, b = sample */                                                     \
     X(RNG_SHAPES, 3)    /* drawn pictures: a = index */                                                                \
     X(RNG_NULL, 4)      /* noise: a = sample */                                                                        \
-    X(RNG_RECORDS, 5)   /* order of the records of a new data base */
+    X(RNG_RECORDS, 5)   /* order of the records of a new data base */                                                  \
+    X(RNG_GENERATE, 6)  /* a token that is drawn: a = its place */
 
 enum rng_purpose {
 #define X(name, value) name = value,
