@@ -46,6 +46,35 @@ static struct program *build_positions(const struct split *s, bool rows)
     return p;
 }
 
+static struct program *build_text(bool tied)
+{
+    enum { LENGTH = 8, CONTEXT = 10 };
+    struct program *p =
+        program_create("text", (struct input){.rows = INPUT_TOKENS, .length = LENGTH, .vocabulary = CLASSES});
+    const int table = program_embed(p, "wte", program_tokens(p), 2 * WIDTH);
+    int x = program_drop(p, "drop", program_position_as(p, "wpe", table, CONTEXT, true), 0.1, false);
+    int y = program_linear_each(p, "a.qkv", program_norm(p, "a.ln", x, 1e-5f, false, true), 6 * WIDTH, true);
+    y = program_linear_each(p, "a.proj", program_attention(p, "a.heads", y, 2, 2, true), 2 * WIDTH, true);
+    x = program_add(p, "a", y, x);
+    y = program_linear_each(p, "b.qkv", program_norm(p, "b.ln", x, 1e-5f, true, false), 4 * WIDTH, false);
+    y = program_attention(p, "b.heads", program_rope(p, "b.rope", y, 4, 2, 100), 4, 2, true);
+    x = program_add(p, "b", program_linear_each(p, "b.out", y, 2 * WIDTH, false), x);
+    y = program_norm(p, "c.ln", x, 1e-5f, true, false);
+    const int up = program_linear_each(p, "c.up", y, 5 * WIDTH, false);
+    y = program_mul(p, "c.mul",
+                    program_act(p, "c.act", program_linear_each(p, "c.gate", y, 5 * WIDTH, false), ACT_SILU), up);
+    x = program_add(p, "c", program_linear_each(p, "c.down", y, 2 * WIDTH, false), x);
+    program_head(p, "head", program_norm(p, "norm", x, 1e-5f, false, true), tied ? table : -1, false);
+    return p;
+}
+
+int exact_text(struct program **ret, bool tied, const char *factors, struct err *e)
+{
+    *ret = build_text(tied);
+    program_freeze(*ret, factors);
+    return program_differentiate(*ret, e);
+}
+
 static struct program *build_net(const struct split *s)
 {
     static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};

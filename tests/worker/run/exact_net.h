@@ -1,5 +1,6 @@
 /* The networks of test_exact.c, over images of 16 x 16, 37 classes, less than 20,000 parameters: two residual blocks;
- * or one of ConvNeXt's kind and one of a transformer, with all that is dropped. */
+ * or one of ConvNeXt's kind and one of a transformer, with all that is dropped. Or over 8 tokens of 37: a block of GPT-2
+ * and one of a Llama. */
 #ifndef CRUN_TESTS_EXACT_NET_H
 #define CRUN_TESTS_EXACT_NET_H
 
@@ -13,6 +14,7 @@ struct err;
 /* rows: what is dropped last is dropped from the rows of the whole tensor group, if there is one. With halves partial
  * sums of gradients would be rounded there. factors: program_freeze(). */
 int exact_positions(struct program **ret, const struct split *s, bool rows, const char *factors, struct err *e);
+int exact_text(struct program **ret, bool tied, const char *factors, struct err *e); /* tied: its head */
 int exact_net(struct program **ret, const struct split *s, struct err *e);
 int exact_frozen(struct program **ret, const struct split *s, const char *factors, struct err *e);
 /* Parameters padded to a multiple of so many elements (program_align()). */

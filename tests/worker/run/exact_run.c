@@ -40,6 +40,8 @@ static int build(struct program **ret, const struct exact_run *r, int rank, stru
     const enum split_kind kind = r->tensor == 1 ? SPLIT_NONE : r->p.at[SPLIT] ? SPLIT_FEATURES : SPLIT_CLASSES;
     const struct split s = {kind, r->tensor, rank % r->tensor};
     const char *frozen = r->still ? NULL : r->frozen;
+    if (r->text)
+        return exact_text(ret, r->tied, frozen, e);
     return r->positions ? exact_positions(ret, &s, r->p.at[HALF] == FULL, frozen, e) : exact_frozen(ret, &s, frozen, e);
 }
 
@@ -148,7 +150,8 @@ static int steps(struct rank *rank, struct step_rig *rig, const struct program *
 static int one_rank(struct rank *rank, struct err *e)
 {
     const struct exact_run *r = rank->shared->run;
-    const struct exact_run alone = {.p = r->p, .tensor = 1, .positions = r->positions, .frozen = r->frozen};
+    const struct exact_run alone = {
+        .p = r->p, .tensor = 1, .positions = r->positions, .text = r->text, .tied = r->tied, .frozen = r->frozen};
     struct device *d;
     struct program *p, *whole;
     struct step_rig rig;
@@ -176,9 +179,9 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-static size_t values_of(bool positions)
+static size_t values_of(const struct exact_run *r)
 {
-    const struct exact_run alone = {.tensor = 1, .positions = positions};
+    const struct exact_run alone = {.tensor = 1, .positions = r->positions, .text = r->text, .tied = r->tied};
     struct program *p;
     size_t n = 0;
     assert_int_equal(build(&p, &alone, 0, NULL), 0);
@@ -197,7 +200,7 @@ int exact_try(const struct exact_run *r, struct exact_outcome *out, char *text, 
     struct shared all = {.run = r, .out = out};
     struct err e;
     int failed = 0;
-    *out = (struct exact_outcome){.n = values_of(r->positions)};
+    *out = (struct exact_outcome){.n = values_of(r)};
     out->params = calloc(out->n, sizeof *out->params);
     pthread_mutex_init(&all.lock, NULL);
     assert_int_equal(comm_local_open_threads(comms, r->world, 60000, &e), 0);

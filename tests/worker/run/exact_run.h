@@ -25,6 +25,7 @@ struct exact_run {
     int world, tensor, zero, parts; /* what of the point the reference does not share */
     bool sync;
     bool positions;           /* the network: exact_positions() instead of exact_net() */
+    bool text, tied;          /* or exact_text() */
     const char *frozen;       /* factors of its parameters' rates, of which those of 0 are frozen; NULL: none */
     bool still;               /* rates of 0 and gradients all the same, instead of frozen ones */
     struct pipeline pipeline; /* stages 0: none */

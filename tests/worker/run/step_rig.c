@@ -18,15 +18,17 @@ static int open_data(struct step_rig *r, const struct step_rig_options *o, struc
     const struct program *p = r->program;
     const struct layout_ranks batch = ownership_group(&r->own, LAYOUT_BATCH);
     const size_t images = (size_t)o->batch * (size_t)o->steps - (size_t)o->short_by;
-    const struct dataset_options null = {
-        .kind = DATASET_NULL, .num_labels = p->classes, .null_samples = images, .null_size = p->input.height};
-    const struct loader_options l = {.sampler = {.n = images,
-                                                 .batch = (size_t)o->batch,
-                                                 .rank = batch.index,
-                                                 .world = batch.count,
-                                                 .parts = o->parts},
-                                     .input = {.size = p->input.height, .channels = p->input.channels},
-                                     .threads = 1};
+    const struct dataset_options null = {.kind = DATASET_NULL,
+                                         .num_labels = p->classes,
+                                         .null_samples = images,
+                                         .null_size = p->input.height,
+                                         .length = p->input.length,
+                                         .vocabulary = p->input.vocabulary};
+    const struct loader_options l = {
+        .sampler =
+            {.n = images, .batch = (size_t)o->batch, .rank = batch.index, .world = batch.count, .parts = o->parts},
+        .input = {.size = p->input.height, .channels = p->input.channels, .tokens = p->input.length},
+        .threads = 1};
     TRY(dataset_open(&r->set, "null", &null, e));
     r->step.part = (int)sampler_part_rows(&l.sampler);
     r->step.parts = sampler_parts(&l.sampler);
@@ -149,7 +151,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
                             .part = r->step.part,
                             .smoothing = o->smoothing,
                             .precision = o->precision,
-                            .grad_batch = o->batch,
+                            .grad_batch = (double)o->batch * (double)input_row_labels(&p->input),
                             .lockstep = lockstep,
                             .check = true};
     return 0;

@@ -3,8 +3,8 @@
  * The reference is one process with --accumulate = micro-batches. Where batch statistics are each rank's own (always
  * with halves, whose gradients of weights are rounded for each part) it is --accumulate = ranks * micro-batches.
  *
- * EXACT_POINTS=n: how many points, EXACT_STAGED=n: of stages with ZeRO 3, EXACT_FROZEN=n: with frozen parameters, all
- * of which are taken; EXACT_SEED=s. */
+ * EXACT_POINTS=n: how many points, EXACT_STAGED=n: of stages with ZeRO 3, EXACT_FROZEN=n: with frozen parameters, EXACT_TEXTS=n: of
+ * tokens, all of which are taken; EXACT_SEED=s. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@
 #include "worker/pipeline/stage.h"
 #include "worker/program/program.h"
 
-enum { POINTS = 48, STAGED = 32, POSITIONS = 32, FROZEN = 32 };
+enum { POINTS = 48, STAGED = 32, POSITIONS = 32, FROZEN = 32, TEXTS = 40 };
 
 static const double BOUND = 1e-9; /* of |difference| / max(1, |value|) */
 
@@ -217,6 +217,29 @@ static const char *const frozen_nets[] = {"stem.*=0,one.*=0", "*=0,fc.*=1", "one
                                           "*.weight=0"};
 static const char *const frozen_positions[] = {
     "stem*=0,a.*=0", "*=0,fc.*=1", "table=0,token=0,a.scale=0,b.norm.*=0,norm.weight=0,wide.*=0", "*=0,*.bias=1"};
+
+/* Gradients of a tied head have two writers, below and above everything else. */
+static void points_of_text_are_one_process(void **state)
+{
+    (void)state;
+    const char *n = getenv("EXACT_TEXTS"), *seed = getenv("EXACT_SEED");
+    uint64_t x = seed ? strtoull(seed, NULL, 10) : 5;
+    char text[256];
+    for (int i = 0; i < (n ? atoi(n) : TEXTS); i++) {
+        struct point p = point_drawn(&x);
+        p.at[TENSOR] = 0;
+        struct exact_run alone = exact_reference(&p), many = exact_point(&p);
+        alone.text = many.text = true;
+        alone.tied = many.tied = many.pipeline.stages < 2;
+        if (!n && !is_for_today((size_t)i))
+            continue;
+        const double d = compare(alone, many, RIGHT);
+        point_describe(&p, text, sizeof text);
+        print_message("# %.1e  text%s, %s\n", d, many.tied ? ", tied" : "", text);
+        if (!(d <= BOUND))
+            fail_msg("text, %s: differs by %.2e from one process (expected at most %.0e)", text, d, BOUND);
+    }
+}
 
 static void frozen_points_are_one_process(void **state)
 {
@@ -414,6 +437,7 @@ int main(void)
         cmocka_unit_test(what_is_not_frozen_learns_as_if_rates_were_0),
         cmocka_unit_test(frozen_batch_norms_do_not_move),
         cmocka_unit_test(points_of_positions_are_one_process),
+        cmocka_unit_test(points_of_text_are_one_process),
         cmocka_unit_test(frozen_points_are_one_process),
         cmocka_unit_test(points_drawn_by_a_seed_are_one_process),
     };
