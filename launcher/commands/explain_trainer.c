@@ -77,7 +77,7 @@ const struct explain_message explain_trainer[] = {
      "a file of tokens changed while it was in use", "write files beside and rename them; resume the run"},
     {"as tokens: such a set is\n--data-format * are pictures\nis of no use with *, which reads\n"
      "reads tokens: trainer generate is\nreads pictures: trainer predict is\nsamples of * tokens, of a set\n"
-     "reads *, and the data are\nand the model's rows are pictures\nreads tokens: such a model is not split",
+     "reads *, and the data are\nand the model's rows are pictures",
      "the data are tokens and the model reads pictures, or the other way round; or an option is for the other of them",
      "--arch gpt2 reads tokens; docs/guide/data.md has their files"},
     {"takes any *: --* says which\n--num-labels *: the vocabulary of\n--token-bytes *: must be",

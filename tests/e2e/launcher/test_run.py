@@ -105,7 +105,7 @@ def test_a_worker_that_is_done_early_does_not_end_the_others(crun):
     (["--nnodes", "2:1", "true"], 2, ["nnodes", "MIN <= MAX"]),
     (["--nnodes", "2", "true"], 2, ["nnodes", "--rdzv-endpoint", "crun.conf"]),
     (["--max-restarts", "-1", "true"], 2, ["max-restarts"]),
-    (["--run-id", "a/b", "true"], 2, ["rdzv-id", "a/b"]),
+    (["--run-id", ".a", "true"], 2, ["rdzv-id", "'.a'"]),
     (["--rdzv-id", "i" * 129, "true"], 2, [f"--rdzv-id '{'i' * 60}...': expected 1 to 128 characters"]),
     (["--nnodes", "2", "--rdzv-id", "i" * 600, "--rdzv-endpoint", "h", "true"], 2, [f"--rdzv-id '{'i' * 60}...': expected 1 to 128 characters"]),
     (["--nnodes", "2", "--rdzv-id", "i", "--rdzv-endpoint", f"file:///{'d' * 2000}", "true"], 2, [f"'file:///{'d' * 52}...': expected at most 1023 characters, got 2008"]),

@@ -3,8 +3,8 @@
  * The reference is one process with --accumulate = micro-batches. Where batch statistics are each rank's own (always
  * with halves, whose gradients of weights are rounded for each part) it is --accumulate = ranks * micro-batches.
  *
- * EXACT_POINTS=n: how many points, EXACT_STAGED=n: of stages with ZeRO 3, EXACT_FROZEN=n: with frozen parameters, EXACT_TEXTS=n: of
- * tokens, all of which are taken; EXACT_SEED=s. */
+ * EXACT_POINTS=n: how many points, EXACT_STAGED=n: of stages with ZeRO 3, EXACT_FROZEN=n: with frozen parameters,
+ * EXACT_TEXTS=n: of tokens, all of which are taken; EXACT_SEED=s. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
