@@ -1,6 +1,6 @@
 /* The networks of test_exact.c, over images of 16 x 16, 37 classes, less than 20,000 parameters: two residual blocks;
- * or one of ConvNeXt's kind and one of a transformer, with all that is dropped. Or over 8 tokens of 37: a block of GPT-2
- * and one of a Llama. */
+ * or one of ConvNeXt's kind and one of a transformer, with all that is dropped. Or over 8 tokens of 37: a block of
+ * GPT-2 and one of a Llama. */
 #ifndef CRUN_TESTS_EXACT_NET_H
 #define CRUN_TESTS_EXACT_NET_H
 
