@@ -66,6 +66,22 @@ static double sum_of_fastest(const struct bench *b)
     return sum;
 }
 
+static void fill_param(struct bench *b, const struct param *q)
+{
+    enum { SOME = 4096 };
+    double v[SOME];
+    void *arena = q->role == PARAM_TRAIN ? b->params : b->stats;
+    for (size_t at = 0, n; at < q->count; at += n) {
+        n = q->count - at < SOME ? q->count - at : SOME;
+        param_initial_fill(q, 0, at, n, v);
+        for (size_t k = 0; k < n; k++)
+            if (b->ops->real == DT_F32)
+                ((float *)arena)[q->offset + at + k] = (float)v[k];
+            else
+                ((double *)arena)[q->offset + at + k] = v[k];
+    }
+}
+
 static int make_params(struct bench *b, struct err *e)
 {
     const size_t real = dtype_size(b->ops->real);
@@ -74,15 +90,7 @@ static int make_params(struct bench *b, struct err *e)
     TRY(b->ops->alloc(b->d, b->p->n_reduce * real, &b->reduce, e));
     TRY(b->ops->alloc(b->d, b->p->n_train * real, &b->momentum, e));
     for (int i = 0; i < b->p->nparams; i++)
-        for (size_t k = 0; k < b->p->params[i].count; k++) {
-            const struct param *q = &b->p->params[i];
-            const double v = param_initial(q, 0, k);
-            void *arena = q->role == PARAM_TRAIN ? b->params : b->stats;
-            if (b->ops->real == DT_F32)
-                ((float *)arena)[q->offset + k] = (float)v;
-            else
-                ((double *)arena)[q->offset + k] = v;
-        }
+        fill_param(b, &b->p->params[i]);
     return 0;
 }
 
