@@ -25,6 +25,8 @@ static void ask(struct world *w, struct agent *a, enum request what)
     uint64_t round = what == ASK_JOIN ? a->told_round : a->worker_round;
     struct message m = {
         .sent = clock_of(w, a), .agent = (int)(a - w->agents), .ask = what, .round = round, .seen_seq = a->seen_seq};
+    if (what == ASK_JOIN && round > 0 && !a->instance[0])
+        sim_broken(w, "%s names round %llu of no instance", a->id, (unsigned long long)round);
     m.restarts = a->restarts;
     memcpy(m.news.instance, a->instance, sizeof m.news.instance);
     a->asked_join = what == ASK_JOIN ? m.sent : a->asked_join;
@@ -149,7 +151,8 @@ void sim_agent_receive(struct world *w, struct agent *a, const struct message *m
         a->answered_send = m->acked_send;
     if (m->ask == ASK_JOIN && m->answer != ANSWER_REFUSED && m->acked_send == a->asked_join &&
         a->mode == AGENT_JOINING) {
-        memcpy(a->instance, m->news.instance, sizeof a->instance);
+        if (m->news.instance[0]) /* else a connection that counts no more is refused: it says nothing of a job */
+            memcpy(a->instance, m->news.instance, sizeof a->instance);
         if (m->answer == ANSWER_OK) /* else it is a member already, by a JOIN whose answer was lost */
             a->seen_seq = m->seen_seq;
     }
