@@ -40,7 +40,7 @@ MUTANTS = {
                                        "rdzv.c": [("    if (ev->round > s->r->m.round_floor)", "    if (ev->round > s->r->m.round_floor && !n)")]},
     "spent_budget_taken": {"leader_ask.c": [("ev->ask->restarts <= c->max_restarts)", "ev->ask->restarts <= c->max_restarts + 1)")]},
     "lost_job_begun_again": {"leader_ask.c": [("        snprintf(l->former, sizeof", "        snprintf(l->former, 0 * sizeof")]},
-    "survivor_taken_for_a_member": {"leader_ask.c": [("(ev->ask->round == 0 || leader_is_foreign(l, ev))", "(ev->ask->round == 0 || (leader_is_foreign(l, ev) && !l))")]},
+    "survivor_taken_for_a_member": {"leader_ask.c": [("return !has_heard_of(l, ev->instance) && !rdzv_knows(", "return ev->ask->round == 0 && !has_heard_of(l, ev->instance) && !rdzv_knows(")]},
     "blank_host_knows_everything": {"rdzv.c": [("latest(s->now + s->r->config.last_call_ms, s->r->blank_until);", "latest(s->now + s->r->config.last_call_ms, 0);")]},
     # who leads, and whom a leader acknowledges until when; more of it in tests/mutants.py
     "acknowledges_without_its_claim": {"jobs_term.c": [("    if (!jobs_leads_(j))", "    if (!jobs_leads_(j) && !j->term.until)")]},

@@ -12,7 +12,7 @@
  *   - a JOIN after the end, of a node that knows of it or has no part in it: a new instance. Nodes that may still have
  *     workers of the instance before are its elders: no round of the new one begins before each of them is gone, or
  *     has been silent for silence_ms + kill_ms;
- *   - a job that nobody is left of: the same, for a node that never heard of it. While its nodes are merely not
+ *   - a job that nobody is left of: the same, for a node that names no round of it. While its nodes are merely not
  *     heard of, that node is to ask again (-EAGAIN): they may be back, or all be dead in silence_ms + kill_ms. Restarts
  *     and rounds of an instance are never carried into the next;
  *   - who leads has changed (leader_restore()): every member has a full silence_ms + kill_ms from then on. One that

@@ -85,8 +85,7 @@ static bool is_stranger(const struct leader *l, const struct leader_event *ev)
 {
     if (rdzv_round(l->machine) == 0)
         return rdzv_config_differs(&l->config, ev->settings, NULL) < 0;
-    return (ev->ask->round == 0 || leader_is_foreign(l, ev)) && !has_heard_of(l, ev->instance) &&
-           !rdzv_knows(l->machine, ev->ask->node);
+    return !has_heard_of(l, ev->instance) && !rdzv_knows(l->machine, ev->ask->node);
 }
 
 static bool is_anybody_heard(const struct leader *l)

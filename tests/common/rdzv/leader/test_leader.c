@@ -153,6 +153,18 @@ static void a_job_that_one_node_is_left_of_goes_on(void **state)
     leader_destroy(l);
 }
 
+/* The answers to all its JOINs were lost, but it has heard of a round: of which job, it does not know. */
+static void a_round_without_an_instance_proves_no_part_in_a_job(void **state)
+{
+    struct rdzv_config c;
+    struct leader *l = rerun_of_the_dead(1, &c);
+    (void)state;
+    assert_int_equal(join_as(l, "new1", &c, 1, ""), -EAGAIN);
+    event(l, LEADER_HEARD, "old1");
+    assert_int_equal(join_as(l, "new1", &c, 1, ""), 0);
+    leader_destroy(l);
+}
+
 static struct leader *failed_job(struct rdzv_config *c)
 {
     struct leader *l = make();
@@ -525,6 +537,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rerun_of_a_job_whose_nodes_are_dead_is_a_new_job),
         cmocka_unit_test(a_job_that_one_node_is_left_of_goes_on),
+        cmocka_unit_test(a_round_without_an_instance_proves_no_part_in_a_job),
         cmocka_unit_test(restarts_are_not_carried_into_the_next_instance),
         cmocka_unit_test(elders_are_waited_for_as_long_as_they_are_heard),
         cmocka_unit_test(an_elder_that_falls_silent_is_waited_for_until_its_workers_are_dead),
