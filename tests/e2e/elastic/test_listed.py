@@ -89,6 +89,7 @@ def test_two_hosts_with_two_secrets_say_so(cluster):
         nodes.append(start(cluster, args, seat, env={"CRUN_TOKEN_FILE": str(mine)}))
     for node in nodes:
         wait("the reason", lambda node=node: "and this node do not trust each other, so it cannot be in one job with us" in node.text())
+    for node in nodes:  # not before: who came first asks the other one only now
         node.process.terminate()
 
 
