@@ -110,8 +110,9 @@ void member_hint_alone(struct run *r, const struct presence *now)
 {
     const struct home *h = &r->config->home;
     struct member *m = r->member;
-    if (m->hinted || now->joined != 1 || now->min_nodes < 2 || now->waiting_ms < ALONE_MS || !member_hosts(r) ||
-        r->config->control_fd >= 0)
+    m->company = m->company || now->joined > 1;
+    if (m->hinted || m->company || m->stranger[0] || now->joined != 1 || now->min_nodes < 2 ||
+        now->waiting_ms < ALONE_MS || !member_hosts(r) || r->config->control_fd >= 0)
         return;
     m->hinted = true;
     if (h->kind == HOME_STATIC)

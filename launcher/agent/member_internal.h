@@ -34,6 +34,7 @@ struct member {
     char secret_help[512]; /* how a node whose secret is refused gets the right one; "": not known */
     char stranger[64];     /* who was turned away last for another secret than ours */
     bool hinted, port_told;
+    bool company;            /* another node of the job was here */
     struct own_host *asked;  /* whether the master address is this machine; NULL: that is not being asked */
     struct dial *store_dial; /* to the store of the round; NULL: none */
     char trouble[256];       /* what stands between this node and the rendezvous, as it was printed; "": nothing */

@@ -196,7 +196,7 @@ static void print_trouble(struct run *r, const struct rdzv_progress *p)
         snprintf(m->trouble, sizeof m->trouble, "%s", p->text);
         m->troubles = (struct repeat){.first_ms = TROUBLE_FIRST_MS, .most_ms = TROUBLE_MOST_MS};
     }
-    if (repeat_is_said(&m->troubles, clock_ms(), &unsaid))
+    if (!r->config->cannot.code && repeat_is_said(&m->troubles, clock_ms(), &unsaid))
         logmux_print(r->mux, "%s", m->waits_for);
 }
 
@@ -219,6 +219,8 @@ static void print_joining(struct run *r, const struct presence *now)
     struct member *m = r->member;
     char there[sizeof m->joining];
     int unsaid;
+    if (r->config->cannot.code)
+        return; /* how long it stays was said */
     snprintf(there, sizeof there, "%d %d %s %s %s", (int)now->state, now->joined, now->missing, now->silent, now->here);
     if (strcmp(there, m->joining) != 0) {
         strcpy(m->joining, there);

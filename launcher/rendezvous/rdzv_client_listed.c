@@ -141,7 +141,9 @@ static void on_answered(void *arg, struct host_question *q, enum hosts_answer an
         snprintf(d->why, sizeof d->why, "none of the hosts %.200s can be used; %.80s: %.160s", d->o.endpoint, p->where,
                  answer == HOSTS_REFUSED ? "nobody listens there" : why);
     if (answer == HOSTS_DENIED && !p->distrusts)
-        log_warn(MODULE, "the host %s and this node do not trust each other, so it cannot be in one job with us: %s",
+        log_warn(MODULE,
+                 "the host %s and this node do not trust each other, so it cannot be in one job with us: %s; give both "
+                 "one secret (scp -p ~/.config/crun/token HOST:.config/crun/token, or the same CRUN_TOKEN)",
                  p->where, why);
     p->distrusts = answer == HOSTS_DENIED || (p->distrusts && answer != HOSTS_HEARS);
     if (answer == HOSTS_DENIED)

@@ -300,6 +300,15 @@ void client_turn_away_(struct client *c, const char *why, int64_t now)
     seek(c, false);
 }
 
+/* An elected leader closes its port and its connections when it lets go, and one that died has none: another claim
+ * follows, so this is trouble only if it lasts. */
+static void cannot_reach(struct client *c, const char *why, int64_t now)
+{
+    c->away = c->away ? c->away : now;
+    if (!c->o.elected || c->o.listed || now - c->away >= 3 * ELECTION_D_MS)
+        out_of_reach(c, why, now);
+}
+
 void client_give_up_(struct client *c, const char *why, int64_t now)
 {
     char text[640];
@@ -310,7 +319,7 @@ void client_give_up_(struct client *c, const char *why, int64_t now)
         lease_lost(&c->lease, now);
         client_alive_(c, true);
     }
-    out_of_reach(c, text, now);
+    cannot_reach(c, text, now);
     client_again_(c, now);
     seek(c, false);
 }
@@ -330,7 +339,7 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
         client_lease_moved_(c);
     char why[512];
     snprintf(why, sizeof why, c->o.elected && !c->o.listed ? "%.250s" UNREACHED : "%.500s", ev->text);
-    out_of_reach(c, why, now);
+    cannot_reach(c, why, now);
     client_again_(c, now);
     seek(c, refused);
 }
