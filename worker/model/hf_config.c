@@ -49,11 +49,9 @@ static const char *const gpt2_fixed[][2] = {{"activation_function", "\"gelu_new\
                                             {"add_cross_attention", "false"},
                                             {"tie_word_embeddings", "true"},
                                             {NULL, NULL}};
-static const char *const llama_fixed[][2] = {{"hidden_act", "\"silu\""},
-                                             {"attention_bias", "false"},
-                                             {"mlp_bias", "false"},
-                                             {"rope_scaling", "null"},
-                                             {NULL, NULL}};
+static const char *const llama_fixed[][2] = {
+    {"hidden_act", "\"silu\""},       {"attention_bias", "false"},     {"mlp_bias", "false"}, {"rope_scaling", "null"},
+    {"partial_rotary_factor", "1.0"}, {"quantization_config", "null"}, {NULL, NULL}};
 
 static double number(const cJSON *o, const char *name, double otherwise)
 {
@@ -61,12 +59,41 @@ static double number(const cJSON *o, const char *name, double otherwise)
     return cJSON_IsNumber(v) ? v->valuedouble : otherwise;
 }
 
+/* A member that is there and is no number must not be taken for one that is missing. */
+static int check_numbers(const cJSON *o, struct err *e)
+{
+    static const char *const names[] = {"n_embd",
+                                        "n_layer",
+                                        "n_head",
+                                        "n_positions",
+                                        "vocab_size",
+                                        "n_inner",
+                                        "resid_pdrop",
+                                        "embd_pdrop",
+                                        "attn_pdrop",
+                                        "hidden_size",
+                                        "num_hidden_layers",
+                                        "num_attention_heads",
+                                        "head_dim",
+                                        "rope_theta",
+                                        "rms_norm_eps",
+                                        "intermediate_size",
+                                        "num_key_value_heads",
+                                        "max_position_embeddings"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const cJSON *is = cJSON_GetObjectItemCaseSensitive(o, names[i]);
+        if (is && !cJSON_IsNumber(is) && !cJSON_IsNull(is))
+            return err_set(e, -EINVAL, "%s is no number (expected one, or null)", names[i]);
+    }
+    return 0;
+}
+
 static int check_fixed(const cJSON *o, const char *const fixed[][2], struct err *e)
 {
     for (; (*fixed)[0]; fixed++) {
         const cJSON *is = cJSON_GetObjectItemCaseSensitive(o, (*fixed)[0]);
         cJSON *wanted = cJSON_Parse((*fixed)[1]);
-        const bool same = !is || cJSON_Compare(is, wanted, true);
+        const bool same = !is || cJSON_IsNull(is) || cJSON_Compare(is, wanted, true);
         cJSON_Delete(wanted);
         char *text = same ? NULL : cJSON_PrintUnformatted(is);
         if (!same)
@@ -147,6 +174,7 @@ static int text_of(struct buf *out, const cJSON *o, struct err *e)
 {
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "model_type"));
     int rc;
+    TRY(check_numbers(o, e));
     if (type && strcmp(type, "gpt2") == 0)
         rc = gpt2_text(out, o, e);
     else if (type && strcmp(type, "llama") == 0)

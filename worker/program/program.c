@@ -260,14 +260,24 @@ int program_tokens(struct program *p)
     return op ? op->out : -1;
 }
 
+/* Rows of a table are read at these numbers: they must be tokens themselves, nothing that is computed of them. */
+static bool is_tokens(const struct program *p, int t)
+{
+    for (int i = 0; i < p->nops; i++)
+        if (p->ops[i].out == t)
+            return p->ops[i].kind == OP_TOKENS;
+    return false;
+}
+
 int program_embed(struct program *p, const char *name, int tokens, int c)
 {
     struct builder *b = builder_of(p);
     struct tensor in;
     if (!builder_source(b, name, tokens, &in))
         return -1;
-    if (in.c != 1 || p->input.rows != INPUT_TOKENS)
-        return builder_fail(b, "'%s' reads %d channels (expected tokens)", name, in.c);
+    if (!is_tokens(p, tokens))
+        return builder_fail(b, "'%s' reads '%s' (expected what 'tokens' makes: numbers below the vocabulary)", name,
+                            in.name);
     const int table =
         builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){p->input.vocabulary, c}, INIT_NORMAL, 0.02);
     struct op *op = builder_produce(b, OP_EMBED, name, tokens, -1, c, in.h, in.w);

@@ -107,7 +107,7 @@ def test_a_folder_of_hugging_face_is_read_and_written(ours, tmp_path, net, more,
 
 @pytest.mark.parametrize("config, change, sentence", [
     (GPT2, {"activation_function": "relu"}, 'activation_function is "relu" (expected "gelu_new")'), (GPT2, {"model_type": "bert"}, "model_type is 'bert' (expected gpt2 or llama)"),
-    (GPT2, {"n_inner": 40}, "n_inner is 40 (expected 4 n_embd, 64)"), (GPT2, {"n_head": "two"}, "it has no number 'n_head' above 0"), (GPT2, {"n_embd": 1.5}, "n_embd is 1.5 (expected a whole number)"),
+    (GPT2, {"n_inner": 40}, "n_inner is 40 (expected 4 n_embd, 64)"), (GPT2, {"n_head": "two"}, "n_head is no number"), (GPT2, {"vocab_size": "32"}, "vocab_size is no number"), (LLAMA, {"num_key_value_heads": [1]}, "num_key_value_heads is no number"), (GPT2, {"n_embd": 1.5}, "n_embd is 1.5 (expected a whole number)"),
     (GPT2, {"resid_pdrop": 0.1}, "resid_pdrop is 0.1 and embd_pdrop 0"), (LLAMA, {"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling is {"),
     (LLAMA, {"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn' (expected default)"), (LLAMA, {"attention_bias": True}, "attention_bias is true (expected false)"),
     (LLAMA, {"head_dim": 5}, "head_dim is 5")])

@@ -501,6 +501,8 @@ static void a_text_of_tokens_takes_what_the_data_have(void **state)
         {TEXT "head h\n", 9, 11, "sequences of 9 tokens (expected at most 8, which t takes)"},
         {TEXT "head h\n", 8, 12, "a vocabulary of 12 (expected 11, that of t)"},
         {"input" REST, 8, 11, "t reads pictures, and the data are tokens"},
+        {"tokens length=8 vocabulary=11\nmul a with=tokens\nembed b out=4\nhead h", 8, 0,
+         "model t of 8 tokens, line 3: 'b' reads 'a' (expected what 'tokens' makes: numbers below the vocabulary)"},
         {TEXT "pick\nhead h\n", 8, 0,
          "model t of 8 tokens, line 5: 'h' reads 1 positions (expected the 8 of the tokens)"},
         {TEXT "linear l out=5 each=yes\nhead h tied=e\n", 8, 0,

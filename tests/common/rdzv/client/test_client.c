@@ -5,6 +5,8 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
+#include <string.h>
 
 #include "common/rdzv/client/client.h"
 
@@ -45,10 +47,49 @@ static void no_wait_is_longer_than_the_node_waits_at_all(void **state)
     client_finish(&c);
 }
 
+/* Whether one of the effects that wait tells people that somebody cannot be reached; all of them are done. */
+static bool complains(struct client *c)
+{
+    bool found = false;
+    for (const struct client_effect *fx; (fx = client_effect(c)); client_done(c))
+        found = found || (fx->kind == CLIENT_PROGRESS && strncmp(fx->progress.text, "cannot reach", 12) == 0);
+    return found;
+}
+
+static void an_elected_leader_that_has_let_go_is_no_trouble_yet(void **state)
+{
+    const struct client_options o = {.heartbeat_ms = 1000,
+                                     .connect_ms = 60000,
+                                     .run_id = "j",
+                                     .node = "n",
+                                     .endpoint = "redis://h",
+                                     .job = {.silence_ms = 3000},
+                                     .elected = true,
+                                     .shows_progress = true};
+    const struct client_event refused = {
+        .kind = CLIENT_DIALLED, .error = -ECONNREFUSED, .text = "h:2: Connection refused"};
+    struct client c;
+    int64_t now = BEGIN_MS, first = 0;
+    (void)state;
+    client_init(&c, &o);
+    client_step(&c, &(struct client_event){.kind = CLIENT_JOIN}, now);
+    while (!first && now < BEGIN_MS + 30000) {
+        client_step(&c, &(struct client_event){.kind = CLIENT_ADDRESS, .text = "h:2", .epoch = "1-a", .seen = "1-a"},
+                    now);
+        client_step(&c, &refused, now += 10);
+        first = complains(&c) ? now : 0;
+        client_step(&c, &(struct client_event){.kind = CLIENT_TICK}, now += 490);
+        first = complains(&c) ? now : first;
+    }
+    assert_in_range(first, BEGIN_MS + 4500, BEGIN_MS + 10000);
+    client_finish(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_wait_is_longer_than_the_node_waits_at_all),
+        cmocka_unit_test(an_elected_leader_that_has_let_go_is_no_trouble_yet),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
