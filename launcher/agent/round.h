@@ -18,9 +18,9 @@ void round_close(struct run *r);
 extern const struct group_events round_events; /* their arg is the struct run */
 
 /* AGENT_DO_SPAWN: begin this round and start its workers. What fails is posted as AGENT_SPAWN_FAILED. */
-/* This node has waited long enough for the others that it would end (struct config.cannot). */
-void round_give_up(struct run *r);
 void round_begin(struct run *r, const struct rdzv_news *news);
+/* This node, which can start nothing (struct config.cannot), has waited long enough for the others to end with it. */
+void round_give_up(struct run *r);
 
 const struct rdzv_news *round_news(const struct run *r); /* of the newest round, zeroed before the first */
 bool round_has_own_output(const struct run *r);          /* its folders are named after it */
