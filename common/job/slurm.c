@@ -15,6 +15,18 @@ int slurm_port(const char *job)
     return RDZV_PORT + (int)(h % PORTS);
 }
 
+/* Behind the first number of brackets: the end, another number, or a range that does not run backwards. */
+static bool goes_on(const char *first, size_t digits)
+{
+    const char *next = first + digits;
+    if (*next != '-')
+        return *next == ',' || *next == ']';
+    const size_t last = strspn(next + 1, "0123456789");
+    const char behind = next[1 + last];
+    return last > 0 && (behind == ',' || behind == ']') &&
+           strtoull(next + 1, NULL, 10) >= strtoull(first, NULL, 10);
+}
+
 bool slurm_first_host(const char *list, char *ret, size_t cap)
 {
     const size_t name = strcspn(list, "[,");
@@ -22,7 +34,7 @@ bool slurm_first_host(const char *list, char *ret, size_t cap)
     if (list[name] == '[') {
         digits = strspn(list + name + 1, "0123456789");
         const char *close = strchr(list + name, ']');
-        if (digits == 0 || !strchr("-,]", list[name + 1 + digits]) || !close || (close[1] && close[1] != ','))
+        if (digits == 0 || !goes_on(list + name + 1, digits) || !close || (close[1] && close[1] != ','))
             return false; /* what follows the bracket would belong to the name */
     }
     if (name == 0 || name + digits >= cap)

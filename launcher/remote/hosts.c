@@ -96,9 +96,13 @@ int hosts_add_list(struct hosts *h, const char *list, const char *what, struct e
 {
     for (const char *p = list;; p++) {
         char word[WORD_MAX];
+        p += strspn(p, " \t");
         const size_t n = strcspn(p, ",");
+        size_t len = n < sizeof word ? n : sizeof word - 1;
         struct host one;
-        snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), p);
+        while (len && isblank((unsigned char)p[len - 1]))
+            len--;
+        snprintf(word, sizeof word, "%.*s", (int)len, p);
         if (parse_word(word, &one, e) < 0 || add(h, &one, e) < 0)
             return err_wrap(e, "%s", what);
         p += n;
@@ -139,13 +143,13 @@ static int parse_word_of_line(const char *word, struct host *one, bool *ret_none
     return err_set(e, ERR_USAGE, "'%.100s': expected slots=N", word);
 }
 
-/* "slots = 2" is "slots=2". */
+/* "slots = 2" is "slots=2", and "node : 2" is "node:2". */
 static void close_up(char *line)
 {
     char *to = line;
     for (const char *p = line; *p; p++) {
         const char *next = p + strspn(p, " \t");
-        const bool is_beside = next > p && (*next == '=' || (to > line && to[-1] == '='));
+        const bool is_beside = next > p && (*next == '=' || *next == ':' || (to > line && strchr("=:", to[-1])));
         if (is_beside)
             p = next - 1;
         else

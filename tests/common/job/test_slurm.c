@@ -35,6 +35,8 @@ static void the_first_host_of_a_list_is_found(void **state)
         {"n[1-2].site", NULL},
         {"r[0-1]n[0-3]", NULL},
         {"n[1", NULL},
+        {"n[2-1]", NULL},
+        {"n[1-]", NULL},
         {"1234567890123456", NULL}, /* too long for the room */
     };
     (void)state;

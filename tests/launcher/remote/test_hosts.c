@@ -36,6 +36,7 @@ static void lists_are_read_as_mpirun_reads_them(void **state)
         {"a:2,a:3", "a=5"},
         {"[fd00::1]:8,fd00::2,[::1]", "fd00::1=8 fd00::2=0 ::1=0"},
         {"10.0.0.1:1", "10.0.0.1=1"},
+        {" node1:4, node2:4 ,node3 ", "node1=4 node2=4 node3=0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct hosts h = {0};
@@ -67,7 +68,7 @@ static void files_are_read_as_their_programs_read_them(void **state)
     } cases[] = {
         {"Open MPI", "\xef\xbb\xbfn1 slots=4 max_slots=8\nn2 slots = 2\nn3 slots=0\nn4 cpu=3\nn5 count =1\nu@n6\n",
          "n1=4 n2=2 n4=3 n5=1 u@n6=0"},
-        {"MPICH", "n1:2\nn2:4:eth0\nn3:1 binding=user:0,1 ifname=ib0\nn4 user=me\nfe80::1\nfd00::2:1\n",
+        {"MPICH", "n1:2\nn2 : 4:eth0\nn3:1 binding=user:0,1 ifname=ib0\nn4 user=me\nfe80::1\nfd00::2:1\n",
          "n1=2 n2=4 n3=1 me@n4=0 fe80::1=0 fd00::2:1=0"},
         {"DeepSpeed", "# two workers\nworker-1 slots=8\n\nworker-2 slots=8 # the last\n", "worker-1=8 worker-2=8"},
         {"Torque", "n1 np=4\nn2 np=2\n", "n1=4 n2=2"},
