@@ -23,8 +23,7 @@ static bool goes_on(const char *first, size_t digits)
         return *next == ',' || *next == ']';
     const size_t last = strspn(next + 1, "0123456789");
     const char behind = next[1 + last];
-    return last > 0 && (behind == ',' || behind == ']') &&
-           strtoull(next + 1, NULL, 10) >= strtoull(first, NULL, 10);
+    return last > 0 && (behind == ',' || behind == ']') && strtoull(next + 1, NULL, 10) >= strtoull(first, NULL, 10);
 }
 
 bool slurm_first_host(const char *list, char *ret, size_t cap)

@@ -121,6 +121,20 @@ void member_hint_alone(struct run *r, const struct presence *now)
         hint_hosting(r);
 }
 
+void member_hint_taken(struct run *r, int64_t for_ms)
+{
+    const struct home *h = &r->config->home;
+    struct member *m = r->member;
+    if (m->hinted || for_ms < ALONE_MS || !rendezvous_port_is_taken(m->rendezvous))
+        return;
+    m->hinted = true;
+    logmux_print(
+        r->mux,
+        "another program of this machine has port %d, and no rendezvous answers there: end it, or give all nodes "
+        "another port",
+        h->port);
+}
+
 /* --- a store that workers cannot reach */
 
 static void on_store_dialled(void *arg, int fd, const char *text)

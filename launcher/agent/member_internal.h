@@ -54,6 +54,8 @@ void member_write_secret_help(struct run *r); /* into secret_help */
 void member_note_stranger(void *arg, const char *host);
 /* Once, to a node that hosts and stays alone: how the others may have gone elsewhere. */
 void member_hint_alone(struct run *r, const struct presence *now);
+/* Once, to a node that would host at a port which another program of its machine has: for_ms without an answer. */
+void member_hint_taken(struct run *r, int64_t for_ms);
 /* The workers of this node will dial group rank 0: try it once, and say so if it cannot be reached. */
 void member_try_store(struct run *r, const struct endpoint *leader);
 void member_drop_store_dial(struct run *r);

@@ -198,6 +198,7 @@ static void print_trouble(struct run *r, const struct rdzv_progress *p)
     }
     if (!r->config->cannot.code && repeat_is_said(&m->troubles, clock_ms(), &unsaid))
         logmux_print(r->mux, "%s", m->waits_for);
+    member_hint_taken(r, p->for_ms);
 }
 
 /* The minimum is there. */

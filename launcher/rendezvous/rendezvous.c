@@ -26,6 +26,7 @@ struct rendezvous {
     struct rdzv_client *client;
     struct hosting *hosted; /* NULL: somebody else hosts */
     bool may_host, told_whose;
+    bool port_taken;        /* when this crun tried last to host, in the place of whoever does not answer */
     struct own_host *asked; /* whether the host is this machine; NULL: that is not being asked */
     char addr[RDZV_ADDR_MAX + 1], addrs[RDZV_ADDRS_MAX + 1];
     uv_timer_t late; /* bounds rendezvous_see_off() */
@@ -55,6 +56,11 @@ static int host(struct rendezvous *z, struct err *e)
 bool rendezvous_hosts(const struct rendezvous *z)
 {
     return z->hosted;
+}
+
+bool rendezvous_port_is_taken(const struct rendezvous *z)
+{
+    return z->port_taken;
 }
 
 struct server *rendezvous_server(const struct rendezvous *z)
@@ -128,7 +134,11 @@ int rendezvous_take_over(struct rendezvous *z, struct err *e)
 {
     tell_whose_port(z);
     ask_whether_own(z); /* again: the first answer may have been an error, the port may have been a daemon's */
-    if (!z->may_host || z->hosted || host(z, e) < 0)
+    if (!z->may_host || z->hosted)
+        return 0;
+    const int rc = host(z, e);
+    z->port_taken = rc == -EADDRINUSE;
+    if (rc < 0)
         return 0;
     z->o.client.past = z->client->past;
     z->client->ops->close(z->client);

@@ -65,6 +65,8 @@ void rendezvous_publish_failure(struct rendezvous *z, const char *text, const bo
 int rendezvous_take_over(struct rendezvous *z, struct err *e);
 
 bool rendezvous_hosts(const struct rendezvous *z);
+/* The last rendezvous_take_over() found the port of this machine taken, by whoever does not answer there. */
+bool rendezvous_port_is_taken(const struct rendezvous *z);
 /* The server of a hosting crun, NULL if it does not host: a fixed port serves the workers' store as well. */
 struct server *rendezvous_server(const struct rendezvous *z);
 

@@ -1,5 +1,6 @@
 """Machines that share nothing but a network, as a user finds them: what both sides say, and how both end."""
 import re
+import subprocess
 
 import pytest
 
@@ -11,6 +12,7 @@ from support import CRUN, LIBCRUN, ROOT
 E = ["--rdzv-endpoint", "node1:29500", "--rdzv-id", "j"]
 SHARED = {"CRUN_TOKEN": "a-secret-of-enough-bytes"}
 PRINTS = ["sh", "-c", "echo rank $RANK of $WORLD_SIZE via $MASTER_ADDR:$MASTER_PORT, token ${CRUN_TOKEN-none}"]
+SQUATS = "import socket; s = socket.socket(); s.bind(('', 29502)); s.listen(); print('listens', flush=True); open_ = [s.accept() for _ in range(999)]"
 WAITS = ["sh", "-c", "exec sleep 60"]
 
 pytestmark = pytest.mark.serial
@@ -65,7 +67,7 @@ def test_machines_with_secrets_of_their_own_name_the_commands_that_help(start, n
 def lines_of_the_readme():
     """What is typed on each of two machines: the secret, and the command."""
     text = (ROOT / "README.md").read_text()
-    secret, = re.findall(r"`export (CRUN_TOKEN=\S+)`", text)
+    secret, = re.findall(r"^    export (CRUN_TOKEN=\S+)", text, re.M)
     command, = re.findall(r"^    crun-launcher (--nnodes 2 .*) train\.py", text.replace("\\\n", " "), re.M)
     return dict([secret.split("=")]), command.split()
 
@@ -128,17 +130,24 @@ def test_a_node_of_another_id_is_told_on_both_sides(start):
     says(other, "node1:29500 serves job 'j'; this node waits there for nodes of job 'k' (--rdzv-id)")
 
 
-def test_endpoints_that_never_meet_are_named_after_five_seconds(start):
-    """localhost on each node; each its own name; node rank 0 typed on a node that the master address is not of."""
+def test_endpoints_that_never_meet_are_named_after_five_seconds(start, net):
+    """localhost on each node; each its own name; node rank 0 typed on a node that the master address is not of; a port
+    that a program which is no rendezvous has."""
+    squatter = subprocess.Popen([*net.v[3].prefix(), "/usr/bin/python3", "-c", SQUATS], stdout=subprocess.PIPE)
+    assert squatter.stdout.readline() == b"listens\n"
     on = lambda n, *args: start(n, "--nnodes", 2, *args, program=WAITS)
     nodes = [on(1, "--rdzv-endpoint", "localhost:29500", "--rdzv-id", "j"), on(2, "--rdzv-endpoint", "127.0.1.1:29501", "--rdzv-id", "j"),
-             on(3, "--rdzv-endpoint", "node3:29500", "--rdzv-id", "j"), on(4, "--node-rank", 0, "--master-addr", "node1")]
+             on(3, "--rdzv-endpoint", "node3:29500", "--rdzv-id", "j"), on(4, "--node-rank", 0, "--master-addr", "node1"),
+             on(4, "--rdzv-endpoint", "node4:29502", "--rdzv-id", "j")]
     says(nodes[0], "no other node has come to localhost:29500, and none of another machine can")
     says(nodes[0], "--rdzv-endpoint node1:29500\n")
     says(nodes[1], "no other node has come to 127.0.1.1:29501, and none of another machine can")
     says(nodes[2], "all nodes need this same --rdzv-endpoint, not each its own name")
     says(nodes[3], "--master-addr node1 is no address of this machine, and the node of --node-rank 0 hosts the rendezvous")
-    for n in nodes:
+    says(nodes[4], "another program of this machine has port 29502, and no rendezvous answers there: end it, or give all nodes another port")
+    squatter.kill()
+    squatter.wait()
+    for n in nodes[:4]:
         waits = re.findall(r"; for (\d+) s, given up in", n.text())
         assert len(waits) <= 4 and all(int(b) - int(a) >= 1 for a, b in zip(waits, waits[1:])), n.text()  # after 1, 2, 4 s and so on
 
