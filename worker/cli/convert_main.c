@@ -121,7 +121,10 @@ static int write_config(const struct weights *w, const char *dir, char path[PATH
     TRY(meta_model_text(weights_meta(w), &text, e));
     int rc = hf_config_make(&o, text, e);
     free(text);
-    TRY(rc);
+    if (rc == -ENOTSUP)
+        e->code = ERR_USAGE;
+    if (rc < 0)
+        return err_wrap(e, "--huggingface");
     text = cJSON_Print(o);
     cJSON_Delete(o);
     if (!text || snprintf(path, PATH_MAX, "%s/config.json", dir) > PATH_MAX - 32)

@@ -16,18 +16,11 @@
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "common/json/json.h"
-#include "worker/ckpt/weights.h"
+#include "worker/cli/loaded.h"
 #include "worker/config/config_parse.h"
-#include "worker/config/cores.h"
 #include "worker/config/exit_code.h"
 #include "worker/data/image/rng.h"
-#include "worker/device/device.h"
 #include "worker/manifest/manifest_model.h"
-#include "worker/model/model.h"
-#include "worker/parallel/ownership.h"
-#include "worker/program/program.h"
-#include "worker/snapshot/pretrained.h"
-#include "worker/state/state.h"
 
 enum { SHORTEST = 64, PROGRAMS_MOST = 24, BYTES = 256 };
 
@@ -69,15 +62,7 @@ static const struct arg_spec specs[] = {
      .at = AT(arch),
      .metavar = "NAME|FILE",
      .help = "model of a bare file of weights: gpt2, FILE.net, or its config.json; a checkpoint knows its own"},
-    {.name = "device", .type = ARG_STRING, .at = AT(device), .def = "auto", .help = "auto, cuda, cpu or ref"},
-    {.name = "threads",
-     .type = ARG_CUSTOM,
-     .at = AT(threads),
-     .def = "0",
-     .env = "OMP_NUM_THREADS",
-     .parse = config_parse_threads,
-     .metavar = "N",
-     .help = "compute threads; 0: one for each core that this process may use"},
+    LOADED_ARGS(struct generate_config),
     ARG_END,
 };
 
@@ -96,14 +81,8 @@ struct length { /* a program of so many positions; NULL: not made yet */
 
 struct generator {
     const struct generate_config *cfg;
-    struct weights *weights;
-    char *arch, *text; /* of the model */
-    struct model_options model;
-    int most; /* positions that the model has */
-    struct program *program;
-    struct device *device;
-    struct ownership own;
-    struct state state;
+    struct loaded loaded;
+    int most, vocabulary;                 /* positions that the model has, and tokens */
     struct length lengths[PROGRAMS_MOST]; /* of SHORTEST << i positions, or of `most` */
     int32_t *tokens;                      /* all so far */
     size_t n, cap;
@@ -115,17 +94,10 @@ struct generator {
 
 /* --- the model */
 
-static int name_model(struct generator *g, const char *arch, struct err *e)
-{
-    char name[MODEL_NAME_MAX + 1];
-    model_name(arch, name);
-    g->arch = strdup(name);
-    return g->arch ? 0 : err_errno(e, ENOMEM, "a model's name");
-}
-
 static int choose_model(struct generator *g, struct meta_shape *was, struct err *e)
 {
-    const cJSON *meta = weights_meta(g->weights);
+    struct loaded *l = &g->loaded;
+    const cJSON *meta = weights_meta(l->weights);
     const char *arch = g->cfg->arch;
     *was = (struct meta_shape){0};
     if (!meta && !arch)
@@ -133,51 +105,27 @@ static int choose_model(struct generator *g, struct meta_shape *was, struct err 
     if (meta) {
         TRY(json_str(meta, "arch", &arch, e));
         TRY(meta_shape(meta, was, e));
-        TRY(meta_model_text(meta, &g->text, e));
-    } else if (model_text(&g->text, arch, NET_TORCH, false, e) < 0) {
+        TRY(meta_model_text(meta, &l->text, e));
+    } else if (model_text(&l->text, arch, NET_TORCH, false, e) < 0) {
         return err_wrap(e, "--arch");
     }
-    return name_model(g, arch, e);
-}
-
-static int build(struct generator *g, int length, bool whole_logits, struct program **ret, struct err *e)
-{
-    g->model.input.length = length;
-    g->model.whole_logits = whole_logits;
-    return model_build(ret, &g->model, e);
+    return loaded_name(l, arch, e);
 }
 
 static int open_model(struct generator *g, struct err *e)
 {
+    struct loaded *l = &g->loaded;
     struct meta_shape was;
     struct model_facts facts;
     TRY(choose_model(g, &was, e));
-    TRY(model_facts(g->arch, g->text, &facts, e));
+    TRY(model_facts(l->arch, l->text, &facts, e));
     if (!facts.tokens)
-        return err_set(e, ERR_USAGE, "%s reads pictures: trainer predict is for such models", g->arch);
+        return err_set(e, ERR_USAGE, "%s reads pictures: trainer predict is for such models", l->arch);
     g->most = was.length ? was.length : facts.length ? facts.length : 1024;
-    g->model =
-        (struct model_options){.arch = g->arch,
-                               .text = g->text,
-                               .classes = facts.vocabulary ? facts.vocabulary : was.classes,
-                               .input = input_tokens(g->most, facts.vocabulary ? facts.vocabulary : was.classes)};
-    if (weights_meta(g->weights)) {
-        int64_t held = 0;
-        for (size_t i = 0; i < weights_count(g->weights); i++)
-            held += ckpt_tensor_reals(weights_at(g->weights, i));
-        TRY(model_check_held(&g->model, held, e));
-    }
-    return build(g, g->most, false, &g->program, e);
-}
-
-static int open_device(struct generator *g, struct err *e)
-{
-    const struct device_options o = {.threads = threads_of_rank(g->cfg->threads, 1)};
-    const struct state_options none = {0};
-    TRY(device_open(&g->device, g->cfg->device, &o, e));
-    TRY(ownership_init_alone(&g->own, g->program, e));
-    TRY(state_init(&g->state, g->device, g->program, &g->own, &none, e));
-    return pretrained_apply(&g->state, g->weights, g->cfg->checkpoint, false, e);
+    g->vocabulary = facts.vocabulary ? facts.vocabulary : was.classes;
+    l->model.classes = g->vocabulary;
+    l->model.input = input_tokens(g->most, g->vocabulary);
+    return 0;
 }
 
 /* The program for n positions. */
@@ -192,39 +140,42 @@ static int length_for(struct generator *g, size_t n, struct length **ret, int *r
     struct length *l = *ret = &g->lengths[i];
     if (l->plan)
         return 0;
-    const struct plan_options o = {.batch = 1,
-                                   .compute = g->device->ops->real,
-                                   .params = g->state.params,
-                                   .stats = g->state.stats,
-                                   .reduce = g->state.reduce};
-    TRY(build(g, *ret_positions, true, &l->program, e));
-    return g->device->ops->plan(g->device, l->program, &o, &l->plan, e);
+    struct model_options model = g->loaded.model;
+    model.input.length = *ret_positions;
+    model.whole_logits = true;
+    if (!l->program)
+        TRY(model_build(&l->program, &model, e));
+    return loaded_plan(&g->loaded, l->program, &l->plan, e);
 }
 
 /* --- tokens */
 
 static int add_token(struct generator *g, int64_t token, struct err *e)
 {
-    const int vocabulary = g->program->input.vocabulary;
-    if (token < 0 || token >= vocabulary)
+    if (token < 0 || token >= g->vocabulary)
         return err_set(e, ERR_USAGE, "--tokens: %lld (expected 0 to %d, the vocabulary of %s)", (long long)token,
-                       vocabulary - 1, g->arch);
+                       g->vocabulary - 1, g->loaded.arch);
     TRY(ARRAY_GROW(g->tokens, g->cap, g->n + 1, "tokens", e));
     g->tokens[g->n++] = (int32_t)token;
     return 0;
 }
 
+/* Numbers with a comma, blanks or both between them. */
 static int read_numbers(struct generator *g, const char *at, struct err *e)
 {
+    static const char blanks[] = " \t\n";
     char *end;
-    for (; *at; at = end) {
-        const char *from = at + strspn(at, ", \t\n");
-        const long long token = strtoll(from, &end, 10);
-        if (!*from)
-            break;
-        if (end == from)
-            return err_set(e, ERR_USAGE, "--tokens: '%.20s' is no number", from);
+    for (at += strspn(at, blanks); *at; at = end) {
+        const long long token = strtoll(at, &end, 10);
+        if (end == at || (*end && !strchr(", \t\n", *end)))
+            return err_set(e, ERR_USAGE, "--tokens: '%.20s': expected a number, as in 1,2,3", at);
         TRY(add_token(g, token, e));
+        end += strspn(end, blanks);
+        if (*end == ',') {
+            end += 1 + strspn(end + 1, blanks);
+            if (!*end)
+                return err_set(e, ERR_USAGE, "--tokens: expected a number behind the last comma");
+        }
     }
     return 0;
 }
@@ -234,33 +185,22 @@ static int read_prompt(struct generator *g, struct err *e)
     const char *prompt = g->cfg->prompt;
     if (!prompt == !g->cfg->tokens)
         return err_set(e, ERR_USAGE, "either --prompt TEXT or --tokens N,N,... says what is continued");
-    if (prompt && g->program->input.vocabulary != BYTES)
+    if (prompt && g->vocabulary != BYTES)
         return err_set(e, ERR_USAGE, "--prompt: %s has a vocabulary of %d and not of bytes; --tokens takes numbers",
-                       g->arch, g->program->input.vocabulary);
+                       g->loaded.arch, g->vocabulary);
     for (; prompt && *prompt; prompt++)
         TRY(add_token(g, (unsigned char)*prompt, e));
     TRY(g->cfg->tokens ? read_numbers(g, g->cfg->tokens, e) : 0);
     return g->n > 0 ? 0 : err_set(e, ERR_USAGE, "there is no token to continue");
 }
 
-static const double *sort_by;
-
-static int more_probable(const void *a, const void *b)
-{
-    const int x = *(const int *)a, y = *(const int *)b;
-    return sort_by[x] > sort_by[y] ? -1 : sort_by[x] < sort_by[y] ? 1 : x - y;
-}
-
 /* One of the most probable; v: (vocabulary) logits. */
 static int draw(struct generator *g, const double *v, uint64_t number)
 {
-    const int n = g->program->input.vocabulary, k = g->cfg->topk < n ? (int)g->cfg->topk : n;
+    const int n = g->vocabulary, k = g->cfg->topk < n ? (int)g->cfg->topk : n;
     struct rng r = rng_stream((uint64_t)g->cfg->seed, RNG_GENERATE, number, 0);
     double sum = 0;
-    for (int i = 0; i < n; i++)
-        g->order[i] = i;
-    sort_by = v;
-    qsort(g->order, (size_t)n, sizeof *g->order, more_probable);
+    loaded_order(v, n, g->order);
     for (int i = 0; i < k; i++)
         sum += exp(v[g->order[i]] - v[g->order[0]]);
     double left = rng_unit(&r) * sum;
@@ -273,7 +213,8 @@ static int draw(struct generator *g, const double *v, uint64_t number)
 /* The token behind those so far, from the last `most` of them. */
 static int next_token(struct generator *g, int *ret, struct err *e)
 {
-    const size_t n = g->n < (size_t)g->most ? g->n : (size_t)g->most, v = (size_t)g->program->input.vocabulary;
+    const size_t n = g->n < (size_t)g->most ? g->n : (size_t)g->most, v = (size_t)g->vocabulary;
+    const struct device_ops *ops = g->loaded.device->ops;
     const float weight = 1;
     struct length *l;
     int positions;
@@ -283,9 +224,9 @@ static int next_token(struct generator *g, int *ret, struct err *e)
     memcpy(g->row, g->tokens + g->n - n, n * sizeof *g->row);
     const struct run_args run = {.batch = {.rows = g->row, .labels = g->labels, .weights = &weight},
                                  .grad_scale = 1,
-                                 .params_version = g->state.version};
-    TRY(g->device->ops->run(l->plan, &run, e));
-    TRY(g->device->ops->get(l->plan, l->program->logits, g->logits, e));
+                                 .params_version = g->loaded.state.version};
+    TRY(ops->run(l->plan, &run, e));
+    TRY(ops->get(l->plan, l->program->logits, g->logits, e));
     double *last = g->logits + v * (size_t)positions;
     for (size_t i = 0; i < v; i++)
         last[i] = g->logits[i * (size_t)positions + n - 1];
@@ -311,14 +252,13 @@ static int generate(struct generator *g, struct err *e)
 
 static int generator_open(struct generator *g, struct err *e)
 {
-    TRY(weights_open(&g->weights, g->cfg->checkpoint, e));
-    weights_take_averages(g->weights);
+    TRY(loaded_open(&g->loaded, g->cfg->checkpoint, e));
     TRY(open_model(g, e));
     TRY(read_prompt(g, e));
-    TRY(open_device(g, e));
+    TRY(loaded_build(&g->loaded, g->cfg->device, g->cfg->threads, e));
     g->row = calloc((size_t)g->most, sizeof *g->row);
     g->labels = malloc((size_t)g->most * sizeof *g->labels);
-    g->order = calloc((size_t)g->program->input.vocabulary, sizeof *g->order);
+    g->order = calloc((size_t)g->vocabulary, sizeof *g->order);
     for (int i = 0; g->labels && i < g->most; i++)
         g->labels[i] = -1; /* no loss */
     return g->row && g->labels && g->order ? 0 : err_errno(e, ENOMEM, "a window of %d tokens", g->most);
@@ -328,17 +268,10 @@ static void generator_close(struct generator *g)
 {
     for (int i = 0; i < PROGRAMS_MOST; i++) {
         if (g->lengths[i].plan)
-            g->device->ops->plan_close(g->lengths[i].plan);
+            g->loaded.device->ops->plan_close(g->lengths[i].plan);
         program_destroy(g->lengths[i].program);
     }
-    state_finish(&g->state);
-    ownership_finish(&g->own);
-    if (g->device)
-        g->device->ops->close(g->device);
-    program_destroy(g->program);
-    weights_close(g->weights);
-    free(g->arch);
-    free(g->text);
+    loaded_close(&g->loaded);
     free(g->tokens);
     free(g->row);
     free(g->labels);

@@ -19,22 +19,14 @@
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
 #include "common/json/json.h"
-#include "worker/ckpt/weights.h"
+#include "worker/cli/loaded.h"
 #include "worker/config/config_parse.h"
-#include "worker/config/cores.h"
 #include "worker/config/exit_code.h"
 #include "worker/data/image/picture_name.h"
 #include "worker/data/loader/input.h"
-#include "worker/device/device.h"
 #include "worker/manifest/class_names.h"
 #include "worker/manifest/manifest_choice.h"
 #include "worker/manifest/manifest_model.h"
-#include "worker/model/model.h"
-#include "worker/parallel/ownership.h"
-#include "worker/program/program.h"
-#include "worker/session/memory_room.h"
-#include "worker/snapshot/pretrained.h"
-#include "worker/state/state.h"
 
 #define FILE_MAX ((size_t)1 << 30)
 
@@ -86,15 +78,7 @@ static const struct arg_spec specs[] = {
      .at = AT(class_names),
      .metavar = "FILE",
      .help = "names of the classes, a line each; default: the checkpoint's, else numbers"},
-    {.name = "device", .type = ARG_STRING, .at = AT(device), .def = "auto", .help = "auto, cuda, cpu or ref"},
-    {.name = "threads",
-     .type = ARG_CUSTOM,
-     .at = AT(threads),
-     .def = "0",
-     .env = "OMP_NUM_THREADS",
-     .parse = config_parse_threads,
-     .metavar = "N",
-     .help = "compute threads; 0: one for each core that this process may use"},
+    LOADED_ARGS(struct predict_config),
     ARG_END,
 };
 
@@ -111,16 +95,10 @@ static const struct arg_program program = {
 struct predictor {
     const struct predict_config *cfg;
     const struct arg_result *args;
-    struct weights *weights;
-    char *arch, *text; /* of the model */
-    struct model_options model;
+    struct loaded loaded;
     struct input_options input;
     char **names;
     int n_names;
-    struct program *program;
-    struct device *device;
-    struct ownership own;
-    struct state state;
     struct plan *plan;
     double *logits;
     int *order;
@@ -175,22 +153,11 @@ static void channels_of(const cJSON *meta, const char *name, float out[4])
         out[i] = (float)cJSON_GetNumberValue(cJSON_GetArrayItem(list, i));
 }
 
-static int name_model(struct predictor *p, const char *arch, struct err *e)
-{
-    char name[MODEL_NAME_MAX + 1];
-    model_name(arch, name);
-    if (!(p->arch = strdup(name)))
-        return err_errno(e, ENOMEM, "a model's name");
-    p->model.arch = p->arch;
-    p->model.text = p->text;
-    return 0;
-}
-
 static void set_input(struct predictor *p)
 {
     float mean[4], std[4];
     input_normalization(p->input.kind, p->input.channels, mean, std);
-    p->model.input = input_pictures(p->input.channels, p->input.size, p->input.size, mean, std);
+    p->loaded.model.input = input_pictures(p->input.channels, p->input.size, p->input.size, mean, std);
 }
 
 /* What a checkpoint does not say (older ones) is as torch does it. */
@@ -204,18 +171,18 @@ static int from_meta(struct predictor *p, const cJSON *meta, struct err *e)
     TRY(meta_shape(meta, &shape, e));
     if (shape.length)
         return err_set(e, ERR_USAGE, "%s reads tokens: trainer generate is for such models", arch);
-    TRY(meta_model_text(meta, &p->text, e));
-    TRY(name_model(p, arch, e));
+    TRY(meta_model_text(meta, &p->loaded.text, e));
+    TRY(loaded_name(&p->loaded, arch, e));
     json_i64(meta, "scale", &scale, NULL);
-    p->model.classes = shape.classes;
+    p->loaded.model.classes = shape.classes;
     p->input = (struct input_options){
         .kind = (enum input_kind)meta_choice_id(meta, "input", inputs, sizeof inputs / sizeof *inputs, INPUT_TORCH),
         .size = shape.size,
         .channels = shape.channels,
         .scale = (int)scale};
     set_input(p);
-    channels_of(meta, "mean", p->model.input.mean);
-    channels_of(meta, "std", p->model.input.std);
+    channels_of(meta, "mean", p->loaded.model.input.mean);
+    channels_of(meta, "std", p->loaded.model.input.std);
     for (struct class_names c = class_names_of(meta); !p->cfg->class_names && class_names_next(&c);)
         TRY(add_name(p, c.name, c.length, e));
     return 0;
@@ -229,8 +196,8 @@ static bool is_given(const struct predictor *p, const char *option)
 static void tell_useless(const struct predictor *p)
 {
     const struct predict_config *c = p->cfg;
-    if (is_given(p, "arch") && strcmp(c->arch, p->model.arch) != 0)
-        log_warn("predict", "--arch %s is of no use: the checkpoint is of arch %s", c->arch, p->model.arch);
+    if (is_given(p, "arch") && strcmp(c->arch, p->loaded.model.arch) != 0)
+        log_warn("predict", "--arch %s is of no use: the checkpoint is of arch %s", c->arch, p->loaded.model.arch);
     if (is_given(p, "image-size") && c->image_size != p->input.size)
         log_warn("predict", "--image-size %d is of no use: the checkpoint takes pictures of %d", (int)c->image_size,
                  p->input.size);
@@ -245,11 +212,11 @@ static int count_classes(struct predictor *p, const char *layer, struct err *e)
     char name[CKPT_NAME_MAX + 1];
     size_t i = 0;
     snprintf(name, sizeof name, "%s.bias", layer);
-    const struct ckpt_tensor *bias = weights_find(p->weights, name, &i);
+    const struct ckpt_tensor *bias = weights_find(p->loaded.weights, name, &i);
     if (!bias || bias->ndim != 1 || bias->shape[0] < 2 || bias->shape[0] > 1 << 24)
         return err_set(e, ERR_MISMATCH, "%s has no tensor '%s' that tells the number of classes", p->cfg->checkpoint,
                        name);
-    p->model.classes = (int)bias->shape[0];
+    p->loaded.model.classes = (int)bias->shape[0];
     return 0;
 }
 
@@ -260,12 +227,12 @@ static int from_options(struct predictor *p, struct err *e)
     struct model_facts facts;
     if (c->channels == 2)
         return err_set(e, ERR_USAGE, "--num-channels 2: must be 1 or 3");
-    if (model_text(&p->text, c->arch, NET_TORCH, false, e) < 0)
+    if (model_text(&p->loaded.text, c->arch, NET_TORCH, false, e) < 0)
         return err_wrap(e, "--arch");
-    TRY(model_facts(c->arch, p->text, &facts, e));
+    TRY(model_facts(c->arch, p->loaded.text, &facts, e));
     if (facts.tokens)
         return err_set(e, ERR_USAGE, "%s reads tokens: trainer generate is for such models", c->arch);
-    TRY(name_model(p, c->arch, e));
+    TRY(loaded_name(&p->loaded, c->arch, e));
     TRY(count_classes(p, facts.last, e));
     const bool any_size = facts.size == 0 || is_given(p, "image-size");
     p->input = (struct input_options){
@@ -275,73 +242,31 @@ static int from_options(struct predictor *p, struct err *e)
 }
 
 /* A bare file does not say what it is of. */
-static int load_weights(struct predictor *p, struct err *e)
+static int build(struct predictor *p, struct err *e)
 {
     struct err why;
-    int rc = pretrained_apply(&p->state, p->weights, p->cfg->checkpoint, false, &why);
-    if (rc == ERR_MISMATCH && !weights_meta(p->weights) && !is_given(p, "arch"))
+    const int rc = loaded_build(&p->loaded, p->cfg->device, p->cfg->threads, &why);
+    if (rc == ERR_MISMATCH && !weights_meta(p->loaded.weights) && !is_given(p, "arch"))
         return err_set(e, rc, "%.300s; it is taken as %s unless --arch says what it is of", why.text, p->cfg->arch);
     return rc < 0 ? err_set(e, rc, "%s", why.text) : 0;
 }
 
-/* What a stranger's model would take, before it is taken. */
-static int check_room(const void *ctx, size_t before, size_t more, struct err *e)
-{
-    const size_t bytes = before + more;
-    struct memory_limit limit;
-    const struct predictor *p = ctx;
-    memory_limit_read("", &limit);
-    if (bytes <= (size_t)limit.bytes)
-        return 0;
-    return err_set(e, ERR_MISMATCH, "model %s takes %.1f GiB for a picture, and %.1f GiB are allowed here (%s)",
-                   p->arch, (double)bytes / (1 << 30), (double)limit.bytes / (1 << 30), limit.name);
-}
-
-static int check_held(const struct predictor *p, struct err *e)
-{
-    int64_t held = 0;
-    for (size_t i = 0; i < weights_count(p->weights); i++)
-        held += ckpt_tensor_reals(weights_at(p->weights, i));
-    return model_check_held(&p->model, held, e) < 0 ? err_wrap(e, "%s", p->cfg->checkpoint) : 0;
-}
-
-static int open_device(struct predictor *p, struct err *e)
-{
-    const struct device_options o = {.threads = threads_of_rank(p->cfg->threads, 1)};
-    const struct state_options none = {0};
-    TRY(device_open(&p->device, p->cfg->device, &o, e));
-    TRY(ownership_init_alone(&p->own, p->program, e));
-    TRY(state_init(&p->state, p->device, p->program, &p->own, &none, e));
-    TRY(load_weights(p, e));
-    const struct plan_options plan = {.batch = 1,
-                                      .compute = p->device->ops->real,
-                                      .params = p->state.params,
-                                      .stats = p->state.stats,
-                                      .reduce = p->state.reduce,
-                                      .room = check_room,
-                                      .room_ctx = p};
-    return p->device->ops->plan(p->device, p->program, &plan, &p->plan, e);
-}
-
 static int predictor_open(struct predictor *p, struct err *e)
 {
-    TRY(weights_open(&p->weights, p->cfg->checkpoint, e));
-    weights_take_averages(p->weights); /* as the evaluation during training does */
-    const cJSON *meta = weights_meta(p->weights);
+    TRY(loaded_open(&p->loaded, p->cfg->checkpoint, e));
+    const cJSON *meta = weights_meta(p->loaded.weights);
     TRY(meta ? from_meta(p, meta, e) : from_options(p, e));
     if (meta)
         tell_useless(p);
     if (p->cfg->class_names)
         TRY(names_of_file(p, p->cfg->class_names, e));
-    if (p->cfg->class_names && p->n_names != p->model.classes)
+    if (p->cfg->class_names && p->n_names != p->loaded.model.classes)
         return err_set(e, ERR_USAGE, "--class-names %s has %d names, the model %d classes", p->cfg->class_names,
-                       p->n_names, p->model.classes);
+                       p->n_names, p->loaded.model.classes);
     TRY(input_check(&p->input, e));
-    if (meta)
-        TRY(check_held(p, e));
-    TRY(model_build(&p->program, &p->model, e));
-    TRY(open_device(p, e));
-    const size_t classes = (size_t)p->model.classes, side = (size_t)p->input.size;
+    TRY(build(p, e));
+    TRY(loaded_plan(&p->loaded, p->loaded.program, &p->plan, e));
+    const size_t classes = (size_t)p->loaded.model.classes, side = (size_t)p->input.size;
     p->logits = calloc(classes, sizeof *p->logits);
     p->order = calloc(classes, sizeof *p->order);
     p->pixels = calloc(side * side, (size_t)p->input.channels);
@@ -351,15 +276,8 @@ static int predictor_open(struct predictor *p, struct err *e)
 static void predictor_close(struct predictor *p)
 {
     if (p->plan)
-        p->device->ops->plan_close(p->plan);
-    state_finish(&p->state);
-    ownership_finish(&p->own);
-    if (p->device)
-        p->device->ops->close(p->device);
-    program_destroy(p->program);
-    free(p->arch);
-    free(p->text);
-    weights_close(p->weights);
+        p->loaded.device->ops->plan_close(p->plan);
+    loaded_close(&p->loaded);
     for (int i = 0; i < p->n_names; i++)
         free(p->names[i]);
     free(p->names);
@@ -384,17 +302,10 @@ static int run_model(struct predictor *p, const char *path, struct err *e)
     TRY(rc);
     const struct run_args run = {.batch = {.rows = p->pixels, .labels = &label, .weights = &weight},
                                  .grad_scale = 1,
-                                 .params_version = p->state.version};
-    TRY(p->device->ops->run(p->plan, &run, e));
-    return p->device->ops->get(p->plan, p->program->logits, p->logits, e);
-}
-
-static const double *sort_by;
-
-static int more_probable(const void *a, const void *b)
-{
-    int x = *(const int *)a, y = *(const int *)b;
-    return sort_by[x] > sort_by[y] ? -1 : sort_by[x] < sort_by[y] ? 1 : x - y;
+                                 .params_version = p->loaded.state.version};
+    const struct loaded *l = &p->loaded;
+    TRY(l->device->ops->run(p->plan, &run, e));
+    return l->device->ops->get(p->plan, l->program->logits, p->logits, e);
 }
 
 static void softmax(double *v, int n)
@@ -449,17 +360,14 @@ static cJSON *top_as_json(const struct predictor *p, const char *path, int k)
 static void predict_one(struct predictor *p, const char *path)
 {
     struct err e;
-    const int n = p->model.classes, k = p->cfg->topk < n ? (int)p->cfg->topk : n;
+    const int n = p->loaded.model.classes, k = p->cfg->topk < n ? (int)p->cfg->topk : n;
     if (run_model(p, path, &e) < 0) {
         p->bad++;
         fprintf(stderr, "trainer predict: '%s' cannot be used: %s\n", path, e.text);
         return;
     }
     softmax(p->logits, n);
-    for (int i = 0; i < n; i++)
-        p->order[i] = i;
-    sort_by = p->logits;
-    qsort(p->order, (size_t)n, sizeof *p->order, more_probable);
+    loaded_order(p->logits, n, p->order);
     if (p->cfg->json)
         print_json(top_as_json(p, path, k));
     else

@@ -92,6 +92,8 @@ def test_bad_input_gets_one_clear_sentence_and_the_right_code(trained, tmp_path)
         p = convert(src, dst, code)
         assert len(p.stderr.splitlines()) == 1 and says in p.stderr, p.stderr
     assert run(TRAINER, "convert", trained).returncode == 2
+    p = run(TRAINER, "convert", "--huggingface", trained, tmp_path / "hf")
+    assert p.returncode == 2 and "--huggingface: the model is neither a GPT-2 nor a Llama" in p.stderr and not (tmp_path / "hf").exists(), p.stderr
     assert np.all([not q.name.endswith(".tmp") for q in tmp_path.iterdir()])
 
 

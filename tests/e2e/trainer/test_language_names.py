@@ -195,8 +195,9 @@ def test_text_goes_in_and_comes_out_as_bytes(checkpoint):
     assert text.returncode == 0 and [ord(c) for c in text.stdout[:-1]] == [int(t) for t in tokens.stdout.split()], text.stderr
 
 
-@pytest.mark.parametrize("args, code, sentence", [(["--tokens", "1,256"], 2, "--tokens: 256 (expected 0 to 255, the vocabulary of m)"), (["--tokens", "x"], 2, "--tokens: 'x' is no number"), ([], 2, "either --prompt TEXT or --tokens"),
-                                                  (["--prompt", "a", "--tokens", "1"], 2, "either --prompt TEXT or --tokens"), (["--prompt", ""], 2, "there is no token to continue")])
+@pytest.mark.parametrize("args, code, sentence", [(["--tokens", "1,256"], 2, "--tokens: 256 (expected 0 to 255, the vocabulary of m)"), (["--tokens", "x"], 2, "--tokens: 'x': expected a number"), ([], 2, "either --prompt TEXT or --tokens"),
+                                                  (["--prompt", "a", "--tokens", "1"], 2, "either --prompt TEXT or --tokens"), (["--prompt", ""], 2, "there is no token to continue"), (["--tokens", "1,,2"], 2, "--tokens: ',2': expected a number"),
+                                                  (["--tokens", "1,2,"], 2, "expected a number behind the last comma"), (["--tokens", "1.5"], 2, "--tokens: '1.5': expected a number")])
 def test_what_cannot_be_continued_is_told(checkpoint, args, code, sentence):
     p = generate("--checkpoint", checkpoint, *args)
     assert p.returncode == code and sentence in p.stderr and p.stdout == "", p.stderr

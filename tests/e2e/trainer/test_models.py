@@ -264,7 +264,7 @@ def test_a_strangers_pictures_are_not_larger_than_this_machine(data, tmp_path):
     assert p.returncode == 0, p.stderr
     forged = forge(tmp_path / "ck", tmp_path / "forged", hostile)
     p = run(TRAINER, "predict", "--checkpoint", forged, "--device", "ref", data / "val")
-    assert p.returncode == 78 and re.search(r"model wide takes \d+\.\d GiB for a picture, and \d+\.\d GiB are allowed here", p.stderr), p.stderr
+    assert p.returncode == 78 and re.search(r"model wide takes \d+\.\d GiB for one sample, and \d+\.\d GiB are allowed here", p.stderr), p.stderr
     p = run(TRAINER, "-e", forged, "--test-data", data / "val", "--device", "ref", "--batch-size", 1)
     assert p.returncode == 2 and "GiB are allowed here" in p.stderr, p.stderr
 
