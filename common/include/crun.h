@@ -72,7 +72,7 @@ void crun_metrics(double images_per_s, double loss);
 /* What else they show; the first five are the whole job's, and rank 0 reports them. */
 #define CRUN_FIGURES(X)                                                                                                \
     X(CRUN_FIGURE_LOSS, 0, "loss")                   /* of a recent step */                                            \
-    X(CRUN_FIGURE_IMAGES_PER_S, 1, "images_per_s")   /* samples a second, of all ranks together */                     \
+    X(CRUN_FIGURE_IMAGES_PER_S, 1, "images_per_s")   /* samples, or tokens, a second, of all ranks */                  \
     X(CRUN_FIGURE_ACCURACY, 2, "accuracy")           /* of a recent step: 0 to 1 */                                    \
     X(CRUN_FIGURE_EVAL_ACCURACY, 3, "eval_accuracy") /* of the latest evaluation: 0 to 1 */                            \
     X(CRUN_FIGURE_TOTAL_STEPS, 4, "total_steps")     /* the step that will be the last one */                          \

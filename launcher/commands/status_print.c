@@ -240,7 +240,7 @@ static int print_jobs(const cJSON *jobs, const cJSON *ended, bool owners, FILE *
     const cJSON *job;
     if (owners)
         headings(&t, (const char *const[]){"PRINCIPAL", NULL});
-    headings(&t, (const char *const[]){"RUN", "STATE", "ROUND", "NODES", "RANKS", "RESTARTS", "STEP", "IMAGES/S",
+    headings(&t, (const char *const[]){"RUN", "STATE", "ROUND", "NODES", "RANKS", "RESTARTS", "STEP", "THROUGHPUT",
                                        "LOSS", "AGE", NULL});
     cJSON_ArrayForEach(job, ended)
     {
@@ -279,7 +279,8 @@ static int print_nodes(const cJSON *nodes, FILE *out, struct err *e)
 {
     struct table t = {0};
     const cJSON *n;
-    headings(&t, (const char *const[]){"NODE", "ADDRESS", "RANKS", "STATE", "STEP", "IMAGES/S", "LOSS", "HEARD", NULL});
+    headings(&t,
+             (const char *const[]){"NODE", "ADDRESS", "RANKS", "STATE", "STEP", "THROUGHPUT", "LOSS", "HEARD", NULL});
     cJSON_ArrayForEach(n, nodes) node_row(&t, n);
     putc('\n', out);
     return finish(&t, out, e);

@@ -19,7 +19,7 @@
     X("job_loss", "Loss of a recent step.", f->loss)                                                                   \
     X("job_accuracy", "Accuracy of a recent step, 0 to 1.", f->accuracy)                                               \
     X("job_eval_accuracy", "Accuracy of the latest evaluation, 0 to 1.", f->eval_accuracy)                             \
-    X("job_images_per_second", "Samples a second, of all ranks.", f->images_per_s)                                     \
+    X("job_images_per_second", "Samples, or tokens, a second, of all ranks.", f->images_per_s)                         \
     X("job_step_seconds", "How long a step of the slowest rank takes.", f->step_s)                                     \
     X("job_eta_seconds", "Until its last step, at the speed it has.", f->eta_s)                                        \
     X("job_progress_age_seconds", "How long ago it reported a new step.", f->progress_age_s)

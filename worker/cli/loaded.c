@@ -60,8 +60,8 @@ static int check_room(const void *ctx, size_t before, size_t more, struct err *e
     memory_limit_read("", &limit);
     if (bytes <= (size_t)limit.bytes)
         return 0;
-    return err_set(e, ERR_MISMATCH, "model %s takes %.1f GiB for one sample, and %.1f GiB are allowed here (%s)", l->arch,
-                   (double)bytes / (1 << 30), (double)limit.bytes / (1 << 30), limit.name);
+    return err_set(e, ERR_MISMATCH, "model %s takes %.1f GiB for one sample, and %.1f GiB are allowed here (%s)",
+                   l->arch, (double)bytes / (1 << 30), (double)limit.bytes / (1 << 30), limit.name);
 }
 
 int loaded_plan(struct loaded *l, struct program *p, struct plan **ret, struct err *e)

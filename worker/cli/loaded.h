@@ -1,5 +1,5 @@
-/* A model and its parameters from a checkpoint or a bare file of weights, on a device of this process, for programs that
- * train nothing: predict and generate. Blocks; one thread. */
+/* A model and its parameters from a checkpoint or a bare file of weights, on a device of this process, for programs
+ * that train nothing: predict and generate. Blocks; one thread. */
 #ifndef CRUN_WORKER_CLI_LOADED_H
 #define CRUN_WORKER_CLI_LOADED_H
 
@@ -15,8 +15,9 @@
 struct loaded {
     const char *path; /* borrowed */
     struct weights *weights;
-    char *arch, *text;          /* owned; the model's name and words. text is set by the caller, before loaded_name() */
-    struct model_options model; /* arch and text are set by loaded_name(), the rest by the caller, before loaded_build() */
+    char *arch, *text; /* owned; the model's name and words. text is set by the caller, before loaded_name() */
+    struct model_options
+        model; /* arch and text are set by loaded_name(), the rest by the caller, before loaded_build() */
     struct program *program;
     struct device *device;
     struct ownership own;
@@ -31,8 +32,8 @@ int loaded_name(struct loaded *l, const char *arch, struct err *e);
 /* l->program of l->model, and its parameters on the device; threads: 0 for all cores. ERR_MISMATCH: the weights do not
  * fit, or are of a model that they cannot be of. */
 int loaded_build(struct loaded *l, const char *device, int64_t threads, struct err *e);
-/* A plan for one sample of p, which has the parameters of l->program. To be closed before l. ERR_MISMATCH: it takes more
- * memory than is allowed here; nothing was taken. */
+/* A plan for one sample of p, which has the parameters of l->program. To be closed before l. ERR_MISMATCH: it takes
+ * more memory than is allowed here; nothing was taken. */
 int loaded_plan(struct loaded *l, struct program *p, struct plan **ret, struct err *e);
 /* After loaded_open() that failed, too. */
 void loaded_close(struct loaded *l);
@@ -47,13 +48,10 @@ void loaded_order(const double *v, int n, int *order);
      .at = offsetof(kind, device),                                                                                     \
      .def = "auto",                                                                                                    \
      .help = "auto, cuda, cpu or ref"},                                                                                \
-        {.name = "threads",                                                                                            \
-         .type = ARG_CUSTOM,                                                                                           \
-         .at = offsetof(kind, threads),                                                                                \
-         .def = "0",                                                                                                   \
-         .env = "OMP_NUM_THREADS",                                                                                     \
-         .parse = config_parse_threads,                                                                                \
-         .metavar = "N",                                                                                               \
-         .help = "compute threads; 0: one for each core that this process may use"}
+    {                                                                                                                  \
+        .name = "threads", .type = ARG_CUSTOM, .at = offsetof(kind, threads), .def = "0", .env = "OMP_NUM_THREADS",    \
+        .parse = config_parse_threads, .metavar = "N",                                                                 \
+        .help = "compute threads; 0: one for each core that this process may use"                                      \
+    }
 
 #endif

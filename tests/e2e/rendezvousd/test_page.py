@@ -207,7 +207,7 @@ def test_what_alice_sees(day, tmp_path, width, height, dark):
         open_job(b, "resnet50-imagenet")
         b.wait(card("resnet50-imagenet") + ".querySelectorAll('figure svg').length === 4", "four charts")
         labels = b.js(card("resnet50-imagenet") + ".querySelectorAll('svg').forEach ? [..." + card("resnet50-imagenet") + ".querySelectorAll('svg')].map(s => s.getAttribute('aria-label')) : []")
-        assert [re.split(": ", t)[0] for t in labels] == ["Loss", "Accuracy", "Images a second", "Step time, slowest rank"] and all("1 mark" in t for t in labels)
+        assert [re.split(": ", t)[0] for t in labels] == ["Loss", "Accuracy", "Throughput a second", "Step time, slowest rank"] and all("1 mark" in t for t in labels)
         axis = b.js("[..." + card("resnet50-imagenet") + ".querySelectorAll('svg')][0].textContent")
         assert "0s" in axis and "6h" in axis and "restart after round 1" in axis and "killed by SIGKILL (exit code 137)" in axis
         text = b.js(card("resnet50-imagenet") + ".innerText")

@@ -44,7 +44,7 @@ def test_of_a_list_of_hosts_the_one_that_knows_the_job_answers(home):
 
 def test_jobs_and_one_job_are_printed(home):
     with Daemon() as d, Client(d.port) as c:
-        assert status(d.port).stdout.split() == "RUN STATE ROUND NODES RANKS RESTARTS STEP IMAGES/S LOSS AGE".split()
+        assert status(d.port).stdout.split() == "RUN STATE ROUND NODES RANKS RESTARTS STEP THROUGHPUT LOSS AGE".split()
         fill(c)
         head, row, empty, waits = status(d.port).stdout.splitlines()
         assert empty == "" and re.fullmatch(r"resnet waits for 1 more of 2 nodes: for \d+ s, given up in \d+ s", waits)
