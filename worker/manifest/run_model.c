@@ -48,10 +48,12 @@ static int open_checkpoint(const struct train_config *c, struct ckpt **ret, stru
     if (c->train_data)
         return 0;
     TRY(rc);
-    return *ret ? 0
-                : err_set(e, ERR_USAGE,
-                          "--evaluate without --train-data takes the classes from a checkpoint, and "
-                          "--resume leads to none");
+    return *ret || (c->pretrained && c->given.arch)
+               ? 0
+               : err_set(
+                     e, ERR_USAGE,
+                     "--evaluate without --train-data takes model and classes from a checkpoint, and --resume leads "
+                     "to none; weights of others need --pretrained and --arch");
 }
 
 static int take_classes(struct run_model *m, struct train_config *c, const cJSON *meta, struct err *e)
@@ -162,7 +164,7 @@ static int choose(struct run_model *m, struct train_config *c, struct ckpt *k, s
     c->model = m->text;
     TRY(model_facts(m->arch, m->text, &facts, e));
     TRY(choose_input(c, meta, &facts, e));
-    return c->train_data ? 0 : take_classes(m, c, meta, e);
+    return c->train_data || !meta ? 0 : take_classes(m, c, meta, e); /* weights of others: those of the test set */
 }
 
 int run_model_choose(struct run_model *ret, struct train_config *c, struct err *e)

@@ -361,7 +361,8 @@ void session_banner(const struct session *s)
     if (s->test_set)
         fprintf(stderr, " %zu held out", s->test_set->n);
     fputc('\n', stderr);
-    tell_left_out("--train-data", s->train_set);
+    if (s->cfg->train_data)
+        tell_left_out("--train-data", s->train_set);
     tell_left_out("--test-data", s->test_set);
     fprintf(stderr, "batch: %lld global, %lld per node, up to %zu per rank (%d ranks, %d nodes); %lld steps an epoch\n",
             (long long)batch, (long long)((batch + s->nodes - 1) / s->nodes),

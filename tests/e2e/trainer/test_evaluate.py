@@ -69,6 +69,9 @@ def test_latest_and_best_are_taken_as_the_checkpoints_they_name(data, trained, t
     by_name = accuracy(run(*command(data, "-e", "--resume", best)))
     assert accuracy(run(*command(data, "-e", "--resume", out / "best"))) == by_name
     assert accuracy(run(*command(data, "-e", "--pretrained", out / "best"))) == by_name
+    test_alone = [w for w in command(data, "-e", "--pretrained", out / "best")]
+    at = test_alone.index("--train-data")
+    assert accuracy(run(*test_alone[:at], *test_alone[at + 2:])) == by_name  # the classes are those of the test set
     stray = tmp_path / "best"
     stray.write_text("step-00000099\n")
     p = run(*command(data, "-e", "--resume", stray))

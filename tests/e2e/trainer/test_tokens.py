@@ -58,7 +58,7 @@ def batches(path):
 
 
 @pytest.mark.parametrize("device", ["ref", "cpu"])
-def test_a_small_model_learns_bytes_and_says_its_perplexity(train, data, tmp_path, device):
+def test_a_small_model_learns_bytes_and_says_its_perplexity(train, data, net, tmp_path, device):
     p = train("--max-steps", 60, "--test-data", data, "--eval-steps", 4, "--log-dir", tmp_path, "--checkpoint-dir", tmp_path / "ck", device=device)
     assert p.returncode == 0, p.stderr
     loss = losses(tmp_path)
@@ -75,6 +75,9 @@ def test_a_small_model_learns_bytes_and_says_its_perplexity(train, data, tmp_pat
     assert "perplexity" in p.stderr and f" tokens/s over " in p.stderr
     again = run(TRAINER, "-e", tmp_path / "ck", "--test-data", data, "--device", device, "--amp", "off", "--batch-size", 6, "--eval-steps", 4, timeout=60)
     assert again.returncode == 0 and again.stdout == p.stdout, again.stderr
+    assert "--train-data" not in again.stderr
+    bare = run(TRAINER, "-e", "--pretrained", tmp_path / "ck", "--arch", net, "--test-data", data, "--device", device, "--amp", "off", "--batch-size", 6, "--eval-steps", 4, timeout=60)
+    assert bare.returncode == 0 and bare.stdout == p.stdout, bare.stderr
 
 
 def test_another_world_reads_the_same_windows(train, tmp_path):
