@@ -82,10 +82,22 @@ static int best(const struct hosts *h, bool working, int64_t now)
 
 /* --- at a host */
 
-static void stay(struct hosts *h, int64_t now)
+/* Until h->leave_at. Nodes that began together may have met at several hosts, each of which hears too few: whoever has
+ * no workers, and is not acknowledged, looks for a better one meanwhile. */
+static void stay(struct hosts *h, bool working, int64_t now)
 {
+    const int64_t look_ms = HOSTS_LOOK_MS + HOSTS_LOOK_SEAT_MS * h->o.min;
     h->state = HOSTS_AT;
-    h->due = now + h->o.silence_ms + chance(h, 2 * h->o.silence_ms);
+    h->due = h->leave_at;
+    if (working || h->heard || look_ms > h->o.silence_ms)
+        return;
+    const int64_t look = now + look_ms + chance(h, look_ms);
+    h->due = look < h->due ? look : h->due;
+}
+
+static void give_time(struct hosts *h, int64_t now)
+{
+    h->leave_at = now + h->o.silence_ms + chance(h, 2 * h->o.silence_ms);
 }
 
 /* Most hosts refuse our secret, and none takes it but our own, where nobody else is. */
@@ -122,7 +134,9 @@ static void choose(struct hosts *h, bool working, int64_t now)
         return;
     }
     if (h->connected && (found < 0 || found == h->host)) {
-        stay(h, now);
+        if (now >= h->leave_at)
+            give_time(h, now);
+        stay(h, working, now);
         return;
     }
     if (found < 0) {
@@ -132,8 +146,9 @@ static void choose(struct hosts *h, bool working, int64_t now)
     }
     h->host = found;
     h->connected = true;
-    h->refused = false;
-    stay(h, now);
+    h->refused = h->heard = false;
+    give_time(h, now);
+    stay(h, working, now);
     add(h, HOSTS_DIAL);
 }
 
@@ -158,15 +173,16 @@ static void on_answer(struct hosts *h, const struct hosts_event *ev, int64_t now
         choose(h, ev->working, now);
 }
 
-static void on_acked(struct hosts *h, int64_t now)
+static void on_acked(struct hosts *h, const struct hosts_event *ev, int64_t now)
 {
     if (h->state == HOSTS_IDLE || h->host < 0)
         return;
-    h->acked = true;
+    h->acked = h->heard = true;
     h->connected = true; /* dialled again meanwhile */
     h->refused = false;
     h->avoided[h->host] = 0;
-    stay(h, now);
+    give_time(h, now);
+    stay(h, ev->working, now);
 }
 
 static void on_away(struct hosts *h, const struct hosts_event *ev, int64_t now)
@@ -188,8 +204,10 @@ static void on_tick(struct hosts *h, const struct hosts_event *ev, int64_t now)
         choose(h, ev->working, now);
         return;
     }
-    if (h->state == HOSTS_AT)
+    if (h->state == HOSTS_AT && now >= h->leave_at) {
         h->avoided[h->host] = now + 2 * h->o.silence_ms;
+        h->heard = false;
+    }
     ask(h, now);
 }
 
@@ -205,7 +223,7 @@ void hosts_step(struct hosts *h, const struct hosts_event *ev, int64_t now)
         on_answer(h, ev, now);
         break;
     case HOSTS_ACKED:
-        on_acked(h, now);
+        on_acked(h, ev, now);
         break;
     case HOSTS_AWAY:
         on_away(h, ev, now);

@@ -9,6 +9,8 @@
  * What goes wrong, and what is done:
  *   - the connection is lost: it asks anew. While its workers run it goes to another host only if the one that it was
  *     at refuses to be dialled, or the other one acknowledges its members already;
+ *   - nodes that began together are at several hosts, which hear too few each: whoever has no workers, and is not
+ *     acknowledged, asks anew every half a second or so, and goes where it is better;
  *   - the host acknowledges nothing for silence_ms, and by chance up to twice as long again: it asks anew, and the host
  *     that it is at loses ties for twice silence_ms. The connection stays until another host is better;
  *   - no host answers: it asks again and again;
@@ -23,9 +25,11 @@
 #include "common/base/choice.h"
 
 #define HOSTS_MAX 16
-#define HOSTS_ASK_MS 200   /* answers that come later are too late */
-#define HOSTS_AGAIN_MS 300 /* between two times that no host can be dialled */
-#define HOSTS_DENIALS 2    /* in a row, and this node gives up: one may be of a host that was just replaced */
+#define HOSTS_ASK_MS 200     /* answers that come later are too late */
+#define HOSTS_AGAIN_MS 300   /* between two times that no host can be dialled */
+#define HOSTS_LOOK_MS 250    /* and up to twice as long: between two times that one without workers, which its host */
+#define HOSTS_LOOK_SEAT_MS 4 /* does not acknowledge, asks anew; and for each node of a round */
+#define HOSTS_DENIALS 2      /* in a row, and this node gives up: one may be of a host that was just replaced */
 #define HOSTS_EFFECTS_MAX 4
 
 #define HOSTS_STATES(X)                                                                                                \
@@ -87,8 +91,10 @@ struct hosts {
     bool connected;             /* to it, or trying */
     bool refused;               /* it refuses to be dialled, since it was lost */
     bool acked;                 /* a host has acknowledged this node once */
+    bool heard;                 /* the host that this node is at has acknowledged it, not too long ago */
     int denials;                /* questions in a row that only denials came to */
     int64_t due;                /* of the next HOSTS_TICK; INT64_MAX: none */
+    int64_t leave_at;           /* the host that this node is at loses ties from then on */
     int64_t avoided[HOSTS_MAX]; /* it loses ties until then */
     struct {
         enum hosts_answer answer;

@@ -156,6 +156,49 @@ static void workers_are_given_up_if_their_host_is_dead_or_another_one_leads(void
     assert_dials(&h, 2);
 }
 
+/* They began together: one found nobody but its own host, another one found another. */
+static void a_newcomer_whose_host_hears_too_few_looks_again_soon(void **state)
+{
+    struct hosts h = three();
+    (void)state;
+    step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, 100);
+    nothing(&h, 0, HOSTS_REFUSED, false, 100);
+    nothing(&h, 1, HOSTS_REFUSED, false, 100);
+    hears(&h, 2, 0, 0, false, 100);
+    assert_dials(&h, 2);
+    int64_t now = hosts_deadline(&h);
+    assert_in_range(now, 100 + HOSTS_LOOK_MS, 100 + 2 * (HOSTS_LOOK_MS + 2 * HOSTS_LOOK_SEAT_MS));
+    step(&h, (struct hosts_event){.kind = HOSTS_TICK}, now);
+    assert_asks(&h);
+    hears(&h, 0, 1, 0, false, now);
+    hears(&h, 1, 0, 0, false, now);
+    hears(&h, 2, 0, 0, false, now);
+    assert_dials(&h, 0);
+    step(&h, (struct hosts_event){.kind = HOSTS_ACKED}, now); /* from then on it stays */
+    assert_true(hosts_deadline(&h) >= now + SILENCE);
+}
+
+/* However often it looks. */
+static void a_host_that_acknowledges_nothing_is_left_in_time_by_one_that_looks_again(void **state)
+{
+    struct hosts h = three();
+    int64_t now = 100;
+    (void)state;
+    step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, now);
+    while (now < 100 + 4 * SILENCE && !(h.fx_count == 1 && h.fx[0] == HOSTS_DIAL && h.host != 0)) {
+        hears(&h, 0, 0, 0, false, now);
+        hears(&h, 1, 0, 0, false, now);
+        hears(&h, 2, 0, 0, false, now);
+        if (h.state != HOSTS_AT || h.host != 0)
+            continue;
+        now = hosts_deadline(&h);
+        step(&h, (struct hosts_event){.kind = HOSTS_TICK}, now);
+        assert_asks(&h);
+    }
+    assert_int_equal(h.host, 1);
+    assert_in_range(now, 100 + SILENCE, 100 + 3 * SILENCE + 600);
+}
+
 /* Answers of three hosts: 'd' a denial, 'r' nobody listens, '0' or '1' seats heard, 'o' our own, which hears nobody. */
 static void answers(struct hosts *h, const char *of, int64_t now)
 {
@@ -234,6 +277,8 @@ int main(void)
         cmocka_unit_test(the_best_host_is_dialled_once_all_have_answered),
         cmocka_unit_test(late_answers_are_not_waited_for),
         cmocka_unit_test(a_host_that_acknowledges_nothing_is_left_for_another_and_loses_ties),
+        cmocka_unit_test(a_newcomer_whose_host_hears_too_few_looks_again_soon),
+        cmocka_unit_test(a_host_that_acknowledges_nothing_is_left_in_time_by_one_that_looks_again),
         cmocka_unit_test(workers_are_not_given_up_for_a_host_that_does_not_know_them),
         cmocka_unit_test(workers_are_given_up_if_their_host_is_dead_or_another_one_leads),
         cmocka_unit_test(whoever_is_denied_by_most_gives_up_at_the_second_time),
