@@ -214,13 +214,15 @@ int64_t leader_deadline(const struct leader *l)
 {
     const struct leader_member *heard = l->lists[LEADER_LIST_HEARD], *ended = l->lists[LEADER_LIST_ENDED];
     int64_t d = l->machine ? rdzv_deadline(l->machine) : INT64_MAX;
+    if (l->held)
+        return l->hold_until; /* its end is written down at once: a leader that is lost then costs no second hold */
     if (l->over)
         d = l->over_ms + LEADER_LINGER_MS;
     else {
         d = heard ? earlier(d, leader_last_heard_(l, heard) + l->config.silence_ms) : d;
         d = ended ? earlier(d, ended->heard_ms + LEADER_LINGER_MS) : d;
     }
-    return d < l->hold_until ? l->hold_until : d;
+    return d;
 }
 
 static void take_tick(struct leader *l, int64_t now)

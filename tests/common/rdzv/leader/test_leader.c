@@ -493,6 +493,27 @@ static void who_is_heard_until_a_hold_ends_has_a_silence_and_a_kill(void **state
     buf_free(&log);
 }
 
+/* Though nobody says a word, and nobody is given up then: the next leader must not hold once more. */
+static void the_end_of_a_hold_is_a_decision(void **state)
+{
+    const struct rdzv_config c = settings(1, 2, 3);
+    struct buf log = {0};
+    struct leader *l = make();
+    (void)state;
+    join_as(l, "a", &c, 0, "");
+    join_as(l, "b", &c, 0, "");
+    decide(l, &log);
+    l = succeed(l, &log);
+    leader_hold(l, now + 5000, now);
+    assert_int_equal(leader_deadline(l), now + 5000);
+    pass(l, 5000);
+    assert_true(leader_undecided(l));
+    assert_int_equal(rdzv_nodes(leader_machine(l)), 2);
+    assert_true(leader_deadline(l) > now);
+    leader_destroy(l);
+    buf_free(&log);
+}
+
 /* Nodes of a lost instance were taken into this one, which is over: another of them must not begin it again. */
 static void a_successor_knows_whose_end_it_is(void **state)
 {
@@ -549,6 +570,7 @@ int main(void)
         cmocka_unit_test(who_takes_over_knows_job_and_news),
         cmocka_unit_test(nobody_is_given_up_before_the_grace_is_over),
         cmocka_unit_test(who_is_heard_until_a_hold_ends_has_a_silence_and_a_kill),
+        cmocka_unit_test(the_end_of_a_hold_is_a_decision),
         cmocka_unit_test(a_successor_knows_whose_end_it_is),
         cmocka_unit_test(answers_of_older_logs_are_passed_over),
         cmocka_unit_test(a_job_without_a_name_is_not_that_of_who_joins),
