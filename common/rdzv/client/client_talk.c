@@ -319,18 +319,21 @@ static enum verdict verdict_of(const struct client_reply *r)
     return NONSENSE;
 }
 
-/* It cannot say yet whether this node begins a job or takes part in one: ask again on the same connection. */
+/* It cannot say yet whether this node begins a job or takes part in one: ask again on the same connection. What an
+ * elected leader waits for comes by itself, and is not counted: whoever leads would end itself, and the next one would
+ * begin that wait anew. */
 static void wait_for_verdict(struct client *c, const char *why, int64_t now)
 {
+    const bool counts = !c->o.elected || c->o.listed;
     struct rdzv_progress p = {0};
-    c->away = c->away ? c->away : now;
+    c->away = c->away && counts ? c->away : now;
     if (now - c->away >= c->o.connect_ms) {
         client_fail_(c, EXIT_UNAVAILABLE, "the rendezvous at %s does not take this node within %lld s: %s", c->where,
                      (long long)(c->o.connect_ms / 1000), why);
         return;
     }
     p.for_ms = now - c->away;
-    p.left_ms = client_left_ms_(c, now);
+    p.left_ms = counts ? client_left_ms_(c, now) : 0;
     snprintf(p.text, sizeof p.text, "waiting: %.*s", (int)sizeof p.text - 10, why);
     client_progress_(c, &p, now);
     client_again_(c, now);

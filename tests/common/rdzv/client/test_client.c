@@ -85,11 +85,61 @@ static void an_elected_leader_that_has_let_go_is_no_trouble_yet(void **state)
     client_finish(&c);
 }
 
+/* Answers TERM, and JOIN with `busy`. -> when the node gave up, or 0 if it never did. */
+static int64_t asks_a_leader_that_waits(const struct client_options *o, const char *busy, int64_t for_ms)
+{
+    struct client c;
+    int64_t now = BEGIN_MS, ms = 0;
+    client_init(&c, o);
+    client_step(&c, &(struct client_event){.kind = CLIENT_JOIN}, now);
+    client_step(&c, &(struct client_event){.kind = CLIENT_ADDRESS, .text = "h:2", .epoch = "1-a", .seen = "1-a"}, now);
+    client_step(&c, &(struct client_event){.kind = CLIENT_DIALLED}, now += 10);
+    client_step(&c, &(struct client_event){.kind = CLIENT_READY}, now += 10);
+    bool failed = false;
+    for (const int64_t until = now + for_ms; !failed && now < until;) {
+        struct client_event ev = {.kind = CLIENT_TICK};
+        bool asked = false;
+        for (const struct client_effect *fx; !asked && (fx = client_effect(&c)); client_done(&c)) {
+            failed = failed || fx->kind == CLIENT_FAILED;
+            asked = fx->kind == CLIENT_SEND;
+            if (asked && fx->what == ASK_TERM)
+                ev = (struct client_event){.kind = CLIENT_REPLY,
+                                           .reply = {.kind = REPLY_STATUS, .text = "OK", .len = 2}};
+            else if (asked)
+                ev = (struct client_event){.kind = CLIENT_REPLY,
+                                           .reply = {.kind = REPLY_ERROR, .text = busy, .len = strlen(busy)}};
+        }
+        now = asked ? now + 5 : failed ? now : client_deadline(&c);
+        client_step(&c, &ev, now);
+    }
+    takes(&c, CLIENT_HANG_UP, &ms);
+    client_finish(&c);
+    return failed ? now - BEGIN_MS : 0;
+}
+
+/* The leader may be this node itself: if it gave up, the next one would begin to wait anew. */
+static void what_an_elected_leader_waits_for_is_no_part_of_the_join_timeout(void **state)
+{
+    struct client_options o = {.heartbeat_ms = 1000,
+                               .connect_ms = PATIENCE_MS,
+                               .run_id = "j",
+                               .node = "n",
+                               .endpoint = "redis://h",
+                               .job = {.silence_ms = 3000},
+                               .elected = true};
+    (void)state;
+    assert_int_equal(asks_a_leader_that_waits(&o, "BUSY it is waited for", 10 * PATIENCE_MS), 0);
+    o.listed = true; /* another node may have this one's seat for ever */
+    assert_in_range(asks_a_leader_that_waits(&o, "BUSY node rank 1 is taken", 10 * PATIENCE_MS), PATIENCE_MS,
+                    PATIENCE_MS + 2000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_wait_is_longer_than_the_node_waits_at_all),
         cmocka_unit_test(an_elected_leader_that_has_let_go_is_no_trouble_yet),
+        cmocka_unit_test(what_an_elected_leader_waits_for_is_no_part_of_the_join_timeout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
