@@ -9,7 +9,17 @@
 #include "common/base/err.h"
 #include "common/rdzv/leader/rdzv_reign.h"
 
-enum { APPEND_AGAIN_MS = 100 };
+enum { APPEND_AGAIN_MS = 100, PATIENT_SILENCE_MS = ELECTION_FEW_MS + 2000 };
+
+static bool is_redis(const struct shared *s)
+{
+    return s->kind == ELECT_REDIS || s->kind == ELECT_PATIENT;
+}
+
+static bool is_made(const struct shared *s)
+{
+    return s->kind == ELECT_RELEASE || s->kind == ELECT_EMPTIED;
+}
 
 static void pump(struct world *w, struct node *n);
 
@@ -202,7 +212,7 @@ static void see_claim(struct world *w, const struct store *s, struct message *re
 {
     ret->rc = s->has_claim;
     ret->own = s->claim;
-    if (shared(w)->kind == ELECT_REDIS || !faulty(w) || !chance(w, 0.3))
+    if (is_redis(shared(w)) || !faulty(w) || !chance(w, 0.3))
         return;
     const int64_t then = w->now - between(w, 0, 1000);
     for (unsigned k = 0; k < STATES && k < shared(w)->state_count; k++) {
@@ -327,7 +337,7 @@ static void on_home(struct world *w, struct message m)
             note_state(w);
         if (m.call != H_LOOK && m.call != H_LOAD && m.rc == 1 && !is_confirmed(w, s))
             m.rc = -EAGAIN;
-        if (faulty(w) && shared(w)->kind < ELECT_RELEASE && chance(w, 0.02)) {
+        if (faulty(w) && !is_made(shared(w)) && chance(w, 0.02)) {
             w->st->lost_replies++;
             m.rc = -ECONNRESET;
         }
@@ -412,7 +422,7 @@ static void born(struct world *w, struct node *n)
     n->append_at = 0;
     n->identity[0] = 0;
     snprintf(own.node, sizeof own.node, "%s", n->id);
-    election_init(&n->x, &(struct election_options){.silence_ms = SILENCE_MS,
+    election_init(&n->x, &(struct election_options){.silence_ms = w->config.silence_ms,
                                                     .kill_ms = KILL_MS,
                                                     .nodes = w->nodes,
                                                     .never = n->index >= live_from && live_from > 0,
@@ -506,7 +516,7 @@ static void redis_fault(struct world *w)
 static void fault(struct world *w)
 {
     struct shared *s = shared(w);
-    if (s->kind >= ELECT_RELEASE) {
+    if (is_made(s)) {
         elect_made_(w);
         return;
     }
@@ -536,7 +546,7 @@ static void fault(struct world *w)
             s->out_of_home[n->index] = until;
     } else if (what < 94) {
         fail_worker(w, n);
-    } else if (s->kind == ELECT_REDIS) {
+    } else if (is_redis(s)) {
         redis_fault(w);
     }
 }
@@ -551,18 +561,20 @@ static void heal(struct world *w)
 static void set_up(struct world *w)
 {
     struct shared *s = shared(w);
-    const bool made = s->kind >= ELECT_RELEASE;
+    const bool made = is_made(s);
     w->cuts_last = s->kind == ELECT_CUTS;
     w->late = made ? 0 : 0.02;
     w->late_ms = 4000;
     w->nodes = made ? NODES : (int)between(w, w->cuts_last ? 3 : 2, NODES);
     w->max = 2 * w->nodes; /* one that vanished has a place for a while */
     w->min = made ? 2 : (int)between(w, 1, w->nodes);
-    s->safe_replicas = s->kind == ELECT_REDIS && chance(w, 0.5);
+    s->safe_replicas = is_redis(s) && chance(w, 0.5);
     s->live_from =
         !made && chance(w, 0.2) && w->nodes > 2 && !w->cuts_last ? w->nodes - 1 : 0; /* the last never leads */
     new_identity(w, &s->home);
     settle(w);
+    if (s->kind == ELECT_PATIENT)
+        w->config.silence_ms = PATIENT_SILENCE_MS;
 }
 
 int elect_run(enum elect_kind kind, uint64_t seed, bool trace, struct members_stats *total, struct err *e)

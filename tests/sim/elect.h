@@ -17,6 +17,7 @@ enum elect_kind {
     /* schedules that are made for faults which drawn ones hardly show (elect_made.c) */
     ELECT_RELEASE, /* a leader lets go that one member alone hears */
     ELECT_EMPTIED, /* a home is emptied; who has seen nothing leads while the leader before still acknowledges */
+    ELECT_PATIENT, /* a Redis, and workers that live so long that a leader hears too few before it may go on */
     ELECT_KINDS,
 };
 

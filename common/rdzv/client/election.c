@@ -261,6 +261,9 @@ static void on_loaded(struct election *x, const struct election_event *ev, int64
         x->hold_until = now + hold_ms;
         x->owed_until = longest(x->hold_until, x->owed_until);
     }
+    x->few_from = now;
+    if (ev->rc > 0 || hold_ms > 0)
+        x->few_from = longest(x->hold_until, now + x->grace_ms) + election_fence_ms(&x->o, 0);
     x->above = false;
     x->state = ELECTION_LEADING;
     add(x, ELECTION_UNTIL);
@@ -299,7 +302,8 @@ static void on_higher(struct election *x, const struct election_event *ev, int64
 
 static void on_heard(struct election *x, const struct election_event *ev, int64_t now)
 {
-    if (x->state != ELECTION_LEADING || ev->enough || now >= x->until) { /* whom nobody acknowledges does not stay */
+    if (x->state != ELECTION_LEADING || ev->enough || now < x->few_from ||
+        now >= x->until) { /* whom nobody acknowledges does not stay */
         x->few_since = 0;
         return;
     }

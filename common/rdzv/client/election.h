@@ -25,8 +25,10 @@
 #include "common/base/choice.h"
 #include "common/rdzv/homes/rdzv_claim.h"
 
-#define ELECTION_D_MS 1500    /* how long a claim is valid */
-#define ELECTION_FEW_MS 10000 /* a leader that hears fewer than MIN nodes for so long releases its claim */
+#define ELECTION_D_MS 1500 /* how long a claim is valid */
+#define ELECTION_FEW_MS                                                                                                \
+    10000 /* a leader that hears fewer than MIN nodes for so long releases its claim, but not before
+                                 it has given up whom it took over: the next one would wait for them anew */
 #define ELECTION_EFFECTS_MAX 8
 
 #define ELECTION_STATES(X)                                                                                             \
@@ -118,6 +120,7 @@ struct election {
     int64_t grace_ms, hold_until; /* hold_until: nothing is decided before; 0: no hold */
     int64_t handed_ms;            /* of hold_until: what the release owed that our claim replaces */
     int64_t owed_until;           /* what a release hands on: nobody is given up before */
+    int64_t few_from;             /* nobody is missed before: those of the log are heard by then, or given up */
     int64_t few_since;            /* 0: MIN nodes are heard */
 };
 

@@ -238,6 +238,44 @@ static void whoever_hears_too_few_lets_go_and_comes_last(void **state)
     assert_true(now - t >= 2000 && now - t < 3000);
 }
 
+/* How long a leader stays that hears nobody, from now on. */
+static int64_t stays_alone(void)
+{
+    const int64_t t = now;
+    for (; now - t < 100000 && x.state == ELECTION_LEADING; now += 500) {
+        const struct rdzv_claim as_it_is = x.own;
+        step((struct election_event){.kind = ELECTION_RENEWED, .rc = 1, .sent = now, .claim = &as_it_is});
+        step((struct election_event){.kind = ELECTION_HEARD, .enough = false});
+    }
+    return now - t;
+}
+
+/* Else the next one would wait for them anew, and so on for ever, if it takes longer than ELECTION_FEW_MS. */
+static void whoever_hears_too_few_first_gives_up_those_that_it_took_over(void **state)
+{
+    (void)state;
+    x.o.silence_ms = 15000;
+    x.full_ms = election_fence_ms(&x.o, ELECTION_D_MS);
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    assert_true(claims_within(3000, "3-a", 9));
+    win(1);
+    const int64_t fence_ms = election_fence_ms(&x.o, 0), alone_ms = stays_alone();
+    assert_in_range(alone_ms, fence_ms + ELECTION_FEW_MS, fence_ms + ELECTION_FEW_MS + 1500);
+}
+
+static void whoever_hears_too_few_first_waits_for_what_may_be_lost_and_gives_up_its_nodes(void **state)
+{
+    (void)state;
+    x.o.silence_ms = 15000;
+    x.full_ms = election_fence_ms(&x.o, ELECTION_D_MS);
+    step((struct election_event){.kind = ELECTION_BEGIN});
+    assert_true(claims_within(3000, "3-a", 9));
+    step((struct election_event){.kind = ELECTION_CLAIMED, .rc = 1, .sent = now});
+    step((struct election_event){.kind = ELECTION_LOADED, .rc = 1, .hold = true});
+    const int64_t wait_ms = x.full_ms + election_fence_ms(&x.o, 0), alone_ms = stays_alone();
+    assert_in_range(alone_ms, wait_ms + ELECTION_FEW_MS, wait_ms + ELECTION_FEW_MS + 1500);
+}
+
 /* Its turn is 2 s after it has let go; of ten looks one fails. */
 static void a_claim_above_that_fails_is_made_again_with_its_hold(void **state)
 {
@@ -352,6 +390,8 @@ int main(void)
         FRESH(group_ranks_claim_in_turn),
         FRESH(a_release_hands_on_what_is_owed),
         FRESH(whoever_hears_too_few_lets_go_and_comes_last),
+        FRESH(whoever_hears_too_few_first_gives_up_those_that_it_took_over),
+        FRESH(whoever_hears_too_few_first_waits_for_what_may_be_lost_and_gives_up_its_nodes),
         FRESH(a_release_during_a_hold_hands_the_hold_on),
         FRESH(a_claim_above_whose_answer_is_lost_keeps_its_hold),
         FRESH(a_claim_above_that_fails_is_made_again_with_its_hold),
