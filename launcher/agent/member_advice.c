@@ -1,6 +1,7 @@
 /* What a node tells its user about nodes that do not meet: why, and the commands that help. */
 #include "launcher/agent/member_internal.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -133,6 +134,20 @@ void member_hint_taken(struct run *r, int64_t for_ms)
         "another program of this machine has port %d, and no rendezvous answers there: end it, or give all nodes "
         "another port",
         h->port);
+}
+
+void member_hint_unhosted(struct run *r, const struct rdzv_progress *p)
+{
+    const struct home *h = &r->config->home;
+    struct member *m = r->member;
+    if (m->hinted || h->kind != HOME_STATIC || h->node_rank < 1 || p->for_ms < ALONE_MS || r->config->control_fd >= 0 ||
+        !strstr(p->text, strerror(ECONNREFUSED)))
+        return;
+    m->hinted = true;
+    logmux_print(r->mux,
+                 "nobody listens at %s: the node of --node-rank 0 hosts the rendezvous there, and this one has "
+                 "--node-rank %d. Has that node begun, or has none of them rank 0?",
+                 h->endpoint, h->node_rank);
 }
 
 /* --- a store that workers cannot reach */

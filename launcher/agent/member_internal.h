@@ -56,6 +56,8 @@ void member_note_stranger(void *arg, const char *host);
 void member_hint_alone(struct run *r, const struct presence *now);
 /* Once, to a node that would host at a port which another program of its machine has: for_ms without an answer. */
 void member_hint_taken(struct run *r, int64_t for_ms);
+/* Once, to a node of another rank than 0 whose --master-addr refuses it: that node rank 0 hosts there. */
+void member_hint_unhosted(struct run *r, const struct rdzv_progress *p);
 /* The workers of this node will dial group rank 0: try it once, and say so if it cannot be reached. */
 void member_try_store(struct run *r, const struct endpoint *leader);
 void member_drop_store_dial(struct run *r);

@@ -263,6 +263,7 @@ static void on_progress(void *arg, const struct rdzv_progress *p)
         return;
     }
     print_trouble(r, p);
+    member_hint_unhosted(r, p);
     uv_timer_start(&r->member->take_over, on_take_over, 0, 0); /* not from inside the client that it would close */
 }
 

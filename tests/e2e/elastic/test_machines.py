@@ -132,13 +132,13 @@ def test_a_node_of_another_id_is_told_on_both_sides(start):
 
 def test_endpoints_that_never_meet_are_named_after_five_seconds(start, net):
     """localhost on each node; each its own name; node rank 0 typed on a node that the master address is not of; a port
-    that a program which is no rendezvous has."""
+    that a program which is no rendezvous has; node rank 0 typed on none."""
     squatter = subprocess.Popen([*net.v[3].prefix(), "/usr/bin/python3", "-c", SQUATS], stdout=subprocess.PIPE)
     assert squatter.stdout.readline() == b"listens\n"
     on = lambda n, *args: start(n, "--nnodes", 2, *args, program=WAITS)
     nodes = [on(1, "--rdzv-endpoint", "localhost:29500", "--rdzv-id", "j"), on(2, "--rdzv-endpoint", "127.0.1.1:29501", "--rdzv-id", "j"),
              on(3, "--rdzv-endpoint", "node3:29500", "--rdzv-id", "j"), on(4, "--node-rank", 0, "--master-addr", "node1"),
-             on(4, "--rdzv-endpoint", "node4:29502", "--rdzv-id", "j")]
+             on(4, "--rdzv-endpoint", "node4:29502", "--rdzv-id", "j"), on(2, "--node-rank", 1, "--master-addr", "node2")]
     says(nodes[0], "no other node has come to localhost:29500, and none of another machine can")
     says(nodes[0], "--rdzv-endpoint node1:29500\n")
     says(nodes[1], "no other node has come to 127.0.1.1:29501, and none of another machine can")
@@ -147,6 +147,7 @@ def test_endpoints_that_never_meet_are_named_after_five_seconds(start, net):
     says(nodes[4], "another program of this machine has port 29502, and no rendezvous answers there: end it, or give all nodes another port")
     squatter.kill()
     squatter.wait()
+    says(nodes[5], "the node of --node-rank 0 hosts the rendezvous there, and this one has --node-rank 1")
     for n in nodes[:4]:
         waits = re.findall(r"; for (\d+) s, given up in", n.text())
         assert len(waits) <= 4 and all(int(b) - int(a) >= 1 for a, b in zip(waits, waits[1:])), n.text()  # after 1, 2, 4 s and so on
