@@ -68,6 +68,16 @@ static void note_no_place(struct run *r, const struct rdzv_news *news)
     r->member->refused = true;
 }
 
+static void note_resize(struct run *r, const struct rdzv_news *news)
+{
+    const bool grows = rdzv_news_grows(news);
+    if (grows && group_can_grow(r->group))
+        logmux_print(r->mux, "a node has come; the workers here stay, and go on with it");
+    else
+        logmux_print(r->mux, "%s%sthe nodes of the job change; the workers stop in good order and start again",
+                     grows ? "" : news->cause.text, grows || !news->cause.text[0] ? "" : "; ");
+}
+
 static void note_news(struct run *r, const struct rdzv_news *news)
 {
     struct member *m = r->member;
@@ -80,9 +90,7 @@ static void note_news(struct run *r, const struct rdzv_news *news)
     if (news->kind == RDZV_NEWS_ROUND)
         note_round(r, news);
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_RESIZE)
-        logmux_print(r->mux, rdzv_news_grows(news) && group_can_grow(r->group)
-                                 ? "a node has come; the workers here stay, and go on with it"
-                                 : "the nodes of the job change; the workers stop in good order and start again");
+        note_resize(r, news);
     if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE) {
         round_break(r, clock_ns(), news->cause.text);
         round_note_detected(r);

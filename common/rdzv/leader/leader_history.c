@@ -39,7 +39,7 @@ static void note_event(struct leader *l, const struct rdzv_event *ev, int64_t no
         break;
     case RDZV_LEAVE:
         if (ev->cause.exit_code)
-            note(l, now, "node %s leaves: %s", ev->node, ev->cause.text);
+            note(l, now, "node %s leaves (exit code %d): %s", ev->node, ev->cause.exit_code, ev->cause.text);
         else
             note(l, now, "node %s leaves in good order", ev->node);
         break;

@@ -295,6 +295,16 @@ static int leave_between(struct step *s)
     return 0;
 }
 
+/* Enough are left, and go on; they are told why this one does not. */
+static void resize_without(struct step *s)
+{
+    const struct rdzv_cause *why = &s->ev->cause;
+    struct rdzv_cause told = {.rank = -1};
+    const int n = snprintf(told.text, sizeof told.text, "node '%s' leaves (exit code %d): ", s->n->id, why->exit_code);
+    snprintf(told.text + n, sizeof told.text - (size_t)n, "%.*s", (int)sizeof told.text - 1 - n, why->text);
+    rdzv_stop_round_(s, RDZV_WHY_RESIZE, why->exit_code ? &told : NULL);
+}
+
 /* A member's workers must stop first; with too few nodes left all of them do. */
 static int leave_with_workers(struct step *s)
 {
@@ -310,8 +320,10 @@ static int leave_with_workers(struct step *s)
     bool enough = rdzv_tally_(r).staying >= r->config.min_nodes;
     if (!enough && leaves_a_failure(s))
         return 0;
-    if (r->m.state == RDZV_RUNNING)
-        rdzv_stop_round_(s, enough ? RDZV_WHY_RESIZE : RDZV_WHY_DRAIN, enough ? NULL : &s->ev->cause);
+    if (r->m.state == RDZV_RUNNING && enough)
+        resize_without(s);
+    else if (r->m.state == RDZV_RUNNING)
+        rdzv_stop_round_(s, RDZV_WHY_DRAIN, &s->ev->cause);
     else if (!enough)
         r->m.why = RDZV_WHY_DRAIN;
     return 0;

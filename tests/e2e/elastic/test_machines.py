@@ -116,6 +116,20 @@ def test_a_hosting_node_that_can_start_nothing_tells_those_that_come(start):
     assert "reported by node1 (exit code 127)" in other.text()
 
 
+def test_a_node_that_leaves_a_job_that_goes_on_says_why(start, cluster):
+    """Its program is there, and cannot be executed: the interpreter that it names is not."""
+    bad = cluster.tmp / "bad"
+    bad.write_text("#!/nowhere/sh\n")
+    bad.chmod(0o755)
+    args = ["--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=1", *E]
+    host = hosting(start(1, *args, program=WAITS))
+    start(2, *args, program=WAITS)
+    leaver = start(3, *args, program=[bad])
+    assert leaver.wait() == 127, leaver.text()
+    says(host, "leaves (exit code 127): program")
+    says(host, "is not found, reported by node3; the nodes of the job change")
+
+
 def test_a_node_of_other_settings_ends_all_that_wait_for_it(start):
     host = hosting(start(1, "--nnodes", 2, *E))
     other = start(2, "--nnodes", 3, *E)
