@@ -307,7 +307,9 @@ static void on_home(struct world *w, struct message m)
     struct node *n = &w->n[m.node];
     struct store *s = store_of(w, m.node);
     const bool away = shared(w)->home_away_until > w->now || shared(w)->out_of_home[m.node] > w->now;
-    if (m.life == n->life) { /* else what is left of a dead process, on its connection */
+    /* What is left of a dead process, or of a term before the newest claim, is on the connection to the server that it
+     * was meant for. */
+    if (m.life == n->life && (m.call == H_CLAIM || !m.identity[0])) {
         if (m.call == H_CLAIM || !n->identity[0])
             snprintf(n->identity, sizeof n->identity, "%s", s->identity);
         memcpy(m.identity, n->identity, sizeof m.identity);
