@@ -19,6 +19,7 @@ struct call {
     char epoch[RDZV_EPOCH_MAX + 1];
     bool whole, over;
     int64_t begun; /* APPEND: first tried then */
+    unsigned term; /* of this node's terms so far, the one that asked */
     struct call *prev, *next;
 };
 
@@ -37,6 +38,7 @@ struct keeper {
     struct call *calls, *line, *done; /* line: decisions and what follows them */
     int64_t again_at;                 /* the first of the line is not tried before */
     int64_t patience_ms;
+    unsigned term;
     bool stop, over;
 };
 
@@ -146,7 +148,8 @@ static void gather(struct keeper *k, struct call *c)
 
 static bool is_tried_again(const struct keeper *k, const struct call *c)
 {
-    return c->a.call == KEEPER_APPEND && c->a.rc < 0 && !k->stop && clock_ms() - c->begun < k->patience_ms;
+    return c->a.call == KEEPER_APPEND && c->a.rc < 0 && c->term == k->term && !k->stop &&
+           clock_ms() - c->begun < k->patience_ms;
 }
 
 static void *run(void *arg)
@@ -241,6 +244,7 @@ static int ask(struct keeper *k, struct call *c, bool in_line)
     if (!c)
         return -ENOMEM;
     pthread_mutex_lock(&k->mutex);
+    c->term = k->term;
     if (in_line)
         DL_APPEND(k->line, c);
     else
@@ -306,6 +310,7 @@ void keeper_end_term(struct keeper *k)
     struct call *dropped = k->line;
     k->line = NULL;
     k->again_at = 0;
+    k->term++;
     pthread_mutex_unlock(&k->mutex);
     free_calls(dropped);
 }

@@ -50,7 +50,8 @@ int keeper_renew(struct keeper *k, const struct rdzv_claim *own);
 int keeper_append(struct keeper *k, const struct rdzv_write *w, uint64_t number);
 int keeper_release(struct keeper *k, const struct rdzv_claim *own);
 int keeper_forget(struct keeper *k);
-void keeper_end_term(struct keeper *k); /* decisions that do not stand yet are dropped */
+/* Decisions that do not stand yet are dropped; the one that is under way is not tried again. */
+void keeper_end_term(struct keeper *k);
 
 /* What is asked for is done before, but for KEEPER_FAREWELL_MS at most; then all is gone, when the loop has turned. No
  * answer comes any more. */

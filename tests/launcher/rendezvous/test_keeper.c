@@ -73,12 +73,20 @@ static void decide(int number, const char *text, const char *epoch, bool whole)
     buf_free(&b);
 }
 
+static int count(const char *answers)
+{
+    int n = 0;
+    for (; *answers; answers++)
+        n += *answers == ' ';
+    return n;
+}
+
 /* Let n appends end, until their answers are there. */
 static void finish(int n, const char *answers)
 {
     for (int i = 0; i < n; i++)
         sem_post(&f.go);
-    while (strlen(k.answers) < strlen(answers))
+    while (count(k.answers) < count(answers))
         uv_run(&k.loop, UV_RUN_ONCE);
     assert_string_equal(k.answers, answers);
     keeper_close(k.keeper);
@@ -123,12 +131,26 @@ static void what_was_tried_is_tried_again_as_it_was(void **state)
     assert_string_equal(f.taken, "a;a;b;");
 }
 
+/* The next term may find another server, which would take it for its own. */
+static void what_was_under_way_when_a_term_ended_is_not_tried_again(void **state)
+{
+    (void)state;
+    set_up(1);
+    decide(1, "a", "1-x", false);
+    sem_wait(&f.began);
+    keeper_end_term(k.keeper);
+    decide(2, "b", "2-x", false);
+    finish(3, "1:-11 2:1 ");
+    assert_string_equal(f.taken, "a;b;");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decisions_that_wait_for_one_go_together),
         cmocka_unit_test(a_whole_decision_stands_for_those_before_it),
         cmocka_unit_test(what_was_tried_is_tried_again_as_it_was),
+        cmocka_unit_test(what_was_under_way_when_a_term_ended_is_not_tried_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
