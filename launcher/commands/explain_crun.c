@@ -436,6 +436,8 @@ const struct explain_message explain_crun[] = {
     {"stopped after *; start it again to go on*\nstopped before the end; start it again to go on*\n"
      "stopped because a worker asked for it*",
      "this node is to be taken away, another node stopped, or a worker exited with 75", "start it again to go on"},
+    {"the job was stopped before its first round here*", "the crun that hosts it ended, or an operator drained it",
+     "start it again; the host's own lines say why it ended"},
     {"stopped in good order*\nthe workers stopped in good order before the end*",
      "everything is saved that the workers save", "start it again to go on"},
     {"stopped by *", "a signal ended the job, and not every worker said that it had saved", "start it again"},

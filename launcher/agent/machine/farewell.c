@@ -19,7 +19,12 @@ static enum farewell_kind to_go_on(const struct farewell *f, char *out)
     else if (f->notice)
         snprintf(out, FAREWELL_MAX, "stopped after %s; start it again to go on (exit code %d)", f->notice,
                  EXIT_REQUEUE);
-    else if (f->bad) /* somebody else's drain */
+    else if (f->unbegun) /* somebody else's drain */
+        snprintf(out, FAREWELL_MAX,
+                 "the job was stopped before its first round here: a node it needs was stopped, or an operator drained "
+                 "it; start it again (exit code %d)",
+                 EXIT_REQUEUE);
+    else if (f->bad)
         snprintf(out, FAREWELL_MAX, "stopped before the end; start it again to go on (exit code %d)", EXIT_REQUEUE);
     else
         snprintf(out, FAREWELL_MAX,

@@ -13,6 +13,7 @@ struct farewell {
     int end_code;       /* and was to end with this */
     bool end_unknown;   /* the workers had finished, and this node never heard how the job ended */
     bool idle;          /* the job succeeded, and this node never had a worker */
+    bool unbegun;       /* this node never had a place in a round */
     bool bad;           /* some worker, being stopped, ended with neither 0 nor 75 nor by SIGTERM */
 };
 
@@ -22,7 +23,7 @@ enum farewell_kind {
     FAREWELL_STOPPED, /* a sentence that the workers that did not stop in good order come after */
 };
 
-#define FAREWELL_MAX 160
+#define FAREWELL_MAX 200
 
 enum farewell_kind farewell(const struct farewell *f, char out[FAREWELL_MAX]);
 

@@ -62,6 +62,10 @@ static const struct {
     {{.code = 75, .ended = true, .end_code = 75},
      FAREWELL_WHOLE,
      "the workers stopped in good order before the end" AGAIN},
+    {{.code = 75, .ended = true, .end_code = 75, .unbegun = true},
+     FAREWELL_WHOLE,
+     "the job was stopped before its first round here: a node it needs was stopped, or an operator drained it; start "
+     "it again (exit code 75)"},
 };
 
 static void the_end_is_told_as_it_came(void **state)
