@@ -49,6 +49,21 @@ MUTANTS = {
     "few_nodes_will_do": (
         "common/rdzv/client/election.c", '    if (now - x->few_since < ELECTION_FEW_MS)', '    if (now - x->few_since < NEVER)',
         ["election"]),
+    "few_while_it_can_take_nobody": (
+        "common/rdzv/client/election.c", 'ev->enough || now < x->few_from ||', 'ev->enough ||',
+        ["election"]),
+    "waits_of_leaders_count": (
+        "common/rdzv/client/client_talk.c", 'const bool counts = !c->o.elected || c->o.listed;', 'const bool counts = true;',
+        ["client"]),
+    "a_hold_ends_with_the_next_event": (
+        "common/rdzv/leader/leader.c", '    if (l->held)\n        return l->hold_until;', '    if (l->held && l->hold_until == 0)\n        return l->hold_until;',
+        ["leader"]),
+    "newcomers_wait_where_they_are": (
+        "common/rdzv/client/hosts.c", 'if (working || h->heard ||', 'if (!working || h->heard ||',
+        ["hosts"]),
+    "decisions_outlive_their_term": (
+        "launcher/rendezvous/keeper.c", ' && c->term == k->term', '',
+        ["launcher_keeper"]),
     "emptied_home_holds_nothing": (
         "common/rdzv/client/election.c", 'x->above || (x->was_member && ev->rc == 0))', 'x->above)',
         ["election"]),
