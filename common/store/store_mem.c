@@ -177,6 +177,11 @@ static int put_value(struct space *sp, const char *key, const void *v, size_t n,
         }
         memcpy(en->key, key, key_size);
         HASH_ADD_KEYPTR(hh, sp->entries, en->key, key_size - 1, en);
+        if (!en->hh.tbl) {
+            free(en);
+            buf_free(&value);
+            return err_set(e, -ENOMEM, "out of memory");
+        }
     }
     buf_free(&en->value);
     en->value = value;

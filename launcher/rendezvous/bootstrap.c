@@ -6,11 +6,11 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <uthash.h>
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/base/seeded_hash.h"
 #include "common/net/addr.h"
 #include "rendezvousd/net/front.h"
 #include "rendezvousd/net/server.h"
@@ -149,6 +149,10 @@ static int note_alive(struct bootstrap *b, const char *node)
             return ERR_REFUSED;
         memcpy(m->node, node, n);
         HASH_ADD_KEYPTR(hh, b->alive, m->node, n, m);
+        if (!m->hh.tbl) {
+            free(m);
+            return ERR_REFUSED;
+        }
     }
     m->seen_ms = clock_ms();
     return 0;

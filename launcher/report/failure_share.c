@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <uthash.h>
 
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/base/seeded_hash.h"
 #include "common/rdzv/machine/rdzv.h"
 #include "launcher/rendezvous/leader_link.h"
 #include "launcher/report/failure.h"
@@ -101,7 +101,10 @@ static struct failure_heard *find_or_add(struct failure_share *s, const char *no
         return NULL;
     strcpy(h->node, node);
     HASH_ADD_STR(s->heard, node, h);
-    return h;
+    if (h->hh.tbl)
+        return h;
+    free(h);
+    return NULL;
 }
 
 int failure_share_receive(struct failure_share *s, const char *node, const char *text, size_t n)

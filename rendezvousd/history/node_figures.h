@@ -6,7 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HASH_NONFATAL_OOM 1
 #include "common/base/seeded_hash.h"
 
 struct json_write;

@@ -52,7 +52,10 @@ static struct keyspace_total *share_of(struct server *s, const char *principal)
     sh->total.max_bytes =
         s->o.max_principal_bytes ? s->o.max_principal_bytes : gate_fair_share(s, s->o.max_memory_bytes);
     HASH_ADD_STR(s->shares, principal, sh);
-    return &sh->total;
+    if (sh->hh.tbl)
+        return &sh->total;
+    free(sh);
+    return NULL;
 }
 
 int spaces_use(struct conn *c, const char *principal, const char *run)
@@ -61,11 +64,15 @@ int spaces_use(struct conn *c, const char *principal, const char *run)
     struct keyspace_total *share = share_of(s, principal);
     struct named_space *fresh = share ? name_it(principal, run) : NULL, *n = fresh ? find_space(s, fresh) : NULL;
     if (fresh && !n && space_create(&fresh->space, s, run ? s->o.max_job_bytes : s->o.max_memory_bytes) == 0) {
-        n = fresh;
-        keyspace_share(n->space->keys, share);
-        HASH_ADD_KEYPTR(hh, s->spaces, n->name, n->n, n);
+        HASH_ADD_KEYPTR(hh, s->spaces, fresh->name, fresh->n, fresh);
+        if (fresh->hh.tbl)
+            n = fresh;
+        else
+            space_release(fresh->space);
     }
-    if (n != fresh)
+    if (n && n == fresh)
+        keyspace_share(n->space->keys, share);
+    else
         free(fresh);
     if (!n)
         return -ENOMEM;

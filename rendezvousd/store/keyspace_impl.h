@@ -6,7 +6,6 @@
 #include "rendezvousd/store/expiry.h"
 #include "rendezvousd/store/keyspace.h"
 
-#define HASH_NONFATAL_OOM 1
 #include "common/base/seeded_hash.h"
 
 /* A table of a million keys takes 90 ms to grow, and nothing else is served meanwhile: many small ones, each of which

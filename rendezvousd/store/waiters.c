@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HASH_NONFATAL_OOM 1
 #include "common/base/seeded_hash.h"
 #include <utlist.h>
 

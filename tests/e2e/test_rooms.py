@@ -22,6 +22,12 @@ def test_no_two_files_of_tests_have_one_name():
     assert sorted(names) == sorted(set(names))
 
 
+def test_uthash_is_included_by_way_of_its_own_header():
+    """Which keeps it from ending the process where there is no memory."""
+    including = [str(path) for path in rooms.sources(ROOT) if "<uthash.h>\n" in (ROOT / path).read_text()]
+    assert including == ["common/base/seeded_hash.h"]
+
+
 @pytest.fixture
 def copy(tmp_path):
     for program in rooms.PROGRAMS:

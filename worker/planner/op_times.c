@@ -7,10 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <uthash.h>
-
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "common/base/seeded_hash.h"
 #include "worker/device/device.h"
 #include "worker/planner/op_times_impl.h"
 #include "worker/program/program.h"
@@ -104,6 +103,10 @@ static void put(struct op_times *t, uint64_t key, double value)
     if (!x && (x = calloc(1, sizeof *x))) { /* without memory it is not known: op_times_know() says so */
         x->key = key;
         HASH_ADD(hh, t->all, key, sizeof x->key, x);
+        if (!x->hh.tbl) {
+            free(x);
+            x = NULL;
+        }
     }
     if (x)
         x->value = value;
