@@ -16,6 +16,7 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/base/path.h"
+#include "common/net/loop.h"
 #include "launcher/agent/effects.h"
 #include "launcher/agent/failures.h"
 #include "launcher/agent/hangs.h"
@@ -300,10 +301,12 @@ int agent_run(const struct config *c, const struct program *p, const struct guar
     oom_kills_open(&r->oom, cgroups);
     r->shares_terminal = c->nproc == 1 && c->log.ptys.n == 0 && isatty(STDIN_FILENO);
     name_node(r);
-    uv_loop_init(&r->loop);
     agent_init(&r->agent, (int)c->nproc, (int)c->spare_exit_code);
-    const int rc = run_job(r, ret_code, e);
-    close_parts(r);
+    int rc = loop_open(&r->loop, e);
+    if (rc == 0) {
+        rc = run_job(r, ret_code, e);
+        close_parts(r);
+    }
     oom_kills_close(&r->oom);
     free(r);
     return rc;

@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
+#include "common/net/loop.h"
 #include "launcher/base/ending.h"
 #include "launcher/base/program.h"
 #include "launcher/base/shell_word.h"
@@ -228,7 +229,10 @@ int remote_run(const struct config *c, const struct guardian_link *link, int arg
     m->c = c;
     m->link = link;
     m->signal_fd = m->stop_fd = m->code = -1;
-    uv_loop_init(&m->loop);
+    if (loop_open(&m->loop, e) < 0) {
+        free(m);
+        return -ENOMEM;
+    }
     m->stop_code = EXIT_UNAVAILABLE;
     uv_timer_init(&m->loop, &m->begin);
     uv_timer_init(&m->loop, &m->late);

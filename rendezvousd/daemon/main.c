@@ -12,6 +12,7 @@
 #include "common/base/log.h"
 #include "common/http/http_auth.h"
 #include "common/job/exitcode.h"
+#include "common/net/loop.h"
 #include "common/net/port_mark.h"
 #include "rendezvousd/daemon/config.h"
 #include "rendezvousd/daemon/http.h"
@@ -390,11 +391,8 @@ static int serve(struct daemon *d)
     if (rc < 0)
         return complain(&e, EXIT_USAGE_ERROR);
     signal(SIGPIPE, SIG_IGN);
-    rc = uv_loop_init(&d->loop);
-    if (rc < 0) {
-        err_errno(&e, -rc, "no event loop");
+    if (loop_open(&d->loop, &e) < 0)
         return complain(&e, EXIT_INTERNAL);
-    }
     rc = start(d, &code, &e);
     if (rc < 0)
         return complain(&e, code); /* the process ends: nothing is served yet */

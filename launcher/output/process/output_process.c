@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
+#include "common/net/loop.h"
 #include "launcher/base/watch.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/output/log_console.h"
@@ -292,10 +293,11 @@ int output_process_run(const struct guardian_output *g)
 {
     static struct process process;
     struct process *p = &process;
+    struct err e;
     mallopt(M_ARENA_MAX, 1); /* two threads that wait most of the time */
     p->g = g;
     p->page = g->page;
-    if (uv_loop_init(&p->loop) < 0 || output_out_open(&p->out, &p->loop, g->agent_fd, NULL) < 0 ||
+    if (loop_open(&p->loop, &e) < 0 || output_out_open(&p->out, &p->loop, g->agent_fd, NULL) < 0 ||
         uv_timer_init(&p->loop, &p->deadline) < 0 || open_watch(p, &p->agent, g->agent_fd, on_agent) < 0 ||
         open_watch(p, &p->guardian, g->guardian_fd, on_guardian) < 0)
         return 1;
