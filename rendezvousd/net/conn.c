@@ -16,6 +16,7 @@
  *     holds the key-space too, and ends with conn_finished(). */
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/net/loop.h"
 #include "common/net/tls_stream.h"
 #include "rendezvousd/net/conn_impl.h"
 #include <errno.h>
@@ -377,11 +378,18 @@ void conn_use_space(struct conn *c, struct space *sp)
 
 /* --- beginning */
 
-void conn_accept(struct server *s, uv_stream_t *listener)
+static bool can_watch(const struct conn *c)
+{
+    int fd;
+    return uv_fileno((const uv_handle_t *)&c->tcp, &fd) == 0 && loop_can_watch(c->s->loop, fd) == 0;
+}
+
+int conn_accept(struct server *s, uv_stream_t *listener)
 {
     struct conn *c = calloc(1, sizeof *c);
-    if (!c || uv_tcp_init(s->loop, &c->tcp) < 0)
-        abort(); /* small and of fixed size; without it the listener would stand still for ever */
+    if (!c)
+        return -ENOMEM;
+    uv_tcp_init(s->loop, &c->tcp); /* without a socket as yet it cannot fail */
     c->s = s;
     c->tcp.data = c->timer.data = c;
     uv_timer_init(s->loop, &c->timer);
@@ -393,19 +401,21 @@ void conn_accept(struct server *s, uv_stream_t *listener)
     s->open_handles++;
     s->clients++;
     DL_APPEND(s->conns, c);
-    if (uv_accept(listener, (uv_stream_t *)&c->tcp) < 0) {
+    const char *no = uv_accept(listener, (uv_stream_t *)&c->tcp) == 0 && can_watch(c) ? gate_admit(c) : NULL;
+    if (!c->peer) {
+        log_warn(MODULE, "client %llu closed: no memory for it", (unsigned long long)c->id);
         conn_close(c);
-        return;
+        return 0;
     }
-    const char *no = gate_admit(c);
     if (no) {
         s->refused++;
         reply_error(&c->reply, "%s", no);
         conn_say_last_words(c);
         conn_flush(c);
-        return;
+        return 0;
     }
     if (c->trust == TRUST_NONE)
         conn_set_timer(c, TIMER_AUTH, gate_auth_timeout_ms(c));
     conn_choose_reading(c);
+    return 0;
 }

@@ -151,6 +151,7 @@ void gate_refused(struct conn *c, const char *fmt, ...)
 
 /* --- sources */
 
+/* Made where there is none as yet. NULL: no memory. */
 static struct source *source_of(struct gate *g, const uint8_t key[16])
 {
     struct source *a;
@@ -159,10 +160,13 @@ static struct source *source_of(struct gate *g, const uint8_t key[16])
         return a;
     a = calloc(1, sizeof *a);
     if (!a)
-        abort(); /* small and of fixed size */
+        return NULL;
     memcpy(a->key, key, 16);
     HASH_ADD(hh, g->sources, key, 16, a);
-    return a;
+    if (a->hh.tbl)
+        return a;
+    free(a);
+    return NULL;
 }
 
 static struct source *address_of(struct gate *g, const struct peer_addr *of)
@@ -201,12 +205,13 @@ static size_t places(const struct server *s)
 static struct source *where_from(struct conn *c)
 {
     struct gate *g = c->s->o.gate;
+    struct source *user = NULL;
     uid_t uid;
     int fd;
     if (g->unauthenticated >= places(c->s) / 4 && peer_addr_is_loopback(&c->peer->addr) &&
         uv_fileno((uv_handle_t *)&c->tcp, &fd) == 0 && peer_uid(&c->s->uid_asker, fd, &uid, NULL) == 0)
-        return user_of(g, uid);
-    return c->peer->address;
+        user = user_of(g, uid);
+    return user ? user : c->peer->address;
 }
 
 static void become_stranger(struct conn *c)
@@ -442,10 +447,13 @@ bool gate_raise(struct conn *c, const char *name)
 {
     struct gate *g = c->s->o.gate;
     struct principal *p = tokens_principal(g->tokens, name);
-    if (!p)
-        abort(); /* small and of fixed size */
-    if (!join_principal(c, p))
+    if (p && !join_principal(c, p))
         return false;
+    if (!p || (g->o.own_spaces && spaces_use(c, p->name, NULL) < 0)) {
+        reply_error(&c->reply, "LIMIT no memory for a connection of principal '%s'", name);
+        c->last_words = true;
+        return false;
+    }
     bool first = c->trust == TRUST_NONE;
     c->trust = TRUST_FULL;
     c->principal = p->name;
@@ -453,8 +461,6 @@ bool gate_raise(struct conn *c, const char *name)
     g->authenticated++;
     if (first)
         conn_trusted(c);
-    if (g->o.own_spaces && spaces_use(c, p->name, NULL) < 0)
-        abort(); /* small and of fixed size */
     be_no_stranger(c);
     server_accept_waiting(c->s);
     return true;
@@ -531,17 +537,28 @@ static const char *admit(struct conn *c)
     return "NOPERM this server takes local connections of its own user only";
 }
 
+/* False: no memory, and it has no peer. */
+static bool know_peer(struct conn *c)
+{
+    struct gate *g = c->s->o.gate;
+    struct gate_peer *p = calloc(1, sizeof *p);
+    if (p)
+        peer_addr_read(&c->tcp, &p->addr);
+    if (p && g && !(p->address = address_of(g, &p->addr))) {
+        free(p);
+        p = NULL;
+    }
+    if (p && g)
+        p->address->all++;
+    c->peer = p;
+    return p;
+}
+
 const char *gate_admit(struct conn *c)
 {
     struct gate *g = c->s->o.gate;
-    c->peer = calloc(1, sizeof *c->peer);
-    if (!c->peer)
-        abort(); /* small and of fixed size */
-    peer_addr_read(&c->tcp, &c->peer->addr);
-    if (g) {
-        c->peer->address = address_of(g, &c->peer->addr);
-        c->peer->address->all++;
-    }
+    if (!know_peer(c))
+        return "ERR no memory for another client";
     if (c->s->clients > c->s->o.max_clients)
         return "ERR max number of clients reached";
     const char *no = admit(c);

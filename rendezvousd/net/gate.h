@@ -93,7 +93,7 @@ void gate_refuse_reader(struct gate *g, int fd, const char *principal);
 /* --- for the server itself */
 
 /* May this client come in? NULL, and c->trust and c->principal are set; else the error for its reply. The server may
- * have no gate. */
+ * have no gate. If there is no memory, c->peer stays NULL, and the client must be closed at once. */
 const char *gate_admit(struct conn *c);
 void gate_leave(struct conn *c);                  /* as it closes */
 const char *gate_peer_host(const struct conn *c); /* peer_addr.h; until it leaves */

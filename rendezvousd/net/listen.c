@@ -67,6 +67,33 @@ void listeners_close(struct server *s)
 
 static void rest(struct listener *l, int why);
 
+static void on_turned_away(uv_handle_t *h)
+{
+    struct server *s = h->data;
+    s->turns_away = false;
+    server_accept_waiting(s);
+    server_handle_closed(s);
+}
+
+/* A handle of the server's own takes the client that there is no memory for. The next one waits until that is closed,
+ * which takes libuv a turn. */
+static void accept_one(struct listener *l)
+{
+    struct server *s = l->s;
+    if (conn_accept(s, (uv_stream_t *)&l->tcp) == 0)
+        return;
+    l->waiting = s->turns_away;
+    if (l->waiting)
+        return;
+    log_warn(MODULE, "a client was closed: no memory for it (%zu are here)", s->clients);
+    uv_tcp_init(s->loop, &s->away);
+    s->away.data = s;
+    s->turns_away = true;
+    s->open_handles++;
+    uv_accept((uv_stream_t *)&l->tcp, (uv_stream_t *)&s->away);
+    uv_close((uv_handle_t *)&s->away, on_turned_away);
+}
+
 static void on_connection(uv_stream_t *stream, int status)
 {
     struct listener *l = stream->data;
@@ -81,7 +108,7 @@ static void on_connection(uv_stream_t *stream, int status)
     l->waiting = s->turns.accept || !gate_make_room(s); /* libuv takes no more from the kernel's queue until this one
                                                            is accepted */
     if (!l->waiting)
-        conn_accept(s, stream);
+        accept_one(l);
 }
 
 void server_accept_waiting(struct server *s)
@@ -93,7 +120,7 @@ void server_accept_waiting(struct server *s)
         if (!l->waiting || !gate_make_room(s) || !l->waiting) /* who makes room may call this */
             continue;
         l->waiting = false;
-        conn_accept(s, (uv_stream_t *)&l->tcp);
+        accept_one(l);
     }
 }
 

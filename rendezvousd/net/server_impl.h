@@ -128,6 +128,8 @@ struct server {
     struct waiter *remains;       /* of waiters in any of them (waiters_sweep()) */
     struct listener *listeners;
     uv_timer_t accept_timer; /* runs while listeners rest */
+    uv_tcp_t away;           /* a client that there is no memory for, as it is closed */
+    bool turns_away;         /* it is a handle of the loop */
     struct conn *conns;
     struct conn *ready;  /* woken: they go on when the request that woke them is answered */
     struct conn *unsent; /* their replies go out before the loop sleeps */
@@ -173,7 +175,8 @@ void rdzv_conn_gone(struct conn *c); /* the connection goes: so does the party *
 void server_close_door(struct server *s);
 
 /* conn.c */
-void conn_accept(struct server *s, uv_stream_t *listener);
+/* -ENOMEM: there is no memory even to accept it. */
+int conn_accept(struct server *s, uv_stream_t *listener);
 void conn_close(struct conn *c);
 void conn_finish(struct conn *c);                      /* close, once what is being written is written, at most 1 s */
 void conn_trusted(struct conn *c);                     /* it has authenticated: no hurry any more */
