@@ -143,9 +143,24 @@ int folder_write(const char *path, const char *text, struct err *e)
     return rc;
 }
 
+/* opendir(3) needs memory, and a save that found none has a folder to remove. */
+static int remove_by_names(const char *path, struct err *e)
+{
+    const int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return err_errno(e, errno, "open the folder %s", path);
+    for (int i = 0; i < CKPT_FILE_COUNT; i++)
+        unlinkat(dir, ckpt_file_paths[i], 0);
+    unlinkat(dir, CKPT_MANIFEST, 0);
+    close(dir);
+    return rmdir(path) < 0 ? err_errno(e, errno, "remove the folder %s", path) : 0;
+}
+
 int folder_remove(const char *path, struct err *e)
 {
     DIR *d = opendir(path);
+    if (!d && errno == ENOMEM)
+        return remove_by_names(path, e);
     if (!d)
         return errno == ENOENT ? 0 : err_errno(e, errno, "open the folder %s", path);
     int rc = 0;
