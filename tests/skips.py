@@ -130,6 +130,7 @@ ROWS = [
     (r"could not import 'yaml'", lacks_module("yaml")),
     (r"no abidiff", lacks("abidiff")),
     (r"no promtool", lacks("promtool")),
+    (r"no strace", lacks("strace")),
     (r"no x86-64", lambda: os.uname().machine != "x86_64"),
     (r"no network|debootstrap reaches no mirror", anywhere),
     (r"no venv module", lacks_module("ensurepip")),

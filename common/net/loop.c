@@ -46,7 +46,9 @@ static void *grow(void *p, size_t n)
     void *q = is_reserve(p) ? malloc(n) : realloc(p, n);
     if (q && !is_reserve(p))
         return q;
-    const size_t had = !p ? 0 : is_reserve(p) ? (size_t)(reserve.start + reserve.bytes - (char *)p) : malloc_usable_size(p);
+    const size_t had = !p              ? 0
+                       : is_reserve(p) ? (size_t)(reserve.start + reserve.bytes - (char *)p)
+                                       : malloc_usable_size(p);
     if (n == 0 || (!q && !(q = take_reserve(n))))
         return NULL;
     if (had > 0)
@@ -61,7 +63,8 @@ static int make_reserve(struct err *e)
     struct rlimit files;
     if (reserve.start)
         return 0;
-    size_t fds = getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur > FDS_MAX ? FDS_MAX : (size_t)files.rlim_cur, n = 64;
+    size_t fds = getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur > FDS_MAX ? FDS_MAX : (size_t)files.rlim_cur,
+           n = 64;
     while (n < fds + 2)
         n *= 2;
     const size_t bytes = 4 * n * sizeof(void *);
