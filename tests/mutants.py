@@ -193,7 +193,7 @@ MUTANTS = {
         "python/crun/_stops.py", "if callback not in self.all:", "if True:",
         ["packages/test_module.py::test_a_callback_that_is_given_again_is_called_once"]),
     "interleaved_warm_up_too_short": (
-        "worker/pipeline/pipeline.c", "at_most(2 * behind + (p->chunks - 1) * p->stages, all)", "at_most(behind + (p->chunks - 1) * p->stages, all)",
+        "worker/pipeline/pipeline.c", "min_int(2 * behind + (p->chunks - 1) * p->stages, all)", "at_most(behind + (p->chunks - 1) * p->stages, all)",
         ["pipeline"]),
     "unit_that_does_not_restart": (
         "rendezvousd/daemon/rendezvousd.service.in", "Restart=on-failure\n", "",

@@ -1,8 +1,10 @@
-/* Numbers as text and back. Pure; without stdio where that is done for each request. */
+/* Numbers as text and back; the smaller and the larger of two. Pure; without stdio where that is done for each
+ * request. */
 #ifndef CRUN_COMMON_NUMBERS_H
 #define CRUN_COMMON_NUMBERS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #define DIGITS_MAX 20 /* "-9223372036854775808" */
 
@@ -21,5 +23,30 @@ struct ranges {
 };
 
 void ranges_add(struct ranges *r, int number); /* one that follows the last joins its range */
+
+static inline int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t max_i64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
 
 #endif

@@ -20,6 +20,7 @@
 #include "common/crun/crun_self.h"
 #include "common/include/crun.h"
 #include "common/net/dial.h"
+#include "common/net/fds.h"
 
 #define self libcrun_self
 
@@ -144,23 +145,14 @@ static void restart_page(struct crun_page *p)
 /* A spare writes from now on where its rank writes, which it hears once. */
 static void take_stdio(struct crun_page *p)
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-    } room;
     char byte;
-    struct iovec v = {&byte, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &room, .msg_controllen = sizeof room};
-    int fds[2];
-    if (p->stdio_fd < 0 || recvmsg(p->stdio_fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1)
+    int fds[2], n;
+    const struct iovec part = {&byte, 1};
+    if (p->stdio_fd < 0 || fds_receive(p->stdio_fd, &part, 1, 0, fds, 2, &n) != 1)
         return;
     close(p->stdio_fd);
     p->stdio_fd = -1;
-    const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof fds))
-        return;
-    memcpy(fds, CMSG_DATA(c), sizeof fds);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < n; i++) {
         dup2(fds[i], STDOUT_FILENO + i);
         close(fds[i]);
     }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -117,6 +118,24 @@ int json_f64(const cJSON *o, const char *name, double *ret, struct err *e)
     TRY(find_member(o, name, cJSON_IsNumber, "a number", &m, e));
     *ret = m->valuedouble;
     return 0;
+}
+
+const char *json_str_or(const cJSON *o, const char *name, const char *otherwise)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, name));
+    return text ? text : otherwise;
+}
+
+double json_f64_or(const cJSON *o, const char *name, double otherwise)
+{
+    const double v = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(o, name));
+    return isfinite(v) ? v : otherwise;
+}
+
+int json_int_or(const cJSON *o, const char *name, int otherwise)
+{
+    const double v = json_f64_or(o, name, otherwise);
+    return v > INT_MIN - 1.0 && v < INT_MAX + 1.0 ? (int)v : otherwise;
 }
 
 static int clean_text(cJSON *item, struct err *e)

@@ -20,6 +20,12 @@ int json_str(const cJSON *o, const char *name, const char **ret, struct err *e);
 int json_i64(const cJSON *o, const char *name, int64_t *ret, struct err *e);
 int json_f64(const cJSON *o, const char *name, double *ret, struct err *e);
 
+/* Members of what is only shown or may be missing. `otherwise` (borrowed) is the answer where there is none, or it is
+ * of another type, no finite number, or (int) none that an int holds. */
+const char *json_str_or(const cJSON *o, const char *name, const char *otherwise);
+double json_f64_or(const cJSON *o, const char *name, double otherwise);
+int json_int_or(const cJSON *o, const char *name, int otherwise); /* without its fraction */
+
 /* JSON is UTF-8: in the strings of a tree (not in its keys) other bytes become U+FFFD. -ENOMEM. */
 int json_clean(cJSON *tree, struct err *e);
 

@@ -88,13 +88,8 @@ static int finish(struct table *t, FILE *out, struct err *e)
 
 static const char *text(const cJSON *o, const char *name)
 {
-    const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, name));
-    return s && *s ? s : "-";
-}
-
-static double number(const cJSON *o, const char *name)
-{
-    return cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(o, name)); /* NaN if there is none */
+    const char *s = json_str_or(o, name, "");
+    return *s ? s : "-";
 }
 
 static void number_cell(struct table *t, double v)
@@ -127,7 +122,7 @@ static const cJSON *report(const cJSON *job)
     cJSON_ArrayForEach(node, cJSON_GetObjectItemCaseSensitive(job, "nodes"))
     {
         const cJSON *r = cJSON_GetObjectItemCaseSensitive(node, "report");
-        if (r && (!best || number(r, "step") > number(best, "step")))
+        if (r && (!best || json_f64_or(r, "step", NAN) > json_f64_or(best, "step", NAN)))
             best = r;
     }
     return best;
@@ -140,7 +135,7 @@ static int world(const cJSON *job)
     cJSON_ArrayForEach(node, cJSON_GetObjectItemCaseSensitive(job, "nodes"))
     {
         if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(node, "member")))
-            n += number(node, "slots");
+            n += json_f64_or(node, "slots", NAN);
     }
     return (int)n;
 }
@@ -154,23 +149,23 @@ static void job_row(struct table *t, const cJSON *job, bool owners)
         cell(t, "%s", text(job, "principal"));
     cell(t, "%s", text(job, "run"));
     cell(t, "%s", text(job, "state"));
-    cell(t, "%.0f", number(job, "round"));
-    double count = number(job, "node_count"); /* a daemon does not list them all where they are very many */
+    cell(t, "%.0f", json_f64_or(job, "round", NAN));
+    double count = json_f64_or(job, "node_count", NAN); /* a daemon does not list them all where they are very many */
     if (isnan(count))
         count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(job, "nodes"));
-    if (isnan(number(job, "min_nodes"))) /* only a daemon knows */
+    if (isnan(json_f64_or(job, "min_nodes", NAN))) /* only a daemon knows */
         cell(t, "%.0f", count);
     else
-        cell(t, "%.0f of %.0f:%.0f", count, number(job, "min_nodes"), number(job, "max_nodes"));
-    cell(t, "%d", isnan(number(job, "world_size")) ? world(job) : (int)number(job, "world_size"));
-    if (isnan(number(job, "max_restarts")))
-        cell(t, "%.0f", number(job, "restart_count"));
+        cell(t, "%.0f of %.0f:%.0f", count, json_f64_or(job, "min_nodes", NAN), json_f64_or(job, "max_nodes", NAN));
+    cell(t, "%d", isnan(json_f64_or(job, "world_size", NAN)) ? world(job) : (int)json_f64_or(job, "world_size", NAN));
+    if (isnan(json_f64_or(job, "max_restarts", NAN)))
+        cell(t, "%.0f", json_f64_or(job, "restart_count", NAN));
     else
-        cell(t, "%.0f of %.0f", number(job, "restart_count"), number(job, "max_restarts"));
-    number_cell(t, number(r, "step"));
-    number_cell(t, number(r, "images_per_s"));
-    number_cell(t, number(r, "loss"));
-    span_cell(t, number(job, "age_ms"), "");
+        cell(t, "%.0f of %.0f", json_f64_or(job, "restart_count", NAN), json_f64_or(job, "max_restarts", NAN));
+    number_cell(t, json_f64_or(r, "step", NAN));
+    number_cell(t, json_f64_or(r, "images_per_s", NAN));
+    number_cell(t, json_f64_or(r, "loss", NAN));
+    span_cell(t, json_f64_or(job, "age_ms", NAN), "");
 }
 
 /* A job that is over and forgotten, as the daemon remembers it. */
@@ -178,14 +173,15 @@ static void ended_row(struct table *t, const cJSON *job)
 {
     cell(t, "%s", text(job, "run"));
     cell(t, "%s", text(job, "state"));
-    cell(t, "%.0f", number(job, "round"));
-    cell(t, "%.0f of %.0f:%.0f", number(job, "nodes"), number(job, "min_nodes"), number(job, "max_nodes"));
-    cell(t, "%.0f", number(job, "world_size"));
-    cell(t, "%.0f of %.0f", number(job, "restarts"), number(job, "max_restarts"));
-    number_cell(t, number(job, "step"));
-    number_cell(t, number(job, "images_per_s"));
-    number_cell(t, number(job, "loss"));
-    span_cell(t, ((double)time(NULL) - number(job, "started")) * 1000, "");
+    cell(t, "%.0f", json_f64_or(job, "round", NAN));
+    cell(t, "%.0f of %.0f:%.0f", json_f64_or(job, "nodes", NAN), json_f64_or(job, "min_nodes", NAN),
+         json_f64_or(job, "max_nodes", NAN));
+    cell(t, "%.0f", json_f64_or(job, "world_size", NAN));
+    cell(t, "%.0f of %.0f", json_f64_or(job, "restarts", NAN), json_f64_or(job, "max_restarts", NAN));
+    number_cell(t, json_f64_or(job, "step", NAN));
+    number_cell(t, json_f64_or(job, "images_per_s", NAN));
+    number_cell(t, json_f64_or(job, "loss", NAN));
+    span_cell(t, ((double)time(NULL) - json_f64_or(job, "started", NAN)) * 1000, "");
 }
 
 static bool is_listed(const cJSON *jobs, const cJSON *ended)
@@ -208,16 +204,16 @@ static void headings(struct table *t, const char *const *names)
 /* A job that has too few nodes: one line of its own. */
 static void print_waiting(const cJSON *job, FILE *out)
 {
-    const double least = number(job, "min_nodes"), here = number(job, "here");
+    const double least = json_f64_or(job, "min_nodes", NAN), here = json_f64_or(job, "here", NAN);
     const char *missing = text(job, "missing"), *silent = text(job, "silent");
     struct table t = {.columns = 1};
     struct err e;
-    if (isnan(number(job, "waiting_ms")))
+    if (isnan(json_f64_or(job, "waiting_ms", NAN)))
         return;
     cell(&t, "%s waits for %.0f more of %.0f nodes%s%s%s%s: for %.0f s, given up in %.0f s", text(job, "run"),
          least - here, least, *missing == '-' ? "" : ", node ranks ", *missing == '-' ? "" : missing,
-         *silent == '-' ? "" : "; nothing is heard of ", *silent == '-' ? "" : silent, number(job, "waiting_ms") / 1000,
-         number(job, "gives_up_ms") / 1000);
+         *silent == '-' ? "" : "; nothing is heard of ", *silent == '-' ? "" : silent,
+         json_f64_or(job, "waiting_ms", NAN) / 1000, json_f64_or(job, "gives_up_ms", NAN) / 1000);
     putc('\n', out);
     finish(&t, out, &e);
 }
@@ -260,7 +256,7 @@ static int print_jobs(const cJSON *jobs, const cJSON *ended, bool owners, FILE *
 static void node_row(struct table *t, const cJSON *n)
 {
     const cJSON *r = cJSON_GetObjectItemCaseSensitive(n, "report");
-    double base = number(n, "rank_base"), slots = number(n, "slots");
+    double base = json_f64_or(n, "rank_base", NAN), slots = json_f64_or(n, "slots", NAN);
     bool member = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(n, "member"));
     cell(t, "%s", text(n, "id"));
     cell(t, "%s", text(n, "addr"));
@@ -269,10 +265,10 @@ static void node_row(struct table *t, const cJSON *n)
     else
         cell(t, "-");
     cell(t, "%s", text(n, "state"));
-    number_cell(t, number(r, "step"));
-    number_cell(t, number(r, "images_per_s"));
-    number_cell(t, number(r, "loss"));
-    span_cell(t, number(n, "heard_ms_ago"), " ago");
+    number_cell(t, json_f64_or(r, "step", NAN));
+    number_cell(t, json_f64_or(r, "images_per_s", NAN));
+    number_cell(t, json_f64_or(r, "loss", NAN));
+    span_cell(t, json_f64_or(n, "heard_ms_ago", NAN), " ago");
 }
 
 static int print_nodes(const cJSON *nodes, FILE *out, struct err *e)
@@ -295,10 +291,10 @@ static int print_restarts(const cJSON *list, double now, FILE *out, struct err *
     headings(&t, (const char *const[]){"RESTART", "ROUND", "RANK", "EXIT", "CAUSE", NULL});
     cJSON_ArrayForEach(r, list)
     {
-        span_cell(&t, now - number(r, "at_ms"), " ago");
-        number_cell(&t, number(r, "round"));
-        number_cell(&t, number(r, "rank"));
-        number_cell(&t, number(r, "exit_code"));
+        span_cell(&t, now - json_f64_or(r, "at_ms", NAN), " ago");
+        number_cell(&t, json_f64_or(r, "round", NAN));
+        number_cell(&t, json_f64_or(r, "rank", NAN));
+        number_cell(&t, json_f64_or(r, "exit_code", NAN));
         cell(&t, "%s", text(r, "cause"));
     }
     putc('\n', out);
@@ -314,8 +310,8 @@ static int print_events(const cJSON *list, double now, FILE *out, struct err *e)
     headings(&t, (const char *const[]){"EVENT", "ROUND", "WHAT", NULL});
     cJSON_ArrayForEach(r, list)
     {
-        span_cell(&t, now - number(r, "at_ms"), " ago");
-        number_cell(&t, number(r, "round"));
+        span_cell(&t, now - json_f64_or(r, "at_ms", NAN), " ago");
+        number_cell(&t, json_f64_or(r, "round", NAN));
         cell(&t, "%s", text(r, "text"));
     }
     putc('\n', out);
@@ -324,7 +320,7 @@ static int print_events(const cJSON *list, double now, FILE *out, struct err *e)
 
 static int print_details(const cJSON *job, FILE *out, struct err *e)
 {
-    double now = number(job, "age_ms"); /* times are since the job began */
+    double now = json_f64_or(job, "age_ms", NAN); /* times are since the job began */
     TRY(print_nodes(cJSON_GetObjectItemCaseSensitive(job, "nodes"), out, e));
     TRY(print_restarts(cJSON_GetObjectItemCaseSensitive(job, "restarts"), now, out, e));
     return print_events(cJSON_GetObjectItemCaseSensitive(job, "events"), now, out, e);
@@ -337,9 +333,9 @@ static int print_ends(const cJSON *ended, FILE *out, struct err *e)
     headings(&t, (const char *const[]){"ENDED", "EXIT", "RANK", "CAUSE", NULL});
     cJSON_ArrayForEach(job, ended)
     {
-        span_cell(&t, ((double)time(NULL) - number(job, "ended")) * 1000, " ago");
-        number_cell(&t, number(job, "exit_code"));
-        number_cell(&t, number(job, "rank") < 0 ? NAN : number(job, "rank"));
+        span_cell(&t, ((double)time(NULL) - json_f64_or(job, "ended", NAN)) * 1000, " ago");
+        number_cell(&t, json_f64_or(job, "exit_code", NAN));
+        number_cell(&t, json_f64_or(job, "rank", NAN) < 0 ? NAN : json_f64_or(job, "rank", NAN));
         cell(&t, "%s", text(job, "cause"));
     }
     putc('\n', out);

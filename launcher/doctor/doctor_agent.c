@@ -14,17 +14,13 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/job/exitcode.h"
+#include "common/json/json.h"
 #include "launcher/doctor/facts.h"
 #include "launcher/doctor/probe.h"
 
 struct agent {
     pid_t listener; /* 0: none */
 };
-
-static const char *text_of(const cJSON *o, const char *name)
-{
-    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, name));
-}
 
 static void complain(cJSON *out, const char *fmt, const char *path)
 {
@@ -39,9 +35,9 @@ static void complain(cJSON *out, const char *fmt, const char *path)
 static cJSON *do_facts(struct agent *a, const cJSON *ask)
 {
     static struct facts facts;
-    const struct facts_ask what = {.nonce = text_of(ask, "nonce") ? text_of(ask, "nonce") : "",
-                                   .token_file = text_of(ask, "token_file"),
-                                   .folder = text_of(ask, "folder")};
+    const struct facts_ask what = {.nonce = json_str_or(ask, "nonce", NULL) ? json_str_or(ask, "nonce", NULL) : "",
+                                   .token_file = json_str_or(ask, "token_file", NULL),
+                                   .folder = json_str_or(ask, "folder", NULL)};
     facts_read(&what, &facts);
     return facts_to_json(&facts);
 }
@@ -57,7 +53,7 @@ static cJSON *do_clock(struct agent *a, const cJSON *ask)
 
 static cJSON *do_listen(struct agent *a, const cJSON *ask)
 {
-    const char *nonce = text_of(ask, "nonce");
+    const char *nonce = json_str_or(ask, "nonce", NULL);
     cJSON *out = cJSON_CreateObject();
     struct err e = {0};
     int port = 0;
@@ -72,7 +68,7 @@ static cJSON *do_listen(struct agent *a, const cJSON *ask)
 
 static cJSON *do_dial(struct agent *a, const cJSON *ask)
 {
-    const char *host = text_of(ask, "host"), *nonce = text_of(ask, "nonce");
+    const char *host = json_str_or(ask, "host", NULL), *nonce = json_str_or(ask, "nonce", NULL);
     const double port = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(ask, "port"));
     struct probe p;
     cJSON *out = cJSON_CreateObject();
@@ -91,7 +87,7 @@ static cJSON *do_dial(struct agent *a, const cJSON *ask)
 
 static cJSON *do_write(struct agent *a, const cJSON *ask)
 {
-    const char *path = text_of(ask, "path"), *text = text_of(ask, "text");
+    const char *path = json_str_or(ask, "path", NULL), *text = json_str_or(ask, "text", NULL);
     cJSON *out = cJSON_CreateObject();
     const int fd = path && text ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644) : -1;
     const int rc = fd < 0 ? -errno : file_write_all(fd, text, strlen(text));
@@ -105,7 +101,7 @@ static cJSON *do_write(struct agent *a, const cJSON *ask)
 
 static cJSON *do_read(struct agent *a, const cJSON *ask)
 {
-    const char *path = text_of(ask, "path");
+    const char *path = json_str_or(ask, "path", NULL);
     char text[256];
     cJSON *out = cJSON_CreateObject();
     const int rc = path ? file_read_text(text, sizeof text, "%s", path) : -EINVAL;
@@ -119,7 +115,7 @@ static cJSON *do_read(struct agent *a, const cJSON *ask)
 
 static cJSON *do_remove(struct agent *a, const cJSON *ask)
 {
-    const char *path = text_of(ask, "path");
+    const char *path = json_str_or(ask, "path", NULL);
     cJSON *out = cJSON_CreateObject();
     if (!path || unlink(path) < 0)
         complain(out, "cannot remove %s: %s", path ? path : "");
@@ -139,7 +135,7 @@ static const struct {
 static cJSON *act(struct agent *a, const char *line)
 {
     cJSON *ask = cJSON_Parse(line), *out = NULL;
-    const char *word = text_of(ask, "do");
+    const char *word = json_str_or(ask, "do", NULL);
     for (size_t i = 0; word && i < sizeof requests / sizeof *requests; i++)
         if (strcmp(word, requests[i].word) == 0)
             out = requests[i].act(a, ask);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/json/json.h"
 #include "common/net/addr.h"
 #include "launcher/doctor/doctor.h"
 #include "launcher/doctor/doctor_agent.h"
@@ -16,18 +17,6 @@
 #define CLOCK_ROUNDS 5
 #define ANSWER_MS 10000
 #define DEAF_AFTER 2 /* hosts that could not connect to one: the others do not try */
-
-static const char *text_of(const cJSON *o, const char *name)
-{
-    const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, name));
-    return s ? s : "";
-}
-
-static int64_t number_of(const cJSON *o, const char *name)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-    return cJSON_IsNumber(v) ? (int64_t)v->valuedouble : -1;
-}
 
 static void ask_all(struct doctor *d, cJSON *request, int64_t timeout_ms)
 {
@@ -67,7 +56,8 @@ static void look_at_clocks(struct doctor *d)
         ask_all(d, doctor_request("clock"), ANSWER_MS);
         for (int i = 0; i < d->hosts.n; i++) {
             const struct doctor_host *h = &d->at[i];
-            const int64_t us = number_of(h->answer, "us"), within = (h->answered_us - h->asked_us + 1) / 2;
+            const int64_t us = (int64_t)json_f64_or(h->answer, "us", -1),
+                          within = (h->answered_us - h->asked_us + 1) / 2;
             if (us < 0 || (d->within_us[i] >= 0 && within >= d->within_us[i]))
                 continue;
             d->within_us[i] = within;
@@ -89,12 +79,12 @@ struct links {
 
 static struct probe read_probe(const cJSON *answer)
 {
-    struct probe p = {.state = probe_state_of(text_of(answer, "state")),
-                      .mtu = (int)number_of(answer, "mtu"),
-                      .passes = (int)number_of(answer, "passes")};
-    const char *why = text_of(answer, "text");
-    snprintf(p.text, sizeof p.text, "%s", *why ? why : text_of(answer, "error"));
-    snprintf(p.iface, sizeof p.iface, "%s", text_of(answer, "iface"));
+    struct probe p = {.state = probe_state_of(json_str_or(answer, "state", "")),
+                      .mtu = (int)(int64_t)json_f64_or(answer, "mtu", -1),
+                      .passes = (int)(int64_t)json_f64_or(answer, "passes", -1)};
+    const char *why = json_str_or(answer, "text", "");
+    snprintf(p.text, sizeof p.text, "%s", *why ? why : json_str_or(answer, "error", ""));
+    snprintf(p.iface, sizeof p.iface, "%s", json_str_or(answer, "iface", ""));
     return p;
 }
 
@@ -114,7 +104,7 @@ static void listen_all(struct doctor *d, struct links *l)
     cJSON_AddStringToObject(o, "nonce", l->nonce);
     ask_all(d, o, ANSWER_MS);
     for (int i = 0; i < d->hosts.n; i++)
-        l->ports[i] = (int)number_of(d->at[i].answer, "port");
+        l->ports[i] = (int)(int64_t)json_f64_or(d->at[i].answer, "port", -1);
 }
 
 static bool worth_a_try(const struct doctor *d, const struct links *l, int from, int to)
@@ -244,7 +234,7 @@ static void look_at_shared(struct doctor *d)
     cJSON_AddStringToObject(o, "text", nonce);
     doctor_host_ask(&d->at[writer], o);
     doctor_hosts_wait(d->at, d->hosts.n, ANSWER_MS);
-    const char *why = text_of(d->at[writer].answer, "error");
+    const char *why = json_str_or(d->at[writer].answer, "error", "");
     if (!d->at[writer].answer || *why) {
         findings_add(&d->found, FINDING_SHARED, d->labels[writer], "it %s",
                      *why ? why : "does not answer when it writes there");
@@ -252,7 +242,7 @@ static void look_at_shared(struct doctor *d)
     }
     ask_all(d, path_request("read", path), ANSWER_MS);
     for (int i = 0; i < d->hosts.n; i++)
-        if (d->at[i].answer && strcmp(text_of(d->at[i].answer, "text"), nonce) != 0)
+        if (d->at[i].answer && strcmp(json_str_or(d->at[i].answer, "text", ""), nonce) != 0)
             findings_add(&d->found, FINDING_SHARED, d->labels[i], "what %s writes to %s is not seen there",
                          d->labels[writer], d->shared_dir);
     doctor_host_ask(&d->at[writer], path_request("remove", path));

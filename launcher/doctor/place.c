@@ -8,35 +8,25 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "common/json/json.h"
 #include "launcher/doctor/doctor.h"
 #include "launcher/rendezvous/rdzv_ask.h"
 
 #define PLACE_MS 5000
 #define HERE "this host"
 
-static const char *text_of(const cJSON *o, const char *name)
-{
-    const char *s = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, name));
-    return s ? s : "";
-}
-
-static double number_of(const cJSON *o, const char *name)
-{
-    return cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(o, name));
-}
-
 /* Who is there is looked at; who is not is a finding. */
 static int take_job(struct doctor *d, const cJSON *job, struct err *e)
 {
-    const double least = number_of(job, "min_nodes"), waits = number_of(job, "waiting_ms"),
-                 left = number_of(job, "gives_up_ms"), here = number_of(job, "here");
-    const char *missing = text_of(job, "missing");
+    const double least = json_f64_or(job, "min_nodes", NAN), waits = json_f64_or(job, "waiting_ms", NAN),
+                 left = json_f64_or(job, "gives_up_ms", NAN), here = json_f64_or(job, "here", NAN);
+    const char *missing = json_str_or(job, "missing", "");
     const cJSON *node;
     cJSON_ArrayForEach(node, cJSON_GetObjectItemCaseSensitive(job, "nodes"))
     {
-        const char *addr = text_of(node, "addr");
+        const char *addr = json_str_or(node, "addr", "");
         char item[HOSTS_NAME_MAX + 32];
-        const double slots = number_of(node, "slots");
+        const double slots = json_f64_or(node, "slots", NAN);
         snprintf(item, sizeof item, strchr(addr, ':') ? "[%.255s]:%d" : "%.255s:%d", addr,
                  slots >= 1 && slots <= 4096 ? (int)slots : 1);
         if (*addr)

@@ -18,6 +18,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/job/exitcode.h"
+#include "common/net/fds.h"
 #include "launcher/base/ending.h"
 #include "launcher/base/resident.h"
 #include "launcher/guard/cgroup.h"
@@ -124,19 +125,11 @@ static void wait_for(struct guard *g, struct guardian_link *l)
 /* Take one word; false if there is none. */
 static bool receive_word(struct guard *g, struct guardian_link *l)
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
     char word = 0;
-    struct iovec iov = {&word, 1};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    if (recvmsg(g->link_fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) <= 0)
+    int fd = -1, n;
+    const struct iovec part = {&word, 1};
+    if (fds_receive(g->link_fd, &part, 1, 0, &fd, 1, &n) <= 0)
         return false;
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    int fd = -1;
-    if (c && c->cmsg_type == SCM_RIGHTS)
-        memcpy(&fd, CMSG_DATA(c), sizeof fd);
     if (word == WORD_HOLD || word == WORD_DROP)
         hold(g, fd);
     else if (word == WORD_SIGNALS)

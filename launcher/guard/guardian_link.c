@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/net/fds.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/link_words.h"
 #include "launcher/guard/patience.h"
@@ -14,23 +15,8 @@
  * read again in time. */
 static void send_word(const struct guardian_link *l, char word, int fd)
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {0};
-    struct iovec iov = {&word, 1};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-    if (fd >= 0) {
-        m.msg_control = &control;
-        m.msg_controllen = sizeof control;
-        struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof fd);
-        memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    }
-    ssize_t ignored = sendmsg(l->guardian_fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-    (void)ignored;
+    const struct iovec part = {&word, 1};
+    fds_send(l->guardian_fd, &part, 1, &fd, fd >= 0);
 }
 
 void guardian_hold(const struct guardian_link *l, int fd)

@@ -2,6 +2,8 @@
 
 #include <stddef.h>
 
+#include "common/base/numbers.h"
+
 /* Numbers wrap around. */
 #define HAS_HEARD(b, number) ((int32_t)(atomic_load(&(b)->heard) - (number)) >= 0)
 
@@ -96,14 +98,9 @@ static bool await_end(struct patience *p, const struct board *b, int64_t now_ms,
     return until;
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 enum patience_verdict patience_look(struct patience *p, const struct board *b, int64_t now_ms, int *ret_wait_ms)
 {
-    const int64_t ran_ms = least(now_ms - p->looked_ms, 2 * PATIENCE_TICK_MS);
+    const int64_t ran_ms = min_i64(now_ms - p->looked_ms, 2 * PATIENCE_TICK_MS);
     int64_t wait = PATIENCE_TICK_MS;
     p->looked_ms = now_ms;
     *ret_wait_ms = -1;
@@ -117,9 +114,9 @@ enum patience_verdict patience_look(struct patience *p, const struct board *b, i
     if (has_end && p->left_ms <= 0)
         return PATIENCE_OVERDUE;
     if (p->is_awaited)
-        wait = least(wait, PATIENCE_MS - p->unheard_ms);
+        wait = min_i64(wait, PATIENCE_MS - p->unheard_ms);
     if (has_end)
-        wait = least(wait, p->left_ms);
+        wait = min_i64(wait, p->left_ms);
     if (p->is_awaited || has_end)
         *ret_wait_ms = (int)wait;
     if (!p->is_awaited || p->warned || p->unheard_ms < PATIENCE_WARN_MS)

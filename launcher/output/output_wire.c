@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/err.h"
+#include "common/net/fds.h"
 #include "launcher/base/watch.h"
 
 bool output_claim(struct output_page *page, uint64_t number)
@@ -26,37 +27,12 @@ struct output_waiting {
     char body[];
 };
 
-union control {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(OUTPUT_FDS_MAX * sizeof(int))];
-};
-
-static void attach(struct msghdr *m, union control *control, const int *fds, int n_fds)
-{
-    if (n_fds == 0)
-        return;
-    m->msg_control = control;
-    m->msg_controllen = CMSG_SPACE((size_t)n_fds * sizeof *fds);
-    struct cmsghdr *c = CMSG_FIRSTHDR(m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN((size_t)n_fds * sizeof *fds);
-    memcpy(CMSG_DATA(c), fds, (size_t)n_fds * sizeof *fds);
-}
-
 /* 0; -EAGAIN; what else goes wrong is the other end's death, which is detected otherwise. */
 static int send_now(int fd, const struct output_head *head, const void *body, size_t n, const int *fds, int n_fds)
 {
-    union control control;
-    struct iovec parts[2] = {{(void *)head, sizeof *head}, {(void *)body, n}};
-    struct msghdr m = {.msg_iov = parts, .msg_iovlen = n > 0 ? 2 : 1};
-    ssize_t sent;
-    memset(&control, 0, sizeof control.align);
-    attach(&m, &control, fds, n_fds);
-    do
-        sent = sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS) ? -EAGAIN : 0;
+    const struct iovec parts[2] = {{(void *)head, sizeof *head}, {(void *)body, n}};
+    const ssize_t sent = fds_send(fd, parts, n > 0 ? 2 : 1, fds, n_fds);
+    return sent == -EAGAIN || sent == -ENOBUFS || sent == -ETOOMANYREFS ? -EAGAIN : 0;
 }
 
 static int keep(struct output_out *o, const struct output_head *head, const void *body, size_t n, const int *fds,
@@ -140,31 +116,14 @@ void output_out_close(struct output_out *o)
 
 /* --- receiving */
 
-static void take_fds(struct msghdr *h, struct output_message *m)
-{
-    m->n_fds = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        m->n_fds = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(m->fds, CMSG_DATA(c), (size_t)m->n_fds * sizeof(int));
-    }
-}
-
 int output_receive(int fd, struct output_message *m)
 {
-    union control control;
-    struct iovec parts[2] = {{&m->head, sizeof m->head}, {m->body, OUTPUT_BODY_MAX}};
-    struct msghdr h = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
-    ssize_t n;
-    do
-        n = recvmsg(fd, &h, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    while (n < 0 && errno == EINTR);
-    if (n < 0)
-        return errno == EAGAIN ? 0 : -EPIPE;
+    const struct iovec parts[2] = {{&m->head, sizeof m->head}, {m->body, OUTPUT_BODY_MAX}};
+    const ssize_t n = fds_receive(fd, parts, 2, 0, m->fds, OUTPUT_FDS_MAX, &m->n_fds);
+    if (n == -EAGAIN)
+        return 0;
     if (n < (ssize_t)sizeof m->head)
         return -EPIPE;
-    take_fds(&h, m);
     m->n = (size_t)n - sizeof m->head;
     m->body[m->n] = '\0';
     return 1;

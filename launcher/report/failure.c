@@ -11,6 +11,7 @@
 #include "common/base/err.h"
 #include "common/base/utf8.h"
 #include "common/job/exitcode.h"
+#include "common/json/json.h"
 
 /* Workers that a report names after the culprit; the rest is counted. */
 #define OTHERS_MAX 32
@@ -116,24 +117,6 @@ cJSON *failure_describe(const struct failure_worker *w, const struct failure_wor
 
 /* --- all of them */
 
-static const char *text_of(const cJSON *o, const char *name)
-{
-    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, name));
-    return text ? text : "";
-}
-
-static double number_of(const cJSON *o, const char *name)
-{
-    const double v = cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(o, name));
-    return isfinite(v) ? v : -1;
-}
-
-static int int_of(const cJSON *o, const char *name)
-{
-    const double v = number_of(o, name);
-    return v > -1 && v < 0x1p31 ? (int)v : -1;
-}
-
 char *failure_encode(const cJSON *own, bool final)
 {
     cJSON *o = cJSON_CreateObject(), *list = cJSON_Duplicate(own, true);
@@ -155,7 +138,7 @@ bool failure_merge(cJSON *all, const char *text, size_t n, bool *ret_final)
     *ret_final = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "final"));
     while (understood && theirs->child) {
         cJSON *w = cJSON_DetachItemViaPointer(theirs, theirs->child);
-        if (int_of(w, "rank") < 0 || !cJSON_AddItemToArray(all, w))
+        if (json_int_or(w, "rank", -1) < 0 || !cJSON_AddItemToArray(all, w))
             cJSON_Delete(w);
     }
     cJSON_Delete(o);
@@ -188,7 +171,7 @@ void failure_sort(cJSON *all, int culprit)
         return;
     for (int i = 0; i < n; i++) {
         cJSON *o = cJSON_DetachItemViaPointer(all, all->child);
-        v[i] = (struct place){o, int_of(o, "rank") == culprit, number_of(o, "time"), i};
+        v[i] = (struct place){o, json_int_or(o, "rank", -1) == culprit, json_f64_or(o, "time", -1), i};
     }
     qsort(v, (size_t)n, sizeof *v, by_place);
     for (int i = 0; i < n; i++)
@@ -224,49 +207,50 @@ static int field(struct buf *out, const char *label, const char *text)
 
 static int render_message(const cJSON *o, struct buf *out)
 {
-    const char *text = text_of(o, "message");
+    const char *text = json_str_or(o, "message", "");
     if (!text[0])
         return 0;
     TRY(buf_addstr(out, "  message   "));
     TRY(add_shown(out, text));
     TRY(buf_addstr(out, " ("));
-    TRY(add_shown(out, text_of(o, "message_from")));
+    TRY(add_shown(out, json_str_or(o, "message_from", "")));
     return buf_addstr(out, ")\n");
 }
 
 static int render_progress(const cJSON *o, struct buf *out)
 {
-    const double step = number_of(o, "step");
-    if (!text_of(o, "phase")[0])
+    const double step = json_f64_or(o, "step", -1);
+    if (!json_str_or(o, "phase", "")[0])
         return 0;
     TRY(step >= 0 ? buf_printf(out, "  progress  step %.0f, phase ", step)
                   : buf_addstr(out, "  progress  no step yet, phase "));
-    TRY(add_shown(out, text_of(o, "phase")));
+    TRY(add_shown(out, json_str_or(o, "phase", "")));
     return buf_addstr(out, "\n");
 }
 
 static int render_culprit(const cJSON *o, struct buf *out)
 {
-    TRY(buf_printf(out, "  culprit   rank %d (local rank %d), pid %d on ", int_of(o, "rank"), int_of(o, "local_rank"),
-                   int_of(o, "pid")));
-    TRY(add_shown(out, text_of(o, "host")));
+    TRY(buf_printf(out, "  culprit   rank %d (local rank %d), pid %d on ", json_int_or(o, "rank", -1),
+                   json_int_or(o, "local_rank", -1), json_int_or(o, "pid", -1)));
+    TRY(add_shown(out, json_str_or(o, "host", "")));
     TRY(buf_addstr(out, "\n"));
     TRY(render_progress(o, out));
-    TRY(field(out, "gpu", text_of(o, "gpu")));
-    TRY(field(out, "core", text_of(o, "core")));
-    TRY(field(out, "memory", text_of(o, "memory")));
+    TRY(field(out, "gpu", json_str_or(o, "gpu", "")));
+    TRY(field(out, "core", json_str_or(o, "core", "")));
+    TRY(field(out, "memory", json_str_or(o, "memory", "")));
     return render_message(o, out);
 }
 
 static int render_other(const cJSON *o, const cJSON *culprit, struct buf *out)
 {
-    const double ms = culprit ? 1000 * (number_of(o, "time") - number_of(culprit, "time")) : NAN;
-    const bool here = culprit && strcmp(text_of(o, "node"), text_of(culprit, "node")) == 0;
-    TRY(buf_printf(out, "  then      rank %d (pid %d%s", int_of(o, "rank"), int_of(o, "pid"), here ? "" : " on "));
+    const double ms = culprit ? 1000 * (json_f64_or(o, "time", -1) - json_f64_or(culprit, "time", -1)) : NAN;
+    const bool here = culprit && strcmp(json_str_or(o, "node", ""), json_str_or(culprit, "node", "")) == 0;
+    TRY(buf_printf(out, "  then      rank %d (pid %d%s", json_int_or(o, "rank", -1), json_int_or(o, "pid", -1),
+                   here ? "" : " on "));
     if (!here)
-        TRY(add_shown(out, text_of(o, "host")));
+        TRY(add_shown(out, json_str_or(o, "host", "")));
     TRY(buf_addstr(out, ") "));
-    TRY(add_shown(out, text_of(o, "ending")));
+    TRY(add_shown(out, json_str_or(o, "ending", "")));
     if (isfinite(ms))
         TRY(buf_printf(out, ", %.1f ms %s", fabs(ms), ms < 0 ? "earlier by its node's clock" : "later"));
     return buf_addstr(out, "\n");
@@ -275,9 +259,9 @@ static int render_other(const cJSON *o, const cJSON *culprit, struct buf *out)
 static int render_stderr(const cJSON *o, struct buf *out)
 {
     const cJSON *lines = cJSON_GetObjectItemCaseSensitive(o, "stderr"), *line;
-    if (text_of(o, "stderr_late")[0]) {
+    if (json_str_or(o, "stderr_late", "")[0]) {
         TRY(buf_addstr(out, "  stderr    (its last lines could not be had: "));
-        TRY(add_shown(out, text_of(o, "stderr_late")));
+        TRY(add_shown(out, json_str_or(o, "stderr_late", "")));
         return buf_addstr(out, ")\n");
     }
     if (cJSON_GetArraySize(lines) == 0)
@@ -295,9 +279,9 @@ static int render_stderr(const cJSON *o, struct buf *out)
 static int render_head(const struct failure_job *j, const cJSON *culprit, struct buf *out)
 {
     TRY(buf_printf(out, "crun: %s failed: ", j->program));
-    if (culprit && !(j->cause[0] && strncmp(text_of(culprit, "ending"), "hung ", 5) == 0)) {
-        TRY(buf_printf(out, "rank %d ", int_of(culprit, "rank")));
-        TRY(add_shown(out, text_of(culprit, "ending")));
+    if (culprit && !(j->cause[0] && strncmp(json_str_or(culprit, "ending", ""), "hung ", 5) == 0)) {
+        TRY(buf_printf(out, "rank %d ", json_int_or(culprit, "rank", -1)));
+        TRY(add_shown(out, json_str_or(culprit, "ending", "")));
     } else { /* of a hang it says whether others stand there as well */
         TRY(add_shown(out, j->cause));
     }
@@ -312,7 +296,7 @@ static int render_head(const struct failure_job *j, const cJSON *culprit, struct
 static const cJSON *culprit_of(const struct failure_job *j, const cJSON *all)
 {
     const cJSON *first = all->child;
-    return first && (!j->cause[0] || int_of(first, "rank") == j->culprit) ? first : NULL;
+    return first && (!j->cause[0] || json_int_or(first, "rank", -1) == j->culprit) ? first : NULL;
 }
 
 int failure_render(const struct failure_job *j, const cJSON *all, struct buf *out)
@@ -380,14 +364,14 @@ char *failure_json_short(const struct failure_job *j, const cJSON *all, size_t m
 /* torchrun's code of a process that a signal ended is the signal's number, negative. */
 static int torchrun_code(const cJSON *w)
 {
-    const int code = int_of(w, "exit_code");
-    return text_of(w, "signal")[0] ? 128 - code : code;
+    const int code = json_int_or(w, "exit_code", -1);
+    return json_str_or(w, "signal", "")[0] ? 128 - code : code;
 }
 
 /* What another node sent may be any number. */
 static long long time_of(const cJSON *w)
 {
-    const double t = w ? number_of(w, "time") : -1;
+    const double t = w ? json_f64_or(w, "time", -1) : -1;
     return t >= 0 && t < 0x1p53 ? (long long)t : (long long)time(NULL);
 }
 
@@ -395,16 +379,17 @@ char *failure_record_json(const struct failure_job *j, const cJSON *all)
 {
     const cJSON *w = culprit_of(j, all);
     char ending[128], stamp[32], *text = NULL;
-    const char *message = w ? text_of(w, "message") : j->cause;
-    snprintf(ending, sizeof ending, "rank %d %s", w ? int_of(w, "rank") : -1, w ? text_of(w, "ending") : "");
+    const char *message = w ? json_str_or(w, "message", "") : j->cause;
+    snprintf(ending, sizeof ending, "rank %d %s", w ? json_int_or(w, "rank", -1) : -1,
+             w ? json_str_or(w, "ending", "") : "");
     snprintf(stamp, sizeof stamp, "%lld", time_of(w));
     cJSON *o = cJSON_CreateObject(), *m = cJSON_AddObjectToObject(o, "message");
     cJSON *extra = cJSON_AddObjectToObject(m, "extraInfo");
     if (extra && add_text(m, "message", message[0] ? message : ending) &&
         cJSON_AddStringToObject(extra, "timestamp", stamp) &&
         cJSON_AddNumberToObject(m, "errorCode", w ? torchrun_code(w) : j->exit_code) &&
-        cJSON_AddNumberToObject(o, "exitcode", w ? int_of(w, "exit_code") : j->exit_code) &&
-        (!w || cJSON_AddNumberToObject(o, "rank", int_of(w, "rank"))))
+        cJSON_AddNumberToObject(o, "exitcode", w ? json_int_or(w, "exit_code", -1) : j->exit_code) &&
+        (!w || cJSON_AddNumberToObject(o, "rank", json_int_or(w, "rank", -1))))
         text = cJSON_PrintUnformatted(o);
     cJSON_Delete(o);
     return text;

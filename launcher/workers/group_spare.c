@@ -10,6 +10,7 @@
 #include "common/base/err.h"
 #include "common/crun/crun_page.h"
 #include "common/include/crun.h"
+#include "common/net/fds.h"
 #include "launcher/base/ending.h"
 #include "launcher/guard/procs.h"
 #include "launcher/guard/roster.h"
@@ -76,19 +77,8 @@ static bool is_ready(const struct group *g, int slot)
 /* The pipes of the worker whose place it takes. */
 static bool gives_pipes(const struct child *spare, const int pipes[2])
 {
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
-    } room = {0};
-    char byte = 0;
-    struct iovec v = {&byte, 1};
-    struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = &room, .msg_controllen = sizeof room};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(2 * sizeof(int));
-    memcpy(CMSG_DATA(c), pipes, 2 * sizeof(int));
-    return sendmsg(spare->stdio_fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL) == 1;
+    const struct iovec byte = {"", 1};
+    return fds_send(spare->stdio_fd, &byte, 1, pipes, 2) == 1;
 }
 
 static void move(struct group *g, int slot, int local)

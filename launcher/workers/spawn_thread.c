@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "common/base/numbers.h"
 #include "launcher/base/fd_room.h"
 
 #define STACK_BYTES (128u << 10)
@@ -118,11 +119,6 @@ static void on_unused_closed(uv_handle_t *wake)
     free(wake->data);
 }
 
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
-
 int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, int workers, struct err *e)
 {
     struct spawn_thread *t = calloc(1, sizeof *t);
@@ -133,7 +129,7 @@ int spawn_thread_create(struct spawn_thread **ret, uv_loop_t *loop, int workers,
     uv_async_init(loop, &t->wake, on_wake);
     t->wake.data = t;
     fd_room_make();
-    const int rc = start_threads(t, least(SPAWN_THREADS_MAX, least(processors() + 1, workers)));
+    const int rc = start_threads(t, min_int(SPAWN_THREADS_MAX, min_int(processors() + 1, workers)));
     if (rc != 0) {
         uv_close((uv_handle_t *)&t->wake, on_unused_closed);
         return err_start(e, rc, "threads that start workers");

@@ -119,43 +119,25 @@ void store_touch_(struct record *r)
 
 /* --- reading */
 
-static double number_of(const cJSON *o, const char *name, double otherwise)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-    return cJSON_IsNumber(v) ? v->valuedouble : otherwise;
-}
-
-static int int_of(const cJSON *o, const char *name)
-{
-    const double v = number_of(o, name, 0);
-    return v > INT32_MIN && v < INT32_MAX ? (int)v : 0;
-}
-
-static const char *text_of(const cJSON *o, const char *name)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-    return cJSON_IsString(v) ? v->valuestring : "";
-}
-
 static void load_figures(struct record *r, const cJSON *o)
 {
-    r->now.step = number_of(o, "step", NAN);
-    r->now.total_steps = number_of(o, "total_steps", NAN);
+    r->now.step = json_f64_or(o, "step", NAN);
+    r->now.total_steps = json_f64_or(o, "total_steps", NAN);
     for (int i = 0; i < CURVE_N; i++)
-        r->now.v[i] = number_of(o, curve_names[i], NAN);
-    r->started_s = number_of(o, "started", 0);
-    r->ended_s = number_of(o, "ended", 0);
-    r->round = (uint64_t)number_of(o, "round", 0);
-    r->nodes = int_of(o, "nodes");
-    r->min_nodes = int_of(o, "min_nodes");
-    r->max_nodes = int_of(o, "max_nodes");
-    r->world_size = int_of(o, "world_size");
-    r->restarts = int_of(o, "restarts");
-    r->max_restarts = int_of(o, "max_restarts");
-    r->exit_code = int_of(o, "exit_code");
-    r->rank = int_of(o, "rank");
-    snprintf(r->state, sizeof r->state, "%s", text_of(o, "state"));
-    snprintf(r->cause, sizeof r->cause, "%s", text_of(o, "cause"));
+        r->now.v[i] = json_f64_or(o, curve_names[i], NAN);
+    r->started_s = json_f64_or(o, "started", 0);
+    r->ended_s = json_f64_or(o, "ended", 0);
+    r->round = (uint64_t)json_f64_or(o, "round", 0);
+    r->nodes = json_int_or(o, "nodes", 0);
+    r->min_nodes = json_int_or(o, "min_nodes", 0);
+    r->max_nodes = json_int_or(o, "max_nodes", 0);
+    r->world_size = json_int_or(o, "world_size", 0);
+    r->restarts = json_int_or(o, "restarts", 0);
+    r->max_restarts = json_int_or(o, "max_restarts", 0);
+    r->exit_code = json_int_or(o, "exit_code", 0);
+    r->rank = json_int_or(o, "rank", 0);
+    snprintf(r->state, sizeof r->state, "%s", json_str_or(o, "state", ""));
+    snprintf(r->cause, sizeof r->cause, "%s", json_str_or(o, "cause", ""));
 }
 
 /* Lists of the same length, one for each member of a point. */
@@ -197,12 +179,12 @@ static int load_marks(struct record *r, const cJSON *list)
     cJSON_ArrayForEach(o, list)
     {
         struct mark *m = &r->marks[r->mark_count++ % HISTORY_MARKS];
-        *m = (struct mark){.t_s = (float)number_of(o, "t", 0),
-                           .step = (uint32_t)number_of(o, "step", 0),
-                           .round = (uint64_t)number_of(o, "round", 0),
-                           .rank = int_of(o, "rank"),
-                           .exit_code = int_of(o, "exit_code")};
-        snprintf(m->why, sizeof m->why, "%s", text_of(o, "why"));
+        *m = (struct mark){.t_s = (float)json_f64_or(o, "t", 0),
+                           .step = (uint32_t)json_f64_or(o, "step", 0),
+                           .round = (uint64_t)json_f64_or(o, "round", 0),
+                           .rank = json_int_or(o, "rank", 0),
+                           .exit_code = json_int_or(o, "exit_code", 0)};
+        snprintf(m->why, sizeof m->why, "%s", json_str_or(o, "why", ""));
     }
     return 0;
 }
@@ -210,7 +192,7 @@ static int load_marks(struct record *r, const cJSON *list)
 static int load_private(struct record *r, const cJSON *o)
 {
     const cJSON *failure = cJSON_GetObjectItemCaseSensitive(o, "failure");
-    const char *logs = text_of(o, "logs");
+    const char *logs = json_str_or(o, "logs", "");
     if (cJSON_IsObject(failure) && !(r->failure = cJSON_PrintUnformatted(failure)))
         return -ENOMEM;
     return !logs[0] || (r->logs = strdup(logs)) ? 0 : -ENOMEM;
@@ -225,16 +207,16 @@ static bool is_known(const struct history *h, const char *instance)
 
 static int load_record(struct history *h, const cJSON *o, struct record **ret)
 {
-    const char *instance = text_of(o, "instance");
+    const char *instance = json_str_or(o, "instance", "");
     if (strlen(instance) != LEADER_INSTANCE_LEN || is_known(h, instance))
         return ERR_CORRUPT;
-    struct record *r = *ret = record_new_(h, instance, text_of(o, "run"), text_of(o, "principal"));
+    struct record *r = *ret = record_new_(h, instance, json_str_or(o, "run", ""), json_str_or(o, "principal", ""));
     if (!r)
         return -ENOMEM;
     load_figures(r, o);
     const int rc = load_curve(&r->curve, cJSON_GetObjectItemCaseSensitive(o, "curve"));
-    r->curve.stride = (uint32_t)number_of(o, "stride", 1);
-    r->curve.in_last = (uint32_t)number_of(o, "in_last", 1);
+    r->curve.stride = (uint32_t)json_f64_or(o, "stride", 1);
+    r->curve.in_last = (uint32_t)json_f64_or(o, "in_last", 1);
     if (rc < 0 || load_marks(r, cJSON_GetObjectItemCaseSensitive(o, "marks")) < 0)
         return rc < 0 ? rc : -ENOMEM;
     return load_private(r, o);
@@ -262,8 +244,8 @@ static int load_text(struct history *h, const struct buf *text, struct record **
 {
     cJSON *o = cJSON_ParseWithLength(text->len ? text->data : "", text->len);
     const int rc = load_record(h, o, ret);
-    if (rc == 0 && number_of(o, "number", 0) >= 1)
-        load_finished(*ret, (uint64_t)number_of(o, "number", 0));
+    if (rc == 0 && json_f64_or(o, "number", 0) >= 1)
+        load_finished(*ret, (uint64_t)json_f64_or(o, "number", 0));
     cJSON_Delete(o);
     return rc < 0 ? err_set(e, rc, "it holds no record of a job") : 0;
 }

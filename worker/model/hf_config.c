@@ -53,12 +53,6 @@ static const char *const llama_fixed[][2] = {
     {"hidden_act", "\"silu\""},       {"attention_bias", "false"},     {"mlp_bias", "false"}, {"rope_scaling", "null"},
     {"partial_rotary_factor", "1.0"}, {"quantization_config", "null"}, {NULL, NULL}};
 
-static double number(const cJSON *o, const char *name, double otherwise)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-    return cJSON_IsNumber(v) ? v->valuedouble : otherwise;
-}
-
 /* A member that is there and is no number must not be taken for one that is missing. */
 static int check_numbers(const cJSON *o, struct err *e)
 {
@@ -109,7 +103,7 @@ static int add_values(struct buf *out, const cJSON *o, const struct value *v, st
 {
     int rc = 0;
     for (; rc == 0 && v->json; v++) {
-        const double x = number(o, v->json, v->otherwise);
+        const double x = json_f64_or(o, v->json, v->otherwise);
         if (!(x > 0))
             return err_set(e, -EINVAL, "it has no number '%s' above 0", v->json);
         if (x >= 1 && x != floor(x))
@@ -122,10 +116,10 @@ static int add_values(struct buf *out, const cJSON *o, const struct value *v, st
 /* One dropout for all places that have one here. */
 static int add_dropout(struct buf *out, const cJSON *o, struct err *e)
 {
-    const double rate = number(o, "resid_pdrop", 0.1), attention = number(o, "attn_pdrop", 0.1);
-    if (rate < 0 || rate >= 1 || number(o, "embd_pdrop", 0.1) != rate)
+    const double rate = json_f64_or(o, "resid_pdrop", 0.1), attention = json_f64_or(o, "attn_pdrop", 0.1);
+    if (rate < 0 || rate >= 1 || json_f64_or(o, "embd_pdrop", 0.1) != rate)
         return err_set(e, -EINVAL, "resid_pdrop is %g and embd_pdrop %g (expected one number below 1)", rate,
-                       number(o, "embd_pdrop", 0.1));
+                       json_f64_or(o, "embd_pdrop", 0.1));
     if (attention > 0)
         log_warn("model", "attn_pdrop is %g: dropout on attention probabilities is not done here", attention);
     return buf_printf(out, "set dropout=%.17g\n", rate);
@@ -133,7 +127,7 @@ static int add_dropout(struct buf *out, const cJSON *o, struct err *e)
 
 static int gpt2_text(struct buf *out, const cJSON *o, struct err *e)
 {
-    const double inner = number(o, "n_inner", 0), width = number(o, "n_embd", 0);
+    const double inner = json_f64_or(o, "n_inner", 0), width = json_f64_or(o, "n_embd", 0);
     TRY(check_fixed(o, gpt2_fixed, e));
     if (inner != 0 && inner != 4 * width)
         return err_set(e, -EINVAL, "n_inner is %g (expected 4 n_embd, %g)", inner, 4 * width);
@@ -149,25 +143,25 @@ static int rope_base(const cJSON *o, double *ret, struct err *e)
                 *type = cJSON_GetObjectItemCaseSensitive(rope, "rope_type");
     if (cJSON_IsString(type) && strcmp(type->valuestring, "default") != 0)
         return err_set(e, -EINVAL, "rope_type is '%.40s' (expected default)", type->valuestring);
-    *ret = number(rope, "rope_theta", number(o, "rope_theta", 10000));
+    *ret = json_f64_or(rope, "rope_theta", json_f64_or(o, "rope_theta", 10000));
     return 0;
 }
 
 static int llama_text(struct buf *out, const cJSON *o, struct err *e)
 {
-    const double heads = number(o, "num_attention_heads", 0), width = number(o, "hidden_size", 0);
+    const double heads = json_f64_or(o, "num_attention_heads", 0), width = json_f64_or(o, "hidden_size", 0);
     const char *head = strstr(net_llama, HEAD "\n");
     double base = 0;
     TRY(check_fixed(o, llama_fixed, e));
     TRY(rope_base(o, &base, e));
-    if (number(o, "head_dim", heads > 0 ? width / heads : 0) * heads != width)
+    if (json_f64_or(o, "head_dim", heads > 0 ? width / heads : 0) * heads != width)
         return err_set(e, -EINVAL, "head_dim is %g (expected hidden_size / num_attention_heads)",
-                       number(o, "head_dim", 0));
+                       json_f64_or(o, "head_dim", 0));
     const bool tied = head && cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "tie_word_embeddings"));
     TRY(tied ? buf_add(out, net_llama, (size_t)(head - net_llama)) : buf_addstr(out, net_llama));
     TRY(tied ? buf_addstr(out, TIED "\n") : 0);
     TRY(add_values(out, o, llama_values, e));
-    return buf_printf(out, "set kv_heads=%.17g base=%.17g\n", number(o, "num_key_value_heads", heads), base);
+    return buf_printf(out, "set kv_heads=%.17g base=%.17g\n", json_f64_or(o, "num_key_value_heads", heads), base);
 }
 
 static int text_of(struct buf *out, const cJSON *o, struct err *e)

@@ -5,19 +5,10 @@
 #include <stdlib.h>
 
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 #include "worker/program/program.h"
 
 enum { BUCKET_BYTES = 25 << 20, FIRST_BUCKET_BYTES = 1 << 20 };
-
-static size_t min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-static size_t max_size(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
 
 struct layout_ranks ownership_group(const struct ownership *own, enum layout_group g)
 {

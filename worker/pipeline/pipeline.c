@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 
 int pipeline_check(const struct pipeline *p, struct err *e)
 {
@@ -34,11 +35,6 @@ int pipeline_part(const struct pipeline *p, int stage, int chunk)
     return chunk * p->stages + stage;
 }
 
-static int at_most(int n, int most)
-{
-    return n < most ? n : most;
-}
-
 /* Forward passes of a stage before its first pair of a forward and a backward pass. */
 static int warm_up(const struct pipeline *p, int stage)
 {
@@ -47,11 +43,11 @@ static int warm_up(const struct pipeline *p, int stage)
     case PIPELINE_GPIPE:
         return all;
     case PIPELINE_1F1B:
-        return at_most(behind, all);
+        return min_int(behind, all);
     case PIPELINE_INTERLEAVED:
         break;
     }
-    return at_most(2 * behind + (p->chunks - 1) * p->stages, all);
+    return min_int(2 * behind + (p->chunks - 1) * p->stages, all);
 }
 
 /* The k-th forward, or backward, pass of every stage: groups of `stages` micro-batches go through one chunk after the

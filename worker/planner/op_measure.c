@@ -8,6 +8,7 @@
 #include "common/base/array.h"
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/base/numbers.h"
 #include "worker/device/device.h"
 #include "worker/planner/op_times_impl.h"
 #include "worker/program/program.h"
@@ -272,16 +273,11 @@ static int time_plan(struct bench *b, const struct program_chunk *c, struct err 
     return rc;
 }
 
-static int at_most(int n, int most)
-{
-    return n < most ? n : most;
-}
-
 int op_times_measure(struct op_times *t, struct device *d, const struct op_load *l, int rounds,
                      const struct op_pause *p, struct err *e)
 {
     struct bench b = {
-        .times = t, .d = d, .load = *l, .plan = *l->plan, .rounds = at_most(rounds, OP_ROUNDS_MAX), .pause = p};
+        .times = t, .d = d, .load = *l, .plan = *l->plan, .rounds = min_int(rounds, OP_ROUNDS_MAX), .pause = p};
     if (d->ops->async)
         return err_set(e, -ENOTSUP, "operations of the %s device are not timed: expected cpu or ref", d->ops->name);
     b.plan.fresh_weights = l->plan->fresh_weights || l->plan->needs;

@@ -9,16 +9,11 @@
 #include <string.h>
 
 #include "common/base/err.h"
+#include "common/json/json.h"
 #include "worker/report/lines.h"
 
 #define STEPS_MAX ((size_t)20000000)
 #define RESTARTS_MAX 100 /* more lines than that would hide the curves */
-
-static double number(const cJSON *o, const char *name)
-{
-    const cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
-    return cJSON_IsNumber(v) ? v->valuedouble : NAN;
-}
 
 /* Room for one more in a growing array; NULL when there is none. */
 static void *grow(void *base, size_t n, size_t size)
@@ -51,7 +46,7 @@ bool plot_data_add_eval(struct plot_data *d, double step, double loss, double ac
 static bool add_event(struct plot_data *d, const cJSON *o, double step)
 {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(o, "event");
-    double restart = number(o, "restart");
+    double restart = json_f64_or(o, "restart", NAN);
     bool resumed = cJSON_IsString(name) && strcmp(name->valuestring, "resume") == 0;
     if (!(restart > 0) && !resumed)
         return true;
@@ -71,10 +66,10 @@ static bool add_event(struct plot_data *d, const cJSON *o, double step)
 
 static bool add_step(struct plot_data *d, const cJSON *o, double step)
 {
-    const double tokens = number(o, "tokens_per_sec");
+    const double tokens = json_f64_or(o, "tokens_per_sec", NAN);
     d->tokens = d->tokens || isfinite(tokens);
-    return plot_data_add_step(d, step, number(o, "loss"), number(o, "acc1"),
-                              d->tokens ? tokens : number(o, "images_per_sec"));
+    return plot_data_add_step(d, step, json_f64_or(o, "loss", NAN), json_f64_or(o, "acc1", NAN),
+                              d->tokens ? tokens : json_f64_or(o, "images_per_sec", NAN));
 }
 
 static int add_line(struct plot_data *d, const struct lines *l, int64_t at, struct err *e)
@@ -84,13 +79,13 @@ static int add_line(struct plot_data *d, const struct lines *l, int64_t at, stru
         cJSON_Delete(o);
         return err_set(e, ERR_CORRUPT, "line %" PRId64 " of %s is not a JSON object", at, l->path);
     }
-    double step = number(o, "step");
+    double step = json_f64_or(o, "step", NAN);
     bool ok = true;
     if (!isnan(step)) {
         if (cJSON_HasObjectItem(o, "event"))
             ok = add_event(d, o, step);
         else if (cJSON_HasObjectItem(o, "test_acc1"))
-            ok = plot_data_add_eval(d, step, number(o, "test_loss"), number(o, "test_acc1"));
+            ok = plot_data_add_eval(d, step, json_f64_or(o, "test_loss", NAN), json_f64_or(o, "test_acc1", NAN));
         else if (cJSON_HasObjectItem(o, "loss"))
             ok = add_step(d, o, step);
     }

@@ -12,6 +12,7 @@
 #include "common/base/err.h"
 #include "common/base/file.h"
 #include "common/base/log.h"
+#include "common/base/numbers.h"
 #include "worker/data/loader/sampler.h"
 #include "worker/session/session.h"
 #include "worker/session/session_build.h"
@@ -35,11 +36,6 @@ static int64_t add(int64_t a, int64_t b)
     return a > INT64_MAX - b ? INT64_MAX : a + b;
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 struct tree {
     bool v2;
     int64_t swap; /* of the machine */
@@ -49,9 +45,9 @@ struct tree {
 static int64_t allowed(const char *dir, const struct tree *t)
 {
     if (t->v2)
-        return add(read_bytes(dir, "memory.max"), least(t->swap, read_bytes(dir, "memory.swap.max")));
-    return least(add(read_bytes(dir, "memory.limit_in_bytes"), t->swap),
-                 read_bytes(dir, "memory.memsw.limit_in_bytes"));
+        return add(read_bytes(dir, "memory.max"), min_i64(t->swap, read_bytes(dir, "memory.swap.max")));
+    return min_i64(add(read_bytes(dir, "memory.limit_in_bytes"), t->swap),
+                   read_bytes(dir, "memory.memsw.limit_in_bytes"));
 }
 
 /* From the group of this process up to the root of the tree. In a container the path may be one of the host's: then the
@@ -120,7 +116,7 @@ void memory_limit_read(const char *root, struct memory_limit *ret)
 {
     char text[8192], *rest = text, *line;
     file_read_text(text, sizeof text, "%s/proc/meminfo", root);
-    const int64_t swap = least(meminfo(text, "SwapTotal:"), INT64_MAX / 4);
+    const int64_t swap = min_i64(meminfo(text, "SwapTotal:"), INT64_MAX / 4);
     *ret = (struct memory_limit){.bytes = add(meminfo(text, "MemTotal:"), swap),
                                  .available = meminfo(text, "MemAvailable:"),
                                  .name = "the memory of this machine"};

@@ -5,16 +5,7 @@
 #include <stdlib.h>
 
 #include "common/base/err.h"
-
-static int64_t max_of(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t min_of(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "common/base/numbers.h"
 
 /* The first element of the block that lies at `whole` or after it; it may be beyond the block's end. */
 static int64_t held_from(const struct piece *p, int64_t whole)
@@ -22,7 +13,7 @@ static int64_t held_from(const struct piece *p, int64_t whole)
     const int64_t row = whole / p->line - p->row, col = whole % p->line - p->col;
     if (row < 0)
         return 0;
-    return row * p->cols + max_of(0, min_of(col, p->cols));
+    return row * p->cols + max_i64(0, min_i64(col, p->cols));
 }
 
 static int64_t whole_of(const struct piece *p, int64_t held)
@@ -37,8 +28,8 @@ int64_t piece_count(const struct piece *p)
 
 int64_t piece_range(const struct piece *p, int64_t from, int64_t to, int64_t *first)
 {
-    *first = max_of(p->first, held_from(p, from));
-    return max_of(0, min_of(p->end, held_from(p, to)) - *first);
+    *first = max_i64(p->first, held_from(p, from));
+    return max_i64(0, min_i64(p->end, held_from(p, to)) - *first);
 }
 
 bool piece_segment(const struct piece *p, int64_t from, int64_t to, struct segment *ret)
@@ -47,7 +38,7 @@ bool piece_segment(const struct piece *p, int64_t from, int64_t to, struct segme
     const int64_t left = piece_range(p, from, to, &first);
     if (left == 0)
         return false;
-    const int64_t in_row = p->cols == p->line ? left : min_of(left, p->cols - first % p->cols);
+    const int64_t in_row = p->cols == p->line ? left : min_i64(left, p->cols - first % p->cols);
     *ret = (struct segment){.whole = whole_of(p, first), .held = first, .n = in_row};
     return true;
 }

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "common/base/numbers.h"
+
 void partial_init(struct partial *p)
 {
     *p = (struct partial){.reported_ms = -PARTIAL_MS};
@@ -52,11 +54,6 @@ static bool show(struct partial *p, struct partial_text text, size_t shown, int6
     return true;
 }
 
-static int64_t later(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 bool partial_check(struct partial *p, const char *line, size_t n, int64_t now_ms, struct partial_text *ret,
                    int64_t *ret_ms)
 {
@@ -78,7 +75,7 @@ bool partial_check(struct partial *p, const char *line, size_t n, int64_t now_ms
     }
     if (is_blank(line + begun_at, begun) || begun > PARTIAL_BYTES)
         return false;
-    const int64_t due = later(p->grown_ms, p->reported_ms) + PARTIAL_MS;
+    const int64_t due = max_i64(p->grown_ms, p->reported_ms) + PARTIAL_MS;
     if (now_ms >= due)
         return show(p, (struct partial_text){line + begun_at, begun}, n, now_ms, ret);
     *ret_ms = due - now_ms;

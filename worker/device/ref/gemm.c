@@ -4,6 +4,7 @@
  * same bits. */
 #include <string.h>
 
+#include "common/base/numbers.h"
 #include "worker/device/ref/ref.h"
 
 enum { MR = 4, NR = 8, TILE_M = 64, TILE_N = 128, TILE_K = 128 };
@@ -12,17 +13,12 @@ typedef double quad __attribute__((vector_size(32)));
 
 #define INLINE static inline __attribute__((always_inline)) /* into a function compiled for another instruction set */
 
-static size_t at_most(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Copy `rows` x depth elements into strips of `strip` rows each, k outermost within a strip, the last one filled with
  * zeros. */
 static void pack(double *to, const double *from, size_t row, size_t col, size_t rows, size_t depth, size_t strip)
 {
     for (size_t i0 = 0; i0 < rows; i0 += strip) {
-        size_t n = at_most(strip, rows - i0);
+        size_t n = min_size(strip, rows - i0);
         for (size_t k = 0; k < depth; k++, to += strip)
             for (size_t i = 0; i < strip; i++)
                 to[i] = i < n ? from[(i0 + i) * row + k * col] : 0;
@@ -51,7 +47,7 @@ INLINE void multiply_blocks(const double *a, const double *b, size_t m, size_t n
         for (size_t i0 = 0; i0 < m; i0 += MR) {
             double sum[MR][NR];
             multiply_strips(a + i0 * depth, b + j0 * depth, depth, sum);
-            size_t rows = at_most(MR, m - i0), cols = at_most(NR, n - j0);
+            size_t rows = min_size(MR, m - i0), cols = min_size(NR, n - j0);
             for (size_t i = 0; i < rows; i++)
                 for (size_t j = 0; j < cols; j++)
                     c[(i0 + i) * ldc + j0 + j] += sum[i][j];
@@ -89,7 +85,7 @@ static void tile(multiply *blocks, size_t m, size_t n, size_t depth, struct matr
     for (size_t i = 0; i < m && !add; i++)
         memset(c + i * ldc, 0, n * sizeof *c);
     for (size_t k0 = 0; k0 < depth; k0 += TILE_K) {
-        size_t some = at_most(TILE_K, depth - k0);
+        size_t some = min_size(TILE_K, depth - k0);
         pack(packed_a, a.at + k0 * a.col, a.row, a.col, m, some, MR);
         pack(packed_b, b.at + k0 * b.row, b.col, b.row, n, some, NR);
         blocks(packed_a, packed_b, m, n, some, c, ldc);
@@ -105,6 +101,6 @@ void ref_gemm(int threads, size_t m, size_t n, size_t depth, struct matrix a, st
     for (size_t t = 0; t < down * across; t++) {
         size_t i = t / across * TILE_M, j = t % across * TILE_N;
         struct matrix rows = {a.at + i * a.row, a.row, a.col}, cols = {b.at + j * b.col, b.row, b.col};
-        tile(blocks, at_most(TILE_M, m - i), at_most(TILE_N, n - j), depth, rows, cols, c + i * ldc + j, ldc, add);
+        tile(blocks, min_size(TILE_M, m - i), min_size(TILE_N, n - j), depth, rows, cols, c + i * ldc + j, ldc, add);
     }
 }
