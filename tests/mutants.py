@@ -115,9 +115,6 @@ MUTANTS = {
     "who_was_told_to_stop_is_a_culprit": (
         "launcher/report/failure.c", "(w->ended && !w->told_to_stop && ending_code(w->ending) != 0)", "(w->ended && ending_code(w->ending) != 0)",
         ["launcher_failure"]),
-    "a_line_joins_its_own_rank": (
-        "launcher/output/log_collapse.c", " || w->ranks[local / 64] >> local % 64 & 1)\n        return false;", ")\n        return false;",
-        ["launcher_log_collapse"]),
     "removed_deadlines_only_sink": (
         "rendezvousd/store/expiry.c", "    place_at(h, i, last);\n    settle(h, last);", "    place_at(h, i, last);\n    sink(h, i);", ["rendezvousd_expiry"]),
     "parts_of_a_proof_run_together": (

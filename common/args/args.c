@@ -166,6 +166,9 @@ static int explain_long(const struct arg_program *p, const struct long_names *l,
         }
     if (found > 1)
         return err_set(e, ERR_USAGE, "option '--%.*s' is ambiguous: %s", (int)n, name, list);
+    for (const struct arg_row *r = p->gone; r && r->term; r++)
+        if (strlen(r->term) == n && memcmp(r->term, name, n) == 0)
+            return err_set(e, ERR_USAGE, "option '--%s' is gone: %s", r->term, r->text);
     const char *guess = nearest_option(p, l, name, n);
     if (guess)
         return err_set(e, ERR_USAGE, "unknown option '--%.*s', did you mean '--%s'?", (int)n, name, guess);

@@ -96,6 +96,8 @@ struct arg_program {
     /* Prefixes that fit several options mean the one of them that has a variable which begins like this, where it is
      * the only one: command lines of another program keep their meaning. NULL: none do. */
     const char *preferred_env;
+    /* Options of earlier versions, without dashes, and what to do instead; until a row without a term. NULL: none. */
+    const struct arg_row *gone;
     const char *const
         *files; /* settings files, the first one counts most, NULL-terminated; '~' in front: $HOME. NULL: none */
     /* `NAME COMMAND ...`, each under its whole name, for the completion; NULL-terminated; NULL: none */

@@ -138,11 +138,6 @@ int worker_setup_env(void *arg, int local, int page_fd, const char *error_path, 
         extra[n_extra++] = s->omp_variable;
     if (is_spare)
         extra[n_extra++] = ENV_SPARE "=1";
-    const struct near_adapters *near = is_spare ? NULL : placement_near(&s->placement, local);
-    if (near && near->hcas[0])
-        extra[n_extra++] = near->hcas;
-    if (near && near->nics[0])
-        extra[n_extra++] = near->nics;
     struct virtual_rank device;
     if (r->config->virtual_local_rank) {
         TRY(virtual_rank_device(local, &device, e));

@@ -9,7 +9,6 @@
 #include "common/job/exitcode.h"
 #include "launcher/commands/topo_devices.h"
 #include "launcher/place/cpus.h"
-#include "launcher/place/near.h"
 #include "launcher/place/pci.h"
 #include "launcher/place/topology.h"
 
@@ -54,18 +53,6 @@ static void print_legend(FILE *out)
     fputs("  NV#  = Connection traversing a bonded set of # NVLinks\n\n", out);
 }
 
-/* The values that workers get in CRUN_NEAR_HCAS and CRUN_NEAR_NICS. */
-static void print_near(const struct topo_devices *d, FILE *out)
-{
-    static struct near_adapters near[GPUS_MAX];
-    char text[2 * NEAR_BYTES];
-    near_find(d->gpus, d->n_gpus, machine_root(), near);
-    for (int i = 0; i < d->n_gpus; i++)
-        fprintf(out, "  near GPU%d: %s\n", i, near_text(&near[i], text, sizeof text)[0] ? text : "no network adapter");
-    if (d->n_gpus > 0)
-        fputc('\n', out);
-}
-
 static void print_devices(FILE *out)
 {
     static struct topo_devices d;
@@ -80,7 +67,6 @@ static void print_devices(FILE *out)
             fprintf(out, "  %s: %s%s%s\n", d.v[i].label, d.v[i].name, d.v[i].gpu ? ", " : "",
                     d.v[i].gpu ? d.v[i].gpu->pci : "");
         fputc('\n', out);
-        print_near(&d, out);
     }
     if (d.n_gpus == 0)
         fprintf(out, "No GPU: %s\n\n", nvml_lib(&e) ? "the NVIDIA driver names none" : e.text);

@@ -134,6 +134,10 @@ static const struct arg_spec specs[] = {
 
 static const char *const settings_files[] = {"~/.config/crun/crun.conf", "/etc/crun.conf", NULL};
 
+static const struct arg_row gone[] = {
+    {"collapse", "--ranks-filter 0 shows the lines of one rank, and files hold those of all (--log-dir)"},
+    {NULL, NULL}};
+
 const struct arg_program config_program = {
     .name = "crun",
     .usage = "[options] PROGRAM [args...]",
@@ -151,6 +155,7 @@ const struct arg_program config_program = {
     .specs = specs,
     .operands = ARG_STOP_AT_FIRST,
     .preferred_env = "PET_",
+    .gone = gone,
     .files = settings_files,
     .sections = config_sections,
 };

@@ -129,11 +129,6 @@ static const char *without_exclusion(const struct config *c)
     return c->straggler_action == STRAGGLER_EXCLUDE ? without_restarts(c) : NULL;
 }
 
-static const char *one_worker(const struct config *c)
-{
-    return c->nproc == 1 ? "one worker shares its lines with nobody" : unseen(c);
-}
-
 static const char *without_hosts(const struct config *c)
 {
     return !c->hosts && !c->hostfile && c->control_fd < 0 ? "no other host is started from here (-H, --hostfile)"
@@ -181,8 +176,7 @@ static const char *without_hosts(const struct config *c)
     X("log-line-prefix-template", false, unseen_prefix)                                                                \
     X("local-ranks-filter", false, unseen)                                                                             \
     X("ranks-filter", false, unseen)                                                                                   \
-    X("log-rate", false, unseen)                                                                                       \
-    X("collapse", false, one_worker)
+    X("log-rate", false, unseen)
 
 static void print_overridden_signal(const struct config *c, const struct arg_result *r, FILE *out)
 {

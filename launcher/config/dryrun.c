@@ -106,11 +106,6 @@ static int print_environment(struct dryrun *d, int local, int rank, struct err *
     TRY(env_contract_write(&env, print_variable, d));
     if (placement_sets_threads(&d->placement))
         fprintf(d->out, "    OMP_NUM_THREADS=%d\n", placement_threads(&d->placement, local));
-    const struct near_adapters *near = placement_near(&d->placement, local);
-    if (near && near->hcas[0])
-        fprintf(d->out, "    %s\n", near->hcas);
-    if (near && near->nics[0])
-        fprintf(d->out, "    %s\n", near->nics);
     if (!c->virtual_local_rank)
         return 0;
     struct virtual_rank device;
@@ -158,12 +153,9 @@ static int print_worker(struct dryrun *d, int local, struct err *e)
         shell_print(i == 0 ? d->p->path : argv[i], d->out);
     }
     free(argv);
-    char place[2 * NEAR_BYTES];
+    char place[512];
     placement_text(&d->placement, local, place, sizeof place);
     fprintf(d->out, "\n  binding: %s\n", place[0] ? place : "none");
-    const struct near_adapters *near = placement_near(&d->placement, local);
-    if (near)
-        fprintf(d->out, "  adapters near its GPU: %s\n", near_text(near, place, sizeof place)[0] ? place : "none");
     fprintf(d->out, "  environment:\n");
     TRY(print_environment(d, local, rank, e));
     return print_output(d, local, rank, e);

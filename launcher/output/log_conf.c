@@ -153,7 +153,7 @@ static bool names_any(const struct log_spec *s)
 
 bool log_conf_asks_for_lines(const struct log_conf *c)
 {
-    return c->collapse || c->rate > 0 || (c->prefix && !c->prefix_by_default);
+    return c->rate > 0 || (c->prefix && !c->prefix_by_default);
 }
 
 bool log_conf_tees(const struct log_conf *c)

@@ -54,7 +54,6 @@ struct log_conf {
     struct log_ranks ptys;               /* ranks of the job whose streams are a terminal of their own; n == 0: none */
     const char *out_filters, *err_filters;
     int layout, color, show;
-    bool collapse;
     int64_t rotate_bytes, rotate_keep, max_bytes; /* of each file; 0: no limit, all are kept */
     int64_t rate;                                 /* lines per second and rank on the console, 0: no limit */
 };

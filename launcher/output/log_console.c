@@ -9,7 +9,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
-#include "launcher/output/log_collapse.h"
 #include "launcher/output/log_conf.h"
 
 #define SECOND_MS 1000
@@ -21,17 +20,11 @@ struct log_console {
     struct sink *to[2];   /* both the first where they are one file: lines must not cut into each other */
     bool open[2];         /* of each sink: the last byte was no end of a line (as it comes) */
     bool color[2];
-    bool timed;                   /* the prefix holds the time */
-    struct log_collapse *same[2]; /* NULL: off */
-    int rank_base, shown[2];
+    bool timed;        /* the prefix holds the time */
     uint64_t left_out; /* lines, in all */
     bool limited;      /* lines were left out; the timer tells how many */
     uv_timer_t *timer; /* in memory of its own: it closes later than we are freed */
-    struct buf ranks;
 };
-
-static void emit_out(void *ctx, const struct log_same *s);
-static void emit_err(void *ctx, const struct log_same *s);
 
 static bool colored(const struct log_conf *c, int fd)
 {
@@ -68,16 +61,7 @@ int log_console_create(struct log_console **ret, uv_loop_t *loop, const struct l
     c->color[0] = colored(o->conf, STDOUT_FILENO);
     c->color[1] = colored(o->conf, STDERR_FILENO);
     *ret = c;
-    for (int i = 0; i < 2 && o->conf->collapse; i++)
-        if (!(c->same[i] = log_collapse_create(o->max_workers, i ? emit_err : emit_out, c)))
-            return err_errno(e, ENOMEM, "console");
     return 0;
-}
-
-void log_console_begin_round(struct log_console *c, int rank_base)
-{
-    c->rank_base = rank_base;
-    c->shown[0] = c->shown[1] = 0;
 }
 
 /* --- prefixes */
@@ -91,11 +75,9 @@ static int render(struct log_console *c, struct log_voice *v)
     return c->o.conf->prefix ? log_prefix_render(c->o.conf->template, &v->names, &v->prefix) : 0;
 }
 
-int log_voice_open(struct log_console *c, struct log_voice *v, bool shown, struct err *e)
+int log_voice_open(struct log_console *c, struct log_voice *v, struct err *e)
 {
     buf_init(&v->prefix, 1u << 16);
-    if (shown && c->same[v->is_err])
-        log_collapse_expect(c->same[v->is_err], ++c->shown[v->is_err]);
     return render(c, v) < 0 ? err_errno(e, ENOMEM, "prefix of a worker's lines") : 0;
 }
 
@@ -153,41 +135,6 @@ static void print_line(struct log_console *c, struct log_voice *v, const char *l
     sink_add(s, "\n", 1);
 }
 
-/* --- lines of several ranks */
-
-static void emit(struct log_console *c, bool is_err, const struct log_same *s)
-{
-    if (s->count == 1) {
-        print_line(c, c->o.voice(c->o.arg, s->first, is_err), s->line, s->n);
-        return;
-    }
-    struct sink *to = begin_line(c, is_err);
-    buf_clear(&c->ranks);
-    if (buf_printf(&c->ranks, "[%d ranks: ", s->count) < 0 ||
-        log_collapse_ranks(s->ranks, c->o.max_workers, c->rank_base, &c->ranks) < 0 || buf_addstr(&c->ranks, "]: ") < 0)
-        buf_clear(&c->ranks);
-    add_prefix(c, is_err, s->first, &c->ranks);
-    sink_add(to, s->line, s->n);
-    sink_add(to, "\n", 1);
-}
-
-static void emit_out(void *ctx, const struct log_same *s)
-{
-    emit(ctx, false, s);
-}
-
-static void emit_err(void *ctx, const struct log_same *s)
-{
-    emit(ctx, true, s);
-}
-
-static void flush_same(struct log_console *c)
-{
-    for (int i = 0; i < 2; i++)
-        if (c->same[i])
-            log_collapse_flush(c->same[i]);
-}
-
 /* --- rate limit */
 
 static void print_left_out(struct log_console *c, struct log_voice *v)
@@ -232,45 +179,28 @@ static bool print_all_left_out(struct log_console *c)
 
 /* --- in all */
 
-static void arm(struct log_console *c);
-
 static void on_timer(uv_timer_t *t)
 {
     struct log_console *c = t->data;
     c->limited = c->limited && print_all_left_out(c);
-    arm(c);
+    if (c->limited)
+        uv_timer_start(c->timer, on_timer, SECOND_MS, 0);
     log_console_kick(c);
-}
-
-static void arm(struct log_console *c)
-{
-    int64_t next = c->limited ? SECOND_MS : -1;
-    for (int i = 0; i < 2; i++) {
-        int64_t ms = c->same[i] ? log_collapse_tick(c->same[i], (int64_t)uv_now(c->loop)) : -1;
-        if (ms >= 0 && (next < 0 || ms < next))
-            next = ms;
-    }
-    if (next >= 0)
-        uv_timer_start(c->timer, on_timer, (uint64_t)(next > 0 ? next : 1), 0);
 }
 
 void log_console_line(struct log_console *c, struct log_voice *v, const char *line, size_t n)
 {
-    const bool was_limited = c->limited;
-    if (!admit(c, v))
-        c->limited = true;
-    else if (c->same[v->is_err])
-        log_collapse_add(c->same[v->is_err], v->names.local_rank, line, n, (int64_t)uv_now(c->loop));
-    else
+    if (admit(c, v)) {
         print_line(c, v, line, n);
-    if (!uv_is_active((uv_handle_t *)c->timer) && (c->same[v->is_err] || c->limited != was_limited))
-        arm(c);
+        return;
+    }
+    c->limited = true;
+    if (!uv_is_active((uv_handle_t *)c->timer))
+        uv_timer_start(c->timer, on_timer, SECOND_MS, 0);
 }
 
-/* Behind what it is about. */
 void log_console_print(struct log_console *c, const char *text, size_t n)
 {
-    flush_same(c);
     sink_add(begin_line(c, true), text, n);
     sink_kick(c->to[1]);
 }
@@ -285,7 +215,6 @@ void log_console_vprint(struct log_console *c, const char *fmt, va_list ap)
 
 void log_console_end_round(struct log_console *c)
 {
-    flush_same(c);
     for (int i = 0; c->limited && i < 2 * c->o.max_workers; i++) {
         struct log_voice *v = c->o.voice(c->o.arg, i / 2, i % 2);
         if (v && v->left_out > 0)
@@ -334,12 +263,9 @@ void log_console_destroy(struct log_console *c)
 {
     if (!c)
         return;
-    for (int i = 0; i < 2; i++) {
-        log_collapse_free(c->same[i]);
+    for (int i = 0; i < 2; i++)
         if (log_console_sink(c, i))
             sink_close(&c->sinks[i]);
-    }
     uv_close((uv_handle_t *)c->timer, on_timer_closed);
-    buf_free(&c->ranks);
     free(c);
 }

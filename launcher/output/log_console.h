@@ -1,5 +1,4 @@
-/* The workers' lines on the console: prefixes and colours, rate limit, lines of several ranks as one, in front of the
- * sinks. */
+/* The workers' lines on the console: prefixes and colours, rate limit, in front of the sinks. */
 #ifndef CRUN_LAUNCHER_LOG_CONSOLE_H
 #define CRUN_LAUNCHER_LOG_CONSOLE_H
 
@@ -12,7 +11,6 @@
 #include "launcher/output/sink.h"
 
 struct err;
-struct log_collapse;
 struct log_conf;
 struct log_console;
 
@@ -36,10 +34,8 @@ struct log_console_options {
 int log_console_create(struct log_console **ret, uv_loop_t *loop, const struct log_console_options *o, struct err *e);
 void log_console_destroy(struct log_console *c); /* the loop runs once more after it */
 
-/* A round: its workers' ranks are rank_base + local; no voices yet. */
-void log_console_begin_round(struct log_console *c, int rank_base);
 /* v->is_err and names are set. */
-int log_voice_open(struct log_console *c, struct log_voice *v, bool shown, struct err *e);
+int log_voice_open(struct log_console *c, struct log_voice *v, struct err *e);
 void log_voice_close(struct log_voice *v);
 
 void log_console_line(struct log_console *c, struct log_voice *v, const char *line, size_t n);

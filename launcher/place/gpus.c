@@ -78,7 +78,8 @@ static void read_information(struct gpu *g)
         fclose(f);
 }
 
-int gpus_listed(struct gpu ret[GPUS_MAX])
+/* The same from /proc/driver/nvidia/gpus alone. */
+static int gpus_listed(struct gpu ret[GPUS_MAX])
 {
     char path[PATH_MAX];
     int n = 0;

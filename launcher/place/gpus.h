@@ -20,9 +20,6 @@ struct gpu {
 /* All of them, in the order of the driver (PCI bus). Returns how many; 0 where there is none or no driver. */
 int gpus_find(struct gpu ret[GPUS_MAX]);
 
-/* The same from /proc/driver/nvidia/gpus alone: no library is opened. */
-int gpus_listed(struct gpu ret[GPUS_MAX]);
-
 /* Where the files that describe the machine lie: HWLOC_FSROOT as hwloc takes it, to look at another one's; "" for this
  * one. */
 const char *machine_root(void);

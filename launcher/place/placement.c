@@ -31,25 +31,6 @@ static int bind_all(struct placement *p, enum binding_mode mode, const struct cp
     return rc;
 }
 
-/* Without NVML, whose start takes longer than crun's. */
-static int find_near(struct placement *p, struct err *e)
-{
-    struct gpu gpus[GPUS_MAX];
-    p->gpus = gpus_visible(gpus, gpus_listed(gpus), getenv("CUDA_VISIBLE_DEVICES"));
-    if (p->gpus == 0)
-        return 0;
-    p->near = calloc((size_t)p->gpus, sizeof *p->near);
-    if (!p->near)
-        return err_errno(e, ENOMEM, "network adapters");
-    near_find(gpus, p->gpus, machine_root(), p->near);
-    return 0;
-}
-
-const struct near_adapters *placement_near(const struct placement *p, int worker)
-{
-    return p->gpus ? &p->near[worker % p->gpus] : NULL;
-}
-
 int placement_plan(struct placement *ret, enum binding_mode mode, int workers, const struct cgroup_tables *t,
                    struct err *e)
 {
@@ -59,8 +40,7 @@ int placement_plan(struct placement *ret, enum binding_mode mode, int workers, c
         return err_errno(e, -rc, "the CPUs that crun may run on");
     *ret = (struct placement){.workers = workers, .cores = cores_usable(t)};
     ret->limited = ret->cores < cpus_count(&allowed);
-    rc = find_near(ret, e);
-    if (rc == 0 && mode != BINDING_OFF)
+    if (mode != BINDING_OFF)
         rc = bind_all(ret, mode, &allowed, e);
     if (rc < 0) {
         placement_free(ret);
@@ -72,10 +52,7 @@ int placement_plan(struct placement *ret, enum binding_mode mode, int workers, c
 void placement_free(struct placement *p)
 {
     free(p->bindings);
-    free(p->near);
     p->bindings = NULL;
-    p->near = NULL;
-    p->gpus = 0;
 }
 
 int placement_threads(const struct placement *p, int worker)

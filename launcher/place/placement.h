@@ -1,12 +1,10 @@
-/* The place of each worker of this node: its cores (--numa-binding), its share of them (OMP_NUM_THREADS), the network
- * adapters near its GPU.
+/* The place of each worker of this node: its cores (--numa-binding), its share of them (OMP_NUM_THREADS).
  *
  * How data flows: the kernel says which CPUs crun may use (cpus.h) and how many of them it is granted (cores.h); hwloc
- * says how they hang together (topology.h); NVML or /proc says which GPUs there are (gpus.h), and sysfs where in the
- * PCI tree they and the network adapters stand (pci.h, near.h). placement_plan() makes one struct placement of that,
- * before the first worker starts and once for all rounds. binding_assign() is the decision, and pure; binding_apply()
- * carries it out, in the worker, between fork and exec. Libraries are opened when they are needed: without
- * --numa-binding crun runs where they are not installed. */
+ * says how they hang together (topology.h); NVML or /proc says which GPUs there are (gpus.h). placement_plan() makes
+ * one struct placement of that, before the first worker starts and once for all rounds. binding_assign() is the
+ * decision, and pure; binding_apply() carries it out, in the worker, between fork and exec. Libraries are opened when
+ * they are needed: without --numa-binding crun runs where they are not installed. */
 #ifndef CRUN_LAUNCHER_PLACEMENT_H
 #define CRUN_LAUNCHER_PLACEMENT_H
 
@@ -14,19 +12,16 @@
 #include <stddef.h>
 
 #include "launcher/place/binding.h"
-#include "launcher/place/near.h"
 
 struct cgroup_tables; /* cgroup_path.h */
 struct err;
 
 struct placement {
     int workers;
-    int cores;                  /* cores_usable() */
-    bool limited;               /* a CPU quota makes them fewer than the CPUs of the mask */
-    struct binding *bindings;   /* one for each worker; NULL: they run where crun may run */
-    struct near_adapters *near; /* one for each visible GPU */
-    int gpus;
-    bool one_thread; /* OMP_NUM_THREADS is 1, whatever a worker's share is; the caller's to set */
+    int cores;                /* cores_usable() */
+    bool limited;             /* a CPU quota makes them fewer than the CPUs of the mask */
+    struct binding *bindings; /* one for each worker; NULL: they run where crun may run */
+    bool one_thread;          /* OMP_NUM_THREADS is 1, whatever a worker's share is; the caller's to set */
 };
 
 /* Worker i is taken to use the i-th visible GPU (of n: i modulo n), as torchrun assumes. t: of this process. ERR_USAGE,
@@ -42,9 +37,6 @@ int placement_threads(const struct placement *p, int worker);
 /* Whether OMP_NUM_THREADS is to be set to that number: it is not set already, and there are several workers or a CPU
  * quota. A single worker sees its cores itself; a CPU quota it does not. */
 bool placement_sets_threads(const struct placement *p);
-
-/* Adapters near the GPU that the worker is taken to use; NULL where there is no GPU. */
-const struct near_adapters *placement_near(const struct placement *p, int worker);
 
 /* "CPUs 0-7, memory of NUMA node 0", "" if it is not bound; returns out. */
 char *placement_text(const struct placement *p, int worker, char *out, size_t cap);

@@ -176,7 +176,7 @@ static int open_all(struct remote *m, struct err *e)
         m->far[i].out.fd = m->far[i].err.fd = -1;
     }
     m->conf = m->c->log;
-    m->conf.prefix = m->conf.collapse = false;
+    m->conf.prefix = false;
     m->conf.rate = 0;
     m->conf.template = "";
     const struct log_console_options console = {

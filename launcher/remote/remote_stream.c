@@ -108,7 +108,7 @@ int remote_stream_open(struct far_stream *s, struct far *f, bool is_err, int *re
     s->far = f;
     s->voice.is_err = is_err;
     lines_init(&s->lines);
-    TRY(log_voice_open(f->m->console, &s->voice, true, e));
+    TRY(log_voice_open(f->m->console, &s->voice, e));
     if (pipe2(ends, O_CLOEXEC) < 0)
         return err_errno(e, errno, "cannot make a pipe for host %s", f->host->name);
     s->fd = ends[0];

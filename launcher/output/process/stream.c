@@ -116,7 +116,7 @@ static int open_routes(struct stream *s, int local, struct err *e)
                                                 .rank_in_role = names->role_base + local,
                                                 .group_rank = names->group_rank,
                                                 .round = names->round};
-    return log_voice_open(m->console, &s->voice, s->shown, e);
+    return log_voice_open(m->console, &s->voice, e);
 }
 
 int stream_open(struct stream *s, int local, int fd, struct err *e)

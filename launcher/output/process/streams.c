@@ -149,7 +149,6 @@ void streams_begin_round(struct streams *m, uint64_t id, const struct output_rou
     assert(m->n == 0);
     m->id = id;
     m->round = *round;
-    log_console_begin_round(m->console, round->names.rank_base);
     create_filtered(m);
 }
 

@@ -1,6 +1,6 @@
 /* The output of the workers, in the output process: pipes in, console and per-rank files out.
  *
- *     pipe -> lines.c -> log_console.c (log_collapse.c, log_prefix.c) -> sink.c -> stdout, stderr
+ *     pipe -> lines.c -> log_console.c (log_prefix.c) -> sink.c -> stdout, stderr
  *          -> file_thread.c -> logfile.c -> files, named by log_layout.c
  *
  *   - console: whole lines with a prefix, stdout to stdout, stderr to stderr (log_console.h), and what stands for a

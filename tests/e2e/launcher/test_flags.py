@@ -27,7 +27,6 @@ virtual-local-rank print-completion""".split()
 ROWS = {}
 ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "cgroup": "launcher/test_cgroup.py::test_off_leaves_the_workers_where_crun_is",
-    "collapse": "launcher/test_logs.py::test_lines_that_ranks_share_are_shown_once",
     "color": "launcher/test_logs.py::test_colours",
     "drain-timeout": "launcher/test_stops.py::test_the_grace_of_a_drain",
     "duplicate-stderr-filters": "launcher/test_logs.py::test_lines_with_a_word_are_written_to_one_more_file",
@@ -484,6 +483,11 @@ def test_prefixes_are_taken_unless_ambiguous(crun):
     assert said(crun, "--rdzv-c", "join_timeout=1", "true") == ([], "crun: --rdzv-conf has no effect: one node meets nobody\n")
     rc, _, err = crun.run("--nprok-per-node", "2", "true")
     assert rc == 2 and "did you mean '--nproc-per-node'?" in err
+
+
+def test_an_option_that_is_gone_is_refused_with_what_to_type_instead(crun):
+    rc, out, err = crun.run("--collapse", "echo", "ran")
+    assert (rc, out) == (2, "") and err.startswith("crun: option '--collapse' is gone: --ranks-filter 0 shows the lines of one rank, and files")
 
 
 @pytest.mark.parametrize("option", ["-H", "--hostfile"])

@@ -167,30 +167,6 @@ def test_colours(crun, options, env, terminal, colored):
     assert text.replace(b"\r\n", b"\n") == (b"\x1b[36m[default0]: \x1b[0mhello\n" if colored else b"[default0]: hello\n")
 
 
-def test_lines_that_ranks_share_are_shown_once(crun):
-    script = ("touch $TMPDIR/up-$RANK; until [ -e $TMPDIR/go ]; do sleep 0.01; done; echo same; echo own-$RANK; [ $RANK = 2 ] || echo most; "
-              "echo bad >&2; touch $TMPDIR/said-$RANK")
-    p = crun.start("--nproc-per-node", 4, "--collapse", "sh", "-c", script)
-    for r in range(4):
-        crun.wait_file(f"up-{r}")
-    with crun.stopped(crun.output_of(p.pid)):  # one line waits 200 ms for its like; the four may take longer
-        (crun.tmp / "go").touch()
-        for r in range(4):
-            crun.wait_file(f"said-{r}")
-    out, err = (text.decode() for text in p.communicate(timeout=60))
-    lines = out.splitlines()
-    assert p.returncode == 0 and "[4 ranks: 0-3]: same" in lines and "[3 ranks: 0-1,3]: most" in lines
-    assert sorted(l for l in lines if "own" in l) == [f"[default{r}]: own-{r}" for r in range(4)] and len(lines) == 6
-    assert "[4 ranks: 0-3]: bad" in err.splitlines()
-
-
-def test_a_shared_line_waits_for_nobody_for_long(crun):
-    p = crun.start("--nproc-per-node", 2, "--collapse", "sh", "-c", f"[ $RANK = 1 ] || echo mine; while [ ! -e {crun.tmp}/go ]; do sleep 0.01; done")
-    assert p.stdout.readline() == b"[default0]: mine\n"
-    (crun.tmp / "go").touch()
-    assert p.wait(timeout=60) == 0
-
-
 def test_the_console_is_limited_by_rate_and_counts_the_rest(logs):
     out, _, files = logs("--log-rate", 10, script="seq 100 200; echo x >&2", n=1)
     left = [l for l in out if "lines left out" in l]
@@ -250,8 +226,6 @@ def test_a_file_has_a_cap_that_counts_what_is_left_out(logs):
 
 @pytest.mark.parametrize("options, name, why", [
     (("--no-log-prefix", "--log-line-prefix-template", "$rank "), "log-line-prefix-template", "no prefix"),
-    (("-r", "3", "--collapse", "--nproc-per-node", "2"), "collapse", "no line of the workers is shown"),
-    (("--collapse",), "collapse", "one worker"),
     (("--show", "first-failure", "--log-rate", "5"), "log-rate", "no line of the workers is shown"),
     (("-r", "3", "--local-ranks-filter", "0"), "local-ranks-filter", "no line of the workers is shown"),
     (("-r", "3", "--ranks-filter", "0"), "ranks-filter", "no line of the workers is shown"),

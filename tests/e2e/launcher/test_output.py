@@ -178,21 +178,6 @@ def test_progress_bars_are_lines_one_a_second_and_the_last(crun, bar):
         assert raw.count(b"\r") > len(mine) and raw.endswith(b"\nend\n")
 
 
-def test_bars_that_are_alike_collapse(crun):
-    def write_together(p):  # a line waits 200 ms for its like
-        for r in (0, 1):
-            crun.wait_file(f"up-{r}")
-        with crun.stopped(crun.output_of(p.pid)):
-            (crun.tmp / "go").touch()
-            for r in (0, 1):
-                crun.wait_file(f"said-{r}")
-
-    script = (f"touch $TMPDIR/up-$RANK; until [ -e $TMPDIR/go ]; do sleep 0.02; done; printf '50%%\\r'; touch $TMPDIR/said-$RANK; {WAIT_SEEN} "
-              "printf '100%%\\n'")
-    lines = shown_while_it_runs(crun, script, lambda got: b"\n" in got, "--collapse", meanwhile=write_together)
-    assert lines[0] == "[2 ranks: 0-1]: 50%" and "100%" in lines[-1]
-
-
 def test_a_log_file_that_is_a_fifo_is_written_if_somebody_reads_it(crun):
     folder = crun.tmp / "logs" / "j" / "round-1"
     folder.mkdir(parents=True)

@@ -207,7 +207,6 @@ static void a_prefix_by_default_asks_for_no_lines(void **state)
     assert_false(log_conf_asks_for_lines(&(struct log_conf){.prefix = true, .prefix_by_default = true}));
     assert_false(log_conf_asks_for_lines(&(struct log_conf){.prefix_by_default = true}));
     assert_true(log_conf_asks_for_lines(&(struct log_conf){.prefix = true}));
-    assert_true(log_conf_asks_for_lines(&(struct log_conf){.collapse = true}));
     assert_true(log_conf_asks_for_lines(&(struct log_conf){.rate = 1}));
 }
 
