@@ -1,5 +1,5 @@
 /* How another host is reached: the words of --rsh (ssh, or what stands in for it), and the command that its shell is
- * given. remote_plan.h starts agents so, launcher/doctor/ its probes. */
+ * given. remote_plan.h starts agents so, launcher/tools/doctor/ its probes. */
 #ifndef CRUN_LAUNCHER_REMOTE_SHELL_H
 #define CRUN_LAUNCHER_REMOTE_SHELL_H
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from processes import children, wait
 from support import BUILD, CRUN
 
-CLOCK = BUILD / "launcher" / "chaos" / "chaos-clock.so"
+CLOCK = BUILD / "launcher" / "tools" / "chaos" / "chaos-clock.so"
 LINE = re.compile(r"(?P<at>\d+\.\d+) (?P<what>.*) -> (?P<met>.*)")
 
 

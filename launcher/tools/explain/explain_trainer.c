@@ -1,0 +1,13 @@
+/* The messages of trainer, which stand beside trainer; none in a build without it. */
+#include "launcher/tools/explain/explain_table.h"
+
+#include <stddef.h>
+
+const bool explain_knows_trainer = HAVE_TRAINER;
+
+const struct explain_message explain_trainer[] = {
+#if HAVE_TRAINER
+#include "worker/messages/messages.def"
+#endif
+    {NULL, NULL, NULL},
+};
