@@ -56,19 +56,30 @@ static int step_prepend(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
+/* The gradient of a parameter that every sample of op's input begins with: sums over them. What lies behind it in the
+ * arena is used by none: its gradient is 0. */
+static void give_sums_over_samples(struct cpu_plan *pl, const struct op *op, const void *dy, size_t used)
+{
+    const struct sequence of = sequence_of(pl, op->in[0]);
+    const struct param *q = &pl->p->params[op->param[0]];
+    const enum store store = pl->values[op->in[0]].store;
+    const size_t each = of.t * (size_t)channels(pl, op->in[0]);
+    float *to = pl->reduce + q->offset;
+#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
+    for (size_t i = 0; i < q->count; i++) {
+        double sum = 0;
+        for (size_t n = 0; i < used && n < of.n; n++)
+            sum += (double)value(dy, n * each + i, store);
+        to[i] = (float)sum + (pl->args->accumulate ? to[i] : 0);
+    }
+}
+
 static int step_prepend_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
     const struct sequence dy = sequence_of(pl, op->in[0]);
-    const size_t c = (size_t)channels(pl, op->in[0]);
-    const enum store store = pl->values[op->in[0]].store;
-    float *to = op->param[0] < 0 ? NULL : pl->reduce + pl->p->params[op->param[0]].offset;
-    for (size_t i = 0; to && i < c; i++) {
-        double sum = 0;
-        for (size_t n = 0; n < dy.n; n++)
-            sum += (double)value(s->add.a, n * dy.t * c + i, store);
-        to[i] = (float)sum + (pl->args->accumulate ? to[i] : 0);
-    }
+    if (op->param[0] >= 0)
+        give_sums_over_samples(pl, op, s->add.a, (size_t)channels(pl, op->in[0]));
     for (size_t n = 0; s->add.y && n < dy.n; n++)
         memcpy((char *)s->add.y + n * (dy.t - 1) * dy.bytes, (const char *)s->add.a + (n * dy.t + 1) * dy.bytes,
                (dy.t - 1) * dy.bytes);
@@ -93,22 +104,10 @@ static int step_position(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
-/* Rows of the table behind the last position are used by none: their gradients are 0. */
 static int step_position_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     const struct op *op = &pl->p->ops[s->op];
-    const struct param *q = &pl->p->params[op->param[0]];
-    const struct sequence dy = sequence_of(pl, op->in[0]);
-    const size_t c = dy.t * (size_t)channels(pl, op->in[0]);
-    const struct columns_job j = {.rows = dy.n,
-                                  .c = (int)c,
-                                  .x = s->add.a,
-                                  .sums = pl->partial + kern_sums((int)c, pl->cpu->threads),
-                                  .partial = pl->partial,
-                                  .runs = pl->plane};
-    pl->cpu->kern->columns(&j, pl->values[op->in[0]].store, pl->cpu->threads);
-    memset(j.sums + c, 0, (q->count - c) * sizeof *j.sums);
-    cpu_plan_give_sums(pl, op->param[0], j.sums);
+    give_sums_over_samples(pl, op, s->add.a, sequence_of(pl, op->in[0]).t * (size_t)channels(pl, op->in[0]));
     return cpu_plan_ready(pl, s->op, e);
 }
 
@@ -147,7 +146,6 @@ int cpu_plan_emit_positions(struct cpu_plan *pl, int i, struct err *e)
     case OP_POSITION:
         return emit_move(pl, i, step_position, &s, e);
     case OP_POSITION_BWD:
-        cpu_plan_need_sums(pl, (int)pl->p->params[op->param[0]].count);
         return emit_move(pl, i, step_position_bwd, &s, e);
     case OP_PICK:
         return emit_move(pl, i, step_pick, &s, e);
