@@ -1,6 +1,6 @@
 /* steps DEVICE ARCH|FILE.net SIZE CLASSES BATCH STEPS THREADS CLIP DIR: training steps of a network from given weights
  * on given images, for a comparison with another framework. Plain SGD at rate 0.01; where CLIP is not 0, gradients are
- * clipped to that norm.
+ * clipped to that norm. DEVICE is ref or cpu, or cpu-bf16: halves are computed with, as trainer --amp bf16 does.
  *
  * Of a model of tokens SIZE is the length of a sample, CLASSES the vocabulary; a negative SIZE asks for the logits of
  * all positions as a tensor, without it there are none.
@@ -180,7 +180,9 @@ static int open_all(struct steps *t, char **argv, struct err *e)
                               .input = input_pictures(3, side, side, (float[4]){0.485F, 0.456F, 0.406F},
                                                       (float[4]){0.229F, 0.224F, 0.225F, 1})};
     struct model_facts facts;
-    char *text;
+    char *text, device[16];
+    const size_t name = strcspn(argv[1], "-");
+    snprintf(device, sizeof device, "%.*s", (int)name, argv[1]);
     t->batch = atoi(argv[5]);
     t->steps = atoi(argv[6]);
     t->clip = atof(argv[8]);
@@ -192,12 +194,13 @@ static int open_all(struct steps *t, char **argv, struct err *e)
     m.whole_logits = side < 0;
     TRY(model_build(&t->p, &m, e));
     free(text);
-    TRY(device_open(&t->dev, argv[1], &(struct device_options){.threads = atoi(argv[7])}, e));
+    TRY(device_open(&t->dev, device, &(struct device_options){.threads = atoi(argv[7])}, e));
     TRY(ownership_init_alone(&t->own, t->p, e));
     TRY(state_init(&t->s, t->dev, t->p, &t->own, &(struct state_options){0}, e));
     struct plan_options o = {.batch = t->batch,
                              .training = true,
-                             .compute = t->s.real,
+                             .compute = argv[1][name] ? DT_BF16 : t->s.real,
+                             .emulate = argv[1][name] && !t->dev->ops->native(t->dev, DT_BF16, HALF_STORED),
                              .params = t->s.params,
                              .stats = t->s.stats,
                              .reduce = t->s.reduce};
