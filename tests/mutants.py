@@ -168,6 +168,9 @@ MUTANTS = {
         "common/rdzv/leader/seats.c", '    x->joined = (struct seats_sent){0};\n    snprintf', '    snprintf', ["seats"]),
     "hold_of_a_new_host_left_out": (
         "common/rdzv/machine/rdzv.c", "    if (!to.joined) /* a repeated one has held already */\n", "    if (!n)\n", ["rdzv_scenarios"]),
+    "tied_stages_are_trained_apart": ("worker/run/step.c", "    TRY(ddp_tie(t->ddp, e));\n", "", ["exact"]),
+    "a_tied_table_counts_twice": (
+        "worker/optim/norm.c", "OWNERSHIP_GRADIENTS, s->own->copy.end, n,", "OWNERSHIP_GRADIENTS, copy, n,", ["exact"]),
     "second_owner_on_the_other_side": (
         "worker/parallel/ddp_reduce.c", "bytes, (c->rank + p->distance) % c->world,", "bytes, (c->rank + c->world - p->distance) % c->world,", ["zero"]),
     "the_rest_of_a_batch_is_nobodys": (

@@ -39,13 +39,14 @@ int norm_add_squares(struct state *s, const void *arena, enum ownership_arena a,
 
 int optimizer_norm(const struct optimizer *o, struct state *s, struct ddp *d, double grad_scale, struct err *e)
 {
-    const size_t n = s->program->n_train;
+    const size_t n = s->program->n_train, copy = s->own->copy.first < n ? s->own->copy.first : n;
     double m[METRIC_N], sum = 0;
     if (!ownership_is_spread(s->own))
         return s->device->ops->grad_norm(s->device, s->reduce, n, 1 / grad_scale, state_metric(s, optimizer_divisor(o)),
                                          s->norm, e);
     TRY(state_get_metrics(s, m, e));
-    TRY(norm_add_squares(s, s->reduce, OWNERSHIP_GRADIENTS, 0, n, m[METRIC_COUNT], &sum, e));
+    TRY(norm_add_squares(s, s->reduce, OWNERSHIP_GRADIENTS, 0, copy, m[METRIC_COUNT], &sum, e));
+    TRY(norm_add_squares(s, s->reduce, OWNERSHIP_GRADIENTS, s->own->copy.end, n, m[METRIC_COUNT], &sum, e));
     TRY(ddp_sum(d, LAYOUT_ALL, &sum, 1, e));
     return state_set_metric(
         s, METRIC_NORM, m[optimizer_divisor(o)] > 0 ? sqrt(sum) / fabs(grad_scale) / m[optimizer_divisor(o)] : 0, e);

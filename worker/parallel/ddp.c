@@ -73,13 +73,18 @@ int ddp_join(struct ddp *d, struct err *e)
     return d->async ? d->async->order(d->device, d->side, d->async->compute(d->device), e) : 0;
 }
 
-int ddp_end(struct ddp *d, struct err *e)
+int ddp_settle(struct ddp *d, struct err *e)
 {
-    TRY(ddp_join(d, e));
     if (!d->waits)
         return 0;
     TRY(d->async->sync(d->device, d->async->compute(d->device), e));
     return ddp_check(d, e);
+}
+
+int ddp_end(struct ddp *d, struct err *e)
+{
+    TRY(ddp_join(d, e));
+    return ddp_settle(d, e);
 }
 
 /* With the lock. Jobs that are done make room when all are. */
@@ -312,6 +317,8 @@ static int check_groups(const struct ddp *d, struct err *e)
         const int have = d->groups[p->group] ? d->groups[p->group]->world : 1;
         if (have != p->ranks)
             return err_set(e, -EINVAL, "a communicator of %d for gradients that %d ranks sum", have, p->ranks);
+        if (p->tied && !ddp_group(d, LAYOUT_ENDS))
+            return err_set(e, -EINVAL, "no communicator for gradients that two stages sum");
     }
     return 0;
 }

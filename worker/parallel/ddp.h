@@ -96,6 +96,10 @@ int ddp_keep(struct ddp *d, bool first, bool last, struct err *e);
  * sums; errors show in ddp_check(). */
 int ddp_wait(struct ddp *d, struct err *e);
 
+/* Sums of what two stages are tied by become those of both (ownership.h). When all parts of a step have been reduced;
+ * elsewhere, and where nothing is tied: nothing, at once. As ddp_wait(). */
+int ddp_tie(struct ddp *d, struct err *e);
+
 /* What each rank owns of an arena of n_train elements of type `real` goes to all that hold copies: all-gathers of the
  * pieces that are cut (ownership.h); where none is: nothing, at once. On a device with streams what is computed from
  * now on sees them, or they are waited for. Training thread, between ddp_wait() and ddp_begin(). */

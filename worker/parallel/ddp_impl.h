@@ -57,6 +57,7 @@ int ddp_fork(struct ddp *d, struct err *e);
 int ddp_join(struct ddp *d, struct err *e);
 /* ddp_join(), and where it is to be waited for: how that went which was enqueued so far. */
 int ddp_end(struct ddp *d, struct err *e);
+int ddp_settle(struct ddp *d, struct err *e); /* waits for it, if that is wanted */
 
 /* Sum bucket k (ownership_bucket()) over its group, the tail with the last one.
  * Blocks, or is enqueued on stream; any one thread. */

@@ -130,6 +130,26 @@ int ddp_gather(struct ddp *d, void *arena, struct err *e)
     return cut ? ddp_end(d, e) : 0;
 }
 
+static int tie_range(struct ddp *d, struct ownership_range r, struct err *e)
+{
+    void *stream = d->async ? d->async->compute(d->device) : NULL;
+    return r.first < r.end
+               ? all_reduce(ddp_group(d, LAYOUT_ENDS), element(d, r.first), r.end - r.first, d->real, stream, e)
+               : 0;
+}
+
+int ddp_tie(struct ddp *d, struct err *e)
+{
+    if (!ddp_group(d, LAYOUT_ENDS))
+        return 0;
+    for (int k = 0; k < d->own->nbuckets; k++) {
+        const struct ownership_piece *p = &d->own->pieces[k];
+        TRY(p->tied ? tie_range(d, p->mine, e) : 0);
+        TRY(p->tied ? tie_range(d, p->second, e) : 0);
+    }
+    return ddp_settle(d, e);
+}
+
 bool ddp_each_part(const struct ddp *d)
 {
     return d->sheds;

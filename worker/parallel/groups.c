@@ -5,12 +5,11 @@
 
 #include "common/base/err.h"
 #include "worker/comm/comm.h"
+#include "worker/parallel/ownership.h"
 
-static const char *const names[LAYOUT_GROUPS] = {[LAYOUT_ALL] = "all",
-                                                 [LAYOUT_BATCH] = "batch",
-                                                 [LAYOUT_DATA] = "data",
-                                                 [LAYOUT_TENSOR] = "tensor",
-                                                 [LAYOUT_STAGES] = "stages"};
+static const char *const names[LAYOUT_GROUPS] = {
+    [LAYOUT_ALL] = "all",       [LAYOUT_BATCH] = "batch",   [LAYOUT_DATA] = "data",
+    [LAYOUT_TENSOR] = "tensor", [LAYOUT_STAGES] = "stages", [LAYOUT_ENDS] = "ends"};
 
 static int open_one(struct comm **ret, struct comm *all, const struct layout *l, enum layout_group g,
                     const struct comm_options *o, struct err *e)
@@ -44,14 +43,16 @@ static int arrange(struct comm *groups[LAYOUT_GROUPS], const struct comm *all, c
     return 0;
 }
 
-int groups_open(struct comm *ret[LAYOUT_GROUPS], struct comm *all, const struct layout *l, const struct comm_options *o,
-                int by_node, struct err *e)
+int groups_open(struct comm *ret[LAYOUT_GROUPS], struct comm *all, const struct ownership *own,
+                const struct comm_options *o, int by_node, struct err *e)
 {
+    const struct layout *l = &own->layout;
     int rc = 0;
     for (int g = 0; g < LAYOUT_GROUPS; g++)
         ret[g] = NULL;
     for (int g = 0; g < LAYOUT_GROUPS && rc == 0; g++)
-        rc = open_one(&ret[g], all, l, (enum layout_group)g, o, e);
+        if (g != LAYOUT_ENDS || ownership_ties(own))
+            rc = open_one(&ret[g], all, l, (enum layout_group)g, o, e);
     if (rc == 0 && by_node >= 0)
         rc = arrange(ret, all, l, o, by_node, e);
     if (rc < 0)

@@ -66,6 +66,10 @@ struct layout_ranks layout_group(const struct layout *l, enum layout_group g, in
         return (struct layout_ranks){rank - p.tensor, 1, l->tensor, p.tensor};
     case LAYOUT_STAGES:
         return (struct layout_ranks){rank % stage, stage, l->stages, p.stage};
+    case LAYOUT_ENDS:
+        if (l->stages == 1 || (p.stage > 0 && p.stage < l->stages - 1))
+            return (struct layout_ranks){rank, 1, 1, 0};
+        return (struct layout_ranks){rank % stage, stage * (l->stages - 1), 2, p.stage > 0};
     case LAYOUT_ALL:
     case LAYOUT_GROUPS:
         break;

@@ -50,6 +50,7 @@ enum layout_group {
     LAYOUT_DATA,   /* of one stage and one place in the tensor group: who holds the same parts */
     LAYOUT_TENSOR, /* of one stage and one replica: who holds the parts of one copy */
     LAYOUT_STAGES, /* of one place in all stages: a pipeline */
+    LAYOUT_ENDS,   /* of one place in the first and the last stage, who may share a parameter */
     LAYOUT_GROUPS
 };
 

@@ -34,7 +34,7 @@ static int sizes_of(const struct ownership_options *o, struct sizes *ret, struct
 struct run {
     size_t first, end;
     enum layout_group group;
-    bool frozen;
+    bool frozen, tied;
 };
 
 /* Where the place of the parameter that has element `at` ends; the end of the run behind the last one. */
@@ -61,23 +61,25 @@ static struct run next_run(const struct program *p, size_t at)
     struct run r = {.first = at,
                     .end = at < p->n_train ? p->n_train : program_params(p),
                     .group = q ? group_of(q) : LAYOUT_BATCH,
-                    .frozen = at >= p->n_train};
-    while (q && group_of(q) == r.group && q->frozen == r.frozen)
+                    .frozen = at >= p->n_train,
+                    .tied = q && q->tied};
+    while (q && group_of(q) == r.group && q->frozen == r.frozen && q->tied == r.tied)
         q = program_param_from(p, q->offset + q->count);
     if (q)
         r.end = q->offset;
     return r;
 }
 
-/* The piece [first, end) behind the others, not counted yet. part: of each rank; 0: it is not cut. */
-static void add_piece(struct ownership *own, size_t first, size_t end, enum layout_group group, size_t part)
+/* The piece [first, end) of r, behind the others, not counted yet. part: of each rank; 0: it is not cut. */
+static void add_piece(struct ownership *own, const struct run *r, size_t first, size_t end, size_t part)
 {
-    const struct layout_ranks g = ownership_group(own, group);
+    const struct layout_ranks g = ownership_group(own, r->group);
     struct ownership_piece *p = &own->pieces[own->npieces];
     *p = (struct ownership_piece){.first = first,
                                   .end = end,
-                                  .group = group,
+                                  .group = r->group,
                                   .part = part,
+                                  .tied = r->tied,
                                   .ranks = g.count,
                                   .index = g.index,
                                   .distance = layout_second_distance(&own->layout, &g),
@@ -90,14 +92,14 @@ static void add_piece(struct ownership *own, size_t first, size_t end, enum layo
 }
 
 /* The same, counted, if it is not empty; at most cap pieces. */
-static int add_some(struct ownership *own, int cap, size_t first, size_t end, enum layout_group group, size_t part,
+static int add_some(struct ownership *own, int cap, const struct run *r, size_t first, size_t end, size_t part,
                     struct err *e)
 {
     if (first == end)
         return 0;
     if (own->npieces == cap)
         return err_set(e, -ENOSPC, "more than %d pieces of an arena", cap);
-    add_piece(own, first, end, group, part);
+    add_piece(own, r, first, end, part);
     own->npieces++;
     return 0;
 }
@@ -130,15 +132,16 @@ static int cut_run(struct ownership *own, const struct program *p, const struct 
     const size_t ranks = (size_t)ownership_group(own, r->group).count;
     const bool cut = own->layout.zero > (r->frozen ? 2 : 0) && ranks > 1;
     const size_t unit = cut ? ranks * OWNERSHIP_ALIGN : 1;
-    const struct run whole = {r->first, r->first + (r->end - r->first) / unit * unit, r->group, r->frozen};
+    struct run whole = *r;
+    whole.end = r->first + (r->end - r->first) / unit * unit;
     const struct sizes by_unit = {.small = (z->small + unit - 1) / unit * unit,
                                   .most = (z->most + unit - 1) / unit * unit};
     for (size_t at = r->first, end; at < whole.end; at = end) {
         end = cut && own->layout.zero == 3 ? gathered_end(p, &by_unit, &whole, unit, at)
                                            : piece_end(&by_unit, &whole, at);
-        TRY(add_some(own, cap, at, end, r->group, cut ? (end - at) / ranks : 0, e));
+        TRY(add_some(own, cap, r, at, end, cut ? (end - at) / ranks : 0, e));
     }
-    return add_some(own, cap, whole.end, r->end, r->group, 0, e);
+    return add_some(own, cap, r, whole.end, r->end, 0, e);
 }
 
 static int list_pieces(struct ownership *own, const struct program *p, const struct sizes *z, struct err *e)
@@ -154,8 +157,10 @@ static int list_pieces(struct ownership *own, const struct program *p, const str
     for (struct run r = next_run(p, 0); r.first < r.end; r = next_run(p, r.end)) {
         TRY(cut_run(own, p, &r, z, cap, e));
         own->nbuckets = r.frozen ? own->nbuckets : own->npieces;
+        if (r.tied && layout_place(&own->layout, own->rank).stage > 0)
+            own->copy = (struct ownership_range){.first = r.first, .end = r.end};
     }
-    add_piece(own, own->n_train, own->n_train, LAYOUT_BATCH, 0);
+    add_piece(own, &(struct run){.group = LAYOUT_BATCH}, own->n_train, own->n_train, 0);
     return 0;
 }
 
@@ -187,7 +192,12 @@ void ownership_gaps(const struct ownership_piece *piece, struct ownership_range 
 
 size_t ownership_foreign(const struct ownership_piece *piece)
 {
-    return piece->part ? piece->end - piece->first - piece->part - (piece->second.end - piece->second.first) : 0;
+    return piece->end - piece->first - ownership_updated(piece);
+}
+
+size_t ownership_updated(const struct ownership_piece *piece)
+{
+    return piece->mine.end - piece->mine.first + piece->second.end - piece->second.first;
 }
 
 static void add_owned(struct ownership *own, struct ownership_range r, size_t *kept)
@@ -251,6 +261,14 @@ bool ownership_is_cut(const struct ownership *own, enum ownership_arena a)
     static const int from_level[] = {
         [OWNERSHIP_PARAMS] = 3, [OWNERSHIP_GRADIENTS] = 2, [OWNERSHIP_MOMENTS] = 1, [OWNERSHIP_AVERAGES] = 3};
     return own->layout.zero >= from_level[a] && !(a == OWNERSHIP_GRADIENTS && own->whole_gradients);
+}
+
+bool ownership_ties(const struct ownership *own)
+{
+    bool ties = false;
+    for (int k = 0; k < own->npieces; k++)
+        ties |= own->pieces[k].tied;
+    return ties;
 }
 
 bool ownership_gathers(const struct ownership *own)

@@ -35,6 +35,9 @@
  * space: their elements stay where they are, memory is there for what is owned, and for the rest while it is used. But
  * where memory is not the host's (`compact`) parameters and averages lie as moments do.
  *
+ * A parameter that the first and the last stage hold (param.tied) has pieces of its own, equal ones in both, so a rank
+ * of one stage has the same part of them as the rank at its place in the other.
+ *
  * Averages are held as the parameters are: a model is evaluated with them. All ranks of a group find the same pieces of
  * it, in the same order. Where in the arena they are differs, if parts of split parameters before them are uneven. */
 #ifndef CRUN_WORKER_OWNERSHIP_H
@@ -67,7 +70,9 @@ struct ownership_piece {
     int distance;                  /* to the second owner (layout_second_distance()) */
     struct ownership_range mine;   /* this rank's part, or all of a piece that is not cut: it updates it */
     struct ownership_range second; /* it is the second owner of, and updates, too; empty: nothing */
-    struct ownership_range saved;  /* it saves: each element of the model is saved by one rank */
+    struct ownership_range saved;  /* it saves: of its group's ranks one saves each element */
+    bool tied;                     /* another stage has it, too, cut alike: what a rank has of the sums, or all of them,
+                                    * is summed once more over LAYOUT_ENDS */
 };
 
 struct ownership {
@@ -78,6 +83,7 @@ struct ownership {
     int npieces, nbuckets;          /* nbuckets: the first ones, of trained parameters, which are summed */
     struct ownership_range *owned;  /* what this rank updates, ascending, neighbours in one */
     int nowned;
+    struct ownership_range copy; /* elements that the first stage has, too, and saves, and counts in norms; or none */
     bool whole_gradients, compact;
 };
 
@@ -106,6 +112,9 @@ size_t ownership_elements(const struct ownership *own, enum ownership_arena a); 
  * take all of them (`saved` of the pieces). */
 bool ownership_is_spread(const struct ownership *own);
 
+/* Has this rank's stage a parameter that another stage has, too? */
+bool ownership_ties(const struct ownership *own);
+
 /* Do parameters that others own come and go (residency.h)? */
 bool ownership_gathers(const struct ownership *own);
 
@@ -121,8 +130,9 @@ struct ownership_range ownership_part(const struct ownership_piece *piece, int i
 /* What this rank updates nothing of, of a piece that is cut: *n ranges between what it does. */
 enum { OWNERSHIP_GAPS = 3 };
 void ownership_gaps(const struct ownership_piece *piece, struct ownership_range ret[OWNERSHIP_GAPS], int *n);
-/* Elements of a piece that this rank does not update; 0: it is not cut. */
+/* Elements of a piece that this rank does not update, 0: it is not cut; and those that it does. */
 size_t ownership_foreign(const struct ownership_piece *piece);
+size_t ownership_updated(const struct ownership_piece *piece);
 
 /* Of gradients, that is, of trained parameters: */
 size_t ownership_largest_piece(const struct ownership *own); /* elements, at least 1: what a buffer for any takes */

@@ -346,6 +346,16 @@ static int all_actions(struct walk *w)
 
 /* --- the end of a step */
 
+/* What two stages are tied by is summed over both. */
+static int tie(struct walk *w)
+{
+    const struct ownership *own = &w->s->own;
+    for (int k = 0; k < own->nbuckets; k++)
+        if (own->pieces[k].tied)
+            TRY(call(w, LAYOUT_ENDS, NETWORK_ALL_REDUCE, (double)ownership_updated(&own->pieces[k]) * w->real));
+    return 0;
+}
+
 static int update(struct walk *w)
 {
     const struct ownership *own = &w->s->own;
@@ -382,6 +392,7 @@ static int whole_step(struct walk *w)
     TRY(end_reducing(w));
     if (w->parts > 1 && w->sheds)
         TRY(keep_part(w));
+    TRY(tie(w));
     if (w->s->layout.stages > 1)
         TRY(call(w, LAYOUT_STAGES, NETWORK_ALL_REDUCE, METRIC_N * sizeof(double)));
     return update(w);

@@ -151,6 +151,7 @@ struct param {
     bool sharded;
     int shard_dim;
     int64_t shard_first, shard_whole;
+    bool tied; /* of a stage's program: the first and the last stage hold a copy each (stages.h) */
 };
 
 /* Elements of a part that lie side by side in the whole parameter, too (row-major): n from its element `whole` on. */

@@ -250,9 +250,19 @@ int stages_first_trained(const struct program *whole, const int *cuts, int parts
     return first;
 }
 
+static int part_of(const int *cuts, int parts, int op)
+{
+    int part = 0;
+    while (part < parts - 1 && op >= cuts[part])
+        part++;
+    return part;
+}
+
 struct copying {
     struct builder *to;
     const struct program *from;
+    const int *cuts;
+    int parts, stages;
     int *tensor, *param; /* of `from`: which of `to`; -1: none yet */
 };
 
@@ -267,12 +277,29 @@ static int copy_tensor(struct copying *c, int t)
     return c->tensor[t] = id;
 }
 
+/* Do two stages have it? They are the first and the last one: nothing but an embedding and a head share a parameter. */
+static bool is_tied(const struct copying *c, int param)
+{
+    int first = -1;
+    for (int i = 0; i < c->from->nfwd; i++) {
+        const int stage = part_of(c->cuts, c->parts, i) % c->stages;
+        if (c->from->ops[i].param[0] != param)
+            continue;
+        if (first >= 0 && stage != first)
+            return true;
+        first = stage;
+    }
+    return false;
+}
+
 static int copy_param(struct copying *c, int i)
 {
     if (i < 0 || c->param[i] >= 0)
         return i < 0 ? -1 : c->param[i];
     const struct param *q = &c->from->params[i];
     const int id = builder_add_param(c->to, q);
+    if (id >= 0)
+        c->to->p.params[id].tied = is_tied(c, i);
     return c->param[i] = id;
 }
 
@@ -306,12 +333,12 @@ static void copy_part(struct copying *c, int first, int end)
     p->chunks[p->nchunks++] = k;
 }
 
-static int copy_parts(struct copying *c, const int *cuts, int parts, int stages, int stage)
+static int copy_parts(struct copying *c, int stage)
 {
     struct program *p = &c->to->p;
     const struct program *from = c->from;
-    for (int i = stage; i < parts; i += stages)
-        copy_part(c, i ? cuts[i - 1] : 0, i < parts - 1 ? cuts[i] : from->nfwd);
+    for (int i = stage; i < c->parts; i += c->stages)
+        copy_part(c, i ? c->cuts[i - 1] : 0, i < c->parts - 1 ? c->cuts[i] : from->nfwd);
     p->group = from->group;
     p->classes = from->classes;
     p->align = from->align;
@@ -320,46 +347,23 @@ static int copy_parts(struct copying *c, const int *cuts, int parts, int stages,
     return c->to->err.code;
 }
 
-static int part_of(const int *cuts, int parts, int op)
-{
-    int part = 0;
-    while (part < parts - 1 && op >= cuts[part])
-        part++;
-    return part;
-}
-
-/* A head that is tied to an embedding in another stage would be trained as another parameter. */
-static int check_tied(const struct program *whole, const int *cuts, int parts, int stages, struct err *e)
-{
-    for (int i = 0; i < whole->nfwd; i++)
-        for (int j = i + 1; j < whole->nfwd; j++) {
-            const int q = whole->ops[i].param[0];
-            if (q >= 0 && whole->ops[j].param[0] == q && !whole->params[q].frozen &&
-                part_of(cuts, parts, i) % stages != part_of(cuts, parts, j) % stages)
-                return err_set(
-                    e, -EINVAL,
-                    "'%s' is read in stages %d and %d: a head that is tied to the embedding needs a pipeline "
-                    "of one stage (untied: a head without tied=)",
-                    whole->params[q].name, part_of(cuts, parts, i) % stages, part_of(cuts, parts, j) % stages);
-        }
-    return 0;
-}
-
 int stages_program(struct program **ret, const struct program *whole, const int *cuts, int parts, int stages, int stage,
                    struct err *e)
 {
     assert(parts % stages == 0 && parts / stages <= PROGRAM_CHUNKS_MAX);
-    TRY(check_tied(whole, cuts, parts, stages, e));
     struct program *p = program_create(whole->arch, whole->input);
     struct copying c = {.to = p ? builder_of(p) : NULL,
                         .from = whole,
+                        .cuts = cuts,
+                        .parts = parts,
+                        .stages = stages,
                         .tensor = malloc(((size_t)whole->ntensors + 1) * sizeof(int)),
                         .param = malloc(((size_t)whole->nparams + 1) * sizeof(int))};
     int rc = p && c.tensor && c.param ? 0 : err_set(e, -ENOMEM, "no memory for a stage");
     if (rc == 0) {
         memset(c.tensor, -1, ((size_t)whole->ntensors + 1) * sizeof(int));
         memset(c.param, -1, ((size_t)whole->nparams + 1) * sizeof(int));
-        (void)copy_parts(&c, cuts, parts, stages, stage); /* errors are kept */
+        (void)copy_parts(&c, stage); /* errors are kept */
         rc = program_differentiate(p, e);
     }
     free(c.tensor);

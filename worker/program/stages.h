@@ -5,7 +5,9 @@
  *   -> stages_program(): the program of one stage, its parts as chunks of it (program.h)
  *
  * A stage's program has its own parameters alone, under their names, so arenas, states and plans are of the stage. It
- * takes a tensor of its name from the stage before it; gradients of that go back. */
+ * takes a tensor of its name from the stage before it; gradients of that go back. A table that the embedding and the
+ * head share is a parameter of the first and of the last stage, which are tied by it (param.tied): each makes its share
+ * of the gradient, and updates its copy by the sum of both. */
 #ifndef CRUN_WORKER_PROGRAM_STAGES_H
 #define CRUN_WORKER_PROGRAM_STAGES_H
 

@@ -172,6 +172,7 @@ static int sum_gradients(struct step *t, double grad_scale, struct step_wishes w
     TRY(ddp_wait(t->ddp, e));
     if (t->parts > 1 && ddp_each_part(t->ddp))
         TRY(ddp_keep(t->ddp, false, true, e));
+    TRY(ddp_tie(t->ddp, e));
     TRY(t->stage ? share_metrics(t, e) : 0);
     trace_span(t->trace, "collective", "wait for reductions", at->computed);
     at->summed = clock_ns();

@@ -73,7 +73,7 @@ int session_open_comm(struct session *s, const struct env_contract *env, struct 
     static const enum dtype wire[] = {[ALLREDUCE_FP32] = DT_F32, [ALLREDUCE_FP16] = DT_F16, [ALLREDUCE_BF16] = DT_BF16};
     const enum allreduce by = train_config_allreduce(s->cfg);
     const int node = env->group_rank < 0 ? 0 : (int)env->group_rank;
-    TRY(groups_open(s->groups, s->comm, &s->layout, &o, s->cfg->by_node == REDUCE_HIERARCHICAL ? node : -1, e));
+    TRY(groups_open(s->groups, s->comm, &s->own, &o, s->cfg->by_node == REDUCE_HIERARCHICAL ? node : -1, e));
     TRY(groups_open_edges(s->edges, s->groups[LAYOUT_STAGES], s->pipeline.chunks > 1, &o, e));
     if (s->layout.tensor > 1)
         group_calls(&s->group, s->groups[LAYOUT_TENSOR]);

@@ -83,6 +83,9 @@ static void add_gradients(const struct session *s, int parts, struct traffic *re
         if (part == parts - 1 || s->layout.stages == 1) /* stages: once a step (ddp_hold_tail()) */
             ret->gradients.bytes += (int64_t)(2 * once(all, tail));
     }
+    for (int k = 0; k < s->own.nbuckets; k++)
+        if (s->own.pieces[k].tied) /* two ranks: each sends what it has once */
+            add(&ret->gradients, (double)ownership_updated(&s->own.pieces[k]) * real);
 }
 
 static void add_piece(const struct session *s, const struct ownership_piece *p, struct traffic *ret)

@@ -153,7 +153,8 @@ static int add_owned(struct slices *s, struct room *room, int tensor, const stru
     const struct ownership *own = s->state->own;
     const bool cut = p->part > 0 && ownership_is_cut(own, l->part.owned_as);
     const struct ownership_range all = {.first = p->first, .end = p->end};
-    TRY(add_range(s, room, tensor, l, cut ? p->mine : all, cut || p->index == 0, e));
+    const bool copy = p->tied && own->copy.first < own->copy.end;
+    TRY(add_range(s, room, tensor, l, cut ? p->mine : all, (cut || p->index == 0) && !copy, e));
     return cut ? add_range(s, room, tensor, l, p->second, false, e) : 0;
 }
 

@@ -20,7 +20,7 @@ const char *replicas_arena_name(enum replicas_arena a)
 }
 
 /* Of what a group of ranks holds copies of. */
-static const enum layout_group groups[] = {LAYOUT_BATCH, LAYOUT_DATA};
+static const enum layout_group groups[] = {LAYOUT_BATCH, LAYOUT_DATA, LAYOUT_ENDS};
 enum { GROUPS = sizeof groups / sizeof *groups };
 
 /* n elements from element `first` of an arena. */
@@ -50,9 +50,10 @@ static int hash_pieces(struct state *s, const void *arena, enum ownership_arena 
     const int n = a == OWNERSHIP_PARAMS || a == OWNERSHIP_AVERAGES ? own->npieces : own->nbuckets;
     for (int k = 0; k < n; k++) {
         const struct ownership_piece *p = &own->pieces[k];
-        if (p->part == 0 || (!ownership_is_cut(own, a) && a != OWNERSHIP_GRADIENTS))
-            TRY(add_hash(s, arena, ownership_place(own, a, p->first), p->end - p->first, &hash[p->group == groups[1]],
-                         e));
+        const bool has_all = p->part == 0 || (!ownership_is_cut(own, a) && a != OWNERSHIP_GRADIENTS);
+        for (int g = 0; g < GROUPS && has_all; g++)
+            if (groups[g] == LAYOUT_ENDS ? p->tied : groups[g] == p->group)
+                TRY(add_hash(s, arena, ownership_place(own, a, p->first), p->end - p->first, &hash[g], e));
     }
     return 0;
 }

@@ -31,7 +31,7 @@ enum replicas_arena { REPLICAS_ARENAS(CHOICE_ID) REPLICAS_N };
 const char *replicas_arena_name(enum replicas_arena a);
 
 struct replicas_hashes {
-    uint32_t of[REPLICAS_N][2]; /* of what the batch group holds copies of, and the data group */
+    uint32_t of[REPLICAS_N][3]; /* of what the batch group holds copies of, the data group, and two tied stages */
 };
 
 /* Of this rank. sums: of the last step's sums of gradients and statistics, too, which are all there. */

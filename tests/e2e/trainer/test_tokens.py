@@ -117,6 +117,21 @@ def test_the_run_goes_on_exactly_after_kill_9_and_in_another_world(train, tmp_pa
     assert all(np.abs(a[k] - b[k]).max() < 1e-9 for k in b)
 
 
+def test_a_tied_head_is_one_parameter_of_two_stages(train, tmp_path):
+    """The first stage and the last one have a copy each: losses and a clipped norm are those of one process, a checkpoint that is loaded in stages is saved as it was."""
+    args = ["--max-steps", 8, "--clip-grad-norm", 0.3, "--accumulate", 2]
+    for name, layout in (("one", []), ("stages", ["--procs", 4, "--stages", 2, "--zero", 2])):
+        p = train(*args, *layout, "--log-dir", tmp_path / f"log-{name}", "--checkpoint-dir", tmp_path / name)
+        assert p.returncode == 0, p.stderr
+    assert np.abs(np.array(losses(tmp_path / "log-one")) - losses(tmp_path / "log-stages")).max() < 1e-9
+    a, b = (load(newest(tmp_path / name) / "model.safetensors") for name in ("one", "stages"))
+    assert a.keys() == b.keys() and all(np.abs(a[k] - b[k]).max() < 1e-9 for k in a)
+    again = train(*args, "--procs", 3, "--stages", 3, "--resume", newest(tmp_path / "stages"), "--checkpoint-dir", tmp_path / "again")
+    assert again.returncode == 0, again.stderr
+    for file in ("model", "train"):
+        assert (newest(tmp_path / "stages") / f"{file}.safetensors").read_bytes() == (newest(tmp_path / "again") / f"{file}.safetensors").read_bytes()
+
+
 def wrong(tmp_path, what):
     """A path, more options, and what is said of them."""
     if what == "header":

@@ -61,11 +61,14 @@ static bool together(const struct layout *l, enum layout_group g, int a, int b)
 {
     const struct layout_place p = layout_place(l, a), q = layout_place(l, b);
     const bool stage = p.stage == q.stage, data = p.data == q.data, tensor = p.tensor == q.tensor;
+    const int last = l->stages - 1;
+    const bool ends = (p.stage == 0 || p.stage == last) && (q.stage == 0 || q.stage == last);
     const bool is[] = {[LAYOUT_ALL] = true,
                        [LAYOUT_BATCH] = stage,
                        [LAYOUT_DATA] = stage && tensor,
                        [LAYOUT_TENSOR] = stage && data,
-                       [LAYOUT_STAGES] = data && tensor};
+                       [LAYOUT_STAGES] = data && tensor,
+                       [LAYOUT_ENDS] = data && tensor && (stage || ends)};
     return is[g];
 }
 

@@ -127,7 +127,7 @@ int step_rig_open(struct step_rig *r, struct device *d, struct program *p, struc
     if (o->groups)
         memcpy(r->groups, o->groups, sizeof r->groups);
     else
-        TRY(groups_open(r->groups, comm, &r->own.layout, &co, -1, e));
+        TRY(groups_open(r->groups, comm, &r->own, &co, -1, e));
     if (o->edges)
         memcpy(r->edges, o->edges, sizeof r->edges);
     else if (!o->groups)

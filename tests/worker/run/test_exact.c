@@ -39,6 +39,8 @@ enum mutant {
     SKIPPED_BIAS,
     OWN_NORM,
     SMOOTHING_TWICE,
+    UNTIED,
+    COPY_COUNTED,
     RELEASED_TOO_EARLY,
     NOT_GATHERED
 };
@@ -118,6 +120,10 @@ static void mutate(struct step_rig *rig, void *kept, int m)
         return;
     }
     right = memcpy(kept, &rig->group, sizeof rig->group);
+    for (int k = 0; m == UNTIED && k < rig->own.npieces; k++)
+        rig->own.pieces[k].tied = false; /* each stage trains its copy alone */
+    if (m == COPY_COUNTED)
+        rig->own.copy = (struct ownership_range){0};
     if (m == MISSING_SHARE)
         rig->group.scatter = averaged_scatter;
     else if (m == WRONG_GROUP)
@@ -218,7 +224,27 @@ static const char *const frozen_nets[] = {"stem.*=0,one.*=0", "*=0,fc.*=1", "one
 static const char *const frozen_positions[] = {
     "stem*=0,a.*=0", "*=0,fc.*=1", "table=0,token=0,a.scale=0,b.norm.*=0,norm.weight=0,wide.*=0", "*=0,*.bias=1"};
 
-/* Gradients of a tied head have two writers, below and above everything else. */
+static double examine_text(const struct point *p, bool tied, enum mutant m)
+{
+    struct exact_run alone = exact_reference(p), many = exact_point(p);
+    alone.text = many.text = true;
+    alone.tied = many.tied = tied;
+    return compare(alone, many, m);
+}
+
+/* The first and the last of two stages have a copy each of the table, which a norm counts once. */
+static void a_head_that_is_tied_to_another_stage_is_noticed(void **state)
+{
+    (void)state;
+    static const enum mutant mutants[] = {RIGHT, UNTIED, COPY_COUNTED};
+    for (int i = 0; i < 3; i++) { /* four ranks, two parts, clipped */
+        const double d = examine_text(POINT(3, 0, 0, 2, 1, FULL, 1, 1, 0, 0, 1, PIPELINE_1F1B), true, mutants[i]);
+        print_message("# tied stages, mutant %d: %.1e\n", mutants[i], d);
+        assert_true(mutants[i] == RIGHT ? d <= BOUND : d > 1e3 * BOUND);
+    }
+}
+
+/* Gradients of a tied head have two writers, below and above everything else, or in the first and in the last stage. */
 static void points_of_text_are_one_process(void **state)
 {
     (void)state;
@@ -228,14 +254,12 @@ static void points_of_text_are_one_process(void **state)
     for (int i = 0; i < (n ? atoi(n) : TEXTS); i++) {
         struct point p = point_drawn(&x);
         p.at[TENSOR] = 0;
-        struct exact_run alone = exact_reference(&p), many = exact_point(&p);
-        alone.text = many.text = true;
-        alone.tied = many.tied = many.pipeline.stages < 2;
+        const bool tied = i % 4 < 3;
         if (!n && !is_for_today((size_t)i))
             continue;
-        const double d = compare(alone, many, RIGHT);
+        const double d = examine_text(&p, tied, RIGHT);
         point_describe(&p, text, sizeof text);
-        print_message("# %.1e  text%s, %s\n", d, many.tied ? ", tied" : "", text);
+        print_message("# %.1e  text%s, %s\n", d, tied ? ", tied" : "", text);
         if (!(d <= BOUND))
             fail_msg("text, %s: differs by %.2e from one process (expected at most %.0e)", text, d, BOUND);
     }
@@ -437,6 +461,7 @@ int main(void)
         cmocka_unit_test(what_is_not_frozen_learns_as_if_rates_were_0),
         cmocka_unit_test(frozen_batch_norms_do_not_move),
         cmocka_unit_test(points_of_positions_are_one_process),
+        cmocka_unit_test(a_head_that_is_tied_to_another_stage_is_noticed),
         cmocka_unit_test(points_of_text_are_one_process),
         cmocka_unit_test(frozen_points_are_one_process),
         cmocka_unit_test(points_drawn_by_a_seed_are_one_process),

@@ -255,7 +255,7 @@ static int one_round(struct holder *h, int round, struct err *e)
         drop(h, 0);
     TRY(open_seat(h, world, rank, e));
     struct seat *pl = &h->seats[0];
-    TRY(groups_open(groups, c, &pl->own.layout, &(struct comm_options){.name = "round", .timeout_ms = 60000}, -1, e));
+    TRY(groups_open(groups, c, &pl->own, &(struct comm_options){.name = "round", .timeout_ms = 60000}, -1, e));
     TRY(ddp_create(&ddp, groups, &pl->own, pl->state.reduce, pl->program->n_reduce - pl->program->n_train, DT_F64,
                    &(struct ddp_options){.wire = DT_F64, .device = h->d}, e));
     h->step.state = &pl->state;

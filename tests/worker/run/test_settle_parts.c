@@ -103,7 +103,7 @@ static int change_round(struct step_rig *rig, struct comm *c, struct err *e)
     ddp_destroy(rig->ddp);
     groups_close(rig->groups, rig->comm);
     rig->comm = c;
-    TRY(groups_open(rig->groups, c, &rig->own.layout, &co, -1, e));
+    TRY(groups_open(rig->groups, c, &rig->own, &co, -1, e));
     TRY(ddp_create(&rig->ddp, rig->groups, &rig->own, rig->state.reduce, p->n_reduce - p->n_train, rig->state.real,
                    &(struct ddp_options){.wire = rig->state.real, .device = rig->state.device}, e));
     rig->step.ddp = rig->ddp;
