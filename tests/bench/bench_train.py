@@ -9,7 +9,7 @@ kernel's and each operation's fastest run of all rounds (what lies between opera
 fastest pass over all kernels. The first has an aim: "bare" with the update, "products" without. The bare kernels of networks of positions are
 their products, attention's included. Each side runs with the batch that suits it best, PyTorch also with the better of
 NCHW and channels_last (tried first); it runs twice, as it is and through torch.compile. The bare kernels run with the batch of this project's
-side. AIMS has the aims. A sample of gpt2 is --image tokens.
+side. Of each process the peak memory is printed. AIMS has the aims. A sample of gpt2 is --image tokens.
 
 Where the processor has no units for bf16, it is emulated here, as `trainer --amp bf16` does. With AVX2 alone PyTorch (2.15) then takes 13 times as
 long as in fp32, so a small batch and two rounds tell enough; oneDNN's bare kernels are left out."""
@@ -24,7 +24,7 @@ import sys
 AIMS = {"resnet50": {"f32": {"eager": 1.20, "compiled": 1.05, "bare": 0.93}, "bf16": {"eager": 1.25, "compiled": 1.25}},
         "convnext_tiny": {"f32": {"eager": 1.20, "compiled": 1.20, "products": 1 / 1.2}, "bf16": {"eager": 1.20, "compiled": 1.20, "products": 1 / 1.4}},
         "vit_b_16": {"f32": {"eager": 1.10, "compiled": 1.10, "products": 1 / 1.2}, "bf16": {"eager": 1.20, "compiled": 1.20, "products": 1 / 1.4}},
-        "gpt2": {"f32": {"eager": 1.10, "compiled": 1.10, "products": 1 / 1.2}, "bf16": {"eager": 2.50, "compiled": 2.50, "products": 1 / 1.4}}}
+        "gpt2": {"f32": {"eager": 1.10, "compiled": 1.10, "products": 1 / 1.2, "memory": 1.0}, "bf16": {"eager": 2.50, "compiled": 2.50, "products": 1 / 1.4, "memory": 1.0}}}
 TYPES = list(AIMS["resnet50"])
 LAYOUTS = ["NCHW", "channels_last"]
 EMULATED = {"batch": 4, "rounds": 2}  # at most
@@ -52,6 +52,8 @@ class Contender:
         return self.read()
 
     def end(self):
+        with open(f"/proc/{self.process.pid}/status") as f:
+            self.peak = int(re.search(r"^VmHWM:\s*(\d+) kB", f.read(), re.M)[1]) / 1e6
         self.process.stdin.close()
         rest = self.process.stdout.read()
         self.process.wait()
@@ -110,9 +112,10 @@ def compare(options, kind):
     print(rest[-1] if kernels else "", end="")
     for c in sides:
         print(f"  {c.name:32s} {max(c.speeds):7.2f} images/s at best, median {statistics.median(c.speeds):.2f}, rounds "
-              + " ".join(f"{s:.2f}" for s in c.speeds))
+              + " ".join(f"{s:.2f}" for s in c.speeds) + f"; peak memory {c.peak:.2f} GB")
     to = {m: statistics.median(a / b for a, b in zip(sides[0].speeds, c.speeds)) for m, c in zip(modes, sides[1:])}
     us = sides[0]
+    to["memory"] = min((c.peak / us.peak for m, c in zip(modes, sides[1:]) if c.batch == us.batch), default=1)
     for m in modes:
         print(f"  {kind}: {to[m]:.2f} x PyTorch's best, {m}")
     if not kernels:
@@ -128,7 +131,8 @@ def compare(options, kind):
 def missed(options, kind):
     """The aims that were."""
     to = compare(options, kind)
-    names = {"eager": "PyTorch", "compiled": "PyTorch through torch.compile", "bare": "the bare kernels", "products": "the bare kernels without the update"}
+    names = {"eager": "PyTorch", "compiled": "PyTorch through torch.compile", "bare": "the bare kernels", "products": "the bare kernels without the update",
+             "memory": "PyTorch's peak memory by ours"}
     return [f"{kind}: {to[k]:.2f} x {names[k]} (expected {aim:.2f})" for k, aim in AIMS[options.arch][kind].items() if k in to and to[k] < aim]
 
 
