@@ -1,4 +1,5 @@
 """Beside Hugging Face's transformers: its models load here and ours load there, with the same loss and the same continuation; its tokenizers write our files."""
+import pathlib
 import re
 import subprocess
 import sys
@@ -36,9 +37,9 @@ def text(tmp_path_factory):
     return out
 
 
-def loss_of(model, tokens):
+def loss_of(model, tokens, windows=WINDOWS, length=T):
     tokens = torch.from_numpy(tokens.astype(np.int64))
-    x, y = tokens[:WINDOWS * T].view(WINDOWS, T), tokens[1:WINDOWS * T + 1].view(WINDOWS, T)
+    x, y = tokens[:windows * length].view(windows, length), tokens[1:windows * length + 1].view(windows, length)
     with torch.no_grad():
         return torch.nn.functional.cross_entropy(model(x).logits.flatten(0, 1), y.flatten()).item()
 
@@ -64,6 +65,27 @@ def test_weights_go_both_ways_with_the_same_loss_and_continuation(text, tmp_path
         wanted = theirs.generate(torch.tensor([prompt]), max_new_tokens=T - len(prompt), do_sample=False, pad_token_id=0)[0, len(prompt):].tolist()
     p = run(TRAINER, "generate", "--checkpoint", tmp_path / "ck", "--device", "ref", "--tokens", ",".join(map(str, prompt)), "--count", T - len(prompt))
     assert p.returncode == 0 and [int(t) for t in p.stdout.split()] == wanted, p.stderr
+
+
+@pytest.mark.timeout(600)
+def test_a_gpt2_of_full_size_begins_where_pytorch_would(tmp_path):
+    """On English text: ln V + width * 0.02^2 / 2, as the head is the embedding, whose values are normal; PyTorch says the same of the same weights."""
+    pages = [f for f in sorted(pathlib.Path("/usr/share/common-licenses").glob("*")) if f.is_file()] or sorted((ROOT / "docs").rglob("*.md"))
+    text = " ".join(" ".join(f.read_text() for f in pages).split())
+    (tmp_path / "text.txt").write_text(text)
+    tokenizer = ByteLevelBPETokenizer()
+    tokenizer.train([str(tmp_path / "text.txt")], vocab_size=50257, min_frequency=1, show_progress=False)
+    tokens = np.array(tokenizer.encode(text).ids[:4 * 1024 + 1], "<u2")
+    tokens.tofile(tmp_path / "tokens.bin")
+    data = tmp_path / "tokens.bin"
+    p = run(TRAINER, "--train-data", data, "--test-data", data, "--token-bytes", 2, "--arch", "gpt2", "--device", "cpu", "--lr", 0, "--batch-size", 1, "--max-steps", 1,
+            "--eval-steps", 4, "--checkpoint-dir", tmp_path / "ck", timeout=300)
+    assert p.returncode == 0, p.stderr
+    loss = float(re.search(r"loss (\S+)", p.stdout)[1])
+    assert run(TRAINER, "convert", "--huggingface", newest(tmp_path / "ck"), tmp_path / "there").returncode == 0
+    theirs = loss_of(AutoModelForCausalLM.from_pretrained(tmp_path / "there").eval(), tokens, 4, 1024)
+    print(f"{len(text)} characters of English, vocabulary of {tokenizer.get_vocab_size()}: loss {loss:.6f}, PyTorch's {theirs:.6f}")
+    assert abs(loss - 10.98) <= 0.05 and loss == pytest.approx(theirs, abs=1e-5)
 
 
 def test_the_lines_of_the_guide_write_what_is_read(tmp_path):
