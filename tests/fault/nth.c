@@ -7,6 +7,8 @@
  *                     time. SITE is MODULE+OFFSET as NTH_LOG shows it
  *   NTH_ON=1          all that follow fail as well
  *   NTH_SHORT=1       write(2) and writev(2) of it to a file write half of what they could, but one byte at least
+ *   NTH_WATCH=N       the Nth descriptor that is new to its epoll finds no room there (ENOSPC); each appends "watch" to
+ *                     NTH_LOG's file
  *   NTH_HOLD=FILE     it appends its process id to FILE, and goes on once a tracer has it (strace -p)
  *   NTH_LOG=FILE      without NTH_AT each allocation appends "SITE" to FILE, with it the first that fails appends
  *                     "failed SITE"
@@ -26,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -108,7 +111,7 @@ __attribute__((constructor)) static void be_loaded(void)
         snprintf(nth.site, sizeof nth.site, "%.*s", (int)(colon - at), at);
     nth.at = at ? atol(colon ? colon + 1 : at) : 0;
     nth.goes_on = getenv("NTH_ON");
-    nth.is_traced = getenv("NTH_LOG");
+    nth.is_traced = getenv("NTH_LOG") && !getenv("NTH_WATCH");
     pthread_atfork(NULL, NULL, be_forked);
     choose(program_invocation_short_name);
     nth.is_ready = true;
@@ -217,6 +220,21 @@ void *memalign(size_t to, size_t n);
 void *memalign(size_t to, size_t n)
 {
     return fails(__builtin_return_address(0)) ? NULL : __libc_memalign(to, n);
+}
+
+int epoll_ctl(int epoll, int op, int fd, struct epoll_event *e)
+{
+    static atomic_long watched;
+    const char *n = getenv("NTH_WATCH");
+    const int rc = (int)syscall(SYS_epoll_ctl, epoll, op, fd, e);
+    if (rc < 0 || op != EPOLL_CTL_ADD || !nth.is_chosen || !n)
+        return rc;
+    tell("watch", "");
+    if (atomic_fetch_add(&watched, 1) + 1 != atol(n))
+        return rc;
+    syscall(SYS_epoll_ctl, epoll, EPOLL_CTL_DEL, fd, NULL);
+    errno = ENOSPC;
+    return -1;
 }
 
 static bool is_short(int fd)

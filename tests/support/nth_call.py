@@ -21,7 +21,6 @@ ERRORS = {
     "accept4": ("EMFILE", "ECONNABORTED"),
     "clone3": ("EAGAIN",),
     "mmap": ("ENOMEM",),
-    "epoll_ctl": ("ENOSPC",),
 }
 
 
@@ -54,10 +53,10 @@ def key(all_sites, n):
     return f"{all_sites[n - 1]}:{all_sites[:n].count(all_sites[n - 1])}"
 
 
-def keys(log, few):
-    """Of the first call of each call site, and of N of the day."""
+def keys(log, few, firsts):
+    """Of N of the day, and, if firsts, of the first call of each call site."""
     all_sites = sites(log)
-    first = {all_sites.index(site) + 1 for site in all_sites}
+    first = {all_sites.index(site) + 1 for site in all_sites if firsts}
     return [key(all_sites, n) for n in sorted(first | set(numbers(len(all_sites), few)))]
 
 
