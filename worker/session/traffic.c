@@ -126,6 +126,8 @@ static void add_of_group(const struct session *s, const struct plan_options *o, 
 {
     const enum op_call call = op_facts(op->kind)->call;
     const double bytes = half_call_bytes(s->program, o, op, (double)dtype_size(s->device->ops->real));
+    if (call == CALL_NONE)
+        return;
     add(&ret->layer, (call == CALL_SUM || call == CALL_MAX ? 2 : 1) * once(s->program->group, bytes));
 }
 
