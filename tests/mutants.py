@@ -168,6 +168,12 @@ MUTANTS = {
         "common/rdzv/leader/seats.c", '    x->joined = (struct seats_sent){0};\n    snprintf', '    snprintf', ["seats"]),
     "hold_of_a_new_host_left_out": (
         "common/rdzv/machine/rdzv.c", "    if (!to.joined) /* a repeated one has held already */\n", "    if (!n)\n", ["rdzv_scenarios"]),
+    "keys_lie_behind_all_queries": (
+        "worker/program/split.c", "        p->params[i].shard_at[0] = (int64_t)heads * d + ", "        p->params[i].shard_at[0] = (int64_t)kv_heads * d + ", ["worker/model/net"]),
+    "a_part_drops_as_if_it_were_the_whole": (
+        "worker/model/net_words.c", "false, (int)part.first, op->cut.channels);", "false, 0, op->cut.channels);", ["exact"]),
+    "uneven_heads_cut_stages_unevenly": (
+        "worker/program/stages.c", "    return (double)x->whole * x->ranks / (x->whole == x->c ? 1 : p->group);", "    return (double)x->c * x->ranks;", ["worker/program/stages"]),
     "tied_stages_are_trained_apart": ("worker/run/step.c", "    TRY(ddp_tie(t->ddp, e));\n", "", ["exact"]),
     "a_tied_table_counts_twice": (
         "worker/optim/norm.c", "OWNERSHIP_GRADIENTS, s->own->copy.end, n,", "OWNERSHIP_GRADIENTS, copy, n,", ["exact"]),

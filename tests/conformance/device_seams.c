@@ -75,7 +75,7 @@ static void find_seams(void)
                          .r = conv->kh,
                          .stride = conv->sh,
                          .times = 1};
-        snprintf(s.name, sizeof s.name, "%s", p->tensors[conv->out].name);
+        snprintf(s.name, sizeof s.name, "%.63s", p->tensors[conv->out].name);
         add_seam(&s);
     }
     program_destroy(p);

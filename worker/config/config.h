@@ -82,7 +82,8 @@ struct channels {
     X(MODEL_PARALLEL_NONE, "none")                                                                                     \
     X(MODEL_PARALLEL_FEATURES, "0")                                                                                    \
     X(MODEL_PARALLEL_CLASSES, "1")                                                                                     \
-    X(MODEL_PARALLEL_LAST, "-1")
+    X(MODEL_PARALLEL_LAST, "-1")                                                                                       \
+    X(MODEL_PARALLEL_BLOCKS, "blocks")
 #define LOSS_REDUCTIONS(X)                                                                                             \
     X(LOSS_MEAN, "mean")                                                                                               \
     X(LOSS_SUM, "sum")                                                                                                 \

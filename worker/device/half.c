@@ -33,7 +33,8 @@ static bool is_term(const struct program *p, int tensor)
 {
     for (int i = 0; i < p->nops; i++) {
         const enum op_kind k = p->ops[i].kind;
-        if (p->ops[i].in[0] == tensor && (k == OP_SCATTER || k == OP_PAD || k == OP_BIAS))
+        const bool reads = p->ops[i].in[0] == tensor || p->ops[i].in[1] == tensor;
+        if (reads && (k == OP_SCATTER || k == OP_PAD || k == OP_BIAS || (k == OP_ADD && is_term(p, p->ops[i].out))))
             return true;
     }
     return false;
@@ -57,7 +58,8 @@ bool half_tensor(const struct program *p, const struct plan_options *o, int tens
         return false;
     const int of = gradient_of(p, op);
     const struct op *made = of >= 0 ? writer(p, of) : NULL;
-    return op_is_product(op->kind) || (made && (is_forward_product(made->kind) || made->kind == OP_BIAS));
+    return op_is_product(op->kind) || op->kind == OP_BIAS ||
+           (made && (is_forward_product(made->kind) || made->kind == OP_BIAS));
 }
 
 bool half_weight(const struct program *p, const struct plan_options *o, int param)

@@ -267,8 +267,9 @@ static int settle_tokens(const struct net_op *tokens, struct model_options *o, s
         return err_set(e, -EINVAL, "a vocabulary of %d (expected %d, that of %s)", in->vocabulary, vocabulary, o->arch);
     in->vocabulary = vocabulary ? vocabulary : in->vocabulary;
     o->positions = length;
-    if (o->split.ranks > 1)
-        return err_set(e, -EINVAL, "%s reads tokens: such a model is not split over a tensor group", o->arch);
+    if (o->split.ranks > 1 && o->split.kind != SPLIT_NONE)
+        return err_set(e, -EINVAL, "%s reads tokens: its head is not split over a tensor group, but its blocks are",
+                       o->arch);
     return 0;
 }
 
@@ -401,15 +402,20 @@ static int build_ops(struct program *p, const struct net *n, const struct model_
     return rc;
 }
 
-static int build(struct program **ret, const struct net *n, const struct model_options *options, struct err *e)
+static int build(struct program **ret, struct net *n, const struct model_options *options, struct err *e)
 {
     struct model_options own = *options, *o = &own;
+    const int pairs = o->split.ranks > 1 ? net_cut(n, o->split.ranks) : 0;
     TRY(check_input(&n->ops[0], o, e));
+    if (o->split.ranks > 1 && o->split.kind == SPLIT_NONE && pairs == 0)
+        return err_set(e, -EINVAL, "%s has no blocks that %d ranks could share", o->arch, o->split.ranks);
     struct program *p = program_create(o->arch, o->input);
     if (!p)
         return err_set(e, -ENOMEM, "no memory for a model");
     if (o->align)
         program_align(p, o->align);
+    if (o->split.ranks > 1)
+        program_set_group(p, o->split.ranks);
     const int rc = build_ops(p, n, o, e);
     if (rc < 0)
         program_destroy(p);

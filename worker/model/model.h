@@ -68,7 +68,7 @@ struct model_options {
     bool whole_logits;  /* of a head: the logits of all positions are a tensor, program.logits, for those who read them;
                           * else nothing of that size exists */
     int positions;      /* rows of tables of positions: model_build() knows them; 0: as there are positions */
-    struct split split; /* of the last layer over a tensor group; all-zero: none */
+    struct split split; /* over a tensor group: of blocks, and of the last layer as `kind` says; all-zero: none */
     size_t align;       /* program_align(); 0: as it is without */
     const char *factors; /* program_freeze(); NULL: none */
 };

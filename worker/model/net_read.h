@@ -16,6 +16,14 @@ enum {
     NET_STEPS_MAX = 8192 /* lines that are gone through, those of repetitions each time */
 };
 
+/* What the ranks of a tensor group share of an operation (net_cut()). */
+enum net_role { NET_UNCUT, NET_COLUMNS, NET_INSIDE, NET_ROWS };
+struct net_cut {
+    enum net_role role;
+    int channels;        /* of all ranks: that come out of it; NET_ROWS: that go in */
+    int heads, kv_heads; /* of the attention that they are cut by; 0: one by one */
+};
+
 struct net_op {
     const struct net_word *word;
     int line; /* from 1 */
@@ -24,6 +32,7 @@ struct net_op {
     int readers;            /* operations that read it */
     double v[NET_KEYS_N];   /* of keys that are numbers, defaults included; yes: 1, no: 0 */
     char *text[NET_KEYS_N]; /* of the others; names are whole. NULL: not given */
+    struct net_cut cut;
 };
 
 struct net {
@@ -36,6 +45,9 @@ struct net {
  * net_free(), also after an error. */
 int net_read(struct net *ret, const char *what, const char *text, struct err *e);
 void net_free(struct net *n);
+
+/* Find what `ranks` ranks can share: how many pairs of layers, with what is between them. */
+int net_cut(struct net *n, int ranks);
 
 /* Has the text a line `let NAME=...`, not within a block or a repetition? */
 bool net_has_value(const char *text, const char *name);

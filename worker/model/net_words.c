@@ -89,7 +89,12 @@ static int avgpool(struct program *p, const struct net_op *op, const int *in, co
 
 static int linear(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
-    (void)o;
+    const struct net_cut *c = &op->cut;
+    if (c->role == NET_COLUMNS)
+        return program_columns(p, op->name, in[0], c->channels, c->heads, c->kv_heads, yes(op, KEY_BIAS), &o->split);
+    if (c->role == NET_ROWS)
+        return program_rows(p, op->name, in[0], whole(op, KEY_OUT), c->channels, c->heads ? c->kv_heads : c->channels,
+                            yes(op, KEY_BIAS), &o->split);
     return program_linear_as(p, op->name, in[0], whole(op, KEY_OUT), yes(op, KEY_EACH), yes(op, KEY_BIAS));
 }
 
@@ -116,20 +121,32 @@ static int scale(struct program *p, const struct net_op *op, const int *in, cons
 
 static int drop(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
-    (void)o;
+    if (op->cut.role == NET_INSIDE) {
+        const struct split_part part = split_part((size_t)op->cut.channels, o->split.ranks, o->split.index);
+        return program_drop_part(p, op->name, in[0], op->v[KEY_RATE], false, (int)part.first, op->cut.channels);
+    }
     return program_drop(p, op->name, in[0], op->v[KEY_RATE], yes(op, KEY_SAMPLES));
+}
+
+/* Of an operation's heads of keys and values, or of as many groups of queries, this rank's. */
+static int heads_here(const struct net_op *op, enum net_key k, const struct model_options *o)
+{
+    const int all = whole(op, KEY_KV_HEADS);
+    return op->cut.role == NET_UNCUT
+               ? whole(op, k)
+               : whole(op, k) / all * (int)split_part((size_t)all, o->split.ranks, o->split.index).n;
 }
 
 static int attention(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
-    (void)o;
-    return program_attention(p, op->name, in[0], whole(op, KEY_HEADS), whole(op, KEY_KV_HEADS), yes(op, KEY_CAUSAL));
+    return program_attention(p, op->name, in[0], heads_here(op, KEY_HEADS, o), heads_here(op, KEY_KV_HEADS, o),
+                             yes(op, KEY_CAUSAL));
 }
 
 static int rope(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
-    (void)o;
-    return program_rope(p, op->name, in[0], whole(op, KEY_HEADS), whole(op, KEY_KV_HEADS), op->v[KEY_BASE]);
+    return program_rope(p, op->name, in[0], heads_here(op, KEY_HEADS, o), heads_here(op, KEY_KV_HEADS, o),
+                        op->v[KEY_BASE]);
 }
 
 static int prepend(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)

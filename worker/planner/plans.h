@@ -1,8 +1,8 @@
 /* Ways to spread a run over its ranks: every one that is possible, one after the other. Pure.
  *
- * data x tensor x stages takes all ranks; tensor groups split the last layer; a step goes in 1, 2, 4, ... parts, each
- * with a sample for every rank; stages go by each schedule, with and without recomputation; ZeRO cuts 0 to 3 where
- * copies are held; all-reduces go straight or node by node. */
+ * data x tensor x stages takes all ranks; tensor groups split blocks and the last layer; a step goes in 1, 2, 4, ...
+ * parts, each with a sample for every rank; stages go by each schedule, with and without recomputation; ZeRO cuts 0 to
+ * 3 where copies are held; all-reduces go straight or node by node. */
 #ifndef CRUN_WORKER_PLANS_H
 #define CRUN_WORKER_PLANS_H
 

@@ -32,8 +32,10 @@ static int gradient_tensor(struct walk *w, int t, int part)
     else
         snprintf(name, sizeof name, "d %s", of.name);
     int g = builder_tensor(w->b, name, of.c, of.h, of.w, true);
-    if (g >= 0)
+    if (g >= 0) {
         w->b->p.tensors[g].ranks = of.ranks;
+        w->b->p.tensors[g].whole = of.whole;
+    }
     return g;
 }
 

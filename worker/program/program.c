@@ -95,7 +95,7 @@ int builder_tensor(struct builder *b, const char *name, int c, int h, int w, boo
     if (ARRAY_GROW(p->tensors, b->cap_tensors, (size_t)p->ntensors + 1, "tensors of a program", &b->err) < 0)
         return -1;
     struct tensor *t = &p->tensors[p->ntensors];
-    *t = (struct tensor){.c = c, .h = h, .w = w, .ranks = 1, .gradient = gradient};
+    *t = (struct tensor){.c = c, .h = h, .w = w, .whole = c, .ranks = 1, .gradient = gradient};
     strcpy(t->name, name);
     return p->ntensors++;
 }
@@ -207,6 +207,8 @@ struct op *builder_produce(struct builder *b, enum op_kind kind, const char *nam
     if (!op)
         return NULL;
     b->p.tensors[out].ranks = ranks;
+    if (x >= 0 && kind != OP_LINEAR) /* of a part a part is made */
+        b->p.tensors[out].whole = (int)((int64_t)c * b->p.tensors[x].whole / b->p.tensors[x].c);
     op->in[0] = x;
     op->in[1] = y;
     op->out = out;
@@ -813,6 +815,14 @@ struct param_run param_run_at(const struct param *p, size_t i)
         return (struct param_run){i, p->count - i};
     for (int d = p->shard_dim + 1; d < p->ndim; d++)
         inner *= (size_t)p->shape[d];
+    const int64_t row = (int64_t)(i / inner), lead = p->shape[p->shard_dim] - 2 * p->shard_more;
+    if (p->shard_more && row >= lead) {
+        const int64_t k = (row - lead) / p->shard_more, begin = lead + k * p->shard_more;
+        return (struct param_run){(size_t)(p->shard_at[k] - begin) * inner + i,
+                                  (size_t)(begin + p->shard_more) * inner - i};
+    }
+    if (p->shard_more)
+        return (struct param_run){(size_t)p->shard_first * inner + i, (size_t)lead * inner - i};
     const size_t run = (size_t)p->shape[p->shard_dim] * inner, outer = i / run, at = i % run;
     return (struct param_run){(outer * (size_t)p->shard_whole + (size_t)p->shard_first) * inner + at, run - at};
 }

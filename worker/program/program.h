@@ -112,8 +112,9 @@ struct op {
 };
 
 struct tensor {
-    char name[64]; /* "layer1.0.conv1", gradients "d layer1.0.conv1" */
+    char name[80]; /* "layer1.0.conv1", gradients "d layer1.0.conv1" */
     int c, h, w;   /* all >= 1 */
+    int whole;     /* channels of what it is this rank's part of; c: all of them are here */
     int ranks;     /* whose rows it has: 1, this one's; else those of so many, the whole group */
     bool gradient;
 };
@@ -151,6 +152,9 @@ struct param {
     bool sharded;
     int shard_dim;
     int64_t shard_first, shard_whole;
+    /* Of queries, keys and values in one parameter (shard_dim 0) it is a part of each: the last indices are shard_more
+     * of the keys from shard_at[0] on, and as many of the values from shard_at[1] on. 0: of one thing. */
+    int64_t shard_more, shard_at[2];
     bool tied; /* of a stage's program: the first and the last stage hold a copy each (stages.h) */
 };
 

@@ -77,11 +77,15 @@ static const char *part_name(char *out, const char *name, const char *part)
     return out;
 }
 
-/* x, with the rows of the whole group. */
+/* x, with the rows of the whole group: gathered once for all that read them. */
 static int all_rows(struct program *p, const char *name, int x)
 {
-    const bool has_them = x >= 0 && x < p->ntensors && p->tensors[x].ranks == p->group;
-    return has_them ? x : program_gather(p, PART(name, "in"), x);
+    if (x >= 0 && x < p->ntensors && p->tensors[x].ranks == p->group)
+        return x;
+    for (int i = 0; i < p->nops; i++)
+        if (p->ops[i].kind == OP_GATHER && p->ops[i].in[0] == x)
+            return p->ops[i].out;
+    return program_gather(p, PART(name, "in"), x);
 }
 
 /* Which indices of a dimension this rank has; an error where a rank would have none. */
@@ -135,6 +139,31 @@ static void split_over_classes(struct program *p, const char *name, int x, int c
     loss_over_parts(p, logits, (int)part.first, classes);
 }
 
+/* A layer of k outputs over x, this rank's part of `whole` features: sums over the group, of this rank's rows. */
+static int sum_of_parts(struct program *p, const char *name, int x, int k, const struct split_part *part, int whole,
+                        bool bias)
+{
+    struct builder *b = builder_of(p);
+    struct tensor in;
+    if (!builder_source(b, name, x, &in))
+        return -1;
+    const double scale = 1 / sqrt((double)whole); /* of the whole layer, as program_linear() has it */
+    const int weight =
+        builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){k, (int64_t)part->n}, INIT_UNIFORM, scale);
+    const int add = bias ? builder_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){k}, INIT_UNIFORM, scale) : -1;
+    struct op *op = builder_produce(b, OP_LINEAR, PART(name, "sums"), x, -1, k, in.h, in.w);
+    if (!op)
+        return -1;
+    mark_part(p, weight, 1, part, whole);
+    op->param[0] = weight;
+    op->each = in.h * in.w > 1;
+    x = program_scatter(p, bias ? PART(name, "sum") : name, op->out);
+    if (!bias || !(op = builder_produce(b, OP_BIAS, name, x, -1, k, in.h, in.w)))
+        return x;
+    op->param[0] = add;
+    return op->out;
+}
+
 static void split_over_features(struct program *p, const char *name, int x, int classes, const struct split *s)
 {
     struct builder *b = builder_of(p);
@@ -146,22 +175,42 @@ static void split_over_features(struct program *p, const char *name, int x, int 
         builder_fail(b, "'%s' reads maps of %d x %d (expected 1 x 1 where features are split)", name, in.h, in.w);
         return;
     }
-    const double scale = 1 / sqrt((double)in.c); /* of the whole layer, as program_linear() has it */
     x = program_slice(p, PART(name, "part"), all_rows(p, name, x), (int)part.first, (int)part.n);
-    const int weight =
-        builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){classes, (int64_t)part.n}, INIT_UNIFORM, scale);
-    const int bias = builder_param(b, name, "bias", PARAM_TRAIN, 1, (int64_t[]){classes}, INIT_UNIFORM, scale);
-    struct op *op = builder_produce(b, OP_LINEAR, PART(name, "sums"), x, -1, classes, 1, 1);
-    if (!op)
-        return;
-    mark_part(p, weight, 1, &part, in.c);
-    op->param[0] = weight;
-    x = program_scatter(p, PART(name, "sum"), op->out);
-    op = builder_produce(b, OP_BIAS, name, x, -1, classes, 1, 1);
-    if (!op)
-        return;
-    op->param[0] = bias;
-    program_xent(p, op->out);
+    program_xent(p, sum_of_parts(p, name, x, classes, &part, in.c, true));
+}
+
+int program_columns(struct program *p, const char *name, int x, int k, int heads, int kv_heads, bool bias,
+                    const struct split *s)
+{
+    struct builder *b = builder_of(p);
+    struct split_part part;
+    const int all = heads + 2 * kv_heads, d = heads ? k / all : 0, group = heads ? heads / kv_heads : 0;
+    if (heads && (heads % kv_heads || k % all))
+        return builder_fail(b, "'%s' has %d outputs for %d heads of queries and %d of keys", name, k, heads, kv_heads);
+    if (!cut(b, s, heads ? "heads of keys" : "channels", heads ? kv_heads : k, &part))
+        return -1;
+    const int64_t more = heads ? d * (int64_t)part.n : 0;
+    const struct split_part lead = {heads ? part.first * (size_t)(group * d) : part.first,
+                                    heads ? part.n * (size_t)(group * d) : part.n};
+    const int first = p->nparams,
+              y = program_linear_each(p, name, all_rows(p, name, x), (int)(lead.n + 2 * more), bias);
+    for (int i = first; y >= 0 && i < p->nparams; i++) {
+        mark_part(p, i, 0, &lead, k);
+        p->params[i].shard_more = more;
+        p->params[i].shard_at[0] = (int64_t)heads * d + (int64_t)part.first * d;
+        p->params[i].shard_at[1] = p->params[i].shard_at[0] + (int64_t)kv_heads * d;
+    }
+    if (y >= 0)
+        p->tensors[y].whole = k;
+    return y;
+}
+
+int program_rows(struct program *p, const char *name, int x, int k, int whole, int units, bool bias,
+                 const struct split *s)
+{
+    const struct split_part part = split_part((size_t)units, s->ranks, s->index);
+    const size_t size = (size_t)(whole / units);
+    return sum_of_parts(p, name, x, k, &(struct split_part){part.first * size, part.n * size}, whole, bias);
 }
 
 void program_classifier(struct program *p, const char *name, int x, int classes, const struct split *s)

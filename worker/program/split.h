@@ -1,10 +1,15 @@
-/* The last layer of a classifier, and its loss, over the ranks of a tensor group. A program is one rank's.
+/* Layers over the ranks of a tensor group: those of a block, and the last one of a classifier with its loss. A program
+ * is one rank's.
  *
- *   split over classes: a rank has the weight's rows, and the biases, of some classes
+ *   two layers of each position, and what is between them (attention, by heads; what works on each channel)
+ *     x (N,C) --gather--> (ranks * N,C) --linear--> its channels --...--> --linear--> partial sums --scatter--> (N,K)
+ *     + bias. Between the two it has some channels of the rows of all ranks, elsewhere all channels of its own rows.
+ *
+ *   last layer, split over classes: a rank has the weight's rows, and the biases, of some classes
  *     features (N,C) --gather--> (ranks * N,C) --linear--> logits of its classes --loss over parts-->
  *     backward: gradients of its logits -> of its rows; of all features, a partial sum --scatter--> (N,C)
  *
- *   split over features: a rank has some columns of the weight, and all biases
+ *   last layer, split over features: a rank has some columns of the weight, and all biases
  *     features (N,C) --gather--> (ranks * N,C) --slice--> its features --linear--> partial sums of all logits
  *     --scatter--> (N,K) + bias -> the loss of its samples, as without a group
  *
@@ -16,6 +21,7 @@
 #ifndef CRUN_WORKER_PROGRAM_SPLIT_H
 #define CRUN_WORKER_PROGRAM_SPLIT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct program;
@@ -32,6 +38,16 @@ struct split_part {
     size_t first, n;
 };
 struct split_part split_part(size_t n, int parts, int index);
+
+/* Append the layer `name` of each position with k outputs, of which this rank has some: those of split_part(), or
+ * (heads > 0: queries, keys and values of so many heads) of some heads of keys and values and all that read them.
+ * x: of this rank's rows; the new tensor: of the group's. */
+int program_columns(struct program *p, const char *name, int x, int k, int heads, int kv_heads, bool bias,
+                    const struct split *s);
+/* Append the layer `name` of each position with k outputs over x, which has this rank's channels of `whole` ones, cut
+ * by split_part() into `units` of equal size. The new tensor: of this rank's rows. */
+int program_rows(struct program *p, const char *name, int x, int k, int whole, int units, bool bias,
+                 const struct split *s);
 
 /* Append the layer `name` of `classes` outputs over x, of this rank's rows or of the group's, and the loss. A
  * building error: fewer classes, or features, than ranks; features that are maps of more than 1 x 1. */

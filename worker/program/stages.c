@@ -61,12 +61,18 @@ int stages_places(const struct program *whole, int *places)
 
 enum { OPERATIONS_A_VALUE = 25 }; /* that a processor does in the time in which it reads or writes one value */
 
-static double values_of(const struct program *p, int t)
+/* What a tensor group splits counts as an even part: the same on all its ranks. */
+static double channels_of(const struct program *p, int t)
 {
-    return t < 0 ? 0 : (double)p->tensors[t].c * p->tensors[t].h * p->tensors[t].w;
+    const struct tensor *x = &p->tensors[t];
+    return (double)x->whole * x->ranks / (x->whole == x->c ? 1 : p->group);
 }
 
-/* A parameter that a tensor group splits counts as an even part: the same on all its ranks. */
+static double values_of(const struct program *p, int t)
+{
+    return t < 0 ? 0 : channels_of(p, t) * p->tensors[t].h * p->tensors[t].w;
+}
+
 static double elements_of(const struct program *p, int param)
 {
     const struct param *q = &p->params[param];
@@ -85,7 +91,7 @@ double stages_cost(const struct program *whole, int op)
     if (op_facts(o->kind)->work == WORK_FORWARD)
         return 2 * elements_of(whole, o->param[0]) * y * whole->tensors[o->out].ranks;
     if (o->kind == OP_ATTENTION)
-        return 4 * y * y * whole->tensors[o->out].c * whole->tensors[o->out].ranks;
+        return 4 * y * y * channels_of(whole, o->out);
     if (op_facts(o->kind)->work == WORK_SMALL)
         return 0; /* and of parts that may differ in size */
     return OPERATIONS_A_VALUE * (values_of(whole, o->in[0]) + values_of(whole, o->in[1]) + values_of(whole, o->out));
@@ -272,8 +278,10 @@ static int copy_tensor(struct copying *c, int t)
         return t < 0 ? -1 : c->tensor[t];
     const struct tensor *x = &c->from->tensors[t];
     const int id = builder_tensor(c->to, x->name, x->c, x->h, x->w, false);
-    if (id >= 0)
+    if (id >= 0) {
         c->to->p.tensors[id].ranks = x->ranks;
+        c->to->p.tensors[id].whole = x->whole;
+    }
     return c->tensor[t] = id;
 }
 

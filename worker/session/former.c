@@ -39,7 +39,9 @@ const struct ownership *former_held(const struct session *s)
 bool former_can_move(const struct session *s)
 {
     const struct layout *was = &former_held(s)->layout;
-    const bool by_rows = was->tensor > 1 && s->cfg->model_parallel_dim == MODEL_PARALLEL_FEATURES;
+    bool by_rows = false; /* parts of a layer's rows: a message a row */
+    for (int i = 0; i < s->program->nparams; i++)
+        by_rows |= s->program->params[i].sharded && s->program->params[i].shard_dim > 0;
     return was->zero > 0 && !by_rows && (!s->device->ops->async || outlive_waits(s));
 }
 

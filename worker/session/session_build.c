@@ -164,7 +164,8 @@ int session_build_model(struct session *s, struct err *e)
                               .input = model_input(s->cfg)};
     static const enum split_kind kinds[] = {[MODEL_PARALLEL_FEATURES] = SPLIT_FEATURES,
                                             [MODEL_PARALLEL_CLASSES] = SPLIT_CLASSES,
-                                            [MODEL_PARALLEL_LAST] = SPLIT_CLASSES};
+                                            [MODEL_PARALLEL_LAST] = SPLIT_CLASSES,
+                                            [MODEL_PARALLEL_BLOCKS] = SPLIT_NONE};
     if (s->layout.tensor > 1)
         o.split = (struct split){kinds[s->cfg->model_parallel_dim], s->layout.tensor,
                                  layout_place(&s->layout, s->rank).tensor};

@@ -125,12 +125,26 @@ static void print_stages(const struct session *s)
         fprintf(stderr, "stage %d: %s\n", i, session_stage_text(s, i, text, sizeof text));
 }
 
+/* Are there layers of positions whose sums are over the tensor group? */
+static bool shares_blocks(const struct program *p)
+{
+    for (int i = 0; i < p->nfwd; i++)
+        if (p->ops[i].kind == OP_LINEAR && p->ops[i].each && p->params[p->ops[i].param[0]].sharded)
+            return true;
+    return false;
+}
+
 void session_layout_banner(const struct session *s)
 {
     if (s->layout.stages > 1)
         print_stages(s);
+    static const char *const last[] = {[MODEL_PARALLEL_FEATURES] = "the last layer, split over features",
+                                       [MODEL_PARALLEL_CLASSES] = "the last layer, split over classes",
+                                       [MODEL_PARALLEL_LAST] = "the last layer, split over classes",
+                                       [MODEL_PARALLEL_BLOCKS] = ""};
+    const char *text = last[s->cfg->model_parallel_dim];
     if (s->layout.tensor > 1)
-        fprintf(stderr, "layout: groups of %d ranks that share the last layer, split over %s: %d; spare ranks: %d\n",
-                s->layout.tensor, s->cfg->model_parallel_dim == MODEL_PARALLEL_FEATURES ? "features" : "classes",
+        fprintf(stderr, "layout: groups of %d ranks that share %s%s%s: %d; spare ranks: %d\n", s->layout.tensor,
+                shares_blocks(s->whole) ? "blocks" : "", shares_blocks(s->whole) && *text ? " and " : "", text,
                 s->layout.data, s->layout.world - layout_members(&s->layout));
 }

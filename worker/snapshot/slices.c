@@ -135,15 +135,25 @@ static int add_range(struct slices *s, struct room *room, int tensor, const stru
                  end = r.end < q->offset + q->count ? r.end : q->offset + q->count;
     if (first >= end)
         return 0;
-    struct slice v = {.piece = block_of(q), .arena = l->part.arena_of_state};
-    v.piece.tensor = tensor;
-    v.piece.saved = saved;
-    v.piece.first = (int64_t)(first - q->offset);
-    v.piece.end = (int64_t)(end - q->offset);
-    const size_t at = ownership_place(own, l->part.owned_as, first);
-    v.memory = element(s->state, l->part.arena, at);
-    v.average = element(s->state, l->part.average, at); /* held as the parameters are */
-    return add_slice(s, room, v, e);
+    for (size_t i = first - q->offset, n; i < end - q->offset; i += n) {
+        const size_t at = ownership_place(own, l->part.owned_as, q->offset + i), left = end - q->offset - i;
+        struct slice v = {.piece = block_of(q), .arena = l->part.arena_of_state};
+        n = left;
+        if (q->shard_more) { /* queries, keys and values one by one */
+            const struct param_run run = param_run_at(q, i);
+            n = run.n < left ? run.n : left;
+            v.piece.col = (int64_t)(run.whole - i);
+            v.piece.cols = (int64_t)(i + run.n);
+        }
+        v.piece.tensor = tensor;
+        v.piece.saved = saved;
+        v.piece.first = (int64_t)i;
+        v.piece.end = (int64_t)(i + n);
+        v.memory = element(s->state, l->part.arena, at);
+        v.average = element(s->state, l->part.average, at); /* held as the parameters are */
+        TRY(add_slice(s, room, v, e));
+    }
+    return 0;
 }
 
 /* Of one piece of the arena (ownership.h). */

@@ -132,6 +132,48 @@ def test_a_tied_head_is_one_parameter_of_two_stages(train, tmp_path):
         assert (newest(tmp_path / "stages") / f"{file}.safetensors").read_bytes() == (newest(tmp_path / "again") / f"{file}.safetensors").read_bytes()
 
 
+BLOCKS = ["--model-parallel-dim", "blocks", "--model-parallel-size"]
+CHAIN = [["--procs", 4, *BLOCKS, 2, "--stages", 2, "--microbatches", 2], ["--procs", 3, *BLOCKS, 3, "--zero", 1], ["--procs", 6, *BLOCKS, 2, "--zero", 3], ["--procs", 4, "--stages", 2, "--zero", 2]]
+
+
+def test_a_checkpoint_goes_through_layouts_that_share_blocks(data, tmp_path):
+    """Three heads of keys over two ranks, and over three: what is loaded is saved as it was."""
+    net = tmp_path / "grouped.net"
+    net.write_text((ROOT / "worker/model/nets/llama.net").read_text() + f"set width=24 layers=2 heads=6 kv_heads=3 mlp=25 context={LENGTH} vocabulary=256\n")
+    args = [TRAINER, "--train-data", data, "--arch", net, "--device", "ref", "--amp", "off", "--optimizer", "adamw", "--lr", 0.01, "--batch-size", 12, "--max-steps", 4]
+    logs = []
+    for name, layout in (("one", []), ("first", CHAIN[0])):
+        p = run(*args, *layout, "--log-dir", tmp_path / f"log-{name}", "--checkpoint-dir", tmp_path / name)
+        assert p.returncode == 0, p.stderr
+        logs.append(np.array(losses(tmp_path / f"log-{name}")))
+    assert "groups of 2 ranks that share blocks: 1" in p.stderr and np.abs(logs[0] - logs[1]).max() < 1e-9
+    for i, layout in enumerate(CHAIN[1:] + CHAIN[:1]):
+        p = run(*args, *layout, "--resume", newest(tmp_path / (f"{i - 1}" if i else "first")), "--checkpoint-dir", tmp_path / str(i))
+        assert p.returncode == 0, p.stderr
+        for file in ("model", "train"):
+            assert (newest(tmp_path / str(i)) / f"{file}.safetensors").read_bytes() == (newest(tmp_path / "first") / f"{file}.safetensors").read_bytes()
+
+
+def test_shared_blocks_go_on_exactly_after_kill_9(train, tmp_path):
+    """Two ranks a group in two stages: what is left of the run has the bits of one that nobody killed."""
+    saves = [*CHAIN[0], "--checkpoint-every", 8, "--checkpoint-sync", "--max-steps", 24]
+    straight = train(*saves, "--checkpoint-dir", tmp_path / "straight")
+    assert straight.returncode == 0, straight.stderr
+    args = [a.replace("straight", "killed") for a in straight.args]
+    with subprocess.Popen([*args, "--print-freq", "1"], stderr=subprocess.PIPE, text=True) as p:
+        fcntl.fcntl(p.stderr, fcntl.F_SETPIPE_SZ, 4096)
+        for line in p.stderr:
+            if "Epoch 2/1000 [ 3/10]" in line:
+                p.send_signal(signal.SIGKILL)
+                break
+        p.stderr.read()
+    assert p.returncode == -signal.SIGKILL and 8 <= int(newest(tmp_path / "killed").name[5:]) < 24
+    on = train(*saves, "--checkpoint-dir", tmp_path / "killed", "--resume", "auto")
+    assert on.returncode == 0, on.stderr
+    for file in ("model", "train"):
+        assert (newest(tmp_path / "killed") / f"{file}.safetensors").read_bytes() == (newest(tmp_path / "straight") / f"{file}.safetensors").read_bytes()
+
+
 def wrong(tmp_path, what):
     """A path, more options, and what is said of them."""
     if what == "header":

@@ -491,6 +491,72 @@ static void a_tied_head_adds_to_the_gradient_of_the_embedding(void **state)
     program_destroy(p);
 }
 
+static struct program *shared(const char *text, int ranks, int index, struct err *e)
+{
+    struct program *p = NULL;
+    const struct model_options o = {
+        .arch = "t", .text = text, .input = input_tokens(8, 11), .split = {SPLIT_NONE, ranks, index}};
+    *e = (struct err){0};
+    return model_build(&p, &o, e) < 0 ? NULL : p;
+}
+
+/* Of queries, keys and values whole groups, of the channels of an MLP as many as come: each element of the whole layer
+ * has one rank, wherever it lies in its part. */
+static void ranks_share_the_layers_of_a_block(void **state)
+{
+    static const char text[] = TEXT "linear qkv out=30 each=yes\nrope r heads=9 kv_heads=3 base=10\n"
+                                    "attention a heads=9 kv_heads=3\nlinear o out=6 each=yes\n"
+                                    "linear up out=7 each=yes bias=no\nlinear gate from=o out=7 each=yes bias=no\n"
+                                    "silu s\nmul m with=up\nlinear down out=6 each=yes\nhead h\n";
+    static const struct {
+        const char *name;
+        int dim;
+        int64_t whole;
+    } layers[] = {{"qkv.weight", 0, 30}, {"qkv.bias", 0, 30},   {"o.weight", 1, 18},
+                  {"up.weight", 0, 7},   {"gate.weight", 0, 7}, {"down.weight", 1, 7}};
+    struct err e;
+    (void)state;
+    for (size_t k = 0; k < sizeof layers / sizeof *layers; k++) {
+        int seen[30 * 18] = {0}, n = 0;
+        for (int t = 0; t < 2; t++) {
+            struct program *p = shared(text, 2, t, &e);
+            assert_non_null(p);
+            const struct param *q = param_of(p, layers[k].name);
+            assert_true(q->sharded && q->shard_dim == layers[k].dim);
+            assert_int_equal(param_whole_size(q, layers[k].dim), layers[k].whole);
+            for (size_t i = 0; i < q->count; i++, n++)
+                seen[param_run_at(q, i).whole]++;
+            assert_false(param_of(p, "o.bias")->sharded);
+            program_destroy(p);
+        }
+        for (int i = 0; i < n; i++)
+            assert_int_equal(seen[i], 1);
+    }
+}
+
+/* A layer stays whole that has fewer heads than there are ranks, or whose channels somebody else reads; a model of
+ * which nothing can be cut is refused. */
+static void what_cannot_be_shared_stays_whole(void **state)
+{
+    static const char *const texts[] = {
+        TEXT "linear qkv out=12 each=yes\nattention a heads=2\nlinear o out=6 each=yes\nhead h\n",
+        TEXT "linear a out=6 each=yes\ngelu g\nlinear b out=6 each=yes\nadd s with=a\nhead h\n",
+        TEXT "linear a out=6 each=yes\nnorm g\nlinear b out=6 each=yes\nhead h\n",
+        TEXT "linear a out=6 each=yes\ndrop g rate=0.1 samples=yes\nlinear b out=6 each=yes\nhead h\n"};
+    struct err e;
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        assert_null(shared(texts[i], 3, 0, &e));
+        assert_string_equal(e.text, "t has no blocks that 3 ranks could share");
+    }
+    struct program *p = shared(TEXT "linear a out=7 each=yes\ngelu g\nlinear b out=6 each=yes\nhead h\n", 3, 0, &e);
+    assert_non_null(p);
+    program_destroy(p);
+    const struct model_options o = {.arch = "gpt2", .input = input_tokens(8, 0), .split = {SPLIT_CLASSES, 2, 0}};
+    assert_int_equal(model_build(&p, &o, &e), -EINVAL);
+    assert_string_equal(e.text, "gpt2 reads tokens: its head is not split over a tensor group, but its blocks are");
+}
+
 static void a_text_of_tokens_takes_what_the_data_have(void **state)
 {
     static const struct {
@@ -643,6 +709,8 @@ int main(void)
         cmocka_unit_test(wrong_texts_get_one_sentence_with_the_line),
         cmocka_unit_test(shapes_that_do_not_fit_are_told_with_the_line),
         cmocka_unit_test(a_tied_head_adds_to_the_gradient_of_the_embedding),
+        cmocka_unit_test(ranks_share_the_layers_of_a_block),
+        cmocka_unit_test(what_cannot_be_shared_stays_whole),
         cmocka_unit_test(a_text_of_tokens_takes_what_the_data_have),
         cmocka_unit_test(shipped_models_of_tokens_have_their_parameters),
         cmocka_unit_test(what_would_never_end_is_refused),

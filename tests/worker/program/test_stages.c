@@ -25,6 +25,16 @@ static struct program *model(const char *arch, int ranks, enum split_kind kind, 
     return p;
 }
 
+static struct program *gpt(const char *arch, int ranks, int index)
+{
+    struct program *p;
+    struct err e;
+    const struct model_options o = {.arch = arch, .input = input_tokens(64, 0), .split = {SPLIT_NONE, ranks, index}};
+    if (model_build(&p, &o, &e) < 0)
+        fail_msg("%s", e.text);
+    return p;
+}
+
 static struct program *stage_of(const struct program *whole, const int *cuts, int parts, int stages, int stage)
 {
     struct program *p;
@@ -144,6 +154,22 @@ static void a_tensor_group_cuts_alike(void **state)
     }
 }
 
+/* The parts of 25 heads over four ranks differ in size, and so do those of four heads of keys over three. */
+static void ranks_with_more_heads_cut_alike(void **state)
+{
+    (void)state;
+    static const char *const archs[] = {"gpt2_xl", "tinyllama"};
+    for (int k = 0; k < 2; k++) {
+        int cuts[4][5];
+        for (int t = 0; t < 4 - k; t++) {
+            struct program *p = gpt(archs[k], 4 - k, t);
+            assert_int_equal(stages_cut(p, 6, cuts[t], NULL), 0);
+            assert_memory_equal(cuts[0], cuts[t], sizeof cuts[0]);
+            program_destroy(p);
+        }
+    }
+}
+
 static void cuts_have_names(void **state)
 {
     (void)state;
@@ -218,6 +244,7 @@ int main(void)
         cmocka_unit_test(neighbours_agree_on_what_travels),
         cmocka_unit_test(parts_cost_about_the_same),
         cmocka_unit_test(a_tensor_group_cuts_alike),
+        cmocka_unit_test(ranks_with_more_heads_cut_alike),
         cmocka_unit_test(cuts_have_names),
         cmocka_unit_test(impossible_cuts_are_refused),
         cmocka_unit_test(a_tied_head_ties_the_first_stage_and_the_last),

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "worker/model/model.h"
 #include "worker/program/program.h"
 
 enum { CLASSES = 37, SIDE = 16, WIDTH = 8 };
@@ -20,60 +21,59 @@ static int block(struct program *p, const char *name, int x, int width, int stri
     return program_relu(p, name, program_add(p, n[7], y, x));
 }
 
-static struct program *build_positions(const struct split *s, bool rows)
-{
-    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
-    struct program *p = program_create("positions", input_pictures(3, SIDE, SIDE, mean, std));
-    int x = program_conv(p, "stem", program_input(p), WIDTH, 4, 4, 0, true);
-    x = program_norm(p, "stem.norm", x, 1e-6f, false, true);
-    int y =
-        program_norm(p, "a.norm", program_conv_groups(p, "a.dw", x, WIDTH, 3, 1, 1, WIDTH, true), 1e-6f, false, true);
-    y = program_act(p, "a.gelu", program_linear_each(p, "a.1", y, 2 * WIDTH, true), ACT_GELU);
-    y = program_scale(p, "a.scale", program_linear_each(p, "a.2", y, WIDTH, true), 0.5, true);
-    x = program_add(p, "a", program_drop(p, "a.depth", y, 0.2, true), x);
-    x = program_conv_groups(p, "wide", x, 2 * WIDTH, 3, 1, 1, 2, true);
-    x = program_position(p, "table", program_prepend(p, "token", x));
-    y = program_linear_each(p, "b.qkv", program_norm(p, "b.norm", x, 1e-6f, true, false), 4 * WIDTH, true);
-    y = program_linear_each(p, "b.out", program_attention(p, "b.heads", y, 4, 2, false), 2 * WIDTH, true);
-    x = program_add(p, "b", program_drop(p, "b.drop", y, 0.1, false), x);
-    x = program_act(p, "silu", program_norm(p, "norm", program_pick(p, "pick", x, 0), 1e-6f, false, true), ACT_SILU);
-    if (s->ranks > 1 && rows) {
-        program_set_group(p, s->ranks);
-        x = program_gather(p, "rows", x);
-    }
-    x = program_drop(p, "c.depth", program_drop(p, "c.drop", x, 0.2, false), 0.1, true);
-    program_classifier(p, "fc", x, CLASSES, s);
-    return p;
-}
+/* Heads and channels that no number of ranks divides. */
+static const char positions[] = "input\n"
+                                "conv stem out=8 kernel=4 stride=4\n"
+                                "norm stem.norm eps=1e-6\n"
+                                "conv a.dw out=8 kernel=3 pad=1 groups=8\n"
+                                "norm a.norm eps=1e-6\n"
+                                "linear a.1 out=17 each=yes\n"
+                                "gelu a.gelu\n"
+                                "drop a.drop rate=0.1\n"
+                                "linear a.2 out=8 each=yes\n"
+                                "scale a.scale map=yes init=constant:0.5\n"
+                                "drop a.depth rate=0.2 samples=yes\n"
+                                "add a with=stem.norm\n"
+                                "conv wide out=16 kernel=3 pad=1 groups=2\n"
+                                "prepend token\n"
+                                "position table\n"
+                                "norm b.norm rms=yes bias=no eps=1e-6\n"
+                                "linear b.qkv out=60 each=yes\n"
+                                "attention b.heads heads=5\n"
+                                "linear b.out out=16 each=yes\n"
+                                "drop b.drop rate=0.1\n"
+                                "add b with=table\n"
+                                "pick pick\n"
+                                "norm norm eps=1e-6\n"
+                                "silu silu\n"
+                                "drop c.drop rate=0.2\n"
+                                "drop c.depth rate=0.1 samples=yes\n"
+                                "classifier fc\n";
 
-static struct program *build_text(bool tied)
-{
-    enum { LENGTH = 8, CONTEXT = 10 };
-    struct program *p =
-        program_create("text", (struct input){.rows = INPUT_TOKENS, .length = LENGTH, .vocabulary = CLASSES});
-    const int table = program_embed(p, "wte", program_tokens(p), 2 * WIDTH);
-    int x = program_drop(p, "drop", program_position_as(p, "wpe", table, CONTEXT, true), 0.1, false);
-    int y = program_linear_each(p, "a.qkv", program_norm(p, "a.ln", x, 1e-5f, false, true), 6 * WIDTH, true);
-    y = program_linear_each(p, "a.proj", program_attention(p, "a.heads", y, 2, 2, true), 2 * WIDTH, true);
-    x = program_add(p, "a", y, x);
-    y = program_linear_each(p, "b.qkv", program_norm(p, "b.ln", x, 1e-5f, true, false), 4 * WIDTH, false);
-    y = program_attention(p, "b.heads", program_rope(p, "b.rope", y, 4, 2, 100), 4, 2, true);
-    x = program_add(p, "b", program_linear_each(p, "b.out", y, 2 * WIDTH, false), x);
-    y = program_norm(p, "c.ln", x, 1e-5f, true, false);
-    const int up = program_linear_each(p, "c.up", y, 5 * WIDTH, false);
-    y = program_mul(p, "c.mul",
-                    program_act(p, "c.act", program_linear_each(p, "c.gate", y, 5 * WIDTH, false), ACT_SILU), up);
-    x = program_add(p, "c", program_linear_each(p, "c.down", y, 2 * WIDTH, false), x);
-    program_head(p, "head", program_norm(p, "norm", x, 1e-5f, false, true), tied ? table : -1, false);
-    return p;
-}
-
-int exact_text(struct program **ret, bool tied, const char *factors, struct err *e)
-{
-    *ret = build_text(tied);
-    program_freeze(*ret, factors);
-    return program_differentiate(*ret, e);
-}
+static const char text[] = "tokens length=10 vocabulary=37\n"
+                           "embed wte out=16 init=normal:0.2\n"
+                           "position wpe map=no\n"
+                           "drop drop rate=0.1\n"
+                           "norm a.ln\n"
+                           "linear a.qkv out=60 each=yes\n"
+                           "attention a.heads heads=5 causal=yes\n"
+                           "linear a.proj out=16 each=yes\n"
+                           "add a with=drop\n"
+                           "norm b.ln rms=yes bias=no\n"
+                           "linear b.qkv out=48 each=yes bias=no\n"
+                           "rope b.rope heads=6 kv_heads=3 base=100\n"
+                           "attention b.heads heads=6 kv_heads=3 causal=yes\n"
+                           "linear b.out out=16 each=yes bias=no\n"
+                           "add b with=a\n"
+                           "norm c.ln rms=yes bias=no\n"
+                           "linear c.up out=41 each=yes bias=no\n"
+                           "linear c.gate from=c.ln out=41 each=yes bias=no\n"
+                           "silu c.act\n"
+                           "mul c.mul with=c.up\n"
+                           "linear c.down out=16 each=yes bias=no\n"
+                           "add c with=b\n"
+                           "norm norm\n"
+                           "head head";
 
 static struct program *build_net(const struct split *s)
 {
@@ -107,9 +107,23 @@ int exact_frozen(struct program **ret, const struct split *s, const char *factor
     return program_differentiate(*ret, e);
 }
 
-int exact_positions(struct program **ret, const struct split *s, bool rows, const char *factors, struct err *e)
+int exact_positions(struct program **ret, const struct split *s, const char *factors, struct err *e)
 {
-    *ret = build_positions(s, rows);
-    program_freeze(*ret, factors);
-    return program_differentiate(*ret, e);
+    static const float mean[] = {0.5f, 0.5f, 0.5f}, std[] = {0.25f, 0.25f, 0.25f};
+    const struct model_options o = {.arch = "positions",
+                                    .text = positions,
+                                    .classes = CLASSES,
+                                    .input = input_pictures(3, SIDE, SIDE, mean, std),
+                                    .split = *s,
+                                    .factors = factors};
+    return model_build(ret, &o, e);
+}
+
+int exact_text(struct program **ret, const struct split *s, bool tied, const char *factors, struct err *e)
+{
+    char with_head[sizeof text + 16];
+    snprintf(with_head, sizeof with_head, "%s%s\n", text, tied ? " tied=wte" : "");
+    const struct model_options o = {
+        .arch = "text", .text = with_head, .input = input_tokens(8, CLASSES), .split = *s, .factors = factors};
+    return model_build(ret, &o, e);
 }

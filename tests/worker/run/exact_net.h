@@ -11,10 +11,9 @@
 
 struct err;
 
-/* rows: what is dropped last is dropped from the rows of the whole tensor group, if there is one. With halves partial
- * sums of gradients would be rounded there. factors: program_freeze(). */
-int exact_positions(struct program **ret, const struct split *s, bool rows, const char *factors, struct err *e);
-int exact_text(struct program **ret, bool tied, const char *factors, struct err *e); /* tied: its head */
+/* Blocks are split, too. factors: program_freeze(). */
+int exact_positions(struct program **ret, const struct split *s, const char *factors, struct err *e);
+int exact_text(struct program **ret, const struct split *s, bool tied, const char *factors, struct err *e);
 int exact_net(struct program **ret, const struct split *s, struct err *e);
 int exact_frozen(struct program **ret, const struct split *s, const char *factors, struct err *e);
 /* Parameters padded to a multiple of so many elements (program_align()). */

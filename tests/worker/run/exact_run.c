@@ -37,12 +37,14 @@ struct rank {
 
 static int build(struct program **ret, const struct exact_run *r, int rank, struct err *e)
 {
-    const enum split_kind kind = r->tensor == 1 ? SPLIT_NONE : r->p.at[SPLIT] ? SPLIT_FEATURES : SPLIT_CLASSES;
+    const enum split_kind kind = r->tensor == 1 || r->text ? SPLIT_NONE
+                                 : r->p.at[SPLIT]          ? SPLIT_FEATURES
+                                                           : SPLIT_CLASSES;
     const struct split s = {kind, r->tensor, rank % r->tensor};
     const char *frozen = r->still ? NULL : r->frozen;
     if (r->text)
-        return exact_text(ret, r->tied, frozen, e);
-    return r->positions ? exact_positions(ret, &s, r->p.at[HALF] == FULL, frozen, e) : exact_frozen(ret, &s, frozen, e);
+        return exact_text(ret, &s, r->tied, frozen, e);
+    return r->positions ? exact_positions(ret, &s, frozen, e) : exact_frozen(ret, &s, frozen, e);
 }
 
 static struct optimizer optimizer_of(const struct point *p)

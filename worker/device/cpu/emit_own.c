@@ -352,16 +352,18 @@ static int widen(struct cpu_plan *pl, struct step *s, int t, struct err *e)
     return cpu_plan_use(pl, b, &s->group.wide, e);
 }
 
-/* A step on plain rows, (n, c), of an op over a group of ranks: a rank's rows travel as they lie. */
+/* A step on rows, (n, c), or (n, positions, c), of an op over a group of ranks: a rank's rows travel as they lie. */
 static int emit_group(struct cpu_plan *pl, int i, step_fn *run, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const int y = op->out;
+    const struct tensor *t = &pl->p->tensors[y >= 0 ? y : op->in[0]];
+    const int block = t->h * t->w > 1 ? t->c : LAYOUT_PLAIN;
     struct step *s;
-    OPERAND(a, i, op->in[0], LAYOUT_PLAIN);
-    OPERAND(b, i, op->in[1], LAYOUT_PLAIN);
+    OPERAND(a, i, op->in[0], block);
+    OPERAND(b, i, op->in[1], block);
     if (y >= 0)
-        TRY(cpu_plan_value(pl, y, LAYOUT_PLAIN, e));
+        TRY(cpu_plan_value(pl, y, block, e));
     TRY(cpu_plan_step(pl, run, op_name(op->kind), i, &s, e));
     s->store = y >= 0 ? pl->values[y].store : STORE_F32;
     TRY(cpu_plan_reach(pl, a, &s->group.a, e));

@@ -321,10 +321,20 @@ int cpu_step_bias(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
     const struct op *op = &pl->p->ops[s->op];
-    const size_t k = (size_t)pl->p->tensors[op->out].c, n = (size_t)pl->o.batch;
-    for (size_t i = 0; i < n; i++)
+    const struct layout l = cpu_plan_layout(pl, op->out, LAYOUT_PLAIN);
+    const size_t k = (size_t)l.c, n = (size_t)l.n * (size_t)(l.h * l.w);
+    const float *bias = param(pl, op->param[0]);
+#pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
+    for (size_t i = 0; i < n; i++) {
+        const float *x = (const float *)s->group.a + i * k;
         for (size_t j = 0; j < k; j++)
-            ((float *)s->group.y)[i * k + j] = ((const float *)s->group.a)[i * k + j] + param(pl, op->param[0])[j];
+            if (s->store == STORE_BF16)
+                ((uint16_t *)s->group.y)[i * k + j] = bf16_from_f32(x[j] + bias[j]);
+            else
+                ((float *)s->group.y)[i * k + j] = x[j] + bias[j];
+    }
+    if (store_rounds(s->store))
+        pl->cpu->kern->round(s->group.y, n * k, s->store, pl->cpu->threads);
     return 0;
 }
 

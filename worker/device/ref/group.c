@@ -87,7 +87,7 @@ int ref_max(struct ref_plan *pl, const struct op *op, const struct run_args *a, 
 
 int ref_bias(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
-    const size_t n = ref_samples(pl, op->out), elements = ref_elements(pl, op->out);
+    const size_t n = ref_samples(pl, op->out) * ref_plane(pl, op->out), elements = ref_elements(pl, op->out);
     for (size_t i = 0; i < elements; i++)
         pl->value[op->out][i] = pl->value[op->in[0]][i] + ref_param(pl, op->param[0])[i / n];
     return 0;
