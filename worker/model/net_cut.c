@@ -27,8 +27,7 @@ static bool is_linear(const struct net_op *op)
 static bool is_inside(const struct net_op *op)
 {
     const enum op_kind k = op->word->kind;
-    return k == OP_ACT || k == OP_MUL || k == OP_ATTENTION || k == OP_ROPE ||
-           (k == OP_DROP && op->v[KEY_SAMPLES] == 0);
+    return k == OP_ACT || k == OP_MUL || k == OP_ATTENTION || k == OP_ROPE || (k == OP_DROP && op->v[KEY_SAMPLES] == 0);
 }
 
 /* Everything that operation i is made of, up to linear layers. */
