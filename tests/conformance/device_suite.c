@@ -837,41 +837,10 @@ static bool native(const struct mode *m)
     return yes;
 }
 
-/* The cuda device refuses models of tokens (cuda/emit_own.c). */
-static bool is_refused(enum group g)
-{
-    return strcmp(rig_device, "cuda") == 0 && (g == EMBED || g == MUL || g == ROPE || is_head(g));
-}
-
-static void expect_refusal(const struct subject *t)
-{
-    static double memory[1 << 12]; /* no plan uses it */
-    const struct shape *s = &shapes[0];
-    struct program *p = build(t->group, s, false);
-    struct device *d;
-    struct plan *plan;
-    struct err e = {0};
-    const struct plan_options o = {.batch = s->n,
-                                   .training = trains(t->group),
-                                   .compute = t->mode->compute,
-                                   .params = memory,
-                                   .stats = memory,
-                                   .reduce = memory};
-    assert_int_equal(0, rig_open(&d, rig_device, &(struct device_options){.threads = 1}, NULL));
-    assert_int_equal(d->ops->plan(d, p, &o, &plan, &e), -ENOTSUP);
-    assert_non_null(strstr(e.text, "the cuda device has no kernel for operation '"));
-    d->ops->close(d);
-    program_destroy(p);
-}
-
 static void op_matches_ref(void **state)
 {
     const struct subject *t = *state;
     struct verdict v = {0};
-    if (is_refused(t->group)) {
-        expect_refusal(t);
-        return;
-    }
     for (int i = 0; i < NSHAPES; i++)
         if (fits(t->group, &shapes[i]))
             examine(t->group, &shapes[i], t->mode, NULL, &v);
@@ -986,8 +955,6 @@ int main(int argc, char **argv)
         bool is_mutant = i >= GROUPS;
         struct subject *t = &subjects[i];
         *t = (struct subject){.group = is_mutant ? mutants[i - GROUPS].group : (enum group)i, .mode = mode};
-        if (is_mutant && is_refused(t->group))
-            continue;
         if (is_mutant) {
             t->mutant = mutants[i - GROUPS].mutant;
             snprintf(t->name, sizeof t->name, "a_wrong_%s_is_caught_in_%s", op_name(t->mutant.kind), argv[1]);

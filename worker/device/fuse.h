@@ -2,7 +2,7 @@
  *
  *   forward   BN, ADD with something else, RELU   done by the last of them; ADD and RELU may be absent
  *   backward  gradient ADD, RELU_BWD, BN_BWD      done by BN_BWD; the result of RELU_BWD is stored if others read it
- *   chains    ops that work element by element    done by the last of them (fuse_chains(), cpu alone)
+ *   chains    ops that work element by element    done by the last of them (fuse_chains())
  *
  * An op is taken along only if nobody else reads what it makes. */
 #ifndef CRUN_WORKER_DEVICE_FUSE_H

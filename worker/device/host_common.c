@@ -212,6 +212,19 @@ void host_xent_backward(const double *z, int classes, int label, double smoothin
         dz[j] = (exp(z[j] - lse) - (j == label ? 1 - smoothing : 0) - smoothing / classes) * scale;
 }
 
+void host_turns(const struct program *p, const struct op *op, float *table)
+{
+    const struct tensor *x = &p->tensors[op->out];
+    const size_t t = (size_t)x->h * (size_t)x->w, half = (size_t)(x->c / (op->heads + 2 * op->kv_heads)) / 2;
+    for (size_t i = 0; i < t * half; i++) {
+        const size_t j = i % half;
+        const double angle = (double)(i / half) * pow(op->base, -(double)j / (double)half);
+        float *row = table + i / half * 2 * half;
+        row[j] = (float)cos(angle);
+        row[j + half] = (float)sin(angle);
+    }
+}
+
 int host_ask_room(const struct plan_options *o, size_t before, size_t bytes, struct err *e)
 {
     return o->room && bytes >= HOST_LARGE ? o->room(o->room_ctx, before, bytes, e) : 0;

@@ -50,6 +50,9 @@ void host_xent(const double *z, int classes, int label, double smoothing, double
 /* dz = (softmax(z) - target) * scale. dz may be z. */
 void host_xent_backward(const double *z, int classes, int label, double smoothing, double scale, double *dz);
 
+/* Of OP_ROPE: (t, d), of each position cosines of its angles, and then their sines. */
+void host_turns(const struct program *p, const struct op *op, float *table);
+
 #define HOST_LARGE ((size_t)4 << 20) /* bytes; whole huge pages */
 
 /* plan_options.room, of a large block. before: bytes of large blocks that the plan has and has not used yet. */

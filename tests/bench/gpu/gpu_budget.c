@@ -3,7 +3,8 @@
  *   gpu_budget [arch=resnet50] [batch=256] [nodes=0|1] [fused=1|0] [check=0|1] [table=0|1]
  * nodes=0: sums alone. fused=0: without fused patterns. check=1: fails where ResNet-50's aims are missed (batch 256)
  * by all that a step of a GPU that is alone enqueues on its compute stream (run/step.c): the graph, and around it what
- * `around` below has. table=1: a line a model instead, vision transformers and ConvNeXt among them. cuDNN is not asked
+ * `around` below has. table=1: a line a model instead, vision transformers, ConvNeXt and, in bf16, GPT-2 among them; a
+ * sample of a model of tokens is as many as its text says. cuDNN is not asked
  * for plans; what it was seen to fuse for an H200 (test_planning) is what is planned here.
  *
  * The model of a node: it moves its bytes at 90 % of what was measured for large copies, and computes at some part E
@@ -28,7 +29,7 @@
 
 static const double NODE_US = 1.5, SHARE = 0.9, RECORD_E = 0.33, RECORD = 7950;
 static const double AIM_E = 0.376, AIM_BYTES = 73e9;
-enum { AIM_NODES = 296 };
+enum { AIM_NODES = 297 };
 
 struct card {
     const char *name;
@@ -39,6 +40,7 @@ static const double FP32 = 0.5 * 67e12, PEAK = 989e12; /* of both */
 
 struct options {
     const char *arch;
+    int tokens; /* of a sample; 0: it is a picture */
     int batch, nodes, fused, check, table;
 };
 
@@ -207,13 +209,16 @@ static void print_line(const struct cuda_plan *pl, const struct options *o)
     const struct totals sum = total(pl);
     double around_us;
     const struct step_traffic more = sum_around(pl, &around_us);
+    struct plan_memory memory;
+    cuda_plan_memory(&pl->base, &memory);
     printf("%-14s %5d %6d %7.1f %7.2f %6.2f", o->arch, o->batch, sum.nodes + more.nodes,
            (sum.read + sum.written + more.read + more.written) / 1e9, sum.flop / 1e12, sum.flop_fp32 / 1e12);
     for (int k = 1; k <= 2; k++) {
         const double us = step_us(pl, &h200, k * RECORD_E) + around_us;
-        printf("   %7.1f %7.0f %5.1f", us / 1e3, 1e6 * o->batch / us, 100 * sum.flop / (us * 1e-6) / PEAK);
+        printf("   %7.1f %7.0f %5.1f", us / 1e3, 1e6 * o->batch * (o->tokens ? o->tokens : 1) / us,
+               100 * sum.flop / (us * 1e-6) / PEAK);
     }
-    printf("\n");
+    printf("   %6.1f\n", (double)(memory.activations + memory.weights + memory.workspace) / 0x1p30);
 }
 
 static int report(const struct cuda_plan *pl, const struct options *o)
@@ -245,20 +250,24 @@ static int report(const struct cuda_plan *pl, const struct options *o)
     return 0;
 }
 
-static int plan_it(struct device *d, const struct program *p, int batch, struct plan **ret, struct err *e)
+static int plan_it(struct device *d, const struct program *p, int batch, enum dtype type, struct plan **ret,
+                   struct err *e)
 {
     void *arena[3];
     const size_t n[] = {p->n_train, p->n_stats, p->n_reduce};
     for (int i = 0; i < 3; i++)
         TRY(d->ops->alloc(d, n[i] * sizeof(float), &arena[i], e));
     const struct plan_options o = {
-        .batch = batch, .training = true, .compute = DT_F16, .params = arena[0], .stats = arena[1], .reduce = arena[2]};
+        .batch = batch, .training = true, .compute = type, .params = arena[0], .stats = arena[1], .reduce = arena[2]};
     return d->ops->plan(d, p, &o, ret, e);
 }
 
 static int run(const struct options *o, int *ret_missed, struct err *e)
 {
-    const struct model_options m = {.arch = o->arch, .classes = 1000, .input = input_pictures(3, 224, 224, NULL, NULL)};
+    const struct model_options m = {.arch = o->arch,
+                                    .classes = 1000,
+                                    .input = o->tokens ? input_tokens(o->tokens, 0)
+                                                       : input_pictures(3, 224, 224, NULL, NULL)};
     const struct cuda_options c = {.graphs = true, .fused_patterns = o->fused};
     struct program *p;
     struct gpu *g;
@@ -272,7 +281,7 @@ static int run(const struct options *o, int *ret_missed, struct err *e)
         program_destroy(p);
         return rc;
     }
-    rc = plan_it(d, p, o->batch, &plan, e);
+    rc = plan_it(d, p, o->batch, o->tokens ? DT_BF16 : DT_F16, &plan, e);
     if (rc == 0) {
         if (o->table)
             print_line((const struct cuda_plan *)plan, o);
@@ -287,15 +296,23 @@ static int run(const struct options *o, int *ret_missed, struct err *e)
 
 static int print_table(struct options o, struct err *e)
 {
-    static const char *const archs[] = {"resnet50", "vit_b_16", "vit_s_16", "convnext_tiny"};
+    static const struct {
+        const char *arch;
+        int tokens, batch; /* 0: that of the command line */
+    } all[] = {{"resnet50", 0, 0},      {"vit_b_16", 0, 0}, {"vit_s_16", 0, 0},
+               {"convnext_tiny", 0, 0}, {"gpt2", 1024, 32}, {"gpt2_xl", 1024, 8}};
     int missed = 0;
-    printf("a step in fp16, predicted for an H200; products at %.0f and %.0f %% of 790 TFLOP/s\n", 100 * RECORD_E,
-           200 * RECORD_E);
-    printf("%-14s %5s %6s %7s %7s %6s   %7s %7s %5s   %7s %7s %5s\n", "model", "batch", "nodes", "GB", "TFLOP", "fp32",
-           "ms", "img/s", "% 989", "ms", "img/s", "% 989");
-    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) {
-        o.arch = archs[i];
-        TRY(run(&o, &missed, e));
+    printf("a step in fp16 (of tokens, bf16), predicted for an H200; products at %.0f and %.0f %% of 790 TFLOP/s; /s: "
+           "pictures, or tokens\n",
+           100 * RECORD_E, 200 * RECORD_E);
+    printf("%-14s %5s %6s %7s %7s %6s   %7s %7s %5s   %7s %7s %5s   %6s\n", "model", "batch", "nodes", "GB", "TFLOP",
+           "fp32", "ms", "/s", "% 989", "ms", "/s", "% 989", "GiB");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct options one = o;
+        one.arch = all[i].arch;
+        one.tokens = all[i].tokens;
+        one.batch = all[i].batch ? all[i].batch : o.batch;
+        TRY(run(&one, &missed, e));
     }
     return 0;
 }

@@ -1,6 +1,5 @@
 /* Tokens as whole floats, the rows of a table that they stand for, and rotary positions, planned and run. Channels of a
  * position lie side by side. */
-#include <math.h>
 #include <string.h>
 
 #include "worker/device/cpu/plan.h"
@@ -149,13 +148,7 @@ static int make_table(struct cpu_plan *pl, const struct op *op, const float **re
     const size_t t = (size_t)(x->h * x->w), d = (size_t)(x->c / (op->heads + 2 * op->kv_heads));
     void *table;
     TRY(cpu_plan_block(pl, t * d * sizeof(float), &table, e));
-    for (size_t i = 0; i < t * d / 2; i++) {
-        const size_t j = i % (d / 2);
-        const double angle = (double)(i / (d / 2)) * pow(op->base, -2.0 * (double)j / (double)d);
-        float *row = (float *)table + i / (d / 2) * d;
-        row[j] = (float)cos(angle);
-        row[j + d / 2] = (float)sin(angle);
-    }
+    host_turns(pl->p, op, table);
     *ret = table;
     return 0;
 }

@@ -66,6 +66,8 @@ static struct written of_kernel(const struct cuda_plan *pl, const struct step *s
         return s->args.as_KERNEL_ROWS.back ? (struct written){0}
                                            : of_view(&s->args.as_KERNEL_ROWS.v, s->args.as_KERNEL_ROWS.out);
     case KERNEL_INPUT:
+    case KERNEL_EMBED:
+    case KERNEL_ROPE:
     case KERNEL_ROW_NORM:
     case KERNEL_ROW_NORM_BWD:
     case KERNEL_CHAIN:
@@ -92,7 +94,7 @@ static struct written result_of(const struct cuda_plan *pl, const struct step *s
     struct written w = {0};
     if (s->kind == STEP_DNN)
         w.at = graph_main_result(&s->dnn, &w.n, &w.type);
-    else if (s->kind == STEP_GEMM)
+    else if (s->kind == STEP_GEMM && !s->gemm.c_row) /* padding may hold anything */
         w = (struct written){s->gemm.c, (size_t)(s->gemm.m * s->gemm.n), s->gemm.out};
     else if (s->kind == STEP_KERNEL)
         w = of_kernel(pl, s);

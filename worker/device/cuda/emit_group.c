@@ -73,7 +73,7 @@ int emit_labels(struct cuda_plan *pl, int i, struct err *e)
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_LABELS, "labels", i, &s, e));
     struct k_labels *a = &s->args.as_KERNEL_LABELS;
-    *a = (struct k_labels){.n = pl->o.batch, .labels = pl->labels, .weights = pl->sample_weights};
+    *a = (struct k_labels){.n = pl->o.batch, .labels = pl->labels};
     return emit_use(pl, pl->p->ops[i].out, &a->out, e);
 }
 
@@ -93,11 +93,11 @@ int emit_part(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
                               .scale = pl->grad_scale,
                               .mine = pl->o.group ? pl->o.group->index * pl->o.batch : 0,
                               .batch = pl->o.batch,
-                              .samples = pl->samples,
-                              .metrics = parts ? pl->reduce + pl->p->n_train + pl->p->n_stats : NULL};
+                              .samples = pl->samples};
     TRY(emit_use(pl, op->in[0], parts ? &a->in : &a->logits, e));
     TRY(emit_use(pl, op->in[1], parts ? &a->tops : &a->in, e));
-    return emit_use(pl, op->out, &a->out, e);
+    TRY(emit_use(pl, op->out, &a->out, e));
+    return parts ? emit_metrics(pl, i, pl->o.batch, e) : 0;
 }
 
 int emit_bias_op(struct cuda_plan *pl, int i, struct err *e)

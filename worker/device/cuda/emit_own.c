@@ -1,4 +1,4 @@
-/* What own kernels do beside batch normalisation (emit_bn.c): input, pooling, sums, the loss. */
+/* What own kernels do beside batch normalisation (emit_bn.c): input, pooling, sums. */
 #include <errno.h>
 
 #include "worker/device/cuda/plan.h"
@@ -84,28 +84,6 @@ static int emit_pool(struct cuda_plan *pl, int i, enum kernel k, struct err *e)
     return emit_use(pl, op->out, &j->out, e);
 }
 
-static int emit_xent(struct cuda_plan *pl, int i, struct err *e)
-{
-    const struct op *op = &pl->p->ops[i];
-    const struct view4 z = cuda_plan_view(pl, op->in[0]);
-    const bool backward = op->kind == OP_XENT_BWD;
-    struct step *s;
-    TRY(emit_kernel(pl, KERNEL_XENT, op_name(op->kind), i, &s, e));
-    struct k_xent *a = &s->args.as_KERNEL_XENT;
-    *a = (struct k_xent){.n = z.n,
-                         .classes = z.c,
-                         .stride = z.c,
-                         .type = z.type,
-                         .grad_type = backward ? cuda_plan_view(pl, op->out).type : z.type,
-                         .labels = pl->labels,
-                         .weights = pl->sample_weights,
-                         .scale = pl->grad_scale,
-                         .metrics = backward ? NULL : pl->reduce + pl->p->n_train + pl->p->n_stats,
-                         .samples = pl->samples};
-    TRY(emit_use(pl, op->in[0], &a->logits, e));
-    return backward ? emit_use(pl, op->out, &a->dlogits, e) : 0;
-}
-
 int emit_op(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
@@ -187,6 +165,18 @@ int emit_op(struct cuda_plan *pl, int i, struct err *e)
     case OP_PICK:
     case OP_PICK_BWD:
         return emit_sequence(pl, i, e);
+    case OP_TOKENS:
+        return emit_tokens(pl, i, e);
+    case OP_EMBED:
+        return emit_embed(pl, i, e);
+    case OP_EMBED_BWD:
+        return emit_embed_bwd(pl, i, e);
+    case OP_ROPE:
+    case OP_ROPE_BWD:
+        return emit_rope(pl, i, e);
+    case OP_HEAD:
+    case OP_HEAD_BWD:
+        return emit_head(pl, i, e);
     case OP_ATTENTION:
         return emit_attention(pl, i, e);
     case OP_ATTENTION_BWD:
@@ -196,16 +186,9 @@ int emit_op(struct cuda_plan *pl, int i, struct err *e)
     case OP_SCALE:
     case OP_DROP:
     case OP_DROP_BWD:
-    case OP_BN:      /* above, too */
-    case OP_NUMBERS: /* refused (plan.c), as are all that follow */
-    case OP_TOKENS:
-    case OP_EMBED:
-    case OP_EMBED_BWD:
     case OP_MUL:
-    case OP_ROPE:
-    case OP_ROPE_BWD:
-    case OP_HEAD:
-    case OP_HEAD_BWD:
+    case OP_BN:      /* above, too */
+    case OP_NUMBERS: /* refused (plan.c) */
     case OP_KINDS:
         break;
     }

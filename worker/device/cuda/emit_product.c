@@ -206,25 +206,31 @@ static int emit_dgrad_drelu_bn(struct cuda_plan *pl, int i, int bn, struct err *
     return 0;
 }
 
-/* What m has an address of already lies in an arena. */
-static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int a, int b, int c, struct err *e)
+int emit_gemm(struct cuda_plan *pl, int i, const struct gpu_gemm *m, struct operand a, struct operand b,
+              struct operand c, struct err *e)
 {
     struct step *s;
-    TRY(a);
-    TRY(m->b ? 0 : b);
-    TRY(m->c ? 0 : c);
     TRY(cuda_plan_step(pl, STEP_GEMM, op_name(pl->p->ops[i].kind), i, &s, e));
     s->gemm = *m;
     s->in_arena = m->c != NULL;
     s->adds = m->add;
     s->of_arena = m->b != NULL;
-    TRY(cuda_plan_use(pl, a, 0, &s->gemm.a, e));
-    TRY(m->b ? 0 : cuda_plan_use(pl, b, 0, &s->gemm.b, e));
+    TRY(cuda_plan_use(pl, a.buffer, a.at, &s->gemm.a, e));
+    TRY(m->b ? 0 : cuda_plan_use(pl, b.buffer, b.at, &s->gemm.b, e));
     if (m->b && pl->o.needs) { /* where it is then: cuda_plan_place() */
         const struct param *q = &pl->p->params[pl->p->ops[i].param[0]];
         TRY(reads_add(pl, q->offset, q->offset + q->count, e));
     }
-    return m->c ? 0 : cuda_plan_use(pl, c, 0, &s->gemm.c, e);
+    return m->c ? 0 : cuda_plan_use(pl, c.buffer, c.at, &s->gemm.c, e);
+}
+
+/* Of whole buffers, or errors that have happened. */
+static int gemm_step(struct cuda_plan *pl, int i, const struct gpu_gemm *m, int a, int b, int c, struct err *e)
+{
+    TRY(a);
+    TRY(m->b ? 0 : b);
+    TRY(m->c ? 0 : c);
+    return emit_gemm(pl, i, m, (struct operand){a, 0}, (struct operand){b, 0}, (struct operand){c, 0}, e);
 }
 
 /* To what is there: rows of pixels, dx (N h w, C) += dy (N h w, K) . w (K, C). */

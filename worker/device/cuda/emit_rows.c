@@ -94,6 +94,8 @@ int emit_norm_bwd(struct cuda_plan *pl, int i, struct err *e)
 static enum k_link_kind link_kind(enum op_kind k)
 {
     switch (k) {
+    case OP_MUL:
+        return LINK_MUL;
     case OP_RELU:
         return LINK_RELU;
     case OP_RELU_BWD:
@@ -114,8 +116,8 @@ static enum k_link_kind link_kind(enum op_kind k)
 
 bool emit_is_chained(const struct cuda_plan *pl, enum op_kind k)
 {
-    return pl->chains && (k == OP_RELU || k == OP_RELU_BWD || k == OP_ADD || k == OP_ACT || k == OP_ACT_BWD ||
-                          k == OP_SCALE || k == OP_DROP || k == OP_DROP_BWD);
+    return pl->chains && (k == OP_RELU || k == OP_RELU_BWD || k == OP_ADD || k == OP_MUL || k == OP_ACT ||
+                          k == OP_ACT_BWD || k == OP_SCALE || k == OP_DROP || k == OP_DROP_BWD);
 }
 
 /* The ops of a chain, with the buffers of what they read besides the value that comes from the one before. */
@@ -268,14 +270,15 @@ static int emit_moved(struct cuda_plan *pl, int i, int shift, int outside, int t
     return emit_use(pl, op->out, &a->out, e);
 }
 
-static int emit_table_gradient(struct cuda_plan *pl, int i, int rows, struct err *e)
+static int emit_table_gradient(struct cuda_plan *pl, int i, struct err *e)
 {
     const struct op *op = &pl->p->ops[i];
     const struct view4 dy = cuda_plan_view(pl, op->in[0]);
     struct step *s;
     TRY(emit_kernel(pl, KERNEL_TABLE_GRADIENT, "table gradient", i, &s, e));
     struct k_table_gradient *a = &s->args.as_KERNEL_TABLE_GRADIENT;
-    *a = (struct k_table_gradient){.n = dy.n, .t = dy.h * dy.w, .rows = rows, .c = dy.c, .type = dy.type};
+    *a = (struct k_table_gradient){.n = dy.n, .t = dy.h * dy.w, .c = dy.c, .type = dy.type};
+    a->rows = (int)(pl->p->params[op->param[0]].count / (size_t)dy.c); /* perhaps more than positions */
     TRY(emit_use(pl, op->in[0], &a->dy, e));
     TRY(use_gradient(pl, i, 0, &a->out, e));
     return cuda_plan_gradients_ready(pl, i, e);
@@ -289,11 +292,11 @@ int emit_sequence(struct cuda_plan *pl, int i, struct err *e)
         return emit_moved(pl, i, 1, op->param[0], -1, e);
     case OP_PREPEND_BWD:
         TRY(op->out < 0 ? 0 : emit_moved(pl, i, -1, -1, -1, e));
-        return emit_table_gradient(pl, i, 1, e);
+        return emit_table_gradient(pl, i, e);
     case OP_POSITION:
         return emit_moved(pl, i, 0, -1, op->param[0], e);
     case OP_POSITION_BWD:
-        return emit_table_gradient(pl, i, pl->p->tensors[op->in[0]].h * pl->p->tensors[op->in[0]].w, e);
+        return emit_table_gradient(pl, i, e);
     case OP_PICK:
         return emit_moved(pl, i, -op->first, -1, -1, e);
     default: /* PICK_BWD */

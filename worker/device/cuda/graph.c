@@ -44,8 +44,8 @@ bool graph_of_gemm(const struct gpu_gemm *m, struct gpu_dnn *ret)
                   k = p == DNN_PRODUCT          ? m->n
                       : p == DNN_PRODUCT_WEIGHT ? m->m
                                                 : m->k;
-    if ((m->trans_a && m->trans_b) || m->alpha != 1 || m->epilogue != GEMM_PLAIN || n >= LARGEST || c >= LARGEST ||
-        k >= LARGEST)
+    if ((m->trans_a && m->trans_b) || m->alpha != 1 || m->epilogue != GEMM_PLAIN || m->a_row || m->c_row ||
+        n >= LARGEST || c >= LARGEST || k >= LARGEST)
         return false;
     *ret = (struct gpu_dnn){.pattern = p,
                             .shape = {.n = (int)n,

@@ -315,10 +315,10 @@ static bool works_by_positions(const struct program *p)
     return false;
 }
 
-static bool has_activations(const struct program *p)
+static bool has_links(const struct program *p)
 {
     for (int i = 0; i < p->nops; i++)
-        if (p->ops[i].kind == OP_ACT || p->ops[i].kind == OP_ACT_BWD)
+        if (p->ops[i].kind == OP_ACT || p->ops[i].kind == OP_ACT_BWD || p->ops[i].kind == OP_MUL)
             return true;
     return false;
 }
@@ -468,20 +468,10 @@ static bool freezes_badly(const struct program *p, const struct op *op)
     return op->fixed || (a >= 0 && b >= 0 && one != other);
 }
 
-/* Of models of tokens; MUL is one of other models, too. */
-static bool has_no_kernel(enum op_kind k)
-{
-    return k == OP_TOKENS || k == OP_EMBED || k == OP_EMBED_BWD || k == OP_MUL || k == OP_ROPE || k == OP_ROPE_BWD ||
-           k == OP_HEAD || k == OP_HEAD_BWD;
-}
-
 static int check_ops(const struct cuda_plan *pl, struct err *e)
 {
     for (int i = pl->first_op; i < pl->end_op; i++) {
         const struct op *op = &pl->p->ops[i], *f = op->fwd >= 0 ? &pl->p->ops[op->fwd] : op;
-        if (has_no_kernel(op->kind))
-            return err_set(e, -ENOTSUP, "the cuda device has no kernel for operation '%s': use --device cpu",
-                           op_name(op->kind));
         if (op_is(op->kind, OP_OF_GROUP) && op->in[0] >= 0 && op->kind != OP_BIAS_BWD &&
             pl->p->tensors[op->in[0]].h * pl->p->tensors[op->in[0]].w > 1)
             return err_set(e, -ENOTSUP,
@@ -518,7 +508,7 @@ static int plan_once(struct cuda_plan *pl, struct cuda *c, const struct program 
     pl->product = o->compute;
     pl->type = half_compute(o) && o->half == HALF_OPERANDS ? DT_F32 : o->compute;
     pl->nhwc = o->format != MEMORY_NCHW || works_by_positions(p);
-    pl->chains = works_by_positions(p) || has_activations(p);
+    pl->chains = works_by_positions(p) || has_links(p);
     pl->fold = find_fold(pl);
     pl->image_channels = channels_of_input(pl);
     TRY(host_plan_ops(p, o, &pl->ops, e));

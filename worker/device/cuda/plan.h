@@ -127,7 +127,7 @@ struct bn_state {                /* of a forward BN op */
  * what samples of weight 0 put in. Ranks that belong together run alike: with hooks sums are always gathered. */
 struct variant_key {
     bool accumulate, hooks, sums, gather; /* sums: hooks sum statistics over ranks */
-    bool again;                           /* as run_args */
+    bool add_metrics, again;              /* as run_args */
     enum run_pass pass;
     int set;
     double smoothing;
@@ -168,7 +168,8 @@ struct cuda_plan {
     int *readers, *value; /* per tensor; value: buffer or NO_BUFFER */
     int *operand; /* per tensor: its copy in the products' type, likewise; unused where that is the type it has */
     struct bn_state *bns;   /* per op */
-    int *index_buffer;      /* per op: max pooling's; the mask of a ReLU that another op does; attention's logarithms */
+    int *index_buffer;      /* per op: max pooling's; the mask of a ReLU that another op does; attention's logarithms; a
+                        * table of angles */
     struct weight *weights; /* per parameter */
     struct live_buffer *buffers;
     struct patch *patches;
@@ -208,10 +209,10 @@ struct cuda_plan {
     size_t cap_table;
     size_t pack_elements;
     float *grad_scale; /* device */
-    float *samples;    /* (batch, 4) */
+    float *samples;    /* (rows that have a label, 4) */
 
-    uint8_t *images; /* device: what the steps read */
-    int32_t *labels;
+    uint8_t *images; /* device: what the steps read; or tokens, i32 */
+    int32_t *labels; /* -1: the row counts nowhere */
     float *sample_weights;
     uint32_t *numbers;   /* of the samples, in the data set */
     struct k_draw *draw; /* what is dropped */
@@ -273,6 +274,13 @@ bool emit_is_own_group(const struct cuda_plan *pl, int op); /* a convolution in 
 int emit_operand(struct cuda_plan *pl, int op, int tensor, struct err *e);
 int emit_result(struct cuda_plan *pl, int tensor, struct err *e);
 int emit_written(struct cuda_plan *pl, int op, int tensor, int written, struct err *e);
+/* A product's operands: buffers, and so many bytes into them. What m has an address of already lies in an arena. */
+struct operand {
+    int buffer;
+    size_t at;
+};
+int emit_gemm(struct cuda_plan *pl, int op, const struct gpu_gemm *m, struct operand a, struct operand b,
+              struct operand c, struct err *e);
 emit_fn emit_norm, emit_norm_bwd, emit_chain, emit_scale_bwd, emit_sequence; /* emit_rows.c */
 /* Tensor t (-1: NO_BUFFER) as values of this type: the buffer where it is, or of a copy. */
 int emit_as_type(struct cuda_plan *pl, int op, int tensor, enum dtype type, struct err *e);
@@ -281,6 +289,9 @@ bool emit_is_chained(const struct cuda_plan *pl, enum op_kind k);               
 void emit_part_chains(struct cuda_plan *pl);                                                 /* after fuse_chains() */
 emit_fn emit_columns, emit_combined, emit_scatter, emit_bias_op, emit_bias_bwd, emit_labels; /* emit_group.c */
 int emit_part(struct cuda_plan *pl, int op, enum kernel k, struct err *e); /* of a loss over parts of the logits */
+emit_fn emit_tokens, emit_embed, emit_embed_bwd, emit_rope, emit_xent, emit_head; /* emit_tokens.c */
+int emit_metrics(struct cuda_plan *pl, int op, int rows, struct err *e); /* the sums of what pl->samples has of rows */
+int cuda_plan_fill_tables(struct cuda_plan *pl, struct err *e);          /* of angles: buffers are where they will be */
 /* emit_product.c: the gradient of a vector, sums of dy over all but channels; y = x + the vector. x and y are of one
  * type, and may be one buffer. */
 int emit_vector_gradient(struct cuda_plan *pl, int op, int param, int dy, struct err *e);

@@ -23,14 +23,14 @@ static void *cut(struct cutter *c, size_t bytes)
 static void cut_fixed(struct cuda_plan *pl, struct cutter *c)
 {
     const struct program *p = pl->p;
-    const size_t n = (size_t)pl->o.batch;
+    const size_t n = (size_t)pl->o.batch, rows = n * input_row_labels(&p->input);
     int widest = 1;
     pl->images = cut(c, stage_rows_bytes(pl));
-    pl->labels = cut(c, n * sizeof(int32_t));
+    pl->labels = cut(c, rows * sizeof(int32_t));
     pl->sample_weights = cut(c, n * sizeof(float));
     pl->numbers = cut(c, n * sizeof(uint32_t));
     pl->draw = cut(c, sizeof *pl->draw);
-    pl->samples = cut(c, n * 4 * sizeof(float));
+    pl->samples = cut(c, rows * 4 * sizeof(float));
     pl->grad_scale = cut(c, sizeof(float));
     for (int t = 0; t < p->ntensors; t++)
         widest = p->tensors[t].c > widest ? p->tensors[t].c : widest;
@@ -158,8 +158,8 @@ static int out_of_memory(const struct cuda_plan *pl, struct err *e)
     cuda_plan_tenants(pl, largest, sizeof largest);
     return err_set(
         e, -ENOMEM,
-        "a batch of %d images a rank needs %zu MiB of GPU memory, %zu of %zu MiB are free (largest: %s); %zu "
-        "images would fit",
+        "a batch of %d samples a rank needs %zu MiB of GPU memory, %zu of %zu MiB are free (largest: %s); %zu "
+        "samples would fit",
         pl->o.batch, (pl->memory_bytes + partial_bytes(pl) + workspace_wanted(pl)) >> 20,
         (left + (pl->memory ? pl->memory_bytes : 0) + (pl->partial ? partial_bytes(pl) : 0)) >> 20, total >> 20,
         largest, batch_that_fits(pl, left));
@@ -277,6 +277,7 @@ int cuda_plan_place(struct cuda_plan *pl, struct err *e)
     fill_in(pl);
     TRY(make_table(pl, e));
     TRY(tune_plan(pl, e));
+    TRY(cuda_plan_fill_tables(pl, e)); /* tuning writes over all buffers */
     return take_workspace(pl, e);
 }
 

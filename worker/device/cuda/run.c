@@ -76,13 +76,6 @@ static void settle_copies(const struct cuda_plan *pl, struct step *s)
         a->elements += cuda_plan_form_elements(&pl->host_table[i]);
 }
 
-/* A pass that is run again has been counted. */
-static float *metrics_of(const struct cuda_plan *pl, const struct step *s, const struct variant_key *v)
-{
-    return v->again || !op_is(pl->p->ops[s->op].kind, OP_WRITES_METRICS) ? NULL
-                                                                         : pl->reduce + pl->p->n_train + pl->p->n_stats;
-}
-
 /* What depends on the run and not on the plan alone. */
 static void settle(const struct cuda_plan *pl, struct step *s, const struct variant_key *v)
 {
@@ -112,15 +105,14 @@ static void settle(const struct cuda_plan *pl, struct step *s, const struct vari
         settle_unpack(pl, s, v);
         break;
     case KERNEL_XENT:
-        s->args.as_KERNEL_XENT.accumulate = v->accumulate;
-        s->args.as_KERNEL_XENT.metrics = metrics_of(pl, s, v);
         s->args.as_KERNEL_XENT.smoothing = (float)v->smoothing;
         break;
     case KERNEL_XENT_PARTS:
     case KERNEL_XENT_PARTS_BWD: /* a union: the members are the same */
-        s->args.as_KERNEL_XENT_PARTS.accumulate = v->accumulate;
-        s->args.as_KERNEL_XENT_PARTS.metrics = metrics_of(pl, s, v);
         s->args.as_KERNEL_XENT_PARTS.smoothing = (float)v->smoothing;
+        break;
+    case KERNEL_METRICS:
+        s->args.as_KERNEL_METRICS.accumulate = v->accumulate || v->add_metrics;
         break;
     default:
         break;
@@ -135,6 +127,8 @@ int cuda_plan_run_step(struct cuda_plan *pl, struct step *s, const struct varian
     switch (s->kind) {
     case STEP_KERNEL:
         if ((s->gathers && !v->gather) || (s->kernel == KERNEL_UNPACK && !v->hooks && s != pl->steps[pl->unpacks]))
+            return 0;
+        if (s->kernel == KERNEL_METRICS && v->again) /* they have been counted */
             return 0;
         settle(pl, s, v);
         if (s->kernel == KERNEL_UNPACK && s->args.as_KERNEL_UNPACK.n == 0) /* they are in the arena */
@@ -230,7 +224,8 @@ static int traced_walk(struct cuda_plan *pl, const struct variant_key *v, const 
 static bool same_variant(const struct variant_key *a, const struct variant_key *b)
 {
     return a->accumulate == b->accumulate && a->hooks == b->hooks && a->sums == b->sums && a->gather == b->gather &&
-           a->again == b->again && a->pass == b->pass && a->set == b->set && a->smoothing == b->smoothing;
+           a->add_metrics == b->add_metrics && a->again == b->again && a->pass == b->pass && a->set == b->set &&
+           a->smoothing == b->smoothing;
 }
 
 /* The variant's place; the least used one makes room. */
@@ -369,6 +364,7 @@ static int enqueue(struct cuda_plan *pl, const struct run_args *a, struct err *e
                                   .hooks = hooks,
                                   .sums = sums,
                                   .gather = hooks || sums || !stage_whole(pl, &a->batch),
+                                  .add_metrics = a->add_metrics,
                                   .again = a->again,
                                   .pass = a->pass,
                                   .set = a->set,

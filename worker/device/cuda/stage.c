@@ -25,17 +25,17 @@ static void copy_batch(const struct cuda_plan *pl, const struct run_args *a, cha
 {
     const struct batch *b = &a->batch;
     const struct k_draw draw = {.seed = a->seed, .step = a->step};
-    const size_t n = (size_t)pl->o.batch;
+    const size_t n = (size_t)pl->o.batch, per = input_row_labels(&pl->p->input);
     memcpy(to + pl->draw_at, &draw, sizeof draw);
     if (b->samples)
         memcpy(to + pl->numbers_at, b->samples, n * sizeof *b->samples);
     if (b->labels)
-        memcpy(to + pl->labels_at, b->labels, n * sizeof *b->labels);
+        memcpy(to + pl->labels_at, b->labels, n * per * sizeof *b->labels);
     memcpy(to + pl->weights_at, b->weights, n * sizeof *b->weights);
     int32_t *labels = (int32_t *)(void *)(to + pl->labels_at);
     const float *weights = (const float *)(const void *)(to + pl->weights_at);
-    for (size_t i = 0; i < n && b->labels; i++) /* anything may stand where the weight is 0 */
-        labels[i] = weights[i] > 0 ? labels[i] : 0;
+    for (size_t i = 0; i < n * per && b->labels; i++) /* anything may stand where the weight is 0 */
+        labels[i] = weights[i / per] > 0 ? labels[i] : -1;
 }
 
 /* Rows that lie in page-locked memory go from where they are. */

@@ -147,6 +147,35 @@ static void part_traffic(const struct step *s, struct step_traffic *t)
     t->written = s->kernel == KERNEL_XENT_PARTS_BWD ? n * (double)dtype_size(a->grad_type) : 0;
 }
 
+/* Logits are read once more for their gradients, from the cache. */
+static void tokens_traffic(const struct step *s, struct step_traffic *t)
+{
+    switch (s->kernel) {
+    case KERNEL_EMBED: {
+        const struct k_embed *a = &s->args.as_KERNEL_EMBED;
+        const double n = (double)a->rows * a->c;
+        t->read = n * sizeof(float);
+        t->written = n * (double)dtype_size(a->type);
+    } break;
+    case KERNEL_EMBED_BWD: { /* as if no token came twice */
+        const struct k_embed_bwd *a = &s->args.as_KERNEL_EMBED_BWD;
+        const double n = (double)a->rows * a->c;
+        t->read = n * ((double)dtype_size(a->type) + sizeof(float));
+        t->written = n * sizeof(float);
+    } break;
+    case KERNEL_ROPE: {
+        const struct k_rope *a = &s->args.as_KERNEL_ROPE;
+        t->read = t->written = (double)a->rows * a->heads * a->d * (double)dtype_size(a->type);
+    } break;
+    default: {
+        const struct k_xent *a = &s->args.as_KERNEL_XENT;
+        const double n = (double)a->n * a->classes;
+        t->read = n * sizeof(float);
+        t->written = a->dlogits ? n * (double)dtype_size(a->grad_type) : 0;
+    } break;
+    }
+}
+
 static void columns_traffic(const struct step *s, struct step_traffic *t)
 {
     const struct k_columns *a = &s->args.as_KERNEL_SLICE;
@@ -268,6 +297,12 @@ static void kernel_traffic(const struct cuda_plan *pl, const struct step *s, str
     case KERNEL_XENT_SUMS:
     case KERNEL_XENT_PARTS_BWD:
         part_traffic(s, t);
+        break;
+    case KERNEL_EMBED:
+    case KERNEL_EMBED_BWD:
+    case KERNEL_ROPE:
+    case KERNEL_XENT:
+        tokens_traffic(s, t);
         break;
     case KERNEL_ROW_NORM:
     case KERNEL_ROW_NORM_BWD:

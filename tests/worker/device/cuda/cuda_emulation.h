@@ -69,6 +69,12 @@ static inline unsigned atomicInc(unsigned *at, unsigned last)
     *at = old >= last ? 0 : old + 1;
     return old;
 }
+static inline unsigned atomicAdd(unsigned *at, unsigned more)
+{
+    const unsigned old = *at;
+    *at += more;
+    return old;
+}
 static inline void __threadfence()
 {
 }

@@ -463,6 +463,7 @@ void fake_spoil(const struct gpu_dnn *d, int how)
 void fake_gemm(const struct gpu_gemm *g)
 {
     const size_t m = (size_t)g->m, n = (size_t)g->n, depth = (size_t)g->k;
+    const size_t a_row = g->a_row ? (size_t)g->a_row : g->trans_a ? m : depth, c_row = g->c_row ? (size_t)g->c_row : n;
     double *b = calloc(depth * n + 1, sizeof *b), *sum = calloc(n + 1, sizeof *sum);
     for (size_t k = 0; k < depth; k++)
         for (size_t j = 0; j < n; j++)
@@ -470,11 +471,11 @@ void fake_gemm(const struct gpu_gemm *g)
     for (size_t i = 0; i < m; i++) {
         memset(sum, 0, n * sizeof *sum);
         for (size_t k = 0; k < depth; k++)
-            add_row(sum, operand(g->a, g->in, g->tf32, g->trans_a ? k * m + i : i * depth + k), b + k * n, n);
+            add_row(sum, operand(g->a, g->in, g->tf32, g->trans_a ? k * a_row + i : i * a_row + k), b + k * n, n);
         for (size_t j = 0; j < n; j++) {
-            const double x = (double)g->alpha * sum[j] + (g->add ? fake_get(g->c, g->out, i * n + j) : 0);
+            const double x = (double)g->alpha * sum[j] + (g->add ? fake_get(g->c, g->out, i * c_row + j) : 0);
             const bool biased = g->epilogue == GEMM_BIAS; /* added to a sum in fp32 */
-            fake_set(g->c, g->out, i * n + j, biased ? (double)(float)x + fake_get(g->bias, g->out, j) : x);
+            fake_set(g->c, g->out, i * c_row + j, biased ? (double)(float)x + fake_get(g->bias, g->out, j) : x);
         }
     }
     for (size_t i = 0; i < m && g->epilogue == GEMM_BIAS_GRADIENT; i++) {

@@ -313,7 +313,7 @@ static void out_of_memory_names_the_largest_tenants_and_a_batch_that_fits(void *
     const char *number = strstr(why.text, "); ");
     assert_non_null(strstr(why.text, "a batch of 16384 images"));
     assert_non_null(strstr(why.text, "largest: conv"));
-    assert_true(number && sscanf(number, "); %u images would fit", &fits) == 1 && fits > 1000 && fits < 16384);
+    assert_true(number && sscanf(number, "); %u samples would fit", &fits) == 1 && fits > 1000 && fits < 16384);
     MUST(plan_of(&r, (int)fits, &r.plan, e));
     close_rig(&r);
 }
@@ -334,7 +334,7 @@ static void out_of_memory_is_said_of_the_whole_plan(void **state)
         assert_true(pieces[i] > 0);
         open_device(&r, true, below - 1);
         assert_int_equal(-ENOMEM, plan_of(&r, BATCH, &r.plan, &why));
-        if (!strstr(why.text, "(largest: ") || !strstr(why.text, "images would fit"))
+        if (!strstr(why.text, "(largest: ") || !strstr(why.text, "samples would fit"))
             fail_msg("%s", why.text);
         close_rig(&r);
         below -= pieces[i];

@@ -24,6 +24,7 @@ static struct {
     bool refuse;
     cublasComputeType_t compute;
     uint32_t reductions;         /* that were allowed */
+    int64_t rows[2];             /* elements from one to the next: of the last product's second factor, its result */
     uint64_t ran;                /* the first word of the algorithm that ran last */
     cublasLtEpilogue_t epilogue; /* that it ran with, and the bias */
     void *bias;
@@ -61,6 +62,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 {
     size_t n;
     lt.asked++;
+    cublasLtMatrixLayoutGetAttribute(b, CUBLASLT_MATRIX_LAYOUT_LD, &lt.rows[0], sizeof lt.rows[0], &n);
+    cublasLtMatrixLayoutGetAttribute(c, CUBLASLT_MATRIX_LAYOUT_LD, &lt.rows[1], sizeof lt.rows[1], &n);
     memset(results, 0, (size_t)cap * sizeof *results);
     *found = lt.refuse ? 0 : lt.named > 1 && cap > 1 ? (lt.named < cap ? lt.named : cap) : 1;
     for (int i = 0; i < *found; i++) {
@@ -214,6 +217,26 @@ static void biases_are_added_and_summed_on_the_way(void **state)
     g->ops->close(g);
 }
 
+/* Padding between rows makes another plan; bits that must repeat rule out sums in place. */
+static void rows_may_lie_apart_and_bits_repeat(void **state)
+{
+    static max_align_t stream;
+    struct gpu *g = open_gpu();
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct gpu_gemm m = {.in = DT_F16, .out = DT_F32, .trans_a = i & 1, .m = 9, .n = 10, .k = 64, .alpha = 1};
+        m.a_row = i < 2 ? 0 : 128;
+        m.c_row = i < 2 ? 0 : 16;
+        m.repeats = i == 3;
+        MUST(g->ops->gemm(g, (struct gpu_stream *)(void *)&stream, &m, NULL, 0, e));
+        assert_int_equal(lt.rows[0], i < 2 ? (i ? 9 : 64) : 128);
+        assert_int_equal(lt.rows[1], i < 2 ? 10 : 16);
+        assert_int_equal(lt.reductions, CUBLASLT_REDUCTION_SCHEME_MASK & (i == 3 ? ~1u : ~0u));
+    }
+    assert_int_equal(4, lt.asked);
+    g->ops->close(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +246,7 @@ int main(void)
         cmocka_unit_test(algorithms_are_named_in_order),
         cmocka_unit_test(the_algorithm_that_is_asked_for_runs),
         cmocka_unit_test(biases_are_added_and_summed_on_the_way),
+        cmocka_unit_test(rows_may_lie_apart_and_bits_repeat),
     };
     return cmocka_run_group_tests_name("products of the GPU", tests, NULL, NULL);
 }

@@ -390,7 +390,7 @@ static void a_workspace_that_never_fits_is_said_of_the_whole_plan(void **state)
 
     open_rig(&tight, NULL, bare);
     assert_int_equal(-ENOMEM, make(&tight, &plan, &why));
-    if (!strstr(why.text, "(largest: ") || !strstr(why.text, "images would fit"))
+    if (!strstr(why.text, "(largest: ") || !strstr(why.text, "samples would fit"))
         fail_msg("%s", why.text);
     close_rig(&tight);
     (void)state;

@@ -46,6 +46,8 @@ struct gpu_gemm {
     bool tf32;
     bool trans_a, trans_b; /* A is stored (k, m), B (n, k) */
     int64_t m, n, k;
+    int64_t a_row, c_row; /* elements from one row of A, as it is stored, or of C, to the next; 0: as many as it has */
+    bool repeats;         /* where no plan is given: no algorithm that leaves the order of sums to chance */
     const void *a, *b;
     void *c;
     float alpha;

@@ -344,9 +344,13 @@ static cublasStatus_t describe(struct gemm_plan *p, const struct gpu_gemm *m)
                                         (uint64_t)(m->trans_b ? m->n : m->k), m->trans_b ? m->k : m->n);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatrixLayoutCreate(&p->b, data_type(m->in), (uint64_t)(m->trans_a ? m->m : m->k),
-                                        (uint64_t)(m->trans_a ? m->k : m->m), m->trans_a ? m->m : m->k);
+                                        (uint64_t)(m->trans_a ? m->k : m->m),
+                                        m->a_row     ? m->a_row
+                                        : m->trans_a ? m->m
+                                                     : m->k);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = cublasLtMatrixLayoutCreate(&p->c, data_type(m->out), (uint64_t)m->n, (uint64_t)m->m, m->n);
+        rc = cublasLtMatrixLayoutCreate(&p->c, data_type(m->out), (uint64_t)m->n, (uint64_t)m->m,
+                                        m->c_row ? m->c_row : m->n);
     return rc;
 }
 
@@ -371,11 +375,16 @@ static cublasStatus_t ask(struct cuda_gpu *c, struct gemm_plan *p, size_t worksp
     return rc;
 }
 
+static uint32_t reductions_of(bool repeats)
+{
+    return CUBLASLT_REDUCTION_SCHEME_MASK & ~(repeats ? (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE : 0);
+}
+
 static cublasStatus_t choose(struct cuda_gpu *c, struct gemm_plan *p, size_t workspace_bytes)
 {
     cublasLtMatmulHeuristicResult_t best;
     int found = 0;
-    const cublasStatus_t rc = ask(c, p, workspace_bytes, CUBLASLT_REDUCTION_SCHEME_MASK, &best, 1, &found);
+    const cublasStatus_t rc = ask(c, p, workspace_bytes, reductions_of(p->key.repeats), &best, 1, &found);
     if (rc == CUBLAS_STATUS_SUCCESS)
         p->algo = best.algo;
     return rc;
@@ -393,6 +402,9 @@ static struct gpu_gemm key_of(const struct gpu_gemm *m)
     k.m = m->m;
     k.n = m->n;
     k.k = m->k;
+    k.a_row = m->a_row;
+    k.c_row = m->c_row;
+    k.repeats = m->repeats;
     k.epilogue = m->epilogue;
     return k;
 }
@@ -483,8 +495,7 @@ static int cuda_gemm_algos(struct gpu *g, const struct gpu_gemm *m, size_t works
 {
     cublasLtMatmulHeuristicResult_t all[ALGOS_MAX];
     struct gemm_plan *p = NULL;
-    const uint32_t reductions =
-        CUBLASLT_REDUCTION_SCHEME_MASK & ~(deterministic ? (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE : 0);
+    const uint32_t reductions = reductions_of(deterministic);
     int n = 0;
     *ret_n = 0;
     memset(all, 0, sizeof all); /* bytes that nobody sets are compared, too */

@@ -25,7 +25,7 @@ static __device__ __forceinline__ float widened(__nv_bfloat16 x)
 
 #include "worker/device/cuda/kern/kernels.h"
 
-enum { BLOCK = 256, WARP = 32 };
+enum { BLOCK = 256, WARP = 32, WARPS_MAX = 32 /* of a block */ };
 
 __device__ __forceinline__ float to_float(float x)
 {
@@ -77,7 +77,7 @@ template <typename T, int V> __device__ __forceinline__ void store(T *p, const f
 /* Sum over the block in a fixed order; every thread gets it. All threads of the block call it. */
 template <typename T> __device__ T block_sum(T x)
 {
-    __shared__ T warps[BLOCK / WARP];
+    __shared__ T warps[WARPS_MAX];
     for (int d = WARP / 2; d > 0; d /= 2)
         x += __shfl_xor_sync(0xffffffffu, x, d);
     __syncthreads(); /* an earlier call's readers are done */
@@ -92,7 +92,7 @@ template <typename T> __device__ T block_sum(T x)
 
 __device__ inline float block_max(float x)
 {
-    __shared__ float warps[BLOCK / WARP];
+    __shared__ float warps[WARPS_MAX];
     for (int d = WARP / 2; d > 0; d /= 2)
         x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, d));
     __syncthreads();

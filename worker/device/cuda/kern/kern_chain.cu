@@ -121,6 +121,8 @@ __device__ __forceinline__ void take_with(const k_link &l, const pack<T, V> &wit
         const float w = to_float(with.at[i]);
         if (l.kind == LINK_ADD)
             v[i] += w;
+        else if (l.kind == LINK_MUL)
+            v[i] *= w;
         else if (l.kind == LINK_RELU_BWD)
             v[i] = w > 0 ? v[i] : 0;
         else
@@ -336,7 +338,7 @@ template <typename T, int V> __global__ void __launch_bounds__(BLOCK) table_grad
     const int lane = (int)threadIdx.x % WARP, summer = (int)threadIdx.x / WARP;
     const size_t i = blockIdx.x * (size_t)WARP + lane, sample = (size_t)a.t * a.c;
     float sum[V] = {};
-    for (int n = summer; n < a.n && i < vectors; n += SUMMERS) {
+    for (int n = summer; n < a.n && i < vectors && i * V < sample; n += SUMMERS) {
         float dy[V];
         load<T, V>(static_cast<const T *>(a.dy) + n * sample + i * V, dy);
         UNROLL

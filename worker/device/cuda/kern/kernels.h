@@ -207,6 +207,7 @@ struct k_draw {
 /* One operation of a chain, on the value v that the one before has left. */
 enum k_link_kind {
     LINK_ADD,      /* v + with */
+    LINK_MUL,      /* v * with */
     LINK_RELU,     /* max(v, 0) */
     LINK_RELU_BWD, /* with > 0 ? v : 0 */
     LINK_ACT,      /* act(v) */
@@ -259,7 +260,7 @@ struct k_sequence {
     void *out;
 };
 
-/* out (rows, c) = the sum over samples of positions [0, rows) of dy (n, t, c). */
+/* out (rows, c) = the sum over samples of positions [0, rows) of dy (n, t, c); rows from t on: zeros. */
 struct k_table_gradient {
     int n, t, rows, c;
     enum dtype type;
@@ -295,19 +296,65 @@ struct k_attention {
 };
 #define KERNEL_HEAD_MAX 128
 
-/* Metrics of a batch (sums over samples of weight 1, in sample order) and, if dlogits is not NULL, its gradient times
- * scale. */
+/* --- tokens: whole numbers in floats */
+
+struct k_tokens {
+    size_t n;
+    const int32_t *in;
+    float *out;
+};
+
+/* out (rows, c): of each token its row of a table (v, c). */
+struct k_embed {
+    size_t rows;
+    int c;
+    enum dtype type;
+    const float *tokens, *table;
+    void *out;
+};
+
+/* out (v, c) += the rows of dy (rows, c), each to the row of its token. */
+struct k_embed_bwd {
+    unsigned rows;
+    int c;
+    enum dtype type;
+    const float *tokens;
+    const void *dy;
+    float *out;
+};
+
+/* Of rows (n, t, heads d) channels j and j + d / 2 of the first `turned` heads become low cos - high sin and high cos +
+ * low sin, by a row (cosines, sines) of the table (t, d); back: sines count the other way. The other heads are copied.
+ */
+struct k_rope {
+    size_t rows;
+    int t, heads, turned, d;
+    bool back;
+    enum dtype type;
+    const float *table;
+    const void *in;
+    void *out;
+};
+
+/* The loss of rows of logits: what each adds to the metrics and, if dlogits is not NULL, its gradient times scale, which
+ * may lie where the logits are. What lies behind the classes of a row counts nowhere. */
 struct k_xent {
-    int n, classes, stride;     /* elements from one sample's logits to the next's */
-    enum dtype type, grad_type; /* of logits, of dlogits */
-    const void *logits;
-    const int32_t *labels;
-    const float *weights;
+    int n, classes;
+    size_t stride, grad_stride; /* elements from one row to the next: of logits, of dlogits */
+    bool in_floats;             /* exponentials; their sums are double either way */
+    enum dtype grad_type;
+    const float *logits;
+    const int32_t *labels; /* -1: the row counts nowhere */
     float smoothing;
     const float *scale; /* loss scale; NULL: 1 */
     void *dlogits;
-    float *metrics; /* METRIC_LOSS, TOP1, TOP5, COUNT of the reduce arena, or NULL */
-    float *samples; /* (n, 4) scratch: what each sample adds */
+    float *samples; /* (n, 4): what each row adds to METRIC_LOSS, TOP1, TOP5, COUNT */
+};
+
+struct k_metrics { /* metrics (4) of the reduce arena = the sums of rows (n, 4), in a fixed order */
+    int n;
+    const float *samples;
+    float *metrics;
     bool accumulate;
 };
 
@@ -328,10 +375,9 @@ struct k_rows {
     void *out;
 };
 
-struct k_labels { /* labels and weights of a batch -> (n, LABEL_N) */
+struct k_labels { /* labels of a batch, -1: it does not count -> (n, LABEL_N) */
     int n;
     const int32_t *labels;
-    const float *weights;
     float *out;
 };
 
@@ -348,9 +394,7 @@ struct k_xent_part {
     float smoothing;      /* PARTS, BWD */
     const float *scale;   /* BWD: loss scale */
     int mine, batch;      /* PARTS: rows [mine, mine + batch) are this rank's, and counted by it */
-    float *samples;       /* PARTS: (batch, 4) scratch, as k_xent's */
-    float *metrics;       /* PARTS: as k_xent's */
-    bool accumulate;      /* PARTS */
+    float *samples;       /* PARTS: (batch, 4), as k_xent's */
 };
 
 /* A filter whose copy is that of a convolution over pixels put together (device/fold.h). */
@@ -585,7 +629,12 @@ struct k_checksum {
     X(KERNEL_ATTENTION, struct k_attention)                                                                            \
     X(KERNEL_ATTENTION_BWD_QUERIES, struct k_attention)                                                                \
     X(KERNEL_ATTENTION_BWD_KEYS, struct k_attention)                                                                   \
+    X(KERNEL_TOKENS, struct k_tokens)                                                                                  \
+    X(KERNEL_EMBED, struct k_embed)                                                                                    \
+    X(KERNEL_EMBED_BWD, struct k_embed_bwd)                                                                            \
+    X(KERNEL_ROPE, struct k_rope)                                                                                      \
     X(KERNEL_XENT, struct k_xent)                                                                                      \
+    X(KERNEL_METRICS, struct k_metrics)                                                                                \
     X(KERNEL_SLICE, struct k_columns)                                                                                  \
     X(KERNEL_PAD, struct k_columns)                                                                                    \
     X(KERNEL_LABELS, struct k_labels)                                                                                  \

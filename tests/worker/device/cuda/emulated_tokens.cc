@@ -1,0 +1,1 @@
+#include "worker/device/cuda/kern/kern_tokens.cu"
