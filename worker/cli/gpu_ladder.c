@@ -29,8 +29,8 @@ static const struct rung {
     const char *name, *args; /* beyond what all have; words */
     bool trains;
     int gpus;
-    bool of_text; /* of attention_net, not of the ladder's network */
-    bool first;   /* of its network: others' losses are compared with this one's */
+    enum net { LADDERS, ATTENTION, TOKENS } net;
+    bool first; /* of its network: others' losses are compared with this one's */
 } rungs[] = {
     {"device", "gpu-info --json", false, 1},
     {"plain convolutions", "--no-cuda-graphs --no-conv-fusion --deterministic", true, 1, .first = true},
@@ -40,8 +40,10 @@ static const struct rung {
     {"autotune", "--amp fp16 --tune-seconds 60", true, 1},
     {"two ranks", "--amp fp16 --tune-seconds 60 --sync-bn --gpus 0,1", true, 2},
     {"two ranks on one GPU", "--amp fp16 --deterministic --sync-bn --procs 2 --oversubscribe --comm gloo", true, 1},
-    {"own attention", "--no-cuda-graphs --no-conv-fusion --deterministic --amp fp16", true, 1, true, true},
-    {"attention, epilogues", "--no-cuda-graphs --amp fp16", true, 1, .of_text = true},
+    {"own attention", "--no-cuda-graphs --no-conv-fusion --deterministic --amp fp16", true, 1, ATTENTION, true},
+    {"attention, epilogues", "--no-cuda-graphs --amp fp16", true, 1, ATTENTION},
+    {"tokens", "--no-cuda-graphs --no-conv-fusion --deterministic --amp fp16", true, 1, TOKENS, true},
+    {"tokens, graphs", "--amp bf16 --tune-seconds 60", true, 1, TOKENS},
 };
 enum { RUNGS = sizeof rungs / sizeof *rungs };
 
@@ -61,6 +63,25 @@ static const char attention_net[] = "input\n"
                                     "add add with=table\n"
                                     "pick class\n"
                                     "classifier fc\n";
+
+/* What language models have: a tied head, rotary positions, gated layers, grouped queries. */
+static const char tokens_net[] = "tokens length=32 vocabulary=500\n"
+                                 "embed wte out=64\n"
+                                 "norm norm.1 rms=yes bias=no\n"
+                                 "linear qkv out=128 each=yes bias=no\n"
+                                 "rope rope heads=2 kv_heads=1\n"
+                                 "attention attention heads=2 kv_heads=1 causal=yes\n"
+                                 "linear proj out=64 each=yes\n"
+                                 "add attended with=wte\n"
+                                 "linear up out=96 each=yes bias=no\n"
+                                 "linear gate from=attended out=96 each=yes bias=no\n"
+                                 "silu act\n"
+                                 "mul product with=up\n"
+                                 "linear down out=64 each=yes\n"
+                                 "add add with=attended\n"
+                                 "norm norm.2\n"
+                                 "head head tied=wte\n";
+enum { TOKENS_HEADER = 20240520, TOKENS_N = 1 << 14 }; /* a file as llm.c's: 256 words, tokens of two bytes */
 
 struct climb {
     const struct gpu_ladder *l;
@@ -110,16 +131,21 @@ static void command_of(struct climb *c, const struct rung *r, bool check)
     c->argc = 0;
     add_word(c, "%s", l->self);
     if (r->trains) {
-        add_words(c, "--train-data null --num-labels 10 --num-epochs 1000 --lr 0.001 --lr-policy fixed --seed 1 "
-                     "--device cuda --log-level debug");
-        add_option(c, "null-images", l->batch * l->steps);
-        add_option(c, "image-size", l->image_size);
+        add_words(c, "--num-epochs 1000 --lr 0.001 --lr-policy fixed --seed 1 --device cuda --log-level debug");
         add_option(c, "batch-size", l->batch);
         add_option(c, "max-steps", l->steps);
-        if (r->of_text)
-            add_word(c, "--arch=%s/attention.net", l->out);
-        else
-            add_word(c, "--arch=%s", l->arch);
+        if (r->net == TOKENS) {
+            add_word(c, "--train-data=%s/tokens.bin", l->out);
+            add_word(c, "--arch=%s/tokens.net", l->out);
+        } else {
+            add_words(c, "--train-data null --num-labels 10");
+            add_option(c, "null-images", l->batch * l->steps);
+            add_option(c, "image-size", l->image_size);
+            if (r->net == ATTENTION)
+                add_word(c, "--arch=%s/attention.net", l->out);
+            else
+                add_word(c, "--arch=%s", l->arch);
+        }
         add_word(c, "--plan-cache=%s/plans", l->out);
         add_word(c, "--log-dir=%s", c->folder);
     }
@@ -308,16 +334,28 @@ static void say_no_time(int n, struct err *why)
     printf("%d %-22s %s\n", n + 1, rungs[n].name, why->text);
 }
 
-static int write_net(const struct gpu_ladder *l, struct err *e)
+static int write_file(const struct gpu_ladder *l, const char *name, const void *what, size_t bytes, struct err *e)
 {
     char path[1100];
-    snprintf(path, sizeof path, "%s/attention.net", l->out);
-    TRY(path_make_dirs(l->out, e));
+    snprintf(path, sizeof path, "%s/%s", l->out, name);
     FILE *f = fopen(path, "we");
-    const bool written = f && fputs(attention_net, f) >= 0;
+    const bool written = f && fwrite(what, 1, bytes, f) == bytes;
     if ((f && fclose(f) != 0) || !written)
         return err_errno(e, errno, "write %s", path);
     return 0;
+}
+
+static int write_files(const struct gpu_ladder *l, struct err *e)
+{
+    static uint16_t tokens[512 + TOKENS_N];
+    const int32_t header[] = {TOKENS_HEADER, 1, TOKENS_N};
+    memcpy(tokens, header, sizeof header);
+    for (uint32_t i = 0; i < TOKENS_N; i++)
+        tokens[512 + i] = (uint16_t)(i * i / 7 % 500);
+    TRY(path_make_dirs(l->out, e));
+    TRY(write_file(l, "attention.net", attention_net, sizeof attention_net - 1, e));
+    TRY(write_file(l, "tokens.net", tokens_net, sizeof tokens_net - 1, e));
+    return write_file(l, "tokens.bin", tokens, sizeof tokens, e);
 }
 
 int gpu_ladder_climb(const struct gpu_ladder *l, struct gpu_ladder_end *ret, struct err *why, struct err *e)
@@ -326,7 +364,7 @@ int gpu_ladder_climb(const struct gpu_ladder *l, struct gpu_ladder_end *ret, str
     enum verdict v = HOLDS;
     int n = 0;
     clear_places(&c);
-    TRY(write_net(l, e));
+    TRY(write_files(l, e));
     for (; n < RUNGS && v == HOLDS; n++) {
         if (rungs[n].gpus > l->gpus) {
             printf("%d %-22s left out: %d GPU can be used here\n", n + 1, rungs[n].name, l->gpus);

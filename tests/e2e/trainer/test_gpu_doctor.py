@@ -9,7 +9,7 @@ from support import BUILD, ROOT, TRAINER, run
 pytestmark = pytest.mark.gpu_emulated
 
 MODULE = BUILD / "tests" / "worker" / "device" / "cuda" / "fake_cuda.so"
-RUNGS = ["device", "plain convolutions", "halves", "fused patterns", "graphs", "autotune", "two ranks", "two ranks on one GPU", "own attention", "attention, epilogues"]
+RUNGS = ["device", "plain convolutions", "halves", "fused patterns", "graphs", "autotune", "two ranks", "two ranks on one GPU", "own attention", "attention, epilogues", "tokens", "tokens, graphs"]
 
 
 def doctor(tmp_path, *args, **env):
@@ -36,7 +36,7 @@ def test_a_gpu_on_which_all_is_well(tmp_path):
     assert p.returncode == 0, p.stdout + p.stderr
     assert rungs(p) == {name: "ok" for name in RUNGS}, p.stdout
     text = (tmp_path / "out" / "gpu-doctor.txt").read_text()
-    assert "every rung holds" in text and all(f"rung-{n}/log" in text for n in range(1, 11))
+    assert "every rung holds" in text and all(f"rung-{n}/log" in text for n in range(1, 13))
     assert "run 1: enqueued in" in text and "fake GPU" in text  # the runs tell of themselves
 
 
