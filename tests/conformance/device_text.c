@@ -1,5 +1,6 @@
 /* Small language models as they are shipped, GPT-2 (tied head) and Llama, on the device under test: against ref, and
- * against themselves where fusing, accumulating, parts of the model or parameters that come and go must change nothing. */
+ * against themselves where fusing, accumulating, parts of the model or parameters that come and go must change
+ * nothing. */
 #include "tests/conformance/device_rig.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Models of tokens: embeddings, rotary positions, and the head with its loss. The head has logits of some rows at a time
- * (a row is a position of a sample), in one buffer:
+/* Models of tokens: embeddings, rotary positions, losses, and the head with its own. The head has logits of some rows
+ * at a time (a row is a position of a sample), in one buffer:
  *
  *   logits = x . w^T -> each row's loss; gradients in the place of the logits -> dx = dlogits . w, dw += dlogits^T . x
  *

@@ -1,6 +1,6 @@
 /* Kernels of models of tokens, emulated, over sizes that conformance's small shapes do not reach: tokens that come more
- * often than a block has room for, rows of logits that a larger block reads, with padding between them; and a head whose
- * logits are made in several parts. */
+ * often than a block has room for, rows of logits that a larger block reads, with padding between them; and a head
+ * whose logits are made in several parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -6,8 +6,8 @@
  *
  * embed_bwd adds many rows to some places, in a fixed order and without atomics on floats. A block has the tokens of
  * one bucket (token mod BUCKETS), and 32 vectors of channels: nobody else writes there. It goes through all tokens,
- * keeps (token, row) of its own, and sorts them. Then a warp adds the rows of a token; where these are many, as of "the",
- * the block's warps share them. */
+ * keeps (token, row) of its own, and sorts them. Then a warp adds the rows of a token; where these are many, as of
+ * "the", the block's warps share them. */
 #include "worker/device/cuda/kern/kern.cuh"
 
 enum { MOST_BLOCKS = 1056, BUCKETS = 264, KEYS = 2048, TURN = 4 * BLOCK, FEW = 16, WARPS = BLOCK / WARP };

@@ -336,8 +336,8 @@ struct k_rope {
     void *out;
 };
 
-/* The loss of rows of logits: what each adds to the metrics and, if dlogits is not NULL, its gradient times scale, which
- * may lie where the logits are. What lies behind the classes of a row counts nowhere. */
+/* The loss of rows of logits: what each adds to the metrics and, if dlogits is not NULL, its gradient times scale,
+ * which may lie where the logits are. What lies behind the classes of a row counts nowhere. */
 struct k_xent {
     int n, classes;
     size_t stride, grad_stride; /* elements from one row to the next: of logits, of dlogits */
