@@ -311,7 +311,7 @@ static void out_of_memory_names_the_largest_tenants_and_a_batch_that_fits(void *
     assert_int_equal(-ENOMEM, plan_of(&r, 16384, &r.plan, &why));
     print_message("# %s\n", why.text);
     const char *number = strstr(why.text, "); ");
-    assert_non_null(strstr(why.text, "a batch of 16384 images"));
+    assert_non_null(strstr(why.text, "a batch of 16384 samples"));
     assert_non_null(strstr(why.text, "largest: conv"));
     assert_true(number && sscanf(number, "); %u samples would fit", &fits) == 1 && fits > 1000 && fits < 16384);
     MUST(plan_of(&r, (int)fits, &r.plan, e));
