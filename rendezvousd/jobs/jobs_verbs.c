@@ -275,12 +275,22 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
 
 /* --- the others */
 
+/* A host of a list keeps all in memory: what a node has seen was sent from here, or it asked, and was late, when the
+ * host had another job of that name. That must not count as seen. */
+static int check_seen(const struct jobs_party *p, const struct leader_member *m, uint64_t seq, struct err *e)
+{
+    if (!p->jobs->seats || !m->has_news || m->told || seq < m->news.seq)
+        return 0;
+    return err_set(e, -ENOENT, "node '%s' speaks of news that this host has not sent it yet", m->node);
+}
+
 static int next_of(struct jobs_party *p, const char *run, const char *node, uint64_t seq, int from, struct err *e)
 {
     struct leader_member *m;
     struct job *job = NULL;
     TRY(check_party(p, run, node, e));
     TRY(look_up(p, run, node, &job, &m, e));
+    TRY(check_seen(p, m, seq, e));
     TRY(party_resume_seat_(p, job, node, e));
     TRY(party_bind_(p, job, node, e));
     TRY(heard(p, e));

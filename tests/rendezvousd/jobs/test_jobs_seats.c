@@ -231,6 +231,27 @@ static void a_seat_is_taken_back_from_a_late_connection(void **state)
     close_host(&h);
 }
 
+/* What a node asked while this host had another job of that name is read when a node of the new one was just to be told
+ * that its round stops. */
+static void a_late_question_acknowledges_no_news_that_were_never_sent(void **state)
+{
+    struct host h;
+    begin(&h);
+    struct sitter now_there = h.n[1];
+    const struct rdzv_event fail = {.kind = RDZV_FAIL, .node = "node0", .round = 1, .cause = {.exit_code = 1}};
+    jobs_next_cancel(now_there.party);
+    assert_int_equal(jobs_claim(h.n[0].party, "j", &fail, &h.n[0].e), 0);
+    h.n[1].party = NULL;
+    come(&h, 1);
+    h.n[1].news.seq = 99;
+    assert_int_equal(next(&h, 1), -ENOENT);
+    jobs_party_close(h.n[1].party, JOBS_SILENT);
+    h.n[1] = now_there;
+    assert_int_equal(next(&h, 1), 0);
+    assert_int_equal(h.n[1].news.kind, RDZV_NEWS_STOP);
+    close_host(&h);
+}
+
 static void workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged(void **state)
 {
     struct host h;
@@ -265,6 +286,7 @@ int main(void)
         cmocka_unit_test(a_full_job_begins_at_once),
         cmocka_unit_test(a_host_that_hears_too_few_forgets_its_round),
         cmocka_unit_test(a_seat_is_taken_back_from_a_late_connection),
+        cmocka_unit_test(a_late_question_acknowledges_no_news_that_were_never_sent),
         cmocka_unit_test(workers_of_a_round_that_a_host_does_not_know_are_not_acknowledged),
         cmocka_unit_test(a_node_that_heard_of_a_higher_round_ends_a_lower_one),
     };
