@@ -43,17 +43,17 @@ static void give_back(void *p)
 /* libuv's table of watchers is all that it reallocates as it runs. */
 static void *grow(void *p, size_t n)
 {
-    void *q = is_reserve(p) ? malloc(n) : realloc(p, n);
-    if (q && !is_reserve(p))
+    const bool reserved = is_reserve(p);
+    const size_t had = reserved ? (size_t)(reserve.start + reserve.bytes - (char *)p) : malloc_usable_size(p);
+    void *q = reserved ? malloc(n) : realloc(p, n);
+    if (q && !reserved)
         return q;
-    const size_t had = !p              ? 0
-                       : is_reserve(p) ? (size_t)(reserve.start + reserve.bytes - (char *)p)
-                                       : malloc_usable_size(p);
     if (n == 0 || (!q && !(q = take_reserve(n))))
         return NULL;
     if (had > 0)
         memcpy(q, p, had < n ? had : n);
-    give_back(p);
+    if (!reserved)
+        free(p);
     return q;
 }
 
