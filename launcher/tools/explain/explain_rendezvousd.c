@@ -45,7 +45,7 @@ const struct explain_message explain_rendezvousd[] = {
     {"is another principal's\nis unknown here\nseveral principals have a run",
      "the job belongs to somebody else, or is not there, or several have one of that name",
      "the token of its owner; another --rdzv-id; --principal of crun admin"},
-    {"this host has given up the job\nthis host knows no round of",
+    {"this host has given up the job\nthis host knows no round of\nspeaks of news that this host has not sent it yet",
      "this host of a list heard too few nodes, so another one may lead the job",
      "nothing: the node joins again; if it is frequent look at the network"},
     {"alone, for the nodes of a list\nthis is no host of a list for",
