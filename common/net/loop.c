@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#define FDS_MAX ((size_t)1 << 20)
+#define WATCHED_MAX ((size_t)1 << 20)
 #define ALIGN 64
 
 static struct {
@@ -63,7 +63,8 @@ static int make_reserve(struct err *e)
     struct rlimit files;
     if (reserve.start)
         return 0;
-    size_t fds = getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur > FDS_MAX ? FDS_MAX : (size_t)files.rlim_cur,
+    size_t fds = getrlimit(RLIMIT_NOFILE, &files) < 0 || files.rlim_cur > WATCHED_MAX ? WATCHED_MAX
+                                                                                      : (size_t)files.rlim_cur,
            n = 64;
     while (n < fds + 2)
         n *= 2;

@@ -275,8 +275,8 @@ int jobs_join(struct jobs_party *p, const char *run, const struct rdzv_event *jo
 
 /* --- the others */
 
-/* A host of a list keeps all in memory: what a node has seen was sent from here, or it asked, and was late, when the
- * host had another job of that name. That must not count as seen. */
+/* A host of a list keeps everything in memory, so a node can only have seen news that this host sent. A NEXT that names
+ * other news was meant for an earlier job of that name and came late: it acknowledges nothing. */
 static int check_seen(const struct jobs_party *p, const struct leader_member *m, uint64_t seq, struct err *e)
 {
     if (!p->jobs->seats || !m->has_news || m->told || seq < m->news.seq)

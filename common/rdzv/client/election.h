@@ -26,9 +26,9 @@
 #include "common/rdzv/homes/rdzv_claim.h"
 
 #define ELECTION_D_MS 1500 /* how long a claim is valid */
-#define ELECTION_FEW_MS                                                                                                \
-    10000 /* a leader that hears fewer than MIN nodes for so long releases its claim, but not before
-                                 it has given up whom it took over: the next one would wait for them anew */
+/* A leader that hears fewer than MIN nodes for so long releases its claim. The time begins when the leader has given up
+ * the nodes that it took over: released sooner, the claim would let the next leader wait for them anew. */
+#define ELECTION_FEW_MS 10000
 #define ELECTION_EFFECTS_MAX 8
 
 #define ELECTION_STATES(X)                                                                                             \

@@ -25,11 +25,13 @@
 #include "common/base/choice.h"
 
 #define HOSTS_MAX 16
-#define HOSTS_ASK_MS 200     /* answers that come later are too late */
-#define HOSTS_AGAIN_MS 300   /* between two times that no host can be dialled */
-#define HOSTS_LOOK_MS 250    /* and up to twice as long: between two times that one without workers, which its host */
-#define HOSTS_LOOK_SEAT_MS 4 /* does not acknowledge, asks anew; and for each node of a round */
-#define HOSTS_DENIALS 2      /* in a row, and this node gives up: one may be of a host that was just replaced */
+#define HOSTS_ASK_MS 200   /* answers that come later are too late */
+#define HOSTS_AGAIN_MS 300 /* between two times that no host can be dialled */
+/* A node without workers that its host does not acknowledge asks all hosts anew after HOSTS_LOOK_MS, and
+ * HOSTS_LOOK_SEAT_MS more for each node of MIN, up to twice as long by chance. */
+#define HOSTS_LOOK_MS 250
+#define HOSTS_LOOK_SEAT_MS 4
+#define HOSTS_DENIALS 2 /* in a row, and this node gives up: one may be of a host that was just replaced */
 #define HOSTS_EFFECTS_MAX 4
 
 #define HOSTS_STATES(X)                                                                                                \
