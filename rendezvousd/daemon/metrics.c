@@ -34,7 +34,9 @@
     X("rounds_total", METRICS_COUNTER, "Rounds begun.", st.rounds)                                                     \
     X("restarts_total", METRICS_COUNTER, "Restarts used up.", st.restarts)                                             \
     X("fenced_total", METRICS_COUNTER, "Requests refused because they were of an older round.", st.fences)             \
-    X("damaged_logs", METRICS_GAUGE, "Job logs that were damaged when the daemon started, and set aside.", st.damaged) \
+    X("damaged_logs", METRICS_GAUGE,                                                                                   \
+      "Job logs that were set aside: damaged when the daemon started, or of a job with a fault of the daemon.",        \
+      st.damaged)                                                                                                      \
     X("jobs_without_log", METRICS_GAUGE, "Jobs that would be lost with the daemon: their logs cannot be written.",     \
       st.unlogged)
 

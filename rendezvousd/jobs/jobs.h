@@ -206,7 +206,7 @@ struct jobs_stats {
     size_t jobs, nodes, running; /* jobs not over, their nodes, of the jobs those in a round */
     uint64_t joins, rounds, restarts, fences, finished;
     uint64_t failed; /* of the finished */
-    size_t damaged;  /* logs found damaged at the start */
+    size_t damaged;  /* logs that were set aside: damaged at the start, or of a job with a fault of ours */
     size_t unlogged; /* jobs not over that would not outlive this daemon, though it has a state directory */
 };
 void jobs_stats(const struct jobs *j, struct jobs_stats *ret);

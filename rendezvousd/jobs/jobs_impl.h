@@ -55,6 +55,7 @@ struct job {
     int departed;               /* nodes of the newest round that have left in good order */
     uint64_t round;             /* the newest that is in our log of events */
     bool over;
+    bool broken;                  /* by a fault of ours: nothing is decided any more */
     struct jobs_party *undurable; /* they ask, and their news wait for the disk */
     uint64_t restarts;            /* counted */
     struct job_seen seen;

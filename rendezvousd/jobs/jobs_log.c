@@ -2,6 +2,7 @@
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "common/base/log.h"
+#include "common/job/exitcode.h"
 #include "rendezvousd/jobs/jobs_impl.h"
 #include "rendezvousd/state/state_dir.h"
 #include <errno.h>
@@ -92,9 +93,34 @@ static bool open_home(struct job *job)
     return !first;
 }
 
+/* Whoever read these decisions would go on with the fault: they are not written, and a log that has led to it is kept
+ * for those who look for it. True: it was so. */
+static bool set_aside(struct job *job)
+{
+    const struct leader *l = job->reign.leader;
+    struct rdzv_home *home = job->reign.home;
+    if (!leader_machine(l) || !rdzv_broken(leader_machine(l))[0])
+        return false;
+    const bool logged = home && home != &job->memory && !job->jobs->term.home;
+    if (!job->broken)
+        log_error(
+            MODULE,
+            "run=%s: a fault of this program, which is to be reported: %s; the job is ended with %d, and no other "
+            "one%s%s%s",
+            leader_run(l), rdzv_broken(leader_machine(l)), EXIT_INTERNAL, logged ? "; its log is set aside as '" : "",
+            logged ? leader_instance(l) : "", logged ? ".log.damaged'" : "");
+    if (logged && !job->broken)
+        state_home_set_aside(home);
+    job->jobs->stats.damaged += logged && !job->broken;
+    job->broken = true;
+    return true;
+}
+
 void job_decide_(struct job *job)
 {
     struct rdzv_reign *r = &job->reign;
+    if (set_aside(job))
+        return;
     if (job->jobs->o.now() < leader_held_until(r->leader))
         return; /* a decision says that what may be lost was waited for */
     const bool unlogged = !r->home || (r->home == &job->memory && job->jobs->o.dir);
@@ -113,6 +139,8 @@ bool job_is_durable_(const struct job *job)
 static void decide_all(struct job *job)
 {
     const int64_t now = job->jobs->o.now();
+    if (job->broken)
+        return;
     if (now >= leader_held_until(job->reign.leader) && leader_machine(job->reign.leader))
         rdzv_reign_decide(&job->reign, true, now, NULL);
 }

@@ -43,6 +43,9 @@ void state_dir_close(struct state_dir *d);
 int state_dir_home(struct state_dir *d, const char *id, struct rdzv_home **ret, struct err *e);
 /* What is to be appended cannot be put into words (no memory): the log is lost as if the disk were full. */
 void state_home_lose(struct rdzv_home *h, int rc);
+/* The job has a fault: its file is renamed to ID.log.damaged, nothing more is written, and whatever is appended counts
+ * as kept. */
+void state_home_set_aside(struct rdzv_home *h);
 /* Give take() the home of every log that is there, in the order of their names; whoever took one over must append
  * something whole before all else, for the end of the file may be torn, or forget it. Where take() returns ERR_CORRUPT
  * (its load() did, or the text makes no sense) the file is renamed to ID.log.damaged and logged: the others are read

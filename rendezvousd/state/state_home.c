@@ -23,7 +23,7 @@
 
 enum dir_op dir_op_(const struct dir_home *h)
 {
-    return h->file == DIR_GOES  ? DIR_REMOVE
+    return h->file == DIR_GOES  ? h->aside ? DIR_ASIDE : DIR_REMOVE
            : h->pending_whole   ? DIR_RENEW
            : h->pending.len > 0 ? DIR_APPEND
                                 : DIR_NOTHING;
@@ -61,6 +61,18 @@ void state_home_lose(struct rdzv_home *base, int rc)
 {
     struct dir_home *h = (struct dir_home *)base;
     lose(h, rc);
+    dir_start_(h->dir);
+}
+
+void state_home_set_aside(struct rdzv_home *base)
+{
+    struct dir_home *h = (struct dir_home *)base;
+    if (!is_kept(h))
+        return;
+    h->aside = true;
+    base->unlogged = false; /* it is meant to go */
+    let_go(h);
+    dir_mark_(h);
     dir_start_(h->dir);
 }
 
@@ -111,7 +123,7 @@ static void free_home(struct dir_home *h)
 
 void dir_landed_(struct dir_home *h)
 {
-    if (h->flying_op == DIR_REMOVE) {
+    if (h->flying_op == DIR_REMOVE || h->flying_op == DIR_ASIDE) {
         if (h->file == DIR_GOES && h->result < 0)
             not_removed(h);
         else if (h->file == DIR_GOES)

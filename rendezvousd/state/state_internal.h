@@ -35,6 +35,7 @@ struct dir_home {
     enum dir_file file;
     uint32_t records; /* of the file */
     bool closed;      /* by its owner: freed when nothing is left to write or to remove */
+    bool aside;       /* it is renamed instead of removed: somebody will want to look at it */
     bool refused;     /* it was reported that the file cannot be removed */
     /* to be written next */
     struct buf pending;

@@ -65,6 +65,15 @@ static int remove_file(int dir, const char *name)
     return fsync(dir) < 0 ? -errno : 0;
 }
 
+static int set_aside(int dir, const char *name)
+{
+    char aside[DIR_ID_MAX + 16];
+    snprintf(aside, sizeof aside, "%s.damaged", name);
+    if (renameat(dir, name, dir, aside) < 0 && errno != ENOENT)
+        return -errno;
+    return fsync(dir) < 0 ? -errno : 0;
+}
+
 static int carry_out(int dir, const char *id, enum dir_op op, const char *text, size_t n)
 {
     char name[DIR_ID_MAX + 8], fresh[DIR_ID_MAX + 8];
@@ -73,6 +82,7 @@ static int carry_out(int dir, const char *id, enum dir_op op, const char *text, 
     const int rc = op == DIR_APPEND   ? append(dir, name, text, n)
                    : op == DIR_RENEW  ? dir_renew(dir, name, fresh, text, n)
                    : op == DIR_REMOVE ? remove_file(dir, name)
+                   : op == DIR_ASIDE  ? set_aside(dir, name)
                                       : 0;
     return rc == ERR_REFUSED ? -EPERM : rc; /* a word of the system's for the log */
 }

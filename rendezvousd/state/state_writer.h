@@ -20,6 +20,7 @@ enum dir_op {
     DIR_APPEND, /* to a file that is there */
     DIR_RENEW,  /* a whole file, in place of the one before, which stays until then */
     DIR_REMOVE, /* a file that is there or not */
+    DIR_ASIDE,  /* likewise, renamed to ID.log.damaged */
 };
 
 /* One log of a batch, which is a message of common/rdzv/homes/home_wire.h. -ENOMEM. */

@@ -566,6 +566,21 @@ static int admit(struct step *s)
     return 0;
 }
 
+/* A broken rule is a fault of ours: nothing that would follow from it can be trusted, so the job ends, but not the
+ * process that serves others, too. */
+static void look_for_a_fault(struct step *s)
+{
+    struct rdzv_cause cause = {.rank = -1, .exit_code = EXIT_INTERNAL};
+    struct err why;
+    if (is_final(s->r->m.state) || rdzv_check(s->r, &why) == 0)
+        return;
+    snprintf(s->r->broken, sizeof s->r->broken, "%.*s", RDZV_TEXT_MAX, why.text);
+    snprintf(cause.text, sizeof cause.text, "the rendezvous has a fault in itself and ended the job: %.*s",
+             RDZV_TEXT_MAX - 60, why.text);
+    s->fx->n = 0;
+    rdzv_finish_(s, RDZV_FAILED, EXIT_INTERNAL, &cause);
+}
+
 int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struct rdzv_effects *fx, struct err *e)
 {
     struct step s = {.r = r, .ev = ev, .now = now_ms, .fx = fx, .e = e};
@@ -585,8 +600,12 @@ int rdzv_step(struct rdzv *r, const struct rdzv_event *ev, int64_t now_ms, struc
         r->blank_until = now_ms + r->config.blank_ms;
         rdzv_set_state_(r, RDZV_JOINING, now_ms + r->config.join_timeout_ms);
     }
-    TRY(table[r->m.state][ev->kind](&s));
+    const enum rdzv_state state = r->m.state;
+    const uint64_t round = r->m.round;
+    TRY(table[state][ev->kind](&s));
     settle(&s);
+    if (r->broken[0] || r->m.state != state || r->m.round != round)
+        look_for_a_fault(&s);
     return 0;
 }
 

@@ -272,7 +272,9 @@ int rdzv_raise(struct rdzv *r, uint64_t round, int restarts, int64_t now_ms, str
 uint64_t rdzv_next_round(const struct rdzv *r);
 
 /* Every invariant that must hold after every step (ranks dense, round live at most once, budget exact, ...). 0, or
- * ERR_CORRUPT naming the broken one. For the simulator and for assert in debug builds. */
+ * ERR_CORRUPT naming the broken one. Costs a walk over all nodes: the simulator looks after every step, rdzv_step()
+ * itself after each that changes the state. There a broken one ends the job: FAILED with EXIT_INTERNAL. */
 int rdzv_check(const struct rdzv *r, struct err *e);
+const char *rdzv_broken(const struct rdzv *r); /* the invariant that ended the job; "": none has */
 
 #endif

@@ -108,6 +108,8 @@ static int check_state(const struct rdzv *r, const struct tally *t, struct err *
         break;
     }
     bool waits = r->m.begun && r->m.state <= RDZV_BACKOFF && r->m.state != RDZV_RUNNING;
+    if (r->m.state == RDZV_LAST_CALL && r->m.not_before == INT64_MAX) /* held until rdzv_hold() says otherwise */
+        waits = false;
     MUST(waits == (r->m.deadline != INT64_MAX), "state %s %s a deadline", rdzv_state_name(r->m.state),
          waits ? "lacks" : "has");
     return 0;
@@ -160,6 +162,7 @@ static int check_budget(const struct rdzv *r, struct err *e)
 
 int rdzv_check(const struct rdzv *r, struct err *e)
 {
+    MUST(!r->broken[0], "%s", r->broken);
     MUST((unsigned)r->m.state < STATE_COUNT, "state %d is unknown", (int)r->m.state);
     MUST(r->order_cap >= HASH_COUNT(r->nodes), "room to order %zu of %u nodes", r->order_cap, HASH_COUNT(r->nodes));
     MUST(r->m.begun || (r->m.state == RDZV_JOINING && r->m.round == 0 && !r->nodes), "state %s without a first event",

@@ -95,6 +95,7 @@ struct rdzv {
     bool restart_new;    /* one is not in the log yet */
     struct node **order; /* scratch, room for all nodes */
     size_t order_cap;
+    char broken[RDZV_TEXT_MAX + 1]; /* the rule that a step broke, "": none */
 };
 
 /* What a handler works with. */

@@ -108,6 +108,11 @@ uint64_t rdzv_round(const struct rdzv *r)
     return r->m.round;
 }
 
+const char *rdzv_broken(const struct rdzv *r)
+{
+    return r->broken;
+}
+
 int rdzv_restarts(const struct rdzv *r)
 {
     return r->m.restarts;

@@ -83,6 +83,9 @@ const struct explain_message explain_rendezvousd[] = {
     {"its format is *, but\nis of an older version of crun",
      "another version wrote what a rendezvous keeps; it is left as it is",
      "the version that wrote it, or one of a release later; another --state-dir or --rdzv-id begins anew"},
+    {"run=*: a fault of this program, which is to be reported: *",
+     "a rule that must always hold of a job's state was broken: the job was ended with 70, all others go on",
+     "report it with the log that is kept as .damaged"},
     {"job log '*\nit has * bytes, more than\nits first line is not\nrecord * at byte\nends within a record\n"
      "it holds no record of a job\na line has no good field\na line of no node\n"
      "which no version writes\nthere is no state=\nthere is no id=\nthere is no age=\nit begins with no word\n"

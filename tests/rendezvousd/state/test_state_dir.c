@@ -7,7 +7,10 @@
 #include <cmocka.h>
 
 #include "common/base/buf.h"
+#include "common/job/exitcode.h"
+#include "common/rdzv/machine/rdzv_impl.h"
 #include "common/rdzv/wire/rdzv_frame.h"
+#include "rendezvousd/jobs/jobs_impl.h"
 #include "rendezvousd/state/state_internal.h"
 #include "rendezvousd/state/state_log.h"
 #include "tests/rendezvousd/jobs/jobs_rig.h"
@@ -642,6 +645,51 @@ static void a_damaged_log_is_set_aside(void **s)
     stop(&after);
     buf_free(&log);
     remove_dir(&after);
+}
+
+static void end_of_a_job_with_a_fault(const struct agent *a)
+{
+    assert_int_equal(a->news.kind, RDZV_NEWS_END);
+    assert_int_equal(a->news.exit_code, EXIT_INTERNAL);
+    assert_non_null(strstr(a->news.cause.text, "the rendezvous has a fault in itself and ended the job: counted are"));
+}
+
+/* The memory of a job goes wrong under a daemon with two of them. */
+static void a_broken_rule_ends_its_job_alone(void **s)
+{
+    struct pair p;
+    struct agent other;
+    struct jobs_stats stats;
+    char path[160], aside[176];
+    (void)s;
+    begin_pair(&p);
+    assert_true(log_path(&p.d, path, sizeof path));
+    snprintf(aside, sizeof aside, "%s.damaged", path);
+    const struct rdzv_config one = rig_config(1, 1);
+    rig_open(p.d.j, &other, "other", "node3", "10.0.0.4");
+    assert_int_equal(rig_join(&other, &one, 0), 0);
+    rig_next(&other);
+    settle(&p.d);
+    leader_machine(job_find_(p.d.j, "alice", "r")->reign.leader)->members++;
+    assert_int_equal(rig_say(&p.b, RDZV_FAIL, 1, 7), 0);
+    settle(&p.d);
+    rig_next(&p.a);
+    rig_next(&p.b);
+    end_of_a_job_with_a_fault(&p.a);
+    end_of_a_job_with_a_fault(&p.b);
+    rig_next(&other);
+    assert_int_equal(other.news.kind, RDZV_NEWS_ROUND);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(access(aside, F_OK), 0);
+    jobs_stats(p.d.j, &stats);
+    assert_int_equal(stats.damaged, 1);
+    assert_int_equal(stats.failed, 1);
+    rig_pass(p.d.j, 2 * LEADER_LINGER_MS); /* its end was kept for those that come late; what is aside stays */
+    settle(&p.d);
+    assert_null(job_find_(p.d.j, "alice", "r"));
+    assert_int_equal(access(aside, F_OK), 0);
+    rig_close(&other, JOBS_SILENT);
+    end_pair(&p);
 }
 
 /* Whoever started the wrong version can go back to the right one: nothing is renamed, written or counted. */
@@ -1351,6 +1399,7 @@ int main(void)
         cmocka_unit_test(a_log_cut_anywhere_loads),
         cmocka_unit_test(a_job_is_as_old_as_before_the_restart),
         cmocka_unit_test(a_damaged_log_is_set_aside),
+        cmocka_unit_test(a_broken_rule_ends_its_job_alone),
         cmocka_unit_test(a_directory_of_another_version_is_refused_as_it_is),
         cmocka_unit_test(a_log_of_the_version_before_is_read_and_written_anew),
         cmocka_unit_test(finished_and_forgotten_jobs_leave_nothing),
