@@ -17,7 +17,6 @@
 #include "common/base/file.h"
 #include "common/base/log.h"
 #include "common/job/exitcode.h"
-#include "common/rdzv/homes/home_process.h"
 #include "launcher/agent/agent_loop.h"
 #include "launcher/base/cgroup_path.h"
 #include "launcher/base/oom.h"
@@ -317,7 +316,7 @@ static int check_stack(void)
 int main(int argc, char **argv)
 {
     static const struct guardian_programs programs = {
-        .agent = agent_main, .output = output_process_run, .home = home_process, .gauges = gauges_process};
+        .agent = agent_main, .output = output_process_run, .gauges = gauges_process};
     int code;
     for (size_t i = 0; argc > 1 && commands[i]; i++) /* a program of that name is started as ./status */
         if (strcmp(argv[1], command_name(i)) == 0)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/base/buf.h"
 #include "common/base/clock.h"
@@ -250,8 +251,10 @@ static int open_rendezvous(struct run *r, struct err *e)
     member_write_secret_help(r);
     config_job(c, &o.client.job);
     member_listen(r, &o.client);
-    if (c->home.kind == HOME_FILE && (o.client.home_fd = guardian_start_home(r->link)) < 0)
-        return err_errno(e, -o.client.home_fd, "a socket to the process that opens the shared folder");
+    if (c->home.kind == HOME_FILE)
+        o.client.home_fd = r->link->home_fd;
+    else
+        close(r->link->home_fd);
     return rendezvous_open(&r->member->rendezvous, &r->loop, &o, e);
 }
 

@@ -7,7 +7,4 @@
  * limit allows (ulimit -n). A fork() gives it up again. */
 void fd_room_make(void);
 
-/* Close all from first to last. */
-void fd_room_clear(unsigned first, unsigned last);
-
 #endif

@@ -33,8 +33,8 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg)
     }
     b->pid = pid;
     b->fd = ends[0];
-    b->is_done = false;
-    b->done_errno = 0;
+    b->is_done = b->stays = false;
+    b->word = -1;
     return 0;
 }
 
@@ -87,9 +87,11 @@ bool beside_is_gone(struct beside *b)
 {
     unsigned char byte;
     const ssize_t n = recv(b->fd, &byte, 1, MSG_DONTWAIT);
-    if (n > 0) {
+    if (n > 0 && byte < BESIDE_STAYS) {
+        b->word = byte;
+    } else if (n > 0) {
         b->is_done = true;
-        b->done_errno = byte;
+        b->stays = byte == BESIDE_STAYS;
     }
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
         return false;
@@ -97,34 +99,40 @@ bool beside_is_gone(struct beside *b)
     return true;
 }
 
-bool beside_wait(struct beside *b, int ms)
+/* stays: that it says so is as good as its end. */
+static bool wait_for(struct beside *b, int ms, bool stays)
 {
     const int64_t deadline = clock_deadline(ms);
     struct pollfd p = {.fd = b->fd, .events = POLLIN};
     int n = 1;
-    while (b->fd >= 0 && n != 0) {
+    while (b->fd >= 0 && n != 0 && !(stays && b->stays)) {
         n = poll(&p, 1, clock_left(deadline));
         if (n > 0)
             beside_is_gone(b);
     }
-    return b->fd < 0;
+    return b->fd < 0 || (stays && b->stays);
 }
 
-bool beside_tell(struct beside *b)
+bool beside_wait(struct beside *b, int ms)
+{
+    return wait_for(b, ms, false);
+}
+
+bool beside_tell(struct beside *b, char word)
 {
     if (b->fd < 0)
         return false;
-    const bool notified = send(b->fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+    const bool notified = send(b->fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
     kill(b->pid, SIGCONT); /* stopped, it would take its words with it */
     return notified;
 }
 
-enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap)
+enum beside_ending beside_end(struct beside *b, int wait_ms, bool stays, char *out, int cap)
 {
     enum beside_ending ending = BESIDE_ENDED;
     if (b->fd >= 0) {
-        const bool notified = beside_tell(b);
-        if (!notified || !beside_wait(b, wait_ms)) { /* it ends already, or it does not */
+        const bool notified = beside_tell(b, BESIDE_END);
+        if (!notified || !wait_for(b, wait_ms, stays)) { /* it ends already, or it does not */
             if (notified) {
                 ending = BESIDE_KILLED;
                 tree_describe_one(b->pid, out, (size_t)cap);

@@ -15,9 +15,10 @@
 
 struct beside {
     pid_t pid;
-    int fd;         /* at end-of-file when it is gone; -1: there is none */
-    bool is_done;   /* it announced by a byte that it ends because its work is done */
-    int done_errno; /* what that byte was: why it was done early, 0 */
+    int fd;       /* at end-of-file when it is gone; -1: there is none */
+    bool is_done; /* it said that its work is done */
+    bool stays;   /* and that it goes on until it is told again */
+    int word;     /* the newest other byte that it said; -1: none */
     pid_t lingering[BESIDE_LINGER_MAX];
     int n_lingering;
 };
@@ -28,9 +29,11 @@ int beside_start(struct beside *b, int (*run)(int fd, void *arg), void *arg);
 /* fd is readable: true if it is gone, or lingers. */
 bool beside_is_gone(struct beside *b);
 
-/* Nobody else is left: it is continued if it was stopped, and notified by a byte. False: it ends already, or is
- * gone. */
-bool beside_tell(struct beside *b);
+/* What it says; other bytes are its own. */
+enum { BESIDE_DONE = 255, BESIDE_STAYS = 254 };
+
+/* It is continued if it was stopped, and notified by a byte. False: it ends already, or is gone. */
+bool beside_tell(struct beside *b, char word);
 /* True: it is gone, or lingers. */
 bool beside_wait(struct beside *b, int ms);
 
@@ -40,8 +43,10 @@ enum beside_ending {
     BESIDE_LINGERS, /* it is still there, or one before it is, and described */
 };
 
-/* Tell it; wait so long, then kill it and wait BESIDE_KILL_MS. */
-enum beside_ending beside_end(struct beside *b, int wait_ms, char *out, int cap);
+/* Tell it that nobody else is left; wait so long, then kill it and wait BESIDE_KILL_MS. stays: one that says
+ * BESIDE_STAYS may. */
+enum beside_ending beside_end(struct beside *b, int wait_ms, bool stays, char *out, int cap);
+#define BESIDE_END 'E' /* nobody else is left */
 
 #define BESIDE_KILL_MS 500
 

@@ -71,7 +71,6 @@ static int agent_process(struct guardian_link *l, int agent_end, struct guard *g
     close(g->link_fd);
     close(g->signal_fd);
     neighbours_leave(&g->beside, NULL);
-    console_files_leave(l->console);
     l->guardian_fd = agent_end;
     prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it could not act when the guardian dies */
     setpgid(0, 0);                    /* Ctrl-C reaches the guardian only, which forwards it once */
@@ -101,9 +100,20 @@ static void leave(void *arg)
     hold(g, -1);
 }
 
-void guardian_output_is_done(const struct guardian_output *o)
+static void say(const struct guardian_output *o, int byte)
 {
-    send(o->guardian_fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const unsigned char word = (unsigned char)byte;
+    send(o->guardian_fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void guardian_output_is_done(const struct guardian_output *o, bool stays)
+{
+    say(o, stays ? BESIDE_STAYS : BESIDE_DONE);
+}
+
+void guardian_input_is_done(const struct guardian_output *o, int why)
+{
+    say(o, why);
 }
 
 /* --- words */
@@ -134,15 +144,12 @@ static bool receive_word(struct guard *g, struct guardian_link *l)
         hold(g, fd);
     else if (word == WORD_SIGNALS)
         wait_for(g, l);
-    else if (word == WORD_CONSOLE)
-        g->is_mute = !neighbours_start(&g->beside, NEIGHBOUR_STDOUT) || !neighbours_start(&g->beside, NEIGHBOUR_STDERR);
-    else if (word == WORD_OUTPUT)
+    else if (word == WORD_CONSOLE) {
+        g->beside.input_fd = fd;
+        g->is_mute = console_files_exist(l->console) && !neighbours_start(&g->beside, NEIGHBOUR_OUTPUT);
+    } else if (word == WORD_OUTPUT)
         neighbours_start(&g->beside, NEIGHBOUR_OUTPUT);
-    else if (word == WORD_HOME || word == WORD_STDIN) {
-        const enum neighbour_id which = word == WORD_HOME ? NEIGHBOUR_HOME : NEIGHBOUR_STDIN;
-        g->beside.v[which].fd = fd;
-        neighbours_start(&g->beside, which);
-    } else if (word == WORD_GAUGES)
+    else if (word == WORD_GAUGES)
         neighbours_start(&g->beside, NEIGHBOUR_GAUGES);
     return true;
 }
@@ -240,26 +247,42 @@ static struct ending watch(struct guard *g, struct guardian_link *l)
     return ending;
 }
 
-/* What a file of ours has not taken by now is lost, unless its disk moves. */
-static void end_console(struct guard *g, const struct guardian_link *l, enum neighbour_id which)
+static int longer(int a_ms, int b_ms)
 {
-    struct neighbour *n = &g->beside.v[which];
-    const struct console_file *f = &l->console[which - NEIGHBOUR_STDOUT];
+    return a_ms > b_ms ? a_ms : b_ms;
+}
+
+/* What a file of ours has not taken by now is lost, unless its disk moves. */
+static void end_consoles(struct guard *g, const struct guardian_link *l)
+{
+    static const char *const names[CONSOLE_FILES] = {"stdout", "stderr"};
+    struct neighbour *n = &g->beside.v[NEIGHBOUR_OUTPUT];
+    const struct console_file *f = l->console;
     const int64_t notified_ms = clock_ms();
+    unsigned long long waiting[CONSOLE_FILES];
     char text[128];
-    if (console_file_waiting(f, n->fd) > 0 && (n->run || n->fd >= 0)) { /* before there was a job, or could be */
-        neighbours_start(&g->beside, which);
-        neighbours_drain(&g->beside, which);
+    if (!console_files_exist(f))
+        return;
+    if (console_file_waiting(&f[0]) + console_file_waiting(&f[1]) > 0) { /* before there was a job, or could be */
+        neighbours_start(&g->beside, NEIGHBOUR_OUTPUT);
+        neighbours_drain(&g->beside);
     }
-    beside_tell(&n->beside);
-    for (int ms; (ms = console_file_patience_ms(f, notified_ms)) > 0 && !beside_wait(&n->beside, ms);)
+    beside_tell(&n->beside, GUARDIAN_SILENT);
+    for (int ms; (ms = longer(console_file_patience_ms(&f[0], notified_ms),
+                              console_file_patience_ms(&f[1], notified_ms))) > 0 &&
+                 !beside_wait(&n->beside, ms);)
         ;
-    const unsigned long long waiting = console_file_waiting(f, n->fd), lost = atomic_load(&f->page->lost);
-    if (beside_end(&n->beside, 0, text, sizeof text) != BESIDE_ENDED)
-        console_try("crun: its %s process %s did not end and was killed: %llu bytes for %s are lost\n", n->name, text,
-                    waiting, n->name);
-    if (atomic_load(&f->page->error))
-        console_try("crun: %llu bytes for %s were lost: %s\n", lost, n->name, strerror(atomic_load(&f->page->error)));
+    for (int i = 0; i < CONSOLE_FILES; i++)
+        waiting[i] = console_file_waiting(&f[i]);
+    const bool was_killed = beside_end(&n->beside, 0, false, text, sizeof text) != BESIDE_ENDED;
+    for (int i = 0; i < CONSOLE_FILES; i++) {
+        if (was_killed && waiting[i] > 0)
+            console_try("crun: its output process %s did not end and was killed: %llu bytes for %s are lost\n", text,
+                        waiting[i], names[i]);
+        if (atomic_load(&f[i].page->error))
+            console_try("crun: %llu bytes for %s were lost: %s\n", (unsigned long long)atomic_load(&f[i].page->lost),
+                        names[i], strerror(atomic_load(&f[i].page->error)));
+    }
 }
 
 /* Was the whole tree there no more? known: the agent had said that the kernel does not end it. */
@@ -276,54 +299,39 @@ static bool end_tree(struct guard *g, struct guardian_link *l, bool known)
     return all;
 }
 
-/* How the processes beside the agent ended, and which they were. */
-struct partings {
-    enum beside_ending output, home, input;
-    char output_text[128], home_text[128], input_text[128];
-};
-
-static struct partings end_beside(struct guard *g)
+/* Where stdout or stderr is a file, the output process goes on, for what is still to be said. */
+static enum beside_ending end_beside(struct guard *g, const struct guardian_link *l, char *out, int cap)
 {
     const struct beside *deputy = &g->beside.v[NEIGHBOUR_DEPUTY].beside;
-    struct partings p;
     char gauges[128]; /* a driver may hold it: nothing is lost then */
     if (deputy->fd >= 0)
         kill(deputy->pid, SIGKILL);
-    beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, gauges, sizeof gauges);
-    p.input = beside_end(&g->beside.v[NEIGHBOUR_STDIN].beside, 0, p.input_text, sizeof p.input_text);
-    p.home = beside_end(&g->beside.v[NEIGHBOUR_HOME].beside, 0, p.home_text, sizeof p.home_text);
-    p.output =
-        beside_end(&g->beside.v[NEIGHBOUR_OUTPUT].beside, GUARDIAN_OUTPUT_MS, p.output_text, sizeof p.output_text);
-    return p;
+    beside_end(&g->beside.v[NEIGHBOUR_GAUGES].beside, 0, false, gauges, sizeof gauges);
+    return beside_end(&g->beside.v[NEIGHBOUR_OUTPUT].beside, GUARDIAN_OUTPUT_MS, console_files_exist(l->console), out,
+                      cap);
 }
 
-static void tell_partings(const struct partings *p)
+static void tell_parting(enum beside_ending how, const char *who)
 {
-    if (p->output == BESIDE_KILLED)
+    if (how == BESIDE_KILLED)
         console_try(
             "crun: its output process %s did not end within %d s and was killed; what the workers wrote last may be lost\n",
-            p->output_text, GUARDIAN_OUTPUT_MS / 1000);
-    if (p->output == BESIDE_LINGERS)
-        console_try("crun: its output process %s is held by a disk and ends when that answers; what it had for files "
-                    "is lost\n",
-                    p->output_text);
-    if (p->home == BESIDE_LINGERS)
-        console_try("crun: its home process %s is held by the shared folder (--rdzv_endpoint file://...) and ends when "
-                    "that answers\n",
-                    p->home_text);
-    if (p->input == BESIDE_LINGERS)
-        console_try("crun: its stdin process %s is held by a disk and ends when that answers\n", p->input_text);
+            who, GUARDIAN_OUTPUT_MS / 1000);
+    if (how == BESIDE_LINGERS)
+        console_try("crun: its output process %s is held by a disk or a shared folder and ends when that answers; what "
+                    "it had for files is lost\n",
+                    who);
 }
 
 /* First the deeds, then the words: nothing that a console does may keep workers alive. */
 static int finish(struct ending e, struct guard *g, struct guardian_link *l)
 {
-    char text[256];
+    char text[256], who[128];
     const bool known = !e.signaled && e.value == EXIT_UNKILLABLE, given_up = g->stuck.given_up[0];
     const int64_t begun = clock_ms();
     atomic_store(&l->board->guardian_ends, true);
     const bool all = end_tree(g, l, known);
-    const struct partings p = end_beside(g);
+    const enum beside_ending output = end_beside(g, l, who, sizeof who);
     const int code = all ? ending_code(e) : EXIT_UNKILLABLE;
     if (ending_code(e) != EXIT_OK)
         inherited_give_back_terminal(&g->terminal);
@@ -333,7 +341,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
                     ending_text(e, text, sizeof text));
     if (given_up)
         console_try("crun: %s: it and the workers were ended (exit code %d)\n", g->stuck.given_up, code);
-    tell_partings(&p);
+    tell_parting(output, who);
     if (!all && !known) {
         tree_describe(text, sizeof text);
         console_try(
@@ -341,8 +349,7 @@ static int finish(struct ending e, struct guard *g, struct guardian_link *l)
             "code %d)\n",
             (double)(clock_ms() - begun) / 1000, text, code);
     }
-    end_console(g, l, NEIGHBOUR_STDOUT);
-    end_console(g, l, NEIGHBOUR_STDERR);
+    end_consoles(g, l);
     beside_wait(&g->beside.v[NEIGHBOUR_DEPUTY].beside, BESIDE_KILL_MS); /* end_beside() killed it */
     return code;
 }
@@ -361,12 +368,13 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     static struct guardian_link l;
     static struct guard g = {.held_fd = -1};
     sigset_t waited;
-    int ends[2], output[2];
+    int ends[2], output[2], home[2];
 
     inherited_block_signals(&l,
                             &waited); /* first of all: from here on a signal waits until there is somebody to take it */
     if (inherited_fill_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
-        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0)
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0 ||
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, home) < 0)
         return refuse("cannot start");
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
@@ -379,12 +387,20 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.roster = &s->roster;
     board_init(&s->board);
     l.output_fd = output[0];
+    l.home_fd = home[0];
     l.output_page = s->output_page;
     l.gauges_page = s->gauges_page;
     console_files_open(l.console, s->console);
-    g.beside = (struct neighbours){
-        .programs = programs, .link = &l, .guardian = getpid(), .agent_fd = -1, .leave = leave, .arg = &g};
-    neighbours_name(&g.beside, output[1]);
+    g.beside = (struct neighbours){.programs = programs,
+                                   .link = &l,
+                                   .guardian = getpid(),
+                                   .agent_fd = -1,
+                                   .output_fd = output[1],
+                                   .home_fd = home[1],
+                                   .input_fd = -1,
+                                   .leave = leave,
+                                   .arg = &g};
+    neighbours_name(&g.beside);
     inherited_look_at_terminal(&g.terminal);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
@@ -400,6 +416,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     console_files_enter(l.console, false);
     close(ends[0]);
     close(output[0]);
+    close(home[0]);
     g.beside.agent = g.agent;
     g.beside.agent_fd = (int)syscall(SYS_pidfd_open, g.agent, 0);
     if (g.beside.agent_fd >= 0) /* else the agent ends: this kernel is too old */

@@ -18,10 +18,9 @@
  * the next round may begin at once.
  *
  * Beside the agent it starts the deputy, and the output process (output_process.h), once the agent asks for it, and
- * another whenever one dies; it is none of the tree (beside.h), and ends last. So it does with the home process
- * (common/rdzv/homes/home_process.h) and the gauges process (launcher/observe/gauges.h), which have no work once the
- * agent is gone. Where stdout or stderr is a file, processes that write it are the very last (console_file.h).
- * A standard input that is a file for a worker is read by one, too (stdin_file.h).
+ * another whenever one dies; it is none of the tree (beside.h), and ends last: where stdout or stderr is a file, its
+ * thread writes what the guardian says at the very end (console_file.h). The gauges process (launcher/observe/gauges.h)
+ * has no work once the agent is gone.
  *
  * Signals are blocked before anything else is done: from main() on each of them waits until there is somebody to take
  * it.
@@ -56,6 +55,7 @@ struct guardian_link {
     char *cgroup_dir;          /* shared: GUARDIAN_PATH_MAX bytes for the job's cgroup, or "" (cgroup.h) */
     int deputy_fd;             /* eventfd: the deputy is to look at the lease; -1: it does not */
     int output_fd;             /* to the output process: SOCK_SEQPACKET */
+    int home_fd;               /* to its threads that have homes at hand (home_process.h): SOCK_SEQPACKET */
     void *output_page;         /* shared with it: GUARDIAN_OUTPUT_PAGE bytes, zeroed */
     void *gauges_page;         /* shared with the gauges process: GUARDIAN_GAUGES_PAGE bytes, zeroed */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */
@@ -73,8 +73,12 @@ struct guardian_link {
 
 /* What the output process inherits. */
 struct guardian_output {
-    int agent_fd;         /* to the agent; those after it get it as well */
-    int guardian_fd;      /* at end-of-file: the guardian is gone; a byte: nobody of the tree is left */
+    int agent_fd, home_fd; /* to the agent; those after it get them as well */
+    int input_fd;          /* of stdin_file.h; -1: none */
+    /* At end-of-file: the guardian is gone. BESIDE_END: nobody of the tree is left. GUARDIAN_SILENT: nor does the
+     * guardian say a word any more. */
+    int guardian_fd;
+    const struct console_file *console;
     void *page;           /* guardian_link.output_page */
     struct deputy deputy; /* of the same two; deputy_stand_in() */
 };
@@ -83,9 +87,7 @@ struct guardian_output {
 struct guardian_programs {
     int (*agent)(const struct guardian_link *link, int argc, char **argv);
     int (*output)(const struct guardian_output *output); /* NULL: none */
-    /* NULL: none. agent_fd: the other end of guardian_start_home()'s; guardian_fd: readable when it is to end. */
-    int (*home)(int agent_fd, int guardian_fd);
-    /* NULL: none. page: guardian_link.gauges_page; guardian_fd: as above. */
+    /* NULL: none. page: guardian_link.gauges_page; guardian_fd: readable when it is to end. */
     int (*gauges)(void *page, int guardian_fd);
 };
 
@@ -102,8 +104,13 @@ struct guardian_programs {
 /* Runs the agent in a child and returns the exit code of crun. */
 int guardian_run(const struct guardian_programs *programs, int argc, char **argv);
 
-/* In the output process: its agent is gone and all is written; no other is to take its place. */
-void guardian_output_is_done(const struct guardian_output *o);
+#define GUARDIAN_SILENT 'S'
+
+/* In the output process: its agent is gone and all is written; no other is to take its place. stays: for what the
+ * guardian may still say. */
+void guardian_output_is_done(const struct guardian_output *o, bool stays);
+/* Standard input is read to its end; or why it ends early, an errno. */
+void guardian_input_is_done(const struct guardian_output *o, int why);
 
 /* In the agent, before it starts anybody: what it prints from now on waits for no disk (console_file.h), nor does what
  * a worker reads from standard input, if keeps_stdin (stdin_file.h); else a standard input that is a file is
@@ -111,8 +118,6 @@ void guardian_output_is_done(const struct guardian_output *o);
 void guardian_start_console(const struct guardian_link *l, bool keeps_stdin);
 /* In the agent: start the output process. */
 void guardian_start_output(const struct guardian_link *l);
-/* In the agent: start the home process. Its socket (SOCK_SEQPACKET), the caller's, or -errno. */
-int guardian_start_home(const struct guardian_link *l);
 /* In the agent: start the gauges process; again: nothing. */
 void guardian_start_gauges(const struct guardian_link *l);
 

@@ -50,27 +50,15 @@ void guardian_lease(const struct guardian_link *l, int64_t until_ms)
 void guardian_start_console(const struct guardian_link *l, bool keeps_stdin)
 {
     console_files_enter(l->console, keeps_stdin);
-    send_word(l, WORD_CONSOLE, -1);
     const int kept = keeps_stdin ? stdin_file_open() : -1;
-    if (kept < 0)
-        return;
-    send_word(l, WORD_STDIN, kept);
-    close(kept);
+    send_word(l, WORD_CONSOLE, kept);
+    if (kept >= 0)
+        close(kept);
 }
 
 void guardian_start_output(const struct guardian_link *l)
 {
     send_word(l, WORD_OUTPUT, -1);
-}
-
-int guardian_start_home(const struct guardian_link *l)
-{
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
-        return -errno;
-    send_word(l, WORD_HOME, ends[1]);
-    close(ends[1]);
-    return ends[0];
 }
 
 void guardian_start_gauges(const struct guardian_link *l)

@@ -9,11 +9,10 @@ enum {
     WORD_LEASE = 'L' /* look at it again */,
     WORD_SIGNALS = 'S',
     WORD_BOARD = 'B' /* look at it again */,
-    WORD_CONSOLE = 'C' /* start the processes that write stdout and stderr, where these are files */,
+    /* Start the output process if stdout or stderr is a file; with the socket of stdin_file.h, if stdin is one. */
+    WORD_CONSOLE = 'C',
     WORD_OUTPUT = 'O' /* start the output process */,
-    WORD_HOME = 'R' /* start the home process, with its end of the socket to the agent */,
-    WORD_GAUGES = 'G' /* start the gauges process */,
-    WORD_STDIN = 'I' /* start the process that reads standard input, with the socket of stdin_file.h */
+    WORD_GAUGES = 'G' /* start the gauges process */
 };
 
 #endif

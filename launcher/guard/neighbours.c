@@ -15,7 +15,6 @@
 #include "launcher/guard/title.h"
 #include "launcher/stdio/console.h"
 #include "launcher/stdio/console_file.h"
-#include "launcher/stdio/stdin_file.h"
 
 #define TITLE_MAX 16 /* as much as the kernel keeps */
 #define BRIEF_MS 1000
@@ -32,7 +31,6 @@ static struct deputy deputy_of(const struct neighbours *all, int guardian_fd)
 static int run_deputy(const struct neighbour *self, int fd)
 {
     const struct neighbours *all = self->all;
-    console_files_leave(all->link->console);
     const struct deputy d = deputy_of(all, fd);
     return deputy_run(&d);
 }
@@ -40,15 +38,14 @@ static int run_deputy(const struct neighbour *self, int fd)
 static int run_output(const struct neighbour *self, int fd)
 {
     const struct neighbours *all = self->all;
-    console_files_leave(all->link->console);
-    const struct guardian_output o = {
-        .agent_fd = self->fd, .guardian_fd = fd, .page = all->link->output_page, .deputy = deputy_of(all, fd)};
+    const struct guardian_output o = {.agent_fd = all->output_fd,
+                                      .home_fd = all->home_fd,
+                                      .input_fd = all->input_fd,
+                                      .guardian_fd = fd,
+                                      .console = all->link->console,
+                                      .page = all->link->output_page,
+                                      .deputy = deputy_of(all, fd)};
     return all->programs->output(&o);
-}
-
-static int run_home(const struct neighbour *self, int fd)
-{
-    return self->all->programs->home(self->fd, fd);
 }
 
 static int run_gauges(const struct neighbour *self, int fd)
@@ -57,56 +54,46 @@ static int run_gauges(const struct neighbour *self, int fd)
     return all->programs->gauges(all->link->gauges_page, fd);
 }
 
-static int run_stdout(const struct neighbour *self, int fd)
-{
-    return console_file_run(&self->all->link->console[0], self->fd, fd);
-}
-
-static int run_stderr(const struct neighbour *self, int fd)
-{
-    return console_file_run(&self->all->link->console[1], self->fd, fd);
-}
-
-static int run_stdin(const struct neighbour *self, int fd)
-{
-    console_files_leave(self->all->link->console);
-    return stdin_file_run(self->fd, fd);
-}
-
-void neighbours_name(struct neighbours *all, int output_fd)
+void neighbours_name(struct neighbours *all)
 {
     const struct guardian_programs *p = all->programs;
-    const struct console_file *c = all->link->console;
     const struct neighbour v[NEIGHBOURS] = {
-        [NEIGHBOUR_OUTPUT] = {.name = "output", .run = p->output ? run_output : NULL, .fd = output_fd},
-        [NEIGHBOUR_HOME] = {.name = "home", .run = p->home ? run_home : NULL, .fd = -1},
-        [NEIGHBOUR_GAUGES] = {.name = "gauges", .run = p->gauges ? run_gauges : NULL, .fd = -1},
-        [NEIGHBOUR_STDOUT] = {.name = "stdout", .run = run_stdout, .fd = c[0].out},
-        [NEIGHBOUR_STDERR] = {.name = "stderr", .run = run_stderr, .fd = c[1].out},
-        [NEIGHBOUR_STDIN] = {.name = "stdin", .run = run_stdin, .fd = -1},
-        [NEIGHBOUR_DEPUTY] = {.name = "deputy", .run = run_deputy, .fd = -1, .is_told = true}};
+        [NEIGHBOUR_OUTPUT] = {.name = "output", .run = p->output ? run_output : NULL},
+        [NEIGHBOUR_GAUGES] = {.name = "gauges", .run = p->gauges ? run_gauges : NULL},
+        [NEIGHBOUR_DEPUTY] = {.name = "deputy", .run = run_deputy, .is_told = true}};
     for (int i = 0; i < NEIGHBOURS; i++) {
         all->v[i] = v[i];
         all->v[i].all = all;
         all->v[i].beside.fd = -1;
-        all->v[i].needs_fd = i != NEIGHBOUR_GAUGES && i != NEIGHBOUR_DEPUTY;
     }
 }
 
 /* --- life */
 
+static void close_one(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* But for the consoles. */
+static void close_output(struct neighbours *all)
+{
+    close_one(&all->output_fd);
+    close_one(&all->home_fd);
+    close_one(&all->input_fd);
+}
+
 void neighbours_leave(struct neighbours *all, const struct neighbour *self)
 {
-    for (int i = 0; i < NEIGHBOURS; i++) {
-        struct neighbour *n = &all->v[i];
-        if (n == self)
-            continue;
-        if (n->fd >= 0)
-            close(n->fd);
-        if (n->beside.fd >= 0)
-            close(n->beside.fd);
-        n->fd = n->beside.fd = -1;
+    if (self != &all->v[NEIGHBOUR_OUTPUT]) {
+        close_output(all);
+        console_files_leave(all->link->console);
     }
+    for (int i = 0; i < NEIGHBOURS; i++)
+        if (&all->v[i] != self)
+            close_one(&all->v[i].beside.fd);
 }
 
 struct start {
@@ -131,13 +118,8 @@ static int run(int fd, void *arg)
     return s->self->run(s->self, fd);
 }
 
-static bool is_console(const struct neighbour *n)
-{
-    return n->run == run_stdout || n->run == run_stderr;
-}
-
 /* Of a first deputy that cannot be nothing is said: all holds without it but for two accidents at once. */
-static void give_up(struct neighbour *n, int rc)
+static void give_up(struct neighbours *all, struct neighbour *n, int rc)
 {
     struct err e;
     if (n->started >= GUARDIAN_BESIDES || n->brief >= BRIEF_MOST)
@@ -147,9 +129,10 @@ static void give_up(struct neighbour *n, int rc)
         err_start(&e, -rc, "its %s process cannot be started (%d were)", n->name, n->started);
     if (n->started > 0 || !n->is_told)
         console_try("crun: %s\n", e.text);
-    if (n->fd >= 0 && (n->started > 0 || !is_console(n))) {
-        close(n->fd);
-        n->fd = -1;
+    if (n == &all->v[NEIGHBOUR_OUTPUT]) {
+        close_output(all);
+        for (int i = 0; i < CONSOLE_FILES && n->started > 0; i++)
+            close_one(&all->link->console[i].out);
     }
     n->run = NULL;
 }
@@ -158,7 +141,7 @@ bool neighbours_start(struct neighbours *all, enum neighbour_id which)
 {
     struct neighbour *n = &all->v[which];
     struct start s = {all, n};
-    if (!n->run || (n->needs_fd && n->fd < 0) || n->beside.fd >= 0)
+    if (!n->run || n->beside.fd >= 0)
         return true;
     const bool may = n->started < GUARDIAN_BESIDES && n->brief < BRIEF_MOST;
     const int rc = may ? beside_start(&n->beside, run, &s) : -EAGAIN;
@@ -166,21 +149,21 @@ bool neighbours_start(struct neighbours *all, enum neighbour_id which)
         n->started++;
         n->started_ms = clock_ms();
     } else {
-        give_up(n, rc);
+        give_up(all, n, rc);
     }
     return rc == 0;
 }
 
-void neighbours_drain(struct neighbours *all, enum neighbour_id which)
+void neighbours_drain(const struct neighbours *all)
 {
-    const struct neighbour *n = &all->v[which];
     int ends[2];
-    if (n->beside.fd >= 0 || n->fd < 0 || pipe2(ends, O_CLOEXEC) < 0)
+    if (all->v[NEIGHBOUR_OUTPUT].beside.fd >= 0 || pipe2(ends, O_CLOEXEC) < 0)
         return;
-    if (write(ends[1], "", 1) == 1) /* nobody is left */
-        console_file_run(&all->link->console[which - NEIGHBOUR_STDOUT], n->fd, ends[0]);
+    close(ends[1]); /* nobody is left */
+    for (int i = 0; i < CONSOLE_FILES; i++)
+        if (all->link->console[i].kept >= 0 && all->link->console[i].out >= 0)
+            console_file_write(&all->link->console[i], ends[0]);
     close(ends[0]);
-    close(ends[1]);
 }
 
 int neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS])
@@ -193,14 +176,15 @@ int neighbours_poll(const struct neighbours *all, struct pollfd fds[NEIGHBOURS])
     return n;
 }
 
-/* Its work was done: whoever waits for more of it sees the end. */
-static void close_work(struct neighbour *n)
+/* It has read standard input to its end: whoever waits for more of it sees that. */
+static void take_word(struct neighbours *all, struct neighbour *n)
 {
-    if (n->beside.done_errno)
-        console_try("crun: standard input ends early: %s\n", strerror(n->beside.done_errno));
-    if (n->fd >= 0)
-        close(n->fd);
-    n->fd = -1;
+    if (n->beside.word < 0)
+        return;
+    if (n->beside.word > 0)
+        console_try("crun: standard input ends early: %s\n", strerror(n->beside.word));
+    close_one(&all->input_fd);
+    n->beside.word = -1;
 }
 
 void neighbours_look(struct neighbours *all, const struct pollfd fds[NEIGHBOURS], bool agent_ends)
@@ -208,12 +192,10 @@ void neighbours_look(struct neighbours *all, const struct pollfd fds[NEIGHBOURS]
     for (int i = 0; i < NEIGHBOURS; i++) {
         struct neighbour *n = &all->v[i];
         const pid_t before = n->beside.pid;
-        if (!fds[i].revents || !beside_is_gone(&n->beside) || agent_ends)
+        const bool is_gone = fds[i].revents && beside_is_gone(&n->beside);
+        take_word(all, n);
+        if (!is_gone || agent_ends || n->beside.is_done)
             continue;
-        if (n->beside.is_done) {
-            close_work(n);
-            continue;
-        }
         n->brief = clock_ms() - n->started_ms < BRIEF_MS ? n->brief + 1 : 0;
         neighbours_start(all, (enum neighbour_id)i);
         if (n->is_told && n->beside.fd >= 0)

@@ -39,11 +39,8 @@ static void report_stop(pid_t pid, const char *who, const char *meanwhile)
 
 void stuck_report_stops(pid_t agent, const struct neighbours *beside)
 {
-    static const char unread[] = "nobody reads what the workers write, and they may wait";
     static const char *const meanwhile[NEIGHBOURS] = {
-        [NEIGHBOUR_OUTPUT] = unread,
-        [NEIGHBOUR_STDOUT] = unread,
-        [NEIGHBOUR_STDERR] = unread,
+        [NEIGHBOUR_OUTPUT] = "nobody reads what the workers write, and they may wait",
         [NEIGHBOUR_DEPUTY] = "nobody acts in place of an agent that does not",
     };
     char who[32];

@@ -9,6 +9,7 @@
 #include "common/base/buf.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "common/net/apart.h"
 #include "launcher/hang/stacks.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/output/logmux.h"
@@ -174,13 +175,8 @@ static void on_save_late(uv_timer_t *t)
 
 static int start_thread(struct save *s)
 {
-    pthread_t thread;
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     count(+1);
-    const int error = pthread_create(&thread, &attr, save_thread, s);
-    pthread_attr_destroy(&attr);
+    const int error = apart_start(save_thread, s, 0);
     if (error)
         count(-1);
     return -error;

@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/file.h"
+#include "common/net/apart.h"
 #include "launcher/place/gpus.h"
 
 #define FIRST_MS 500 /* a share of the processor needs two looks */
@@ -179,11 +179,7 @@ int gauges_process(void *page, int end_fd)
 {
     struct pollfd end = {.fd = end_fd, .events = POLLIN};
     struct ticks before = {0};
-    pthread_t thread;
-    pthread_attr_t small;
-    pthread_attr_init(&small);
-    pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
-    pthread_create(&thread, &small, gpu_thread, page);
+    apart_start(gpu_thread, page, 0);
     measure_host(page, &before);
     for (int wait_ms = FIRST_MS; poll(&end, 1, wait_ms) == 0; wait_ms = GAUGES_EVERY_MS)
         measure_host(page, &before);

@@ -31,7 +31,7 @@ struct rdzv_client_options {
     int lead_port;                /* where this node listens while it leads; 0: a port that the kernel draws */
     bool allow_unsafe;            /* Redis: struct rdzv_home_options */
     int64_t max_lag_ms;           /* likewise */
-    int home_fd;                  /* to a home process (common/rdzv/homes/home_process.h); 0: none */
+    int home_fd;                  /* to those who touch a shared folder (common/rdzv/homes/home_process.h); 0: none */
     const struct home_host *list; /* of hosts; list_count 0: there is none */
     int list_count;
     bool hosts_own_seat; /* whatever the name of that host means here */

@@ -5,13 +5,17 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
+#include "common/base/err.h"
+#include "common/net/apart.h"
 #include "launcher/stdio/aside.h"
 
 #define BYTES (64u << 10) /* of one write: what a pipe holds */
+#define STACK_BYTES (BYTES + (64u << 10))
 
 /* --- put aside */
 
@@ -62,11 +66,18 @@ void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_
 void console_files_leave(const struct console_file f[CONSOLE_FILES])
 {
     for (int i = 0; i < CONSOLE_FILES; i++)
-        if (f[i].kept >= 0)
+        if (f[i].kept >= 0) {
             close(f[i].kept);
+            close(f[i].out);
+        }
 }
 
-/* --- the process that writes */
+bool console_files_exist(const struct console_file f[CONSOLE_FILES])
+{
+    return f[0].kept >= 0 || f[1].kept >= 0;
+}
+
+/* --- writing */
 
 struct writer {
     struct console_file_page *page;
@@ -157,23 +168,17 @@ static void close_file(struct console_file_page *p, int file)
     atomic_store(&p->since_ms, 0);
 }
 
-int console_file_run(const struct console_file *f, int out, int guardian_fd)
+int console_file_write(const struct console_file *f, int end_fd)
 {
-    static char bytes[BYTES];
+    char bytes[BYTES];
     struct writer w = {.page = f->page, .file = -1, .last = '\n'};
-    aside_be_null(STDOUT_FILENO, O_WRONLY); /* else the pipe would have no end */
-    aside_be_null(STDERR_FILENO, O_WRONLY);
-    if (aside_take(f->kept, &w.file, 1) < 0)
-        return 1;
+    TRY(aside_take(f->kept, &w.file, 1));
     note_gap(&w);
     for (bool ends = false;;) {
-        struct pollfd p[2] = {{.fd = out, .events = POLLIN}, {.fd = guardian_fd, .events = POLLIN}};
+        struct pollfd p[2] = {{.fd = f->out, .events = POLLIN}, {.fd = end_fd, .events = POLLIN}};
         poll(p, 2, ends ? 0 : -1);
-        if (p[1].revents && !ends) {
-            ends = read(guardian_fd, bytes, 1) > 0;
-            guardian_fd = -1; /* gone: the pipe ends once all others are */
-        }
-        const ssize_t n = read(out, bytes, sizeof bytes);
+        ends = ends || p[1].revents;
+        const ssize_t n = read(f->out, bytes, sizeof bytes);
         if (n > 0)
             write_all(&w, bytes, (size_t)n);
         else if (n == 0 || (errno == EAGAIN && ends))
@@ -183,6 +188,39 @@ int console_file_run(const struct console_file *f, int out, int guardian_fd)
     return 0;
 }
 
+/* --- the threads */
+
+struct writing {
+    const struct console_file *f;
+    int end_fd, gone_fd;
+};
+
+static void *run_writing(void *arg)
+{
+    const struct writing *w = arg;
+    const int kept[] = {w->f->kept, w->f->out, w->end_fd, w->gone_fd};
+    apart_keep(kept, 4);
+    if (console_file_write(w->f, w->end_fd) < 0)
+        _exit(1); /* the next process may have room for it */
+    eventfd_write(w->gone_fd, 1);
+    return NULL;
+}
+
+int console_files_start(const struct console_file f[CONSOLE_FILES], int end_fd, int gone_fd)
+{
+    static struct writing v[CONSOLE_FILES];
+    int n = 0;
+    for (int i = 0; i < CONSOLE_FILES; i++) {
+        if (f[i].kept < 0)
+            continue;
+        v[n] = (struct writing){&f[i], end_fd, gone_fd};
+        const int rc = apart_start(run_writing, &v[n++], STACK_BYTES);
+        if (rc != 0)
+            return -rc;
+    }
+    return n;
+}
+
 /* --- what becomes of it */
 
 uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES])
@@ -190,11 +228,11 @@ uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES])
     return atomic_load(&f[0].page->lost) + atomic_load(&f[1].page->lost);
 }
 
-uint64_t console_file_waiting(const struct console_file *f, int out)
+uint64_t console_file_waiting(const struct console_file *f)
 {
     int waiting = 0;
-    if (out >= 0)
-        ioctl(out, FIONREAD, &waiting);
+    if (f->out >= 0)
+        ioctl(f->out, FIONREAD, &waiting);
     return atomic_load(&f->page->held) + (uint64_t)waiting;
 }
 

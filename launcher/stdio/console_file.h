@@ -3,11 +3,12 @@
  * A process that ends closes what it has open, and a disk that hangs makes it wait there (close(2) flushes), before
  * anybody hears of its end. So nobody whose end is waited for has such a file open:
  *
- *     guardian, deputy, agent, output process ──pipe──► job-stdout ──► the file
+ *     guardian, deputy, agent, output process ──pipe──► a thread of the output process ──► the file
  *                                                            │
  *                         a socket in whose queue it lies ───┘
  *
- *   - the process that writes takes a duplicate of what was put aside (aside.h), and so does the one after it;
+ *   - the thread has descriptors of its own (apart.h): a duplicate of what was put aside (aside.h), as has the thread
+ *     of a process after this one;
  *   - to all others it is as `crun ... | cat >log`. A disk that hangs is a console that does not read;
  *   - what the file does not take (a full disk) is counted, and the job goes on; when there is room again the file says
  *     how much is missing, and goes on with a whole line;
@@ -24,7 +25,7 @@
 #define CONSOLE_FILES 2      /* stdout and stderr; where both are one file, the first has them both */
 #define CONSOLE_FILE_MS 2000 /* in the end, for a disk that does not move */
 
-/* Shared with the process that writes; zeroed. */
+/* Shared with whoever writes; zeroed. */
 struct console_file_page {
     _Atomic int64_t since_ms;  /* when it began with what it is at now; 0: with nothing */
     _Atomic uint64_t held;     /* bytes that it is at */
@@ -49,15 +50,21 @@ void console_files_leave(const struct console_file f[CONSOLE_FILES]);
  * that is a file stays (stdin_file.h); else it is /dev/null. */
 void console_files_enter(const struct console_file f[CONSOLE_FILES], bool keeps_stdin);
 
-/* The whole life of a process that writes: until the pipe is at its end, or empty and the guardian has sent a byte
- * (guardian_fd). out: the pipe. Its exit code. */
-int console_file_run(const struct console_file *f, int out, int guardian_fd);
+/* One of the two is a file. */
+bool console_files_exist(const struct console_file f[CONSOLE_FILES]);
+
+/* Until the pipe is at its end, or empty and end_fd is readable. -errno: the file cannot be had. */
+int console_file_write(const struct console_file *f, int end_fd);
+
+/* In the output process: a thread for each file. end_fd, an eventfd: nothing will be written any more; gone_fd, an
+ * eventfd: counts the threads that are done. f stays. How many there are; -errno. */
+int console_files_start(const struct console_file f[CONSOLE_FILES], int end_fd, int gone_fd);
 
 /* Bytes that files did not take, of both. */
 uint64_t console_files_lost(const struct console_file f[CONSOLE_FILES]);
-/* Bytes that are on their way to the file; out: the pipe, -1: it is closed. */
-uint64_t console_file_waiting(const struct console_file *f, int out);
-/* How long to wait for a process that was notified to end at notified_ms (clock_ms()); 0: no longer. */
+/* Bytes that are on their way to the file. */
+uint64_t console_file_waiting(const struct console_file *f);
+/* How long to wait for what was notified to end at notified_ms (clock_ms()); 0: no longer. */
 int console_file_patience_ms(const struct console_file *f, int64_t notified_ms);
 
 #endif

@@ -3,12 +3,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/socket.h>
+#include <stdbool.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/net/apart.h"
 #include "launcher/stdio/aside.h"
 
 #define BYTES (64u << 10) /* of one read: what a pipe holds */
+#define STACK_BYTES (BYTES + (64u << 10))
 
 int stdin_file_open(void)
 {
@@ -25,14 +28,14 @@ int stdin_file_open(void)
     return kept < 0 ? -1 : kept;
 }
 
-/* What was read at the file's place. False: nobody reads it, or the guardian ends this process. */
-static bool pass_on(int file, int pipe, const char *data, size_t n, int guardian_fd)
+/* What was read at the file's place. False: nobody reads it. */
+static bool pass_on(int file, int pipe, const char *data, size_t n)
 {
     while (n > 0) {
-        struct pollfd p[2] = {{.fd = pipe, .events = POLLOUT}, {.fd = guardian_fd, .events = POLLIN}};
-        poll(p, 2, -1);
-        const ssize_t written = p[1].revents ? -1 : write(pipe, data, n);
-        if (p[1].revents || (written < 0 && errno != EAGAIN && errno != EINTR))
+        struct pollfd p = {.fd = pipe, .events = POLLOUT};
+        poll(&p, 1, -1);
+        const ssize_t written = write(pipe, data, n);
+        if (written < 0 && errno != EAGAIN && errno != EINTR)
             return false;
         if (written <= 0)
             continue;
@@ -43,19 +46,41 @@ static bool pass_on(int file, int pipe, const char *data, size_t n, int guardian
     return true;
 }
 
-int stdin_file_run(int kept, int guardian_fd)
+/* Why it ends early, an errno; 0: at its end. */
+static int pass_all(int kept)
 {
-    static char bytes[BYTES];
+    char bytes[BYTES];
     int fds[2];
     ssize_t n;
-    aside_be_null(STDOUT_FILENO, O_WRONLY); /* whoever reads what crun prints does not wait for the disk */
-    aside_be_null(STDERR_FILENO, O_WRONLY);
-    if (aside_take(kept, fds, 2) < 0)
-        return 1;
+    const int rc = aside_take(kept, fds, 2);
+    if (rc < 0)
+        return -rc;
+    close(kept);
     do
         n = pread(fds[0], bytes, sizeof bytes, lseek(fds[0], 0, SEEK_CUR));
-    while (n > 0 && pass_on(fds[0], fds[1], bytes, (size_t)n, guardian_fd));
-    const char why = n < 0 ? (char)errno : 0;
-    send(guardian_fd, &why, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    return 0;
+    while (n > 0 && pass_on(fds[0], fds[1], bytes, (size_t)n));
+    const int why = n < 0 ? errno : 0;
+    close(fds[1]);
+    close(fds[0]);
+    return why;
+}
+
+static struct {
+    int kept, done_fd;
+} input;
+
+static void *run_thread(void *arg)
+{
+    const int kept[] = {input.kept, input.done_fd};
+    (void)arg;
+    apart_keep(kept, 2);
+    eventfd_write(input.done_fd, 1 + (eventfd_t)pass_all(input.kept));
+    return NULL;
+}
+
+int stdin_file_start(int kept, int done_fd)
+{
+    input.kept = kept;
+    input.done_fd = done_fd;
+    return -apart_start(run_thread, NULL, STACK_BYTES);
 }

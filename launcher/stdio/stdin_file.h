@@ -1,6 +1,6 @@
 /* Standard input where it is a regular file that a worker is to read: `crun --stdin-rank 0 ... <file`.
  *
- *     the file ──► job-stdin ──pipe──► agent, worker
+ *     the file ──► a thread of the output process ──pipe──► agent, worker
  *
  * A worker that waits for a disk cannot be killed, nor can an agent that closes the file in the end. So, as with
  * standard output (console_file.h), nobody whose end is waited for has it open: to the worker it is as `cat file |
@@ -16,8 +16,8 @@
  * for want of descriptors. */
 int stdin_file_open(void);
 
-/* The whole life of the process: until the file is at its end, nobody reads the pipe, or guardian_fd is readable. Its
- * exit code. That its work is done it tells the guardian by a byte: 0, or the errno of the file. */
-int stdin_file_run(int kept, int guardian_fd);
+/* In the output process: a thread that passes it on until the file is at its end, or nobody reads the pipe. done_fd, an
+ * eventfd: 1 then, and the errno of the file added. 0 or -errno. */
+int stdin_file_start(int kept, int done_fd);
 
 #endif

@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 
 #include "common/base/numbers.h"
+#include "common/net/apart.h"
 #include "launcher/base/fd_room.h"
 
 #define STACK_BYTES (128u << 10)
@@ -98,19 +98,9 @@ static int processors(void)
 /* As many as can be had, one at least; else an errno. */
 static int start_threads(struct spawn_thread *t, int n)
 {
-    pthread_attr_t attr;
-    pthread_t id;
-    sigset_t all, before;
     int rc = 0, started = 0;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (started < n && (rc = pthread_create(&id, &attr, run_thread, t)) == 0)
+    while (started < n && (rc = apart_start(run_thread, t, STACK_BYTES)) == 0)
         started++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
     return started > 0 ? 0 : rc;
 }
 

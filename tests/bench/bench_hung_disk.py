@@ -148,7 +148,7 @@ def hang(crun, disk, number, on_console):
     disk.pause()
     assert disk.asked.wait(30)
     agent = crun.agent_of(p.pid)
-    writer = next((pid for pid in children(p.pid) if comm(pid) == "job-stdout"), None)
+    writer = next((pid for pid in children(p.pid) if comm(pid) == "job-output"), None)
     pids = {"guardian": p.pid, "agent": agent, "output": crun.output_of(p.pid), "writer": writer}
     return p, pids, [os.pidfd_open(pid) for pid in children(agent)]
 

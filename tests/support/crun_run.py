@@ -114,13 +114,15 @@ class Crun:
     def agent_of(self, guardian):
         return children(guardian)[0]
 
-    def output_of(self, guardian):
-        """The output process."""
-        return next(pid for pid in children(guardian) if comm(pid) == "job-output")
+    def helper_of(self, guardian, name, *before):
+        """The process beside the agent of that name; another one than those. One that is killed may be there for a while."""
+        return wait(name, lambda: next((pid for pid in children(guardian) if comm(pid) == name and pid not in before), None))
+
+    def output_of(self, guardian, *before):
+        return self.helper_of(guardian, "job-output", *before)
 
     def deputy_of(self, guardian, *before):
-        """The deputy; another one than those. One that is killed may be there for a while."""
-        return wait("a deputy", lambda: next((pid for pid in children(guardian) if comm(pid) == "job-deputy" and pid not in before), None))
+        return self.helper_of(guardian, "job-deputy", *before)
 
     def close(self):
         """Nobody outlives a crun: not one that ended, nor one that is killed here because its test did not wait for it."""

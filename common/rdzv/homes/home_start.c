@@ -3,8 +3,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -65,6 +67,21 @@ static void be_apart(int fd, const char *name, const sigset_t *mask)
     prctl(PR_SET_NAME, name);
 }
 
+int home_process_run(int caller_fd, home_service *service)
+{
+    static struct home_threads h; /* which threads see to their end */
+    struct pollfd caller = {.fd = caller_fd, .events = POLLIN};
+    eventfd_t n;
+    if (home_threads_open(&h, service) < 0)
+        return 1;
+    do
+        poll(&caller, 1, -1);
+    while (!caller.revents || home_threads_take(&h, caller_fd));
+    for (struct pollfd gone = {.fd = h.gone_fd, .events = POLLIN}; atomic_load(&h.n) > 0; eventfd_read(h.gone_fd, &n))
+        poll(&gone, 1, -1);
+    return 0;
+}
+
 int home_process_start(home_service *service, const char *name, pid_t *ret_pid)
 {
     int ends[2];
@@ -76,7 +93,7 @@ int home_process_start(home_service *service, const char *name, pid_t *ret_pid)
     const pid_t pid = fork();
     if (pid == 0) {
         be_apart(ends[1], name, &mask);
-        _exit(home_process_run(CALLER_FD, -1, service));
+        _exit(home_process_run(CALLER_FD, service));
     }
     const int why = errno;
     sigprocmask(SIG_SETMASK, &mask, NULL);

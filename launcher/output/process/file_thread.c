@@ -1,39 +1,22 @@
 #include "launcher/output/process/file_thread_internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sched.h>
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
-#include "common/base/sanitizer.h"
-#include "launcher/base/fd_room.h"
+#include "common/net/apart.h"
 #include "launcher/base/watch.h"
 
 #define STACK_BYTES (256u << 10) /* paths of logfile.c, several of them */
 
-/* --- descriptors of its own */
-
-/* Files of ours are not to get the numbers of those that people read. Where the kernel refuses a table of our own, all
- * stays shared. */
-static void leave_descriptors(int keep_fd)
-{
-    if (HAS_THREAD_SANITIZER || unshare(CLONE_FILES) < 0)
-        return;
-    fd_room_clear(0, (unsigned)keep_fd - 1);
-    fd_room_clear((unsigned)keep_fd + 1, ~0u);
-    while (open("/dev/null", O_RDWR | O_CLOEXEC) < STDERR_FILENO)
-        ;
-}
+static atomic_int jobs; /* of all threads, not done yet */
 
 /* --- the thread */
 
@@ -61,13 +44,14 @@ static void put_done(struct file_thread *t, struct file_job *job)
 static void *run_thread(void *arg)
 {
     struct file_thread *t = arg;
-    leave_descriptors(t->wake_fd);
+    apart_keep(&t->wake_fd, 1);
     pthread_mutex_lock(&t->lock);
     for (;;) {
         struct file_job *job = take(t);
         t->since_ms = clock_ms();
         pthread_mutex_unlock(&t->lock);
         job->work(job);
+        atomic_fetch_sub(&jobs, 1);
         pthread_mutex_lock(&t->lock);
         t->since_ms = t->first ? clock_ms() : 0;
         put_done(t, job);
@@ -165,23 +149,6 @@ int file_thread_create(struct file_thread **ret, uv_loop_t *loop, const struct f
     return 0;
 }
 
-static int start(struct file_thread *t)
-{
-    pthread_t thread;
-    pthread_attr_t attr;
-    sigset_t all, before;
-    fd_room_make();
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int rc = pthread_create(&thread, &attr, run_thread, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return rc;
-}
-
 static void append(struct file_thread *t, struct file_job *job)
 {
     job->next = NULL;
@@ -198,7 +165,9 @@ static void append(struct file_thread *t, struct file_job *job)
 static void be_started(struct file_thread *t)
 {
     struct err e;
-    const int rc = t->is_started ? 0 : start(t);
+    if (t->is_started)
+        return;
+    const int rc = apart_start(run_thread, t, STACK_BYTES);
     t->is_started = true;
     if (rc == 0)
         return;
@@ -210,12 +179,18 @@ static void be_started(struct file_thread *t)
 void file_thread_add(struct file_thread *t, struct file_job *job)
 {
     be_started(t);
+    atomic_fetch_add(&jobs, 1);
     pthread_mutex_lock(&t->lock);
     append(t, job);
     pthread_mutex_unlock(&t->lock);
     pthread_cond_signal(&t->more);
     if (!uv_is_active((uv_handle_t *)&t->look))
         look_again(t);
+}
+
+bool file_threads_are_idle(void)
+{
+    return atomic_load(&jobs) == 0;
 }
 
 bool file_thread_is_idle(struct file_thread *t)

@@ -42,6 +42,7 @@ void file_thread_add(struct file_thread *t, struct file_job *job);
 void file_thread_enter(struct file_thread *t, const char *path); /* in a job: what it is at from now on */
 
 bool file_thread_is_idle(struct file_thread *t);
+bool file_threads_are_idle(void);                    /* all of them */
 int64_t file_thread_still_ms(struct file_thread *t); /* how long it has been at what it does now; 0: it is idle */
 const char *file_thread_at(struct file_thread *t, char *out, size_t cap); /* what it is at; returns out */
 

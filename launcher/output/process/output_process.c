@@ -250,8 +250,9 @@ static void on_agent(void *arg)
 static void on_guardian(void *arg)
 {
     struct process *p = arg;
-    char byte;
-    const bool is_gone = read(p->g->guardian_fd, &byte, 1) <= 0;
+    char word = 0;
+    const bool is_gone = read(p->g->guardian_fd, &word, 1) <= 0;
+    p->is_silent = word == GUARDIAN_SILENT;
     if (is_gone) {
         watch_close(p->guardian);
         p->guardian = NULL;
@@ -270,7 +271,7 @@ static void on_guardian(void *arg)
 
 /* --- life */
 
-static int open_watch(struct process *p, struct watch **ret, int fd, void (*ready)(void *arg))
+int process_watch(struct process *p, struct watch **ret, int fd, void (*ready)(void *arg))
 {
     TRY(watch_open(ret, &p->loop, fd, UV_READABLE, ready, p, NULL));
     watch_set(*ret, true);
@@ -298,8 +299,8 @@ int output_process_run(const struct guardian_output *g)
     p->g = g;
     p->page = g->page;
     if (loop_open(&p->loop, &e) < 0 || output_out_open(&p->out, &p->loop, g->agent_fd, NULL) < 0 ||
-        uv_timer_init(&p->loop, &p->deadline) < 0 || open_watch(p, &p->agent, g->agent_fd, on_agent) < 0 ||
-        open_watch(p, &p->guardian, g->guardian_fd, on_guardian) < 0)
+        uv_timer_init(&p->loop, &p->deadline) < 0 || process_watch(p, &p->agent, g->agent_fd, on_agent) < 0 ||
+        process_watch(p, &p->guardian, g->guardian_fd, on_guardian) < 0 || process_start_apart(p) < 0)
         return 1;
     p->deadline.data = p;
     atomic_store(&p->page->pid, getpid());
@@ -309,8 +310,13 @@ int output_process_run(const struct guardian_output *g)
         if (p->phase == ENDING)
             process_go_on(p);
     }
-    guardian_output_is_done(g);
+    const bool stays = process_stays(p);
+    if (stays)
+        guardian_output_is_done(g, true);
     deputy_stand_in_wait();
     close_consoles(p);
+    process_end_consoles(p, stays);
+    if (!stays)
+        guardian_output_is_done(g, false);
     return 0;
 }

@@ -1,8 +1,9 @@
 /* Workers' output in a process of its own, so that no disk and no console can reach the lease, a signal or an exit.
  *
  *     guardian ──starts──► output process ◄──messages, pipes── agent          (output_wire.h)
- *                             │ one thread: pipes ─► lines ─► consoles           (streams.h)
- *                             └ another:    files                                (file_thread.h)
+ *                             │ the loop's thread: pipes ─► lines ─► consoles           (streams.h)
+ *                             └ one for each disk: log files; event log; records and reports; preemption file
+ *                               (file_thread.h); standard streams that are files, shared folders (apart_jobs.c)
  *
  * Who holds what. The agent makes the pipes of a round, hands their read ends over, and keeps duplicates of them until
  * it is notified that the round is read to its end. So a process that is killed costs what it had in its memory, but no

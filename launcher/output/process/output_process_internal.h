@@ -1,4 +1,4 @@
-/* What output_process.c and output_end.c share; for them alone. */
+/* What output_process.c, output_end.c and apart_jobs.c share; for them alone. */
 #ifndef CRUN_LAUNCHER_OUTPUT_PROCESS_INTERNAL_H
 #define CRUN_LAUNCHER_OUTPUT_PROCESS_INTERNAL_H
 
@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "common/rdzv/homes/home_process.h"
 #include "launcher/output/output_wire.h"
 
 struct chores;
@@ -37,6 +38,13 @@ struct process {
     int64_t still_ms;    /* for a disk that does not move */
     uv_timer_t deadline; /* of the phase */
     bool goes_on, ends;
+    /* apart_jobs.c */
+    struct home_threads homes;
+    struct watch *home, *input;          /* NULL: nobody asks any more; standard input is no file, or at its end */
+    int input_fd;                        /* eventfd of stdin_file_start() */
+    int consoles;                        /* threads that write files as consoles */
+    int silent_fd, gone_fd;              /* console_files_start() */
+    bool is_silent;                      /* GUARDIAN_SILENT has come */
     struct output_message setup_message; /* its strings are borrowed */
     struct output_message message;
 };
@@ -45,6 +53,17 @@ struct process {
 
 void process_tell(struct process *p, enum output_word word, uint64_t round, int64_t number, int n, const void *body,
                   size_t bytes);
+
+int process_watch(struct process *p, struct watch **ret, int fd, void (*ready)(void *arg));
+
+/* --- apart_jobs.c */
+
+int process_start_apart(struct process *p); /* 0 or -errno */
+/* For what the guardian says at the end. Not where a disk may hold other threads: the guardian names a process that
+ * cannot end, and another one writes that. */
+bool process_stays(struct process *p);
+/* Blocks until all that is printed is in the files: stays: by the guardian too; else so far. */
+void process_end_consoles(struct process *p, bool stays);
 
 /* --- output_end.c */
 

@@ -13,7 +13,7 @@ from processes import children
 from shared_fs import SharedFs
 from support import CRUN, needs_tables_of_threads
 
-HELD = re.compile(r"its home process \d+ \(job-home, state D in \w+\) is held by the shared folder")
+HELD = re.compile(r"its output process \d+ \(job-output, state D in \w+\) is held by a disk or a shared folder")
 
 
 @pytest.fixture
@@ -156,14 +156,14 @@ def test_it_ends_at_the_end(cluster, disk, stopped):
         assert "stopped in good order" not in n.text() and HELD.search(n.text()), n.text()
 
 
-def test_a_home_process_that_is_killed_is_replaced(cluster):
+def test_a_process_with_a_home_that_is_killed_is_replaced(cluster):
     (cluster.tmp / "shared").mkdir()
     nodes = [node(cluster, "--node-rank", i) for i in range(2)]
     number, _ = cluster.wait_round(2)
     for n in nodes:
-        home, = [p for p in children(n.pid) if open(f"/proc/{p}/comm").read() == "job-home\n"]
+        home, = [p for p in children(n.pid) if open(f"/proc/{p}/comm").read() == "job-output\n"]
         os.kill(home, signal.SIGKILL)
-        wait("another one", lambda n=n, home=home: [p for p in children(n.pid) if p != home and open(f"/proc/{p}/comm").read() == "job-home\n"])
+        wait("another one", lambda n=n, home=home: [p for p in children(n.pid) if p != home and open(f"/proc/{p}/comm").read() == "job-output\n"])
     cluster.finish()
     assert list(cluster.rounds()) == [number], "\n".join(n.text() for n in nodes)
 

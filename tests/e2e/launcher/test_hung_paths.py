@@ -136,7 +136,7 @@ def test_a_file_for_what_crun_says_keeps_no_worker(crun, disk):
     assert p.wait(60) == 143 and state(worker) is None
     disk.resume()
     crun.wait_processes_gone(30)
-    assert b"was stopped by SIGSTOP" in disk.files["out"]
+    wait("the word", lambda: b"was stopped by SIGSTOP" in disk.files["out"])
 
 
 @pytest.mark.long

@@ -22,11 +22,6 @@ def wait_text(path, text):
     wait(f"{text} in {path.name}", lambda: path.exists() and text in path.read_text())
 
 
-def wait_another(crun, p, *before):
-    """One that is killed may be there for a while."""
-    return wait("another output process", lambda: next((pid for pid in children(p.pid) if comm(pid) == "job-output" and pid not in before), None))
-
-
 def test_its_death_is_noticed_by_no_worker(crun):
     log = crun.tmp / "l" / "j" / "round-1" / "rank-0.out"
     p = crun.start("--log-dir", crun.tmp / "l", "--run-id", "j", "sh", "-c", STEADY, stdout=open(crun.tmp / "out", "wb"))
@@ -34,7 +29,7 @@ def test_its_death_is_noticed_by_no_worker(crun):
     outputs, err = [crun.output_of(p.pid)], b""
     for deaths in (1, 2, 3):
         kill(outputs[-1])
-        outputs.append(wait_another(crun, p, *outputs))
+        outputs.append(crun.output_of(p.pid, *outputs))
         while err.count(b"is gone; another took over") < deaths:
             err += p.stderr.readline() or pytest.fail(err)
         size = log.stat().st_size
@@ -183,7 +178,7 @@ def test_with_it_hung_no_worker_outlives_a_half(crun, disk, hung, victims):
 def test_with_it_hung_another_takes_over_at_once(crun, disk, hung):
     p, agent, output, workers = hung
     kill(output)
-    another = wait_another(crun, p, output)
+    another = crun.output_of(p.pid, output)
     said = b""
     while b"another took over" not in said:
         said += p.stderr.readline() or pytest.fail(said)

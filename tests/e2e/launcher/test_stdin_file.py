@@ -1,19 +1,20 @@
-"""`crun --stdin-rank 0 ... <file`: the file is read by a process of its own, so that its disk reaches nobody else; to the worker it is as `cat file | crun ...`."""
+"""`crun --stdin-rank 0 ... <file`: the file is read by a thread of the output process, so that its disk reaches nobody else; to the worker it is as `cat file | crun ...`."""
 import os
 import signal
 import subprocess
 
 import pytest
 
-from processes import children, comm, state, wait
+from processes import children, state, wait
 
 TEXT = b"".join(b"line %d\n" % n for n in range(30000))  # more than a pipe holds
 TAKES = "touch $HERE/up; until [ -e $HERE/go ]; do sleep 0.01; done; exec cat"
 
 
-def reader_of(guardian):
-    """The process that reads; None: there is none now."""
-    return next((pid for pid in children(guardian) if comm(pid) == "job-stdin"), None)
+def is_asleep(pid):
+    """All of its threads, of which there are two at least."""
+    threads = [int(t) for t in os.listdir(f"/proc/{pid}/task")]
+    return len(threads) > 1 and all(state(t) == "S" for t in threads)
 
 
 def start(crun, path, program, *options, **kw):
@@ -40,12 +41,12 @@ def hung(crun, disk):
 @pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT])
 def test_with_its_disk_hung_a_signal_ends_crun(crun, hung, signo):
     p, worker = hung
-    reader = reader_of(p.pid)
+    reader = crun.output_of(p.pid)
     p.send_signal(signo)
     _, err = p.communicate(timeout=60)
     assert p.returncode == 128 + signo, err
     assert state(worker) is None and crun.processes() in ([], [reader]), "at most who reads is left, held by the disk"
-    assert f"crun: its stdin process {reader} (" in err.decode() and "is held by a disk and ends when that answers" in err.decode(), err
+    assert f"crun: its output process {reader} (job-output, state D" in err.decode() and "is held by a disk or a shared folder and ends when that answers" in err.decode(), err
 
 
 @pytest.mark.parametrize("victim", ["guardian", "agent"])
@@ -69,10 +70,11 @@ def test_another_that_reads_takes_the_place_of_one_that_is_killed(crun):
     (crun.tmp / "in").write_bytes(TEXT)
     p = start(crun, crun.tmp / "in", TAKES)
     crun.wait_file("up")
+    outputs = [crun.output_of(p.pid)]
     for _ in range(3):
-        before = wait("one that reads, until the pipe is full", lambda: (pid := reader_of(p.pid)) and state(pid) == "S" and pid)
-        os.kill(before, signal.SIGKILL)
-        wait("another", lambda: reader_of(p.pid) not in (None, before))
+        wait("a full pipe", lambda: is_asleep(outputs[-1]))
+        os.kill(outputs[-1], signal.SIGKILL)
+        outputs.append(crun.output_of(p.pid, *outputs))
     (crun.tmp / "go").touch()
     out, err = p.communicate(timeout=60)
     assert p.returncode == 0 and out == TEXT, err
@@ -91,10 +93,3 @@ def test_a_file_that_cannot_be_read_is_reported(crun):
     out, err = p.communicate(timeout=60)
     assert p.returncode == 0 and out == b"end\n"
     assert b"crun: standard input ends early: Input/output error\n" in err, err
-
-
-def test_what_is_no_file_has_no_such_process(crun):
-    p = crun.start("--stdin-rank", 0, "sh", "-c", "touch $HERE/up; cat", extra_env={"HERE": str(crun.tmp)}, stdin=subprocess.PIPE)
-    crun.wait_file("up")
-    assert reader_of(p.pid) is None
-    assert p.communicate(b"words\n", timeout=60)[0] == b"words\n"

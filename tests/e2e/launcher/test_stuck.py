@@ -133,7 +133,7 @@ def test_the_deputy_leaves_the_output_process_the_last_words(crun):
         (crun.tmp / "go").touch()
         crun.wait_file("said")
         os.kill(agent, signal.SIGKILL)
-        wait("the end of the daemon", lambda: len(crun.processes()) <= 4)  # guardian, deputy, output process, and who writes the file
+        wait("the end of the daemon", lambda: len(crun.processes()) <= 3)  # guardian, deputy, output process
         assert state(output) == "T"
         os.kill(output, signal.SIGCONT)
         wait("the last words", lambda: b"last words" in (crun.tmp / "out").read_bytes())

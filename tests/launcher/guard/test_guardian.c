@@ -164,7 +164,7 @@ static int writes_all(const struct guardian_output *o)
     board->outputs++;
     while (recv(o->agent_fd, &byte, 1, 0) > 0)
         ;
-    guardian_output_is_done(o);
+    guardian_output_is_done(o, false);
     board->go = 1;
     return 0;
 }
