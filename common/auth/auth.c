@@ -88,11 +88,8 @@ int auth_client_answer(const struct auth_client *c, const char *server_nonce, si
     memcpy(id, instance, instance_len);
     TRY(prove(&c->token, "server", c->nonce, nonce, id, expected, e));
     if (!auth_equal(expected, AUTH_HEX, server_proof, proof_len))
-        return err_set(
-            e, ERR_REFUSED,
-            "the server does not hold the secret that we hold for principal '%s': add our token to its token file, "
-            "or name the right one with --token-file",
-            c->token.principal);
+        return err_set(e, ERR_REFUSED, "the server does not hold the secret that we hold for principal '%s'",
+                       c->token.principal);
     return prove(&c->token, "client", c->nonce, nonce, id, ret_proof, e);
 }
 

@@ -225,7 +225,6 @@ static int open_rendezvous(struct run *r, struct err *e)
         .iface = c->iface,
         .local_addr = c->local_addr,
         .may_host = member_may_host,
-        .stranger = member_note_stranger,
         .client =
             {
                 .heartbeat_ms = c->conf.keep_alive_interval_ms,
@@ -245,10 +244,8 @@ static int open_rendezvous(struct run *r, struct err *e)
                 .slots = (int)c->nproc,
                 .waits = c->spare,
                 .numbered = c->home.numbered,
-                .secret_help = r->member->secret_help,
             },
     };
-    member_write_secret_help(r);
     config_job(c, &o.client.job);
     member_listen(r, &o.client);
     if (c->home.kind == HOME_FILE)

@@ -21,6 +21,7 @@
 /* --- another secret */
 
 #define HOME_TOKEN "~/.config/crun/token"
+#define EVERY_NODE "\nor start every node with the same secret, 16 characters or more:\n  export " AUTH_VARIABLE "=..."
 
 static bool has_variable(void)
 {
@@ -28,42 +29,44 @@ static bool has_variable(void)
     return token && *token;
 }
 
-void member_write_secret_help(struct run *r)
+const char *member_secret_help(void *arg, const char *host, bool take)
 {
-    const struct config *c = r->config;
-    char *out = r->member->secret_help;
-    const size_t cap = sizeof r->member->secret_help;
-    const enum home_kind kind = c->home.kind;
-    out[0] = 0;
-    if (kind != HOME_TCP && kind != HOME_STATIC)
-        return;
-    if (c->token_file || has_variable())
-        snprintf(out, cap, "\nStart all nodes with the same %s.", c->token_file ? "--token-file" : AUTH_VARIABLE);
+    struct run *r = arg;
+    const char *option = r->config->token_file ? "--token-file" : has_variable() ? AUTH_VARIABLE : NULL;
+    const bool may_be_daemon = take && r->config->home.kind == HOME_TCP;
+    char *out = r->member->secret_help[take];
+    const size_t cap = sizeof r->member->secret_help[take];
+    size_t n = 0;
+    if (option)
+        n = (size_t)snprintf(out, cap, "\nStart all nodes with the same %s.", option);
+    else if (take)
+        n = (size_t)snprintf(out, cap,
+                             "\nIf that is a node of this job, give this one its secret, then start this one again:\n"
+                             "  scp -p %.250s:.config/crun/token " HOME_TOKEN EVERY_NODE,
+                             host);
     else
-        snprintf(out, cap,
-                 "\nIf that is a node of this job, the two share no home folder. Give this node its secret, then start "
-                 "it again:\n  scp -p %s:.config/crun/token " HOME_TOKEN
-                 "\nor start every node with the same secret, 16 characters or more:\n  export " AUTH_VARIABLE "=...",
-                 c->home.host);
+        n = (size_t)snprintf(out, cap,
+                             "\nIf that is a node of this job, give it ours, then start it again:\n"
+                             "  scp -p " HOME_TOKEN " %.250s:.config/crun/token" EVERY_NODE,
+                             host);
+    if (may_be_daemon)
+        snprintf(out + n, cap - n, "\nA rendezvousd needs our secret in its --token-file.");
+    return out;
 }
 
+/* Once for each host. */
 void member_note_stranger(void *arg, const char *host)
 {
     struct run *r = arg;
     struct member *m = r->member;
-    char again[192];
-    if (!m || !*host || strcmp(m->stranger, host) == 0)
+    const size_t told = m ? strlen(m->strangers) : 0;
+    char name[80];
+    snprintf(name, sizeof name, " %.70s ", host);
+    if (!m || !*host || strstr(m->strangers, name) || told + strlen(name) >= sizeof m->strangers)
         return;
-    snprintf(m->stranger, sizeof m->stranger, "%s", host);
-    if (r->config->token_file || has_variable())
-        snprintf(again, sizeof again, "start it again with the %s of this node",
-                 r->config->token_file ? "--token-file" : AUTH_VARIABLE);
-    else
-        snprintf(again, sizeof again,
-                 "give it ours, then start it again:\n  scp -p " HOME_TOKEN " %s:.config/crun/token\n"
-                 "or start every node with the same " AUTH_VARIABLE,
-                 host);
-    logmux_print(r->mux, "a node at %s was turned away, for it holds another secret than this one: %s", host, again);
+    strcpy(m->strangers + told, name);
+    logmux_print(r->mux, "a node at %s was turned away, for it holds another secret than this one.%s", host,
+                 member_secret_help(r, host, false));
 }
 
 /* --- nodes that meet elsewhere, or nowhere */
@@ -112,7 +115,7 @@ void member_hint_alone(struct run *r, const struct presence *now)
     const struct home *h = &r->config->home;
     struct member *m = r->member;
     m->company = m->company || now->joined > 1;
-    if (m->hinted || m->company || m->stranger[0] || now->joined != 1 || now->min_nodes < 2 ||
+    if (m->hinted || m->company || m->strangers[0] || now->joined != 1 || now->min_nodes < 2 ||
         now->waiting_ms < ALONE_MS || !member_hosts(r) || r->config->control_fd >= 0)
         return;
     m->hinted = true;

@@ -31,8 +31,8 @@ struct member {
     char spare[512];      /* why it waits as a spare; "": it does not */
     char joining[512];    /* who was there when that was printed last */
     struct repeat joinings;
-    char secret_help[512]; /* how a node whose secret is refused gets the right one; "": not known */
-    char stranger[64];     /* who was turned away last for another secret than ours */
+    char secret_help[2][640]; /* what member_secret_help() said last, for each `take` */
+    char strangers[512];      /* " HOST  HOST ": who was turned away for another secret than ours, and that was said */
     bool hinted, port_told;
     bool company;            /* another node of the job was here */
     struct own_host *asked;  /* whether the master address is this machine; NULL: that is not being asked */
@@ -49,8 +49,8 @@ void member_may_host(void *arg); /* struct rendezvous_options.may_host */
 
 /* --- member_advice.c */
 
-void member_write_secret_help(struct run *r); /* into secret_help */
-/* A node there proved another secret than ours; struct rendezvous_options.stranger. */
+/* Of struct rdzv_client_options. */
+const char *member_secret_help(void *arg, const char *host, bool take);
 void member_note_stranger(void *arg, const char *host);
 /* Once, to a node that hosts and stays alone: how the others may have gone elsewhere. */
 void member_hint_alone(struct run *r, const struct presence *now);

@@ -309,6 +309,11 @@ static int prepare_store(void *arg)
     return rc < 0 ? rc : port;
 }
 
+static void on_tell(void *arg, const char *text)
+{
+    logmux_print(((struct run *)arg)->mux, "%s", text);
+}
+
 static int count_reachable(void *arg)
 {
     return bootstrap_alive(&((struct run *)arg)->member->store);
@@ -325,6 +330,9 @@ void member_listen(struct run *r, struct rdzv_client_options *o)
     o->still_ms = still_ms;
     o->on_failed = on_failed;
     o->on_socket = on_socket;
+    o->tell = on_tell;
+    o->secret_help = member_secret_help;
+    o->stranger = member_note_stranger;
     o->majority = count_reachable;
     o->arg = r;
 }

@@ -53,8 +53,9 @@ static int prove(struct rdzv_ask *a, const struct auth_client *c, const redisRep
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3 || !is_text(r->element[0]) || !is_text(r->element[1]) ||
         !is_text(r->element[2]))
         return err_set(e, ERR_CORRUPT, "the answer to STORE.AUTH is none");
-    TRY(auth_client_answer(c, r->element[0]->str, (size_t)r->element[0]->len, r->element[1]->str,
-                           (size_t)r->element[1]->len, r->element[2]->str, (size_t)r->element[2]->len, proof, e));
+    if (auth_client_answer(c, r->element[0]->str, (size_t)r->element[0]->len, r->element[1]->str,
+                           (size_t)r->element[1]->len, r->element[2]->str, (size_t)r->element[2]->len, proof, e) < 0)
+        return err_wrap(e, "add our secret to the server's --token-file, or name the right one with --token-file");
     TRY(rdzv_ask(a, 2, (const char *const[]){"STORE.PROVE", proof}, &ok, e));
     freeReplyObject(ok);
     return 0;

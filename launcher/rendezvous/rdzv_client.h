@@ -38,10 +38,16 @@ struct rdzv_client_options {
     const char *run_id;
     /* as the home understands it: "10.0.0.5:29400", "[::1]:29400", "redis://...", "file:///dir"; NULL: local */
     const char *endpoint;
-    const char *token_file;  /* secrets for the challenge (common/auth/auth.h), NULL: the user's own */
-    bool insecure;           /* a server that proves nothing will do */
-    const char *secret_help; /* as struct client_options */
-    bool tls;                /* tcp: TLS, whose certificates are those of tls_ca (NULL: the system's) */
+    const char *token_file; /* secrets for the challenge (common/auth/auth.h), NULL: the user's own */
+    bool insecure;          /* a server that proves nothing will do */
+    /* What the users of two nodes with different secrets can do, as lines behind a sentence. host: the other node.
+     * take: this node gets its secret, else it gets ours. Kept until the next call with that `take`. */
+    const char *(*secret_help)(void *arg, const char *host, bool take);
+    void (*tell)(void *arg, const char *text); /* what the user should know, a sentence or more */
+    /* Where this node hosts or leads: one of that address holds another secret and was turned away. NULL: nobody
+     * listens. */
+    void (*stranger)(void *arg, const char *host);
+    bool tls; /* tcp: TLS, whose certificates are those of tls_ca (NULL: the system's) */
     const char *tls_ca;
     const char *node;  /* id of this node: host name first, so that ids sort as hosts do */
     const char *addr;  /* address other nodes reach it by; NULL: the source address of its connection */

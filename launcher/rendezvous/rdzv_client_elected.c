@@ -109,6 +109,8 @@ static int serve(struct elected *d, struct err *e)
                                       .insecure = d->o.insecure,
                                       .one_node = d->o.job.max_nodes == 1,
                                       .port = d->o.lead_port,
+                                      .stranger = d->o.stranger,
+                                      .arg = d->o.arg,
                                       .elected = true};
     if (d->hosting)
         return 0;
@@ -212,7 +214,7 @@ static bool is_own(const struct elected *d)
 static void dial(struct elected *d)
 {
     const struct rdzv_claim *c = &d->x.view;
-    char where[CLIENT_WHERE_MAX + 1];
+    char where[CLIENT_WHERE_MAX + 1], host[RDZV_ID_MAX + 1];
     struct endpoint to = {0};
     snprintf(to.host, sizeof to.host, "%s", is_own(d) ? "127.0.0.1" : c->addrs);
     snprintf(to.port, sizeof to.port, "%d", c->port);
@@ -222,6 +224,9 @@ static void dial(struct elected *d)
         d->warned = true;
     }
     snprintf(where, sizeof where, "%.95s (%.200s port %d)", c->node, is_own(d) ? "this node" : c->addrs, c->port);
+    snprintf(host, sizeof host, "%.*s", (int)strcspn(c->node, "+"), c->node);
+    if (d->o.secret_help)
+        d->tcp->c.o.secret_help = d->o.secret_help(d->o.arg, host, true);
     tcp_address(d->tcp, &to, where, c->epoch, d->x.highest);
 }
 

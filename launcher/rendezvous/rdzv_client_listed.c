@@ -33,7 +33,6 @@ struct place { /* a host of the list */
     char where[HOME_HOST_MAX + 16];
     bool own;               /* it is this machine, as far as is known */
     bool hosted;            /* by this crun */
-    bool distrusts;         /* it denied the newest question: that was said */
     struct own_host *asked; /* whether it is; NULL: that is not being asked */
     struct host_question *question;
 };
@@ -49,7 +48,6 @@ struct listed {
     struct place places[HOSTS_MAX];
     struct hosting *hosting; /* NULL: this node hosts nothing, yet */
     char why[512];           /* the newest question got no answer */
-    char denial[512];        /* the newest host that does not accept our proof, or we its */
     int64_t looked;          /* at what hosts are own; 0: not yet */
     struct deadline_timer clock;
 };
@@ -73,6 +71,13 @@ static bool has_workers(const struct listed *d)
 
 /* --- hosting */
 
+/* That node tells its user; and this one does if that node hosts as well, and is asked. */
+static void on_stranger(void *arg, const char *host)
+{
+    (void)arg;
+    log_info(MODULE, "a node at %s was turned away, for it holds another secret than this one", host);
+}
+
 static void try_to_host(struct listed *d, struct place *p)
 {
     const struct home_host *h = &d->o.list[p->index];
@@ -82,6 +87,7 @@ static void try_to_host(struct listed *d, struct place *p)
                                                           .insecure = d->o.insecure,
                                                           .host = h->host,
                                                           .port = h->port,
+                                                          .stranger = on_stranger,
                                                           .listed = &d->o.job,
                                                           .listed_run = d->o.run_id},
                                 &e);
@@ -127,6 +133,16 @@ static void host_if_own(struct listed *d)
 
 /* --- asking */
 
+/* Two hosts say the same: the one that comes first in the list has the right secret. */
+static const char *help(const struct place *p)
+{
+    const struct listed *d = p->owner;
+    bool first = false;
+    for (int i = 0; i < p->index; i++)
+        first = first || d->places[i].own;
+    return d->o.secret_help(d->o.arg, p->to.host, !first);
+}
+
 static void on_answered(void *arg, struct host_question *q, enum hosts_answer answer, int seats, uint64_t round,
                         const char *why)
 {
@@ -140,16 +156,13 @@ static void on_answered(void *arg, struct host_question *q, enum hosts_answer an
     if (answer != HOSTS_HEARS)
         snprintf(d->why, sizeof d->why, "none of the hosts %.200s can be used; %.80s: %.160s", d->o.endpoint, p->where,
                  answer == HOSTS_REFUSED ? "nobody listens there" : why);
-    if (answer == HOSTS_DENIED && !p->distrusts)
-        log_warn(MODULE,
-                 "the host %s and this node do not trust each other, so it cannot be in one job with us: %s; give both "
-                 "one secret (scp -p ~/.config/crun/token HOST:.config/crun/token, or the same CRUN_TOKEN)",
-                 p->where, why);
-    p->distrusts = answer == HOSTS_DENIED || (p->distrusts && answer != HOSTS_HEARS);
-    if (answer == HOSTS_DENIED)
-        snprintf(d->denial, sizeof d->denial,
-                 "the host %.80s and this node do not trust each other, and no other host takes this node: %.300s",
-                 p->where, why);
+    if (answer == HOSTS_DENIED && !d->x.denies[p->index]) {
+        char denial[1024];
+        snprintf(denial, sizeof denial,
+                 "the host %.80s and this node do not trust each other, so they cannot be in one job: %.160s%.640s",
+                 p->where, why, help(p));
+        d->o.tell(d->o.arg, denial);
+    }
     push(d, (struct hosts_event){.kind = HOSTS_ANSWER,
                                  .host = p->index,
                                  .answer = answer,
@@ -208,7 +221,9 @@ static void carry_out(struct listed *d, enum hosts_effect_kind fx)
         dial(d);
         break;
     case HOSTS_DENY:
-        tcp_step(d->tcp, (struct client_event){.kind = CLIENT_TROUBLE, .text = d->denial, .error = EXIT_USAGE_ERROR});
+        tcp_step(d->tcp, (struct client_event){.kind = CLIENT_TROUBLE,
+                                               .text = "most hosts of the list and this node do not trust each other",
+                                               .error = EXIT_USAGE_ERROR});
         break;
     }
 }

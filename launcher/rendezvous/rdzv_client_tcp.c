@@ -444,7 +444,6 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
                                                 .run_id = o->run_id,
                                                 .node = o->node,
                                                 .endpoint = o->endpoint,
-                                                .secret_help = s ? NULL : o->secret_help,
                                                 .elected = s != NULL,
                                                 .listed = s && s->listed,
                                                 .shows_progress = o->on_progress != NULL,
@@ -454,6 +453,8 @@ int tcp_open(struct tcp **ret, uv_loop_t *loop, const struct rdzv_client_options
     t->clock.uv.data = t->alive.tick.data = t;
     t->open_handles = 2;
     int rc = prepare(t, e);
+    if (rc == 0 && !s && o->secret_help)
+        t->c.o.secret_help = o->secret_help(o->arg, t->to.host, true);
     if (rc < 0) {
         tcp_close(&t->base);
         return rc;

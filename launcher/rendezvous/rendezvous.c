@@ -45,7 +45,7 @@ static int host(struct rendezvous *z, struct err *e)
                                                .one_node = z->o.one_node,
                                                .has_store = home->kind == HOME_STATIC,
                                                .host = home->host,
-                                               .stranger = z->o.stranger,
+                                               .stranger = z->o.client.stranger,
                                                .arg = z->o.client.arg,
                                                .port = home->port},
                      e));

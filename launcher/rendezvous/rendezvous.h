@@ -36,8 +36,6 @@ struct rendezvous_options { /* all of it is borrowed */
     const char *iface, *local_addr; /* which address of this node the others get; NULL: not typed */
     /* The host turned out to be this machine: rendezvous_take_over() is due. With client.arg. NULL: nobody asks. */
     void (*may_host)(void *arg);
-    /* Where this crun hosts: a node of that address holds another secret and was turned away. NULL: nobody listens. */
-    void (*stranger)(void *arg, const char *host);
     struct rdzv_client_options client; /* endpoint, node_rank, addr, addrs and jobs follow from the above */
 };
 

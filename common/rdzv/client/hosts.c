@@ -107,7 +107,7 @@ static bool is_denied(const struct hosts *h)
     for (int i = 0; i < h->o.count; i++) {
         if (h->seen[i].answer == HOSTS_HEARS && (!h->seen[i].own || h->seen[i].seats > 0))
             return false;
-        denied += h->seen[i].answer == HOSTS_DENIED;
+        denied += h->denies[i];
     }
     return 2 * denied > h->o.count && !h->acked;
 }
@@ -169,6 +169,8 @@ static void on_answer(struct hosts *h, const struct hosts_event *ev, int64_t now
     h->seen[ev->host].answer = ev->answer;
     h->seen[ev->host].seats = ev->seats;
     h->seen[ev->host].round = ev->round;
+    /* One that ends because we deny it as well does not listen any more. */
+    h->denies[ev->host] = ev->answer == HOSTS_DENIED || (h->denies[ev->host] && ev->answer != HOSTS_HEARS);
     if (all_answered(h))
         choose(h, ev->working, now);
 }

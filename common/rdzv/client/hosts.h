@@ -98,6 +98,7 @@ struct hosts {
     int64_t due;                /* of the next HOSTS_TICK; INT64_MAX: none */
     int64_t leave_at;           /* the host that this node is at loses ties from then on */
     int64_t avoided[HOSTS_MAX]; /* it loses ties until then */
+    bool denies[HOSTS_MAX];     /* it denied us when it answered last */
     struct {
         enum hosts_answer answer;
         bool here, own;

@@ -56,12 +56,32 @@ def test_machines_with_secrets_of_their_own_name_the_commands_that_help(start, n
     other = start(2, "--nnodes", 2, *E, env={})
     assert other.wait() == 2
     assert "\n  scp -p node1:.config/crun/token ~/.config/crun/token\n" in other.text() and "\n  export CRUN_TOKEN=" in other.text(), other.text()
-    says(host, f"\n  scp -p ~/.config/crun/token {net.v[1].addr}:.config/crun/token\nor start every node with the same CRUN_TOKEN\n")
+    says(host, f"\n  scp -p ~/.config/crun/token {net.v[1].addr}:.config/crun/token\nor start every node with the same secret")
     token = net.v[1].home / ".config" / "crun" / "token"
     token.write_text((net.v[0].home / ".config" / "crun" / "token").read_text())
     again = start(2, "--nnodes", 2, *E, env={})
     assert (host.wait(), again.wait()) == (0, 0), host.text() + again.text()
     assert "rank 0 of 2" in host.text() and "rank 1 of 2" in again.text()
+
+
+def test_secrets_that_differ_over_a_folder_or_a_list_are_named_with_the_commands_that_help(start, net, cluster):
+    """By both sides, once, and without a line of the log."""
+    folder = cluster.tmp / "shared"
+    folder.mkdir()
+    shared = ["--nnodes", 2, "--rdzv-endpoint", f"file://{folder}", "--rdzv-id", "j"]
+    leader = start(1, *shared, env={})
+    says(leader, "joining: 1 of 2 nodes")
+    other = start(2, *shared, env={})
+    listed = ["--nnodes", "2:3", "--rdzv-endpoint", "node3:29501,node4:29501,node1:29501", "--rdzv-id", "l"]
+    third, fourth = start(3, "--node-rank", 0, *listed, env={}), start(4, "--node-rank", 1, *listed, env={})
+    says(fourth, "the host node3:29501 and this node do not trust each other, so they cannot be in one job: ")
+    says(fourth, "\n  scp -p node3:.config/crun/token ~/.config/crun/token\nor start every node")
+    says(third, "\n  scp -p ~/.config/crun/token node4:.config/crun/token\nor start every node")  # the same file as the other one names
+    assert other.wait() == 2
+    assert "\n  scp -p node1:.config/crun/token ~/.config/crun/token\n" in other.text() and "\n  export CRUN_TOKEN=" in other.text(), other.text()
+    says(leader, f"\n  scp -p ~/.config/crun/token {net.v[1].addr}:.config/crun/token\nor start every node with the same secret")
+    for n in (leader, third, fourth):
+        assert n.text().count("scp -p") == 1 and "audit" not in n.text(), n.text()
 
 
 def lines_of_the_readme():

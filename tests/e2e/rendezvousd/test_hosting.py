@@ -61,7 +61,7 @@ def test_a_crun_with_another_token_is_told_of_on_both_sides(tmp_path):
         until(ready.exists, "the worker runs")
         p = run(CRUN, *HOST[:-1], f"{HOST[-1]},is_host=0", *where, "--token-file", theirs, "true")
         assert p.returncode == 2 and "do not trust each other" in p.stderr, p.stderr
-        words = "a node at 127.0.0.1 was turned away, for it holds another secret than this one: start it again with the --token-file of this node\n"
+        words = "a node at 127.0.0.1 was turned away, for it holds another secret than this one.\nStart all nodes with the same --token-file.\n"
         until(lambda: words in log.read_text(), "the host's user is told")
     finally:
         host.terminate()

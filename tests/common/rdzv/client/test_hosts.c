@@ -230,6 +230,19 @@ static void whoever_is_denied_by_most_gives_up_at_the_second_time(void **state)
     }
 }
 
+/* They deny each other, and the first to give up is gone when the next one asks again. */
+static void a_host_that_denied_us_and_is_gone_still_counts_as_one_that_does(void **state)
+{
+    struct hosts h = three();
+    (void)state;
+    step(&h, (struct hosts_event){.kind = HOSTS_BEGIN}, 0);
+    answers(&h, "odd", 10);
+    step(&h, (struct hosts_event){.kind = HOSTS_TICK}, 10 + HOSTS_AGAIN_MS);
+    answers(&h, "odr", 400);
+    assert_int_equal(h.fx_count, 1);
+    assert_int_equal(h.fx[0], HOSTS_DENY);
+}
+
 static void one_stranger_does_not_end_a_node_that_others_take_or_may_come_to(void **state)
 {
     static const struct {
@@ -282,6 +295,7 @@ int main(void)
         cmocka_unit_test(workers_are_not_given_up_for_a_host_that_does_not_know_them),
         cmocka_unit_test(workers_are_given_up_if_their_host_is_dead_or_another_one_leads),
         cmocka_unit_test(whoever_is_denied_by_most_gives_up_at_the_second_time),
+        cmocka_unit_test(a_host_that_denied_us_and_is_gone_still_counts_as_one_that_does),
         cmocka_unit_test(one_stranger_does_not_end_a_node_that_others_take_or_may_come_to),
         cmocka_unit_test(one_stranger_does_not_end_a_node_whose_hosts_are_not_up_yet),
         cmocka_unit_test(a_node_that_was_acknowledged_once_is_not_ended_by_denials),
