@@ -61,9 +61,11 @@ static const char *command_name(size_t i)
 
 static int complain(int code, const struct err *e)
 {
-    fprintf(stderr, "crun: %s\n", e->text);
+    char name[ARG_CALLED_MAX];
     if (code == EXIT_USAGE_ERROR)
-        fprintf(stderr, "Try 'crun --help'.\n");
+        fprintf(stderr, "%s: %s\nTry '%s --help'.\n", args_called(&config_program, name), e->text, name);
+    else
+        fprintf(stderr, "crun: %s\n", e->text);
     return code;
 }
 
@@ -170,6 +172,7 @@ static void ask_for_command(const char *typed, struct err *e)
     char *found = NULL;
     struct err why;
     struct nearest near;
+    char name[ARG_CALLED_MAX];
     const bool is_missing = program_file_find(typed, &found, &why) == -ENOENT && strcmp(why.text, e->text) == 0;
     free(found);
     nearest_begin(&near, typed, strlen(typed));
@@ -177,7 +180,8 @@ static void ask_for_command(const char *typed, struct err *e)
         nearest_try(&near, command_name(i));
     const size_t said = strlen(e->text);
     if (near.word)
-        snprintf(e->text + said, sizeof e->text - said, ", did you mean 'crun %s'?", near.word);
+        snprintf(e->text + said, sizeof e->text - said, ", did you mean '%s %s'?", args_called(&config_program, name),
+                 near.word);
 }
 
 /* "10.0.0.1:29500": what is left of $(hostname -I) with a port behind it. */
@@ -246,6 +250,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     struct program program;
     struct cgroup_tables cgroups;
     struct err e = {0};
+    char name[ARG_CALLED_MAX];
     int code = EXIT_INTERNAL;
 
     if (config_read(&config, &args, argc, argv, &e) < 0)
@@ -255,7 +260,7 @@ static int agent_main(const struct guardian_link *link, int argc, char **argv)
     if (args_answer(&whole, "crun " CRUN_VERSION, &config, &args, stdout))
         return check_printed();
     if (args.first_operand >= argc || !*argv[args.first_operand]) {
-        err_set(&e, ERR_USAGE, "no program to run: expected crun [options] PROGRAM [args...]");
+        err_set(&e, ERR_USAGE, "no program to run: expected %s %s", args_called(&config_program, name), whole.usage);
         return complain(EXIT_USAGE_ERROR, &e);
     }
     log_init((enum log_level)config.log_level, "crun");
@@ -318,6 +323,7 @@ int main(int argc, char **argv)
     static const struct guardian_programs programs = {
         .agent = agent_main, .output = output_process_run, .gauges = gauges_process};
     int code;
+    args_set_called(argc > 0 ? argv[0] : "crun");
     for (size_t i = 0; argc > 1 && commands[i]; i++) /* a program of that name is started as ./status */
         if (strcmp(argv[1], command_name(i)) == 0)
             return mains[i](argc - 1, argv + 1);

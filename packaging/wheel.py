@@ -20,11 +20,12 @@ NAME = "crun_launcher"
 LICENSES = {  # of what is inside the programs: in the sources that were built, and Debian's uthash
     "libuv": "libuv1-*/LICENSE", "libuv-extra": "libuv1-*/LICENSE-extra", "hiredis": "hiredis-*/COPYING", "cJSON": "cJSON-*/LICENSE",
     "uthash": "/usr/share/doc/uthash-dev/copyright"}
-# A wheel holds no links. The first argument tells crun its name, and so the manners of torch.distributed.launch.
+# A wheel holds no links. The first argument tells crun its name, and so the manners of torch.distributed.launch, or of torchrun
+# where that is a link to the script.
 LINK = """#!python
 import os
 import sys
-os.execv(os.path.join(os.path.dirname(sys.executable), "crun"), ["{name}", *sys.argv[1:]])
+os.execv(os.path.join(os.path.dirname(sys.executable), "crun"), [os.path.basename(sys.argv[0]), *sys.argv[1:]])
 """
 METADATA = """Metadata-Version: 2.4
 Name: crun-launcher
@@ -64,7 +65,7 @@ def texts(build, version):
     files = {f"crun/{p.relative_to(ROOT / 'python' / 'crun')}": p.read_bytes() for p in (ROOT / "python" / "crun").rglob("*") if p.suffix in (".py", ".typed")}
     data, info = f"{NAME}-{version}.data", f"{NAME}-{version}.dist-info"
     for name in ("crun-launch", "crun-launcher"):
-        files[f"{data}/scripts/{name}"] = LINK.format(name=name).encode()
+        files[f"{data}/scripts/{name}"] = LINK.encode()
     for page in sorted(build.glob("*/*.1")):
         files[f"{data}/data/share/man/man1/{page.name}"] = page.read_bytes()
     files[f"{data}/data/share/bash-completion/completions/crun"] = (build / "launcher" / "crun.bash").read_bytes()

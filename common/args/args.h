@@ -143,7 +143,12 @@ int args_parse(const struct arg_program *p, int argc, char **argv, void *config,
 enum arg_source args_source(const struct arg_program *p, const struct arg_result *r, const char *name);
 
 void args_help(const struct arg_program *p, FILE *out);
-void args_markdown(const struct arg_program *p, FILE *out); /* table for docs/ */
+/* The name that the user typed, argv[0], stands for the first word of a program's own from then on ("crun-launcher" for
+ * "crun" in "crun status"), in help and completions. Once, from main(). */
+void args_set_called(const char *argv0);
+#define ARG_CALLED_MAX 128
+const char *args_called(const struct arg_program *p, char out[ARG_CALLED_MAX]); /* p->name with it; returns out */
+void args_markdown(const struct arg_program *p, FILE *out);                     /* table for docs/ */
 void args_print_config(const struct arg_program *p, const void *config, const struct arg_result *r,
                        FILE *out); /* name = value  # source */
 

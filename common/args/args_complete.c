@@ -166,13 +166,14 @@ static void bash_function(const struct arg_program *p, FILE *out)
 
 void args_completion_bash(const struct arg_program *p, FILE *out)
 {
+    char name[ARG_CALLED_MAX];
     fprintf(out, "# Completion of %s for bash, written by %s --completion bash\n", p->name, p->name);
     for (const struct arg_program *const *c = p->commands; c && *c; c++)
         bash_function(*c, out);
     bash_function(p, out);
     fputs("complete -o bashdefault -o default -F ", out);
     print_function(p, out);
-    fprintf(out, " %s\n", p->name);
+    fprintf(out, " %s\n", args_called(p, name));
 }
 
 /* --- zsh */
@@ -265,8 +266,9 @@ static void zsh_dispatch(const struct arg_program *p, FILE *out)
 
 void args_completion_zsh(const struct arg_program *p, FILE *out)
 {
-    fprintf(out, "#compdef %s\n# Completion of %s for zsh, written by %s --completion zsh\n", p->name, p->name,
-            p->name);
+    char name[ARG_CALLED_MAX];
+    fprintf(out, "#compdef %s\n# Completion of %s for zsh, written by %s --completion zsh\n", args_called(p, name),
+            p->name, p->name);
     if (p->commands)
         zsh_dispatch(p, out);
     zsh_arguments(p, out);

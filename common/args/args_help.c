@@ -104,10 +104,24 @@ static void help_entry(FILE *out, const char *left, const char *help, const char
     fputc('\n', out);
 }
 
+static char called[64];
+
+void args_set_called(const char *argv0)
+{
+    const char *slash = strrchr(argv0, '/');
+    snprintf(called, sizeof called, "%s", slash ? slash + 1 : argv0);
+}
+
+const char *args_called(const struct arg_program *p, char out[ARG_CALLED_MAX])
+{
+    snprintf(out, ARG_CALLED_MAX, "%s%.60s", called, p->name + (called[0] ? strcspn(p->name, " ") : 0));
+    return out;
+}
+
 void args_help(const struct arg_program *p, FILE *out)
 {
-    char left[256], rest[512];
-    fprintf(out, "Usage: %s %s\n", p->name, p->usage ? p->usage : "[options]");
+    char left[256], rest[512], name[ARG_CALLED_MAX];
+    fprintf(out, "Usage: %s %s\n", args_called(p, name), p->usage ? p->usage : "[options]");
     if (p->summary)
         fprintf(out, "\n%s\n", p->summary);
     if (p->specs[0].type != ARG_HEADING)

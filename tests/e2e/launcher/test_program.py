@@ -3,6 +3,7 @@
 import fcntl
 import os
 import shutil
+import subprocess
 import zipfile
 
 import pytest
@@ -90,7 +91,6 @@ def environment(crun, sign):
 
 
 def run_at(crun, path, *args, **env):
-    import subprocess
     p = subprocess.run([path, "--no-log-prefix", *args], cwd=crun.tmp, env=dict(crun.env, **env), capture_output=True, text=True, timeout=60)
     return p.returncode, p.stdout + p.stderr
 
@@ -167,6 +167,21 @@ def test_descriptors_of_the_caller_are_not_the_workers(crun):
         os.close(high)
     finally:
         os.close(held)
+
+
+def test_the_name_that_crun_was_called_by_is_the_one_it_prints(crun):
+    launcher = crun.tmp / "crun-launcher"
+    launcher.symlink_to(CRUN)
+
+    def said(*args):
+        p = subprocess.run([launcher, *args], env=crun.env, capture_output=True, text=True, timeout=60)
+        return p.stdout + p.stderr
+
+    assert said("--help").startswith("Usage: crun-launcher [options] PROGRAM")
+    assert said("--completion", "bash").endswith(" -F _crun crun-launcher\n")
+    assert said() == "crun-launcher: no program to run: expected crun-launcher [options] PROGRAM [args...]\nTry 'crun-launcher --help'.\n"
+    assert said("status", "--help").startswith("Usage: crun-launcher status [options]")
+    assert "did you mean 'crun-launcher status'?" in said("statuss")
 
 
 @pytest.mark.parametrize("ours", [False, True])

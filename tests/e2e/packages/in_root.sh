@@ -43,7 +43,7 @@ install --no-install-recommends crun
 install /debs/*.deb
 theirs_is_there
 ours_is_there
-crun-launch --help | grep -q 'Usage: crun'
+crun-launch --help | grep -q 'Usage: crun-launch '
 [ "$(readlink -f /usr/share/man/man1/crun-launch.1.gz)" = /usr/share/man/man1/crun-launcher.1.gz ]
 
 # Several nodes prove to each other who they are: OpenSSL is opened.

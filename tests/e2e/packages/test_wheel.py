@@ -92,7 +92,10 @@ def test_installed_used_and_removed(environment, tmp_path):
     p = run(environment / "bin/crun", "--nproc-per-node", 2, "--no-log-prefix", "sh", "-c", "echo $RANK", env=env)
     assert sorted(p.stdout.split()) == ["0", "1"], p.stderr
     assert run(environment / "bin/crun-launcher", "--version", env=env).stdout == run(environment / "bin/crun", "--version", env=env).stdout != ""
-    assert run(environment / "bin/crun-launch", "--help", env=env).stdout.startswith("Usage: crun ")
+    assert run(environment / "bin/crun-launch", "--help", env=env).stdout.startswith("Usage: crun-launch ")
+    torchrun = tmp_path / "torchrun"
+    torchrun.symlink_to(environment / "bin/crun-launcher")
+    assert "torchrun-compat = on" in run(torchrun, "--print-config", "true", env=env).stdout
     assert run(environment / "bin/rendezvousd", "--version", env=env).stdout.startswith("rendezvousd ")
     assert run(environment / "bin/python", "-m", "pip", "uninstall", "-y", "crun-launcher").returncode == 0
     left = [p for p in environment.rglob("*") if p.is_file() and re.search(r"crun|rendezvousd", p.name)]
