@@ -62,10 +62,10 @@ static const char *command_name(size_t i)
 static int complain(int code, const struct err *e)
 {
     char name[ARG_CALLED_MAX];
+    args_called(&config_program, name);
+    fprintf(stderr, "%s: %s\n", code == EXIT_USAGE_ERROR ? name : "crun", e->text);
     if (code == EXIT_USAGE_ERROR)
-        fprintf(stderr, "%s: %s\nTry '%s --help'.\n", args_called(&config_program, name), e->text, name);
-    else
-        fprintf(stderr, "crun: %s\n", e->text);
+        fprintf(stderr, "Try '%s --help'.\n", name);
     return code;
 }
 

@@ -71,6 +71,8 @@ void member_note_stranger(void *arg, const char *host)
 
 /* --- nodes that meet elsewhere, or nowhere */
 
+#define DROPPED ". Otherwise packets to TCP port %d there may be dropped on their way"
+
 static void on_own(void *arg, bool own)
 {
     struct run *r = arg;
@@ -78,9 +80,9 @@ static void on_own(void *arg, bool own)
     r->member->asked = NULL;
     if (own)
         logmux_print(r->mux,
-                     "no other node has come to %s: each needs this --master-addr and --master-port, and a "
-                     "--node-rank of its own",
-                     h->endpoint);
+                     "no other node has come to %s: each needs --master-addr %s, --master-port %d and a --node-rank of "
+                     "its own" DROPPED,
+                     h->endpoint, h->host, h->port, h->port);
     else
         logmux_print(r->mux,
                      "--master-addr %s is no address of this machine, and the node of --node-rank 0 hosts the "
@@ -105,9 +107,23 @@ static void hint_hosting(struct run *r)
                      h->endpoint, r->host, h->port);
     else
         logmux_print(r->mux,
-                     "no other node has come to %s, where this crun hosts the rendezvous: all nodes need this same "
-                     "--rdzv-endpoint, not each its own name",
-                     h->endpoint);
+                     "no other node has come to %s, where this crun hosts job '%s': all nodes need this same "
+                     "--rdzv-endpoint %s, not each its own name, and --rdzv-id %s" DROPPED,
+                     h->endpoint, r->config->run_id, h->endpoint, r->config->run_id, h->port);
+}
+
+static void hint_elsewhere(struct run *r, const struct presence *now)
+{
+    const struct home *h = &r->config->home;
+    char beside[256] = "";
+    if (now->beside[0])
+        snprintf(beside, sizeof beside,
+                 ". Another job, '%s', waits there for nodes, too: is it this one, with another --rdzv-id?",
+                 now->beside);
+    logmux_print(r->mux,
+                 "no other node of job '%s' has come to %s: all nodes need this same --rdzv-endpoint and --rdzv-id "
+                 "%s%s",
+                 r->config->run_id, h->endpoint, r->config->run_id, beside);
 }
 
 void member_hint_alone(struct run *r, const struct presence *now)
@@ -116,12 +132,14 @@ void member_hint_alone(struct run *r, const struct presence *now)
     struct member *m = r->member;
     m->company = m->company || now->joined > 1;
     if (m->hinted || m->company || m->strangers[0] || now->joined != 1 || now->min_nodes < 2 ||
-        now->waiting_ms < ALONE_MS || !member_hosts(r) || r->config->control_fd >= 0)
+        now->waiting_ms < ALONE_MS || r->config->control_fd >= 0)
         return;
     m->hinted = true;
-    if (h->kind == HOME_STATIC)
+    if (!member_hosts(r))
+        hint_elsewhere(r, now);
+    else if (h->kind == HOME_STATIC)
         hint_static(r);
-    else if (h->kind == HOME_TCP)
+    else
         hint_hosting(r);
 }
 
@@ -143,14 +161,24 @@ void member_hint_unhosted(struct run *r, const struct rdzv_progress *p)
 {
     const struct home *h = &r->config->home;
     struct member *m = r->member;
-    if (m->hinted || h->kind != HOME_STATIC || h->node_rank < 1 || p->for_ms < ALONE_MS || r->config->control_fd >= 0 ||
-        !strstr(p->text, strerror(ECONNREFUSED)))
+    char dropped[96] = "";
+    if (m->hinted || p->for_ms < ALONE_MS || r->config->control_fd >= 0 || !p->error || r->agent.heard_round)
+        return;
+    if (p->error != -ECONNREFUSED)
+        snprintf(dropped, sizeof dropped, DROPPED, h->port);
+    if (h->kind == HOME_STATIC && h->node_rank > 0)
+        logmux_print(r->mux,
+                     "nobody listens at %s: the node of --node-rank 0 hosts the rendezvous there, and this one has "
+                     "--node-rank %d. Has that node begun, or has none of them rank 0?%s",
+                     h->endpoint, h->node_rank, dropped);
+    else if (h->kind == HOME_TCP && h->hosting == HOME_HOSTS_IF_OWN)
+        logmux_print(r->mux,
+                     "nobody listens at %s: the node that has %s for an address of its own hosts there. Has it begun? "
+                     "If no machine has it for its own, start the one that it leads to with --rdzv-conf is_host=1%s",
+                     h->endpoint, h->host, dropped);
+    else
         return;
     m->hinted = true;
-    logmux_print(r->mux,
-                 "nobody listens at %s: the node of --node-rank 0 hosts the rendezvous there, and this one has "
-                 "--node-rank %d. Has that node begun, or has none of them rank 0?",
-                 h->endpoint, h->node_rank);
 }
 
 /* --- a store that workers cannot reach */

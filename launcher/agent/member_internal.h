@@ -52,11 +52,11 @@ void member_may_host(void *arg); /* struct rendezvous_options.may_host */
 /* Of struct rdzv_client_options. */
 const char *member_secret_help(void *arg, const char *host, bool take);
 void member_note_stranger(void *arg, const char *host);
-/* Once, to a node that hosts and stays alone: how the others may have gone elsewhere. */
+/* Once, to a node that stays alone: how the others may have gone elsewhere. */
 void member_hint_alone(struct run *r, const struct presence *now);
 /* Once, to a node that would host at a port which another program of its machine has: for_ms without an answer. */
 void member_hint_taken(struct run *r, int64_t for_ms);
-/* Once, to a node of another rank than 0 whose --master-addr refuses it: that node rank 0 hosts there. */
+/* Once, to a node that cannot reach a crun that was to host: which node that is. */
 void member_hint_unhosted(struct run *r, const struct rdzv_progress *p);
 /* The workers of this node will dial group rank 0: try it once, and say so if it cannot be reached. */
 void member_try_store(struct run *r, const struct endpoint *leader);

@@ -213,6 +213,7 @@ static void on_clock(void *arg)
 
 static void carry_out(struct listed *d, enum hosts_effect_kind fx)
 {
+    static const char denied[] = "most hosts of the list and this node do not trust each other";
     switch (fx) {
     case HOSTS_ASK:
         ask(d);
@@ -221,9 +222,7 @@ static void carry_out(struct listed *d, enum hosts_effect_kind fx)
         dial(d);
         break;
     case HOSTS_DENY:
-        tcp_step(d->tcp, (struct client_event){.kind = CLIENT_TROUBLE,
-                                               .text = "most hosts of the list and this node do not trust each other",
-                                               .error = EXIT_USAGE_ERROR});
+        tcp_step(d->tcp, (struct client_event){.kind = CLIENT_TROUBLE, .text = denied, .error = EXIT_USAGE_ERROR});
         break;
     }
 }

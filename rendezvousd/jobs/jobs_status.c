@@ -209,11 +209,29 @@ int jobs_status_from(const struct jobs *j, const char *principal, const char *ru
 
 /* --- the progress line */
 
+/* A job of the same owner that waits for its first round. */
+static const struct job *beside(const struct job *job)
+{
+    const struct job *other;
+    int64_t since, until;
+    DL_FOREACH (job->jobs->all, other) {
+        const struct rdzv *machine = leader_machine(other->reign.leader);
+        if (other != job && other->owner == job->owner && machine && rdzv_round(machine) == 0 &&
+            rdzv_nodes(machine) > 0 && rdzv_waits(machine, &since, &until))
+            return other;
+    }
+    return NULL;
+}
+
 int jobs_progress(const struct jobs *j, const char *principal, const char *run, struct presence *ret, struct err *e)
 {
     struct job *job = NULL;
     TRY(job_look_up_(j, principal, run, &job, e));
     presence_look(leader_machine(job->reign.leader), leader_config(job->reign.leader), j->o.now(), ret);
+    const bool alone = ret->joined == 1 && ret->round == 0 && ret->waiting_ms >= 0;
+    const struct job *other = alone ? beside(job) : NULL;
+    if (other)
+        snprintf(ret->beside, sizeof ret->beside, "%.128s", leader_run(other->reign.leader));
     return 0;
 }
 

@@ -199,7 +199,7 @@ void client_progress_(struct client *c, const struct rdzv_progress *p, int64_t n
 
 static void still_out_of_reach(struct client *c, int64_t now)
 {
-    struct rdzv_progress p = {.for_ms = now - c->away, .left_ms = client_left_ms_(c, now)};
+    struct rdzv_progress p = {.for_ms = now - c->away, .left_ms = client_left_ms_(c, now), .error = c->error};
     if (c->stranger || c->homeless)
         snprintf(p.text, sizeof p.text, "%.*s", (int)sizeof p.text - 1, c->why);
     else if (c->why[0])
@@ -328,6 +328,7 @@ static void on_dialled(struct client *c, const struct client_event *ev, int64_t 
 {
     const bool refused = ev->error == -ECONNREFUSED || ev->error == -ECONNRESET;
     c->dialling = c->stranger = false;
+    c->error = ev->error;
     if (ev->error == 0) {
         c->connected = true;
         c->greet_due = now + within_patience(c, GREET_MS, now);

@@ -77,6 +77,7 @@ struct rdzv_progress {
     char text[256];
     int64_t for_ms;  /* with `text`: how long it has stood there */
     int64_t left_ms; /* with `text`: until this node gives up; <= 0: not known */
+    int error;       /* with `text`: of the newest dial, -errno; 0: it was answered, or there was none */
 };
 
 struct client_options { /* strings are borrowed */
@@ -199,6 +200,7 @@ struct client {
     int64_t retry_at;  /* INT64_MAX: no retry is due */
     unsigned rng;
     char why[512];       /* it is out of reach */
+    int error;           /* of the newest dial, -errno */
     bool stranger;       /* somebody else is there */
     bool homeless;       /* elected: `why` is what is wrong with the home, whatever else is out of reach for it */
     int64_t progress_at; /* of the last one */

@@ -90,6 +90,8 @@ int presence_record(const struct presence *p, struct buf *out)
     TRY(rdzv_field_text(out, "missing", p->missing));
     TRY(rdzv_field_text(out, "silent", p->silent));
     TRY(rdzv_field_text(out, "here", p->here));
+    if (p->beside[0])
+        TRY(rdzv_field_text(out, "beside", p->beside));
     TRY(rdzv_field_int(out, "waiting_ms", p->waiting_ms));
     return rdzv_field_int(out, "left_ms", p->left_ms);
 }
@@ -107,6 +109,7 @@ void presence_read(const char *record, size_t n, struct presence *ret)
     rdzv_field_find(record, n, "missing", ret->missing, sizeof ret->missing);
     rdzv_field_find(record, n, "silent", ret->silent, sizeof ret->silent);
     rdzv_field_find(record, n, "here", ret->here, sizeof ret->here);
+    rdzv_field_find(record, n, "beside", ret->beside, sizeof ret->beside);
     rdzv_field_find(record, n, "state", state, sizeof state);
     for (int i = RDZV_JOINING; i <= RDZV_DRAINED; i++)
         if (strcmp(rdzv_state_name((enum rdzv_state)i), state) == 0)

@@ -20,6 +20,9 @@ struct presence {
     char missing[128]; /* "0,2": node ranks below min_nodes that are not there, where the nodes are numbered; else "" */
     char silent[160];  /* "node2,node5": hosts of nodes that are not heard of, as many as there is room for */
     char here[160];    /* likewise: of nodes that wait */
+    /* While one node alone waits for the first round: the run id of another job of its user that waits for nodes, too,
+     * cut if it is long; "": there is none, or it is not known. */
+    char beside[132];
 };
 
 void presence_look(struct rdzv *machine, const struct rdzv_config *c, int64_t now_ms, struct presence *ret);

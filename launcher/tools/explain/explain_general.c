@@ -7,7 +7,7 @@ const struct explain_message explain_general[] = {
     /* --- nodes of a job that do not meet */
     {"do not trust each other\ndoes not prove who it is\nno place for a secret that\nholds another secret than this one",
      "the nodes have different secrets, or none", "one CRUN_TOKEN or token file: docs/guide/tokens-and-tls.md"},
-    {"no other node has come to *\nanother program of this machine has port *\nthe node of --node-rank 0 hosts the rendezvous\nis one of the two ids wrong\n"
+    {"no other node has come to *\nno other node of job\nnobody listens at *: the node that has\nanother program of this machine has port *\nthe node of --node-rank 0 hosts the rendezvous\nis one of the two ids wrong\n"
      "looks like a second address\nthe first node of * list",
      "the nodes were not given one place to meet, or one id", "the same on all nodes, a name that all know"},
     {"settings differ from those of job\nnode '*' left: ",

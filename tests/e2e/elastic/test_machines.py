@@ -176,7 +176,8 @@ def test_endpoints_that_never_meet_are_named_after_five_seconds(start, net):
     says(nodes[0], "no other node has come to localhost:29500, and none of another machine can")
     says(nodes[0], "--rdzv-endpoint node1:29500\n")
     says(nodes[1], "no other node has come to 127.0.1.1:29501, and none of another machine can")
-    says(nodes[2], "all nodes need this same --rdzv-endpoint, not each its own name")
+    says(nodes[2], "where this crun hosts job 'j': all nodes need this same --rdzv-endpoint node3:29500, not each its own name, and --rdzv-id j. "
+                   "Otherwise packets to TCP port 29500 there may be dropped")
     says(nodes[3], "--master-addr node1 is no address of this machine, and the node of --node-rank 0 hosts the rendezvous")
     says(nodes[4], "another program of this machine has port 29502, and no rendezvous answers there: end it, or give all nodes another port")
     squatter.kill()
@@ -185,6 +186,23 @@ def test_endpoints_that_never_meet_are_named_after_five_seconds(start, net):
     for n in nodes[:4]:
         waits = re.findall(r"; for (\d+) s, given up in", n.text())
         assert len(waits) <= 4 and all(int(b) - int(a) >= 1 for a, b in zip(waits, waits[1:])), n.text()  # after 1, 2, 4 s and so on
+
+
+def test_what_this_node_uses_is_named_where_nobody_is_met(start, net, cluster):
+    """An address that no machine has for its own; a port that nobody listens at; a folder; a daemon where another id waits."""
+    folder = cluster.tmp / "shared"
+    folder.mkdir()
+    tokens = write_tokens(cluster.tmp / "tokens", ("crun", SHARED["CRUN_TOKEN"]))
+    cluster.rendezvousd("--token-file", tokens, prefix=net.v[3].prefix(), bind=net.v[3].addr, port=29400)
+    on = lambda n, where, run: start(n, "--nnodes", 2, "--rdzv-endpoint", where, "--rdzv-id", run, program=WAITS)
+    nodes = [on(1, "10.99.0.77:29500", "j"), on(2, "node1:29505", "j"), on(3, f"file://{folder}", "j"), on(1, "node4:29400", "x"), on(2, "node4:29400", "y")]
+    says(nodes[0], "start the one that it leads to with --rdzv-conf is_host=1. Otherwise packets to TCP port 29500 there may be dropped")
+    says(nodes[1], "nobody listens at node1:29505: the node that has node1 for an address of its own hosts there. Has it begun? ")
+    says(nodes[1], "--rdzv-conf is_host=1\n")
+    says(nodes[2], f"no other node of job 'j' has come to file://{folder}: all nodes need this same --rdzv-endpoint and --rdzv-id j\n")
+    for n, run, other in ((nodes[3], "x", "y"), (nodes[4], "y", "x")):
+        says(n, f"no other node of job '{run}' has come to node4:29400: all nodes need this same --rdzv-endpoint and --rdzv-id {run}. "
+                f"Another job, '{other}', waits there for nodes, too: is it this one, with another --rdzv-id?\n")
 
 
 def test_the_port_of_the_store_is_fixed_and_a_closed_one_is_named(start, net):
