@@ -8,6 +8,7 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "launcher/hang/gather.h"
 #include "launcher/hang/stacks.h"
 #include "launcher/output/logmux.h"
 
@@ -140,8 +141,6 @@ int hang_watch_open(struct hang_watch **ret, const struct hang_watch_options *o,
     w->n = o->workers;
     hang_init(&w->hang, &o->hang);
     uv_timer_init(o->loop, &w->timer);
-    uv_async_init(o->loop, &w->saved, hang_on_saved);
-    w->open_handles = 2;
     struct sigaction a = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
     sigaction(SIGCONT, &a, NULL);
     *ret = w;
@@ -196,9 +195,7 @@ void hang_watch_end_round(struct hang_watch *w)
 
 static void on_closed(uv_handle_t *h)
 {
-    struct hang_watch *w = h->data;
-    if (--w->open_handles > 0)
-        return;
+    struct hang_watch *w = container_of((uv_timer_t *)h, struct hang_watch, timer);
     hang_quiet_end(w);
     free(w->workers);
     free(w);
@@ -209,8 +206,6 @@ void hang_watch_close(struct hang_watch *w)
     if (!w)
         return;
     hang_abandon_save(w);
-    hang_wait_for_threads();
-    w->timer.data = w->saved.data = w;
+    gather_wait();
     uv_close((uv_handle_t *)&w->timer, on_closed);
-    uv_close((uv_handle_t *)&w->saved, on_closed);
 }

@@ -9,7 +9,7 @@
 #include "launcher/hang/hang_watch.h"
 #include "launcher/hang/quiet.h"
 
-struct save;
+struct gather;
 
 /* Signs of life of workers that report nothing. */
 struct hang_quiet {
@@ -29,12 +29,10 @@ struct hang_watch {
     struct hang_worker *workers;
     int n;
     uv_timer_t timer;
-    uv_async_t saved; /* a save is done */
-    int open_handles;
     int64_t planned_ns; /* of the next look, 0: none */
     bool was_traced;
     struct hang_quiet quiet;
-    struct save *save; /* under way */
+    struct gather *save; /* stacks that are being saved; NULL: none are */
     struct hang_verdict verdict;
 };
 
@@ -56,8 +54,6 @@ bool hang_quiet_look(struct hang_watch *w, int64_t now_ns);
 
 /* Of the workers that hang, on a thread; then hang_tell(). False: there is nowhere to save anything. */
 bool hang_save_stacks(struct hang_watch *w);
-void hang_on_saved(uv_async_t *saved);
 void hang_abandon_save(struct hang_watch *w);
-void hang_wait_for_threads(void); /* a second at most */
 
 #endif

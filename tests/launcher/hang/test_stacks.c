@@ -16,7 +16,9 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
+#include "launcher/hang/gather.h"
 #include "launcher/hang/stacks.h"
+#include "launcher/hang/stacks_json.h"
 #include "launcher/hang/tool.h"
 
 static char folder[] = "/tmp/stacks-XXXXXX", former_path[4096];
@@ -217,6 +219,85 @@ static void a_process_goes_on_after_eu_stack_looked_at_it(void **state)
     assert_int_equal(info.si_status, SIGTERM);
 }
 
+static void on_gathered(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+static void gather_all(uv_loop_t *loop, struct gather *g, bool *done)
+{
+    const struct gather_options o = {.loop = loop, .threads = 3, .done = on_gathered, .arg = done};
+    struct err e;
+    *done = false;
+    if (gather_start(g, &o, &e) < 0)
+        fail_msg("%s", e.text);
+}
+
+/* Frames of one place are alike wherever the program is loaded. */
+static void several_processes_are_told_of_as_json(void **state)
+{
+    struct gather *g = gather_new(3);
+    struct buf out = {0};
+    uv_loop_t loop;
+    bool done;
+    char expected[512];
+    write_script("eu-stack", "[ $3 != 1 ] || exit 1\n"
+                             "printf 'TID %s:\\n#0  0x00007f33d58c7aec pselect - /usr/lib/libc.so.6\\n' $3\n"
+                             "printf '#1  0x0000562085572 - /usr/bin/bash\\n#2  0x7 [vdso]\\n'");
+    start("worker");
+    const pid_t pids[] = {pid, 1, 999999999};
+    for (int i = 0; i < 3; i++) {
+        gather_at(g, i)->rank = 10 + i;
+        gather_at(g, i)->pid = pids[i];
+    }
+    uv_loop_init(&loop);
+    gather_all(&loop, g, &done);
+    while (!done)
+        uv_run(&loop, UV_RUN_ONCE);
+    assert_int_equal(stacks_json(g, 100000, &out), 0);
+    snprintf(expected, sizeof expected, "{\"ranks\":[{\"rank\":10,\"pid\":%d,\"state\":\"S\",\"wait\":", (int)pid);
+    assert_memory_equal(out.data, expected, strlen(expected));
+    assert_non_null(
+        strstr(out.data, "\"frames\":[\"pselect (libc.so.6)\",\"? (bash)\",\"[vdso] (?)\"]},{\"rank\":11,"));
+    assert_non_null(strstr(out.data, "\"frames\":[],\"why\":\"no call stacks of eu-stack: it says nothing\"}"));
+    assert_non_null(strstr(out.data, "\"why\":\"threads of process 999999999: No such file or directory\"}],"));
+    assert_non_null(strstr(out.data, "\"left_out\":0}"));
+    buf_clear(&out);
+    assert_int_equal(stacks_json(g, 256, &out), 0); /* room for one of them */
+    assert_true(out.len <= 256);
+    assert_non_null(strstr(out.data, "\"left_out\":2}"));
+    gather_drop(g);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    buf_free(&out);
+}
+
+static void whoever_does_not_wait_any_more_leaves_nothing_behind(void **state)
+{
+    struct gather *g = gather_new(2), *unstarted = gather_new(1);
+    struct buf out = {0};
+    uv_loop_t loop;
+    bool done;
+    write_script("eu-stack", "/bin/sleep 600");
+    start("worker");
+    for (int i = 0; i < 2; i++)
+        gather_at(g, i)->pid = pid;
+    uv_loop_init(&loop);
+    gather_all(&loop, g, &done);
+    assert_int_equal(gather_threads(), 2);
+    assert_int_equal(stacks_json(g, 100000, &out), 0);
+    assert_non_null(strstr(out.data, "\"why\":\"no time was left\""));
+    gather_drop(g);
+    gather_drop(unstarted);
+    gather_drop(NULL);
+    gather_wait();
+    assert_int_equal(gather_threads(), 0);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    assert_false(done);
+    buf_free(&out);
+}
+
 int main(void)
 {
 #define STACKS_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
@@ -228,6 +309,8 @@ int main(void)
         STACKS_TEST(a_tool_has_limits),
         STACKS_TEST(a_tool_has_no_signal_blocked_or_ignored),
         STACKS_TEST(a_process_goes_on_after_eu_stack_looked_at_it),
+        STACKS_TEST(several_processes_are_told_of_as_json),
+        STACKS_TEST(whoever_does_not_wait_any_more_leaves_nothing_behind),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests_name("stacks", tests, NULL, NULL);

@@ -1,0 +1,56 @@
+/* Looking at several processes, in threads: their stacks (stacks.h), or whatever else may take its time. A tool is waited
+ * for there, and the kernel may hold the thread together with the process, or the disk, that it looks at. Such a thread
+ * outlives whoever asked, and its result is dropped. Loop thread only. */
+#ifndef CRUN_LAUNCHER_GATHER_H
+#define CRUN_LAUNCHER_GATHER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <sys/types.h>
+#include <uv.h>
+
+#include "common/base/buf.h"
+
+struct err;
+
+struct gathered {
+    /* set by the caller */
+    int rank;
+    pid_t pid;
+    char *head; /* stacks: first lines of the text; freed with it; NULL: none */
+    char *path; /* for the caller; likewise */
+    /* valid once it is done */
+    atomic_bool done;
+    struct buf text;
+    char *top;     /* stacks: the first frames of the main thread, indented lines; NULL: none are known */
+    char why[256]; /* there is nothing; "": there is */
+};
+
+struct gather;
+
+/* Of n processes, each to be filled in through gather_at(). NULL: no memory. */
+struct gather *gather_new(int n);
+struct gathered *gather_at(struct gather *g, int i);
+int gather_count(const struct gather *g);
+void gather_shorten(struct gather *g, int n); /* before the start: to the first n */
+
+struct gather_options {
+    uv_loop_t *loop;
+    int threads; /* that take them in their order */
+    /* On a thread: fill in text, top and why. *cancel: end soon. NULL: stacks_collect(). */
+    void (*look)(struct gathered *v, const atomic_bool *cancel);
+    void (*done)(void *arg); /* all are; not from inside gather_start() */
+    void *arg;
+};
+int gather_start(struct gather *g, const struct gather_options *o, struct err *e);
+
+/* NULL allowed. No callback after it; the loop must turn once more. */
+void gather_drop(struct gather *g);
+
+int gather_threads(void); /* that run, of all that were started */
+
+/* For threads that were dropped, of all that were started: their tools are killed meanwhile. A second at most, for one
+ * may hang in the kernel. */
+void gather_wait(void);
+
+#endif
