@@ -24,7 +24,7 @@ int rdzv_ask_init(struct rdzv_ask *a, const char *endpoint, struct err *e)
 
 int rdzv_ask(struct rdzv_ask *a, int argc, const char *const *argv, redisReply **ret, struct err *e)
 {
-    size_t lens[4];
+    size_t lens[6];
     redisReply *r;
     for (int i = 0; i < argc; i++)
         lens[i] = strlen(argv[i]);

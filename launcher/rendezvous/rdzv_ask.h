@@ -26,7 +26,7 @@ int rdzv_ask_init(struct rdzv_ask *a, const char *endpoint, struct err *e);
  * is. */
 int rdzv_ask_open(struct rdzv_ask *a, struct err *e);
 
-/* One request, at most 4 words, and its reply, to be freed with freeReplyObject(). An error reply is ERR_REFUSED with
+/* One request, at most 6 words, and its reply, to be freed with freeReplyObject(). An error reply is ERR_REFUSED with
  * its text. */
 int rdzv_ask(struct rdzv_ask *a, int argc, const char *const *argv, redisReply **ret, struct err *e);
 

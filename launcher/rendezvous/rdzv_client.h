@@ -74,6 +74,8 @@ struct rdzv_client_options {
     void (*on_failed)(void *arg, int exit_code, const char *why);
     /* The connection that stands for this node, of which the guardian keeps a duplicate; -1: none. */
     void (*on_socket)(void *arg, int fd);
+    /* A question to this node (reference/rendezvous-protocol.md), a record; NULL: it answers none. */
+    void (*on_asked)(void *arg, const char *record);
     /* On group rank 0: other members whose RDZV.ALIVE reached our bootstrap store within silence_ms. */
     int (*majority)(void *arg);
     void *arg;
@@ -90,6 +92,7 @@ struct rdzv_client_ops {
     int (*leave)(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e);
     /* "step=12 images_per_s=310 loss=2.3", for status pages; may be lost. */
     int (*report)(struct rdzv_client *c, const char *fields, struct err *e);
+    int (*answer)(struct rdzv_client *c, uint64_t id, const char *text, struct err *e); /* to a question; may be lost */
     /* The failure report of the job that is over, for the same. NULL: nobody keeps it. */
     int (*publish)(struct rdzv_client *c, const char *text, struct err *e);
     bool (*is_answered)(const struct rdzv_client *c); /* that was; or it never will be. NULL with publish */

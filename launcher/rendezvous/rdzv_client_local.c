@@ -148,6 +148,14 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *member_
         request_next(l, NULL); /* it cannot fail: this node has just got its news */
 }
 
+static void on_asked(void *arg, const char *record, size_t n)
+{
+    struct local *l = arg;
+    (void)n; /* it is text */
+    if (l->o.on_asked)
+        l->o.on_asked(l->o.arg, record);
+}
+
 static void on_progress(uv_timer_t *t)
 {
     struct local *l = container_of(t, struct local, progress);
@@ -179,7 +187,9 @@ static int local_open(struct rdzv_client **ret, uv_loop_t *loop, const struct rd
     if (rc == 0)
         rc = jobs_party_open(
             &l->party, l->jobs,
-            &(struct jobs_party_options){.principal = "", .told = on_told, .confirmed = on_confirmed, .arg = l}, e);
+            &(struct jobs_party_options){
+                .principal = "", .told = on_told, .confirmed = on_confirmed, .asked = on_asked, .arg = l},
+            e);
     if (rc < 0) {
         if (!o->jobs)
             jobs_destroy(l->jobs);
@@ -262,6 +272,12 @@ static int local_report(struct rdzv_client *c, const char *fields, struct err *e
     return jobs_report(l->party, l->run, l->o.node, fields, strlen(fields), e);
 }
 
+static int local_answer(struct rdzv_client *c, uint64_t id, const char *text, struct err *e)
+{
+    struct local *l = (struct local *)c;
+    return jobs_answer(l->party, l->run, l->o.node, id, text, strlen(text), e);
+}
+
 static void on_closed(uv_handle_t *h)
 {
     struct local *l = h->data;
@@ -290,5 +306,6 @@ const struct rdzv_client_ops rdzv_client_local_ops = {
     .done = local_done,
     .leave = local_leave,
     .report = local_report,
+    .answer = local_answer,
     .close = local_close,
 };

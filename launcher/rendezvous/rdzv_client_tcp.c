@@ -96,6 +96,7 @@ static int send_request(struct tcp *t, const struct client_effect *fx)
     }
     const char *const text = fx->what == ASK_REPORT       ? t->c.sent.data
                              : fx->what == ASK_POSTMORTEM ? t->c.postmortem.data
+                             : fx->what == ASK_ANSWER     ? t->c.answer.data
                                                           : b.data;
     const char *v[9] = {NULL, run, node, text};
     switch (fx->what) {
@@ -132,6 +133,10 @@ static int send_request(struct tcp *t, const struct client_effect *fx)
         break;
     case ASK_REPORT:
         v[0] = "RDZV.REPORT";
+        break;
+    case ASK_ANSWER:
+        memcpy(v, ((const char *[]){"RDZV.ANSWER", run, node, seq, text}), 5 * sizeof *v);
+        n = 5;
         break;
     case ASK_POSTMORTEM: /* whoever does not know it refuses it, which is nobody's business */
         v[0] = "RDZV.POSTMORTEM";
@@ -289,6 +294,10 @@ static void carry_out(struct tcp *t, const struct client_effect *fx)
     case CLIENT_SEEK:
         t->seeker.seek(t->seeker.arg, fx->ms != 0);
         break;
+    case CLIENT_ASKED:
+        if (t->o.on_asked)
+            t->o.on_asked(t->o.arg, fx->text);
+        break;
     case CLIENT_ACKED:
         t->seeker.acked(t->seeker.arg);
         break;
@@ -363,6 +372,13 @@ int tcp_report(struct rdzv_client *c, const char *fields, struct err *e)
 {
     (void)e;
     tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_REPORT, .text = fields});
+    return 0;
+}
+
+int tcp_answer(struct rdzv_client *c, uint64_t id, const char *text, struct err *e)
+{
+    (void)e;
+    tcp_step((struct tcp *)c, (struct client_event){.kind = CLIENT_ANSWER, .id = id, .text = text});
     return 0;
 }
 

@@ -68,12 +68,13 @@ int tcp_fail(struct rdzv_client *c, const struct rdzv_cause *cause, struct err *
 int tcp_done(struct rdzv_client *c, struct err *e);
 int tcp_leave(struct rdzv_client *c, const struct rdzv_cause *why, struct err *e);
 int tcp_report(struct rdzv_client *c, const char *fields, struct err *e);
+int tcp_answer(struct rdzv_client *c, uint64_t id, const char *text, struct err *e);
 int tcp_publish(struct rdzv_client *c, const char *text, struct err *e);
 bool tcp_is_answered(const struct rdzv_client *c);
 void tcp_close(struct rdzv_client *c);
 #define TCP_CALLS                                                                                                      \
-    .fail = tcp_fail, .done = tcp_done, .leave = tcp_leave, .report = tcp_report, .publish = tcp_publish,              \
-    .is_answered = tcp_is_answered
+    .fail = tcp_fail, .done = tcp_done, .leave = tcp_leave, .report = tcp_report, .answer = tcp_answer,                \
+    .publish = tcp_publish, .is_answered = tcp_is_answered
 
 /* rdzv_tcp_alive.c */
 void tcp_alive_start(struct tcp *t);

@@ -235,6 +235,12 @@ void rendezvous_report(struct rendezvous *z, const char *fields)
         z->client->ops->report(z->client, fields, NULL); /* for people who look: the next one comes soon */
 }
 
+void rendezvous_answer(struct rendezvous *z, uint64_t id, const char *text)
+{
+    if (z->client)
+        z->client->ops->answer(z->client, id, text, NULL);
+}
+
 /* --- the end */
 
 static void on_late(uv_timer_t *t)

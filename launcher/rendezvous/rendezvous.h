@@ -51,6 +51,7 @@ int rendezvous_done(struct rendezvous *z, struct err *e);
 int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e);
 /* Where the home takes no reports, nothing happens. */
 void rendezvous_report(struct rendezvous *z, const char *fields);
+void rendezvous_answer(struct rendezvous *z, uint64_t id, const char *text); /* to a question; it may get lost */
 bool rendezvous_takes_reports(const struct rendezvous *z);
 /* The job is over and has failed: its report, for status pages. Runs the loop until it is taken,
  * RENDEZVOUS_PUBLISH_MS at most or until *hurry. */

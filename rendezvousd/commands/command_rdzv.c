@@ -12,6 +12,8 @@
 #include <string.h>
 
 #define TIMEOUT_MAX_MS 3600000
+#define ASK_MIN_MS 100
+#define ASK_MAX_MS 60000
 #define FIELDS_MAX 65536 /* bytes of a record: it is searched for each field that it may have */
 
 /* --- replies */
@@ -289,6 +291,15 @@ void command_rdzv_drain(struct conn *c, const struct request *rq)
         say_done(c, jobs_drain(c->s->jobs, c->principal ? c->principal : "", run, "", &e), &e);
 }
 
+void command_rdzv_stop(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1];
+    const char *who = c->principal ? c->principal : "";
+    struct err e = {0};
+    if (read_names(c, rq, run, NULL))
+        say_done(c, jobs_stop(c->s->jobs, who, run, who, &e), &e);
+}
+
 void command_rdzv_report(struct conn *c, const struct request *rq)
 {
     char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
@@ -313,6 +324,41 @@ void command_rdzv_postmortem(struct conn *c, const struct request *rq)
     struct jobs_party *p = rdzv_party_of_(c, &e);
     const int rc = p ? jobs_postmortem(p, run, node, rq->argv[3].p, rq->argv[3].n, &e) : -ENOMEM;
     say_done(c, rc, &e);
+}
+
+void command_rdzv_answer(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1], node[RDZV_ID_MAX + 1];
+    struct err e = {0};
+    int64_t id;
+    if (!read_names(c, rq, run, node) || !read_number(c, &rq->argv[3], "question", INT64_MAX, &id))
+        return;
+    struct jobs_party *p = rdzv_party_of_(c, &e);
+    say_done(c, p ? jobs_answer(p, run, node, (uint64_t)id, rq->argv[4].p, rq->argv[4].n, &e) : -ENOMEM, &e);
+}
+
+/* ASK run what timeout [RANK rank] */
+void command_rdzv_ask(struct conn *c, const struct request *rq)
+{
+    char run[JOBS_RUN_MAX + 1];
+    struct jobs_ask q = {.rank = -1};
+    int64_t rank = -1;
+    const bool stacks = request_arg_is(&rq->argv[2], "stacks"), logs = request_arg_is(&rq->argv[2], "logs");
+    if ((!stacks && !logs) || rq->argc > 6 || rq->argc == 5 ||
+        (rq->argc == 6 && !request_arg_is(&rq->argv[4], "rank"))) {
+        reply_error(&c->reply, "ERR expected RDZV.ASK run stacks|logs timeout [RANK rank]");
+        return;
+    }
+    if (!read_names(c, rq, run, NULL) || !read_number(c, &rq->argv[3], "timeout", ASK_MAX_MS, &q.ms) ||
+        (rq->argc == 6 && !read_number(c, &rq->argv[5], "rank", INT32_MAX, &rank)))
+        return;
+    if (q.ms < ASK_MIN_MS) {
+        reply_error(&c->reply, "ERR timeout %lld: expected %d to %d ms", (long long)q.ms, ASK_MIN_MS, ASK_MAX_MS);
+        return;
+    }
+    q.what = stacks ? "stacks" : "logs";
+    q.rank = (int)rank;
+    rdzv_ask_(c, run, &q);
 }
 
 /* Adds what is remembered of finished jobs: to the answer about all, or as the answer about a run that is forgotten. */

@@ -6,6 +6,7 @@
 
 struct buf;
 struct err;
+struct jobs_ask;
 struct jobs_party;
 
 struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e); /* opened where it has none yet; NULL: no memory */
@@ -14,6 +15,9 @@ struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e); /* opened wher
 void rdzv_say_record_(struct conn *c, int rc, struct buf *b);
 
 void rdzv_say_error_(struct conn *c, int rc, const struct err *e);
+
+/* Ask, and block until the answers are there, or q->ms are over. q: but for answered and arg. */
+void rdzv_ask_(struct conn *c, const char *run, struct jobs_ask *q);
 
 extern const struct blocked_ops rdzv_next_ops_; /* a NEXT that waits */
 

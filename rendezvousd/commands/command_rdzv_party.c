@@ -139,6 +139,14 @@ static void on_again(void *arg)
     wake(c);
 }
 
+static void on_asked(void *arg, const char *record, size_t n)
+{
+    struct conn *c = ((struct rdzv_conn *)arg)->c;
+    reply_bulk(&c->reply, record, n);
+    if (c->blocked == &rdzv_next_ops_)
+        wake(c); /* else it is answered at once: NEXT has not blocked yet */
+}
+
 struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e)
 {
     struct sockaddr_storage sa;
@@ -160,6 +168,7 @@ struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e)
                                          .addr = gate_peer_host(c),
                                          .local = r->local,
                                          .told = on_told,
+                                         .asked = on_asked,
                                          .again = on_again,
                                          .arg = r};
     if (jobs_party_open(&r->party, c->s->jobs, &o, e) < 0) {
@@ -168,6 +177,59 @@ struct jobs_party *rdzv_party_of_(struct conn *c, struct err *e)
     }
     c->rdzv = r;
     return r->party;
+}
+
+/* --- questions to nodes */
+
+struct question {
+    struct conn *c;
+    struct jobs_asking *asking;
+};
+
+static void say_answers(struct conn *c, void *arg)
+{
+    struct question *q = arg;
+    struct buf out = {0};
+    const int rc = jobs_ask_end(q->asking, &out);
+    rdzv_say_record_(c, rc, &out);
+    free(q);
+}
+
+static void forget_question(struct conn *c, void *arg)
+{
+    struct question *q = arg;
+    (void)c;
+    jobs_ask_end(q->asking, NULL);
+    free(q);
+}
+
+static const struct blocked_ops ask_ops = {.timeout = say_answers, .forget = forget_question};
+
+static void on_answered(void *arg)
+{
+    struct question *q = arg;
+    struct conn *c = q->c;
+    say_answers(c, q);
+    wake(c);
+}
+
+void rdzv_ask_(struct conn *c, const char *run, struct jobs_ask *ask)
+{
+    struct err e = {0};
+    struct question *q = calloc(1, sizeof *q);
+    int rc = q ? 0 : err_set(&e, -ENOMEM, "no memory for a question");
+    if (q) {
+        q->c = c;
+        ask->answered = on_answered;
+        ask->arg = q;
+        rc = jobs_ask(&q->asking, c->s->jobs, c->principal ? c->principal : "", run, ask, &e);
+    }
+    if (rc == 0) {
+        conn_block(c, &ask_ops, q, ask->ms);
+        return;
+    }
+    free(q);
+    rdzv_say_error_(c, rc, &e);
 }
 
 /* Has the peer closed its end in good order? What a read or a write says is not enough: libuv takes bytes and a reset

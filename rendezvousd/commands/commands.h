@@ -79,6 +79,9 @@ enum {
     X(rdzv_done, "rdzv.done", 4, COMMAND_FULL)                                                                         \
     X(rdzv_leave, "rdzv.leave", -3, COMMAND_FULL)                                                                      \
     X(rdzv_drain, "rdzv.drain", 2, COMMAND_FULL)                                                                       \
+    X(rdzv_stop, "rdzv.stop", 2, COMMAND_FULL)                                                                         \
+    X(rdzv_ask, "rdzv.ask", -4, COMMAND_FULL)                                                                          \
+    X(rdzv_answer, "rdzv.answer", 5, COMMAND_FULL)                                                                     \
     X(rdzv_status, "rdzv.status", -1, COMMAND_FULL)                                                                    \
     X(rdzv_report, "rdzv.report", -4, COMMAND_FULL)                                                                    \
     X(rdzv_postmortem, "rdzv.postmortem", 4, COMMAND_FULL)                                                             \

@@ -155,6 +155,7 @@ int job_look_up_(const struct jobs *j, const char *principal, const char *run, s
 static void job_free(struct job *job)
 {
     struct jobs_party *p, *next;
+    job_drop_asking_(job);
     HASH_ITER (hh, job->parties, p, next)
         party_unbind_(p);
     if (job->owner) {

@@ -115,6 +115,9 @@ struct jobs_party_options {
     void (*told)(void *arg, const struct rdzv_news *news, const char *member_addrs, int more);
     /* Another node has answered: jobs_lease() may have moved. In this process only; NULL: it has no lease. */
     void (*confirmed)(void *arg);
+    /* A question to this node (jobs_ask()), a record. For a party behind a connection it is the answer to jobs_next();
+     * in this process jobs_next() stays open. */
+    void (*asked)(void *arg, const char *record, size_t n);
     /* The answer to jobs_next() is due, with whatever there is, so that the node shows that it is here. At a host of a
      * list only; NULL: it comes at its time. */
     void (*again)(void *arg);
@@ -181,11 +184,35 @@ int jobs_drain(struct jobs *j, const char *principal, const char *run, const cha
 /* End the job at once, whatever state it is in: its members get an END that says why, and it is forgotten
  * LEADER_LINGER_MS later. who: the operator. principal NULL: as jobs_drain(). */
 int jobs_evict(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e);
+/* End the job at once: its members get an END that says who stopped it, with the code of a SIGTERM. */
+int jobs_stop(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e);
 /* fields: a record (rdzv_wire.h); step, images_per_s and loss are kept, all of it goes to the watcher
  * (jobs_watch.h). */
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e);
 /* The failure report of a job that has failed, from a node of it; for the watcher. */
 int jobs_postmortem(struct jobs_party *p, const char *run, const char *node, const char *text, size_t n, struct err *e);
+
+/* --- questions to the nodes of a job (reference/rendezvous-protocol.md, "Questions") */
+
+#define JOBS_ASK_BYTES ((size_t)16 << 20) /* of all answers to one question */
+
+struct jobs_asking;
+struct jobs_ask {
+    const char *what; /* "stacks", "logs" */
+    int rank;         /* -1: all */
+    int64_t ms;       /* until jobs_ask_end(), which the caller sees to */
+    /* Everybody has answered, or the job is gone: jobs_ask_end() is due. Not from inside jobs_ask(). */
+    void (*answered)(void *arg);
+    void *arg;
+};
+/* To all members of its round. ERR_REFUSED: it has none; -EDQUOT: it is being asked something. */
+int jobs_ask(struct jobs_asking **ret, struct jobs *j, const char *principal, const char *run, const struct jobs_ask *q,
+             struct err *e);
+/* The end of a question, at whatever time. out: what was answered so far, as JSON; NULL: nobody wants to know.
+ * -ENOMEM. */
+int jobs_ask_end(struct jobs_asking *a, struct buf *out);
+int jobs_answer(struct jobs_party *p, const char *run, const char *node, uint64_t id, const char *text, size_t n,
+                struct err *e);
 
 /* --- what others may know */
 

@@ -59,11 +59,12 @@ struct job {
     struct jobs_party *undurable; /* they ask, and their news wait for the disk */
     uint64_t restarts;            /* counted */
     struct job_seen seen;
-    int world_size;          /* of the newest round */
-    struct deadline tick;    /* in jobs->ticks; no later than that of its leader */
-    struct owner *owner;     /* NULL: it is being loaded, and has no name yet */
-    struct job *prev, *next; /* jobs->all, newest first */
-    UT_hash_handle hh;       /* jobs->named, by key */
+    int world_size;             /* of the newest round */
+    struct deadline tick;       /* in jobs->ticks; no later than that of its leader */
+    struct jobs_asking *asking; /* a question under way; NULL: none */
+    struct owner *owner;        /* NULL: it is being loaded, and has no name yet */
+    struct job *prev, *next;    /* jobs->all, newest first */
+    UT_hash_handle hh;          /* jobs->named, by key */
     size_t key_len;
     char key[LEADER_NAME_MAX + JOBS_RUN_MAX + 2]; /* principal, 0, run id; in a hosting crun the run id alone */
 };
@@ -97,6 +98,7 @@ struct jobs {
     size_t count;
     struct jobs_party *tell; /* those whose news may go out */
     bool telling;
+    uint64_t askings;                       /* so far: the newest one's number */
     uv_timer_t *timer;                      /* NULL: no loop */
     int64_t armed;                          /* the earliest date known */
     int64_t born_ms;                        /* what ran before it has no memory of */
@@ -151,6 +153,10 @@ int party_join_seat_(struct jobs_party *p, const char *run, const struct rdzv_ev
 int party_resume_seat_(struct jobs_party *p, const struct job *job, const char *node, struct err *e);
 void party_leave_seat_(struct jobs_party *p, enum jobs_end how);
 void party_answered_(struct jobs_party *p); /* JOIN or NEXT, in whatever way */
+
+/* jobs_ask.c */
+void party_ask_(struct jobs_party *p);  /* it has a NEXT open: the question of its job, unless it had it */
+void job_drop_asking_(struct job *job); /* the job goes */
 
 /* jobs_lease.c */
 void job_confirmed_(struct job *job, struct leader_member *m, int64_t sent_ms);

@@ -7,6 +7,7 @@
 #include "rendezvousd/jobs/jobs_impl.h"
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -304,6 +305,7 @@ static int next_of(struct jobs_party *p, const char *run, const char *node, uint
     p->from = from;
     party_queue_(p);
     jobs_tell_(p->jobs);
+    party_ask_(p);
     return 0;
 }
 
@@ -364,6 +366,16 @@ int jobs_evict(struct jobs *j, const char *principal, const char *run, const cha
     snprintf(cause.text, sizeof cause.text, "an operator of the rendezvous (%s) evicted the job", who);
     TRY(drain(j, principal, run, &cause, e));
     log_warn(MODULE, "run=%s is evicted by '%s'", run, who);
+    return 0;
+}
+
+int jobs_stop(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e)
+{
+    struct rdzv_cause cause = {.rank = -1, .exit_code = 128 + SIGTERM};
+    snprintf(cause.text, sizeof cause.text, "%s%s%sstopped the job (crun stop)", who[0] ? "principal '" : "somebody ",
+             who, who[0] ? "' " : "");
+    TRY(drain(j, principal, run, &cause, e));
+    log_info(MODULE, "run=%s: %s", run, cause.text);
     return 0;
 }
 

@@ -39,6 +39,7 @@ void client_finish(struct client *c)
     buf_free(&c->report);
     buf_free(&c->sent);
     buf_free(&c->postmortem);
+    buf_free(&c->answer);
     buf_free(&c->members);
 }
 
@@ -461,6 +462,17 @@ static void keep(struct buf *to, const char *text)
         buf_clear(to);
 }
 
+/* Whoever asked does not wait for another connection. */
+static void on_answer(struct client *c, const struct client_event *ev, int64_t now)
+{
+    if (c->mode == CLIENT_FENCED || c->mode == CLIENT_OVER)
+        return;
+    keep(&c->answer, ev->text);
+    c->answered = ev->id;
+    if (c->answer.len)
+        client_say_(c, ASK_ANSWER, now);
+}
+
 /* --- time */
 
 static void on_retry(struct client *c, int64_t now)
@@ -511,6 +523,9 @@ void client_step(struct client *c, const struct client_event *ev, int64_t now)
     case CLIENT_PUBLISH:
         keep(&c->postmortem, ev->text);
         client_say_(c, ASK_POSTMORTEM, now);
+        break;
+    case CLIENT_ANSWER:
+        on_answer(c, ev, now);
         break;
     case CLIENT_ADDRESS:
         on_address(c, ev, now);

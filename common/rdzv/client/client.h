@@ -92,7 +92,18 @@ struct client_options { /* strings are borrowed */
     unsigned seed; /* of the pauses' jitter */
 };
 
-enum client_ask { ASK_TERM, ASK_JOIN, ASK_NEXT, ASK_FAIL, ASK_DONE, ASK_LEAVE, ASK_REPORT, ASK_POSTMORTEM, ASK_STATUS };
+enum client_ask {
+    ASK_TERM,
+    ASK_JOIN,
+    ASK_NEXT,
+    ASK_FAIL,
+    ASK_DONE,
+    ASK_LEAVE,
+    ASK_REPORT,
+    ASK_POSTMORTEM,
+    ASK_STATUS,
+    ASK_ANSWER,
+};
 
 struct client_asked {
     enum client_ask what;
@@ -114,6 +125,7 @@ enum client_effect_kind {
     CLIENT_PROGRESS, /* progress */
     CLIENT_ALIVE,    /* ask the round whether it goes on without its daemon: ms 1, or no longer: 0 */
     CLIENT_SEEK,     /* elected: the leader cannot be had at the address known; ms 1: it was refused there */
+    CLIENT_ASKED,    /* text: a question to this node, a record */
     CLIENT_ACKED,    /* elected: the leader of the epoch dialled has acknowledged this node; listed: each time */
     CLIENT_WARN,     /* log text */
     CLIENT_NOTE,     /* log text, which is of less interest */
@@ -122,7 +134,7 @@ enum client_effect_kind {
 struct client_effect {
     enum client_effect_kind kind;
     enum client_ask what; /* SEND: and these */
-    uint64_t seq;         /* NEXT */
+    uint64_t seq;         /* NEXT; ANSWER: the number of the question */
     int from;             /* NEXT: group rank of the page of addresses; 0: the first */
     bool together;        /* it leaves with the next one */
     uint64_t got;         /* JOIN, NEXT: answers to them that have come on this connection */
@@ -145,6 +157,7 @@ enum client_event_kind {
     CLIENT_LEAVE,        /* cause, NULL: in good order */
     CLIENT_REPORT,       /* text: for status pages */
     CLIENT_PUBLISH,      /* text: the failure report of the job that is over */
+    CLIENT_ANSWER,       /* text, to question id */
     CLIENT_ADDRESS,      /* text: where the leader of `epoch` listens, for people; seen */
     CLIENT_TROUBLE,      /* text: why there can be no leader now; "": nothing. error: exit code, if there never will */
     CLIENT_DIALLED,      /* error: 0, or -errno with text */
@@ -175,6 +188,7 @@ struct client_event {
     enum client_event_kind kind;
     const struct rdzv_cause *cause;
     const char *text, *epoch, *seen;
+    uint64_t id; /* ANSWER */
     int error;
     enum rdzv_lost how;
     struct client_reply reply;
@@ -206,10 +220,11 @@ struct client {
     int64_t progress_at; /* of the last one */
     struct client_asked asked[CLIENT_ASKED_MAX];
     unsigned asked_first, asked_last;
-    bool next_open;                                           /* a NEXT has no answer yet */
-    uint64_t got;                                             /* answers to JOIN and NEXT on this connection */
-    struct buf report;                                        /* goes with the next NEXT; empty: none waits */
-    struct buf sent, postmortem;                              /* what the REPORT, the POSTMORTEM under way says */
+    bool next_open;                      /* a NEXT has no answer yet */
+    uint64_t got;                        /* answers to JOIN and NEXT on this connection */
+    struct buf report;                   /* goes with the next NEXT; empty: none waits */
+    struct buf sent, postmortem, answer; /* what the REPORT, the POSTMORTEM, the ANSWER under way says */
+    uint64_t answered;                   /* the question of that answer */
     char epoch[RDZV_EPOCH_MAX + 1], seen[RDZV_EPOCH_MAX + 1]; /* elected: dialled, "": none; highest seen */
     char denied[RDZV_EPOCH_MAX + 1]; /* elected: the epoch under which our proof was not accepted, or theirs */
     int64_t denied_since;

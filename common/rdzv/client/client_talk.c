@@ -48,7 +48,7 @@ void client_claim(const struct client *c, enum client_ask what, struct rdzv_even
 static bool send_request(struct client *c, enum client_ask what, bool together, int64_t now)
 {
     if (c->asked_last - c->asked_first == CLIENT_ASKED_MAX) {
-        if (what != ASK_REPORT)
+        if (what != ASK_REPORT && what != ASK_ANSWER)
             client_give_up_(c, "it answers nothing", now);
         return false;
     }
@@ -60,7 +60,7 @@ static bool send_request(struct client *c, enum client_ask what, bool together, 
     c->next_open = c->next_open || what == ASK_NEXT;
     struct client_effect *fx = client_add_(c, CLIENT_SEND);
     fx->what = what;
-    fx->seq = c->seq;
+    fx->seq = what == ASK_ANSWER ? c->answered : c->seq;
     fx->from = c->members_from;
     fx->ms = client_hold_ms(c);
     fx->together = together;
@@ -184,10 +184,22 @@ static int take_members(struct client *c, const struct rdzv_news *news, const st
     return rc < 0 ? rc : c->members_from == 0;
 }
 
+/* In the place of nil, a question to this node. */
+static bool is_question(struct client *c, const struct client_reply *r)
+{
+    char what[16];
+    if (rdzv_field_find(r->text, r->len, "ask", what, sizeof what) != 1)
+        return false;
+    client_text_(c, CLIENT_ASKED, "%.*s", (int)(r->len < CLIENT_TEXT_MAX ? r->len : CLIENT_TEXT_MAX), r->text);
+    return true;
+}
+
 static void on_news(struct client *c, const struct client_asked *a, const struct client_reply *r, int64_t now)
 {
     struct rdzv_news news;
     struct err e = {0};
+    if (is_question(c, r))
+        return;
     if (rdzv_news_decode(r->text, r->len, &news, &e) < 0) {
         client_give_up_(c, e.text, now);
         return;

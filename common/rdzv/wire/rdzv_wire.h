@@ -16,9 +16,10 @@
 struct buf;
 struct err;
 
-#define RDZV_PROTOCOL 1            /* JOIN carries it as v=1 */
-#define RDZV_REPORT_MAX (16 << 10) /* bytes of what a node reports of itself (RDZV.REPORT) */
-#define RDZV_FAILURE_MAX (6 << 10) /* and of a job's failure report (RDZV.POSTMORTEM) */
+#define RDZV_PROTOCOL 1             /* JOIN carries it as v=1 */
+#define RDZV_REPORT_MAX (16 << 10)  /* bytes of what a node reports of itself (RDZV.REPORT) */
+#define RDZV_FAILURE_MAX (6 << 10)  /* and of a job's failure report (RDZV.POSTMORTEM) */
+#define RDZV_ANSWER_MAX (256 << 10) /* and of an answer to a question (RDZV.ANSWER) */
 
 /* Append one record. event: kind=join node=... and the fields of that kind. -ENOMEM. */
 int rdzv_event_encode(const struct rdzv_event *ev, struct buf *out);

@@ -69,6 +69,13 @@ static void on_told(void *arg, const struct rdzv_news *news, const char *members
         a->then(a);
 }
 
+static void on_asked(void *arg, const char *record, size_t n)
+{
+    struct agent *a = arg;
+    snprintf(a->question, sizeof a->question, "%.*s", (int)n, record);
+    a->questions++;
+}
+
 void rig_open_as(struct jobs *j, struct agent *a, const char *run, const char *node, const char *addr,
                  const char *principal)
 {
@@ -76,8 +83,12 @@ void rig_open_as(struct jobs *j, struct agent *a, const char *run, const char *n
     memset(a, 0, sizeof *a);
     a->run = run;
     a->node = node;
-    const struct jobs_party_options o = {
-        .principal = principal, .addr = addr[0] ? addr : NULL, .local = "10.0.0.1", .told = on_told, .arg = a};
+    const struct jobs_party_options o = {.principal = principal,
+                                         .addr = addr[0] ? addr : NULL,
+                                         .local = "10.0.0.1",
+                                         .told = on_told,
+                                         .asked = on_asked,
+                                         .arg = a};
     if (jobs_party_open(&a->party, j, &o, &e) < 0)
         fail_msg("%s", e.text);
 }

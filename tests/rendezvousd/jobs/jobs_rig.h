@@ -13,6 +13,8 @@ struct agent {
     char members[1024];            /* addresses it was told with it, "" */
     int more;                      /* the group rank that more of them begin with; 0: none */
     int told;                      /* how often */
+    char question[256];            /* the last it was asked, "" */
+    int questions;                 /* how often */
     bool is_void;                  /* it was told that another stands for its node */
     struct err e;                  /* of its last request */
     void (*then)(struct agent *a); /* called from inside told(), NULL: nothing */

@@ -208,6 +208,13 @@ static void every_refusal_has_its_word(void **state)
         {"RDZV.LEAVE j node9\r\n", "-REFUSED "},
         {"RDZV.LEAVE j node1 code=x\r\n", "-ERR code=x: expected"},
         {"RDZV.DRAIN k\r\n", "-NOJOB "},
+        {"RDZV.STOP k\r\n", "-NOJOB "},
+        {"RDZV.ASK k stacks 1000\r\n", "-NOJOB "},
+        {"RDZV.ASK j gossip 1000\r\n", "-ERR expected RDZV.ASK run stacks|logs timeout [RANK rank]"},
+        {"RDZV.ASK j logs 1000 RANK\r\n", "-ERR expected RDZV.ASK"},
+        {"RDZV.ASK j logs 99\r\n", "-ERR timeout 99: expected 100 to 60000 ms"},
+        {"RDZV.ANSWER k node1 1 x\r\n", "-NOJOB "},
+        {"RDZV.ANSWER j node1 x x\r\n", "-ERR question 'x'"},
         {"RDZV.STATUS j LONG\r\n", "-ERR expected RDZV.STATUS"},
         {"RDZV.STATUS j FROM\r\n", "-ERR expected RDZV.STATUS"},
         {"RDZV.STATUS j FROM x\r\n", "-ERR first node 'x'"},
@@ -361,6 +368,46 @@ static void a_death_is_told_at_once(void **state)
     close(a);
 }
 
+static void a_question_travels_by_next_and_comes_back_as_one_answer(void **state)
+{
+    int a = dial(state), b = dial(state), asker = dial(state);
+    begin_round(a, b);
+    client_say(a, "RDZV.NEXT j node1 1 5000\r\n");
+    client_expect_silence(a, 50);
+    client_say(asker, "RDZV.ASK j stacks 5000\r\n");
+    expect_part(a, "", "kind=round seq=0 ask=stacks id=1 ms=4000 rank=-1");
+    expect_part(b, "RDZV.NEXT j node2 1 5000\r\n", "ask=stacks id=1");
+    expect_part(a, "RDZV.ASK j logs 5000\r\n", "-LIMIT run 'j' is being asked for its stacks");
+    client_talk(a, "RDZV.ANSWER j node1 1 one\r\n", "+OK\r\n");
+    client_expect_silence(asker, 50);
+    client_talk(b, "RDZV.ANSWER j node2 1 two\r\n", "+OK\r\n");
+    expect_part(asker, "", "{\"id\":\"node1\",\"text\":\"one\"},{\"id\":\"node2\",\"text\":\"two\"}]}");
+    client_say(asker, "RDZV.ASK j logs 60000 RANK 3\r\n");
+    expect_part(a, "RDZV.NEXT j node1 1 5000\r\n", "ask=logs id=2 ms=48000 rank=3");
+    close(asker); /* the question goes with it */
+    asker = dial(state);
+    char reply[1024];
+    do
+        client_say(asker, "RDZV.ASK j logs 100\r\n");
+    while (strncmp(hear(asker, reply, sizeof reply), "-LIMIT", 6) == 0);
+    assert_non_null(strstr(reply, "{\"id\":\"node1\",\"why\":\"it was not heard of in that time\"}"));
+    close(a);
+    close(b);
+    close(asker);
+}
+
+static void a_job_is_stopped_at_once_by_who_may_drain_it(void **state)
+{
+    int a = dial(state), b = dial(state);
+    begin_round(a, b);
+    client_talk(b, "RDZV.STOP j\r\n", "+OK\r\n");
+    expect_part(a, "RDZV.NEXT j node1 1 5000\r\n", "kind=end seq=2");
+    expect_part(b, "RDZV.NEXT j node2 1 5000\r\n",
+                "exit_code=143 code=143 text=principal%20'anyone'%20stopped%20the%20job%20(crun%20stop)");
+    close(a);
+    close(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -377,6 +424,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_end_before_a_reset_is_proof, start, stop),
         cmocka_unit_test_setup_teardown(a_newer_connection_voids_the_older, start, stop),
         cmocka_unit_test_setup_teardown(a_death_is_told_at_once, start, stop),
+        cmocka_unit_test_setup_teardown(a_question_travels_by_next_and_comes_back_as_one_answer, start, stop),
+        cmocka_unit_test_setup_teardown(a_job_is_stopped_at_once_by_who_may_drain_it, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -134,9 +134,75 @@ static void what_an_elected_leader_waits_for_is_no_part_of_the_join_timeout(void
                     PATIENCE_MS + 2000);
 }
 
+/* A client that has joined, and asks NEXT. listed: of a list of hosts. */
+static void begin_next(struct client *c, bool listed, int64_t *now)
+{
+    static const char joined[] = "instance=0123456789abcdef seq=0 v=1";
+    const struct client_options o = {.heartbeat_ms = 1000,
+                                     .connect_ms = 60000,
+                                     .run_id = "j",
+                                     .node = "n",
+                                     .endpoint = "h:1",
+                                     .job = {.silence_ms = 3000, .min_nodes = 1, .max_nodes = 1},
+                                     .elected = listed,
+                                     .listed = listed};
+    int64_t ms;
+    client_init(c, &o);
+    client_step(c, &(struct client_event){.kind = CLIENT_JOIN}, *now);
+    if (listed)
+        client_step(c, &(struct client_event){.kind = CLIENT_ADDRESS, .text = "h:1", .epoch = "listed", .seen = ""},
+                    *now);
+    client_step(c, &(struct client_event){.kind = CLIENT_DIALLED}, *now += 10);
+    client_step(c, &(struct client_event){.kind = CLIENT_READY}, *now += 10);
+    client_step(c,
+                &(struct client_event){.kind = CLIENT_REPLY,
+                                       .reply = {.kind = REPLY_RECORD, .text = joined, .len = strlen(joined)}},
+                *now += 10);
+    takes(c, CLIENT_SEND, &ms);
+}
+
+/* A question acknowledges as nil does and is handed on; NEXT goes on, and counts it as an answer that came. */
+static void a_question_is_a_nil_that_asks(void **state)
+{
+    static const char question[] = "kind=round seq=0 ask=stacks id=7 ms=800 rank=-1";
+    (void)state;
+    for (int listed = 0; listed < 2; listed++) {
+        struct client c;
+        int64_t now = BEGIN_MS;
+        bool asked = false, went_on = false;
+        begin_next(&c, listed, &now);
+        const uint64_t got = c.got;
+        client_step(&c,
+                    &(struct client_event){.kind = CLIENT_REPLY,
+                                           .reply = {.kind = REPLY_RECORD, .text = question, .len = strlen(question)}},
+                    now += 500);
+        for (const struct client_effect *fx; (fx = client_effect(&c)); client_done(&c)) {
+            if (fx->kind == CLIENT_ASKED) {
+                asked = true;
+                assert_string_equal(fx->text, question);
+            }
+            assert_int_not_equal(fx->kind, CLIENT_TELL);
+            went_on =
+                went_on || (fx->kind == CLIENT_SEND && fx->what == ASK_NEXT && fx->seq == 0 && fx->got == got + 1);
+        }
+        assert_true(asked && went_on);
+        assert_int_equal(c.lease.acked, now - 500); /* when that NEXT was sent */
+        /* the answer leaves on the same connection, and its own reply acknowledges nothing */
+        client_step(&c, &(struct client_event){.kind = CLIENT_ANSWER, .id = 7, .text = "{}"}, now += 10);
+        const struct client_effect *fx = client_effect(&c);
+        assert_int_equal(fx->kind, CLIENT_SEND);
+        assert_int_equal(fx->what, ASK_ANSWER);
+        assert_int_equal(fx->seq, 7);
+        assert_string_equal(c.answer.data, "{}");
+        client_done(&c);
+        client_finish(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_question_is_a_nil_that_asks),
         cmocka_unit_test(no_wait_is_longer_than_the_node_waits_at_all),
         cmocka_unit_test(an_elected_leader_that_has_let_go_is_no_trouble_yet),
         cmocka_unit_test(what_an_elected_leader_waits_for_is_no_part_of_the_join_timeout),
