@@ -28,6 +28,7 @@
 #include "launcher/agent/stragglers.h"
 #include "launcher/agent/turns.h"
 #include "launcher/agent/worker_setup.h"
+#include "launcher/answer/answers.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
@@ -147,6 +148,13 @@ static int open_http(struct run *r, struct err *e)
     return c->http_port < 0 ? 0 : agent_http_open(&r->http, &o, e);
 }
 
+static int open_answers(struct run *r, struct err *e)
+{
+    const struct answers_options o = {
+        .loop = &r->loop, .logs = &r->logs, .look = view_fill, .answer = member_answer, .arg = r};
+    return answers_open(&r->answers, &o, e);
+}
+
 /* The worker that has the terminal needs no multiplexer then: a debugger's prompt is no whole line. */
 static bool shows_everything(const struct config *c)
 {
@@ -209,6 +217,7 @@ static int open_parts(struct run *r, struct err *e)
     TRY(open_group(r, e));
     TRY(hangs_open(r, e));
     TRY(stragglers_open(r, e));
+    TRY(open_answers(r, e));
     TRY(member_open(r, e));
     logmux_greet(r->mux);
     return signals_watch(r, e);
@@ -240,6 +249,7 @@ static void close_parts(struct run *r)
     hangs_close(r);
     stragglers_close(r);
     failure_report_close(r->failures);
+    answers_close(r->answers);
     member_close(r);
     if (r->mux)
         flush(r);

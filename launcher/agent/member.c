@@ -124,6 +124,11 @@ int member_leave(struct run *r, const struct rdzv_cause *why, struct err *e)
     return rendezvous_leave(r->member->rendezvous, why, e);
 }
 
+void member_answer(void *run, uint64_t id, const char *text)
+{
+    rendezvous_answer(((struct run *)run)->member->rendezvous, id, text);
+}
+
 /* --- a round */
 
 struct member_leader member_leader(const struct run *r, const struct rdzv_news *news)

@@ -22,6 +22,9 @@ int member_fail(struct run *r, const struct rdzv_cause *cause, struct err *e);
 int member_done(struct run *r, struct err *e);
 int member_leave(struct run *r, const struct rdzv_cause *why, struct err *e);
 
+/* To a question of the rendezvous (answer/answers.h). run: the struct run. */
+void member_answer(void *run, uint64_t id, const char *text);
+
 /* A round with this node as a member: serve its workers' store if this is group rank 0, and note where it is. */
 int member_begin_round(struct run *r, const struct rdzv_news *news, struct err *e);
 

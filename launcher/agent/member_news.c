@@ -16,6 +16,7 @@
 #include "launcher/agent/round.h"
 #include "launcher/agent/run.h"
 #include "launcher/agent/turns.h"
+#include "launcher/answer/answers.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/observe/events.h"
@@ -319,6 +320,11 @@ static int count_reachable(void *arg)
     return bootstrap_alive(&((struct run *)arg)->member->store);
 }
 
+static void on_asked(void *arg, const char *record)
+{
+    answers_hear(((struct run *)arg)->answers, record);
+}
+
 void member_listen(struct run *r, struct rdzv_client_options *o)
 {
     o->store_port = prepare_store;
@@ -334,5 +340,6 @@ void member_listen(struct run *r, struct rdzv_client_options *o)
     o->secret_help = member_secret_help;
     o->stranger = member_note_stranger;
     o->majority = count_reachable;
+    o->on_asked = on_asked;
     o->arg = r;
 }

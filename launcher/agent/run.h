@@ -17,6 +17,7 @@
 
 struct agent_http;
 struct agent_view;
+struct answers;
 struct config;
 struct effects;
 struct events;
@@ -64,6 +65,7 @@ struct run {
     struct stragglers *stragglers;   /* the watch of straggler/straggler_watch.h, and what comes of it */
     struct failure_report *failures; /* report/failure_report.h */
     struct events *events;           /* observe/events.h */
+    struct answers *answers;         /* answer/answers.h */
     struct agent_http *http;         /* observe/agent_http.h; NULL: none */
 };
 
