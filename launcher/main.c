@@ -38,7 +38,9 @@
 #include "launcher/tools/doctor/doctor.h"
 #include "launcher/tools/doctor/doctor_agent.h"
 #include "launcher/tools/explain/explain.h"
+#include "launcher/tools/stacks/stacks_tool.h"
 #include "launcher/tools/status/admin.h"
+#include "launcher/tools/status/job_commands.h"
 #include "launcher/tools/status/status.h"
 #include "launcher/tools/topo/topo.h"
 
@@ -48,10 +50,19 @@ enum { FILES_ONE_WORKER = 33, FILES_A_WORKER = 6, FILES_A_HELD_ONE = 3 }; /* des
 enum { STACK_MIN = 128 * 1024 };                                          /* bytes; 80 KiB serve the usual ways */
 
 /* Their options are completed behind their names. */
-static const struct arg_program *const commands[] = {
-    &admin_program, &chaos_program, &doctor_program, &explain_program, &status_program, &topo_program, NULL};
-static int (*const mains[])(int argc, char **argv) = {admin_main,   chaos_main,  doctor_main,
-                                                      explain_main, status_main, topo_main};
+static const struct arg_program *const commands[] = {&admin_program,
+                                                     &chaos_program,
+                                                     &doctor_program,
+                                                     &drain_program,
+                                                     &explain_program,
+                                                     &logs_program,
+                                                     &stacks_program,
+                                                     &status_program,
+                                                     &stop_program,
+                                                     &topo_program,
+                                                     NULL};
+static int (*const mains[])(int argc, char **argv) = {admin_main, chaos_main,  doctor_main, drain_main, explain_main,
+                                                      logs_main,  stacks_main, status_main, stop_main,  topo_main};
 static_assert(sizeof commands / sizeof *commands == sizeof mains / sizeof *mains + 1, "one of each, and a NULL");
 
 static const char *command_name(size_t i)

@@ -38,24 +38,26 @@ static void add_frames(struct json_write *w, const char *top)
 {
     char text[LINE_BYTES];
     json_begin(w, "frames", '[');
-    for (const char *p = top ? top : ""; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+    for (const char *p = top; *p; p += strcspn(p, "\n"), p += *p == '\n') {
         frame_text(p, strcspn(p, "\n"), text);
         json_text(w, NULL, text);
     }
     json_end(w, ']');
 }
 
-/* stacks.c says in its text why it walked none. */
+/* Where its tools walked none, stacks.c says in its text why. */
 static void add_why(struct json_write *w, const struct gathered *v)
 {
     char why[256];
     const char *said = v->text.data ? strstr(v->text.data, "(no call stacks") : NULL;
-    if (v->why[0])
+    if (!v->done)
+        snprintf(why, sizeof why, "no time was left");
+    else if (v->why[0])
         snprintf(why, sizeof why, "%s", v->why);
     else
         snprintf(why, sizeof why, "%.*s", said ? (int)strcspn(said + 1, "\n") - 1 : 0, said ? said + 1 : "");
     utf8_clean(why);
-    json_text(w, "why", why[0] ? why : "no frame was found");
+    json_text(w, "why", why);
 }
 
 static void add_process(struct json_write *w, const struct gathered *v)
@@ -67,14 +69,10 @@ static void add_process(struct json_write *w, const struct gathered *v)
     json_int(w, "pid", v->pid);
     json_text(w, "state", state);
     json_text(w, "wait", strncmp(at, " in ", 4) == 0 ? at + 4 : "");
-    if (!v->done) {
-        add_frames(w, NULL);
-        json_text(w, "why", "no time was left");
-    } else {
-        add_frames(w, v->top);
-        if (!v->top)
-            add_why(w, v);
-    }
+    const bool known = v->done && v->top;
+    add_frames(w, known ? v->top : "");
+    if (!known)
+        add_why(w, v);
     json_end(w, '}');
 }
 

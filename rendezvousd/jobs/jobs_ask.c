@@ -106,8 +106,7 @@ int jobs_ask(struct jobs_asking **ret, struct jobs *j, const char *principal, co
     struct job *job = NULL;
     TRY(job_look_up_(j, principal, run, &job, e));
     if (job->asking)
-        return err_set(e, -EDQUOT, "run '%s' is being asked for its %s: ask again in a moment", run,
-                       job->asking->what);
+        return err_set(e, -EDQUOT, "run '%s' is being asked for its %s: ask again in a moment", run, job->asking->what);
     if (!leader_machine(job->reign.leader) || leader_is_over(job->reign.leader))
         return err_set(e, ERR_REFUSED, "run '%s' is over: nobody is left to ask", run);
     struct jobs_asking *a = calloc(1, sizeof *a);

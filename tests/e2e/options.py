@@ -8,7 +8,7 @@ import textwrap
 TRAINER = "worker/trainer"
 PAGES = {  # name of the page: title, [(program as it is typed, [what prints its options])]
     "crun": ("Options of crun", [("crun", ["launcher/crun"])]),
-    "crun-commands": ("Options of crun's commands", [(f"crun {c}", ["launcher/crun", c]) for c in ("status", "admin", "doctor", "chaos")]),
+    "crun-commands": ("Options of crun's commands", [(f"crun {c}", ["launcher/crun", c]) for c in ("status", "stacks", "logs", "drain", "stop", "admin", "doctor", "chaos")]),
     "rendezvousd": ("Options of rendezvousd", [("rendezvousd", ["rendezvousd/rendezvousd"])]),
     "trainer": ("Options of trainer", [("trainer", [TRAINER, "train"])]),
     "other-trainers": ("Options of trainer caffe2, imagenet and mnist", [(f"trainer {c}", [TRAINER, c]) for c in ("caffe2", "imagenet", "mnist")]),

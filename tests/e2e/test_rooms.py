@@ -25,7 +25,7 @@ def test_no_two_files_of_tests_have_one_name():
 def test_tools_are_included_by_main_alone():
     """Nothing of crun leans on its tools, nor one of them on another: each could go."""
     including = {(here, there) for here, there in rooms.read_arrows(ROOT) if there.startswith("launcher/tools/")}
-    assert including == {("launcher", f"launcher/tools/{tool}") for tool in ("chaos", "doctor", "explain", "status", "topo")}
+    assert including == {("launcher", f"launcher/tools/{tool}") for tool in ("chaos", "doctor", "explain", "stacks", "status", "topo")}
 
 
 def test_uthash_is_included_by_way_of_its_own_header():

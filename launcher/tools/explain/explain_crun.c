@@ -343,7 +343,7 @@ const struct explain_message explain_crun[] = {
     {"does not admit this node\nrefused this node", "the rendezvous refused it; the message says why",
      "correct what it names"},
     {"but is no rendezvous\nas a rendezvous does\nmakes no sense\nspeaks before it is asked\nwhat nobody asked\n"
-     "addresses are malformed\nthe answer to RDZV.STATUS",
+     "addresses are malformed\nthe answer to RDZV.",
      "something else listens at that address, or another version",
      "is the port that of a rendezvous? not its HTTP port"},
     {"does not answer\nit answers nothing\ncannot send", "the rendezvous is there but does not answer",

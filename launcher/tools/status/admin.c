@@ -7,7 +7,7 @@
 
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
-#include "launcher/tools/status/ask_options.h"
+#include "launcher/outside/ask_options.h"
 #include "launcher/tools/status/status.h"
 
 struct admin_config {

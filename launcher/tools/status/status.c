@@ -1,4 +1,4 @@
-/* See status.h. One blocking connection, kept while it lasts. Of a list of hosts each is asked in turn. */
+/* See status.h. Whom it asks: whom.h. */
 #include "launcher/tools/status/status.h"
 
 #include <cjson/cJSON.h>
@@ -11,14 +11,13 @@
 #include "common/base/clock.h"
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
-#include "common/rdzv/homes/home_process.h"
 #include "common/rdzv/homes/rdzv_home.h"
 #include "common/rdzv/leader/rdzv_reign.h"
 #include "common/rdzv/machine/rdzv.h"
-#include "launcher/tools/status/ask_options.h"
+#include "launcher/outside/ask_options.h"
+#include "launcher/outside/whom.h"
 
 #define WATCH_MS 1000
-#define KEEP_MS 3600000
 
 struct status_config {
     struct ask_options ask;
@@ -54,35 +53,9 @@ const struct arg_program status_program = {
 
 struct status {
     struct status_config config;
-    const char *run;     /* NULL: all jobs */
-    struct rdzv_ask ask; /* host "": no server is asked */
-    struct home_host list[HOME_LIST_MAX];
-    int listed, at; /* at: the one that is asked, of `listed` */
-    int home_fd;    /* to the process that touches a folder; 0: none yet */
+    const char *run; /* NULL: all jobs */
+    struct whom whom;
 };
-
-static int64_t timeout_ms(const struct status *s)
-{
-    return (int64_t)(s->config.ask.timeout_s * 1000);
-}
-
-/* --- asking a server */
-
-static int request_status(struct status *s, redisReply **ret, struct err *e)
-{
-    const char *const words[] = {"RDZV.STATUS", s->run};
-    TRY(rdzv_ask_open(&s->ask, e));
-    return rdzv_ask(&s->ask, s->run ? 2 : 1, words, ret, e);
-}
-
-static void take_host(struct status *s, int i)
-{
-    const struct home_host *h = &s->list[i];
-    s->at = i;
-    resp_init(&s->ask.conn, -1);
-    snprintf(s->ask.host, sizeof s->ask.host, "%s", h->host);
-    snprintf(s->ask.port, sizeof s->ask.port, "%d", h->port);
-}
 
 static bool has_jobs(const redisReply *r)
 {
@@ -90,36 +63,6 @@ static bool has_jobs(const redisReply *r)
     const bool has = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(o, "jobs")) > 0;
     cJSON_Delete(o);
     return has;
-}
-
-/* Each host in turn, from the one that answered last on, until one knows the job, or any. None: what the last said that
- * answered, else why the last cannot be reached. */
-static int request_in_turn(struct status *s, redisReply **ret, struct err *e)
-{
-    redisReply *jobless = NULL;
-    int rc = 0;
-    for (int i = 0; i < s->listed; i++) {
-        struct err why;
-        redisReply *r;
-        const int one = request_status(s, &r, &why);
-        if (one == 0 && (s->run || has_jobs(r))) {
-            if (jobless)
-                freeReplyObject(jobless);
-            *ret = r;
-            return 0;
-        }
-        if (one == 0 && jobless)
-            freeReplyObject(jobless);
-        jobless = one == 0 ? r : jobless;
-        if (one < 0 && rc != ERR_REFUSED)
-            rc = err_set(e, one, "%s port %s: %s", s->ask.host, s->ask.port, why.text);
-        if (s->listed > 1) {
-            rdzv_ask_finish(&s->ask);
-            take_host(s, (s->at + 1) % s->listed);
-        }
-    }
-    *ret = jobless;
-    return jobless ? 0 : rc;
 }
 
 /* --- asking a Redis or a directory */
@@ -159,18 +102,6 @@ static int to_json(struct rdzv *machine, const char *run, char **ret, struct err
     return *ret ? 0 : err_set(e, -ENOMEM, "no memory for the status of a job");
 }
 
-/* A process that a folder's disk may hold in our place: it ends after us, at the latest when the disk answers. *ret_fd:
- * where it is asked. */
-static int start_home_process(int *ret_fd, struct err *e)
-{
-    pid_t pid;
-    const int fd = home_process_start(home_serve_folder, "crun-home", &pid);
-    if (fd < 0)
-        return err_start(e, -fd, "a process for the shared folder");
-    *ret_fd = fd;
-    return 0;
-}
-
 static int64_t now_here(const struct rdzv_reign *r)
 {
     (void)r;
@@ -192,38 +123,14 @@ static int read_log(struct status *s, struct rdzv_home *home, char **ret, struct
     return rc;
 }
 
-/* Whoever leads, at one of the addresses of its claim. 1: it has answered; 0: none of them does. */
-static int ask_leader(struct status *s, const struct rdzv_claim *claim, char **ret)
+/* The job at a Redis or in a directory: asks its leader, else reads its log. Waits up to the time-out for each. */
+static int read_home(struct status *s, redisReply **answer, char **ret, struct err *e)
 {
-    redisReply *r = NULL;
-    struct err e;
-    snprintf(s->ask.port, sizeof s->ask.port, "%d", claim->port);
-    for (const char *p = claim->addrs; *p && !r; p += strcspn(p, ","), p += *p == ',') {
-        snprintf(s->ask.host, sizeof s->ask.host, "%.*s", (int)strcspn(p, ","), p);
-        resp_init(&s->ask.conn, -1);
-        if (request_status(s, &r, &e) < 0)
-            r = NULL;
-        rdzv_ask_finish(&s->ask);
-    }
-    s->ask.host[0] = 0;
-    *ret = r && r->type == REDIS_REPLY_STRING ? strdup(r->str) : NULL;
-    if (r)
-        freeReplyObject(r);
-    return *ret != NULL;
-}
-
-/* The job at a Redis or in a directory: asks its leader, else reads its log. Waits up to timeout_ms for each. */
-static int read_home(struct status *s, char **ret, struct err *e)
-{
-    struct rdzv_home_options o = {.run_id = s->run, .io_timeout_ms = timeout_ms(s), .keep_ms = KEEP_MS};
-    struct rdzv_claim claim;
+    const char *const words[] = {"RDZV.STATUS", s->run};
     struct rdzv_home *home;
-    if (strncmp(s->config.ask.endpoint, "file://", 7) == 0 && s->home_fd == 0)
-        TRY(start_home_process(&s->home_fd, e));
-    o.process_fd = s->home_fd;
-    TRY(rdzv_home_open(&home, s->config.ask.endpoint, &o, e));
-    int rc = home->ops->look(home, &claim, e);
-    if (rc >= 0 && (rc == 0 || claim.released || !ask_leader(s, &claim, ret)))
+    TRY(whom_open_home(&s->whom, &home, e));
+    int rc = whom_ask_leader(&s->whom, home, 2, words, answer, e);
+    if (rc == 0 || rc == ERR_REFUSED)
         rc = read_log(s, home, ret, e);
     home->ops->close(home);
     return rc < 0 ? err_wrap(e, "run '%s'", s->run) : 0;
@@ -234,14 +141,18 @@ static int read_home(struct status *s, char **ret, struct err *e)
 /* The answer as JSON, to be freed. */
 static int fetch(struct status *s, char **ret, struct err *e)
 {
-    redisReply *r;
-    if (!s->ask.host[0])
-        return read_home(s, ret, e);
-    TRY(request_in_turn(s, &r, e));
+    const char *const words[] = {"RDZV.STATUS", s->run};
+    redisReply *r = NULL;
+    *ret = NULL;
+    if (whom_is_shared(&s->whom))
+        TRY(read_home(s, &r, ret, e));
+    else
+        TRY(whom_ask_hosts(&s->whom, s->run ? 2 : 1, words, s->run ? NULL : has_jobs, &r, e));
+    if (!r)
+        return 0;
     *ret = r->type == REDIS_REPLY_STRING ? strdup(r->str) : NULL;
     freeReplyObject(r);
-    return *ret ? 0
-                : err_set(e, ERR_CORRUPT, "%s port %s: the answer to RDZV.STATUS is none", s->ask.host, s->ask.port);
+    return *ret ? 0 : err_set(e, ERR_CORRUPT, "%s: the answer to RDZV.STATUS is none", s->config.ask.endpoint);
 }
 
 static int print_answer(struct status *s, struct err *e)
@@ -263,13 +174,6 @@ static int complain(const struct err *e, int code)
     return code;
 }
 
-static int exit_code_of(int rc)
-{
-    return rc == ERR_USAGE || rc == -EINVAL     ? EXIT_USAGE_ERROR
-           : rc == ERR_REFUSED || rc == -ENOENT ? EXIT_FAIL
-                                                : EXIT_UNAVAILABLE;
-}
-
 static int run(struct status *s)
 {
     struct err e;
@@ -282,19 +186,8 @@ static int run(struct status *s)
         poll(NULL, 0, WATCH_MS);
         rc = print_answer(s, &e);
     }
-    if (s->ask.host[0])
-        rdzv_ask_finish(&s->ask);
-    return rc < 0 && !s->config.watch ? complain(&e, exit_code_of(rc)) : rc < 0 ? exit_code_of(rc) : EXIT_OK;
-}
-
-static int find_endpoint(struct status *s, struct err *e)
-{
-    ask_options_apply(&s->config.ask, &s->ask);
-    if (strstr(s->config.ask.endpoint, "://"))
-        return s->run ? 0 : err_set(e, ERR_USAGE, "a Redis or a directory has no list of jobs: name the RUN");
-    TRY(home_parse_list(s->config.ask.endpoint, s->list, &s->listed, e));
-    take_host(s, 0);
-    return 0;
+    whom_finish(&s->whom);
+    return rc < 0 && !s->config.watch ? complain(&e, whom_exit_code(rc)) : rc < 0 ? whom_exit_code(rc) : EXIT_OK;
 }
 
 int status_main(int argc, char **argv)
@@ -311,7 +204,7 @@ int status_main(int argc, char **argv)
         return complain(&e, EXIT_USAGE_ERROR);
     }
     s.run = r.first_operand < argc ? argv[r.first_operand] : NULL;
-    if (find_endpoint(&s, &e) < 0)
+    if (whom_init(&s.whom, &s.config.ask, s.run, &e) < 0)
         return complain(&e, EXIT_USAGE_ERROR);
     return run(&s);
 }

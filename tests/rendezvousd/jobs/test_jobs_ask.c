@@ -105,8 +105,9 @@ static void a_question_answers_next_once_and_decides_nothing(void **state)
     assert_int_equal(a.answered, 0);
     assert_int_equal(answer(&v[1], id_of(&v[1]), "c"), 0);
     assert_int_equal(a.answered, 1);
-    expect_end(&a, "{\"run\":\"j\",\"what\":\"stacks\",\"nodes\":[{\"id\":\"n00\",\"text\":\"a \\\"b\\\"\"},{\"id\":\"n01\","
-                   "\"text\":\"c\"}]}");
+    expect_end(
+        &a, "{\"run\":\"j\",\"what\":\"stacks\",\"nodes\":[{\"id\":\"n00\",\"text\":\"a \\\"b\\\"\"},{\"id\":\"n01\","
+            "\"text\":\"c\"}]}");
     finish(j, v, 2);
 }
 
@@ -138,9 +139,10 @@ static void who_does_not_answer_is_named_and_late_answers_are_dropped(void **sta
     const long long id = id_of(&v[0]);
     assert_int_equal(answer(&v[0], id + 1, "of another question"), 0);
     assert_int_equal(jobs_answer(v[0].party, "j", "n01", (uint64_t)id, "x", 1, NULL), 0); /* not its own */
-    expect_end(&a, "{\"run\":\"j\",\"what\":\"stacks\",\"nodes\":[{\"id\":\"n00\",\"why\":\"it did not answer within 1000 "
-                   "ms (a crun that knows no questions never does)\"},{\"id\":\"n01\",\"why\":\"it was not heard of in "
-                   "that time\"},{\"id\":\"n02\",\"why\":\"it has no connection just now\"}]}");
+    expect_end(&a,
+               "{\"run\":\"j\",\"what\":\"stacks\",\"nodes\":[{\"id\":\"n00\",\"why\":\"it did not answer within 1000 "
+               "ms (a crun that knows no questions never does)\"},{\"id\":\"n01\",\"why\":\"it was not heard of in "
+               "that time\"},{\"id\":\"n02\",\"why\":\"it has no connection just now\"}]}");
     assert_int_equal(answer(&v[0], id, "late"), 0);
     assert_int_equal(a.answered, 0);
     assert_int_equal(ask(j, &b, "alice"), 0);
@@ -181,8 +183,9 @@ static void a_job_that_goes_ends_its_question(void **state)
     rig_close(&v[0], JOBS_GONE);
     rig_pass(j, LEADER_LINGER_MS + 1000);
     assert_int_equal(a.answered, 1);
-    expect_end(&a, "{\"run\":\"j\",\"what\":\"stacks\",\"nodes\":[{\"id\":\"n00\",\"why\":\"it did not answer within 1000 "
-                   "ms (a crun that knows no questions never does)\"}]}");
+    expect_end(&a,
+               "{\"run\":\"j\",\"what\":\"stacks\",\"nodes\":[{\"id\":\"n00\",\"why\":\"it did not answer within 1000 "
+               "ms (a crun that knows no questions never does)\"}]}");
     jobs_destroy(j);
 }
 

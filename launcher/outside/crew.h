@@ -1,0 +1,17 @@
+/* The room outside/: what the commands need that look at a job from outside. crew.h: what the processes of a crun on
+ * this machine are, from /proc; whom.h: who answers for a job; ask_options.h: the options of that. */
+#ifndef CRUN_LAUNCHER_CREW_H
+#define CRUN_LAUNCHER_CREW_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct procs;
+
+/* The agent among the processes below a guardian; 0: there is none. */
+pid_t crew_agent(const struct procs *below, pid_t guardian);
+
+/* False: it is no worker, or may not be looked at. *ret: its rank in the newest round; -1: a spare. */
+bool crew_rank(pid_t pid, int *ret);
+
+#endif
