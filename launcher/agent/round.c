@@ -207,6 +207,8 @@ static void on_ended(void *arg, int local, int64_t woken)
     snprintf(ev.cause.text, sizeof ev.cause.text, "rank %d%s%s %s", w->rank, alone ? "" : " on ", alone ? "" : r->host,
              ending_text(w->ending, text, sizeof text));
     log_info("agent", "worker ended: %s pid=%d", ev.cause.text, (int)w->pid);
+    if (w->ending.oom)
+        failure_report_note_memory(r->failures, group_workers(r->group), r->agent.slots);
     failure_report_note(r->failures, w);
     events_exited(r->events, w, !r->round->times.spawned && !r->round->unstarted);
     if (r->agent.state == AGENT_RUNNING && !ev.signo && ev.cause.exit_code != EXIT_OK &&

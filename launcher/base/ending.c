@@ -40,11 +40,10 @@ const char *signal_text(int signo, char *out, size_t cap)
 char *ending_text(struct ending e, char *out, size_t cap)
 {
     char name[32];
-    if (e.signaled)
-        snprintf(out, cap, "killed by %s%s", signal_text(e.value, name, sizeof name),
-                 e.oom    ? ": out of memory (oom_kill of its cgroup)"
-                 : e.core ? " (core dumped)"
-                          : "");
+    if (e.signaled && e.oom)
+        snprintf(out, cap, "killed by the kernel: out of memory");
+    else if (e.signaled)
+        snprintf(out, cap, "killed by %s%s", signal_text(e.value, name, sizeof name), e.core ? " (core dumped)" : "");
     else
         snprintf(out, cap, "exited with code %d", e.value);
     return out;

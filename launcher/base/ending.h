@@ -19,7 +19,7 @@ struct ending ending_of(const siginfo_t *info);
 /* As a shell sees it: the code, or 128 + signal. */
 int ending_code(struct ending e);
 
-/* "killed by SIGSEGV (core dumped)", "killed by SIGKILL: out of memory (oom_kill of its cgroup)", "exited with code 3";
+/* "killed by SIGSEGV (core dumped)", "killed by the kernel: out of memory", "exited with code 3";
  * returns out. ENDING_TEXT_MAX is enough for all. */
 #define ENDING_TEXT_MAX 64
 char *ending_text(struct ending e, char *out, size_t cap);

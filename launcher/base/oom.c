@@ -106,6 +106,22 @@ char *oom_kills_text(const struct oom_kills *k, char *out, size_t cap)
     return out;
 }
 
+static void read_kb(const struct oom_kills *k, const char *v2, const char *v1, uint64_t *ret)
+{
+    char text[32];
+    if (file_read_line(text, sizeof text, "%s/%s", k->folder, v2) >= 0 ||
+        file_read_line(text, sizeof text, "%s/%s", k->folder, v1) >= 0)
+        *ret = strcmp(text, "max") == 0 ? UINT64_MAX : strtoull(text, NULL, 10) >> 10;
+}
+
+void oom_kills_sizes(const struct oom_kills *k, uint64_t *ret_peak_kb, uint64_t *ret_limit_kb)
+{
+    if (k->fd < 0)
+        return;
+    read_kb(k, "memory.peak", "memory.max_usage_in_bytes", ret_peak_kb);
+    read_kb(k, "memory.max", "memory.limit_in_bytes", ret_limit_kb);
+}
+
 void oom_kills_begin(struct oom_kills *k)
 {
     k->before = count(k);

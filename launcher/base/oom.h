@@ -30,6 +30,10 @@ void oom_kills_begin(struct oom_kills *k);
 /* "2 processes killed since the round began, of cgroup /sys/fs/cgroup/job (memory.max 536870912)". Returns out. */
 char *oom_kills_text(const struct oom_kills *k, char *out, size_t cap);
 
+/* What its processes held at most, and may hold; untouched: not known. Where there is no limit, *ret_limit is larger
+ * than any machine. */
+void oom_kills_sizes(const struct oom_kills *k, uint64_t *ret_peak_kb, uint64_t *ret_limit_kb);
+
 /* How many since. 0 also if no group tells. */
 uint64_t oom_kills_since(const struct oom_kills *k);
 

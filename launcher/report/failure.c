@@ -12,6 +12,7 @@
 #include "common/base/utf8.h"
 #include "common/job/exitcode.h"
 #include "common/json/json.h"
+#include "launcher/report/causes.h"
 
 /* Workers that a report names after the culprit; the rest is counted. */
 #define OTHERS_MAX 32
@@ -81,14 +82,14 @@ static bool add_tail(cJSON *o, const struct lines_tail *tail)
     return added;
 }
 
-static bool add_ending(cJSON *o, const struct failure_worker *w)
+static bool add_ending(cJSON *o, const struct failure_worker *w, const char *because)
 {
     const struct ending ending = w->ending;
-    char text[ENDING_TEXT_MAX];
+    char text[ENDING_TEXT_MAX], whole[ENDING_TEXT_MAX + CAUSES_TEXT_MAX];
     if (w->hung[0])
         return cJSON_AddNumberToObject(o, "exit_code", EXIT_HUNG) && cJSON_AddStringToObject(o, "ending", w->hung);
-    bool ok = cJSON_AddNumberToObject(o, "exit_code", ending_code(ending)) &&
-              cJSON_AddStringToObject(o, "ending", ending_text(ending, text, sizeof text));
+    snprintf(whole, sizeof whole, "%s%s", ending_text(ending, text, sizeof text), because ? because : "");
+    bool ok = cJSON_AddNumberToObject(o, "exit_code", ending_code(ending)) && add_text(o, "ending", whole);
     if (ending.signaled)
         ok = ok && cJSON_AddStringToObject(o, "signal", signal_text(ending.value, text, sizeof text));
     return ok;
@@ -105,11 +106,11 @@ cJSON *failure_describe(const struct failure_worker *w, const struct failure_wor
     cJSON *o = cJSON_CreateObject();
     if (o && cJSON_AddNumberToObject(o, "rank", w->rank) && cJSON_AddNumberToObject(o, "local_rank", w->local_rank) &&
         cJSON_AddNumberToObject(o, "pid", w->pid) && add_text(o, "host", words->host) &&
-        add_text(o, "node", words->node) && add_ending(o, w) && cJSON_AddNumberToObject(o, "time", words->time) &&
-        add_progress(o, words) && add_text(o, "gpu", words->gpu) && add_text(o, "core", words->core) &&
-        add_text(o, "memory", words->memory) && add_text(o, "message", words->message) &&
-        add_text(o, "message_from", words->message_from) && (!words->tail || add_tail(o, words->tail)) &&
-        add_text(o, "stderr_late", words->tail_late))
+        add_text(o, "node", words->node) && add_ending(o, w, words->because) &&
+        cJSON_AddNumberToObject(o, "time", words->time) && add_progress(o, words) && add_text(o, "gpu", words->gpu) &&
+        add_text(o, "core", words->core) && add_text(o, "memory", words->memory) && add_text(o, "xid", words->xid) &&
+        add_text(o, "message", words->message) && add_text(o, "message_from", words->message_from) &&
+        (!words->tail || add_tail(o, words->tail)) && add_text(o, "stderr_late", words->tail_late))
         return o;
     cJSON_Delete(o);
     return NULL;
@@ -238,6 +239,7 @@ static int render_culprit(const cJSON *o, struct buf *out)
     TRY(field(out, "gpu", json_str_or(o, "gpu", "")));
     TRY(field(out, "core", json_str_or(o, "core", "")));
     TRY(field(out, "memory", json_str_or(o, "memory", "")));
+    TRY(field(out, "xid", json_str_or(o, "xid", "")));
     return render_message(o, out);
 }
 

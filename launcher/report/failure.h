@@ -35,6 +35,8 @@ struct failure_words {
     const char *host, *node;
     const char *message, *message_from; /* its error record, and where that stood */
     const char *core, *gpu;
+    const char *because;           /* follows its ending (causes.h) */
+    const char *xid;               /* what the driver of its GPUs reported */
     const char *memory;            /* oom_kills_text(), if it was killed for want of memory */
     const char *phase;             /* what it was doing, as libcrun recorded it; NULL: not used */
     int64_t step;                  /* the last that it finished, -1: none */

@@ -23,6 +23,7 @@
 #include "launcher/output/log_layout.h"
 #include "launcher/output/logmux.h"
 #include "launcher/rendezvous/rdzv_dial.h"
+#include "launcher/report/causes.h"
 #include "launcher/report/core_path.h"
 #include "launcher/report/failure.h"
 #include "launcher/report/failure_files.h"
@@ -34,6 +35,7 @@
 struct failure_report {
     struct failure_report_options o;
     struct failure_share *share;
+    struct causes causes;
     uv_timer_t *late; /* of the words; in memory of its own: it closes later than we are freed */
     bool is_late;
 };
@@ -70,6 +72,11 @@ void failure_report_note(struct failure_report *f, const struct failure_worker *
     if (failure_is(w))
         logmux_ask(f->o.mux, w->local_rank, w->hung[0] ? NULL : f->o.error_path(f->o.arg, w->local_rank),
                    core_of(f, w, core, sizeof core));
+}
+
+void failure_report_note_memory(struct failure_report *f, const struct failure_worker *all, int n)
+{
+    causes_note_memory(&f->causes, all, n);
 }
 
 static void on_late(uv_timer_t *t)
@@ -137,16 +144,42 @@ static void find_progress(const struct crun_page *page, struct failure_words *wo
         words->step = (int64_t)atomic_load(&page->step);
 }
 
-static cJSON *describe(const struct failure_report *f, const struct failure_worker *w, bool with_tail)
+/* The last line that is not empty; out is to be freed. */
+static const char *last_line(const struct lines_tail *tail, struct buf *out)
+{
+    if (!tail || lines_tail_render(tail, FAILURE_TAIL_LINES, "", out) < 0 || !out->len)
+        return NULL;
+    while (out->len > 0 && (out->data[out->len - 1] == '\n' || out->data[out->len - 1] == ' '))
+        out->data[--out->len] = '\0';
+    const char *line = strrchr(out->data, '\n');
+    return line ? line + 1 : out->data;
+}
+
+static const char *find_cause(struct failure_report *f, const struct failure_scene *now, const struct failure_worker *w,
+                              const char *message, const struct lines_tail *tail, char out[CAUSES_TEXT_MAX])
+{
+    struct buf lines = {0};
+    if (w->ending.oom)
+        return causes_memory(&f->causes, f->o.oom, w, now->workers, now->n, out);
+    const char *found = causes_words(w, message, last_line(tail, &lines), out);
+    buf_free(&lines);
+    return found;
+}
+
+static cJSON *describe(struct failure_report *f, const struct failure_scene *now, const struct failure_worker *w,
+                       bool with_tail)
 {
     const struct logmux_words *printed = logmux_words(f->o.mux, w->local_rank);
     struct virtual_rank device;
+    char because[CAUSES_TEXT_MAX], xid[CAUSES_TEXT_MAX];
     char core[4096], memory[CGROUP_PATH_MAX + 128], output[FAILURE_OUTPUT_MAX], late[FAILURE_OUTPUT_MAX + 64];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
     find_message(f, w, printed, &words);
     find_progress(f->o.page(f->o.arg, w->local_rank), &words);
     words.core = core_text(printed, core, sizeof core)[0] ? core : NULL;
     words.memory = w->ending.oom ? oom_kills_text(f->o.oom, memory, sizeof memory) : NULL;
+    words.because = find_cause(f, now, w, words.message, printed && printed->has_tail ? &printed->tail : NULL, because);
+    words.xid = with_tail ? causes_xid(&f->causes, xid) : NULL;
     words.gpu = find_gpu(w->local_rank, &device);
     words.tail = with_tail && printed && printed->has_tail ? &printed->tail : NULL;
     if (with_tail && printed && !printed->has_tail) {
@@ -158,16 +191,17 @@ static cJSON *describe(const struct failure_report *f, const struct failure_work
 }
 
 /* In the order of their deaths. Only the first has its last words: the others mostly say that a peer is gone. */
-static void append_own(const struct failure_report *f, const struct failure_scene *now, cJSON *all)
+static void append_own(struct failure_report *f, const struct failure_scene *now, cJSON *all)
 {
     const struct failure_worker *w = now->workers;
     unsigned after = 0;
+    causes_read(&f->causes, w, now->n);
     for (int found = 0; found < OWN_MAX; found++) {
         const struct failure_worker *next = NULL;
         for (int i = 0; i < now->n; i++)
             if (failure_is(&w[i]) && w[i].order > after && (!next || w[i].order < next->order))
                 next = &w[i];
-        cJSON *o = next ? describe(f, next, found == 0) : NULL;
+        cJSON *o = next ? describe(f, now, next, found == 0) : NULL;
         if (!o)
             return;
         cJSON_AddItemToArray(all, o);
@@ -358,6 +392,7 @@ int failure_report_open(struct failure_report **ret, const struct failure_report
         free(f);
         return err_errno(e, ENOMEM, "failure report");
     }
+    causes_open(&f->causes);
     uv_timer_init(o->loop, f->late);
     f->late->data = f;
     const int rc = failure_share_open(&f->share, o->loop, o->run_id, o->node, o->hurry, e);
@@ -381,5 +416,6 @@ void failure_report_close(struct failure_report *f)
         return;
     uv_close((uv_handle_t *)f->late, on_late_closed);
     failure_share_close(f->share);
+    causes_close(&f->causes);
     free(f);
 }

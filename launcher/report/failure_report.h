@@ -73,6 +73,9 @@ void failure_report_begin_round(struct failure_report *f, int nodes);
 /* This worker has ended, or hangs: if that is a failure, its last words are asked for while there is time. */
 void failure_report_note(struct failure_report *f, const struct failure_worker *w);
 
+/* A worker was killed for want of memory just now: what do these hold? */
+void failure_report_note_memory(struct failure_report *f, const struct failure_worker *all, int n);
+
 /* On group rank 0: another node sent its failures (struct bootstrap_options.failure). arg: the report. */
 int failure_report_receive(void *arg, const char *node, const char *text, size_t n);
 

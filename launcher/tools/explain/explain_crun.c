@@ -32,7 +32,7 @@ const struct explain_message explain_crun[] = {
      "kill -CONT PID; at its end crun does"},
     {"its agent (pid *) was *", "the process of crun that runs the job died; the guardian ended the workers",
      "SIGKILL: somebody, or the kernel for want of memory; else a fault of crun: please report it"},
-    {"*killed by SIGKILL: out of memory*",
+    {"*killed by the kernel: out of memory*",
      "the kernel killed a worker for want of memory, as the oom_kill count of its cgroup says",
      "the line `memory` of the report names the cgroup and its limit: less memory per worker, fewer workers, or a higher "
      "limit"},

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -231,3 +232,22 @@ def test_a_stopped_worker_is_stopped_too(crun):
     os.kill(pids[0], signal.SIGKILL)
     p.communicate(timeout=60)
     assert p.returncode == 137 and crun.processes() == []
+
+
+@pytest.fixture
+def disk(crun):
+    """A folder of 64 KiB."""
+    folder = crun.tmp / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", folder], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_disk_that_is_full_or_read_only_stands_in_the_first_line(crun, disk):
+    rc, _, err = crun.run("sh", "-c", f"exec dd if=/dev/zero of={disk}/x bs=4k count=99 status=none")
+    assert rc == 1 and "crun: sh failed: rank 0 exited with code 1: a full disk (it said: No space left on device)\n" in err, err
+    subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+    rc, _, err = crun.run("sh", "-c", f"exec touch {disk}/y")
+    assert rc == 1 and "crun: sh failed: rank 0 exited with code 1: a read-only file system (it said: Read-only file system)\n" in err, err

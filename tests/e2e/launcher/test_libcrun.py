@@ -111,14 +111,17 @@ lib = ctypes.CDLL(os.environ["LIBCRUN"])
 lib.crun_init(ctypes.create_string_buffer(64))
 lib.crun_progress(ctypes.c_uint64(7))
 assert lib.crun_catch_crashes() == 0
-if os.environ["RANK"] == "1":
+if os.environ["RANK"] == "1" and sys.argv[1] == "sent":
+    os.spawnlp(os.P_NOWAIT, "sh", "sh", "-c", "kill -SEGV $PPID; exec sleep 60")
+elif os.environ["RANK"] == "1":
     ctypes.memset(16, 0, 1) if sys.argv[1] == "segv" else os.abort()
 import signal
 signal.pause()
 """
 
 
-@pytest.mark.parametrize("how, code, message", [("segv", 139, "crashed: SIGSEGV at address 0x10"), ("abort", 134, "crashed: SIGABRT")])
+@pytest.mark.parametrize("how, code, message", [("segv", 139, "crashed: SIGSEGV at address 0x10"), ("abort", 134, "crashed: SIGABRT"),
+                                                ("sent", 139, "crashed: SIGSEGV sent by process ")])
 def test_a_crash_is_in_the_report_with_its_stack(crun, how, code, message):
     crun.env["LIBCRUN"] = LIBCRUN
     script = crun.tmp / "crash.py"
@@ -126,6 +129,7 @@ def test_a_crash_is_in_the_report_with_its_stack(crun, how, code, message):
     rc, _, err = crun.run("--nproc_per_node", 2, "--log-dir", crun.tmp / "logs", "--run-id", "c", script, how)
     assert rc == code, err
     assert message in err and "rank 1" in err
+    assert bool(re.search(r" failed: rank 1 killed by SIGSEGV( \(core dumped\))?, which process \d+ sent\n", err)) == (how == "sent"), err
     record = (crun.tmp / "logs" / "c" / "round-1" / "rank-1.error.json").read_text()
     assert message in record and '"step": 7' in record and "#0 0x" in record and "libc.so" in record
     assert "libc.so" in (crun.tmp / "logs" / "c" / "round-1" / "rank-1.err").read_text()

@@ -1,0 +1,172 @@
+#include "launcher/report/causes.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/base/file.h"
+#include "launcher/base/oom.h"
+#include "launcher/report/failure.h"
+
+#define KERNEL_LOG "/dev/kmsg"
+#define NVIDIA "/proc/driver/nvidia/version"
+
+void causes_open(struct causes *c)
+{
+    kernel_log_open(&c->log, KERNEL_LOG, false);
+    c->largest = -1;
+}
+
+void causes_close(struct causes *c)
+{
+    kernel_log_close(&c->log);
+}
+
+void causes_read(struct causes *c, const struct failure_worker *all, int n)
+{
+    pid_t *pids = calloc((size_t)n + 1, sizeof *pids);
+    for (int i = 0; pids && i < n; i++)
+        pids[i] = all[i].pid;
+    kernel_log_read(&c->log, pids, pids ? n : 0);
+    c->log.n = 0; /* they go */
+    free(pids);
+}
+
+/* --- memory */
+
+void causes_note_memory(struct causes *c, const struct failure_worker *all, int n)
+{
+    char text[128];
+    uint64_t pages;
+    c->largest = -1;
+    c->largest_kb = 0;
+    for (int i = 0; i < n; i++) {
+        if (all[i].ended || all[i].pid <= 0 || file_read_text(text, sizeof text, "/proc/%d/statm", (int)all[i].pid) < 0 ||
+            sscanf(text, "%*u %" SCNu64, &pages) != 1)
+            continue;
+        const uint64_t kb = pages * ((uint64_t)sysconf(_SC_PAGESIZE) >> 10);
+        if (kb > c->largest_kb) {
+            c->largest = all[i].rank;
+            c->largest_kb = kb;
+        }
+    }
+}
+
+/* "61.9 of 62 GiB"; used 0: not known. */
+static int put_sizes(char *out, size_t cap, uint64_t used_kb, uint64_t limit_kb)
+{
+    const bool large = limit_kb >= 1 << 20;
+    const double unit = large ? 1 << 20 : 1 << 10;
+    const char *name = large ? "GiB" : "MiB";
+    if (limit_kb == 0)
+        return snprintf(out, cap, "of what is not known");
+    if (used_kb == 0)
+        return snprintf(out, cap, "of %.3g %s", (double)limit_kb / unit, name);
+    return snprintf(out, cap, "%.3g of %.3g %s", (double)used_kb / unit, (double)limit_kb / unit, name);
+}
+
+static uint64_t machine_kb(void)
+{
+    char text[256];
+    uint64_t kb = 0;
+    if (file_read_text(text, sizeof text, "/proc/meminfo") >= 0)
+        sscanf(text, "MemTotal: %" SCNu64, &kb);
+    return kb;
+}
+
+static int rank_of(pid_t pid, const struct failure_worker *all, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (all[i].pid == pid)
+            return all[i].rank;
+    return -1;
+}
+
+/* The kernel's report, where it can be read, is about this very death; the group's files have what they have by now. */
+char *causes_memory(const struct causes *c, const struct oom_kills *k, const struct failure_worker *w,
+                    const struct failure_worker *all, int n, char out[CAUSES_TEXT_MAX])
+{
+    uint64_t used_kb = 0, limit_kb = 0, machine = machine_kb();
+    char sizes[80];
+    const struct kernel_oom *o = c->log.found.killed == w->pid ? &c->log.found : NULL;
+    oom_kills_sizes(k, &used_kb, &limit_kb);
+    if (o && o->limit_kb > 0) {
+        used_kb = o->usage_kb;
+        limit_kb = o->limit_kb;
+    } else if (limit_kb == 0 || limit_kb > machine) {
+        used_kb = 0;
+        limit_kb = machine;
+    }
+    put_sizes(sizes, sizeof sizes, used_kb, limit_kb);
+    const int largest = o && o->largest ? rank_of(o->largest, all, n) : -1;
+    if (largest >= 0 && n > 1)
+        snprintf(out, CAUSES_TEXT_MAX, " (%s; the largest: rank %d)", sizes, largest);
+    else if (c->largest >= 0)
+        snprintf(out, CAUSES_TEXT_MAX, " (%s; of the others rank %d held most, %.3g MiB)", sizes, c->largest,
+                 (double)c->largest_kb / 1024);
+    else
+        snprintf(out, CAUSES_TEXT_MAX, " (%s)", sizes);
+    return out;
+}
+
+/* --- its own words */
+
+static const struct {
+    const char *says, *means;
+} words[] = {{"No space left on device", "a full disk"},
+             {"Disk quota exceeded", "a disk quota that is used up"},
+             {"Read-only file system", "a read-only file system"},
+             {"Stale file handle", "a file that its server does not know any more"},
+             {"uncorrectable ECC error", "a GPU whose memory is damaged"},
+             {"CUDA out of memory", "the GPU's memory is full"},
+             {"CUDA error: out of memory", "the GPU's memory is full"}};
+
+static const char *find_words(const char *text, char out[CAUSES_TEXT_MAX])
+{
+    for (size_t i = 0; text && i < sizeof words / sizeof *words; i++)
+        if (strstr(text, words[i].says)) {
+            snprintf(out, CAUSES_TEXT_MAX, ": %s (it said: %s)", words[i].means, words[i].says);
+            return out;
+        }
+    return NULL;
+}
+
+const char *causes_words(const struct failure_worker *w, const char *message, const char *last_line,
+                         char out[CAUSES_TEXT_MAX])
+{
+    char name[32];
+    int sender, end = 0;
+    if (w->ending.signaled && message && /* libcrun's handler (common/crun/crun_crash.c) */
+        sscanf(message, "crashed: %31s sent by process %d%n", name, &sender, &end) == 2 && !message[end]) {
+        snprintf(out, CAUSES_TEXT_MAX, ", which process %d sent", sender);
+        return out;
+    }
+    if (w->ending.signaled && w->ending.value != SIGABRT)
+        return NULL; /* its words are older than what ended it */
+    const char *found = find_words(message, out);
+    return found ? found : find_words(last_line, out);
+}
+
+/* --- GPUs */
+
+const char *causes_xid(const struct causes *c, char out[CAUSES_TEXT_MAX])
+{
+    struct kernel_log whole;
+    if (c->log.xid[0]) {
+        snprintf(out, CAUSES_TEXT_MAX, "%s", c->log.xid);
+        return out;
+    }
+    if (access(NVIDIA, F_OK) < 0)
+        return NULL;
+    kernel_log_open(&whole, KERNEL_LOG, true);
+    kernel_log_read(&whole, NULL, 0);
+    if (whole.fd < 0)
+        snprintf(out, CAUSES_TEXT_MAX, "Xids: not readable here (" KERNEL_LOG ")");
+    else if (whole.xid[0])
+        snprintf(out, CAUSES_TEXT_MAX, "none in this job; before it %s", whole.xid);
+    const bool any = whole.fd < 0 || whole.xid[0];
+    kernel_log_close(&whole);
+    return any ? out : NULL;
+}

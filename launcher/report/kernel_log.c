@@ -1,0 +1,102 @@
+#include "launcher/report/kernel_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OOM_KILLED "ut of memory: Killed process " /* of the machine, or of a cgroup */
+#define RECORD_BYTES 8192
+#define RECORDS_MAX 200000 /* a log that grows as fast as it is read has an end */
+
+void kernel_log_open(struct kernel_log *k, const char *path, bool whole)
+{
+    *k = (struct kernel_log){.fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
+    if (k->fd >= 0 && lseek(k->fd, 0, whole ? SEEK_SET : SEEK_END) < 0)
+        kernel_log_close(k);
+}
+
+void kernel_log_close(struct kernel_log *k)
+{
+    if (k->fd >= 0)
+        close(k->fd);
+    k->fd = -1;
+}
+
+static bool is_asked_for(const struct kernel_log *k, pid_t pid)
+{
+    for (int i = 0; i < k->n; i++)
+        if (k->pids[i] == pid)
+            return true;
+    return false;
+}
+
+/* "Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus." */
+static void take_xid(struct kernel_log *k, const char *at)
+{
+    char bus[64];
+    int number, end = 0;
+    if (sscanf(at, "Xid (%63[^)]): %d%n", bus, &number, &end) != 2 || end == 0)
+        return;
+    const char *what = at + end;
+    while (*what == ',' || *what == ' ') {
+        what += strspn(what, ", ");
+        if (strncmp(what, "pid=", 4) != 0 && strncmp(what, "name=", 5) != 0)
+            break;
+        what += strcspn(what, ",");
+    }
+    snprintf(k->xid, sizeof k->xid, "Xid %d on %s: %.100s", number, bus, *what ? what : "no more is said");
+}
+
+/* A report of a death for want of memory is many records: it begins with "invoked oom-killer", lists the processes, and
+ * ends with the one that was killed. */
+void kernel_log_take(struct kernel_log *k, const char *text)
+{
+    const char *at;
+    uint64_t usage, limit, pages;
+    int pid, group;
+    if (strstr(text, "invoked oom-killer"))
+        k->now = (struct kernel_oom){0};
+    else if (sscanf(text, "memory: usage %" SCNu64 "kB, limit %" SCNu64 "kB", &usage, &limit) == 2)
+        k->now.usage_kb = usage, k->now.limit_kb = limit;
+    else if (sscanf(text, "[ %d ] %*d %d %*u %" SCNu64, &pid, &group, &pages) == 3) {
+        if (is_asked_for(k, group) && pages > k->now.largest_pages)
+            k->now.largest = group, k->now.largest_pages = pages;
+    } else if ((at = strstr(text, OOM_KILLED))) {
+        pid = atoi(at + strlen(OOM_KILLED));
+        if (is_asked_for(k, pid) && !is_asked_for(k, k->found.killed)) {
+            k->found = k->now;
+            k->found.killed = pid;
+        }
+    } else if ((at = strstr(text, "NVRM: Xid (")))
+        take_xid(k, at + strlen("NVRM: "));
+}
+
+/* "4,1234,56789,-;text\n SUBSYSTEM=...": priority and facility, number, time; only the kernel's own count. */
+static void take_record(struct kernel_log *k, char *record)
+{
+    char *text = strchr(record, ';');
+    if (!text || atoi(record) >= 8)
+        return;
+    text[strcspn(text, "\n")] = '\0';
+    kernel_log_take(k, text + 1);
+}
+
+void kernel_log_read(struct kernel_log *k, const pid_t *pids, int n)
+{
+    char record[RECORD_BYTES + 1];
+    k->pids = pids;
+    k->n = n;
+    for (int i = 0; k->fd >= 0 && i < RECORDS_MAX; i++) {
+        const ssize_t got = read(k->fd, record, RECORD_BYTES);
+        if (got > 0) {
+            record[got] = '\0';
+            take_record(k, record);
+        } else if (got == 0 || (errno != EPIPE && errno != EINTR)) { /* EPIPE: records were overwritten */
+            return;
+        }
+    }
+}

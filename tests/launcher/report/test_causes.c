@@ -1,0 +1,162 @@
+/* Causes of a death: the kernel's own records, and last words. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "launcher/base/oom.h"
+#include "launcher/report/causes.h"
+#include "launcher/report/failure.h"
+
+static void take(struct kernel_log *k, const char *const *lines)
+{
+    for (; *lines; lines++)
+        kernel_log_take(k, *lines);
+}
+
+/* Of Linux 6.1, shortened. */
+static const char *const of_a_group[] = {
+    "python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+    "memory: usage 64906854kB, limit 65011712kB, failcnt 49",
+    "Tasks state (memory values in pages):",
+    "[  pid  ]   uid  tgid total_vm      rss rss_anon rss_file rss_shmem pgtables_bytes swapents oom_score_adj name",
+    "[    900]     0   900  9000000  9000000       32      536         0    40960        0             0 another",
+    "[    101]     0   101   131498    10693     9312     1381         0   143360        0             0 python3",
+    "[    112]     0   112     8618    72390     5824     1415         0   106496        0             0 python3",
+    "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,task=python3,pid=101,uid=0",
+    "Memory cgroup out of memory: Killed process 101 (python3) total-vm:525992kB, anon-rss:37248kB",
+    NULL};
+/* Of the machine; before Linux 6.8 without columns for kinds of pages. */
+static const char *const of_the_machine[] = {
+    "stress invoked oom-killer: gfp_mask=0x140dca, order=0, oom_score_adj=0",
+    "[    112]     0   112     8618    72390   106496        0             0 python3",
+    "Out of memory: Killed process 112 (python3) total-vm:525992kB, anon-rss:37248kB",
+    NULL};
+
+static struct failure_worker worker(int rank, int pid)
+{
+    return (struct failure_worker){
+        .rank = rank, .pid = pid, .ended = true, .ending = {.signaled = true, .oom = true, .value = SIGKILL}};
+}
+
+static void the_kernel_says_how_full_it_was_and_who_held_most(void **state)
+{
+    const struct failure_worker w[] = {worker(9, 101), worker(12, 112)};
+    const struct oom_kills none = {.fd = -1};
+    const pid_t pids[] = {101, 112};
+    struct causes c = {.log = {.fd = -1, .pids = pids, .n = 2}, .largest = -1};
+    char text[CAUSES_TEXT_MAX], all[CAUSES_TEXT_MAX];
+    (void)state;
+    take(&c.log, of_a_group);
+    causes_memory(&c, &none, &w[0], w, 2, text);
+    assert_string_equal(text, " (61.9 of 62 GiB; the largest: rank 12)");
+    causes_memory(&c, &none, &w[1], w, 2, all); /* of that death it says nothing */
+    assert_null(strstr(all, "61.9"));
+    take(&c.log, of_the_machine); /* a second death of the round: the first one is the cause */
+    causes_memory(&c, &none, &w[0], w, 2, text);
+    assert_string_equal(text, " (61.9 of 62 GiB; the largest: rank 12)");
+    c = (struct causes){.log = {.fd = -1, .pids = pids, .n = 2}, .largest = -1};
+    take(&c.log, of_the_machine);
+    causes_memory(&c, &none, &w[1], w, 2, text);
+    assert_memory_equal(text, " (of ", 5); /* as much as this machine has */
+    assert_non_null(strstr(text, "; the largest: rank 12)"));
+    causes_memory(&c, &none, &w[1], &w[1], 1, text);
+    assert_null(strstr(text, "largest"));
+}
+
+static void where_the_kernel_cannot_be_read_others_are_measured(void **state)
+{
+    struct failure_worker w[] = {worker(9, 101), worker(12, getpid()), worker(13, 999999999)};
+    const struct oom_kills none = {.fd = -1};
+    struct causes c = {.log = {.fd = -1}, .largest = -1};
+    char text[CAUSES_TEXT_MAX];
+    (void)state;
+    w[1].ended = w[2].ended = false;
+    causes_note_memory(&c, w, 3);
+    assert_int_equal(c.largest, 12);
+    causes_memory(&c, &none, &w[0], w, 3, text);
+    assert_non_null(strstr(text, "; of the others rank 12 held most, "));
+}
+
+static void the_newest_fault_of_a_gpu_is_told(void **state)
+{
+    static const char *const lines[][2] = {
+        {"NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.",
+         "Xid 79 on PCI:0000:3b:00: GPU has fallen off the bus."},
+        {"NVRM: Xid (PCI:0000:86:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable double bit error",
+         "Xid 48 on PCI:0000:86:00: An uncorrectable double bit error"},
+        {"NVRM: Xid (PCI:0000:86:00): 31, Ch 00000010", "Xid 31 on PCI:0000:86:00: Ch 00000010"},
+        {"NVRM: Xid (PCI:0000:86:00): 94", "Xid 94 on PCI:0000:86:00: no more is said"}};
+    struct causes c = {.log = {.fd = -1}};
+    char text[CAUSES_TEXT_MAX];
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        kernel_log_take(&c.log, lines[i][0]);
+        kernel_log_take(&c.log, "NVRM: Xid (PCI:");
+        assert_string_equal(causes_xid(&c, text), lines[i][1]);
+    }
+}
+
+static void a_log_is_read_from_now_on_or_whole(void **state)
+{
+    char path[] = "/tmp/kernel-log-XXXXXX";
+    static const char record[] = "4,7,99,-;NVRM: Xid (PCI:0): 13, pid=1, name=x, first\n SUBSYSTEM=pci\n";
+    static const char users[] = "12,8,99,-;NVRM: Xid (PCI:0): 14, pid=1, name=x, by a user\n";
+    struct kernel_log now, whole;
+    const int fd = mkstemp(path);
+    (void)state;
+    assert_int_equal(write(fd, record, sizeof record - 1), sizeof record - 1);
+    kernel_log_open(&now, path, false);
+    kernel_log_open(&whole, path, true);
+    kernel_log_read(&now, NULL, 0);
+    kernel_log_read(&whole, NULL, 0);
+    assert_string_equal(now.xid, "");
+    assert_string_equal(whole.xid, "Xid 13 on PCI:0: first");
+    assert_int_equal(write(fd, users, sizeof users - 1), sizeof users - 1);
+    kernel_log_read(&now, NULL, 0);
+    assert_string_equal(now.xid, "");
+    kernel_log_close(&now);
+    kernel_log_close(&whole);
+    close(fd);
+    unlink(path);
+    kernel_log_open(&now, path, false);
+    assert_int_equal(now.fd, -1);
+    kernel_log_read(&now, NULL, 0);
+}
+
+static void last_words_count_where_they_can_be_the_last(void **state)
+{
+    struct failure_worker w = {.ended = true, .ending = {.value = 1}};
+    char text[CAUSES_TEXT_MAX];
+    (void)state;
+    assert_string_equal(causes_words(&w, NULL, "OSError: [Errno 28] No space left on device: '/x'", text),
+                        ": a full disk (it said: No space left on device)");
+    assert_string_equal(causes_words(&w, "CUDA out of memory. Tried", "Read-only file system", text),
+                        ": the GPU's memory is full (it said: CUDA out of memory)");
+    assert_null(causes_words(&w, NULL, NULL, text));
+    assert_null(causes_words(&w, "bad batch", "ValueError", text));
+    w.ending = (struct ending){.signaled = true, .value = SIGSEGV};
+    assert_null(causes_words(&w, NULL, "No space left on device", text));
+    assert_string_equal(causes_words(&w, "crashed: SIGSEGV sent by process 4711", NULL, text), ", which process 4711 sent");
+    assert_null(causes_words(&w, "crashed: SIGSEGV at address 0x0", NULL, text));
+    assert_null(causes_words(&w, "crashed: SIGSEGV sent by process 4711, as I think", NULL, text));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_kernel_says_how_full_it_was_and_who_held_most),
+        cmocka_unit_test(where_the_kernel_cannot_be_read_others_are_measured),
+        cmocka_unit_test(the_newest_fault_of_a_gpu_is_told),
+        cmocka_unit_test(a_log_is_read_from_now_on_or_whole),
+        cmocka_unit_test(last_words_count_where_they_can_be_the_last),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
