@@ -38,9 +38,8 @@
 #include "launcher/tools/doctor/doctor.h"
 #include "launcher/tools/doctor/doctor_agent.h"
 #include "launcher/tools/explain/explain.h"
-#include "launcher/tools/stacks/stacks_tool.h"
+#include "launcher/tools/stacks/commands.h"
 #include "launcher/tools/status/admin.h"
-#include "launcher/tools/status/job_commands.h"
 #include "launcher/tools/status/status.h"
 #include "launcher/tools/topo/topo.h"
 

@@ -175,11 +175,8 @@ void answers_hear(struct answers *a, const char *record)
     for (int i = 0; i < view.workers && view.in_round; i++)
         found += add_worker(a, &view.list[i], rank, gather_at(a->gather, found));
     gather_shorten(a->gather, found);
-    const struct gather_options o = {.loop = a->o.loop,
-                                     .threads = THREADS,
-                                     .look = a->logs ? look_at_log : NULL,
-                                     .done = on_done,
-                                     .arg = a};
+    const struct gather_options o = {
+        .loop = a->o.loop, .threads = THREADS, .look = a->logs ? look_at_log : NULL, .done = on_done, .arg = a};
     if (gather_start(a->gather, &o, NULL) < 0)
         drop(a);
     else

@@ -1,6 +1,6 @@
-/* Looking at several processes, in threads: their stacks (stacks.h), or whatever else may take its time. A tool is waited
- * for there, and the kernel may hold the thread together with the process, or the disk, that it looks at. Such a thread
- * outlives whoever asked, and its result is dropped. Loop thread only. */
+/* Looking at several processes, in threads: their stacks (stacks.h), or whatever else may take its time. A tool is
+ * waited for there, and the kernel may hold the thread together with the process, or the disk, that it looks at. Such a
+ * thread outlives whoever asked, and its result is dropped. Loop thread only. */
 #ifndef CRUN_LAUNCHER_GATHER_H
 #define CRUN_LAUNCHER_GATHER_H
 

@@ -1,5 +1,5 @@
-/* See crew.h. A guardian's agent is its first child that has its own name in the kernel. Workers are the agent's children
- * with a shared page: it holds the rank that they have by now, for processes outlive rounds. */
+/* See crew.h. A guardian's agent is its first child that has its own name in the kernel. Workers are the agent's
+ * children with a shared page: it holds the rank that they have by now, for processes outlive rounds. */
 #include "launcher/outside/crew.h"
 
 #include <fcntl.h>

@@ -105,8 +105,9 @@ int whom_request(struct whom *w, int argc, const char *const *words, redisReply 
     TRY(whom_open_home(w, &home, e));
     const int rc = whom_ask_leader(w, home, argc, words, ret, e);
     home->ops->close(home);
-    return rc == 0 ? err_set(e, -ENOTCONN, "nobody leads the job '%s' at %s just now", w->run, w->o->endpoint)
-                   : rc < 0 ? rc : 0;
+    return rc == 0  ? err_set(e, -ENOTCONN, "nobody leads the job '%s' at %s just now", w->run, w->o->endpoint)
+           : rc < 0 ? rc
+                    : 0;
 }
 
 bool whom_is_shared(const struct whom *w)

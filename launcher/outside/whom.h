@@ -6,15 +6,15 @@
 
 #include <stdbool.h>
 
-#include "launcher/rendezvous/rdzv_ask.h"
 #include "launcher/outside/ask_options.h"
+#include "launcher/rendezvous/rdzv_ask.h"
 
 struct err;
 struct rdzv_home;
 
 /* Help of --rdzv-endpoint. */
 #define WHOM_HELP                                                                                                      \
-    "HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; a list of hosts, as the job's nodes have it; "  \
+    "HOST[:PORT] of a rendezvousd or of a crun that hosts a rendezvous; a list of hosts, as the job's nodes have it; " \
     "or the redis:// or file:// URL where its nodes meet"
 
 struct whom {

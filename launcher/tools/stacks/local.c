@@ -18,9 +18,9 @@
 #include "launcher/guard/procs.h"
 #include "launcher/hang/gather.h"
 #include "launcher/hang/stacks_json.h"
+#include "launcher/outside/ask_options.h"
 #include "launcher/outside/crew.h"
 #include "launcher/tools/stacks/ask_nodes.h"
-#include "launcher/outside/ask_options.h"
 
 #define THREADS 4
 #define WORDS_MAX 4096

@@ -1,35 +1,12 @@
-/* `crun logs`: see stacks_tool.h. */
-#include <errno.h>
-#include <limits.h>
+#include "launcher/tools/stacks/logs.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/base/err.h"
 #include "common/job/exitcode.h"
 #include "common/json/json.h"
 #include "launcher/tools/stacks/ask_nodes.h"
-#include "launcher/tools/stacks/stacks_tool.h"
-#include "launcher/outside/whom.h"
-
-struct logs_config {
-    struct ask_options ask;
-};
-
-static const struct arg_spec specs[] = {
-    ARG_GROUP("Logs"),
-    ASK_OPTIONS(WHOM_HELP),
-    ARG_END,
-};
-
-const struct arg_program logs_program = {
-    .name = "crun logs",
-    .usage = "[options] RUN [RANK]",
-    .summary = "Show the last lines that the ranks of a running job wrote, or those of RANK alone: the end of their log "
-               "files (--log-dir), 4 KiB of each.",
-    .specs = specs,
-    .operands = ARG_OPERANDS,
-};
 
 struct logs {
     int ranks, missing;
@@ -70,44 +47,14 @@ static int print_missing(void *arg, const char *host, const char *why)
     return 0;
 }
 
-static int read_rank(const char *word, int *ret, struct err *e)
+int logs_print(const struct ask_options *o, const char *run, int rank, struct err *e)
 {
-    char *end;
-    const long n = strtol(word, &end, 10);
-    if (!*word || *end || n < 0 || n >= INT_MAX)
-        return err_set(e, ERR_USAGE, "'%s': expected the RANK of a worker, 0 or more", word);
-    *ret = (int)n;
-    return 0;
-}
-
-static int complain(const struct err *e, int code)
-{
-    fprintf(stderr, "crun logs: %s\n", e->text);
-    return code;
-}
-
-int logs_main(int argc, char **argv)
-{
-    struct logs_config c = {0};
     struct logs seen = {0};
-    struct ask_nodes q = {
-        .what = "logs", .rank = -1, .rank_is = print_rank, .node_is_missing = print_missing, .arg = &seen};
-    struct arg_result r;
-    struct err e;
-    if (args_parse(&logs_program, argc, argv, &c, &r, &e) < 0)
-        return complain(&e, EXIT_USAGE_ERROR);
-    if (args_answer(&logs_program, "crun " CRUN_VERSION, &c, &r, stdout))
-        return EXIT_OK;
-    const int n = argc - r.first_operand;
-    int rc = n == 1 || n == 2 ? 0 : err_set(&e, ERR_USAGE, "expected RUN, and perhaps a RANK");
-    if (rc == 0 && n == 2)
-        rc = read_rank(argv[r.first_operand + 1], &q.rank, &e);
-    if (rc == 0)
-        rc = ask_nodes(&c.ask, argv[r.first_operand], &q, &e);
-    if (rc == 0 && seen.ranks == 0 && seen.missing == 0)
-        rc = q.rank < 0 ? err_set(&e, ERR_REFUSED, "no worker runs")
-                        : err_set(&e, ERR_REFUSED, "there is no rank %d in its present round", q.rank);
-    if (rc == 0 && (fflush(stdout) != 0 || ferror(stdout)))
-        rc = err_errno(&e, errno, "the terminal");
-    return rc < 0 ? complain(&e, whom_exit_code(rc)) : seen.ranks ? EXIT_OK : EXIT_FAIL;
+    const struct ask_nodes q = {
+        .what = "logs", .rank = rank, .rank_is = print_rank, .node_is_missing = print_missing, .arg = &seen};
+    TRY(ask_nodes(o, run, &q, e));
+    if (seen.ranks > 0 || seen.missing > 0)
+        return seen.ranks > 0 ? EXIT_OK : EXIT_FAIL;
+    return rank < 0 ? err_set(e, ERR_REFUSED, "no worker runs")
+                    : err_set(e, ERR_REFUSED, "there is no rank %d in its present round", rank);
 }
