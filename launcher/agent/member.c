@@ -18,6 +18,7 @@
 #include "launcher/agent/run.h"
 #include "launcher/agent/signals.h"
 #include "launcher/agent/stragglers.h"
+#include "launcher/agent/worker_setup.h"
 #include "launcher/config/config.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/observe/gauges.h"
@@ -46,7 +47,8 @@ static void report(const struct run *r)
                                  .leads = round->group_rank == 0,
                                  .page = page_of,
                                  .arg = r,
-                                 .logs = r->logs.root};
+                                 .logs = r->logs.root,
+                                 .ras = worker_setup_ras(r)};
     v.host = gauges_read_host(r->link->gauges_page, now_ms, &host) ? &host : NULL;
     v.gpus = gauges_read_gpus(r->link->gauges_page, now_ms, &gpus) ? &gpus : NULL;
     if (node_report_write(&m->reported, &v, &text) == 0 && text.len)

@@ -21,6 +21,7 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/output/logmux.h"
 #include "launcher/place/placement.h"
+#include "launcher/witness/ras_addr.h"
 #include "launcher/workers/spawn_env.h"
 
 extern char **environ;
@@ -31,7 +32,9 @@ struct worker_setup {
     bool sets_threads;     /* OMP_NUM_THREADS is set to a worker's share of the cores */
     const char *nccl_async;
     char error_file[2304];
-    char page_variable[32], omp_variable[32];
+    char page_variable[32], omp_variable[32], ras_variable[sizeof RAS_VARIABLE + RAS_ADDRESS_MAX];
+    bool gives_ras;
+    char ras_list[RAS_ADDRESS_MAX];
 };
 
 /* --- environment and arguments */
@@ -136,6 +139,11 @@ int worker_setup_env(void *arg, int local, int page_fd, const char *error_path, 
     snprintf(s->page_variable, sizeof s->page_variable, ENV_PAGE_FD "=%d", page_fd);
     if (s->sets_threads)
         extra[n_extra++] = s->omp_variable;
+    if (s->gives_ras && !is_spare) { /* of whose place nothing is known yet */
+        char address[RAS_ADDRESS_MAX];
+        snprintf(s->ras_variable, sizeof s->ras_variable, RAS_VARIABLE "=%s", ras_address(getpid(), local, address));
+        extra[n_extra++] = s->ras_variable;
+    }
     if (is_spare)
         extra[n_extra++] = ENV_SPARE "=1";
     struct virtual_rank device;
@@ -145,6 +153,11 @@ int worker_setup_env(void *arg, int local, int page_fd, const char *error_path, 
         extra[n_extra++] = device.hip[0] ? device.hip : NULL;
     }
     return spawn_env_build(environ, &c, extra, ret, e);
+}
+
+const char *worker_setup_ras(const struct run *r)
+{
+    return r->setup->ras_list;
 }
 
 void worker_setup_round(void *arg, int local, struct crun_page_round *ret)
@@ -240,6 +253,9 @@ int worker_setup_open(struct run *r, struct err *e)
     s->nccl_async = getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
     if (!s->nccl_async)
         s->nccl_async = "1";
+    s->gives_ras = ras_gives_addresses();
+    if (s->gives_ras)
+        ras_list(getpid(), (int)r->config->nproc, s->ras_list);
     r->setup = s;
     TRY(placement_plan(&s->placement, (enum binding_mode)r->config->numa_binding, (int)r->config->nproc, r->cgroups,
                        e));

@@ -17,6 +17,8 @@ void worker_setup_close(struct run *r);
 /* Choose OMP_NUM_THREADS where nobody set it, and say so. */
 void worker_setup_choose_threads(struct run *r);
 
+/* Where NCCL's RAS of the workers listens, for people; "": they were given no addresses. */
+const char *worker_setup_ras(const struct run *r);
 const struct binding *worker_setup_bindings(const struct run *r); /* one for each worker; NULL: none is bound */
 struct cgroup *worker_setup_cgroup(const struct run *r);          /* NULL: none */
 /* The cgroup of the next round. Left out where it can be: the round goes on without. */

@@ -149,6 +149,8 @@ int node_report_write(struct node_report *r, const struct node_report_view *v, s
     if (first)
         TRY(add_job(first, out));
     TRY(add_host(v, out));
+    if (v->ras[0])
+        TRY(rdzv_field_text(out, "ras", v->ras));
     return v->leads && v->logs[0] ? rdzv_field_text(out, "logs", v->logs) : 0;
 }
 

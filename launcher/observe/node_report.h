@@ -35,6 +35,7 @@ struct node_report_view {
     const struct gauges_host *host; /* NULL: not known */
     const struct gauges_gpus *gpus; /* NULL: none, or not known */
     const char *logs;               /* folder of the log files, "": none */
+    const char *ras;                /* where NCCL's RAS of the workers listens: "127.71.12.1-8:28028", "": not known */
 };
 
 /* Append the fields; nothing if there is nothing to report. -ENOMEM. */

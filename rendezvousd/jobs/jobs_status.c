@@ -36,6 +36,8 @@ static void add_report(struct json_write *w, const char *report)
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (rdzv_field_find(report, strlen(report), fields[i], text, sizeof text) == 1)
             json_number(w, fields[i], strtod(text, NULL));
+    if (rdzv_field_find(report, strlen(report), "ras", text, sizeof text) == 1)
+        json_text(w, "ras", text);
     json_end(w, '}');
 }
 

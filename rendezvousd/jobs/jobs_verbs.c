@@ -397,6 +397,16 @@ static int keep_field(struct buf *out, const char *key, const char *fields, size
     return rdzv_field_text(out, key, text);
 }
 
+/* Of NCCL's RAS: "127.71.12.1-8:28028". It goes to terminals. */
+static int keep_address(struct buf *out, const char *key, const char *fields, size_t n, struct err *e)
+{
+    char text[32];
+    const int rc = rdzv_field_find(fields, n, key, text, sizeof text);
+    if (rc < 0 || (rc == 1 && text[strspn(text, "0123456789.:-")]))
+        return err_set(e, -EINVAL, "%s: expected addresses of IPv4, at most 31 characters", key);
+    return rc == 0 ? 0 : rdzv_field_text(out, key, text);
+}
+
 int jobs_report(struct jobs_party *p, const char *run, const char *node, const char *fields, size_t n, struct err *e)
 {
     struct leader_member *m;
@@ -410,6 +420,7 @@ int jobs_report(struct jobs_party *p, const char *run, const char *node, const c
     buf_init(&out, JOBS_REPORT_MAX);
     for (size_t i = 0; i < sizeof report_fields / sizeof *report_fields && rc == 0; i++)
         rc = keep_field(&out, report_fields[i], fields, n, e);
+    rc = rc ? rc : keep_address(&out, "ras", fields, n, e);
     if (rc == 0 && out.len) {
         free(m->report);
         m->report = out.data;

@@ -167,7 +167,7 @@ def masked(env):
     """An environment without what has to differ from node to node, or from home to home."""
     out = {}
     for name, value in env.items():
-        if name in ("MASTER_PORT", "CRUN_NODE_ID", "CRUN_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "CRUN_PAGE_FD",
+        if name in ("MASTER_PORT", "CRUN_NODE_ID", "CRUN_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID", "CRUN_PAGE_FD", "NCCL_RAS_ADDR",
                     "OUT", "HOME", "TMPDIR", "CRUN_TEST_MARK", "STARTED_BY_TEST", "PWD", "OLDPWD", "PYTEST_CURRENT_TEST"):
             value = re.sub(r"[^/:]+", "X", value) if name == "CRUN_STORE" else "X"
         out[name] = value

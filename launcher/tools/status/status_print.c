@@ -253,7 +253,7 @@ static int print_jobs(const cJSON *jobs, const cJSON *ended, bool owners, FILE *
     return 0;
 }
 
-static void node_row(struct table *t, const cJSON *n)
+static void node_row(struct table *t, const cJSON *n, bool with_ras)
 {
     const cJSON *r = cJSON_GetObjectItemCaseSensitive(n, "report");
     double base = json_f64_or(n, "rank_base", NAN), slots = json_f64_or(n, "slots", NAN);
@@ -269,15 +269,19 @@ static void node_row(struct table *t, const cJSON *n)
     number_cell(t, json_f64_or(r, "images_per_s", NAN));
     number_cell(t, json_f64_or(r, "loss", NAN));
     span_cell(t, json_f64_or(n, "heard_ms_ago", NAN), " ago");
+    if (with_ras)
+        cell(t, "%s", text(r, "ras"));
 }
 
 static int print_nodes(const cJSON *nodes, FILE *out, struct err *e)
 {
     struct table t = {0};
     const cJSON *n;
-    headings(&t,
-             (const char *const[]){"NODE", "ADDRESS", "RANKS", "STATE", "STEP", "THROUGHPUT", "LOSS", "HEARD", NULL});
-    cJSON_ArrayForEach(n, nodes) node_row(&t, n);
+    bool with_ras = false;
+    cJSON_ArrayForEach(n, nodes) with_ras |= cJSON_HasObjectItem(cJSON_GetObjectItemCaseSensitive(n, "report"), "ras");
+    headings(&t, (const char *const[]){"NODE", "ADDRESS", "RANKS", "STATE", "STEP", "THROUGHPUT", "LOSS", "HEARD",
+                                       with_ras ? "RAS" : NULL, NULL});
+    cJSON_ArrayForEach(n, nodes) node_row(&t, n, with_ras);
     putc('\n', out);
     return finish(&t, out, e);
 }

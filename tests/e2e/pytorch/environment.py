@@ -22,7 +22,8 @@ def ask(launcher, folder):
 
 def normal(env):
     forms = {"MASTER_PORT": (r"\d+", "<port>"), "TORCHELASTIC_RUN_ID": (r"[0-9a-f]{8}-.*", "<random>"), "CRUN_PAGE_FD": (r"\d+", "<number>"),
-             "CRUN_NODE_ID": (r".*", "<host, process id>"), "CRUN_STORE": (r":\d+$", ":<port>")}
+             "CRUN_NODE_ID": (r".*", "<host, process id>"), "CRUN_STORE": (r":\d+$", ":<port>"),
+             "NCCL_RAS_ADDR": (r"^127\.\d+\.\d+", "127.<x>.<y>")}
     env = {k: v for k, v in env.items() if k not in OWN}
     for name, (pattern, text) in forms.items():
         if name in env:

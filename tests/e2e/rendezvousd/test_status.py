@@ -52,7 +52,9 @@ def test_jobs_and_one_job_are_printed(home):
         assert head.index("STATE") == row.index("joining")
         p = status(d.port, "resnet")
         assert p.returncode == 0 and "NODE" in p.stdout and "node1" in p.stdout and "127.0.0.1" in p.stdout and "EVENT" in p.stdout
-        assert json.loads(status(d.port, "--json", "resnet").stdout)["run"] == "resnet"
+        assert json.loads(status(d.port, "--json", "resnet").stdout)["run"] == "resnet" and " RAS" not in p.stdout
+        c("RDZV.REPORT", "resnet", "node1", "step=12", "ras=127.71.12.1-8:28028")
+        assert re.search(r"HEARD +RAS\n.* ago +127\.71\.12\.1-8:28028\n", status(d.port, "resnet").stdout)
         p = status(d.port, "nobody's")
         assert p.returncode == 1 and p.stderr.startswith("crun status: 127.0.0.1 port ") and "NOJOB run 'nobody's' is unknown" in p.stderr
 

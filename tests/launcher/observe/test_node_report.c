@@ -41,7 +41,7 @@ static int begin(void **state)
 static struct node_report_view view(bool leads)
 {
     return (struct node_report_view){
-        .round = 1, .rank_base = 4, .workers = 3, .leads = leads, .page = page_of, .logs = ""};
+        .round = 1, .rank_base = 4, .workers = 3, .leads = leads, .page = page_of, .logs = "", .ras = ""};
 }
 
 static const char *write_it(const struct node_report_view *v)

@@ -223,6 +223,7 @@ static void every_refusal_has_its_word(void **state)
         {"RDZV.ADMIN evict k\r\n", "-NOJOB run 'k'"},
         {"RDZV.ADMIN drain j nobody\r\n", "-NOJOB run 'j'"},
         {"RDZV.ADMIN list\r\n", "\"principal\":\""},
+        {"RDZV.REPORT j node1 ras=\033[31m\r\n", "-ERR ras: expected addresses of IPv4"},
         {"RDZV.REPORT j node1 step=x\r\n", "-ERR step 'x': expected a number"},
         {"RDZV.ALIVE j node1 2\r\n", "-FENCED "},
         {"RDZV.ALIVE j stranger 3\r\n", "-REFUSED "},

@@ -1,0 +1,43 @@
+#include "launcher/witness/ras_addr.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define HOSTS 254 /* of a block 127.x.y: not .0, not .255 */
+
+bool ras_is_off(void)
+{
+    const char *enable = getenv("NCCL_RAS_ENABLE");
+    char *end = NULL;
+    return enable && strtol(enable, &end, 0) == 0 && end != enable;
+}
+
+bool ras_gives_addresses(void)
+{
+    return !getenv(RAS_VARIABLE) && !ras_is_off();
+}
+
+static uint32_t block_of(pid_t crun, int local)
+{
+    const uint32_t scattered = (uint32_t)crun * 2654435761u; /* neighbours are far apart: their blocks may be several */
+    return (scattered >> 17) + (uint32_t)(local / HOSTS);
+}
+
+char *ras_address(pid_t crun, int local, char out[RAS_ADDRESS_MAX])
+{
+    const uint32_t block = block_of(crun, local);
+    snprintf(out, RAS_ADDRESS_MAX, "127.%u.%u.%d:%d", 64 + (block >> 8) % 128, block & 255, 1 + local % HOSTS,
+             RAS_PORT);
+    return out;
+}
+
+void ras_list(pid_t crun, int workers, char out[RAS_ADDRESS_MAX])
+{
+    const uint32_t block = block_of(crun, 0);
+    if (workers < 2)
+        ras_address(crun, 0, out);
+    else
+        snprintf(out, RAS_ADDRESS_MAX, "127.%u.%u.1-%d:%d", 64 + (block >> 8) % 128, block & 255,
+                 workers < HOSTS ? workers : HOSTS, RAS_PORT);
+}
