@@ -41,7 +41,7 @@ static bool has_too_many_values(const struct buf *b)
     return values > FEW_VALUES && values > b->len / VALUE_BYTES;
 }
 
-static int parse_text(const struct buf *b, const char *path, cJSON **ret, struct err *e)
+int json_read_text(const struct buf *b, const char *path, cJSON **ret, struct err *e)
 {
     /* A NUL inside would end the text early, and whatever follows it would pass unseen. */
     if (b->len == 0 || memchr(b->data, 0, b->len))
@@ -66,7 +66,7 @@ static int read_file(int fd, const char *path, size_t max_bytes, cJSON **ret, st
     int rc = read_all(fd, path, &b, e);
     close(fd);
     if (rc == 0)
-        rc = parse_text(&b, path, ret, e);
+        rc = json_read_text(&b, path, ret, e);
     buf_free(&b);
     return rc;
 }

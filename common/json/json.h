@@ -7,12 +7,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct buf;
 struct err;
 
 /* Parse a whole regular file of at most max_bytes. *ret is freed with cJSON_Delete. -ENOENT, -E2BIG, ERR_CORRUPT. */
 int json_read_file(const char *path, size_t max_bytes, cJSON **ret, struct err *e);
 /* The same of `name` in the folder `at`, which may be no link: for folders that others may write to. path: for e. */
 int json_read_in(int at, const char *name, const char *path, size_t max_bytes, cJSON **ret, struct err *e);
+
+/* Parse what has come from elsewhere; path says where from, for e. ERR_CORRUPT: also if it would fill memory. */
+int json_read_text(const struct buf *b, const char *path, cJSON **ret, struct err *e);
 
 /* Members of an object; ERR_CORRUPT with "member 'x' ..." if missing or of another type. *ret strings are owned by the
  * tree. */

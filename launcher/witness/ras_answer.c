@@ -1,0 +1,228 @@
+#include "launcher/witness/ras_answer.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base/err.h"
+#include "common/json/json.h"
+
+/* --- processes: by their ids, and where two nodes have the same one, by the host */
+
+struct place { /* a host, by its address in the answer, runs workers of this node */
+    const char *host;
+    int node;
+};
+
+struct reader {
+    const struct ras_process *v;
+    size_t n;
+    struct place *places;
+    size_t n_places;
+    struct ras_answer *a;
+};
+
+static int by_pid(const void *x, const void *y)
+{
+    const struct ras_process *a = x, *b = y;
+    return a->pid != b->pid ? (a->pid > b->pid) - (a->pid < b->pid) : a->rank - b->rank;
+}
+
+/* How many there are; *ret: the first. */
+static size_t with_pid(const struct reader *r, pid_t pid, const struct ras_process **ret)
+{
+    const struct ras_process key = {.pid = pid, .rank = -1};
+    size_t low = 0, high = r->n, n = 0;
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+        if (by_pid(&r->v[mid], &key) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    while (low + n < r->n && r->v[low + n].pid == pid)
+        n++;
+    *ret = r->v + low;
+    return n;
+}
+
+static bool runs(const struct reader *r, const char *host, int node)
+{
+    for (size_t i = 0; i < r->n_places; i++)
+        if (r->places[i].node == node && strcmp(r->places[i].host, host) == 0)
+            return true;
+    return false;
+}
+
+/* -1: it is no process of the job, or may be one of two. */
+static int rank_of(const struct reader *r, const char *host, pid_t pid)
+{
+    const struct ras_process *v;
+    const size_t n = with_pid(r, pid, &v);
+    int rank = n == 1 ? v->rank : -1;
+    for (size_t i = 0; n > 1 && i < n; i++)
+        if (runs(r, host, v[i].node)) {
+            if (rank >= 0)
+                return -1;
+            rank = v[i].rank;
+        }
+    return rank;
+}
+
+static int learn_place(struct reader *r, const cJSON *item, size_t *cap)
+{
+    const struct ras_process *v;
+    const char *host = json_str_or(item, "host", "");
+    if (with_pid(r, json_int_or(item, "pid", -1), &v) != 1 || runs(r, host, v->node))
+        return 0;
+    if (r->n_places == *cap) {
+        struct place *more = realloc(r->places, (*cap + 16) * sizeof *more);
+        if (!more)
+            return -ENOMEM;
+        r->places = more;
+        *cap += 16;
+    }
+    r->places[r->n_places++] = (struct place){host, v->node};
+    return 0;
+}
+
+static int learn_places(struct reader *r, const cJSON *comms)
+{
+    size_t cap = 0;
+    const cJSON *comm, *item;
+    cJSON_ArrayForEach(comm, comms) cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(comm, "ranks"))
+        TRY(learn_place(r, item, &cap));
+    return 0;
+}
+
+/* --- communicators */
+
+static int type_index(struct ras_answer *a, const char *name)
+{
+    for (int i = 0; i < a->n_types; i++)
+        if (strcmp(a->types[i], name) == 0)
+            return i;
+    if (a->n_types == RAS_TYPES_MAX || strlen(name) >= sizeof a->types[0])
+        return -1;
+    memcpy(a->types[a->n_types], name, strlen(name) + 1);
+    return a->n_types++;
+}
+
+static bool is_true(const cJSON *status, const char *name)
+{
+    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(status, name));
+}
+
+/* false: it initializes, ends, or has an error. */
+static bool read_rank(struct ras_answer *a, const cJSON *item, struct ras_rank *ret)
+{
+    const cJSON *status = cJSON_GetObjectItemCaseSensitive(item, "status"), *count;
+    cJSON_ArrayForEach(count, cJSON_GetObjectItemCaseSensitive(item, "collective_counts"))
+    {
+        const int i = count->string && count->valuedouble >= 0 ? type_index(a, count->string) : -1;
+        if (i >= 0)
+            ret->counts[i] = (uint64_t)count->valuedouble;
+    }
+    return json_int_or(status, "init_state", -1) == 0 && json_int_or(status, "async_error", 0) == 0 &&
+           !is_true(status, "finalize_called") && !is_true(status, "destroy_flag") && !is_true(status, "abort_flag");
+}
+
+/* false: its process is there, and no member any more. */
+static bool read_missing(const cJSON *item, struct ras_rank *ret)
+{
+    const cJSON *status = cJSON_GetObjectItemCaseSensitive(item, "status");
+    ret->missing = is_true(status, "unresponsive") || is_true(status, "considered_dead");
+    return ret->missing;
+}
+
+static int by_rank(const void *x, const void *y)
+{
+    const struct ras_rank *a = x, *b = y;
+    return a->rank - b->rank;
+}
+
+static int by_name(const void *x, const void *y)
+{
+    const struct ras_comm *a = x, *b = y;
+    const int order = strcmp(a->hash, b->hash);
+    return order ? order : strcmp(a->second, b->second);
+}
+
+static void add_rank(struct reader *r, struct ras_comm *c, const cJSON *item, bool here)
+{
+    struct ras_rank *k = &c->ranks[c->n];
+    k->rank = rank_of(r, json_str_or(item, "host", ""), json_int_or(item, "pid", -1));
+    const bool settled = here ? read_rank(r->a, item, k) : read_missing(item, k);
+    c->settled = c->settled && settled && k->rank >= 0;
+    if (k->rank >= 0)
+        r->a->ours++;
+    else
+        r->a->strangers++;
+    c->n += k->rank >= 0;
+}
+
+static int read_comm(struct reader *r, const cJSON *item, struct ras_comm *c, struct err *e)
+{
+    const cJSON *here = cJSON_GetObjectItemCaseSensitive(item, "ranks"), *rank;
+    const cJSON *missing = cJSON_GetObjectItemCaseSensitive(item, "missing_ranks");
+    const char *hash;
+    TRY(json_str(item, "hash", &hash, e));
+    snprintf(c->hash, sizeof c->hash, "%s", strncmp(hash, "0x", 2) == 0 ? hash + 2 : hash);
+    snprintf(c->second, sizeof c->second, "%s", json_str_or(item, "secondary_hash", ""));
+    if (c->hash[strspn(c->hash, "0123456789abcdefABCDEF")])
+        return err_set(e, ERR_CORRUPT, "member 'hash' is no number");
+    c->size = json_int_or(item, "size", -1);
+    c->settled = true;
+    c->ranks = calloc((size_t)cJSON_GetArraySize(here) + (size_t)cJSON_GetArraySize(missing) + 1, sizeof *c->ranks);
+    if (!c->ranks)
+        return err_errno(e, ENOMEM, "an answer of RAS");
+    cJSON_ArrayForEach(rank, here) add_rank(r, c, rank, true);
+    cJSON_ArrayForEach(rank, missing) add_rank(r, c, rank, false);
+    c->settled = c->settled && c->n == c->size;
+    qsort(c->ranks, (size_t)c->n, sizeof *c->ranks, by_rank);
+    return 0;
+}
+
+static int read_tree(struct reader *r, const cJSON *tree, struct err *e)
+{
+    struct ras_answer *a = r->a;
+    const cJSON *comms = cJSON_GetObjectItemCaseSensitive(tree, "communicators"), *item;
+    const char *version;
+    int part[3] = {0};
+    TRY(json_str(tree, "nccl_version", &version, e));
+    if (sscanf(version, "%2d.%2d.%2d", &part[0], &part[1], &part[2]) < 2 || !cJSON_IsArray(comms))
+        return err_set(e, ERR_CORRUPT, "it has no version and communicators");
+    a->version = part[0] * 10000 + part[1] * 100 + part[2];
+    snprintf(a->version_text, sizeof a->version_text, "%d.%d.%d", part[0], part[1], part[2]);
+    a->comms = calloc((size_t)cJSON_GetArraySize(comms) + 1, sizeof *a->comms);
+    if (!a->comms || learn_places(r, comms) < 0)
+        return err_errno(e, ENOMEM, "an answer of RAS");
+    cJSON_ArrayForEach(item, comms) TRY(read_comm(r, item, &a->comms[a->n_comms++], e));
+    qsort(a->comms, (size_t)a->n_comms, sizeof *a->comms, by_name);
+    return 0;
+}
+
+int ras_answer_read(const struct buf *text, struct ras_process *processes, size_t n_processes, struct ras_answer *ret,
+                    struct err *e)
+{
+    struct reader r = {.v = processes, .n = n_processes, .a = ret};
+    *ret = (struct ras_answer){0};
+    qsort(processes, n_processes, sizeof *processes, by_pid);
+    cJSON *tree = NULL;
+    int rc = json_read_text(text, "answer", &tree, e);
+    rc = rc ? rc : read_tree(&r, tree, e);
+    cJSON_Delete(tree);
+    free(r.places);
+    if (rc < 0)
+        ras_answer_free(ret);
+    return rc;
+}
+
+void ras_answer_free(struct ras_answer *a)
+{
+    for (int i = 0; a->comms && i < a->n_comms; i++)
+        free(a->comms[i].ranks);
+    free(a->comms);
+    *a = (struct ras_answer){0};
+}
