@@ -179,6 +179,7 @@ int hangs_open(struct run *r, struct err *e)
                                    .tell_quiet = tell_quiet,
                                    .arg = r};
     o.hang.several_nodes = c->nnodes.max > 1;
+    o.hang.witness_ns = c->witness_ns;
     r->hangs = calloc(1, sizeof *r->hangs);
     if (!r->hangs || leader_link_open(&r->hangs->link, &link) < 0)
         return err_errno(e, ENOMEM, "hang detection");

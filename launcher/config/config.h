@@ -83,7 +83,8 @@ struct config {
     const char *http_bind, *http_token_file;
     bool http_insecure;
     struct stops stops;
-    struct hang_options hang; /* several_nodes is not set */
+    struct hang_options hang; /* several_nodes and witness_ns are not set */
+    int64_t witness_ns;       /* as there */
     int straggler_action;     /* enum straggler_action */
     struct program_how how;   /* the user's program is started */
     int64_t stdin_rank;       /* -1: none was named */

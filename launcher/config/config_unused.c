@@ -129,6 +129,11 @@ static const char *without_exclusion(const struct config *c)
     return c->straggler_action == STRAGGLER_EXCLUDE ? without_restarts(c) : NULL;
 }
 
+static const char *without_watch(const struct config *c)
+{
+    return c->hang.off ? "--hang-timeout off watches nobody" : NULL;
+}
+
 static const char *without_hosts(const struct config *c)
 {
     return !c->hosts && !c->hostfile && c->control_fd < 0 ? "no other host is started from here (-H, --hostfile)"
@@ -167,6 +172,7 @@ static const char *without_hosts(const struct config *c)
     X("warm-spares", false, without_holds)                                                                             \
     X("hold-timeout", false, without_any_holds)                                                                        \
     X("straggler-action", false, without_exclusion)                                                                    \
+    X("hang-witness", false, without_watch)                                                                            \
     X("log-layout", false, without_files)                                                                              \
     X("log-rotate-size", false, without_files)                                                                         \
     X("log-rotate-keep", false, without_rotation)                                                                      \

@@ -9,6 +9,7 @@
 #include "common/base/numbers.h"
 #include "common/include/crun.h"
 #include "launcher/hang/quiet.h"
+#include "launcher/witness/witness.h"
 
 #define SECOND_NS INT64_C(1000000000)
 #define LOOK_NS SECOND_NS        /* between two looks while something is not settled */
@@ -25,6 +26,19 @@ int hang_parse(const char *text, void *field, struct err *e)
     if (parse_seconds(text, "", &seconds, &why) < 0 || seconds < 0.1 || seconds > 7 * 86400)
         return err_set(e, ERR_USAGE, "expected auto, off or a time from 100ms to 7d");
     o->fixed_ns = (int64_t)(seconds * 1e9);
+    return 0;
+}
+
+int hang_parse_witness(const char *text, void *field, struct err *e)
+{
+    double seconds = (double)WITNESS_QUIET_NS / 1e9;
+    struct err why;
+    const bool off = strcmp(text, "off") == 0, timed = strncmp(text, "ras:", 4) == 0;
+    if (!off && !timed && strcmp(text, "ras") != 0)
+        return err_set(e, ERR_USAGE, "expected ras, ras:SECONDS or off");
+    if (timed && (parse_seconds(text + 4, "", &seconds, &why) < 0 || seconds < 1 || seconds > 86400))
+        return err_set(e, ERR_USAGE, "expected ras: and a time from 1 to 86400 seconds");
+    *(int64_t *)field = off ? 0 : (int64_t)(seconds * 1e9);
     return 0;
 }
 

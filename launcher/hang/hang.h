@@ -40,10 +40,13 @@ struct hang_options {
     bool off;
     int64_t fixed_ns; /* --hang-timeout SECONDS: a step's time, and the least of the others; 0: auto */
     bool several_nodes;
+    int64_t witness_ns; /* NCCL's RAS is asked after so long without a sign (witness/witness.h); 0: it is not */
 };
 
 /* "auto", "off" or seconds into a struct hang_options. */
 int hang_parse(const char *text, void *field, struct err *e);
+/* "off", "ras" or "ras:SECONDS" into an int64_t of ns. */
+int hang_parse_witness(const char *text, void *field, struct err *e);
 
 struct hang_worker {
     int rank;

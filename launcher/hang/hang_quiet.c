@@ -22,14 +22,17 @@ static struct quiet_rank *own_ranks(struct hang_watch *w)
     return w->quiet.ranks + (w->quiet.leads ? w->quiet.base : 0);
 }
 
+/* Of those for whom the others wait, where they are known: the others poll, and no key tells who changed it. */
 static bool any_sign(struct hang_watch *w, int64_t now)
 {
     const uint64_t changes = w->quiet.leads ? w->o.store_changes(w->o.arg) : 0;
-    bool any = changes != w->quiet.changes, started = false;
+    const bool naming = hang_witness_is_naming(w);
+    bool any = changes != w->quiet.changes && !naming, started = naming;
     w->quiet.changes = changes;
     for (int i = 0; i < w->n; i++) {
         struct quiet_sample s;
-        if (w->workers[i].gone || !signs_read(w->workers[i].pid, &s))
+        const struct hang_worker *k = &w->workers[i];
+        if (k->gone || (naming && !hang_witness_names(w, k->rank)) || !signs_read(k->pid, &s))
             continue;
         started = true;
         any = quiet_is_sign(&w->quiet.marks[i], now, &s) || any;
@@ -95,10 +98,43 @@ static void end_quiet(struct hang_watch *w, int64_t now)
     hang_save_and_tell(w);
 }
 
+/* Those that others wait for are; where nobody is named, all. */
+static bool all_are_quiet(const struct hang_watch *w, int64_t now)
+{
+    const struct hang_quiet *q = &w->quiet;
+    if (!hang_witness_is_naming(w))
+        return quiet_all(q->ranks, q->world, now, w->hang.o.fixed_ns, fresh_ns(w));
+    for (int r = 0; r < q->world; r++)
+        if (hang_witness_names(w, r) && !quiet_all(&q->ranks[r], 1, now, w->hang.o.fixed_ns, fresh_ns(w)))
+            return false;
+    return true;
+}
+
+static void judge(struct hang_watch *w, double seconds)
+{
+    const struct hang_quiet *q = &w->quiet;
+    struct hang_verdict *v = &w->verdict;
+    const char *witness = hang_witness_text(w);
+    char text[sizeof v->text];
+    int blamed = -1;
+    quiet_judge(q->ranks, q->world, seconds, v);
+    for (int r = 0; r < q->world; r++)
+        if (hang_witness_names(w, r) && (blamed < 0 || (q->ranks[r].stopped && !q->ranks[blamed].stopped)))
+            blamed = r;
+    snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, v->text);
+    if (blamed >= 0) {
+        quiet_blame(&q->ranks[blamed], blamed, v);
+        snprintf(v->text, sizeof v->text, "%s, and no sign of life has come for %.1f s: rank %d %s%s", witness, seconds,
+                 blamed, q->ranks[blamed].stopped ? "" : "waits ", v->where + (q->ranks[blamed].stopped ? 6 : 0));
+    } else if (witness[0]) {
+        snprintf(v->text, sizeof v->text, "%.300s. %.200s", text, witness);
+    }
+}
+
 static bool lead(struct hang_watch *w, int64_t now, int64_t since)
 {
     struct hang_quiet *q = &w->quiet;
-    if (!quiet_all(q->ranks, q->world, now, w->hang.o.fixed_ns, fresh_ns(w))) {
+    if (!all_are_quiet(w, now)) {
         q->found_ns = 0;
         return false;
     }
@@ -106,7 +142,7 @@ static bool lead(struct hang_watch *w, int64_t now, int64_t since)
         q->found_ns = now;
         for (int r = 0; r < q->world; r++)
             q->ranks[r].informed = is_ours(w, r);
-        quiet_judge(q->ranks, q->world, (double)(now - since) / 1e9, &w->verdict);
+        judge(w, (double)(now - since) / 1e9);
     }
     const bool ends_here = w->verdict.all || is_ours(w, w->verdict.rank);
     if (ends_here && !all_are_informed(w, now)) /* they are to save their stacks, too */
@@ -142,8 +178,11 @@ bool hang_quiet_look(struct hang_watch *w, int64_t now)
 bool hang_watch_hear(struct hang_watch *w, const char *text, size_t n, char *answer, size_t cap)
 {
     int base, count;
+    bool good;
     if (!w || !w->quiet.leads || !w->quiet.ranks)
         return false;
+    if (hang_witness_hear(w, text, n, answer, cap, &good))
+        return good;
     if (!quiet_parse(text, n, clock_ns(), w->quiet.ranks, w->quiet.world, &base, &count))
         return false;
     if (w->quiet.found_ns == 0)
@@ -158,6 +197,8 @@ bool hang_watch_hear(struct hang_watch *w, const char *text, size_t n, char *ans
 void hang_watch_answer(struct hang_watch *w, const char *answer)
 {
     int rank;
+    if (w && hang_witness_answer(w, answer))
+        return;
     if (!w || w->save || !w->quiet.ranks || !w->o.is_running(w->o.arg) || sscanf(answer, HUNG "%d", &rank) != 1)
         return;
     const int64_t now = clock_ns();

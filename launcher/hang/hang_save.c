@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
 #include "launcher/hang/gather.h"
@@ -27,7 +28,7 @@ static void write_saved(struct hang_watch *w)
 static void print_saved(struct hang_watch *w)
 {
     const struct gathered *good = NULL, *bad = NULL;
-    const int rank = w->verdict.rank;
+    const int rank = w->save_rank;
     int files = 0;
     for (int i = 0; i < gather_count(w->save); i++) {
         const struct gathered *v = gather_at(w->save, i);
@@ -50,13 +51,21 @@ static void print_saved(struct hang_watch *w)
         logmux_print(w->o.mux, "what the threads of rank %d were doing is not known: %s", bad->rank, bad->why);
 }
 
+static void go_on(struct hang_watch *w)
+{
+    hang_abandon_save(w);
+    if (w->save_ends)
+        hang_tell(w);
+    else
+        hang_plan(w, clock_ns());
+}
+
 static void on_saved(void *arg)
 {
     struct hang_watch *w = arg;
     write_saved(w);
     print_saved(w);
-    hang_abandon_save(w);
-    hang_tell(w);
+    go_on(w);
 }
 
 void hang_abandon_save(struct hang_watch *w)
@@ -69,19 +78,18 @@ static void on_save_late(uv_timer_t *t)
 {
     struct hang_watch *w = container_of(t, struct hang_watch, timer);
     logmux_print(w->o.mux, "the stacks of all threads were not saved within %d s; going on", SAVE_MS / 1000);
-    hang_abandon_save(w);
-    hang_tell(w);
+    go_on(w);
 }
 
 /* False: there is nowhere to save this worker's. The one that is blamed comes first, as time may run out. */
-static bool add(struct hang_watch *w, const struct hang_worker *k, int n)
+static bool add(struct hang_watch *w, const struct hang_worker *k, int n, const char *why)
 {
     struct gathered *v = gather_at(w->save, n), *first = gather_at(w->save, 0);
     char path[LOG_PATH_MAX + 64], head[640];
     if (k->gone || !w->o.stacks_path(w->o.arg, k->rank, path, sizeof path))
         return false;
-    snprintf(head, sizeof head, "rank %d: %s", k->rank, w->verdict.text);
-    if (k->rank == w->verdict.rank) {
+    snprintf(head, sizeof head, "rank %d: %s", k->rank, why);
+    if (k->rank == w->save_rank) {
         const struct gathered before = *first;
         *v = before;
         v = first;
@@ -94,14 +102,16 @@ static bool add(struct hang_watch *w, const struct hang_worker *k, int n)
 }
 
 /* False: there is nowhere to save anything. */
-bool hang_save_stacks(struct hang_watch *w)
+bool hang_save_stacks(struct hang_watch *w, int rank, const char *why, bool ends)
 {
     int n = 0;
     if (!(w->save = gather_new(w->n)))
         return false;
+    w->save_rank = rank;
+    w->save_ends = ends;
     hang_read_workers(w);
     for (int i = 0; i < w->n; i++)
-        n += add(w, &w->workers[i], n);
+        n += add(w, &w->workers[i], n, why);
     gather_shorten(w->save, n);
     const struct gather_options o = {.loop = w->o.loop, .threads = THREADS, .done = on_saved, .arg = w};
     if (n == 0 || gather_start(w->save, &o, NULL) < 0) {

@@ -71,7 +71,7 @@ void hang_tell(struct hang_watch *w)
 
 void hang_save_and_tell(struct hang_watch *w)
 {
-    if (!hang_save_stacks(w))
+    if (!hang_save_stacks(w, w->verdict.rank, w->verdict.text, true))
         hang_tell(w);
 }
 
@@ -90,7 +90,7 @@ void hang_read_processes(struct hang_watch *w, int64_t now)
     w->was_traced = traced;
 }
 
-static void plan(struct hang_watch *w, int64_t now)
+void hang_plan(struct hang_watch *w, int64_t now)
 {
     w->planned_ns = hang_next(&w->hang, now, w->workers, w->n);
     const int64_t wait = w->planned_ns > now ? w->planned_ns - now : 0;
@@ -122,7 +122,7 @@ static void on_look(uv_timer_t *t)
             return;
         }
     }
-    plan(w, now);
+    hang_plan(w, now);
 }
 
 /* --- life */
@@ -144,7 +144,7 @@ int hang_watch_open(struct hang_watch **ret, const struct hang_watch_options *o,
     struct sigaction a = {.sa_handler = on_continue, .sa_flags = SA_RESTART};
     sigaction(SIGCONT, &a, NULL);
     *ret = w;
-    return 0;
+    return o->hang.witness_ns && hang_witness_open(w) < 0 ? err_errno(e, ENOMEM, "hang detection") : 0;
 }
 
 int hang_watch_begin_round(struct hang_watch *w, int base, int world, bool leads)
@@ -153,10 +153,11 @@ int hang_watch_begin_round(struct hang_watch *w, int base, int world, bool leads
         return 0;
     const int64_t now = clock_ns();
     TRY(hang_quiet_begin(w, now, base, world, leads));
+    TRY(hang_witness_begin(w, now, base, world, leads));
     hang_begin_round(&w->hang, now);
     hang_excuse(&w->hang, now); /* workers that were held have made no step meanwhile */
     hang_read_workers(w);
-    plan(w, now);
+    hang_plan(w, now);
     return 0;
 }
 
@@ -170,7 +171,7 @@ void hang_watch_progressed(struct hang_watch *w)
     if (!w || w->save || !w->o.is_running(w->o.arg))
         return;
     hang_read_workers(w);
-    plan(w, clock_ns());
+    hang_plan(w, clock_ns());
 }
 
 void hang_watch_go_on(struct hang_watch *w)
@@ -189,6 +190,7 @@ void hang_watch_end_round(struct hang_watch *w)
     uv_timer_stop(&w->timer);
     w->planned_ns = 0;
     hang_quiet_end(w);
+    hang_witness_end(w);
     hang_read_workers(w);
     hang_end_round(&w->hang, w->workers, w->n);
 }
@@ -207,5 +209,6 @@ void hang_watch_close(struct hang_watch *w)
         return;
     hang_abandon_save(w);
     gather_wait();
+    hang_witness_close(w);
     uv_close((uv_handle_t *)&w->timer, on_closed);
 }

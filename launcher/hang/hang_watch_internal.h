@@ -10,6 +10,7 @@
 #include "launcher/hang/quiet.h"
 
 struct gather;
+struct hang_witness;
 
 /* Signs of life of workers that report nothing. */
 struct hang_quiet {
@@ -32,7 +33,10 @@ struct hang_watch {
     int64_t planned_ns; /* of the next look, 0: none */
     bool was_traced;
     struct hang_quiet quiet;
-    struct gather *save; /* stacks that are being saved; NULL: none are */
+    struct hang_witness *witness; /* NULL: none is asked */
+    struct gather *save;          /* stacks that are being saved; NULL: none are */
+    int save_rank;                /* whose come first */
+    bool save_ends;               /* the round, with it; else the round goes on */
     struct hang_verdict verdict;
 };
 
@@ -40,7 +44,8 @@ struct hang_watch {
 
 void hang_read_workers(struct hang_watch *w);
 void hang_read_processes(struct hang_watch *w, int64_t now_ns);
-void hang_tell(struct hang_watch *w); /* the round is to end */
+void hang_plan(struct hang_watch *w, int64_t now_ns); /* the next look */
+void hang_tell(struct hang_watch *w);                 /* the round is to end */
 void hang_save_and_tell(struct hang_watch *w);
 
 /* --- hang_quiet.c */
@@ -50,10 +55,26 @@ void hang_quiet_end(struct hang_watch *w);
 /* Look for signs of life. True: nobody gives one, and what follows from it is under way. */
 bool hang_quiet_look(struct hang_watch *w, int64_t now_ns);
 
+/* --- hang_witness.c: NULL as w->witness is allowed everywhere */
+
+int hang_witness_open(struct hang_watch *w);                                                   /* -ENOMEM */
+int hang_witness_begin(struct hang_watch *w, int64_t now_ns, int base, int world, bool leads); /* -ENOMEM */
+void hang_witness_end(struct hang_watch *w);
+void hang_witness_close(struct hang_watch *w);
+/* As hang_watch_hear() and hang_watch_answer(); false: that is not about the witness. */
+bool hang_witness_hear(struct hang_watch *w, const char *text, size_t n, char *answer, size_t cap, bool *ret_good);
+bool hang_witness_answer(struct hang_watch *w, const char *answer);
+/* Some are named: their signs of life alone count. Elsewhere than on group rank 0 this node's ranks only. */
+bool hang_witness_is_naming(const struct hang_watch *w);
+bool hang_witness_names(const struct hang_watch *w, int rank);
+int64_t hang_witness_last(const struct hang_watch *w);     /* sign of life of those that are named */
+const char *hang_witness_text(const struct hang_watch *w); /* what RAS said last, for people; "": nothing */
+
 /* --- hang_save.c */
 
-/* Of the workers that hang, on a thread; then hang_tell(). False: there is nowhere to save anything. */
-bool hang_save_stacks(struct hang_watch *w);
+/* Of all workers here, on a thread, that of `rank` first; then, if the round ends with it, hang_tell(). False: there is
+ * nowhere to save anything. */
+bool hang_save_stacks(struct hang_watch *w, int rank, const char *why, bool ends);
 void hang_abandon_save(struct hang_watch *w);
 
 #endif
