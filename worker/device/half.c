@@ -1,7 +1,5 @@
 #include "worker/device/half.h"
 
-#include "worker/program/program.h"
-
 bool half_compute(const struct plan_options *o)
 {
     return o->compute == DT_F16 || o->compute == DT_BF16;
@@ -81,12 +79,39 @@ bool half_gradients(const struct plan_options *o, const struct op *op)
     return o->compute == DT_F16 && (op->kind == OP_BIAS_BWD || op_facts(op->kind)->work == WORK_PARAM);
 }
 
-double half_call_bytes(const struct program *p, const struct plan_options *o, const struct op *op, double real)
+/* A head asks while its logits are there: in the backward pass, if there is one. */
+static bool has_backward(const struct program *p, const struct op *head)
+{
+    for (int i = p->nfwd; i < p->nops; i++)
+        if (p->ops[i].kind == OP_HEAD_BWD && p->ops[i].fwd == head - p->ops)
+            return true;
+    return false;
+}
+
+static int calls_of_head(const struct program *p, const struct plan_options *o, const struct op *op, double real,
+                         struct half_call ret[HALF_CALLS_MOST])
+{
+    const struct tensor *x = &p->tensors[op->in[0]];
+    const int rows = x->h * x->w * x->ranks * o->batch, blocks = (rows + HEAD_ROWS - 1) / HEAD_ROWS;
+    if (op->in[1] < 0 || (op->kind == OP_HEAD && o->training && has_backward(p, op)))
+        return 0;
+    ret[0] = (struct half_call){CALL_MAX, blocks, rows * TOP_N * real};
+    ret[1] = (struct half_call){CALL_SUM, blocks, rows * SUMS_N * real};
+    return 2;
+}
+
+int half_calls(const struct program *p, const struct plan_options *o, const struct op *op, double real,
+               struct half_call ret[HALF_CALLS_MOST])
 {
     const enum op_call call = op_facts(op->kind)->call;
-    if (call == CALL_NONE || p->group < 2)
+    if (p->group < 2)
+        return 0;
+    if (op->kind == OP_HEAD || op->kind == OP_HEAD_BWD)
+        return calls_of_head(p, o, op, real, ret);
+    if (call == CALL_NONE)
         return 0;
     const struct tensor *t = &p->tensors[call == CALL_SCATTER ? op->in[0] : op->out];
     const bool half = call == CALL_GATHER && half_tensor(p, o, op->in[0]) && !o->emulate;
-    return (double)t->c * t->h * t->w * t->ranks * o->batch * (half ? 2 : real);
+    ret[0] = (struct half_call){call, 1, (double)t->c * t->h * t->w * t->ranks * o->batch * (half ? 2 : real)};
+    return 1;
 }

@@ -24,16 +24,23 @@
 #include <stdbool.h>
 
 #include "worker/device/device.h"
-
-struct op;
-struct program;
+#include "worker/program/program.h"
 
 bool half_compute(const struct plan_options *o); /* any at all */
 bool half_tensor(const struct program *p, const struct plan_options *o, int tensor);
 bool half_weight(const struct program *p, const struct plan_options *o, int param);
-/* Bytes of the values, those of all ranks together, that op's call of its group is over; 0: it makes none. Gathered as
- * they are stored; sums are wide, `real` bytes a value. */
-double half_call_bytes(const struct program *p, const struct plan_options *o, const struct op *op, double real);
+
+/* What op asks of its group: `times` calls over so many bytes, those of all ranks together. What is gathered is as it
+ * is stored; sums are wide, `real` bytes a value. */
+struct half_call {
+    enum op_call call;
+    int times;
+    double bytes;
+};
+enum { HALF_CALLS_MOST = 2 };
+int half_calls(const struct program *p, const struct plan_options *o, const struct op *op, double real,
+               struct half_call ret[HALF_CALLS_MOST]); /* how many; 0: none */
+
 bool half_gradients(const struct plan_options *o, const struct op *op); /* of parameters that op writes */
 
 #endif

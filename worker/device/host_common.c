@@ -180,36 +180,33 @@ double host_batch_count(const struct batch *b, int n)
     return count;
 }
 
-/* log of the sum of exp(z), by way of the largest. */
-static double log_sum_exp(const double *z, int classes)
+double host_largest(const double *z, int n)
 {
-    double top = z[0], sum = 0;
-    for (int j = 1; j < classes; j++)
+    double top = z[0];
+    for (int j = 1; j < n; j++)
         top = z[j] > top ? z[j] : top;
-    for (int j = 0; j < classes; j++)
-        sum += exp(z[j] - top);
-    return top + log(sum);
+    return top;
+}
+
+static void xent_of_row(const double *z, int classes, int label, double smoothing, double lse[LSE_N], double *metrics)
+{
+    double top[TOP_N], sums[SUMS_N];
+    xent_top(z, classes, 0, (double[]){[LABEL_CLASS] = label, [LABEL_WEIGHT] = 1}, host_largest(z, classes), top);
+    xent_sums(z, classes, 0, top, sums);
+    xent_parts(sums, top, classes, smoothing, lse, metrics);
 }
 
 void host_xent(const double *z, int classes, int label, double smoothing, double *metrics)
 {
-    int better = 0;
-    for (int j = 0; j < classes; j++)
-        better += xent_beats(z[j], j, z[label], label);
-    double mean = 0;
-    for (int j = 0; j < classes && smoothing > 0; j++)
-        mean += z[j] / classes;
-    metrics[METRIC_LOSS] += log_sum_exp(z, classes) - (1 - smoothing) * z[label] - smoothing * mean;
-    metrics[METRIC_TOP1] += better < 1 && !isnan(z[label]);
-    metrics[METRIC_TOP5] += better < 5 && !isnan(z[label]);
-    metrics[METRIC_COUNT] += 1;
+    double lse[LSE_N];
+    xent_of_row(z, classes, label, smoothing, lse, metrics);
 }
 
-void host_xent_backward(const double *z, int classes, int label, double smoothing, double scale, double *dz)
+void host_xent_backward(double *z, int classes, int label, double smoothing, double scale)
 {
-    double lse = log_sum_exp(z, classes);
-    for (int j = 0; j < classes; j++)
-        dz[j] = (exp(z[j] - lse) - (j == label ? 1 - smoothing : 0) - smoothing / classes) * scale;
+    double lse[LSE_N];
+    xent_of_row(z, classes, label, smoothing, lse, NULL);
+    xent_row_gradient(z, classes, 0, lse, classes, smoothing, scale);
 }
 
 void host_turns(const struct program *p, const struct op *op, float *table)

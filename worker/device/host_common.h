@@ -47,8 +47,9 @@ double host_batch_count(const struct batch *b, int n);
  * is no hit. */
 void host_xent(const double *z, int classes, int label, double smoothing, double *metrics);
 
-/* dz = (softmax(z) - target) * scale. dz may be z. */
-void host_xent_backward(const double *z, int classes, int label, double smoothing, double scale, double *dz);
+/* z becomes (softmax(z) - target) * scale. */
+void host_xent_backward(double *z, int classes, int label, double smoothing, double scale);
+double host_largest(const double *z, int n); /* n >= 1 */
 
 /* Of OP_ROPE: (t, d), of each position cosines of its angles, and then their sines. */
 void host_turns(const struct program *p, const struct op *op, float *table);

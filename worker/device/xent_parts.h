@@ -68,4 +68,15 @@ static inline double xent_parts_gradient(double z, int64_t j, int64_t label, dou
     return (exp(z - lse) - (j == label ? 1 - smoothing : 0) - smoothing / classes) * scale;
 }
 
+/* The logits z become their gradients: zeros, of a row that does not count. */
+static inline void xent_row_gradient(REAL *z, int n, int first, const REAL lse[LSE_N], int classes, double smoothing,
+                                     double scale)
+{
+    const int64_t label = (int64_t)lse[LSE_CLASS] - first;
+    for (int j = 0; j < n; j++)
+        z[j] = lse[LSE_WEIGHT] == 0
+                   ? 0
+                   : (REAL)xent_parts_gradient((double)z[j], j, label, (double)lse[LSE_LSE], classes, smoothing, scale);
+}
+
 #endif

@@ -267,9 +267,6 @@ static int settle_tokens(const struct net_op *tokens, struct model_options *o, s
         return err_set(e, -EINVAL, "a vocabulary of %d (expected %d, that of %s)", in->vocabulary, vocabulary, o->arch);
     in->vocabulary = vocabulary ? vocabulary : in->vocabulary;
     o->positions = length;
-    if (o->split.ranks > 1 && o->split.kind != SPLIT_NONE)
-        return err_set(e, -EINVAL, "%s reads tokens: its head is not split over a tensor group, but its blocks are",
-                       o->arch);
     return 0;
 }
 

@@ -40,8 +40,7 @@ static int tokens(struct program *p, const struct net_op *op, const int *in, con
 
 static int embed(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
-    (void)o;
-    return program_embed(p, op->name, in[0], whole(op, KEY_OUT));
+    return program_embedding(p, op->name, in[0], whole(op, KEY_OUT), &o->split);
 }
 
 static int conv(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
@@ -174,7 +173,9 @@ static int classifier(struct program *p, const struct net_op *op, const int *in,
 
 static int head(struct program *p, const struct net_op *op, const int *in, const struct model_options *o)
 {
-    return program_head(p, op->name, in[0], in[1], o->whole_logits) ? in[0] : -1;
+    const bool made = o->whole_logits ? program_head(p, op->name, in[0], in[1], true)
+                                      : program_vocabulary(p, op->name, in[0], in[1], &o->split);
+    return made ? in[0] : -1;
 }
 
 const struct net_word net_words[] = {

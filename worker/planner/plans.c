@@ -126,8 +126,7 @@ bool plans_simpler(const struct parallel_plan *a, const struct parallel_plan *b)
 
 static int dim_of(const struct train_config *cfg)
 {
-    const int usual = cfg->length ? MODEL_PARALLEL_BLOCKS : MODEL_PARALLEL_CLASSES; /* tokens: the head stays whole */
-    return cfg->model_parallel_dim == MODEL_PARALLEL_NONE ? usual : cfg->model_parallel_dim;
+    return cfg->model_parallel_dim == MODEL_PARALLEL_NONE ? MODEL_PARALLEL_CLASSES : cfg->model_parallel_dim;
 }
 
 void plans_apply(const struct parallel_plan *p, const struct train_config *cfg, struct train_config *ret)

@@ -186,12 +186,16 @@ static int need_for(struct walk *w, const struct residency *r, int op, int *k)
 
 static int call_of_group(struct walk *w, const struct op *op)
 {
-    const double bytes = half_call_bytes(w->s->program, &w->plan, op, w->real);
-    const enum op_call c = op_facts(op->kind)->call;
-    const enum network_call over = c == CALL_GATHER    ? NETWORK_GATHER
-                                   : c == CALL_SCATTER ? NETWORK_SCATTER
-                                                       : NETWORK_ALL_REDUCE;
-    return bytes > 0 ? call(w, LAYOUT_TENSOR, over, bytes) : 0;
+    struct half_call calls[HALF_CALLS_MOST];
+    const int n = half_calls(w->s->program, &w->plan, op, w->real, calls);
+    for (int k = 0; k < n; k++) {
+        const enum network_call over = calls[k].call == CALL_GATHER    ? NETWORK_GATHER
+                                       : calls[k].call == CALL_SCATTER ? NETWORK_SCATTER
+                                                                       : NETWORK_ALL_REDUCE;
+        for (int i = 0; i < calls[k].times; i++)
+            TRY(call(w, LAYOUT_TENSOR, over, calls[k].bytes / calls[k].times));
+    }
+    return 0;
 }
 
 static int call_of_bn(struct walk *w, const struct op *op)

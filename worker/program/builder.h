@@ -43,4 +43,9 @@ bool builder_source(struct builder *b, const char *name, int x, struct tensor *r
  * error. */
 struct op *builder_produce(struct builder *b, enum op_kind kind, const char *name, int x, int y, int c, int h, int w);
 
+/* The op that makes `result` of the rows "name.weight" (rows,c) that tokens stand for; the head, over `rows` classes,
+ * or (whole) the layer that makes its logits (program.h). NULL after an error. */
+struct op *builder_embed(struct builder *b, const char *name, const char *result, int tokens, int rows, int c);
+struct op *builder_head(struct builder *b, const char *name, int x, int tied, int rows, bool whole);
+
 #endif

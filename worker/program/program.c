@@ -262,31 +262,43 @@ int program_tokens(struct program *p)
     return op ? op->out : -1;
 }
 
-/* Rows of a table are read at these numbers: they must be tokens themselves, nothing that is computed of them. */
-static bool is_tokens(const struct program *p, int t)
+static const struct op *maker(const struct program *p, int t)
 {
     for (int i = 0; i < p->nops; i++)
         if (p->ops[i].out == t)
-            return p->ops[i].kind == OP_TOKENS;
-    return false;
+            return &p->ops[i];
+    return NULL;
+}
+
+/* Rows of a table are read at these numbers: they must be tokens themselves, nothing that is computed of them. */
+static bool is_tokens(const struct program *p, int t)
+{
+    const struct op *op = maker(p, t);
+    if (op && op->kind == OP_GATHER)
+        op = maker(p, op->in[0]);
+    return op && op->kind == OP_TOKENS;
+}
+
+struct op *builder_embed(struct builder *b, const char *name, const char *result, int tokens, int rows, int c)
+{
+    struct tensor in;
+    if (!builder_source(b, name, tokens, &in))
+        return NULL;
+    if (!is_tokens(&b->p, tokens)) {
+        builder_fail(b, "'%s' reads '%s' (expected what 'tokens' makes: numbers below the vocabulary)", name, in.name);
+        return NULL;
+    }
+    const int table = builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){rows, c}, INIT_NORMAL, 0.02);
+    struct op *op = builder_produce(b, OP_EMBED, result, tokens, -1, c, in.h, in.w);
+    if (op)
+        op->param[0] = table;
+    return op;
 }
 
 int program_embed(struct program *p, const char *name, int tokens, int c)
 {
-    struct builder *b = builder_of(p);
-    struct tensor in;
-    if (!builder_source(b, name, tokens, &in))
-        return -1;
-    if (!is_tokens(p, tokens))
-        return builder_fail(b, "'%s' reads '%s' (expected what 'tokens' makes: numbers below the vocabulary)", name,
-                            in.name);
-    const int table =
-        builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){p->input.vocabulary, c}, INIT_NORMAL, 0.02);
-    struct op *op = builder_produce(b, OP_EMBED, name, tokens, -1, c, in.h, in.w);
-    if (!op)
-        return -1;
-    op->param[0] = table;
-    return op->out;
+    const struct op *op = builder_embed(builder_of(p), name, name, tokens, p->input.vocabulary, c);
+    return op ? op->out : -1;
 }
 
 int program_conv(struct program *p, const char *name, int x, int k, int kernel, int stride, int pad, bool bias)
@@ -683,44 +695,50 @@ void program_xent(struct program *p, int logits)
 }
 
 /* The table of a head: that of the embedding that made tensor `tied`, or its own. */
-static int head_table(struct program *p, const char *name, int tied, int c)
+static int head_table(struct program *p, const char *name, int tied, int rows, int c)
 {
     struct builder *b = builder_of(p);
-    int table = -1;
     if (tied < 0)
-        return builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){p->input.vocabulary, c}, INIT_NORMAL, 0.02);
-    for (int i = 0; i < p->nops; i++)
-        if (p->ops[i].out == tied && p->ops[i].kind == OP_EMBED)
-            table = p->ops[i].param[0];
-    if (table < 0)
+        return builder_param(b, name, "weight", PARAM_TRAIN, 2, (int64_t[]){rows, c}, INIT_NORMAL, 0.02);
+    const struct op *op = maker(p, tied);
+    if (op && op->kind == OP_SCATTER) /* of what the parts of a table make */
+        op = maker(p, op->in[0]);
+    if (!op || op->kind != OP_EMBED)
         return builder_fail(b, "'%s' is tied to '%s' (expected an embedding)", name, p->tensors[tied].name);
-    if (p->params[table].shape[1] != c)
+    if (p->params[op->param[0]].shape[1] != c)
         return builder_fail(b, "'%s' reads %d channels, and the embedding that it is tied to has %lld", name, c,
-                            (long long)p->params[table].shape[1]);
-    return table;
+                            (long long)p->params[op->param[0]].shape[1]);
+    return op->param[0];
 }
 
-bool program_head(struct program *p, const char *name, int x, int tied, bool whole)
+struct op *builder_head(struct builder *b, const char *name, int x, int tied, int rows, bool whole)
 {
-    struct builder *b = builder_of(p);
+    struct program *p = &b->p;
     struct tensor in;
     if (!builder_source(b, name, x, &in))
-        return false;
-    if (p->input.rows != INPUT_TOKENS || in.h * in.w != p->input.length)
-        return builder_fail(b, "'%s' reads %d positions (expected the %d of the tokens)", name, in.h * in.w,
-                            p->input.rows == INPUT_TOKENS ? p->input.length : 0) > 0;
-    const int table = head_table(p, name, tied, in.c);
-    struct op *op =
-        whole ? builder_produce(b, OP_LINEAR, name, x, -1, p->input.vocabulary, in.h, in.w) : builder_op(b, OP_HEAD);
+        return NULL;
+    if (p->input.rows != INPUT_TOKENS || in.h * in.w != p->input.length) {
+        builder_fail(b, "'%s' reads %d positions (expected the %d of the tokens)", name, in.h * in.w,
+                     p->input.rows == INPUT_TOKENS ? p->input.length : 0);
+        return NULL;
+    }
+    const int table = head_table(p, name, tied, rows, in.c);
+    struct op *op = whole ? builder_produce(b, OP_LINEAR, name, x, -1, rows, in.h, in.w) : builder_op(b, OP_HEAD);
     if (!op)
-        return false;
+        return NULL;
     op->in[0] = x;
     op->param[0] = table;
     op->each = true;
     p->classes = p->input.vocabulary;
-    if (whole)
+    return op;
+}
+
+bool program_head(struct program *p, const char *name, int x, int tied, bool whole)
+{
+    const struct op *op = builder_head(builder_of(p), name, x, tied, p->input.vocabulary, whole);
+    if (op && whole)
         program_xent(p, op->out);
-    return !b->err.code;
+    return op && !builder_of(p)->err.code;
 }
 
 int program_find_tensor(const struct program *p, const char *name)

@@ -108,13 +108,21 @@ static void mark_part(struct program *p, int param, int dim, const struct split_
     p->params[param].shard_whole = whole;
 }
 
+/* LABELS of the rows of the whole group. */
+static int all_labels(struct program *p)
+{
+    struct builder *b = builder_of(p);
+    const int positions = (int)input_row_labels(&p->input);
+    const struct op *op = builder_produce(b, OP_LABELS, "labels", -1, -1, LABEL_N, positions, 1);
+    return program_gather(p, "labels.all", op ? op->out : -1);
+}
+
 /* The loss over logits (ranks * N, k) of the classes from `first` on, of `classes` in all. */
 static void loss_over_parts(struct program *p, int logits, int first, int classes)
 {
     struct builder *b = builder_of(p);
-    struct op *op = builder_produce(b, OP_LABELS, "labels", -1, -1, LABEL_N, 1, 1);
-    const int labels = program_gather(p, "labels.all", op ? op->out : -1);
-    if ((op = builder_produce(b, OP_XENT_TOP, "xent.top.part", logits, labels, TOP_N, 1, 1)))
+    struct op *op = builder_produce(b, OP_XENT_TOP, "xent.top.part", logits, all_labels(p), TOP_N, 1, 1);
+    if (op)
         op->first = first;
     const int top = program_max(p, "xent.top", op ? op->out : -1);
     if ((op = builder_produce(b, OP_XENT_SUMS, "xent.sums.part", logits, top, SUMS_N, 1, 1)))
@@ -213,11 +221,48 @@ int program_rows(struct program *p, const char *name, int x, int k, int whole, i
     return sum_of_parts(p, name, x, k, &(struct split_part){part.first * size, part.n * size}, whole, bias);
 }
 
+static bool is_whole(const struct split *s)
+{
+    return s->ranks < 2 || s->kind == SPLIT_NONE;
+}
+
+int program_embedding(struct program *p, const char *name, int tokens, int c, const struct split *s)
+{
+    struct split_part part;
+    if (is_whole(s))
+        return program_embed(p, name, tokens, c);
+    if (!cut(builder_of(p), s, "tokens of a vocabulary", p->input.vocabulary, &part))
+        return -1;
+    struct op *op = builder_embed(builder_of(p), name, PART(name, "rows"), all_rows(p, name, tokens), (int)part.n, c);
+    if (!op)
+        return -1;
+    op->first = (int)part.first;
+    mark_part(p, op->param[0], 0, &part, p->input.vocabulary);
+    return program_scatter(p, name, op->out);
+}
+
+bool program_vocabulary(struct program *p, const char *name, int x, int tied, const struct split *s)
+{
+    struct split_part part;
+    if (is_whole(s))
+        return program_head(p, name, x, tied, false);
+    if (!cut(builder_of(p), s, "tokens of a vocabulary", p->input.vocabulary, &part))
+        return false;
+    const int labels = all_labels(p);
+    struct op *op = builder_head(builder_of(p), name, all_rows(p, name, x), tied, (int)part.n, false);
+    if (!op)
+        return false;
+    op->in[1] = labels;
+    op->first = (int)part.first;
+    mark_part(p, op->param[0], 0, &part, p->input.vocabulary);
+    return !builder_of(p)->err.code;
+}
+
 void program_classifier(struct program *p, const char *name, int x, int classes, const struct split *s)
 {
     if (s->ranks > 1)
         program_set_group(p, s->ranks);
-    if (s->ranks < 2 || s->kind == SPLIT_NONE)
+    if (is_whole(s))
         program_xent(p, program_linear(p, name, x, classes));
     else if (s->kind == SPLIT_CLASSES)
         split_over_classes(p, name, x, classes, s);

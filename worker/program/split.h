@@ -13,6 +13,11 @@
  *     features (N,C) --gather--> (ranks * N,C) --slice--> its features --linear--> partial sums of all logits
  *     --scatter--> (N,K) + bias -> the loss of its samples, as without a group
  *
+ *   embedding and head, split over the vocabulary: a rank has the table's rows of some tokens
+ *     tokens (N,1) --gather--> (ranks * N,1) --embed--> its rows, or zeros --scatter--> (N,C)
+ *     x (N,C) --gather--> (ranks * N,C) --head: logits of its tokens, and the loss over parts of them-->
+ *     backward: of all of x, a partial sum --scatter--> (N,C)
+ *
  * The loss over parts of the logits never has the logits of all classes in one place: the group takes the maximum of
  *   TOP    each row's largest logit, and the logit of its label, which one rank has
  * and then the sum of
@@ -26,7 +31,7 @@
 
 struct program;
 
-enum split_kind { SPLIT_NONE, SPLIT_CLASSES, SPLIT_FEATURES };
+enum split_kind { SPLIT_NONE, SPLIT_CLASSES, SPLIT_FEATURES }; /* a vocabulary: with each but NONE */
 
 struct split {
     enum split_kind kind;
@@ -48,6 +53,11 @@ int program_columns(struct program *p, const char *name, int x, int k, int heads
  * by split_part() into `units` of equal size. The new tensor: of this rank's rows. */
 int program_rows(struct program *p, const char *name, int x, int k, int whole, int units, bool bias,
                  const struct split *s);
+
+/* program_embed() and program_head() of the part of the vocabulary that this rank has, or of all of it. A building
+ * error: fewer tokens than ranks. */
+int program_embedding(struct program *p, const char *name, int tokens, int c, const struct split *s);
+bool program_vocabulary(struct program *p, const char *name, int x, int tied, const struct split *s);
 
 /* Append the layer `name` of `classes` outputs over x, of this rank's rows or of the group's, and the loss. A
  * building error: fewer classes, or features, than ranks; features that are maps of more than 1 x 1. */

@@ -143,6 +143,8 @@ void session_layout_banner(const struct session *s)
                                        [MODEL_PARALLEL_LAST] = "the last layer, split over classes",
                                        [MODEL_PARALLEL_BLOCKS] = ""};
     const char *text = last[s->cfg->model_parallel_dim];
+    if (s->layout.tensor > 1 && *text && s->whole->input.rows == INPUT_TOKENS)
+        text = "the vocabulary";
     if (s->layout.tensor > 1)
         fprintf(stderr, "layout: groups of %d ranks that share %s%s%s: %d; spare ranks: %d\n", s->layout.tensor,
                 shares_blocks(s->whole) ? "blocks" : "", shares_blocks(s->whole) && *text ? " and " : "", text,

@@ -124,11 +124,13 @@ static void add_parameters(const struct session *s, int parts, struct traffic *r
 static void add_of_group(const struct session *s, const struct plan_options *o, const struct op *op,
                          struct traffic *ret)
 {
-    const enum op_call call = op_facts(op->kind)->call;
-    const double bytes = half_call_bytes(s->program, o, op, (double)dtype_size(s->device->ops->real));
-    if (call == CALL_NONE)
-        return;
-    add(&ret->layer, (call == CALL_SUM || call == CALL_MAX ? 2 : 1) * once(s->program->group, bytes));
+    struct half_call calls[HALF_CALLS_MOST];
+    const int n = half_calls(s->program, o, op, (double)dtype_size(s->device->ops->real), calls);
+    for (int k = 0; k < n; k++) {
+        const bool all = calls[k].call == CALL_SUM || calls[k].call == CALL_MAX;
+        add(&ret->layer, (all ? 2 : 1) * once(s->program->group, calls[k].bytes));
+        ret->layer.calls += calls[k].times - 1;
+    }
 }
 
 /* Doubles: sums and their count forward, two sums a channel backward. */

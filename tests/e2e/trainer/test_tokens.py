@@ -132,12 +132,13 @@ def test_a_tied_head_is_one_parameter_of_two_stages(train, tmp_path):
         assert (newest(tmp_path / "stages") / f"{file}.safetensors").read_bytes() == (newest(tmp_path / "again") / f"{file}.safetensors").read_bytes()
 
 
-BLOCKS = ["--model-parallel-dim", "blocks", "--model-parallel-size"]
-CHAIN = [["--procs", 4, *BLOCKS, 2, "--stages", 2, "--microbatches", 2], ["--procs", 3, *BLOCKS, 3, "--zero", 1], ["--procs", 6, *BLOCKS, 2, "--zero", 3], ["--procs", 4, "--stages", 2, "--zero", 2]]
+BLOCKS, VOCABULARY = (["--model-parallel-dim", dim, "--model-parallel-size"] for dim in ("blocks", 1))
+CHAIN = [["--procs", 4, *VOCABULARY, 2, "--stages", 2, "--microbatches", 2], ["--procs", 3, *VOCABULARY, 3, "--zero", 1], ["--procs", 6, *BLOCKS, 2, "--zero", 3],
+         ["--procs", 4, "--stages", 2, "--zero", 2]]
 
 
 def test_a_checkpoint_goes_through_layouts_that_share_blocks(data, tmp_path):
-    """Three heads of keys over two ranks, and over three: what is loaded is saved as it was."""
+    """Three heads of keys over two ranks, and over three, 256 tokens over three: what is loaded is saved as it was."""
     net = tmp_path / "grouped.net"
     net.write_text((ROOT / "worker/model/nets/llama.net").read_text() + f"set width=24 layers=2 heads=6 kv_heads=3 mlp=25 context={LENGTH} vocabulary=256\n")
     args = [TRAINER, "--train-data", data, "--arch", net, "--device", "ref", "--amp", "off", "--optimizer", "adamw", "--lr", 0.01, "--batch-size", 12, "--max-steps", 4]
@@ -146,12 +147,27 @@ def test_a_checkpoint_goes_through_layouts_that_share_blocks(data, tmp_path):
         p = run(*args, *layout, "--log-dir", tmp_path / f"log-{name}", "--checkpoint-dir", tmp_path / name)
         assert p.returncode == 0, p.stderr
         logs.append(np.array(losses(tmp_path / f"log-{name}")))
-    assert "groups of 2 ranks that share blocks: 1" in p.stderr and np.abs(logs[0] - logs[1]).max() < 1e-9
+    assert "groups of 2 ranks that share blocks and the vocabulary: 1" in p.stderr and np.abs(logs[0] - logs[1]).max() < 1e-9
     for i, layout in enumerate(CHAIN[1:] + CHAIN[:1]):
         p = run(*args, *layout, "--resume", newest(tmp_path / (f"{i - 1}" if i else "first")), "--checkpoint-dir", tmp_path / str(i))
         assert p.returncode == 0, p.stderr
         for file in ("model", "train"):
             assert (newest(tmp_path / str(i)) / f"{file}.safetensors").read_bytes() == (newest(tmp_path / "first") / f"{file}.safetensors").read_bytes()
+
+
+def test_what_a_shared_vocabulary_sends_is_as_planned(train, tmp_path):
+    """256 tokens over three ranks, of 1,152 rows: two blocks of logits. On the cpu device losses are those of one process."""
+    args = ["--batch-size", 36, "--max-steps", 2, "--threads", 1]
+    for name, layout in (("one", []), ("three", ["--procs", 3, *VOCABULARY, 3, "--mem-report"])):
+        p = train(*args, *layout, "--log-dir", tmp_path / name, device="cpu")
+        assert p.returncode == 0, p.stderr
+    assert "that share blocks and the vocabulary" in p.stderr
+    assert np.abs(np.array(losses(tmp_path / "one")) - losses(tmp_path / "three")).max() < 1e-5
+    planned = run(p.args[0], "plan", *p.args[1:p.args.index("--procs")], *VOCABULARY, 3, "--world-size", 3, "--json")
+    assert planned.returncode == 0, planned.stderr
+    there = [r["ranks"] for r in records(tmp_path / "three") if r.get("event") == "mem-report"][-1]
+    for k, rank in zip(json.loads(planned.stdout)["ranks"], there, strict=True):
+        assert rank["sends"] == k["sends"] and {name: rank["memory"][name] for name in k["memory"]} == k["memory"]
 
 
 def test_shared_blocks_go_on_exactly_after_kill_9(train, tmp_path):

@@ -491,13 +491,18 @@ static void a_tied_head_adds_to_the_gradient_of_the_embedding(void **state)
     program_destroy(p);
 }
 
-static struct program *shared(const char *text, int ranks, int index, struct err *e)
+static struct program *split(const char *text, enum split_kind kind, int ranks, int index, struct err *e)
 {
     struct program *p = NULL;
     const struct model_options o = {
-        .arch = "t", .text = text, .input = input_tokens(8, 11), .split = {SPLIT_NONE, ranks, index}};
+        .arch = "t", .text = text, .input = input_tokens(8, 11), .split = {kind, ranks, index}};
     *e = (struct err){0};
     return model_build(&p, &o, e) < 0 ? NULL : p;
+}
+
+static struct program *shared(const char *text, int ranks, int index, struct err *e)
+{
+    return split(text, SPLIT_NONE, ranks, index, e);
 }
 
 /* Of queries, keys and values whole groups, of the channels of an MLP as many as come: each element of the whole layer
@@ -552,9 +557,30 @@ static void what_cannot_be_shared_stays_whole(void **state)
     struct program *p = shared(TEXT "linear a out=7 each=yes\ngelu g\nlinear b out=6 each=yes\nhead h\n", 3, 0, &e);
     assert_non_null(p);
     program_destroy(p);
-    const struct model_options o = {.arch = "gpt2", .input = input_tokens(8, 0), .split = {SPLIT_CLASSES, 2, 0}};
-    assert_int_equal(model_build(&p, &o, &e), -EINVAL);
-    assert_string_equal(e.text, "gpt2 reads tokens: its head is not split over a tensor group, but its blocks are");
+}
+
+/* Of 11 tokens over 3 ranks the first two have 4. A tied head reads the part that the embedding has; blocks need not be
+ * there. */
+static void ranks_share_a_vocabulary(void **state)
+{
+    static const char *const texts[] = {TEXT "head h\n", TEXT "head h tied=e\n"};
+    static const int64_t first[] = {0, 4, 8}, size[] = {4, 4, 3};
+    struct err e;
+    (void)state;
+    for (int k = 0; k < 6; k++) {
+        const int t = k % 3, tied = k / 3;
+        struct program *p = split(texts[tied], t == 2 ? SPLIT_FEATURES : SPLIT_CLASSES, 3, t, &e);
+        assert_non_null(p);
+        for (int i = 0; i <= !tied; i++) {
+            const struct param *q = param_of(p, i ? "h.weight" : "e.weight");
+            assert_true(q->sharded && q->shard_dim == 0 && q->shape[0] == size[t]);
+            assert_true(q->shard_first == first[t] && q->shard_whole == 11);
+        }
+        assert_int_equal(p->classes, 11);
+        program_destroy(p);
+    }
+    assert_null(split(texts[0], SPLIT_CLASSES, 12, 0, &e));
+    assert_non_null(strstr(e.text, "11 tokens of a vocabulary cannot be split over 12 ranks"));
 }
 
 static void a_text_of_tokens_takes_what_the_data_have(void **state)
@@ -711,6 +737,7 @@ int main(void)
         cmocka_unit_test(a_tied_head_adds_to_the_gradient_of_the_embedding),
         cmocka_unit_test(ranks_share_the_layers_of_a_block),
         cmocka_unit_test(what_cannot_be_shared_stays_whole),
+        cmocka_unit_test(ranks_share_a_vocabulary),
         cmocka_unit_test(a_text_of_tokens_takes_what_the_data_have),
         cmocka_unit_test(shipped_models_of_tokens_have_their_parameters),
         cmocka_unit_test(what_would_never_end_is_refused),

@@ -37,9 +37,9 @@ struct rank {
 
 static int build(struct program **ret, const struct exact_run *r, int rank, struct err *e)
 {
-    const enum split_kind kind = r->tensor == 1 || r->text ? SPLIT_NONE
-                                 : r->p.at[SPLIT]          ? SPLIT_FEATURES
-                                                           : SPLIT_CLASSES;
+    static const enum split_kind kinds[2][2] = {{SPLIT_CLASSES, SPLIT_FEATURES},
+                                                {SPLIT_CLASSES, SPLIT_NONE}}; /* a vocabulary, or blocks alone */
+    const enum split_kind kind = r->tensor == 1 ? SPLIT_NONE : kinds[r->text][r->p.at[SPLIT]];
     const struct split s = {kind, r->tensor, rank % r->tensor};
     const char *frozen = r->still ? NULL : r->frozen;
     if (r->text)

@@ -132,10 +132,13 @@ static void mutate(struct step_rig *rig, void *kept, int m)
         rig->group.sum = sum_smoothing_again;
     else if (m == OWN_NORM)
         rig->own.layout.tensor = 1; /* nothing is elsewhere: norms are of what this rank has */
-    else if (m == SKIPPED_BIAS)
-        for (int i = 0; i < rig->program->nops; i++)
-            if (rig->program->ops[i].kind == OP_LINEAR_BWD_PARAM || rig->program->ops[i].kind == OP_BIAS_BWD)
-                rig->program->ops[i].param[rig->program->ops[i].kind == OP_LINEAR_BWD_PARAM] = -1;
+    for (int i = 0; m == SKIPPED_BIAS && i < rig->program->nops; i++) {
+        struct op *op = &rig->program->ops[i];
+        if (op->kind == OP_LINEAR_BWD_PARAM)
+            op->param[1] = -1;
+        else if (op->kind == OP_BIAS_BWD)
+            *op = rig->program->ops[op->fwd]; /* makes what is there already */
+    }
 }
 
 /* Is there anything to be exact about? */
@@ -247,9 +250,10 @@ static void a_head_that_is_tied_to_another_stage_is_noticed(void **state)
 static void blocks_whose_parts_go_wrong_are_noticed(void **state)
 {
     (void)state;
-    static const enum mutant mutants[] = {RIGHT, MISSING_SHARE, OWN_NORM};
-    for (int i = 0; i < 3; i++) { /* four ranks in groups of two, clipped */
-        const double d = examine_text(POINT(3, 1, 0, 0, 1, FULL, 1, 1, 0, 0), true, mutants[i]);
+    static const enum mutant mutants[] = {RIGHT, MISSING_SHARE, SKIPPED_BIAS, OWN_NORM, WRONG_GROUP};
+    for (int i = 0; i < 5; i++) { /* four ranks in groups of two, clipped, smoothed; the last one: of a vocabulary */
+        const int blocks_alone = mutants[i] != WRONG_GROUP;
+        const double d = examine_text(POINT(3, 1, blocks_alone, 0, 1, FULL, 1, 1, 0, 1), true, mutants[i]);
         print_message("# shared blocks, mutant %d: %.1e\n", mutants[i], d);
         assert_true(mutants[i] == RIGHT ? d <= BOUND : d > 1e3 * BOUND);
     }

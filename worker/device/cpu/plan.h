@@ -126,11 +126,12 @@ struct step {
             void *y;
         } rope;
         struct {
-            const struct head *of;
+            struct head *of;
             const void *x;
-            float *z;      /* a block of logits */
-            void *dz, *dx; /* of the backward pass; dz may be z */
-            void *rounded; /* as linear.rounded */
+            const float *labels; /* (rows, LABEL_N) of a group; else NULL */
+            float *z;            /* a block of logits */
+            void *dz, *dx;       /* of the backward pass; dz may be z */
+            void *rounded;       /* as linear.rounded */
         } head;
         struct {
             const void *a, *b;

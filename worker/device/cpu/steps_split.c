@@ -14,11 +14,12 @@ static int rows_of(const struct cpu_plan *pl, int t)
 int cpu_step_labels(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
-    const struct batch *b = &pl->args->batch;
-    for (int i = 0; i < pl->o.batch; i++) {
-        float *to = (float *)s->group.y + (size_t)i * LABEL_N;
-        to[LABEL_CLASS] = b->weights[i] != 0 ? (float)b->labels[i] : -1.0f;
-        to[LABEL_WEIGHT] = b->weights[i] != 0 ? 1.0f : 0.0f;
+    const size_t per = input_row_labels(&pl->p->input);
+    for (size_t i = 0; i < (size_t)pl->o.batch * per; i++) {
+        const int of = host_label(&pl->args->batch, per, i);
+        float *to = (float *)s->group.y + i * LABEL_N;
+        to[LABEL_CLASS] = (float)of;
+        to[LABEL_WEIGHT] = of >= 0 ? 1.0f : 0.0f;
     }
     return 0;
 }
@@ -69,14 +70,12 @@ int cpu_step_xent_parts(struct cpu_plan *pl, struct step *s, struct err *e)
     const struct op *op = &pl->p->ops[s->op];
     const int n = rows_of(pl, op->out), mine = pl->o.group->index * pl->o.batch; /* others count theirs */
     const float *sums = s->group.a, *top = s->group.b;
-    double counted[METRIC_N] = {0};
+    memset(pl->metrics, 0, (size_t)pl->o.batch * METRIC_N * sizeof *pl->metrics);
     for (int i = 0; i < n; i++)
         xent_parts(sums + i * SUMS_N, top + i * TOP_N, pl->p->classes, pl->args->smoothing,
-                   (float *)s->group.y + i * LSE_N, i >= mine && i < mine + pl->o.batch ? counted : NULL);
-    static const enum metric written[] = {METRIC_LOSS, METRIC_TOP1, METRIC_TOP5, METRIC_COUNT};
-    float *out = pl->reduce + pl->p->n_train + pl->p->n_stats; /* (METRIC_N) */
-    for (size_t m = 0; m < sizeof written / sizeof *written && !pl->args->again; m++)
-        out[written[m]] = (float)counted[written[m]] + (pl->args->accumulate ? out[written[m]] : 0);
+                   (float *)s->group.y + i * LSE_N,
+                   i >= mine && i < mine + pl->o.batch ? pl->metrics + (i - mine) * METRIC_N : NULL);
+    cpu_give_metrics(pl, (size_t)pl->o.batch);
     return 0;
 }
 

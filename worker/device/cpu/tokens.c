@@ -33,15 +33,32 @@ static int step_tokens(struct cpu_plan *pl, struct step *s, struct err *e)
     return 0;
 }
 
+/* Is a token's row in the part of the table that is here, and which one is it? */
+static bool is_here(const struct op *op, const struct param *q, float token)
+{
+    return token >= (float)op->first && (int64_t)token - op->first < q->shape[0];
+}
+
+static size_t row_of(const struct op *op, float token)
+{
+    return (size_t)token - (size_t)op->first;
+}
+
 static int step_embed(struct cpu_plan *pl, struct step *s, struct err *e)
 {
     (void)e;
     const struct op *op = &pl->p->ops[s->op];
     const size_t n = rows_of(pl, op->in[0]), c = (size_t)channels(pl, op->out), bytes = c * store_size(s->store);
-    const float *table = pl->params + pl->p->params[op->param[0]].offset, *tokens = s->add.a;
+    const struct param *q = &pl->p->params[op->param[0]];
+    const float *table = pl->params + q->offset, *tokens = s->add.a;
 #pragma omp parallel for schedule(static) num_threads(pl->cpu->threads)
-    for (size_t i = 0; i < n; i++)
-        pl->cpu->kern->give_rows(table + (size_t)tokens[i] * c, (char *)s->add.y + i * bytes, 1, (int)c, 0, s->store);
+    for (size_t i = 0; i < n; i++) {
+        char *to = (char *)s->add.y + i * bytes;
+        if (is_here(op, q, tokens[i]))
+            pl->cpu->kern->give_rows(table + row_of(op, tokens[i]) * c, to, 1, (int)c, 0, s->store);
+        else
+            memset(to, 0, bytes);
+    }
     return 0;
 }
 
@@ -61,8 +78,8 @@ static int step_embed_bwd(struct cpu_plan *pl, struct step *s, struct err *e)
         for (size_t v = 0; v < q->count / c && zero; v++)
             memset(to + v * c + first, 0, (end - first) * sizeof *to);
         for (size_t i = 0; i < n; i++)
-            for (size_t j = first; j < end; j++)
-                to[(size_t)tokens[i] * c + j] += value(s->add.b, i * c + j, store);
+            for (size_t j = first; j < end && is_here(op, q, tokens[i]); j++)
+                to[row_of(op, tokens[i]) * c + j] += value(s->add.b, i * c + j, store);
     }
     return cpu_plan_ready(pl, s->op, e);
 }

@@ -12,7 +12,7 @@
 
 enum {
     HEAD_STRIDE = 64,
-    HEAD_ROWS = 128
+    BLOCK_ROWS = 128
 };                                     /* multiples: of a row's elements; of rows at once, so that all is aligned */
 #define HEAD_BYTES ((size_t)512 << 20) /* of logits at once: 2,000 rows and more of 50,257 */
 
@@ -180,7 +180,7 @@ static int64_t rows_at_once(const struct cuda_plan *pl, const struct head *h)
     const size_t limit = pl->cuda->options.workspace_limit ? pl->cuda->options.workspace_limit : HEAD_BYTES;
     const int64_t most = (int64_t)(limit / ((size_t)h->stride * sizeof(float))) + 1,
                   parts = (h->rows + most - 1) / most,
-                  each = ((h->rows + parts - 1) / parts + HEAD_ROWS - 1) / HEAD_ROWS * HEAD_ROWS;
+                  each = ((h->rows + parts - 1) / parts + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
     return each < h->rows ? each : h->rows;
 }
 

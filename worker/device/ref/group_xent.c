@@ -1,13 +1,14 @@
-/* The loss over parts of the logits (program/split.h). Values lie as (c, n), a sample's n apart. */
+/* The loss over parts of the logits (program/split.h). Values lie as (c, n), those of a row n apart: of a sample, or of
+ * one of its positions. */
 #include "worker/device/ref/ref.h"
 
 #define REAL double
 #include "worker/device/xent_parts.h"
 
-/* The first `count` channels of sample s of tensor t, side by side. */
+/* The first `count` channels of row s of tensor t, side by side. */
 static double *row(const struct ref_plan *pl, int t, size_t s, size_t count, double *out)
 {
-    const size_t n = ref_samples(pl, t);
+    const size_t n = ref_samples(pl, t) * ref_plane(pl, t);
     for (size_t j = 0; j < count; j++)
         out[j] = pl->value[t][j * n + s];
     return out;
@@ -15,17 +16,18 @@ static double *row(const struct ref_plan *pl, int t, size_t s, size_t count, dou
 
 static void put_row(struct ref_plan *pl, int t, size_t s, const double *in)
 {
-    const size_t n = ref_samples(pl, t), count = (size_t)pl->p->tensors[t].c;
+    const size_t n = ref_samples(pl, t) * ref_plane(pl, t), count = (size_t)pl->p->tensors[t].c;
     for (size_t j = 0; j < count; j++)
         pl->value[t][j * n + s] = in[j];
 }
 
 int ref_labels(struct ref_plan *pl, const struct op *op, const struct run_args *a, struct err *e)
 {
-    for (int s = 0; s < pl->n; s++) {
-        const bool counts = a->batch.weights[s] != 0;
-        const double label[LABEL_N] = {[LABEL_CLASS] = counts ? a->batch.labels[s] : -1, [LABEL_WEIGHT] = counts};
-        put_row(pl, op->out, (size_t)s, label);
+    const size_t per = ref_plane(pl, op->out), rows = (size_t)pl->n * per;
+    for (size_t r = 0; r < rows; r++) {
+        const int of = host_label(&a->batch, per, r);
+        const double label[LABEL_N] = {[LABEL_CLASS] = of, [LABEL_WEIGHT] = of >= 0};
+        put_row(pl, op->out, r, label);
     }
     return 0;
 }
@@ -46,10 +48,7 @@ int ref_xent_top(struct ref_plan *pl, const struct op *op, const struct run_args
     for (size_t s = 0; s < samples; s++) {
         double label[LABEL_N], top[TOP_N];
         const double *z = row(pl, op->in[0], s, k, pl->scratch);
-        double most = z[0];
-        for (size_t j = 1; j < k; j++)
-            most = z[j] > most ? z[j] : most;
-        xent_top(z, (int)k, op->first, row(pl, op->in[1], s, LABEL_N, label), most, top);
+        xent_top(z, (int)k, op->first, row(pl, op->in[1], s, LABEL_N, label), host_largest(z, (int)k), top);
         put_row(pl, op->out, s, top);
     }
     return 0;
@@ -88,11 +87,7 @@ int ref_xent_parts_bwd(struct ref_plan *pl, const struct op *op, const struct ru
     for (size_t s = 0; s < samples; s++) {
         double lse[LSE_N], *z = row(pl, op->in[0], s, k, pl->scratch);
         row(pl, op->in[1], s, LSE_N, lse);
-        const int64_t label = (int64_t)lse[LSE_CLASS] - op->first;
-        for (size_t j = 0; j < k; j++)
-            z[j] = lse[LSE_WEIGHT] == 0 ? 0
-                                        : xent_parts_gradient(z[j], (int64_t)j, label, lse[LSE_LSE], pl->p->classes,
-                                                              a->smoothing, a->grad_scale);
+        xent_row_gradient(z, (int)k, op->first, lse, pl->p->classes, a->smoothing, a->grad_scale);
         put_row(pl, op->out, s, z);
     }
     return 0;

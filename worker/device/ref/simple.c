@@ -165,7 +165,7 @@ int ref_xent_bwd(struct ref_plan *pl, const struct op *op, const struct run_args
         if (label < 0)
             continue;
         double *z = gather(pl, pl->value[op->in[0]], rows, r);
-        host_xent_backward(z, pl->p->classes, label, a->smoothing, a->grad_scale, z);
+        host_xent_backward(z, pl->p->classes, label, a->smoothing, a->grad_scale);
         for (size_t j = 0; j < (size_t)pl->p->classes; j++)
             dlogits[j * rows + r] = z[j];
     }

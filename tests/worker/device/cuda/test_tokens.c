@@ -132,7 +132,7 @@ static void check_rows(int classes, int stride, enum dtype type, bool in_floats,
         double *row = kept + r * classes;
         if (labels[r] >= 0) {
             host_xent(row, classes, labels[r], (double)smoothing, metrics);
-            host_xent_backward(row, classes, labels[r], (double)smoothing, 2, row);
+            host_xent_backward(row, classes, labels[r], (double)smoothing, 2);
         } else {
             memset(row, 0, (size_t)classes * sizeof *row);
         }
