@@ -174,6 +174,11 @@ MUTANTS = {
         "worker/model/net_words.c", "false, (int)part.first, op->cut.channels);", "false, 0, op->cut.channels);", ["exact"]),
     "uneven_heads_cut_stages_unevenly": (
         "worker/program/stages.c", "    return (double)x->whole * x->ranks / (x->whole == x->c ? 1 : p->group);", "    return (double)x->c * x->ranks;", ["worker/program/stages"]),
+    "a_part_of_a_vocabulary_begins_at_0": (
+        "worker/program/split.c", "    op->in[1] = labels;\n    op->first = (int)part.first;\n", "    op->in[1] = labels;\n", ["exact"]),
+    "each_rank_takes_its_own_largest_logit": (
+        "worker/device/cpu/head.c", "    if (g->max(g->ctx, h->top, (size_t)n * TOP_N, DT_F32, NULL, e) < 0)", "    if (!g->max)",
+        ["trainer/test_tokens.py::test_what_a_shared_vocabulary_sends_is_as_planned"]),
     "tied_stages_are_trained_apart": ("worker/run/step.c", "    TRY(ddp_tie(t->ddp, e));\n", "", ["exact"]),
     "a_tied_table_counts_twice": (
         "worker/optim/norm.c", "OWNERSHIP_GRADIENTS, s->own->copy.end, n,", "OWNERSHIP_GRADIENTS, copy, n,", ["exact"]),
