@@ -154,8 +154,8 @@ static void a_tensor_group_cuts_alike(void **state)
     }
 }
 
-/* The parts of 25 heads over four ranks differ in size, and so do those of four heads of keys, and of a vocabulary, over
- * three. An operation costs the same on all ranks: no model can be cut in different places. */
+/* The parts of 25 heads over four ranks differ in size, and so do those of four heads of keys, and of a vocabulary,
+ * over three. An operation costs the same on all ranks: no model can be cut in different places. */
 static void ranks_with_more_heads_cut_alike(void **state)
 {
     (void)state;
