@@ -17,7 +17,7 @@ import time
 
 from processes import children, marked, state, wait
 from stand import Stand
-from support import CRUN, worker_pid
+from support import CRUN, ROOT, worker_pid
 from tensors import newest
 
 WORLD, IMAGES, BATCH, EPOCHS = 4, 320, 16, 2
@@ -26,6 +26,7 @@ STEPS = PER_EPOCH * EPOCHS
 SIZES = {"small": 28, "resnet18": 32}
 HOLD, WAKE_FD = 5, 2208
 MODELS = {"small": ["--arch", "convnet", "--num-channels", 1], "resnet18": ["--arch", "resnet18"]}
+TEXT = "set width=18 layers=2 heads=3 context=16 vocabulary=101 dropout=0.1\n"  # a GPT-2, whose head is tied
 
 
 class Run:
@@ -71,6 +72,15 @@ class Planned:
     recovers: bool = False  # ranks join each other before: none may stand at a step
 
 
+def rows_and_model(data, out, model):
+    if model != "text":
+        return ["--train-data", data / "train", *MODELS[model], "--image-size", SIZES[model]]
+    net, tokens, draw = pathlib.Path(f"{out}.net"), pathlib.Path(f"{out}.bin"), random.Random(1)
+    net.write_text((ROOT / "worker/model/nets/gpt2.net").read_text() + TEXT)
+    tokens.write_bytes(struct.pack(f"<{IMAGES * 16 + 1}H", *(draw.randrange(101) for _ in range(IMAGES * 16 + 1))))
+    return ["--train-data", tokens, "--token-bytes", 2, "--arch", net]
+
+
 class Job:
     """A running job whose output is read as it comes; what happens at which step is said beforehand, up to finish() or go()."""
 
@@ -82,7 +92,7 @@ class Job:
         self.run = Run.named(self.run_id, out)
         command = [CRUN, "--nproc_per_node", world, "--max-restarts", 50, "--restart-backoff", 0, "--hold-timeout", 60, "--run-id", self.run_id,
                    *crun, *program,
-                   "--train-data", data / "train", *MODELS[model], "--image-size", SIZES[model], "--batch-size", BATCH, "--num-epochs", EPOCHS,
+                   *rows_and_model(data, out, model), "--batch-size", BATCH, "--num-epochs", EPOCHS,
                    "--device", device, "--amp", "off", "--base-learning-rate", 0.05, "--checkpoint-dir", out, "--print-freq", 1,
                    "--log-level", "info", "--seed", 7, *options]
         self.lines, self.times, self.pids, self.killed, self.plan = [], [], [], [], collections.deque()

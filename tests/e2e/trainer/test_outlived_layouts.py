@@ -24,7 +24,10 @@ LAYOUTS = {
     "zero 3": ["--zero", 3, *SECOND, *ADAM, "--ema", 0.9, "--clip-grad-norm", 0.5],
     "stages, zero 2": [*STAGES, "--zero", 2, *SECOND, *ADAM],
     "tensor, zero 3": [*TENSOR, "--zero", 3, *SECOND, *ADAM],
+    "blocks, vocabulary": [*TENSOR, *ADAM, "--ema", 0.9],
+    "tied stages": [*STAGES, *ADAM, "--clip-grad-norm", 0.5],
 }
+MODEL_OF = {"blocks, vocabulary": "text", "tied stages": "text"}  # else the small one
 IN_MEMORY = ["--memory-checkpoints", 50]
 WHOLE = {"data parallel": []}  # test_outlived_rounds.py, but for what is the same for all
 
@@ -36,7 +39,7 @@ def undisturbed(shapes, tmp_path_factory):
 
     def of(layout):
         if layout not in known:
-            job = Job(data, tmp_path_factory.mktemp("undisturbed") / "out", *{**LAYOUTS, **WHOLE}[layout])
+            job = Job(data, tmp_path_factory.mktemp("undisturbed") / "out", *{**LAYOUTS, **WHOLE}[layout], model=MODEL_OF.get(layout, "small"))
             job.finish()
             known[layout] = job.weights()
         return data, known[layout]
@@ -45,7 +48,7 @@ def undisturbed(shapes, tmp_path_factory):
 
 
 # Each layout once, each victim.
-QUICK = {("stages", 0), ("tensor", 0), ("zero 1", 2), ("zero 2", 1), ("zero 3", 0), ("stages, zero 2", 2), ("tensor, zero 3", 3)}
+QUICK = {("stages", 0), ("tensor", 0), ("zero 1", 2), ("zero 2", 1), ("zero 3", 0), ("stages, zero 2", 2), ("tensor, zero 3", 3), ("blocks, vocabulary", 0), ("tied stages", 1)}
 SLOW = pytest.mark.slow
 VICTIMS = [pytest.param(layout, victim, marks=() if (layout, victim) in QUICK else SLOW) for layout in LAYOUTS for victim in range(WORLD)]
 
@@ -53,7 +56,7 @@ VICTIMS = [pytest.param(layout, victim, marks=() if (layout, victim) in QUICK el
 @pytest.mark.parametrize("layout, victim", VICTIMS)
 def test_a_rank_that_is_killed_costs_no_step_and_no_bit(undisturbed, tmp_path, layout, victim):
     data, expected = undisturbed(layout)
-    job = Job(data, tmp_path / "out", *LAYOUTS[layout])
+    job = Job(data, tmp_path / "out", *LAYOUTS[layout], model=MODEL_OF.get(layout, "small"))
     job.at_step(7, job.kill(victim))
     job.at_step(STEPS - 5, job.kill())  # who is there now
     text = job.finish()
@@ -71,7 +74,7 @@ def test_random_ranks_at_random_moments(undisturbed, tmp_path, layout):
     seed = random.SystemRandom().randrange(1 << 30)
     rng = random.Random(seed)
     print("seed", seed)
-    job = Job(data, tmp_path / "out", *LAYOUTS[layout])
+    job = Job(data, tmp_path / "out", *LAYOUTS[layout], model=MODEL_OF.get(layout, "small"))
     victims = [rng.randrange(WORLD) for _ in range(8)]
     for i, victim in enumerate(victims):
         kill, delay = job.kill(victim), rng.random() * 0.02
