@@ -5,7 +5,7 @@
 
 #include "common/base/err.h"
 #include "tests/fuzz/driver.h"
-#include "worker/ckpt/pickle_read.h"
+#include "worker/weights/pickle_read.h"
 
 #define INPUT_BYTES 4096
 

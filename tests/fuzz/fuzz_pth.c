@@ -14,7 +14,7 @@
 
 #include "common/base/err.h"
 #include "tests/fuzz/driver.h"
-#include "worker/ckpt/torch_zip.h"
+#include "worker/weights/torch_zip.h"
 
 #define INPUT_BYTES 4096
 #define DAMAGE_BYTES 3

@@ -12,12 +12,12 @@
 #include "common/base/log.h"
 #include "common/base/path.h"
 #include "common/job/exitcode.h"
-#include "worker/ckpt/torch_zip.h"
-#include "worker/ckpt/weights.h"
 #include "worker/cli/hf_layout.h"
 #include "worker/config/exit_code.h"
 #include "worker/manifest/manifest_model.h"
 #include "worker/model/hf_config.h"
+#include "worker/weights/torch_zip.h"
+#include "worker/weights/weights.h"
 
 struct convert_config {
     bool ema, huggingface;

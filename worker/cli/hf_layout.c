@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "worker/ckpt/foreign.h"
 #include "worker/ckpt/safetensors.h"
+#include "worker/weights/foreign.h"
 
 static void *data_of(const struct ckpt_tensor *t)
 {

@@ -5,12 +5,12 @@
 
 #include <stdint.h>
 
-#include "worker/ckpt/weights.h"
 #include "worker/device/device.h"
 #include "worker/model/model.h"
 #include "worker/parallel/ownership.h"
 #include "worker/program/program.h"
 #include "worker/state/state.h"
+#include "worker/weights/weights.h"
 
 struct loaded {
     const char *path; /* borrowed */

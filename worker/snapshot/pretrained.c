@@ -7,8 +7,6 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "common/json/json.h"
-#include "worker/ckpt/foreign.h"
-#include "worker/ckpt/weights.h"
 #include "worker/comm/comm.h"
 #include "worker/program/program.h"
 #include "worker/snapshot/deal.h"
@@ -16,6 +14,8 @@
 #include "worker/snapshot/slices.h"
 #include "worker/snapshot/stored.h"
 #include "worker/state/state.h"
+#include "worker/weights/foreign.h"
+#include "worker/weights/weights.h"
 
 #define HEAD "lm_head.weight" /* Hugging Face's name */
 

@@ -7,9 +7,9 @@
 #include "common/base/err.h"
 #include "common/base/log.h"
 #include "worker/ckpt/ckpt.h"
-#include "worker/ckpt/weights.h"
 #include "worker/snapshot/positions.h"
 #include "worker/state/state.h"
+#include "worker/weights/weights.h"
 
 static const char *file_of(const struct slices *s, size_t tensor)
 {

@@ -1,7 +1,7 @@
 /* Named tensors from wherever they lie: a checkpoint (its folder, or the newest of a folder of them; sums are checked),
  * a safetensors file (or a folder of Hugging Face's with one), a .pth file of torch, or llm.c's of a GPT-2. */
-#ifndef CRUN_WORKER_CKPT_WEIGHTS_H
-#define CRUN_WORKER_CKPT_WEIGHTS_H
+#ifndef CRUN_WORKER_WEIGHTS_WEIGHTS_H
+#define CRUN_WORKER_WEIGHTS_WEIGHTS_H
 
 #include <cjson/cJSON.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* What other libraries call the tensors of torchvision's vision transformers, of GPT-2 and of Llama. Pure. */
-#ifndef CRUN_WORKER_CKPT_FOREIGN_H
-#define CRUN_WORKER_CKPT_FOREIGN_H
+#ifndef CRUN_WORKER_WEIGHTS_FOREIGN_H
+#define CRUN_WORKER_WEIGHTS_FOREIGN_H
 
 enum { FOREIGN_LIBRARIES = 3, FOREIGN_PARTS = 3, FOREIGN_NAME = 256 };
 

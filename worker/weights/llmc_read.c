@@ -1,4 +1,4 @@
-#include "worker/ckpt/llmc_read.h"
+#include "worker/weights/llmc_read.h"
 
 #include <errno.h>
 #include <inttypes.h>

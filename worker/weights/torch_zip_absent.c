@@ -1,7 +1,7 @@
 #include <errno.h>
 
 #include "common/base/err.h"
-#include "worker/ckpt/torch_zip.h"
+#include "worker/weights/torch_zip.h"
 
 static int absent(const char *path, struct err *e)
 {

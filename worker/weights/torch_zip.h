@@ -1,8 +1,8 @@
 /* torch.save()'s files (.pth): a zip of stored entries <prefix>/data.pkl, <prefix>/byteorder, <prefix>/data/<storage>,
  * <prefix>/version. Files of torch before 1.6 are no zip and are refused. Without libzip (Meson option `libzip`) every
  * call is -ENOTSUP. */
-#ifndef CRUN_WORKER_CKPT_TORCH_ZIP_H
-#define CRUN_WORKER_CKPT_TORCH_ZIP_H
+#ifndef CRUN_WORKER_WEIGHTS_TORCH_ZIP_H
+#define CRUN_WORKER_WEIGHTS_TORCH_ZIP_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* A row a tensor, or several that differ in their ends. '#' is a number, '*' one of the row's parts. */
-#include "worker/ckpt/foreign.h"
+#include "worker/weights/foreign.h"
 
 #include <ctype.h>
 #include <stdio.h>

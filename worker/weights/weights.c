@@ -1,4 +1,4 @@
-#include "worker/ckpt/weights.h"
+#include "worker/weights/weights.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -13,10 +13,10 @@
 #include "common/base/file.h"
 #include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
-#include "worker/ckpt/foreign.h"
-#include "worker/ckpt/llmc_read.h"
 #include "worker/ckpt/pointer.h"
-#include "worker/ckpt/torch_zip.h"
+#include "worker/weights/foreign.h"
+#include "worker/weights/llmc_read.h"
+#include "worker/weights/torch_zip.h"
 
 struct weights { /* one of them is open */
     struct ckpt *ckpt;

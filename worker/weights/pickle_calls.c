@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "worker/ckpt/pickle_impl.h"
+#include "worker/weights/pickle_impl.h"
 
 static const struct {
     const char *module, *name;

@@ -9,7 +9,7 @@
 
 #include "common/base/array.h"
 #include "common/base/err.h"
-#include "worker/ckpt/pickle_impl.h"
+#include "worker/weights/pickle_impl.h"
 
 #define VALUES_MAX ((size_t)1 << 20)
 #define CHUNK 1024

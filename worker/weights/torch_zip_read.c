@@ -7,8 +7,8 @@
 #include <zip.h>
 
 #include "common/base/err.h"
-#include "worker/ckpt/pickle_read.h"
-#include "worker/ckpt/torch_zip.h"
+#include "worker/weights/pickle_read.h"
+#include "worker/weights/torch_zip.h"
 
 #define PICKLE_NAME "/data.pkl"
 #define EXPAND_MAX 64

@@ -7,7 +7,7 @@
 
 #include "common/base/buf.h"
 #include "common/base/err.h"
-#include "worker/ckpt/torch_zip.h"
+#include "worker/weights/torch_zip.h"
 
 #define PREFIX "archive/"
 #define ALIGN 64

@@ -4,8 +4,8 @@
  * callables those that rebuild tensors; anything else is refused by name. What is read is the outermost dict, or its
  * member "state_dict" (or "model") if that is one; a prefix "module." (DistributedDataParallel's) is dropped from
  * names. */
-#ifndef CRUN_WORKER_CKPT_PICKLE_READ_H
-#define CRUN_WORKER_CKPT_PICKLE_READ_H
+#ifndef CRUN_WORKER_WEIGHTS_PICKLE_READ_H
+#define CRUN_WORKER_WEIGHTS_PICKLE_READ_H
 
 #include <stddef.h>
 #include <stdint.h>

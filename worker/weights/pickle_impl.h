@@ -1,6 +1,6 @@
 /* Values on the stack of the unpickler (pickle_machine.c) and what is made of them (pickle_read.c). */
-#ifndef CRUN_WORKER_CKPT_PICKLE_IMPL_H
-#define CRUN_WORKER_CKPT_PICKLE_IMPL_H
+#ifndef CRUN_WORKER_WEIGHTS_PICKLE_IMPL_H
+#define CRUN_WORKER_WEIGHTS_PICKLE_IMPL_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "worker/ckpt/pickle_read.h"
+#include "worker/weights/pickle_read.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/base/err.h"
-#include "worker/ckpt/pickle_impl.h"
+#include "worker/weights/pickle_impl.h"
 
 #define PREFIX "module."
 #define TENSORS_MAX 262144
