@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct pickle p = {0};
     struct err e = {0};
-    int rc = pickle_read(&p, data, n, &e);
+    int rc = pickle_read(&p, data, n, NULL, &e);
     if (rc < 0) {
         assert(e.text[0]);
         return 0;

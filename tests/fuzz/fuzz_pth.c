@@ -78,7 +78,7 @@ static void read_file(const char *path, bool damaged)
 {
     struct torch_zip *z;
     struct err e = {0};
-    if (torch_zip_open(&z, path, &e) < 0) {
+    if (torch_zip_open(&z, path, NULL, &e) < 0) {
         assert(e.text[0]);
         return;
     }

@@ -18,6 +18,7 @@
 #include "common/base/array.h"
 #include "common/base/crc32c.h"
 #include "common/base/err.h"
+#include "worker/ckpt/cursor.h"
 
 #define HEADER_MAX ((uint64_t)100 << 20)
 
@@ -105,6 +106,9 @@ static int parse_entry(const struct safetensors *s, const char *name, const cJSO
     if (!name[0] || strlen(name) > CKPT_NAME_MAX)
         return err_set(e, ERR_CORRUPT, "%s: a tensor's name has %zu bytes instead of 1 to %d: '%.60s'", s->path,
                        strlen(name), CKPT_NAME_MAX, name);
+    for (const char *c = name; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            return err_set(e, ERR_CORRUPT, "%s: a tensor's name has a control byte", s->path);
     strcpy(t->name, name);
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
@@ -168,79 +172,11 @@ static int check_layout(struct safetensors *s, struct err *e)
     return 0;
 }
 
-/* --- the header: one object, whose members are parsed one by one
- *
- * A tree of the whole would take forty times the memory of its text: it is the file's to say how many values there are.
- * So only one entry is a tree at a time, and no longer than a tensor's can be. */
+/* --- the header: one object, whose members are parsed one by one: only one entry is a tree at a time, and no longer
+ * than a tensor's can be */
 
 #define ENTRY_MAX 4096     /* bytes of a tensor's entry */
 #define TENSORS_MAX 262144 /* of a file */
-
-struct cursor {
-    const char *p, *end;
-};
-
-static void skip_blanks(struct cursor *c)
-{
-    while (c->p < c->end && (*c->p == ' ' || *c->p == '\t' || *c->p == '\n' || *c->p == '\r'))
-        c->p++;
-}
-
-static bool take_char(struct cursor *c, char expected)
-{
-    skip_blanks(c);
-    if (c->p == c->end || *c->p != expected)
-        return false;
-    c->p++;
-    return true;
-}
-
-/* From a quotation mark to behind its other one. */
-static bool take_string(struct cursor *c, struct cursor *ret)
-{
-    skip_blanks(c);
-    ret->p = c->p;
-    if (c->p == c->end || *c->p++ != '"')
-        return false;
-    while (c->p < c->end && *c->p != '"')
-        c->p += *c->p == '\\' && c->end - c->p > 1 ? 2 : 1;
-    if (c->p == c->end)
-        return false;
-    ret->end = ++c->p;
-    return true;
-}
-
-/* From '{', where it stands, to behind the '}' that belongs to it. */
-static bool take_object(struct cursor *c, struct cursor *ret)
-{
-    struct cursor text;
-    size_t depth = 0;
-    ret->p = c->p;
-    do {
-        if (c->p == c->end)
-            return false;
-        if (*c->p == '"') {
-            if (!take_string(c, &text))
-                return false;
-            continue;
-        }
-        depth += *c->p == '{';
-        depth -= *c->p == '}';
-        c->p++;
-    } while (depth > 0);
-    ret->end = c->p;
-    return true;
-}
-
-static cJSON *parse_part(const struct cursor *part)
-{
-    const char *end = NULL;
-    cJSON *tree = cJSON_ParseWithLengthOpts(part->p, (size_t)(part->end - part->p), &end, 0);
-    if (tree && end == part->end)
-        return tree;
-    cJSON_Delete(tree);
-    return NULL;
-}
 
 static int add_tensor(struct safetensors *s, size_t *cap, const char *name, const struct cursor *value, struct err *e)
 {
@@ -251,7 +187,7 @@ static int add_tensor(struct safetensors *s, size_t *cap, const char *name, cons
         return err_set(e, ERR_CORRUPT, "%s holds more than %d tensors", s->path, TENSORS_MAX);
     TRY(ARRAY_GROW(s->items, *cap, s->n + 1, "tensors", e));
     s->items[s->n] = (struct item){0};
-    cJSON *entry = parse_part(value);
+    cJSON *entry = cursor_parse(value);
     const int rc =
         entry ? parse_entry(s, name, entry, &s->items[s->n], e) : corrupt(s, e, "its header is not a JSON object");
     cJSON_Delete(entry);
@@ -262,14 +198,14 @@ static int add_tensor(struct safetensors *s, size_t *cap, const char *name, cons
 static int parse_member(struct safetensors *s, struct cursor *c, size_t *cap, struct err *e)
 {
     struct cursor key, value;
-    if (!take_string(c, &key) || !take_char(c, ':'))
+    if (!cursor_string(c, &key) || !cursor_char(c, ':'))
         return corrupt(s, e, "its header is not a JSON object");
-    cJSON *name = key.end - key.p <= ENTRY_MAX ? parse_part(&key) : NULL;
+    cJSON *name = key.end - key.p <= ENTRY_MAX ? cursor_parse(&key) : NULL;
     int rc;
-    skip_blanks(c);
+    cursor_blanks(c);
     if (cJSON_IsString(name) && c->p < c->end && *c->p != '{')
         rc = err_set(e, ERR_CORRUPT, "%s: tensor '%.60s' has no dtype", s->path, name->valuestring);
-    else if (!cJSON_IsString(name) || !take_object(c, &value))
+    else if (!cJSON_IsString(name) || !cursor_value(c, &value))
         rc = corrupt(s, e, "its header is not a JSON object");
     else
         rc = strcmp(name->valuestring, "__metadata__") == 0 ? 0 : add_tensor(s, cap, name->valuestring, &value, e);
@@ -281,13 +217,13 @@ static int parse_header(struct safetensors *s, const char *text, size_t length, 
 {
     struct cursor c = {text, text + length};
     size_t cap = 0;
-    if (!take_char(&c, '{'))
+    if (!cursor_char(&c, '{'))
         return corrupt(s, e, "its header is not a JSON object");
-    if (!take_char(&c, '}')) {
+    if (!cursor_char(&c, '}')) {
         do
             TRY(parse_member(s, &c, &cap, e));
-        while (take_char(&c, ','));
-        if (!take_char(&c, '}'))
+        while (cursor_char(&c, ','));
+        if (!cursor_char(&c, '}'))
             return corrupt(s, e, "its header is not a JSON object");
     }
     for (; c.p < c.end; c.p++)

@@ -21,6 +21,7 @@
 
 struct convert_config {
     bool ema, huggingface;
+    const char *part;
 };
 
 static const struct arg_spec specs[] = {
@@ -33,16 +34,23 @@ static const struct arg_spec specs[] = {
      .at = offsetof(struct convert_config, huggingface),
      .help = "OUT is a folder that transformers' from_pretrained() takes: IN is a checkpoint of a GPT-2 or a Llama; "
              "config.json and model.safetensors are written"},
+    {.name = "part",
+     .type = ARG_STRING,
+     .at = offsetof(struct convert_config, part),
+     .metavar = "NAME",
+     .help = "of a file with several models: the member of its dict, or else what names begin with, under which the "
+             "wanted one lies: state_dict_ema, teacher, module.encoder_q"},
     ARG_END,
 };
 
 static const struct arg_program program = {
     .name = "trainer convert",
-    .usage = "[--ema] [--huggingface] IN OUT",
+    .usage = "[--ema] [--huggingface] [--part NAME] IN OUT",
     .summary =
-        "Copy the weights of IN (a checkpoint folder, a .safetensors file, a .pth file that torch.save wrote, or "
-        "llm.c's .bin) to OUT (.safetensors, .pth or .pt). Of a .pth file only tensors are taken and nothing in it is executed: a "
-        "state_dict, or the one inside {'state_dict': ...}; a prefix 'module.' is dropped.",
+        "Copy the weights of IN (a checkpoint folder, a .safetensors file or an index of several, a .pth file that "
+        "torch.save wrote, or llm.c's .bin) to OUT (.safetensors, .pth or .pt). Of a .pth file only tensors are taken "
+        "and nothing in it is executed: a state_dict, or the only one inside a dict. What wrappers put before names "
+        "('module.', '_orig_mod.') is dropped.",
     .specs = specs,
     .operands = ARG_OPERANDS,
 };
@@ -103,6 +111,10 @@ static int write_whole(write_fn *write, const char *out, const struct ckpt_tenso
 
 static int choose_weights(struct weights *w, const char *in, bool ema, struct err *e)
 {
+    const char *first;
+    const size_t members = weights_passed_over(w, &first);
+    if (members)
+        log_warn("convert", "%zu members of the dict are no tensors that can be taken: %s", members, first);
     if (ema && !weights_has_averages(w))
         return err_set(e, ERR_USAGE, "--ema needs a checkpoint of a run with --ema; %s keeps no average", in);
     if (ema)
@@ -148,10 +160,12 @@ static int convert(const char *in, const char *out, const struct convert_config 
     write_fn *write = c->huggingface ? write_safetensors : writer_for(out);
     if (!write)
         return err_set(e, ERR_USAGE, "'%s' ends neither in .safetensors nor in .pth or .pt", out);
-    TRY(weights_open(&w, in, e));
+    TRY(weights_open(&w, in, c->part, e));
+    int rc = weights_drop_wrappers(w, e);
     size_t n = weights_count(w);
     struct ckpt_tensor *t = calloc(n ? n : 1, sizeof *t);
-    int rc = t ? choose_weights(w, in, c->ema, e) : err_errno(e, ENOMEM, "list of %zu tensors", n);
+    if (rc == 0)
+        rc = t ? choose_weights(w, in, c->ema, e) : err_errno(e, ENOMEM, "list of %zu tensors", n);
     if (rc == 0 && c->huggingface && !weights_meta(w))
         rc = err_set(e, ERR_USAGE, "--huggingface needs a checkpoint, which knows its model; %s is a file of weights",
                      in);

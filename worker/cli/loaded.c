@@ -14,7 +14,7 @@
 int loaded_open(struct loaded *l, const char *path, struct err *e)
 {
     l->path = path;
-    TRY(weights_open(&l->weights, path, e));
+    TRY(weights_open(&l->weights, path, NULL, e));
     weights_take_averages(l->weights);
     return 0;
 }

@@ -210,8 +210,11 @@ static void tell_useless(const struct predictor *p)
 static int count_classes(struct predictor *p, const char *layer, struct err *e)
 {
     char name[CKPT_NAME_MAX + 1];
+    const char *wanted[] = {name}, *prefix;
     size_t i = 0;
     snprintf(name, sizeof name, "%s.bias", layer);
+    if (weights_choose_prefix(p->loaded.weights, wanted, 1, 1, &prefix, e) < 0)
+        return err_wrap(e, "%s", p->cfg->checkpoint);
     const struct ckpt_tensor *bias = weights_find(p->loaded.weights, name, &i);
     if (!bias || bias->ndim != 1 || bias->shape[0] < 2 || bias->shape[0] > 1 << 24)
         return err_set(e, ERR_MISMATCH, "%s has no tensor '%s' that tells the number of classes", p->cfg->checkpoint,

@@ -163,6 +163,7 @@ struct train_config {
     const char *checkpoint_name; /* NULL: no links <name>_<epoch>.mdl */
     const char *resume;          /* "off", "auto" or a path: see train_config_resume() */
     const char *pretrained;      /* NULL: none */
+    const char *pretrained_part; /* NULL: what is usual */
     bool evaluate;               /* evaluate --test-data and end */
 
     const char *log_dir;

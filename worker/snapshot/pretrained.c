@@ -89,6 +89,10 @@ static void does_not_fit(const struct slices *s, struct weights *w, struct err *
         }
     if (weights_meta(w) && json_str(weights_meta(w), "arch", &holds, NULL) == 0 && strcmp(holds, arch) != 0)
         err_set(e, why.code, "%.300s; it is of %s, this model is %s (--arch)", why.text, holds, arch);
+    else if (found == 0 && weights_count(w) > 0)
+        err_set(e, why.code,
+                "%.200s; it has none of the %zu tensors of %s, its first is '%s': is it of another --arch?", why.text,
+                all, arch, weights_at(w, 0)->name);
     else if (found < all)
         err_set(e, why.code, "%.300s; it has %zu of the %zu tensors of %s: is it of another --arch?", why.text, found,
                 all, arch);
@@ -121,17 +125,69 @@ static int check_head(const struct slices *s, struct weights *w, struct err *e)
     return rc;
 }
 
+/* The model's names, num_batches_tracked not among them: *ret[*n], from malloc. */
+static int list_names(const struct slices *s, const char ***ret, size_t *n, struct err *e)
+{
+    *n = 0;
+    *ret = calloc(s->n_model + 1, sizeof **ret);
+    if (!*ret)
+        return err_errno(e, ENOMEM, "names of %zu tensors", s->n_model);
+    for (size_t i = 0; i < s->n_model; i++)
+        if (s->kinds[i] != SLICES_COUNTER)
+            (*ret)[(*n)++] = s->tensors[i].name;
+    return 0;
+}
+
+/* What stands before most of the model's names in the file. */
+static int choose_prefix(const struct slices *s, struct weights *w, const char **ret, struct err *e)
+{
+    const char **names;
+    size_t n;
+    *ret = "";
+    if (weights_meta(w))
+        return 0;
+    TRY(list_names(s, &names, &n, e));
+    const int rc = weights_choose_prefix(w, names, n, n / 2, ret, e);
+    free(names);
+    return rc;
+}
+
+/* One line for all that the file has and the model has not. */
+static void tell_left_out(const struct slices *s, const struct weights *w, const char *prefix)
+{
+    const char *first = NULL, *member;
+    size_t n = 0, members = weights_passed_over(w, &member);
+    for (size_t i = 0; i < weights_count(w); i++) {
+        const char *name = weights_at(w, i)->name, *behind = name + strlen(prefix);
+        const bool under = strncmp(name, prefix, strlen(prefix)) == 0;
+        if (weights_was_found(w, i) || (under && (is_wanted(s, behind) || foreign_is_buffer(behind))))
+            continue;
+        first = n++ ? first : name;
+    }
+    if (prefix[0] && n == 0)
+        log_info("pretrained", "the names in the file begin with '%s', which is left out", prefix);
+    else if (prefix[0])
+        log_warn("pretrained",
+                 "the tensors under '%s' are taken; '%s' and %zu others are no part of this model and are left out",
+                 prefix, first, n - 1);
+    else if (n == 1)
+        log_warn("pretrained", "'%s' is no part of this model and is left out", first);
+    else if (n > 1)
+        log_warn("pretrained", "'%s' and %zu others are no part of this model and are left out", first, n - 1);
+    if (members)
+        log_warn("pretrained", "%zu members of the file's dict are no tensors that can be taken: %s", members, member);
+}
+
 /* taken[s->n_model]: which tensors; num_batches_tracked is not among them. */
 static int choose(const struct slices *s, struct weights *w, bool other_classes, bool *taken, struct err *e)
 {
+    const char *prefix;
+    TRY(choose_prefix(s, w, &prefix, e));
     for (size_t i = 0; i < s->n_model; i++)
         if (s->kinds[i] != SLICES_COUNTER)
             TRY(take_one(w, s, i, other_classes, &taken[i], e));
     TRY(check_head(s, w, e));
-    for (size_t i = 0; i < weights_count(w); i++)
-        if (!is_wanted(s, weights_at(w, i)->name) && !weights_was_found(w, i) &&
-            !foreign_is_buffer(weights_at(w, i)->name))
-            log_warn("pretrained", "tensor '%s' is no part of this model and is left out", weights_at(w, i)->name);
+    tell_left_out(s, w, prefix);
     return 0;
 }
 
@@ -176,12 +232,12 @@ int pretrained_apply(struct state *state, struct weights *w, const char *path, b
     return rc;
 }
 
-int pretrained_load(struct state *state, struct comm *c, const char *path, struct err *e)
+int pretrained_load(struct state *state, struct comm *c, const char *path, const char *part, struct err *e)
 {
     struct slices s;
     struct weights *w = NULL;
     TRY(slices_init(&s, state, e));
-    int rc = c->rank == 0 ? weights_open(&w, path, e) : 0;
+    int rc = c->rank == 0 ? weights_open(&w, path, part, e) : 0;
     if (rc == 0 && w && weights_has_averages(w))
         log_warn("pretrained", "the checkpoint keeps an average of its weights, which is not what is taken: a file of "
                                "it is made by 'trainer convert --ema'");

@@ -93,7 +93,7 @@ static struct step step_of(struct run *r)
 static int begin_at_first(struct run *r, struct err *e)
 {
     if (r->cfg->pretrained)
-        TRY(pretrained_load(&r->s.state, r->s.comm, r->cfg->pretrained, e));
+        TRY(pretrained_load(&r->s.state, r->s.comm, r->cfg->pretrained, r->cfg->pretrained_part, e));
     r->at.lr = -1;
     r->at.epoch = r->cfg->start_epoch;
     r->at.updates = r->at.moments_from = r->at.epoch * r->s.steps_per_epoch;

@@ -1,4 +1,5 @@
-/* A row a tensor, or several that differ in their ends. '#' is a number, '*' one of the row's parts. */
+/* A row a tensor, or several that differ in their ends. '#' is a number, '@' a digit, which is one less there than
+ * here, '*' one of the row's parts. */
 #include "worker/weights/foreign.h"
 
 #include <ctype.h>
@@ -6,6 +7,7 @@
 #include <string.h>
 
 #define LAYER "encoder.layers.encoder_layer_#."
+#define BLOCK "encoder.stages.@.layers.#."
 
 static const struct row {
     const char *ours, *hf, *timm; /* timm NULL: it has no such model */
@@ -30,50 +32,68 @@ static const struct row {
     {"model.layers.#.self_attn.qkv_proj.", "layers.#.self_attn.*_proj.", NULL, "model.", {"q", "k", "v"}},
     {"model.", "", NULL, "model."},
     {"transformer.", "", NULL, "transformer."},
+    {"conv1.", "embedder.embedder.convolution.", NULL, "resnet."},
+    {"bn1.", "embedder.embedder.normalization.", NULL, "resnet."},
+    {"layer@.#.conv1.", BLOCK "layer.0.convolution.", NULL, "resnet."},
+    {"layer@.#.bn1.", BLOCK "layer.0.normalization.", NULL, "resnet."},
+    {"layer@.#.conv2.", BLOCK "layer.1.convolution.", NULL, "resnet."},
+    {"layer@.#.bn2.", BLOCK "layer.1.normalization.", NULL, "resnet."},
+    {"layer@.#.conv3.", BLOCK "layer.2.convolution.", NULL, "resnet."},
+    {"layer@.#.bn3.", BLOCK "layer.2.normalization.", NULL, "resnet."},
+    {"layer@.#.downsample.0.", BLOCK "shortcut.convolution.", NULL, "resnet."},
+    {"layer@.#.downsample.1.", BLOCK "shortcut.normalization.", NULL, "resnet."},
+    {"fc.", "classifier.1.", NULL, ""},
 };
 
-/* Does name begin with the pattern? Then *number is where its digits are, and *rest what stands behind it. */
-static int begins(const char *name, const char *pattern, const char **number, const char **rest)
+struct match {
+    const char *number, *rest; /* where its digits are, and what stands behind the pattern */
+    char digit;
+};
+
+/* Does name begin with the pattern? */
+static int begins(const char *name, const char *pattern, struct match *m)
 {
-    *number = "";
+    *m = (struct match){.number = ""};
     for (; *pattern; pattern++) {
         if (*pattern == '#' && isdigit((unsigned char)*name)) {
-            *number = name;
+            m->number = name;
             name += strspn(name, "0123456789");
+        } else if (*pattern == '@' && *name >= '1' && *name <= '9') {
+            m->digit = *name++;
         } else if (*pattern == *name) {
             name++;
         } else {
             return 0;
         }
     }
-    *rest = name;
+    m->rest = name;
     return 1;
 }
 
-static void compose(const char *prefix, const char *pattern, const char *part, const char *number, const char *rest,
-                    char *out)
+static void compose(const char *prefix, const char *pattern, const char *part, const struct match *m, char *out)
 {
-    const int digits = (int)strspn(number, "0123456789");
+    const int digits = (int)strspn(m->number, "0123456789");
     size_t at = (size_t)snprintf(out, FOREIGN_NAME, "%s", prefix);
     for (; *pattern && at < FOREIGN_NAME; pattern++) {
-        const char one[] = {*pattern, 0};
-        at += (size_t)(*pattern == '#' ? snprintf(out + at, FOREIGN_NAME - at, "%.*s", digits, number)
+        const char one[] = {(char)(*pattern == '@' ? m->digit - 1 : *pattern), 0};
+        at += (size_t)(*pattern == '#' ? snprintf(out + at, FOREIGN_NAME - at, "%.*s", digits, m->number)
                                        : snprintf(out + at, FOREIGN_NAME - at, "%s", *pattern == '*' ? part : one));
     }
     if (at < FOREIGN_NAME)
-        snprintf(out + at, FOREIGN_NAME - at, "%s", rest);
+        snprintf(out + at, FOREIGN_NAME - at, "%s", m->rest);
 }
 
 int foreign_names(const char *name, int which, char out[FOREIGN_PARTS][FOREIGN_NAME])
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct row *r = &rows[i];
-        const char *pattern = which < 2 ? r->hf : r->timm, *number, *rest;
+        const char *pattern = which < 2 ? r->hf : r->timm;
+        struct match m;
         const int n = pattern && strchr(pattern, '*') ? FOREIGN_PARTS : 1;
-        if (!pattern || !begins(name, r->ours, &number, &rest))
+        if (!pattern || !begins(name, r->ours, &m))
             continue;
         for (int k = 0; k < n; k++)
-            compose(which == 0 ? r->prefix : "", pattern, r->parts[k], number, rest, out[k]);
+            compose(which == 0 ? r->prefix : "", pattern, r->parts[k], &m, out[k]);
         return n;
     }
     return 0;
@@ -98,8 +118,8 @@ int foreign_is_first_conv1d(const char *name)
 
 int foreign_is_buffer(const char *name)
 {
-    const char *number, *rest;
-    if (begins(name, "transformer.h.#.attn.", &number, &rest) || begins(name, "h.#.attn.", &number, &rest))
-        return strcmp(rest, "bias") == 0 || strcmp(rest, "masked_bias") == 0;
+    struct match m;
+    if (begins(name, "transformer.h.#.attn.", &m) || begins(name, "h.#.attn.", &m))
+        return strcmp(m.rest, "bias") == 0 || strcmp(m.rest, "masked_bias") == 0;
     return ends(name, ".rotary_emb.inv_freq");
 }

@@ -1,4 +1,4 @@
-/* What other libraries call the tensors of torchvision's vision transformers, of GPT-2 and of Llama. Pure. */
+/* How other libraries name the tensors of torchvision's ResNets and vision transformers, of GPT-2 and Llama. Pure. */
 #ifndef CRUN_WORKER_WEIGHTS_FOREIGN_H
 #define CRUN_WORKER_WEIGHTS_FOREIGN_H
 

@@ -1,26 +1,15 @@
-/* Classes and functions that a pickle may name, and what calling them comes to: nothing of Python's is executed. */
+/* Classes and functions that a pickle may name, and what calling them comes to: nothing of Python's is executed, and
+ * what is neither a tensor nor a dict is not made: a value that knows its name stands for it. */
 #include <string.h>
 
 #include "common/base/err.h"
 #include "worker/weights/pickle_impl.h"
 
-static const struct {
-    const char *module, *name;
-    enum dtype dtype;
-} globals[GLOBAL_COUNT] = {
-#define X(id, module, name, dtype) [id] = {module, name, dtype},
+const struct global_info globals[GLOBAL_COUNT] = {
+#define X(id, module, name, dtype, bytes) [id] = {module, name, dtype, bytes},
     GLOBALS(X)
 #undef X
 };
-
-static int refuse_global(const char *module, size_t nm, const char *name, size_t nn, struct err *e)
-{
-    err_set(e, ERR_REFUSED,
-            "it names %.*s.%.*s, which only Python could make: only tensors are taken; save the "
-            "state_dict alone",
-            (int)(nm < 100 ? nm : 100), module, (int)(nn < 100 ? nn : 100), name);
-    return ERR_REFUSED;
-}
 
 static int push_global(struct machine *m, const char *module, size_t nm, const char *name, size_t nn, struct err *e)
 {
@@ -28,7 +17,13 @@ static int push_global(struct machine *m, const char *module, size_t nm, const c
         if (strlen(globals[i].module) == nm && memcmp(globals[i].module, module, nm) == 0 &&
             strlen(globals[i].name) == nn && memcmp(globals[i].name, name, nn) == 0)
             return machine_push_new(m, V_GLOBAL, i, e);
-    return refuse_global(module, nm, name, nn, e);
+    return machine_push_other(m, module, nm, name, nn, e);
+}
+
+static int push_known_other(struct machine *m, int global, struct err *e)
+{
+    const struct global_info *g = &globals[global];
+    return machine_push_other(m, g->module, strlen(g->module), g->name, strlen(g->name), e);
 }
 
 int machine_global(struct machine *m, struct err *e)
@@ -55,17 +50,31 @@ static bool is_int(const struct value *v)
     return v->kind == V_INT;
 }
 
-/* ('storage', torch.FloatStorage, '0', 'cpu', 64) */
+static bool is_text(const struct value *v, const char *text)
+{
+    return v->kind == V_STR && v->str.n == strlen(text) && memcmp(v->str.s, text, v->str.n) == 0;
+}
+
+/* ('storage', torch.FloatStorage, '0', 'cpu', 64), before torch 1.6 with the view that it is of: None.
+ * ('module', class, file, source), before torch 1.6: a module's class. */
 int machine_persistent(struct machine *m, struct err *e)
 {
     struct value *id, *v;
     TRY(machine_pop(m, &id, e));
     struct value *const *a = id->kind == V_TUPLE ? id->seq.v : NULL;
-    if (!a || id->seq.n != 5 || a[0]->kind != V_STR || a[0]->str.n != 7 || memcmp(a[0]->str.s, "storage", 7) != 0 ||
-        a[1]->kind != V_GLOBAL || a[1]->i < G_FIRST_STORAGE || a[2]->kind != V_STR || !is_int(a[4]) || a[4]->i < 0)
+    const size_t n = a ? id->seq.n : 0;
+    if (n == 4 && is_text(a[0], "module"))
+        return machine_push(m, a[1], e);
+    if (n < 5 || n > 6 || !is_text(a[0], "storage") || a[2]->kind != V_STR || !is_int(a[4]) || a[4]->i < 0)
         return machine_bad(e, "a persistent id is no storage");
+    if (a[1]->kind == V_OTHER)
+        return machine_push(m, a[1], e);
+    if (a[1]->kind != V_GLOBAL || a[1]->i < G_FIRST_STORAGE)
+        return machine_bad(e, "a persistent id is no storage");
+    if (n == 6 && a[5]->kind != V_NONE)
+        return err_set(e, ERR_REFUSED, "it has a storage that is a part of another: save it again in Python");
     TRY(machine_make(m, V_STORAGE, &v, e));
-    v->storage.dtype = globals[a[1]->i].dtype;
+    v->storage.type = (int)a[1]->i;
     v->storage.key = a[2];
     v->storage.count = a[4]->i;
     return machine_push(m, v, e);
@@ -74,7 +83,9 @@ int machine_persistent(struct machine *m, struct err *e)
 static int rebuild_tensor(struct machine *m, const struct value *args, struct err *e)
 {
     struct value *const *a = args->seq.v, *t;
-    if (args->seq.n < 6 || a[0]->kind != V_STORAGE || !is_int(a[1]) || a[1]->i < 0 || a[2]->kind != V_TUPLE ||
+    if (args->seq.n >= 4 && a[0]->kind == V_OTHER) /* a storage of a type that is not known */
+        return machine_push(m, a[0], e);
+    if (args->seq.n < 4 || a[0]->kind != V_STORAGE || !is_int(a[1]) || a[1]->i < 0 || a[2]->kind != V_TUPLE ||
         a[3]->kind != V_TUPLE)
         return machine_bad(e, "a tensor's arguments are not those of _rebuild_tensor_v2");
     TRY(machine_make(m, V_TENSOR, &t, e));
@@ -85,31 +96,80 @@ static int rebuild_tensor(struct machine *m, const struct value *args, struct er
     return machine_push(m, t, e);
 }
 
+static bool is_tensor_maker(const struct value *v)
+{
+    return v->kind == V_GLOBAL && (v->i == G_TENSOR || v->i == G_OLD_TENSOR);
+}
+
+/* OrderedDict([[key, value], ...]), as Python 2 has it. */
+static int push_dict_of_pairs(struct machine *m, const struct value *pairs, struct err *e)
+{
+    TRY(machine_push_new(m, V_DICT, 0, e));
+    for (size_t i = 0; i < pairs->seq.n; i++) {
+        const struct value *pair = pairs->seq.v[i];
+        if ((pair->kind != V_LIST && pair->kind != V_TUPLE) || pair->seq.n != 2)
+            return machine_bad(e, "an OrderedDict is made of what are no pairs");
+        TRY(machine_add(m, V_DICT, pair->seq.v, 2, e));
+    }
+    return 0;
+}
+
 int machine_reduce(struct machine *m, struct err *e)
 {
     struct value *args, *f;
     TRY(machine_pop(m, &args, e));
     TRY(machine_pop(m, &f, e));
-    if (f->kind != V_GLOBAL || args->kind != V_TUPLE)
+    if (args->kind != V_TUPLE || (f->kind != V_GLOBAL && f->kind != V_OTHER))
         return machine_bad(e, "it calls what is no function");
-    if (f->i == G_TENSOR)
+    struct value *const *a = args->seq.v;
+    const size_t n = args->seq.n;
+    if (f->kind == V_OTHER)
+        return machine_push(m, f, e);
+    if (is_tensor_maker(f))
         return rebuild_tensor(m, args, e);
-    if (f->i == G_PARAMETER && args->seq.n >= 1 && args->seq.v[0]->kind == V_TENSOR)
-        return machine_push(m, args->seq.v[0], e);
-    if (f->i == G_ORDERED_DICT && args->seq.n == 0)
+    if ((f->i == G_PARAMETER || f->i == G_PARAMETER_STATE) && n >= 1 && a[0]->kind == V_TENSOR)
+        return machine_push(m, a[0], e);
+    if (f->i == G_FROM_TYPE && n >= 3 && is_tensor_maker(a[0]) && a[2]->kind == V_TUPLE)
+        return rebuild_tensor(m, a[2], e);
+    if (f->i == G_ORDERED_DICT && n == 0)
         return machine_push_new(m, V_DICT, 0, e);
-    if (f->i == G_COUNTER && args->seq.n == 1 && args->seq.v[0]->kind == V_DICT)
-        return machine_push(m, args->seq.v[0], e);
-    return refuse_global(globals[f->i].module, strlen(globals[f->i].module), globals[f->i].name,
-                         strlen(globals[f->i].name), e);
+    if (f->i == G_ORDERED_DICT && n == 1 && a[0]->kind == V_LIST)
+        return push_dict_of_pairs(m, a[0], e);
+    return push_known_other(m, (int)f->i, e);
 }
 
-/* Attributes of a dict (state_dict's _metadata) are passed over. */
-int machine_build(struct machine *m, struct err *e)
+static int push_instance(struct machine *m, struct value *class, struct err *e)
 {
-    struct value *attributes, *object;
-    TRY(machine_pop(m, &attributes, e));
-    TRY(machine_top(m, &object, e));
-    return object->kind == V_DICT ? 0
-                                  : err_set(e, ERR_REFUSED, "it sets attributes of %s", value_kind_name(object->kind));
+    if (class->kind == V_GLOBAL)
+        return push_known_other(m, (int)class->i, e);
+    return class->kind == V_OTHER ? machine_push(m, class, e)
+                                  : machine_bad(e, "it makes an object of what is no class");
+}
+
+int machine_new_object(struct machine *m, bool keywords, struct err *e)
+{
+    struct value *args, *class;
+    if (keywords)
+        TRY(machine_pop(m, &args, e));
+    TRY(machine_pop(m, &args, e));
+    TRY(machine_pop(m, &class, e));
+    return push_instance(m, class, e);
+}
+
+int machine_inst(struct machine *m, struct err *e)
+{
+    struct value **args, *class;
+    size_t n;
+    TRY(machine_global(m, e));
+    TRY(machine_pop(m, &class, e));
+    TRY(machine_pop_mark(m, &args, &n, e));
+    return push_instance(m, class, e);
+}
+
+int machine_obj(struct machine *m, struct err *e)
+{
+    struct value **args;
+    size_t n;
+    TRY(machine_pop_mark(m, &args, &n, e));
+    return n == 0 ? machine_bad(e, "it makes an object of what is no class") : push_instance(m, args[0], e);
 }

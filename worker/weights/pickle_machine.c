@@ -1,7 +1,7 @@
-/* The stack machine of a pickle, protocols 2 to 5; what is called in it: pickle_calls.c.
+/* The stack machine of a pickle, protocols 0 to 5; what is called in it: pickle_calls.c.
  *
  * Values are made once and freed together, so what the memo, the stack and containers share needs no counting. Every
- * opcode makes at most one value and takes at least one byte; values and memo slots are bounded besides. Nothing here
+ * opcode makes at most one value and takes at least one byte; values, memo slots and members are bounded besides. Nothing here
  * recurses. */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@
 #include "common/base/err.h"
 #include "worker/weights/pickle_impl.h"
 
-#define VALUES_MAX ((size_t)1 << 20)
+#define VALUES_MAX ((size_t)1 << 20) /* also on the stack and in the memo */
+#define MEMBERS_MAX (4 * VALUES_MAX) /* of all containers: one value may be in many */
 #define CHUNK 1024
 
 struct chunk {
@@ -22,24 +23,13 @@ struct chunk {
 struct machine {
     const unsigned char *p, *end;
     struct chunk *chunks;
-    size_t values;
+    size_t values, members;
     struct value **stack;
     size_t depth, stack_cap;
     struct value **memo;
     size_t memo_n, memo_used;
     bool stopped;
 };
-
-static const char *const kind_names[] = {
-#define X(name, text) [name] = text,
-    VALUE_KINDS(X)
-#undef X
-};
-
-const char *value_kind_name(enum value_kind k)
-{
-    return kind_names[k];
-}
 
 static int no_memory(struct err *e)
 {
@@ -104,6 +94,8 @@ static int take_uint(struct machine *m, int bytes, uint64_t *ret, struct err *e)
 
 int machine_push(struct machine *m, struct value *v, struct err *e)
 {
+    if (m->depth == VALUES_MAX)
+        return machine_bad(e, "it holds too many values for a model");
     TRY(ARRAY_GROW(m->stack, m->stack_cap, m->depth + 1, "pickled values", e));
     m->stack[m->depth++] = v;
     return 0;
@@ -117,6 +109,22 @@ int machine_push_new(struct machine *m, enum value_kind kind, int64_t i, struct 
     if (kind >= V_TUPLE && kind <= V_DICT)
         memset(&v->seq, 0, sizeof v->seq);
     return machine_push(m, v, e);
+}
+
+int machine_push_other(struct machine *m, const char *module, size_t nm, const char *name, size_t nn, struct err *e)
+{
+    struct value *v;
+    TRY(machine_make(m, V_OTHER, &v, e));
+    v->other.module = module;
+    v->other.nm = nm;
+    v->other.name = name;
+    v->other.nn = nn;
+    return machine_push(m, v, e);
+}
+
+int machine_push_plain(struct machine *m, const char *what, struct err *e)
+{
+    return machine_push_other(m, NULL, 0, what, strlen(what), e);
 }
 
 int machine_pop(struct machine *m, struct value **ret, struct err *e)
@@ -134,8 +142,7 @@ int machine_top(struct machine *m, struct value **ret, struct err *e)
     return 0;
 }
 
-/* Everything above the last mark leaves the stack, the mark too. */
-static int pop_mark(struct machine *m, struct value ***ret, size_t *n, struct err *e)
+int machine_pop_mark(struct machine *m, struct value ***ret, size_t *n, struct err *e)
 {
     size_t at = m->depth;
     while (at > 0 && m->stack[at - 1]->kind != V_MARK)
@@ -148,10 +155,12 @@ static int pop_mark(struct machine *m, struct value ***ret, size_t *n, struct er
     return 0;
 }
 
-static int extend(struct value *to, struct value *const *v, size_t n, struct err *e)
+static int extend(struct machine *m, struct value *to, struct value *const *v, size_t n, struct err *e)
 {
     if (n == 0)
         return 0;
+    if ((m->members += n) > MEMBERS_MAX)
+        return machine_bad(e, "it holds too many values for a model");
     TRY(ARRAY_GROW(to->seq.v, to->seq.cap, to->seq.n + n, "pickled values", e));
     memcpy(to->seq.v + to->seq.n, v, n * sizeof *v);
     to->seq.n += n;
@@ -166,7 +175,7 @@ static int string(struct machine *m, int length_bytes, struct err *e)
     const unsigned char *s;
     struct value *v;
     TRY(take_uint(m, length_bytes, &n, e));
-    TRY(take_bytes(m, n > SIZE_MAX ? SIZE_MAX : (size_t)n, &s, e));
+    TRY(take_bytes(m, (size_t)n, &s, e));
     TRY(machine_make(m, V_STR, &v, e));
     v->str.s = (const char *)s;
     v->str.n = (size_t)n;
@@ -182,24 +191,36 @@ static int integer(struct machine *m, int bytes, bool is_signed, struct err *e)
     return machine_push_new(m, V_INT, (int64_t)u, e);
 }
 
-static int long1(struct machine *m, struct err *e)
+/* LONG1, LONG4 */
+static int long_integer(struct machine *m, int length_bytes, struct err *e)
 {
     uint64_t n;
-    TRY(take_uint(m, 1, &n, e));
-    return n > 8 ? machine_bad(e, "an integer has more than 64 bits") : integer(m, (int)n, true, e);
+    const unsigned char *ignored;
+    TRY(take_uint(m, length_bytes, &n, e));
+    if (n <= 8)
+        return integer(m, (int)n, true, e);
+    TRY(take_bytes(m, (size_t)n, &ignored, e));
+    return machine_push_plain(m, "an int of more than 64 bits", e);
+}
+
+static int skip(struct machine *m, size_t n, struct err *e)
+{
+    const unsigned char *ignored;
+    return take_bytes(m, n, &ignored, e);
 }
 
 static int binfloat(struct machine *m, struct err *e)
 {
-    const unsigned char *b = NULL;
-    uint64_t u = 0;
-    struct value *v;
-    TRY(take_bytes(m, 8, &b, e));
-    for (int i = 0; i < 8; i++)
-        u = u << 8 | b[i];
-    TRY(machine_make(m, V_FLOAT, &v, e));
-    memcpy(&v->f, &u, sizeof u);
-    return machine_push(m, v, e);
+    TRY(skip(m, 8, e));
+    return machine_push_new(m, V_FLOAT, 0, e);
+}
+
+static int binbytes(struct machine *m, int length_bytes, struct err *e)
+{
+    uint64_t n;
+    TRY(take_uint(m, length_bytes, &n, e));
+    TRY(skip(m, (size_t)n, e));
+    return machine_push_plain(m, "bytes", e);
 }
 
 int machine_take_line(struct machine *m, const char **ret, size_t *n, struct err *e)
@@ -213,7 +234,7 @@ int machine_take_line(struct machine *m, const char **ret, size_t *n, struct err
     return 0;
 }
 
-static int put_memo(struct machine *m, uint64_t at, struct err *e)
+int machine_put_memo(struct machine *m, uint64_t at, struct err *e)
 {
     struct value *v;
     TRY(machine_top(m, &v, e));
@@ -233,27 +254,32 @@ static int put_memo_at(struct machine *m, int bytes, struct err *e)
 {
     uint64_t at;
     TRY(take_uint(m, bytes, &at, e));
-    return put_memo(m, at, e);
+    return machine_put_memo(m, at, e);
+}
+
+int machine_get_memo(struct machine *m, uint64_t at, struct err *e)
+{
+    if (at >= m->memo_n || !m->memo[at])
+        return machine_bad(e, "it recalls what it never remembered");
+    return machine_push(m, m->memo[at], e);
 }
 
 static int get_memo_at(struct machine *m, int bytes, struct err *e)
 {
     uint64_t at;
     TRY(take_uint(m, bytes, &at, e));
-    if (at >= m->memo_n || !m->memo[at])
-        return machine_bad(e, "it recalls what it never remembered");
-    return machine_push(m, m->memo[at], e);
+    return machine_get_memo(m, at, e);
 }
 
 static int collect(struct machine *m, enum value_kind kind, struct err *e)
 {
     struct value **v, *made;
     size_t n;
-    TRY(pop_mark(m, &v, &n, e));
+    TRY(machine_pop_mark(m, &v, &n, e));
     if (kind == V_DICT && n % 2)
         return machine_bad(e, "a key has no value");
     TRY(machine_make(m, kind, &made, e));
-    TRY(extend(made, v, n, e));
+    TRY(extend(m, made, v, n, e));
     return machine_push(m, made, e);
 }
 
@@ -263,25 +289,27 @@ static int tuple_of(struct machine *m, size_t n, struct err *e)
     for (size_t i = n; i > 0; i--)
         TRY(machine_pop(m, &v[i - 1], e));
     TRY(machine_make(m, V_TUPLE, &made, e));
-    TRY(extend(made, v, n, e));
+    TRY(extend(m, made, v, n, e));
     return machine_push(m, made, e);
 }
 
-static int add_to(struct machine *m, enum value_kind kind, struct value *const *v, size_t n, struct err *e)
+int machine_add(struct machine *m, enum value_kind kind, struct value *const *v, size_t n, struct err *e)
 {
     struct value *to;
     TRY(machine_top(m, &to, e));
+    if (to->kind == V_OTHER)
+        return 0;
     if (to->kind != kind || (kind == V_DICT && n % 2))
         return machine_bad(e, "something is added to what is no list or dict");
-    return extend(to, v, n, e);
+    return extend(m, to, v, n, e);
 }
 
 static int add_marked(struct machine *m, enum value_kind kind, struct err *e)
 {
     struct value **v;
     size_t n;
-    TRY(pop_mark(m, &v, &n, e));
-    return add_to(m, kind, v, n, e);
+    TRY(machine_pop_mark(m, &v, &n, e));
+    return machine_add(m, kind, v, n, e);
 }
 
 static int add_top(struct machine *m, enum value_kind kind, size_t n, struct err *e)
@@ -289,19 +317,44 @@ static int add_top(struct machine *m, enum value_kind kind, size_t n, struct err
     struct value *v[2];
     for (size_t i = n; i > 0; i--)
         TRY(machine_pop(m, &v[i - 1], e));
-    return add_to(m, kind, v, n, e);
+    return machine_add(m, kind, v, n, e);
 }
 
-static int skip(struct machine *m, int bytes, struct err *e)
-{
-    const unsigned char *ignored;
-    return take_bytes(m, (size_t)bytes, &ignored, e);
-}
-
+/* POP; a mark, too. */
 static int drop(struct machine *m, struct err *e)
 {
-    struct value *ignored;
-    return machine_pop(m, &ignored, e);
+    if (m->depth == 0)
+        return machine_bad(e, "its stack is empty");
+    m->depth--;
+    return 0;
+}
+
+static int drop_marked(struct machine *m, struct err *e)
+{
+    struct value **v;
+    size_t n;
+    return machine_pop_mark(m, &v, &n, e);
+}
+
+static int set_of_marked(struct machine *m, struct err *e)
+{
+    TRY(drop_marked(m, e));
+    return machine_push_plain(m, "a set", e);
+}
+
+static int duplicate(struct machine *m, struct err *e)
+{
+    struct value *v;
+    TRY(machine_top(m, &v, e));
+    return machine_push(m, v, e);
+}
+
+/* BUILD: an object's attributes, those of a dict, too (state_dict's _metadata), are passed over. */
+static int drop_attributes(struct machine *m, struct err *e)
+{
+    struct value *attributes, *object;
+    TRY(machine_pop(m, &attributes, e));
+    return machine_top(m, &object, e);
 }
 
 static int stop(struct machine *m)
@@ -311,44 +364,68 @@ static int stop(struct machine *m)
 }
 
 #define OPCODES(X)                                                                                                     \
-    X(0x80, skip(m, 1, e))                     /* PROTO */                                                             \
-    X(0x95, skip(m, 8, e))                     /* FRAME */                                                             \
-    X('.', stop(m))                            /* STOP */                                                              \
-    X('(', machine_push_new(m, V_MARK, 0, e))  /* MARK */                                                              \
-    X('0', drop(m, e))                         /* POP */                                                               \
-    X('N', machine_push_new(m, V_NONE, 0, e))  /* NONE */                                                              \
-    X(0x88, machine_push_new(m, V_BOOL, 1, e)) /* NEWTRUE */                                                           \
-    X(0x89, machine_push_new(m, V_BOOL, 0, e)) /* NEWFALSE */                                                          \
-    X('J', integer(m, 4, true, e))             /* BININT */                                                            \
-    X('K', integer(m, 1, false, e))            /* BININT1 */                                                           \
-    X('M', integer(m, 2, false, e))            /* BININT2 */                                                           \
-    X(0x8a, long1(m, e))                       /* LONG1 */                                                             \
-    X('G', binfloat(m, e))                     /* BINFLOAT */                                                          \
-    X('X', string(m, 4, e))                    /* BINUNICODE */                                                        \
-    X(0x8c, string(m, 1, e))                   /* SHORT_BINUNICODE */                                                  \
-    X(']', machine_push_new(m, V_LIST, 0, e))  /* EMPTY_LIST */                                                        \
-    X('}', machine_push_new(m, V_DICT, 0, e))  /* EMPTY_DICT */                                                        \
-    X(')', machine_push_new(m, V_TUPLE, 0, e)) /* EMPTY_TUPLE */                                                       \
-    X('l', collect(m, V_LIST, e))              /* LIST */                                                              \
-    X('d', collect(m, V_DICT, e))              /* DICT */                                                              \
-    X('t', collect(m, V_TUPLE, e))             /* TUPLE */                                                             \
-    X(0x85, tuple_of(m, 1, e))                 /* TUPLE1 */                                                            \
-    X(0x86, tuple_of(m, 2, e))                 /* TUPLE2 */                                                            \
-    X(0x87, tuple_of(m, 3, e))                 /* TUPLE3 */                                                            \
-    X('a', add_top(m, V_LIST, 1, e))           /* APPEND */                                                            \
-    X('e', add_marked(m, V_LIST, e))           /* APPENDS */                                                           \
-    X('s', add_top(m, V_DICT, 2, e))           /* SETITEM */                                                           \
-    X('u', add_marked(m, V_DICT, e))           /* SETITEMS */                                                          \
-    X('q', put_memo_at(m, 1, e))               /* BINPUT */                                                            \
-    X('r', put_memo_at(m, 4, e))               /* LONG_BINPUT */                                                       \
-    X(0x94, put_memo(m, m->memo_used, e))      /* MEMOIZE */                                                           \
-    X('h', get_memo_at(m, 1, e))               /* BINGET */                                                            \
-    X('j', get_memo_at(m, 4, e))               /* LONG_BINGET */                                                       \
-    X('c', machine_global(m, e))               /* GLOBAL */                                                            \
-    X(0x93, machine_stack_global(m, e))        /* STACK_GLOBAL */                                                      \
-    X('Q', machine_persistent(m, e))           /* BINPERSID */                                                         \
-    X('R', machine_reduce(m, e))               /* REDUCE */                                                            \
-    X('b', machine_build(m, e))                /* BUILD */
+    X(0x80, skip(m, 1, e))                        /* PROTO */                                                          \
+    X(0x95, skip(m, 8, e))                        /* FRAME */                                                          \
+    X('.', stop(m))                               /* STOP */                                                           \
+    X('(', machine_push_new(m, V_MARK, 0, e))     /* MARK */                                                           \
+    X('0', drop(m, e))                            /* POP */                                                            \
+    X('1', drop_marked(m, e))                     /* POP_MARK */                                                       \
+    X('2', duplicate(m, e))                       /* DUP */                                                            \
+    X('N', machine_push_new(m, V_NONE, 0, e))     /* NONE */                                                           \
+    X(0x88, machine_push_new(m, V_BOOL, 1, e))    /* NEWTRUE */                                                        \
+    X(0x89, machine_push_new(m, V_BOOL, 0, e))    /* NEWFALSE */                                                       \
+    X('J', integer(m, 4, true, e))                /* BININT */                                                         \
+    X('K', integer(m, 1, false, e))               /* BININT1 */                                                        \
+    X('M', integer(m, 2, false, e))               /* BININT2 */                                                        \
+    X(0x8a, long_integer(m, 1, e))                /* LONG1 */                                                          \
+    X(0x8b, long_integer(m, 4, e))                /* LONG4 */                                                          \
+    X('I', machine_text_integer(m, e))            /* INT */                                                            \
+    X('L', machine_text_integer(m, e))            /* LONG */                                                           \
+    X('F', machine_text_float(m, e))              /* FLOAT */                                                          \
+    X('S', machine_text_string(m, true, e))       /* STRING */                                                         \
+    X('V', machine_text_string(m, false, e))      /* UNICODE */                                                        \
+    X('T', string(m, 4, e))                       /* BINSTRING */                                                      \
+    X('U', string(m, 1, e))                       /* SHORT_BINSTRING */                                                \
+    X('B', binbytes(m, 4, e))                     /* BINBYTES */                                                       \
+    X('C', binbytes(m, 1, e))                     /* SHORT_BINBYTES */                                                 \
+    X(0x8e, binbytes(m, 8, e))                    /* BINBYTES8 */                                                      \
+    X(0x96, binbytes(m, 8, e))                    /* BYTEARRAY8 */                                                     \
+    X(0x8f, machine_push_plain(m, "a set", e))    /* EMPTY_SET */                                                      \
+    X(0x90, drop_marked(m, e))                    /* ADDITEMS */                                                       \
+    X(0x91, set_of_marked(m, e))                  /* FROZENSET */                                                      \
+    X(0x8d, string(m, 8, e))                      /* BINUNICODE8 */                                                    \
+    X('G', binfloat(m, e))                        /* BINFLOAT */                                                       \
+    X('X', string(m, 4, e))                       /* BINUNICODE */                                                     \
+    X(0x8c, string(m, 1, e))                      /* SHORT_BINUNICODE */                                               \
+    X(']', machine_push_new(m, V_LIST, 0, e))     /* EMPTY_LIST */                                                     \
+    X('}', machine_push_new(m, V_DICT, 0, e))     /* EMPTY_DICT */                                                     \
+    X(')', machine_push_new(m, V_TUPLE, 0, e))    /* EMPTY_TUPLE */                                                    \
+    X('l', collect(m, V_LIST, e))                 /* LIST */                                                           \
+    X('d', collect(m, V_DICT, e))                 /* DICT */                                                           \
+    X('t', collect(m, V_TUPLE, e))                /* TUPLE */                                                          \
+    X(0x85, tuple_of(m, 1, e))                    /* TUPLE1 */                                                         \
+    X(0x86, tuple_of(m, 2, e))                    /* TUPLE2 */                                                         \
+    X(0x87, tuple_of(m, 3, e))                    /* TUPLE3 */                                                         \
+    X('a', add_top(m, V_LIST, 1, e))              /* APPEND */                                                         \
+    X('e', add_marked(m, V_LIST, e))              /* APPENDS */                                                        \
+    X('s', add_top(m, V_DICT, 2, e))              /* SETITEM */                                                        \
+    X('u', add_marked(m, V_DICT, e))              /* SETITEMS */                                                       \
+    X('q', put_memo_at(m, 1, e))                  /* BINPUT */                                                         \
+    X('r', put_memo_at(m, 4, e))                  /* LONG_BINPUT */                                                    \
+    X(0x94, machine_put_memo(m, m->memo_used, e)) /* MEMOIZE */                                                        \
+    X('p', machine_put_memo_line(m, e))           /* PUT */                                                            \
+    X('g', machine_get_memo_line(m, e))           /* GET */                                                            \
+    X('h', get_memo_at(m, 1, e))                  /* BINGET */                                                         \
+    X('j', get_memo_at(m, 4, e))                  /* LONG_BINGET */                                                    \
+    X('c', machine_global(m, e))                  /* GLOBAL */                                                         \
+    X(0x93, machine_stack_global(m, e))           /* STACK_GLOBAL */                                                   \
+    X('Q', machine_persistent(m, e))              /* BINPERSID */                                                      \
+    X('R', machine_reduce(m, e))                  /* REDUCE */                                                         \
+    X(0x81, machine_new_object(m, false, e))      /* NEWOBJ */                                                         \
+    X(0x92, machine_new_object(m, true, e))       /* NEWOBJ_EX */                                                      \
+    X('i', machine_inst(m, e))                    /* INST */                                                           \
+    X('o', machine_obj(m, e))                     /* OBJ */                                                            \
+    X('b', drop_attributes(m, e))                 /* BUILD */
 
 static int run_one(struct machine *m, struct err *e)
 {
@@ -365,7 +442,8 @@ static int run_one(struct machine *m, struct err *e)
     }
 }
 
-int machine_run(struct machine **ret, const void *data, size_t n, const struct value **ret_top, struct err *e)
+int machine_run(struct machine **ret, const void *data, size_t n, const struct value **ret_top, size_t *ret_used,
+                struct err *e)
 {
     struct machine *m = calloc(1, sizeof *m);
     struct value *v = NULL;
@@ -384,5 +462,40 @@ int machine_run(struct machine **ret, const void *data, size_t n, const struct v
     }
     *ret = m;
     *ret_top = v;
+    *ret_used = (size_t)(m->p - (const unsigned char *)data);
+    return 0;
+}
+
+int machine_order_keys(const struct value *a, const struct value *b)
+{
+    const size_t n = a->str.n < b->str.n ? a->str.n : b->str.n;
+    const int order = n ? memcmp(a->str.s, b->str.s, n) : 0;
+    return order ? order : a->str.n < b->str.n ? -1 : a->str.n > b->str.n;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct value *x = *(const struct value *const *)a, *y = *(const struct value *const *)b;
+    return machine_order_keys(x->storage.key, y->storage.key);
+}
+
+int machine_storages(const struct machine *m, const struct value ***ret, size_t *n, struct err *e)
+{
+    const struct value **v = NULL;
+    size_t cap = 0;
+    *n = 0;
+    for (const struct chunk *c = m->chunks; c; c = c->next)
+        for (size_t i = 0; i < CHUNK; i++)
+            if (c->v[i].kind == V_STORAGE) {
+                const int rc = ARRAY_GROW(v, cap, *n + 1, "storages", e);
+                if (rc < 0) {
+                    free(v);
+                    return rc;
+                }
+                v[(*n)++] = &c->v[i];
+            }
+    if (*n)
+        qsort(v, *n, sizeof *v, by_key);
+    *ret = v;
     return 0;
 }

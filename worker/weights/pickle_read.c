@@ -8,55 +8,130 @@
 #include "common/base/err.h"
 #include "worker/weights/pickle_impl.h"
 
-#define PREFIX "module."
 #define TENSORS_MAX 262144
+#define LOOKED_MAX ((size_t)1 << 26) /* members of members: all of them may be the same dict */
+#define OLD_VERSION 1001
 
 static bool is_text(const struct value *v, const char *text)
 {
     return v->kind == V_STR && v->str.n == strlen(text) && memcmp(v->str.s, text, v->str.n) == 0;
 }
 
+/* The last of that name, as in Python; NULL: there is none. */
 static const struct value *member(const struct value *dict, const char *name)
 {
-    for (size_t i = 0; i + 1 < dict->seq.n; i += 2)
-        if (is_text(dict->seq.v[i], name))
-            return dict->seq.v[i + 1];
+    for (size_t i = dict->seq.n; i >= 2; i -= 2)
+        if (is_text(dict->seq.v[i - 2], name))
+            return dict->seq.v[i - 1];
     return NULL;
 }
 
-/* torch.save(model.state_dict()), or a training script's {"epoch": ..., "state_dict": ...}. */
-static const struct value *state_dict(const struct value *top)
+static bool is_taken(const struct value *v)
 {
-    const struct value *inner = member(top, "state_dict");
-    if (!inner)
-        inner = member(top, "model");
-    return inner && inner->kind == V_DICT ? inner : top;
+    return v->kind == V_TENSOR && globals[v->tensor.storage->storage.type].dtype != NOT_TAKEN;
 }
 
-static int take_name(struct pickled_tensor *t, const struct value *key, struct err *e)
+/* Of a dict; 0 of anything else. */
+static size_t count_tensors(const struct value *v)
 {
-    if (key->kind != V_STR)
-        return err_set(e, ERR_REFUSED, "a tensor is named by %s instead of a string", value_kind_name(key->kind));
-    const char *s = key->str.s;
-    size_t n = key->str.n, skip = strlen(PREFIX);
-    if (n > skip && memcmp(s, PREFIX, skip) == 0) {
-        s += skip;
-        n -= skip;
+    size_t n = 0;
+    for (size_t i = 1; v->kind == V_DICT && i < v->seq.n; i += 2)
+        n += is_taken(v->seq.v[i]);
+    return n;
+}
+
+/* --- which dict */
+
+/* The only member that is a dict with more tensors than `own`. *ret NULL: there is none. */
+static int only_dict(const struct value *dict, size_t own, const struct value **ret, struct err *e)
+{
+    char a[VALUE_TEXT], b[VALUE_TEXT];
+    const struct value *name = NULL;
+    size_t looked = 0;
+    *ret = NULL;
+    for (size_t i = 0; i + 1 < dict->seq.n; i += 2) {
+        const struct value *key = dict->seq.v[i], *v = dict->seq.v[i + 1];
+        if (key->kind != V_STR || v->kind != V_DICT || v == *ret)
+            continue;
+        if ((looked += v->seq.n) > LOOKED_MAX)
+            return err_set(e, ERR_REFUSED, "its dicts have too many members for a model");
+        if (count_tensors(v) <= own)
+            continue;
+        if (*ret)
+            return err_set(e, ERR_REFUSED,
+                           "both '%s' and '%s' in it are dicts of tensors: say which to take (--pretrained-part, "
+                           "trainer convert --part)",
+                           value_name(name, a), value_name(key, b));
+        *ret = v;
+        name = key;
     }
-    if (n == 0 || n > CKPT_NAME_MAX || memchr(s, '\0', n))
-        return err_set(e, -ENOTSUP, "a tensor's name has %zu bytes instead of 1 to %d", n, CKPT_NAME_MAX);
-    memcpy(t->t.name, s, n);
     return 0;
 }
 
-static int take_storage(struct pickled_tensor *t, const struct value *s, struct err *e)
+/* The member with the tensors, or the dict itself. */
+static int descend(const struct value *dict, const struct value **ret, struct err *e)
 {
-    const struct value *key = s->storage.key;
-    if (key->str.n == 0 || key->str.n > PICKLE_KEY_MAX || memchr(key->str.s, '\0', key->str.n))
-        return err_set(e, ERR_CORRUPT, "the storage of '%s' has a name of %zu bytes", t->t.name, key->str.n);
-    memcpy(t->storage, key->str.s, key->str.n);
-    t->t.dtype = s->storage.dtype;
-    t->storage_count = s->storage.count;
+    static const char *const usual[] = {"state_dict", "model"};
+    for (int i = 0; i < 2; i++)
+        if ((*ret = member(dict, usual[i])) && count_tensors(*ret))
+            return 0;
+    TRY(only_dict(dict, count_tensors(dict), ret, e));
+    *ret = *ret ? *ret : dict;
+    return 0;
+}
+
+static int no_tensors(const struct value *dict, struct err *e)
+{
+    char name[VALUE_TEXT], text[VALUE_TEXT];
+    for (size_t i = 0; i + 1 < dict->seq.n; i += 2) {
+        const struct value *key = dict->seq.v[i], *v = dict->seq.v[i + 1];
+        if (key->kind == V_STR && (v->kind == V_OTHER || v->kind == V_TENSOR))
+            return err_set(e, ERR_REFUSED,
+                           "it holds no tensors that can be taken: '%s' in it is %s; save the state_dict alone",
+                           value_name(key, name), value_text(v, text));
+    }
+    return err_set(e, ERR_REFUSED, "it holds no tensors");
+}
+
+static int choose(struct pickle *p, const struct value *top, const char *part, const struct value **ret, struct err *e)
+{
+    char text[VALUE_TEXT];
+    if (top->kind != V_DICT)
+        return err_set(e, ERR_REFUSED, "it holds %s instead of a dict of tensors: save the model's state_dict()",
+                       value_text(top, text));
+    const struct value *dict = part ? member(top, part) : NULL;
+    p->part_taken = dict && dict->kind == V_DICT; /* else it may be a beginning of names */
+    TRY(descend(p->part_taken ? dict : top, ret, e));
+    return count_tensors(*ret) ? 0 : no_tensors(*ret, e);
+}
+
+/* --- its tensors */
+
+static int take_name(struct pickled_tensor *t, const struct value *key, struct err *e)
+{
+    if (key->kind != V_STR) {
+        char text[VALUE_TEXT];
+        return err_set(e, ERR_REFUSED, "a tensor is named by %s instead of a string", value_text(key, text));
+    }
+    if (key->str.n == 0 || key->str.n > CKPT_NAME_MAX)
+        return err_set(e, -ENOTSUP, "a tensor's name has %zu bytes instead of 1 to %d", key->str.n, CKPT_NAME_MAX);
+    for (size_t i = 0; i < key->str.n; i++)
+        if ((unsigned char)key->str.s[i] < ' ' || key->str.s[i] == 0x7f)
+            return err_set(e, ERR_REFUSED, "a tensor's name has a control byte");
+    memcpy(t->t.name, key->str.s, key->str.n);
+    return 0;
+}
+
+static int take_key(char out[PICKLE_KEY_MAX + 1], const struct value *key, struct err *e)
+{
+    const size_t n = key->str.n;
+    bool sound = n > 0 && n <= PICKLE_KEY_MAX;
+    for (size_t i = 0; sound && i < n; i++)
+        sound = (unsigned char)key->str.s[i] > ' ' && key->str.s[i] != 0x7f;
+    if (!sound)
+        return err_set(e, ERR_CORRUPT, "a storage has a name that torch gives none, of %zu bytes", n);
+    memcpy(out, key->str.s, n);
+    out[n] = '\0';
     return 0;
 }
 
@@ -81,9 +156,7 @@ static int check_reach(const struct pickled_tensor *t, struct err *e)
 static int take_tensor(struct pickled_tensor *t, const struct value *key, const struct value *v, struct err *e)
 {
     TRY(take_name(t, key, e));
-    if (v->kind != V_TENSOR)
-        return err_set(e, ERR_REFUSED, "'%s' is %s, not a tensor", t->t.name, value_kind_name(v->kind));
-    const struct value *size = v->tensor.size, *stride = v->tensor.stride;
+    const struct value *size = v->tensor.size, *stride = v->tensor.stride, *storage = v->tensor.storage;
     if (size->seq.n != stride->seq.n)
         return err_set(e, ERR_CORRUPT, "tensor '%s' has %zu dimensions and %zu strides", t->t.name, size->seq.n,
                        stride->seq.n);
@@ -98,35 +171,79 @@ static int take_tensor(struct pickled_tensor *t, const struct value *key, const 
         t->stride[i] = stride->seq.v[i]->i;
     }
     t->offset = v->tensor.offset;
-    TRY(take_storage(t, v->tensor.storage, e));
+    TRY(take_key(t->storage, storage->storage.key, e));
+    t->t.dtype = (enum dtype)globals[storage->storage.type].dtype;
+    t->storage_count = storage->storage.count;
     return check_reach(t, e);
 }
 
-static int collect(struct pickle *ret, const struct value *top, struct err *e)
+static int pass_over(struct pickle *p, const struct value *key, const struct value *v, struct err *e)
 {
-    if (top->kind != V_DICT)
-        return err_set(e, ERR_REFUSED, "it holds %s instead of a dict of tensors", value_kind_name(top->kind));
-    const struct value *dict = state_dict(top);
-    ret->n = dict->seq.n / 2;
-    if (ret->n == 0)
-        return err_set(e, ERR_REFUSED, "it holds no tensors");
-    if (ret->n > TENSORS_MAX) /* a pair of them takes four bytes of pickle */
-        return err_set(e, -ENOTSUP, "it holds more than %d tensors", TENSORS_MAX);
-    ret->t = calloc(ret->n, sizeof *ret->t);
-    if (!ret->t)
-        return err_errno(e, ENOMEM, "list of %zu tensors", ret->n);
-    for (size_t i = 0; i < ret->n; i++)
-        TRY(take_tensor(&ret->t[i], dict->seq.v[2 * i], dict->seq.v[2 * i + 1], e));
+    char name[VALUE_TEXT] = "", text[VALUE_TEXT];
+    if (key->kind == V_STR)
+        value_name(key, name);
+    value_text(v, text);
+    if (v->kind == V_OTHER && v->other.module)
+        return err_set(e, ERR_REFUSED, "'%s' is %s, not a tensor: save the state_dict alone", name, text);
+    if (p->passed_over++ == 0)
+        snprintf(p->passed, sizeof p->passed, "'%s', %s", name, text);
     return 0;
 }
 
-int pickle_read(struct pickle *ret, const void *data, size_t n, struct err *e)
+static int collect(struct pickle *ret, const struct value *dict, struct err *e)
+{
+    const size_t n = count_tensors(dict);
+    if (n > TENSORS_MAX) /* a pair of them takes four bytes of pickle */
+        return err_set(e, -ENOTSUP, "it holds more than %d tensors", TENSORS_MAX);
+    ret->t = calloc(n, sizeof *ret->t);
+    if (!ret->t)
+        return err_errno(e, ENOMEM, "list of %zu tensors", n);
+    for (size_t i = 0; i < dict->seq.n; i += 2) {
+        const struct value *key = dict->seq.v[i], *v = dict->seq.v[i + 1];
+        if (is_taken(v))
+            TRY(take_tensor(&ret->t[ret->n++], key, v, e));
+        else
+            TRY(pass_over(ret, key, v, e));
+    }
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* A dict that sets a key twice is none that torch writes. */
+static int check_names(const struct pickle *p, struct err *e)
+{
+    const char **names = malloc(p->n * sizeof *names);
+    int rc = names ? 0 : err_errno(e, ENOMEM, "list of %zu tensors", p->n);
+    for (size_t i = 0; rc == 0 && i < p->n; i++)
+        names[i] = p->t[i].t.name;
+    if (rc == 0)
+        qsort(names, p->n, sizeof *names, by_name);
+    for (size_t i = 1; rc == 0 && i < p->n; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            rc = err_set(e, ERR_CORRUPT, "it holds two tensors named '%s'", names[i]);
+    free(names);
+    return rc;
+}
+
+static int read_object(struct pickle *ret, const struct value *top, const char *part, struct err *e)
+{
+    const struct value *dict = NULL;
+    TRY(choose(ret, top, part, &dict, e));
+    TRY(collect(ret, dict, e));
+    return check_names(ret, e);
+}
+
+int pickle_read(struct pickle *ret, const void *data, size_t n, const char *part, struct err *e)
 {
     struct machine *m;
     const struct value *top;
     struct pickle p = {0};
-    TRY(machine_run(&m, data, n, &top, e));
-    int rc = collect(&p, top, e);
+    TRY(machine_run(&m, data, n, &top, &p.used, e));
+    int rc = read_object(&p, top, part, e);
     machine_free(m);
     if (rc < 0) {
         pickle_free(&p);
@@ -139,5 +256,124 @@ int pickle_read(struct pickle *ret, const void *data, size_t n, struct err *e)
 void pickle_free(struct pickle *p)
 {
     free(p->t);
+    free(p->storages);
     *p = (struct pickle){0};
+}
+
+/* --- files of torch before 1.6 */
+
+int pickle_is_old(const void *head, size_t n)
+{
+    static const unsigned char magic[] = {0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
+    const unsigned char *h = head;
+    for (size_t i = 2; n >= 2 && h[0] == 0x80 && i < PICKLE_OLD_HEAD && i + sizeof magic <= n; i++)
+        if (memcmp(h + i, magic, sizeof magic) == 0)
+            return 1;
+    return 0;
+}
+
+struct reading {
+    const char *at;
+    size_t left;
+};
+
+static int run_next(struct reading *r, struct machine **ret, const struct value **top, struct err *e)
+{
+    size_t used;
+    TRY(machine_run(ret, r->at, r->left, top, &used, e));
+    r->at += used;
+    r->left -= used;
+    return 0;
+}
+
+/* The number, the version and the machine that it was written on. */
+static int check_head(struct reading *r, struct err *e)
+{
+    struct machine *m;
+    const struct value *v;
+    TRY(run_next(r, &m, &v, e));
+    machine_free(m);
+    TRY(run_next(r, &m, &v, e));
+    const bool known = v->kind == V_INT && v->i == OLD_VERSION;
+    machine_free(m);
+    if (!known)
+        return err_set(e, -ENOTSUP, "it has another version than %d of torch's older format", OLD_VERSION);
+    TRY(run_next(r, &m, &v, e));
+    const struct value *little = v->kind == V_DICT ? member(v, "little_endian") : NULL;
+    const bool big = little && little->kind == V_BOOL && !little->i;
+    machine_free(m);
+    return big ? err_set(e, -ENOTSUP, "it was written on a big-endian machine") : 0;
+}
+
+/* The storage of that name among all[n], which are sorted; NULL: there is none. */
+static const struct value *find_storage(const struct value **all, size_t n, const struct value *key)
+{
+    size_t low = 0, high = n;
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+        if (machine_order_keys(all[mid]->storage.key, key) < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < n && machine_order_keys(all[low]->storage.key, key) == 0 ? all[low] : NULL;
+}
+
+static int list_storages(struct pickle *p, const struct value *keys, const struct value **all, size_t n, struct err *e)
+{
+    if (keys->kind != V_LIST)
+        return err_set(e, ERR_CORRUPT, "it has no list of its storages");
+    p->storages = calloc(keys->seq.n + 1, sizeof *p->storages);
+    if (!p->storages)
+        return err_errno(e, ENOMEM, "list of %zu storages", keys->seq.n);
+    for (; p->n_storages < keys->seq.n; p->n_storages++) {
+        struct pickled_storage *s = &p->storages[p->n_storages];
+        const struct value *key = keys->seq.v[p->n_storages];
+        if (key->kind != V_STR)
+            return err_set(e, ERR_CORRUPT, "a storage's name is no string");
+        TRY(take_key(s->key, key, e));
+        const struct value *v = find_storage(all, n, key);
+        if (!v)
+            return err_set(e, -ENOTSUP,
+                           "storage '%s' has elements of a type that is not known: save it again in Python", s->key);
+        s->count = v->storage.count;
+        s->element_bytes = globals[v->storage.type].bytes;
+    }
+    return 0;
+}
+
+static int read_keys(struct pickle *p, struct reading *r, const struct machine *object, struct err *e)
+{
+    struct machine *m;
+    const struct value *keys, **all;
+    size_t n;
+    TRY(run_next(r, &m, &keys, e));
+    int rc = machine_storages(object, &all, &n, e);
+    if (rc == 0) {
+        rc = list_storages(p, keys, all, n, e);
+        free(all);
+    }
+    machine_free(m);
+    return rc;
+}
+
+int pickle_read_old(struct pickle *ret, const void *data, size_t n, const char *part, struct err *e)
+{
+    struct reading r = {data, n};
+    struct machine *m;
+    const struct value *top;
+    struct pickle p = {0};
+    TRY(check_head(&r, e));
+    TRY(run_next(&r, &m, &top, e));
+    int rc = read_keys(&p, &r, m, e);
+    if (rc == 0)
+        rc = read_object(&p, top, part, e);
+    machine_free(m);
+    p.used = n - r.left;
+    if (rc < 0) {
+        pickle_free(&p);
+        return rc;
+    }
+    *ret = p;
+    return 0;
 }

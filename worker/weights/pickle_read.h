@@ -1,9 +1,13 @@
-/* The tensors named in a pickle that torch.save() wrote (data.pkl of a .pth file). Pure.
+/* The tensors named in a pickle that torch.save() wrote (data.pkl of a .pth file, or a file of torch before 1.6). Pure.
  *
- * Nothing is executed: of pickle's opcodes those are known that plain containers, numbers, strings and tensors take, of
- * callables those that rebuild tensors; anything else is refused by name. What is read is the outermost dict, or its
- * member "state_dict" (or "model") if that is one; a prefix "module." (DistributedDataParallel's) is dropped from
- * names. */
+ * Nothing is executed, and what is not needed is not made: objects, functions' results, bytes and large numbers are
+ * passed over as what they are called. Read is one dict of tensors:
+ *   - the member `part` of the outermost dict, if that is asked for;
+ *   - else the outermost dict's member "state_dict", or "model", or the only member that is a dict with tensors,
+ *     if the outermost dict has fewer tensors of its own; and so on in that;
+ *   - else the outermost dict.
+ * Its members that are plain values, or tensors of types that are not taken, are passed over and counted; an object
+ * among them could be a tensor in disguise and is refused. */
 #ifndef CRUN_WORKER_WEIGHTS_PICKLE_READ_H
 #define CRUN_WORKER_WEIGHTS_PICKLE_READ_H
 
@@ -14,24 +18,52 @@
 
 struct err;
 
-#define PICKLE_BYTES_MAX ((size_t)16 << 20)
+#define PICKLE_BYTES_MAX ((size_t)256 << 20)
 #define PICKLE_KEY_MAX 31
 
 struct pickled_tensor {
     struct ckpt_tensor t;             /* data is NULL */
-    char storage[PICKLE_KEY_MAX + 1]; /* its values lie in the file's entry data/<storage>, */
+    char storage[PICKLE_KEY_MAX + 1]; /* its values lie in the file's storage of this name, */
     int64_t storage_count;            /* which has so many elements, */
     int64_t offset;                   /* from this element on, */
     int64_t stride[CKPT_DIMS_MAX];    /* with these strides (elements); all within the storage */
 };
 
+struct pickled_storage {
+    char key[PICKLE_KEY_MAX + 1];
+    int64_t count;
+    int element_bytes;
+};
+
 struct pickle {
     struct pickled_tensor *t;
     size_t n;
+    int part_taken;                   /* it is the member that was asked for */
+    size_t passed_over;               /* members of the dict that are none of these, */
+    char passed[320];                 /* the first of them, and what it is */
+    struct pickled_storage *storages; /* pickle_read_old() alone: as they lie in the file, */
+    size_t n_storages;
+    size_t used; /* behind so many bytes */
 };
 
-/* ERR_CORRUPT: no pickle, or an inconsistent one. ERR_REFUSED names what is no tensor or would have to be executed. */
-int pickle_read(struct pickle *ret, const void *data, size_t n, struct err *e);
+/* part: NULL, or a member's name. ERR_CORRUPT: no pickle, or an inconsistent one. ERR_REFUSED names what is no tensor,
+ * or members of which none is the one to take. */
+int pickle_read(struct pickle *ret, const void *data, size_t n, const char *part, struct err *e);
 void pickle_free(struct pickle *p);
+
+/* A file of torch before 1.6: pickles with a number that says so, the version, the machine, the object, and the names
+ * of the storages, which lie behind: for each a count (i64), and the elements. */
+#define PICKLE_OLD_HEAD 32 /* bytes that pickle_is_old() looks at */
+int pickle_is_old(const void *head, size_t n);
+int pickle_read_old(struct pickle *ret, const void *data, size_t n, const char *part, struct err *e);
+
+/* A view may be larger than what it is of (torch's expand), but a small file must not become gigabytes: ERR_REFUSED for
+ * a tensor of p, or all of them, of more than 64 times the bytes. path: for messages. */
+int pickle_check_sizes(const struct pickle *p, int64_t file_bytes, const char *path, struct err *e);
+
+/* The tensor out of its storage of so many bytes into dst (shape * dtype bytes), contiguous. ERR_CORRUPT: the storage
+ * is smaller than the tensor says. */
+int pickled_copy(const struct pickled_tensor *p, const char *storage, size_t bytes, void *dst, const char *path,
+                 struct err *e);
 
 #endif

@@ -1,6 +1,6 @@
 /* torch.save()'s files (.pth): a zip of stored entries <prefix>/data.pkl, <prefix>/byteorder, <prefix>/data/<storage>,
- * <prefix>/version. Files of torch before 1.6 are no zip and are refused. Without libzip (Meson option `libzip`) every
- * call is -ENOTSUP. */
+ * <prefix>/version. Files of torch before 1.6 are no zip: torch_old.h. Without libzip (Meson option `libzip`) every call
+ * is -ENOTSUP. */
 #ifndef CRUN_WORKER_WEIGHTS_TORCH_ZIP_H
 #define CRUN_WORKER_WEIGHTS_TORCH_ZIP_H
 
@@ -11,13 +11,15 @@
 #include "worker/ckpt/safetensors.h"
 
 struct err;
+struct pickle;
 struct torch_zip;
 
-/* Reads the list of tensors; see pickle_read.h for what is taken. ERR_CORRUPT, ERR_REFUSED, -ENOTSUP, -errno. */
-int torch_zip_open(struct torch_zip **ret, const char *path, struct err *e);
+/* Reads the list of tensors; see pickle_read.h for part and for what is taken. ERR_CORRUPT, ERR_REFUSED, -ENOTSUP, -errno. */
+int torch_zip_open(struct torch_zip **ret, const char *path, const char *part, struct err *e);
 void torch_zip_close(struct torch_zip *z); /* NULL allowed */
 size_t torch_zip_count(const struct torch_zip *z);
 const struct ckpt_tensor *torch_zip_at(const struct torch_zip *z, size_t i); /* data is NULL; valid until close */
+const struct pickle *torch_zip_pickle(const struct torch_zip *z);
 /* Into dst (shape * dtype bytes), contiguous. Not thread-safe. */
 int torch_zip_read(struct torch_zip *z, size_t i, void *dst, struct err *e);
 

@@ -8,9 +8,10 @@ static int absent(const char *path, struct err *e)
     return err_set(e, -ENOTSUP, "%s: this build reads and writes no .pth files: it was made without libzip", path);
 }
 
-int torch_zip_open(struct torch_zip **ret, const char *path, struct err *e)
+int torch_zip_open(struct torch_zip **ret, const char *path, const char *part, struct err *e)
 {
     (void)ret;
+    (void)part;
     return absent(path, e);
 }
 
@@ -29,6 +30,12 @@ const struct ckpt_tensor *torch_zip_at(const struct torch_zip *z, size_t i)
 {
     (void)z;
     (void)i;
+    return NULL;
+}
+
+const struct pickle *torch_zip_pickle(const struct torch_zip *z)
+{
+    (void)z;
     return NULL;
 }
 

@@ -11,8 +11,6 @@
 #include "worker/weights/torch_zip.h"
 
 #define PICKLE_NAME "/data.pkl"
-#define EXPAND_MAX 64
-#define EXPAND_FREE ((int64_t)1 << 20) /* bytes that are taken whatever they are made of */
 
 struct torch_zip {
     zip_t *zip;
@@ -97,31 +95,7 @@ static int check_byte_order(struct torch_zip *z, struct err *e)
     return little ? 0 : err_set(e, -ENOTSUP, "%s was written on a big-endian machine", z->path);
 }
 
-/* A view may be larger than what it is of (torch's expand), but a small file must not become gigabytes: one that says
- * so is no model. */
-static int check_sizes(const struct torch_zip *z, struct err *e)
-{
-    int64_t all = 0, bytes, stored, most;
-    for (size_t i = 0; i < z->pickle.n; i++) {
-        const struct pickled_tensor *p = &z->pickle.t[i];
-        TRY(ckpt_tensor_bytes(&p->t, &bytes));
-        if (__builtin_mul_overflow(p->storage_count, EXPAND_MAX * (int64_t)dtype_size(p->t.dtype), &stored))
-            stored = INT64_MAX;
-        if (bytes > EXPAND_FREE && bytes > stored)
-            return err_set(e, ERR_REFUSED,
-                           "%s: tensor '%s' of %lld bytes is more than %d times as large as its storage of %lld "
-                           "elements",
-                           z->path, p->t.name, (long long)bytes, EXPAND_MAX, (long long)p->storage_count);
-        if (__builtin_mul_overflow((int64_t)z->file_bytes, EXPAND_MAX, &most))
-            most = INT64_MAX;
-        if (__builtin_add_overflow(all, bytes, &all) || (all > EXPAND_FREE && all > most))
-            return err_set(e, ERR_REFUSED, "%s: its tensors are more than %d times as large as the file", z->path,
-                           EXPAND_MAX);
-    }
-    return 0;
-}
-
-static int read_list(struct torch_zip *z, struct err *e)
+static int read_list(struct torch_zip *z, const char *part, struct err *e)
 {
     char name[PATH_MAX], *data;
     struct stat st;
@@ -133,12 +107,12 @@ static int read_list(struct torch_zip *z, struct err *e)
     TRY(check_byte_order(z, e));
     snprintf(name, sizeof name, "%sdata.pkl", z->prefix);
     TRY(load_entry(z, name, PICKLE_BYTES_MAX, &data, &n, e));
-    int rc = pickle_read(&z->pickle, data, n, e);
+    int rc = pickle_read(&z->pickle, data, n, part, e);
     free(data);
-    return rc < 0 ? err_wrap(e, "%s", z->path) : check_sizes(z, e);
+    return rc < 0 ? err_wrap(e, "%s", z->path) : pickle_check_sizes(&z->pickle, (int64_t)z->file_bytes, z->path, e);
 }
 
-int torch_zip_open(struct torch_zip **ret, const char *path, struct err *e)
+int torch_zip_open(struct torch_zip **ret, const char *path, const char *part, struct err *e)
 {
     int code = 0;
     struct torch_zip *z = calloc(1, sizeof *z);
@@ -149,7 +123,7 @@ int torch_zip_open(struct torch_zip **ret, const char *path, struct err *e)
     z->zip = zip_open(path, ZIP_RDONLY, &code);
     int rc;
     if (z->zip) {
-        rc = read_list(z, e);
+        rc = read_list(z, part, e);
     } else {
         zip_error_t why;
         zip_error_init_with_code(&why, code);
@@ -187,6 +161,11 @@ const struct ckpt_tensor *torch_zip_at(const struct torch_zip *z, size_t i)
     return &z->pickle.t[i].t;
 }
 
+const struct pickle *torch_zip_pickle(const struct torch_zip *z)
+{
+    return &z->pickle;
+}
+
 static int load_storage(struct torch_zip *z, const struct pickled_tensor *p, struct err *e)
 {
     char name[PATH_MAX];
@@ -200,33 +179,9 @@ static int load_storage(struct torch_zip *z, const struct pickled_tensor *p, str
     return 0;
 }
 
-/* Every tensor says for itself how large its storage is, also where several share one. */
-static int check_storage(const struct torch_zip *z, const struct pickled_tensor *p, struct err *e)
-{
-    size_t want;
-    if (__builtin_mul_overflow((size_t)p->storage_count, dtype_size(p->t.dtype), &want))
-        return err_set(e, ERR_CORRUPT, "%s: storage '%s' is too large", z->path, p->storage);
-    if (z->storage_bytes < want)
-        return err_set(e, ERR_CORRUPT, "%s: storage '%s' of tensor '%s' has %zu bytes instead of %zu", z->path,
-                       p->storage, p->t.name, z->storage_bytes, want);
-    return 0;
-}
-
 int torch_zip_read(struct torch_zip *z, size_t i, void *dst, struct err *e)
 {
     const struct pickled_tensor *p = &z->pickle.t[i];
-    const size_t size = dtype_size(p->t.dtype);
-    int64_t bytes, at[CKPT_DIMS_MAX] = {0};
-    TRY(ckpt_tensor_bytes(&p->t, &bytes));
     TRY(load_storage(z, p, e));
-    TRY(check_storage(z, p, e));
-    for (size_t k = 0; k < (size_t)bytes / size; k++) {
-        int64_t from = p->offset;
-        for (int d = 0; d < p->t.ndim; d++)
-            from += at[d] * p->stride[d];
-        memcpy((char *)dst + k * size, z->storage + (size_t)from * size, size);
-        for (int d = p->t.ndim - 1; d >= 0 && ++at[d] == p->t.shape[d]; d--)
-            at[d] = 0;
-    }
-    return 0;
+    return pickled_copy(p, z->storage, z->storage_bytes, dst, z->path, e);
 }

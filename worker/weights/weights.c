@@ -1,113 +1,95 @@
 #include "worker/weights/weights.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/base/array.h"
 #include "common/base/err.h"
-#include "common/base/file.h"
 #include "common/json/json.h"
 #include "worker/ckpt/ckpt.h"
-#include "worker/ckpt/pointer.h"
-#include "worker/weights/foreign.h"
-#include "worker/weights/llmc_read.h"
-#include "worker/weights/torch_zip.h"
+#include "worker/weights/pickle_read.h"
+#include "worker/weights/prefix.h"
+#include "worker/weights/weights_impl.h"
 
-struct weights { /* one of them is open */
-    struct ckpt *ckpt;
-    struct safetensors *file; /* of ckpt, if that is open */
-    struct torch_zip *torch;
-    struct llmc *llmc;
-    bool averages;         /* of ckpt, where it has any */
-    struct packed *packed; /* with numbers behind those of the file */
-    size_t npacked, cap_packed;
-    bool *found; /* (weights_count()) */
-};
+/* --- names */
 
-/* What is one tensor here and several in the file, or (out, in) here and (in, out) there. */
-struct packed {
-    struct ckpt_tensor *t;
-    size_t part[FOREIGN_PARTS];
-    int n;
-    bool transposed;
-};
-
-static int open_checkpoint(struct weights *w, const char *path, struct err *e)
+static int by_name(const void *a, const void *b, void *w)
 {
-    char dir[PATH_MAX];
-    int64_t step;
-    TRY(ckpt_locate(path, dir, &step, e));
-    if (step < 0)
-        TRY(ckpt_latest(dir, &step, e));
-    TRY(ckpt_open(&w->ckpt, dir, step, e));
-    w->file = ckpt_file(w->ckpt, "model");
+    return strcmp(weights_at(w, *(const size_t *)a)->name, weights_at(w, *(const size_t *)b)->name);
+}
+
+static int sort_names(struct weights *w, struct err *e)
+{
+    free(w->by_name);
+    w->by_name = malloc((w->n + 1) * sizeof *w->by_name);
+    if (!w->by_name)
+        return err_errno(e, ENOMEM, "list of %zu tensors", w->n);
+    for (size_t i = 0; i < w->n; i++)
+        w->by_name[i] = i;
+    qsort_r(w->by_name, w->n, sizeof *w->by_name, by_name, w);
     return 0;
 }
 
-/* What it begins with: "89 50 4e 47" of a picture, for example. */
-static int is_none(const char *path, const unsigned char *head, size_t n, struct err *e)
+/* Tensor i loses the first `skip` bytes of its name; SIZE_MAX: it is no longer there. */
+static int rename_all(struct weights *w, const size_t *skip, struct err *e)
 {
-    char bytes[4 * 3 + 1] = "";
-    for (size_t i = 0; i < n && i < 4; i++)
-        snprintf(bytes + 3 * i, sizeof bytes - 3 * i, " %02x", head[i]);
-    return err_set(e, ERR_CORRUPT,
-                   "%s is no file of weights: expected .safetensors, a .pth or .pt that torch.save() wrote, or llm.c's "
-                   ".bin; it %s%s",
-                   path, n == 0 ? "is empty" : "begins with the bytes", bytes);
+    struct view *v = calloc(w->n + 1, sizeof *v);
+    size_t n = 0;
+    if (!v)
+        return err_errno(e, ENOMEM, "list of %zu tensors", w->n);
+    for (size_t i = 0; i < w->n; i++)
+        if (skip[i] != SIZE_MAX) {
+            v[n] = (struct view){*weights_at(w, i), w->view ? w->view[i].i : i};
+            memmove(v[n].t.name, v[n].t.name + skip[i], strlen(v[n].t.name + skip[i]) + 1);
+            n++;
+        }
+    free(w->view);
+    w->view = v;
+    w->n = n;
+    TRY(sort_names(w, e));
+    for (size_t i = 1; i < n; i++)
+        if (by_name(&w->by_name[i - 1], &w->by_name[i], w) == 0)
+            return err_set(e, ERR_MISMATCH, "two tensors would be called '%s' without what stands before their names",
+                           weights_at(w, w->by_name[i])->name);
+    return 0;
 }
 
-static int open_file(struct weights *w, const char *path, struct err *e)
+/* Names that do not begin with the part, and a dot, are left out. */
+static int keep_part(struct weights *w, const char *part, struct err *e)
 {
-    static const unsigned char old_torch[] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46};
-    unsigned char head[9] = {0};
-    FILE *f = NULL;
-    TRY(file_stream_regular(&f, path, ERR_CORRUPT, e));
-    size_t n = fread(head, 1, sizeof head, f);
-    const int failed = ferror(f) ? errno : 0;
-    fclose(f);
-    if (failed)
-        return err_errno(e, failed, "read %s", path);
-    if (n >= 4 && memcmp(head, "PK\3\4", 4) == 0)
-        return torch_zip_open(&w->torch, path, e);
-    if (n >= sizeof old_torch && memcmp(head, old_torch, sizeof old_torch) == 0)
-        return err_set(e, -ENOTSUP,
-                       "%s has the format of torch before 1.6: load it in Python and save it again (torch.save)", path);
-    if (llmc_is(head, n))
-        return llmc_open(&w->llmc, path, e);
-    if (n < sizeof head || head[8] != '{') /* 8 bytes of length, then JSON */
-        return is_none(path, head, n, e);
-    return safetensors_open(&w->file, path, e);
+    const size_t n = strlen(part), dot = n > 0 && part[n - 1] != '.';
+    size_t kept = 0, *skip = calloc(w->n + 1, sizeof *skip);
+    if (!skip)
+        return err_errno(e, ENOMEM, "list of %zu tensors", w->n);
+    for (size_t i = 0; i < w->n; i++) {
+        const char *name = weights_at(w, i)->name;
+        const bool in = strncmp(name, part, n) == 0 && (!dot || name[n] == '.') && name[n + dot];
+        skip[i] = in ? n + dot : SIZE_MAX;
+        kept += in;
+    }
+    const int rc = kept ? rename_all(w, skip, e)
+                        : err_set(e, ERR_USAGE,
+                                  "no member of its dict is called '%.60s', and no name of a tensor begins so; the "
+                                  "first is '%s'",
+                                  part, w->n ? weights_at(w, 0)->name : "");
+    free(skip);
+    return rc;
 }
 
-/* A folder of Hugging Face's: its one file of weights. */
-static bool has_bare_file(const char *dir, char file[PATH_MAX])
+int weights_open(struct weights **ret, const char *path, const char *part, struct err *e)
 {
-    static const char *const names[] = {"manifest.json", "config.json", "model.safetensors"};
-    for (int i = 0; i < 3; i++)
-        if (snprintf(file, PATH_MAX, "%s/%s", dir, names[i]) >= PATH_MAX || (access(file, F_OK) == 0) == (i == 0))
-            return false;
-    return true;
-}
-
-int weights_open(struct weights **ret, const char *path, struct err *e)
-{
-    struct stat st;
-    char file[PATH_MAX];
-    if (stat(path, &st) < 0)
-        return err_set(e, ERR_USAGE, "no weights found at '%s': %s", path, strerror(errno));
     struct weights *w = calloc(1, sizeof *w);
     if (!w)
         return err_errno(e, ENOMEM, "%s", path);
-    int rc;
-    if (S_ISDIR(st.st_mode) && has_bare_file(path, file))
-        rc = open_file(w, file, e);
-    else
-        rc = S_ISDIR(st.st_mode) || pointer_read(path) >= 0 ? open_checkpoint(w, path, e) : open_file(w, path, e);
+    int rc = weights_open_path(w, path, part, e);
+    if (rc == 0 && part && w->ckpt)
+        rc = err_set(e, ERR_USAGE, "%s is a checkpoint of trainer's, which has no part '%.60s'", path, part);
+    else if (rc == 0 && part && (!w->pickle || !w->pickle->part_taken) && (rc = keep_part(w, part, e)) < 0)
+        err_wrap(e, "%s", path);
+    if (rc == 0 && !w->by_name)
+        rc = sort_names(w, e);
     if (rc < 0) {
         weights_close(w);
         return rc;
@@ -116,20 +98,40 @@ int weights_open(struct weights **ret, const char *path, struct err *e)
     return 0;
 }
 
+int weights_drop_wrappers(struct weights *w, struct err *e)
+{
+    static const char *const wrappers[] = {"module.", "_orig_mod."};
+    size_t n = 0, *skip = calloc(w->n + 1, sizeof *skip);
+    if (!skip)
+        return err_errno(e, ENOMEM, "list of %zu tensors", w->n);
+    for (size_t i = 0; !w->ckpt && i < w->n; i++) {
+        const char *name = weights_at(w, i)->name;
+        for (int k = 0; k < 2; k++)
+            if (strncmp(name + skip[i], wrappers[k], strlen(wrappers[k])) == 0 && name[skip[i] + strlen(wrappers[k])]) {
+                skip[i] += strlen(wrappers[k]);
+                k = -1;
+            }
+        n += skip[i] > 0;
+    }
+    const int rc = n ? rename_all(w, skip, e) : 0;
+    free(skip);
+    return rc;
+}
+
 void weights_close(struct weights *w)
 {
     if (!w)
         return;
     if (w->ckpt)
         ckpt_close(w->ckpt);
-    else
-        safetensors_close(w->file);
-    torch_zip_close(w->torch);
-    llmc_close(w->llmc);
+    else if (w->of)
+        w->source->close(w->of);
     for (size_t i = 0; i < w->npacked; i++)
         free(w->packed[i].t);
     free(w->packed);
     free(w->found);
+    free(w->by_name);
+    free(w->view);
     free(w);
 }
 
@@ -138,24 +140,42 @@ const cJSON *weights_meta(const struct weights *w)
     return w->ckpt ? ckpt_meta(w->ckpt) : NULL;
 }
 
+size_t weights_passed_over(const struct weights *w, const char **ret_first)
+{
+    *ret_first = w->pickle ? w->pickle->passed : "";
+    return w->pickle ? w->pickle->passed_over : 0;
+}
+
 size_t weights_count(const struct weights *w)
 {
-    return w->torch ? torch_zip_count(w->torch) : w->llmc ? llmc_count(w->llmc) : safetensors_count(w->file);
+    return w->n;
 }
 
 const struct ckpt_tensor *weights_at(const struct weights *w, size_t i)
 {
-    return w->torch ? torch_zip_at(w->torch, i) : w->llmc ? llmc_at(w->llmc, i) : safetensors_at(w->file, i);
+    return w->view ? &w->view[i].t : w->source->at(w->of, i);
 }
 
+/* Behind the prefix. */
 static bool find_exact(const struct weights *w, const char *name, size_t *ret_i)
 {
-    for (size_t i = 0; i < weights_count(w); i++)
-        if (strcmp(weights_at(w, i)->name, name) == 0) {
-            *ret_i = i;
-            return true;
-        }
-    return false;
+    const size_t skip = strlen(w->prefix);
+    size_t low = 0, high = w->n;
+    while (low < high) {
+        const size_t mid = low + (high - low) / 2;
+        const char *has = weights_at(w, w->by_name[mid])->name;
+        int order = strncmp(has, w->prefix, skip);
+        order = order ? order : strcmp(has + skip, name);
+        if (order < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    if (low == w->n)
+        return false;
+    *ret_i = w->by_name[low];
+    const char *has = weights_at(w, *ret_i)->name;
+    return strncmp(has, w->prefix, skip) == 0 && strcmp(has + skip, name) == 0;
 }
 
 /* Parts one behind the other, which are alike but for their first dimension. */
@@ -239,6 +259,67 @@ bool weights_was_found(const struct weights *w, size_t i)
     return w->found && w->found[i];
 }
 
+/* --- the model's names */
+
+/* All spellings of a model's names: *ret[*n_ret], texts from malloc. */
+static int spell(const char *const *wanted, size_t n, char ***ret, size_t *n_ret, struct err *e)
+{
+    char names[FOREIGN_PARTS][FOREIGN_NAME];
+    char **all = calloc(n * (1 + FOREIGN_LIBRARIES * FOREIGN_PARTS) + 1, sizeof *all);
+    *ret = all;
+    *n_ret = 0;
+    bool whole = all != NULL;
+    for (size_t i = 0; whole && i < n; i++) {
+        whole = (all[(*n_ret)++] = strdup(wanted[i]));
+        for (int which = 0; which < FOREIGN_LIBRARIES; which++)
+            for (int k = foreign_names(wanted[i], which, names); whole && k > 0; k--)
+                whole = (all[(*n_ret)++] = strdup(names[k - 1]));
+    }
+    return whole ? 0 : err_errno(e, ENOMEM, "names of %zu tensors", n);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int find_prefix(struct weights *w, char **spelled, size_t n, size_t least, struct err *e)
+{
+    const char **names = calloc(w->n + 1, sizeof *names), *name = "";
+    size_t length = 0, found = 0;
+    if (!names)
+        return err_errno(e, ENOMEM, "list of %zu tensors", w->n);
+    for (size_t i = 0; i < w->n; i++)
+        names[i] = weights_at(w, i)->name;
+    qsort(spelled, n, sizeof *spelled, by_text);
+    int rc = prefix_find(names, w->n, (const char *const *)spelled, n, &name, &length, &found, e);
+    if (rc != -ENOMEM && found < least) {
+        rc = 0;
+        length = 0;
+    }
+    free(names);
+    memcpy(w->prefix, name, length); /* of a name that is longer */
+    w->prefix[length] = '\0';
+    return rc;
+}
+
+int weights_choose_prefix(struct weights *w, const char *const *wanted, size_t n, size_t least, const char **ret_prefix,
+                          struct err *e)
+{
+    char **spelled;
+    size_t n_spelled;
+    int rc = spell(wanted, n, &spelled, &n_spelled, e);
+    if (rc == 0)
+        rc = find_prefix(w, spelled, n_spelled, least, e);
+    for (size_t i = 0; spelled && i < n_spelled; i++)
+        free(spelled[i]);
+    free(spelled);
+    *ret_prefix = w->prefix;
+    return rc;
+}
+
+/* --- values */
+
 void weights_take_averages(struct weights *w)
 {
     w->averages = w->ckpt != NULL;
@@ -262,12 +343,8 @@ static int read_average(struct weights *w, size_t i, void *dst, struct err *e)
 
 int weights_read(struct weights *w, size_t i, void *dst, struct err *e)
 {
-    if (w->torch)
-        return torch_zip_read(w->torch, i, dst, e);
-    if (w->llmc)
-        return llmc_read(w->llmc, i, dst, e);
     if (!w->ckpt)
-        return safetensors_read(w->file, i, dst, NULL, e);
+        return w->source->read(w->of, w->view ? w->view[i].i : i, dst, e);
     const int rc = w->averages ? read_average(w, i, dst, e) : -ENOENT;
     return rc == -ENOENT ? ckpt_read(w->ckpt, "model", weights_at(w, i), dst, e) : rc;
 }

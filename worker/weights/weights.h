@@ -12,8 +12,20 @@
 struct err;
 struct weights;
 
-/* ERR_USAGE: nothing there. ERR_CORRUPT, ERR_REFUSED (see pickle_read.h), -ENOTSUP: one sentence. */
-int weights_open(struct weights **ret, const char *path, struct err *e);
+/* part: NULL, or of a file of others the member of its outermost dict, or else the beginning of names, under which the
+ * weights lie; what is not there is passed over, and names lose that beginning. ERR_USAGE: nothing there, or no such
+ * part. ERR_CORRUPT, ERR_REFUSED (see pickle_read.h), -ENOTSUP: one sentence. */
+int weights_open(struct weights **ret, const char *path, const char *part, struct err *e);
+/* Names of a file of others lose what wrappers put before them: "module." (DistributedDataParallel) and "_orig_mod."
+ * (torch.compile). Before anything was found. ERR_MISMATCH: two become one. */
+int weights_drop_wrappers(struct weights *w, struct err *e);
+/* From now on weights_find() looks for names behind the beginning behind which most of wanted[n], a model's names,
+ * are found, in ours or another library's spelling (prefix.h): *ret_prefix, valid until close; "": none. least: one
+ * behind which fewer lie is none. ERR_MISMATCH names two. */
+int weights_choose_prefix(struct weights *w, const char *const *wanted, size_t n, size_t least, const char **ret_prefix,
+                          struct err *e);
+/* Members of a .pth file's dict that are no tensors that can be taken: how many; *ret_first: the first of them. */
+size_t weights_passed_over(const struct weights *w, const char **ret_first);
 /* A checkpoint that keeps moving averages (--ema) gives those from now on, under the names of what they average.
  * Others: no effect. */
 void weights_take_averages(struct weights *w);

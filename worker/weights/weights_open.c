@@ -1,0 +1,164 @@
+/* Which kind of file of weights it is: by its first bytes, not by its name. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/err.h"
+#include "common/base/file.h"
+#include "worker/ckpt/ckpt.h"
+#include "worker/ckpt/pointer.h"
+#include "worker/weights/llmc_read.h"
+#include "worker/weights/pickle_read.h"
+#include "worker/weights/shards.h"
+#include "worker/weights/torch_old.h"
+#include "worker/weights/torch_zip.h"
+#include "worker/weights/weights_impl.h"
+
+#define SOURCE(kind)                                                                                                   \
+    static void close_##kind(void *of)                                                                                 \
+    {                                                                                                                  \
+        kind##_close(of);                                                                                              \
+    }                                                                                                                  \
+    static size_t count_##kind(const void *of)                                                                         \
+    {                                                                                                                  \
+        return kind##_count(of);                                                                                       \
+    }                                                                                                                  \
+    static const struct ckpt_tensor *at_##kind(const void *of, size_t i)                                               \
+    {                                                                                                                  \
+        return kind##_at(of, i);                                                                                       \
+    }                                                                                                                  \
+    static int read_##kind(void *of, size_t i, void *dst, struct err *e)                                               \
+    {                                                                                                                  \
+        return kind##_read(of, i, dst, e);                                                                             \
+    }                                                                                                                  \
+    static const struct source source_##kind = {close_##kind, count_##kind, at_##kind, read_##kind}
+
+static int bare_read(struct safetensors *s, size_t i, void *dst, struct err *e)
+{
+    return safetensors_read(s, i, dst, NULL, e);
+}
+#define bare_close safetensors_close
+#define bare_count safetensors_count
+#define bare_at safetensors_at
+
+SOURCE(bare);
+SOURCE(shards);
+SOURCE(torch_zip);
+SOURCE(torch_old);
+SOURCE(llmc);
+
+static int open_checkpoint(struct weights *w, const char *path, struct err *e)
+{
+    char dir[PATH_MAX];
+    int64_t step;
+    TRY(ckpt_locate(path, dir, &step, e));
+    if (step < 0)
+        TRY(ckpt_latest(dir, &step, e));
+    TRY(ckpt_open(&w->ckpt, dir, step, e));
+    w->source = &source_bare;
+    w->of = ckpt_file(w->ckpt, "model");
+    return 0;
+}
+
+/* What it begins with: "89 50 4e 47" of a picture, for example. */
+static int is_none(const char *path, const unsigned char *head, size_t n, struct err *e)
+{
+    char bytes[4 * 3 + 1] = "";
+    for (size_t i = 0; i < n && i < 4; i++)
+        snprintf(bytes + 3 * i, sizeof bytes - 3 * i, " %02x", head[i]);
+    return err_set(e, ERR_CORRUPT,
+                   "%s is no file of weights: expected .safetensors, a .pth or .pt that torch.save() wrote, or llm.c's "
+                   ".bin; it %s%s",
+                   path, n == 0 ? "is empty" : "begins with the bytes", bytes);
+}
+
+static bool has_suffix(const char *s, const char *suffix)
+{
+    const size_t n = strlen(s), m = strlen(suffix);
+    return n > m && strcmp(s + n - m, suffix) == 0;
+}
+
+#define OPEN(kind, ...)                                                                                                \
+    do {                                                                                                               \
+        struct kind *of_ = NULL;                                                                                       \
+        TRY(kind##_open(&of_, __VA_ARGS__, e));                                                                        \
+        w->source = &source_##kind;                                                                                    \
+        w->of = of_;                                                                                                   \
+    } while (0)
+
+static int open_torch(struct weights *w, bool old, const char *path, const char *part, struct err *e)
+{
+    if (old)
+        OPEN(torch_old, path, part);
+    else
+        OPEN(torch_zip, path, part);
+    w->pickle = old ? torch_old_pickle(w->of) : torch_zip_pickle(w->of);
+    return 0;
+}
+
+static int open_file(struct weights *w, const char *path, const char *part, struct err *e)
+{
+    unsigned char head[PICKLE_OLD_HEAD] = {0};
+    FILE *f = NULL;
+    struct safetensors *file = NULL;
+    TRY(file_stream_regular(&f, path, ERR_CORRUPT, e));
+    size_t n = fread(head, 1, sizeof head, f);
+    const int failed = ferror(f) ? errno : 0;
+    fclose(f);
+    if (failed)
+        return err_errno(e, failed, "read %s", path);
+    if (n >= 4 && memcmp(head, "PK\3\4", 4) == 0)
+        return open_torch(w, false, path, part, e);
+    if (pickle_is_old(head, n))
+        return open_torch(w, true, path, part, e);
+    if (llmc_is(head, n)) {
+        OPEN(llmc, path);
+        return 0;
+    }
+    if (n > 0 && head[0] == '{' && has_suffix(path, ".json")) {
+        OPEN(shards, path);
+        return 0;
+    }
+    if (n < 9 || head[8] != '{') /* 8 bytes of length, then JSON */
+        return is_none(path, head, n, e);
+    TRY(safetensors_open(&file, path, e));
+    w->source = &source_bare;
+    w->of = file;
+    return 0;
+}
+
+/* A folder of Hugging Face's: its file of weights. */
+static bool has_bare_file(const char *dir, char file[PATH_MAX])
+{
+    static const char *const names[] = {"manifest.json", "config.json", "model.safetensors",
+                                        "model.safetensors.index.json", "pytorch_model.bin"};
+    for (int i = 0; i < 5; i++) {
+        if (snprintf(file, PATH_MAX, "%s/%s", dir, names[i]) >= PATH_MAX)
+            return false;
+        const bool there = access(file, F_OK) == 0;
+        if (i < 2 && there == (i == 0))
+            return false;
+        if (i >= 2 && there)
+            return true;
+    }
+    return false;
+}
+
+int weights_open_path(struct weights *w, const char *path, const char *part, struct err *e)
+{
+    struct stat st;
+    char file[PATH_MAX];
+    if (stat(path, &st) < 0)
+        return err_set(e, ERR_USAGE, "no weights found at '%s': %s", path, strerror(errno));
+    if (S_ISDIR(st.st_mode) && has_bare_file(path, file))
+        TRY(open_file(w, file, part, e));
+    else if (S_ISDIR(st.st_mode) || pointer_read(path) >= 0)
+        TRY(open_checkpoint(w, path, e));
+    else
+        TRY(open_file(w, path, part, e));
+    w->n = w->source->count(w->of);
+    return 0;
+}
