@@ -6,6 +6,14 @@
 #include <string.h>
 #include <sys/resource.h>
 
+/* Names out of files and from peers may stand in the text: control bytes become '?', as in log lines. */
+static void clean(struct err *e)
+{
+    for (char *c = e->text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = '?';
+}
+
 int err_set(struct err *e, int code, const char *fmt, ...)
 {
     if (e) {
@@ -13,6 +21,7 @@ int err_set(struct err *e, int code, const char *fmt, ...)
         va_start(ap, fmt);
         vsnprintf(e->text, sizeof e->text, fmt, ap);
         va_end(ap);
+        clean(e);
         e->code = code;
     }
     return code;
@@ -33,6 +42,7 @@ static void set_errno(struct err *e, int errno_value, const char *more, const ch
     int n = vsnprintf(e->text, sizeof e->text, fmt, ap);
     if (n >= 0 && (size_t)n < sizeof e->text)
         snprintf(e->text + n, sizeof e->text - (size_t)n, ": %s%s", strerror(errno_value), more);
+    clean(e);
     e->code = -errno_value;
 }
 
@@ -76,6 +86,7 @@ int err_wrap(struct err *e, const char *fmt, ...)
     va_end(ap);
     if (n >= 0 && (size_t)n < sizeof e->text)
         snprintf(e->text + n, sizeof e->text - (size_t)n, ": %s", old);
+    clean(e);
     return e->code;
 }
 

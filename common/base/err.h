@@ -31,7 +31,7 @@ enum err_code {
 
 struct err {
     int code;       /* 0, -errno or an err_code */
-    char text[512]; /* one sentence without a full stop or newline; never contains a secret */
+    char text[512]; /* one sentence without a full stop or control bytes; never contains a secret */
 };
 
 /* Set *e (if not NULL) and return code. */
