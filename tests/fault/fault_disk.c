@@ -3,7 +3,8 @@
  *
  *   FAULT_DISK_FSYNC_MS=n     fsync(2) of such a file takes n milliseconds longer
  *   FAULT_DISK_HOLD=FILE      fsync(2) of such a file returns once there is no FILE
- *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC
+ *   FAULT_DISK_FULL=FILE      while FILE exists, write(2) and its like to such a file fail with ENOSPC, and symlink(2)
+ *                             of a path that holds FAULT_DISK_ONLY
  *   FAULT_DISK_FULL_ONLY=TEXT of such files only to those whose paths hold TEXT
  *   FAULT_DISK_ROOM=n         the first n of these do not
  *   FAULT_DISK_FAILS=n        those after the first n of these do not
@@ -151,6 +152,18 @@ ssize_t writev(int fd, const struct iovec *v, int n)
     ssize_t (*real)(int, const struct iovec *, int);
     *(void **)&real = dlsym(RTLD_NEXT, "writev");
     return is_full(fd) ? -1 : real(fd, v, n);
+}
+
+int symlink(const char *to, const char *path)
+{
+    int (*real)(const char *, const char *);
+    *(void **)&real = dlsym(RTLD_NEXT, "symlink");
+    const char *full = getenv("FAULT_DISK_FULL"), *only = getenv("FAULT_DISK_ONLY");
+    if (full && only && strstr(path, only) && access(full, F_OK) == 0) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return real(to, path);
 }
 
 static void tell_read(const char *file, ssize_t n)

@@ -27,30 +27,52 @@ static int replace(const char *dir, const char *tmp, const char *path, struct er
     return folder_sync(dir, e);
 }
 
-int pointer_write(const char *dir, const char *name, int64_t step, struct err *e)
+/* A link to the folder; where the file system has none, a text file with its name. */
+static int make(const char *tmp, const char *to, struct err *e)
 {
-    char tmp[PATH_MAX], path[PATH_MAX], text[40];
-    TRY(folder_path(tmp, e, "%s/%s.tmp", dir, name));
-    TRY(folder_path(path, e, "%s/%s", dir, name));
-    step_name(text, step);
-    strcat(text, "\n");
+    char text[40];
     if (unlink(tmp) < 0 && errno != ENOENT)
         return err_errno(e, errno, "remove %s", tmp);
-    TRY(folder_write(tmp, text, e));
+    if (symlink(to, tmp) == 0)
+        return 0;
+    if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS)
+        return err_errno(e, errno, "make the link %s", tmp);
+    snprintf(text, sizeof text, "%s\n", to);
+    return folder_write(tmp, text, e);
+}
+
+int pointer_write(const char *dir, const char *name, int64_t step, struct err *e)
+{
+    char tmp[PATH_MAX], path[PATH_MAX], to[32];
+    TRY(folder_path(tmp, e, "%s/%s.tmp", dir, name));
+    TRY(folder_path(path, e, "%s/%s", dir, name));
+    step_name(to, step);
+    TRY(make(tmp, to, e));
     return replace(dir, tmp, path, e);
 }
 
-/* The line in it; -ENOENT if there is no such file, ERR_CORRUPT if it is none that pointer_write() makes. */
-static int read_step(const char *path, int64_t *ret, struct err *e)
+/* The line in it. */
+static ssize_t read_line(const char *path, char *text, size_t cap, struct err *e)
 {
-    char text[64] = "";
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return err_errno(e, errno, "open %s", path);
-    const ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, text, sizeof text - 1) : 0;
+    const ssize_t n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, text, cap - 1) : 0;
     close(fd);
     text[strcspn(text, "\n")] = '\0';
+    return n;
+}
+
+/* -ENOENT if there is nothing, ERR_CORRUPT if it is none that pointer_write() makes, or made when it wrote texts. */
+static int read_step(const char *path, int64_t *ret, struct err *e)
+{
+    char text[64] = "";
+    ssize_t n = readlink(path, text, sizeof text - 1);
+    if (n < 0)
+        n = read_line(path, text, sizeof text, e);
+    if (n == -ENOENT)
+        return (int)n;
     const int64_t step = n > 0 ? folder_step(text) : -1;
     if (step < 0)
         return err_set(e, ERR_CORRUPT, "%s names no checkpoint", path);
@@ -137,10 +159,7 @@ int ckpt_link_epoch(const char *dir, const char *name, int64_t epochs, int64_t s
     TRY(folder_path(path, e, "%s/%s", dir, link));
     TRY(folder_path(tmp, e, "%s/%s.tmp", dir, link));
     step_name(to, step);
-    if (unlink(tmp) < 0 && errno != ENOENT)
-        return err_errno(e, errno, "remove %s", tmp);
-    if (symlink(to, tmp) < 0)
-        return err_errno(e, errno, "make the link %s", tmp);
+    TRY(make(tmp, to, e));
     TRY(replace(dir, tmp, path, e));
     drop_other_links(dir, name, link);
     return 0;

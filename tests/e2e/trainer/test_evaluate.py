@@ -1,5 +1,6 @@
 """--evaluate and --resume PATH: what they print, what they refuse, and that they write nothing they should not."""
 import json
+import os
 import re
 import shutil
 
@@ -65,17 +66,23 @@ def test_a_result_that_cannot_be_written_is_no_success(data, trained, tmp_path):
 def test_latest_and_best_are_taken_as_the_checkpoints_they_name(data, trained, tmp_path):
     out, expected = trained
     assert accuracy(run(*command(data, "-e", "--resume", out / "latest"))) == expected
-    best = out / (out / "best").read_text().strip()
+    best = out / os.readlink(out / "best")
     by_name = accuracy(run(*command(data, "-e", "--resume", best)))
     assert accuracy(run(*command(data, "-e", "--resume", out / "best"))) == by_name
     assert accuracy(run(*command(data, "-e", "--pretrained", out / "best"))) == by_name
     test_alone = [w for w in command(data, "-e", "--pretrained", out / "best")]
     at = test_alone.index("--train-data")
     assert accuracy(run(*test_alone[:at], *test_alone[at + 2:])) == by_name  # the classes are those of the test set
-    stray = tmp_path / "best"
-    stray.write_text("step-00000099\n")
-    p = run(*command(data, "-e", "--resume", stray))
-    assert p.returncode == 2 and "step-00000099 is not there" in p.stderr, p.stderr
+    for stray in (tmp_path / "best", tmp_path / "latest"):
+        stray.write_text("step-00000099\n")  # as older versions wrote them
+        p = run(*command(data, "-e", "--resume", stray))
+        assert p.returncode == 2 and "step-00000099 is not there" in p.stderr, p.stderr
+    old = tmp_path / "old"
+    shutil.copytree(out, old, symlinks=True)
+    for name in ("best", "latest"):
+        (old / name).unlink()
+        (old / name).write_text(os.readlink(out / name) + "\n")
+    assert accuracy(run(*command(data, "-e", "--resume", old / "best"))) == by_name
 
 
 def test_evaluate_takes_a_folder_a_step_and_a_link_to_one(data, trained, tmp_path):

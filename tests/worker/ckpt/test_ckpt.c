@@ -49,10 +49,9 @@ static void a_saved_checkpoint_is_found_and_read_back(void **state)
     save(state, 1234, 0);
     assert_int_equal(latest(state), 1234);
     state_check(*state, 1234);
-    size_t n;
-    char *text = scratch_read(scratch(state, "latest"), &n);
-    assert_string_equal(text, "step-00001234\n");
-    free(text);
+    char to[64] = "";
+    assert_int_equal(readlink(scratch(state, "latest"), to, sizeof to - 1), (int)strlen("step-00001234"));
+    assert_string_equal(to, "step-00001234");
     assert_int_equal(scratch_count(scratch(state, "step-00001234"), ""), 3);
 }
 
