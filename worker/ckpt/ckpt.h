@@ -19,7 +19,7 @@
 struct err;
 
 /* Save; meta (an object, or NULL) is put into the manifest as "meta" (borrowed; its numbers keep 15 digits, so exact
- * state belongs in tensors). Replaces DIR/latest afterwards (a text file with the folder's name, by rename). keep > 0:
+ * state belongs in tensors). Replaces DIR/latest afterwards (a link to the folder, by rename). keep > 0:
  * complete checkpoints beyond the newest `keep` are removed after that, never the one just saved, the best, or one that
  * a link leads to. An existing complete
  * checkpoint of the same step is left as it is and counts as success. DIR is made if missing. On failure (-ENOSPC, ...)
@@ -30,6 +30,10 @@ int ckpt_save(const char *dir, int64_t step, const struct ckpt_tensor *model, si
 
 /* What ckpt_save() removes, after a link or DIR/best has come to lead elsewhere. saved: is kept. */
 int ckpt_rotate(const char *dir, int64_t saved, int keep, struct err *e);
+
+/* For a save that found the disk full and that must succeed: removes the oldest complete checkpoint that is not the best
+ * and that no link of its epoch leads to, if another is left. *ret_step: its step; -1: there is none to remove. */
+int ckpt_make_room(const char *dir, int64_t *ret_step, struct err *e);
 
 /* Sets members of a complete checkpoint's meta (those of the object `more`, borrowed): what became known of it after it
  * was saved. */
@@ -46,7 +50,7 @@ int ckpt_newest(const char *dir, int64_t below, int64_t *ret_step, struct err *e
  * save (step-N.tmp) are ignored. The folder is the truth, `latest` a convenience for people. */
 int ckpt_latest(const char *dir, int64_t *ret_step, struct err *e);
 
-/* DIR/best holds the name of the checkpoint that the caller thinks best; rotation spares it. ckpt_best(): -1 if there
+/* DIR/best leads to the checkpoint that the caller thinks best; rotation spares it. ckpt_best(): -1 if there
  * is none. */
 int ckpt_set_best(const char *dir, int64_t step, struct err *e);
 int ckpt_best(const char *dir, int64_t *ret_step, struct err *e);

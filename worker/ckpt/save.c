@@ -106,6 +106,26 @@ int ckpt_rotate(const char *dir, int64_t saved, int keep, struct err *e)
     return rc;
 }
 
+/* Another one must be left, whatever becomes of the save that needs the room. */
+int ckpt_make_room(const char *dir, int64_t *ret_step, struct err *e)
+{
+    int64_t *steps, oldest = -1;
+    size_t n, complete = 0;
+    *ret_step = -1;
+    TRY(folder_list(dir, &steps, &n, e));
+    for (size_t i = 0; i < n; i++)
+        if (can_be_opened(dir, steps[i])) {
+            complete++;
+            oldest = pointer_to(dir, steps[i]) ? oldest : steps[i];
+        }
+    free(steps);
+    if (complete < 2 || oldest < 0)
+        return 0;
+    TRY(discard(dir, oldest, e));
+    *ret_step = oldest;
+    return 0;
+}
+
 static void after_save(const char *dir, int64_t step, int keep)
 {
     struct err e;

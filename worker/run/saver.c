@@ -1,11 +1,13 @@
 /* A save that becomes due while the one before is still being written:
  *   - by steps or time: the state is saved as soon as the writer is free, the newest then: no step waits for a disk;
- *   - at the end of an epoch, of the best so far, or the last: waits, so that these are of exactly that step.
+ *   - at the end of an epoch, of the best so far, or the last: waits, so that these are of exactly that step;
+ *   - the last, where the disk is full: once more without the oldest that is not the best.
  * Where ranks keep parts a save takes all ranks (session.saves_together), each of which has a writer. Those that write
  * files tell the others with a step's sums that they will want to save after it; before they copy, all agree: one may
  * find that it cannot. */
 #include "worker/run/saver.h"
 
+#include <errno.h>
 #include <math.h>
 
 #include "common/base/clock.h"
@@ -261,11 +263,8 @@ int saver_evaluated(struct saver *v, struct position *at, const struct eval_resu
     return 0;
 }
 
-int saver_finish(struct saver *v, struct position *at, bool over, struct err *e)
+static int save_last(struct saver *v, struct position *at, bool over, struct err *e)
 {
-    if (!v->writer)
-        return 0;
-    v->last = true;
     int64_t step;
     int rc = v->together ? 0 : await_writer(v, at, e); /* it may have been this step's: then once more */
     rc = rc == 0 ? save(v, at, over, e) : rc;
@@ -275,5 +274,35 @@ int saver_finish(struct saver *v, struct position *at, bool over, struct err *e)
         mark_best(v, at);
         rc = snapshot_writer_wait(v->writer, patience_ms(v), e);
     }
-    return rc < 0 ? err_wrap(e, "the end of the run is not saved") : 0;
+    return rc;
+}
+
+/* rc: how the last save went here. *ret: is it worth another try, for some rank has removed an older one? All ranks
+ * that save together. */
+static int make_room(const struct saver *v, int rc, bool *ret, struct err *e)
+{
+    struct comm *c = v->s->comm;
+    int64_t made = 0;
+    if ((rc == -ENOSPC || rc == -EDQUOT) && v->s->writes && !snapshot_writer_busy(v->writer))
+        made = snapshot_writer_make_room(v->writer);
+    if (v->together)
+        TRY(c->ops->all_reduce(c, COMM_CONTROL, &made, 1, DT_I64, COMM_MAX, NULL, e));
+    *ret = made;
+    return 0;
+}
+
+int saver_finish(struct saver *v, struct position *at, bool over, struct err *e)
+{
+    struct err why;
+    bool again = false;
+    if (!v->writer)
+        return 0;
+    v->last = true;
+    int rc = save_last(v, at, over, &why);
+    const int rc2 = make_room(v, rc, &again, e);
+    if (again)
+        rc = save_last(v, at, over, &why);
+    if (rc == 0 && rc2 < 0)
+        return rc2;
+    return rc < 0 ? err_set(e, rc, "the end of the run is not saved: %s", why.text) : 0;
 }

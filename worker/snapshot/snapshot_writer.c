@@ -388,6 +388,20 @@ int snapshot_writer_result(struct snapshot_writer *w, struct snapshot_saved *ret
     return rc;
 }
 
+bool snapshot_writer_make_room(struct snapshot_writer *w)
+{
+    struct err e;
+    int64_t step;
+    if (ckpt_make_room(w->o.dir, &step, &e) < 0) {
+        log_warn("ckpt", "no room is made for the last checkpoint: %s", e.text);
+        return false;
+    }
+    if (step >= 0)
+        log_warn("ckpt", "step %lld, the oldest that is not the best, is removed to make room for the last checkpoint",
+                 (long long)step);
+    return step >= 0;
+}
+
 void snapshot_writer_close(struct snapshot_writer *w, int64_t timeout_ms)
 {
     if (!w)

@@ -72,6 +72,10 @@ int snapshot_writer_best_result(struct snapshot_writer *w, struct snapshot_best 
  * good one. */
 int snapshot_writer_result(struct snapshot_writer *w, struct snapshot_saved *ret, struct err *e);
 
+/* After a result of -ENOSPC or -EDQUOT: ckpt_make_room(). Did it remove one? What it removed, or could not, is logged.
+ * Not while busy. */
+bool snapshot_writer_make_room(struct snapshot_writer *w);
+
 /* Waits for what is being written. After timeout_ms it is left to its thread, whose memory is not freed: for a process
  * that ends. NULL allowed. */
 void snapshot_writer_close(struct snapshot_writer *w, int64_t timeout_ms);

@@ -14,6 +14,7 @@ from processes import WAIT
 from support import CRUN, TRAINER, faulty_disk, free_port, run
 from tensors import newest
 
+STILL = ("--arch", "mlp", "--base-learning-rate", 0, "--warmup-epochs", 0, "--weight-decay", 0)  # nothing moves: all accuracies are equal
 STEPS = 20  # of the whole run: 5 epochs of 4
 
 
@@ -87,7 +88,7 @@ def test_what_a_checkpoint_is_made_of_is_on_disk_before_its_name_and_that_before
     tmp, step = "DIR/step-00000004.tmp", "DIR/step-00000004"
     assert sorted(told[:3]) == [f"fsync {tmp}/{name}" for name in ("manifest.json", "model.safetensors", "train.safetensors")], told
     assert told[3:6] == [f"fsync {tmp}", f"rename {tmp} {step}", "fsync DIR"], told
-    assert told[6:9] == ["fsync DIR/latest.tmp", "rename DIR/latest.tmp DIR/latest", "fsync DIR"], told
+    assert told[6:8] == ["rename DIR/latest.tmp DIR/latest", "fsync DIR"], told
 
 
 def test_a_kill_in_the_middle_of_a_write_leaves_the_checkpoint_before(data, undisturbed, tmp_path):
@@ -166,6 +167,18 @@ def test_a_full_disk_leaves_the_checkpoint_before_and_training_goes_on(data, und
     assert p.returncode == 73 and steps(tmp_path / "cut") == [4], p.stderr
 
 
+@pytest.mark.parametrize("more", [[], ["--checkpoint-sync"], ["--stages", 2, "--procs", 2, "--device", "cpu"]], ids=["", "sync", "together"])
+def test_the_last_save_on_a_full_disk_drops_the_oldest_that_is_not_the_best(data, tmp_path, more):
+    """While the first, or second, is there, the disk has no room for the third."""
+    for first, rest, args in ((4, [8, 12], ["--eval-every", 0]), (8, [4, 12], STILL)):
+        out = tmp_path / str(first)
+        p = run(*command(data, out, "--num-epochs", 3, "--checkpoint-keep", 0, *args, *more),
+                env=faulty_disk(full=out / f"step-{first:08}" / "manifest.json", only="step-00000012."))
+        assert p.returncode == 0 and steps(out) == rest, p.stderr
+        assert f"step {first}, the oldest that is not the best, is removed to make room for the last checkpoint" in p.stderr, p.stderr
+        assert (best(out), os.readlink(out / "latest")) == (12 if first == 4 else 4, "step-00000012")
+
+
 def test_a_full_disk_costs_metrics_the_lines_of_that_time_and_no_more(data, tmp_path):
     full, out = tmp_path / "full", tmp_path / "out"
     full.touch()
@@ -223,7 +236,7 @@ def test_sigterm_waits_for_the_checkpoint_of_its_step(data, tmp_path):
 
 
 def best(out):
-    return int((out / "best").read_text().strip()[5:])
+    return int(os.readlink(out / "best")[5:])
 
 
 def test_best_points_at_the_most_accurate_checkpoint_and_rotation_spares_it(data, tmp_path):
@@ -272,9 +285,6 @@ def test_a_worse_or_equal_one_after_a_resume_does_not_replace_the_best(data, tmp
     worse = go("--num-epochs", 8, "--base-learning-rate", 0.7, "--warmup-epochs", 0, "--eval-every", 0)
     assert worse.returncode == 0, worse.stderr
     assert best(tmp_path) == 8, lines(tmp_path)[-2:]
-
-
-STILL = ("--arch", "mlp", "--base-learning-rate", 0, "--warmup-epochs", 0, "--weight-decay", 0)  # nothing moves: all accuracies are equal
 
 
 @pytest.mark.parametrize("more", [[], ["--checkpoint-sync"], ["--procs", 2], ["--stages", 2, "--procs", 2, "--device", "cpu"]])
