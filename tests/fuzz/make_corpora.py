@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
-"""Write image.corpus, net.corpus, record.corpus and safetensors.corpus beside this file: sound inputs, and some that
-claim sizes which they do not hold. Usage: make_corpora.py TRAINER"""
+"""Write image.corpus, net.corpus, record.corpus, safetensors.corpus and weights.corpus beside this file, and objects of all
+protocols behind the first lines of pickle.corpus: sound inputs, and some that claim sizes which they do not hold.
+Usage: make_corpora.py TRAINER"""
+import argparse
+import collections
 import json
 import pathlib
+import pickle
 import struct
 import subprocess
 import sys
@@ -112,5 +116,49 @@ def nets():
     yield b"input\nconv a out=16777216 kernel=1024 pad=1023\nconv b out=16777216 kernel=1024 pad=1023\nclassifier c\n"
 
 
-for name, inputs in ("image", pictures(sys.argv[1])), ("net", nets()), ("record", records()), ("safetensors", files()):
+def text(s):
+    return b"X" + struct.pack("<I", len(s)) + s.encode()
+
+
+def a_tensor(shape, strides, old=False):
+    def ints(v):
+        return b"(" + b"".join(b"K" + bytes([i]) for i in v) + b"t"
+
+    return (b"ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuK\6" + (b"N" if old else b"")
+            + b"tQK\0" + ints(shape) + ints(strides) + b"\x89ccollections\nOrderedDict\n)RtR")
+
+
+def a_dict(members):
+    return b"}(" + b"".join(text(k) + v for k, v in members.items()) + b"u"
+
+
+def objects():
+    """Beside a tensor, what other trainers save."""
+    many = {"args": argparse.Namespace(lr=0.1, path=pathlib.PurePosixPath("x")), "seen": {1, 2}, "few": frozenset("ab"), "log": collections.defaultdict(list, {"a": [1.0]}),
+            "seed": 2**70, "raw": b"bytes", "array": bytearray(b"b"), "complex": 1j, "count": collections.Counter([3]), "text": "a\nb", "less": -1, "truth": [True, None]}
+    for protocol in range(6):
+        yield b"\x80\2" + a_dict({"beside": pickle.dumps(many, protocol)[2 if protocol > 1 else 0:-1], "net": a_dict({"w": a_tensor((2, 3), (3, 1))})}) + b"."
+
+
+def old_file(members, count=6, keys=("0",)):
+    return (b"".join(pickle.dumps(x, 2) for x in (0x1950a86a20f9469cfc6c, 1001, {"little_endian": True})) + b"\x80\2" + a_dict(members) + b"."
+            + pickle.dumps(list(keys), 2) + struct.pack("<q", count) + struct.pack("<6f", *range(6)))
+
+
+def weights():
+    w = a_tensor((2, 3), (3, 1), old=True)
+    yield old_file({"model.w": w, "model.v": a_tensor((4,), (1,), old=True), "other": w})
+    yield old_file({"model": a_dict({"module.w": w}), "args": pickle.dumps(argparse.Namespace(a=1), 2)[2:-1], "epoch": b"K\3"})
+    yield old_file({"module.encoder_q.w": w, "module.encoder_k.w": w})
+    yield old_file({"w": w}, 1 << 60)
+    yield old_file({"w": w}, keys=["0"] * 40)
+    yield b'{"metadata":{"total_size":32,"x":[1,{"y":"]}"}]},"weight_map":{"w":"a.safetensors","model.v":"b.safetensors"}}'
+    yield b'{"weight_map":{"w":"a.safetensors","w":"a.safetensors"}}'
+    yield b'{"weight_map":{"w":"../a.safetensors"}}'
+    yield b'{"weight_map":{' + b",".join(b'"%d":"a.safetensors"' % i for i in range(200)) + b"}}"
+
+
+kept = (HERE / "pickle.corpus").read_text().splitlines()[:6]
+(HERE / "pickle.corpus").write_text("".join(line + "\n" for line in kept + [o.hex() for o in objects()]))
+for name, inputs in ("weights", weights()), ("image", pictures(sys.argv[1])), ("net", nets()), ("record", records()), ("safetensors", files()):
     (HERE / f"{name}.corpus").write_text("".join(i.hex() + "\n" for i in inputs))

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/err.h"
@@ -123,6 +124,7 @@ int ckpt_locate(const char *path, char *dir, int64_t *step, struct err *e)
     char real[PATH_MAX];
     int64_t *steps = NULL;
     size_t n = 0;
+    struct stat st;
     if (!realpath(path, real))
         return err_set(e, ERR_USAGE, "no checkpoint found at '%s': %s", path, strerror(errno));
     char *name = strrchr(real, '/');
@@ -133,7 +135,9 @@ int ckpt_locate(const char *path, char *dir, int64_t *step, struct err *e)
         folder_list(real, &steps, &n, NULL);
     free(steps);
     if (one < 0 && n == 0)
-        return err_set(e, ERR_USAGE, "no checkpoint found at '%s': neither a step-N folder nor a folder of them", path);
+        return err_set(e, ERR_USAGE, "no checkpoint found at '%s': neither a step-N folder nor a folder of them%s",
+                       path,
+                       stat(real, &st) == 0 && S_ISREG(st.st_mode) ? "; --pretrained takes files of weights" : "");
     if (one >= 0)
         *name = '\0';
     if (one >= 0 && !has_manifest(real, one))

@@ -29,6 +29,7 @@ struct machine {
     struct value **memo;
     size_t memo_n, memo_used;
     bool stopped;
+    struct value mark, none, truth[2]; /* one of each is enough */
 };
 
 static int no_memory(struct err *e)
@@ -109,6 +110,11 @@ int machine_push_new(struct machine *m, enum value_kind kind, int64_t i, struct 
     if (kind >= V_TUPLE && kind <= V_DICT)
         memset(&v->seq, 0, sizeof v->seq);
     return machine_push(m, v, e);
+}
+
+static int push_bool(struct machine *m, int i, struct err *e)
+{
+    return machine_push(m, &m->truth[i], e);
 }
 
 int machine_push_other(struct machine *m, const char *module, size_t nm, const char *name, size_t nn, struct err *e)
@@ -367,13 +373,13 @@ static int stop(struct machine *m)
     X(0x80, skip(m, 1, e))                        /* PROTO */                                                          \
     X(0x95, skip(m, 8, e))                        /* FRAME */                                                          \
     X('.', stop(m))                               /* STOP */                                                           \
-    X('(', machine_push_new(m, V_MARK, 0, e))     /* MARK */                                                           \
+    X('(', machine_push(m, &m->mark, e))          /* MARK */                                                           \
     X('0', drop(m, e))                            /* POP */                                                            \
     X('1', drop_marked(m, e))                     /* POP_MARK */                                                       \
     X('2', duplicate(m, e))                       /* DUP */                                                            \
-    X('N', machine_push_new(m, V_NONE, 0, e))     /* NONE */                                                           \
-    X(0x88, machine_push_new(m, V_BOOL, 1, e))    /* NEWTRUE */                                                        \
-    X(0x89, machine_push_new(m, V_BOOL, 0, e))    /* NEWFALSE */                                                       \
+    X('N', machine_push(m, &m->none, e))          /* NONE */                                                           \
+    X(0x88, push_bool(m, 1, e))                   /* NEWTRUE */                                                        \
+    X(0x89, push_bool(m, 0, e))                   /* NEWFALSE */                                                       \
     X('J', integer(m, 4, true, e))                /* BININT */                                                         \
     X('K', integer(m, 1, false, e))               /* BININT1 */                                                        \
     X('M', integer(m, 2, false, e))               /* BININT2 */                                                        \
@@ -449,8 +455,11 @@ int machine_run(struct machine **ret, const void *data, size_t n, const struct v
     struct value *v = NULL;
     if (!m)
         return no_memory(e);
-    m->p = data;
-    m->end = m->p + n;
+    *m = (struct machine){.p = data,
+                          .end = (const unsigned char *)data + n,
+                          .mark = {.kind = V_MARK},
+                          .none = {.kind = V_NONE},
+                          .truth = {{.kind = V_BOOL, .i = 0}, {.kind = V_BOOL, .i = 1}}};
     int rc = 0;
     while (rc == 0 && !m->stopped)
         rc = run_one(m, e);

@@ -96,7 +96,8 @@ static int add_entry(struct shards *s, const char *tensor, const char *file, str
 
 static int no_index(const struct shards *s, struct err *e)
 {
-    return err_set(e, ERR_CORRUPT, "%s is no index of weights: expected {\"weight_map\": {tensor: file, ...}}", s->path);
+    return err_set(e, ERR_CORRUPT, "%s is no index of weights: expected {\"weight_map\": {tensor: file, ...}}",
+                   s->path);
 }
 
 static int read_pair(struct shards *s, struct cursor *c, struct err *e)

@@ -1,0 +1,190 @@
+"""Files of weights as other trainers leave them, made by hand without torch: what is not needed of one is passed over,
+what could be meant in two ways is refused, and no size is believed. (Against the libraries themselves:
+tests/peer/test_kinds_of_weights.py.)"""
+import argparse
+import collections
+import json
+import os
+import pathlib
+import pickle
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+
+from support import TRAINER, has_sanitizer, run
+from tensors import load, newest, save
+from test_convert import tensor
+
+W, V = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(4, dtype=np.float32)
+
+
+def text(s):
+    return b"X" + struct.pack("<I", len(s.encode())) + s.encode()
+
+
+def a_dict(members):
+    """Opcodes of a dict; a value that is no bytes is pickled by Python."""
+    return b"}(" + b"".join(text(k) + (v if isinstance(v, bytes) else pickle.dumps(v, 2)[2:-1]) for k, v in members.items()) + b"u"
+
+
+def floats(a):
+    """Opcodes of a tensor, a view of the beginning of storage 0."""
+    return tensor(a.shape, [s // 4 for s in a.strides], 6)
+
+
+def model(**more):
+    return {"w": floats(W), "v": floats(V), **more}
+
+
+def pth(path, members, protocol=2):
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("archive/data.pkl", bytes([0x80, protocol]) + (members if isinstance(members, bytes) else a_dict(members)) + b".")
+        z.writestr("archive/data/0", W.tobytes())
+    return path
+
+
+def old_pth(path, members, storage=W.tobytes(), count=6, keys=("0",), version=1001, little=True):
+    """The format of torch before 1.6. Its storages have one member more: the view that they are of, None."""
+    body = a_dict(members).replace(b"cpuK\x06tQ", b"cpuK\x06NtQ")
+    path.write_bytes(b"".join(pickle.dumps(x, 2) for x in (0x1950a86a20f9469cfc6c, version, {"little_endian": little})) + b"\x80\x02" + body + b"."
+                     + pickle.dumps(list(keys), 2) + struct.pack("<q", count) + storage)
+    return path
+
+
+def convert(src, tmp_path, *options, code=0):
+    out = tmp_path / "out.safetensors"
+    out.unlink(missing_ok=True)
+    limit = "unlimited" if has_sanitizer("asan") else 64 << 10  # KiB: no file makes it take more
+    p = run("sh", "-c", 'ulimit -d $0; exec "$@"', limit, TRAINER, "convert", *options, src, out)
+    assert p.returncode == code and (code == 0 or (p.stderr.count("\n") == 1 and not out.exists())), (p.returncode, p.stderr)
+    return p.stderr if code else load(out)
+
+
+def is_model(got):
+    return got.keys() == {"w", "v"} and np.array_equal(got["w"], W) and np.array_equal(got["v"], W.ravel()[:4])
+
+
+BESIDE = {"args": argparse.Namespace(lr=0.1, where=pathlib.Path("x")), "best": np.float64(71.5), "curve": np.arange(300.), "seen": {1, 2}, "few": frozenset("ab"),
+          "log": collections.defaultdict(list, {"loss": [1.0]}), "seed": 2**70, "raw": b"bytes", "array": bytearray(b"b"), "complex": 1j, "range": range(3),
+          "milestones": collections.Counter([3]), "none": None, "exception": ValueError("x"), "negative": -2**200, "text": "a\nb"}
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_what_lies_beside_the_weights_is_not_made(tmp_path, protocol):
+    beside = pickle.dumps(BESIDE, protocol)[2 if protocol >= 2 else 0:-1]
+    assert is_model(convert(pth(tmp_path / "a.pth", {"beside": beside, "state_dict": a_dict(model())}, protocol), tmp_path))
+    assert is_model(convert(pth(tmp_path / "a.pth", {**BESIDE, "raw": 0, "state_dict": a_dict(model())}), tmp_path))
+
+
+def test_the_one_dict_of_tensors_is_taken_and_of_two_the_one_that_is_named(tmp_path):
+    src, other = tmp_path / "a.pth", {"u": floats(V)}
+    assert is_model(convert(pth(src, {"net": a_dict(model()), "epoch": 3, "loss": floats(V), "optimizer": a_dict({"state": a_dict({"0": a_dict(other)})})}), tmp_path))
+    assert is_model(convert(pth(src, {"state_dict": a_dict(model()), "state_dict_ema": a_dict(other)}), tmp_path))
+    assert convert(src, tmp_path, "--part", "state_dict_ema").keys() == {"u"}
+    pth(src, {"student": a_dict(model()), "teacher": a_dict(other)})
+    said = convert(src, tmp_path, code=65)
+    assert "both 'student' and 'teacher' in it are dicts of tensors" in said and "trainer convert --part" in said
+    assert convert(src, tmp_path, "--part", "teacher").keys() == {"u"}
+    assert "no member of its dict is called 'nobody', and no name of a tensor begins so" in convert(pth(src, model()), tmp_path, "--part", "nobody", code=2)
+    p = run(TRAINER, "convert", pth(src, {"a": {"b": 1}, **model(n=3, mask=None)}), tmp_path / "out.safetensors")
+    assert p.returncode == 0 and is_model(load(tmp_path / "out.safetensors")) and "3 members of the dict are no tensors that can be taken: 'a', a dict" in p.stderr, p.stderr
+
+
+def test_what_wrappers_put_before_names_is_dropped(tmp_path):
+    for prefix in ("module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."):
+        assert is_model(convert(pth(tmp_path / "a.pth", {prefix + k: v for k, v in model().items()}), tmp_path))
+        save(tmp_path / "a.safetensors", {prefix + "w": W, prefix + "v": W.ravel()[:4]})
+        assert is_model(convert(tmp_path / "a.safetensors", tmp_path))
+    said = convert(pth(tmp_path / "a.pth", {"module.w": floats(W), "w": floats(W)}), tmp_path, code=78)
+    assert "two tensors would be called 'w'" in said
+    assert is_model(convert(pth(tmp_path / "a.pth", {"encoder_q.w": floats(W), "encoder_q.v": floats(V), "encoder_k.w": floats(W)}), tmp_path, "--part", "encoder_q"))
+
+
+def test_files_of_torch_before_1_6(tmp_path):
+    src = tmp_path / "a.pth"
+    assert is_model(convert(old_pth(src, model()), tmp_path))
+    assert is_model(convert(old_pth(src, {"state_dict": a_dict(model()), "args": argparse.Namespace()}), tmp_path))
+    whole = old_pth(src, model()).read_bytes()
+    for cut in range(0, len(whole), 29):
+        src.write_bytes(whole[:cut])
+        convert(src, tmp_path, code=65)
+    for more, code, says in (({"count": 7}, 65, "has 7 elements instead of 6"), ({"storage": b""}, 65, "goes beyond the end of the file"),
+                             ({"keys": ["1"]}, 69, "'1' has elements of a type that is not known"), ({"keys": []}, 65, "is not in the file"),
+                             ({"version": 1002}, 69, "another version"), ({"little": False}, 69, "big-endian")):
+        assert says in convert(old_pth(src, model(), **more), tmp_path, code=code)
+
+
+def test_hostile_pickles_get_a_sentence(tmp_path):
+    src = tmp_path / "a.pth"
+    itself = b"}q\x00(" + text("model") + b"h\x00" + text("state_dict") + b"h\x00" + text("x") + b"h\x00u"
+    for made, code, says in ((itself, 65, "it holds no tensors"), (b"]q\x00h\x00a", 65, "it holds a list instead of a dict of tensors"), (b"(" * 2_000_000, 65, "too many values"),
+                             (b"}(" + b"]]" * 600_000 + b"u", 65, "too many values"), (b"]q\x00(" + b"h\x00" * 600_000 + b"e" + b"h\x00(" + b"h\x00" * 600_000 + b"e", 65, "it holds a list"), (b"]q\x00" + b"2" * 1_100_000, 65, "too many values"), (b"\x82\x01", 65, "opcode 0x82"),
+                             ({"a\x1b[2J\nb": floats(W)}, 65, "a tensor's name has a control byte"), ({**model(), "x\x1b[2J": pickle.dumps(argparse.Namespace(), 2)[2:-1]}, 65, "'x?[2J' is what argparse.Namespace makes"),
+                             ({"w": tensor((2, 3), (3, 1), 2**62)}, 65, "is too large"), ({"w": tensor((2**40, 2**40), (1, 1), 6)}, 65, "reaches beyond its storage"),
+                             ({"w": floats(W), "W": b"\x8b\xff\xff\xff\x7f"}, 65, "it ends early")):
+        pth(src, made)
+        said = convert(src, tmp_path, code=code)
+        assert says in said and "\x1b" not in said, said
+
+
+def shards(folder, weight_map, **files):
+    folder.mkdir(exist_ok=True)
+    for name, tensors in files.items():
+        save(folder / f"{name}.safetensors", tensors)
+    (folder / "config.json").write_text("{}")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(weight_map if isinstance(weight_map, str) else json.dumps({"metadata": {"total_size": 40, "x": [1, {"y": "]}"}]}, "weight_map": weight_map}))
+    return index
+
+
+def test_an_index_names_files_beside_it_and_each_tensor_once(tmp_path):
+    d, first, second = tmp_path / "m", {"w": W}, {"v": W.ravel()[:4]}
+    index = shards(d, {"w": "a.safetensors", "v": "b.safetensors"}, a=first, b=second)
+    assert is_model(convert(index, tmp_path)) and is_model(convert(d, tmp_path))
+    save(tmp_path / "out of it.safetensors", first)
+    for weight_map, says in (({"w": "../out of it.safetensors"}, "'../out of it.safetensors', which is no plain name"), ({"w": str(tmp_path / "out of it.safetensors")}, "which is no plain name"),
+                             ({"w": "model.bin"}, "which is no plain name"), ({"w": ".safetensors"}, "which is no plain name"), ({"w": "gone.safetensors"}, "'gone.safetensors', which is not there"),
+                             ({"w": "b.safetensors"}, "'w' is in 'b.safetensors', which has no such tensor"), ('{"weight_map": {"w": "a.safetensors", "w": "c.safetensors"}}', "'w' twice"),
+                             ('{"weight_map": {"w": "a.safetensors", "w": "a.safetensors"}}', "'w' twice"), ({}, "no index of weights"), ("{}", "no index of weights"), ("{" * 1000, "no index of weights"),
+                             ('{"weight_map": [' + "[]," * 1000 + "[]]}", "no index of weights"), ('{"weight_map": {"w": 3}}', "no index of weights"), ({"w": "a.safetensors", "x\x1b": "a.safetensors"}, "no such tensor")):
+        said = convert(shards(d, weight_map, c=first), tmp_path, code=65)
+        assert says in said and "\x1b" not in said, said
+    (d / "a.safetensors").write_bytes((d / "a.safetensors").read_bytes()[:-1])
+    assert "a.safetensors" in convert(shards(d, {"w": "a.safetensors"}), tmp_path, code=65)
+    os.mkfifo(d / "p.safetensors")
+    assert "not a regular file" in convert(shards(d, {"w": "p.safetensors"}), tmp_path, code=65)
+
+
+@pytest.fixture(scope="module")
+def trained(shapes, tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained")
+    command = [TRAINER, "--train-data", shapes(28, 64, 40, 4) / "train", "--arch", "convnet", "--image-size", 28, "--batch-size", 16, "--device", "ref", "--max-steps", 1]
+    p = run(*command, "--checkpoint-dir", out)
+    assert p.returncode == 0, p.stderr
+    return command, load(newest(out) / "model.safetensors")
+
+
+def begun(trained, tmp_path, tensors, *more, code=0):
+    save(tmp_path / "w.safetensors", {k: v for k, v in tensors.items() if v.dtype != np.int64})
+    p = run(*trained[0], "--base-learning-rate", 0, "--pretrained", tmp_path / "w.safetensors", "--checkpoint-dir", tmp_path / "ck", *more)
+    assert p.returncode == code, p.stderr
+    return p.stderr
+
+
+def test_what_stands_before_most_of_the_models_names_is_left_out(trained, tmp_path):
+    command, weights = trained
+    for prefix in ("model.", "backbone.", "module.encoder_q."):
+        where = tmp_path / prefix
+        where.mkdir()
+        said = begun(trained, where, {prefix + k: v for k, v in weights.items()} | {"queue": W, "model_head.x": W})
+        assert f"the tensors under '{prefix}' are taken; 'queue' and 1 others are no part of this model and are left out" in said, said
+        got = load(newest(where / "ck") / "model.safetensors")
+        assert all(np.array_equal(got[k], weights[k]) for k in weights if "running" not in k and "num_batches" not in k)
+    two = {who + k: v for who in ("student.", "teacher.") for k, v in weights.items()}
+    said = begun(trained, tmp_path, two, code=78)
+    assert "names behind 'student.' and names behind 'teacher.' fit this model equally: say which to take (--pretrained-part" in said, said
+    said = begun(trained, tmp_path, {"other." + str(i): W for i in range(3)}, code=78)
+    assert "it has none of the" in said and "its first is 'other.0': is it of another --arch?" in said, said
+    begun(trained, tmp_path, two, "--pretrained-part", "teacher")
