@@ -51,6 +51,7 @@ static const struct format {
     {0, BYTES("\x80\4"), "a pickled object"},
     {0, BYTES("\x80\5"), "a pickled object"},
     {0, BYTES("version https://git-lfs"), "a pointer of Git LFS"},
+    {16, BYTES("\xde\xc0\xef\xbe"), "an LMDB"},
     {257, BYTES("ustar"), "a tar file"},
 #undef BYTES
 };

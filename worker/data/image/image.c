@@ -73,12 +73,19 @@ static int decode_other(const void *data, size_t n, int channels, struct image *
         return err_set(e, ERR_DATA, "a PNG image, which this build cannot read (it was made without libpng)");
 #endif
     }
+    if (n >= 12 && memcmp(head, "RIFF", 4) == 0 && memcmp(head + 8, "WEBP", 4) == 0) {
+#ifdef HAVE_WEBP
+        return image_decode_webp(data, n, channels, ret, e);
+#else
+        return err_set(e, ERR_DATA, "a WebP image, which this build cannot read (it was made without libwebp)");
+#endif
+    }
     if (n >= 2 && head[0] == 'P' && (head[1] == '5' || head[1] == '6'))
         return image_decode_pnm(data, n, channels, ret, e);
     if (n == 0)
         return err_set(e, ERR_DATA, "the file is empty");
     char what[FIRST_BYTES_TEXT];
-    return err_set(e, ERR_DATA, "neither a JPEG nor a PNG nor a PPM or PGM image, but %s (%zu bytes)",
+    return err_set(e, ERR_DATA, "neither a JPEG nor a PNG, WebP, PPM or PGM image, but %s (%zu bytes)",
                    first_bytes_text(data, n, what), n);
 }
 

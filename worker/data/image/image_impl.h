@@ -38,6 +38,7 @@ void image_luma(const uint8_t *rgb, uint8_t *grey, size_t n);
 int image_decode_jpeg(const void *data, size_t n, int channels, const struct want *want, struct region *ret,
                       struct err *e); /* want NULL: the whole */
 int image_decode_png(const void *data, size_t n, int channels, struct image *ret, struct err *e);
+int image_decode_webp(const void *data, size_t n, int channels, struct image *ret, struct err *e);
 int image_decode_pnm(const void *data, size_t n, int channels, struct image *ret, struct err *e); /* n >= 2 */
 
 #endif

@@ -6,23 +6,28 @@
 #include <strings.h>
 
 #ifdef HAVE_PNG
-#define READABLE(X)                                                                                                    \
-    X(".jpg")                                                                                                          \
-    X(".jpeg")                                                                                                         \
-    X(".png")                                                                                                          \
-    X(".ppm")                                                                                                          \
-    X(".pgm")
+#define PNG(X) X(".png")
 #define NO_PNG(X)
 #else
+#define PNG(X)
+#define NO_PNG(X) X(".png")
+#endif
+#ifdef HAVE_WEBP
+#define WEBP(X) X(".webp")
+#define NO_WEBP(X)
+#else
+#define WEBP(X)
+#define NO_WEBP(X) X(".webp")
+#endif
 #define READABLE(X)                                                                                                    \
     X(".jpg")                                                                                                          \
     X(".jpeg")                                                                                                         \
+    PNG(X)                                                                                                             \
+    WEBP(X)                                                                                                            \
     X(".ppm")                                                                                                          \
     X(".pgm")
-#define NO_PNG(X) X(".png")
-#endif
 #define OTHERS(X)                                                                                                      \
-    X(".webp")                                                                                                         \
+    NO_WEBP(X)                                                                                                         \
     X(".bmp")                                                                                                          \
     X(".gif")                                                                                                          \
     X(".tif")                                                                                                          \
