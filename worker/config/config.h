@@ -93,7 +93,10 @@ enum loss_reduction { LOSS_REDUCTIONS(CHOICE_ID) };
 enum optimizer_name { OPTIMIZERS(CHOICE_ID) };
 enum sgd_rule { SGD_RULES(CHOICE_ID) };
 enum lr_scale { LR_SCALES(CHOICE_ID) };
-enum shuffle { SHUFFLES(CHOICE_ID) };
+struct shuffle {
+    enum { SHUFFLES(CHOICE_ID) SHUFFLE_SHARDS } how;
+    int shards; /* SHUFFLE_SHARDS: that are mixed with one another */
+};
 enum if_checkpoint { IF_CHECKPOINTS(CHOICE_ID) };
 enum allreduce { ALLREDUCES(CHOICE_ID) };
 enum reduce_way { REDUCES(CHOICE_ID) };
@@ -119,7 +122,8 @@ struct train_config {
     int length, vocabulary; /* of tokens, if the model reads them; 0: pictures */
     char *const *class_names;
     int n_class_names;
-    int input, sampler, shuffle; /* enum input_kind, enum sampler_kind, enum shuffle */
+    int input, sampler; /* enum input_kind, enum sampler_kind */
+    struct shuffle shuffle;
     bool drop_last;
     int64_t epoch_size; /* 0: the set's own number */
     int64_t scale;      /* 0: as the input does */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/args/args.h"
 #include "common/base/err.h"
 #include "worker/config/config.h"
 
@@ -165,6 +166,33 @@ void config_print_channels(const void *field, char *out, size_t cap)
 {
     const struct channels *c = field;
     print_list(c->v, c->n, out, cap);
+}
+
+static const char *const shuffles[] = {SHUFFLES(CHOICE_NAME)};
+
+int config_parse_shuffle(const char *text, void *field, struct err *e)
+{
+    struct shuffle *s = field;
+    int64_t n;
+    for (int i = 0; i < SHUFFLE_SHARDS; i++)
+        if (strcmp(text, shuffles[i]) == 0) {
+            *s = (struct shuffle){.how = i};
+            return 0;
+        }
+    if (strncmp(text, "shards:", 7) != 0)
+        return err_set(e, ERR_USAGE, "expected auto, on, off or shards:N, got '%s'", text);
+    TRY(parse_i64(text + 7, "shards", 1, 1000000, &n, e));
+    *s = (struct shuffle){.how = SHUFFLE_SHARDS, .shards = (int)n};
+    return 0;
+}
+
+void config_print_shuffle(const void *field, char *out, size_t cap)
+{
+    const struct shuffle *s = field;
+    if (s->how == SHUFFLE_SHARDS)
+        snprintf(out, cap, "shards:%d", s->shards);
+    else
+        snprintf(out, cap, "%s", shuffles[s->how]);
 }
 
 void config_print_window(const void *field, char *out, size_t cap)

@@ -10,6 +10,7 @@ int config_parse_range(const char *text, void *field, struct err *e);      /* MI
 int config_parse_drill(const char *text, void *field, struct err *e);      /* WHAT@STEP:RANK: struct drill */
 int config_parse_window(const char *text, void *field, struct err *e);     /* FIRST,COUNT: struct window */
 int config_parse_milestones(const char *text, void *field, struct err *e); /* A,B,...: struct milestones */
+int config_parse_shuffle(const char *text, void *field, struct err *e);    /* on, off, auto, shards:N: struct shuffle */
 int config_parse_mean(const char *text, void *field, struct err *e);       /* M[,M,M]: struct channels */
 int config_parse_threads(const char *text, void *field, struct err *e);    /* N, or OpenMP's N,N,...: int64_t */
 int config_parse_size(const char *text, void *field, struct err *e);       /* 1.5G, 800M, 64K, N: int64_t bytes */
@@ -18,6 +19,7 @@ int config_parse_std(const char *text, void *field, struct err *e);
 void config_print_range(const void *field, char *out, size_t cap);
 void config_print_drill(const void *field, char *out, size_t cap); /* "": none */
 void config_print_window(const void *field, char *out, size_t cap);
+void config_print_shuffle(const void *field, char *out, size_t cap);
 void config_print_threads(const void *field, char *out, size_t cap);
 void config_print_milestones(const void *field, char *out, size_t cap);
 void config_print_channels(const void *field, char *out, size_t cap);

@@ -13,7 +13,6 @@ struct mnist {
     struct train_config train;
     int64_t nodes, gpus, nr, batch;
     const char *data;
-    char folder[4096];
 };
 
 #define OWN(field) offsetof(struct mnist, field)
@@ -70,13 +69,6 @@ static const struct personality_default defaults[] = {
     {"input", "plain", 0, NULL},     {"progress", "article", 0, NULL}, {NULL, NULL, 0, NULL},
 };
 
-static void choose_folder(struct mnist *c)
-{
-    struct stat st;
-    snprintf(c->folder, sizeof c->folder, "%s/MNIST/raw", c->data);
-    c->train.train_data = stat(c->folder, &st) == 0 ? c->folder : c->data;
-}
-
 static int choose_ranks(struct mnist *c, const struct personality_args *a, const struct personality_world *w,
                         struct err *e)
 {
@@ -112,7 +104,7 @@ static int apply(void *config, const struct personality_args *a, struct err *e)
     struct personality_world w;
     TRY(personality_world(&w, (int)c->nodes, (int)c->gpus, e));
     TRY(choose_ranks(c, a, &w, e));
-    choose_folder(c);
+    c->train.train_data = c->data;
     c->train.batch_size = c->batch * w.world;
     c->train.by_world = true;
     personality_say_slow(a);

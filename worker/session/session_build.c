@@ -103,6 +103,10 @@ int session_open_data(struct session *s, struct err *e)
     if (trains && cfg->num_labels && s->train_set->classes > cfg->num_labels)
         return err_set(e, ERR_DATA, "%s has %d classes, --num-labels allows %d", cfg->train_data, s->train_set->classes,
                        (int)cfg->num_labels);
+    if (trains && cfg->shuffle.how == SHUFFLE_SHARDS && !s->train_set->shard_ends)
+        return err_set(e, ERR_USAGE,
+                       "--shuffle shards:%d is for tar files, and --train-data %s is none: use --shuffle on",
+                       cfg->shuffle.shards, cfg->train_data);
     if (s->train_set->classes < 2 && cfg->num_labels < 2)
         return one_class(s, e);
     if (!cfg->test_data)
@@ -302,7 +306,11 @@ struct sampler session_order(const struct session *s, bool training)
     if (training) {
         o.kind = (enum sampler_kind)cfg->sampler;
         o.shards = s->nodes;
-        o.shuffle = cfg->shuffle == SHUFFLE_ON || (cfg->shuffle == SHUFFLE_AUTO && o.kind != SAMPLER_SHARDED);
+        const int how = cfg->shuffle.how;
+        o.shuffle = how == SHUFFLE_ON || how == SHUFFLE_SHARDS || (how == SHUFFLE_AUTO && o.kind != SAMPLER_SHARDED);
+        o.mixed = how == SHUFFLE_SHARDS ? cfg->shuffle.shards : 0;
+        o.sets = s->train_set->n_shards;
+        o.set_ends = s->train_set->shard_ends;
         o.drop_last = cfg->drop_last;
         o.epoch_size = (size_t)cfg->epoch_size;
         o.parts = (int)cfg->accumulate;

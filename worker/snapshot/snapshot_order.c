@@ -21,6 +21,7 @@ void meta_add_order(cJSON *meta, const struct sampler *order)
     cJSON_AddNumberToObject(o, "world", order->world);
     cJSON_AddNumberToObject(o, "shards", order->shards);
     cJSON_AddBoolToObject(o, "shuffle", order->shuffle);
+    cJSON_AddNumberToObject(o, "mixed", order->mixed);
     cJSON_AddBoolToObject(o, "drop_last", order->drop_last);
 }
 
@@ -29,10 +30,11 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
 {
     const cJSON *o = cJSON_GetObjectItemCaseSensitive(meta, "order");
     struct sampler was = *now;
-    int64_t batch = 0, world = 0, shards = now->shards, samples = 0;
+    int64_t batch = 0, world = 0, shards = now->shards, samples = 0, mixed = 0;
     json_i64(o, "samples", &samples, NULL);
     json_i64(o, "world", &world, NULL);
     json_i64(o, "shards", &shards, NULL);
+    json_i64(o, "mixed", &mixed, NULL);
     const bool older = json_i64(o, "batch", &batch, NULL) < 0 && json_i64(meta, "batch", &batch, NULL) == 0;
     was.n = samples > 0 ? (size_t)samples : now->n;
     was.kind = (enum sampler_kind)meta_choice_id(o, "kind", kinds, KINDS, o ? KINDS : (int)now->kind);
@@ -40,6 +42,7 @@ static struct sampler read_order(const cJSON *meta, const struct sampler *now)
     was.world = world > 0 ? (int)world : now->world;
     was.shards = (int)shards;
     if (o) {
+        was.mixed = (int)mixed;
         was.shuffle = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "shuffle"));
         was.drop_last = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(o, "drop_last"));
     }
@@ -55,8 +58,10 @@ struct text {
 static struct text text_of(const struct sampler *s)
 {
     struct text t;
-    snprintf(t.of, sizeof t.of, "--sampler %s --shuffle %s%s", (int)s->kind < KINDS ? kinds[s->kind] : "?",
-             s->shuffle ? "on" : "off", s->kind == SAMPLER_DISTRIBUTED && s->drop_last ? " --drop-last" : "");
+    char shuffle[24];
+    snprintf(shuffle, sizeof shuffle, s->mixed > 0 ? "shards:%d" : s->shuffle ? "on" : "off", s->mixed);
+    snprintf(t.of, sizeof t.of, "--sampler %s --shuffle %s%s", (int)s->kind < KINDS ? kinds[s->kind] : "?", shuffle,
+             s->kind == SAMPLER_DISTRIBUTED && s->drop_last ? " --drop-last" : "");
     return t;
 }
 
@@ -74,7 +79,7 @@ int meta_check_order(const cJSON *meta, const struct sampler *order, struct err 
                        "samples twice; "
                        "change them at the end of an epoch",
                        was.n, order->n);
-    if (was.kind == order->kind && was.shuffle == order->shuffle && !drops)
+    if (was.kind == order->kind && was.shuffle == order->shuffle && was.mixed == order->mixed && !drops)
         return 0;
     return err_set(e, ERR_MISMATCH,
                    "the checkpoint is in the middle of an epoch with %s, this run has %s: it would take samples twice; "

@@ -6,17 +6,17 @@ import pytest
 
 from support import CRUN, TRAINER, run
 
-WEBP = b"RIFF\x1c\0\0\0WEBPVP8 " + bytes(20)
-WHY = "neither a JPEG nor a PNG nor a PPM or PGM image, but a WebP image (36 bytes)"
+GIF = b"GIF89a" + bytes(30)
+WHY = "neither a JPEG nor a PNG, WebP, PPM or PGM image, but a GIF image (36 bytes)"
 
 
 @pytest.fixture(scope="module")
-def webp(tmp_path_factory):
-    root = tmp_path_factory.mktemp("webp")
+def gifs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("gifs")
     for i in range(160):
         path = root / "ab"[i % 2] / f"{i:03}.jpg"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(WEBP)
+        path.write_bytes(GIF)
     return root
 
 
@@ -30,34 +30,34 @@ def listed(folder):
     return [line.split("\t") for line in (folder / "bad-samples.txt").read_text().splitlines()]
 
 
-def test_a_set_of_another_format_ends_the_run_after_two_batches(webp, tmp_path):
-    p = train(webp, "--log-dir", tmp_path)
+def test_a_set_of_another_format_ends_the_run_after_two_batches(gifs, tmp_path):
+    p = train(gifs, "--log-dir", tmp_path)
     assert p.returncode == 65, p.stderr
-    assert f"not one of the first 64 images of {webp} could be used: {WHY}; such are " in p.stderr.replace("'...", "'"), p.stderr
+    assert f"not one of the first 64 images of {gifs} could be used: {WHY}; such are " in p.stderr.replace("'...", "'"), p.stderr
     assert len(re.findall(r"\d{3}\.jpg'", p.stderr.splitlines()[-1])) == 3
     assert p.stderr.count("is left out") == 20 and p.stderr.count("more of them are counted") == 1
     names = listed(tmp_path)
     assert len(names) == len({name for name, _ in names}) == 64 and {why for _, why in names} == {WHY}
 
 
-def test_a_set_that_is_over_before_leaves_no_checkpoint(webp, tmp_path):
+def test_a_set_that_is_over_before_leaves_no_checkpoint(gifs, tmp_path):
     """The corrected run would be refused: it would find a checkpoint there."""
-    p = train(webp, "--checkpoint-dir", tmp_path / "ck", batch=160)
+    p = train(gifs, "--checkpoint-dir", tmp_path / "ck", batch=160)
     assert p.returncode == 65, p.stderr
     assert list((tmp_path / "ck").glob("step-*")) == []
 
 
-def test_ranks_find_it_together(webp):
-    p = train(webp, world=2, batch=64)
+def test_ranks_find_it_together(gifs):
+    p = train(gifs, world=2, batch=64)
     assert p.returncode == 65, p.stderr
     assert "not one of the first 128 images of " in p.stderr
 
 
-def test_so_it_is_with_a_test_set(webp, shapes, tmp_path):
+def test_so_it_is_with_a_test_set(gifs, shapes, tmp_path):
     data = shapes(32, 64, 16) / "train"
     test = tmp_path / "test"
     for i, kind in enumerate(sorted(d.name for d in data.iterdir())):
-        shutil.copytree(webp / "a", test / kind)
+        shutil.copytree(gifs / "a", test / kind)
     p = train(data, "--test-data", test, "--log-dir", tmp_path, epochs=1)
     assert p.returncode == 65, p.stderr
     assert f"could be used: {WHY}" in p.stderr
@@ -70,7 +70,7 @@ def test_each_bad_file_is_named_once_over_ranks_and_epochs(shapes, tmp_path):
     bad = sorted(str(path) for path in data.glob("*/*"))[::6]
     for path in bad:
         with open(path, "wb") as f:
-            f.write(WEBP)
+            f.write(GIF)
     p = train(data, "--log-dir", tmp_path, world=3, batch=12, epochs=4)
     assert p.returncode == 0, p.stderr
     named = re.findall(r"'(\S+)' is left out: neither", p.stderr)

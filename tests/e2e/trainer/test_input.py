@@ -75,7 +75,7 @@ def test_pictures_of_other_formats_are_told_once(shapes, tmp_path):
     data = tmp_path / "set"
     shutil.copytree(shapes(32, 50, 10), data)
     one = sorted((data / "train").iterdir())[0]
-    for name in ("a.webp", "b.webp", "c.BMP", "._d.webp", "notes.txt"):
+    for name in ("a.avif", "b.avif", "c.BMP", "._d.avif", "notes.txt"):
         (one / name).write_bytes(b"x")
     (sorted((data / "val").iterdir())[0] / "e.gif").write_bytes(b"x")
     p = run(CRUN, "--standalone", "--nproc_per_node", 2, TRAINER, "--train-data", data / "train", "--test-data", data / "val", "--arch", "convnet",
@@ -83,5 +83,5 @@ def test_pictures_of_other_formats_are_told_once(shapes, tmp_path):
     assert p.returncode == 0, p.stderr
     told = [line for line in p.stderr.splitlines() if "left out" in line]
     assert len(told) == 2, p.stderr
-    assert f"--train-data {data / 'train'}: 3 pictures of other formats are left out: 2 .webp, 1 .bmp; readable are .jpg, " in told[0]
+    assert f"--train-data {data / 'train'}: 3 pictures of other formats are left out: 2 .avif, 1 .bmp; readable are .jpg, " in told[0]
     assert f"--test-data {data / 'val'}: 1 picture of another format is left out: 1 .gif; readable are .jpg, " in told[1]

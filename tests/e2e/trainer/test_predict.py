@@ -160,14 +160,14 @@ def test_a_folder_without_a_picture_is_told(trained, tmp_path):
 
 def test_of_a_folder_the_same_files_are_pictures_as_in_training(data, trained, tmp_path):
     good = sorted((data / "val").glob("*/*"))[0]
-    for name in ("0.jpg", "._0.jpg", ".cache/1.jpg", "deep/2.jpg", "3.webp", "4.Gif", "._5.gif"):
+    for name in ("0.jpg", "._0.jpg", ".cache/1.jpg", "deep/2.jpg", "3.avif", "4.Gif", "._5.gif"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(good, tmp_path / name)
     p = predict("--checkpoint", trained, "--json", tmp_path)
     assert sorted(json.loads(line)["file"] for line in p.stdout.splitlines()) == [str(tmp_path / n) for n in ("0.jpg", "deep/2.jpg")]
-    assert p.stderr.startswith(f"trainer predict: '{tmp_path}': 2 pictures of other formats are left out: 1 .webp, 1 .gif; readable are .jpg, ")
+    assert p.stderr.startswith(f"trainer predict: '{tmp_path}': 2 pictures of other formats are left out: 1 .avif, 1 .gif; readable are .jpg, ")
     assert len(p.stderr.splitlines()) == 1
-    p = predict("--checkpoint", trained, "--json", tmp_path / "._0.jpg", tmp_path / "3.webp")  # by name: what it is decides its content
+    p = predict("--checkpoint", trained, "--json", tmp_path / "._0.jpg", tmp_path / "3.avif")  # by name: what it is decides its content
     assert len(p.stdout.splitlines()) == 2 and p.stderr == ""
 
 

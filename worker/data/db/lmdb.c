@@ -22,6 +22,7 @@
 struct lmdb {
     struct dataset base; /* first */
     char *path;
+    bool subdir; /* path is a folder with data.mdb; else the file itself (MDB_NOSUBDIR) */
     MDB_env *env;
     pthread_mutex_t lock; /* of the transaction, which one thread at a time may use; what it found stays readable */
     MDB_txn *txn;
@@ -95,7 +96,7 @@ static int check_length(const struct lmdb *l, struct err *e)
     MDB_envinfo info;
     MDB_stat st;
     struct stat file_st;
-    snprintf(file, sizeof file, "%s/data.mdb", l->path);
+    snprintf(file, sizeof file, "%s%s", l->path, l->subdir ? "/data.mdb" : "");
     mdb_env_info(l->env, &info);
     mdb_env_stat(l->env, &st);
     if (stat(file, &file_st) != 0)
@@ -153,13 +154,15 @@ static int list_keys(struct lmdb *l, struct err *e)
 /* Without a lock file that can be written (a read-only disk, somebody else's data) nobody must write the data. */
 static int open_env(struct lmdb *l, struct err *e)
 {
-    const unsigned flags = MDB_RDONLY | MDB_NOTLS; /* any thread may use the transaction */
-    const int is_odd = lmdb_lock_reserve(l->path, e);
+    const char *lock_name = l->subdir ? "/lock.mdb" : "-lock";
+    const unsigned flags =
+        MDB_RDONLY | MDB_NOTLS /* any thread may use the transaction */ | (l->subdir ? 0 : MDB_NOSUBDIR);
+    const int is_odd = lmdb_lock_reserve(l->path, lock_name, e);
     if (is_odd < 0)
         return is_odd;
     if (is_odd)
-        log_warn("data", "'%s/lock.mdb' is a link or no regular file, and is not used: nobody must write to the data",
-                 l->path);
+        log_warn("data", "'%s%s' is a link or no regular file, and is not used: nobody must write to the data", l->path,
+                 lock_name);
     for (unsigned lock = is_odd ? MDB_NOLOCK : 0;; lock = MDB_NOLOCK) {
         int rc = mdb_env_create(&l->env);
         if (rc == 0)
@@ -186,7 +189,9 @@ int dataset_open_lmdb(struct dataset **ret, const char *path, const struct datas
     pthread_mutex_init(&l->lock, NULL);
     l->base.ops = &lmdb_ops;
     int rc = (l->path = strdup(path)) ? 0 : err_set(e, -ENOMEM, "no memory for a data set");
-    if (rc == 0 && !dataset_has_file(path, "data.mdb")) /* opening would leave a lock file in a stranger's folder */
+    l->subdir = !dataset_is_lmdb_file(path);
+    if (rc == 0 && l->subdir &&
+        !dataset_has_file(path, "data.mdb")) /* opening would leave a lock in a stranger's folder */
         rc = err_set(e, ERR_DATA, "'%s' is no LMDB: it holds no data.mdb", path);
     if (rc == 0)
         rc = open_env(l, e);

@@ -13,11 +13,11 @@
 #define READER_BYTES 64 /* a cache line each, and some for what precedes them */
 #define HEAD_BYTES 4096
 
-int lmdb_lock_reserve(const char *path, struct err *e)
+int lmdb_lock_reserve(const char *path, const char *name, struct err *e)
 {
     char file[PATH_MAX];
     struct stat st;
-    if (snprintf(file, sizeof file, "%s/lock.mdb", path) >= (int)sizeof file)
+    if (snprintf(file, sizeof file, "%s%s", path, name) >= (int)sizeof file)
         return err_set(e, -ENAMETOOLONG, "a path is too long: %s", path);
     if (lstat(file, &st) == 0 && !S_ISREG(st.st_mode))
         return 1;

@@ -155,17 +155,45 @@ struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step,
     return (struct place){.pass = p / length, .at = (uint32_t)(p % length % s->n)};
 }
 
+static void permute(uint32_t *v, size_t n, struct rng *r)
+{
+    for (size_t i = n; i > 1; i--) {
+        size_t j = (size_t)rng_below(r, i);
+        uint32_t swap = v[i - 1];
+        v[i - 1] = v[j];
+        v[j] = swap;
+    }
+}
+
+/* The order of the tar files stands at the end of out. None is empty, so samples reach the place of a file's number only
+ * after it was read. */
+static void order_by_sets(const struct sampler *s, uint32_t *out, struct rng *r)
+{
+    uint32_t *sets = out + s->n - (size_t)s->sets;
+    size_t at = 0;
+    for (int i = 0; i < s->sets; i++)
+        sets[i] = (uint32_t)i;
+    permute(sets, (size_t)s->sets, r);
+    for (int i = 0; i < s->sets;) {
+        const size_t first = at;
+        for (int left = s->mixed; left > 0 && i < s->sets; left--, i++) {
+            const uint32_t set = sets[i], end = s->set_ends[set];
+            for (uint32_t id = set ? s->set_ends[set - 1] : 0; id < end; id++)
+                out[at++] = id;
+        }
+        permute(out + first, at - first, r);
+    }
+}
+
 void sampler_order(const struct sampler *s, uint64_t pass, uint32_t *out)
 {
+    struct rng r = rng_stream(s->seed, RNG_ORDER, s->kind == SAMPLER_SHARDED ? 0 : pass, 0);
+    if (s->shuffle && s->mixed > 0) {
+        order_by_sets(s, out, &r);
+        return;
+    }
     for (size_t i = 0; i < s->n; i++)
         out[i] = (uint32_t)i;
-    if (!s->shuffle)
-        return;
-    struct rng r = rng_stream(s->seed, RNG_ORDER, s->kind == SAMPLER_SHARDED ? 0 : pass, 0);
-    for (size_t i = s->n; i > 1; i--) {
-        size_t j = (size_t)rng_below(&r, i);
-        uint32_t swap = out[i - 1];
-        out[i - 1] = out[j];
-        out[j] = swap;
-    }
+    if (s->shuffle)
+        permute(out, s->n, &r);
 }

@@ -35,11 +35,14 @@ struct sampler {
     enum sampler_kind kind;
     size_t n, batch; /* samples of the set, of a global batch; both >= 1 */
     int rank, world;
-    int shards;        /* sharded: a divisor of world; shard s are ranks s * world / shards onwards. 0: world */
-    bool shuffle;      /* each pass in an order of its own; else that of the set */
-    bool drop_last;    /* distributed */
-    size_t epoch_size; /* rounded down to a multiple of batch, but at least one batch. 0: the set's own number */
-    int parts;         /* of a step, at most: a full part has a sample for each rank; 0: 1 */
+    int shards;               /* sharded: a divisor of world; shard s are ranks s * world / shards onwards. 0: world */
+    bool shuffle;             /* each pass in an order of its own; else that of the set */
+    bool drop_last;           /* distributed */
+    int mixed;                /* shuffle: tar files whose samples are mixed with one another; 0: all samples are */
+    int sets;                 /* mixed > 0: tar files of the set, and ... */
+    const uint32_t *set_ends; /* ... samples up to the end of each, which rise; borrowed */
+    size_t epoch_size;        /* rounded down to a multiple of batch, but at least one batch. 0: the set's own number */
+    int parts;                /* of a step, at most: a full part has a sample for each rank; 0: 1 */
     uint64_t seed;
 };
 
@@ -66,7 +69,9 @@ struct place {
 };
 struct place sampler_place(const struct sampler *s, int64_t epoch, int64_t step, int part, size_t i);
 
-/* The order of a pass: a permutation of 0..n-1 (Fisher-Yates on Philox) into out; without shuffle the identity. */
+/* The order of a pass: a permutation of 0..n-1 (Fisher-Yates on Philox) into out; without shuffle the identity. With
+ * mixed > 0 the tar files are permuted, then the samples of each `mixed` of them in a row: a pass reads few files at a
+ * time. */
 void sampler_order(const struct sampler *s, uint64_t pass, uint32_t *out);
 
 /* Largest share of a rank: ceil(batch / world). */

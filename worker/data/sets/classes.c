@@ -140,7 +140,11 @@ static int read_classes(const char *path, struct class_list *ret, struct err *e)
     size_t line_cap = 0;
     bool empty = false;
     int rc = 0;
-    if (snprintf(file, sizeof file, "%s/" DATASET_CLASSES_FILE, path) >= (int)sizeof file)
+    const char *slash = dataset_is_file(path) ? strrchr(path, '/') : NULL;
+    const int dir = slash ? (int)(slash - path) : (int)strlen(path);
+    if (dataset_is_file(path) && !slash) /* in this folder */
+        snprintf(file, sizeof file, DATASET_CLASSES_FILE);
+    else if (snprintf(file, sizeof file, "%.*s/" DATASET_CLASSES_FILE, dir, path) >= (int)sizeof file)
         return -ENOENT;
     FILE *f = NULL;
     rc = file_stream_regular(&f, file, ERR_DATA, e);

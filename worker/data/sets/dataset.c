@@ -24,24 +24,34 @@ bool dataset_has_file(const char *dir, const char *name)
     return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && access(path, F_OK) == 0;
 }
 
+bool dataset_is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
 static enum dataset_kind kind_of(const char *path)
 {
     if (strcmp(path, "null") == 0)
         return DATASET_NULL;
+    if (dataset_is_lmdb_file(path))
+        return DATASET_LMDB;
     if (dataset_has_file(path, "data.mdb"))
         return DATASET_LMDB;
     if (dataset_has_file(path, "CURRENT"))
         return DATASET_LEVELDB;
     if (dataset_is_mnist(path))
         return DATASET_MNIST;
-    return dataset_is_cifar10(path) ? DATASET_CIFAR10 : DATASET_FOLDER;
+    if (dataset_is_cifar10(path))
+        return DATASET_CIFAR10;
+    return dataset_is_tars(path) ? DATASET_TAR : DATASET_FOLDER;
 }
 
 int dataset_open(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e)
 {
     struct stat st;
     const enum dataset_kind kind = o->kind == DATASET_AUTO ? kind_of(path) : o->kind;
-    if (kind != DATASET_NULL && stat(path, &st) != 0)
+    if (kind != DATASET_NULL && kind != DATASET_MNIST && stat(path, &st) != 0) /* MNIST: DIR/emnist-letters */
         return err_set(e, ERR_DATA, "'%s' does not exist", path);
     switch (kind) {
     case DATASET_LMDB:
@@ -52,11 +62,15 @@ int dataset_open(struct dataset **ret, const char *path, const struct dataset_op
         return dataset_open_mnist(ret, path, o, e);
     case DATASET_CIFAR10:
         return dataset_open_cifar10(ret, path, o, e);
+    case DATASET_TAR:
+        return dataset_open_tars(ret, path, o, e);
     case DATASET_TOKENS:
         return dataset_open_tokens(ret, path, o, e);
     case DATASET_NULL:
         return dataset_open_null(ret, o, e);
     default:
+        if (!S_ISDIR(st.st_mode))
+            return dataset_explain_file(path, e);
         return dataset_open_folder(ret, path, o->class_names, o->classes, e);
     }
 }

@@ -40,6 +40,9 @@ struct dataset {
     char **class_names; /* classes entries; owned by the data set; NULL: tokens have no names */
     int *own_labels;    /* classes by the numbers that records use; NULL: they are the same */
     int n_own_labels;
+    uint32_t *
+        shard_ends; /* of a set in shards: samples up to the end of each, none empty; owned by the data set; else NULL */
+    int n_shards;
     bool left_behind; /* a thread is stuck in read(): it is never closed */
     /* a sentence: which of its pictures are no samples, as nothing here reads their formats, or how many tokens at its
      * end make none; or NULL */
@@ -47,12 +50,13 @@ struct dataset {
 };
 
 #define DATASET_KINDS(X)                                                                                               \
-    X(DATASET_AUTO, "auto")       /* what the path holds */                                                            \
-    X(DATASET_FOLDER, "folder")   /* DIR/<class>/<picture> */                                                          \
-    X(DATASET_LMDB, "lmdb")       /* a folder with data.mdb: Caffe Datum or Caffe2 TensorProtos records */             \
+    X(DATASET_AUTO, "auto")     /* what the path holds */                                                              \
+    X(DATASET_FOLDER, "folder") /* DIR/<class>/<picture> */                                                            \
+    X(DATASET_LMDB, "lmdb")     /* a folder with data.mdb, or one file: Caffe Datum or Caffe2 TensorProtos records */  \
     X(DATASET_LEVELDB, "leveldb") /* a folder with CURRENT: the same records */                                        \
     X(DATASET_MNIST, "mnist")     /* a folder with train-images-idx3-ubyte and so on, also .gz */                      \
-    X(DATASET_CIFAR10, "cifar10") /* a folder with data_batch_1.bin and so on */                                       \
+    X(DATASET_CIFAR10, "cifar10") /* a folder with data_batch_1.bin and so on, or data_batch_1 */                      \
+    X(DATASET_TAR, "tar")         /* a tar file, or DIR/<name>.tar: of WebDataset, or one for each class */            \
     X(DATASET_TOKENS, "tokens")   /* a file, or DIR/<name>.bin: llm.c's, or without a header */                        \
     X(DATASET_NULL, "null")       /* made-up pictures, nothing is read */
 

@@ -10,12 +10,22 @@ int dataset_open_lmdb(struct dataset **ret, const char *path, const struct datas
 int dataset_open_leveldb(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
 int dataset_open_mnist(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
 int dataset_open_cifar10(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
+int dataset_open_tars(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
 int dataset_open_tokens(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e);
 int dataset_open_null(struct dataset **ret, const struct dataset_options *o, struct err *e);
 
 /* The path holds such a set. */
 bool dataset_is_mnist(const char *path);
 bool dataset_is_cifar10(const char *path);
+bool dataset_is_lmdb_file(const char *path); /* an LMDB that is one file (MDB_NOSUBDIR) */
+bool dataset_is_tars(const char *path);      /* a tar file, or a folder with some in it */
+
+/* ERR_DATA: what `path` is instead of a data set, by its kind or its first bytes, and what would help. It is no
+ * folder. */
+int dataset_explain_file(const char *path, struct err *e);
+/* The same of a folder without class folders, which holds so many pictures itself, and otherwise, first of all, the
+ * file `other` (NULL: none). */
+int dataset_explain_folder(const char *dir, size_t pictures, const char *other, struct err *e);
 
 /* Labels by name, of classes in any order. */
 struct class_index {
@@ -44,6 +54,7 @@ int dataset_take_label(const struct dataset *d, int *label, struct err *e);
 
 /* dir/name exists. */
 bool dataset_has_file(const char *dir, const char *name);
+bool dataset_is_file(const char *path); /* a regular one */
 
 /* Keys of records, in order. */
 struct keys {

@@ -5,7 +5,6 @@
  * (picture_name.h); pictures of other formats are counted. */
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,17 +172,34 @@ static bool is_folder(const char *dir, const struct entry *entry)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+/* Of a folder without class folders. */
+static int no_classes(const char *dir, const struct entries *l, struct err *e)
+{
+    const char *other = NULL;
+    size_t pictures = 0;
+    for (size_t i = 0; i < l->n; i++)
+        if (picture_readable(l->v[i].name))
+            pictures++;
+        else if (!other)
+            other = l->v[i].name;
+    return dataset_explain_folder(dir, pictures, other, e);
+}
+
 /* Keep the entries of `dir` that are folders. */
 static int keep_folders(const char *dir, struct entries *l, struct err *e)
 {
     size_t kept = 0;
     for (size_t i = 0; i < l->n; i++)
-        if (is_folder(dir, &l->v[i]))
-            l->v[kept++] = l->v[i];
-        else
-            free(l->v[i].name);
-    l->n = kept;
-    return kept > 0 ? 0 : err_set(e, ERR_DATA, "'%s' holds no class folders (expected: %s/<class>/<image>)", dir, dir);
+        if (is_folder(dir, &l->v[i])) {
+            const struct entry folder = l->v[i]; /* the others move behind it */
+            l->v[i] = l->v[kept];
+            l->v[kept++] = folder;
+        }
+    if (kept == 0)
+        return no_classes(dir, l, e);
+    while (l->n > kept)
+        free(l->v[--l->n].name);
+    return 0;
 }
 
 /* Of a folder without a picture: "(.jpg, ...)", and how many of other formats there are. */
@@ -275,9 +291,9 @@ static int read_all(int fd, const char *path, struct buf *data, struct err *e)
 static int folder_read(struct dataset *d, size_t i, struct buf *data, int *label, struct err *e)
 {
     const struct sample *s = &((const struct folder *)d)->samples[i];
-    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    const int fd = file_open_regular(s->path, ERR_DATA, e);
     if (fd < 0)
-        return cannot_read(errno, s->path, e);
+        return fd == ERR_DATA ? fd : cannot_read(-fd, s->path, e);
     int rc = read_all(fd, s->path, data, e);
     close(fd);
     if (rc == 0)

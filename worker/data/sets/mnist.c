@@ -1,5 +1,10 @@
 /* MNIST's IDX files, as they are or as gzip: magic 0x0803 (pictures) or 0x0801 (labels), then big-endian sizes, then
- * bytes (http://yann.lecun.com/exdb/mnist). Fashion-MNIST and the like have the same form. */
+ * bytes (http://yann.lecun.com/exdb/mnist). Fashion-MNIST and the like have the same form.
+ *
+ * Where they lie: in the folder itself, or below it as torchvision leaves them (MNIST/raw). How they are called: as LeCun
+ * did, as Kaggle and 7-zip do (a dot instead of the second hyphen), or as EMNIST does, whose six sets are told apart by
+ * what stands in front: emnist-letters-train-images-idx3-ubyte. The folder of several such is given with the name of
+ * one, DIR/emnist-letters. EMNIST's classes are those of its mapping file. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,24 +19,103 @@
 #include "worker/data/sets/raw_set.h"
 
 #define CLASSES 10
+#define EMNIST_CLASSES 62
 #define PICTURES_MAX 100000000u
 
-static const char *const parts[2][2] = {{"train-images-idx3-ubyte", "train-labels-idx1-ubyte"},
-                                        {"t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}};
+static const char *const parts[2][2] = {{"train-images", "train-labels"}, {"test-images", "test-labels"}};
+static const char *const folders[] = {"", "/raw", "/MNIST/raw"};
+static const char *const emnist_sets[] = {"balanced", "byclass", "bymerge", "digits", "letters", "mnist"};
+#define EMNIST_SETS (int)(sizeof emnist_sets / sizeof *emnist_sets)
 
-static bool find_file(const char *dir, const char *name, char *ret, size_t cap)
+/* The set at `path`: its files are dir/<prefix>train-images-idx3-ubyte and so on. */
+struct place {
+    char dir[PATH_MAX - 100];
+    char prefix[32]; /* of EMNIST: "emnist-letters-"; else "" */
+};
+
+static bool is_file(const char *path)
 {
-    char zipped[64];
-    snprintf(zipped, sizeof zipped, "%s.gz", name);
-    const bool plain = dataset_has_file(dir, name), packed = !plain && dataset_has_file(dir, zipped);
-    snprintf(ret, cap, "%s/%s", dir, packed ? zipped : name);
-    return plain || packed;
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/* The file of pictures or labels. ret: where it is; if there is none, where it is expected. */
+static bool find_file(const struct place *p, bool testing, bool labels, char ret[PATH_MAX])
+{
+    static const char *const forms[] = {"%s/%s%s-idx%d-ubyte", "%s/%s%s.idx%d-ubyte", "%s/%s%s-idx%d-ubyte.gz",
+                                        "%s/%s%s.idx%d-ubyte.gz"};
+    const char *part = parts[testing][labels];
+    if (testing && !p->prefix[0]) /* MNIST calls it that after the ten thousand pictures it has */
+        part = labels ? "t10k-labels" : "t10k-images";
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        snprintf(ret, PATH_MAX, forms[i], p->dir, p->prefix, part, labels ? 1 : 3);
+        if (is_file(ret))
+            return true;
+    }
+    snprintf(ret, PATH_MAX, forms[0], p->dir, p->prefix, part, labels ? 1 : 3);
+    return false;
+}
+
+static bool has_pictures(const struct place *p)
+{
+    char file[PATH_MAX];
+    return find_file(p, false, false, file) || find_file(p, true, false, file);
+}
+
+/* "balanced, letters" of the sets of EMNIST in p->dir; their number. p->prefix: that of the last one. */
+static int find_emnist(struct place *p, char *names, size_t cap)
+{
+    int found = 0;
+    size_t at = 0;
+    char last[sizeof p->prefix] = "";
+    for (int i = 0; i < EMNIST_SETS; i++) {
+        snprintf(p->prefix, sizeof p->prefix, "emnist-%s-", emnist_sets[i]);
+        if (!has_pictures(p))
+            continue;
+        if (at < cap)
+            at += (size_t)snprintf(names + at, cap - at, "%s%s", found ? ", " : "", emnist_sets[i]);
+        strcpy(last, p->prefix);
+        found++;
+    }
+    strcpy(p->prefix, last);
+    return found;
+}
+
+/* DIR/emnist-letters: no file of that name, but the beginning of one. */
+static bool is_prefix(const char *path, struct place *p)
+{
+    const char *name = strrchr(path, '/');
+    for (int i = 0; i < EMNIST_SETS; i++) {
+        snprintf(p->prefix, sizeof p->prefix, "emnist-%s", emnist_sets[i]);
+        if (strcmp(name ? name + 1 : path, p->prefix) != 0)
+            continue;
+        strcat(p->prefix, "-");
+        return snprintf(p->dir, sizeof p->dir, "%.*s", name ? (int)(name - path) : 1, name ? path : ".") <
+                   (int)sizeof p->dir &&
+               has_pictures(p);
+    }
+    return false;
+}
+
+/* The number of sets at `path`: of several, which EMNIST alone has, `names`. */
+static int find_sets(const char *path, struct place *p, char *names, size_t cap)
+{
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        p->prefix[0] = names[0] = '\0';
+        if (snprintf(p->dir, sizeof p->dir, "%s%s", path, folders[i]) >= (int)sizeof p->dir)
+            continue;
+        const int n = has_pictures(p) ? 1 : find_emnist(p, names, cap);
+        if (n > 0)
+            return n;
+    }
+    return is_prefix(path, p) ? 1 : 0;
 }
 
 bool dataset_is_mnist(const char *path)
 {
-    char file[PATH_MAX];
-    return find_file(path, parts[0][0], file, sizeof file) || find_file(path, parts[1][0], file, sizeof file);
+    char names[80];
+    struct place p;
+    return find_sets(path, &p, names, sizeof names) > 0;
 }
 
 static int read_exactly(gzFile f, const char *path, void *dst, size_t n, struct err *e)
@@ -109,12 +193,12 @@ static int get_labels(struct raw_set *r, gzFile f, const char *path, uint32_t n,
     return read_exactly(f, path, r->labels, n, e);
 }
 
-static int load_part(struct raw_set *r, const char *dir, const struct dataset_options *o, struct err *e)
+static int load_part(struct raw_set *r, const struct place *p, const struct dataset_options *o, struct err *e)
 {
     char path[PATH_MAX];
     uint32_t n = 0;
     for (int labels = 0; labels < 2; labels++) {
-        if (!find_file(dir, parts[o->testing][labels], path, sizeof path))
+        if (!find_file(p, o->testing, labels, path))
             return err_set(e, ERR_DATA, "'%s' (or .gz) does not exist", path);
         const int fd = file_open_regular(path, ERR_DATA, e);
         if (fd < 0)
@@ -133,14 +217,65 @@ static int load_part(struct raw_set *r, const char *dir, const struct dataset_op
     return 0;
 }
 
+/* EMNIST's classes: lines of a label and the codes of its characters, "10 65" or "1 65 97". */
+struct mapping {
+    char names[EMNIST_CLASSES][16];
+    char *list[EMNIST_CLASSES];
+    int classes;
+};
+
+static int read_mapping(const struct place *p, struct mapping *m, struct err *e)
+{
+    char path[PATH_MAX], line[80];
+    FILE *f = NULL;
+    int rc, label, code, used, more;
+    snprintf(path, sizeof path, "%s/%smapping.txt", p->dir, p->prefix);
+    if ((rc = file_stream_regular(&f, path, ERR_DATA, e)) < 0)
+        return rc == -ENOENT ? err_set(e, ERR_DATA, "'%s', which names EMNIST's classes, does not exist", path) : rc;
+    while (rc == 0 && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%d %d%n", &label, &code, &used) != 2 || label < 0 || label >= EMNIST_CLASSES || code <= ' ' ||
+            code > '~') {
+            rc = err_set(e, ERR_DATA, "'%s': expected lines of a label below %d and the codes of its characters", path,
+                         EMNIST_CLASSES);
+            break;
+        }
+        int at = snprintf(m->names[label], sizeof m->names[label], "%c", code);
+        if (sscanf(line + used, "%d", &more) == 1 && more > ' ' && more <= '~')
+            snprintf(m->names[label] + at, sizeof m->names[label] - (size_t)at, "%c", more);
+        m->classes = label + 1 > m->classes ? label + 1 : m->classes;
+    }
+    fclose(f);
+    return rc;
+}
+
+static int check_emnist(struct raw_set *r, const struct place *p, const struct dataset_options *o, struct err *e)
+{
+    struct mapping m = {.classes = 0};
+    TRY(read_mapping(p, &m, e));
+    for (int i = 0; i < m.classes; i++) {
+        if (!m.names[i][0]) /* 0 of letters, which begin with 1 */
+            snprintf(m.names[i], sizeof m.names[i], "none (%d)", i);
+        m.list[i] = m.names[i];
+    }
+    return raw_set_check(r, o, m.list, m.classes, e);
+}
+
 int dataset_open_mnist(struct dataset **ret, const char *path, const struct dataset_options *o, struct err *e)
 {
-    struct raw_set *r = raw_set_create("MNIST");
+    char names[80];
+    struct place p;
+    const int sets = find_sets(path, &p, names, sizeof names);
+    if (sets == 0)
+        return err_set(e, ERR_DATA, "'%s/train-images-idx3-ubyte' (or .gz) does not exist", path);
+    if (sets > 1)
+        return err_set(e, ERR_DATA, "'%s' holds %d sets of EMNIST (%s): give one, as %s/%.*s", path, sets, names, path,
+                       (int)strlen(p.prefix) - 1, p.prefix);
+    struct raw_set *r = raw_set_create(p.prefix[0] ? "EMNIST" : "MNIST");
     if (!r)
         return err_set(e, -ENOMEM, "no memory for a data set");
-    int rc = load_part(r, path, o, e);
+    int rc = load_part(r, &p, o, e);
     if (rc == 0)
-        rc = raw_set_check(r, o, NULL, CLASSES, e);
+        rc = p.prefix[0] ? check_emnist(r, &p, o, e) : raw_set_check(r, o, NULL, CLASSES, e);
     if (rc < 0)
         dataset_close(&r->base);
     else
