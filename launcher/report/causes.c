@@ -43,7 +43,8 @@ void causes_note_memory(struct causes *c, const struct failure_worker *all, int 
     c->largest = -1;
     c->largest_kb = 0;
     for (int i = 0; i < n; i++) {
-        if (all[i].ended || all[i].pid <= 0 || file_read_text(text, sizeof text, "/proc/%d/statm", (int)all[i].pid) < 0 ||
+        if (all[i].ended || all[i].pid <= 0 ||
+            file_read_text(text, sizeof text, "/proc/%d/statm", (int)all[i].pid) < 0 ||
             sscanf(text, "%*u %" SCNu64, &pages) != 1)
             continue;
         const uint64_t kb = pages * ((uint64_t)sysconf(_SC_PAGESIZE) >> 10);

@@ -8,18 +8,18 @@
 #include <sys/types.h>
 
 struct kernel_oom {
-    pid_t killed; /* 0: none */
+    pid_t killed;                /* 0: none */
     uint64_t usage_kb, limit_kb; /* of the group that had no room; 0: the machine had none */
-    pid_t largest; /* of the processes that are asked for, 0: not known */
+    pid_t largest;               /* of the processes that are asked for, 0: not known */
     uint64_t largest_pages;
 };
 
 struct kernel_log {
-    int fd; /* -1: it cannot be read */
+    int fd;            /* -1: it cannot be read */
     const pid_t *pids; /* whose deaths are of interest */
     int n;
     struct kernel_oom now, found; /* the report that is being read; the first about one of pids */
-    char xid[192]; /* the newest, "": none */
+    char xid[192];                /* the newest, "": none */
 };
 
 /* From now on; whole: from the oldest record that is left. */

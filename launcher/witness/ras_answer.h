@@ -12,9 +12,9 @@
 struct buf;
 struct err;
 
-#define RAS_TYPES_MAX 16              /* of collectives; others are left out */
-#define RAS_LEAST_VERSION 22902       /* below 2.29.2 questions have crashed jobs (NCCL's issues 1669, 1718, 1762) */
-#define RAS_ANSWER_MAX (32u << 20)    /* bytes: some 80,000 places in communicators */
+#define RAS_TYPES_MAX 16           /* of collectives; others are left out */
+#define RAS_LEAST_VERSION 22902    /* below 2.29.2 questions have crashed jobs (NCCL's issues 1669, 1718, 1762) */
+#define RAS_ANSWER_MAX (32u << 20) /* bytes: some 80,000 places in communicators */
 
 /* A process that may be meant: RAS says process id and IP address, crun knows process ids and nodes. */
 struct ras_process {
@@ -66,7 +66,8 @@ struct ras_verdict {
     enum ras_finding finding;
     bool *late; /* (world), the caller's: who is to blame. RAS_CIRCLE: all that are late somewhere */
     int n_late, first;
-    char text[320]; /* "rank 5 has not launched all-reduce 6,650 of communicator 27a079b828ff1a75; 31 ranks wait in it" */
+    char text
+        [320]; /* "rank 5 has not launched all-reduce 6,650 of communicator 27a079b828ff1a75; 31 ranks wait in it" */
 };
 
 /* One answer, taken for itself. ret->late is filled, and the rest set. */

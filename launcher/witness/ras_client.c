@@ -23,7 +23,8 @@ static const struct step {
              {"STATUS\n", NULL, RAS_ANSWER_MS}};
 enum { STEP_FORMAT = 1, STEP_STATUS = 2 };
 
-struct try { /* one connection; freed when its handle is closed */
+struct
+try {                          /* one connection; freed when its handle is closed */
     struct ras_client *client; /* NULL: given up */
     uv_tcp_t tcp;
     uv_connect_t connect;

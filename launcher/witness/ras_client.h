@@ -10,8 +10,8 @@
 struct buf;
 struct ras_client;
 
-#define RAS_LINE_MS 2000     /* for each line of the handshake: a process that is stopped says none */
-#define RAS_ANSWER_MS 15000  /* RAS itself gives up after 10 s */
+#define RAS_LINE_MS 2000      /* for each line of the handshake: a process that is stopped says none */
+#define RAS_ANSWER_MS 15000   /* RAS itself gives up after 10 s */
 #define RAS_QUESTION_MS 30000 /* for all addresses together */
 
 struct ras_client_options {

@@ -19,7 +19,8 @@ bool ras_stands_still(const struct ras_answer *a, const struct ras_answer *b)
     bool same = a->n_comms == b->n_comms && memcmp(a->types, b->types, sizeof a->types) == 0;
     for (int c = 0; same && c < a->n_comms; c++) {
         const struct ras_comm *x = &a->comms[c], *y = &b->comms[c];
-        same = strcmp(x->hash, y->hash) == 0 && strcmp(x->second, y->second) == 0 && x->n == y->n && x->settled == y->settled;
+        same = strcmp(x->hash, y->hash) == 0 && strcmp(x->second, y->second) == 0 && x->n == y->n &&
+               x->settled == y->settled;
         for (int i = 0; same && i < x->n; i++)
             same = same_rank(&x->ranks[i], &y->ranks[i]);
     }
@@ -191,8 +192,7 @@ static bool judge_calls(const struct ras_answer *a, int world, bool *who, struct
         add_call(a, few, many, theirs, sizeof theirs);
         const char *plural = list_late(v, world, ranks, sizeof ranks);
         snprintf(v->text, sizeof v->text, "rank%s %s launched %s of communicator %s where %d rank%s launched %s",
-                 plural, ranks, mine, m->hash, count_like(m, many), count_like(m, many) > 1 ? "s" : "",
-                 theirs);
+                 plural, ranks, mine, m->hash, count_like(m, many), count_like(m, many) > 1 ? "s" : "", theirs);
         return true;
     }
     return false;
@@ -243,8 +243,8 @@ static void describe_late(const struct ras_answer *a, int world, struct ras_verd
     add_call(a, late, ahead, call, sizeof call);
     const char *plural = list_late(v, world, ranks, sizeof ranks);
     snprintf(v->text, sizeof v->text, "rank%s %s ha%s not launched %s of communicator %s; %d rank%s wait%s in it",
-             plural, ranks, v->n_late > 1 ? "ve" : "s", call, best->hash, waiting,
-             waiting > 1 ? "s" : "", waiting > 1 ? "" : "s");
+             plural, ranks, v->n_late > 1 ? "ve" : "s", call, best->hash, waiting, waiting > 1 ? "s" : "",
+             waiting > 1 ? "" : "s");
 }
 
 static bool judge_late(const struct ras_answer *a, int world, bool *late, bool *waits, struct ras_verdict *v)

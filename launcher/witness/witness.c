@@ -22,7 +22,8 @@ void witness_init(struct witness *w, int64_t quiet_ns)
 int witness_begin_round(struct witness *w, int64_t now, int world)
 {
     witness_end_round(w);
-    *w = (struct witness){.quiet_ns = w->quiet_ns, .pause_ns = w->quiet_ns, .world = world, .due_ns = now + w->quiet_ns};
+    *w =
+        (struct witness){.quiet_ns = w->quiet_ns, .pause_ns = w->quiet_ns, .world = world, .due_ns = now + w->quiet_ns};
     w->verdict.late = calloc((size_t)world, sizeof *w->verdict.late);
     return w->verdict.late ? 0 : -ENOMEM;
 }

@@ -35,9 +35,10 @@ static const struct arg_spec stacks_specs[] = {
 const struct arg_program stacks_program = {
     .name = "crun stacks",
     .usage = "[options] RUN|PID",
-    .summary = "Show what the main thread of each rank of a running job does, by py-spy or eu-stack on each node: equal "
-               "stacks together, the fewest ranks first. RUN: all its nodes are asked. PID: of a crun on this machine; "
-               "its own rendezvous is asked, else its workers here are looked at.",
+    .summary =
+        "Show what the main thread of each rank of a running job does, by py-spy or eu-stack on each node: equal "
+        "stacks together, the fewest ranks first. RUN: all its nodes are asked. PID: of a crun on this machine; "
+        "its own rendezvous is asked, else its workers here are looked at.",
     .specs = stacks_specs,
     .operands = ARG_OPERANDS,
 };
@@ -45,8 +46,9 @@ const struct arg_program stacks_program = {
 const struct arg_program logs_program = {
     .name = "crun logs",
     .usage = "[options] RUN [RANK]",
-    .summary = "Show the last lines that the ranks of a running job wrote, or those of RANK alone: the end of their log "
-               "files (--log-dir), 4 KiB of each.",
+    .summary =
+        "Show the last lines that the ranks of a running job wrote, or those of RANK alone: the end of their log "
+        "files (--log-dir), 4 KiB of each.",
     .specs = specs,
     .operands = ARG_OPERANDS,
 };

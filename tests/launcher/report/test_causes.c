@@ -37,8 +37,7 @@ static const char *const of_a_group[] = {
 static const char *const of_the_machine[] = {
     "stress invoked oom-killer: gfp_mask=0x140dca, order=0, oom_score_adj=0",
     "[    112]     0   112     8618    72390   106496        0             0 python3",
-    "Out of memory: Killed process 112 (python3) total-vm:525992kB, anon-rss:37248kB",
-    NULL};
+    "Out of memory: Killed process 112 (python3) total-vm:525992kB, anon-rss:37248kB", NULL};
 
 static struct failure_worker worker(int rank, int pid)
 {
@@ -144,7 +143,8 @@ static void last_words_count_where_they_can_be_the_last(void **state)
     assert_null(causes_words(&w, "bad batch", "ValueError", text));
     w.ending = (struct ending){.signaled = true, .value = SIGSEGV};
     assert_null(causes_words(&w, NULL, "No space left on device", text));
-    assert_string_equal(causes_words(&w, "crashed: SIGSEGV sent by process 4711", NULL, text), ", which process 4711 sent");
+    assert_string_equal(causes_words(&w, "crashed: SIGSEGV sent by process 4711", NULL, text),
+                        ", which process 4711 sent");
     assert_null(causes_words(&w, "crashed: SIGSEGV at address 0x0", NULL, text));
     assert_null(causes_words(&w, "crashed: SIGSEGV sent by process 4711, as I think", NULL, text));
 }

@@ -55,8 +55,10 @@ static void add_rank(struct buf *here, struct buf *missing, const char *word)
     for (; *p == 'r' || *p == 'g'; p += strspn(p, ","))
         *(*p == 'r' ? &r : &g) = strtoul(p + 1, (char **)&p, 10);
     add_status(b, *p);
-    buf_printf(b, ", \"collective_counts\": {\"Broadcast\": 0, \"Reduce\": 0, \"AllGather\": %lu, \"ReduceScatter\": 0, "
-               "\"AllReduce\": %lu}}", g, r);
+    buf_printf(b,
+               ", \"collective_counts\": {\"Broadcast\": 0, \"Reduce\": 0, \"AllGather\": %lu, \"ReduceScatter\": 0, "
+               "\"AllReduce\": %lu}}",
+               g, r);
 }
 
 static void write_answer(struct buf *out, const char *version, const char *form)
@@ -69,9 +71,10 @@ static void write_answer(struct buf *out, const char *version, const char *form)
         int size = 0;
         for (char *word; (word = strtok_r(NULL, " :", &words)); size++)
             add_rank(&here, &missing, word);
-        buf_printf(out, "%s{\"hash\": \"0x%s\", \"secondary_hash\": \"0x1:0x2\", \"size\": %d, \"ranks\": [%s], "
-                   "\"missing_ranks\": [%s]}", comm == copy ? "" : ",", name, size, here.len ? here.data : "",
-                   missing.len ? missing.data : "");
+        buf_printf(out,
+                   "%s{\"hash\": \"0x%s\", \"secondary_hash\": \"0x1:0x2\", \"size\": %d, \"ranks\": [%s], "
+                   "\"missing_ranks\": [%s]}",
+                   comm == copy ? "" : ",", name, size, here.len ? here.data : "", missing.len ? missing.data : "");
         buf_free(&here);
         buf_free(&missing);
     }
@@ -145,8 +148,7 @@ static const struct situation {
      "rank 2 has not launched all-reduce 10 of communicator a; 3 ranks wait in it"},
     {"a rank late by two types", "a: 0=r10,g5 1=r8,g4", NULL, WITNESS_NAME, "1",
      "rank 1 has not launched all-gather 5 and all-reduce 9 of communicator a; 1 rank waits in it"},
-    {"a stopped rank", "a: 0=r10 1=r10 2!", NULL, WITNESS_NAME, "2",
-     "NCCL's RAS does not reach the process of rank 2"},
+    {"a stopped rank", "a: 0=r10 1=r10 2!", NULL, WITNESS_NAME, "2", "NCCL's RAS does not reach the process of rank 2"},
     {"a dead rank", "a: 0=r10 1X 2=r10", NULL, WITNESS_NAME, "1", "NCCL's RAS does not reach the process of rank 1"},
     {"a stopped rank, and one that is late for it", "a: 0=r10 1=r9 2!", NULL, WITNESS_NAME, "2",
      "NCCL's RAS does not reach the process of rank 2"},
@@ -169,12 +171,14 @@ static const struct situation {
     {"nothing was ever launched: CUDA graphs, sends", "a: 0=r0 1=r0", NULL, WITNESS_NOTHING, "",
      "NCCL's RAS cannot tell: all ranks have launched the same collectives"},
     {"it moves", "a: 0=r10 1=r9", "a: 0=r11 1=r10", WITNESS_NOTHING, "", NULL},
-    {"another communicator moves", "a: 0=r10 1=r9; b: 2=r5 3=r5", "a: 0=r10 1=r9; b: 2=r6 3=r5", WITNESS_NOTHING, "", NULL},
+    {"another communicator moves", "a: 0=r10 1=r9; b: 2=r5 3=r5", "a: 0=r10 1=r9; b: 2=r6 3=r5", WITNESS_NOTHING, "",
+     NULL},
     {"a communicator is made meanwhile", "a: 0=r10 1=r9", "a: 0=r10 1=r9; b: 0=r0 1=r0", WITNESS_NOTHING, "", NULL},
     {"initializing", "a: 0=r1 1=r0i", NULL, WITNESS_NOTHING, "", "NCCL's RAS knows of no communicator that is whole"},
     {"tearing down", "a: 0=r10f 1=r9", NULL, WITNESS_NOTHING, "", "NCCL's RAS knows of no communicator that is whole"},
     {"torn down by one", "a: 0=r10 1?", NULL, WITNESS_NOTHING, "", "NCCL's RAS knows of no communicator that is whole"},
-    {"one has an error", "a: 0=r10 1=r9e", NULL, WITNESS_NOTHING, "", "NCCL's RAS knows of no communicator that is whole"},
+    {"one has an error", "a: 0=r10 1=r9e", NULL, WITNESS_NOTHING, "",
+     "NCCL's RAS knows of no communicator that is whole"},
     {"a process that is none of the job's", "a: 0=r10 1=r9@77", NULL, WITNESS_NOTHING, "",
      "NCCL's RAS knows of no communicator that is whole"},
     {"no communicator", "", NULL, WITNESS_NOTHING, "", "NCCL's RAS knows of no communicator that is whole"},
@@ -341,11 +345,17 @@ static void a_process_id_of_two_nodes_is_told_apart_by_its_host(void **state)
 
 static void what_is_no_answer_is_refused(void **state)
 {
-    const char *const bad[] = {"", "Job summary\n===\n", "{}", "[]", "{\"nccl_version\": 3}",
-                               "{\"nccl_version\": \"2.29.7\"}", "{\"nccl_version\": \"x\", \"communicators\": []}",
+    const char *const bad[] = {"",
+                               "Job summary\n===\n",
+                               "{}",
+                               "[]",
+                               "{\"nccl_version\": 3}",
+                               "{\"nccl_version\": \"2.29.7\"}",
+                               "{\"nccl_version\": \"x\", \"communicators\": []}",
                                "{\"nccl_version\": \"2.29.7\", \"communicators\": [{}]}",
                                "{\"nccl_version\": \"2.29.7\", \"communicators\": [{\"hash\": \"0x\\u001b[31m\"}]}",
-                               "{\"nccl_version\": \"2.29.7\", \"communicators\": [", NULL};
+                               "{\"nccl_version\": \"2.29.7\", \"communicators\": [",
+                               NULL};
     begin();
     for (const char *const *p = bad; *p; p++) {
         struct buf text = {0};
@@ -397,7 +407,8 @@ static uint64_t launched[WORLD];
 
 static void make_piece(struct piece *p)
 {
-    const int64_t longest[] = {[STEPS] = 900, [SAVES] = 1200, [EVALUATES] = 1200, [COMPILES] = 600, [GRAPHS] = 3600, [SENDS] = 1800};
+    const int64_t longest[] = {
+        [STEPS] = 900, [SAVES] = 1200, [EVALUATES] = 1200, [COMPILES] = 600, [GRAPHS] = 3600, [SENDS] = 1800};
     p->work = draw(2) ? STEPS : (enum work)draw(WORKS);
     p->end_ns = now + (1 + draw((int)longest[p->work])) * S;
     p->slow = p->work == COMPILES ? draw(WORLD) : 0;

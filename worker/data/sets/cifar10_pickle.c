@@ -30,9 +30,9 @@ static uint32_t little(const uint8_t *p, int n)
 static int argument(uint8_t op)
 {
     switch (op) {
-    case 'K': /* BININT1 */
-    case 'q': /* BINPUT */
-    case 'h': /* BINGET */
+    case 'K':  /* BININT1 */
+    case 'q':  /* BINPUT */
+    case 'h':  /* BINGET */
     case 0x80: /* PROTO */
         return 1;
     case 'M': /* BININT2 */

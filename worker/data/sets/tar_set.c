@@ -278,7 +278,9 @@ static size_t descriptors_to_keep(void)
 static int index_all(struct tars *d, struct err *e)
 {
     const size_t n = d->n_shards, keep = descriptors_to_keep();
-    int rc = (d->base.shard_ends = calloc(n, sizeof *d->base.shard_ends)) ? 0 : err_set(e, -ENOMEM, "no memory for %zu tar files", n);
+    int rc = (d->base.shard_ends = calloc(n, sizeof *d->base.shard_ends))
+                 ? 0
+                 : err_set(e, -ENOMEM, "no memory for %zu tar files", n);
     for (d->n_shards = 0; rc == 0 && d->n_shards < n; d->n_shards++) {
         const size_t before = d->base.n;
         rc = index_shard(d, d->n_shards < keep, e);
@@ -294,15 +296,16 @@ static int index_all(struct tars *d, struct err *e)
 static int check_classes(const struct tars *d, const char *path, struct err *e)
 {
     if (d->base.n == 0 && d->nested > 0)
-        return err_set(e, ERR_DATA, "'%s' holds %zu .tar files and no picture: unpack it (tar xf) and give the folder", path,
-                       d->nested);
+        return err_set(e, ERR_DATA, "'%s' holds %zu .tar files and no picture: unpack it (tar xf) and give the folder",
+                       path, d->nested);
     if (d->base.n == 0)
         return err_set(e, ERR_DATA, "'%s' holds no image (%s)", path, picture_suffixes());
     if (d->labelled == 0 && d->described > 0 && d->in_folders == 0)
-        return err_set(e, ERR_DATA,
-                       "'%s' has %zu .json beside its pictures, and no .cls: which number in them the class is cannot be "
-                       "known; write NAME.cls with the number",
-                       path, d->described);
+        return err_set(
+            e, ERR_DATA,
+            "'%s' has %zu .json beside its pictures, and no .cls: which number in them the class is cannot be "
+            "known; write NAME.cls with the number",
+            path, d->described);
     return 0;
 }
 

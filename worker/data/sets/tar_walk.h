@@ -21,7 +21,7 @@ struct tar {
     size_t page_n;
 };
 
-struct tar_member { /* a regular file */
+struct tar_member {        /* a regular file */
     const char *name;      /* without ./ in front; until the next tar_next() */
     uint64_t offset, size; /* of its bytes: within the tar */
 };
