@@ -1,3 +1,4 @@
+/* The workers of a node: their states, their deaths, and their end (group.h). */
 #include "launcher/base/oom.h"
 #include "launcher/workers/group_internal.h"
 
@@ -15,6 +16,7 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "common/base/log.h"
 #include "common/crun/crun_page.h"
 #include "common/job/exitcode.h"
 #include "launcher/base/ending.h"
@@ -25,6 +27,14 @@
 #include "launcher/workers/spawn_thread.h"
 
 static void on_deaths(void *arg);
+
+void group_set(struct group *g, enum group_event e)
+{
+    const enum group_state before = g->state;
+    g->state = group_next(before, e);
+    if (g->state != before)
+        log_debug("workers", "%s: %s -> %s", group_event_name(e), group_state_name(before), group_state_name(g->state));
+}
 
 /* --- one worker */
 
@@ -151,8 +161,9 @@ static void on_death(struct group *g, struct child *c)
     }
     g->o.events.ended(g->o.arg, c->local, woken);
     c->held = false;
-    if (g->kept && group_held(g) == 0) { /* the last of those that waited for a round */
-        group_drop_spares(g);            /* they would hold the pipes open */
+    if (g->state == GROUP_KEPT && group_held(g) == 0) { /* the last of those that waited for a round */
+        group_drop_spares(g);                           /* they would hold the pipes open */
+        group_set(g, GROUP_GONE);
         group_end_output(g);
     }
     group_reap_orphans(g);
@@ -191,7 +202,7 @@ void group_hung(struct group *g, int local, const char *hung)
 static void on_rescan(uv_timer_t *t)
 {
     struct group *g = container_of(t, struct group, rescan);
-    if (g->paused && !g->clearing)
+    if (g->paused && !group_state_clears(g->state))
         group_stand_still(g);
     else
         group_check_gone(g);
@@ -199,7 +210,6 @@ static void on_rescan(uv_timer_t *t)
 
 void group_end_output(struct group *g)
 {
-    g->kept = false;
     group_close_notify(g);
     for (int i = 0; i < g->o.workers; i++)
         group_close_kept(&g->children[i]);
@@ -208,16 +218,16 @@ void group_end_output(struct group *g)
 
 void group_finish_round(struct group *g, const char *left)
 {
-    g->clearing = g->keeping = g->holding = false;
-    g->kept = true; /* no spare is started any more */
+    group_set(g, GROUP_LEFT); /* no spare is started any more */
     uv_timer_stop(&g->rescan);
     group_on_status(g); /* workers may be gone before the loop came to these */
     group_on_notify(g);
     group_close_status(g);
     uv_timer_stop(&g->late);
-    g->kept = group_held(g) > 0;
-    if (!g->kept)
+    if (group_held(g) == 0) {
+        group_set(g, GROUP_GONE);
         group_end_output(g);
+    }
     if (left)
         g->o.events.unkillable(g->o.arg, left);
     else
@@ -230,10 +240,11 @@ static void sweep(struct group *g)
     const int64_t begun = clock_ms();
     if (begun < g->sweep_ms)
         return;
-    if (g->dismissing)
+    if (g->state == GROUP_DISMISSING) {
+        group_set(g, GROUP_CLEAR);
         logmux_print(g->o.mux, "what the workers left running did not end within %d s of SIGTERM; killing it",
                      GROUP_DISMISS_MS / 1000);
-    g->dismissing = false;
+    }
     if (tree_kill() > 0 || !tree_is_dead())
         g->dead_ms = 0;
     else if (!g->dead_ms)
@@ -261,9 +272,9 @@ void group_rescan_in(struct group *g, int64_t ms)
 /* Somebody is left: killed as often as it takes, because a process may be born while we read /proc. */
 void group_check_gone(struct group *g)
 {
-    if (!g->clearing)
+    if (!group_state_clears(g->state))
         return;
-    if (g->keeping) {
+    if (g->state == GROUP_SORTING) {
         group_check_rest(g);
         return;
     }
@@ -278,7 +289,7 @@ void group_check_gone(struct group *g)
     }
     if (clock_ms() < g->clear_deadline) {
         sweep(g);
-        const int64_t left = g->dismissing ? g->sweep_ms - clock_ms() : 0; /* an end wakes us */
+        const int64_t left = g->state == GROUP_DISMISSING ? g->sweep_ms - clock_ms() : 0; /* an end wakes us */
         group_rescan_in(g, left);
         return;
     }
@@ -292,7 +303,7 @@ void group_check_gone(struct group *g)
 void group_kill_children(struct group *g)
 {
     for (int i = 0; i < group_slots(g); i++) {
-        const bool stays = g->keeping && (i >= g->o.workers || g->children[i].held);
+        const bool stays = g->state == GROUP_SORTING && (i >= g->o.workers || g->children[i].held);
         if (!group_is_there(&g->workers[i]) || stays || group_is_dead(&g->workers[i]))
             continue;
         g->workers[i].told_to_stop = true;
@@ -302,21 +313,18 @@ void group_kill_children(struct group *g)
 
 void group_clear(struct group *g, bool keep)
 {
-    if (g->opening)
+    if (g->state == GROUP_OPENING)
         group_give_up_opening(g);
     group_cancel_launch(g);
-    if (!keep || group_held(g) == 0)
+    group_set(g, keep && group_held(g) > 0 ? GROUP_SORT : GROUP_CLEAR);
+    if (g->state == GROUP_CLEARING)
         group_keep_nobody(g);
-    else
-        g->keeping = true;
     g->looks = 0;
     group_kill_children(g);
-    g->clearing = true;
-    g->dismissing = false;
     g->clear_deadline = clock_ms() + g->o.kill_ms;
     g->sweep_ms = g->clear_deadline - g->o.kill_ms;
     g->dead_ms = 0;
-    if (!g->keeping && !tree_empty() && cgroup_kill(g->o.cgroup))
+    if (g->state == GROUP_CLEARING && !tree_empty() && cgroup_kill(g->o.cgroup))
         g->sweep_ms += TREE_RESCAN_MS; /* only who left the cgroup is left then */
     group_check_gone(g);
 }
@@ -328,8 +336,7 @@ void group_dismiss(struct group *g)
         group_clear(g, false);
         return;
     }
-    g->keeping = false;
-    g->clearing = g->dismissing = true;
+    group_set(g, GROUP_DISMISS);
     g->sweep_ms = clock_ms() + GROUP_DISMISS_MS;
     g->clear_deadline = g->sweep_ms + g->o.kill_ms;
     group_check_gone(g);

@@ -53,7 +53,7 @@ void group_hold(struct group *g)
     group_launch_now(g);
     if (g->paused)
         group_pause(g, false, false);
-    g->holding = true;
+    group_set(g, GROUP_HOLD);
     for (int i = 0; i < g->n; i++) {
         struct failure_worker *w = &g->workers[i];
         if (!group_is_there(w) || group_is_dead(w) || w->told_to_stop)
@@ -68,7 +68,7 @@ void group_hold(struct group *g)
 
 void group_take_acks(struct group *g)
 {
-    for (int i = 0; g->holding && !g->clearing && i < g->n; i++) {
+    for (int i = 0; g->state == GROUP_HOLDING && i < g->n; i++) {
         struct child *c = &g->children[i];
         if (c->held || c->wake_fd < 0 || !group_is_there(&g->workers[i]) ||
             atomic_load(&c->page->stop_reason) != CRUN_STOP_HOLD ||
@@ -109,7 +109,6 @@ void group_tell_round(struct group *g)
 
 void group_keep_nobody(struct group *g)
 {
-    g->kept = g->keeping = g->holding = false;
     for (int i = 0; i < g->n; i++)
         g->children[i].held = false;
 }

@@ -4,6 +4,7 @@
 
 #include "launcher/base/repeat.h"
 #include "launcher/workers/group.h"
+#include "launcher/workers/group_state.h"
 
 struct launch;
 struct spawn_thread;
@@ -31,6 +32,7 @@ struct child {
 };
 
 struct group {
+    enum group_state state; /* group_set() */
     uv_loop_t *loop;
     struct group_options o;
     int null_fd;
@@ -45,26 +47,20 @@ struct group {
     int deaths_fd;    /* epoll of all pidfds, in the order of deaths */
     struct watch *deaths_watch;
     uv_timer_t rescan;
-    uv_timer_t late;  /* its log files are not open yet; or, once its workers run, spares are not started yet */
-    bool opening;     /* and its workers wait for that */
+    uv_timer_t late;  /* OPENING: its log files are not open yet; RUNNING: spares are not started yet */
     uv_timer_t pause; /* until a stop that is not reported yet may be */
     int open_handles; /* the timers */
     struct spawn_thread *spawner;
     struct launch *launch;  /* the processes are being made; NULL: they are not */
     uint64_t forward;       /* signals that came meanwhile: bit signo - 1 */
-    struct group_stop stop; /* once they are; reason -1: none */
-    bool clearing;
-    bool keeping; /* those that are held stay */
-    bool kept;    /* some did: pipes are of an earlier round */
-    int looks;    /* in a row that found nobody else, or all stopped */
-    bool warming; /* what is being launched is spares */
-    bool holding;
-    bool paused;      /* by group_pause() */
-    bool pause_typed; /* those with the terminal stop and go on by themselves */
+    struct group_stop stop; /* STOPPING: to those that are being made as well, once they are */
+    int looks;              /* in a row that found nobody else, or all stopped */
+    bool warming;           /* what is being launched is spares */
+    bool paused;            /* by group_pause() */
+    bool pause_typed;       /* those with the terminal stop and go on by themselves */
     int64_t pause_deadline;
-    bool goes_on;    /* some of the round's workers are of an earlier one */
-    bool dismissing; /* who is left was asked to go, and has not been killed yet */
-    bool unshared;   /* and that is reported */
+    bool goes_on;  /* some of the round's workers are of an earlier one */
+    bool unshared; /* a worker has no page to share, and that is reported */
     int64_t clear_deadline;
     int64_t sweep_ms; /* no look at /proc before this */
     int64_t dead_ms;  /* since then nobody was seen alive, 0: somebody was */
@@ -139,6 +135,7 @@ bool group_ask_to_go(void); /* SIGTERM to all that there is; false: the processe
 
 /* --- group.c */
 
+void group_set(struct group *g, enum group_event e); /* to the state that follows */
 bool group_is_there(const struct failure_worker *w); /* started, and not known to be dead */
 void group_finish_round(struct group *g, const char *left);
 void group_end_output(struct group *g); /* no worker that writes is left */

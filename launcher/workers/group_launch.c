@@ -235,7 +235,8 @@ static int launch(struct group *g, struct err *e)
 
 int group_launch(struct group *g, struct err *e)
 {
-    g->opening = g->warming = false;
+    group_set(g, GROUP_OPENED);
+    g->warming = false;
     uv_timer_stop(&g->late);
     logmux_note_launch(g->o.mux);
     return launch(g, e);
@@ -310,7 +311,7 @@ static void on_spawned(struct spawn_batch *b)
     if (was_wanted && take_spawned(g, l, rc < 0 ? NULL : &e) < 0 && rc == 0)
         rc = e.code;
     free_launch(l);
-    if (g->clearing) { /* those that were born meanwhile */
+    if (group_state_clears(g->state)) { /* those that were born meanwhile */
         group_kill_children(g);
         group_check_gone(g);
         return;
@@ -319,9 +320,9 @@ static void on_spawned(struct spawn_batch *b)
         logmux_print(g->o.mux, "no warm spares: %s", e.text);
     else if (rc < 0)
         g->o.events.failed(g->o.arg, rc, e.text);
-    else if (g->holding)
+    else if (g->state == GROUP_HOLDING)
         group_hold(g);
-    else if (g->stop.reason >= 0)
+    else if (g->state == GROUP_STOPPING)
         group_stop_late(g);
     else if (g->paused)
         group_pause(g, true, g->pause_typed);

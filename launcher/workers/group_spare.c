@@ -26,7 +26,7 @@ void group_warm_up(struct group *g)
 {
     struct err e;
     bool missing = false;
-    if (g->launch || g->paused || g->clearing || g->holding || g->kept || g->stop.reason >= 0)
+    if (g->launch || g->paused || g->state != GROUP_RUNNING)
         return;
     if (g->status_fd >= 0) /* the workers' own start is to be reported first; then this is called again */
         return;

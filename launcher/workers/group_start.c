@@ -24,7 +24,7 @@
 static void on_late(uv_timer_t *t)
 {
     struct group *g = container_of(t, struct group, late);
-    if (g->opening)
+    if (g->state == GROUP_OPENING)
         group_launch_now(g);
     else
         group_warm_up(g);
@@ -32,7 +32,7 @@ static void on_late(uv_timer_t *t)
 
 void group_warm_up_soon(struct group *g)
 {
-    if (!g->opening && g->status_fd < 0)
+    if (g->state != GROUP_OPENING && g->status_fd < 0)
         uv_timer_start(&g->late, on_late, WARM_UP_MS, 0);
 }
 
@@ -187,7 +187,7 @@ void group_close_pipe_ends(struct group *g)
 void group_launch_now(struct group *g)
 {
     struct err e = {0};
-    if (!g->opening)
+    if (g->state != GROUP_OPENING)
         return;
     const int rc = group_launch(g, &e);
     if (rc < 0)
@@ -196,7 +196,7 @@ void group_launch_now(struct group *g)
 
 void group_give_up_opening(struct group *g)
 {
-    g->opening = false;
+    group_set(g, GROUP_OPENED);
     uv_timer_stop(&g->late);
     group_close_pipe_ends(g);
 }
@@ -208,7 +208,7 @@ static void on_opened(void *arg, int rc, const char *text)
         group_launch_now(g);
         return;
     }
-    if (g->opening)
+    if (g->state == GROUP_OPENING)
         group_give_up_opening(g);
     g->o.events.failed(g->o.arg, rc, text);
 }
@@ -240,8 +240,8 @@ int group_start(struct group *g, int rank_base, struct err *e)
     g->deaths = 0;
     if (g->o.oom)
         oom_kills_begin(g->o.oom);
-    g->clearing = g->dismissing = g->keeping = g->holding = g->kept = g->paused = false;
-    g->stop.reason = -1;
+    group_set(g, GROUP_START);
+    g->paused = false;
     g->goes_on = goes_on;
     if (goes_on)
         return resume(g, rank_base, e);
@@ -257,7 +257,7 @@ int group_start(struct group *g, int rank_base, struct err *e)
     }
     if (!logmux_open_files(g->o.mux, on_opened, g))
         return group_launch(g, e);
-    g->opening = true;
+    group_set(g, GROUP_OPEN);
     uv_timer_start(&g->late, on_late, LOGMUX_OPEN_MS, 0);
     return 0;
 }

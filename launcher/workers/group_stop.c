@@ -87,7 +87,7 @@ bool group_is_dead(const struct failure_worker *w)
 void group_stop(struct group *g, const struct group_stop *s)
 {
     group_launch_now(g); /* whoever waits for their end is to see it */
-    g->clearing = g->clearing && !g->keeping;
+    group_set(g, GROUP_STOP);
     group_keep_nobody(g);
     if (g->paused)
         group_pause(g, false, false);
