@@ -1,3 +1,4 @@
+/* Carries out what the agent's machine says, one event after the other (agent.h). */
 #include "launcher/agent/effects.h"
 
 #include <assert.h>
@@ -25,12 +26,15 @@
 #include "launcher/report/failure_share.h"
 #include "launcher/workers/group.h"
 
-#define QUEUE_MAX 64
+/* What comes from outside (signals, news, timers) comes by the loop, one event at a time, and is done before the next.
+ * So what waits is what the effects of one event bring along: at most an end and a word of each worker, and a few
+ * words of a rendezvous in this process. */
+enum { EVENTS_A_WORKER = 2, EVENTS_MORE = 16 };
 
 struct effects {
     struct run *r;
-    struct agent_event queue[QUEUE_MAX];
-    unsigned first, last; /* of the queue, modulo QUEUE_MAX */
+    struct agent_event *queue;       /* queue_max of them */
+    unsigned queue_max, first, last; /* of the queue, modulo queue_max */
     bool pumping;
     uv_timer_t grace;  /* of AGENT_DO_STOP, or the wait of AGENT_DO_AWAIT; or AGENT_TELL_MS */
     int64_t grace_ms;  /* that it was started with */
@@ -266,8 +270,10 @@ static void step(struct run *r, const struct agent_event *ev)
 void run_post(struct run *r, const struct agent_event *ev)
 {
     struct effects *fx = r->effects;
-    assert(fx->last - fx->first < QUEUE_MAX);
-    fx->queue[fx->last++ % QUEUE_MAX] = *ev;
+    if (fx->first == fx->last)
+        fx->first = fx->last = 0;
+    assert(fx->last - fx->first < fx->queue_max);
+    fx->queue[fx->last++ % fx->queue_max] = *ev;
 }
 
 void run_pump(struct run *r)
@@ -277,7 +283,7 @@ void run_pump(struct run *r)
         return;
     fx->pumping = true;
     while (fx->first != fx->last && !fx->done) {
-        struct agent_event ev = fx->queue[fx->first++ % QUEUE_MAX];
+        struct agent_event ev = fx->queue[fx->first++ % fx->queue_max];
         ev.holds = r->group && r->config->max_restarts > 0 && group_can_hold(r->group);
         ev.grows = r->group && group_can_grow(r->group);
         step(r, &ev);
@@ -293,6 +299,12 @@ int effects_open(struct run *r, struct err *e)
     if (!fx)
         return err_errno(e, ENOMEM, "agent");
     fx->r = r;
+    fx->queue_max = EVENTS_A_WORKER * (unsigned)r->config->nproc + EVENTS_MORE;
+    fx->queue = calloc(fx->queue_max, sizeof *fx->queue);
+    if (!fx->queue) {
+        free(fx);
+        return err_errno(e, ENOMEM, "agent");
+    }
     uv_timer_init(&r->loop, &fx->grace);
     uv_timer_init(&r->loop, &fx->insist);
     r->effects = fx;
@@ -309,6 +321,8 @@ void effects_close(struct run *r)
 
 void effects_free(struct run *r)
 {
+    if (r->effects)
+        free(r->effects->queue);
     free(r->effects);
     r->effects = NULL;
 }
