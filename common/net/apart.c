@@ -51,15 +51,20 @@ static int next_kept(const int *fds, int n, int first)
     return next;
 }
 
-bool apart_keep(const int *fds, int n)
+void apart_close(const int *fds, int n)
 {
-    if (HAS_THREAD_SANITIZER || unshare(CLONE_FILES) < 0)
-        return false;
     for (int first = 0, next; first < INT_MAX; first = next == INT_MAX ? next : next + 1) {
         next = next_kept(fds, n, first);
         close_all(first, next == INT_MAX ? next : next - 1);
     }
     while (open("/dev/null", O_RDWR | O_CLOEXEC) < STDERR_FILENO)
         ;
+}
+
+bool apart_keep(const int *fds, int n)
+{
+    if (HAS_THREAD_SANITIZER || unshare(CLONE_FILES) < 0)
+        return false;
+    apart_close(fds, n);
     return true;
 }

@@ -9,10 +9,13 @@
  * pthread_create(3). */
 int apart_start(void *(*run)(void *arg), void *arg, size_t stack_bytes);
 
-/* In such a thread: a table of descriptors to itself. It keeps these n (above 2, in any order) and has /dev/null as 0,
- * 1 and 2, so that no file gets a number that people read. Whatever others wait for (sockets, pipes, consoles) then
- * ends with the process, although this thread may be left in the kernel. False: the kernel refuses, and the table stays
- * that of the process. */
+/* Close all descriptors but these n (above 2, in any order). /dev/null becomes 0, 1 and 2, so that no file gets a
+ * number that people read. */
+void apart_close(const int *fds, int n);
+
+/* The same in a table of its own that such a thread has from now on. Whatever others wait for (sockets, pipes,
+ * consoles) then ends with the process, although this thread may be left in the kernel. False: the kernel refuses, and
+ * the table stays that of the process. */
 bool apart_keep(const int *fds, int n);
 
 #endif

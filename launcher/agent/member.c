@@ -1,3 +1,4 @@
+/* The agent's side of its rendezvous: opens it, and says what this node has to say (member.h). */
 #include "launcher/agent/member_internal.h"
 
 #include <errno.h>
@@ -257,7 +258,7 @@ static int open_rendezvous(struct run *r, struct err *e)
     member_listen(r, &o.client);
     if (c->home.kind == HOME_FILE)
         o.client.home_fd = r->link->home_fd;
-    else
+    else if (r->link->home_fd >= 0)
         close(r->link->home_fd);
     return rendezvous_open(&r->member->rendezvous, &r->loop, &o, e);
 }

@@ -1,3 +1,4 @@
+/* One process beside the tree: its start, its end, and what it says meanwhile (beside.h). */
 #include "launcher/guard/beside.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* The guardian: waits for the agent, then ends all that is left (guardian.h). */
 #include "launcher/guard/guardian.h"
 
 #include <errno.h>
@@ -368,13 +369,12 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     static struct guardian_link l;
     static struct guard g = {.held_fd = -1};
     sigset_t waited;
-    int ends[2], output[2], home[2];
+    int ends[2], output[2], home[2] = {-1, -1};
 
     inherited_block_signals(&l,
                             &waited); /* first of all: from here on a signal waits until there is somebody to take it */
     if (inherited_fill_fds() < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0 ||
-        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0 ||
-        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, home) < 0)
+        socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, output) < 0)
         return refuse("cannot start");
     struct shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
@@ -387,7 +387,6 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     l.roster = &s->roster;
     board_init(&s->board);
     l.output_fd = output[0];
-    l.home_fd = home[0];
     l.output_page = s->output_page;
     l.gauges_page = s->gauges_page;
     console_files_open(l.console, s->console);
@@ -396,7 +395,7 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
                                    .guardian = getpid(),
                                    .agent_fd = -1,
                                    .output_fd = output[1],
-                                   .home_fd = home[1],
+                                   .home_fd = -1,
                                    .input_fd = -1,
                                    .leave = leave,
                                    .arg = &g};
@@ -405,7 +404,10 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     g.link_fd = ends[1];
     g.signal_fd = signalfd(-1, &waited, SFD_CLOEXEC | SFD_NONBLOCK);
-    l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* last: without it all else holds */
+    l.deputy_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); /* last: without these all else holds */
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, home) == 0)
+        g.beside.home_fd = home[1];
+    l.home_fd = home[0];
     g.agent = g.signal_fd < 0 ? -1 : fork();
     if (g.agent < 0) {
         return refuse("cannot start a process");
@@ -416,7 +418,8 @@ int guardian_run(const struct guardian_programs *programs, int argc, char **argv
     console_files_enter(l.console, false);
     close(ends[0]);
     close(output[0]);
-    close(home[0]);
+    if (home[0] >= 0)
+        close(home[0]);
     g.beside.agent = g.agent;
     g.beside.agent_fd = (int)syscall(SYS_pidfd_open, g.agent, 0);
     if (g.beside.agent_fd >= 0) /* else the agent ends: this kernel is too old */

@@ -52,12 +52,12 @@ struct guardian_link {
     struct sigaction worker_ttou;
     struct rlimit worker_nofile;
     struct console_file console[CONSOLE_FILES]; /* stdout and stderr, where they are files */
-    char *cgroup_dir;          /* shared: GUARDIAN_PATH_MAX bytes for the job's cgroup, or "" (cgroup.h) */
-    int deputy_fd;             /* eventfd: the deputy is to look at the lease; -1: it does not */
-    int output_fd;             /* to the output process: SOCK_SEQPACKET */
-    int home_fd;               /* to its threads that have homes at hand (home_process.h): SOCK_SEQPACKET */
-    void *output_page;         /* shared with it: GUARDIAN_OUTPUT_PAGE bytes, zeroed */
-    void *gauges_page;         /* shared with the gauges process: GUARDIAN_GAUGES_PAGE bytes, zeroed */
+    char *cgroup_dir;  /* shared: GUARDIAN_PATH_MAX bytes for the job's cgroup, or "" (cgroup.h) */
+    int deputy_fd;     /* eventfd: the deputy is to look at the lease; -1: it does not */
+    int output_fd;     /* to the output process: SOCK_SEQPACKET */
+    int home_fd;       /* to its threads that have homes at hand (home_process.h): SOCK_SEQPACKET; -1: no room for it */
+    void *output_page; /* shared with it: GUARDIAN_OUTPUT_PAGE bytes, zeroed */
+    void *gauges_page; /* shared with the gauges process: GUARDIAN_GAUGES_PAGE bytes, zeroed */
     _Atomic uint64_t *signals; /* shared; guardian_signals() */
     _Atomic int64_t *lease_ms; /* shared; guardian_lease() */
     struct file_at *at;        /* shared: the file of the user's that the agent waits for */
@@ -74,7 +74,7 @@ struct guardian_link {
 /* What the output process inherits. */
 struct guardian_output {
     int agent_fd, home_fd; /* to the agent; those after it get them as well */
-    int input_fd;          /* of stdin_file.h; -1: none */
+    int input_fd;          /* of stdin_file.h; -1: none, as home_fd */
     /* At end-of-file: the guardian is gone. BESIDE_END: nobody of the tree is left. GUARDIAN_SILENT: nor does the
      * guardian say a word any more. */
     int guardian_fd;

@@ -1,3 +1,4 @@
+/* Starting, restarting and leaving the processes beside the agent (neighbours.h). */
 #include "launcher/guard/neighbours.h"
 
 #include <errno.h>
@@ -77,7 +78,6 @@ static void close_one(int *fd)
     *fd = -1;
 }
 
-/* But for the consoles. */
 static void close_output(struct neighbours *all)
 {
     close_one(&all->output_fd);
@@ -129,11 +129,8 @@ static void give_up(struct neighbours *all, struct neighbour *n, int rc)
         err_start(&e, -rc, "its %s process cannot be started (%d were)", n->name, n->started);
     if (n->started > 0 || !n->is_told)
         console_try("crun: %s\n", e.text);
-    if (n == &all->v[NEIGHBOUR_OUTPUT]) {
+    if (n == &all->v[NEIGHBOUR_OUTPUT])
         close_output(all);
-        for (int i = 0; i < CONSOLE_FILES && n->started > 0; i++)
-            close_one(&all->link->console[i].out);
-    }
     n->run = NULL;
 }
 
@@ -161,7 +158,7 @@ void neighbours_drain(const struct neighbours *all)
         return;
     close(ends[1]); /* nobody is left */
     for (int i = 0; i < CONSOLE_FILES; i++)
-        if (all->link->console[i].kept >= 0 && all->link->console[i].out >= 0)
+        if (all->link->console[i].kept >= 0)
             console_file_write(&all->link->console[i], ends[0]);
     close(ends[0]);
 }

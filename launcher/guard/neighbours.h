@@ -34,7 +34,7 @@ struct neighbour {
 struct neighbours {
     struct neighbour v[NEIGHBOURS];
     const struct guardian_programs *programs;
-    struct guardian_link *link;
+    const struct guardian_link *link;
     pid_t guardian, agent;
     int agent_fd; /* pidfd; -1: there is none yet */
     /* The output process's: its ends of the sockets to the agent, for output and for homes, and a standard input that
@@ -48,9 +48,8 @@ struct neighbours {
 void neighbours_name(struct neighbours *all);
 
 /* Where it cannot be started, it is not tried again. The descriptors of an output process are closed then, so that
- * others see its end; but where there never was one, consoles that are files stay: what is in their pipes is to be read
- * (neighbours_drain()). One that is there already, or is not wanted: nothing. False: there should be one, and is
- * none. */
+ * others see its end, but for consoles that are files: what is in their pipes is to be read (neighbours_drain()). One
+ * that is there already, or is not wanted: nothing. False: there should be one, and is none. */
 bool neighbours_start(struct neighbours *all, enum neighbour_id which);
 
 /* At the end, without an output process: write what is in the pipes of consoles that are files, however long that

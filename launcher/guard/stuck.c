@@ -1,3 +1,4 @@
+/* When the guardian gives up its agent, and what it says of processes that stand still (stuck.h). */
 #include "launcher/guard/stuck.h"
 
 #include <signal.h>

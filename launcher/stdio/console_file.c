@@ -1,3 +1,4 @@
+/* Standard output and error as files: put aside, and written by threads (console_file.h). */
 #include "launcher/stdio/console_file.h"
 
 #include <errno.h>

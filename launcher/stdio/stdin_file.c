@@ -1,3 +1,4 @@
+/* A file as standard input, passed on through a pipe (stdin_file.h). */
 #include "launcher/stdio/stdin_file.h"
 
 #include <errno.h>

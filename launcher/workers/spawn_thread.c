@@ -1,3 +1,4 @@
+/* Threads that start the processes of a batch (spawn_thread.h). */
 #include "launcher/workers/spawn_thread.h"
 
 #include <errno.h>

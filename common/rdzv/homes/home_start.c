@@ -8,26 +8,13 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/net/apart.h"
 #include "common/rdzv/homes/home_process.h"
 
-enum { CALLER_FD = STDERR_FILENO + 1 };
-
-static void close_from(unsigned first)
-{
-    struct rlimit most;
-    if (syscall(SYS_close_range, first, ~0u, 0) == 0)
-        return;
-    getrlimit(RLIMIT_NOFILE, &most); /* before Linux 5.9 */
-    for (unsigned fd = first; fd < most.rlim_cur; fd++)
-        close((int)fd);
-}
-
-/* Without /proc, close_from() does it, later. */
+/* Without /proc, apart_close() does it, later. */
 static void close_sockets_but(int kept)
 {
     DIR *open_fds = opendir("/proc/self/fd");
@@ -44,27 +31,28 @@ static void close_sockets_but(int kept)
 
 /* Nobody waits for the end of anything because this process still has it. Files are closed last: on a disk that hangs,
  * close(2) does not return. */
-static void keep_only(int fd)
+static int keep_only(int fd)
 {
-    const int kept = fcntl(fd, F_DUPFD, CALLER_FD + 1);
+    const int kept = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (kept < 0)
+        _exit(1);
     for (int i = 0; i <= STDERR_FILENO; i++)
         close(i);
-    for (int i = 0; i <= STDERR_FILENO && open("/dev/null", O_RDWR | O_CLOEXEC) >= 0; i++)
-        ;
     close_sockets_but(kept);
-    if (kept < 0 || dup2(kept, CALLER_FD) < 0)
-        _exit(1);
-    close_from(CALLER_FD + 1);
+    apart_close(&kept, 1);
+    return kept;
 }
 
-static void be_apart(int fd, const char *name, const sigset_t *mask)
+/* Returns the descriptor under its new number. */
+static int be_apart(int fd, const char *name, const sigset_t *mask)
 {
     static const int ignored[] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGXFSZ};
-    keep_only(fd);
+    const int kept = keep_only(fd);
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
         signal(ignored[i], SIG_IGN);
     sigprocmask(SIG_SETMASK, mask, NULL);
     prctl(PR_SET_NAME, name);
+    return kept;
 }
 
 int home_process_run(int caller_fd, home_service *service)
@@ -92,8 +80,8 @@ int home_process_start(home_service *service, const char *name, pid_t *ret_pid)
     sigprocmask(SIG_BLOCK, &all, &mask); /* the caller's handlers are none of its */
     const pid_t pid = fork();
     if (pid == 0) {
-        be_apart(ends[1], name, &mask);
-        _exit(home_process_run(CALLER_FD, service));
+        const int caller_fd = be_apart(ends[1], name, &mask);
+        _exit(home_process_run(caller_fd, service));
     }
     const int why = errno;
     sigprocmask(SIG_SETMASK, &mask, NULL);

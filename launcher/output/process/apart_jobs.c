@@ -15,6 +15,8 @@
 #include "launcher/output/process/file_thread.h"
 #include "launcher/stdio/stdin_file.h"
 
+#define END_MS 100 /* for a thread that nothing holds */
+
 static void on_home(void *arg)
 {
     struct process *p = arg;
@@ -50,7 +52,8 @@ int process_start_apart(struct process *p)
     const struct guardian_output *g = p->g;
     fd_room_make();
     TRY(home_threads_open(&p->homes, home_serve_folder));
-    TRY(process_watch(p, &p->home, g->home_fd, on_home));
+    if (g->home_fd >= 0)
+        TRY(process_watch(p, &p->home, g->home_fd, on_home));
     p->silent_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     p->gone_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->silent_fd < 0 || p->gone_fd < 0)
@@ -59,9 +62,21 @@ int process_start_apart(struct process *p)
     return p->consoles < 0 ? p->consoles : g->input_fd >= 0 ? start_input(p) : 0;
 }
 
+/* Whoever waits for the agent or a worker, which are gone, ends at once; whoever waits for a disk may not. */
+static bool have_ended(struct process *p)
+{
+    struct pollfd input = {.fd = p->input_fd, .events = POLLIN}, home = {.fd = p->homes.gone_fd, .events = POLLIN};
+    eventfd_t n;
+    if (p->input && poll(&input, 1, END_MS) == 0)
+        return false;
+    while (atomic_load(&p->homes.n) > 0 && poll(&home, 1, END_MS) > 0)
+        eventfd_read(p->homes.gone_fd, &n);
+    return atomic_load(&p->homes.n) == 0 && file_threads_are_idle();
+}
+
 bool process_stays(struct process *p)
 {
-    return p->consoles > 0 && !p->input && atomic_load(&p->homes.n) == 0 && file_threads_are_idle();
+    return p->consoles > 0 && have_ended(p);
 }
 
 /* Without the guardian the pipes are at their end once all who write are gone. */

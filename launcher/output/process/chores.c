@@ -1,3 +1,4 @@
+/* Files that are no log files, for the agent (chores.h). */
 #include "launcher/output/process/chores.h"
 
 #include <errno.h>
@@ -14,6 +15,7 @@
 #include "launcher/output/process/scratch.h"
 
 #define SWEEP_MS 1000 /* not while workers are being started, nor in short runs */
+#define LOOK_MS 1000
 
 struct chores {
     struct chores_options o;
@@ -24,6 +26,11 @@ struct chores {
     int scratch_fd;      /* the thread's; < 0: none, -errno once it was tried */
     uint64_t opens;      /* round that waits for the folder, 0: none */
     struct whole *begun; /* a file of which parts are missing; NULL: none */
+    /* the preemption file */
+    struct file_thread *looker;
+    struct file_job look;
+    bool is_there; /* the thread's until the job is done */
+    uv_timer_t again;
 };
 
 /* --- the temporary folder */
@@ -233,6 +240,30 @@ bool chores_write_part(struct chores *c, const struct output_message *m)
     return true;
 }
 
+/* --- the preemption file */
+
+static void look(struct file_job *job)
+{
+    struct chores *c = container_of(job, struct chores, look);
+    file_thread_enter(c->looker, c->o.notice_file);
+    c->is_there = access(c->o.notice_file, F_OK) == 0;
+}
+
+static void on_again(uv_timer_t *t)
+{
+    struct chores *c = t->data;
+    file_thread_add(c->looker, &c->look);
+}
+
+static void on_looked(struct file_job *job)
+{
+    struct chores *c = container_of(job, struct chores, look);
+    if (c->is_there)
+        c->o.noticed(c->o.arg);
+    else
+        uv_timer_start(&c->again, on_again, LOOK_MS, 0);
+}
+
 /* --- life */
 
 int chores_create(struct chores **ret, uv_loop_t *loop, const struct chores_options *o, struct err *e)
@@ -245,16 +276,27 @@ int chores_create(struct chores **ret, uv_loop_t *loop, const struct chores_opti
     c->make = (struct file_job){.work = make_scratch, .done = on_made};
     c->sweep = (struct file_job){.work = sweep};
     c->remove = (struct file_job){.work = remove_scratch};
+    c->look = (struct file_job){.work = look, .done = on_looked};
     const struct file_thread_options thread = {.disk = "the disk of error records and the temporary folder",
                                                .meanwhile = "what workers leave there is not read, nor reports "
                                                             "written, until it does",
                                                .print = o->print,
                                                .moved = o->moved,
+                                               .arg = o->arg},
+                                     looker = {.disk = "the disk of the preemption file",
+                                               .meanwhile = "a notice there is not seen until it does",
+                                               .print = o->print,
+                                               .moved = o->moved,
                                                .arg = o->arg};
     TRY(file_thread_create(&c->thread, loop, &thread, e));
+    if (o->notice_file)
+        TRY(file_thread_create(&c->looker, loop, &looker, e));
     *ret = c;
     uv_timer_init(loop, &c->later);
-    c->later.data = c;
+    uv_timer_init(loop, &c->again);
+    c->later.data = c->again.data = c;
+    if (o->notice_file)
+        file_thread_add(c->looker, &c->look);
     if (!o->scratch)
         return 0;
     file_thread_add(c->thread, &c->make);

@@ -1,5 +1,6 @@
 /* What the output process does for the agent with files that are no log files: the temporary folder, error records,
- * core files, reports. On a thread of its own (file_thread.h), as any of them may lie on a disk that hangs. */
+ * core files, reports; and, for as long as it lives, a look for the preemption file once a second, as inotify does not
+ * see what other hosts do. On two threads (file_thread.h), as any of them may lie on a disk that hangs. */
 #ifndef CRUN_LAUNCHER_CHORES_H
 #define CRUN_LAUNCHER_CHORES_H
 
@@ -16,12 +17,14 @@ struct file_thread;
 struct chores_options {
     struct output_page *page;
     const char *scratch;           /* path of the temporary folder, borrowed; NULL: none */
+    const char *notice_file;       /* of --preemption-file, borrowed; NULL: none */
     const struct log_layout *logs; /* borrowed; files below its root are written by log_files */
     struct file_thread *log_files;
     int *log_root_fd; /* theirs, as of round_files_open_root() */
     void (*tell)(void *arg, const struct output_head *head, const void *body, size_t n); /* the agent */
     void (*print)(void *arg, const char *text);                                          /* a line for people */
     void (*moved)(void *arg);                                                            /* something was done */
+    void (*noticed)(void *arg); /* once: the preemption file is there */
     void *arg;
 };
 

@@ -1,3 +1,4 @@
+/* A thread that does jobs on one disk, and the sentence when that hangs (file_thread.h). */
 #include "launcher/output/process/file_thread_internal.h"
 
 #include <errno.h>

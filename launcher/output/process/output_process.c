@@ -1,3 +1,4 @@
+/* The loop of the output process: what the agent asks for, and who is gone (output_process.h). */
 #include "launcher/output/process/output_process.h"
 
 #include <malloc.h>
@@ -15,7 +16,6 @@
 #include "launcher/output/output_wire.h"
 #include "launcher/output/process/chores.h"
 #include "launcher/output/process/event_file.h"
-#include "launcher/output/process/notice_file.h"
 #include "launcher/output/process/output_process_internal.h"
 #include "launcher/output/process/queued_file.h"
 #include "launcher/output/process/streams.h"
@@ -71,12 +71,14 @@ static int open_files(struct process *p, struct err *e)
 {
     const struct chores_options chores = {.page = p->page,
                                           .scratch = p->setup.scratch,
+                                          .notice_file = p->setup.notice_file,
                                           .logs = &p->setup.layout,
                                           .log_files = streams_files(p->streams),
                                           .log_root_fd = streams_root_fd(p->streams),
                                           .tell = pass_on,
                                           .print = print_text,
                                           .moved = on_moved,
+                                          .noticed = on_notice,
                                           .arg = p};
     const struct event_file_options events = {.path = p->setup.event_log,
                                               .page = p->page,
@@ -84,11 +86,7 @@ static int open_files(struct process *p, struct err *e)
                                               .print = print_text,
                                               .moved = on_moved,
                                               .arg = p};
-    const struct notice_file_options notice = {
-        .path = p->setup.notice_file, .found = on_notice, .print = print_text, .arg = p};
     TRY(chores_create(&p->chores, &p->loop, &chores, e));
-    if (p->setup.notice_file)
-        TRY(notice_file_watch(&p->loop, &notice, e));
     return p->setup.event_log ? event_file_create(&p->events, &p->loop, &events, e) : 0;
 }
 
@@ -300,8 +298,14 @@ int output_process_run(const struct guardian_output *g)
     p->page = g->page;
     if (loop_open(&p->loop, &e) < 0 || output_out_open(&p->out, &p->loop, g->agent_fd, NULL) < 0 ||
         uv_timer_init(&p->loop, &p->deadline) < 0 || process_watch(p, &p->agent, g->agent_fd, on_agent) < 0 ||
-        process_watch(p, &p->guardian, g->guardian_fd, on_guardian) < 0 || process_start_apart(p) < 0)
+        process_watch(p, &p->guardian, g->guardian_fd, on_guardian) < 0)
         return 1;
+    const int rc = process_start_apart(p);
+    if (rc < 0) {
+        err_start(&e, -rc, "its output process cannot start a thread");
+        console_try("crun: %s\n", e.text);
+        return 1;
+    }
     p->deadline.data = p;
     atomic_store(&p->page->pid, getpid());
     process_tell(p, OUTPUT_HELLO, 0, 0, 0, NULL, 0);
