@@ -89,6 +89,7 @@ static void finish(struct run *r, int code)
                                .end_unknown = r->agent.done && member_end(r)->seq == 0,
                                .idle = is_idle(r),
                                .unbegun = !r->agent.had_seat,
+                               .by = member_end(r)->cause.text,
                                .bad = r->agent.bad_code != 0};
     round_print_times(r);
     switch (farewell(&f, text)) {

@@ -79,9 +79,19 @@ static void note_resize(struct run *r, const struct rdzv_news *news)
                      grows ? "" : news->cause.text, grows || !news->cause.text[0] ? "" : "; ");
 }
 
+static void note_stop(struct run *r, const struct rdzv_news *news)
+{
+    logmux_print(r->mux, "the job was stopped by %s; the workers here stop in good order",
+                 news->cause.text[0] ? news->cause.text : "an operator of its rendezvous");
+}
+
 static void note_news(struct run *r, const struct rdzv_news *news)
 {
     struct member *m = r->member;
+    if (agent_news_leave_no_grace(&r->agent, news))
+        logmux_print(r->mux, "the job was ended by %s; the workers here are killed", news->cause.text);
+    if (news->kind == RDZV_NEWS_STOP && r->agent.state == AGENT_RUNNING && news->why == RDZV_WHY_DRAIN)
+        note_stop(r, news);
     if (news->kind == RDZV_NEWS_END) {
         m->end = *news;
         if (news->spare)

@@ -141,9 +141,9 @@ const char *stops_signal_name(int signo)
     return "";
 }
 
-int stops_signal_of(const char *name)
+int stops_signal_of(const char *text)
 {
-    const int i = find_signal(name, strlen(name));
+    const int i = find_signal(text, strcspn(text, " "));
     return i < 0 ? 0 : signals[i].signo;
 }
 

@@ -62,9 +62,9 @@ void stops_settle(struct stops *s);
  * What a drain may take, and STOPS_INSIST_MS, are left to it. now_s: the same clock as this host shows it. */
 int stops_settle_limit(struct stops *s, const char *end_text, int64_t now_s, struct err *e);
 
-/* "SIGINT" of a signal that can be handled, and back; "" and 0: none of them. */
+/* "SIGINT" of a signal that can be handled, and back from the first word of a text; "" and 0: none of them. */
 const char *stops_signal_name(int signo);
-int stops_signal_of(const char *name);
+int stops_signal_of(const char *text);
 
 /* The grace of workers that are stopped for this reason (enum crun_stop_reason), in ms. */
 int64_t stops_grace_ms(const struct stops *s, int reason);

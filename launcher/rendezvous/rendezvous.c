@@ -219,8 +219,14 @@ int rendezvous_done(struct rendezvous *z, struct err *e)
 
 int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e)
 {
-    if (z->hosted && !(why && why->exit_code))
-        TRY(jobs_drain(z->hosted->jobs, NULL, z->o.client.run_id, why ? why->text : "", e));
+    struct rdzv_cause told = why ? *why : (struct rdzv_cause){.rank = -1};
+    if (told.fatal && !z->hosted)
+        return 0;
+    if (z->hosted && (told.exit_code == 0 || told.fatal)) {
+        snprintf(told.text, sizeof told.text, "%.100s%snode '%s'", why ? why->text : "",
+                 why && why->text[0] ? " on " : "", z->o.client.node);
+        TRY(jobs_stop(z->hosted->jobs, NULL, z->o.client.run_id, &told, e));
+    }
     return z->client->ops->leave(z->client, why, e);
 }
 

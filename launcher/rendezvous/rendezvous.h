@@ -47,7 +47,8 @@ int rendezvous_open(struct rendezvous **ret, uv_loop_t *loop, const struct rende
 int rendezvous_join(struct rendezvous *z, struct err *e);
 int rendezvous_fail(struct rendezvous *z, const struct rdzv_cause *cause, struct err *e);
 int rendezvous_done(struct rendezvous *z, struct err *e);
-/* A node that hosts takes the job along. */
+/* A node that hosts takes the job along; why->fatal: at once, with that code; without
+ * a meaning for others. */
 int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct err *e);
 /* Where the home takes no reports, nothing happens. */
 void rendezvous_report(struct rendezvous *z, const char *fields);

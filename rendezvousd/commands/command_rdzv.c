@@ -288,7 +288,7 @@ void command_rdzv_drain(struct conn *c, const struct request *rq)
     char run[JOBS_RUN_MAX + 1];
     struct err e = {0};
     if (read_names(c, rq, run, NULL))
-        say_done(c, jobs_drain(c->s->jobs, c->principal ? c->principal : "", run, "", &e), &e);
+        say_done(c, jobs_drain(c->s->jobs, c->principal ? c->principal : "", run, &e), &e);
 }
 
 void command_rdzv_stop(struct conn *c, const struct request *rq)
@@ -434,7 +434,7 @@ void command_rdzv_admin(struct conn *c, const struct request *rq)
     if (list)
         rc = jobs_status_from(c->s->jobs, NULL, NULL, 0, &out, &e);
     else
-        rc = drains ? jobs_drain(c->s->jobs, of, run, "", &e) : jobs_evict(c->s->jobs, of, run, who, &e);
+        rc = drains ? jobs_drain(c->s->jobs, of, run, &e) : jobs_evict(c->s->jobs, of, run, who, &e);
     if (rc == 0 && list) {
         rdzv_say_record_(c, 0, &out);
         return;

@@ -343,7 +343,7 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
     return rc;
 }
 
-static int drain(struct jobs *j, const char *principal, const char *run, const struct rdzv_cause *cause, struct err *e)
+int jobs_stop(struct jobs *j, const char *principal, const char *run, const struct rdzv_cause *cause, struct err *e)
 {
     const struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause = *cause};
     struct job *job = NULL;
@@ -353,18 +353,16 @@ static int drain(struct jobs *j, const char *principal, const char *run, const s
     return rc;
 }
 
-int jobs_drain(struct jobs *j, const char *principal, const char *run, const char *signal, struct err *e)
+int jobs_drain(struct jobs *j, const char *principal, const char *run, struct err *e)
 {
-    struct rdzv_cause cause = {.rank = -1};
-    snprintf(cause.text, sizeof cause.text, "%s", signal);
-    return drain(j, principal, run, &cause, e);
+    return jobs_stop(j, principal, run, &(struct rdzv_cause){.rank = -1}, e);
 }
 
 int jobs_evict(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e)
 {
     struct rdzv_cause cause = {.rank = -1, .exit_code = EXIT_UNAVAILABLE};
     snprintf(cause.text, sizeof cause.text, "an operator of the rendezvous (%s) evicted the job", who);
-    TRY(drain(j, principal, run, &cause, e));
+    TRY(jobs_stop(j, principal, run, &cause, e));
     log_warn(MODULE, "run=%s is evicted by '%s'", run, who);
     return 0;
 }

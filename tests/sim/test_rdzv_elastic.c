@@ -403,6 +403,32 @@ static void a_node_that_leaves_between_rounds_drains_the_job_below_its_minimum(v
     end(&j);
 }
 
+static void is_stopped(struct job *j, const char *node, const char *expected, const char *told)
+{
+    struct rdzv_event ev = {.kind = RDZV_LEAVE, .cause = {.rank = -1, .text = "SIGINT"}};
+    snprintf(ev.node, sizeof ev.node, "%s", node);
+    says_event(j, &ev, expected);
+    assert_string_equal(j->fx.v[j->fx.n - 1].news.cause.text, told);
+}
+
+static void the_others_hear_which_node_was_stopped_and_by_what(void **state)
+{
+    struct job j = begin(2, 3, 3);
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        joins(&j, (const char *[]){"a", "b", "c"}[i], -1, 0);
+    is_stopped(&j, "a", "a: stop 1 resize; b: stop 1 resize; c: stop 1 resize; ", "node 'a' leaves after SIGINT");
+    end(&j);
+    j = begin(2, 2, 3);
+    joins(&j, "a", -1, 0);
+    joins(&j, "b", -1, 0);
+    is_stopped(&j, "a", "a: stop 1 drain; b: stop 1 drain; ", "SIGINT on node 'a'");
+    end(&j);
+    j = begin_backing_off();
+    is_stopped(&j, "b", "b: end 75; a: end 75; ", "SIGINT on node 'b'");
+    end(&j);
+}
+
 static void leaves_unstarted(struct job *j, const char *node, const char *expected)
 {
     struct rdzv_event ev = {.kind = RDZV_LEAVE, .cause = {.exit_code = 126, .rank = -1, .text = "cannot start"}};
@@ -433,6 +459,7 @@ static void nodes_that_cannot_start_fail_the_job_below_its_minimum(void **state)
     joins(&j, "a", -1, 0);
     joins(&j, "b", -1, 0);
     says(&j, RDZV_LEAVE, "a", 0, "a: stop 1 drain; b: stop 1 drain; ");
+    assert_string_equal(j.fx.v[1].news.cause.text, "node 'a'");
     leaves_unstarted(&j, "b", ""); /* it ends already, as somebody wished */
     end(&j);
 }
@@ -558,6 +585,7 @@ int main(void)
         cmocka_unit_test(who_comes_while_the_job_backs_off_takes_part),
         cmocka_unit_test(a_job_that_loses_its_minimum_while_it_backs_off_waits_for_more),
         cmocka_unit_test(a_node_that_leaves_between_rounds_drains_the_job_below_its_minimum),
+        cmocka_unit_test(the_others_hear_which_node_was_stopped_and_by_what),
         cmocka_unit_test(nodes_that_cannot_start_fail_the_job_below_its_minimum),
         cmocka_unit_test(a_repeated_leave_is_not_judged_anew),
         cmocka_unit_test(a_node_that_fails_too_often_loses_its_seat_to_a_spare),

@@ -280,10 +280,20 @@ static int leave_gathering(struct step *s)
     return 0;
 }
 
+/* It begins with the signal for the workers, if there is one. */
+static struct rdzv_cause stopped_by(const struct step *s)
+{
+    struct rdzv_cause told = {.rank = -1};
+    const char *signal = s->ev->cause.text;
+    snprintf(told.text, sizeof told.text, "%.100s%snode '%s'", signal, signal[0] ? " on " : "", s->n->id);
+    return told;
+}
+
 /* A node without workers leaves between two rounds. If that takes the job below its minimum, the job drains. */
 static int leave_between(struct step *s)
 {
     struct rdzv *r = s->r;
+    const struct rdzv_cause told = stopped_by(s);
     bool enough = rdzv_tally_(r).staying >= r->config.min_nodes;
     leave_waiting(s);
     if (!enough || rdzv_tally_(r).staying >= r->config.min_nodes || leaves_a_failure(s))
@@ -291,7 +301,7 @@ static int leave_between(struct step *s)
     if (r->m.state == RDZV_STOPPING)
         r->m.why = RDZV_WHY_DRAIN;
     else
-        rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
+        rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, &told);
     return 0;
 }
 
@@ -300,9 +310,13 @@ static void resize_without(struct step *s)
 {
     const struct rdzv_cause *why = &s->ev->cause;
     struct rdzv_cause told = {.rank = -1};
-    const int n = snprintf(told.text, sizeof told.text, "node '%s' leaves (exit code %d): ", s->n->id, why->exit_code);
+    int n = snprintf(told.text, sizeof told.text, "node '%s' leaves", s->n->id);
+    if (why->exit_code)
+        n += snprintf(told.text + n, sizeof told.text - (size_t)n, " (exit code %d): ", why->exit_code);
+    else if (why->text[0])
+        n += snprintf(told.text + n, sizeof told.text - (size_t)n, " after ");
     snprintf(told.text + n, sizeof told.text - (size_t)n, "%.*s", (int)sizeof told.text - 1 - n, why->text);
-    rdzv_stop_round_(s, RDZV_WHY_RESIZE, why->exit_code ? &told : NULL);
+    rdzv_stop_round_(s, RDZV_WHY_RESIZE, &told);
 }
 
 /* A member's workers must stop first; with too few nodes left all of them do. */
@@ -317,13 +331,14 @@ static int leave_with_workers(struct step *s)
     struct standing to = n->is;
     to.leaving = true;
     rdzv_stand_(r, n, to);
+    const struct rdzv_cause told = stopped_by(s);
     bool enough = rdzv_tally_(r).staying >= r->config.min_nodes;
     if (!enough && leaves_a_failure(s))
         return 0;
     if (r->m.state == RDZV_RUNNING && enough)
         resize_without(s);
     else if (r->m.state == RDZV_RUNNING)
-        rdzv_stop_round_(s, RDZV_WHY_DRAIN, &s->ev->cause);
+        rdzv_stop_round_(s, RDZV_WHY_DRAIN, &told);
     else if (!enough)
         r->m.why = RDZV_WHY_DRAIN;
     return 0;
@@ -405,7 +420,7 @@ static bool is_evicted(struct step *s)
 static int drain_waiting(struct step *s)
 {
     if (!is_evicted(s))
-        rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, NULL);
+        rdzv_finish_(s, RDZV_DRAINED, EXIT_REQUEUE, &s->ev->cause);
     return 0;
 }
 

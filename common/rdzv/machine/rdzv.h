@@ -154,7 +154,8 @@ struct rdzv_event {
     char role[RDZV_ROLE_MAX + 1]; /* JOIN: label of its workers */
     int64_t grace_ms;             /* SILENT: it may have been acknowledged elsewhere for so long after now */
     struct rdzv_cause cause;      /* FAIL, GONE; LEAVE, DRAIN: why, exit_code 0: in good order; then its text is the
-                                    signal that the workers of all nodes are to get, "": the usual one */
+                                    signal that the workers of all nodes are to get, "": the usual one; of DRAIN with
+                                    " on node '...'" behind it, if a node was stopped */
 };
 
 enum rdzv_news_kind { RDZV_NEWS_ROUND = 1, RDZV_NEWS_STOP, RDZV_NEWS_END };
@@ -176,8 +177,9 @@ struct rdzv_news {
                                             group_world and leader_addr are those of the nodes that have one, and
                                             cause.text says why, "": all places are taken */
     int exit_code;                       /* END */
-    struct rdzv_cause cause;             /* STOP(failure), END: the first culprit; STOP(drain): that of LEAVE or DRAIN;
-                                    STOP(resize): RDZV_GROWS, or none */
+    struct rdzv_cause cause; /* STOP(failure), END: the first culprit; STOP(drain), END of a drained job: who
+                                    was stopped, "SIGINT on node 'x'", "": an operator drained the job;
+                                    STOP(resize): RDZV_GROWS, or the node that leaves */
 };
 
 /* A STOP by which no node leaves: the next round is larger. */

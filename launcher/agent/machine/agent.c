@@ -91,13 +91,12 @@ void agent_stop(struct agent *a, int reason, struct agent_effects *fx)
     agent_stop_by(a, reason, 0, false, fx);
 }
 
-/* The other nodes learn of a signal that is not the usual one, for their workers. */
+/* The other nodes learn of the signal, for their workers and their users. */
 void agent_leave_by_signal(struct agent *a, struct agent_effects *fx)
 {
     struct agent_effect *f = agent_add_effect(fx, AGENT_DO_LEAVE);
     f->cause.rank = -1;
-    if (a->signo != SIGTERM)
-        snprintf(f->cause.text, sizeof f->cause.text, "%s", stops_signal_name(a->signo));
+    snprintf(f->cause.text, sizeof f->cause.text, "%s", stops_signal_name(a->signo));
 }
 
 void agent_end_with(struct agent *a, int code)

@@ -26,7 +26,8 @@
  *   - a stop signal: this node leaves. LEAVE, stop the workers, JOIN to say that none is left, EXIT when the rendezvous
  *     lets it go: 75 if all workers ended with 0 or 75, else 128 + signal. The others go on without it, or drain where
  *     they are too few; another SIGINT, a second or more after the first one: no more grace (sooner it is the same wish
- *     sent twice: timeout(1) and some shells signal the process and its group); one that is typed counts at once. A
+ *     sent twice: timeout(1) and some shells signal the process and its group), on every node if this one hosts the
+ *     job (END comes while they stop); one that is typed counts at once. A
  *     third one is the guardian's matter: it gives this agent up (guard/patience.h);
  *   - a worker exits 75 by itself (its time is up, it saved): the same for the others; exit 75 if the others ended with
  *     0, 75 or by our SIGTERM, else with the code of the first that did not;
@@ -112,13 +113,15 @@ struct agent_event {
 
 struct agent_effect {
     enum agent_effect_kind kind;
-    struct rdzv_news news;   /* SPAWN */
-    struct rdzv_cause cause; /* FAIL; LEAVE: why, exit_code 0: in good order, `text` then the signal, "": SIGTERM */
-    int reason;              /* STOP: enum crun_stop_reason */
-    int signo;               /* STOP: what the workers get */
-    bool typed;              /* STOP: those that share the terminal have it already */
-    int code;                /* EXIT */
-    bool keep;               /* CLEAR */
+    struct rdzv_news news; /* SPAWN */
+    /* FAIL; LEAVE: why, exit_code 0: in good order, `text` then the signal, "": none. fatal: after such a LEAVE, all
+     * nodes that this one hosts are to end at once. */
+    struct rdzv_cause cause;
+    int reason; /* STOP: enum crun_stop_reason */
+    int signo;  /* STOP: what the workers get */
+    bool typed; /* STOP: those that share the terminal have it already */
+    int code;   /* EXIT */
+    bool keep;  /* CLEAR */
 };
 
 /* A rendezvous that does not answer delays a farewell by no more than this. */
@@ -151,9 +154,13 @@ struct agent {
     int bad_code;  /* of the first worker that, being stopped, ended with neither 0 nor 75 nor by SIGTERM; 0: none */
     bool clearing; /* CLEAR was asked for in this round */
     bool keeping;  /* with `keep` */
+    bool drains;   /* STOPPING in good order, because of another node or an operator */
 };
 
 void agent_init(struct agent *a, int slots, int spare_code);
+
+/* They end a job whose workers here were stopping in good order. */
+bool agent_news_leave_no_grace(const struct agent *a, const struct rdzv_news *news);
 
 /* This is how a worker ends that obeys a stop: with 0, 75, or by the signal that it got. */
 bool agent_obeyed(const struct agent *a, int code);

@@ -24,6 +24,7 @@ static void on_stop(struct agent *a, const struct agent_event *ev, struct agent_
 {
     const struct rdzv_news *news = &ev->news;
     const bool drains = news->why == RDZV_WHY_DRAIN;
+    a->drains = drains && a->state == AGENT_RUNNING;
     if (a->state == AGENT_RUNNING && news->why == RDZV_WHY_FAILURE)
         agent_break_round(a, ev, fx);
     else if (a->state == AGENT_RUNNING && ev->grows && rdzv_news_grows(news))
@@ -32,6 +33,12 @@ static void on_stop(struct agent *a, const struct agent_event *ev, struct agent_
         agent_stop_by(a, (int)news->why, drains ? stops_signal_of(news->cause.text) : 0, false, fx);
     else if (a->state == AGENT_FINISHING)
         agent_join(a, fx);
+}
+
+bool agent_news_leave_no_grace(const struct agent *a, const struct rdzv_news *news)
+{
+    return a->state == AGENT_STOPPING && a->drains && news->kind == RDZV_NEWS_END && news->exit_code != EXIT_OK &&
+           news->exit_code != EXIT_REQUEUE;
 }
 
 static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_effects *fx)
@@ -56,6 +63,8 @@ static void on_end(struct agent *a, const struct rdzv_news *news, struct agent_e
     case AGENT_CLEARING:
         if (!a->ended && !a->signo)
             agent_end_with(a, news->exit_code);
+        if (agent_news_leave_no_grace(a, news))
+            agent_clear(a, fx);
         break;
     default:
         break;

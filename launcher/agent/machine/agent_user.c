@@ -82,6 +82,9 @@ void agent_on_signal(struct agent *a, const struct agent_event *ev, struct agent
         struct agent_effect *f = agent_add_effect(fx, AGENT_DO_STOP);
         f->reason = CRUN_STOP_ABORT;
         f->signo = SIGTERM;
+        f = agent_add_effect(fx, AGENT_DO_LEAVE);
+        f->cause = (struct rdzv_cause){
+            .exit_code = 128 + SIGINT, .rank = -1, .fatal = true, .text = "a second SIGINT, which leaves no grace,"};
         agent_clear(a, fx);
     }
 }

@@ -19,6 +19,10 @@ static enum farewell_kind to_go_on(const struct farewell *f, char *out)
     else if (f->notice)
         snprintf(out, FAREWELL_MAX, "stopped after %s; start it again to go on (exit code %d)", f->notice,
                  EXIT_REQUEUE);
+    else if (f->unbegun && f->by && f->by[0])
+        snprintf(out, FAREWELL_MAX,
+                 "the job was stopped by %.230s before its first round here; start it again (exit code %d)", f->by,
+                 EXIT_REQUEUE);
     else if (f->unbegun) /* somebody else's drain */
         snprintf(out, FAREWELL_MAX,
                  "the job was stopped before its first round here: a node it needs was stopped, or an operator drained "

@@ -14,6 +14,7 @@ struct farewell {
     bool end_unknown;   /* the workers had finished, and this node never heard how the job ended */
     bool idle;          /* the job succeeded, and this node never had a worker */
     bool unbegun;       /* this node never had a place in a round */
+    const char *by;     /* with `unbegun`: what stopped the job; NULL or "": not known */
     bool bad;           /* some worker, being stopped, ended with neither 0 nor 75 nor by SIGTERM */
 };
 
@@ -23,7 +24,7 @@ enum farewell_kind {
     FAREWELL_STOPPED, /* a sentence that the workers that did not stop in good order come after */
 };
 
-#define FAREWELL_MAX 200
+#define FAREWELL_MAX 360
 
 enum farewell_kind farewell(const struct farewell *f, char out[FAREWELL_MAX]);
 

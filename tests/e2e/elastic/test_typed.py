@@ -1,8 +1,10 @@
 """As torchrun's users type it: the nodes need nothing but each other."""
 import contextlib
 import re
+import signal
 import socket
 import threading
+import time
 
 import pytest
 
@@ -272,3 +274,46 @@ def test_another_id_at_a_hosting_crun_is_told_whom_it_serves(cluster):
     stranger.wait()
     cluster.nodes.remove(stranger)
     cluster.finish()
+
+
+@pytest.mark.parametrize("stopped", [0, 1], ids=["host", "other"])
+def test_the_others_hear_which_node_was_stopped_and_by_what(cluster, stopped):
+    port = free_port()
+    nodes = [cluster.node(*c10d(port)), cluster.node(*c10d(port))]
+    cluster.wait_round(2)
+    nodes.sort(key=lambda n: "this crun hosts" not in n.text())
+    nodes[stopped].process.send_signal(signal.SIGHUP)
+    assert nodes[1 - stopped].wait() == 75
+    words = rf"the job was stopped by SIGHUP on node '{socket.gethostname()}\+\S+'; the workers here stop in good order\n"
+    assert re.search(words, nodes[1 - stopped].text()), nodes[1 - stopped].text()
+    assert "the job was stopped by" not in nodes[stopped].text()
+    nodes[stopped].wait()
+
+
+def test_a_second_ctrl_c_to_the_host_leaves_no_grace_anywhere(cluster):
+    """Its workers and the others' do not end by themselves."""
+    port = free_port()
+    deaf = ["sh", "-c", "trap '' INT TERM; echo up; while :; do sleep 1; done"]
+    host = cluster.node(*c10d(port, "--shutdown-timeout", 600), program=deaf)
+    wait("the host", lambda: "this crun hosts" in host.text())
+    other = cluster.node(*c10d(port, "--shutdown-timeout", 600), program=deaf)
+    wait("the workers", lambda: "up\n" in host.text() and "up\n" in other.text())
+    host.process.send_signal(signal.SIGINT)
+    wait("the first one", lambda: "the job was stopped by SIGINT on node" in other.text())
+    while host.process.poll() is None:  # one within a second of the first is the same wish
+        host.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert other.wait() == 130
+    assert re.search(r"the job was ended by a second SIGINT, which leaves no grace, on node '\S+'; the workers here are killed\n", other.text()), other.text()
+
+
+def test_a_host_that_is_stopped_while_others_join_is_named(cluster):
+    port = free_port()
+    args = ["--nnodes", 3, "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "j"]
+    host = cluster.node(*args)
+    wait("the host", lambda: "this crun hosts" in host.text())
+    other = cluster.node(*args)
+    wait("both", lambda: "joining: 2 of 3" in other.text())
+    host.process.terminate()
+    assert other.wait() == 75
+    assert re.search(r"the job was stopped by SIGTERM on node '\S+' before its first round here; start it again", other.text()), other.text()

@@ -33,7 +33,7 @@ static void describe(const struct agent_effects *fx)
                                   crun_stop_reason_name((enum crun_stop_reason)f->reason),
                                   f->signo == SIGTERM ? "" : " ",
                                   f->signo == SIGTERM ? "" : stops_signal_name(f->signo), f->typed ? " typed" : "");
-        else if (f->kind == AGENT_DO_LEAVE && f->cause.text[0])
+        else if (f->kind == AGENT_DO_LEAVE && f->cause.text[0] && strcmp(f->cause.text, "SIGTERM") != 0)
             n += (size_t)snprintf(trace + n, sizeof trace - n, "(%s)", f->cause.text);
         else if (f->kind == AGENT_DO_CLEAR && f->keep)
             n += (size_t)snprintf(trace + n, sizeof trace - n, "(keep)");
@@ -220,8 +220,12 @@ static void a_drain_passes_the_signal_on_to_the_workers_of_every_node(void **sta
     assert_string_equal(parts(&a), "exit(130)");
 
     struct agent_event ev = {.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_STOP, .why = RDZV_WHY_DRAIN}};
-    strcpy(ev.news.cause.text, "SIGINT");
+    strcpy(ev.news.cause.text, "SIGINT on node 'a'");
     assert_string_equal(step(&b, ev), "stop(drain SIGINT)");
+    ev = (struct agent_event){.kind = AGENT_NEWS, .news = {.kind = RDZV_NEWS_END, .exit_code = EXIT_REQUEUE}};
+    assert_string_equal(step(&b, ev), "");
+    ev.news.exit_code = 130; /* the host's user would wait no longer */
+    assert_string_equal(step(&b, ev), "clear");
     for (int i = 0; i < SLOTS; i++)
         ends(&b, 130);
     assert_int_equal(b.bad_code, 0);
@@ -262,7 +266,7 @@ static void a_second_sigint_ends_the_grace_and_a_second_sigterm_does_not(void **
     struct agent a = running();
     signals_at(&a, SIGINT, 5000);
     assert_string_equal(signals_at(&a, SIGTERM, 7000), "");
-    assert_string_equal(signals_at(&a, SIGINT, 6000), "stop(abort) clear");
+    assert_string_equal(signals_at(&a, SIGINT, 6000), "stop(abort) leave(130) clear");
     assert_string_equal(signals_at(&a, SIGINT, 8000), "");
     for (int i = 0; i < SLOTS; i++)
         ends(&a, 137);
@@ -275,7 +279,7 @@ static void two_sigints_within_a_second_are_one(void **state)
     assert_string_equal(signals_at(&a, SIGINT, 5000), "leave(SIGINT) stop(drain SIGINT)");
     assert_string_equal(signals_at(&a, SIGINT, 5000), "");
     assert_string_equal(signals_at(&a, SIGINT, 5999), "");
-    assert_string_equal(signals_at(&a, SIGINT, 6000), "stop(abort) clear");
+    assert_string_equal(signals_at(&a, SIGINT, 6000), "stop(abort) leave(130) clear");
 }
 
 static void the_first_sigint_after_a_sigterm_does_not_abort(void **state)
@@ -284,7 +288,7 @@ static void the_first_sigint_after_a_sigterm_does_not_abort(void **state)
     assert_string_equal(signals_at(&a, SIGTERM, 5000), "leave stop(drain)");
     assert_string_equal(signals_at(&a, SIGINT, 9000), "");
     assert_string_equal(signals_at(&a, SIGINT, 9500), "");
-    assert_string_equal(signals_at(&a, SIGINT, 10000), "stop(abort) clear");
+    assert_string_equal(signals_at(&a, SIGINT, 10000), "stop(abort) leave(130) clear");
     for (int i = 0; i < SLOTS; i++)
         ends(&a, 137);
     assert_string_equal(parts(&a), "exit(143)");
@@ -510,7 +514,7 @@ static void a_typed_second_sigint_kills_at_once(void **state)
     struct agent a = running();
     assert_string_equal(types(&a, SIGINT, false, 5000), "leave(SIGINT) stop(drain SIGINT typed)");
     assert_string_equal(types(&a, SIGINT, false, 5100), ""); /* the key is held down */
-    assert_string_equal(types(&a, SIGINT, false, 5200), "stop(abort) clear");
+    assert_string_equal(types(&a, SIGINT, false, 5200), "stop(abort) leave(130) clear");
 }
 
 static void what_is_typed_to_a_worker_with_the_terminal_is_its_own_matter(void **state)
@@ -530,7 +534,8 @@ static void what_is_typed_to_a_worker_with_the_terminal_is_its_own_matter(void *
 
     signals(&c, SIGTERM);
     assert_string_equal(types(&c, SIGINT, true, 5000), "");
-    assert_string_equal(types(&c, SIGINT, true, 6000), "stop(abort) clear"); /* it does not obey: both ways are open */
+    assert_string_equal(types(&c, SIGINT, true, 6000),
+                        "stop(abort) leave(130) clear"); /* it does not obey: both ways are open */
 }
 
 static void an_unkillable_process_ends_the_node_without_a_word(void **state)

@@ -62,6 +62,9 @@ static const struct {
     {{.code = 75, .ended = true, .end_code = 75},
      FAREWELL_WHOLE,
      "the workers stopped in good order before the end" AGAIN},
+    {{.code = 75, .ended = true, .end_code = 75, .unbegun = true, .by = "SIGTERM on node 'a'"},
+     FAREWELL_WHOLE,
+     "the job was stopped by SIGTERM on node 'a' before its first round here; start it again (exit code 75)"},
     {{.code = 75, .ended = true, .end_code = 75, .unbegun = true},
      FAREWELL_WHOLE,
      "the job was stopped before its first round here: a node it needs was stopped, or an operator drained it; start "

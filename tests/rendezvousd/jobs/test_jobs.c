@@ -319,7 +319,7 @@ static void a_job_belongs_to_its_principal(void **s)
     rig_open_as(p.j, &m, "r", "node1", "10.0.0.9", "mallory");
     assert_int_equal(rig_next(&m), -ENOENT);
     assert_int_equal(rig_say(&m, RDZV_DONE, 1, 0), -ENOENT);
-    assert_int_equal(jobs_drain(p.j, "mallory", "r", "", &m.e), -ENOENT);
+    assert_int_equal(jobs_drain(p.j, "mallory", "r", &m.e), -ENOENT);
     assert_int_equal(jobs_status_from(p.j, "mallory", "r", 0, &out, &m.e), -ENOENT);
     assert_int_equal(jobs_status_from(p.j, "mallory", NULL, 0, &out, &m.e), 0);
     assert_null(strstr(out.data, "node1"));
@@ -395,10 +395,10 @@ static void principals_have_names_of_their_own(void **s)
     assert_int_equal(p.a.told, 1); /* it has heard nothing of that */
     assert_int_equal(jobs_status_from(p.j, NULL, "r", 0, &out, &m.e), -EINVAL);
     assert_non_null(strstr(m.e.text, "several principals have a run 'r', 'mallory' and 'alice'"));
-    assert_int_equal(jobs_drain(p.j, "mallory", "r", "", &m.e), 0);
+    assert_int_equal(jobs_drain(p.j, "mallory", "r", &m.e), 0);
     rig_join(&m, &other, 1);
     assert_int_equal(p.a.told, 1);
-    assert_int_equal(jobs_drain(p.j, "alice", "r", "", &m.e), 0);
+    assert_int_equal(jobs_drain(p.j, "alice", "r", &m.e), 0);
     assert_int_equal(p.a.told, 2);
     rig_pass(p.j, LEADER_LINGER_MS); /* mallory's was over; alice's nodes have been silent for too long */
     assert_string_equal(forgotten[0], "mallory/r");
@@ -817,7 +817,7 @@ static void a_job_that_is_over_is_forgotten(void **s)
     pair_start(&p, NULL);
     jobs_on_forgotten(p.j, on_forgotten, NULL);
     forgotten_run = NULL;
-    assert_int_equal(jobs_drain(p.j, "alice", "r", "", &p.a.e), 0);
+    assert_int_equal(jobs_drain(p.j, "alice", "r", &p.a.e), 0);
     assert_int_equal(p.a.news.why, RDZV_WHY_DRAIN);
     rig_join(&p.a, &p.c, 1);
     rig_join(&p.b, &p.c, 1);
