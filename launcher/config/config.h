@@ -96,7 +96,7 @@ struct config {
     double monitor_interval;
     const char *logs_specs;
     const char *configured_endpoint, *configured_token; /* of crun.conf; NULL: none */
-    char random_id[40];                                 /* run_id may point here */
+    char own_id[HOME_ID_MAX + 1];                       /* run_id may point here */
     struct home home;
     struct rdzv_conf conf;
     /* What keeps this node from starting its workers, where all nodes of the job are needed: it joins all the same, so

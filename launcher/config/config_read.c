@@ -39,7 +39,23 @@ static int check_run_id(const char *id, struct err *e)
     return 0;
 }
 
-static int random_id(char out[40], struct err *e)
+/* Without the blanks around it, which another node's may not have. */
+static int settle_typed_id(struct config *c, struct err *e)
+{
+    if (!c->run_id)
+        return 0;
+    const char *id = c->run_id + strspn(c->run_id, " ");
+    size_t n = strlen(id);
+    while (n && id[n - 1] == ' ')
+        n--;
+    if (n <= HOME_ID_MAX) {
+        snprintf(c->own_id, sizeof c->own_id, "%.*s", (int)n, id);
+        c->run_id = c->own_id;
+    }
+    return check_run_id(c->run_id, e);
+}
+
+static int random_id(char *out, struct err *e)
 {
     unsigned char bytes[16];
     if (getrandom(bytes, sizeof bytes, 0) != sizeof bytes)
@@ -77,7 +93,7 @@ static int check_texts(struct config *c, struct err *e)
     c->rdzv_tls = c->rdzv_tls || c->rdzv_ca;
     if (c->insecure && c->token_file)
         return err_set(e, ERR_USAGE, "--insecure and --token-file contradict each other");
-    return c->run_id ? check_run_id(c->run_id, e) : 0;
+    return settle_typed_id(c, e);
 }
 
 /* -H "$HOSTS" of a variable that is not set would be a job on this host alone. */
@@ -233,8 +249,8 @@ int config_read(struct config *c, struct arg_result *r, int argc, char **argv, s
     if (!c->run_id && c->home.run_id[0])
         c->run_id = c->home.run_id;
     if (!c->run_id) {
-        TRY(random_id(c->random_id, e));
-        c->run_id = c->random_id;
+        TRY(random_id(c->own_id, e));
+        c->run_id = c->own_id;
     }
     TRY(check_run_id(c->run_id, e));
     if (c->cannot.code && !config_is_awaited(c))

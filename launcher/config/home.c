@@ -427,11 +427,18 @@ static int take_master(struct choice *c, struct err *e)
     return take_address(c, h->host, h->port);
 }
 
+/* The rendezvous is at that port, perhaps on this machine. */
+static bool is_port_of_endpoint(const struct choice *c)
+{
+    return c->home->kind == HOME_TCP && c->t->master_port == c->home->port && !is_master_meant(c);
+}
+
 /* Elsewhere the store of each round has a fresh port: a firewall wants to know it. */
 static void choose_store_port(struct choice *c)
 {
     struct home *h = c->home;
-    const bool is_fixed = h->kind != HOME_LOCAL && h->kind != HOME_STATIC && !is_master_meant(c);
+    const bool is_fixed =
+        h->kind != HOME_LOCAL && h->kind != HOME_STATIC && !is_master_meant(c) && !is_port_of_endpoint(c);
     h->store_port = is_fixed && c->t->master_port > 0 ? c->t->master_port : 0;
 }
 
@@ -505,6 +512,7 @@ static void note_unused(struct choice *c)
         bool is;
         const char *option;
     } typed[] = {{h->kind == HOME_LOCAL && t->master_port > 0, "--master-port"},
+                 {is_port_of_endpoint(c), "--master-port, which is the port of the rendezvous itself,"},
                  {h->kind != HOME_STATIC && t->master_addr && !is_master_meant(c), "--master-addr"},
                  {t->standalone && t->endpoint, "--rdzv-endpoint"},
                  {t->standalone && t->backend, "--rdzv-backend"}};

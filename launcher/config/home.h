@@ -87,7 +87,7 @@ struct home {
     bool numbered;                        /* node_rank is a place that one node has: static, or the scheduler's */
     bool is_configured;                   /* the endpoint is that of crun.conf */
     const char *from;                     /* who decided: "--rdzv-endpoint", "Slurm"; static storage */
-    const char *unused[5];                /* typed options that mean nothing here, up to a NULL; static storage */
+    const char *unused[6];                /* typed options that mean nothing here, up to a NULL; static storage */
 };
 
 /* ERR_USAGE with a sentence that names the remedy. */

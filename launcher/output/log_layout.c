@@ -30,12 +30,14 @@ int log_layout_plan(struct log_layout *l, const struct log_conf *c, const char *
     if (c->dir[0] != '/' && !getcwd(here, sizeof here))
         return err_set(e, ERR_OUTPUT, "--log-dir %s: the current folder: %s", c->dir, strerror(errno));
     const char *slash = here[0] ? "/" : "";
-    if ((size_t)snprintf(l->root, sizeof l->root, "%s%s%s", here, slash, c->dir) + strlen(run_id) + 9 >= sizeof l->root)
+    if ((size_t)snprintf(l->root, sizeof l->root, "%s%s%s", here, slash, c->dir) + 3 * strlen(run_id) + 9 >=
+        sizeof l->root)
         return err_set(e, ERR_OUTPUT, "--log-dir: the path is too long");
-    const size_t n = strlen(l->root);
-    snprintf(l->root + n, sizeof l->root - n, "/%s%s", run_id, l->torchrun ? "_XXXXXX" : "");
-    for (char *p = l->root + n + 1; (p = strchr(p, '/'));) /* one folder a job: others look for it by its name */
-        *p = '_';
+    size_t n = strlen(l->root);
+    l->root[n++] = '/';
+    for (const char *p = run_id; *p; p++) /* one folder a job, and no other job's */
+        n += (size_t)snprintf(l->root + n, sizeof l->root - n, *p == '/' || *p == '%' ? "%%%02X" : "%c", *p);
+    strcpy(l->root + n, l->torchrun ? "_XXXXXX" : "");
     return 0;
 }
 

@@ -92,6 +92,21 @@ static int add(struct hosts *h, const struct host *one, struct err *e)
     return 0;
 }
 
+/* "slots = 2" is "slots=2", and "node : 2" is "node:2". */
+static void close_up(char *line)
+{
+    char *to = line;
+    for (const char *p = line; *p; p++) {
+        const char *next = p + strspn(p, " \t");
+        const bool is_beside = next > p && (*next == '=' || *next == ':' || (to > line && strchr("=:", to[-1])));
+        if (is_beside)
+            p = next - 1;
+        else
+            *to++ = *p;
+    }
+    *to = 0;
+}
+
 int hosts_add_list(struct hosts *h, const char *list, const char *what, struct err *e)
 {
     for (const char *p = list;; p++) {
@@ -103,6 +118,7 @@ int hosts_add_list(struct hosts *h, const char *list, const char *what, struct e
         while (len && isblank((unsigned char)p[len - 1]))
             len--;
         snprintf(word, sizeof word, "%.*s", (int)len, p);
+        close_up(word);
         if (parse_word(word, &one, e) < 0 || add(h, &one, e) < 0)
             return err_wrap(e, "%s", what);
         p += n;
@@ -123,10 +139,11 @@ static int take_user(const char *user, struct host *one, struct err *e)
 
 /* KEY=VALUE behind a host, as Open MPI, Torque, DeepSpeed and MPICH write them. What says more than how many workers
  * there are is passed over: crun takes no more than the slots, finds the interface, and binds by --numa-binding. */
-static int parse_word_of_line(const char *word, struct host *one, bool *ret_none, struct err *e)
+static int parse_word_of_line(struct hosts *h, const char *word, struct host *one, bool *ret_none, struct err *e)
 {
     static const char *const slots[] = {"slots", "np", "cpu", "count"};
-    static const char *const passed[] = {"max_slots", "max-slots", "slots_max", "max", "ifname", "binding"};
+    static const char *const passed[] = {"max_slots", "max-slots", "slots_max", "max",
+                                         "ifname",    "binding",   "sockets",   "gpus"};
     const size_t n = strcspn(word, "=");
     const char *value = word + n + (word[n] == '=');
     for (size_t i = 0; word[n] && i < sizeof slots / sizeof *slots; i++)
@@ -136,26 +153,13 @@ static int parse_word_of_line(const char *word, struct host *one, bool *ret_none
             return 0;
         }
     for (size_t i = 0; word[n] && i < sizeof passed / sizeof *passed; i++)
-        if (strlen(passed[i]) == n && memcmp(word, passed[i], n) == 0)
+        if (strlen(passed[i]) == n && memcmp(word, passed[i], n) == 0) {
+            h->unused = passed[i];
             return 0;
-    if (strncmp(word, "user=", 5) == 0)
+        }
+    if (strncmp(word, "user=", 5) == 0 || strncmp(word, "username=", 9) == 0)
         return take_user(value, one, e);
     return err_set(e, ERR_USAGE, "'%.100s': expected slots=N", word);
-}
-
-/* "slots = 2" is "slots=2", and "node : 2" is "node:2". */
-static void close_up(char *line)
-{
-    char *to = line;
-    for (const char *p = line; *p; p++) {
-        const char *next = p + strspn(p, " \t");
-        const bool is_beside = next > p && (*next == '=' || *next == ':' || (to > line && strchr("=:", to[-1])));
-        if (is_beside)
-            p = next - 1;
-        else
-            *to++ = *p;
-    }
-    *to = 0;
 }
 
 /* Open MPI's slots=0: the host has no part. */
@@ -170,8 +174,13 @@ static int add_line(struct hosts *h, char *line, struct err *e)
     if (!word)
         return 0;
     TRY(parse_word(word, &one, e));
-    while ((word = strtok_r(NULL, " \t", &rest)))
-        TRY(parse_word_of_line(word, &one, &none, e));
+    word = strtok_r(NULL, " \t", &rest);
+    if (word && isdigit((unsigned char)*word)) { /* Grid Engine's PE_HOSTFILE: host, slots, queue, processors */
+        TRY(parse_slots(word, "slots", 0, &one.slots, e));
+        return one.slots ? add(h, &one, e) : 0;
+    }
+    for (; word; word = strtok_r(NULL, " \t", &rest))
+        TRY(parse_word_of_line(h, word, &one, &none, e));
     return none ? 0 : add(h, &one, e);
 }
 

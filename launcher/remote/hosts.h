@@ -26,6 +26,7 @@ struct hosts {
     struct host *v;
     int n;
     size_t cap;
+    const char *unused; /* a key of a line that means nothing to crun; NULL: none; static storage */
 };
 
 /* Add to h. what: "-H", named in errors. ERR_USAGE; -ENOMEM. */

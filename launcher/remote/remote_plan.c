@@ -87,6 +87,8 @@ int remote_plan_make(struct remote_plan *p, const struct config *c, int argc, ch
                        "workers read nothing",
                        (int)c->stdin_rank);
     TRY(c->hosts ? hosts_add_list(&p->hosts, c->hosts, "-H", e) : hosts_add_file(&p->hosts, c->hostfile, e));
+    if (p->hosts.unused)
+        fprintf(stderr, "crun: %s= in --hostfile has no effect\n", p->hosts.unused);
     if (p->hosts.n == 0)
         return err_set(e, ERR_USAGE, "--hostfile '%.300s' names no host", c->hostfile);
     if (c->nnodes_typed && c->nnodes.min > p->hosts.n)

@@ -21,7 +21,7 @@ def c10d(port, *more, host="127.0.0.1"):
 def test_two_cruns_and_nothing_else(cluster, host):
     port = free_port()
     cluster.node(*c10d(port, host=host))
-    cluster.node(*c10d(port, host=host))
+    cluster.node(*c10d(port, "--rdzv_id", " j ", host=host))
     _, ranks = cluster.wait_round(2)
     assert {e["GROUP_RANK"] for e in ranks.values()} == {"0", "1"}
     assert {e["GROUP_WORLD_SIZE"] for e in ranks.values()} == {"2"}

@@ -123,6 +123,9 @@ static void the_port_of_the_store_is_the_one_that_was_typed(void **state)
          7,
          NULL},
         {{.master_port = -1, .node_rank = -1, .is_host = -1, .max_nodes = 2, .endpoint = "n1"}, 0, NULL},
+        {{.master_port = 7, .node_rank = -1, .is_host = -1, .max_nodes = 2, .endpoint = "n1:7"},
+         0,
+         "--master-port, which is the port of the rendezvous itself,"},
         {{.master_port = 7, .node_rank = 0, .is_host = -1, .max_nodes = 2, .master_addr = "n1"},
          0,
          NULL}, /* the rendezvous' own */

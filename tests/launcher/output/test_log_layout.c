@@ -42,6 +42,20 @@ static void open_layout(struct log_layout *l, int kind)
         assert_int_equal(log_layout_make_root(l, &e), 0);
 }
 
+static void jobs_of_different_names_have_different_folders(void **state)
+{
+    static const struct {
+        const char *id, *folder;
+    } cases[] = {{"a_b", "/a_b"}, {"a/b", "/a%2Fb"}, {"a%2Fb", "/a%252Fb"}, {"a b", "/a b"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct log_layout l;
+        struct err e;
+        assert_int_equal(log_layout_plan(&l, &(struct log_conf){.dir = folder}, cases[i].id, &e), 0);
+        assert_string_equal(strrchr(l.root, '/'), cases[i].folder);
+    }
+}
+
 static void expect_path(const struct log_layout *l, int local, int rank, enum log_file kind, const char *tail)
 {
     char path[LOG_PATH_MAX], expected[LOG_PATH_MAX + 64];
@@ -225,6 +239,7 @@ int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
+        CASE(jobs_of_different_names_have_different_folders),
         CASE(files_are_found_by_round_and_rank),
         CASE(a_round_that_counts_as_no_restart_gets_an_attempt_of_its_own),
         CASE(a_root_of_a_random_name_is_nobody_elses),

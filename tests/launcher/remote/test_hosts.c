@@ -37,6 +37,7 @@ static void lists_are_read_as_mpirun_reads_them(void **state)
         {"[fd00::1]:8,fd00::2,[::1]", "fd00::1=8 fd00::2=0 ::1=0"},
         {"10.0.0.1:1", "10.0.0.1=1"},
         {" node1:4, node2:4 ,node3 ", "node1=4 node2=4 node3=0"},
+        {"a: 1,b :2", "a=1 b=2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct hosts h = {0};
@@ -72,6 +73,8 @@ static void files_are_read_as_their_programs_read_them(void **state)
          "n1=2 n2=4 n3=1 me@n4=0 fe80::1=0 fd00::2:1=0"},
         {"DeepSpeed", "# two workers\nworker-1 slots=8\n\nworker-2 slots=8 # the last\n", "worker-1=8 worker-2=8"},
         {"Torque", "n1 np=4\nn2 np=2\n", "n1=4 n2=2"},
+        {"Open MPI 5", "n1 slots=4 sockets=2 gpus=4\nn2 slots=2 username=me\n", "n1=4 me@n2=2"},
+        {"Grid Engine", "n1.site 4 all.q@n1.site UNDEFINED\nn2.site 2 all.q@n2.site <NULL>\n", "n1.site=4 n2.site=2"},
         {"PBS", "n1.site\nn1.site\nn2.site\nn2.site", "n1.site=2 n2.site=2"},
     };
     struct err e;
