@@ -223,10 +223,10 @@ static void print_trouble(struct run *r, const struct rdzv_progress *p)
 /* The minimum is there. */
 static void enough_text(const struct presence *now, char *out, size_t cap)
 {
-    char begins[64] = "";
+    char begins[128] = "";
     if (now->left_ms >= 0)
         snprintf(begins, sizeof begins, "; it begins in %lld s%s", (long long)(now->left_ms + 999) / 1000,
-                 now->joined < now->max_nodes ? ", sooner with all of them" : "");
+                 now->joined < now->max_nodes ? ", sooner with all of them (--rdzv-conf last_call_timeout)" : "");
     if (now->min_nodes == now->max_nodes)
         snprintf(out, cap, "%d of %d nodes here%s", now->joined, now->max_nodes, begins);
     else

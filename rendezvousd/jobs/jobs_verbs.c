@@ -179,10 +179,11 @@ static int64_t blank_ms(const struct jobs *j, const struct rdzv_config *c)
     return j->o.embedded && until > now ? until - now : 0;
 }
 
-/* Both sides say that a node goes on from an instance that is not known here. */
+/* Both sides say that a node goes on from an instance that is not known here. Of a list that is how jobs go on. */
 static void tell_foreign(const struct job *job, const struct rdzv_event *ev)
 {
-    log_warn(MODULE, "run=%s node=%s comes from instance %s, round %llu, restarts %d, which its rendezvous has lost",
+    log_line(job->jobs->o.listed ? LOG_INFO : LOG_WARN, MODULE,
+             "run=%s node=%s comes from instance %s, round %llu, restarts %d, which its rendezvous has lost",
              leader_run(job->reign.leader), ev->node, ev->instance, (unsigned long long)ev->round, ev->restarts);
 }
 

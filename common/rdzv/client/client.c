@@ -379,6 +379,8 @@ static void on_address(struct client *c, const struct client_event *ev, int64_t 
     if (c->mode == CLIENT_OVER)
         return;
     drop(c);
+    const bool moves = c->o.listed && c->past.round > 0 && strcmp(c->where, ev->text) != 0;
+    snprintf(c->left, sizeof c->left, "%.127s", moves ? c->where : "");
     snprintf(c->where, sizeof c->where, "%s", ev->text);
     snprintf(c->epoch, sizeof c->epoch, "%s", ev->epoch);
     snprintf(c->seen, sizeof c->seen, "%s", ev->seen);

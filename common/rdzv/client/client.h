@@ -205,6 +205,7 @@ struct client {
 
     /* the connection */
     char where[CLIENT_WHERE_MAX + 1]; /* whom it is with, for people */
+    char left[128];                   /* listed: the host that this node was at before; "": at none, or at this one */
     bool dialling, connected;
     bool up; /* proved; requests may be sent */
     int64_t dial_begun;

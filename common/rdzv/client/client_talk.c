@@ -235,7 +235,12 @@ static void on_news(struct client *c, const struct client_asked *a, const struct
 static void lost_memory(struct client *c, int64_t now)
 {
     char why[CLIENT_TEXT_MAX + 1];
-    snprintf(why, sizeof why, "the rendezvous at %.390s has lost its memory of job '%.200s'", c->where, c->o.run_id);
+    if (c->left[0])
+        snprintf(why, sizeof why, "the host %s of job '%.200s' is lost; it goes on at %.390s, in another round",
+                 c->left, c->o.run_id, c->where);
+    else
+        snprintf(why, sizeof why, "the rendezvous at %.390s has lost its memory of job '%.200s'", c->where,
+                 c->o.run_id);
     client_fence_(c, why, now);
 }
 
@@ -244,7 +249,7 @@ static void take_instance(struct client *c, const char *instance)
 {
     struct rdzv_past *past = &c->past;
     if (past->instance[0] && past->round > 0)
-        client_text_(c, CLIENT_WARN,
+        client_text_(c, c->left[0] ? CLIENT_NOTE : CLIENT_WARN,
                      "%s did not know this job (instance %s, round %llu, restarts %d): it goes on there as instance %s",
                      c->where, past->instance, (unsigned long long)past->round, past->restarts, instance);
     snprintf(past->instance, sizeof past->instance, "%s", instance);

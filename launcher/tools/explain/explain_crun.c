@@ -272,6 +272,8 @@ const struct explain_message explain_crun[] = {
     {"the hosts of a job are its own", "crun doctor takes the hosts of a job from the job",
      "leave -H and --hostfile out"},
     /* --- while it runs */
+    {"the host * of job '*' is lost", "of a list of hosts, the one that the job was at cannot be reached",
+     "nothing: the nodes go on at another one, and one restart is used up"},
     {"has lost its memory of job\ndid not know this job (instance\n"
      "comes from instance",
      "the rendezvous was restarted, or another crun hosts",

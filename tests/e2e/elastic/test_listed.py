@@ -1,4 +1,5 @@
 """A list of hosts: nodes of the job host its rendezvous, and the job goes on when any of them is lost."""
+import re
 import time
 
 import pytest
@@ -54,6 +55,9 @@ def test_a_job_goes_on_when_its_host_is_killed_and_when_the_next_one_is(cluster)
         nodes[lost] = start(cluster, args, lost)
         number, ranks = cluster.wait_round(3, after=after)
         assert restarts_of(ranks) == used, texts(nodes)
+        for survivor in nodes[:lost] + nodes[lost + 1:]:
+            assert re.search(r"the host \S+ of job '\S+' is lost; it goes on at \S+, in another round; the workers here were ended\n", survivor.text())
+            assert "did not know this job" not in survivor.text() and "comes from instance" not in survivor.text(), survivor.text()
     cluster.finish(*nodes)
 
 

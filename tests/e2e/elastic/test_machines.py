@@ -236,4 +236,4 @@ def test_master_addr_with_c10d_is_the_endpoint_that_is_meant(start, net):
 
 def test_a_wait_for_more_nodes_says_when_it_ends(cluster):
     node = cluster.node("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "j", program=WAITS)
-    wait("when it begins", lambda: re.search(r"joining: 1 of 1 to 2 nodes here; it begins in \d+ s, sooner with all of them\n", node.text()))
+    wait("when it begins", lambda: re.search(r"joining: 1 of 1 to 2 nodes here; it begins in \d+ s, sooner with all of them \(--rdzv-conf last_call_timeout\)\n", node.text()))
