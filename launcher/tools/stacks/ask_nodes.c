@@ -10,12 +10,10 @@
 
 #define SLACK_MS 5000 /* beyond the time that the nodes have: the answers' way */
 
-char *ask_nodes_clean(char *text)
+void ask_nodes_put(const char *text)
 {
-    for (unsigned char *p = (unsigned char *)text; *p; p++)
-        if ((*p < ' ' && *p != '\t') || *p == 0x7f)
-            *p = '?';
-    return text;
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++)
+        putchar((*p < ' ' && *p != '\t') || *p == 0x7f ? '?' : *p);
 }
 
 int ask_nodes_read(const char *host, const char *text, const struct ask_nodes *q, struct err *e)
@@ -41,12 +39,10 @@ int ask_nodes_read(const char *host, const char *text, const struct ask_nodes *q
 
 static int read_node(const cJSON *node, const struct ask_nodes *q, struct err *e)
 {
-    char host[128], why[256];
+    char host[128];
     const char *id = json_str_or(node, "id", "?"), *text = json_str_or(node, "text", "");
     snprintf(host, sizeof host, "%.*s", (int)strcspn(id, "+"), id);
-    snprintf(why, sizeof why, "%s", json_str_or(node, "why", "it says nothing"));
-    ask_nodes_clean(host);
-    return text[0] ? ask_nodes_read(host, text, q, e) : q->node_is_missing(q->arg, host, ask_nodes_clean(why));
+    return text[0] ? ask_nodes_read(host, text, q, e) : q->node_is_missing(q->arg, host, json_str_or(node, "why", ""));
 }
 
 static int read_all(const redisReply *r, const struct ask_nodes *q, struct err *e)

@@ -23,7 +23,7 @@ int ask_nodes(const struct ask_options *o, const char *run, const struct ask_nod
 /* One node's answer, as above. ERR_CORRUPT. */
 int ask_nodes_read(const char *host, const char *text, const struct ask_nodes *q, struct err *e);
 
-/* Bytes that would steer a terminal become '?'; returns text. */
-char *ask_nodes_clean(char *text);
+/* On stdout; bytes that would steer a terminal as '?'. */
+void ask_nodes_put(const char *text);
 
 #endif

@@ -104,11 +104,9 @@ static int show_stacks(struct commands_config *c, int n, char **words, struct er
     struct groups g = {0};
     (void)n;
     int rc = gather_stacks(words[0], &c->ask, &g, e);
-    if (rc == 0 && c->json)
-        rc = groups_print_json(&g, stdout, e);
-    else if (rc == 0)
-        groups_print(&g, stdout);
-    const bool none = g.n == 0 && g.n_missing > 0;
+    if (rc == 0 && (rc = groups_print(&g, c->json)) < 0)
+        err_set(e, rc, "no memory for the stacks");
+    const bool none = g.n == 0 && g.missing;
     groups_free(&g);
     return rc < 0 ? rc : none ? EXIT_FAIL : EXIT_OK;
 }

@@ -2,29 +2,22 @@
 #ifndef CRUN_LAUNCHER_GROUPS_H
 #define CRUN_LAUNCHER_GROUPS_H
 
+#include <stdbool.h>
 #include <stddef.h>
-#include <stdio.h>
 
 struct cJSON;
-struct err;
 
 struct groups_rank {
-    int rank, pid;
-    char host[128], wait[96], state;
-    char *frames; /* one a line, the innermost first; "": none */
-    char *why;    /* then: why there are none */
-};
-
-struct groups_missing {
-    char host[128], why[256];
+    int rank;
+    struct cJSON *o; /* as its node told of it, and "host" */
+    char *stack;     /* equal for equal stacks */
 };
 
 /* All-zero is empty. */
 struct groups {
     struct groups_rank *v;
     size_t n, cap;
-    struct groups_missing *missing;
-    size_t n_missing, cap_missing;
+    struct cJSON *missing; /* objects of host and why; NULL: none */
 };
 
 /* struct ask_nodes.rank_is and .node_is_missing, with a struct groups. */
@@ -32,9 +25,8 @@ int groups_add(void *groups, const char *host, const struct cJSON *rank);
 int groups_miss(void *groups, const char *host, const char *why);
 void groups_free(struct groups *g);
 
-/* Equal stacks together, the group of fewest ranks first; of each all ranks ("ranks 0-4,6-63"), and the stack. Sorts g.
- */
-void groups_print(struct groups *g, FILE *out);
-int groups_print_json(struct groups *g, FILE *out, struct err *e);
+/* On stdout: equal stacks together, the group of fewest ranks first; of each all ranks ("ranks 0-4,6-63"), and the
+ * stack. json: the same for programs. Once, for g is taken apart. -ENOMEM. */
+int groups_print(struct groups *g, bool json);
 
 #endif

@@ -19,22 +19,25 @@ static void print_lines(const char *name, const char *text)
         printf("  %s:\n", name);
     for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n') {
         snprintf(line, sizeof line, "%.*s", (int)strcspn(p, "\n"), p);
-        printf("    | %s\n", ask_nodes_clean(line));
+        fputs("    | ", stdout);
+        ask_nodes_put(line);
+        putchar('\n');
     }
+}
+
+static void print_head(const char *host, const char *text)
+{
+    ask_nodes_put(host);
+    fputs(": ", stdout);
+    ask_nodes_put(text);
+    putchar('\n');
 }
 
 static int print_rank(void *arg, const char *host, const cJSON *rank)
 {
-    char text[512];
     ((struct logs *)arg)->ranks++;
-    printf("rank %d on %s", json_int_or(rank, "rank", -1), host);
-    snprintf(text, sizeof text, "%s", json_str_or(rank, "why", ""));
-    if (text[0]) {
-        printf(": %s\n", ask_nodes_clean(text));
-        return 0;
-    }
-    snprintf(text, sizeof text, "%s", json_str_or(rank, "file", ""));
-    printf(": %s\n", ask_nodes_clean(text));
+    printf("rank %d on ", json_int_or(rank, "rank", -1));
+    print_head(host, json_str_or(rank, "why", json_str_or(rank, "file", "")));
     print_lines("stdout", json_str_or(rank, "out", ""));
     print_lines("stderr", json_str_or(rank, "err", ""));
     return 0;
@@ -43,7 +46,7 @@ static int print_rank(void *arg, const char *host, const cJSON *rank)
 static int print_missing(void *arg, const char *host, const char *why)
 {
     ((struct logs *)arg)->missing++;
-    printf("%s: %s\n", host, why);
+    print_head(host, why);
     return 0;
 }
 

@@ -10,7 +10,7 @@ import pytest
 
 from cluster import Cluster
 from daemon import ALICE, BOB, Client, Daemon, RespError, write_tokens
-from processes import wait
+from processes import children, comm, state, wait
 from support import CRUN, free_port, run
 
 # Rank 2 sleeps, all others read: two stacks.
@@ -38,8 +38,18 @@ def begin(cluster, *args, nodes=2):
     """Cruns of one job, whose workers all run their last program."""
     started = [cluster.node("--nproc-per-node", 4 // nodes, "--no-log-prefix", "--log-dir", cluster.tmp / "logs", "--nnodes", nodes, *args,
                             program=worker(cluster.tmp)) for _ in range(nodes)]
-    wait("four workers", lambda: sum(n.text().count("of a job") for n in started) == 4)
+    await_rest(started)
     return started
+
+
+def await_rest(nodes):
+    """All four are where they stay."""
+
+    def look():
+        workers = [pid for n in nodes for pid in children(n.agent()) if comm(pid) in ("cat", "sleep")] if all(n.pid and children(n.pid) for n in nodes) else []
+        return len(workers) == 4 and all(state(pid) == "S" for pid in workers)
+
+    wait("four workers at rest", look)
 
 
 def crun(cluster, *args, code=0):
@@ -92,7 +102,7 @@ def test_all_ranks_of_all_nodes_are_asked_wherever_they_meet(cluster, home):
 def begin_listed(cluster, options):
     started = [cluster.node("--nproc-per-node", 2, "--no-log-prefix", "--log-dir", cluster.tmp / "logs", "--nnodes", 2, "--node-rank", i, "--rdzv-id", "j", *options,
                             program=worker(cluster.tmp)) for i in range(2)]
-    wait("four workers", lambda: sum(n.text().count("of a job") for n in started) == 4)
+    await_rest(started)
     return started
 
 
