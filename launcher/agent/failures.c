@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "launcher/agent/effects.h"
 #include "launcher/agent/member.h"
@@ -10,8 +11,10 @@
 #include "launcher/agent/signals.h"
 #include "launcher/base/program.h"
 #include "launcher/config/config.h"
+#include "launcher/guard/guardian.h"
 #include "launcher/guard/procs.h"
 #include "launcher/hang/hang_watch.h"
+#include "launcher/observe/gauges.h"
 #include "launcher/output/logmux.h"
 #include "launcher/rendezvous/rdzv_dial.h"
 #include "launcher/report/failure_report.h"
@@ -46,6 +49,17 @@ static const char *output_text(void *arg, char out[FAILURE_OUTPUT_MAX])
     else
         snprintf(out, FAILURE_OUTPUT_MAX, "crun's output process (none is there)");
     return out;
+}
+
+static bool gpu_faults(void *arg, struct failure_gpu *ret)
+{
+    struct gauges_faults f;
+    if (!gauges_read_faults(((const struct run *)arg)->link->gauges_page, &f))
+        return false;
+    *ret = (struct failure_gpu){.xid_ms = f.xid_ms, .xid = f.xid};
+    memcpy(ret->pci, f.xid_pci, sizeof ret->pci);
+    memcpy(ret->remap_pci, f.remap_pci, sizeof ret->remap_pci);
+    return true;
 }
 
 static void find_leader(void *arg, const struct rdzv_news *news, struct endpoint *ret)
@@ -92,6 +106,7 @@ int failures_open(struct run *r, struct err *e)
                                              .page = page,
                                              .hang_text = hang_text,
                                              .output_text = output_text,
+                                             .gpu_faults = gpu_faults,
                                              .find_leader = find_leader,
                                              .serve = serve,
                                              .publish = publish,

@@ -87,14 +87,16 @@ void member_note_progress(struct run *r)
         start_reports(r, true);
 }
 
-/* Whoever hosts has no page that shows hosts, and wakes for nobody. */
+/* Whoever hosts has no page that shows hosts, and wakes for nobody; faults of GPUs are for the failure report. */
 static void begin_reports(struct run *r)
 {
+    const bool reports =
+        r->config->home.kind == HOME_TCP && rendezvous_takes_reports(r->member->rendezvous) && !member_hosts(r);
     uv_timer_stop(&r->member->report);
-    if (r->config->home.kind != HOME_TCP || !rendezvous_takes_reports(r->member->rendezvous) || member_hosts(r))
-        return;
-    guardian_start_gauges(r->link);
-    start_reports(r, false);
+    if (reports || access("/proc/driver/nvidia/version", F_OK) == 0)
+        guardian_start_gauges(r->link);
+    if (reports)
+        start_reports(r, false);
 }
 
 void member_publish_failure(struct run *r, const char *text)

@@ -37,6 +37,11 @@ static struct half gpus_half(struct gauges_page *p)
     return (struct half){&p->gpus_count, &p->gpus_at_ms, p->gpus, GAUGES_WORDS(struct gauges_gpus)};
 }
 
+static struct half faults_half(struct gauges_page *p)
+{
+    return (struct half){&p->faults_count, &p->faults_at_ms, p->faults, GAUGES_WORDS(struct gauges_faults)};
+}
+
 /* The count is odd already where the writer before this one was killed in the middle. */
 static void write_half(struct half h, int64_t now_ms, const void *from, size_t size)
 {
@@ -88,6 +93,11 @@ bool gauges_read_host(struct gauges_page *p, int64_t now_ms, struct gauges_host 
 bool gauges_read_gpus(struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret)
 {
     return read_half(gpus_half(p), now_ms, ret, sizeof *ret) && ret->n <= GAUGES_GPUS;
+}
+
+bool gauges_read_faults(struct gauges_page *p, struct gauges_faults *ret)
+{
+    return read_half(faults_half(p), 0, ret, sizeof *ret);
 }
 
 /* --- the host */
@@ -161,14 +171,53 @@ static void measure_gpus(struct gauges_page *p, const struct nvml_lib *l, const 
     gauges_write_gpus(p, clock_ms(), &g);
 }
 
+static void note_remaps(const struct nvml_lib *l, const struct gpu *gpus, int n, struct gauges_faults *f)
+{
+    unsigned pending, others[3];
+    for (int i = 0; i < n && !f->remap_pci[0]; i++)
+        if (gpus[i].device &&
+            l->nvmlDeviceGetRemappedRows(gpus[i].device, &others[0], &others[1], &pending, &others[2]) ==
+                NVML_SUCCESS &&
+            pending)
+            snprintf(f->remap_pci, sizeof f->remap_pci, "%s", gpus[i].pci);
+}
+
+/* Until the next measurement is due, or one of them has reported a fault. set NULL: none of them does. */
+static void wait_for_fault(const struct nvml_lib *l, nvml_events set, const struct gpu *gpus, int n,
+                           struct gauges_faults *f)
+{
+    struct nvml_event ev = {0};
+    const int64_t until = clock_ms() + GAUGES_EVERY_MS;
+    if (set && l->nvmlEventSetWait_v2(set, &ev, GAUGES_EVERY_MS) == NVML_SUCCESS && ev.type == NVML_XID) {
+        f->xid = (uint32_t)ev.data;
+        f->xid_ms = clock_ms();
+        for (int i = 0; i < n; i++)
+            if (gpus[i].device == ev.device)
+                snprintf(f->xid_pci, sizeof f->xid_pci, "%s", gpus[i].pci);
+    } else if (clock_ms() < until) { /* it does not wait */
+        poll(NULL, 0, (int)(until - clock_ms()));
+    }
+}
+
 static void *gpu_thread(void *page)
 {
     static struct gpu gpus[GPUS_MAX];
     const struct nvml_lib *l = nvml_lib(NULL);
     const int n = l ? gpus_usable(gpus) : 0;
+    struct gauges_faults faults = {0};
+    nvml_events set = NULL;
+    bool watched = n > 0 && l->nvmlEventSetCreate(&set) == NVML_SUCCESS;
+    for (int i = 0; i < n; i++)
+        watched =
+            watched && gpus[i].device && l->nvmlDeviceRegisterEvents(gpus[i].device, NVML_XID, set) == NVML_SUCCESS;
     while (n > 0) {
         measure_gpus(page, l, gpus, n);
-        poll(NULL, 0, GAUGES_EVERY_MS);
+        note_remaps(l, gpus, n, &faults);
+        if (faults.xid_ms || faults.remap_pci[0])
+            write_half(faults_half(page), clock_ms(), &faults, sizeof faults);
+        wait_for_fault(l, watched ? set : NULL, gpus, n, &faults);
+        if (faults.xid_ms)
+            write_half(faults_half(page), clock_ms(), &faults, sizeof faults);
     }
     return NULL;
 }

@@ -33,14 +33,22 @@ struct gauges_gpus {
     struct gauges_gpu v[GAUGES_GPUS]; /* those that CUDA_VISIBLE_DEVICES leaves, in its order */
 };
 
+/* Of all GPUs of the machine that crun may use. */
+struct gauges_faults {
+    int64_t xid_ms; /* clock_ms() when the newest Xid came, 0: none did */
+    uint32_t xid;
+    char xid_pci[32], remap_pci[32]; /* a GPU with rows of memory to be remapped at its next reset; "": none */
+};
+
 #define GAUGES_WORDS(type) ((sizeof(type) + sizeof(uint64_t) - 1) / sizeof(uint64_t))
 
-/* The page, zeroed before the first measurement. Each half has one writer; a count that is odd, or has changed, means
+/* The page, zeroed before the first measurement. Each part has one writer; a count that is odd, or has changed, means
  * that it was being written. */
 struct gauges_page {
-    _Atomic uint32_t host_count, gpus_count;
-    _Atomic int64_t host_at_ms, gpus_at_ms; /* clock_ms() of the newest measurement, 0: none */
-    _Atomic uint64_t host[GAUGES_WORDS(struct gauges_host)], gpus[GAUGES_WORDS(struct gauges_gpus)];
+    _Atomic uint32_t host_count, gpus_count, faults_count;
+    _Atomic int64_t host_at_ms, gpus_at_ms, faults_at_ms; /* clock_ms() of the newest measurement, 0: none */
+    _Atomic uint64_t host[GAUGES_WORDS(struct gauges_host)], gpus[GAUGES_WORDS(struct gauges_gpus)],
+        faults[GAUGES_WORDS(struct gauges_faults)];
 };
 
 /* The whole life of the process: until end_fd is readable. page: a struct gauges_page. Returns its exit code; the
@@ -54,6 +62,7 @@ void gauges_write_gpus(struct gauges_page *p, int64_t now_ms, const struct gauge
 /* The newest, by any process that shares the page. False: there is none, or it is older than GAUGES_OLD_MS. */
 bool gauges_read_host(struct gauges_page *p, int64_t now_ms, struct gauges_host *ret);
 bool gauges_read_gpus(struct gauges_page *p, int64_t now_ms, struct gauges_gpus *ret);
+bool gauges_read_faults(struct gauges_page *p, struct gauges_faults *ret); /* however old; false: none was seen */
 
 /* Of the line "cpu ..." of /proc/stat: ticks that were busy, and all. False: it is none. Pure. */
 bool gauges_parse_stat(const char *text, uint64_t *ret_busy, uint64_t *ret_all);

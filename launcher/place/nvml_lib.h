@@ -15,7 +15,15 @@ struct nvml_pci {
     char bus_id[32]; /* "00000000:3B:00.0" */
 };
 
-enum { NVML_SUCCESS = 0, NVML_LINKS = 18, NVML_TEXT = 96 };
+enum { NVML_SUCCESS = 0, NVML_LINKS = 18, NVML_TEXT = 96, NVML_XID = 8 /* type of an event */ };
+
+typedef struct nvml_events_opaque *nvml_events;
+
+struct nvml_event {
+    nvml_device device;
+    unsigned long long type, data; /* data: the Xid */
+    unsigned gpu_instance, compute_instance;
+};
 
 struct nvml_utilization {
     unsigned gpu, memory; /* percent of the time in which a kernel ran, memory was read or written */
@@ -45,6 +53,10 @@ enum nvml_level {
     X(nvmlDeviceGetPciInfo_v3, (nvml_device, struct nvml_pci *))                                                       \
     X(nvmlDeviceGetUtilizationRates, (nvml_device, struct nvml_utilization *))                                         \
     X(nvmlDeviceGetMemoryInfo, (nvml_device, struct nvml_memory *))                                                    \
+    X(nvmlDeviceGetRemappedRows, (nvml_device, unsigned *, unsigned *, unsigned *, unsigned *))                        \
+    X(nvmlEventSetCreate, (nvml_events *))                                                                             \
+    X(nvmlDeviceRegisterEvents, (nvml_device, unsigned long long, nvml_events))                                        \
+    X(nvmlEventSetWait_v2, (nvml_events, struct nvml_event *, unsigned))                                               \
     X(nvmlDeviceGetTopologyCommonAncestor, (nvml_device, nvml_device, int *))                                          \
     X(nvmlDeviceGetNvLinkState, (nvml_device, unsigned, int *))                                                        \
     X(nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvml_device, unsigned, struct nvml_pci *))

@@ -152,22 +152,57 @@ const char *causes_words(const struct failure_worker *w, const char *message, co
 
 /* --- GPUs */
 
-const char *causes_xid(const struct causes *c, char out[CAUSES_TEXT_MAX])
+void causes_begin_round(struct causes *c)
+{
+    kernel_log_read(&c->log, NULL, 0);
+    c->log.xid[0] = '\0';
+}
+
+static const char *xid_text(unsigned xid)
+{
+    static const struct {
+        unsigned xid;
+        const char *text;
+    } known[] = {{13, "an exception in a kernel"},
+                 {31, "a page fault of its memory"},
+                 {48, "a double-bit error of its memory"},
+                 {63, "a row of its memory remapped"},
+                 {64, "a row of its memory that cannot be remapped"},
+                 {74, "an error of NVLink"},
+                 {79, "it has fallen off the bus"},
+                 {94, "a contained memory error"},
+                 {95, "an uncontained memory error"},
+                 {119, "its firmware does not answer"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].xid == xid)
+            return known[i].text;
+    return "see NVIDIA's list of Xids";
+}
+
+void causes_note_xid(struct causes *c, unsigned xid, const char *pci)
+{
+    if (!c->log.xid[0]) /* the kernel says more */
+        snprintf(c->log.xid, sizeof c->log.xid, "Xid %u on %s: %s", xid, pci, xid_text(xid));
+}
+
+const char *causes_fault(const struct causes *c)
+{
+    return c->log.xid[0] ? c->log.xid : NULL;
+}
+
+const char *causes_earlier_faults(char out[CAUSES_TEXT_MAX])
 {
     struct kernel_log whole;
-    if (c->log.xid[0]) {
-        snprintf(out, CAUSES_TEXT_MAX, "%s", c->log.xid);
-        return out;
-    }
     if (access(NVIDIA, F_OK) < 0)
         return NULL;
     kernel_log_open(&whole, KERNEL_LOG, true);
     kernel_log_read(&whole, NULL, 0);
     if (whole.fd < 0)
-        snprintf(out, CAUSES_TEXT_MAX, "Xids: not readable here (" KERNEL_LOG ")");
+        snprintf(out, CAUSES_TEXT_MAX, "Xids before this job: not readable here (" KERNEL_LOG ")");
     else if (whole.xid[0])
-        snprintf(out, CAUSES_TEXT_MAX, "none in this job; before it %s", whole.xid);
-    const bool any = whole.fd < 0 || whole.xid[0];
+        snprintf(out, CAUSES_TEXT_MAX, "none in this round; before it %s", whole.xid);
+    else
+        snprintf(out, CAUSES_TEXT_MAX, "none");
     kernel_log_close(&whole);
-    return any ? out : NULL;
+    return out;
 }

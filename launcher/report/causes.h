@@ -14,7 +14,7 @@ struct oom_kills;
 #define CAUSES_TEXT_MAX 256
 
 struct causes {
-    struct kernel_log log; /* since the job began */
+    struct kernel_log log; /* since the job began; its xid: since the round began */
     int largest; /* rank of the worker with most memory when another one was killed for want of it, -1: not known */
     uint64_t largest_kb;
 };
@@ -32,12 +32,18 @@ void causes_read(struct causes *c, const struct failure_worker *all, int n);
 char *causes_memory(const struct causes *c, const struct oom_kills *k, const struct failure_worker *w,
                     const struct failure_worker *all, int n, char out[CAUSES_TEXT_MAX]);
 
-/* What follows the ending of another worker, by its error message and its last line; NULL: neither says anything. Pure. */
+/* What follows the ending of another worker, by its error message and its last line; NULL: neither says anything.
+ * Pure. */
 const char *causes_words(const struct failure_worker *w, const char *message, const char *last_line,
                          char out[CAUSES_TEXT_MAX]);
 
-/* What the driver reported of GPUs since the job began, else before; or that it cannot be read. NULL: nothing, or this
- * machine has no driver. Returns out. */
-const char *causes_xid(const struct causes *c, char out[CAUSES_TEXT_MAX]);
+/* A round begins: what was said of GPUs is of before. */
+void causes_begin_round(struct causes *c);
+/* What NVML reported of a GPU in this round, beside the kernel's log. */
+void causes_note_xid(struct causes *c, unsigned xid, const char *pci);
+/* "Xid 79 on PCI:0000:3b:00: GPU has fallen off the bus", in this round; NULL: none was seen. */
+const char *causes_fault(const struct causes *c);
+/* That none was seen before the job either; or which, or that it cannot be known. NULL: there is no driver. */
+const char *causes_earlier_faults(char out[CAUSES_TEXT_MAX]);
 
 #endif

@@ -36,6 +36,7 @@ struct failure_report {
     struct failure_report_options o;
     struct failure_share *share;
     struct causes causes;
+    int64_t round_ms; /* when the round began */
     uv_timer_t *late; /* of the words; in memory of its own: it closes later than we are freed */
     bool is_late;
 };
@@ -155,6 +156,27 @@ static const char *last_line(const struct lines_tail *tail, struct buf *out)
     return line ? line + 1 : out->data;
 }
 
+/* What is known of this machine's GPUs, for the line `xid`. */
+static const char *find_faults(struct failure_report *f, char out[CAUSES_TEXT_MAX + 96])
+{
+    struct failure_gpu gpu = {0};
+    char earlier[CAUSES_TEXT_MAX];
+    const bool seen = f->o.gpu_faults && f->o.gpu_faults(f->o.arg, &gpu);
+    if (seen && gpu.xid_ms >= f->round_ms)
+        causes_note_xid(&f->causes, gpu.xid, gpu.pci);
+    const char *text = causes_fault(&f->causes) ? causes_fault(&f->causes) : causes_earlier_faults(earlier);
+    if (gpu.xid_ms > 0 && gpu.xid_ms < f->round_ms && !causes_fault(&f->causes)) {
+        snprintf(earlier, sizeof earlier, "none in this round; before it Xid %u on %s", gpu.xid, gpu.pci);
+        text = earlier;
+    }
+    if (!text && !gpu.remap_pci[0])
+        return NULL;
+    snprintf(out, CAUSES_TEXT_MAX + 96, "%s%s%s", text ? text : "none",
+             gpu.remap_pci[0] ? "; memory is to be remapped at the next reset of " : "", gpu.remap_pci);
+    return out;
+}
+
+/* What its own memory or words say before what befell some GPU of its machine. */
 static const char *find_cause(struct failure_report *f, const struct failure_scene *now, const struct failure_worker *w,
                               const char *message, const struct lines_tail *tail, char out[CAUSES_TEXT_MAX])
 {
@@ -163,6 +185,10 @@ static const char *find_cause(struct failure_report *f, const struct failure_sce
         return causes_memory(&f->causes, f->o.oom, w, now->workers, now->n, out);
     const char *found = causes_words(w, message, last_line(tail, &lines), out);
     buf_free(&lines);
+    if (!found && causes_fault(&f->causes)) {
+        snprintf(out, CAUSES_TEXT_MAX, ", after %.200s", causes_fault(&f->causes));
+        found = out;
+    }
     return found;
 }
 
@@ -171,15 +197,15 @@ static cJSON *describe(struct failure_report *f, const struct failure_scene *now
 {
     const struct logmux_words *printed = logmux_words(f->o.mux, w->local_rank);
     struct virtual_rank device;
-    char because[CAUSES_TEXT_MAX], xid[CAUSES_TEXT_MAX];
+    char because[CAUSES_TEXT_MAX], xid[CAUSES_TEXT_MAX + 96];
     char core[4096], memory[CGROUP_PATH_MAX + 128], output[FAILURE_OUTPUT_MAX], late[FAILURE_OUTPUT_MAX + 64];
     struct failure_words words = {.host = f->o.host, .node = f->o.node, .time = wall_time(w->ended_ns)};
     find_message(f, w, printed, &words);
     find_progress(f->o.page(f->o.arg, w->local_rank), &words);
     words.core = core_text(printed, core, sizeof core)[0] ? core : NULL;
     words.memory = w->ending.oom ? oom_kills_text(f->o.oom, memory, sizeof memory) : NULL;
+    words.xid = with_tail ? find_faults(f, xid) : NULL;
     words.because = find_cause(f, now, w, words.message, printed && printed->has_tail ? &printed->tail : NULL, because);
-    words.xid = with_tail ? causes_xid(&f->causes, xid) : NULL;
     words.gpu = find_gpu(w->local_rank, &device);
     words.tail = with_tail && printed && printed->has_tail ? &printed->tail : NULL;
     if (with_tail && printed && !printed->has_tail) {
@@ -403,6 +429,8 @@ int failure_report_open(struct failure_report **ret, const struct failure_report
 void failure_report_begin_round(struct failure_report *f, int nodes)
 {
     failure_share_begin_round(f->share, nodes);
+    causes_begin_round(&f->causes);
+    f->round_ms = clock_ms();
 }
 
 static void on_late_closed(uv_handle_t *h)

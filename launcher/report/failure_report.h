@@ -27,6 +27,12 @@ struct rdzv_news;
 #define FAILURE_WORDS_MS 1000
 #define FAILURE_OUTPUT_MAX 160
 
+struct failure_gpu {
+    int64_t xid_ms;
+    unsigned xid;
+    char pci[32], remap_pci[32];
+};
+
 struct failure_report_options { /* all of it is borrowed */
     uv_loop_t *loop;
     struct logmux *mux;            /* prints the report; has the last lines of workers */
@@ -46,6 +52,9 @@ struct failure_report_options { /* all of it is borrowed */
     const char *(*hang_text)(void *arg);                   /* of the hang that ended the round */
     /* The output process, and where it stands, for people; returns out. */
     const char *(*output_text)(void *arg, char out[FAILURE_OUTPUT_MAX]);
+    /* What NVML has seen of this machine's GPUs: the newest Xid, since when (clock_ms(), 0: none), and the GPU; a GPU
+     * with rows to be remapped, "": none. False: nothing. */
+    bool (*gpu_faults)(void *arg, struct failure_gpu *ret);
     /* Where group rank 0 of the round of these news serves; and, on group rank 0, begin to. */
     void (*find_leader)(void *arg, const struct rdzv_news *news, struct endpoint *ret);
     int (*serve)(void *arg, const struct rdzv_news *news, struct err *e);

@@ -40,7 +40,7 @@ const struct explain_message explain_general[] = {
     {"CUDA driver version is insufficient\nno CUDA-capable device\nno NVIDIA driver",
      "the driver of this node is older than the program's CUDA, or there is none",
      "nvidia-smi; a newer driver, an older build; in containers --gpus all"},
-    {"uncorrectable ECC error\nuncorrectable NVLink error\nfallen off the bus\nXid (PCI",
+    {"uncorrectable ECC error\nuncorrectable NVLink error\nfallen off the bus\nXid (PCI\nXid * on *",
      "the GPU or its link failed: hardware", "take the node out; dmesg has the Xid"},
     {"waiting for clients\nwait timeout after * keys", "PyTorch's store: not all ranks came, or rank 0 is gone",
      "are all ranks started, with the same MASTER_ADDR and MASTER_PORT?"},

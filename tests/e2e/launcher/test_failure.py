@@ -10,6 +10,7 @@ import time
 import pytest
 
 from crun_run import BUILD
+from daemon import Daemon
 from processes import pending, wait, watched
 
 
@@ -251,3 +252,19 @@ def test_a_disk_that_is_full_or_read_only_stands_in_the_first_line(crun, disk):
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
     rc, _, err = crun.run("sh", "-c", f"exec touch {disk}/y")
     assert rc == 1 and "crun: sh failed: rank 0 exited with code 1: a read-only file system (it said: Read-only file system)\n" in err, err
+
+
+def test_a_fault_of_a_gpu_stands_in_the_first_line(crun):
+    """As a stand-in for NVML has it: one that the round saw, not the round after it."""
+    xid = crun.tmp / "xid"
+    script = f"""[ $CRUN_ROUND = 2 ] && exit 7
+                 : >{xid}; while ! [ -s {xid} ]; do sleep 0.01; done; kill -ABRT $$"""
+    env = {"LD_LIBRARY_PATH": os.path.join(BUILD, "tests", "launcher"), "FAKE_NVML_XID": str(xid)}
+    with Daemon() as d:
+        at = ("--rdzv-backend", "rendezvousd", "--rdzv-endpoint", d.address, "--rdzv-id", "x")
+        for more, first, line in (([], "killed by SIGABRT, after Xid 79 on ffff:fb:00.0: it has fallen off the bus", "Xid 79 on ffff:fb:00.0: it has fallen off the bus"),
+                                  (["--max-restarts", 1], "exited with code 7", "none in this round; before it Xid 79 on ffff:fb:00.0")):
+            xid.unlink(missing_ok=True)
+            rc, _, err = crun.run(*at, *more, "sh", "-c", script, extra_env=env)
+            assert rc in (134, 7) and f"crun: sh failed: rank 0 {first}\n" in err, err
+            assert f"  xid       {line}; memory is to be remapped at the next reset of ffff:fa:00.0\n" in err, err

@@ -94,13 +94,21 @@ static void the_newest_fault_of_a_gpu_is_told(void **state)
         {"NVRM: Xid (PCI:0000:86:00): 31, Ch 00000010", "Xid 31 on PCI:0000:86:00: Ch 00000010"},
         {"NVRM: Xid (PCI:0000:86:00): 94", "Xid 94 on PCI:0000:86:00: no more is said"}};
     struct causes c = {.log = {.fd = -1}};
-    char text[CAUSES_TEXT_MAX];
     (void)state;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         kernel_log_take(&c.log, lines[i][0]);
         kernel_log_take(&c.log, "NVRM: Xid (PCI:");
-        assert_string_equal(causes_xid(&c, text), lines[i][1]);
+        assert_string_equal(causes_fault(&c), lines[i][1]);
     }
+    causes_note_xid(&c, 13, "another"); /* the kernel says more */
+    assert_string_equal(causes_fault(&c), lines[3][1]);
+    causes_begin_round(&c);
+    assert_null(causes_fault(&c));
+    causes_note_xid(&c, 79, "0000:3b:00.0");
+    assert_string_equal(causes_fault(&c), "Xid 79 on 0000:3b:00.0: it has fallen off the bus");
+    causes_begin_round(&c);
+    causes_note_xid(&c, 7, "0000:3b:00.0");
+    assert_string_equal(causes_fault(&c), "Xid 7 on 0000:3b:00.0: see NVIDIA's list of Xids");
 }
 
 static void a_log_is_read_from_now_on_or_whole(void **state)
