@@ -21,6 +21,7 @@
 #include "launcher/guard/guardian.h"
 #include "launcher/output/logmux.h"
 #include "launcher/place/placement.h"
+#include "launcher/witness/flight.h"
 #include "launcher/witness/ras_addr.h"
 #include "launcher/workers/spawn_env.h"
 
@@ -33,7 +34,8 @@ struct worker_setup {
     const char *nccl_async;
     char error_file[2304];
     char page_variable[32], omp_variable[32], ras_variable[sizeof RAS_VARIABLE + RAS_ADDRESS_MAX];
-    bool gives_ras;
+    char dump_variable[sizeof FLIGHT_DUMP_VARIABLE + 2176];
+    bool gives_ras, gives_dumps;
     char ras_list[RAS_ADDRESS_MAX];
 };
 
@@ -139,6 +141,10 @@ int worker_setup_env(void *arg, int local, int page_fd, const char *error_path, 
     snprintf(s->page_variable, sizeof s->page_variable, ENV_PAGE_FD "=%d", page_fd);
     if (s->sets_threads)
         extra[n_extra++] = s->omp_variable;
+    if (s->gives_dumps && r->logs.root[0]) {
+        snprintf(s->dump_variable, sizeof s->dump_variable, FLIGHT_DUMP_VARIABLE "=%s/nccl-trace-rank-", r->logs.round);
+        extra[n_extra++] = s->dump_variable;
+    }
     if (s->gives_ras && !is_spare) { /* of whose place nothing is known yet */
         char address[RAS_ADDRESS_MAX];
         snprintf(s->ras_variable, sizeof s->ras_variable, RAS_VARIABLE "=%s", ras_address(getpid(), local, address));
@@ -253,6 +259,7 @@ int worker_setup_open(struct run *r, struct err *e)
     s->nccl_async = getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
     if (!s->nccl_async)
         s->nccl_async = "1";
+    s->gives_dumps = !getenv(FLIGHT_DUMP_VARIABLE) && !getenv(FLIGHT_DUMP_OLD);
     s->gives_ras = ras_gives_addresses();
     if (s->gives_ras)
         ras_list(getpid(), (int)r->config->nproc, s->ras_list);

@@ -12,6 +12,7 @@
 #include "launcher/config/config.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/place/placement.h"
+#include "launcher/witness/flight.h"
 #include "launcher/witness/ras_addr.h"
 
 struct dryrun {
@@ -107,6 +108,8 @@ static int print_environment(struct dryrun *d, int local, int rank, struct err *
     TRY(env_contract_write(&env, print_variable, d));
     if (placement_sets_threads(&d->placement))
         fprintf(d->out, "    OMP_NUM_THREADS=%d\n", placement_threads(&d->placement, local));
+    if (c->log.dir && !getenv(FLIGHT_DUMP_VARIABLE) && !getenv(FLIGHT_DUMP_OLD))
+        fprintf(d->out, "    " FLIGHT_DUMP_VARIABLE "=<in the folder of the round>\n");
     if (ras_gives_addresses())
         fprintf(d->out, "    " RAS_VARIABLE "=<made at the start>\n");
     if (!c->virtual_local_rank)

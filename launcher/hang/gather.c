@@ -92,6 +92,8 @@ static void destroy(struct gather *g)
         free(g->v[i].head);
         free(g->v[i].path);
         free(g->v[i].top);
+        if (g->v[i].more)
+            g->v[i].free_more(g->v[i].more);
         buf_free(&g->v[i].text);
     }
     pthread_mutex_destroy(&g->lock);

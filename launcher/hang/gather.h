@@ -24,6 +24,8 @@ struct gathered {
     struct buf text;
     char *top;     /* stacks: the first frames of the main thread, indented lines; NULL: none are known */
     char why[256]; /* there is nothing; "": there is */
+    void *more;    /* of look(); freed with it by free_more() */
+    void (*free_more)(void *more);
 };
 
 struct gather;

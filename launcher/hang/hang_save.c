@@ -1,4 +1,4 @@
-/* Saving the call stacks of workers that hang (hang_watch.h). */
+/* Saving the call stacks of workers that hang, and what PyTorch's Flight Recorder knows of them (hang_watch.h). */
 #include "launcher/hang/hang_watch_internal.h"
 
 #include <stdio.h>
@@ -8,12 +8,113 @@
 #include "common/base/clock.h"
 #include "common/base/container_of.h"
 #include "common/base/err.h"
+#include "common/json/json.h"
 #include "launcher/hang/gather.h"
 #include "launcher/output/log_layout.h"
 #include "launcher/output/logmux.h"
+#include "launcher/witness/flight.h"
 
-#define SAVE_MS 5000 /* for the stacks; then the round ends without the rest */
-#define THREADS 1    /* tools that hang hold up no others: the time is bounded */
+#define SAVE_MS 5000   /* for all of it; then the round ends without the rest */
+#define THREADS 1      /* tools that hang hold up no others: the time is bounded */
+#define FLIGHT_MS 1500 /* of SAVE_MS, for the Flight Recorder of a process */
+#define FLIGHT_THREADS 8
+
+/* --- Flight Recorders: asked before anything stops the processes */
+
+struct flight {
+    enum flight_way way;
+    cJSON *tree; /* of FLIGHT_SOCKET; NULL: it cannot be read */
+};
+
+static void free_flight(void *more)
+{
+    struct flight *f = more;
+    cJSON_Delete(f->tree);
+    free(f);
+}
+
+static void look_at_flight(struct gathered *v, const atomic_bool *cancel)
+{
+    struct flight *f = calloc(1, sizeof *f);
+    struct err e;
+    (void)cancel; /* it has its own time */
+    if (!f)
+        return;
+    f->way = flight_ask(v->pid, v->rank, clock_ms() + FLIGHT_MS, &v->text);
+    if (f->way == FLIGHT_SOCKET && json_read_text(&v->text, "trace", &f->tree, &e) < 0)
+        f->tree = NULL;
+    v->more = f;
+    v->free_more = free_flight;
+}
+
+/* "…/hang-rank-1.txt" -> "…/flight-rank-1.json" */
+static void flight_path(const struct gathered *stacks, char *out, size_t cap)
+{
+    char tail[32];
+    const int n = snprintf(tail, sizeof tail, "hang-rank-%d.txt", stacks->rank);
+    snprintf(out, cap, "%.*sflight-rank-%d.json", (int)strlen(stacks->path) - n, stacks->path, stacks->rank);
+}
+
+/* NULL: it was not reached in its time. */
+static const struct flight *flight_at(struct hang_watch *w, int i)
+{
+    struct gathered *v = w->flights ? gather_at(w->flights, i) : NULL;
+    return v && atomic_load(&v->done) ? v->more : NULL;
+}
+
+static void write_flights(struct hang_watch *w)
+{
+    char path[LOG_PATH_MAX + 80];
+    for (int i = 0; i < gather_count(w->save); i++) {
+        const struct flight *f = flight_at(w, i);
+        if (!f || f->way != FLIGHT_SOCKET)
+            continue;
+        const struct gathered *v = gather_at(w->flights, i);
+        flight_path(gather_at(w->save, i), path, sizeof path);
+        logmux_write_log(w->o.mux, path, v->text.data, v->text.len);
+    }
+}
+
+static void print_mismatch(struct hang_watch *w)
+{
+    const int n = gather_count(w->save);
+    struct flight_trace *traces = calloc((size_t)n, sizeof *traces);
+    char text[320];
+    for (int i = 0; traces && i < n; i++) {
+        const struct flight *f = flight_at(w, i);
+        traces[i] = (struct flight_trace){.rank = gather_at(w->save, i)->rank, .tree = f ? f->tree : NULL};
+    }
+    if (traces && flight_mismatch(traces, n, text, sizeof text))
+        logmux_print(w->o.mux, "%s", text);
+    free(traces);
+}
+
+static void print_flights(struct hang_watch *w)
+{
+    static const char *const ways[] = {[FLIGHT_SOCKET] = "by the debug sockets of",
+                                       [FLIGHT_PIPE] = "a dump that was asked for by the pipes of",
+                                       [FLIGHT_DUMP] = "a dump that PyTorch wrote for"};
+    print_mismatch(w);
+    for (int way = FLIGHT_SOCKET; way <= FLIGHT_DUMP; way++) {
+        char path[LOG_PATH_MAX + 80];
+        int first = -1, n = 0;
+        for (int i = gather_count(w->save) - 1; i >= 0; i--) {
+            const struct flight *f = flight_at(w, i);
+            if (f && f->way == (enum flight_way)way) {
+                first = i;
+                n++;
+            }
+        }
+        if (n == 0)
+            continue;
+        flight_path(gather_at(w->save, first), path, sizeof path);
+        logmux_print(w->o.mux, "Flight Recorder, %s %d workers: %s%s", ways[way], n,
+                     way == FLIGHT_SOCKET ? path : gather_at(w->flights, first)->text.data,
+                     n > 1 ? " and beside it" : "");
+    }
+}
+
+/* --- stacks */
 
 /* By the output process, for the disk may hang. */
 static void write_saved(struct hang_watch *w)
@@ -47,6 +148,7 @@ static void print_saved(struct hang_watch *w)
         logmux_print(w->o.mux, "what all threads of %d workers were doing: %s%s%s", files, good->path,
                      files > 1 ? " and beside it" : "",
                      w->o.keeps_stacks ? "" : " (until crun ends; --log-dir keeps it)");
+    print_flights(w);
     if (bad)
         logmux_print(w->o.mux, "what the threads of rank %d were doing is not known: %s", bad->rank, bad->why);
 }
@@ -64,14 +166,16 @@ static void on_saved(void *arg)
 {
     struct hang_watch *w = arg;
     write_saved(w);
+    write_flights(w);
     print_saved(w);
     go_on(w);
 }
 
 void hang_abandon_save(struct hang_watch *w)
 {
+    gather_drop(w->flights);
     gather_drop(w->save);
-    w->save = NULL;
+    w->flights = w->save = NULL;
 }
 
 static void on_save_late(uv_timer_t *t)
@@ -79,6 +183,33 @@ static void on_save_late(uv_timer_t *t)
     struct hang_watch *w = container_of(t, struct hang_watch, timer);
     logmux_print(w->o.mux, "the stacks of all threads were not saved within %d s; going on", SAVE_MS / 1000);
     go_on(w);
+}
+
+static bool start_stacks(struct hang_watch *w)
+{
+    const struct gather_options o = {.loop = w->o.loop, .threads = THREADS, .done = on_saved, .arg = w};
+    return gather_start(w->save, &o, NULL) == 0;
+}
+
+static void on_flights(void *arg)
+{
+    struct hang_watch *w = arg;
+    if (!start_stacks(w))
+        go_on(w);
+}
+
+/* Of the same processes, in the same order. */
+static bool start_flights(struct hang_watch *w)
+{
+    const int n = gather_count(w->save);
+    const struct gather_options o = {
+        .loop = w->o.loop, .threads = FLIGHT_THREADS, .look = look_at_flight, .done = on_flights, .arg = w};
+    w->flights = gather_new(n);
+    for (int i = 0; w->flights && i < n; i++) {
+        gather_at(w->flights, i)->rank = gather_at(w->save, i)->rank;
+        gather_at(w->flights, i)->pid = gather_at(w->save, i)->pid;
+    }
+    return w->flights && gather_start(w->flights, &o, NULL) == 0;
 }
 
 /* False: there is nowhere to save this worker's. The one that is blamed comes first, as time may run out. */
@@ -113,8 +244,7 @@ bool hang_save_stacks(struct hang_watch *w, int rank, const char *why, bool ends
     for (int i = 0; i < w->n; i++)
         n += add(w, &w->workers[i], n, why);
     gather_shorten(w->save, n);
-    const struct gather_options o = {.loop = w->o.loop, .threads = THREADS, .done = on_saved, .arg = w};
-    if (n == 0 || gather_start(w->save, &o, NULL) < 0) {
+    if (n == 0 || (!start_flights(w) && !start_stacks(w))) {
         hang_abandon_save(w);
         return false;
     }

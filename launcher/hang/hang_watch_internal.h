@@ -35,6 +35,7 @@ struct hang_watch {
     struct hang_quiet quiet;
     struct hang_witness *witness; /* NULL: none is asked */
     struct gather *save;          /* stacks that are being saved; NULL: none are */
+    struct gather *flights;       /* Flight Recorders that are asked before; NULL: none are */
     int save_rank;                /* whose come first */
     bool save_ends;               /* the round, with it; else the round goes on */
     struct hang_verdict verdict;

@@ -225,7 +225,7 @@ int rendezvous_leave(struct rendezvous *z, const struct rdzv_cause *why, struct 
     if (z->hosted && (told.exit_code == 0 || told.fatal)) {
         snprintf(told.text, sizeof told.text, "%.100s%snode '%s'", why ? why->text : "",
                  why && why->text[0] ? " on " : "", z->o.client.node);
-        TRY(jobs_stop(z->hosted->jobs, NULL, z->o.client.run_id, &told, e));
+        TRY(jobs_drain_for(z->hosted->jobs, NULL, z->o.client.run_id, &told, e));
     }
     return z->client->ops->leave(z->client, why, e);
 }

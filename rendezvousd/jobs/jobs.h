@@ -180,11 +180,12 @@ int64_t jobs_lease(const struct jobs_party *p);
 int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *ev, struct err *e);
 /* Stop the job, as RDZV_DRAIN with this cause. principal NULL: whosever it is; -EINVAL: several have one of that
  * name. */
-int jobs_stop(struct jobs *j, const char *principal, const char *run, const struct rdzv_cause *cause, struct err *e);
+int jobs_drain_for(struct jobs *j, const char *principal, const char *run, const struct rdzv_cause *cause,
+                   struct err *e);
 /* The same in good order, by an operator. */
 int jobs_drain(struct jobs *j, const char *principal, const char *run, struct err *e);
 /* End the job at once, whatever state it is in: its members get an END that says why, and it is forgotten
- * LEADER_LINGER_MS later. who: the operator. principal NULL: as jobs_stop(). */
+ * LEADER_LINGER_MS later. who: the operator. principal NULL: as jobs_drain(). */
 int jobs_evict(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e);
 /* End the job at once: its members get an END that says who stopped it, with the code of a SIGTERM. */
 int jobs_stop(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e);

@@ -344,7 +344,8 @@ int jobs_claim(struct jobs_party *p, const char *run, const struct rdzv_event *e
     return rc;
 }
 
-int jobs_stop(struct jobs *j, const char *principal, const char *run, const struct rdzv_cause *cause, struct err *e)
+int jobs_drain_for(struct jobs *j, const char *principal, const char *run, const struct rdzv_cause *cause,
+                   struct err *e)
 {
     const struct rdzv_event drain = {.kind = RDZV_DRAIN, .cause = *cause};
     struct job *job = NULL;
@@ -356,14 +357,14 @@ int jobs_stop(struct jobs *j, const char *principal, const char *run, const stru
 
 int jobs_drain(struct jobs *j, const char *principal, const char *run, struct err *e)
 {
-    return jobs_stop(j, principal, run, &(struct rdzv_cause){.rank = -1}, e);
+    return jobs_drain_for(j, principal, run, &(struct rdzv_cause){.rank = -1}, e);
 }
 
 int jobs_evict(struct jobs *j, const char *principal, const char *run, const char *who, struct err *e)
 {
     struct rdzv_cause cause = {.rank = -1, .exit_code = EXIT_UNAVAILABLE};
     snprintf(cause.text, sizeof cause.text, "an operator of the rendezvous (%s) evicted the job", who);
-    TRY(jobs_stop(j, principal, run, &cause, e));
+    TRY(jobs_drain_for(j, principal, run, &cause, e));
     log_warn(MODULE, "run=%s is evicted by '%s'", run, who);
     return 0;
 }
@@ -373,7 +374,7 @@ int jobs_stop(struct jobs *j, const char *principal, const char *run, const char
     struct rdzv_cause cause = {.rank = -1, .exit_code = 128 + SIGTERM};
     snprintf(cause.text, sizeof cause.text, "%s%s%sstopped the job (crun stop)", who[0] ? "principal '" : "somebody ",
              who, who[0] ? "' " : "");
-    TRY(drain(j, principal, run, &cause, e));
+    TRY(jobs_drain_for(j, principal, run, &cause, e));
     log_info(MODULE, "run=%s: %s", run, cause.text);
     return 0;
 }

@@ -323,6 +323,11 @@ const struct explain_message explain_crun[] = {
      "the ranks have launched the same collectives, or launch them where RAS does not count: in CUDA graphs, as sends "
      "and receives; sizes may differ",
      "look at the stacks, and at the Flight Recorder's files beside them"},
+    {"rank * calls * of group * with *; * with *",
+     "by PyTorch's Flight Recorder one rank makes another collective call than the others, or with other sizes or types",
+     "look for a branch that depends on the rank, and for batches or parameters whose sizes differ"},
+    {"Flight Recorder, *", "what PyTorch's Flight Recorder has of the workers that hang was saved, or is dumped there",
+     "read it; dumps: python -m torch.distributed.flight_recorder.fr_trace"},
     {"NCCL's RAS is no witness here:\nmember 'hash' is no number\nit has no version and communicators",
      "--hang-witness ras got no answer of NCCL's RAS that counts; the line says why",
      "NCCL 2.29.2 or later, and no NCCL_RAS_ENABLE=0; a program without NCCL has no RAS"},

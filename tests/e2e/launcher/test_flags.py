@@ -48,6 +48,7 @@ ELSEWHERE = {  # option: file of tests/e2e and the test that shows its effect
     "fatal-codes": "launcher/test_signals.py::test_a_fatal_code_is_not_worth_another_try",
     "preemption-signal": "launcher/test_signals.py::test_a_preemption_notice_ends_with_75_and_the_workers_see_a_drain",
     "preemption-file": "launcher/test_signals.py::test_a_preemption_file_ends_with_75_and_the_workers_see_a_drain",
+    "hang-witness": "launcher/test_ras.py::test_a_late_rank_is_named_and_then_its_signs_alone_decide",
     "straggler-action": "launcher/test_straggler_action.py::test_a_straggler_is_excluded_once_in_its_place",
     "time-limit": "launcher/test_signals.py::test_the_time_limit_ends_with_75_and_the_workers_see_a_drain",
     "recovery": "launcher/test_recovery.py::test_with_recovery_restart_nobody_is_held",

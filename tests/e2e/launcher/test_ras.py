@@ -123,3 +123,79 @@ def test_the_ranks_of_another_node_are_named(crun):
     both[0].wait(r"rank 3 has not launched all-reduce 10 of communicator a; 3 ranks wait in it; no sign of life")
     both[1].wait(r"no worker of the job has given a sign of life for [\d.]+ s; rank 3 hung in")
     assert [c.end() for c in both] == [124, 124], both[0].text() + both[1].text()
+
+
+RECORDER = """
+import http.server, json, os, socketserver, sys, threading, time
+rank, path, sizes = os.environ["RANK"], os.environ.get("TORCH_WORKER_SERVER_SOCKET"), sys.argv[1].split(",")
+calls = [{"collective_seq_id": i, "input_dtypes": ["Float"], "input_sizes": [[4 if i < 3 else int(sizes[int(rank)])]], "is_p2p": False,
+          "process_group": ["0", "default_pg"], "profiling_name": "nccl:all_reduce", "state": "scheduled"} for i in range(1, 5)]
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        text = b'{"version":"2.10"}' if "nccl" not in self.path else json.dumps({"entries": calls, "version": "2.10"}, separators=(",", ":")).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def address_string(self):
+        return "unix"
+
+    def log_message(self, *args):
+        pass
+
+if path:
+    threading.Thread(target=socketserver.ThreadingUnixStreamServer(path, Handler).serve_forever, daemon=True).start()
+if stem := os.environ.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE"):
+    os.mkfifo(f"{stem}{rank}.pipe")
+    pipe = os.open(f"{stem}{rank}.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    def serve():
+        while True:
+            time.sleep(0.05)
+            try:
+                if os.read(pipe, 10):
+                    open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "w").write("a pickle")
+            except BlockingIOError:
+                pass
+    threading.Thread(target=serve, daemon=True).start()
+elif not path:
+    open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + rank, "w").write("a pickle")
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def recorded(crun):
+    (crun.tmp / "recorder.py").write_text(RECORDER)
+
+    def begin(sizes, setting):
+        c = Console(crun.start("--nproc_per_node", 4, "--hang-timeout", 2, "--log-dir", crun.tmp / "logs", "--run-id", "f", "--no-python", "sh", "-c",
+                               f"{setting} exec python3 {crun.tmp / 'recorder.py'} {sizes}"))
+        c.wait("no worker has given a sign of life")
+        assert c.end() == 124, c.text()
+        return c.text(), crun.tmp / "logs" / "f" / "round-1"
+    return begin
+
+
+def test_the_call_that_differs_is_named_from_the_flight_recorder(crun, recorded):
+    said, folder = recorded("4,4,8,4", f"TORCH_WORKER_SERVER_SOCKET={crun.tmp}/$RANK.sock")
+    assert 'rank 2 calls nccl:all_reduce 3 of group default_pg with ["Float"] [[8]]; 3 ranks call nccl:all_reduce with ["Float"] [[4]]' in said
+    assert f"Flight Recorder, by the debug sockets of 4 workers: {folder}/flight-rank-0.json and beside it" in said
+    assert all('"nccl:all_reduce"' in (folder / f"flight-rank-{r}.json").read_text() for r in range(4))
+
+
+def test_calls_that_are_alike_are_not_named(crun, recorded):
+    said, _ = recorded("4,4,4,4", f"TORCH_WORKER_SERVER_SOCKET={crun.tmp}/$RANK.sock")
+    assert "by the debug sockets of 4 workers" in said and " calls " not in said
+
+
+def test_a_dump_is_asked_for_by_the_pipe(crun, recorded):
+    said, folder = recorded("4,4,4,4", f"TORCH_NCCL_DEBUG_INFO_PIPE_FILE={crun.tmp}/pipe-")
+    assert f"Flight Recorder, a dump that was asked for by the pipes of 4 workers: {folder}/nccl-trace-rank-0 and beside it" in said
+    assert any((folder / f"nccl-trace-rank-{r}").exists() for r in range(4))
+
+
+def test_a_dump_that_is_there_is_named(recorded):
+    said, folder = recorded("4,4,4,4", "")
+    assert f"Flight Recorder, a dump that PyTorch wrote for 4 workers: {folder}/nccl-trace-rank-0 and beside it" in said

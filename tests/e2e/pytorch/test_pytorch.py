@@ -82,6 +82,17 @@ def test_a_ddp_script_that_hangs_is_restarted_and_one_that_computes_is_not(tmp_p
         assert re.search(r"restart 1/1 \(rank 1 hung .*\): detect .*, ranks met \d+ ms", p.stderr), p.stderr
 
 
+def test_the_rank_that_calls_something_else_is_named_by_the_flight_recorder(tmp_path):
+    if torch_version() < (2, 15):
+        pytest.skip("its debug socket answers for Gloo from 2.15 on")
+    env = {**environment(tmp_path), "TORCH_FR_BUFFER_SIZE": "100", "TMP": str(tmp_path)}
+    script = f"TORCH_WORKER_SERVER_SOCKET=$TMP/$RANK exec {PYTHON} {HERE / 'flight.py'}"
+    p = run(CRUN, "--nproc_per_node", 3, "--hang-timeout", 4, "--log-dir", tmp_path, "--run-id", "f", "--no-python", "sh", "-c", script, env=env, timeout=120)
+    assert p.returncode == 124, p.stderr
+    assert re.search(r'rank 1 calls gloo:all_gather 4 of group default_pg with \["Float"\] \S+; 2 ranks call gloo:all_reduce with ', p.stderr), p.stderr
+    assert f"Flight Recorder, by the debug sockets of 3 workers: {tmp_path}/f/round-1/flight-rank-0.json" in p.stderr
+
+
 def test_a_ddp_script_runs_under_two_cruns_and_survives_the_death_of_a_worker(tmp_path, processes):
     command = [CRUN, "--nnodes", 2, "--nproc_per_node", 2, "--max_restarts", 1, "--rdzv_backend", "c10d", "--rdzv_endpoint",
                f"127.0.0.1:{free_port()}", "--rdzv_id", "ddp", *DDP]

@@ -13,6 +13,7 @@
 #include "common/base/buf.h"
 #include "common/base/err.h"
 #include "common/base/numbers.h"
+#include "launcher/hang/hang.h"
 #include "launcher/witness/witness.h"
 
 #define S INT64_C(1000000000)
@@ -25,8 +26,8 @@ static struct ras_process processes[4 * WORLD];
 static size_t n_processes;
 
 /* --- answers from a short form: "a: 0=r10,g3 1! 2?; b: ..."; r: all-reduce, g: all-gather. After the counts: i
- * initializes, f finalizes, e has an error. Instead of them: ! not reached, X dead, ? no member any more. @N: of another
- * process than that of the rank */
+ * initializes, f finalizes, e has an error. Instead of them: ! not reached, X dead, ? no member any more. @N: of
+ * another process than that of the rank */
 
 static void add_status(struct buf *b, char how)
 {
@@ -489,6 +490,21 @@ static void hours_of_uneven_work_name_nobody(void **state)
     assert_int_equal(hangs, 5);
 }
 
+static void the_option_takes_a_time(void **state)
+{
+    const struct {
+        const char *text;
+        int64_t ns; /* -1: refused */
+    } cases[] = {{"off", 0},         {"ras", 60 * S}, {"ras:5", 5 * S}, {"ras:2m", 120 * S}, {"ras:0.5", -1},
+                 {"ras:100000", -1}, {"ras:", -1},    {"ras:x", -1},    {"on", -1},          {"", -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t ns = -1;
+        struct err e;
+        assert_int_equal(hang_parse_witness(cases[i].text, &ns, &e), cases[i].ns < 0 ? ERR_USAGE : 0);
+        assert_int_equal(ns, cases[i].ns);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -504,6 +520,7 @@ int main(void)
         cmocka_unit_test(a_process_id_of_two_nodes_is_told_apart_by_its_host),
         cmocka_unit_test(what_is_no_answer_is_refused),
         cmocka_unit_test(an_answer_cut_anywhere_is_refused),
+        cmocka_unit_test(the_option_takes_a_time),
         cmocka_unit_test(hours_of_uneven_work_name_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
